@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_AUTOGRAD_GRAD_RULE_H_
+#define CHOIR_AUTOGRAD_GRAD_RULE_H_
+
+#include "autograd/scope.h"
+#include "tensor/op_def.h"
+
+// For writers of gradient rules (autograd/rules/<family>.c). Not installed.
+//
+// A rule `choir__grad_<op>` gets one record of the tape and the gradient of
+// its first result, and writes the gradients of the sources that want one by
+// running ops into destinations that the scope hands out:
+//
+//   choir_status_t choir__grad_mul(choir_grad_t* grad) {
+//     CHOIR_TRY(choir_grad_emit2(grad, 0, CHOIR_OP_MUL, grad->dy,
+//                                grad->srcs[1], NULL));
+//     return choir_grad_emit2(grad, 1, CHOIR_OP_MUL, grad->dy,
+//                             grad->srcs[0], NULL);
+//   }
+//
+// The helpers do nothing for a source that wants no gradient, add when the
+// source has one already, sum over broadcast dimensions, and write a
+// parameter's gradient where the parameter says.
+
+typedef struct choir_grad_s {
+  choir_scope_t* scope;
+  const void* attrs;  // the op's struct
+  int32_t src_count;
+  choir_tensor_t* srcs[CHOIR_MAX_OPERANDS];
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS];
+  choir_tensor_t* dy;                         // gradient of dsts[0]
+  choir_var_t* src_vars[CHOIR_MAX_OPERANDS];  // the scope's
+} choir_grad_t;
+
+typedef choir_status_t (*choir_grad_rule_t)(choir_grad_t* grad);
+
+bool choir_grad_wants(const choir_grad_t* grad, int32_t src);
+
+// Gradient of source `src` = result 0 of the op (summed down to the source's
+// shape when that is smaller).
+choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
+                               choir_tensor_t* const* srcs, int32_t src_count,
+                               const void* attrs) CHOIR_NODISCARD;
+choir_status_t choir_grad_emit1(choir_grad_t* grad, int32_t src, choir_op_t op,
+                                choir_tensor_t* a, const void* attrs)
+    CHOIR_NODISCARD;
+choir_status_t choir_grad_emit2(choir_grad_t* grad, int32_t src, choir_op_t op,
+                                choir_tensor_t* a, choir_tensor_t* b,
+                                const void* attrs) CHOIR_NODISCARD;
+// Gradients of sources first .. first+count-1 = the op's results 0 .. count-1;
+// a negative entry of `sources` drops that result.
+choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
+                                    int32_t count, choir_op_t op,
+                                    choir_tensor_t* const* srcs,
+                                    int32_t src_count, const void* attrs)
+    CHOIR_NODISCARD;
+// Gradient of source `src` = `tensor` as it is.
+choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
+                               choir_tensor_t* tensor) CHOIR_NODISCARD;
+// An intermediate of the rule: result 0 of an op, owned by the scope.
+choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
+                               choir_tensor_t* const* srcs, int32_t src_count,
+                               const void* attrs, choir_tensor_t** out_tensor)
+    CHOIR_NODISCARD;
+
+// The rule of an op; NULL for NO_GRAD and INTERNAL ones.
+choir_grad_rule_t choir__grad_rule(choir_op_t op);
+
+// One prototype for each op with GRAD, so that a missing rule fails to link
+// and names the op.
+#define CHOIR_GRAD_DECLARE_GRAD(name) \
+  choir_status_t choir__grad_##name(choir_grad_t* grad);
+#define CHOIR_GRAD_DECLARE_NO_GRAD(name)
+#define CHOIR_GRAD_DECLARE_INTERNAL(name)
+#define CHOIR_GRAD_DECLARE_(ENUM, name, n, attrs, grad) \
+  CHOIR_GRAD_DECLARE_##grad(name)
+CHOIR_OP_LIST(CHOIR_GRAD_DECLARE_)
+#undef CHOIR_GRAD_DECLARE_
+
+#endif  // CHOIR_AUTOGRAD_GRAD_RULE_H_

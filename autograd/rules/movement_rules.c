@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "autograd/grad_rule.h"
+
+// Gradients of ops that move elements: the same move backwards.
+
+choir_status_t choir__grad_copy(choir_grad_t* grad) {
+  return choir_grad_pass(grad, 0, grad->dy);
+}
+
+choir_status_t choir__grad_cast(choir_grad_t* grad) {
+  choir_cast_attrs_t attrs = {.dtype = choir_tensor_dtype(grad->srcs[0])};
+  return choir_grad_emit1(grad, 0, CHOIR_OP_CAST, grad->dy, &attrs);
+}
+
+static choir_status_t reshape_back(choir_grad_t* grad) {
+  const choir_view_t* src = choir_tensor_view(grad->srcs[0]);
+  choir_reshape_attrs_t attrs = {.ndim = src->ndim};
+  for (int32_t k = 0; k < src->ndim; ++k) attrs.shape[k] = src->shape[k];
+  return choir_grad_emit1(grad, 0, CHOIR_OP_RESHAPE, grad->dy, &attrs);
+}
+
+choir_status_t choir__grad_reshape(choir_grad_t* grad) {
+  return reshape_back(grad);
+}
+
+choir_status_t choir__grad_flatten(choir_grad_t* grad) {
+  return reshape_back(grad);
+}
+
+choir_status_t choir__grad_transpose(choir_grad_t* grad) {
+  const choir_transpose_attrs_t* attrs = grad->attrs;
+  const int32_t ndim = choir_tensor_ndim(grad->srcs[0]);
+  choir_transpose_attrs_t inverse;
+  for (int32_t k = 0; k < CHOIR_MAX_NDIM; ++k) inverse.axes[k] = -1;
+  for (int32_t k = 0; k < ndim; ++k) {
+    if (attrs->axes[k] < 0) continue;  // reversed is its own inverse
+    inverse.axes[attrs->axes[k]] = k;
+  }
+  return choir_grad_emit1(grad, 0, CHOIR_OP_TRANSPOSE, grad->dy, &inverse);
+}
+
+choir_status_t choir__grad_broadcast_to(choir_grad_t* grad) {
+  // A copy of dy is summed down to the source's shape.
+  return choir_grad_emit1(grad, 0, CHOIR_OP_COPY, grad->dy, NULL);
+}
+
+choir_status_t choir__grad_slice(choir_grad_t* grad) {
+  // Zeros with dy written into the slice.
+  if (!choir_grad_wants(grad, 0)) return NULL;
+  const choir_slice_attrs_t* attrs = grad->attrs;
+  choir_tensor_t* whole = NULL;
+  choir_fill_attrs_t zero = {.value = 0};
+  CHOIR_TRY(
+      choir_grad_temp(grad, CHOIR_OP_FILL, &grad->srcs[0], 1, &zero, &whole));
+  choir_view_t window;
+  CHOIR_TRY(choir_view_slice(choir_tensor_view(whole), (int32_t)attrs->axis,
+                             attrs->start, attrs->stop, attrs->step, &window));
+  choir_tensor_t* part = NULL;
+  CHOIR_TRY(choir_tensor_from_view(&window, &part));
+  choir_status_t status =
+      choir_op_run(choir_scope_stream(grad->scope), CHOIR_OP_COPY, &grad->dy, 1,
+                   NULL, false, &part);
+  choir_tensor_release(part);
+  CHOIR_TRY(status);
+  return choir_grad_pass(grad, 0, whole);
+}
+
+choir_status_t choir__grad_concat(choir_grad_t* grad) {
+  const choir_concat_attrs_t* attrs = grad->attrs;
+  int64_t start = 0;
+  for (int32_t i = 0; i < grad->src_count; ++i) {
+    const int64_t size = choir_tensor_shape(grad->srcs[i])[attrs->axis];
+    choir_slice_attrs_t slice = {
+        .axis = attrs->axis, .start = start, .stop = start + size, .step = 1};
+    start += size;
+    CHOIR_TRY(choir_grad_emit1(grad, i, CHOIR_OP_SLICE, grad->dy, &slice));
+  }
+  return NULL;
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_AUTOGRAD_SCOPE_H_
+#define CHOIR_AUTOGRAD_SCOPE_H_
+
+#include "tensor/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A scope is one step of a program: it owns every intermediate result and
+// keeps the first error, so that a model reads like its mathematics. Calls
+// return handles (variables); a handle that failed makes the calls after it
+// no-ops; choir_scope_end reports what went wrong first.
+//
+//   choir_scope_begin(scope, &step);
+//   choir_var_t* x = choir_scope_input(scope, pixels);
+//   choir_var_t* y = choir_var_relu(scope, choir_var_matmul(scope, x, w,
+//   NULL)); choir_scope_backward(scope, loss, NULL);
+//   CHOIR_TRY(choir_scope_end(scope));
+//
+// In a training step the scope keeps a tape: one plain record (op, sources,
+// results, attributes) for each op that a gradient can flow through.
+// choir_scope_backward walks it from the end; the rules in autograd/rules
+// write further records. Nothing captures a value.
+//
+// Ownership: scope is unique; variables belong to it and die at the next
+// begin, end or destroy. Parameters are the caller's.
+// Threads: one thread at a time.
+
+typedef struct choir_scope_s choir_scope_t;
+typedef struct choir_var_s choir_var_t;
+
+// A tensor to be learnt, with its gradient. Plain struct; the maker (model)
+// owns the tensors and the name.
+typedef struct choir_param_s {
+  const char* name;  // "conv1.W"
+  choir_tensor_t* value;
+  // Where backward writes: shape and strides of value. Whoever combines
+  // gradients puts its own memory here (a view into a bucket).
+  choir_tensor_t* grad;
+  bool trainable;  // false: a constant to backward (frozen)
+  // The scope's, while a step runs.
+  choir_scope_t* scope;
+  choir_var_t* var;
+  uint64_t generation;
+} choir_param_t;
+
+// Where in the run a step is. Random numbers are keyed by it, never by rank.
+typedef struct choir_step_s {
+  bool training;
+  int64_t seed;
+  int64_t step;  // counts training steps from 0 over the whole run
+  int64_t
+      first_sample;  // place of this rank's first sample in the global batch
+  int64_t sample_count;  // this rank's samples
+  int64_t global_count;  // all ranks' samples in this step
+} choir_step_t;
+
+CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,
+                                            choir_scope_t** out_scope)
+    CHOIR_NODISCARD;
+CHOIR_API void choir_scope_destroy(choir_scope_t* scope);
+
+// Starts a step; what a step before it left is dropped. step may be NULL
+// (inference).
+CHOIR_API void choir_scope_begin(choir_scope_t* scope,
+                                 const choir_step_t* step);
+// Ends it: drops all variables and returns the first failure.
+CHOIR_API choir_status_t choir_scope_end(choir_scope_t* scope) CHOIR_NODISCARD;
+
+CHOIR_API choir_stream_t* choir_scope_stream(const choir_scope_t* scope);
+CHOIR_API choir_device_t* choir_scope_device(const choir_scope_t* scope);
+CHOIR_API const choir_step_t* choir_scope_step(const choir_scope_t* scope);
+// False once something failed in this step.
+CHOIR_API bool choir_scope_is_ok(const choir_scope_t* scope);
+// Hands a failure to the scope (frees it when there was one before); NULL does
+// nothing. Returns the failed variable, to be returned in its place.
+CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
+                                        choir_status_t status);
+// Names the work that follows in records ("conv1"); long-lived or NULL.
+CHOIR_API void choir_scope_set_label(choir_scope_t* scope, const char* label);
+// A number for each place in a step that draws random numbers: 0, 1, ... in
+// the order of calls, so the same in every step and on every rank.
+CHOIR_API int64_t choir_scope_next_random_stream(choir_scope_t* scope);
+
+// A constant (retains the tensor).
+CHOIR_API choir_var_t* choir_scope_input(choir_scope_t* scope,
+                                         choir_tensor_t* tensor);
+// A parameter: the same variable each time within a step.
+CHOIR_API choir_var_t* choir_scope_param(choir_scope_t* scope,
+                                         choir_param_t* param);
+// Any op: result 0; further results into out_more (may be NULL), which has
+// choir_op_result_count(op) - 1 entries.
+CHOIR_API choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
+                                      choir_var_t* const* srcs,
+                                      int32_t src_count, const void* attrs,
+                                      choir_var_t** out_more);
+// A variable's tensor, lent; NULL for a failed one.
+CHOIR_API choir_tensor_t* choir_var_tensor(const choir_var_t* var);
+// The tensor's view, for shapes; NULL for a failed one.
+CHOIR_API const choir_view_t* choir_var_view(const choir_var_t* var);
+// After backward: the gradient of an input made with choir_scope_leaf; lent.
+CHOIR_API choir_tensor_t* choir_var_grad(const choir_var_t* var);
+// An input that wants a gradient (tests, custom training).
+CHOIR_API choir_var_t* choir_scope_leaf(choir_scope_t* scope,
+                                        choir_tensor_t* tensor);
+
+typedef struct choir_backward_options_s {
+  // Parameters that must have a gradient at the end: those that the loss does
+  // not reach get zeros. Those without `trainable` are left out.
+  choir_param_t* const* params;
+  size_t param_count;
+  // Called the moment a parameter's gradient is complete on the scope's
+  // stream, last layer first; the unreached ones come at the end. A failure
+  // stops backward. May be NULL.
+  choir_status_t (*on_grad)(void* self, choir_param_t* param);
+  void* self;
+} choir_backward_options_t;
+
+// Gradients of `loss` (one element) with respect to all parameters and leaves
+// that it depends on, overwriting param->grad. options may be NULL. Once per
+// step.
+CHOIR_API void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
+                                    const choir_backward_options_t* options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_AUTOGRAD_SCOPE_H_

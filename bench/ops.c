@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times ops on their own: one line a case with the kernel that ran, the median
+// of many runs, half the distance between the quartiles, and what that is in
+// flops and bytes. Compare runs only by ratios taken in turns: the speed of a
+// shared machine wanders.
+//
+//   bench_ops [--op NAME] [--mnist] [--threads N] [--seconds S] [--json]
+//
+// Cases are the op list's own; --mnist takes the steps of the MNIST network at
+// batch 64 instead and adds them up.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/random.h"
+#include "core/stage.h"
+#include "tensor/op_def.h"
+
+enum { MAX_SAMPLES = 400, MAX_SOURCES = CHOIR_MAX_OPERANDS };
+
+typedef struct options_s {
+  const char* op;
+  bool mnist;
+  bool json;
+  int threads;
+  double seconds;  // for one case
+} options_t;
+
+// The training step of the MNIST network, from the image to the update.
+typedef struct step_s {
+  choir_op_t op;
+  choir_op_case_t problem;
+} step_t;
+
+static const step_t mnist[] = {
+    {CHOIR_OP_CONV2D, {"64,1,28,28;20,1,5,5;20", "activation=relu"}},
+    {CHOIR_OP_MAX_POOL2D, {"64,20,24,24", "kernel=2 stride=2"}},
+    {CHOIR_OP_CONV2D, {"64,20,12,12;50,20,5,5;50", "activation=relu"}},
+    {CHOIR_OP_MAX_POOL2D, {"64,50,8,8", "kernel=2 stride=2"}},
+    {CHOIR_OP_FLATTEN, {"64,50,4,4", NULL}},
+    {CHOIR_OP_LINEAR, {"64,800;800,500;500", NULL}},
+    {CHOIR_OP_RELU, {"64,500", NULL}},
+    {CHOIR_OP_LINEAR, {"64,500;500,10;10", NULL}},
+    {CHOIR_OP_SOFTMAX_CROSS_ENTROPY, {"64,10;64", NULL}},
+    {CHOIR_OP_SOFTMAX_CROSS_ENTROPY_GRAD, {"64,10;64;1", NULL}},
+    {CHOIR_OP_SUM, {"64,10", "axis=0"}},
+    {CHOIR_OP_MATMUL, {"64,500;64,10", "transpose_a=1"}},
+    {CHOIR_OP_MATMUL, {"64,10;500,10", "transpose_b=1"}},
+    {CHOIR_OP_RELU_GRAD, {"64,500;64,500", NULL}},
+    {CHOIR_OP_SUM, {"64,500", "axis=0"}},
+    {CHOIR_OP_MATMUL, {"64,800;64,500", "transpose_a=1"}},
+    {CHOIR_OP_MATMUL, {"64,500;800,500", "transpose_b=1"}},
+    {CHOIR_OP_MAX_POOL2D_GRAD,
+     {"64,50,8,8;64,50,4,4;64,50,4,4", "kernel=2 stride=2"}},
+    {CHOIR_OP_RELU_GRAD, {"64,50,8,8;64,50,8,8", NULL}},
+    {CHOIR_OP_CONV2D_GRAD_WEIGHT, {"64,20,12,12;50,20,5,5;64,50,8,8", NULL}},
+    {CHOIR_OP_CONV2D_GRAD_DATA, {"64,20,12,12;50,20,5,5;64,50,8,8", NULL}},
+    {CHOIR_OP_MAX_POOL2D_GRAD,
+     {"64,20,24,24;64,20,12,12;64,20,12,12", "kernel=2 stride=2"}},
+    {CHOIR_OP_RELU_GRAD, {"64,20,24,24;64,20,24,24", NULL}},
+    {CHOIR_OP_CONV2D_GRAD_WEIGHT, {"64,1,28,28;20,1,5,5;64,20,24,24", NULL}},
+    {CHOIR_OP_SGD_UPDATE,
+     {"431080;431080;431080", "momentum=0.9 weight_decay=1e-5"}},
+};
+
+static int fail(choir_status_t status) {
+  fprintf(stderr, "bench_ops: %s (%s)\n", choir_status_message(status),
+          choir_status_origin(status));
+  choir_status_free(status);
+  return 1;
+}
+
+// ---- Problems ----
+
+typedef struct problem_s {
+  const choir_op_def_t* def;
+  choir_op_t op;
+  choir_tensor_t* srcs[MAX_SOURCES];
+  int32_t src_count;
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS];
+  _Alignas(8) char attrs[256];
+} problem_t;
+
+static void release(problem_t* problem) {
+  for (int32_t i = 0; i < problem->src_count; i++)
+    choir_tensor_release(problem->srcs[i]);
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; i++)
+    choir_tensor_release(problem->dsts[i]);
+}
+
+static choir_op_domain_t domain_of(const choir_op_def_t* def, int32_t index) {
+  const int32_t known =
+      (int32_t)(sizeof(def->domains) / sizeof(def->domains[0]));
+  return index < known ? def->domains[index] : CHOIR_DOMAIN_ANY;
+}
+
+// Numbers that the op takes, the same ones on every run.
+static void fill(choir_tensor_t* tensor, choir_op_domain_t domain,
+                 int64_t classes, uint32_t stream) {
+  const choir_view_t* view = choir_tensor_view(tensor);
+  const choir_random_key_t key = {1, stream, 0};
+  const size_t bytes = choir_dtype_bytes(view->dtype);
+  char* data = choir_buffer_data(view->buffer);
+  const int64_t count = choir_view_count(view);
+  for (int64_t i = 0; i < count; i++) {
+    const uint32_t word = choir_random_word(key, 0, (uint64_t)i);
+    double value = (double)choir_random_to_normal(word);
+    if (domain == CHOIR_DOMAIN_POSITIVE || domain == CHOIR_DOMAIN_PROBABILITY)
+      value = 0.5 + (double)choir_random_to_uniform(word);
+    if (domain == CHOIR_DOMAIN_LABELS) value = (double)(word % classes);
+    choir_element_store(data + (size_t)i * bytes, view->dtype, value);
+  }
+}
+
+static choir_status_t make_source(problem_t* problem, choir_device_t* device,
+                                  const int64_t* shape, int32_t ndim) {
+  const int32_t index = problem->src_count;
+  const choir_op_domain_t domain = domain_of(problem->def, index);
+  const choir_dtype_t dtype =
+      domain == CHOIR_DOMAIN_LABELS ? CHOIR_DTYPE_I64 : CHOIR_DTYPE_F32;
+  if (domain == CHOIR_DOMAIN_WINNER) {
+    choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
+    CHOIR_TRY(choir_op_run(choir_device_stream(device), CHOIR_OP_MAX_POOL2D,
+                           problem->srcs, 1, problem->attrs, false, results));
+    choir_tensor_release(results[0]);
+    problem->srcs[problem->src_count++] = results[1];
+    return NULL;
+  }
+  choir_view_t view;
+  CHOIR_TRY(choir_view_make(dtype, ndim, shape, &view));
+  if (ndim == 4) choir_view_set_channels_last(&view);
+  CHOIR_TRY(choir_tensor_create_layout(device, &view, &problem->srcs[index]));
+  problem->src_count++;
+  const choir_view_t* first = choir_tensor_view(problem->srcs[0]);
+  fill(problem->srcs[index], domain,
+       first->ndim > 0 ? first->shape[first->ndim - 1] : 1, (uint32_t)index);
+  return NULL;
+}
+
+static choir_status_t set_attrs(problem_t* problem, const char* text) {
+  char copy[256];
+  snprintf(copy, sizeof(copy), "%s", text ? text : "");
+  choir_struct_init(problem->def->attrs, problem->attrs);
+  char* rest;
+  for (char* item = strtok_r(copy, " ", &rest); item;
+       item = strtok_r(NULL, " ", &rest)) {
+    char* value = strchr(item, '=');
+    if (!value) continue;
+    *value++ = '\0';
+    CHOIR_TRY(
+        choir_struct_set(problem->def->attrs, problem->attrs, item, value));
+  }
+  return NULL;
+}
+
+static choir_status_t make_problem(choir_device_t* device, choir_op_t op,
+                                   const choir_op_case_t* op_case,
+                                   problem_t* out) {
+  memset(out, 0, sizeof(*out));
+  out->op = op;
+  out->def = choir__op_def(op);
+  if (out->def->attrs) CHOIR_TRY(set_attrs(out, op_case->attrs));
+  const char* at = op_case->shapes;
+  for (;;) {
+    int64_t shape[CHOIR_MAX_NDIM];
+    int32_t ndim = 0;
+    while (*at && *at != ';') {
+      char* end;
+      shape[ndim++] = strtoll(at, &end, 10);
+      at = *end == ',' ? end + 1 : end;
+    }
+    CHOIR_TRY(make_source(out, device, shape, ndim));
+    if (!*at) return NULL;
+    at++;
+  }
+}
+
+// ---- Timing ----
+
+// Sees which kernel the door was given.
+typedef struct watch_s {
+  choir_stage_t stage;
+  const char* kernel;
+  choir_cost_t cost;
+} watch_t;
+
+static choir_status_t watch_submit(choir_stage_t* stage, choir_stream_t* stream,
+                                   const choir_record_t* record) {
+  watch_t* watch = (watch_t*)stage;
+  watch->kernel = record->kernel->name;
+  watch->cost = (choir_cost_t){0};
+  if (record->kernel->cost) record->kernel->cost(record, &watch->cost);
+  return choir_stage_forward(stage, stream, record);
+}
+
+typedef struct result_s {
+  const char* kernel;
+  choir_cost_t cost;
+  double median;
+  double spread;  // half the distance between the quartiles
+  int samples;
+} result_t;
+
+static int compare(const void* a, const void* b) {
+  const double x = *(const double*)a, y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
+static choir_status_t run_once(problem_t* problem, choir_stream_t* stream) {
+  const void* attrs = problem->def->attrs ? problem->attrs : NULL;
+  if (problem->def->alias) {
+    // The last result may be a view of the source: make it anew, as a layer
+    // does.
+    choir_tensor_release(problem->dsts[0]);
+    problem->dsts[0] = NULL;
+  }
+  CHOIR_TRY(choir_op_run(stream, problem->op, problem->srcs, problem->src_count,
+                         attrs, false, problem->dsts));
+  return choir_stream_synchronize(stream);
+}
+
+static choir_status_t measure(problem_t* problem, choir_device_t* device,
+                              double seconds, result_t* out) {
+  choir_stream_t* stream = choir_device_stream(device);
+  static double samples[MAX_SAMPLES];
+  watch_t watch = {.stage = {.submit = watch_submit}, .kernel = "view"};
+  choir_stream_push_stage(stream, &watch.stage);
+  choir_status_t status = run_once(problem, stream);
+  choir_stream_pop_stage(stream);
+  if (status) return status;
+  // Destinations are there from now on.
+  int repeats = 1;
+  for (;;) {
+    const double start = choir_clock_seconds();
+    for (int i = 0; i < repeats; i++) CHOIR_TRY(run_once(problem, stream));
+    if (choir_clock_seconds() - start > 20e-6 || repeats > 100000) break;
+    repeats *= 4;
+  }
+  int count = 0;
+  const double begin = choir_clock_seconds();
+  while (count < MAX_SAMPLES &&
+         (count < 5 || choir_clock_seconds() - begin < seconds)) {
+    const double start = choir_clock_seconds();
+    for (int i = 0; i < repeats; i++) CHOIR_TRY(run_once(problem, stream));
+    samples[count++] = (choir_clock_seconds() - start) / repeats;
+  }
+  qsort(samples, (size_t)count, sizeof(double), compare);
+  out->kernel = watch.kernel;
+  out->cost = watch.cost;
+  out->median = samples[count / 2];
+  out->spread = (samples[count * 3 / 4] - samples[count / 4]) / 2;
+  out->samples = count;
+  return NULL;
+}
+
+static void print_result(const options_t* options, const char* op,
+                         const choir_op_case_t* problem,
+                         const result_t* result) {
+  const char* attrs = problem->attrs ? problem->attrs : "";
+  const double gflops = result->cost.flops / result->median * 1e-9;
+  const double gbytes = result->cost.bytes / result->median * 1e-9;
+  if (options->json)
+    printf(
+        "{\"op\": \"%s\", \"kernel\": \"%s\", \"shapes\": \"%s\", "
+        "\"attrs\": \"%s\", \"threads\": %d, \"median_us\": %.3f, "
+        "\"spread_us\": %.3f, \"samples\": %d, \"gflops\": %.2f, "
+        "\"gbytes\": %.2f}\n",
+        op, result->kernel, problem->shapes, attrs, options->threads,
+        1e6 * result->median, 1e6 * result->spread, result->samples, gflops,
+        gbytes);
+  else
+    printf("%-28s %-34s %-24s %9.2f us +- %7.2f %8.2f GFLOP/s %7.2f GB/s\n",
+           result->kernel, problem->shapes, attrs, 1e6 * result->median,
+           1e6 * result->spread, gflops, gbytes);
+}
+
+static choir_status_t bench_case(const options_t* options,
+                                 choir_device_t* device, choir_op_t op,
+                                 const choir_op_case_t* op_case,
+                                 double* total) {
+  problem_t problem;
+  result_t result = {.kernel = "none"};
+  choir_status_t status = make_problem(device, op, op_case, &problem);
+  if (!status) status = measure(&problem, device, options->seconds, &result);
+  if (!status) {
+    print_result(options, choir_op_name(op), op_case, &result);
+    *total += result.median;
+  }
+  release(&problem);
+  return status;
+}
+
+static choir_status_t bench_all(const options_t* options,
+                                choir_device_t* device) {
+  double total = 0;
+  if (options->mnist) {
+    for (size_t i = 0; i < sizeof(mnist) / sizeof(mnist[0]); i++)
+      CHOIR_TRY(
+          bench_case(options, device, mnist[i].op, &mnist[i].problem, &total));
+    if (options->json)
+      printf("{\"op\": \"mnist_step\", \"threads\": %d, \"sum_us\": %.3f}\n",
+             options->threads, 1e6 * total);
+    else
+      printf("sum %.3f ms\n", 1e3 * total);
+    return NULL;
+  }
+  for (int op = 0; op < CHOIR_OP_COUNT; op++) {
+    const choir_op_def_t* def = choir__op_def((choir_op_t)op);
+    if (!def || (options->op && strcmp(options->op, def->name) != 0)) continue;
+    for (const choir_op_case_t* c = def->cases; c && c->shapes; c++)
+      CHOIR_TRY(bench_case(options, device, (choir_op_t)op, c, &total));
+  }
+  return NULL;
+}
+
+int main(int argc, char** argv) {
+  options_t options = {.threads = 1, .seconds = 0.2};
+  for (int i = 1; i < argc; i++) {
+    const bool has_value = i + 1 < argc;
+    if (!strcmp(argv[i], "--op") && has_value) {
+      options.op = argv[++i];
+    } else if (!strcmp(argv[i], "--threads") && has_value) {
+      options.threads = atoi(argv[++i]);
+    } else if (!strcmp(argv[i], "--seconds") && has_value) {
+      options.seconds = atof(argv[++i]);
+    } else if (!strcmp(argv[i], "--mnist")) {
+      options.mnist = true;
+    } else if (!strcmp(argv[i], "--json")) {
+      options.json = true;
+    } else {
+      fprintf(stderr,
+              "usage: bench_ops [--op NAME] [--mnist] [--threads N] "
+              "[--seconds S] [--json]\n");
+      return 2;
+    }
+  }
+  const choir_device_options_t device_options = {.threads = options.threads};
+  choir_device_t* device;
+  choir_status_t status = choir_device_create("cpu", &device_options, &device);
+  if (status) return fail(status);
+  status = bench_all(&options, device);
+  choir_device_release(device);
+  return status ? fail(status) : 0;
+}

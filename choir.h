@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CHOIR_H_
+#define CHOIR_CHOIR_H_
+
+// The whole of Choir's C API: the public headers of every layer, lowest first.
+
+#include "core/allocator.h"
+#include "core/base.h"
+#include "core/clock.h"
+#include "core/config.h"
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/field.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "core/record.h"
+#include "core/stage.h"
+#include "core/status.h"
+#include "core/view.h"
+
+#include "tensor/ops.h"
+#include "tensor/tensor.h"
+
+#include "autograd/functions.h"
+#include "autograd/scope.h"
+
+#include "model/initializer.h"
+#include "model/layers.h"
+#include "model/model.h"
+#include "model/updater.h"
+
+#include "opt/optimizer.h"
+#include "opt/schedule.h"
+
+#include "io/checkpoint.h"
+#include "io/dataset.h"
+#include "io/idx.h"
+#include "io/loader.h"
+#include "io/partition.h"
+
+#include "dist/comm.h"
+#include "dist/dist_opt.h"
+#include "dist/launch.h"
+
+#endif  // CHOIR_CHOIR_H_

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/device.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock_internal.h"
+#include "core/device_backend.h"
+#include "core/log.h"
+#include "core/record_internal.h"
+
+// The public functions: they check arguments, clear out-parameters, count
+// references and call the device's slot. What a device does is in
+// core/device/<name>.
+
+// ---- The list ----
+
+typedef struct device_line_s {
+  const char* name;
+  choir_device_factory_t make;
+} device_line_t;
+
+static const device_line_t device_lines[] = {
+#define X(name, factory) {#name, factory},
+#include "core/device/devices.def"
+#undef X
+};
+enum { DEVICE_LINES = sizeof(device_lines) / sizeof(device_lines[0]) };
+
+// ---- Reference counts ----
+
+static void retain(atomic_int* ref_count) {
+  atomic_fetch_add_explicit(ref_count, 1, memory_order_relaxed);
+}
+
+// True for the last reference.
+static bool release(atomic_int* ref_count) {
+  return atomic_fetch_sub_explicit(ref_count, 1, memory_order_acq_rel) == 1;
+}
+
+// Destroying a stream joins its thread, and destroying a device joins those of
+// its own stream. But the last reference may go on such a thread: a queued
+// record can hold the last buffer of a device, or a communicator that owns
+// the very stream. A thread cannot join itself, nor wait for a stream that may
+// wait for it, so there the work is given to a thread made for it.
+
+static _Thread_local bool runs_records;
+
+void choir__device_thread_begin(void) { runs_records = true; }
+
+static void destroy_outside(void* (*destroy)(void*), void* object,
+                            const char* what) {
+  if (!runs_records) {
+    destroy(object);
+    return;
+  }
+  pthread_t thread;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  if (pthread_create(&thread, &attributes, destroy, object) != 0) {
+    choir_log(CHOIR_LOG_WARNING, "core",
+              "no thread to release a %s on; its memory is lost", what);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+// ---- Device ----
+
+// Cores that this process may run on; containers and `taskset` give fewer than
+// the machine has. The set grows until the kernel's fits.
+static int32_t count_cores(void) {
+  for (int cores = 1024; cores <= 1 << 20; cores *= 2) {
+    cpu_set_t* set = CPU_ALLOC((size_t)cores);
+    if (!set) break;
+    size_t bytes = CPU_ALLOC_SIZE((size_t)cores);
+    int count =
+        sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (count > 0) return count;
+  }
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? (int32_t)online : 1;
+}
+
+static void init_stream(choir_stream_t* stream, choir_device_t* device,
+                        bool is_device_stream);
+
+// Everything made so far goes in reverse; `device` may lack its stream.
+static void* destroy_device(void* object) {
+  choir_device_t* device = object;
+  choir_pool_t* pool = device->pool;
+  if (device->stream) device->vtable->stream_destroy(device->stream);
+  device->vtable->destroy(device);
+  choir_pool_destroy(pool);
+  return NULL;
+}
+
+choir_status_t choir_device_create(const char* name,
+                                   const choir_device_options_t* options,
+                                   choir_device_t** out_device) {
+  *out_device = NULL;
+  CHOIR_TRY(choir__check_not_forked("choir_device_create"));
+  choir_device_options_t chosen;
+  memset(&chosen, 0, sizeof(chosen));
+  if (options) chosen = *options;
+  if (chosen.threads < 0) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_device_create: %d threads; needs at least 1, or "
+                       "0 for one on each core",
+                       chosen.threads);
+  }
+  if (!chosen.allocator.alloc != !chosen.allocator.free) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_device_create: allocator.%s is NULL; needs both "
+                       "callbacks or none",
+                       chosen.allocator.alloc ? "free" : "alloc");
+  }
+  if (!chosen.allocator.alloc) chosen.allocator = choir_allocator_default();
+  if (chosen.threads == 0) chosen.threads = count_cores();
+
+  const device_line_t* line = NULL;
+  char known[256] = "";
+  for (int i = 0; i < DEVICE_LINES; ++i) {
+    size_t used = strlen(known);
+    snprintf(known + used, sizeof(known) - used, "%s%s", i > 0 ? ", " : "",
+             device_lines[i].name);
+    if (name && strcmp(name, device_lines[i].name) == 0)
+      line = &device_lines[i];
+  }
+  if (!line) {
+    return CHOIR_ERROR(NOT_FOUND,
+                       "choir_device_create: no device is called '%s'; known "
+                       "are %s",
+                       name ? name : "(null)", known);
+  }
+
+  choir_pool_t* pool = NULL;
+  CHOIR_TRY(choir_pool_create(chosen.allocator, &pool));
+  choir_device_t* device = NULL;
+  choir_status_t status = line->make(&chosen, pool, &device);
+  if (status) {
+    choir_pool_destroy(pool);
+    return status;
+  }
+  atomic_init(&device->ref_count, 1);
+  device->name = line->name;
+  device->threads = chosen.threads;
+  device->pool = pool;
+  device->stream = NULL;
+  choir_stream_t* stream = NULL;
+  status = device->vtable->stream_create(device, CHOIR_STREAM_COMPUTE, &stream);
+  if (status) {
+    destroy_device(device);
+    return status;
+  }
+  init_stream(stream, device, /*is_device_stream=*/true);
+  device->stream = stream;
+  *out_device = device;
+  return NULL;
+}
+
+void choir_device_retain(choir_device_t* device) {
+  if (device) retain(&device->ref_count);
+}
+
+void choir_device_release(choir_device_t* device) {
+  if (!device || !release(&device->ref_count)) return;
+  // The child of a fork has none of the threads that would be waited for; its
+  // copy of the memory goes with the process.
+  if (choir_process_is_forked_child()) return;
+  destroy_outside(destroy_device, device, "device");
+}
+
+const char* choir_device_name(const choir_device_t* device) {
+  return device->name;
+}
+
+const char* choir_device_kernels(const choir_device_t* device) {
+  return device->vtable->kernels;
+}
+
+int32_t choir_device_threads(const choir_device_t* device) {
+  return device->threads;
+}
+
+bool choir_device_is_host(const choir_device_t* device) {
+  return device->vtable->is_host;
+}
+
+choir_allocator_t choir_device_allocator(choir_device_t* device) {
+  return choir_pool_allocator(device->pool);
+}
+
+choir_pool_stats_t choir_device_memory(choir_device_t* device) {
+  return choir_pool_stats(device->pool);
+}
+
+choir_stream_t* choir_device_stream(choir_device_t* device) {
+  return device->stream;
+}
+
+// ---- Buffer ----
+
+static choir_status_t make_buffer(const char* where, choir_device_t* device,
+                                  choir_buffer_t** out_buffer) {
+  CHOIR_TRY(choir__check_not_forked(where));
+  if (!device) {
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: device is NULL; needs a device",
+                       where);
+  }
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_device_allocator(device),
+                           sizeof(choir_buffer_t), where, &memory));
+  choir_buffer_t* buffer = memory;
+  atomic_init(&buffer->ref_count, 1);
+  buffer->device = device;
+  *out_buffer = buffer;
+  return NULL;
+}
+
+choir_status_t choir_buffer_create(choir_device_t* device, size_t bytes,
+                                   choir_buffer_t** out_buffer) {
+  *out_buffer = NULL;
+  choir_buffer_t* buffer = NULL;
+  CHOIR_TRY(make_buffer("choir_buffer_create", device, &buffer));
+  // Even an empty buffer has an address, so that no kernel does arithmetic on
+  // NULL.
+  choir_status_t status =
+      device->vtable->alloc(device, bytes ? bytes : 1, &buffer->data);
+  if (status) {
+    choir_deallocate(choir_device_allocator(device), buffer, sizeof(*buffer));
+    return choir_status_annotate(status, __FILE__, __LINE__,
+                                 "choir_buffer_create");
+  }
+  buffer->bytes = bytes;
+  choir_device_retain(device);
+  *out_buffer = buffer;
+  return NULL;
+}
+
+choir_status_t choir_buffer_wrap(choir_device_t* device, void* data,
+                                 size_t bytes,
+                                 void (*release_data)(void* context,
+                                                      void* data),
+                                 void* context, choir_buffer_t** out_buffer) {
+  *out_buffer = NULL;
+  if (!data && bytes > 0) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_buffer_wrap: data is NULL; needs %zu bytes",
+                       bytes);
+  }
+  choir_buffer_t* buffer = NULL;
+  CHOIR_TRY(make_buffer("choir_buffer_wrap", device, &buffer));
+  buffer->data = data;
+  buffer->bytes = bytes;
+  buffer->release = release_data;
+  buffer->context = context;
+  buffer->wrapped = true;
+  choir_device_retain(device);
+  *out_buffer = buffer;
+  return NULL;
+}
+
+void choir_buffer_retain(choir_buffer_t* buffer) {
+  if (buffer) retain(&buffer->ref_count);
+}
+
+void choir_buffer_release(choir_buffer_t* buffer) {
+  if (!buffer || !release(&buffer->ref_count)) return;
+  choir_device_t* device = buffer->device;
+  if (buffer->wrapped) {
+    if (buffer->release) buffer->release(buffer->context, buffer->data);
+  } else if (!choir_process_is_forked_child()) {
+    device->vtable->free(device, buffer->data,
+                         buffer->bytes ? buffer->bytes : 1);
+  }
+  choir_deallocate(choir_device_allocator(device), buffer, sizeof(*buffer));
+  choir_device_release(device);
+}
+
+size_t choir_buffer_bytes(const choir_buffer_t* buffer) {
+  return buffer->bytes;
+}
+
+choir_device_t* choir_buffer_device(const choir_buffer_t* buffer) {
+  return buffer->device;
+}
+
+void* choir_buffer_data(const choir_buffer_t* buffer) { return buffer->data; }
+
+static choir_status_t check_transfer(const char* where,
+                                     const choir_buffer_t* buffer,
+                                     const choir_stream_t* stream,
+                                     size_t offset_bytes, const void* host,
+                                     size_t bytes) {
+  CHOIR_TRY(choir__check_not_forked(where));
+  if (!buffer || !stream || (!host && bytes > 0)) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: %s is NULL; needs a buffer, a stream and host "
+                       "memory",
+                       where,
+                       !buffer   ? "buffer"
+                       : !stream ? "stream"
+                                 : "host");
+  }
+  if (buffer->device != stream->device) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: the buffer is on '%s' and the stream on '%s'; "
+                       "needs both on one device",
+                       where, buffer->device->name, stream->device->name);
+  }
+  if (offset_bytes > buffer->bytes || bytes > buffer->bytes - offset_bytes) {
+    return CHOIR_ERROR(OUT_OF_RANGE,
+                       "%s: %zu bytes from byte %zu; needs to stay inside the "
+                       "buffer's %zu bytes",
+                       where, bytes, offset_bytes, buffer->bytes);
+  }
+  return NULL;
+}
+
+choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
+                                 size_t offset_bytes, void* host,
+                                 size_t bytes) {
+  CHOIR_TRY(check_transfer("choir_buffer_read", buffer, stream, offset_bytes,
+                           host, bytes));
+  const char* data = buffer->data;
+  return buffer->device->vtable->read(
+      buffer->device, stream, bytes ? data + offset_bytes : data, host, bytes);
+}
+
+choir_status_t choir_buffer_write(choir_buffer_t* buffer,
+                                  choir_stream_t* stream, size_t offset_bytes,
+                                  const void* host, size_t bytes) {
+  CHOIR_TRY(check_transfer("choir_buffer_write", buffer, stream, offset_bytes,
+                           host, bytes));
+  char* data = buffer->data;
+  return buffer->device->vtable->write(
+      buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);
+}
+
+// ---- Stream ----
+
+static choir_status_t submit_to_device(choir_stage_t* stage,
+                                       choir_stream_t* stream,
+                                       const choir_record_t* record) {
+  (void)stage;
+  return stream->vtable->stream_submit(stream, record);
+}
+
+static void init_stream(choir_stream_t* stream, choir_device_t* device,
+                        bool is_device_stream) {
+  atomic_init(&stream->ref_count, 1);
+  stream->vtable = device->vtable;
+  stream->device = device;
+  stream->is_device_stream = is_device_stream;
+  stream->door.submit = submit_to_device;
+  stream->door.next = NULL;
+  stream->stages = &stream->door;
+}
+
+choir_status_t choir_stream_create(choir_device_t* device,
+                                   choir_stream_kind_t kind,
+                                   choir_stream_t** out_stream) {
+  *out_stream = NULL;
+  CHOIR_TRY(choir__check_not_forked("choir_stream_create"));
+  if (!device) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_stream_create: device is NULL; needs a device");
+  }
+  if (kind != CHOIR_STREAM_COMPUTE && kind != CHOIR_STREAM_BACKGROUND) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_stream_create: kind is %d; needs "
+                       "CHOIR_STREAM_COMPUTE or CHOIR_STREAM_BACKGROUND",
+                       (int)kind);
+  }
+  choir_stream_t* stream = NULL;
+  CHOIR_TRY(device->vtable->stream_create(device, kind, &stream));
+  init_stream(stream, device, /*is_device_stream=*/false);
+  choir_device_retain(device);
+  *out_stream = stream;
+  return NULL;
+}
+
+// The device's own stream lives as long as the device and keeps no count of
+// its own: whoever retains it retains the device.
+void choir_stream_retain(choir_stream_t* stream) {
+  if (!stream) return;
+  if (stream->is_device_stream) {
+    choir_device_retain(stream->device);
+  } else {
+    retain(&stream->ref_count);
+  }
+}
+
+static void* destroy_stream(void* object) {
+  choir_stream_t* stream = object;
+  choir_device_t* device = stream->device;
+  device->vtable->stream_destroy(stream);
+  choir_device_release(device);
+  return NULL;
+}
+
+void choir_stream_release(choir_stream_t* stream) {
+  if (!stream) return;
+  if (stream->is_device_stream) {
+    choir_device_release(stream->device);
+    return;
+  }
+  if (!release(&stream->ref_count)) return;
+  if (choir_process_is_forked_child()) return;
+  destroy_outside(destroy_stream, stream, "stream");
+}
+
+choir_device_t* choir_stream_device(const choir_stream_t* stream) {
+  return stream->device;
+}
+
+choir_status_t choir_stream_submit(choir_stream_t* stream,
+                                   const choir_record_t* record) {
+  CHOIR_TRY(choir__check_not_forked("choir_stream_submit"));
+  if (!stream) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_stream_submit: stream is NULL; needs a stream");
+  }
+  CHOIR_TRY(choir__record_check("choir_stream_submit", record));
+  return stream->stages->submit(stream->stages, stream, record);
+}
+
+choir_status_t choir_stream_synchronize(choir_stream_t* stream) {
+  CHOIR_TRY(choir__check_not_forked("choir_stream_synchronize"));
+  if (!stream) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_stream_synchronize: stream is NULL; needs a "
+                       "stream");
+  }
+  return stream->vtable->stream_synchronize(stream);
+}
+
+void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
+  stage->next = stream->stages;
+  stream->stages = stage;
+}
+
+void choir_stream_pop_stage(choir_stream_t* stream) {
+  choir_stage_t* front = stream->stages;
+  if (front == &stream->door) return;  // the door stays
+  stream->stages = front->next;
+  front->next = NULL;
+}
+
+// ---- Event ----
+
+choir_status_t choir_event_create(choir_device_t* device,
+                                  choir_event_t** out_event) {
+  *out_event = NULL;
+  CHOIR_TRY(choir__check_not_forked("choir_event_create"));
+  if (!device) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_event_create: device is NULL; needs a device");
+  }
+  choir_event_t* event = NULL;
+  CHOIR_TRY(device->vtable->event_create(device, &event));
+  atomic_init(&event->ref_count, 1);
+  event->vtable = device->vtable;
+  event->device = device;
+  choir_device_retain(device);
+  *out_event = event;
+  return NULL;
+}
+
+void choir_event_retain(choir_event_t* event) {
+  if (event) retain(&event->ref_count);
+}
+
+void choir_event_release(choir_event_t* event) {
+  if (!event || !release(&event->ref_count)) return;
+  if (choir_process_is_forked_child()) return;
+  choir_device_t* device = event->device;
+  event->vtable->event_destroy(event);
+  choir_device_release(device);
+}
+
+static choir_status_t check_event(const char* where, const choir_event_t* event,
+                                  const choir_stream_t* stream) {
+  CHOIR_TRY(choir__check_not_forked(where));
+  if (!event || !stream) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: %s is NULL; needs an event and a stream", where,
+                       !event ? "event" : "stream");
+  }
+  if (event->device != stream->device) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: the event is of '%s' and the stream of '%s'; needs "
+                       "both of one device",
+                       where, event->device->name, stream->device->name);
+  }
+  return NULL;
+}
+
+choir_status_t choir_event_record(choir_event_t* event,
+                                  choir_stream_t* stream) {
+  CHOIR_TRY(check_event("choir_event_record", event, stream));
+  return event->vtable->event_record(event, stream);
+}
+
+choir_status_t choir_stream_wait_event(choir_stream_t* stream,
+                                       choir_event_t* event) {
+  CHOIR_TRY(check_event("choir_stream_wait_event", event, stream));
+  return event->vtable->stream_wait_event(stream, event);
+}
+
+bool choir_event_is_reached(choir_event_t* event) {
+  // In a forked child nothing will ever be reached; a loop around this must
+  // end, and the call after it says why.
+  if (choir_process_is_forked_child()) return true;
+  return event->vtable->event_is_reached(event);
+}
+
+choir_status_t choir_event_synchronize(choir_event_t* event) {
+  CHOIR_TRY(choir__check_not_forked("choir_event_synchronize"));
+  if (!event) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_event_synchronize: event is NULL; needs an "
+                       "event");
+  }
+  return event->vtable->event_synchronize(event);
+}

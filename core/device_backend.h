@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CORE_DEVICE_BACKEND_H_
+#define CHOIR_CORE_DEVICE_BACKEND_H_
+
+#include "core/device.h"
+#include "core/stage.h"
+
+#ifdef __cplusplus
+#include <atomic>
+using std::atomic_int;
+extern "C" {
+#else
+#include <stdatomic.h>
+#endif
+
+// For writers of a device: the vtable and the common heads of its objects.
+// Copy core/device/null to start. A device's own struct begins with
+// choir_device_t, its stream with choir_stream_t, its event with
+// choir_event_t; core fills in the common parts.
+//
+// Core checks arguments (NULL, ranges, objects of different devices, forked
+// processes) before it calls a slot. Slots that destroy are never called on a
+// thread that runs records, so they may wait for those.
+
+typedef struct choir_device_vtable_s {
+  const char* kernels;  // see choir_device_kernels
+  bool is_host;         // host may touch buffer memory
+
+  // Required. Frees the device struct and what it holds.
+  void (*destroy)(choir_device_t* device);
+  // Required. Device memory, 64-byte aligned; *out_data not cleared.
+  choir_status_t (*alloc)(choir_device_t* device, size_t bytes,
+                          void** out_data);
+  void (*free)(choir_device_t* device, void* data, size_t bytes);
+  // Required. Copy between host and device memory, in stream order, blocking.
+  choir_status_t (*read)(choir_device_t* device, choir_stream_t* stream,
+                         const void* device_src, void* host_dst, size_t bytes);
+  choir_status_t (*write)(choir_device_t* device, choir_stream_t* stream,
+                          const void* host_src, void* device_dst, size_t bytes);
+
+  // Required. Streams: see device.h for what each call promises.
+  choir_status_t (*stream_create)(choir_device_t* device,
+                                  choir_stream_kind_t kind,
+                                  choir_stream_t** out_stream);
+  void (*stream_destroy)(choir_stream_t* stream);
+  choir_status_t (*stream_submit)(choir_stream_t* stream,
+                                  const choir_record_t* record);
+  choir_status_t (*stream_synchronize)(choir_stream_t* stream);
+
+  // Required. Events.
+  choir_status_t (*event_create)(choir_device_t* device,
+                                 choir_event_t** out_event);
+  void (*event_destroy)(choir_event_t* event);
+  choir_status_t (*event_record)(choir_event_t* event, choir_stream_t* stream);
+  choir_status_t (*stream_wait_event)(choir_stream_t* stream,
+                                      choir_event_t* event);
+  bool (*event_is_reached)(choir_event_t* event);
+  choir_status_t (*event_synchronize)(choir_event_t* event);
+} choir_device_vtable_t;
+
+struct choir_device_s {
+  atomic_int ref_count;
+  const choir_device_vtable_t* vtable;
+  const char* name;
+  int32_t threads;
+  choir_pool_t* pool;      // host memory for objects (and buffers on the CPU)
+  choir_stream_t* stream;  // the compute stream; holds no reference back
+};
+
+struct choir_stream_s {
+  atomic_int ref_count;
+  const choir_device_vtable_t* vtable;
+  choir_device_t* device;  // retained, except by the device's own stream
+  bool is_device_stream;
+  choir_stage_t* stages;
+  choir_stage_t door;  // the last stage: gives the record to the device
+};
+
+struct choir_event_s {
+  atomic_int ref_count;
+  const choir_device_vtable_t* vtable;
+  choir_device_t* device;  // retained
+};
+
+struct choir_buffer_s {
+  atomic_int ref_count;
+  choir_device_t* device;  // retained
+  void* data;
+  size_t bytes;
+  void (*release)(void* context, void* data);  // set for wrapped memory
+  void* context;
+  bool wrapped;
+};
+
+// Each device has one line in core/device/devices.def and one function that
+// makes its struct from `pool`: it sets the vtable and its own fields, core
+// the rest. options is never NULL.
+typedef choir_status_t (*choir_device_factory_t)(
+    const choir_device_options_t* options, choir_pool_t* pool,
+    choir_device_t** out_device);
+
+// The factories of all lines.
+#define X(name, factory)                                        \
+  choir_status_t factory(const choir_device_options_t* options, \
+                         choir_pool_t* pool, choir_device_t** out_device);
+#include "core/device/devices.def"
+#undef X
+
+// Tells core that the calling thread runs records; called once by each thread
+// that a device starts, first thing.
+void choir__device_thread_begin(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_CORE_DEVICE_BACKEND_H_

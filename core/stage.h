@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CORE_STAGE_H_
+#define CHOIR_CORE_STAGE_H_
+
+#include "core/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A stage stands in front of the door: it sees every record of one stream and
+// hands it on, changes it or keeps it. Ops, layers and optimizers know
+// nothing of stages.
+//
+//   choir_count_stage_t count;
+//   choir_count_stage_init(&count);
+//   choir_stream_push_stage(stream, &count.stage);
+//   ... work ...
+//   choir_stream_pop_stage(stream);
+//
+// Ownership: a plain struct that the caller keeps until it is popped.
+
+typedef struct choir_stage_s choir_stage_t;
+
+struct choir_stage_s {
+  // Sees one record. To hand it on, call choir_stage_forward.
+  choir_status_t (*submit)(choir_stage_t* stage, choir_stream_t* stream,
+                           const choir_record_t* record);
+  choir_stage_t* next;  // set by push
+};
+
+CHOIR_API choir_status_t choir_stage_forward(choir_stage_t* stage,
+                                             choir_stream_t* stream,
+                                             const choir_record_t* record)
+    CHOIR_NODISCARD;
+
+// Counts records and, for kernels that tell their cost, flops and bytes.
+typedef struct choir_count_stage_s {
+  choir_stage_t stage;
+  uint64_t records;
+  choir_cost_t cost;
+} choir_count_stage_t;
+CHOIR_API void choir_count_stage_init(choir_count_stage_t* stage);
+
+// Refuses a record whose operands reach outside their buffers, have none, or
+// lie on another device than the stream's, before it can do harm; the message
+// names kernel and operand.
+typedef struct choir_check_stage_s {
+  choir_stage_t stage;
+} choir_check_stage_t;
+CHOIR_API void choir_check_stage_init(choir_check_stage_t* stage);
+
+// Appends every record to a list; also runs it when `run` is set.
+typedef struct choir_record_stage_s {
+  choir_stage_t stage;
+  choir_record_list_t* list;  // borrowed
+  bool run;
+} choir_record_stage_t;
+CHOIR_API void choir_record_stage_init(choir_record_stage_t* stage,
+                                       choir_record_list_t* list, bool run);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_CORE_STAGE_H_

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator over MPI's non-blocking point-to-point calls: post, test,
+// sleep a little, look at the deadline. No call of MPI's blocks, so no peer
+// can hang this rank.
+//
+// Messages of each kind between two ranks have a tag of their own and arrive
+// in order. Heartbeats and faults are short messages from the watch thread;
+// one mutex keeps MPI to one thread at a time.
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "dist/backends/mpi/mpi_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+// Larger messages gain nothing from going with the header.
+#define EXCHANGE_BYTES ((size_t)16 << 10)
+
+// How a wait goes on: look, then yield, then sleep ever longer, but never for
+// more than a share of what was waited already.
+#define LOOK_COUNT 100
+#define YIELD_SECONDS 1e-3
+#define SLEEP_SHARE 0.1
+#define MAX_SLEEP 1e-3
+
+// After a fault: time for the messages that tell it.
+#define TELL_SECONDS 0.2
+
+typedef struct news_s {
+  uint64_t beat;
+  int32_t has_fault;
+  int32_t reserved_;
+  choir_activity_t activity;
+  choir_comm_fault_t fault;
+} news_t;
+
+// What passes between this rank and one peer beside the operations.
+struct choir_mpi_control_s {
+  news_t in;
+  news_t out;
+  news_t fault_out;
+  choir_mpi_request_t in_request;
+  choir_mpi_request_t out_request;
+  choir_mpi_request_t fault_request;
+  bool in_posted;
+  bool out_posted;
+  bool fault_posted;
+  choir_activity_t activity;  // the peer's, as last heard
+};
+
+static choir_mpi_comm_t* as_mpi(choir_comm_t* comm) {
+  return (choir_mpi_comm_t*)comm;
+}
+
+static void lock(choir_mpi_comm_t* mpi) {
+  pthread_mutex_lock(&mpi->world->mutex);
+}
+static void unlock(choir_mpi_comm_t* mpi) {
+  pthread_mutex_unlock(&mpi->world->mutex);
+}
+
+static choir_status_t break_by_code(choir_mpi_comm_t* mpi, int32_t peer,
+                                    int code) {
+  char text[200];
+  mpi->world->shim->error_text(code, text, sizeof(text));
+  return choir__comm_break(&mpi->base, CHOIR_STATUS_ABORTED, "MPI lost %s: %s",
+                           mpi->base.peers[peer].text, text);
+}
+
+// ---- Posting and waiting ----
+
+static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
+                                        bool is_receive) {
+  choir_mpi_pending_t* pending = &mpi->pending[mpi->pending_count++];
+  *pending = (choir_mpi_pending_t){.peer = peer, .is_receive = is_receive};
+  return pending;
+}
+
+choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                              const void* data, size_t bytes) {
+  if (bytes == 0) return NULL;
+  choir_mpi_pending_t* pending = add_pending(mpi, peer, false);
+  lock(mpi);
+  int code = mpi->world->shim->isend(data, (int)bytes, peer, mpi->tag + kind,
+                                     &pending->request);
+  unlock(mpi);
+  if (!code) return NULL;
+  --mpi->pending_count;
+  return break_by_code(mpi, peer, code);
+}
+
+choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                                 void* data, size_t bytes) {
+  if (bytes == 0) return NULL;
+  choir_mpi_pending_t* pending = add_pending(mpi, peer, true);
+  lock(mpi);
+  int code = mpi->world->shim->irecv(data, (int)bytes, peer, mpi->tag + kind,
+                                     &pending->request);
+  unlock(mpi);
+  if (!code) return NULL;
+  --mpi->pending_count;
+  return break_by_code(mpi, peer, code);
+}
+
+typedef struct progress_s {
+  int32_t open;   // requests not done
+  int32_t moved;  // done since the last look
+  int32_t peer;   // of the first open one; receives first
+  int code;
+  int32_t code_peer;
+} progress_t;
+
+static progress_t test_pending(choir_mpi_comm_t* mpi) {
+  progress_t progress = {.peer = -1};
+  bool peer_is_receive = false;
+  lock(mpi);
+  for (int32_t i = 0; i < mpi->pending_count; ++i) {
+    choir_mpi_pending_t* pending = &mpi->pending[i];
+    if (pending->done) continue;
+    int done = 0;
+    int code = mpi->world->shim->test(&pending->request, &done);
+    if (code && !progress.code) {
+      progress.code = code;
+      progress.code_peer = pending->peer;
+    }
+    pending->done = done;
+    progress.moved += done;
+    if (done) continue;
+    ++progress.open;
+    if (progress.peer < 0 || (pending->is_receive && !peer_is_receive)) {
+      progress.peer = pending->peer;
+      peer_is_receive = pending->is_receive;
+    }
+  }
+  unlock(mpi);
+  return progress;
+}
+
+// The memory of requests must be free again as far as MPI can be talked into
+// it; after this the communicator makes no calls any more.
+static void cancel_pending(choir_mpi_comm_t* mpi) {
+  lock(mpi);
+  for (int32_t i = 0; i < mpi->pending_count; ++i)
+    if (!mpi->pending[i].done && mpi->pending[i].is_receive)
+      mpi->world->shim->cancel(&mpi->pending[i].request);
+  unlock(mpi);
+  double end = choir_clock_seconds() + 0.05;
+  while (test_pending(mpi).open > 0 && choir_clock_seconds() < end)
+    sched_yield();
+  mpi->pending_count = 0;
+}
+
+static void sleep_seconds(double seconds) {
+  struct timespec time = {0, (long)(seconds * 1e9)};
+  nanosleep(&time, NULL);
+}
+
+static choir_status_t wait_slowly(choir_mpi_comm_t* mpi, int32_t peer) {
+  choir_comm_t* comm = &mpi->base;
+  choir_comm_wait_t wait;
+  choir__comm_wait_begin(comm, &wait, peer);
+  for (;;) {
+    bool over = choir__comm_wait_is_over(comm, &wait);
+    progress_t progress = test_pending(mpi);
+    if (progress.code) {
+      choir__comm_wait_end(comm, &wait);
+      cancel_pending(mpi);
+      return break_by_code(mpi, progress.code_peer, progress.code);
+    }
+    if (progress.open == 0) break;
+    if (over) {
+      choir_status_t status = choir__comm_wait_fail(comm, &wait);
+      cancel_pending(mpi);
+      return status;
+    }
+    if (progress.moved) {
+      choir__comm_wait_progress(comm, &wait, progress.peer);
+    } else if (wait.waited < YIELD_SECONDS) {
+      sched_yield();
+    } else {
+      double seconds = wait.waited * SLEEP_SHARE;
+      sleep_seconds(seconds < MAX_SLEEP ? seconds : MAX_SLEEP);
+    }
+  }
+  choir__comm_wait_end(comm, &wait);
+  return NULL;
+}
+
+choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi) {
+  const operation_t* running = mpi->base.running;
+  int looks = running && running->may_spin ? LOOK_COUNT : 1;
+  progress_t progress = {0};
+  for (int i = 0; i < looks; ++i) {
+    progress = test_pending(mpi);
+    if (progress.open == 0 || progress.code) break;
+  }
+  if (progress.open > 0 || progress.code)
+    CHOIR_TRY(wait_slowly(mpi, progress.peer < 0 ? 0 : progress.peer));
+  mpi->pending_count = 0;
+  return NULL;
+}
+
+// ---- Messages ----
+
+static choir_comm_message_t* mpi_stage(choir_comm_t* comm) {
+  return (choir_comm_message_t*)(void*)as_mpi(comm)->out_message;
+}
+
+static choir_status_t mpi_exchange(choir_comm_t* comm, size_t bytes) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  size_t own_bytes = sizeof(choir_comm_message_t) + bytes;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    unsigned char* in = mpi->in_messages + (size_t)r * mpi->message_stride;
+    comm->messages[r] = (const choir_comm_message_t*)(void*)in;
+    if (r == comm->rank) continue;
+    CHOIR_TRY(
+        choir_mpi_receive(mpi, r, CHOIR_MPI_EXCHANGE, in, mpi->message_stride));
+    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_EXCHANGE, mpi->out_message,
+                             own_bytes));
+  }
+  comm->messages[comm->rank] = mpi_stage(comm);
+  return choir_mpi_wait(mpi);
+}
+
+// ---- Heartbeats and faults ----
+
+// With the lock. A request that failed counts as done: its peer is lost, which
+// the next operation tells.
+static bool is_over(choir_mpi_comm_t* mpi, choir_mpi_request_t* request) {
+  int done = 0;
+  return mpi->world->shim->test(request, &done) || done;
+}
+
+static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
+  choir_mpi_control_t* control = &mpi->controls[rank];
+  choir_comm_peer_t* peer = &mpi->base.peers[rank];
+  // A few at most: a peer that was held up sends its beats together.
+  for (int i = 0; i < 4; ++i) {
+    if (control->in_posted) {
+      if (!is_over(mpi, &control->in_request)) return;
+      control->in_posted = false;
+      if (control->in.has_fault) {
+        choir__comm_note_fault(&mpi->base, &control->in.fault);
+      } else {
+        atomic_store(&peer->beat, control->in.beat);
+        control->activity = control->in.activity;
+      }
+    }
+    control->in_posted = !mpi->world->shim->irecv(
+        &control->in, sizeof(control->in), rank, mpi->tag + CHOIR_MPI_CONTROL,
+        &control->in_request);
+    if (!control->in_posted) return;
+  }
+}
+
+static void beat_to(choir_mpi_comm_t* mpi, int32_t rank,
+                    const choir_activity_t* activity) {
+  choir_mpi_control_t* control = &mpi->controls[rank];
+  if (control->out_posted && !is_over(mpi, &control->out_request)) return;
+  control->out = (news_t){.beat = mpi->beat, .activity = *activity};
+  control->out_posted = !mpi->world->shim->isend(
+      &control->out, sizeof(control->out), rank, mpi->tag + CHOIR_MPI_CONTROL,
+      &control->out_request);
+}
+
+static void mpi_look(choir_comm_t* comm) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  if (!mpi->controls) return;
+  lock(mpi);
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (r != comm->rank) listen_to(mpi, r);
+  unlock(mpi);
+}
+
+static void mpi_pulse(choir_comm_t* comm, double seconds) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  if (!atomic_load(&comm->broken)) {
+    choir_activity_t activity;
+    choir__activity_read(comm->activities[0], &activity);
+    lock(mpi);
+    ++mpi->beat;
+    for (int32_t r = 0; r < comm->size; ++r) {
+      if (r == comm->rank) continue;
+      beat_to(mpi, r, &activity);
+      listen_to(mpi, r);
+    }
+    unlock(mpi);
+  }
+  struct pollfd wake = {.fd = comm->wake_fd, .events = POLLIN};
+  poll(&wake, 1, (int)(seconds * 1e3) + 1);
+}
+
+static void mpi_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  if (!mpi->controls) return;
+  double end = choir_clock_seconds() + TELL_SECONDS;
+  bool open = true;
+  for (bool first = true; open && choir_clock_seconds() < end; first = false) {
+    open = false;
+    lock(mpi);
+    for (int32_t r = 0; r < comm->size; ++r) {
+      choir_mpi_control_t* control = &mpi->controls[r];
+      if (r == comm->rank) continue;
+      if (first) {
+        control->fault_out = (news_t){.has_fault = 1, .fault = *fault};
+        control->fault_posted = !mpi->world->shim->isend(
+            &control->fault_out, sizeof(control->fault_out), r,
+            mpi->tag + CHOIR_MPI_CONTROL, &control->fault_request);
+      }
+      if (control->fault_posted && is_over(mpi, &control->fault_request))
+        control->fault_posted = false;
+      open = open || control->fault_posted;
+    }
+    unlock(mpi);
+    if (open) sched_yield();
+  }
+}
+
+static void mpi_peer_activity(choir_comm_t* comm, int32_t rank,
+                              choir_activity_t* out_activity) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  lock(mpi);
+  *out_activity = mpi->controls[rank].activity;
+  unlock(mpi);
+}
+
+// ---- Life ----
+
+// Beats under way are short and leave at once; the memory they are sent from
+// is about to go.
+static bool drain_beats(choir_mpi_comm_t* mpi) {
+  bool open = false;
+  for (int32_t r = 0; r < mpi->base.size; ++r) {
+    choir_mpi_control_t* control = &mpi->controls[r];
+    if (control->out_posted && is_over(mpi, &control->out_request))
+      control->out_posted = false;
+    open = open || control->out_posted;
+  }
+  return !open;
+}
+
+static void end_controls(choir_mpi_comm_t* mpi) {
+  if (!mpi->controls || !mpi->world->shim->is_running()) return;
+  lock(mpi);
+  for (int32_t r = 0; r < mpi->base.size; ++r) {
+    choir_mpi_control_t* control = &mpi->controls[r];
+    if (!control->in_posted) continue;
+    mpi->world->shim->cancel(&control->in_request);
+    is_over(mpi, &control->in_request);
+    control->in_posted = false;
+  }
+  double end = choir_clock_seconds() + TELL_SECONDS;
+  while (!drain_beats(mpi) && choir_clock_seconds() < end) sched_yield();
+  unlock(mpi);
+}
+
+static void mpi_destroy(choir_comm_t* comm) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  if (mpi->world) end_controls(mpi);
+  // Peers that still wait for this rank learn that it left.
+  if (mpi->world && comm->size > 1 && !comm->finalized &&
+      !atomic_load(&comm->broken) && mpi->controls) {
+    choir_comm_fault_t fault = {.code = CHOIR_STATUS_ABORTED,
+                                .origin = comm->rank};
+    choir__text_append(fault.text, sizeof(fault.text),
+                       comm->peers[comm->rank].text);
+    choir__text_append(fault.text, sizeof(fault.text),
+                       " left the communicator without finalize");
+    mpi_tell(comm, &fault);
+  }
+  if (mpi->work) choir_deallocate(comm->allocator, mpi->work, mpi->work_bytes);
+  if (mpi->memory)
+    comm->allocator.free(comm->allocator.self, mpi->memory, mpi->memory_bytes,
+                         64);
+  choir__comm_deallocate(comm);
+}
+
+static void mpi_finalize(choir_comm_t* comm) { end_controls(as_mpi(comm)); }
+
+static const choir_comm_vtable_t mpi_vtable = {
+    .name = "mpi",
+    .destroy = mpi_destroy,
+    .stage = mpi_stage,
+    .exchange = mpi_exchange,
+    .large =
+        {
+            [CHOIR_COLLECTIVE_ALL_REDUCE] = choir_mpi_all_reduce,
+            [CHOIR_COLLECTIVE_BROADCAST] = choir_mpi_broadcast,
+            [CHOIR_COLLECTIVE_ALL_GATHER] = choir_mpi_all_gather,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir_mpi_reduce_scatter,
+        },
+    .pulse = mpi_pulse,
+    .look = mpi_look,
+    .tell = mpi_tell,
+    .peer_activity = mpi_peer_activity,
+    .finalize = mpi_finalize,
+};
+
+static size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
+  choir_comm_t* comm = &mpi->base;
+  size_t size = (size_t)comm->size;
+  comm->exchange_bytes = EXCHANGE_BYTES;
+  comm->inline_bytes = EXCHANGE_BYTES;
+  mpi->message_stride =
+      round_up(sizeof(choir_comm_message_t) + comm->exchange_bytes);
+  size_t messages = (size + 1) * mpi->message_stride;
+  size_t controls = round_up(size * sizeof(choir_mpi_control_t));
+  // Pieces and results, sends and receives.
+  size_t pending = 4 * size * sizeof(choir_mpi_pending_t);
+  mpi->memory_bytes = messages + controls + pending;
+  mpi->memory =
+      comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
+  if (!mpi->memory)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for %zu bytes",
+                       mpi->memory_bytes);
+  memset(mpi->memory, 0, mpi->memory_bytes);
+  mpi->out_message = mpi->memory;
+  mpi->in_messages = mpi->memory + mpi->message_stride;
+  mpi->controls = (choir_mpi_control_t*)(void*)(mpi->memory + messages);
+  for (size_t r = 0; r < size; ++r) mpi->controls[r].activity.kind = -1;
+  mpi->pending =
+      (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
+  return NULL;
+}
+
+static choir_status_t check_world(const choir_mpi_world_t* world,
+                                  const choir_comm_config_t* config) {
+  if (world->rank == config->rank && world->size == config->size) return NULL;
+  return CHOIR_ERROR(
+      INVALID_ARGUMENT,
+      "this is rank %d of %d, but for MPI it is rank %d of %d; start the "
+      "program with mpiexec -n %d",
+      config->rank, config->size, world->rank, world->size, config->size);
+}
+
+static choir_status_t tell_missing(choir_mpi_comm_t* mpi, double waited) {
+  choir_comm_t* comm = &mpi->base;
+  const choir_comm_identity_t* own = &comm->peers[comm->rank].identity;
+  memset(comm->flags, 0, (size_t)comm->size);
+  int32_t count = 0;
+  for (int32_t i = 0; i < mpi->pending_count; ++i) {
+    const choir_mpi_pending_t* pending = &mpi->pending[i];
+    if (pending->done || !pending->is_receive) continue;
+    comm->flags[pending->peer] = true;
+    ++count;
+  }
+  char ranks[128];
+  choir__comm_rank_list(comm->flags, comm->size, ranks, sizeof(ranks));
+  return CHOIR_ERROR(TIMEOUT,
+                     "rank %d (host %s, pid %d) waited %.1f s at the start; %s "
+                     "of %d %s not come",
+                     comm->rank, own->host, own->pid, waited, ranks, comm->size,
+                     count == 1 ? "has" : "have");
+}
+
+// Everybody tells everybody who they are.
+static choir_status_t greet(choir_mpi_comm_t* mpi,
+                            const choir_comm_config_t* config) {
+  choir_comm_t* comm = &mpi->base;
+  choir__comm_identify(config, &comm->peers[comm->rank].identity);
+  for (int32_t r = 0; r < comm->size; ++r) {
+    if (r == comm->rank) continue;
+    choir_comm_identity_t* theirs = &comm->peers[r].identity;
+    CHOIR_TRY(
+        choir_mpi_receive(mpi, r, CHOIR_MPI_HELLO, theirs, sizeof(*theirs)));
+    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_HELLO,
+                             &comm->peers[comm->rank].identity,
+                             sizeof(*theirs)));
+  }
+  double start = choir_clock_seconds();
+  for (;;) {
+    progress_t progress = test_pending(mpi);
+    double waited = choir_clock_seconds() - start;
+    if (progress.code) return break_by_code(mpi, progress.peer, progress.code);
+    if (progress.open == 0) break;
+    if (waited > config->deadline) {
+      choir_mpi_forsake();
+      choir_status_t status = tell_missing(mpi, waited);
+      cancel_pending(mpi);
+      return status;
+    }
+    if (waited < YIELD_SECONDS)
+      sched_yield();
+    else
+      sleep_seconds(MAX_SLEEP);
+  }
+  mpi->pending_count = 0;
+  choir__comm_map_hosts(comm);
+  return NULL;
+}
+
+static choir_status_t join(choir_mpi_comm_t* mpi,
+                           const choir_comm_config_t* config) {
+  CHOIR_TRY(choir_mpi_world_open(config->deadline, &mpi->world));
+  CHOIR_TRY(check_world(mpi->world, config));
+  CHOIR_TRY(allocate_memory(mpi));
+  mpi->tag = CHOIR_MPI_TAGS * choir_mpi_world_next(mpi->world);
+  mpi->base.has_heartbeat = mpi->world->has_own_thread;
+  return greet(mpi, config);
+}
+
+choir_status_t choir_mpi_comm_join(const choir_comm_config_t* config,
+                                   choir_comm_t** out_comm) {
+  CHOIR_TRY(choir__comm_allocate(&mpi_vtable, sizeof(choir_mpi_comm_t), config,
+                                 out_comm));
+  choir_comm_t* comm = *out_comm;
+  choir_status_t status = join(as_mpi(comm), config);
+  if (!status) return NULL;
+  comm->finalized = true;  // nobody joined, nobody to tell
+  mpi_destroy(comm);
+  *out_comm = NULL;
+  return choir_status_annotate(status, __FILE__, __LINE__, "comm mpi");
+}
+
+static choir_status_t share_id(choir_comm_t* comm, choir_comm_id_t* out_id) {
+  choir_comm_message_t* message = mpi_stage(comm);
+  if (comm->rank == 0) CHOIR_TRY(choir_comm_id_make(out_id));
+  memcpy(message->data, out_id, sizeof(*out_id));
+  CHOIR_TRY(mpi_exchange(comm, sizeof(*out_id)));
+  memcpy(out_id, comm->messages[0]->data, sizeof(*out_id));
+  return NULL;
+}
+
+choir_status_t choir_mpi_comm_meet(const choir_comm_config_t* config,
+                                   choir_comm_id_t* out_id,
+                                   bool* out_one_host) {
+  memset(out_id, 0, sizeof(*out_id));
+  *out_one_host = false;
+  choir_comm_t* comm = NULL;
+  CHOIR_TRY(choir_mpi_comm_join(config, &comm));
+  if (!comm) return CHOIR_ERROR(INTERNAL, "comm mpi: nobody joined");
+  *out_one_host = comm->host_count == 1;
+  choir_status_t status = *out_one_host ? share_id(comm, out_id) : NULL;
+  comm->finalized = true;  // it has served; no peer waits for it any more
+  mpi_destroy(comm);
+  return status;
+}

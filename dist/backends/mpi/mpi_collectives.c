@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large collectives over point-to-point messages, in rounds of a size that
+// stays in cache and below MPI's int counts. MPI moves bytes; sums are
+// choir__comm_reduce's, in rank order.
+#include <string.h>
+
+#include "dist/backends/mpi/mpi_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+// Data of all ranks together in one round.
+#define ROUND_BYTES ((size_t)1 << 20)
+
+static choir_mpi_comm_t* as_mpi(choir_comm_t* comm) {
+  return (choir_mpi_comm_t*)comm;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static choir_status_t reserve_work(choir_mpi_comm_t* mpi, size_t bytes) {
+  if (bytes <= mpi->work_bytes) return NULL;
+  choir_allocator_t allocator = mpi->base.allocator;
+  if (mpi->work) choir_deallocate(allocator, mpi->work, mpi->work_bytes);
+  mpi->work = NULL;
+  mpi->work_bytes = 0;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "pieces", &memory));
+  mpi->work = memory;
+  mpi->work_bytes = bytes;
+  return NULL;
+}
+
+// A stretch of `count` elements of which each rank has one part.
+typedef struct stretch_s {
+  choir_comm_t* comm;
+  size_t element_bytes;
+  int64_t count;
+} stretch_t;
+
+static void part_bytes(const stretch_t* stretch, int32_t rank, size_t* out_at,
+                       size_t* out_bytes) {
+  int64_t start, count;
+  choir__comm_part(stretch->count, stretch->element_bytes, rank,
+                   stretch->comm->size, &start, &count);
+  *out_at = (size_t)start * stretch->element_bytes;
+  *out_bytes = (size_t)count * stretch->element_bytes;
+}
+
+// Every rank gets all ranks' pieces of its part, in work.
+static choir_status_t post_pieces(const stretch_t* stretch, const char* src) {
+  choir_comm_t* comm = stretch->comm;
+  size_t own_at, own_bytes, at, bytes;
+  part_bytes(stretch, comm->rank, &own_at, &own_bytes);
+  for (int32_t r = 0; r < comm->size; ++r) {
+    if (r == comm->rank) continue;
+    part_bytes(stretch, r, &at, &bytes);
+    CHOIR_TRY(choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_PIECE,
+                                as_mpi(comm)->work + (size_t)r * own_bytes,
+                                own_bytes));
+    CHOIR_TRY(
+        choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_PIECE, src + at, bytes));
+  }
+  return NULL;
+}
+
+// Every rank gives its part of `dst` to all but `except`, who has it.
+static choir_status_t post_results(const stretch_t* stretch, char* dst,
+                                   int32_t except) {
+  choir_comm_t* comm = stretch->comm;
+  size_t own_at, own_bytes, at, bytes;
+  part_bytes(stretch, comm->rank, &own_at, &own_bytes);
+  for (int32_t r = 0; r < comm->size; ++r) {
+    if (r == comm->rank) continue;
+    part_bytes(stretch, r, &at, &bytes);
+    if (comm->rank != except)
+      CHOIR_TRY(choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_RESULT, dst + at,
+                                  bytes));
+    if (r != except)
+      CHOIR_TRY(choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_RESULT, dst + own_at,
+                               own_bytes));
+  }
+  return NULL;
+}
+
+static void reduce_part(const stretch_t* stretch, const operation_t* operation,
+                        const char* src, char* dst) {
+  choir_comm_t* comm = stretch->comm;
+  size_t at, bytes;
+  part_bytes(stretch, comm->rank, &at, &bytes);
+  for (int32_t r = 0; r < comm->size; ++r)
+    comm->sources[r] = as_mpi(comm)->work + (size_t)r * bytes;
+  comm->sources[comm->rank] = src + at;
+  void* result = dst + at;
+  choir__comm_reduce(comm, operation, comm->sources, &result, 1,
+                     (int64_t)(bytes / stretch->element_bytes));
+}
+
+// Reduce-scatter, then all-gather; the pieces of a round travel beside the
+// results of the one before.
+choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
+                                    const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(ROUND_BYTES / e);
+  int64_t first = smaller(c->count, round);
+  // A part is at most a rank's share of a round and one grain of 64 bytes.
+  CHOIR_TRY(
+      reserve_work(as_mpi(comm), (size_t)first * e + (size_t)comm->size * 128));
+  stretch_t stretch = {comm, e, first};
+  CHOIR_TRY(post_pieces(&stretch, c->src));
+  CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  for (int64_t done = 0; done < c->count; done += round) {
+    stretch.count = smaller(c->count - done, round);
+    const char* src = (const char*)c->src + (size_t)done * e;
+    char* dst = (char*)c->dst + (size_t)done * e;
+    reduce_part(&stretch, operation, src, dst);
+    CHOIR_TRY(post_results(&stretch, dst, -1));
+    stretch_t next = {comm, e, smaller(c->count - done - round, round)};
+    if (next.count > 0) CHOIR_TRY(post_pieces(&next, src + (size_t)round * e));
+    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  }
+  return NULL;
+}
+
+// The root hands out parts, then all give theirs to all: the root sends each
+// byte once.
+choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
+                                   const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(ROUND_BYTES / e);
+  for (int64_t done = 0; done < c->count; done += round) {
+    stretch_t stretch = {comm, e, smaller(c->count - done, round)};
+    char* dst = (char*)c->dst + (size_t)done * e;
+    size_t at, bytes;
+    if (comm->rank != c->root) {
+      part_bytes(&stretch, comm->rank, &at, &bytes);
+      CHOIR_TRY(choir_mpi_receive(as_mpi(comm), c->root, CHOIR_MPI_PIECE,
+                                  dst + at, bytes));
+    } else {
+      for (int32_t r = 0; r < comm->size; ++r) {
+        part_bytes(&stretch, r, &at, &bytes);
+        if (r != c->root)
+          CHOIR_TRY(choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_PIECE, dst + at,
+                                   bytes));
+      }
+    }
+    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+    CHOIR_TRY(post_results(&stretch, dst, c->root));
+    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  }
+  return NULL;
+}
+
+choir_status_t choir_mpi_all_gather(choir_comm_t* comm,
+                                    const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  size_t total = (size_t)c->count * e;
+  char* own = (char*)c->dst + (size_t)comm->rank * total;
+  if (own != c->src) memcpy(own, c->src, total);
+  for (size_t done = 0; done < total; done += ROUND_BYTES) {
+    size_t bytes = total - done < ROUND_BYTES ? total - done : ROUND_BYTES;
+    for (int32_t r = 0; r < comm->size; ++r) {
+      if (r == comm->rank) continue;
+      char* dst = (char*)c->dst + (size_t)r * total + done;
+      CHOIR_TRY(
+          choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_RESULT, dst, bytes));
+      CHOIR_TRY(
+          choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_RESULT, own + done, bytes));
+    }
+    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  }
+  return NULL;
+}
+
+choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
+                                        const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(ROUND_BYTES / e / (size_t)comm->size);
+  if (round > c->count) round = c->count;
+  CHOIR_TRY(reserve_work(mpi, (size_t)round * e * (size_t)comm->size));
+  for (int64_t done = 0; done < c->count; done += round) {
+    int64_t n = smaller(c->count - done, round);
+    size_t bytes = (size_t)n * e;
+    for (int32_t r = 0; r < comm->size; ++r) {
+      const char* src = (const char*)c->src + (size_t)(r * c->count + done) * e;
+      unsigned char* piece = mpi->work + (size_t)r * bytes;
+      comm->sources[r] = r == comm->rank ? (const void*)src : piece;
+      if (r == comm->rank) continue;
+      CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_PIECE, piece, bytes));
+      CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_PIECE, src, bytes));
+    }
+    CHOIR_TRY(choir_mpi_wait(mpi));
+    void* dst = (char*)c->dst + (size_t)done * e;
+    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+  }
+  return NULL;
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding libchoir_mpi.so, and MPI's life in this process.
+//
+// MPI_Init and MPI_Finalize block without limit, so a thread of their own
+// runs them and others wait for it with a deadline. It is also the one thread
+// that MPI wants both calls to come from. In between it sleeps.
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "dist/backends/mpi/mpi_internal.h"
+
+// How long the end of a process waits for others to come to theirs. Peers may
+// still be writing; Open MPI itself would wait for ever.
+#define FINALIZE_SECONDS 600
+
+typedef enum world_state_e {
+  WORLD_NEW,
+  WORLD_STARTING,
+  WORLD_READY,
+  WORLD_FAILED,
+  WORLD_FINALIZING,
+  WORLD_OVER,
+} world_state_t;
+
+static struct {
+  pthread_mutex_t mutex;  // of this struct; not of MPI's calls
+  pthread_cond_t changed;
+  world_state_t state;
+  int code;
+  bool attached;
+  pid_t pid;
+  int next;
+  choir_mpi_world_t world;
+} process = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+             .changed = PTHREAD_COND_INITIALIZER,
+             .world = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
+
+// Set when a communicator broke: a peer may be dead, and MPI_Finalize would
+// wait for it.
+static atomic_bool forsaken;
+
+void choir_mpi_forsake(void) { atomic_store(&forsaken, true); }
+
+// ---- The plugin ----
+
+static const char plugin_name[] = "libchoir_mpi.so";
+
+typedef struct search_s {
+  void* handle;
+  char tried[1200];
+} search_t;
+
+static void try_path(search_t* search, const char* path) {
+  if (search->handle) return;
+  // Open MPI's own plugins look for its symbols globally.
+  search->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (search->handle) return;
+  const char* why = dlerror();
+  if (search->tried[0])
+    choir__text_append(search->tried, sizeof(search->tried), "; ");
+  choir__text_append(search->tried, sizeof(search->tried), path);
+  // A file that is there but does not load deserves its own reason.
+  if (access(path, F_OK)) return;
+  choir__text_append(search->tried, sizeof(search->tried), " (");
+  choir__text_append(search->tried, sizeof(search->tried), why ? why : "?");
+  choir__text_append(search->tried, sizeof(search->tried), ")");
+}
+
+// The folder of the file that holds Choir's code: libchoir.so, or a program.
+static bool own_folder(char folder[PATH_MAX]) {
+  Dl_info info;
+  if (!dladdr((const void*)&process, &info) || !info.dli_fname) return false;
+  // For a program this may be argv[0]: relative, or found in PATH.
+  if (!realpath(info.dli_fname, folder) && !realpath("/proc/self/exe", folder))
+    return false;
+  char* slash = strrchr(folder, '/');
+  if (slash) *slash = 0;
+  return slash != NULL;
+}
+
+static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
+  *out_shim = NULL;
+  search_t search = {0};
+  const char* named = getenv("CHOIR_MPI_LIBRARY");
+  char folder[PATH_MAX];
+  if (named && named[0]) {
+    try_path(&search, named);
+  } else if (own_folder(folder)) {
+    static const char* const places[] = {"", "../lib/", "../"};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); ++i) {
+      char path[PATH_MAX + 64];
+      snprintf(path, sizeof(path), "%s/%s%s", folder, places[i], plugin_name);
+      try_path(&search, path);
+    }
+  }
+  if (!search.handle)
+    return CHOIR_ERROR(UNAVAILABLE,
+                       "%s was not found; tried %s; it comes with "
+                       "Choir and needs Open MPI (Debian: libopenmpi3), or set "
+                       "CHOIR_MPI_LIBRARY to its path",
+                       plugin_name, search.tried);
+  choir_mpi_shim_function_t function;
+  void* symbol = dlsym(search.handle, CHOIR_MPI_SHIM_SYMBOL);
+  memcpy(&function, &symbol, sizeof(function));
+  const choir_mpi_shim_t* shim = symbol ? function() : NULL;
+  if (!shim || shim->version != CHOIR_MPI_SHIM_VERSION)
+    return CHOIR_ERROR(UNAVAILABLE, "%s is of another version of Choir",
+                       plugin_name);
+  *out_shim = shim;
+  return NULL;
+}
+
+// ---- Start and end ----
+
+static void pause_shortly(void) {
+  struct timespec pause = {0, 500000};
+  nanosleep(&pause, NULL);
+}
+
+// Until the copy of MPI_COMM_WORLD is there on all ranks.
+static int open_world(const choir_mpi_shim_t* shim) {
+  int done = 0;
+  for (;;) {
+    int code = shim->open_world(&done);
+    if (code || done) return code;
+    pause_shortly();
+  }
+}
+
+static void set_state(world_state_t state) {
+  process.state = state;
+  pthread_cond_broadcast(&process.changed);
+}
+
+static void* owner_main(void* unused) {
+  (void)unused;
+  const choir_mpi_shim_t* shim = process.world.shim;
+  int code = shim->init();
+  if (!code) code = open_world(shim);
+  pthread_mutex_lock(&process.mutex);
+  process.code = code;
+  set_state(code ? WORLD_FAILED : WORLD_READY);
+  while (process.state != WORLD_FINALIZING)
+    pthread_cond_wait(&process.changed, &process.mutex);
+  pthread_mutex_unlock(&process.mutex);
+  pthread_mutex_lock(&process.world.mutex);
+  shim->finalize();
+  pthread_mutex_unlock(&process.world.mutex);
+  pthread_mutex_lock(&process.mutex);
+  set_state(WORLD_OVER);
+  pthread_mutex_unlock(&process.mutex);
+  return NULL;
+}
+
+// With process.mutex held.
+static bool wait_state_to_leave(world_state_t state, double seconds) {
+  struct timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  double whole = (double)end.tv_sec + 1e-9 * (double)end.tv_nsec + seconds;
+  end.tv_sec = (time_t)whole;
+  end.tv_nsec = (long)((whole - (double)end.tv_sec) * 1e9);
+  while (process.state == state)
+    if (pthread_cond_timedwait(&process.changed, &process.mutex, &end) ==
+        ETIMEDOUT)
+      return process.state != state;
+  return true;
+}
+
+static void finalize_at_exit(void) {
+  pthread_mutex_lock(&process.mutex);
+  if (process.state == WORLD_READY && !process.attached &&
+      process.pid == getpid() && !atomic_load(&forsaken)) {
+    set_state(WORLD_FINALIZING);
+    wait_state_to_leave(WORLD_FINALIZING, FINALIZE_SECONDS);
+  }
+  pthread_mutex_unlock(&process.mutex);
+}
+
+static choir_status_t start_owner(double deadline) {
+  choir_threads_started();
+  set_state(WORLD_STARTING);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  pthread_t thread;
+  int error = pthread_create(&thread, NULL, owner_main, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) {
+    set_state(WORLD_NEW);
+    return CHOIR_ERROR(UNAVAILABLE, "cannot start a thread: %s",
+                       strerror(error));
+  }
+  pthread_detach(thread);
+  process.pid = getpid();
+  atexit(finalize_at_exit);
+  if (!wait_state_to_leave(WORLD_STARTING, deadline))
+    return CHOIR_ERROR(TIMEOUT,
+                       "MPI_Init did not return within %.1f s: not "
+                       "all ranks that mpiexec started came here",
+                       deadline);
+  return NULL;
+}
+
+static choir_status_t attach(double deadline) {
+  const choir_mpi_shim_t* shim = process.world.shim;
+  int level = shim->thread_level();
+  if (level < CHOIR_MPI_THREAD_SERIALIZED)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "this program initialised MPI with a thread "
+                       "level below MPI_THREAD_SERIALIZED; call "
+                       "MPI_Init_thread with that or more, or let Choir "
+                       "initialise MPI");
+  process.attached = true;
+  process.world.has_own_thread = level >= CHOIR_MPI_THREAD_MULTIPLE;
+  double end = choir_clock_seconds() + deadline;
+  for (int done = 0; !done;) {
+    process.code = shim->open_world(&done);
+    if (process.code) break;
+    if (!done && choir_clock_seconds() > end)
+      return CHOIR_ERROR(TIMEOUT,
+                         "not all ranks of MPI_COMM_WORLD came here "
+                         "within %.1f s",
+                         deadline);
+    if (!done) pause_shortly();
+  }
+  set_state(process.code ? WORLD_FAILED : WORLD_READY);
+  return NULL;
+}
+
+static choir_status_t start_world(double deadline) {
+  choir_mpi_world_t* world = &process.world;
+  if (!world->shim) CHOIR_TRY(load_shim(&world->shim));
+  if (world->shim->is_finalized())
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "MPI was finalized; it starts once");
+  if (world->shim->is_running()) {
+    CHOIR_TRY(attach(deadline));
+  } else {
+    world->has_own_thread = true;
+    CHOIR_TRY(start_owner(deadline));
+  }
+  if (process.state != WORLD_READY) {
+    char text[256];
+    world->shim->error_text(process.code, text, sizeof(text));
+    return CHOIR_ERROR(UNAVAILABLE, "MPI_Init: %s", text);
+  }
+  world->rank = world->shim->rank();
+  world->size = world->shim->size();
+  return NULL;
+}
+
+choir_status_t choir_mpi_world_open(double deadline,
+                                    choir_mpi_world_t** out_world) {
+  *out_world = NULL;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&process.mutex);
+  if (process.state == WORLD_NEW)
+    status = start_world(deadline);
+  else if (process.state != WORLD_READY)
+    status = CHOIR_ERROR(FAILED_PRECONDITION, "MPI failed to start");
+  else if (!process.world.shim->is_running())
+    status = CHOIR_ERROR(FAILED_PRECONDITION, "MPI was finalized");
+  pthread_mutex_unlock(&process.mutex);
+  if (!status) *out_world = &process.world;
+  return status;
+}
+
+int choir_mpi_world_next(choir_mpi_world_t* world) {
+  (void)world;
+  pthread_mutex_lock(&process.mutex);
+  // Tags go up to at least 32767 anywhere, and to 2^31 with Open MPI.
+  int number = process.next++ % 4000;
+  pthread_mutex_unlock(&process.mutex);
+  return number;
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// libchoir_mpi.so: the table of mpi_shim.h over MPI's own calls.
+#include <mpi.h>
+#include <stdio.h>
+
+#include "dist/backends/mpi/mpi_shim.h"
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(choir_mpi_request_t),
+               "an MPI_Request must fit into a word");
+
+// The two views of a request.
+typedef union request_u {
+  MPI_Request mpi;
+  choir_mpi_request_t shim;
+} request_t;
+
+static MPI_Comm world = MPI_COMM_NULL;
+static MPI_Comm new_world = MPI_COMM_NULL;
+static MPI_Request world_request = MPI_REQUEST_NULL;
+static int world_asked;
+
+static int shim_is_running(void) {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized && !finalized;
+}
+
+static int shim_is_finalized(void) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  return finalized;
+}
+
+static int shim_init(void) {
+  int given = 0;
+  return MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
+}
+
+static int shim_thread_level(void) {
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (level >= MPI_THREAD_MULTIPLE) return CHOIR_MPI_THREAD_MULTIPLE;
+  if (level >= MPI_THREAD_SERIALIZED) return CHOIR_MPI_THREAD_SERIALIZED;
+  return CHOIR_MPI_THREAD_LESS;
+}
+
+static int shim_open_world(int* out_done) {
+  *out_done = world != MPI_COMM_NULL;
+  if (*out_done) return 0;
+  if (!world_asked) {
+    world_asked = 1;
+    int code = MPI_Comm_idup(MPI_COMM_WORLD, &new_world, &world_request);
+    if (code) return code;
+  }
+  int code = MPI_Test(&world_request, out_done, MPI_STATUS_IGNORE);
+  if (code || !*out_done) return code;
+  world = new_world;
+  return MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+}
+
+static int shim_rank(void) {
+  int rank = 0;
+  MPI_Comm_rank(world, &rank);
+  return rank;
+}
+
+static int shim_size(void) {
+  int size = 0;
+  MPI_Comm_size(world, &size);
+  return size;
+}
+
+// Requests are tested by the caller, which no checker here can see.
+// NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
+
+static int shim_isend(const void* data, int bytes, int peer, int tag,
+                      choir_mpi_request_t* out_request) {
+  request_t request = {.mpi = MPI_REQUEST_NULL};
+  int code = MPI_Isend(data, bytes, MPI_BYTE, peer, tag, world, &request.mpi);
+  *out_request = request.shim;
+  return code;
+}
+
+static int shim_irecv(void* data, int bytes, int peer, int tag,
+                      choir_mpi_request_t* out_request) {
+  request_t request = {.mpi = MPI_REQUEST_NULL};
+  int code = MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, world, &request.mpi);
+  *out_request = request.shim;
+  return code;
+}
+
+// NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
+
+static int shim_test(choir_mpi_request_t* request, int* out_done) {
+  request_t own = {.shim = *request};
+  int code = MPI_Test(&own.mpi, out_done, MPI_STATUS_IGNORE);
+  *request = own.shim;
+  return code;
+}
+
+static int shim_cancel(choir_mpi_request_t* request) {
+  request_t own = {.shim = *request};
+  return own.mpi == MPI_REQUEST_NULL ? 0 : MPI_Cancel(&own.mpi);
+}
+
+static int shim_finalize(void) {
+  if (world != MPI_COMM_NULL) MPI_Comm_free(&world);
+  return MPI_Finalize();
+}
+
+static void shim_error_text(int code, char* text, int text_bytes) {
+  char own[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  MPI_Error_string(code, own, &length);
+  snprintf(text, (size_t)text_bytes, "%s", own);
+}
+
+__attribute__((visibility("default"))) const choir_mpi_shim_t* choir_mpi_shim(
+    void);
+
+const choir_mpi_shim_t* choir_mpi_shim(void) {
+  static const choir_mpi_shim_t shim = {
+      .version = CHOIR_MPI_SHIM_VERSION,
+      .is_running = shim_is_running,
+      .is_finalized = shim_is_finalized,
+      .init = shim_init,
+      .thread_level = shim_thread_level,
+      .open_world = shim_open_world,
+      .rank = shim_rank,
+      .size = shim_size,
+      .isend = shim_isend,
+      .irecv = shim_irecv,
+      .test = shim_test,
+      .cancel = shim_cancel,
+      .finalize = shim_finalize,
+      .error_text = shim_error_text,
+  };
+  return &shim;
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives over shared memory.
+//
+// Everything rests on one primitive, the phase: each rank counts how often it
+// came to a synchronisation, and waits until all others counted as far. A
+// rank's message goes to bank `phase % 2` of its slot: it may be overwritten
+// two phases later, because peers that came to the phase between have read it.
+#include "dist/backends/shm/shm_internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// About 20 microseconds of looking before a rank sleeps, when every rank has
+// a core of its own.
+#define SPIN_COUNT 600
+#define YIELD_COUNT 4
+#define SLICE_NANOSECONDS 50000000L
+
+typedef choir_comm_operation_t operation_t;
+
+static choir_shm_comm_t* as_shm(choir_comm_t* comm) {
+  return (choir_shm_comm_t*)comm;
+}
+
+// ---- Phases ----
+
+static void futex_wake(_Atomic uint32_t* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void futex_wait(_Atomic uint32_t* word, uint32_t seen) {
+  struct timespec slice = {0, SLICE_NANOSECONDS};
+  syscall(SYS_futex, word, FUTEX_WAIT, seen, &slice, NULL, 0);
+}
+
+static void wake_all(const choir_shm_comm_t* shm) {
+  for (int32_t r = 0; r < shm->base.size; ++r)
+    futex_wake(&choir_shm_slot(shm, r)->phase);
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Phases wrap around; ranks are never more than two apart.
+static bool has_come(const choir_shm_slot_t* slot, uint32_t phase) {
+  uint32_t theirs = atomic_load_explicit(&slot->phase, memory_order_acquire);
+  return (int32_t)(theirs - phase) >= 0;
+}
+
+static choir_status_t wait_asleep(choir_shm_comm_t* shm, int32_t rank,
+                                  uint32_t phase) {
+  choir_shm_slot_t* slot = choir_shm_slot(shm, rank);
+  choir_comm_t* comm = &shm->base;
+  choir_comm_wait_t wait;
+  choir__comm_wait_begin(comm, &wait, rank);
+  for (;;) {
+    bool over = choir__comm_wait_is_over(comm, &wait);
+    uint32_t seen = atomic_load(&slot->phase);
+    if ((int32_t)(seen - phase) >= 0) break;
+    if (over) return choir__comm_wait_fail(comm, &wait);
+    atomic_fetch_add(&slot->waiters, 1);
+    futex_wait(&slot->phase, seen);
+    atomic_fetch_sub(&slot->waiters, 1);
+  }
+  choir__comm_wait_end(comm, &wait);
+  return NULL;
+}
+
+static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
+                               uint32_t phase) {
+  const choir_shm_slot_t* slot = choir_shm_slot(shm, rank);
+  const operation_t* running = shm->base.running;
+  if (running && running->may_spin) {
+    for (int i = 0; i < SPIN_COUNT; ++i) {
+      if (has_come(slot, phase)) return NULL;
+      relax();
+    }
+  }
+  for (int i = 0; i < YIELD_COUNT; ++i) {
+    if (has_come(slot, phase)) return NULL;
+    sched_yield();
+  }
+  return wait_asleep(shm, rank, phase);
+}
+
+choir_status_t choir_shm_sync(choir_shm_comm_t* shm) {
+  choir_shm_slot_t* own = choir_shm_slot(shm, shm->base.rank);
+  uint32_t phase = ++shm->phase;
+  // Sequentially consistent, as the waiters' count and read of the phase: one
+  // of both sides sees the other.
+  atomic_store(&own->phase, phase);
+  if (atomic_load(&own->waiters)) futex_wake(&own->phase);
+  for (int32_t r = 0; r < shm->base.size; ++r)
+    if (r != shm->base.rank) CHOIR_TRY(wait_for(shm, r, phase));
+  return NULL;
+}
+
+// ---- Messages ----
+
+static choir_comm_message_t* bank(const choir_shm_comm_t* shm, int32_t rank,
+                                  uint32_t phase) {
+  unsigned char* slot = (unsigned char*)choir_shm_slot(shm, rank);
+  return (choir_comm_message_t*)(void*)(slot +
+                                        (shm->slot_stride -
+                                         (1 + phase % 2) * shm->bank_stride));
+}
+
+static choir_comm_message_t* shm_stage(choir_comm_t* comm) {
+  return bank(as_shm(comm), comm->rank, as_shm(comm)->phase + 1);
+}
+
+static choir_status_t shm_exchange(choir_comm_t* comm, size_t bytes) {
+  (void)bytes;
+  choir_shm_comm_t* shm = as_shm(comm);
+  CHOIR_TRY(choir_shm_sync(shm));
+  for (int32_t r = 0; r < comm->size; ++r)
+    comm->messages[r] = bank(shm, r, shm->phase);
+  return NULL;
+}
+
+// ---- Collectives ----
+
+static void shm_describe(choir_comm_t* comm, const operation_t* operation,
+                         choir_comm_header_t* header) {
+  const choir_collective_t* c = &operation->collective;
+  if (operation->kind >= CHOIR_COLLECTIVE_BARRIER || c->count <= 0) return;
+  int64_t bytes = choir__comm_payload_bytes(
+      operation->kind, c->count, operation->element_bytes, comm->size);
+  if (bytes <= 0) return;
+  choir_shm_comm_t* shm = as_shm(comm);
+  header->src_place = choir_shm_place(shm, c->src, (size_t)bytes);
+  if (operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
+      operation->kind == CHOIR_COLLECTIVE_BROADCAST)
+    header->dst_place = choir_shm_place(shm, c->dst, (size_t)bytes);
+}
+
+static bool all_sources_shared(const choir_comm_t* comm) {
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (!comm->headers[r].src_place) return false;
+  return true;
+}
+
+static bool all_destinations_shared(const choir_comm_t* comm) {
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (!comm->headers[r].dst_place) return false;
+  return true;
+}
+
+static const char* source_of(choir_comm_t* comm, int32_t rank) {
+  return choir_shm_at(as_shm(comm), rank, comm->headers[rank].src_place);
+}
+
+// Every rank sums its part of all ranks' memory and writes it to all ranks'
+// memory: each byte is read once and written once for each rank.
+static choir_status_t all_reduce_in_place(choir_comm_t* comm,
+                                          const operation_t* operation) {
+  choir_shm_comm_t* shm = as_shm(comm);
+  size_t e = operation->element_bytes;
+  int64_t start, count;
+  choir__comm_part(operation->collective.count, e, comm->rank, comm->size,
+                   &start, &count);
+  for (int32_t r = 0; r < comm->size; ++r) {
+    comm->sources[r] = source_of(comm, r) + (size_t)start * e;
+    comm->destinations[r] =
+        (char*)choir_shm_at(shm, r, comm->headers[r].dst_place) +
+        (size_t)start * e;
+  }
+  choir__comm_reduce(comm, operation, comm->sources, comm->destinations,
+                     comm->size, count);
+  return choir_shm_sync(shm);
+}
+
+// Private memory goes through the banks: each rank gives the others their
+// parts, sums its own and gives the result.
+static choir_status_t all_reduce_staged(choir_comm_t* comm,
+                                        const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(comm->exchange_bytes / e);
+  for (int64_t done = 0; done < c->count; done += round) {
+    int64_t n = c->count - done < round ? c->count - done : round;
+    const char* src = (const char*)c->src + (size_t)done * e;
+    char* dst = (char*)c->dst + (size_t)done * e;
+    int64_t start, count;
+    unsigned char* out = shm_stage(comm)->data;
+    for (int32_t r = 0; r < comm->size; ++r) {
+      choir__comm_part(n, e, r, comm->size, &start, &count);
+      if (r != comm->rank)
+        memcpy(out + (size_t)start * e, src + (size_t)start * e,
+               (size_t)count * e);
+    }
+    CHOIR_TRY(shm_exchange(comm, 0));
+    choir__comm_part(n, e, comm->rank, comm->size, &start, &count);
+    size_t at = (size_t)start * e;
+    for (int32_t r = 0; r < comm->size; ++r)
+      comm->sources[r] = r == comm->rank
+                             ? (const void*)(src + at)
+                             : (const void*)(comm->messages[r]->data + at);
+    comm->destinations[0] = dst + at;
+    comm->destinations[1] = shm_stage(comm)->data + at;
+    choir__comm_reduce(comm, operation, comm->sources, comm->destinations, 2,
+                       count);
+    CHOIR_TRY(shm_exchange(comm, 0));
+    for (int32_t r = 0; r < comm->size; ++r) {
+      choir__comm_part(n, e, r, comm->size, &start, &count);
+      if (r != comm->rank)
+        memcpy(dst + (size_t)start * e,
+               comm->messages[r]->data + (size_t)start * e, (size_t)count * e);
+    }
+  }
+  return NULL;
+}
+
+static choir_status_t shm_all_reduce(choir_comm_t* comm,
+                                     const operation_t* operation) {
+  bool shared = all_sources_shared(comm) && all_destinations_shared(comm);
+  return shared ? all_reduce_in_place(comm, operation)
+                : all_reduce_staged(comm, operation);
+}
+
+static choir_status_t shm_broadcast(choir_comm_t* comm,
+                                    const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  uint64_t place = comm->headers[c->root].dst_place;
+  if (!place) return choir__comm_run_rounds(comm, operation);
+  if (comm->rank != c->root)
+    memcpy(c->dst, choir_shm_at(as_shm(comm), c->root, place),
+           (size_t)c->count * operation->element_bytes);
+  return choir_shm_sync(as_shm(comm));
+}
+
+static choir_status_t shm_all_gather(choir_comm_t* comm,
+                                     const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  if (!all_sources_shared(comm)) return choir__comm_run_rounds(comm, operation);
+  size_t bytes = (size_t)c->count * operation->element_bytes;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    char* dst = (char*)c->dst + (size_t)r * bytes;
+    const char* src = source_of(comm, r);
+    if (dst != src) memcpy(dst, src, bytes);
+  }
+  return choir_shm_sync(as_shm(comm));
+}
+
+static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
+                                         const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  if (!all_sources_shared(comm)) return choir__comm_run_rounds(comm, operation);
+  size_t at = (size_t)(comm->rank * c->count) * operation->element_bytes;
+  for (int32_t r = 0; r < comm->size; ++r)
+    comm->sources[r] = source_of(comm, r) + at;
+  void* dst = c->dst;
+  choir__comm_reduce(comm, operation, comm->sources, &dst, 1, c->count);
+  return choir_shm_sync(as_shm(comm));
+}
+
+// ---- Watching ----
+
+void choir_shm_poll_sockets(choir_shm_comm_t* shm, int timeout_ms) {
+  choir_comm_t* comm = &shm->base;
+  struct pollfd* polls = shm->polls;
+  if (poll(polls, (nfds_t)comm->size + 1, timeout_ms) <= 0) return;
+  bool woken = false;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    // Peers send nothing while they are joined but what is asked of them.
+    if (!(polls[r].revents & (POLLHUP | POLLRDHUP | POLLERR))) continue;
+    polls[r].fd = -1;
+    bool left = atomic_load(&choir_shm_slot(shm, r)->left);
+    atomic_store(&comm->peers[r].presence,
+                 left ? CHOIR_COMM_PEER_LEFT : CHOIR_COMM_PEER_GONE);
+    woken = true;
+  }
+  if (woken) wake_all(shm);
+}
+
+static void shm_look(choir_comm_t* comm) {
+  choir_shm_comm_t* shm = as_shm(comm);
+  if (!comm->watch_started) choir_shm_poll_sockets(shm, 0);
+  for (int32_t r = 0; r < comm->size; ++r) {
+    choir_shm_slot_t* slot = choir_shm_slot(shm, r);
+    if (r != comm->rank && atomic_load(&slot->fault_ready) == 2)
+      choir__comm_note_fault(comm, &slot->fault);
+  }
+}
+
+static void shm_pulse(choir_comm_t* comm, double seconds) {
+  choir_shm_comm_t* shm = as_shm(comm);
+  atomic_fetch_add(&choir_shm_slot(shm, comm->rank)->beat, 1);
+  choir_shm_poll_sockets(shm, (int)(seconds * 1e3) + 1);
+  for (int32_t r = 0; r < comm->size; ++r)
+    atomic_store(&comm->peers[r].beat,
+                 atomic_load(&choir_shm_slot(shm, r)->beat));
+}
+
+static void shm_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+  choir_shm_comm_t* shm = as_shm(comm);
+  choir_shm_slot_t* own = choir_shm_slot(shm, comm->rank);
+  own->fault = *fault;
+  atomic_store(&own->fault_ready, 2);
+  wake_all(shm);
+}
+
+static void shm_peer_activity(choir_comm_t* comm, int32_t rank,
+                              choir_activity_t* out_activity) {
+  choir__activity_read(&choir_shm_slot(as_shm(comm), rank)->activity,
+                       out_activity);
+}
+
+// ---- Life ----
+
+static void shm_destroy(choir_comm_t* comm) {
+  choir_shm_comm_t* shm = as_shm(comm);
+  if (shm->control) {
+    atomic_store(&choir_shm_slot(shm, comm->rank)->left, 1);
+    wake_all(shm);
+  }
+  choir_shm_part(shm);
+  choir_shm_free_memory(shm);
+  choir__comm_deallocate(comm);
+}
+
+static const choir_comm_vtable_t shm_vtable = {
+    .name = "shm",
+    .destroy = shm_destroy,
+    .stage = shm_stage,
+    .exchange = shm_exchange,
+    .describe = shm_describe,
+    .large =
+        {
+            [CHOIR_COLLECTIVE_ALL_REDUCE] = shm_all_reduce,
+            [CHOIR_COLLECTIVE_BROADCAST] = shm_broadcast,
+            [CHOIR_COLLECTIVE_ALL_GATHER] = shm_all_gather,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER] = shm_reduce_scatter,
+        },
+    .buffer_has_room = choir_shm_buffer_has_room,
+    .buffer_grow = choir_shm_buffer_grow,
+    .buffer_alloc = choir_shm_buffer_alloc,
+    .buffer_free = choir_shm_buffer_free,
+    .pulse = shm_pulse,
+    .look = shm_look,
+    .tell = shm_tell,
+    .peer_activity = shm_peer_activity,
+};
+
+static choir_status_t join(choir_shm_comm_t* shm,
+                           const choir_comm_config_t* config) {
+  CHOIR_TRY(choir_shm_meet(shm, config));
+  choir__comm_map_hosts(&shm->base);
+  shm->base.activities[0] = &choir_shm_slot(shm, shm->base.rank)->activity;
+  choir__activity_clear(shm->base.activities[0]);
+  shm->base.has_heartbeat = true;
+  CHOIR_TRY(choir_shm_sync(shm));
+  if (config->segment_bytes == 0) return NULL;
+  return choir_shm_buffer_grow(&shm->base, config->segment_bytes);
+}
+
+choir_status_t choir_shm_comm_join(const choir_comm_config_t* config,
+                                   choir_comm_t** out_comm) {
+  CHOIR_TRY(choir__comm_allocate(&shm_vtable, sizeof(choir_shm_comm_t), config,
+                                 out_comm));
+  choir_shm_comm_t* shm = as_shm(*out_comm);
+  shm->listener = -1;
+  pthread_mutex_init(&shm->block_mutex, NULL);
+  shm->segment_bytes = config->segment_bytes;
+  choir_status_t status = join(shm, config);
+  if (!status) return NULL;
+  shm_destroy(&shm->base);
+  *out_comm = NULL;
+  return choir_status_annotate(status, __FILE__, __LINE__, "comm shm");
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_BOARD_INTERNAL_H_
+#define CHOIR_DIST_BOARD_INTERNAL_H_
+
+#include <stdatomic.h>
+
+#include "core/status.h"
+#include "dist/activity_internal.h"
+
+// The launcher's board: memory that it shares with its workers, with a place
+// where each one notes what it does. The launcher reads it when a worker ends.
+
+#define CHOIR_BOARD_ENVIRONMENT "CHOIR_BOARD_FD"
+#define CHOIR_BOARD_MAGIC 0x43484f4952424f31ull
+#define CHOIR_BOARD_TEXT_BYTES 512
+
+typedef struct choir_board_slot_s {
+  _Alignas(64) _Atomic int64_t epoch;  // -1: none noted
+  _Atomic int64_t step;
+  choir_shared_activity_t activity;
+  // Set once, when the worker's communicator breaks; the texts are complete
+  // when fault_code is not 0.
+  _Atomic int32_t fault_code;  // choir_status_code_t
+  int32_t fault_waiting_for;   // rank or -1
+  char fault_operation[CHOIR_ACTIVITY_TEXT_BYTES];
+  char fault_text[CHOIR_BOARD_TEXT_BYTES];
+} choir_board_slot_t;
+
+typedef struct choir_board_s {
+  uint64_t magic;
+  int32_t size;
+  choir_board_slot_t slots[];
+} choir_board_t;
+
+size_t choir__board_bytes(int32_t size);
+// This worker's slot, or NULL outside a launched run. The same answer in the
+// whole life of a process.
+choir_board_slot_t* choir__board_slot(void);
+
+#endif  // CHOIR_DIST_BOARD_INTERNAL_H_

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+// Life of a communicator: the launcher's choice, joining, memory, the end.
+#include "dist/comm.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "dist/board_internal.h"
+#include "dist/comm_internal.h"
+
+// ---- Configuration ----
+
+choir_status_t choir_comm_id_make(choir_comm_id_t* out_id) {
+  if (!out_id) return CHOIR_ERROR(INVALID_ARGUMENT, "comm_id_make: NULL");
+  memset(out_id, 0, sizeof(*out_id));
+  unsigned char bytes[16];
+  if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+    return CHOIR_ERROR(UNAVAILABLE, "comm_id_make: no random numbers: %s",
+                       strerror(errno));
+  for (size_t i = 0; i < sizeof(bytes); ++i)
+    snprintf(out_id->text + 2 * i, 3, "%02x", bytes[i]);
+  return NULL;
+}
+
+static bool id_is_valid(const choir_comm_id_t* id) {
+  return strnlen(id->text, sizeof(id->text)) == sizeof(id->text) - 1 &&
+         strspn(id->text, "0123456789abcdefABCDEF") == sizeof(id->text) - 1;
+}
+
+static choir_status_t read_integer(const char* name, bool* out_set,
+                                   int32_t* out_value) {
+  const char* text = getenv(name);
+  *out_set = text && text[0];
+  *out_value = 0;
+  if (!*out_set) return NULL;
+  char* end = NULL;
+  errno = 0;
+  long value = strtol(text, &end, 10);
+  if (errno || *end || value < 0 || value > INT32_MAX)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: %s is '%s'; it must be a whole number",
+                       name, text);
+  *out_value = (int32_t)value;
+  return NULL;
+}
+
+// Reads a pair of variables; fails when one of them is missing or they do not
+// fit together.
+static choir_status_t read_world(const char* rank_name, const char* size_name,
+                                 bool* out_set, int32_t* out_rank,
+                                 int32_t* out_size) {
+  bool has_size = false;
+  CHOIR_TRY(read_integer(rank_name, out_set, out_rank));
+  CHOIR_TRY(read_integer(size_name, &has_size, out_size));
+  if (*out_set != has_size)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT, "environment: %s is set but %s is not; both or none",
+        *out_set ? rank_name : size_name, *out_set ? size_name : rank_name);
+  if (*out_set && *out_rank >= *out_size)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: %s is %d and %s is %d; ranks are 0 .. "
+                       "size-1",
+                       rank_name, *out_rank, size_name, *out_size);
+  return NULL;
+}
+
+choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
+  if (!out_config)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_config_init: NULL");
+  memset(out_config, 0, sizeof(*out_config));
+  out_config->backend = "auto";
+  out_config->size = 1;
+  out_config->deadline = 60;
+  out_config->segment_bytes = 4u << 20;
+  bool is_choir, is_mpi;
+  int32_t rank, size, mpi_rank, mpi_size;
+  CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_choir, &rank, &size));
+  CHOIR_TRY(read_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &is_mpi,
+                       &mpi_rank, &mpi_size));
+  if (is_choir && is_mpi && (rank != mpi_rank || size != mpi_size))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: CHOIR_RANK and CHOIR_SIZE say rank %d of "
+                       "%d, Open MPI's variables say rank %d of %d; start "
+                       "under one launcher only",
+                       rank, size, mpi_rank, mpi_size);
+  if (is_choir || is_mpi) {
+    out_config->rank = is_choir ? rank : mpi_rank;
+    out_config->size = is_choir ? size : mpi_size;
+  }
+  const char* backend = getenv("CHOIR_COMM");
+  if (backend && backend[0]) out_config->backend = backend;
+  const char* id = getenv("CHOIR_COMM_ID");
+  if (id && id[0]) {
+    if (strlen(id) < sizeof(out_config->id.text))
+      memcpy(out_config->id.text, id, strlen(id) + 1);
+    if (!id_is_valid(&out_config->id))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "environment: CHOIR_COMM_ID is '%.64s'; it must be 32 "
+                         "hexadecimal digits",
+                         id);
+  }
+  return NULL;
+}
+
+static const struct {
+  const char* name;
+  choir_comm_join_t join;
+} backends[] = {
+#define CHOIR_COMM_BACKEND(name) {#name, choir_##name##_comm_join},
+#include "dist/backends/backends.def"
+#undef CHOIR_COMM_BACKEND
+};
+
+static const char* const known_backends = "auto"
+#define CHOIR_COMM_BACKEND(name) ", " #name
+#include "dist/backends/backends.def"
+#undef CHOIR_COMM_BACKEND
+    ;
+
+static choir_comm_join_t find_backend(const char* name) {
+  for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); ++i)
+    if (!strcmp(backends[i].name, name)) return backends[i].join;
+  return NULL;
+}
+
+static choir_status_t check_config(const choir_comm_config_t* config) {
+  if (config->size < 1 || config->rank < 0 || config->rank >= config->size)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm: rank is %d and size is %d; ranks are 0 .. size-1",
+                       config->rank, config->size);
+  if (!(config->deadline > 0) || isinf(config->deadline))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm: deadline is %g s; it must be above 0",
+                       config->deadline);
+  if (!(config->silence >= 0))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm: silence is %g s; it must be 0 or more",
+                       config->silence);
+  if (config->device && !choir_device_is_host(config->device))
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "comm: device %s has memory of its own; the backends "
+                       "%s exchange host memory",
+                       choir_device_name(config->device), known_backends);
+  if (choir_process_is_forked_child())
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "comm: this process was forked after Choir had started "
+                       "threads; start it by exec");
+  return NULL;
+}
+
+// Replaces "auto", and finds the id that shm needs where only MPI can.
+static choir_status_t choose_backend(choir_comm_config_t* config) {
+  bool is_auto = !strcmp(config->backend, "auto");
+  bool is_mpi = getenv("OMPI_COMM_WORLD_SIZE") && !config->id.text[0];
+  bool wants_shm = is_auto || !strcmp(config->backend, "shm");
+  if (is_auto && config->size == 1) {
+    config->backend = "self";
+    return NULL;
+  }
+  if (!wants_shm) return NULL;
+  if (!config->id.text[0] && config->size == 1)
+    return choir_comm_id_make(&config->id);
+  if (is_mpi) {
+    bool one_host = false;
+    CHOIR_TRY(choir_mpi_comm_meet(config, &config->id, &one_host));
+    if (!one_host && !is_auto)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "comm shm: the ranks are on several hosts; use mpi");
+    config->backend = one_host ? "shm" : "mpi";
+    return NULL;
+  }
+  config->backend = "shm";
+  if (!id_is_valid(&config->id))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm shm: id is '%.32s'; %d ranks need the same 32 "
+                       "hexadecimal digits (choir_comm_id_make in one of "
+                       "them), or a launcher that sets it",
+                       config->id.text, config->size);
+  return NULL;
+}
+
+// ---- Joining ----
+
+int32_t choir__comm_cores(void) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (!sched_getaffinity(0, sizeof(set), &set)) return CPU_COUNT(&set);
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores > 0 ? (int32_t)cores : 1;
+}
+
+void choir__comm_identify(const choir_comm_config_t* config,
+                          choir_comm_identity_t* out_identity) {
+  memset(out_identity, 0, sizeof(*out_identity));
+  out_identity->rank = config->rank;
+  out_identity->size = config->size;
+  out_identity->pid = (int32_t)getpid();
+  const char* named = getenv("CHOIR_HOST");
+  if (named && named[0])
+    snprintf(out_identity->host, sizeof(out_identity->host), "%s", named);
+  else if (gethostname(out_identity->host, sizeof(out_identity->host) - 1))
+    strcpy(out_identity->host, "?");
+  FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re");
+  if (!file) return;
+  if (fgets(out_identity->boot, sizeof(out_identity->boot), file))
+    out_identity->boot[strcspn(out_identity->boot, "\n")] = 0;
+  fclose(file);
+}
+
+static bool same_host(const choir_comm_identity_t* a,
+                      const choir_comm_identity_t* b) {
+  return !strcmp(a->host, b->host) && !strcmp(a->boot, b->boot);
+}
+
+void choir__comm_map_hosts(choir_comm_t* comm) {
+  choir_comm_peer_t* peers = comm->peers;
+  comm->host_count = 0;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    choir_comm_identity_t* who = &peers[r].identity;
+    who->host[sizeof(who->host) - 1] = 0;
+    who->boot[sizeof(who->boot) - 1] = 0;
+    snprintf(peers[r].text, sizeof(peers[r].text), "rank %d (host %s, pid %d)",
+             r, who->host, who->pid);
+    peers[r].host_index = -1;
+    for (int32_t q = 0; q < r; ++q) {
+      if (!same_host(&peers[q].identity, who)) continue;
+      peers[r].host_index = peers[q].host_index;
+      ++peers[r].local_rank;
+    }
+    if (peers[r].host_index < 0) peers[r].host_index = comm->host_count++;
+  }
+  comm->oversubscribed = choir_comm_local_size(comm) > choir__comm_cores();
+}
+
+const char* choir__comm_rank_list(const bool* flags, int32_t size, char* text,
+                                  size_t text_bytes) {
+  int32_t total = 0;
+  for (int32_t r = 0; r < size; ++r) total += flags[r];
+  text[0] = 0;
+  choir__text_append(text, text_bytes, total == 1 ? "rank " : "ranks ");
+  int32_t told = 0;
+  for (int32_t r = 0; r < size; ++r) {
+    if (!flags[r]) continue;
+    if (told)
+      choir__text_append(text, text_bytes, told + 1 == total ? " and " : ", ");
+    // Enough to act on; a list of a thousand helps nobody.
+    if (told == 8 && total > 9) {
+      char more[32];
+      snprintf(more, sizeof(more), "%d more", total - told);
+      choir__text_append(text, text_bytes, more);
+      break;
+    }
+    choir__text_append_number(text, text_bytes, (uint64_t)r);
+    ++told;
+  }
+  return text;
+}
+
+// Of messages inside backends' structs.
+enum { STRUCT_ALIGNMENT = 64 };
+
+choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
+                                    size_t struct_bytes,
+                                    const choir_comm_config_t* config,
+                                    choir_comm_t** out_comm) {
+  *out_comm = NULL;
+  choir_allocator_t allocator = choir_allocator_default();
+  size_t size = (size_t)config->size;
+  size_t peers_at = (struct_bytes + 63) / 64 * 64;
+  size_t headers_at = peers_at + size * sizeof(choir_comm_peer_t);
+  size_t messages_at = headers_at + size * sizeof(choir_comm_header_t);
+  size_t total = messages_at + size * (4 * sizeof(void*) + sizeof(double) +
+                                       sizeof(float) + 2);
+  void* memory = allocator.alloc(allocator.self, total, STRUCT_ALIGNMENT);
+  if (!memory)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "communicator: no memory for %zu bytes",
+                       total);
+  memset(memory, 0, total);
+  choir_comm_t* comm = memory;
+  char* bytes = memory;
+  comm->vtable = vtable;
+  comm->allocator = allocator;
+  comm->struct_bytes = total;
+  comm->rank = config->rank;
+  comm->size = config->size;
+  comm->host_count = 1;
+  comm->deadline = config->deadline;
+  comm->silence = config->silence > 0 ? config->silence : config->deadline;
+  comm->peers = (choir_comm_peer_t*)(void*)(bytes + peers_at);
+  comm->headers = (choir_comm_header_t*)(void*)(bytes + headers_at);
+  comm->messages = (const choir_comm_message_t**)(void*)(bytes + messages_at);
+  comm->sources = (const void**)(comm->messages + size);
+  comm->destinations = (void**)(comm->sources + size);
+  comm->shares_f64 = (double*)(comm->destinations + size);
+  comm->shares = (float*)(comm->shares_f64 + size);
+  comm->flags = (bool*)(comm->shares + size);
+  comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  atomic_store(&comm->ref_count, 1);
+  pthread_mutex_init(&comm->run_mutex, NULL);
+  pthread_mutex_init(&comm->fault_mutex, NULL);
+  choir__activity_clear(&comm->own_activity);
+  comm->activities[0] = &comm->own_activity;
+  choir_board_slot_t* slot = choir__board_slot();
+  if (slot) comm->activities[1] = &slot->activity;
+  if (config->device) {
+    choir_device_retain(config->device);
+    comm->device = config->device;
+  }
+  if (comm->wake_fd < 0) {
+    choir__comm_deallocate(comm);
+    return CHOIR_ERROR(UNAVAILABLE, "communicator: eventfd: %s",
+                       strerror(errno));
+  }
+  *out_comm = comm;
+  return NULL;
+}
+
+void choir__comm_deallocate(choir_comm_t* comm) {
+  if (comm->wake_fd >= 0) close(comm->wake_fd);
+  if (comm->device) choir_device_release(comm->device);
+  pthread_mutex_destroy(&comm->run_mutex);
+  pthread_mutex_destroy(&comm->fault_mutex);
+  choir_allocator_t allocator = comm->allocator;
+  allocator.free(allocator.self, comm, comm->struct_bytes, STRUCT_ALIGNMENT);
+}
+
+choir_status_t choir_comm_create(const choir_comm_config_t* config,
+                                 choir_comm_t** out_comm) {
+  if (!out_comm) return CHOIR_ERROR(INVALID_ARGUMENT, "comm: out_comm is NULL");
+  *out_comm = NULL;
+  if (!config) return CHOIR_ERROR(INVALID_ARGUMENT, "comm: config is NULL");
+  choir_comm_config_t chosen = *config;
+  if (!chosen.backend) chosen.backend = "auto";
+  CHOIR_TRY(check_config(&chosen));
+  bool is_known =
+      !strcmp(chosen.backend, "auto") || find_backend(chosen.backend);
+  if (!is_known)
+    return CHOIR_ERROR(NOT_FOUND, "comm '%s' is unknown; known are: %s",
+                       chosen.backend, known_backends);
+  CHOIR_TRY(choose_backend(&chosen));
+  choir_comm_t* comm = NULL;
+  CHOIR_TRY(find_backend(chosen.backend)(&chosen, &comm));
+  choir_status_t status = choir__comm_watch_start(comm);
+  if (status) {
+    comm->vtable->destroy(comm);
+    return status;
+  }
+  *out_comm = comm;
+  return NULL;
+}
+
+// ---- End ----
+
+void choir_comm_retain(choir_comm_t* comm) {
+  if (comm) atomic_fetch_add(&comm->ref_count, 1);
+}
+
+void choir_comm_release(choir_comm_t* comm) {
+  if (!comm || atomic_fetch_sub(&comm->ref_count, 1) != 1) return;
+  if (atomic_load(&comm->started))
+    choir_comm_abort(comm, "released while asynchronous work was under way");
+  if (comm->background) choir_stream_release(comm->background);
+  choir__comm_watch_stop(comm);
+  comm->vtable->destroy(comm);
+}
+
+choir_status_t choir_comm_finalize(choir_comm_t* comm) {
+  if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "finalize: comm is NULL");
+  if (comm->finalized) return NULL;
+  choir__comm_drain(comm);
+  choir_collective_t nothing = {0};
+  CHOIR_TRY(
+      choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, true));
+  comm->finalized = true;
+  choir__comm_watch_stop(comm);
+  if (comm->vtable->finalize) comm->vtable->finalize(comm);
+  return NULL;
+}
+
+// ---- Queries ----
+
+int32_t choir_comm_rank(const choir_comm_t* comm) { return comm->rank; }
+int32_t choir_comm_size(const choir_comm_t* comm) { return comm->size; }
+
+int32_t choir_comm_local_rank(const choir_comm_t* comm) {
+  return comm->peers[comm->rank].local_rank;
+}
+
+int32_t choir_comm_local_size(const choir_comm_t* comm) {
+  int32_t count = 0;
+  for (int32_t r = 0; r < comm->size; ++r)
+    count += comm->peers[r].host_index == comm->peers[comm->rank].host_index;
+  return count;
+}
+
+int32_t choir_comm_host_index(const choir_comm_t* comm) {
+  return comm->peers[comm->rank].host_index;
+}
+
+int32_t choir_comm_host_count(const choir_comm_t* comm) {
+  return comm->host_count;
+}
+
+const char* choir_comm_backend(const choir_comm_t* comm) {
+  return comm->vtable->name;
+}
+
+const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank) {
+  if (rank < 0 || rank >= comm->size) return "no such rank";
+  return comm->peers[rank].text;
+}
+
+const char* choir_comm_activity(const choir_comm_t* comm) {
+  choir_activity_t activity;
+  choir__activity_read(comm->activities[0], &activity);
+  // Scratch, not state: what a communicator is does not change.
+  char* text = ((choir_comm_t*)comm)->activity_text;
+  choir__activity_print(&activity, text, CHOIR_ACTIVITY_TEXT_BYTES);
+  int32_t peer = activity.waiting_for;
+  if (text[0] && peer >= 0 && peer < comm->size) {
+    choir__text_append(text, CHOIR_ACTIVITY_TEXT_BYTES, ", waiting for ");
+    choir__text_append(text, CHOIR_ACTIVITY_TEXT_BYTES, comm->peers[peer].text);
+  }
+  return text;
+}
+
+// ---- Memory ----
+
+static void free_own_memory(void* context, void* data) {
+  choir_comm_t* comm = context;
+  comm->vtable->buffer_free(comm, data);
+  choir_comm_release(comm);
+}
+
+static choir_status_t wrap_own_memory(choir_comm_t* comm,
+                                      choir_device_t* device, size_t bytes,
+                                      choir_buffer_t** out_buffer) {
+  void* data = comm->vtable->buffer_alloc(comm, bytes);
+  if (!data)
+    return CHOIR_ERROR(INTERNAL, "buffer_create: no room for %zu bytes", bytes);
+  memset(data, 0, bytes);
+  choir_comm_retain(comm);
+  choir_status_t status =
+      choir_buffer_wrap(device, data, bytes, free_own_memory, comm, out_buffer);
+  if (status) free_own_memory(comm, data);
+  return status;
+}
+
+choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
+                                        choir_device_t* device, size_t bytes,
+                                        choir_buffer_t** out_buffer) {
+  if (!out_buffer)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: out_buffer is NULL");
+  *out_buffer = NULL;
+  if (!comm)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: comm is NULL");
+  if (!device) device = comm->device;
+  if (!device || !choir_device_is_host(device))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "buffer_create: device is %s; backend %s needs a host "
+                       "device",
+                       device ? choir_device_name(device) : "NULL",
+                       comm->vtable->name);
+  if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "buffer_create: %zu bytes; it must be above 0", bytes);
+  if (!comm->vtable->buffer_alloc) {
+    CHOIR_TRY(choir_buffer_create(device, bytes, out_buffer));
+    memset(choir_buffer_data(*out_buffer), 0, bytes);
+    return NULL;
+  }
+  choir__comm_drain(comm);
+  choir_collective_t request = {.count = (int64_t)bytes};
+  CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_BUFFER, &request, true));
+  return wrap_own_memory(comm, device, bytes, out_buffer);
+}

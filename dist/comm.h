@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_COMM_H_
+#define CHOIR_DIST_COMM_H_
+
+#include "core/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A communicator joins `size` processes; each has a rank 0 .. size-1. All
+// ranks call the same collectives in the same order; what each one wants
+// travels ahead of the data, so that a difference is an error on every rank
+// that says which rank wanted what.
+//
+//   choir_comm_config_t config;
+//   choir_comm_config_init(&config);           // reads the launcher's choice
+//   choir_comm_t* comm;
+//   CHOIR_TRY(choir_comm_create(&config, &comm));
+//   CHOIR_TRY(choir_comm_all_reduce(comm, data, data, n, CHOIR_DTYPE_F32,
+//                                   CHOIR_REDUCE_SUM, "loss"));
+//
+// Every wait has a deadline. When it passes, or a peer dies, the call returns
+// TIMEOUT or ABORTED with a sentence that names who waits, for whom (rank,
+// host, pid) and in which operation; the communicator is then broken and
+// every later call returns the same.
+//
+// Order of sums: on every CPU backend ((r0 + r1) + r2) + ..., by our own code,
+// so `shm` and `mpi` give the same bits. F16 and BF16 are summed in f32 and
+// rounded once; integers wrap; BOOL sums as "or".
+//
+// Ownership: shared. Threads: calls on one communicator come from one thread
+// at a time, or through records on streams; asynchronous operations run in
+// the order in which they were started.
+
+typedef struct choir_comm_s choir_comm_t;
+typedef struct choir_work_s choir_work_t;
+
+// X(ENUM, name)
+#define CHOIR_REDUCE_LIST(X) \
+  X(SUM, sum)                \
+  X(AVERAGE, average)        \
+  X(MIN, min)                \
+  X(MAX, max)                \
+  X(PRODUCT, product)
+typedef enum choir_reduce_e {
+#define CHOIR_REDUCE_ENUM_(ENUM, name) CHOIR_REDUCE_##ENUM,
+  CHOIR_REDUCE_LIST(CHOIR_REDUCE_ENUM_)
+#undef CHOIR_REDUCE_ENUM_
+      CHOIR_REDUCE_COUNT
+} choir_reduce_t;
+
+// X(ENUM, name)
+#define CHOIR_COLLECTIVE_LIST(X)    \
+  X(ALL_REDUCE, all_reduce)         \
+  X(BROADCAST, broadcast)           \
+  X(ALL_GATHER, all_gather)         \
+  X(REDUCE_SCATTER, reduce_scatter) \
+  X(BARRIER, barrier)
+typedef enum choir_collective_kind_e {
+#define CHOIR_COLLECTIVE_ENUM_(ENUM, name) CHOIR_COLLECTIVE_##ENUM,
+  CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_ENUM_)
+#undef CHOIR_COLLECTIVE_ENUM_
+      CHOIR_COLLECTIVE_COUNT
+} choir_collective_kind_t;
+
+// 32 hexadecimal digits and a NUL: what the ranks of one communicator share,
+// as NCCL's unique id. Made by one process and handed to the others.
+#define CHOIR_COMM_ID_BYTES 33
+typedef struct choir_comm_id_s {
+  char text[CHOIR_COMM_ID_BYTES];
+} choir_comm_id_t;
+CHOIR_API choir_status_t choir_comm_id_make(choir_comm_id_t* out_id)
+    CHOIR_NODISCARD;
+
+typedef struct choir_comm_config_s {
+  // "self", "shm", "mpi", or "auto": `self` for one rank, `shm` when all
+  // ranks share a host, else `mpi`.
+  const char* backend;
+  int32_t rank;
+  int32_t size;
+  // shm: the same on all ranks. Empty under MPI, where ids travel by MPI.
+  choir_comm_id_t id;
+  // Longest wait in seconds for a peer in one operation, and for all ranks to
+  // arrive at the start; above 0.
+  double deadline;
+  // Longest silence of a peer (no heartbeat) in seconds; 0: like deadline.
+  double silence;
+  // Memory for all_reduce buffers etc. that the communicator allocates at the
+  // start (shm: the shared segment), grown when more is asked.
+  size_t segment_bytes;
+  choir_device_t* device;  // whose buffers are exchanged; NULL: host memory
+} choir_comm_config_t;
+
+// Defaults (auto, 1 rank, deadline 60 s), then what the launcher set: Choir's
+// own environment (CHOIR_RANK, CHOIR_SIZE, CHOIR_COMM_ID, CHOIR_COMM) or Open
+// MPI's (OMPI_COMM_WORLD_*). Fails when the environment contradicts itself.
+CHOIR_API choir_status_t choir_comm_config_init(choir_comm_config_t* out_config)
+    CHOIR_NODISCARD;
+
+// Joins. Returns when all ranks are there, else TIMEOUT naming the missing
+// ones. CHOIR_HOST in the environment names this host where the system's name
+// does not tell hosts apart (containers).
+CHOIR_API choir_status_t choir_comm_create(const choir_comm_config_t* config,
+                                           choir_comm_t** out_comm)
+    CHOIR_NODISCARD;
+CHOIR_API void choir_comm_retain(choir_comm_t* comm);
+// Local; never waits for peers (call choir_comm_finalize first).
+CHOIR_API void choir_comm_release(choir_comm_t* comm);
+// Collective: waits (with the deadline) until all ranks came here, so that
+// nobody takes a clean end for a death.
+CHOIR_API choir_status_t choir_comm_finalize(choir_comm_t* comm)
+    CHOIR_NODISCARD;
+// Local and at once: breaks the communicator; peers get ABORTED with `why`
+// instead of waiting. Thread-safe.
+CHOIR_API void choir_comm_abort(choir_comm_t* comm, const char* why);
+
+CHOIR_API int32_t choir_comm_rank(const choir_comm_t* comm);
+CHOIR_API int32_t choir_comm_size(const choir_comm_t* comm);
+// The host map: this rank's index among those of its host, how many they
+// are, this host's index (in order of lowest rank) and the number of hosts.
+CHOIR_API int32_t choir_comm_local_rank(const choir_comm_t* comm);
+CHOIR_API int32_t choir_comm_local_size(const choir_comm_t* comm);
+CHOIR_API int32_t choir_comm_host_index(const choir_comm_t* comm);
+CHOIR_API int32_t choir_comm_host_count(const choir_comm_t* comm);
+CHOIR_API const char* choir_comm_backend(const choir_comm_t* comm);
+// "rank 2 (host node1, pid 4711)"; lent.
+CHOIR_API const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank);
+// What this rank does now, for a signal handler: "all_reduce 'grad bucket 0'
+// (operation 52), waiting for rank 1 (host h, pid 123)", or "". Lent, a text
+// that changes; async-signal-safe to read.
+CHOIR_API const char* choir_comm_activity(const choir_comm_t* comm);
+// OK, or why the communicator is broken; the caller frees it. Never waits.
+CHOIR_API choir_status_t choir_comm_poll_error(choir_comm_t* comm)
+    CHOIR_NODISCARD;
+
+// ---- Memory ----
+
+// Memory that collectives use without copying (shm: in the shared segment).
+// Collective for shm: all ranks ask for the same sizes in the same order.
+// `bytes` > 0; 64-byte aligned; cleared. As a buffer of config.device or of
+// a host device.
+CHOIR_API choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
+                                                  choir_device_t* device,
+                                                  size_t bytes,
+                                                  choir_buffer_t** out_buffer)
+    CHOIR_NODISCARD;
+
+// ---- Collectives: blocking, on host memory ----
+// `name` (may be NULL) is compared over ranks and shown in errors. Counts are
+// elements. A blocking call first waits for asynchronous work started before.
+
+// dst[i] = reduction over ranks of src[i]; src == dst is allowed, any other
+// overlap is not. AVERAGE divides by the number of ranks.
+CHOIR_API choir_status_t choir_comm_all_reduce(
+    choir_comm_t* comm, const void* src, void* dst, int64_t count,
+    choir_dtype_t dtype, choir_reduce_t op, const char* name) CHOIR_NODISCARD;
+// `data` of rank `root` to all, in place.
+CHOIR_API choir_status_t choir_comm_broadcast(choir_comm_t* comm, void* data,
+                                              int64_t count,
+                                              choir_dtype_t dtype, int32_t root,
+                                              const char* name) CHOIR_NODISCARD;
+// `count` elements of each rank, in rank order, to dst[size * count]. src may
+// be dst + rank * count.
+CHOIR_API choir_status_t choir_comm_all_gather(
+    choir_comm_t* comm, const void* src, void* dst, int64_t count,
+    choir_dtype_t dtype, const char* name) CHOIR_NODISCARD;
+// Part `rank` of the reduction of src[size * count] to dst[count]. dst may be
+// src + rank * count.
+CHOIR_API choir_status_t choir_comm_reduce_scatter(
+    choir_comm_t* comm, const void* src, void* dst, int64_t count,
+    choir_dtype_t dtype, choir_reduce_t op, const char* name) CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_comm_barrier(choir_comm_t* comm,
+                                            const char* name) CHOIR_NODISCARD;
+
+// ---- Collectives: the general form ----
+
+typedef struct choir_collective_s {
+  choir_collective_kind_t kind;
+  choir_reduce_t op;
+  choir_dtype_t dtype;
+  int32_t root;
+  int64_t count;  // as in the calls above
+  const void* src;
+  void* dst;
+  // AVERAGE of floats: this rank's share is weight / (sum of weights), f32
+  // rounded; the sum is f32 fmaf in rank order. All equal: 1 each. A rank
+  // with weight 0 takes part and adds nothing.
+  double weight;
+  const char* name;  // long-lived until the operation is done
+} choir_collective_t;
+
+// Runs one collective and waits for it.
+CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
+                                        const choir_collective_t* collective)
+    CHOIR_NODISCARD;
+// Submits it as a record to `stream` (a BACKGROUND stream overlaps with
+// computing); memory must stay until the stream is past it.
+CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
+                                           choir_stream_t* stream,
+                                           const choir_collective_t* collective)
+    CHOIR_NODISCARD;
+// Starts it on the communicator's own background thread. The handle is owned
+// by the caller, who calls _wait (once) or _release.
+CHOIR_API choir_status_t choir_comm_start(choir_comm_t* comm,
+                                          const choir_collective_t* collective,
+                                          choir_work_t** out_work)
+    CHOIR_NODISCARD;
+CHOIR_API bool choir_work_is_done(choir_work_t* work);
+// Blocks until it is done; returns its failure; releases the handle.
+CHOIR_API choir_status_t choir_work_wait(choir_work_t* work) CHOIR_NODISCARD;
+CHOIR_API void choir_work_release(choir_work_t* work);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_COMM_H_

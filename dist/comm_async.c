@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives as calls, as records on streams and as asynchronous work: all
+// three end in choir__comm_execute.
+#include "dist/comm_internal.h"
+
+typedef struct record_attrs_s {
+  choir_comm_t* comm;
+  choir_collective_t collective;
+  choir_work_t* work;  // NULL: the stream keeps the failure
+} record_attrs_t;
+
+struct choir_work_s {
+  atomic_int ref_count;  // the caller's and the record's
+  choir_allocator_t allocator;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool done;
+  choir_status_t status;
+};
+
+// ---- Records ----
+
+static void work_finish(choir_work_t* work, choir_status_t status) {
+  pthread_mutex_lock(&work->mutex);
+  work->done = true;
+  work->status = status;
+  pthread_cond_broadcast(&work->changed);
+  pthread_mutex_unlock(&work->mutex);
+}
+
+static choir_status_t record_run(const choir_record_t* record,
+                                 choir_stream_t* stream) {
+  (void)stream;
+  const record_attrs_t* attrs = record->attrs;
+  choir_status_t status = choir__comm_execute(
+      attrs->comm, (int32_t)attrs->collective.kind, &attrs->collective, false);
+  if (!attrs->work) return status;
+  work_finish(attrs->work, status);
+  atomic_fetch_sub(&attrs->comm->started, 1);
+  return NULL;
+}
+
+static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
+  const record_attrs_t* attrs = record->attrs;
+  const choir_collective_t* c = &attrs->collective;
+  double size = attrs->comm->size;
+  double bytes = (double)c->count * (double)choir_dtype_bytes(c->dtype);
+  out_cost->flops = 0;
+  out_cost->bytes = 0;
+  if (c->kind == CHOIR_COLLECTIVE_BARRIER) return;
+  bool gathers = c->kind == CHOIR_COLLECTIVE_ALL_GATHER;
+  bool scatters = c->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+  out_cost->bytes = bytes * (gathers || scatters ? 1 + size : 2);
+  if (c->kind == CHOIR_COLLECTIVE_ALL_REDUCE)
+    out_cost->flops = (double)c->count * (size - 1) / size;
+  if (scatters) out_cost->flops = (double)c->count * (size - 1);
+}
+
+// Work on the communicator's own stream holds no reference to it: the stream's
+// thread must not be the one that ends the stream.
+static void record_retain(const void* attrs_) {
+  const record_attrs_t* attrs = attrs_;
+  if (attrs->work)
+    atomic_fetch_add(&attrs->work->ref_count, 1);
+  else
+    choir_comm_retain(attrs->comm);
+}
+
+static void record_release(const void* attrs_) {
+  const record_attrs_t* attrs = attrs_;
+  if (attrs->work)
+    choir_work_release(attrs->work);
+  else
+    choir_comm_release(attrs->comm);
+}
+
+static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
+#define CHOIR_COLLECTIVE_KERNEL_(ENUM, name)                           \
+  [CHOIR_COLLECTIVE_##ENUM] = {#name "/comm", record_run, record_cost, \
+                               record_retain, record_release},
+    CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_KERNEL_)
+#undef CHOIR_COLLECTIVE_KERNEL_
+};
+
+static choir_status_t check_collective(const choir_comm_t* comm,
+                                       const choir_collective_t* collective,
+                                       const char* where) {
+  if (!comm || !collective)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is NULL", where,
+                       comm ? "collective" : "comm");
+  if (collective->kind < 0 || collective->kind >= CHOIR_COLLECTIVE_COUNT)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %d is no kind of collective",
+                       where, (int)collective->kind);
+  return NULL;
+}
+
+static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
+                             const choir_collective_t* collective,
+                             choir_work_t* work) {
+  record_attrs_t attrs = {
+      .comm = comm, .collective = *collective, .work = work};
+  choir_record_t record = {.kernel = &kernels[collective->kind],
+                           .attrs = &attrs,
+                           .attrs_bytes = sizeof(attrs),
+                           .label = collective->name};
+  return choir_stream_submit(stream, &record);
+}
+
+choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
+                                 const choir_collective_t* collective) {
+  CHOIR_TRY(check_collective(comm, collective, "comm_submit"));
+  if (!stream)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
+  const choir_device_t* device = choir_stream_device(stream);
+  if (!choir_device_is_host(device))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm_submit: the stream is of device %s; backend %s "
+                       "needs one of a host device",
+                       choir_device_name(device), comm->vtable->name);
+  return submit(comm, stream, collective, NULL);
+}
+
+// ---- Asynchronous work ----
+
+static choir_status_t open_background(choir_comm_t* comm) {
+  if (comm->background) return NULL;
+  choir_device_t* device = comm->device;
+  if (device) {
+    choir_device_retain(device);
+  } else {
+    choir_device_options_t options = {.threads = 1};
+    CHOIR_TRY(choir_device_create("cpu", &options, &device));
+  }
+  choir_status_t status =
+      choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &comm->background);
+  choir_device_release(device);  // the stream keeps it
+  return status;
+}
+
+choir_status_t choir_comm_start(choir_comm_t* comm,
+                                const choir_collective_t* collective,
+                                choir_work_t** out_work) {
+  if (!out_work)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_start: out_work is NULL");
+  *out_work = NULL;
+  CHOIR_TRY(check_collective(comm, collective, "comm_start"));
+  CHOIR_TRY(open_background(comm));
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(comm->allocator, sizeof(choir_work_t),
+                           "asynchronous work", &memory));
+  choir_work_t* work = memory;
+  atomic_store(&work->ref_count, 1);
+  work->allocator = comm->allocator;
+  pthread_mutex_init(&work->mutex, NULL);
+  pthread_cond_init(&work->changed, NULL);
+  atomic_fetch_add(&comm->started, 1);
+  choir_status_t status = submit(comm, comm->background, collective, work);
+  if (status) {
+    atomic_fetch_sub(&comm->started, 1);
+    choir_work_release(work);
+    return status;
+  }
+  *out_work = work;
+  return NULL;
+}
+
+bool choir_work_is_done(choir_work_t* work) {
+  pthread_mutex_lock(&work->mutex);
+  bool done = work->done;
+  pthread_mutex_unlock(&work->mutex);
+  return done;
+}
+
+choir_status_t choir_work_wait(choir_work_t* work) {
+  if (!work) return CHOIR_ERROR(INVALID_ARGUMENT, "work_wait: work is NULL");
+  pthread_mutex_lock(&work->mutex);
+  while (!work->done) pthread_cond_wait(&work->changed, &work->mutex);
+  choir_status_t status = work->status;
+  work->status = NULL;
+  pthread_mutex_unlock(&work->mutex);
+  choir_work_release(work);
+  return status;
+}
+
+void choir_work_release(choir_work_t* work) {
+  if (!work || atomic_fetch_sub(&work->ref_count, 1) != 1) return;
+  choir_status_free(work->status);
+  pthread_cond_destroy(&work->changed);
+  pthread_mutex_destroy(&work->mutex);
+  choir_deallocate(work->allocator, work, sizeof(*work));
+}
+
+void choir__comm_drain(choir_comm_t* comm) {
+  // Failures are kept by the work handles, so the stream has none.
+  if (atomic_load(&comm->started) && comm->background)
+    choir_status_free(choir_stream_synchronize(comm->background));
+}
+
+// ---- Blocking calls ----
+
+choir_status_t choir_comm_run(choir_comm_t* comm,
+                              const choir_collective_t* collective) {
+  CHOIR_TRY(check_collective(comm, collective, "comm_run"));
+  choir__comm_drain(comm);
+  return choir__comm_execute(comm, (int32_t)collective->kind, collective, true);
+}
+
+choir_status_t choir_comm_all_reduce(choir_comm_t* comm, const void* src,
+                                     void* dst, int64_t count,
+                                     choir_dtype_t dtype, choir_reduce_t op,
+                                     const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_broadcast(choir_comm_t* comm, void* data,
+                                    int64_t count, choir_dtype_t dtype,
+                                    int32_t root, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_BROADCAST,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = data,
+                                   .dst = data,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_all_gather(choir_comm_t* comm, const void* src,
+                                     void* dst, int64_t count,
+                                     choir_dtype_t dtype, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_reduce_scatter(choir_comm_t* comm, const void* src,
+                                         void* dst, int64_t count,
+                                         choir_dtype_t dtype, choir_reduce_t op,
+                                         const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_REDUCE_SCATTER,
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_barrier(choir_comm_t* comm, const char* name) {
+  choir_collective_t collective = {
+      .kind = CHOIR_COLLECTIVE_BARRIER, .weight = 1, .name = name};
+  return choir_comm_run(comm, &collective);
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_COMM_BACKEND_H_
+#define CHOIR_DIST_COMM_BACKEND_H_
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "dist/activity_internal.h"
+#include "dist/comm.h"
+
+// For writers of a communicator backend: the vtable, the common head of a
+// communicator and what a backend may call. dist/backends/self is the
+// smallest example.
+//
+// A backend has to move one message per rank to every other rank: `stage`
+// gives the place for this rank's, `exchange` delivers them. The common code
+// builds the check of each operation and every collective from these two; a
+// backend that can move large data better fills in a collective's slot.
+//
+// Threads: stage, exchange and the collectives are called by one thread at a
+// time; `pulse` runs on the communicator's watch thread beside them.
+
+// Beyond the public kinds: operations that the common code itself runs.
+enum {
+  CHOIR_COMM_KIND_BUFFER = CHOIR_COLLECTIVE_COUNT,
+  CHOIR_COMM_KIND_FINALIZE,
+  CHOIR_COMM_KIND_COUNT,
+};
+
+// What a rank wants: ahead of the data of each operation.
+typedef struct choir_comm_header_s {
+  // Must be equal on all ranks (up to, not including, `weight`).
+  uint64_t sequence;  // 1 for the first operation
+  uint64_t name_hash;
+  int64_t count;
+  int32_t kind;
+  int32_t op;       // 0 where it means nothing
+  int32_t dtype;    // likewise
+  int32_t root;     // likewise
+  int32_t refused;  // 1: this rank's arguments are wrong; why: in the data
+  int32_t zero_;
+  // Each rank's own.
+  double weight;
+  uint64_t src_place;  // for the backend: where src and dst lie
+  uint64_t dst_place;
+  char name[CHOIR_COMM_NAME_BYTES];  // cut
+  char reserved_[56];
+} choir_comm_header_t;
+#define CHOIR_COMM_HEADER_COMPARED offsetof(choir_comm_header_t, weight)
+
+typedef struct choir_comm_message_s {
+  choir_comm_header_t header;
+  _Alignas(64) unsigned char data[];
+} choir_comm_message_t;
+
+// Why a communicator is broken. Handed from rank to rank unchanged, so that
+// all ranks tell the cause and not each other's failure.
+typedef struct choir_comm_fault_s {
+  int32_t code;    // choir_status_code_t
+  int32_t origin;  // the rank that found it
+  char text[504];  // a sentence about the cause
+} choir_comm_fault_t;
+
+enum {
+  CHOIR_COMM_PEER_HERE = 0,
+  CHOIR_COMM_PEER_LEFT = 1,  // released its communicator
+  CHOIR_COMM_PEER_GONE = 2,  // its process ended
+};
+
+#define CHOIR_COMM_HOST_BYTES 72
+#define CHOIR_COMM_BOOT_BYTES 40
+
+// Who a rank is; travels when ranks join.
+typedef struct choir_comm_identity_s {
+  int32_t rank;
+  int32_t size;
+  int32_t pid;
+  int32_t reserved_;
+  char host[CHOIR_COMM_HOST_BYTES];
+  char boot[CHOIR_COMM_BOOT_BYTES];  // tells hosts of one name apart
+} choir_comm_identity_t;
+
+typedef struct choir_comm_peer_s {
+  choir_comm_identity_t identity;
+  int32_t host_index;
+  int32_t local_rank;
+  char text[CHOIR_COMM_HOST_BYTES + 64];  // "rank 2 (host node1, pid 4711)"
+  _Atomic uint64_t beat;                  // written by `pulse`
+  _Atomic uint32_t silent_ms;             // written by the watch thread
+  atomic_int presence;                    // CHOIR_COMM_PEER_*
+  uint64_t last_beat;                     // the watch thread's
+  double silent;
+} choir_comm_peer_t;
+
+// One collective while it runs.
+typedef struct choir_comm_operation_s {
+  choir_collective_t collective;
+  int32_t kind;
+  uint64_t sequence;
+  size_t element_bytes;
+  bool may_spin;  // the caller's thread: nothing else to do
+} choir_comm_operation_t;
+
+typedef struct choir_comm_vtable_s {
+  const char* name;
+  // Required. Leaves (peers see "left", not a death) and frees the struct by
+  // choir__comm_deallocate. Never waits for peers.
+  void (*destroy)(choir_comm_t* comm);
+
+  // Required. Where this rank's next message goes: header and room for
+  // comm->exchange_bytes of data.
+  choir_comm_message_t* (*stage)(choir_comm_t* comm);
+  // Required. Delivers the staged message, of which `bytes` of data count, to
+  // all ranks and waits for theirs (`bytes` is equal on all ranks or ranks
+  // look at the header only). comm->messages[r] are valid until the next
+  // exchange returns; messages[rank] is the own one.
+  choir_status_t (*exchange)(choir_comm_t* comm, size_t bytes);
+
+  // Optional. Called before a header is sent: src_place and dst_place.
+  void (*describe)(choir_comm_t* comm, const choir_comm_operation_t* operation,
+                   choir_comm_header_t* header);
+
+  // Optional, by kind. Run after headers agreed, for data beyond
+  // comm->inline_bytes and at least 2 ranks. Headers of all ranks are in
+  // comm->headers. NULL: rounds of `exchange`.
+  choir_status_t (*large[CHOIR_COLLECTIVE_COUNT])(
+      choir_comm_t* comm, const choir_comm_operation_t* operation);
+
+  // Optional. Memory that collectives use without copying: `has_room` tells
+  // whether buffer_alloc can serve it now; if one rank cannot, all call
+  // `grow` (collective). NULL: ordinary memory.
+  bool (*buffer_has_room)(choir_comm_t* comm, size_t bytes);
+  choir_status_t (*buffer_grow)(choir_comm_t* comm, size_t bytes);
+  void* (*buffer_alloc)(choir_comm_t* comm, size_t bytes);
+  void (*buffer_free)(choir_comm_t* comm, void* data);
+
+  // Optional, for backends with peers. One turn of the watch thread: beats,
+  // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
+  // goes, notes beats in peers[].beat, presence and faults.
+  void (*pulse)(choir_comm_t* comm, double seconds);
+  // Optional. A look for faults that peers told, in each slice of a wait.
+  void (*look)(choir_comm_t* comm);
+  // Optional. Tells peers that this rank is broken, and wakes them. Any thread.
+  void (*tell)(choir_comm_t* comm, const choir_comm_fault_t* fault);
+  // Optional. What peer `rank` does, as far as is known.
+  void (*peer_activity)(choir_comm_t* comm, int32_t rank,
+                        choir_activity_t* out_activity);
+  // Optional. After all ranks came to finalize.
+  void (*finalize)(choir_comm_t* comm);
+} choir_comm_vtable_t;
+
+struct choir_comm_s {
+  atomic_int ref_count;
+  const choir_comm_vtable_t* vtable;
+  choir_allocator_t allocator;
+  size_t struct_bytes;
+  int32_t rank;
+  int32_t size;
+  int32_t host_count;
+  double deadline;
+  double silence;
+  // Set by the backend when it joins.
+  size_t exchange_bytes;  // most data of one exchange
+  size_t inline_bytes;    // data up to this size travels with the header
+  bool has_heartbeat;     // peers' silence means something
+  bool oversubscribed;    // more ranks here than cores: never spin
+
+  choir_comm_peer_t* peers;               // [size]
+  const choir_comm_message_t** messages;  // [size], see exchange
+  choir_comm_header_t* headers;           // [size], of this operation
+  float* shares;                          // [size], weighted averages
+  double* shares_f64;                     // [size]
+  const void** sources;                   // [size], scratch of collectives
+  void** destinations;                    // [size]
+  bool* flags;                            // [2 * size]
+
+  pthread_mutex_t run_mutex;  // one operation at a time
+  uint64_t sequence;
+  const choir_comm_operation_t* running;  // NULL between operations
+  bool finalized;
+  // Places where this rank's activity is noted: the backend's or own, then
+  // the launcher's board if there is one.
+  choir_shared_activity_t own_activity;
+  choir_shared_activity_t* activities[2];
+  char activity_text[CHOIR_ACTIVITY_TEXT_BYTES];
+
+  pthread_mutex_t fault_mutex;
+  atomic_bool broken;
+  choir_comm_fault_t fault;
+  char fault_operation[CHOIR_ACTIVITY_TEXT_BYTES];
+  atomic_bool peer_broken;
+  choir_comm_fault_t peer_fault;
+
+  pthread_t watch_thread;
+  bool watch_started;
+  atomic_bool watch_stop;
+  double watch_interval;
+  int wake_fd;
+
+  choir_device_t* device;  // config.device, or made when first needed
+  choir_stream_t* background;
+  atomic_int started;  // asynchronous operations not yet done
+};
+
+// Each backend has one line in dist/backends/backends.def and one function
+// that joins: it returns when all ranks are there.
+typedef choir_status_t (*choir_comm_join_t)(const choir_comm_config_t* config,
+                                            choir_comm_t** out_comm);
+
+// ---- For backends ----
+
+// A cleared struct of `struct_bytes` with the common head filled in.
+choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
+                                    size_t struct_bytes,
+                                    const choir_comm_config_t* config,
+                                    choir_comm_t** out_comm);
+void choir__comm_deallocate(choir_comm_t* comm);
+// This process.
+void choir__comm_identify(const choir_comm_config_t* config,
+                          choir_comm_identity_t* out_identity);
+// After peers[].identity are filled in: texts, host map.
+void choir__comm_map_hosts(choir_comm_t* comm);
+// "ranks 1, 3 and 4" for the ranks with a set flag.
+const char* choir__comm_rank_list(const bool* flags, int32_t size, char* text,
+                                  size_t text_bytes);
+// Cores this process may run on.
+int32_t choir__comm_cores(void);
+
+// A wait for peer `rank`. In a loop:
+//   bool over = choir__comm_wait_is_over(comm, &wait);
+//   if (<what is waited for has come>) break;
+//   if (over) return choir__comm_wait_fail(comm, &wait);
+//   <sleep a little>
+// and choir__comm_wait_end after it. Seconds in which this process itself
+// stood still do not count.
+typedef struct choir_comm_wait_s {
+  int32_t rank;
+  double last;
+  double waited;
+} choir_comm_wait_t;
+void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,
+                            int32_t rank);
+bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait);
+// Something came: the deadline starts anew, perhaps for another peer.
+void choir__comm_wait_progress(choir_comm_t* comm, choir_comm_wait_t* wait,
+                               int32_t rank);
+choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
+                                     choir_comm_wait_t* wait);
+void choir__comm_wait_end(choir_comm_t* comm, choir_comm_wait_t* wait);
+
+// Breaks the communicator (the first cause stays), tells peers, and returns
+// the failure with the running operation's text.
+choir_status_t choir__comm_break(choir_comm_t* comm, choir_status_code_t code,
+                                 const char* format, ...) CHOIR_PRINTF(3, 4);
+// A fault that a peer told.
+void choir__comm_note_fault(choir_comm_t* comm,
+                            const choir_comm_fault_t* fault);
+
+// The collective by rounds of `exchange`, for slots that serve some cases only.
+choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
+                                      const choir_comm_operation_t* operation);
+// This rank's part of `count` elements that ranks share out; parts are
+// multiples of 64 bytes, except the last.
+void choir__comm_part(int64_t count, size_t element_bytes, int32_t rank,
+                      int32_t size, int64_t* out_start, int64_t* out_count);
+// The operation's reduction of `count` elements: sources[r] is rank r's
+// data; the result goes to all destinations, one of which may be a source.
+void choir__comm_reduce(choir_comm_t* comm,
+                        const choir_comm_operation_t* operation,
+                        const void* const* sources, void* const* destinations,
+                        int32_t destination_count, int64_t count);
+
+#endif  // CHOIR_DIST_COMM_BACKEND_H_

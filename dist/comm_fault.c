@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a communicator breaks: waits with limits, what peers told, and the
+// watch thread that beats and notes the beats of others.
+//
+// A fault is a sentence about the cause. The rank that finds it hands it to
+// all others, which return the same sentence behind their own operation's
+// name, so that everybody tells the cause and nobody each other's failure.
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "dist/board_internal.h"
+#include "dist/comm_internal.h"
+
+// A wait slice longer than this was this process standing still (stopped, or
+// the machine asleep), which is no peer's fault.
+static const double max_slice = 1.0;
+
+// ---- Breaking ----
+
+// With fault_mutex held: the running operation, for whoever returns next.
+static void fault_note_operation(choir_comm_t* comm) {
+  if (comm->fault_operation[0]) return;
+  choir_activity_t activity;
+  choir__activity_read(comm->activities[0], &activity);
+  choir__activity_print(&activity, comm->fault_operation,
+                        sizeof(comm->fault_operation));
+}
+
+static void fault_note_on_board(choir_comm_t* comm) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (!slot || atomic_load(&slot->fault_code)) return;
+  choir_activity_t activity;
+  choir__activity_read(comm->activities[0], &activity);
+  slot->fault_waiting_for = activity.waiting_for;
+  snprintf(slot->fault_operation, sizeof(slot->fault_operation), "%s",
+           comm->fault_operation);
+  snprintf(slot->fault_text, sizeof(slot->fault_text), "%s", comm->fault.text);
+  atomic_store(&slot->fault_code, comm->fault.code);
+}
+
+static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+  pthread_mutex_lock(&comm->fault_mutex);
+  bool first = !atomic_load(&comm->broken);
+  if (first) {
+    comm->fault = *fault;
+    fault_note_operation(comm);
+    fault_note_on_board(comm);
+    atomic_store(&comm->broken, true);
+  }
+  pthread_mutex_unlock(&comm->fault_mutex);
+  if (first) choir_mpi_forsake();
+  if (first && comm->vtable->tell) comm->vtable->tell(comm, &comm->fault);
+}
+
+choir_status_t choir__comm_fault_status(choir_comm_t* comm) {
+  pthread_mutex_lock(&comm->fault_mutex);
+  fault_note_operation(comm);
+  choir_status_code_t code = (choir_status_code_t)comm->fault.code;
+  const char* operation = comm->fault_operation;
+  choir_status_t status =
+      choir_status_make(code, __FILE__, __LINE__, __func__, "%s%s%s", operation,
+                        operation[0] ? ": " : "", comm->fault.text);
+  pthread_mutex_unlock(&comm->fault_mutex);
+  return status;
+}
+
+choir_status_t choir__comm_break(choir_comm_t* comm, choir_status_code_t code,
+                                 const char* format, ...) {
+  choir_comm_fault_t fault = {.code = (int32_t)code, .origin = comm->rank};
+  va_list args;
+  va_start(args, format);
+  vsnprintf(fault.text, sizeof(fault.text), format, args);
+  va_end(args);
+  comm_break(comm, &fault);
+  return choir__comm_fault_status(comm);
+}
+
+void choir__comm_note_fault(choir_comm_t* comm,
+                            const choir_comm_fault_t* fault) {
+  pthread_mutex_lock(&comm->fault_mutex);
+  if (!atomic_load(&comm->peer_broken)) {
+    comm->peer_fault = *fault;
+    comm->peer_fault.text[sizeof(fault->text) - 1] = 0;
+    if (comm->peer_fault.code <= 0)
+      comm->peer_fault.code = CHOIR_STATUS_ABORTED;
+    atomic_store(&comm->peer_broken, true);
+  }
+  pthread_mutex_unlock(&comm->fault_mutex);
+}
+
+void choir_comm_abort(choir_comm_t* comm, const char* why) {
+  if (!comm) return;
+  choir_status_free(choir__comm_break(comm, CHOIR_STATUS_ABORTED,
+                                      "%s aborted: %s",
+                                      choir_comm_peer(comm, comm->rank),
+                                      why && why[0] ? why : "no reason given"));
+}
+
+static void note_waiting(choir_comm_t* comm, int32_t rank) {
+  for (int i = 0; i < 2; ++i)
+    if (comm->activities[i]) choir__activity_wait(comm->activities[i], rank);
+}
+
+// The first peer that is not there any more, or -1.
+static int32_t find_missing_peer(const choir_comm_t* comm) {
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (atomic_load(&comm->peers[r].presence) != CHOIR_COMM_PEER_HERE) return r;
+  return -1;
+}
+
+static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
+  const char* peer = comm->peers[rank].text;
+  note_waiting(comm, rank);  // for the launcher: it was needed
+  if (atomic_load(&comm->peers[rank].presence) == CHOIR_COMM_PEER_LEFT)
+    return choir__comm_break(comm, CHOIR_STATUS_ABORTED,
+                             "%s left the communicator without finalize", peer);
+  return choir__comm_break(
+      comm, CHOIR_STATUS_ABORTED,
+      "%s is gone: its process was killed or ended too early", peer);
+}
+
+// Adopts what a peer told.
+static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
+  pthread_mutex_lock(&comm->fault_mutex);
+  choir_comm_fault_t fault = comm->peer_fault;
+  pthread_mutex_unlock(&comm->fault_mutex);
+  comm_break(comm, &fault);
+  return choir__comm_fault_status(comm);
+}
+
+choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
+  if (comm->vtable->look) comm->vtable->look(comm);
+  if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
+  int32_t missing = find_missing_peer(comm);
+  return missing < 0 ? NULL : break_by_missing_peer(comm, missing);
+}
+
+choir_status_t choir_comm_poll_error(choir_comm_t* comm) {
+  if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "poll_error: comm is NULL");
+  if (atomic_load(&comm->broken)) return choir__comm_fault_status(comm);
+  return comm->finalized ? NULL : choir__comm_check_peers(comm);
+}
+
+// ---- Waiting ----
+
+void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,
+                            int32_t rank) {
+  wait->rank = rank;
+  wait->last = choir_clock_seconds();
+  wait->waited = 0;
+  note_waiting(comm, rank);
+}
+
+void choir__comm_wait_progress(choir_comm_t* comm, choir_comm_wait_t* wait,
+                               int32_t rank) {
+  wait->waited = 0;
+  if (rank == wait->rank) return;
+  wait->rank = rank;
+  note_waiting(comm, rank);
+}
+
+void choir__comm_wait_end(choir_comm_t* comm, choir_comm_wait_t* wait) {
+  (void)wait;
+  note_waiting(comm, -1);
+}
+
+static double peer_silence(const choir_comm_t* comm, int32_t rank) {
+  if (!comm->has_heartbeat) return 0;
+  return 1e-3 * atomic_load(&comm->peers[rank].silent_ms);
+}
+
+bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
+  double now = choir_clock_seconds();
+  double slice = now - wait->last;
+  wait->last = now;
+  wait->waited += slice < max_slice ? slice : max_slice;
+  if (comm->vtable->look) comm->vtable->look(comm);
+  return atomic_load(&comm->broken) || atomic_load(&comm->peer_broken) ||
+         find_missing_peer(comm) >= 0 || wait->waited > comm->deadline ||
+         peer_silence(comm, wait->rank) > comm->silence;
+}
+
+static choir_status_t break_by_silence(choir_comm_t* comm,
+                                       const choir_comm_wait_t* wait) {
+  return choir__comm_break(
+      comm, CHOIR_STATUS_TIMEOUT,
+      "%s waited %.1f s for %s, which has given no sign of life for %.1f s "
+      "(stopped, or its host is gone)",
+      comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,
+      peer_silence(comm, wait->rank));
+}
+
+static choir_status_t break_by_deadline(choir_comm_t* comm,
+                                        const choir_comm_wait_t* wait) {
+  choir_activity_t activity = {.kind = -1, .waiting_for = -1};
+  if (comm->vtable->peer_activity)
+    comm->vtable->peer_activity(comm, wait->rank, &activity);
+  char doing[CHOIR_ACTIVITY_TEXT_BYTES];
+  char state[CHOIR_ACTIVITY_TEXT_BYTES + 64];
+  choir__activity_print(&activity, doing, sizeof(doing));
+  if (activity.kind < 0 && activity.sequence == 0) {
+    snprintf(state, sizeof(state), "it has run no operation yet");
+  } else if (activity.kind < 0) {
+    snprintf(state, sizeof(state), "it computes since operation %llu",
+             (unsigned long long)activity.sequence);
+  } else if (activity.sequence == comm->sequence) {
+    snprintf(state, sizeof(state), "it is in the same operation");
+  } else {
+    snprintf(state, sizeof(state), "it is in %s", doing);
+  }
+  bool same = activity.kind >= 0 && activity.sequence == comm->sequence;
+  return choir__comm_break(
+      comm, CHOIR_STATUS_TIMEOUT, "%s waited %.1f s for %s, which is %s%s; %s",
+      comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,
+      comm->has_heartbeat ? "alive but " : "not known to be alive and ",
+      same ? "makes no progress" : "has not come to this operation", state);
+}
+
+choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
+                                     choir_comm_wait_t* wait) {
+  choir_status_t status;
+  int32_t missing = find_missing_peer(comm);
+  if (atomic_load(&comm->broken)) {
+    status = choir__comm_fault_status(comm);
+  } else if (atomic_load(&comm->peer_broken)) {
+    status = break_by_peer_fault(comm);
+  } else if (missing >= 0) {
+    status = break_by_missing_peer(comm, missing);
+  } else {
+    // A peer that missed several beats is more than late.
+    double silence = peer_silence(comm, wait->rank);
+    bool silent =
+        silence > comm->silence || silence > 4 * comm->watch_interval + 0.2;
+    status =
+        silent ? break_by_silence(comm, wait) : break_by_deadline(comm, wait);
+  }
+  choir__comm_wait_end(comm, wait);
+  return status;
+}
+
+// ---- The watch thread ----
+
+static void watch_note_beats(choir_comm_t* comm, double elapsed) {
+  // Time in which this process stood still is no silence of others.
+  double limit = 2 * comm->watch_interval;
+  if (elapsed > limit) elapsed = limit;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    choir_comm_peer_t* peer = &comm->peers[r];
+    uint64_t beat = atomic_load(&peer->beat);
+    peer->silent = beat == peer->last_beat ? peer->silent + elapsed : 0;
+    peer->last_beat = beat;
+    if (r == comm->rank) peer->silent = 0;
+    atomic_store(&peer->silent_ms, (uint32_t)(peer->silent * 1e3));
+  }
+}
+
+static void* watch_main(void* argument) {
+  choir_comm_t* comm = argument;
+  double last = choir_clock_seconds();
+  while (!atomic_load(&comm->watch_stop)) {
+    comm->vtable->pulse(comm, comm->watch_interval);
+    double now = choir_clock_seconds();
+    watch_note_beats(comm, now - last);
+    last = now;
+  }
+  return NULL;
+}
+
+choir_status_t choir__comm_watch_start(choir_comm_t* comm) {
+  if (!comm->vtable->pulse || !comm->has_heartbeat || comm->size == 1)
+    return NULL;
+  double limit =
+      comm->silence < comm->deadline ? comm->silence : comm->deadline;
+  comm->watch_interval = limit / 10;
+  if (comm->watch_interval > 0.25) comm->watch_interval = 0.25;
+  if (comm->watch_interval < 0.01) comm->watch_interval = 0.01;
+  choir_threads_started();
+  // Signals belong to the program's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  int error = pthread_create(&comm->watch_thread, NULL, watch_main, comm);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error)
+    return CHOIR_ERROR(UNAVAILABLE,
+                       "communicator: cannot start its watch thread: %s",
+                       strerror(error));
+  comm->watch_started = true;
+  return NULL;
+}
+
+void choir__comm_watch_stop(choir_comm_t* comm) {
+  if (!comm->watch_started) return;
+  atomic_store(&comm->watch_stop, true);
+  eventfd_write(comm->wake_fd, 1);
+  pthread_join(comm->watch_thread, NULL);
+  comm->watch_started = false;
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation from header to result. Data up to inline_bytes travels with
+// the header, so a small collective is one exchange; the rest goes through
+// the backend's slot or, where it has none, through rounds of exchanges.
+#include <string.h>
+
+#include "dist/comm_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+// Gives the data of the first message: what the first round of the rounds
+// below would give.
+static size_t stage_inline(choir_comm_t* comm, const operation_t* operation,
+                           size_t bytes, unsigned char* data) {
+  const choir_collective_t* c = &operation->collective;
+  if (operation->kind == CHOIR_COLLECTIVE_BROADCAST) {
+    if (comm->rank == c->root) memcpy(data, c->dst, bytes);
+  } else {
+    memcpy(data, c->src, bytes);
+  }
+  return bytes;
+}
+
+// ---- Rounds of exchanges ----
+// `first` tells that the first round's exchange was done with the header.
+
+static const void* message_data(const choir_comm_t* comm, int32_t rank) {
+  return comm->messages[rank]->data;
+}
+
+static choir_status_t rounds_all_reduce(choir_comm_t* comm,
+                                        const operation_t* operation,
+                                        bool first) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(comm->exchange_bytes / e);
+  for (int64_t done = 0; done < c->count; done += round) {
+    int64_t n = c->count - done < round ? c->count - done : round;
+    size_t bytes = (size_t)n * e;
+    if (!first) {
+      memcpy(comm->vtable->stage(comm)->data,
+             (const char*)c->src + (size_t)done * e, bytes);
+      CHOIR_TRY(comm->vtable->exchange(comm, bytes));
+    }
+    first = false;
+    for (int32_t r = 0; r < comm->size; ++r)
+      comm->sources[r] = message_data(comm, r);
+    void* dst = (char*)c->dst + (size_t)done * e;
+    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+  }
+  return NULL;
+}
+
+static choir_status_t rounds_broadcast(choir_comm_t* comm,
+                                       const operation_t* operation,
+                                       bool first) {
+  const choir_collective_t* c = &operation->collective;
+  size_t total = (size_t)c->count * operation->element_bytes;
+  bool is_root = comm->rank == c->root;
+  for (size_t done = 0; done < total; done += comm->exchange_bytes) {
+    size_t bytes = smaller(total - done, comm->exchange_bytes);
+    char* dst = (char*)c->dst + done;
+    if (!first) {
+      choir_comm_message_t* message = comm->vtable->stage(comm);
+      if (is_root) memcpy(message->data, dst, bytes);
+      CHOIR_TRY(comm->vtable->exchange(comm, is_root ? bytes : 0));
+    }
+    first = false;
+    if (!is_root) memcpy(dst, message_data(comm, c->root), bytes);
+  }
+  return NULL;
+}
+
+static choir_status_t rounds_all_gather(choir_comm_t* comm,
+                                        const operation_t* operation,
+                                        bool first) {
+  const choir_collective_t* c = &operation->collective;
+  size_t total = (size_t)c->count * operation->element_bytes;
+  for (size_t done = 0; done < total; done += comm->exchange_bytes) {
+    size_t bytes = smaller(total - done, comm->exchange_bytes);
+    if (!first) {
+      memcpy(comm->vtable->stage(comm)->data, (const char*)c->src + done,
+             bytes);
+      CHOIR_TRY(comm->vtable->exchange(comm, bytes));
+    }
+    first = false;
+    for (int32_t r = 0; r < comm->size; ++r)
+      memcpy((char*)c->dst + (size_t)r * total + done, message_data(comm, r),
+             bytes);
+  }
+  return NULL;
+}
+
+// A round carries the same stretch of every rank's part.
+static choir_status_t rounds_reduce_scatter(choir_comm_t* comm,
+                                            const operation_t* operation,
+                                            bool first) {
+  const choir_collective_t* c = &operation->collective;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(comm->exchange_bytes / (e * (size_t)comm->size));
+  for (int64_t done = 0; done < c->count; done += round) {
+    int64_t n = c->count - done < round ? c->count - done : round;
+    size_t bytes = (size_t)n * e;
+    if (!first) {
+      choir_comm_message_t* message = comm->vtable->stage(comm);
+      for (int32_t r = 0; r < comm->size; ++r)
+        memcpy(message->data + (size_t)r * bytes,
+               (const char*)c->src + (size_t)(r * c->count + done) * e, bytes);
+      CHOIR_TRY(comm->vtable->exchange(comm, bytes * (size_t)comm->size));
+    }
+    first = false;
+    for (int32_t r = 0; r < comm->size; ++r)
+      comm->sources[r] =
+          (const char*)message_data(comm, r) + (size_t)comm->rank * bytes;
+    void* dst = (char*)c->dst + (size_t)done * e;
+    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+  }
+  return NULL;
+}
+
+typedef choir_status_t (*rounds_t)(choir_comm_t*, const operation_t*, bool);
+
+static const rounds_t rounds[CHOIR_COMM_KIND_COUNT] = {
+    [CHOIR_COLLECTIVE_ALL_REDUCE] = rounds_all_reduce,
+    [CHOIR_COLLECTIVE_BROADCAST] = rounds_broadcast,
+    [CHOIR_COLLECTIVE_ALL_GATHER] = rounds_all_gather,
+    [CHOIR_COLLECTIVE_REDUCE_SCATTER] = rounds_reduce_scatter,
+};
+
+choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
+                                      const operation_t* operation) {
+  return rounds[operation->kind](comm, operation, false);
+}
+
+// ---- One operation ----
+
+static void fill_header(choir_comm_t* comm, const operation_t* operation,
+                        choir_comm_header_t* header) {
+  const choir_collective_t* c = &operation->collective;
+  int32_t kind = operation->kind;
+  memset(header, 0, sizeof(*header));
+  header->sequence = operation->sequence;
+  header->name_hash = choir__comm_name_hash(c->name);
+  header->kind = kind;
+  header->weight = 1;
+  if (kind != CHOIR_COLLECTIVE_BARRIER) header->count = c->count;
+  if (kind < CHOIR_COLLECTIVE_BARRIER) header->dtype = (int32_t)c->dtype;
+  if (kind == CHOIR_COLLECTIVE_BROADCAST) header->root = c->root;
+  if (kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
+      kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
+    header->op = (int32_t)c->op;
+    header->weight = c->weight;
+  }
+  if (c->name)
+    memcpy(header->name, c->name, strnlen(c->name, sizeof(header->name) - 1));
+  if (kind == CHOIR_COMM_KIND_BUFFER)
+    header->src_place = !comm->vtable->buffer_has_room(comm, (size_t)c->count);
+  else if (comm->vtable->describe)
+    comm->vtable->describe(comm, operation, header);
+}
+
+static void copy_alone(const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  if (operation->kind >= CHOIR_COLLECTIVE_BARRIER ||
+      operation->kind == CHOIR_COLLECTIVE_BROADCAST || c->src == c->dst)
+    return;
+  memmove(c->dst, c->src, (size_t)c->count * operation->element_bytes);
+}
+
+// The headers tell who has no room (src_place of this kind).
+static choir_status_t grow_if_needed(choir_comm_t* comm,
+                                     const choir_collective_t* request) {
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (comm->headers[r].src_place)
+      return comm->vtable->buffer_grow(comm, (size_t)request->count);
+  return NULL;
+}
+
+static choir_status_t run_operation(choir_comm_t* comm,
+                                    const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  choir_comm_message_t* message = comm->vtable->stage(comm);
+  fill_header(comm, operation, &message->header);
+  char reason[CHOIR_COMM_REASON_BYTES];
+  choir__comm_check_arguments(comm, operation, reason);
+  int64_t payload = 0;
+  bool is_inline = false;
+  size_t bytes = 0;
+  if (reason[0]) {
+    // Peers come to the exchange too and learn of it there.
+    message->header.refused = 1;
+    bytes = sizeof(reason);
+    memcpy(message->data, reason, bytes);
+  } else {
+    payload = choir__comm_payload_bytes(operation->kind, c->count,
+                                        operation->element_bytes, comm->size);
+    is_inline =
+        payload > 0 && (size_t)payload <= comm->inline_bytes && comm->size > 1;
+    if (is_inline)
+      bytes = stage_inline(comm, operation, (size_t)payload, message->data);
+  }
+  CHOIR_TRY(comm->vtable->exchange(comm, bytes));
+  CHOIR_TRY(choir__comm_check_headers(comm));
+  if (operation->kind == CHOIR_COMM_KIND_BUFFER) return grow_if_needed(comm, c);
+  if (comm->size == 1) {
+    copy_alone(operation);
+    return NULL;
+  }
+  if (payload <= 0 || !rounds[operation->kind]) return NULL;
+  if (!is_inline && comm->vtable->large[operation->kind])
+    return comm->vtable->large[operation->kind](comm, operation);
+  return rounds[operation->kind](comm, operation, is_inline);
+}
+
+choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
+                                   const choir_collective_t* collective,
+                                   bool may_spin) {
+  operation_t operation = {.collective = *collective,
+                           .kind = kind,
+                           .may_spin = may_spin && !comm->oversubscribed};
+  operation.element_bytes = choir_dtype_bytes(collective->dtype);
+  pthread_mutex_lock(&comm->run_mutex);
+  choir_status_t status = NULL;
+  if (atomic_load_explicit(&comm->broken, memory_order_acquire)) {
+    status = choir__comm_fault_status(comm);
+  } else if (comm->finalized) {
+    status =
+        CHOIR_ERROR(FAILED_PRECONDITION, "%s: the communicator was finalized",
+                    choir__activity_kind_name(kind));
+  } else {
+    operation.sequence = ++comm->sequence;
+    comm->running = &operation;
+    for (int i = 0; i < 2; ++i)
+      if (comm->activities[i])
+        choir__activity_begin(comm->activities[i], kind, operation.sequence,
+                              collective->name);
+    status = choir__comm_check_peers(comm);
+    if (!status) status = run_operation(comm, &operation);
+    for (int i = 0; i < 2; ++i)
+      if (comm->activities[i]) choir__activity_end(comm->activities[i]);
+    comm->running = NULL;
+  }
+  pthread_mutex_unlock(&comm->run_mutex);
+  return status;
+}

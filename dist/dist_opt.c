@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/dist_opt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "model/updater_backend.h"
+#include "tensor/ops.h"
+
+// Outline of a step: backward reports each gradient (on_grad); the bucket of
+// the last one missing is submitted to the background stream behind an event,
+// in bucket order on every rank; after backward the compute stream waits for
+// the background stream, then the optimizer runs.
+
+typedef struct bucket_s {
+  choir_buffer_t* buffer;
+  choir_dtype_t dtype;
+  int64_t count;  // elements
+  int32_t param_count;
+  int32_t missing;       // gradients not yet written in this step
+  choir_event_t* ready;  // all gradients written
+  char name[32];
+} bucket_t;
+
+struct choir_dist_opt_s {
+  choir_updater_t updater;  // first
+  choir_optimizer_t* optimizer;
+  choir_comm_t* comm;
+  choir_dist_opt_config_t config;
+  choir_allocator_t allocator;
+  choir_device_t* device;
+  choir_stream_t* background;
+  choir_event_t* exchanged;
+  choir_param_list_t params;
+  int32_t* bucket_of;  // for each parameter of the list; -1: none
+  bucket_t* buckets;
+  int32_t bucket_count;
+  int32_t next_bucket;  // the first that was not started in this step
+  double weight;        // this rank's samples in this step
+  choir_stream_t* compute;
+};
+
+static const choir_field_t fields[] = {
+    CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
+const choir_struct_def_t choir_dist_opt_config_def = CHOIR_STRUCT_DEF(
+    "dist_opt", choir_dist_opt_config_t, fields, "gradient exchange");
+
+static choir_dist_opt_t* of_updater(choir_updater_t* updater) {
+  return (choir_dist_opt_t*)updater;
+}
+
+// ---- Attach: compare, broadcast, lay out buckets ----
+
+static uint64_t param_hash(const choir_param_t* param) {
+  const choir_view_t* view = choir_tensor_view(param->value);
+  uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, param->name, strlen(param->name) + 1);
+  const int64_t header[] = {view->dtype, view->ndim, param->trainable};
+  hash = choir_hash_bytes(hash, header, sizeof header);
+  const size_t bytes = sizeof(int64_t) * (size_t)view->ndim;
+  hash = choir_hash_bytes(hash, view->shape, bytes);
+  return choir_hash_bytes(hash, view->strides, bytes);
+}
+
+// All ranks learn of a difference: the same values are compared everywhere.
+static choir_status_t compare_with_rank_0(choir_dist_opt_t* dist,
+                                          const uint64_t* own, size_t count,
+                                          uint64_t* all) {
+  const int32_t size = choir_comm_size(dist->comm);
+  CHOIR_TRY(choir_comm_all_gather(dist->comm, own, all, (int64_t)count,
+                                  CHOIR_DTYPE_I64, "model layout"));
+  for (int32_t rank = 1; rank < size; ++rank) {
+    for (size_t i = 0; i < count; ++i) {
+      if (all[(size_t)rank * count + i] == all[i]) continue;
+      const choir_param_t* param = dist->params.params[i];
+      char text[160];
+      return CHOIR_ERROR(
+          FAILED_PRECONDITION,
+          "dist_opt: the models differ: parameter %zu of %s is not that of "
+          "rank 0 (here it is %s, %s); every rank must define the same model",
+          i, choir_comm_peer(dist->comm, rank), param->name,
+          choir_view_print(choir_tensor_view(param->value), text, sizeof text));
+    }
+  }
+  return NULL;
+}
+
+static choir_status_t compare_models(choir_dist_opt_t* dist) {
+  const int32_t size = choir_comm_size(dist->comm);
+  const int64_t count = (int64_t)dist->params.count;
+  const size_t counts_bytes = sizeof(int64_t) * (size_t)size;
+  void* counts_memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, counts_bytes, "parameter counts",
+                           &counts_memory));
+  int64_t* counts = counts_memory;
+  choir_status_t status = choir_comm_all_gather(
+      dist->comm, &count, counts, 1, CHOIR_DTYPE_I64, "parameter count");
+  for (int32_t rank = 1; !status && rank < size; ++rank)
+    if (counts[rank] != counts[0])
+      status =
+          CHOIR_ERROR(FAILED_PRECONDITION,
+                      "dist_opt: the models differ: rank 0 has %lld "
+                      "parameters, %s has %lld; every rank must define "
+                      "the same model",
+                      (long long)counts[0], choir_comm_peer(dist->comm, rank),
+                      (long long)counts[rank]);
+  choir_deallocate(dist->allocator, counts_memory, counts_bytes);
+  CHOIR_TRY(status);
+  const size_t row = sizeof(uint64_t) * dist->params.count;
+  void* own = NULL;
+  void* all = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, row, "parameter hashes", &own));
+  status = choir_allocate(dist->allocator, row * (size_t)size,
+                          "parameter hashes", &all);
+  for (size_t i = 0; i < dist->params.count; ++i)
+    ((uint64_t*)own)[i] = param_hash(dist->params.params[i]);
+  if (!status) status = compare_with_rank_0(dist, own, dist->params.count, all);
+  choir_deallocate(dist->allocator, own, row);
+  choir_deallocate(dist->allocator, all, row * (size_t)size);
+  return status;
+}
+
+// The bytes of a dense tensor in host memory.
+static void* host_bytes(choir_tensor_t* tensor, int64_t* out_bytes) {
+  const choir_view_t* view = choir_tensor_view(tensor);
+  const size_t element = choir_dtype_bytes(view->dtype);
+  *out_bytes = choir_view_count(view) * (int64_t)element;
+  return (char*)choir_buffer_data(view->buffer) +
+         (size_t)view->offset * element;
+}
+
+static choir_status_t broadcast_tensor(choir_dist_opt_t* dist, const char* name,
+                                       choir_tensor_t* tensor) {
+  int64_t bytes = 0;
+  void* data = host_bytes(tensor, &bytes);
+  return choir_comm_broadcast(dist->comm, data, bytes, CHOIR_DTYPE_U8, 0, name);
+}
+
+static choir_status_t broadcast_states(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
+  for (size_t i = 0; i < dist->params.count; ++i)
+    CHOIR_TRY(broadcast_tensor(dist, dist->params.params[i]->name,
+                               dist->params.params[i]->value));
+  const size_t count = choir_optimizer_states(dist->optimizer, NULL);
+  if (count == 0) return NULL;
+  const size_t bytes = count * sizeof(choir_named_tensor_t);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "state list", &memory));
+  choir_named_tensor_t* states = memory;
+  choir_optimizer_states(dist->optimizer, states);
+  choir_status_t status = NULL;
+  for (size_t i = 0; !status && i < count; ++i)
+    status = broadcast_tensor(dist, states[i].name, states[i].tensor);
+  choir_deallocate(dist->allocator, memory, bytes);
+  return status;
+}
+
+// Gradients start on cache lines, so that no two are written to one line.
+static int64_t padded(int64_t count, choir_dtype_t dtype) {
+  const int64_t line = 64 / (int64_t)choir_dtype_bytes(dtype);
+  return (count + line - 1) / line * line;
+}
+
+// From the last parameter to the first: which bucket, and how large it gets.
+static void assign_buckets(choir_dist_opt_t* dist) {
+  bucket_t* bucket = NULL;
+  dist->bucket_count = 0;
+  for (size_t i = dist->params.count; i-- > 0;) {
+    const choir_param_t* param = dist->params.params[i];
+    dist->bucket_of[i] = -1;
+    if (!param->trainable) continue;
+    const choir_dtype_t dtype = choir_tensor_dtype(param->value);
+    const int64_t bytes =
+        bucket ? bucket->count * (int64_t)choir_dtype_bytes(bucket->dtype) : 0;
+    if (!bucket || bucket->dtype != dtype ||
+        bytes >= dist->config.bucket_bytes) {
+      bucket = &dist->buckets[dist->bucket_count];
+      bucket->dtype = dtype;
+      snprintf(bucket->name, sizeof bucket->name, "gradient bucket %d",
+               dist->bucket_count++);
+    }
+    dist->bucket_of[i] = dist->bucket_count - 1;
+    bucket->count += padded(choir_tensor_count(param->value), dtype);
+    ++bucket->param_count;
+  }
+}
+
+static choir_status_t place_gradients(choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    bucket_t* bucket = &dist->buckets[b];
+    CHOIR_TRY(choir_event_create(dist->device, &bucket->ready));
+    CHOIR_TRY(choir_comm_buffer_create(
+        dist->comm, dist->device,
+        (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
+        &bucket->buffer));
+    int64_t offset = 0;
+    for (size_t i = dist->params.count; i-- > 0;) {
+      if (dist->bucket_of[i] != b) continue;
+      choir_param_t* param = dist->params.params[i];
+      choir_view_t view = *choir_tensor_view(param->value);
+      view.buffer = bucket->buffer;
+      view.offset = offset;
+      choir_tensor_t* grad = NULL;
+      CHOIR_TRY(choir_tensor_from_view(&view, &grad));
+      choir_tensor_release(param->grad);
+      param->grad = grad;
+      offset += padded(choir_view_count(&view), bucket->dtype);
+    }
+  }
+  return NULL;
+}
+
+static void drop_buckets(choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    choir_buffer_release(dist->buckets[b].buffer);
+    choir_event_release(dist->buckets[b].ready);
+  }
+  choir_deallocate(dist->allocator, dist->buckets,
+                   dist->params.count * sizeof(bucket_t));
+  choir_deallocate(dist->allocator, dist->bucket_of,
+                   dist->params.count * sizeof(int32_t));
+  dist->buckets = NULL;
+  dist->bucket_of = NULL;
+  dist->bucket_count = 0;
+  choir_event_release(dist->exchanged);
+  choir_stream_release(dist->background);
+  choir_device_release(dist->device);
+  dist->exchanged = NULL;
+  dist->background = NULL;
+  dist->device = NULL;
+}
+
+static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
+                             choir_param_list_t params) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  drop_buckets(dist);
+  if (!choir_device_is_host(device))
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "dist_opt: gradients on device %s; the communicator "
+                       "exchanges host memory only",
+                       choir_device_name(device));
+  choir_device_retain(device);
+  dist->device = device;
+  dist->params = params;
+  CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
+  CHOIR_TRY(compare_models(dist));
+  CHOIR_TRY(broadcast_states(dist));
+  CHOIR_TRY(
+      choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
+  CHOIR_TRY(choir_event_create(device, &dist->exchanged));
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, params.count * sizeof(bucket_t),
+                           "buckets", &memory));
+  dist->buckets = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, params.count * sizeof(int32_t),
+                           "bucket map", &memory));
+  dist->bucket_of = memory;
+  assign_buckets(dist);
+  return place_gradients(dist);
+}
+
+// ---- A step ----
+
+static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
+  CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
+  CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
+  void* data = choir_buffer_data(bucket->buffer);
+  const choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+                                      .op = CHOIR_REDUCE_AVERAGE,
+                                      .dtype = bucket->dtype,
+                                      .count = bucket->count,
+                                      .src = data,
+                                      .dst = data,
+                                      .weight = dist->weight,
+                                      .name = bucket->name};
+  return choir_comm_submit(dist->comm, dist->background, &average);
+}
+
+static choir_status_t on_grad(void* self, choir_param_t* param) {
+  choir_dist_opt_t* dist = self;
+  for (size_t i = 0; i < dist->params.count; ++i) {
+    if (dist->params.params[i] != param) continue;
+    --dist->buckets[dist->bucket_of[i]].missing;
+    break;
+  }
+  // In bucket order, also when a later bucket is complete first: all ranks
+  // must start the same operations in the same order.
+  while (dist->next_bucket < dist->bucket_count &&
+         dist->buckets[dist->next_bucket].missing == 0)
+    CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
+  return NULL;
+}
+
+static choir_status_t check_option(const choir_update_options_t* options) {
+  const char* option = options ? options->dist_option : NULL;
+  if (!option || strcmp(option, "fp32") == 0 || strcmp(option, "plain") == 0)
+    return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "dist_opt: dist_option is \"%s\"; one of fp32 (plain) is "
+                     "needed",
+                     option);
+}
+
+static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
+  CHOIR_TRY(choir_stream_wait_event(dist->compute, dist->exchanged));
+  return choir_comm_poll_error(dist->comm);
+}
+
+static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
+                                choir_var_t* loss,
+                                const choir_update_options_t* options) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  if (!choir_scope_is_ok(scope)) return;
+  const choir_step_t* step = choir_scope_step(scope);
+  choir_status_t status = check_option(options);
+  if (status) {
+    choir_scope_fail(scope, status);
+    return;
+  }
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    dist->buckets[b].missing = dist->buckets[b].param_count;
+  dist->next_bucket = 0;
+  dist->weight = (double)step->sample_count;
+  dist->compute = choir_scope_stream(scope);
+  const choir_backward_options_t backward = {.params = dist->params.params,
+                                             .param_count = dist->params.count,
+                                             .on_grad = on_grad,
+                                             .self = dist};
+  choir_scope_backward(scope, loss, &backward);
+  if (!choir_scope_is_ok(scope)) return;
+  choir_scope_fail(scope, wait_exchange(dist));
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, choir_optimizer_update(dist->optimizer,
+                                                   dist->compute, step->step));
+}
+
+static size_t states(choir_updater_t* updater,
+                     choir_named_tensor_t* out_states) {
+  return choir_optimizer_states(of_updater(updater)->optimizer, out_states);
+}
+
+// States that training does not learn (running averages) differ between ranks:
+// they become the average.
+static choir_status_t consolidate(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  if (!dist->device) return NULL;
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
+  for (size_t i = 0; i < dist->params.count; ++i) {
+    const choir_param_t* param = dist->params.params[i];
+    const choir_dtype_t dtype = choir_tensor_dtype(param->value);
+    if (param->trainable || !choir_dtype_is_float(dtype)) continue;
+    int64_t bytes = 0;
+    void* data = host_bytes(param->value, &bytes);
+    CHOIR_TRY(choir_comm_all_reduce(dist->comm, data, data,
+                                    choir_tensor_count(param->value), dtype,
+                                    CHOIR_REDUCE_AVERAGE, param->name));
+  }
+  return NULL;
+}
+
+static void destroy(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  drop_buckets(dist);
+  choir_optimizer_release(dist->optimizer);
+  choir_comm_release(dist->comm);
+  choir_deallocate(dist->allocator, dist, sizeof(*dist));
+}
+
+static const choir_updater_vtable_t vtable = {
+    .destroy = destroy,
+    .attach = attach,
+    .backward_and_update = backward_and_update,
+    .states = states,
+    .consolidate = consolidate,
+};
+
+choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
+                                     choir_comm_t* comm,
+                                     const choir_dist_opt_config_t* config,
+                                     choir_dist_opt_t** out_dist_opt) {
+  *out_dist_opt = NULL;
+  if (config) CHOIR_TRY(choir_struct_check(&choir_dist_opt_config_def, config));
+  choir_allocator_t allocator = choir_allocator_default();
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(allocator, sizeof(choir_dist_opt_t), "dist_opt", &memory));
+  choir_dist_opt_t* dist = memory;
+  atomic_init(&dist->updater.ref_count, 1);
+  dist->updater.vtable = &vtable;
+  dist->allocator = allocator;
+  choir_struct_init(&choir_dist_opt_config_def, &dist->config);
+  if (config) dist->config = *config;
+  choir_optimizer_retain(optimizer);
+  choir_comm_retain(comm);
+  dist->optimizer = optimizer;
+  dist->comm = comm;
+  *out_dist_opt = dist;
+  return NULL;
+}
+
+void choir_dist_opt_retain(choir_dist_opt_t* dist_opt) {
+  if (dist_opt) choir_updater_retain(&dist_opt->updater);
+}
+void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
+  if (dist_opt) choir_updater_release(&dist_opt->updater);
+}
+choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {
+  return &dist_opt->updater;
+}
+
+choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,
+                                           uint64_t digest) {
+  const int32_t size = choir_comm_size(dist_opt->comm);
+  const size_t bytes = sizeof(uint64_t) * (size_t)size;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist_opt->allocator, bytes, "digests", &memory));
+  uint64_t* digests = memory;
+  choir_status_t status = choir_comm_all_gather(
+      dist_opt->comm, &digest, digests, 1, CHOIR_DTYPE_I64, "digest");
+  for (int32_t rank = 1; !status && rank < size; ++rank)
+    if (digests[rank] != digests[0])
+      status = CHOIR_ERROR(INTERNAL,
+                           "the replicas differ: %s has digest %016llx, rank 0 "
+                           "has %016llx",
+                           choir_comm_peer(dist_opt->comm, rank),
+                           (unsigned long long)digests[rank],
+                           (unsigned long long)digests[0]);
+  choir_deallocate(dist_opt->allocator, memory, bytes);
+  return status;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_DIST_OPT_H_
+#define CHOIR_DIST_DIST_OPT_H_
+
+#include "dist/comm.h"
+#include "opt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// DistOpt: any optimizer, on many workers. Each holds a replica of the model;
+// after backward the gradients are averaged over ranks, weighted by sample
+// count, and every rank applies the same step.
+//
+//   CHOIR_TRY(choir_dist_opt_create(sgd, comm, NULL, &dist));
+//   CHOIR_TRY(choir_model_set_updater(model, choir_dist_opt_updater(dist)));
+//
+// At set_updater the models of all ranks are compared, rank 0's parameters and
+// optimizer states are broadcast, and each parameter's gradient becomes a view
+// into a bucket in memory that the communicator allocated: nothing is packed
+// or copied around an all-reduce. Buckets follow the model's parameter list
+// from the last layer to the first; a bucket's all-reduce starts on a
+// background stream as soon as its last gradient is written, while backward
+// goes on.
+//
+// Ownership: shared; keeps optimizer and communicator.
+// Threads: one thread at a time.
+
+typedef struct choir_dist_opt_s choir_dist_opt_t;
+
+#define CHOIR_DIST_OPT_FIELDS(X, T)         \
+  X(T, INT, bucket_bytes, 1048576, 1, 1e15, \
+    "a bucket is closed when it has this many bytes")
+CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
+
+CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;
+
+// config NULL: the defaults. Local; the collective part is in attach.
+CHOIR_API choir_status_t
+choir_dist_opt_create(choir_optimizer_t* optimizer, choir_comm_t* comm,
+                      const choir_dist_opt_config_t* config,
+                      choir_dist_opt_t** out_dist_opt) CHOIR_NODISCARD;
+CHOIR_API void choir_dist_opt_retain(choir_dist_opt_t* dist_opt);
+CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
+// As a model's updater; lent. Its dist_option is "fp32" (or SINGA's "plain").
+CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
+
+// Collective: fails with INTERNAL on every rank, naming the ranks that differ
+// from rank 0, unless all have the same digest.
+CHOIR_API choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,
+                                                     uint64_t digest)
+    CHOIR_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_DIST_OPT_H_

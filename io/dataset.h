@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_IO_DATASET_H_
+#define CHOIR_IO_DATASET_H_
+
+#include "core/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A labelled image data set in memory: 8-bit pixels, one class per image.
+// Pixels stay bytes; the loader (io/loader.h) turns them into f32 batches.
+//
+//   choir_dataset_t* train;
+//   CHOIR_TRY(choir_dataset_open_mnist("/usr/share/datasets/fashion-mnist",
+//                                      CHOIR_SPLIT_TRAIN, 0, &train));
+//   ... choir_dataset_count(train) ...
+//   choir_dataset_release(train);
+//
+// Ownership: shared. Threads: never changes after it is made, so any thread
+// may read it.
+
+typedef struct choir_dataset_s choir_dataset_t;
+
+typedef enum choir_split_e {
+  CHOIR_SPLIT_TRAIN = 0,
+  CHOIR_SPLIT_TEST = 1,
+} choir_split_t;
+
+// Opens MNIST, or a set in its files and with its 10 classes (Fashion-MNIST),
+// from `folder`. Train needs train-images-idx3-ubyte and
+// train-labels-idx1-ubyte, test the same with t10k-; each may also end in
+// ".gz" and be called train-images.idx3-ubyte. With limit > 0 only the first
+// `limit` images are kept (all, if there are fewer); 0 is all. Fails with
+// NOT_FOUND when the folder or a file is not there (the message tells what
+// was looked for), else as choir_dataset_open_idx. Blocks on the disk.
+CHOIR_API choir_status_t choir_dataset_open_mnist(const char* folder,
+                                                  choir_split_t split,
+                                                  int64_t limit,
+                                                  choir_dataset_t** out_dataset)
+    CHOIR_NODISCARD;
+
+// Opens one pair of IDX files, gzipped or not: images (count, height, width)
+// and labels (count), all bytes. Fails with INVALID_ARGUMENT when the counts
+// differ, there is no image, or a label is not below class_count (the message
+// names the first such one), else as choir_idx_read (io/idx.h).
+CHOIR_API choir_status_t choir_dataset_open_idx(
+    const char* images_path, const char* labels_path, int64_t class_count,
+    int64_t limit, choir_dataset_t** out_dataset) CHOIR_NODISCARD;
+
+// A data set over the caller's memory, which is not copied.
+typedef struct choir_dataset_memory_s {
+  const uint8_t* pixels;  // (count, channels, height, width), row-major
+  const int32_t* labels;  // (count), each 0 .. class_count - 1
+  int64_t count;          // images, at least 1
+  int64_t channels;
+  int64_t height;
+  int64_t width;
+  int64_t class_count;
+  // Called once when the last reference goes, on the thread that lets it go;
+  // NULL: pixels and labels outlive the data set by the caller's care.
+  void (*release)(void* context);
+  void* context;
+} choir_dataset_memory_t;
+
+// Checks sizes and labels (INVALID_ARGUMENT). After a failure `release` has
+// not been called and the memory is still the caller's.
+CHOIR_API choir_status_t choir_dataset_create(
+    const choir_dataset_memory_t* memory, choir_dataset_t** out_dataset)
+    CHOIR_NODISCARD;
+CHOIR_API void choir_dataset_retain(choir_dataset_t* dataset);
+CHOIR_API void choir_dataset_release(choir_dataset_t* dataset);
+
+// Images.
+CHOIR_API int64_t choir_dataset_count(const choir_dataset_t* dataset);
+// (channels, height, width); lent.
+CHOIR_API const int64_t* choir_dataset_shape(const choir_dataset_t* dataset);
+// channels * height * width.
+CHOIR_API int64_t choir_dataset_image_bytes(const choir_dataset_t* dataset);
+CHOIR_API int64_t choir_dataset_class_count(const choir_dataset_t* dataset);
+// (count, channels, height, width), row-major; lent.
+CHOIR_API const uint8_t* choir_dataset_pixels(const choir_dataset_t* dataset);
+// (count); lent.
+CHOIR_API const int32_t* choir_dataset_labels(const choir_dataset_t* dataset);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_IO_DATASET_H_

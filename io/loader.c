@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/loader.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "io/partition.h"
+
+// A ring of slots, each one batch's memory. Three counters that only grow say
+// where everything is: slots [recycled, handed) are in the caller's hands (one
+// at most), [handed, filled) wait for it, and the thread fills slot `filled`
+// as long as filled - recycled is below the number of slots.
+//
+// When the caller gives a slot back, the kernels that read it may not have run
+// yet: an event on the compute stream tells when they have. The thread asks it
+// now and then instead of waiting on it, so that _destroy is never held up by
+// a stream that hangs.
+
+// The loader's own sequence of random numbers ("load").
+#define LOADER_RANDOM_STREAM 0x6c6f6164u
+// Epochs are the 32-bit `step` of the random key.
+#define LAST_EPOCH ((int64_t)UINT32_MAX - 1)
+// How often an event that was not reached is asked again.
+#define EVENT_POLL_SECONDS 0.0005
+
+static const choir_field_t loader_fields[] = {
+    CHOIR_CONFIG_TABLE(choir_loader_config_t, CHOIR_LOADER_FIELDS)};
+
+const choir_struct_def_t choir_loader_config_def =
+    CHOIR_STRUCT_DEF("loader", choir_loader_config_t, loader_fields,
+                     "how batches are taken from a data set");
+
+// Steps come in two sizes: the last of an epoch may be shorter.
+enum { STEP_FULL, STEP_LAST, STEP_KINDS };
+
+typedef struct slot_s {
+  choir_buffer_t* x_buffer;
+  choir_buffer_t* y_buffer;
+  // Where the thread writes: the buffers' memory, or host memory that is
+  // copied there.
+  float* x;    // (capacity, C, H, W)
+  int32_t* y;  // (capacity)
+  int64_t* samples;
+  choir_tensor_t* x_tensors[STEP_KINDS];
+  choir_tensor_t* y_tensors[STEP_KINDS];
+  choir_event_t* event;  // the compute stream is past the batch
+  bool recorded;
+  choir_batch_t batch;
+} slot_t;
+
+struct choir_loader_s {
+  choir_allocator_t allocator;
+  choir_dataset_t* dataset;
+  choir_device_t* device;
+  choir_loader_config_t config;
+  choir_partition_t partition;
+  int64_t steps;
+  size_t x_bytes;  // of one slot
+  size_t y_bytes;
+  size_t samples_bytes;
+  bool on_host;
+  choir_stream_t* copies;  // the thread's; NULL on a host device
+  float scale[256];        // pixel -> pixel / 255
+
+  slot_t* slots;
+  int64_t slot_count;
+
+  pthread_t thread;
+  bool thread_runs;
+  bool has_mutex;
+  bool has_work;
+  bool has_ready;
+  pthread_mutex_t mutex;
+  pthread_cond_t work;   // the thread waits: a slot came back, seek, stop
+  pthread_cond_t ready;  // the caller waits: a slot was filled, a failure
+
+  // The caller's.
+  choir_loader_position_t position;
+
+  // Under the mutex.
+  bool stop;
+  uint64_t generation;  // changes with every seek
+  int64_t filled;
+  int64_t handed;
+  int64_t recycled;
+  choir_loader_position_t fill_position;
+  choir_status_t failure;
+};
+
+// ---- The thread ----
+
+static void deadline_in(double seconds, struct timespec* out_time) {
+  clock_gettime(CLOCK_MONOTONIC, out_time);
+  // 1e9 seconds, the most that the config allows, are no risk to time_t.
+  time_t whole = (time_t)seconds;
+  long nanoseconds =
+      out_time->tv_nsec + (long)((seconds - (double)whole) * 1e9);
+  out_time->tv_sec += whole + nanoseconds / 1000000000;
+  out_time->tv_nsec = nanoseconds % 1000000000;
+}
+
+static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
+                           choir_loader_position_t position) {
+  const choir_partition_part_t part =
+      choir_partition_step(&loader->partition, position.step);
+  const uint8_t* pixels = choir_dataset_pixels(loader->dataset);
+  const int32_t* labels = choir_dataset_labels(loader->dataset);
+  const int64_t image_bytes = choir_dataset_image_bytes(loader->dataset);
+  const uint64_t count = (uint64_t)loader->partition.sample_count;
+  const int64_t first = part.step_first + part.first_in_step;
+  const choir_random_key_t key = {(uint64_t)loader->config.seed,
+                                  LOADER_RANDOM_STREAM,
+                                  (uint32_t)position.epoch};
+  float* x = slot->x;
+  for (int64_t i = 0; i < part.count; ++i) {
+    int64_t sample = first + i;
+    if (loader->config.shuffle) {
+      sample = (int64_t)choir_random_permute(key, count, (uint64_t)sample);
+    }
+    const uint8_t* image = pixels + sample * image_bytes;
+    for (int64_t k = 0; k < image_bytes; ++k) x[k] = loader->scale[image[k]];
+    x += image_bytes;
+    slot->y[i] = labels[sample];
+    slot->samples[i] = sample;
+  }
+  if (!loader->on_host && part.count > 0) {
+    const size_t samples = (size_t)part.count;
+    CHOIR_TRY(
+        choir_buffer_write(slot->x_buffer, loader->copies, 0, slot->x,
+                           samples * (size_t)image_bytes * sizeof(float)));
+    CHOIR_TRY(choir_buffer_write(slot->y_buffer, loader->copies, 0, slot->y,
+                                 samples * sizeof(int32_t)));
+  }
+  const int kind = position.step == loader->steps - 1 ? STEP_LAST : STEP_FULL;
+  slot->batch = (choir_batch_t){
+      .x = slot->x_tensors[kind],
+      .y = slot->y_tensors[kind],
+      .sample_count = part.count,
+      .global_count = part.step_count,
+      .micro_shard = loader->config.micro_shard,
+      .first_in_step = part.first_in_step,
+      .first_sample = first,
+      .epoch = position.epoch,
+      .step = position.step,
+      .samples = slot->samples,
+  };
+  return NULL;
+}
+
+static void* thread_main(void* argument) {
+  choir_loader_t* loader = argument;
+  pthread_mutex_lock(&loader->mutex);
+  while (!loader->stop) {
+    if (loader->failure ||
+        loader->filled - loader->recycled >= loader->slot_count) {
+      pthread_cond_wait(&loader->work, &loader->mutex);
+      continue;
+    }
+    slot_t* slot = &loader->slots[loader->filled % loader->slot_count];
+    if (slot->recorded && !choir_event_is_reached(slot->event)) {
+      struct timespec until;
+      deadline_in(EVENT_POLL_SECONDS, &until);
+      pthread_cond_timedwait(&loader->work, &loader->mutex, &until);
+      continue;
+    }
+    const uint64_t generation = loader->generation;
+    const choir_loader_position_t position = loader->fill_position;
+    pthread_mutex_unlock(&loader->mutex);
+    choir_status_t status = fill(loader, slot, position);
+    pthread_mutex_lock(&loader->mutex);
+    if (generation != loader->generation) {  // filled for nobody
+      choir_status_free(status);
+      continue;
+    }
+    if (status) {
+      loader->failure = status;
+    } else {
+      ++loader->filled;
+      if (++loader->fill_position.step == loader->steps) {
+        loader->fill_position.step = 0;
+        ++loader->fill_position.epoch;
+      }
+    }
+    pthread_cond_signal(&loader->ready);
+  }
+  pthread_mutex_unlock(&loader->mutex);
+  return NULL;
+}
+
+// Signals stay with the program's own threads.
+static choir_status_t start_thread(choir_loader_t* loader) {
+  choir_threads_started();
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&loader->thread, NULL, thread_main, loader);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) {
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "loader: the system gives no thread (error %d)", error);
+  }
+  loader->thread_runs = true;
+  return NULL;
+}
+
+// ---- Life ----
+
+static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
+  choir_device_t* device = loader->device;
+  CHOIR_TRY(choir_buffer_create(device, loader->x_bytes, &slot->x_buffer));
+  CHOIR_TRY(choir_buffer_create(device, loader->y_bytes, &slot->y_buffer));
+  CHOIR_TRY(choir_event_create(device, &slot->event));
+  void* block;
+  if (loader->on_host) {
+    slot->x = choir_buffer_data(slot->x_buffer);
+    slot->y = choir_buffer_data(slot->y_buffer);
+  } else if (loader->x_bytes > 0) {
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->x_bytes,
+                             "the pixels of a batch", &block));
+    slot->x = block;
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->y_bytes,
+                             "the labels of a batch", &block));
+    slot->y = block;
+  }
+  if (loader->samples_bytes > 0) {
+    CHOIR_TRY(choir_allocate(loader->allocator, loader->samples_bytes,
+                             "the sample indices of a batch", &block));
+    slot->samples = block;
+  }
+
+  const int64_t* image = choir_dataset_shape(loader->dataset);
+  const int64_t steps[STEP_KINDS] = {0, loader->steps - 1};
+  for (int kind = 0; kind < STEP_KINDS; ++kind) {
+    const int64_t count =
+        choir_partition_step(&loader->partition, steps[kind]).count;
+    const int64_t shape[4] = {count, image[0], image[1], image[2]};
+    choir_view_t view;
+    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &view));
+    view.buffer = slot->x_buffer;
+    CHOIR_TRY(choir_tensor_from_view(&view, &slot->x_tensors[kind]));
+    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_I32, 1, shape, &view));
+    view.buffer = slot->y_buffer;
+    CHOIR_TRY(choir_tensor_from_view(&view, &slot->y_tensors[kind]));
+  }
+  return NULL;
+}
+
+static void free_slot(choir_loader_t* loader, slot_t* slot) {
+  for (int kind = 0; kind < STEP_KINDS; ++kind) {
+    choir_tensor_release(slot->x_tensors[kind]);
+    choir_tensor_release(slot->y_tensors[kind]);
+  }
+  if (!loader->on_host) {
+    if (slot->x) {
+      choir_deallocate(loader->allocator, slot->x, loader->x_bytes);
+    }
+    if (slot->y) {
+      choir_deallocate(loader->allocator, slot->y, loader->y_bytes);
+    }
+  }
+  if (slot->samples) {
+    choir_deallocate(loader->allocator, slot->samples, loader->samples_bytes);
+  }
+  choir_event_release(slot->event);
+  choir_buffer_release(slot->x_buffer);
+  choir_buffer_release(slot->y_buffer);
+}
+
+static choir_status_t make_locks(choir_loader_t* loader) {
+  int error = pthread_mutex_init(&loader->mutex, NULL);
+  loader->has_mutex = !error;
+  pthread_condattr_t attributes;
+  if (!error) error = pthread_condattr_init(&attributes);
+  if (!error) {
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    error = pthread_cond_init(&loader->work, &attributes);
+    loader->has_work = !error;
+    if (!error) error = pthread_cond_init(&loader->ready, &attributes);
+    loader->has_ready = loader->has_work && !error;
+    pthread_condattr_destroy(&attributes);
+  }
+  if (error) {
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "loader: the system gives no lock (error %d)", error);
+  }
+  return NULL;
+}
+
+static choir_status_t start(choir_loader_t* loader) {
+  const int64_t image_bytes = choir_dataset_image_bytes(loader->dataset);
+  const int64_t capacity = choir_partition_capacity(&loader->partition);
+  int64_t x_bytes;
+  if (__builtin_mul_overflow(capacity, image_bytes, &x_bytes) ||
+      __builtin_mul_overflow(x_bytes, (int64_t)sizeof(float), &x_bytes)) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "loader: %lld samples of %lld pixels do not fit in "
+                       "memory",
+                       (long long)capacity, (long long)image_bytes);
+  }
+  loader->x_bytes = (size_t)x_bytes;
+  loader->y_bytes = (size_t)capacity * sizeof(int32_t);
+  loader->samples_bytes = (size_t)capacity * sizeof(int64_t);
+  for (int value = 0; value < 256; ++value) {
+    loader->scale[value] = (float)value / 255.0f;
+  }
+  loader->on_host = choir_device_is_host(loader->device);
+  if (!loader->on_host) {
+    CHOIR_TRY(choir_stream_create(loader->device, CHOIR_STREAM_BACKGROUND,
+                                  &loader->copies));
+  }
+  void* block;
+  CHOIR_TRY(choir_allocate(loader->allocator,
+                           (size_t)loader->config.prefetch * sizeof(slot_t),
+                           "the loader's batches", &block));
+  loader->slots = block;
+  loader->slot_count = loader->config.prefetch;
+  for (int64_t i = 0; i < loader->slot_count; ++i) {
+    CHOIR_TRY(make_slot(loader, &loader->slots[i]));
+  }
+  CHOIR_TRY(make_locks(loader));
+  return start_thread(loader);
+}
+
+static choir_status_t check_config(const choir_dataset_t* dataset, int32_t rank,
+                                   int32_t size,
+                                   const choir_loader_config_t* config,
+                                   choir_partition_t* out_partition) {
+  CHOIR_TRY(choir_struct_check(&choir_loader_config_def, config));
+  *out_partition = (choir_partition_t){
+      .sample_count = choir_dataset_count(dataset),
+      .global_batch =
+          config->global_batch ? config->global_batch : config->batch * size,
+      .micro_shard = config->micro_shard,
+      .rank = rank,
+      .size = size,
+  };
+  if (size < 1) out_partition->global_batch = 1;  // size is the one to blame
+  CHOIR_TRY_NOTE(choir_partition_check(out_partition), "loader");
+  if (config->shuffle &&
+      out_partition->global_batch > out_partition->sample_count) {
+    if (config->global_batch) {
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "loader: the global batch of %lld samples for %d "
+                         "workers is larger than the data set, which has %lld "
+                         "samples",
+                         (long long)config->global_batch, size,
+                         (long long)out_partition->sample_count);
+    }
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "loader: a batch of %lld samples for each of %d workers is larger "
+        "than the partition: %lld samples make %lld for a worker",
+        (long long)config->batch, size, (long long)out_partition->sample_count,
+        (long long)(out_partition->sample_count / size));
+  }
+  return NULL;
+}
+
+choir_status_t choir_loader_create(choir_dataset_t* dataset,
+                                   choir_device_t* device, int32_t rank,
+                                   int32_t size,
+                                   const choir_loader_config_t* config,
+                                   choir_loader_t** out_loader) {
+  *out_loader = NULL;
+  if (choir_process_is_forked_child()) {
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "loader: this process was forked after Choir had "
+                       "started threads; start workers with exec");
+  }
+  choir_partition_t partition;
+  CHOIR_TRY(check_config(dataset, rank, size, config, &partition));
+  if (partition.global_batch % (size * config->micro_shard) != 0 && size > 1) {
+    choir_log(CHOIR_LOG_WARNING, "io",
+              "loader: a global batch of %lld samples in micro-shards of %lld "
+              "does not divide evenly over %d ranks",
+              (long long)partition.global_batch, (long long)config->micro_shard,
+              size);
+  }
+  choir_allocator_t allocator = choir_device_allocator(device);
+  void* block;
+  CHOIR_TRY(
+      choir_allocate(allocator, sizeof(choir_loader_t), "a loader", &block));
+  choir_loader_t* loader = block;
+  loader->allocator = allocator;
+  loader->config = *config;
+  loader->partition = partition;
+  loader->steps = choir_partition_steps(&partition);
+  loader->dataset = dataset;
+  choir_dataset_retain(dataset);
+  loader->device = device;
+  choir_device_retain(device);
+  choir_status_t status = start(loader);
+  if (status) {
+    choir_loader_destroy(loader);
+    return status;
+  }
+  *out_loader = loader;
+  return NULL;
+}
+
+void choir_loader_destroy(choir_loader_t* loader) {
+  if (!loader) return;
+  // A forked child has no such thread, and the lock may be held for ever.
+  if (choir_process_is_forked_child()) return;
+  if (loader->thread_runs) {
+    pthread_mutex_lock(&loader->mutex);
+    loader->stop = true;
+    pthread_cond_signal(&loader->work);
+    pthread_mutex_unlock(&loader->mutex);
+    pthread_join(loader->thread, NULL);
+  }
+  choir_status_free(loader->failure);
+  for (int64_t i = 0; i < loader->slot_count; ++i) {
+    free_slot(loader, &loader->slots[i]);
+  }
+  if (loader->slots) {
+    choir_deallocate(loader->allocator, loader->slots,
+                     (size_t)loader->slot_count * sizeof(slot_t));
+  }
+  if (loader->has_ready) pthread_cond_destroy(&loader->ready);
+  if (loader->has_work) pthread_cond_destroy(&loader->work);
+  if (loader->has_mutex) pthread_mutex_destroy(&loader->mutex);
+  choir_stream_release(loader->copies);
+  choir_dataset_release(loader->dataset);
+  // Last: the memory of all this is the device's.
+  choir_device_t* device = loader->device;
+  choir_deallocate(loader->allocator, loader, sizeof *loader);
+  choir_device_release(device);
+}
+
+// ---- Use ----
+
+static choir_status_t refuse_fork(void) {
+  if (!choir_process_is_forked_child()) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "loader: this process was forked after the loader was "
+                     "made and has no loader thread");
+}
+
+choir_status_t choir_loader_next(choir_loader_t* loader,
+                                 const choir_batch_t** out_batch) {
+  *out_batch = NULL;
+  CHOIR_TRY(refuse_fork());
+
+  pthread_mutex_lock(&loader->mutex);
+  const bool in_hand = loader->recycled < loader->handed;
+  slot_t* slot = &loader->slots[loader->recycled % loader->slot_count];
+  pthread_mutex_unlock(&loader->mutex);
+  if (in_hand) {
+    // Nobody else looks at this slot until it counts as recycled.
+    CHOIR_TRY(
+        choir_event_record(slot->event, choir_device_stream(loader->device)));
+    slot->recorded = true;
+  }
+
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&loader->mutex);
+  if (in_hand) {
+    ++loader->recycled;
+    pthread_cond_signal(&loader->work);
+  }
+  if (loader->position.step == loader->steps) {
+    loader->position.step = 0;
+    ++loader->position.epoch;
+    pthread_mutex_unlock(&loader->mutex);
+    return NULL;
+  }
+  struct timespec until;
+  deadline_in(loader->config.deadline, &until);
+  int error = 0;
+  while (loader->handed == loader->filled && !loader->failure && !error) {
+    error = pthread_cond_timedwait(&loader->ready, &loader->mutex, &until);
+  }
+  if (loader->handed < loader->filled) {
+    slot = &loader->slots[loader->handed % loader->slot_count];
+    ++loader->handed;
+    ++loader->position.step;
+    *out_batch = &slot->batch;
+  } else if (loader->failure) {
+    status = choir_status_clone(loader->failure);
+  } else {
+    status = CHOIR_ERROR(
+        TIMEOUT,
+        "loader: no batch for epoch %lld, step %lld within %g seconds: the "
+        "compute stream has not finished with the %lld batches in memory",
+        (long long)loader->position.epoch, (long long)loader->position.step,
+        loader->config.deadline, (long long)loader->slot_count);
+  }
+  pthread_mutex_unlock(&loader->mutex);
+  return status;
+}
+
+choir_loader_position_t choir_loader_position(const choir_loader_t* loader) {
+  return loader->position;
+}
+
+choir_status_t choir_loader_seek(choir_loader_t* loader,
+                                 choir_loader_position_t position) {
+  CHOIR_TRY(refuse_fork());
+  if (position.epoch < 0 || position.epoch > LAST_EPOCH || position.step < 0 ||
+      position.step > loader->steps) {
+    return CHOIR_ERROR(OUT_OF_RANGE,
+                       "loader: epoch %lld, step %lld; epochs are 0 to %lld, "
+                       "steps 0 to %lld",
+                       (long long)position.epoch, (long long)position.step,
+                       (long long)LAST_EPOCH, (long long)loader->steps);
+  }
+  pthread_mutex_lock(&loader->mutex);
+  loader->position = position;
+  if (position.step == loader->steps) {
+    position.step = 0;
+    ++position.epoch;
+  }
+  // What was filled ahead is dropped, and a fill under way will notice.
+  ++loader->generation;
+  loader->filled = loader->handed;
+  loader->fill_position = position;
+  choir_status_free(loader->failure);
+  loader->failure = NULL;
+  pthread_cond_signal(&loader->work);
+  pthread_mutex_unlock(&loader->mutex);
+  return NULL;
+}
+
+int64_t choir_loader_steps(const choir_loader_t* loader) {
+  return loader->steps;
+}
+
+choir_dataset_t* choir_loader_dataset(const choir_loader_t* loader) {
+  return loader->dataset;
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/initializer.h"
+
+#include <math.h>
+
+#include "tensor/ops.h"
+
+choir_status_t choir_initialize(choir_tensor_t* tensor,
+                                const choir_initializer_t* initializer,
+                                choir_random_key_t key) {
+  const double fan_in = initializer->fan_in;
+  const double fan_out = initializer->fan_out;
+  const bool needs_both =
+      initializer->kind == CHOIR_INITIALIZER_GLOROT_UNIFORM ||
+      initializer->kind == CHOIR_INITIALIZER_GLOROT_NORMAL;
+  const bool needs_in = needs_both ||
+                        initializer->kind == CHOIR_INITIALIZER_HE_UNIFORM ||
+                        initializer->kind == CHOIR_INITIALIZER_HE_NORMAL;
+  if ((needs_in && !(fan_in > 0)) || (needs_both && !(fan_out > 0)))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "initialize: fan_in is %g and fan_out %g; both must be "
+                       "above 0 for this initializer",
+                       fan_in, fan_out);
+  double low = initializer->a;
+  double high = initializer->b;
+  bool is_normal = false;
+  switch (initializer->kind) {
+    case CHOIR_INITIALIZER_CONSTANT: {
+      choir_fill_attrs_t fill = {.value = initializer->a};
+      return choir_op_run(choir_device_stream(choir_tensor_device(tensor)),
+                          CHOIR_OP_FILL, &tensor, 1, &fill, false, &tensor);
+    }
+    case CHOIR_INITIALIZER_UNIFORM:
+      break;
+    case CHOIR_INITIALIZER_NORMAL:
+      is_normal = true;
+      break;
+    case CHOIR_INITIALIZER_GLOROT_UNIFORM:
+      high = sqrt(6.0 / (fan_in + fan_out));
+      low = -high;
+      break;
+    case CHOIR_INITIALIZER_GLOROT_NORMAL:
+      low = 0;
+      high = sqrt(2.0 / (fan_in + fan_out));
+      is_normal = true;
+      break;
+    case CHOIR_INITIALIZER_HE_UNIFORM:
+      high = sqrt(6.0 / fan_in);
+      low = -high;
+      break;
+    case CHOIR_INITIALIZER_HE_NORMAL:
+      low = 0;
+      high = sqrt(2.0 / fan_in);
+      is_normal = true;
+      break;
+    case CHOIR_INITIALIZER_COUNT:
+    default:
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "initialize: kind %d; one of 0 .. %d is needed",
+                         (int)initializer->kind, CHOIR_INITIALIZER_COUNT - 1);
+  }
+  choir_random_attrs_t attrs = {.seed = (int64_t)key.seed,
+                                .stream = key.stream,
+                                .step = key.step,
+                                .first_sample = 0,
+                                .low = low,
+                                .high = high,
+                                .whole_tensor = true};
+  return choir_op_run(
+      choir_device_stream(choir_tensor_device(tensor)),
+      is_normal ? CHOIR_OP_RANDOM_NORMAL : CHOIR_OP_RANDOM_UNIFORM, &tensor, 1,
+      &attrs, false, &tensor);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_LAYER_DEF_H_
+#define CHOIR_MODEL_LAYER_DEF_H_
+
+#include "autograd/functions.h"
+#include "model/initializer.h"
+#include "model/layers.h"
+
+// For writers of a layer (model/layers/<name>_layer.c). Not installed.
+
+#define CHOIR_LAYER_MAX_PARAMS 8
+
+struct choir_layer_def_s {
+  const char* name;
+  const choir_struct_def_t* config;
+  // Once, at the first input: checks it and adds the parameters. May be NULL.
+  choir_status_t (*build)(choir_layer_t* layer, const choir_view_t* x);
+  choir_var_t* (*forward)(choir_scope_t* scope, choir_layer_t* layer,
+                          choir_var_t* x);
+};
+
+struct choir_layer_s {
+  const choir_layer_def_t* def;
+  struct choir_model_s* model;
+  char* name;
+  void* config;  // a copy of the layer's struct
+  bool is_built;
+  choir_param_t* params[CHOIR_LAYER_MAX_PARAMS];
+  int32_t param_count;
+};
+
+// Adds parameter "<layer>.<name>" with dense strides as in `layout` (dtype and
+// shape too), initialised by the model's seed. A state that training does not
+// learn (a running average) has trainable false and no gradient.
+choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
+                                      const choir_view_t* layout,
+                                      const choir_initializer_t* initializer,
+                                      bool trainable) CHOIR_NODISCARD;
+
+// Fails with a sentence when x has not `ndim` dimensions.
+choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
+                                       const choir_view_t* x, int32_t ndim)
+    CHOIR_NODISCARD;
+
+// Layer `name`, file model/layers/<name>_layer.c: defines its field table and
+// definition.
+#define CHOIR_LAYER_DEFINE(name, FIELDS, doc, build_fn, forward_fn)         \
+  static const choir_field_t name##_fields[] = {                            \
+      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)};                 \
+  static const choir_struct_def_t name##_config =                           \
+      CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, name##_fields, doc); \
+  const choir_layer_def_t choir_layer_def_##name = {#name, &name##_config,  \
+                                                    build_fn, forward_fn}
+
+#endif  // CHOIR_MODEL_LAYER_DEF_H_

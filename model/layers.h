@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_LAYERS_H_
+#define CHOIR_MODEL_LAYERS_H_
+
+#include "autograd/scope.h"
+#include "core/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c,
+// its config below. Made with a macro that takes designated fields:
+//
+//   choir_layer_t* fc = choir_layer_linear(model, "fc", .out_features = 10);
+//
+// What is left out has its default. Creation cannot fail visibly: the model
+// keeps the first error and choir_model_create returns it.
+//
+// Ownership: a layer belongs to its model. Threads: one thread at a time.
+//
+// X(name, FIELDS)
+#define CHOIR_LAYER_LIST(X)                  \
+  X(linear, CHOIR_LINEAR_FIELDS)             \
+  X(conv2d, CHOIR_CONV2D_FIELDS)             \
+  X(max_pool2d, CHOIR_POOL2D_FIELDS)         \
+  X(avg_pool2d, CHOIR_POOL2D_FIELDS)         \
+  X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS) \
+  X(dropout, CHOIR_DROPOUT_FIELDS)           \
+  X(relu, CHOIR_NO_FIELDS)                   \
+  X(gelu, CHOIR_NO_FIELDS)                   \
+  X(flatten, CHOIR_NO_FIELDS)
+
+typedef struct choir_layer_s choir_layer_t;
+struct choir_model_s;
+
+CHOIR_API extern const char* const choir_activation_names[];
+
+// x (n, in) -> activation(x W + b), (n, out). W (in, out) starts as
+// N(0, sqrt(2 / (in + out))), b as 0. `in` is learnt from the first input.
+#define CHOIR_LINEAR_FIELDS(X, T)                                       \
+  X(T, INT, out_features, 0, 1, 1e9, "columns of the result; required") \
+  X(T, BOOL, bias, true, 0, 1, "add b")                                 \
+  X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
+
+// x (n, c, h, w) -> activation(conv(x, W) + b). W (out, c / groups, kh, kw)
+// starts as N(0, sqrt(2 / (c / groups * kh * kw + out))), b as 0. A _width of
+// -1 means: as the height's.
+#define CHOIR_CONV2D_FIELDS(X, T)                                          \
+  X(T, INT, out_channels, 0, 1, 1e9, "filters; required")                  \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required")      \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")              \
+  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                     \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")          \
+  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")           \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right") \
+  X(T, INT, dilation, 1, 1, 1e6, "distance of kernel elements")            \
+  X(T, INT, groups, 1, 1, 1e6, "independent groups of channels")           \
+  X(T, BOOL, bias, true, 0, 1, "add b")                                    \
+  X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
+
+// x (n, c, h, w) -> the window's maximum or mean. stride 0: the kernel's size.
+#define CHOIR_POOL2D_FIELDS(X, T)                                     \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the window; required") \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the window")         \
+  X(T, INT, stride, 0, 0, 1e6, "rows between windows")                \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")     \
+  X(T, INT, padding, 0, 0, 1e6, "rows above and below")               \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns left and right")
+
+// Normalises each channel over the batch, then scale and bias. Averages for
+// inference: running = (1 - momentum) running + momentum batch, as SINGA: the
+// weight of the NEW batch; the variance with n / (n - 1).
+#define CHOIR_BATCH_NORM2D_FIELDS(X, T)                       \
+  X(T, FLOAT, momentum, 0.9, 0, 1, "weight of the new batch") \
+  X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added to the variance")
+
+// Zeroes elements in training, scales the rest by 1 / (1 - ratio).
+#define CHOIR_DROPOUT_FIELDS(X, T) \
+  X(T, FLOAT, ratio, 0.5, 0, 0.999999, "share of elements set to 0")
+
+// (no settings)
+#define CHOIR_NO_FIELDS(X, T) \
+  X(T, BOOL, enabled, true, 0, 1, "false: hand the input on")
+
+typedef struct choir_layer_def_s choir_layer_def_t;
+
+#define CHOIR_LAYER_DECLARE_(name, FIELDS)              \
+  CHOIR_CONFIG_STRUCT(choir_##name##_config_t, FIELDS); \
+  CHOIR_API extern const choir_layer_def_t choir_layer_def_##name;
+CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
+#undef CHOIR_LAYER_DECLARE_
+
+#define CHOIR_LAYER_MAKE_(model, name, type, FIELDS, ...) \
+  choir_layer_create(                                     \
+      model, name, &choir_layer_def_##type,               \
+      &(choir_##type##_config_t){CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__})
+#define choir_layer_linear(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, linear, CHOIR_LINEAR_FIELDS, __VA_ARGS__)
+#define choir_layer_conv2d(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, conv2d, CHOIR_CONV2D_FIELDS, __VA_ARGS__)
+#define choir_layer_max_pool2d(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__)
+#define choir_layer_avg_pool2d(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, avg_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__)
+#define choir_layer_batch_norm2d(model, name, ...)                        \
+  CHOIR_LAYER_MAKE_(model, name, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
+                    __VA_ARGS__)
+#define choir_layer_dropout(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__)
+#define choir_layer_relu(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, relu, CHOIR_NO_FIELDS, __VA_ARGS__)
+#define choir_layer_gelu(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, gelu, CHOIR_NO_FIELDS, __VA_ARGS__)
+#define choir_layer_flatten(model, name, ...) \
+  CHOIR_LAYER_MAKE_(model, name, flatten, CHOIR_NO_FIELDS, __VA_ARGS__)
+
+// The general form: `config` is the layer's struct. `name` is copied; names
+// are unique within a model.
+CHOIR_API choir_layer_t* choir_layer_create(struct choir_model_s* model,
+                                            const char* name,
+                                            const choir_layer_def_t* def,
+                                            const void* config);
+// The definition called "conv2d", else NULL; for other languages.
+CHOIR_API const choir_layer_def_t* choir_layer_def_find(const char* name);
+// Its config's field table.
+CHOIR_API const choir_struct_def_t* choir_layer_def_config(
+    const choir_layer_def_t* def);
+
+// Runs the layer; the first call learns its shapes and makes its parameters.
+CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
+                                           choir_layer_t* layer,
+                                           choir_var_t* x);
+CHOIR_API const char* choir_layer_name(const choir_layer_t* layer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_MODEL_LAYERS_H_

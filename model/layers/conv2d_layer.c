@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layer_def.h"
+
+static int64_t width(int64_t own, int64_t height) {
+  return own < 0 ? height : own;
+}
+
+static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
+  const choir_conv2d_config_t* config = layer->config;
+  CHOIR_TRY(choir__layer_check_ndim(layer, x, 4));
+  const int64_t channels = x->shape[1];
+  const int64_t out = config->out_channels;
+  if (channels % config->groups != 0 || out % config->groups != 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: %lld input and %lld output channels in %lld "
+                       "groups; both must be multiples of the groups",
+                       layer->name, (long long)channels, (long long)out,
+                       (long long)config->groups);
+  const int64_t shape[] = {out, channels / config->groups, config->kernel_size,
+                           width(config->kernel_width, config->kernel_size)};
+  choir_view_t w;
+  choir_view_t b;
+  CHOIR_TRY(choir_view_make(x->dtype, 4, shape, &w));
+  // As the activations: the kernels read weights channel by channel.
+  choir_view_set_channels_last(&w);
+  CHOIR_TRY(choir_view_make(x->dtype, 1, &out, &b));
+  choir_initializer_t normal = {
+      .kind = CHOIR_INITIALIZER_GLOROT_NORMAL,
+      .fan_in = (double)(shape[1] * shape[2] * shape[3]),
+      .fan_out = (double)out};
+  choir_initializer_t zeros = {.kind = CHOIR_INITIALIZER_CONSTANT};
+  CHOIR_TRY(choir__layer_add_param(layer, "W", &w, &normal, true));
+  // Without a bias the op still takes one: zeros that nobody learns.
+  return choir__layer_add_param(layer, "b", &b, &zeros, config->bias);
+}
+
+static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
+                            choir_var_t* x) {
+  const choir_conv2d_config_t* config = layer->config;
+  choir_conv2d_attrs_t attrs = {
+      .stride = {config->stride, width(config->stride_width, config->stride)},
+      .padding = {config->padding,
+                  width(config->padding_width, config->padding)},
+      .dilation = {config->dilation, config->dilation},
+      .groups = config->groups,
+      .activation = config->activation};
+  return choir_var_conv2d(scope, x, choir_scope_param(scope, layer->params[0]),
+                          choir_scope_param(scope, layer->params[1]), &attrs);
+}
+
+CHOIR_LAYER_DEFINE(conv2d, CHOIR_CONV2D_FIELDS, "2-D convolution", build,
+                   forward);

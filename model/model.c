@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model.h"
+
+#include <string.h>
+
+#include "model/layer_def.h"
+#include "model/model_internal.h"
+#include "model/updater_backend.h"
+
+void choir__model_fail(choir_model_t* model, choir_status_t status) {
+  model->error = choir_status_join(model->error, status);
+}
+
+// Appends a pointer to a growing array.
+static choir_status_t append(choir_allocator_t allocator, void*** items,
+                             size_t* count, size_t* capacity, void* item) {
+  if (*count == *capacity) {
+    const size_t wanted = *capacity ? *capacity * 2 : 16;
+    void* memory = NULL;
+    CHOIR_TRY(choir_allocate(allocator, wanted * sizeof(void*), "model list",
+                             &memory));
+    if (*count) memcpy(memory, *items, *count * sizeof(void*));
+    choir_deallocate(allocator, *items, *capacity * sizeof(void*));
+    *items = memory;
+    *capacity = wanted;
+  }
+  (*items)[(*count)++] = item;
+  return NULL;
+}
+
+choir_status_t choir__model_add_layer(choir_model_t* model,
+                                      choir_layer_t* layer) {
+  choir_status_t duplicate = NULL;
+  for (size_t i = 0; layer->name && i < model->layer_count; ++i)
+    if (model->layers[i]->name &&
+        strcmp(model->layers[i]->name, layer->name) == 0)
+      duplicate = CHOIR_ERROR(ALREADY_EXISTS,
+                              "model %s: two layers are called %s; names must "
+                              "differ",
+                              model->def->name, layer->name);
+  choir_status_t status =
+      append(choir_device_allocator(model->device), (void***)&model->layers,
+             &model->layer_count, &model->layer_capacity, layer);
+  if (status) choir__layer_destroy(layer);
+  return choir_status_join(duplicate, status);
+}
+
+choir_status_t choir__model_add_param(choir_model_t* model,
+                                      choir_param_t* param) {
+  return append(choir_device_allocator(model->device), (void***)&model->params,
+                &model->param_count, &model->param_capacity, param);
+}
+
+static void model_destroy(choir_model_t* model) {
+  choir_device_t* device = model->device;
+  choir_allocator_t allocator = choir_device_allocator(device);
+  choir_scope_destroy(model->scope);
+  choir_updater_release(model->updater);
+  choir_status_free(model->error);
+  for (size_t i = 0; i < model->layer_count; ++i)
+    choir__layer_destroy(model->layers[i]);
+  choir_deallocate(allocator, model->layers,
+                   model->layer_capacity * sizeof(void*));
+  choir_deallocate(allocator, model->params,
+                   model->param_capacity * sizeof(void*));
+  choir_tensor_release(model->loss_sum);
+  choir_tensor_release(model->correct);
+  choir_deallocate(allocator, model, sizeof(*model));
+  choir_device_release(device);
+}
+
+void choir_model_retain(choir_model_t* model) {
+  if (model)
+    atomic_fetch_add_explicit(&model->ref_count, 1, memory_order_relaxed);
+}
+
+void choir_model_release(choir_model_t* model) {
+  if (model && atomic_fetch_sub_explicit(&model->ref_count, 1,
+                                         memory_order_acq_rel) == 1)
+    model_destroy(model);
+}
+
+static choir_status_t clear_counter(choir_model_t* model,
+                                    choir_tensor_t* counter) {
+  choir_fill_attrs_t zero = {.value = 0};
+  return choir_op_run(choir_device_stream(model->device), CHOIR_OP_FILL,
+                      &counter, 1, &zero, false, &counter);
+}
+
+static choir_status_t model_init(choir_model_t* model) {
+  const int64_t one = 1;
+  CHOIR_TRY(choir_scope_create(model->device, &model->scope));
+  CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_F64, 1, &one,
+                                &model->loss_sum));
+  CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_I64, 1, &one,
+                                &model->correct));
+  CHOIR_TRY(clear_counter(model, model->loss_sum));
+  CHOIR_TRY(clear_counter(model, model->correct));
+  model->def->define(model, model->self);
+  choir_status_t error = model->error;
+  model->error = NULL;
+  return error;
+}
+
+choir_status_t choir_model_create(choir_device_t* device,
+                                  const choir_model_def_t* def, void* self,
+                                  int64_t seed, choir_model_t** out_model) {
+  *out_model = NULL;
+  if (!def->define || !def->forward)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: define or forward is NULL; both are needed",
+                       def->name);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_device_allocator(device),
+                           sizeof(choir_model_t), "model", &memory));
+  choir_model_t* model = memory;
+  atomic_init(&model->ref_count, 1);
+  choir_device_retain(device);
+  model->device = device;
+  model->def = def;
+  model->self = self;
+  model->seed = seed;
+  choir_status_t status = model_init(model);
+  if (status) {
+    choir_model_release(model);
+    return status;
+  }
+  *out_model = model;
+  return NULL;
+}
+
+choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
+                                   const int64_t* shape) {
+  if (model->is_compiled)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: compiled twice; once is enough, any batch "
+                       "size may follow",
+                       model->def->name);
+  choir_tensor_t* x = NULL;
+  CHOIR_TRY_NOTE(
+      choir_tensor_create(model->device, CHOIR_DTYPE_F32, ndim, shape, &x),
+      "model %s: compile", model->def->name);
+  choir_status_t status = clear_counter(model, x);
+  if (!status) {
+    choir_scope_begin(model->scope, NULL);
+    model->def->forward(model->scope, model->self,
+                        choir_scope_input(model->scope, x));
+    status = choir_scope_end(model->scope);
+  }
+  choir_tensor_release(x);
+  CHOIR_TRY_NOTE(status, "model %s: compile", model->def->name);
+  for (size_t i = 0; i < model->layer_count; ++i)
+    if (!model->layers[i]->is_built)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "model %s: forward does not use layer %s; every "
+                         "layer must be used",
+                         model->def->name, model->layers[i]->name);
+  model->is_compiled = true;
+  return NULL;
+}
+
+static choir_status_t require_compiled(const choir_model_t* model,
+                                       const char* what) {
+  if (model->is_compiled) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "model %s: %s before choir_model_compile",
+                     model->def->name, what);
+}
+
+choir_status_t choir_model_set_updater(choir_model_t* model,
+                                       choir_updater_t* updater) {
+  CHOIR_TRY(require_compiled(model, "set_updater"));
+  CHOIR_TRY(updater->vtable->attach(updater, model->device,
+                                    choir_model_params(model)));
+  choir_updater_retain(updater);
+  choir_updater_release(model->updater);
+  model->updater = updater;
+  return NULL;
+}
+
+void choir_model_set_update_options(choir_model_t* model,
+                                    const choir_update_options_t* options) {
+  model->options = *options;
+}
+
+void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
+                                     choir_var_t* loss) {
+  model->updater->vtable->backward_and_update(model->updater, scope, loss,
+                                              &model->options);
+}
+
+static choir_var_t* default_train_one_batch(choir_model_t* model,
+                                            choir_scope_t* scope,
+                                            choir_var_t* x, choir_var_t* y,
+                                            choir_var_t** out_loss) {
+  choir_var_t* out = model->def->forward(scope, model->self, x);
+  *out_loss = choir_var_softmax_cross_entropy(scope, out, y);
+  choir_model_backward_and_update(model, scope, *out_loss);
+  return out;
+}
+
+// Adds hits and, for a training step, the loss to the counters on the device.
+static choir_status_t count_metrics(choir_model_t* model, choir_var_t* out,
+                                    choir_tensor_t* y, choir_var_t* loss) {
+  choir_stream_t* stream = choir_scope_stream(model->scope);
+  if (loss) {
+    choir_tensor_t* value = choir_var_tensor(loss);
+    choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
+    CHOIR_TRY(choir_op_run(stream, CHOIR_OP_CAST, &value, 1, &to_f64, true,
+                           &model->loss_sum));
+    ++model->metrics.batches;
+  }
+  const choir_view_t* view = choir_var_view(out);
+  if (!view || view->ndim != 2 || !y || choir_tensor_ndim(y) != 1) return NULL;
+  choir_tensor_t* srcs[] = {choir_var_tensor(out), y};
+  CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COUNT_CORRECT, srcs, 2, NULL, true,
+                         &model->correct));
+  model->metrics.samples += view->shape[0];
+  return NULL;
+}
+
+static choir_status_t check_batch(const choir_model_t* model,
+                                  const choir_model_batch_t* batch) {
+  if (batch->sample_count == 0) return NULL;
+  if (!batch->x || choir_tensor_ndim(batch->x) < 1 ||
+      choir_tensor_shape(batch->x)[0] != batch->sample_count)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: the batch has %lld samples but x does not "
+                       "hold as many",
+                       model->def->name, (long long)batch->sample_count);
+  return NULL;
+}
+
+choir_status_t choir_model_train_one_batch(choir_model_t* model,
+                                           const choir_model_batch_t* batch) {
+  CHOIR_TRY(require_compiled(model, "train_one_batch"));
+  CHOIR_TRY(check_batch(model, batch));
+  if (!model->updater)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: training without an updater; call "
+                       "choir_model_set_updater",
+                       model->def->name);
+  choir_scope_t* scope = model->scope;
+  const choir_step_t step = {.training = true,
+                             .seed = model->seed,
+                             .step = model->step,
+                             .first_sample = batch->first_sample,
+                             .sample_count = batch->sample_count,
+                             .global_count = batch->global_count};
+  choir_scope_begin(scope, &step);
+  if (batch->sample_count == 0) {
+    choir_model_backward_and_update(model, scope, NULL);
+  } else {
+    choir_var_t* x = choir_scope_input(scope, batch->x);
+    choir_var_t* y = choir_scope_input(scope, batch->y);
+    choir_var_t* loss = NULL;
+    choir_var_t* out = model->def->train_one_batch
+                           ? model->def->train_one_batch(
+                                 model, scope, model->self, x, y, &loss)
+                           : default_train_one_batch(model, scope, x, y, &loss);
+    if (choir_scope_is_ok(scope))
+      choir_scope_fail(scope, count_metrics(model, out, batch->y, loss));
+  }
+  CHOIR_TRY_NOTE(choir_scope_end(scope), "training step %lld",
+                 (long long)model->step);
+  ++model->step;
+  return NULL;
+}
+
+choir_status_t choir_model_evaluate(choir_model_t* model,
+                                    const choir_model_batch_t* batch) {
+  CHOIR_TRY(require_compiled(model, "evaluate"));
+  CHOIR_TRY(check_batch(model, batch));
+  if (batch->sample_count == 0) return NULL;
+  choir_scope_t* scope = model->scope;
+  choir_scope_begin(scope, NULL);
+  choir_var_t* out = model->def->forward(scope, model->self,
+                                         choir_scope_input(scope, batch->x));
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
+  return choir_scope_end(scope);
+}
+
+choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
+                                   choir_tensor_t** out_y) {
+  *out_y = NULL;
+  CHOIR_TRY(require_compiled(model, "predict"));
+  choir_scope_t* scope = model->scope;
+  choir_scope_begin(scope, NULL);
+  choir_var_t* out =
+      model->def->forward(scope, model->self, choir_scope_input(scope, x));
+  choir_tensor_t* y = choir_scope_is_ok(scope) ? choir_var_tensor(out) : NULL;
+  choir_tensor_retain(y);
+  choir_status_t status = choir_scope_end(scope);
+  if (status)
+    choir_tensor_release(y);
+  else
+    *out_y = y;
+  return status;
+}
+
+choir_status_t choir_model_take_metrics(choir_model_t* model,
+                                        choir_metrics_t* out_metrics) {
+  *out_metrics = model->metrics;
+  CHOIR_TRY(choir_tensor_read(model->loss_sum, &out_metrics->loss_sum,
+                              sizeof(double)));
+  CHOIR_TRY(choir_tensor_read(model->correct, &out_metrics->correct,
+                              sizeof(int64_t)));
+  memset(&model->metrics, 0, sizeof(model->metrics));
+  CHOIR_TRY(clear_counter(model, model->loss_sum));
+  return clear_counter(model, model->correct);
+}
+
+int64_t choir_model_step(const choir_model_t* model) { return model->step; }
+void choir_model_set_step(choir_model_t* model, int64_t step) {
+  model->step = step;
+}
+choir_device_t* choir_model_device(const choir_model_t* model) {
+  return model->device;
+}
+choir_param_list_t choir_model_params(const choir_model_t* model) {
+  return (choir_param_list_t){model->params, model->param_count};
+}
+
+static size_t model_tensors(const choir_model_t* model,
+                            choir_named_tensor_t* out_tensors) {
+  for (size_t i = 0; out_tensors && i < model->param_count; ++i)
+    out_tensors[i] =
+        (choir_named_tensor_t){model->params[i]->name, model->params[i]->value};
+  return model->param_count;
+}
+
+size_t choir_model_states(const choir_model_t* model,
+                          choir_named_tensor_t* out_states) {
+  size_t count = model_tensors(model, out_states);
+  if (model->updater)
+    count += model->updater->vtable->states(
+        model->updater, out_states ? out_states + count : NULL);
+  return count;
+}
+
+choir_status_t choir_model_digest(choir_model_t* model, uint64_t* out_digest) {
+  *out_digest = 0;
+  CHOIR_TRY(require_compiled(model, "digest"));
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  const size_t bytes = (model->param_count ? model->param_count : 1) *
+                       sizeof(choir_named_tensor_t);
+  void* tensors = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "digest list", &tensors));
+  const size_t count = model_tensors(model, tensors);
+  choir_status_t status = choir_tensor_digest(tensors, count, out_digest);
+  choir_deallocate(allocator, tensors, bytes);
+  return status;
+}

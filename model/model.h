@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_MODEL_H_
+#define CHOIR_MODEL_MODEL_H_
+
+#include "autograd/functions.h"
+#include "model/layers.h"
+#include "model/updater.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A model: layers, what forward does with them, and its training step. Read
+// beside SINGA's model.Model:
+//
+//   typedef struct { choir_layer_t *conv, *pool, *flat, *fc; } net_t;
+//
+//   static void net_define(choir_model_t* model, void* self) {
+//     net_t* net = self;
+//     net->conv = choir_layer_conv2d(model, "conv", .out_channels = 20,
+//                                    .kernel_size = 5,
+//                                    .activation = CHOIR_ACTIVATION_RELU);
+//     net->pool = choir_layer_max_pool2d(model, "pool", .kernel_size = 2);
+//     net->flat = choir_layer_flatten(model, "flat");
+//     net->fc = choir_layer_linear(model, "fc", .out_features = 10);
+//   }
+//   static choir_var_t* net_forward(choir_scope_t* s, void* self,
+//                                   choir_var_t* x) {
+//     net_t* net = self;
+//     x = choir_layer_forward(s, net->conv, x);
+//     ...
+//     return choir_layer_forward(s, net->fc, x);
+//   }
+//   static const choir_model_def_t net_def = {
+//       .name = "net", .define = net_define, .forward = net_forward};
+//
+// Errors in define and forward need no check: the model and the scope keep
+// the first one, and choir_model_compile or the step reports it.
+//
+// Ownership: shared. Threads: one thread at a time.
+
+typedef struct choir_model_s choir_model_t;
+
+typedef struct choir_model_def_s {
+  const char* name;
+  // Creates the layers, in the order in which parameters shall be listed.
+  void (*define)(choir_model_t* model, void* self);
+  // x: a batch; returns e.g. (n, classes).
+  choir_var_t* (*forward)(choir_scope_t* scope, void* self, choir_var_t* x);
+  // Optional, as SINGA's train_one_batch: forward, loss, and one call of
+  // choir_model_backward_and_update. Returns forward's result and sets
+  // *out_loss. NULL: softmax cross-entropy.
+  choir_var_t* (*train_one_batch)(choir_model_t* model, choir_scope_t* scope,
+                                  void* self, choir_var_t* x, choir_var_t* y,
+                                  choir_var_t** out_loss);
+} choir_model_def_t;
+
+// Makes the model and calls define. self is handed to the callbacks and must
+// outlive the model. seed: of the initial values and of dropout.
+CHOIR_API choir_status_t choir_model_create(choir_device_t* device,
+                                            const choir_model_def_t* def,
+                                            void* self, int64_t seed,
+                                            choir_model_t** out_model)
+    CHOIR_NODISCARD;
+CHOIR_API void choir_model_retain(choir_model_t* model);
+CHOIR_API void choir_model_release(choir_model_t* model);
+
+// Gives every layer its shapes and every parameter its initial value by one
+// forward on zeros of `shape` (f32; dimension 0 is the batch, 1 will do).
+CHOIR_API choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
+                                             const int64_t* shape)
+    CHOIR_NODISCARD;
+// After compile. Retains the updater and attaches it to the parameters.
+CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
+                                                 choir_updater_t* updater)
+    CHOIR_NODISCARD;
+// How the updater shares gradients from now on.
+CHOIR_API void choir_model_set_update_options(
+    choir_model_t* model, const choir_update_options_t* options);
+
+// One batch: x (n, ...), y (n). n may be 0 on a rank that has no sample left;
+// x and y may then be NULL.
+typedef struct choir_model_batch_s {
+  choir_tensor_t* x;
+  choir_tensor_t* y;
+  int64_t first_sample;  // see choir_step_t
+  int64_t sample_count;
+  int64_t global_count;
+} choir_model_batch_t;
+
+// Forward, loss, backward, update; counts loss and hits in the metrics.
+CHOIR_API choir_status_t choir_model_train_one_batch(
+    choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
+// Forward in inference mode; counts hits.
+CHOIR_API choir_status_t choir_model_evaluate(choir_model_t* model,
+                                              const choir_model_batch_t* batch)
+    CHOIR_NODISCARD;
+// Forward in inference mode; *out_y is the result (one reference).
+CHOIR_API choir_status_t choir_model_predict(choir_model_t* model,
+                                             choir_tensor_t* x,
+                                             choir_tensor_t** out_y)
+    CHOIR_NODISCARD;
+// For train_one_batch callbacks: backward from loss through the updater.
+CHOIR_API void choir_model_backward_and_update(choir_model_t* model,
+                                               choir_scope_t* scope,
+                                               choir_var_t* loss);
+
+typedef struct choir_metrics_s {
+  double loss_sum;  // of the batch losses
+  int64_t batches;
+  int64_t correct;  // samples whose largest output is the label
+  int64_t samples;
+} choir_metrics_t;
+// Since the last call; waits for the device.
+CHOIR_API choir_status_t choir_model_take_metrics(choir_model_t* model,
+                                                  choir_metrics_t* out_metrics)
+    CHOIR_NODISCARD;
+
+// Training steps done; part of every random key, saved and restored by
+// checkpoints.
+CHOIR_API int64_t choir_model_step(const choir_model_t* model);
+CHOIR_API void choir_model_set_step(choir_model_t* model, int64_t step);
+
+CHOIR_API choir_device_t* choir_model_device(const choir_model_t* model);
+CHOIR_API choir_param_list_t choir_model_params(const choir_model_t* model);
+// Parameters, states and the updater's states for a checkpoint, by name;
+// lent. out_states may be NULL to count.
+CHOIR_API size_t choir_model_states(const choir_model_t* model,
+                                    choir_named_tensor_t* out_states);
+// 64 bits over all parameters and states of the model (not the updater's).
+CHOIR_API choir_status_t choir_model_digest(choir_model_t* model,
+                                            uint64_t* out_digest)
+    CHOIR_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_MODEL_MODEL_H_

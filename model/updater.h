@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_UPDATER_H_
+#define CHOIR_MODEL_UPDATER_H_
+
+#include "autograd/scope.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What a model needs of whoever updates its parameters: loss in, parameters
+// updated. The optimizers of opt and DistOpt implement it; the model knows
+// neither; what they fill in is in model/updater_backend.h.
+//
+// Ownership: shared. Threads: one thread at a time.
+
+typedef struct choir_updater_s choir_updater_t;
+
+// The parameters and other states of a model, in definition order. Borrowed.
+typedef struct choir_param_list_s {
+  choir_param_t* const* params;  // trainable or not (batch norm's averages)
+  size_t count;
+} choir_param_list_t;
+
+// How gradients are shared in this step; a lone optimizer ignores it.
+typedef struct choir_update_options_s {
+  const char* dist_option;  // "fp32"; NULL: the updater's own choice
+  double spars;
+} choir_update_options_t;
+
+CHOIR_API void choir_updater_retain(choir_updater_t* updater);
+CHOIR_API void choir_updater_release(choir_updater_t* updater);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_MODEL_UPDATER_H_

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_UPDATER_BACKEND_H_
+#define CHOIR_MODEL_UPDATER_BACKEND_H_
+
+#include <stdatomic.h>
+
+#include "model/updater.h"
+
+// For those who write an updater: embed choir_updater_t as the first member and
+// fill in the vtable; every slot is required unless it says otherwise.
+
+typedef struct choir_updater_vtable_s {
+  void (*destroy)(choir_updater_t* updater);
+  // Gets the parameters once they have values: makes states, may replace
+  // param->grad and (DistOpt) the values by rank 0's.
+  choir_status_t (*attach)(choir_updater_t* updater, choir_device_t* device,
+                           choir_param_list_t params);
+  // Backward from `loss`, combine, update. `loss` NULL: this rank has no
+  // sample in this step but takes part. Failures go to the scope.
+  void (*backward_and_update)(choir_updater_t* updater, choir_scope_t* scope,
+                              choir_var_t* loss,
+                              const choir_update_options_t* options);
+  // The states, by name, for checkpoints; lent. `out_states` may be NULL to
+  // count.
+  size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
+  // Collective: makes all replicas equal where a strategy let them differ.
+  choir_status_t (*consolidate)(choir_updater_t* updater);
+} choir_updater_vtable_t;
+
+struct choir_updater_s {
+  atomic_int ref_count;
+  const choir_updater_vtable_t* vtable;
+};
+
+#endif  // CHOIR_MODEL_UPDATER_BACKEND_H_

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opt/optimizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "model/updater_backend.h"
+#include "opt/optimizer_def.h"
+
+typedef struct param_state_s {
+  choir_param_t* param;  // the model's
+  choir_tensor_t* tensors[CHOIR_OPTIMIZER_MAX_STATES];
+  char* names[CHOIR_OPTIMIZER_MAX_STATES];
+} param_state_t;
+
+struct choir_optimizer_s {
+  choir_updater_t updater;  // first
+  const choir_optimizer_def_t* def;
+  void* config;
+  choir_schedule_config_t schedule;
+  choir_allocator_t allocator;
+  param_state_t* states;  // one for each trainable parameter
+  size_t state_count;
+  size_t names_per_param;
+  choir_param_list_t params;  // the model's, all of them
+};
+
+static const choir_optimizer_def_t* const defs[] = {
+#define DEF(name, FIELDS) &choir_optimizer_def_##name,
+    CHOIR_OPTIMIZER_LIST(DEF)
+#undef DEF
+        NULL};
+
+const choir_optimizer_def_t* choir_optimizer_def_find(const char* name) {
+  for (int32_t i = 0; defs[i]; ++i)
+    if (strcmp(defs[i]->name, name) == 0) return defs[i];
+  return NULL;
+}
+
+const choir_struct_def_t* choir_optimizer_def_config(
+    const choir_optimizer_def_t* def) {
+  return def->config;
+}
+
+// ---- States ----
+
+static void drop_states(choir_optimizer_t* optimizer) {
+  choir_allocator_t allocator = optimizer->allocator;
+  for (size_t i = 0; i < optimizer->state_count; ++i) {
+    for (int32_t k = 0; k < CHOIR_OPTIMIZER_MAX_STATES; ++k) {
+      choir_tensor_release(optimizer->states[i].tensors[k]);
+      char* name = optimizer->states[i].names[k];
+      if (name) choir_deallocate(allocator, name, strlen(name) + 1);
+    }
+  }
+  choir_deallocate(allocator, optimizer->states,
+                   optimizer->state_count * sizeof(param_state_t));
+  optimizer->states = NULL;
+  optimizer->state_count = 0;
+}
+
+static choir_status_t make_state(choir_optimizer_t* optimizer,
+                                 choir_device_t* device, param_state_t* state,
+                                 int32_t k, const char* name) {
+  const choir_view_t* layout = choir_tensor_view(state->param->value);
+  const size_t bytes = strlen(state->param->name) + strlen(name) + 2;
+  void* text = NULL;
+  CHOIR_TRY(choir_allocate(optimizer->allocator, bytes, "state name", &text));
+  state->names[k] = text;
+  snprintf(text, bytes, "%s/%s", state->param->name, name);
+  CHOIR_TRY(choir_tensor_create_layout(device, layout, &state->tensors[k]));
+  choir_fill_attrs_t zero = {.value = 0};
+  return choir_op_run(choir_device_stream(device), CHOIR_OP_FILL,
+                      &state->tensors[k], 1, &zero, false, &state->tensors[k]);
+}
+
+choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
+                                      choir_device_t* device,
+                                      choir_param_list_t params) {
+  drop_states(optimizer);
+  optimizer->params = params;
+  size_t trainable = 0;
+  for (size_t i = 0; i < params.count; ++i)
+    trainable += params.params[i]->trainable;
+  if (trainable == 0)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "%s: the model has no trainable parameter",
+                       optimizer->def->name);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(optimizer->allocator,
+                           trainable * sizeof(param_state_t),
+                           "optimizer states", &memory));
+  optimizer->states = memory;
+  optimizer->state_count = trainable;
+  const char* const* names = optimizer->def->states(optimizer->config);
+  param_state_t* state = optimizer->states;
+  for (size_t i = 0; i < params.count; ++i)
+    if (params.params[i]->trainable) (state++)->param = params.params[i];
+  optimizer->names_per_param = 0;
+  while (names[optimizer->names_per_param]) ++optimizer->names_per_param;
+  for (size_t i = 0; i < trainable; ++i)
+    for (int32_t k = 0; names[k]; ++k)
+      CHOIR_TRY(
+          make_state(optimizer, device, &optimizer->states[i], k, names[k]));
+  return NULL;
+}
+
+size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
+                              choir_named_tensor_t* out_states) {
+  size_t count = 0;
+  for (size_t i = 0; i < optimizer->state_count; ++i) {
+    for (size_t k = 0; k < optimizer->names_per_param; ++k, ++count) {
+      if (!out_states) continue;
+      out_states[count].name = optimizer->states[i].names[k];
+      out_states[count].tensor = optimizer->states[i].tensors[k];
+    }
+  }
+  return count;
+}
+
+// ---- Updating ----
+
+double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
+  return optimizer->def->lr(optimizer->config) *
+         choir_schedule_factor(&optimizer->schedule, step);
+}
+
+choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
+                                      choir_stream_t* stream, int64_t step) {
+  const double lr = choir_optimizer_lr(optimizer, step);
+  for (size_t i = 0; i < optimizer->state_count; ++i) {
+    param_state_t* state = &optimizer->states[i];
+    CHOIR_TRY_NOTE(
+        optimizer->def->update(optimizer->config, stream, state->param,
+                               state->tensors, lr, step),
+        "%s: %s", optimizer->def->name, state->param->name);
+  }
+  return NULL;
+}
+
+choir_status_t choir_optimizer_set_schedule(
+    choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule) {
+  CHOIR_TRY(choir_struct_check(&choir_schedule_config_def, schedule));
+  optimizer->schedule = *schedule;
+  return NULL;
+}
+
+// ---- As a model's updater ----
+
+static choir_optimizer_t* of_updater(choir_updater_t* updater) {
+  return (choir_optimizer_t*)updater;
+}
+
+static void updater_destroy(choir_updater_t* updater) {
+  choir_optimizer_t* optimizer = of_updater(updater);
+  choir_allocator_t allocator = optimizer->allocator;
+  drop_states(optimizer);
+  choir_deallocate(allocator, optimizer->config, optimizer->def->config->bytes);
+  choir_deallocate(allocator, optimizer, sizeof(*optimizer));
+}
+
+static choir_status_t updater_attach(choir_updater_t* updater,
+                                     choir_device_t* device,
+                                     choir_param_list_t params) {
+  return choir_optimizer_attach(of_updater(updater), device, params);
+}
+
+static void updater_backward_and_update(choir_updater_t* updater,
+                                        choir_scope_t* scope, choir_var_t* loss,
+                                        const choir_update_options_t* options) {
+  choir_optimizer_t* optimizer = of_updater(updater);
+  (void)options;
+  if (!loss) return;  // no sample, nobody else: nothing to learn
+  const choir_backward_options_t all = {.params = optimizer->params.params,
+                                        .param_count = optimizer->params.count};
+  choir_scope_backward(scope, loss, &all);
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(
+        scope, choir_optimizer_update(optimizer, choir_scope_stream(scope),
+                                      choir_scope_step(scope)->step));
+}
+
+static size_t updater_states(choir_updater_t* updater,
+                             choir_named_tensor_t* out_states) {
+  return choir_optimizer_states(of_updater(updater), out_states);
+}
+
+static choir_status_t updater_consolidate(choir_updater_t* updater) {
+  (void)updater;
+  return NULL;
+}
+
+static const choir_updater_vtable_t vtable = {
+    .destroy = updater_destroy,
+    .attach = updater_attach,
+    .backward_and_update = updater_backward_and_update,
+    .states = updater_states,
+    .consolidate = updater_consolidate,
+};
+
+choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
+                                      const void* config,
+                                      choir_optimizer_t** out_optimizer) {
+  *out_optimizer = NULL;
+  CHOIR_TRY(choir_struct_check(def->config, config));
+  if (def->check) CHOIR_TRY(def->check(config));
+  choir_allocator_t allocator = choir_allocator_default();
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, sizeof(choir_optimizer_t), "optimizer",
+                           &memory));
+  choir_optimizer_t* optimizer = memory;
+  choir_status_t status = choir_allocate(
+      allocator, def->config->bytes, "optimizer config", &optimizer->config);
+  if (status) {
+    choir_deallocate(allocator, optimizer, sizeof(*optimizer));
+    return status;
+  }
+  memcpy(optimizer->config, config, def->config->bytes);
+  choir_struct_init(&choir_schedule_config_def, &optimizer->schedule);
+  atomic_init(&optimizer->updater.ref_count, 1);
+  optimizer->updater.vtable = &vtable;
+  optimizer->def = def;
+  optimizer->allocator = allocator;
+  *out_optimizer = optimizer;
+  return NULL;
+}
+
+void choir_optimizer_retain(choir_optimizer_t* optimizer) {
+  if (optimizer) choir_updater_retain(&optimizer->updater);
+}
+void choir_optimizer_release(choir_optimizer_t* optimizer) {
+  if (optimizer) choir_updater_release(&optimizer->updater);
+}
+choir_updater_t* choir_optimizer_updater(choir_optimizer_t* optimizer) {
+  return &optimizer->updater;
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_OPT_OPTIMIZER_H_
+#define CHOIR_OPT_OPTIMIZER_H_
+
+#include "core/config.h"
+#include "model/updater.h"
+#include "opt/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// An optimizer updates parameters from their gradients. Made with a macro
+// that takes designated fields:
+//
+//   choir_optimizer_t* sgd;
+//   CHOIR_TRY(choir_optimizer_sgd(&sgd, .lr = 0.005, .momentum = 0.9));
+//   CHOIR_TRY(choir_model_set_updater(model, choir_optimizer_updater(sgd)));
+//
+// Steps are bit-equal on every device: the formulas stand in tensor/ops.h.
+//
+// Ownership: shared. Threads: one thread at a time.
+
+typedef struct choir_optimizer_s choir_optimizer_t;
+typedef struct choir_optimizer_def_s choir_optimizer_def_t;
+
+// THE OPTIMIZER LIST. One line each; the file is
+// opt/optimizers/<name>_optimizer.c.
+// X(name, FIELDS)
+#define CHOIR_OPTIMIZER_LIST(X) \
+  X(sgd, CHOIR_SGD_FIELDS)      \
+  X(adam, CHOIR_ADAM_FIELDS)
+
+// g += weight_decay p; v = momentum v + (1 - dampening) g; with Nesterov
+// g += momentum v, else g = v; p -= lr g. v starts as 0.
+#define CHOIR_SGD_FIELDS(X, T)                                              \
+  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                                 \
+  X(T, FLOAT, momentum, 0, 0, 1, "weight of the old velocity")              \
+  X(T, FLOAT, dampening, 0, 0, 1, "share of the gradient that is left out") \
+  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")    \
+  X(T, BOOL, nesterov, false, 0, 1,                                         \
+    "look ahead; needs momentum and no dampening")
+
+// Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
+#define CHOIR_ADAM_FIELDS(X, T)                                    \
+  X(T, FLOAT, lr, 0.001, 0, 1e9, "step size")                      \
+  X(T, FLOAT, beta1, 0.9, 0, 0.999999999, "decay of the mean")     \
+  X(T, FLOAT, beta2, 0.999, 0, 0.999999999, "decay of the square") \
+  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added outside the root")   \
+  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
+
+#define CHOIR_OPTIMIZER_DECLARE_(name, FIELDS)          \
+  CHOIR_CONFIG_STRUCT(choir_##name##_config_t, FIELDS); \
+  CHOIR_API extern const choir_optimizer_def_t choir_optimizer_def_##name;
+CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_)
+#undef CHOIR_OPTIMIZER_DECLARE_
+
+#define CHOIR_OPTIMIZER_MAKE_(out, name, FIELDS, ...)                        \
+  choir_optimizer_create(                                                    \
+      &choir_optimizer_def_##name,                                           \
+      &(choir_##name##_config_t){CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}, \
+      out)
+#define choir_optimizer_sgd(out, ...) \
+  CHOIR_OPTIMIZER_MAKE_(out, sgd, CHOIR_SGD_FIELDS, __VA_ARGS__)
+#define choir_optimizer_adam(out, ...) \
+  CHOIR_OPTIMIZER_MAKE_(out, adam, CHOIR_ADAM_FIELDS, __VA_ARGS__)
+
+// The general form: `config` is the optimizer's struct, copied.
+CHOIR_API choir_status_t
+choir_optimizer_create(const choir_optimizer_def_t* def, const void* config,
+                       choir_optimizer_t** out_optimizer) CHOIR_NODISCARD;
+CHOIR_API void choir_optimizer_retain(choir_optimizer_t* optimizer);
+CHOIR_API void choir_optimizer_release(choir_optimizer_t* optimizer);
+// The definition called "sgd", else NULL; and its config's field table.
+CHOIR_API const choir_optimizer_def_t* choir_optimizer_def_find(
+    const char* name);
+CHOIR_API const choir_struct_def_t* choir_optimizer_def_config(
+    const choir_optimizer_def_t* def);
+
+// The optimizer as a model's updater; lent.
+CHOIR_API choir_updater_t* choir_optimizer_updater(
+    choir_optimizer_t* optimizer);
+// The learning rate at a step is lr * factor(step); copied.
+CHOIR_API choir_status_t choir_optimizer_set_schedule(
+    choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule)
+    CHOIR_NODISCARD;
+// Steps count from 0 over the whole run.
+CHOIR_API double choir_optimizer_lr(const choir_optimizer_t* optimizer,
+                                    int64_t step);
+
+// For wrappers (DistOpt): makes the states for these parameters; updates all
+// trainable ones from their gradients; lists the states ("conv1.W/velocity").
+CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
+                                                choir_device_t* device,
+                                                choir_param_list_t params)
+    CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
+                                                choir_stream_t* stream,
+                                                int64_t step) CHOIR_NODISCARD;
+CHOIR_API size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
+                                        choir_named_tensor_t* out_states);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_OPT_OPTIMIZER_H_

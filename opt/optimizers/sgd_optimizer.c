@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opt/optimizer_def.h"
+
+static choir_status_t check(const void* config) {
+  const choir_sgd_config_t* sgd = config;
+  if (sgd->nesterov && (sgd->momentum == 0 || sgd->dampening != 0))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "sgd: nesterov with momentum %g and dampening %g; "
+                       "momentum above 0 and dampening 0 are needed",
+                       sgd->momentum, sgd->dampening);
+  return NULL;
+}
+
+static const char* const* states(const void* config) {
+  static const char* const with_momentum[] = {"velocity", NULL};
+  static const char* const none[] = {NULL};
+  return ((const choir_sgd_config_t*)config)->momentum > 0 ? with_momentum
+                                                           : none;
+}
+
+static choir_status_t update(const void* config, choir_stream_t* stream,
+                             choir_param_t* param,
+                             choir_tensor_t* const* velocity, double lr,
+                             int64_t step) {
+  const choir_sgd_config_t* sgd = config;
+  (void)step;
+  const choir_sgd_update_attrs_t attrs = {.lr = lr,
+                                          .momentum = sgd->momentum,
+                                          .dampening = sgd->dampening,
+                                          .weight_decay = sgd->weight_decay,
+                                          .nesterov = sgd->nesterov,
+                                          .scale = 1};
+  // Without momentum the op leaves its third operand alone: the gradient
+  // stands in for the velocity that is not kept.
+  choir_tensor_t* v = sgd->momentum > 0 ? velocity[0] : param->grad;
+  choir_tensor_t* srcs[] = {param->value, param->grad, v};
+  choir_tensor_t* dsts[] = {param->value, v, NULL};
+  return choir_op_run(stream, CHOIR_OP_SGD_UPDATE, srcs, 3, &attrs, false,
+                      dsts);
+}
+
+CHOIR_OPTIMIZER_DEFINE(sgd, CHOIR_SGD_FIELDS,
+                       "stochastic gradient descent with momentum");

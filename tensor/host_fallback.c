@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/host_fallback_internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_once_t strict_once = PTHREAD_ONCE_INIT;
+static bool strict;
+
+static void read_strict(void) {
+  const char* text = getenv("CHOIR_STRICT_DEVICE");
+  strict = text && strcmp(text, "1") == 0;
+}
+
+bool choir__host_fallback_is_forbidden(void) {
+  (void)pthread_once(&strict_once, read_strict);
+  return strict;
+}
+
+// What the operands cover of one device buffer, in host memory.
+typedef struct mirror_s {
+  choir_buffer_t* device_buffer;
+  choir_buffer_t* host_buffer;  // wraps `data`
+  size_t start;                 // bytes into the device buffer
+  size_t stop;
+  void* data;
+} mirror_t;
+
+typedef struct fallback_s {
+  choir_stream_t* stream;
+  choir_device_t* device;
+  choir_allocator_t allocator;
+  mirror_t mirrors[CHOIR_MAX_OPERANDS];
+  int32_t mirror_count;
+  int32_t mirror_of[CHOIR_MAX_OPERANDS];  // by operand; -1: empty or unused
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+} fallback_t;
+
+static void view_range(const choir_view_t* view, size_t* start, size_t* stop) {
+  size_t bytes = choir_dtype_bytes(view->dtype);
+  *start = (size_t)view->offset * bytes;
+  *stop = *start + (size_t)choir_view_extent(view) * bytes;
+}
+
+// Operands on one buffer share a mirror, so that a destination that is also a
+// source stays one.
+static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
+  int32_t count = record->src_count + record->dst_count;
+  for (int32_t i = 0; i < count; ++i) {
+    const choir_view_t* view = &record->operands[i];
+    fallback->mirror_of[i] = -1;
+    if (!view->buffer || choir_view_count(view) == 0) continue;
+    size_t start, stop;
+    view_range(view, &start, &stop);
+    int32_t m = 0;
+    while (m < fallback->mirror_count &&
+           fallback->mirrors[m].device_buffer != view->buffer)
+      ++m;
+    mirror_t* mirror = &fallback->mirrors[m];
+    if (m == fallback->mirror_count) {
+      ++fallback->mirror_count;
+      *mirror = (mirror_t){
+          .device_buffer = view->buffer, .start = start, .stop = stop};
+    }
+    if (start < mirror->start) mirror->start = start;
+    if (stop > mirror->stop) mirror->stop = stop;
+    fallback->mirror_of[i] = m;
+  }
+  // Whole elements of every dtype, and aligned as in the device buffer.
+  for (int32_t m = 0; m < fallback->mirror_count; ++m)
+    fallback->mirrors[m].start &= ~(size_t)63;
+}
+
+static choir_status_t copy_down(fallback_t* fallback) {
+  for (int32_t m = 0; m < fallback->mirror_count; ++m) {
+    mirror_t* mirror = &fallback->mirrors[m];
+    size_t bytes = mirror->stop - mirror->start;
+    CHOIR_TRY(
+        choir_allocate(fallback->allocator, bytes, "host copy", &mirror->data));
+    CHOIR_TRY(choir_buffer_wrap(fallback->device, mirror->data, bytes, NULL,
+                                NULL, &mirror->host_buffer));
+    CHOIR_TRY(choir_buffer_read(mirror->device_buffer, fallback->stream,
+                                mirror->start, mirror->data, bytes));
+  }
+  return NULL;
+}
+
+static choir_status_t copy_up(const choir_record_t* record,
+                              fallback_t* fallback) {
+  for (int32_t i = 0; i < record->dst_count; ++i) {
+    int32_t operand = record->src_count + i;
+    if (fallback->mirror_of[operand] < 0) continue;
+    const mirror_t* mirror = &fallback->mirrors[fallback->mirror_of[operand]];
+    size_t start, stop;
+    view_range(&record->operands[operand], &start, &stop);
+    CHOIR_TRY(choir_buffer_write(
+        mirror->device_buffer, fallback->stream, start,
+        (const char*)mirror->data + (start - mirror->start), stop - start));
+  }
+  return NULL;
+}
+
+static choir_status_t compute(const choir_op_def_t* def,
+                              const choir_record_t* record,
+                              fallback_t* fallback) {
+  int32_t count = record->src_count + record->dst_count;
+  for (int32_t i = 0; i < count; ++i) {
+    choir_view_t* view = &fallback->operands[i];
+    *view = record->operands[i];
+    if (fallback->mirror_of[i] < 0) continue;
+    const mirror_t* mirror = &fallback->mirrors[fallback->mirror_of[i]];
+    view->buffer = mirror->host_buffer;
+    view->offset -= (int64_t)(mirror->start / choir_dtype_bytes(view->dtype));
+  }
+  choir_record_t host_record = *record;
+  host_record.operands = fallback->operands;
+  return def->reference(&host_record, fallback->stream);
+}
+
+choir_status_t choir__host_fallback(const choir_op_def_t* def,
+                                    const choir_record_t* record,
+                                    choir_stream_t* stream) {
+  fallback_t fallback = {.stream = stream,
+                         .device = choir_stream_device(stream)};
+  fallback.allocator = choir_device_allocator(fallback.device);
+  plan_mirrors(record, &fallback);
+  choir_status_t status = copy_down(&fallback);
+  if (!status) status = compute(def, record, &fallback);
+  if (!status) status = copy_up(record, &fallback);
+  for (int32_t m = 0; m < fallback.mirror_count; ++m) {
+    const mirror_t* mirror = &fallback.mirrors[m];
+    choir_buffer_release(mirror->host_buffer);
+    if (mirror->data)
+      choir_deallocate(fallback.allocator, mirror->data,
+                       mirror->stop - mirror->start);
+  }
+  if (status)
+    return choir_status_annotate(status, __FILE__, __LINE__,
+                                 "%s on the host for device %s", def->name,
+                                 choir_device_name(fallback.device));
+  return NULL;
+}

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions by the loops of cpu_conv2d.h: which records they take, packed
+// weights, and blocks of samples for the threads.
+#include "tensor/kernels/cpu/cpu_conv2d.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+
+#if defined(__x86_64__)
+
+#define LANES CHOIR__CONV_LANES
+// One block of an operand has to stay in the second cache.
+#define MAX_BLOCK_BYTES (1 << 20)
+
+typedef enum conv_kind_e { FORWARD, GRAD_DATA, GRAD_WEIGHT } conv_kind_t;
+
+typedef struct operands_s {
+  const choir_view_t *x, *w, *b, *y;  // or their gradients; b may be NULL
+} operands_t;
+
+static operands_t operands_of(const choir_record_t* record, conv_kind_t kind) {
+  operands_t o = {NULL, NULL, NULL, NULL};
+  o.x = kind == GRAD_DATA ? choir_record_dst(record, 0)
+                          : choir_record_src(record, 0);
+  o.w = kind == GRAD_WEIGHT ? choir_record_dst(record, 0)
+                            : choir_record_src(record, 1);
+  o.y = kind == FORWARD ? choir_record_dst(record, 0)
+                        : choir_record_src(record, 2);
+  if (kind == FORWARD) o.b = choir_record_src(record, 2);
+  if (kind == GRAD_WEIGHT) o.b = choir_record_dst(record, 1);
+  return o;
+}
+
+// ---- Which records ----
+
+// Rows of an image without gaps.
+static bool has_dense_rows(const choir_view_t* view) {
+  return (view->strides[1] == 1 || view->shape[1] == 1) &&
+         (view->strides[3] == view->shape[1] || view->shape[3] == 1) &&
+         view->strides[2] >= 0 && view->strides[0] >= 0;
+}
+
+// A source that is not channels-last is copied.
+static bool is_source(const choir_view_t* view) {
+  return has_dense_rows(view) || (view->strides[1] != 1 && view->shape[1] != 1);
+}
+
+static int64_t block_bytes(const choir_view_t* view, const int64_t* padding) {
+  return (view->shape[2] + 2 * padding[0]) * (view->shape[3] + 2 * padding[1]) *
+         view->shape[1] * LANES * (int64_t)sizeof(float);
+}
+
+// Sixteen channels to a vector, as oneDNN has them: how many times more lanes
+// than channels.
+static double padding_of(int64_t channels) {
+  return (double)(choir__conv_blocks(channels, LANES) * LANES) /
+         (double)channels;
+}
+
+// Whether this way is the quicker one. oneDNN keeps up where channels fill its
+// vectors, and is ahead where in addition a pixel's vectors fall on few sets of
+// the first cache. Measured against it pass by pass on the layers of the MNIST
+// network, LeNet-5 and CIFAR networks of 8 to 128 channels.
+static bool is_quicker(const operands_t* o, conv_kind_t kind) {
+  const int64_t channels = o->w->shape[1], filters = o->w->shape[0];
+  const int64_t taps = channels * o->w->shape[2] * o->w->shape[3];
+  switch (kind) {
+    case FORWARD:
+      // The way to vectors and back must be worth it.
+      return taps >= 25 &&
+             (padding_of(filters) > 1.1 || (channels <= 8 && filters <= LANES));
+    case GRAD_DATA:
+      return padding_of(channels) > 1.1;
+    case GRAD_WEIGHT:
+      return padding_of(filters) * padding_of(channels) > 1.7 &&
+             (padding_of(filters) > 1.1 || channels < 8);
+  }
+  return false;
+}
+
+static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
+  const choir_conv2d_attrs_t* attrs = record->attrs;
+  const operands_t o = operands_of(record, kind);
+  static const int64_t no_padding[] = {0, 0};
+  if (choir__isa() != CHOIR__ISA_AVX512 || !choir__all_f32(record) ||
+      attrs->groups != 1 || o.x->ndim != 4 || o.y->ndim != 4 ||
+      choir_view_count(o.x) == 0 || choir_view_count(o.y) == 0)
+    return false;
+  if (o.b && o.b->strides[0] != 1 && o.b->shape[0] != 1) return false;
+  // Lanes without a sample are wasted: four in five must have one.
+  const int64_t samples = o.x->shape[0];
+  if (samples * 5 < choir__conv_blocks(samples, LANES) * LANES * 4)
+    return false;
+  if (kind != GRAD_DATA && block_bytes(o.x, attrs->padding) > MAX_BLOCK_BYTES)
+    return false;
+  if (kind != FORWARD && block_bytes(o.y, no_padding) > MAX_BLOCK_BYTES)
+    return false;
+  if (!is_quicker(&o, kind)) return false;
+  if (kind == GRAD_DATA) {
+    const int64_t width = o.w->shape[3];
+    if (attrs->stride[0] != 1 || attrs->stride[1] != 1 ||
+        attrs->dilation[0] != 1 || attrs->dilation[1] != 1 ||
+        (width != 3 && width != 5))
+      return false;
+    return has_dense_rows(o.x) && is_source(o.y);
+  }
+  return is_source(o.x) &&
+         (kind == FORWARD ? has_dense_rows(o.y) : is_source(o.y));
+}
+
+// ---- One call ----
+
+typedef struct call_s {
+  choir__conv_t conv;
+  choir_allocator_t pool;
+  int64_t blocks;  // of samples
+  size_t x_bytes, y_bytes, row_bytes;
+  atomic_bool no_memory;
+  // Weight gradient: vectors of the current block.
+  float* x_vectors;
+  float* y_vectors;
+  float* db;
+  int64_t block;
+} call_t;
+
+static choir__conv_image_t image_of(const choir_view_t* view, void* data) {
+  return (choir__conv_image_t){.data = data,
+                               .sample_stride = view->strides[0],
+                               .row_stride = view->strides[2],
+                               .height = view->shape[2],
+                               .width = view->shape[3],
+                               .channels = view->shape[1]};
+}
+
+static void describe(const choir_record_t* record, const operands_t* o,
+                     choir__conv_t* conv) {
+  const choir_conv2d_attrs_t* attrs = record->attrs;
+  conv->samples = o->x->shape[0];
+  for (int k = 0; k < 2; k++) {
+    conv->kernel[k] = o->w->shape[2 + k];
+    conv->stride[k] = attrs->stride[k];
+    conv->padding[k] = attrs->padding[k];
+    conv->dilation[k] = attrs->dilation[k];
+  }
+  conv->taps = conv->kernel[0] * conv->kernel[1] * o->x->shape[1];
+  conv->relu = attrs->activation == CHOIR_ACTIVATION_RELU;
+  conv->accumulate = record->accumulate;
+}
+
+static void* take(const call_t* call, size_t bytes) {
+  return call->pool.alloc(call->pool.self, bytes, 64);
+}
+static void give(const call_t* call, void* memory, size_t bytes) {
+  if (memory) call->pool.free(call->pool.self, memory, bytes, 64);
+}
+
+// Weights, then the places of taps in the image and in dW.
+typedef struct tables_s {
+  float* weights;
+  int32_t* offsets;
+  int64_t* dw_offsets;
+  size_t bytes;
+} tables_t;
+
+static choir_status_t take_tables(const call_t* call, int64_t weights,
+                                  tables_t* out) {
+  const size_t taps = (size_t)call->conv.taps;
+  out->bytes = taps * sizeof(int64_t) + taps * sizeof(int32_t) +
+               (size_t)weights * sizeof(float);
+  void* memory = take(call, out->bytes);
+  if (!memory)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution tables: no %zu bytes",
+                       out->bytes);
+  out->dw_offsets = memory;
+  out->offsets = (int32_t*)(out->dw_offsets + taps);
+  out->weights = (float*)(out->offsets + taps);
+  return NULL;
+}
+
+static void fill_offsets(const call_t* call, const choir_view_t* w,
+                         tables_t* tables) {
+  const choir__conv_t* conv = &call->conv;
+  const int64_t channels = conv->x.channels;
+  const int64_t row = (conv->x.width + 2 * conv->padding[1]) * channels;
+  int64_t tap = 0;
+  for (int64_t ky = 0; ky < conv->kernel[0]; ky++)
+    for (int64_t kx = 0; kx < conv->kernel[1]; kx++)
+      for (int64_t c = 0; c < channels; c++, tap++) {
+        tables->offsets[tap] =
+            (int32_t)((ky * conv->dilation[0] * row +
+                       kx * conv->dilation[1] * channels + c) *
+                      LANES);
+        tables->dw_offsets[tap] =
+            ky * w->strides[2] + kx * w->strides[3] + c * w->strides[1];
+      }
+}
+
+static void pack_forward(const call_t* call, const choir_view_t* w,
+                         const tables_t* tables) {
+  const float* src = choir__view_f32(w);
+  const int64_t filters = call->conv.y.channels, taps = call->conv.taps;
+  const int64_t blocks = choir__conv_blocks(filters, CHOIR__CONV_FILTERS);
+  float* to = tables->weights;
+  for (int64_t b = 0; b < blocks; b++) {
+    const int64_t first = choir__conv_block_start(filters, blocks, b);
+    const int64_t n = choir__conv_block_start(filters, blocks, b + 1) - first;
+    for (int64_t k = 0; k < taps; k++)
+      for (int64_t f = 0; f < n; f++)
+        *to++ = src[(first + f) * w->strides[0] + tables->dw_offsets[k]];
+  }
+}
+
+static void pack_grad(const call_t* call, const choir_view_t* w,
+                      const tables_t* tables) {
+  const choir__conv_t* conv = &call->conv;
+  const float* src = choir__view_f32(w);
+  const int64_t channels = conv->x.channels;
+  const int64_t blocks =
+      choir__conv_blocks(channels, choir__conv_grad_channels(conv->kernel[1]));
+  float* to = tables->weights;
+  for (int64_t b = 0; b < blocks; b++) {
+    const int64_t first = choir__conv_block_start(channels, blocks, b);
+    const int64_t end = choir__conv_block_start(channels, blocks, b + 1);
+    for (int64_t ky = 0; ky < conv->kernel[0]; ky++)
+      for (int64_t f = 0; f < conv->y.channels; f++)
+        for (int64_t kx = 0; kx < conv->kernel[1]; kx++) {
+          const float* from =
+              src + f * w->strides[0] + ky * w->strides[2] + kx * w->strides[3];
+          for (int64_t c = first; c < end; c++) *to++ = from[c * w->strides[1]];
+        }
+  }
+}
+
+// ---- Forward and data gradient: blocks of samples ----
+
+static void forward_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  char* scratch = take(call, call->x_bytes + call->row_bytes);
+  if (!scratch) {
+    atomic_store(&call->no_memory, true);
+    return;
+  }
+  for (int64_t block = begin; block < end; block++) {
+    choir__conv_pack_x(&call->conv, block, (float*)scratch);
+    choir__conv_forward(&call->conv, block, (float*)scratch,
+                        (float*)(scratch + call->x_bytes));
+  }
+  give(call, scratch, call->x_bytes + call->row_bytes);
+}
+
+static void grad_data_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  char* scratch = take(call, call->y_bytes + call->row_bytes);
+  if (!scratch) {
+    atomic_store(&call->no_memory, true);
+    return;
+  }
+  for (int64_t block = begin; block < end; block++) {
+    choir__conv_pack_y(&call->conv, block, (float*)scratch);
+    choir__conv_grad_data(&call->conv, block, (float*)scratch,
+                          (float*)(scratch + call->y_bytes));
+  }
+  give(call, scratch, call->y_bytes + call->row_bytes);
+}
+
+static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
+                                 const operands_t* o, conv_kind_t kind) {
+  tables_t tables = {.bytes = 0};
+  CHOIR_TRY(
+      take_tables(call, call->conv.taps * call->conv.y.channels, &tables));
+  fill_offsets(call, o->w, &tables);
+  if (kind == FORWARD)
+    pack_forward(call, o->w, &tables);
+  else
+    pack_grad(call, o->w, &tables);
+  call->conv.offsets = tables.offsets;
+  call->conv.weights = tables.weights;
+  choir__cpu_parallel(choir__cpu_threads(stream), call->blocks, 1,
+                      kind == FORWARD ? forward_range : grad_data_range, call);
+  give(call, tables.dw_offsets, tables.bytes);
+  if (atomic_load(&call->no_memory))
+    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
+                       call->x_bytes + call->y_bytes);
+  return NULL;
+}
+
+// ---- Weight gradient: blocks of filters ----
+
+static void pack_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  if (begin == 0) choir__conv_pack_x(&call->conv, call->block, call->x_vectors);
+  if (end == 2) choir__conv_pack_y(&call->conv, call->block, call->y_vectors);
+}
+
+static void grad_weight_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  choir__conv_grad_weight(&call->conv, call->x_vectors, call->y_vectors,
+                          call->db, begin, end);
+}
+
+static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
+                                      const operands_t* o) {
+  const int32_t threads = choir__cpu_threads(stream);
+  choir__conv_t* conv = &call->conv;
+  tables_t tables = {.bytes = 0};
+  CHOIR_TRY(take_tables(call, 0, &tables));
+  char* scratch = take(call, call->x_bytes + call->y_bytes);
+  if (!scratch) {
+    give(call, tables.dw_offsets, tables.bytes);
+    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
+                       call->x_bytes + call->y_bytes);
+  }
+  fill_offsets(call, o->w, &tables);
+  conv->offsets = tables.offsets;
+  conv->dw_offsets = tables.dw_offsets;
+  conv->dw = choir__view_f32(o->w);
+  conv->dw_filter_stride = o->w->strides[0];
+  call->x_vectors = (float*)scratch;
+  call->y_vectors = (float*)(scratch + call->x_bytes);
+  call->db = choir__view_f32(o->b);
+  for (int64_t f = 0; f < conv->y.channels && !conv->accumulate; f++) {
+    call->db[f] = 0;
+    for (int64_t k = 0; k < conv->taps; k++)
+      conv->dw[f * conv->dw_filter_stride + conv->dw_offsets[k]] = 0;
+  }
+  const int64_t filter_blocks =
+      choir__conv_blocks(conv->y.channels, CHOIR__CONV_FILTERS);
+  for (call->block = 0; call->block < call->blocks; call->block++) {
+    choir__cpu_parallel(threads, 2, 1, pack_range, call);
+    choir__cpu_parallel(threads, filter_blocks, 1, grad_weight_range, call);
+  }
+  give(call, scratch, call->x_bytes + call->y_bytes);
+  give(call, tables.dw_offsets, tables.bytes);
+  return NULL;
+}
+
+// ---- Records ----
+
+static choir_status_t direct_run(const choir_record_t* record,
+                                 choir_stream_t* stream, conv_kind_t kind) {
+  const operands_t o = operands_of(record, kind);
+  choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
+  call_t call;
+  memset(&call, 0, sizeof(call));
+  call.pool = choir_device_allocator(choir_stream_device(stream));
+  choir_status_t status = NULL;
+  if (kind == GRAD_DATA)
+    x = (choir__pixels_t){.view = *o.x, .data = choir__view_data(o.x)};
+  else
+    status = choir__pixels_take(o.x, stream, &x);
+  if (!status && kind == FORWARD)
+    y = (choir__pixels_t){.view = *o.y, .data = choir__view_data(o.y)};
+  else if (!status)
+    status = choir__pixels_take(o.y, stream, &y);
+  if (!status) {
+    call.conv.x = image_of(&x.view, x.data);
+    call.conv.y = image_of(&y.view, y.data);
+    describe(record, &o, &call.conv);
+    if (kind == FORWARD) call.conv.bias = choir__view_f32(o.b);
+    call.blocks = choir__conv_blocks(call.conv.samples, LANES);
+    const size_t vector = LANES * sizeof(float);
+    const int64_t row_columns =
+        kind == FORWARD ? call.conv.y.width * call.conv.y.channels
+                        : (call.conv.y.width + call.conv.kernel[1] - 1) *
+                              call.conv.x.channels;
+    call.x_bytes = (size_t)choir__conv_padded_vectors(&call.conv) * vector;
+    call.y_bytes = (size_t)choir__conv_result_vectors(&call.conv) * vector;
+    call.row_bytes = (size_t)row_columns * vector;
+    status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
+                                 : run_blocks(&call, stream, &o, kind);
+  }
+  choir__pixels_give(&y, stream);
+  choir__pixels_give(&x, stream);
+  return status;
+}
+
+#define DIRECT(OP, name, kind)                                           \
+  static bool name##_direct_supports(const choir_record_t* record) {     \
+    return direct_fits(record, kind);                                    \
+  }                                                                      \
+  static choir_status_t name##_direct_run(const choir_record_t* record,  \
+                                          choir_stream_t* stream) {      \
+    return direct_run(record, stream, kind);                             \
+  }                                                                      \
+  const choir_op_kernel_t choir__cpu_##name##_direct = {                 \
+      {#name "/direct", name##_direct_run, choir__cpu_cost, NULL, NULL}, \
+      OP,                                                                \
+      name##_direct_supports};
+
+#else
+
+// Elsewhere there is no such kernel.
+static bool no_direct(const choir_record_t* record) {
+  (void)record;
+  return false;
+}
+static choir_status_t no_direct_run(const choir_record_t* record,
+                                    choir_stream_t* stream) {
+  (void)stream;
+  return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX-512", record->kernel->name);
+}
+#define DIRECT(OP, name, kind)                                       \
+  const choir_op_kernel_t choir__cpu_##name##_direct = {             \
+      {#name "/direct", no_direct_run, choir__cpu_cost, NULL, NULL}, \
+      OP,                                                            \
+      no_direct};
+
+#endif
+
+DIRECT(CHOIR_OP_CONV2D, conv2d, FORWARD)
+DIRECT(CHOIR_OP_CONV2D_GRAD_DATA, conv2d_grad_data, GRAD_DATA)
+DIRECT(CHOIR_OP_CONV2D_GRAD_WEIGHT, conv2d_grad_weight, GRAD_WEIGHT)

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Direct convolution with sixteen samples in the lanes of a vector: no channel
+// count leaves lanes empty, and every multiplication is a useful one. Images
+// are brought from channels-last to [row][column][channel][sample] in blocks
+// of sixteen samples and back again; that is one transposition of rows.
+//
+// cpu_conv2d.c decides, packs weights and shares blocks out;
+// cpu_conv2d_avx512.c computes.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  CHOIR__CONV_LANES = 16,
+  CHOIR__CONV_FILTERS = 5,  // most filters of a register tile
+  CHOIR__CONV_PIXELS = 4,   // most pixels of a register tile
+  CHOIR__CONV_TAPS = 5,     // taps of a weight gradient's register tile
+};
+
+// An image operand in memory: rows of (width * channels) elements.
+typedef struct choir__conv_image_s {
+  float* data;
+  int64_t sample_stride;
+  int64_t row_stride;
+  int64_t height, width, channels;
+} choir__conv_image_t;
+
+typedef struct choir__conv_s {
+  choir__conv_image_t x;  // or dx
+  choir__conv_image_t y;  // or dy
+  int64_t samples;
+  int64_t kernel[2], stride[2], padding[2], dilation[2];
+  int64_t taps;            // kernel[0] * kernel[1] * x.channels
+  const int32_t* offsets;  // of each tap from a window's first element
+  bool relu;
+  bool accumulate;
+  // Forward and data gradient: packed weights, see the functions below.
+  const float* weights;
+  const float* bias;
+  // Weight gradient: where tap k of filter f is added.
+  float* dw;
+  int64_t dw_filter_stride;
+  const int64_t* dw_offsets;
+} choir__conv_t;
+
+// Size of block `index` when `count` things are cut into blocks of at most
+// `most` that are as equal as can be, and where it starts.
+static inline int64_t choir__conv_blocks(int64_t count, int64_t most) {
+  return (count + most - 1) / most;
+}
+static inline int64_t choir__conv_block_start(int64_t count, int64_t blocks,
+                                              int64_t index) {
+  return count * index / blocks;
+}
+
+// Vectors that one block of an operand takes, with the padding around it.
+static inline int64_t choir__conv_padded_vectors(const choir__conv_t* conv) {
+  return (conv->x.height + 2 * conv->padding[0]) *
+         (conv->x.width + 2 * conv->padding[1]) * conv->x.channels;
+}
+static inline int64_t choir__conv_result_vectors(const choir__conv_t* conv) {
+  return conv->y.height * conv->y.width * conv->y.channels;
+}
+
+// Samples 16 block .. 16 block + 15 of x into padded vectors, of dy into
+// vectors. Samples that do not exist are zeros.
+void choir__conv_pack_x(const choir__conv_t* conv, int64_t block,
+                        float* vectors);
+void choir__conv_pack_y(const choir__conv_t* conv, int64_t block,
+                        float* vectors);
+
+// y of one block. Weights: for each block of filters (CHOIR__CONV_FILTERS),
+// for each tap, the block's filters. `row` holds a row of y as vectors.
+void choir__conv_forward(const choir__conv_t* conv, int64_t block,
+                         const float* x_vectors, float* row);
+
+// dx of one block, for stride and dilation 1 and kernels of 3 or 5 columns.
+// Weights: for each block of channels (choir__conv_grad_channels), for each
+// kernel row, filter and kernel column, the block's channels. `row` holds a
+// padded row of dx as vectors.
+static inline int64_t choir__conv_grad_channels(int64_t kernel_width) {
+  return kernel_width == 5 ? 3 : 4;
+}
+void choir__conv_grad_data(const choir__conv_t* conv, int64_t block,
+                           const float* dy_vectors, float* row);
+
+// Adds one block's share of the gradient of filters begin .. end - 1 (blocks
+// of CHOIR__CONV_FILTERS) to dw, and to db when it is not NULL.
+void choir__conv_grad_weight(const choir__conv_t* conv, const float* x_vectors,
+                             const float* dy_vectors, float* db, int64_t begin,
+                             int64_t end);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_

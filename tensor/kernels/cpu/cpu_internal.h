@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
+
+#include "tensor/op_def.h"
+
+// What the CPU kernels share: the choice of an instruction set, threads, and
+// loops over strided operands.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Instruction sets ----
+//
+// A kernel's loop is written once, as a function `<name>_body` that must be
+// inlined, and CHOIR__ISA_VARIANTS wraps it once for each instruction set:
+//
+//   CHOIR__BODY void negate_body(float* y, int64_t n) { ... }
+//   CHOIR__ISA_VARIANTS(negate, (float* y, int64_t n), (y, n))
+//
+// negate(y, n) then runs the best one for this processor. Compilers vectorise
+// each wrapper for its own target; nothing in it is particular to gcc or clang.
+// Loops that are written with the vector types below stand in a file of their
+// own instead, which cpu_each_isa.inc includes once for each instruction set.
+
+typedef enum choir__isa_e {
+  CHOIR__ISA_BASE = 0,
+  CHOIR__ISA_AVX2 = 1,
+  CHOIR__ISA_AVX512 = 2,
+} choir__isa_t;
+
+// The best one that this processor has, or a lower one set by _limit.
+choir__isa_t choir__isa(void);
+// For tests: use none above `isa`. Returns what is in force then. Call it only
+// while no kernel runs.
+choir__isa_t choir__isa_limit(choir__isa_t isa);
+
+#define CHOIR__BODY static inline __attribute__((always_inline))
+
+#if defined(__x86_64__)
+#define CHOIR__TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define CHOIR__TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
+#define CHOIR__ISA_SELECT(name, params, args) \
+  static void name params {                   \
+    switch (choir__isa()) {                   \
+      case CHOIR__ISA_AVX512:                 \
+        name##_avx512 args;                   \
+        break;                                \
+      case CHOIR__ISA_AVX2:                   \
+        name##_avx2 args;                     \
+        break;                                \
+      default:                                \
+        name##_base args;                     \
+        break;                                \
+    }                                         \
+  }
+#define CHOIR__ISA_VARIANTS(name, params, args)                               \
+  CHOIR__TARGET_AVX512 static void name##_avx512 params { name##_body args; } \
+  CHOIR__TARGET_AVX2 static void name##_avx2 params { name##_body args; }     \
+  static void name##_base params { name##_body args; }                        \
+  CHOIR__ISA_SELECT(name, params, args)
+#else
+#define CHOIR__ISA_SELECT(name, params, args) \
+  static void name params { name##_base args; }
+#define CHOIR__ISA_VARIANTS(name, params, args) \
+  static void name params { name##_body args; }
+#endif
+
+// In front of a loop whose iterations touch no common element, except that a
+// destination may be the very source.
+#if defined(__clang__)
+#define CHOIR__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CHOIR__INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+// Sixteen floats at any float's address. Sums that are kept in one of these
+// have the same bits on every instruction set. Widths that a target lacks are
+// split by the compiler.
+typedef float choir__f32x16_t
+    __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t choir__i32x16_t
+    __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint8_t choir__u8x16_t
+    __attribute__((vector_size(16), aligned(1), may_alias));
+
+// ---- Threads ----
+
+// Calls fn(context, begin, end) for consecutive ranges that cover 0 .. count,
+// on up to `threads` threads, each range at least `grain` long (or all of
+// it). Ranges depend on the number of threads: a result must not.
+void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
+                         void (*fn)(void* context, int64_t begin, int64_t end),
+                         void* context);
+// The threads that a kernel on this stream may use.
+int32_t choir__cpu_threads(choir_stream_t* stream);
+
+// Elements that are worth a thread of their own in a simple loop.
+#define CHOIR__CPU_GRAIN 16384
+
+// ---- Operands ----
+
+// Where the view's first element lies.
+static inline void* choir__view_data(const choir_view_t* view) {
+  return (char*)choir_buffer_data(view->buffer) +
+         (size_t)view->offset * choir_dtype_bytes(view->dtype);
+}
+static inline float* choir__view_f32(const choir_view_t* view) {
+  return (float*)choir_buffer_data(view->buffer) + view->offset;
+}
+
+// The cost of a kernel of this folder: its op's.
+void choir__cpu_cost(const choir_record_t* record, choir_cost_t* out_cost);
+
+// True when all operands of the record are f32.
+bool choir__all_f32(const choir_record_t* record);
+
+// Strided operands of one shape, brought into as few dimensions as possible:
+// sorted so that operand 0 moves least in the last one, neighbours merged,
+// sizes of 1 dropped. Every loop over a record's elements starts here.
+#define CHOIR__NEST_OPERANDS 4
+typedef struct choir__nest_s {
+  int32_t ndim;  // >= 2; leading sizes may be 1
+  int32_t operand_count;
+  int64_t shape[CHOIR_MAX_NDIM];
+  int64_t strides[CHOIR__NEST_OPERANDS][CHOIR_MAX_NDIM];
+  int64_t count;
+} choir__nest_t;
+
+// Views are broadcast to the shape of views[0]. False when they cannot, or
+// when views[0] repeats elements.
+bool choir__nest_make(const choir_view_t* const* views, int32_t count,
+                      choir__nest_t* out_nest);
+
+// The last two dimensions of a nest at one place of the others.
+typedef struct choir__plane_s {
+  char* data[CHOIR__NEST_OPERANDS];
+  int64_t rows;
+  int64_t columns;
+  int64_t row_stride[CHOIR__NEST_OPERANDS];     // elements
+  int64_t column_stride[CHOIR__NEST_OPERANDS];  // elements
+  const void* params;
+} choir__plane_t;
+
+// Calls fn for planes that together cover the nest, on the stream's threads.
+// `sizes` are the operands' element sizes.
+void choir__nest_run(const choir__nest_t* nest, void* const* data,
+                     const size_t* sizes, int32_t threads,
+                     void (*fn)(const choir__plane_t* plane),
+                     const void* params);
+
+// Copies the elements of `src` to memory that `dst` describes (its buffer is
+// not looked at); same shape and element size.
+void choir__cpu_copy_view(const choir_view_t* dst, void* dst_data,
+                          const choir_view_t* src, int32_t threads);
+
+// A source whose channels lie side by side, as the image kernels want it: the
+// view itself, or a copy in the device's pool, counted as a reorder.
+typedef struct choir__pixels_s {
+  choir_view_t view;  // shape and strides in `data`
+  void* data;         // the first element
+  void* copy;         // NULL: none was made
+  size_t copy_bytes;
+} choir__pixels_t;
+choir_status_t choir__pixels_take(const choir_view_t* view,
+                                  choir_stream_t* stream,
+                                  choir__pixels_t* out_pixels) CHOIR_NODISCARD;
+void choir__pixels_give(choir__pixels_t* pixels, choir_stream_t* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_KERNELS_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_KERNELS_H_
+
+#include "tensor/op_def.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The kernels of kernels.def: choir__cpu_relu and so on.
+#define CHOIR__CPU_KERNEL(OP, kernel) \
+  extern const choir_op_kernel_t choir__cpu_##kernel;
+#include "tensor/kernels/cpu/kernels.def"
+#undef CHOIR__CPU_KERNEL
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_KERNELS_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+
+// Elementary functions of f32 without calls and branches, so that loops over
+// them vectorise. Right to a few units in the last place.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+CHOIR__BODY float choir__math_from_bits(int32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+CHOIR__BODY int32_t choir__math_bits(float value) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// e^x = 2^n e^r with |r| <= ln(2) / 2, and e^r by its series. 2^n is applied
+// in two steps, so that results below the normal range come out right too.
+CHOIR__BODY float choir__math_exp(float x) {
+  const float low = x < -104.0f ? -104.0f : x;
+  const float z = low > 89.0f ? 89.0f : low;
+  const float magic = 12582912.0f;  // 1.5 * 2^23: rounds to an integer
+  const float shifted = z * 1.44269504f + magic;
+  const float n = shifted - magic;
+  const int32_t power = (int32_t)((uint32_t)choir__math_bits(shifted) -
+                                  (uint32_t)choir__math_bits(magic));
+  // ln(2) in two parts; the first has few enough bits for n times it.
+  const float r = (z - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.0f / 5040.0f;
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * (r * r) + r + 1.0f;
+  const int32_t half = power >> 1;
+  const float a =
+      choir__math_from_bits((int32_t)((uint32_t)(half + 127) << 23));
+  const float b =
+      choir__math_from_bits((int32_t)((uint32_t)(power - half + 127) << 23));
+  return p * a * b;
+}
+
+// log(2^e m) with m in [sqrt(1/2), sqrt(2)) by atanh: log m = 2 atanh(s) with
+// s = (m - 1) / (m + 1), |s| < 0.172.
+CHOIR__BODY float choir__math_log(float x) {
+  const bool small = x < 1.17549435e-38f;
+  const float scaled = small ? x * 8388608.0f : x;
+  // Moves the cut from 1 to sqrt(1/2).
+  const int32_t moved =
+      (int32_t)((uint32_t)choir__math_bits(scaled) - 0x3f3504f3u);
+  const int32_t exponent = moved >> 23;
+  const float m = choir__math_from_bits((moved & 0x007fffff) + 0x3f3504f3);
+  const float e = (float)exponent - (small ? 23.0f : 0.0f);
+  const float f = m - 1.0f;
+  const float s = f / (2.0f + f);
+  const float s2 = s * s;
+  float p = 2.0f / 9.0f;
+  p = p * s2 + 2.0f / 7.0f;
+  p = p * s2 + 2.0f / 5.0f;
+  p = p * s2 + 2.0f / 3.0f;
+  const float half = 0.5f * f * f;
+  // log(1+f) = f - (f^2/2 - s (f^2/2 + p s^2)), which keeps the bits of f.
+  const float log_m = f - (half - s * (half + s2 * p));
+  float y = e * 0.693359375f + (log_m + e * -2.12194440e-4f);
+  y = x == 0.0f ? -__builtin_inff() : y;
+  y = x < 0.0f ? __builtin_nanf("") : y;
+  y = x > 3.40282347e38f ? x : y;
+  return x != x ? x : y;
+}
+
+CHOIR__BODY float choir__math_sigmoid(float x) {
+  return 1.0f / (1.0f + choir__math_exp(-x));
+}
+
+// 1 - 2 / (e^2x + 1), and near 0, where that cancels, the odd series.
+CHOIR__BODY float choir__math_tanh(float x) {
+  const float big = 1.0f - 2.0f / (choir__math_exp(2.0f * x) + 1.0f);
+  const float x2 = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * x2 + 2.06390887954e-2f;
+  p = p * x2 - 5.37397155531e-2f;
+  p = p * x2 + 1.33314422036e-1f;
+  p = p * x2 - 3.33332819422e-1f;
+  const float small = x + x * x2 * p;
+  return (x < 0.625f && x > -0.625f) ? small : big;
+}
+
+// For z >= 0 by erfc(z) = t e^(-z^2 + P(t)), t = 1 / (1 + z/2): P is a
+// least-squares fit of log(erfc(z) e^(z^2) / t) at Chebyshev's points, degree
+// 9, error 1e-7, so the result is right where it is tiny.
+CHOIR__BODY float choir__math_erfc(float x) {
+  const float z = __builtin_fabsf(x);
+  const float t = 1.0f / (1.0f + 0.5f * z);
+  float p = 0.17087278f;
+  p = p * t - 0.82215226f;
+  p = p * t + 1.488516f;
+  p = p * t - 1.1352041f;
+  p = p * t + 0.2788681f;
+  p = p * t - 0.18628807f;
+  p = p * t + 0.096784189f;
+  p = p * t + 0.37409195f;
+  p = p * t + 1.0000237f;
+  p = p * t - 1.2655122f;
+  const float y = t * choir__math_exp(p - z * z);
+  return x < 0.0f ? 2.0f - y : y;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_

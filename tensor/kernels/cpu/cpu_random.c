@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random fills and dropout. The numbers are core/random.h's, drawn many
+// blocks at a time; test and reference hold this file to the same bits.
+#include <math.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+
+#define LANES 16           // Philox blocks at a time
+#define WORDS (4 * LANES)  // words at a time
+#define CHUNK 4096         // elements of one piece of work
+
+typedef struct source_s {
+  uint32_t key[2];
+  uint32_t step;
+} source_t;
+
+// Words 4 * block .. 4 * block + WORDS - 1 of `sample`: choir_random_block for
+// LANES blocks, with each step of a round done for all of them.
+CHOIR__BODY void draw_words(const source_t* source, uint64_t sample,
+                            uint32_t block, uint32_t* words) {
+  uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+  uint32_t k0 = source->key[0], k1 = source->key[1];
+  for (uint32_t j = 0; j < LANES; j++) {
+    c0[j] = block + j;
+    c1[j] = source->step;
+    c2[j] = (uint32_t)sample;
+    c3[j] = (uint32_t)(sample >> 32);
+  }
+  for (int round = 0; round < 10; round++) {
+    for (int j = 0; j < LANES; j++) {
+      const uint64_t product0 = (uint64_t)0xd2511f53u * c0[j];
+      const uint64_t product1 = (uint64_t)0xcd9e8d57u * c2[j];
+      c0[j] = (uint32_t)(product1 >> 32) ^ c1[j] ^ k0;
+      c1[j] = (uint32_t)product1;
+      c2[j] = (uint32_t)(product0 >> 32) ^ c3[j] ^ k1;
+      c3[j] = (uint32_t)product0;
+    }
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  for (int j = 0; j < LANES; j++) {
+    words[4 * j] = c0[j];
+    words[4 * j + 1] = c1[j];
+    words[4 * j + 2] = c2[j];
+    words[4 * j + 3] = c3[j];
+  }
+}
+
+typedef struct draw_s {
+  source_t source;
+  uint64_t first_sample;
+  int64_t sample_size;
+  int64_t chunks;  // of a sample
+  float* y;        // row-major
+  const float* x;  // dropout: row-major
+  float low, range;
+  uint32_t threshold;  // dropout: upper 24 bits of a word that is kept
+  float factor;
+  bool accumulate;
+} draw_t;
+
+static source_t source_of(int64_t seed, int64_t stream, int64_t step) {
+  const choir_random_key_t key = {(uint64_t)seed, (uint32_t)stream,
+                                  (uint32_t)step};
+  source_t source = {.step = key.step};
+  choir_random_philox_key(key, source.key);
+  return source;
+}
+
+// One chunk: where it starts, which words, how many.
+typedef struct piece_s {
+  uint64_t sample;
+  int64_t first;  // element of the sample, a multiple of CHUNK
+  int64_t count;
+  int64_t place;  // element of the tensor
+} piece_t;
+
+CHOIR__BODY piece_t piece_of(const draw_t* draw, int64_t index) {
+  piece_t piece;
+  const int64_t sample = index / draw->chunks;
+  piece.first = index % draw->chunks * CHUNK;
+  const int64_t left = draw->sample_size - piece.first;
+  piece.count = left < CHUNK ? left : CHUNK;
+  piece.sample = draw->first_sample + (uint64_t)sample;
+  piece.place = sample * draw->sample_size + piece.first;
+  return piece;
+}
+
+CHOIR__BODY void uniform_pieces_body(const draw_t* draw, int64_t begin,
+                                     int64_t end) {
+  for (int64_t index = begin; index < end; index++) {
+    const piece_t piece = piece_of(draw, index);
+    float* y = draw->y + piece.place;
+    for (int64_t i = 0; i < piece.count; i += WORDS) {
+      uint32_t words[WORDS];
+      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
+                 words);
+      const int64_t left = piece.count - i;
+      const int64_t n = left < WORDS ? left : WORDS;
+      for (int64_t k = 0; k < n; k++) {
+        const float u = (float)(int32_t)(words[k] >> 8) * 0x1p-24f;
+        const float value = __builtin_fmaf(draw->range, u, draw->low);
+        y[i + k] = draw->accumulate ? y[i + k] + value : value;
+      }
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(uniform_pieces,
+                    (const draw_t* draw, int64_t begin, int64_t end),
+                    (draw, begin, end))
+
+CHOIR__BODY void normal_pieces_body(const draw_t* draw, int64_t begin,
+                                    int64_t end) {
+  for (int64_t index = begin; index < end; index++) {
+    const piece_t piece = piece_of(draw, index);
+    float* y = draw->y + piece.place;
+    for (int64_t i = 0; i < piece.count; i += WORDS) {
+      uint32_t words[WORDS];
+      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
+                 words);
+      const int64_t left = piece.count - i;
+      const int64_t n = left < WORDS ? left : WORDS;
+      for (int64_t k = 0; k < n; k++) {
+        const float value = __builtin_fmaf(
+            draw->range, choir_random_to_normal(words[k]), draw->low);
+        y[i + k] = draw->accumulate ? y[i + k] + value : value;
+      }
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(normal_pieces,
+                    (const draw_t* draw, int64_t begin, int64_t end),
+                    (draw, begin, end))
+
+// y = x factor, or 0. Without x: the factors themselves.
+CHOIR__BODY void dropout_pieces_body(const draw_t* draw, int64_t begin,
+                                     int64_t end) {
+  for (int64_t index = begin; index < end; index++) {
+    const piece_t piece = piece_of(draw, index);
+    float* y = draw->y + piece.place;
+    const float* x = draw->x ? draw->x + piece.place : NULL;
+    for (int64_t i = 0; i < piece.count; i += WORDS) {
+      uint32_t words[WORDS];
+      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
+                 words);
+      const int64_t left = piece.count - i;
+      const int64_t n = left < WORDS ? left : WORDS;
+      if (!x) {
+        for (int64_t k = 0; k < n; k++)
+          y[i + k] = words[k] >> 8 >= draw->threshold ? draw->factor : 0.0f;
+      } else if (draw->accumulate) {
+        for (int64_t k = 0; k < n; k++)
+          y[i + k] +=
+              words[k] >> 8 >= draw->threshold ? x[i + k] * draw->factor : 0.0f;
+      } else {
+        CHOIR__INDEPENDENT
+        for (int64_t k = 0; k < n; k++)
+          y[i + k] =
+              words[k] >> 8 >= draw->threshold ? x[i + k] * draw->factor : 0.0f;
+      }
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(dropout_pieces,
+                    (const draw_t* draw, int64_t begin, int64_t end),
+                    (draw, begin, end))
+
+static void uniform_range(void* context, int64_t begin, int64_t end) {
+  uniform_pieces(context, begin, end);
+}
+static void normal_range(void* context, int64_t begin, int64_t end) {
+  normal_pieces(context, begin, end);
+}
+static void dropout_range(void* context, int64_t begin, int64_t end) {
+  dropout_pieces(context, begin, end);
+}
+
+// Shares the tensor's chunks out.
+static void run_pieces(draw_t* draw, int64_t samples, int32_t threads,
+                       void (*range)(void* context, int64_t begin,
+                                     int64_t end)) {
+  draw->chunks = (draw->sample_size + CHUNK - 1) / CHUNK;
+  const int64_t grain =
+      draw->sample_size < CHUNK ? CHUNK / draw->sample_size : 1;
+  choir__cpu_parallel(threads, samples * draw->chunks, grain, range, draw);
+}
+
+// ---- random_uniform and random_normal ----
+
+static bool random_supports(const choir_record_t* record) {
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  return dst->dtype == CHOIR_DTYPE_F32 && choir_view_count(dst) > 0 &&
+         choir_view_is_contiguous(dst);
+}
+
+static choir_status_t random_run(const choir_record_t* record,
+                                 choir_stream_t* stream, bool normal) {
+  const choir_random_attrs_t* attrs = record->attrs;
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  const int64_t samples =
+      attrs->whole_tensor || dst->ndim == 0 ? 1 : dst->shape[0];
+  draw_t draw = {
+      .source = source_of(attrs->seed, attrs->stream, attrs->step),
+      .first_sample = (uint64_t)attrs->first_sample,
+      .sample_size = choir_view_count(dst) / samples,
+      .y = choir__view_f32(dst),
+      .low = (float)attrs->low,
+      .range = (float)(normal ? attrs->high : attrs->high - attrs->low),
+      .accumulate = record->accumulate,
+  };
+  run_pieces(&draw, samples, choir__cpu_threads(stream),
+             normal ? normal_range : uniform_range);
+  return NULL;
+}
+static choir_status_t random_uniform_run(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  return random_run(record, stream, false);
+}
+static choir_status_t random_normal_run(const choir_record_t* record,
+                                        choir_stream_t* stream) {
+  return random_run(record, stream, true);
+}
+const choir_op_kernel_t choir__cpu_random_uniform = {
+    {"random_uniform/cpu", random_uniform_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_RANDOM_UNIFORM,
+    random_supports};
+const choir_op_kernel_t choir__cpu_random_normal = {
+    {"random_normal/cpu", random_normal_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_RANDOM_NORMAL,
+    random_supports};
+
+// ---- dropout ----
+
+static bool dropout_supports(const choir_record_t* record) {
+  const choir_view_t* views[] = {choir_record_dst(record, 0),
+                                 choir_record_src(record, 0)};
+  choir__nest_t nest;
+  return choir__all_f32(record) && choir_view_count(views[0]) > 0 &&
+         choir__nest_make(views, 2, &nest);
+}
+
+// y, x, factors
+CHOIR__BODY void multiply_plane_body(const choir__plane_t* plane) {
+  const bool accumulate = *(const bool*)plane->params;
+  const int64_t n = plane->columns;
+  const int64_t ys = plane->column_stride[0], xs = plane->column_stride[1];
+  const int64_t fs = plane->column_stride[2];
+  for (int64_t r = 0; r < plane->rows; r++) {
+    float* y = (float*)plane->data[0] + r * plane->row_stride[0];
+    const float* x = (const float*)plane->data[1] + r * plane->row_stride[1];
+    const float* f = (const float*)plane->data[2] + r * plane->row_stride[2];
+    CHOIR__INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+      // A dropped element is 0 even where x is none.
+      const float value = f[i * fs] > 0.0f ? x[i * xs] * f[i * fs] : 0.0f;
+      y[i * ys] = accumulate ? y[i * ys] + value : value;
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(multiply_plane, (const choir__plane_t* plane), (plane))
+
+static choir_status_t dropout_run(const choir_record_t* record,
+                                  choir_stream_t* stream) {
+  const choir_dropout_attrs_t* attrs = record->attrs;
+  const choir_view_t* x = choir_record_src(record, 0);
+  const choir_view_t* y = choir_record_dst(record, 0);
+  const int64_t samples = y->ndim == 0 ? 1 : y->shape[0];
+  const int64_t count = choir_view_count(y);
+  const int32_t threads = choir__cpu_threads(stream);
+  draw_t draw = {
+      .source = source_of(attrs->seed, attrs->stream, attrs->step),
+      .first_sample = (uint64_t)attrs->first_sample,
+      .sample_size = count / samples,
+      .y = choir__view_f32(y),
+      .x = choir__view_f32(x),
+      // u >= ratio for u = (word >> 8) 2^-24, in integers.
+      .threshold = (uint32_t)ceil(attrs->ratio * 0x1p24),
+      .factor = (float)(1 / (1 - attrs->ratio)),
+      .accumulate = record->accumulate,
+  };
+  if (choir_view_is_contiguous(x) && choir_view_is_contiguous(y)) {
+    run_pieces(&draw, samples, threads, dropout_range);
+    return NULL;
+  }
+  // The place that a number belongs to is the row-major one: the factors are
+  // drawn in that order and then applied to whatever the layout is.
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  const size_t bytes = (size_t)count * sizeof(float);
+  float* factors = pool.alloc(pool.self, bytes, 64);
+  if (!factors)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "dropout/cpu: no %zu bytes", bytes);
+  draw.x = NULL;
+  draw.y = factors;
+  draw.accumulate = false;
+  run_pieces(&draw, samples, threads, dropout_range);
+  choir_view_t row_major = *y;
+  choir_view_set_contiguous(&row_major);
+  const choir_view_t* views[] = {y, x, &row_major};
+  void* data[] = {choir__view_f32(y), choir__view_f32(x), factors};
+  const size_t sizes[] = {sizeof(float), sizeof(float), sizeof(float)};
+  choir__nest_t nest;
+  if (choir__nest_make(views, 3, &nest))
+    choir__nest_run(&nest, data, sizes, threads, multiply_plane,
+                    &record->accumulate);
+  pool.free(pool.self, factors, bytes, 64);
+  return NULL;
+}
+const choir_op_kernel_t choir__cpu_dropout = {
+    {"dropout/cpu", dropout_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_DROPOUT,
+    dropout_supports};

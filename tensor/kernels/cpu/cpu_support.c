@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "tensor/kernels/cpu/cpu_internal.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+// ---- Instruction sets ----
+
+static choir__isa_t detect_isa(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return CHOIR__ISA_AVX512;
+  if (avx2) return CHOIR__ISA_AVX2;
+#endif
+  return CHOIR__ISA_BASE;
+}
+
+// -1: not looked up yet. Racing threads store the same value.
+static atomic_int isa_in_force = -1;
+
+choir__isa_t choir__isa(void) {
+  int isa = atomic_load_explicit(&isa_in_force, memory_order_relaxed);
+  if (isa < 0) {
+    isa = (int)detect_isa();
+    atomic_store_explicit(&isa_in_force, isa, memory_order_relaxed);
+  }
+  return (choir__isa_t)isa;
+}
+
+choir__isa_t choir__isa_limit(choir__isa_t isa) {
+  const choir__isa_t best = detect_isa();
+  const choir__isa_t chosen = isa < best ? isa : best;
+  atomic_store_explicit(&isa_in_force, (int)chosen, memory_order_relaxed);
+  return chosen;
+}
+
+// ---- Threads ----
+
+int32_t choir__cpu_threads(choir_stream_t* stream) {
+  const int32_t threads = choir_device_threads(choir_stream_device(stream));
+  if (threads <= 1) return 1;
+  // A forked child has none of its parent's threads, and the OpenMP runtime
+  // would wait for them for ever.
+  return choir_process_is_forked_child() ? 1 : threads;
+}
+
+void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
+                         void (*fn)(void* context, int64_t begin, int64_t end),
+                         void* context) {
+  if (count <= 0) return;
+#if defined(_OPENMP)
+  if (grain < 1) grain = 1;
+  const int64_t most = count / grain;
+  const int64_t parts = most < threads ? most : threads;
+  if (parts > 1) {
+    choir_threads_started();
+#pragma omp parallel num_threads((int)parts)
+    {
+      const int64_t part = omp_get_thread_num();
+      const int64_t given = omp_get_num_threads();
+      fn(context, count * part / given, count * (part + 1) / given);
+    }
+    return;
+  }
+#else
+  (void)threads;
+  (void)grain;
+#endif
+  fn(context, 0, count);
+}
+
+// ---- Operands ----
+
+bool choir__all_f32(const choir_record_t* record) {
+  for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
+    if (record->operands[i].dtype != CHOIR_DTYPE_F32) return false;
+  return true;
+}
+
+void choir__cpu_cost(const choir_record_t* record, choir_cost_t* out_cost) {
+  // All kernels of the table begin with what the record points to.
+  const choir_op_kernel_t* kernel = (const choir_op_kernel_t*)record->kernel;
+  const choir_op_def_t* def = choir__op_def(kernel->op);
+  if (def && def->cost)
+    def->cost(record, out_cost);
+  else
+    choir__cost_bytes(record, out_cost);
+}
+
+bool choir__nest_make(const choir_view_t* const* views, int32_t count,
+                      choir__nest_t* out_nest) {
+  choir__nest_t* nest = out_nest;
+  nest->operand_count = count;
+  nest->count = 1;
+  const choir_view_t* first = views[0];
+  int32_t ndim = 0;
+  for (int32_t k = 0; k < first->ndim; k++) {
+    const int64_t size = first->shape[k];
+    nest->count *= size;
+    int64_t steps[CHOIR__NEST_OPERANDS] = {0};
+    for (int32_t i = 0; i < count; i++) {
+      const int32_t own = views[i]->ndim - first->ndim + k;
+      steps[i] = own < 0 ? 0 : views[i]->strides[own];
+      if (own >= 0 && views[i]->shape[own] != size) {
+        if (views[i]->shape[own] != 1) return false;
+        steps[i] = 0;
+      }
+    }
+    if (size == 1) continue;
+    if (steps[0] == 0 && size > 1) return false;
+    // Insertion keeps the dimensions sorted by how far operand 0 moves; equal
+    // ones by operand 1.
+    int32_t at = ndim++;
+    while (at > 0 && (nest->strides[0][at - 1] < steps[0] ||
+                      (nest->strides[0][at - 1] == steps[0] && count > 1 &&
+                       nest->strides[1][at - 1] < steps[1]))) {
+      nest->shape[at] = nest->shape[at - 1];
+      for (int32_t i = 0; i < count; i++)
+        nest->strides[i][at] = nest->strides[i][at - 1];
+      at--;
+    }
+    nest->shape[at] = size;
+    for (int32_t i = 0; i < count; i++) nest->strides[i][at] = steps[i];
+  }
+  for (int32_t i = 1; i < count; i++)
+    if (views[i]->ndim > first->ndim) return false;
+
+  int32_t merged = 0;
+  for (int32_t k = 0; k < ndim; k++) {
+    bool fits = merged > 0;
+    for (int32_t i = 0; fits && i < count; i++)
+      fits =
+          nest->strides[i][merged - 1] == nest->strides[i][k] * nest->shape[k];
+    if (fits) {
+      nest->shape[merged - 1] *= nest->shape[k];
+      for (int32_t i = 0; i < count; i++)
+        nest->strides[i][merged - 1] = nest->strides[i][k];
+    } else {
+      nest->shape[merged] = nest->shape[k];
+      for (int32_t i = 0; i < count; i++)
+        nest->strides[i][merged] = nest->strides[i][k];
+      merged++;
+    }
+  }
+  if (merged == 0) {
+    // One element: a row of one.
+    nest->shape[0] = 1;
+    for (int32_t i = 0; i < count; i++) nest->strides[i][0] = 1;
+    merged = 1;
+  }
+  if (merged == 1) {
+    // One row, so that there is always a plane.
+    nest->shape[1] = nest->shape[0];
+    nest->shape[0] = 1;
+    for (int32_t i = 0; i < count; i++) {
+      nest->strides[i][1] = nest->strides[i][0];
+      nest->strides[i][0] = 0;
+    }
+    merged = 2;
+  }
+  nest->ndim = merged;
+  return true;
+}
+
+typedef struct nest_task_s {
+  const choir__nest_t* nest;
+  void* const* data;
+  const size_t* sizes;
+  void (*fn)(const choir__plane_t* plane);
+  const void* params;
+  int32_t split;  // the dimension that the range is of
+} nest_task_t;
+
+// Runs the nest with dimension `split` cut down to begin .. end.
+static void nest_range(void* context, int64_t begin, int64_t end) {
+  const nest_task_t* task = context;
+  const choir__nest_t* nest = task->nest;
+  const int32_t operands = nest->operand_count;
+  const int32_t outer = nest->ndim - 2;
+  int64_t shape[CHOIR_MAX_NDIM];
+  memcpy(shape, nest->shape, sizeof(shape));
+  shape[task->split] = end - begin;
+  choir__plane_t plane;
+  plane.rows = shape[outer];
+  plane.columns = shape[outer + 1];
+  plane.params = task->params;
+  for (int32_t i = 0; i < operands; i++) {
+    plane.data[i] = (char*)task->data[i] + begin *
+                                               nest->strides[i][task->split] *
+                                               (int64_t)task->sizes[i];
+    plane.row_stride[i] = nest->strides[i][outer];
+    plane.column_stride[i] = nest->strides[i][outer + 1];
+  }
+  int64_t index[CHOIR_MAX_NDIM] = {0};
+  for (;;) {
+    task->fn(&plane);
+    int32_t k = outer - 1;
+    for (; k >= 0; k--) {
+      const bool carry = ++index[k] == shape[k];
+      const int64_t steps = carry ? -(shape[k] - 1) : 1;
+      for (int32_t i = 0; i < operands; i++)
+        plane.data[i] += steps * nest->strides[i][k] * (int64_t)task->sizes[i];
+      if (!carry) break;
+      index[k] = 0;
+    }
+    if (k < 0) return;
+  }
+}
+
+void choir__nest_run(const choir__nest_t* nest, void* const* data,
+                     const size_t* sizes, int32_t threads,
+                     void (*fn)(const choir__plane_t* plane),
+                     const void* params) {
+  if (nest->count == 0) return;
+  // The first dimension with a choice is shared out.
+  int32_t split = 0;
+  while (split < nest->ndim - 1 && nest->shape[split] < threads) split++;
+  nest_task_t task = {nest, data, sizes, fn, params, split};
+  const int64_t inner = nest->count / nest->shape[split];
+  int64_t grain = CHOIR__CPU_GRAIN / (inner > 0 ? inner : 1);
+  choir__cpu_parallel(threads, nest->shape[split], grain > 1 ? grain : 1,
+                      nest_range, &task);
+}

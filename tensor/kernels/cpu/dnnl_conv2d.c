@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions by oneDNN. Images are given to it channels-last: told to choose
+// for itself it pads channels to 16, which is slower at the sizes of small
+// networks. Weights are reordered from the parameter's own strides into what
+// the primitive likes on every call, and counted; they are small.
+#include <string.h>
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/dnnl_engine.h"
+
+typedef enum conv_kind_e { FORWARD, GRAD_DATA, GRAD_WEIGHT } conv_kind_t;
+
+typedef struct conv_s {
+  const choir_record_t* record;
+  const choir_conv2d_attrs_t* attrs;
+  conv_kind_t kind;
+  const choir_view_t* x;  // or dx
+  const choir_view_t* w;  // or dW
+  const choir_view_t* b;  // or db; NULL
+  const choir_view_t* y;  // or dy
+} conv_t;
+
+static conv_t conv_of(const choir_record_t* record, conv_kind_t kind) {
+  conv_t conv = {.record = record, .attrs = record->attrs, .kind = kind};
+  switch (kind) {
+    case FORWARD:
+      conv.x = choir_record_src(record, 0);
+      conv.w = choir_record_src(record, 1);
+      conv.b = choir_record_src(record, 2);
+      conv.y = choir_record_dst(record, 0);
+      break;
+    case GRAD_DATA:
+      conv.x = choir_record_dst(record, 0);
+      conv.w = choir_record_src(record, 1);
+      conv.y = choir_record_src(record, 2);
+      break;
+    case GRAD_WEIGHT:
+      conv.x = choir_record_src(record, 0);
+      conv.w = choir_record_dst(record, 0);
+      conv.b = choir_record_dst(record, 1);
+      conv.y = choir_record_src(record, 2);
+      break;
+  }
+  return conv;
+}
+
+// Elements that exist and repeat none.
+static bool distinct(const choir_view_t* view) {
+  for (int32_t k = 0; k < view->ndim; k++)
+    if (view->shape[k] > 1 && view->strides[k] < 1) return false;
+  return choir_view_count(view) > 0;
+}
+
+static bool conv_fits(const conv_t* conv) {
+  return choir__all_f32(conv->record) && conv->x->ndim == 4 &&
+         conv->w->ndim == 4 && conv->y->ndim == 4 && distinct(conv->x) &&
+         distinct(conv->w) && distinct(conv->y) &&
+         (!conv->b || (conv->b->ndim == 1 && distinct(conv->b)));
+}
+
+// ---- Descriptors ----
+
+static choir_status_t image_wanted(const choir_view_t* view,
+                                   dnnl_memory_desc_t* out) {
+  dnnl_dims_t shape = {0};
+  for (int k = 0; k < 4; k++) shape[k] = view->shape[k];
+  CHOIR__DNNL_TRY(
+      dnnl_memory_desc_init_by_tag(out, 4, shape, dnnl_f32, dnnl_nhwc));
+  return NULL;
+}
+
+// How the operand lies. Dimensions of size 1 take the stride of `wanted`, so
+// that equal memory has equal descriptors.
+static choir_status_t image_own(const choir_view_t* view,
+                                const dnnl_memory_desc_t* wanted,
+                                dnnl_memory_desc_t* out) {
+  dnnl_dims_t shape = {0}, strides = {0};
+  for (int k = 0; k < 4; k++) {
+    shape[k] = view->shape[k];
+    strides[k] = view->shape[k] == 1 ? wanted->format_desc.blocking.strides[k]
+                                     : view->strides[k];
+  }
+  CHOIR__DNNL_TRY(
+      dnnl_memory_desc_init_by_strides(out, 4, shape, dnnl_f32, strides));
+  return NULL;
+}
+
+// Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
+// there are any.
+static choir_status_t weights_own(const conv_t* conv, dnnl_memory_desc_t* own,
+                                  dnnl_memory_desc_t* any) {
+  const choir_view_t* w = conv->w;
+  const int64_t groups = conv->attrs->groups;
+  dnnl_dims_t shape = {0}, strides = {0};
+  int n = 0;
+  if (groups > 1) {
+    shape[n] = groups;
+    strides[n++] = w->strides[0] * (w->shape[0] / groups);
+  }
+  for (int k = 0; k < 4; k++) {
+    shape[n] = k == 0 ? w->shape[0] / groups : w->shape[k];
+    strides[n++] = w->strides[k] > 0 ? w->strides[k] : 1;
+  }
+  CHOIR__DNNL_TRY(
+      dnnl_memory_desc_init_by_strides(own, n, shape, dnnl_f32, strides));
+  CHOIR__DNNL_TRY(dnnl_memory_desc_init_by_tag(any, n, shape, dnnl_f32,
+                                               dnnl_format_tag_any));
+  return NULL;
+}
+
+static choir_status_t vector_desc(int64_t count, int64_t stride,
+                                  dnnl_memory_desc_t* out) {
+  const dnnl_dims_t shape = {count};
+  const dnnl_dims_t strides = {count > 1 ? stride : 1};
+  CHOIR__DNNL_TRY(
+      dnnl_memory_desc_init_by_strides(out, 1, shape, dnnl_f32, strides));
+  return NULL;
+}
+
+typedef struct conv_descs_s {
+  dnnl_memory_desc_t x_own, x, w_own, w_any, b_own, b, y_own, y;
+  dnnl_dims_t stride, dilation, before, after;
+} conv_descs_t;
+
+static choir_status_t describe(const conv_t* conv, conv_descs_t* d) {
+  memset(d, 0, sizeof(*d));
+  CHOIR_TRY(image_wanted(conv->x, &d->x));
+  CHOIR_TRY(image_own(conv->x, &d->x, &d->x_own));
+  CHOIR_TRY(image_wanted(conv->y, &d->y));
+  CHOIR_TRY(image_own(conv->y, &d->y, &d->y_own));
+  CHOIR_TRY(weights_own(conv, &d->w_own, &d->w_any));
+  if (conv->b) {
+    CHOIR_TRY(vector_desc(conv->b->shape[0], conv->b->strides[0], &d->b_own));
+    CHOIR_TRY(vector_desc(conv->b->shape[0], 1, &d->b));
+  }
+  for (int k = 0; k < 2; k++) {
+    const int64_t dilation = conv->attrs->dilation[k];
+    const int64_t window = (conv->w->shape[2 + k] - 1) * dilation + 1;
+    d->stride[k] = conv->attrs->stride[k];
+    d->dilation[k] = dilation - 1;  // oneDNN counts the holes
+    d->before[k] = conv->attrs->padding[k];
+    // What the last window needs behind the image; negative where rows are
+    // left over.
+    d->after[k] = (conv->y->shape[2 + k] - 1) * d->stride[k] + window -
+                  conv->x->shape[2 + k] - d->before[k];
+  }
+  return NULL;
+}
+
+static choir_status_t make_attr(const conv_t* conv,
+                                dnnl_primitive_attr_t* out_attr) {
+  *out_attr = NULL;
+  CHOIR__DNNL_TRY(dnnl_primitive_attr_create(out_attr));
+  dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(
+      *out_attr, dnnl_scratchpad_mode_user);
+  if (status == dnnl_success && conv->kind == FORWARD &&
+      conv->attrs->activation == CHOIR_ACTIVATION_RELU) {
+    dnnl_post_ops_t ops = NULL;
+    status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success)
+      status = dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_relu, 0, 0);
+    if (status == dnnl_success)
+      status = dnnl_primitive_attr_set_post_ops(*out_attr, ops);
+    if (ops) dnnl_post_ops_destroy(ops);
+  }
+  if (status != dnnl_success) {
+    dnnl_primitive_attr_destroy(*out_attr);
+    *out_attr = NULL;
+  }
+  CHOIR__DNNL_TRY(status);
+  return NULL;
+}
+
+// ---- Plans ----
+
+static dnnl_status_t forward_desc(const conv_t* conv, const conv_descs_t* d,
+                                  dnnl_engine_t engine,
+                                  dnnl_primitive_attr_t attr,
+                                  dnnl_primitive_desc_t* out) {
+  dnnl_convolution_desc_t cd;
+  const dnnl_status_t status = dnnl_dilated_convolution_forward_desc_init(
+      &cd, dnnl_forward_training, dnnl_convolution_auto, &d->x, &d->w_any,
+      conv->kind == GRAD_DATA ? NULL : &d->b, &d->y, d->stride, d->dilation,
+      d->before, d->after);
+  if (status != dnnl_success) return status;
+  return dnnl_primitive_desc_create(out, &cd, attr, engine, NULL);
+}
+
+// The descriptor of the call itself; a gradient's takes the forward one as a
+// hint.
+static choir_status_t conv_desc(const conv_t* conv, const conv_descs_t* d,
+                                dnnl_engine_t engine,
+                                dnnl_primitive_desc_t* out) {
+  dnnl_primitive_attr_t attr;
+  CHOIR_TRY(make_attr(conv, &attr));
+  dnnl_convolution_desc_t cd;
+  dnnl_primitive_desc_t hint = NULL;
+  dnnl_status_t status = forward_desc(conv, d, engine, attr, &hint);
+  if (conv->kind == FORWARD) {
+    *out = hint;
+    hint = NULL;
+  } else if (status == dnnl_success) {
+    status = conv->kind == GRAD_DATA
+                 ? dnnl_dilated_convolution_backward_data_desc_init(
+                       &cd, dnnl_convolution_auto, &d->x, &d->w_any, &d->y,
+                       d->stride, d->dilation, d->before, d->after)
+                 : dnnl_dilated_convolution_backward_weights_desc_init(
+                       &cd, dnnl_convolution_auto, &d->x, &d->w_any, &d->b,
+                       &d->y, d->stride, d->dilation, d->before, d->after);
+    if (status == dnnl_success)
+      status = dnnl_primitive_desc_create(out, &cd, attr, engine, hint);
+  }
+  if (hint) dnnl_primitive_desc_destroy(hint);
+  dnnl_primitive_attr_destroy(attr);
+  CHOIR__DNNL_TRY(status);
+  return NULL;
+}
+
+static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
+                                  choir__dnnl_plan_t* plan,
+                                  dnnl_primitive_desc_t pd) {
+  const bool accumulate = conv->record->accumulate;
+  const dnnl_memory_desc_t* w = dnnl_primitive_desc_query_md(
+      pd,
+      conv->kind == GRAD_WEIGHT ? dnnl_query_diff_weights_md
+                                : dnnl_query_weights_md,
+      0);
+  choir__dnnl_slot_t first, second, third = -1;
+  choir__dnnl_output_t out, bias_out = {-1, -1, false};
+  dnnl_primitive_desc_t own_pd = NULL;
+  CHOIR__DNNL_TRY(dnnl_primitive_desc_clone(&own_pd, pd));
+  choir_status_t status = NULL;
+  // Operands are numbered as in the record: sources, then destinations.
+  switch (conv->kind) {
+    case FORWARD: {
+      status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
+      if (!status) status = choir__dnnl_input(plan, 1, &d->w_own, w, &second);
+      if (!status)
+        status = choir__dnnl_input(plan, 2, &d->b_own, &d->b, &third);
+      if (!status)
+        status =
+            choir__dnnl_output(plan, 3, &d->y_own, &d->y, accumulate, &out);
+      if (status) break;
+      const int32_t arguments[][2] = {{DNNL_ARG_SRC, first},
+                                      {DNNL_ARG_WEIGHTS, second},
+                                      {DNNL_ARG_BIAS, third},
+                                      {DNNL_ARG_DST, out.slot}};
+      status = choir__dnnl_call(plan, own_pd, arguments, 4);
+      own_pd = NULL;
+      break;
+    }
+    case GRAD_DATA: {
+      status = choir__dnnl_input(plan, 1, &d->w_own, w, &first);
+      if (!status)
+        status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
+      if (!status)
+        status =
+            choir__dnnl_output(plan, 3, &d->x_own, &d->x, accumulate, &out);
+      if (status) break;
+      const int32_t arguments[][2] = {{DNNL_ARG_WEIGHTS, first},
+                                      {DNNL_ARG_DIFF_DST, second},
+                                      {DNNL_ARG_DIFF_SRC, out.slot}};
+      status = choir__dnnl_call(plan, own_pd, arguments, 3);
+      own_pd = NULL;
+      break;
+    }
+    case GRAD_WEIGHT: {
+      status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
+      if (!status)
+        status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
+      if (!status)
+        status = choir__dnnl_output(plan, 3, &d->w_own, w, accumulate, &out);
+      if (!status)
+        status = choir__dnnl_output(plan, 4, &d->b_own, &d->b, accumulate,
+                                    &bias_out);
+      if (status) break;
+      const int32_t arguments[][2] = {{DNNL_ARG_SRC, first},
+                                      {DNNL_ARG_DIFF_DST, second},
+                                      {DNNL_ARG_DIFF_WEIGHTS, out.slot},
+                                      {DNNL_ARG_DIFF_BIAS, bias_out.slot}};
+      status = choir__dnnl_call(plan, own_pd, arguments, 4);
+      own_pd = NULL;
+      break;
+    }
+  }
+  if (own_pd) dnnl_primitive_desc_destroy(own_pd);
+  if (!status) status = choir__dnnl_output_finish(plan, &out);
+  if (!status && conv->kind == GRAD_WEIGHT)
+    status = choir__dnnl_output_finish(plan, &bias_out);
+  return status;
+}
+
+static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
+                            const void* problem) {
+  const conv_t* conv = problem;
+  conv_descs_t descs;
+  CHOIR_TRY(describe(conv, &descs));
+  dnnl_primitive_desc_t pd = NULL;
+  CHOIR_TRY(conv_desc(conv, &descs, engine, &pd));
+  choir_status_t status = build_calls(conv, &descs, plan, pd);
+  dnnl_primitive_desc_destroy(pd);
+  return status;
+}
+
+static choir_status_t conv_run(const choir_record_t* record,
+                               choir_stream_t* stream, conv_kind_t kind) {
+  const conv_t conv = conv_of(record, kind);
+  choir__dnnl_key_t key = {.count = 0};
+  choir__dnnl_key_add(&key, choir__dnnl_follow_threads(stream));
+  choir__dnnl_key_add(&key, kind);
+  choir__dnnl_key_add(&key, record->accumulate);
+  choir__dnnl_key_add_view(&key, conv.x);
+  choir__dnnl_key_add_view(&key, conv.w);
+  choir__dnnl_key_add_view(&key, conv.y);
+  if (conv.b) choir__dnnl_key_add_view(&key, conv.b);
+  for (int k = 0; k < 2; k++) {
+    choir__dnnl_key_add(&key, conv.attrs->stride[k]);
+    choir__dnnl_key_add(&key, conv.attrs->padding[k]);
+    choir__dnnl_key_add(&key, conv.attrs->dilation[k]);
+  }
+  choir__dnnl_key_add(&key, conv.attrs->groups);
+  choir__dnnl_key_add(&key, conv.attrs->activation);
+  choir__dnnl_plan_t* plan;
+  CHOIR_TRY_NOTE(choir__dnnl_plan_take(&key, build, &conv, &plan), "%s",
+                 record->kernel->name);
+  void* operands[CHOIR_MAX_OPERANDS];
+  for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
+    operands[i] = choir__view_data(&record->operands[i]);
+  return choir__dnnl_plan_run(plan, stream, operands);
+}
+
+#define CONV(OP, name, kind)                                     \
+  static bool name##_supports(const choir_record_t* record) {    \
+    const conv_t conv = conv_of(record, kind);                   \
+    return conv_fits(&conv);                                     \
+  }                                                              \
+  static choir_status_t name##_run(const choir_record_t* record, \
+                                   choir_stream_t* stream) {     \
+    return conv_run(record, stream, kind);                       \
+  }                                                              \
+  const choir_op_kernel_t choir__cpu_##name = {                  \
+      {#name "/dnnl", name##_run, choir__cpu_cost, NULL, NULL},  \
+      CHOIR_OP_##OP,                                             \
+      name##_supports};
+CONV(CONV2D, conv2d, FORWARD)
+CONV(CONV2D_GRAD_DATA, conv2d_grad_data, GRAD_DATA)
+CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, GRAD_WEIGHT)

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
+#define CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
+
+#include "oneapi/dnnl/dnnl.h"
+#include "tensor/op_def.h"
+
+// The only files that know oneDNN's interface (version 2) are dnnl_*.c.
+//
+// A plan is what one problem needs to run: primitives, reorders around them
+// and their memory objects. Plans are kept by key, the problem written as
+// plain numbers, and used by one thread at a time; a second thread with the
+// same problem gets a plan of its own. A steady loop makes nothing new.
+//
+//   choir__dnnl_key_t key = {0};
+//   choir__dnnl_key_add(&key, ...);
+//   choir__dnnl_plan_t* plan;
+//   CHOIR_TRY(choir__dnnl_plan_take(&key, build, &problem, &plan));
+//   return choir__dnnl_plan_run(plan, stream, operands);
+//
+// Threads: thread-safe.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Fails the calling function when a oneDNN call did.
+#define CHOIR__DNNL_TRY(call)                                                 \
+  do {                                                                        \
+    const dnnl_status_t choir_dnnl_status_ = (call);                          \
+    if (choir_dnnl_status_ != dnnl_success)                                   \
+      return choir__dnnl_error(choir_dnnl_status_, #call, __FILE__, __LINE__, \
+                               __func__);                                     \
+  } while (0)
+choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
+                                 const char* file, int line,
+                                 const char* function) CHOIR_NODISCARD;
+
+// The process's one CPU engine, made on first use.
+choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
+// Makes oneDNN's calls on this thread use as many threads as the stream's
+// device allows, and returns that number.
+int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
+
+// ---- Keys ----
+
+#define CHOIR__DNNL_KEY_WORDS 96
+typedef struct choir__dnnl_key_s {
+  int64_t words[CHOIR__DNNL_KEY_WORDS];
+  int32_t count;
+} choir__dnnl_key_t;
+
+static inline void choir__dnnl_key_add(choir__dnnl_key_t* key, int64_t word) {
+  if (key->count < CHOIR__DNNL_KEY_WORDS) key->words[key->count++] = word;
+}
+// Shape and strides.
+void choir__dnnl_key_add_view(choir__dnnl_key_t* key, const choir_view_t* view);
+
+// ---- Plans ----
+
+typedef struct choir__dnnl_plan_s choir__dnnl_plan_t;
+
+// A memory object of a plan, by number; negative: none.
+typedef int32_t choir__dnnl_slot_t;
+
+// Operand `index` of the record, as described. Call it while building.
+choir_status_t choir__dnnl_operand(choir__dnnl_plan_t* plan, int32_t index,
+                                   const dnnl_memory_desc_t* md,
+                                   choir__dnnl_slot_t* out_slot)
+    CHOIR_NODISCARD;
+// Memory between two calls of one run.
+choir_status_t choir__dnnl_scratch(choir__dnnl_plan_t* plan,
+                                   const dnnl_memory_desc_t* md,
+                                   choir__dnnl_slot_t* out_slot)
+    CHOIR_NODISCARD;
+// Operand `index`, which lies as `own` says, for a primitive that reads it as
+// `wanted`: the operand itself, or a reordered copy.
+choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
+                                 const dnnl_memory_desc_t* own,
+                                 const dnnl_memory_desc_t* wanted,
+                                 choir__dnnl_slot_t* out_slot) CHOIR_NODISCARD;
+// The same for a result that the primitive writes as `wanted`; _finish, after
+// the primitive was added, brings it to the operand (or adds it there).
+typedef struct choir__dnnl_output_s {
+  choir__dnnl_slot_t slot;     // what the primitive writes
+  choir__dnnl_slot_t operand;  // where it belongs
+  bool accumulate;
+} choir__dnnl_output_t;
+choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
+                                  const dnnl_memory_desc_t* own,
+                                  const dnnl_memory_desc_t* wanted,
+                                  bool accumulate, choir__dnnl_output_t* out)
+    CHOIR_NODISCARD;
+choir_status_t choir__dnnl_output_finish(choir__dnnl_plan_t* plan,
+                                         const choir__dnnl_output_t* output)
+    CHOIR_NODISCARD;
+// Appends a call. `arguments` are (DNNL_ARG_..., slot) pairs. The scratchpad
+// is added when the descriptor asks for one (attribute: user mode). Takes the
+// descriptor over.
+choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
+                                dnnl_primitive_desc_t pd,
+                                const int32_t (*arguments)[2],
+                                int32_t argument_count) CHOIR_NODISCARD;
+
+// The plan of `key`, made by `build` when none is free.
+choir_status_t choir__dnnl_plan_take(
+    const choir__dnnl_key_t* key,
+    choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
+                            const void* problem),
+    const void* problem, choir__dnnl_plan_t** out_plan) CHOIR_NODISCARD;
+// Runs it on the operands' memory and gives it back.
+choir_status_t choir__dnnl_plan_run(choir__dnnl_plan_t* plan,
+                                    choir_stream_t* stream,
+                                    void* const* operands) CHOIR_NODISCARD;
+
+// ---- The cache, for tests ----
+
+// Most plans that are kept; the one that was not used for longest goes.
+#define CHOIR__DNNL_PLANS 512
+
+typedef struct choir__dnnl_cache_stats_s {
+  uint64_t built;
+  uint64_t reused;
+  uint64_t dropped;
+  int32_t kept;
+} choir__dnnl_cache_stats_t;
+choir__dnnl_cache_stats_t choir__dnnl_cache_stats(void);
+// Drops every plan that is not in use.
+void choir__dnnl_cache_clear(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_OP_DEF_H_
+#define CHOIR_TENSOR_OP_DEF_H_
+
+#include "tensor/ops.h"
+
+// What an op is: for the files in tensor/ops and tensor/kernels, for the
+// autograd rules and the test suites. Not part of the installed interface.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Kinds of input that the conformance suite makes (values and where the
+// function is smooth enough for finite differences).
+typedef enum choir_op_domain_e {
+  CHOIR_DOMAIN_ANY,          // normal numbers
+  CHOIR_DOMAIN_POSITIVE,     // 0.5 .. 2
+  CHOIR_DOMAIN_NO_KINK,      // |x| >= 0.1, all distinct (relu, max, abs)
+  CHOIR_DOMAIN_PROBABILITY,  // rows of positive numbers that sum to 1
+  CHOIR_DOMAIN_LABELS,       // class ids below the last size of source 0
+  CHOIR_DOMAIN_MAXIMUM,      // source 0's maxima along the attribute "axis"
+  CHOIR_DOMAIN_WINNER,       // places inside source 0's pooling windows (u8)
+} choir_op_domain_t;
+
+// One problem for the conformance suite and the benchmark: shapes as text
+// "4,3,7,5;6,3,3,3;6" and attributes as text "stride=2 padding=1,0".
+typedef struct choir_op_case_s {
+  const char* shapes;
+  const char* attrs;  // may be NULL
+} choir_op_case_t;
+
+typedef struct choir_op_def_s {
+  choir_op_t op;  // ties the file to its line in the list
+  const char* name;
+  const char* doc;  // one line
+  int32_t src_min;
+  int32_t src_max;
+  int32_t dst_count;
+  const choir_struct_def_t* attrs;  // NULL: none
+  // Checks sources (dispatch has checked count and dtypes) and fills dtype,
+  // ndim, shape and preferred dense strides of every destination.
+  choir_status_t (*infer)(const choir_view_t* srcs, int32_t src_count,
+                          const void* attrs, choir_view_t* dsts);
+  // View ops: the result as a view of source 0; false when strides cannot.
+  bool (*alias)(const choir_view_t* src, const void* attrs, choir_view_t* dst);
+  // Plain, slow and right, on host memory, any strides: computes in double (or
+  // exact integers) and rounds once into the destination's dtype; honours
+  // record->accumulate for every destination. The standard that all kernels
+  // are tested against.
+  choir_status_t (*reference)(const choir_record_t* record,
+                              choir_stream_t* stream);
+  void (*cost)(const choir_record_t* record, choir_cost_t* out_cost);
+  // dst i shares memory with source inplace[i] - 1 (optimizer steps); 0: none.
+  int8_t inplace[CHOIR_OP_MAX_RESULTS];
+  // Every element of the destinations depends on the sources' elements at the
+  // same place only: a destination may be a source, and the record's sources
+  // all have the destination's shape (stride 0 where they are broadcast).
+  bool elementwise;
+  // Adding to a destination has no meaning (indices, steps): refused.
+  bool no_accumulate;
+  uint32_t dtypes;               // mask of (1 << dtype) for source 0
+  uint32_t second_dtypes;        // mask for source 1; 0: as source 0
+  choir_op_domain_t domains[5];  // of the first sources; the rest ANY
+  double tolerance;              // f32 kernel against reference; share of
+                                 // the size of an element, at least 1
+  const choir_op_case_t* cases;  // ends with shapes == NULL
+} choir_op_def_t;
+
+#define CHOIR_DTYPE_MASK(DTYPE) (1u << CHOIR_DTYPE_##DTYPE)
+#define CHOIR_DTYPES_FLOAT                                                 \
+  (CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64) | CHOIR_DTYPE_MASK(F16) | \
+   CHOIR_DTYPE_MASK(BF16))
+#define CHOIR_DTYPES_ALL ((1u << CHOIR_DTYPE_COUNT) - 1u)
+
+// One in each tensor/ops/<name>.c.
+#define CHOIR_OP_DECLARE_(ENUM, name, sources, attrs, grad) \
+  extern const choir_op_def_t choir_op_def_##name;
+CHOIR_OP_LIST(CHOIR_OP_DECLARE_)
+#undef CHOIR_OP_DECLARE_
+
+// The op's definition; NULL for a value that is no op.
+const choir_op_def_t* choir__op_def(choir_op_t op);
+
+// ---- Fast kernels of one device family ("cpu", "cuda") ----
+
+typedef struct choir_op_kernel_s {
+  choir_kernel_t kernel;  // name, run, cost (NULL: the op's)
+  choir_op_t op;
+  // Whether it takes this record (strides, dtypes, sizes, accumulate).
+  bool (*supports)(const choir_record_t* record);
+} choir_op_kernel_t;
+
+// The line X(cpu) in tensor/kernels/tables.def stands for
+//   const choir_kernel_table_t choir_kernel_table_cpu
+// in tensor/kernels/cpu. Kernels of one op are tried in the order of the
+// table; the reference is the last.
+typedef struct choir_kernel_table_s {
+  const char* family;                       // as choir_device_kernels()
+  const choir_op_kernel_t* const* kernels;  // NULL-terminated
+} choir_kernel_table_t;
+
+// The record's kernel for a device: the first of its family that supports it,
+// else the reference (host devices) or the host fallback (others).
+// record->kernel is not looked at.
+const choir_kernel_t* choir__kernel_select(choir_op_t op,
+                                           const choir_device_t* device,
+                                           const choir_record_t* record);
+
+// "<op>/reference" and "<op>/host": the op's reference on host memory, and the
+// same around a copy down and up. The first counts as reference_runs, the
+// second as host_fallbacks in choir_op_stats().
+const choir_kernel_t* choir__reference_kernel(choir_op_t op);
+const choir_kernel_t* choir__host_kernel(choir_op_t op);
+
+// For choir_op_stats().
+void choir__count_reorder(uint64_t bytes);
+void choir__count_reference_run(void);
+void choir__count_host_fallback(void);
+
+// The bytes of all operands and no flops: what moving data costs.
+void choir__cost_bytes(const choir_record_t* record, choir_cost_t* out_cost);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_OP_DEF_H_

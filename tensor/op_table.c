@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "tensor/host_fallback_internal.h"
+#include "tensor/op_def.h"
+
+// Everything that the op list makes: the table of definitions and, for each
+// op, two kernels around its reference.
+
+#define DEF_ENTRY(ENUM, name, sources, attrs, grad) &choir_op_def_##name,
+static const choir_op_def_t* const defs[CHOIR_OP_COUNT] = {
+    CHOIR_OP_LIST(DEF_ENTRY)};
+
+#define RUN_FUNCTIONS(ENUM, name, sources, attrs, grad)                \
+  static choir_status_t reference_##name(const choir_record_t* record, \
+                                         choir_stream_t* stream) {     \
+    choir__count_reference_run();                                      \
+    return choir_op_def_##name.reference(record, stream);              \
+  }                                                                    \
+  static choir_status_t host_##name(const choir_record_t* record,      \
+                                    choir_stream_t* stream) {          \
+    choir__count_host_fallback();                                      \
+    return choir__host_fallback(&choir_op_def_##name, record, stream); \
+  }                                                                    \
+  static void cost_##name(const choir_record_t* record,                \
+                          choir_cost_t* out_cost) {                    \
+    if (choir_op_def_##name.cost)                                      \
+      choir_op_def_##name.cost(record, out_cost);                      \
+    else                                                               \
+      choir__cost_bytes(record, out_cost);                             \
+  }
+CHOIR_OP_LIST(RUN_FUNCTIONS)
+
+#define REFERENCE_ENTRY(ENUM, name, sources, attrs, grad) \
+  {#name "/reference", reference_##name, cost_##name, NULL, NULL},
+static const choir_kernel_t reference_kernels[CHOIR_OP_COUNT] = {
+    CHOIR_OP_LIST(REFERENCE_ENTRY)};
+
+#define HOST_ENTRY(ENUM, name, sources, attrs, grad) \
+  {#name "/host", host_##name, cost_##name, NULL, NULL},
+static const choir_kernel_t host_kernels[CHOIR_OP_COUNT] = {
+    CHOIR_OP_LIST(HOST_ENTRY)};
+
+static bool op_is_valid(choir_op_t op) {
+  return (int)op >= 0 && (int)op < CHOIR_OP_COUNT;
+}
+
+const choir_op_def_t* choir__op_def(choir_op_t op) {
+  return op_is_valid(op) ? defs[op] : NULL;
+}
+
+const choir_kernel_t* choir__reference_kernel(choir_op_t op) {
+  return op_is_valid(op) ? &reference_kernels[op] : NULL;
+}
+
+const choir_kernel_t* choir__host_kernel(choir_op_t op) {
+  return op_is_valid(op) ? &host_kernels[op] : NULL;
+}
+
+void choir__cost_bytes(const choir_record_t* record, choir_cost_t* out_cost) {
+  out_cost->flops = 0;
+  out_cost->bytes = 0;
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
+    const choir_view_t* view = &record->operands[i];
+    out_cost->bytes +=
+        (double)choir_view_count(view) * (double)choir_dtype_bytes(view->dtype);
+  }
+}
+
+const char* choir_op_name(choir_op_t op) {
+  return op_is_valid(op) ? defs[op]->name : NULL;
+}
+
+choir_status_t choir_op_find(const char* name, choir_op_t* out_op) {
+  *out_op = CHOIR_OP_COUNT;
+  for (int op = 0; name && op < CHOIR_OP_COUNT; ++op) {
+    if (strcmp(defs[op]->name, name) == 0) {
+      *out_op = (choir_op_t)op;
+      return NULL;
+    }
+  }
+  return CHOIR_ERROR(NOT_FOUND,
+                     "op: \"%s\" is no op; needs a name of the list in "
+                     "tensor/ops.h",
+                     name ? name : "NULL");
+}
+
+const choir_struct_def_t* choir_op_attrs_def(choir_op_t op) {
+  return op_is_valid(op) ? defs[op]->attrs : NULL;
+}
+
+int32_t choir_op_result_count(choir_op_t op) {
+  return op_is_valid(op) ? defs[op]->dst_count : 0;
+}

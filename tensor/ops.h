@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_OPS_H_
+#define CHOIR_TENSOR_OPS_H_
+
+#include "core/field.h"
+#include "tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// THE OP LIST. One line an op; its file is tensor/ops/<name>.c, its fast
+// kernels are in tensor/kernels/<device>/kernels.def, its gradient rule is in
+// autograd/rules. The list makes the enum, the table, the gradient table, the
+// conformance tests, the benchmark rows and the functions of autograd.
+//
+// X(ENUM, name, SOURCES, ATTRS, GRAD)
+//   SOURCES  1, 2, 3: that many operands; N: 1 to 15
+//   ATTRS    PLAIN: none; ATTRS: takes a choir_<name>_attrs_t
+//   GRAD     GRAD: has a rule; NO_GRAD: its result is a constant to autograd;
+//            INTERNAL: called by rules, layers and optimizers only
+//
+// Elementwise ops broadcast as NumPy does. Comparisons give 1 or 0 in the
+// sources' dtype. All sources have one dtype unless said otherwise.
+#define CHOIR_OP_LIST(X)                                              \
+  /* elementwise, one source: y = f(x) */                             \
+  X(NEG, neg, 1, PLAIN, GRAD)                                         \
+  X(ABS, abs, 1, PLAIN, GRAD)                                         \
+  X(EXP, exp, 1, PLAIN, GRAD)                                         \
+  X(LOG, log, 1, PLAIN, GRAD)                                         \
+  X(SQRT, sqrt, 1, PLAIN, GRAD)                                       \
+  X(SQUARE, square, 1, PLAIN, GRAD)                                   \
+  X(RELU, relu, 1, PLAIN, GRAD)                                       \
+  X(SIGMOID, sigmoid, 1, PLAIN, GRAD)                                 \
+  X(TANH, tanh, 1, PLAIN, GRAD)                                       \
+  X(GELU, gelu, 1, PLAIN, GRAD)   /* x/2 (1 + erf(x / sqrt 2)) */     \
+  X(SCALE, scale, 1, ATTRS, GRAD) /* factor * x + shift */            \
+  /* elementwise, two sources */                                      \
+  X(ADD, add, 2, PLAIN, GRAD)                                         \
+  X(SUB, sub, 2, PLAIN, GRAD)                                         \
+  X(MUL, mul, 2, PLAIN, GRAD)                                         \
+  X(DIV, div, 2, PLAIN, GRAD)                                         \
+  X(MAXIMUM, maximum, 2, PLAIN, GRAD)                                 \
+  X(MINIMUM, minimum, 2, PLAIN, GRAD)                                 \
+  X(LESS, less, 2, PLAIN, NO_GRAD)                                    \
+  X(GREATER, greater, 2, PLAIN, NO_GRAD)                              \
+  X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                  \
+  /* their gradients: (y, dy) -> dx or (x, dy) -> dx */               \
+  X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */       \
+  X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */       \
+  X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */       \
+  X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */       \
+  X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */       \
+  /* moving and changing elements */                                  \
+  X(COPY, copy, 1, PLAIN, GRAD)                                       \
+  X(CAST, cast, 1, ATTRS, GRAD)                                       \
+  X(FILL, fill, 1, ATTRS, NO_GRAD) /* value, in the shape of x */     \
+  X(RANDOM_UNIFORM, random_uniform, 1, ATTRS, NO_GRAD)                \
+  X(RANDOM_NORMAL, random_normal, 1, ATTRS, NO_GRAD)                  \
+  X(RESHAPE, reshape, 1, ATTRS, GRAD)                                 \
+  X(FLATTEN, flatten, 1, ATTRS, GRAD)                                 \
+  X(TRANSPOSE, transpose, 1, ATTRS, GRAD)                             \
+  X(BROADCAST_TO, broadcast_to, 1, ATTRS, GRAD)                       \
+  X(SLICE, slice, 1, ATTRS, GRAD)                                     \
+  X(CONCAT, concat, N, ATTRS, GRAD)                                   \
+  /* reductions */                                                    \
+  X(SUM, sum, 1, ATTRS, GRAD)                                         \
+  X(MEAN, mean, 1, ATTRS, GRAD)                                       \
+  X(MAX, max, 1, ATTRS, GRAD)                                         \
+  X(ARGMAX, argmax, 1, ATTRS, NO_GRAD)                                \
+  X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL) /* x, y, dy */            \
+  /* linear algebra */                                                \
+  X(MATMUL, matmul, 2, ATTRS, GRAD)                                   \
+  X(LINEAR, linear, 3, PLAIN, GRAD) /* x (n,in) W (in,out) b */       \
+  /* images, N C H W */                                               \
+  X(CONV2D, conv2d, 3, ATTRS, GRAD) /* x, W (O, I/g, kh, kw), b */    \
+  X(CONV2D_GRAD_DATA, conv2d_grad_data, 3, ATTRS, INTERNAL)           \
+  X(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, ATTRS, INTERNAL)       \
+  X(MAX_POOL2D, max_pool2d, 1, ATTRS, GRAD)                           \
+  X(MAX_POOL2D_GRAD, max_pool2d_grad, 3, ATTRS, INTERNAL)             \
+  X(AVG_POOL2D, avg_pool2d, 1, ATTRS, GRAD)                           \
+  X(AVG_POOL2D_GRAD, avg_pool2d_grad, 2, ATTRS, INTERNAL)             \
+  X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */      \
+  X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)             \
+  X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)               \
+  /* probabilities and losses; (n, classes) along the last axis */    \
+  X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                 \
+  X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */       \
+  X(LOG_SOFTMAX, log_softmax, 1, PLAIN, GRAD)                         \
+  X(LOG_SOFTMAX_GRAD, log_softmax_grad, 2, PLAIN, INTERNAL)           \
+  X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, GRAD)     \
+  X(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, PLAIN, \
+    INTERNAL) /* p, labels, dy */                                     \
+  X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, GRAD)                     \
+  X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)       \
+  X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                               \
+  X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                  \
+  /* regularisation */                                                \
+  X(DROPOUT, dropout, 1, ATTRS, GRAD)                                 \
+  /* optimizer steps: in place on destination 0 */                    \
+  X(SGD_UPDATE, sgd_update, 3, ATTRS, INTERNAL)                       \
+  X(ADAM_UPDATE, adam_update, N, ATTRS, INTERNAL)
+
+typedef enum choir_op_e {
+#define CHOIR_OP_ENUM_(ENUM, name, sources, attrs, grad) CHOIR_OP_##ENUM,
+  CHOIR_OP_LIST(CHOIR_OP_ENUM_)
+#undef CHOIR_OP_ENUM_
+      CHOIR_OP_COUNT
+} choir_op_t;
+
+// ---- Attributes. Defaults and ranges: the field table in the op's file. ----
+
+typedef struct choir_scale_attrs_s {
+  double factor;  // rounded to the dtype before use
+  double shift;
+} choir_scale_attrs_t;
+
+typedef struct choir_cast_attrs_s {
+  int64_t dtype;  // choir_dtype_t
+} choir_cast_attrs_t;
+
+typedef struct choir_fill_attrs_s {
+  double value;
+} choir_fill_attrs_t;
+
+// Element e of sample s (dimension 0, counted from first_sample) draws word
+// (s, e) of the key (seed, stream, step); see core/random.h. With
+// whole_tensor all elements are of one sample, `first_sample`.
+// uniform: low + (high - low) u; normal: low is the mean, high the deviation;
+// one fma in f32 (f64 tensors: in double).
+typedef struct choir_random_attrs_s {
+  int64_t seed;
+  int64_t stream;
+  int64_t step;
+  int64_t first_sample;
+  double low;
+  double high;
+  bool whole_tensor;
+} choir_random_attrs_t;
+typedef choir_random_attrs_t choir_random_uniform_attrs_t;
+typedef choir_random_attrs_t choir_random_normal_attrs_t;
+
+typedef struct choir_reshape_attrs_s {
+  int64_t ndim;
+  int64_t shape[CHOIR_MAX_NDIM];  // one may be -1: what is left
+} choir_reshape_attrs_t;
+typedef choir_reshape_attrs_t choir_broadcast_to_attrs_t;
+
+typedef struct choir_flatten_attrs_s {
+  int64_t axis;  // dimensions before it stay, the rest become one; 1
+} choir_flatten_attrs_t;
+
+typedef struct choir_transpose_attrs_s {
+  int64_t axes[CHOIR_MAX_NDIM];  // all -1: reversed
+} choir_transpose_attrs_t;
+
+typedef struct choir_slice_attrs_s {
+  int64_t axis;
+  int64_t start;
+  int64_t stop;
+  int64_t step;
+} choir_slice_attrs_t;
+
+typedef struct choir_concat_attrs_s {
+  int64_t axis;
+} choir_concat_attrs_t;
+
+// axis -1: all dimensions; else that one. The reduced dimension stays as 1
+// when keep_dims, else it goes. argmax gives i64, the first of equal maxima.
+typedef struct choir_reduce_attrs_s {
+  int64_t axis;
+  bool keep_dims;
+} choir_reduce_attrs_t;
+typedef choir_reduce_attrs_t choir_sum_attrs_t;
+typedef choir_reduce_attrs_t choir_mean_attrs_t;
+typedef choir_reduce_attrs_t choir_max_attrs_t;
+typedef choir_reduce_attrs_t choir_argmax_attrs_t;
+typedef choir_reduce_attrs_t choir_max_grad_attrs_t;
+
+// (..., m, k) x (..., k, n), leading dimensions broadcast; transposed operands
+// are given by flags or by strides.
+typedef struct choir_matmul_attrs_s {
+  bool transpose_a;
+  bool transpose_b;
+} choir_matmul_attrs_t;
+
+// 0: none; the activation is applied to the result and its gradient masked by
+// the output.
+#define CHOIR_ACTIVATION_LIST(X) \
+  X(NONE, none)                  \
+  X(RELU, relu)
+typedef enum choir_activation_e {
+#define CHOIR_ACTIVATION_ENUM_(ENUM, name) CHOIR_ACTIVATION_##ENUM,
+  CHOIR_ACTIVATION_LIST(CHOIR_ACTIVATION_ENUM_)
+#undef CHOIR_ACTIVATION_ENUM_
+} choir_activation_t;
+
+// y = activation(conv(x, W) + b). Sources x, W, b (b of shape (O); a bias of
+// zeros for none). grad_data: sources (x [shape only], W, dy) -> dx.
+// grad_weight: sources (x, W [shape only], dy) -> dW, db; both overwritten or,
+// with accumulate, both added to.
+typedef struct choir_conv2d_attrs_s {
+  int64_t stride[2];
+  int64_t padding[2];
+  int64_t dilation[2];
+  int64_t groups;
+  int32_t activation;  // choir_activation_t
+} choir_conv2d_attrs_t;
+typedef choir_conv2d_attrs_t choir_conv2d_grad_data_attrs_t;
+typedef choir_conv2d_attrs_t choir_conv2d_grad_weight_attrs_t;
+
+// Windows lie inside the padded image (floor). max: padding never wins; two
+// results: y and the winner's index within the window (u8; kernels of up to
+// 255 elements; the first of equal maxima). max grad: sources (x [shape only],
+// index, dy). avg: divides by the kernel's full size; grad: (x [shape], dy).
+typedef struct choir_pool2d_attrs_s {
+  int64_t kernel[2];
+  int64_t stride[2];
+  int64_t padding[2];
+} choir_pool2d_attrs_t;
+typedef choir_pool2d_attrs_t choir_max_pool2d_attrs_t;
+typedef choir_pool2d_attrs_t choir_max_pool2d_grad_attrs_t;
+typedef choir_pool2d_attrs_t choir_avg_pool2d_attrs_t;
+typedef choir_pool2d_attrs_t choir_avg_pool2d_grad_attrs_t;
+
+// Over all dimensions but 1. batch_norm: x, scale, bias -> y, mean, var
+// (biased, of this batch). batch_norm_grad: x, scale, mean, var, dy -> dx,
+// dscale, dbias. batch_norm_infer: x, scale, bias, mean, var -> y.
+typedef struct choir_batch_norm_attrs_s {
+  double epsilon;
+} choir_batch_norm_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_grad_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_infer_attrs_t;
+
+// softmax_cross_entropy: x (n, c), labels (n) i32 or i64 -> loss (1), the mean
+// over n of -log softmax(x)[label]; and p (n, c), the softmax, for the
+// gradient. A label outside 0 .. c-1 is OUT_OF_RANGE with its place.
+// cross_entropy: p (n, c), labels -> (1), mean of -log p[label].
+// mse_loss: x, t -> (1), mean of (x - t)^2 over all elements.
+// count_correct: x (n, c), labels (n) -> i64 (1): rows whose first maximum is
+// the label.
+
+// y = x * mask / (1 - ratio); the mask is drawn as in choir_random_attrs_t and
+// drawn again in the backward pass, so nothing is kept.
+typedef struct choir_dropout_attrs_s {
+  double ratio;  // share of elements set to 0, in [0, 1)
+  int64_t seed;
+  int64_t stream;
+  int64_t step;
+  int64_t first_sample;
+} choir_dropout_attrs_t;
+
+// Sources p, g, v; destinations p, v (the same tensors). All f32 (or all f64);
+// scale multiplies g first. Without momentum v may be empty (0). Element by
+// element, with fma where written; factors made of attributes alone, such as
+// (1 - dampening), are computed in double and rounded once:
+//   g = fma(weight_decay, p, scale * g);
+//   v = fma(momentum, v, (1 - dampening) * g);   [momentum 0: v untouched]
+//   g = nesterov ? fma(momentum, v, g) : v;       [momentum 0: g]
+//   p = fma(-lr, g, p)
+typedef struct choir_sgd_update_attrs_s {
+  double lr;
+  double momentum;
+  double dampening;
+  double weight_decay;
+  bool nesterov;
+  double scale;
+} choir_sgd_update_attrs_t;
+
+// Sources p, g, m, v; destinations p, m, v (Kingma and Ba, "Adam", 2015, with
+// bias correction by `step` = 1, 2, ...). correction1 = 1 - beta1^step etc. are
+// computed once in double. As fma:
+//   g = fma(weight_decay, p, scale * g); m = fma(beta1, m, (1 - beta1) * g);
+//   v = fma(beta2, v, (1 - beta2) * (g * g));
+//   p = fma(-lr / correction1, m / (sqrt(v / correction2) + epsilon), p)
+typedef struct choir_adam_update_attrs_s {
+  double lr;
+  double beta1;
+  double beta2;
+  double epsilon;
+  double weight_decay;
+  int64_t step;
+  double scale;
+} choir_adam_update_attrs_t;
+
+// ---- Running an op ----
+
+// Most results of an op.
+#define CHOIR_OP_MAX_RESULTS 3
+
+// Runs `op` on `stream`. dsts has the op's number of results; an entry that is
+// NULL is made (and returned with one reference) on the stream's device in the
+// layout the op likes, another is written where it lies, whatever its strides.
+// With `accumulate` results are added to the given destinations (not for
+// argmax, max_pool2d and optimizer steps). attrs is the op's struct, or NULL
+// for defaults / none. View ops (reshape, flatten, transpose, slice,
+// broadcast_to) return a tensor that shares the source's buffer when dsts[0] is
+// NULL and strides can express it; otherwise they copy. Optimizer steps return
+// the sources that they changed when dsts are NULL.
+//
+// A destination may be one of the sources only for elementwise ops (same
+// strides) and optimizer steps. Fails with INVALID_ARGUMENT that names the op,
+// what was given and what was needed; nothing is made then.
+CHOIR_API choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
+                                      choir_tensor_t* const* srcs,
+                                      int32_t src_count, const void* attrs,
+                                      bool accumulate, choir_tensor_t** dsts)
+    CHOIR_NODISCARD;
+
+// "relu"; NULL for a value that is no op.
+CHOIR_API const char* choir_op_name(choir_op_t op);
+CHOIR_API choir_status_t choir_op_find(const char* name, choir_op_t* out_op)
+    CHOIR_NODISCARD;
+// The attributes' field table, NULL when the op has none.
+CHOIR_API const choir_struct_def_t* choir_op_attrs_def(choir_op_t op);
+CHOIR_API int32_t choir_op_result_count(choir_op_t op);
+
+// How often this process fell back to something slower: copies made because a
+// view op or kernel could not use the layout (reorders), and ops that a device
+// without a kernel ran as the host reference.
+typedef struct choir_op_stats_s {
+  uint64_t reorders;
+  uint64_t reorder_bytes;
+  uint64_t host_fallbacks;
+  uint64_t reference_runs;  // CPU records that had no fast kernel
+} choir_op_stats_t;
+CHOIR_API choir_op_stats_t choir_op_stats(void);
+CHOIR_API void choir_op_stats_reset(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_OPS_H_

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/optimizer_steps.h"
+
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, lr, 0.001, -INFINITY, INFINITY,
+                      "step size"),
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, beta1, 0.9, 0, 1,
+                      "decay of the mean; below 1"),
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, beta2, 0.999, 0, 1,
+                      "decay of the mean square; below 1"),
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, epsilon, 1e-8, 0, INFINITY,
+                      "added to the root of the mean square"),
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, weight_decay, 0, 0, INFINITY,
+                      "share of p added to the gradient"),
+    CHOIR_FIELD_INT(choir_adam_update_attrs_t, step, 1, 1, INT64_C(1) << 62,
+                    "1 for the first"),
+    CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, scale, 1, -INFINITY, INFINITY,
+                      "multiplies the gradient first"),
+};
+static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
+    "adam_update", choir_adam_update_attrs_t, fields, "one step");
+
+double choir__adam_correction(double beta, int64_t step) {
+  double power = 1;
+  double square = beta;
+  for (; step > 0; step >>= 1) {
+    if (step & 1) power *= square;
+    square *= square;
+  }
+  return 1 - power;
+}
+
+static choir_status_t adam_update_infer(const choir_view_t* srcs,
+                                        int32_t src_count, const void* attrs,
+                                        choir_view_t* dsts) {
+  static const char* const names[] = {"p", "g", "m", "v"};
+  const choir_adam_update_attrs_t* adam = attrs;
+  if (!(adam->beta1 < 1 && adam->beta2 < 1))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "adam_update: beta1 is %g and beta2 is %g; needs both "
+                       "below 1",
+                       adam->beta1, adam->beta2);
+  for (int32_t i = 1; i < src_count; ++i) {
+    CHOIR_TRY(choir__need_same_shape("adam_update", names[i], &srcs[i], "p",
+                                     &srcs[0]));
+  }
+  CHOIR_TRY(choir__infer_like("adam_update", &srcs[0], &dsts[0]));
+  CHOIR_TRY(choir__infer_like("adam_update", &srcs[2], &dsts[1]));
+  return choir__infer_like("adam_update", &srcs[3], &dsts[2]);
+}
+
+static choir_status_t adam_update_reference(const choir_record_t* record,
+                                            choir_stream_t* stream) {
+  (void)stream;
+  void* p = choir__dst_data(record, 0);
+  const void* g = choir__src_data(record, 1);
+  void* m = choir__dst_data(record, 1);
+  void* v = choir__dst_data(record, 2);
+  choir__adam_f32_t factors_f32 = choir__adam_make_f32(record->attrs);
+  choir__adam_f64_t factors_f64 = choir__adam_make_f64(record->attrs);
+  bool is_f64 = choir_record_dst(record, 0)->dtype == CHOIR_DTYPE_F64;
+  choir__walk_t walk;
+  const choir_view_t* views[] = {
+      choir_record_dst(record, 0), choir_record_src(record, 1),
+      choir_record_dst(record, 1), choir_record_dst(record, 2)};
+  for (bool more = choir__walk_start(&walk, views, 4); more;
+       more = choir__walk_next(&walk)) {
+    const int64_t* at = walk.offsets;
+    if (is_f64)
+      choir__adam_step_f64(&factors_f64, (double*)p + at[0],
+                           ((const double*)g)[at[1]], (double*)m + at[2],
+                           (double*)v + at[3]);
+    else
+      choir__adam_step_f32(&factors_f32, (float*)p + at[0],
+                           ((const float*)g)[at[1]], (float*)m + at[2],
+                           (float*)v + at[3]);
+  }
+  return NULL;
+}
+
+static const choir_op_case_t cases[] = {
+    {";;;", "lr=0.01"},
+    {"1;1;1;1", NULL},
+    {"7;7;7;7", "step=7 weight_decay=0.0001"},
+    {"15;15;15;15", "beta1=0.8 beta2=0.95 step=1000 scale=0.25"},
+    {"16;16;16;16", "epsilon=0.001 step=2"},
+    {"17;17;17;17", "step=123456"},
+    {"33;33;33;33", "lr=0.01"},
+    {"64;64;64;64", NULL},
+    {"257;257;257;257", "step=7 weight_decay=0.0001"},
+    {"1025;1025;1025;1025", "beta1=0.8 beta2=0.95 step=1000 scale=0.25"},
+    {"3,5;3,5;3,5;3,5", "epsilon=0.001 step=2"},
+    {"1,9;1,9;1,9;1,9", "step=123456"},
+    {"9,1;9,1;9,1;9,1", "lr=0.01"},
+    {"33,17;33,17;33,17;33,17", NULL},
+    {"20,1,5,5;20,1,5,5;20,1,5,5;20,1,5,5", "step=7 weight_decay=0.0001"},
+    {"6,3,5,5;6,3,5,5;6,3,5,5;6,3,5,5",
+     "beta1=0.8 beta2=0.95 step=1000 scale=0.25"},
+    {"16,6,3,3;16,6,3,3;16,6,3,3;16,6,3,3", "epsilon=0.001 step=2"},
+    {"500,10;500,10;500,10;500,10", "step=123456"},
+    {"120,84;120,84;120,84;120,84", "lr=0.01"},
+    {"0;0;0;0", NULL},
+    {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_adam_update = {
+    .op = CHOIR_OP_ADAM_UPDATE,
+    .name = "adam_update",
+    .doc = "p, g, m, v -> p, m, v: one step of Adam, in place",
+    .src_min = 4,
+    .src_max = 4,
+    .dst_count = 3,
+    .attrs = &attrs_def,
+    .infer = adam_update_infer,
+    .reference = adam_update_reference,
+    .inplace = {1, 3, 4},
+    .no_accumulate = true,
+    .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),
+    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ANY,
+                CHOIR_DOMAIN_POSITIVE},
+    .tolerance = 0,
+    .cases = cases,
+};

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/elements.h"
+
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_concat_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1,
+                    "dimension along which the sources follow each other"),
+};
+static const choir_struct_def_t attrs_def =
+    CHOIR_STRUCT_DEF("concat", choir_concat_attrs_t, fields, "where to join");
+
+static choir_status_t concat_infer(const choir_view_t* srcs, int32_t src_count,
+                                   const void* attrs, choir_view_t* dsts) {
+  int64_t axis = ((const choir_concat_attrs_t*)attrs)->axis;
+  char text[2][160];
+  if (axis >= srcs[0].ndim)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "concat: axis is %lld, source 0 is %s; needs an axis "
+                       "below its dimensions",
+                       (long long)axis,
+                       choir_view_print(&srcs[0], text[0], sizeof text[0]));
+  choir_view_t joined = srcs[0];
+  for (int32_t i = 1; i < src_count; ++i) {
+    choir_view_t others = srcs[i];
+    if (others.ndim == joined.ndim) others.shape[axis] = joined.shape[axis];
+    if (!choir_view_same_shape(&others, &joined))
+      return CHOIR_ERROR(
+          INVALID_ARGUMENT,
+          "concat: source %d is %s, source 0 is %s; needs equal "
+          "sizes except along axis %lld",
+          (int)i, choir_view_print(&srcs[i], text[0], sizeof text[0]),
+          choir_view_print(&srcs[0], text[1], sizeof text[1]), (long long)axis);
+    joined.shape[axis] += srcs[i].shape[axis];
+  }
+  CHOIR_TRY(choir__infer_shape("concat", joined.dtype, joined.ndim,
+                               joined.shape, &dsts[0]));
+  choir_view_set_layout_like(&dsts[0], &srcs[0]);
+  return NULL;
+}
+
+// One copy for each source, into its part of the destination.
+static choir_status_t concat_reference(const choir_record_t* record,
+                                       choir_stream_t* stream) {
+  int32_t axis = (int32_t)((const choir_concat_attrs_t*)record->attrs)->axis;
+  int64_t start = 0;
+  for (int32_t i = 0; i < record->src_count; ++i) {
+    choir_view_t operands[2] = {*choir_record_src(record, i)};
+    int64_t size = operands[0].shape[axis];
+    if (choir_view_count(&operands[0]) > 0) {
+      CHOIR_TRY(choir_view_slice(choir_record_dst(record, 0), axis, start,
+                                 start + size, 1, &operands[1]));
+      choir_record_t copy = *record;
+      copy.operands = operands;
+      copy.src_count = 1;
+      CHOIR_TRY(choir_op_def_copy.reference(&copy, stream));
+    }
+    start += size;
+  }
+  return NULL;
+}
+
+static const choir_op_case_t cases[] = {{"3;4", NULL},
+                                        {"2,3;2,3", NULL},
+                                        {"2,3;2,1;2,4", "axis=1"},
+                                        {"4,3,7,5;4,2,7,5", "axis=1"},
+                                        {"1,3,4,4;2,3,4,4;3,3,4,4", NULL},
+                                        {"5,1", "axis=1"},
+                                        {"2,0;2,3", "axis=1"},
+                                        {"1;1;1;1;1;1;1;1;1;1;1;1;1;1;1", NULL},
+                                        {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_concat = {
+    .op = CHOIR_OP_CONCAT,
+    .name = "concat",
+    .doc = "the sources one after the other along an axis",
+    .src_min = 1,
+    .src_max = 15,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = concat_infer,
+    .reference = concat_reference,
+    .dtypes = CHOIR_DTYPES_ALL,
+    .tolerance = 2e-7,
+    .cases = cases,
+};

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
+#define CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
+
+#include "tensor/ops/elements.h"
+
+// What conv2d and its two gradients share.
+
+// Sizes of a convolution.
+typedef struct choir__conv2d_s {
+  int64_t batch;     // samples
+  int64_t channels;  // of x
+  int64_t size[2];   // height and width of x
+  int64_t filters;   // channels of y
+  int64_t kernel[2];
+  int64_t out[2];  // height and width of y
+  int64_t groups;
+  int64_t stride[2];
+  int64_t padding[2];
+  int64_t dilation[2];
+} choir__conv2d_t;
+
+// Checks x and W against each other and the attributes; `op` is for messages.
+choir_status_t choir__conv2d_make(const char* op, const choir_view_t* x,
+                                  const choir_view_t* w,
+                                  const choir_conv2d_attrs_t* attrs,
+                                  choir__conv2d_t* out_conv);
+// The same for views that were checked when the record was made.
+choir__conv2d_t choir__conv2d_of(const choir_view_t* x, const choir_view_t* w,
+                                 const choir_conv2d_attrs_t* attrs);
+
+// Fails unless dy has the shape of y.
+choir_status_t choir__conv2d_check_dy(const char* op,
+                                      const choir__conv2d_t* conv,
+                                      const choir_view_t* dy);
+
+// Calls `visit` with the row-major places in x, W and y of every product that
+// the convolution sums up.
+void choir__conv2d_products(const choir__conv2d_t* conv,
+                            void (*visit)(void* self, int64_t x_place,
+                                          int64_t w_place, int64_t y_place),
+                            void* self);
+
+// Two flops for each product, the bytes of the operands.
+void choir__conv2d_cost(const choir__conv2d_t* conv,
+                        const choir_record_t* record, choir_cost_t* out_cost);
+
+extern const choir_field_t choir__conv2d_fields[];
+#define CHOIR__CONV2D_FIELD_COUNT 5
+#define CHOIR__CONV2D_STRUCT_DEF(name, doc)                        \
+  {                                                                \
+    name, doc, sizeof(choir_conv2d_attrs_t), choir__conv2d_fields, \
+        CHOIR__CONV2D_FIELD_COUNT                                  \
+  }
+
+// Shapes of x, W, b or of x, W, dy.
+extern const choir_op_case_t choir__conv2d_cases[];
+extern const choir_op_case_t choir__conv2d_grad_cases[];
+
+#endif  // CHOIR_TENSOR_OPS_CONV2D_SHARED_H_

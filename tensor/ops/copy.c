@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/elementwise.h"
+
+static double copy_real(double x) { return x; }
+static int64_t copy_integer(int64_t x) { return x; }
+
+static choir_status_t copy_infer(const choir_view_t* srcs, int32_t src_count,
+                                 const void* attrs, choir_view_t* dsts) {
+  (void)src_count;
+  (void)attrs;
+  return choir__unary_infer("copy", srcs, dsts);
+}
+
+// Moves bits, so that a NaN keeps its payload.
+static choir_status_t copy_reference(const choir_record_t* record,
+                                     choir_stream_t* stream) {
+  (void)stream;
+  if (record->accumulate)
+    return choir__unary_reference(record, copy_real, copy_integer);
+  const choir_view_t* src = choir_record_src(record, 0);
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  if (!choir__views_equal(src, dst))
+    choir__strided_copy(src, choir__src_data(record, 0), dst,
+                        choir__dst_data(record, 0));
+  return NULL;
+}
+
+const choir_op_def_t choir_op_def_copy = {
+    .op = CHOIR_OP_COPY,
+    .name = "copy",
+    .doc = "x, element by element",
+    .src_min = 1,
+    .src_max = 1,
+    .dst_count = 1,
+    .infer = copy_infer,
+    .reference = copy_reference,
+    .elementwise = true,
+    .dtypes = CHOIR_DTYPES_ALL,
+    .tolerance = 2e-7,
+    .cases = choir__unary_cases,
+};

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+
+#include "tensor/ops/labels.h"
+
+static choir_status_t cross_entropy_infer(const choir_view_t* srcs,
+                                          int32_t src_count, const void* attrs,
+                                          choir_view_t* dsts) {
+  (void)src_count;
+  (void)attrs;
+  CHOIR_TRY(choir__need_labels("cross_entropy", &srcs[0], &srcs[1]));
+  int64_t one = 1;
+  return choir__infer_shape("cross_entropy", srcs[0].dtype, 1, &one, &dsts[0]);
+}
+
+static choir_status_t losses(const choir_record_t* record,
+                             choir__dense_t* dense) {
+  int64_t rows = choir_record_src(record, 0)->shape[0];
+  int64_t classes = choir_record_src(record, 0)->shape[1];
+  double sum = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t label;
+    CHOIR_TRY(choir__label_load("cross_entropy", record, row, classes, &label));
+    sum -= log(dense->srcs[0][row * classes + label]);
+  }
+  dense->dsts[0][0] = rows > 0 ? sum / (double)rows : 0;
+  return NULL;
+}
+
+static choir_status_t cross_entropy_reference(const choir_record_t* record,
+                                              choir_stream_t* stream) {
+  choir__dense_t dense;
+  CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__SOURCE(0), &dense));
+  return choir__dense_end(&dense, losses(record, &dense));
+}
+
+const choir_op_def_t choir_op_def_cross_entropy = {
+    .op = CHOIR_OP_CROSS_ENTROPY,
+    .name = "cross_entropy",
+    .doc = "p, labels -> mean of -log p[label] (0 of no rows)",
+    .src_min = 2,
+    .src_max = 2,
+    .dst_count = 1,
+    .infer = cross_entropy_infer,
+    .reference = cross_entropy_reference,
+    .dtypes = CHOIR_DTYPES_FLOAT,
+    .second_dtypes = CHOIR__DTYPES_LABEL,
+    .domains = {CHOIR_DOMAIN_PROBABILITY, CHOIR_DOMAIN_LABELS},
+    .tolerance = 2e-6,
+    .cases = choir__labels_cases,
+};

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_OPS_ELEMENTS_H_
+#define CHOIR_TENSOR_OPS_ELEMENTS_H_
+
+#include "tensor/op_def.h"
+#include "tensor/strided_internal.h"
+
+// What the references in tensor/ops share: reading and writing single elements
+// of operands, and operands as dense arrays of double.
+
+// Sources and destinations of a record in host memory.
+static inline const void* choir__src_data(const choir_record_t* record,
+                                          int32_t index) {
+  return choir_buffer_data(choir_record_src(record, index)->buffer);
+}
+static inline void* choir__dst_data(const choir_record_t* record,
+                                    int32_t index) {
+  return choir_buffer_data(choir_record_dst(record, index)->buffer);
+}
+
+// Element `offset` of a buffer.
+double choir__real_load(const void* data, choir_dtype_t dtype, int64_t offset);
+// Overwrites it, or adds to it before the one rounding.
+void choir__real_store(void* data, choir_dtype_t dtype, int64_t offset,
+                       double value, bool accumulate);
+// The same for integer dtypes, exactly. Values that do not fit wrap around;
+// BOOL becomes (value != 0).
+int64_t choir__integer_load(const void* data, choir_dtype_t dtype,
+                            int64_t offset);
+void choir__integer_store(void* data, choir_dtype_t dtype, int64_t offset,
+                          int64_t value, bool accumulate);
+
+// Operands as row-major arrays of double, so that a reference is a loop over
+// plain indices whatever the strides:
+//
+//   choir__dense_t dense;
+//   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
+//   ... dense.srcs[0][i], dense.dsts[0][i] = ... (zero at first) ...
+//   return choir__dense_end(&dense, NULL);
+//
+// Memory comes from the device's pool.
+typedef struct choir__dense_s {
+  const choir_record_t* record;
+  choir_allocator_t allocator;
+  void* memory;
+  size_t bytes;
+  double* srcs[CHOIR_MAX_OPERANDS];  // NULL when not asked for
+  double* dsts[CHOIR_OP_MAX_RESULTS];
+} choir__dense_t;
+
+// Bit i of `needed` asks for source i.
+#define CHOIR__ALL_SOURCES UINT32_MAX
+#define CHOIR__SOURCE(i) (1u << (i))
+choir_status_t choir__dense_begin(const choir_record_t* record,
+                                  choir_stream_t* stream, uint32_t needed,
+                                  choir__dense_t* dense);
+// Rounds the results into the record's destinations, unless the computation
+// failed; gives the memory back and returns `status`.
+choir_status_t choir__dense_end(choir__dense_t* dense, choir_status_t status);
+
+// ---- For shape rules ----
+
+// dst = dtype, shape and row-major strides; `op` names the op in a failure.
+choir_status_t choir__infer_shape(const char* op, choir_dtype_t dtype,
+                                  int32_t ndim, const int64_t* shape,
+                                  choir_view_t* dst);
+// dst = shape and dtype of `like`, dense, in the same order of dimensions.
+choir_status_t choir__infer_like(const char* op, const choir_view_t* like,
+                                 choir_view_t* dst);
+// Fails unless the source has `ndim` dimensions: "linear: x is f32 (5); needs
+// 2 dimensions".
+choir_status_t choir__need_ndim(const char* op, const char* what,
+                                const choir_view_t* view, int32_t ndim);
+// Fails unless the shapes are equal: "mse_loss: t is f32 (5); needs the shape
+// of x, f32 (4)".
+choir_status_t choir__need_same_shape(const char* op, const char* what,
+                                      const choir_view_t* view,
+                                      const char* other_what,
+                                      const choir_view_t* other);
+// Fails unless the view is one dimension of `size` elements.
+choir_status_t choir__need_vector(const char* op, const char* what,
+                                  const choir_view_t* view, int64_t size);
+
+#endif  // CHOIR_TENSOR_OPS_ELEMENTS_H_

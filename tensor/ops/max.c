@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/reduce.h"
+
+static const choir_field_t fields[] = {CHOIR__REDUCE_FIELDS};
+static const choir_struct_def_t attrs_def =
+    CHOIR_STRUCT_DEF("max", choir_reduce_attrs_t, fields, "what is reduced");
+
+static choir_status_t max_infer(const choir_view_t* srcs, int32_t src_count,
+                                const void* attrs, choir_view_t* dsts) {
+  (void)src_count;
+  return choir__reduce_infer("max", &srcs[0], attrs, srcs[0].dtype, true,
+                             &dsts[0]);
+}
+
+static choir_status_t max_reference(const choir_record_t* record,
+                                    choir_stream_t* stream) {
+  (void)stream;
+  const choir_view_t* src = choir_record_src(record, 0);
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  const void* src_data = choir__src_data(record, 0);
+  void* dst_data = choir__dst_data(record, 0);
+  int64_t axis = ((const choir_reduce_attrs_t*)record->attrs)->axis;
+  bool is_real = choir_dtype_is_float(src->dtype);
+  choir__lanes_t lanes;
+  choir__walk_t results;
+  choir__walk_start(&results, &dst, 1);
+  for (bool more = choir__lanes_start(&lanes, src, axis); more;
+       more = choir__lanes_next(&lanes), choir__walk_next(&results)) {
+    int64_t place, offset;
+    choir__lane_maximum(&lanes.lane, src_data, &place, &offset);
+    if (is_real)
+      choir__real_store(dst_data, dst->dtype, results.offsets[0],
+                        choir__real_load(src_data, src->dtype, offset),
+                        record->accumulate);
+    else
+      choir__integer_store(dst_data, dst->dtype, results.offsets[0],
+                           choir__integer_load(src_data, src->dtype, offset),
+                           record->accumulate);
+  }
+  return NULL;
+}
+
+const choir_op_def_t choir_op_def_max = {
+    .op = CHOIR_OP_MAX,
+    .name = "max",
+    .doc = "largest element over one axis or all",
+    .src_min = 1,
+    .src_max = 1,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = max_infer,
+    .reference = max_reference,
+    .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),
+    .domains = {CHOIR_DOMAIN_NO_KINK},
+    .tolerance = 2e-7,
+    .cases = choir__maximum_cases,
+};

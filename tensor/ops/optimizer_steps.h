@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_OPS_OPTIMIZER_STEPS_H_
+#define CHOIR_TENSOR_OPS_OPTIMIZER_STEPS_H_
+
+#include <math.h>
+
+#include "tensor/ops/elements.h"
+
+// One element of an optimizer step, in the type `real` (float or double). This
+// is the definition to the bit: every kernel on every device does these
+// operations in this order, with a fused multiply-add only where fma stands.
+// Factors made of attributes alone are computed in double and rounded once to
+// the type.
+//
+//   CHOIR__OPTIMIZER_STEPS(f32, float, fmaf, sqrtf)
+//
+// defines choir__sgd_f32_t, choir__sgd_make_f32, choir__sgd_step_f32 and the
+// same for adam.
+#define CHOIR__OPTIMIZER_STEPS(suffix, real, real_fma, real_sqrt)             \
+  typedef struct choir__sgd_##suffix##_s {                                    \
+    real neg_lr, momentum, undamped, weight_decay, scale;                     \
+    bool nesterov;                                                            \
+  } choir__sgd_##suffix##_t;                                                  \
+                                                                              \
+  static inline choir__sgd_##suffix##_t choir__sgd_make_##suffix(             \
+      const choir_sgd_update_attrs_t* attrs) {                                \
+    return (choir__sgd_##suffix##_t){                                         \
+        .neg_lr = (real)-attrs->lr,                                           \
+        .momentum = (real)attrs->momentum,                                    \
+        .undamped = (real)(1 - attrs->dampening),                             \
+        .weight_decay = (real)attrs->weight_decay,                            \
+        .scale = (real)attrs->scale,                                          \
+        .nesterov = attrs->nesterov,                                          \
+    };                                                                        \
+  }                                                                           \
+                                                                              \
+  /* v is not touched (and may be NULL) when momentum is 0. */                \
+  static inline void choir__sgd_step_##suffix(                                \
+      const choir__sgd_##suffix##_t* f, real* p, real g, real* v) {           \
+    g = real_fma(f->weight_decay, *p, f->scale * g);                          \
+    if (f->momentum != 0) {                                                   \
+      *v = real_fma(f->momentum, *v, f->undamped * g);                        \
+      g = f->nesterov ? real_fma(f->momentum, *v, g) : *v;                    \
+    }                                                                         \
+    *p = real_fma(f->neg_lr, g, *p);                                          \
+  }                                                                           \
+                                                                              \
+  typedef struct choir__adam_##suffix##_s {                                   \
+    real neg_lr; /* -lr / correction1 */                                      \
+    real beta1, one_minus_beta1, beta2, one_minus_beta2;                      \
+    real correction2, epsilon, weight_decay, scale;                           \
+  } choir__adam_##suffix##_t;                                                 \
+                                                                              \
+  static inline choir__adam_##suffix##_t choir__adam_make_##suffix(           \
+      const choir_adam_update_attrs_t* attrs) {                               \
+    return (choir__adam_##suffix##_t){                                        \
+        .neg_lr = (real)(-attrs->lr /                                         \
+                         choir__adam_correction(attrs->beta1, attrs->step)),  \
+        .beta1 = (real)attrs->beta1,                                          \
+        .one_minus_beta1 = (real)(1 - attrs->beta1),                          \
+        .beta2 = (real)attrs->beta2,                                          \
+        .one_minus_beta2 = (real)(1 - attrs->beta2),                          \
+        .correction2 =                                                        \
+            (real)choir__adam_correction(attrs->beta2, attrs->step),          \
+        .epsilon = (real)attrs->epsilon,                                      \
+        .weight_decay = (real)attrs->weight_decay,                            \
+        .scale = (real)attrs->scale,                                          \
+    };                                                                        \
+  }                                                                           \
+                                                                              \
+  static inline void choir__adam_step_##suffix(                               \
+      const choir__adam_##suffix##_t* f, real* p, real g, real* m, real* v) { \
+    g = real_fma(f->weight_decay, *p, f->scale * g);                          \
+    *m = real_fma(f->beta1, *m, f->one_minus_beta1 * g);                      \
+    *v = real_fma(f->beta2, *v, f->one_minus_beta2 * (g * g));                \
+    *p = real_fma(f->neg_lr,                                                  \
+                  *m / (real_sqrt(*v / f->correction2) + f->epsilon), *p);    \
+  }
+
+// 1 - beta^step by repeated squaring, so that no libm decides its bits.
+double choir__adam_correction(double beta, int64_t step);
+
+CHOIR__OPTIMIZER_STEPS(f32, float, fmaf, sqrtf)
+CHOIR__OPTIMIZER_STEPS(f64, double, fma, sqrt)
+
+#endif  // CHOIR_TENSOR_OPS_OPTIMIZER_STEPS_H_

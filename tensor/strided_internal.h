@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_STRIDED_INTERNAL_H_
+#define CHOIR_TENSOR_STRIDED_INTERNAL_H_
+
+#include "core/view.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Walks over strided elements in host memory. Pure functions; `data` is where
+// the view's buffer starts (choir_buffer_data).
+
+// Copies every element, bits unchanged. Shapes are equal and so are the sizes
+// of the elements; the two do not overlap.
+void choir__strided_copy(const choir_view_t* src, const void* src_data,
+                         const choir_view_t* dst, void* dst_data);
+
+// Offsets of the views' elements, in row-major order of their common shape:
+//
+//   choir__walk_t walk;
+//   for (bool more = choir__walk_start(&walk, views, 2); more;
+//        more = choir__walk_next(&walk)) {
+//     ... walk.offsets[0], walk.offsets[1] ...
+//   }
+#define CHOIR__WALK_VIEWS 4
+typedef struct choir__walk_s {
+  const choir_view_t* views[CHOIR__WALK_VIEWS];
+  int64_t offsets[CHOIR__WALK_VIEWS];  // elements from the buffer's start
+  int64_t index[CHOIR_MAX_NDIM];
+  int32_t view_count;
+} choir__walk_t;
+
+// False when there is no element.
+bool choir__walk_start(choir__walk_t* walk, const choir_view_t* const* views,
+                       int32_t view_count);
+// False after the last element.
+bool choir__walk_next(choir__walk_t* walk);
+
+// Whether an element of `a` and one of `b` may share memory (both on the same
+// buffer). May say true for disjoint views with unlike strides.
+bool choir__views_overlap(const choir_view_t* a, const choir_view_t* b);
+// The same elements at the same places.
+bool choir__views_equal(const choir_view_t* a, const choir_view_t* b);
+// Whether two different elements of the view may share memory.
+bool choir__view_repeats(const choir_view_t* view);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_TENSOR_STRIDED_INTERNAL_H_

@@ -1,0 +1,772 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every collective on every backend and world size. Data differs per rank and
+// per element, and each rank knows all ranks' data, so the expected result is
+// computed here, element by element in rank order, and compared bit for bit:
+// which also makes all backends equal to each other.
+#include <gtest/gtest.h>
+#include <math.h>
+#include <string.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/comm.h"
+#include "tests/testing/ranks.h"
+
+namespace {
+
+using choir_testing::RunRanks;
+
+struct Case {
+  const char* backend;
+  int size;
+};
+
+std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
+  return std::string(info.param.backend) + "_" +
+         std::to_string(info.param.size);
+}
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+#define CHOIR_COMM_BACKEND(name) cases.push_back({#name, 1});
+#include "dist/backends/backends.def"
+#undef CHOIR_COMM_BACKEND
+  size_t backend_count = cases.size();
+  for (size_t i = 0; i < backend_count; ++i) {
+    if (!strcmp(cases[i].backend, "self")) continue;
+    for (int size : {2, 3, 4, 7}) cases.push_back({cases[i].backend, size});
+  }
+  return cases;
+}
+
+#define ASSERT_OK(expr)                                           \
+  do {                                                            \
+    choir_status_t status_ = (expr);                              \
+    ASSERT_EQ(status_, nullptr) << choir_status_message(status_); \
+  } while (0)
+
+const size_t kGuard = 64;
+const unsigned char kGuardByte = 0xA5;
+
+// Memory with guard zones, private or allocated by the communicator.
+class Memory {
+ public:
+  Memory(choir_comm_t* comm, choir_device_t* device, bool shared, size_t bytes)
+      : bytes_(bytes) {
+    size_t total = bytes + 2 * kGuard;
+    if (shared) {
+      choir_status_t status =
+          choir_comm_buffer_create(comm, device, total, &buffer_);
+      EXPECT_EQ(status, nullptr) << choir_status_message(status);
+      choir_status_free(status);
+      base_ = static_cast<unsigned char*>(choir_buffer_data(buffer_));
+    } else {
+      private_.resize(total + 64);
+      size_t at = reinterpret_cast<uintptr_t>(private_.data()) % 64;
+      base_ = private_.data() + (64 - at) % 64;
+    }
+    memset(base_, kGuardByte, total);
+  }
+  ~Memory() { choir_buffer_release(buffer_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  unsigned char* data() { return base_ + kGuard; }
+  bool GuardsHold() const {
+    for (size_t i = 0; i < kGuard; ++i)
+      if (base_[i] != kGuardByte || base_[kGuard + bytes_ + i] != kGuardByte)
+        return false;
+    return true;
+  }
+  void Clear() { memset(base_, kGuardByte, bytes_ + 2 * kGuard); }
+
+ private:
+  size_t bytes_;
+  unsigned char* base_ = nullptr;
+  choir_buffer_t* buffer_ = nullptr;
+  std::vector<unsigned char> private_;
+};
+
+// Element `i` of rank `rank`: small, of both signs where there are signs, not
+// a fraction of a power of two for floats, so that rounding and order show.
+double Value(int rank, int64_t i, choir_dtype_t dtype) {
+  int64_t whole = (i * 7 + rank * 13 + (i / 31) * (rank + 3)) % 41 - 20;
+  if (dtype == CHOIR_DTYPE_BOOL) return (i + rank) % 3 == 0;
+  if (dtype == CHOIR_DTYPE_U8) return static_cast<double>(whole + 20);
+  if (!choir_dtype_is_float(dtype)) return static_cast<double>(whole * 1001);
+  return static_cast<double>(whole) / 7.0 + 0.01 * rank;
+}
+
+std::vector<unsigned char> Data(int rank, int64_t count, choir_dtype_t dtype) {
+  size_t e = choir_dtype_bytes(dtype);
+  std::vector<unsigned char> data(static_cast<size_t>(count) * e + 1);
+  for (int64_t i = 0; i < count; ++i) {
+    double value = Value(rank, i, dtype);
+    float f32 = static_cast<float>(value);
+    if (dtype == CHOIR_DTYPE_F32)
+      memcpy(&data[static_cast<size_t>(i) * e], &f32, e);
+    else
+      choir_element_store(&data[static_cast<size_t>(i) * e], dtype, value);
+  }
+  return data;
+}
+
+// One element of each rank; vectors would cost more than the sums.
+template <typename T>
+class PerRank {
+ public:
+  void push_back(T value) { values_[size_++] = value; }
+  size_t size() const { return size_; }
+  T operator[](size_t r) const { return values_[r]; }
+  const T* begin() const { return values_; }
+  const T* end() const { return values_ + size_; }
+
+ private:
+  T values_[8] = {};
+  size_t size_ = 0;
+};
+
+template <typename T>
+T Load(const void* at) {
+  T value;
+  memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+template <typename T>
+T Combine(choir_reduce_t op, T a, T x) {
+  switch (op) {
+    case CHOIR_REDUCE_SUM:
+      return static_cast<T>(a + x);
+    case CHOIR_REDUCE_MIN:
+      return a < x ? a : x;
+    case CHOIR_REDUCE_MAX:
+      return a > x ? a : x;
+    default:
+      return static_cast<T>(a * x);
+  }
+}
+
+// The documented rule for floats, T being the type of the sum.
+template <typename T>
+T ReduceFloats(choir_reduce_t op, const PerRank<T>& values,
+               const std::vector<double>& weights) {
+  if (op != CHOIR_REDUCE_AVERAGE) {
+    T a = values[0];
+    for (size_t r = 1; r < values.size(); ++r) a = Combine(op, a, values[r]);
+    return a;
+  }
+  if (values.size() == 1) return values[0];
+  double sum = 0;
+  for (double weight : weights) sum += weight;
+  bool first = true;
+  T a = 0;
+  for (size_t r = 0; r < values.size(); ++r) {
+    if (weights[r] == 0) continue;
+    T share = static_cast<T>(weights[r] / sum);
+    a = first ? share * values[r] : std::fma(share, values[r], a);
+    first = false;
+  }
+  return a;
+}
+
+template <typename U, typename S>
+int64_t ReduceIntegers(choir_reduce_t op, const PerRank<int64_t>& values) {
+  if (op == CHOIR_REDUCE_AVERAGE) {
+    int64_t sum = 0;
+    for (int64_t value : values) sum += value;
+    return sum / static_cast<int64_t>(values.size());
+  }
+  bool wraps = op == CHOIR_REDUCE_SUM || op == CHOIR_REDUCE_PRODUCT;
+  U u = static_cast<U>(values[0]);
+  S s = static_cast<S>(values[0]);
+  for (size_t r = 1; r < values.size(); ++r) {
+    if (wraps) {
+      u = Combine(op, u, static_cast<U>(values[r]));
+    } else {
+      s = Combine(op, s, static_cast<S>(values[r]));
+    }
+  }
+  return wraps ? static_cast<int64_t>(static_cast<S>(u))
+               : static_cast<int64_t>(s);
+}
+
+// Expected element i of a reduction over all ranks' data.
+void Expect(const std::vector<std::vector<unsigned char>>& all,
+            const std::vector<double>& weights, choir_dtype_t dtype,
+            choir_reduce_t op, int64_t i, unsigned char* out) {
+  size_t e = choir_dtype_bytes(dtype);
+  size_t at = static_cast<size_t>(i) * e;
+  PerRank<float> f32;
+  PerRank<double> f64;
+  PerRank<int64_t> integers;
+  for (const auto& data : all) {
+    const unsigned char* x = &data[at];
+    if (dtype == CHOIR_DTYPE_F64)
+      f64.push_back(Load<double>(x));
+    else if (choir_dtype_is_float(dtype))
+      f32.push_back(static_cast<float>(choir_element_load(x, dtype)));
+    else if (dtype == CHOIR_DTYPE_I64)
+      integers.push_back(Load<int64_t>(x));
+    else
+      integers.push_back(static_cast<int64_t>(choir_element_load(x, dtype)));
+  }
+  if (dtype == CHOIR_DTYPE_F64) {
+    double value = ReduceFloats(op, f64, weights);
+    memcpy(out, &value, e);
+  } else if (choir_dtype_is_float(dtype)) {
+    choir_element_store(out, dtype, ReduceFloats(op, f32, weights));
+  } else if (dtype == CHOIR_DTYPE_I32) {
+    int32_t value =
+        static_cast<int32_t>(ReduceIntegers<uint32_t, int32_t>(op, integers));
+    memcpy(out, &value, e);
+  } else if (dtype == CHOIR_DTYPE_I64) {
+    int64_t value = ReduceIntegers<uint64_t, int64_t>(op, integers);
+    memcpy(out, &value, e);
+  } else if (dtype == CHOIR_DTYPE_U8) {
+    *out = static_cast<uint8_t>(ReduceIntegers<uint8_t, uint8_t>(op, integers));
+  } else {
+    bool any = false, all_set = true;
+    for (int64_t value : integers) {
+      any = any || value;
+      all_set = all_set && value;
+    }
+    bool is_or = op == CHOIR_REDUCE_SUM || op == CHOIR_REDUCE_MAX;
+    *out = is_or ? any : all_set;
+  }
+}
+
+class CommSuite : public ::testing::TestWithParam<Case> {
+ protected:
+  bool Start() {
+    std::string backend = GetParam().backend;
+    int size = GetParam().size;
+    if (backend != "mpi") return RunRanks(backend, size);
+    return choir_testing::RunRanksTogether(
+        backend, size, "Backends/CommSuite.*/mpi_" + std::to_string(size));
+  }
+  void Join() {
+    choir_comm_config_t config;
+    ASSERT_OK(choir_comm_config_init(&config));
+    config.deadline = choir_testing::Patience(20);
+    config.segment_bytes = 64u << 10;  // so that it grows
+    choir_device_options_t options = {};
+    options.threads = 1;
+    ASSERT_OK(choir_device_create("cpu", &options, &device_));
+    ASSERT_OK(choir_comm_create(&config, &comm_));
+    ASSERT_STREQ(choir_comm_backend(comm_), GetParam().backend);
+    rank_ = choir_comm_rank(comm_);
+    size_ = choir_comm_size(comm_);
+    ASSERT_EQ(size_, GetParam().size);
+  }
+  void TearDown() override {
+    if (comm_ && !HasFatalFailure()) {
+      choir_status_t status = choir_comm_finalize(comm_);
+      EXPECT_EQ(status, nullptr) << choir_status_message(status);
+      choir_status_free(status);
+    }
+    choir_comm_release(comm_);
+    choir_device_release(device_);
+  }
+
+  std::vector<std::vector<unsigned char>> AllData(int64_t count,
+                                                  choir_dtype_t dtype) {
+    std::vector<std::vector<unsigned char>> all;
+    for (int r = 0; r < size_; ++r) all.push_back(Data(r, count, dtype));
+    return all;
+  }
+
+  choir_comm_t* comm_ = nullptr;
+  choir_device_t* device_ = nullptr;
+  int rank_ = 0;
+  int size_ = 0;
+};
+
+const int64_t kCounts[] = {0, 1, 33, 20011};
+
+struct Mode {
+  bool in_place;
+  bool shared;
+};
+const Mode kModes[] = {
+    {false, false}, {false, true}, {true, false}, {true, true}};
+
+const choir_reduce_t kOps[] = {CHOIR_REDUCE_SUM, CHOIR_REDUCE_AVERAGE,
+                               CHOIR_REDUCE_MIN, CHOIR_REDUCE_MAX,
+                               CHOIR_REDUCE_PRODUCT};
+const choir_dtype_t kDtypes[] = {
+    CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16,
+    CHOIR_DTYPE_I32, CHOIR_DTYPE_I64, CHOIR_DTYPE_U8,  CHOIR_DTYPE_BOOL};
+
+// The first element that differs, or -1.
+int64_t FirstDifference(const unsigned char* a, const unsigned char* b,
+                        int64_t count, size_t e) {
+  for (int64_t i = 0; i < count; ++i)
+    if (memcmp(a + static_cast<size_t>(i) * e, b + static_cast<size_t>(i) * e,
+               e))
+      return i;
+  return -1;
+}
+
+std::string Describe(choir_dtype_t dtype, choir_reduce_t op, int64_t count,
+                     Mode mode) {
+  return std::string(choir_dtype_name(dtype)) + " op " + std::to_string(op) +
+         " count " + std::to_string(count) +
+         (mode.in_place ? " in place" : "") + (mode.shared ? " shared" : "");
+}
+
+TEST_P(CommSuite, AllReduce) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  int64_t most = kCounts[3];
+  std::vector<double> weights(static_cast<size_t>(size_), 1.0);
+  for (choir_dtype_t dtype : kDtypes) {
+    size_t e = choir_dtype_bytes(dtype);
+    auto all = AllData(most, dtype);
+    Memory private_src(comm_, device_, false, static_cast<size_t>(most) * e);
+    Memory private_dst(comm_, device_, false, static_cast<size_t>(most) * e);
+    Memory shared_src(comm_, device_, true, static_cast<size_t>(most) * e);
+    Memory shared_dst(comm_, device_, true, static_cast<size_t>(most) * e);
+    for (choir_reduce_t op : kOps) {
+      if (dtype == CHOIR_DTYPE_BOOL && op == CHOIR_REDUCE_AVERAGE) continue;
+      std::vector<unsigned char> expected(static_cast<size_t>(most) * e);
+      for (int64_t i = 0; i < most; ++i)
+        Expect(all, weights, dtype, op, i,
+               &expected[static_cast<size_t>(i) * e]);
+      for (int64_t count : kCounts) {
+        for (Mode mode : kModes) {
+          SCOPED_TRACE(Describe(dtype, op, count, mode));
+          size_t bytes = static_cast<size_t>(count) * e;
+          Memory& src = mode.shared ? shared_src : private_src;
+          Memory& other = mode.shared ? shared_dst : private_dst;
+          Memory& dst = mode.in_place ? src : other;
+          other.Clear();
+          src.Clear();
+          const auto& own = all[static_cast<size_t>(rank_)];
+          memcpy(src.data(), own.data(), bytes);
+          ASSERT_OK(choir_comm_all_reduce(comm_, src.data(), dst.data(), count,
+                                          dtype, op, "data"));
+          ASSERT_EQ(FirstDifference(dst.data(), expected.data(), count, e), -1);
+          if (!mode.in_place) {
+            ASSERT_EQ(memcmp(src.data(), own.data(), bytes), 0);
+          }
+          ASSERT_TRUE(src.GuardsHold() && dst.GuardsHold());
+          ASSERT_EQ(dst.data()[bytes], kGuardByte);
+        }
+      }
+    }
+  }
+}
+
+// Several rounds of every path, with sizes that no part divides.
+TEST_P(CommSuite, LargeAllReduce) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  const int64_t count = 300007;  // three rounds
+  auto all = AllData(count, CHOIR_DTYPE_F32);
+  std::vector<double> weights(static_cast<size_t>(size_), 1.0);
+  std::vector<unsigned char> expected(static_cast<size_t>(count) * 4);
+  for (choir_reduce_t op : {CHOIR_REDUCE_SUM, CHOIR_REDUCE_AVERAGE}) {
+    for (int64_t i = 0; i < count; ++i)
+      Expect(all, weights, CHOIR_DTYPE_F32, op, i,
+             &expected[static_cast<size_t>(i) * 4]);
+    for (Mode mode : kModes) {
+      SCOPED_TRACE(Describe(CHOIR_DTYPE_F32, op, count, mode));
+      Memory src(comm_, device_, mode.shared, expected.size());
+      Memory other(comm_, device_, mode.shared, expected.size());
+      Memory& dst = mode.in_place ? src : other;
+      memcpy(src.data(), all[static_cast<size_t>(rank_)].data(),
+             expected.size());
+      ASSERT_OK(choir_comm_all_reduce(comm_, src.data(), dst.data(), count,
+                                      CHOIR_DTYPE_F32, op, nullptr));
+      ASSERT_EQ(FirstDifference(dst.data(), expected.data(), count, 4), -1);
+      ASSERT_TRUE(src.GuardsHold() && dst.GuardsHold());
+    }
+  }
+}
+
+TEST_P(CommSuite, OneSideShared) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  const int64_t count = 20011;
+  auto all = AllData(count, CHOIR_DTYPE_F32);
+  std::vector<double> weights(static_cast<size_t>(size_), 1.0);
+  std::vector<unsigned char> expected(static_cast<size_t>(count) * 4);
+  for (int64_t i = 0; i < count; ++i)
+    Expect(all, weights, CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, i,
+           &expected[static_cast<size_t>(i) * 4]);
+  Memory shared(comm_, device_, true, expected.size());
+  Memory ordinary(comm_, device_, false, expected.size());
+  // Ranks differ in what they use: rank 0 shared, the others private memory.
+  Memory& src = rank_ == 0 ? shared : ordinary;
+  memcpy(src.data(), all[static_cast<size_t>(rank_)].data(), expected.size());
+  ASSERT_OK(choir_comm_all_reduce(comm_, src.data(), ordinary.data(), count,
+                                  CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "mixed"));
+  EXPECT_EQ(FirstDifference(ordinary.data(), expected.data(), count, 4), -1);
+}
+
+TEST_P(CommSuite, WeightedAverage) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  const int64_t most = 20011;
+  std::vector<double> weights;
+  for (int r = 0; r < size_; ++r) weights.push_back(r % 3 == 1 ? 0 : 16 - r);
+  if (size_ == 1) weights[0] = 5;
+  for (choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    size_t e = choir_dtype_bytes(dtype);
+    auto all = AllData(most, dtype);
+    // A rank of weight 0 adds nothing, whatever it has.
+    for (int r = 0; r < size_; ++r)
+      if (weights[static_cast<size_t>(r)] == 0)
+        choir_element_store(all[static_cast<size_t>(r)].data(), dtype, NAN);
+    for (int64_t count : {int64_t{1}, int64_t{33}, most}) {
+      for (bool shared : {false, true}) {
+        size_t bytes = static_cast<size_t>(count) * e;
+        Memory data(comm_, device_, shared, bytes);
+        memcpy(data.data(), all[static_cast<size_t>(rank_)].data(), bytes);
+        choir_collective_t collective = {};
+        collective.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+        collective.op = CHOIR_REDUCE_AVERAGE;
+        collective.dtype = dtype;
+        collective.count = count;
+        collective.src = collective.dst = data.data();
+        collective.weight = weights[static_cast<size_t>(rank_)];
+        collective.name = "grad";
+        ASSERT_OK(choir_comm_run(comm_, &collective));
+        std::vector<unsigned char> expected(bytes);
+        for (int64_t i = 0; i < count; ++i)
+          Expect(all, weights, dtype, CHOIR_REDUCE_AVERAGE, i,
+                 &expected[static_cast<size_t>(i) * e]);
+        ASSERT_EQ(FirstDifference(data.data(), expected.data(), count, e), -1)
+            << choir_dtype_name(dtype) << " " << count << " " << shared;
+        ASSERT_TRUE(data.GuardsHold());
+      }
+    }
+  }
+}
+
+TEST_P(CommSuite, Broadcast) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_U8}) {
+    size_t e = choir_dtype_bytes(dtype);
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{33}, int64_t{20011},
+                          int64_t{300007}}) {
+      size_t bytes = static_cast<size_t>(count) * e;
+      auto all = AllData(count, dtype);
+      for (bool shared : {false, true}) {
+        Memory data(comm_, device_, shared, bytes + e);
+        for (int root = 0; root < size_; ++root) {
+          const auto& own = all[static_cast<size_t>(rank_)];
+          const auto& theirs = all[static_cast<size_t>(root)];
+          memcpy(data.data(), own.data(), bytes);
+          ASSERT_OK(choir_comm_broadcast(comm_, data.data(), count, dtype, root,
+                                         "weights"));
+          ASSERT_EQ(FirstDifference(data.data(), theirs.data(), count, e), -1)
+              << "count " << count << " root " << root << " shared " << shared;
+          ASSERT_TRUE(data.GuardsHold());
+          ASSERT_EQ(data.data()[bytes], kGuardByte);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommSuite, AllGather) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F64, CHOIR_DTYPE_F16}) {
+    size_t e = choir_dtype_bytes(dtype);
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{33}, int64_t{20011},
+                          int64_t{300007}}) {
+      size_t bytes = static_cast<size_t>(count) * e;
+      auto all = AllData(count, dtype);
+      for (Mode mode : kModes) {
+        SCOPED_TRACE(Describe(dtype, CHOIR_REDUCE_SUM, count, mode));
+        Memory src(comm_, device_, mode.shared, bytes + e);
+        Memory dst(comm_, device_, mode.shared,
+                   bytes * static_cast<size_t>(size_) + e);
+        unsigned char* at =
+            mode.in_place ? dst.data() + bytes * static_cast<size_t>(rank_)
+                          : src.data();
+        memcpy(at, all[static_cast<size_t>(rank_)].data(), bytes);
+        ASSERT_OK(choir_comm_all_gather(comm_, at, dst.data(), count, dtype,
+                                        "parts"));
+        for (int r = 0; r < size_; ++r)
+          ASSERT_EQ(
+              FirstDifference(dst.data() + bytes * static_cast<size_t>(r),
+                              all[static_cast<size_t>(r)].data(), count, e),
+              -1);
+        ASSERT_TRUE(src.GuardsHold() && dst.GuardsHold());
+        ASSERT_EQ(dst.data()[bytes * static_cast<size_t>(size_)], kGuardByte);
+      }
+    }
+  }
+}
+
+TEST_P(CommSuite, ReduceScatter) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  std::vector<double> weights(static_cast<size_t>(size_), 1.0);
+  for (choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_BF16, CHOIR_DTYPE_I32}) {
+    size_t e = choir_dtype_bytes(dtype);
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{33}, int64_t{20011},
+                          int64_t{100003}}) {
+      if (count == 100003 && dtype != CHOIR_DTYPE_F32) continue;
+      int64_t total = count * size_;
+      size_t bytes = static_cast<size_t>(total) * e;
+      auto all = AllData(total, dtype);
+      std::vector<unsigned char> expected(static_cast<size_t>(count) * e + 1);
+      for (choir_reduce_t op : {CHOIR_REDUCE_SUM, CHOIR_REDUCE_AVERAGE}) {
+        for (int64_t i = 0; i < count; ++i)
+          Expect(all, weights, dtype, op, rank_ * count + i,
+                 &expected[static_cast<size_t>(i) * e]);
+        for (Mode mode : kModes) {
+          SCOPED_TRACE(Describe(dtype, op, count, mode));
+          Memory src(comm_, device_, mode.shared, bytes + e);
+          Memory dst(comm_, device_, mode.shared,
+                     static_cast<size_t>(count) * e + e);
+          memcpy(src.data(), all[static_cast<size_t>(rank_)].data(), bytes);
+          unsigned char* at =
+              mode.in_place
+                  ? src.data() + static_cast<size_t>(rank_ * count) * e
+                  : dst.data();
+          ASSERT_OK(choir_comm_reduce_scatter(comm_, src.data(), at, count,
+                                              dtype, op, "grads"));
+          ASSERT_EQ(FirstDifference(at, expected.data(), count, e), -1);
+          ASSERT_TRUE(src.GuardsHold() && dst.GuardsHold());
+        }
+      }
+    }
+  }
+}
+
+// Many operations of mixed sizes in a row: banks and phases are reused.
+TEST_P(CommSuite, ManySmallOperations) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (int step = 0; step < 300; ++step) {
+    int64_t count = 1 + (step * 37) % 200;
+    std::vector<int64_t> data(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i)
+      data[static_cast<size_t>(i)] = (rank_ + 1) * (i + step);
+    ASSERT_OK(choir_comm_all_reduce(comm_, data.data(), data.data(), count,
+                                    CHOIR_DTYPE_I64, CHOIR_REDUCE_SUM, "a"));
+    int64_t sum = static_cast<int64_t>(size_) * (size_ + 1) / 2;
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(data[static_cast<size_t>(i)], sum * (i + step));
+    if (step % 3 == 0) ASSERT_OK(choir_comm_barrier(comm_, nullptr));
+  }
+}
+
+// Each handle gets its own result; a blocking call comes after all of them.
+TEST_P(CommSuite, AsynchronousHandles) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  const int kHandles = 20;
+  std::vector<std::vector<float>> data;
+  std::vector<choir_work_t*> works;
+  for (int h = 0; h < kHandles; ++h)
+    data.emplace_back(static_cast<size_t>(1 + h * h * 100),
+                      static_cast<float>(rank_ + h));
+  for (int h = 0; h < kHandles; ++h) {
+    auto& values = data[static_cast<size_t>(h)];
+    choir_collective_t collective = {};
+    collective.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+    collective.op = CHOIR_REDUCE_SUM;
+    collective.dtype = CHOIR_DTYPE_F32;
+    collective.count = static_cast<int64_t>(values.size());
+    collective.src = collective.dst = values.data();
+    collective.weight = 1;
+    collective.name = "bucket";
+    choir_work_t* work = nullptr;
+    ASSERT_OK(choir_comm_start(comm_, &collective, &work));
+    works.push_back(work);
+  }
+  float mine = 1;
+  ASSERT_OK(choir_comm_all_reduce(comm_, &mine, &mine, 1, CHOIR_DTYPE_F32,
+                                  CHOIR_REDUCE_SUM, "after"));
+  EXPECT_EQ(mine, static_cast<float>(size_));
+  for (int h = 0; h < kHandles; ++h) {
+    EXPECT_TRUE(choir_work_is_done(works[static_cast<size_t>(h)]));
+    if (h % 2) {
+      ASSERT_OK(choir_work_wait(works[static_cast<size_t>(h)]));
+    } else {
+      choir_work_release(works[static_cast<size_t>(h)]);
+    }
+    float expected = static_cast<float>(size_ * (size_ - 1) / 2 + size_ * h);
+    for (float value : data[static_cast<size_t>(h)]) ASSERT_EQ(value, expected);
+  }
+}
+
+TEST_P(CommSuite, RecordsOnStreams) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  choir_stream_t* stream = nullptr;
+  ASSERT_OK(choir_stream_create(device_, CHOIR_STREAM_BACKGROUND, &stream));
+  std::vector<float> data(50000, static_cast<float>(rank_ + 1));
+  for (int i = 0; i < 3; ++i) {
+    choir_collective_t collective = {};
+    collective.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+    collective.op = CHOIR_REDUCE_MAX;
+    collective.dtype = CHOIR_DTYPE_F32;
+    collective.count = static_cast<int64_t>(data.size());
+    collective.src = collective.dst = data.data();
+    collective.name = "on a stream";
+    ASSERT_OK(choir_comm_submit(comm_, stream, &collective));
+  }
+  ASSERT_OK(choir_stream_synchronize(stream));
+  for (float value : data) ASSERT_EQ(value, static_cast<float>(size_));
+  choir_stream_release(stream);
+}
+
+// A difference is an error on all ranks that names both sides, and the
+// communicator works on.
+TEST_P(CommSuite, DifferencesAreToldOnAllRanks) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  if (size_ == 1) return;
+  std::vector<double> data(30000, 1.0);
+  void* at = data.data();
+  bool odd = rank_ == 1;
+  std::string rest = size_ == 2   ? "rank 0"
+                     : size_ == 3 ? "ranks 0 and 2"
+                     : size_ == 4 ? "ranks 0, 2 and 3"
+                                  : "ranks 0, 2, 3, 4, 5 and 6";
+  std::string has = size_ == 2 ? " has " : " have ";
+  std::string wants = size_ == 2 ? " wants " : " want ";
+  int operation = 0;
+  auto expect = [&](choir_status_t status, const std::string& text) {
+    ++operation;
+    std::string full = text;
+    size_t at_number = full.find('#');
+    if (at_number != std::string::npos)
+      full.replace(at_number, 1, std::to_string(operation));
+    ASSERT_NE(status, nullptr) << full;
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(choir_status_message(status)), full);
+    choir_status_free(status);
+  };
+  expect(choir_comm_all_reduce(comm_, at, at, odd ? 1000 : 1024,
+                               CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "x"),
+         "all_reduce 'x' (operation #): " + rest + has +
+             "1024 f32, rank 1 has 1000 f32; all ranks need the same");
+  expect(choir_comm_all_reduce(comm_, at, at, odd ? 20000 : 20001,
+                               CHOIR_DTYPE_F64, CHOIR_REDUCE_SUM, "large"),
+         "all_reduce 'large' (operation #): " + rest + has +
+             "20001 f64, rank 1 has 20000 f64; all ranks need the same");
+  expect(choir_comm_all_reduce(comm_, at, at, 100,
+                               odd ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_F32,
+                               CHOIR_REDUCE_SUM, nullptr),
+         "all_reduce (operation #): " + rest + has +
+             "100 f32, rank 1 has 100 i32; all ranks need the same");
+  expect(
+      choir_comm_all_reduce(comm_, at, at, 100, CHOIR_DTYPE_F32,
+                            odd ? CHOIR_REDUCE_MAX : CHOIR_REDUCE_AVERAGE, "x"),
+      "all_reduce 'x' (operation #): " + rest + wants +
+          "average, rank 1 wants max; all ranks need the same reduction");
+  expect(
+      choir_comm_broadcast(comm_, at, 100, CHOIR_DTYPE_F32, odd ? 1 : 0, "w"),
+      "broadcast 'w' (operation #): " + rest + wants +
+          "root 0, rank 1 wants root 1; all ranks need the same root");
+  expect(choir_comm_all_reduce(comm_, at, at, 100, CHOIR_DTYPE_F32,
+                               CHOIR_REDUCE_SUM, odd ? "b" : "a"),
+         "operation #: " + rest + wants +
+             "all_reduce 'a', rank 1 wants all_reduce 'b'; all ranks must "
+             "call the same operations in the same order");
+  expect(odd ? choir_comm_barrier(comm_, "end")
+             : choir_comm_all_reduce(comm_, at, at, 100, CHOIR_DTYPE_F32,
+                                     CHOIR_REDUCE_SUM, "loss"),
+         "operation #: " + rest + wants +
+             "all_reduce 'loss', rank 1 wants barrier 'end'; all ranks must "
+             "call the same operations in the same order");
+  // A wrong argument of one rank.
+  expect(choir_comm_all_reduce(comm_, at, at, odd ? -3 : 100, CHOIR_DTYPE_F32,
+                               CHOIR_REDUCE_SUM, "y"),
+         "all_reduce 'y' (operation #): rank 1: count is -3; it must be 0 or "
+         "more");
+  expect(
+      choir_comm_broadcast(comm_, at, 100, CHOIR_DTYPE_F32, odd ? 77 : 0, "w"),
+      "broadcast 'w' (operation #): rank 1: root is 77; ranks are 0 .. " +
+          std::to_string(size_ - 1));
+  expect(choir_comm_all_gather(comm_, odd ? nullptr : at, at, 10,
+                               CHOIR_DTYPE_F32, "g"),
+         "all_gather 'g' (operation #): rank 1: src is NULL");
+  choir_collective_t collective = {};
+  collective.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+  collective.op = CHOIR_REDUCE_AVERAGE;
+  collective.dtype = CHOIR_DTYPE_F32;
+  collective.count = 10;
+  collective.src = collective.dst = at;
+  collective.name = "none";
+  expect(choir_comm_run(comm_, &collective),
+         "all_reduce 'none' (operation #): the weights of all ranks add to 0; "
+         "one must be above 0");
+  // Still works.
+  float one = 1;
+  ASSERT_OK(choir_comm_all_reduce(comm_, &one, &one, 1, CHOIR_DTYPE_F32,
+                                  CHOIR_REDUCE_SUM, "ok"));
+  EXPECT_EQ(one, static_cast<float>(size_));
+}
+
+TEST_P(CommSuite, BuffersComeAndGo) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  std::vector<choir_buffer_t*> buffers;
+  for (int i = 0; i < 12; ++i) {
+    choir_buffer_t* buffer = nullptr;
+    size_t bytes = static_cast<size_t>(1000 + i * 40000);
+    ASSERT_OK(choir_comm_buffer_create(comm_, device_, bytes, &buffer));
+    auto* data = static_cast<unsigned char*>(choir_buffer_data(buffer));
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
+    ASSERT_EQ(choir_buffer_bytes(buffer), bytes);
+    for (size_t k = 0; k < bytes; ++k) ASSERT_EQ(data[k], 0);
+    memset(data, rank_ + 1, bytes);
+    buffers.push_back(buffer);
+    // Ranks release at different times; each keeps its own place book.
+    if (i % 3 == 2) {
+      size_t which = static_cast<size_t>((i + rank_) % 3);
+      choir_buffer_release(buffers[which]);
+      buffers.erase(buffers.begin() + static_cast<int64_t>(which));
+    }
+  }
+  for (choir_buffer_t* buffer : buffers) {
+    const auto* data =
+        static_cast<const unsigned char*>(choir_buffer_data(buffer));
+    for (size_t k = 0; k < choir_buffer_bytes(buffer); ++k)
+      ASSERT_EQ(data[k], rank_ + 1);
+    choir_buffer_release(buffer);
+  }
+  choir_buffer_t* buffer = nullptr;
+  choir_status_t status = choir_comm_buffer_create(comm_, device_, 0, &buffer);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+  choir_status_free(status);
+}
+
+TEST_P(CommSuite, KnowsItsHosts) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  EXPECT_EQ(choir_comm_local_rank(comm_), rank_);
+  EXPECT_EQ(choir_comm_local_size(comm_), size_);
+  EXPECT_EQ(choir_comm_host_index(comm_), 0);
+  EXPECT_EQ(choir_comm_host_count(comm_), 1);
+  std::string peer = choir_comm_peer(comm_, size_ - 1);
+  EXPECT_EQ(peer.find("rank " + std::to_string(size_ - 1) + " (host "), 0u);
+  EXPECT_NE(peer.find(", pid "), std::string::npos);
+  EXPECT_STREQ(choir_comm_activity(comm_), "");
+  choir_status_t status = choir_comm_poll_error(comm_);
+  EXPECT_EQ(status, nullptr);
+  ASSERT_OK(choir_comm_finalize(comm_));
+  status = choir_comm_barrier(comm_, "late");
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  choir_status_free(status);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CommSuite, ::testing::ValuesIn(AllCases()),
+                         CaseName);
+
+}  // namespace

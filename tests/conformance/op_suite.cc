@@ -1,0 +1,727 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every op of the list, on every one of its cases, in every dtype and many
+// layouts of sources and destinations, on every device that runs on the host:
+// choir_op_run against the op's reference on plain row-major copies. Around
+// and between the elements of destinations nothing may change.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tensor/op_def.h"
+#include "tests/conformance/op_inputs.h"
+#include "tests/testing/failing_allocator.h"
+#include "tests/testing/status_matchers.h"
+
+extern "C" const choir_kernel_table_t choir_kernel_table_cpu;
+
+namespace {
+
+using choir::testing::CountOf;
+using choir::testing::FailEveryAllocation;
+using choir::testing::MakeAnything;
+using choir::testing::MakeSources;
+using choir::testing::ParseAttrs;
+using choir::testing::ParseShapes;
+using choir::testing::Shape;
+using choir::testing::Values;
+
+const char* const kDevices[] = {"cpu", "cpu_async", "null"};
+
+struct DeviceRelease {
+  void operator()(choir_device_t* device) const {
+    choir_device_release(device);
+  }
+};
+
+// Devices live as long as the program: making threads costs more than most
+// problems here.
+choir_device_t* Device(const std::string& name) {
+  static std::map<std::string, std::unique_ptr<choir_device_t, DeviceRelease>>
+      devices;
+  if (!devices[name]) {
+    choir_device_options_t options = {};
+    options.threads = 2;
+    options.seed = 7;
+    choir_device_t* device = nullptr;
+    EXPECT_OK(choir_device_create(name.c_str(), &options, &device));
+    devices[name].reset(device);
+  }
+  return devices[name].get();
+}
+
+// How the elements of an operand lie in memory.
+enum Layout { kContiguous, kGaps, kReversed, kChannelsLast, kRepeated };
+
+void SetStrides(Layout layout, choir_view_t* view) {
+  choir_view_set_contiguous(view);
+  if (layout == kChannelsLast && view->ndim == 4)
+    choir_view_set_channels_last(view);
+  if (layout == kRepeated && view->ndim > 0 && view->shape[0] > 1)
+    view->strides[0] = 0;
+  int64_t stride = layout == kGaps ? 2 : 1;
+  for (int32_t k = view->ndim - 1; layout == kGaps && k >= 0; --k) {
+    view->strides[k] = stride;
+    stride = stride * std::max<int64_t>(view->shape[k], 1) + 3;
+  }
+  for (int32_t k = 0; layout == kReversed && k < view->ndim; ++k) {
+    view->strides[k] = stride;
+    stride *= std::max<int64_t>(view->shape[k], 1);
+  }
+}
+
+// Row-major offsets of a view's elements.
+std::vector<int64_t> OffsetsOf(const choir_view_t& view) {
+  std::vector<int64_t> offsets;
+  int64_t count = choir_view_count(&view);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t offset = view.offset;
+    int64_t rest = i;
+    for (int32_t k = view.ndim - 1; k >= 0; --k) {
+      offset += rest % view.shape[k] * view.strides[k];
+      rest /= view.shape[k];
+    }
+    offsets.push_back(offset);
+  }
+  return offsets;
+}
+
+// An operand on a device, in a buffer whose other bytes are known.
+class Placed {
+ public:
+  Placed(choir_device_t* device, const Values& values, Layout layout) {
+    EXPECT_OK(choir_view_make(values.dtype,
+                              static_cast<int32_t>(values.shape.size()),
+                              values.shape.data(), &view_));
+    SetStrides(layout, &view_);
+    view_.offset = kGuard;
+    size_t bytes = choir_dtype_bytes(values.dtype);
+    image_.assign(
+        static_cast<size_t>(2 * kGuard + choir_view_extent(&view_)) * bytes,
+        0xA5);
+    std::vector<int64_t> offsets = OffsetsOf(view_);
+    for (size_t i = 0; i < offsets.size(); ++i)
+      choir_element_store(&image_[static_cast<size_t>(offsets[i]) * bytes],
+                          values.dtype, values.elements[i]);
+    stream_ = choir_device_stream(device);
+    EXPECT_OK(choir_buffer_create(device, image_.size(), &view_.buffer));
+    EXPECT_OK(choir_buffer_write(view_.buffer, stream_, 0, image_.data(),
+                                 image_.size()));
+    EXPECT_OK(choir_tensor_from_view(&view_, &tensor_));
+  }
+  ~Placed() {
+    choir_tensor_release(tensor_);
+    choir_buffer_release(view_.buffer);
+  }
+  Placed(const Placed&) = delete;
+  Placed& operator=(const Placed&) = delete;
+
+  choir_tensor_t* tensor() const { return tensor_; }
+
+  // Elements as they are now, after a check that all other bytes are as ever.
+  std::vector<double> Read() const {
+    std::vector<unsigned char> now(image_.size());
+    EXPECT_OK(
+        choir_buffer_read(view_.buffer, stream_, 0, now.data(), now.size()));
+    size_t bytes = choir_dtype_bytes(view_.dtype);
+    std::vector<double> elements;
+    std::vector<unsigned char> rest = now;
+    for (int64_t offset : OffsetsOf(view_)) {
+      size_t at = static_cast<size_t>(offset) * bytes;
+      elements.push_back(choir_element_load(&now[at], view_.dtype));
+      std::memcpy(&rest[at], &image_[at], bytes);
+    }
+    EXPECT_TRUE(rest == image_) << "bytes outside the elements were changed";
+    return elements;
+  }
+
+  void ExpectUnchanged() const {
+    std::vector<unsigned char> now(image_.size());
+    EXPECT_OK(
+        choir_buffer_read(view_.buffer, stream_, 0, now.data(), now.size()));
+    EXPECT_TRUE(now == image_) << "a source was changed";
+  }
+
+ private:
+  static constexpr int64_t kGuard = 16;  // elements before and after
+  choir_view_t view_;
+  choir_stream_t* stream_;
+  choir_tensor_t* tensor_ = nullptr;
+  std::vector<unsigned char> image_;
+};
+
+// How one run is set up.
+struct Arrangement {
+  const char* name;
+  Layout sources;
+  bool given;  // destinations; else the op makes them
+  Layout destinations;
+  bool accumulate;
+  bool in_place;  // destination 0 is source 0
+};
+
+const Arrangement kArrangements[] = {
+    {"plain", kContiguous, false, kContiguous, false, false},
+    {"given", kContiguous, true, kContiguous, false, false},
+    {"added", kContiguous, true, kContiguous, true, false},
+    {"gaps", kGaps, false, kContiguous, false, false},
+    {"gaps, given", kGaps, true, kGaps, false, false},
+    {"gaps, added", kGaps, true, kGaps, true, false},
+    {"to gaps", kContiguous, true, kGaps, false, false},
+    {"reversed", kReversed, false, kContiguous, false, false},
+    {"reversed, given", kReversed, true, kContiguous, false, false},
+    {"to reversed", kContiguous, true, kReversed, true, false},
+    {"repeated", kRepeated, false, kContiguous, false, false},
+    {"repeated, given", kRepeated, true, kGaps, false, false},
+    {"repeated, added", kRepeated, true, kContiguous, true, false},
+    {"channels-last", kChannelsLast, false, kContiguous, false, false},
+    {"channels-last, given", kChannelsLast, true, kChannelsLast, false, false},
+    {"channels-last, added", kChannelsLast, true, kChannelsLast, true, false},
+    {"to channels-last", kContiguous, true, kChannelsLast, false, false},
+    {"from channels-last", kChannelsLast, true, kContiguous, true, false},
+    {"in place", kContiguous, true, kContiguous, false, true},
+    {"in place, gaps", kGaps, true, kGaps, false, true},
+    {"in place, added", kContiguous, true, kContiguous, true, true},
+};
+
+// One op and case.
+struct Problem {
+  choir_op_t op;
+  int number;  // of the case
+  std::string device;
+};
+
+void PrintTo(const Problem& problem, std::ostream* out) {
+  const choir_op_case_t& one = choir__op_def(problem.op)->cases[problem.number];
+  *out << choir_op_name(problem.op) << " " << one.shapes << " "
+       << (one.attrs ? one.attrs : "");
+}
+
+std::vector<Problem> AllProblems() {
+  std::vector<Problem> problems;
+  for (const char* device : kDevices) {
+    for (int op = 0; op < CHOIR_OP_COUNT; ++op) {
+      const choir_op_def_t* def = choir__op_def(static_cast<choir_op_t>(op));
+      for (int i = 0; def->cases[i].shapes; ++i)
+        problems.push_back({def->op, i, device});
+    }
+  }
+  return problems;
+}
+
+// Views of the destinations as the op infers them for row-major sources.
+std::vector<choir_view_t> Infer(const choir_op_def_t* def,
+                                const std::vector<Values>& sources,
+                                const std::vector<unsigned char>& attrs) {
+  std::vector<choir_view_t> srcs(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i)
+    EXPECT_OK(choir_view_make(sources[i].dtype,
+                              static_cast<int32_t>(sources[i].shape.size()),
+                              sources[i].shape.data(), &srcs[i]));
+  std::vector<choir_view_t> dsts(static_cast<size_t>(def->dst_count));
+  EXPECT_OK(def->infer(srcs.data(), static_cast<int32_t>(srcs.size()),
+                       attrs.data(), dsts.data()));
+  return dsts;
+}
+
+Shape ShapeOf(const choir_view_t& view) {
+  return Shape(view.shape, view.shape + view.ndim);
+}
+
+// What the reference makes of row-major operands on the plain CPU device.
+// `before` are the destinations' elements, for accumulate and steps in place.
+std::vector<std::vector<double>> Expected(
+    const choir_op_def_t* def, const std::vector<Values>& sources,
+    const std::vector<Values>& before, const std::vector<unsigned char>& attrs,
+    bool accumulate) {
+  choir_device_t* device = Device("cpu");
+  std::vector<std::unique_ptr<Placed>> operands;
+  std::vector<choir_view_t> views;
+  for (const Values& source : sources) {
+    operands.push_back(std::make_unique<Placed>(device, source, kContiguous));
+    views.push_back(*choir_tensor_view(operands.back()->tensor()));
+  }
+  std::vector<Placed*> results;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (def->inplace[i]) {
+      results.push_back(
+          operands[static_cast<size_t>(def->inplace[i] - 1)].get());
+    } else {
+      operands.push_back(
+          std::make_unique<Placed>(device, before[i], kContiguous));
+      results.push_back(operands.back().get());
+    }
+    views.push_back(*choir_tensor_view(results.back()->tensor()));
+  }
+  for (size_t i = 0; def->elementwise && i < sources.size(); ++i) {
+    choir_view_t src = views[i];
+    const choir_view_t& dst = views[sources.size()];
+    EXPECT_OK(choir_view_broadcast(&src, dst.ndim, dst.shape, &views[i]));
+  }
+  choir_record_t record = {};
+  record.operands = views.data();
+  record.src_count = static_cast<int32_t>(sources.size());
+  record.dst_count = def->dst_count;
+  record.accumulate = accumulate;
+  record.attrs = attrs.empty() ? nullptr : attrs.data();
+  record.attrs_bytes = attrs.size();
+  EXPECT_OK(def->reference(&record, choir_device_stream(device)));
+  std::vector<std::vector<double>> expected;
+  for (const Placed* result : results) expected.push_back(result->Read());
+  return expected;
+}
+
+// How far an element may be from the reference's, as a share of its size.
+double Tolerance(const choir_op_def_t* def, choir_dtype_t dtype,
+                 bool accumulate) {
+  switch (dtype) {
+    case CHOIR_DTYPE_F32:
+      return def->tolerance + (accumulate ? 2e-7 : 0);
+    case CHOIR_DTYPE_F64:
+      return def->tolerance == 0 && !accumulate ? 0 : 1e-12;
+    case CHOIR_DTYPE_F16:
+      return def->tolerance == 0 && !accumulate ? 0 : 1e-3;
+    case CHOIR_DTYPE_BF16:
+      return def->tolerance == 0 && !accumulate ? 0 : 8e-3;
+    default:
+      return 0;
+  }
+}
+
+// Sizes below 1 count as 1. In sums of many terms the terms set the size of
+// the error, not what is left when they cancel: there the largest element
+// speaks for all.
+void ExpectClose(const choir_op_def_t* def, const std::vector<double>& got,
+                 const std::vector<double>& expected, double tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  double largest = 1;
+  for (double value : expected) largest = std::fmax(largest, std::fabs(value));
+  for (size_t i = 0; i < got.size(); ++i) {
+    double size =
+        def->elementwise ? std::fmax(1, std::fabs(expected[i])) : largest;
+    bool close = std::fabs(got[i] - expected[i]) <= tolerance * size ||
+                 (std::isnan(got[i]) && std::isnan(expected[i]));
+    ASSERT_TRUE(close) << "element " << i << " is " << got[i]
+                       << ", the reference gives " << expected[i];
+  }
+}
+
+class OpSuite : public ::testing::TestWithParam<Problem> {
+ protected:
+  void SetUp() override {
+    def_ = choir__op_def(GetParam().op);
+    const choir_op_case_t& one = def_->cases[GetParam().number];
+    shapes_ = ParseShapes(one.shapes);
+    attrs_ = ParseAttrs(def_->op, one.attrs);
+    device_ = Device(GetParam().device);
+    ASSERT_NE(device_, nullptr);
+  }
+
+  bool Fits(const Arrangement& arranged) const {
+    if (arranged.accumulate && def_->no_accumulate) return false;
+    if (arranged.sources == kChannelsLast ||
+        arranged.destinations == kChannelsLast) {
+      bool is_image = false;
+      for (const Shape& shape : shapes_) is_image |= shape.size() == 4;
+      if (!is_image) return false;
+    }
+    // A step in place: nothing to give, and no two elements in one place.
+    if (def_->inplace[0])
+      return !arranged.given && arranged.sources != kRepeated;
+    return true;
+  }
+
+  // One run of the op in one arranged.
+  void Run(const Arrangement& arranged, choir_dtype_t dtype,
+           choir_dtype_t second_dtype) {
+    std::vector<Values> sources =
+        MakeSources(def_->op, shapes_, attrs_, dtype, second_dtype,
+                    arranged.sources == kRepeated, 1);
+    std::vector<choir_view_t> inferred = Infer(def_, sources, attrs_);
+    if (arranged.in_place &&
+        (!def_->elementwise || inferred[0].dtype != dtype ||
+         ShapeOf(inferred[0]) != shapes_[0]))
+      return;
+    std::vector<Values> before;
+    for (size_t i = 0; i < inferred.size(); ++i)
+      before.push_back(
+          arranged.in_place
+              ? sources[0]
+              : MakeAnything(inferred[i].dtype, ShapeOf(inferred[i]), 2 + i));
+    // Many arrangements of one problem have the same answer.
+    std::vector<std::vector<double>>& expected =
+        answers_[{dtype, second_dtype, arranged.sources == kRepeated,
+                  arranged.accumulate, arranged.in_place}];
+    if (expected.empty())
+      expected = Expected(def_, sources, before, attrs_, arranged.accumulate);
+    if (HasFailure()) return;
+
+    std::vector<std::unique_ptr<Placed>> placed;
+    std::vector<choir_tensor_t*> srcs;
+    for (const Values& source : sources) {
+      placed.push_back(
+          std::make_unique<Placed>(device_, source, arranged.sources));
+      srcs.push_back(placed.back()->tensor());
+    }
+    std::vector<std::unique_ptr<Placed>> results;
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    for (size_t i = 0; arranged.given && i < before.size(); ++i) {
+      if (arranged.in_place) {
+        dsts[i] = srcs[0];
+        continue;
+      }
+      results.push_back(
+          std::make_unique<Placed>(device_, before[i], arranged.destinations));
+      dsts[i] = results.back()->tensor();
+    }
+    ASSERT_OK(choir_op_run(choir_device_stream(device_), def_->op, srcs.data(),
+                           static_cast<int32_t>(srcs.size()),
+                           attrs_.empty() ? nullptr : attrs_.data(),
+                           arranged.accumulate, dsts));
+    for (size_t i = 0; i < before.size(); ++i) {
+      ASSERT_NE(dsts[i], nullptr);
+      double tolerance =
+          Tolerance(def_, inferred[i].dtype, arranged.accumulate);
+      std::vector<double> got;
+      if (arranged.in_place) {
+        got = placed[0]->Read();
+      } else if (arranged.given) {
+        got = results[i]->Read();
+      } else if (def_->inplace[i]) {
+        EXPECT_EQ(dsts[i], srcs[static_cast<size_t>(def_->inplace[i] - 1)]);
+        got = placed[static_cast<size_t>(def_->inplace[i] - 1)]->Read();
+      } else {
+        got = ReadMade(dsts[i], inferred[i]);
+      }
+      ExpectClose(def_, got, expected[i], tolerance);
+      if (!arranged.given) choir_tensor_release(dsts[i]);
+    }
+    for (size_t s = 0; s < placed.size(); ++s) {
+      bool is_changed = arranged.in_place && s == 0;
+      for (int8_t inplace : def_->inplace)
+        is_changed |= inplace == static_cast<int8_t>(s) + 1;
+      if (!is_changed) placed[s]->ExpectUnchanged();
+    }
+  }
+
+  static std::vector<double> ReadMade(choir_tensor_t* tensor,
+                                      const choir_view_t& inferred) {
+    const choir_view_t* view = choir_tensor_view(tensor);
+    EXPECT_EQ(view->dtype, inferred.dtype);
+    EXPECT_EQ(ShapeOf(*view), ShapeOf(inferred));
+    size_t bytes = choir_dtype_bytes(view->dtype);
+    size_t count = static_cast<size_t>(choir_tensor_count(tensor));
+    std::vector<unsigned char> data(count * bytes);
+    EXPECT_OK(choir_tensor_read(tensor, data.data(), data.size()));
+    std::vector<double> elements;
+    for (size_t i = 0; i < count; ++i)
+      elements.push_back(choir_element_load(&data[i * bytes], view->dtype));
+    return elements;
+  }
+
+  const choir_op_def_t* def_ = nullptr;
+  std::vector<Shape> shapes_;
+  std::vector<unsigned char> attrs_;
+  choir_device_t* device_ = nullptr;
+  // By dtypes, and whether repeated, accumulated, in place.
+  std::map<std::tuple<int, int, bool, bool, bool>,
+           std::vector<std::vector<double>>>
+      answers_;
+};
+
+TEST_P(OpSuite, AgreesWithTheReference) {
+  for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
+    if (!(def_->dtypes & (1u << dtype))) continue;
+    for (int second = 0; second < CHOIR_DTYPE_COUNT; ++second) {
+      uint32_t seconds =
+          def_->second_dtypes ? def_->second_dtypes : 1u << dtype;
+      if (!(seconds & (1u << second))) continue;
+      for (const Arrangement& arranged : kArrangements) {
+        if (!Fits(arranged)) continue;
+        SCOPED_TRACE(std::string(arranged.name) + ", " +
+                     choir_dtype_name(static_cast<choir_dtype_t>(dtype)) +
+                     ", " +
+                     choir_dtype_name(static_cast<choir_dtype_t>(second)));
+        Run(arranged, static_cast<choir_dtype_t>(dtype),
+            static_cast<choir_dtype_t>(second));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpSuite, ::testing::ValuesIn(AllProblems()),
+                         [](const ::testing::TestParamInfo<Problem>& info) {
+                           return info.param.device + "_" +
+                                  choir_op_name(info.param.op) + "_" +
+                                  std::to_string(info.param.number);
+                         });
+
+// ---- What holds for every op, whatever it computes ----
+
+// One op on one device, with sources of its largest small case.
+class OpManners : public ::testing::TestWithParam<Problem> {
+ protected:
+  void SetUp() override {
+    def_ = choir__op_def(GetParam().op);
+    device_ = Device(GetParam().device);
+    ASSERT_NE(device_, nullptr);
+    PickCase();
+    choir_dtype_t dtype = def_->dtypes & CHOIR_DTYPE_MASK(F32)
+                              ? CHOIR_DTYPE_F32
+                              : CHOIR_DTYPE_I64;
+    sources_ = MakeSources(def_->op, shapes_, attrs_, dtype,
+                           def_->second_dtypes & CHOIR_DTYPE_MASK(U8)
+                               ? CHOIR_DTYPE_U8
+                               : CHOIR_DTYPE_I64,
+                           false, 3);
+    inferred_ = Infer(def_, sources_, attrs_);
+    for (const Values& source : sources_) {
+      placed_.push_back(std::make_unique<Placed>(device_, source, kContiguous));
+      srcs_.push_back(placed_.back()->tensor());
+    }
+  }
+
+  // The first case with several elements in source 0 and in destination 0.
+  void PickCase() {
+    for (const choir_op_case_t* one = def_->cases; one->shapes; ++one) {
+      shapes_ = ParseShapes(one->shapes);
+      attrs_ = ParseAttrs(def_->op, one->attrs);
+      if (CountOf(shapes_[0]) > 1) return;
+    }
+    FAIL() << "no case with more than one element";
+  }
+
+  choir_status_t RunWith(const std::vector<choir_tensor_t*>& srcs,
+                         const void* attrs, bool accumulate,
+                         choir_tensor_t** dsts) {
+    return choir_op_run(choir_device_stream(device_), def_->op, srcs.data(),
+                        static_cast<int32_t>(srcs.size()), attrs, accumulate,
+                        dsts);
+  }
+  choir_status_t RunInto(choir_tensor_t** dsts) {
+    return RunWith(srcs_, attrs(), false, dsts);
+  }
+  const void* attrs() const { return attrs_.empty() ? nullptr : attrs_.data(); }
+
+  // "<op>: " and `text`, INVALID_ARGUMENT, nothing made.
+  void ExpectRefused(const std::string& text, choir_status_t status,
+                     choir_tensor_t** dsts) {
+    std::string message = choir_status_message(status);
+    EXPECT_EQ(message.find(std::string(def_->name) + ": "), 0u) << message;
+    EXPECT_STATUS(INVALID_ARGUMENT, text, status);
+    for (int i = 0; dsts && i < CHOIR_OP_MAX_RESULTS; ++i)
+      EXPECT_EQ(dsts[i], nullptr);
+  }
+
+  std::unique_ptr<Placed> PlaceResult(size_t i, choir_dtype_t dtype,
+                                      const Shape& shape,
+                                      choir_device_t* device) {
+    (void)i;
+    return std::make_unique<Placed>(device, MakeAnything(dtype, shape, 5),
+                                    kContiguous);
+  }
+
+  const choir_op_def_t* def_ = nullptr;
+  choir_device_t* device_ = nullptr;
+  std::vector<Shape> shapes_;
+  std::vector<unsigned char> attrs_;
+  std::vector<Values> sources_;
+  std::vector<choir_view_t> inferred_;
+  std::vector<std::unique_ptr<Placed>> placed_;
+  std::vector<choir_tensor_t*> srcs_;
+};
+
+// What was written by hand for speed is tried on 20 shapes or more.
+TEST_P(OpManners, HasEnoughCases) {
+  int count = 0;
+  while (def_->cases[count].shapes) ++count;
+  bool has_kernel = false;
+  for (int i = 0; choir_kernel_table_cpu.kernels[i]; ++i)
+    has_kernel |= choir_kernel_table_cpu.kernels[i]->op == def_->op;
+  EXPECT_GE(count, has_kernel ? 20 : 4);
+}
+
+TEST_P(OpManners, RefusesWrongSources) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  std::vector<choir_tensor_t*> srcs(srcs_.begin(), srcs_.end());
+  srcs.resize(static_cast<size_t>(def_->src_max) + 1, srcs_[0]);
+  ExpectRefused("got " + std::to_string(srcs.size()) + " sources; needs",
+                RunWith(srcs, attrs(), false, dsts), dsts);
+  ExpectRefused("got 0 sources; needs", RunWith({}, attrs(), false, dsts),
+                dsts);
+  srcs = srcs_;
+  srcs.back() = nullptr;
+  ExpectRefused("is NULL; needs a tensor", RunWith(srcs, attrs(), false, dsts),
+                dsts);
+  std::string other_name = GetParam().device == "cpu" ? "null" : "cpu";
+  Placed elsewhere(Device(other_name), sources_.back(), kContiguous);
+  srcs.back() = elsewhere.tensor();
+  ExpectRefused("is on another device (" + other_name + "); needs the stream's",
+                RunWith(srcs, attrs(), false, dsts), dsts);
+}
+
+TEST_P(OpManners, RefusesWrongDtypes) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  for (size_t s = 0; s < srcs_.size(); ++s) {
+    uint32_t mask = s == 0 ? def_->dtypes : 1u << sources_[0].dtype;
+    if (s == 1 && def_->second_dtypes) mask = def_->second_dtypes;
+    for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
+      // With source 0 in another dtype that it may have, others would be wrong.
+      if (mask & (1u << dtype)) continue;
+      Placed other(
+          device_,
+          MakeAnything(static_cast<choir_dtype_t>(dtype), shapes_[s], 4),
+          kContiguous);
+      std::vector<choir_tensor_t*> srcs = srcs_;
+      srcs[s] = other.tensor();
+      ExpectRefused("source " + std::to_string(s) + " is " +
+                        choir_dtype_name(static_cast<choir_dtype_t>(dtype)) +
+                        "; needs ",
+                    RunWith(srcs, attrs(), false, dsts), dsts);
+    }
+  }
+}
+
+TEST_P(OpManners, RefusesAttributesThatItDoesNotTake) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  if (def_->attrs) return;
+  int64_t something = 0;
+  ExpectRefused("it takes none", RunWith(srcs_, &something, false, dsts), dsts);
+}
+
+TEST_P(OpManners, RefusesToAddToNothing) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  ExpectRefused(def_->no_accumulate ? "it only overwrites"
+                                    : "accumulate without destination 0",
+                RunWith(srcs_, attrs(), true, dsts), dsts);
+}
+
+TEST_P(OpManners, RefusesWrongDestinations) {
+  if (def_->inplace[0]) return;
+  choir_dtype_t dtype = inferred_[0].dtype;
+  Shape shape = ShapeOf(inferred_[0]);
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  Shape longer = shape;
+  longer.push_back(2);
+  auto wrong_shape = PlaceResult(0, dtype, longer, device_);
+  dsts[0] = wrong_shape->tensor();
+  ExpectRefused("destination 0 is", RunInto(dsts), nullptr);
+
+  choir_dtype_t other =
+      dtype == CHOIR_DTYPE_U8 ? CHOIR_DTYPE_F32 : CHOIR_DTYPE_U8;
+  auto wrong_dtype = PlaceResult(0, other, shape, device_);
+  dsts[0] = wrong_dtype->tensor();
+  ExpectRefused("destination 0 is", RunInto(dsts), nullptr);
+
+  std::string other_name = GetParam().device == "cpu" ? "null" : "cpu";
+  auto elsewhere = PlaceResult(0, dtype, shape, Device(other_name));
+  dsts[0] = elsewhere->tensor();
+  ExpectRefused("destination 0 is on another device", RunInto(dsts), nullptr);
+
+  if (!shape.empty() && shape[0] > 1) {
+    Placed repeats(device_, MakeAnything(dtype, shape, 6), kRepeated);
+    dsts[0] = repeats.tensor();
+    ExpectRefused("repeats elements", RunInto(dsts), nullptr);
+  }
+  for (int i = 1; i < def_->dst_count; ++i) EXPECT_EQ(dsts[i], nullptr);
+}
+
+TEST_P(OpManners, RefusesADestinationOverASource) {
+  if (def_->inplace[0]) return;
+  Shape shape = ShapeOf(inferred_[0]);
+  if (sources_[0].dtype != inferred_[0].dtype || CountOf(shape) < 2) return;
+  // Source and destination in one buffer, one element apart.
+  size_t room = static_cast<size_t>(CountOf(shape) + CountOf(shapes_[0]) + 1);
+  Placed shared(
+      device_, MakeAnything(sources_[0].dtype, {static_cast<int64_t>(room)}, 8),
+      kContiguous);
+  choir_view_t view = *choir_tensor_view(srcs_[0]);
+  view.buffer = choir_tensor_view(shared.tensor())->buffer;
+  view.offset = choir_tensor_view(shared.tensor())->offset;
+  choir_tensor_t* src = nullptr;
+  ASSERT_OK(choir_tensor_from_view(&view, &src));
+  choir_view_t dst_view = inferred_[0];
+  choir_view_set_contiguous(&dst_view);
+  dst_view.buffer = view.buffer;
+  dst_view.offset = view.offset + 1;
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+  ASSERT_OK(choir_tensor_from_view(&dst_view, &dsts[0]));
+  std::vector<choir_tensor_t*> srcs = srcs_;
+  srcs[0] = src;
+  ExpectRefused("destination 0 shares memory with source 0",
+                RunWith(srcs, attrs(), false, dsts), nullptr);
+  choir_tensor_release(dsts[0]);
+  choir_tensor_release(src);
+}
+
+TEST_P(OpManners, SurvivesEveryFailedAllocation) {
+  if (GetParam().device == "cpu_async") return;  // its threads allocate too
+  FailEveryAllocation([&](choir_allocator_t allocator) -> choir_status_t {
+    choir_device_options_t options = {};
+    options.allocator = allocator;
+    options.threads = 1;
+    choir_device_t* device = nullptr;
+    CHOIR_TRY(
+        choir_device_create(GetParam().device.c_str(), &options, &device));
+    std::vector<choir_tensor_t*> srcs;
+    choir_status_t status = nullptr;
+    for (const Values& source : sources_) {
+      choir_tensor_t* src = nullptr;
+      if (!status)
+        status = choir_tensor_create(device, source.dtype,
+                                     static_cast<int32_t>(source.shape.size()),
+                                     source.shape.data(), &src);
+      std::vector<unsigned char> data(source.elements.size() *
+                                      choir_dtype_bytes(source.dtype));
+      for (size_t i = 0; i < source.elements.size(); ++i)
+        choir_element_store(&data[i * choir_dtype_bytes(source.dtype)],
+                            source.dtype, source.elements[i]);
+      if (!status) status = choir_tensor_write(src, data.data(), data.size());
+      srcs.push_back(src);
+    }
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    if (!status)
+      status =
+          choir_op_run(choir_device_stream(device), def_->op, srcs.data(),
+                       static_cast<int32_t>(srcs.size()), attrs(), false, dsts);
+    for (choir_tensor_t* dst : dsts) choir_tensor_release(dst);
+    for (choir_tensor_t* src : srcs) choir_tensor_release(src);
+    choir_device_release(device);
+    return status;
+  });
+}
+
+TEST_P(OpManners, AsksTheBaseForNothingInASteadyLoop) {
+  uint64_t allocations[4];
+  for (uint64_t& count : allocations) {
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    ASSERT_OK(RunInto(dsts));
+    ASSERT_OK(choir_stream_synchronize(choir_device_stream(device_)));
+    for (choir_tensor_t* dst : dsts) choir_tensor_release(dst);
+    count = choir_device_memory(device_).base_allocations;
+  }
+  EXPECT_EQ(allocations[1], allocations[3]);
+}
+
+std::vector<Problem> AllOps() {
+  std::vector<Problem> ops;
+  for (const char* device : kDevices) {
+    for (int op = 0; op < CHOIR_OP_COUNT; ++op)
+      ops.push_back({static_cast<choir_op_t>(op), 0, device});
+  }
+  return ops;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpManners, ::testing::ValuesIn(AllOps()),
+                         [](const ::testing::TestParamInfo<Problem>& info) {
+                           return info.param.device + "_" +
+                                  choir_op_name(info.param.op);
+                         });
+
+}  // namespace

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only the mpi backend has: finding its library, programs that use MPI
+// themselves, Open MPI's way of ending jobs, and the choice of a backend.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "dist/comm.h"
+#include "tests/testing/ranks.h"
+
+namespace {
+
+using choir_testing::MpiexecArguments;
+using choir_testing::MpiexecEnvironment;
+using choir_testing::OwnFilter;
+using choir_testing::OwnPath;
+using choir_testing::Patience;
+using choir_testing::ProcessGroup;
+using choir_testing::ProcessResult;
+
+#define ASSERT_OK(expr)                                           \
+  do {                                                            \
+    choir_status_t status_ = (expr);                              \
+    ASSERT_EQ(status_, nullptr) << choir_status_message(status_); \
+  } while (0)
+
+void AllReduceOnes(choir_comm_t* comm) {
+  std::vector<float> data(100000, 1);
+  ASSERT_OK(choir_comm_all_reduce(comm, data.data(), data.data(), 100000,
+                                  CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "ones"));
+  for (float value : data)
+    ASSERT_EQ(value, static_cast<float>(choir_comm_size(comm)));
+}
+
+choir_comm_config_t Config() {
+  choir_comm_config_t config;
+  choir_status_t status = choir_comm_config_init(&config);
+  EXPECT_EQ(status, nullptr) << choir_status_message(status);
+  choir_status_free(status);
+  config.deadline = Patience(20);
+  return config;
+}
+
+// Under mpiexec on one host, `auto` is shared memory; ids travel by MPI.
+TEST(MpiTest, AutoIsSharedMemoryOnOneHost) {
+  if (choir_testing::RunRanks("auto+mpi", 3)) return;
+  choir_comm_config_t config = Config();
+  for (int round = 0; round < 2; ++round) {
+    choir_comm_t* comm = nullptr;
+    ASSERT_OK(choir_comm_create(&config, &comm));
+    EXPECT_STREQ(choir_comm_backend(comm), "shm");
+    EXPECT_EQ(choir_comm_host_count(comm), 1);
+    AllReduceOnes(comm);
+    ASSERT_OK(choir_comm_finalize(comm));
+    choir_comm_release(comm);
+  }
+}
+
+// Ranks 0 and 2 on host "a", rank 1 on "b".
+TEST(MpiTest, AutoIsMpiOnSeveralHosts) {
+  if (!choir_testing::InRank()) {
+    ProcessGroup group;
+    std::vector<std::string> environment = MpiexecEnvironment();
+    environment.push_back("CHOIR_TEST_SIZE=3");
+    environment.push_back("CHOIR_COMM=auto");
+    environment.push_back("GTEST_COLOR=no");
+    std::vector<std::string> arguments = {"mpiexec", "--oversubscribe",
+                                          "--bind-to", "none"};
+    for (const char* host : {"a", "b", "a"}) {
+      if (arguments.size() > 4) arguments.push_back(":");
+      for (const std::string& argument :
+           {std::string("-n"), std::string("1"), std::string("-x"),
+            std::string("CHOIR_HOST=") + host, OwnPath(), OwnFilter()})
+        arguments.push_back(argument);
+    }
+    group.Start(arguments, environment);
+    std::vector<ProcessResult> results = group.Wait(Patience(60));
+    EXPECT_EQ(results[0].exit_status, 0) << results[0].output;
+    return;
+  }
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  EXPECT_STREQ(choir_comm_backend(comm), "mpi");
+  int rank = choir_comm_rank(comm);
+  EXPECT_EQ(choir_comm_host_count(comm), 2);
+  EXPECT_EQ(choir_comm_host_index(comm), rank == 1 ? 1 : 0);
+  EXPECT_EQ(choir_comm_local_rank(comm), rank == 2 ? 1 : 0);
+  EXPECT_EQ(choir_comm_local_size(comm), rank == 1 ? 1 : 2);
+  std::string peer = choir_comm_peer(comm, 1);
+  EXPECT_EQ(peer.find("rank 1 (host b, pid "), 0u) << peer;
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+  // Asked for by name, shm has to say why not.
+  config.backend = "shm";
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_STREQ(choir_status_message(status),
+               "comm shm: the ranks are on several hosts; use mpi");
+  choir_status_free(status);
+}
+
+TEST(MpiTest, MissingLibraryIsToldWithItsPaths) {
+  setenv("CHOIR_MPI_LIBRARY", "/nowhere/libchoir_mpi.so", 1);
+  choir_comm_config_t config = Config();
+  config.backend = "mpi";
+  choir_comm_t* comm = nullptr;
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_UNAVAILABLE);
+  EXPECT_STREQ(choir_status_message(status),
+               "comm mpi: libchoir_mpi.so was not found; tried "
+               "/nowhere/libchoir_mpi.so; it comes with Choir and needs Open "
+               "MPI (Debian: libopenmpi3), or set CHOIR_MPI_LIBRARY to its "
+               "path");
+  choir_status_free(status);
+  // A file that does not load tells why.
+  setenv("CHOIR_MPI_LIBRARY", "/proc/self/exe", 1);
+  status = choir_comm_create(&config, &comm);
+  std::string message = choir_status_message(status);
+  EXPECT_NE(message.find("tried /proc/self/exe (/proc/self/exe: "),
+            std::string::npos)
+      << message;
+  choir_status_free(status);
+  unsetenv("CHOIR_MPI_LIBRARY");
+  status = choir_comm_create(&config, &comm);
+  message = choir_status_message(status);
+  EXPECT_NE(message.find("/../lib/libchoir_mpi.so; "), std::string::npos)
+      << message;
+  choir_status_free(status);
+}
+
+// Two ranks by Choir's launcher, none by MPI.
+TEST(MpiTest, WithoutMpiexecTheHintNamesIt) {
+  if (!choir_testing::InRank()) {
+    ProcessGroup group;
+    std::vector<std::string> environment = MpiexecEnvironment();
+    for (const char* entry :
+         {"CHOIR_TEST_SIZE=2", "CHOIR_RANK=1", "CHOIR_SIZE=2"})
+      environment.push_back(entry);
+    group.Start({OwnPath(), OwnFilter()}, environment);
+    std::vector<ProcessResult> results = group.Wait(Patience(60));
+    EXPECT_NE(results[0].output.find("[  PASSED  ] 1 test."), std::string::npos)
+        << results[0].output;
+    return;
+  }
+  choir_comm_config_t config = Config();
+  config.backend = "mpi";
+  choir_comm_t* comm = nullptr;
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_STREQ(choir_status_message(status),
+               "comm mpi: this is rank 1 of 2, but for MPI it is rank 0 of 1; "
+               "start the program with mpiexec -n 2");
+  choir_status_free(status);
+}
+
+// A program that has MPI under way already, through dlopen so that this binary
+// needs no MPI to be built.
+int InitialiseMpi(int wanted) {
+  void* mpi = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+  EXPECT_NE(mpi, nullptr) << dlerror();
+  if (!mpi) return -1;
+  int (*init)(int*, char***, int, int*);
+  void* symbol = dlsym(mpi, "MPI_Init_thread");
+  memcpy(&init, &symbol, sizeof(init));
+  int given = 0;
+  EXPECT_EQ(init(nullptr, nullptr, wanted, &given), 0);
+  return given;
+}
+
+void FinalizeMpi() {
+  void* mpi = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+  int (*finalize)(void);
+  void* symbol = dlsym(mpi, "MPI_Finalize");
+  memcpy(&finalize, &symbol, sizeof(finalize));
+  EXPECT_EQ(finalize(), 0);
+}
+
+void AttachAt(int level) {
+  ASSERT_EQ(InitialiseMpi(level), level);
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  EXPECT_STREQ(choir_comm_backend(comm), "mpi");
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+  FinalizeMpi();  // the program's own business
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  choir_status_free(status);
+}
+
+TEST(MpiTest, AttachesAtMultiple) {
+  if (choir_testing::RunRanks("mpi", 2)) return;
+  AttachAt(3);
+}
+
+TEST(MpiTest, AttachesAtSerialized) {
+  if (choir_testing::RunRanks("mpi", 2)) return;
+  AttachAt(2);
+}
+
+TEST(MpiTest, RefusesLowerThreadLevels) {
+  if (choir_testing::RunRanks("mpi", 1)) return;
+  ASSERT_EQ(InitialiseMpi(0), 0);
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  EXPECT_STREQ(choir_status_message(status),
+               "comm mpi: this program initialised MPI with a thread level "
+               "below MPI_THREAD_SERIALIZED; call MPI_Init_thread with that or "
+               "more, or let Choir initialise MPI");
+  choir_status_free(status);
+  FinalizeMpi();
+}
+
+choir_comm_t* signal_comm;
+
+// As an executable would: Open MPI gives a second between SIGTERM and SIGKILL.
+void TellActivity(int) {
+  const char* activity = choir_comm_activity(signal_comm);
+  char text[512] = "";
+  strcat(text, "\nTERM ");
+  strncat(text, activity, sizeof(text) - strlen(text) - 2);
+  strcat(text, "\n");
+  if (write(1, text, strlen(text)) < 0) _exit(4);
+  _exit(3);
+}
+
+TEST(MpiTest, SurvivorsTellFromTheirSignalHandler) {
+  if (!choir_testing::InRank()) {
+    ProcessGroup group;
+    choir_testing::StartRanks(&group, "mpi", 3);
+    std::vector<ProcessResult> results = group.Wait(Patience(60));
+    EXPECT_TRUE(results[0].ended);
+    EXPECT_NE(results[0].exit_status, 0);
+    EXPECT_LT(results[0].seconds, Patience(10));
+    std::string told(
+        "TERM all_reduce 'grad' \\(operation 6\\), waiting for rank 1 \\(host "
+        "[^ ]+, pid \\d+\\)");
+    EXPECT_TRUE(choir_testing::Contains(results[0].output, told))
+        << results[0].output;
+    return;
+  }
+  choir_comm_config_t config = Config();
+  ASSERT_OK(choir_comm_create(&config, &signal_comm));
+  signal(SIGTERM, TellActivity);
+  for (int step = 0;; ++step) {
+    if (step == 5 && choir_comm_rank(signal_comm) == 1) {
+      usleep(300000);
+      raise(SIGKILL);
+    }
+    float data = 1;
+    choir_status_t status =
+        choir_comm_all_reduce(signal_comm, &data, &data, 1, CHOIR_DTYPE_F32,
+                              CHOIR_REDUCE_SUM, "grad");
+    // MPI may tell of the death before the signal comes; the signal follows.
+    if (status) {
+      printf("\nSAID %s\n", choir_status_message(status));
+      fflush(stdout);
+      sleep(5);
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// Three roles in one binary: the test starts itself as a launcher, which
+// starts itself as workers (choir_launch_run runs the same program again).
+#include "dist/launch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "tests/testing/ranks.h"
+
+namespace {
+
+using choir_testing::Patience;
+using choir_testing::ProcessGroup;
+using choir_testing::ProcessResult;
+
+#define ASSERT_OK(expr)                                           \
+  do {                                                            \
+    choir_status_t status_ = (expr);                              \
+    ASSERT_EQ(status_, nullptr) << choir_status_message(status_); \
+  } while (0)
+
+std::string Filter() {
+  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  return std::string("--gtest_filter=") + info->test_suite_name() + "." +
+         info->name();
+}
+
+bool IsLauncher() { return getenv("CHOIR_TEST_LAUNCHER") != nullptr; }
+
+// What a launcher's report said, read from its output.
+struct Report {
+  ProcessResult process;
+  int exit_status = -1;
+  int failed_rank = -2;
+  std::string message;
+};
+
+std::string LineAfter(const std::string& text, const std::string& mark) {
+  size_t at = text.find(mark);
+  if (at == std::string::npos) return "(no " + mark + ")";
+  at += mark.size();
+  return text.substr(at, text.find('\n', at) - at);
+}
+
+void StartLauncher(ProcessGroup* group) {
+  group->Start({std::filesystem::read_symlink("/proc/self/exe"), Filter()},
+               {"CHOIR_TEST_LAUNCHER=1"});
+}
+
+Report Finish(ProcessGroup* group) {
+  Report report;
+  report.process = group->Wait(Patience(30))[0];
+  report.exit_status = atoi(LineAfter(report.process.output, "EXIT=").c_str());
+  report.failed_rank = atoi(LineAfter(report.process.output, "RANK=").c_str());
+  report.message = LineAfter(report.process.output, "MESSAGE=");
+  EXPECT_TRUE(report.process.ended) << report.process.output;
+  return report;
+}
+
+Report Launch() {
+  ProcessGroup group;
+  StartLauncher(&group);
+  return Finish(&group);
+}
+
+// The launcher's role: prints the report for the parent, and what is left.
+void RunLauncher(int32_t workers) {
+  std::string filter = Filter();
+  char name[] = "launch_test";
+  char* argv[] = {name, &filter[0], nullptr};
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  config.argv = argv;
+  config.workers = workers;
+  choir_launch_report_t report;
+  auto count_fds = [] {
+    int count = 0;
+    for (auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+      count += !entry.path().empty();
+    return count;
+  };
+  int before = count_fds();
+  choir_status_t status = choir_launch_run(&config, &report);
+  printf("STATUS=%s\n", status ? choir_status_message(status) : "ok");
+  choir_status_free(status);
+  printf("EXIT=%d\nRANK=%d\nMESSAGE=%s\n", report.exit_status,
+         report.failed_rank, report.message);
+  printf("LEAKED=%d\n", count_fds() - before);
+  fflush(stdout);
+  _exit(report.exit_status);
+}
+
+choir_comm_t* Join(double deadline) {
+  choir_comm_config_t config;
+  choir_status_t status = choir_comm_config_init(&config);
+  config.deadline = deadline;
+  choir_comm_t* comm = nullptr;
+  if (!status) status = choir_comm_create(&config, &comm);
+  if (status) {
+    fprintf(stderr, "worker: %s\n", choir_status_message(status));
+    _exit(1);
+  }
+  return comm;
+}
+
+void Reduce(choir_comm_t* comm) {
+  std::vector<float> data(1000, 1);
+  choir_status_t status =
+      choir_comm_all_reduce(comm, data.data(), data.data(), 1000,
+                            CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "bucket 0");
+  if (!status) return;
+  fprintf(stderr, "SAID(%d)=%s\n", choir_comm_rank(comm),
+          choir_status_message(status));
+  _exit(1);
+}
+
+void Leave(choir_comm_t* comm) {
+  choir_status_t status = choir_comm_finalize(comm);
+  choir_comm_release(comm);
+  fflush(stdout);
+  _exit(status ? 1 : 0);
+}
+
+bool IsAlive(pid_t pid) {
+  std::string stat = "/proc/" + std::to_string(pid) + "/stat";
+  FILE* file = fopen(stat.c_str(), "r");
+  if (!file) return false;
+  char state = 'Z';
+  EXPECT_EQ(fscanf(file, "%*d %*s %c", &state), 1);
+  fclose(file);
+  return state != 'Z';
+}
+
+bool AllGone(const std::vector<pid_t>& pids, double seconds) {
+  double end = choir_clock_seconds() + seconds;
+  for (;;) {
+    bool any = false;
+    for (pid_t pid : pids) any = any || IsAlive(pid);
+    if (!any) return true;
+    if (choir_clock_seconds() > end) return false;
+    usleep(10000);
+  }
+}
+
+std::vector<pid_t> WorkerPids(const std::string& output) {
+  const std::string mark = "WORKER=";
+  std::vector<pid_t> pids;
+  for (size_t at = output.find(mark); at != std::string::npos;
+       at = output.find(mark, at + 1))
+    pids.push_back(atoi(output.c_str() + at + mark.size()));
+  return pids;
+}
+
+// A whole line in one write, as workers share the pipe.
+void TellPid() {
+  char text[32];
+  int bytes = snprintf(text, sizeof(text), "WORKER=%d\n", getpid());
+  ASSERT_EQ(write(1, text, static_cast<size_t>(bytes)), bytes);
+}
+
+TEST(LaunchTest, AllWell) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(10);
+    for (int step = 0; step < 20; ++step) {
+      choir_launch_note_progress(0, step);
+      Reduce(comm);
+    }
+    Leave(comm);
+  }
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 0) << report.process.output;
+  EXPECT_EQ(report.failed_rank, -1);
+  EXPECT_EQ(report.message, "");
+  EXPECT_EQ(LineAfter(report.process.output, "STATUS="), "ok");
+  EXPECT_EQ(LineAfter(report.process.output, "LEAKED="), "0");
+}
+
+TEST(LaunchTest, KilledWorkerIsNamed) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    for (int step = 0;; ++step) {
+      choir_launch_note_progress(0, step);
+      if (step == 17 && choir_comm_rank(comm) == 1) raise(SIGKILL);
+      Reduce(comm);
+    }
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 137);
+  EXPECT_EQ(report.failed_rank, 1);
+  std::string pattern(
+      "rank 1 \\(host .+, pid \\d+\\) was killed by signal 9 \\(Killed\\) in "
+      "epoch 0 step 17; rank 0 \\(host .+, pid \\d+\\) was waiting for it in "
+      "all_reduce 'bucket 0' \\(operation 18\\); all workers were ended");
+  EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+  EXPECT_LT(report.process.seconds, Patience(5));
+  // The survivor said it too.
+  std::string said(
+      "all_reduce 'bucket 0' \\(operation 18\\): rank 1 \\(host .+, pid "
+      "\\d+\\) is gone: its process was killed or ended too early");
+  EXPECT_TRUE(choir_testing::Matches(
+      LineAfter(report.process.output, "SAID(0)="), said))
+      << report.process.output;
+}
+
+// Survivors that compute and never look at the communicator are ended too.
+TEST(LaunchTest, SurvivorsAreEnded) {
+  if (choir_launch_is_worker()) {
+    TellPid();
+    signal(SIGTERM, SIG_IGN);
+    choir_comm_t* comm = Join(20);
+    if (choir_comm_rank(comm) == 2) abort();
+    for (;;) pause();
+  }
+  if (IsLauncher()) RunLauncher(4);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 128 + SIGABRT);
+  EXPECT_EQ(report.failed_rank, 2);
+  std::string pattern(
+      "rank 2 \\(host .+, pid \\d+\\) was killed by signal 6 \\(Aborted\\); "
+      "all workers were ended");
+  EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+  EXPECT_LT(report.process.seconds, Patience(5));
+  std::vector<pid_t> pids = WorkerPids(report.process.output);
+  EXPECT_EQ(pids.size(), 4u);
+  EXPECT_TRUE(AllGone(pids, 0.1));
+}
+
+TEST(LaunchTest, UsageErrorGivesTwo) {
+  if (choir_launch_is_worker()) _exit(2);
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 2);
+  EXPECT_EQ(report.message, "");
+}
+
+TEST(LaunchTest, WorkerThatSaidItselfNeedsNoMessage) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    if (choir_comm_rank(comm) == 1) _exit(1);
+    Reduce(comm);
+    Leave(comm);
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 1);
+  EXPECT_EQ(report.message, "");
+}
+
+TEST(LaunchTest, OddExitStatusIsTold) {
+  if (choir_launch_is_worker()) {
+    if (!strcmp(getenv("CHOIR_RANK"), "0")) _exit(0);
+    choir_launch_note_progress(2, 5);
+    _exit(42);
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  std::string pattern(
+      "rank 1 \\(host .+, pid \\d+\\) ended with exit status 42 in epoch 2 "
+      "step 5; all workers were ended");
+  EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+}
+
+TEST(LaunchTest, StoppedWorkerIsNamed) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(1.5);
+    Reduce(comm);
+    if (choir_comm_rank(comm) == 1) raise(SIGSTOP);
+    Reduce(comm);
+    Leave(comm);
+  }
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 1);
+  std::string pattern(
+      "rank 1 \\(host .+, pid \\d+\\) was stopped by a signal; rank 0 \\(host "
+      ".+, pid \\d+\\)( and 1 more were| was) waiting for it in all_reduce "
+      "'bucket 0' \\(operation 2\\); all workers were ended");
+  EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+  EXPECT_NE(report.process.output.find("no sign of life"), std::string::npos);
+  EXPECT_LT(report.process.seconds, Patience(8));
+}
+
+TEST(LaunchTest, CtrlCEndsAll) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    Reduce(comm);
+    TellPid();
+    for (;;) pause();
+  }
+  if (IsLauncher()) RunLauncher(3);
+  ProcessGroup group;
+  StartLauncher(&group);
+  ASSERT_TRUE(group.WaitForOutput(0, "WORKER=", Patience(20)));
+  usleep(50000);
+  double start = choir_clock_seconds();
+  group.Signal(0, SIGINT);
+  Report report = Finish(&group);
+  EXPECT_LT(choir_clock_seconds() - start, Patience(2));
+  EXPECT_EQ(report.exit_status, 130);
+  EXPECT_EQ(report.message,
+            "interrupted by signal 2 (Interrupt); all workers were ended");
+  EXPECT_TRUE(AllGone(WorkerPids(report.process.output), 0.1));
+}
+
+TEST(LaunchTest, WorkersDieWithTheLauncher) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    TellPid();
+    Reduce(comm);
+    if (choir_comm_rank(comm) == 0) {
+      printf("REDUCED\n");
+      fflush(stdout);
+    }
+    for (;;) pause();
+  }
+  if (IsLauncher()) RunLauncher(2);
+  ProcessGroup group;
+  StartLauncher(&group);
+  // Both came to the all-reduce, so both have told their pid.
+  ASSERT_TRUE(group.WaitForOutput(0, "REDUCED", Patience(20)));
+  group.Signal(0, SIGKILL);
+  std::vector<ProcessResult> results = group.Wait(Patience(10));
+  EXPECT_EQ(results[0].exit_status, 137);
+  std::vector<pid_t> pids = WorkerPids(results[0].output);
+  EXPECT_EQ(pids.size(), 2u) << results[0].output;
+  EXPECT_TRUE(AllGone(pids, Patience(2)));
+}
+
+TEST(LaunchTest, RefusesBadConfigs) {
+  choir_launch_report_t report;
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  auto expect = [&](const std::string& text) {
+    choir_status_t status = choir_launch_run(&config, &report);
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(choir_status_message(status)), text);
+    choir_status_free(status);
+  };
+  expect("launch: argv is empty");
+  char name[] = "x";
+  char* argv[] = {name, nullptr};
+  config.argv = argv;
+  config.workers = 0;
+  expect("launch: workers is 0; it must be in 1 .. 1024");
+  config.workers = 1;
+  config.grace = -1;
+  expect("launch: grace is -1 s; it must be in 0 .. 3600");
+  EXPECT_FALSE(choir_launch_is_worker());
+  choir_launch_note_progress(1, 1);  // no board: nothing happens
+}
+
+}  // namespace

@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# assert_no_dependency_test.sh CHECKER
+set -u
+checker=$1
+list=$TEST_TMPDIR/deps
+printf '%s\n' //core:core //core:base.h //tensor/ops:gelu @system//:openmpi >"$list"
+
+expect() { # STATUS ARGUMENT...
+  want=$1
+  shift
+  "$checker" "$list" "$@" >/dev/null 2>&1
+  got=$?
+  if [ $got != "$want" ]; then
+    echo "checker $*: status $got, expected $want" >&2
+    exit 1
+  fi
+}
+
+expect 0 //core:core //opt //ten //core/base @cuda//
+expect 1 //core:core //tensor
+expect 1 //core:core //opt //tensor
+expect 1 //core:core @system//
+expect 1 //core:core //core:base.h
+# A list without its own target tells of a broken query, not of a clean layer.
+expect 1 //opt:opt //dist

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/tensor/ops_testing.h"
+
+namespace {
+
+using choir::testing::Count;
+using choir::testing::DevicePtr;
+using choir::testing::ExpectNear;
+using choir::testing::Failure;
+using choir::testing::Make;
+using choir::testing::MakeChannelsLast;
+using choir::testing::MakeDevice;
+using choir::testing::Numbers;
+using choir::testing::Read;
+using choir::testing::Result;
+using choir::testing::Results;
+using choir::testing::Shape;
+using choir::testing::TensorPtr;
+
+constexpr double kEpsilon = 0.01;
+
+class BatchNorm : public ::testing::Test {
+ protected:
+  template <typename T>
+  std::vector<T> As(const std::vector<double>& values) {
+    return std::vector<T>(values.begin(), values.end());
+  }
+  DevicePtr device_ = MakeDevice("cpu");
+  choir_batch_norm_attrs_t attrs_ = {kEpsilon};
+};
+
+// y of one channel at a time; the elements of channel c lie `image` together,
+// every `channels * image`.
+struct Normalised {
+  std::vector<double> y, mean, variance;
+};
+
+Normalised Normalise(const Shape& shape, const std::vector<double>& x,
+                     const std::vector<double>& scale,
+                     const std::vector<double>& bias) {
+  int64_t channels = shape[1];
+  int64_t image = Count(shape) / (shape[0] * channels);
+  Normalised result;
+  result.y.resize(x.size());
+  for (int64_t c = 0; c < channels; ++c) {
+    std::vector<size_t> places;
+    for (int64_t n = 0; n < shape[0]; ++n) {
+      for (int64_t i = 0; i < image; ++i)
+        places.push_back(static_cast<size_t>((n * channels + c) * image + i));
+    }
+    double mean = 0, variance = 0;
+    for (size_t place : places) mean += x[place];
+    mean /= static_cast<double>(places.size());
+    for (size_t place : places)
+      variance += (x[place] - mean) * (x[place] - mean);
+    variance /= static_cast<double>(places.size());
+    size_t at = static_cast<size_t>(c);
+    for (size_t place : places)
+      result.y[place] =
+          scale[at] * (x[place] - mean) / std::sqrt(variance + kEpsilon) +
+          bias[at];
+    result.mean.push_back(mean);
+    result.variance.push_back(variance);
+  }
+  return result;
+}
+
+TEST_F(BatchNorm, Forward) {
+  for (const Shape& shape :
+       {Shape{6, 3}, Shape{4, 5, 3, 2}, Shape{2, 3, 7}, Shape{1, 2, 4, 4}}) {
+    std::vector<double> x = Numbers(Count(shape), 1),
+                        scale = Numbers(shape[1], 2),
+                        bias = Numbers(shape[1], 3);
+    Normalised expected = Normalise(shape, x, scale, bias);
+    TensorPtr scale_f64 = Make(device_.get(), {shape[1]}, scale),
+              bias_f64 = Make(device_.get(), {shape[1]}, bias),
+              x_f64 = Make(device_.get(), shape, x);
+    std::vector<TensorPtr> got =
+        Results(CHOIR_OP_BATCH_NORM,
+                {x_f64.get(), scale_f64.get(), bias_f64.get()}, &attrs_);
+    ExpectNear(Read<double>(got[0]), expected.y, 1e-12);
+    ExpectNear(Read<double>(got[1]), expected.mean, 1e-12);
+    ExpectNear(Read<double>(got[2]), expected.variance, 1e-12);
+    TensorPtr inferred = Result(CHOIR_OP_BATCH_NORM_INFER,
+                                {x_f64.get(), scale_f64.get(), bias_f64.get(),
+                                 got[1].get(), got[2].get()},
+                                &attrs_);
+    ExpectNear(Read<double>(inferred), expected.y, 1e-12);
+    if (shape.size() != 4) continue;
+    TensorPtr scale_f32 = Make(device_.get(), {shape[1]}, As<float>(scale)),
+              bias_f32 = Make(device_.get(), {shape[1]}, As<float>(bias)),
+              x_f32 = MakeChannelsLast(device_.get(), shape, As<float>(x));
+    got = Results(CHOIR_OP_BATCH_NORM,
+                  {x_f32.get(), scale_f32.get(), bias_f32.get()}, &attrs_);
+    ExpectNear(Read<float>(got[0]), expected.y, 2e-6);
+    ExpectNear(Read<float>(got[1]), expected.mean, 1e-6);
+    ExpectNear(Read<float>(got[2]), expected.variance, 1e-6);
+  }
+}
+
+// A variance is what is left of large numbers: it must not be lost.
+TEST_F(BatchNorm, FarFromZero) {
+  TensorPtr x =
+      Make<float>(device_.get(), {4, 1}, {10001, 10002, 10003, 10004});
+  TensorPtr scale = Make<float>(device_.get(), {1}, {1});
+  TensorPtr bias = Make<float>(device_.get(), {1}, {0});
+  std::vector<TensorPtr> got =
+      Results(CHOIR_OP_BATCH_NORM, {x.get(), scale.get(), bias.get()}, &attrs_);
+  EXPECT_NEAR(Read<float>(got[1])[0], 10002.5, 1e-3);
+  EXPECT_NEAR(Read<float>(got[2])[0], 1.25, 1e-4);
+}
+
+// Central differences of sum(dy * y) in f64.
+TEST_F(BatchNorm, Gradient) {
+  const Shape shape = {3, 2, 2, 2};
+  std::vector<double> x = Numbers(24, 4), scale = Numbers(2, 5),
+                      bias = Numbers(2, 6), dy = Numbers(24, 7);
+  Normalised forward = Normalise(shape, x, scale, bias);
+  auto loss = [&](const std::vector<double>& at_x,
+                  const std::vector<double>& at_scale,
+                  const std::vector<double>& at_bias) {
+    std::vector<double> y = Normalise(shape, at_x, at_scale, at_bias).y;
+    double sum = 0;
+    for (size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
+    return sum;
+  };
+  auto differences = [&](std::vector<double>* values) {
+    std::vector<double> slopes;
+    for (double& value : *values) {
+      double kept = value;
+      value = kept + 1e-5;
+      double above = loss(x, scale, bias);
+      value = kept - 1e-5;
+      slopes.push_back((above - loss(x, scale, bias)) / 2e-5);
+      value = kept;
+    }
+    return slopes;
+  };
+  TensorPtr x_tensor = Make(device_.get(), shape, x),
+            scale_tensor = Make(device_.get(), {2}, scale),
+            mean = Make(device_.get(), {2}, forward.mean),
+            variance = Make(device_.get(), {2}, forward.variance),
+            dy_tensor = Make(device_.get(), shape, dy);
+  std::vector<TensorPtr> got =
+      Results(CHOIR_OP_BATCH_NORM_GRAD,
+              {x_tensor.get(), scale_tensor.get(), mean.get(), variance.get(),
+               dy_tensor.get()},
+              &attrs_);
+  ExpectNear(Read<double>(got[0]), differences(&x), 1e-8);
+  ExpectNear(Read<double>(got[1]), differences(&scale), 1e-8);
+  ExpectNear(Read<double>(got[2]), differences(&bias), 1e-8);
+}
+
+TEST_F(BatchNorm, Refusals) {
+  TensorPtr x = Make<float>(device_.get(), {4, 3}, std::vector<float>(12));
+  TensorPtr two = Make<float>(device_.get(), {2}, {1, 2});
+  TensorPtr three = Make<float>(device_.get(), {3}, {1, 2, 3});
+  TensorPtr none = Make<float>(device_.get(), {0, 3}, {});
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "batch_norm: scale is f32 (2); needs shape (3)",
+      Failure(CHOIR_OP_BATCH_NORM, {x.get(), two.get(), three.get()}));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT,
+      "batch_norm: x is f32 (3); needs 2 or more dimensions and an "
+      "element",
+      Failure(CHOIR_OP_BATCH_NORM, {three.get(), three.get(), three.get()}));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "batch_norm: x is f32 (0, 3)",
+      Failure(CHOIR_OP_BATCH_NORM, {none.get(), three.get(), three.get()}));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "batch_norm_infer: var is f32 (2); needs shape (3)",
+      Failure(CHOIR_OP_BATCH_NORM_INFER,
+              {x.get(), three.get(), three.get(), three.get(), two.get()}));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "batch_norm_grad: dy is f32 (3)",
+      Failure(CHOIR_OP_BATCH_NORM_GRAD,
+              {x.get(), three.get(), three.get(), three.get(), three.get()}));
+}
+
+}  // namespace
