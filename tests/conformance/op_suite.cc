@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every op of the list, on every one of its cases, in every dtype and many
-// layouts of sources and destinations, on every device that runs on the host:
-// choir_op_run against the op's reference on plain row-major copies. Around
-// and between the elements of destinations nothing may change.
+// layouts of sources and destinations, on every line of
+// core/device/devices.def: choir_op_run against the op's reference on plain
+// row-major copies. Around and between the elements of destinations nothing
+// may change.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,11 @@ using choir::testing::ParseShapes;
 using choir::testing::Shape;
 using choir::testing::Values;
 
-const char* const kDevices[] = {"cpu", "cpu_async", "null"};
+const char* const kDevices[] = {
+#define X(name, factory) #name,
+#include "core/device/devices.def"
+#undef X
+};
 
 struct DeviceRelease {
   void operator()(choir_device_t* device) const {
@@ -40,8 +45,8 @@ struct DeviceRelease {
 };
 
 // Devices live as long as the program: making threads costs more than most
-// problems here.
-choir_device_t* Device(const std::string& name) {
+// problems here. NULL, with the reason, for one that this machine lacks.
+choir_device_t* Device(const std::string& name, std::string* why = nullptr) {
   static std::map<std::string, std::unique_ptr<choir_device_t, DeviceRelease>>
       devices;
   if (!devices[name]) {
@@ -49,7 +54,14 @@ choir_device_t* Device(const std::string& name) {
     options.threads = 2;
     options.seed = 7;
     choir_device_t* device = nullptr;
-    EXPECT_OK(choir_device_create(name.c_str(), &options, &device));
+    choir_status_t status =
+        choir_device_create(name.c_str(), &options, &device);
+    if (why && choir_status_code(status) == CHOIR_STATUS_UNAVAILABLE) {
+      *why = choir_status_message(status);
+      choir_status_free(status);
+      return nullptr;
+    }
+    EXPECT_OK(status);
     devices[name].reset(device);
   }
   return devices[name].get();
@@ -318,7 +330,9 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
     const choir_op_case_t& one = def_->cases[GetParam().number];
     shapes_ = ParseShapes(one.shapes);
     attrs_ = ParseAttrs(def_->op, one.attrs);
-    device_ = Device(GetParam().device);
+    std::string why;
+    device_ = Device(GetParam().device, &why);
+    if (!why.empty()) GTEST_SKIP() << why;
     ASSERT_NE(device_, nullptr);
   }
 
@@ -469,7 +483,9 @@ class OpManners : public ::testing::TestWithParam<Problem> {
  protected:
   void SetUp() override {
     def_ = choir__op_def(GetParam().op);
-    device_ = Device(GetParam().device);
+    std::string why;
+    device_ = Device(GetParam().device, &why);
+    if (!why.empty()) GTEST_SKIP() << why;
     ASSERT_NE(device_, nullptr);
     PickCase();
     choir_dtype_t dtype = def_->dtypes & CHOIR_DTYPE_MASK(F32)
