@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # tools/check_exports.sh [--update]
 # Compares what libchoir.so exports with docs/api/exports.txt, or writes that file
-# anew; a change of the API so shows in review. Also: libchoir.so needs neither MPI
-# nor CUDA, and libchoir_mpi.so exports one symbol.
+# anew; a change of the API so shows in review. A line with * at its end stands for
+# all symbols that a list of ops, layers or optimizers makes; what begins like one
+# and is not of the list has its own line. Also: libchoir.so needs neither MPI nor
+# CUDA, and libchoir_mpi.so exports one symbol.
 set -u
 update=0
 case ${1:-} in
@@ -20,7 +22,17 @@ bazel build --noshow_progress //:libchoir.so //:libchoir_mpi.so || exit 1
 built=$(bazel info bazel-bin 2>/dev/null) || exit 1
 
 exports_of() { nm -D --defined-only "$1" | awk '{ print $NF }' | LC_ALL=C sort; }
-now=$(exports_of "$built/libchoir.so") || exit 1
+# A symbol without a line of its own becomes the line with * that it begins like.
+mapfile -t families < <(sed -n 's/\*$//p' "$list")
+fold() {
+  while read -r symbol; do
+    for family in ${families[@]+"${families[@]}"}; do
+      [[ $symbol == "$family"* ]] && ! grep -qxF "$symbol" "$list" && symbol="$family*"
+    done
+    echo "$symbol"
+  done | LC_ALL=C sort -u
+}
+now=$(exports_of "$built/libchoir.so" | fold) || exit 1
 bad=0
 if [ $update = 1 ]; then
   mkdir -p "$(dirname "$list")"
