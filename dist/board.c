@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -53,4 +54,13 @@ void choir_launch_note_progress(int64_t epoch, int64_t step) {
   if (!slot) return;
   atomic_store_explicit(&slot->epoch, epoch, memory_order_relaxed);
   atomic_store_explicit(&slot->step, step, memory_order_relaxed);
+}
+
+void choir_launch_note_failure(choir_status_code_t code, const char* text) {
+  choir_board_slot_t* slot = choir__board_slot();
+  if (!slot || code == CHOIR_STATUS_OK) return;
+  if (atomic_exchange(&slot->failure_taken, true)) return;
+  snprintf(slot->failure_text, sizeof(slot->failure_text), "%s",
+           text && text[0] ? text : choir_status_code_text(code));
+  atomic_store(&slot->failure_code, (int32_t)code);
 }

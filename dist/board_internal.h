@@ -12,7 +12,7 @@
 
 #define CHOIR_BOARD_ENVIRONMENT "CHOIR_BOARD_FD"
 #define CHOIR_BOARD_MAGIC 0x43484f4952424f31ull
-#define CHOIR_BOARD_TEXT_BYTES 512
+#define CHOIR_BOARD_TEXT_BYTES 1024
 
 typedef struct choir_board_slot_s {
   _Alignas(64) _Atomic int64_t epoch;  // -1: none noted
@@ -24,6 +24,11 @@ typedef struct choir_board_slot_s {
   int32_t fault_waiting_for;   // rank or -1
   char fault_operation[CHOIR_ACTIVITY_TEXT_BYTES];
   char fault_text[CHOIR_BOARD_TEXT_BYTES];
+  // Set once, by the worker's program: why it is about to end. The text is
+  // complete when failure_code is not 0.
+  _Atomic bool failure_taken;
+  _Atomic int32_t failure_code;  // choir_status_code_t
+  char failure_text[CHOIR_BOARD_TEXT_BYTES];
 } choir_board_slot_t;
 
 typedef struct choir_board_s {

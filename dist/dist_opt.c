@@ -39,6 +39,7 @@ struct choir_dist_opt_s {
   int32_t next_bucket;  // the first that was not started in this step
   double weight;        // this rank's samples in this step
   choir_stream_t* compute;
+  bool attached;
 };
 
 static const choir_field_t fields[] = {
@@ -234,6 +235,7 @@ static void drop_buckets(choir_dist_opt_t* dist) {
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_list_t params) {
   choir_dist_opt_t* dist = of_updater(updater);
+  dist->attached = false;
   drop_buckets(dist);
   if (!choir_device_is_host(device))
     return CHOIR_ERROR(UNIMPLEMENTED,
@@ -257,7 +259,9 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                            "bucket map", &memory));
   dist->bucket_of = memory;
   assign_buckets(dist);
-  return place_gradients(dist);
+  CHOIR_TRY(place_gradients(dist));
+  dist->attached = true;
+  return NULL;
 }
 
 // ---- A step ----
@@ -345,7 +349,7 @@ static size_t states(choir_updater_t* updater,
 // they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
-  if (!dist->device) return NULL;
+  if (!dist->attached) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
   for (size_t i = 0; i < dist->params.count; ++i) {
     const choir_param_t* param = dist->params.params[i];
@@ -408,6 +412,14 @@ void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
 }
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {
   return &dist_opt->updater;
+}
+
+choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
+  if (!dist_opt->attached)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: broadcast before it has a model; "
+                       "choir_model_set_updater gives it one");
+  return broadcast_states(dist_opt);
 }
 
 choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,

@@ -46,6 +46,12 @@ CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
 // As a model's updater; lent. Its dist_option is "fp32" (or SINGA's "plain").
 CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 
+// Collective: sends rank 0's parameters, model states and optimizer states to
+// all, as attach does at the start; for after a checkpoint was restored, by
+// rank 0 alone or by all. FAILED_PRECONDITION before it is a model's updater.
+CHOIR_API choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt)
+    CHOIR_NODISCARD;
+
 // Collective: fails with INTERNAL on every rank, naming the ranks that differ
 // from rank 0, unless all have the same digest.
 CHOIR_API choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,

@@ -25,7 +25,7 @@ extern char** environ;
 
 #define MAX_WORKERS 1024
 // After the first failure: time for peers to notice it and say so.
-static const double report_seconds = 1;
+static const double report_seconds = 2;
 
 typedef struct worker_s {
   pid_t pid;
@@ -238,23 +238,47 @@ static void signal_workers(launch_t* launch, int signal_number) {
   }
 }
 
-static void wait_until_ended(launch_t* launch, double seconds) {
+static void wait_until_ended(launch_t* launch, double seconds,
+                             bool until_interrupted) {
   double end = choir_clock_seconds() + seconds;
   for (;;) {
     double left = end - choir_clock_seconds();
     if (launch->running == 0 || left <= 0) return;
+    if (until_interrupted && launch->interrupted) return;
     wait_event(launch, left < 0.1 ? left : 0.1);
   }
 }
 
 static void end_workers(launch_t* launch) {
   signal_workers(launch, SIGTERM);
-  wait_until_ended(launch, launch->config->grace);
+  wait_until_ended(launch, launch->config->grace, false);
   signal_workers(launch, SIGKILL);
-  wait_until_ended(launch, 5);
+  wait_until_ended(launch, 5, false);
 }
 
 // ---- Reporting ----
+
+// What a worker's program noted about its end; NULL: nothing.
+static const char* noted_failure(const launch_t* launch, int32_t rank) {
+  const choir_board_slot_t* slot = &launch->board->slots[rank];
+  return atomic_load(&slot->failure_code) ? slot->failure_text : NULL;
+}
+
+static bool any_noted(const launch_t* launch) {
+  for (int32_t r = 0; r < launch->config->workers; ++r)
+    if (noted_failure(launch, r)) return true;
+  return false;
+}
+
+// Every worker met the same thing, such as a missing file.
+static bool all_noted_the_same(const launch_t* launch) {
+  const char* first = noted_failure(launch, 0);
+  for (int32_t r = 0; r < launch->config->workers; ++r) {
+    const char* text = noted_failure(launch, r);
+    if (!first || !text || strcmp(first, text) != 0) return false;
+  }
+  return true;
+}
 
 static void append(launch_t* launch, const char* more) {
   choir__text_append(launch->report->message, sizeof(launch->report->message),
@@ -325,30 +349,41 @@ static void append_waiters(launch_t* launch, int32_t culprit) {
   append(launch, first_operation);
 }
 
-// A worker that told a fault of its communicator fell with somebody else.
-static bool fell_with_others(const launch_t* launch, int32_t rank) {
-  return atomic_load(&launch->board->slots[rank].fault_code) != 0;
+// How likely a worker is the cause; the order in which to look for it.
+typedef enum blame_e {
+  BLAME_SIGNAL,    // killed by a signal
+  BLAME_NOTED,     // noted a failure of its own
+  BLAME_SILENT,    // ended without a word
+  BLAME_STOPPED,   // did not end, stopped by a signal
+  BLAME_FOLLOWED,  // its failure is that of a peer
+  BLAME_NONE,
+} blame_t;
+
+static blame_t blame(const launch_t* launch, int32_t rank, bool was_stopped) {
+  const worker_t* worker = &launch->workers[rank];
+  const choir_board_slot_t* slot = &launch->board->slots[rank];
+  if (worker->failed && WIFSIGNALED(worker->wait_status)) return BLAME_SIGNAL;
+  int32_t noted = atomic_load(&slot->failure_code);
+  bool followed =
+      noted == CHOIR_STATUS_ABORTED || noted == CHOIR_STATUS_TIMEOUT;
+  // Also one that was slow to end and got our signal.
+  if (noted && !followed && is_failure(worker->wait_status)) return BLAME_NOTED;
+  if (!worker->failed) return was_stopped ? BLAME_STOPPED : BLAME_NONE;
+  if (followed) return BLAME_FOLLOWED;
+  return atomic_load(&slot->fault_code) ? BLAME_FOLLOWED : BLAME_SILENT;
 }
 
-// The rank to name: one that a signal killed, else one that failed for
-// reasons of its own, else one that is stopped, else the first that failed.
+// The lowest rank of those most likely; -1: none.
 static int32_t find_culprit(const launch_t* launch, const bool* was_stopped) {
-  int32_t own = -1;
-  int32_t stopped = -1;
-  int32_t any = -1;
-  for (int32_t r = launch->config->workers - 1; r >= 0; --r) {
-    const worker_t* worker = &launch->workers[r];
-    if (was_stopped[r]) stopped = r;
-    if (!worker->failed) continue;
-    any = r;
-    if (!fell_with_others(launch, r)) own = r;
+  int32_t culprit = -1;
+  blame_t most = BLAME_NONE;
+  for (int32_t r = 0; r < launch->config->workers; ++r) {
+    blame_t own = blame(launch, r, was_stopped[r]);
+    if (own >= most) continue;
+    most = own;
+    culprit = r;
   }
-  for (int32_t r = 0; r < launch->config->workers; ++r)
-    if (launch->workers[r].failed &&
-        WIFSIGNALED(launch->workers[r].wait_status))
-      return r;
-  if (own >= 0) return own;
-  return stopped >= 0 ? stopped : any;
+  return culprit;
 }
 
 static void report_failure(launch_t* launch, const bool* was_stopped) {
@@ -358,6 +393,7 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
   report->exit_status = 1;
   if (culprit < 0) return;
   const worker_t* worker = &launch->workers[culprit];
+  const char* noted = noted_failure(launch, culprit);
   char what[128];
   if (worker->failed && WIFSIGNALED(worker->wait_status)) {
     int number = WTERMSIG(worker->wait_status);
@@ -367,16 +403,27 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
   } else if (was_stopped[culprit] && !worker->failed) {
     snprintf(what, sizeof(what), " was stopped by a signal");
   } else {
-    int status = WEXITSTATUS(worker->wait_status);
+    int status = worker->failed ? WEXITSTATUS(worker->wait_status) : 1;
     if (status == 2) report->exit_status = 2;
+    if (all_noted_the_same(launch)) {
+      append(launch, noted);
+      return;
+    }
     // It said itself what was wrong.
-    if (status == 1 || status == 2) return;
-    snprintf(what, sizeof(what), " ended with exit status %d%s", status,
-             status == 127 ? " (the program could not be started)" : "");
+    if ((status == 1 || status == 2) && !any_noted(launch)) return;
+    if (noted)
+      snprintf(what, sizeof(what), " failed");
+    else
+      snprintf(what, sizeof(what), " ended with exit status %d%s", status,
+               status == 127 ? " (the program could not be started)" : "");
   }
   append_worker(launch, culprit);
   append(launch, what);
   append_progress(launch, culprit);
+  if (noted) {
+    append(launch, ": ");
+    append(launch, noted);
+  }
   append_waiters(launch, culprit);
   append(launch, "; all workers were ended");
 }
@@ -397,13 +444,13 @@ static void watch(launch_t* launch) {
     return;
   }
   if (!any_failed(launch)) return;
-  wait_until_ended(launch, report_seconds);
+  wait_until_ended(launch, report_seconds, true);
   if (launch->interrupted) {  // Ctrl-C reaches workers too, and some first
     end_workers(launch);
     report_interrupt(launch);
     return;
   }
-  bool was_stopped[MAX_WORKERS];
+  bool was_stopped[MAX_WORKERS] = {false};
   for (int32_t r = 0; r < launch->config->workers; ++r)
     was_stopped[r] = launch->workers[r].stopped;
   end_workers(launch);

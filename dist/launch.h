@@ -36,12 +36,14 @@ typedef struct choir_launch_config_s {
 
 typedef struct choir_launch_report_s {
   int exit_status;      // what the launcher should exit with: 0, 1, 2 or 128+n
-  int32_t failed_rank;  // -1: none
+  int32_t failed_rank;  // the cause's; -1: none
   // "rank 1 (host h, pid 123) was killed by signal 9 (Killed) in epoch 0 step
   // 17; rank 0 (host h, pid 122) was waiting for it in all_reduce 'bucket 0'
-  // (operation 52); all workers were ended." Empty when all went well or when
-  // the worker said itself what was wrong.
-  char message[1024];
+  // (operation 52); all workers were ended", or "rank 1 (host h, pid 123)
+  // failed in epoch 0 step 17: <what it noted>; ...". Only the noted text when
+  // all workers noted the same. Empty when all went well, or when workers
+  // ended with 1 or 2 and none noted why: they said it themselves.
+  char message[2048];
 } choir_launch_report_t;
 
 // True in a process that choir_launch_run started.
@@ -49,6 +51,11 @@ CHOIR_API bool choir_launch_is_worker(void);
 // Runs all workers to their end. SIGINT and SIGTERM of the launcher end all
 // workers (SIGTERM, then SIGKILL after `grace`) and give 128+signal. Nothing
 // is left behind in any case.
+//
+// Of several workers that failed, the report names the cause: one that a
+// signal killed, else one that noted a failure of its own, else one that ended
+// without a word, else one that is stopped, else one that fell with others
+// (it noted ABORTED or TIMEOUT, or its communicator broke).
 CHOIR_API choir_status_t choir_launch_run(const choir_launch_config_t* config,
                                           choir_launch_report_t* out_report)
     CHOIR_NODISCARD;
@@ -56,6 +63,12 @@ CHOIR_API choir_status_t choir_launch_run(const choir_launch_config_t* config,
 // In a worker: notes "epoch 0 step 17" on the launcher's board; a no-op
 // elsewhere. Cheap (no syscall).
 CHOIR_API void choir_launch_note_progress(int64_t epoch, int64_t step);
+// In a worker that is about to end with a failure: notes why on the launcher's
+// board, so that the report can tell the first cause; the worker then exits
+// with 2 for wrong usage, else 1. `text` is copied, cut to 1023 bytes. The
+// first call wins; OK does nothing; a no-op elsewhere. Threads: any.
+CHOIR_API void choir_launch_note_failure(choir_status_code_t code,
+                                         const char* text);
 
 #ifdef __cplusplus
 }

@@ -13,3 +13,7 @@ void choir_updater_release(choir_updater_t* updater) {
                                            memory_order_acq_rel) == 1)
     updater->vtable->destroy(updater);
 }
+
+choir_status_t choir_updater_consolidate(choir_updater_t* updater) {
+  return updater ? updater->vtable->consolidate(updater) : NULL;
+}

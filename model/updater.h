@@ -31,6 +31,12 @@ typedef struct choir_update_options_s {
 CHOIR_API void choir_updater_retain(choir_updater_t* updater);
 CHOIR_API void choir_updater_release(choir_updater_t* updater);
 
+// Collective: makes all replicas equal where a strategy let them differ, and
+// averages states that training does not learn; call before digest, evaluation
+// and checkpoints. A lone optimizer does nothing, and so does NULL.
+CHOIR_API choir_status_t choir_updater_consolidate(choir_updater_t* updater)
+    CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

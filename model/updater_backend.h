@@ -23,7 +23,7 @@ typedef struct choir_updater_vtable_s {
   // The states, by name, for checkpoints; lent. `out_states` may be NULL to
   // count.
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
-  // Collective: makes all replicas equal where a strategy let them differ.
+  // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
 } choir_updater_vtable_t;
 

@@ -276,6 +276,152 @@ TEST(LaunchTest, OddExitStatusIsTold) {
       << report.message;
 }
 
+int32_t OwnRank() { return atoi(getenv("CHOIR_RANK")); }
+
+// Rank 1 fails in its own work; the others only hear of its end, and say so
+// first.
+TEST(LaunchTest, NotedCauseIsTold) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    for (int step = 0;; ++step) {
+      choir_launch_note_progress(0, step);
+      if (step == 17 && choir_comm_rank(comm) == 1) {
+        choir_launch_note_failure(CHOIR_STATUS_INVALID_ARGUMENT,
+                                  "loss: it is not finite");
+        choir_launch_note_failure(CHOIR_STATUS_INTERNAL, "comes too late");
+        choir_comm_abort(comm, "loss: it is not finite");
+        usleep(200000);
+        _exit(1);
+      }
+      float data = 1;
+      choir_status_t status = choir_comm_all_reduce(
+          comm, &data, &data, 1, CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "bucket 0");
+      if (!status) continue;
+      choir_launch_note_failure(choir_status_code(status),
+                                choir_status_message(status));
+      _exit(1);
+    }
+  }
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 1);
+  std::string pattern(
+      "rank 1 \\(host .+, pid \\d+\\) failed in epoch 0 step 17: loss: it is "
+      "not finite(; rank 0 .+ waiting for it in all_reduce 'bucket 0' "
+      "\\(operation 18\\))?; all workers were ended");
+  EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+}
+
+// One that is slow to end after its note is the cause all the same.
+TEST(LaunchTest, NotedCauseThatHangsIsTold) {
+  if (choir_launch_is_worker()) {
+    if (OwnRank() == 2) {
+      choir_launch_note_failure(CHOIR_STATUS_OUT_OF_MEMORY, "no memory");
+      for (;;) pause();
+    }
+    usleep(100000);
+    choir_launch_note_failure(CHOIR_STATUS_ABORTED, "rank 2 is gone");
+    _exit(1);
+  }
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 2);
+  EXPECT_TRUE(choir_testing::Matches(
+      report.message,
+      "rank 2 \\(host .+, pid \\d+\\) failed: no memory; all workers were "
+      "ended"))
+      << report.message;
+}
+
+TEST(LaunchTest, SameFailureIsToldOnce) {
+  if (choir_launch_is_worker()) {
+    Reduce(Join(20));  // all come here together
+    choir_launch_note_failure(CHOIR_STATUS_NOT_FOUND, "data: no file x");
+    _exit(1);
+  }
+  if (IsLauncher()) RunLauncher(4);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 0);
+  EXPECT_EQ(report.message, "data: no file x");
+}
+
+TEST(LaunchTest, SameUsageErrorGivesTwo) {
+  if (choir_launch_is_worker()) {
+    Reduce(Join(20));
+    choir_launch_note_failure(CHOIR_STATUS_INVALID_ARGUMENT, "--lr: no number");
+    _exit(2);
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 2);
+  EXPECT_EQ(report.message, "--lr: no number");
+}
+
+// Nobody noted a cause of its own: the first that noted speaks. A long text is
+// cut, not overrun.
+TEST(LaunchTest, OnlyConsequencesAreTold) {
+  if (choir_launch_is_worker()) {
+    std::string text(5000, 'x');
+    text[0] = static_cast<char>('a' + OwnRank());
+    choir_launch_note_failure(CHOIR_STATUS_TIMEOUT, text.c_str());
+    _exit(1);
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 0);
+  EXPECT_TRUE(choir_testing::Matches(
+      report.message,
+      "rank 0 \\(host .+, pid \\d+\\) failed: ax+; all workers were ended"))
+      << report.message;
+  EXPECT_NE(report.message.find(std::string(1022, 'x') + ";"),
+            std::string::npos);
+}
+
+// A signal comes before what peers noted, and a worker that ended without a
+// word before those that only heard of it.
+TEST(LaunchTest, SilentEndIsTheCause) {
+  if (choir_launch_is_worker()) {
+    choir_comm_t* comm = Join(20);
+    if (OwnRank() == 2) _exit(1);
+    float data = 1;
+    choir_status_t status = choir_comm_all_reduce(
+        comm, &data, &data, 1, CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "bucket 0");
+    choir_launch_note_failure(choir_status_code(status),
+                              choir_status_message(status));
+    _exit(1);
+  }
+  if (IsLauncher()) RunLauncher(3);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_EQ(report.failed_rank, 2);
+  EXPECT_TRUE(choir_testing::Contains(
+      report.message,
+      "^rank 2 \\(host .+, pid \\d+\\) ended with exit status 1(; .+)?; all "
+      "workers were ended$"))
+      << report.message;
+}
+
+TEST(LaunchTest, KilledWorkerComesBeforeNotes) {
+  if (choir_launch_is_worker()) {
+    if (OwnRank() == 1) {
+      choir_launch_note_failure(CHOIR_STATUS_INTERNAL, "dies anyway");
+      raise(SIGKILL);
+    }
+    usleep(50000);
+    choir_launch_note_failure(CHOIR_STATUS_INTERNAL, "something else");
+    _exit(1);
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.failed_rank, 1);
+  EXPECT_EQ(report.exit_status, 128 + SIGKILL);
+}
+
 TEST(LaunchTest, StoppedWorkerIsNamed) {
   if (choir_launch_is_worker()) {
     choir_comm_t* comm = Join(1.5);
@@ -364,6 +510,7 @@ TEST(LaunchTest, RefusesBadConfigs) {
   expect("launch: grace is -1 s; it must be in 0 .. 3600");
   EXPECT_FALSE(choir_launch_is_worker());
   choir_launch_note_progress(1, 1);  // no board: nothing happens
+  choir_launch_note_failure(CHOIR_STATUS_INTERNAL, "nobody listens");
 }
 
 }  // namespace
