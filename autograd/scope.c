@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/scope.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "autograd/grad_rule.h"
@@ -46,6 +47,13 @@ struct choir_scope_s {
   bool backward_done;
 };
 
+// A number for each step of each scope, so that what a parameter remembers of
+// a scope that is gone cannot fit a new one at the same address.
+static uint64_t next_generation(void) {
+  static atomic_uint_fast64_t last;
+  return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+}
+
 choir_status_t choir_scope_create(choir_device_t* device,
                                   choir_scope_t** out_scope) {
   *out_scope = NULL;
@@ -62,6 +70,7 @@ choir_status_t choir_scope_create(choir_device_t* device,
   choir_device_retain(device);
   scope->device = device;
   scope->stream = choir_device_stream(device);
+  scope->generation = next_generation();
   *out_scope = scope;
   return NULL;
 }
@@ -74,7 +83,7 @@ static void scope_drop(choir_scope_t* scope) {
   scope->vars = NULL;
   scope->tape = NULL;
   scope->label = NULL;
-  ++scope->generation;
+  scope->generation = next_generation();
   choir_arena_reset(scope->arena);
 }
 
@@ -192,6 +201,12 @@ choir_var_t* choir_scope_param(choir_scope_t* scope, choir_param_t* param) {
                            "scope_param: parameter %s has no value yet; "
                            "compile the model first",
                            param->name));
+  if (scope->step.training && param->trainable && !param->grad)
+    return choir_scope_fail(
+        scope, CHOIR_ERROR(FAILED_PRECONDITION,
+                           "scope_param: parameter %s is trainable but has no "
+                           "gradient tensor; it needs one to train",
+                           param->name));
   choir_var_t* var = choir_scope_input(scope, param->value);
   if (var_is_failed(scope, var)) return var;
   var->param = param;
@@ -267,7 +282,9 @@ choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
     if (i > 0 && out_more) out_more[i - 1] = dsts[i];
   }
   if (scope->error || !dsts[0]) return &scope->failed;
-  if (scope->step.training && wants_grad && choir__grad_rule(op)) {
+  // A function with whole numbers as values is a staircase: no gradient.
+  if (scope->step.training && wants_grad && choir__grad_rule(op) &&
+      choir_dtype_is_float(choir_tensor_dtype(dsts[0]->tensor))) {
     dsts[0]->wants_grad = true;
     tape_append(scope, op, srcs, src_count, attrs, dsts);
   }
@@ -422,6 +439,15 @@ choir_status_t choir_grad_emit2(choir_grad_t* grad, int32_t src, choir_op_t op,
   return choir_grad_emit(grad, src, op, srcs, 2, attrs);
 }
 
+// Whether a result is a view of a source (reshape, slice, ...).
+static bool shares_memory(const choir_tensor_t* result,
+                          choir_tensor_t* const* srcs, int32_t src_count) {
+  for (int32_t i = 0; i < src_count; ++i)
+    if (choir_tensor_view(result)->buffer == choir_tensor_view(srcs[i])->buffer)
+      return true;
+  return false;
+}
+
 choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
                                     int32_t count, choir_op_t op,
                                     choir_tensor_t* const* srcs,
@@ -465,8 +491,9 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
   for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
     if (i < count && wanted[i] && !status) {
       if (direct) {
-        status = grad_store(grad->scope, grad->src_vars[sources[i]], results[i],
-                            false);
+        status =
+            grad_store(grad->scope, grad->src_vars[sources[i]], results[i],
+                       !dsts[i] && shares_memory(results[i], srcs, src_count));
         continue;
       }
       status = choir_grad_pass(grad, sources[i], results[i]);
@@ -509,10 +536,24 @@ static choir_status_t report_grad(const choir_backward_options_t* options,
   return options->on_grad(options->self, param);
 }
 
+// The uses of an entry's sources are done; parameters that have their whole
+// gradient now are reported.
+static choir_status_t finish_uses(tape_entry_t* entry,
+                                  const choir_backward_options_t* options) {
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    choir_var_t* var = entry->srcs[i];
+    if (!var->wants_grad || --var->pending > 0 || !var->param || !var->grad)
+      continue;
+    CHOIR_TRY(report_grad(options, var->param));
+  }
+  return NULL;
+}
+
 static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
   choir_var_t* result = entry->dsts[0];
-  if (!result->reached || !result->grad) return NULL;
+  if (!result->reached) return NULL;
+  if (!result->grad) return finish_uses(entry, options);
   choir_grad_t grad = {.scope = scope,
                        .attrs = entry->attrs,
                        .src_count = entry->src_count,
@@ -524,13 +565,11 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
     grad.dsts[i] = entry->dsts[i] ? entry->dsts[i]->tensor : NULL;
   scope->label = entry->label;
-  CHOIR_TRY_NOTE(choir__grad_rule(entry->op)(&grad), "gradient of %s",
+  CHOIR_TRY_NOTE(choir__grad_rule(entry->op)(&grad), "%s%sgradient of %s",
+                 entry->label ? entry->label : "", entry->label ? ": " : "",
                  choir_op_name(entry->op));
-  for (int32_t i = 0; i < entry->src_count; ++i) {
-    choir_var_t* var = entry->srcs[i];
-    if (!var->wants_grad || --var->pending > 0 || !var->param) continue;
-    CHOIR_TRY(report_grad(options, var->param));
-  }
+  scope->label = NULL;
+  CHOIR_TRY(finish_uses(entry, options));
   // Nothing before this entry needs the gradient of its result.
   if (!result->is_leaf && !result->param) {
     choir_tensor_release(result->grad);
@@ -557,14 +596,23 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
                          "backward: the loss is %s; one element is needed",
                          choir_view_print(view, text, sizeof text));
     }
-    mark_reached(scope, loss);
-    choir_fill_attrs_t one = {.value = 1.0};
     if (!loss->wants_grad)
       return CHOIR_ERROR(FAILED_PRECONDITION,
                          "backward: the loss depends on no parameter; at least "
                          "one is needed");
-    CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_FILL, &loss->tensor, 1, &one,
-                           false, &loss->grad));
+    mark_reached(scope, loss);
+    choir_fill_attrs_t one = {.value = 1.0};
+    bool accumulate = false;
+    choir_tensor_t* start = NULL;
+    grad_destination(loss, &start, &accumulate);
+    choir_status_t status = choir_op_run(scope->stream, CHOIR_OP_FILL,
+                                         &loss->tensor, 1, &one, false, &start);
+    if (status) {
+      choir_tensor_release(start);
+      return status;
+    }
+    loss->grad = start;
+    if (loss->param) CHOIR_TRY(report_grad(options, loss->param));
     for (tape_entry_t* entry = scope->tape; entry; entry = entry->previous)
       CHOIR_TRY(visit_entry(scope, entry, options));
   }

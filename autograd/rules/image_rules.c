@@ -40,51 +40,76 @@ choir_status_t choir__grad_batch_norm(choir_grad_t* grad) {
                               5, grad->attrs);
 }
 
-// y = scale (x - mean) / sqrt(var + eps) + bias with constant mean and var:
-// an affine map of x for each channel, written with broadcasting ops.
+// Sums over all dimensions but 1, one by one from the last.
+static choir_status_t sum_per_channel(choir_grad_t* grad,
+                                      choir_tensor_t* tensor,
+                                      choir_tensor_t** out_sum) {
+  for (int32_t k = choir_tensor_ndim(tensor) - 1; k >= 0; --k) {
+    if (k == 1) continue;
+    choir_sum_attrs_t over = {.axis = k, .keep_dims = false};
+    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_SUM, &tensor, 1, &over, &tensor));
+  }
+  *out_sum = tensor;
+  return NULL;
+}
+
+// y = scale (x - mean) / d + bias with d = sqrt(var + eps): an affine map of x
+// for each channel, written with broadcasting ops. With the sums over a channel
+// of dy and of n dy, n = (x - mean) / d:
+//   dx = scale / d dy     dscale = sum n dy     dbias = sum dy
+//   dmean = -scale / d sum dy     dvar = -scale / (2 d^2) sum n dy
 choir_status_t choir__grad_batch_norm_infer(choir_grad_t* grad) {
   const choir_batch_norm_attrs_t* attrs = grad->attrs;
   const int32_t ndim = choir_tensor_ndim(grad->srcs[0]);
   choir_reshape_attrs_t per_channel = {.ndim = ndim};
   for (int32_t k = 0; k < ndim; ++k) per_channel.shape[k] = k == 1 ? -1 : 1;
   choir_scale_attrs_t add_epsilon = {.factor = 1, .shift = attrs->epsilon};
-  choir_tensor_t* deviation = NULL;
+  choir_tensor_t* deviation = NULL;  // (c)
   CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_SCALE, &grad->srcs[4], 1,
                             &add_epsilon, &deviation));
   CHOIR_TRY(
       choir_grad_temp(grad, CHOIR_OP_SQRT, &deviation, 1, NULL, &deviation));
+  choir_tensor_t* ratio[] = {grad->srcs[1], deviation};
+  choir_tensor_t* slope = NULL;  // (c)
+  CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_DIV, ratio, 2, NULL, &slope));
   if (choir_grad_wants(grad, 0)) {
-    choir_tensor_t* ratio[] = {grad->srcs[1], deviation};
-    choir_tensor_t* slope = NULL;
-    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_DIV, ratio, 2, NULL, &slope));
+    choir_tensor_t* spread = NULL;
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RESHAPE, &slope, 1, &per_channel,
-                              &slope));
-    CHOIR_TRY(choir_grad_emit2(grad, 0, CHOIR_OP_MUL, grad->dy, slope, NULL));
+                              &spread));
+    CHOIR_TRY(choir_grad_emit2(grad, 0, CHOIR_OP_MUL, grad->dy, spread, NULL));
   }
-  if (choir_grad_wants(grad, 1) || choir_grad_wants(grad, 2)) {
+  if (choir_grad_wants(grad, 2) || choir_grad_wants(grad, 3)) {
+    choir_tensor_t* sum = NULL;
+    CHOIR_TRY(sum_per_channel(grad, grad->dy, &sum));
+    CHOIR_TRY(choir_grad_pass(grad, 2, sum));
+    choir_tensor_t* product = NULL;
+    choir_tensor_t* factors[] = {slope, sum};
+    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_MUL, factors, 2, NULL, &product));
+    CHOIR_TRY(choir_grad_emit1(grad, 3, CHOIR_OP_NEG, product, NULL));
+  }
+  if (choir_grad_wants(grad, 1) || choir_grad_wants(grad, 4)) {
     choir_tensor_t* mean = NULL;
+    choir_tensor_t* spread = NULL;
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RESHAPE, &grad->srcs[3], 1,
                               &per_channel, &mean));
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RESHAPE, &deviation, 1,
-                              &per_channel, &deviation));
-    // Sums over all dimensions but 1, one by one from the last.
+                              &per_channel, &spread));
     choir_tensor_t* centred[] = {grad->srcs[0], mean};
     choir_tensor_t* product = NULL;
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_SUB, centred, 2, NULL, &product));
-    choir_tensor_t* normal[] = {product, deviation};
+    choir_tensor_t* normal[] = {product, spread};
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_DIV, normal, 2, NULL, &product));
     choir_tensor_t* weighted[] = {product, grad->dy};
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_MUL, weighted, 2, NULL, &product));
-    choir_tensor_t* sums[] = {product, grad->dy};
-    for (int32_t i = 0; i < 2; ++i) {
-      for (int32_t k = ndim - 1; k >= 0; --k) {
-        if (k == 1) continue;
-        choir_sum_attrs_t over = {.axis = k, .keep_dims = false};
-        CHOIR_TRY(
-            choir_grad_temp(grad, CHOIR_OP_SUM, &sums[i], 1, &over, &sums[i]));
-      }
-      CHOIR_TRY(choir_grad_pass(grad, 1 + i, sums[i]));
-    }
+    choir_tensor_t* sum = NULL;
+    CHOIR_TRY(sum_per_channel(grad, product, &sum));
+    CHOIR_TRY(choir_grad_pass(grad, 1, sum));
+    choir_tensor_t* quotient[] = {slope, deviation};
+    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_DIV, quotient, 2, NULL, &product));
+    choir_tensor_t* factors[] = {product, sum};
+    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_MUL, factors, 2, NULL, &product));
+    choir_scale_attrs_t minus_half = {.factor = -0.5, .shift = 0};
+    CHOIR_TRY(choir_grad_emit1(grad, 4, CHOIR_OP_SCALE, product, &minus_half));
   }
   return NULL;
 }

@@ -52,9 +52,12 @@ choir_status_t choir__grad_slice(choir_grad_t* grad) {
   choir_fill_attrs_t zero = {.value = 0};
   CHOIR_TRY(
       choir_grad_temp(grad, CHOIR_OP_FILL, &grad->srcs[0], 1, &zero, &whole));
+  // As the op: a stop beyond the end is the end.
+  const int64_t size = choir_tensor_shape(whole)[attrs->axis];
   choir_view_t window;
-  CHOIR_TRY(choir_view_slice(choir_tensor_view(whole), (int32_t)attrs->axis,
-                             attrs->start, attrs->stop, attrs->step, &window));
+  CHOIR_TRY(choir_view_slice(
+      choir_tensor_view(whole), (int32_t)attrs->axis, attrs->start,
+      attrs->stop < size ? attrs->stop : size, attrs->step, &window));
   choir_tensor_t* part = NULL;
   CHOIR_TRY(choir_tensor_from_view(&window, &part));
   choir_status_t status =
