@@ -36,8 +36,9 @@ typedef struct choir_var_s choir_var_t;
 typedef struct choir_param_s {
   const char* name;  // "conv1.W"
   choir_tensor_t* value;
-  // Where backward writes: shape and strides of value. Whoever combines
-  // gradients puts its own memory here (a view into a bucket).
+  // Where backward writes: shape and strides of value; may be NULL if not
+  // trainable. Whoever combines gradients puts its own memory here (a view
+  // into a bucket).
   choir_tensor_t* grad;
   bool trainable;  // false: a constant to backward (frozen)
   // The scope's, while a step runs.
@@ -78,7 +79,8 @@ CHOIR_API bool choir_scope_is_ok(const choir_scope_t* scope);
 // nothing. Returns the failed variable, to be returned in its place.
 CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
                                         choir_status_t status);
-// Names the work that follows in records ("conv1"); long-lived or NULL.
+// Names the work that follows ("conv1") in failures, those of its gradients
+// too; long-lived or NULL.
 CHOIR_API void choir_scope_set_label(choir_scope_t* scope, const char* label);
 // A number for each place in a step that draws random numbers: 0, 1, ... in
 // the order of calls, so the same in every step and on every rank.
@@ -91,7 +93,8 @@ CHOIR_API choir_var_t* choir_scope_input(choir_scope_t* scope,
 CHOIR_API choir_var_t* choir_scope_param(choir_scope_t* scope,
                                          choir_param_t* param);
 // Any op: result 0; further results into out_more (may be NULL), which has
-// choir_op_result_count(op) - 1 entries.
+// choir_op_result_count(op) - 1 entries. Gradients flow through result 0 only,
+// and only where it is of a floating-point dtype.
 CHOIR_API choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
                                       choir_var_t* const* srcs,
                                       int32_t src_count, const void* attrs,
