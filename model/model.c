@@ -204,10 +204,17 @@ static choir_status_t count_metrics(choir_model_t* model, choir_var_t* out,
                                     choir_tensor_t* y, choir_var_t* loss) {
   choir_stream_t* stream = choir_scope_stream(model->scope);
   if (loss) {
+    // One element of any shape: a loss may be () or (1) or (1, 1).
     choir_tensor_t* value = choir_var_tensor(loss);
+    choir_tensor_t* flat = NULL;
+    choir_reshape_attrs_t one = {.ndim = 1, .shape = {1}};
     choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
-    CHOIR_TRY(choir_op_run(stream, CHOIR_OP_CAST, &value, 1, &to_f64, true,
-                           &model->loss_sum));
+    CHOIR_TRY(
+        choir_op_run(stream, CHOIR_OP_RESHAPE, &value, 1, &one, false, &flat));
+    choir_status_t status = choir_op_run(stream, CHOIR_OP_CAST, &flat, 1,
+                                         &to_f64, true, &model->loss_sum);
+    choir_tensor_release(flat);
+    CHOIR_TRY(status);
     ++model->metrics.batches;
   }
   const choir_view_t* view = choir_var_view(out);

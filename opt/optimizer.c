@@ -130,6 +130,7 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
   const double lr = choir_optimizer_lr(optimizer, step);
   for (size_t i = 0; i < optimizer->state_count; ++i) {
     param_state_t* state = &optimizer->states[i];
+    if (!state->param->trainable) continue;  // frozen since
     CHOIR_TRY_NOTE(
         optimizer->def->update(optimizer->config, stream, state->param,
                                state->tensors, lr, step),

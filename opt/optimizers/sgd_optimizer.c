@@ -30,13 +30,22 @@ static choir_status_t update(const void* config, choir_stream_t* stream,
                                           .weight_decay = sgd->weight_decay,
                                           .nesterov = sgd->nesterov,
                                           .scale = 1};
-  // Without momentum the op leaves its third operand alone: the gradient
-  // stands in for the velocity that is not kept.
-  choir_tensor_t* v = sgd->momentum > 0 ? velocity[0] : param->grad;
+  // Without momentum there is no velocity to keep: the op takes an empty one.
+  choir_tensor_t* v = sgd->momentum > 0 ? velocity[0] : NULL;
+  if (v) {
+    choir_tensor_retain(v);
+  } else {
+    const int64_t none = 0;
+    CHOIR_TRY(choir_tensor_create(choir_tensor_device(param->value),
+                                  choir_tensor_dtype(param->value), 1, &none,
+                                  &v));
+  }
   choir_tensor_t* srcs[] = {param->value, param->grad, v};
-  choir_tensor_t* dsts[] = {param->value, v, NULL};
-  return choir_op_run(stream, CHOIR_OP_SGD_UPDATE, srcs, 3, &attrs, false,
-                      dsts);
+  choir_tensor_t* dsts[] = {param->value, v};
+  choir_status_t status =
+      choir_op_run(stream, CHOIR_OP_SGD_UPDATE, srcs, 3, &attrs, false, dsts);
+  choir_tensor_release(v);
+  return status;
 }
 
 CHOIR_OPTIMIZER_DEFINE(sgd, CHOIR_SGD_FIELDS,
