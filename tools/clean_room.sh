@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/clean_room.sh FOLDER [COMMAND [ARGUMENT]...]
+# tools/clean_room.sh [--keep] FOLDER [COMMAND [ARGUMENT]...]
 # Makes a bare Debian 12 (minbase with git, nothing else) in FOLDER, which must not
 # exist or be empty, clones the last commit of this tree into it and runs COMMAND in
 # the clone; `./bootstrap bazel test //...` if none is given. The status is that of
-# COMMAND. Needs root and debootstrap. CHOIR_CLEAN_ROOM_KEEP=1 keeps FOLDER and its
-# packages; a second run then takes another clone into the same system.
+# COMMAND. Needs root and debootstrap. --keep leaves FOLDER with what bootstrap
+# installed; a second run then takes another clone into the same system.
 #
 # Mounts and processes live in namespaces of their own, so that nothing of them can
 # be left behind: not after a failure, not after Ctrl-C.
@@ -38,40 +38,64 @@ if [ "${1:-}" = --inside ]; then
     ${https_proxy:+https_proxy="$https_proxy"} "$@"
 fi
 
-[ $# -ge 1 ] || die "usage: tools/clean_room.sh FOLDER [COMMAND [ARGUMENT]...]" 2
-case $1 in -*) die "unknown flag '$1'; usage: tools/clean_room.sh FOLDER [COMMAND...]" 2 ;; esac
+usage='usage: tools/clean_room.sh [--keep] FOLDER [COMMAND [ARGUMENT]...]'
+keep=0
+if [ "${1:-}" = --keep ]; then
+  keep=1
+  shift
+fi
+[ $# -ge 1 ] || die "FOLDER is missing; $usage" 2
+case $1 in -* | '') die "unknown flag '$1'; $usage" 2 ;; esac
 [ "$(id -u)" = 0 ] || die "must be root, for debootstrap and mounts"
 command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
 script=$(realpath "$0")
 repository=$(dirname "$script")/..
-mkdir -p "$1"
-room=$(realpath "$1")
+room=$(realpath -m "$1")
 shift
 [ $# -gt 0 ] || set -- ./bootstrap bazel test //...
+# Marks a folder that this script filled, and that it so may remove.
+mark=etc/choir_clean_room
+[ ! -e "$room" ] || [ -e "$room/$mark" ] ||
+  { [ -d "$room" ] && [ -z "$(ls -A "$room")" ]; } ||
+  die "$room is neither empty nor a clean room"
 
-kept="$room/etc/choir_clean_room"
-made=0
-clean_up() {
-  if [ "${CHOIR_CLEAN_ROOM_KEEP:-0}" = 0 ] && [ $made = 1 ]; then
-    rm -rf --one-file-system "$room"
+child=''
+finish() {
+  local status=$?
+  trap '' INT TERM HUP
+  if [ -n "$child" ]; then
+    kill -KILL "$child" 2>/dev/null || :
+    wait "$child" 2>/dev/null || :
   fi
+  rm -f "$room.log"
+  [ $keep = 1 ] && [ -e "$room/$mark" ] || rm -rf --one-file-system "$room"
+  exit $status
 }
-trap clean_up EXIT
+trap finish EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-if [ -e "$kept" ]; then
-  made=1
-else
-  [ -z "$(ls -A "$room")" ] || die "$room is neither empty nor a clean room"
+# contained COMMAND...: with mounts and processes that end with it. In the
+# background, so that a signal is dealt with at once; --kill-child takes everything
+# inside along.
+contained() {
+  local status=0
+  unshare --mount --pid --fork --kill-child --propagation private "$@" </dev/null &
+  child=$!
+  wait "$child" || status=$?
+  child=''
+  return $status
+}
+
+if [ ! -e "$room/$mark" ]; then
   # The mirror that this machine uses.
   mirror=$(apt-get indextargets --format '$(REPO_URI)' \
     'Created-By: Packages' 'Codename: bookworm' 'Component: main' | head -n 1)
   [ -n "$mirror" ] || die "apt knows no mirror of Debian 12 (bookworm) here"
-  made=1
   echo "clean_room.sh: a bare Debian 12 in $room"
-  debootstrap --variant=minbase --include=git,ca-certificates bookworm "$room" \
-    "$mirror" >"$room.log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$room.log")"
+  contained debootstrap --variant=minbase --include=git,ca-certificates bookworm \
+    "$room" "$mirror" >"$room.log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$room.log")"
   rm -f "$room.log"
   # Where to fetch from and through which proxy; no other habit of this machine.
   rm -f "$room/etc/apt/sources.list"
@@ -82,21 +106,12 @@ else
     >"$room/etc/apt/apt.conf.d/99network" || true
   cp /etc/resolv.conf "$room/etc/resolv.conf"
   cp /etc/hosts "$room/etc/hosts"
-  : >"$kept"
+  : >"$room/$mark"
 fi
 
 mkdir -p "$room/srv"
 rm -rf "$room/srv/choir"
 git clone --quiet --no-hardlinks "$repository" "$room/srv/choir"
 chown -R root:root "$room/srv/choir"
-
-# In the background, so that a signal is dealt with at once; --kill-child takes
-# everything inside along, and only SIGKILL gets past unshare itself.
-unshare --mount --pid --fork --kill-child --propagation private \
-  bash "$script" --inside "$room" "$@" </dev/null &
-child=$!
-trap 'kill -KILL $child 2>/dev/null; { wait $child || :; } 2>/dev/null; exit 130' INT
-trap 'kill -KILL $child 2>/dev/null; { wait $child || :; } 2>/dev/null; exit 143' TERM
-status=0
-wait $child || status=$?
-exit $status
+echo "clean_room.sh: $(git -C "$room/srv/choir" log -1 --format='%h %s'); $*"
+contained bash "$script" --inside "$room" "$@"

@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # bazel run //:install -- --prefix DIR [--destdir DIR]
-# Puts headers, libraries, tools and choir.pc under PREFIX. With --destdir they
-# go to DESTDIR/PREFIX, for whoever makes a package. The result can be moved.
+# Puts the public headers, the libraries and choir.pc under PREFIX. With --destdir
+# they go to DESTDIR/PREFIX, for whoever makes a package. The result can be moved.
+# Where PREFIX is root's: bazel build //:install, then
+# sudo bazel-bin/install --prefix DIR.
 set -euo pipefail
 
 usage='usage: bazel run //:install -- --prefix DIR [--destdir DIR]'
@@ -31,7 +33,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$prefix" ] || die "--prefix is missing; $usage" 2
 
-# Relative to where `bazel run` was called, not to Bazel's own folder.
+# Relative to where the caller stands, not to Bazel's own folder.
 caller=${BUILD_WORKING_DIRECTORY:-$PWD}
 absolute() {
   case $1 in
@@ -43,29 +45,43 @@ prefix=$(absolute "$prefix")
 root=$prefix
 [ -z "$destdir" ] || root=$(absolute "$destdir")$prefix
 
+# Bazel's folder for this script holds exactly what //:install names: beside it
+# when it was built, around it in a test.
+if [ -d "$0.runfiles/choir" ]; then
+  cd "$0.runfiles/choir"
+else
+  cd "$(dirname "$0")"
+fi
+[ -e libchoir.so ] && [ -e core/base.h ] ||
+  die "libchoir.so and the headers are not beside $0; $usage" 1
+
 version_part() {
   sed -n "s/^#define CHOIR_VERSION_$1 \([0-9]*\)$/\1/p" core/base.h
 }
 major=$(version_part MAJOR)
 version=$major.$(version_part MINOR).$(version_part PATCH)
 
+# do_or_die COMMAND...: its complaint becomes the reason in one sentence.
+do_or_die() {
+  local why
+  why=$("$@" 2>&1) || die "cannot write below $root: ${why##*: }" 1
+}
 # The system's install: under `bazel test` this script comes first on PATH.
-put() { command -p install "$@"; }
+put() { do_or_die command -p install "$@"; }
 
-mkdir -p "$root" 2>/dev/null || die "cannot make the folder $root" 1
-put -d "$root/include/choir" "$root/lib/pkgconfig"
-
-# This script's folder in Bazel's terms holds exactly what //:install names.
+do_or_die mkdir -p "$root/include/choir" "$root/lib/pkgconfig"
 while IFS= read -r header; do
   put -D -m 644 "$header" "$root/include/choir/${header#./}"
 done < <(find -L . -name '*.h' -not -path './external/*')
 
 put -m 755 libchoir.so "$root/lib/libchoir.so.$version"
-ln -sf "libchoir.so.$version" "$root/lib/libchoir.so.$major"
-ln -sf "libchoir.so.$major" "$root/lib/libchoir.so"
+do_or_die ln -sf "libchoir.so.$version" "$root/lib/libchoir.so.$major"
+do_or_die ln -sf "libchoir.so.$major" "$root/lib/libchoir.so"
 put -m 755 libchoir_mpi.so "$root/lib/libchoir_mpi.so"
 
-cat >"$root/lib/pkgconfig/choir.pc" <<EOF
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/choir.pc" <<EOF
 prefix=\${pcfiledir}/../..
 includedir=\${prefix}/include
 libdir=\${prefix}/lib
@@ -76,5 +92,6 @@ Version: $version
 Cflags: -I\${includedir}/choir
 Libs: -L\${libdir} -lchoir
 EOF
+put -m 644 "$work/choir.pc" "$root/lib/pkgconfig/choir.pc"
 
 echo "install: Choir $version is in $root"
