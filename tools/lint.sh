@@ -85,6 +85,17 @@ base_flags=(-std=c11 -D_GNU_SOURCE -I. -w ${mpi:+-isystem "$mpi"})
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/choir-lint
 mkdir -p "$cache"
 
+# Every header names what it needs, private ones too; those of tests are C++.
+alone() {
+  local language=(-x c -std=c11)
+  case $1 in tests/*) language=(-x c++ -std=c++17) ;; esac
+  clang -fsyntax-only "${base_flags[@]:1}" "${language[@]}" "$1" 2>/dev/null ||
+    echo "$1"
+}
+complain "headers that do not compile alone" "$(
+  pick '\.h$' | while read -r file; do alone "$file"; done
+)"
+
 tidy() {
   local file=$1 flags=("${base_flags[@]}") key output
   case $file in

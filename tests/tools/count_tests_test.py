@@ -15,8 +15,11 @@ GTEST_XML = """<testsuites><testsuite name="Suite">
 %s</testsuite></testsuites>"""
 GTEST_SKIP = """<testcase name="NeedsTwo" classname="Suite" status="run">
 <skipped message="a_test.cc:12&#x0A;needs two GPUs"/></testcase>"""
-ONLY_SKIP = """<testsuites><testsuite name="Suite">
-%s</testsuite></testsuites>""" % GTEST_SKIP
+ONLY_SKIP = (
+    """<testsuites><testsuite name="Suite">
+%s</testsuite></testsuites>"""
+    % GTEST_SKIP
+)
 SHELL_XML = """<testsuites><testsuite name="sh" tests="1">
 <testcase name="sh" status="run"/><system-out><![CDATA[
 %s
