@@ -68,6 +68,10 @@ _FEATURES = ["layering_check"]
 def _is_cxx(srcs):
     return any([src.endswith(".cc") for src in srcs])
 
+def _is_for_extenders(hdr):
+    """Headers for writers of ops, layers, optimizers, backends: not installed."""
+    return any([hdr.endswith(end) for end in ["_def.h", "_rule.h", "_backend.h"]])
+
 def _copts(srcs):
     language = _CXX_COPTS if _is_cxx(srcs) else _C_COPTS
     return language + _OPTIMISE + _OPENMP_COPTS
@@ -150,10 +154,10 @@ def choir_cc_library(
         **kwargs
     )
     if hdrs and not testonly:
-        # For //:install, which names those that users of the C API get.
+        # For //:install, which names the layers that users of the C API get.
         native.filegroup(
             name = name + "_headers",
-            srcs = hdrs,
+            srcs = [hdr for hdr in hdrs if not _is_for_extenders(hdr)],
             visibility = ["//:__pkg__"],
         )
         _headers_test(name, hdrs, ["c", "cc"] if cxx_hdrs else ["c"])
@@ -269,7 +273,7 @@ def choir_cc_test(
         **kwargs
     )
 
-def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, **kwargs):
+def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, shards = {}, **kwargs):
     """One choir_cc_test per file, each named as its file without `.cc`.
 
     Args:
@@ -277,10 +281,11 @@ def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, **kwargs):
       deps: libraries that all of them use.
       tags: {test name: tags}, for the few that need some.
       sizes: {test name: size}, likewise.
+      shards: {test name: count}, for those that would be the last to end.
       **kwargs: passed on to every test.
     """
     names = [src[:-len(".cc")] for src in srcs]
-    for key in tags.keys() + sizes.keys():
+    for key in tags.keys() + sizes.keys() + shards.keys():
         if key not in names:
             fail("no test %s in this folder" % key)
     for test in names:
@@ -288,6 +293,7 @@ def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, **kwargs):
             name = test,
             size = sizes.get(test, "small"),
             srcs = [test + ".cc"],
+            shard_count = shards.get(test),
             tags = tags.get(test, []),
             deps = deps,
             **kwargs
