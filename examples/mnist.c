@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a convolutional network on MNIST in one process; beside it,
+// mnist_dist.c does the same with several.
+#include <signal.h>
+#include <stdio.h>
+
+#include "examples/trainer.h"
+
+static void log_to_stderr(void* self, choir_log_level_t level,
+                          const char* subsystem, const char* message) {
+  (void)self;
+  (void)level;
+  fprintf(stderr, "mnist: %s: %s\n", subsystem, message);
+}
+
+static int fail(choir_status_t status, int exit_status) {
+  fprintf(stderr, "mnist: %s\n", choir_status_message(status));
+  choir_status_free(status);
+  return exit_status;
+}
+
+static volatile sig_atomic_t signal_got;
+
+static void on_signal(int number) {
+  signal_got = number;
+  trainer_interrupt(number);
+}
+
+int main(int argc, char** argv) {
+  train_options_t options;
+  choir_status_t status =
+      train_options_parse(&train_options_def, argc, argv, &options);
+  if (status) return fail(status, 2);
+  if (options.help) {
+    train_options_print_help(&train_options_def, "mnist",
+                             "Trains a convolutional network on MNIST.");
+    return 0;
+  }
+  trainer_enter_users_folder();
+  choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
+  signal(SIGINT, on_signal);
+  signal(SIGTERM, on_signal);
+  status = trainer_run(&options, NULL);
+  if (status) return fail(status, signal_got ? 128 + (int)signal_got : 1);
+  return 0;
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a convolutional network on MNIST with several workers. Started by a
+// user it starts the workers, which are this program again (--launcher spawn),
+// or hands that to mpiexec (--launcher mpi). Under a user's own mpiexec it is
+// a worker at once.
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "examples/trainer.h"
+
+static bool is_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE"); }
+
+static void log_to_stderr(void* self, choir_log_level_t level,
+                          const char* subsystem, const char* message) {
+  (void)self;
+  (void)level;
+  fprintf(stderr, "mnist_dist: %s: %s\n", subsystem, message);
+}
+
+static int fail(choir_status_t status, int exit_status) {
+  fprintf(stderr, "mnist_dist: %s\n", choir_status_message(status));
+  choir_status_free(status);
+  return exit_status;
+}
+
+// ---- A worker ----
+
+static choir_comm_t* handler_comm;
+
+// Open MPI ends all ranks with SIGTERM when one dies and tells little more than
+// its number. Only calls that are safe in a handler.
+static void say(const char* text) {
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(128 + SIGTERM);
+}
+
+static void on_terminate(int number) {
+  const char* activity = choir_comm_activity(handler_comm);
+  say("mnist_dist: ");
+  say(choir_comm_peer(handler_comm, choir_comm_rank(handler_comm)));
+  say(" was ended by mpiexec (SIGTERM)");
+  if (activity[0]) {
+    say(" in ");
+    say(activity);
+  }
+  say("\n");
+  _exit(128 + number);
+}
+
+static choir_status_t join(const train_options_t* options,
+                           choir_comm_t** out_comm) {
+  *out_comm = NULL;
+  choir_comm_config_t config;
+  CHOIR_TRY(choir_comm_config_init(&config));
+  config.backend = train_comm_names[options->comm];
+  config.deadline = options->deadline;
+  return choir_comm_create(&config, out_comm);
+}
+
+static choir_status_t work(const train_options_t* options) {
+  choir_comm_t* comm = NULL;
+  CHOIR_TRY(join(options, &comm));
+  if (is_under_mpi()) {
+    handler_comm = comm;
+    signal(SIGTERM, on_terminate);
+  }
+  // Every rank would say the same.
+  if (choir_comm_rank(comm) == 0)
+    choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
+  choir_status_t status = trainer_run(options, comm);
+  if (status)
+    choir_comm_abort(comm, choir_status_message(status));
+  else
+    status = choir_comm_finalize(comm);
+  if (status && is_under_mpi())
+    status =
+        choir_status_annotate(status, __FILE__, __LINE__, "%s",
+                              choir_comm_peer(comm, choir_comm_rank(comm)));
+  signal(SIGTERM, SIG_DFL);
+  choir_log_set_sink(NULL, NULL, CHOIR_LOG_ERROR);
+  choir_comm_release(comm);
+  return status;
+}
+
+static int run_worker(const train_options_t* options) {
+  choir_status_t status = work(options);
+  if (!status) return 0;
+  if (!choir_launch_is_worker()) return fail(status, 1);
+  // The launcher tells it, once for all workers.
+  choir_launch_note_failure(choir_status_code(status),
+                            choir_status_message(status));
+  choir_status_free(status);
+  return 1;
+}
+
+// ---- The launcher ----
+
+static int launch_spawn(const train_options_t* options, char** argv) {
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  config.argv = argv;
+  config.workers = (int32_t)options->workers;
+  config.comm = train_comm_names[options->comm];
+  choir_launch_report_t report;
+  choir_status_t status = choir_launch_run(&config, &report);
+  if (status) return fail(status, 1);
+  if (report.message[0]) fprintf(stderr, "mnist_dist: %s\n", report.message);
+  return report.exit_status;
+}
+
+// Whether argv[index] is one of the flags that are the launcher's alone; if
+// so, *out_words is how many words it takes.
+static bool is_launchers(char** argv, int index, int* out_words) {
+  static const char* const names[] = {"--workers", "--launcher"};
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); ++i) {
+    const size_t length = strlen(names[i]);
+    if (strncmp(argv[index], names[i], length) != 0) continue;
+    *out_words = argv[index][length] == '=' ? 1 : 2;
+    return argv[index][length] == '=' || argv[index][length] == 0;
+  }
+  return false;
+}
+
+// Becomes mpiexec, which starts this program again with the other flags.
+static int launch_mpi(const train_options_t* options, int argc, char** argv) {
+  char program[PATH_MAX];
+  const ssize_t length =
+      readlink("/proc/self/exe", program, sizeof(program) - 1);
+  char** command = calloc((size_t)argc + 16, sizeof(char*));
+  if (length < 0 || !command)
+    return fail(
+        CHOIR_ERROR(UNAVAILABLE, "cannot start mpiexec: %s", strerror(errno)),
+        1);
+  program[length] = 0;
+  char workers[24];
+  snprintf(workers, sizeof(workers), "%d", (int)options->workers);
+  int count = 0;
+  command[count++] = "mpiexec";
+  command[count++] = "-n";
+  command[count++] = workers;
+  // More workers than cores are allowed, as with spawn, and a worker's own
+  // threads must not share one core.
+  command[count++] = "--oversubscribe";
+  command[count++] = "--bind-to";
+  command[count++] = "none";
+  // The user is root knowingly; Open MPI asks twice.
+  if (geteuid() == 0) command[count++] = "--allow-run-as-root";
+  command[count++] = program;
+  for (int i = 1, words = 1; i < argc; i += words) {
+    words = 1;
+    if (!is_launchers(argv, i, &words)) command[count++] = argv[i];
+  }
+  execvp("mpiexec", command);
+  choir_status_t status =
+      CHOIR_ERROR(UNAVAILABLE,
+                  "launcher mpi: cannot start mpiexec: %s (Debian: "
+                  "openmpi-bin)",
+                  strerror(errno));
+  free(command);
+  return fail(status, 1);
+}
+
+int main(int argc, char** argv) {
+  train_options_t options;
+  choir_status_t status =
+      train_options_parse(&train_dist_options_def, argc, argv, &options);
+  if (status) return fail(status, 2);
+  if (options.help) {
+    train_options_print_help(
+        &train_dist_options_def, "mnist_dist",
+        "Trains a convolutional network on MNIST with several workers: started "
+        "by this\nprogram, or by mpiexec -n N mnist_dist.");
+    return 0;
+  }
+  trainer_enter_users_folder();
+  if (choir_launch_is_worker()) return run_worker(&options);
+  if (is_under_mpi()) {
+    if (train_options_given(argc, argv, "workers") ||
+        train_options_given(argc, argv, "launcher"))
+      return fail(CHOIR_ERROR(INVALID_ARGUMENT,
+                              "--workers and --launcher are not for a program "
+                              "under mpiexec, which says how many there are "
+                              "(-n)"),
+                  2);
+    return run_worker(&options);
+  }
+  if (options.launcher == TRAIN_LAUNCHER_MPI)
+    return launch_mpi(&options, argc, argv);
+  return launch_spawn(&options, argv);
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
+const char* const train_comm_names[] = {"auto", "shm", "mpi", NULL};
+const char* const train_dist_option_names[] = {"fp32", NULL};
+
+static const choir_field_t fields[] = {
+    CHOIR_CONFIG_TABLE(train_options_t, TRAIN_ALL_OPTIONS)};
+
+// The first of all fields: those that TRAIN_OPTIONS names.
+#define COUNT_ONE(...) +1
+enum { COMMON_COUNT = 0 TRAIN_OPTIONS(COUNT_ONE, ) };
+
+const choir_struct_def_t train_options_def = {
+    "flags", "", sizeof(train_options_t), fields, COMMON_COUNT};
+const choir_struct_def_t train_dist_options_def =
+    CHOIR_STRUCT_DEF("flags", train_options_t, fields, "");
+
+// Whether `argument` is --name or --name=value, where '-' and '_' in names are
+// the same.
+static bool is_flag(const char* argument, const char* name) {
+  if (strncmp(argument, "--", 2) != 0) return false;
+  argument += 2;
+  for (; *name; ++name, ++argument) {
+    const char given = *argument == '-' ? '_' : *argument;
+    if (given != *name) return false;
+  }
+  return *argument == 0 || *argument == '=';
+}
+
+static const choir_field_t* find(const choir_struct_def_t* def,
+                                 const char* argument) {
+  for (size_t i = 0; i < def->field_count; ++i)
+    if (is_flag(argument, def->fields[i].name)) return &def->fields[i];
+  return NULL;
+}
+
+choir_status_t train_options_parse(const choir_struct_def_t* def, int argc,
+                                   char** argv, train_options_t* out_options) {
+  choir_struct_init(&train_dist_options_def, out_options);
+  for (int i = 1; i < argc; ++i) {
+    const choir_field_t* field = find(def, argv[i]);
+    if (!field)
+      return CHOIR_ERROR(NOT_FOUND, "unknown %s '%s'; --help lists the flags",
+                         argv[i][0] == '-' ? "flag" : "argument", argv[i]);
+    const char* equals = strchr(argv[i], '=');
+    const char* value = equals ? equals + 1 : NULL;
+    if (!value && field->kind == CHOIR_FIELD_KIND_BOOL) value = "true";
+    if (!value && i + 1 < argc) value = argv[++i];
+    if (!value || !*value)
+      return CHOIR_ERROR(INVALID_ARGUMENT, "%s needs a value (%s)", argv[i],
+                         field->doc);
+    CHOIR_TRY(choir_struct_set(def, out_options, field->name, value));
+    if (out_options->help) return NULL;
+  }
+  if (out_options->save_every && !out_options->save)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--save-every says when but not where; give --save FILE "
+                       "too");
+  return NULL;
+}
+
+bool train_options_given(int argc, char** argv, const char* flag) {
+  for (int i = 1; i < argc; ++i)
+    if (is_flag(argv[i], flag)) return true;
+  return false;
+}
+
+static void print_default(const choir_field_t* field) {
+  switch (field->kind) {
+    case CHOIR_FIELD_KIND_INT:
+    case CHOIR_FIELD_KIND_FLOAT:
+      printf(" [%.10g]", field->default_value);
+      break;
+    case CHOIR_FIELD_KIND_ENUM:
+      printf(" (%s", field->enum_names[0]);
+      for (int i = 1; field->enum_names[i]; ++i)
+        printf(", %s", field->enum_names[i]);
+      printf(") [%s]", field->enum_names[(int)field->default_value]);
+      break;
+    case CHOIR_FIELD_KIND_STRING:
+      if (field->default_text) printf(" [%s]", field->default_text);
+      break;
+    case CHOIR_FIELD_KIND_BOOL:
+      break;
+  }
+}
+
+void train_options_print_help(const choir_struct_def_t* def,
+                              const char* program, const char* what) {
+  printf("usage: %s [--FLAG VALUE]...\n\n%s\n\n", program, what);
+  for (size_t i = 0; i < def->field_count; ++i) {
+    const choir_field_t* field = &def->fields[i];
+    char name[32];
+    snprintf(name, sizeof(name), "--%s", field->name);
+    for (char* c = name; *c; ++c)
+      if (*c == '_') *c = '-';
+    printf("  %-15s %s", name, field->doc);
+    print_default(field);
+    printf("\n");
+  }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_EXAMPLES_TRAIN_OPTIONS_H_
+#define CHOIR_EXAMPLES_TRAIN_OPTIONS_H_
+
+#include "choir.h"
+
+// The flags of the MNIST examples. Table, defaults, checks and --help come
+// from the two lists.
+
+extern const char* const train_launcher_names[];
+extern const char* const train_comm_names[];
+extern const char* const train_dist_option_names[];
+enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
+
+// Of every program.
+#define TRAIN_OPTIONS(X, T)                                                    \
+  X(T, INT, epochs, 10, 1, 1e6, "passes over the training samples")            \
+  X(T, INT, batch_size, 64, 1, 1e6, "samples per worker and step")             \
+  X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate of SGD")                       \
+  X(T, FLOAT, momentum, 0.9, 0, 1, "momentum of SGD")                          \
+  X(T, FLOAT, weight_decay, 1e-5, 0, 1e6, "weight decay of SGD")               \
+  X(T, INT, seed, 0, 0, 9007199254740992.0,                                    \
+    "of initial values and of the order of samples")                           \
+  X(T, STRING, device, "cpu", 0, 0, "device to compute on")                    \
+  X(T, INT, threads, 0, 0, 4096,                                               \
+    "threads per worker; 0: the cores, shared among this host's workers")      \
+  X(T, STRING, data, NULL, 0, 0,                                               \
+    "folder with MNIST's four IDX files, gzipped or not; else the ones that "  \
+    "come with Choir")                                                         \
+  X(T, INT, limit, 0, 0, 1e12, "only the first N training samples; 0: all")    \
+  X(T, STRING, save, NULL, 0, 0, "write a checkpoint to this file at the end") \
+  X(T, INT, save_every, 0, 0, 1e6, "and after every N epochs; 0: not before")  \
+  X(T, STRING, resume, NULL, 0, 0, "go on from this checkpoint")               \
+  X(T, STRING, log_json, NULL, 0, 0, "one JSON object per epoch to this file") \
+  X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \
+  X(T, BOOL, help, false, 0, 1, "print this and end")
+
+// Of those with several workers.
+#define TRAIN_DIST_OPTIONS(X, T)                                        \
+  X(T, INT, workers, 2, 1, 1024, "worker processes to start")           \
+  X(T, ENUM, launcher, 0, train_launcher_names, 0,                      \
+    "who starts them: spawn: this program, on this host; mpi: mpiexec") \
+  X(T, ENUM, comm, 0, train_comm_names, 0,                              \
+    "how they talk; auto: shm on one host, mpi across hosts")           \
+  X(T, ENUM, dist_option, 0, train_dist_option_names, 0,                \
+    "how gradients are shared")                                         \
+  X(T, FLOAT, deadline, 60, 0.001, 1e6,                                 \
+    "longest wait for another worker, seconds")
+
+#define TRAIN_ALL_OPTIONS(X, T) TRAIN_OPTIONS(X, T) TRAIN_DIST_OPTIONS(X, T)
+CHOIR_CONFIG_STRUCT(train_options_t, TRAIN_ALL_OPTIONS);
+
+// The field tables: `train_options_def` of a program with one process (whose
+// flags stand first), `train_dist_options_def` of one with several.
+extern const choir_struct_def_t train_options_def;
+extern const choir_struct_def_t train_dist_options_def;
+
+// Reads "--name value", "--name=value" and, for a switch, "--name". Texts are
+// borrowed from argv. INVALID_ARGUMENT or NOT_FOUND: one sentence that names
+// the flag. With --help the rest is not looked at.
+choir_status_t train_options_parse(const choir_struct_def_t* def, int argc,
+                                   char** argv, train_options_t* out_options)
+    CHOIR_NODISCARD;
+// Whether argv gives the flag.
+bool train_options_given(int argc, char** argv, const char* flag);
+void train_options_print_help(const choir_struct_def_t* def,
+                              const char* program, const char* what);
+
+#endif  // CHOIR_EXAMPLES_TRAIN_OPTIONS_H_

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/trainer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "examples/mnist_cnn.h"
+
+// Samples that each worker evaluates at a time.
+#define EVALUATION_BATCH 256
+#define BAR_SECONDS 0.1
+
+typedef struct trainer_s {
+  const train_options_t* options;
+  choir_comm_t* comm;  // NULL: alone
+  int32_t rank;
+  int32_t size;
+  choir_device_t* device;
+  choir_dataset_t* training_data;
+  choir_dataset_t* evaluation_data;
+  choir_loader_t* training_loader;
+  choir_loader_t* evaluation_loader;
+  mnist_cnn_t net;
+  choir_model_t* model;
+  choir_optimizer_t* optimizer;
+  choir_dist_opt_t* dist_opt;
+  choir_updater_t* updater;  // one of the two above, lent
+  FILE* log;
+  bool prints;
+  bool has_bar;
+  double bar_time;
+} trainer_t;
+
+typedef struct epoch_result_s {
+  double loss;
+  double training_accuracy;
+  double evaluation_accuracy;
+  double seconds;
+  double images_per_second;
+  uint64_t digest;
+} epoch_result_t;
+
+static volatile sig_atomic_t interrupted;
+
+void trainer_interrupt(int signal_number) { interrupted = signal_number; }
+
+void trainer_enter_users_folder(void) {
+  const char* folder = getenv("BUILD_WORKING_DIRECTORY");
+  // Where it does not exist any more, paths count from here.
+  if (folder && chdir(folder) != 0) errno = 0;
+}
+
+// ---- Setting up ----
+
+// The data that come with Choir, as seen from the tree's root or beside the
+// program that Bazel built.
+static choir_status_t find_data(const train_options_t* options,
+                                char folder[PATH_MAX]) {
+  static const char own[] = "examples/data/mnist";
+  if (options->data) {
+    snprintf(folder, PATH_MAX, "%s", options->data);
+    return NULL;
+  }
+  snprintf(folder, PATH_MAX, "%s", own);
+  if (access(folder, F_OK) == 0) return NULL;
+  char program[PATH_MAX - 64];
+  const ssize_t length =
+      readlink("/proc/self/exe", program, sizeof(program) - 1);
+  program[length > 0 ? length : 0] = 0;
+  snprintf(folder, PATH_MAX, "%s.runfiles/choir/%s", program, own);
+  if (access(folder, F_OK) == 0) return NULL;
+  return CHOIR_ERROR(NOT_FOUND,
+                     "data: neither ./%s nor %s is there; name a folder with "
+                     "MNIST's four files with --data DIR",
+                     own, folder);
+}
+
+static int32_t cores(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+}
+
+static choir_status_t open_device(trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  const int32_t workers_here =
+      trainer->comm ? choir_comm_local_size(trainer->comm) : 1;
+  const int32_t share = cores() / workers_here;
+  const choir_device_options_t device_options = {
+      .threads = options->threads ? (int32_t)options->threads
+                                  : (share > 0 ? share : 1)};
+  return choir_device_create(options->device, &device_options,
+                             &trainer->device);
+}
+
+static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
+                                  bool is_training,
+                                  choir_loader_t** out_loader) {
+  choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
+  config.batch = is_training ? trainer->options->batch_size : EVALUATION_BATCH;
+  config.seed = trainer->options->seed;
+  config.shuffle = is_training;
+  return choir_loader_create(dataset, trainer->device, trainer->rank,
+                             trainer->size, &config, out_loader);
+}
+
+static choir_status_t open_data(trainer_t* trainer) {
+  char folder[PATH_MAX];
+  CHOIR_TRY(find_data(trainer->options, folder));
+  CHOIR_TRY(choir_dataset_open_mnist(folder, CHOIR_SPLIT_TRAIN,
+                                     trainer->options->limit,
+                                     &trainer->training_data));
+  CHOIR_TRY(choir_dataset_open_mnist(folder, CHOIR_SPLIT_TEST, 0,
+                                     &trainer->evaluation_data));
+  CHOIR_TRY(open_loader(trainer, trainer->training_data, true,
+                        &trainer->training_loader));
+  return open_loader(trainer, trainer->evaluation_data, false,
+                     &trainer->evaluation_loader);
+}
+
+static choir_status_t make_model(trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  CHOIR_TRY(choir_model_create(trainer->device, &mnist_cnn_def, &trainer->net,
+                               options->seed, &trainer->model));
+  CHOIR_TRY(mnist_cnn_compile(trainer->model));
+  CHOIR_TRY(choir_optimizer_sgd(&trainer->optimizer, .lr = options->lr,
+                                .momentum = options->momentum,
+                                .weight_decay = options->weight_decay));
+  trainer->updater = choir_optimizer_updater(trainer->optimizer);
+  if (trainer->comm) {
+    CHOIR_TRY(choir_dist_opt_create(trainer->optimizer, trainer->comm, NULL,
+                                    &trainer->dist_opt));
+    trainer->updater = choir_dist_opt_updater(trainer->dist_opt);
+    const choir_update_options_t update = {
+        .dist_option = train_dist_option_names[options->dist_option]};
+    choir_model_set_update_options(trainer->model, &update);
+  }
+  return choir_model_set_updater(trainer->model, trainer->updater);
+}
+
+// Files are tried before hours of training.
+static choir_status_t open_outputs(trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  if (trainer->rank != 0) return NULL;
+  if (options->save) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof(folder), "%s", options->save);
+    char* slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    if (access(slash ? folder : ".", W_OK) != 0)
+      return CHOIR_ERROR(NOT_FOUND,
+                         "save: cannot write to the folder of %s: %s",
+                         options->save, strerror(errno));
+  }
+  if (options->log_json) {
+    trainer->log = fopen(options->log_json, options->resume ? "a" : "w");
+    if (!trainer->log)
+      return CHOIR_ERROR(NOT_FOUND, "log-json: cannot write to %s: %s",
+                         options->log_json, strerror(errno));
+  }
+  return NULL;
+}
+
+static choir_status_t set_up(trainer_t* trainer) {
+  CHOIR_TRY(open_outputs(trainer));
+  CHOIR_TRY(open_device(trainer));
+  CHOIR_TRY(open_data(trainer));
+  return make_model(trainer);
+}
+
+static void tear_down(trainer_t* trainer) {
+  choir_loader_destroy(trainer->training_loader);
+  choir_loader_destroy(trainer->evaluation_loader);
+  choir_dataset_release(trainer->training_data);
+  choir_dataset_release(trainer->evaluation_data);
+  choir_model_release(trainer->model);
+  choir_dist_opt_release(trainer->dist_opt);
+  choir_optimizer_release(trainer->optimizer);
+  choir_device_release(trainer->device);
+  if (trainer->log) fclose(trainer->log);
+}
+
+// ---- Checkpoints ----
+
+// What a run must share with the one that it continues.
+enum { SETTING_MODEL, SETTING_SEED, SETTING_BATCH, SETTING_SAMPLES, SETTINGS };
+static const char* const setting_names[SETTINGS] = {
+    "model", "seed", "global batch", "training samples"};
+typedef char setting_texts_t[SETTINGS][32];
+
+static void describe_run(const trainer_t* trainer, setting_texts_t texts) {
+  snprintf(texts[SETTING_MODEL], 32, "%s", mnist_cnn_def.name);
+  snprintf(texts[SETTING_SEED], 32, "%" PRId64, trainer->options->seed);
+  snprintf(texts[SETTING_BATCH], 32, "%" PRId64,
+           trainer->options->batch_size * trainer->size);
+  snprintf(texts[SETTING_SAMPLES], 32, "%" PRId64,
+           choir_dataset_count(trainer->training_data));
+}
+
+// Parameters, states and the optimizer's states; free() the list.
+static choir_status_t list_states(const trainer_t* trainer,
+                                  choir_named_tensor_t** out_states,
+                                  size_t* out_count) {
+  *out_count = choir_model_states(trainer->model, NULL);
+  *out_states = calloc(*out_count, sizeof(choir_named_tensor_t));
+  if (!*out_states)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for the list of tensors");
+  choir_model_states(trainer->model, *out_states);
+  return NULL;
+}
+
+static choir_status_t save(const trainer_t* trainer, int64_t epochs_done) {
+  setting_texts_t texts;
+  describe_run(trainer, texts);
+  char epoch[32];
+  char step[32];
+  snprintf(epoch, sizeof(epoch), "%" PRId64, epochs_done);
+  snprintf(step, sizeof(step), "%" PRId64, choir_model_step(trainer->model));
+  choir_metadata_t metadata[SETTINGS + 2] = {{"epoch", epoch}, {"step", step}};
+  for (int i = 0; i < SETTINGS; ++i)
+    metadata[i + 2] = (choir_metadata_t){setting_names[i], texts[i]};
+  choir_named_tensor_t* states = NULL;
+  size_t count = 0;
+  CHOIR_TRY(list_states(trainer, &states, &count));
+  choir_status_t status = choir_checkpoint_save(trainer->options->save, states,
+                                                count, metadata, SETTINGS + 2);
+  free(states);
+  return status;
+}
+
+static choir_status_t check_settings(const trainer_t* trainer,
+                                     const choir_checkpoint_t* checkpoint) {
+  setting_texts_t texts;
+  describe_run(trainer, texts);
+  for (int i = 0; i < SETTINGS; ++i) {
+    const char* saved = choir_checkpoint_metadata(checkpoint, setting_names[i]);
+    if (!saved || strcmp(saved, texts[i]) != 0)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "resume: %s was saved with %s %s, this run has %s; "
+                         "both must be the same",
+                         trainer->options->resume, setting_names[i],
+                         saved ? saved : "(none)", texts[i]);
+  }
+  return NULL;
+}
+
+static choir_status_t read_number(const trainer_t* trainer,
+                                  const choir_checkpoint_t* checkpoint,
+                                  const char* key, int64_t* out_number) {
+  const char* text = choir_checkpoint_metadata(checkpoint, key);
+  char* end = NULL;
+  *out_number = text ? strtoll(text, &end, 10) : -1;
+  if (!text || end == text || *end || *out_number < 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "resume: %s has %s '%s'; a number from 0 is needed",
+                       trainer->options->resume, key, text ? text : "(none)");
+  return NULL;
+}
+
+typedef struct place_s {
+  int64_t epoch;
+  int64_t step;
+} place_t;
+
+static choir_status_t read_open_checkpoint(const trainer_t* trainer,
+                                           choir_checkpoint_t* checkpoint,
+                                           place_t* out_place) {
+  CHOIR_TRY(check_settings(trainer, checkpoint));
+  CHOIR_TRY(read_number(trainer, checkpoint, "epoch", &out_place->epoch));
+  CHOIR_TRY(read_number(trainer, checkpoint, "step", &out_place->step));
+  if (out_place->epoch >= trainer->options->epochs)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "resume: %s has all of its %" PRId64
+                       " epochs and --epochs is %" PRId64 "; more are needed",
+                       trainer->options->resume, out_place->epoch,
+                       trainer->options->epochs);
+  choir_named_tensor_t* states = NULL;
+  size_t count = 0;
+  CHOIR_TRY(list_states(trainer, &states, &count));
+  choir_status_t status = choir_checkpoint_read_all(checkpoint, states, count);
+  free(states);
+  return status;
+}
+
+static choir_status_t read_checkpoint(const trainer_t* trainer,
+                                      place_t* out_place) {
+  choir_checkpoint_t* checkpoint = NULL;
+  CHOIR_TRY(choir_checkpoint_open(trainer->options->resume, &checkpoint));
+  choir_status_t status = read_open_checkpoint(trainer, checkpoint, out_place);
+  choir_checkpoint_destroy(checkpoint);
+  return status;
+}
+
+// Only rank 0 needs the file; the others get what it read.
+static choir_status_t resume(trainer_t* trainer, place_t* out_place) {
+  if (trainer->rank == 0) CHOIR_TRY(read_checkpoint(trainer, out_place));
+  if (trainer->comm) {
+    CHOIR_TRY(choir_comm_broadcast(trainer->comm, out_place, 2, CHOIR_DTYPE_I64,
+                                   0, "place of the checkpoint"));
+    CHOIR_TRY(choir_dist_opt_broadcast(trainer->dist_opt));
+  }
+  choir_model_set_step(trainer->model, out_place->step);
+  return choir_loader_seek(trainer->training_loader,
+                           (choir_loader_position_t){out_place->epoch, 0});
+}
+
+// ---- Epochs ----
+
+// A line that grows while the epoch goes on; only on a terminal.
+static void draw_bar(trainer_t* trainer, int64_t images, double seconds) {
+  const double now = choir_clock_seconds();
+  if (!trainer->has_bar || now - trainer->bar_time < BAR_SECONDS) return;
+  trainer->bar_time = now;
+  const int64_t total = choir_dataset_count(trainer->training_data);
+  const double rate = seconds > 0 ? (double)images / seconds : 0;
+  char bar[31];
+  memset(bar, ' ', sizeof(bar));
+  memset(bar, '=', (size_t)(images * 30 / total));
+  bar[30] = 0;
+  printf("\r[%s] %3d %%  %.0f images/s  %.0f s left\033[K", bar,
+         (int)(images * 100 / total), rate,
+         rate > 0 ? (double)(total - images) / rate : 0);
+  fflush(stdout);
+}
+
+static void clear_bar(trainer_t* trainer) {
+  if (trainer->has_bar) printf("\r\033[K");
+  trainer->bar_time = 0;
+}
+
+static choir_status_t check_interrupt(void) {
+  if (!interrupted) return NULL;
+  return CHOIR_ERROR(ABORTED, "interrupted by signal %d (%s)", (int)interrupted,
+                     strsignal((int)interrupted));
+}
+
+static choir_model_batch_t model_batch(const choir_batch_t* batch) {
+  return (choir_model_batch_t){.x = batch->x,
+                               .y = batch->y,
+                               .first_sample = batch->first_in_step,
+                               .sample_count = batch->sample_count,
+                               .global_count = batch->global_count};
+}
+
+static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
+                                  double* out_seconds) {
+  const double start = choir_clock_seconds();
+  int64_t images = 0;
+  for (;;) {
+    const choir_batch_t* batch = NULL;
+    CHOIR_TRY(check_interrupt());
+    CHOIR_TRY(choir_loader_next(trainer->training_loader, &batch));
+    if (!batch) break;
+    choir_launch_note_progress(epoch, batch->step);
+    const choir_model_batch_t one = model_batch(batch);
+    CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
+    images += batch->global_count;
+    draw_bar(trainer, images, choir_clock_seconds() - start);
+  }
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(trainer->device)));
+  *out_seconds = choir_clock_seconds() - start;
+  clear_bar(trainer);
+  return NULL;
+}
+
+static choir_status_t evaluate(trainer_t* trainer) {
+  for (;;) {
+    const choir_batch_t* batch = NULL;
+    CHOIR_TRY(check_interrupt());
+    CHOIR_TRY(choir_loader_next(trainer->evaluation_loader, &batch));
+    if (!batch) return NULL;
+    const choir_model_batch_t one = model_batch(batch);
+    CHOIR_TRY(choir_model_evaluate(trainer->model, &one));
+  }
+}
+
+// This rank's sums become those of all ranks.
+static choir_status_t take_metrics(trainer_t* trainer,
+                                   choir_metrics_t* out_metrics) {
+  CHOIR_TRY(choir_model_take_metrics(trainer->model, out_metrics));
+  if (!trainer->comm) return NULL;
+  int64_t counts[] = {out_metrics->correct, out_metrics->samples};
+  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, &out_metrics->loss_sum,
+                                  &out_metrics->loss_sum, 1, CHOIR_DTYPE_F64,
+                                  CHOIR_REDUCE_SUM, "sum of losses"));
+  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, counts, counts, 2,
+                                  CHOIR_DTYPE_I64, CHOIR_REDUCE_SUM,
+                                  "counts of right answers"));
+  out_metrics->correct = counts[0];
+  out_metrics->samples = counts[1];
+  return NULL;
+}
+
+static double accuracy(const choir_metrics_t* metrics) {
+  return metrics->samples ? (double)metrics->correct / (double)metrics->samples
+                          : 0;
+}
+
+static void report(const trainer_t* trainer, int64_t epoch,
+                   const epoch_result_t* result) {
+  if (trainer->prints) {
+    printf("Training loss = %f, training accuracy = %f\n", result->loss,
+           result->training_accuracy);
+    printf("Evaluation accuracy = %f\n", result->evaluation_accuracy);
+    printf("images/s = %.0f, seconds = %.1f, digest = %016" PRIx64 "\n",
+           result->images_per_second, result->seconds, result->digest);
+    fflush(stdout);
+  }
+  if (trainer->log) {
+    fprintf(trainer->log,
+            "{\"epoch\": %" PRId64
+            ", \"workers\": %d, \"training_loss\": %.17g, "
+            "\"training_accuracy\": %.17g, \"evaluation_accuracy\": %.17g, "
+            "\"images_per_second\": %.1f, \"seconds\": %.3f, "
+            "\"digest\": \"%016" PRIx64 "\"}\n",
+            epoch, trainer->size, result->loss, result->training_accuracy,
+            result->evaluation_accuracy, result->images_per_second,
+            result->seconds, result->digest);
+    fflush(trainer->log);
+  }
+}
+
+static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
+  if (trainer->prints) {
+    printf("Starting Epoch %" PRId64 ":\n", epoch);
+    fflush(stdout);
+  }
+  epoch_result_t result = {0};
+  choir_metrics_t metrics;
+  CHOIR_TRY(train_epoch(trainer, epoch, &result.seconds));
+  CHOIR_TRY(take_metrics(trainer, &metrics));
+  result.loss = metrics.loss_sum;
+  result.training_accuracy = accuracy(&metrics);
+  result.images_per_second = (double)metrics.samples / result.seconds;
+  CHOIR_TRY(choir_updater_consolidate(trainer->updater));
+  CHOIR_TRY(evaluate(trainer));
+  CHOIR_TRY(take_metrics(trainer, &metrics));
+  result.evaluation_accuracy = accuracy(&metrics);
+  CHOIR_TRY(choir_model_digest(trainer->model, &result.digest));
+  if (trainer->dist_opt)
+    CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result.digest));
+  report(trainer, epoch, &result);
+  const train_options_t* options = trainer->options;
+  const int64_t done = epoch + 1;
+  const bool is_due = options->save_every && done % options->save_every == 0;
+  if (trainer->rank == 0 && options->save &&
+      (is_due || done == options->epochs))
+    CHOIR_TRY(save(trainer, done));
+  return NULL;
+}
+
+static choir_status_t run(trainer_t* trainer) {
+  CHOIR_TRY(set_up(trainer));
+  place_t place = {0, 0};
+  if (trainer->options->resume) CHOIR_TRY(resume(trainer, &place));
+  for (int64_t epoch = place.epoch; epoch < trainer->options->epochs; ++epoch)
+    CHOIR_TRY(run_epoch(trainer, epoch));
+  return NULL;
+}
+
+choir_status_t trainer_run(const train_options_t* options, choir_comm_t* comm) {
+  trainer_t trainer = {.options = options,
+                       .comm = comm,
+                       .rank = comm ? choir_comm_rank(comm) : 0,
+                       .size = comm ? choir_comm_size(comm) : 1};
+  trainer.prints = trainer.rank == 0 && !options->quiet;
+  // mpiexec shows its ranks a terminal where there may be none.
+  trainer.has_bar = trainer.prints && isatty(STDOUT_FILENO) &&
+                    !getenv("OMPI_COMM_WORLD_SIZE");
+  choir_status_t status = run(&trainer);
+  if (status) clear_bar(&trainer);
+  tear_down(&trainer);
+  return status;
+}
