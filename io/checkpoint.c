@@ -126,8 +126,20 @@ static choir_status_t build_header(save_t* save, size_t tensor_count,
   return status;
 }
 
-static choir_status_t open_temporary(save_t* save) {
+static void next_temporary_name(save_t* save) {
   static atomic_uint counter;
+  snprintf(save->temporary, PATH_BYTES, "%.*s.choir-%ld-%u.tmp",
+           PATH_BYTES - 64, save->folder, (long)getpid(),
+           atomic_fetch_add(&counter, 1));
+}
+
+static void unnamed_path(const save_t* save, char path[64]) {
+  snprintf(path, 64, "/proc/self/fd/%d", save->fd);
+}
+
+// A file without a name leaves nothing behind, however the process ends; where
+// the file system or /proc do not offer it, one with a name of its own.
+static choir_status_t open_temporary(save_t* save) {
   const char* slash = strrchr(save->path, '/');
   const size_t folder_bytes = slash ? (size_t)(slash - save->path) + 1 : 0;
   if (folder_bytes + 64 > PATH_BYTES) {
@@ -140,17 +152,43 @@ static choir_status_t open_temporary(save_t* save) {
   }
   snprintf(save->folder, PATH_BYTES, "%.*s", (int)folder_bytes, save->path);
   if (!slash) snprintf(save->folder, PATH_BYTES, "./");
+  save->fd = open(save->folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  char path[64];
+  if (save->fd >= 0) {
+    unnamed_path(save, path);
+    if (access(path, F_OK) == 0) return NULL;
+    close(save->fd);
+  }
   int error = EEXIST;
   for (int i = 0; i < TEMPORARY_TRIES && error == EEXIST; ++i) {
-    snprintf(save->temporary, PATH_BYTES, "%.*s.choir-%ld-%u.tmp",
-             (int)folder_bytes, save->path, (long)getpid(),
-             atomic_fetch_add(&counter, 1));
+    next_temporary_name(save);
     save->fd = open(save->temporary,
                     O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (save->fd >= 0) return NULL;
     error = errno;
   }
+  save->temporary[0] = '\0';
   return CHOIR__IO_ERROR(error, "cannot make a file in folder '%s'",
+                         save->folder);
+}
+
+// Gives a file without a name its temporary one, as only a name can take the
+// place of another.
+static choir_status_t name_temporary(save_t* save) {
+  if (save->temporary[0]) return NULL;
+  char path[64];
+  unnamed_path(save, path);
+  int error = EEXIST;
+  for (int i = 0; i < TEMPORARY_TRIES && error == EEXIST; ++i) {
+    next_temporary_name(save);
+    if (linkat(AT_FDCWD, path, AT_FDCWD, save->temporary, AT_SYMLINK_FOLLOW) ==
+        0) {
+      return NULL;
+    }
+    error = errno;
+  }
+  save->temporary[0] = '\0';
+  return CHOIR__IO_ERROR(error, "cannot name a file in folder '%s'",
                          save->folder);
 }
 
@@ -169,7 +207,7 @@ static choir_status_t write_tensors(save_t* save) {
                    "tensor '%s'", entry->entry.name);
     entry->hash =
         choir_hash_bytes(entry->hash, save->staging, entry->entry.bytes);
-    CHOIR_TRY(choir__io_write(save->fd, save->temporary, save->staging,
+    CHOIR_TRY(choir__io_write(save->fd, save->path, save->staging,
                               entry->entry.bytes));
   }
   return NULL;
@@ -179,26 +217,26 @@ static choir_status_t write_sum(const save_t* save) {
   char digits[CHOIR__SAFETENSORS_SUM_DIGITS + 1];
   sum_digits(choir__safetensors_sum(&save->header), digits);
   if (lseek(save->fd, (off_t)save->sum_offset, SEEK_SET) < 0) {
-    return CHOIR__IO_ERROR(errno, "cannot go back in '%s'", save->temporary);
+    return CHOIR__IO_ERROR(errno, "cannot go back in '%s'", save->path);
   }
-  return choir__io_write(save->fd, save->temporary, digits,
+  return choir__io_write(save->fd, save->path, digits,
                          CHOIR__SAFETENSORS_SUM_DIGITS);
 }
 
 static choir_status_t write_file(save_t* save) {
   CHOIR_TRY(
-      choir__io_write(save->fd, save->temporary, save->text, save->text_bytes));
+      choir__io_write(save->fd, save->path, save->text, save->text_bytes));
   CHOIR_TRY(write_tensors(save));
   CHOIR_TRY(write_sum(save));
   if (fsync(save->fd) != 0) {
-    return CHOIR__IO_ERROR(errno, "cannot flush '%s' to the disk",
-                           save->temporary);
+    return CHOIR__IO_ERROR(errno, "cannot flush '%s' to the disk", save->path);
   }
+  CHOIR_TRY(name_temporary(save));
   // Some file systems tell of a full disk only now.
   int fd = save->fd;
   save->fd = -1;
   if (close(fd) != 0) {
-    return CHOIR__IO_ERROR(errno, "cannot close '%s'", save->temporary);
+    return CHOIR__IO_ERROR(errno, "cannot close '%s'", save->path);
   }
   if (rename(save->temporary, save->path) != 0) {
     return CHOIR__IO_ERROR(errno, "cannot rename '%s'", save->temporary);

@@ -38,9 +38,10 @@ typedef struct choir_metadata_s {
 
 // Writes all tensors, each after the work given to its device's compute
 // stream, and the metadata to `path`. The file appears under its name whole or
-// not at all, and a file that was there stays until then: it is written under
-// another name in the same folder, flushed to the disk, renamed, and the
-// folder flushed; after a failure (a full disk, say) that other name is gone.
+// not at all, and a file that was there stays until then: it is written without
+// a name in the same folder (where the file system lacks that, under another
+// one, which a failure takes away), flushed to the disk, put in place by a
+// rename, and the folder flushed.
 // Only a failed flush of the folder is told after the new file is in place.
 // Names and keys must be unique, UTF-8 and not empty; "__metadata__" is no
 // tensor's name and keys do not start with "choir." (INVALID_ARGUMENT).
