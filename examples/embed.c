@@ -21,7 +21,7 @@ static choir_status_t run(void) {
   int32_t labels[256];
   for (int i = 0; i < 256; ++i) {
     const float u = points[i][0] = (float)(i % 16) / 8 - 1;
-    const float v = points[i][1] = (float)(i / 16) / 8 - 1;
+    const float v = points[i][1] = (float)i / 128 - 1;
     labels[i] = u * u + v * v > 0.2f && u * u + v * v < 0.8f;
   }
   choir_device_t* device;

@@ -19,12 +19,7 @@ static int fail(choir_status_t status, int exit_status) {
   return exit_status;
 }
 
-static volatile sig_atomic_t signal_got;
-
-static void on_signal(int number) {
-  signal_got = number;
-  trainer_interrupt(number);
-}
+static void on_signal(int number) { trainer_interrupted = number; }
 
 int main(int argc, char** argv) {
   train_options_t options;
@@ -41,6 +36,7 @@ int main(int argc, char** argv) {
   signal(SIGINT, on_signal);
   signal(SIGTERM, on_signal);
   status = trainer_run(&options, NULL);
-  if (status) return fail(status, signal_got ? 128 + (int)signal_got : 1);
+  if (status)
+    return fail(status, trainer_interrupted ? 128 + trainer_interrupted : 1);
   return 0;
 }

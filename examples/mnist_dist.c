@@ -31,6 +31,7 @@ static int fail(choir_status_t status, int exit_status) {
 // ---- A worker ----
 
 static choir_comm_t* handler_comm;
+static const char* handler_name;
 
 // Open MPI ends all ranks with SIGTERM when one dies and tells little more than
 // its number. Only calls that are safe in a handler.
@@ -39,9 +40,10 @@ static void say(const char* text) {
 }
 
 static void on_terminate(int number) {
+  // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
   const char* activity = choir_comm_activity(handler_comm);
   say("mnist_dist: ");
-  say(choir_comm_peer(handler_comm, choir_comm_rank(handler_comm)));
+  say(handler_name);
   say(" was ended by mpiexec (SIGTERM)");
   if (activity[0]) {
     say(" in ");
@@ -66,6 +68,7 @@ static choir_status_t work(const train_options_t* options) {
   CHOIR_TRY(join(options, &comm));
   if (is_under_mpi()) {
     handler_comm = comm;
+    handler_name = choir_comm_peer(comm, choir_comm_rank(comm));
     signal(SIGTERM, on_terminate);
   }
   // Every rank would say the same.
@@ -129,12 +132,10 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   char program[PATH_MAX];
   const ssize_t length =
       readlink("/proc/self/exe", program, sizeof(program) - 1);
+  program[length > 0 ? length : 0] = 0;
   char** command = calloc((size_t)argc + 16, sizeof(char*));
-  if (length < 0 || !command)
-    return fail(
-        CHOIR_ERROR(UNAVAILABLE, "cannot start mpiexec: %s", strerror(errno)),
-        1);
-  program[length] = 0;
+  if (!command)
+    return fail(CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a command line"), 1);
   char workers[24];
   snprintf(workers, sizeof(workers), "%d", (int)options->workers);
   int count = 0;

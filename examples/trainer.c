@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,9 +46,7 @@ typedef struct epoch_result_s {
   uint64_t digest;
 } epoch_result_t;
 
-static volatile sig_atomic_t interrupted;
-
-void trainer_interrupt(int signal_number) { interrupted = signal_number; }
+volatile sig_atomic_t trainer_interrupted;
 
 void trainer_enter_users_folder(void) {
   const char* folder = getenv("BUILD_WORKING_DIRECTORY");
@@ -335,9 +332,10 @@ static void clear_bar(trainer_t* trainer) {
 }
 
 static choir_status_t check_interrupt(void) {
-  if (!interrupted) return NULL;
-  return CHOIR_ERROR(ABORTED, "interrupted by signal %d (%s)", (int)interrupted,
-                     strsignal((int)interrupted));
+  if (!trainer_interrupted) return NULL;
+  return CHOIR_ERROR(ABORTED, "interrupted by signal %d (%s)",
+                     (int)trainer_interrupted,
+                     strsignal((int)trainer_interrupted));
 }
 
 static choir_model_batch_t model_batch(const choir_batch_t* batch) {

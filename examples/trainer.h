@@ -2,6 +2,8 @@
 #ifndef CHOIR_EXAMPLES_TRAINER_H_
 #define CHOIR_EXAMPLES_TRAINER_H_
 
+#include <signal.h>
+
 #include "examples/train_options.h"
 
 // One worker's whole run of the MNIST examples: data, model, epochs, reports
@@ -10,8 +12,9 @@
 choir_status_t trainer_run(const train_options_t* options, choir_comm_t* comm)
     CHOIR_NODISCARD;
 
-// Makes the run end after the batch at hand with ABORTED. For signal handlers.
-void trainer_interrupt(int signal_number);
+// A signal's number, set by its handler, makes the run end after the batch at
+// hand with ABORTED.
+extern volatile sig_atomic_t trainer_interrupted;
 
 // `bazel run` starts programs in a folder of its own: goes back to the user's,
 // from which paths in flags count. Call first.
