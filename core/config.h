@@ -51,4 +51,19 @@
   CHOIR_CONFIG_ROW_##KIND(T, name, def, min, max, doc),
 #define CHOIR_CONFIG_TABLE(T, FIELDS) FIELDS(CHOIR_CONFIG_ROW_, T)
 
+// `call`, whose argument is a struct with defaults and, after them, the user's
+// own values for some of the same fields. Compilers warn of that (-Wextra);
+// here it is meant.
+#if defined(__GNUC__)
+#define CHOIR_CONFIG_CALL_(type, call)                                     \
+  __extension__({                                                          \
+    _Pragma("GCC diagnostic push")                                         \
+        _Pragma("GCC diagnostic ignored \"-Woverride-init\"") type made_ = \
+            (call);                                                        \
+    _Pragma("GCC diagnostic pop") made_;                                   \
+  })
+#else
+#define CHOIR_CONFIG_CALL_(type, call) (call)
+#endif
+
 #endif  // CHOIR_CORE_CONFIG_H_

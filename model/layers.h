@@ -91,29 +91,33 @@ typedef struct choir_layer_def_s choir_layer_def_t;
 CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
 #undef CHOIR_LAYER_DECLARE_
 
-#define CHOIR_LAYER_MAKE_(model, name, type, FIELDS, ...) \
-  choir_layer_create(                                     \
-      model, name, &choir_layer_def_##type,               \
-      &(choir_##type##_config_t){CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__})
-#define choir_layer_linear(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, linear, CHOIR_LINEAR_FIELDS, __VA_ARGS__)
-#define choir_layer_conv2d(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, conv2d, CHOIR_CONV2D_FIELDS, __VA_ARGS__)
-#define choir_layer_max_pool2d(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__)
-#define choir_layer_avg_pool2d(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, avg_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__)
-#define choir_layer_batch_norm2d(model, name, ...)                        \
-  CHOIR_LAYER_MAKE_(model, name, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
-                    __VA_ARGS__)
-#define choir_layer_dropout(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__)
-#define choir_layer_relu(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, relu, CHOIR_NO_FIELDS, __VA_ARGS__)
-#define choir_layer_gelu(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, gelu, CHOIR_NO_FIELDS, __VA_ARGS__)
-#define choir_layer_flatten(model, name, ...) \
-  CHOIR_LAYER_MAKE_(model, name, flatten, CHOIR_NO_FIELDS, __VA_ARGS__)
+#define CHOIR_LAYER_MAKE_(model, type, FIELDS, name, ...)      \
+  CHOIR_CONFIG_CALL_(                                          \
+      choir_layer_t*,                                          \
+      choir_layer_create(model, name, &choir_layer_def_##type, \
+                         &(choir_##type##_config_t){           \
+                             CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}))
+// choir_layer_<type>(model, name, .field = value, ...). The comma at the end
+// lets there be no field at all.
+#define choir_layer_linear(model, ...) \
+  CHOIR_LAYER_MAKE_(model, linear, CHOIR_LINEAR_FIELDS, __VA_ARGS__, )
+#define choir_layer_conv2d(model, ...) \
+  CHOIR_LAYER_MAKE_(model, conv2d, CHOIR_CONV2D_FIELDS, __VA_ARGS__, )
+#define choir_layer_max_pool2d(model, ...) \
+  CHOIR_LAYER_MAKE_(model, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
+#define choir_layer_avg_pool2d(model, ...) \
+  CHOIR_LAYER_MAKE_(model, avg_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
+#define choir_layer_batch_norm2d(model, ...)                        \
+  CHOIR_LAYER_MAKE_(model, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
+                    __VA_ARGS__, )
+#define choir_layer_dropout(model, ...) \
+  CHOIR_LAYER_MAKE_(model, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__, )
+#define choir_layer_relu(model, ...) \
+  CHOIR_LAYER_MAKE_(model, relu, CHOIR_NO_FIELDS, __VA_ARGS__, )
+#define choir_layer_gelu(model, ...) \
+  CHOIR_LAYER_MAKE_(model, gelu, CHOIR_NO_FIELDS, __VA_ARGS__, )
+#define choir_layer_flatten(model, ...) \
+  CHOIR_LAYER_MAKE_(model, flatten, CHOIR_NO_FIELDS, __VA_ARGS__, )
 
 // The general form: `config` is the layer's struct. `name` is copied; names
 // are unique within a model.

@@ -55,15 +55,19 @@ typedef struct choir_optimizer_def_s choir_optimizer_def_t;
 CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_)
 #undef CHOIR_OPTIMIZER_DECLARE_
 
-#define CHOIR_OPTIMIZER_MAKE_(out, name, FIELDS, ...)                        \
-  choir_optimizer_create(                                                    \
-      &choir_optimizer_def_##name,                                           \
-      &(choir_##name##_config_t){CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}, \
-      out)
-#define choir_optimizer_sgd(out, ...) \
-  CHOIR_OPTIMIZER_MAKE_(out, sgd, CHOIR_SGD_FIELDS, __VA_ARGS__)
-#define choir_optimizer_adam(out, ...) \
-  CHOIR_OPTIMIZER_MAKE_(out, adam, CHOIR_ADAM_FIELDS, __VA_ARGS__)
+#define CHOIR_OPTIMIZER_MAKE_(name, FIELDS, out, ...)                        \
+  CHOIR_CONFIG_CALL_(                                                        \
+      choir_status_t,                                                        \
+      choir_optimizer_create(&choir_optimizer_def_##name,                    \
+                             &(choir_##name##_config_t){                     \
+                                 CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}, \
+                             out))
+// choir_optimizer_<name>(&out, .field = value, ...). The comma at the end lets
+// there be no field at all.
+#define choir_optimizer_sgd(...) \
+  CHOIR_OPTIMIZER_MAKE_(sgd, CHOIR_SGD_FIELDS, __VA_ARGS__, )
+#define choir_optimizer_adam(...) \
+  CHOIR_OPTIMIZER_MAKE_(adam, CHOIR_ADAM_FIELDS, __VA_ARGS__, )
 
 // The general form: `config` is the optimizer's struct, copied.
 CHOIR_API choir_status_t
