@@ -5,13 +5,15 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "dist/dist_opt_internal.h"
 #include "model/updater_backend.h"
 #include "tensor/ops.h"
 
 // Outline of a step: backward reports each gradient (on_grad); the bucket of
 // the last one missing is submitted to the background stream behind an event,
-// in bucket order on every rank; after backward the compute stream waits for
-// the background stream, then the optimizer runs.
+// in bucket order on every rank; after backward the buckets that are left
+// follow, the compute stream waits for the background stream, then the
+// optimizer runs.
 
 typedef struct bucket_s {
   choir_buffer_t* buffer;
@@ -108,6 +110,7 @@ static choir_status_t compare_models(choir_dist_opt_t* dist) {
                       (long long)counts[rank]);
   choir_deallocate(dist->allocator, counts_memory, counts_bytes);
   CHOIR_TRY(status);
+  if (count == 0) return NULL;  // the optimizer says what is wrong with that
   const size_t row = sizeof(uint64_t) * dist->params.count;
   void* own = NULL;
   void* all = NULL;
@@ -213,6 +216,9 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
 }
 
 static void drop_buckets(choir_dist_opt_t* dist) {
+  // First, as it waits for operations that still use the buckets.
+  choir_stream_release(dist->background);
+  dist->background = NULL;
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir_buffer_release(dist->buckets[b].buffer);
     choir_event_release(dist->buckets[b].ready);
@@ -225,10 +231,8 @@ static void drop_buckets(choir_dist_opt_t* dist) {
   dist->bucket_of = NULL;
   dist->bucket_count = 0;
   choir_event_release(dist->exchanged);
-  choir_stream_release(dist->background);
   choir_device_release(dist->device);
   dist->exchanged = NULL;
-  dist->background = NULL;
   dist->device = NULL;
 }
 
@@ -245,8 +249,8 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
-  CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
   CHOIR_TRY(compare_models(dist));
+  CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
   CHOIR_TRY(broadcast_states(dist));
   CHOIR_TRY(
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
@@ -266,6 +270,19 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
 
 // ---- A step ----
 
+// A failure of an operation of the background stream. Where the communicator
+// broke, its own sentence stands for it.
+static choir_status_t exchange_failure(choir_dist_opt_t* dist,
+                                       choir_status_t status) {
+  const choir_status_code_t code = choir_status_code(status);
+  if (code != CHOIR_STATUS_ABORTED && code != CHOIR_STATUS_TIMEOUT)
+    return status;
+  choir_status_t fault = choir_comm_poll_error(dist->comm);
+  if (!fault) return status;
+  choir_status_free(status);
+  return fault;
+}
+
 static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
   CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
   CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
@@ -278,13 +295,19 @@ static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
                                       .dst = data,
                                       .weight = dist->weight,
                                       .name = bucket->name};
-  return choir_comm_submit(dist->comm, dist->background, &average);
+  return exchange_failure(
+      dist, choir_comm_submit(dist->comm, dist->background, &average));
 }
 
 static choir_status_t on_grad(void* self, choir_param_t* param) {
   choir_dist_opt_t* dist = self;
   for (size_t i = 0; i < dist->params.count; ++i) {
     if (dist->params.params[i] != param) continue;
+    if (dist->bucket_of[i] < 0)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "dist_opt: parameter %s was frozen when the model got "
+                         "its updater; call choir_model_set_updater again",
+                         param->name);
     --dist->buckets[dist->bucket_of[i]].missing;
     break;
   }
@@ -306,10 +329,28 @@ static choir_status_t check_option(const choir_update_options_t* options) {
                      option);
 }
 
+// Those whose gradients backward did not report, because they are frozen.
+static choir_status_t start_rest(choir_dist_opt_t* dist) {
+  while (dist->next_bucket < dist->bucket_count)
+    CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
+  return NULL;
+}
+
+// The compute stream waits, the caller only where that is its own thread. What
+// went wrong is told now when the exchange is over, else by the next step or
+// consolidate.
 static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
   CHOIR_TRY(choir_stream_wait_event(dist->compute, dist->exchanged));
-  return choir_comm_poll_error(dist->comm);
+  if (!choir_event_is_reached(dist->exchanged)) return NULL;
+  return exchange_failure(dist, choir_stream_synchronize(dist->background));
+}
+
+// Peers may be in an exchange that this rank does not come to any more.
+static void give_up(choir_dist_opt_t* dist) {
+  if (dist->next_bucket == 0) return;
+  choir_comm_abort(dist->comm, "its training step failed in backward");
+  choir_status_free(choir_stream_synchronize(dist->background));
 }
 
 static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
@@ -333,7 +374,11 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
                                              .on_grad = on_grad,
                                              .self = dist};
   choir_scope_backward(scope, loss, &backward);
-  if (!choir_scope_is_ok(scope)) return;
+  if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
+  if (!choir_scope_is_ok(scope)) {
+    give_up(dist);
+    return;
+  }
   choir_scope_fail(scope, wait_exchange(dist));
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, choir_optimizer_update(dist->optimizer,
@@ -351,6 +396,7 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!dist->attached) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
+  CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
   for (size_t i = 0; i < dist->params.count; ++i) {
     const choir_param_t* param = dist->params.params[i];
     const choir_dtype_t dtype = choir_tensor_dtype(param->value);
@@ -385,6 +431,9 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
                                      const choir_dist_opt_config_t* config,
                                      choir_dist_opt_t** out_dist_opt) {
   *out_dist_opt = NULL;
+  if (!optimizer || !comm)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt: %s is NULL",
+                       optimizer ? "comm" : "optimizer");
   if (config) CHOIR_TRY(choir_struct_check(&choir_dist_opt_config_def, config));
   choir_allocator_t allocator = choir_allocator_default();
   void* memory = NULL;
@@ -412,6 +461,10 @@ void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
 }
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {
   return &dist_opt->updater;
+}
+
+choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
+  return dist_opt->background;
 }
 
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {

@@ -24,6 +24,12 @@ extern "C" {
 // background stream as soon as its last gradient is written, while backward
 // goes on.
 //
+// Errors: when a step fails on one rank alone, the others wait for it in the
+// exchange until it ends, calls choir_comm_abort or the deadline passes; when
+// it fails after its first bucket was started, DistOpt breaks the communicator
+// itself. A parameter that the loss does not reach, or that was frozen, hangs
+// nobody.
+//
 // Ownership: shared; keeps optimizer and communicator.
 // Threads: one thread at a time.
 
@@ -52,7 +58,7 @@ CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 CHOIR_API choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt)
     CHOIR_NODISCARD;
 
-// Collective: fails with INTERNAL on every rank, naming the ranks that differ
+// Collective: fails with INTERNAL on every rank, naming the first that differs
 // from rank 0, unless all have the same digest.
 CHOIR_API choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,
                                                      uint64_t digest)

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TESTS_DIST_DIST_OPT_TESTING_H_
+#define CHOIR_TESTS_DIST_DIST_OPT_TESTING_H_
+
+#include <gtest/gtest.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/stage.h"
+#include "dist/dist_opt.h"
+#include "dist/dist_opt_internal.h"
+#include "io/loader.h"
+#include "model/model.h"
+#include "tests/testing/ranks.h"
+#include "tests/testing/status_matchers.h"
+
+// Models, batches and whole trainings for tests of DistOpt.
+
+namespace choir_testing {
+
+// Where a test cannot go on.
+inline void Must(choir_status_t status) {
+  if (!status) return;
+  fprintf(stderr, "failed: %s\n  at %s\n", choir_status_message(status),
+          choir_status_origin(status));
+  _exit(3);
+}
+
+struct LayerText {
+  std::string type;
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+using Layers = std::vector<LayerText>;
+
+// The CNN of the MNIST job: with "relu" and "max_pool2d", or a variant.
+inline Layers MnistLayers(const std::string& activation,
+                          const std::string& pool) {
+  return {
+      {"conv2d", "conv1", {{"out_channels", "20"}, {"kernel_size", "5"}}},
+      {activation, "act1", {}},
+      {pool, "pool1", {{"kernel_size", "2"}}},
+      {"conv2d", "conv2", {{"out_channels", "50"}, {"kernel_size", "5"}}},
+      {activation, "act2", {}},
+      {pool, "pool2", {{"kernel_size", "2"}}},
+      {"flatten", "flat", {}},
+      {"linear", "fc1", {{"out_features", "500"}}},
+      {activation, "act3", {}},
+      {"linear", "fc2", {{"out_features", "10"}}},
+  };
+}
+
+// A small one for images of 12 x 12.
+inline Layers SmallLayers() {
+  return {
+      {"conv2d",
+       "conv",
+       {{"out_channels", "6"}, {"kernel_size", "3"}, {"activation", "relu"}}},
+      {"max_pool2d", "pool", {{"kernel_size", "2"}}},
+      {"flatten", "flat", {}},
+      {"dropout", "drop", {{"ratio", "0.25"}}},
+      {"linear", "fc1", {{"out_features", "20"}, {"activation", "relu"}}},
+      {"linear", "fc2", {{"out_features", "10"}}},
+  };
+}
+
+constexpr int64_t kSide = 12;
+
+// Samples as numbers: sample i of step `step` is the same on every rank.
+inline std::vector<float> Pixels(int64_t step, int64_t first, int64_t count) {
+  std::vector<float> pixels(static_cast<size_t>(count * kSide * kSide));
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    uint32_t word = static_cast<uint32_t>(
+        (static_cast<uint64_t>(step * 1000 + first) * kSide * kSide + i) *
+            2654435761u +
+        12345u);
+    word ^= word >> 13;
+    word *= 2246822519u;
+    word ^= word >> 16;
+    pixels[i] = static_cast<float>(word % 1024) / 1024;
+  }
+  return pixels;
+}
+
+inline int32_t Label(int64_t step, int64_t sample) {
+  return static_cast<int32_t>((step * 3 + sample * 7) % 10);
+}
+
+// A model with its updater. The device is made for it, the communicator (may
+// be null: no DistOpt) is borrowed.
+class Training {
+ public:
+  struct Options {
+    std::string device = "cpu";
+    uint64_t device_seed = 0;
+    int64_t seed = 0;
+    std::string optimizer = "sgd";
+    double lr = 0.005;
+    int64_t bucket_bytes = 1048576;
+    std::string frozen;  // a parameter, before the updater comes
+    std::vector<int64_t> shape = {1, 1, kSide, kSide};
+  };
+
+  Training(Layers layers, choir_comm_t* comm, Options options)
+      : layers_(std::move(layers)), options_(std::move(options)) {
+    choir_device_options_t device_options = {};
+    device_options.threads = 1;
+    device_options.seed = options_.device_seed;
+    Must(choir_device_create(options_.device.c_str(), &device_options,
+                             &device_));
+    choir_model_def_t* def = &def_;
+    def->name = "net";
+    def->define = [](choir_model_t* model, void* self) {
+      static_cast<Training*>(self)->Define(model);
+    };
+    def->forward = [](choir_scope_t* scope, void* self, choir_var_t* x) {
+      return static_cast<Training*>(self)->Forward(scope, x);
+    };
+    Must(choir_model_create(device_, def, this, options_.seed, &model_));
+    Must(choir_model_compile(model_, 4, options_.shape.data()));
+    if (!options_.frozen.empty()) Param(options_.frozen)->trainable = false;
+    MakeOptimizer();
+    if (!comm) return;
+    choir_dist_opt_config_t config;
+    choir_struct_init(&choir_dist_opt_config_def, &config);
+    config.bucket_bytes = options_.bucket_bytes;
+    Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
+  }
+
+  ~Training() {
+    choir_model_release(model_);
+    choir_dist_opt_release(dist_);
+    choir_optimizer_release(optimizer_);
+    choir_device_release(device_);
+  }
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  choir_status_t Attach() { return choir_model_set_updater(model_, updater()); }
+
+  choir_status_t Train(const choir_batch_t* batch) {
+    choir_model_batch_t step = {batch->x, batch->y, batch->first_in_step,
+                                batch->sample_count, batch->global_count};
+    return choir_model_train_one_batch(model_, &step);
+  }
+
+  // Samples [first, first + count) of the `global` ones of step `step`.
+  choir_status_t TrainOn(int64_t step, int64_t first, int64_t count,
+                         int64_t global) {
+    choir_model_batch_t batch = {nullptr, nullptr, first, count, global};
+    if (count > 0) {
+      std::vector<float> pixels = Pixels(step, first, count);
+      std::vector<int32_t> labels;
+      for (int64_t i = 0; i < count; ++i)
+        labels.push_back(Label(step, first + i));
+      const int64_t shape[] = {count, 1, kSide, kSide};
+      Must(choir_tensor_from_data(device_, CHOIR_DTYPE_F32, 4, shape,
+                                  pixels.data(), &batch.x));
+      Must(choir_tensor_from_data(device_, CHOIR_DTYPE_I32, 1, &count,
+                                  labels.data(), &batch.y));
+    }
+    choir_status_t status = choir_model_train_one_batch(model_, &batch);
+    choir_tensor_release(batch.x);
+    choir_tensor_release(batch.y);
+    return status;
+  }
+
+  uint64_t Digest() {
+    uint64_t digest = 0;
+    Must(choir_model_digest(model_, &digest));
+    return digest;
+  }
+
+  // Parameters, model states and optimizer states by name.
+  std::vector<choir_named_tensor_t> States() {
+    std::vector<choir_named_tensor_t> states(
+        choir_model_states(model_, nullptr));
+    choir_model_states(model_, states.data());
+    return states;
+  }
+
+  uint64_t StatesDigest() {
+    std::vector<choir_named_tensor_t> states = States();
+    uint64_t digest = 0;
+    Must(choir_tensor_digest(states.data(), states.size(), &digest));
+    return digest;
+  }
+
+  std::vector<std::pair<std::string, std::vector<float>>> Values() {
+    std::vector<std::pair<std::string, std::vector<float>>> values;
+    for (const choir_named_tensor_t& state : States()) {
+      std::vector<float> data(
+          static_cast<size_t>(choir_tensor_count(state.tensor)));
+      Must(choir_tensor_read(state.tensor, data.data(),
+                             data.size() * sizeof(float)));
+      values.emplace_back(state.name, data);
+    }
+    return values;
+  }
+
+  choir_param_t* Param(const std::string& name) {
+    choir_param_list_t list = choir_model_params(model_);
+    for (size_t i = 0; i < list.count; ++i)
+      if (name == list.params[i]->name) return list.params[i];
+    ADD_FAILURE() << "no parameter " << name;
+    return nullptr;
+  }
+
+  std::vector<float> Value(const std::string& name) {
+    for (auto& value : Values())
+      if (value.first == name) return value.second;
+    ADD_FAILURE() << "no state " << name;
+    return {};
+  }
+
+  // A layer that this rank's forward leaves out from now on.
+  void Skip(const std::string& name) { skipped_ = name; }
+
+  choir_device_t* device() const { return device_; }
+  choir_model_t* model() const { return model_; }
+  choir_dist_opt_t* dist() const { return dist_; }
+  choir_updater_t* updater() const {
+    return dist_ ? choir_dist_opt_updater(dist_)
+                 : choir_optimizer_updater(optimizer_);
+  }
+
+ private:
+  void MakeOptimizer() {
+    if (options_.optimizer == "adam") {
+      choir_adam_config_t adam;
+      choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_adam),
+                        &adam);
+      adam.lr = options_.lr;
+      Must(choir_optimizer_create(&choir_optimizer_def_adam, &adam,
+                                  &optimizer_));
+      return;
+    }
+    choir_sgd_config_t sgd;
+    choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
+                      &sgd);
+    sgd.lr = options_.lr;
+    sgd.momentum = 0.9;
+    sgd.weight_decay = 1e-5;
+    Must(choir_optimizer_create(&choir_optimizer_def_sgd, &sgd, &optimizer_));
+  }
+
+  void Define(choir_model_t* model) {
+    for (const LayerText& text : layers_) {
+      const choir_layer_def_t* def = choir_layer_def_find(text.type.c_str());
+      const choir_struct_def_t* fields = choir_layer_def_config(def);
+      std::vector<int64_t> config(fields->bytes / sizeof(int64_t) + 1);
+      choir_struct_init(fields, config.data());
+      for (const auto& setting : text.settings)
+        Must(choir_struct_set(fields, config.data(), setting.first.c_str(),
+                              setting.second.c_str()));
+      made_.push_back(
+          choir_layer_create(model, text.name.c_str(), def, config.data()));
+    }
+  }
+
+  choir_var_t* Forward(choir_scope_t* scope, choir_var_t* x) {
+    for (size_t i = 0; i < made_.size(); ++i)
+      if (layers_[i].name != skipped_)
+        x = choir_layer_forward(scope, made_[i], x);
+    return x;
+  }
+
+  Layers layers_;
+  Options options_;
+  choir_model_def_t def_ = {};
+  std::vector<choir_layer_t*> made_;
+  std::string skipped_;
+  choir_device_t* device_ = nullptr;
+  choir_model_t* model_ = nullptr;
+  choir_optimizer_t* optimizer_ = nullptr;
+  choir_dist_opt_t* dist_ = nullptr;
+};
+
+// The communicator of a rank; finalized at the end when all went well.
+class Comm {
+ public:
+  explicit Comm(double deadline = 60) {
+    choir_comm_config_t config;
+    Must(choir_comm_config_init(&config));
+    config.deadline = Patience(deadline);
+    Must(choir_comm_create(&config, &comm_));
+  }
+  ~Comm() {
+    if (!::testing::Test::HasFailure() && !broken_) {
+      EXPECT_OK(choir_comm_finalize(comm_));
+    }
+    choir_comm_release(comm_);
+  }
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  choir_comm_t* get() const { return comm_; }
+  int32_t rank() const { return choir_comm_rank(comm_); }
+  int32_t size() const { return choir_comm_size(comm_); }
+  // No finalize.
+  void ExpectBroken() { broken_ = true; }
+  // The same number of every rank.
+  std::vector<uint64_t> Gather(uint64_t own) {
+    std::vector<uint64_t> all(static_cast<size_t>(size()));
+    Must(choir_comm_all_gather(comm_, &own, all.data(), 1, CHOIR_DTYPE_I64,
+                               "test"));
+    return all;
+  }
+
+ private:
+  choir_comm_t* comm_ = nullptr;
+  bool broken_ = false;
+};
+
+// ||a - b|| / ||a||
+inline double RelativeError(const std::vector<float>& a,
+                            const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += pow(static_cast<double>(a[i]) - b[i], 2);
+    norm += pow(static_cast<double>(a[i]), 2);
+  }
+  return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+// One line in one write, as ranks may share a pipe.
+inline void Say(const std::string& text) {
+  std::string line =
+      "\nRANK " + std::to_string(Rank()) + " SAYS " + text + "\n";
+  EXPECT_EQ(write(1, line.data(), line.size()),
+            static_cast<ssize_t>(line.size()));
+}
+
+inline std::string Heard(const std::vector<ProcessResult>& results, int rank) {
+  std::string mark = "RANK " + std::to_string(rank) + " SAYS ";
+  for (const ProcessResult& result : results) {
+    size_t at = result.output.find(mark);
+    if (at == std::string::npos) continue;
+    at += mark.size();
+    return result.output.substr(at,
+                                result.output.find_first_of("\r\n", at) - at);
+  }
+  return "(nothing)";
+}
+
+// Shares of 64 samples: of three ranks the last one has none.
+inline choir_status_t TrainUnevenly(Training* training, const Comm& comm,
+                                    int64_t step) {
+  const int64_t first[] = {0, 48, 64};
+  const int64_t count[] = {48, 16, 0};
+  return training->TrainOn(step, first[comm.rank()], count[comm.rank()],
+                           comm.size() == 1 ? 48 : 64);
+}
+
+// A few uneven steps; the digest of all states, the same on every rank.
+inline uint64_t TrainAndDigest(Comm* comm, const Training::Options& options) {
+  Training training(SmallLayers(), comm->get(), options);
+  Must(training.Attach());
+  for (int64_t step = 0; step < 4; ++step)
+    Must(TrainUnevenly(&training, *comm, step));
+  EXPECT_OK(
+      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+  return training.StatesDigest();
+}
+
+// Notes records in the order in which the program submits them.
+struct NoteStage {
+  choir_stage_t stage = {};  // first
+  std::vector<std::string>* notes = nullptr;
+  std::function<choir_status_t()> before;
+
+  NoteStage() {
+    stage.submit = [](choir_stage_t* self, choir_stream_t* stream,
+                      const choir_record_t* record) {
+      NoteStage* own = reinterpret_cast<NoteStage*>(self);
+      if (own->notes) own->notes->push_back(record->kernel->name);
+      if (own->before) {
+        choir_status_t status = own->before();
+        if (status) return status;
+      }
+      return choir_stage_forward(self, stream, record);
+    };
+  }
+};
+
+// Runs ranks whose words the parent compares.
+inline void ExpectWords(const std::string& backend, int size,
+                        const std::vector<std::string>& patterns) {
+  ProcessGroup group;
+  StartRanks(&group, backend, size);
+  std::vector<ProcessResult> results = group.Wait(Patience(60));
+  for (size_t rank = 0; rank < patterns.size(); ++rank) {
+    std::string heard = Heard(results, static_cast<int>(rank));
+    EXPECT_TRUE(Matches(heard, patterns[rank]))
+        << "rank " << rank << " said: " << heard << "\nnot: " << patterns[rank]
+        << "\nall: " << results[rank % results.size()].output;
+  }
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.ended) << result.output;
+    EXPECT_LT(result.seconds, Patience(10));
+  }
+}
+
+// Trains until a step fails, and says why. `middle` is called each time a
+// bucket is submitted, with its number in the step.
+inline void TrainAndSay(
+    const std::string& device,
+    const std::function<choir_status_t(int64_t, int)>& middle) {
+  Comm comm(8);
+  comm.ExpectBroken();
+  Training::Options options;
+  options.device = device;
+  options.bucket_bytes = 1;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  NoteStage stage;
+  int64_t step = 0;
+  int bucket = 0;
+  stage.before = [&] { return middle(step, bucket++); };
+  choir_stream_t* background = choir__dist_opt_background(training.dist());
+  choir_stream_push_stage(background, &stage.stage);
+  choir_status_t status = nullptr;
+  for (; !status && step < 50; ++step) {
+    bucket = 0;
+    status = training.TrainOn(step, comm.rank() * 16, 16, comm.size() * 16);
+    if (!status && device != "cpu") {
+      // What threads met is told by the next step or by this.
+      status = choir_updater_consolidate(training.updater());
+    }
+  }
+  choir_stream_pop_stage(background);
+  Say(std::string(choir_status_code_text(choir_status_code(status))) + ": " +
+      choir_status_message(status));
+  choir_status_free(status);
+}
+
+// What survivors of DieInStep3 say.
+inline std::string Killed(const std::string& where) {
+  return "aborted: " + where +
+         "all_reduce 'gradient bucket \\d' \\(operation \\d+\\): rank 1 "
+         "\\(host .+, pid \\d+\\) is gone: its process was killed or ended "
+         "too early";
+}
+
+inline choir_status_t DieInStep3(int64_t step, int bucket) {
+  if (Rank() == 1 && step == 3 && bucket == 2) raise(SIGKILL);
+  return nullptr;
+}
+
+}  // namespace choir_testing
+
+#endif  // CHOIR_TESTS_DIST_DIST_OPT_TESTING_H_
