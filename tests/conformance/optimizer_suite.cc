@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every optimizer of the list, on every line of core/device/devices.def: the
+// same bits on all of them and in all layouts, states, settings, frozen
+// parameters, schedules.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "opt/optimizer.h"
+#include "tests/conformance/placed.h"
+#include "tests/opt/param_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace {
+
+using choir::testing::Device;
+using choir::testing::Floats;
+using choir::testing::kDevices;
+using choir::testing::ParamSet;
+using choir::testing::Read;
+using choir::testing::StridesOf;
+
+// A line of the list needs its entry here.
+struct Expected {
+  struct Setting {
+    const char* config;               // "lr=0.1 ...", beside the defaults
+    std::vector<std::string> states;  // names of what is kept
+  };
+  struct Refusal {
+    const char* config;
+    const char* sentence;
+  };
+  std::vector<Setting> settings;
+  std::vector<Refusal> refusals;
+};
+
+const std::map<std::string, Expected>& AllExpected() {
+  static const std::map<std::string, Expected> all = {
+      {"sgd",
+       {{{"", {}},
+         {"lr=0.03 weight_decay=0.1", {}},
+         {"lr=0.03 momentum=0.9", {"velocity"}},
+         {"momentum=0.5 dampening=0.25 weight_decay=0.01", {"velocity"}},
+         {"momentum=0.9 nesterov=true weight_decay=0.01", {"velocity"}}},
+        {{"lr=-1", "sgd: lr is -1; needs a number from 0"},
+         {"lr=nan", "sgd: lr is nan; needs a number from 0"},
+         {"momentum=1.5", "sgd: momentum is 1.5; needs a number from 0 to 1"},
+         {"dampening=-0.5", "sgd: dampening is -0.5; needs"},
+         {"weight_decay=-3", "sgd: weight_decay is -3; needs"},
+         {"nesterov=true", "sgd: nesterov with momentum 0 and dampening 0"},
+         {"nesterov=true momentum=0.5 dampening=0.5",
+          "sgd: nesterov with momentum 0.5 and dampening 0.5"}}}},
+      {"adam",
+       {{{"", {"mean", "square"}},
+         {"lr=0.01 beta1=0.8 beta2=0.99", {"mean", "square"}},
+         {"epsilon=0.001 weight_decay=0.1", {"mean", "square"}},
+         {"beta1=0 beta2=0", {"mean", "square"}}},
+        {{"lr=-1", "adam: lr is -1; needs a number from 0"},
+         {"beta1=1", "adam: beta1 is 1; needs a number from 0 to 0.999999999"},
+         {"beta2=-0.1", "adam: beta2 is -0.1; needs"},
+         {"epsilon=0", "adam: epsilon is 0; needs a number from 1e-30"},
+         {"weight_decay=-3", "adam: weight_decay is -3; needs"}}}},
+  };
+  return all;
+}
+
+struct OptimizerRelease {
+  void operator()(choir_optimizer_t* optimizer) const {
+    choir_optimizer_release(optimizer);
+  }
+};
+using OptimizerPtr = std::unique_ptr<choir_optimizer_t, OptimizerRelease>;
+
+// An optimizer by name, its settings as text. They are stored unchecked, so
+// that creation itself has to find what is wrong.
+choir_status_t Create(const std::string& name, const std::string& settings,
+                      OptimizerPtr* out_optimizer) {
+  const choir_optimizer_def_t* def = choir_optimizer_def_find(name.c_str());
+  const choir_struct_def_t* config_def = choir_optimizer_def_config(def);
+  std::vector<unsigned char> config(config_def->bytes);
+  choir_struct_init(config_def, config.data());
+  size_t start = 0;
+  while (start < settings.size()) {
+    size_t end = std::min(settings.find(' ', start), settings.size());
+    std::string setting = settings.substr(start, end - start);
+    start = end + 1;
+    size_t equals = setting.find('=');
+    const choir_field_t* field =
+        choir_struct_find(config_def, setting.substr(0, equals).c_str());
+    EXPECT_NE(field, nullptr) << setting;
+    std::string text = setting.substr(equals + 1);
+    if (field->kind == CHOIR_FIELD_KIND_FLOAT) {
+      double value = std::stod(text);
+      std::memcpy(&config[field->offset], &value, sizeof value);
+    } else {
+      EXPECT_OK(choir_struct_set(config_def, config.data(), field->name,
+                                 text.c_str()));
+    }
+  }
+  choir_optimizer_t* optimizer = nullptr;
+  choir_status_t status =
+      choir_optimizer_create(def, config.data(), &optimizer);
+  out_optimizer->reset(optimizer);
+  return status;
+}
+
+// Bits of some tensors, by name.
+using Bits = std::map<std::string, std::vector<float>>;
+
+void ExpectSameBits(const Bits& got, const Bits& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, values] : expected) {
+    ASSERT_EQ(got.count(name), 1u) << name;
+    const std::vector<float>& other = got.at(name);
+    ASSERT_EQ(other.size(), values.size());
+    EXPECT_EQ(
+        std::memcmp(other.data(), values.data(), values.size() * sizeof(float)),
+        0)
+        << name;
+  }
+}
+
+// Parameters of several shapes with an optimizer on them. Gradients are a
+// function of parameter, step and element.
+class Training {
+ public:
+  Training(choir_device_t* device, const std::string& name,
+           const std::string& settings, bool channels_last)
+      : device_(device), params_(device) {
+    EXPECT_OK(Create(name, settings, &optimizer_));
+    params_.Add("conv.W", {4, 3, 3, 3}, Floats(108, 1), channels_last);
+    params_.Add("conv.b", {4}, Floats(4, 2));
+    params_.Add("fc.W", {33, 17}, Floats(561, 3));
+    params_.Add("one", {}, Floats(1, 4));
+    EXPECT_OK(choir_optimizer_attach(optimizer_.get(), device, params_.list()));
+  }
+  choir_optimizer_t* optimizer() { return optimizer_.get(); }
+  ParamSet<float>* params() { return &params_; }
+
+  void Steps(int64_t first, int64_t count) {
+    for (int64_t step = first; step < first + count; ++step) {
+      for (uint32_t i = 0; i < params_.size(); ++i) {
+        int64_t elements = choir_tensor_count(params_[i]->value);
+        std::vector<float> grad =
+            Floats(elements, 1000 + 10 * static_cast<uint32_t>(step) + i);
+        // Of many sizes; some are 0.
+        for (size_t k = 0; k < grad.size(); ++k)
+          grad[k] *= k % 7 == 0 ? 0.0f : k % 5 == 0 ? 1e-6f : 3.0f;
+        params_.SetGrad(i, grad);
+      }
+      ASSERT_OK(choir_optimizer_update(optimizer_.get(),
+                                       choir_device_stream(device_), step));
+    }
+  }
+
+  std::vector<choir_named_tensor_t> States() {
+    std::vector<choir_named_tensor_t> states(
+        choir_optimizer_states(optimizer_.get(), nullptr));
+    choir_optimizer_states(optimizer_.get(), states.data());
+    return states;
+  }
+  Bits All() {
+    Bits bits;
+    for (size_t i = 0; i < params_.size(); ++i)
+      bits[params_[i]->name] = params_.value(i);
+    for (const choir_named_tensor_t& state : States())
+      bits[state.name] = Read<float>(state.tensor);
+    return bits;
+  }
+  void Restore(const Bits& bits) {
+    for (size_t i = 0; i < params_.size(); ++i)
+      params_.SetValue(i, bits.at(params_[i]->name));
+    for (const choir_named_tensor_t& state : States()) {
+      const std::vector<float>& values = bits.at(state.name);
+      ASSERT_OK(choir_tensor_write(state.tensor, values.data(),
+                                   values.size() * sizeof(float)));
+    }
+  }
+
+ private:
+  choir_device_t* device_;
+  OptimizerPtr optimizer_;
+  ParamSet<float> params_;
+};
+
+using Line = std::pair<std::string, std::string>;  // device, optimizer
+
+class OptimizerSuite : public ::testing::TestWithParam<Line> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    device_ = Device(GetParam().first, &why);
+    if (!why.empty()) GTEST_SKIP() << why;
+    name_ = GetParam().second;
+    ASSERT_EQ(AllExpected().count(name_), 1u)
+        << "optimizer " << name_ << " has no entry in this suite";
+    expected_ = &AllExpected().at(name_);
+    ASSERT_GE(expected_->settings.size(), 2u);
+  }
+  choir_device_t* device_ = nullptr;
+  std::string name_;
+  const Expected* expected_ = nullptr;
+};
+
+TEST_P(OptimizerSuite, GivesTheSameBitsEverywhere) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    Training reference(Device("cpu"), name_, setting.config, false);
+    reference.Steps(0, 5);
+    for (bool channels_last : {false, true}) {
+      Training here(device_, name_, setting.config, channels_last);
+      here.Steps(0, 5);
+      ExpectSameBits(here.All(), reference.All());
+    }
+    // It did something, to each of them.
+    Training before(device_, name_, setting.config, false);
+    for (size_t i = 0; i < before.params()->size(); ++i) {
+      if (choir_tensor_count((*before.params())[i]->value) > 1) {
+        EXPECT_NE(before.params()->value(i), reference.params()->value(i));
+      }
+    }
+  }
+}
+
+TEST_P(OptimizerSuite, NamesItsStates) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    Training training(device_, name_, setting.config, true);
+    std::vector<choir_named_tensor_t> states = training.States();
+    std::vector<std::string> names;
+    for (const choir_named_tensor_t& state : states)
+      names.push_back(state.name);
+    std::vector<std::string> expected;
+    ParamSet<float>& params = *training.params();
+    for (size_t i = 0; i < params.size(); ++i)
+      for (const std::string& state : setting.states)
+        expected.push_back(std::string(params[i]->name) + "/" + state);
+    ASSERT_EQ(names, expected);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const choir_tensor_t* value = params[i / setting.states.size()]->value;
+      EXPECT_TRUE(choir_view_same_shape(choir_tensor_view(states[i].tensor),
+                                        choir_tensor_view(value)));
+      EXPECT_EQ(StridesOf(states[i].tensor), StridesOf(value));
+      for (float element : Read<float>(states[i].tensor))
+        ASSERT_EQ(element, 0.0f) << states[i].name;
+    }
+  }
+}
+
+TEST_P(OptimizerSuite, GoesOnFromWhatWasSaved) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    Training straight(device_, name_, setting.config, false);
+    straight.Steps(0, 7);
+    Training first(device_, name_, setting.config, true);
+    first.Steps(0, 4);
+    Training second(device_, name_, setting.config, false);
+    second.Restore(first.All());
+    second.Steps(4, 3);
+    ExpectSameBits(second.All(), straight.All());
+  }
+}
+
+TEST_P(OptimizerSuite, RefusesWrongSettings) {
+  ASSERT_FALSE(expected_->refusals.empty());
+  for (const Expected::Refusal& refusal : expected_->refusals) {
+    SCOPED_TRACE(refusal.config);
+    OptimizerPtr optimizer;
+    EXPECT_STATUS(INVALID_ARGUMENT, refusal.sentence,
+                  Create(name_, refusal.config, &optimizer));
+    EXPECT_EQ(optimizer, nullptr);
+  }
+}
+
+// Each of its numbers has a limit on both sides.
+TEST_P(OptimizerSuite, RefusesEveryNumberOutOfRange) {
+  const choir_struct_def_t* def =
+      choir_optimizer_def_config(choir_optimizer_def_find(name_.c_str()));
+  for (size_t i = 0; i < def->field_count; ++i) {
+    const choir_field_t& field = def->fields[i];
+    if (field.kind != CHOIR_FIELD_KIND_FLOAT) continue;
+    EXPECT_FALSE(std::string(field.doc).empty()) << field.name;
+    for (const char* value : {"-1", "1e300", "nan"}) {
+      OptimizerPtr optimizer;
+      EXPECT_STATUS(
+          INVALID_ARGUMENT, name_ + ": " + field.name + " is ",
+          Create(name_, std::string(field.name) + "=" + value, &optimizer));
+    }
+  }
+}
+
+TEST_P(OptimizerSuite, LeavesFrozenParametersAlone) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    Training all(device_, name_, setting.config, false);
+    all.Steps(0, 3);
+    // Frozen before: it has no state either.
+    Training some(device_, name_, setting.config, false);
+    std::vector<float> start = some.params()->value(2);
+    (*some.params())[2]->trainable = false;
+    ASSERT_OK(choir_optimizer_attach(some.optimizer(), device_,
+                                     some.params()->list()));
+    EXPECT_EQ(some.States().size(), 3 * setting.states.size());
+    some.Steps(0, 3);
+    EXPECT_EQ(some.params()->value(2), start);
+    for (size_t i : {0, 1, 3})
+      EXPECT_EQ(some.params()->value(i), all.params()->value(i));
+    // Frozen on the way: what it has stays.
+    Bits then = all.All();
+    (*all.params())[0]->trainable = false;
+    all.Steps(3, 2);
+    Bits now = all.All();
+    for (const auto& [name, values] : then) {
+      if (name.find("conv.W") == 0) {
+        EXPECT_EQ(now.at(name), values) << name;
+      } else if (values.size() > 1) {
+        EXPECT_NE(now.at(name), values) << name;
+      }
+    }
+  }
+}
+
+TEST_P(OptimizerSuite, FollowsASchedule) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    const std::string config = setting.config;
+    if (config.find("lr=") != std::string::npos) continue;
+    choir_schedule_config_t schedule = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_SCHEDULE_FIELDS)};
+    schedule.kind = CHOIR_SCHEDULE_STEP;
+    schedule.period = 2;
+    schedule.factor = 0.5;
+    Training scheduled(device_, name_, config, false);
+    ASSERT_OK(choir_optimizer_set_schedule(scheduled.optimizer(), &schedule));
+    double lr = choir_optimizer_lr(scheduled.optimizer(), 0);
+    EXPECT_GT(lr, 0);
+    EXPECT_EQ(choir_optimizer_lr(scheduled.optimizer(), 5), lr / 4);
+    // Steps 4 and 5 are those of an optimizer with a quarter of the rate.
+    char text[200];
+    std::snprintf(text, sizeof text, "%s%slr=%.17g", config.c_str(),
+                  config.empty() ? "" : " ", lr / 4);
+    Training quarter(device_, name_, text, false);
+    scheduled.Steps(4, 2);
+    quarter.Steps(4, 2);
+    ExpectSameBits(scheduled.All(), quarter.All());
+    Training plain(device_, name_, config, false);
+    plain.Steps(4, 2);
+    EXPECT_NE(plain.params()->value(2), scheduled.params()->value(2));
+  }
+}
+
+TEST_P(OptimizerSuite, AsksTheBaseForNothingInASteadyLoop) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    Training training(device_, name_, setting.config, false);
+    uint64_t counts[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      training.Steps(i, 1);
+      ASSERT_OK(choir_stream_synchronize(choir_device_stream(device_)));
+      counts[i] = choir_device_memory(device_).base_allocations;
+    }
+    EXPECT_EQ(counts[1], counts[3]);
+  }
+}
+
+std::vector<Line> AllLines() {
+  std::vector<Line> lines;
+  for (const char* device : kDevices) {
+#define LINE(name, FIELDS) lines.emplace_back(device, #name);
+    CHOIR_OPTIMIZER_LIST(LINE)
+#undef LINE
+  }
+  return lines;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerSuite, ::testing::ValuesIn(AllLines()),
+                         [](const ::testing::TestParamInfo<Line>& info) {
+                           return info.param.first + "_" + info.param.second;
+                         });
+
+}  // namespace
