@@ -297,7 +297,13 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
   choir_var_t* out =
       model->def->forward(scope, model->self, choir_scope_input(scope, x));
   choir_tensor_t* y = choir_scope_is_ok(scope) ? choir_var_tensor(out) : NULL;
-  choir_tensor_retain(y);
+  if (y)
+    choir_tensor_retain(y);
+  else if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
+                                        "model %s: forward returned no "
+                                        "variable of this step",
+                                        model->def->name));
   choir_status_t status = choir_scope_end(scope);
   if (status)
     choir_tensor_release(y);

@@ -8,6 +8,11 @@ static int64_t width(int64_t own, int64_t height) {
 static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
   const choir_conv2d_config_t* config = layer->config;
   CHOIR_TRY(choir__layer_check_ndim(layer, x, 4));
+  if (config->kernel_width == 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s (conv2d): kernel_width is 0; needs 1 or more, or -1 "
+                       "for the height's",
+                       layer->name);
   const int64_t channels = x->shape[1];
   const int64_t out = config->out_channels;
   if (channels % config->groups != 0 || out % config->groups != 0)

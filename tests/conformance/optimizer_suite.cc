@@ -4,7 +4,6 @@
 // parameters, schedules.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -16,10 +15,12 @@
 #include "opt/optimizer.h"
 #include "tests/conformance/placed.h"
 #include "tests/opt/param_testing.h"
+#include "tests/testing/config_text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace {
 
+using choir::testing::ConfigFromText;
 using choir::testing::Device;
 using choir::testing::Floats;
 using choir::testing::kDevices;
@@ -78,32 +79,11 @@ struct OptimizerRelease {
 };
 using OptimizerPtr = std::unique_ptr<choir_optimizer_t, OptimizerRelease>;
 
-// An optimizer by name, its settings as text. They are stored unchecked, so
-// that creation itself has to find what is wrong.
 choir_status_t Create(const std::string& name, const std::string& settings,
                       OptimizerPtr* out_optimizer) {
   const choir_optimizer_def_t* def = choir_optimizer_def_find(name.c_str());
-  const choir_struct_def_t* config_def = choir_optimizer_def_config(def);
-  std::vector<unsigned char> config(config_def->bytes);
-  choir_struct_init(config_def, config.data());
-  size_t start = 0;
-  while (start < settings.size()) {
-    size_t end = std::min(settings.find(' ', start), settings.size());
-    std::string setting = settings.substr(start, end - start);
-    start = end + 1;
-    size_t equals = setting.find('=');
-    const choir_field_t* field =
-        choir_struct_find(config_def, setting.substr(0, equals).c_str());
-    EXPECT_NE(field, nullptr) << setting;
-    std::string text = setting.substr(equals + 1);
-    if (field->kind == CHOIR_FIELD_KIND_FLOAT) {
-      double value = std::stod(text);
-      std::memcpy(&config[field->offset], &value, sizeof value);
-    } else {
-      EXPECT_OK(choir_struct_set(config_def, config.data(), field->name,
-                                 text.c_str()));
-    }
-  }
+  std::vector<unsigned char> config =
+      ConfigFromText(choir_optimizer_def_config(def), settings);
   choir_optimizer_t* optimizer = nullptr;
   choir_status_t status =
       choir_optimizer_create(def, config.data(), &optimizer);
