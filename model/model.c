@@ -218,7 +218,10 @@ static choir_status_t count_metrics(choir_model_t* model, choir_var_t* out,
     ++model->metrics.batches;
   }
   const choir_view_t* view = choir_var_view(out);
-  if (!view || view->ndim != 2 || !y || choir_tensor_ndim(y) != 1) return NULL;
+  // Hits are counted where y are class labels.
+  if (!view || view->ndim != 2 || !y || choir_tensor_ndim(y) != 1 ||
+      choir_dtype_is_float(choir_tensor_dtype(y)))
+    return NULL;
   choir_tensor_t* srcs[] = {choir_var_tensor(out), y};
   CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COUNT_CORRECT, srcs, 2, NULL, true,
                          &model->correct));
