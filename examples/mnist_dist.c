@@ -188,6 +188,12 @@ int main(int argc, char** argv) {
                   2);
     return run_worker(&options);
   }
+  if (options.launcher == TRAIN_LAUNCHER_SPAWN &&
+      strcmp(train_comm_names[options.comm], "mpi") == 0)
+    return fail(CHOIR_ERROR(INVALID_ARGUMENT,
+                            "--comm mpi needs --launcher mpi (or mpiexec "
+                            "before the program)"),
+                2);
   if (options.launcher == TRAIN_LAUNCHER_MPI)
     return launch_mpi(&options, argc, argv);
   return launch_spawn(&options, argv);

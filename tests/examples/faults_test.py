@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that die, stop or are interrupted: everybody ends, a sentence tells
+who and where, nothing is left."""
+
+import os
+import signal
+import time
+
+from tests.examples import harness
+
+WORKER = r"rank %d \(host \S+, pid %d\)"
+
+
+class FaultsTest(harness.ProgramTest):
+    def begin(self, *arguments, until="Starting Epoch 1:\n", **options):
+        """A run without end that is in its second epoch."""
+        harness.small_data(self.data)
+        process = self.start(
+            "--epochs", 1000000, "--data", self.data, *arguments, **options
+        )
+        line = process.stdout.readline()
+        while line != until:
+            self.assertTrue(line, "it ended by itself")
+            line = process.stdout.readline()
+        return process
+
+    def worker(self, count, rank, **options):
+        workers = self.workers(**options)
+        self.assertEqual(sorted(workers), list(range(count)))
+        return workers[rank]
+
+    def expect_end(self, process, status, *sentences):
+        start = time.monotonic()
+        got, _, err = self.finish(process)
+        self.assertEqual(got, status, err)
+        for sentence in sentences:
+            self.assertRegex(err, sentence)
+        self.assert_nothing_left()
+        return time.monotonic() - start, err
+
+    def test_killed_worker(self):
+        for count, victim in ((2, 0), (2, 1), (4, 2)):
+            with self.subTest(count=count, victim=victim):
+                process = self.begin("--workers", count)
+                pid = self.worker(count, victim)
+                os.kill(pid, signal.SIGKILL)
+                _, err = self.expect_end(
+                    process,
+                    128 + signal.SIGKILL,
+                    WORKER % (victim, pid)
+                    + r" was killed by signal 9 \(Killed\) in epoch \d+ step "
+                    r"\d+; ",
+                    "; all workers were ended\n$",
+                )
+                self.assertEqual(err.count("\n"), 1, err)
+
+    def test_crashed_worker(self):
+        process = self.begin()
+        pid = self.worker(2, 1)
+        os.kill(pid, signal.SIGSEGV)
+        # A sanitizer's own handler makes it an exit status.
+        status = 1 if harness.SANITIZED else 128 + signal.SIGSEGV
+        self.expect_end(process, status, WORKER % (1, pid))
+
+    def test_stopped_worker(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                process = self.begin("--deadline", 3)
+                pid = self.worker(2, victim)
+                os.kill(pid, signal.SIGSTOP)
+                self.expect_end(
+                    process,
+                    1,
+                    WORKER % (victim, pid) + " was stopped by a signal",
+                    r"waiting for it in \w+ '[^']+' \(operation \d+\)",
+                )
+
+    def test_killed_launcher(self):
+        process = self.begin("--workers", 3)
+        process.kill()
+        process.communicate()
+        self.assert_nothing_left()
+
+    def test_interrupt(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                process = self.begin("--workers", 3)
+                # As a terminal does: the launcher and all workers get it.
+                os.killpg(process.pid, number)
+                _, err = self.expect_end(
+                    process,
+                    128 + number,
+                    r"^mnist_dist: interrupted by signal %d \(.+\); all "
+                    r"workers were ended\n$" % number,
+                )
+
+    def test_interrupt_while_joining(self):
+        process = self.start("--epochs", 1000000, "--workers", 4)
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        self.finish(process)
+        self.assert_nothing_left()
+
+    def test_interrupt_of_one_process(self):
+        file = self.path("net")
+        process = self.begin("--save", file, "--save-every", 1, program="mnist")
+        process.send_signal(signal.SIGINT)
+        self.expect_end(
+            process, 130, r"^mnist: interrupted by signal 2 \(Interrupt\)\n$"
+        )
+        self.assertTrue(os.path.exists(file))
+
+    def test_killed_while_saving(self):
+        # Saves all the time; a kill finds it somewhere within.
+        file = self.path("net")
+        harness.small_data(self.data, training=64, evaluation=16)
+        for i in range(5):
+            process = self.start(
+                "--epochs", 1000000, "--data", self.data, "--save", file,
+                "--save-every", 1, program="mnist",
+            )  # fmt: skip
+            while not os.path.exists(file) and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(0.01 * i)
+            process.kill()
+            process.communicate()
+            self.assert_nothing_left()
+            os.remove(file)
+
+    def test_killed_rank_under_mpiexec(self):
+        for comm in ("shm", "mpi"):
+            with self.subTest(comm=comm):
+                process = self.begin("--comm", comm, under=self.mpiexec(2))
+                pid = self.worker(2, 1)
+                survivor = self.worker(2, 0)
+                os.kill(pid, signal.SIGKILL)
+                got, _, err = self.finish(process)
+                self.assertNotEqual(got, 0)
+                # Who lived says what it waited for, unless what it waited for
+                # told it first that the other one is gone.
+                self.assertRegex(err, WORKER % (0, survivor))
+                self.assertRegex(err, WORKER % (1, pid) + "|PID %d" % pid)
+                self.assert_nothing_left()
+
+    def test_interrupt_of_mpiexec(self):
+        process = self.begin("--launcher", "mpi")
+        os.killpg(process.pid, signal.SIGINT)
+        got, _, _ = self.finish(process)
+        self.assertNotEqual(got, 0)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training runs of the examples: what they print, and that the same run gives
+the same bits however it is started."""
+
+import json
+import os
+import pty
+import re
+
+from tests.examples import harness
+
+
+class TrainTest(harness.ProgramTest):
+    def test_real_data_are_learnt(self):
+        out = self.train(
+            "--data", harness.REAL_DATA, "--epochs", 2, "--limit", 6000,
+            "--lr", 0.02,
+        )  # fmt: skip
+        epochs = harness.epochs_of(out)
+        self.assertEqual([epoch.number for epoch in epochs], [0, 1])
+        self.assertGreater(epochs[0].training_accuracy, 0.6)
+        self.assertGreater(epochs[1].evaluation_accuracy, 0.9)
+        self.assertLess(epochs[1].loss, epochs[0].loss)
+
+    def test_one_process_and_one_worker_are_the_same(self):
+        alone = self.train("--epochs", 2, program="mnist")
+        one = self.train("--epochs", 2, "--workers", 1)
+        self.assertEqual(harness.digests_of(alone), harness.digests_of(one))
+
+    def test_every_way_to_start_gives_the_same_bits(self):
+        for workers in (2, 3, 4):
+            run = ("--epochs", 2, "--batch-size", 32)
+            count = ("--workers", workers)
+            mpi = ("--launcher", "mpi")
+            under = {"under": self.mpiexec(workers)}
+            first = harness.digests_of(self.train(*run, *count))
+            self.assertEqual(len(set(first)), 2)
+            again = {
+                "spawn": self.train(*run, *count),
+                "mpi, shm": self.train(*run, *count, *mpi, "--comm", "shm"),
+                "mpi, mpi": self.train(*run, *count, *mpi, "--comm", "mpi"),
+                "mpiexec": self.train(*run, **under),
+                "mpiexec, mpi": self.train(*run, "--comm", "mpi", **under),
+            }
+            for name, out in again.items():
+                with self.subTest(workers=workers, started=name):
+                    self.assertEqual(harness.digests_of(out), first)
+
+    def test_seed_and_workers_are_part_of_the_run(self):
+        digests = {
+            (seed, workers): harness.digests_of(
+                self.train("--epochs", 1, "--seed", seed, "--workers", workers)
+            )[0]
+            for seed in (0, 1)
+            for workers in (1, 2)
+        }
+        self.assertEqual(len(set(digests.values())), 4, digests)
+
+    def test_resumed_run_is_the_run_without_a_stop(self):
+        whole = harness.digests_of(self.train("--epochs", 5))
+        file = self.path("net.safetensors")
+        part = self.train("--epochs", 3, "--save", file)
+        rest = self.train("--epochs", 5, "--resume", file, "--save", file)
+        self.assertEqual(
+            [epoch.number for epoch in harness.epochs_of(rest)], [3, 4]
+        )
+        self.assertEqual(
+            harness.digests_of(part) + harness.digests_of(rest), whole
+        )
+
+    def test_saves_in_between(self):
+        file = self.path("net.safetensors")
+        harness.small_data(self.data)
+        process = self.start(
+            "--epochs", 1000000, "--save", file, "--save-every", 2,
+            "--data", self.data,
+        )  # fmt: skip
+        lines = []
+        while "Starting Epoch 3:\n" not in lines:
+            lines.append(process.stdout.readline())
+            self.assertTrue(lines[-1], lines)
+        process.kill()
+        lines.extend(process.communicate()[0].splitlines(keepends=True))
+        self.assert_nothing_left()
+        printed = re.findall("digest = (.*)", "".join(lines))
+        # Which epoch was the last to be saved is a matter of the moment.
+        status, out, err = self.run_program(
+            "--epochs", 2, "--resume", file, "--data", self.data
+        )
+        self.assertEqual((status, out), (1, ""))
+        saved = int(re.search(r"has all of its (\d+) epochs", err)[1])
+        self.assertEqual(saved % 2, 0)
+        self.assertGreaterEqual(saved, 2)
+        out = self.train("--epochs", saved + 1, "--resume", file)
+        epochs = harness.epochs_of(out)
+        self.assertEqual([epoch.number for epoch in epochs], [saved])
+        if saved < len(printed):
+            self.assertEqual(epochs[0].digest, printed[saved])
+
+    def test_log_has_what_is_printed(self):
+        file = self.path("log.jsonl")
+        out = self.train("--epochs", 2, "--workers", 3, "--log-json", file)
+        with open(file) as lines:
+            log = [json.loads(line) for line in lines]
+        printed = harness.epochs_of(out)
+        self.assertEqual(len(log), 2)
+        for entry, epoch in zip(log, printed):
+            self.assertEqual(entry["epoch"], epoch.number)
+            self.assertEqual(entry["workers"], 3)
+            self.assertEqual(entry["digest"], epoch.digest)
+            self.assertAlmostEqual(
+                entry["training_loss"], epoch.loss, delta=1e-6
+            )
+            self.assertGreater(entry["images_per_second"], 0)
+            # Every sample is counted once, also where ranks have none left.
+            for key, count in (
+                ("training_accuracy", 640),
+                ("evaluation_accuracy", 200),
+            ):
+                hits = entry[key] * count
+                self.assertAlmostEqual(hits, round(hits), delta=1e-9)
+
+    def test_quiet_prints_nothing(self):
+        self.assertEqual(self.train("--epochs", 1, "--quiet"), "")
+
+    def test_bar_on_a_terminal_only(self):
+        harness.small_data(self.data, training=6400)
+        arguments = ("--epochs", 1, "--data", self.data, "--batch-size", 16)
+        piped = self.train(*arguments)
+        self.assertNotIn("\r", piped)
+        master, slave = pty.openpty()
+        process = self.start(*arguments, stdout=slave)
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        os.close(master)
+        self.assertEqual(process.wait(harness.TIME_LIMIT), 0)
+        process.stderr.close()
+        text = shown.decode().replace("\r\n", "\n")
+        self.assertRegex(
+            text, r"\r\[=* *\] +\d+ %  \d+ images/s  \d+ s left\x1b\[K"
+        )
+        # The bar is gone when the lines of the epoch come.
+        lines = re.sub(r"\r[^\n\r]*\x1b\[K", "", text)
+        self.assertEqual(harness.digests_of(lines), harness.digests_of(piped))
+
+    def test_other_data(self):
+        folder = "/usr/share/datasets/fashion-mnist"
+        if not os.path.isdir(folder):
+            self.skipTest("Debian's package dataset-fashion-mnist is missing")
+        out = self.train("--data", folder, "--epochs", 1, "--limit", 6400)
+        self.assertGreater(harness.epochs_of(out)[0].training_accuracy, 0.3)
+
+    def test_help(self):
+        for program in ("mnist", "mnist_dist"):
+            status, out, err = self.run_program("--help", program=program)
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn("--log-json", out)
+            self.assertEqual("--workers" in out, program == "mnist_dist")
+
+    def test_smallest_program(self):
+        status, out, err = self.run_program(program="embed")
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex(out, r"^2[45]\d of 256 right\n$")
+
+
+if __name__ == "__main__":
+    harness.main()
