@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// train_step [--workers N] [--batch N] [--threads N] [--seconds S] [--steps N]
+//            [--warmup N] [--limit N] [--data DIR] [--gate true]
+//            [--profile true]
+// Trains the MNIST CNN on real batches for a while and prints one JSON line:
+// images/s over all workers, resident memory, and how often work ran beside
+// the fast kernels. One worker uses plain SGD, several share gradients through
+// DistOpt and shm. --gate: after the warm-up print "ready" and wait for a line
+// on standard input, so that several runs can start together. --profile: a
+// table of where rank 0's step goes, before the JSON line.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/stage.h"
+#include "dist/dist_opt.h"
+#include "dist/launch.h"
+#include "examples/mnist_cnn.h"
+#include "io/loader.h"
+#include "model/model.h"
+#include "opt/optimizer.h"
+
+// Steps between two looks at the clock, where ranks agree whether to go on.
+enum { BLOCK = 16, MAX_ROWS = 96 };
+
+#define TRAIN_STEP_FIELDS(X, T)                                             \
+  X(T, INT, workers, 1, 1, 1024, "processes")                               \
+  X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")         \
+  X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                   \
+  X(T, FLOAT, seconds, 3, 1e-3, 1e6, "length of the measured part")         \
+  X(T, INT, steps, 0, 0, 1e12, "measure so many steps; 0: by seconds")      \
+  X(T, INT, warmup, 32, 0, 1e6, "steps before the measured part")           \
+  X(T, INT, limit, 0, 0, 1e9, "the first so many samples; 0: all")          \
+  X(T, STRING, data, "examples/data/mnist", 0, 0, "folder of IDX files")    \
+  X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup") \
+  X(T, BOOL, profile, false, 0, 1, "print where the step goes")
+CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
+static const choir_field_t option_fields[] = {
+    CHOIR_CONFIG_TABLE(options_t, TRAIN_STEP_FIELDS)};
+static const choir_struct_def_t options_def = CHOIR_STRUCT_DEF(
+    "usage", options_t, option_fields, "the training step, timed");
+
+// ---- Profile: time of each kernel on each shape ----
+
+typedef struct row_s {
+  const choir_kernel_t* kernel;
+  choir_view_t srcs[2];  // the first sources
+  int32_t src_count;
+  int64_t count;
+  double seconds;
+  double flops;
+  double bytes;
+} row_t;
+
+// On the device "cpu" compute work is done inside submit, so that what the
+// thread used meanwhile is the kernel's. Processor time, not the wall's: others
+// on the machine do not count.
+typedef struct profile_s {
+  choir_stage_t stage;
+  row_t rows[MAX_ROWS];
+  int row_count;
+  double seconds;         // in kernels
+  double thread_seconds;  // of the whole measured part
+} profile_t;
+
+static double thread_seconds(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static row_t* find_row(profile_t* profile, const choir_record_t* record) {
+  const int32_t srcs = record->src_count < 2 ? record->src_count : 2;
+  for (int i = 0; i < profile->row_count; ++i) {
+    row_t* row = &profile->rows[i];
+    bool same = row->kernel == record->kernel && row->src_count == srcs;
+    for (int32_t k = 0; same && k < srcs; ++k)
+      same = choir_view_same_shape(&row->srcs[k], &record->operands[k]);
+    if (same) return row;
+  }
+  if (profile->row_count == MAX_ROWS) return &profile->rows[MAX_ROWS - 1];
+  row_t* row = &profile->rows[profile->row_count++];
+  *row = (row_t){.kernel = record->kernel, .src_count = srcs};
+  for (int32_t k = 0; k < srcs; ++k) row->srcs[k] = record->operands[k];
+  return row;
+}
+
+static choir_status_t profile_submit(choir_stage_t* stage,
+                                     choir_stream_t* stream,
+                                     const choir_record_t* record) {
+  profile_t* profile = (profile_t*)stage;
+  row_t* row = find_row(profile, record);
+  choir_cost_t cost = {0, 0};
+  if (record->kernel->cost) record->kernel->cost(record, &cost);
+  const double start = thread_seconds();
+  choir_status_t status = choir_stage_forward(stage, stream, record);
+  const double seconds = thread_seconds() - start;
+  row->count++;
+  row->seconds += seconds;
+  row->flops += cost.flops;
+  row->bytes += cost.bytes;
+  profile->seconds += seconds;
+  return status;
+}
+
+static int by_seconds(const void* a, const void* b) {
+  const double x = ((const row_t*)a)->seconds, y = ((const row_t*)b)->seconds;
+  return (x < y) - (x > y);
+}
+
+// "64,1,28,28;20,1,5,5", as bench_ops writes shapes.
+static const char* row_shapes(const row_t* row, char* text, size_t bytes) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int32_t k = 0; k < row->src_count; ++k)
+    for (int32_t d = 0; d < row->srcs[k].ndim && used < bytes; ++d)
+      used += (size_t)snprintf(text + used, bytes - used, "%s%lld",
+                               d ? "," : (k ? ";" : ""),
+                               (long long)row->srcs[k].shape[d]);
+  return text;
+}
+
+static void print_rest(const char* what, double us, double share) {
+  printf("%-64s %10.1f %6.1f%%\n", what, us, 100 * share);
+}
+
+// seconds: of the wall's clock.
+static void profile_print(profile_t* profile, double seconds, int64_t steps) {
+  const double to_us = 1e6 / (double)steps;
+  const double whole = profile->thread_seconds;
+  qsort(profile->rows, (size_t)profile->row_count, sizeof(row_t), by_seconds);
+  printf("%-31s %-25s %6s %10s %7s %9s %7s\n", "kernel", "shapes", "a step",
+         "us a step", "share", "GFLOP/s", "GB/s");
+  for (int i = 0; i < profile->row_count; ++i) {
+    const row_t* row = &profile->rows[i];
+    char shapes[96];
+    printf("%-31s %-25s %6.2f %10.1f %6.1f%% %9.1f %7.1f\n", row->kernel->name,
+           row_shapes(row, shapes, sizeof(shapes)),
+           (double)row->count / (double)steps, row->seconds * to_us,
+           100 * row->seconds / whole, row->flops / row->seconds * 1e-9,
+           row->bytes / row->seconds * 1e-9);
+  }
+  const double around = whole - profile->seconds;
+  print_rest("around the kernels: tape, dispatch, loader", around * to_us,
+             around / whole);
+  print_rest("processor time of a step", whole * to_us, 1);
+  print_rest("off the processor: waiting for data, ranks or a turn",
+             (seconds - whole) * to_us, (seconds - whole) / whole);
+}
+
+// ---- One worker ----
+
+typedef struct run_s {
+  const options_t* options;
+  choir_comm_t* comm;  // NULL: alone
+  int32_t rank;
+  choir_device_t* device;
+  choir_dataset_t* dataset;
+  choir_loader_t* loader;
+  mnist_cnn_t net;
+  choir_model_t* model;
+  choir_optimizer_t* sgd;
+  choir_dist_opt_t* dist;
+  profile_t profile;
+} run_t;
+
+static choir_status_t open_data(run_t* run, int32_t size) {
+  const options_t* options = run->options;
+  CHOIR_TRY(choir_dataset_open_mnist(options->data, CHOIR_SPLIT_TRAIN,
+                                     options->limit, &run->dataset));
+  choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
+  config.batch = options->batch;
+  return choir_loader_create(run->dataset, run->device, run->rank, size,
+                             &config, &run->loader);
+}
+
+static choir_status_t make_model(run_t* run) {
+  CHOIR_TRY(choir_model_create(run->device, &mnist_cnn_def, &run->net, 0,
+                               &run->model));
+  CHOIR_TRY(mnist_cnn_compile(run->model));
+  CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = 0.005, .momentum = 0.9,
+                                .weight_decay = 1e-5));
+  choir_updater_t* updater = choir_optimizer_updater(run->sgd);
+  if (run->comm) {
+    CHOIR_TRY(choir_dist_opt_create(run->sgd, run->comm, NULL, &run->dist));
+    updater = choir_dist_opt_updater(run->dist);
+  }
+  return choir_model_set_updater(run->model, updater);
+}
+
+static choir_status_t set_up(run_t* run) {
+  const choir_device_options_t device = {.threads =
+                                             (int32_t)run->options->threads};
+  CHOIR_TRY(choir_device_create("cpu", &device, &run->device));
+  int32_t size = 1;
+  if (run->options->workers > 1) {
+    choir_comm_config_t config;
+    CHOIR_TRY(choir_comm_config_init(&config));
+    config.device = run->device;
+    CHOIR_TRY(choir_comm_create(&config, &run->comm));
+    run->rank = choir_comm_rank(run->comm);
+    size = choir_comm_size(run->comm);
+  }
+  CHOIR_TRY(open_data(run, size));
+  return make_model(run);
+}
+
+static void tear_down(run_t* run) {
+  choir_dist_opt_release(run->dist);
+  choir_model_release(run->model);
+  choir_optimizer_release(run->sgd);
+  choir_loader_destroy(run->loader);
+  choir_dataset_release(run->dataset);
+  choir_comm_release(run->comm);
+  choir_device_release(run->device);
+}
+
+// `steps` training steps; adds all ranks' samples to *images.
+static choir_status_t train(run_t* run, int64_t steps, int64_t* images) {
+  for (int64_t step = 0; step < steps;) {
+    const choir_batch_t* batch;
+    CHOIR_TRY(choir_loader_next(run->loader, &batch));
+    if (!batch) continue;  // an epoch ended
+    choir_launch_note_progress(batch->epoch, batch->step);
+    const choir_model_batch_t one = {.x = batch->x,
+                                     .y = batch->y,
+                                     .first_sample = batch->first_sample,
+                                     .sample_count = batch->sample_count,
+                                     .global_count = batch->global_count};
+    CHOIR_TRY(choir_model_train_one_batch(run->model, &one));
+    *images += batch->global_count;
+    ++step;
+  }
+  return NULL;
+}
+
+static choir_status_t reduce_max(run_t* run, double* value, const char* name) {
+  if (!run->comm) return NULL;
+  return choir_comm_all_reduce(run->comm, value, value, 1, CHOIR_DTYPE_F64,
+                               CHOIR_REDUCE_MAX, name);
+}
+
+typedef struct result_s {
+  int64_t steps;
+  int64_t images;
+  double seconds;
+  double rss;       // bytes without the data set, of the largest worker
+  double peak_rss;  // likewise
+  double loss;      // mean over the measured steps of rank 0
+  choir_op_stats_t ops;
+} result_t;
+
+// Trains until time or steps are up; all ranks stop after the same step.
+static choir_status_t measure(run_t* run, result_t* out) {
+  const options_t* options = run->options;
+  choir_metrics_t metrics;
+  CHOIR_TRY(choir_model_take_metrics(run->model, &metrics));
+  choir_op_stats_reset();
+  const double start = choir_clock_seconds();
+  const double thread_start = thread_seconds();
+  for (double done = 0; done == 0;) {
+    int64_t block = BLOCK;
+    if (options->steps && options->steps - out->steps < block)
+      block = options->steps - out->steps;
+    CHOIR_TRY(train(run, block, &out->images));
+    out->steps += block;
+    done = options->steps ? out->steps >= options->steps
+                          : choir_clock_seconds() - start >= options->seconds;
+    CHOIR_TRY(reduce_max(run, &done, "time is up"));
+  }
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(run->device)));
+  out->seconds = choir_clock_seconds() - start;
+  run->profile.thread_seconds = thread_seconds() - thread_start;
+  out->ops = choir_op_stats();
+  CHOIR_TRY(choir_model_take_metrics(run->model, &metrics));
+  out->loss = metrics.loss_sum / (double)metrics.batches;
+  return NULL;
+}
+
+// Bytes from a line "VmRSS:   1234 kB".
+static double status_bytes(const char* key) {
+  FILE* file = fopen("/proc/self/status", "r");
+  if (!file) return 0;
+  char line[256];
+  double bytes = 0;
+  while (fgets(line, sizeof(line), file))
+    if (strncmp(line, key, strlen(key)) == 0)
+      bytes = 1024 * strtod(line + strlen(key), NULL);
+  fclose(file);
+  return bytes;
+}
+
+static choir_status_t measure_memory(run_t* run, double data_bytes,
+                                     result_t* out) {
+  out->rss = status_bytes("VmRSS:") - data_bytes;
+  out->peak_rss = status_bytes("VmHWM:") - data_bytes;
+  CHOIR_TRY(reduce_max(run, &out->rss, "resident memory"));
+  return reduce_max(run, &out->peak_rss, "peak of resident memory");
+}
+
+static choir_status_t pass_gate(run_t* run) {
+  if (run->options->gate && run->rank == 0) {
+    char line[64];
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof(line), stdin))
+      return CHOIR_ERROR(ABORTED,
+                         "gate: standard input ended; a line was needed");
+  }
+  return run->comm ? choir_comm_barrier(run->comm, "gate") : NULL;
+}
+
+static void print_result(const run_t* run, double data_bytes,
+                         const result_t* r) {
+  const options_t* options = run->options;
+  printf(
+      "{\"name\": \"choir\", \"workers\": %lld, \"threads\": %lld, "
+      "\"batch\": %lld, \"steps\": %lld, \"images\": %lld, "
+      "\"seconds\": %.4f, \"images_per_second\": %.1f, "
+      "\"rss_mb\": %.1f, \"peak_rss_mb\": %.1f, \"dataset_mb\": %.1f, "
+      "\"loss\": %.5f, \"reference_runs\": %llu, \"host_fallbacks\": %llu, "
+      "\"reorders\": %llu}\n",
+      (long long)options->workers, (long long)options->threads,
+      (long long)options->batch, (long long)r->steps, (long long)r->images,
+      r->seconds, (double)r->images / r->seconds, 1e-6 * r->rss,
+      1e-6 * r->peak_rss, 1e-6 * data_bytes, r->loss,
+      (unsigned long long)r->ops.reference_runs,
+      (unsigned long long)r->ops.host_fallbacks,
+      (unsigned long long)r->ops.reorders);
+}
+
+static choir_status_t run_all(run_t* run) {
+  CHOIR_TRY(set_up(run));
+  int64_t warm_images = 0;
+  CHOIR_TRY(train(run, run->options->warmup, &warm_images));
+  CHOIR_TRY(pass_gate(run));
+  choir_stream_t* stream = choir_device_stream(run->device);
+  if (run->options->profile)
+    choir_stream_push_stage(stream, &run->profile.stage);
+  result_t result = {0};
+  choir_status_t status = measure(run, &result);
+  if (run->options->profile) choir_stream_pop_stage(stream);
+  if (status) return status;
+  const double data_bytes = (double)choir_dataset_count(run->dataset) *
+                            (double)(choir_dataset_image_bytes(run->dataset) +
+                                     (int64_t)sizeof(int32_t));
+  CHOIR_TRY(measure_memory(run, data_bytes, &result));
+  if (run->comm) CHOIR_TRY(choir_comm_finalize(run->comm));
+  if (run->rank != 0) return NULL;
+  if (run->options->profile)
+    profile_print(&run->profile, result.seconds, result.steps);
+  print_result(run, data_bytes, &result);
+  return NULL;
+}
+
+// ---- Program ----
+
+static int fail(choir_status_t status, int exit_status) {
+  fprintf(stderr, "train_step: %s\n", choir_status_message(status));
+  choir_status_free(status);
+  return exit_status;
+}
+
+static choir_status_t parse(int argc, char** argv, options_t* options) {
+  choir_struct_init(&options_def, options);
+  for (int i = 1; i < argc; i += 2) {
+    if (strncmp(argv[i], "--", 2) != 0 || i + 1 == argc)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "usage: '%s' is no flag with a value; --NAME VALUE is "
+                         "needed",
+                         argv[i]);
+    CHOIR_TRY(
+        choir_struct_set(&options_def, options, argv[i] + 2, argv[i + 1]));
+  }
+  return choir_struct_check(&options_def, options);
+}
+
+static int launch(const options_t* options, char** argv) {
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  config.argv = argv;
+  config.workers = (int32_t)options->workers;
+  config.comm = "shm";
+  choir_launch_report_t report;
+  choir_status_t status = choir_launch_run(&config, &report);
+  if (status) return fail(status, 1);
+  if (report.message[0]) fprintf(stderr, "train_step: %s\n", report.message);
+  return report.exit_status;
+}
+
+int main(int argc, char** argv) {
+  options_t options;
+  choir_status_t status = parse(argc, argv, &options);
+  if (status) return fail(status, 2);
+  if (options.workers > 1 && !choir_launch_is_worker())
+    return launch(&options, argv);
+  run_t run = {.options = &options, .profile.stage.submit = profile_submit};
+  status = run_all(&run);
+  tear_down(&run);
+  return status ? fail(status, 1) : 0;
+}

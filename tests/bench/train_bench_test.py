@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver runs every job once and writes its table. How fast that is, no
+test asks; limits of time are guards against a hang."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+TRAIN = os.path.join(ROOT, "bench", "train.py")
+TORCH_TRAIN = os.path.join(ROOT, "bench", "peers", "torch_train.py")
+
+# Debian's interpreter without what packages add: PyTorch is never there.
+WITHOUT_PACKAGES = '#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n'
+
+
+def run(*command, stdin=None):
+    return subprocess.run(
+        command,
+        input=stdin,
+        stdin=None if stdin is not None else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+class TrainTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.json = os.path.join(folder.name, "results.json")
+        self.python = os.path.join(folder.name, "python")
+        with open(self.python, "w", encoding="ascii") as file:
+            file.write(WITHOUT_PACKAGES)
+        os.chmod(self.python, 0o755)
+
+    def train(self, *flags):
+        return run(
+            sys.executable,
+            TRAIN,
+            *("--rounds", "1", "--seconds", "0.1", "--limit", "1024"),
+            *("--torch-python", self.python, "--json", self.json),
+            *flags,
+        )
+
+    def test_table_has_every_job_and_says_what_is_missing(self):
+        done = self.train()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            record = json.load(file)
+        torch = ["nchw", "channels_last", "traced", "avx512"]
+        torch = ["torch_" + name for name in torch]
+        self.assertEqual(sorted(record["missing"]), sorted(torch))
+        for name in ("choir", "choir2", "independent2", "onednn"):
+            self.assertEqual(len(record["results"][name]), 1)
+            speed = record["results"][name][0]["images_per_second"]
+            self.assertGreater(speed, 0)
+        parts = record["results"]["independent2"][0]["parts"]
+        self.assertEqual([part["workers"] for part in parts], [1, 1])
+        rows = done.stdout.splitlines()
+        missing = [row for row in rows if "not installed" in row]
+        self.assertEqual(len(missing), 4, done.stdout)
+        ratio = [row for row in rows if row.startswith("2 workers / 2 ind")]
+        self.assertRegex(ratio[0], r" \d+\.\d\d \(\d+\.\d\d\.\.\d+\.\d\d\)")
+        ratio = [row for row in rows if row.startswith("Choir / best")]
+        self.assertRegex(ratio[0], r"PyTorch +- ")
+
+    def test_only_runs_what_is_asked_for(self):
+        done = self.train("--only", "choir")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            self.assertEqual(list(json.load(file)["results"]), ["choir"])
+
+    def test_a_failed_job_fails_the_run(self):
+        done = self.train("--only", "choir,choir2", "--data", "/no/such")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ended with status 1", done.stderr)
+        self.assertIn("/no/such", done.stderr)
+
+    def test_wrong_flags_are_named(self):
+        for flags in (("--only", "tensorflow"), ("--rounds", "0"), ("--x",)):
+            with self.subTest(flags):
+                done = self.train(*flags)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(flags[0], done.stderr)
+
+    def test_torch_job_says_that_torch_is_missing(self):
+        done = run(self.python, TORCH_TRAIN, "--config", "nchw")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("torch", json.loads(done.stdout)["missing"])
+
+
+if __name__ == "__main__":
+    unittest.main()
