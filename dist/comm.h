@@ -195,7 +195,8 @@ CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
                                         const choir_collective_t* collective)
     CHOIR_NODISCARD;
 // Submits it as a record to `stream` (a BACKGROUND stream overlaps with
-// computing); memory must stay until the stream is past it.
+// computing); memory must stay until the stream is past it. Blocking calls do
+// not wait for it: all ranks need one order, so synchronise the stream first.
 CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
                                            choir_stream_t* stream,
                                            const choir_collective_t* collective)

@@ -238,13 +238,22 @@ static void signal_workers(launch_t* launch, int signal_number) {
   }
 }
 
+static bool only_stopped_left(const launch_t* launch) {
+  for (int32_t r = 0; r < launch->config->workers; ++r)
+    if (!launch->workers[r].ended && !launch->workers[r].stopped) return false;
+  return true;
+}
+
+// `for_reports`: until there is nobody left who could say something, or the
+// user is in a hurry.
 static void wait_until_ended(launch_t* launch, double seconds,
-                             bool until_interrupted) {
+                             bool for_reports) {
   double end = choir_clock_seconds() + seconds;
   for (;;) {
     double left = end - choir_clock_seconds();
     if (launch->running == 0 || left <= 0) return;
-    if (until_interrupted && launch->interrupted) return;
+    if (for_reports && (launch->interrupted || only_stopped_left(launch)))
+      return;
     wait_event(launch, left < 0.1 ? left : 0.1);
   }
 }
