@@ -76,7 +76,7 @@ choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
           choir_status_annotate(status, __FILE__, __LINE__, "layer %s", name);
   }
   choir__model_fail(model, status);
-  choir__model_fail(model, choir__model_add_layer(model, layer));
+  choir__model_fail(model, choir__model_add_layer(model, &layer));
   return layer;
 }
 

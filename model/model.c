@@ -29,7 +29,8 @@ static choir_status_t append(choir_allocator_t allocator, void*** items,
 }
 
 choir_status_t choir__model_add_layer(choir_model_t* model,
-                                      choir_layer_t* layer) {
+                                      choir_layer_t** inout_layer) {
+  choir_layer_t* layer = *inout_layer;
   choir_status_t duplicate = NULL;
   for (size_t i = 0; layer->name && i < model->layer_count; ++i)
     if (model->layers[i]->name &&
@@ -41,7 +42,10 @@ choir_status_t choir__model_add_layer(choir_model_t* model,
   choir_status_t status =
       append(choir_device_allocator(model->device), (void***)&model->layers,
              &model->layer_count, &model->layer_capacity, layer);
-  if (status) choir__layer_destroy(layer);
+  if (status) {
+    choir__layer_destroy(layer);
+    *inout_layer = NULL;
+  }
   return choir_status_join(duplicate, status);
 }
 
@@ -185,6 +189,7 @@ void choir_model_set_update_options(choir_model_t* model,
 
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
+  model->is_updated = true;
   model->updater->vtable->backward_and_update(model->updater, scope, loss,
                                               &model->options);
 }
@@ -258,6 +263,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                              .sample_count = batch->sample_count,
                              .global_count = batch->global_count};
   choir_scope_begin(scope, &step);
+  model->is_updated = false;
   if (batch->sample_count == 0) {
     choir_model_backward_and_update(model, scope, NULL);
   } else {
@@ -268,6 +274,13 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                            ? model->def->train_one_batch(
                                  model, scope, model->self, x, y, &loss)
                            : default_train_one_batch(model, scope, x, y, &loss);
+    // Other ranks would wait for the gradients of this one.
+    if (choir_scope_is_ok(scope) && !model->is_updated)
+      choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
+                                          "model %s: train_one_batch did not "
+                                          "call "
+                                          "choir_model_backward_and_update",
+                                          model->def->name));
     if (choir_scope_is_ok(scope))
       choir_scope_fail(scope, count_metrics(model, out, batch->y, loss));
   }

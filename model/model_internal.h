@@ -16,6 +16,7 @@ struct choir_model_s {
   int64_t seed;
   int64_t step;
   bool is_compiled;
+  bool is_updated;       // backward_and_update came in this step
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;
   choir_updater_t* updater;
@@ -33,8 +34,10 @@ struct choir_model_s {
 
 // Keeps the first failure; NULL does nothing.
 void choir__model_fail(choir_model_t* model, choir_status_t status);
+// Takes the layer over; without memory it is destroyed and *inout_layer NULL.
 choir_status_t choir__model_add_layer(choir_model_t* model,
-                                      choir_layer_t* layer) CHOIR_NODISCARD;
+                                      choir_layer_t** inout_layer)
+    CHOIR_NODISCARD;
 choir_status_t choir__model_add_param(choir_model_t* model,
                                       choir_param_t* param) CHOIR_NODISCARD;
 void choir__layer_destroy(choir_layer_t* layer);

@@ -1,0 +1,906 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "opt/optimizer.h"
+#include "tests/tensor/ops_testing.h"
+#include "tests/testing/failing_allocator.h"
+#include "tests/testing/status_matchers.h"
+
+namespace {
+
+using choir::testing::DevicePtr;
+using choir::testing::ExpectNear;
+using choir::testing::FailEveryAllocation;
+using choir::testing::Floats;
+using choir::testing::Make;
+using choir::testing::MakeDevice;
+using choir::testing::Read;
+using choir::testing::Shape;
+using choir::testing::ShapeOf;
+using choir::testing::TensorPtr;
+
+// A model whose callbacks are given as functions.
+class Net {
+ public:
+  using Define = std::function<void(Net*)>;
+  using Forward =
+      std::function<choir_var_t*(Net*, choir_scope_t*, choir_var_t*)>;
+  using Train = std::function<choir_var_t*(Net*, choir_scope_t*, choir_var_t*,
+                                           choir_var_t*, choir_var_t**)>;
+
+  Net(Define define, Forward forward, Train train = nullptr)
+      : define_(std::move(define)),
+        forward_(std::move(forward)),
+        train_(std::move(train)) {
+    if (train_) def_.train_one_batch = CallTrain;
+  }
+  ~Net() { Release(); }
+  Net(const Net&) = delete;
+  Net& operator=(const Net&) = delete;
+
+  choir_status_t Create(choir_device_t* device, int64_t seed = 1) {
+    return choir_model_create(device, &def_, this, seed, &model_);
+  }
+  choir_status_t Compile(const Shape& shape) {
+    return choir_model_compile(model_, static_cast<int32_t>(shape.size()),
+                               shape.data());
+  }
+  choir_status_t UseSgd(double lr, double momentum = 0) {
+    choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+    config.lr = lr;
+    config.momentum = momentum;
+    choir_optimizer_t* sgd = nullptr;
+    CHOIR_TRY(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+    choir_status_t status =
+        choir_model_set_updater(model_, choir_optimizer_updater(sgd));
+    choir_optimizer_release(sgd);  // the model keeps it
+    return status;
+  }
+  void Release() {
+    choir_model_release(model_);
+    model_ = nullptr;
+  }
+
+  choir_model_t* get() { return model_; }
+  choir_param_t* param(size_t i) {
+    return choir_model_params(model_).params[i];
+  }
+  std::vector<float> value(size_t i) { return Read<float>(param(i)->value); }
+  void SetValue(size_t i, const std::vector<float>& values) {
+    ASSERT_OK(choir_tensor_write(param(i)->value, values.data(),
+                                 values.size() * sizeof(float)));
+  }
+  uint64_t Digest() {
+    uint64_t digest = 0;
+    EXPECT_OK(choir_model_digest(model_, &digest));
+    return digest;
+  }
+  std::vector<float> Predict(choir_tensor_t* x) {
+    choir_tensor_t* y = nullptr;
+    EXPECT_OK(choir_model_predict(model_, x, &y));
+    TensorPtr kept(y);
+    return y ? Read<float>(y) : std::vector<float>();
+  }
+  choir_metrics_t Metrics() {
+    choir_metrics_t metrics;
+    EXPECT_OK(choir_model_take_metrics(model_, &metrics));
+    return metrics;
+  }
+
+  // In define.
+  template <typename Config>
+  choir_layer_t* Add(const char* name, const choir_layer_def_t* def,
+                     const Config& config) {
+    layers.push_back(choir_layer_create(defining, name, def, &config));
+    return layers.back();
+  }
+  void Linear(const char* name, int64_t out, bool relu = false) {
+    choir_linear_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LINEAR_FIELDS)};
+    config.out_features = out;
+    config.activation = relu ? CHOIR_ACTIVATION_RELU : CHOIR_ACTIVATION_NONE;
+    Add(name, &choir_layer_def_linear, config);
+  }
+  void Dropout(const char* name, double ratio) {
+    choir_dropout_config_t config = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_DROPOUT_FIELDS)};
+    config.ratio = ratio;
+    Add(name, &choir_layer_def_dropout, config);
+  }
+
+  choir_model_t* defining = nullptr;
+  std::vector<choir_layer_t*> layers;
+  std::vector<float> seen;  // what a Train function wants to keep
+
+ private:
+  static void CallDefine(choir_model_t* model, void* self) {
+    static_cast<Net*>(self)->defining = model;
+    static_cast<Net*>(self)->define_(static_cast<Net*>(self));
+  }
+  static choir_var_t* CallForward(choir_scope_t* scope, void* self,
+                                  choir_var_t* x) {
+    return static_cast<Net*>(self)->forward_(static_cast<Net*>(self), scope, x);
+  }
+  static choir_var_t* CallTrain(choir_model_t*, choir_scope_t* scope,
+                                void* self, choir_var_t* x, choir_var_t* y,
+                                choir_var_t** out_loss) {
+    return static_cast<Net*>(self)->train_(static_cast<Net*>(self), scope, x, y,
+                                           out_loss);
+  }
+  choir_model_def_t def_ = {"net", CallDefine, CallForward, nullptr};
+  Define define_;
+  Forward forward_;
+  Train train_;
+  choir_model_t* model_ = nullptr;
+};
+
+// All layers one after the other.
+choir_var_t* Chain(Net* net, choir_scope_t* scope, choir_var_t* x) {
+  for (choir_layer_t* layer : net->layers)
+    x = choir_layer_forward(scope, layer, x);
+  return x;
+}
+
+std::unique_ptr<Net> Perceptron(double dropout = 0) {
+  return std::make_unique<Net>(
+      [dropout](Net* net) {
+        net->Linear("fc1", 8, true);
+        if (dropout > 0) net->Dropout("drop", dropout);
+        net->Linear("fc2", 3);
+      },
+      Chain);
+}
+
+class ModelTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  // Points of three classes around three corners.
+  void MakeData(int64_t count) {
+    std::vector<float> x = Floats(2 * count, 5);
+    std::vector<int64_t> y;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      y.push_back(static_cast<int64_t>(i % 3));
+      x[2 * i] = 0.4f * x[2 * i] + (y[i] == 1 ? 1.0f : -1.0f);
+      x[2 * i + 1] = 0.4f * x[2 * i + 1] + (y[i] == 2 ? 1.0f : -1.0f);
+    }
+    points_ = x;
+    labels_ = y;
+    x_ = Make(device_.get(), {count, 2}, x);
+    y_ = Make(device_.get(), {count}, y);
+  }
+  choir_model_batch_t Batch() const {
+    int64_t count = choir_tensor_shape(x_.get())[0];
+    return {x_.get(), y_.get(), 0, count, count};
+  }
+  choir_status_t Train(Net* net) {
+    choir_model_batch_t batch = Batch();
+    return choir_model_train_one_batch(net->get(), &batch);
+  }
+  std::unique_ptr<Net> Ready(std::unique_ptr<Net> net, int64_t seed = 1) {
+    EXPECT_OK(net->Create(device_.get(), seed));
+    EXPECT_OK(net->Compile({1, 2}));
+    EXPECT_OK(net->UseSgd(0.5, 0.5));
+    return net;
+  }
+
+  DevicePtr device_ = MakeDevice(GetParam());
+  std::vector<float> points_;
+  std::vector<int64_t> labels_;
+  TensorPtr x_;
+  TensorPtr y_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ModelTest,
+                         ::testing::Values("cpu", "cpu_async", "null"),
+                         [](const auto& info) {
+                           return std::string(info.param);
+                         });
+
+// ---- Training ----
+
+TEST_P(ModelTest, Learns) {
+  MakeData(30);
+  auto net = Ready(Perceptron());
+  ASSERT_OK(Train(net.get()));
+  choir_metrics_t first = net->Metrics();
+  for (int step = 0; step < 40; ++step) ASSERT_OK(Train(net.get()));
+  net->Metrics();
+  ASSERT_OK(Train(net.get()));
+  choir_metrics_t last = net->Metrics();
+  EXPECT_EQ(first.batches, 1);
+  EXPECT_GT(first.loss_sum, 0.7);
+  EXPECT_LT(last.loss_sum, 0.1);
+  EXPECT_EQ(last.correct, 30);
+  EXPECT_EQ(choir_model_step(net->get()), 42);
+}
+
+TEST_P(ModelTest, OneStepByHand) {
+  Net net([](Net* self) { self->Linear("fc", 2); }, Chain);
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2}));
+  ASSERT_OK(net.UseSgd(0.5));
+  net.SetValue(0, {0.1f, 0.2f, 0.3f, -0.4f});
+  net.SetValue(1, {0.5f, 0.25f});
+  const double x[2][2] = {{1, 2}, {-1, 3}};
+  x_ = Make<float>(device_.get(), {2, 2}, {1, 2, -1, 3});
+  y_ = Make<int64_t>(device_.get(), {2}, {0, 1});
+  double w[4] = {0.1f, 0.2f, 0.3f, -0.4f};
+  double b[2] = {0.5, 0.25};
+  double new_w[4] = {w[0], w[1], w[2], w[3]};
+  double new_b[2] = {b[0], b[1]};
+  double loss = 0;
+  int64_t correct = 0;
+  for (int i = 0; i < 2; ++i) {
+    double z[2];
+    for (int k = 0; k < 2; ++k)
+      z[k] = x[i][0] * w[k] + x[i][1] * w[2 + k] + b[k];
+    double sum = std::exp(z[0]) + std::exp(z[1]);
+    loss -= (z[i] - std::log(sum)) / 2;
+    correct += (z[1] > z[0]) == (i == 1);
+    for (int k = 0; k < 2; ++k) {
+      double slope = (std::exp(z[k]) / sum - (k == i)) / 2;
+      new_b[k] -= 0.5 * slope;
+      for (int j = 0; j < 2; ++j) new_w[2 * j + k] -= 0.5 * slope * x[i][j];
+    }
+  }
+  ASSERT_OK(Train(&net));
+  ExpectNear(net.value(0), {new_w, new_w + 4}, 1e-6);
+  ExpectNear(net.value(1), {new_b, new_b + 2}, 1e-6);
+  choir_metrics_t metrics = net.Metrics();
+  EXPECT_NEAR(metrics.loss_sum, loss, 1e-6);
+  EXPECT_EQ(metrics.correct, correct);
+  EXPECT_EQ(metrics.samples, 2);
+  EXPECT_EQ(metrics.batches, 1);
+  // Taken is gone.
+  metrics = net.Metrics();
+  EXPECT_EQ(metrics.loss_sum, 0);
+  EXPECT_EQ(metrics.correct, 0);
+  EXPECT_EQ(metrics.samples, 0);
+  EXPECT_EQ(metrics.batches, 0);
+}
+
+TEST_P(ModelTest, EvaluateAndPredictChangeNothing) {
+  MakeData(9);
+  auto net = Ready(Perceptron(0.5));
+  ASSERT_OK(Train(net.get()));
+  net->Metrics();
+  uint64_t digest = net->Digest();
+  choir_model_batch_t batch = Batch();
+  ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+  ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+  std::vector<float> out = net->Predict(x_.get());
+  int64_t correct = 0;
+  for (size_t i = 0; i < 9; ++i) {
+    size_t best = 0;
+    for (size_t k = 1; k < 3; ++k)
+      if (out[3 * i + k] > out[3 * i + best]) best = k;
+    correct += static_cast<int64_t>(best) == labels_[i];
+  }
+  choir_metrics_t metrics = net->Metrics();
+  EXPECT_EQ(metrics.correct, 2 * correct);
+  EXPECT_EQ(metrics.samples, 18);
+  EXPECT_EQ(metrics.batches, 0);
+  EXPECT_EQ(metrics.loss_sum, 0);
+  EXPECT_EQ(net->Digest(), digest);
+  EXPECT_EQ(choir_model_step(net->get()), 1);
+  EXPECT_EQ(net->Predict(x_.get()), out);
+}
+
+TEST_P(ModelTest, PredictComputesForward) {
+  auto net = Ready(Perceptron());
+  net->SetValue(0, std::vector<float>{1, -1, 0, 0, 0, 0, 0, 0,  //
+                                      0, 0, 2, 0, 0, 0, 0, 0});
+  net->SetValue(1, {0, 0, 0.5, 0, 0, 0, 0, 0});
+  std::vector<float> w2(24);
+  w2[0] = 1;    // fc2 0: relu(x0)
+  w2[4] = 10;   // fc2 1: 10 relu(-x0)
+  w2[8] = 100;  // fc2 2: 100 relu(2 x1 + 0.5)
+  net->SetValue(2, w2);
+  net->SetValue(3, {1, 2, 3});
+  TensorPtr x = Make<float>(device_.get(), {2, 2}, {3, 1, -2, -1});
+  EXPECT_EQ(net->Predict(x.get()), (std::vector<float>{4, 2, 253, 1, 22, 3}));
+}
+
+// A loss of the model's own, of any shape with one element; labels may be
+// anything that it understands.
+TEST_P(ModelTest, TakesItsOwnTrainingStep) {
+  for (int kind = 0; kind < 3; ++kind) {
+    Net net([](Net* self) { self->Linear("fc", 1); }, Chain,
+            [kind](Net* self, choir_scope_t* scope, choir_var_t* x,
+                   choir_var_t* y, choir_var_t** out_loss) {
+              choir_var_t* out = Chain(self, scope, x);
+              choir_reshape_attrs_t column = {2, {-1, 1}};
+              choir_var_t* target = choir_var_reshape(scope, y, &column);
+              choir_mean_attrs_t all = {-1, kind == 2};
+              choir_var_t* loss =
+                  kind == 0 ? choir_var_mse_loss(scope, out, target)
+                            : choir_var_mean(
+                                  scope,
+                                  choir_var_square(
+                                      scope, choir_var_sub(scope, out, target)),
+                                  &all);
+              choir_model_backward_and_update(self->get(), scope, loss);
+              *out_loss = loss;
+              return out;
+            });
+    ASSERT_OK(net.Create(device_.get()));
+    ASSERT_OK(net.Compile({1, 1}));
+    ASSERT_OK(net.UseSgd(0.25));
+    net.SetValue(0, {1});
+    x_ = Make<float>(device_.get(), {2, 1}, {1, 2});
+    y_ = Make<float>(device_.get(), {2}, {3, 5});
+    ASSERT_OK(Train(&net));
+    // Errors are -2 and -3: the loss 6.5, slopes of w and b -8 and -5.
+    EXPECT_EQ(net.value(0), (std::vector<float>{3}));
+    EXPECT_EQ(net.value(1), (std::vector<float>{1.25}));
+    choir_metrics_t metrics = net.Metrics();
+    EXPECT_EQ(metrics.loss_sum, 6.5);
+    EXPECT_EQ(metrics.batches, 1);
+    EXPECT_EQ(metrics.samples, 0);  // no classes, no hits
+  }
+}
+
+TEST_P(ModelTest, ATrainingStepMustUpdate) {
+  Net net([](Net* self) { self->Linear("fc", 1); }, Chain,
+          [](Net* self, choir_scope_t* scope, choir_var_t* x, choir_var_t*,
+             choir_var_t** out_loss) {
+            choir_var_t* out = Chain(self, scope, x);
+            *out_loss = choir_var_mean(scope, out, nullptr);
+            return out;
+          });
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2}));
+  ASSERT_OK(net.UseSgd(0.25));
+  MakeData(3);
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "training step 0: model net: train_one_batch did not call",
+                Train(&net));
+  EXPECT_EQ(choir_model_step(net.get()), 0);
+}
+
+TEST_P(ModelTest, ABatchWithoutSamplesIsAStep) {
+  MakeData(6);
+  auto net = Ready(Perceptron());
+  ASSERT_OK(Train(net.get()));
+  net->Metrics();
+  uint64_t digest = net->Digest();
+  choir_model_batch_t none = {nullptr, nullptr, 6, 0, 6};
+  ASSERT_OK(choir_model_train_one_batch(net->get(), &none));
+  ASSERT_OK(choir_model_evaluate(net->get(), &none));
+  EXPECT_EQ(choir_model_step(net->get()), 2);
+  EXPECT_EQ(net->Digest(), digest);
+  choir_metrics_t metrics = net->Metrics();
+  EXPECT_EQ(metrics.batches, 0);
+  EXPECT_EQ(metrics.samples, 0);
+}
+
+// ---- Seeds, steps and samples ----
+
+TEST_P(ModelTest, TheSeedDecidesEveryBit) {
+  MakeData(12);
+  uint64_t digests[3];
+  const int64_t seeds[] = {7, 7, -8};
+  for (int run = 0; run < 3; ++run) {
+    auto net = Ready(Perceptron(0.3), seeds[run]);
+    for (int step = 0; step < 5; ++step) {
+      ASSERT_OK(Train(net.get()));
+      choir_model_batch_t batch = Batch();
+      // Looking on changes nothing.
+      if (run == 1) {
+        ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+      }
+    }
+    digests[run] = net->Digest();
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+  EXPECT_NE(digests[0], digests[2]);
+}
+
+TEST_P(ModelTest, ParametersOfOneShapeDiffer) {
+  Net net(
+      [](Net* self) {
+        self->Linear("a", 4);
+        self->Linear("b", 4);
+      },
+      Chain);
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 4}));
+  EXPECT_STREQ(net.param(0)->name, "a.W");
+  EXPECT_STREQ(net.param(2)->name, "b.W");
+  EXPECT_NE(net.value(0), net.value(2));
+  EXPECT_EQ(net.value(1), (std::vector<float>(4)));
+}
+
+// The result of a training step, as a rank sees its part of the batch.
+std::unique_ptr<Net> Watched() {
+  return std::make_unique<Net>(
+      [](Net* net) {
+        net->Dropout("drop1", 0.5);
+        net->Linear("fc", 3);
+        net->Dropout("drop2", 0.25);
+      },
+      Chain,
+      [](Net* net, choir_scope_t* scope, choir_var_t* x, choir_var_t* y,
+         choir_var_t** out_loss) {
+        choir_var_t* out = Chain(net, scope, x);
+        if (choir_scope_is_ok(scope))
+          net->seen = Read<float>(choir_var_tensor(out));
+        *out_loss = choir_var_softmax_cross_entropy(scope, out, y);
+        choir_model_backward_and_update(net->get(), scope, *out_loss);
+        return out;
+      });
+}
+
+TEST_P(ModelTest, DropoutGoesByStepAndSample) {
+  auto run = [&](int64_t step, int64_t first, int64_t count) {
+    std::unique_ptr<Net> net = Watched();
+    EXPECT_OK(net->Create(device_.get(), 5));
+    EXPECT_OK(net->Compile({1, 4}));
+    EXPECT_OK(net->UseSgd(0.1));
+    choir_model_set_step(net->get(), step);
+    std::vector<float> x = Floats(32, 3);
+    std::vector<int64_t> y = {0, 1, 2, 0, 1, 2, 0, 1};
+    TensorPtr x_part =
+        Make(device_.get(), {count, 4},
+             std::vector<float>(x.begin() + 4 * first,
+                                x.begin() + 4 * (first + count)));
+    TensorPtr y_part = Make(
+        device_.get(), {count},
+        std::vector<int64_t>(y.begin() + first, y.begin() + first + count));
+    choir_model_batch_t batch = {x_part.get(), y_part.get(), first, count, 8};
+    EXPECT_OK(choir_model_train_one_batch(net->get(), &batch));
+    return net->seen;
+  };
+  std::vector<float> whole = run(3, 0, 8);
+  EXPECT_GT(std::count(whole.begin(), whole.end(), 0.0f), 0);
+  EXPECT_LT(std::count(whole.begin(), whole.end(), 0.0f), 18);
+  for (int64_t split : {1, 3, 4}) {
+    std::vector<float> parts = run(3, 0, split);
+    std::vector<float> rest = run(3, split, 8 - split);
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    ExpectNear(parts, {whole.begin(), whole.end()}, 1e-6);
+    for (size_t i = 0; i < parts.size(); ++i)
+      EXPECT_EQ(parts[i] == 0, whole[i] == 0) << i;
+  }
+  EXPECT_EQ(run(3, 0, 8), whole);
+  EXPECT_NE(run(4, 0, 8), whole);
+}
+
+// ---- Batch normalisation ----
+
+TEST_P(ModelTest, RunningAveragesGiveTheNewBatchItsWeight) {
+  constexpr double kMomentum = 0.25;
+  constexpr double kEpsilon = 0.01;
+  Net net(
+      [](Net* self) {
+        choir_batch_norm2d_config_t config = {
+            CHOIR_CONFIG_DEFAULTS(CHOIR_BATCH_NORM2D_FIELDS)};
+        config.momentum = kMomentum;
+        config.epsilon = kEpsilon;
+        self->Add("bn", &choir_layer_def_batch_norm2d, config);
+        choir_flatten_config_t flat = {CHOIR_CONFIG_DEFAULTS(CHOIR_NO_FIELDS)};
+        self->Add("flat", &choir_layer_def_flatten, flat);
+      },
+      Chain);
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2, 2, 2}));
+  ASSERT_OK(net.UseSgd(0));
+  EXPECT_STREQ(net.param(2)->name, "bn.running_mean");
+  EXPECT_STREQ(net.param(3)->name, "bn.running_var");
+  EXPECT_EQ(net.value(2), (std::vector<float>{0, 0}));
+  EXPECT_EQ(net.value(3), (std::vector<float>{1, 1}));
+  std::vector<double> mean = {0, 0};
+  std::vector<double> var = {1, 1};
+  for (uint32_t step = 0; step < 3; ++step) {
+    std::vector<float> x = Floats(24, 10 + step);  // (3, 2, 2, 2)
+    for (size_t c = 0; c < 2; ++c) {
+      std::vector<double> values;
+      for (size_t i = 0; i < x.size(); ++i)
+        if (i / 4 % 2 == c) values.push_back(static_cast<double>(x[i]));
+      double m = 0;
+      for (double value : values) m += value / 12;
+      double v = 0;
+      for (double value : values) v += (value - m) * (value - m) / 11;
+      mean[c] = (1 - kMomentum) * mean[c] + kMomentum * m;
+      var[c] = (1 - kMomentum) * var[c] + kMomentum * v;
+    }
+    TensorPtr image = Make(device_.get(), {3, 2, 2, 2}, x);
+    TensorPtr labels = Make<int64_t>(device_.get(), {3}, {0, 7, 3});
+    choir_model_batch_t batch = {image.get(), labels.get(), 0, 3, 3};
+    ASSERT_OK(choir_model_train_one_batch(net.get(), &batch));
+    ExpectNear(net.value(2), mean, 1e-6);
+    ExpectNear(net.value(3), var, 1e-6);
+    ASSERT_OK(choir_model_evaluate(net.get(), &batch));
+    std::vector<float> y = net.Predict(image.get());
+    std::vector<double> expected;
+    for (size_t i = 0; i < x.size(); ++i) {
+      size_t c = i / 4 % 2;
+      expected.push_back((static_cast<double>(x[i]) - mean[c]) /
+                         std::sqrt(var[c] + kEpsilon));
+    }
+    ExpectNear(y, expected, 1e-5);
+    ExpectNear(net.value(2), mean, 1e-6);
+  }
+}
+
+// ---- Digest and states ----
+
+TEST_P(ModelTest, TheDigestIsOfValuesNotOfLayouts) {
+  auto make = [](Net* net) {
+    choir_conv2d_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+    config.out_channels = 3;
+    config.kernel_size = 2;
+    net->Add("conv", &choir_layer_def_conv2d, config);
+  };
+  Net net(make, Chain);
+  ASSERT_OK(net.Create(device_.get(), 4));
+  ASSERT_OK(net.Compile({1, 2, 5, 5}));
+  uint64_t digest = net.Digest();
+  EXPECT_EQ(net.Digest(), digest);
+  // The same values in row-major copies.
+  TensorPtr w = Make(device_.get(), {3, 2, 2, 2}, net.value(0));
+  TensorPtr b = Make(device_.get(), {3}, net.value(1));
+  choir_named_tensor_t copies[] = {{"conv.W", w.get()}, {"conv.b", b.get()}};
+  uint64_t other = 0;
+  ASSERT_OK(choir_tensor_digest(copies, 2, &other));
+  EXPECT_EQ(other, digest);
+  EXPECT_NE(choir_tensor_strides(net.param(0)->value)[1],
+            choir_tensor_strides(w.get())[1]);
+  // One bit of one value.
+  std::vector<float> values = net.value(0);
+  values[5] = std::nextafter(values[5], 2.0f);
+  net.SetValue(0, values);
+  EXPECT_NE(net.Digest(), digest);
+}
+
+TEST_P(ModelTest, ListsItsStatesWithTheUpdaters) {
+  auto net = Ready(Perceptron());
+  std::vector<choir_named_tensor_t> states(
+      choir_model_states(net->get(), nullptr));
+  ASSERT_EQ(choir_model_states(net->get(), states.data()), states.size());
+  std::vector<std::string> names;
+  for (const choir_named_tensor_t& state : states) names.push_back(state.name);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "fc1.W", "fc1.b", "fc2.W", "fc2.b", "fc1.W/velocity",
+                       "fc1.b/velocity", "fc2.W/velocity", "fc2.b/velocity"}));
+  EXPECT_EQ(states[0].tensor, net->param(0)->value);
+  // The digest is of the model's own.
+  uint64_t digest = net->Digest();
+  std::vector<float> ones(16, 1.0f);
+  ASSERT_OK(
+      choir_tensor_write(states[4].tensor, ones.data(), 16 * sizeof(float)));
+  EXPECT_EQ(net->Digest(), digest);
+}
+
+// What was saved and put back goes on with the same bits.
+TEST_P(ModelTest, GoesOnFromItsStates) {
+  MakeData(12);
+  auto straight = Ready(Perceptron(0.3), 9);
+  for (int step = 0; step < 3; ++step) ASSERT_OK(Train(straight.get()));
+  auto second = Ready(Perceptron(0.3), 9);
+  std::vector<choir_named_tensor_t> from(
+      choir_model_states(straight->get(), nullptr));
+  std::vector<choir_named_tensor_t> to(from.size());
+  choir_model_states(straight->get(), from.data());
+  choir_model_states(second->get(), to.data());
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::vector<float> values = Read<float>(from[i].tensor);
+    ASSERT_OK(choir_tensor_write(to[i].tensor, values.data(),
+                                 values.size() * sizeof(float)));
+  }
+  choir_model_set_step(second->get(), 3);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_OK(Train(straight.get()));
+    ASSERT_OK(Train(second.get()));
+  }
+  EXPECT_EQ(second->Digest(), straight->Digest());
+}
+
+// ---- Errors ----
+
+TEST_P(ModelTest, NeedsDefineAndForward) {
+  choir_model_t* model = nullptr;
+  choir_model_def_t def = {"half", nullptr, nullptr, nullptr};
+  EXPECT_STATUS(INVALID_ARGUMENT, "model half: define or forward is NULL",
+                choir_model_create(device_.get(), &def, nullptr, 1, &model));
+  EXPECT_EQ(model, nullptr);
+}
+
+TEST_P(ModelTest, LayerNamesDiffer) {
+  Net net(
+      [](Net* self) {
+        self->Linear("fc", 2);
+        self->Dropout("drop", 0.5);
+        self->Linear("fc", 3);
+      },
+      Chain);
+  EXPECT_STATUS(ALREADY_EXISTS,
+                "model net: two layers are called fc; names must differ",
+                net.Create(device_.get()));
+  EXPECT_EQ(net.get(), nullptr);
+}
+
+TEST_P(ModelTest, TellsTheFirstErrorOfDefine) {
+  Net net(
+      [](Net* self) {
+        self->Linear("a", 2);
+        self->Linear("b", -2);
+        self->Linear("a", 2);
+      },
+      Chain);
+  EXPECT_STATUS(INVALID_ARGUMENT, "layer b: linear: out_features is -2",
+                net.Create(device_.get()));
+}
+
+TEST_P(ModelTest, NothingWorksBeforeCompile) {
+  MakeData(3);
+  auto net = Perceptron();
+  ASSERT_OK(net->Create(device_.get()));
+  choir_model_batch_t batch = Batch();
+  choir_tensor_t* y = nullptr;
+  uint64_t digest = 0;
+  const char* sentence = "before choir_model_compile";
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence, net->UseSgd(1));
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence, Train(net.get()));
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence,
+                choir_model_evaluate(net->get(), &batch));
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence,
+                choir_model_predict(net->get(), x_.get(), &y));
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence,
+                choir_model_digest(net->get(), &digest));
+  EXPECT_EQ(choir_model_params(net->get()).count, 0u);
+  EXPECT_EQ(choir_model_states(net->get(), nullptr), 0u);
+}
+
+TEST_P(ModelTest, CompilesOnce) {
+  auto net = Ready(Perceptron());
+  uint64_t digest = net->Digest();
+  EXPECT_STATUS(FAILED_PRECONDITION, "model net: compiled twice",
+                net->Compile({1, 2}));
+  EXPECT_EQ(net->Digest(), digest);
+}
+
+TEST_P(ModelTest, CompileNamesWhatIsWrong) {
+  {
+    auto net = Perceptron();
+    ASSERT_OK(net->Create(device_.get()));
+    EXPECT_STATUS(
+        INVALID_ARGUMENT,
+        "model net: compile: fc1 (linear): the input is f32 (1, 2, 2)",
+        net->Compile({1, 2, 2}));
+    EXPECT_STATUS(OUT_OF_RANGE,
+                  "model net: compile: tensor: ", net->Compile({-1, 2}));
+  }
+  {
+    Net net(
+        [](Net* self) {
+          self->Linear("fc", 2);
+          self->Linear("idle", 2);
+        },
+        [](Net* self, choir_scope_t* scope, choir_var_t* x) {
+          return choir_layer_forward(scope, self->layers[0], x);
+        });
+    ASSERT_OK(net.Create(device_.get()));
+    EXPECT_STATUS(FAILED_PRECONDITION,
+                  "model net: forward does not use layer idle",
+                  net.Compile({1, 2}));
+  }
+  {
+    Net net([](Net*) {},
+            [](Net*, choir_scope_t* scope, choir_var_t* x) {
+              return choir_layer_forward(scope, nullptr, x);
+            });
+    ASSERT_OK(net.Create(device_.get()));
+    EXPECT_STATUS(INVALID_ARGUMENT, "layer_forward: the layer is NULL",
+                  net.Compile({1, 2}));
+  }
+}
+
+TEST_P(ModelTest, ForwardMustReturnSomething) {
+  Net net([](Net* self) { self->Linear("fc", 3); },
+          [](Net* self, choir_scope_t* scope, choir_var_t* x) {
+            Chain(self, scope, x);
+            return static_cast<choir_var_t*>(nullptr);
+          });
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2}));
+  ASSERT_OK(net.UseSgd(1));
+  MakeData(3);
+  choir_tensor_t* y = nullptr;
+  EXPECT_STATUS(FAILED_PRECONDITION, "model net: forward returned no variable",
+                choir_model_predict(net.get(), x_.get(), &y));
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "softmax_cross_entropy: source 0 is not a variable",
+                Train(&net));
+}
+
+TEST_P(ModelTest, SetUpdaterNeedsSomethingToTrain) {
+  Net net([](Net* self) { self->Dropout("drop", 0.5); }, Chain);
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2}));
+  EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter", net.UseSgd(1));
+  MakeData(3);
+  EXPECT_STATUS(FAILED_PRECONDITION, "model net: training without an updater",
+                Train(&net));
+}
+
+TEST_P(ModelTest, ASecondUpdaterTakesOver) {
+  MakeData(6);
+  auto net = Ready(Perceptron());
+  ASSERT_OK(net->UseSgd(0));
+  EXPECT_EQ(choir_model_states(net->get(), nullptr), 4u);  // no velocity
+  uint64_t digest = net->Digest();
+  ASSERT_OK(Train(net.get()));
+  EXPECT_EQ(net->Digest(), digest);  // a rate of 0
+}
+
+TEST_P(ModelTest, RefusesBatchesThatDoNotFit) {
+  MakeData(6);
+  auto net = Ready(Perceptron());
+  uint64_t digest = net->Digest();
+  choir_model_batch_t batch = Batch();
+  batch.sample_count = 5;
+  EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 5 samples",
+                choir_model_train_one_batch(net->get(), &batch));
+  EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 5 samples",
+                choir_model_evaluate(net->get(), &batch));
+  batch = Batch();
+  batch.x = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+                choir_model_train_one_batch(net->get(), &batch));
+  batch = Batch();
+  batch.y = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: scope_input: the tensor",
+                choir_model_train_one_batch(net->get(), &batch));
+  TensorPtr few = Make<int64_t>(device_.get(), {2}, {0, 1});
+  batch.y = few.get();
+  EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: softmax_cross_entropy: ",
+                choir_model_train_one_batch(net->get(), &batch));
+  TensorPtr wide = Make(device_.get(), {6, 3}, Floats(18, 1));
+  batch = Batch();
+  batch.x = wide.get();
+  EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: fc1: linear: ",
+                choir_model_train_one_batch(net->get(), &batch));
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "fc1: linear: ", choir_model_evaluate(net->get(), &batch));
+  EXPECT_EQ(choir_model_step(net->get()), 0);
+  EXPECT_EQ(net->Digest(), digest);
+  ASSERT_OK(Train(net.get()));  // and it still works
+}
+
+TEST_P(ModelTest, TellsOfALabelOutOfRange) {
+  MakeData(6);
+  auto net = Ready(Perceptron());
+  y_ = Make<int64_t>(device_.get(), {6}, {0, 1, 2, 3, 0, 1});
+  choir_status_t status = Train(net.get());
+  // An asynchronous device may tell it a call later.
+  if (!status)
+    status = choir_stream_synchronize(choir_device_stream(device_.get()));
+  EXPECT_STATUS(OUT_OF_RANGE, "3", status);
+}
+
+// A layer may be used more than once and then shares its parameters, but not
+// for the first time after compile.
+TEST_P(ModelTest, LayersMayBeUsedTwice) {
+  Net net([](Net* self) { self->Linear("fc", 2); },
+          [](Net* self, choir_scope_t* scope, choir_var_t* x) {
+            return Chain(self, scope, Chain(self, scope, x));
+          });
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 2}));
+  EXPECT_EQ(choir_model_params(net.get()).count, 2u);
+  net.SetValue(0, {2, 0, 0, 3});
+  net.SetValue(1, {1, 1});
+  TensorPtr x = Make<float>(device_.get(), {1, 2}, {10, 20});
+  EXPECT_EQ(net.Predict(x.get()), (std::vector<float>{43, 184}));
+}
+
+TEST_P(ModelTest, KeepsItsDeviceAndIsShared) {
+  auto net = Ready(Perceptron());
+  choir_device_t* device = device_.get();
+  EXPECT_EQ(choir_model_device(net->get()), device);
+  choir_model_retain(net->get());
+  choir_model_release(net->get());
+  MakeData(3);
+  x_.reset();
+  y_.reset();
+  device_.reset();
+  net->Digest();
+  net->Release();
+  choir_model_retain(nullptr);
+  choir_model_release(nullptr);
+}
+
+TEST_P(ModelTest, AnUpdaterMayOutliveItsModel) {
+  MakeData(3);
+  choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+  config.momentum = 0.5;
+  choir_optimizer_t* sgd = nullptr;
+  ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+  for (int round = 0; round < 2; ++round) {
+    auto net = Perceptron();
+    ASSERT_OK(net->Create(device_.get()));
+    ASSERT_OK(net->Compile({1, 2}));
+    ASSERT_OK(
+        choir_model_set_updater(net->get(), choir_optimizer_updater(sgd)));
+    ASSERT_OK(Train(net.get()));
+  }
+  EXPECT_EQ(choir_optimizer_states(sgd, nullptr), 4u);
+  choir_optimizer_release(sgd);
+}
+
+// ---- Memory ----
+
+TEST_P(ModelTest, ASteadyLoopAllocatesNothing) {
+  MakeData(12);
+  auto net = Ready(Perceptron(0.2));
+  uint64_t counts[6];
+  for (uint64_t& count : counts) {
+    ASSERT_OK(Train(net.get()));
+    choir_model_batch_t batch = Batch();
+    ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+    ASSERT_OK(choir_stream_synchronize(choir_device_stream(device_.get())));
+    count = choir_device_memory(device_.get()).base_allocations;
+  }
+  EXPECT_EQ(counts[2], counts[5]);
+}
+
+TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
+  int64_t failed =
+      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
+        choir_device_options_t options = {};
+        options.allocator = allocator;
+        options.threads = 1;
+        choir_device_t* device = nullptr;
+        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+        std::string names;
+        Net net(
+            [&](Net* self) {
+              self->Linear("fc1", 5, true);
+              // More than a list holds at first.
+              for (int i = 0; i < 17; ++i)
+                self->Dropout(("drop" + std::to_string(i)).c_str(), 0.1);
+              self->Linear("fc2", 3);
+              for (choir_layer_t* layer : self->layers) {
+                const char* name = layer ? choir_layer_name(layer) : nullptr;
+                if (name) names += name;
+              }
+            },
+            Chain);
+        choir_tensor_t* x = nullptr;
+        choir_tensor_t* y = nullptr;
+        const int64_t shape[] = {2, 4};
+        const std::vector<float> values = Floats(8, 2);
+        const int64_t labels[] = {2, 0};
+        choir_status_t status = net.Create(device);
+        if (!status) status = net.Compile({1, 4});
+        if (!status) status = net.UseSgd(0.1, 0.9);
+        if (!status)
+          status = choir_tensor_from_data(device, CHOIR_DTYPE_F32, 2, shape,
+                                          values.data(), &x);
+        if (!status)
+          status = choir_tensor_from_data(device, CHOIR_DTYPE_I64, 1, shape,
+                                          labels, &y);
+        if (!status) {
+          choir_model_batch_t batch = {x, y, 0, 2, 2};
+          status = choir_model_train_one_batch(net.get(), &batch);
+        }
+        uint64_t digest = 0;
+        if (!status) status = choir_model_digest(net.get(), &digest);
+        choir_tensor_release(x);
+        choir_tensor_release(y);
+        net.Release();
+        choir_device_release(device);
+        return status;
+      });
+  EXPECT_GT(failed, 30);
+}
+
+}  // namespace
