@@ -22,84 +22,88 @@ extern "C" {
 //
 // Elementwise ops broadcast as NumPy does. Comparisons give 1 or 0 in the
 // sources' dtype. All sources have one dtype unless said otherwise.
-#define CHOIR_OP_LIST(X)                                              \
-  /* elementwise, one source: y = f(x) */                             \
-  X(NEG, neg, 1, PLAIN, GRAD)                                         \
-  X(ABS, abs, 1, PLAIN, GRAD)                                         \
-  X(EXP, exp, 1, PLAIN, GRAD)                                         \
-  X(LOG, log, 1, PLAIN, GRAD)                                         \
-  X(SQRT, sqrt, 1, PLAIN, GRAD)                                       \
-  X(SQUARE, square, 1, PLAIN, GRAD)                                   \
-  X(RELU, relu, 1, PLAIN, GRAD)                                       \
-  X(SIGMOID, sigmoid, 1, PLAIN, GRAD)                                 \
-  X(TANH, tanh, 1, PLAIN, GRAD)                                       \
-  X(GELU, gelu, 1, PLAIN, GRAD)   /* x/2 (1 + erf(x / sqrt 2)) */     \
-  X(SCALE, scale, 1, ATTRS, GRAD) /* factor * x + shift */            \
-  /* elementwise, two sources */                                      \
-  X(ADD, add, 2, PLAIN, GRAD)                                         \
-  X(SUB, sub, 2, PLAIN, GRAD)                                         \
-  X(MUL, mul, 2, PLAIN, GRAD)                                         \
-  X(DIV, div, 2, PLAIN, GRAD)                                         \
-  X(MAXIMUM, maximum, 2, PLAIN, GRAD)                                 \
-  X(MINIMUM, minimum, 2, PLAIN, GRAD)                                 \
-  X(LESS, less, 2, PLAIN, NO_GRAD)                                    \
-  X(GREATER, greater, 2, PLAIN, NO_GRAD)                              \
-  X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                  \
-  /* their gradients: (y, dy) -> dx or (x, dy) -> dx */               \
-  X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */       \
-  X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */       \
-  X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */       \
-  X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */       \
-  X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */       \
-  /* moving and changing elements */                                  \
-  X(COPY, copy, 1, PLAIN, GRAD)                                       \
-  X(CAST, cast, 1, ATTRS, GRAD)                                       \
-  X(FILL, fill, 1, ATTRS, NO_GRAD) /* value, in the shape of x */     \
-  X(RANDOM_UNIFORM, random_uniform, 1, ATTRS, NO_GRAD)                \
-  X(RANDOM_NORMAL, random_normal, 1, ATTRS, NO_GRAD)                  \
-  X(RESHAPE, reshape, 1, ATTRS, GRAD)                                 \
-  X(FLATTEN, flatten, 1, ATTRS, GRAD)                                 \
-  X(TRANSPOSE, transpose, 1, ATTRS, GRAD)                             \
-  X(BROADCAST_TO, broadcast_to, 1, ATTRS, GRAD)                       \
-  X(SLICE, slice, 1, ATTRS, GRAD)                                     \
-  X(CONCAT, concat, N, ATTRS, GRAD)                                   \
-  /* reductions */                                                    \
-  X(SUM, sum, 1, ATTRS, GRAD)                                         \
-  X(MEAN, mean, 1, ATTRS, GRAD)                                       \
-  X(MAX, max, 1, ATTRS, GRAD)                                         \
-  X(ARGMAX, argmax, 1, ATTRS, NO_GRAD)                                \
-  X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL) /* x, y, dy */            \
-  /* linear algebra */                                                \
-  X(MATMUL, matmul, 2, ATTRS, GRAD)                                   \
-  X(LINEAR, linear, 3, PLAIN, GRAD) /* x (n,in) W (in,out) b */       \
-  /* images, N C H W */                                               \
-  X(CONV2D, conv2d, 3, ATTRS, GRAD) /* x, W (O, I/g, kh, kw), b */    \
-  X(CONV2D_GRAD_DATA, conv2d_grad_data, 3, ATTRS, INTERNAL)           \
-  X(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, ATTRS, INTERNAL)       \
-  X(MAX_POOL2D, max_pool2d, 1, ATTRS, GRAD)                           \
-  X(MAX_POOL2D_GRAD, max_pool2d_grad, 3, ATTRS, INTERNAL)             \
-  X(AVG_POOL2D, avg_pool2d, 1, ATTRS, GRAD)                           \
-  X(AVG_POOL2D_GRAD, avg_pool2d_grad, 2, ATTRS, INTERNAL)             \
-  X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */      \
-  X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)             \
-  X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)               \
-  /* probabilities and losses; (n, classes) along the last axis */    \
-  X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                 \
-  X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */       \
-  X(LOG_SOFTMAX, log_softmax, 1, PLAIN, GRAD)                         \
-  X(LOG_SOFTMAX_GRAD, log_softmax_grad, 2, PLAIN, INTERNAL)           \
-  X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, GRAD)     \
-  X(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, PLAIN, \
-    INTERNAL) /* p, labels, dy */                                     \
-  X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, GRAD)                     \
-  X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)       \
-  X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                               \
-  X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                  \
-  /* regularisation */                                                \
-  X(DROPOUT, dropout, 1, ATTRS, GRAD)                                 \
-  /* optimizer steps: in place on destination 0 */                    \
-  X(SGD_UPDATE, sgd_update, 3, ATTRS, INTERNAL)                       \
+//
+// Laid out by hand, so that a new line moves no other one.
+// clang-format off
+#define CHOIR_OP_LIST(X)                                                       \
+  /* elementwise, one source: y = f(x) */                                      \
+  X(NEG, neg, 1, PLAIN, GRAD)                                                  \
+  X(ABS, abs, 1, PLAIN, GRAD)                                                  \
+  X(EXP, exp, 1, PLAIN, GRAD)                                                  \
+  X(LOG, log, 1, PLAIN, GRAD)                                                  \
+  X(SQRT, sqrt, 1, PLAIN, GRAD)                                                \
+  X(SQUARE, square, 1, PLAIN, GRAD)                                            \
+  X(RELU, relu, 1, PLAIN, GRAD)                                                \
+  X(SIGMOID, sigmoid, 1, PLAIN, GRAD)                                          \
+  X(TANH, tanh, 1, PLAIN, GRAD)                                                \
+  X(GELU, gelu, 1, PLAIN, GRAD)   /* x/2 (1 + erf(x / sqrt 2)) */              \
+  X(SCALE, scale, 1, ATTRS, GRAD) /* factor * x + shift */                     \
+  /* elementwise, two sources */                                               \
+  X(ADD, add, 2, PLAIN, GRAD)                                                  \
+  X(SUB, sub, 2, PLAIN, GRAD)                                                  \
+  X(MUL, mul, 2, PLAIN, GRAD)                                                  \
+  X(DIV, div, 2, PLAIN, GRAD)                                                  \
+  X(MAXIMUM, maximum, 2, PLAIN, GRAD)                                          \
+  X(MINIMUM, minimum, 2, PLAIN, GRAD)                                          \
+  X(LESS, less, 2, PLAIN, NO_GRAD)                                             \
+  X(GREATER, greater, 2, PLAIN, NO_GRAD)                                       \
+  X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                           \
+  /* their gradients: (y, dy) -> dx or (x, dy) -> dx */                        \
+  X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */                \
+  X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
+  X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
+  X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
+  X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */                \
+  /* moving and changing elements */                                           \
+  X(COPY, copy, 1, PLAIN, GRAD)                                                \
+  X(CAST, cast, 1, ATTRS, GRAD)                                                \
+  X(FILL, fill, 1, ATTRS, NO_GRAD) /* value, in the shape of x */              \
+  X(RANDOM_UNIFORM, random_uniform, 1, ATTRS, NO_GRAD)                         \
+  X(RANDOM_NORMAL, random_normal, 1, ATTRS, NO_GRAD)                           \
+  X(RESHAPE, reshape, 1, ATTRS, GRAD)                                          \
+  X(FLATTEN, flatten, 1, ATTRS, GRAD)                                          \
+  X(TRANSPOSE, transpose, 1, ATTRS, GRAD)                                      \
+  X(BROADCAST_TO, broadcast_to, 1, ATTRS, GRAD)                                \
+  X(SLICE, slice, 1, ATTRS, GRAD)                                              \
+  X(CONCAT, concat, N, ATTRS, GRAD)                                            \
+  /* reductions */                                                             \
+  X(SUM, sum, 1, ATTRS, GRAD)                                                  \
+  X(MEAN, mean, 1, ATTRS, GRAD)                                                \
+  X(MAX, max, 1, ATTRS, GRAD)                                                  \
+  X(ARGMAX, argmax, 1, ATTRS, NO_GRAD)                                         \
+  X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL) /* x, y, dy */                     \
+  /* linear algebra */                                                         \
+  X(MATMUL, matmul, 2, ATTRS, GRAD)                                            \
+  X(LINEAR, linear, 3, PLAIN, GRAD) /* x (n,in) W (in,out) b */                \
+  /* images, N C H W */                                                        \
+  X(CONV2D, conv2d, 3, ATTRS, GRAD) /* x, W (O, I/g, kh, kw), b */             \
+  X(CONV2D_GRAD_DATA, conv2d_grad_data, 3, ATTRS, INTERNAL)                    \
+  X(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, ATTRS, INTERNAL)                \
+  X(MAX_POOL2D, max_pool2d, 1, ATTRS, GRAD)                                    \
+  X(MAX_POOL2D_GRAD, max_pool2d_grad, 3, ATTRS, INTERNAL)                      \
+  X(AVG_POOL2D, avg_pool2d, 1, ATTRS, GRAD)                                    \
+  X(AVG_POOL2D_GRAD, avg_pool2d_grad, 2, ATTRS, INTERNAL)                      \
+  X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
+  X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
+  X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
+  /* probabilities and losses; (n, classes) along the last axis */             \
+  X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                          \
+  X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
+  X(LOG_SOFTMAX, log_softmax, 1, PLAIN, GRAD)                                  \
+  X(LOG_SOFTMAX_GRAD, log_softmax_grad, 2, PLAIN, INTERNAL)                    \
+  X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, GRAD)              \
+  X(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, PLAIN,          \
+    INTERNAL) /* p, labels, dy */                                              \
+  X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, GRAD)                              \
+  X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)                \
+  X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                                        \
+  X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                           \
+  /* regularisation */                                                         \
+  X(DROPOUT, dropout, 1, ATTRS, GRAD)                                          \
+  /* optimizer steps: in place on destination 0 */                             \
+  X(SGD_UPDATE, sgd_update, 3, ATTRS, INTERNAL)                                \
   X(ADAM_UPDATE, adam_update, N, ATTRS, INTERNAL)
+// clang-format on
 
 typedef enum choir_op_e {
 #define CHOIR_OP_ENUM_(ENUM, name, sources, attrs, grad) CHOIR_OP_##ENUM,
