@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions by the loops of cpu_conv2d.h: which records they take, packed
-// weights, and blocks of samples for the threads.
-#include "tensor/kernels/cpu/cpu_conv2d.h"
+// Convolutions by the loops of cpu_conv2d_avx512.h: which records they take,
+// packed weights, and blocks of samples for the threads.
+#include "tensor/kernels/cpu/cpu_conv2d_avx512.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of cpu_conv2d.h, built for AVX-512. A register tile is a constant
-// number of filters (channels) by pixels (taps): each function below is
-// inlined once for every size, so that the tile stays in registers.
-#include "tensor/kernels/cpu/cpu_conv2d.h"
+// The loops of cpu_conv2d_avx512.h, built for AVX-512. A register tile is a
+// constant number of filters (channels) by pixels (taps): each function below
+// is inlined once for every size, so that the tile stays in registers.
+#include "tensor/kernels/cpu/cpu_conv2d_avx512.h"
 
 #if defined(__AVX512F__)
 

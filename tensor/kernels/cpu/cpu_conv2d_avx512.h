@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_
-#define CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_AVX512_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_AVX512_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -102,4 +102,4 @@ void choir__conv_grad_weight(const choir__conv_t* conv, const float* x_vectors,
 }
 #endif
 
-#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_H_
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_AVX512_H_
