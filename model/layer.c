@@ -76,8 +76,11 @@ choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
           choir_status_annotate(status, __FILE__, __LINE__, "layer %s", name);
   }
   choir__model_fail(model, status);
-  choir__model_fail(model, choir__model_add_layer(model, &layer));
-  return layer;
+  status = choir__model_add_layer(model, layer);
+  if (!status) return layer;
+  choir__model_fail(model, status);
+  choir__layer_destroy(layer);
+  return NULL;
 }
 
 void choir__layer_destroy(choir_layer_t* layer) {

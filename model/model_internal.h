@@ -6,7 +6,7 @@
 
 #include "model/model.h"
 
-// The model's insides, for model.c and layer.c.
+// The model's insides, for model.c, model_parts.c and layer.c.
 
 struct choir_model_s {
   atomic_int ref_count;
@@ -32,14 +32,16 @@ struct choir_model_s {
   choir_metrics_t metrics;   // the parts that the host counts
 };
 
+// model_parts.c
 // Keeps the first failure; NULL does nothing.
 void choir__model_fail(choir_model_t* model, choir_status_t status);
-// Takes the layer over; without memory it is destroyed and *inout_layer NULL.
+// Takes the layer over unless it fails; a name that is taken already becomes
+// the model's failure.
 choir_status_t choir__model_add_layer(choir_model_t* model,
-                                      choir_layer_t** inout_layer)
-    CHOIR_NODISCARD;
+                                      choir_layer_t* layer) CHOIR_NODISCARD;
 choir_status_t choir__model_add_param(choir_model_t* model,
                                       choir_param_t* param) CHOIR_NODISCARD;
+// layer.c
 void choir__layer_destroy(choir_layer_t* layer);
 
 #endif  // CHOIR_MODEL_MODEL_INTERNAL_H_
