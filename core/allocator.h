@@ -2,32 +2,18 @@
 #ifndef CHOIR_CORE_ALLOCATOR_H_
 #define CHOIR_CORE_ALLOCATOR_H_
 
+#include "core/memory.h"
 #include "core/status.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Where memory comes from: a plain value of two callbacks. Objects take one
-// at creation and use it for all they own. `free` is told the size and
-// alignment that `alloc` was asked for.
-//
-// Ownership: a plain value; `self` must outlive every object made with it.
-// Threads: the callbacks must be thread-safe.
+// What is built on choir_allocator_t (core/memory.h): blocks, pools, arenas.
 
-typedef struct choir_allocator_s {
-  void* self;
-  // Returns NULL when there is no memory. `bytes` > 0, alignment a power of 2.
-  void* (*alloc)(void* self, size_t bytes, size_t alignment);
-  void (*free)(void* self, void* memory, size_t bytes, size_t alignment);
-} choir_allocator_t;
-
-// The C library's allocator.
-CHOIR_API choir_allocator_t choir_allocator_system(void);
-
-// The process default: choir_allocator_system() unless set. Set it before the
-// first object is made; later calls fail with FAILED_PRECONDITION.
-CHOIR_API choir_allocator_t choir_allocator_default(void);
+// The process default, which is choir_allocator_system() unless set here. Set
+// it before the first object is made; later calls fail with
+// FAILED_PRECONDITION.
 CHOIR_API choir_status_t
 choir_allocator_set_default(choir_allocator_t allocator) CHOIR_NODISCARD;
 

@@ -8,22 +8,15 @@
 extern "C" {
 #endif
 
-// Copies of records, for whoever keeps one past the call: the record list and
-// the queues of asynchronous streams. A copy is one block for views and
-// attributes, made by the caller.
+static inline size_t choir__record_operands(const choir_record_t* record) {
+  return (size_t)record->src_count + (size_t)record->dst_count;
+}
 
 // INVALID_ARGUMENT for a record that is no record: no kernel, counts out of
 // range, operands or attributes missing.
 choir_status_t choir__record_check(const char* where,
                                    const choir_record_t* record)
     CHOIR_NODISCARD;
-// Bytes of the block, which is 16-byte aligned.
-size_t choir__record_clone_bytes(const choir_record_t* record);
-// Copies views and attributes into `block` and retains what they hold.
-void choir__record_clone(const choir_record_t* record, void* block,
-                         choir_record_t* out_clone);
-// Releases what a clone holds; its block stays the caller's.
-void choir__record_drop(const choir_record_t* clone);
 
 #ifdef __cplusplus
 }

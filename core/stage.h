@@ -21,6 +21,7 @@ extern "C" {
 // Ownership: a plain struct that the caller keeps until it is popped.
 
 typedef struct choir_stage_s choir_stage_t;
+struct choir_record_list_s;
 
 struct choir_stage_s {
   // Sees one record. To hand it on, call choir_stage_forward.
@@ -53,11 +54,12 @@ CHOIR_API void choir_check_stage_init(choir_check_stage_t* stage);
 // Appends every record to a list; also runs it when `run` is set.
 typedef struct choir_record_stage_s {
   choir_stage_t stage;
-  choir_record_list_t* list;  // borrowed
+  struct choir_record_list_s* list;  // borrowed
   bool run;
 } choir_record_stage_t;
 CHOIR_API void choir_record_stage_init(choir_record_stage_t* stage,
-                                       choir_record_list_t* list, bool run);
+                                       struct choir_record_list_s* list,
+                                       bool run);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/allocator_internal.h"
+#include "core/memory_internal.h"
 
 // A failure is one struct with its origin text inside and the message beside
 // it. The origin is written when it arises and at each hand-over, not when it

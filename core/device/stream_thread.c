@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/record_internal.h"
+#include "core/record_list_internal.h"
 
 // Every piece of work has a number in its queue, 1, 2, 3, ...; `completed` is
 // the number of the last one that is done. So an event needs nothing in the

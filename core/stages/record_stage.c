@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "core/record_list.h"
 #include "core/stage.h"
 
 static choir_status_t submit(choir_stage_t* stage, choir_stream_t* stream,

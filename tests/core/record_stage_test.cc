@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "core/record_list.h"
 #include "core/stage.h"
 #include "tests/testing/failing_allocator.h"
 #include "tests/testing/status_matchers.h"

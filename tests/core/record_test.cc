@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/record.h"
+#include "core/record_list.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/device.h"
-#include "core/record_internal.h"
+#include "core/record_list_internal.h"
 #include "tests/testing/failing_allocator.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_kernels.h"

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/record_list.h"
 #include "core/stage.h"
 #include "tests/tensor/ops_testing.h"
 
