@@ -22,6 +22,10 @@
 // source has one already, sum over broadcast dimensions, and write a
 // parameter's gradient where the parameter says.
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct choir_grad_s {
   choir_scope_t* scope;
   const void* attrs;  // the op's struct
@@ -76,5 +80,9 @@ choir_grad_rule_t choir__grad_rule(choir_op_t op);
   CHOIR_GRAD_DECLARE_##grad(name)
 CHOIR_OP_LIST(CHOIR_GRAD_DECLARE_)
 #undef CHOIR_GRAD_DECLARE_
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif  // CHOIR_AUTOGRAD_GRAD_RULE_H_
