@@ -59,7 +59,7 @@ class FaultsTest(harness.ProgramTest):
         pid = self.worker(2, 1)
         os.kill(pid, signal.SIGSEGV)
         # A sanitizer's own handler makes it an exit status.
-        status = 1 if harness.SANITIZED else 128 + signal.SIGSEGV
+        status = 1 if harness.is_sanitized() else 128 + signal.SIGSEGV
         self.expect_end(process, status, WORKER % (1, pid))
 
     def test_stopped_worker(self):

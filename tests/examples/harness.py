@@ -15,7 +15,6 @@ import uuid
 
 ROOT = os.getcwd()  # Bazel starts tests here: the tree's root
 REAL_DATA = os.path.join(ROOT, "examples/data/mnist")
-SANITIZED = os.environ.get("CHOIR_TEST_SANITIZED") == "1"
 # Guards against a hang, no part of what is tested.
 TIME_LIMIT = 400
 
@@ -25,6 +24,11 @@ EPOCH = re.compile(
     r"Evaluation accuracy = ([01]\.\d{6})\n"
     r"images/s = (\d+), seconds = (\d+\.\d), digest = ([0-9a-f]{16})\n"
 )
+
+
+def is_sanitized():
+    with open(os.path.join(ROOT, "examples/mnist_dist"), "rb") as file:
+        return b"__asan_init" in file.read()
 
 
 class Epoch:
@@ -90,6 +94,11 @@ class ProgramTest(unittest.TestCase):
         for name in list(self.environment):
             if name.startswith(("OMPI_COMM", "PMIX", "CHOIR_RANK")):
                 del self.environment[name]
+        # Programs start in the test's folder.
+        suppressions = self.environment.get("LSAN_OPTIONS", "")
+        self.environment["LSAN_OPTIONS"] = suppressions.replace(
+            "suppressions=", "suppressions=" + ROOT + "/"
+        )
         self.environment.update(
             TMPDIR=self.temporary,
             CHOIR_TEST_MARK=self.mark.split("=")[1],
