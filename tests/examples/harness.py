@@ -97,7 +97,7 @@ class ProgramTest(unittest.TestCase):
         # Programs start in the test's folder.
         suppressions = self.environment.get("LSAN_OPTIONS", "")
         self.environment["LSAN_OPTIONS"] = suppressions.replace(
-            "suppressions=", "suppressions=" + ROOT + "/"
+            "=tools/", "=" + ROOT + "/tools/"
         )
         self.environment.update(
             TMPDIR=self.temporary,
