@@ -95,7 +95,10 @@ class FaultsTest(harness.ProgramTest):
                 )
 
     def test_interrupt_while_joining(self):
-        process = self.start("--epochs", 1000000, "--workers", 4)
+        harness.small_data(self.data)
+        process = self.start(
+            "--epochs", 1000000, "--workers", 4, "--data", self.data
+        )
         time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         self.finish(process)

@@ -70,6 +70,8 @@ class MistakesTest(harness.ProgramTest):
             (["--log-json", nowhere + "/log"], ".*write to %s/log.*" % nowhere),
             (["--device", "gpu"], ".*no device is called 'gpu'.*known are.*"),
         ):
+            if "--data" not in arguments:
+                arguments += ["--data", harness.REAL_DATA]
             self.expect(FAILURE, sentence, *arguments)
             self.expect(FAILURE, sentence, *arguments, program="mnist")
 
