@@ -231,13 +231,8 @@ static choir_status_t write_file(save_t* save) {
   if (fsync(save->fd) != 0) {
     return CHOIR__IO_ERROR(errno, "cannot flush '%s' to the disk", save->path);
   }
+  // These two stand together: only between them can a kill leave a file.
   CHOIR_TRY(name_temporary(save));
-  // Some file systems tell of a full disk only now.
-  int fd = save->fd;
-  save->fd = -1;
-  if (close(fd) != 0) {
-    return CHOIR__IO_ERROR(errno, "cannot close '%s'", save->path);
-  }
   if (rename(save->temporary, save->path) != 0) {
     return CHOIR__IO_ERROR(errno, "cannot rename '%s'", save->temporary);
   }
