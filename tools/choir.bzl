@@ -48,6 +48,12 @@ _OPENMP_LINKOPTS = select({
     "//conditions:default": ["-fopenmp"],
 })
 
+_LEAK_DEPS = select({
+    "//tools:asan": ["//tools:mpi_leaks"],
+    "//tools:lsan": ["//tools:mpi_leaks"],
+    "//conditions:default": [],
+})
+
 # A file for one instruction set is built with its flags on x86-64 only; elsewhere
 # its code hides behind the compiler's own macros (__AVX2__, __AVX512F__).
 _ISA_COPTS = {
@@ -227,7 +233,7 @@ def choir_cc_binary(
         linkopts = linkopts + _OPENMP_LINKOPTS,
         linkstatic = True,
         visibility = visibility or ["//visibility:private"],
-        deps = deps,
+        deps = deps + ([] if kwargs.get("linkshared") else _LEAK_DEPS),
         **kwargs
     )
 
@@ -269,7 +275,7 @@ def choir_cc_test(
         features = _FEATURES + features,
         linkopts = linkopts + _OPENMP_LINKOPTS,
         linkstatic = True,
-        deps = deps + [gtest],
+        deps = deps + [gtest] + _LEAK_DEPS,
         **kwargs
     )
 
