@@ -89,26 +89,58 @@ static choir_status_t compare_with_rank_0(choir_dist_opt_t* dist,
   return NULL;
 }
 
+// What ranks must agree on before their parameters are compared one by one.
+typedef struct settings_s {
+  int64_t params;
+  uint64_t optimizer;
+  uint64_t own;
+} settings_t;
+
+static choir_status_t compare_settings(choir_dist_opt_t* dist,
+                                       const settings_t* all, int32_t rank) {
+  const char* peer = choir_comm_peer(dist->comm, rank);
+  char text[256];
+  if (all[rank].params != all[0].params)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: the models differ: rank 0 has %lld "
+                       "parameters, %s has %lld; every rank must define "
+                       "the same model",
+                       (long long)all[0].params, peer,
+                       (long long)all[rank].params);
+  if (all[rank].optimizer != all[0].optimizer)
+    return CHOIR_ERROR(
+        FAILED_PRECONDITION,
+        "dist_opt: the optimizers differ: that of %s is not that of rank 0 "
+        "(here it is %s); every rank must make the same one",
+        peer, choir_optimizer_print(dist->optimizer, text, sizeof text));
+  if (all[rank].own != all[0].own)
+    return CHOIR_ERROR(
+        FAILED_PRECONDITION,
+        "dist_opt: the settings of %s are not those of rank 0 (here %s); "
+        "every rank must have the same ones",
+        peer,
+        choir_struct_print(&choir_dist_opt_config_def, &dist->config, text,
+                           sizeof text));
+  return NULL;
+}
+
 static choir_status_t compare_models(choir_dist_opt_t* dist) {
   const int32_t size = choir_comm_size(dist->comm);
   const int64_t count = (int64_t)dist->params.count;
-  const size_t counts_bytes = sizeof(int64_t) * (size_t)size;
-  void* counts_memory = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, counts_bytes, "parameter counts",
-                           &counts_memory));
-  int64_t* counts = counts_memory;
+  const settings_t settings = {
+      .params = count,
+      .optimizer = choir_optimizer_hash(dist->optimizer),
+      .own = choir_struct_hash(&choir_dist_opt_config_def, &dist->config)};
+  const size_t all_bytes = sizeof(settings_t) * (size_t)size;
+  void* all_memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, all_bytes, "settings of ranks",
+                           &all_memory));
   choir_status_t status = choir_comm_all_gather(
-      dist->comm, &count, counts, 1, CHOIR_DTYPE_I64, "parameter count");
+      dist->comm, &settings, all_memory, sizeof settings / sizeof(int64_t),
+      CHOIR_DTYPE_I64, "settings");
   for (int32_t rank = 1; !status && rank < size; ++rank)
-    if (counts[rank] != counts[0])
-      status =
-          CHOIR_ERROR(FAILED_PRECONDITION,
-                      "dist_opt: the models differ: rank 0 has %lld "
-                      "parameters, %s has %lld; every rank must define "
-                      "the same model",
-                      (long long)counts[0], choir_comm_peer(dist->comm, rank),
-                      (long long)counts[rank]);
-  choir_deallocate(dist->allocator, counts_memory, counts_bytes);
+    status = compare_settings(dist, all_memory, rank);
+  choir_deallocate(dist->allocator, all_memory, all_bytes);
   CHOIR_TRY(status);
   if (count == 0) return NULL;  // the optimizer says what is wrong with that
   const size_t row = sizeof(uint64_t) * dist->params.count;

@@ -16,13 +16,13 @@ extern "C" {
 //   CHOIR_TRY(choir_dist_opt_create(sgd, comm, NULL, &dist));
 //   CHOIR_TRY(choir_model_set_updater(model, choir_dist_opt_updater(dist)));
 //
-// At set_updater the models of all ranks are compared, rank 0's parameters and
-// optimizer states are broadcast, and each parameter's gradient becomes a view
-// into a bucket in memory that the communicator allocated: nothing is packed
-// or copied around an all-reduce. Buckets follow the model's parameter list
-// from the last layer to the first; a bucket's all-reduce starts on a
-// background stream as soon as its last gradient is written, while backward
-// goes on.
+// At set_updater the models and settings of all ranks are compared, rank 0's
+// parameters and optimizer states are broadcast, and each parameter's gradient
+// becomes a view into a bucket in memory that the communicator allocated:
+// nothing is packed or copied around an all-reduce. Buckets follow the model's
+// parameter list from the last layer to the first; a bucket's all-reduce starts
+// on a background stream as soon as its last gradient is written, while
+// backward goes on.
 //
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when

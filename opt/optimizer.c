@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/random.h"
 #include "model/updater_backend.h"
 #include "opt/optimizer_def.h"
 
@@ -137,6 +138,26 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
         "%s: %s", optimizer->def->name, state->param->name);
   }
   return NULL;
+}
+
+const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
+                                  char* text, size_t text_bytes) {
+  if (text_bytes == 0) return text;
+  const int used = snprintf(text, text_bytes, "%s ", optimizer->def->name);
+  if (used > 0 && (size_t)used < text_bytes)
+    choir_struct_print(optimizer->def->config, optimizer->config, text + used,
+                       text_bytes - (size_t)used);
+  return text;
+}
+
+uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer) {
+  const char* name = optimizer->def->name;
+  const uint64_t parts[] = {
+      choir_struct_hash(optimizer->def->config, optimizer->config),
+      choir_struct_hash(&choir_schedule_config_def, &optimizer->schedule)};
+  const uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, name, strlen(name) + 1);
+  return choir_hash_bytes(hash, parts, sizeof parts);
 }
 
 choir_status_t choir_optimizer_set_schedule(

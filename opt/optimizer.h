@@ -92,6 +92,13 @@ CHOIR_API choir_status_t choir_optimizer_set_schedule(
 CHOIR_API double choir_optimizer_lr(const choir_optimizer_t* optimizer,
                                     int64_t step);
 
+// "sgd lr=0.005 momentum=0.9 ..." into `text`, cut at text_bytes; returns it.
+CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
+                                            char* text, size_t text_bytes);
+// 64 bits over kind, settings and schedule: equal for those that take the same
+// steps.
+CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
+
 // For wrappers (DistOpt): makes the states for these parameters; updates all
 // trainable ones from their gradients; lists the states ("conv1.W/velocity").
 CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,

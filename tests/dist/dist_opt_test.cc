@@ -192,6 +192,43 @@ TEST(DistOptTest, DifferentModelsAreToldOnEveryRank) {
   TrainAndDigest(&comm, {});
 }
 
+TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  struct {
+    Training::Options rank_1;
+    std::string sentence;
+  } cases[3];
+  const bool is_1 = comm.rank() == 1;
+  cases[0].rank_1.lr = 0.25;
+  cases[0].sentence =
+      std::string(
+          "dist_opt: the optimizers differ: that of rank 1 \\(host .+, pid "
+          "\\d+\\) is not that of rank 0 \\(here it is sgd lr=") +
+      (is_1 ? "0.25" : "0.005") + " .+\\); every rank must make the same one";
+  cases[1].rank_1.optimizer = "adam";
+  cases[1].sentence = std::string(
+                          "dist_opt: the optimizers differ: .+here it "
+                          "is ") +
+                      (is_1 ? "adam" : "sgd") + " lr=.+";
+  cases[2].rank_1.bucket_bytes = 4096;
+  cases[2].sentence =
+      "dist_opt: the settings of rank 1 \\(.+\\) are not those of rank 0 "
+      "\\(here bucket_bytes=\\d+\\); every rank must have the same ones";
+  for (const auto& one : cases) {
+    Training training(SmallLayers(), comm.get(),
+                      is_1 ? one.rank_1 : Training::Options());
+    choir_status_t status = training.Attach();
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+    EXPECT_TRUE(
+        choir_testing::Matches(choir_status_message(status), one.sentence))
+        << choir_status_message(status);
+    choir_status_free(status);
+  }
+  // The communicator is as good as before.
+  TrainAndDigest(&comm, {});
+}
+
 TEST(DistOptTest, FrozenOnOneRankIsADifferentModel) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
