@@ -45,6 +45,7 @@ struct Case {
   Shape output;
   std::vector<Parameter> params;
   // What it does in inference: this op on x and the parameters.
+  // CHOIR_OP_COUNT: more than one op; a test of its own has numbers.
   choir_op_t op;
   const char* attrs;  // of the op
   bool relu;          // and that on top
@@ -465,6 +466,7 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
 TEST_P(LayerSuite, ComputesItsOp) {
   for (const Case& one : expected_->cases) {
     SCOPED_TRACE(one.config);
+    if (one.op == CHOIR_OP_COUNT) continue;
     OneLayer it;
     ASSERT_OK(it.Create(device_, type_, one.config));
     ASSERT_OK(it.Compile(one.input));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every optimizer of the list, on every line of core/device/devices.def: the
-// same bits on all of them and in all layouts, states, settings, frozen
-// parameters, schedules.
+// same bits on all of them and in all layouts, steps worked out by hand,
+// states, settings, frozen parameters, schedules.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -38,8 +38,15 @@ struct Expected {
     const char* config;
     const char* sentence;
   };
+  // A parameter starts as 1, its gradients are 0.5, -0.25 and 0.75: what it is
+  // after each step, by the formula in opt/optimizer.h on paper.
+  struct Worked {
+    const char* config;
+    double values[3];
+  };
   std::vector<Setting> settings;
   std::vector<Refusal> refusals;
+  std::vector<Worked> worked;
 };
 
 const std::map<std::string, Expected>& AllExpected() {
@@ -57,7 +64,10 @@ const std::map<std::string, Expected>& AllExpected() {
          {"weight_decay=-3", "sgd: weight_decay is -3; needs"},
          {"nesterov=true", "sgd: nesterov with momentum 0 and dampening 0"},
          {"nesterov=true momentum=0.5 dampening=0.5",
-          "sgd: nesterov with momentum 0.5 and dampening 0.5"}}}},
+          "sgd: nesterov with momentum 0.5 and dampening 0.5"}},
+        {{"lr=0.1 weight_decay=0.5", {0.9, 0.88, 0.761}},
+         {"lr=0.1 momentum=0.5 dampening=0.5", {0.975, 0.975, 0.9375}},
+         {"lr=0.1 momentum=0.5 nesterov=true", {0.925, 0.95, 0.8375}}}}},
       {"adam",
        {{{"", {"mean", "square"}},
          {"lr=0.01 beta1=0.8 beta2=0.99", {"mean", "square"}},
@@ -67,7 +77,10 @@ const std::map<std::string, Expected>& AllExpected() {
          {"beta1=1", "adam: beta1 is 1; needs a number from 0 to 0.999999999"},
          {"beta2=-0.1", "adam: beta2 is -0.1; needs"},
          {"epsilon=0", "adam: epsilon is 0; needs a number from 1e-30"},
-         {"weight_decay=-3", "adam: weight_decay is -3; needs"}}}},
+         {"weight_decay=-3", "adam: weight_decay is -3; needs"}},
+        {{"lr=0.1", {0.900000002, 0.8733662987, 0.8098342815}},
+         {"lr=0.1 beta1=0.5 beta2=0.5 weight_decay=0.5",
+          {0.900000001, 0.8222222245, 0.7324247571}}}}},
   };
   return all;
 }
@@ -205,6 +218,25 @@ TEST_P(OptimizerSuite, GivesTheSameBitsEverywhere) {
       if (choir_tensor_count((*before.params())[i]->value) > 1) {
         EXPECT_NE(before.params()->value(i), reference.params()->value(i));
       }
+    }
+  }
+}
+
+TEST_P(OptimizerSuite, StepsAsWorkedOutByHand) {
+  ASSERT_FALSE(expected_->worked.empty());
+  const float grads[] = {0.5f, -0.25f, 0.75f};
+  for (const Expected::Worked& worked : expected_->worked) {
+    SCOPED_TRACE(worked.config);
+    OptimizerPtr optimizer;
+    ASSERT_OK(Create(name_, worked.config, &optimizer));
+    ParamSet<float> params(device_);
+    params.Add("p", {2}, {1.0f, 1.0f});
+    ASSERT_OK(choir_optimizer_attach(optimizer.get(), device_, params.list()));
+    for (int64_t step = 0; step < 3; ++step) {
+      params.SetGrad(0, {grads[step], -grads[step]});
+      ASSERT_OK(choir_optimizer_update(optimizer.get(),
+                                       choir_device_stream(device_), step));
+      EXPECT_NEAR(params.value(0)[0], worked.values[step], 2e-7) << step;
     }
   }
 }
