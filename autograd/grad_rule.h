@@ -33,6 +33,7 @@ typedef struct choir_grad_s {
   choir_tensor_t* srcs[CHOIR_MAX_OPERANDS];
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS];
   choir_tensor_t* dy;                         // gradient of dsts[0]
+  bool dy_is_masked;                          // see choir_grad_note_masked
   choir_var_t* src_vars[CHOIR_MAX_OPERANDS];  // the scope's
 } choir_grad_t;
 
@@ -66,6 +67,15 @@ choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
                                choir_tensor_t* const* srcs, int32_t src_count,
                                const void* attrs, choir_tensor_t** out_tensor)
     CHOIR_NODISCARD;
+
+// The op and attributes that made source `src`; CHOIR_OP_COUNT and NULL for a
+// parameter or an input.
+choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
+                               const void** out_attrs);
+// Tells the rule of the op that made source `src` that this contribution is 0
+// wherever the source is not above 0, so that a ReLU there has nothing left to
+// do. When all contributions are, that rule sees dy_is_masked.
+void choir_grad_note_masked(choir_grad_t* grad, int32_t src);
 
 // The rule of an op; NULL for NO_GRAD and INTERNAL ones.
 choir_grad_rule_t choir__grad_rule(choir_op_t op);

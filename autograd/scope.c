@@ -9,19 +9,23 @@
 // Variables and tape entries lie in an arena that the next step reuses, and
 // tensors come from the device's pool: a steady loop allocates nothing.
 
+typedef struct tape_entry_s tape_entry_t;
+
 struct choir_var_s {
   choir_var_t* next;       // all variables of the step, for the release
   choir_tensor_t* tensor;  // one reference
   choir_tensor_t* grad;    // one reference; NULL until something arrives
   choir_param_t* param;    // of a parameter
-  int32_t pending;         // uses that backward has still to visit
+  tape_entry_t* entry;     // whose result 0 it is; NULL: none
+  int32_t uses;            // that backward visits
+  int32_t pending;         // of those, still to visit
+  int32_t masked;          // of those, with choir_grad_note_masked
   bool wants_grad;
   bool is_leaf;
   bool reached;         // the loss depends on it
   bool grad_is_shared;  // grad is also somebody else's tensor: do not add
 };
 
-typedef struct tape_entry_s tape_entry_t;
 struct tape_entry_s {
   tape_entry_t* previous;
   choir_op_t op;
@@ -242,6 +246,7 @@ static void tape_append(choir_scope_t* scope, choir_op_t op,
   memcpy(entry->dsts, dsts, sizeof(entry->dsts));
   entry->previous = scope->tape;
   scope->tape = entry;
+  dsts[0]->entry = entry;
 }
 
 choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
@@ -305,6 +310,17 @@ choir_tensor_t* choir_var_grad(const choir_var_t* var) {
 
 bool choir_grad_wants(const choir_grad_t* grad, int32_t src) {
   return grad->src_vars[src]->wants_grad;
+}
+
+choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
+                               const void** out_attrs) {
+  const tape_entry_t* entry = grad->src_vars[src]->entry;
+  *out_attrs = entry ? entry->attrs : NULL;
+  return entry ? entry->op : CHOIR_OP_COUNT;
+}
+
+void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
+  ++grad->src_vars[src]->masked;
 }
 
 // Where the next contribution to `var` goes: *out_dst is a tensor to write
@@ -525,6 +541,7 @@ static void mark_reached(choir_scope_t* scope, choir_var_t* loss) {
     for (int32_t i = 0; i < entry->src_count; ++i) {
       if (!entry->srcs[i]->wants_grad) continue;
       entry->srcs[i]->reached = true;
+      ++entry->srcs[i]->uses;
       ++entry->srcs[i]->pending;
     }
   }
@@ -554,10 +571,12 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
   choir_var_t* result = entry->dsts[0];
   if (!result->reached) return NULL;
   if (!result->grad) return finish_uses(entry, options);
-  choir_grad_t grad = {.scope = scope,
-                       .attrs = entry->attrs,
-                       .src_count = entry->src_count,
-                       .dy = result->grad};
+  choir_grad_t grad = {
+      .scope = scope,
+      .attrs = entry->attrs,
+      .src_count = entry->src_count,
+      .dy = result->grad,
+      .dy_is_masked = result->uses > 0 && result->masked == result->uses};
   for (int32_t i = 0; i < entry->src_count; ++i) {
     grad.srcs[i] = entry->srcs[i]->tensor;
     grad.src_vars[i] = entry->srcs[i];

@@ -44,6 +44,7 @@ choir_status_t choir__grad_square(choir_grad_t* grad) {  // 2x dy
 }
 
 choir_status_t choir__grad_relu(choir_grad_t* grad) {
+  if (grad->dy_is_masked) return choir_grad_pass(grad, 0, grad->dy);
   return choir_grad_emit2(grad, 0, CHOIR_OP_RELU_GRAD, grad->dsts[0], grad->dy,
                           NULL);
 }

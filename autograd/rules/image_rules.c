@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "autograd/grad_rule.h"
 
 // Gradients of convolution, pooling and batch normalisation.
@@ -8,7 +10,7 @@ choir_status_t choir__grad_conv2d(choir_grad_t* grad) {
   choir_tensor_t* x = grad->srcs[0];
   choir_tensor_t* w = grad->srcs[1];
   choir_tensor_t* dy = grad->dy;
-  if (attrs->activation == CHOIR_ACTIVATION_RELU) {
+  if (attrs->activation == CHOIR_ACTIVATION_RELU && !grad->dy_is_masked) {
     choir_tensor_t* masked[] = {grad->dsts[0], dy};
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RELU_GRAD, masked, 2, NULL, &dy));
   }
@@ -21,8 +23,35 @@ choir_status_t choir__grad_conv2d(choir_grad_t* grad) {
                          attrs);
 }
 
+// Whether source 0 is the result of a ReLU.
+static bool is_rectified(const choir_grad_t* grad) {
+  const void* attrs;
+  const choir_op_t op = choir_grad_producer(grad, 0, &attrs);
+  if (op == CHOIR_OP_RELU) return true;
+  if (op != CHOIR_OP_CONV2D) return false;
+  const choir_conv2d_attrs_t* conv2d = attrs;
+  return conv2d->activation == CHOIR_ACTIVATION_RELU;
+}
+
+static bool lie_alike(const choir_tensor_t* a, const choir_tensor_t* b) {
+  const size_t bytes = (size_t)choir_tensor_ndim(a) * sizeof(int64_t);
+  return memcmp(choir_tensor_strides(a), choir_tensor_strides(b), bytes) == 0;
+}
+
+// A gradient goes to the largest of a window, which is above 0 just where the
+// pooled image is. So a ReLU in front of the pooling is undone here, on the
+// pooled image, which is the smaller one; the bits are the same. Not where the
+// gradient lies otherwise than the image (after a flatten): walking two orders
+// at once costs more than is won.
 choir_status_t choir__grad_max_pool2d(choir_grad_t* grad) {
-  choir_tensor_t* srcs[] = {grad->srcs[0], grad->dsts[1], grad->dy};
+  choir_tensor_t* dy = grad->dy;
+  if (choir_grad_wants(grad, 0) && is_rectified(grad) &&
+      lie_alike(dy, grad->dsts[0])) {
+    choir_tensor_t* masked[] = {grad->dsts[0], dy};
+    CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RELU_GRAD, masked, 2, NULL, &dy));
+    choir_grad_note_masked(grad, 0);
+  }
+  choir_tensor_t* srcs[] = {grad->srcs[0], grad->dsts[1], dy};
   return choir_grad_emit(grad, 0, CHOIR_OP_MAX_POOL2D_GRAD, srcs, 3,
                          grad->attrs);
 }
