@@ -422,6 +422,26 @@ static size_t states(choir_updater_t* updater,
   return choir_optimizer_states(of_updater(updater)->optimizer, out_states);
 }
 
+// Averages a state over ranks where they differ; `hashes` has room for one of
+// each rank. Equal ones stay as they are: a mean of three times the same number
+// is not always that number.
+static choir_status_t average_state(choir_dist_opt_t* dist,
+                                    const choir_param_t* param,
+                                    uint64_t* hashes) {
+  int64_t bytes = 0;
+  void* data = host_bytes(param->value, &bytes);
+  const uint64_t hash = choir_hash_bytes(CHOIR_HASH_START, data, (size_t)bytes);
+  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, hashes, 1, CHOIR_DTYPE_I64,
+                                  param->name));
+  bool differ = false;
+  for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
+    differ |= hashes[rank] != hashes[0];
+  if (!differ) return NULL;
+  return choir_comm_all_reduce(
+      dist->comm, data, data, choir_tensor_count(param->value),
+      choir_tensor_dtype(param->value), CHOIR_REDUCE_AVERAGE, param->name);
+}
+
 // States that training does not learn (running averages) differ between ranks:
 // they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
@@ -429,17 +449,20 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   if (!dist->attached) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
   CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
-  for (size_t i = 0; i < dist->params.count; ++i) {
+  const size_t bytes = sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm);
+  void* hashes = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "hashes of a state", &hashes));
+  choir_status_t status = NULL;
+  for (size_t i = 0; !status && i < dist->params.count; ++i) {
     const choir_param_t* param = dist->params.params[i];
-    const choir_dtype_t dtype = choir_tensor_dtype(param->value);
-    if (param->trainable || !choir_dtype_is_float(dtype)) continue;
-    int64_t bytes = 0;
-    void* data = host_bytes(param->value, &bytes);
-    CHOIR_TRY(choir_comm_all_reduce(dist->comm, data, data,
-                                    choir_tensor_count(param->value), dtype,
-                                    CHOIR_REDUCE_AVERAGE, param->name));
+    if (param->trainable ||
+        !choir_dtype_is_float(choir_tensor_dtype(param->value)))
+      continue;
+    status = average_state(dist, param, hashes);
   }
-  return NULL;
+  choir_deallocate(dist->allocator, hashes, bytes);
+  return status;
 }
 
 static void destroy(choir_updater_t* updater) {

@@ -320,6 +320,22 @@ TEST(DistOptTest, ConsolidateAveragesRunningStates) {
     EXPECT_LE(RelativeError(expected[s], training.Value(states[s])), 2e-7)
         << states[s];
   EXPECT_EQ(training.Value("conv.W"), weights);
+  // Once more changes nothing, to the bit.
+  const uint64_t digest = training.Digest();
+  ASSERT_OK(choir_updater_consolidate(training.updater()));
+  EXPECT_EQ(training.Digest(), digest);
+}
+
+TEST(DistOptTest, ConsolidateLeavesFrozenWeightsAlone) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  Training::Options options;
+  options.frozen = "fc1.W";
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  const std::vector<float> frozen = training.Value("fc1.W");
+  ASSERT_OK(choir_updater_consolidate(training.updater()));
+  EXPECT_EQ(training.Value("fc1.W"), frozen);
 }
 
 TEST(DistOptTest, ConsolidateOfALoneOptimizerDoesNothing) {
