@@ -187,6 +187,72 @@ choir_status_t choir_dataset_open_idx(const char* images_path,
   return status;
 }
 
+// ---- With memory of its own ----
+
+typedef struct owned_s {
+  choir_allocator_t allocator;
+  uint8_t* pixels;
+  size_t pixels_bytes;
+  int32_t* labels;
+  size_t labels_bytes;
+} owned_t;
+
+static void owned_release(void* context) {
+  owned_t* owned = context;
+  if (owned->pixels)
+    choir_deallocate(owned->allocator, owned->pixels, owned->pixels_bytes);
+  if (owned->labels)
+    choir_deallocate(owned->allocator, owned->labels, owned->labels_bytes);
+  choir_deallocate(owned->allocator, owned, sizeof *owned);
+}
+
+static choir_status_t owned_allocate(owned_t* owned) {
+  void* block;
+  CHOIR_TRY(choir_allocate(owned->allocator, owned->pixels_bytes,
+                           "the pixels of a data set", &block));
+  owned->pixels = block;
+  CHOIR_TRY(choir_allocate(owned->allocator, owned->labels_bytes,
+                           "the labels of a data set", &block));
+  owned->labels = block;
+  return NULL;
+}
+
+choir_status_t choir__dataset_create_blank(
+    int64_t count, const int64_t shape[3], int64_t class_count,
+    uint8_t** out_pixels, int32_t** out_labels, choir_dataset_t** out_dataset) {
+  *out_dataset = NULL;
+  choir_allocator_t allocator = choir_allocator_default();
+  void* block;
+  CHOIR_TRY(choir_allocate(allocator, sizeof(owned_t), "a data set", &block));
+  owned_t* owned = block;
+  owned->allocator = allocator;
+  owned->pixels_bytes =
+      (size_t)count * (size_t)(shape[0] * shape[1] * shape[2]);
+  owned->labels_bytes = (size_t)count * sizeof(int32_t);
+  choir_status_t status = owned_allocate(owned);
+  if (!status) {
+    const choir_dataset_memory_t memory = {
+        .pixels = owned->pixels,
+        .labels = owned->labels,
+        .count = count,
+        .channels = shape[0],
+        .height = shape[1],
+        .width = shape[2],
+        .class_count = class_count,
+        .release = owned_release,
+        .context = owned,
+    };
+    status = choir_dataset_create(&memory, out_dataset);
+  }
+  if (status) {
+    owned_release(owned);
+    return status;
+  }
+  *out_pixels = owned->pixels;
+  *out_labels = owned->labels;
+  return NULL;
+}
+
 // ---- MNIST's names ----
 
 // Finds one of MNIST's files in `folder`, under the names that are about.

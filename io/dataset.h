@@ -40,6 +40,39 @@ CHOIR_API choir_status_t choir_dataset_open_mnist(const char* folder,
                                                   choir_dataset_t** out_dataset)
     CHOIR_NODISCARD;
 
+// Opens CIFAR-10 in its binary format from `folder`: images (3, 32, 32) in 10
+// classes. Train reads data_batch_1.bin to data_batch_5.bin, in this order,
+// test test_batch.bin. A file is a row of records, at least one: a byte of
+// label, then 3072 of pixels. With limit > 0 only the first `limit` images are
+// kept (all, if there are fewer) and later records are not looked at, though
+// every file must be there and whole; 0 is all. Fails with NOT_FOUND when the
+// folder or a file is not there, INVALID_ARGUMENT when a file's size is not
+// that of whole records or a label is above 9 (the message names file and
+// record). Blocks on the disk.
+CHOIR_API choir_status_t choir_dataset_open_cifar10(
+    const char* folder, choir_split_t split, int64_t limit,
+    choir_dataset_t** out_dataset) CHOIR_NODISCARD;
+
+// A data set drawn by numbers, for where no real one is at hand.
+typedef struct choir_dataset_synthetic_s {
+  int64_t seed;   // another seed, another set; at least 0
+  int64_t first;  // index of the first image, so that two ranges of one seed
+                  // share their classes and no image; at least 0
+  int64_t count;  // images, at least 1
+  int64_t channels;
+  int64_t height;
+  int64_t width;
+  int64_t class_count;
+} choir_dataset_synthetic_t;
+
+// Draws one: image i has class i mod class_count and is that class's pattern, a
+// level for each channel and each cell of a 4 by 4 grid, under noise as strong
+// as the levels. An image depends on seed, index, sizes and class_count only.
+// Fails with INVALID_ARGUMENT on wrong sizes.
+CHOIR_API choir_status_t choir_dataset_create_synthetic(
+    const choir_dataset_synthetic_t* config, choir_dataset_t** out_dataset)
+    CHOIR_NODISCARD;
+
 // Opens one pair of IDX files, gzipped or not: images (count, height, width)
 // and labels (count), all bytes. Fails with INVALID_ARGUMENT when the counts
 // differ, there is no image, or a label is not below class_count (the message
