@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a convolutional network on MNIST with several workers. Started by a
-// user it starts the workers, which are this program again (--launcher spawn),
-// or hands that to mpiexec (--launcher mpi). Under a user's own mpiexec it is
-// a worker at once.
+#include "examples/dist_main.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -11,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/trainer.h"
+static const char* program;  // its name, first in every message
 
 static bool is_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE"); }
 
@@ -19,11 +17,11 @@ static void log_to_stderr(void* self, choir_log_level_t level,
                           const char* subsystem, const char* message) {
   (void)self;
   (void)level;
-  fprintf(stderr, "mnist_dist: %s: %s\n", subsystem, message);
+  fprintf(stderr, "%s: %s: %s\n", program, subsystem, message);
 }
 
 static int fail(choir_status_t status, int exit_status) {
-  fprintf(stderr, "mnist_dist: %s\n", choir_status_message(status));
+  fprintf(stderr, "%s: %s\n", program, choir_status_message(status));
   choir_status_free(status);
   return exit_status;
 }
@@ -42,7 +40,8 @@ static void say(const char* text) {
 static void on_terminate(int number) {
   // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
   const char* activity = choir_comm_activity(handler_comm);
-  say("mnist_dist: ");
+  say(program);
+  say(": ");
   say(handler_name);
   say(" was ended by mpiexec (SIGTERM)");
   if (activity[0]) {
@@ -63,7 +62,8 @@ static choir_status_t join(const train_options_t* options,
   return choir_comm_create(&config, out_comm);
 }
 
-static choir_status_t work(const train_options_t* options) {
+static choir_status_t work(const train_task_t* task,
+                           const train_options_t* options) {
   choir_comm_t* comm = NULL;
   CHOIR_TRY(join(options, &comm));
   if (is_under_mpi()) {
@@ -74,7 +74,7 @@ static choir_status_t work(const train_options_t* options) {
   // Every rank would say the same.
   if (choir_comm_rank(comm) == 0)
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
-  choir_status_t status = trainer_run(options, comm);
+  choir_status_t status = trainer_run(task, options, comm);
   if (status)
     choir_comm_abort(comm, choir_status_message(status));
   else
@@ -89,8 +89,9 @@ static choir_status_t work(const train_options_t* options) {
   return status;
 }
 
-static int run_worker(const train_options_t* options) {
-  choir_status_t status = work(options);
+static int run_worker(const train_task_t* task,
+                      const train_options_t* options) {
+  choir_status_t status = work(task, options);
   if (!status) return 0;
   if (!choir_launch_is_worker()) return fail(status, 1);
   // The launcher tells it, once for all workers.
@@ -110,7 +111,7 @@ static int launch_spawn(const train_options_t* options, char** argv) {
   choir_launch_report_t report;
   choir_status_t status = choir_launch_run(&config, &report);
   if (status) return fail(status, 1);
-  if (report.message[0]) fprintf(stderr, "mnist_dist: %s\n", report.message);
+  if (report.message[0]) fprintf(stderr, "%s: %s\n", program, report.message);
   return report.exit_status;
 }
 
@@ -129,10 +130,9 @@ static bool is_launchers(char** argv, int index, int* out_words) {
 
 // Becomes mpiexec, which starts this program again with the other flags.
 static int launch_mpi(const train_options_t* options, int argc, char** argv) {
-  char program[PATH_MAX];
-  const ssize_t length =
-      readlink("/proc/self/exe", program, sizeof(program) - 1);
-  program[length > 0 ? length : 0] = 0;
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  path[length > 0 ? length : 0] = 0;
   char** command = calloc((size_t)argc + 16, sizeof(char*));
   if (!command)
     return fail(CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a command line"), 1);
@@ -149,7 +149,7 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   command[count++] = "none";
   // The user is root knowingly; Open MPI asks twice.
   if (geteuid() == 0) command[count++] = "--allow-run-as-root";
-  command[count++] = program;
+  command[count++] = path;
   for (int i = 1, words = 1; i < argc; i += words) {
     words = 1;
     if (!is_launchers(argv, i, &words)) command[count++] = argv[i];
@@ -164,20 +164,29 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   return fail(status, 1);
 }
 
-int main(int argc, char** argv) {
+static void print_help(const train_task_t* task) {
+  printf(
+      "usage: %s [--FLAG VALUE]...\n\n"
+      "%s with several workers: started\n"
+      "by this program, or by mpiexec -n N %s.\n"
+      "Data: %s.\n\n",
+      program, task->what, program, task->data);
+  train_options_print_flags(&train_dist_options_def, task->set_defaults);
+}
+
+int dist_main(const char* name, const train_task_t* task, int argc,
+              char** argv) {
+  program = name;
   train_options_t options;
-  choir_status_t status =
-      train_options_parse(&train_dist_options_def, argc, argv, &options);
+  choir_status_t status = train_options_parse(
+      &train_dist_options_def, task->set_defaults, argc, argv, &options);
   if (status) return fail(status, 2);
   if (options.help) {
-    train_options_print_help(
-        &train_dist_options_def, "mnist_dist",
-        "Trains a convolutional network on MNIST with several workers: started "
-        "by this\nprogram, or by mpiexec -n N mnist_dist.");
+    print_help(task);
     return 0;
   }
   trainer_enter_users_folder();
-  if (choir_launch_is_worker()) return run_worker(&options);
+  if (choir_launch_is_worker()) return run_worker(task, &options);
   if (is_under_mpi()) {
     if (train_options_given(argc, argv, "workers") ||
         train_options_given(argc, argv, "launcher"))
@@ -186,7 +195,7 @@ int main(int argc, char** argv) {
                               "under mpiexec, which says how many there are "
                               "(-n)"),
                   2);
-    return run_worker(&options);
+    return run_worker(task, &options);
   }
   if (options.launcher == TRAIN_LAUNCHER_SPAWN &&
       strcmp(train_comm_names[options.comm], "mpi") == 0)

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "examples/trainer.h"
+#include "examples/mnist_task.h"
 
 static void log_to_stderr(void* self, choir_log_level_t level,
                           const char* subsystem, const char* message) {
@@ -23,19 +23,20 @@ static void on_signal(int number) { trainer_interrupted = number; }
 
 int main(int argc, char** argv) {
   train_options_t options;
-  choir_status_t status =
-      train_options_parse(&train_options_def, argc, argv, &options);
+  choir_status_t status = train_options_parse(
+      &train_options_def, mnist_task.set_defaults, argc, argv, &options);
   if (status) return fail(status, 2);
   if (options.help) {
-    train_options_print_help(&train_options_def, "mnist",
-                             "Trains a convolutional network on MNIST.");
+    printf("usage: mnist [--FLAG VALUE]...\n\n%s.\nData: %s.\n\n",
+           mnist_task.what, mnist_task.data);
+    train_options_print_flags(&train_options_def, mnist_task.set_defaults);
     return 0;
   }
   trainer_enter_users_folder();
   choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
   signal(SIGINT, on_signal);
   signal(SIGTERM, on_signal);
-  status = trainer_run(&options, NULL);
+  status = trainer_run(&mnist_task, &options, NULL);
   if (status)
     return fail(status, trainer_interrupted ? 128 + trainer_interrupted : 1);
   return 0;

@@ -39,9 +39,15 @@ static const choir_field_t* find(const choir_struct_def_t* def,
   return NULL;
 }
 
-choir_status_t train_options_parse(const choir_struct_def_t* def, int argc,
+static void init(train_set_defaults_t set_defaults, train_options_t* options) {
+  choir_struct_init(&train_dist_options_def, options);
+  if (set_defaults) set_defaults(options);
+}
+
+choir_status_t train_options_parse(const choir_struct_def_t* def,
+                                   train_set_defaults_t set_defaults, int argc,
                                    char** argv, train_options_t* out_options) {
-  choir_struct_init(&train_dist_options_def, out_options);
+  init(set_defaults, out_options);
   for (int i = 1; i < argc; ++i) {
     const choir_field_t* field = find(def, argv[i]);
     if (!field)
@@ -70,29 +76,35 @@ bool train_options_given(int argc, char** argv, const char* flag) {
   return false;
 }
 
-static void print_default(const choir_field_t* field) {
+static void print_default(const choir_field_t* field,
+                          const train_options_t* options) {
+  const char* value = (const char*)options + field->offset;
   switch (field->kind) {
     case CHOIR_FIELD_KIND_INT:
+      printf(" [%lld]", (long long)*(const int64_t*)value);
+      break;
     case CHOIR_FIELD_KIND_FLOAT:
-      printf(" [%.10g]", field->default_value);
+      printf(" [%.10g]", *(const double*)value);
       break;
     case CHOIR_FIELD_KIND_ENUM:
       printf(" (%s", field->enum_names[0]);
       for (int i = 1; field->enum_names[i]; ++i)
         printf(", %s", field->enum_names[i]);
-      printf(") [%s]", field->enum_names[(int)field->default_value]);
+      printf(") [%s]", field->enum_names[*(const int32_t*)value]);
       break;
     case CHOIR_FIELD_KIND_STRING:
-      if (field->default_text) printf(" [%s]", field->default_text);
+      if (*(const char* const*)value)
+        printf(" [%s]", *(const char* const*)value);
       break;
     case CHOIR_FIELD_KIND_BOOL:
       break;
   }
 }
 
-void train_options_print_help(const choir_struct_def_t* def,
-                              const char* program, const char* what) {
-  printf("usage: %s [--FLAG VALUE]...\n\n%s\n\n", program, what);
+void train_options_print_flags(const choir_struct_def_t* def,
+                               train_set_defaults_t set_defaults) {
+  train_options_t options;
+  init(set_defaults, &options);
   for (size_t i = 0; i < def->field_count; ++i) {
     const choir_field_t* field = &def->fields[i];
     char name[32];
@@ -100,7 +112,7 @@ void train_options_print_help(const choir_struct_def_t* def,
     for (char* c = name; *c; ++c)
       if (*c == '_') *c = '-';
     printf("  %-15s %s", name, field->doc);
-    print_default(field);
+    print_default(field, &options);
     printf("\n");
   }
 }

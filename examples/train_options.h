@@ -4,7 +4,7 @@
 
 #include "choir.h"
 
-// The flags of the MNIST examples. Table, defaults, checks and --help come
+// The flags of the training examples. Table, defaults, checks and --help come
 // from the two lists.
 
 extern const char* const train_launcher_names[];
@@ -25,8 +25,7 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, INT, threads, 0, 0, 4096,                                               \
     "threads per worker; 0: the cores, shared among this host's workers")      \
   X(T, STRING, data, NULL, 0, 0,                                               \
-    "folder with MNIST's four IDX files, gzipped or not; else the ones that "  \
-    "come with Choir")                                                         \
+    "folder of the data set; what is in it and what is taken without: above")  \
   X(T, INT, limit, 0, 0, 1e12, "only the first N training samples; 0: all")    \
   X(T, STRING, save, NULL, 0, 0, "write a checkpoint to this file at the end") \
   X(T, INT, save_every, 0, 0, 1e6, "and after every N epochs; 0: not before")  \
@@ -55,15 +54,21 @@ CHOIR_CONFIG_STRUCT(train_options_t, TRAIN_ALL_OPTIONS);
 extern const choir_struct_def_t train_options_def;
 extern const choir_struct_def_t train_dist_options_def;
 
-// Reads "--name value", "--name=value" and, for a switch, "--name". Texts are
-// borrowed from argv. INVALID_ARGUMENT or NOT_FOUND: one sentence that names
-// the flag. With --help the rest is not looked at.
-choir_status_t train_options_parse(const choir_struct_def_t* def, int argc,
+// Changes a program's defaults where they are not those of the lists.
+typedef void (*train_set_defaults_t)(train_options_t* options);
+
+// Reads "--name value", "--name=value" and, for a switch, "--name"; what is not
+// given has its default, which `set_defaults` (may be NULL) had a say in. Texts
+// are borrowed from argv. INVALID_ARGUMENT or NOT_FOUND: one sentence that
+// names the flag. With --help the rest is not looked at.
+choir_status_t train_options_parse(const choir_struct_def_t* def,
+                                   train_set_defaults_t set_defaults, int argc,
                                    char** argv, train_options_t* out_options)
     CHOIR_NODISCARD;
 // Whether argv gives the flag.
 bool train_options_given(int argc, char** argv, const char* flag);
-void train_options_print_help(const choir_struct_def_t* def,
-                              const char* program, const char* what);
+// One line for each flag on stdout: name, meaning, default.
+void train_options_print_flags(const choir_struct_def_t* def,
+                               train_set_defaults_t set_defaults);
 
 #endif  // CHOIR_EXAMPLES_TRAIN_OPTIONS_H_

@@ -10,13 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/mnist_cnn.h"
-
 // Samples that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
 #define BAR_SECONDS 0.1
 
 typedef struct trainer_s {
+  const train_task_t* task;
   const train_options_t* options;
   choir_comm_t* comm;  // NULL: alone
   int32_t rank;
@@ -26,7 +25,7 @@ typedef struct trainer_s {
   choir_dataset_t* evaluation_data;
   choir_loader_t* training_loader;
   choir_loader_t* evaluation_loader;
-  mnist_cnn_t net;
+  void* net;  // the model's `self`
   choir_model_t* model;
   choir_optimizer_t* optimizer;
   choir_dist_opt_t* dist_opt;
@@ -56,29 +55,6 @@ void trainer_enter_users_folder(void) {
 
 // ---- Setting up ----
 
-// The data that come with Choir, as seen from the tree's root or beside the
-// program that Bazel built.
-static choir_status_t find_data(const train_options_t* options,
-                                char folder[PATH_MAX]) {
-  static const char own[] = "examples/data/mnist";
-  if (options->data) {
-    snprintf(folder, PATH_MAX, "%s", options->data);
-    return NULL;
-  }
-  snprintf(folder, PATH_MAX, "%s", own);
-  if (access(folder, F_OK) == 0) return NULL;
-  char program[PATH_MAX - 64];
-  const ssize_t length =
-      readlink("/proc/self/exe", program, sizeof(program) - 1);
-  program[length > 0 ? length : 0] = 0;
-  snprintf(folder, PATH_MAX, "%s.runfiles/choir/%s", program, own);
-  if (access(folder, F_OK) == 0) return NULL;
-  return CHOIR_ERROR(NOT_FOUND,
-                     "data: neither ./%s nor %s is there; name a folder with "
-                     "MNIST's four files with --data DIR",
-                     own, folder);
-}
-
 static int32_t cores(void) {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
@@ -107,14 +83,31 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
                              trainer->size, &config, out_loader);
 }
 
+static choir_status_t open_split(const trainer_t* trainer, choir_split_t split,
+                                 choir_dataset_t** out_dataset) {
+  char note[TRAIN_NOTE_BYTES] = "";
+  CHOIR_TRY(
+      trainer->task->open_data(trainer->options, split, note, out_dataset));
+  if (note[0] && trainer->prints) {
+    printf("%s\n", note);
+    fflush(stdout);
+  }
+  const int64_t* given = choir_dataset_shape(*out_dataset);
+  const int64_t* needed = trainer->task->image;
+  if (memcmp(given, needed, sizeof(trainer->task->image)) != 0)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "data: images are (%lld, %lld, %lld) (channels, height, width); %s "
+        "needs (%lld, %lld, %lld)",
+        (long long)given[0], (long long)given[1], (long long)given[2],
+        trainer->task->model->name, (long long)needed[0], (long long)needed[1],
+        (long long)needed[2]);
+  return NULL;
+}
+
 static choir_status_t open_data(trainer_t* trainer) {
-  char folder[PATH_MAX];
-  CHOIR_TRY(find_data(trainer->options, folder));
-  CHOIR_TRY(choir_dataset_open_mnist(folder, CHOIR_SPLIT_TRAIN,
-                                     trainer->options->limit,
-                                     &trainer->training_data));
-  CHOIR_TRY(choir_dataset_open_mnist(folder, CHOIR_SPLIT_TEST, 0,
-                                     &trainer->evaluation_data));
+  CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TRAIN, &trainer->training_data));
+  CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TEST, &trainer->evaluation_data));
   CHOIR_TRY(open_loader(trainer, trainer->training_data, true,
                         &trainer->training_loader));
   return open_loader(trainer, trainer->evaluation_data, false,
@@ -122,10 +115,14 @@ static choir_status_t open_data(trainer_t* trainer) {
 }
 
 static choir_status_t make_model(trainer_t* trainer) {
+  const train_task_t* task = trainer->task;
   const train_options_t* options = trainer->options;
-  CHOIR_TRY(choir_model_create(trainer->device, &mnist_cnn_def, &trainer->net,
+  trainer->net = calloc(1, task->model_bytes);
+  if (!trainer->net) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
+  CHOIR_TRY(choir_model_create(trainer->device, task->model, trainer->net,
                                options->seed, &trainer->model));
-  CHOIR_TRY(mnist_cnn_compile(trainer->model));
+  const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
+  CHOIR_TRY(choir_model_compile(trainer->model, 4, shape));
   CHOIR_TRY(choir_optimizer_sgd(&trainer->optimizer, .lr = options->lr,
                                 .momentum = options->momentum,
                                 .weight_decay = options->weight_decay));
@@ -180,6 +177,7 @@ static void tear_down(trainer_t* trainer) {
   choir_dist_opt_release(trainer->dist_opt);
   choir_optimizer_release(trainer->optimizer);
   choir_device_release(trainer->device);
+  free(trainer->net);
   if (trainer->log) fclose(trainer->log);
 }
 
@@ -192,7 +190,7 @@ static const char* const setting_names[SETTINGS] = {
 typedef char setting_texts_t[SETTINGS][32];
 
 static void describe_run(const trainer_t* trainer, setting_texts_t texts) {
-  snprintf(texts[SETTING_MODEL], 32, "%s", mnist_cnn_def.name);
+  snprintf(texts[SETTING_MODEL], 32, "%s", trainer->task->model->name);
   snprintf(texts[SETTING_SEED], 32, "%" PRId64, trainer->options->seed);
   snprintf(texts[SETTING_BATCH], 32, "%" PRId64,
            trainer->options->batch_size * trainer->size);
@@ -462,8 +460,10 @@ static choir_status_t run(trainer_t* trainer) {
   return NULL;
 }
 
-choir_status_t trainer_run(const train_options_t* options, choir_comm_t* comm) {
-  trainer_t trainer = {.options = options,
+choir_status_t trainer_run(const train_task_t* task,
+                           const train_options_t* options, choir_comm_t* comm) {
+  trainer_t trainer = {.task = task,
+                       .options = options,
                        .comm = comm,
                        .rank = comm ? choir_comm_rank(comm) : 0,
                        .size = comm ? choir_comm_size(comm) : 1};

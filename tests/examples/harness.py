@@ -80,6 +80,23 @@ def small_data(folder, training=640, evaluation=200):
     return folder
 
 
+def small_cifar(folder, batches=(64, 0, 0, 0, 0), evaluation=16):
+    """Images of one colour, that of their class, as CIFAR-10's binary files,
+    with so many records more than one in each."""
+    os.makedirs(folder, exist_ok=True)
+    names = ["data_batch_%d.bin" % i for i in range(1, 6)] + ["test_batch.bin"]
+    first = 0
+    for name, more in zip(names, (*batches, evaluation)):
+        records = b""
+        for i in range(first, first + more + 1):
+            label = i % 10
+            planes = (bytes([label * part % 256]) for part in (25, 77, 130))
+            records += bytes([label]) + b"".join(p * 1024 for p in planes)
+        first += more + 1
+        write_idx(os.path.join(folder, name), records)
+    return folder
+
+
 class ProgramTest(unittest.TestCase):
     """A folder of its own for each test, and a mark on all its processes."""
 
