@@ -13,6 +13,7 @@
 #include "core/field.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/profile.h"
 #include "core/random.h"
 #include "core/record.h"
 #include "core/record_list.h"
@@ -43,5 +44,6 @@
 #include "dist/comm.h"
 #include "dist/dist_opt.h"
 #include "dist/launch.h"
+#include "dist/timeline.h"
 
 #endif  // CHOIR_CHOIR_H_

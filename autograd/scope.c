@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/grad_rule.h"
+#include "core/profile.h"
 
 // Variables and tape entries lie in an arena that the next step reuses, and
 // tensors come from the device's pool: a steady loop allocates nothing.
@@ -86,7 +87,7 @@ static void scope_drop(choir_scope_t* scope) {
   }
   scope->vars = NULL;
   scope->tape = NULL;
-  scope->label = NULL;
+  choir_scope_set_label(scope, NULL);
   scope->generation = next_generation();
   choir_arena_reset(scope->arena);
 }
@@ -138,8 +139,10 @@ choir_var_t* choir_scope_fail(choir_scope_t* scope, choir_status_t status) {
   return &scope->failed;
 }
 
+// Errors, tape and records tell it.
 void choir_scope_set_label(choir_scope_t* scope, const char* label) {
   scope->label = label;
+  choir_stream_set_label(scope->stream, label);
 }
 
 int64_t choir_scope_next_random_stream(choir_scope_t* scope) {
@@ -583,11 +586,11 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
   }
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
     grad.dsts[i] = entry->dsts[i] ? entry->dsts[i]->tensor : NULL;
-  scope->label = entry->label;
+  choir_scope_set_label(scope, entry->label);
   CHOIR_TRY_NOTE(choir__grad_rule(entry->op)(&grad), "%s%sgradient of %s",
                  entry->label ? entry->label : "", entry->label ? ": " : "",
                  choir_op_name(entry->op));
-  scope->label = NULL;
+  choir_scope_set_label(scope, NULL);
   CHOIR_TRY(finish_uses(entry, options));
   // Nothing before this entry needs the gradient of its result.
   if (!result->is_leaf && !result->param) {
@@ -652,5 +655,7 @@ void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
                           const choir_backward_options_t* options) {
   if (scope->error) return;
   if (loss == &scope->failed) loss = NULL;
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   choir_scope_fail(scope, backward(scope, loss, options));
+  choir_span_end(&span, "backward", NULL, NULL);
 }

@@ -427,7 +427,15 @@ choir_status_t choir_stream_submit(choir_stream_t* stream,
                        "choir_stream_submit: stream is NULL; needs a stream");
   }
   CHOIR_TRY(choir__record_check("choir_stream_submit", record));
-  return stream->stages->submit(stream->stages, stream, record);
+  if (!stream->label || record->label)
+    return stream->stages->submit(stream->stages, stream, record);
+  choir_record_t labelled = *record;
+  labelled.label = stream->label;
+  return stream->stages->submit(stream->stages, stream, &labelled);
+}
+
+void choir_stream_set_label(choir_stream_t* stream, const char* label) {
+  stream->label = label;
 }
 
 choir_status_t choir_stream_synchronize(choir_stream_t* stream) {

@@ -121,6 +121,10 @@ CHOIR_API choir_device_t* choir_stream_device(const choir_stream_t* stream);
 CHOIR_API choir_status_t choir_stream_submit(choir_stream_t* stream,
                                              const choir_record_t* record)
     CHOIR_NODISCARD;
+// Records submitted without a label get this one, until it is set anew; NULL:
+// none. Borrowed as long as it is set.
+CHOIR_API void choir_stream_set_label(choir_stream_t* stream,
+                                      const char* label);
 // Blocks until all submitted work is done; returns the first failure since
 // the last call. A kernel may not call it for its own stream
 // (FAILED_PRECONDITION).

@@ -72,6 +72,7 @@ struct choir_stream_s {
   const choir_device_vtable_t* vtable;
   choir_device_t* device;  // retained, except by the device's own stream
   bool is_device_stream;
+  const char* label;  // for records that have none
   choir_stage_t* stages;
   choir_stage_t door;  // the last stage: gives the record to the device
 };
@@ -109,6 +110,11 @@ typedef choir_status_t (*choir_device_factory_t)(
 // Tells core that the calling thread runs records; called once by each thread
 // that a device starts, first thing.
 void choir__device_thread_begin(void);
+
+// Runs a record's kernel on the calling thread, timed where a profile runs
+// (core/profile.h): what a device calls instead of record->kernel->run.
+choir_status_t choir__record_run(const choir_record_t* record,
+                                 choir_stream_t* stream) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

@@ -50,7 +50,7 @@ struct choir_record_s {
   bool accumulate;
   const void* attrs;  // plain bytes that only the kernel reads
   size_t attrs_bytes;
-  const char* label;  // what it is for ("conv1"); NULL or long-lived
+  const char* label;  // what it is for ("conv1"), or NULL
 };
 
 static inline const choir_view_t* choir_record_src(const choir_record_t* record,

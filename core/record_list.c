@@ -20,7 +20,8 @@ static size_t align_up(size_t bytes) {
 
 size_t choir__record_clone_bytes(const choir_record_t* record) {
   return align_up(choir__record_operands(record) * sizeof(choir_view_t)) +
-         align_up(record->attrs_bytes);
+         align_up(record->attrs_bytes) +
+         (record->label ? strlen(record->label) + 1 : 0);
 }
 
 void choir__record_clone(const choir_record_t* record, void* block,
@@ -33,6 +34,10 @@ void choir__record_clone(const choir_record_t* record, void* block,
   for (size_t k = 0; k < count; ++k) {
     operands[k] = record->operands[k];
     choir_buffer_retain(operands[k].buffer);
+  }
+  if (record->label) {
+    char* label = attrs + align_up(record->attrs_bytes);
+    out_clone->label = strcpy(label, record->label);
   }
   out_clone->attrs = record->attrs_bytes > 0 ? attrs : NULL;
   if (record->attrs_bytes > 0) {

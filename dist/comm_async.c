@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives as calls, as records on streams and as asynchronous work: all
 // three end in choir__comm_execute.
+#include "core/profile.h"
 #include "dist/comm_internal.h"
 
 typedef struct record_attrs_s {
@@ -202,7 +203,11 @@ choir_status_t choir_comm_run(choir_comm_t* comm,
                               const choir_collective_t* collective) {
   CHOIR_TRY(check_collective(comm, collective, "comm_run"));
   choir__comm_drain(comm);
-  return choir__comm_execute(comm, (int32_t)collective->kind, collective, true);
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_COMM);
+  choir_status_t status =
+      choir__comm_execute(comm, (int32_t)collective->kind, collective, true);
+  choir_span_end(&span, kernels[collective->kind].name, collective->name, NULL);
+  return status;
 }
 
 choir_status_t choir_comm_all_reduce(choir_comm_t* comm, const void* src,

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/profile.h"
 #include "dist/activity_internal.h"
 #include "dist/comm.h"
 
@@ -237,6 +238,7 @@ typedef struct choir_comm_wait_s {
   int32_t rank;
   double last;
   double waited;
+  choir_span_t span;
 } choir_comm_wait_t;
 void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,
                             int32_t rank);

@@ -149,11 +149,16 @@ choir_status_t choir_comm_poll_error(choir_comm_t* comm) {
 
 // ---- Waiting ----
 
+static void end_span(const choir_comm_t* comm, const choir_comm_wait_t* wait) {
+  choir_span_end(&wait->span, "wait", comm->peers[wait->rank].text, NULL);
+}
+
 void choir__comm_wait_begin(choir_comm_t* comm, choir_comm_wait_t* wait,
                             int32_t rank) {
   wait->rank = rank;
   wait->last = choir_clock_seconds();
   wait->waited = 0;
+  wait->span = choir_span_begin(CHOIR_SPAN_WAIT);
   note_waiting(comm, rank);
 }
 
@@ -161,12 +166,14 @@ void choir__comm_wait_progress(choir_comm_t* comm, choir_comm_wait_t* wait,
                                int32_t rank) {
   wait->waited = 0;
   if (rank == wait->rank) return;
+  end_span(comm, wait);
+  wait->span = choir_span_begin(CHOIR_SPAN_WAIT);
   wait->rank = rank;
   note_waiting(comm, rank);
 }
 
 void choir__comm_wait_end(choir_comm_t* comm, choir_comm_wait_t* wait) {
-  (void)wait;
+  end_span(comm, wait);
   note_waiting(comm, -1);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/profile.h"
 #include "core/random.h"
 #include "dist/dist_opt_internal.h"
 #include "model/updater_backend.h"
@@ -373,7 +374,11 @@ static choir_status_t start_rest(choir_dist_opt_t* dist) {
 // consolidate.
 static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
-  CHOIR_TRY(choir_stream_wait_event(dist->compute, dist->exchanged));
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_WAIT);
+  choir_status_t status =
+      choir_stream_wait_event(dist->compute, dist->exchanged);
+  choir_span_end(&span, "wait", "exchange of gradients", NULL);
+  CHOIR_TRY(status);
   if (!choir_event_is_reached(dist->exchanged)) return NULL;
   return exchange_failure(dist, choir_stream_synchronize(dist->background));
 }

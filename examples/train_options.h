@@ -31,6 +31,12 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, INT, save_every, 0, 0, 1e6, "and after every N epochs; 0: not before")  \
   X(T, STRING, resume, NULL, 0, 0, "go on from this checkpoint")               \
   X(T, STRING, log_json, NULL, 0, 0, "one JSON object per epoch to this file") \
+  X(T, INT, verbosity, 0, 0, 2,                                                \
+    "where the time of training goes, after each epoch: 1: forward, backward " \
+    "and update, 2: every op")                                                 \
+  X(T, STRING, timeline, NULL, 0, 0,                                           \
+    "Chrome trace of some training steps, all workers, to this file")          \
+  X(T, INT, timeline_steps, 50, 1, 1e5, "how many steps")                      \
   X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \
   X(T, BOOL, help, false, 0, 1, "print this and end")
 

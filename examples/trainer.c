@@ -13,6 +13,11 @@
 // Samples that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
 #define BAR_SECONDS 0.1
+// Steps that the timeline leaves out at the start, of runs that have enough.
+#define TIMELINE_WARMUP 5
+// More spans than a step of this network has, and most of them altogether.
+#define SPANS_PER_STEP 512
+#define MAX_SPANS 4000000
 
 typedef struct trainer_s {
   const train_task_t* task;
@@ -31,6 +36,12 @@ typedef struct trainer_s {
   choir_dist_opt_t* dist_opt;
   choir_updater_t* updater;  // one of the two above, lent
   FILE* log;
+  choir_profile_t* profile;  // with --verbosity or --timeline
+  FILE* timeline;            // of rank 0
+  bool wants_timeline;       // until it is written
+  int64_t steps_done;        // of this run
+  int64_t timeline_begin;    // steps [begin, end)
+  int64_t timeline_end;
   bool prints;
   bool has_bar;
   double bar_time;
@@ -152,6 +163,12 @@ static choir_status_t open_outputs(trainer_t* trainer) {
                          "save: cannot write to the folder of %s: %s",
                          options->save, strerror(errno));
   }
+  if (options->timeline) {
+    trainer->timeline = fopen(options->timeline, "w");
+    if (!trainer->timeline)
+      return CHOIR_ERROR(NOT_FOUND, "timeline: cannot write to %s: %s",
+                         options->timeline, strerror(errno));
+  }
   if (options->log_json) {
     trainer->log = fopen(options->log_json, options->resume ? "a" : "w");
     if (!trainer->log)
@@ -179,6 +196,69 @@ static void tear_down(trainer_t* trainer) {
   choir_device_release(trainer->device);
   free(trainer->net);
   if (trainer->log) fclose(trainer->log);
+  if (trainer->timeline) fclose(trainer->timeline);
+  choir_profile_destroy(trainer->profile);
+}
+
+// ---- Profile ----
+
+static choir_status_t make_profile(trainer_t* trainer, int64_t epochs) {
+  const train_options_t* options = trainer->options;
+  if (!options->timeline && options->verbosity == 0) return NULL;
+  choir_profile_options_t config = {0};
+  if (options->timeline) {
+    const int64_t steps = epochs * choir_loader_steps(trainer->training_loader);
+    trainer->wants_timeline = true;
+    if (steps > 2 * TIMELINE_WARMUP) trainer->timeline_begin = TIMELINE_WARMUP;
+    trainer->timeline_end = trainer->timeline_begin + options->timeline_steps;
+    config.max_events = options->timeline_steps * SPANS_PER_STEP;
+    if (config.max_events > MAX_SPANS) config.max_events = MAX_SPANS;
+  }
+  return choir_profile_create(&config, &trainer->profile);
+}
+
+static choir_status_t start_profile(trainer_t* trainer) {
+  if (!trainer->wants_timeline && trainer->options->verbosity == 0) return NULL;
+  choir_profile_reset(trainer->profile);
+  return choir_profile_start(trainer->profile);
+}
+
+// Before each training step.
+static void note_step(trainer_t* trainer) {
+  if (!trainer->wants_timeline) return;
+  choir_profile_keep_events(trainer->profile,
+                            trainer->steps_done >= trainer->timeline_begin &&
+                                trainer->steps_done < trainer->timeline_end);
+}
+
+static choir_status_t write_to(void* file, const char* text, size_t bytes) {
+  if (fwrite(text, 1, bytes, file) == bytes) return NULL;
+  return CHOIR_ERROR(UNAVAILABLE, "%s", strerror(errno));
+}
+
+// After the training part of an epoch, on all ranks.
+static choir_status_t report_profile(trainer_t* trainer, bool is_last) {
+  if (!trainer->profile) return NULL;
+  const train_options_t* options = trainer->options;
+  if (trainer->prints) {
+    CHOIR_TRY(choir_profile_print(trainer->profile,
+                                  (choir_profile_detail_t)options->verbosity,
+                                  write_to, stdout));
+    fflush(stdout);
+  }
+  if (!trainer->wants_timeline ||
+      (!is_last && trainer->steps_done < trainer->timeline_end))
+    return NULL;
+  trainer->wants_timeline = false;
+  CHOIR_TRY_NOTE(choir_timeline_write(trainer->comm, trainer->profile, write_to,
+                                      trainer->timeline),
+                 "timeline: cannot write to %s", options->timeline);
+  FILE* file = trainer->timeline;
+  trainer->timeline = NULL;
+  if (file && fclose(file) != 0)
+    return CHOIR_ERROR(UNAVAILABLE, "timeline: cannot write to %s: %s",
+                       options->timeline, strerror(errno));
+  return NULL;
 }
 
 // ---- Checkpoints ----
@@ -348,19 +428,23 @@ static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
                                   double* out_seconds) {
   const double start = choir_clock_seconds();
   int64_t images = 0;
+  CHOIR_TRY(start_profile(trainer));
   for (;;) {
     const choir_batch_t* batch = NULL;
     CHOIR_TRY(check_interrupt());
+    note_step(trainer);
     CHOIR_TRY(choir_loader_next(trainer->training_loader, &batch));
     if (!batch) break;
     choir_launch_note_progress(epoch, batch->step);
     const choir_model_batch_t one = model_batch(batch);
     CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
+    ++trainer->steps_done;
     images += batch->global_count;
     draw_bar(trainer, images, choir_clock_seconds() - start);
   }
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(trainer->device)));
   *out_seconds = choir_clock_seconds() - start;
+  if (trainer->profile) choir_profile_stop(trainer->profile);
   clear_bar(trainer);
   return NULL;
 }
@@ -444,6 +528,7 @@ static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
   report(trainer, epoch, &result);
   const train_options_t* options = trainer->options;
   const int64_t done = epoch + 1;
+  CHOIR_TRY(report_profile(trainer, done == options->epochs));
   const bool is_due = options->save_every && done % options->save_every == 0;
   if (trainer->rank == 0 && options->save &&
       (is_due || done == options->epochs))
@@ -455,6 +540,7 @@ static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
   place_t place = {0, 0};
   if (trainer->options->resume) CHOIR_TRY(resume(trainer, &place));
+  CHOIR_TRY(make_profile(trainer, trainer->options->epochs - place.epoch));
   for (int64_t epoch = place.epoch; epoch < trainer->options->epochs; ++epoch)
     CHOIR_TRY(run_epoch(trainer, epoch));
   return NULL;

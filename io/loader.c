@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/profile.h"
 #include "core/random.h"
 #include "io/partition.h"
 
@@ -172,7 +173,9 @@ static void* thread_main(void* argument) {
     const uint64_t generation = loader->generation;
     const choir_loader_position_t position = loader->fill_position;
     pthread_mutex_unlock(&loader->mutex);
+    const choir_span_t span = choir_span_begin(CHOIR_SPAN_LOADER);
     choir_status_t status = fill(loader, slot, position);
+    choir_span_end(&span, "fill a batch", NULL, NULL);
     pthread_mutex_lock(&loader->mutex);
     if (generation != loader->generation) {  // filled for nobody
       choir_status_free(status);
@@ -207,6 +210,7 @@ static choir_status_t start_thread(choir_loader_t* loader) {
                        "loader: the system gives no thread (error %d)", error);
   }
   loader->thread_runs = true;
+  pthread_setname_np(loader->thread, "choir-loader");
   return NULL;
 }
 
@@ -475,9 +479,11 @@ choir_status_t choir_loader_next(choir_loader_t* loader,
   struct timespec until;
   deadline_in(loader->config.deadline, &until);
   int error = 0;
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_LOADER);
   while (loader->handed == loader->filled && !loader->failure && !error) {
     error = pthread_cond_timedwait(&loader->ready, &loader->mutex, &until);
   }
+  choir_span_end(&span, "wait for a batch", NULL, NULL);
   if (loader->handed < loader->filled) {
     slot = &loader->slots[loader->handed % loader->slot_count];
     ++loader->handed;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/profile.h"
 #include "model/layer_def.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
@@ -142,6 +143,8 @@ void choir_model_set_update_options(choir_model_t* model,
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
+  choir_span_end(&model->forward_span, "forward", NULL, NULL);
+  model->forward_span.start = -1;
   model->updater->vtable->backward_and_update(model->updater, scope, loss,
                                               &model->options);
 }
@@ -214,6 +217,8 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                              .first_sample = batch->first_sample,
                              .sample_count = batch->sample_count,
                              .global_count = batch->global_count};
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
+  model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   choir_scope_begin(scope, &step);
   model->is_updated = false;
   if (batch->sample_count == 0) {
@@ -238,6 +243,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   }
   CHOIR_TRY_NOTE(choir_scope_end(scope), "training step %lld",
                  (long long)model->step);
+  choir_span_end(&span, "step", NULL, NULL);
   ++model->step;
   return NULL;
 }

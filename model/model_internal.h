@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "core/profile.h"
 #include "model/model.h"
 
 // The model's insides, for model.c, model_parts.c and layer.c.
@@ -16,7 +17,8 @@ struct choir_model_s {
   int64_t seed;
   int64_t step;
   bool is_compiled;
-  bool is_updated;       // backward_and_update came in this step
+  bool is_updated;  // backward_and_update came in this step
+  choir_span_t forward_span;
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;
   choir_updater_t* updater;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/profile.h"
 #include "core/random.h"
 #include "model/updater_backend.h"
 #include "opt/optimizer_def.h"
@@ -126,18 +127,28 @@ double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
-choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
-                                      choir_stream_t* stream, int64_t step) {
+static choir_status_t update_all(choir_optimizer_t* optimizer,
+                                 choir_stream_t* stream, int64_t step) {
   const double lr = choir_optimizer_lr(optimizer, step);
   for (size_t i = 0; i < optimizer->state_count; ++i) {
     param_state_t* state = &optimizer->states[i];
     if (!state->param->trainable) continue;  // frozen since
+    choir_stream_set_label(stream, state->param->name);
     CHOIR_TRY_NOTE(
         optimizer->def->update(optimizer->config, stream, state->param,
                                state->tensors, lr, step),
         "%s: %s", optimizer->def->name, state->param->name);
   }
   return NULL;
+}
+
+choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
+                                      choir_stream_t* stream, int64_t step) {
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
+  choir_status_t status = update_all(optimizer, stream, step);
+  choir_stream_set_label(stream, NULL);
+  choir_span_end(&span, "update", NULL, NULL);
+  return status;
 }
 
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,

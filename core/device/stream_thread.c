@@ -124,7 +124,7 @@ static choir_status_t run_item(choir_stream_thread_t* thread,
     choir__queue_mark_clear(&item->mark);
   } else {
     if (!skip) {
-      status = item->record.kernel->run(&item->record, thread->stream);
+      status = choir__record_run(&item->record, thread->stream);
       if (status) {
         status = choir_status_annotate(
             status, __FILE__, __LINE__, "submitted earlier, %s%s%s",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dist/comm.h"
+#include "dist/timeline.h"
 #include "tests/testing/ranks.h"
 
 namespace {
@@ -37,6 +38,33 @@ void AllReduceOnes(choir_comm_t* comm) {
                                   CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "ones"));
   for (float value : data)
     ASSERT_EQ(value, static_cast<float>(choir_comm_size(comm)));
+}
+
+choir_status_t Append(void* self, const char* text, size_t bytes) {
+  static_cast<std::string*>(self)->append(text, bytes);
+  return nullptr;
+}
+
+// Over hosts, whose clocks are compared first.
+void WriteTimeline(choir_comm_t* comm) {
+  choir_profile_options_t options = {0, 10, {}};
+  choir_profile_t* profile = nullptr;
+  ASSERT_OK(choir_profile_create(&options, &profile));
+  ASSERT_OK(choir_profile_start(profile));
+  choir_profile_keep_events(profile, true);
+  choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
+  choir_span_end(&span, "step", nullptr, nullptr);
+  choir_profile_stop(profile);
+  std::string text;
+  ASSERT_OK(choir_timeline_write(comm, profile, Append, &text));
+  choir_profile_destroy(profile);
+  if (choir_comm_rank(comm) != 0) return;
+  for (const char* pid : {"0", "1", "2"}) {
+    const std::string event =
+        std::string(R"("cat":"phase","ph":"X","pid":)") + pid;
+    EXPECT_NE(text.find(event), std::string::npos) << text;
+  }
+  EXPECT_NE(text.find("rank 1 (host b, pid "), std::string::npos) << text;
 }
 
 choir_comm_config_t Config() {
@@ -97,6 +125,7 @@ TEST(MpiTest, AutoIsMpiOnSeveralHosts) {
   std::string peer = choir_comm_peer(comm, 1);
   EXPECT_EQ(peer.find("rank 1 (host b, pid "), 0u) << peer;
   AllReduceOnes(comm);
+  WriteTimeline(comm);
   ASSERT_OK(choir_comm_finalize(comm));
   choir_comm_release(comm);
   // Asked for by name, shm has to say why not.

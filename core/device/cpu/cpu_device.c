@@ -94,7 +94,7 @@ static void stream_destroy(choir_stream_t* stream) {
 static choir_status_t stream_submit(choir_stream_t* stream,
                                     const choir_record_t* record) {
   choir_stream_thread_t* thread = ((choir_cpu_stream_t*)stream)->thread;
-  if (!thread) return record->kernel->run(record, stream);
+  if (!thread) return choir__record_run(record, stream);
   return choir__stream_thread_submit(thread, record);
 }
 

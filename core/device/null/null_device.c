@@ -85,7 +85,7 @@ static void null_stream_destroy(choir_stream_t* stream) {
 
 static choir_status_t null_stream_submit(choir_stream_t* stream,
                                          const choir_record_t* record) {
-  return record->kernel->run(record, stream);
+  return choir__record_run(record, stream);
 }
 
 static choir_status_t null_stream_synchronize(choir_stream_t* stream) {
