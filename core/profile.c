@@ -13,7 +13,7 @@
 #include "core/random.h"
 
 enum {
-  DEFAULT_ROWS = 256,
+  DEFAULT_ROWS = 1024,
   MAX_ROWS = 16384,  // rows are numbered in 16 bits
   MAX_THREADS = 64,
   LINE_BYTES = 512,

@@ -33,7 +33,7 @@ extern "C" {
 typedef struct choir_profile_s choir_profile_t;
 
 typedef struct choir_profile_options_s {
-  int32_t max_rows;    // 0: 256; what does not fit is in the row "others"
+  int32_t max_rows;    // 0: 1024; what does not fit is in the row "others"
   int64_t max_events;  // single spans kept; those after them are counted only
   choir_allocator_t allocator;  // all zeros: the process default
 } choir_profile_options_t;

@@ -15,8 +15,8 @@
 #define BAR_SECONDS 0.1
 // Steps that the timeline leaves out at the start, of runs that have enough.
 #define TIMELINE_WARMUP 5
-// More spans than a step of this network has, and most of them altogether.
-#define SPANS_PER_STEP 512
+// More than a step of these networks has, and most spans altogether.
+#define SPANS_PER_STEP 1024
 #define MAX_SPANS 4000000
 
 typedef struct trainer_s {
