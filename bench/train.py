@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training speed of Choir beside its peers, taken in turns in one run.
 
-usage: bazel run //bench:train -- [--rounds N] [--seconds S] [--only NAME,...]
-                                  [--batch N] [--data DIR] [--limit N]
-                                  [--torch-python FILE] [--json FILE]
+usage: bazel run //bench:train -- [--net NAME] [--rounds N] [--seconds S]
+                                  [--only NAME,...] [--batch N] [--data DIR]
+                                  [--limit N] [--torch-python FILE]
+                                  [--json FILE]
 
 Every round runs each job once, in turns from the first to the last and back,
-on the real MNIST. The table has the median and the range over the rounds; a
+on the real MNIST or, for resnet20, on made-up images. The table has the median and the range over the rounds; a
 ratio is taken within a round and its range is that of the rounds. Ends with
 status 0 however slow a job was, with 1 when one failed, 2 for a wrong flag. A
 peer that is not installed is named in the table.
@@ -28,6 +29,13 @@ DNNL_LOOP = os.path.join(ROOT, "bench", "dnnl_loop")
 TORCH_TRAIN = os.path.join(ROOT, "bench", "peers", "torch_train.py")
 TORCH_MISSING = 3  # exit status of torch_train.py without PyTorch
 TORCH_CONFIGS = ("nchw", "channels_last", "traced", "avx512")
+
+# Name: batch of each process, steps before the clock starts.
+NETS = {
+    "mnist_cnn": (64, 32),
+    "mlp": (128, 4),
+    "resnet20": (128, 4),
+}
 
 # Name: what the table calls it.
 JOBS = {
@@ -109,8 +117,11 @@ def run_together(commands, options, gate=False):
 
 def run_job(name, options):
     """One measurement: {"images_per_second": ..., perhaps "rss_mb": ...}."""
-    common = ["--seconds", str(options.seconds), "--data", options.data]
+    common = ["--net", options.net, "--seconds", str(options.seconds)]
     common += ["--batch", str(options.batch), "--limit", str(options.limit)]
+    common += ["--warmup", str(NETS[options.net][1])]
+    if options.data:
+        common += ["--data", options.data]
     if name == "choir":
         return run_together([[TRAIN_STEP, *common]], options)[0]
     if name == "choir2":
@@ -208,8 +219,8 @@ def print_row(text, value, goal=""):
 def print_tables(results, missing, others, options):
     print("\n%s" % machine())
     print(
-        "Batch %d for each process, 1 thread each, %d rounds of %g s."
-        % (options.batch, options.rounds, options.seconds)
+        "%s, batch %d for each process, 1 thread each, %d rounds of %g s."
+        % (options.net, options.batch, options.rounds, options.seconds)
     )
     print("Other programs took %.2f cores meanwhile." % others, end="")
     print(" NOT IDLE: do not quote." if others > 0.1 else "")
@@ -238,43 +249,52 @@ def print_tables(results, missing, others, options):
         print_row(text, spread(ratios, 2) if ratios else "-", goal)
 
     print()
+    goal = "<= 100" if options.net == "mnist_cnn" else ""
     print_row("resident MB without the data set", "median (range)", "wanted")
     for text, name in (
         ("Choir, 1 process", "choir"),
         ("Choir, the larger of 2 workers", "choir2"),
     ):
         values = [result["rss_mb"] for result in results.get(name, [])]
-        print_row(text, spread(values, 0) if values else "-", "<= 100")
+        print_row(text, spread(values, 0) if values else "-", goal)
 
 
 def parse(argv):
     parser = argparse.ArgumentParser(
         prog="train", description=__doc__.split("\n", 1)[0]
     )
+    parser.add_argument("--net", choices=NETS, default="mnist_cnn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument(
-        "--only", default=",".join(JOBS), help="of: " + ", ".join(JOBS)
-    )
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--only", help="of: " + ", ".join(JOBS))
+    parser.add_argument("--batch", type=int, help="64; mlp, resnet20: 128")
     parser.add_argument("--limit", type=int, default=0)
-    parser.add_argument(
-        "--data", default=os.path.join(ROOT, "examples", "data", "mnist")
-    )
+    parser.add_argument("--data", help="folder of MNIST; not for resnet20")
     parser.add_argument("--torch-python", default=sys.executable)
     parser.add_argument("--json", help="file for every single result")
     options = parser.parse_args(argv)
-    options.only = options.only.split(",")
+    # The bare oneDNN loop knows one network.
+    jobs = [n for n in JOBS if n != "onednn" or options.net == "mnist_cnn"]
+    options.only = options.only.split(",") if options.only else jobs
     for name in options.only:
         if name not in JOBS:
             parser.error(
                 "--only: no job '%s'; there are %s" % (name, ", ".join(JOBS))
             )
+        if name not in jobs:
+            parser.error("--only: %s is for --net mnist_cnn" % name)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds must be above 0")
+    options.batch = options.batch or NETS[options.net][0]
+    if options.net == "resnet20":
+        if options.data:
+            parser.error("--data: resnet20 is trained on made-up images")
+    elif not options.data:
+        options.data = os.path.join(ROOT, "examples", "data", "mnist")
     # Where the user is: `bazel run` starts programs elsewhere.
     here = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
-    options.data = os.path.join(here, options.data)
+    if options.data:
+        options.data = os.path.join(here, options.data)
     if options.json:
         options.json = os.path.join(here, options.json)
     return options

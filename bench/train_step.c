@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// train_step [--workers N] [--batch N] [--threads N] [--seconds S] [--steps N]
-//            [--warmup N] [--limit N] [--data DIR] [--gate true]
+// train_step [--net NAME] [--workers N] [--batch N] [--threads N] [--seconds S]
+//            [--steps N] [--warmup N] [--limit N] [--data DIR] [--gate true]
 //            [--profile true]
-// Trains the MNIST CNN on real batches for a while and prints one JSON line:
+// Trains one of the networks of examples/ for a while and prints one JSON line:
 // images/s over all workers, resident memory, and how often work ran beside
 // the fast kernels. One worker uses plain SGD, several share gradients through
 // DistOpt and shm. --gate: after the warm-up print "ready" and wait for a line
@@ -17,24 +17,68 @@
 #include "core/stage.h"
 #include "dist/dist_opt.h"
 #include "dist/launch.h"
+#include "examples/mlp_net.h"
 #include "examples/mnist_cnn.h"
+#include "examples/resnet20.h"
 #include "io/loader.h"
 #include "model/model.h"
 #include "opt/optimizer.h"
 
-// Steps between two looks at the clock, where ranks agree whether to go on.
-enum { BLOCK = 16, MAX_ROWS = 96 };
+enum { MAX_ROWS = 192, SYNTHETIC_IMAGES = 2560 };
 
-#define TRAIN_STEP_FIELDS(X, T)                                             \
-  X(T, INT, workers, 1, 1, 1024, "processes")                               \
-  X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")         \
-  X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                   \
-  X(T, FLOAT, seconds, 3, 1e-3, 1e6, "length of the measured part")         \
-  X(T, INT, steps, 0, 0, 1e12, "measure so many steps; 0: by seconds")      \
-  X(T, INT, warmup, 32, 0, 1e6, "steps before the measured part")           \
-  X(T, INT, limit, 0, 0, 1e9, "the first so many samples; 0: all")          \
-  X(T, STRING, data, "examples/data/mnist", 0, 0, "folder of IDX files")    \
-  X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup") \
+// ---- Networks ----
+
+static choir_status_t open_mnist(const char* folder, int64_t limit,
+                                 choir_dataset_t** out_dataset) {
+  return choir_dataset_open_mnist(folder ? folder : "examples/data/mnist",
+                                  CHOIR_SPLIT_TRAIN, limit, out_dataset);
+}
+
+static choir_status_t open_cifar10(const char* folder, int64_t limit,
+                                   choir_dataset_t** out_dataset) {
+  if (folder)
+    return choir_dataset_open_cifar10(folder, CHOIR_SPLIT_TRAIN, limit,
+                                      out_dataset);
+  const choir_dataset_synthetic_t config = {
+      .count = limit ? limit : SYNTHETIC_IMAGES,
+      .channels = 3,
+      .height = 32,
+      .width = 32,
+      .class_count = 10};
+  return choir_dataset_create_synthetic(&config, out_dataset);
+}
+
+typedef struct net_s {
+  const choir_model_def_t* def;
+  size_t bytes;      // of the model's `self`
+  int64_t shape[4];  // a batch of one
+  choir_status_t (*open_data)(const char* folder, int64_t limit,
+                              choir_dataset_t** out_dataset);
+  // Steps between two looks at the clock, where ranks agree whether to go on.
+  int64_t block;
+} net_t;
+
+static const char* const net_names[] = {"mnist_cnn", "mlp", "resnet20", NULL};
+static const net_t nets[] = {
+    {&mnist_cnn_def, sizeof(mnist_cnn_t), {1, 1, 28, 28}, open_mnist, 16},
+    {&mlp_net_def, sizeof(mlp_net_t), {1, 1, 28, 28}, open_mnist, 2},
+    {&resnet20_def, sizeof(resnet20_t), {1, 3, 32, 32}, open_cifar10, 2}};
+
+// ---- Flags ----
+
+#define TRAIN_STEP_FIELDS(X, T)                                               \
+  X(T, ENUM, net, 0, net_names, 0, "what is trained")                         \
+  X(T, INT, workers, 1, 1, 1024, "processes")                                 \
+  X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")           \
+  X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                     \
+  X(T, FLOAT, seconds, 3, 1e-3, 1e6, "length of the measured part")           \
+  X(T, INT, steps, 0, 0, 1e12, "measure so many steps; 0: by seconds")        \
+  X(T, INT, warmup, 32, 0, 1e6, "steps before the measured part")             \
+  X(T, INT, limit, 0, 0, 1e9, "the first so many samples; 0: all")            \
+  X(T, STRING, data, NULL, 0, 0,                                              \
+    "folder of MNIST, for resnet20 of CIFAR-10; else examples/data/mnist or " \
+    "synthetic images")                                                       \
+  X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")
 CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
 static const choir_field_t option_fields[] = {
@@ -159,7 +203,8 @@ typedef struct run_s {
   choir_device_t* device;
   choir_dataset_t* dataset;
   choir_loader_t* loader;
-  mnist_cnn_t net;
+  const net_t* net;
+  void* layers;  // the model's `self`
   choir_model_t* model;
   choir_optimizer_t* sgd;
   choir_dist_opt_t* dist;
@@ -168,8 +213,7 @@ typedef struct run_s {
 
 static choir_status_t open_data(run_t* run, int32_t size) {
   const options_t* options = run->options;
-  CHOIR_TRY(choir_dataset_open_mnist(options->data, CHOIR_SPLIT_TRAIN,
-                                     options->limit, &run->dataset));
+  CHOIR_TRY(run->net->open_data(options->data, options->limit, &run->dataset));
   choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
   config.batch = options->batch;
   return choir_loader_create(run->dataset, run->device, run->rank, size,
@@ -177,9 +221,11 @@ static choir_status_t open_data(run_t* run, int32_t size) {
 }
 
 static choir_status_t make_model(run_t* run) {
-  CHOIR_TRY(choir_model_create(run->device, &mnist_cnn_def, &run->net, 0,
+  run->layers = calloc(1, run->net->bytes);
+  if (!run->layers) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
+  CHOIR_TRY(choir_model_create(run->device, run->net->def, run->layers, 0,
                                &run->model));
-  CHOIR_TRY(mnist_cnn_compile(run->model));
+  CHOIR_TRY(choir_model_compile(run->model, 4, run->net->shape));
   CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = 0.005, .momentum = 0.9,
                                 .weight_decay = 1e-5));
   choir_updater_t* updater = choir_optimizer_updater(run->sgd);
@@ -215,6 +261,7 @@ static void tear_down(run_t* run) {
   choir_dataset_release(run->dataset);
   choir_comm_release(run->comm);
   choir_device_release(run->device);
+  free(run->layers);
 }
 
 // `steps` training steps; adds all ranks' samples to *images.
@@ -261,7 +308,7 @@ static choir_status_t measure(run_t* run, result_t* out) {
   const double start = choir_clock_seconds();
   const double thread_start = thread_seconds();
   for (double done = 0; done == 0;) {
-    int64_t block = BLOCK;
+    int64_t block = run->net->block;
     if (options->steps && options->steps - out->steps < block)
       block = options->steps - out->steps;
     CHOIR_TRY(train(run, block, &out->images));
@@ -316,17 +363,18 @@ static void print_result(const run_t* run, double data_bytes,
                          const result_t* r) {
   const options_t* options = run->options;
   printf(
-      "{\"name\": \"choir\", \"workers\": %lld, \"threads\": %lld, "
+      "{\"name\": \"choir\", \"net\": \"%s\", \"workers\": %lld, "
+      "\"threads\": %lld, "
       "\"batch\": %lld, \"steps\": %lld, \"images\": %lld, "
       "\"seconds\": %.4f, \"images_per_second\": %.1f, "
       "\"rss_mb\": %.1f, \"peak_rss_mb\": %.1f, \"dataset_mb\": %.1f, "
       "\"loss\": %.5f, \"reference_runs\": %llu, \"host_fallbacks\": %llu, "
       "\"reorders\": %llu}\n",
-      (long long)options->workers, (long long)options->threads,
-      (long long)options->batch, (long long)r->steps, (long long)r->images,
-      r->seconds, (double)r->images / r->seconds, 1e-6 * r->rss,
-      1e-6 * r->peak_rss, 1e-6 * data_bytes, r->loss,
-      (unsigned long long)r->ops.reference_runs,
+      net_names[options->net], (long long)options->workers,
+      (long long)options->threads, (long long)options->batch,
+      (long long)r->steps, (long long)r->images, r->seconds,
+      (double)r->images / r->seconds, 1e-6 * r->rss, 1e-6 * r->peak_rss,
+      1e-6 * data_bytes, r->loss, (unsigned long long)r->ops.reference_runs,
       (unsigned long long)r->ops.host_fallbacks,
       (unsigned long long)r->ops.reorders);
 }
@@ -395,7 +443,9 @@ int main(int argc, char** argv) {
   if (status) return fail(status, 2);
   if (options.workers > 1 && !choir_launch_is_worker())
     return launch(&options, argv);
-  run_t run = {.options = &options, .profile.stage.submit = profile_submit};
+  run_t run = {.options = &options,
+               .net = &nets[options.net],
+               .profile.stage.submit = profile_submit};
   status = run_all(&run);
   tear_down(&run);
   return status ? fail(status, 1) : 0;

@@ -30,7 +30,3 @@ static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
 
 const choir_model_def_t mnist_cnn_def = {
     .name = "mnist_cnn", .define = define, .forward = forward};
-
-choir_status_t mnist_cnn_compile(choir_model_t* model) {
-  return choir_model_compile(model, 4, (int64_t[]){1, 1, 28, 28});
-}

@@ -20,7 +20,4 @@ typedef struct mnist_cnn_s {
 // For choir_model_create, with a mnist_cnn_t as `self`.
 extern const choir_model_def_t mnist_cnn_def;
 
-// Gives `model`, made from mnist_cnn_def, its shapes.
-choir_status_t mnist_cnn_compile(choir_model_t* model) CHOIR_NODISCARD;
-
 #endif  // CHOIR_EXAMPLES_MNIST_CNN_H_

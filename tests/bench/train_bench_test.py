@@ -78,6 +78,17 @@ class TrainTest(unittest.TestCase):
         with open(self.json, encoding="utf-8") as file:
             self.assertEqual(list(json.load(file)["results"]), ["choir"])
 
+    def test_net_is_trained_by_all_jobs_that_know_it(self):
+        done = self.train("--net", "resnet20", "--batch", "16")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            record = json.load(file)
+        ran = [job for job, results in record["results"].items() if results]
+        self.assertEqual(sorted(ran), ["choir", "choir2", "independent2"])
+        for job in ("choir", "choir2"):
+            self.assertEqual(record["results"][job][0]["net"], "resnet20")
+        self.assertIn("resnet20, batch 16 for each process", done.stdout)
+
     def test_a_failed_job_fails_the_run(self):
         done = self.train("--only", "choir,choir2", "--data", "/no/such")
         self.assertEqual(done.returncode, 1)
@@ -85,7 +96,14 @@ class TrainTest(unittest.TestCase):
         self.assertIn("/no/such", done.stderr)
 
     def test_wrong_flags_are_named(self):
-        for flags in (("--only", "tensorflow"), ("--rounds", "0"), ("--x",)):
+        for flags in (
+            ("--only", "tensorflow"),
+            ("--only", "onednn", "--net", "mlp"),
+            ("--data", ".", "--net", "resnet20"),
+            ("--rounds", "0"),
+            ("--net", "lenet"),
+            ("--x",),
+        ):
             with self.subTest(flags):
                 done = self.train(*flags)
                 self.assertEqual(done.returncode, 2)

@@ -57,6 +57,27 @@ class TrainStepTest(unittest.TestCase):
         self.assertEqual(result["reference_runs"], 0)
         self.assertEqual(result["host_fallbacks"], 0)
 
+    def test_other_networks(self):
+        for net, data in (
+            ("mlp", ("--data", DATA)),
+            ("resnet20", ()),
+        ):
+            for workers in ("1", "2"):
+                with self.subTest(net=net, workers=workers):
+                    done = run(
+                        *(TRAIN_STEP, "--net", net, *data, "--limit", "128"),
+                        *("--workers", workers, "--batch", "16"),
+                        *("--steps", "3", "--warmup", "1"),
+                    )
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    result = json.loads(done.stdout)
+                    self.assertEqual(result["net"], net)
+                    self.assertEqual(result["images"], 48 * int(workers))
+                    self.assertGreater(result["loss"], 1)
+                    self.assertLess(result["loss"], 4)
+                    self.assertEqual(result["reference_runs"], 0)
+                    self.assertEqual(result["host_fallbacks"], 0)
+
     def test_two_workers_count_the_samples_of_both(self):
         # The global batch is 64, so that 256 samples are 4 steps.
         result = self.result(
