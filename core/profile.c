@@ -479,6 +479,11 @@ choir_status_t choir_profile_write_events(const choir_profile_t* profile,
                 ",\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,"
                 "\"args\":{\"sort_index\":%d}}",
                 process, process));
+  if (profile->lost_events)
+    CHOIR_TRY(put(&output,
+                  ",\n{\"name\":\"process_labels\",\"ph\":\"M\",\"pid\":%d,"
+                  "\"args\":{\"labels\":\"%lld spans had no room\"}}",
+                  process, (long long)profile->lost_events));
   for (int32_t i = 0; i < profile->thread_count; ++i)
     CHOIR_TRY(put(&output,
                   ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,"

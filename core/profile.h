@@ -130,7 +130,8 @@ CHOIR_API choir_status_t choir_profile_print(choir_profile_t* profile,
                                              void* self) CHOIR_NODISCARD;
 // Writes the events as elements of a Chrome trace's array, separated by ",\n":
 // process `process`, called process_name; times count from `zero` (of
-// choir_clock_seconds). For a whole file see choir_timeline_write
+// choir_clock_seconds). Events that were lost are told as the process's label.
+// For a whole file see choir_timeline_write
 // (dist/timeline.h).
 CHOIR_API choir_status_t choir_profile_write_events(
     const choir_profile_t* profile, int32_t process, const char* process_name,

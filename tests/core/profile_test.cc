@@ -150,6 +150,7 @@ TEST_P(ProfileDeviceTest, TimesEveryRecordWhereItRuns) {
   const std::string events = Events();
   EXPECT_EQ(Count(events, "thread_name"), is_null ? 1 : 2) << events;
   EXPECT_EQ(Count(events, "\"ph\":\"X\""), 5) << events;
+  EXPECT_EQ(Count(events, "no room"), 0) << events;
   EXPECT_EQ(Count(events, "\"of\":\"conv1\""), 3) << events;
   EXPECT_EQ(Count(events, "\"name\":\"main\""), is_inline ? 1 : 0) << events;
 
@@ -274,6 +275,7 @@ TEST_F(ProfileTest, FullTablesGoOnCounting) {
   EXPECT_EQ(rows["others|"].calls, 3);
   EXPECT_EQ(choir_profile_totals(profile_).events, 2);
   EXPECT_EQ(choir_profile_totals(profile_).lost_events, 4);
+  EXPECT_EQ(Count(Events(), "\"labels\":\"4 spans had no room\""), 1);
 }
 
 TEST_F(ProfileTest, LongTextsAreCut) {
