@@ -59,7 +59,8 @@ mark=etc/choir_clean_room
   { [ -d "$room" ] && [ -z "$(ls -A "$room")" ]; } ||
   die "$room is neither empty nor a clean room"
 
-child=''
+child=
+log=$(mktemp)
 finish() {
   local status=$?
   trap '' INT TERM HUP
@@ -67,7 +68,7 @@ finish() {
     kill -KILL "$child" 2>/dev/null || :
     wait "$child" 2>/dev/null || :
   fi
-  rm -f "$room.log"
+  rm -f "$log"
   [ $keep = 1 ] && [ -e "$room/$mark" ] || rm -rf --one-file-system "$room"
   exit $status
 }
@@ -95,8 +96,8 @@ if [ ! -e "$room/$mark" ]; then
   [ -n "$mirror" ] || die "apt knows no mirror of Debian 12 (bookworm) here"
   echo "clean_room.sh: a bare Debian 12 in $room"
   contained debootstrap --variant=minbase --include=git,ca-certificates bookworm \
-    "$room" "$mirror" >"$room.log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$room.log")"
-  rm -f "$room.log"
+    "$room" "$mirror" >"$log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$log")"
+  rm -f "$log"
   # Where to fetch from and through which proxy; no other habit of this machine.
   rm -f "$room/etc/apt/sources.list"
   for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
