@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // train_step [--net NAME] [--workers N] [--batch N] [--threads N] [--seconds S]
 //            [--steps N] [--warmup N] [--limit N] [--data DIR] [--gate true]
-//            [--profile true]
+//            [--forward_only true] [--profile true]
 // Trains one of the networks of examples/ for a while and prints one JSON line:
 // images/s over all workers, resident memory, and how often work ran beside
 // the fast kernels. One worker uses plain SGD, several share gradients through
@@ -11,63 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bench/bench_nets.h"
+#include "bench/step_profile.h"
 #include "core/clock.h"
-#include "core/stage.h"
 #include "dist/dist_opt.h"
 #include "dist/launch.h"
-#include "examples/mlp_net.h"
-#include "examples/mnist_cnn.h"
-#include "examples/resnet20.h"
 #include "io/loader.h"
 #include "model/model.h"
 #include "opt/optimizer.h"
 
-enum { MAX_ROWS = 192, SYNTHETIC_IMAGES = 2560 };
-
-// ---- Networks ----
-
-static choir_status_t open_mnist(const char* folder, int64_t limit,
-                                 choir_dataset_t** out_dataset) {
-  return choir_dataset_open_mnist(folder ? folder : "examples/data/mnist",
-                                  CHOIR_SPLIT_TRAIN, limit, out_dataset);
-}
-
-static choir_status_t open_cifar10(const char* folder, int64_t limit,
-                                   choir_dataset_t** out_dataset) {
-  if (folder)
-    return choir_dataset_open_cifar10(folder, CHOIR_SPLIT_TRAIN, limit,
-                                      out_dataset);
-  const choir_dataset_synthetic_t config = {
-      .count = limit ? limit : SYNTHETIC_IMAGES,
-      .channels = 3,
-      .height = 32,
-      .width = 32,
-      .class_count = 10};
-  return choir_dataset_create_synthetic(&config, out_dataset);
-}
-
-typedef struct net_s {
-  const choir_model_def_t* def;
-  size_t bytes;      // of the model's `self`
-  int64_t shape[4];  // a batch of one
-  choir_status_t (*open_data)(const char* folder, int64_t limit,
-                              choir_dataset_t** out_dataset);
-  // Steps between two looks at the clock, where ranks agree whether to go on.
-  int64_t block;
-} net_t;
-
-static const char* const net_names[] = {"mnist_cnn", "mlp", "resnet20", NULL};
-static const net_t nets[] = {
-    {&mnist_cnn_def, sizeof(mnist_cnn_t), {1, 1, 28, 28}, open_mnist, 16},
-    {&mlp_net_def, sizeof(mlp_net_t), {1, 1, 28, 28}, open_mnist, 2},
-    {&resnet20_def, sizeof(resnet20_t), {1, 3, 32, 32}, open_cifar10, 2}};
-
 // ---- Flags ----
 
 #define TRAIN_STEP_FIELDS(X, T)                                               \
-  X(T, ENUM, net, 0, net_names, 0, "what is trained")                         \
+  X(T, ENUM, net, 0, bench_net_names, 0, "what is trained")                   \
   X(T, INT, workers, 1, 1, 1024, "processes")                                 \
   X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")           \
   X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                     \
@@ -79,6 +36,7 @@ static const net_t nets[] = {
     "folder of MNIST, for resnet20 of CIFAR-10; else examples/data/mnist or " \
     "synthetic images")                                                       \
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
+  X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")
 CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
 static const choir_field_t option_fields[] = {
@@ -88,110 +46,33 @@ static const choir_struct_def_t options_def = CHOIR_STRUCT_DEF(
 
 // ---- Profile: time of each kernel on each shape ----
 
-typedef struct row_s {
-  const choir_kernel_t* kernel;
-  choir_view_t srcs[2];  // the first sources
-  int32_t src_count;
-  int64_t count;
-  double seconds;
-  double flops;
-  double bytes;
-} row_t;
-
-// On the device "cpu" compute work is done inside submit, so that what the
-// thread used meanwhile is the kernel's. Processor time, not the wall's: others
-// on the machine do not count.
-typedef struct profile_s {
-  choir_stage_t stage;
-  row_t rows[MAX_ROWS];
-  int row_count;
-  double seconds;         // in kernels
-  double thread_seconds;  // of the whole measured part
-} profile_t;
-
-static double thread_seconds(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static row_t* find_row(profile_t* profile, const choir_record_t* record) {
-  const int32_t srcs = record->src_count < 2 ? record->src_count : 2;
-  for (int i = 0; i < profile->row_count; ++i) {
-    row_t* row = &profile->rows[i];
-    bool same = row->kernel == record->kernel && row->src_count == srcs;
-    for (int32_t k = 0; same && k < srcs; ++k)
-      same = choir_view_same_shape(&row->srcs[k], &record->operands[k]);
-    if (same) return row;
-  }
-  if (profile->row_count == MAX_ROWS) return &profile->rows[MAX_ROWS - 1];
-  row_t* row = &profile->rows[profile->row_count++];
-  *row = (row_t){.kernel = record->kernel, .src_count = srcs};
-  for (int32_t k = 0; k < srcs; ++k) row->srcs[k] = record->operands[k];
-  return row;
-}
-
-static choir_status_t profile_submit(choir_stage_t* stage,
-                                     choir_stream_t* stream,
-                                     const choir_record_t* record) {
-  profile_t* profile = (profile_t*)stage;
-  row_t* row = find_row(profile, record);
-  choir_cost_t cost = {0, 0};
-  if (record->kernel->cost) record->kernel->cost(record, &cost);
-  const double start = thread_seconds();
-  choir_status_t status = choir_stage_forward(stage, stream, record);
-  const double seconds = thread_seconds() - start;
-  row->count++;
-  row->seconds += seconds;
-  row->flops += cost.flops;
-  row->bytes += cost.bytes;
-  profile->seconds += seconds;
-  return status;
-}
-
-static int by_seconds(const void* a, const void* b) {
-  const double x = ((const row_t*)a)->seconds, y = ((const row_t*)b)->seconds;
-  return (x < y) - (x > y);
-}
-
-// "64,1,28,28;20,1,5,5", as bench_ops writes shapes.
-static const char* row_shapes(const row_t* row, char* text, size_t bytes) {
-  size_t used = 0;
-  text[0] = '\0';
-  for (int32_t k = 0; k < row->src_count; ++k)
-    for (int32_t d = 0; d < row->srcs[k].ndim && used < bytes; ++d)
-      used += (size_t)snprintf(text + used, bytes - used, "%s%lld",
-                               d ? "," : (k ? ";" : ""),
-                               (long long)row->srcs[k].shape[d]);
-  return text;
-}
-
 static void print_rest(const char* what, double us, double share) {
   printf("%-64s %10.1f %6.1f%%\n", what, us, 100 * share);
 }
 
-// seconds: of the wall's clock.
-static void profile_print(profile_t* profile, double seconds, int64_t steps) {
+// thread_seconds: of the processor; seconds: of the wall's clock.
+static void profile_print(step_profile_t* profile, double thread_seconds,
+                          double seconds, int64_t steps) {
   const double to_us = 1e6 / (double)steps;
-  const double whole = profile->thread_seconds;
-  qsort(profile->rows, (size_t)profile->row_count, sizeof(row_t), by_seconds);
+  step_profile_sort(profile);
   printf("%-31s %-25s %6s %10s %7s %9s %7s\n", "kernel", "shapes", "a step",
          "us a step", "share", "GFLOP/s", "GB/s");
   for (int i = 0; i < profile->row_count; ++i) {
-    const row_t* row = &profile->rows[i];
+    const step_row_t* row = &profile->rows[i];
     char shapes[96];
     printf("%-31s %-25s %6.2f %10.1f %6.1f%% %9.1f %7.1f\n", row->kernel->name,
-           row_shapes(row, shapes, sizeof(shapes)),
+           step_row_shapes(row, shapes, sizeof(shapes)),
            (double)row->count / (double)steps, row->seconds * to_us,
-           100 * row->seconds / whole, row->flops / row->seconds * 1e-9,
-           row->bytes / row->seconds * 1e-9);
+           100 * row->seconds / thread_seconds,
+           row->flops / row->seconds * 1e-9, row->bytes / row->seconds * 1e-9);
   }
-  const double around = whole - profile->seconds;
+  const double around = thread_seconds - profile->seconds;
   print_rest("around the kernels: tape, dispatch, loader", around * to_us,
-             around / whole);
-  print_rest("processor time of a step", whole * to_us, 1);
+             around / thread_seconds);
+  print_rest("processor time of a step", thread_seconds * to_us, 1);
   print_rest("off the processor: waiting for data, ranks or a turn",
-             (seconds - whole) * to_us, (seconds - whole) / whole);
+             (seconds - thread_seconds) * to_us,
+             (seconds - thread_seconds) / thread_seconds);
 }
 
 // ---- One worker ----
@@ -203,12 +84,12 @@ typedef struct run_s {
   choir_device_t* device;
   choir_dataset_t* dataset;
   choir_loader_t* loader;
-  const net_t* net;
+  const bench_net_t* net;
   void* layers;  // the model's `self`
   choir_model_t* model;
   choir_optimizer_t* sgd;
   choir_dist_opt_t* dist;
-  profile_t profile;
+  step_profile_t profile;
 } run_t;
 
 static choir_status_t open_data(run_t* run, int32_t size) {
@@ -264,19 +145,32 @@ static void tear_down(run_t* run) {
   free(run->layers);
 }
 
-// `steps` training steps; adds all ranks' samples to *images.
-static choir_status_t train(run_t* run, int64_t steps, int64_t* images) {
+// The batch forward in inference mode; nobody reads the result.
+static choir_status_t predict(run_t* run, const choir_batch_t* batch) {
+  choir_tensor_t* scores = NULL;
+  CHOIR_TRY(choir_model_predict(run->model, batch->x, &scores));
+  choir_tensor_release(scores);
+  return NULL;
+}
+
+static choir_status_t train_one(run_t* run, const choir_batch_t* batch) {
+  choir_launch_note_progress(batch->epoch, batch->step);
+  const choir_model_batch_t one = {.x = batch->x,
+                                   .y = batch->y,
+                                   .first_sample = batch->first_sample,
+                                   .sample_count = batch->sample_count,
+                                   .global_count = batch->global_count};
+  return choir_model_train_one_batch(run->model, &one);
+}
+
+// `steps` steps; adds all ranks' samples to *images.
+static choir_status_t do_steps(run_t* run, int64_t steps, int64_t* images) {
   for (int64_t step = 0; step < steps;) {
     const choir_batch_t* batch;
     CHOIR_TRY(choir_loader_next(run->loader, &batch));
     if (!batch) continue;  // an epoch ended
-    choir_launch_note_progress(batch->epoch, batch->step);
-    const choir_model_batch_t one = {.x = batch->x,
-                                     .y = batch->y,
-                                     .first_sample = batch->first_sample,
-                                     .sample_count = batch->sample_count,
-                                     .global_count = batch->global_count};
-    CHOIR_TRY(choir_model_train_one_batch(run->model, &one));
+    CHOIR_TRY(run->options->forward_only ? predict(run, batch)
+                                         : train_one(run, batch));
     *images += batch->global_count;
     ++step;
   }
@@ -293,25 +187,26 @@ typedef struct result_s {
   int64_t steps;
   int64_t images;
   double seconds;
-  double rss;       // bytes without the data set, of the largest worker
-  double peak_rss;  // likewise
-  double loss;      // mean over the measured steps of rank 0
+  double thread_seconds;  // of the processor, rank 0's
+  double rss;             // bytes without the data set, of the largest worker
+  double peak_rss;        // likewise
+  double loss;            // mean over the measured steps of rank 0
   choir_op_stats_t ops;
 } result_t;
 
-// Trains until time or steps are up; all ranks stop after the same step.
+// Goes on until time or steps are up; all ranks stop after the same step.
 static choir_status_t measure(run_t* run, result_t* out) {
   const options_t* options = run->options;
   choir_metrics_t metrics;
   CHOIR_TRY(choir_model_take_metrics(run->model, &metrics));
   choir_op_stats_reset();
   const double start = choir_clock_seconds();
-  const double thread_start = thread_seconds();
+  const double thread_start = step_profile_thread_seconds();
   for (double done = 0; done == 0;) {
     int64_t block = run->net->block;
     if (options->steps && options->steps - out->steps < block)
       block = options->steps - out->steps;
-    CHOIR_TRY(train(run, block, &out->images));
+    CHOIR_TRY(do_steps(run, block, &out->images));
     out->steps += block;
     done = options->steps ? out->steps >= options->steps
                           : choir_clock_seconds() - start >= options->seconds;
@@ -319,10 +214,11 @@ static choir_status_t measure(run_t* run, result_t* out) {
   }
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(run->device)));
   out->seconds = choir_clock_seconds() - start;
-  run->profile.thread_seconds = thread_seconds() - thread_start;
+  out->thread_seconds = step_profile_thread_seconds() - thread_start;
   out->ops = choir_op_stats();
   CHOIR_TRY(choir_model_take_metrics(run->model, &metrics));
-  out->loss = metrics.loss_sum / (double)metrics.batches;
+  // A forward pass alone has no loss.
+  out->loss = metrics.batches ? metrics.loss_sum / (double)metrics.batches : 0;
   return NULL;
 }
 
@@ -364,17 +260,18 @@ static void print_result(const run_t* run, double data_bytes,
   const options_t* options = run->options;
   printf(
       "{\"name\": \"choir\", \"net\": \"%s\", \"workers\": %lld, "
-      "\"threads\": %lld, "
+      "\"threads\": %lld, \"forward_only\": %s, "
       "\"batch\": %lld, \"steps\": %lld, \"images\": %lld, "
       "\"seconds\": %.4f, \"images_per_second\": %.1f, "
       "\"rss_mb\": %.1f, \"peak_rss_mb\": %.1f, \"dataset_mb\": %.1f, "
       "\"loss\": %.5f, \"reference_runs\": %llu, \"host_fallbacks\": %llu, "
       "\"reorders\": %llu}\n",
-      net_names[options->net], (long long)options->workers,
-      (long long)options->threads, (long long)options->batch,
-      (long long)r->steps, (long long)r->images, r->seconds,
-      (double)r->images / r->seconds, 1e-6 * r->rss, 1e-6 * r->peak_rss,
-      1e-6 * data_bytes, r->loss, (unsigned long long)r->ops.reference_runs,
+      bench_net_names[options->net], (long long)options->workers,
+      (long long)options->threads, options->forward_only ? "true" : "false",
+      (long long)options->batch, (long long)r->steps, (long long)r->images,
+      r->seconds, (double)r->images / r->seconds, 1e-6 * r->rss,
+      1e-6 * r->peak_rss, 1e-6 * data_bytes, r->loss,
+      (unsigned long long)r->ops.reference_runs,
       (unsigned long long)r->ops.host_fallbacks,
       (unsigned long long)r->ops.reorders);
 }
@@ -382,7 +279,7 @@ static void print_result(const run_t* run, double data_bytes,
 static choir_status_t run_all(run_t* run) {
   CHOIR_TRY(set_up(run));
   int64_t warm_images = 0;
-  CHOIR_TRY(train(run, run->options->warmup, &warm_images));
+  CHOIR_TRY(do_steps(run, run->options->warmup, &warm_images));
   CHOIR_TRY(pass_gate(run));
   choir_stream_t* stream = choir_device_stream(run->device);
   if (run->options->profile)
@@ -398,7 +295,8 @@ static choir_status_t run_all(run_t* run) {
   if (run->comm) CHOIR_TRY(choir_comm_finalize(run->comm));
   if (run->rank != 0) return NULL;
   if (run->options->profile)
-    profile_print(&run->profile, result.seconds, result.steps);
+    profile_print(&run->profile, result.thread_seconds, result.seconds,
+                  result.steps);
   print_result(run, data_bytes, &result);
   return NULL;
 }
@@ -443,9 +341,8 @@ int main(int argc, char** argv) {
   if (status) return fail(status, 2);
   if (options.workers > 1 && !choir_launch_is_worker())
     return launch(&options, argv);
-  run_t run = {.options = &options,
-               .net = &nets[options.net],
-               .profile.stage.submit = profile_submit};
+  run_t run = {.options = &options, .net = &bench_nets[options.net]};
+  step_profile_init(&run.profile);
   status = run_all(&run);
   tear_down(&run);
   return status ? fail(status, 1) : 0;

@@ -4,6 +4,7 @@
 // Choir's own step costs around the same primitives.
 //
 //   dnnl_loop [--batch N] [--threads N] [--steps N] [--json] [--phases]
+//             [--forward-only]
 //
 // Activations are fixed to channels-last and convolution weights are left to
 // oneDNN, which was the quickest of the arrangements tried; the first fully
@@ -49,6 +50,7 @@ typedef struct param_s {
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
+static dnnl_prop_kind_t forward_kind = dnnl_forward_training;
 static call_t calls[MAX_STEPS];
 static int call_count;
 static param_t params[MAX_PARAMS];
@@ -173,7 +175,7 @@ static void conv_forward(layer_t* layer, const char* name, dnnl_memory_t src,
   const dnnl_memory_desc_t dst = desc(4, dst_shape, dnnl_nhwc);
   const dnnl_dims_t ones = {1, 1}, zeros = {0, 0};
   dnnl_convolution_desc_t cd;
-  CHECK(dnnl_convolution_forward_desc_init(&cd, dnnl_forward_training,
+  CHECK(dnnl_convolution_forward_desc_init(&cd, forward_kind,
                                            dnnl_convolution_direct, src_md, &w,
                                            &b, &dst, ones, zeros, zeros));
   dnnl_post_ops_t ops;
@@ -250,15 +252,18 @@ static void pool_forward(layer_t* layer, const char* name, dnnl_memory_t src,
   const dnnl_memory_desc_t dst = desc(4, dst_shape, dnnl_nhwc);
   const dnnl_dims_t twos = {2, 2}, zeros = {0, 0};
   dnnl_pooling_desc_t d;
-  CHECK(dnnl_pooling_forward_desc_init(&d, dnnl_forward_training,
-                                       dnnl_pooling_max, src_md, &dst, twos,
-                                       twos, zeros, zeros));
+  CHECK(dnnl_pooling_forward_desc_init(&d, forward_kind, dnnl_pooling_max,
+                                       src_md, &dst, twos, twos, zeros, zeros));
   CHECK(dnnl_primitive_desc_create(&layer->forward, &d, NULL, engine, NULL));
   layer->dst = memory_of(&dst);
-  layer->workspace = memory_of(wanted(layer->forward, dnnl_query_workspace_md));
+  // Where the maxima were is for the backward pass alone.
+  const int training = forward_kind == dnnl_forward_training;
+  if (training)
+    layer->workspace =
+        memory_of(wanted(layer->forward, dnnl_query_workspace_md));
   const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_DST, DNNL_ARG_WORKSPACE};
   const dnnl_memory_t memories[] = {src, layer->dst, layer->workspace};
-  add_call(layer->names[0], layer->forward, indices, memories, 3);
+  add_call(layer->names[0], layer->forward, indices, memories, 2 + training);
 }
 
 static dnnl_memory_t pool_backward(layer_t* layer, dnnl_memory_t diff_dst) {
@@ -315,8 +320,8 @@ static void linear_forward(layer_t* layer, const char* name, dnnl_memory_t src,
   const dnnl_memory_desc_t b = desc(1, bias_shape, dnnl_x);
   const dnnl_memory_desc_t dst = desc(2, dst_shape, dnnl_nc);
   dnnl_inner_product_desc_t d;
-  CHECK(dnnl_inner_product_forward_desc_init(&d, dnnl_forward_training, src_md,
-                                             &w, &b, &dst));
+  CHECK(dnnl_inner_product_forward_desc_init(&d, forward_kind, src_md, &w, &b,
+                                             &dst));
   dnnl_primitive_attr_t attr = NULL;
   if (relu) {
     dnnl_post_ops_t ops;
@@ -394,6 +399,51 @@ FAST static void sgd(float* p, const float* g, float* v, int64_t count) {
   }
 }
 
+typedef struct net_s {
+  layer_t conv1, pool1, conv2, pool2, ip1, ip2;
+  dnnl_memory_t p, dlogits;  // probabilities, gradient of the scores
+} net_t;
+
+static void add_forward(net_t* net, dnnl_memory_t x, int64_t batch) {
+  const dnnl_dims_t w1 = {20, 1, 5, 5}, y1 = {batch, 20, 24, 24};
+  const dnnl_dims_t p1 = {batch, 20, 12, 12};
+  const dnnl_dims_t w2 = {50, 20, 5, 5}, y2 = {batch, 50, 8, 8};
+  const dnnl_dims_t p2 = {batch, 50, 4, 4};
+  conv_forward(&net->conv1, "conv1", x, w1, y1);
+  pool_forward(&net->pool1, "pool1", net->conv1.dst, p1);
+  conv_forward(&net->conv2, "conv2", net->pool1.dst, w2, y2);
+  pool_forward(&net->pool2, "pool2", net->conv2.dst, p2);
+  linear_forward(&net->ip1, "ip1", net->pool2.dst, 500, 1);
+  linear_forward(&net->ip2, "ip2", net->ip1.dst, 10, 0);
+}
+
+static void add_softmax(net_t* net) {
+  const dnnl_memory_desc_t* logits_md;
+  CHECK(dnnl_memory_get_memory_desc(net->ip2.dst, &logits_md));
+  dnnl_softmax_desc_t sd;
+  dnnl_primitive_desc_t spd;
+  CHECK(
+      dnnl_softmax_forward_desc_init(&sd, dnnl_forward_training, logits_md, 1));
+  CHECK(dnnl_primitive_desc_create(&spd, &sd, NULL, engine, NULL));
+  net->p = memory_of(logits_md);
+  net->dlogits = memory_of(logits_md);
+  const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_DST};
+  const dnnl_memory_t memories[] = {net->ip2.dst, net->p};
+  add_call("loss", spd, indices, memories, 2);
+}
+
+static void add_backward(net_t* net) {
+  dnnl_memory_t d = linear_backward(&net->ip2, net->dlogits);
+  d = relu_backward("ip1 relu bwd", net->ip1.dst, d);
+  d = linear_backward(&net->ip1, d);
+  d = relu_backward("relu2 bwd", net->pool2.dst, d);
+  d = pool_backward(&net->pool2, d);
+  d = conv_backward(&net->conv2, d, 1);
+  d = relu_backward("relu1 bwd", net->pool1.dst, d);
+  d = pool_backward(&net->pool1, d);
+  conv_backward(&net->conv1, d, 0);
+}
+
 static int compare(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
   return (x > y) - (x < y);
@@ -401,7 +451,7 @@ static int compare(const void* a, const void* b) {
 
 int main(int argc, char** argv) {
   int64_t batch = 64;
-  int threads = 1, steps = 60, json = 0, phases = 0;
+  int threads = 1, steps = 60, json = 0, phases = 0, forward_only = 0;
   for (int i = 1; i < argc; i++) {
     if (!strcmp(argv[i], "--batch") && i + 1 < argc)
       batch = atoi(argv[++i]);
@@ -413,10 +463,12 @@ int main(int argc, char** argv) {
       json = 1;
     else if (!strcmp(argv[i], "--phases"))
       phases = 1;
+    else if (!strcmp(argv[i], "--forward-only"))
+      forward_only = 1;
     else {
       fprintf(stderr,
               "usage: dnnl_loop [--batch N] [--threads N] [--steps N] "
-              "[--json] [--phases]\n");
+              "[--json] [--phases] [--forward-only]\n");
       return 2;
     }
   }
@@ -428,45 +480,20 @@ int main(int argc, char** argv) {
   CHECK(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
 
   const dnnl_dims_t x_shape = {batch, 1, 28, 28};
-  const dnnl_dims_t w1 = {20, 1, 5, 5}, y1 = {batch, 20, 24, 24};
-  const dnnl_dims_t p1 = {batch, 20, 12, 12};
-  const dnnl_dims_t w2 = {50, 20, 5, 5}, y2 = {batch, 50, 8, 8};
-  const dnnl_dims_t p2 = {batch, 50, 4, 4};
   const dnnl_memory_desc_t x_md = desc(4, x_shape, dnnl_nhwc);
   dnnl_memory_t x = memory_of(&x_md);
   fill(x, 1.0f);
   int* labels = calloc((size_t)batch, sizeof(int));
   for (int64_t n = 0; n < batch; n++) labels[n] = (int)(n % 10);
 
-  static layer_t conv1, pool1, conv2, pool2, ip1, ip2;
-  conv_forward(&conv1, "conv1", x, w1, y1);
-  pool_forward(&pool1, "pool1", conv1.dst, p1);
-  conv_forward(&conv2, "conv2", pool1.dst, w2, y2);
-  pool_forward(&pool2, "pool2", conv2.dst, p2);
-  linear_forward(&ip1, "ip1", pool2.dst, 500, 1);
-  linear_forward(&ip2, "ip2", ip1.dst, 10, 0);
-  const dnnl_memory_desc_t* logits_md;
-  CHECK(dnnl_memory_get_memory_desc(ip2.dst, &logits_md));
-  dnnl_softmax_desc_t sd;
-  dnnl_primitive_desc_t spd;
-  CHECK(
-      dnnl_softmax_forward_desc_init(&sd, dnnl_forward_training, logits_md, 1));
-  CHECK(dnnl_primitive_desc_create(&spd, &sd, NULL, engine, NULL));
-  dnnl_memory_t p = memory_of(logits_md), dlogits = memory_of(logits_md);
-  const int soft_indices[] = {DNNL_ARG_SRC, DNNL_ARG_DST};
-  const dnnl_memory_t soft_memories[] = {ip2.dst, p};
-  add_call("loss", spd, soft_indices, soft_memories, 2);
+  if (forward_only) forward_kind = dnnl_forward_inference;
+  static net_t net;
+  add_forward(&net, x, batch);
+  if (!forward_only) add_softmax(&net);
+  // Before the backward pass comes the plain loop of the loss.
   const int forward_count = call_count;
-
-  dnnl_memory_t d = linear_backward(&ip2, dlogits);
-  d = relu_backward("ip1 relu bwd", ip1.dst, d);
-  d = linear_backward(&ip1, d);
-  d = relu_backward("relu2 bwd", pool2.dst, d);
-  d = pool_backward(&pool2, d);
-  d = conv_backward(&conv2, d, 1);
-  d = relu_backward("relu1 bwd", pool1.dst, d);
-  d = pool_backward(&pool1, d);
-  conv_backward(&conv1, d, 0);
+  if (!forward_only) add_backward(&net);
+  const int update_count = forward_only ? 0 : param_count;
 
   double* times = calloc((size_t)steps, sizeof(double));
   double loss_seconds = 0, sgd_seconds = 0;
@@ -477,8 +504,8 @@ int main(int argc, char** argv) {
     double mark = start;
     for (int i = 0; i < call_count; i++) {
       if (i == forward_count) {
-        loss =
-            loss_and_gradient(data_of(p), labels, data_of(dlogits), batch, 10);
+        loss = loss_and_gradient(data_of(net.p), labels, data_of(net.dlogits),
+                                 batch, 10);
         if (phases) {
           const double t = now();
           if (step >= 0) loss_seconds += t - mark;
@@ -493,7 +520,7 @@ int main(int argc, char** argv) {
         mark = t;
       }
     }
-    for (int i = 0; i < param_count; i++)
+    for (int i = 0; i < update_count; i++)
       sgd(data_of(params[i].value), data_of(params[i].grad), params[i].momentum,
           (int64_t)params[i].count);
     const double end = now();

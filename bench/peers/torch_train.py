@@ -1,41 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of //bench:train_step in PyTorch, on one process and one thread.
+"""The job of //bench:train_step in PyTorch.
 
 usage: torch_train.py --config NAME [--net NAME] [--seconds S] [--warmup N]
-                      [--batch N] [--limit N] [--data DIR]
+                      [--batch N] [--threads N] [--workers N] [--forward-only]
+                      [--limit N] [--data DIR]
 
 Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 on noise.
 
-Configurations: nchw, channels_last, traced (channels_last through
-torch.jit.trace), avx512 (channels_last with ATEN_CPU_CAPABILITY=avx512). Prints
-one JSON line. Exits with 3 and {"missing": ...} where PyTorch is not installed
-(install_torch.sh puts it there).
+Configurations: nchw; channels_last; all others are channels-last as well:
+traced (torch.jit.trace; forward only: and optimize_for_inference), avx512
+(ATEN_CPU_CAPABILITY=avx512), compiled (torch.compile, whose work is done before
+the clock starts; PyTorch 2). Prints one JSON line. Exits with 3 and {"missing":
+...} where PyTorch is not installed, or has no such configuration.
+
+--workers: DistributedDataParallel over gloo; --batch is each worker's.
 
 The images are converted to f32 once, before the clock starts; a step only
-gathers its batch. The allocator is told to keep its pages (see ENVIRONMENT),
-which PyTorch gains from in most configurations.
+gathers its batch; batches that are not full are left out. All arithmetic is f32.
+The allocator is told to keep its pages, from which PyTorch gains in most
+configurations.
 """
 
 import argparse
-import gzip
 import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 
-# One thread everywhere: set_num_threads does not reach OpenBLAS. Freed
-# activations stay with the process instead of being faulted in at each step.
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": "4000000000",
-    "MALLOC_TRIM_THRESHOLD_": "8000000000",
-    "MALLOC_TOP_PAD_": "268435456",
-}
+import torch_nets
 
-CONFIGS = ("nchw", "channels_last", "traced", "avx512")
-NETS = ("mnist_cnn", "mlp", "resnet20")
+CONFIGS = ("nchw", "channels_last", "traced", "avx512", "compiled")
+MISSING = 3  # exit status
+BLOCK = 8  # steps after which workers agree whether to go on
+
+
+class Missing(Exception):
+    """PyTorch, or a part of it, that is not there."""
 
 
 def openblas_core():
@@ -51,109 +54,50 @@ def openblas_core():
     return "HASWELL" if has(("avx2", "fma")) else None
 
 
+def environment(options):
+    """What the libraries read as they are loaded."""
+    threads = str(options.threads)
+    values = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        # set_num_threads does not reach OpenBLAS, whose threads would fight
+        # OpenMP's for the cores; only the MLP is all matrix products.
+        "OPENBLAS_NUM_THREADS": threads if options.net == "mlp" else "1",
+        "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
+        # Freed activations stay instead of being faulted in at each step.
+        "MALLOC_MMAP_THRESHOLD_": "4000000000",
+        "MALLOC_TRIM_THRESHOLD_": "8000000000",
+        "MALLOC_TOP_PAD_": "268435456",
+    }
+    if options.config == "avx512":
+        values["ATEN_CPU_CAPABILITY"] = "avx512"
+    if options.forward_only:
+        values["TORCHINDUCTOR_FREEZING"] = "1"  # weights are constants
+    if options.workers > 1:
+        values["GLOO_SOCKET_IFNAME"] = "lo"
+    core = openblas_core()
+    if core:
+        # The user's own choice goes first.
+        values["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", core)
+    return values
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--config", choices=CONFIGS, required=True)
-    parser.add_argument("--net", choices=NETS, default="mnist_cnn")
+    parser.add_argument("--net", choices=torch_nets.NETS, default="mnist_cnn")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--warmup", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--forward-only", action="store_true")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--data", default="examples/data/mnist")
+    # Of one worker, from launch().
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
-
-
-def read_idx(torch, folder, name):
-    """Returns the elements of one gzipped IDX file, one row an item."""
-    with gzip.open(os.path.join(folder, name + ".gz")) as file:
-        data = file.read()
-    dimensions = data[3]
-    header = 4 + 4 * dimensions
-    count = int.from_bytes(data[4:8], "big")
-    elements = torch.frombuffer(bytearray(data[header:]), dtype=torch.uint8)
-    return elements.reshape(count, -1)
-
-
-def read_mnist(torch, options, limit):
-    """Returns the images' bytes (n, 784) and labels (n)."""
-    pixels = read_idx(torch, options.data, "train-images-idx3-ubyte")[:limit]
-    labels = read_idx(torch, options.data, "train-labels-idx1-ubyte")[:limit]
-    return pixels, labels.reshape(-1).long()
-
-
-def make_noise(torch, limit):
-    """The same for images (3, 32, 32)."""
-    count = limit or 2560
-    pixels = torch.randint(0, 256, (count, 3072), dtype=torch.uint8)
-    return pixels, torch.randint(0, 10, (count,))
-
-
-def make_resnet20(torch):
-    nn = torch.nn
-
-    def conv_norm(channels_in, channels, kernel, stride):
-        return nn.Sequential(
-            nn.Conv2d(
-                channels_in,
-                channels,
-                kernel,
-                stride=stride,
-                padding=kernel // 2,
-                bias=False,
-            ),
-            nn.BatchNorm2d(channels),
-        )
-
-    class Block(nn.Module):
-        def __init__(self, channels_in, channels, stride):
-            super().__init__()
-            self.first = conv_norm(channels_in, channels, 3, stride)
-            self.relu = nn.ReLU(inplace=True)
-            self.second = conv_norm(channels, channels, 3, 1)
-            self.shortcut = nn.Identity()
-            if stride != 1:
-                self.shortcut = conv_norm(channels_in, channels, 1, stride)
-
-        def forward(self, x):
-            y = self.second(self.relu(self.first(x)))
-            return self.relu(y + self.shortcut(x))
-
-    layers = [conv_norm(3, 16, 3, 1), nn.ReLU(inplace=True)]
-    channels_in = 16
-    for channels in (16, 32, 64):
-        for _ in range(3):
-            stride = 1 if channels == channels_in else 2
-            layers.append(Block(channels_in, channels, stride))
-            channels_in = channels
-    layers += [nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 10)]
-    return nn.Sequential(*layers)
-
-
-def make_model(torch, net):
-    nn = torch.nn
-    if net == "resnet20":
-        return make_resnet20(torch)
-    if net == "mlp":
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(784, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, 10),
-        )
-    return nn.Sequential(
-        nn.Conv2d(1, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 500),
-        nn.ReLU(),
-        nn.Linear(500, 10),
-    )
 
 
 def resident_bytes():
@@ -161,37 +105,64 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def train(torch, options):
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    limit = options.limit or None
-    if options.net == "resnet20":
-        image = (3, 32, 32)
-        pixels, labels = make_noise(torch, limit)
-    else:
-        image = (1, 28, 28)
-        pixels, labels = read_mnist(torch, options, limit)
-    images = pixels.float().div_(255).reshape(-1, *image)
-    if options.batch > len(labels):
-        raise SystemExit("torch_train: the batch is larger than the data set")
+def prepare(torch, model, options, example):
+    """The model as the configuration runs it."""
+    if options.config == "compiled":
+        if not hasattr(torch, "compile"):
+            raise Missing("torch.compile needs PyTorch 2")
+        return torch.compile(model)
+    if options.config == "traced":
+        traced = torch.jit.trace(model, example)
+        if not options.forward_only:
+            return traced
+        return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
+    return model
 
+
+def full_batches(torch, count, options):
+    """Indices of the rank's part of each batch, epoch after epoch."""
+    order = torch.Generator().manual_seed(0)
+    whole = options.batch * options.workers
+    first = options.batch * options.rank
+    while True:
+        shuffled = torch.randperm(count, generator=order)
+        for at in range(first, count - count % whole, whole):
+            yield shuffled[at : at + options.batch]
+
+
+def make_optimizer(torch, model):
+    """SGD in its quickest form: fused where PyTorch has that."""
+    settings = {"lr": 0.005, "momentum": 0.9, "weight_decay": 1e-5}
+    try:
+        return torch.optim.SGD(model.parameters(), fused=True, **settings)
+    except (TypeError, RuntimeError):
+        return torch.optim.SGD(model.parameters(), foreach=True, **settings)
+
+
+def make_step(torch, options, images, labels):
+    """Returns a function that does one step and returns its loss."""
     last = options.config != "nchw"
     memory_format = torch.channels_last if last else torch.contiguous_format
-    model = make_model(torch, options.net).to(memory_format=memory_format)
-    if options.config == "traced":
-        shape = torch.zeros(options.batch, *image)
-        model = torch.jit.trace(model, shape.to(memory_format=memory_format))
+    model = torch_nets.make_model(torch, options.net)
+    model = model.train(not options.forward_only).to(
+        memory_format=memory_format
+    )
+    example = images[: options.batch].to(memory_format=memory_format)
+    model = prepare(torch, model, options, example)
+    if options.workers > 1:
+        model = torch.nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=True
+        )
+    source = full_batches(torch, len(labels), options)
+
+    def forward_step():
+        x = images.index_select(0, next(source))
+        return model(x.to(memory_format=memory_format))[0, 0]
+
+    if options.forward_only:
+        return forward_step
     loss_of = torch.nn.CrossEntropyLoss()
-    settings = {"lr": 0.005, "momentum": 0.9, "weight_decay": 1e-5}
-    optimizer = torch.optim.SGD(model.parameters(), foreach=True, **settings)
-
-    def batches():
-        while True:
-            order = torch.randperm(len(labels))
-            for at in range(0, len(labels), options.batch):
-                yield order[at : at + options.batch]
-
-    source = batches()
+    optimizer = make_optimizer(torch, model)
 
     def step():
         chosen = next(source)
@@ -200,22 +171,49 @@ def train(torch, options):
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        return len(chosen), loss.detach()
+        return loss.detach()
+
+    return step
+
+
+def run(torch, options):
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    images, labels = torch_nets.make_data(
+        torch, options.net, options.data, options.limit or None
+    )
+    if options.batch * options.workers > len(labels):
+        raise SystemExit("torch_train: the batch is larger than the data set")
+    if options.workers > 1:
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method="file://" + options.store,
+            rank=options.rank,
+            world_size=options.workers,
+        )
+    step = make_step(torch, options, images, labels)
+
+    def time_is_up(start):
+        up = torch.tensor(float(time.perf_counter() - start > options.seconds))
+        if options.workers > 1:
+            torch.distributed.all_reduce(up, torch.distributed.ReduceOp.MAX)
+        return bool(up)
 
     for _ in range(options.warmup):
         step()
-    steps, samples, losses = 0, 0, []
+    losses = []
+    block = BLOCK if options.workers > 1 else 1
     start = time.perf_counter()
-    while not steps or time.perf_counter() - start < options.seconds:
-        count, loss = step()
-        steps += 1
-        samples += count
-        losses.append(loss)
+    while not losses or not time_is_up(start):
+        losses += [step() for _ in range(block)]
     seconds = time.perf_counter() - start
-    data = sum(t.numel() * t.element_size() for t in (images, labels, pixels))
+    if options.workers > 1:
+        torch.distributed.destroy_process_group()
+    data = sum(t.numel() * t.element_size() for t in (images, labels))
     capability = re.search(
         r"CPU capability usage: (\S+)", torch.__config__.show()
     )
+    samples = len(losses) * options.batch * options.workers
     return {
         "name": "torch",
         "config": options.config,
@@ -224,34 +222,51 @@ def train(torch, options):
         "capability": capability.group(1) if capability else "unknown",
         "mkldnn": torch.backends.mkldnn.is_available(),
         "batch": options.batch,
-        "steps": steps,
+        "threads": options.threads,
+        "workers": options.workers,
+        "forward_only": options.forward_only,
+        "steps": len(losses),
         "images": samples,
         "seconds": round(seconds, 4),
         "images_per_second": round(samples / seconds, 1),
         "rss_mb": round((resident_bytes() - data) * 1e-6, 1),
-        "loss": round(float(sum(losses)) / steps, 5),
+        "loss": round(float(sum(losses)) / len(losses), 5),
     }
+
+
+def launch(options):
+    """Starts the workers; hands on what rank 0 prints. Returns the status."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, *sys.orig_argv[1:]]
+        command += ["--store", os.path.join(folder, "store"), "--rank"]
+        workers = [
+            subprocess.Popen(
+                [*command, str(rank)],
+                stdout=None if rank == 0 else subprocess.DEVNULL,
+            )
+            for rank in range(options.workers)
+        ]
+        statuses = [worker.wait() for worker in workers]
+    return max(statuses, key=abs)
 
 
 def main(argv):
     options = parse(argv)
-    wanted = dict(ENVIRONMENT)
-    if options.config == "avx512":
-        wanted["ATEN_CPU_CAPABILITY"] = "avx512"
-    core = openblas_core()
-    if core:
-        # The user's own choice goes first.
-        wanted["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", core)
+    wanted = environment(options)
     if any(os.environ.get(k) != v for k, v in wanted.items()):
-        # Read by libraries as they are loaded, so before this program.
+        # Read as libraries are loaded, so before this program.
         os.environ.update(wanted)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if options.workers > 1 and not options.store:
+        return launch(options)
     try:
         import torch
-    except ImportError as error:
+
+        with torch.inference_mode(options.forward_only):
+            print(json.dumps(run(torch, options)), flush=True)
+    except (ImportError, Missing) as error:
         print(json.dumps({"missing": str(error)}))
-        return 3
-    print(json.dumps(train(torch, options)), flush=True)
+        return MISSING
     return 0
 
 

@@ -55,9 +55,14 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(self.json, encoding="utf-8") as file:
             record = json.load(file)
-        torch = ["nchw", "channels_last", "traced", "avx512"]
-        torch = ["torch_" + name for name in torch]
+        torch = ["torch_nchw", "torch_channels_last", "torch_traced"]
+        torch += ["torch_avx512", "torch2_ddp", "torch_newest_nchw"]
+        torch += ["torch_newest_channels_last", "torch_newest_compiled"]
+        torch += ["torch_newest2_ddp"]
         self.assertEqual(sorted(record["missing"]), sorted(torch))
+        self.assertIn("install_torch.sh", record["missing"]["torch_nchw"])
+        newest = record["missing"]["torch_newest_compiled"]
+        self.assertIn("--torch-newest", newest)
         for name in ("choir", "choir2", "independent2", "onednn"):
             self.assertEqual(len(record["results"][name]), 1)
             speed = record["results"][name][0]["images_per_second"]
@@ -65,18 +70,56 @@ class TrainTest(unittest.TestCase):
         parts = record["results"]["independent2"][0]["parts"]
         self.assertEqual([part["workers"] for part in parts], [1, 1])
         rows = done.stdout.splitlines()
-        missing = [row for row in rows if "not installed" in row]
-        self.assertEqual(len(missing), 4, done.stdout)
+        missing = [row for row in rows if "not there" in row]
+        self.assertEqual(len(missing), len(torch), done.stdout)
         ratio = [row for row in rows if row.startswith("2 workers / 2 ind")]
         self.assertRegex(ratio[0], r" \d+\.\d\d \(\d+\.\d\d\.\.\d+\.\d\d\)")
         ratio = [row for row in rows if row.startswith("Choir / best")]
-        self.assertRegex(ratio[0], r"PyTorch +- ")
+        self.assertRegex(ratio[0], r"PyTorch +- +>= 2.0")
+        ratios = {row["text"]: row["values"] for row in record["ratios"]}
+        first = {n: r[0] for n, r in record["results"].items() if r}
+        speed = {n: r["images_per_second"] for n, r in first.items()}
+        self.assertEqual(
+            ratios["Choir / bare oneDNN loop"],
+            [speed["choir"] / speed["onednn"]],
+        )
+        self.assertEqual(ratios["Choir / best PyTorch"], [])
 
     def test_only_runs_what_is_asked_for(self):
         done = self.train("--only", "choir")
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(self.json, encoding="utf-8") as file:
             self.assertEqual(list(json.load(file)["results"]), ["choir"])
+
+    def test_forward_only_on_two_threads(self):
+        flags = ("--forward-only", "--threads", "2", "--batch", "32")
+        done = self.train(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("forward only, batch 32", done.stdout)
+        self.assertIn("2 threads each", done.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            record = json.load(file)
+        self.assertTrue(record["forward_only"])
+        ran = [job for job, results in record["results"].items() if results]
+        self.assertEqual(ran, ["choir", "onednn"])
+        for job in ran:
+            result = record["results"][job][0]
+            self.assertEqual(result["threads"], 2)
+            self.assertEqual(result["batch"], 32)
+
+    def test_an_environment_without_torch_is_missing(self):
+        folder = os.path.dirname(self.python)
+        os.mkdir(os.path.join(folder, "bin"))
+        os.rename(self.python, os.path.join(folder, "bin", "python"))
+        flags = ("--only", "torch_newest_compiled", "--torch-newest", folder)
+        done = self.train(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            missing = json.load(file)["missing"]
+        self.assertIn("in " + folder, missing["torch_newest_compiled"])
+        empty = os.path.join(folder, "empty")
+        done = self.train(*flags[:2], "--torch-newest", empty)
+        self.assertIn("empty/bin/python is no program", done.stdout)
 
     def test_net_is_trained_by_all_jobs_that_know_it(self):
         done = self.train("--net", "resnet20", "--batch", "16")
@@ -100,6 +143,8 @@ class TrainTest(unittest.TestCase):
             ("--only", "tensorflow"),
             ("--only", "onednn", "--net", "mlp"),
             ("--data", ".", "--net", "resnet20"),
+            ("--only", "choir2", "--forward-only"),
+            ("--threads", "0"),
             ("--rounds", "0"),
             ("--net", "lenet"),
             ("--x",),

@@ -93,6 +93,17 @@ class TrainStepTest(unittest.TestCase):
         self.assertGreaterEqual(result["seconds"], 0.2)
         self.assertEqual(result["images"], result["steps"] * 32)
 
+    def test_forward_only_predicts(self):
+        flags = ("--forward_only", "true", "--warmup", "1")
+        result = self.result(*flags, "--steps", "16")
+        self.assertTrue(result["forward_only"])
+        self.assertEqual(result["images"], 256)
+        self.assertEqual(result["loss"], 0)
+        self.assertEqual(result["reference_runs"], 0)
+        done = self.train_step(*flags, "--steps", "2", "--profile", "true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("sgd", done.stdout)
+
     def test_gate_waits_for_a_line(self):
         flags = ("--gate", "true", "--steps", "1", "--warmup", "1")
         done = self.train_step(*flags, stdin="go\n")

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_BENCH_BENCH_NETS_H_
+#define CHOIR_BENCH_BENCH_NETS_H_
+
+#include "io/dataset.h"
+#include "model/model.h"
+
+// The networks that the benchmarks know: those of examples/.
+
+typedef struct bench_net_s {
+  const choir_model_def_t* def;
+  size_t bytes;      // of the model's `self`
+  int64_t shape[4];  // a batch of one
+  // folder: of MNIST or, for resnet20, of CIFAR-10; NULL: examples/data/mnist
+  // or made-up images. limit: the first so many samples; 0: all.
+  choir_status_t (*open_data)(const char* folder, int64_t limit,
+                              choir_dataset_t** out_dataset);
+  // Steps between two looks at the clock, where ranks agree whether to go on.
+  int64_t block;
+} bench_net_t;
+
+enum { BENCH_NET_COUNT = 3 };
+// As config tables want them: ended by NULL.
+extern const char* const bench_net_names[BENCH_NET_COUNT + 1];
+extern const bench_net_t bench_nets[BENCH_NET_COUNT];
+
+// Images of the network's shape, the same ones on every run; owned by the
+// caller.
+choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
+                                      choir_dataset_t** out_dataset)
+    CHOIR_NODISCARD;
+
+#endif  // CHOIR_BENCH_BENCH_NETS_H_

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the drivers of the benchmarks share: running programs at the same time,
+the machine and who else uses it, medians with their range."""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MISSING = 3  # exit status of a peer that is not installed
+
+
+class Failure(Exception):
+    """A job that did not run; its text is for the user."""
+
+
+class Missing(Exception):
+    """A peer that is not installed; its text says what to do."""
+
+
+def run_together(commands, limit, gate=False):
+    """Runs commands at the same time; returns the last line of each, JSON.
+
+    With gate each prints "ready" when it could start, and all are let go
+    together. After `limit` seconds all are killed: a guard against a hang.
+    """
+    processes = []
+
+    def kill_all():
+        for process in processes:
+            process.kill()
+
+    guard = threading.Timer(limit, kill_all)
+    guard.daemon = True
+    guard.start()
+    try:
+        for command in commands:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE if gate else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        if gate and all(
+            process.stdout.readline() == "ready\n" for process in processes
+        ):
+            for process in processes:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+        outputs = [process.stdout.read() for process in processes]
+        for process in processes:
+            process.wait()
+    finally:
+        guard.cancel()
+        kill_all()
+        for process in processes:
+            process.wait()
+            process.stdout.close()
+            if gate:
+                process.stdin.close()
+    results = []
+    for command, process, output in zip(commands, processes, outputs):
+        lines = output.splitlines()
+        if process.returncode == MISSING and lines:
+            raise Missing(json.loads(lines[-1])["missing"])
+        if process.returncode != 0 or not lines:
+            raise Failure(
+                "%s ended with status %d"
+                % (" ".join(command), process.returncode)
+            )
+        results.append(json.loads(lines[-1]))
+    return results
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                return "%s, %d cores" % (model, len(os.sched_getaffinity(0)))
+    return "unknown processor"
+
+
+class Others:
+    """How many cores other programs take from now on."""
+
+    def __init__(self):
+        self._start = time.monotonic()
+        self._used = self._used_by_others()
+
+    @staticmethod
+    def _used_by_others():
+        """CPU seconds of all cores, stolen ones included, less our own."""
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+        busy = sum(ticks) - ticks[3] - ticks[4]
+        own = 0
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+            usage = resource.getrusage(who)
+            own += usage.ru_utime + usage.ru_stime
+        return busy / os.sysconf("SC_CLK_TCK") - own
+
+    def cores(self):
+        used = self._used_by_others() - self._used
+        return max(0.0, used / (time.monotonic() - self._start))
+
+
+def print_others(cores):
+    text = "Other programs took %.2f cores meanwhile." % cores
+    print(text + (" NOT IDLE: do not quote." if cores > 0.1 else ""))
+
+
+def spread(values, digits):
+    """ "median (least..most)"."""
+    form = "%%.%df (%%.%df..%%.%df)" % (digits, digits, digits)
+    return form % (statistics.median(values), min(values), max(values))
+
+
+def user_path(path):
+    """A path as the user means it: `bazel run` starts programs elsewhere."""
+    here = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
+    return os.path.join(here, path)
+
+
+def newest_python(folder):
+    """The interpreter with the newest PyTorch, in the folder named or in
+    $CHOIR_TORCH_NEWEST. Raises Missing."""
+    folder = folder or os.environ.get("CHOIR_TORCH_NEWEST")
+    if not folder:
+        raise Missing(
+            "no --torch-newest FOLDER and no CHOIR_TORCH_NEWEST; "
+            "bench/peers/install_torch_newest.sh makes the folder"
+        )
+    python = os.path.join(user_path(folder), "bin", "python")
+    if not os.access(python, os.X_OK):
+        raise Missing("%s is no program" % python)
+    return python
+
+
+def write_json(path, record):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")

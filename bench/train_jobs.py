@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs of //bench:train: Choir and its peers, each a command that prints
+its images/s."""
+
+import dataclasses
+import os
+
+from bench import measure
+
+BENCH = os.path.join(measure.ROOT, "bench")
+TRAIN_STEP = os.path.join(BENCH, "train_step")
+DNNL_LOOP = os.path.join(BENCH, "dnnl_loop")
+TORCH_TRAIN = os.path.join(BENCH, "peers", "torch_train.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Net:
+    batch: int  # of each process
+    warmup: int  # steps before the clock starts
+
+
+NETS = {
+    "mnist_cnn": Net(64, 32),
+    "mlp": Net(128, 4),
+    "resnet20": Net(128, 4),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    text: str  # what the table calls it
+    peer: str  # "choir", "torch", "torch_newest" or "onednn"
+    config: str = ""  # of torch_train.py
+    workers: int = 1  # that share gradients
+    copies: int = 1  # that do not
+    passes: tuple = ("train", "forward")
+
+    def known_by(self, options):
+        """Whether it can do what the options ask for."""
+        if self.peer == "onednn" and options.net != "mnist_cnn":
+            return False
+        if options.forward_only:
+            return self.workers == 1 and "forward" in self.passes
+        return "train" in self.passes
+
+    def usual(self, options):
+        """Whether it runs unless --only says otherwise: as many threads in
+        all as the options give one process."""
+        alone = self.workers == 1 and self.copies == 1
+        return self.known_by(options) and (alone or options.threads == 1)
+
+
+JOBS = {
+    "choir": Job("Choir, 1 process", "choir"),
+    "choir2": Job("Choir, 2 workers (spawn, shm)", "choir", workers=2),
+    "independent2": Job("Choir, 2 independent processes", "choir", copies=2),
+    "torch_nchw": Job("PyTorch, eager NCHW", "torch", "nchw"),
+    "torch_channels_last": Job(
+        "PyTorch, eager channels_last", "torch", "channels_last"
+    ),
+    "torch_traced": Job("PyTorch, traced channels_last", "torch", "traced"),
+    "torch_avx512": Job("PyTorch, channels_last, AVX-512", "torch", "avx512"),
+    "torch2_ddp": Job(
+        "PyTorch, 2 workers (DDP, gloo)", "torch", "channels_last", workers=2
+    ),
+    "torch_newest_nchw": Job("newest PyTorch, NCHW", "torch_newest", "nchw"),
+    "torch_newest_channels_last": Job(
+        "newest PyTorch, channels_last", "torch_newest", "channels_last"
+    ),
+    "torch_newest_traced": Job(
+        "newest PyTorch, traced channels_last",
+        "torch_newest",
+        "traced",
+        passes=("forward",),
+    ),
+    "torch_newest_compiled": Job(
+        "newest PyTorch, compiled channels_last", "torch_newest", "compiled"
+    ),
+    "torch_newest2_ddp": Job(
+        "newest PyTorch, 2 workers (DDP, gloo)",
+        "torch_newest",
+        "channels_last",
+        workers=2,
+    ),
+    "onednn": Job("bare oneDNN loop", "onednn"),
+}
+
+
+def run_onednn(options, limit):
+    # About as long as the others, at 100 steps of batch 64 a second.
+    steps = max(1, int(100 * options.seconds * 64 / options.batch))
+    command = [DNNL_LOOP, "--json", "--batch", str(options.batch)]
+    command += ["--threads", str(options.threads), "--steps", str(steps)]
+    if options.forward_only:
+        command.append("--forward-only")
+    result = measure.run_together([command], limit)[0]
+    return {"images_per_second": result["images_per_s"], **result}
+
+
+def run_job(name, options):
+    """One measurement: {"images_per_second": ..., perhaps "rss_mb": ...}.
+
+    Raises measure.Failure and measure.Missing.
+    """
+    job = JOBS[name]
+    # torch.compile may take minutes.
+    limit = 300 + 10 * options.seconds
+    if job.peer == "onednn":
+        return run_onednn(options, limit)
+    flags = ["--net", options.net, "--seconds", str(options.seconds)]
+    flags += ["--batch", str(options.batch), "--limit", str(options.limit)]
+    flags += ["--warmup", str(NETS[options.net].warmup)]
+    flags += ["--threads", str(options.threads)]
+    flags += ["--workers", str(job.workers)]
+    if options.data:
+        flags += ["--data", options.data]
+    if job.peer == "choir":
+        if options.forward_only:
+            flags += ["--forward_only", "true"]
+        if job.copies == 1:
+            return measure.run_together([[TRAIN_STEP, *flags]], limit)[0]
+        commands = [[TRAIN_STEP, "--gate", "true", *flags]] * job.copies
+        parts = measure.run_together(commands, limit, gate=True)
+        return {
+            "images_per_second": sum(p["images_per_second"] for p in parts),
+            "rss_mb": max(p["rss_mb"] for p in parts),
+            "parts": parts,
+        }
+    if options.forward_only:
+        flags.append("--forward-only")
+    python = options.torch_python
+    if job.peer == "torch_newest":
+        python = measure.newest_python(options.torch_newest)
+    command = [python, TORCH_TRAIN, "--config", job.config, *flags]
+    try:
+        return measure.run_together([command], limit)[0]
+    except measure.Missing as error:
+        where = "bench/peers/install_torch.sh installs it"
+        if job.peer == "torch_newest":
+            where = "in %s" % os.path.dirname(os.path.dirname(python))
+        raise measure.Missing("%s; %s" % (error, where)) from None
