@@ -50,6 +50,7 @@ struct choir_scope_s {
   uint64_t generation;
   int64_t next_random_stream;
   bool backward_done;
+  choir_span_t backward_span;
 };
 
 // A number for each step of each scope, so that what a parameter remembers of
@@ -651,11 +652,24 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
   return NULL;
 }
 
+static choir_status_t begin_backward(void* self) {
+  ((choir_scope_t*)self)->backward_span = choir_span_begin(CHOIR_SPAN_PHASE);
+  return NULL;
+}
+
+static choir_status_t end_backward(void* self) {
+  choir_span_end(&((choir_scope_t*)self)->backward_span, "backward", NULL,
+                 NULL);
+  return NULL;
+}
+
 void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
                           const choir_backward_options_t* options) {
   if (scope->error) return;
   if (loss == &scope->failed) loss = NULL;
-  const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
+  choir_scope_fail(scope,
+                   choir_stream_call(scope->stream, begin_backward, scope));
   choir_scope_fail(scope, backward(scope, loss, options));
-  choir_span_end(&span, "backward", NULL, NULL);
+  choir_scope_fail(scope,
+                   choir_stream_call(scope->stream, end_backward, scope));
 }

@@ -37,7 +37,9 @@
     "synthetic images")                                                       \
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
-  X(T, BOOL, profile, false, 0, 1, "print where the step goes")
+  X(T, BOOL, profile, false, 0, 1, "print where the step goes")               \
+  X(T, BOOL, graph, false, 0, 1, "replay a planned graph of the step")        \
+  X(T, BOOL, print_graph, false, 0, 1, "print it at the end")
 CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
 static const choir_field_t option_fields[] = {
     CHOIR_CONFIG_TABLE(options_t, TRAIN_STEP_FIELDS)};
@@ -114,6 +116,7 @@ static choir_status_t make_model(run_t* run) {
     CHOIR_TRY(choir_dist_opt_create(run->sgd, run->comm, NULL, &run->dist));
     updater = choir_dist_opt_updater(run->dist);
   }
+  choir_model_set_graph(run->model, run->options->graph, false);
   return choir_model_set_updater(run->model, updater);
 }
 
@@ -276,6 +279,14 @@ static void print_result(const run_t* run, double data_bytes,
       (unsigned long long)r->ops.reorders);
 }
 
+static choir_status_t print_graphs(const choir_model_t* model) {
+  char* text = NULL;
+  CHOIR_TRY(choir_model_print_graphs(model, &text));
+  fputs(text, stdout);
+  free(text);
+  return NULL;
+}
+
 static choir_status_t run_all(run_t* run) {
   CHOIR_TRY(set_up(run));
   int64_t warm_images = 0;
@@ -297,6 +308,7 @@ static choir_status_t run_all(run_t* run) {
   if (run->options->profile)
     profile_print(&run->profile, result.thread_seconds, result.seconds,
                   result.steps);
+  if (run->options->print_graph) CHOIR_TRY(print_graphs(run->model));
   print_result(run, data_bytes, &result);
   return NULL;
 }

@@ -195,6 +195,10 @@ choir_allocator_t choir_device_allocator(choir_device_t* device) {
   return choir_pool_allocator(device->pool);
 }
 
+void choir_device_trim(choir_device_t* device) {
+  choir_pool_trim(device->pool);
+}
+
 choir_pool_stats_t choir_device_memory(choir_device_t* device) {
   return choir_pool_stats(device->pool);
 }
@@ -322,11 +326,23 @@ static choir_status_t check_transfer(const char* where,
   return NULL;
 }
 
+// Tells all stages of a stream of something that is no record.
+static void tell_stages(choir_stream_t* stream, const choir_order_t* order) {
+  for (choir_stage_t* stage = stream->stages; stage; stage = stage->next)
+    if (stage->order) stage->order(stage, stream, order);
+}
+
+static void tell_host_access(choir_stream_t* stream) {
+  const choir_order_t order = {.kind = CHOIR_ORDER_HOST};
+  tell_stages(stream, &order);
+}
+
 choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
                                  size_t offset_bytes, void* host,
                                  size_t bytes) {
   CHOIR_TRY(check_transfer("choir_buffer_read", buffer, stream, offset_bytes,
                            host, bytes));
+  tell_host_access(stream);
   const char* data = buffer->data;
   return buffer->device->vtable->read(
       buffer->device, stream, bytes ? data + offset_bytes : data, host, bytes);
@@ -337,6 +353,7 @@ choir_status_t choir_buffer_write(choir_buffer_t* buffer,
                                   const void* host, size_t bytes) {
   CHOIR_TRY(check_transfer("choir_buffer_write", buffer, stream, offset_bytes,
                            host, bytes));
+  tell_host_access(stream);
   char* data = buffer->data;
   return buffer->device->vtable->write(
       buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);
@@ -358,6 +375,7 @@ static void init_stream(choir_stream_t* stream, choir_device_t* device,
   stream->device = device;
   stream->is_device_stream = is_device_stream;
   stream->door.submit = submit_to_device;
+  stream->door.order = NULL;
   stream->door.next = NULL;
   stream->stages = &stream->door;
 }
@@ -445,7 +463,27 @@ choir_status_t choir_stream_synchronize(choir_stream_t* stream) {
                        "choir_stream_synchronize: stream is NULL; needs a "
                        "stream");
   }
+  tell_host_access(stream);
   return stream->vtable->stream_synchronize(stream);
+}
+
+choir_status_t choir_stream_call(choir_stream_t* stream,
+                                 choir_status_t (*call)(void* self),
+                                 void* self) {
+  CHOIR_TRY(choir__check_not_forked("choir_stream_call"));
+  if (!stream || !call) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "choir_stream_call: %s is NULL; needs a stream and a "
+                       "function",
+                       stream ? "call" : "stream");
+  }
+  const choir_order_t order = {
+      .kind = CHOIR_ORDER_CALL, .call = call, .self = self};
+  tell_stages(stream, &order);
+  choir_status_t status = call(self);
+  const choir_order_t back = {.kind = CHOIR_ORDER_CALLED};
+  tell_stages(stream, &back);
+  return status;
 }
 
 void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
@@ -512,12 +550,16 @@ static choir_status_t check_event(const char* where, const choir_event_t* event,
 choir_status_t choir_event_record(choir_event_t* event,
                                   choir_stream_t* stream) {
   CHOIR_TRY(check_event("choir_event_record", event, stream));
+  const choir_order_t order = {.kind = CHOIR_ORDER_EVENT, .event = event};
+  tell_stages(stream, &order);
   return event->vtable->event_record(event, stream);
 }
 
 choir_status_t choir_stream_wait_event(choir_stream_t* stream,
                                        choir_event_t* event) {
   CHOIR_TRY(check_event("choir_stream_wait_event", event, stream));
+  const choir_order_t order = {.kind = CHOIR_ORDER_WAIT, .event = event};
+  tell_stages(stream, &order);
   return event->vtable->stream_wait_event(stream, event);
 }
 

@@ -59,6 +59,8 @@ CHOIR_API bool choir_device_is_host(const choir_device_t* device);
 // The device's caching pool, for buffers and for the host objects around them.
 CHOIR_API choir_allocator_t choir_device_allocator(choir_device_t* device);
 CHOIR_API choir_pool_stats_t choir_device_memory(choir_device_t* device);
+// Gives the pool's cached blocks back to where they came from.
+CHOIR_API void choir_device_trim(choir_device_t* device);
 // The device's compute stream, made with it; lent.
 CHOIR_API choir_stream_t* choir_device_stream(choir_device_t* device);
 
@@ -130,6 +132,13 @@ CHOIR_API void choir_stream_set_label(choir_stream_t* stream,
 // (FAILED_PRECONDITION).
 CHOIR_API choir_status_t choir_stream_synchronize(choir_stream_t* stream)
     CHOIR_NODISCARD;
+// Runs call(self) now, on the caller's thread, and returns its result. It is
+// for what the host has to do at a fixed place of a step: a graph that records
+// the stream calls it again in each replay (core/graph.h), so `self` must live
+// as long as such a graph.
+CHOIR_API choir_status_t choir_stream_call(choir_stream_t* stream,
+                                           choir_status_t (*call)(void* self),
+                                           void* self) CHOIR_NODISCARD;
 // Puts a stage (core/stage.h) in front of the others. The stage is borrowed
 // until popped.
 struct choir_stage_s;

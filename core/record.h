@@ -24,6 +24,14 @@ typedef struct choir_cost_s {
   double bytes;  // read and written
 } choir_cost_t;
 
+// What changes from step to step in a program that otherwise repeats itself.
+typedef struct choir_step_values_s {
+  int64_t step;          // training steps before this one
+  int64_t first_sample;  // place of the first sample in the global batch
+  int64_t sample_count;  // this rank's samples
+  double lr;             // learning rate, after the schedule
+} choir_step_values_t;
+
 typedef struct choir_kernel_s {
   const char* name;  // "relu/cpu", shown by print, profile and errors
   // Does the work. `stream` tells the device and its threads; it is called on
@@ -50,6 +58,9 @@ struct choir_record_s {
   bool accumulate;
   const void* attrs;  // plain bytes that only the kernel reads
   size_t attrs_bytes;
+  // Sets the attributes that change from step to step, when a graph runs the
+  // record again (core/graph.h); NULL: none do.
+  void (*at_step)(void* attrs, const choir_step_values_t* values);
   const char* label;  // what it is for ("conv1"), or NULL
 };
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/record_list.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/random.h"
@@ -185,7 +182,7 @@ static uint64_t hash_i64(uint64_t hash, int64_t value) {
   return choir_hash_bytes(hash, &value, sizeof(value));
 }
 
-static uint64_t hash_record(uint64_t hash, const choir_record_t* record,
+uint64_t choir__record_hash(uint64_t hash, const choir_record_t* record,
                             const int32_t* buffer_ids) {
   const char* name = record->kernel->name ? record->kernel->name : "";
   hash = choir_hash_bytes(hash, name, strlen(name) + 1);
@@ -227,7 +224,7 @@ choir_status_t choir_record_list_append(choir_record_list_t* list,
   entry->buffer_ids = buffer_ids;
   for (size_t k = 0; k < choir__record_operands(record); ++k)
     buffer_ids[k] = number_buffer(list, record->operands[k].buffer);
-  list->hash = hash_record(list->hash, &entry->record, buffer_ids);
+  list->hash = choir__record_hash(list->hash, &entry->record, buffer_ids);
   return NULL;
 }
 
@@ -256,75 +253,39 @@ uint64_t choir_record_list_hash(const choir_record_list_t* list) {
 
 // ---- Printing ----
 
-// A text that grows. After a failure it stays NULL.
-typedef struct text_s {
-  char* start;
-  size_t used;
-  size_t capacity;
-} text_t;
-
-CHOIR_PRINTF(2, 3) static bool put(text_t* text, const char* format, ...) {
-  for (;;) {
-    size_t room = text->capacity - text->used;
-    va_list args;
-    va_start(args, format);
-    int wanted = vsnprintf(text->start + text->used, room, format, args);
-    va_end(args);
-    if (wanted < 0) return false;
-    if ((size_t)wanted < room) {
-      text->used += (size_t)wanted;
-      return true;
-    }
-    size_t capacity = 2 * text->capacity + (size_t)wanted;
-    char* start = realloc(text->start, capacity);
-    if (!start) return false;
-    text->start = start;
-    text->capacity = capacity;
-  }
-}
-
-static bool put_record(text_t* text, size_t index, const list_entry_t* entry) {
-  const choir_record_t* record = &entry->record;
-  bool fits = put(text, "%zu %s", index,
+void choir__record_print(choir__text_t* text, const choir_record_t* record,
+                         const int32_t* buffer_ids) {
+  choir__text_put(text, "%s",
                   record->kernel->name ? record->kernel->name : "?");
-  if (record->label) fits = fits && put(text, " [%s]", record->label);
-  for (size_t k = 0; fits && k < choir__record_operands(record); ++k) {
+  if (record->label) choir__text_put(text, " [%s]", record->label);
+  for (size_t k = 0; k < choir__record_operands(record); ++k) {
     const choir_view_t* view = &record->operands[k];
     char shape[512];
     choir_view_print(view, shape, sizeof(shape));
     const char* between = k == (size_t)record->src_count ? " ->"
                           : k > 0                        ? ","
                                                          : "";
-    if (entry->buffer_ids[k] < 0) {
-      fits = put(text, "%s none %s", between, shape);
+    if (buffer_ids[k] < 0) {
+      choir__text_put(text, "%s none %s", between, shape);
     } else if (view->offset != 0) {
-      fits = put(text, "%s b%d+%lld %s", between, entry->buffer_ids[k],
-                 (long long)view->offset, shape);
+      choir__text_put(text, "%s b%d+%lld %s", between, buffer_ids[k],
+                      (long long)view->offset, shape);
     } else {
-      fits = put(text, "%s b%d %s", between, entry->buffer_ids[k], shape);
+      choir__text_put(text, "%s b%d %s", between, buffer_ids[k], shape);
     }
   }
-  if (record->accumulate) fits = fits && put(text, " accumulate");
-  return fits && put(text, "\n");
+  if (record->accumulate) choir__text_put(text, " accumulate");
+  choir__text_put(text, "\n");
 }
 
 choir_status_t choir_record_list_print(const choir_record_list_t* list,
                                        char** out_text) {
-  *out_text = NULL;
-  // The one place that hands out the C library's memory: C and Python callers
-  // free() the text without knowing the list's allocator.
-  text_t text = {malloc(256), 0, 256};
-  bool fits = text.start != NULL;
-  if (fits) text.start[0] = '\0';
-  for (size_t i = 0; fits && i < list->count; ++i)
-    fits = put_record(&text, i, &list->entries[i]);
-  if (!fits) {
-    free(text.start);
-    return CHOIR_ERROR(OUT_OF_MEMORY,
-                       "choir_record_list_print: no memory for the text of "
-                       "%zu records",
-                       list->count);
+  choir__text_t text;
+  choir__text_init(&text);
+  for (size_t i = 0; i < list->count; ++i) {
+    choir__text_put(&text, "%zu ", i);
+    choir__record_print(&text, &list->entries[i].record,
+                        list->entries[i].buffer_ids);
   }
-  *out_text = text.start;
-  return NULL;
+  return choir__text_take(&text, "choir_record_list_print", out_text);
 }

@@ -23,10 +23,30 @@ extern "C" {
 typedef struct choir_stage_s choir_stage_t;
 struct choir_record_list_s;
 
+// What orders the work of a stream, beside its records.
+typedef enum choir_order_kind_e {
+  CHOIR_ORDER_EVENT,   // the event was recorded
+  CHOIR_ORDER_WAIT,    // the stream waits for the event
+  CHOIR_ORDER_CALL,    // the caller runs `call` (choir_stream_call)
+  CHOIR_ORDER_CALLED,  // and came back
+  CHOIR_ORDER_HOST,    // the host waits for the stream, as it does before it
+                       // reads or writes a buffer
+} choir_order_kind_t;
+
+typedef struct choir_order_s {
+  choir_order_kind_t kind;
+  choir_event_t* event;                // EVENT and WAIT
+  choir_status_t (*call)(void* self);  // CALL
+  void* self;
+} choir_order_t;
+
 struct choir_stage_s {
   // Sees one record. To hand it on, call choir_stage_forward.
   choir_status_t (*submit)(choir_stage_t* stage, choir_stream_t* stream,
                            const choir_record_t* record);
+  // Is told of what else happens on the stream, before it does; may be NULL.
+  void (*order)(choir_stage_t* stage, choir_stream_t* stream,
+                const choir_order_t* order);
   choir_stage_t* next;  // set by push
 };
 

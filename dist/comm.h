@@ -187,6 +187,9 @@ typedef struct choir_collective_s {
   // rounded; the sum is f32 fmaf in rank order. All equal: 1 each. A rank
   // with weight 0 takes part and adds nothing.
   double weight;
+  // The weight is the rank's samples of a step: a graph that runs the record
+  // again sets it anew.
+  bool weight_is_samples;
   const char* name;  // long-lived until the operation is done
 } choir_collective_t;
 

@@ -95,15 +95,22 @@ static choir_status_t check_collective(const choir_comm_t* comm,
   return NULL;
 }
 
+static void record_at_step(void* attrs_, const choir_step_values_t* values) {
+  record_attrs_t* attrs = attrs_;
+  attrs->collective.weight = (double)values->sample_count;
+}
+
 static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
                              const choir_collective_t* collective,
                              choir_work_t* work) {
   record_attrs_t attrs = {
       .comm = comm, .collective = *collective, .work = work};
-  choir_record_t record = {.kernel = &kernels[collective->kind],
-                           .attrs = &attrs,
-                           .attrs_bytes = sizeof(attrs),
-                           .label = collective->name};
+  choir_record_t record = {
+      .kernel = &kernels[collective->kind],
+      .attrs = &attrs,
+      .attrs_bytes = sizeof(attrs),
+      .at_step = collective->weight_is_samples ? record_at_step : NULL,
+      .label = collective->name};
   return choir_stream_submit(stream, &record);
 }
 

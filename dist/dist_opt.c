@@ -43,6 +43,8 @@ struct choir_dist_opt_s {
   double weight;        // this rank's samples in this step
   choir_stream_t* compute;
   bool attached;
+  choir_span_t span;  // of the wait
+  bool in_exchange;   // from the first bucket of a step to the end of the wait
 };
 
 static const choir_field_t fields[] = {
@@ -316,7 +318,14 @@ static choir_status_t exchange_failure(choir_dist_opt_t* dist,
   return fault;
 }
 
+static choir_status_t begin_exchange(void* self) {
+  ((choir_dist_opt_t*)self)->in_exchange = true;
+  return NULL;
+}
+
 static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
+  if (bucket == dist->buckets)
+    CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
   CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
   CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
   void* data = choir_buffer_data(bucket->buffer);
@@ -327,6 +336,7 @@ static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
                                       .src = data,
                                       .dst = data,
                                       .weight = dist->weight,
+                                      .weight_is_samples = true,
                                       .name = bucket->name};
   return exchange_failure(
       dist, choir_comm_submit(dist->comm, dist->background, &average));
@@ -372,20 +382,33 @@ static choir_status_t start_rest(choir_dist_opt_t* dist) {
 // The compute stream waits, the caller only where that is its own thread. What
 // went wrong is told now when the exchange is over, else by the next step or
 // consolidate.
-static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
-  CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
-  const choir_span_t span = choir_span_begin(CHOIR_SPAN_WAIT);
-  choir_status_t status =
-      choir_stream_wait_event(dist->compute, dist->exchanged);
-  choir_span_end(&span, "wait", "exchange of gradients", NULL);
-  CHOIR_TRY(status);
+static choir_status_t begin_wait(void* self) {
+  ((choir_dist_opt_t*)self)->span = choir_span_begin(CHOIR_SPAN_WAIT);
+  return NULL;
+}
+
+static choir_status_t end_wait(void* self) {
+  choir_dist_opt_t* dist = self;
+  choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
+  dist->span.start = -1;
+  dist->in_exchange = false;
   if (!choir_event_is_reached(dist->exchanged)) return NULL;
   return exchange_failure(dist, choir_stream_synchronize(dist->background));
 }
 
+static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
+  CHOIR_TRY(choir_stream_call(dist->compute, begin_wait, dist));
+  choir_status_t status =
+      choir_stream_wait_event(dist->compute, dist->exchanged);
+  return choir_status_join(status,
+                           choir_stream_call(dist->compute, end_wait, dist));
+}
+
 // Peers may be in an exchange that this rank does not come to any more.
 static void give_up(choir_dist_opt_t* dist) {
-  if (dist->next_bucket == 0) return;
+  if (!dist->in_exchange) return;
+  dist->in_exchange = false;
   choir_comm_abort(dist->comm, "its training step failed in backward");
   choir_status_free(choir_stream_synchronize(dist->background));
 }
@@ -404,6 +427,7 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;
   dist->next_bucket = 0;
+  dist->in_exchange = false;
   dist->weight = (double)step->sample_count;
   dist->compute = choir_scope_stream(scope);
   const choir_backward_options_t backward = {.params = dist->params.params,
@@ -470,6 +494,25 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   return status;
 }
 
+static double lr(const choir_updater_t* updater, int64_t step) {
+  return choir_optimizer_lr(((const choir_dist_opt_t*)updater)->optimizer,
+                            step);
+}
+
+static choir_stream_t* stream(const choir_updater_t* updater) {
+  return ((const choir_dist_opt_t*)updater)->background;
+}
+
+static choir_status_t replay_failed(choir_updater_t* updater,
+                                    choir_status_t status) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
+  dist->span.start = -1;
+  status = exchange_failure(dist, status);
+  give_up(dist);
+  return status;
+}
+
 static void destroy(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   drop_buckets(dist);
@@ -484,6 +527,9 @@ static const choir_updater_vtable_t vtable = {
     .backward_and_update = backward_and_update,
     .states = states,
     .consolidate = consolidate,
+    .lr = lr,
+    .stream = stream,
+    .replay_failed = replay_failed,
 };
 
 choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
@@ -503,6 +549,7 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   atomic_init(&dist->updater.ref_count, 1);
   dist->updater.vtable = &vtable;
   dist->allocator = allocator;
+  dist->span.start = -1;
   choir_struct_init(&choir_dist_opt_config_def, &dist->config);
   if (config) dist->config = *config;
   choir_optimizer_retain(optimizer);

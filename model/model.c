@@ -11,6 +11,8 @@
 static void model_destroy(choir_model_t* model) {
   choir_device_t* device = model->device;
   choir_allocator_t allocator = choir_device_allocator(device);
+  choir__model_drop_graphs(model);
+  choir_workspace_destroy(model->workspace);
   choir_scope_destroy(model->scope);
   choir_updater_release(model->updater);
   choir_status_free(model->error);
@@ -129,6 +131,7 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
   CHOIR_TRY(require_compiled(model, "set_updater"));
   CHOIR_TRY(updater->vtable->attach(updater, model->device,
                                     choir_model_params(model)));
+  choir__model_drop_graphs(model);
   choir_updater_retain(updater);
   choir_updater_release(model->updater);
   model->updater = updater;
@@ -140,11 +143,19 @@ void choir_model_set_update_options(choir_model_t* model,
   model->options = *options;
 }
 
+// Also in replays, which begin the span themselves.
+static choir_status_t end_forward(void* self) {
+  choir_model_t* model = self;
+  choir_span_end(&model->forward_span, "forward", NULL, NULL);
+  model->forward_span.start = -1;
+  return NULL;
+}
+
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
-  choir_span_end(&model->forward_span, "forward", NULL, NULL);
-  model->forward_span.start = -1;
+  choir_scope_fail(
+      scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss,
                                               &model->options);
 }
@@ -201,6 +212,52 @@ static choir_status_t check_batch(const choir_model_t* model,
   return NULL;
 }
 
+// Forward, loss and update in the scope that was begun.
+static void train_in_scope(choir_model_t* model,
+                           const choir_model_batch_t* batch) {
+  choir_scope_t* scope = model->scope;
+  model->is_updated = false;
+  if (batch->sample_count == 0) {
+    choir_model_backward_and_update(model, scope, NULL);
+    return;
+  }
+  choir_var_t* x = choir_scope_input(scope, batch->x);
+  choir_var_t* y = choir_scope_input(scope, batch->y);
+  choir_var_t* loss = NULL;
+  choir_var_t* out =
+      model->def->train_one_batch
+          ? model->def->train_one_batch(model, scope, model->self, x, y, &loss)
+          : default_train_one_batch(model, scope, x, y, &loss);
+  // Other ranks would wait for the gradients of this one.
+  if (choir_scope_is_ok(scope) && !model->is_updated)
+    choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
+                                        "model %s: train_one_batch did not "
+                                        "call "
+                                        "choir_model_backward_and_update",
+                                        model->def->name));
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, count_metrics(model, out, batch->y, loss));
+}
+
+static choir_status_t train_eagerly(choir_model_t* model,
+                                    const choir_model_batch_t* batch) {
+  const choir_step_t step = {.training = true,
+                             .seed = model->seed,
+                             .step = model->step,
+                             .first_sample = batch->first_sample,
+                             .sample_count = batch->sample_count,
+                             .global_count = batch->global_count};
+  const choir_metrics_t before = model->metrics;
+  choir_graph_t* graph = NULL;
+  CHOIR_TRY(choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &graph));
+  choir_scope_begin(model->scope, &step);
+  train_in_scope(model, batch);
+  choir_status_t status = choir_scope_end(model->scope);
+  if (!graph) return status;
+  return choir__model_end_graph(model, CHOIR__STEP_TRAIN, batch, graph, &before,
+                                status);
+}
+
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
@@ -210,39 +267,13 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                        "model %s: training without an updater; call "
                        "choir_model_set_updater",
                        model->def->name);
-  choir_scope_t* scope = model->scope;
-  const choir_step_t step = {.training = true,
-                             .seed = model->seed,
-                             .step = model->step,
-                             .first_sample = batch->first_sample,
-                             .sample_count = batch->sample_count,
-                             .global_count = batch->global_count};
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
-  choir_scope_begin(scope, &step);
-  model->is_updated = false;
-  if (batch->sample_count == 0) {
-    choir_model_backward_and_update(model, scope, NULL);
-  } else {
-    choir_var_t* x = choir_scope_input(scope, batch->x);
-    choir_var_t* y = choir_scope_input(scope, batch->y);
-    choir_var_t* loss = NULL;
-    choir_var_t* out = model->def->train_one_batch
-                           ? model->def->train_one_batch(
-                                 model, scope, model->self, x, y, &loss)
-                           : default_train_one_batch(model, scope, x, y, &loss);
-    // Other ranks would wait for the gradients of this one.
-    if (choir_scope_is_ok(scope) && !model->is_updated)
-      choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
-                                          "model %s: train_one_batch did not "
-                                          "call "
-                                          "choir_model_backward_and_update",
-                                          model->def->name));
-    if (choir_scope_is_ok(scope))
-      choir_scope_fail(scope, count_metrics(model, out, batch->y, loss));
-  }
-  CHOIR_TRY_NOTE(choir_scope_end(scope), "training step %lld",
-                 (long long)model->step);
+  bool done = false;
+  choir_status_t status =
+      choir__model_replay(model, CHOIR__STEP_TRAIN, batch, &done);
+  if (!status && !done) status = train_eagerly(model, batch);
+  CHOIR_TRY_NOTE(status, "training step %lld", (long long)model->step);
   choir_span_end(&span, "step", NULL, NULL);
   ++model->step;
   return NULL;
@@ -253,13 +284,23 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   CHOIR_TRY(require_compiled(model, "evaluate"));
   CHOIR_TRY(check_batch(model, batch));
   if (batch->sample_count == 0) return NULL;
+  bool done = false;
+  CHOIR_TRY(choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, &done));
+  if (done) return NULL;
+  const choir_metrics_t before = model->metrics;
+  choir_graph_t* graph = NULL;
+  CHOIR_TRY(
+      choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &graph));
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
   choir_var_t* out = model->def->forward(scope, model->self,
                                          choir_scope_input(scope, batch->x));
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
-  return choir_scope_end(scope);
+  choir_status_t status = choir_scope_end(scope);
+  if (!graph) return status;
+  return choir__model_end_graph(model, CHOIR__STEP_EVALUATE, batch, graph,
+                                &before, status);
 }
 
 choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,

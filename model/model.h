@@ -3,6 +3,7 @@
 #define CHOIR_MODEL_MODEL_H_
 
 #include "autograd/functions.h"
+#include "core/graph.h"
 #include "model/layers.h"
 #include "model/updater.h"
 
@@ -77,6 +78,29 @@ CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
 // How the updater shares gradients from now on.
 CHOIR_API void choir_model_set_update_options(
     choir_model_t* model, const choir_update_options_t* options);
+
+// How steps run from now on. With use_graph the second training step of each
+// kind (shape of x and y, options, trainable parameters) and the first
+// evaluation are recorded while they run, planned once and replayed from then
+// on: without the calls of forward and train_one_batch, in memory laid out in
+// advance (core/graph.h). What differs is recorded anew; the last eight kinds
+// are kept. Learning rates, dropout and weights of uneven batches follow the
+// step. sequential: records stay as they are, one by one, so that the bits are
+// those of a run without graph; else neighbours may become one, which gives the
+// same values within 1e-5. What callbacks do beside their ops happens only
+// while recording: a step that reads or writes tensors from the host in its
+// middle fails with FAILED_PRECONDITION. choir_model_predict never uses a
+// graph. Off at first. Drops what was recorded.
+CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
+                                     bool sequential);
+// All planned graphs as choir_graph_print prints them, into a malloc'ed text
+// that the caller frees; "" when there is none.
+CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,
+                                                  char** out_text)
+    CHOIR_NODISCARD;
+// Of the training step that was planned last; zeros when there is none.
+CHOIR_API choir_graph_stats_t
+choir_model_graph_stats(const choir_model_t* model);
 
 // One batch: x (n, ...), y (n). n may be 0 on a rank that has no sample left;
 // x and y may then be NULL.

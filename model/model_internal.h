@@ -7,7 +7,31 @@
 #include "core/profile.h"
 #include "model/model.h"
 
-// The model's insides, for model.c, model_parts.c and layer.c.
+// The model's insides, for model.c, model_graph.c, model_parts.c and layer.c.
+
+enum { CHOIR__MODEL_MAX_GRAPHS = 8 };
+
+typedef enum choir__step_kind_e {
+  CHOIR__STEP_TRAIN,
+  CHOIR__STEP_EVALUATE,
+} choir__step_kind_t;
+
+// What steps must share to be replays of one graph. Compared byte by byte.
+typedef struct choir__graph_key_s {
+  int64_t kind;
+  choir_view_t x;  // without buffer and, but for shared ones, offset
+  choir_view_t y;
+  int64_t shared;  // y lies in the buffer of x
+  uint64_t options;
+  uint64_t trainable;
+} choir__graph_key_t;
+
+typedef struct choir__model_graph_s {
+  choir__graph_key_t key;
+  choir_graph_t* graph;
+  choir_metrics_t metrics;  // what one step adds on the host
+  uint64_t used;            // when, for the one to be dropped
+} choir__model_graph_t;
 
 struct choir_model_s {
   atomic_int ref_count;
@@ -32,7 +56,37 @@ struct choir_model_s {
   choir_tensor_t* loss_sum;  // f64 (1), summed on the device
   choir_tensor_t* correct;   // i64 (1)
   choir_metrics_t metrics;   // the parts that the host counts
+  bool use_graph;
+  bool sequential;
+  choir_workspace_t* workspace;  // of all graphs
+  choir__model_graph_t graphs[CHOIR__MODEL_MAX_GRAPHS];
+  int32_t graph_count;
+  uint64_t graph_clock;
+  choir_graph_stats_t graph_stats;
 };
+
+// model_graph.c
+// Replays the step if a graph of its kind is planned; *out_done tells.
+choir_status_t choir__model_replay(choir_model_t* model,
+                                   choir__step_kind_t kind,
+                                   const choir_model_batch_t* batch,
+                                   bool* out_done) CHOIR_NODISCARD;
+// Starts to record the step that follows, *out_graph NULL: not this one. The
+// scope begins after it and ends before choir__model_end_graph, which takes the
+// graph and the step's status, plans, and returns the status or a failure to
+// plan.
+choir_status_t choir__model_begin_graph(choir_model_t* model,
+                                        choir__step_kind_t kind,
+                                        const choir_model_batch_t* batch,
+                                        choir_graph_t** out_graph)
+    CHOIR_NODISCARD;
+choir_status_t choir__model_end_graph(choir_model_t* model,
+                                      choir__step_kind_t kind,
+                                      const choir_model_batch_t* batch,
+                                      choir_graph_t* graph,
+                                      const choir_metrics_t* before,
+                                      choir_status_t status) CHOIR_NODISCARD;
+void choir__model_drop_graphs(choir_model_t* model);
 
 // model_parts.c
 // Keeps the first failure; NULL does nothing.

@@ -25,6 +25,16 @@ typedef struct choir_updater_vtable_s {
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
+  // For graphs (core/graph.h). The learning rate of a step, as
+  // backward_and_update applies it.
+  double (*lr)(const choir_updater_t* updater, int64_t step);
+  // A second stream that backward_and_update gives work to, lent; NULL (also
+  // the slot): none.
+  choir_stream_t* (*stream)(const choir_updater_t* updater);
+  // A replay of the step failed with `status` (taken over): tells peers that
+  // wait, returns what to report. NULL: nothing to do.
+  choir_status_t (*replay_failed)(choir_updater_t* updater,
+                                  choir_status_t status);
 } choir_updater_vtable_t;
 
 struct choir_updater_s {

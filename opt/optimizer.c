@@ -25,6 +25,7 @@ struct choir_optimizer_s {
   size_t state_count;
   size_t names_per_param;
   choir_param_list_t params;  // the model's, all of them
+  choir_span_t span;          // of the update that runs
 };
 
 static const choir_optimizer_def_t* const defs[] = {
@@ -127,6 +128,16 @@ double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
+static choir_status_t begin_update_span(void* self) {
+  ((choir_optimizer_t*)self)->span = choir_span_begin(CHOIR_SPAN_PHASE);
+  return NULL;
+}
+
+static choir_status_t end_update_span(void* self) {
+  choir_span_end(&((choir_optimizer_t*)self)->span, "update", NULL, NULL);
+  return NULL;
+}
+
 static choir_status_t update_all(choir_optimizer_t* optimizer,
                                  choir_stream_t* stream, int64_t step) {
   const double lr = choir_optimizer_lr(optimizer, step);
@@ -144,11 +155,11 @@ static choir_status_t update_all(choir_optimizer_t* optimizer,
 
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
-  const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
+  CHOIR_TRY(choir_stream_call(stream, begin_update_span, optimizer));
   choir_status_t status = update_all(optimizer, stream, step);
   choir_stream_set_label(stream, NULL);
-  choir_span_end(&span, "update", NULL, NULL);
-  return status;
+  return choir_status_join(
+      status, choir_stream_call(stream, end_update_span, optimizer));
 }
 
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
@@ -223,12 +234,17 @@ static choir_status_t updater_consolidate(choir_updater_t* updater) {
   return NULL;
 }
 
+static double updater_lr(const choir_updater_t* updater, int64_t step) {
+  return choir_optimizer_lr((const choir_optimizer_t*)updater, step);
+}
+
 static const choir_updater_vtable_t vtable = {
     .destroy = updater_destroy,
     .attach = updater_attach,
     .backward_and_update = updater_backward_and_update,
     .states = updater_states,
     .consolidate = updater_consolidate,
+    .lr = updater_lr,
 };
 
 choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,

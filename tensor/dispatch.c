@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/fusion_def.h"
 #include "tensor/host_fallback_internal.h"
 #include "tensor/op_def.h"
 #include "tensor/strided_internal.h"
@@ -73,6 +74,18 @@ const choir_kernel_t* choir__kernel_select(choir_op_t op,
   }
   return choir_device_is_host(device) ? choir__reference_kernel(op)
                                       : choir__host_kernel(op);
+}
+
+choir_op_t choir__record_op(const choir_record_t* record) {
+  for (int i = 0; tables[i]; ++i)
+    for (int k = 0; tables[i]->kernels[k]; ++k)
+      if (record->kernel == &tables[i]->kernels[k]->kernel)
+        return tables[i]->kernels[k]->op;
+  for (int op = 0; op < CHOIR_OP_COUNT; ++op)
+    if (record->kernel == choir__reference_kernel((choir_op_t)op) ||
+        record->kernel == choir__host_kernel((choir_op_t)op))
+      return (choir_op_t)op;
+  return CHOIR_OP_COUNT;
 }
 
 // ---- One call ----
@@ -318,6 +331,7 @@ static choir_status_t submit_op(call_t* call) {
       .accumulate = call->accumulate,
       .attrs = call->attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
+      .at_step = def->at_step,
   };
   return submit(call, def->op, &record);
 }

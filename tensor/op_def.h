@@ -51,6 +51,8 @@ typedef struct choir_op_def_s {
   choir_status_t (*reference)(const choir_record_t* record,
                               choir_stream_t* stream);
   void (*cost)(const choir_record_t* record, choir_cost_t* out_cost);
+  // Attributes that follow the step (see choir_record_t); NULL: none do.
+  void (*at_step)(void* attrs, const choir_step_values_t* values);
   // dst i shares memory with source inplace[i] - 1 (optimizer steps); 0: none.
   int8_t inplace[CHOIR_OP_MAX_RESULTS];
   // Every element of the destinations depends on the sources' elements at the

@@ -78,6 +78,13 @@ static choir_status_t adam_update_reference(const choir_record_t* record,
   return NULL;
 }
 
+static void adam_update_at_step(void* attrs,
+                                const choir_step_values_t* values) {
+  choir_adam_update_attrs_t* adam = attrs;
+  adam->lr = values->lr;
+  adam->step = values->step + 1;
+}
+
 static const choir_op_case_t cases[] = {
     {";;;", "lr=0.01"},
     {"1;1;1;1", NULL},
@@ -112,6 +119,7 @@ const choir_op_def_t choir_op_def_adam_update = {
     .attrs = &attrs_def,
     .infer = adam_update_infer,
     .reference = adam_update_reference,
+    .at_step = adam_update_at_step,
     .inplace = {1, 3, 4},
     .no_accumulate = true,
     .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),

@@ -48,6 +48,12 @@ static choir_status_t dropout_reference(const choir_record_t* record,
   return NULL;
 }
 
+static void dropout_at_step(void* attrs, const choir_step_values_t* values) {
+  choir_dropout_attrs_t* dropout = attrs;
+  dropout->step = values->step;
+  dropout->first_sample = values->first_sample;
+}
+
 static const choir_op_case_t cases[] = {
     {"", NULL},
     {"1", "ratio=0"},
@@ -82,6 +88,7 @@ const choir_op_def_t choir_op_def_dropout = {
     .attrs = &attrs_def,
     .infer = dropout_infer,
     .reference = dropout_reference,
+    .at_step = dropout_at_step,
     .elementwise = true,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 0,

@@ -64,6 +64,7 @@ const choir_op_def_t choir_op_def_random_normal = {
     .attrs = &attrs_def,
     .infer = random_normal_infer,
     .reference = random_normal_reference,
+    .at_step = choir__random_at_step,
     .elementwise = true,  // of the source only the shape counts
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 0,

@@ -45,3 +45,9 @@ choir_status_t choir__random_reference(const choir_record_t* record,
   }
   return NULL;
 }
+
+void choir__random_at_step(void* attrs, const choir_step_values_t* values) {
+  choir_random_attrs_t* random = attrs;
+  random->step = values->step;
+  random->first_sample = values->first_sample;
+}

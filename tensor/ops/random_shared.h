@@ -28,6 +28,9 @@ choir_status_t choir__random_reference(const choir_record_t* record,
                                        double range,
                                        float (*variate)(uint32_t word));
 
+// Of choir_random_attrs_t: step and first sample follow the step.
+void choir__random_at_step(void* attrs, const choir_step_values_t* values);
+
 #define CHOIR__RANDOM_KEY_FIELDS(type)                                         \
   CHOIR_FIELD_INT(type, seed, 0, -9223372036854775808.0,                       \
                   9223372036854774784.0, "the run's"),                         \

@@ -60,6 +60,10 @@ static choir_status_t sgd_update_reference(const choir_record_t* record,
   return NULL;
 }
 
+static void sgd_update_at_step(void* attrs, const choir_step_values_t* values) {
+  ((choir_sgd_update_attrs_t*)attrs)->lr = values->lr;
+}
+
 static const choir_op_case_t cases[] = {
     {";;", NULL},
     {"1;1;1", "lr=0.01 momentum=0.9"},
@@ -97,6 +101,7 @@ const choir_op_def_t choir_op_def_sgd_update = {
     .attrs = &attrs_def,
     .infer = sgd_update_infer,
     .reference = sgd_update_reference,
+    .at_step = sgd_update_at_step,
     .inplace = {1, 3},
     .no_accumulate = true,
     .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CORE_GRAPH_INTERNAL_H_
+#define CHOIR_CORE_GRAPH_INTERNAL_H_
+
+#include "core/graph_backend.h"
+#include "core/stage.h"
+
+// A graph's insides, for graph.c (recording, replay), graph_plan.c (lifetimes,
+// places) and graph_rewrite.c.
+
+enum { CHOIR__GRAPH_MAX_STREAMS = 4 };
+
+typedef enum choir__node_kind_e {
+  CHOIR__NODE_RECORD,
+  CHOIR__NODE_EVENT,
+  CHOIR__NODE_WAIT,
+  CHOIR__NODE_CALL,
+  CHOIR__NODE_DROPPED,
+} choir__node_kind_t;
+
+typedef struct choir__node_s {
+  choir__node_kind_t kind;
+  int32_t stream;         // index into the graph's
+  choir_record_t record;  // RECORD; operands and attributes are in `block`
+  void* block;
+  size_t block_bytes;
+  int32_t* buffer_ids;  // one for each operand; -1: none
+  choir_event_t* event;
+  choir_status_t (*call)(void* self);
+  void* self;
+} choir__node_t;
+
+typedef enum choir__place_e {
+  CHOIR__PLACE_KEPT,       // somebody else's
+  CHOIR__PLACE_TEMPORARY,  // in the workspace
+  CHOIR__PLACE_INPUT,      // given to each replay
+} choir__place_t;
+
+// A buffer that records use.
+typedef struct choir__graph_buffer_s {
+  choir_buffer_t* buffer;  // after planning only of kept ones
+  choir__place_t place;
+  int32_t input;
+  int32_t references;  // held by nodes
+  int32_t first;       // nodes
+  int32_t last;
+  size_t bytes;
+  size_t offset;  // in the workspace
+  bool other_stream;
+} choir__graph_buffer_t;
+
+typedef struct choir__recorder_s {
+  choir_stage_t stage;  // first
+  choir_graph_t* graph;
+  int32_t stream;
+} choir__recorder_t;
+
+struct choir_workspace_s {
+  choir_allocator_t allocator;
+  choir_device_t* device;
+  choir_buffer_t* buffer;  // NULL: none needed yet
+};
+
+struct choir_graph_s {
+  choir_allocator_t allocator;
+  choir_workspace_t* workspace;
+  choir_stream_t* streams[CHOIR__GRAPH_MAX_STREAMS];
+  choir__recorder_t recorders[CHOIR__GRAPH_MAX_STREAMS];
+  int32_t stream_count;
+  bool is_recording;
+  int32_t calls;  // choir_stream_call that run now
+  bool is_planned;
+  choir_status_t error;  // of recording
+  choir_step_values_t values;
+  choir__node_t* nodes;
+  int32_t node_count;
+  int32_t node_capacity;
+  choir__graph_buffer_t* buffers;
+  int32_t buffer_count;
+  int32_t buffer_capacity;
+  choir_view_t inputs[CHOIR_GRAPH_MAX_INPUTS];
+  int32_t input_count;
+  const choir_buffer_t* bound;  // the workspace's buffer that operands name
+  choir_graph_stats_t stats;
+  uint64_t pool_start;
+  uint64_t pool_peak;
+};
+
+// Copies a record into a node, whose other fields stay.
+choir_status_t choir__graph_set_record(choir_graph_t* graph,
+                                       choir__node_t* node,
+                                       const choir_record_t* record)
+    CHOIR_NODISCARD;
+void choir__graph_clear_record(choir_graph_t* graph, choir__node_t* node);
+// Finds every buffer's users and place anew.
+choir_status_t choir__graph_find_buffers(choir_graph_t* graph) CHOIR_NODISCARD;
+
+static inline choir_view_t* choir__node_operand(const choir__node_t* node,
+                                                size_t k) {
+  return (choir_view_t*)node->block + k;
+}
+
+#endif  // CHOIR_CORE_GRAPH_INTERNAL_H_

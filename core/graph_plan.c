@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which buffers are temporary, when they live, where they go.
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_backend.h"
+#include "core/graph_internal.h"
+#include "core/record_internal.h"
+
+enum { PLACE_ALIGNMENT = 64 };  // of buffers: what kernels count on
+
+static size_t align_up(size_t bytes) {
+  return (bytes + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
+}
+
+// ---- Buffers ----
+
+// The number of a buffer, searched from the latest: most uses are near.
+static choir_status_t number_buffer(choir_graph_t* graph,
+                                    choir_buffer_t* buffer, int32_t* out_id) {
+  for (int32_t id = graph->buffer_count; id-- > 0;) {
+    if (graph->buffers[id].buffer != buffer) continue;
+    *out_id = id;
+    return NULL;
+  }
+  if (graph->buffer_count == graph->buffer_capacity) {
+    const int32_t capacity =
+        graph->buffer_capacity ? 2 * graph->buffer_capacity : 64;
+    void* memory = NULL;
+    CHOIR_TRY(choir_allocate(graph->allocator,
+                             (size_t)capacity * sizeof(choir__graph_buffer_t),
+                             "graph", &memory));
+    if (graph->buffer_count > 0)
+      memcpy(memory, graph->buffers,
+             (size_t)graph->buffer_count * sizeof(choir__graph_buffer_t));
+    choir_deallocate(
+        graph->allocator, graph->buffers,
+        (size_t)graph->buffer_capacity * sizeof(choir__graph_buffer_t));
+    graph->buffers = memory;
+    graph->buffer_capacity = capacity;
+  }
+  *out_id = graph->buffer_count++;
+  graph->buffers[*out_id] =
+      (choir__graph_buffer_t){.buffer = buffer,
+                              .first = -1,
+                              .bytes = choir_buffer_bytes(buffer),
+                              .input = -1};
+  return NULL;
+}
+
+static choir__place_t place_of(const choir_graph_t* graph,
+                               choir__graph_buffer_t* buffer) {
+  for (int32_t i = 0; i < graph->input_count; ++i) {
+    if (graph->inputs[i].buffer != buffer->buffer) continue;
+    buffer->input = i;
+    return CHOIR__PLACE_INPUT;
+  }
+  // Nobody but the nodes holds it.
+  const int holders =
+      atomic_load_explicit(&buffer->buffer->ref_count, memory_order_acquire);
+  return holders == buffer->references && !buffer->other_stream
+             ? CHOIR__PLACE_TEMPORARY
+             : CHOIR__PLACE_KEPT;
+}
+
+choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
+  graph->buffer_count = 0;
+  for (int32_t i = 0; i < graph->node_count; ++i) {
+    choir__node_t* node = &graph->nodes[i];
+    if (node->kind != CHOIR__NODE_RECORD) continue;
+    for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
+      choir_buffer_t* buffer = choir__node_operand(node, k)->buffer;
+      node->buffer_ids[k] = -1;
+      if (!buffer) continue;
+      CHOIR_TRY(number_buffer(graph, buffer, &node->buffer_ids[k]));
+      choir__graph_buffer_t* entry = &graph->buffers[node->buffer_ids[k]];
+      if (entry->first < 0) entry->first = i;
+      entry->last = i;
+      ++entry->references;
+      entry->other_stream |= node->stream != 0;
+    }
+  }
+  for (int32_t id = 0; id < graph->buffer_count; ++id)
+    graph->buffers[id].place = place_of(graph, &graph->buffers[id]);
+  return NULL;
+}
+
+// A temporary's first use must write it: nobody else will have.
+static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
+  const choir__graph_buffer_t* buffer = &graph->buffers[id];
+  const choir__node_t* node = &graph->nodes[buffer->first];
+  bool written = buffer->bytes == 0;
+  for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
+    if (node->buffer_ids[k] != id) continue;
+    const bool is_source = (int32_t)k < node->record.src_count;
+    written |= !is_source && !node->record.accumulate;
+    if (is_source && buffer->bytes > 0) {
+      written = false;
+      break;
+    }
+  }
+  if (written) return NULL;
+  char text[200];
+  return CHOIR_ERROR(
+      FAILED_PRECONDITION,
+      "graph: %s%s%s reads a temporary that no record of the step wrote (%s); "
+      "what the host fills in must be made before the step, or be an input",
+      node->record.kernel->name, node->record.label ? " in " : "",
+      node->record.label ? node->record.label : "",
+      choir_view_print(&node->record.operands[0], text, sizeof text));
+}
+
+// ---- Places ----
+
+static int by_size(const void* a_, const void* b_) {
+  const choir__graph_buffer_t* a = *(choir__graph_buffer_t* const*)a_;
+  const choir__graph_buffer_t* b = *(choir__graph_buffer_t* const*)b_;
+  if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
+  return a->first < b->first ? -1 : a->first > b->first;
+}
+
+static bool live_together(const choir__graph_buffer_t* a,
+                          const choir__graph_buffer_t* b) {
+  return a->first <= b->last && b->first <= a->last;
+}
+
+// The tightest gap among those already placed (sorted by offset) that live at
+// the same time, else the end.
+static size_t find_gap(choir__graph_buffer_t* const* placed, int32_t count,
+                       const choir__graph_buffer_t* buffer) {
+  const size_t bytes = align_up(buffer->bytes);
+  size_t end = 0;  // of those looked at
+  size_t best = SIZE_MAX;
+  size_t best_room = SIZE_MAX;
+  for (int32_t i = 0; i < count; ++i) {
+    const choir__graph_buffer_t* other = placed[i];
+    if (!live_together(other, buffer)) continue;
+    if (other->offset >= end + bytes && other->offset - end < best_room) {
+      best = end;
+      best_room = other->offset - end;
+    }
+    const size_t other_end = other->offset + align_up(other->bytes);
+    if (other_end > end) end = other_end;
+  }
+  return best != SIZE_MAX ? best : end;
+}
+
+// Greedy by size: the largest first, each into the tightest gap that its
+// lifetime leaves.
+static choir_status_t place_temporaries(choir_graph_t* graph) {
+  void* memory = NULL;
+  const size_t bytes =
+      2 * (size_t)graph->buffer_count * sizeof(choir__graph_buffer_t*) + 1;
+  CHOIR_TRY(choir_allocate(graph->allocator, bytes, "graph", &memory));
+  choir__graph_buffer_t** order = memory;
+  choir__graph_buffer_t** placed = order + graph->buffer_count;
+  int32_t count = 0;
+  choir_graph_stats_t* stats = &graph->stats;
+  for (int32_t id = 0; id < graph->buffer_count; ++id) {
+    choir__graph_buffer_t* buffer = &graph->buffers[id];
+    if (buffer->place != CHOIR__PLACE_TEMPORARY) continue;
+    order[count++] = buffer;
+    stats->temporary_bytes += buffer->bytes;
+  }
+  stats->temporaries = count;
+  qsort((void*)order, (size_t)count, sizeof(void*), by_size);
+  for (int32_t i = 0; i < count; ++i) {
+    choir__graph_buffer_t* buffer = order[i];
+    buffer->offset = find_gap(placed, i, buffer);
+    const size_t end = buffer->offset + align_up(buffer->bytes);
+    if (end > stats->arena_bytes) stats->arena_bytes = end;
+    int32_t at = i;
+    for (; at > 0 && placed[at - 1]->offset > buffer->offset; --at)
+      placed[at] = placed[at - 1];
+    placed[at] = buffer;
+  }
+  for (int32_t node = 0; node < graph->node_count; ++node) {
+    size_t live = 0;
+    for (int32_t i = 0; i < count; ++i)
+      if (order[i]->first <= node && node <= order[i]->last)
+        live += order[i]->bytes;
+    if (live > stats->live_bytes) stats->live_bytes = live;
+  }
+  choir_deallocate(graph->allocator, memory, bytes);
+  return NULL;
+}
+
+static choir_status_t reserve_workspace(choir_workspace_t* workspace,
+                                        size_t bytes) {
+  if (workspace->buffer && choir_buffer_bytes(workspace->buffer) >= bytes)
+    return NULL;
+  if (bytes == 0) return NULL;
+  // First the old one goes, so that both never count.
+  choir_buffer_release(workspace->buffer);
+  workspace->buffer = NULL;
+  choir_device_trim(workspace->device);
+  CHOIR_TRY_NOTE(
+      choir_buffer_create(workspace->device, bytes, &workspace->buffer),
+      "graph: workspace");
+  return NULL;
+}
+
+// Operands name their place in the workspace from now on, and the recorded
+// temporaries go.
+static void move_operands(choir_graph_t* graph) {
+  for (int32_t i = 0; i < graph->node_count; ++i) {
+    choir__node_t* node = &graph->nodes[i];
+    if (node->kind != CHOIR__NODE_RECORD) continue;
+    for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
+      if (node->buffer_ids[k] < 0) continue;
+      const choir__graph_buffer_t* buffer =
+          &graph->buffers[node->buffer_ids[k]];
+      if (buffer->place == CHOIR__PLACE_KEPT) continue;
+      choir_view_t* operand = choir__node_operand(node, k);
+      choir_buffer_release(operand->buffer);
+      operand->buffer = NULL;
+      if (buffer->place == CHOIR__PLACE_TEMPORARY)
+        operand->offset +=
+            (int64_t)(buffer->offset / choir_dtype_bytes(operand->dtype));
+    }
+  }
+  for (int32_t id = 0; id < graph->buffer_count; ++id)
+    if (graph->buffers[id].place != CHOIR__PLACE_KEPT)
+      graph->buffers[id].buffer = NULL;
+}
+
+choir_status_t choir_graph_plan(choir_graph_t* graph,
+                                const choir_graph_options_t* options) {
+  if (graph->is_recording || graph->is_planned || graph->stream_count == 0)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "graph: planned %s; needs one recorded step",
+                       graph->is_planned     ? "twice"
+                       : graph->is_recording ? "before choir_graph_end"
+                                             : "before choir_graph_begin");
+  if (options->input_count < 0 || options->input_count > CHOIR_GRAPH_MAX_INPUTS)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "graph: %d inputs; needs 0 to %d",
+                       (int)options->input_count, CHOIR_GRAPH_MAX_INPUTS);
+  for (int32_t i = 0; i < options->input_count; ++i) {
+    for (int32_t j = 0; j < i; ++j)
+      if (options->inputs[i].buffer == options->inputs[j].buffer)
+        return CHOIR_ERROR(INVALID_ARGUMENT,
+                           "graph: inputs %d and %d are in one buffer; needs "
+                           "one for each",
+                           (int)j, (int)i);
+    graph->inputs[i] = options->inputs[i];
+  }
+  graph->input_count = options->input_count;
+  // Work that still runs holds its operands' buffers.
+  for (int32_t s = 0; s < graph->stream_count; ++s)
+    CHOIR_TRY(choir_stream_synchronize(graph->streams[s]));
+  CHOIR_TRY(choir__graph_find_buffers(graph));
+  if (options->rewrite) {
+    CHOIR_TRY(options->rewrite(graph));
+    CHOIR_TRY(choir__graph_find_buffers(graph));
+  }
+  memset(&graph->stats, 0, offsetof(choir_graph_stats_t, recorded_bytes));
+  for (int32_t i = 0; i < graph->node_count; ++i) {
+    graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
+    graph->stats.fused += graph->nodes[i].kind == CHOIR__NODE_DROPPED;
+  }
+  for (int32_t id = 0; id < graph->buffer_count; ++id)
+    if (graph->buffers[id].place == CHOIR__PLACE_TEMPORARY)
+      CHOIR_TRY(check_written(graph, id));
+  CHOIR_TRY(place_temporaries(graph));
+  move_operands(graph);
+  graph->is_planned = true;
+  return reserve_workspace(graph->workspace, graph->stats.arena_bytes);
+}

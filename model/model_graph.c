@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps as graphs: which kind a step is of, recording, planning, replaying.
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "model/model_internal.h"
+#include "model/updater_backend.h"
+#include "tensor/fusion_def.h"
+
+// ---- Kinds of steps ----
+
+static choir_view_t place_of(const choir_view_t* view, bool keep_offset) {
+  choir_view_t place;
+  memset(&place, 0, sizeof(place));
+  place.dtype = view->dtype;
+  place.ndim = view->ndim;
+  const size_t bytes = (size_t)view->ndim * sizeof(int64_t);
+  memcpy(place.shape, view->shape, bytes);
+  memcpy(place.strides, view->strides, bytes);
+  if (keep_offset) place.offset = view->offset;
+  return place;
+}
+
+static uint64_t hash_trainable(const choir_model_t* model) {
+  uint64_t hash = CHOIR_HASH_START;
+  for (size_t i = 0; i < model->param_count; ++i)
+    hash = choir_hash_bytes(hash, &model->params[i]->trainable,
+                            sizeof(model->params[i]->trainable));
+  return hash;
+}
+
+static choir__graph_key_t make_key(const choir_model_t* model,
+                                   choir__step_kind_t kind,
+                                   const choir_model_batch_t* batch) {
+  choir__graph_key_t key;
+  memset(&key, 0, sizeof(key));
+  const choir_view_t* x = choir_tensor_view(batch->x);
+  const choir_view_t* y = batch->y ? choir_tensor_view(batch->y) : NULL;
+  key.kind = (int64_t)kind;
+  key.shared = y && y->buffer == x->buffer;
+  key.x = place_of(x, key.shared);
+  if (y) key.y = place_of(y, key.shared);
+  if (kind == CHOIR__STEP_TRAIN) {
+    const choir_update_options_t* options = &model->options;
+    const char* name = options->dist_option ? options->dist_option : "";
+    key.options = choir_hash_bytes(CHOIR_HASH_START, name, strlen(name) + 1);
+    key.options =
+        choir_hash_bytes(key.options, &options->spars, sizeof(options->spars));
+    key.trainable = hash_trainable(model);
+  }
+  return key;
+}
+
+// The inputs of a step: x and, unless it lies in x's buffer, y.
+static int32_t list_inputs(const choir_model_batch_t* batch,
+                           choir_view_t inputs[2]) {
+  inputs[0] = *choir_tensor_view(batch->x);
+  if (!batch->y) return 1;
+  inputs[1] = *choir_tensor_view(batch->y);
+  return inputs[1].buffer == inputs[0].buffer ? 1 : 2;
+}
+
+static choir_step_values_t step_values(const choir_model_t* model,
+                                       const choir_model_batch_t* batch) {
+  choir_step_values_t values = {.step = model->step,
+                                .first_sample = batch->first_sample,
+                                .sample_count = batch->sample_count};
+  if (model->updater && model->updater->vtable->lr)
+    values.lr = model->updater->vtable->lr(model->updater, model->step);
+  return values;
+}
+
+// ---- Recording ----
+
+static void drop_graph(choir__model_graph_t* entry) {
+  choir_graph_destroy(entry->graph);
+  entry->graph = NULL;
+}
+
+void choir__model_drop_graphs(choir_model_t* model) {
+  for (int32_t i = 0; i < model->graph_count; ++i)
+    drop_graph(&model->graphs[i]);
+  model->graph_count = 0;
+  memset(&model->graph_stats, 0, sizeof(model->graph_stats));
+}
+
+void choir_model_set_graph(choir_model_t* model, bool use_graph,
+                           bool sequential) {
+  choir__model_drop_graphs(model);
+  model->use_graph = use_graph;
+  model->sequential = sequential;
+}
+
+// The first training step of a run is not recorded: in the second one a
+// constant and the number of the step are not the same any more, so that an
+// attribute which should have followed the step and does not is seen.
+choir_status_t choir__model_begin_graph(choir_model_t* model,
+                                        choir__step_kind_t kind,
+                                        const choir_model_batch_t* batch,
+                                        choir_graph_t** out_graph) {
+  *out_graph = NULL;
+  if (!model->use_graph || batch->sample_count == 0) return NULL;
+  if (kind == CHOIR__STEP_TRAIN && model->step == 0) return NULL;
+  if (!model->workspace)
+    CHOIR_TRY(choir_workspace_create(model->device, &model->workspace));
+  choir_graph_t* graph = NULL;
+  CHOIR_TRY(choir_graph_create(model->workspace, &graph));
+  choir_stream_t* streams[2] = {choir_device_stream(model->device), NULL};
+  int32_t count = 1;
+  if (kind == CHOIR__STEP_TRAIN && model->updater->vtable->stream)
+    streams[1] = model->updater->vtable->stream(model->updater);
+  if (streams[1]) ++count;
+  const choir_step_values_t values = step_values(model, batch);
+  choir_status_t status = choir_graph_begin(graph, streams, count, &values);
+  if (status) {
+    choir_graph_destroy(graph);
+    return status;
+  }
+  *out_graph = graph;
+  return NULL;
+}
+
+// A place in the cache, of the one that was not used for longest.
+static choir__model_graph_t* make_room(choir_model_t* model) {
+  if (model->graph_count < CHOIR__MODEL_MAX_GRAPHS)
+    return &model->graphs[model->graph_count++];
+  choir__model_graph_t* oldest = &model->graphs[0];
+  for (int32_t i = 1; i < model->graph_count; ++i)
+    if (model->graphs[i].used < oldest->used) oldest = &model->graphs[i];
+  drop_graph(oldest);
+  return oldest;
+}
+
+choir_status_t choir__model_end_graph(choir_model_t* model,
+                                      choir__step_kind_t kind,
+                                      const choir_model_batch_t* batch,
+                                      choir_graph_t* graph,
+                                      const choir_metrics_t* before,
+                                      choir_status_t status) {
+  status = choir_status_join(status, choir_graph_end(graph));
+  if (!status) {
+    choir_view_t inputs[2];
+    const choir_graph_options_t options = {
+        .inputs = inputs,
+        .input_count = list_inputs(batch, inputs),
+        .rewrite = model->sequential ? NULL : choir__graph_fuse};
+    status = choir_graph_plan(graph, &options);
+  }
+  if (status) {
+    choir_graph_destroy(graph);
+    return status;
+  }
+  choir__model_graph_t* entry = make_room(model);
+  *entry = (choir__model_graph_t){
+      .key = make_key(model, kind, batch),
+      .graph = graph,
+      .metrics = {.batches = model->metrics.batches - before->batches,
+                  .samples = model->metrics.samples - before->samples},
+      .used = ++model->graph_clock};
+  if (kind == CHOIR__STEP_TRAIN) model->graph_stats = choir_graph_stats(graph);
+  return NULL;
+}
+
+// ---- Replaying ----
+
+choir_status_t choir__model_replay(choir_model_t* model,
+                                   choir__step_kind_t kind,
+                                   const choir_model_batch_t* batch,
+                                   bool* out_done) {
+  *out_done = false;
+  if (model->graph_count == 0 || batch->sample_count == 0) return NULL;
+  const choir__graph_key_t key = make_key(model, kind, batch);
+  choir__model_graph_t* entry = NULL;
+  for (int32_t i = 0; i < model->graph_count && !entry; ++i)
+    if (memcmp(&model->graphs[i].key, &key, sizeof(key)) == 0)
+      entry = &model->graphs[i];
+  if (!entry) return NULL;
+  entry->used = ++model->graph_clock;
+  choir_view_t inputs[2];
+  (void)list_inputs(batch, inputs);
+  const choir_step_values_t values = step_values(model, batch);
+  choir_status_t status = choir_graph_replay(entry->graph, &values, inputs);
+  if (status) {
+    const choir_updater_t* updater = model->updater;
+    if (kind == CHOIR__STEP_TRAIN && updater->vtable->replay_failed)
+      status = updater->vtable->replay_failed(model->updater, status);
+    return status;
+  }
+  model->metrics.batches += entry->metrics.batches;
+  model->metrics.samples += entry->metrics.samples;
+  *out_done = true;
+  return NULL;
+}
+
+// ---- Looking at them ----
+
+choir_graph_stats_t choir_model_graph_stats(const choir_model_t* model) {
+  return model->graph_stats;
+}
+
+choir_status_t choir_model_print_graphs(const choir_model_t* model,
+                                        char** out_text) {
+  char* all = calloc(1, 1);
+  size_t used = 0;
+  for (int32_t i = 0; all && i < model->graph_count; ++i) {
+    char* one = NULL;
+    choir_status_t status = choir_graph_print(model->graphs[i].graph, &one);
+    if (status) {
+      free(all);
+      return status;
+    }
+    const size_t bytes = strlen(one);
+    char* longer = realloc(all, used + bytes + 1);
+    if (longer) memcpy(longer + used, one, bytes + 1);
+    if (!longer) free(all);
+    all = longer;
+    used += bytes;
+    free(one);
+  }
+  *out_text = all;
+  if (all) return NULL;
+  return CHOIR_ERROR(OUT_OF_MEMORY, "model %s: no memory for a text",
+                     model->def->name);
+}

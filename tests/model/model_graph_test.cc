@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps as graphs: the same bits as without, over many steps.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "model/model.h"
+#include "opt/optimizer.h"
+#include "tests/tensor/ops_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace {
+
+using choir::testing::DevicePtr;
+using choir::testing::Floats;
+using choir::testing::Make;
+using choir::testing::MakeDevice;
+using choir::testing::Read;
+using choir::testing::Shape;
+using choir::testing::TensorPtr;
+
+// A CNN with everything that follows the step: dropout, batch norm's averages.
+struct Cnn {
+  choir_layer_t* conv;
+  choir_layer_t* norm;
+  choir_layer_t* pool;
+  choir_layer_t* flat;
+  choir_layer_t* drop;
+  choir_layer_t* hidden;
+  choir_layer_t* out;
+  int forwards = 0;
+  std::function<void(choir_scope_t*)> in_forward;
+};
+
+void Define(choir_model_t* model, void* self) {
+  Cnn* net = static_cast<Cnn*>(self);
+  choir_conv2d_config_t conv = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+  conv.out_channels = 6;
+  conv.kernel_size = 3;
+  conv.activation = CHOIR_ACTIVATION_RELU;
+  net->conv = choir_layer_create(model, "conv", &choir_layer_def_conv2d, &conv);
+  choir_batch_norm2d_config_t norm = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_BATCH_NORM2D_FIELDS)};
+  net->norm =
+      choir_layer_create(model, "norm", &choir_layer_def_batch_norm2d, &norm);
+  choir_max_pool2d_config_t pool = {CHOIR_CONFIG_DEFAULTS(CHOIR_POOL2D_FIELDS)};
+  pool.kernel_size = 2;
+  net->pool =
+      choir_layer_create(model, "pool", &choir_layer_def_max_pool2d, &pool);
+  choir_flatten_config_t none = {CHOIR_CONFIG_DEFAULTS(CHOIR_NO_FIELDS)};
+  net->flat =
+      choir_layer_create(model, "flat", &choir_layer_def_flatten, &none);
+  choir_dropout_config_t drop = {CHOIR_CONFIG_DEFAULTS(CHOIR_DROPOUT_FIELDS)};
+  drop.ratio = 0.25;
+  net->drop =
+      choir_layer_create(model, "drop", &choir_layer_def_dropout, &drop);
+  choir_linear_config_t linear = {CHOIR_CONFIG_DEFAULTS(CHOIR_LINEAR_FIELDS)};
+  linear.out_features = 12;
+  linear.activation = CHOIR_ACTIVATION_RELU;
+  net->hidden =
+      choir_layer_create(model, "hidden", &choir_layer_def_linear, &linear);
+  linear.out_features = 5;
+  linear.activation = CHOIR_ACTIVATION_NONE;
+  net->out = choir_layer_create(model, "out", &choir_layer_def_linear, &linear);
+}
+
+choir_var_t* Forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+  Cnn* net = static_cast<Cnn*>(self);
+  ++net->forwards;
+  if (net->in_forward) net->in_forward(scope);
+  for (choir_layer_t* layer : {net->conv, net->norm, net->pool, net->flat,
+                               net->drop, net->hidden, net->out})
+    x = choir_layer_forward(scope, layer, x);
+  return x;
+}
+
+constexpr choir_model_def_t kCnnDef = {"cnn", Define, Forward, nullptr};
+
+struct Batch {
+  TensorPtr x;
+  TensorPtr y;
+  choir_model_batch_t get() const {
+    const int64_t n = choir_tensor_shape(x.get())[0];
+    return {x.get(), y.get(), 0, n, n};
+  }
+};
+
+Batch MakeBatch(choir_device_t* device, int64_t samples, uint32_t seed) {
+  std::vector<float> pixels(static_cast<size_t>(samples * 64));
+  for (size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = std::sin(0.37f * static_cast<float>(i + 13 * seed) +
+                         0.01f * static_cast<float>(i % 7));
+  std::vector<int32_t> labels(static_cast<size_t>(samples));
+  for (size_t i = 0; i < labels.size(); ++i)
+    labels[i] = static_cast<int32_t>((i * 3 + seed) % 5);
+  Batch batch;
+  batch.x = Make(device, Shape{samples, 1, 8, 8}, pixels);
+  batch.y = Make(device, Shape{samples}, labels);
+  return batch;
+}
+
+class Training {
+ public:
+  enum class Optimizer { kSgd, kAdam };
+  Training(const std::string& device, bool use_graph, bool sequential,
+           Optimizer optimizer = Optimizer::kSgd)
+      : device_(MakeDevice(device.c_str())) {
+    EXPECT_OK(choir_model_create(device_.get(), &kCnnDef, &net, 7, &model_));
+    const int64_t shape[] = {1, 1, 8, 8};
+    EXPECT_OK(choir_model_compile(model_, 4, shape));
+    choir_optimizer_t* made = nullptr;
+    if (optimizer == Optimizer::kSgd) {
+      choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+      config.lr = 0.05;
+      config.momentum = 0.9;
+      EXPECT_OK(
+          choir_optimizer_create(&choir_optimizer_def_sgd, &config, &made));
+    } else {
+      choir_adam_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAM_FIELDS)};
+      EXPECT_OK(
+          choir_optimizer_create(&choir_optimizer_def_adam, &config, &made));
+    }
+    choir_schedule_config_t schedule;
+    choir_struct_init(&choir_schedule_config_def, &schedule);
+    EXPECT_OK(choir_struct_set(&choir_schedule_config_def, &schedule, "kind",
+                               "cosine"));
+    EXPECT_OK(choir_struct_set(&choir_schedule_config_def, &schedule, "period",
+                               "30"));
+    EXPECT_OK(choir_struct_set(&choir_schedule_config_def, &schedule, "factor",
+                               "0.1"));
+    EXPECT_OK(choir_optimizer_set_schedule(made, &schedule));
+    EXPECT_OK(choir_model_set_updater(model_, choir_optimizer_updater(made)));
+    choir_optimizer_release(made);
+    choir_model_set_graph(model_, use_graph, sequential);
+  }
+  ~Training() { choir_model_release(model_); }
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  choir_status_t Step(int64_t samples, uint32_t seed) {
+    const Batch batch = MakeBatch(device_.get(), samples, seed);
+    const choir_model_batch_t one = batch.get();
+    return choir_model_train_one_batch(model_, &one);
+  }
+  choir_status_t Evaluate(int64_t samples, uint32_t seed) {
+    const Batch batch = MakeBatch(device_.get(), samples, seed);
+    const choir_model_batch_t one = batch.get();
+    return choir_model_evaluate(model_, &one);
+  }
+  uint64_t Digest() {
+    uint64_t digest = 0;
+    EXPECT_OK(choir_model_digest(model_, &digest));
+    return digest;
+  }
+  choir_metrics_t Metrics() {
+    choir_metrics_t metrics;
+    EXPECT_OK(choir_model_take_metrics(model_, &metrics));
+    return metrics;
+  }
+  std::string Graphs() {
+    char* text = nullptr;
+    EXPECT_OK(choir_model_print_graphs(model_, &text));
+    std::string graphs = text ? text : "";
+    free(text);
+    return graphs;
+  }
+  choir_model_t* get() { return model_; }
+  choir_device_t* device() { return device_.get(); }
+  Cnn net;
+
+ private:
+  DevicePtr device_;
+  choir_model_t* model_ = nullptr;
+};
+
+class ModelGraphTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Devices, ModelGraphTest,
+                         ::testing::Values("cpu", "cpu_async"));
+
+void ExpectEqual(const choir_metrics_t& a, const choir_metrics_t& b) {
+  EXPECT_EQ(a.loss_sum, b.loss_sum);
+  EXPECT_EQ(a.batches, b.batches);
+  EXPECT_EQ(a.correct, b.correct);
+  EXPECT_EQ(a.samples, b.samples);
+}
+
+TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
+  for (auto optimizer :
+       {Training::Optimizer::kSgd, Training::Optimizer::kAdam}) {
+    Training eager(GetParam(), false, false, optimizer);
+    Training graph(GetParam(), true, true, optimizer);
+    for (uint32_t i = 0; i < 12; ++i) {
+      // The last batch of an epoch is smaller.
+      const int64_t samples = i % 4 == 3 ? 5 : 9;
+      ASSERT_OK(eager.Step(samples, i));
+      ASSERT_OK(graph.Step(samples, i));
+      ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+    }
+    ExpectEqual(eager.Metrics(), graph.Metrics());
+    // Compile, the first step, and one recording for each batch size.
+    EXPECT_EQ(eager.net.forwards, 13);
+    EXPECT_EQ(graph.net.forwards, 4);
+  }
+}
+
+TEST_P(ModelGraphTest, FusedStepsStayNearEagerOnes) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, false);
+  for (uint32_t i = 0; i < 8; ++i) {
+    ASSERT_OK(eager.Step(9, i));
+    ASSERT_OK(graph.Step(9, i));
+  }
+  const choir_param_list_t params = choir_model_params(eager.get());
+  const choir_param_list_t others = choir_model_params(graph.get());
+  for (size_t i = 0; i < params.count; ++i) {
+    const std::vector<float> a = Read<float>(params.params[i]->value);
+    const std::vector<float> b = Read<float>(others.params[i]->value);
+    for (size_t k = 0; k < a.size(); ++k)
+      ASSERT_NEAR(a[k], b[k], 1e-5 * std::max(1.0f, std::abs(a[k])))
+          << params.params[i]->name << " " << k;
+  }
+}
+
+TEST_P(ModelGraphTest, EvaluatesAndTrainsInTurns) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 6; ++i) {
+    ASSERT_OK(eager.Step(9, i));
+    ASSERT_OK(graph.Step(9, i));
+    for (int64_t samples : {11, 11, 3}) {
+      ASSERT_OK(eager.Evaluate(samples, 100 + i));
+      ASSERT_OK(graph.Evaluate(samples, 100 + i));
+    }
+    ExpectEqual(eager.Metrics(), graph.Metrics());
+    ASSERT_EQ(eager.Digest(), graph.Digest());
+  }
+}
+
+TEST_P(ModelGraphTest, MoreKindsThanFitAreRecordedAnew) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 30; ++i) {
+    const int64_t samples = 1 + i % 11;
+    ASSERT_OK(eager.Step(samples, i));
+    ASSERT_OK(graph.Step(samples, i));
+  }
+  EXPECT_EQ(eager.Digest(), graph.Digest());
+}
+
+TEST_P(ModelGraphTest, FreezingAParameterIsSeen) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 9; ++i) {
+    for (Training* training : {&eager, &graph}) {
+      choir_model_params(training->get()).params[0]->trainable = i / 3 != 1;
+      ASSERT_OK(training->Step(9, i));
+    }
+    ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+  }
+}
+
+TEST_P(ModelGraphTest, AFreshStepCountIsFollowed) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_OK(eager.Step(9, i));
+    ASSERT_OK(graph.Step(9, i));
+  }
+  choir_model_set_step(eager.get(), 20);
+  choir_model_set_step(graph.get(), 20);
+  ASSERT_OK(eager.Step(9, 5));
+  ASSERT_OK(graph.Step(9, 5));
+  EXPECT_EQ(eager.Digest(), graph.Digest());
+}
+
+TEST(ModelGraphErrors, AHostReadInTheMiddleIsRefused) {
+  Training graph("cpu", true, false);
+  ASSERT_OK(graph.Step(9, 0));
+  graph.net.in_forward = [&graph](choir_scope_t*) {
+    const choir_param_t* param = choir_model_params(graph.get()).params[0];
+    std::vector<float> values(
+        static_cast<size_t>(choir_tensor_count(param->value)));
+    EXPECT_OK(choir_tensor_read(param->value, values.data(),
+                                values.size() * sizeof(float)));
+  };
+  EXPECT_STATUS(FAILED_PRECONDITION, "reads or writes a tensor in the middle",
+                graph.Step(9, 1));
+}
+
+TEST(ModelGraphErrors, RandomNumbersThatDoNotFollowTheStepAreRefused) {
+  Training graph("cpu", true, false);
+  const Batch batch = MakeBatch(graph.device(), 2, 0);
+  graph.net.in_forward = [&batch](choir_scope_t* scope) {
+    choir_random_attrs_t attrs = {};
+    attrs.high = 1;
+    choir_op_t op;
+    EXPECT_OK(choir_op_find("random_uniform", &op));
+    choir_var_t* x = choir_scope_input(scope, batch.x.get());
+    choir_scope_op(scope, op, &x, 1, &attrs, nullptr);
+  };
+  ASSERT_OK(graph.Step(9, 0));
+  EXPECT_STATUS(FAILED_PRECONDITION, "are not those of the step",
+                graph.Step(9, 1));
+}
+
+TEST(ModelGraph, AStepThatFailsLeavesNoGraph) {
+  Training graph("cpu", true, false);
+  ASSERT_OK(graph.Step(9, 0));
+  graph.net.in_forward = [](choir_scope_t* scope) {
+    choir_scope_fail(scope, CHOIR_ERROR(INTERNAL, "on purpose"));
+  };
+  EXPECT_STATUS(INTERNAL, "on purpose", graph.Step(9, 1));
+  EXPECT_EQ(graph.Graphs(), "");
+  graph.net.in_forward = nullptr;
+  ASSERT_OK(graph.Step(9, 2));
+  EXPECT_NE(graph.Graphs(), "");
+}
+
+TEST(ModelGraph, ShowsRecordsLifetimesAndBytes) {
+  Training graph("cpu", true, true);
+  ASSERT_OK(graph.Step(9, 0));
+  EXPECT_EQ(graph.Graphs(), "");
+  ASSERT_OK(graph.Step(9, 1));
+  const std::string text = graph.Graphs();
+  for (const char* part : {"conv2d/", "[conv]", "sgd_update/", "input 0",
+                           "input 1", "workspace + ", "kept", "bytes, 0.."})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const choir_graph_stats_t stats = choir_model_graph_stats(graph.get());
+  EXPECT_GT(stats.records, 20);
+  EXPECT_GT(stats.live_bytes, 0u);
+  EXPECT_GE(stats.arena_bytes, stats.live_bytes);
+  EXPECT_LT(stats.arena_bytes, stats.temporary_bytes);
+  choir_model_set_graph(graph.get(), false, false);
+  EXPECT_EQ(graph.Graphs(), "");
+}
+
+// x and y may be one tensor (an autoencoder), where y has no place of its own.
+choir_var_t* TrainOnItself(choir_model_t* model, choir_scope_t* scope,
+                           void* self, choir_var_t* x, choir_var_t* y,
+                           choir_var_t** out_loss) {
+  choir_var_t* out =
+      choir_layer_forward(scope, *static_cast<choir_layer_t**>(self), x);
+  *out_loss = choir_var_mse_loss(scope, out, y);
+  choir_model_backward_and_update(model, scope, *out_loss);
+  return out;
+}
+
+TEST(ModelGraph, InputAndTargetMayBeOneTensor) {
+  choir_model_def_t def = {};
+  def.name = "auto";
+  def.define = [](choir_model_t* model, void* self) {
+    choir_linear_config_t linear = {CHOIR_CONFIG_DEFAULTS(CHOIR_LINEAR_FIELDS)};
+    linear.out_features = 6;
+    *static_cast<choir_layer_t**>(self) =
+        choir_layer_create(model, "fc", &choir_layer_def_linear, &linear);
+  };
+  def.forward = [](choir_scope_t* scope, void* self, choir_var_t* x) {
+    return choir_layer_forward(scope, *static_cast<choir_layer_t**>(self), x);
+  };
+  def.train_one_batch = TrainOnItself;
+  uint64_t digests[2];
+  for (int use_graph = 0; use_graph < 2; ++use_graph) {
+    DevicePtr device = MakeDevice("cpu");
+    choir_layer_t* layer = nullptr;
+    choir_model_t* model = nullptr;
+    ASSERT_OK(choir_model_create(device.get(), &def, &layer, 1, &model));
+    const int64_t shape[] = {1, 6};
+    ASSERT_OK(choir_model_compile(model, 2, shape));
+    choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+    choir_optimizer_t* sgd = nullptr;
+    ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+    ASSERT_OK(choir_model_set_updater(model, choir_optimizer_updater(sgd)));
+    choir_optimizer_release(sgd);
+    choir_model_set_graph(model, use_graph == 1, false);
+    for (int i = 0; i < 5; ++i) {
+      std::vector<float> values(24);
+      for (size_t k = 0; k < values.size(); ++k)
+        values[k] = std::cos(static_cast<float>(k) + static_cast<float>(i));
+      TensorPtr x = Make(device.get(), Shape{4, 6}, values);
+      const choir_model_batch_t batch = {x.get(), x.get(), 0, 4, 4};
+      ASSERT_OK(choir_model_train_one_batch(model, &batch));
+    }
+    ASSERT_OK(choir_model_digest(model, &digests[use_graph]));
+    choir_model_release(model);
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
+}  // namespace
