@@ -11,6 +11,7 @@ typedef struct bench_net_s {
   const choir_model_def_t* def;
   size_t bytes;      // of the model's `self`
   int64_t shape[4];  // a batch of one
+  int64_t batch;     // what the benchmarks take unless told otherwise
   // folder: of MNIST or, for resnet20, of CIFAR-10; NULL: examples/data/mnist
   // or made-up images. limit: the first so many samples; 0: all.
   choir_status_t (*open_data)(const char* folder, int64_t limit,
@@ -29,5 +30,11 @@ extern const bench_net_t bench_nets[BENCH_NET_COUNT];
 choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
                                       choir_dataset_t** out_dataset)
     CHOIR_NODISCARD;
+
+// The compiled model and its `self`, which must outlive it: release the model,
+// then free the layers, also after a failure.
+choir_status_t bench_net_make_model(const bench_net_t* net,
+                                    choir_device_t* device, void** out_layers,
+                                    choir_model_t** out_model) CHOIR_NODISCARD;
 
 #endif  // CHOIR_BENCH_BENCH_NETS_H_

@@ -31,6 +31,7 @@ class Job:
     text: str  # what the table calls it
     peer: str  # "choir", "torch", "torch_newest" or "onednn"
     config: str = ""  # of torch_train.py
+    graph: bool = False  # of Choir: replay a planned graph
     workers: int = 1  # that share gradients
     copies: int = 1  # that do not
     passes: tuple = ("train", "forward")
@@ -54,6 +55,22 @@ JOBS = {
     "choir": Job("Choir, 1 process", "choir"),
     "choir2": Job("Choir, 2 workers (spawn, shm)", "choir", workers=2),
     "independent2": Job("Choir, 2 independent processes", "choir", copies=2),
+    "choir_graph": Job(
+        "Choir, graph, 1 process", "choir", graph=True, passes=("train",)
+    ),
+    "choir2_graph": Job(
+        "Choir, graph, 2 workers",
+        "choir",
+        workers=2,
+        graph=True,
+    ),
+    "independent2_graph": Job(
+        "Choir, graph, 2 independent processes",
+        "choir",
+        copies=2,
+        graph=True,
+        passes=("train",),
+    ),
     "torch_nchw": Job("PyTorch, eager NCHW", "torch", "nchw"),
     "torch_channels_last": Job(
         "PyTorch, eager channels_last", "torch", "channels_last"
@@ -115,6 +132,7 @@ def run_job(name, options):
     if options.data:
         flags += ["--data", options.data]
     if job.peer == "choir":
+        flags += ["--graph", "true" if job.graph else "false"]
         if options.forward_only:
             flags += ["--forward_only", "true"]
         if job.copies == 1:

@@ -104,11 +104,8 @@ static choir_status_t open_data(run_t* run, int32_t size) {
 }
 
 static choir_status_t make_model(run_t* run) {
-  run->layers = calloc(1, run->net->bytes);
-  if (!run->layers) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
-  CHOIR_TRY(choir_model_create(run->device, run->net->def, run->layers, 0,
-                               &run->model));
-  CHOIR_TRY(choir_model_compile(run->model, 4, run->net->shape));
+  CHOIR_TRY(
+      bench_net_make_model(run->net, run->device, &run->layers, &run->model));
   CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = 0.005, .momentum = 0.9,
                                 .weight_decay = 1e-5));
   choir_updater_t* updater = choir_optimizer_updater(run->sgd);

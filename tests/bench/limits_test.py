@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limits sets what kernels took against what they could take. How fast that is,
+no test asks; limits of time are guards against a hang."""
+
+import json
+import os
+import subprocess
+import unittest
+
+ROOT = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+LIMITS = os.path.join(ROOT, "bench", "limits")
+
+
+def run(*flags):
+    small = ("--sgemm_size", "64", "--largest", "524288", "--tries", "1")
+    return subprocess.run(
+        (LIMITS, *small, "--batch", "16", "--steps", "2", *flags),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+class LimitsTest(unittest.TestCase):
+    def test_every_network_has_its_limits(self):
+        done = run("--json", "true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        record = json.loads(done.stdout)
+        for rates in record["rates"]:
+            self.assertGreater(rates["sgemm_gflops"], 0)
+            sizes = [size["bytes"] for size in rates["bandwidth"]]
+            self.assertEqual(sizes, [131072, 524288])
+        nets = {net["net"]: net for net in record["nets"]}
+        self.assertEqual(sorted(nets), ["mlp", "mnist_cnn", "resnet20"])
+        for net in nets.values():
+            self.assertEqual(net["batch"], 16)
+            self.assertGreaterEqual(net["step_us"], net["kernels_us"])
+            limit = sum(op["limit_us"] for op in net["ops"])
+            self.assertAlmostEqual(net["limit_us"] / limit, 1, places=3)
+            self.assertGreaterEqual(net["limit_us"], net["flops_limit_us"])
+            self.assertGreater(net["records"], 0)
+            self.assertGreaterEqual(net["arena_bytes"], net["live_bytes"])
+        # Of one image: multiply-adds of the two convolutions and the two
+        # linear layers, forward and for the weights, all but the first
+        # convolution's for the data too.
+        first = 20 * 25 * 24 * 24
+        rest = 50 * 20 * 25 * 8 * 8 + 800 * 500 + 500 * 10
+        flop = 2 * 16 * (2 * first + 3 * rest)
+        cnn = nets["mnist_cnn"]
+        self.assertAlmostEqual(cnn["gflop"] * 1e9 / flop, 1, places=2)
+        rates = record["rates"][0]
+        self.assertAlmostEqual(
+            cnn["flops_limit_us"] * rates["sgemm_gflops"] * 1e3 / flop,
+            1,
+            places=2,
+        )
+
+    def test_table(self):
+        flags = ("--net", "mnist_cnn", "--threads", "2", "--graph", "false")
+        done = run(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("graph:", done.stdout)
+        self.assertIn("mnist_cnn, batch 16, 2 threads", done.stdout)
+        self.assertIn("16,20,12,12;50,20,5,5", done.stdout)
+        self.assertNotIn("resnet20", done.stdout)
+
+    def test_wrong_flags_are_named(self):
+        for flags in (("--net", "lenet"), ("--steps", "0"), ("--x", "1")):
+            with self.subTest(flags):
+                done = run(*flags)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(flags[0][2:], done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
