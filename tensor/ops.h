@@ -86,6 +86,9 @@ extern "C" {
   X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
   X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
+  X(BATCH_NORM_RELU, batch_norm_relu, N, ATTRS, INTERNAL)                      \
+  X(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, N, ATTRS, INTERNAL)            \
+  X(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, N, ATTRS, INTERNAL)    \
   /* probabilities and losses; (n, classes) along the last axis */             \
   X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                          \
   X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
@@ -229,12 +232,20 @@ typedef choir_pool2d_attrs_t choir_avg_pool2d_grad_attrs_t;
 
 // Over all dimensions but 1. batch_norm: x, scale, bias -> y, mean, var
 // (biased, of this batch). batch_norm_grad: x, scale, mean, var, dy -> dx,
-// dscale, dbias. batch_norm_infer: x, scale, bias, mean, var -> y.
+// dscale, dbias. batch_norm_infer: x, scale, bias, mean, var -> y. In one with
+// the ReLU behind it, with the bits of the ops that they stand for, on the CPU:
+// batch_norm_relu: x, scale, bias (, residual) -> y, mean, var.
+// batch_norm_relu_grad: x, scale, bias, mean, var, dy (, dy2) -> dx, dscale,
+// dbias; batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2) -> dx,
+// dscale, dbias, dresidual. dy2 is added to dy first.
 typedef struct choir_batch_norm_attrs_s {
   double epsilon;
 } choir_batch_norm_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_infer_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_relu_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_relu_grad_attrs_t;
+typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;
 
 // softmax_cross_entropy: x (n, c), labels (n) i32 or i64 -> loss (1), the mean
 // over n of -log softmax(x)[label]; and p (n, c), the softmax, for the
@@ -290,7 +301,7 @@ typedef struct choir_adam_update_attrs_s {
 // ---- Running an op ----
 
 // Most results of an op.
-#define CHOIR_OP_MAX_RESULTS 3
+#define CHOIR_OP_MAX_RESULTS 4
 
 // Runs `op` on `stream`. dsts has the op's number of results; an entry that is
 // NULL is made (and returned with one reference) on the stream's device in the

@@ -31,22 +31,10 @@ static choir_status_t batch_norm_reference(const choir_record_t* record,
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
   const double* x = dense.srcs[0];
-  double count = (double)(sizes.batch * sizes.image);
   for (int64_t c = 0; c < sizes.channels; ++c) {
-    double sum = 0;
-    for (int64_t n = 0; n < sizes.batch; ++n) {
-      for (int64_t i = 0; i < sizes.image; ++i)
-        sum += x[choir__channel_place(&sizes, n, c, i)];
-    }
-    double mean = sum / count;
-    double squares = 0;
-    for (int64_t n = 0; n < sizes.batch; ++n) {
-      for (int64_t i = 0; i < sizes.image; ++i) {
-        double difference = x[choir__channel_place(&sizes, n, c, i)] - mean;
-        squares += difference * difference;
-      }
-    }
-    double variance = squares / count;
+    double mean = 0;
+    double variance = 0;
+    choir__batch_norm_moments(&sizes, c, x, &mean, &variance);
     double factor = dense.srcs[1][c] / sqrt(variance + attrs->epsilon);
     for (int64_t n = 0; n < sizes.batch; ++n) {
       for (int64_t i = 0; i < sizes.image; ++i) {

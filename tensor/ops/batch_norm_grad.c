@@ -28,40 +28,17 @@ static choir_status_t batch_norm_grad_infer(const choir_view_t* srcs,
   return NULL;
 }
 
-// Mean and variance are those of x, so dx goes through them too:
-//   dx = scale / sigma * (dy - mean(dy) - xhat * mean(dy * xhat))
 static choir_status_t batch_norm_grad_reference(const choir_record_t* record,
                                                 choir_stream_t* stream) {
   const choir_batch_norm_attrs_t* attrs = record->attrs;
   choir__channels_t sizes = choir__channels_of(choir_record_src(record, 0));
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
-  const double* x = dense.srcs[0];
-  const double* dy = dense.srcs[4];
-  double count = (double)(sizes.batch * sizes.image);
   for (int64_t c = 0; c < sizes.channels; ++c) {
-    double mean = dense.srcs[2][c];
-    double inverse = 1 / sqrt(dense.srcs[3][c] + attrs->epsilon);
-    double dbias = 0;
-    double dscale = 0;
-    for (int64_t n = 0; n < sizes.batch; ++n) {
-      for (int64_t i = 0; i < sizes.image; ++i) {
-        int64_t place = choir__channel_place(&sizes, n, c, i);
-        dbias += dy[place];
-        dscale += dy[place] * (x[place] - mean) * inverse;
-      }
-    }
-    for (int64_t n = 0; n < sizes.batch; ++n) {
-      for (int64_t i = 0; i < sizes.image; ++i) {
-        int64_t place = choir__channel_place(&sizes, n, c, i);
-        double normal = (x[place] - mean) * inverse;
-        dense.dsts[0][place] =
-            dense.srcs[1][c] * inverse *
-            (dy[place] - dbias / count - normal * dscale / count);
-      }
-    }
-    dense.dsts[1][c] = dscale;
-    dense.dsts[2][c] = dbias;
+    choir__batch_norm_channel_grad(
+        &sizes, c, dense.srcs[0], dense.srcs[4], dense.srcs[1][c],
+        dense.srcs[2][c], 1 / sqrt(dense.srcs[3][c] + attrs->epsilon),
+        dense.dsts[0], &dense.dsts[1][c], &dense.dsts[2][c]);
   }
   return choir__dense_end(&dense, NULL);
 }

@@ -23,3 +23,49 @@ choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x) {
                      "%s: x is %s; needs 2 or more dimensions and an element",
                      op, choir_view_print(x, text, sizeof text));
 }
+
+void choir__batch_norm_moments(const choir__channels_t* sizes, int64_t c,
+                               const double* x, double* mean,
+                               double* variance) {
+  double count = (double)(sizes->batch * sizes->image);
+  double sum = 0;
+  for (int64_t n = 0; n < sizes->batch; ++n) {
+    for (int64_t i = 0; i < sizes->image; ++i)
+      sum += x[choir__channel_place(sizes, n, c, i)];
+  }
+  *mean = sum / count;
+  double squares = 0;
+  for (int64_t n = 0; n < sizes->batch; ++n) {
+    for (int64_t i = 0; i < sizes->image; ++i) {
+      double difference = x[choir__channel_place(sizes, n, c, i)] - *mean;
+      squares += difference * difference;
+    }
+  }
+  *variance = squares / count;
+}
+
+void choir__batch_norm_channel_grad(const choir__channels_t* sizes, int64_t c,
+                                    const double* x, const double* g,
+                                    double scale, double mean, double inverse,
+                                    double* dx, double* dscale, double* dbias) {
+  double count = (double)(sizes->batch * sizes->image);
+  double along = 0;
+  double across = 0;
+  for (int64_t n = 0; n < sizes->batch; ++n) {
+    for (int64_t i = 0; i < sizes->image; ++i) {
+      int64_t place = choir__channel_place(sizes, n, c, i);
+      across += g[place];
+      along += g[place] * (x[place] - mean) * inverse;
+    }
+  }
+  for (int64_t n = 0; n < sizes->batch; ++n) {
+    for (int64_t i = 0; i < sizes->image; ++i) {
+      int64_t place = choir__channel_place(sizes, n, c, i);
+      double normal = (x[place] - mean) * inverse;
+      dx[place] = scale * inverse *
+                  (g[place] - across / count - normal * along / count);
+    }
+  }
+  *dscale = along;
+  *dbias = across;
+}

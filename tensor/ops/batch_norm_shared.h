@@ -24,6 +24,19 @@ static inline int64_t choir__channel_place(const choir__channels_t* sizes,
 // Fails unless x has 2 or more dimensions and an element in each channel.
 choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x);
 
+// Mean and biased variance of channel c of row-major x.
+void choir__batch_norm_moments(const choir__channels_t* sizes, int64_t c,
+                               const double* x, double* mean, double* variance);
+
+// Channel c's part of the gradient, from row-major x and g (the gradient of the
+// normalised x): dx, and the sums dscale and dbias. Mean and variance are those
+// of x, so dx goes through them too:
+//   dx = scale / sigma * (g - mean(g) - xhat * mean(g * xhat))
+void choir__batch_norm_channel_grad(const choir__channels_t* sizes, int64_t c,
+                                    const double* x, const double* g,
+                                    double scale, double mean, double inverse,
+                                    double* dx, double* dscale, double* dbias);
+
 extern const choir_field_t choir__batch_norm_fields[];
 #define CHOIR__BATCH_NORM_FIELD_COUNT 1
 #define CHOIR__BATCH_NORM_STRUCT_DEF(name)                      \

@@ -12,6 +12,7 @@ using choir::testing::Count;
 using choir::testing::DevicePtr;
 using choir::testing::ExpectNear;
 using choir::testing::Failure;
+using choir::testing::Floats;
 using choir::testing::Make;
 using choir::testing::MakeChannelsLast;
 using choir::testing::MakeDevice;
@@ -180,6 +181,73 @@ TEST_F(BatchNorm, Refusals) {
       INVALID_ARGUMENT, "batch_norm_grad: dy is f32 (3)",
       Failure(CHOIR_OP_BATCH_NORM_GRAD,
               {x.get(), three.get(), three.get(), three.get(), three.get()}));
+}
+
+// The ops that do several in one pass have the bits of those several.
+TEST_F(BatchNorm, WithItsReluHasTheBitsOfTheSeparateOps) {
+  static const Shape kShapes[] = {
+      {4, 3, 7, 5},     {2, 20, 6, 6},    {3, 1, 5, 5},    {2, 16, 3, 3},
+      {1, 8, 4, 4},     {2, 33, 2, 3},    {1, 4, 1, 1},    {5, 2, 9, 9},
+      {16, 16, 8, 8},   {3, 17, 5, 7},    {2, 31, 4, 4},   {7, 32, 6, 5},
+      {2, 47, 3, 11},   {3, 48, 5, 5},    {4, 64, 4, 4},   {2, 65, 4, 4},
+      {1, 96, 6, 6},    {2, 112, 3, 3},   {3, 128, 2, 5},  {9, 10, 13, 7},
+      {32, 64, 12, 12}, {20, 16, 32, 32}, {1, 15, 23, 29}, {1, 160, 3, 1}};
+  uint32_t seed = 1;
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(::testing::PrintToString(shape));
+    const auto image = [&] {
+      return MakeChannelsLast<float>(device_.get(), shape,
+                                     Floats(Count(shape), ++seed));
+    };
+    const auto vector = [&] {
+      return Make<float>(device_.get(), {shape[1]}, Floats(shape[1], ++seed));
+    };
+    TensorPtr x = image(), residual = image(), dy = image(), dy2 = image();
+    TensorPtr scale = vector(), bias = vector();
+
+    const auto norm = Results(CHOIR_OP_BATCH_NORM,
+                              {x.get(), scale.get(), bias.get()}, &attrs_);
+    TensorPtr relu = Result(CHOIR_OP_RELU, {norm[0].get()});
+    TensorPtr sum = Result(CHOIR_OP_ADD, {norm[0].get(), residual.get()});
+    TensorPtr relu_of_sum = Result(CHOIR_OP_RELU, {sum.get()});
+    auto one = Results(CHOIR_OP_BATCH_NORM_RELU,
+                       {x.get(), scale.get(), bias.get()}, &attrs_);
+    EXPECT_EQ(Read<float>(one[0]), Read<float>(relu));
+    EXPECT_EQ(Read<float>(one[1]), Read<float>(norm[1]));
+    EXPECT_EQ(Read<float>(one[2]), Read<float>(norm[2]));
+    one = Results(CHOIR_OP_BATCH_NORM_RELU,
+                  {x.get(), scale.get(), bias.get(), residual.get()}, &attrs_);
+    EXPECT_EQ(Read<float>(one[0]), Read<float>(relu_of_sum));
+
+    TensorPtr both = Result(CHOIR_OP_ADD, {dy.get(), dy2.get()});
+    for (bool second : {false, true}) {
+      choir_tensor_t* whole = second ? both.get() : dy.get();
+      const auto grads = [&](const TensorPtr& y) {
+        TensorPtr g = Result(CHOIR_OP_RELU_GRAD, {y.get(), whole});
+        auto results = Results(
+            CHOIR_OP_BATCH_NORM_GRAD,
+            {x.get(), scale.get(), norm[1].get(), norm[2].get(), g.get()},
+            &attrs_);
+        results.push_back(std::move(g));
+        return results;
+      };
+      std::vector<choir_tensor_t*> srcs = {x.get(),       scale.get(),
+                                           bias.get(),    norm[1].get(),
+                                           norm[2].get(), dy.get()};
+      if (second) srcs.push_back(dy2.get());
+      auto want = grads(relu);
+      auto got = Results(CHOIR_OP_BATCH_NORM_RELU_GRAD, srcs, &attrs_);
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(Read<float>(got[i]), Read<float>(want[i])) << i;
+      srcs = {x.get(),       scale.get(),       norm[1].get(),
+              norm[2].get(), relu_of_sum.get(), dy.get()};
+      if (second) srcs.push_back(dy2.get());
+      want = grads(relu_of_sum);
+      got = Results(CHOIR_OP_BATCH_NORM_ADD_RELU_GRAD, srcs, &attrs_);
+      for (size_t i = 0; i < 4; ++i)
+        EXPECT_EQ(Read<float>(got[i]), Read<float>(want[i])) << i;
+    }
+  }
 }
 
 }  // namespace

@@ -1,16 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation (Ioffe and Szegedy, 2015) of images and matrices whose
-// channels lie side by side: a matrix of one row a pixel. Sums over rows are
-// taken in f32 over short pieces and in double over the pieces, which do not
-// depend on the number of threads.
+// channels lie side by side: a matrix of one row a pixel. Images are larger
+// than the caches, so what counts is how often they are walked over: each pass
+// reads an image once, the second one backwards, where the first one ended, and
+// a ReLU and a residual are part of these passes. Sums over rows are taken in
+// f32 over short pieces and in double over the pieces, which do not depend on
+// the number of threads.
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
-#define PIECE 64   // rows that are summed in f32
-#define CHUNK 512  // rows of one piece of work
+#define PIECE 64      // rows that are summed in f32
+#define CHUNK 512     // rows of one piece of work
+#define LANES 4       // rows summed side by side
+#define GROUPS_MAX 4  // vectors of sixteen channels worked on at a time
+
+// A pass that goes backwards takes so many bytes of each image at a time, in
+// which it goes forwards: shorter ones cost the processor its foresight.
+#define TILE_BYTES 65536
+// A result of so many bytes is not read again before the next ops have pushed
+// it out of the nearer caches. Written past them it need not be fetched first.
+#define FAR_BYTES (1 << 20)
 
 // Rows of a view (n, c, ...): its pixels.
 typedef struct pixels_s {
@@ -43,83 +60,73 @@ static bool dense_vector(const choir_view_t* view) {
          (view->strides[0] == 1 || view->shape[0] == 1);
 }
 
+// What the gradient of the result is masked by.
+typedef enum mask_e {
+  MASK_NONE,
+  MASK_BY_INPUT,   // the normalised x, worked out again, is above 0
+  MASK_BY_RESULT,  // `mask` is above 0; the masked gradient goes to `kept`
+} mask_t;
+
 typedef struct norm_s {
   pixels_t x;
+  pixels_t y;         // or dx
+  pixels_t residual;  // added before the ReLU; data NULL: none
   pixels_t dy;
-  pixels_t y;  // or dx
+  pixels_t dy2;  // added to dy; data NULL: none
+  pixels_t mask;
+  pixels_t kept;
   int64_t channels;
   double* partials;     // (chunks, 2, channels)
   const float* centre;  // (channels)
   const float* factor;
+  const float* bias;
   const float* shift;
   const float* slope;
+  mask_t masking;
+  bool relu;
+  bool past_caches;
   bool accumulate;
 } norm_t;
 
-// ---- Sums over one chunk ----
-//
-// out[0][c] = sum of a, out[1][c] = sum of a b with, by kind,
-//   SUMS:     a = x                  (b not used)
-//   SQUARES:  a = (x - centre)^2     (b not used)
-//   GRADIENT: a = dy, b = x - centre
-
-typedef enum norm_kind_e { SUMS, SQUARES, GRADIENT } norm_kind_t;
-
-CHOIR__BODY void sum_chunk(const norm_t* norm, int64_t begin, int64_t end,
-                           double* out, norm_kind_t kind) {
-  const int64_t channels = norm->channels;
-  for (int64_t first = 0; first < channels; first += 64) {
-    const int64_t left = channels - first;
-    const int64_t width = left < 64 ? left : 64;
-    const float* centre = kind == SUMS ? NULL : norm->centre + first;
-    double* total = out + first;
-    double* second = out + channels + first;
-    for (int64_t c = 0; c < width; c++) total[c] = second[c] = 0;
-    for (int64_t start = begin; start < end; start += PIECE) {
-      const int64_t stop = start + PIECE < end ? start + PIECE : end;
-      float a[64] = {0}, b[64] = {0};
-      for (int64_t r = start; r < stop; r++) {
-        const float* x = norm->x.data + r * norm->x.stride + first;
-        if (kind == SUMS) {
-          CHOIR__INDEPENDENT
-          for (int64_t c = 0; c < width; c++) a[c] += x[c];
-        } else if (kind == SQUARES) {
-          CHOIR__INDEPENDENT
-          for (int64_t c = 0; c < width; c++)
-            a[c] += (x[c] - centre[c]) * (x[c] - centre[c]);
-        } else {
-          const float* dy = norm->dy.data + r * norm->dy.stride + first;
-          CHOIR__INDEPENDENT
-          for (int64_t c = 0; c < width; c++) {
-            a[c] += dy[c];
-            b[c] += dy[c] * (x[c] - centre[c]);
-          }
-        }
-      }
-      for (int64_t c = 0; c < width; c++) total[c] += (double)a[c];
-      for (int64_t c = 0; c < width; c++) second[c] += (double)b[c];
-    }
-  }
+// A piece of `rows` rows whose sum is `sum` and whose squares about `mean`, a
+// number near its mean, are `squares`.
+CHOIR__BODY void add_moments(double sum, double squares, double mean,
+                             int64_t rows, double* sums,
+                             double* sums_of_squares) {
+  *sums += sum;
+  *sums_of_squares += squares + mean * (2 * sum - (double)rows * mean);
 }
 
-#define SUM_RANGE(name, kind)                                                 \
-  CHOIR__BODY void name##_body(const norm_t* norm, int64_t begin,             \
-                               int64_t end) {                                 \
-    for (int64_t i = begin; i < end; i++) {                                   \
-      const int64_t from = i * CHUNK;                                         \
-      const int64_t left = norm->x.count - from;                              \
-      sum_chunk(norm, from, from + (left < CHUNK ? left : CHUNK),             \
-                norm->partials + i * 2 * norm->channels, kind);               \
-    }                                                                         \
-  }                                                                           \
-  CHOIR__ISA_VARIANTS(name, (const norm_t* norm, int64_t begin, int64_t end), \
-                      (norm, begin, end))                                     \
-  static void name##_range(void* context, int64_t begin, int64_t end) {       \
-    name(context, begin, end);                                                \
+#define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_batch_norm_loops.inc"
+#include "tensor/kernels/cpu/cpu_each_isa.inc"
+
+CHOIR__ISA_SELECT(sum_moments,
+                  (const norm_t* norm, int64_t begin, int64_t end, double* out),
+                  (norm, begin, end, out))
+CHOIR__ISA_SELECT(sum_gradients,
+                  (const norm_t* norm, int64_t begin, int64_t end, double* out),
+                  (norm, begin, end, out))
+CHOIR__ISA_SELECT(apply_rows, (const norm_t* norm, int64_t begin, int64_t end),
+                  (norm, begin, end))
+CHOIR__ISA_SELECT(grad_rows, (const norm_t* norm, int64_t begin, int64_t end),
+                  (norm, begin, end))
+
+// Chunks begin .. end - 1.
+static void sum_chunks(const norm_t* norm, int64_t begin, int64_t end,
+                       void (*sum)(const norm_t*, int64_t, int64_t, double*)) {
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t from = i * CHUNK;
+    const int64_t left = norm->x.count - from;
+    sum(norm, from, from + (left < CHUNK ? left : CHUNK),
+        norm->partials + i * 2 * norm->channels);
   }
-SUM_RANGE(sums, SUMS)
-SUM_RANGE(squares, SQUARES)
-SUM_RANGE(gradients, GRADIENT)
+}
+static void moments_range(void* context, int64_t begin, int64_t end) {
+  sum_chunks(context, begin, end, sum_moments);
+}
+static void gradients_range(void* context, int64_t begin, int64_t end) {
+  sum_chunks(context, begin, end, sum_gradients);
+}
 
 static int64_t chunk_count(const norm_t* norm) {
   return (norm->x.count + CHUNK - 1) / CHUNK;
@@ -135,55 +142,33 @@ static void sum_all(norm_t* norm, int32_t threads,
       norm->partials[c] += norm->partials[i * 2 * norm->channels + c];
 }
 
-// ---- Applying ----
-
-// y = (x - centre) factor + shift
-CHOIR__BODY void apply_rows_body(const norm_t* norm, int64_t begin,
-                                 int64_t end) {
-  const int64_t channels = norm->channels;
-  const float *centre = norm->centre, *factor = norm->factor;
-  const float* shift = norm->shift;
-  for (int64_t r = begin; r < end; r++) {
-    const float* x = norm->x.data + r * norm->x.stride;
-    float* y = norm->y.data + r * norm->y.stride;
-    CHOIR__INDEPENDENT
-    for (int64_t c = 0; c < channels; c++)
-      y[c] = (x[c] - centre[c]) * factor[c] + shift[c];
+// From the last tile to the first.
+static void walk_back(const norm_t* norm, int64_t begin, int64_t end,
+                      void (*rows)(const norm_t*, int64_t, int64_t)) {
+  const int64_t fitting = TILE_BYTES / (4 * norm->channels);
+  const int64_t tile = fitting > PIECE ? fitting : PIECE;
+  while (end > begin) {
+    const int64_t from = end - begin > tile ? end - tile : begin;
+    rows(norm, from, end);
+    end = from;
   }
 }
-CHOIR__ISA_VARIANTS(apply_rows,
-                    (const norm_t* norm, int64_t begin, int64_t end),
-                    (norm, begin, end))
-
-// dx = factor (dy - shift - (x - centre) slope)
-CHOIR__BODY void grad_rows_body(const norm_t* norm, int64_t begin,
-                                int64_t end) {
-  const int64_t channels = norm->channels;
-  const float *centre = norm->centre, *factor = norm->factor;
-  const float *shift = norm->shift, *slope = norm->slope;
-  for (int64_t r = begin; r < end; r++) {
-    const float* x = norm->x.data + r * norm->x.stride;
-    const float* dy = norm->dy.data + r * norm->dy.stride;
-    float* dx = norm->y.data + r * norm->y.stride;
-    if (norm->accumulate) {
-      CHOIR__INDEPENDENT
-      for (int64_t c = 0; c < channels; c++)
-        dx[c] += factor[c] * (dy[c] - shift[c] - (x[c] - centre[c]) * slope[c]);
-    } else {
-      CHOIR__INDEPENDENT
-      for (int64_t c = 0; c < channels; c++)
-        dx[c] = factor[c] * (dy[c] - shift[c] - (x[c] - centre[c]) * slope[c]);
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(grad_rows, (const norm_t* norm, int64_t begin, int64_t end),
-                    (norm, begin, end))
-
 static void apply_range(void* context, int64_t begin, int64_t end) {
-  apply_rows(context, begin, end);
+  const norm_t* norm = context;
+  walk_back(norm, begin, end, apply_rows);
+#if defined(__x86_64__)
+  // What went past the caches has no order with other stores until here.
+  if (norm->past_caches) _mm_sfence();
+#endif
 }
 static void grad_range(void* context, int64_t begin, int64_t end) {
-  grad_rows(context, begin, end);
+  walk_back(context, begin, end, grad_rows);
+}
+
+static bool goes_past_caches(const norm_t* norm) {
+  return norm->channels % 16 == 0 && norm->y.stride % 16 == 0 &&
+         (uintptr_t)norm->y.data % 64 == 0 &&
+         norm->x.count * norm->channels * 4 >= FAR_BYTES;
 }
 
 static void run_rows(norm_t* norm, int32_t threads,
@@ -191,6 +176,12 @@ static void run_rows(norm_t* norm, int32_t threads,
   const int64_t grain = CHOIR__CPU_GRAIN / norm->channels;
   choir__cpu_parallel(threads, norm->x.count, grain > 1 ? grain : 1, range,
                       norm);
+}
+
+// (scale / deviation); the gradient's kernels work out the same bits again from
+// the variance as it was given out.
+static float factor_of(float scale, float var, double epsilon) {
+  return (float)((double)scale / sqrt((double)var + epsilon));
 }
 
 // Memory for partials, then `vectors` vectors of a float a channel.
@@ -227,12 +218,14 @@ static pixels_t take_pixels(const choir_view_t* view) {
   return pixels;
 }
 
-// ---- batch_norm: x, scale, bias -> y, mean, var ----
+// ---- batch_norm, batch_norm_relu: x, scale, bias (, residual) -> y, mean, var
 
 static bool batch_norm_supports(const choir_record_t* record) {
   pixels_t pixels;
   if (record->accumulate || !pixels_of(choir_record_src(record, 0), &pixels) ||
       !pixels_of(choir_record_dst(record, 0), &pixels))
+    return false;
+  if (record->src_count > 3 && !pixels_of(choir_record_src(record, 3), &pixels))
     return false;
   return dense_vector(choir_record_src(record, 1)) &&
          dense_vector(choir_record_src(record, 2)) &&
@@ -240,8 +233,8 @@ static bool batch_norm_supports(const choir_record_t* record) {
          dense_vector(choir_record_dst(record, 2));
 }
 
-static choir_status_t batch_norm_run(const choir_record_t* record,
-                                     choir_stream_t* stream) {
+static choir_status_t normalise(const choir_record_t* record,
+                                choir_stream_t* stream, bool relu) {
   const choir_batch_norm_attrs_t* attrs = record->attrs;
   const int32_t threads = choir__cpu_threads(stream);
   const float* scale = choir__view_f32(choir_record_src(record, 1));
@@ -249,29 +242,48 @@ static choir_status_t batch_norm_run(const choir_record_t* record,
   float* var = choir__view_f32(choir_record_dst(record, 2));
   norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
                  .y = take_pixels(choir_record_dst(record, 0)),
-                 .shift = choir__view_f32(choir_record_src(record, 2)),
-                 .channels = choir_record_src(record, 0)->shape[1]};
+                 .bias = choir__view_f32(choir_record_src(record, 2)),
+                 .channels = choir_record_src(record, 0)->shape[1],
+                 .relu = relu};
+  if (record->src_count > 3)
+    norm.residual = take_pixels(choir_record_src(record, 3));
   const double count = (double)norm.x.count;
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
-  sum_all(&norm, threads, sums_range);
-  for (int64_t c = 0; c < norm.channels; c++)
-    mean[c] = (float)(norm.partials[c] / count);
-  norm.centre = mean;
-  sum_all(&norm, threads, squares_range);
+  sum_all(&norm, threads, moments_range);
   for (int64_t c = 0; c < norm.channels; c++) {
-    const double variance = norm.partials[c] / count;
-    var[c] = (float)variance;
-    factor[c] = (float)((double)scale[c] / sqrt(variance + attrs->epsilon));
+    const double average = norm.partials[c] / count;
+    const double squares =
+        norm.partials[norm.channels + c] - norm.partials[c] * average;
+    mean[c] = (float)average;
+    // What is lost in the difference may leave a negative number. A NaN stays.
+    var[c] = (float)(squares < 0 ? 0 : squares / count);
+    factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
   }
+  norm.centre = mean;
   norm.factor = factor;
+  norm.past_caches = goes_past_caches(&norm);
   run_rows(&norm, threads, apply_range);
   give_scratch(stream, &norm, 1);
   return NULL;
 }
+
+static choir_status_t batch_norm_run(const choir_record_t* record,
+                                     choir_stream_t* stream) {
+  return normalise(record, stream, false);
+}
 const choir_op_kernel_t choir__cpu_batch_norm = {
     {"batch_norm/cpu", batch_norm_run, choir__cpu_cost, NULL, NULL},
     CHOIR_OP_BATCH_NORM,
+    batch_norm_supports};
+
+static choir_status_t batch_norm_relu_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  return normalise(record, stream, true);
+}
+const choir_op_kernel_t choir__cpu_batch_norm_relu = {
+    {"batch_norm_relu/cpu", batch_norm_relu_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_BATCH_NORM_RELU,
     batch_norm_supports};
 
 // ---- batch_norm_infer: x, scale, bias, mean, var -> y ----
@@ -293,14 +305,13 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
   const float* var = choir__view_f32(choir_record_src(record, 4));
   norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
                  .y = take_pixels(choir_record_dst(record, 0)),
-                 .shift = choir__view_f32(choir_record_src(record, 2)),
+                 .bias = choir__view_f32(choir_record_src(record, 2)),
                  .centre = choir__view_f32(choir_record_src(record, 3)),
                  .channels = choir_record_src(record, 0)->shape[1]};
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
   for (int64_t c = 0; c < norm.channels; c++)
-    factor[c] =
-        (float)((double)scale[c] / sqrt((double)var[c] + attrs->epsilon));
+    factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
   norm.factor = factor;
   run_rows(&norm, choir__cpu_threads(stream), apply_range);
   give_scratch(stream, &norm, 1);
@@ -311,59 +322,129 @@ const choir_op_kernel_t choir__cpu_batch_norm_infer = {
     CHOIR_OP_BATCH_NORM_INFER,
     batch_norm_infer_supports};
 
-// ---- batch_norm_grad: x, scale, mean, var, dy -> dx, dscale, dbias ----
+// ---- Gradients -> dx, dscale, dbias (, dresidual) ----
+//
+// batch_norm_grad:          x, scale, mean, var, dy
+// batch_norm_relu_grad:     x, scale, bias, mean, var, dy (, dy2)
+// batch_norm_add_relu_grad: x, scale, mean, var, y, dy (, dy2)
 
-static bool batch_norm_grad_supports(const choir_record_t* record) {
+// Source 0 and those from `first_image` on are images, the others vectors.
+static bool gradient_supports(const choir_record_t* record,
+                              int32_t first_image) {
   pixels_t pixels;
-  if (!pixels_of(choir_record_src(record, 0), &pixels) ||
-      !pixels_of(choir_record_src(record, 4), &pixels) ||
-      !pixels_of(choir_record_dst(record, 0), &pixels))
-    return false;
-  for (int32_t i = 1; i < 4; i++)
-    if (!dense_vector(choir_record_src(record, i))) return false;
-  return dense_vector(choir_record_dst(record, 1)) &&
-         dense_vector(choir_record_dst(record, 2));
+  for (int32_t i = 0; i < record->src_count; i++) {
+    const choir_view_t* src = choir_record_src(record, i);
+    const bool is_image = i == 0 || i >= first_image;
+    if (is_image ? !pixels_of(src, &pixels) : !dense_vector(src)) return false;
+  }
+  for (int32_t i = 0; i < record->dst_count; i++) {
+    const choir_view_t* dst = choir_record_dst(record, i);
+    const bool is_image = i == 0 || i == 3;
+    if (is_image ? !pixels_of(dst, &pixels) : !dense_vector(dst)) return false;
+  }
+  return true;
 }
 
-static choir_status_t batch_norm_grad_run(const choir_record_t* record,
-                                          choir_stream_t* stream) {
+// `norm` has the images, the centre, for MASK_BY_INPUT the bias.
+static choir_status_t differentiate(const choir_record_t* record,
+                                    choir_stream_t* stream, const float* var,
+                                    norm_t* norm) {
   const choir_batch_norm_attrs_t* attrs = record->attrs;
   const int32_t threads = choir__cpu_threads(stream);
   const float* scale = choir__view_f32(choir_record_src(record, 1));
-  const float* var = choir__view_f32(choir_record_src(record, 3));
   float* dscale = choir__view_f32(choir_record_dst(record, 1));
   float* dbias = choir__view_f32(choir_record_dst(record, 2));
-  norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
-                 .dy = take_pixels(choir_record_src(record, 4)),
-                 .y = take_pixels(choir_record_dst(record, 0)),
-                 .centre = choir__view_f32(choir_record_src(record, 2)),
-                 .channels = choir_record_src(record, 0)->shape[1],
-                 .accumulate = record->accumulate};
-  const double count = (double)norm.x.count;
+  norm->x = take_pixels(choir_record_src(record, 0));
+  norm->y = take_pixels(choir_record_dst(record, 0));
+  norm->channels = choir_record_src(record, 0)->shape[1];
+  norm->accumulate = record->accumulate;
+  const double count = (double)norm->x.count;
   float* vectors;
-  CHOIR_TRY(take_scratch(stream, &norm, 3, record->kernel->name, &vectors));
+  CHOIR_TRY(take_scratch(stream, norm, 3, record->kernel->name, &vectors));
   float* factor = vectors;
-  float* shift = vectors + norm.channels;
-  float* slope = vectors + 2 * norm.channels;
-  sum_all(&norm, threads, gradients_range);
-  for (int64_t c = 0; c < norm.channels; c++) {
+  float* shift = vectors + norm->channels;
+  float* slope = vectors + 2 * norm->channels;
+  for (int64_t c = 0; c < norm->channels; c++)
+    factor[c] = factor_of(scale[c], var[c], attrs->epsilon);
+  norm->factor = factor;
+  sum_all(norm, threads, gradients_range);
+  for (int64_t c = 0; c < norm->channels; c++) {
     const double inverse = 1 / sqrt((double)var[c] + attrs->epsilon);
-    const double along = norm.partials[norm.channels + c] * inverse;
-    const double across = norm.partials[c];
-    factor[c] = (float)((double)scale[c] * inverse);
+    const double along = norm->partials[norm->channels + c] * inverse;
+    const double across = norm->partials[c];
     shift[c] = (float)(across / count);
     slope[c] = (float)(inverse * along / count);
     dscale[c] = (float)(record->accumulate ? (double)dscale[c] + along : along);
     dbias[c] = (float)(record->accumulate ? (double)dbias[c] + across : across);
   }
-  norm.factor = factor;
-  norm.shift = shift;
-  norm.slope = slope;
-  run_rows(&norm, threads, grad_range);
-  give_scratch(stream, &norm, 3);
+  norm->shift = shift;
+  norm->slope = slope;
+  if (norm->masking == MASK_BY_RESULT) {
+    norm->dy = norm->kept;
+    norm->dy2.data = NULL;
+    norm->masking = MASK_NONE;
+  }
+  run_rows(norm, threads, grad_range);
+  give_scratch(stream, norm, 3);
   return NULL;
+}
+
+static bool batch_norm_grad_supports(const choir_record_t* record) {
+  return gradient_supports(record, 4);
+}
+
+static choir_status_t batch_norm_grad_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  norm_t norm = {.centre = choir__view_f32(choir_record_src(record, 2)),
+                 .dy = take_pixels(choir_record_src(record, 4)),
+                 .masking = MASK_NONE};
+  return differentiate(record, stream,
+                       choir__view_f32(choir_record_src(record, 3)), &norm);
 }
 const choir_op_kernel_t choir__cpu_batch_norm_grad = {
     {"batch_norm_grad/cpu", batch_norm_grad_run, choir__cpu_cost, NULL, NULL},
     CHOIR_OP_BATCH_NORM_GRAD,
     batch_norm_grad_supports};
+
+static bool batch_norm_relu_grad_supports(const choir_record_t* record) {
+  return !record->accumulate && gradient_supports(record, 5);
+}
+
+static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
+                                               choir_stream_t* stream) {
+  norm_t norm = {.bias = choir__view_f32(choir_record_src(record, 2)),
+                 .centre = choir__view_f32(choir_record_src(record, 3)),
+                 .dy = take_pixels(choir_record_src(record, 5)),
+                 .masking = MASK_BY_INPUT};
+  if (record->src_count > 6)
+    norm.dy2 = take_pixels(choir_record_src(record, 6));
+  return differentiate(record, stream,
+                       choir__view_f32(choir_record_src(record, 4)), &norm);
+}
+const choir_op_kernel_t choir__cpu_batch_norm_relu_grad = {
+    {"batch_norm_relu_grad/cpu", batch_norm_relu_grad_run, choir__cpu_cost,
+     NULL, NULL},
+    CHOIR_OP_BATCH_NORM_RELU_GRAD,
+    batch_norm_relu_grad_supports};
+
+static bool batch_norm_add_relu_grad_supports(const choir_record_t* record) {
+  return !record->accumulate && gradient_supports(record, 4);
+}
+
+static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
+                                                   choir_stream_t* stream) {
+  norm_t norm = {.centre = choir__view_f32(choir_record_src(record, 2)),
+                 .mask = take_pixels(choir_record_src(record, 4)),
+                 .dy = take_pixels(choir_record_src(record, 5)),
+                 .kept = take_pixels(choir_record_dst(record, 3)),
+                 .masking = MASK_BY_RESULT};
+  if (record->src_count > 6)
+    norm.dy2 = take_pixels(choir_record_src(record, 6));
+  return differentiate(record, stream,
+                       choir__view_f32(choir_record_src(record, 3)), &norm);
+}
+const choir_op_kernel_t choir__cpu_batch_norm_add_relu_grad = {
+    {"batch_norm_add_relu_grad/cpu", batch_norm_add_relu_grad_run,
+     choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_BATCH_NORM_ADD_RELU_GRAD,
+    batch_norm_add_relu_grad_supports};

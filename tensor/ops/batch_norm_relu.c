@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+
+#include "tensor/ops/batch_norm_shared.h"
+
+// batch_norm, add, relu in one: what a planned graph runs in their place.
+
+static const choir_struct_def_t attrs_def =
+    CHOIR__BATCH_NORM_STRUCT_DEF("batch_norm_relu");
+
+static choir_status_t batch_norm_relu_infer(const choir_view_t* srcs,
+                                            int32_t src_count,
+                                            const void* attrs,
+                                            choir_view_t* dsts) {
+  (void)attrs;
+  const char* name = "batch_norm_relu";
+  const choir_view_t* x = &srcs[0];
+  CHOIR_TRY(choir__batch_norm_check(name, x));
+  CHOIR_TRY(choir__need_vector(name, "scale", &srcs[1], x->shape[1]));
+  CHOIR_TRY(choir__need_vector(name, "bias", &srcs[2], x->shape[1]));
+  if (src_count > 3)
+    CHOIR_TRY(choir__need_same_shape(name, "residual", &srcs[3], "x", x));
+  CHOIR_TRY(choir__infer_like(name, x, &dsts[0]));
+  for (int32_t i = 1; i < 3; ++i)
+    CHOIR_TRY(choir__infer_shape(name, x->dtype, 1, &x->shape[1], &dsts[i]));
+  return NULL;
+}
+
+static choir_status_t batch_norm_relu_reference(const choir_record_t* record,
+                                                choir_stream_t* stream) {
+  const choir_batch_norm_attrs_t* attrs = record->attrs;
+  choir__channels_t sizes = choir__channels_of(choir_record_src(record, 0));
+  choir__dense_t dense;
+  CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
+  const double* residual = record->src_count > 3 ? dense.srcs[3] : NULL;
+  for (int64_t c = 0; c < sizes.channels; ++c) {
+    double mean = 0;
+    double variance = 0;
+    choir__batch_norm_moments(&sizes, c, dense.srcs[0], &mean, &variance);
+    double factor = dense.srcs[1][c] / sqrt(variance + attrs->epsilon);
+    for (int64_t n = 0; n < sizes.batch; ++n) {
+      for (int64_t i = 0; i < sizes.image; ++i) {
+        int64_t place = choir__channel_place(&sizes, n, c, i);
+        double y = (dense.srcs[0][place] - mean) * factor + dense.srcs[2][c];
+        if (residual) y += residual[place];
+        // A NaN stays one, as in relu.
+        dense.dsts[0][place] = y < 0 ? 0 : y;
+      }
+    }
+    dense.dsts[1][c] = mean;
+    dense.dsts[2][c] = variance;
+  }
+  return choir__dense_end(&dense, NULL);
+}
+
+static const choir_op_case_t cases[] = {
+    {"4,3;3;3", "epsilon=0.001"},
+    {"1,5;5;5;1,5", NULL},
+    {"2,1;1;1", NULL},
+    {"33,17;17;17;33,17", "epsilon=0.001"},
+    {"16,8;8;8", NULL},
+    {"100,2;2;2;100,2", NULL},
+    {"7,33;33;33", "epsilon=0.001"},
+    {"2,3,4;3;3;2,3,4", NULL},
+    {"3,2,1;2;2", NULL},
+    {"2,16,9;16;16;2,16,9", "epsilon=0.001"},
+    {"5,1,7;1;1", NULL},
+    {"4,3,7,5;3;3;4,3,7,5", NULL},
+    {"2,20,6,6;20;20", "epsilon=0.001"},
+    {"3,1,5,5;1;1;3,1,5,5", NULL},
+    {"2,16,3,3;16;16", NULL},
+    {"1,8,4,4;8;8;1,8,4,4", "epsilon=0.001"},
+    {"2,33,2,3;33;33", NULL},
+    {"1,3,9,1;3;3;1,3,9,1", NULL},
+    {"1,4,1,1;4;4", "epsilon=0.001"},
+    {"2,3,2,3,2;3;3;2,3,2,3,2", NULL},
+    {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_batch_norm_relu = {
+    .op = CHOIR_OP_BATCH_NORM_RELU,
+    .name = "batch_norm_relu",
+    .doc =
+        "x, scale, bias (, residual) -> relu(normalised x + residual), mean, "
+        "biased variance",
+    .src_min = 3,
+    .src_max = 4,
+    .dst_count = 3,
+    .infer = batch_norm_relu_infer,
+    .reference = batch_norm_relu_reference,
+    .attrs = &attrs_def,
+    .dtypes = CHOIR_DTYPES_FLOAT,
+    .tolerance = 1e-5,
+    .cases = cases,
+};
