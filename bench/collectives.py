@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All-reduce on one host beside Open MPI and Gloo, taken in turns in one run.
+
+usage: bazel run //bench:collectives -- [--rounds N] [--ranks N[,N...]]
+                                        [--bytes N[,N...]] [--touch]
+                                        [--only NAME,...] [--json FILE]
+
+Every round runs each job once for each number of ranks, in turns from the first
+to the last and back. A job times blocking sums of f32 in place: 11 batches of
+about 20 ms for each size, of which it gives the median. The table has the median
+and the range over the rounds; a ratio is taken within a round. Choir's memory is
+what its communicator allocated, the others' their own. Repeated on memory that
+nobody else writes, much stays in the caches of who reads it; --touch has each
+rank write its memory before each repetition, untimed, as a backward pass does.
+
+Ends with status 0 however slow a job was, with 1 when one failed, 2 for a wrong
+flag. A peer that is not installed is named in the table; Gloo's program is
+compiled here, as only its Debian package libgloo-dev brings what it takes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CHOIR = os.path.join(ROOT, "bench", "bench_collectives")
+OPEN_MPI = os.path.join(ROOT, "bench", "mpi_all_reduce")
+GLOO_SOURCE = os.path.join(ROOT, "bench", "peers", "gloo_all_reduce.cc")
+GLOO_HEADER = "gloo/allreduce.h"
+
+# Name: what the table calls it.
+JOBS = {
+    "choir": "Choir, shm",
+    "open_mpi": "Open MPI, in place",
+    "gloo_ring": "Gloo, ring",
+    "gloo_bcube": "Gloo, bcube",
+}
+LIMIT = 300  # seconds of one job; guards against a hang
+
+# (ranks, bytes): (least ratio to Open MPI, to Gloo).
+GOALS = {
+    (2, 4096): (3, None),
+    (2, 1724320): (3.5, 10),
+    (4, 1724320): (5, 20),
+}
+
+
+class Failure(Exception):
+    """A job that did not run; its text is for the user."""
+
+
+class Missing(Exception):
+    """A peer that is not installed."""
+
+
+def run_ranks(commands):
+    """Runs processes at the same time; returns the JSON lines of the first."""
+    processes = []
+    try:
+        for index, command in enumerate(commands):
+            out = subprocess.PIPE if index == 0 else subprocess.DEVNULL
+            processes.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, text=True
+                )
+            )
+        output = processes[0].communicate(timeout=LIMIT)[0]
+        codes = [process.wait(timeout=10) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise Failure("%s took too long" % commands[0][0]) from None
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    if any(codes):
+        raise Failure("%s ended with status %d" % (commands[0][0], max(codes)))
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def build_gloo(folder):
+    """The program, or Missing when the compiler or the headers are not there."""
+    program = os.path.join(folder, "gloo_all_reduce")
+    if os.path.exists(program):
+        return program
+    compiler = shutil.which("c++")
+    flags = ["-std=c++17", "-O3", "-march=native", "-o", program]
+    command = [str(compiler), *flags, GLOO_SOURCE, "-lgloo", "-lpthread"]
+    if not compiler:
+        raise Missing("no C++ compiler")
+    probe = subprocess.run(
+        [compiler, "-E", "-x", "c++", "-"],
+        input="#include <%s>\n" % GLOO_HEADER,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    if probe.returncode:
+        raise Missing("no " + GLOO_HEADER)
+    if subprocess.run(command, check=False).returncode:
+        raise Failure("%s does not compile" % GLOO_SOURCE)
+    return program
+
+
+def run_job(name, ranks, options, folder):
+    """One measurement: {bytes: {"median_us": ..., ...}}."""
+    sizes = ",".join(str(size) for size in options.bytes)
+    touch = ["--touch"] if options.touch else []
+    if name == "choir":
+        command = [CHOIR, "--workers", str(ranks), "--bytes", sizes, "--json"]
+        command += ["--collective", "all_reduce", "--memory", "comm", *touch]
+        lines = run_ranks([command])
+    elif name == "open_mpi":
+        if not shutil.which("mpiexec"):
+            raise Missing("no mpiexec")
+        # Bound to cores where there are enough of them, its default.
+        command = ["mpiexec", "-n", str(ranks), "--oversubscribe"]
+        if os.geteuid() == 0:
+            command.append("--allow-run-as-root")
+        if ranks <= len(os.sched_getaffinity(0)):
+            command += ["--bind-to", "core"]
+        lines = run_ranks([[*command, OPEN_MPI, sizes, *touch]])
+    else:
+        program = build_gloo(folder)
+        algorithm = name[len("gloo_") :]
+        with tempfile.TemporaryDirectory() as meeting:
+            lines = run_ranks(
+                [
+                    [program, str(rank), str(ranks), meeting, algorithm, sizes]
+                    + touch
+                    for rank in range(ranks)
+                ]
+            )
+    return {line["bytes"]: line for line in lines}
+
+
+def measure(jobs, options, progress):
+    """Returns ({(name, ranks): [result of each round]}, {name: why})."""
+    results = {(n, ranks): [] for n in jobs for ranks in options.ranks}
+    missing = {}
+    turns = [(name, ranks) for ranks in options.ranks for name in jobs]
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(options.rounds):
+            for name, ranks in turns if turn % 2 == 0 else turns[::-1]:
+                if name in missing:
+                    continue
+                try:
+                    result = run_job(name, ranks, options, folder)
+                except Missing as error:
+                    missing[name] = str(error)
+                    continue
+                results[name, ranks].append(result)
+                told = ["%.1f" % result[b]["median_us"] for b in options.bytes]
+                progress(
+                    "round %d: %d ranks, %-20s %s us"
+                    % (turn + 1, ranks, JOBS[name], ", ".join(told))
+                )
+    return results, missing
+
+
+def spread(values, digits):
+    """ "median (least..most)"."""
+    form = "%%.%df (%%.%df..%%.%df)" % (digits, digits, digits)
+    return form % (statistics.median(values), min(values), max(values))
+
+
+def times(results, name, ranks, size):
+    rounds = results.get((name, ranks), [])
+    return [result[size]["median_us"] for result in rounds]
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                return "%s, %d cores" % (model, len(os.sched_getaffinity(0)))
+    return "unknown processor"
+
+
+def peer_ratio(results, peers, ranks, size):
+    """Of the peer's job that is quickest here: (name, [ratio of a round])."""
+    peers = [name for name in peers if times(results, name, ranks, size)]
+    own = times(results, "choir", ranks, size)
+    if not peers or not own:
+        return None, []
+
+    def median(name):
+        return statistics.median(times(results, name, ranks, size))
+
+    best = min(peers, key=median)
+    theirs = times(results, best, ranks, size)
+    return best, [b / a for a, b in zip(own, theirs)]
+
+
+def print_tables(results, missing, options):
+    print("\n%s" % machine())
+    print("all-reduce, sum of f32 in place, blocking; ", end="")
+    print("memory written before each one; " if options.touch else "", end="")
+    print("%d rounds." % options.rounds)
+    for ranks in options.ranks:
+        for size in options.bytes:
+            print("\n%d ranks, %d bytes: us, median (range)" % (ranks, size))
+            for name in JOBS:
+                if name in missing:
+                    print("  %-24s not installed: %s" % (JOBS[name], missing[name]))
+                elif times(results, name, ranks, size):
+                    value = spread(times(results, name, ranks, size), 2)
+                    print("  %-24s %s" % (JOBS[name], value))
+            goals = GOALS.get((ranks, size), (None, None))
+            peers = (["open_mpi"], ["gloo_ring", "gloo_bcube"])
+            for names, goal in zip(peers, goals):
+                best, ratios = peer_ratio(results, names, ranks, size)
+                if not best:
+                    continue
+                wanted = "  wanted: >= %g" % goal if goal else ""
+                print(
+                    "  %-24s %s%s"
+                    % (JOBS[best] + " / Choir", spread(ratios, 1), wanted)
+                )
+
+
+def parse(argv):
+    def numbers(text):
+        values = [int(value) for value in text.split(",")]
+        if min(values) < 1:
+            raise ValueError
+        return values
+
+    parser = argparse.ArgumentParser(
+        prog="collectives", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=numbers, default=[2, 4])
+    parser.add_argument(
+        "--bytes", type=numbers, default=[4096, 65536, 1724320, 16777216]
+    )
+    parser.add_argument("--touch", action="store_true")
+    parser.add_argument("--only", help="of: " + ", ".join(JOBS))
+    parser.add_argument("--json", help="file for every single result")
+    options = parser.parse_args(argv)
+    options.only = options.only.split(",") if options.only else list(JOBS)
+    for name in options.only:
+        if name not in JOBS:
+            parser.error(
+                "--only: no job '%s'; there are %s" % (name, ", ".join(JOBS))
+            )
+    if options.rounds < 1 or min(options.ranks) < 2 or min(options.bytes) < 4:
+        parser.error("--rounds must be 1, --ranks 2, --bytes 4 or more")
+    options.bytes = [size // 4 * 4 for size in options.bytes]
+    # Where the user is: `bazel run` starts programs elsewhere.
+    here = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
+    if options.json:
+        options.json = os.path.join(here, options.json)
+    return options
+
+
+def main(argv):
+    options = parse(argv)
+    jobs = [name for name in JOBS if name in options.only]
+
+    def progress(line):
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        results, missing = measure(jobs, options, progress)
+    except Failure as error:
+        print("collectives: %s" % error, file=sys.stderr)
+        return 1
+    print_tables(results, missing, options)
+    if options.json:
+        rows = [
+            {"job": name, "ranks": ranks, "round": turn + 1, **line}
+            for (name, ranks), rounds in results.items()
+            for turn, result in enumerate(rounds)
+            for line in result.values()
+        ]
+        with open(options.json, "w", encoding="utf-8") as file:
+            record = {"machine": machine(), "touch": options.touch}
+            json.dump({**record, "missing": missing, "rows": rows}, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
