@@ -15,7 +15,7 @@ rank write its memory before each repetition, untimed, as a backward pass does.
 
 Ends with status 0 however slow a job was, with 1 when one failed, 2 for a wrong
 flag. A peer that is not installed is named in the table; Gloo's program is
-compiled here, as only its Debian package libgloo-dev brings what it takes.
+compiled here ($CXX), as only its Debian package libgloo-dev brings what it takes.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def build_gloo(folder):
     program = os.path.join(folder, "gloo_all_reduce")
     if os.path.exists(program):
         return program
-    compiler = shutil.which("c++")
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
     flags = ["-std=c++17", "-O3", "-march=native", "-o", program]
     command = [str(compiler), *flags, GLOO_SOURCE, "-lgloo", "-lpthread"]
     if not compiler:
@@ -208,7 +208,10 @@ def print_tables(results, missing, options):
             print("\n%d ranks, %d bytes: us, median (range)" % (ranks, size))
             for name in JOBS:
                 if name in missing:
-                    print("  %-24s not installed: %s" % (JOBS[name], missing[name]))
+                    print(
+                        "  %-24s not installed: %s"
+                        % (JOBS[name], missing[name])
+                    )
                 elif times(results, name, ranks, size):
                     value = spread(times(results, name, ranks, size), 2)
                     print("  %-24s %s" % (JOBS[name], value))
@@ -282,7 +285,9 @@ def main(argv):
         ]
         with open(options.json, "w", encoding="utf-8") as file:
             record = {"machine": machine(), "touch": options.touch}
-            json.dump({**record, "missing": missing, "rows": rows}, file, indent=1)
+            json.dump(
+                {**record, "missing": missing, "rows": rows}, file, indent=1
+            )
             file.write("\n")
     return 0
 

@@ -189,12 +189,26 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
 
 // ---- Joining ----
 
-int32_t choir__comm_cores(void) {
+static void list_cores(uint64_t cores[CHOIR_COMM_MAX_CORES / 64]) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (!sched_getaffinity(0, sizeof(set), &set)) return CPU_COUNT(&set);
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  return cores > 0 ? (int32_t)cores : 1;
+  const bool is_known = !sched_getaffinity(0, sizeof(set), &set);
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  for (int core = 0; core < CHOIR_COMM_MAX_CORES; ++core)
+    if (is_known ? CPU_ISSET(core, &set) : core < online)
+      cores[core / 64] |= (uint64_t)1 << core % 64;
+}
+
+static int32_t count_local_cores(const choir_comm_t* comm) {
+  int32_t count = 0;
+  for (int word = 0; word < CHOIR_COMM_MAX_CORES / 64; ++word) {
+    uint64_t cores = 0;
+    for (int32_t r = 0; r < comm->size; ++r)
+      if (comm->peers[r].host_index == comm->peers[comm->rank].host_index)
+        cores |= comm->peers[r].identity.cores[word];
+    count += __builtin_popcountll(cores);
+  }
+  return count;
 }
 
 void choir__comm_identify(const choir_comm_config_t* config,
@@ -203,6 +217,7 @@ void choir__comm_identify(const choir_comm_config_t* config,
   out_identity->rank = config->rank;
   out_identity->size = config->size;
   out_identity->pid = (int32_t)getpid();
+  list_cores(out_identity->cores);
   const char* named = getenv("CHOIR_HOST");
   if (named && named[0])
     snprintf(out_identity->host, sizeof(out_identity->host), "%s", named);
@@ -237,7 +252,8 @@ void choir__comm_map_hosts(choir_comm_t* comm) {
     }
     if (peers[r].host_index < 0) peers[r].host_index = comm->host_count++;
   }
-  comm->oversubscribed = choir_comm_local_size(comm) > choir__comm_cores();
+  comm->local_cores = count_local_cores(comm);
+  comm->oversubscribed = choir_comm_local_size(comm) > comm->local_cores;
 }
 
 const char* choir__comm_rank_list(const bool* flags, int32_t size, char* text,
@@ -407,6 +423,10 @@ int32_t choir_comm_host_index(const choir_comm_t* comm) {
 
 int32_t choir_comm_host_count(const choir_comm_t* comm) {
   return comm->host_count;
+}
+
+int32_t choir_comm_local_cores(const choir_comm_t* comm) {
+  return comm->local_cores;
 }
 
 const char* choir_comm_backend(const choir_comm_t* comm) {

@@ -123,6 +123,9 @@ CHOIR_API int32_t choir_comm_local_rank(const choir_comm_t* comm);
 CHOIR_API int32_t choir_comm_local_size(const choir_comm_t* comm);
 CHOIR_API int32_t choir_comm_host_index(const choir_comm_t* comm);
 CHOIR_API int32_t choir_comm_host_count(const choir_comm_t* comm);
+// Cores that the ranks of this host may run on, all together, also when each is
+// bound to one of them. Where ranks outnumber cores, waits do not spin.
+CHOIR_API int32_t choir_comm_local_cores(const choir_comm_t* comm);
 CHOIR_API const char* choir_comm_backend(const choir_comm_t* comm);
 // "rank 2 (host node1, pid 4711)"; lent.
 CHOIR_API const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank);

@@ -28,26 +28,37 @@ enum {
   CHOIR_COMM_KIND_COUNT,
 };
 
-// What a rank wants: ahead of the data of each operation.
+// What a rank wants: ahead of the data of each operation. While ranks agree
+// they read no more of each other's than the first cache line.
 typedef struct choir_comm_header_s {
-  // Must be equal on all ranks (up to, not including, `weight`).
+  _Atomic uint32_t
+      arrived;  // the backend's own; kept when the rest is filled in
+  // Must be equal on all ranks (up to, not including, `refused`).
+  int32_t root;       // 0 where it means nothing
   uint64_t sequence;  // 1 for the first operation
   uint64_t name_hash;
   int64_t count;
-  int32_t kind;
-  int32_t op;       // 0 where it means nothing
-  int32_t dtype;    // likewise
-  int32_t root;     // likewise
-  int32_t refused;  // 1: this rank's arguments are wrong; why: in the data
-  int32_t zero_;
+  uint8_t kind;
+  uint8_t op;     // 0 where it means nothing
+  uint8_t dtype;  // likewise
+  uint8_t zero_;
   // Each rank's own.
+  uint8_t refused;    // 1: this rank's arguments are wrong; why: in the data
+  uint8_t is_inline;  // 1: the data of this operation are in the message
+  // The backend's `describe` says 1 where it serves even small data better from
+  // where they lie.
+  uint8_t is_direct;
+  uint8_t zeros_;
   double weight;
   uint64_t src_place;  // for the backend: where src and dst lie
   uint64_t dst_place;
   char name[CHOIR_COMM_NAME_BYTES];  // cut
-  char reserved_[56];
 } choir_comm_header_t;
-#define CHOIR_COMM_HEADER_COMPARED offsetof(choir_comm_header_t, weight)
+#define CHOIR_COMM_HEADER_START offsetof(choir_comm_header_t, root)
+#define CHOIR_COMM_HEADER_COMPARED \
+  (offsetof(choir_comm_header_t, refused) - CHOIR_COMM_HEADER_START)
+_Static_assert(offsetof(choir_comm_header_t, name) == 64,
+               "one cache line while ranks agree");
 
 typedef struct choir_comm_message_s {
   choir_comm_header_t header;
@@ -70,6 +81,7 @@ enum {
 
 #define CHOIR_COMM_HOST_BYTES 72
 #define CHOIR_COMM_BOOT_BYTES 40
+#define CHOIR_COMM_MAX_CORES 1024
 
 // Who a rank is; travels when ranks join.
 typedef struct choir_comm_identity_s {
@@ -79,6 +91,8 @@ typedef struct choir_comm_identity_s {
   int32_t reserved_;
   char host[CHOIR_COMM_HOST_BYTES];
   char boot[CHOIR_COMM_BOOT_BYTES];  // tells hosts of one name apart
+  // A bit for each core that the process may run on.
+  uint64_t cores[CHOIR_COMM_MAX_CORES / 64];
 } choir_comm_identity_t;
 
 typedef struct choir_comm_peer_s {
@@ -99,7 +113,8 @@ typedef struct choir_comm_operation_s {
   int32_t kind;
   uint64_t sequence;
   size_t element_bytes;
-  bool may_spin;  // the caller's thread: nothing else to do
+  bool is_blocking;  // on the caller's thread, which has nothing else to do
+  bool may_spin;     // likewise, and every rank here has a core of its own
 } choir_comm_operation_t;
 
 typedef struct choir_comm_vtable_s {
@@ -164,11 +179,12 @@ struct choir_comm_s {
   size_t exchange_bytes;  // most data of one exchange
   size_t inline_bytes;    // data up to this size travels with the header
   bool has_heartbeat;     // peers' silence means something
+  int32_t local_cores;    // of all ranks here, together
   bool oversubscribed;    // more ranks here than cores: never spin
 
   choir_comm_peer_t* peers;               // [size]
   const choir_comm_message_t** messages;  // [size], see exchange
-  choir_comm_header_t* headers;           // [size], of this operation
+  choir_comm_header_t* headers;           // [size], without names
   float* shares;                          // [size], weighted averages
   double* shares_f64;                     // [size]
   const void** sources;                   // [size], scratch of collectives
@@ -224,8 +240,6 @@ void choir__comm_map_hosts(choir_comm_t* comm);
 // "ranks 1, 3 and 4" for the ranks with a set flag.
 const char* choir__comm_rank_list(const bool* flags, int32_t size, char* text,
                                   size_t text_bytes);
-// Cores this process may run on.
-int32_t choir__comm_cores(void);
 
 // A wait for peer `rank`. In a loop:
 //   bool over = choir__comm_wait_is_over(comm, &wait);

@@ -255,16 +255,27 @@ static choir_status_t explain_difference(choir_comm_t* comm) {
                      comparisons[which].needed);
 }
 
+// For those who tell of them.
+static void fetch_names(choir_comm_t* comm) {
+  for (int32_t r = 0; r < comm->size; ++r) {
+    memcpy(comm->headers[r].name, comm->messages[r]->header.name,
+           CHOIR_COMM_NAME_BYTES);
+    comm->headers[r].name[CHOIR_COMM_NAME_BYTES - 1] = 0;
+  }
+}
+
 choir_status_t choir__comm_check_headers(choir_comm_t* comm) {
   bool same = true;
   int32_t refused = -1;
   for (int32_t r = comm->size - 1; r >= 0; --r) {
-    comm->headers[r] = comm->messages[r]->header;
-    comm->headers[r].name[CHOIR_COMM_NAME_BYTES - 1] = 0;
+    memcpy(&comm->headers[r].root, &comm->messages[r]->header.root,
+           offsetof(choir_comm_header_t, name) - CHOIR_COMM_HEADER_START);
     if (comm->headers[r].refused) refused = r;
-    same = same && !memcmp(&comm->headers[r], &comm->headers[comm->size - 1],
-                           CHOIR_COMM_HEADER_COMPARED);
+    same = same &&
+           !memcmp(&comm->headers[r].root, &comm->headers[comm->size - 1].root,
+                   CHOIR_COMM_HEADER_COMPARED);
   }
+  if (refused >= 0 || !same) fetch_names(comm);
   if (refused >= 0) return explain_refusal(comm, refused);
   if (!same) return explain_difference(comm);
   if (!kind_reduces(comm->headers[0].kind) ||
@@ -273,6 +284,7 @@ choir_status_t choir__comm_check_headers(choir_comm_t* comm) {
   double sum = 0;
   for (int32_t r = 0; r < comm->size; ++r) sum += comm->headers[r].weight;
   if (!(sum > 0) || isinf(sum)) {
+    fetch_names(comm);
     char operation[CHOIR_ACTIVITY_TEXT_BYTES];
     print_operation(&comm->headers[0], operation, sizeof(operation));
     return CHOIR_ERROR(INVALID_ARGUMENT,

@@ -26,7 +26,7 @@ uint64_t choir__comm_name_hash(const char* name);
 // Runs one operation of any kind under the run mutex.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
-                                   bool may_spin);
+                                   bool is_blocking);
 
 // comm_fault.c
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);

@@ -140,17 +140,17 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
                         choir_comm_header_t* header) {
   const choir_collective_t* c = &operation->collective;
   int32_t kind = operation->kind;
-  memset(header, 0, sizeof(*header));
+  memset(&header->root, 0, sizeof(*header) - CHOIR_COMM_HEADER_START);
   header->sequence = operation->sequence;
   header->name_hash = choir__comm_name_hash(c->name);
-  header->kind = kind;
+  header->kind = (uint8_t)kind;
   header->weight = 1;
   if (kind != CHOIR_COLLECTIVE_BARRIER) header->count = c->count;
-  if (kind < CHOIR_COLLECTIVE_BARRIER) header->dtype = (int32_t)c->dtype;
+  if (kind < CHOIR_COLLECTIVE_BARRIER) header->dtype = (uint8_t)c->dtype;
   if (kind == CHOIR_COLLECTIVE_BROADCAST) header->root = c->root;
   if (kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
       kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
-    header->op = (int32_t)c->op;
+    header->op = (uint8_t)c->op;
     header->weight = c->weight;
   }
   if (c->name)
@@ -186,7 +186,6 @@ static choir_status_t run_operation(choir_comm_t* comm,
   char reason[CHOIR_COMM_REASON_BYTES];
   choir__comm_check_arguments(comm, operation, reason);
   int64_t payload = 0;
-  bool is_inline = false;
   size_t bytes = 0;
   if (reason[0]) {
     // Peers come to the exchange too and learn of it there.
@@ -196,13 +195,18 @@ static choir_status_t run_operation(choir_comm_t* comm,
   } else {
     payload = choir__comm_payload_bytes(operation->kind, c->count,
                                         operation->element_bytes, comm->size);
-    is_inline =
-        payload > 0 && (size_t)payload <= comm->inline_bytes && comm->size > 1;
-    if (is_inline)
+    if (payload > 0 && (size_t)payload <= comm->inline_bytes &&
+        comm->size > 1 && !message->header.is_direct) {
+      message->header.is_inline = 1;
       bytes = stage_inline(comm, operation, (size_t)payload, message->data);
+    }
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   CHOIR_TRY(choir__comm_check_headers(comm));
+  // Where one rank's data are elsewhere, all take the way of large data.
+  bool is_inline = true;
+  for (int32_t r = 0; r < comm->size; ++r)
+    is_inline = is_inline && comm->headers[r].is_inline;
   if (operation->kind == CHOIR_COMM_KIND_BUFFER) return grow_if_needed(comm, c);
   if (comm->size == 1) {
     copy_alone(operation);
@@ -216,10 +220,11 @@ static choir_status_t run_operation(choir_comm_t* comm,
 
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
-                                   bool may_spin) {
+                                   bool is_blocking) {
   operation_t operation = {.collective = *collective,
                            .kind = kind,
-                           .may_spin = may_spin && !comm->oversubscribed};
+                           .is_blocking = is_blocking,
+                           .may_spin = is_blocking && !comm->oversubscribed};
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
   pthread_mutex_lock(&comm->run_mutex);
   choir_status_t status = NULL;

@@ -2,9 +2,9 @@
 // gloo_all_reduce RANK SIZE FOLDER ring|bcube BYTES[,BYTES...] [--touch]
 // Times Gloo's all-reduce of f32 sums in place over TCP on this host, its only
 // transport between processes there, and has rank 0 print a JSON line for each
-// size, as bench_collectives does. Ranks meet in FOLDER, which is empty. --touch:
-// each rank writes all of its memory before each repetition, untimed. Built by
-// collectives.py where libgloo-dev is installed.
+// size, as bench_collectives does. Ranks meet in FOLDER, which is empty.
+// --touch: each rank writes all of its memory before each repetition, untimed.
+// Built by collectives.py where libgloo-dev is installed.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
@@ -105,9 +105,10 @@ void Work(char** argv, bool touch) {
   auto context = std::make_shared<gloo::rendezvous::Context>(
       std::atoi(argv[1]), std::atoi(argv[2]));
   context->connectFullMesh(store, device);
-  Bench bench(context, std::strcmp(argv[4], "ring") == 0 ? Algorithm::RING
-                                                         : Algorithm::BCUBE,
-              touch);
+  Bench bench(
+      context,
+      std::strcmp(argv[4], "ring") == 0 ? Algorithm::RING : Algorithm::BCUBE,
+      touch);
   for (const char* sizes = argv[5]; *sizes;) {
     char* end;
     const size_t bytes = std::strtoull(sizes, &end, 10);

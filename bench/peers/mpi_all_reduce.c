@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpi_all_reduce BYTES[,BYTES...] [--touch]
 // Times MPI_Allreduce of f32 sums in place and prints a JSON line for each
-// size, as bench_collectives does. Started by mpiexec. --touch: each rank writes
-// all of its memory before each repetition, untimed.
+// size, as bench_collectives does. Started by mpiexec. --touch: each rank
+// writes all of its memory before each repetition, untimed.
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,7 +41,10 @@ static double run(float* data, size_t count, int repeats) {
 static void measure(size_t bytes, int rank, int size) {
   const size_t count = bytes / sizeof(float);
   float* data = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  if (!data) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (!data) {
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    return;
+  }
   memset(data, 0, bytes);
   run(data, count, 3);
   double repeats = BATCH_SECONDS / run(data, count, 8) + 1;

@@ -390,21 +390,31 @@ TEST_P(CommSuite, LargeAllReduce) {
 TEST_P(CommSuite, OneSideShared) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());
-  const int64_t count = 20011;
-  auto all = AllData(count, CHOIR_DTYPE_F32);
+  const int64_t most = 20011;
+  auto all = AllData(most, CHOIR_DTYPE_F32);
   std::vector<double> weights(static_cast<size_t>(size_), 1.0);
-  std::vector<unsigned char> expected(static_cast<size_t>(count) * 4);
-  for (int64_t i = 0; i < count; ++i)
+  std::vector<unsigned char> expected(static_cast<size_t>(most) * 4);
+  for (int64_t i = 0; i < most; ++i)
     Expect(all, weights, CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, i,
            &expected[static_cast<size_t>(i) * 4]);
   Memory shared(comm_, device_, true, expected.size());
   Memory ordinary(comm_, device_, false, expected.size());
-  // Ranks differ in what they use: rank 0 shared, the others private memory.
+  // Ranks differ in what they use: rank 0 shared, the others private memory;
+  // then as source alone, or for both.
   Memory& src = rank_ == 0 ? shared : ordinary;
-  memcpy(src.data(), all[static_cast<size_t>(rank_)].data(), expected.size());
-  ASSERT_OK(choir_comm_all_reduce(comm_, src.data(), ordinary.data(), count,
-                                  CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "mixed"));
-  EXPECT_EQ(FirstDifference(ordinary.data(), expected.data(), count, 4), -1);
+  for (int64_t count : {most, int64_t{1000}, int64_t{100}, int64_t{1}}) {
+    for (bool in_place : {false, true}) {
+      SCOPED_TRACE(count);
+      Memory& dst = in_place ? src : ordinary;
+      size_t bytes = static_cast<size_t>(count) * 4;
+      memcpy(src.data(), all[static_cast<size_t>(rank_)].data(), bytes);
+      ASSERT_OK(choir_comm_all_reduce(comm_, src.data(), dst.data(), count,
+                                      CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM,
+                                      "mixed"));
+      EXPECT_EQ(FirstDifference(dst.data(), expected.data(), count, 4), -1);
+      EXPECT_TRUE(src.GuardsHold() && dst.GuardsHold());
+    }
+  }
 }
 
 TEST_P(CommSuite, WeightedAverage) {

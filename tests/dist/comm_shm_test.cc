@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only the shm backend has: joining by id, memory, and leaving nothing.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,6 +162,30 @@ TEST(ShmTest, CommunicatorOutlivesAFailedBuffer) {
   });
   for (const Result& result : results)
     EXPECT_EQ(result.code, CHOIR_STATUS_OUT_OF_MEMORY) << result.message;
+}
+
+TEST(ShmTest, BoundRanksHaveCoresTogether) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &all)) cores.push_back(core);
+  if (cores.size() < 2) GTEST_SKIP() << "one core only";
+  for (bool same : {false, true}) {
+    std::string id = choir_testing::MakeId();
+    InThreads(2, [&](int32_t r) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[same ? 0 : static_cast<size_t>(r)], &one);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      choir_comm_config_t config = Config(id, r, 2);
+      choir_comm_t* comm = nullptr;
+      ASSERT_OK(choir_comm_create(&config, &comm));
+      EXPECT_EQ(choir_comm_local_cores(comm), same ? 1 : 2);
+      ASSERT_OK(choir_comm_finalize(comm));
+      choir_comm_release(comm);
+    });
+  }
 }
 
 int CountEntries(const char* folder) {

@@ -5,6 +5,8 @@
 // came to a synchronisation, and waits until all others counted as far. A
 // rank's message goes to bank `phase % 2` of its slot: it may be overwritten
 // two phases later, because peers that came to the phase between have read it.
+// The count is the first word of that bank, so that one cache line brings it
+// and the header; it is a futex.
 #include "dist/backends/shm/shm_internal.h"
 
 #include <errno.h>
@@ -20,8 +22,16 @@
 // About 20 microseconds of looking before a rank sleeps, when every rank has
 // a core of its own.
 #define SPIN_COUNT 600
-#define YIELD_COUNT 4
+// Then, or where ranks share cores, others may run first: to be woken from
+// sleep takes tens of microseconds. A background thread's core belongs to
+// computing.
+#define YIELD_COUNT 30
+#define YIELD_COUNT_BACKGROUND 4
 #define SLICE_NANOSECONDS 50000000L
+
+// Sums of more than this in shared memory are taken where they lie: a second
+// synchronisation is quicker than copying all to all ranks.
+#define DIRECT_BYTES 512
 
 typedef choir_comm_operation_t operation_t;
 
@@ -40,9 +50,18 @@ static void futex_wait(_Atomic uint32_t* word, uint32_t seen) {
   syscall(SYS_futex, word, FUTEX_WAIT, seen, &slice, NULL, 0);
 }
 
+static choir_comm_message_t* bank(const choir_shm_comm_t* shm, int32_t rank,
+                                  uint32_t phase) {
+  unsigned char* slot = (unsigned char*)choir_shm_slot(shm, rank);
+  return (choir_comm_message_t*)(void*)(slot +
+                                        (shm->slot_stride -
+                                         (1 + phase % 2) * shm->bank_stride));
+}
+
 static void wake_all(const choir_shm_comm_t* shm) {
   for (int32_t r = 0; r < shm->base.size; ++r)
-    futex_wake(&choir_shm_slot(shm, r)->phase);
+    for (uint32_t phase = 0; phase < 2; ++phase)
+      futex_wake(&bank(shm, r, phase)->header.arrived);
 }
 
 static void relax(void) {
@@ -54,24 +73,25 @@ static void relax(void) {
 }
 
 // Phases wrap around; ranks are never more than two apart.
-static bool has_come(const choir_shm_slot_t* slot, uint32_t phase) {
-  uint32_t theirs = atomic_load_explicit(&slot->phase, memory_order_acquire);
+static bool has_come(_Atomic uint32_t* arrived, uint32_t phase) {
+  uint32_t theirs = atomic_load_explicit(arrived, memory_order_acquire);
   return (int32_t)(theirs - phase) >= 0;
 }
 
 static choir_status_t wait_asleep(choir_shm_comm_t* shm, int32_t rank,
                                   uint32_t phase) {
   choir_shm_slot_t* slot = choir_shm_slot(shm, rank);
+  _Atomic uint32_t* arrived = &bank(shm, rank, phase)->header.arrived;
   choir_comm_t* comm = &shm->base;
   choir_comm_wait_t wait;
   choir__comm_wait_begin(comm, &wait, rank);
   for (;;) {
     bool over = choir__comm_wait_is_over(comm, &wait);
-    uint32_t seen = atomic_load(&slot->phase);
+    uint32_t seen = atomic_load(arrived);
     if ((int32_t)(seen - phase) >= 0) break;
     if (over) return choir__comm_wait_fail(comm, &wait);
     atomic_fetch_add(&slot->waiters, 1);
-    futex_wait(&slot->phase, seen);
+    futex_wait(arrived, seen);
     atomic_fetch_sub(&slot->waiters, 1);
   }
   choir__comm_wait_end(comm, &wait);
@@ -80,16 +100,18 @@ static choir_status_t wait_asleep(choir_shm_comm_t* shm, int32_t rank,
 
 static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
                                uint32_t phase) {
-  const choir_shm_slot_t* slot = choir_shm_slot(shm, rank);
+  _Atomic uint32_t* arrived = &bank(shm, rank, phase)->header.arrived;
   const operation_t* running = shm->base.running;
   if (running && running->may_spin) {
     for (int i = 0; i < SPIN_COUNT; ++i) {
-      if (has_come(slot, phase)) return NULL;
+      if (has_come(arrived, phase)) return NULL;
       relax();
     }
   }
-  for (int i = 0; i < YIELD_COUNT; ++i) {
-    if (has_come(slot, phase)) return NULL;
+  int yields =
+      running && !running->is_blocking ? YIELD_COUNT_BACKGROUND : YIELD_COUNT;
+  for (int i = 0; i < yields; ++i) {
+    if (has_come(arrived, phase)) return NULL;
     sched_yield();
   }
   return wait_asleep(shm, rank, phase);
@@ -98,24 +120,17 @@ static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
 choir_status_t choir_shm_sync(choir_shm_comm_t* shm) {
   choir_shm_slot_t* own = choir_shm_slot(shm, shm->base.rank);
   uint32_t phase = ++shm->phase;
+  _Atomic uint32_t* arrived = &bank(shm, shm->base.rank, phase)->header.arrived;
   // Sequentially consistent, as the waiters' count and read of the phase: one
   // of both sides sees the other.
-  atomic_store(&own->phase, phase);
-  if (atomic_load(&own->waiters)) futex_wake(&own->phase);
+  atomic_store(arrived, phase);
+  if (atomic_load(&own->waiters)) futex_wake(arrived);
   for (int32_t r = 0; r < shm->base.size; ++r)
     if (r != shm->base.rank) CHOIR_TRY(wait_for(shm, r, phase));
   return NULL;
 }
 
 // ---- Messages ----
-
-static choir_comm_message_t* bank(const choir_shm_comm_t* shm, int32_t rank,
-                                  uint32_t phase) {
-  unsigned char* slot = (unsigned char*)choir_shm_slot(shm, rank);
-  return (choir_comm_message_t*)(void*)(slot +
-                                        (shm->slot_stride -
-                                         (1 + phase % 2) * shm->bank_stride));
-}
 
 static choir_comm_message_t* shm_stage(choir_comm_t* comm) {
   return bank(as_shm(comm), comm->rank, as_shm(comm)->phase + 1);
@@ -144,6 +159,9 @@ static void shm_describe(choir_comm_t* comm, const operation_t* operation,
   if (operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
       operation->kind == CHOIR_COLLECTIVE_BROADCAST)
     header->dst_place = choir_shm_place(shm, c->dst, (size_t)bytes);
+  header->is_direct = operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE &&
+                      header->src_place && header->dst_place &&
+                      bytes > DIRECT_BYTES;
 }
 
 static bool all_sources_shared(const choir_comm_t* comm) {

@@ -6,8 +6,9 @@
 
 // Processes of one host. Two kinds of shared memory, both memfds that rank 0
 // makes and hands over Unix sockets, so that nothing has to be cleaned up:
-//   control segment   a slot per rank: phase, heartbeat, fault, two banks for
-//                     messages
+//   control segment   a slot per rank: heartbeat, fault, two banks for
+//   messages,
+//                     whose first word is the phase
 //   data segments     a slice per rank, from which choir_comm_buffer_create
 //                     is served
 // A socket joins each pair of ranks; its end-of-file is the peer's death.
@@ -16,9 +17,8 @@
 #define CHOIR_SHM_MAX_SEGMENTS 256
 
 typedef struct choir_shm_slot_s {
-  // How many times this rank came to a synchronisation. A futex.
-  _Alignas(64) _Atomic uint32_t phase;
-  _Alignas(64) _Atomic uint32_t waiters;  // processes asleep on `phase`
+  // Processes asleep on this rank's phase.
+  _Alignas(64) _Atomic uint32_t waiters;
   _Alignas(64) _Atomic uint64_t beat;
   _Atomic uint32_t left;         // released without a death
   _Atomic uint32_t fault_ready;  // 1: being written, 2: `fault` is complete
