@@ -64,9 +64,11 @@ CHOIR_API choir_status_t choir_graph_end(choir_graph_t* graph) CHOIR_NODISCARD;
 enum { CHOIR_GRAPH_MAX_INPUTS = 4 };
 
 typedef struct choir_graph_options_s {
-  // Where the inputs of the recorded step lay: different buffers.
+  // Where lay what each replay is given: different buffers. The last
+  // result_count of them are results, which the step must have written.
   const choir_view_t* inputs;
   int32_t input_count;
+  int32_t result_count;
   // Puts records in the place of others (core/graph_backend.h); may be NULL.
   choir_status_t (*rewrite)(choir_graph_t* graph);
 } choir_graph_options_t;
@@ -75,9 +77,9 @@ typedef struct choir_graph_options_s {
 CHOIR_API choir_status_t choir_graph_plan(choir_graph_t* graph,
                                           const choir_graph_options_t* options)
     CHOIR_NODISCARD;
-// Runs the step again. inputs: as many as were planned, each with the dtype,
-// shape and strides of the recorded one (else INVALID_ARGUMENT); the buffers
-// are borrowed until the work is done.
+// Runs the step again. inputs: as many as were planned, results among them,
+// each with the dtype, shape and strides of the recorded one (else
+// INVALID_ARGUMENT); the buffers are borrowed until the work is done.
 CHOIR_API choir_status_t choir_graph_replay(choir_graph_t* graph,
                                             const choir_step_values_t* values,
                                             const choir_view_t* inputs)

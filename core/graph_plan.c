@@ -85,7 +85,8 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
   return NULL;
 }
 
-// A temporary's first use must write it: nobody else will have.
+// The first use of a temporary or a result must write it: nobody else will
+// have.
 static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
   const choir__graph_buffer_t* buffer = &graph->buffers[id];
   const choir__node_t* node = &graph->nodes[buffer->first];
@@ -103,11 +104,21 @@ static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
   char text[200];
   return CHOIR_ERROR(
       FAILED_PRECONDITION,
-      "graph: %s%s%s reads a temporary that no record of the step wrote (%s); "
+      "graph: %s%s%s reads what no record of the step wrote (%s); "
       "what the host fills in must be made before the step, or be an input",
       node->record.kernel->name, node->record.label ? " in " : "",
       node->record.label ? node->record.label : "",
       choir_view_print(&node->record.operands[0], text, sizeof text));
+}
+
+static choir_status_t check_result_used(const choir_graph_t* graph,
+                                        int32_t input) {
+  for (int32_t id = 0; id < graph->buffer_count; ++id)
+    if (graph->buffers[id].input == input) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "graph: no record of the step touches result %d; a graph "
+                     "can only give what it computes",
+                     (int)input);
 }
 
 // ---- Places ----
@@ -245,6 +256,7 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->inputs[i] = options->inputs[i];
   }
   graph->input_count = options->input_count;
+  const int32_t first_result = options->input_count - options->result_count;
   // Work that still runs holds its operands' buffers.
   for (int32_t s = 0; s < graph->stream_count; ++s)
     CHOIR_TRY(choir_stream_synchronize(graph->streams[s]));
@@ -258,9 +270,14 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
     graph->stats.fused += graph->nodes[i].kind == CHOIR__NODE_DROPPED;
   }
-  for (int32_t id = 0; id < graph->buffer_count; ++id)
-    if (graph->buffers[id].place == CHOIR__PLACE_TEMPORARY)
+  for (int32_t id = 0; id < graph->buffer_count; ++id) {
+    const choir__graph_buffer_t* buffer = &graph->buffers[id];
+    if (buffer->place == CHOIR__PLACE_TEMPORARY ||
+        (buffer->place == CHOIR__PLACE_INPUT && buffer->input >= first_result))
       CHOIR_TRY(check_written(graph, id));
+  }
+  for (int32_t i = first_result; i < graph->input_count; ++i)
+    CHOIR_TRY(check_result_used(graph, i));
   CHOIR_TRY(place_temporaries(graph));
   move_operands(graph);
   graph->is_planned = true;

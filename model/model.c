@@ -255,7 +255,7 @@ static choir_status_t train_eagerly(choir_model_t* model,
   choir_status_t status = choir_scope_end(model->scope);
   if (!graph) return status;
   return choir__model_end_graph(model, CHOIR__STEP_TRAIN, batch, graph, &before,
-                                status);
+                                NULL, status);
 }
 
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
@@ -271,7 +271,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   bool done = false;
   choir_status_t status =
-      choir__model_replay(model, CHOIR__STEP_TRAIN, batch, &done);
+      choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
   CHOIR_TRY_NOTE(status, "training step %lld", (long long)model->step);
   choir_span_end(&span, "step", NULL, NULL);
@@ -285,7 +285,8 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   CHOIR_TRY(check_batch(model, batch));
   if (batch->sample_count == 0) return NULL;
   bool done = false;
-  CHOIR_TRY(choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, &done));
+  CHOIR_TRY(
+      choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done));
   if (done) return NULL;
   const choir_metrics_t before = model->metrics;
   choir_graph_t* graph = NULL;
@@ -300,13 +301,11 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   choir_status_t status = choir_scope_end(scope);
   if (!graph) return status;
   return choir__model_end_graph(model, CHOIR__STEP_EVALUATE, batch, graph,
-                                &before, status);
+                                &before, NULL, status);
 }
 
-choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
-                                   choir_tensor_t** out_y) {
-  *out_y = NULL;
-  CHOIR_TRY(require_compiled(model, "predict"));
+static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
+                                      choir_tensor_t** out_y) {
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
   choir_var_t* out =
@@ -319,11 +318,29 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
                                         "model %s: forward returned no "
                                         "variable of this step",
                                         model->def->name));
-  choir_status_t status = choir_scope_end(scope);
-  if (status)
-    choir_tensor_release(y);
-  else
-    *out_y = y;
+  *out_y = y;
+  return choir_scope_end(scope);
+}
+
+choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
+                                   choir_tensor_t** out_y) {
+  *out_y = NULL;
+  CHOIR_TRY(require_compiled(model, "predict"));
+  const choir_model_batch_t batch = {.x = x, .sample_count = 1};
+  bool done = false;
+  CHOIR_TRY(
+      choir__model_replay(model, CHOIR__STEP_PREDICT, &batch, out_y, &done));
+  if (done) return NULL;
+  choir_graph_t* graph = NULL;
+  CHOIR_TRY(
+      choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &graph));
+  choir_status_t status = predict_eagerly(model, x, out_y);
+  if (graph)
+    status = choir__model_end_graph(model, CHOIR__STEP_PREDICT, &batch, graph,
+                                    &model->metrics, *out_y, status);
+  if (!status) return NULL;
+  choir_tensor_release(*out_y);
+  *out_y = NULL;
   return status;
 }
 

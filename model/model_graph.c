@@ -137,14 +137,19 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
                                       const choir_model_batch_t* batch,
                                       choir_graph_t* graph,
                                       const choir_metrics_t* before,
+                                      const choir_tensor_t* y,
                                       choir_status_t status) {
   status = choir_status_join(status, choir_graph_end(graph));
   if (!status) {
-    choir_view_t inputs[2];
-    const choir_graph_options_t options = {
+    choir_view_t inputs[3];
+    choir_graph_options_t options = {
         .inputs = inputs,
         .input_count = list_inputs(batch, inputs),
         .rewrite = model->sequential ? NULL : choir__graph_fuse};
+    if (y) {
+      inputs[options.input_count++] = *choir_tensor_view(y);
+      options.result_count = 1;
+    }
     status = choir_graph_plan(graph, &options);
   }
   if (status) {
@@ -158,16 +163,32 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
       .metrics = {.batches = model->metrics.batches - before->batches,
                   .samples = model->metrics.samples - before->samples},
       .used = ++model->graph_clock};
+  if (y) {
+    entry->result = *choir_tensor_view(y);
+    entry->result_bytes = choir_buffer_bytes(entry->result.buffer);
+  }
   if (kind == CHOIR__STEP_TRAIN) model->graph_stats = choir_graph_stats(graph);
   return NULL;
 }
 
 // ---- Replaying ----
 
+// A tensor like the recorded prediction, in a buffer of its own.
+static choir_status_t make_result(const choir_model_t* model,
+                                  const choir__model_graph_t* entry,
+                                  choir_tensor_t** out_y) {
+  choir_view_t view = entry->result;
+  CHOIR_TRY(
+      choir_buffer_create(model->device, entry->result_bytes, &view.buffer));
+  choir_status_t status = choir_tensor_from_view(&view, out_y);
+  choir_buffer_release(view.buffer);  // the tensor keeps it
+  return status;
+}
+
 choir_status_t choir__model_replay(choir_model_t* model,
                                    choir__step_kind_t kind,
                                    const choir_model_batch_t* batch,
-                                   bool* out_done) {
+                                   choir_tensor_t** out_y, bool* out_done) {
   *out_done = false;
   if (model->graph_count == 0 || batch->sample_count == 0) return NULL;
   const choir__graph_key_t key = make_key(model, kind, batch);
@@ -177,14 +198,18 @@ choir_status_t choir__model_replay(choir_model_t* model,
       entry = &model->graphs[i];
   if (!entry) return NULL;
   entry->used = ++model->graph_clock;
-  choir_view_t inputs[2];
-  (void)list_inputs(batch, inputs);
+  choir_view_t inputs[3];
+  const int32_t count = list_inputs(batch, inputs);
+  if (out_y) CHOIR_TRY(make_result(model, entry, out_y));
+  if (out_y) inputs[count] = *choir_tensor_view(*out_y);
   const choir_step_values_t values = step_values(model, batch);
   choir_status_t status = choir_graph_replay(entry->graph, &values, inputs);
   if (status) {
     const choir_updater_t* updater = model->updater;
     if (kind == CHOIR__STEP_TRAIN && updater->vtable->replay_failed)
       status = updater->vtable->replay_failed(model->updater, status);
+    if (out_y) choir_tensor_release(*out_y);
+    if (out_y) *out_y = NULL;
     return status;
   }
   model->metrics.batches += entry->metrics.batches;

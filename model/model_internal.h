@@ -14,6 +14,7 @@ enum { CHOIR__MODEL_MAX_GRAPHS = 8 };
 typedef enum choir__step_kind_e {
   CHOIR__STEP_TRAIN,
   CHOIR__STEP_EVALUATE,
+  CHOIR__STEP_PREDICT,
 } choir__step_kind_t;
 
 // What steps must share to be replays of one graph. Compared byte by byte.
@@ -30,6 +31,8 @@ typedef struct choir__model_graph_s {
   choir__graph_key_t key;
   choir_graph_t* graph;
   choir_metrics_t metrics;  // what one step adds on the host
+  choir_view_t result;      // of a prediction; its buffer is not there any more
+  size_t result_bytes;      // of that buffer
   uint64_t used;            // when, for the one to be dropped
 } choir__model_graph_t;
 
@@ -66,15 +69,17 @@ struct choir_model_s {
 };
 
 // model_graph.c
-// Replays the step if a graph of its kind is planned; *out_done tells.
+// Replays the step if a graph of its kind is planned; *out_done tells. A
+// prediction gives *out_y, others take NULL.
 choir_status_t choir__model_replay(choir_model_t* model,
                                    choir__step_kind_t kind,
                                    const choir_model_batch_t* batch,
-                                   bool* out_done) CHOIR_NODISCARD;
+                                   choir_tensor_t** out_y, bool* out_done)
+    CHOIR_NODISCARD;
 // Starts to record the step that follows, *out_graph NULL: not this one. The
 // scope begins after it and ends before choir__model_end_graph, which takes the
-// graph and the step's status, plans, and returns the status or a failure to
-// plan.
+// graph, a prediction's result (else NULL) and the step's status, plans, and
+// returns the status or a failure to plan.
 choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         choir__step_kind_t kind,
                                         const choir_model_batch_t* batch,
@@ -85,6 +90,7 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
                                       const choir_model_batch_t* batch,
                                       choir_graph_t* graph,
                                       const choir_metrics_t* before,
+                                      const choir_tensor_t* y,
                                       choir_status_t status) CHOIR_NODISCARD;
 void choir__model_drop_graphs(choir_model_t* model);
 

@@ -242,6 +242,28 @@ TEST_P(ModelGraphTest, EvaluatesAndTrainsInTurns) {
   }
 }
 
+TEST_P(ModelGraphTest, PredictionsAreTheCallersOwn) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  std::vector<TensorPtr> kept;
+  std::vector<std::vector<float>> expected;
+  for (uint32_t i = 0; i < 4; ++i) {
+    for (Training* training : {&eager, &graph}) {
+      const Batch batch = MakeBatch(training->device(), 6, i);
+      choir_tensor_t* y = nullptr;
+      ASSERT_OK(choir_model_predict(training->get(), batch.x.get(), &y));
+      if (training == &eager)
+        expected.push_back(Read<float>(y));
+      else
+        kept.emplace_back(y);
+      if (training == &eager) choir_tensor_release(y);
+    }
+  }
+  EXPECT_EQ(graph.net.forwards, 2);
+  for (size_t i = 0; i < kept.size(); ++i)
+    EXPECT_EQ(Read<float>(kept[i].get()), expected[i]) << i;
+}
+
 TEST_P(ModelGraphTest, MoreKindsThanFitAreRecordedAnew) {
   Training eager(GetParam(), false, false);
   Training graph(GetParam(), true, true);
