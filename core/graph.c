@@ -343,11 +343,12 @@ choir_status_t choir_graph_replay(choir_graph_t* graph,
     const choir__node_t* node = &graph->nodes[i];
     choir_status_t status = run_node(graph, node, values);
     if (!status) continue;
-    const bool has_label =
-        node->kind == CHOIR__NODE_RECORD && node->record.label;
+    // Other streams' records say themselves what they were for.
+    const char* label = node->kind == CHOIR__NODE_RECORD && node->stream == 0
+                            ? node->record.label
+                            : NULL;
     return choir_status_annotate(status, __FILE__, __LINE__,
-                                 has_label ? "%s" : NULL,
-                                 has_label ? node->record.label : "");
+                                 label ? "%s" : NULL, label);
   }
   return NULL;
 }

@@ -13,6 +13,10 @@
 // puts that op in their place (core/graph_backend.h). It is asked for each
 // record from the last to the first, and only does what a fast kernel of the
 // device supports: a fusion never leads to a reference.
+//
+// A fusion gives the bits of the records that it replaces. So it does not
+// matter which steps of a run are replays: a run that is resumed, or that meets
+// a new batch size, records anew and goes on with the same bits.
 
 #ifdef __cplusplus
 extern "C" {

@@ -27,6 +27,13 @@
 
 namespace choir_testing {
 
+// Each test file is built twice: with steps run eagerly, and as graphs.
+#ifdef CHOIR_TEST_GRAPH
+constexpr bool kUseGraph = true;
+#else
+constexpr bool kUseGraph = false;
+#endif
+
 // Where a test cannot go on.
 inline void Must(choir_status_t status) {
   if (!status) return;
@@ -104,6 +111,7 @@ class Training {
     std::string device = "cpu";
     uint64_t device_seed = 0;
     int64_t seed = 0;
+    bool use_graph = kUseGraph;
     std::string optimizer = "sgd";
     double lr = 0.005;
     int64_t bucket_bytes = 1048576;
@@ -128,6 +136,7 @@ class Training {
     };
     Must(choir_model_create(device_, def, this, options_.seed, &model_));
     Must(choir_model_compile(model_, 4, options_.shape.data()));
+    choir_model_set_graph(model_, options_.use_graph, false);
     if (!options_.frozen.empty()) Param(options_.frozen)->trainable = false;
     MakeOptimizer();
     if (!comm) return;
