@@ -326,8 +326,11 @@ static choir_status_t check_transfer(const char* where,
   return NULL;
 }
 
-// Tells all stages of a stream of something that is no record.
+// Tells all stages of a stream of something that is no record. Stages belong to
+// the thread that gives the work: what a kernel does on the stream's own thread
+// is not for them.
 static void tell_stages(choir_stream_t* stream, const choir_order_t* order) {
+  if (runs_records) return;
   for (choir_stage_t* stage = stream->stages; stage; stage = stage->next)
     if (stage->order) stage->order(stage, stream, order);
 }

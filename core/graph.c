@@ -138,7 +138,12 @@ static choir_status_t see_record(choir_stage_t* stage, choir_stream_t* stream,
   // The step goes on whether it can be recorded or not.
   if (!graph->error && graph->calls == 0)
     fail(graph, record_node(graph, recorder->stream, record));
-  return choir_stage_forward(stage, stream, record);
+  // A kernel that works on the host's copies of its operands reads and writes
+  // buffers by itself.
+  ++graph->calls;
+  choir_status_t status = choir_stage_forward(stage, stream, record);
+  --graph->calls;
+  return status;
 }
 
 static void see_order(choir_stage_t* stage, choir_stream_t* stream,

@@ -37,7 +37,7 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, STRING, timeline, NULL, 0, 0,                                           \
     "Chrome trace of some training steps, all workers, to this file")          \
   X(T, INT, timeline_steps, 50, 1, 1e5, "how many steps")                      \
-  X(T, BOOL, graph, false, 0, 1, "record a step once, plan it, replay it")     \
+  X(T, BOOL, graph, true, 0, 1, "record a step once, plan it, replay it")      \
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
   X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \

@@ -83,14 +83,13 @@ CHOIR_API void choir_model_set_update_options(
 // kind (shape of x and y, options, trainable parameters), the first evaluation
 // and the first prediction are recorded while they run, planned once and
 // replayed from then on: without the calls of forward and train_one_batch, in
-// memory laid out in advance (core/graph.h). What differs is recorded anew; the
-// last eight kinds are kept. Learning rates, dropout and weights of uneven
-// batches follow the step. sequential: records stay as they are, one by one, so
-// that the bits are those of a run without graph; else neighbours may become
-// one, which gives the same values within 1e-5. What callbacks do beside their
-// ops happens only while recording: a step that reads or writes tensors from
-// the host in its middle fails with FAILED_PRECONDITION. Off at first. Drops
-// what was recorded.
+// memory laid out in advance (core/graph.h), and with the same bits. A step of
+// another kind is recorded anew; the last eight kinds are kept. Learning rates,
+// dropout and the weights of uneven batches follow the step. sequential:
+// records stay as they are, one by one; else neighbours may become one. What
+// callbacks do beside their ops happens only while recording, and a step that
+// reads or writes tensors from the host in its middle fails with
+// FAILED_PRECONDITION. Off at first. Drops what was recorded.
 CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
                                      bool sequential);
 // All planned graphs as choir_graph_print prints them, into a malloc'ed text

@@ -46,6 +46,26 @@ class TrainTest(harness.ProgramTest):
                 with self.subTest(workers=workers, started=name):
                     self.assertEqual(harness.digests_of(out), first)
 
+    def test_graphs_change_no_bit(self):
+        for workers in (1, 2, 3):
+            # The last batch of an epoch is a small one.
+            run = ("--epochs", 3, "--batch-size", 48, "--workers", workers)
+            eager = self.train(*run, "--graph=false")
+            for flags in (("--graph",), ("--graph", "--sequential")):
+                with self.subTest(workers=workers, flags=flags):
+                    self.assertEqual(
+                        harness.digests_of(self.train(*run, *flags)),
+                        harness.digests_of(eager),
+                    )
+        file = self.path("net.safetensors")
+        run = ("--epochs", 2, "--save", file)
+        self.train(*run, "--graph=false")
+        rest = self.train("--epochs", 4, "--resume", file)
+        whole = self.train("--epochs", 4, "--graph=false")
+        self.assertEqual(
+            harness.digests_of(rest), harness.digests_of(whole)[2:]
+        )
+
     def test_seed_and_workers_are_part_of_the_run(self):
         digests = {
             (seed, workers): harness.digests_of(

@@ -209,22 +209,19 @@ TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
   }
 }
 
-TEST_P(ModelGraphTest, FusedStepsStayNearEagerOnes) {
+TEST_P(ModelGraphTest, FusedStepsGiveTheBitsOfEagerSteps) {
   Training eager(GetParam(), false, false);
   Training graph(GetParam(), true, false);
   for (uint32_t i = 0; i < 8; ++i) {
-    ASSERT_OK(eager.Step(9, i));
-    ASSERT_OK(graph.Step(9, i));
+    // Enough for the kernels that take whole blocks of samples.
+    const int64_t samples = i % 4 == 3 ? 19 : 32;
+    ASSERT_OK(eager.Step(samples, i));
+    ASSERT_OK(graph.Step(samples, i));
+    ASSERT_OK(eager.Evaluate(samples, i));
+    ASSERT_OK(graph.Evaluate(samples, i));
+    ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
   }
-  const choir_param_list_t params = choir_model_params(eager.get());
-  const choir_param_list_t others = choir_model_params(graph.get());
-  for (size_t i = 0; i < params.count; ++i) {
-    const std::vector<float> a = Read<float>(params.params[i]->value);
-    const std::vector<float> b = Read<float>(others.params[i]->value);
-    for (size_t k = 0; k < a.size(); ++k)
-      ASSERT_NEAR(a[k], b[k], 1e-5 * std::max(1.0f, std::abs(a[k])))
-          << params.params[i]->name << " " << k;
-  }
+  ExpectEqual(eager.Metrics(), graph.Metrics());
 }
 
 TEST_P(ModelGraphTest, EvaluatesAndTrainsInTurns) {

@@ -9,27 +9,37 @@ namespace choir {
 namespace testing {
 namespace {
 
+// Bytes.
+size_t Offset(const choir_view_t* view) {
+  return static_cast<size_t>(view->offset) * sizeof(int64_t);
+}
+
+void* Start(const choir_view_t* view) {
+  return static_cast<char*>(choir_buffer_data(view->buffer)) + Offset(view);
+}
+
 // The elements of an operand, wherever they lie.
 choir_status_t Load(const choir_view_t* view, choir_stream_t* stream,
                     std::vector<int64_t>* out_elements) {
   out_elements->resize(static_cast<size_t>(choir_view_count(view)));
   size_t bytes = out_elements->size() * sizeof(int64_t);
   if (choir_device_is_host(choir_stream_device(stream))) {
-    std::memcpy(out_elements->data(), choir_buffer_data(view->buffer), bytes);
+    std::memcpy(out_elements->data(), Start(view), bytes);
     return nullptr;
   }
-  return choir_buffer_read(view->buffer, stream, 0, out_elements->data(),
-                           bytes);
+  return choir_buffer_read(view->buffer, stream, Offset(view),
+                           out_elements->data(), bytes);
 }
 
 choir_status_t Store(const choir_view_t* view, choir_stream_t* stream,
                      const std::vector<int64_t>& elements) {
   size_t bytes = elements.size() * sizeof(int64_t);
   if (choir_device_is_host(choir_stream_device(stream))) {
-    std::memcpy(choir_buffer_data(view->buffer), elements.data(), bytes);
+    std::memcpy(Start(view), elements.data(), bytes);
     return nullptr;
   }
-  return choir_buffer_write(view->buffer, stream, 0, elements.data(), bytes);
+  return choir_buffer_write(view->buffer, stream, Offset(view), elements.data(),
+                            bytes);
 }
 
 const int64_t* Attrs(const choir_record_t* record) {

@@ -16,8 +16,8 @@ namespace testing {
 // memory directly on host devices and by choir_buffer_read and _write on
 // others, as the host reference does, so they run on every device.
 
-// A record that owns its views and attributes. All views are flat and begin at
-// the start of their buffers.
+// A record that owns its views and attributes. Views are flat and, as made,
+// begin at the start of their buffers.
 class TestRecord {
  public:
   // dst[i] = value
