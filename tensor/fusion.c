@@ -6,11 +6,6 @@
 
 typedef choir_status_t (*fusion_t)(choir_graph_t* graph, int32_t node);
 
-#define X(name) \
-  choir_status_t choir__fuse_##name(choir_graph_t* graph, int32_t node);
-#include "tensor/fusions/fusions.def"
-#undef X
-
 static const fusion_t fusions[] = {
 #define X(name) choir__fuse_##name,
 #include "tensor/fusions/fusions.def"

@@ -22,6 +22,11 @@
 extern "C" {
 #endif
 
+#define X(name) \
+  choir_status_t choir__fuse_##name(choir_graph_t* graph, int32_t node);
+#include "tensor/fusions/fusions.def"
+#undef X
+
 // Applies all fusions; a rewriting for choir_graph_plan.
 choir_status_t choir__graph_fuse(choir_graph_t* graph) CHOIR_NODISCARD;
 
