@@ -4,15 +4,18 @@
 // flops and bytes. Compare runs only by ratios taken in turns: the speed of a
 // shared machine wanders.
 //
-//   bench_ops [--op NAME] [--mnist] [--threads N] [--seconds S] [--json]
+//   bench_ops [--op NAME] [--net NAME [--batch N]] [--threads N] [--seconds S]
+//             [--json]
 //
-// Cases are the op list's own; --mnist takes the steps of the MNIST network at
-// batch 64 instead and adds them up.
+// Cases are the op list's own; --net takes those of a training step of
+// mnist_cnn, mlp or resnet20 instead, says how often each comes in a step, and
+// adds them up. --seconds: for one case.
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/net_ops.h"
 #include "core/clock.h"
 #include "core/random.h"
 #include "core/stage.h"
@@ -22,48 +25,12 @@ enum { MAX_SAMPLES = 400, MAX_SOURCES = CHOIR_MAX_OPERANDS };
 
 typedef struct options_s {
   const char* op;
-  bool mnist;
+  const net_ops_t* net;  // NULL: the op list's cases
+  int batch;             // 0: the network's
   bool json;
   int threads;
   double seconds;  // for one case
 } options_t;
-
-// The training step of the MNIST network, from the image to the update.
-typedef struct step_s {
-  choir_op_t op;
-  choir_op_case_t problem;
-} step_t;
-
-static const step_t mnist[] = {
-    {CHOIR_OP_CONV2D, {"64,1,28,28;20,1,5,5;20", "activation=relu"}},
-    {CHOIR_OP_MAX_POOL2D, {"64,20,24,24", "kernel=2 stride=2"}},
-    {CHOIR_OP_CONV2D, {"64,20,12,12;50,20,5,5;50", "activation=relu"}},
-    {CHOIR_OP_MAX_POOL2D, {"64,50,8,8", "kernel=2 stride=2"}},
-    {CHOIR_OP_FLATTEN, {"64,50,4,4", NULL}},
-    {CHOIR_OP_LINEAR, {"64,800;800,500;500", NULL}},
-    {CHOIR_OP_RELU, {"64,500", NULL}},
-    {CHOIR_OP_LINEAR, {"64,500;500,10;10", NULL}},
-    {CHOIR_OP_SOFTMAX_CROSS_ENTROPY, {"64,10;64", NULL}},
-    {CHOIR_OP_SOFTMAX_CROSS_ENTROPY_GRAD, {"64,10;64;1", NULL}},
-    {CHOIR_OP_SUM, {"64,10", "axis=0"}},
-    {CHOIR_OP_MATMUL, {"64,500;64,10", "transpose_a=1"}},
-    {CHOIR_OP_MATMUL, {"64,10;500,10", "transpose_b=1"}},
-    {CHOIR_OP_RELU_GRAD, {"64,500;64,500", NULL}},
-    {CHOIR_OP_SUM, {"64,500", "axis=0"}},
-    {CHOIR_OP_MATMUL, {"64,800;64,500", "transpose_a=1"}},
-    {CHOIR_OP_MATMUL, {"64,500;800,500", "transpose_b=1"}},
-    {CHOIR_OP_MAX_POOL2D_GRAD,
-     {"64,50,8,8;64,50,4,4;64,50,4,4", "kernel=2 stride=2"}},
-    {CHOIR_OP_RELU_GRAD, {"64,50,8,8;64,50,8,8", NULL}},
-    {CHOIR_OP_CONV2D_GRAD_WEIGHT, {"64,20,12,12;50,20,5,5;64,50,8,8", NULL}},
-    {CHOIR_OP_CONV2D_GRAD_DATA, {"64,20,12,12;50,20,5,5;64,50,8,8", NULL}},
-    {CHOIR_OP_MAX_POOL2D_GRAD,
-     {"64,20,24,24;64,20,12,12;64,20,12,12", "kernel=2 stride=2"}},
-    {CHOIR_OP_RELU_GRAD, {"64,20,24,24;64,20,24,24", NULL}},
-    {CHOIR_OP_CONV2D_GRAD_WEIGHT, {"64,1,28,28;20,1,5,5;64,20,24,24", NULL}},
-    {CHOIR_OP_SGD_UPDATE,
-     {"431080;431080;431080", "momentum=0.9 weight_decay=1e-5"}},
-};
 
 static int fail(choir_status_t status) {
   fprintf(stderr, "bench_ops: %s (%s)\n", choir_status_message(status),
@@ -256,7 +223,7 @@ static choir_status_t measure(problem_t* problem, choir_device_t* device,
 }
 
 static void print_result(const options_t* options, const char* op,
-                         const choir_op_case_t* problem,
+                         const choir_op_case_t* problem, int a_step,
                          const result_t* result) {
   const char* attrs = problem->attrs ? problem->attrs : "";
   const double gflops = result->cost.flops / result->median * 1e-9;
@@ -264,10 +231,11 @@ static void print_result(const options_t* options, const char* op,
   if (options->json)
     printf(
         "{\"op\": \"%s\", \"kernel\": \"%s\", \"shapes\": \"%s\", "
-        "\"attrs\": \"%s\", \"threads\": %d, \"median_us\": %.3f, "
+        "\"attrs\": \"%s\", \"a_step\": %d, \"threads\": %d, "
+        "\"median_us\": %.3f, "
         "\"spread_us\": %.3f, \"samples\": %d, \"gflops\": %.2f, "
         "\"gbytes\": %.2f}\n",
-        op, result->kernel, problem->shapes, attrs, options->threads,
+        op, result->kernel, problem->shapes, attrs, a_step, options->threads,
         1e6 * result->median, 1e6 * result->spread, result->samples, gflops,
         gbytes);
   else
@@ -278,39 +246,51 @@ static void print_result(const options_t* options, const char* op,
 
 static choir_status_t bench_case(const options_t* options,
                                  choir_device_t* device, choir_op_t op,
-                                 const choir_op_case_t* op_case,
+                                 const choir_op_case_t* op_case, int a_step,
                                  double* total) {
   problem_t problem;
   result_t result = {.kernel = "none"};
   choir_status_t status = make_problem(device, op, op_case, &problem);
   if (!status) status = measure(&problem, device, options->seconds, &result);
   if (!status) {
-    print_result(options, choir_op_name(op), op_case, &result);
-    *total += result.median;
+    print_result(options, choir_op_name(op), op_case, a_step, &result);
+    *total += a_step * result.median;
   }
   release(&problem);
   return status;
 }
 
+static choir_status_t bench_net(const options_t* options,
+                                choir_device_t* device) {
+  const int batch = options->batch ? options->batch : options->net->batch;
+  double total = 0;
+  for (int i = 0; i < options->net->count; i++) {
+    const net_op_t* op = &options->net->ops[i];
+    if (options->op && strcmp(options->op, choir_op_name(op->op)) != 0)
+      continue;
+    char shapes[128] = "";
+    size_t used = 0;
+    for (const char* at = op->shapes; *at && used < sizeof(shapes); at++)
+      used +=
+          (size_t)snprintf(shapes + used, sizeof(shapes) - used,
+                           *at == 'N' ? "%d" : "%c", *at == 'N' ? batch : *at);
+    const choir_op_case_t op_case = {shapes, op->attrs};
+    CHOIR_TRY(
+        bench_case(options, device, op->op, &op_case, op->a_step, &total));
+  }
+  if (!options->json) printf("sum of a step %.3f ms\n", 1e3 * total);
+  return NULL;
+}
+
 static choir_status_t bench_all(const options_t* options,
                                 choir_device_t* device) {
+  if (options->net) return bench_net(options, device);
   double total = 0;
-  if (options->mnist) {
-    for (size_t i = 0; i < sizeof(mnist) / sizeof(mnist[0]); i++)
-      CHOIR_TRY(
-          bench_case(options, device, mnist[i].op, &mnist[i].problem, &total));
-    if (options->json)
-      printf("{\"op\": \"mnist_step\", \"threads\": %d, \"sum_us\": %.3f}\n",
-             options->threads, 1e6 * total);
-    else
-      printf("sum %.3f ms\n", 1e3 * total);
-    return NULL;
-  }
   for (int op = 0; op < CHOIR_OP_COUNT; op++) {
     const choir_op_def_t* def = choir__op_def((choir_op_t)op);
     if (!def || (options->op && strcmp(options->op, def->name) != 0)) continue;
     for (const choir_op_case_t* c = def->cases; c && c->shapes; c++)
-      CHOIR_TRY(bench_case(options, device, (choir_op_t)op, c, &total));
+      CHOIR_TRY(bench_case(options, device, (choir_op_t)op, c, 1, &total));
   }
   return NULL;
 }
@@ -325,14 +305,20 @@ int main(int argc, char** argv) {
       options.threads = atoi(argv[++i]);
     } else if (!strcmp(argv[i], "--seconds") && has_value) {
       options.seconds = atof(argv[++i]);
-    } else if (!strcmp(argv[i], "--mnist")) {
-      options.mnist = true;
+    } else if (!strcmp(argv[i], "--batch") && has_value) {
+      options.batch = atoi(argv[++i]);
+    } else if (!strcmp(argv[i], "--net") && has_value) {
+      options.net = net_ops_find(argv[++i]);
+      if (!options.net) {
+        fprintf(stderr, "bench_ops: --net: there is no '%s'\n", argv[i]);
+        return 2;
+      }
     } else if (!strcmp(argv[i], "--json")) {
       options.json = true;
     } else {
       fprintf(stderr,
-              "usage: bench_ops [--op NAME] [--mnist] [--threads N] "
-              "[--seconds S] [--json]\n");
+              "usage: bench_ops [--op NAME] [--net NAME [--batch N]] "
+              "[--threads N] [--seconds S] [--json]\n");
       return 2;
     }
   }

@@ -55,9 +55,7 @@ JOBS = {
     "choir": Job("Choir, 1 process", "choir"),
     "choir2": Job("Choir, 2 workers (spawn, shm)", "choir", workers=2),
     "independent2": Job("Choir, 2 independent processes", "choir", copies=2),
-    "choir_graph": Job(
-        "Choir, graph, 1 process", "choir", graph=True, passes=("train",)
-    ),
+    "choir_graph": Job("Choir, graph, 1 process", "choir", graph=True),
     "choir2_graph": Job(
         "Choir, graph, 2 workers",
         "choir",

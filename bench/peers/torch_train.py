@@ -82,6 +82,14 @@ def environment(options):
     return values
 
 
+def set_environment(wanted):
+    """Starts this program again where libraries would miss something: they
+    read it as they are loaded."""
+    if any(os.environ.get(k) != v for k, v in wanted.items()):
+        os.environ.update(wanted)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--config", choices=CONFIGS, required=True)
@@ -130,13 +138,14 @@ def full_batches(torch, count, options):
             yield shuffled[at : at + options.batch]
 
 
-def make_optimizer(torch, model):
+def make_optimizer(torch, params, momentum, weight_decay):
     """SGD in its quickest form: fused where PyTorch has that."""
-    settings = {"lr": 0.005, "momentum": 0.9, "weight_decay": 1e-5}
+    params = list(params)
+    settings = {"momentum": momentum, "weight_decay": weight_decay}
     try:
-        return torch.optim.SGD(model.parameters(), fused=True, **settings)
+        return torch.optim.SGD(params, lr=0.005, fused=True, **settings)
     except (TypeError, RuntimeError):
-        return torch.optim.SGD(model.parameters(), foreach=True, **settings)
+        return torch.optim.SGD(params, lr=0.005, foreach=True, **settings)
 
 
 def make_step(torch, options, images, labels):
@@ -162,7 +171,7 @@ def make_step(torch, options, images, labels):
     if options.forward_only:
         return forward_step
     loss_of = torch.nn.CrossEntropyLoss()
-    optimizer = make_optimizer(torch, model)
+    optimizer = make_optimizer(torch, model.parameters(), 0.9, 1e-5)
 
     def step():
         chosen = next(source)
@@ -252,11 +261,7 @@ def launch(options):
 
 def main(argv):
     options = parse(argv)
-    wanted = environment(options)
-    if any(os.environ.get(k) != v for k, v in wanted.items()):
-        # Read as libraries are loaded, so before this program.
-        os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    set_environment(environment(options))
     if options.workers > 1 and not options.store:
         return launch(options)
     try:

@@ -103,7 +103,7 @@ class TrainTest(unittest.TestCase):
             record = json.load(file)
         self.assertTrue(record["forward_only"])
         ran = [job for job, results in record["results"].items() if results]
-        self.assertEqual(ran, ["choir", "onednn"])
+        self.assertEqual(ran, ["choir", "choir_graph", "onednn"])
         for job in ran:
             result = record["results"][job][0]
             self.assertEqual(result["threads"], 2)
