@@ -128,6 +128,12 @@ static choir_status_t record_node(choir_graph_t* graph, int32_t stream,
   node->kind = CHOIR__NODE_RECORD;
   node->stream = stream;
   ++graph->node_count;
+  const choir_pool_stats_t pool = choir_device_memory(graph->workspace->device);
+  graph->own_bytes += node->block_bytes;
+  const uint64_t others = graph->pool_start + graph->own_bytes;
+  if (pool.in_use_bytes > others &&
+      pool.in_use_bytes - others > graph->stats.recorded_bytes)
+    graph->stats.recorded_bytes = (size_t)(pool.in_use_bytes - others);
   return NULL;
 }
 
@@ -239,7 +245,6 @@ choir_status_t choir_graph_begin(choir_graph_t* graph,
                          (int)s, choir_device_name(graph->workspace->device));
   const choir_pool_stats_t pool = choir_device_memory(graph->workspace->device);
   graph->pool_start = pool.in_use_bytes;
-  graph->pool_peak = pool.peak_bytes;
   graph->values = *values;
   graph->stream_count = count;
   graph->is_recording = true;
@@ -259,9 +264,6 @@ choir_status_t choir_graph_end(choir_graph_t* graph) {
   if (!graph->is_recording)
     return CHOIR_ERROR(FAILED_PRECONDITION, "graph: ended before it was begun");
   pop_recorders(graph);
-  const choir_pool_stats_t pool = choir_device_memory(graph->workspace->device);
-  if (pool.peak_bytes > graph->pool_peak)
-    graph->stats.recorded_bytes = (size_t)(pool.peak_bytes - graph->pool_start);
   choir_status_t error = graph->error;
   graph->error = NULL;
   return error;
@@ -396,10 +398,11 @@ choir_status_t choir_graph_print(const choir_graph_t* graph, char** out_text) {
   choir__text_init(&text);
   choir__text_put(&text,
                   "graph: %d records (%d fused away), %d temporaries of %zu "
-                  "bytes, %zu alive at most, in a workspace of %zu\n",
+                  "bytes, %zu alive at most, in a workspace of %zu; recorded "
+                  "with %zu\n",
                   (int)stats->records, (int)stats->fused,
                   (int)stats->temporaries, stats->temporary_bytes,
-                  stats->live_bytes, stats->arena_bytes);
+                  stats->live_bytes, stats->arena_bytes, stats->recorded_bytes);
   for (int32_t i = 0; i < graph->node_count; ++i) {
     const choir__node_t* node = &graph->nodes[i];
     if (node->kind == CHOIR__NODE_DROPPED) continue;

@@ -71,6 +71,9 @@ typedef struct choir_graph_options_s {
   int32_t result_count;
   // Puts records in the place of others (core/graph_backend.h); may be NULL.
   choir_status_t (*rewrite)(choir_graph_t* graph);
+  // Whether a record takes only the shape of its source `index`: then the
+  // source need not live until there. NULL: all elements are read.
+  bool (*is_shape)(const choir_record_t* record, int32_t index);
 } choir_graph_options_t;
 
 // Chooses where temporaries lie. Once, after choir_graph_end.
@@ -92,8 +95,8 @@ typedef struct choir_graph_stats_s {
   size_t live_bytes;       // largest sum of temporaries alive at one record
   size_t arena_bytes;      // what the plan needs
   size_t temporary_bytes;  // sum of all temporaries
-  size_t recorded_bytes;  // peak of the device's pool above its start while the
-                          // step was recorded; 0 when an earlier peak hides it
+  size_t recorded_bytes;   // most that the step took from the device's pool
+                           // while it was recorded, eagerly
 } choir_graph_stats_t;
 CHOIR_API choir_graph_stats_t choir_graph_stats(const choir_graph_t* graph);
 // 64 bits over nodes, kernels, shapes and layouts: equal for an equal step.

@@ -80,10 +80,11 @@ struct choir_graph_s {
   int32_t buffer_capacity;
   choir_view_t inputs[CHOIR_GRAPH_MAX_INPUTS];
   int32_t input_count;
+  bool (*is_shape)(const choir_record_t* record, int32_t index);
   const choir_buffer_t* bound;  // the workspace's buffer that operands name
   choir_graph_stats_t stats;
-  uint64_t pool_start;
-  uint64_t pool_peak;
+  uint64_t pool_start;  // bytes in use when recording began
+  uint64_t own_bytes;   // that recording took since
 };
 
 // Copies a record into a node, whose other fields stay.
@@ -94,6 +95,10 @@ choir_status_t choir__graph_set_record(choir_graph_t* graph,
 void choir__graph_clear_record(choir_graph_t* graph, choir__node_t* node);
 // Finds every buffer's users and place anew.
 choir_status_t choir__graph_find_buffers(choir_graph_t* graph) CHOIR_NODISCARD;
+
+// Whether operand k of a node lends its shape alone.
+bool choir__graph_is_shape(const choir_graph_t* graph,
+                           const choir__node_t* node, size_t operand);
 
 static inline choir_view_t* choir__node_operand(const choir__node_t* node,
                                                 size_t k) {

@@ -43,9 +43,16 @@ static choir_status_t number_buffer(choir_graph_t* graph,
   graph->buffers[*out_id] =
       (choir__graph_buffer_t){.buffer = buffer,
                               .first = -1,
+                              .last = -1,
                               .bytes = choir_buffer_bytes(buffer),
                               .input = -1};
   return NULL;
+}
+
+bool choir__graph_is_shape(const choir_graph_t* graph,
+                           const choir__node_t* node, size_t operand) {
+  return graph->is_shape && (int32_t)operand < node->record.src_count &&
+         graph->is_shape(&node->record, (int32_t)operand);
 }
 
 static choir__place_t place_of(const choir_graph_t* graph,
@@ -74,10 +81,11 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
       if (!buffer) continue;
       CHOIR_TRY(number_buffer(graph, buffer, &node->buffer_ids[k]));
       choir__graph_buffer_t* entry = &graph->buffers[node->buffer_ids[k]];
-      if (entry->first < 0) entry->first = i;
-      entry->last = i;
       ++entry->references;
       entry->other_stream |= node->stream != 0;
+      if (choir__graph_is_shape(graph, node, k)) continue;
+      if (entry->first < 0) entry->first = i;
+      entry->last = i;
     }
   }
   for (int32_t id = 0; id < graph->buffer_count; ++id)
@@ -89,10 +97,12 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
 // have.
 static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
   const choir__graph_buffer_t* buffer = &graph->buffers[id];
+  if (buffer->first < 0) return NULL;  // only its shape is wanted
   const choir__node_t* node = &graph->nodes[buffer->first];
   bool written = buffer->bytes == 0;
   for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
-    if (node->buffer_ids[k] != id) continue;
+    if (node->buffer_ids[k] != id || choir__graph_is_shape(graph, node, k))
+      continue;
     const bool is_source = (int32_t)k < node->record.src_count;
     written |= !is_source && !node->record.accumulate;
     if (is_source && buffer->bytes > 0) {
@@ -123,11 +133,40 @@ static choir_status_t check_result_used(const choir_graph_t* graph,
 
 // ---- Places ----
 
+// Orders in which temporaries may be placed. None is best for every graph.
+static int compare_size(size_t a, size_t b) { return a < b ? 1 : -(a > b); }
+
 static int by_size(const void* a_, const void* b_) {
   const choir__graph_buffer_t* a = *(choir__graph_buffer_t* const*)a_;
   const choir__graph_buffer_t* b = *(choir__graph_buffer_t* const*)b_;
-  if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
+  if (a->bytes != b->bytes) return compare_size(a->bytes, b->bytes);
   return a->first < b->first ? -1 : a->first > b->first;
+}
+
+static size_t life(const choir__graph_buffer_t* buffer) {
+  return (size_t)(buffer->last - buffer->first + 1);
+}
+
+static int by_life(const void* a_, const void* b_) {
+  const choir__graph_buffer_t* a = *(choir__graph_buffer_t* const*)a_;
+  const choir__graph_buffer_t* b = *(choir__graph_buffer_t* const*)b_;
+  if (life(a) != life(b)) return compare_size(life(a), life(b));
+  return by_size(a_, b_);
+}
+
+static int by_area(const void* a_, const void* b_) {
+  const choir__graph_buffer_t* a = *(choir__graph_buffer_t* const*)a_;
+  const choir__graph_buffer_t* b = *(choir__graph_buffer_t* const*)b_;
+  const size_t area_a = a->bytes * life(a);
+  const size_t area_b = b->bytes * life(b);
+  return area_a != area_b ? compare_size(area_a, area_b) : by_size(a_, b_);
+}
+
+static int by_first_use(const void* a_, const void* b_) {
+  const choir__graph_buffer_t* a = *(choir__graph_buffer_t* const*)a_;
+  const choir__graph_buffer_t* b = *(choir__graph_buffer_t* const*)b_;
+  return a->first != b->first ? (a->first < b->first ? -1 : 1)
+                              : by_size(a_, b_);
 }
 
 static bool live_together(const choir__graph_buffer_t* a,
@@ -156,8 +195,45 @@ static size_t find_gap(choir__graph_buffer_t* const* placed, int32_t count,
   return best != SIZE_MAX ? best : end;
 }
 
-// Greedy by size: the largest first, each into the tightest gap that its
-// lifetime leaves.
+// Each into the tightest gap that its lifetime leaves; returns the bytes
+// needed.
+static size_t place_in_order(choir__graph_buffer_t* const* order, int32_t count,
+                             choir__graph_buffer_t** placed) {
+  size_t bytes = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    choir__graph_buffer_t* buffer = order[i];
+    buffer->offset = find_gap(placed, i, buffer);
+    const size_t end = buffer->offset + align_up(buffer->bytes);
+    if (end > bytes) bytes = end;
+    int32_t at = i;
+    for (; at > 0 && placed[at - 1]->offset > buffer->offset; --at)
+      placed[at] = placed[at - 1];
+    placed[at] = buffer;
+  }
+  return bytes;
+}
+
+// Tries the orders and keeps the one that needs least.
+static size_t place_all(choir__graph_buffer_t** order, int32_t count,
+                        choir__graph_buffer_t** placed) {
+  static int (*const orders[])(const void*, const void*) = {
+      by_size, by_area, by_life, by_first_use};
+  enum { ORDERS = sizeof(orders) / sizeof(orders[0]) };
+  int best = 0;
+  size_t least = SIZE_MAX;
+  for (int i = 0; i <= ORDERS; ++i) {
+    // In the end the best once more, unless it was the last.
+    const int chosen = i < ORDERS ? i : best;
+    if (i == ORDERS && best == ORDERS - 1) break;
+    qsort((void*)order, (size_t)count, sizeof(void*), orders[chosen]);
+    const size_t bytes = place_in_order(order, count, placed);
+    if (bytes >= least) continue;
+    least = bytes;
+    best = chosen;
+  }
+  return least;
+}
+
 static choir_status_t place_temporaries(choir_graph_t* graph) {
   void* memory = NULL;
   const size_t bytes =
@@ -174,17 +250,7 @@ static choir_status_t place_temporaries(choir_graph_t* graph) {
     stats->temporary_bytes += buffer->bytes;
   }
   stats->temporaries = count;
-  qsort((void*)order, (size_t)count, sizeof(void*), by_size);
-  for (int32_t i = 0; i < count; ++i) {
-    choir__graph_buffer_t* buffer = order[i];
-    buffer->offset = find_gap(placed, i, buffer);
-    const size_t end = buffer->offset + align_up(buffer->bytes);
-    if (end > stats->arena_bytes) stats->arena_bytes = end;
-    int32_t at = i;
-    for (; at > 0 && placed[at - 1]->offset > buffer->offset; --at)
-      placed[at] = placed[at - 1];
-    placed[at] = buffer;
-  }
+  if (count > 0) stats->arena_bytes = place_all(order, count, placed);
   for (int32_t node = 0; node < graph->node_count; ++node) {
     size_t live = 0;
     for (int32_t i = 0; i < count; ++i)
@@ -256,6 +322,7 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->inputs[i] = options->inputs[i];
   }
   graph->input_count = options->input_count;
+  graph->is_shape = options->is_shape;
   const int32_t first_result = options->input_count - options->result_count;
   // Work that still runs holds its operands' buffers.
   for (int32_t s = 0; s < graph->stream_count; ++s)

@@ -97,6 +97,7 @@ static void print_default(const choir_field_t* field,
         printf(" [%s]", *(const char* const*)value);
       break;
     case CHOIR_FIELD_KIND_BOOL:
+      if (*(const bool*)value) printf(" [on; --%s=false]", field->name);
       break;
   }
 }

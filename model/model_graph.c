@@ -145,7 +145,8 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
     choir_graph_options_t options = {
         .inputs = inputs,
         .input_count = list_inputs(batch, inputs),
-        .rewrite = model->sequential ? NULL : choir__graph_fuse};
+        .rewrite = model->sequential ? NULL : choir__graph_fuse,
+        .is_shape = choir__source_is_shape};
     if (y) {
       inputs[options.input_count++] = *choir_tensor_view(y);
       options.result_count = 1;

@@ -19,6 +19,11 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) {
   return NULL;
 }
 
+bool choir__source_is_shape(const choir_record_t* record, int32_t index) {
+  const choir_op_def_t* def = choir__op_def(choir__record_op(record));
+  return def && index < 32 && (def->shapes_only >> index & 1u);
+}
+
 bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,
                          const choir_view_t* operands, int32_t src_count,
                          int32_t dst_count, const void* attrs, bool accumulate,

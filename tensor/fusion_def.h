@@ -30,6 +30,9 @@ extern "C" {
 // Applies all fusions; a rewriting for choir_graph_plan.
 choir_status_t choir__graph_fuse(choir_graph_t* graph) CHOIR_NODISCARD;
 
+// Whether the record's op takes only the shape of source `index`.
+bool choir__source_is_shape(const choir_record_t* record, int32_t index);
+
 // The op that a record runs; CHOIR_OP_COUNT when it is none.
 choir_op_t choir__record_op(const choir_record_t* record);
 

@@ -61,6 +61,9 @@ typedef struct choir_op_def_s {
   bool elementwise;
   // Adding to a destination has no meaning (indices, steps): refused.
   bool no_accumulate;
+  // Bit i: of source i only the shape is taken, by the reference and by every
+  // kernel (a gradient's first source, often).
+  uint32_t shapes_only;
   uint32_t dtypes;               // mask of (1 << dtype) for source 0
   uint32_t second_dtypes;        // mask for source 1; 0: as source 0
   choir_op_domain_t domains[5];  // of the first sources; the rest ANY

@@ -49,6 +49,7 @@ const choir_op_def_t choir_op_def_avg_pool2d_grad = {
     .attrs = &attrs_def,
     .infer = avg_pool2d_grad_infer,
     .reference = avg_pool2d_grad_reference,
+    .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-6,
     .cases = choir__avg_pool2d_grad_cases,

@@ -54,6 +54,7 @@ const choir_op_def_t choir_op_def_conv2d_grad_data = {
     .infer = conv2d_grad_data_infer,
     .reference = conv2d_grad_data_reference,
     .cost = conv2d_grad_data_cost,
+    .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 1e-5,
     .cases = choir__conv2d_grad_cases,

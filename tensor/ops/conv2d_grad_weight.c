@@ -60,6 +60,7 @@ const choir_op_def_t choir_op_def_conv2d_grad_weight = {
     .infer = conv2d_grad_weight_infer,
     .reference = conv2d_grad_weight_reference,
     .cost = conv2d_grad_weight_cost,
+    .shapes_only = 1u << 1,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-5,
     .cases = choir__conv2d_grad_cases,

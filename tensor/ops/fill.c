@@ -75,6 +75,7 @@ const choir_op_def_t choir_op_def_fill = {
     .infer = fill_infer,
     .reference = fill_reference,
     .elementwise = true,
+    .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
     .cases = cases,

@@ -69,6 +69,7 @@ const choir_op_def_t choir_op_def_max_pool2d_grad = {
     .attrs = &attrs_def,
     .infer = max_pool2d_grad_infer,
     .reference = max_pool2d_grad_reference,
+    .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .second_dtypes = CHOIR_DTYPE_MASK(U8),
     .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_WINNER},

@@ -66,6 +66,7 @@ const choir_op_def_t choir_op_def_random_normal = {
     .reference = random_normal_reference,
     .at_step = choir__random_at_step,
     .elementwise = true,  // of the source only the shape counts
+    .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 0,
     .cases = cases,

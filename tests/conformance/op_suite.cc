@@ -250,6 +250,11 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
       expected = Expected(def_, sources, before, attrs_, arranged.accumulate);
     if (HasFailure()) return;
 
+    // What only lends its shape may hold anything.
+    for (size_t s = arranged.in_place; s < sources.size() && s < 32; ++s)
+      if ((def_->shapes_only >> s & 1u) &&
+          choir_dtype_is_float(sources[s].dtype))
+        for (double& element : sources[s].elements) element = NAN;
     std::vector<std::unique_ptr<Placed>> placed;
     std::vector<choir_tensor_t*> srcs;
     for (const Values& source : sources) {

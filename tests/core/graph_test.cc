@@ -148,6 +148,7 @@ TEST_P(GraphTest, TemporariesAreWhatNobodyElseHolds) {
   EXPECT_EQ(stats.temporary_bytes, 128u);
   EXPECT_EQ(stats.live_bytes, 128u);
   EXPECT_EQ(stats.arena_bytes, 128u);
+  EXPECT_GE(stats.recorded_bytes, 128u);
   const std::string text = Text();
   for (const char* line :
        {"0 affine/test b0 i64 (8) -> b1 i64 (8)\n",

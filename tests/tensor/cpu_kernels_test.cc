@@ -172,6 +172,11 @@ class Problem {
     for (size_t i = 0; i < buffers_.size(); ++i)
       memcpy(choir_buffer_data(buffers_[i]), start_[i].data(),
              start_[i].size());
+    // A kernel may not look at what the op takes only the shape of.
+    for (int32_t i = 0; kernel && i < record_.src_count; ++i)
+      if (i < 32 && (def_->shapes_only >> i & 1u))
+        memset(choir_buffer_data(operands_[i].buffer), 0xff,
+               choir_buffer_bytes(operands_[i].buffer));
     choir_record_t record = record_;
     record.kernel =
         kernel ? &kernel->kernel : choir__reference_kernel(def_->op);
