@@ -144,7 +144,7 @@ static int by_size(const void* a_, const void* b_) {
 }
 
 static size_t life(const choir__graph_buffer_t* buffer) {
-  return (size_t)(buffer->last - buffer->first + 1);
+  return (size_t)buffer->last - (size_t)buffer->first + 1;
 }
 
 static int by_life(const void* a_, const void* b_) {
