@@ -83,6 +83,12 @@ extern "C" {
   X(MAX_POOL2D_GRAD, max_pool2d_grad, 3, ATTRS, INTERNAL)                      \
   X(AVG_POOL2D, avg_pool2d, 1, ATTRS, GRAD)                                    \
   X(AVG_POOL2D_GRAD, avg_pool2d_grad, 2, ATTRS, INTERNAL)                      \
+  /* max_pool2d of conv2d without the image between them */                    \
+  X(CONV2D_MAX_POOL2D, conv2d_max_pool2d, 3, ATTRS, INTERNAL)                  \
+  X(CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, N, ATTRS,        \
+    INTERNAL)                                                                  \
+  X(CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight, N, ATTRS,    \
+    INTERNAL)                                                                  \
   X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
   X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
@@ -229,6 +235,21 @@ typedef choir_pool2d_attrs_t choir_max_pool2d_attrs_t;
 typedef choir_pool2d_attrs_t choir_max_pool2d_grad_attrs_t;
 typedef choir_pool2d_attrs_t choir_avg_pool2d_attrs_t;
 typedef choir_pool2d_attrs_t choir_avg_pool2d_grad_attrs_t;
+
+// max_pool2d(conv2d(x, W, b)): sources x, W, b -> y and the winners' places, as
+// the two ops give them one after the other. Gradients: sources x, winners
+// (u8), W, y, dy, the last two of the pooled image; with an activation dy
+// counts where y > 0 only. grad_data (x [shape only]) -> dx; grad_weight (W
+// [shape only]) -> dW, db. As of all of a window only the winner has a
+// gradient, they cost a window's share of the convolution's own.
+typedef struct choir_conv2d_max_pool2d_attrs_s {
+  choir_conv2d_attrs_t conv;
+  choir_pool2d_attrs_t pool;
+} choir_conv2d_max_pool2d_attrs_t;
+typedef choir_conv2d_max_pool2d_attrs_t
+    choir_conv2d_max_pool2d_grad_data_attrs_t;
+typedef choir_conv2d_max_pool2d_attrs_t
+    choir_conv2d_max_pool2d_grad_weight_attrs_t;
 
 // Over all dimensions but 1. batch_norm: x, scale, bias -> y, mean, var
 // (biased, of this batch). batch_norm_grad: x, scale, mean, var, dy -> dx,

@@ -66,6 +66,18 @@ choir_status_t choir__pool2d_infer(const char* op, const choir_view_t* x,
   return NULL;
 }
 
+choir_status_t choir__max_pool2d_infer(const char* op, const choir_view_t* x,
+                                       const choir_pool2d_attrs_t* attrs,
+                                       choir_view_t* y) {
+  CHOIR_TRY(choir__pool2d_infer(op, x, attrs, y));
+  if (attrs->kernel[0] * attrs->kernel[1] > 255)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: kernel is %lld x %lld; needs at most 255 elements",
+                       op, (long long)attrs->kernel[0],
+                       (long long)attrs->kernel[1]);
+  return NULL;
+}
+
 choir_status_t choir__pool2d_grad_infer(const char* op,
                                         const choir_view_t* srcs,
                                         int32_t src_count,
@@ -95,6 +107,78 @@ choir__window_t choir__pool2d_window(const choir__pool2d_t* pool,
   window.column_begin = window.left < 0 ? 0 : window.left;
   window.column_end = right > pool->size[1] ? pool->size[1] : right;
   return window;
+}
+
+// The largest element of one window; NaN counts as larger than all, the first
+// of equals wins.
+static void pool_window(const choir__pool2d_t* pool, const double* image,
+                        const choir__window_t* window, double* out_value,
+                        double* out_index) {
+  bool is_first = true;
+  for (int64_t row = window->row_begin; row < window->row_end; ++row) {
+    for (int64_t column = window->column_begin; column < window->column_end;
+         ++column) {
+      double x = image[row * pool->size[1] + column];
+      bool is_larger = x > *out_value || (x != x && *out_value == *out_value);
+      if (!is_first && !is_larger) continue;
+      is_first = false;
+      *out_value = x;
+      *out_index = (double)((row - window->top) * pool->kernel[1] + column -
+                            window->left);
+    }
+  }
+}
+
+void choir__max_pool2d_images(const choir__pool2d_t* pool, const double* x,
+                              double* y, double* index) {
+  int64_t place = 0;  // in y and in index
+  for (int64_t i = 0; i < pool->images; ++i) {
+    const double* image = x + i * pool->size[0] * pool->size[1];
+    for (int64_t row = 0; row < pool->out[0]; ++row) {
+      for (int64_t column = 0; column < pool->out[1]; ++column, ++place) {
+        choir__window_t window = choir__pool2d_window(pool, row, column);
+        pool_window(pool, image, &window, &y[place], &index[place]);
+      }
+    }
+  }
+}
+
+static choir_status_t bad_index(const char* op, const choir__window_t* window,
+                                int64_t index, int64_t place) {
+  return CHOIR_ERROR(
+      OUT_OF_RANGE,
+      "%s: index %lld at element %lld; needs a place of its "
+      "window that is on the image, rows %lld .. %lld, columns %lld .. %lld",
+      op, (long long)index, (long long)place,
+      (long long)(window->row_begin - window->top),
+      (long long)(window->row_end - window->top - 1),
+      (long long)(window->column_begin - window->left),
+      (long long)(window->column_end - window->left - 1));
+}
+
+choir_status_t choir__max_pool2d_spread(const char* op,
+                                        const choir__pool2d_t* pool,
+                                        const double* index, const double* dy,
+                                        double* dx) {
+  int64_t place = 0;  // in index and in dy
+  for (int64_t i = 0; i < pool->images; ++i) {
+    double* image = dx + i * pool->size[0] * pool->size[1];
+    for (int64_t out_row = 0; out_row < pool->out[0]; ++out_row) {
+      for (int64_t out_column = 0; out_column < pool->out[1];
+           ++out_column, ++place) {
+        choir__window_t window =
+            choir__pool2d_window(pool, out_row, out_column);
+        int64_t winner = (int64_t)index[place];
+        int64_t row = window.top + winner / pool->kernel[1];
+        int64_t column = window.left + winner % pool->kernel[1];
+        if (row < window.row_begin || row >= window.row_end ||
+            column < window.column_begin || column >= window.column_end)
+          return bad_index(op, &window, winner, place);
+        image[row * pool->size[1] + column] += dy[place];
+      }
+    }
+  }
+  return NULL;
 }
 
 const choir_op_case_t choir__pool2d_cases[] = {

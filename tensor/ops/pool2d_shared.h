@@ -20,6 +20,10 @@ typedef struct choir__pool2d_s {
 choir_status_t choir__pool2d_infer(const char* op, const choir_view_t* x,
                                    const choir_pool2d_attrs_t* attrs,
                                    choir_view_t* y);
+// The same and the limit that places within windows set on the kernel.
+choir_status_t choir__max_pool2d_infer(const char* op, const choir_view_t* x,
+                                       const choir_pool2d_attrs_t* attrs,
+                                       choir_view_t* y);
 // dx = shape of x, after the same checks and one of each other source, which
 // must have the shape of y.
 choir_status_t choir__pool2d_grad_infer(const char* op,
@@ -39,6 +43,17 @@ typedef struct choir__window_s {
 } choir__window_t;
 choir__window_t choir__pool2d_window(const choir__pool2d_t* pool,
                                      int64_t out_row, int64_t out_column);
+
+// The largest of each window and its place within the window: x of the images,
+// row-major, to y and index, likewise, which are zero at first.
+void choir__max_pool2d_images(const choir__pool2d_t* pool, const double* x,
+                              double* y, double* index);
+// The other way: adds dy to the places of dx that index tells; fails with
+// OUT_OF_RANGE at one that is not on the image.
+choir_status_t choir__max_pool2d_spread(const char* op,
+                                        const choir__pool2d_t* pool,
+                                        const double* index, const double* dy,
+                                        double* dx);
 
 extern const choir_field_t choir__pool2d_fields[];
 #define CHOIR__POOL2D_FIELD_COUNT 3

@@ -91,8 +91,18 @@ std::vector<double> MaximaOf(const Values& source, int64_t axis) {
   return maxima;
 }
 
-// Some place of each window that is on the image.
-std::vector<double> WinnersOf(const Shape& image, const Shape& pooled,
+// The pooling attributes of an op that has them.
+choir_pool2d_attrs_t PoolOf(choir_op_t op,
+                            const std::vector<unsigned char>& attrs) {
+  if (op == CHOIR_OP_MAX_POOL2D_GRAD)
+    return *reinterpret_cast<const choir_pool2d_attrs_t*>(attrs.data());
+  return reinterpret_cast<const choir_conv2d_max_pool2d_attrs_t*>(attrs.data())
+      ->pool;
+}
+
+// Some place of each window that is on the image: the smallest one that these
+// windows fit on.
+std::vector<double> WinnersOf(const Shape& pooled,
                               const choir_pool2d_attrs_t& pool,
                               std::mt19937_64* random) {
   std::vector<double> winners;
@@ -102,7 +112,9 @@ std::vector<double> WinnersOf(const Shape& image, const Shape& pooled,
     for (int k = 0; k < 2; ++k) {
       int64_t start = place[k] * pool.stride[k] - pool.padding[k];
       int64_t first = std::max<int64_t>(0, -start);
-      int64_t last = std::min(pool.kernel[k], image[2 + k] - start) - 1;
+      int64_t size = (pooled[2 + k] - 1) * pool.stride[k] + pool.kernel[k] -
+                     2 * pool.padding[k];
+      int64_t last = std::min(pool.kernel[k], size - start) - 1;
       winner[k] = std::uniform_int_distribution<int64_t>(first, last)(*random);
     }
     winners.push_back(
@@ -180,9 +192,7 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
       elements = MaximaOf(sources[0], reduce.axis);
     }
     if (domain == CHOIR_DOMAIN_WINNER) {
-      choir_pool2d_attrs_t pool =
-          *reinterpret_cast<const choir_pool2d_attrs_t*>(attrs.data());
-      elements = WinnersOf(shapes[0], shapes[1], pool, &random);
+      elements = WinnersOf(shapes[1], PoolOf(op, attrs), &random);
     }
     if (repeated && !source.shape.empty() && source.shape[0] > 1 &&
         domain != CHOIR_DOMAIN_MAXIMUM) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/conv2d_max_pool2d_shared.h"
+
+static const choir_struct_def_t attrs_def =
+    CHOIR__CONV2D_POOL_STRUCT_DEF("conv2d_max_pool2d_grad_data");
+
+static choir_status_t infer(const choir_view_t* srcs, int32_t src_count,
+                            const void* attrs, choir_view_t* dsts) {
+  (void)src_count;
+  choir__conv2d_pool_t pair;
+  CHOIR_TRY(choir__conv2d_pool_check_grad("conv2d_max_pool2d_grad_data", srcs,
+                                          attrs, &pair));
+  CHOIR_TRY(choir__infer_shape("conv2d_max_pool2d_grad_data", srcs[0].dtype, 4,
+                               srcs[0].shape, &dsts[0]));
+  choir_view_set_channels_last(&dsts[0]);
+  return NULL;
+}
+
+typedef struct products_s {
+  const choir__dense_t* dense;
+  const double* image;  // the gradient of what conv2d gave
+} products_t;
+
+static void add_product(void* self, int64_t x_place, int64_t w_place,
+                        int64_t y_place) {
+  const products_t* products = self;
+  products->dense->dsts[0][x_place] +=
+      products->dense->srcs[2][w_place] * products->image[y_place];
+}
+
+static choir_status_t reference(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  choir__conv2d_pool_t pair;
+  CHOIR_TRY(choir__conv2d_pool_make(
+      "conv2d_max_pool2d_grad_data", choir_record_src(record, 0),
+      choir_record_src(record, 2), record->attrs, &pair));
+  choir__dense_t dense;
+  CHOIR_TRY(choir__dense_begin(
+      record, stream,
+      CHOIR__SOURCE(1) | CHOIR__SOURCE(2) | CHOIR__SOURCE(3) | CHOIR__SOURCE(4),
+      &dense));
+  size_t bytes;
+  double* image = choir__conv2d_pool_take_image(&pair, &dense, &bytes);
+  if (!image)
+    return choir__dense_end(
+        &dense,
+        CHOIR_ERROR(OUT_OF_MEMORY,
+                    "conv2d_max_pool2d_grad_data: no %zu bytes for the image",
+                    bytes));
+  choir_status_t status = choir__conv2d_pool_spread(
+      "conv2d_max_pool2d_grad_data", &pair, &dense, image);
+  products_t products = {&dense, image};
+  if (!status) choir__conv2d_products(&pair.conv, add_product, &products);
+  dense.allocator.free(dense.allocator.self, image, bytes, 64);
+  return choir__dense_end(&dense, status);
+}
+
+const choir_op_def_t choir_op_def_conv2d_max_pool2d_grad_data = {
+    .op = CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA,
+    .name = "conv2d_max_pool2d_grad_data",
+    .doc = "x (its shape only), winners, W, y, dy -> dx",
+    .src_min = 5,
+    .src_max = 5,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = infer,
+    .reference = reference,
+    .cost = choir__conv2d_pool_grad_cost,
+    .dtypes = CHOIR_DTYPES_FLOAT,
+    .second_dtypes = CHOIR_DTYPE_MASK(U8),
+    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_WINNER, CHOIR_DOMAIN_ANY,
+                CHOIR_DOMAIN_NO_KINK},
+    .tolerance = 1e-5,
+    .cases = choir__conv2d_pool_grad_cases,
+};
