@@ -81,6 +81,35 @@ static void fill(choir_tensor_t* tensor, choir_op_domain_t domain,
   }
 }
 
+// Winners of pooled images: those of the smallest images that they can be of.
+static choir_status_t make_winners(const problem_t* problem,
+                                   choir_device_t* device, const int64_t* shape,
+                                   choir_tensor_t** out) {
+  const choir_pool2d_attrs_t* pool = (const void*)problem->attrs;
+  if (problem->op != CHOIR_OP_MAX_POOL2D_GRAD) {
+    const choir_conv2d_max_pool2d_attrs_t* both = (const void*)problem->attrs;
+    pool = &both->pool;
+  }
+  int64_t size[] = {shape[0], shape[1], 0, 0};
+  for (int k = 0; k < 2; k++)
+    size[2 + k] = (shape[2 + k] - 1) * pool->stride[k] + pool->kernel[k] -
+                  2 * pool->padding[k];
+  choir_view_t view;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, size, &view));
+  choir_view_set_channels_last(&view);
+  choir_tensor_t* image;
+  CHOIR_TRY(choir_tensor_create_layout(device, &view, &image));
+  fill(image, CHOIR_DOMAIN_ANY, 1, 1);
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
+  choir_status_t status =
+      choir_op_run(choir_device_stream(device), CHOIR_OP_MAX_POOL2D, &image, 1,
+                   pool, false, results);
+  choir_tensor_release(image);
+  choir_tensor_release(results[0]);
+  *out = results[1];
+  return status;
+}
+
 static choir_status_t make_source(problem_t* problem, choir_device_t* device,
                                   const int64_t* shape, int32_t ndim) {
   const int32_t index = problem->src_count;
@@ -88,11 +117,8 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   const choir_dtype_t dtype =
       domain == CHOIR_DOMAIN_LABELS ? CHOIR_DTYPE_I64 : CHOIR_DTYPE_F32;
   if (domain == CHOIR_DOMAIN_WINNER) {
-    choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
-    CHOIR_TRY(choir_op_run(choir_device_stream(device), CHOIR_OP_MAX_POOL2D,
-                           problem->srcs, 1, problem->attrs, false, results));
-    choir_tensor_release(results[0]);
-    problem->srcs[problem->src_count++] = results[1];
+    CHOIR_TRY(make_winners(problem, device, shape, &problem->srcs[index]));
+    problem->src_count++;
     return NULL;
   }
   choir_view_t view;

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -264,29 +265,37 @@ class Problem {
     }
   }
 
-  // Winners of source 0's windows, drawn by the op that makes them.
+  // Places of windows into source 1: on the smallest image that they fit on.
   void DrawWinners() {
-    const choir_op_def_t* pool = choir__op_def(CHOIR_OP_MAX_POOL2D);
-    choir_view_t y = operands_[1];
-    choir_view_t x = operands_[0];
-    y.dtype = CHOIR_DTYPE_F32;
-    choir_view_set_contiguous(&y);
-    choir_buffer_t* buffer;
-    EXPECT_OK(choir_buffer_create(
-        device_.device,
-        static_cast<size_t>(choir_view_count(&y)) * sizeof(float) + 4,
-        &buffer));
-    y.buffer = buffer;
-    y.offset = 0;
-    choir_view_t operands[] = {x, y, operands_[1]};
-    choir_record_t record = {};
-    record.kernel = choir__reference_kernel(CHOIR_OP_MAX_POOL2D);
-    record.operands = operands;
-    record.src_count = 1;
-    record.dst_count = 2;
-    record.attrs = record_.attrs;
-    EXPECT_OK(pool->reference(&record, device_.stream()));
-    choir_buffer_release(buffer);
+    const choir_view_t& view = operands_[1];
+    const bool alone = def_->op == CHOIR_OP_MAX_POOL2D_GRAD;
+    const choir_pool2d_attrs_t& pool =
+        alone ? *reinterpret_cast<const choir_pool2d_attrs_t*>(attrs_)
+              : reinterpret_cast<const choir_conv2d_max_pool2d_attrs_t*>(attrs_)
+                    ->pool;
+    uint8_t* data = static_cast<uint8_t*>(choir_buffer_data(view.buffer));
+    const choir_random_key_t key = {8, 1, 0};
+    for (int64_t i = 0; i < choir_view_count(&view); ++i) {
+      const int64_t place[2] = {i / view.shape[3] % view.shape[2],
+                                i % view.shape[3]};
+      uint32_t word = choir_random_word(key, 0, static_cast<uint64_t>(i));
+      int64_t winner[2];
+      for (int k = 0; k < 2; ++k, word >>= 16) {
+        const int64_t start = place[k] * pool.stride[k] - pool.padding[k];
+        const int64_t size = (view.shape[2 + k] - 1) * pool.stride[k] +
+                             pool.kernel[k] - 2 * pool.padding[k];
+        const int64_t first = std::max<int64_t>(0, -start);
+        const int64_t end = std::min(pool.kernel[k], size - start);
+        winner[k] = first + (word & 0xffff) % (end - first);
+      }
+      data[view.offset +
+           i / (view.shape[1] * view.shape[2] * view.shape[3]) *
+               view.strides[0] +
+           i / (view.shape[2] * view.shape[3]) % view.shape[1] *
+               view.strides[1] +
+           place[0] * view.strides[2] + place[1] * view.strides[3]] =
+          static_cast<uint8_t>(winner[0] * pool.kernel[1] + winner[1]);
+    }
   }
 
   bool Make(const choir_op_case_t& op_case, Layout layout,
@@ -455,6 +464,13 @@ const std::vector<choir_op_case_t>& BatchedConvolutions(choir_op_t op) {
       {64, 1, 4, 4, 1, 3, 3, nullptr, 2, 2},
       {16, 9, 6, 4, 21, 3, 3, "padding=0,1", 4, 4},
       {15, 12, 5, 5, 14, 3, 3, "padding=1", 5, 5},
+      {17, 3, 9, 7, 7, 3, 3, nullptr, 7, 5},
+      {33, 2, 8, 7, 5, 5, 5, "padding=1", 6, 5},
+      {16, 1, 11, 10, 9, 4, 3, nullptr, 8, 8},
+      {5, 6, 8, 8, 9, 5, 5, "padding=2", 8, 8},
+      {1, 9, 9, 9, 10, 3, 3, "padding=1", 9, 9},
+      {2, 40, 6, 6, 6, 3, 3, "padding=1", 6, 6},
+      {16, 20, 12, 12, 10, 5, 5, nullptr, 8, 8},
   };
   static std::deque<std::string> texts;
   const auto keep = [](const std::string& text) {
@@ -467,22 +483,52 @@ const std::vector<choir_op_case_t>& BatchedConvolutions(choir_op_t op) {
       text += (text.empty() ? "" : ",") + std::to_string(size);
     return text;
   };
-  static const auto write = [&](bool forward) {
+  enum Kind { kForward, kBackward, kPooled, kPooledBackward };
+  static const auto write = [&](Kind kind) {
     std::vector<choir_op_case_t> cases;
     int index = 0;
     for (const Convolution& v : kList) {
-      std::string shapes =
-          join({v.n, v.c, v.h, v.w}) + ";" + join({v.o, v.c, v.kh, v.kw}) +
-          ";" + (forward ? join({v.o}) : join({v.n, v.o, v.oh, v.ow}));
+      const bool pooled = kind == kPooled || kind == kPooledBackward;
+      if (pooled && (v.oh < 2 || v.ow < 2)) continue;
+      const std::string x = join({v.n, v.c, v.h, v.w});
+      const std::string w = join({v.o, v.c, v.kh, v.kw});
+      const std::string y = pooled ? join({v.n, v.o, v.oh / 2, v.ow / 2})
+                                   : join({v.n, v.o, v.oh, v.ow});
       std::string attrs = v.attrs ? v.attrs : "";
-      if (forward && index++ % 2) attrs += " activation=relu";
+      if (kind != kBackward && index++ % 2)
+        attrs += (attrs.empty() ? "" : " ") + std::string("activation=relu");
+      if (pooled) {
+        for (size_t at = 0; at < attrs.size() && at != std::string::npos;) {
+          attrs.insert(at, "conv.");
+          at = attrs.find(' ', at);
+          if (at != std::string::npos) ++at;
+        }
+        attrs += (attrs.empty() ? "" : " ") +
+                 std::string("pool.kernel=2 pool.stride=2");
+      }
+      std::string shapes = x + ";" + w + ";" + join({v.o});
+      if (kind == kBackward) shapes = x + ";" + w + ";" + y;
+      if (kind == kPooledBackward)
+        shapes = x + ";" + y + ";" + w + ";" + y + ";" + y;
       cases.push_back({keep(shapes), keep(attrs)});
     }
     return cases;
   };
-  static const std::vector<choir_op_case_t> forward = write(true);
-  static const std::vector<choir_op_case_t> backward = write(false);
-  return op == CHOIR_OP_CONV2D ? forward : backward;
+  static const std::vector<choir_op_case_t> forward = write(kForward);
+  static const std::vector<choir_op_case_t> backward = write(kBackward);
+  static const std::vector<choir_op_case_t> pooled = write(kPooled);
+  static const std::vector<choir_op_case_t> spread = write(kPooledBackward);
+  switch (op) {
+    case CHOIR_OP_CONV2D:
+      return forward;
+    case CHOIR_OP_CONV2D_MAX_POOL2D:
+      return pooled;
+    case CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA:
+    case CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT:
+      return spread;
+    default:
+      return backward;
+  }
 }
 
 // Cases beside the op's own: sizes at which work is shared among threads, and
@@ -535,6 +581,9 @@ std::vector<choir_op_case_t> Cases(const choir_op_def_t* def) {
       case CHOIR_OP_CONV2D:
       case CHOIR_OP_CONV2D_GRAD_DATA:
       case CHOIR_OP_CONV2D_GRAD_WEIGHT:
+      case CHOIR_OP_CONV2D_MAX_POOL2D:
+      case CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA:
+      case CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT:
         return BatchedConvolutions(def->op);
       case CHOIR_OP_SGD_UPDATE:
         return List{{"500,800;500,800;500,800", "momentum=0.9"},
@@ -638,9 +687,12 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
   const bool own = strstr(kernel->kernel.name, "/cpu") != nullptr;
+  const bool winners = strstr(kernel->kernel.name, "/winners") != nullptr;
   const bool direct = strstr(kernel->kernel.name, "/direct") != nullptr;
   if (direct && choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
     GTEST_SKIP() << "this processor has no AVX-512";
+  if (winners && choir__isa_limit(CHOIR__ISA_AVX512) == CHOIR__ISA_BASE)
+    GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
   std::set<std::string> shapes;
   for (const choir_op_case_t& c : Cases(def)) {
@@ -652,7 +704,7 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
         if (!kernel->supports(&problem.record())) continue;
         // The reference takes its time over the large ones, oneDNN over
         // generating code.
-        if (problem.size() > (own || direct ? 20000 : 2000) &&
+        if (problem.size() > (own || winners || direct ? 20000 : 2000) &&
             (layout != Layout::kChannelsLast || accumulate))
           continue;
         shapes.insert(std::string(c.shapes) + (c.attrs ? c.attrs : "") +
@@ -670,9 +722,10 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
         if (HasFatalFailure()) return;
         // A kernel of ours has the same bits on every instruction set and for
         // every number of threads.
-        if (own) {
+        if (own || winners) {
           for (choir__isa_t isa : InstructionSets()) {
             choir__isa_limit(isa);
+            if (winners && isa == CHOIR__ISA_BASE) continue;
             ASSERT_EQ(problem.Run(kernel, one.stream()), got)
                 << problem.Describe() << " on instruction set " << isa;
           }
@@ -695,6 +748,59 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
     }
   }
   EXPECT_GE(shapes.size(), 20u);
+}
+
+// The pooling within the convolution has the bits, and the winners, of the two
+// kernels one after the other: a graph that fuses them computes what eager
+// does.
+TEST(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
+  if (choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
+    GTEST_SKIP() << "this processor has no AVX-512";
+  Device device(1);
+  const choir_op_kernel_t* kernel = &choir__cpu_conv2d_max_pool2d_direct;
+  const choir_op_def_t* def = choir__op_def(kernel->op);
+  int compared = 0;
+  for (const choir_op_case_t& c : Cases(def)) {
+    Problem fused(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
+                  device);
+    if (fused.empty() || !kernel->supports(&fused.record())) continue;
+    const auto got = fused.Run(kernel, device.stream());
+    const auto* attrs = static_cast<const choir_conv2d_max_pool2d_attrs_t*>(
+        fused.record().attrs);
+    choir_view_t image;
+    ASSERT_OK(choir__op_def(CHOIR_OP_CONV2D)
+                  ->infer(fused.record().operands, 3, &attrs->conv, &image));
+    ASSERT_OK(choir_buffer_create(device.device,
+                                  sizeof(float) * choir_view_count(&image),
+                                  &image.buffer));
+    choir_view_t operands[] = {*choir_record_src(&fused.record(), 0),
+                               *choir_record_src(&fused.record(), 1),
+                               *choir_record_src(&fused.record(), 2),
+                               image,
+                               *choir_record_dst(&fused.record(), 0),
+                               *choir_record_dst(&fused.record(), 1)};
+    choir_record_t conv = {}, pool = {};
+    conv.operands = operands;
+    conv.src_count = 3;
+    conv.dst_count = 1;
+    conv.attrs = &attrs->conv;
+    pool.operands = operands + 3;
+    pool.src_count = 1;
+    pool.dst_count = 2;
+    pool.attrs = &attrs->pool;
+    ASSERT_TRUE(choir__cpu_conv2d_direct.supports(&conv));
+    ASSERT_OK(choir__cpu_conv2d_direct.kernel.run(&conv, device.stream()));
+    ASSERT_OK(choir__cpu_max_pool2d.kernel.run(&pool, device.stream()));
+    for (int32_t i = 0; i < 2; ++i) {
+      choir_buffer_t* buffer = choir_record_dst(&fused.record(), i)->buffer;
+      EXPECT_EQ(0,
+                memcmp(choir_buffer_data(buffer), got[i].data(), got[i].size()))
+          << fused.Describe() << " result " << i;
+    }
+    choir_buffer_release(image.buffer);
+    ++compared;
+  }
+  EXPECT_GE(compared, 10);
 }
 
 // Copies and casts take more dtypes than f32.

@@ -4,6 +4,7 @@
 #include "tensor/kernels/cpu/cpu_conv2d_avx512.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
@@ -15,7 +16,16 @@
 // One block of an operand has to stay in the second cache.
 #define MAX_BLOCK_BYTES (1 << 20)
 
-typedef enum conv_kind_e { FORWARD, GRAD_DATA, GRAD_WEIGHT } conv_kind_t;
+typedef enum conv_kind_e {
+  FORWARD,
+  POOLED,  // forward and max_pool2d of 2 x 2
+  GRAD_DATA,
+  GRAD_WEIGHT
+} conv_kind_t;
+
+static bool is_forward(conv_kind_t kind) {
+  return kind == FORWARD || kind == POOLED;
+}
 
 typedef struct operands_s {
   const choir_view_t *x, *w, *b, *y;  // or their gradients; b may be NULL
@@ -27,9 +37,9 @@ static operands_t operands_of(const choir_record_t* record, conv_kind_t kind) {
                           : choir_record_src(record, 0);
   o.w = kind == GRAD_WEIGHT ? choir_record_dst(record, 0)
                             : choir_record_src(record, 1);
-  o.y = kind == FORWARD ? choir_record_dst(record, 0)
-                        : choir_record_src(record, 2);
-  if (kind == FORWARD) o.b = choir_record_src(record, 2);
+  o.y = is_forward(kind) ? choir_record_dst(record, 0)
+                         : choir_record_src(record, 2);
+  if (is_forward(kind)) o.b = choir_record_src(record, 2);
   if (kind == GRAD_WEIGHT) o.b = choir_record_dst(record, 1);
   return o;
 }
@@ -69,6 +79,7 @@ static bool is_quicker(const operands_t* o, conv_kind_t kind) {
   const int64_t taps = channels * o->w->shape[2] * o->w->shape[3];
   switch (kind) {
     case FORWARD:
+    case POOLED:
       // The way to vectors and back must be worth it.
       return taps >= 25 &&
              (padding_of(filters) > 1.1 || (channels <= 8 && filters <= LANES));
@@ -81,11 +92,32 @@ static bool is_quicker(const operands_t* o, conv_kind_t kind) {
   return false;
 }
 
+// Of attributes with a pooling the convolution's come first.
+_Static_assert(offsetof(choir_conv2d_max_pool2d_attrs_t, conv) == 0, "first");
+
+static bool is_f32(const choir_record_t* record) {
+  for (int32_t i = 0; i < record->src_count; i++)
+    if (choir_record_src(record, i)->dtype != CHOIR_DTYPE_F32) return false;
+  return true;
+}
+
+static bool pool_fits(const choir_record_t* record) {
+  const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
+  const choir_pool2d_attrs_t* pool = &attrs->pool;
+  const choir_view_t* winners = choir_record_dst(record, 1);
+  for (int k = 0; k < 2; k++)
+    if (pool->kernel[k] != 2 || pool->stride[k] != 2 || pool->padding[k] != 0)
+      return false;
+  return !record->accumulate && has_dense_rows(winners);
+}
+
 static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
   const choir_conv2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
   static const int64_t no_padding[] = {0, 0};
-  if (choir__isa() != CHOIR__ISA_AVX512 || !choir__all_f32(record) ||
+  if (choir__isa() != CHOIR__ISA_AVX512 ||
+      (kind == POOLED ? !is_f32(record) || !pool_fits(record)
+                      : !choir__all_f32(record)) ||
       attrs->groups != 1 || o.x->ndim != 4 || o.y->ndim != 4 ||
       choir_view_count(o.x) == 0 || choir_view_count(o.y) == 0)
     return false;
@@ -96,7 +128,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
     return false;
   if (kind != GRAD_DATA && block_bytes(o.x, attrs->padding) > MAX_BLOCK_BYTES)
     return false;
-  if (kind != FORWARD && block_bytes(o.y, no_padding) > MAX_BLOCK_BYTES)
+  if (!is_forward(kind) && block_bytes(o.y, no_padding) > MAX_BLOCK_BYTES)
     return false;
   if (!is_quicker(&o, kind)) return false;
   if (kind == GRAD_DATA) {
@@ -108,7 +140,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
     return has_dense_rows(o.x) && is_source(o.y);
   }
   return is_source(o.x) &&
-         (kind == FORWARD ? has_dense_rows(o.y) : is_source(o.y));
+         (is_forward(kind) ? has_dense_rows(o.y) : is_source(o.y));
 }
 
 // ---- One call ----
@@ -245,8 +277,14 @@ static void forward_range(void* context, int64_t begin, int64_t end) {
   }
   for (int64_t block = begin; block < end; block++) {
     choir__conv_pack_x(&call->conv, block, (float*)scratch);
-    choir__conv_forward(&call->conv, block, (float*)scratch,
-                        (float*)(scratch + call->x_bytes));
+    const choir__conv_image_t* y = &call->conv.y;
+    float* row = (float*)(scratch + call->x_bytes);
+    if (call->conv.winners)
+      choir__conv_forward_pool(
+          &call->conv, block, (float*)scratch, row,
+          (uint8_t*)(row + y->width * y->channels * LANES));
+    else
+      choir__conv_forward(&call->conv, block, (float*)scratch, row);
   }
   give(call, scratch, call->x_bytes + call->row_bytes);
 }
@@ -272,14 +310,14 @@ static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
   CHOIR_TRY(
       take_tables(call, call->conv.taps * call->conv.y.channels, &tables));
   fill_offsets(call, o->w, &tables);
-  if (kind == FORWARD)
+  if (is_forward(kind))
     pack_forward(call, o->w, &tables);
   else
     pack_grad(call, o->w, &tables);
   call->conv.offsets = tables.offsets;
   call->conv.weights = tables.weights;
   choir__cpu_parallel(choir__cpu_threads(stream), call->blocks, 1,
-                      kind == FORWARD ? forward_range : grad_data_range, call);
+                      is_forward(kind) ? forward_range : grad_data_range, call);
   give(call, tables.dw_offsets, tables.bytes);
   if (atomic_load(&call->no_memory))
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
@@ -351,7 +389,7 @@ static choir_status_t direct_run(const choir_record_t* record,
     x = (choir__pixels_t){.view = *o.x, .data = choir__view_data(o.x)};
   else
     status = choir__pixels_take(o.x, stream, &x);
-  if (!status && kind == FORWARD)
+  if (!status && is_forward(kind))
     y = (choir__pixels_t){.view = *o.y, .data = choir__view_data(o.y)};
   else if (!status)
     status = choir__pixels_take(o.y, stream, &y);
@@ -359,16 +397,24 @@ static choir_status_t direct_run(const choir_record_t* record,
     call.conv.x = image_of(&x.view, x.data);
     call.conv.y = image_of(&y.view, y.data);
     describe(record, &o, &call.conv);
-    if (kind == FORWARD) call.conv.bias = choir__view_f32(o.b);
+    if (is_forward(kind)) call.conv.bias = choir__view_f32(o.b);
+    if (kind == POOLED) {
+      const choir_view_t* winners = choir_record_dst(record, 1);
+      call.conv.winners = choir__view_data(winners);
+      call.conv.winner_sample_stride = winners->strides[0];
+      call.conv.winner_row_stride = winners->strides[2];
+    }
     call.blocks = choir__conv_blocks(call.conv.samples, LANES);
     const size_t vector = LANES * sizeof(float);
     const int64_t row_columns =
-        kind == FORWARD ? call.conv.y.width * call.conv.y.channels
-                        : (call.conv.y.width + call.conv.kernel[1] - 1) *
-                              call.conv.x.channels;
+        is_forward(kind) ? call.conv.y.width * call.conv.y.channels
+                         : (call.conv.y.width + call.conv.kernel[1] - 1) *
+                               call.conv.x.channels;
     call.x_bytes = (size_t)choir__conv_padded_vectors(&call.conv) * vector;
     call.y_bytes = (size_t)choir__conv_result_vectors(&call.conv) * vector;
     call.row_bytes = (size_t)row_columns * vector;
+    // A byte for each winner behind them.
+    if (kind == POOLED) call.row_bytes += (size_t)row_columns * LANES;
     status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
                                  : run_blocks(&call, stream, &o, kind);
   }
@@ -411,5 +457,6 @@ static choir_status_t no_direct_run(const choir_record_t* record,
 #endif
 
 DIRECT(CHOIR_OP_CONV2D, conv2d, FORWARD)
+DIRECT(CHOIR_OP_CONV2D_MAX_POOL2D, conv2d_max_pool2d, POOLED)
 DIRECT(CHOIR_OP_CONV2D_GRAD_DATA, conv2d_grad_data, GRAD_DATA)
 DIRECT(CHOIR_OP_CONV2D_GRAD_WEIGHT, conv2d_grad_weight, GRAD_WEIGHT)

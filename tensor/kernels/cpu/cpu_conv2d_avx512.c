@@ -249,6 +249,144 @@ void choir__conv_forward(const choir__conv_t* conv, int64_t block,
   }
 }
 
+// ---- Forward and the pooling of 2 x 2 windows ----
+//
+// A register tile is one window: its four sums never see memory.
+
+typedef struct pool_tile_s {
+  const float* x;          // the window's first pixel
+  int64_t row_stride;      // floats to the pixel below
+  int64_t pixel_stride;    // floats to the pixel on the right
+  const int32_t* offsets;  // floats from a pixel to a tap
+  int64_t taps;
+  const float* weights;  // (taps, filters)
+  const float* bias;     // (filters)
+  float* y;              // (filters) vectors
+  uint8_t* winners;      // (filters) times sixteen
+  bool relu;
+} pool_tile_t;
+
+BODY void pool_tile(const pool_tile_t* t, const int filters) {
+  __m512 sums[CHOIR__CONV_FILTERS][4];
+  UNROLL
+  for (int f = 0; f < filters; f++) UNROLL
+  for (int p = 0; p < 4; p++) sums[f][p] = _mm512_set1_ps(t->bias[f]);
+  const float* w = t->weights;
+  for (int64_t k = 0; k < t->taps; k++, w += filters) {
+    const float* x = t->x + t->offsets[k];
+    const __m512 values[4] = {
+        _mm512_load_ps(x), _mm512_load_ps(x + t->pixel_stride),
+        _mm512_load_ps(x + t->row_stride),
+        _mm512_load_ps(x + t->row_stride + t->pixel_stride)};
+    UNROLL
+    for (int f = 0; f < filters; f++) {
+      const __m512 weight = _mm512_set1_ps(w[f]);
+      UNROLL
+      for (int p = 0; p < 4; p++)
+        sums[f][p] = _mm512_fmadd_ps(weight, values[p], sums[f][p]);
+    }
+  }
+  const __m512 floor = _mm512_set1_ps(t->relu ? 0.0f : -INFINITY);
+  UNROLL
+  for (int f = 0; f < filters; f++) {
+    // A NaN in the second operand of max stays.
+    __m512 best = _mm512_max_ps(floor, sums[f][0]);
+    __m512i place = _mm512_setzero_si512();
+    UNROLL
+    for (int p = 1; p < 4; p++) {
+      const __m512 value = _mm512_max_ps(floor, sums[f][p]);
+      // The first of equals wins, and NaN counts as larger than all.
+      const __mmask16 wins = _mm512_mask_cmp_ps_mask(
+          _mm512_cmp_ps_mask(best, best, _CMP_ORD_Q), value, best, _CMP_NLE_UQ);
+      best = _mm512_mask_mov_ps(best, wins, value);
+      place = _mm512_mask_mov_epi32(place, wins, _mm512_set1_epi32(p));
+    }
+    _mm512_store_ps(t->y + f * LANES, best);
+    _mm_store_si128((__m128i*)(t->winners + f * LANES),
+                    _mm512_cvtepi32_epi8(place));
+  }
+}
+
+#define POOL(filters)                                                          \
+  static                                                                       \
+      __attribute__((noinline)) void pool_##filters(const pool_tile_t* tile) { \
+    pool_tile(tile, filters);                                                  \
+  }
+POOL(1)
+POOL(2)
+POOL(3)
+POOL(4)
+POOL(5)
+static void (*const pool_tiles[5])(const pool_tile_t* tile) = {
+    pool_1, pool_2, pool_3, pool_4, pool_5};
+
+// `count` times sixteen bytes to rows of bytes.
+static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
+                      int64_t sample_stride, int64_t samples) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t n = count - i < 16 ? count - i : 16;
+    __m128i r[16], t[16];
+    for (int k = 0; k < 16; k++)
+      r[k] = k < n ? _mm_load_si128((const __m128i*)(bytes + (i + k) * LANES))
+                   : _mm_setzero_si128();
+    // Four times the even shuffle of the first eight rows with the last eight
+    // is the transposition.
+    for (int pass = 0; pass < 2; pass++) {
+      for (int k = 0; k < 8; k++) {
+        t[2 * k] = _mm_unpacklo_epi8(r[k], r[k + 8]);
+        t[2 * k + 1] = _mm_unpackhi_epi8(r[k], r[k + 8]);
+      }
+      for (int k = 0; k < 8; k++) {
+        r[2 * k] = _mm_unpacklo_epi8(t[k], t[k + 8]);
+        r[2 * k + 1] = _mm_unpackhi_epi8(t[k], t[k + 8]);
+      }
+    }
+    const __mmask16 mask = (__mmask16)(0xffffu >> (16 - n));
+    for (int s = 0; s < 16 && s < samples; s++)
+      _mm_mask_storeu_epi8(dst + s * sample_stride + i, mask, r[s]);
+  }
+}
+
+void choir__conv_forward_pool(const choir__conv_t* conv, int64_t block,
+                              const float* x_vectors, float* row,
+                              uint8_t* winner_row) {
+  const choir__conv_image_t* y = &conv->y;
+  const int64_t filters = y->channels;
+  const int64_t filter_blocks =
+      choir__conv_blocks(filters, CHOIR__CONV_FILTERS);
+  const int64_t pixel = conv->x.channels * LANES;
+  const int64_t padded_row = (conv->x.width + 2 * conv->padding[1]) * pixel;
+  pool_tile_t tile = {.row_stride = conv->stride[0] * padded_row,
+                      .pixel_stride = conv->stride[1] * pixel,
+                      .offsets = conv->offsets,
+                      .taps = conv->taps,
+                      .relu = conv->relu};
+  for (int64_t oy = 0; oy < y->height; oy++) {
+    for (int64_t ox = 0; ox < y->width; ox++) {
+      tile.x =
+          x_vectors + 2 * oy * tile.row_stride + 2 * ox * tile.pixel_stride;
+      for (int64_t fb = 0; fb < filter_blocks; fb++) {
+        const int64_t f = choir__conv_block_start(filters, filter_blocks, fb);
+        const int64_t n =
+            choir__conv_block_start(filters, filter_blocks, fb + 1) - f;
+        tile.weights = conv->weights + f * conv->taps;
+        tile.bias = conv->bias + f;
+        tile.y = row + (ox * filters + f) * LANES;
+        tile.winners = winner_row + (ox * filters + f) * LANES;
+        pool_tiles[n - 1](&tile);
+      }
+    }
+    const int64_t samples = samples_in(conv, block);
+    rows_out(row, y->width * filters,
+             y->data + block * LANES * y->sample_stride + oy * y->row_stride,
+             y->sample_stride, samples, false);
+    bytes_out(winner_row, y->width * filters,
+              conv->winners + block * LANES * conv->winner_sample_stride +
+                  oy * conv->winner_row_stride,
+              conv->winner_sample_stride, samples);
+  }
+}
+
 // ---- Gradient of the data ----
 //
 // Four pixels of dy touch 3 + kernel_width columns of dx. All of them stay in

@@ -35,7 +35,10 @@ typedef struct choir__conv_image_s {
 
 typedef struct choir__conv_s {
   choir__conv_image_t x;  // or dx
-  choir__conv_image_t y;  // or dy
+  choir__conv_image_t y;  // or dy, or the pooled image
+  // Pooled: places within windows, channels side by side.
+  uint8_t* winners;
+  int64_t winner_sample_stride, winner_row_stride;
   int64_t samples;
   int64_t kernel[2], stride[2], padding[2], dilation[2];
   int64_t taps;            // kernel[0] * kernel[1] * x.channels
@@ -81,6 +84,13 @@ void choir__conv_pack_y(const choir__conv_t* conv, int64_t block,
 // for each tap, the block's filters. `row` holds a row of y as vectors.
 void choir__conv_forward(const choir__conv_t* conv, int64_t block,
                          const float* x_vectors, float* row);
+
+// The same, pooled: the largest of each 2 x 2 window, and its place. `row`
+// holds a pooled row as vectors, `winner_row` as many times sixteen bytes. Each
+// element has the bits that choir__conv_forward gives it.
+void choir__conv_forward_pool(const choir__conv_t* conv, int64_t block,
+                              const float* x_vectors, float* row,
+                              uint8_t* winner_row);
 
 // dx of one block, for stride and dilation 1 and kernels of 3 or 5 columns.
 // Weights: for each block of channels (choir__conv_grad_channels), for each

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of a convolution with a max pooling behind it, by the loops of
+// cpu_conv2d_winners.h: which records they take, memory, and samples for the
+// threads.
+#include "tensor/kernels/cpu/cpu_conv2d_winners.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+
+#if defined(__x86_64__)
+
+#define GROUP CHOIR__WINNERS_GROUP
+// Lists and tables hold places as 32 bits.
+#define MOST_ELEMENTS (1 << 28)
+// The weight gradient adds up pieces of the samples apart from each other, so
+// that threads can share them out and the bits are the same for any number.
+#define MOST_PIECES 8
+#define LEAST_SAMPLES 16  // of a piece
+#define PIECES_BYTES (16 << 20)
+
+typedef enum winners_kind_e { DATA, WEIGHT } winners_kind_t;
+
+// Sources x, winners, W, y, dy.
+typedef struct operands_s {
+  const choir_view_t *x, *winners, *w, *y, *dy;  // x: or dx; w: or dW
+} operands_t;
+
+static operands_t operands_of(const choir_record_t* record,
+                              winners_kind_t kind) {
+  return (operands_t){
+      kind == DATA ? choir_record_dst(record, 0) : choir_record_src(record, 0),
+      choir_record_src(record, 1),
+      kind == DATA ? choir_record_src(record, 2) : choir_record_dst(record, 0),
+      choir_record_src(record, 3), choir_record_src(record, 4)};
+}
+
+// ---- Which records ----
+
+// How patches are made: kernel rows one by one, or all together where they are
+// so short that they would leave most lanes empty.
+static void plan_patches(const operands_t* o, winners_kind_t kind,
+                         choir__winners_t* t) {
+  const int64_t rows = o->w->shape[2];
+  const int64_t length = o->w->shape[3] * o->w->shape[1];
+  const bool together =
+      kind == WEIGHT && rows * length <= CHOIR__WINNERS_VECTORS * GROUP;
+  t->merged = together ? rows : 1;
+  t->groups = rows / t->merged;
+  t->length = t->merged * length;
+  t->vectors = (t->length + GROUP - 1) / GROUP;
+}
+
+// Whether this way is the quicker one against relu_grad, max_pool2d_grad and
+// the convolution's own gradient. It does a window's share of the work, with
+// two loads for each multiplication at the most; so windows must be apart from
+// each other and lanes be filled. Measured on the layers of the MNIST network,
+// LeNet-5 and CIFAR networks of 3 to 64 channels.
+static bool is_quicker(const choir__winners_t* t,
+                       const choir_conv2d_max_pool2d_attrs_t* attrs) {
+  return attrs->pool.stride[0] * attrs->pool.stride[1] >= 4 &&
+         t->length * 3 >= t->vectors * GROUP * 2;
+}
+
+static bool is_image(const choir_view_t* view, choir_dtype_t dtype) {
+  return view->ndim == 4 && view->dtype == dtype && choir_view_count(view) > 0;
+}
+
+static bool has_pixels(const choir_view_t* view) {
+  return view->strides[1] == 1 || view->shape[1] == 1;
+}
+
+static bool winners_fit(const choir_record_t* record, winners_kind_t kind) {
+  const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
+  const operands_t o = operands_of(record, kind);
+  if (choir__isa() < CHOIR__ISA_AVX2 || attrs->conv.groups != 1 ||
+      !is_image(o.x, CHOIR_DTYPE_F32) || !is_image(o.winners, CHOIR_DTYPE_U8) ||
+      !is_image(o.w, CHOIR_DTYPE_F32) || !is_image(o.y, CHOIR_DTYPE_F32) ||
+      !is_image(o.dy, CHOIR_DTYPE_F32))
+    return false;
+  for (int k = 0; k < 2; k++)
+    if (attrs->conv.stride[k] != 1 || attrs->conv.dilation[k] != 1 ||
+        attrs->pool.padding[k] != 0)
+      return false;
+  if (kind == DATA && !has_pixels(o.x)) return false;
+  if (kind == WEIGHT) {
+    const choir_view_t* db = choir_record_dst(record, 1);
+    if (db->dtype != CHOIR_DTYPE_F32) return false;
+  }
+  choir__winners_t t;
+  plan_patches(&o, kind, &t);
+  const int64_t padded = (o.x->shape[2] + 2 * attrs->conv.padding[0]) *
+                         (o.x->shape[3] + 2 * attrs->conv.padding[1]);
+  const int64_t weights = o.w->shape[0] * t.groups * t.vectors * GROUP;
+  return padded * (o.x->shape[1] + t.vectors * GROUP) < MOST_ELEMENTS &&
+         choir_view_count(o.winners) / o.winners->shape[0] *
+                 CHOIR__WINNERS_SAMPLES <
+             MOST_ELEMENTS &&
+         weights * (int64_t)sizeof(float) <= PIECES_BYTES / 2 &&
+         is_quicker(&t, attrs);
+}
+
+// ---- One call ----
+
+typedef struct call_s {
+  choir__winners_t t;
+  choir_allocator_t pool;
+  int64_t samples;
+  int64_t pieces;
+  float* sums;  // (pieces, sums of a piece)
+  int64_t sums_count, bias_count;
+  atomic_bool no_memory;
+} call_t;
+
+static void* take(const call_t* call, size_t bytes) {
+  return call->pool.alloc(call->pool.self, bytes, 64);
+}
+static void give(const call_t* call, void* memory, size_t bytes) {
+  if (memory) call->pool.free(call->pool.self, memory, bytes, 64);
+}
+
+// Cuts one block of memory into parts, each at an address of 64 bytes. The
+// first round, at NULL, tells the bytes.
+typedef struct cutter_s {
+  char* memory;
+  size_t bytes;
+} cutter_t;
+
+static void* cut(cutter_t* cutter, int64_t count, size_t element) {
+  void* part = cutter->memory ? cutter->memory + cutter->bytes : NULL;
+  cutter->bytes += ((size_t)count * element + 63) / 64 * 64;
+  return part;
+}
+
+static int64_t to_lines(int64_t floats) {
+  return (floats + GROUP - 1) / GROUP * GROUP;
+}
+
+static void describe(const choir_record_t* record, winners_kind_t kind,
+                     const choir__pixels_t* x, const choir__pixels_t* winners,
+                     const choir__pixels_t* y, call_t* call) {
+  const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
+  const operands_t o = operands_of(record, kind);
+  choir__winners_t* t = &call->t;
+  t->x = (choir__winners_image_t){x->data,
+                                  x->view.strides[0],
+                                  x->view.strides[2],
+                                  x->view.strides[3],
+                                  x->view.shape[2],
+                                  x->view.shape[3],
+                                  x->view.shape[1]};
+  for (int k = 0; k < 2; k++) {
+    t->kernel[k] = o.w->shape[2 + k];
+    t->padding[k] = attrs->conv.padding[k];
+    t->out[k] = o.x->shape[2 + k] + 2 * t->padding[k] - t->kernel[k] + 1;
+    t->pooled[k] = o.dy->shape[2 + k];
+    t->window[k] = attrs->pool.kernel[k];
+    t->window_stride[k] = attrs->pool.stride[k];
+  }
+  static const int order[] = {0, 2, 3};
+  for (int k = 0; k < 3; k++) {
+    t->winners_strides[k] = winners->view.strides[order[k]];
+    t->y_strides[k] = y->view.strides[order[k]];
+    t->dy_strides[k] = o.dy->strides[order[k]];
+  }
+  t->filters = o.w->shape[0];
+  t->winners = winners->data;
+  t->y = attrs->conv.activation == CHOIR_ACTIVATION_RELU ? y->data : NULL;
+  t->dy = choir__view_f32(o.dy);
+  t->dy_filter_stride = t->filters == 1 ? 1 : o.dy->strides[1];
+  t->accumulate = record->accumulate;
+  plan_patches(&o, kind, t);
+  call->samples = o.x->shape[0];
+}
+
+// ---- Data ----
+
+static void cut_lists(const choir__winners_t* t, cutter_t* cutter,
+                      choir__winners_lists_t* lists) {
+  const int64_t slopes =
+      CHOIR__WINNERS_SAMPLES * choir__winners_places(t) * t->filters + GROUP;
+  const int64_t starts =
+      choir__winners_places(t) * t->window[0] * t->window[1] + 1;
+  lists->images = cut(cutter, CHOIR__WINNERS_SAMPLES * choir__winners_image(t),
+                      sizeof(float));
+  lists->slopes = cut(cutter, t->filters, sizeof(float));
+  lists->offsets = cut(cutter, slopes, sizeof(int32_t));
+  lists->list_slopes = cut(cutter, slopes, sizeof(float));
+  lists->starts = cut(cutter, CHOIR__WINNERS_SAMPLES * starts, sizeof(int32_t));
+}
+
+// Pairs of samples.
+static void data_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  const bool wide = choir__isa() == CHOIR__ISA_AVX512;
+  cutter_t cutter = {NULL, 0};
+  choir__winners_lists_t lists;
+  cut_lists(&call->t, &cutter, &lists);
+  const size_t bytes = cutter.bytes;
+  cutter = (cutter_t){take(call, bytes), 0};
+  if (!cutter.memory) {
+    atomic_store(&call->no_memory, true);
+    return;
+  }
+  cut_lists(&call->t, &cutter, &lists);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t first = i * CHOIR__WINNERS_SAMPLES;
+    const int64_t left = call->samples - first;
+    const int64_t last =
+        first + (left < CHOIR__WINNERS_SAMPLES ? left : CHOIR__WINNERS_SAMPLES);
+    (wide ? choir__winners_data_avx512 : choir__winners_data_avx2)(
+        &call->t, first, last, &lists);
+  }
+  give(call, cutter.memory, bytes);
+}
+
+static void pack_weights(const choir_view_t* w, const choir__winners_t* t,
+                         float* to) {
+  const float* src = choir__view_f32(w);
+  const int64_t channels = t->x.channels;
+  for (int64_t ky = 0; ky < t->kernel[0]; ky++) {
+    for (int64_t b = 0; b < choir__winners_blocks(t); b++) {
+      const int64_t first = choir__winners_block_start(t, b) * GROUP;
+      const int64_t end = choir__winners_block_start(t, b + 1) * GROUP;
+      for (int64_t f = 0; f < t->filters; f++) {
+        const float* from = src + f * w->strides[0] + ky * w->strides[2];
+        int64_t kx = first / channels, c = first % channels;
+        for (int64_t i = first; i < end; i++) {
+          *to++ =
+              i < t->length ? from[kx * w->strides[3] + c * w->strides[1]] : 0;
+          if (++c == channels) {
+            c = 0;
+            kx++;
+          }
+        }
+      }
+    }
+  }
+}
+
+static choir_status_t run_data(call_t* call, choir_stream_t* stream,
+                               const choir_view_t* w) {
+  choir__winners_t* t = &call->t;
+  const size_t bytes =
+      (size_t)(t->groups * t->filters * t->vectors * GROUP) * sizeof(float);
+  float* weights = take(call, bytes);
+  if (!weights)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for weights",
+                       bytes);
+  pack_weights(w, t, weights);
+  t->weights = weights;
+  const int64_t pairs =
+      (call->samples + CHOIR__WINNERS_SAMPLES - 1) / CHOIR__WINNERS_SAMPLES;
+  choir__cpu_parallel(choir__cpu_threads(stream), pairs, 1, data_range, call);
+  give(call, weights, bytes);
+  return NULL;
+}
+
+// ---- Weights ----
+
+static void cut_scratch(const choir__winners_t* t, cutter_t* cutter,
+                        choir__winners_scratch_t* scratch) {
+  const int64_t slopes = choir__winners_slopes(t);
+  scratch->image = cut(cutter, choir__winners_image(t), sizeof(float));
+  scratch->patches = cut(cutter, choir__winners_patches(t), sizeof(float));
+  scratch->offsets = cut(cutter, slopes, sizeof(int32_t));
+  scratch->slopes = cut(cutter, slopes, sizeof(float));
+  scratch->list_offsets = cut(cutter, slopes, sizeof(int32_t));
+  scratch->list_slopes = cut(cutter, slopes, sizeof(float));
+  scratch->list_ends = cut(cutter, t->filters, sizeof(int64_t));
+}
+
+static void weight_range(void* context, int64_t begin, int64_t end) {
+  call_t* call = context;
+  const choir__winners_t* t = &call->t;
+  const bool wide = choir__isa() == CHOIR__ISA_AVX512;
+  cutter_t cutter = {NULL, 0};
+  choir__winners_scratch_t scratch;
+  cut_scratch(t, &cutter, &scratch);
+  const size_t bytes = cutter.bytes;
+  cutter = (cutter_t){take(call, bytes), 0};
+  if (!cutter.memory) {
+    atomic_store(&call->no_memory, true);
+    return;
+  }
+  cut_scratch(t, &cutter, &scratch);
+  memset(scratch.image, 0, (size_t)choir__winners_image(t) * sizeof(float));
+  for (int64_t piece = begin; piece < end; piece++) {
+    scratch.sums = call->sums + piece * (call->sums_count + call->bias_count);
+    scratch.bias = scratch.sums + call->sums_count;
+    memset(scratch.sums, 0,
+           (size_t)(call->sums_count + call->bias_count) * sizeof(float));
+    const int64_t last = call->samples * (piece + 1) / call->pieces;
+    for (int64_t n = call->samples * piece / call->pieces; n < last; n++)
+      (wide ? choir__winners_weight_avx512 : choir__winners_weight_avx2)(
+          t, n, &scratch);
+  }
+  give(call, cutter.memory, bytes);
+}
+
+CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
+  CHOIR__INDEPENDENT
+  for (int64_t i = 0; i < count; i++) to[i] += from[i];
+}
+CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
+                    (to, from, count))
+
+static void write_weights(const call_t* call, const choir_view_t* dw,
+                          const choir_view_t* db) {
+  const choir__winners_t* t = &call->t;
+  const float* bias = call->sums + call->sums_count;
+  float* to = choir__view_f32(dw);
+  float* to_bias = choir__view_f32(db);
+  for (int64_t f = 0; f < t->filters; f++) {
+    float* at = to_bias + f * db->strides[0];
+    *at = (call->t.accumulate ? *at : 0) + bias[f];
+  }
+  for (int64_t g = 0; g < t->groups; g++) {
+    for (int64_t f = 0; f < t->filters; f++) {
+      const float* sums =
+          call->sums + (g * t->filters + f) * t->vectors * GROUP;
+      for (int64_t k = 0; k < t->merged; k++) {
+        float* row =
+            to + f * dw->strides[0] + (g * t->merged + k) * dw->strides[2];
+        for (int64_t x = 0; x < t->kernel[1]; x++, row += dw->strides[3]) {
+          for (int64_t c = 0; c < t->x.channels; c++) {
+            float* at = row + c * dw->strides[1];
+            *at = (t->accumulate ? *at : 0) + *sums++;
+          }
+        }
+      }
+    }
+  }
+}
+
+static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
+                                 const choir_record_t* record) {
+  const choir__winners_t* t = &call->t;
+  call->sums_count = t->groups * t->filters * t->vectors * GROUP;
+  call->bias_count = to_lines(t->filters);
+  const int64_t count = call->sums_count + call->bias_count;
+  call->pieces = (call->samples + LEAST_SAMPLES - 1) / LEAST_SAMPLES;
+  if (call->pieces > MOST_PIECES) call->pieces = MOST_PIECES;
+  const int64_t most = PIECES_BYTES / (count * (int64_t)sizeof(float));
+  if (call->pieces > most) call->pieces = most > 1 ? most : 1;
+  const size_t bytes = (size_t)(call->pieces * count) * sizeof(float);
+  call->sums = take(call, bytes);
+  if (!call->sums)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for sums",
+                       bytes);
+  choir__cpu_parallel(choir__cpu_threads(stream), call->pieces, 1, weight_range,
+                      call);
+  if (!atomic_load(&call->no_memory)) {
+    for (int64_t piece = 1; piece < call->pieces; piece++)
+      add_up(call->sums, call->sums + piece * count, count);
+    write_weights(call, choir_record_dst(record, 0),
+                  choir_record_dst(record, 1));
+  }
+  give(call, call->sums, bytes);
+  return NULL;
+}
+
+// ---- Records ----
+
+static choir_status_t winners_run(const choir_record_t* record,
+                                  choir_stream_t* stream, winners_kind_t kind) {
+  const operands_t o = operands_of(record, kind);
+  choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
+  choir__pixels_t winners = {.copy = NULL};
+  call_t call;
+  memset(&call, 0, sizeof(call));
+  call.pool = choir_device_allocator(choir_stream_device(stream));
+  choir_status_t status = NULL;
+  if (kind == DATA)
+    x = (choir__pixels_t){.view = *o.x, .data = choir__view_data(o.x)};
+  else
+    status = choir__pixels_take(o.x, stream, &x);
+  if (!status) status = choir__pixels_take(o.winners, stream, &winners);
+  if (!status) status = choir__pixels_take(o.y, stream, &y);
+  if (!status) {
+    describe(record, kind, &x, &winners, &y, &call);
+    status = kind == DATA ? run_data(&call, stream, o.w)
+                          : run_weight(&call, stream, record);
+  }
+  if (!status && atomic_load(&call.no_memory))
+    status = CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no memory for patches");
+  choir__pixels_give(&y, stream);
+  choir__pixels_give(&winners, stream);
+  choir__pixels_give(&x, stream);
+  return status;
+}
+
+#define WINNERS(OP, name, kind)                                            \
+  static bool name##_winners_supports(const choir_record_t* record) {      \
+    return winners_fit(record, kind);                                      \
+  }                                                                        \
+  static choir_status_t name##_winners_run(const choir_record_t* record,   \
+                                           choir_stream_t* stream) {       \
+    return winners_run(record, stream, kind);                              \
+  }                                                                        \
+  const choir_op_kernel_t choir__cpu_##name##_winners = {                  \
+      {#name "/winners", name##_winners_run, choir__cpu_cost, NULL, NULL}, \
+      OP,                                                                  \
+      name##_winners_supports};
+
+#else
+
+// Elsewhere there is no such kernel.
+static bool no_winners(const choir_record_t* record) {
+  (void)record;
+  return false;
+}
+static choir_status_t no_winners_run(const choir_record_t* record,
+                                     choir_stream_t* stream) {
+  (void)stream;
+  return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
+}
+#define WINNERS(OP, name, kind)                                        \
+  const choir_op_kernel_t choir__cpu_##name##_winners = {              \
+      {#name "/winners", no_winners_run, choir__cpu_cost, NULL, NULL}, \
+      OP,                                                              \
+      no_winners};
+
+#endif
+
+WINNERS(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, DATA)
+WINNERS(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight,
+        WEIGHT)
