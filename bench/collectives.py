@@ -2,7 +2,7 @@
 """All-reduce on one host beside Open MPI and Gloo, taken in turns in one run.
 
 usage: bazel run //bench:collectives -- [--rounds N] [--ranks N[,N...]]
-                                        [--bytes N[,N...]] [--touch]
+                                        [--bytes N[,N...]] [--touch] [--top-k]
                                         [--only NAME,...] [--json FILE]
 
 Every round runs each job once for each number of ranks, in turns from the first
@@ -12,6 +12,8 @@ and the range over the rounds; a ratio is taken within a round. Choir's memory i
 what its communicator allocated, the others' their own. Repeated on memory that
 nobody else writes, much stays in the caches of who reads it; --touch has each
 rank write its memory before each repetition, untimed, as a backward pass does.
+
+--top-k times the selection of the largest 1 % as well.
 
 Ends with status 0 however slow a job was, with 1 when one failed, 2 for a wrong
 flag. A peer that is not installed is named in the table; Gloo's program is
@@ -40,6 +42,9 @@ JOBS = {
     "gloo_ring": "Gloo, ring",
     "gloo_bcube": "Gloo, bcube",
 }
+TOP_K = os.path.join(ROOT, "bench", "bench_top_k")
+# Count: most read passes that a selection may take.
+TOP_K_GOALS = {431080: 6, 25000000: 2.5}
 LIMIT = 300  # seconds of one job; guards against a hang
 
 # (ranks, bytes): (least ratio to Open MPI, to Gloo).
@@ -163,6 +168,25 @@ def measure(jobs, options, progress):
     return results, missing
 
 
+def print_top_k():
+    """What sparse exchanges select by, beside one pass over the same memory."""
+    print(
+        "\nlargest 1 % by magnitude, exact, one thread: us, median of 21 runs"
+    )
+    for line in run_ranks([[TOP_K, "--json"]]):
+        value = "%.0f, read pass %.0f, ratio %.2f (%.2f..%.2f)" % (
+            line["top_k_us"],
+            line["read_pass_us"],
+            line["ratio"],
+            line["least_ratio"],
+            line["most_ratio"],
+        )
+        wanted = TOP_K_GOALS[line["count"]]
+        print(
+            "  %9d elements: %s  wanted: <= %g" % (line["count"], value, wanted)
+        )
+
+
 def spread(values, digits):
     """ "median (least..most)"."""
     form = "%%.%df (%%.%df..%%.%df)" % (digits, digits, digits)
@@ -244,6 +268,7 @@ def parse(argv):
         "--bytes", type=numbers, default=[4096, 65536, 1724320, 16777216]
     )
     parser.add_argument("--touch", action="store_true")
+    parser.add_argument("--top-k", action="store_true")
     parser.add_argument("--only", help="of: " + ", ".join(JOBS))
     parser.add_argument("--json", help="file for every single result")
     options = parser.parse_args(argv)
@@ -276,6 +301,8 @@ def main(argv):
         print("collectives: %s" % error, file=sys.stderr)
         return 1
     print_tables(results, missing, options)
+    if options.top_k:
+        print_top_k()
     if options.json:
         rows = [
             {"job": name, "ranks": ranks, "round": turn + 1, **line}

@@ -49,9 +49,10 @@ class CollectivesTest(unittest.TestCase):
 
     def test_memory_can_be_written_before(self):
         flags = ("--only", "choir", "--bytes", "4096", "--touch")
-        done = self.run_bench(*flags, "--ranks", "3")
+        done = self.run_bench(*flags, "--ranks", "3", "--top-k")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("memory written before each one", done.stdout)
+        self.assertIn("25000000 elements: ", done.stdout)
 
     def test_a_wrong_flag_is_wrong_usage(self):
         for flags in (["--only", "smoke"], ["--ranks", "1"], ["--bytes", "x"]):
