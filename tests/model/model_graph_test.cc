@@ -13,6 +13,7 @@
 #include "model/model.h"
 #include "opt/optimizer.h"
 #include "tests/tensor/ops_testing.h"
+#include "tests/testing/failing_allocator.h"
 #include "tests/testing/status_matchers.h"
 
 namespace {
@@ -109,8 +110,9 @@ class Training {
  public:
   enum class Optimizer { kSgd, kAdam };
   Training(const std::string& device, bool use_graph, bool sequential,
-           Optimizer optimizer = Optimizer::kSgd)
-      : device_(MakeDevice(device.c_str())) {
+           Optimizer optimizer = Optimizer::kSgd,
+           const choir_device_options_t* options = nullptr)
+      : device_(MakeDevice(device.c_str(), options)) {
     EXPECT_OK(choir_model_create(device_.get(), &kCnnDef, &net, 7, &model_));
     const int64_t shape[] = {1, 1, 8, 8};
     EXPECT_OK(choir_model_compile(model_, 4, shape));
@@ -181,7 +183,7 @@ class Training {
 
 class ModelGraphTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Devices, ModelGraphTest,
-                         ::testing::Values("cpu", "cpu_async"));
+                         ::testing::Values("cpu", "cpu_async", "null"));
 
 void ExpectEqual(const choir_metrics_t& a, const choir_metrics_t& b) {
   EXPECT_EQ(a.loss_sum, b.loss_sum);
@@ -326,6 +328,28 @@ TEST(ModelGraphErrors, RandomNumbersThatDoNotFollowTheStepAreRefused) {
   ASSERT_OK(graph.Step(9, 0));
   EXPECT_STATUS(FAILED_PRECONDITION, "are not those of the step",
                 graph.Step(9, 1));
+}
+
+TEST(ModelGraph, ReplaysAskForNoMemory) {
+  choir::testing::FailingAllocator counter;
+  {
+    choir_device_options_t options = {};
+    options.allocator = counter.get();
+    Training graph("cpu", true, false, Training::Optimizer::kSgd, &options);
+    const Batch batch = MakeBatch(graph.device(), 32, 0);
+    const choir_model_batch_t one = batch.get();
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_OK(choir_model_train_one_batch(graph.get(), &one));
+      ASSERT_OK(choir_model_evaluate(graph.get(), &one));
+    }
+    const uint64_t before = counter.allocations();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_OK(choir_model_train_one_batch(graph.get(), &one));
+      ASSERT_OK(choir_model_evaluate(graph.get(), &one));
+    }
+    EXPECT_EQ(counter.allocations(), before);
+  }
+  EXPECT_EQ(counter.live_blocks(), 0u);
 }
 
 TEST(ModelGraph, AStepThatFailsLeavesNoGraph) {
