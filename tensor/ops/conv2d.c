@@ -60,6 +60,6 @@ const choir_op_def_t choir_op_def_conv2d = {
     .reference = conv2d_reference,
     .cost = conv2d_cost,
     .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 1e-5,
+    .tolerance = 2e-5,
     .cases = choir__conv2d_cases,
 };

@@ -56,6 +56,6 @@ const choir_op_def_t choir_op_def_conv2d_grad_data = {
     .cost = conv2d_grad_data_cost,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 1e-5,
+    .tolerance = 2e-5,
     .cases = choir__conv2d_grad_cases,
 };

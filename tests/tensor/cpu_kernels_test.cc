@@ -471,6 +471,12 @@ const std::vector<choir_op_case_t>& BatchedConvolutions(choir_op_t op) {
       {1, 9, 9, 9, 10, 3, 3, "padding=1", 9, 9},
       {2, 40, 6, 6, 6, 3, 3, "padding=1", 6, 6},
       {16, 20, 12, 12, 10, 5, 5, nullptr, 8, 8},
+      // Enough for Winograd's algorithm; too much to have pooled as well.
+      {16, 64, 8, 8, 64, 3, 3, "padding=1", 8, 8},
+      {13, 16, 9, 10, 16, 3, 3, "padding=1", 9, 10},
+      {29, 48, 6, 7, 32, 3, 3, "padding=1", 6, 7},
+      {5, 64, 17, 15, 80, 3, 3, nullptr, 15, 13},
+      {64, 64, 4, 4, 64, 3, 3, "padding=1", 4, 4},
   };
   static std::deque<std::string> texts;
   const auto keep = [](const std::string& text) {
@@ -489,7 +495,7 @@ const std::vector<choir_op_case_t>& BatchedConvolutions(choir_op_t op) {
     int index = 0;
     for (const Convolution& v : kList) {
       const bool pooled = kind == kPooled || kind == kPooledBackward;
-      if (pooled && (v.oh < 2 || v.ow < 2)) continue;
+      if (pooled && (v.oh < 2 || v.ow < 2 || v.c * v.o > 1000)) continue;
       const std::string x = join({v.n, v.c, v.h, v.w});
       const std::string w = join({v.o, v.c, v.kh, v.kw});
       const std::string y = pooled ? join({v.n, v.o, v.oh / 2, v.ow / 2})
