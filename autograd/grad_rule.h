@@ -35,6 +35,7 @@ typedef struct choir_grad_s {
   choir_tensor_t* dy;                         // gradient of dsts[0]
   bool dy_is_masked;                          // see choir_grad_note_masked
   choir_var_t* src_vars[CHOIR_MAX_OPERANDS];  // the scope's
+  const char* label;                          // the op's
 } choir_grad_t;
 
 typedef choir_status_t (*choir_grad_rule_t)(choir_grad_t* grad);
@@ -76,6 +77,20 @@ choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
 // wherever the source is not above 0, so that a ReLU there has nothing left to
 // do. When all contributions are, that rule sees dy_is_masked.
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src);
+
+// For a rule that does the work of the op in front of it as well: that op as
+// its own rule would see it, but for dy. False when source `src` is a parameter
+// or an input, or has another use: then its whole gradient is needed. A rule
+// that writes the gradients of out_producer's sources must not write that of
+// `src`; choir_scope_set_label tells the profile whose work it is.
+bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
+                              choir_op_t* out_op, choir_grad_t* out_producer);
+// Whether choir_grad_emit_many with the same arguments would run a kernel of
+// the device's own, or nothing at all.
+bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
+                           int32_t count, choir_op_t op,
+                           choir_tensor_t* const* srcs, int32_t src_count,
+                           const void* attrs);
 
 // The rule of an op; NULL for NO_GRAD and INTERNAL ones.
 choir_grad_rule_t choir__grad_rule(choir_op_t op);

@@ -344,6 +344,28 @@ static void grad_destination(choir_var_t* var, choir_tensor_t** out_dst,
   if (*out_dst) choir_tensor_retain(*out_dst);
 }
 
+bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
+                           int32_t count, choir_op_t op,
+                           choir_tensor_t* const* srcs, int32_t src_count,
+                           const void* attrs) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
+  bool accumulate = false;
+  bool is_wanted = false;
+  for (int32_t i = 0; i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
+    if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
+    bool adds = false;
+    grad_destination(grad->src_vars[sources[i]], &dsts[i], &adds);
+    accumulate |= adds;
+    is_wanted = true;
+  }
+  const bool has_kernel =
+      !is_wanted || choir__op_has_kernel(grad->scope->device, op, srcs,
+                                         src_count, attrs, accumulate, dsts);
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    choir_tensor_release(dsts[i]);
+  return has_kernel;
+}
+
 // `tensor` (one reference, taken over) is now the gradient of `var`, or one
 // more contribution that was not added yet.
 static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
@@ -570,23 +592,38 @@ static choir_status_t finish_uses(tape_entry_t* entry,
   return NULL;
 }
 
-static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
-                                  const choir_backward_options_t* options) {
-  choir_var_t* result = entry->dsts[0];
-  if (!result->reached) return NULL;
-  if (!result->grad) return finish_uses(entry, options);
-  choir_grad_t grad = {
-      .scope = scope,
-      .attrs = entry->attrs,
-      .src_count = entry->src_count,
-      .dy = result->grad,
-      .dy_is_masked = result->uses > 0 && result->masked == result->uses};
+// What an entry's rule gets, but for dy.
+static choir_grad_t grad_of(choir_scope_t* scope, const tape_entry_t* entry) {
+  choir_grad_t grad = {.scope = scope,
+                       .attrs = entry->attrs,
+                       .src_count = entry->src_count,
+                       .label = entry->label};
   for (int32_t i = 0; i < entry->src_count; ++i) {
     grad.srcs[i] = entry->srcs[i]->tensor;
     grad.src_vars[i] = entry->srcs[i];
   }
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
     grad.dsts[i] = entry->dsts[i] ? entry->dsts[i]->tensor : NULL;
+  return grad;
+}
+
+bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
+                              choir_op_t* out_op, choir_grad_t* out_producer) {
+  const choir_var_t* var = grad->src_vars[src];
+  if (!var->entry || var->uses != 1 || var->grad) return false;
+  *out_op = var->entry->op;
+  *out_producer = grad_of(grad->scope, var->entry);
+  return true;
+}
+
+static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
+                                  const choir_backward_options_t* options) {
+  choir_var_t* result = entry->dsts[0];
+  if (!result->reached) return NULL;
+  if (!result->grad) return finish_uses(entry, options);
+  choir_grad_t grad = grad_of(scope, entry);
+  grad.dy = result->grad;
+  grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
   choir_scope_set_label(scope, entry->label);
   CHOIR_TRY_NOTE(choir__grad_rule(entry->op)(&grad), "%s%sgradient of %s",
                  entry->label ? entry->label : "", entry->label ? ": " : "",

@@ -76,6 +76,34 @@ const choir_kernel_t* choir__kernel_select(choir_op_t op,
                                       : choir__host_kernel(op);
 }
 
+bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
+                          choir_tensor_t* const* srcs, int32_t src_count,
+                          const void* attrs, bool accumulate,
+                          choir_tensor_t* const* dsts) {
+  const choir_op_def_t* def = choir__op_def(op);
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  for (int32_t i = 0; i < src_count; ++i)
+    operands[i] = *choir_tensor_view(srcs[i]);
+  choir_status_t status =
+      def->infer(operands, src_count, attrs, operands + src_count);
+  if (status) {
+    choir_status_free(status);
+    return false;
+  }
+  for (int32_t i = 0; i < def->dst_count; ++i)
+    if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
+  const choir_record_t record = {
+      .operands = operands,
+      .src_count = src_count,
+      .dst_count = def->dst_count,
+      .accumulate = accumulate,
+      .attrs = attrs,
+      .attrs_bytes = def->attrs ? def->attrs->bytes : 0};
+  const choir_kernel_t* kernel = choir__kernel_select(op, device, &record);
+  return kernel != choir__reference_kernel(op) &&
+         kernel != choir__host_kernel(op);
+}
+
 choir_op_t choir__record_op(const choir_record_t* record) {
   for (int i = 0; tables[i]; ++i)
     for (int k = 0; tables[i]->kernels[k]; ++k)

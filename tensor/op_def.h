@@ -112,6 +112,14 @@ const choir_kernel_t* choir__kernel_select(choir_op_t op,
                                            const choir_device_t* device,
                                            const choir_record_t* record);
 
+// Whether a call of the op on these would run a kernel of the device's own.
+// dsts: as choir_op_run takes them; nothing is made. False for a call that
+// would fail.
+bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
+                          choir_tensor_t* const* srcs, int32_t src_count,
+                          const void* attrs, bool accumulate,
+                          choir_tensor_t* const* dsts);
+
 // "<op>/reference" and "<op>/host": the op's reference on host memory, and the
 // same around a copy down and up. The first counts as reference_runs, the
 // second as host_fallbacks in choir_op_stats().

@@ -140,7 +140,8 @@ static int64_t to_lines(int64_t floats) {
 
 static void describe(const choir_record_t* record, winners_kind_t kind,
                      const choir__pixels_t* x, const choir__pixels_t* winners,
-                     const choir__pixels_t* y, call_t* call) {
+                     const choir__pixels_t* y, const choir__pixels_t* dy,
+                     call_t* call) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
   choir__winners_t* t = &call->t;
@@ -163,13 +164,12 @@ static void describe(const choir_record_t* record, winners_kind_t kind,
   for (int k = 0; k < 3; k++) {
     t->winners_strides[k] = winners->view.strides[order[k]];
     t->y_strides[k] = y->view.strides[order[k]];
-    t->dy_strides[k] = o.dy->strides[order[k]];
+    t->dy_strides[k] = dy->view.strides[order[k]];
   }
   t->filters = o.w->shape[0];
   t->winners = winners->data;
   t->y = attrs->conv.activation == CHOIR_ACTIVATION_RELU ? y->data : NULL;
-  t->dy = choir__view_f32(o.dy);
-  t->dy_filter_stride = t->filters == 1 ? 1 : o.dy->strides[1];
+  t->dy = dy->data;
   t->accumulate = record->accumulate;
   plan_patches(&o, kind, t);
   call->samples = o.x->shape[0];
@@ -368,7 +368,7 @@ static choir_status_t winners_run(const choir_record_t* record,
                                   choir_stream_t* stream, winners_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
-  choir__pixels_t winners = {.copy = NULL};
+  choir__pixels_t winners = {.copy = NULL}, dy = {.copy = NULL};
   call_t call;
   memset(&call, 0, sizeof(call));
   call.pool = choir_device_allocator(choir_stream_device(stream));
@@ -379,13 +379,15 @@ static choir_status_t winners_run(const choir_record_t* record,
     status = choir__pixels_take(o.x, stream, &x);
   if (!status) status = choir__pixels_take(o.winners, stream, &winners);
   if (!status) status = choir__pixels_take(o.y, stream, &y);
+  if (!status) status = choir__pixels_take(o.dy, stream, &dy);
   if (!status) {
-    describe(record, kind, &x, &winners, &y, &call);
+    describe(record, kind, &x, &winners, &y, &dy, &call);
     status = kind == DATA ? run_data(&call, stream, o.w)
                           : run_weight(&call, stream, record);
   }
   if (!status && atomic_load(&call.no_memory))
     status = CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no memory for patches");
+  choir__pixels_give(&dy, stream);
   choir__pixels_give(&y, stream);
   choir__pixels_give(&winners, stream);
   choir__pixels_give(&x, stream);

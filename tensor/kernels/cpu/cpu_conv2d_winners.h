@@ -44,12 +44,11 @@ typedef struct choir__winners_s {
   int64_t pooled[2];  // height and width
   int64_t window[2], window_stride[2];
   // Of the pooled image; strides of samples, rows, columns. Filters lie side by
-  // side, those of dy dy_filter_stride apart.
+  // side.
   const uint8_t* winners;
   const float* y;  // NULL: no activation
   const float* dy;
   int64_t winners_strides[3], y_strides[3], dy_strides[3];
-  int64_t dy_filter_stride;
   bool accumulate;
   // Patches: of `merged` kernel rows each, so that there are `groups` of them;
   // `length` floats, in `vectors` vectors.
