@@ -287,6 +287,9 @@ static void weight_range(void* context, int64_t begin, int64_t end) {
   }
   cut_scratch(t, &cutter, &scratch);
   memset(scratch.image, 0, (size_t)choir__winners_image(t) * sizeof(float));
+  // Lanes behind a patch are computed with, too: what lies there by chance may
+  // be denormal numbers, which take a hundred times as long.
+  memset(scratch.patches, 0, (size_t)choir__winners_patches(t) * sizeof(float));
   for (int64_t piece = begin; piece < end; piece++) {
     scratch.sums = call->sums + piece * (call->sums_count + call->bias_count);
     scratch.bias = scratch.sums + call->sums_count;

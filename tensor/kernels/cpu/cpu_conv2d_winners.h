@@ -107,8 +107,8 @@ static inline int64_t choir__winners_slopes(const choir__winners_t* t) {
          CHOIR__WINNERS_GROUP;
 }
 
-// For one piece of the samples; all at addresses of 64 bytes. The image starts
-// as zeros.
+// For one piece of the samples; all at addresses of 64 bytes. Image and patches
+// start as zeros.
 typedef struct choir__winners_scratch_s {
   float* image;
   float* patches;
