@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables and the picture of docs/performance.md are those of bench/results."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+FIGURES = os.path.join(ROOT, "bench", "figures.py")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for part in ("docs", "bench/results"):
+            os.makedirs(os.path.join(self.root, part))
+        for part in ("docs/performance.md", "docs/performance.svg"):
+            shutil.copy(os.path.join(ROOT, part), self.path(part))
+        results = os.path.join(ROOT, "bench", "results")
+        for name in os.listdir(results):
+            target = self.path("bench/results/" + name)
+            shutil.copy(os.path.join(results, name), target)
+
+    def path(self, part):
+        return os.path.join(self.root, part)
+
+    def figures(self, *flags):
+        return subprocess.run(
+            (sys.executable, FIGURES, *flags),
+            env={**os.environ, "BUILD_WORKSPACE_DIRECTORY": self.root},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def test_page_and_picture_are_in_step_with_the_results(self):
+        done = self.figures("--skip-runs")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for part in ("docs/performance.md", "docs/performance.svg"):
+            made = read(self.path(part))
+            told = "run `bazel run //bench:figures -- --skip-runs`"
+            self.assertEqual(made, read(os.path.join(ROOT, part)), told)
+        page = read(self.path("docs/performance.md"))
+        marks = re.findall(r"<!-- table (.*?) -->\n+(.)", page)
+        self.assertGreater(len(marks), 8)
+        for name, first in marks:
+            self.assertNotEqual(first, "<", "table %s is empty" % name)
+        xml.etree.ElementTree.parse(self.path("docs/performance.svg"))
+
+    def test_a_lost_table_comes_back(self):
+        page = read(self.path("docs/performance.md"))
+        emptied = re.sub(
+            r"(<!-- table limits -->\n).*?(<!-- end)", r"\1\2", page, flags=re.S
+        )
+        self.assertNotEqual(emptied, page)
+        with open(self.path("docs/performance.md"), "w", encoding="utf-8") as f:
+            f.write(emptied)
+        self.assertEqual(self.figures("--skip-runs").returncode, 0)
+        self.assertEqual(read(self.path("docs/performance.md")), page)
+
+    def test_wrong_flags_are_named(self):
+        done = self.figures("--only", "train_lenet")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("train_lenet", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
