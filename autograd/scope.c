@@ -463,7 +463,8 @@ choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
     CHOIR_TRY(grad_reduce(grad, wide, choir_tensor_view(var->tensor), &wide));
     return choir_grad_pass(grad, src, wide);
   }
-  const int32_t sources[] = {src, -1, -1};
+  int32_t sources[CHOIR_OP_MAX_RESULTS] = {src};
+  for (int32_t i = 1; i < CHOIR_OP_MAX_RESULTS; ++i) sources[i] = -1;
   return choir_grad_emit_many(grad, sources, choir_op_result_count(op), op,
                               srcs, src_count, attrs);
 }
