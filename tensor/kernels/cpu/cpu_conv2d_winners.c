@@ -56,8 +56,8 @@ static void plan_patches(const operands_t* o, winners_kind_t kind,
 // Whether this way is the quicker one against relu_grad, max_pool2d_grad and
 // the convolution's own gradient. It does a window's share of the work, with
 // two loads for each multiplication at the most; so windows must be apart from
-// each other and lanes be filled. Measured on the layers of the MNIST network,
-// LeNet-5 and CIFAR networks of 3 to 64 channels.
+// each other and lanes be filled. Measured on the layers of the MNIST network
+// with AVX-512; the limits for other layers are reckoned from that.
 static bool is_quicker(const choir__winners_t* t,
                        const choir_conv2d_max_pool2d_attrs_t* attrs) {
   return attrs->pool.stride[0] * attrs->pool.stride[1] >= 4 &&
