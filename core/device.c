@@ -87,7 +87,7 @@ static int32_t count_cores(void) {
 }
 
 static void init_stream(choir_stream_t* stream, choir_device_t* device,
-                        bool is_device_stream);
+                        choir_stream_kind_t kind, bool is_device_stream);
 
 // Everything made so far goes in reverse; `device` may lack its stream.
 static void* destroy_device(void* object) {
@@ -157,7 +157,7 @@ choir_status_t choir_device_create(const char* name,
     destroy_device(device);
     return status;
   }
-  init_stream(stream, device, /*is_device_stream=*/true);
+  init_stream(stream, device, CHOIR_STREAM_COMPUTE, /*is_device_stream=*/true);
   device->stream = stream;
   *out_device = device;
   return NULL;
@@ -372,10 +372,11 @@ static choir_status_t submit_to_device(choir_stage_t* stage,
 }
 
 static void init_stream(choir_stream_t* stream, choir_device_t* device,
-                        bool is_device_stream) {
+                        choir_stream_kind_t kind, bool is_device_stream) {
   atomic_init(&stream->ref_count, 1);
   stream->vtable = device->vtable;
   stream->device = device;
+  stream->kind = kind;
   stream->is_device_stream = is_device_stream;
   stream->door.submit = submit_to_device;
   stream->door.order = NULL;
@@ -400,7 +401,7 @@ choir_status_t choir_stream_create(choir_device_t* device,
   }
   choir_stream_t* stream = NULL;
   CHOIR_TRY(device->vtable->stream_create(device, kind, &stream));
-  init_stream(stream, device, /*is_device_stream=*/false);
+  init_stream(stream, device, kind, /*is_device_stream=*/false);
   choir_device_retain(device);
   *out_stream = stream;
   return NULL;
@@ -434,6 +435,10 @@ void choir_stream_release(choir_stream_t* stream) {
   if (!release(&stream->ref_count)) return;
   if (choir_process_is_forked_child()) return;
   destroy_outside(destroy_stream, stream, "stream");
+}
+
+choir_stream_kind_t choir_stream_kind(const choir_stream_t* stream) {
+  return stream->kind;
 }
 
 choir_device_t* choir_stream_device(const choir_stream_t* stream) {

@@ -114,6 +114,7 @@ CHOIR_API void choir_stream_retain(choir_stream_t* stream);
 // Releasing the last reference waits for the work that was submitted.
 CHOIR_API void choir_stream_release(choir_stream_t* stream);
 CHOIR_API choir_device_t* choir_stream_device(const choir_stream_t* stream);
+CHOIR_API choir_stream_kind_t choir_stream_kind(const choir_stream_t* stream);
 
 // THE DOOR. Hands one record to the stream's stages, the last of which gives
 // it to the device. Records run in order of submission; operands are kept

@@ -71,6 +71,7 @@ struct choir_stream_s {
   atomic_int ref_count;
   const choir_device_vtable_t* vtable;
   choir_device_t* device;  // retained, except by the device's own stream
+  choir_stream_kind_t kind;
   bool is_device_stream;
   const char* label;  // for records that have none
   choir_stage_t* stages;

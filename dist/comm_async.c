@@ -31,10 +31,11 @@ static void work_finish(choir_work_t* work, choir_status_t status) {
 
 static choir_status_t record_run(const choir_record_t* record,
                                  choir_stream_t* stream) {
-  (void)stream;
   const record_attrs_t* attrs = record->attrs;
+  // On a compute stream nothing else can run meanwhile, as in a blocking call.
   choir_status_t status = choir__comm_execute(
-      attrs->comm, (int32_t)attrs->collective.kind, &attrs->collective, false);
+      attrs->comm, (int32_t)attrs->collective.kind, &attrs->collective,
+      choir_stream_kind(stream) == CHOIR_STREAM_COMPUTE);
   if (!attrs->work) return status;
   work_finish(attrs->work, status);
   atomic_fetch_sub(&attrs->comm->started, 1);

@@ -13,8 +13,8 @@
 // Outline of a step: backward reports each gradient (on_grad); the bucket of
 // the last one missing is submitted to the background stream behind an event,
 // in bucket order on every rank; after backward the buckets that are left
-// follow, the compute stream waits for the background stream, then the
-// optimizer runs.
+// follow, the compute stream waits for the background stream and runs the last
+// bucket itself, then the optimizer.
 
 typedef struct bucket_s {
   choir_buffer_t* buffer;
@@ -323,11 +323,9 @@ static choir_status_t begin_exchange(void* self) {
   return NULL;
 }
 
-static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
-  if (bucket == dist->buckets)
-    CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
-  CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
-  CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
+static choir_status_t submit_bucket(choir_dist_opt_t* dist,
+                                    const bucket_t* bucket,
+                                    choir_stream_t* stream) {
   void* data = choir_buffer_data(bucket->buffer);
   const choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
                                       .op = CHOIR_REDUCE_AVERAGE,
@@ -338,8 +336,18 @@ static choir_status_t start_bucket(choir_dist_opt_t* dist, bucket_t* bucket) {
                                       .weight = dist->weight,
                                       .weight_is_samples = true,
                                       .name = bucket->name};
-  return exchange_failure(
-      dist, choir_comm_submit(dist->comm, dist->background, &average));
+  return exchange_failure(dist,
+                          choir_comm_submit(dist->comm, stream, &average));
+}
+
+// Any but the last.
+static choir_status_t start_bucket(choir_dist_opt_t* dist,
+                                   const bucket_t* bucket) {
+  if (bucket == dist->buckets)
+    CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
+  CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
+  CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
+  return submit_bucket(dist, bucket, dist->background);
 }
 
 static choir_status_t on_grad(void* self, choir_param_t* param) {
@@ -356,7 +364,7 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   }
   // In bucket order, also when a later bucket is complete first: all ranks
   // must start the same operations in the same order.
-  while (dist->next_bucket < dist->bucket_count &&
+  while (dist->next_bucket < dist->bucket_count - 1 &&
          dist->buckets[dist->next_bucket].missing == 0)
     CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
   return NULL;
@@ -374,14 +382,11 @@ static choir_status_t check_option(const choir_update_options_t* options) {
 
 // Those whose gradients backward did not report, because they are frozen.
 static choir_status_t start_rest(choir_dist_opt_t* dist) {
-  while (dist->next_bucket < dist->bucket_count)
+  while (dist->next_bucket < dist->bucket_count - 1)
     CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
   return NULL;
 }
 
-// The compute stream waits, the caller only where that is its own thread. What
-// went wrong is told now when the exchange is over, else by the next step or
-// consolidate.
 static choir_status_t begin_wait(void* self) {
   ((choir_dist_opt_t*)self)->span = choir_span_begin(CHOIR_SPAN_WAIT);
   return NULL;
@@ -396,13 +401,25 @@ static choir_status_t end_wait(void* self) {
   return exchange_failure(dist, choir_stream_synchronize(dist->background));
 }
 
-static choir_status_t wait_exchange(choir_dist_opt_t* dist) {
+// The compute stream waits, the caller only where that is its own thread. What
+// went wrong is told now when the exchange is over, else by the next step or
+// consolidate.
+static choir_status_t wait_background(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
   CHOIR_TRY(choir_stream_call(dist->compute, begin_wait, dist));
   choir_status_t status =
       choir_stream_wait_event(dist->compute, dist->exchanged);
   return choir_status_join(status,
                            choir_stream_call(dist->compute, end_wait, dist));
+}
+
+// Nothing is left that the last bucket could run beside: on the compute stream
+// no thread has to be woken for it, and its wait for peers may be a busy one.
+static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
+  if (dist->bucket_count > 1) CHOIR_TRY(wait_background(dist));
+  if (dist->bucket_count == 0) return NULL;
+  return submit_bucket(dist, &dist->buckets[dist->bucket_count - 1],
+                       dist->compute);
 }
 
 // Peers may be in an exchange that this rank does not come to any more.
@@ -440,7 +457,7 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
     give_up(dist);
     return;
   }
-  choir_scope_fail(scope, wait_exchange(dist));
+  choir_scope_fail(scope, finish_exchange(dist));
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, choir_optimizer_update(dist->optimizer,
                                                    dist->compute, step->step));

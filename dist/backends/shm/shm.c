@@ -22,11 +22,13 @@
 // About 20 microseconds of looking before a rank sleeps, when every rank has
 // a core of its own.
 #define SPIN_COUNT 600
-// Then, or where ranks share cores, others may run first: to be woken from
-// sleep takes tens of microseconds. A background thread's core belongs to
-// computing.
-#define YIELD_COUNT 30
-#define YIELD_COUNT_BACKGROUND 4
+// Then others may run first: to be woken from sleep takes tens of microseconds.
+// About half a millisecond where nobody else wants the core, the usual
+// difference between two ranks' steps; less where ranks share cores. A
+// background thread's core belongs to computing, which a yield would give
+// milliseconds: it sleeps.
+#define YIELD_COUNT 1000
+#define YIELD_COUNT_SHARED 30
 #define SLICE_NANOSECONDS 50000000L
 
 // Sums of more than this in shared memory are taken where they lie: a second
@@ -108,8 +110,9 @@ static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
       relax();
     }
   }
-  int yields =
-      running && !running->is_blocking ? YIELD_COUNT_BACKGROUND : YIELD_COUNT;
+  int yields = 0;
+  if (!running || running->is_blocking)
+    yields = shm->base.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
   for (int i = 0; i < yields; ++i) {
     if (has_come(arrived, phase)) return NULL;
     sched_yield();
