@@ -22,7 +22,7 @@ extern "C" {
 // nothing is packed or copied around an all-reduce. Buckets follow the model's
 // parameter list from the last layer to the first; a bucket's all-reduce starts
 // on a background stream as soon as its last gradient is written, while
-// backward goes on.
+// backward goes on; that of the last bucket runs on the compute stream.
 //
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when
