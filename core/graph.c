@@ -345,6 +345,9 @@ choir_status_t choir_graph_replay(choir_graph_t* graph,
                        "graph: replayed before choir_graph_plan");
   for (int32_t i = 0; i < graph->input_count; ++i)
     CHOIR_TRY(check_input(&graph->inputs[i], &inputs[i], i));
+  // It may have lost its memory when it could not grow for another graph.
+  CHOIR_TRY(
+      choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes));
   bind(graph, inputs);
   for (int32_t i = 0; i < graph->node_count; ++i) {
     const choir__node_t* node = &graph->nodes[i];

@@ -87,6 +87,9 @@ struct choir_graph_s {
   uint64_t own_bytes;   // that recording took since
 };
 
+// Makes the workspace at least so large. After a failure it has no memory.
+choir_status_t choir__workspace_reserve(choir_workspace_t* workspace,
+                                        size_t bytes) CHOIR_NODISCARD;
 // Copies a record into a node, whose other fields stay.
 choir_status_t choir__graph_set_record(choir_graph_t* graph,
                                        choir__node_t* node,

@@ -262,11 +262,11 @@ static choir_status_t place_temporaries(choir_graph_t* graph) {
   return NULL;
 }
 
-static choir_status_t reserve_workspace(choir_workspace_t* workspace,
+choir_status_t choir__workspace_reserve(choir_workspace_t* workspace,
                                         size_t bytes) {
-  if (workspace->buffer && choir_buffer_bytes(workspace->buffer) >= bytes)
-    return NULL;
-  if (bytes == 0) return NULL;
+  const size_t has =
+      workspace->buffer ? choir_buffer_bytes(workspace->buffer) : 0;
+  if (has >= bytes) return NULL;
   // First the old one goes, so that both never count.
   choir_buffer_release(workspace->buffer);
   workspace->buffer = NULL;
@@ -348,5 +348,5 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
   CHOIR_TRY(place_temporaries(graph));
   move_operands(graph);
   graph->is_planned = true;
-  return reserve_workspace(graph->workspace, graph->stats.arena_bytes);
+  return choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes);
 }

@@ -505,6 +505,53 @@ TEST_P(GraphTest, AFailedCallEndsTheReplay) {
   EXPECT_OK(choir_graph_replay(graph_, &kValues, nullptr));
 }
 
+// A graph that does not fit leaves the others with a workspace to ask for.
+TEST(GraphMemory, OthersGoOnAfterAGraphThatDoesNotFit) {
+  choir::testing::FailingAllocator memory;
+  {
+    choir_device_options_t options = {};
+    options.allocator = memory.get();
+    choir_device_t* device = nullptr;
+    ASSERT_OK(choir_device_create("cpu", &options, &device));
+    choir_stream_t* stream = choir_device_stream(device);
+    choir_buffer_t* kept = nullptr;
+    ASSERT_OK(choir_buffer_create(device, 64, &kept));
+    choir_workspace_t* workspace = nullptr;
+    ASSERT_OK(choir_workspace_create(device, &workspace));
+    choir_graph_t* graphs[2] = {};
+    for (size_t i = 0; i < 2; ++i) {
+      ASSERT_OK(choir_graph_create(workspace, &graphs[i]));
+      ASSERT_OK(choir_graph_begin(graphs[i], &stream, 1, &kValues));
+      choir_buffer_t* temporary = nullptr;
+      ASSERT_OK(choir_buffer_create(device, i == 0 ? 64 : 1 << 20, &temporary));
+      ASSERT_OK(
+          choir_stream_submit(stream, TestRecord::Fill(temporary, 4).get()));
+      ASSERT_OK(choir_stream_submit(
+          stream, TestRecord::Affine(temporary, kept, 1, 1).get()));
+      choir_buffer_release(temporary);
+      ASSERT_OK(choir_graph_end(graphs[i]));
+      const choir_graph_options_t none = {};
+      if (i == 0) {
+        ASSERT_OK(choir_graph_plan(graphs[i], &none));
+        continue;
+      }
+      memory.FailLarge(1 << 20);
+      EXPECT_STATUS(OUT_OF_MEMORY, "workspace",
+                    choir_graph_plan(graphs[i], &none));
+    }
+    EXPECT_STATUS(OUT_OF_MEMORY, "workspace",
+                  choir_graph_replay(graphs[1], &kValues, nullptr));
+    ASSERT_OK(choir_stream_submit(stream, TestRecord::Fill(kept, 0).get()));
+    ASSERT_OK(choir_graph_replay(graphs[0], &kValues, nullptr));
+    EXPECT_EQ(FirstElement(kept, stream), 5);
+    for (choir_graph_t* graph : graphs) choir_graph_destroy(graph);
+    choir_workspace_destroy(workspace);
+    choir_buffer_release(kept);
+    choir_device_release(device);
+  }
+  EXPECT_EQ(memory.live_blocks(), 0u);
+}
+
 TEST(GraphMemory, EveryAllocationMayFail) {
   const int64_t failed =
       FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {

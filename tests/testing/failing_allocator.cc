@@ -28,6 +28,11 @@ void FailingAllocator::FailAt(int64_t nth, bool for_good) {
   failed_ = false;
 }
 
+void FailingAllocator::FailLarge(size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock_);
+  large_ = bytes;
+}
+
 bool FailingAllocator::failed() const {
   std::lock_guard<std::mutex> guard(lock_);
   return failed_;
@@ -52,6 +57,10 @@ void* FailingAllocator::Alloc(void* self, size_t bytes, size_t alignment) {
   if (allocator->left_ == 0) {
     allocator->failed_ = true;
     if (!allocator->for_good_) allocator->left_ = -1;
+    return nullptr;
+  }
+  if (bytes >= allocator->large_) {
+    allocator->failed_ = true;
     return nullptr;
   }
   if (allocator->left_ > 0) --allocator->left_;

@@ -30,6 +30,8 @@ class FailingAllocator {
   // The `nth` allocation from now on fails (0: the next), and with `for_good`
   // all after it. A negative number: none does.
   void FailAt(int64_t nth, bool for_good = false);
+  // Every allocation of at least so many bytes fails from now on.
+  void FailLarge(size_t bytes);
   // Whether the chosen allocation came.
   bool failed() const;
   // Blocks ever handed out, and those that are out now.
@@ -47,6 +49,7 @@ class FailingAllocator {
   mutable std::mutex lock_;
   std::map<void*, Block> blocks_;
   uint64_t allocations_ = 0;
+  size_t large_ = SIZE_MAX;
   int64_t left_ = -1;
   bool for_good_ = false;
   bool failed_ = false;

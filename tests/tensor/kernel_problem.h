@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TESTS_TENSOR_KERNEL_PROBLEM_H_
+#define CHOIR_TESTS_TENSOR_KERNEL_PROBLEM_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/op_def.h"
+#include "tests/testing/status_matchers.h"
+
+namespace choir {
+namespace testing {
+
+// One record for a kernel of the CPU: operands in some layout with guards
+// around them, run from the same start as often as a test likes.
+
+struct Device {
+  explicit Device(int threads) {
+    choir_device_options_t options = {};
+    options.threads = threads;
+    choir_status_t status = choir_device_create("cpu", &options, &device);
+    EXPECT_EQ(status, nullptr) << choir_status_message(status);
+  }
+  ~Device() { choir_device_release(device); }
+  choir_stream_t* stream() const { return choir_device_stream(device); }
+  choir_device_t* device = nullptr;
+};
+
+// ---- Problems ----
+
+enum class Layout { kDense, kChannelsLast, kPadded, kReversed };
+constexpr Layout kLayouts[] = {Layout::kDense, Layout::kChannelsLast,
+                               Layout::kPadded, Layout::kReversed};
+
+inline std::vector<std::vector<int64_t>> ParseShapes(const char* text) {
+  std::vector<std::vector<int64_t>> shapes(1);
+  for (const char* at = text; *at;) {
+    if (*at == ';') {
+      shapes.emplace_back();
+      ++at;
+    } else if (*at == ',') {
+      ++at;
+    } else {
+      char* end;
+      shapes.back().push_back(strtoll(at, &end, 10));
+      at = end;
+    }
+  }
+  return shapes;
+}
+
+// Strides of `view` for a layout; padded: one element between rows, and in
+// channels-last order where there are images.
+inline void Arrange(Layout layout, choir_view_t* view) {
+  choir_view_set_contiguous(view);
+  if (view->ndim == 4 && layout != Layout::kDense &&
+      layout != Layout::kReversed)
+    choir_view_set_channels_last(view);
+  if (layout == Layout::kPadded && view->ndim > 1) {
+    // A row is what lies along the dimension of stride 1; the others move by
+    // one and a bit.
+    choir_view_t wider = *view;
+    const int32_t row = view->ndim == 4 ? 1 : view->ndim - 1;
+    wider.shape[row] += 3;
+    if (view->ndim == 4)
+      choir_view_set_channels_last(&wider);
+    else
+      choir_view_set_contiguous(&wider);
+    memcpy(view->strides, wider.strides, sizeof(view->strides));
+  }
+  if (layout == Layout::kReversed) {
+    int64_t stride = 1;
+    for (int32_t k = 0; k < view->ndim; ++k) {
+      view->strides[k] = stride;
+      stride *= view->shape[k] > 0 ? view->shape[k] : 1;
+    }
+  }
+}
+
+class Problem {
+ public:
+  Problem(const choir_op_def_t* def, const choir_op_case_t& op_case,
+          Layout layout, bool accumulate, choir_dtype_t dtype,
+          const Device& device)
+      : def_(def), accumulate_(accumulate), device_(device) {
+    valid_ = Make(op_case, layout, dtype);
+  }
+  ~Problem() {
+    for (choir_buffer_t* buffer : buffers_) choir_buffer_release(buffer);
+  }
+  bool valid() const { return valid_; }
+  const choir_record_t& record() const { return record_; }
+  int64_t size() const {
+    int64_t size = 0;
+    for (int32_t i = 0; i < record_.src_count + record_.dst_count; ++i)
+      size += choir_view_count(&operands_[i]);
+    return size;
+  }
+  bool empty() const {
+    for (int32_t i = 0; i < def_->dst_count; ++i)
+      if (choir_view_count(choir_record_dst(&record_, i)) > 0) return false;
+    return true;
+  }
+
+  // Runs the reference (kernel NULL) or a kernel from the same start; returns
+  // the bytes of all destinations' buffers, gaps and guards included.
+  std::vector<std::vector<char>> Run(const choir_op_kernel_t* kernel,
+                                     choir_stream_t* stream) {
+    for (size_t i = 0; i < buffers_.size(); ++i)
+      memcpy(choir_buffer_data(buffers_[i]), start_[i].data(),
+             start_[i].size());
+    // A kernel may not look at what the op takes only the shape of.
+    for (int32_t i = 0; kernel && i < record_.src_count; ++i)
+      if (i < 32 && (def_->shapes_only >> i & 1u))
+        memset(choir_buffer_data(operands_[i].buffer), 0xff,
+               choir_buffer_bytes(operands_[i].buffer));
+    choir_record_t record = record_;
+    record.kernel =
+        kernel ? &kernel->kernel : choir__reference_kernel(def_->op);
+    EXPECT_OK(record.kernel->run(&record, stream));
+    std::vector<std::vector<char>> results;
+    for (int32_t i = 0; i < def_->dst_count; ++i) {
+      const char* data = static_cast<const char*>(
+          choir_buffer_data(choir_record_dst(&record_, i)->buffer));
+      results.emplace_back(
+          data,
+          data + choir_buffer_bytes(choir_record_dst(&record_, i)->buffer));
+    }
+    return results;
+  }
+
+  choir_dtype_t dst_dtype(int32_t i) const {
+    return choir_record_dst(&record_, i)->dtype;
+  }
+  std::string Describe() const {
+    char text[160];
+    std::string all = def_->name;
+    for (int32_t i = 0; i < record_.src_count + record_.dst_count; ++i)
+      all += std::string(" | ") +
+             choir_view_print(&operands_[i], text, sizeof(text));
+    return all + (accumulate_ ? " accumulate" : "");
+  }
+
+ private:
+  static constexpr int64_t kGuard = 32;  // elements around each operand
+
+  void Allocate(choir_view_t* view) {
+    const size_t bytes = choir_dtype_bytes(view->dtype);
+    const int64_t count = choir_view_extent(view) + 2 * kGuard;
+    choir_buffer_t* buffer;
+    EXPECT_OK(choir_buffer_create(device_.device,
+                                  static_cast<size_t>(count) * bytes, &buffer));
+    buffers_.push_back(buffer);
+    view->buffer = buffer;
+    view->offset = kGuard;
+    choir_random_key_t key = {7, static_cast<uint32_t>(buffers_.size()), 0};
+    char* data = static_cast<char*>(choir_buffer_data(buffer));
+    for (int64_t i = 0; i < count; ++i) {
+      const double value = choir_random_to_normal(
+          choir_random_word(key, 0, static_cast<uint64_t>(i)));
+      choir_element_store(
+          data + static_cast<size_t>(i) * bytes, view->dtype,
+          choir_dtype_is_float(view->dtype) ? value : 3 * value + 5);
+    }
+  }
+
+  // Values of the op's domain into source `index`.
+  void Shape(int32_t index) {
+    choir_view_t* view = &operands_[index];
+    const choir_op_domain_t domain =
+        index < 5 ? def_->domains[index] : CHOIR_DOMAIN_ANY;
+    const size_t bytes = choir_dtype_bytes(view->dtype);
+    char* data = static_cast<char*>(choir_buffer_data(view->buffer));
+    const int64_t count =
+        static_cast<int64_t>(choir_buffer_bytes(view->buffer) / bytes);
+    const choir_view_t& first = operands_[0];
+    const int64_t classes = first.ndim > 0 ? first.shape[first.ndim - 1] : 1;
+    for (int64_t i = 0; i < count; ++i) {
+      char* at = data + static_cast<size_t>(i) * bytes;
+      double value = choir_element_load(at, view->dtype);
+      switch (domain) {
+        case CHOIR_DOMAIN_POSITIVE:
+          value = 0.5 + 1.5 * std::fabs(std::sin(value * 3));
+          break;
+        case CHOIR_DOMAIN_NO_KINK:
+          value = value < 0 ? value - 0.1 : value + 0.1;
+          break;
+        case CHOIR_DOMAIN_PROBABILITY:
+          value = (0.2 + std::fabs(std::sin(value * 3))) /
+                  (0.8 * static_cast<double>(classes > 0 ? classes : 1));
+          break;
+        case CHOIR_DOMAIN_LABELS:
+          value = static_cast<double>(
+              (static_cast<int64_t>(std::fabs(value) * 7) + i) %
+              (classes > 0 ? classes : 1));
+          break;
+        default:
+          break;
+      }
+      choir_element_store(at, view->dtype, value);
+    }
+  }
+
+  // Places of windows into source 1: on the smallest image that they fit on.
+  void DrawWinners() {
+    const choir_view_t& view = operands_[1];
+    const bool alone = def_->op == CHOIR_OP_MAX_POOL2D_GRAD;
+    const choir_pool2d_attrs_t& pool =
+        alone ? *reinterpret_cast<const choir_pool2d_attrs_t*>(attrs_)
+              : reinterpret_cast<const choir_conv2d_max_pool2d_attrs_t*>(attrs_)
+                    ->pool;
+    uint8_t* data = static_cast<uint8_t*>(choir_buffer_data(view.buffer));
+    const choir_random_key_t key = {8, 1, 0};
+    for (int64_t i = 0; i < choir_view_count(&view); ++i) {
+      const int64_t place[2] = {i / view.shape[3] % view.shape[2],
+                                i % view.shape[3]};
+      uint32_t word = choir_random_word(key, 0, static_cast<uint64_t>(i));
+      int64_t winner[2];
+      for (int k = 0; k < 2; ++k, word >>= 16) {
+        const int64_t start = place[k] * pool.stride[k] - pool.padding[k];
+        const int64_t size = (view.shape[2 + k] - 1) * pool.stride[k] +
+                             pool.kernel[k] - 2 * pool.padding[k];
+        const int64_t first = std::max<int64_t>(0, -start);
+        const int64_t end = std::min(pool.kernel[k], size - start);
+        winner[k] = first + (word & 0xffff) % (end - first);
+      }
+      data[view.offset +
+           i / (view.shape[1] * view.shape[2] * view.shape[3]) *
+               view.strides[0] +
+           i / (view.shape[2] * view.shape[3]) % view.shape[1] *
+               view.strides[1] +
+           place[0] * view.strides[2] + place[1] * view.strides[3]] =
+          static_cast<uint8_t>(winner[0] * pool.kernel[1] + winner[1]);
+    }
+  }
+
+  bool Make(const choir_op_case_t& op_case, Layout layout,
+            choir_dtype_t dtype) {
+    const auto shapes = ParseShapes(op_case.shapes);
+    if (def_->attrs) {
+      choir_struct_init(def_->attrs, attrs_);
+      // "a=1,2 b=3"
+      std::string text = op_case.attrs ? op_case.attrs : "";
+      while (!text.empty()) {
+        const size_t space = text.find(' ');
+        const std::string item = text.substr(0, space);
+        text = space == std::string::npos ? "" : text.substr(space + 1);
+        const size_t equals = item.find('=');
+        if (equals == std::string::npos) continue;
+        choir_status_t status = choir_struct_set(
+            def_->attrs, attrs_, item.substr(0, equals).c_str(),
+            item.substr(equals + 1).c_str());
+        EXPECT_EQ(status, nullptr) << choir_status_message(status);
+      }
+    }
+    const int32_t src_count = static_cast<int32_t>(shapes.size());
+    if (src_count < def_->src_min || src_count > def_->src_max) return false;
+    for (int32_t i = 0; i < src_count; ++i) {
+      choir_dtype_t own = dtype;
+      const choir_op_domain_t domain =
+          i < 4 ? def_->domains[i] : CHOIR_DOMAIN_ANY;
+      if (domain == CHOIR_DOMAIN_LABELS)
+        own = layout == Layout::kPadded ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_I64;
+      if (domain == CHOIR_DOMAIN_WINNER) own = CHOIR_DTYPE_U8;
+      EXPECT_OK(choir_view_make(own, static_cast<int32_t>(shapes[i].size()),
+                                shapes[i].data(), &operands_[i]));
+      // A destination that is a source takes its layout from it.
+      Arrange(layout, &operands_[i]);
+      Allocate(&operands_[i]);
+      Shape(i);
+    }
+    choir_view_t dsts[CHOIR_OP_MAX_RESULTS];
+    const void* attrs = def_->attrs ? attrs_ : nullptr;
+    choir_status_t status = def_->infer(operands_, src_count, attrs, dsts);
+    EXPECT_EQ(status, nullptr) << choir_status_message(status);
+    if (status) return false;
+    for (int32_t i = 0; i < def_->dst_count; ++i) {
+      choir_view_t* dst = &operands_[src_count + i];
+      if (def_->inplace[i]) {
+        *dst = operands_[def_->inplace[i] - 1];
+        continue;
+      }
+      *dst = dsts[i];
+      if (layout == Layout::kPadded) Arrange(layout, dst);
+      Allocate(dst);
+    }
+    if (def_->elementwise) {
+      for (int32_t i = 0; i < src_count; ++i) {
+        choir_view_t wide;
+        EXPECT_OK(choir_view_broadcast(&operands_[i], operands_[src_count].ndim,
+                                       operands_[src_count].shape, &wide));
+        operands_[i] = wide;
+      }
+    }
+    record_.operands = operands_;
+    record_.src_count = src_count;
+    record_.dst_count = def_->dst_count;
+    record_.accumulate = accumulate_;
+    record_.attrs = attrs;
+    record_.attrs_bytes = def_->attrs ? def_->attrs->bytes : 0;
+    if (src_count > 1 && def_->domains[1] == CHOIR_DOMAIN_WINNER) DrawWinners();
+    for (choir_buffer_t* buffer : buffers_) {
+      const char* data = static_cast<const char*>(choir_buffer_data(buffer));
+      start_.emplace_back(data, data + choir_buffer_bytes(buffer));
+    }
+    return true;
+  }
+
+  const choir_op_def_t* def_;
+  bool accumulate_;
+  const Device& device_;
+  bool valid_ = false;
+  alignas(8) char attrs_[256] = {};
+  choir_view_t operands_[CHOIR_MAX_OPERANDS] = {};
+  choir_record_t record_ = {};
+  std::vector<choir_buffer_t*> buffers_;
+  std::vector<std::vector<char>> start_;
+};
+
+inline std::vector<const choir_op_kernel_t*> AllKernels() {
+  return {
+#define CHOIR__CPU_KERNEL(OP, kernel) &choir__cpu_##kernel,
+#include "tensor/kernels/cpu/kernels.def"
+#undef CHOIR__CPU_KERNEL
+  };
+}
+
+}  // namespace testing
+}  // namespace choir
+
+#endif  // CHOIR_TESTS_TENSOR_KERNEL_PROBLEM_H_
