@@ -130,7 +130,8 @@ CHOIR_API void choir_stream_set_label(choir_stream_t* stream,
                                       const char* label);
 // Blocks until all submitted work is done; returns the first failure since
 // the last call. A kernel may not call it for its own stream
-// (FAILED_PRECONDITION).
+// (FAILED_PRECONDITION). A program waits so before it ends: exit takes
+// libraries apart that a kernel on a stream's thread may be using.
 CHOIR_API choir_status_t choir_stream_synchronize(choir_stream_t* stream)
     CHOIR_NODISCARD;
 // Runs call(self) now, on the caller's thread, and returns its result. It is
