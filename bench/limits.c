@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
 #include "bench/machine_rates.h"
 #include "bench/step_profile.h"
@@ -303,17 +304,7 @@ static choir_status_t run_all(const limits_options_t* options) {
 }
 
 static choir_status_t parse(int argc, char** argv, limits_options_t* options) {
-  choir_struct_init(&options_def, options);
-  for (int i = 1; i < argc; i += 2) {
-    if (strncmp(argv[i], "--", 2) != 0 || i + 1 == argc)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "usage: '%s' is no flag with a value; --NAME VALUE is "
-                         "needed",
-                         argv[i]);
-    CHOIR_TRY(
-        choir_struct_set(&options_def, options, argv[i] + 2, argv[i + 1]));
-  }
-  CHOIR_TRY(choir_struct_check(&options_def, options));
+  CHOIR_TRY(bench_flags_parse(&options_def, argc, argv, options));
   for (int i = 0; options->net && i < BENCH_NET_COUNT; ++i)
     if (strcmp(options->net, bench_net_names[i]) == 0) return NULL;
   if (!options->net) return NULL;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
 #include "bench/step_profile.h"
 #include "core/clock.h"
@@ -318,20 +319,6 @@ static int fail(choir_status_t status, int exit_status) {
   return exit_status;
 }
 
-static choir_status_t parse(int argc, char** argv, options_t* options) {
-  choir_struct_init(&options_def, options);
-  for (int i = 1; i < argc; i += 2) {
-    if (strncmp(argv[i], "--", 2) != 0 || i + 1 == argc)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "usage: '%s' is no flag with a value; --NAME VALUE is "
-                         "needed",
-                         argv[i]);
-    CHOIR_TRY(
-        choir_struct_set(&options_def, options, argv[i] + 2, argv[i + 1]));
-  }
-  return choir_struct_check(&options_def, options);
-}
-
 static int launch(const options_t* options, char** argv) {
   choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
   config.argv = argv;
@@ -346,7 +333,7 @@ static int launch(const options_t* options, char** argv) {
 
 int main(int argc, char** argv) {
   options_t options;
-  choir_status_t status = parse(argc, argv, &options);
+  choir_status_t status = bench_flags_parse(&options_def, argc, argv, &options);
   if (status) return fail(status, 2);
   if (options.workers > 1 && !choir_launch_is_worker())
     return launch(&options, argv);

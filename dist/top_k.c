@@ -79,14 +79,8 @@ static uint32_t find_kth(scratch_t* scratch, const void* words, int64_t count,
 
 static int64_t collect(const float* src, int64_t count, uint32_t least,
                        int64_t most, int32_t* out_indices, uint32_t* out_bits) {
-  int64_t found = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (key_at(src, i) < least) continue;
-    if (found == most) return most + 1;
-    out_indices[found] = (int32_t)i;
-    memcpy(out_bits + found++, src + i, sizeof(*out_bits));
-  }
-  return found;
+  return choir__top_k_collect_rest(src, 0, count, least, most, 0, out_indices,
+                                   out_bits);
 }
 
 choir__top_k_collect_t choir__top_k_collect_plain(void) { return collect; }

@@ -34,15 +34,8 @@ static int64_t collect(const float* src, int64_t count, uint32_t least,
       __builtin_memcpy(out_bits + found++, src + at, sizeof(*out_bits));
     }
   }
-  for (; i < count; ++i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, src + i, sizeof(bits));
-    if ((bits & 0x7fffffffu) < least) continue;
-    if (found >= most) return most + 1;
-    out_indices[found] = (int32_t)i;
-    out_bits[found++] = bits;
-  }
-  return found > most ? most + 1 : found;
+  return choir__top_k_collect_rest(src, i, count, least, most, found,
+                                   out_indices, out_bits);
 }
 
 choir__top_k_collect_t choir__top_k_collect_avx2(void) {

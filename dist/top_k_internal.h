@@ -2,6 +2,8 @@
 #ifndef CHOIR_DIST_TOP_K_INTERNAL_H_
 #define CHOIR_DIST_TOP_K_INTERNAL_H_
 
+#include <string.h>
+
 #include "core/status.h"
 
 #ifdef __cplusplus
@@ -38,6 +40,24 @@ typedef int64_t (*choir__top_k_collect_t)(const float* src, int64_t count,
                                           uint32_t least, int64_t most,
                                           int32_t* out_indices,
                                           uint32_t* out_bits);
+// The same from element `begin` on, with `found` already there: the elements
+// that fill no vector, and all of them without one.
+static inline int64_t choir__top_k_collect_rest(const float* src, int64_t begin,
+                                                int64_t count, uint32_t least,
+                                                int64_t most, int64_t found,
+                                                int32_t* out_indices,
+                                                uint32_t* out_bits) {
+  if (found > most) return most + 1;
+  for (int64_t i = begin; i < count; ++i) {
+    uint32_t bits;
+    memcpy(&bits, src + i, sizeof(bits));
+    if ((bits & 0x7fffffffu) < least) continue;
+    if (found == most) return most + 1;
+    out_indices[found] = (int32_t)i;
+    out_bits[found++] = bits;
+  }
+  return found;
+}
 // NULL where the build or the processor has no AVX2, AVX-512.
 choir__top_k_collect_t choir__top_k_collect_plain(void);
 choir__top_k_collect_t choir__top_k_collect_avx2(void);

@@ -16,43 +16,17 @@ static choir_status_t infer(const choir_view_t* srcs, int32_t src_count,
   return NULL;
 }
 
-typedef struct products_s {
-  const choir__dense_t* dense;
-  const double* image;  // the gradient of what conv2d gave
-} products_t;
-
 static void add_product(void* self, int64_t x_place, int64_t w_place,
                         int64_t y_place) {
-  const products_t* products = self;
+  const choir__conv2d_pool_products_t* products = self;
   products->dense->dsts[0][x_place] +=
       products->dense->srcs[2][w_place] * products->image[y_place];
 }
 
 static choir_status_t reference(const choir_record_t* record,
                                 choir_stream_t* stream) {
-  choir__conv2d_pool_t pair;
-  CHOIR_TRY(choir__conv2d_pool_make(
-      "conv2d_max_pool2d_grad_data", choir_record_src(record, 0),
-      choir_record_src(record, 2), record->attrs, &pair));
-  choir__dense_t dense;
-  CHOIR_TRY(choir__dense_begin(
-      record, stream,
-      CHOIR__SOURCE(1) | CHOIR__SOURCE(2) | CHOIR__SOURCE(3) | CHOIR__SOURCE(4),
-      &dense));
-  size_t bytes;
-  double* image = choir__conv2d_pool_take_image(&pair, &dense, &bytes);
-  if (!image)
-    return choir__dense_end(
-        &dense,
-        CHOIR_ERROR(OUT_OF_MEMORY,
-                    "conv2d_max_pool2d_grad_data: no %zu bytes for the image",
-                    bytes));
-  choir_status_t status = choir__conv2d_pool_spread(
-      "conv2d_max_pool2d_grad_data", &pair, &dense, image);
-  products_t products = {&dense, image};
-  if (!status) choir__conv2d_products(&pair.conv, add_product, &products);
-  dense.allocator.free(dense.allocator.self, image, bytes, 64);
-  return choir__dense_end(&dense, status);
+  return choir__conv2d_pool_grad_reference(
+      "conv2d_max_pool2d_grad_data", record, stream, 0, add_product, NULL);
 }
 
 const choir_op_def_t choir_op_def_conv2d_max_pool2d_grad_data = {

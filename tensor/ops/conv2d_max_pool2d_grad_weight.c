@@ -16,47 +16,26 @@ static choir_status_t infer(const choir_view_t* srcs, int32_t src_count,
                             &pair.conv.filters, &dsts[1]);
 }
 
-typedef struct products_s {
-  const choir__dense_t* dense;
-  const double* image;  // the gradient of what conv2d gave
-} products_t;
-
 static void add_product(void* self, int64_t x_place, int64_t w_place,
                         int64_t y_place) {
-  const products_t* products = self;
+  const choir__conv2d_pool_products_t* products = self;
   products->dense->dsts[0][w_place] +=
       products->dense->srcs[0][x_place] * products->image[y_place];
 }
 
+static void add_bias(const choir__conv2d_pool_t* pair,
+                     const choir__dense_t* dense) {
+  const int64_t filters = pair->conv.filters;
+  const int64_t size = pair->pool.out[0] * pair->pool.out[1];
+  for (int64_t i = 0; i < pair->conv.batch * filters * size; ++i)
+    dense->dsts[1][i / size % filters] += dense->srcs[4][i];
+}
+
 static choir_status_t reference(const choir_record_t* record,
                                 choir_stream_t* stream) {
-  choir__conv2d_pool_t pair;
-  CHOIR_TRY(choir__conv2d_pool_make(
-      "conv2d_max_pool2d_grad_weight", choir_record_src(record, 0),
-      choir_record_src(record, 2), record->attrs, &pair));
-  choir__dense_t dense;
-  CHOIR_TRY(choir__dense_begin(
-      record, stream,
-      CHOIR__SOURCE(0) | CHOIR__SOURCE(1) | CHOIR__SOURCE(3) | CHOIR__SOURCE(4),
-      &dense));
-  size_t bytes;
-  double* image = choir__conv2d_pool_take_image(&pair, &dense, &bytes);
-  if (!image)
-    return choir__dense_end(
-        &dense,
-        CHOIR_ERROR(OUT_OF_MEMORY,
-                    "conv2d_max_pool2d_grad_weight: no %zu bytes for the image",
-                    bytes));
-  choir_status_t status = choir__conv2d_pool_spread(
-      "conv2d_max_pool2d_grad_weight", &pair, &dense, image);
-  products_t products = {&dense, image};
-  if (!status) choir__conv2d_products(&pair.conv, add_product, &products);
-  const int64_t filters = pair.conv.filters;
-  const int64_t size = pair.pool.out[0] * pair.pool.out[1];
-  for (int64_t i = 0; !status && i < pair.conv.batch * filters * size; ++i)
-    dense.dsts[1][i / size % filters] += dense.srcs[4][i];
-  dense.allocator.free(dense.allocator.self, image, bytes, 64);
-  return choir__dense_end(&dense, status);
+  return choir__conv2d_pool_grad_reference("conv2d_max_pool2d_grad_weight",
+                                           record, stream, 2, add_product,
+                                           add_bias);
 }
 
 const choir_op_def_t choir_op_def_conv2d_max_pool2d_grad_weight = {

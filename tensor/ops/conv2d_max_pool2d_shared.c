@@ -87,6 +87,34 @@ choir_status_t choir__conv2d_pool_spread(const char* op,
                                   dense->srcs[4], image);
 }
 
+choir_status_t choir__conv2d_pool_grad_reference(
+    const char* op, const choir_record_t* record, choir_stream_t* stream,
+    int32_t shape_only,
+    void (*add)(void* products, int64_t x_place, int64_t w_place,
+                int64_t y_place),
+    void (*finish)(const choir__conv2d_pool_t* pair,
+                   const choir__dense_t* dense)) {
+  choir__conv2d_pool_t pair;
+  CHOIR_TRY(choir__conv2d_pool_make(op, choir_record_src(record, 0),
+                                    choir_record_src(record, 2), record->attrs,
+                                    &pair));
+  choir__dense_t dense;
+  CHOIR_TRY(choir__dense_begin(
+      record, stream, CHOIR__ALL_SOURCES & ~CHOIR__SOURCE(shape_only), &dense));
+  size_t bytes;
+  double* image = choir__conv2d_pool_take_image(&pair, &dense, &bytes);
+  if (!image)
+    return choir__dense_end(
+        &dense, CHOIR_ERROR(OUT_OF_MEMORY, "%s: no %zu bytes for the image", op,
+                            bytes));
+  choir_status_t status = choir__conv2d_pool_spread(op, &pair, &dense, image);
+  choir__conv2d_pool_products_t products = {&dense, image};
+  if (!status) choir__conv2d_products(&pair.conv, add, &products);
+  if (!status && finish) finish(&pair, &dense);
+  dense.allocator.free(dense.allocator.self, image, bytes, 64);
+  return choir__dense_end(&dense, status);
+}
+
 void choir__conv2d_pool_grad_cost(const choir_record_t* record,
                                   choir_cost_t* out_cost) {
   const choir_view_t* w = choir_record_src(record, 2);

@@ -38,6 +38,21 @@ choir_status_t choir__conv2d_pool_spread(const char* op,
                                          const choir__dense_t* dense,
                                          double* image);
 
+// The reference of both gradients: `add` for each product of the convolution,
+// where `image` is the gradient of what it gave; then `finish` (may be NULL).
+// Source `shape_only` is not read.
+typedef struct choir__conv2d_pool_products_s {
+  const choir__dense_t* dense;
+  const double* image;
+} choir__conv2d_pool_products_t;
+choir_status_t choir__conv2d_pool_grad_reference(
+    const char* op, const choir_record_t* record, choir_stream_t* stream,
+    int32_t shape_only,
+    void (*add)(void* products, int64_t x_place, int64_t w_place,
+                int64_t y_place),
+    void (*finish)(const choir__conv2d_pool_t* pair,
+                   const choir__dense_t* dense));
+
 // Two flops for each product of a gradient: those of the winners.
 void choir__conv2d_pool_grad_cost(const choir_record_t* record,
                                   choir_cost_t* out_cost);
