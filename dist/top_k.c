@@ -85,7 +85,7 @@ static int64_t collect(const float* src, int64_t count, uint32_t least,
 
 choir__top_k_collect_t choir__top_k_collect_plain(void) { return collect; }
 
-static choir__top_k_collect_t best_collect(void) {
+choir__top_k_collect_t choir__top_k_collect_best(void) {
   choir__top_k_collect_t best = choir__top_k_collect_avx512();
   if (!best) best = choir__top_k_collect_avx2();
   return best ? best : collect;
@@ -153,7 +153,8 @@ static bool take_candidates(scratch_t* scratch, const float* src, int64_t count,
   const int64_t most = most_candidates(count, k);
   uint32_t* bits = (uint32_t*)(void*)(scratch + 1);
   int32_t* indices = (int32_t*)(void*)(bits + most + CHOIR__TOP_K_SLACK);
-  const int64_t found = best_collect()(src, count, least, most, indices, bits);
+  const int64_t found =
+      choir__top_k_collect_best()(src, count, least, most, indices, bits);
   if (found < k || found > most) return false;
   int64_t greater;
   const uint32_t limit = find_kth(scratch, bits, found, k, &greater);

@@ -62,6 +62,8 @@ static inline int64_t choir__top_k_collect_rest(const float* src, int64_t begin,
 choir__top_k_collect_t choir__top_k_collect_plain(void);
 choir__top_k_collect_t choir__top_k_collect_avx2(void);
 choir__top_k_collect_t choir__top_k_collect_avx512(void);
+// The best one for this processor.
+choir__top_k_collect_t choir__top_k_collect_best(void);
 
 #ifdef __cplusplus
 }
