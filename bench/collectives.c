@@ -118,8 +118,10 @@ static choir_status_t run_once(bench_t* bench, choir_collective_kind_t kind,
                           .name = "bench"};
   if (kind == CHOIR_COLLECTIVE_ALL_REDUCE) c.src = dst;
   if (kind == CHOIR_COLLECTIVE_ALL_GATHER ||
+      kind == CHOIR_COLLECTIVE_ALL_GATHER_V ||
       kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
     c.count = count / bench->size;
+    c.capacity = count;
   }
   if (kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
     c.src = dst;
@@ -134,6 +136,7 @@ static double bus_factor(choir_collective_kind_t kind, int32_t size) {
     case CHOIR_COLLECTIVE_ALL_REDUCE:
       return 2 * (n - 1) / n;
     case CHOIR_COLLECTIVE_ALL_GATHER:
+    case CHOIR_COLLECTIVE_ALL_GATHER_V:
     case CHOIR_COLLECTIVE_REDUCE_SCATTER:
       return (n - 1) / n;
     default:

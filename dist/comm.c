@@ -293,8 +293,9 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   size_t peers_at = (struct_bytes + 63) / 64 * 64;
   size_t headers_at = peers_at + size * sizeof(choir_comm_peer_t);
   size_t messages_at = headers_at + size * sizeof(choir_comm_header_t);
-  size_t total = messages_at + size * (4 * sizeof(void*) + sizeof(double) +
-                                       sizeof(float) + 2);
+  size_t total =
+      messages_at + size * (4 * sizeof(void*) + 6 * sizeof(int64_t) +
+                            sizeof(double) + sizeof(float) + 3 * sizeof(bool));
   void* memory = allocator.alloc(allocator.self, total, STRUCT_ALIGNMENT);
   if (!memory)
     return CHOIR_ERROR(OUT_OF_MEMORY, "communicator: no memory for %zu bytes",
@@ -315,9 +316,17 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   comm->messages = (const choir_comm_message_t**)(void*)(bytes + messages_at);
   comm->sources = (const void**)(comm->messages + size);
   comm->destinations = (void**)(comm->sources + size);
-  comm->shares_f64 = (double*)(comm->destinations + size);
+  int64_t* numbers = (int64_t*)(comm->destinations + size);
+  comm->moves = (choir_comm_moves_t){.send_count = numbers,
+                                     .send_at = numbers + size,
+                                     .recv_count = numbers + 2 * size,
+                                     .recv_at = numbers + 3 * size,
+                                     .their_at = numbers + 4 * size,
+                                     .total = numbers + 5 * size};
+  comm->shares_f64 = (double*)(numbers + 6 * size);
   comm->shares = (float*)(comm->shares_f64 + size);
   comm->flags = (bool*)(comm->shares + size);
+  comm->moves.open = comm->flags + 2 * size;
   comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   atomic_store(&comm->ref_count, 1);
   pthread_mutex_init(&comm->run_mutex, NULL);

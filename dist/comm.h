@@ -56,6 +56,7 @@ typedef enum choir_reduce_e {
   X(BROADCAST, broadcast)           \
   X(ALL_GATHER, all_gather)         \
   X(REDUCE_SCATTER, reduce_scatter) \
+  X(ALL_GATHER_V, all_gather_v)     \
   X(BARRIER, barrier)
 typedef enum choir_collective_kind_e {
 #define CHOIR_COLLECTIVE_ENUM_(ENUM, name) CHOIR_COLLECTIVE_##ENUM,
@@ -168,6 +169,14 @@ CHOIR_API choir_status_t choir_comm_broadcast(choir_comm_t* comm, void* data,
 CHOIR_API choir_status_t choir_comm_all_gather(
     choir_comm_t* comm, const void* src, void* dst, int64_t count,
     choir_dtype_t dtype, const char* name) CHOIR_NODISCARD;
+// Each rank's own `count` elements, 0 or more, one part after the other in rank
+// order, to dst[capacity]. out_counts[size], which may be NULL, is how many
+// came from each rank. More in all than the smallest capacity is an error on
+// all ranks. src and dst must not overlap.
+CHOIR_API choir_status_t
+choir_comm_all_gather_v(choir_comm_t* comm, const void* src, int64_t count,
+                        void* dst, int64_t capacity, int64_t* out_counts,
+                        choir_dtype_t dtype, const char* name) CHOIR_NODISCARD;
 // Part `rank` of the reduction of src[size * count] to dst[count]. dst may be
 // src + rank * count.
 CHOIR_API choir_status_t choir_comm_reduce_scatter(
@@ -193,6 +202,13 @@ typedef struct choir_collective_s {
   // The weight is the rank's samples of a step: a graph that runs the record
   // again sets it anew.
   bool weight_is_samples;
+  // Kinds whose name ends in _v. Room in dst, in elements.
+  int64_t capacity;
+  // NULL, or where `count` is read when the operation runs: on a stream a
+  // record before it may decide how much there is to give.
+  const int64_t* count_at;
+  // NULL, or [size]: set to what came from each rank.
+  int64_t* counts;
   const char* name;  // long-lived until the operation is done
 } choir_collective_t;
 

@@ -46,13 +46,17 @@ static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   const record_attrs_t* attrs = record->attrs;
   const choir_collective_t* c = &attrs->collective;
   double size = attrs->comm->size;
-  double bytes = (double)c->count * (double)choir_dtype_bytes(c->dtype);
+  double element = (double)choir_dtype_bytes(c->dtype);
   out_cost->flops = 0;
   out_cost->bytes = 0;
-  if (c->kind == CHOIR_COLLECTIVE_BARRIER) return;
+  if (!choir__comm_traits((int32_t)c->kind)->has_data) return;
   bool gathers = c->kind == CHOIR_COLLECTIVE_ALL_GATHER;
   bool scatters = c->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
-  out_cost->bytes = bytes * (gathers || scatters ? 1 + size : 2);
+  double moved = (double)c->count * (gathers || scatters ? 1 + size : 2);
+  // What peers give is not known yet: as if they gave as much.
+  if (c->kind == CHOIR_COLLECTIVE_ALL_GATHER_V)
+    moved = (double)(c->count_at ? *c->count_at : c->count) * (1 + size);
+  out_cost->bytes = moved * element;
   if (c->kind == CHOIR_COLLECTIVE_ALL_REDUCE)
     out_cost->flops = (double)c->count * (size - 1) / size;
   if (scatters) out_cost->flops = (double)c->count * (size - 1);
@@ -256,6 +260,22 @@ choir_status_t choir_comm_all_gather(choir_comm_t* comm, const void* src,
                                    .src = src,
                                    .dst = dst,
                                    .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_all_gather_v(choir_comm_t* comm, const void* src,
+                                       int64_t count, void* dst,
+                                       int64_t capacity, int64_t* out_counts,
+                                       choir_dtype_t dtype, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_GATHER_V,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .capacity = capacity,
+                                   .counts = out_counts,
                                    .name = name};
   return choir_comm_run(comm, &collective);
 }

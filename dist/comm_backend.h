@@ -37,7 +37,7 @@ typedef struct choir_comm_header_s {
   int32_t root;       // 0 where it means nothing
   uint64_t sequence;  // 1 for the first operation
   uint64_t name_hash;
-  int64_t count;
+  int64_t count;  // 0 where ranks' counts may differ
   uint8_t kind;
   uint8_t op;     // 0 where it means nothing
   uint8_t dtype;  // likewise
@@ -60,6 +60,8 @@ typedef struct choir_comm_header_s {
 _Static_assert(offsetof(choir_comm_header_t, name) == 64,
                "one cache line while ranks agree");
 
+// The data of an operation's first message begin with words of its kind
+// (comm_moves.c), then come those that travel with the header.
 typedef struct choir_comm_message_s {
   choir_comm_header_t header;
   _Alignas(64) unsigned char data[];
@@ -113,9 +115,22 @@ typedef struct choir_comm_operation_s {
   int32_t kind;
   uint64_t sequence;
   size_t element_bytes;
-  bool is_blocking;  // on the caller's thread, which has nothing else to do
-  bool may_spin;     // likewise, and every rank here has a core of its own
+  size_t meta_bytes;  // of the kind's words ahead of the first message's data
+  bool is_blocking;   // on the caller's thread, which has nothing else to do
+  bool may_spin;      // likewise, and every rank here has a core of its own
 } choir_comm_operation_t;
+
+// Collectives that hand elements on as they are: who gets what from whom, known
+// when headers agreed. In elements, [size] each.
+typedef struct choir_comm_moves_s {
+  int64_t* send_count;  // to each rank
+  int64_t* send_at;     // in src
+  int64_t* recv_count;  // from each rank
+  int64_t* recv_at;     // in dst
+  int64_t* their_at;    // in the src of each rank: this rank's part
+  int64_t* total;       // of each rank's src
+  bool* open;           // rank's parts are still to be moved
+} choir_comm_moves_t;
 
 typedef struct choir_comm_vtable_s {
   const char* name;
@@ -127,8 +142,8 @@ typedef struct choir_comm_vtable_s {
   // comm->exchange_bytes of data.
   choir_comm_message_t* (*stage)(choir_comm_t* comm);
   // Required. Delivers the staged message, of which `bytes` of data count, to
-  // all ranks and waits for theirs (`bytes` is equal on all ranks or ranks
-  // look at the header only). comm->messages[r] are valid until the next
+  // all ranks and waits for theirs; ranks may differ in `bytes`, and know what
+  // they read. comm->messages[r] are valid until the next
   // exchange returns; messages[rank] is the own one.
   choir_status_t (*exchange)(choir_comm_t* comm, size_t bytes);
 
@@ -138,7 +153,8 @@ typedef struct choir_comm_vtable_s {
 
   // Optional, by kind. Run after headers agreed, for data beyond
   // comm->inline_bytes and at least 2 ranks. Headers of all ranks are in
-  // comm->headers. NULL: rounds of `exchange`.
+  // comm->headers. NULL: rounds of `exchange`. Kinds that move elements find
+  // the plan in comm->moves, and do what is `open` there.
   choir_status_t (*large[CHOIR_COLLECTIVE_COUNT])(
       choir_comm_t* comm, const choir_comm_operation_t* operation);
 
@@ -190,6 +206,7 @@ struct choir_comm_s {
   const void** sources;                   // [size], scratch of collectives
   void** destinations;                    // [size]
   bool* flags;                            // [2 * size]
+  choir_comm_moves_t moves;
 
   pthread_mutex_t run_mutex;  // one operation at a time
   uint64_t sequence;
@@ -275,6 +292,13 @@ void choir__comm_note_fault(choir_comm_t* comm,
 // The collective by rounds of `exchange`, for slots that serve some cases only.
 choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation);
+// The same for what is open in comm->moves.
+choir_status_t choir__comm_move_rounds(choir_comm_t* comm,
+                                       const choir_comm_operation_t* operation);
+// Bytes of src (of dst, for a broadcast) that travel; 0 for kinds without data,
+// -1 when the sizes overflow.
+int64_t choir__comm_payload_bytes(const choir_comm_t* comm,
+                                  const choir_comm_operation_t* operation);
 // This rank's part of `count` elements that ranks share out; parts are
 // multiples of 64 bytes, except the last.
 void choir__comm_part(int64_t count, size_t element_bytes, int32_t rank,

@@ -20,19 +20,29 @@ uint64_t choir__comm_name_hash(const char* name) {
   return name ? choir_hash_bytes(CHOIR_HASH_START, name, strlen(name)) : 0;
 }
 
-int64_t choir__comm_payload_bytes(int32_t kind, int64_t count,
-                                  size_t element_bytes, int32_t size) {
-  if (kind >= CHOIR_COLLECTIVE_BARRIER) return 0;
-  int64_t bytes;
-  if (__builtin_mul_overflow(count, (int64_t)element_bytes, &bytes)) return -1;
-  int64_t all;
-  if (__builtin_mul_overflow(bytes, (int64_t)size, &all)) return -1;
-  return kind == CHOIR_COLLECTIVE_REDUCE_SCATTER ? all : bytes;
+const choir__comm_traits_t* choir__comm_traits(int32_t kind) {
+  static const choir__comm_traits_t traits[CHOIR_COMM_KIND_COUNT] = {
+      [CHOIR_COLLECTIVE_ALL_REDUCE] = {.has_data = true, .reduces = true},
+      [CHOIR_COLLECTIVE_BROADCAST] = {.has_data = true, .has_root = true},
+      [CHOIR_COLLECTIVE_ALL_GATHER] = {.has_data = true, .moves = true},
+      [CHOIR_COLLECTIVE_REDUCE_SCATTER] = {.has_data = true, .reduces = true},
+      [CHOIR_COLLECTIVE_ALL_GATHER_V] = {.has_data = true,
+                                         .moves = true,
+                                         .has_own_counts = true},
+  };
+  return &traits[kind];
 }
 
-static bool kind_reduces(int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
-         kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+int64_t choir__comm_payload_bytes(const choir_comm_t* comm,
+                                  const choir_comm_operation_t* operation) {
+  if (!choir__comm_traits(operation->kind)->has_data) return 0;
+  int64_t bytes;
+  if (__builtin_mul_overflow(operation->collective.count,
+                             (int64_t)operation->element_bytes, &bytes))
+    return -1;
+  int64_t all;
+  if (__builtin_mul_overflow(bytes, (int64_t)comm->size, &all)) return -1;
+  return operation->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER ? all : bytes;
 }
 
 static void check_reduction(const choir_collective_t* collective,
@@ -60,9 +70,12 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
                                  char reason[CHOIR_COMM_REASON_BYTES]) {
   const choir_collective_t* collective = &operation->collective;
   int32_t kind = operation->kind;
+  const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
-  if (kind >= CHOIR_COLLECTIVE_BARRIER) return;
+  if (!traits->has_data) return;
   bool needs_src = kind != CHOIR_COLLECTIVE_BROADCAST;
+  int64_t room =
+      traits->has_own_counts ? collective->capacity : collective->count;
   if (!choir_dtype_bytes(collective->dtype)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%d is no dtype",
              (int)collective->dtype);
@@ -70,21 +83,22 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "count is %lld; it must be 0 or more",
              (long long)collective->count);
-  } else if (choir__comm_payload_bytes(kind, collective->count,
-                                       operation->element_bytes,
-                                       comm->size) < 0) {
+  } else if (room < 0) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "capacity is %lld; it must be 0 or more", (long long)room);
+  } else if (choir__comm_payload_bytes(comm, operation) < 0) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "%lld elements on %d ranks do not fit in 63 bits of bytes",
              (long long)collective->count, comm->size);
-  } else if (collective->count > 0 &&
-             (!collective->dst || (needs_src && !collective->src))) {
+  } else if ((room > 0 && !collective->dst) ||
+             (needs_src && collective->count > 0 && !collective->src)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s is NULL",
              collective->dst ? "src" : "dst");
-  } else if (kind == CHOIR_COLLECTIVE_BROADCAST &&
+  } else if (traits->has_root &&
              (collective->root < 0 || collective->root >= comm->size)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "root is %d; ranks are 0 .. %d",
              collective->root, comm->size - 1);
-  } else if (kind_reduces(kind)) {
+  } else if (traits->reduces) {
     check_reduction(collective, reason);
   }
 }
@@ -110,6 +124,9 @@ static void describe_count(const choir_comm_header_t* header, char* text,
                            size_t text_bytes) {
   if (header->kind == CHOIR_COMM_KIND_BUFFER)
     snprintf(text, text_bytes, "%lld bytes", (long long)header->count);
+  else if (choir__comm_traits(header->kind)->has_own_counts)
+    snprintf(text, text_bytes, "%s",
+             choir_dtype_name((choir_dtype_t)header->dtype));
   else
     snprintf(text, text_bytes, "%lld %s", (long long)header->count,
              choir_dtype_name((choir_dtype_t)header->dtype));
@@ -152,20 +169,24 @@ static bool same_sequence(const choir_comm_header_t* a,
   return a->sequence == b->sequence;
 }
 
-// In the order in which a difference is told.
-static const struct {
+typedef struct comparison_s {
   bool (*same)(const choir_comm_header_t*, const choir_comm_header_t*);
   describe_t describe;
   const char* verb;
+  const char* verb_of_several;
   const char* needed;
-} comparisons[] = {
-    {same_sequence, describe_sequence, "is at",
+} comparison_t;
+
+// In the order in which a difference is told.
+static const comparison_t comparisons[] = {
+    {same_sequence, describe_sequence, "is at", "are at",
      "all ranks must run the same operations"},
-    {same_kind, describe_kind, "wants",
+    {same_kind, describe_kind, "wants", "want",
      "all ranks must call the same operations in the same order"},
-    {same_count, describe_count, "has", "all ranks need the same"},
-    {same_op, describe_op, "wants", "all ranks need the same reduction"},
-    {same_root, describe_root, "wants", "all ranks need the same root"},
+    {same_count, describe_count, "has", "have", "all ranks need the same"},
+    {same_op, describe_op, "wants", "want",
+     "all ranks need the same reduction"},
+    {same_root, describe_root, "wants", "want", "all ranks need the same root"},
 };
 
 static void append(char* text, size_t text_bytes, const char* more) {
@@ -174,7 +195,8 @@ static void append(char* text, size_t text_bytes, const char* more) {
 
 // "rank 0 has 1024 f32, ranks 1 and 2 have 1000 f32": ranks that agree stand
 // together, in order of the lowest.
-static void describe_groups(const choir_comm_t* comm, size_t which, char* text,
+static void describe_groups(const choir_comm_t* comm,
+                            const comparison_t* comparison, char* text,
                             size_t text_bytes) {
   const choir_comm_header_t* headers = comm->headers;
   bool* told = comm->flags;
@@ -184,8 +206,7 @@ static void describe_groups(const choir_comm_t* comm, size_t which, char* text,
   for (int32_t first = 0; first < comm->size; ++first) {
     if (told[first]) continue;
     for (int32_t r = first; r < comm->size; ++r) {
-      group[r] =
-          !told[r] && comparisons[which].same(&headers[first], &headers[r]);
+      group[r] = !told[r] && comparison->same(&headers[first], &headers[r]);
       told[r] = told[r] || group[r];
     }
     int32_t members = 0;
@@ -193,13 +214,9 @@ static void describe_groups(const choir_comm_t* comm, size_t which, char* text,
     char ranks[96];
     char what[128];
     choir__comm_rank_list(group, comm->size, ranks, sizeof(ranks));
-    comparisons[which].describe(&headers[first], what, sizeof(what));
-    const char* verb = comparisons[which].verb;
-    if (members > 1) {
-      if (!strcmp(verb, "has")) verb = "have";
-      if (!strcmp(verb, "wants")) verb = "want";
-      if (!strcmp(verb, "is at")) verb = "are at";
-    }
+    comparison->describe(&headers[first], what, sizeof(what));
+    const char* verb =
+        members > 1 ? comparison->verb_of_several : comparison->verb;
     if (first) append(text, text_bytes, ", ");
     append(text, text_bytes, ranks);
     append(text, text_bytes, " ");
@@ -242,7 +259,7 @@ static choir_status_t explain_difference(choir_comm_t* comm) {
     return CHOIR_ERROR(INTERNAL, "operation %llu: headers differ",
                        (unsigned long long)comm->sequence);
   char groups[600];
-  describe_groups(comm, which, groups, sizeof(groups));
+  describe_groups(comm, &comparisons[which], groups, sizeof(groups));
   char operation[CHOIR_ACTIVITY_TEXT_BYTES];
   bool same_operation = comparisons[which].same != same_kind &&
                         comparisons[which].same != same_sequence;
@@ -264,7 +281,45 @@ static void fetch_names(choir_comm_t* comm) {
   }
 }
 
-choir_status_t choir__comm_check_headers(choir_comm_t* comm) {
+static void describe_given(const choir_comm_header_t* header, char* text,
+                           size_t text_bytes) {
+  snprintf(text, text_bytes, "%lld %s", (long long)header->count,
+           choir_dtype_name((choir_dtype_t)header->dtype));
+}
+
+choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
+                                        int64_t needed, int64_t capacity) {
+  static const comparison_t given = {same_count, describe_given, "gives",
+                                     "give", NULL};
+  fetch_names(comm);
+  char groups[600];
+  describe_groups(comm, &given, groups, sizeof(groups));
+  char operation[CHOIR_ACTIVITY_TEXT_BYTES];
+  print_operation(&comm->headers[0], operation, sizeof(operation));
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: %s: %lld in all for rank %d, which has room for %lld",
+                     operation, groups, (long long)needed, rank,
+                     (long long)capacity);
+}
+
+static choir_status_t check_weights(choir_comm_t* comm) {
+  double sum = 0;
+  for (int32_t r = 0; r < comm->size; ++r) sum += comm->headers[r].weight;
+  if (!(sum > 0) || isinf(sum)) {
+    fetch_names(comm);
+    char operation[CHOIR_ACTIVITY_TEXT_BYTES];
+    print_operation(&comm->headers[0], operation, sizeof(operation));
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: the weights of all ranks add to %g; one must be "
+                       "above 0",
+                       operation, sum);
+  }
+  choir__comm_set_shares(comm);
+  return NULL;
+}
+
+choir_status_t choir__comm_check_headers(
+    choir_comm_t* comm, const choir_comm_operation_t* operation) {
   bool same = true;
   int32_t refused = -1;
   for (int32_t r = comm->size - 1; r >= 0; --r) {
@@ -278,20 +333,9 @@ choir_status_t choir__comm_check_headers(choir_comm_t* comm) {
   if (refused >= 0 || !same) fetch_names(comm);
   if (refused >= 0) return explain_refusal(comm, refused);
   if (!same) return explain_difference(comm);
-  if (!kind_reduces(comm->headers[0].kind) ||
-      comm->headers[0].op != CHOIR_REDUCE_AVERAGE)
-    return NULL;
-  double sum = 0;
-  for (int32_t r = 0; r < comm->size; ++r) sum += comm->headers[r].weight;
-  if (!(sum > 0) || isinf(sum)) {
-    fetch_names(comm);
-    char operation[CHOIR_ACTIVITY_TEXT_BYTES];
-    print_operation(&comm->headers[0], operation, sizeof(operation));
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: the weights of all ranks add to %g; one must be "
-                       "above 0",
-                       operation, sum);
-  }
-  choir__comm_set_shares(comm);
+  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  if (traits->moves) return choir__comm_plan_moves(comm, operation);
+  if (traits->reduces && operation->collective.op == CHOIR_REDUCE_AVERAGE)
+    return check_weights(comm);
   return NULL;
 }

@@ -8,10 +8,15 @@
 
 #define CHOIR_COMM_REASON_BYTES 200
 
-// Most data bytes of an operation that fit into the first message; -1 when
-// the sizes overflow.
-int64_t choir__comm_payload_bytes(int32_t kind, int64_t count,
-                                  size_t element_bytes, int32_t size);
+// What a kind is, beyond its name.
+typedef struct choir__comm_traits_s {
+  bool has_data;
+  bool reduces;
+  bool has_root;
+  bool moves;           // elements go to other ranks as they are
+  bool has_own_counts;  // which may differ between ranks
+} choir__comm_traits_t;
+const choir__comm_traits_t* choir__comm_traits(int32_t kind);
 
 // comm_check.c
 // Empties `reason` or says what is wrong with this rank's arguments.
@@ -19,8 +24,24 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
                                  const choir_comm_operation_t* operation,
                                  char reason[CHOIR_COMM_REASON_BYTES]);
 // Compares all ranks' headers; the same result on every rank.
-choir_status_t choir__comm_check_headers(choir_comm_t* comm);
+choir_status_t choir__comm_check_headers(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+// "all_gather_v 'x' (operation 5): rank 0 gives 3 f32, ranks 1 and 2 give 4
+// f32: 11 in all for rank 1, which has room for 10".
+choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
+                                        int64_t needed, int64_t capacity);
 uint64_t choir__comm_name_hash(const char* name);
+
+// comm_moves.c
+// Of the words ahead of the first message's data.
+size_t choir__comm_meta_bytes(int32_t kind);
+void choir__comm_meta_fill(const choir_comm_operation_t* operation,
+                           unsigned char* data);
+// Fills in comm->moves from all ranks' words; a failure is the same on all.
+choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
+                                      const choir_comm_operation_t* operation);
+choir_status_t choir__comm_run_moves(choir_comm_t* comm,
+                                     const choir_comm_operation_t* operation);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex.

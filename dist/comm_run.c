@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One operation from header to result. Data up to inline_bytes travels with
 // the header, so a small collective is one exchange; the rest goes through
-// the backend's slot or, where it has none, through rounds of exchanges.
+// the backend's slot or, where it has none, through rounds of exchanges. Kinds
+// that hand elements on as they are go on in comm_moves.c.
 #include <string.h>
 
 #include "dist/comm_internal.h"
@@ -73,26 +74,6 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
   return NULL;
 }
 
-static choir_status_t rounds_all_gather(choir_comm_t* comm,
-                                        const operation_t* operation,
-                                        bool first) {
-  const choir_collective_t* c = &operation->collective;
-  size_t total = (size_t)c->count * operation->element_bytes;
-  for (size_t done = 0; done < total; done += comm->exchange_bytes) {
-    size_t bytes = smaller(total - done, comm->exchange_bytes);
-    if (!first) {
-      memcpy(comm->vtable->stage(comm)->data, (const char*)c->src + done,
-             bytes);
-      CHOIR_TRY(comm->vtable->exchange(comm, bytes));
-    }
-    first = false;
-    for (int32_t r = 0; r < comm->size; ++r)
-      memcpy((char*)c->dst + (size_t)r * total + done, message_data(comm, r),
-             bytes);
-  }
-  return NULL;
-}
-
 // A round carries the same stretch of every rank's part.
 static choir_status_t rounds_reduce_scatter(choir_comm_t* comm,
                                             const operation_t* operation,
@@ -125,7 +106,6 @@ typedef choir_status_t (*rounds_t)(choir_comm_t*, const operation_t*, bool);
 static const rounds_t rounds[CHOIR_COMM_KIND_COUNT] = {
     [CHOIR_COLLECTIVE_ALL_REDUCE] = rounds_all_reduce,
     [CHOIR_COLLECTIVE_BROADCAST] = rounds_broadcast,
-    [CHOIR_COLLECTIVE_ALL_GATHER] = rounds_all_gather,
     [CHOIR_COLLECTIVE_REDUCE_SCATTER] = rounds_reduce_scatter,
 };
 
@@ -140,16 +120,18 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
                         choir_comm_header_t* header) {
   const choir_collective_t* c = &operation->collective;
   int32_t kind = operation->kind;
+  const choir__comm_traits_t* traits = choir__comm_traits(kind);
   memset(&header->root, 0, sizeof(*header) - CHOIR_COMM_HEADER_START);
   header->sequence = operation->sequence;
   header->name_hash = choir__comm_name_hash(c->name);
   header->kind = (uint8_t)kind;
   header->weight = 1;
-  if (kind != CHOIR_COLLECTIVE_BARRIER) header->count = c->count;
-  if (kind < CHOIR_COLLECTIVE_BARRIER) header->dtype = (uint8_t)c->dtype;
-  if (kind == CHOIR_COLLECTIVE_BROADCAST) header->root = c->root;
-  if (kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
-      kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
+  if (traits->has_data) header->dtype = (uint8_t)c->dtype;
+  if (traits->has_data ? !traits->has_own_counts
+                       : kind == CHOIR_COMM_KIND_BUFFER)
+    header->count = c->count;
+  if (traits->has_root) header->root = c->root;
+  if (traits->reduces) {
     header->op = (uint8_t)c->op;
     header->weight = c->weight;
   }
@@ -163,9 +145,7 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
 
 static void copy_alone(const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  if (operation->kind >= CHOIR_COLLECTIVE_BARRIER ||
-      operation->kind == CHOIR_COLLECTIVE_BROADCAST || c->src == c->dst)
-    return;
+  if (!choir__comm_traits(operation->kind)->reduces || c->src == c->dst) return;
   memmove(c->dst, c->src, (size_t)c->count * operation->element_bytes);
 }
 
@@ -193,16 +173,21 @@ static choir_status_t run_operation(choir_comm_t* comm,
     bytes = sizeof(reason);
     memcpy(message->data, reason, bytes);
   } else {
-    payload = choir__comm_payload_bytes(operation->kind, c->count,
-                                        operation->element_bytes, comm->size);
-    if (payload > 0 && (size_t)payload <= comm->inline_bytes &&
-        comm->size > 1 && !message->header.is_direct) {
+    payload = choir__comm_payload_bytes(comm, operation);
+    bytes = operation->meta_bytes;
+    choir__comm_meta_fill(operation, message->data);
+    if ((size_t)payload + bytes <= comm->inline_bytes && comm->size > 1 &&
+        !message->header.is_direct) {
       message->header.is_inline = 1;
-      bytes = stage_inline(comm, operation, (size_t)payload, message->data);
+      if (payload > 0)
+        bytes += stage_inline(comm, operation, (size_t)payload,
+                              message->data + bytes);
     }
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
-  CHOIR_TRY(choir__comm_check_headers(comm));
+  CHOIR_TRY(choir__comm_check_headers(comm, operation));
+  if (choir__comm_traits(operation->kind)->moves)
+    return choir__comm_run_moves(comm, operation);
   // Where one rank's data are elsewhere, all take the way of large data.
   bool is_inline = true;
   for (int32_t r = 0; r < comm->size; ++r)
@@ -226,6 +211,8 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                            .is_blocking = is_blocking,
                            .may_spin = is_blocking && !comm->oversubscribed};
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
+  operation.meta_bytes = choir__comm_meta_bytes(kind);
+  if (collective->count_at) operation.collective.count = *collective->count_at;
   pthread_mutex_lock(&comm->run_mutex);
   choir_status_t status = NULL;
   if (atomic_load_explicit(&comm->broken, memory_order_acquire)) {

@@ -517,6 +517,114 @@ TEST_P(CommSuite, AllGather) {
   }
 }
 
+// What rank `rank` gives: none, few, many; sizes that travel with the header
+// beside some that do not.
+int64_t GivenCount(int rank, int round) {
+  const int64_t counts[] = {33, 0, 150001, 1, 20011, 1000, 4096};
+  return counts[(rank + round) % 7];
+}
+
+TEST_P(CommSuite, AllGatherV) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (choir_dtype_t dtype : kDtypes) {
+    size_t e = choir_dtype_bytes(dtype);
+    for (int round = 0; round < (dtype == CHOIR_DTYPE_F64 ? 7 : 1); ++round) {
+      int64_t total = 0;
+      std::vector<std::vector<unsigned char>> all;
+      for (int r = 0; r < size_; ++r) {
+        total += GivenCount(r, round);
+        all.push_back(Data(r, GivenCount(r, round), dtype));
+      }
+      int64_t own = GivenCount(rank_, round);
+      const auto& given = all[static_cast<size_t>(rank_)];
+      size_t bytes = static_cast<size_t>(own) * e;
+      // Ranks differ in whether their memory is shared.
+      for (int which = 0; which < 2; ++which) {
+        SCOPED_TRACE(
+            Describe(dtype, CHOIR_REDUCE_SUM, own, {false, which == 0}));
+        Memory shared(comm_, device_, true, 150002 * e);
+        Memory ordinary(comm_, device_, false, bytes + e);
+        Memory& src = (rank_ + which) % 2 ? shared : ordinary;
+        Memory dst(comm_, device_, false, static_cast<size_t>(total) * e + e);
+        if (bytes) memcpy(src.data(), given.data(), bytes);
+        std::vector<int64_t> counts(static_cast<size_t>(size_), -1);
+        ASSERT_OK(choir_comm_all_gather_v(comm_, bytes ? src.data() : nullptr,
+                                          own, dst.data(), total + (rank_ == 1),
+                                          which ? counts.data() : nullptr,
+                                          dtype, "parts"));
+        int64_t at = 0;
+        for (int r = 0; r < size_; ++r) {
+          int64_t count = GivenCount(r, round);
+          if (which) {
+            ASSERT_EQ(counts[static_cast<size_t>(r)], count);
+          }
+          ASSERT_EQ(
+              FirstDifference(dst.data() + static_cast<size_t>(at) * e,
+                              all[static_cast<size_t>(r)].data(), count, e),
+              -1)
+              << "rank " << r;
+          at += count;
+        }
+        ASSERT_TRUE(src.GuardsHold() && dst.GuardsHold());
+        ASSERT_EQ(dst.data()[static_cast<size_t>(total) * e], kGuardByte);
+      }
+    }
+  }
+}
+
+choir_status_t CountUp(const choir_record_t* record, choir_stream_t*) {
+  ++**static_cast<int64_t* const*>(record->attrs);
+  return nullptr;
+}
+const choir_kernel_t kCountUp = {"count_up/test", CountUp, nullptr, nullptr,
+                                 nullptr};
+
+// A record before it on the stream says how much there is to give.
+TEST_P(CommSuite, AllGatherVReadsItsCountWhenItRuns) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  choir_stream_t* stream = nullptr;
+  ASSERT_OK(choir_stream_create(device_, CHOIR_STREAM_BACKGROUND, &stream));
+  const int kRounds = 5;
+  int64_t count = 100 * rank_;
+  int64_t* count_at = &count;
+  size_t size = static_cast<size_t>(size_);
+  std::vector<int32_t> src(1000, rank_ + 1);
+  std::vector<std::vector<int32_t>> dst(kRounds,
+                                        std::vector<int32_t>(1000 * size, -1));
+  std::vector<std::vector<int64_t>> counts(kRounds, std::vector<int64_t>(size));
+  for (size_t i = 0; i < kRounds; ++i) {
+    choir_record_t record = {};
+    record.kernel = &kCountUp;
+    record.attrs = &count_at;
+    record.attrs_bytes = sizeof(count_at);
+    ASSERT_OK(choir_stream_submit(stream, &record));
+    choir_collective_t collective = {};
+    collective.kind = CHOIR_COLLECTIVE_ALL_GATHER_V;
+    collective.dtype = CHOIR_DTYPE_I32;
+    collective.count = 77;  // not looked at
+    collective.count_at = &count;
+    collective.capacity = static_cast<int64_t>(1000 * size);
+    collective.src = src.data();
+    collective.dst = dst[i].data();
+    collective.counts = counts[i].data();
+    collective.name = "coded";
+    ASSERT_OK(choir_comm_submit(comm_, stream, &collective));
+  }
+  ASSERT_OK(choir_stream_synchronize(stream));
+  for (size_t i = 0; i < kRounds; ++i) {
+    size_t at = 0;
+    for (size_t r = 0; r < size; ++r) {
+      ASSERT_EQ(counts[i][r], static_cast<int64_t>(100 * r + i + 1));
+      for (int64_t k = 0; k < counts[i][r]; ++k)
+        ASSERT_EQ(dst[i][at++], static_cast<int32_t>(r) + 1);
+    }
+    ASSERT_EQ(dst[i][at], -1);
+  }
+  choir_stream_release(stream);
+}
+
 TEST_P(CommSuite, ReduceScatter) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());
@@ -706,6 +814,21 @@ TEST_P(CommSuite, DifferencesAreToldOnAllRanks) {
   expect(choir_comm_all_gather(comm_, odd ? nullptr : at, at, 10,
                                CHOIR_DTYPE_F32, "g"),
          "all_gather 'g' (operation #): rank 1: src is NULL");
+  expect(choir_comm_all_gather_v(comm_, at, 10, at, odd ? -1 : 100, nullptr,
+                                 CHOIR_DTYPE_F32, "v"),
+         "all_gather_v 'v' (operation #): rank 1: capacity is -1; it must be 0 "
+         "or more");
+  expect(choir_comm_all_gather_v(comm_, at, odd ? 20 : 10, at, 100, nullptr,
+                                 odd ? CHOIR_DTYPE_F16 : CHOIR_DTYPE_F32, "v"),
+         "all_gather_v 'v' (operation #): " + rest + has +
+             "f32, rank 1 has f16; all ranks need the same");
+  std::string gives = size_ == 2 ? " gives " : " give ";
+  expect(choir_comm_all_gather_v(comm_, at, odd ? 20 : 10, data.data() + 100,
+                                 rank_ == 0 ? 25 : 100, nullptr,
+                                 CHOIR_DTYPE_F32, "v"),
+         "all_gather_v 'v' (operation #): " + rest + gives +
+             "10 f32, rank 1 gives 20 f32: " + std::to_string(10 * size_ + 10) +
+             " in all for rank 0, which has room for 25");
   choir_collective_t collective = {};
   collective.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
   collective.op = CHOIR_REDUCE_AVERAGE;

@@ -223,7 +223,8 @@ TEST(CommTest, ArgumentsAreChecked) {
                 "known");
   c.kind = static_cast<choir_collective_kind_t>(CHOIR_COLLECTIVE_COUNT);
   ExpectFailure(choir_comm_run(comm, &c), CHOIR_STATUS_INVALID_ARGUMENT,
-                "comm_run: 5 is no kind of collective");
+                "comm_run: " + std::to_string(CHOIR_COLLECTIVE_COUNT) +
+                    " is no kind of collective");
   choir_comm_abort(comm, "enough");
   choir_status_t status = choir_comm_barrier(comm, nullptr);
   EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_ABORTED);

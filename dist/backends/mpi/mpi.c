@@ -391,8 +391,9 @@ static const choir_comm_vtable_t mpi_vtable = {
         {
             [CHOIR_COLLECTIVE_ALL_REDUCE] = choir_mpi_all_reduce,
             [CHOIR_COLLECTIVE_BROADCAST] = choir_mpi_broadcast,
-            [CHOIR_COLLECTIVE_ALL_GATHER] = choir_mpi_all_gather,
+            [CHOIR_COLLECTIVE_ALL_GATHER] = choir_mpi_move,
             [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir_mpi_reduce_scatter,
+            [CHOIR_COLLECTIVE_ALL_GATHER_V] = choir_mpi_move,
         },
     .pulse = mpi_pulse,
     .look = mpi_look,

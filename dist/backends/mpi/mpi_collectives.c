@@ -152,24 +152,43 @@ choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
   return NULL;
 }
 
-choir_status_t choir_mpi_all_gather(choir_comm_t* comm,
-                                    const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
+// One stretch of at most ROUND_BYTES from `at` on of a part.
+static size_t stretch_of(int64_t count, size_t element_bytes, size_t at) {
+  size_t total = (size_t)count * element_bytes;
+  if (total <= at) return 0;
+  return total - at < ROUND_BYTES ? total - at : ROUND_BYTES;
+}
+
+// Each rank gives each peer its part. A round's stretches make progress on a
+// slow link before the deadline passes.
+choir_status_t choir_mpi_move(choir_comm_t* comm,
+                              const operation_t* operation) {
+  const choir_comm_moves_t* moves = &comm->moves;
+  choir_mpi_comm_t* mpi = as_mpi(comm);
   size_t e = operation->element_bytes;
-  size_t total = (size_t)c->count * e;
-  char* own = (char*)c->dst + (size_t)comm->rank * total;
-  if (own != c->src) memcpy(own, c->src, total);
-  for (size_t done = 0; done < total; done += ROUND_BYTES) {
-    size_t bytes = total - done < ROUND_BYTES ? total - done : ROUND_BYTES;
+  const char* src = operation->collective.src;
+  char* dst = operation->collective.dst;
+  bool more = true;
+  for (size_t done = 0; more; done += ROUND_BYTES) {
+    more = false;
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
-      char* dst = (char*)c->dst + (size_t)r * total + done;
-      CHOIR_TRY(
-          choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_RESULT, dst, bytes));
-      CHOIR_TRY(
-          choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_RESULT, own + done, bytes));
+      size_t in = 0;
+      size_t out = 0;
+      if (moves->open[r]) in = stretch_of(moves->recv_count[r], e, done);
+      if (moves->open[comm->rank])
+        out = stretch_of(moves->send_count[r], e, done);
+      if (in)
+        CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_RESULT,
+                                    dst + (size_t)moves->recv_at[r] * e + done,
+                                    in));
+      if (out)
+        CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_RESULT,
+                                 src + (size_t)moves->send_at[r] * e + done,
+                                 out));
+      more = more || in || out;
     }
-    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+    CHOIR_TRY(choir_mpi_wait(mpi));
   }
   return NULL;
 }

@@ -78,8 +78,9 @@ choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
                                    const choir_comm_operation_t* operation);
-choir_status_t choir_mpi_all_gather(choir_comm_t* comm,
-                                    const choir_comm_operation_t* operation);
+// What is open in comm->moves.
+choir_status_t choir_mpi_move(choir_comm_t* comm,
+                              const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_reduce_scatter(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
 

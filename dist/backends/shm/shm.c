@@ -153,9 +153,7 @@ static choir_status_t shm_exchange(choir_comm_t* comm, size_t bytes) {
 static void shm_describe(choir_comm_t* comm, const operation_t* operation,
                          choir_comm_header_t* header) {
   const choir_collective_t* c = &operation->collective;
-  if (operation->kind >= CHOIR_COLLECTIVE_BARRIER || c->count <= 0) return;
-  int64_t bytes = choir__comm_payload_bytes(
-      operation->kind, c->count, operation->element_bytes, comm->size);
+  int64_t bytes = choir__comm_payload_bytes(comm, operation);
   if (bytes <= 0) return;
   choir_shm_comm_t* shm = as_shm(comm);
   header->src_place = choir_shm_place(shm, c->src, (size_t)bytes);
@@ -262,17 +260,27 @@ static choir_status_t shm_broadcast(choir_comm_t* comm,
   return choir_shm_sync(as_shm(comm));
 }
 
-static choir_status_t shm_all_gather(choir_comm_t* comm,
-                                     const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  if (!all_sources_shared(comm)) return choir__comm_run_rounds(comm, operation);
-  size_t bytes = (size_t)c->count * operation->element_bytes;
+// Shared sources are read where they lie; the others go through the banks.
+static choir_status_t shm_move(choir_comm_t* comm,
+                               const operation_t* operation) {
+  const choir_comm_moves_t* moves = &comm->moves;
+  size_t e = operation->element_bytes;
+  bool staged = false;
   for (int32_t r = 0; r < comm->size; ++r) {
-    char* dst = (char*)c->dst + (size_t)r * bytes;
-    const char* src = source_of(comm, r);
-    if (dst != src) memcpy(dst, src, bytes);
+    if (!moves->open[r]) continue;
+    if (!comm->headers[r].src_place) {
+      staged = true;
+      continue;
+    }
+    moves->open[r] = false;
+    if (r == comm->rank || moves->recv_count[r] == 0) continue;
+    memcpy((char*)operation->collective.dst + (size_t)moves->recv_at[r] * e,
+           source_of(comm, r) + (size_t)moves->their_at[r] * e,
+           (size_t)moves->recv_count[r] * e);
   }
-  return choir_shm_sync(as_shm(comm));
+  // Whoever comes to the next phase has read what is shared.
+  return staged ? choir__comm_move_rounds(comm, operation)
+                : choir_shm_sync(as_shm(comm));
 }
 
 static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
@@ -362,8 +370,9 @@ static const choir_comm_vtable_t shm_vtable = {
         {
             [CHOIR_COLLECTIVE_ALL_REDUCE] = shm_all_reduce,
             [CHOIR_COLLECTIVE_BROADCAST] = shm_broadcast,
-            [CHOIR_COLLECTIVE_ALL_GATHER] = shm_all_gather,
+            [CHOIR_COLLECTIVE_ALL_GATHER] = shm_move,
             [CHOIR_COLLECTIVE_REDUCE_SCATTER] = shm_reduce_scatter,
+            [CHOIR_COLLECTIVE_ALL_GATHER_V] = shm_move,
         },
     .buffer_has_room = choir_shm_buffer_has_room,
     .buffer_grow = choir_shm_buffer_grow,
