@@ -86,40 +86,44 @@ static choir_status_t check_end(const choir__gaps_reader_t* reader) {
   return NULL;
 }
 
+static choir_status_t decode_one(choir__gaps_reader_t* reader,
+                                 int32_t* out_index) {
+  const uint64_t end = (uint64_t)reader->bytes * 8;
+  uint64_t zeros = 0;
+  uint64_t word = peek(reader, reader->bit);
+  while (word == 0 && reader->bit < end) {
+    // So many peek gives for certain.
+    zeros += WORD_BITS;
+    reader->bit += WORD_BITS;
+    word = peek(reader, reader->bit);
+  }
+  const uint64_t more = word ? (uint64_t)__builtin_ctzll(word) : 0;
+  reader->bit += more + 1;
+  const uint64_t low =
+      peek(reader, reader->bit) & (((uint64_t)1 << reader->rice) - 1);
+  reader->bit += (uint64_t)reader->rice;
+  if (reader->bit > end)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "sparse message: the %zu bytes of gaps end in index "
+                       "%lld of %lld",
+                       reader->bytes, (long long)reader->done,
+                       (long long)reader->k);
+  const uint64_t high = zeros + more;
+  const uint64_t left = (uint64_t)(reader->count - reader->index - 1);
+  if (high > left >> reader->rice || (high << reader->rice | low) >= left)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "sparse message: the gap after index %lld leads out of "
+                       "%lld elements",
+                       (long long)reader->index, (long long)reader->count);
+  reader->index += (int64_t)(high << reader->rice | low) + 1;
+  ++reader->done;
+  *out_index = (int32_t)reader->index;
+  return NULL;
+}
+
 choir_status_t choir__gaps_decode(choir__gaps_reader_t* reader, int64_t n,
                                   int32_t* out_indices) {
-  const uint64_t end = (uint64_t)reader->bytes * 8;
-  const uint64_t mask = ((uint64_t)1 << reader->rice) - 1;
-  for (int64_t i = 0; i < n; ++i) {
-    uint64_t zeros = 0;
-    uint64_t word = peek(reader, reader->bit);
-    while (word == 0 && reader->bit < end) {
-      // What peek gives for certain.
-      zeros += WORD_BITS;
-      reader->bit += WORD_BITS;
-      word = peek(reader, reader->bit);
-    }
-    const uint64_t more = word ? (uint64_t)__builtin_ctzll(word) : 0;
-    reader->bit += more + 1;
-    const uint64_t low = peek(reader, reader->bit) & mask;
-    reader->bit += (uint64_t)reader->rice;
-    if (reader->bit > end)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "sparse message: the %zu bytes of gaps end in index "
-                         "%lld of %lld",
-                         reader->bytes, (long long)reader->done,
-                         (long long)reader->k);
-    const uint64_t left = (uint64_t)(reader->count - reader->index - 1);
-    const uint64_t high = zeros + more;
-    if (high > left >> reader->rice || (high << reader->rice | low) >= left)
-      return CHOIR_ERROR(
-          INVALID_ARGUMENT,
-          "sparse message: the gap after index %lld leads out of "
-          "%lld elements",
-          (long long)reader->index, (long long)reader->count);
-    reader->index += (int64_t)(high << reader->rice | low) + 1;
-    out_indices[i] = (int32_t)reader->index;
-    ++reader->done;
-  }
+  for (int64_t i = 0; i < n; ++i)
+    CHOIR_TRY(decode_one(reader, out_indices + i));
   return reader->done == reader->k ? check_end(reader) : NULL;
 }

@@ -35,6 +35,11 @@ void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
 // rank order in f32.
 void choir__half_add(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                      int32_t exponent, float share, float* dst);
+// The same for all ranks at once, from 0, which goes over dst once: dst = sum
+// over r of shares[r] * sources[r] * 2^-exponent.
+void choir__half_sum(choir_dtype_t dtype, const uint16_t* const* sources,
+                     const float* shares, int32_t ranks, int64_t count,
+                     int32_t exponent, float* dst);
 
 // ---- Selection by threshold ----
 

@@ -36,7 +36,10 @@ typedef struct choir__compress_table_s {
                       float share, float* dense);
 } choir__compress_table_t;
 
+// NULL where the build or the processor has no AVX2, AVX-512.
 const choir__compress_table_t* choir__compress_table_plain(void);
+const choir__compress_table_t* choir__compress_table_avx2(void);
+const choir__compress_table_t* choir__compress_table_avx512(void);
 // The best one for this processor.
 const choir__compress_table_t* choir__compress_table(void);
 

@@ -6,7 +6,7 @@
 
 #include "dist/compress_kernels_internal.h"
 
-enum { HEAD = 8, GROUP = 8, MOST_CODES = 16 };
+enum { HEAD = 8, GROUP = 8, MOST_CODES = 16, MOST_BLOCK = 1024 };
 
 static size_t codes_bytes(int32_t bits, int64_t n) {
   return (size_t)((n + GROUP - 1) / GROUP) * (size_t)bits;
@@ -26,40 +26,70 @@ static void make_values(int32_t bits, float least, float width,
   }
 }
 
+static int32_t magnitude(float value) {
+  int32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits & 0x7fffffff;
+}
+
+// The smallest and the largest magnitude; NaN for both where one is not finite.
+// Magnitudes are in the order of their bits, and integers are what compilers
+// compare many of at a time.
+static void find_range(const float* values, int64_t n, float* out_least,
+                       float* out_largest) {
+  const int32_t infinity = 0x7f800000;
+  int32_t least = infinity;
+  int32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t key = magnitude(values[i]);
+    least = key < least ? key : least;
+    largest = key > largest ? key : largest;
+  }
+  if (largest >= infinity) {
+    *out_least = *out_largest = NAN;
+    return;
+  }
+  memcpy(out_least, &least, sizeof(least));
+  memcpy(out_largest, &largest, sizeof(largest));
+}
+
+static void find_codes(int32_t bits, const float* values, int64_t n,
+                       float least, float width, uint32_t* codes) {
+  const int32_t highest = (1 << (bits - 1)) - 1;
+  // Values that differ by less than f32 can tell a width have one level.
+  const float divisor = width > 0 ? width : INFINITY;
+  for (int64_t i = 0; i < n; ++i) {
+    // As many as there are levels for the largest; twice as many at most where
+    // the width is subnormal.
+    int32_t level = (int32_t)((fabsf(values[i]) - least) / divisor);
+    level = level < highest ? level : highest;
+    uint32_t sign;
+    memcpy(&sign, values + i, sizeof(sign));
+    codes[i] = sign >> 31 << (bits - 1) | (uint32_t)level;
+  }
+}
+
 size_t choir__levels_encode(int32_t bits, const float* values, int64_t n,
                             uint8_t* out, float* out_sent) {
-  const int levels = 1 << (bits - 1);
-  float least = INFINITY;
-  float largest = 0;
-  bool finite = true;
-  for (int64_t i = 0; i < n; ++i) {
-    const float magnitude = fabsf(values[i]);
-    finite &= isfinite(magnitude) != 0;
-    least = magnitude < least ? magnitude : least;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  if (!finite) least = largest = NAN;
-  const float width = (largest - least) / (float)levels;
+  float least;
+  float largest;
+  find_range(values, n, &least, &largest);
+  const float width = (largest - least) / (float)(1 << (bits - 1));
   memcpy(out, &least, sizeof(least));
   memcpy(out + sizeof(least), &width, sizeof(width));
   float table[MOST_CODES];
   make_values(bits, least, width, table);
-  uint8_t* codes = out + HEAD;
+  // The last group is filled up with code 0, as is a block without levels.
+  uint32_t codes[MOST_BLOCK] = {0};
+  if (!isnan(width)) find_codes(bits, values, n, least, width, codes);
+  uint8_t* next = out + HEAD;
   for (int64_t start = 0; start < n; start += GROUP) {
     uint32_t group = 0;
-    for (int64_t i = start; i < n && i < start + GROUP; ++i) {
-      const uint32_t sign = signbit(values[i]) != 0;
-      // A width that is 0, by rounding at least, or NaN has one level.
-      const float place = width > 0 ? (fabsf(values[i]) - least) / width : 0.0f;
-      const uint32_t level =
-          place < (float)(levels - 1) ? (uint32_t)place : (uint32_t)levels - 1;
-      const uint32_t code = sign << (bits - 1) | level;
-      if (out_sent) out_sent[i] = table[code];
-      group |= code << (uint32_t)(bits * (i - start));
-    }
-    memcpy(codes, &group, (size_t)bits);
-    codes += bits;
+    for (int i = 0; i < GROUP; ++i) group |= codes[start + i] << (bits * i);
+    memcpy(next, &group, (size_t)bits);
+    next += bits;
   }
+  for (int64_t i = 0; out_sent && i < n; ++i) out_sent[i] = table[codes[i]];
   return HEAD + codes_bytes(bits, n);
 }
 

@@ -20,7 +20,9 @@ const choir__compress_table_t* choir__compress_table_plain(void) {
 }
 
 const choir__compress_table_t* choir__compress_table(void) {
-  return &table_plain;
+  const choir__compress_table_t* best = choir__compress_table_avx512();
+  if (!best) best = choir__compress_table_avx2();
+  return best ? best : &table_plain;
 }
 
 static float power_of_two(int32_t exponent) { return ldexpf(1.0f, exponent); }
@@ -50,6 +52,21 @@ void choir__half_add(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                      int32_t exponent, float share, float* dst) {
   choir__compress_table()->half_add[dtype == CHOIR_DTYPE_BF16](
       src, count, power_of_two(-exponent), share, dst);
+}
+
+void choir__half_sum(choir_dtype_t dtype, const uint16_t* const* sources,
+                     const float* shares, int32_t ranks, int64_t count,
+                     int32_t exponent, float* dst) {
+  // A part of dst stays in the first-level cache from the first rank to the
+  // last.
+  enum { PART = 2048 };
+  for (int64_t done = 0; done < count; done += PART) {
+    const int64_t n = count - done < PART ? count - done : PART;
+    memset(dst + done, 0, (size_t)n * sizeof(float));
+    for (int32_t r = 0; r < ranks; ++r)
+      choir__half_add(dtype, sources[r] + done, n, exponent, shares[r],
+                      dst + done);
+  }
 }
 
 void choir__residual_add(float decay, const float* gradient, int64_t count,

@@ -125,6 +125,37 @@ TEST(CompressPassesTest, HalfLimits) {
   EXPECT_NEAR(back[0] / small[0], 1.0f, 0x1p-11);
 }
 
+TEST(CompressPassesTest, HalvesSumInRankOrder) {
+  for (choir_dtype_t dtype : kHalves)
+    for (int32_t ranks : {1, 2, 3, 7})
+      for (int64_t count : {0, 1, 7, 100, 2047, 2048, 2049, 5000}) {
+        std::vector<std::vector<uint16_t>> halves;
+        std::vector<const uint16_t*> sources;
+        std::vector<float> shares;
+        std::vector<float> expected(Size(count), 0.0f);
+        for (int32_t r = 0; r < ranks; ++r) {
+          const std::vector<float> src = MakeValues(
+              Kinds()[0].second, count, static_cast<uint64_t>(10 + r));
+          halves.emplace_back(Size(count) + 1);
+          choir__half_encode(dtype, src.data(), count, 5, halves.back().data());
+          shares.push_back(static_cast<float>(r + 1) / 10);
+          for (size_t i = 0; i < src.size(); ++i)
+            expected[i] =
+                std::fma(shares.back(), DecodeOne(dtype, halves.back()[i], 5),
+                         expected[i]);
+        }
+        for (const std::vector<uint16_t>& one : halves)
+          sources.push_back(one.data());
+        std::vector<float> dst(Size(count) + 1, -9.0f);
+        choir__half_sum(dtype, sources.data(), shares.data(), ranks, count, 5,
+                        dst.data());
+        for (size_t i = 0; i < expected.size(); ++i)
+          ASSERT_EQ(Bits(dst[i]), Bits(expected[i]))
+              << ranks << " ranks, element " << i << " of " << count;
+        EXPECT_EQ(dst.back(), -9.0f);
+      }
+}
+
 // ---- What is not sent ----
 
 // One step: what is sent and what is kept are what there was, to the bit of the
@@ -285,6 +316,74 @@ TEST(CompressPassesTest, SumsAndDifferences) {
       }
       EXPECT_EQ(sum.back(), -9.0f);
       EXPECT_EQ(difference.back(), -9.0f);
+    }
+  }
+}
+
+// ---- Each instruction set ----
+
+// What all loops of a table make of one set of arrays, one behind the other.
+std::vector<float> RunAll(const choir__compress_table_t* table,
+                          const std::vector<float>& a,
+                          const std::vector<float>& b) {
+  const auto count = static_cast<int64_t>(a.size());
+  std::vector<float> all;
+  std::vector<float> dst(a.size() + 1, -9.0f);
+  std::vector<float> other = dst;
+  const auto keep = [&](std::vector<float>* array) {
+    all.insert(all.end(), array->begin(), array->end());
+    std::copy(b.begin(), b.end(), array->begin());
+  };
+  for (int type = 0; type < 2; ++type) {
+    std::vector<uint16_t> halves(a.size() + 1, 0x1234);
+    all.push_back(static_cast<float>(table->half_encode[type](
+        a.data(), count, 8.0f, 65504.0f, halves.data())));
+    all.insert(all.end(), halves.begin(), halves.end());
+    table->half_decode[type](halves.data(), count, 0.125f, dst.data());
+    keep(&dst);
+    table->half_add[type](halves.data(), count, 0.125f, 0.3f, dst.data());
+    keep(&dst);
+  }
+  table->add(a.data(), b.data(), count, dst.data());
+  keep(&dst);
+  table->subtract(a.data(), b.data(), count, dst.data());
+  keep(&dst);
+  table->residual_add(0.9f, a.data(), count, dst.data());
+  keep(&dst);
+  std::copy(b.begin(), b.end(), other.begin());
+  table->momentum_add(0.9f, 0.7f, a.data(), count, dst.data(), other.data());
+  keep(&dst);
+  keep(&other);
+  const double norm = table->squared_norm(a.data(), count);
+  all.push_back(static_cast<float>(norm));
+  all.push_back(static_cast<float>(norm - all.back()));
+  std::vector<int32_t> indices;
+  for (int32_t i = 0; i < count; i += 1 + i % 5) indices.push_back(i);
+  table->scatter_add(indices.data(), a.data(),
+                     static_cast<int64_t>(indices.size()), 0.3f, dst.data());
+  keep(&dst);
+  return all;
+}
+
+TEST(CompressPassesTest, EachInstructionSetGivesTheSameBits) {
+  uint64_t seed = 0;
+  for (const choir__compress_table_t* table :
+       {choir__compress_table_avx2(), choir__compress_table_avx512()}) {
+    if (!table) continue;
+    for (const auto& [name, make] : Kinds()) {
+      SCOPED_TRACE(name);
+      for (int64_t count : Counts()) {
+        const std::vector<float> a = MakeValues(make, count, ++seed);
+        const std::vector<float> b = MakeValues(make, count, ++seed);
+        const std::vector<float> got = RunAll(table, a, b);
+        const std::vector<float> expected =
+            RunAll(choir__compress_table_plain(), a, b);
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i)
+          ASSERT_TRUE(Same(got[i], expected[i]))
+              << count << " elements, place " << i << ": " << got[i] << ", not "
+              << expected[i];
+      }
     }
   }
 }
