@@ -374,6 +374,32 @@ const char* choir_struct_print(const choir_struct_def_t* def,
   return text;
 }
 
+choir_status_t choir_struct_set_list(const choir_struct_def_t* def,
+                                     void* object, const char* text) {
+  char copy[TEXT_BYTES];
+  if (!text || strlen(text) >= sizeof(copy))
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: the list of settings is %s",
+                       def->name, text ? "too long" : "NULL");
+  strcpy(copy, text);
+  for (char *name = copy, *next = NULL; name; name = next) {
+    next = strchr(name, ',');
+    if (next) *next++ = '\0';
+    char* value = strchr(name, '=');
+    if (!value)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: '%s' in a list of settings; name=value is needed",
+                         def->name, name);
+    *value++ = '\0';
+    const choir_field_t* field = choir_struct_find(def, name);
+    if (field && (field->kind == CHOIR_FIELD_KIND_STRING || field->count > 1))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: '%s' cannot be set in a list of settings",
+                         def->name, name);
+    CHOIR_TRY(choir_struct_set(def, object, name, value));
+  }
+  return NULL;
+}
+
 uint64_t choir_struct_hash(const choir_struct_def_t* def, const void* object) {
   uint64_t hash = CHOIR_HASH_START;
   for (size_t i = 0; i < def->field_count; ++i) {

@@ -94,6 +94,11 @@ CHOIR_API choir_status_t choir_struct_check(const choir_struct_def_t* def,
 CHOIR_API choir_status_t choir_struct_set(const choir_struct_def_t* def,
                                           void* object, const char* name,
                                           const char* text) CHOIR_NODISCARD;
+// Sets several fields from "name=value,name=value", one after the other; a
+// failure leaves those before it set. Not for texts and arrays.
+CHOIR_API choir_status_t choir_struct_set_list(const choir_struct_def_t* def,
+                                               void* object, const char* text)
+    CHOIR_NODISCARD;
 // The field called `name`, or NULL.
 CHOIR_API const choir_field_t* choir_struct_find(const choir_struct_def_t* def,
                                                  const char* name);

@@ -7,14 +7,16 @@
 #include "core/profile.h"
 #include "core/random.h"
 #include "dist/dist_opt_internal.h"
+#include "dist/strategies/strategy_internal.h"
 #include "model/updater_backend.h"
 #include "tensor/ops.h"
 
-// Outline of a step: backward reports each gradient (on_grad); the bucket of
-// the last one missing is submitted to the background stream behind an event,
-// in bucket order on every rank; after backward the buckets that are left
-// follow, the compute stream waits for the background stream and runs the last
-// bucket itself, then the optimizer.
+// Outline of a step: backward reports each gradient (on_grad); the exchange of
+// the bucket of the last one missing is submitted to the background stream
+// behind an event, in bucket order on every rank; after backward the buckets
+// that are left follow, the compute stream waits for the background stream and
+// runs the last bucket itself, then the optimizer. A strategy that combines
+// parameters has no exchange; it runs after the optimizer.
 
 typedef struct bucket_s {
   choir_buffer_t* buffer;
@@ -40,7 +42,11 @@ struct choir_dist_opt_s {
   bucket_t* buckets;
   int32_t bucket_count;
   int32_t next_bucket;  // the first that was not started in this step
-  double weight;        // this rank's samples in this step
+  // The buckets and where their parameters lie, for the strategy.
+  choir_strategy_bucket_t* strategy_buckets;
+  choir_strategy_piece_t* pieces;
+  choir_strategy_t* strategy;
+  int64_t variant;  // strategies so far
   choir_stream_t* compute;
   bool attached;
   choir_span_t span;  // of the wait
@@ -97,6 +103,7 @@ typedef struct settings_s {
   int64_t params;
   uint64_t optimizer;
   uint64_t own;
+  uint64_t strategy;
 } settings_t;
 
 static choir_status_t compare_settings(choir_dist_opt_t* dist,
@@ -124,39 +131,61 @@ static choir_status_t compare_settings(choir_dist_opt_t* dist,
         peer,
         choir_struct_print(&choir_dist_opt_config_def, &dist->config, text,
                            sizeof text));
+  if (all[rank].strategy != all[0].strategy)
+    return CHOIR_ERROR(
+        FAILED_PRECONDITION,
+        "dist_opt: the dist_option of %s is not that of rank 0 (here it is "
+        "%s); every rank must have the same one, with the same settings",
+        peer, choir_dist_opt_print_strategy(dist, text, sizeof text));
   return NULL;
 }
 
-static choir_status_t compare_models(choir_dist_opt_t* dist) {
+static uint64_t strategy_hash(const choir_strategy_t* strategy) {
+  const char* option = strategy->def->option;
+  const uint64_t settings =
+      choir_struct_hash(strategy->def->config, strategy->config);
+  const uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, option, strlen(option));
+  return choir_hash_bytes(hash, &settings, sizeof settings);
+}
+
+// The same result on all ranks.
+static choir_status_t compare_all_settings(choir_dist_opt_t* dist) {
   const int32_t size = choir_comm_size(dist->comm);
-  const int64_t count = (int64_t)dist->params.count;
   const settings_t settings = {
-      .params = count,
+      .params = (int64_t)dist->params.count,
       .optimizer = choir_optimizer_hash(dist->optimizer),
-      .own = choir_struct_hash(&choir_dist_opt_config_def, &dist->config)};
-  const size_t all_bytes = sizeof(settings_t) * (size_t)size;
-  void* all_memory = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, all_bytes, "settings of ranks",
-                           &all_memory));
+      .own = choir_struct_hash(&choir_dist_opt_config_def, &dist->config),
+      .strategy = strategy_hash(dist->strategy)};
+  const size_t bytes = sizeof settings * (size_t)size;
+  void* all = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "settings of ranks", &all));
   choir_status_t status = choir_comm_all_gather(
-      dist->comm, &settings, all_memory, sizeof settings / sizeof(int64_t),
+      dist->comm, &settings, all, sizeof settings / sizeof(int64_t),
       CHOIR_DTYPE_I64, "settings");
   for (int32_t rank = 1; !status && rank < size; ++rank)
-    status = compare_settings(dist, all_memory, rank);
-  choir_deallocate(dist->allocator, all_memory, all_bytes);
-  CHOIR_TRY(status);
-  if (count == 0) return NULL;  // the optimizer says what is wrong with that
+    status = compare_settings(dist, all, rank);
+  choir_deallocate(dist->allocator, all, bytes);
+  return status;
+}
+
+static choir_status_t compare_models(choir_dist_opt_t* dist) {
+  CHOIR_TRY(compare_all_settings(dist));
+  // The optimizer says what is wrong with none.
+  if (dist->params.count == 0) return NULL;
   const size_t row = sizeof(uint64_t) * dist->params.count;
+  const size_t table = row * (size_t)choir_comm_size(dist->comm);
   void* own = NULL;
   void* all = NULL;
   CHOIR_TRY(choir_allocate(dist->allocator, row, "parameter hashes", &own));
-  status = choir_allocate(dist->allocator, row * (size_t)size,
-                          "parameter hashes", &all);
+  choir_status_t status =
+      choir_allocate(dist->allocator, table, "parameter hashes", &all);
   for (size_t i = 0; i < dist->params.count; ++i)
     ((uint64_t*)own)[i] = param_hash(dist->params.params[i]);
   if (!status) status = compare_with_rank_0(dist, own, dist->params.count, all);
   choir_deallocate(dist->allocator, own, row);
-  choir_deallocate(dist->allocator, all, row * (size_t)size);
+  choir_deallocate(dist->allocator, all, table);
   return status;
 }
 
@@ -226,6 +255,7 @@ static void assign_buckets(choir_dist_opt_t* dist) {
 }
 
 static choir_status_t place_gradients(choir_dist_opt_t* dist) {
+  choir_strategy_piece_t* piece = dist->pieces;
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     bucket_t* bucket = &dist->buckets[b];
     CHOIR_TRY(choir_event_create(dist->device, &bucket->ready));
@@ -233,11 +263,22 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
         dist->comm, dist->device,
         (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
         &bucket->buffer));
+    choir_strategy_bucket_t* shown = &dist->strategy_buckets[b];
+    *shown = (choir_strategy_bucket_t){
+        .name = bucket->name,
+        .dtype = bucket->dtype,
+        .count = bucket->count,
+        .grads = choir_buffer_data(bucket->buffer),
+        .pieces = piece};
     int64_t offset = 0;
     for (size_t i = dist->params.count; i-- > 0;) {
       if (dist->bucket_of[i] != b) continue;
       choir_param_t* param = dist->params.params[i];
       choir_view_t view = *choir_tensor_view(param->value);
+      int64_t bytes = 0;
+      *piece++ = (choir_strategy_piece_t){host_bytes(param->value, &bytes),
+                                          offset, choir_view_count(&view)};
+      ++shown->piece_count;
       view.buffer = bucket->buffer;
       view.offset = offset;
       choir_tensor_t* grad = NULL;
@@ -254,6 +295,7 @@ static void drop_buckets(choir_dist_opt_t* dist) {
   // First, as it waits for operations that still use the buckets.
   choir_stream_release(dist->background);
   dist->background = NULL;
+  choir__strategy_detach(dist->strategy);
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir_buffer_release(dist->buckets[b].buffer);
     choir_event_release(dist->buckets[b].ready);
@@ -262,13 +304,46 @@ static void drop_buckets(choir_dist_opt_t* dist) {
                    dist->params.count * sizeof(bucket_t));
   choir_deallocate(dist->allocator, dist->bucket_of,
                    dist->params.count * sizeof(int32_t));
+  choir_deallocate(dist->allocator, dist->strategy_buckets,
+                   dist->params.count * sizeof(choir_strategy_bucket_t));
+  choir_deallocate(dist->allocator, dist->pieces,
+                   dist->params.count * sizeof(choir_strategy_piece_t));
   dist->buckets = NULL;
   dist->bucket_of = NULL;
+  dist->strategy_buckets = NULL;
+  dist->pieces = NULL;
   dist->bucket_count = 0;
   choir_event_release(dist->exchanged);
   choir_device_release(dist->device);
   dist->exchanged = NULL;
   dist->device = NULL;
+}
+
+static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
+  const size_t count = dist->params.count;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(bucket_t), "buckets",
+                           &memory));
+  dist->buckets = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(int32_t),
+                           "bucket map", &memory));
+  dist->bucket_of = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator,
+                           count * sizeof(choir_strategy_bucket_t),
+                           "buckets for the strategy", &memory));
+  dist->strategy_buckets = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator,
+                           count * sizeof(choir_strategy_piece_t),
+                           "places of parameters", &memory));
+  dist->pieces = memory;
+  return NULL;
+}
+
+static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
+  ++dist->variant;
+  return choir__strategy_attach(dist->strategy, dist->comm, dist->device,
+                                dist->optimizer, dist->strategy_buckets,
+                                dist->bucket_count);
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
@@ -290,15 +365,10 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   CHOIR_TRY(
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
   CHOIR_TRY(choir_event_create(device, &dist->exchanged));
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, params.count * sizeof(bucket_t),
-                           "buckets", &memory));
-  dist->buckets = memory;
-  CHOIR_TRY(choir_allocate(dist->allocator, params.count * sizeof(int32_t),
-                           "bucket map", &memory));
-  dist->bucket_of = memory;
+  CHOIR_TRY(allocate_lists(dist));
   assign_buckets(dist);
   CHOIR_TRY(place_gradients(dist));
+  CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;
 }
@@ -323,30 +393,21 @@ static choir_status_t begin_exchange(void* self) {
   return NULL;
 }
 
-static choir_status_t submit_bucket(choir_dist_opt_t* dist,
-                                    const bucket_t* bucket,
+static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
                                     choir_stream_t* stream) {
-  void* data = choir_buffer_data(bucket->buffer);
-  const choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
-                                      .op = CHOIR_REDUCE_AVERAGE,
-                                      .dtype = bucket->dtype,
-                                      .count = bucket->count,
-                                      .src = data,
-                                      .dst = data,
-                                      .weight = dist->weight,
-                                      .weight_is_samples = true,
-                                      .name = bucket->name};
-  return exchange_failure(dist,
-                          choir_comm_submit(dist->comm, stream, &average));
+  choir_strategy_t* strategy = dist->strategy;
+  return exchange_failure(
+      dist, strategy->def->exchange(strategy, bucket, stream));
 }
 
 // Any but the last.
-static choir_status_t start_bucket(choir_dist_opt_t* dist,
-                                   const bucket_t* bucket) {
-  if (bucket == dist->buckets)
+static choir_status_t start_next_bucket(choir_dist_opt_t* dist) {
+  const int32_t bucket = dist->next_bucket++;
+  if (bucket == 0)
     CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
-  CHOIR_TRY(choir_event_record(bucket->ready, dist->compute));
-  CHOIR_TRY(choir_stream_wait_event(dist->background, bucket->ready));
+  choir_event_t* ready = dist->buckets[bucket].ready;
+  CHOIR_TRY(choir_event_record(ready, dist->compute));
+  CHOIR_TRY(choir_stream_wait_event(dist->background, ready));
   return submit_bucket(dist, bucket, dist->background);
 }
 
@@ -364,26 +425,17 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   }
   // In bucket order, also when a later bucket is complete first: all ranks
   // must start the same operations in the same order.
-  while (dist->next_bucket < dist->bucket_count - 1 &&
+  while (dist->strategy->overlaps &&
+         dist->next_bucket < dist->bucket_count - 1 &&
          dist->buckets[dist->next_bucket].missing == 0)
-    CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
+    CHOIR_TRY(start_next_bucket(dist));
   return NULL;
-}
-
-static choir_status_t check_option(const choir_update_options_t* options) {
-  const char* option = options ? options->dist_option : NULL;
-  if (!option || strcmp(option, "fp32") == 0 || strcmp(option, "plain") == 0)
-    return NULL;
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "dist_opt: dist_option is \"%s\"; one of fp32 (plain) is "
-                     "needed",
-                     option);
 }
 
 // Those whose gradients backward did not report, because they are frozen.
 static choir_status_t start_rest(choir_dist_opt_t* dist) {
   while (dist->next_bucket < dist->bucket_count - 1)
-    CHOIR_TRY(start_bucket(dist, &dist->buckets[dist->next_bucket++]));
+    CHOIR_TRY(start_next_bucket(dist));
   return NULL;
 }
 
@@ -418,8 +470,7 @@ static choir_status_t wait_background(choir_dist_opt_t* dist) {
 static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
   if (dist->bucket_count > 1) CHOIR_TRY(wait_background(dist));
   if (dist->bucket_count == 0) return NULL;
-  return submit_bucket(dist, &dist->buckets[dist->bucket_count - 1],
-                       dist->compute);
+  return submit_bucket(dist, dist->bucket_count - 1, dist->compute);
 }
 
 // Peers may be in an exchange that this rank does not come to any more.
@@ -430,22 +481,40 @@ static void give_up(choir_dist_opt_t* dist) {
   choir_status_free(choir_stream_synchronize(dist->background));
 }
 
+static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
+                              const choir_step_values_t* values) {
+  (void)bucket;  // all of them
+  return strategy->def->combine(strategy, values);
+}
+
+// Gradients, combined or not, become a step; then parameters are combined where
+// gradients were not.
+static choir_status_t update(choir_dist_opt_t* dist) {
+  choir_strategy_t* strategy = dist->strategy;
+  if (strategy->def->exchange) CHOIR_TRY(finish_exchange(dist));
+  CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
+                                   strategy->values.step));
+  if (!strategy->def->combine) return NULL;
+  return exchange_failure(
+      dist, choir__strategy_submit(strategy, CHOIR_STRATEGY_COMBINE, combine,
+                                   dist->bucket_count, dist->compute));
+}
+
 static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
-                                choir_var_t* loss,
-                                const choir_update_options_t* options) {
+                                choir_var_t* loss) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!choir_scope_is_ok(scope)) return;
   const choir_step_t* step = choir_scope_step(scope);
-  choir_status_t status = check_option(options);
-  if (status) {
-    choir_scope_fail(scope, status);
-    return;
-  }
+  const bool exchanges = dist->strategy->def->exchange;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;
-  dist->next_bucket = 0;
+  dist->next_bucket = exchanges ? 0 : dist->bucket_count;
   dist->in_exchange = false;
-  dist->weight = (double)step->sample_count;
+  dist->strategy->values = (choir_step_values_t){
+      .step = step->step,
+      .first_sample = step->first_sample,
+      .sample_count = step->sample_count,
+      .lr = choir_optimizer_lr(dist->optimizer, step->step)};
   dist->compute = choir_scope_stream(scope);
   const choir_backward_options_t backward = {.params = dist->params.params,
                                              .param_count = dist->params.count,
@@ -457,15 +526,15 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
     give_up(dist);
     return;
   }
-  choir_scope_fail(scope, finish_exchange(dist));
-  if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, choir_optimizer_update(dist->optimizer,
-                                                   dist->compute, step->step));
+  choir_scope_fail(scope, update(dist));
 }
 
 static size_t states(choir_updater_t* updater,
                      choir_named_tensor_t* out_states) {
-  return choir_optimizer_states(of_updater(updater)->optimizer, out_states);
+  const choir_dist_opt_t* dist = of_updater(updater);
+  const size_t count = choir_optimizer_states(dist->optimizer, out_states);
+  return count + choir__strategy_states(dist->strategy,
+                                        out_states ? out_states + count : NULL);
 }
 
 // Averages a state over ranks where they differ; `hashes` has room for one of
@@ -488,13 +557,16 @@ static choir_status_t average_state(choir_dist_opt_t* dist,
       choir_tensor_dtype(param->value), CHOIR_REDUCE_AVERAGE, param->name);
 }
 
-// States that training does not learn (running averages) differ between ranks:
-// they become the average.
+// Parameters become equal, and so do states that training does not learn
+// (running averages): they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!dist->attached) return NULL;
-  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
+  CHOIR_TRY(exchange_failure(
+      dist, choir_stream_synchronize(choir_device_stream(dist->device))));
   CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
+  if (dist->strategy->def->consolidate)
+    CHOIR_TRY(dist->strategy->def->consolidate(dist->strategy));
   const size_t bytes = sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm);
   void* hashes = NULL;
   CHOIR_TRY(
@@ -509,6 +581,10 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   }
   choir_deallocate(dist->allocator, hashes, bytes);
   return status;
+}
+
+static int64_t variant(const choir_updater_t* updater) {
+  return ((const choir_dist_opt_t*)updater)->variant;
 }
 
 static double lr(const choir_updater_t* updater, int64_t step) {
@@ -530,9 +606,86 @@ static choir_status_t replay_failed(choir_updater_t* updater,
   return status;
 }
 
+// ---- The strategy ----
+
+static choir_status_t use(choir_dist_opt_t* dist,
+                          const choir_strategy_def_t* def, const void* config) {
+  choir_strategy_t* strategy = NULL;
+  CHOIR_TRY(choir__strategy_create(def, config, &strategy));
+  if (dist->attached) {
+    choir_status_t status = consolidate(&dist->updater);
+    if (status) {
+      choir__strategy_destroy(strategy);
+      return status;
+    }
+  }
+  choir__strategy_destroy(dist->strategy);
+  dist->strategy = strategy;
+  if (!dist->attached) return NULL;
+  dist->attached = false;
+  CHOIR_TRY(compare_all_settings(dist));
+  CHOIR_TRY(attach_strategy(dist));
+  dist->attached = true;
+  return NULL;
+}
+
+choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
+                                  const choir_strategy_def_t* def,
+                                  const void* config) {
+  if (!dist_opt || !def)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt_use: %s is NULL",
+                       dist_opt ? "def" : "dist_opt");
+  return use(dist_opt, def, config);
+}
+
+const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
+                                          char* text, size_t text_bytes) {
+  const choir_strategy_t* strategy = dist_opt->strategy;
+  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
+  if (length > 0 && (size_t)length < text_bytes)
+    choir_struct_print(strategy->def->config, strategy->config, text + length,
+                       text_bytes - (size_t)length);
+  return text;
+}
+
+// Sets `spars` where the strategy has it. Returns whether that changed it.
+static bool set_spars(const choir_strategy_def_t* def, void* config,
+                      double spars) {
+  const choir_field_t* field = choir_struct_find(def->config, "spars");
+  if (!field || spars == 0) return false;
+  double* own = (double*)(void*)((char*)config + field->offset);
+  const bool changes = *own != spars;
+  *own = spars;
+  return changes;
+}
+
+static choir_status_t set_options(choir_updater_t* updater,
+                                  const choir_update_options_t* options) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  const choir_strategy_def_t* def = dist->strategy->def;
+  if (options->dist_option)
+    CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, &def),
+                   "dist_opt");
+  const bool is_new = def != dist->strategy->def;
+  const size_t bytes = def->config->bytes;
+  void* config = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "settings of a strategy",
+                           &config));
+  if (is_new)
+    choir_struct_init(def->config, config);
+  else
+    memcpy(config, dist->strategy->config, bytes);
+  choir_status_t status = NULL;
+  if (set_spars(def, config, options->spars) || is_new)
+    status = use(dist, def, config);
+  choir_deallocate(dist->allocator, config, bytes);
+  return status;
+}
+
 static void destroy(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   drop_buckets(dist);
+  choir__strategy_destroy(dist->strategy);
   choir_optimizer_release(dist->optimizer);
   choir_comm_release(dist->comm);
   choir_deallocate(dist->allocator, dist, sizeof(*dist));
@@ -544,6 +697,8 @@ static const choir_updater_vtable_t vtable = {
     .backward_and_update = backward_and_update,
     .states = states,
     .consolidate = consolidate,
+    .set_options = set_options,
+    .variant = variant,
     .lr = lr,
     .stream = stream,
     .replay_failed = replay_failed,
@@ -569,6 +724,12 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   dist->span.start = -1;
   choir_struct_init(&choir_dist_opt_config_def, &dist->config);
   if (config) dist->config = *config;
+  choir_status_t status =
+      choir__strategy_create(&choir_strategy_def_fp32, NULL, &dist->strategy);
+  if (status) {
+    choir_deallocate(allocator, memory, sizeof(choir_dist_opt_t));
+    return status;
+  }
   choir_optimizer_retain(optimizer);
   choir_comm_retain(comm);
   dist->optimizer = optimizer;

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_DIST_OPT_H_
 
 #include "dist/comm.h"
+#include "dist/strategy.h"
 #include "opt/optimizer.h"
 
 #ifdef __cplusplus
@@ -11,7 +12,8 @@ extern "C" {
 
 // DistOpt: any optimizer, on many workers. Each holds a replica of the model;
 // after backward the gradients are averaged over ranks, weighted by sample
-// count, and every rank applies the same step.
+// count, and every rank applies the same step. That is the strategy "fp32";
+// others send less (dist/strategy.h).
 //
 //   CHOIR_TRY(choir_dist_opt_create(sgd, comm, NULL, &dist));
 //   CHOIR_TRY(choir_model_set_updater(model, choir_dist_opt_updater(dist)));
@@ -49,7 +51,28 @@ choir_dist_opt_create(choir_optimizer_t* optimizer, choir_comm_t* comm,
                       choir_dist_opt_t** out_dist_opt) CHOIR_NODISCARD;
 CHOIR_API void choir_dist_opt_retain(choir_dist_opt_t* dist_opt);
 CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
-// As a model's updater; lent. Its dist_option is "fp32" (or SINGA's "plain").
+// The strategy from now on, with its config's struct (copied; NULL: defaults);
+// before any call: fp32. Before attach local, later collective, between steps:
+// the replicas become equal, and what the strategy before kept is dropped.
+CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
+                                            const choir_strategy_def_t* def,
+                                            const void* config) CHOIR_NODISCARD;
+#define CHOIR_DIST_OPT_USE_(dist_opt, name, FIELDS, ...)     \
+  CHOIR_CONFIG_CALL_(                                        \
+      choir_status_t,                                        \
+      choir_dist_opt_use(dist_opt, &choir_strategy_def_##name, \
+                         &(choir_##name##_config_t){         \
+                             CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}))
+// choir_dist_opt_use_<name>(dist_opt, .field = value, ...).
+#define choir_dist_opt_use_fp32(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, fp32, CHOIR_DENSE_FIELDS, __VA_ARGS__)
+// "sparseTopK spars=0.05 ..." into `text`, cut at text_bytes; returns it.
+CHOIR_API const char* choir_dist_opt_print_strategy(
+    const choir_dist_opt_t* dist_opt, char* text, size_t text_bytes);
+
+// As a model's updater; lent. Of its options (choir_model_set_update_options)
+// dist_option names a strategy, with spars, where that is above 0, and defaults
+// for the rest, unless it is the one in use.
 CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 
 // Collective: sends rank 0's parameters, model states and optimizer states to

@@ -6,7 +6,6 @@
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
 const char* const train_comm_names[] = {"auto", "shm", "mpi", NULL};
-const char* const train_dist_option_names[] = {"fp32", NULL};
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(train_options_t, TRAIN_ALL_OPTIONS)};
@@ -74,6 +73,30 @@ bool train_options_given(int argc, char** argv, const char* flag) {
   for (int i = 1; i < argc; ++i)
     if (is_flag(argv[i], flag)) return true;
   return false;
+}
+
+choir_status_t train_options_strategy(const train_options_t* options,
+                                      const choir_strategy_def_t** out_def) {
+  CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, out_def),
+                 "--dist-option");
+  return NULL;
+}
+
+choir_status_t train_options_strategy_config(const train_options_t* options,
+                                             const choir_strategy_def_t* def,
+                                             void* config) {
+  const choir_struct_def_t* settings = choir_strategy_def_config(def);
+  choir_struct_init(settings, config);
+  char spars[32];
+  snprintf(spars, sizeof(spars), "%.17g", options->spars);
+  if (options->spars > 0)
+    CHOIR_TRY_NOTE(choir_struct_set(settings, config, "spars", spars),
+                   "--spars");
+  if (options->dist_settings)
+    CHOIR_TRY_NOTE(
+        choir_struct_set_list(settings, config, options->dist_settings),
+        "--dist-settings");
+  return NULL;
 }
 
 static void print_default(const choir_field_t* field,

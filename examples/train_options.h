@@ -9,7 +9,6 @@
 
 extern const char* const train_launcher_names[];
 extern const char* const train_comm_names[];
-extern const char* const train_dist_option_names[];
 enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
 
 // Of every program.
@@ -50,8 +49,13 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
     "who starts them: spawn: this program, on this host; mpi: mpiexec") \
   X(T, ENUM, comm, 0, train_comm_names, 0,                              \
     "how they talk; auto: shm on one host, mpi across hosts")           \
-  X(T, ENUM, dist_option, 0, train_dist_option_names, 0,                \
-    "how gradients are shared")                                         \
+  X(T, STRING, dist_option, "fp32", 0, 0,                               \
+    "how gradients are shared (docs/strategies.md)")                    \
+  X(T, FLOAT, spars, 0, 0, 1e30,                                        \
+    "share (sparseTopK, dgc, sparseLocal) or size (sparseThreshold) of what " \
+    "is sent; 0: the strategy's default")                               \
+  X(T, STRING, dist_settings, NULL, 0, 0,                               \
+    "other settings of the strategy: name=value,...")                   \
   X(T, FLOAT, deadline, 60, 0.001, 1e6,                                 \
     "longest wait for another worker, seconds")
 
@@ -76,6 +80,14 @@ choir_status_t train_options_parse(const choir_struct_def_t* def,
     CHOIR_NODISCARD;
 // Whether argv gives the flag.
 bool train_options_given(int argc, char** argv, const char* flag);
+// What --dist-option names; INVALID_ARGUMENT lists the known ones. Its settings
+// from --spars and --dist-settings into `config`, its struct.
+choir_status_t train_options_strategy(const train_options_t* options,
+                                      const choir_strategy_def_t** out_def)
+    CHOIR_NODISCARD;
+choir_status_t train_options_strategy_config(const train_options_t* options,
+                                             const choir_strategy_def_t* def,
+                                             void* config) CHOIR_NODISCARD;
 // One line for each flag on stdout: name, meaning, default.
 void train_options_print_flags(const choir_struct_def_t* def,
                                train_set_defaults_t set_defaults);

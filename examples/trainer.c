@@ -125,6 +125,18 @@ static choir_status_t open_data(trainer_t* trainer) {
                      &trainer->evaluation_loader);
 }
 
+static choir_status_t use_strategy(const trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  const choir_strategy_def_t* def = NULL;
+  CHOIR_TRY(train_options_strategy(options, &def));
+  void* config = calloc(1, choir_strategy_def_config(def)->bytes);
+  if (!config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");
+  choir_status_t status = train_options_strategy_config(options, def, config);
+  if (!status) status = choir_dist_opt_use(trainer->dist_opt, def, config);
+  free(config);
+  return status;
+}
+
 static choir_status_t make_model(trainer_t* trainer) {
   const train_task_t* task = trainer->task;
   const train_options_t* options = trainer->options;
@@ -143,9 +155,7 @@ static choir_status_t make_model(trainer_t* trainer) {
     CHOIR_TRY(choir_dist_opt_create(trainer->optimizer, trainer->comm, NULL,
                                     &trainer->dist_opt));
     trainer->updater = choir_dist_opt_updater(trainer->dist_opt);
-    const choir_update_options_t update = {
-        .dist_option = train_dist_option_names[options->dist_option]};
-    choir_model_set_update_options(trainer->model, &update);
+    CHOIR_TRY(use_strategy(trainer));
   }
   return choir_model_set_updater(trainer->model, trainer->updater);
 }

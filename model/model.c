@@ -138,9 +138,15 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
   return NULL;
 }
 
-void choir_model_set_update_options(choir_model_t* model,
-                                    const choir_update_options_t* options) {
-  model->options = *options;
+choir_status_t choir_model_set_update_options(
+    choir_model_t* model, const choir_update_options_t* options) {
+  if (!model->updater)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: set_update_options before "
+                       "choir_model_set_updater",
+                       model->def->name);
+  if (!model->updater->vtable->set_options) return NULL;
+  return model->updater->vtable->set_options(model->updater, options);
 }
 
 // Also in replays, which begin the span themselves.
@@ -156,8 +162,7 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
   model->is_updated = true;
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
-  model->updater->vtable->backward_and_update(model->updater, scope, loss,
-                                              &model->options);
+  model->updater->vtable->backward_and_update(model->updater, scope, loss);
 }
 
 static choir_var_t* default_train_one_batch(choir_model_t* model,

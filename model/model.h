@@ -75,12 +75,14 @@ CHOIR_API choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
     CHOIR_NODISCARD;
-// How the updater shares gradients from now on.
-CHOIR_API void choir_model_set_update_options(
-    choir_model_t* model, const choir_update_options_t* options);
+// How the updater shares gradients from now on. INVALID_ARGUMENT: the updater
+// has no such option. Collective with DistOpt, once it is the model's updater.
+CHOIR_API choir_status_t choir_model_set_update_options(
+    choir_model_t* model,
+    const choir_update_options_t* options) CHOIR_NODISCARD;
 
 // How steps run from now on. With use_graph the second training step of each
-// kind (shape of x and y, options, trainable parameters), the first evaluation
+// kind (shape of x and y, trainable parameters, way to share gradients), the first evaluation
 // and the first prediction are recorded while they run, planned once and
 // replayed from then on: without the calls of forward and train_one_batch, in
 // memory laid out in advance (core/graph.h), and with the same bits. A step of

@@ -42,11 +42,8 @@ static choir__graph_key_t make_key(const choir_model_t* model,
   key.x = place_of(x, key.shared);
   if (y) key.y = place_of(y, key.shared);
   if (kind == CHOIR__STEP_TRAIN) {
-    const choir_update_options_t* options = &model->options;
-    const char* name = options->dist_option ? options->dist_option : "";
-    key.options = choir_hash_bytes(CHOIR_HASH_START, name, strlen(name) + 1);
-    key.options =
-        choir_hash_bytes(key.options, &options->spars, sizeof(options->spars));
+    if (model->updater && model->updater->vtable->variant)
+      key.variant = model->updater->vtable->variant(model->updater);
     key.trainable = hash_trainable(model);
   }
   return key;

@@ -23,7 +23,7 @@ typedef struct choir__graph_key_s {
   choir_view_t x;  // without buffer and, but for shared ones, offset
   choir_view_t y;
   int64_t shared;  // y lies in the buffer of x
-  uint64_t options;
+  int64_t variant;  // of the updater
   uint64_t trainable;
 } choir__graph_key_t;
 
@@ -49,7 +49,6 @@ struct choir_model_s {
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;
   choir_updater_t* updater;
-  choir_update_options_t options;
   choir_layer_t** layers;
   size_t layer_count;
   size_t layer_capacity;

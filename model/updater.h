@@ -22,10 +22,10 @@ typedef struct choir_param_list_s {
   size_t count;
 } choir_param_list_t;
 
-// How gradients are shared in this step; a lone optimizer ignores it.
+// How gradients are shared; a lone optimizer ignores it.
 typedef struct choir_update_options_s {
   const char* dist_option;  // "fp32"; NULL: the updater's own choice
-  double spars;
+  double spars;             // of sparse ones; 0: the updater's own choice
 } choir_update_options_t;
 
 CHOIR_API void choir_updater_retain(choir_updater_t* updater);

@@ -18,15 +18,20 @@ typedef struct choir_updater_vtable_s {
   // Backward from `loss`, combine, update. `loss` NULL: this rank has no
   // sample in this step but takes part. Failures go to the scope.
   void (*backward_and_update)(choir_updater_t* updater, choir_scope_t* scope,
-                              choir_var_t* loss,
-                              const choir_update_options_t* options);
+                              choir_var_t* loss);
+  // From the next step on; before attach too. Collective where attach is. NULL:
+  // there is nothing to choose.
+  choir_status_t (*set_options)(choir_updater_t* updater,
+                                const choir_update_options_t* options);
   // The states, by name, for checkpoints; lent. `out_states` may be NULL to
   // count.
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
-  // For graphs (core/graph.h). The learning rate of a step, as
-  // backward_and_update applies it.
+  // For graphs (core/graph.h). Changes when backward_and_update begins to do
+  // something else than before; NULL: it never does.
+  int64_t (*variant)(const choir_updater_t* updater);
+  // The learning rate of a step, as backward_and_update applies it.
   double (*lr)(const choir_updater_t* updater, int64_t step);
   // A second stream that backward_and_update gives work to, lent; NULL (also
   // the slot): none.

@@ -210,10 +210,9 @@ static choir_status_t updater_attach(choir_updater_t* updater,
 }
 
 static void updater_backward_and_update(choir_updater_t* updater,
-                                        choir_scope_t* scope, choir_var_t* loss,
-                                        const choir_update_options_t* options) {
+                                        choir_scope_t* scope,
+                                        choir_var_t* loss) {
   choir_optimizer_t* optimizer = of_updater(updater);
-  (void)options;
   if (!loss) return;  // no sample, nobody else: nothing to learn
   const choir_backward_options_t all = {.params = optimizer->params.params,
                                         .param_count = optimizer->params.count};

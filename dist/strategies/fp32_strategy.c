@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/strategies/strategy_internal.h"
+
+CHOIR_STRATEGY_CONFIG(fp32, CHOIR_DENSE_FIELDS, "averages of gradients");
+
+static choir_status_t attach(choir_strategy_t* strategy) {
+  const choir_fp32_config_t* config = strategy->config;
+  strategy->overlaps = config->overlap;
+  return NULL;
+}
+
+static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
+                               choir_stream_t* stream) {
+  const choir_strategy_bucket_t* bucket = &strategy->buckets[index];
+  const choir_collective_t average = {
+      .kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+      .op = CHOIR_REDUCE_AVERAGE,
+      .dtype = bucket->dtype,
+      .count = bucket->count,
+      .src = bucket->grads,
+      .dst = bucket->grads,
+      .weight = (double)strategy->values.sample_count,
+      .weight_is_samples = true,
+      .name = bucket->name};
+  return choir_comm_submit(strategy->comm, stream, &average);
+}
+
+const choir_strategy_def_t choir_strategy_def_fp32 = {
+    .option = "fp32",
+    .alias = "plain",
+    .config = &config_def,
+    .bytes = sizeof(choir_strategy_t),
+    .attach = attach,
+    .exchange = exchange,
+};

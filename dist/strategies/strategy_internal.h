@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_STRATEGIES_STRATEGY_INTERNAL_H_
+#define CHOIR_DIST_STRATEGIES_STRATEGY_INTERNAL_H_
+
+#include "dist/comm.h"
+#include "dist/strategy.h"
+#include "opt/optimizer.h"
+#include "tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// For writers of a strategy (dist/strategies/<name>_strategy.c). There are two
+// kinds.
+//
+// One combines gradients: `exchange` is called for each bucket, in the same
+// order on every rank, when the bucket's gradients are about to be written; it
+// submits records (encode, a collective, decode) that leave the combined
+// gradient in the bucket. The optimizer runs after all buckets.
+//
+// One combines parameters (`combine`): each rank's optimizer runs on its own
+// gradients, and `combine` after it in every step, on the thread that computes.
+//
+// A strategy that keeps something from step to step lists it in `states`; a
+// checkpoint holds each rank's.
+
+typedef struct choir_strategy_s choir_strategy_t;
+
+// Where one parameter lies.
+typedef struct choir_strategy_piece_s {
+  void* value;  // the parameter's elements, in the order of the bucket's
+  int64_t offset;
+  int64_t count;
+} choir_strategy_piece_t;
+
+typedef struct choir_strategy_bucket_s {
+  const char* name;  // "gradient bucket 0"
+  choir_dtype_t dtype;
+  // Elements; those between parameters, to the next cache line, are 0.
+  int64_t count;
+  void* grads;  // in the communicator's memory
+  const choir_strategy_piece_t* pieces;
+  int32_t piece_count;
+} choir_strategy_bucket_t;
+
+struct choir_strategy_def_s {
+  const char* option;
+  const char* alias;
+  const choir_struct_def_t* config;
+  size_t bytes;  // of the struct that begins with choir_strategy_s
+  // Settings that are in range but do not fit together; NULL: none.
+  choir_status_t (*check)(const void* config);
+  // Makes states and buffers. Collective: all ranks are here. NULL: nothing.
+  choir_status_t (*attach)(choir_strategy_t* strategy);
+  // Frees them, also after a part of attach. NULL: nothing.
+  void (*detach)(choir_strategy_t* strategy);
+  // Either of the two, see above.
+  choir_status_t (*exchange)(choir_strategy_t* strategy, int32_t bucket,
+                             choir_stream_t* stream);
+  choir_status_t (*combine)(choir_strategy_t* strategy,
+                            const choir_step_values_t* values);
+  // With combine: makes the replicas equal. Collective, between steps.
+  choir_status_t (*consolidate)(choir_strategy_t* strategy);
+  // As choir_updater_vtable_t's. NULL: none.
+  size_t (*states)(const choir_strategy_t* strategy,
+                   choir_named_tensor_t* out_states);
+};
+
+struct choir_strategy_s {
+  const choir_strategy_def_t* def;
+  void* config;
+  choir_allocator_t allocator;
+  choir_comm_t* comm;
+  choir_device_t* device;
+  choir_optimizer_t* optimizer;
+  const choir_strategy_bucket_t* buckets;
+  int32_t bucket_count;
+  bool overlaps;  // exchange may run beside backward; true unless set
+  // Of the step that is being submitted.
+  choir_step_values_t values;
+};
+
+// ---- For strategies ----
+
+// Submits a call of `run` as a record with a name of its own, to be seen in
+// profiles and run again by graphs. `work` tells which: "encode", "decode".
+typedef enum choir_strategy_work_e {
+  CHOIR_STRATEGY_ENCODE,
+  CHOIR_STRATEGY_DECODE,
+  CHOIR_STRATEGY_COMBINE,
+  CHOIR_STRATEGY_WORK_COUNT,
+} choir_strategy_work_t;
+typedef choir_status_t (*choir_strategy_run_t)(
+    choir_strategy_t* strategy, int32_t bucket,
+    const choir_step_values_t* values);
+choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
+                                      choir_strategy_work_t work,
+                                      choir_strategy_run_t run, int32_t bucket,
+                                      choir_stream_t* stream);
+
+// A dense tensor of zeros on the strategy's device, and where its elements are.
+choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
+                                          choir_dtype_t dtype, int64_t count,
+                                          choir_tensor_t** out_tensor,
+                                          void** out_data);
+
+// Fails with a sentence that names a bucket whose elements are not f32.
+choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy);
+
+// ---- For DistOpt ----
+
+choir_status_t choir__strategy_create(const choir_strategy_def_t* def,
+                                      const void* config,
+                                      choir_strategy_t** out_strategy);
+void choir__strategy_destroy(choir_strategy_t* strategy);
+choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
+                                      choir_comm_t* comm,
+                                      choir_device_t* device,
+                                      choir_optimizer_t* optimizer,
+                                      const choir_strategy_bucket_t* buckets,
+                                      int32_t bucket_count);
+void choir__strategy_detach(choir_strategy_t* strategy);
+size_t choir__strategy_states(const choir_strategy_t* strategy,
+                              choir_named_tensor_t* out_states);
+
+// In dist/strategies/<name>_strategy.c: the table of settings.
+#define CHOIR_STRATEGY_CONFIG(name, FIELDS, doc)                   \
+  static const choir_field_t fields[] = {                          \
+      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)};        \
+  static const choir_struct_def_t config_def =                     \
+      CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, fields, doc)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_STRATEGIES_STRATEGY_INTERNAL_H_

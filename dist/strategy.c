@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of strategies, their life, and what they share.
+#include "dist/strategy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dist/strategies/strategy_internal.h"
+#include "tensor/ops.h"
+
+static const choir_strategy_def_t* const defs[] = {
+#define DEF(name, FIELDS) &choir_strategy_def_##name,
+    CHOIR_STRATEGY_LIST(DEF)
+#undef DEF
+};
+enum { DEF_COUNT = sizeof(defs) / sizeof(defs[0]) };
+
+choir_status_t choir_strategy_def_parse(const char* option,
+                                        const choir_strategy_def_t** out_def) {
+  for (int32_t i = 0; option && i < DEF_COUNT; ++i) {
+    *out_def = defs[i];
+    if (strcmp(defs[i]->option, option) == 0) return NULL;
+    if (defs[i]->alias && strcmp(defs[i]->alias, option) == 0) return NULL;
+  }
+  *out_def = NULL;
+  char known[256] = "";
+  for (int32_t i = 0; i < DEF_COUNT; ++i) {
+    const size_t length = strlen(known);
+    snprintf(known + length, sizeof known - length, "%s%s", i ? ", " : "",
+             defs[i]->option);
+  }
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "dist_option is \"%s\"; known are: %s",
+                     option ? option : "(NULL)", known);
+}
+
+const choir_strategy_def_t* choir_strategy_def_get(int32_t index) {
+  return index >= 0 && index < DEF_COUNT ? defs[index] : NULL;
+}
+
+const char* choir_strategy_def_option(const choir_strategy_def_t* def) {
+  return def->option;
+}
+
+const choir_struct_def_t* choir_strategy_def_config(
+    const choir_strategy_def_t* def) {
+  return def->config;
+}
+
+// ---- Life ----
+
+choir_status_t choir__strategy_create(const choir_strategy_def_t* def,
+                                      const void* config,
+                                      choir_strategy_t** out_strategy) {
+  *out_strategy = NULL;
+  if (config) {
+    CHOIR_TRY(choir_struct_check(def->config, config));
+    if (def->check) CHOIR_TRY(def->check(config));
+  }
+  const choir_allocator_t allocator = choir_allocator_default();
+  void* memory = NULL;
+  void* copy = NULL;
+  CHOIR_TRY(choir_allocate(allocator, def->bytes, "strategy", &memory));
+  choir_status_t status = choir_allocate(allocator, def->config->bytes,
+                                         "settings of a strategy", &copy);
+  if (status) {
+    choir_deallocate(allocator, memory, def->bytes);
+    return status;
+  }
+  choir_struct_init(def->config, copy);
+  if (config) memcpy(copy, config, def->config->bytes);
+  choir_strategy_t* strategy = memory;
+  strategy->def = def;
+  strategy->config = copy;
+  strategy->allocator = allocator;
+  *out_strategy = strategy;
+  return NULL;
+}
+
+void choir__strategy_detach(choir_strategy_t* strategy) {
+  if (strategy->def->detach) strategy->def->detach(strategy);
+  strategy->comm = NULL;
+  strategy->buckets = NULL;
+  strategy->bucket_count = 0;
+}
+
+void choir__strategy_destroy(choir_strategy_t* strategy) {
+  if (!strategy) return;
+  const choir_strategy_def_t* def = strategy->def;
+  const choir_allocator_t allocator = strategy->allocator;
+  choir__strategy_detach(strategy);
+  choir_deallocate(allocator, strategy->config, def->config->bytes);
+  choir_deallocate(allocator, strategy, def->bytes);
+}
+
+choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
+                                      choir_comm_t* comm,
+                                      choir_device_t* device,
+                                      choir_optimizer_t* optimizer,
+                                      const choir_strategy_bucket_t* buckets,
+                                      int32_t bucket_count) {
+  strategy->comm = comm;
+  strategy->device = device;
+  strategy->optimizer = optimizer;
+  strategy->buckets = buckets;
+  strategy->bucket_count = bucket_count;
+  strategy->overlaps = true;
+  if (!strategy->def->attach) return NULL;
+  CHOIR_TRY_NOTE(strategy->def->attach(strategy), "dist_option %s",
+                 strategy->def->option);
+  return NULL;
+}
+
+size_t choir__strategy_states(const choir_strategy_t* strategy,
+                              choir_named_tensor_t* out_states) {
+  return strategy->comm && strategy->def->states
+             ? strategy->def->states(strategy, out_states)
+             : 0;
+}
+
+// ---- For strategies ----
+
+typedef struct call_attrs_s {
+  choir_strategy_t* strategy;
+  choir_strategy_run_t run;
+  int64_t bucket;
+  choir_step_values_t values;
+} call_attrs_t;
+
+static choir_status_t run_call(const choir_record_t* record,
+                               choir_stream_t* stream) {
+  const call_attrs_t* attrs = record->attrs;
+  (void)stream;
+  return attrs->run(attrs->strategy, (int32_t)attrs->bucket, &attrs->values);
+}
+
+static void call_at_step(void* attrs, const choir_step_values_t* values) {
+  ((call_attrs_t*)attrs)->values = *values;
+}
+
+static const choir_kernel_t kernels[CHOIR_STRATEGY_WORK_COUNT] = {
+    [CHOIR_STRATEGY_ENCODE] = {.name = "encode/strategy", .run = run_call},
+    [CHOIR_STRATEGY_DECODE] = {.name = "decode/strategy", .run = run_call},
+    [CHOIR_STRATEGY_COMBINE] = {.name = "combine/strategy", .run = run_call},
+};
+
+choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
+                                      choir_strategy_work_t work,
+                                      choir_strategy_run_t run, int32_t bucket,
+                                      choir_stream_t* stream) {
+  const call_attrs_t attrs = {.strategy = strategy,
+                              .run = run,
+                              .bucket = bucket,
+                              .values = strategy->values};
+  const choir_record_t record = {
+      .kernel = &kernels[work],
+      .attrs = &attrs,
+      .attrs_bytes = sizeof(attrs),
+      .at_step = call_at_step,
+      .label = bucket < strategy->bucket_count ? strategy->buckets[bucket].name
+                                               : strategy->def->option};
+  return choir_stream_submit(stream, &record);
+}
+
+choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
+                                          choir_dtype_t dtype, int64_t count,
+                                          choir_tensor_t** out_tensor,
+                                          void** out_data) {
+  CHOIR_TRY(
+      choir_tensor_create(strategy->device, dtype, 1, &count, out_tensor));
+  const choir_view_t* view = choir_tensor_view(*out_tensor);
+  *out_data = choir_buffer_data(view->buffer);
+  memset(*out_data, 0, (size_t)count * choir_dtype_bytes(dtype));
+  return NULL;
+}
+
+choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy) {
+  for (int32_t b = 0; b < strategy->bucket_count; ++b)
+    if (strategy->buckets[b].dtype != CHOIR_DTYPE_F32)
+      return CHOIR_ERROR(
+          INVALID_ARGUMENT,
+          "%s has parameters of %s; this strategy is for f32 ones",
+          strategy->buckets[b].name,
+          choir_dtype_name(strategy->buckets[b].dtype));
+  return NULL;
+}
