@@ -159,8 +159,7 @@ static choir_status_t compare_all_settings(choir_dist_opt_t* dist) {
       .strategy = strategy_hash(dist->strategy)};
   const size_t bytes = sizeof settings * (size_t)size;
   void* all = NULL;
-  CHOIR_TRY(
-      choir_allocate(dist->allocator, bytes, "settings of ranks", &all));
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "settings of ranks", &all));
   choir_status_t status = choir_comm_all_gather(
       dist->comm, &settings, all, sizeof settings / sizeof(int64_t),
       CHOIR_DTYPE_I64, "settings");
@@ -264,12 +263,12 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
         (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
         &bucket->buffer));
     choir_strategy_bucket_t* shown = &dist->strategy_buckets[b];
-    *shown = (choir_strategy_bucket_t){
-        .name = bucket->name,
-        .dtype = bucket->dtype,
-        .count = bucket->count,
-        .grads = choir_buffer_data(bucket->buffer),
-        .pieces = piece};
+    *shown =
+        (choir_strategy_bucket_t){.name = bucket->name,
+                                  .dtype = bucket->dtype,
+                                  .count = bucket->count,
+                                  .grads = choir_buffer_data(bucket->buffer),
+                                  .pieces = piece};
     int64_t offset = 0;
     for (size_t i = dist->params.count; i-- > 0;) {
       if (dist->bucket_of[i] != b) continue;
@@ -339,11 +338,18 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
   return NULL;
 }
 
+static void take_params(choir_dist_opt_t* dist) {
+  if (dist->strategy->def->take_params)
+    dist->strategy->def->take_params(dist->strategy);
+}
+
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
-  return choir__strategy_attach(dist->strategy, dist->comm, dist->device,
-                                dist->optimizer, dist->strategy_buckets,
-                                dist->bucket_count);
+  CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, dist->device,
+                                   dist->optimizer, dist->strategy_buckets,
+                                   dist->bucket_count));
+  take_params(dist);
+  return NULL;
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
@@ -396,8 +402,8 @@ static choir_status_t begin_exchange(void* self) {
 static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
                                     choir_stream_t* stream) {
   choir_strategy_t* strategy = dist->strategy;
-  return exchange_failure(
-      dist, strategy->def->exchange(strategy, bucket, stream));
+  return exchange_failure(dist,
+                          strategy->def->exchange(strategy, bucket, stream));
 }
 
 // Any but the last.
@@ -757,7 +763,9 @@ choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "dist_opt: broadcast before it has a model; "
                        "choir_model_set_updater gives it one");
-  return broadcast_states(dist_opt);
+  CHOIR_TRY(broadcast_states(dist_opt));
+  take_params(dist_opt);
+  return NULL;
 }
 
 choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,

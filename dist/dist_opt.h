@@ -57,15 +57,35 @@ CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
 CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                             const choir_strategy_def_t* def,
                                             const void* config) CHOIR_NODISCARD;
-#define CHOIR_DIST_OPT_USE_(dist_opt, name, FIELDS, ...)     \
-  CHOIR_CONFIG_CALL_(                                        \
-      choir_status_t,                                        \
+#define CHOIR_DIST_OPT_USE_(dist_opt, name, FIELDS, ...)       \
+  CHOIR_CONFIG_CALL_(                                          \
+      choir_status_t,                                          \
       choir_dist_opt_use(dist_opt, &choir_strategy_def_##name, \
-                         &(choir_##name##_config_t){         \
+                         &(choir_##name##_config_t){           \
                              CHOIR_CONFIG_DEFAULTS(FIELDS) __VA_ARGS__}))
 // choir_dist_opt_use_<name>(dist_opt, .field = value, ...).
 #define choir_dist_opt_use_fp32(dist_opt, ...) \
   CHOIR_DIST_OPT_USE_(dist_opt, fp32, CHOIR_DENSE_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_fp16(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, fp16, CHOIR_FP16_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_bf16(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, bf16, CHOIR_DENSE_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_partial_update(dist_opt, ...)                     \
+  CHOIR_DIST_OPT_USE_(dist_opt, partial_update, CHOIR_PARTIAL_UPDATE_FIELDS, \
+                      __VA_ARGS__)
+#define choir_dist_opt_use_sparse_top_k(dist_opt, ...)                   \
+  CHOIR_DIST_OPT_USE_(dist_opt, sparse_top_k, CHOIR_SPARSE_TOP_K_FIELDS, \
+                      __VA_ARGS__)
+#define choir_dist_opt_use_sparse_threshold(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, sparse_threshold,          \
+                      CHOIR_SPARSE_THRESHOLD_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_dgc(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, dgc, CHOIR_DGC_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_local_sgd(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, local_sgd, CHOIR_LOCAL_SGD_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_sparse_local(dist_opt, ...)                   \
+  CHOIR_DIST_OPT_USE_(dist_opt, sparse_local, CHOIR_SPARSE_LOCAL_FIELDS, \
+                      __VA_ARGS__)
 // "sparseTopK spars=0.05 ..." into `text`, cut at text_bytes; returns it.
 CHOIR_API const char* choir_dist_opt_print_strategy(
     const choir_dist_opt_t* dist_opt, char* text, size_t text_bytes);

@@ -29,8 +29,7 @@ choir_status_t choir_strategy_def_parse(const char* option,
     snprintf(known + length, sizeof known - length, "%s%s", i ? ", " : "",
              defs[i]->option);
   }
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "dist_option is \"%s\"; known are: %s",
+  return CHOIR_ERROR(INVALID_ARGUMENT, "dist_option is \"%s\"; known are: %s",
                      option ? option : "(NULL)", known);
 }
 
@@ -152,13 +151,13 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
                               .run = run,
                               .bucket = bucket,
                               .values = strategy->values};
-  const choir_record_t record = {
-      .kernel = &kernels[work],
-      .attrs = &attrs,
-      .attrs_bytes = sizeof(attrs),
-      .at_step = call_at_step,
-      .label = bucket < strategy->bucket_count ? strategy->buckets[bucket].name
-                                               : strategy->def->option};
+  const choir_record_t record = {.kernel = &kernels[work],
+                                 .attrs = &attrs,
+                                 .attrs_bytes = sizeof(attrs),
+                                 .at_step = call_at_step,
+                                 .label = bucket < strategy->bucket_count
+                                              ? strategy->buckets[bucket].name
+                                              : strategy->def->option};
   return choir_stream_submit(stream, &record);
 }
 

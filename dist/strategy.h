@@ -23,12 +23,82 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
 // THE STRATEGY LIST. One line each; the file is
 // dist/strategies/<name>_strategy.c.
 // X(name, FIELDS)
-#define CHOIR_STRATEGY_LIST(X) X(fp32, CHOIR_DENSE_FIELDS)
+#define CHOIR_STRATEGY_LIST(X)                       \
+  X(fp32, CHOIR_DENSE_FIELDS)                        \
+  X(fp16, CHOIR_FP16_FIELDS)                         \
+  X(bf16, CHOIR_DENSE_FIELDS)                        \
+  X(partial_update, CHOIR_PARTIAL_UPDATE_FIELDS)     \
+  X(sparse_top_k, CHOIR_SPARSE_TOP_K_FIELDS)         \
+  X(sparse_threshold, CHOIR_SPARSE_THRESHOLD_FIELDS) \
+  X(dgc, CHOIR_DGC_FIELDS)                           \
+  X(local_sgd, CHOIR_LOCAL_SGD_FIELDS)               \
+  X(sparse_local, CHOIR_SPARSE_LOCAL_FIELDS)
 
-// The averages of gradients, weighted by samples, as f32.
-#define CHOIR_DENSE_FIELDS(X, T)     \
-  X(T, BOOL, overlap, true, 0, 1,    \
+// "fp32", "bf16": averages of gradients, weighted by samples. bf16 travels with
+// 16 bits (8 of mantissa), is summed in f32 and rounded once more.
+#define CHOIR_DENSE_FIELDS(X, T)  \
+  X(T, BOOL, overlap, true, 0, 1, \
     "exchange gradients while backward computes others; false: after it")
+
+// "fp16": as bf16, with 11 bits of mantissa, multiplied by 2^exponent before
+// rounding. What is finite but beyond 65504 / 2^exponent is clipped to it;
+// infinity and NaN stay what they are.
+#define CHOIR_FP16_FIELDS(X, T) \
+  CHOIR_DENSE_FIELDS(X, T)      \
+  X(T, INT, exponent, 7, -24, 24, "gradients are sent times 2^exponent")
+
+// "partialUpdate": each rank steps with its own gradients; then one chunk of
+// the parameters, in turn, is averaged over ranks.
+#define CHOIR_PARTIAL_UPDATE_FIELDS(X, T) \
+  X(T, INT, chunk, 131072, 1, 1e12, "parameters that are averaged in a step")
+
+// "sparseTopK": of each bucket the share `spars` of elements, the largest in
+// magnitude; with feedback the rest is added to the next step's gradients.
+#define CHOIR_SPARSE_TOP_K_FIELDS(X, T)                                \
+  X(T, FLOAT, spars, 0.05, 1e-9, 1, "share of gradients that is sent") \
+  CHOIR_SPARSE_COMMON_FIELDS(X, T)
+#define CHOIR_SPARSE_COMMON_FIELDS(X, T)                    \
+  X(T, BOOL, feedback, true, 0, 1, "keep what is not sent") \
+  X(T, ENUM, values, 1, choir_strategy_value_names, 0,      \
+    "how the sent ones travel")
+CHOIR_API extern const char* const choir_strategy_value_names[];
+
+// "sparseThreshold": those of at least the magnitude `spars`.
+#define CHOIR_SPARSE_THRESHOLD_FIELDS(X, T)                            \
+  X(T, FLOAT, spars, 0.05, 0, 1e30, "least magnitude of what is sent") \
+  CHOIR_SPARSE_COMMON_FIELDS(X, T)
+
+// "dgc", Deep Gradient Compression: the optimizer's momentum is applied before
+// the choice, on each rank, and stops for what was sent. Warm-up: 25 % of
+// elements, 6.25 %, 1.6 %, 0.4 %, each for a quarter of warmup_steps. The norm
+// of a bucket's gradient is clipped to clip / sqrt(ranks).
+#define CHOIR_DGC_FIELDS(X, T)                                          \
+  X(T, FLOAT, spars, 0.001, 1e-9, 1, "share of gradients that is sent") \
+  X(T, INT, warmup_steps, 400, 0, 1e12, "steps in which more is sent")  \
+  X(T, FLOAT, clip, 0, 0, 1e30, "largest norm of a gradient; 0: any")   \
+  X(T, ENUM, values, 1, choir_strategy_value_names, 0,                  \
+    "how the sent ones travel")
+
+// "localSGD": `period` steps with own gradients, then averages of parameters;
+// the exchange may take `delay` of the next steps. The outer step is SGD on the
+// averaged change (DiLoCo: outer_lr 0.7, outer_momentum 0.9, nesterov).
+#define CHOIR_LOCAL_FIELDS(X, T)                                           \
+  X(T, INT, period, 16, 1, 1e9, "steps between exchanges")                 \
+  X(T, INT, delay, 0, 0, 1e9, "steps that an exchange may take")           \
+  X(T, FLOAT, outer_lr, 1, 0, 100, "of the step with the averaged change") \
+  X(T, FLOAT, outer_momentum, 0, 0, 1, "likewise")                         \
+  X(T, BOOL, nesterov, false, 0, 1, "likewise; needs outer_momentum")
+#define CHOIR_LOCAL_SGD_FIELDS(X, T) CHOIR_LOCAL_FIELDS(X, T)
+
+// "sparseLocal": as localSGD, but of the change of parameters only the largest
+// are sent, in a few bits; the rest, times `decay`, is added to the next one.
+#define CHOIR_SPARSE_LOCAL_FIELDS(X, T)                                 \
+  CHOIR_LOCAL_FIELDS(X, T)                                              \
+  X(T, FLOAT, spars, 0.02, 1e-9, 1, "share of parameters that is sent") \
+  X(T, FLOAT, decay, 1, 0, 1, "of what is kept")                        \
+  X(T, ENUM, values, 2, choir_sparse_local_value_names, 0,              \
+    "how the sent ones travel")
+CHOIR_API extern const char* const choir_sparse_local_value_names[];
 
 #define CHOIR_STRATEGY_DECLARE_(name, FIELDS)           \
   CHOIR_CONFIG_STRUCT(choir_##name##_config_t, FIELDS); \
@@ -38,9 +108,8 @@ CHOIR_STRATEGY_LIST(CHOIR_STRATEGY_DECLARE_)
 
 // The definition with this dist_option ("sparseTopK"; SINGA's "plain" and
 // "half" are fp32 and fp16). INVALID_ARGUMENT lists the known ones.
-CHOIR_API choir_status_t
-choir_strategy_def_parse(const char* option,
-                         const choir_strategy_def_t** out_def) CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_strategy_def_parse(
+    const char* option, const choir_strategy_def_t** out_def) CHOIR_NODISCARD;
 // Definitions in the order of the list; NULL when index is out of range.
 CHOIR_API const choir_strategy_def_t* choir_strategy_def_get(int32_t index);
 // Its dist_option; the table of its settings.

@@ -185,6 +185,11 @@ int dist_main(const char* name, const train_task_t* task, int argc,
     print_help(task);
     return 0;
   }
+  const choir_strategy_def_t* strategy = NULL;
+  void* settings = NULL;
+  status = train_options_strategy(&options, &strategy, &settings);
+  if (status) return fail(status, 2);
+  free(settings);
   trainer_enter_users_folder();
   if (choir_launch_is_worker()) return run_worker(task, &options);
   if (is_under_mpi()) {

@@ -2,6 +2,7 @@
 #include "examples/train_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
@@ -75,28 +76,34 @@ bool train_options_given(int argc, char** argv, const char* flag) {
   return false;
 }
 
-choir_status_t train_options_strategy(const train_options_t* options,
-                                      const choir_strategy_def_t** out_def) {
-  CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, out_def),
-                 "--dist-option");
-  return NULL;
-}
-
-choir_status_t train_options_strategy_config(const train_options_t* options,
-                                             const choir_strategy_def_t* def,
-                                             void* config) {
-  const choir_struct_def_t* settings = choir_strategy_def_config(def);
-  choir_struct_init(settings, config);
+static choir_status_t set_strategy(const train_options_t* options,
+                                   const choir_struct_def_t* def,
+                                   void* config) {
+  choir_struct_init(def, config);
   char spars[32];
   snprintf(spars, sizeof(spars), "%.17g", options->spars);
   if (options->spars > 0)
-    CHOIR_TRY_NOTE(choir_struct_set(settings, config, "spars", spars),
-                   "--spars");
+    CHOIR_TRY_NOTE(choir_struct_set(def, config, "spars", spars), "--spars");
   if (options->dist_settings)
-    CHOIR_TRY_NOTE(
-        choir_struct_set_list(settings, config, options->dist_settings),
-        "--dist-settings");
+    CHOIR_TRY_NOTE(choir_struct_set_list(def, config, options->dist_settings),
+                   "--dist-settings");
   return NULL;
+}
+
+choir_status_t train_options_strategy(const train_options_t* options,
+                                      const choir_strategy_def_t** out_def,
+                                      void** out_config) {
+  *out_config = NULL;
+  CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, out_def),
+                 "--dist-option");
+  const choir_struct_def_t* def = choir_strategy_def_config(*out_def);
+  *out_config = malloc(def->bytes);
+  if (!*out_config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");
+  choir_status_t status = set_strategy(options, def, *out_config);
+  if (!status) return NULL;
+  free(*out_config);
+  *out_config = NULL;
+  return status;
 }
 
 static void print_default(const choir_field_t* field,

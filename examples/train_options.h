@@ -43,20 +43,20 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, BOOL, help, false, 0, 1, "print this and end")
 
 // Of those with several workers.
-#define TRAIN_DIST_OPTIONS(X, T)                                        \
-  X(T, INT, workers, 2, 1, 1024, "worker processes to start")           \
-  X(T, ENUM, launcher, 0, train_launcher_names, 0,                      \
-    "who starts them: spawn: this program, on this host; mpi: mpiexec") \
-  X(T, ENUM, comm, 0, train_comm_names, 0,                              \
-    "how they talk; auto: shm on one host, mpi across hosts")           \
-  X(T, STRING, dist_option, "fp32", 0, 0,                               \
-    "how gradients are shared (docs/strategies.md)")                    \
-  X(T, FLOAT, spars, 0, 0, 1e30,                                        \
+#define TRAIN_DIST_OPTIONS(X, T)                                              \
+  X(T, INT, workers, 2, 1, 1024, "worker processes to start")                 \
+  X(T, ENUM, launcher, 0, train_launcher_names, 0,                            \
+    "who starts them: spawn: this program, on this host; mpi: mpiexec")       \
+  X(T, ENUM, comm, 0, train_comm_names, 0,                                    \
+    "how they talk; auto: shm on one host, mpi across hosts")                 \
+  X(T, STRING, dist_option, "fp32", 0, 0,                                     \
+    "how gradients are shared (docs/strategies.md)")                          \
+  X(T, FLOAT, spars, 0, 0, 1e30,                                              \
     "share (sparseTopK, dgc, sparseLocal) or size (sparseThreshold) of what " \
-    "is sent; 0: the strategy's default")                               \
-  X(T, STRING, dist_settings, NULL, 0, 0,                               \
-    "other settings of the strategy: name=value,...")                   \
-  X(T, FLOAT, deadline, 60, 0.001, 1e6,                                 \
+    "is sent; 0: the strategy's default")                                     \
+  X(T, STRING, dist_settings, NULL, 0, 0,                                     \
+    "other settings of the strategy: name=value,...")                         \
+  X(T, FLOAT, deadline, 60, 0.001, 1e6,                                       \
     "longest wait for another worker, seconds")
 
 #define TRAIN_ALL_OPTIONS(X, T) TRAIN_OPTIONS(X, T) TRAIN_DIST_OPTIONS(X, T)
@@ -80,14 +80,11 @@ choir_status_t train_options_parse(const choir_struct_def_t* def,
     CHOIR_NODISCARD;
 // Whether argv gives the flag.
 bool train_options_given(int argc, char** argv, const char* flag);
-// What --dist-option names; INVALID_ARGUMENT lists the known ones. Its settings
-// from --spars and --dist-settings into `config`, its struct.
+// What --dist-option names, and its struct with what --spars and
+// --dist-settings say; free() it. Failures name the flag.
 choir_status_t train_options_strategy(const train_options_t* options,
-                                      const choir_strategy_def_t** out_def)
-    CHOIR_NODISCARD;
-choir_status_t train_options_strategy_config(const train_options_t* options,
-                                             const choir_strategy_def_t* def,
-                                             void* config) CHOIR_NODISCARD;
+                                      const choir_strategy_def_t** out_def,
+                                      void** out_config) CHOIR_NODISCARD;
 // One line for each flag on stdout: name, meaning, default.
 void train_options_print_flags(const choir_struct_def_t* def,
                                train_set_defaults_t set_defaults);

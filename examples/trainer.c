@@ -126,13 +126,10 @@ static choir_status_t open_data(trainer_t* trainer) {
 }
 
 static choir_status_t use_strategy(const trainer_t* trainer) {
-  const train_options_t* options = trainer->options;
   const choir_strategy_def_t* def = NULL;
-  CHOIR_TRY(train_options_strategy(options, &def));
-  void* config = calloc(1, choir_strategy_def_config(def)->bytes);
-  if (!config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");
-  choir_status_t status = train_options_strategy_config(options, def, config);
-  if (!status) status = choir_dist_opt_use(trainer->dist_opt, def, config);
+  void* config = NULL;
+  CHOIR_TRY(train_options_strategy(trainer->options, &def, &config));
+  choir_status_t status = choir_dist_opt_use(trainer->dist_opt, def, config);
   free(config);
   return status;
 }

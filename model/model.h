@@ -78,20 +78,20 @@ CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
 // How the updater shares gradients from now on. INVALID_ARGUMENT: the updater
 // has no such option. Collective with DistOpt, once it is the model's updater.
 CHOIR_API choir_status_t choir_model_set_update_options(
-    choir_model_t* model,
-    const choir_update_options_t* options) CHOIR_NODISCARD;
+    choir_model_t* model, const choir_update_options_t* options)
+    CHOIR_NODISCARD;
 
 // How steps run from now on. With use_graph the second training step of each
-// kind (shape of x and y, trainable parameters, way to share gradients), the first evaluation
-// and the first prediction are recorded while they run, planned once and
-// replayed from then on: without the calls of forward and train_one_batch, in
-// memory laid out in advance (core/graph.h), and with the same bits. A step of
-// another kind is recorded anew; the last eight kinds are kept. Learning rates,
-// dropout and the weights of uneven batches follow the step. sequential:
-// records stay as they are, one by one; else neighbours may become one. What
-// callbacks do beside their ops happens only while recording, and a step that
-// reads or writes tensors from the host in its middle fails with
-// FAILED_PRECONDITION. Off at first. Drops what was recorded.
+// kind (shape of x and y, trainable parameters, way to share gradients), the
+// first evaluation and the first prediction are recorded while they run,
+// planned once and replayed from then on: without the calls of forward and
+// train_one_batch, in memory laid out in advance (core/graph.h), and with the
+// same bits. A step of another kind is recorded anew; the last eight kinds are
+// kept. Learning rates, dropout and the weights of uneven batches follow the
+// step. sequential: records stay as they are, one by one; else neighbours may
+// become one. What callbacks do beside their ops happens only while recording,
+// and a step that reads or writes tensors from the host in its middle fails
+// with FAILED_PRECONDITION. Off at first. Drops what was recorded.
 CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
                                      bool sequential);
 // All planned graphs as choir_graph_print prints them, into a malloc'ed text

@@ -22,7 +22,7 @@ typedef struct choir__graph_key_s {
   int64_t kind;
   choir_view_t x;  // without buffer and, but for shared ones, offset
   choir_view_t y;
-  int64_t shared;  // y lies in the buffer of x
+  int64_t shared;   // y lies in the buffer of x
   int64_t variant;  // of the updater
   uint64_t trainable;
 } choir__graph_key_t;

@@ -182,6 +182,34 @@ uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer) {
   return choir_hash_bytes(hash, parts, sizeof parts);
 }
 
+// Where the settings have the field, else NULL.
+static void* field_of(choir_optimizer_t* optimizer, const char* name) {
+  const choir_field_t* field = choir_struct_find(optimizer->def->config, name);
+  return field ? (char*)optimizer->config + field->offset : NULL;
+}
+
+choir_status_t choir_optimizer_take_momentum(choir_optimizer_t* optimizer,
+                                             double* out_momentum) {
+  *out_momentum = 0;
+  const bool* nesterov = field_of(optimizer, "nesterov");
+  if (nesterov && *nesterov)
+    return CHOIR_ERROR(UNIMPLEMENTED,
+                       "%s: nesterov is set; momentum outside the optimizer is "
+                       "plain momentum only",
+                       optimizer->def->name);
+  double* momentum = field_of(optimizer, "momentum");
+  if (!momentum) return NULL;
+  *out_momentum = *momentum;
+  *momentum = 0;
+  return NULL;
+}
+
+void choir_optimizer_give_momentum(choir_optimizer_t* optimizer,
+                                   double momentum) {
+  double* own = field_of(optimizer, "momentum");
+  if (own) *own = momentum;
+}
+
 choir_status_t choir_optimizer_set_schedule(
     choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule) {
   CHOIR_TRY(choir_struct_check(&choir_schedule_config_def, schedule));

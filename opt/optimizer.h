@@ -108,6 +108,12 @@ CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
 CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                                 choir_stream_t* stream,
                                                 int64_t step) CHOIR_NODISCARD;
+// For who applies momentum itself: what this optimizer has of it, 0 for none,
+// and applies no more until it is given back. UNIMPLEMENTED: Nesterov's.
+CHOIR_API choir_status_t choir_optimizer_take_momentum(
+    choir_optimizer_t* optimizer, double* out_momentum) CHOIR_NODISCARD;
+CHOIR_API void choir_optimizer_give_momentum(choir_optimizer_t* optimizer,
+                                             double momentum);
 CHOIR_API size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
                                         choir_named_tensor_t* out_states);
 

@@ -53,13 +53,16 @@ struct choir_strategy_def_s {
   choir_status_t (*check)(const void* config);
   // Makes states and buffers. Collective: all ranks are here. NULL: nothing.
   choir_status_t (*attach)(choir_strategy_t* strategy);
-  // Frees them, also after a part of attach. NULL: nothing.
+  // Frees them, also after a part of attach or a second time. NULL: nothing.
   void (*detach)(choir_strategy_t* strategy);
   // Either of the two, see above.
   choir_status_t (*exchange)(choir_strategy_t* strategy, int32_t bucket,
                              choir_stream_t* stream);
   choir_status_t (*combine)(choir_strategy_t* strategy,
                             const choir_step_values_t* values);
+  // With combine: parameters were set from outside, equal on all ranks (after
+  // attach, after a checkpoint was read). NULL: nothing to do.
+  void (*take_params)(choir_strategy_t* strategy);
   // With combine: makes the replicas equal. Collective, between steps.
   choir_status_t (*consolidate)(choir_strategy_t* strategy);
   // As choir_updater_vtable_t's. NULL: none.
@@ -125,10 +128,10 @@ size_t choir__strategy_states(const choir_strategy_t* strategy,
                               choir_named_tensor_t* out_states);
 
 // In dist/strategies/<name>_strategy.c: the table of settings.
-#define CHOIR_STRATEGY_CONFIG(name, FIELDS, doc)                   \
-  static const choir_field_t fields[] = {                          \
-      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)};        \
-  static const choir_struct_def_t config_def =                     \
+#define CHOIR_STRATEGY_CONFIG(name, FIELDS, doc)            \
+  static const choir_field_t fields[] = {                   \
+      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)}; \
+  static const choir_struct_def_t config_def =              \
       CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, fields, doc)
 
 #ifdef __cplusplus

@@ -43,7 +43,7 @@ class MistakesTest(harness.ProgramTest):
                 ["--comm", "tcp"],
                 ".*comm is 'tcp'; needs one of auto, shm, mpi.*",
             ),
-            (["--dist-option", "fp8"], ".*dist_option is 'fp8'; .*fp32.*"),
+            (["--dist-option", "fp8"], '.*dist_option is "fp8"; .*fp32.*'),
             (["--save-every", "2"], "--save-every .* give --save FILE too"),
             (["--comm", "mpi"], "--comm mpi needs --launcher mpi.*"),
         ):

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/strategies/half_shared.h"
+
+CHOIR_STRATEGY_CONFIG(bf16, CHOIR_DENSE_FIELDS,
+                      "averages of gradients as bf16");
+
+// The exponents are those of f32: nothing has to be scaled.
+static choir_status_t attach(choir_strategy_t* strategy) {
+  const choir_bf16_config_t* config = strategy->config;
+  strategy->overlaps = config->overlap;
+  return choir__half_attach(strategy, CHOIR_DTYPE_BF16, 0);
+}
+
+const choir_strategy_def_t choir_strategy_def_bf16 = {
+    .option = "bf16",
+    .config = &config_def,
+    .bytes = sizeof(choir__half_strategy_t),
+    .attach = attach,
+    .detach = choir__half_detach,
+    .exchange = choir__half_exchange,
+};

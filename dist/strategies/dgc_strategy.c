@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lin, Han, Mao, Wang, Dally: "Deep Gradient Compression: Reducing the
+// Communication Bandwidth for Distributed Training", ICLR 2018.
+#include <math.h>
+
+#include "dist/strategies/sparse_shared.h"
+
+CHOIR_STRATEGY_CONFIG(dgc, CHOIR_DGC_FIELDS,
+                      "the largest of summed-up momentum, the rest kept");
+
+typedef struct dgc_s {
+  choir__sparse_gradient_t base;  // first
+  double momentum;  // the optimizer's, which applies none meanwhile
+} dgc_t;
+
+// The first share of the warm-up, a quarter of it the next, and so on: 25 %,
+// 6.25 %, 1.6 %, 0.4 %.
+static const double first_share = 0.25;
+enum { WARMUP_STAGES = 4 };
+
+static double share_at(const choir_dgc_config_t* config, int64_t step) {
+  double share = config->spars;
+  if (step < config->warmup_steps) {
+    const double stage =
+        floor((double)(WARMUP_STAGES * step) / (double)config->warmup_steps);
+    share = pow(first_share, stage + 1);
+  }
+  return share > config->spars ? share : config->spars;
+}
+
+// u = m u + g; v += u. v is what is sent from.
+static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
+                 const float* grads) {
+  const choir_dgc_config_t* config = self->base.config;
+  const double momentum = ((const dgc_t*)self)->momentum;
+  double factor = 1;
+  if (config->clip > 0) {
+    // Of a sum over N ranks each may have the part of a N^-1/2th.
+    const double most =
+        config->clip / sqrt((double)choir_comm_size(self->base.comm));
+    const double norm = sqrt(choir__squared_norm(grads, part->sparse.count));
+    if (norm > most) factor = most / norm;
+  }
+  choir__momentum_add((float)momentum, (float)factor, grads, part->sparse.count,
+                      part->velocity, part->residual);
+}
+
+static choir_status_t choose(choir__sparse_gradient_t* self,
+                             choir__sparse_part_t* part, const float* src,
+                             int64_t step, int64_t* out_k) {
+  const choir_dgc_config_t* config = self->base.config;
+  *out_k = choir__sparse_k(part->sparse.count, share_at(config, step));
+  return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
+}
+
+static choir_status_t attach(choir_strategy_t* strategy) {
+  const choir_dgc_config_t* config = strategy->config;
+  dgc_t* self = (dgc_t*)strategy;
+  self->base.choose = choose;
+  self->base.keep = keep;
+  const choir__sparse_setup_t setup = {
+      .values = choir__sparse_values(config->values),
+      .share = share_at(config, 0),
+      .has_residual = true,
+      .has_velocity = true,
+      .has_top_k = true};
+  CHOIR_TRY(choir__sparse_gradient_attach(&self->base, &setup));
+  return choir_optimizer_take_momentum(strategy->optimizer, &self->momentum);
+}
+
+static void detach(choir_strategy_t* strategy) {
+  dgc_t* self = (dgc_t*)strategy;
+  if (self->momentum > 0)
+    choir_optimizer_give_momentum(strategy->optimizer, self->momentum);
+  self->momentum = 0;
+  choir__sparse_gradient_detach(strategy);
+}
+
+const choir_strategy_def_t choir_strategy_def_dgc = {
+    .option = "dgc",
+    .config = &config_def,
+    .bytes = sizeof(dgc_t),
+    .attach = attach,
+    .detach = detach,
+    .exchange = choir__sparse_gradient_exchange,
+    .states = choir__sparse_gradient_states,
+};

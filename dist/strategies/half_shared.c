@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/strategies/half_shared.h"
+
+#include "dist/compress_internal.h"
+
+static choir__half_strategy_t* as_half(choir_strategy_t* strategy) {
+  return (choir__half_strategy_t*)strategy;
+}
+
+choir_status_t choir__half_attach(choir_strategy_t* strategy,
+                                  choir_dtype_t dtype, int32_t exponent) {
+  choir__half_strategy_t* half = as_half(strategy);
+  CHOIR_TRY(choir__strategy_need_f32(strategy));
+  half->dtype = dtype;
+  half->exponent = exponent;
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(strategy->allocator,
+                     (size_t)strategy->bucket_count * sizeof(choir_buffer_t*),
+                     "list of 16-bit buckets", &memory));
+  half->buffers = memory;
+  for (int32_t b = 0; b < strategy->bucket_count; ++b)
+    CHOIR_TRY(choir_comm_buffer_create(
+        strategy->comm, strategy->device,
+        (size_t)strategy->buckets[b].count * sizeof(uint16_t),
+        &half->buffers[b]));
+  return NULL;
+}
+
+void choir__half_detach(choir_strategy_t* strategy) {
+  choir__half_strategy_t* half = as_half(strategy);
+  for (int32_t b = 0; half->buffers && b < strategy->bucket_count; ++b)
+    choir_buffer_release(half->buffers[b]);
+  choir_deallocate(strategy->allocator, half->buffers,
+                   (size_t)strategy->bucket_count * sizeof(choir_buffer_t*));
+  half->buffers = NULL;
+}
+
+static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values) {
+  (void)values;
+  const choir__half_strategy_t* half = as_half(strategy);
+  choir__half_encode(half->dtype, strategy->buckets[bucket].grads,
+                     strategy->buckets[bucket].count, half->exponent,
+                     choir_buffer_data(half->buffers[bucket]));
+  return NULL;
+}
+
+static choir_status_t decode(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values) {
+  (void)values;
+  const choir__half_strategy_t* half = as_half(strategy);
+  choir__half_decode(half->dtype, choir_buffer_data(half->buffers[bucket]),
+                     strategy->buckets[bucket].count, half->exponent,
+                     strategy->buckets[bucket].grads);
+  return NULL;
+}
+
+choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
+                                    choir_stream_t* stream) {
+  const choir__half_strategy_t* half = as_half(strategy);
+  void* data = choir_buffer_data(half->buffers[bucket]);
+  const choir_collective_t average = {
+      .kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+      .op = CHOIR_REDUCE_AVERAGE,
+      .dtype = half->dtype,
+      .count = strategy->buckets[bucket].count,
+      .src = data,
+      .dst = data,
+      .weight = (double)strategy->values.sample_count,
+      .weight_is_samples = true,
+      .name = strategy->buckets[bucket].name};
+  CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
+                                   bucket, stream));
+  CHOIR_TRY(choir_comm_submit(strategy->comm, stream, &average));
+  return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
+                                stream);
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_STRATEGIES_HALF_SHARED_H_
+#define CHOIR_DIST_STRATEGIES_HALF_SHARED_H_
+
+#include "dist/strategies/strategy_internal.h"
+
+// Averages of gradients that travel with 16 bits: what fp16 and bf16 share. A
+// rank's gradients are scaled by 2^exponent and rounded, the average is taken
+// in f32 and rounded once more.
+
+typedef struct choir__half_strategy_s {
+  choir_strategy_t base;  // first
+  choir_dtype_t dtype;
+  int32_t exponent;
+  choir_buffer_t** buffers;  // a bucket's 16-bit elements
+} choir__half_strategy_t;
+
+choir_status_t choir__half_attach(choir_strategy_t* strategy,
+                                  choir_dtype_t dtype, int32_t exponent);
+void choir__half_detach(choir_strategy_t* strategy);
+choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
+                                    choir_stream_t* stream);
+
+#endif  // CHOIR_DIST_STRATEGIES_HALF_SHARED_H_

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/strategies/sparse_shared.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dist/top_k_internal.h"
+
+// Gradients are far below 1: times 2^7 they stay in f16's range, up to 512.
+enum { F16_EXPONENT = 7 };
+
+const char* const choir_strategy_value_names[] = {"fp32", "fp16", NULL};
+
+choir__message_config_t choir__sparse_values(int32_t index) {
+  if (index == 0) return (choir__message_config_t){.kind = CHOIR__VALUES_F32};
+  return (choir__message_config_t){.kind = CHOIR__VALUES_F16,
+                                   .exponent = F16_EXPONENT};
+}
+
+int64_t choir__sparse_k(int64_t count, double share) {
+  const double k = ceil((double)count * share);
+  if (k < 1) return 1;
+  return k > (double)count ? count : (int64_t)k;
+}
+
+// ---- One array ----
+
+// Takes `bytes` of *place, in whole cache lines.
+static size_t take(size_t* place, size_t bytes) {
+  const size_t at = *place;
+  *place += (bytes + 63) / 64 * 64;
+  return at;
+}
+
+choir_status_t choir__sparse_create(const choir_strategy_t* strategy,
+                                    const choir__message_config_t* config,
+                                    int64_t count, int64_t most, bool has_top_k,
+                                    choir__sparse_t* out_sparse) {
+  if (count > INT32_MAX)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%lld elements; a sparse exchange takes up to 2^31 - 1",
+                       (long long)count);
+  const size_t ranks = (size_t)choir_comm_size(strategy->comm);
+  const size_t room = choir__message_most_bytes(config, count, most);
+  const size_t chosen = (size_t)(most + CHOIR__TOP_K_SLACK);
+  size_t bytes = 0;
+  const size_t indices = take(&bytes, chosen * sizeof(int32_t));
+  const size_t values = take(&bytes, chosen * sizeof(float));
+  const size_t scratch =
+      take(&bytes, has_top_k ? choir__top_k_scratch_bytes(count, most) : 0);
+  const size_t message = take(&bytes, room);
+  const size_t received = take(&bytes, room * ranks);
+  const size_t received_bytes = take(&bytes, ranks * sizeof(int64_t));
+  // 64 more, to begin on a cache line.
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(strategy->allocator, bytes + 64, "sparse messages",
+                           &memory));
+  char* base = (char*)(((uintptr_t)memory + 63) / 64 * 64);
+  *out_sparse = (choir__sparse_t){
+      .count = count,
+      .most = most,
+      .config = *config,
+      .memory = memory,
+      .memory_bytes = bytes + 64,
+      .indices = (int32_t*)(void*)(base + indices),
+      .values = (float*)(void*)(base + values),
+      .scratch = has_top_k ? base + scratch : NULL,
+      .message = base + message,
+      .received = base + received,
+      .received_room = (int64_t)(room * ranks),
+      .received_bytes = (int64_t*)(void*)(base + received_bytes)};
+  return NULL;
+}
+
+void choir__sparse_destroy(const choir_strategy_t* strategy,
+                           choir__sparse_t* sparse) {
+  choir_deallocate(strategy->allocator, sparse->memory, sparse->memory_bytes);
+  *sparse = (choir__sparse_t){0};
+}
+
+choir_status_t choir__sparse_choose_top_k(choir__sparse_t* sparse,
+                                          const float* src, int64_t k) {
+  return choir__top_k(src, sparse->count, k, sparse->scratch, sparse->indices,
+                      sparse->values);
+}
+
+choir_status_t choir__sparse_encode(choir__sparse_t* sparse, int64_t k,
+                                    double weight) {
+  sparse->config.weight = weight;
+  size_t bytes = 0;
+  CHOIR_TRY(choir__message_encode(
+      &sparse->config, sparse->count, k, sparse->indices, sparse->values,
+      sparse->message, &bytes, sparse->values, NULL));
+  sparse->message_bytes = (int64_t)bytes;
+  return NULL;
+}
+
+choir_collective_t choir__sparse_collective(choir__sparse_t* sparse,
+                                            const char* name) {
+  return (choir_collective_t){.kind = CHOIR_COLLECTIVE_ALL_GATHER_V,
+                              .dtype = CHOIR_DTYPE_U8,
+                              .src = sparse->message,
+                              .dst = sparse->received,
+                              .weight = 1,
+                              .capacity = sparse->received_room,
+                              .count_at = &sparse->message_bytes,
+                              .counts = sparse->received_bytes,
+                              .name = name};
+}
+
+static choir_status_t open_message(const choir_strategy_t* strategy,
+                                   const choir__sparse_t* sparse, int32_t rank,
+                                   const char* place,
+                                   choir__message_t* out_message) {
+  CHOIR_TRY_NOTE(
+      choir__message_open(place, (size_t)sparse->received_bytes[rank],
+                          sparse->count, out_message),
+      "message of %s", choir_comm_peer(strategy->comm, rank));
+  return NULL;
+}
+
+choir_status_t choir__sparse_decode(const choir_strategy_t* strategy,
+                                    const choir__sparse_t* sparse,
+                                    float* dense) {
+  const int32_t ranks = choir_comm_size(strategy->comm);
+  choir__message_t message;
+  double sum = 0;
+  const char* place = sparse->received;
+  for (int32_t r = 0; r < ranks; place += sparse->received_bytes[r++]) {
+    CHOIR_TRY(open_message(strategy, sparse, r, place, &message));
+    sum += message.config.weight;
+  }
+  memset(dense, 0, (size_t)sparse->count * sizeof(float));
+  place = sparse->received;
+  for (int32_t r = 0; r < ranks; place += sparse->received_bytes[r++]) {
+    CHOIR_TRY(open_message(strategy, sparse, r, place, &message));
+    if (message.k == 0) continue;
+    CHOIR_TRY_NOTE(choir__message_add(
+                       &message, (float)(message.config.weight / sum), dense),
+                   "message of %s", choir_comm_peer(strategy->comm, r));
+  }
+  return NULL;
+}
+
+// ---- Gradients ----
+
+static choir__sparse_gradient_t* as_sparse(choir_strategy_t* strategy) {
+  return (choir__sparse_gradient_t*)strategy;
+}
+
+static choir_status_t make_part(choir__sparse_gradient_t* self, int32_t bucket,
+                                const choir__sparse_setup_t* setup) {
+  choir_strategy_t* strategy = &self->base;
+  choir__sparse_part_t* part = &self->parts[bucket];
+  const int64_t count = strategy->buckets[bucket].count;
+  CHOIR_TRY(choir__sparse_create(strategy, &setup->values, count,
+                                 choir__sparse_k(count, setup->share),
+                                 setup->has_top_k, &part->sparse));
+  static const char* const kinds[] = {"residual", "velocity"};
+  const bool has[] = {setup->has_residual, setup->has_velocity};
+  float** data[] = {&part->residual, &part->velocity};
+  for (int i = 0; i < 2; ++i) {
+    if (!has[i]) continue;
+    snprintf(part->names[i], sizeof(part->names[i]), "%s/%s/%d",
+             strategy->def->option, kinds[i], bucket);
+    void* place = NULL;
+    CHOIR_TRY(choir__strategy_make_state(strategy, CHOIR_DTYPE_F32, count,
+                                         &part->tensors[i], &place));
+    *data[i] = place;
+  }
+  return NULL;
+}
+
+choir_status_t choir__sparse_gradient_attach(
+    choir__sparse_gradient_t* self, const choir__sparse_setup_t* setup) {
+  choir_strategy_t* strategy = &self->base;
+  CHOIR_TRY(choir__strategy_need_f32(strategy));
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(
+      strategy->allocator,
+      (size_t)strategy->bucket_count * sizeof(choir__sparse_part_t),
+      "list of sparse buckets", &memory));
+  self->parts = memory;
+  for (int32_t b = 0; b < strategy->bucket_count; ++b)
+    CHOIR_TRY(make_part(self, b, setup));
+  return NULL;
+}
+
+void choir__sparse_gradient_detach(choir_strategy_t* strategy) {
+  choir__sparse_gradient_t* self = as_sparse(strategy);
+  for (int32_t b = 0; self->parts && b < strategy->bucket_count; ++b) {
+    choir__sparse_destroy(strategy, &self->parts[b].sparse);
+    for (int i = 0; i < 2; ++i) choir_tensor_release(self->parts[b].tensors[i]);
+  }
+  choir_deallocate(
+      strategy->allocator, self->parts,
+      (size_t)strategy->bucket_count * sizeof(choir__sparse_part_t));
+  self->parts = NULL;
+}
+
+size_t choir__sparse_gradient_states(const choir_strategy_t* strategy,
+                                     choir_named_tensor_t* out_states) {
+  const choir__sparse_gradient_t* self =
+      (const choir__sparse_gradient_t*)strategy;
+  size_t count = 0;
+  for (int32_t b = 0; self->parts && b < strategy->bucket_count; ++b) {
+    const choir__sparse_part_t* part = &self->parts[b];
+    for (int i = 0; i < 2; ++i) {
+      if (!part->tensors[i]) continue;
+      if (out_states)
+        out_states[count] =
+            (choir_named_tensor_t){part->names[i], part->tensors[i]};
+      ++count;
+    }
+  }
+  return count;
+}
+
+static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values) {
+  choir__sparse_gradient_t* self = as_sparse(strategy);
+  choir__sparse_part_t* part = &self->parts[bucket];
+  const float* grads = strategy->buckets[bucket].grads;
+  if (self->keep)
+    self->keep(self, part, grads);
+  else if (part->residual)
+    choir__residual_add(1, grads, part->sparse.count, part->residual);
+  // What a rank without samples sent would have no weight, and be lost.
+  int64_t k = 0;
+  if (values->sample_count > 0)
+    CHOIR_TRY(self->choose(self, part, part->residual ? part->residual : grads,
+                           values->step, &k));
+  CHOIR_TRY(
+      choir__sparse_encode(&part->sparse, k, (double)values->sample_count));
+  if (part->residual)
+    choir__residual_subtract(part->sparse.indices, part->sparse.values, k,
+                             part->residual);
+  if (part->velocity)
+    choir__residual_mask(part->sparse.indices, k, part->velocity);
+  return NULL;
+}
+
+static choir_status_t decode(choir_strategy_t* strategy, int32_t bucket,
+                             const choir_step_values_t* values) {
+  (void)values;
+  return choir__sparse_decode(strategy,
+                              &as_sparse(strategy)->parts[bucket].sparse,
+                              strategy->buckets[bucket].grads);
+}
+
+choir_status_t choir__sparse_gradient_exchange(choir_strategy_t* strategy,
+                                               int32_t bucket,
+                                               choir_stream_t* stream) {
+  const choir_collective_t gather =
+      choir__sparse_collective(&as_sparse(strategy)->parts[bucket].sparse,
+                               strategy->buckets[bucket].name);
+  CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
+                                   bucket, stream));
+  CHOIR_TRY(choir_comm_submit(strategy->comm, stream, &gather));
+  return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
+                                stream);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/strategies/sparse_shared.h"
+
+CHOIR_STRATEGY_CONFIG(sparse_top_k, CHOIR_SPARSE_TOP_K_FIELDS,
+                      "the largest gradients, the rest kept for later");
+
+static choir_status_t choose(choir__sparse_gradient_t* self,
+                             choir__sparse_part_t* part, const float* src,
+                             int64_t step, int64_t* out_k) {
+  (void)self;
+  (void)step;
+  *out_k = part->sparse.most;
+  return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
+}
+
+static choir_status_t attach(choir_strategy_t* strategy) {
+  const choir_sparse_top_k_config_t* config = strategy->config;
+  choir__sparse_gradient_t* self = (choir__sparse_gradient_t*)strategy;
+  self->choose = choose;
+  const choir__sparse_setup_t setup = {
+      .values = choir__sparse_values(config->values),
+      .share = config->spars,
+      .has_residual = config->feedback,
+      .has_top_k = true};
+  return choir__sparse_gradient_attach(self, &setup);
+}
+
+const choir_strategy_def_t choir_strategy_def_sparse_top_k = {
+    .option = "sparseTopK",
+    .config = &config_def,
+    .bytes = sizeof(choir__sparse_gradient_t),
+    .attach = attach,
+    .detach = choir__sparse_gradient_detach,
+    .exchange = choir__sparse_gradient_exchange,
+    .states = choir__sparse_gradient_states,
+};
