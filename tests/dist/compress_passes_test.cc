@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 
 #include "dist/compress_internal.h"
@@ -221,6 +222,66 @@ TEST(CompressPassesTest, SentAndKeptAreWhatThereWas) {
                             MakeValues(make, count, seed + 1000000), k));
         }
     }
+}
+
+// Of values of few bits what is kept has to be rounded where what is sent is
+// less than half or more than twice the value; then by half a unit.
+TEST(CompressPassesTest, FewBitsAreKeptWithinARounding) {
+  for (choir__value_kind_t kind :
+       {CHOIR__VALUES_BITS2, CHOIR__VALUES_BITS3, CHOIR__VALUES_BITS4})
+    for (int64_t count : Counts()) {
+      const choir__message_config_t config = {kind, 0, 128, 1};
+      const std::vector<float> u = MakeValues(Kinds()[1].second, count, 21);
+      std::vector<float> kept = u;
+      std::vector<float> sent(u.size());
+      std::vector<int32_t> indices(u.size());
+      std::iota(indices.begin(), indices.end(), 0);
+      std::vector<uint8_t> message(
+          choir__message_most_bytes(&config, count, count));
+      size_t bytes;
+      ASSERT_OK(choir__message_encode(&config, count, count, indices.data(),
+                                      u.data(), message.data(), &bytes,
+                                      sent.data(), nullptr));
+      choir__residual_subtract(indices.data(), sent.data(), count, kept.data());
+      for (size_t i = 0; i < u.size(); ++i) {
+        const double sum = static_cast<double>(sent[i]) + kept[i];
+        const double largest = std::max(std::fabs(u[i]), std::fabs(sent[i]));
+        ASSERT_LE(std::fabs(sum - u[i]), largest * 0x1p-24) << i;
+        const float ratio = sent[i] / u[i];
+        if (ratio >= 0.5f && ratio <= 2) {
+          ASSERT_EQ(sum, u[i]) << i;
+        }
+      }
+    }
+}
+
+// DGC: what is sent starts from nothing, the rest goes on.
+TEST(CompressPassesTest, FactorMasking) {
+  const int64_t count = 1000;
+  const std::vector<float> gradient = MakeValues(Kinds()[1].second, count, 31);
+  std::vector<float> u = MakeValues(Kinds()[1].second, count, 32);
+  std::vector<float> v = MakeValues(Kinds()[1].second, count, 33);
+  choir__momentum_add(0.9f, 1, gradient.data(), count, u.data(), v.data());
+  const std::vector<float> u_before = u;
+  const std::vector<float> v_before = v;
+  std::vector<int32_t> indices;
+  std::vector<float> sent;
+  for (int32_t i = 3; i < count; i += 1 + i % 50) {
+    indices.push_back(i);
+    sent.push_back(v[static_cast<size_t>(i)]);
+  }
+  const auto k = static_cast<int64_t>(indices.size());
+  choir__residual_mask(indices.data(), k, u.data());
+  choir__residual_subtract(indices.data(), sent.data(), k, v.data());
+  size_t next = 0;
+  for (size_t i = 0; i < u.size(); ++i) {
+    const bool is_sent =
+        next < indices.size() && indices[next] == static_cast<int32_t>(i);
+    next += is_sent;
+    ASSERT_EQ(Bits(u[i]), Bits(is_sent ? 0.0f : u_before[i])) << i;
+    ASSERT_EQ(Bits(v[i]), Bits(is_sent ? 0.0f : v_before[i])) << i;
+  }
+  EXPECT_EQ(next, indices.size());
 }
 
 TEST(CompressPassesTest, ResidualDecays) {
