@@ -338,9 +338,9 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
   return NULL;
 }
 
-static void take_params(choir_dist_opt_t* dist) {
-  if (dist->strategy->def->take_params)
-    dist->strategy->def->take_params(dist->strategy);
+void choir__dist_opt_take_params(choir_dist_opt_t* dist_opt) {
+  choir_strategy_t* strategy = dist_opt->strategy;
+  if (strategy->def->take_params) strategy->def->take_params(strategy);
 }
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
@@ -348,7 +348,7 @@ static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, dist->device,
                                    dist->optimizer, dist->strategy_buckets,
                                    dist->bucket_count));
-  take_params(dist);
+  choir__dist_opt_take_params(dist);
   return NULL;
 }
 
@@ -563,14 +563,18 @@ static choir_status_t average_state(choir_dist_opt_t* dist,
       choir_tensor_dtype(param->value), CHOIR_REDUCE_AVERAGE, param->name);
 }
 
+static choir_status_t settle(choir_dist_opt_t* dist) {
+  CHOIR_TRY(exchange_failure(
+      dist, choir_stream_synchronize(choir_device_stream(dist->device))));
+  return exchange_failure(dist, choir_stream_synchronize(dist->background));
+}
+
 // Parameters become equal, and so do states that training does not learn
 // (running averages): they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!dist->attached) return NULL;
-  CHOIR_TRY(exchange_failure(
-      dist, choir_stream_synchronize(choir_device_stream(dist->device))));
-  CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
+  CHOIR_TRY(settle(dist));
   if (dist->strategy->def->consolidate)
     CHOIR_TRY(dist->strategy->def->consolidate(dist->strategy));
   const size_t bytes = sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm);
@@ -642,6 +646,11 @@ choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
     return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt_use: %s is NULL",
                        dist_opt ? "def" : "dist_opt");
   return use(dist_opt, def, config);
+}
+
+const choir_strategy_def_t* choir_dist_opt_strategy(
+    const choir_dist_opt_t* dist_opt) {
+  return dist_opt->strategy->def;
 }
 
 const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
@@ -758,14 +767,31 @@ choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
   return dist_opt->background;
 }
 
+static choir_status_t require_attached(const choir_dist_opt_t* dist_opt,
+                                       const char* what) {
+  if (dist_opt->attached) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "dist_opt: %s before it has a model; "
+                     "choir_model_set_updater gives it one",
+                     what);
+}
+
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
-  if (!dist_opt->attached)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "dist_opt: broadcast before it has a model; "
-                       "choir_model_set_updater gives it one");
+  CHOIR_TRY(require_attached(dist_opt, "broadcast"));
   CHOIR_TRY(broadcast_states(dist_opt));
-  take_params(dist_opt);
+  choir__dist_opt_take_params(dist_opt);
   return NULL;
+}
+
+choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
+                                      const char* what,
+                                      choir__dist_opt_view_t* out_view) {
+  CHOIR_TRY(require_attached(dist_opt, what));
+  *out_view = (choir__dist_opt_view_t){.comm = dist_opt->comm,
+                                       .device = dist_opt->device,
+                                       .allocator = dist_opt->allocator,
+                                       .params = dist_opt->params};
+  return settle(dist_opt);
 }
 
 choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,

@@ -103,6 +103,21 @@ inline int32_t Label(int64_t step, int64_t sample) {
   return static_cast<int32_t>((step * 3 + sample * 7) % 10);
 }
 
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// A strategy's config: defaults, then those of `settings` that it has.
+inline std::vector<int64_t> StrategyConfig(const choir_strategy_def_t* def,
+                                           const Settings& settings) {
+  const choir_struct_def_t* fields = choir_strategy_def_config(def);
+  std::vector<int64_t> config(fields->bytes / sizeof(int64_t) + 1);
+  choir_struct_init(fields, config.data());
+  for (const auto& setting : settings)
+    if (choir_struct_find(fields, setting.first.c_str()))
+      Must(choir_struct_set(fields, config.data(), setting.first.c_str(),
+                            setting.second.c_str()));
+  return config;
+}
+
 // A model with its updater. The device is made for it, the communicator (may
 // be null: no DistOpt) is borrowed.
 class Training {
@@ -115,6 +130,8 @@ class Training {
     std::string optimizer = "sgd";
     double lr = 0.005;
     int64_t bucket_bytes = 1048576;
+    const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
+    Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
     std::vector<int64_t> shape = {1, 1, kSide, kSide};
   };
@@ -144,6 +161,9 @@ class Training {
     choir_struct_init(&choir_dist_opt_config_def, &config);
     config.bucket_bytes = options_.bucket_bytes;
     Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
+    Must(choir_dist_opt_use(
+        dist_, options_.strategy,
+        StrategyConfig(options_.strategy, options_.settings).data()));
   }
 
   ~Training() {

@@ -145,6 +145,39 @@ class MistakesTest(harness.ProgramTest):
                 harness.write_idx(file, damaged)
                 self.expect(FAILURE, ".*%s.*" % file, *resume)
 
+    def test_checkpoint_of_other_workers(self):
+        file = self.path("net.safetensors")
+        run = ("--epochs", 1, "--workers", 3, "--batch-size", 32)
+        self.train(*run, "--save", file, "--dist-option", "sparseTopK")
+        resume = ("--data", self.data, "--resume", file, "--epochs", 2)
+        top_k = ("--dist-option", "sparseTopK")
+        two = ("--workers", 2, "--batch-size", 48)
+        own_states = (
+            ".*saved by 3 workers, each with states of its own \\(dist option "
+            "sparseTopK\\), this run has %d; both must be the same.*"
+        )
+        self.expect(FAILURE, own_states % 2, *resume, *two, *top_k)
+        self.expect(
+            FAILURE, own_states % 1, *resume, *top_k,
+            "--workers", 1, "--batch-size", 96,
+        )  # fmt: skip
+        other = (
+            ".*saved with dist option sparseTopK, this run has %s; both must "
+            "be the same.*"
+        )
+        self.expect(FAILURE, other % "fp32", *resume, *two)
+        self.expect(
+            FAILURE, other % "fp32", *resume, "--batch-size", 96,
+            program="mnist",
+        )  # fmt: skip
+        self.expect(
+            FAILURE, other % "dgc", *resume, *two, "--dist-option", "dgc"
+        )
+        # One that has the same on all workers does for any number of them.
+        self.train(*run, "--save", file)
+        self.train(*resume[2:], *two)
+        self.train(*resume[2:], "--batch-size", 96, program="mnist")
+
     def test_checkpoint_of_another_model(self):
         file = self.path("net.safetensors")
         self.train("--epochs", 1, "--save", file)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 
 from tests.examples import harness
 
@@ -116,6 +117,53 @@ class TrainTest(harness.ProgramTest):
         self.assertEqual([epoch.number for epoch in epochs], [saved])
         if saved < len(printed):
             self.assertEqual(epochs[0].digest, printed[saved])
+
+    # Each rank's residuals, velocities and the like are in the file, so the
+    # last files of two runs are the same only if these are.
+    def files_are_equal(self, one, other):
+        with open(one, "rb") as a, open(other, "rb") as b:
+            return a.read() == b.read()
+
+    def expect_to_go_on(self, option, *flags):
+        run = ("--workers", 3, "--dist-option", option, *flags)
+        whole, part, rest = map(self.path, ("whole", "part", "rest"))
+        self.train("--epochs", 2, "--save", whole, *run)
+        self.train("--epochs", 1, "--save", part, *run)
+        self.train("--epochs", 2, "--save", rest, "--resume", part, *run)
+        with self.subTest(option=option, flags=flags):
+            self.assertTrue(self.files_are_equal(whole, rest))
+            self.assertFalse(self.files_are_equal(whole, part))
+
+    def strategies(self):
+        err = self.run_program("--dist-option", "what")[2]
+        return re.search("known are: (.*)$", err)[1].split(", ")
+
+    def test_every_strategy_goes_on(self):
+        self.assertIn("sparseLocal", self.strategies())
+        for option in self.strategies():
+            self.expect_to_go_on(option)
+
+    def test_strategies_go_on_over_mpi(self):
+        for option in ("dgc", "sparseLocal"):
+            self.expect_to_go_on(option, "--comm", "mpi", "--launcher", "mpi")
+
+    def test_a_killed_run_goes_on(self):
+        run = (
+            "--workers", 3, "--epochs", 12, "--dist-option", "sparseLocal",
+            "--dist-settings", "period=4,delay=2,outer_momentum=0.9",
+        )  # fmt: skip
+        whole, part, rest = map(self.path, ("whole", "part", "rest"))
+        self.train(*run, "--save", whole)
+        process = self.start(
+            *run, "--save", part, "--save-every", 1, "--data", self.data
+        )
+        while process.stdout.readline() != "Starting Epoch 1:\n":
+            self.assertIsNone(process.poll())
+        os.kill(self.workers()[1], signal.SIGKILL)
+        process.communicate()
+        self.assert_nothing_left()
+        self.train(*run, "--resume", part, "--save", rest)
+        self.assertTrue(self.files_are_equal(whole, rest))
 
     def test_log_has_what_is_printed(self):
         file = self.path("log.jsonl")

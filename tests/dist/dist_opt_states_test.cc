@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// What strategies keep on each rank, into a file and out of it.
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dist/dist_opt.h"
+#include "io/checkpoint.h"
+#include "tests/dist/dist_opt_testing.h"
+
+namespace {
+
+using choir_testing::Comm;
+using choir_testing::Must;
+using choir_testing::RunRanks;
+using choir_testing::SmallLayers;
+using choir_testing::Training;
+using choir_testing::TrainUnevenly;
+
+#ifdef CHOIR_TEST_MPI
+constexpr char kBackend[] = "mpi";
+#else
+constexpr char kBackend[] = "shm";
+#endif
+
+// So that in a few steps each strategy has something to keep.
+const choir_testing::Settings& BusySettings() {
+  static const choir_testing::Settings settings = {
+      {"spars", "0.01"},         {"chunk", "1000"},    {"warmup_steps", "6"},
+      {"period", "3"},           {"delay", "1"},       {"outer_lr", "0.7"},
+      {"outer_momentum", "0.9"}, {"nesterov", "true"}, {"decay", "0.9"}};
+  return settings;
+}
+
+constexpr int64_t kSteps = 4;  // before the checkpoint, and after it
+
+Training::Options OptionsOf(const choir_strategy_def_t* strategy) {
+  Training::Options options;
+  options.strategy = strategy;
+  options.settings = BusySettings();
+  options.bucket_bytes = 2000;
+  options.lr = 0.05;
+  return options;
+}
+
+void TrainPart(Training* training, const Comm& comm, int64_t first_step) {
+  for (int64_t step = first_step; step < first_step + kSteps; ++step)
+    ASSERT_OK(TrainUnevenly(training, comm, step));
+  ASSERT_OK(choir_updater_consolidate(training->updater()));
+}
+
+// Returns how many tensors are another on other ranks.
+size_t Save(Training* training, const Comm& comm, const std::string& path) {
+  std::vector<choir_named_tensor_t> states = training->States();
+  choir_rank_states_t* gathered = nullptr;
+  Must(choir_dist_opt_gather_states(training->dist(), states.data(),
+                                    states.size(), &gathered));
+  size_t count = 0;
+  const choir_named_tensor_t* all = choir_rank_states_list(gathered, &count);
+  EXPECT_EQ(count > 0, comm.rank() == 0);
+  if (comm.rank() == 0)
+    Must(choir_checkpoint_save(path.c_str(), all, count, nullptr, 0));
+  choir_rank_states_destroy(gathered);
+  return count == 0 ? 0 : count - states.size();
+}
+
+choir_status_t ReadFile(void* file, const char* name, choir_tensor_t* tensor,
+                        bool* out_found) {
+  choir_checkpoint_t* checkpoint = static_cast<choir_checkpoint_t*>(file);
+  *out_found = choir_checkpoint_find(checkpoint, name) != nullptr;
+  return *out_found && tensor ? choir_checkpoint_read(checkpoint, name, tensor)
+                              : nullptr;
+}
+
+void Restore(Training* training, const Comm& comm, const std::string& path) {
+  choir_checkpoint_t* file = nullptr;
+  if (comm.rank() == 0) Must(choir_checkpoint_open(path.c_str(), &file));
+  std::vector<choir_named_tensor_t> states = training->States();
+  ASSERT_OK(choir_dist_opt_distribute_states(
+      training->dist(), states.data(), states.size(),
+      comm.rank() == 0 ? ReadFile : nullptr, file));
+  choir_checkpoint_destroy(file);
+  choir_model_set_step(training->model(), kSteps);
+}
+
+TEST(DistOptStatesTest, EveryStrategyGoesOnBitForBit) {
+  if (RunRanks(kBackend, 3)) return;
+  Comm comm;
+  const std::string path =
+      ::testing::TempDir() + "states." + std::to_string(getpid());
+  std::map<std::string, size_t> copies;
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    const choir_strategy_def_t* strategy = choir_strategy_def_get(i);
+    const std::string option = choir_strategy_def_option(strategy);
+    const Training::Options options = OptionsOf(strategy);
+    Training whole(SmallLayers(), comm.get(), options);
+    Must(whole.Attach());
+    TrainPart(&whole, comm, 0);
+    const uint64_t halfway = whole.StatesDigest();
+    copies[option] = Save(&whole, comm, path);
+    EXPECT_EQ(whole.StatesDigest(), halfway) << option;
+    TrainPart(&whole, comm, kSteps);
+
+    Training rest(SmallLayers(), comm.get(), options);
+    Must(rest.Attach());
+    Restore(&rest, comm, path);
+    EXPECT_EQ(rest.StatesDigest(), halfway) << option;
+    TrainPart(&rest, comm, kSteps);
+    EXPECT_EQ(rest.StatesDigest(), whole.StatesDigest()) << option;
+    ASSERT_OK(choir_dist_opt_check_digest(rest.dist(), rest.Digest()));
+    unlink(path.c_str());
+  }
+  if (comm.rank() != 0) return;
+  // Nothing is written twice where all ranks have the same.
+  for (const char* dense : {"fp32", "fp16", "bf16"})
+    EXPECT_EQ(copies[dense], 0u) << dense;
+  EXPECT_GT(copies["dgc"], copies["sparseTopK"]) << "velocities too";
+  EXPECT_GT(copies["sparseTopK"], 0u);
+  // The optimizer's velocities differ, the outer one does not.
+  EXPECT_EQ(copies["localSGD"], 2u * 6);
+  EXPECT_EQ(copies["sparseLocal"], 2u * 7);
+}
+
+// A file without copies sets any number of workers.
+TEST(DistOptStatesTest, OneCopyIsForAll) {
+  if (RunRanks(kBackend, 2)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  auto read = [](void*, const char* name, choir_tensor_t* tensor,
+                 bool* out_found) -> choir_status_t {
+    *out_found = std::string(name).find("rank") != 0;
+    if (!tensor) return nullptr;
+    std::vector<float> data(static_cast<size_t>(choir_tensor_count(tensor)));
+    for (size_t i = 0; i < data.size(); ++i)
+      data[i] = static_cast<float>(i % 77) + static_cast<float>(name[0]);
+    return choir_tensor_write(tensor, data.data(), data.size() * sizeof(float));
+  };
+  std::vector<choir_named_tensor_t> states = training.States();
+  ASSERT_OK(choir_dist_opt_distribute_states(training.dist(), states.data(),
+                                             states.size(), read, nullptr));
+  for (const auto& value : training.Values())
+    for (size_t i = 0; i < value.second.size(); ++i)
+      ASSERT_EQ(value.second[i],
+                static_cast<float>(i % 77) + static_cast<float>(value.first[0]))
+          << value.first << " " << i;
+}
+
+// ---- Refusals, told on every rank ----
+
+// A file with these names, of which one cannot be read.
+struct FakeFile {
+  std::vector<std::string> missing;
+  std::vector<std::string> copies;
+  std::string broken;
+
+  static choir_status_t Read(void* self, const char* name,
+                             choir_tensor_t* tensor, bool* out_found) {
+    const FakeFile& file = *static_cast<FakeFile*>(self);
+    const std::string text = name;
+    auto has = [&](const std::vector<std::string>& list) {
+      return std::find(list.begin(), list.end(), text) != list.end();
+    };
+    *out_found = text.find("rank") == 0 ? has(file.copies) : !has(file.missing);
+    if (tensor && text == file.broken)
+      return CHOIR_ERROR(UNAVAILABLE, "%s is broken", name);
+    return nullptr;
+  }
+};
+
+void ExpectRefusal(Training* training, const Comm& comm, FakeFile file,
+                   choir_status_code_t code, const std::string& sentence) {
+  std::vector<choir_named_tensor_t> states = training->States();
+  choir_status_t status = choir_dist_opt_distribute_states(
+      training->dist(), states.data(), states.size(), FakeFile::Read, &file);
+  EXPECT_EQ(choir_status_code(status), code);
+  EXPECT_EQ(std::string(choir_status_message(status)),
+            (comm.rank() == 0 ? "" : "rank 0: ") + sentence);
+  choir_status_free(status);
+}
+
+TEST(DistOptStatesTest, FilesThatDoNotFitAreToldOnEveryRank) {
+  if (RunRanks(kBackend, 2)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(),
+                    OptionsOf(&choir_strategy_def_sparse_top_k));
+  EXPECT_STATUS(FAILED_PRECONDITION, "distribute_states before it has a model",
+                choir_dist_opt_distribute_states(training.dist(), nullptr, 0,
+                                                 nullptr, nullptr));
+  choir_rank_states_t* gathered = nullptr;
+  EXPECT_STATUS(
+      FAILED_PRECONDITION, "gather_states before it has a model",
+      choir_dist_opt_gather_states(training.dist(), nullptr, 0, &gathered));
+  EXPECT_EQ(gathered, nullptr);
+  choir_rank_states_destroy(nullptr);
+  Must(training.Attach());
+  const uint64_t digest = training.StatesDigest();
+  const std::string name = "sparseTopK/residual/0";
+  ExpectRefusal(&training, comm, {{name}, {}, ""}, CHOIR_STATUS_NOT_FOUND,
+                "there is no " + name);
+  ExpectRefusal(&training, comm, {{}, {"rank1/" + name, "rank2/" + name}, ""},
+                CHOIR_STATUS_FAILED_PRECONDITION,
+                name +
+                    " was saved for each of 3 workers or more and this run "
+                    "has 2; it needs as many as it was saved with");
+  EXPECT_EQ(training.StatesDigest(), digest);
+  ExpectRefusal(&training, comm, {{}, {"rank1/" + name}, "rank1/" + name},
+                CHOIR_STATUS_UNAVAILABLE, "rank1/" + name + " is broken");
+}
+
+TEST(DistOptStatesTest, FilesOfFewerWorkersAreToldOnEveryRank) {
+  if (RunRanks(kBackend, 3)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(),
+                    OptionsOf(&choir_strategy_def_sparse_local));
+  Must(training.Attach());
+  const std::string name = "sparseLocal/residual";
+  ExpectRefusal(&training, comm, {{}, {"rank1/" + name}, ""},
+                CHOIR_STATUS_FAILED_PRECONDITION,
+                name +
+                    " was saved for each of 2 workers and this run has 3; "
+                    "it needs as many as it was saved with");
+}
+
+TEST(DistOptStatesTest, ReplicasThatDifferAreNotGathered) {
+  if (RunRanks(kBackend, 3)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(),
+                    OptionsOf(&choir_strategy_def_local_sgd));
+  Must(training.Attach());
+  Must(TrainUnevenly(&training, comm, 0));
+  std::vector<choir_named_tensor_t> states = training.States();
+  choir_rank_states_t* gathered = nullptr;
+  choir_status_t status = choir_dist_opt_gather_states(
+      training.dist(), states.data(), states.size(), &gathered);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  EXPECT_TRUE(choir_testing::Matches(
+      choir_status_message(status),
+      "dist_opt: parameter conv.W of rank 1 \\(host .+, pid \\d+\\) is not "
+      "that of rank 0; choir_updater_consolidate makes them equal"))
+      << choir_status_message(status);
+  choir_status_free(status);
+  EXPECT_EQ(gathered, nullptr);
+}
+
+}  // namespace
