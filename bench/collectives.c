@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "dist/launch.h"
 
-enum { BATCHES = 11, MAX_SIZES = 32 };
+enum { BATCHES = 11, MAX_SIZES = 32, MAX_WORKERS = 256 };
 
 typedef struct options_s {
   int32_t workers;
@@ -117,15 +117,36 @@ static choir_status_t run_once(bench_t* bench, choir_collective_kind_t kind,
                           .weight = 1,
                           .name = "bench"};
   if (kind == CHOIR_COLLECTIVE_ALL_REDUCE) c.src = dst;
-  if (kind == CHOIR_COLLECTIVE_ALL_GATHER ||
-      kind == CHOIR_COLLECTIVE_ALL_GATHER_V ||
-      kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
-    c.count = count / bench->size;
-    c.capacity = count;
-  }
-  if (kind == CHOIR_COLLECTIVE_REDUCE_SCATTER) {
-    c.src = dst;
-    c.dst = src;
+  int64_t share = count / bench->size;
+  int64_t splits[MAX_WORKERS];
+  for (int32_t r = 0; r < bench->size; ++r) splits[r] = share;
+  switch (kind) {
+    case CHOIR_COLLECTIVE_ALL_GATHER:
+    case CHOIR_COLLECTIVE_ALL_GATHER_V:
+    case CHOIR_COLLECTIVE_GATHER:
+    case CHOIR_COLLECTIVE_GATHER_V:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL:
+      c.count = share;
+      c.capacity = count;
+      break;
+    case CHOIR_COLLECTIVE_SCATTER:
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
+      c.count = share;
+      c.src = dst;
+      c.dst = src;
+      break;
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
+      c.src = dst;
+      c.dst = src;
+      break;
+    case CHOIR_COLLECTIVE_SCATTER_V:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL_V:
+      c.count = share * bench->size;
+      c.capacity = c.count;
+      c.splits = splits;
+      break;
+    default:
+      break;
   }
   return choir_comm_run(bench->comm, &c);
 }
@@ -135,12 +156,12 @@ static double bus_factor(choir_collective_kind_t kind, int32_t size) {
   switch (kind) {
     case CHOIR_COLLECTIVE_ALL_REDUCE:
       return 2 * (n - 1) / n;
-    case CHOIR_COLLECTIVE_ALL_GATHER:
-    case CHOIR_COLLECTIVE_ALL_GATHER_V:
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
-      return (n - 1) / n;
-    default:
+    case CHOIR_COLLECTIVE_BROADCAST:
+    case CHOIR_COLLECTIVE_REDUCE:
+    case CHOIR_COLLECTIVE_BARRIER:
       return 1;
+    default:
+      return (n - 1) / n;
   }
 }
 
@@ -278,6 +299,9 @@ static choir_status_t run_worker(bench_t* bench) {
   CHOIR_TRY(choir_comm_create(&config, &bench->comm));
   bench->rank = choir_comm_rank(bench->comm);
   bench->size = choir_comm_size(bench->comm);
+  if (bench->size > MAX_WORKERS)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%d ranks; at most %d", bench->size,
+                       MAX_WORKERS);
   if (bench->rank == 0 && !bench->options.json)
     printf("%-14s %-4s %2s %-7s %10s %12s %8s %9s %9s\n", "collective", "comm",
            "n", "memory", "bytes", "median us", "spread", "algbw GB", "busbw");

@@ -78,12 +78,6 @@ static choir_status_t f16_decode(work_t* work) {
   return NULL;
 }
 
-static choir_status_t f16_add(work_t* work) {
-  choir__half_add(CHOIR_DTYPE_F16, work->halves, work->count, 0, 0.5f,
-                  work->dense);
-  return NULL;
-}
-
 static choir_status_t bf16_encode(work_t* work) {
   work->sum += (double)choir__half_encode(CHOIR_DTYPE_BF16, work->gradient,
                                           work->count, 0, work->halves);
@@ -193,15 +187,6 @@ static choir_status_t bits2_add(work_t* work) {
 
 // ---- Whole steps of a strategy, without what the network takes ----
 
-static choir_status_t fp16_step(work_t* work) {
-  const uint16_t* const sources[RANKS] = {work->halves, work->halves};
-  const float shares[RANKS] = {0.5f, 0.5f};
-  CHOIR_TRY(f16_encode(work));
-  choir__half_sum(CHOIR_DTYPE_F16, sources, shares, RANKS, work->count, 0,
-                  work->dense);
-  return NULL;
-}
-
 static choir_status_t finish_sparse(work_t* work, int kind) {
   size_t bytes;
   CHOIR_TRY(encode(work, kind, &bytes));
@@ -238,7 +223,6 @@ static const row_t rows[] = {
     {"copy", copy},
     {"f16 encode", f16_encode},
     {"f16 decode", f16_decode},
-    {"f16 decode-add", f16_add},
     {"bf16 encode", bf16_encode},
     {"bf16 decode", bf16_decode},
     {"threshold", threshold},
@@ -256,7 +240,6 @@ static const row_t rows[] = {
     {"momentum correction", momentum_add},
     {"squared norm", squared_norm},
     {"difference", subtract},
-    {"fp16, 2 ranks", fp16_step},
     {"sparseTopK, 2 ranks", top_k_step},
     {"dgc, 2 ranks", dgc_step},
 };

@@ -51,12 +51,20 @@ typedef enum choir_reduce_e {
 } choir_reduce_t;
 
 // X(ENUM, name)
-#define CHOIR_COLLECTIVE_LIST(X)    \
-  X(ALL_REDUCE, all_reduce)         \
-  X(BROADCAST, broadcast)           \
-  X(ALL_GATHER, all_gather)         \
-  X(REDUCE_SCATTER, reduce_scatter) \
-  X(ALL_GATHER_V, all_gather_v)     \
+#define CHOIR_COLLECTIVE_LIST(X)        \
+  X(ALL_REDUCE, all_reduce)             \
+  X(BROADCAST, broadcast)               \
+  X(ALL_GATHER, all_gather)             \
+  X(REDUCE_SCATTER, reduce_scatter)     \
+  X(ALL_GATHER_V, all_gather_v)         \
+  X(REDUCE_SCATTER_V, reduce_scatter_v) \
+  X(REDUCE, reduce)                     \
+  X(GATHER, gather)                     \
+  X(GATHER_V, gather_v)                 \
+  X(SCATTER, scatter)                   \
+  X(SCATTER_V, scatter_v)               \
+  X(ALL_TO_ALL, all_to_all)             \
+  X(ALL_TO_ALL_V, all_to_all_v)         \
   X(BARRIER, barrier)
 typedef enum choir_collective_kind_e {
 #define CHOIR_COLLECTIVE_ENUM_(ENUM, name) CHOIR_COLLECTIVE_##ENUM,
@@ -182,6 +190,57 @@ choir_comm_all_gather_v(choir_comm_t* comm, const void* src, int64_t count,
 CHOIR_API choir_status_t choir_comm_reduce_scatter(
     choir_comm_t* comm, const void* src, void* dst, int64_t count,
     choir_dtype_t dtype, choir_reduce_t op, const char* name) CHOIR_NODISCARD;
+// The same of src[count] for any count: of count elements rank r gets
+// count / size, the first count % size ranks one more, in rank order
+// (choir_comm_share). dst may be src + the start of the own share.
+CHOIR_API choir_status_t choir_comm_reduce_scatter_v(
+    choir_comm_t* comm, const void* src, void* dst, int64_t count,
+    choir_dtype_t dtype, choir_reduce_t op, const char* name) CHOIR_NODISCARD;
+CHOIR_API void choir_comm_share(int64_t count, int32_t rank, int32_t size,
+                                int64_t* out_start, int64_t* out_count);
+// As all_reduce, to `root` only; others' dst is not looked at.
+CHOIR_API choir_status_t choir_comm_reduce(choir_comm_t* comm, const void* src,
+                                           void* dst, int64_t count,
+                                           choir_dtype_t dtype,
+                                           choir_reduce_t op, int32_t root,
+                                           const char* name) CHOIR_NODISCARD;
+// As all_gather and all_gather_v, to `root` only; others' dst, capacity and
+// out_counts are not looked at (out_counts are set to 0).
+CHOIR_API choir_status_t choir_comm_gather(choir_comm_t* comm, const void* src,
+                                           void* dst, int64_t count,
+                                           choir_dtype_t dtype, int32_t root,
+                                           const char* name) CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_comm_gather_v(choir_comm_t* comm,
+                                             const void* src, int64_t count,
+                                             void* dst, int64_t capacity,
+                                             int64_t* out_counts,
+                                             choir_dtype_t dtype, int32_t root,
+                                             const char* name) CHOIR_NODISCARD;
+// Part r of the root's src[size * count] to dst[count] of rank r; others' src
+// is not looked at.
+CHOIR_API choir_status_t choir_comm_scatter(choir_comm_t* comm, const void* src,
+                                            void* dst, int64_t count,
+                                            choir_dtype_t dtype, int32_t root,
+                                            const char* name) CHOIR_NODISCARD;
+// The root gives splits[r] elements of its src[count] to rank r, one part after
+// the other; the splits add to count. out_count, which may be NULL, is how many
+// came to dst[capacity]. Others' src, count and splits are not looked at.
+CHOIR_API choir_status_t choir_comm_scatter_v(
+    choir_comm_t* comm, const void* src, int64_t count, const int64_t* splits,
+    void* dst, int64_t capacity, int64_t* out_count, choir_dtype_t dtype,
+    int32_t root, const char* name) CHOIR_NODISCARD;
+// Part r of every rank's src[size * count] to rank r, whose dst[size * count]
+// has them in rank order. src and dst must not overlap.
+CHOIR_API choir_status_t choir_comm_all_to_all(
+    choir_comm_t* comm, const void* src, void* dst, int64_t count,
+    choir_dtype_t dtype, const char* name) CHOIR_NODISCARD;
+// Every rank gives splits[r], 0 or more, elements of its src[count] to rank r;
+// the splits add to count. What came stands in dst[capacity] in rank order;
+// out_counts[size], which may be NULL, is how many came from each rank.
+CHOIR_API choir_status_t choir_comm_all_to_all_v(
+    choir_comm_t* comm, const void* src, int64_t count, const int64_t* splits,
+    void* dst, int64_t capacity, int64_t* out_counts, choir_dtype_t dtype,
+    const char* name) CHOIR_NODISCARD;
 CHOIR_API choir_status_t choir_comm_barrier(choir_comm_t* comm,
                                             const char* name) CHOIR_NODISCARD;
 
@@ -202,12 +261,22 @@ typedef struct choir_collective_s {
   // The weight is the rank's samples of a step: a graph that runs the record
   // again sets it anew.
   bool weight_is_samples;
-  // Kinds whose name ends in _v. Room in dst, in elements.
+  // Reductions: dst = postscale * reduction of (prescale * src), the same on
+  // all ranks, if `scales`. Floats: f32 (f64 for F64), rounded to 16 bits at
+  // the end only. Integers: each product by another factor than 1 in f64,
+  // truncated towards zero and clamped to the type. Not for BOOL.
+  bool scales;
+  double prescale;
+  double postscale;
+  // Kinds whose name ends in _v (but reduce_scatter_v). Room in dst, in
+  // elements.
   int64_t capacity;
   // NULL, or where `count` is read when the operation runs: on a stream a
   // record before it may decide how much there is to give.
   const int64_t* count_at;
-  // NULL, or [size]: set to what came from each rank.
+  // scatter_v (root only), all_to_all_v: [size], read when the operation runs.
+  const int64_t* splits;
+  // NULL, or [size]: set to what came from each rank; scatter_v: one number.
   int64_t* counts;
   const char* name;  // long-lived until the operation is done
 } choir_collective_t;

@@ -50,16 +50,33 @@ static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   out_cost->flops = 0;
   out_cost->bytes = 0;
   if (!choir__comm_traits((int32_t)c->kind)->has_data) return;
-  bool gathers = c->kind == CHOIR_COLLECTIVE_ALL_GATHER;
-  bool scatters = c->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
-  double moved = (double)c->count * (gathers || scatters ? 1 + size : 2);
-  // What peers give is not known yet: as if they gave as much.
-  if (c->kind == CHOIR_COLLECTIVE_ALL_GATHER_V)
-    moved = (double)(c->count_at ? *c->count_at : c->count) * (1 + size);
+  // What peers give may not be known yet: as if they gave as much.
+  double count = (double)(c->count_at ? *c->count_at : c->count);
+  double moved = 2 * count;
+  switch (c->kind) {
+    case CHOIR_COLLECTIVE_ALL_GATHER:
+    case CHOIR_COLLECTIVE_ALL_GATHER_V:
+      moved = count * (1 + size);
+      break;
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
+      moved = count * (1 + size);
+      out_cost->flops = count * (size - 1);
+      break;
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
+      moved = count * (1 + 1 / size);
+      out_cost->flops = count * (size - 1) / size;
+      break;
+    case CHOIR_COLLECTIVE_ALL_REDUCE:
+    case CHOIR_COLLECTIVE_REDUCE:
+      out_cost->flops = count * (size - 1) / size;
+      break;
+    case CHOIR_COLLECTIVE_ALL_TO_ALL:
+      moved = 2 * count * size;
+      break;
+    default:
+      break;
+  }
   out_cost->bytes = moved * element;
-  if (c->kind == CHOIR_COLLECTIVE_ALL_REDUCE)
-    out_cost->flops = (double)c->count * (size - 1) / size;
-  if (scatters) out_cost->flops = (double)c->count * (size - 1);
 }
 
 // Work on the communicator's own stream holds no reference to it: the stream's
@@ -291,6 +308,133 @@ choir_status_t choir_comm_reduce_scatter(choir_comm_t* comm, const void* src,
                                    .src = src,
                                    .dst = dst,
                                    .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_reduce_scatter_v(choir_comm_t* comm, const void* src,
+                                           void* dst, int64_t count,
+                                           choir_dtype_t dtype,
+                                           choir_reduce_t op,
+                                           const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_REDUCE_SCATTER_V,
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_reduce(choir_comm_t* comm, const void* src, void* dst,
+                                 int64_t count, choir_dtype_t dtype,
+                                 choir_reduce_t op, int32_t root,
+                                 const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_REDUCE,
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_gather(choir_comm_t* comm, const void* src, void* dst,
+                                 int64_t count, choir_dtype_t dtype,
+                                 int32_t root, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_GATHER,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_gather_v(choir_comm_t* comm, const void* src,
+                                   int64_t count, void* dst, int64_t capacity,
+                                   int64_t* out_counts, choir_dtype_t dtype,
+                                   int32_t root, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_GATHER_V,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .capacity = capacity,
+                                   .counts = out_counts,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_scatter(choir_comm_t* comm, const void* src,
+                                  void* dst, int64_t count, choir_dtype_t dtype,
+                                  int32_t root, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_SCATTER,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_scatter_v(choir_comm_t* comm, const void* src,
+                                    int64_t count, const int64_t* splits,
+                                    void* dst, int64_t capacity,
+                                    int64_t* out_count, choir_dtype_t dtype,
+                                    int32_t root, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_SCATTER_V,
+                                   .dtype = dtype,
+                                   .root = root,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .capacity = capacity,
+                                   .splits = splits,
+                                   .counts = out_count,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_all_to_all(choir_comm_t* comm, const void* src,
+                                     void* dst, int64_t count,
+                                     choir_dtype_t dtype, const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_all_to_all_v(choir_comm_t* comm, const void* src,
+                                       int64_t count, const int64_t* splits,
+                                       void* dst, int64_t capacity,
+                                       int64_t* out_counts, choir_dtype_t dtype,
+                                       const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_TO_ALL_V,
+                                   .dtype = dtype,
+                                   .count = count,
+                                   .src = src,
+                                   .dst = dst,
+                                   .weight = 1,
+                                   .capacity = capacity,
+                                   .splits = splits,
+                                   .counts = out_counts,
                                    .name = name};
   return choir_comm_run(comm, &collective);
 }

@@ -39,9 +39,9 @@ typedef struct choir_comm_header_s {
   uint64_t name_hash;
   int64_t count;  // 0 where ranks' counts may differ
   uint8_t kind;
-  uint8_t op;     // 0 where it means nothing
-  uint8_t dtype;  // likewise
-  uint8_t zero_;
+  uint8_t op;         // 0 where it means nothing
+  uint8_t dtype;      // likewise
+  uint8_t is_scaled;  // the factors are the words ahead of the data
   // Each rank's own.
   uint8_t refused;    // 1: this rank's arguments are wrong; why: in the data
   uint8_t is_inline;  // 1: the data of this operation are in the message
@@ -60,8 +60,8 @@ typedef struct choir_comm_header_s {
 _Static_assert(offsetof(choir_comm_header_t, name) == 64,
                "one cache line while ranks agree");
 
-// The data of an operation's first message begin with words of its kind
-// (comm_moves.c), then come those that travel with the header.
+// The data of an operation's first message begin with its words (factors, or
+// counts of comm_moves.c), then come those that travel with the header.
 typedef struct choir_comm_message_s {
   choir_comm_header_t header;
   _Alignas(64) unsigned char data[];
@@ -115,7 +115,7 @@ typedef struct choir_comm_operation_s {
   int32_t kind;
   uint64_t sequence;
   size_t element_bytes;
-  size_t meta_bytes;  // of the kind's words ahead of the first message's data
+  size_t meta_bytes;  // of the words ahead of the first message's data
   bool is_blocking;   // on the caller's thread, which has nothing else to do
   bool may_spin;      // likewise, and every rank here has a core of its own
 } choir_comm_operation_t;
@@ -194,9 +194,11 @@ struct choir_comm_s {
   // Set by the backend when it joins.
   size_t exchange_bytes;  // most data of one exchange
   size_t inline_bytes;    // data up to this size travels with the header
-  bool has_heartbeat;     // peers' silence means something
-  int32_t local_cores;    // of all ranks here, together
-  bool oversubscribed;    // more ranks here than cores: never spin
+  // Likewise for kinds of which each rank needs a share only.
+  size_t inline_share_bytes;
+  bool has_heartbeat;   // peers' silence means something
+  int32_t local_cores;  // of all ranks here, together
+  bool oversubscribed;  // more ranks here than cores: never spin
 
   choir_comm_peer_t* peers;               // [size]
   const choir_comm_message_t** messages;  // [size], see exchange
@@ -303,6 +305,11 @@ int64_t choir__comm_payload_bytes(const choir_comm_t* comm,
 // multiples of 64 bytes, except the last.
 void choir__comm_part(int64_t count, size_t element_bytes, int32_t rank,
                       int32_t size, int64_t* out_start, int64_t* out_count);
+// Elements of src that reductions share out among ranks (reduce_scatter).
+int64_t choir__comm_shared_count(const choir_comm_t* comm,
+                                 const choir_comm_operation_t* operation);
+// Of `part`, at most `most` elements from `done` on.
+int64_t choir__comm_stretch(int64_t part, int64_t done, int64_t most);
 // The operation's reduction of `count` elements: sources[r] is rank r's
 // data; the result goes to all destinations, one of which may be a source.
 void choir__comm_reduce(choir_comm_t* comm,

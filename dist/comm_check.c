@@ -25,24 +25,83 @@ const choir__comm_traits_t* choir__comm_traits(int32_t kind) {
       [CHOIR_COLLECTIVE_ALL_REDUCE] = {.has_data = true, .reduces = true},
       [CHOIR_COLLECTIVE_BROADCAST] = {.has_data = true, .has_root = true},
       [CHOIR_COLLECTIVE_ALL_GATHER] = {.has_data = true, .moves = true},
-      [CHOIR_COLLECTIVE_REDUCE_SCATTER] = {.has_data = true, .reduces = true},
+      [CHOIR_COLLECTIVE_REDUCE_SCATTER] = {.has_data = true,
+                                           .reduces = true,
+                                           .is_shared_out = true},
       [CHOIR_COLLECTIVE_ALL_GATHER_V] = {.has_data = true,
                                          .moves = true,
                                          .has_own_counts = true},
+      [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = {.has_data = true,
+                                             .reduces = true,
+                                             .is_shared_out = true},
+      [CHOIR_COLLECTIVE_REDUCE] = {.has_data = true,
+                                   .reduces = true,
+                                   .has_root = true,
+                                   .is_shared_out = true},
+      [CHOIR_COLLECTIVE_GATHER] = {.has_data = true,
+                                   .has_root = true,
+                                   .is_shared_out = true,
+                                   .moves = true},
+      [CHOIR_COLLECTIVE_GATHER_V] = {.has_data = true,
+                                     .has_root = true,
+                                     .is_shared_out = true,
+                                     .moves = true,
+                                     .has_own_counts = true},
+      [CHOIR_COLLECTIVE_SCATTER] = {.has_data = true,
+                                    .has_root = true,
+                                    .is_shared_out = true,
+                                    .moves = true},
+      [CHOIR_COLLECTIVE_SCATTER_V] = {.has_data = true,
+                                      .has_root = true,
+                                      .is_shared_out = true,
+                                      .moves = true,
+                                      .has_own_counts = true,
+                                      .has_splits = true},
+      [CHOIR_COLLECTIVE_ALL_TO_ALL] = {.has_data = true,
+                                       .is_shared_out = true,
+                                       .moves = true},
+      [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = {.has_data = true,
+                                         .is_shared_out = true,
+                                         .moves = true,
+                                         .has_own_counts = true,
+                                         .has_splits = true},
   };
   return &traits[kind];
 }
 
+// Only the root has a src, or a dst.
+static bool only_root_gives(int32_t kind) {
+  return kind == CHOIR_COLLECTIVE_SCATTER || kind == CHOIR_COLLECTIVE_SCATTER_V;
+}
+static bool only_root_takes(int32_t kind) {
+  return kind == CHOIR_COLLECTIVE_REDUCE || kind == CHOIR_COLLECTIVE_GATHER ||
+         kind == CHOIR_COLLECTIVE_GATHER_V;
+}
+
 int64_t choir__comm_payload_bytes(const choir_comm_t* comm,
                                   const choir_comm_operation_t* operation) {
-  if (!choir__comm_traits(operation->kind)->has_data) return 0;
+  const choir_collective_t* c = &operation->collective;
+  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  bool is_root = comm->rank == c->root;
+  if (!traits->has_data) return 0;
+  if (only_root_gives(operation->kind) && !is_root) return 0;
   int64_t bytes;
-  if (__builtin_mul_overflow(operation->collective.count,
-                             (int64_t)operation->element_bytes, &bytes))
+  if (__builtin_mul_overflow(c->count, (int64_t)operation->element_bytes,
+                             &bytes))
     return -1;
   int64_t all;
   if (__builtin_mul_overflow(bytes, (int64_t)comm->size, &all)) return -1;
-  return operation->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER ? all : bytes;
+  switch (operation->kind) {
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
+    case CHOIR_COLLECTIVE_SCATTER:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL:
+      return all;
+    case CHOIR_COLLECTIVE_GATHER:
+    case CHOIR_COLLECTIVE_GATHER_V:
+      return is_root ? 0 : bytes;
+    default:
+      return bytes;
+  }
 }
 
 static void check_reduction(const choir_collective_t* collective,
@@ -63,6 +122,45 @@ static void check_reduction(const choir_collective_t* collective,
                "weight is %g; averages of %s take weight 1 only",
                collective->weight, choir_dtype_name(collective->dtype));
   }
+  if (reason[0] || !collective->scales) return;
+  if (collective->dtype == CHOIR_DTYPE_BOOL)
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "bool cannot be scaled");
+  else if (!isfinite(collective->prescale) || !isfinite(collective->postscale))
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "prescale is %g and postscale is %g; they must be finite",
+             collective->prescale, collective->postscale);
+}
+
+static void check_splits(const choir_comm_t* comm,
+                         const choir_comm_operation_t* operation,
+                         char reason[CHOIR_COMM_REASON_BYTES]) {
+  const choir_collective_t* collective = &operation->collective;
+  if (operation->meta_bytes > comm->exchange_bytes) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "%d ranks are too many: their splits do not fit in a message of "
+             "%zu bytes",
+             comm->size, comm->exchange_bytes);
+    return;
+  }
+  if (!collective->splits) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "splits is NULL");
+    return;
+  }
+  int64_t sum = 0;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    if (collective->splits[r] < 0) {
+      snprintf(reason, CHOIR_COMM_REASON_BYTES,
+               "splits[%d] is %lld; it must be 0 or more", r,
+               (long long)collective->splits[r]);
+      return;
+    }
+    if (__builtin_add_overflow(sum, collective->splits[r], &sum))
+      sum = INT64_MAX;
+  }
+  if (sum != collective->count)
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "splits add to %lld; count, the elements of src, is %lld",
+             (long long)sum, (long long)collective->count);
 }
 
 void choir__comm_check_arguments(const choir_comm_t* comm,
@@ -73,13 +171,18 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
   if (!traits->has_data) return;
-  bool needs_src = kind != CHOIR_COLLECTIVE_BROADCAST;
+  bool is_root = comm->rank == collective->root;
+  bool gives = is_root || !only_root_gives(kind);
+  bool takes = is_root || !only_root_takes(kind);
+  bool needs_src = gives && kind != CHOIR_COLLECTIVE_BROADCAST;
   int64_t room =
       traits->has_own_counts ? collective->capacity : collective->count;
+  if (!takes) room = 0;
+  bool has_count = gives || !traits->has_own_counts;
   if (!choir_dtype_bytes(collective->dtype)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%d is no dtype",
              (int)collective->dtype);
-  } else if (collective->count < 0) {
+  } else if (has_count && collective->count < 0) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "count is %lld; it must be 0 or more",
              (long long)collective->count);
@@ -98,6 +201,8 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
              (collective->root < 0 || collective->root >= comm->size)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "root is %d; ranks are 0 .. %d",
              collective->root, comm->size - 1);
+  } else if (traits->has_splits && gives) {
+    check_splits(comm, operation, reason);
   } else if (traits->reduces) {
     check_reduction(collective, reason);
   }
@@ -106,11 +211,12 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
 // ---- Over ranks ----
 
 // What one rank has, in the words of the first field that differs.
-typedef void (*describe_t)(const choir_comm_header_t* header, char* text,
+typedef void (*describe_t)(const choir_comm_t* comm, int32_t rank, char* text,
                            size_t text_bytes);
 
-static void describe_kind(const choir_comm_header_t* header, char* text,
+static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   const char* kind = choir__activity_kind_name(header->kind);
   if (header->name[0])
     snprintf(text, text_bytes, "%s '%s'", kind, header->name);
@@ -120,8 +226,9 @@ static void describe_kind(const choir_comm_header_t* header, char* text,
     snprintf(text, text_bytes, "%s without name", kind);
 }
 
-static void describe_count(const choir_comm_header_t* header, char* text,
+static void describe_count(const choir_comm_t* comm, int32_t rank, char* text,
                            size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   if (header->kind == CHOIR_COMM_KIND_BUFFER)
     snprintf(text, text_bytes, "%lld bytes", (long long)header->count);
   else if (choir__comm_traits(header->kind)->has_own_counts)
@@ -132,45 +239,68 @@ static void describe_count(const choir_comm_header_t* header, char* text,
              choir_dtype_name((choir_dtype_t)header->dtype));
 }
 
-static void describe_op(const choir_comm_header_t* header, char* text,
+static void describe_op(const choir_comm_t* comm, int32_t rank, char* text,
                         size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   snprintf(text, text_bytes, "%s", reduce_name(header->op));
 }
 
-static void describe_root(const choir_comm_header_t* header, char* text,
+static void describe_root(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   snprintf(text, text_bytes, "root %d", header->root);
 }
 
-static void describe_sequence(const choir_comm_header_t* header, char* text,
-                              size_t text_bytes) {
+static void describe_sequence(const choir_comm_t* comm, int32_t rank,
+                              char* text, size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   snprintf(text, text_bytes, "operation %llu",
            (unsigned long long)header->sequence);
 }
 
-static bool same_kind(const choir_comm_header_t* a,
-                      const choir_comm_header_t* b) {
-  return a->kind == b->kind && a->name_hash == b->name_hash;
+// The factors of a reduction; 1 and 1 where it is not scaled.
+static void get_factors(const choir_comm_t* comm, int32_t rank,
+                        double factors[2]) {
+  factors[0] = factors[1] = 1;
+  if (comm->headers[rank].is_scaled)
+    memcpy(factors, comm->messages[rank]->data, 2 * sizeof(double));
 }
-static bool same_count(const choir_comm_header_t* a,
-                       const choir_comm_header_t* b) {
-  return a->count == b->count && a->dtype == b->dtype;
+
+static void describe_factors(const choir_comm_t* comm, int32_t rank, char* text,
+                             size_t text_bytes) {
+  double factors[2];
+  get_factors(comm, rank, factors);
+  snprintf(text, text_bytes, "prescale %.9g and postscale %.9g", factors[0],
+           factors[1]);
 }
-static bool same_op(const choir_comm_header_t* a,
-                    const choir_comm_header_t* b) {
-  return a->op == b->op;
+
+static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return comm->headers[a].kind == comm->headers[b].kind &&
+         comm->headers[a].name_hash == comm->headers[b].name_hash;
 }
-static bool same_root(const choir_comm_header_t* a,
-                      const choir_comm_header_t* b) {
-  return a->root == b->root;
+static bool same_count(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return comm->headers[a].count == comm->headers[b].count &&
+         comm->headers[a].dtype == comm->headers[b].dtype;
 }
-static bool same_sequence(const choir_comm_header_t* a,
-                          const choir_comm_header_t* b) {
-  return a->sequence == b->sequence;
+static bool same_op(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return comm->headers[a].op == comm->headers[b].op;
+}
+static bool same_root(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return comm->headers[a].root == comm->headers[b].root;
+}
+static bool same_sequence(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return comm->headers[a].sequence == comm->headers[b].sequence;
+}
+static bool same_factors(const choir_comm_t* comm, int32_t a, int32_t b) {
+  double of_a[2], of_b[2];
+  get_factors(comm, a, of_a);
+  get_factors(comm, b, of_b);
+  return comm->headers[a].is_scaled == comm->headers[b].is_scaled &&
+         of_a[0] == of_b[0] && of_a[1] == of_b[1];
 }
 
 typedef struct comparison_s {
-  bool (*same)(const choir_comm_header_t*, const choir_comm_header_t*);
+  bool (*same)(const choir_comm_t* comm, int32_t a, int32_t b);
   describe_t describe;
   const char* verb;
   const char* verb_of_several;
@@ -187,6 +317,8 @@ static const comparison_t comparisons[] = {
     {same_op, describe_op, "wants", "want",
      "all ranks need the same reduction"},
     {same_root, describe_root, "wants", "want", "all ranks need the same root"},
+    {same_factors, describe_factors, "wants", "want",
+     "all ranks need the same factors"},
 };
 
 static void append(char* text, size_t text_bytes, const char* more) {
@@ -198,7 +330,6 @@ static void append(char* text, size_t text_bytes, const char* more) {
 static void describe_groups(const choir_comm_t* comm,
                             const comparison_t* comparison, char* text,
                             size_t text_bytes) {
-  const choir_comm_header_t* headers = comm->headers;
   bool* told = comm->flags;
   bool* group = told + comm->size;
   text[0] = 0;
@@ -206,7 +337,7 @@ static void describe_groups(const choir_comm_t* comm,
   for (int32_t first = 0; first < comm->size; ++first) {
     if (told[first]) continue;
     for (int32_t r = first; r < comm->size; ++r) {
-      group[r] = !told[r] && comparison->same(&headers[first], &headers[r]);
+      group[r] = !told[r] && comparison->same(comm, first, r);
       told[r] = told[r] || group[r];
     }
     int32_t members = 0;
@@ -214,7 +345,7 @@ static void describe_groups(const choir_comm_t* comm,
     char ranks[96];
     char what[128];
     choir__comm_rank_list(group, comm->size, ranks, sizeof(ranks));
-    comparison->describe(&headers[first], what, sizeof(what));
+    comparison->describe(comm, first, what, sizeof(what));
     const char* verb =
         members > 1 ? comparison->verb_of_several : comparison->verb;
     if (first) append(text, text_bytes, ", ");
@@ -251,8 +382,7 @@ static choir_status_t explain_difference(choir_comm_t* comm) {
   for (; which < comparison_count; ++which) {
     bool same = true;
     for (int32_t r = 1; r < comm->size; ++r)
-      same =
-          same && comparisons[which].same(&comm->headers[0], &comm->headers[r]);
+      same = same && comparisons[which].same(comm, 0, r);
     if (!same) break;
   }
   if (which == comparison_count)
@@ -281,8 +411,9 @@ static void fetch_names(choir_comm_t* comm) {
   }
 }
 
-static void describe_given(const choir_comm_header_t* header, char* text,
+static void describe_given(const choir_comm_t* comm, int32_t rank, char* text,
                            size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
   snprintf(text, text_bytes, "%lld %s", (long long)header->count,
            choir_dtype_name((choir_dtype_t)header->dtype));
 }
@@ -333,6 +464,12 @@ choir_status_t choir__comm_check_headers(
   if (refused >= 0 || !same) fetch_names(comm);
   if (refused >= 0) return explain_refusal(comm, refused);
   if (!same) return explain_difference(comm);
+  for (int32_t r = 1; r < comm->size && comm->headers[0].is_scaled; ++r)
+    same = same && same_factors(comm, 0, r);
+  if (!same) {
+    fetch_names(comm);
+    return explain_difference(comm);
+  }
   const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
   if (traits->moves) return choir__comm_plan_moves(comm, operation);
   if (traits->reduces && operation->collective.op == CHOIR_REDUCE_AVERAGE)

@@ -13,8 +13,10 @@ typedef struct choir__comm_traits_s {
   bool has_data;
   bool reduces;
   bool has_root;
+  bool is_shared_out;   // each rank needs a share of the data only
   bool moves;           // elements go to other ranks as they are
   bool has_own_counts;  // which may differ between ranks
+  bool has_splits;      // and between the ranks they go to
 } choir__comm_traits_t;
 const choir__comm_traits_t* choir__comm_traits(int32_t kind);
 
@@ -34,8 +36,10 @@ uint64_t choir__comm_name_hash(const char* name);
 
 // comm_moves.c
 // Of the words ahead of the first message's data.
-size_t choir__comm_meta_bytes(int32_t kind);
-void choir__comm_meta_fill(const choir_comm_operation_t* operation,
+size_t choir__comm_meta_bytes(const choir_comm_t* comm,
+                              const choir_comm_operation_t* operation);
+void choir__comm_meta_fill(const choir_comm_t* comm,
+                           const choir_comm_operation_t* operation,
                            unsigned char* data);
 // Fills in comm->moves from all ranks' words; a failure is the same on all.
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,

@@ -5,73 +5,130 @@
 // knows the plan and no kinds.
 //
 // Numbers of which each rank knows only its own travel as words ahead of the
-// first message's data: room in dst, then what the rank gives.
+// first message's data.
 #include <string.h>
 
 #include "dist/comm_internal.h"
 
 typedef choir_comm_operation_t operation_t;
 
-enum { WORD_CAPACITY, WORD_GIVEN, WORD_COUNT };
+// Room in dst, then what the rank gives: one number, or one for each rank.
+enum { WORD_CAPACITY, WORD_GIVEN };
 
-size_t choir__comm_meta_bytes(int32_t kind) {
-  return choir__comm_traits(kind)->has_own_counts ? WORD_COUNT * sizeof(int64_t)
-                                                  : 0;
+size_t choir__comm_meta_bytes(const choir_comm_t* comm,
+                              const operation_t* operation) {
+  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  if (traits->reduces && operation->collective.scales)
+    return 2 * sizeof(double);
+  if (!traits->has_own_counts) return 0;
+  size_t given = traits->has_splits ? (size_t)comm->size : 1;
+  return (WORD_GIVEN + given) * sizeof(int64_t);
 }
 
-void choir__comm_meta_fill(const operation_t* operation, unsigned char* data) {
+void choir__comm_meta_fill(const choir_comm_t* comm,
+                           const operation_t* operation, unsigned char* data) {
+  const choir_collective_t* c = &operation->collective;
+  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
   if (!operation->meta_bytes) return;
+  if (traits->reduces) {
+    const double factors[2] = {c->prescale, c->postscale};
+    memcpy(data, factors, sizeof(factors));
+    return;
+  }
   int64_t* words = (int64_t*)(void*)data;
-  words[WORD_CAPACITY] = operation->collective.capacity;
-  words[WORD_GIVEN] = operation->collective.count;
+  words[WORD_CAPACITY] = c->capacity;
+  words[WORD_GIVEN] = c->count;
+  if (!traits->has_splits) return;
+  bool gives =
+      comm->rank == c->root || operation->kind == CHOIR_COLLECTIVE_ALL_TO_ALL_V;
+  for (int32_t r = 0; r < comm->size; ++r)
+    words[WORD_GIVEN + r] = gives ? c->splits[r] : 0;
 }
 
 // ---- The plan ----
 
-static int64_t word_of(const choir_comm_t* comm, int32_t rank, size_t word) {
+static int64_t word_of(const choir_comm_t* comm, int32_t rank, int32_t word) {
   return ((const int64_t*)(const void*)comm->messages[rank]->data)[word];
 }
 
-// Elements that rank `from` gives to every rank.
+// Elements that rank `from` gives to rank `to`.
 static int64_t given(const choir_comm_t* comm, const operation_t* operation,
-                     int32_t from) {
-  if (choir__comm_traits(operation->kind)->has_own_counts)
-    return word_of(comm, from, WORD_GIVEN);
-  return operation->collective.count;
+                     int32_t from, int32_t to) {
+  const choir_collective_t* c = &operation->collective;
+  switch (operation->kind) {
+    case CHOIR_COLLECTIVE_ALL_GATHER_V:
+      return word_of(comm, from, WORD_GIVEN);
+    case CHOIR_COLLECTIVE_GATHER:
+      return to == c->root ? c->count : 0;
+    case CHOIR_COLLECTIVE_GATHER_V:
+      return to == c->root ? word_of(comm, from, WORD_GIVEN) : 0;
+    case CHOIR_COLLECTIVE_SCATTER:
+      return from == c->root ? c->count : 0;
+    case CHOIR_COLLECTIVE_SCATTER_V:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL_V:
+      return word_of(comm, from, WORD_GIVEN + to);
+    default:  // all_gather, all_to_all
+      return c->count;
+  }
 }
 
+static bool gives_the_same_to_all(const operation_t* operation) {
+  return operation->kind == CHOIR_COLLECTIVE_ALL_GATHER ||
+         operation->kind == CHOIR_COLLECTIVE_ALL_GATHER_V;
+}
+
+static int64_t sum_for(const choir_comm_t* comm, const operation_t* operation,
+                       int32_t to) {
+  int64_t sum = 0;
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (__builtin_add_overflow(sum, given(comm, operation, r, to), &sum))
+      return INT64_MAX;
+  return sum;
+}
+
+// Tells of the rank that lacks most.
 static choir_status_t check_room(choir_comm_t* comm,
                                  const operation_t* operation) {
-  if (!choir__comm_traits(operation->kind)->has_own_counts) return NULL;
+  int32_t worst = -1;
+  int64_t most = 0;
   int64_t needed = 0;
-  int32_t smallest = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
-    if (__builtin_add_overflow(needed, given(comm, operation, r), &needed))
-      needed = INT64_MAX;
-    if (word_of(comm, r, WORD_CAPACITY) <
-        word_of(comm, smallest, WORD_CAPACITY))
-      smallest = r;
+    if (r == 0 || !gives_the_same_to_all(operation))
+      needed = sum_for(comm, operation, r);
+    int64_t lack = needed - word_of(comm, r, WORD_CAPACITY);
+    if (needed == 0 || lack <= most) continue;
+    most = lack;
+    worst = r;
   }
-  int64_t capacity = word_of(comm, smallest, WORD_CAPACITY);
-  if (needed <= capacity) return NULL;
+  if (worst < 0) return NULL;
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->headers[r].count = given(comm, operation, r);
-  return choir__comm_explain_room(comm, smallest, needed, capacity);
+    comm->headers[r].count = given(comm, operation, r, worst);
+  return choir__comm_explain_room(comm, worst, sum_for(comm, operation, worst),
+                                  word_of(comm, worst, WORD_CAPACITY));
 }
 
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const operation_t* operation) {
-  CHOIR_TRY(check_room(comm, operation));
+  if (choir__comm_traits(operation->kind)->has_own_counts)
+    CHOIR_TRY(check_room(comm, operation));
   choir_comm_moves_t* moves = &comm->moves;
-  int64_t at = 0;
+  int64_t send_at = 0;
+  int64_t recv_at = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
-    moves->send_count[r] = given(comm, operation, comm->rank);
-    moves->send_at[r] = 0;
-    moves->recv_count[r] = given(comm, operation, r);
-    moves->recv_at[r] = at;
+    moves->send_count[r] = given(comm, operation, comm->rank, r);
+    moves->recv_count[r] = given(comm, operation, r, comm->rank);
+    moves->send_at[r] = send_at;
+    moves->recv_at[r] = recv_at;
     moves->their_at[r] = 0;
     moves->total[r] = moves->recv_count[r];
-    at += moves->recv_count[r];
+    recv_at += moves->recv_count[r];
+    if (gives_the_same_to_all(operation)) continue;
+    send_at += moves->send_count[r];
+    moves->total[r] = 0;
+    for (int32_t to = 0; to < comm->size; ++to) {
+      if (to == comm->rank) moves->their_at[r] = moves->total[r];
+      moves->total[r] += given(comm, operation, r, to);
+    }
   }
   return NULL;
 }
@@ -156,7 +213,9 @@ choir_status_t choir__comm_run_moves(choir_comm_t* comm,
   else if (open)
     CHOIR_TRY(choir__comm_move_rounds(comm, operation));
   int64_t* counts = operation->collective.counts;
-  if (counts)
+  if (counts && operation->kind == CHOIR_COLLECTIVE_SCATTER_V)
+    *counts = moves->recv_count[operation->collective.root];
+  else if (counts)
     memcpy(counts, moves->recv_count, (size_t)comm->size * sizeof(*counts));
   return NULL;
 }

@@ -24,30 +24,56 @@ static size_t stage_inline(choir_comm_t* comm, const operation_t* operation,
   return bytes;
 }
 
+// ---- Shares ----
+
+void choir_comm_share(int64_t count, int32_t rank, int32_t size,
+                      int64_t* out_start, int64_t* out_count) {
+  int64_t more = count % size;
+  *out_count = count / size + (rank < more);
+  *out_start = count / size * rank + (rank < more ? rank : more);
+}
+
+int64_t choir__comm_shared_count(const choir_comm_t* comm,
+                                 const operation_t* operation) {
+  bool is_even = operation->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+  return operation->collective.count * (is_even ? comm->size : 1);
+}
+
+int64_t choir__comm_stretch(int64_t part, int64_t done, int64_t most) {
+  if (part <= done) return 0;
+  return part - done < most ? part - done : most;
+}
+
 // ---- Rounds of exchanges ----
 // `first` tells that the first round's exchange was done with the header.
 
-static const void* message_data(const choir_comm_t* comm, int32_t rank) {
-  return comm->messages[rank]->data;
+// Beyond the words that the first message begins with.
+static const char* message_data(const choir_comm_t* comm,
+                                const operation_t* operation, int32_t rank,
+                                bool first) {
+  const unsigned char* data = comm->messages[rank]->data;
+  return (const char*)data + (first ? operation->meta_bytes : 0);
 }
 
 static choir_status_t rounds_all_reduce(choir_comm_t* comm,
                                         const operation_t* operation,
                                         bool first) {
   const choir_collective_t* c = &operation->collective;
+  bool takes =
+      operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE || comm->rank == c->root;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(comm->exchange_bytes / e);
-  for (int64_t done = 0; done < c->count; done += round) {
-    int64_t n = c->count - done < round ? c->count - done : round;
+  for (int64_t done = 0; done < c->count; done += round, first = false) {
+    int64_t n = choir__comm_stretch(c->count, done, round);
     size_t bytes = (size_t)n * e;
     if (!first) {
       memcpy(comm->vtable->stage(comm)->data,
              (const char*)c->src + (size_t)done * e, bytes);
       CHOIR_TRY(comm->vtable->exchange(comm, bytes));
     }
-    first = false;
+    if (!takes) continue;
     for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = message_data(comm, r);
+      comm->sources[r] = message_data(comm, operation, r, first);
     void* dst = (char*)c->dst + (size_t)done * e;
     choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
   }
@@ -69,34 +95,45 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
       CHOIR_TRY(comm->vtable->exchange(comm, is_root ? bytes : 0));
     }
     first = false;
-    if (!is_root) memcpy(dst, message_data(comm, c->root), bytes);
+    if (!is_root)
+      memcpy(dst, message_data(comm, operation, c->root, false), bytes);
   }
   return NULL;
 }
 
-// A round carries the same stretch of every rank's part.
+// A round carries the same stretch of every rank's share, one after the other;
+// the first, when it went with the header, is all of src.
 static choir_status_t rounds_reduce_scatter(choir_comm_t* comm,
                                             const operation_t* operation,
                                             bool first) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
+  int64_t total = choir__comm_shared_count(comm, operation);
+  int64_t start, most, own;
+  choir_comm_share(total, 0, comm->size, &start, &most);
+  choir_comm_share(total, comm->rank, comm->size, &start, &own);
   int64_t round = (int64_t)(comm->exchange_bytes / (e * (size_t)comm->size));
-  for (int64_t done = 0; done < c->count; done += round) {
-    int64_t n = c->count - done < round ? c->count - done : round;
-    size_t bytes = (size_t)n * e;
-    if (!first) {
-      choir_comm_message_t* message = comm->vtable->stage(comm);
-      for (int32_t r = 0; r < comm->size; ++r)
-        memcpy(message->data + (size_t)r * bytes,
-               (const char*)c->src + (size_t)(r * c->count + done) * e, bytes);
-      CHOIR_TRY(comm->vtable->exchange(comm, bytes * (size_t)comm->size));
+  if (first) round = most;
+  for (int64_t done = 0; done < most; done += round, first = false) {
+    unsigned char* data = first ? NULL : comm->vtable->stage(comm)->data;
+    size_t bytes = 0;
+    size_t own_at = 0;
+    for (int32_t r = 0; r < comm->size; ++r) {
+      int64_t count;
+      choir_comm_share(total, r, comm->size, &start, &count);
+      size_t n = (size_t)choir__comm_stretch(count, done, round) * e;
+      if (data)
+        memcpy(data + bytes, (const char*)c->src + (size_t)(start + done) * e,
+               n);
+      if (r == comm->rank) own_at = bytes;
+      bytes += n;
     }
-    first = false;
+    if (!first) CHOIR_TRY(comm->vtable->exchange(comm, bytes));
     for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] =
-          (const char*)message_data(comm, r) + (size_t)comm->rank * bytes;
+      comm->sources[r] = message_data(comm, operation, r, first) + own_at;
     void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+    choir__comm_reduce(comm, operation, comm->sources, &dst, 1,
+                       choir__comm_stretch(own, done, round));
   }
   return NULL;
 }
@@ -107,6 +144,8 @@ static const rounds_t rounds[CHOIR_COMM_KIND_COUNT] = {
     [CHOIR_COLLECTIVE_ALL_REDUCE] = rounds_all_reduce,
     [CHOIR_COLLECTIVE_BROADCAST] = rounds_broadcast,
     [CHOIR_COLLECTIVE_REDUCE_SCATTER] = rounds_reduce_scatter,
+    [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = rounds_reduce_scatter,
+    [CHOIR_COLLECTIVE_REDUCE] = rounds_all_reduce,
 };
 
 choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
@@ -134,6 +173,7 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   if (traits->reduces) {
     header->op = (uint8_t)c->op;
     header->weight = c->weight;
+    header->is_scaled = c->scales;
   }
   if (c->name)
     memcpy(header->name, c->name, strnlen(c->name, sizeof(header->name) - 1));
@@ -143,9 +183,15 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
     comm->vtable->describe(comm, operation, header);
 }
 
-static void copy_alone(const operation_t* operation) {
+static void copy_alone(choir_comm_t* comm, const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  if (!choir__comm_traits(operation->kind)->reduces || c->src == c->dst) return;
+  if (!choir__comm_traits(operation->kind)->reduces) return;
+  if (c->scales) {
+    void* dst = c->dst;
+    choir__comm_reduce(comm, operation, &c->src, &dst, 1, c->count);
+    return;
+  }
+  if (c->src == c->dst || c->count == 0) return;
   memmove(c->dst, c->src, (size_t)c->count * operation->element_bytes);
 }
 
@@ -175,8 +221,12 @@ static choir_status_t run_operation(choir_comm_t* comm,
   } else {
     payload = choir__comm_payload_bytes(comm, operation);
     bytes = operation->meta_bytes;
-    choir__comm_meta_fill(operation, message->data);
-    if ((size_t)payload + bytes <= comm->inline_bytes && comm->size > 1 &&
+    choir__comm_meta_fill(comm, operation, message->data);
+    size_t limit = choir__comm_traits(operation->kind)->is_shared_out
+                       ? comm->inline_share_bytes
+                       : comm->inline_bytes;
+    if ((size_t)payload + bytes <= comm->inline_bytes &&
+        (size_t)payload <= limit && comm->size > 1 &&
         !message->header.is_direct) {
       message->header.is_inline = 1;
       if (payload > 0)
@@ -194,7 +244,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
     is_inline = is_inline && comm->headers[r].is_inline;
   if (operation->kind == CHOIR_COMM_KIND_BUFFER) return grow_if_needed(comm, c);
   if (comm->size == 1) {
-    copy_alone(operation);
+    copy_alone(comm, operation);
     return NULL;
   }
   if (payload <= 0 || !rounds[operation->kind]) return NULL;
@@ -211,7 +261,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                            .is_blocking = is_blocking,
                            .may_spin = is_blocking && !comm->oversubscribed};
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
-  operation.meta_bytes = choir__comm_meta_bytes(kind);
+  operation.meta_bytes = choir__comm_meta_bytes(comm, &operation);
   if (collective->count_at) operation.collective.count = *collective->count_at;
   pthread_mutex_lock(&comm->run_mutex);
   choir_status_t status = NULL;

@@ -68,39 +68,27 @@ static int64_t sum_lanes(__m256i lanes) {
   return sum;
 }
 
-#define HALF_STEPS(type)                                                       \
-  static int64_t type##_encode_steps(const float* src, int64_t count,          \
-                                     float scale, float limit, uint16_t* dst,  \
-                                     int64_t* clipped) {                       \
-    __m256i lanes = _mm256_setzero_si256();                                    \
-    int64_t i = 0;                                                             \
-    for (; i + STEP <= count; i += STEP)                                       \
-      _mm_storeu_si128(                                                        \
-          (void*)(dst + i),                                                    \
-          type##_from_step(clip_step(load(src + i), scale, limit, &lanes)));   \
-    *clipped += sum_lanes(lanes);                                              \
-    return i;                                                                  \
-  }                                                                            \
-  static int64_t type##_decode_steps(const uint16_t* src, int64_t count,       \
-                                     float scale, float* dst) {                \
-    const __m256 scales = _mm256_set1_ps(scale);                               \
-    int64_t i = 0;                                                             \
-    for (; i + STEP <= count; i += STEP)                                       \
-      _mm256_storeu_ps(dst + i,                                                \
-                       _mm256_mul_ps(type##_to_step(src + i), scales));        \
-    return i;                                                                  \
-  }                                                                            \
-  static int64_t type##_add_steps(const uint16_t* src, int64_t count,          \
-                                  float scale, float share, float* dst) {      \
-    const __m256 scales = _mm256_set1_ps(scale);                               \
-    const __m256 shares = _mm256_set1_ps(share);                               \
-    int64_t i = 0;                                                             \
-    for (; i + STEP <= count; i += STEP)                                       \
-      _mm256_storeu_ps(                                                        \
-          dst + i, _mm256_fmadd_ps(                                            \
-                       shares, _mm256_mul_ps(type##_to_step(src + i), scales), \
-                       load(dst + i)));                                        \
-    return i;                                                                  \
+#define HALF_STEPS(type)                                                      \
+  static int64_t type##_encode_steps(const float* src, int64_t count,         \
+                                     float scale, float limit, uint16_t* dst, \
+                                     int64_t* clipped) {                      \
+    __m256i lanes = _mm256_setzero_si256();                                   \
+    int64_t i = 0;                                                            \
+    for (; i + STEP <= count; i += STEP)                                      \
+      _mm_storeu_si128(                                                       \
+          (void*)(dst + i),                                                   \
+          type##_from_step(clip_step(load(src + i), scale, limit, &lanes)));  \
+    *clipped += sum_lanes(lanes);                                             \
+    return i;                                                                 \
+  }                                                                           \
+  static int64_t type##_decode_steps(const uint16_t* src, int64_t count,      \
+                                     float scale, float* dst) {               \
+    const __m256 scales = _mm256_set1_ps(scale);                              \
+    int64_t i = 0;                                                            \
+    for (; i + STEP <= count; i += STEP)                                      \
+      _mm256_storeu_ps(dst + i,                                               \
+                       _mm256_mul_ps(type##_to_step(src + i), scales));       \
+    return i;                                                                 \
   }
 
 HALF_STEPS(f16)

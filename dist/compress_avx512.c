@@ -74,18 +74,6 @@ static inline __m512 bf16_to_step(const uint16_t* src) {
       _mm512_storeu_ps(dst + i,                                                \
                        _mm512_mul_ps(type##_to_step(src + i), scales));        \
     return i;                                                                  \
-  }                                                                            \
-  static int64_t type##_add_steps(const uint16_t* src, int64_t count,          \
-                                  float scale, float share, float* dst) {      \
-    const __m512 scales = _mm512_set1_ps(scale);                               \
-    const __m512 shares = _mm512_set1_ps(share);                               \
-    int64_t i = 0;                                                             \
-    for (; i + STEP <= count; i += STEP)                                       \
-      _mm512_storeu_ps(                                                        \
-          dst + i, _mm512_fmadd_ps(                                            \
-                       shares, _mm512_mul_ps(type##_to_step(src + i), scales), \
-                       _mm512_loadu_ps(dst + i)));                             \
-    return i;                                                                  \
   }
 
 HALF_STEPS(f16)

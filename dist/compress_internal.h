@@ -31,15 +31,6 @@ int64_t choir__half_encode(choir_dtype_t dtype, const float* src, int64_t count,
 // dst = src * 2^-exponent.
 void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                         int32_t exponent, float* dst);
-// dst = fma(share, src * 2^-exponent, dst): called rank after rank, it sums in
-// rank order in f32.
-void choir__half_add(choir_dtype_t dtype, const uint16_t* src, int64_t count,
-                     int32_t exponent, float share, float* dst);
-// The same for all ranks at once, from 0, which goes over dst once: dst = sum
-// over r of shares[r] * sources[r] * 2^-exponent.
-void choir__half_sum(choir_dtype_t dtype, const uint16_t* const* sources,
-                     const float* shares, int32_t ranks, int64_t count,
-                     int32_t exponent, float* dst);
 
 // ---- Selection by threshold ----
 
@@ -98,7 +89,8 @@ typedef struct choir__message_config_s {
 } choir__message_config_t;
 
 // Bytes that choir__message_encode may write, of which the last eight are never
-// part of the message; 0 where an argument is wrong.
+// part of the message; never fewer for a larger k. 0 where an argument is
+// wrong.
 size_t choir__message_most_bytes(const choir__message_config_t* config,
                                  int64_t count, int64_t k);
 
@@ -167,8 +159,7 @@ double choir__squared_norm(const float* src, int64_t count);
 
 // ---- Differences of parameters ----
 
-// dst = a + b and dst = a - b; dst may be a or b.
-void choir__pass_add(const float* a, const float* b, int64_t count, float* dst);
+// dst = a - b; dst may be a or b.
 void choir__pass_subtract(const float* a, const float* b, int64_t count,
                           float* dst);
 

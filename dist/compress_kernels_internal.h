@@ -15,18 +15,11 @@ typedef int64_t (*choir__half_encode_t)(const float* src, int64_t count,
                                         uint16_t* dst);
 typedef void (*choir__half_decode_t)(const uint16_t* src, int64_t count,
                                      float scale, float* dst);
-typedef void (*choir__half_add_t)(const uint16_t* src, int64_t count,
-                                  float scale, float share, float* dst);
-typedef void (*choir__pass_t)(const float* a, const float* b, int64_t count,
-                              float* dst);
-
 typedef struct choir__compress_table_s {
   // f16, then bf16.
   choir__half_encode_t half_encode[2];
   choir__half_decode_t half_decode[2];
-  choir__half_add_t half_add[2];
-  choir__pass_t add;
-  choir__pass_t subtract;
+  void (*subtract)(const float* a, const float* b, int64_t count, float* dst);
   void (*residual_add)(float decay, const float* gradient, int64_t count,
                        float* residual);
   void (*momentum_add)(float momentum, float factor, const float* gradient,

@@ -8,10 +8,8 @@
 
 #define f16_encode_steps(...) 0
 #define f16_decode_steps(...) 0
-#define f16_add_steps(...) 0
 #define bf16_encode_steps(...) 0
 #define bf16_decode_steps(...) 0
-#define bf16_add_steps(...) 0
 #define COMPRESS_TABLE table_plain
 #include "dist/compress_kernels.inc"
 
@@ -48,27 +46,6 @@ void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
       src, count, power_of_two(-exponent), dst);
 }
 
-void choir__half_add(choir_dtype_t dtype, const uint16_t* src, int64_t count,
-                     int32_t exponent, float share, float* dst) {
-  choir__compress_table()->half_add[dtype == CHOIR_DTYPE_BF16](
-      src, count, power_of_two(-exponent), share, dst);
-}
-
-void choir__half_sum(choir_dtype_t dtype, const uint16_t* const* sources,
-                     const float* shares, int32_t ranks, int64_t count,
-                     int32_t exponent, float* dst) {
-  // A part of dst stays in the first-level cache from the first rank to the
-  // last.
-  enum { PART = 2048 };
-  for (int64_t done = 0; done < count; done += PART) {
-    const int64_t n = count - done < PART ? count - done : PART;
-    memset(dst + done, 0, (size_t)n * sizeof(float));
-    for (int32_t r = 0; r < ranks; ++r)
-      choir__half_add(dtype, sources[r] + done, n, exponent, shares[r],
-                      dst + done);
-  }
-}
-
 void choir__residual_add(float decay, const float* gradient, int64_t count,
                          float* residual) {
   choir__compress_table()->residual_add(decay, gradient, count, residual);
@@ -91,11 +68,6 @@ void choir__momentum_add(float momentum, float factor, const float* gradient,
 
 double choir__squared_norm(const float* src, int64_t count) {
   return choir__compress_table()->squared_norm(src, count);
-}
-
-void choir__pass_add(const float* a, const float* b, int64_t count,
-                     float* dst) {
-  choir__compress_table()->add(a, b, count, dst);
 }
 
 void choir__pass_subtract(const float* a, const float* b, int64_t count,

@@ -80,16 +80,46 @@ static void store_integer(void* data, choir_dtype_t dtype, int64_t i,
     ((uint8_t*)data)[i] = (uint8_t)value;
 }
 
+// Truncated towards zero, clamped to the type.
+static int64_t scale_integer(choir_dtype_t dtype, double factor,
+                             int64_t value) {
+  double low = dtype == CHOIR_DTYPE_U8 ? 0 : (double)INT32_MIN;
+  double high = dtype == CHOIR_DTYPE_U8 ? UINT8_MAX : (double)INT32_MAX;
+  if (factor == 1) return value;  // where f64 would round
+  double product = factor * (double)value;
+  if (dtype == CHOIR_DTYPE_I64) {
+    // 2^63 is the first that does not fit.
+    if (product >= 9223372036854775808.0) return INT64_MAX;
+    if (product < -9223372036854775808.0) return INT64_MIN;
+    return (int64_t)product;
+  }
+  if (product > high) product = high;
+  if (product < low) product = low;
+  return (int64_t)product;
+}
+
+static void scale_integers(choir_dtype_t dtype, double factor, void* dst,
+                           const void* src, size_t count) {
+  for (int64_t i = 0; i < (int64_t)count; ++i)
+    store_integer(dst, dtype, i,
+                  scale_integer(dtype, factor, load_integer(src, dtype, i)));
+}
+
 // The exact sum over the number of ranks, truncated towards zero.
-static void average_integers(const choir_comm_t* comm, choir_dtype_t dtype,
+static void average_integers(const choir_comm_t* comm,
+                             const choir_collective_t* c,
                              const void* const* sources,
                              void* const* destinations,
                              int32_t destination_count, int64_t count) {
+  choir_dtype_t dtype = c->dtype;
   for (int64_t i = 0; i < count; ++i) {
     wide_t sum = 0;
-    for (int32_t r = 0; r < comm->size; ++r)
-      sum += load_integer(sources[r], dtype, i);
+    for (int32_t r = 0; r < comm->size; ++r) {
+      int64_t value = load_integer(sources[r], dtype, i);
+      sum += c->scales ? scale_integer(dtype, c->prescale, value) : value;
+    }
     int64_t value = (int64_t)(sum / comm->size);
+    if (c->scales) value = scale_integer(dtype, c->postscale, value);
     for (int32_t d = 0; d < destination_count; ++d)
       store_integer(destinations[d], dtype, i, value);
   }
@@ -116,6 +146,16 @@ static const void* as_acc_dtype(const reduction_t* reduction, const void* src,
   else
     return src;
   return scratch;
+}
+
+// `factor` times `src` of acc_dtype, into `dst`, which is other memory.
+static void scale_block(const reduction_t* reduction, double factor, void* dst,
+                        const void* src, size_t count) {
+  choir__combine_t scale = reduction->table->scale[reduction->acc_dtype];
+  if (scale)
+    scale(dst, src, factor, count);
+  else
+    scale_integers(reduction->acc_dtype, factor, dst, src, count);
 }
 
 static void start_block(const reduction_t* reduction, void* block,
@@ -160,16 +200,17 @@ void choir__comm_reduce(choir_comm_t* comm,
                         int32_t destination_count, int64_t count) {
   const choir_collective_t* c = &operation->collective;
   bool averages = c->op == CHOIR_REDUCE_AVERAGE;
+  bool scales = c->scales && c->dtype != CHOIR_DTYPE_BOOL;
   if (averages && !choir_dtype_is_float(c->dtype)) {
-    average_integers(comm, c->dtype, sources, destinations, destination_count,
-                     count);
+    average_integers(comm, c, sources, destinations, destination_count, count);
     return;
   }
   reduction_t reduction = {.table = reduce_table(),
                            .dtype = c->dtype,
                            .acc_dtype = c->dtype,
                            .op = c->op};
-  if (c->dtype == CHOIR_DTYPE_F32 && (averages || c->op == CHOIR_REDUCE_SUM) &&
+  if (!scales && c->dtype == CHOIR_DTYPE_F32 &&
+      (averages || c->op == CHOIR_REDUCE_SUM) &&
       reduce_fused(comm, reduction.table->fused_f32, averages, sources,
                    destinations, destination_count, count))
     return;
@@ -180,6 +221,7 @@ void choir__comm_reduce(choir_comm_t* comm,
   _Alignas(64) unsigned char block[BLOCK_BYTES];
   _Alignas(64) float scratch[BLOCK_BYTES / sizeof(float)];
   _Alignas(64) uint16_t halves[BLOCK_BYTES / sizeof(float)];
+  _Alignas(64) unsigned char scaled[BLOCK_BYTES];
   size_t e = operation->element_bytes;
   int64_t block_count =
       BLOCK_BYTES / (int64_t)choir_dtype_bytes(reduction.acc_dtype);
@@ -196,6 +238,10 @@ void choir__comm_reduce(choir_comm_t* comm,
                                             : (double)comm->shares[r];
       const void* src = as_acc_dtype(
           &reduction, (const char*)sources[r] + (size_t)done * e, scratch, n);
+      if (scales) {
+        scale_block(&reduction, c->prescale, scaled, src, n);
+        src = scaled;
+      }
       if (empty)
         start_block(&reduction, block, src, share, n);
       else
@@ -203,11 +249,15 @@ void choir__comm_reduce(choir_comm_t* comm,
       empty = false;
     }
     const void* result = block;
+    if (scales) {
+      scale_block(&reduction, c->postscale, scaled, block, n);
+      result = scaled;
+    }
     if (is_half) {
       if (c->dtype == CHOIR_DTYPE_F16)
-        reduction.table->f16_from_f32(halves, (const float*)(void*)block, n);
+        reduction.table->f16_from_f32(halves, result, n);
       else
-        reduction.table->bf16_from_f32(halves, (const float*)(void*)block, n);
+        reduction.table->bf16_from_f32(halves, result, n);
       result = halves;
     }
     for (int32_t d = 0; d < destination_count; ++d)

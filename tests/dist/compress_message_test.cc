@@ -30,12 +30,13 @@ constexpr choir__message_config_t kConfigs[] = {
 // So many different indices below count, increasing.
 std::vector<int32_t> Choose(int64_t count, int64_t k, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<int32_t> all(static_cast<size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  std::shuffle(all.begin(), all.end(), random);
-  all.resize(static_cast<size_t>(k));
-  std::sort(all.begin(), all.end());
-  return all;
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto left = static_cast<uint64_t>(count - i);
+    const uint64_t wanted = static_cast<uint64_t>(k) - chosen.size();
+    if (random() % left < wanted) chosen.push_back(static_cast<int32_t>(i));
+  }
+  return chosen;
 }
 
 struct Sent {
@@ -62,36 +63,49 @@ Sent Encode(const choir__message_config_t& config, int64_t count,
   return result;
 }
 
-// What is sent of a value, from the format's description.
-float Expected(const choir__message_config_t& config,
-               const std::vector<float>& values, size_t i) {
-  if (config.kind == CHOIR__VALUES_F32) return values[i];
-  if (config.kind == CHOIR__VALUES_F16) {
-    const float scaled = std::ldexp(values[i], config.exponent);
-    const bool clips = std::isfinite(values[i]) && std::fabs(scaled) > 65504;
-    const uint16_t half =
-        choir_f16_from_f32(clips ? std::copysign(65504.0f, values[i]) : scaled);
-    return std::ldexp(choir_f16_to_f32(half), -config.exponent);
-  }
-  const auto block = static_cast<size_t>(config.block);
-  const size_t start = i / block * block;
-  const size_t end = std::min(start + block, values.size());
-  float least = std::fabs(values[start]);
+// What is sent of values, from the format's description.
+float ExpectedHalf(int exponent, float value) {
+  const float scaled = std::ldexp(value, exponent);
+  const bool clips = std::isfinite(value) && std::fabs(scaled) > 65504;
+  const uint16_t half =
+      choir_f16_from_f32(clips ? std::copysign(65504.0f, value) : scaled);
+  return std::ldexp(choir_f16_to_f32(half), -exponent);
+}
+
+void ExpectBlock(int bits, const float* values, size_t n, float* out) {
+  float least = std::fabs(values[0]);
   float largest = least;
-  for (size_t j = start; j < end; ++j) {
-    const float magnitude = std::fabs(values[j]);
-    if (!std::isfinite(magnitude)) return std::nanf("");
-    least = std::min(least, magnitude);
-    largest = std::max(largest, magnitude);
+  bool finite = true;
+  for (size_t i = 0; i < n; ++i) {
+    finite &= std::isfinite(values[i]);
+    least = std::min(least, std::fabs(values[i]));
+    largest = std::max(largest, std::fabs(values[i]));
   }
-  const int levels = 1 << (config.kind - 1);
+  const int levels = 1 << (bits - 1);
   const float width = (largest - least) / static_cast<float>(levels);
-  int level = 0;
-  if (width > 0)
-    level = std::min(levels - 1,
-                     static_cast<int>((std::fabs(values[i]) - least) / width));
-  return std::copysign(std::fma(static_cast<float>(level) + 0.5f, width, least),
-                       values[i]);
+  for (size_t i = 0; i < n; ++i) {
+    int level = 0;
+    if (finite && width > 0)
+      level = std::min(
+          levels - 1, static_cast<int>((std::fabs(values[i]) - least) / width));
+    const float magnitude =
+        std::fma(static_cast<float>(level) + 0.5f, width, least);
+    out[i] = finite ? std::copysign(magnitude, values[i]) : std::nanf("");
+  }
+}
+
+std::vector<float> Expected(const choir__message_config_t& config,
+                            const std::vector<float>& values) {
+  std::vector<float> sent = values;
+  if (config.kind == CHOIR__VALUES_F16)
+    for (float& value : sent) value = ExpectedHalf(config.exponent, value);
+  if (config.kind >= CHOIR__VALUES_BITS2) {
+    const auto block = static_cast<size_t>(config.block);
+    for (size_t start = 0; start < values.size(); start += block)
+      ExpectBlock(config.kind, &values[start],
+                  std::min(block, values.size() - start), &sent[start]);
+  }
+  return sent;
 }
 
 void CheckRoundTrip(const choir__message_config_t& config, int64_t count,
@@ -112,15 +126,17 @@ void CheckRoundTrip(const choir__message_config_t& config, int64_t count,
   std::vector<float> got(indices.size(), -9.0f);
   ASSERT_OK(choir__message_decode(&message, got_indices.data(), got.data()));
   ASSERT_EQ(got_indices, indices);
+  const std::vector<float> wanted = Expected(config, values);
   for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_TRUE(Same(got[i], Expected(config, values, i)))
-        << i << ": " << values[i] << " became " << got[i] << ", not "
-        << Expected(config, values, i);
+    ASSERT_TRUE(Same(got[i], wanted[i])) << i << ": " << values[i] << " became "
+                                         << got[i] << ", not " << wanted[i];
     ASSERT_TRUE(Same(got[i], sent.sent[i])) << i;
   }
   // The sum has the same bits as one over the decoded list.
   const float share = 0.3f;
-  std::vector<float> expected = MakeValues(Kinds()[0].second, count, 77);
+  std::vector<float> expected(static_cast<size_t>(count));
+  for (size_t i = 0; i < expected.size(); ++i)
+    expected[i] = static_cast<float>(i % 97) * 0.01f - 0.5f;
   std::vector<float> dense = expected;
   for (size_t i = 0; i < got.size(); ++i) {
     float& at = expected[static_cast<size_t>(indices[i])];
@@ -219,6 +235,19 @@ TEST(CompressMessageTest, MostBytesIsEnough) {
           Encode(config, count, indices, values);
     }
   }
+}
+
+// A strategy asks once, for the most that it will ever choose.
+TEST(CompressMessageTest, MostBytesGrowWithK) {
+  for (const choir__message_config_t& config : kConfigs)
+    for (int64_t count : {1, 2, 3, 7, 64, 100, 1000, 4099, 100003}) {
+      size_t last = 0;
+      for (int64_t k = 0; k <= count; ++k) {
+        const size_t most = choir__message_most_bytes(&config, count, k);
+        ASSERT_GE(most, last) << k << " of " << count;
+        last = most;
+      }
+    }
 }
 
 // Near the entropy of the choice: -p log2 p - (1-p) log2 (1-p) bits over p.

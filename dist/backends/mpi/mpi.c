@@ -20,6 +20,9 @@ typedef choir_comm_operation_t operation_t;
 
 // Larger messages gain nothing from going with the header.
 #define EXCHANGE_BYTES ((size_t)16 << 10)
+// Nor do data of which each peer needs a share only, beyond what a message
+// costs anyway.
+#define EXCHANGE_SHARE_BYTES ((size_t)1 << 10)
 
 // How a wait goes on: look, then yield, then sleep ever longer, but never for
 // more than a share of what was waited already.
@@ -394,6 +397,14 @@ static const choir_comm_vtable_t mpi_vtable = {
             [CHOIR_COLLECTIVE_ALL_GATHER] = choir_mpi_move,
             [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir_mpi_reduce_scatter,
             [CHOIR_COLLECTIVE_ALL_GATHER_V] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = choir_mpi_reduce_scatter,
+            [CHOIR_COLLECTIVE_REDUCE] = choir_mpi_reduce,
+            [CHOIR_COLLECTIVE_GATHER] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_GATHER_V] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_SCATTER] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_SCATTER_V] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir_mpi_move,
         },
     .pulse = mpi_pulse,
     .look = mpi_look,
@@ -409,6 +420,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t size = (size_t)comm->size;
   comm->exchange_bytes = EXCHANGE_BYTES;
   comm->inline_bytes = EXCHANGE_BYTES;
+  comm->inline_share_bytes = EXCHANGE_SHARE_BYTES;
   mpi->message_stride =
       round_up(sizeof(choir_comm_message_t) + comm->exchange_bytes);
   size_t messages = (size + 1) * mpi->message_stride;

@@ -82,15 +82,15 @@ static choir_status_t post_results(const stretch_t* stretch, char* dst,
   return NULL;
 }
 
+// The result of this rank's part goes to `result`.
 static void reduce_part(const stretch_t* stretch, const operation_t* operation,
-                        const char* src, char* dst) {
+                        const char* src, void* result) {
   choir_comm_t* comm = stretch->comm;
   size_t at, bytes;
   part_bytes(stretch, comm->rank, &at, &bytes);
   for (int32_t r = 0; r < comm->size; ++r)
     comm->sources[r] = as_mpi(comm)->work + (size_t)r * bytes;
   comm->sources[comm->rank] = src + at;
-  void* result = dst + at;
   choir__comm_reduce(comm, operation, comm->sources, &result, 1,
                      (int64_t)(bytes / stretch->element_bytes));
 }
@@ -113,11 +113,48 @@ choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
     stretch.count = smaller(c->count - done, round);
     const char* src = (const char*)c->src + (size_t)done * e;
     char* dst = (char*)c->dst + (size_t)done * e;
-    reduce_part(&stretch, operation, src, dst);
+    size_t at, bytes;
+    part_bytes(&stretch, comm->rank, &at, &bytes);
+    reduce_part(&stretch, operation, src, dst + at);
     CHOIR_TRY(post_results(&stretch, dst, -1));
     stretch_t next = {comm, e, smaller(c->count - done - round, round)};
     if (next.count > 0) CHOIR_TRY(post_pieces(&next, src + (size_t)round * e));
     CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  }
+  return NULL;
+}
+
+// Reduce-scatter, then the root gathers: it receives each byte of the result
+// once, where all ranks' src would be n - 1 times as much.
+choir_status_t choir_mpi_reduce(choir_comm_t* comm,
+                                const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  bool is_root = comm->rank == c->root;
+  size_t e = operation->element_bytes;
+  int64_t round = (int64_t)(ROUND_BYTES / e);
+  int64_t first = smaller(c->count, round);
+  CHOIR_TRY(reserve_work(mpi, (size_t)first * e + (size_t)comm->size * 128));
+  for (int64_t done = 0; done < c->count; done += round) {
+    stretch_t stretch = {comm, e, smaller(c->count - done, round)};
+    const char* src = (const char*)c->src + (size_t)done * e;
+    CHOIR_TRY(post_pieces(&stretch, src));
+    CHOIR_TRY(choir_mpi_wait(mpi));
+    size_t at, bytes;
+    part_bytes(&stretch, comm->rank, &at, &bytes);
+    // The own piece has a place there that is not used.
+    char* result = (char*)mpi->work + (size_t)comm->rank * bytes;
+    if (is_root) result = (char*)c->dst + (size_t)done * e + at;
+    reduce_part(&stretch, operation, src, result);
+    for (int32_t r = 0; r < comm->size && is_root; ++r) {
+      part_bytes(&stretch, r, &at, &bytes);
+      char* dst = (char*)c->dst + (size_t)done * e + at;
+      if (r != comm->rank)
+        CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_RESULT, dst, bytes));
+    }
+    if (!is_root)
+      CHOIR_TRY(choir_mpi_send(mpi, c->root, CHOIR_MPI_RESULT, result, bytes));
+    CHOIR_TRY(choir_mpi_wait(mpi));
   }
   return NULL;
 }
@@ -198,19 +235,27 @@ choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   choir_mpi_comm_t* mpi = as_mpi(comm);
   size_t e = operation->element_bytes;
+  int64_t total = choir__comm_shared_count(comm, operation);
+  int64_t start, most, own_start, own;
+  choir_comm_share(total, 0, comm->size, &start, &most);
+  choir_comm_share(total, comm->rank, comm->size, &own_start, &own);
   int64_t round = (int64_t)(ROUND_BYTES / e / (size_t)comm->size);
-  if (round > c->count) round = c->count;
+  if (round > most) round = most;
   CHOIR_TRY(reserve_work(mpi, (size_t)round * e * (size_t)comm->size));
-  for (int64_t done = 0; done < c->count; done += round) {
-    int64_t n = smaller(c->count - done, round);
+  for (int64_t done = 0; done < most; done += round) {
+    int64_t n = choir__comm_stretch(own, done, round);
     size_t bytes = (size_t)n * e;
     for (int32_t r = 0; r < comm->size; ++r) {
-      const char* src = (const char*)c->src + (size_t)(r * c->count + done) * e;
+      int64_t count;
+      choir_comm_share(total, r, comm->size, &start, &count);
+      const char* src = (const char*)c->src + (size_t)(start + done) * e;
       unsigned char* piece = mpi->work + (size_t)r * bytes;
       comm->sources[r] = r == comm->rank ? (const void*)src : piece;
       if (r == comm->rank) continue;
       CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_PIECE, piece, bytes));
-      CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_PIECE, src, bytes));
+      CHOIR_TRY(
+          choir_mpi_send(mpi, r, CHOIR_MPI_PIECE, src,
+                         (size_t)choir__comm_stretch(count, done, round) * e));
     }
     CHOIR_TRY(choir_mpi_wait(mpi));
     void* dst = (char*)c->dst + (size_t)done * e;

@@ -76,6 +76,8 @@ choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi);
 // mpi_collectives.c
 choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
+choir_status_t choir_mpi_reduce(choir_comm_t* comm,
+                                const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
                                    const choir_comm_operation_t* operation);
 // What is open in comm->moves.

@@ -158,7 +158,8 @@ static void shm_describe(choir_comm_t* comm, const operation_t* operation,
   choir_shm_comm_t* shm = as_shm(comm);
   header->src_place = choir_shm_place(shm, c->src, (size_t)bytes);
   if (operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
-      operation->kind == CHOIR_COLLECTIVE_BROADCAST)
+      operation->kind == CHOIR_COLLECTIVE_BROADCAST ||
+      (operation->kind == CHOIR_COLLECTIVE_REDUCE && comm->rank == c->root))
     header->dst_place = choir_shm_place(shm, c->dst, (size_t)bytes);
   header->is_direct = operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE &&
                       header->src_place && header->dst_place &&
@@ -171,9 +172,16 @@ static bool all_sources_shared(const choir_comm_t* comm) {
   return true;
 }
 
-static bool all_destinations_shared(const choir_comm_t* comm) {
+// all_reduce has a result on every rank, reduce on its root only.
+static bool takes_result(const operation_t* operation, int32_t rank) {
+  return operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
+         rank == operation->collective.root;
+}
+
+static bool all_destinations_shared(const choir_comm_t* comm,
+                                    const operation_t* operation) {
   for (int32_t r = 0; r < comm->size; ++r)
-    if (!comm->headers[r].dst_place) return false;
+    if (takes_result(operation, r) && !comm->headers[r].dst_place) return false;
   return true;
 }
 
@@ -182,22 +190,25 @@ static const char* source_of(choir_comm_t* comm, int32_t rank) {
 }
 
 // Every rank sums its part of all ranks' memory and writes it to all ranks'
-// memory: each byte is read once and written once for each rank.
+// memory (reduce: the root's): each byte is read once and written once for each
+// of them.
 static choir_status_t all_reduce_in_place(choir_comm_t* comm,
                                           const operation_t* operation) {
   choir_shm_comm_t* shm = as_shm(comm);
   size_t e = operation->element_bytes;
   int64_t start, count;
+  int32_t destination_count = 0;
   choir__comm_part(operation->collective.count, e, comm->rank, comm->size,
                    &start, &count);
   for (int32_t r = 0; r < comm->size; ++r) {
     comm->sources[r] = source_of(comm, r) + (size_t)start * e;
-    comm->destinations[r] =
-        (char*)choir_shm_at(shm, r, comm->headers[r].dst_place) +
-        (size_t)start * e;
+    if (takes_result(operation, r))
+      comm->destinations[destination_count++] =
+          (char*)choir_shm_at(shm, r, comm->headers[r].dst_place) +
+          (size_t)start * e;
   }
   choir__comm_reduce(comm, operation, comm->sources, comm->destinations,
-                     comm->size, count);
+                     destination_count, count);
   return choir_shm_sync(shm);
 }
 
@@ -206,12 +217,13 @@ static choir_status_t all_reduce_in_place(choir_comm_t* comm,
 static choir_status_t all_reduce_staged(choir_comm_t* comm,
                                         const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
+  bool takes = takes_result(operation, comm->rank);
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(comm->exchange_bytes / e);
   for (int64_t done = 0; done < c->count; done += round) {
-    int64_t n = c->count - done < round ? c->count - done : round;
+    int64_t n = choir__comm_stretch(c->count, done, round);
     const char* src = (const char*)c->src + (size_t)done * e;
-    char* dst = (char*)c->dst + (size_t)done * e;
+    char* dst = takes ? (char*)c->dst + (size_t)done * e : NULL;
     int64_t start, count;
     unsigned char* out = shm_stage(comm)->data;
     for (int32_t r = 0; r < comm->size; ++r) {
@@ -227,12 +239,12 @@ static choir_status_t all_reduce_staged(choir_comm_t* comm,
       comm->sources[r] = r == comm->rank
                              ? (const void*)(src + at)
                              : (const void*)(comm->messages[r]->data + at);
-    comm->destinations[0] = dst + at;
-    comm->destinations[1] = shm_stage(comm)->data + at;
-    choir__comm_reduce(comm, operation, comm->sources, comm->destinations, 2,
-                       count);
+    comm->destinations[0] = shm_stage(comm)->data + at;
+    if (takes) comm->destinations[1] = dst + at;
+    choir__comm_reduce(comm, operation, comm->sources, comm->destinations,
+                       takes ? 2 : 1, count);
     CHOIR_TRY(shm_exchange(comm, 0));
-    for (int32_t r = 0; r < comm->size; ++r) {
+    for (int32_t r = 0; takes && r < comm->size; ++r) {
       choir__comm_part(n, e, r, comm->size, &start, &count);
       if (r != comm->rank)
         memcpy(dst + (size_t)start * e,
@@ -244,7 +256,8 @@ static choir_status_t all_reduce_staged(choir_comm_t* comm,
 
 static choir_status_t shm_all_reduce(choir_comm_t* comm,
                                      const operation_t* operation) {
-  bool shared = all_sources_shared(comm) && all_destinations_shared(comm);
+  bool shared =
+      all_sources_shared(comm) && all_destinations_shared(comm, operation);
   return shared ? all_reduce_in_place(comm, operation)
                 : all_reduce_staged(comm, operation);
 }
@@ -287,11 +300,14 @@ static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
                                          const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   if (!all_sources_shared(comm)) return choir__comm_run_rounds(comm, operation);
-  size_t at = (size_t)(comm->rank * c->count) * operation->element_bytes;
+  int64_t start, count;
+  choir_comm_share(choir__comm_shared_count(comm, operation), comm->rank,
+                   comm->size, &start, &count);
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->sources[r] = source_of(comm, r) + at;
+    comm->sources[r] =
+        source_of(comm, r) + (size_t)start * operation->element_bytes;
   void* dst = c->dst;
-  choir__comm_reduce(comm, operation, comm->sources, &dst, 1, c->count);
+  choir__comm_reduce(comm, operation, comm->sources, &dst, 1, count);
   return choir_shm_sync(as_shm(comm));
 }
 
@@ -373,6 +389,14 @@ static const choir_comm_vtable_t shm_vtable = {
             [CHOIR_COLLECTIVE_ALL_GATHER] = shm_move,
             [CHOIR_COLLECTIVE_REDUCE_SCATTER] = shm_reduce_scatter,
             [CHOIR_COLLECTIVE_ALL_GATHER_V] = shm_move,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = shm_reduce_scatter,
+            [CHOIR_COLLECTIVE_REDUCE] = shm_all_reduce,
+            [CHOIR_COLLECTIVE_GATHER] = shm_move,
+            [CHOIR_COLLECTIVE_GATHER_V] = shm_move,
+            [CHOIR_COLLECTIVE_SCATTER] = shm_move,
+            [CHOIR_COLLECTIVE_SCATTER_V] = shm_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL] = shm_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = shm_move,
         },
     .buffer_has_room = choir_shm_buffer_has_room,
     .buffer_grow = choir_shm_buffer_grow,

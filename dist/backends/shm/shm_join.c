@@ -296,6 +296,7 @@ static void plan_control(choir_shm_comm_t* shm) {
   comm->exchange_bytes = exchange;
   comm->inline_bytes = 32u << 10;
   if (comm->inline_bytes > exchange) comm->inline_bytes = exchange;
+  comm->inline_share_bytes = comm->inline_bytes;  // a peer reads its share only
   shm->bank_stride =
       (sizeof(choir_comm_message_t) + exchange + 4095) / 4096 * 4096;
   shm->slot_stride =
