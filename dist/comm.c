@@ -349,6 +349,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
 }
 
 void choir__comm_deallocate(choir_comm_t* comm) {
+  choir__comm_group_free(comm);
   if (comm->wake_fd >= 0) close(comm->wake_fd);
   if (comm->device) choir_device_release(comm->device);
   pthread_mutex_destroy(&comm->run_mutex);

@@ -158,6 +158,13 @@ CHOIR_API choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
                                                   choir_buffer_t** out_buffer)
     CHOIR_NODISCARD;
 
+// One tensor of a group; `count` as in the call of its kind.
+typedef struct choir_comm_tensor_s {
+  const void* src;
+  void* dst;
+  int64_t count;
+} choir_comm_tensor_t;
+
 // ---- Collectives: blocking, on host memory ----
 // `name` (may be NULL) is compared over ranks and shown in errors. Counts are
 // elements. A blocking call first waits for asynchronous work started before.
@@ -167,6 +174,11 @@ CHOIR_API choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
 CHOIR_API choir_status_t choir_comm_all_reduce(
     choir_comm_t* comm, const void* src, void* dst, int64_t count,
     choir_dtype_t dtype, choir_reduce_t op, const char* name) CHOIR_NODISCARD;
+// The same for several tensors as one (choir_collective_t.tensors).
+CHOIR_API choir_status_t choir_comm_all_reduce_group(
+    choir_comm_t* comm, const choir_comm_tensor_t* tensors,
+    int32_t tensor_count, choir_dtype_t dtype, choir_reduce_t op,
+    const char* name) CHOIR_NODISCARD;
 // `data` of rank `root` to all, in place.
 CHOIR_API choir_status_t choir_comm_broadcast(choir_comm_t* comm, void* data,
                                               int64_t count,
@@ -278,7 +290,14 @@ typedef struct choir_collective_s {
   const int64_t* splits;
   // NULL, or [size]: set to what came from each rank; scatter_v: one number.
   int64_t* counts;
-  const char* name;  // long-lived until the operation is done
+  // all_reduce, broadcast, all_gather, reduce_scatter: NULL, or tensors of one
+  // dtype that are agreed on and moved as one, in which case src, dst and count
+  // are not looked at. Atomic: what is wrong with one fails all, and every dst
+  // stays as it was.
+  const choir_comm_tensor_t* tensors;
+  int32_t tensor_count;
+  // What pointers here lead to is long-lived until the operation is done.
+  const char* name;
 } choir_collective_t;
 
 // Runs one collective and waits for it.

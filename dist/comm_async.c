@@ -52,6 +52,7 @@ static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   if (!choir__comm_traits((int32_t)c->kind)->has_data) return;
   // What peers give may not be known yet: as if they gave as much.
   double count = (double)(c->count_at ? *c->count_at : c->count);
+  if (c->tensors) count = (double)choir__comm_group_count(c);
   double moved = 2 * count;
   switch (c->kind) {
     case CHOIR_COLLECTIVE_ALL_GATHER:
@@ -250,6 +251,24 @@ choir_status_t choir_comm_all_reduce(choir_comm_t* comm, const void* src,
                                    .src = src,
                                    .dst = dst,
                                    .weight = 1,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_all_reduce_group(choir_comm_t* comm,
+                                           const choir_comm_tensor_t* tensors,
+                                           int32_t tensor_count,
+                                           choir_dtype_t dtype,
+                                           choir_reduce_t op,
+                                           const char* name) {
+  if (!tensors)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "all_reduce_group: tensors is NULL");
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .weight = 1,
+                                   .tensors = tensors,
+                                   .tensor_count = tensor_count,
                                    .name = name};
   return choir_comm_run(comm, &collective);
 }

@@ -28,6 +28,11 @@ enum {
   CHOIR_COMM_KIND_COUNT,
 };
 
+enum {
+  CHOIR_COMM_WORDS_FACTORS = 1,  // prescale, postscale
+  CHOIR_COMM_WORDS_TENSORS = 2,  // then the number of tensors, their counts
+};
+
 // What a rank wants: ahead of the data of each operation. While ranks agree
 // they read no more of each other's than the first cache line.
 typedef struct choir_comm_header_s {
@@ -39,9 +44,9 @@ typedef struct choir_comm_header_s {
   uint64_t name_hash;
   int64_t count;  // 0 where ranks' counts may differ
   uint8_t kind;
-  uint8_t op;         // 0 where it means nothing
-  uint8_t dtype;      // likewise
-  uint8_t is_scaled;  // the factors are the words ahead of the data
+  uint8_t op;     // 0 where it means nothing
+  uint8_t dtype;  // likewise
+  uint8_t words;  // CHOIR_COMM_WORDS_*: what stands ahead of the data
   // Each rank's own.
   uint8_t refused;    // 1: this rank's arguments are wrong; why: in the data
   uint8_t is_inline;  // 1: the data of this operation are in the message
@@ -60,8 +65,9 @@ typedef struct choir_comm_header_s {
 _Static_assert(offsetof(choir_comm_header_t, name) == 64,
                "one cache line while ranks agree");
 
-// The data of an operation's first message begin with its words (factors, or
-// counts of comm_moves.c), then come those that travel with the header.
+// The data of an operation's first message begin with its words (factors and
+// tensors, or counts of comm_moves.c), then come those that travel with the
+// header.
 typedef struct choir_comm_message_s {
   choir_comm_header_t header;
   _Alignas(64) unsigned char data[];
@@ -232,6 +238,9 @@ struct choir_comm_s {
   atomic_bool watch_stop;
   double watch_interval;
   int wake_fd;
+
+  void* group_memory;  // where tensors of a group stand side by side
+  size_t group_bytes;
 
   choir_device_t* device;  // config.device, or made when first needed
   choir_stream_t* background;

@@ -172,9 +172,12 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   reason[0] = 0;
   if (!traits->has_data) return;
   bool is_root = comm->rank == collective->root;
+  bool is_group = collective->tensors != NULL;
   bool gives = is_root || !only_root_gives(kind);
   bool takes = is_root || !only_root_takes(kind);
   bool needs_src = gives && kind != CHOIR_COLLECTIVE_BROADCAST;
+  if (is_group) choir__comm_group_check(comm, operation, reason);
+  if (reason[0]) return;
   int64_t room =
       traits->has_own_counts ? collective->capacity : collective->count;
   if (!takes) room = 0;
@@ -193,8 +196,9 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "%lld elements on %d ranks do not fit in 63 bits of bytes",
              (long long)collective->count, comm->size);
-  } else if ((room > 0 && !collective->dst) ||
-             (needs_src && collective->count > 0 && !collective->src)) {
+  } else if (!is_group &&
+             ((room > 0 && !collective->dst) ||
+              (needs_src && collective->count > 0 && !collective->src))) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s is NULL",
              collective->dst ? "src" : "dst");
   } else if (traits->has_root &&
@@ -262,8 +266,44 @@ static void describe_sequence(const choir_comm_t* comm, int32_t rank,
 static void get_factors(const choir_comm_t* comm, int32_t rank,
                         double factors[2]) {
   factors[0] = factors[1] = 1;
-  if (comm->headers[rank].is_scaled)
-    memcpy(factors, comm->messages[rank]->data, 2 * sizeof(double));
+  if (comm->headers[rank].words & CHOIR_COMM_WORDS_FACTORS)
+    memcpy(factors, choir__comm_words_factors(comm->messages[rank]),
+           2 * sizeof(double));
+}
+
+// The number of tensors of a group, then their counts; NULL: no group.
+static const int64_t* get_tensors(const choir_comm_t* comm, int32_t rank) {
+  uint8_t words = comm->headers[rank].words;
+  if (!(words & CHOIR_COMM_WORDS_TENSORS)) return NULL;
+  return choir__comm_words_tensors(comm->messages[rank], words);
+}
+
+// The first tensor in which ranks differ, from 1; 0: in their number.
+static int64_t find_different_tensor(const choir_comm_t* comm) {
+  const int64_t* first = get_tensors(comm, 0);
+  int64_t found = INT64_MAX;
+  for (int32_t r = 1; r < comm->size; ++r) {
+    const int64_t* tensors = get_tensors(comm, r);
+    if (!first || !tensors || first[0] != tensors[0]) return 0;
+    for (int64_t i = first[0]; i > 0; --i)
+      if (tensors[i] != first[i] && i < found) found = i;
+  }
+  return found;
+}
+
+static void describe_tensors(const choir_comm_t* comm, int32_t rank, char* text,
+                             size_t text_bytes) {
+  const int64_t* tensors = get_tensors(comm, rank);
+  int64_t which = find_different_tensor(comm);
+  if (!tensors)
+    snprintf(text, text_bytes, "no group");
+  else if (!which)
+    snprintf(text, text_bytes, "a group of %lld", (long long)tensors[0]);
+  else
+    snprintf(text, text_bytes, "%lld %s in tensor %lld",
+             (long long)tensors[which],
+             choir_dtype_name((choir_dtype_t)comm->headers[rank].dtype),
+             (long long)which - 1);
 }
 
 static void describe_factors(const choir_comm_t* comm, int32_t rank, char* text,
@@ -291,12 +331,18 @@ static bool same_root(const choir_comm_t* comm, int32_t a, int32_t b) {
 static bool same_sequence(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].sequence == comm->headers[b].sequence;
 }
+static bool same_tensors(const choir_comm_t* comm, int32_t a, int32_t b) {
+  const int64_t* of_a = get_tensors(comm, a);
+  const int64_t* of_b = get_tensors(comm, b);
+  if (!of_a || !of_b) return of_a == of_b;
+  return of_a[0] == of_b[0] &&
+         !memcmp(of_a, of_b, (size_t)(1 + of_a[0]) * sizeof(int64_t));
+}
 static bool same_factors(const choir_comm_t* comm, int32_t a, int32_t b) {
   double of_a[2], of_b[2];
   get_factors(comm, a, of_a);
   get_factors(comm, b, of_b);
-  return comm->headers[a].is_scaled == comm->headers[b].is_scaled &&
-         of_a[0] == of_b[0] && of_a[1] == of_b[1];
+  return of_a[0] == of_b[0] && of_a[1] == of_b[1];
 }
 
 typedef struct comparison_s {
@@ -313,6 +359,7 @@ static const comparison_t comparisons[] = {
      "all ranks must run the same operations"},
     {same_kind, describe_kind, "wants", "want",
      "all ranks must call the same operations in the same order"},
+    {same_tensors, describe_tensors, "has", "have", "all ranks need the same"},
     {same_count, describe_count, "has", "have", "all ranks need the same"},
     {same_op, describe_op, "wants", "want",
      "all ranks need the same reduction"},
@@ -464,8 +511,8 @@ choir_status_t choir__comm_check_headers(
   if (refused >= 0 || !same) fetch_names(comm);
   if (refused >= 0) return explain_refusal(comm, refused);
   if (!same) return explain_difference(comm);
-  for (int32_t r = 1; r < comm->size && comm->headers[0].is_scaled; ++r)
-    same = same && same_factors(comm, 0, r);
+  for (int32_t r = 1; r < comm->size && comm->headers[0].words; ++r)
+    same = same && same_factors(comm, 0, r) && same_tensors(comm, 0, r);
   if (!same) {
     fetch_names(comm);
     return explain_difference(comm);

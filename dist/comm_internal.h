@@ -41,11 +41,30 @@ size_t choir__comm_meta_bytes(const choir_comm_t* comm,
 void choir__comm_meta_fill(const choir_comm_t* comm,
                            const choir_comm_operation_t* operation,
                            unsigned char* data);
+// The words of a message of an operation with those of `words`.
+const double* choir__comm_words_factors(const choir_comm_message_t* message);
+const int64_t* choir__comm_words_tensors(const choir_comm_message_t* message,
+                                         uint8_t words);
 // Fills in comm->moves from all ranks' words; a failure is the same on all.
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation);
 choir_status_t choir__comm_run_moves(choir_comm_t* comm,
                                      const choir_comm_operation_t* operation);
+
+// comm_tensors.c
+// Elements of all tensors; -1 when the sum overflows.
+int64_t choir__comm_group_count(const choir_collective_t* collective);
+void choir__comm_group_check(const choir_comm_t* comm,
+                             const choir_comm_operation_t* operation,
+                             char reason[CHOIR_COMM_REASON_BYTES]);
+// Sets src and dst of the operation, whose arguments are right, to memory that
+// has the tensors; or a reason.
+void choir__comm_group_pack(choir_comm_t* comm,
+                            choir_comm_operation_t* operation,
+                            char reason[CHOIR_COMM_REASON_BYTES]);
+void choir__comm_group_unpack(const choir_comm_t* comm,
+                              const choir_comm_operation_t* operation);
+void choir__comm_group_free(choir_comm_t* comm);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex.

@@ -12,15 +12,31 @@
 
 typedef choir_comm_operation_t operation_t;
 
+#define FACTOR_BYTES (2 * sizeof(double))
+
+const double* choir__comm_words_factors(const choir_comm_message_t* message) {
+  return (const double*)(const void*)message->data;
+}
+
+const int64_t* choir__comm_words_tensors(const choir_comm_message_t* message,
+                                         uint8_t words) {
+  bool is_scaled = words & CHOIR_COMM_WORDS_FACTORS;
+  return (const int64_t*)(const void*)(message->data +
+                                       (is_scaled ? FACTOR_BYTES : 0));
+}
+
 // Room in dst, then what the rank gives: one number, or one for each rank.
 enum { WORD_CAPACITY, WORD_GIVEN };
 
 size_t choir__comm_meta_bytes(const choir_comm_t* comm,
                               const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
   const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
-  if (traits->reduces && operation->collective.scales)
-    return 2 * sizeof(double);
-  if (!traits->has_own_counts) return 0;
+  size_t bytes = 0;
+  if (traits->reduces && c->scales) bytes += FACTOR_BYTES;
+  if (c->tensors && c->tensor_count > 0)
+    bytes += (1 + (size_t)c->tensor_count) * sizeof(int64_t);
+  if (!traits->has_own_counts) return bytes;
   size_t given = traits->has_splits ? (size_t)comm->size : 1;
   return (WORD_GIVEN + given) * sizeof(int64_t);
 }
@@ -30,12 +46,18 @@ void choir__comm_meta_fill(const choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
   if (!operation->meta_bytes) return;
-  if (traits->reduces) {
+  if (traits->reduces && c->scales) {
     const double factors[2] = {c->prescale, c->postscale};
-    memcpy(data, factors, sizeof(factors));
-    return;
+    memcpy(data, factors, FACTOR_BYTES);
+    data += FACTOR_BYTES;
   }
   int64_t* words = (int64_t*)(void*)data;
+  if (c->tensors) {
+    words[0] = c->tensor_count;
+    for (int32_t i = 0; i < c->tensor_count; ++i)
+      words[1 + i] = c->tensors[i].count;
+  }
+  if (!traits->has_own_counts) return;
   words[WORD_CAPACITY] = c->capacity;
   words[WORD_GIVEN] = c->count;
   if (!traits->has_splits) return;

@@ -86,7 +86,8 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   size_t total = (size_t)c->count * operation->element_bytes;
   bool is_root = comm->rank == c->root;
-  for (size_t done = 0; done < total; done += comm->exchange_bytes) {
+  for (size_t done = 0; done < total;
+       done += comm->exchange_bytes, first = false) {
     size_t bytes = smaller(total - done, comm->exchange_bytes);
     char* dst = (char*)c->dst + done;
     if (!first) {
@@ -94,9 +95,8 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
       if (is_root) memcpy(message->data, dst, bytes);
       CHOIR_TRY(comm->vtable->exchange(comm, is_root ? bytes : 0));
     }
-    first = false;
     if (!is_root)
-      memcpy(dst, message_data(comm, operation, c->root, false), bytes);
+      memcpy(dst, message_data(comm, operation, c->root, first), bytes);
   }
   return NULL;
 }
@@ -169,11 +169,12 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   if (traits->has_data ? !traits->has_own_counts
                        : kind == CHOIR_COMM_KIND_BUFFER)
     header->count = c->count;
+  if (c->tensors) header->words |= CHOIR_COMM_WORDS_TENSORS;
   if (traits->has_root) header->root = c->root;
   if (traits->reduces) {
     header->op = (uint8_t)c->op;
     header->weight = c->weight;
-    header->is_scaled = c->scales;
+    if (c->scales) header->words |= CHOIR_COMM_WORDS_FACTORS;
   }
   if (c->name)
     memcpy(header->name, c->name, strnlen(c->name, sizeof(header->name) - 1));
@@ -205,12 +206,13 @@ static choir_status_t grow_if_needed(choir_comm_t* comm,
 }
 
 static choir_status_t run_operation(choir_comm_t* comm,
-                                    const operation_t* operation) {
+                                    operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   choir_comm_message_t* message = comm->vtable->stage(comm);
-  fill_header(comm, operation, &message->header);
   char reason[CHOIR_COMM_REASON_BYTES];
   choir__comm_check_arguments(comm, operation, reason);
+  if (c->tensors && !reason[0]) choir__comm_group_pack(comm, operation, reason);
+  fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
   if (reason[0]) {
@@ -263,6 +265,8 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
   operation.meta_bytes = choir__comm_meta_bytes(comm, &operation);
   if (collective->count_at) operation.collective.count = *collective->count_at;
+  if (collective->tensors)
+    operation.collective.count = choir__comm_group_count(collective);
   pthread_mutex_lock(&comm->run_mutex);
   choir_status_t status = NULL;
   if (atomic_load_explicit(&comm->broken, memory_order_acquire)) {
@@ -280,6 +284,8 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                               collective->name);
     status = choir__comm_check_peers(comm);
     if (!status) status = run_operation(comm, &operation);
+    if (!status && collective->tensors)
+      choir__comm_group_unpack(comm, &operation);
     for (int i = 0; i < 2; ++i)
       if (comm->activities[i]) choir__activity_end(comm->activities[i]);
     comm->running = NULL;

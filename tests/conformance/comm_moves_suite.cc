@@ -584,4 +584,156 @@ TEST_P(CommSuite, MovesAsWork) {
   }
 }
 
+// Tensors of a group, each with its own memory; one has no elements.
+struct Group {
+  Group(int rank, int size, choir_dtype_t dtype, bool gathers, bool scatters,
+        const std::vector<int64_t>& counts)
+      : e(choir_dtype_bytes(dtype)) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      int64_t in = counts[i] * (scatters ? size : 1);
+      int64_t out = counts[i] * (gathers ? size : 1);
+      src.push_back(Data(rank + 8 * static_cast<int>(i), in, dtype));
+      dst.emplace_back(static_cast<size_t>(out) * e + 1, kGuardByte);
+    }
+    for (size_t i = 0; i < counts.size(); ++i)
+      tensors.push_back({src[i].data(), dst[i].data(), counts[i]});
+  }
+  size_t e;
+  std::vector<std::vector<unsigned char>> src, dst;
+  std::vector<choir_comm_tensor_t> tensors;
+};
+
+TEST_P(CommSuite, Groups) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  std::vector<double> weights(static_cast<size_t>(size_), 1.0);
+  const std::vector<std::vector<int64_t>> sizes = {
+      {7}, {3, 0, 100, 1}, {20011, 5, 70001}};
+  int number = 0;
+  for (const auto& counts : sizes) {
+    for (choir_collective_kind_t kind :
+         {CHOIR_COLLECTIVE_ALL_REDUCE, CHOIR_COLLECTIVE_BROADCAST,
+          CHOIR_COLLECTIVE_ALL_GATHER, CHOIR_COLLECTIVE_REDUCE_SCATTER}) {
+      choir_dtype_t dtype = number++ % 2 ? CHOIR_DTYPE_F32 : CHOIR_DTYPE_BF16;
+      bool gathers = kind == CHOIR_COLLECTIVE_ALL_GATHER;
+      bool scatters = kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+      bool broadcasts = kind == CHOIR_COLLECTIVE_BROADCAST;
+      Group group(rank_, size_, dtype, gathers, scatters, counts);
+      choir_collective_t c = {};
+      c.kind = kind;
+      c.op = CHOIR_REDUCE_AVERAGE;
+      c.dtype = dtype;
+      c.root = number % size_;
+      c.weight = 1;
+      c.tensors = group.tensors.data();
+      c.tensor_count = static_cast<int32_t>(counts.size());
+      c.name = "group";
+      for (size_t i = 0; i < counts.size() && broadcasts; ++i)
+        memcpy(group.dst[i].data(), group.src[i].data(),
+               static_cast<size_t>(counts[i]) * group.e);
+      ASSERT_OK(choir_comm_run(comm_, &c));
+      for (size_t i = 0; i < counts.size(); ++i) {
+        SCOPED_TRACE("kind " + std::to_string(kind) + " tensor " +
+                     std::to_string(i));
+        int64_t out = counts[i] * (gathers ? size_ : 1);
+        std::vector<std::vector<unsigned char>> all;
+        for (int r = 0; r < size_; ++r)
+          all.push_back(Data(r + 8 * static_cast<int>(i),
+                             counts[i] * (scatters ? size_ : 1), dtype));
+        std::vector<unsigned char> expected(static_cast<size_t>(out) * group.e +
+                                            1);
+        for (int64_t k = 0; k < out; ++k) {
+          unsigned char* at = &expected[static_cast<size_t>(k) * group.e];
+          int64_t from = scatters ? rank_ * counts[i] + k : k;
+          if (gathers || broadcasts)
+            memcpy(at,
+                   &all[static_cast<size_t>(gathers ? k / counts[i] : c.root)]
+                       [static_cast<size_t>(gathers ? k % counts[i] : k) *
+                        group.e],
+                   group.e);
+          else
+            Expect(all, weights, dtype, c.op, from, at);
+        }
+        ASSERT_EQ(
+            FirstDifference(group.dst[i].data(), expected.data(), out, group.e),
+            -1);
+        ASSERT_EQ(group.dst[i].back(), kGuardByte);
+      }
+    }
+  }
+}
+
+TEST_P(CommSuite, WrongGroupsChangeNothing) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  float a[4] = {1, 2, 3, 4};
+  float b[4] = {5, 6, 7, 8};
+  bool odd = size_ > 1 && rank_ == 1;
+  int operation = 0;
+  choir_comm_tensor_t tensors[3] = {{a, a, 4}, {b, b, 4}, {b, b, 0}};
+  auto expect = [&](choir_status_t status, std::string text) {
+    text.replace(text.find('#'), 1, std::to_string(++operation));
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(choir_status_message(status)), text);
+    choir_status_free(status);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(a[i], static_cast<float>(1 + i));
+      EXPECT_EQ(b[i], static_cast<float>(5 + i));
+    }
+  };
+  auto reduce = [&](int32_t count) {
+    return choir_comm_all_reduce_group(comm_, tensors, count, CHOIR_DTYPE_F32,
+                                       CHOIR_REDUCE_SUM, "g");
+  };
+  std::string who = size_ > 1 ? "rank 1" : "rank 0";
+  bool wrong = odd || size_ == 1;
+  expect(reduce(wrong ? 0 : 2),
+         "all_reduce 'g' (operation #): " + who +
+             ": a group of 0 tensors; 1 .. " +
+             std::to_string(!strcmp(GetParam().backend, "self")  ? 2029
+                            : !strcmp(GetParam().backend, "mpi") ? 2045
+                                                                 : 65533) +
+             " are possible");
+  tensors[1].count = wrong ? -4 : 4;
+  expect(reduce(2), "all_reduce 'g' (operation #): " + who +
+                        ": count of tensor 1 is -4; it must be 0 or more");
+  tensors[1].count = 4;
+  tensors[0].src = wrong ? nullptr : a;
+  expect(reduce(2),
+         "all_reduce 'g' (operation #): " + who + ": src of tensor 0 is NULL");
+  tensors[0].src = a;
+  if (size_ > 1) {
+    std::string rest = size_ == 2   ? "rank 0 has "
+                       : size_ == 3 ? "ranks 0 and 2 have "
+                       : size_ == 4 ? "ranks 0, 2 and 3 have "
+                                    : "ranks 0, 2, 3, 4, 5 and 6 have ";
+    expect(reduce(odd ? 3 : 2),
+           "all_reduce 'g' (operation #): " + rest +
+               "a group of 2, rank 1 has a group of 3; all ranks need the "
+               "same");
+    tensors[0].count = odd ? 3 : 4;
+    tensors[1].count = odd ? 4 : 3;
+    expect(reduce(2), "all_reduce 'g' (operation #): " + rest +
+                          "4 f32 in tensor 0, rank 1 has 3 f32 in tensor 0; "
+                          "all ranks need the same");
+    tensors[0].count = tensors[1].count = 4;
+    expect(odd ? choir_comm_all_reduce(comm_, a, a, 4, CHOIR_DTYPE_F32,
+                                       CHOIR_REDUCE_SUM, "g")
+               : reduce(2),
+           "all_reduce 'g' (operation #): " + rest +
+               "a group of 2, rank 1 has no group; all ranks need the same");
+  }
+  choir_collective_t c = {};
+  c.kind = CHOIR_COLLECTIVE_ALL_TO_ALL;
+  c.tensors = tensors;
+  c.tensor_count = 2;
+  c.name = "g";
+  expect(choir_comm_run(comm_, &c),
+         "all_to_all 'g' (operation #): rank 0: all_to_all takes no group of "
+         "tensors");
+  ASSERT_OK(reduce(2));
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(b[i], static_cast<float>(size_ * (5 + i)));
+}
+
 }  // namespace comm_suite

@@ -4,7 +4,7 @@
 
 typedef struct self_comm_s {
   choir_comm_t base;
-  _Alignas(64) unsigned char message[1024];
+  _Alignas(64) unsigned char message[16384];
 } self_comm_t;
 
 static void self_destroy(choir_comm_t* comm) { choir__comm_deallocate(comm); }

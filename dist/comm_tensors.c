@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups: several tensors agreed on by one header and moved as one. They are
+// copied into memory of the communicator, one after the other, and the results
+// from there, so that a failure leaves every dst as it was.
+#include <stdio.h>
+#include <string.h>
+
+#include "dist/comm_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+// What the parts of one tensor are to its count, in src and in dst.
+static int64_t parts_in_src(const choir_comm_t* comm, int32_t kind) {
+  return kind == CHOIR_COLLECTIVE_REDUCE_SCATTER ? comm->size : 1;
+}
+static int64_t parts_in_dst(const choir_comm_t* comm, int32_t kind) {
+  return kind == CHOIR_COLLECTIVE_ALL_GATHER ? comm->size : 1;
+}
+
+static bool kind_takes_groups(int32_t kind) {
+  return kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
+         kind == CHOIR_COLLECTIVE_BROADCAST ||
+         kind == CHOIR_COLLECTIVE_ALL_GATHER ||
+         kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+}
+
+int64_t choir__comm_group_count(const choir_collective_t* c) {
+  int64_t sum = 0;
+  for (int32_t i = 0; i < c->tensor_count; ++i)
+    if (__builtin_add_overflow(sum, c->tensors[i].count, &sum)) return -1;
+  return sum;
+}
+
+void choir__comm_group_check(const choir_comm_t* comm,
+                             const operation_t* operation,
+                             char reason[CHOIR_COMM_REASON_BYTES]) {
+  const choir_collective_t* c = &operation->collective;
+  if (!kind_takes_groups(operation->kind)) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s takes no group of tensors",
+             choir__activity_kind_name(operation->kind));
+    return;
+  }
+  if (c->tensor_count < 1 || operation->meta_bytes > comm->exchange_bytes) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "a group of %d tensors; 1 .. %zu are possible", c->tensor_count,
+             comm->exchange_bytes / sizeof(int64_t) - 3);
+    return;
+  }
+  bool needs_src = operation->kind != CHOIR_COLLECTIVE_BROADCAST;
+  for (int32_t i = 0; i < c->tensor_count; ++i) {
+    const choir_comm_tensor_t* tensor = &c->tensors[i];
+    if (tensor->count < 0)
+      snprintf(reason, CHOIR_COMM_REASON_BYTES,
+               "count of tensor %d is %lld; it must be 0 or more", i,
+               (long long)tensor->count);
+    else if (tensor->count > 0 && (!tensor->dst || (needs_src && !tensor->src)))
+      snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s of tensor %d is NULL",
+               tensor->dst ? "src" : "dst", i);
+    if (reason[0]) return;
+  }
+}
+
+// ---- Packing ----
+
+typedef struct layout_s {
+  int64_t parts;  // every tensor has that many, of its count each
+  int64_t total;  // elements of all tensors' one part
+  size_t element_bytes;
+} layout_t;
+
+// Part p of all tensors stands together, as the collective wants it.
+static void copy_tensors(const choir_collective_t* c, const layout_t* layout,
+                         char* memory, bool to_memory) {
+  size_t e = layout->element_bytes;
+  int64_t at = 0;
+  for (int32_t i = 0; i < c->tensor_count; ++i) {
+    const choir_comm_tensor_t* tensor = &c->tensors[i];
+    const char* src =
+        c->kind == CHOIR_COLLECTIVE_BROADCAST ? tensor->dst : tensor->src;
+    size_t bytes = (size_t)tensor->count * e;
+    for (int64_t p = 0; p < layout->parts && bytes; ++p) {
+      char* packed = memory + (size_t)(p * layout->total + at) * e;
+      size_t place = (size_t)(p * tensor->count) * e;
+      if (to_memory)
+        memcpy(packed, src + place, bytes);
+      else
+        memcpy((char*)tensor->dst + place, packed, bytes);
+    }
+    at += tensor->count;
+  }
+}
+
+static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
+  if (bytes <= comm->group_bytes) return NULL;
+  choir__comm_group_free(comm);
+  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "a group of tensors",
+                           &comm->group_memory));
+  comm->group_bytes = bytes;
+  return NULL;
+}
+
+void choir__comm_group_free(choir_comm_t* comm) {
+  if (comm->group_memory)
+    choir_deallocate(comm->allocator, comm->group_memory, comm->group_bytes);
+  comm->group_memory = NULL;
+  comm->group_bytes = 0;
+}
+
+void choir__comm_group_pack(choir_comm_t* comm, operation_t* operation,
+                            char reason[CHOIR_COMM_REASON_BYTES]) {
+  choir_collective_t* c = &operation->collective;
+  const layout_t src = {parts_in_src(comm, operation->kind), c->count,
+                        operation->element_bytes};
+  size_t src_bytes = (size_t)(src.parts * c->count) * src.element_bytes;
+  int64_t dst_parts = parts_in_dst(comm, operation->kind);
+  size_t dst_bytes = (size_t)(dst_parts * c->count) * src.element_bytes;
+  // In place where src and dst are alike.
+  bool apart = src.parts != dst_parts;
+  choir_status_t status =
+      reserve(comm, apart ? src_bytes + dst_bytes : src_bytes);
+  if (status) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s",
+             choir_status_message(status));
+    choir_status_free(status);
+    return;
+  }
+  char* memory = comm->group_memory;
+  c->src = memory;
+  c->dst = apart ? memory + src_bytes : memory;
+  // A broadcast's data are in dst, and its root's alone.
+  bool gives =
+      operation->kind != CHOIR_COLLECTIVE_BROADCAST || comm->rank == c->root;
+  if (gives) copy_tensors(c, &src, memory, true);
+}
+
+void choir__comm_group_unpack(const choir_comm_t* comm,
+                              const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  const layout_t dst = {parts_in_dst(comm, operation->kind), c->count,
+                        operation->element_bytes};
+  copy_tensors(c, &dst, c->dst, false);
+}
