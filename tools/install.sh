@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # bazel run //:install -- --prefix DIR [--destdir DIR]
-# Puts the public headers, the libraries and choir.pc under PREFIX. With --destdir
+# Puts the public headers, the libraries, choir.pc and choirrun under PREFIX. With --destdir
 # they go to DESTDIR/PREFIX, for whoever makes a package. The result can be moved.
 # Where PREFIX is root's: bazel build //:install, then
 # sudo bazel-bin/install --prefix DIR.
@@ -78,6 +78,13 @@ put -m 755 libchoir.so "$root/lib/libchoir.so.$version"
 do_or_die ln -sf "libchoir.so.$version" "$root/lib/libchoir.so.$major"
 do_or_die ln -sf "libchoir.so.$major" "$root/lib/libchoir.so"
 put -m 755 libchoir_mpi.so "$root/lib/libchoir_mpi.so"
+
+# Its modules are no commands of their own.
+put -D -m 755 tools/choirrun/choirrun.py "$root/bin/choirrun"
+for module in tools/choirrun/*.py; do
+  [ "${module##*/}" = choirrun.py ] ||
+    put -D -m 644 "$module" "$root/lib/choirrun/${module##*/}"
+done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -65,6 +65,15 @@ readelf -d "$lib/libchoir.so" | grep -qF "soname: [$soname]" ||
   fail "libchoir.so's own soname is not $soname"
 [ -f "$lib/libchoir_mpi.so" ] || fail "no libchoir_mpi.so beside libchoir.so"
 
+# choirrun finds its modules, and the library beside it.
+[ "$("$work/moved/bin/choirrun" --version)" = "choirrun of Choir $version" ] ||
+  fail "choirrun says $("$work/moved/bin/choirrun" --version)"
+built=$("$work/moved/bin/choirrun" --check-build)
+[[ $built == *"  Choir     $version, $lib/libchoir.so, sha256 "* ]] ||
+  fail "choirrun --check-build says: $built"
+[[ $built == *"  device    cpu: cpu kernels, "* ]] ||
+  fail "choirrun --check-build names no cpu: $built"
+
 # All of choir.h and nothing that is not meant for users.
 sed -n 's/^#include "\(.*\)"$/\1/p' "$include/choir.h" | sort >meant
 [ "$(wc -l <meant)" -gt 20 ] || fail "choir.h names too few headers"

@@ -276,12 +276,24 @@ class Host(_Space):
         self.ip("link", "set", self.interface, "mtu", str(mtu))
 
     def swallow_above(self, bytes):
-        """The switch loses larger packets to this host and tells nobody."""
+        """The switch loses larger packets from and to this host and tells
+        nobody."""
         for host in self.lab.hosts:
             # Or they would pass the switch in one piece, however large.
             host.ip("link", "set", "dev", host.interface, "gso_max_segs", "1")
         self.lab.switch.call(
             *["ip", "link", "set", self.port_name, "mtu", str(bytes)]
+        )
+
+    def receive_at_most(self, bytes):
+        """This host loses larger packets that come in, and sends none, but
+        promises its peers that it takes 1500 bytes."""
+        for host in self.lab.hosts:
+            host.ip("link", "set", "dev", host.interface, "gso_max_segs", "1")
+        self.set_mtu(bytes)
+        self.ip(
+            *["route", "change", "10.77.0.0/24", "dev", self.interface],
+            *["src", self.address, "advmss", "1460"],
         )
 
     def cut(self):
@@ -428,13 +440,20 @@ class Lab:
         _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path)
         return path
 
+    def write_known_hosts(self, key):
+        """The public key that all hosts are known to have; "": none is."""
+        with open(os.path.join(self.folder, "known_hosts"), "w") as file:
+            file.write(key and "* %s\n" % " ".join(key.split()[:2]))
+
+    def add_to_ssh_config(self, line):
+        with open(os.path.join(self.folder, "ssh_config"), "a") as file:
+            file.write(line + "\n")
+
     def _set_up(self, interfaces, docker0):
         for name in ("host_key", "key"):
             self.make_key(name)
         with open(os.path.join(self.folder, "host_key.pub")) as file:
-            host_key = " ".join(file.read().split()[:2])
-        with open(os.path.join(self.folder, "known_hosts"), "w") as file:
-            file.write("* %s\n" % host_key)
+            self.write_known_hosts(file.read())
         with open(os.path.join(self.folder, "ssh_config"), "w") as file:
             file.write(
                 f"Port {self.port}\n"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs over several hosts under choirrun: the bits of one host, and when
+something breaks everybody ends and the first cause is told."""
+
+import os
+import signal
+import subprocess
+import time
+
+from tests.examples import harness
+from tests.netlab import netlab
+
+CHOIRRUN = os.path.join(harness.ROOT, "tools/choirrun/choirrun.py")
+PROGRAM = os.path.join(harness.ROOT, "examples/mnist_dist")
+# Guards against a hang, no part of what is tested.
+TIME_LIMIT = 100
+OPERATION = r"all_reduce '[^']+' \(operation \d+\)"
+
+
+def setUpModule():
+    reason = netlab.missing()
+    if reason:
+        raise harness.unittest.SkipTest(reason)
+
+
+class RunTest(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.lab = netlab.Lab(
+            rate="100mbit",
+            interfaces=("eth0", "enp3s0"),
+            docker0=True,
+        )
+        self.addCleanup(self.lab.close)
+        self.h1, self.h2 = self.lab.hosts[:2]
+        # Cores are few, and other tests run too.
+        self.extra = {"OMP_NUM_THREADS": "1"}
+
+    def choirrun(self, *words):
+        return self.h1.run(
+            [CHOIRRUN, *words], timeout=TIME_LIMIT, env=self.extra
+        )
+
+    def ranks(self, host):
+        """{rank: pid as its host has it}."""
+        script = (
+            "for p in $(pidof mnist_dist); do "
+            "echo $p $(tr '\\0' '\\n' </proc/$p/environ | "
+            "sed -n s/^OMPI_COMM_WORLD_RANK=//p); done"
+        )
+        found = {}
+        for line in host.run(["sh", "-c", script]).stdout.splitlines():
+            pid, rank = line.split()
+            found[int(rank)] = int(pid)
+        return found
+
+    def begin(self, *more, hosts="localhost:1,h2:1", np=2):
+        """A run without end that is in its second epoch."""
+        harness.small_data(self.data, training=128, evaluation=64)
+        process = self.h1.start(
+            [CHOIRRUN, "-np", np, "-H", hosts, *more, PROGRAM]
+            + ["--data", self.data, "--epochs", "1000000", "--deadline", "3"],
+            env=self.extra,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for line in process.stdout:
+            if line == "Starting Epoch 1:\n":
+                return process
+        self.fail("it ended by itself: " + process.communicate()[1])
+
+    def expect_end(self, process, status, sentence):
+        try:
+            _, err = process.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.h1.call("sh", "-c", "kill -KILL -1 || true")
+            self.fail("it hangs: %s%s" % process.communicate())
+        self.assertEqual(process.returncode, status, err)
+        last = err.splitlines()[-1]
+        self.assertRegex(last, "^choirrun: " + sentence + "$", err)
+        # Open MPI's own paragraphs say less.
+        self.assertNotIn("-----", err)
+        self.assert_host_is_clean(self.h1)
+
+    def assert_host_is_clean(self, host):
+        """No rank, no daemon, no agent; a little later at the latest."""
+        end = time.monotonic() + TIME_LIMIT
+        while time.monotonic() < end:
+            left = host.run(
+                ["sh", "-c", "ps -e -o stat=,args= | grep -E '%s' | "
+                 "grep -vE '^Z|grep'" % "mnist_dist|orted|mpirun|host_agent"]
+            ).stdout  # fmt: skip
+            if not left:
+                return
+            time.sleep(0.2)
+        self.fail("left behind on %s:\n%s" % (host.name, left))
+
+    def test_two_hosts_give_the_bits_of_one(self):
+        harness.small_data(self.data, training=128, evaluation=64)
+        flags = ["--epochs", "1", "--data", self.data]
+        for hosts in ("localhost:1,h2:1", "h1,root@[fd77::2]:1", "h2:2"):
+            with self.subTest(hosts):
+                done = self.choirrun(
+                    "-np", "2", "-H", hosts, "--", PROGRAM, *flags
+                )
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(
+                    harness.digests_of(done.stdout),
+                    harness.digests_of(self.train("--workers", "2", *flags)),
+                )
+
+    def test_local_run_needs_no_ssh(self):
+        self.h1.call("mount", "--bind", "/dev/null", "/usr/bin/ssh")
+        self.extra["CHOIR_X"] = "seen"
+        done = self.choirrun("-np", "2", "sh", "-c", "echo $CHOIR_X")
+        self.assertEqual(
+            (done.returncode, done.stdout, done.stderr), (0, "seen\n" * 2, "")
+        )
+
+    def test_output_and_environment(self):
+        folder = self.path("logs")
+        done = self.choirrun(
+            *["-np", "2", "-H", "localhost,h2", "--output-filename", folder],
+            *["-x", "ONE=1 and more", "sh", "-c"],
+            "echo $ONE on $(hostname); echo oh >&2; exit $OMPI_COMM_WORLD_RANK",
+        )
+        self.assertEqual(done.returncode, 1)
+        for rank, host in ((0, "h1"), (1, "h2")):
+            for stream, text in (
+                ("stdout", "1 and more on %s\n" % host),
+                ("stderr", "oh\n"),
+            ):
+                name = os.path.join(folder, "rank.%d" % rank, stream)
+                with open(name) as file:
+                    self.assertEqual(file.read(), text)
+        self.assertEqual(
+            sorted(done.stdout.splitlines()),
+            ["1 and more on h1", "1 and more on h2"],
+        )
+
+    def test_exit_status(self):
+        done = self.choirrun(
+            *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
+            "[ $OMPI_COMM_WORLD_RANK = 0 ] || exit 7; sleep 100",
+        )
+        self.assertEqual(done.returncode, 7, done.stderr)
+        self.assertRegex(
+            done.stderr,
+            r"choirrun: (a rank|rank 1 \(host h2(, pid \d+)?\)) ended with "
+            "exit status 7; all ranks were ended\n$",
+        )
+
+    def test_killed_rank(self):
+        process = self.begin()
+        pid = self.ranks(self.h2)[1]
+        self.h2.run(["kill", "-KILL", pid])
+        self.expect_end(
+            process,
+            137,
+            r"rank 1 \(host h2, pid %d\) was killed by signal 9 \(Killed\), "
+            r"perhaps by the kernel for want of memory \(dmesg tells\); rank 0 "
+            r"was in %s; all ranks were ended" % (pid, OPERATION),
+        )
+        self.assert_host_is_clean(self.h2)
+
+    def test_stopped_rank(self):
+        process = self.begin()
+        pid = self.ranks(self.h2)[1]
+        self.h2.run(["kill", "-STOP", pid])
+        self.expect_end(
+            process,
+            1,
+            r"rank 1 \(host h2, pid %d\) was stopped by a signal; rank 0 was "
+            r"in %s; all ranks were ended" % (pid, OPERATION),
+        )
+        self.assert_host_is_clean(self.h2)
+
+    def test_cut_link(self):
+        process = self.begin()
+        self.h2.cut()
+        self.expect_end(
+            process,
+            1,
+            r"host h2 \(rank 1\) gave no sign of life for \d+ s: it is frozen, "
+            r"off or cut off; rank 0 was in %s; all ranks were ended"
+            % OPERATION,
+        )
+        # Nobody can reach it, and still it ends what it runs.
+        self.assert_host_is_clean(self.h2)
+
+    def test_frozen_host(self):
+        process = self.begin()
+        self.h2.freeze()
+        self.expect_end(
+            process,
+            1,
+            r"host h2 \(rank 1\) gave no sign of life for \d+ s: it is frozen, "
+            r"off or cut off; rank 0 was in %s; all ranks were ended"
+            % OPERATION,
+        )
+        self.h2.thaw()
+        self.assert_host_is_clean(self.h2)
+
+    def test_interrupt(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                process = self.begin()
+                # The program that the lab started choirrun through dies of
+                # it; choirrun's end is seen by its output.
+                self.h1.run(["sh", "-c", "kill -%d $(pgrep -f '^[^ ]*python3 "
+                             "[^ ]*choirrun.py')" % number])  # fmt: skip
+                self.expect_end(
+                    process,
+                    128 + number,
+                    r"interrupted by signal %d \(\w+\); all ranks were ended"
+                    % number,
+                )
+                self.assert_host_is_clean(self.h2)
+
+    def test_killed_choirrun(self):
+        process = self.begin()
+        self.h1.run(["sh", "-c", "kill -KILL $(pgrep -f choirrun.py)"])
+        process.communicate(timeout=TIME_LIMIT)
+        self.assert_host_is_clean(self.h1)
+        self.assert_host_is_clean(self.h2)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/choirrun where one host is enough: its command line, its hostfiles,
+and what it makes of Open MPI's words. Between hosts: tests/netlab."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FOLDER = os.path.abspath("tools/choirrun")
+SCRIPT = os.path.join(FOLDER, "choirrun.py")
+sys.path.insert(0, FOLDER)
+
+import host_list  # noqa: E402
+import mpi_run  # noqa: E402
+
+
+class HostsTest(unittest.TestCase):
+    def entries(self, text):
+        return [(h.user, h.name, h.slots) for h in host_list.parse_hosts(text)]
+
+    def test_syntax(self):
+        self.assertEqual(
+            self.entries("localhost:1,me@10.0.0.5:3,node-2.lan,[FD77:0::2]:2"),
+            [
+                ("", "localhost", 1),
+                ("me", "10.0.0.5", 3),
+                ("", "node-2.lan", 1),
+                ("", "fd77::2", 2),
+            ],
+        )
+        self.assertEqual(self.entries("me@[fd77::2]"), [("me", "fd77::2", 1)])
+        # What ssh and mpirun split at colons.
+        self.assertEqual(host_list.parse_hosts("[fd77::2]")[0].alias, "fd77--2")
+
+    def test_mistakes(self):
+        form = "is not of the form [user@]host[:slots], IPv6 addresses in "
+        for text, sentence in (
+            ("", "-H: '' " + form + "brackets"),
+            ("a,,b", "-H: '' " + form),
+            ("a:x", "-H: 'a:x' " + form),
+            ("a:1:2", "-H: 'a:1:2' " + form),
+            ("fd77::2", "did you mean [fd77::2]:1?"),
+            ("[fd77::2::3]", "-H: '[fd77::2::3]': "),
+            ("a:0", "-H: 'a:0' has no slots"),
+            ("a,b,me@a:2", "-H: host a is named twice; give it once, with"),
+        ):
+            with self.assertRaises(host_list.UsageError) as caught:
+                host_list.parse_hosts(text)
+            self.assertIn(sentence, str(caught.exception))
+
+    def hostfile(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix="hosts") as file:
+            file.write(text)
+            file.flush()
+            try:
+                return host_list.parse_hostfile(file.name)
+            except host_list.UsageError as error:
+                return str(error).replace(file.name, "FILE")
+
+    def test_hostfile(self):
+        hosts = self.hostfile(
+            "# all of them\n\nlocalhost slots=2\n  me@b   slots = 1  # new\n"
+            "[fd77::3]:4\nc\n"
+        )
+        self.assertEqual(
+            [(h.user, h.name, h.slots) for h in hosts],
+            [
+                ("", "localhost", 2),
+                ("me", "b", 1),
+                ("", "fd77::3", 4),
+                ("", "c", 1),
+            ],
+        )
+        self.assertEqual(
+            self.hostfile("a\n\nb slot=2\n"),
+            "FILE line 3: 'b slot=2' is not of the form: host slots=n",
+        )
+        self.assertEqual(
+            self.hostfile("a slots=0\n"),
+            "FILE line 1: 'a slots=0' has no slots",
+        )
+        self.assertEqual(
+            self.hostfile("# none\n"), "--hostfile: FILE names no host"
+        )
+
+    def test_ranks_fill_hosts_in_order(self):
+        hosts = host_list.parse_hosts("a:2,b:3,c:1")
+        placed = host_list.place_ranks(hosts, 4)
+        self.assertEqual(
+            [(h.name, h.ranks) for h in placed],
+            [("a", [0, 1]), ("b", [2, 3])],
+        )
+        with self.assertRaises(host_list.UsageError) as caught:
+            host_list.place_ranks(hosts, 7)
+        self.assertEqual(
+            str(caught.exception),
+            "-np 7 needs as many slots, but there are 6: a:2, b:3, c:1",
+        )
+
+
+class CommandLineTest(unittest.TestCase):
+    def run_script(self, *arguments):
+        done = subprocess.run(
+            [sys.executable, SCRIPT, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def test_mistakes(self):
+        for arguments, sentence in (
+            ([], "-np is missing: how many ranks"),
+            (["-np", "x", "true"], "invalid int value: 'x'"),
+            (["-np", "0", "true"], "-np is 0; it must be above 0"),
+            (["-np", "2"], "there is no program to run"),
+            (["-np", "2", "-H", "a", "true"], "-np 2 needs as many slots"),
+            (["--nosuch", "true"], "unrecognized arguments: --nosuch"),
+            (["-np", "1", "-H", "a", "--hostfile", "b", "true"], "not both"),
+            (["-np", "1", "--hostfile", "/none", "true"], "No such file"),
+            (["-np", "1", "-p", "0", "true"], "-p 0 is no port"),
+            (["-np", "1", "-i", "/none", "true"], "there is no file /none"),
+            (["-np", "1", "--port-range", "9", "true"], "FIRST-LAST"),
+        ):
+            status, out, err = self.run_script(*arguments)
+            self.assertEqual((status, out), (2, ""), err)
+            self.assertIn(sentence, err)
+            self.assertEqual(err.count("\n"), 1, err)
+
+    def test_help(self):
+        status, out, _ = self.run_script("--help")
+        self.assertEqual(status, 0)
+        for name in ("--hostfile", "--network-interfaces", "--start-timeout"):
+            self.assertIn(name, out)
+
+    def test_missing_program(self):
+        status, _, err = self.run_script("-np", "1", "./no_such_program")
+        self.assertEqual(status, 1)
+        self.assertIn("this host: there is no program ./no_such_program", err)
+
+
+class VerdictTest(unittest.TestCase):
+    """Open MPI 4.1's paragraphs, and the sentences of ranks."""
+
+    def setUp(self):
+        self.hosts = host_list.place_ranks(
+            host_list.parse_hosts("localhost,h2"), 2
+        )
+        self.verdict = mpi_run.Verdict()
+
+    def cause(self, status=1):
+        return self.verdict.first_cause(self.hosts, status)
+
+    def test_signal(self):
+        self.verdict.hear(
+            "mnist_dist: rank 0 (host h1, pid 20) was ended by mpiexec "
+            "(SIGTERM) in all_reduce 'gradient bucket 0' (operation 23), "
+            "waiting for rank 1 (host h2, pid 120)\n"
+        )
+        self.verdict.read_report(
+            "-----\nmpirun noticed that process rank 1 with PID 0 on node h2 "
+            "exited on signal 11 (Segmentation fault).\n-----\n"
+        )
+        self.assertEqual(
+            self.cause(),
+            "rank 1 (host h2) was killed by signal 11 (Segmentation fault); "
+            "rank 0 was in all_reduce 'gradient bucket 0' (operation 23)",
+        )
+
+    def test_status(self):
+        self.assertEqual(self.cause(), "")
+        self.verdict.read_report(
+            "mpirun detected that one or more processes exited with non-zero "
+            "status, thus causing\nthe job to be terminated. The first process "
+            "to do so was:\n\n  Process name: [[34824,1],0]\n  Exit code:    3\n"
+        )
+        self.assertEqual(
+            self.cause(), "rank 0 (host localhost) ended with exit status 3"
+        )
+
+    def test_status_of_a_signal(self):
+        self.verdict.read_report(
+            "  Process name: [[34824,1],1]\n  Exit code:    143\n"
+        )
+        self.assertEqual(
+            self.cause(),
+            "rank 1 (host h2) was killed by signal 15 (Terminated)",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

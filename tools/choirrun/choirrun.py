@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the ranks of a program on one or several hosts.
+
+    choirrun -np 2 -H localhost:1,user@10.0.0.5:1 -p 12345 program args...
+
+A thin layer over Open MPI's mpirun: it finds the interfaces by the routes,
+looks at everything that the run needs before it starts anything, and tells the
+first cause when something breaks.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+
+# Installed, the modules are not beside the script but in PREFIX/lib/choirrun.
+_here = os.path.dirname(os.path.realpath(__file__))
+_installed = os.path.join(os.path.dirname(_here), "lib", "choirrun")
+sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
+
+import host_list  # noqa: E402
+import host_session  # noqa: E402
+import mpi_run  # noqa: E402
+import preflight  # noqa: E402
+
+_EPILOG = """\
+exit status: the program's; 128 + n for a rank or choirrun ended by signal n;
+1 when the preflight found something, 2 for a wrong command line.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise host_list.UsageError(message)
+
+
+def _port_range(text):
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]) <= 65535:
+        raise argparse.ArgumentTypeError(
+            "'%s' is not of the form FIRST-LAST" % text
+        )
+    return int(match[1]), int(match[2])
+
+
+def _names(text):
+    return [word for word in text.split(",") if word]
+
+
+def _seconds(text):
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def make_parser():
+    parser = _Parser(
+        prog="choirrun",
+        usage="choirrun -np N [-H HOSTS | --hostfile FILE] [OPTION]... "
+        "PROGRAM [ARGUMENT]...",
+        description="Starts the ranks of a program on one or several hosts.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-np", "--num-proc", dest="np", type=int, metavar="N",
+        help="how many ranks")  # fmt: skip
+    add("-H", "--hosts", metavar="HOSTS",
+        help="[user@]host[:slots],...; IPv6 in brackets; this host if not "
+        "given")  # fmt: skip
+    add("-hostfile", "--hostfile", metavar="FILE",
+        help="lines 'host slots=n'")  # fmt: skip
+    add("-p", "--ssh-port", type=int, metavar="PORT")
+    add("-i", "--ssh-identity-file", metavar="FILE")
+    add("--network-interfaces", type=_names, metavar="NAME,...", default=[],
+        help="names, or networks as 10.0.0.0/24; found by the routes if not "
+        "given")  # fmt: skip
+    add("--port-range", type=_port_range, metavar="FIRST-LAST",
+        help="TCP ports that firewalls let pass")  # fmt: skip
+    add("--data", metavar="DIR",
+        help="compare this folder on all hosts; what the program's own --data "
+        "names, if not given")  # fmt: skip
+    add("--preflight", action="store_true", help="only look, start nothing")
+    add("--start-timeout", type=_seconds, default=30, metavar="S",
+        help="for ssh, and for all ranks to start; 30")  # fmt: skip
+    add("-x", dest="export", action="append", default=[],
+        metavar="NAME[=VALUE]",
+        help="more environment for the ranks than CHOIR_* and OMP_*")  # fmt: skip
+    add("--output-filename", metavar="DIR",
+        help="also write DIR/rank.N/stdout and stderr")  # fmt: skip
+    add("--verbose", action="store_true",
+        help="show mpirun's command line and words")  # fmt: skip
+    add("-cb", "--check-build", action="store_true",
+        help="versions, backends and devices of every host")  # fmt: skip
+    add("-v", "--version", action="store_true")
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def find_library():
+    """libchoir.so beside an installed choirrun, or ""."""
+    path = os.path.join(os.path.dirname(_here), "lib", "libchoir.so")
+    return path if os.path.exists(path) else ""
+
+
+def data_of(command):
+    """The folder behind the program's own --data, or None."""
+    for i, word in enumerate(command):
+        if word.startswith("--data="):
+            return word[len("--data=") :]
+        if word == "--data" and i + 1 < len(command):
+            return command[i + 1]
+    return None
+
+
+def parse(arguments):
+    """(options, hosts)."""
+    options = make_parser().parse_args(arguments)
+    if options.version:
+        return options, []
+    command = options.command
+    if command[:1] == ["--"]:
+        del command[0]
+    if options.hosts and options.hostfile:
+        raise host_list.UsageError("give -H or --hostfile, not both")
+    if options.hosts:
+        hosts = host_list.parse_hosts(options.hosts)
+    elif options.hostfile:
+        hosts = host_list.parse_hostfile(options.hostfile)
+    else:
+        hosts = [host_list.Host("localhost", "", max(options.np or 1, 1))]
+    if options.np is None:
+        if not (options.check_build or options.preflight):
+            raise host_list.UsageError("-np is missing: how many ranks")
+        options.np = sum(host.slots for host in hosts)
+    if options.np < 1:
+        raise host_list.UsageError("-np is %d; it must be above 0" % options.np)
+    hosts = host_list.place_ranks(hosts, options.np)
+    if not command and not (options.check_build or options.preflight):
+        raise host_list.UsageError("there is no program to run")
+    if options.ssh_port is not None and not 1 <= options.ssh_port <= 65535:
+        raise host_list.UsageError("-p %d is no port" % options.ssh_port)
+    identity = options.ssh_identity_file
+    if identity and not os.path.isfile(identity):
+        raise host_list.UsageError("-i: there is no file %s" % identity)
+    if options.data is None:
+        options.data = data_of(command)
+    return options, hosts
+
+
+def version():
+    """Of the installed library's pkg-config file; "unknown" in the tree."""
+    path = os.path.join(os.path.dirname(_here), "lib", "pkgconfig", "choir.pc")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return re.search(r"^Version: (.*)$", file.read(), re.M)[1]
+    except (OSError, TypeError):
+        return "unknown (not installed)"
+
+
+def print_build(sessions):
+    library = find_library()
+    for session in sessions:
+        there = session.request("build", limit=120, library=library)
+        info = session.info
+        print("%s (host %s):" % (session.name, info["host"]))
+        print("  system    %s, %d cores" % (info["system"], info["cores"]))
+        print("  python    %s" % info["python"])
+        print("  Open MPI  %s" % (there["mpi"] or "missing"))
+        if not there["library"]:
+            print("  Choir     missing: %s" % (library or "not installed here"))
+            continue
+        if "error" in there:
+            print("  Choir     does not load: %s" % there["error"])
+            continue
+        print(
+            "  Choir     %s, %s, sha256 %s"
+            % (there["version"], there["library"], there["digest"][:12])
+        )
+        if "plugin" not in there:
+            mpi = "no: libchoir_mpi.so is not beside the library"
+        elif there["plugin_lacks"]:
+            mpi = "no: it lacks " + ", ".join(there["plugin_lacks"])
+        else:
+            mpi = "yes"
+        print("  backends  self: yes; shm: yes; mpi: %s" % mpi)
+        for name, state in there["devices"].items():
+            print("  device    %s: %s" % (name, state))
+        for gpu in there["gpus"]:
+            print("  GPU       %s" % gpu)
+
+
+def run(options, hosts, folder):
+    is_report = options.preflight or options.check_build
+    out = sys.stdout if is_report else sys.stderr
+
+    def tell(text):
+        print("choirrun: " + text, file=out, flush=True)
+
+    settings = host_session.Settings(
+        folder, hosts, options.ssh_port, options.ssh_identity_file
+    )
+    environment = mpi_run.exported_environment(options.export)
+    program = None
+    sessions = []
+    try:
+        if options.check_build:
+            sessions, local, _ = preflight.open_sessions(
+                hosts, settings, options.start_timeout
+            )
+            print_build(sessions)
+            if local not in sessions:
+                local.close()
+            return 0
+        if options.command:
+            program = preflight.Program.find(options.command)
+        several = len(hosts) > 1 or hosts[0].name != "localhost"
+        result = preflight.run_preflight(
+            hosts,
+            settings,
+            options,
+            program,
+            environment,
+            tell if is_report or several or options.verbose else lambda _: None,
+        )
+        sessions = result.sessions
+        if options.preflight:
+            tell("preflight passed")
+            return 0
+        return mpi_run.run_program(
+            *[hosts, result, settings, options, program, environment, tell],
+            *[sys.stdout.buffer, sys.stderr.buffer],
+        )
+    except preflight.Problems as problems:
+        for sentence in problems.sentences:
+            tell(sentence)
+        count = len(problems.sentences)
+        tell(
+            "preflight found %d problem%s; nothing was started"
+            % (count, "s" if count > 1 else "")
+        )
+        return 1
+    except host_session.HostError as error:
+        tell(str(error))
+        return 1
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def main(arguments):
+    try:
+        options, hosts = parse(arguments)
+    except host_list.UsageError as error:
+        print("choirrun: %s; choirrun --help" % error, file=sys.stderr)
+        return 2
+    if options.version:
+        print("choirrun of Choir " + version())
+        return 0
+
+    def end(number, _frame):
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    folder = tempfile.mkdtemp(prefix="choirrun-")
+    try:
+        return run(options, hosts, folder)
+    except KeyboardInterrupt:
+        print("choirrun: interrupted; nothing was started", file=sys.stderr)
+        return 128 + signal.SIGINT
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

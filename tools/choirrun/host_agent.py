@@ -1,0 +1,632 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What choirrun does on each host. Sent to that host's python3 through ssh, so
+that nothing has to be installed there for it to tell what is missing: only the
+standard library, and no words that Python 3.6 does not know.
+
+Requests come in as lines of JSON, answers go out as lines of JSON behind MARK;
+whatever a login shell prints besides is skipped. After `watch` the agent beats
+once a second and ends the run's processes here when choirrun is gone or silent.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+MARK = "@choirrun "
+
+_output_lock = threading.Lock()
+
+
+def say(**answer):
+    line = MARK + json.dumps(answer) + "\n"
+    with _output_lock:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
+# ---- Addresses ----
+
+SIOCGIFCONF, SIOCGIFNETMASK, SIOCGIFMTU = 0x8912, 0x891B, 0x8921
+IFREQ_BYTES = 40
+
+
+def _interface_request(probe, number, name, address=b"\0\0\0\0"):
+    request = struct.pack(
+        "16sHH4s16x", name.encode(), socket.AF_INET, 0, address
+    )
+    return fcntl.ioctl(probe.fileno(), number, request)
+
+
+def interfaces():
+    """[{name, address, prefix, mtu}] of all addresses, as `ip addr` has them;
+    iproute2 need not be there."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # An array whose address the kernel is told.
+        import array
+
+        room = array.array("B", bytes(IFREQ_BYTES * 256))
+        place, _ = room.buffer_info()
+        reply = fcntl.ioctl(
+            probe.fileno(), SIOCGIFCONF, struct.pack("iL", len(room), place)
+        )
+        used = struct.unpack("iL", reply)[0]
+        for at in range(0, used, IFREQ_BYTES):
+            entry = room[at : at + IFREQ_BYTES].tobytes()
+            name = entry[:16].split(b"\0", 1)[0].decode()
+            address = entry[20:24]
+            mask = _interface_request(probe, SIOCGIFNETMASK, name, address)
+            bits = bin(int.from_bytes(mask[20:24], "big")).count("1")
+            mtu = _interface_request(probe, SIOCGIFMTU, name)
+            found.append(
+                {
+                    "name": name.split(":")[0],
+                    "address": socket.inet_ntoa(address),
+                    "prefix": bits,
+                    "mtu": struct.unpack("i", mtu[16:20])[0],
+                }
+            )
+        try:
+            with open("/proc/net/if_inet6") as file:
+                lines = file.read().split("\n")
+        except OSError:
+            lines = []
+        for line in lines:
+            words = line.split()
+            if len(words) != 6:
+                continue
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+            mtu = _interface_request(probe, SIOCGIFMTU, words[5])
+            found.append(
+                {
+                    "name": words[5],
+                    "address": address,
+                    "prefix": int(words[2], 16),
+                    "mtu": struct.unpack("i", mtu[16:20])[0],
+                }
+            )
+    return found
+
+
+def family_of(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def source_towards(address):
+    """The address that the kernel's routes choose for packets to `address`."""
+    with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return probe.getsockname()[0]
+
+
+def op_sources(request):
+    """How this host reaches each of `peers`: interface, address, prefix."""
+    own = interfaces()
+    answer = {}
+    for peer in request["peers"]:
+        try:
+            source = source_towards(peer)
+        except OSError as error:
+            answer[peer] = {"error": error.strerror}
+            continue
+        entry = [i for i in own if i["address"] == source]
+        answer[peer] = entry[0] if entry else {"error": "no interface"}
+    return {"sources": answer}
+
+
+# ---- What is on this host ----
+
+
+def digest_file(path, digest):
+    with open(path, "rb") as file:
+        while True:
+            block = file.read(1 << 20)
+            if not block:
+                return
+            digest.update(block)
+
+
+def file_digest(path):
+    digest = hashlib.sha256()
+    digest_file(path, digest)
+    return digest.hexdigest()
+
+
+def first_line(command):
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = done.stdout.decode(errors="replace").split("\n")
+    return lines[0].strip() if done.returncode == 0 else ""
+
+
+def linked_libraries(program):
+    """({name: path}, [names not found]) of an ELF file, by ldd."""
+    try:
+        done = subprocess.run(
+            ["ldd", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}, []
+    found, lacking = {}, []
+    for line in done.stdout.decode(errors="replace").split("\n"):
+        words = line.split()
+        if len(words) >= 3 and words[1] == "=>":
+            if words[2] == "not":
+                lacking.append(words[0])
+            else:
+                found[words[0]] = words[2]
+    return found, lacking
+
+
+def choir_libraries(program, libraries, environment):
+    """The files of Choir that `program` would load, by the library's rules
+    (dist/backends/mpi/mpi_world.c)."""
+    files = {}
+    folder = os.path.dirname(os.path.realpath(program))
+    for name, path in libraries.items():
+        if name.startswith("libchoir.so"):
+            files["libchoir.so"] = path
+            folder = os.path.dirname(os.path.realpath(path))
+    places = [
+        os.path.join(folder, place, "libchoir_mpi.so")
+        for place in ("", "../lib", "..")
+    ]
+    if environment.get("CHOIR_MPI_LIBRARY"):
+        places = [environment["CHOIR_MPI_LIBRARY"]]
+    for path in places:
+        if os.path.exists(path):
+            files["libchoir_mpi.so"] = path
+            break
+    return files
+
+
+def op_program(request):
+    """The program and what it needs: {files: {name: [path, digest]}, lacking:
+    [names], missing: path or "", folder: is it there}."""
+    path = request["path"]
+    os.environ.update(request["environment"])
+    answer = {
+        "folder": os.path.isdir(request["folder"]),
+        "orted": shutil.which("orted") or "",
+        "mpi": first_line(["mpirun", "--version"]),
+        "files": {},
+        "lacking": [],
+        "missing": "",
+    }
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        answer["missing"] = path
+        return answer
+    libraries, answer["lacking"] = linked_libraries(path)
+    files = choir_libraries(path, libraries, os.environ)
+    if request["script"]:
+        files["script"] = request["script"]
+    else:
+        files["program"] = path
+    for name, file in files.items():
+        if not os.path.isfile(file):
+            answer["missing"] = file
+        else:
+            answer["files"][name] = [file, file_digest(file)]
+    return answer
+
+
+def op_data(request):
+    """One digest over names and contents of all files below a folder."""
+    path = request["path"]
+    if not os.path.exists(path):
+        return {"missing": True}
+    names = []
+    for folder, folders, files in os.walk(path, followlinks=True):
+        folders.sort()
+        names += [os.path.join(folder, name) for name in files]
+    if os.path.isfile(path):
+        names = [path]
+    digest = hashlib.sha256()
+    total = 0
+    for name in sorted(names):
+        digest.update(os.path.relpath(name, path).encode() + b"\0")
+        digest.update(b"%d\0" % os.path.getsize(name))
+        digest_file(name, digest)
+        total += os.path.getsize(name)
+    return {"digest": digest.hexdigest(), "files": len(names), "bytes": total}
+
+
+# Run by a python3 of its own: a library that crashes takes nothing with it.
+BUILD_PROBE = r"""
+import ctypes, json, re, sys
+choir = ctypes.CDLL(sys.argv[1])
+for name in ("choir_version", "choir_status_message", "choir_device_kernels"):
+    getattr(choir, name).restype = ctypes.c_char_p
+for name in ("choir_device_create", "choir_comm_create"):
+    getattr(choir, name).restype = ctypes.c_void_p
+choir.choir_device_threads.restype = ctypes.c_int32
+def create_device(name):
+    device = ctypes.c_void_p()
+    status = choir.choir_device_create(name.encode(), None, ctypes.byref(device))
+    if not status:
+        kernels = choir.choir_device_kernels(device).decode()
+        return "%s kernels, %d threads" % (
+            kernels, choir.choir_device_threads(device))
+    text = choir.choir_status_message(ctypes.c_void_p(status)).decode()
+    return "no: " + text
+known = create_device("?").rsplit(" known", 1)[-1].rsplit(":", 1)[-1]
+names = [n for n in re.findall(r"[a-z_]+", known) if n not in ("are", "devices")]
+print(json.dumps({"version": choir.choir_version().decode(),
+                  "devices": {n: create_device(n) for n in names}}))
+"""
+
+
+def op_build(request):
+    """Versions, backends and devices of the Choir at `library`."""
+    answer = {
+        "mpi": first_line(["mpirun", "--version"]),
+        "library": "",
+        "gpus": [],
+    }
+    library = request["library"]
+    if library and os.path.exists(library):
+        answer["library"] = library
+        answer["digest"] = file_digest(library)
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD_PROBE, library],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+        if done.returncode == 0:
+            answer.update(json.loads(done.stdout.decode()))
+        else:
+            lines = done.stderr.decode(errors="replace").strip().split("\n")
+            answer["error"] = lines[-1]
+        plugin = os.path.join(os.path.dirname(library), "libchoir_mpi.so")
+        if os.path.exists(plugin):
+            answer["plugin"] = plugin
+            answer["plugin_lacks"] = linked_libraries(plugin)[1]
+    gpu = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version",
+        "--format=csv,noheader",
+    ]
+    if shutil.which(gpu[0]):
+        answer["gpus"] = [first_line(gpu)]
+    return answer
+
+
+# ---- Links ----
+
+TOKEN_BYTES = 32
+HEAD = struct.Struct("!cQ")  # b"e": send back so much; b"s": take and say when
+LARGE = 256 << 10
+LARGEST = 64 << 20
+ENOUGH_SECONDS = 0.15
+# Sizes of packets to try when full ones do not arrive, without 40 bytes of
+# headers.
+SMALLER_SEGMENTS = (1360, 1160, 960, 536)
+
+
+def receive(connection, count):
+    data = bytearray()
+    while len(data) < count:
+        block = connection.recv(min(count - len(data), 1 << 16))
+        if not block:
+            raise OSError("closed by the other side")
+        data += block
+    return bytes(data)
+
+
+def serve(connection, token):
+    with connection:
+        connection.settimeout(30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if receive(connection, TOKEN_BYTES) != token:
+                return
+            while True:
+                kind, count = HEAD.unpack(receive(connection, HEAD.size))
+                if kind == b"e":
+                    connection.sendall(receive(connection, count))
+                else:
+                    left = count
+                    while left:
+                        block = connection.recv(min(left, 1 << 18))
+                        if not block:
+                            return
+                        left -= len(block)
+                    connection.sendall(b"!")
+        except OSError:
+            pass
+
+
+def op_listen(request):
+    """Listens for probes of other agents, on a free port of `ports`."""
+    address = request["address"]
+    first, last = request["ports"] or (0, 0)
+    listener = socket.socket(family_of(address), socket.SOCK_STREAM)
+    for port in range(first, last + 1):
+        try:
+            listener.bind((address, port))
+            break
+        except OSError as error:
+            why = error
+    else:
+        listener.close()
+        return {"error": why.strerror}
+    listener.listen(16)
+    token = request["token"].encode()
+
+    def accept():
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(
+                target=serve, args=(connection, token), daemon=True
+            ).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return {"port": listener.getsockname()[1]}
+
+
+def connect(request, segment=0):
+    connection = socket.socket(
+        family_of(request["address"]), socket.SOCK_STREAM
+    )
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if segment:
+            connection.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment
+            )
+        connection.settimeout(request["patience"])
+        connection.connect((request["address"], request["port"]))
+        connection.sendall(request["token"].encode())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def push(connection, count):
+    """Seconds until the other side has taken `count` bytes."""
+    start = time.monotonic()
+    connection.sendall(HEAD.pack(b"s", count))
+    block = b"\xa5" * min(count, 1 << 18)
+    left = count
+    while left:
+        left -= connection.send(block[: min(left, len(block))])
+    receive(connection, 1)
+    return time.monotonic() - start
+
+
+def passing_segment(request):
+    for segment in SMALLER_SEGMENTS:
+        try:
+            with connect(dict(request, patience=2), segment) as connection:
+                push(connection, LARGE // 8)
+                return segment
+        except OSError:
+            pass
+    return 0
+
+
+def op_link(request):
+    """Small and large messages from here to another agent: {round_trip,
+    bits_per_second}, or {failed: "connect" | "small" | "large", why, ...}."""
+    try:
+        connection = connect(request)
+    except OSError as error:
+        refused = isinstance(error, ConnectionRefusedError)
+        return {
+            "failed": "connect",
+            "refused": refused,
+            "why": error.strerror or "no answer",
+        }
+    with connection:
+        try:
+            trips = []
+            for _ in range(10):
+                start = time.monotonic()
+                connection.sendall(HEAD.pack(b"e", 64) + b"." * 64)
+                receive(connection, 64)
+                trips.append(time.monotonic() - start)
+        except OSError as error:
+            return {"failed": "small", "why": str(error)}
+        try:
+            count = LARGE
+            seconds = push(connection, count)
+            while seconds < ENOUGH_SECONDS and count < LARGEST:
+                count *= 4
+                seconds = push(connection, count)
+        except OSError as error:
+            return {
+                "failed": "large",
+                "bytes": count,
+                "why": str(error),
+                "segment": passing_segment(request),
+            }
+    trip = min(trips)
+    return {
+        "round_trip": trip,
+        "bits_per_second": 8 * count / max(seconds - trip, 1e-9),
+    }
+
+
+# ---- The run ----
+
+
+def run_processes(run):
+    """[(pid, rank or None)] of this user's processes that belong to `run`."""
+    mark = b"CHOIR_RUN=" + run.encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if mark not in words:
+            continue
+        rank = None
+        for word in words:
+            if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+                rank = int(word.split(b"=")[1])
+        found.append((int(name), rank))
+    return found
+
+
+def process_state(pid):
+    """The letter of ps, or "" when it is gone or only waits to be reaped."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            state = file.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+    return "" if state in "ZX" else state
+
+
+def end_run(run):
+    """Ends all processes of the run here; how many there were."""
+    found = run_processes(run)
+    for pid, _ in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    return len(found)
+
+
+class Watch(threading.Thread):
+    """Tells when ranks start, stop and end; beats; notices a silent choirrun."""
+
+    INTERVAL = 0.25
+    BEAT_SECONDS = 1.0
+    # A rank's first process is there soon after; its children come later.
+    SCAN_SECONDS = 1.0
+
+    def __init__(self, run, silence):
+        super().__init__(daemon=True)
+        self.run_name = run
+        self.silence = silence
+        self.heard = time.monotonic()
+        self.ranks = {}  # rank: [pid, state]
+
+    def run(self):
+        beat = scan = 0
+        while time.monotonic() - self.heard < self.silence:
+            now = time.monotonic()
+            if now - scan >= self.SCAN_SECONDS or not self.ranks:
+                scan = now
+                for pid, rank in run_processes(self.run_name):
+                    if rank is not None and rank not in self.ranks:
+                        self.ranks[rank] = [pid, "started"]
+                        say(event="started", rank=rank, pid=pid)
+            for rank, entry in self.ranks.items():
+                state = process_state(entry[0])
+                word = {"": "gone", "T": "stopped"}.get(state, "started")
+                if word != entry[1]:
+                    entry[1] = word
+                    say(event=word, rank=rank, pid=entry[0])
+            if now - beat >= self.BEAT_SECONDS:
+                beat = now
+                say(event="beat")
+            time.sleep(self.INTERVAL)
+        # choirrun, or the way to it, is gone.
+        end_run(self.run_name)
+        os._exit(1)
+
+
+watch = None
+
+
+def op_watch(request):
+    global watch
+    watch = Watch(request["run"], request["silence"])
+    watch.start()
+    return {}
+
+
+def op_end(request):
+    return {"ended": end_run(request["run"])}
+
+
+def op_beat(_request):
+    watch.heard = time.monotonic()
+    return None
+
+
+OPS = {
+    "sources": op_sources,
+    "interfaces": lambda request: {"interfaces": interfaces()},
+    "program": op_program,
+    "data": op_data,
+    "build": op_build,
+    "listen": op_listen,
+    "link": op_link,
+    "watch": op_watch,
+    "end": op_end,
+    "beat": op_beat,
+}
+
+
+def hello():
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    say(
+        event="hello",
+        host=socket.gethostname(),
+        boot=boot,
+        user=os.environ.get("USER", str(os.getuid())),
+        python=platform.python_version(),
+        system=platform.platform(),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def main(lines):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hello()
+    try:
+        for line in lines:
+            request = json.loads(line.decode())
+            try:
+                answer = OPS[request["op"]](request)
+            except Exception as error:  # pylint: disable=broad-except
+                answer = {"error": "%s: %s" % (type(error).__name__, error)}
+            if answer is not None:
+                say(answer=request["id"], **answer)
+    except OSError:
+        pass
+    # choirrun closed the connection: by its end, or a part of it.
+    if watch:
+        time.sleep(2)
+        end_run(watch.run_name)
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer)

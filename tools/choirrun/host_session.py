@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent (host_agent.py) on a host, reached through ssh, or here without.
+
+When ssh fails, the sentence says which of its many ways it was and the cure.
+"""
+
+import json
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import threading
+import time
+
+import host_agent
+
+_BOOTSTRAP = (
+    "import sys;"
+    "exec(compile(sys.stdin.buffer.read(%d).decode(),'host_agent','exec'))"
+)
+
+
+class HostError(Exception):
+    """One host cannot take part; the text is the sentence, with the cure."""
+
+
+class Settings:
+    """How ssh is to reach the hosts: a configuration file that mpirun's ssh
+    reads too. The user's own settings come after it."""
+
+    def __init__(self, folder, hosts, port=None, identity=None):
+        self.port = port
+        self.identity = identity
+        self.path = os.path.join(folder, "ssh_config")
+        lines = []
+        for host in hosts:
+            lines.append("Host " + host.alias)
+            if host.alias != host.name:
+                lines.append("HostName " + host.name)
+            if host.user:
+                lines.append("User " + host.user)
+        lines.append("Host *")
+        if port:
+            lines.append("Port %d" % port)
+        if identity:
+            lines.append('IdentityFile "%s"' % os.path.abspath(identity))
+            lines.append("IdentitiesOnly yes")
+        lines += [
+            # Nobody is there to type a password.
+            "BatchMode yes",
+            "ServerAliveInterval 5",
+            "ServerAliveCountMax 3",
+            "Include ~/.ssh/config",
+            "Include /etc/ssh/ssh_config",
+        ]
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def where(self, host):
+        """(host name or address, port, user) that ssh would use."""
+        try:
+            done = subprocess.run(
+                ["ssh", "-F", self.path, "-G", host.alias],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=20,
+            )
+        except FileNotFoundError:
+            raise HostError(
+                "%s: there is no ssh here to reach it with; install it "
+                "(Debian: openssh-client)" % host.name
+            ) from None
+        if done.returncode:
+            raise HostError(
+                "%s: ssh does not accept its configuration: %s"
+                % (host.name, done.stderr.strip())
+            )
+        found = dict(
+            line.split(" ", 1)
+            for line in done.stdout.splitlines()
+            if " " in line
+        )
+        return found["hostname"], int(found["port"]), found["user"]
+
+
+def _explain(session, debug_log, timed_out):
+    """Why ssh did not bring an agent to life, by what `ssh -v` said."""
+    log = "".join(
+        line
+        for line in debug_log.splitlines(True)
+        if not line.startswith("debug1:")
+    )
+    is_connected = "Connection established" in debug_log
+    # ssh gives up by itself when its peer is silent (ServerAliveInterval).
+    timed_out = timed_out or (is_connected and " timed out" in log)
+    name, (address, port, user) = session.name, session.where
+    at = "%s port %d" % (address, port)
+    target = "%s@%s" % (user, address)
+    by_hand = "ssh -p %d %s" % (port, target)
+    if "Could not resolve hostname" in log:
+        return (
+            f"{name}: no host of the name {address} is known here; give its "
+            f"address, or add a line '<address> {address}' to /etc/hosts"
+        )
+    if "Connection refused" in log:
+        return (
+            f"{name}: ssh was refused at {at}: no sshd listens there; start "
+            "it on that host (Debian: apt-get install openssh-server), or "
+            "give its port with -p"
+        )
+    if "No route to host" in log or "Network is unreachable" in log:
+        return (
+            f"{name}: there is no way to {address}: the host is off, its cable "
+            "is out, or it is in another network; compare `ip -brief address` "
+            "on both hosts"
+        )
+    if not is_connected and (timed_out or "Connection timed out" in log):
+        return (
+            f"{name}: no answer from {at}: the host is off, or a firewall "
+            "drops the packets; look at the host, allow TCP port "
+            f"{port} in its firewall, or give another port with -p"
+        )
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in log:
+        return (
+            f"{name}: the host key of {at} is not the one that is known here: "
+            "the host was installed anew, or it is another one; if you know "
+            f"why, forget the old key: ssh-keygen -R '[{address}]:{port}' "
+            f"(for port 22: -R {address})"
+        )
+    if "Host key verification failed" in log:
+        return (
+            f"{name}: the host key of {at} is not known here; connect once by "
+            f"hand and compare it: {by_hand}"
+        )
+    if "Permission denied" in log or "Too many authentication" in log:
+        return (
+            f"{name}: ssh to {target} port {port} was denied: the host does "
+            "not know your key; give it: ssh-copy-id "
+            f"-p {port} {target}, or name another key with -i"
+        )
+    if timed_out and "Authenticated to" not in debug_log:
+        if "Remote protocol version" not in debug_log:
+            return (
+                f"{name}: {at} accepts connections, but its sshd says "
+                "nothing: the host is frozen or overloaded, or another "
+                "program listens there; look at the host"
+            )
+        return (
+            f"{name}: sshd at {at} answers, but the exchange of keys stalls: "
+            "small packets pass and large ones are lost (MTU); try a smaller "
+            "one on both hosts: ip link set dev <interface> mtu 1200"
+        )
+    if timed_out:
+        return (
+            f"{name}: logged in as {user}, but python3 did not start in time; "
+            "look at the host, or give more time with --start-timeout"
+        )
+    if "Connection closed by" in log or "Connection reset by" in log:
+        return (
+            f"{name}: {at} closed the connection before the login: its sshd "
+            "refuses this host (hosts.deny, MaxStartups), or what listens "
+            f"there is no sshd; try: {by_hand}"
+        )
+    lines = [line for line in log.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no word"
+    return f"{name}: ssh to {at} failed: {last}; try: {by_hand}"
+
+
+class Session:
+    """A running agent. `name` is the host as the user called it, `info` what
+    the agent said first, `news` a queue of (session, event) while a run is
+    watched; the event is None when the connection has ended."""
+
+    def __init__(self, host, settings, limit):
+        self.host = host
+        self.name = host.name if host else "this host"
+        self.is_local = settings is None
+        self.where = ("localhost", 0, "")
+        self.news = None
+        self.info = None
+        self.heard = time.monotonic()
+        self._answers = queue.Queue()
+        self._log = []
+        self._next_id = 0
+        self._write_lock = threading.Lock()
+        with open(host_agent.__file__, "rb") as file:
+            text = file.read()
+        if self.is_local:
+            command = [sys.executable, "-c", _BOOTSTRAP % len(text)]
+        else:
+            self.where = settings.where(host)
+            remote = "exec python3 -c " + shlex.quote(_BOOTSTRAP % len(text))
+            # -v: its stages tell causes apart that its errors do not.
+            command = ["ssh", "-v", "-F", settings.path, "-T", host.alias]
+            command.append(remote)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is choirrun's to handle.
+            start_new_session=True,
+        )
+        readers = [
+            threading.Thread(target=read, daemon=True)
+            for read in (self._read_answers, self._read_log)
+        ]
+        for reader in readers:
+            reader.start()
+        self._log_reader = readers[1]
+        self._send(text)
+        self._wait_hello(limit)
+
+    def _send(self, data):
+        with self._write_lock:
+            try:
+                self._process.stdin.write(data)
+                self._process.stdin.flush()
+            except OSError:
+                pass  # its end is noticed by whoever reads
+
+    def _read_answers(self):
+        mark = host_agent.MARK.encode()
+        for line in self._process.stdout:
+            self.heard = time.monotonic()
+            if not line.startswith(mark):
+                continue
+            answer = json.loads(line[len(mark) :].decode())
+            if "event" in answer and self.news:
+                self.news.put((self, answer))
+            else:
+                self._answers.put(answer)
+        self._answers.put(None)
+        if self.news:
+            self.news.put((self, None))
+
+    def _read_log(self):
+        for line in self._process.stderr:
+            self._log.append(line.decode(errors="replace"))
+            del self._log[:-200]
+
+    def _wait_hello(self, limit):
+        timed_out = False
+        try:
+            self.info = self._answers.get(timeout=limit)
+            if self.info:
+                return
+            self._process.wait(timeout=5)
+        except (queue.Empty, subprocess.TimeoutExpired):
+            timed_out = True
+        self.close()
+        self._log_reader.join(5)
+        log = "".join(self._log)
+        status = self._process.returncode
+        if status in (126, 127) and not timed_out:
+            raise HostError(
+                f"{self.name}: there is no python3, which choirrun needs on "
+                "every host; install it (Debian: apt-get install python3)"
+            )
+        raise HostError(_explain(self, log, timed_out))
+
+    def request(self, op, limit=60, **arguments):
+        """The agent's answer; HostError when it has none."""
+        self._next_id += 1
+        message = dict(arguments, id=self._next_id, op=op)
+        self._send(json.dumps(message).encode() + b"\n")
+        end = time.monotonic() + limit
+        while True:
+            try:
+                answer = self._answers.get(
+                    timeout=max(end - time.monotonic(), 0)
+                )
+            except queue.Empty:
+                raise HostError(
+                    "%s: no answer to '%s' within %g s: the host is frozen, "
+                    "overloaded or cut off" % (self.name, op, limit)
+                ) from None
+            if answer is None:
+                self._answers.put(None)
+                raise HostError(
+                    "%s: the connection ended in '%s': %s"
+                    % (
+                        self.name,
+                        op,
+                        "".join(self._log[-1:]).strip() or "no word",
+                    )
+                )
+            if answer.get("answer") == self._next_id:
+                return answer
+
+    def watch(self, run, silence, news):
+        """From now on events go to `news`."""
+        self.news = news
+        self.request("watch", run=run, silence=silence)
+
+    def beat(self):
+        self._send(b'{"op": "beat", "id": 0}\n')
+
+    def end_run(self, run):
+        """Asks for the end of the run's processes there; does not wait."""
+        message = {"op": "end", "id": 0, "run": run}
+        self._send(json.dumps(message).encode() + b"\n")
+
+    def close(self):
+        """Ends the connection; an agent that watches cleans up behind it."""
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(timeout=0.3 if self.info else 0)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
