@@ -85,6 +85,7 @@ const char* choir__activity_kind_name(int32_t kind) {
       CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_NAME_)
 #undef CHOIR_COLLECTIVE_NAME_
           "buffer_create",
+      "group",
       "finalize",
   };
   if (kind < 0 || kind >= CHOIR_COMM_KIND_COUNT) return "?";

@@ -310,6 +310,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   comm->size = config->size;
   comm->host_count = 1;
   comm->deadline = config->deadline;
+  comm->segment_bytes = config->segment_bytes;
   comm->silence = config->silence > 0 ? config->silence : config->deadline;
   comm->peers = (choir_comm_peer_t*)(void*)(bytes + peers_at);
   comm->headers = (choir_comm_header_t*)(void*)(bytes + headers_at);
@@ -349,7 +350,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
 }
 
 void choir__comm_deallocate(choir_comm_t* comm) {
-  choir__comm_group_free(comm);
+  choir__comm_tensors_free(comm);
   if (comm->wake_fd >= 0) close(comm->wake_fd);
   if (comm->device) choir_device_release(comm->device);
   pthread_mutex_destroy(&comm->run_mutex);

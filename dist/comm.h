@@ -146,6 +146,19 @@ CHOIR_API const char* choir_comm_activity(const choir_comm_t* comm);
 CHOIR_API choir_status_t choir_comm_poll_error(choir_comm_t* comm)
     CHOIR_NODISCARD;
 
+// ---- Groups of ranks ----
+
+// A communicator of the ranks ranks[count] of `comm`, which become its ranks
+// 0 .. count-1 in that order. Collective on `comm`: all its ranks give the same
+// list; *out_group is NULL on those that are not in it. The group has the
+// limits of `comm`, ends by itself (choir_comm_finalize), and outlives it. Its
+// backend is `self` for one rank, `shm` for ranks of one host, else that of
+// `comm`.
+CHOIR_API choir_status_t choir_comm_group(choir_comm_t* comm,
+                                          const int32_t* ranks, int32_t count,
+                                          choir_comm_t** out_group)
+    CHOIR_NODISCARD;
+
 // ---- Memory ----
 
 // Memory that collectives use without copying (shm: in the shared segment).

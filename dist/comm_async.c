@@ -52,7 +52,7 @@ static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   if (!choir__comm_traits((int32_t)c->kind)->has_data) return;
   // What peers give may not be known yet: as if they gave as much.
   double count = (double)(c->count_at ? *c->count_at : c->count);
-  if (c->tensors) count = (double)choir__comm_group_count(c);
+  if (c->tensors) count = (double)choir__comm_tensors_count(c);
   double moved = 2 * count;
   switch (c->kind) {
     case CHOIR_COLLECTIVE_ALL_GATHER:

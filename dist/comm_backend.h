@@ -24,6 +24,7 @@
 // Beyond the public kinds: operations that the common code itself runs.
 enum {
   CHOIR_COMM_KIND_BUFFER = CHOIR_COLLECTIVE_COUNT,
+  CHOIR_COMM_KIND_GROUP,
   CHOIR_COMM_KIND_FINALIZE,
   CHOIR_COMM_KIND_COUNT,
 };
@@ -96,7 +97,7 @@ typedef struct choir_comm_identity_s {
   int32_t rank;
   int32_t size;
   int32_t pid;
-  int32_t reserved_;
+  int32_t number;  // the backend's own
   char host[CHOIR_COMM_HOST_BYTES];
   char boot[CHOIR_COMM_BOOT_BYTES];  // tells hosts of one name apart
   // A bit for each core that the process may run on.
@@ -172,6 +173,13 @@ typedef struct choir_comm_vtable_s {
   void* (*buffer_alloc)(choir_comm_t* comm, size_t bytes);
   void (*buffer_free)(choir_comm_t* comm, void* data);
 
+  // Required for more than one rank. Joins those of ranks[config->size] of
+  // `comm`, at least 2, as a communicator of their own; `number` is the largest
+  // src_place that `describe` gave for CHOIR_COMM_KIND_GROUP on any rank.
+  choir_status_t (*group)(choir_comm_t* comm, const choir_comm_config_t* config,
+                          const int32_t* ranks, uint64_t number,
+                          choir_comm_t** out_group);
+
   // Optional, for backends with peers. One turn of the watch thread: beats,
   // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
   // goes, notes beats in peers[].beat, presence and faults.
@@ -197,6 +205,7 @@ struct choir_comm_s {
   int32_t host_count;
   double deadline;
   double silence;
+  size_t segment_bytes;  // config.segment_bytes
   // Set by the backend when it joins.
   size_t exchange_bytes;  // most data of one exchange
   size_t inline_bytes;    // data up to this size travels with the header

@@ -170,13 +170,15 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   int32_t kind = operation->kind;
   const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
+  if (kind == CHOIR_COMM_KIND_GROUP)
+    choir__comm_group_check(comm, operation, reason);
   if (!traits->has_data) return;
   bool is_root = comm->rank == collective->root;
   bool is_group = collective->tensors != NULL;
   bool gives = is_root || !only_root_gives(kind);
   bool takes = is_root || !only_root_takes(kind);
   bool needs_src = gives && kind != CHOIR_COLLECTIVE_BROADCAST;
-  if (is_group) choir__comm_group_check(comm, operation, reason);
+  if (is_group) choir__comm_tensors_check(comm, operation, reason);
   if (reason[0]) return;
   int64_t room =
       traits->has_own_counts ? collective->capacity : collective->count;
@@ -314,6 +316,26 @@ static void describe_factors(const choir_comm_t* comm, int32_t rank, char* text,
            factors[1]);
 }
 
+static void describe_members(const choir_comm_t* comm, int32_t rank, char* text,
+                             size_t text_bytes) {
+  const int32_t* ranks = choir__comm_group_ranks(comm->messages[rank]);
+  text[0] = 0;
+  choir__text_append(text, text_bytes, "ranks");
+  for (int64_t i = 0; i < comm->headers[rank].count; ++i) {
+    choir__text_append(text, text_bytes, i ? ", " : " ");
+    choir__text_append_number(text, text_bytes, (uint64_t)ranks[i]);
+  }
+}
+
+static bool same_members(const choir_comm_t* comm, int32_t a, int32_t b) {
+  const choir_comm_header_t* headers = comm->headers;
+  if (headers[a].kind != CHOIR_COMM_KIND_GROUP) return true;
+  return headers[a].count == headers[b].count &&
+         !memcmp(choir__comm_group_ranks(comm->messages[a]),
+                 choir__comm_group_ranks(comm->messages[b]),
+                 (size_t)headers[a].count * sizeof(int32_t));
+}
+
 static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].kind == comm->headers[b].kind &&
          comm->headers[a].name_hash == comm->headers[b].name_hash;
@@ -359,6 +381,8 @@ static const comparison_t comparisons[] = {
      "all ranks must run the same operations"},
     {same_kind, describe_kind, "wants", "want",
      "all ranks must call the same operations in the same order"},
+    {same_members, describe_members, "wants", "want",
+     "all ranks need the same list"},
     {same_tensors, describe_tensors, "has", "have", "all ranks need the same"},
     {same_count, describe_count, "has", "have", "all ranks need the same"},
     {same_op, describe_op, "wants", "want",
@@ -511,8 +535,11 @@ choir_status_t choir__comm_check_headers(
   if (refused >= 0 || !same) fetch_names(comm);
   if (refused >= 0) return explain_refusal(comm, refused);
   if (!same) return explain_difference(comm);
-  for (int32_t r = 1; r < comm->size && comm->headers[0].words; ++r)
-    same = same && same_factors(comm, 0, r) && same_tensors(comm, 0, r);
+  bool has_words =
+      comm->headers[0].words || comm->headers[0].kind == CHOIR_COMM_KIND_GROUP;
+  for (int32_t r = 1; r < comm->size && has_words; ++r)
+    same = same && same_factors(comm, 0, r) && same_tensors(comm, 0, r) &&
+           same_members(comm, 0, r);
   if (!same) {
     fetch_names(comm);
     return explain_difference(comm);

@@ -53,18 +53,35 @@ choir_status_t choir__comm_run_moves(choir_comm_t* comm,
 
 // comm_tensors.c
 // Elements of all tensors; -1 when the sum overflows.
-int64_t choir__comm_group_count(const choir_collective_t* collective);
+int64_t choir__comm_tensors_count(const choir_collective_t* collective);
+void choir__comm_tensors_check(const choir_comm_t* comm,
+                               const choir_comm_operation_t* operation,
+                               char reason[CHOIR_COMM_REASON_BYTES]);
+// Sets src and dst of the operation, whose arguments are right, to memory that
+// has the tensors; or a reason.
+void choir__comm_tensors_pack(choir_comm_t* comm,
+                              choir_comm_operation_t* operation,
+                              char reason[CHOIR_COMM_REASON_BYTES]);
+void choir__comm_tensors_unpack(const choir_comm_t* comm,
+                                const choir_comm_operation_t* operation);
+void choir__comm_tensors_free(choir_comm_t* comm);
+
+// comm_group.c
+// What ranks agree on to make a group.
+typedef struct choir__comm_group_news_s {
+  choir_comm_id_t id;  // of the first rank's message
+  uint64_t number;     // see choir_comm_vtable_t.group
+} choir__comm_group_news_t;
 void choir__comm_group_check(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation,
                              char reason[CHOIR_COMM_REASON_BYTES]);
-// Sets src and dst of the operation, whose arguments are right, to memory that
-// has the tensors; or a reason.
-void choir__comm_group_pack(choir_comm_t* comm,
-                            choir_comm_operation_t* operation,
-                            char reason[CHOIR_COMM_REASON_BYTES]);
-void choir__comm_group_unpack(const choir_comm_t* comm,
-                              const choir_comm_operation_t* operation);
-void choir__comm_group_free(choir_comm_t* comm);
+size_t choir__comm_group_bytes(int64_t count);
+void choir__comm_group_fill(const choir_comm_operation_t* operation,
+                            unsigned char* data);
+// The list in a rank's message.
+const int32_t* choir__comm_group_ranks(const choir_comm_message_t* message);
+void choir__comm_group_agree(const choir_comm_t* comm,
+                             const choir_comm_operation_t* operation);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex.

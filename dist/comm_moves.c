@@ -33,6 +33,8 @@ size_t choir__comm_meta_bytes(const choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
   size_t bytes = 0;
+  if (operation->kind == CHOIR_COMM_KIND_GROUP)
+    return choir__comm_group_bytes(c->count);
   if (traits->reduces && c->scales) bytes += FACTOR_BYTES;
   if (c->tensors && c->tensor_count > 0)
     bytes += (1 + (size_t)c->tensor_count) * sizeof(int64_t);
@@ -46,6 +48,10 @@ void choir__comm_meta_fill(const choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
   if (!operation->meta_bytes) return;
+  if (operation->kind == CHOIR_COMM_KIND_GROUP) {
+    choir__comm_group_fill(operation, data);
+    return;
+  }
   if (traits->reduces && c->scales) {
     const double factors[2] = {c->prescale, c->postscale};
     memcpy(data, factors, FACTOR_BYTES);

@@ -166,8 +166,9 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   header->kind = (uint8_t)kind;
   header->weight = 1;
   if (traits->has_data) header->dtype = (uint8_t)c->dtype;
-  if (traits->has_data ? !traits->has_own_counts
-                       : kind == CHOIR_COMM_KIND_BUFFER)
+  if (traits->has_data
+          ? !traits->has_own_counts
+          : kind == CHOIR_COMM_KIND_BUFFER || kind == CHOIR_COMM_KIND_GROUP)
     header->count = c->count;
   if (c->tensors) header->words |= CHOIR_COMM_WORDS_TENSORS;
   if (traits->has_root) header->root = c->root;
@@ -211,7 +212,8 @@ static choir_status_t run_operation(choir_comm_t* comm,
   choir_comm_message_t* message = comm->vtable->stage(comm);
   char reason[CHOIR_COMM_REASON_BYTES];
   choir__comm_check_arguments(comm, operation, reason);
-  if (c->tensors && !reason[0]) choir__comm_group_pack(comm, operation, reason);
+  if (c->tensors && !reason[0])
+    choir__comm_tensors_pack(comm, operation, reason);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
@@ -245,6 +247,8 @@ static choir_status_t run_operation(choir_comm_t* comm,
   for (int32_t r = 0; r < comm->size; ++r)
     is_inline = is_inline && comm->headers[r].is_inline;
   if (operation->kind == CHOIR_COMM_KIND_BUFFER) return grow_if_needed(comm, c);
+  if (operation->kind == CHOIR_COMM_KIND_GROUP)
+    choir__comm_group_agree(comm, operation);
   if (comm->size == 1) {
     copy_alone(comm, operation);
     return NULL;
@@ -266,7 +270,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
   operation.meta_bytes = choir__comm_meta_bytes(comm, &operation);
   if (collective->count_at) operation.collective.count = *collective->count_at;
   if (collective->tensors)
-    operation.collective.count = choir__comm_group_count(collective);
+    operation.collective.count = choir__comm_tensors_count(collective);
   pthread_mutex_lock(&comm->run_mutex);
   choir_status_t status = NULL;
   if (atomic_load_explicit(&comm->broken, memory_order_acquire)) {
@@ -285,7 +289,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
     status = choir__comm_check_peers(comm);
     if (!status) status = run_operation(comm, &operation);
     if (!status && collective->tensors)
-      choir__comm_group_unpack(comm, &operation);
+      choir__comm_tensors_unpack(comm, &operation);
     for (int i = 0; i < 2; ++i)
       if (comm->activities[i]) choir__activity_end(comm->activities[i]);
     comm->running = NULL;

@@ -24,16 +24,16 @@ static bool kind_takes_groups(int32_t kind) {
          kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
 }
 
-int64_t choir__comm_group_count(const choir_collective_t* c) {
+int64_t choir__comm_tensors_count(const choir_collective_t* c) {
   int64_t sum = 0;
   for (int32_t i = 0; i < c->tensor_count; ++i)
     if (__builtin_add_overflow(sum, c->tensors[i].count, &sum)) return -1;
   return sum;
 }
 
-void choir__comm_group_check(const choir_comm_t* comm,
-                             const operation_t* operation,
-                             char reason[CHOIR_COMM_REASON_BYTES]) {
+void choir__comm_tensors_check(const choir_comm_t* comm,
+                               const operation_t* operation,
+                               char reason[CHOIR_COMM_REASON_BYTES]) {
   const choir_collective_t* c = &operation->collective;
   if (!kind_takes_groups(operation->kind)) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s takes no group of tensors",
@@ -92,22 +92,22 @@ static void copy_tensors(const choir_collective_t* c, const layout_t* layout,
 
 static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
   if (bytes <= comm->group_bytes) return NULL;
-  choir__comm_group_free(comm);
+  choir__comm_tensors_free(comm);
   CHOIR_TRY(choir_allocate(comm->allocator, bytes, "a group of tensors",
                            &comm->group_memory));
   comm->group_bytes = bytes;
   return NULL;
 }
 
-void choir__comm_group_free(choir_comm_t* comm) {
+void choir__comm_tensors_free(choir_comm_t* comm) {
   if (comm->group_memory)
     choir_deallocate(comm->allocator, comm->group_memory, comm->group_bytes);
   comm->group_memory = NULL;
   comm->group_bytes = 0;
 }
 
-void choir__comm_group_pack(choir_comm_t* comm, operation_t* operation,
-                            char reason[CHOIR_COMM_REASON_BYTES]) {
+void choir__comm_tensors_pack(choir_comm_t* comm, operation_t* operation,
+                              char reason[CHOIR_COMM_REASON_BYTES]) {
   choir_collective_t* c = &operation->collective;
   const layout_t src = {parts_in_src(comm, operation->kind), c->count,
                         operation->element_bytes};
@@ -133,8 +133,8 @@ void choir__comm_group_pack(choir_comm_t* comm, operation_t* operation,
   if (gives) copy_tensors(c, &src, memory, true);
 }
 
-void choir__comm_group_unpack(const choir_comm_t* comm,
-                              const operation_t* operation) {
+void choir__comm_tensors_unpack(const choir_comm_t* comm,
+                                const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const layout_t dst = {parts_in_dst(comm, operation->kind), c->count,
                         operation->element_bytes};

@@ -91,28 +91,67 @@ TEST(MpiTest, AutoIsSharedMemoryOnOneHost) {
   }
 }
 
+// Runs the test in one rank for each host of the list, a name each; false in a
+// rank.
+bool RunOnHosts(const std::vector<std::string>& hosts) {
+  if (choir_testing::InRank()) return false;
+  ProcessGroup group;
+  std::vector<std::string> environment = MpiexecEnvironment();
+  environment.push_back("CHOIR_TEST_SIZE=" + std::to_string(hosts.size()));
+  environment.push_back("CHOIR_COMM=auto");
+  environment.push_back("GTEST_COLOR=no");
+  std::vector<std::string> arguments = {"mpiexec", "--oversubscribe",
+                                        "--bind-to", "none"};
+  for (const std::string& host : hosts) {
+    if (arguments.size() > 4) arguments.push_back(":");
+    for (const std::string& argument :
+         {std::string("-n"), std::string("1"), std::string("-x"),
+          std::string("CHOIR_HOST=") + host, OwnPath(), OwnFilter()})
+      arguments.push_back(argument);
+  }
+  group.Start(arguments, environment);
+  std::vector<ProcessResult> results = group.Wait(Patience(60));
+  EXPECT_EQ(results[0].exit_status, 0) << results[0].output;
+  return true;
+}
+
+// A group over hosts goes by MPI, one within a host by its memory.
+TEST(MpiTest, GroupsOverHosts) {
+  if (RunOnHosts({"a", "b", "a", "b"})) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  int rank = choir_comm_rank(comm);
+  const std::vector<std::vector<int32_t>> lists = {{0, 2}, {3, 0, 1}, {1, 2}};
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& ranks : lists) {
+      choir_comm_t* group = nullptr;
+      ASSERT_OK(choir_comm_group(comm, ranks.data(),
+                                 static_cast<int32_t>(ranks.size()), &group));
+      if (!group) continue;
+      bool one_host = ranks == lists[0];
+      EXPECT_STREQ(choir_comm_backend(group), one_host ? "shm" : "mpi");
+      EXPECT_EQ(choir_comm_host_count(group), one_host ? 1 : 2);
+      EXPECT_EQ(ranks[static_cast<size_t>(choir_comm_rank(group))], rank);
+      AllReduceOnes(group);
+      ASSERT_OK(choir_comm_finalize(group));
+      choir_comm_release(group);
+    }
+    AllReduceOnes(comm);
+  }
+  // A communicator of all, after groups that not all took part in.
+  choir_comm_t* second = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &second));
+  AllReduceOnes(second);
+  ASSERT_OK(choir_comm_finalize(second));
+  choir_comm_release(second);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+}
+
 // Ranks 0 and 2 on host "a", rank 1 on "b".
 TEST(MpiTest, AutoIsMpiOnSeveralHosts) {
-  if (!choir_testing::InRank()) {
-    ProcessGroup group;
-    std::vector<std::string> environment = MpiexecEnvironment();
-    environment.push_back("CHOIR_TEST_SIZE=3");
-    environment.push_back("CHOIR_COMM=auto");
-    environment.push_back("GTEST_COLOR=no");
-    std::vector<std::string> arguments = {"mpiexec", "--oversubscribe",
-                                          "--bind-to", "none"};
-    for (const char* host : {"a", "b", "a"}) {
-      if (arguments.size() > 4) arguments.push_back(":");
-      for (const std::string& argument :
-           {std::string("-n"), std::string("1"), std::string("-x"),
-            std::string("CHOIR_HOST=") + host, OwnPath(), OwnFilter()})
-        arguments.push_back(argument);
-    }
-    group.Start(arguments, environment);
-    std::vector<ProcessResult> results = group.Wait(Patience(60));
-    EXPECT_EQ(results[0].exit_status, 0) << results[0].output;
-    return;
-  }
+  if (RunOnHosts({"a", "b", "a"})) return;
   choir_comm_config_t config = Config();
   choir_comm_t* comm = nullptr;
   ASSERT_OK(choir_comm_create(&config, &comm));

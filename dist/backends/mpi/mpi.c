@@ -89,8 +89,8 @@ choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
   if (bytes == 0) return NULL;
   choir_mpi_pending_t* pending = add_pending(mpi, peer, false);
   lock(mpi);
-  int code = mpi->world->shim->isend(data, (int)bytes, peer, mpi->tag + kind,
-                                     &pending->request);
+  int code = mpi->world->shim->isend(data, (int)bytes, mpi->world_ranks[peer],
+                                     mpi->tag + kind, &pending->request);
   unlock(mpi);
   if (!code) return NULL;
   --mpi->pending_count;
@@ -102,8 +102,8 @@ choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
   if (bytes == 0) return NULL;
   choir_mpi_pending_t* pending = add_pending(mpi, peer, true);
   lock(mpi);
-  int code = mpi->world->shim->irecv(data, (int)bytes, peer, mpi->tag + kind,
-                                     &pending->request);
+  int code = mpi->world->shim->irecv(data, (int)bytes, mpi->world_ranks[peer],
+                                     mpi->tag + kind, &pending->request);
   unlock(mpi);
   if (!code) return NULL;
   --mpi->pending_count;
@@ -255,8 +255,8 @@ static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
       }
     }
     control->in_posted = !mpi->world->shim->irecv(
-        &control->in, sizeof(control->in), rank, mpi->tag + CHOIR_MPI_CONTROL,
-        &control->in_request);
+        &control->in, sizeof(control->in), mpi->world_ranks[rank],
+        mpi->tag + CHOIR_MPI_CONTROL, &control->in_request);
     if (!control->in_posted) return;
   }
 }
@@ -267,8 +267,8 @@ static void beat_to(choir_mpi_comm_t* mpi, int32_t rank,
   if (control->out_posted && !is_over(mpi, &control->out_request)) return;
   control->out = (news_t){.beat = mpi->beat, .activity = *activity};
   control->out_posted = !mpi->world->shim->isend(
-      &control->out, sizeof(control->out), rank, mpi->tag + CHOIR_MPI_CONTROL,
-      &control->out_request);
+      &control->out, sizeof(control->out), mpi->world_ranks[rank],
+      mpi->tag + CHOIR_MPI_CONTROL, &control->out_request);
 }
 
 static void mpi_look(choir_comm_t* comm) {
@@ -312,8 +312,9 @@ static void mpi_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
       if (first) {
         control->fault_out = (news_t){.has_fault = 1, .fault = *fault};
         control->fault_posted = !mpi->world->shim->isend(
-            &control->fault_out, sizeof(control->fault_out), r,
-            mpi->tag + CHOIR_MPI_CONTROL, &control->fault_request);
+            &control->fault_out, sizeof(control->fault_out),
+            mpi->world_ranks[r], mpi->tag + CHOIR_MPI_CONTROL,
+            &control->fault_request);
       }
       if (control->fault_posted && is_over(mpi, &control->fault_request))
         control->fault_posted = false;
@@ -383,6 +384,18 @@ static void mpi_destroy(choir_comm_t* comm) {
   choir__comm_deallocate(comm);
 }
 
+static void mpi_describe(choir_comm_t* comm, const operation_t* operation,
+                         choir_comm_header_t* header) {
+  (void)comm;
+  if (operation->kind == CHOIR_COMM_KIND_GROUP)
+    header->src_place = (uint64_t)choir_mpi_world_next();
+}
+
+static choir_status_t mpi_group(choir_comm_t* comm,
+                                const choir_comm_config_t* config,
+                                const int32_t* ranks, uint64_t number,
+                                choir_comm_t** out_group);
+
 static void mpi_finalize(choir_comm_t* comm) { end_controls(as_mpi(comm)); }
 
 static const choir_comm_vtable_t mpi_vtable = {
@@ -390,6 +403,7 @@ static const choir_comm_vtable_t mpi_vtable = {
     .destroy = mpi_destroy,
     .stage = mpi_stage,
     .exchange = mpi_exchange,
+    .describe = mpi_describe,
     .large =
         {
             [CHOIR_COLLECTIVE_ALL_REDUCE] = choir_mpi_all_reduce,
@@ -406,6 +420,7 @@ static const choir_comm_vtable_t mpi_vtable = {
             [CHOIR_COLLECTIVE_ALL_TO_ALL] = choir_mpi_move,
             [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir_mpi_move,
         },
+    .group = mpi_group,
     .pulse = mpi_pulse,
     .look = mpi_look,
     .tell = mpi_tell,
@@ -427,7 +442,8 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t controls = round_up(size * sizeof(choir_mpi_control_t));
   // Pieces and results, sends and receives.
   size_t pending = 4 * size * sizeof(choir_mpi_pending_t);
-  mpi->memory_bytes = messages + controls + pending;
+  size_t ranks = size * sizeof(int32_t);
+  mpi->memory_bytes = messages + controls + pending + ranks;
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)
@@ -440,6 +456,8 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   for (size_t r = 0; r < size; ++r) mpi->controls[r].activity.kind = -1;
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
+  mpi->world_ranks = (int32_t*)(mpi->pending + 4 * size);
+  for (int32_t r = 0; r < comm->size; ++r) mpi->world_ranks[r] = r;
   return NULL;
 }
 
@@ -478,6 +496,7 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
                             const choir_comm_config_t* config) {
   choir_comm_t* comm = &mpi->base;
   choir__comm_identify(config, &comm->peers[comm->rank].identity);
+  comm->peers[comm->rank].identity.number = choir_mpi_world_next();
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == comm->rank) continue;
     choir_comm_identity_t* theirs = &comm->peers[r].identity;
@@ -509,27 +528,68 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
   return NULL;
 }
 
+static choir_status_t take_number(choir_mpi_comm_t* mpi, uint64_t number) {
+  CHOIR_TRY(choir_mpi_world_take(number));
+  mpi->tag = CHOIR_MPI_TAGS * (int)number;
+  return NULL;
+}
+
 static choir_status_t join(choir_mpi_comm_t* mpi,
                            const choir_comm_config_t* config) {
   CHOIR_TRY(choir_mpi_world_open(config->deadline, &mpi->world));
   CHOIR_TRY(check_world(mpi->world, config));
   CHOIR_TRY(allocate_memory(mpi));
-  mpi->tag = CHOIR_MPI_TAGS * choir_mpi_world_next(mpi->world);
   mpi->base.has_heartbeat = mpi->world->has_own_thread;
+  CHOIR_TRY(greet(mpi, config));
+  int32_t number = 0;
+  for (int32_t r = 0; r < config->size; ++r)
+    if (mpi->base.peers[r].identity.number > number)
+      number = mpi->base.peers[r].identity.number;
+  return take_number(mpi, (uint64_t)number);
+}
+
+static choir_status_t join_group(choir_mpi_comm_t* mpi,
+                                 const choir_mpi_comm_t* parent,
+                                 const choir_comm_config_t* config,
+                                 const int32_t* ranks, uint64_t number) {
+  mpi->world = parent->world;
+  CHOIR_TRY(allocate_memory(mpi));
+  for (int32_t r = 0; r < config->size; ++r)
+    mpi->world_ranks[r] = parent->world_ranks[ranks[r]];
+  mpi->base.has_heartbeat = mpi->world->has_own_thread;
+  CHOIR_TRY(take_number(mpi, number));
   return greet(mpi, config);
+}
+
+static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
+  choir_comm_t* comm = *out_comm;
+  if (!status) return NULL;
+  comm->finalized = true;  // nobody joined, nobody to tell
+  mpi_destroy(comm);
+  *out_comm = NULL;
+  return choir_status_annotate(status, __FILE__, __LINE__, "comm mpi");
 }
 
 choir_status_t choir_mpi_comm_join(const choir_comm_config_t* config,
                                    choir_comm_t** out_comm) {
   CHOIR_TRY(choir__comm_allocate(&mpi_vtable, sizeof(choir_mpi_comm_t), config,
                                  out_comm));
-  choir_comm_t* comm = *out_comm;
-  choir_status_t status = join(as_mpi(comm), config);
-  if (!status) return NULL;
-  comm->finalized = true;  // nobody joined, nobody to tell
-  mpi_destroy(comm);
-  *out_comm = NULL;
-  return choir_status_annotate(status, __FILE__, __LINE__, "comm mpi");
+  return joined(out_comm, join(as_mpi(*out_comm), config));
+}
+
+static choir_status_t mpi_group(choir_comm_t* comm,
+                                const choir_comm_config_t* config,
+                                const int32_t* ranks, uint64_t number,
+                                choir_comm_t** out_group) {
+  bool one_host = true;
+  for (int32_t r = 1; r < config->size; ++r)
+    one_host = one_host && comm->peers[ranks[r]].host_index ==
+                               comm->peers[ranks[0]].host_index;
+  if (one_host) return choir_shm_comm_join(config, out_group);
+  CHOIR_TRY(choir__comm_allocate(&mpi_vtable, sizeof(choir_mpi_comm_t), config,
+                                 out_group));
+  return joined(out_group, join_group(as_mpi(*out_group), as_mpi(comm), config,
+                                      ranks, number));
 }
 
 static choir_status_t share_id(choir_comm_t* comm, choir_comm_id_t* out_id) {

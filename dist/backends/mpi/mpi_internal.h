@@ -22,8 +22,11 @@ typedef struct choir_mpi_world_s {
 // Blocks at most `deadline` seconds.
 choir_status_t choir_mpi_world_open(double deadline,
                                     choir_mpi_world_t** out_world);
-// A number that differs for each communicator, equal on all ranks.
-int choir_mpi_world_next(choir_mpi_world_t* world);
+// Communicators differ by their numbers; 0 is for joining. The next one that is
+// free on this rank: ranks that join take the largest of theirs.
+int32_t choir_mpi_world_next(void);
+// Takes it.
+choir_status_t choir_mpi_world_take(uint64_t number);
 
 // One operation under way.
 typedef struct choir_mpi_pending_s {
@@ -38,6 +41,7 @@ typedef struct choir_mpi_control_s choir_mpi_control_t;
 typedef struct choir_mpi_comm_s {
   choir_comm_t base;
   choir_mpi_world_t* world;
+  int32_t* world_ranks;  // [size]
   int tag;
 
   unsigned char* memory;  // holds all below

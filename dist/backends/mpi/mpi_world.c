@@ -37,7 +37,7 @@ static struct {
   int code;
   bool attached;
   pid_t pid;
-  int next;
+  int32_t next;  // the last number taken
   choir_mpi_world_t world;
 } process = {.mutex = PTHREAD_MUTEX_INITIALIZER,
              .changed = PTHREAD_COND_INITIALIZER,
@@ -273,11 +273,19 @@ choir_status_t choir_mpi_world_open(double deadline,
   return status;
 }
 
-int choir_mpi_world_next(choir_mpi_world_t* world) {
-  (void)world;
+int32_t choir_mpi_world_next(void) {
   pthread_mutex_lock(&process.mutex);
-  // Tags go up to at least 32767 anywhere, and to 2^31 with Open MPI.
-  int number = process.next++ % 4000;
+  int32_t number = process.next + 1;
   pthread_mutex_unlock(&process.mutex);
   return number;
+}
+
+choir_status_t choir_mpi_world_take(uint64_t number) {
+  // Open MPI's tags go up to 2^31.
+  if (number >= INT32_MAX / CHOIR_MPI_TAGS)
+    return CHOIR_ERROR(UNAVAILABLE, "MPI has no tags left");
+  pthread_mutex_lock(&process.mutex);
+  if ((int32_t)number > process.next) process.next = (int32_t)number;
+  pthread_mutex_unlock(&process.mutex);
+  return NULL;
 }

@@ -376,6 +376,16 @@ static void shm_destroy(choir_comm_t* comm) {
   choir__comm_deallocate(comm);
 }
 
+static choir_status_t shm_group(choir_comm_t* comm,
+                                const choir_comm_config_t* config,
+                                const int32_t* ranks, uint64_t number,
+                                choir_comm_t** out_group) {
+  (void)comm;
+  (void)ranks;
+  (void)number;
+  return choir_shm_comm_join(config, out_group);
+}
+
 static const choir_comm_vtable_t shm_vtable = {
     .name = "shm",
     .destroy = shm_destroy,
@@ -402,6 +412,7 @@ static const choir_comm_vtable_t shm_vtable = {
     .buffer_grow = choir_shm_buffer_grow,
     .buffer_alloc = choir_shm_buffer_alloc,
     .buffer_free = choir_shm_buffer_free,
+    .group = shm_group,
     .pulse = shm_pulse,
     .look = shm_look,
     .tell = shm_tell,
