@@ -323,17 +323,22 @@ class Host(_Space):
         self.cut()
         self.close()
 
-    def start_sshd(self, port):
+    def start_sshd(self, port, is_plain=False):
+        """With the lab's key; or plain: with what is in ~/.ssh, and
+        passwords."""
+        keys = ".ssh/authorized_keys" if is_plain else "%s/key.pub"
         config = os.path.join(self.folder, "sshd_config_%d" % port)
         with open(config, "w") as file:
             file.write(
                 f"Port {port}\n"
                 f"HostKey {self.lab.folder}/host_key\n"
-                f"AuthorizedKeysFile {self.lab.folder}/key.pub\n"
+                f"AuthorizedKeysFile {keys.replace('%s', self.lab.folder)}\n"
+                f"PasswordAuthentication {'yes' if is_plain else 'no'}\n"
                 "PidFile none\n"
                 "UsePAM no\n"
                 "StrictModes no\n"
                 "PermitRootLogin yes\n"
+                "Subsystem sftp internal-sftp\n"
                 # Open MPI names its folders by user and process id.
                 f"SetEnv TMPDIR={self.temporary}\n"
             )
@@ -341,6 +346,17 @@ class Host(_Space):
         self.call(
             *[shutil.which("sshd", path=PATH), "-f", config],
             *["-E", os.path.join(self.folder, "sshd.log")],
+        )
+
+    def make_private(self, folder):
+        """What is written below `folder` from now on is this host's alone."""
+        layers = os.path.join(self.folder, folder.strip("/").replace("/", "_"))
+        for name in ("upper", "work"):
+            os.makedirs(os.path.join(layers, name))
+        self.call(
+            *["mount", "-t", "overlay", "overlay", "-o"],
+            f"lowerdir={folder},upperdir={layers}/upper,workdir={layers}/work",
+            folder,
         )
 
     def environment(self):

@@ -225,7 +225,7 @@ class PreflightTest(LabTest):
         status, err = self.run_program(path)
         self.assertEqual(status, 1)
         self.assertIn(
-            "h2: there is no %s; copy it: rsync -a -e 'ssh -p 12345' %s "
+            "h2: there is no %s; copy it: scp -P 12345 -pr %s "
             "root@h2:%s/" % (path, path, self.lab.folder),
             err,
         )
@@ -242,7 +242,7 @@ class PreflightTest(LabTest):
         self.assertRegex(
             err,
             "h2: %s is not the same as %s here \\(sha256 [0-9a-f]{12}... there,"
-            " [0-9a-f]{12}... here\\); copy it: rsync" % (path, path),
+            " [0-9a-f]{12}... here\\); copy it: scp " % (path, path),
         )
 
     def test_script_of_an_interpreter(self):
@@ -278,8 +278,8 @@ class PreflightTest(LabTest):
             err,
             r"h2: the data in (\S+) are not those of localhost: 1 files, 4 "
             r"bytes, digest [0-9a-f]{12} there; 1 files, 4 bytes, digest "
-            r"[0-9a-f]{12} on localhost; copy them: rsync -a --delete \1/ "
-            r"h2:\1/",
+            r"[0-9a-f]{12} on localhost; copy them: scp -P 12345 -pr \1 "
+            r"root@h2:" + self.lab.folder + "/",
         )
 
     # ---- Links ----

@@ -454,6 +454,8 @@ def op_link(request):
             return {"failed": "small", "why": str(error)}
         try:
             count = LARGE
+            # What queues on the way take at once, the first one fills.
+            push(connection, count)
             seconds = push(connection, count)
             while seconds < ENOUGH_SECONDS and count < LARGEST:
                 count *= 4

@@ -319,11 +319,10 @@ def unused_interfaces(interfaces):
 
 
 def _copy_command(path, session):
-    _, port, user = session.where
-    address = session.where[0]
+    address, port, user = session.where
     if ":" in address:
         address = "[%s]" % address
-    return "rsync -a -e 'ssh -p %d' %s %s@%s:%s" % (
+    return "scp -P %d -pr %s %s@%s:%s" % (
         port,
         shlex.quote(path),
         user,
@@ -434,7 +433,7 @@ def check_data(sessions, path):
                 f"bytes, digest {there['digest'][:12]} there; "
                 f"{first[1]['files']} files, {first[1]['bytes']} bytes, "
                 f"digest {first[1]['digest'][:12]} on {first[0].name}; copy "
-                f"them: rsync -a --delete {path}/ {session.name}:{path}/"
+                f"them: {_copy_command(path, session)}"
             )
     if problems:
         raise Problems(problems)
