@@ -45,6 +45,7 @@
 #include "dist/comm.h"
 #include "dist/dist_opt.h"
 #include "dist/launch.h"
+#include "dist/plan.h"
 #include "dist/strategy.h"
 #include "dist/timeline.h"
 

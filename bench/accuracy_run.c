@@ -22,21 +22,21 @@
 #include "model/model.h"
 #include "opt/optimizer.h"
 
-#define ACCURACY_RUN_FIELDS(X, T)                                              \
-  X(T, INT, workers, 1, 1, 1024, "processes that it starts")                   \
-  X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")            \
-  X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                      \
-  X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate of SGD")                       \
-  X(T, FLOAT, momentum, 0.9, 0, 1, "momentum of SGD")                          \
-  X(T, INT, seed, 0, 0, 9007199254740992.0, "of values and order of samples")  \
-  X(T, STRING, dist_option, "fp32", 0, 0, "how gradients are shared")          \
-  X(T, FLOAT, spars, 0, 0, 1e30, "of sparse strategies; 0: their default")     \
-  X(T, STRING, settings, NULL, 0, 0, "of the strategy: name=value,...")        \
-  X(T, INT, steps, 4690, 1, 1e12, "training steps, at most")                   \
-  X(T, FLOAT, seconds, 1e9, 0, 1e9, "time of training, at most")               \
-  X(T, INT, every, 100, 1, 1e9, "steps between two looks at the accuracy")     \
-  X(T, FLOAT, target, 0, 0, 1, "accuracy at which to stop; 0: never")          \
-  X(T, FLOAT, deadline, 120, 0.001, 1e6, "longest wait for a peer, seconds")   \
+#define ACCURACY_RUN_FIELDS(X, T)                                             \
+  X(T, INT, workers, 1, 1, 1024, "processes that it starts")                  \
+  X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")           \
+  X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                     \
+  X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate of SGD")                      \
+  X(T, FLOAT, momentum, 0.9, 0, 1, "momentum of SGD")                         \
+  X(T, INT, seed, 0, 0, 9007199254740992.0, "of values and order of samples") \
+  X(T, STRING, dist_option, "fp32", 0, 0, "how gradients are shared")         \
+  X(T, FLOAT, spars, 0, 0, 1e30, "of sparse strategies; 0: their default")    \
+  X(T, STRING, settings, NULL, 0, 0, "of the strategy: name=value,...")       \
+  X(T, INT, steps, 4690, 1, 1e12, "training steps, at most")                  \
+  X(T, FLOAT, seconds, 1e9, 0, 1e9, "time of training, at most")              \
+  X(T, INT, every, 100, 1, 1e9, "steps between two looks at the accuracy")    \
+  X(T, FLOAT, target, 0, 0, 1, "accuracy at which to stop; 0: never")         \
+  X(T, FLOAT, deadline, 120, 0.001, 1e6, "longest wait for a peer, seconds")  \
   X(T, STRING, data, "examples/data/mnist", 0, 0, "folder of MNIST's files")
 CHOIR_CONFIG_STRUCT(options_t, ACCURACY_RUN_FIELDS);
 static const choir_field_t option_fields[] = {
@@ -52,7 +52,7 @@ typedef struct run_s {
   int32_t rank;
   int32_t size;
   choir_device_t* device;
-  choir_dataset_t* data[2];      // training, evaluation
+  choir_dataset_t* data[2];  // training, evaluation
   choir_loader_t* loaders[2];
   void* layers;
   choir_model_t* model;
@@ -236,6 +236,18 @@ static choir_status_t do_stretch(run_t* run, double* out_accuracy) {
   return NULL;
 }
 
+static void print_plan(const choir_plan_t* plan) {
+  printf(
+      "{\"latency_ms\": %.4f, \"mb_per_second\": %.3f, "
+      "\"compute_ms\": %.3f, \"chosen\": \"%s\", \"ms_per_step\": {",
+      1e3 * plan->link.latency, 1e-6 * plan->link.bytes_per_second,
+      1e3 * plan->compute, plan->rows[plan->chosen].option);
+  for (int32_t i = 0; i < plan->row_count; ++i)
+    printf("%s\"%s\": %.3f", i ? ", " : "", plan->rows[i].option,
+           1e3 * plan->rows[i].seconds);
+  printf("}}\n");
+}
+
 static choir_status_t run_all(run_t* run) {
   const options_t* options = run->options;
   CHOIR_TRY(set_up(run));
@@ -249,9 +261,10 @@ static choir_status_t run_all(run_t* run) {
   const double bytes = (double)(bytes_sent() - sent);
   if (run->comm) CHOIR_TRY(choir_comm_finalize(run->comm));
   if (run->rank != 0) return NULL;
+  if (run->dist && choir_dist_opt_plan(run->dist))
+    print_plan(choir_dist_opt_plan(run->dist));
   char text[256] = "alone";
-  if (run->dist)
-    choir_dist_opt_print_strategy(run->dist, text, sizeof(text));
+  if (run->dist) choir_dist_opt_print_strategy(run->dist, text, sizeof(text));
   printf("{\"strategy\": \"%s\", \"workers\": %d, \"batch\": %" PRId64
          ", \"seed\": %" PRId64 ", \"steps\": %" PRId64
          ", \"seconds\": %.4f, \"accuracy\": %.4f, \"ms_per_step\": %.4f, "

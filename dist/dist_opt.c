@@ -47,6 +47,7 @@ struct choir_dist_opt_s {
   choir_strategy_piece_t* pieces;
   choir_strategy_t* strategy;
   int64_t variant;  // strategies so far
+  choir_plan_t plan;
   choir_stream_t* compute;
   bool attached;
   choir_span_t span;  // of the wait
@@ -345,6 +346,7 @@ void choir__dist_opt_take_params(choir_dist_opt_t* dist_opt) {
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
+  dist->strategy->plan = &dist->plan;
   CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, dist->device,
                                    dist->optimizer, dist->strategy_buckets,
                                    dist->bucket_count));
@@ -639,6 +641,14 @@ static choir_status_t use(choir_dist_opt_t* dist,
   return NULL;
 }
 
+static choir_status_t begin_step(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  if (!dist->attached || !dist->strategy->def->successor) return NULL;
+  const choir_strategy_def_t* def = NULL;
+  CHOIR_TRY(dist->strategy->def->successor(dist->strategy, &def));
+  return def ? use(dist, def, NULL) : NULL;
+}
+
 choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                   const choir_strategy_def_t* def,
                                   const void* config) {
@@ -713,6 +723,7 @@ static const choir_updater_vtable_t vtable = {
     .states = states,
     .consolidate = consolidate,
     .set_options = set_options,
+    .begin_step = begin_step,
     .variant = variant,
     .lr = lr,
     .stream = stream,
@@ -761,6 +772,10 @@ void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
 }
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {
   return &dist_opt->updater;
+}
+
+const choir_plan_t* choir_dist_opt_plan(const choir_dist_opt_t* dist_opt) {
+  return dist_opt->plan.row_count ? &dist_opt->plan : NULL;
 }
 
 choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_DIST_OPT_H_
 
 #include "dist/comm.h"
+#include "dist/plan.h"
 #include "dist/strategy.h"
 #include "opt/optimizer.h"
 
@@ -86,12 +87,18 @@ CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
 #define choir_dist_opt_use_sparse_local(dist_opt, ...)                   \
   CHOIR_DIST_OPT_USE_(dist_opt, sparse_local, CHOIR_SPARSE_LOCAL_FIELDS, \
                       __VA_ARGS__)
+#define choir_dist_opt_use_auto(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, auto, CHOIR_AUTO_FIELDS, __VA_ARGS__)
 // The one in use.
 CHOIR_API const choir_strategy_def_t* choir_dist_opt_strategy(
     const choir_dist_opt_t* dist_opt);
 // "sparseTopK spars=0.05 ..." into `text`, cut at text_bytes; returns it.
 CHOIR_API const char* choir_dist_opt_print_strategy(
     const choir_dist_opt_t* dist_opt, char* text, size_t text_bytes);
+
+// What dist_option "auto" measured and chose (dist/plan.h); lent. NULL before.
+CHOIR_API const choir_plan_t* choir_dist_opt_plan(
+    const choir_dist_opt_t* dist_opt);
 
 // As a model's updater; lent. Of its options (choir_model_set_update_options)
 // dist_option names a strategy, with spars, where that is above 0, and defaults

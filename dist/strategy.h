@@ -32,7 +32,8 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
   X(sparse_threshold, CHOIR_SPARSE_THRESHOLD_FIELDS) \
   X(dgc, CHOIR_DGC_FIELDS)                           \
   X(local_sgd, CHOIR_LOCAL_SGD_FIELDS)               \
-  X(sparse_local, CHOIR_SPARSE_LOCAL_FIELDS)
+  X(sparse_local, CHOIR_SPARSE_LOCAL_FIELDS)         \
+  X(auto, CHOIR_AUTO_FIELDS)
 
 // "fp32", "bf16": averages of gradients, weighted by samples. bf16 travels with
 // 16 bits (8 of mantissa), is summed in f32 and rounded once more.
@@ -71,7 +72,7 @@ CHOIR_API extern const char* const choir_strategy_value_names[];
 // "dgc", Deep Gradient Compression: the optimizer's momentum is applied before
 // the choice, on each rank, and stops for what was sent. Warm-up: 25 % of
 // elements, 6.25 %, 1.6 %, 0.4 %, each for a quarter of warmup_steps. The norm
-// of a bucket's gradient is clipped to clip / sqrt(ranks).
+// of each bucket's gradient is clipped to clip / sqrt(ranks).
 #define CHOIR_DGC_FIELDS(X, T)                                          \
   X(T, FLOAT, spars, 0.001, 1e-9, 1, "share of gradients that is sent") \
   X(T, INT, warmup_steps, 400, 0, 1e12, "steps in which more is sent")  \
@@ -84,7 +85,7 @@ CHOIR_API extern const char* const choir_strategy_value_names[];
 // averaged change (DiLoCo: outer_lr 0.7, outer_momentum 0.9, nesterov).
 #define CHOIR_LOCAL_FIELDS(X, T)                                           \
   X(T, INT, period, 16, 1, 1e9, "steps between exchanges")                 \
-  X(T, INT, delay, 0, 0, 1e9, "steps that an exchange may take")           \
+  X(T, INT, delay, 8, 0, 1e9, "steps that an exchange may take")           \
   X(T, FLOAT, outer_lr, 1, 0, 100, "of the step with the averaged change") \
   X(T, FLOAT, outer_momentum, 0, 0, 1, "likewise")                         \
   X(T, BOOL, nesterov, false, 0, 1, "likewise; needs outer_momentum")
@@ -99,6 +100,16 @@ CHOIR_API extern const char* const choir_strategy_value_names[];
   X(T, ENUM, values, 2, choir_sparse_local_value_names, 0,              \
     "how the sent ones travel")
 CHOIR_API extern const char* const choir_sparse_local_value_names[];
+
+// "auto": measures the link at attach and `steps` local steps, then goes on
+// with the strategy that promises the least time to an accuracy, with its
+// defaults (dist/plan.h).
+#define CHOIR_AUTO_FIELDS(X, T)                                       \
+  X(T, INT, steps, 20, 8, 1000, "steps that are measured")            \
+  X(T, INT, ranks, 0, 0, 1e6,                                         \
+    "plan for so many workers on a link that is given, not measured") \
+  X(T, FLOAT, latency, 0, 0, 1e6, "that link's, in milliseconds")     \
+  X(T, FLOAT, bandwidth, 0, 0, 1e9, "that link's, in MB/s")
 
 #define CHOIR_STRATEGY_DECLARE_(name, FIELDS)           \
   CHOIR_CONFIG_STRUCT(choir_##name##_config_t, FIELDS); \

@@ -42,6 +42,7 @@ typedef struct trainer_s {
   int64_t steps_done;        // of this run
   int64_t timeline_begin;    // steps [begin, end)
   int64_t timeline_end;
+  bool has_told_plan;
   bool prints;
   bool has_bar;
   double bar_time;
@@ -512,6 +513,18 @@ static choir_model_batch_t model_batch(const choir_batch_t* batch) {
                                .global_count = batch->global_count};
 }
 
+// What dist_option "auto" found, once.
+static void tell_plan(trainer_t* trainer) {
+  if (trainer->has_told_plan || !trainer->prints || !trainer->dist_opt) return;
+  const choir_plan_t* plan = choir_dist_opt_plan(trainer->dist_opt);
+  if (!plan) return;
+  char text[2048];
+  clear_bar(trainer);
+  printf("%s", choir_plan_print(plan, text, sizeof(text)));
+  fflush(stdout);
+  trainer->has_told_plan = true;
+}
+
 static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
                                   double* out_seconds) {
   const double start = choir_clock_seconds();
@@ -526,6 +539,7 @@ static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
     choir_launch_note_progress(epoch, batch->step);
     const choir_model_batch_t one = model_batch(batch);
     CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
+    tell_plan(trainer);
     ++trainer->steps_done;
     images += batch->global_count;
     draw_bar(trainer, images, choir_clock_seconds() - start);

@@ -272,6 +272,8 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                        "model %s: training without an updater; call "
                        "choir_model_set_updater",
                        model->def->name);
+  if (model->updater->vtable->begin_step)
+    CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   bool done = false;

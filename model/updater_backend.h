@@ -28,6 +28,9 @@ typedef struct choir_updater_vtable_s {
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
+  // Before each training step, by the thread that trains; may change what comes
+  // below. NULL: nothing to do.
+  choir_status_t (*begin_step)(choir_updater_t* updater);
   // For graphs (core/graph.h). Changes when backward_and_update begins to do
   // something else than before; NULL: it never does.
   int64_t (*variant)(const choir_updater_t* updater);

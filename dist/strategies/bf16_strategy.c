@@ -11,6 +11,12 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   return choir__half_attach(strategy, CHOIR_DTYPE_BF16, 0);
 }
 
+static void cost(const void* config, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  choir__half_cost(((const choir_bf16_config_t*)config)->overlap, count,
+                   buckets, out_cost);
+}
+
 const choir_strategy_def_t choir_strategy_def_bf16 = {
     .option = "bf16",
     .config = &config_def,
@@ -18,4 +24,5 @@ const choir_strategy_def_t choir_strategy_def_bf16 = {
     .attach = attach,
     .detach = choir__half_detach,
     .exchange = choir__half_exchange,
+    .cost = cost,
 };

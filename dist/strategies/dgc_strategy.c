@@ -76,6 +76,20 @@ static void detach(choir_strategy_t* strategy) {
   choir__sparse_gradient_detach(strategy);
 }
 
+// After the warm-up.
+static void cost(const void* config_, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  const choir_dgc_config_t* config = config_;
+  const choir__message_config_t values = choir__sparse_values(config->values);
+  *out_cost = (choir_strategy_cost_t){
+      .gathered = choir__sparse_bytes(&values, count, config->spars),
+      .operations = buckets,
+      .period = 1,
+      .overlaps = true,
+      .passes = 8,
+      .effort = 1.2};
+}
+
 const choir_strategy_def_t choir_strategy_def_dgc = {
     .option = "dgc",
     .config = &config_def,
@@ -84,4 +98,5 @@ const choir_strategy_def_t choir_strategy_def_dgc = {
     .detach = detach,
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
+    .cost = cost,
 };

@@ -59,3 +59,18 @@ void choir__flat_write(const choir_strategy_t* strategy, int64_t begin,
   copy_t copy = {.begin = begin, .src = src};
   choir__flat_visit(strategy, begin, end, write_piece, &copy);
 }
+
+choir_status_t choir__flat_average(const choir_strategy_t* strategy,
+                                   int64_t begin, int64_t end, int64_t chunk,
+                                   float* data) {
+  for (int64_t i = begin; i < end; i += chunk) {
+    const int64_t count = end - i < chunk ? end - i : chunk;
+    memset(data, 0, (size_t)count * sizeof(float));
+    choir__flat_read(strategy, i, i + count, data);
+    CHOIR_TRY(choir_comm_all_reduce(strategy->comm, data, data, count,
+                                    CHOIR_DTYPE_F32, CHOIR_REDUCE_AVERAGE,
+                                    "chunk of parameters"));
+    choir__flat_write(strategy, i, i + count, data);
+  }
+  return NULL;
+}

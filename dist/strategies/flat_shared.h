@@ -26,5 +26,10 @@ void choir__flat_read(const choir_strategy_t* strategy, int64_t begin,
                       int64_t end, float* dst);
 void choir__flat_write(const choir_strategy_t* strategy, int64_t begin,
                        int64_t end, const float* src);
+// Averages elements [begin, end) over ranks, `chunk` of them at a time by way
+// of `data`, which has room for them. Collective; blocks.
+choir_status_t choir__flat_average(const choir_strategy_t* strategy,
+                                   int64_t begin, int64_t end, int64_t chunk,
+                                   float* data);
 
 #endif  // CHOIR_DIST_STRATEGIES_FLAT_SHARED_H_

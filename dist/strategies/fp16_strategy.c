@@ -10,6 +10,12 @@ static choir_status_t attach(choir_strategy_t* strategy) {
                             (int32_t)config->exponent);
 }
 
+static void cost(const void* config, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  choir__half_cost(((const choir_fp16_config_t*)config)->overlap, count,
+                   buckets, out_cost);
+}
+
 const choir_strategy_def_t choir_strategy_def_fp16 = {
     .option = "fp16",
     .alias = "half",
@@ -18,4 +24,5 @@ const choir_strategy_def_t choir_strategy_def_fp16 = {
     .attach = attach,
     .detach = choir__half_detach,
     .exchange = choir__half_exchange,
+    .cost = cost,
 };

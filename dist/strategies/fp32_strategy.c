@@ -25,6 +25,16 @@ static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
   return choir_comm_submit(strategy->comm, stream, &average);
 }
 
+static void cost(const void* config, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  *out_cost = (choir_strategy_cost_t){
+      .reduced = 4 * (double)count,
+      .operations = buckets,
+      .period = 1,
+      .overlaps = ((const choir_fp32_config_t*)config)->overlap,
+      .effort = 1};
+}
+
 const choir_strategy_def_t choir_strategy_def_fp32 = {
     .option = "fp32",
     .alias = "plain",
@@ -32,4 +42,5 @@ const choir_strategy_def_t choir_strategy_def_fp32 = {
     .bytes = sizeof(choir_strategy_t),
     .attach = attach,
     .exchange = exchange,
+    .cost = cost,
 };

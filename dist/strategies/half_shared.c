@@ -76,3 +76,13 @@ choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
   return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
                                 stream);
 }
+
+void choir__half_cost(bool overlaps, int64_t count, int32_t buckets,
+                      choir_strategy_cost_t* out_cost) {
+  *out_cost = (choir_strategy_cost_t){.reduced = 2 * (double)count,
+                                      .operations = buckets,
+                                      .period = 1,
+                                      .overlaps = overlaps,
+                                      .passes = 3,
+                                      .effort = 1};
+}

@@ -35,6 +35,18 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   return choir__local_attach(self);
 }
 
+static void cost(const void* config_, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  const choir_local_sgd_config_t* config = config_;
+  (void)buckets;
+  *out_cost = (choir_strategy_cost_t){.reduced = 4 * (double)count,
+                                      .operations = 1,
+                                      .period = config->period,
+                                      .delay = config->delay,
+                                      .passes = 8 / (double)config->period,
+                                      .effort = 1};
+}
+
 const choir_strategy_def_t choir_strategy_def_local_sgd = {
     .option = "localSGD",
     .config = &config_def,
@@ -46,4 +58,5 @@ const choir_strategy_def_t choir_strategy_def_local_sgd = {
     .combine = choir__local_combine,
     .consolidate = choir__local_consolidate,
     .states = choir__local_states,
+    .cost = cost,
 };

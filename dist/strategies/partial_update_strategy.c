@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+
 #include "dist/strategies/flat_shared.h"
 
 CHOIR_STRATEGY_CONFIG(partial_update, CHOIR_PARTIAL_UPDATE_FIELDS,
@@ -29,35 +31,35 @@ static void detach(choir_strategy_t* strategy) {
   self->buffer = NULL;
 }
 
-static choir_status_t average_chunk(partial_update_t* self, int64_t chunk) {
-  choir_strategy_t* strategy = &self->base;
-  float* data = choir_buffer_data(self->buffer);
-  const int64_t begin = chunk * self->chunk;
-  const int64_t rest = self->count - begin;
-  const int64_t count = rest < self->chunk ? rest : self->chunk;
-  choir__flat_read(strategy, begin, begin + count, data);
-  CHOIR_TRY(choir_comm_all_reduce(strategy->comm, data, data, count,
-                                  CHOIR_DTYPE_F32, CHOIR_REDUCE_AVERAGE,
-                                  "chunk of parameters"));
-  choir__flat_write(strategy, begin, begin + count, data);
-  return NULL;
-}
-
-static int64_t chunk_count(const partial_update_t* self) {
-  return (self->count + self->chunk - 1) / self->chunk;
+static choir_status_t average(partial_update_t* self, int64_t begin,
+                              int64_t end) {
+  return choir__flat_average(&self->base, begin,
+                             end < self->count ? end : self->count, self->chunk,
+                             choir_buffer_data(self->buffer));
 }
 
 static choir_status_t combine(choir_strategy_t* strategy,
                               const choir_step_values_t* values) {
   partial_update_t* self = (partial_update_t*)strategy;
-  return average_chunk(self, values->step % chunk_count(self));
+  const int64_t chunks = (self->count + self->chunk - 1) / self->chunk;
+  const int64_t begin = values->step % chunks * self->chunk;
+  return average(self, begin, begin + self->chunk);
 }
 
 static choir_status_t consolidate(choir_strategy_t* strategy) {
   partial_update_t* self = (partial_update_t*)strategy;
-  for (int64_t c = 0; c < chunk_count(self); ++c)
-    CHOIR_TRY(average_chunk(self, c));
-  return NULL;
+  return average(self, 0, self->count);
+}
+
+static void cost(const void* config_, int64_t count, int32_t buckets,
+                 choir_strategy_cost_t* out_cost) {
+  const choir_partial_update_config_t* config = config_;
+  (void)buckets;
+  *out_cost = (choir_strategy_cost_t){
+      .reduced = 4 * fmin((double)config->chunk, (double)count),
+      .operations = 1,
+      .period = 1,
+      .effort = 1};
 }
 
 const choir_strategy_def_t choir_strategy_def_partial_update = {
@@ -68,4 +70,5 @@ const choir_strategy_def_t choir_strategy_def_partial_update = {
     .detach = detach,
     .combine = combine,
     .consolidate = consolidate,
+    .cost = cost,
 };

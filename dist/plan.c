@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "dist/strategies/strategy_internal.h"
+
+// ---- The link ----
+
+// Messages grow until one exchange takes this long: then what a link holds back
+// in its buffers does not matter any more.
+#define LONG_ENOUGH 0.4
+enum {
+  SMALL = 64,  // bytes
+  SMALL_ROUNDS = 20,
+  FIRST = 65536,  // and four times the one before
+  LARGEST = 16777216,
+};
+
+static choir_status_t time_gather(choir_comm_t* comm, const void* src,
+                                  void* dst, int64_t bytes, int rounds,
+                                  double* out_seconds) {
+  CHOIR_TRY(choir_comm_barrier(comm, "link"));
+  const double start = choir_clock_seconds();
+  for (int i = 0; i < rounds; ++i)
+    CHOIR_TRY(choir_comm_all_gather(comm, src, dst, bytes, CHOIR_DTYPE_U8,
+                                    "measure the link"));
+  *out_seconds = (choir_clock_seconds() - start) / rounds;
+  return choir_comm_all_reduce(comm, out_seconds, out_seconds, 1,
+                               CHOIR_DTYPE_F64, CHOIR_REDUCE_MAX, "link");
+}
+
+static choir_status_t measure(choir_comm_t* comm, const void* src, void* dst,
+                              choir_link_t* link) {
+  CHOIR_TRY(time_gather(comm, src, dst, SMALL, SMALL_ROUNDS, &link->latency));
+  for (int64_t bytes = FIRST;; bytes *= 4) {
+    double seconds = 0;
+    CHOIR_TRY(time_gather(comm, src, dst, bytes, 1, &seconds));
+    if (seconds < LONG_ENOUGH && bytes < LARGEST) continue;
+    const double moving = seconds - link->latency;
+    link->bytes_per_second =
+        (double)bytes * (link->ranks - 1) / (moving > 1e-9 ? moving : 1e-9);
+    return NULL;
+  }
+}
+
+choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
+  *out_link = (choir_link_t){.ranks = choir_comm_size(comm)};
+  if (out_link->ranks == 1) return NULL;
+  const choir_allocator_t allocator = choir_allocator_default();
+  const size_t bytes = (size_t)LARGEST * (size_t)(out_link->ranks + 1);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "messages", &memory));
+  choir_status_t status =
+      measure(comm, memory, (char*)memory + LARGEST, out_link);
+  choir_deallocate(allocator, memory, bytes);
+  return status;
+}
+
+// ---- The plan ----
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static void fill_row(const choir_plan_t* plan, double pass,
+                     const choir_strategy_cost_t* cost, choir_plan_row_t* row) {
+  const choir_link_t* link = &plan->link;
+  const double ranks = link->ranks;
+  const double bytes =
+      2 * cost->reduced * (ranks - 1) / ranks + cost->gathered * (ranks - 1);
+  double exchange = 0;
+  if (link->ranks > 1)
+    exchange =
+        cost->operations * link->latency + bytes / link->bytes_per_second;
+  // What is left when the steps in between, or half of backward, are over. The
+  // last bucket is exchanged after backward.
+  double left = exchange;
+  if (cost->delay > 0)
+    left = larger(0, exchange - (double)cost->delay * plan->compute);
+  else if (cost->overlaps)
+    left = larger(exchange / cost->operations, exchange - plan->compute / 2);
+  row->bytes = bytes / (double)cost->period;
+  row->seconds =
+      plan->compute + cost->passes * pass + left / (double)cost->period;
+  row->speed_up = ranks * plan->compute / row->seconds;
+  row->effort = cost->effort;
+}
+
+void choir_plan_make(const choir_link_t* link, int64_t params, int32_t buckets,
+                     double compute, double pass, choir_plan_t* out_plan) {
+  *out_plan =
+      (choir_plan_t){.link = *link, .params = params, .compute = compute};
+  const choir_strategy_def_t* def = NULL;
+  for (int32_t i = 0; (def = choir_strategy_def_get(i)); ++i) {
+    void* config = def->cost ? malloc(def->config->bytes) : NULL;
+    if (!config) continue;
+    choir_struct_init(def->config, config);
+    choir_strategy_cost_t cost;
+    def->cost(config, params, buckets, &cost);
+    free(config);
+    choir_plan_row_t* row = &out_plan->rows[out_plan->row_count];
+    row->option = def->option;
+    fill_row(out_plan, pass, &cost, row);
+    const choir_plan_row_t* best = &out_plan->rows[out_plan->chosen];
+    if (row->seconds * row->effort < best->seconds * best->effort)
+      out_plan->chosen = out_plan->row_count;
+    ++out_plan->row_count;
+  }
+}
+
+const char* choir_plan_print(const choir_plan_t* plan, char* text,
+                             size_t text_bytes) {
+  int used = snprintf(
+      text, text_bytes,
+      "%d workers, %lld parameters, %.2f ms to compute a step; link: %.3f ms, "
+      "%.2f MB/s\n  %-16s %14s %10s %9s\n",
+      plan->link.ranks, (long long)plan->params, 1e3 * plan->compute,
+      1e3 * plan->link.latency, 1e-6 * plan->link.bytes_per_second, "",
+      "bytes a step", "ms a step", "speed-up");
+  for (int32_t i = 0; i < plan->row_count; ++i) {
+    if (used < 0 || (size_t)used >= text_bytes) return text;
+    const choir_plan_row_t* row = &plan->rows[i];
+    used += snprintf(text + used, text_bytes - (size_t)used,
+                     "%c %-16s %14.0f %10.2f %9.2f\n",
+                     i == plan->chosen ? '*' : ' ', row->option, row->bytes,
+                     1e3 * row->seconds, row->speed_up);
+  }
+  return text;
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_PLAN_H_
+#define CHOIR_DIST_PLAN_H_
+
+#include "dist/comm.h"
+#include "dist/strategy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What each strategy would cost on a link, before anything is trained:
+//
+//   step = compute + passes + what of the exchange nothing hides
+//   exchange = operations x latency + bytes that a rank sends / bandwidth
+//
+// where a rank of n sends 2 (n-1)/n of what is all-reduced and n-1 times what
+// it gives to an all-gather. The dist_option "auto" chooses by it.
+
+typedef struct choir_link_s {
+  int32_t ranks;
+  double latency;           // seconds of a small collective
+  double bytes_per_second;  // that a rank sends while all send
+} choir_link_t;
+
+// Collective: all ranks exchange messages of growing size for a fraction of a
+// second (on a very slow link: seconds). The same result on all ranks.
+CHOIR_API choir_status_t choir_link_measure(choir_comm_t* comm,
+                                            choir_link_t* out_link)
+    CHOIR_NODISCARD;
+
+#define CHOIR_PLAN_MAX_ROWS 16
+typedef struct choir_plan_row_s {
+  const char* option;
+  double bytes;     // that a rank sends in a step, on average
+  double seconds;   // of a step
+  double speed_up;  // samples per second over those of one worker
+  double effort;    // samples to an accuracy over those that fp32 needs
+} choir_plan_row_t;
+
+typedef struct choir_plan_s {
+  choir_link_t link;
+  int64_t params;
+  double compute;  // seconds of a step without exchange
+  int32_t row_count;
+  int32_t chosen;  // the row with the least seconds x effort
+  choir_plan_row_t rows[CHOIR_PLAN_MAX_ROWS];
+} choir_plan_t;
+
+// For `params` f32 parameters in `buckets` buckets, steps of `compute` seconds,
+// and `pass` seconds to go once through memory of that size; every strategy
+// with its defaults whose settings tell what it costs (not sparseThreshold).
+CHOIR_API void choir_plan_make(const choir_link_t* link, int64_t params,
+                               int32_t buckets, double compute, double pass,
+                               choir_plan_t* out_plan);
+// A table with a line for each row, the chosen one marked, into `text`, cut at
+// text_bytes; returns it.
+CHOIR_API const char* choir_plan_print(const choir_plan_t* plan, char* text,
+                                       size_t text_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_PLAN_H_
