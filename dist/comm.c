@@ -373,15 +373,18 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
     return CHOIR_ERROR(NOT_FOUND, "comm '%s' is unknown; known are: %s",
                        chosen.backend, known_backends);
   CHOIR_TRY(choose_backend(&chosen));
-  choir_comm_t* comm = NULL;
-  CHOIR_TRY(find_backend(chosen.backend)(&chosen, &comm));
-  choir_status_t status = choir__comm_watch_start(comm);
-  if (status) {
-    comm->vtable->destroy(comm);
-    return status;
-  }
-  *out_comm = comm;
-  return NULL;
+  CHOIR_TRY(find_backend(chosen.backend)(&chosen, out_comm));
+  return choir__comm_start_up(out_comm);
+}
+
+choir_status_t choir__comm_start_up(choir_comm_t** comm) {
+  // First: the watch looks at the groups.
+  choir_status_t status = choir__comm_hosts_open(*comm);
+  if (!status) status = choir__comm_watch_start(*comm);
+  if (!status) return NULL;
+  choir_comm_release(*comm);
+  *comm = NULL;
+  return status;
 }
 
 // ---- End ----
@@ -396,6 +399,7 @@ void choir_comm_release(choir_comm_t* comm) {
     choir_comm_abort(comm, "released while asynchronous work was under way");
   if (comm->background) choir_stream_release(comm->background);
   choir__comm_watch_stop(comm);
+  choir__comm_hosts_close(comm);
   comm->vtable->destroy(comm);
 }
 
@@ -403,6 +407,7 @@ choir_status_t choir_comm_finalize(choir_comm_t* comm) {
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "finalize: comm is NULL");
   if (comm->finalized) return NULL;
   choir__comm_drain(comm);
+  CHOIR_TRY(choir__comm_hosts_finalize(comm));
   choir_collective_t nothing = {0};
   CHOIR_TRY(
       choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, true));

@@ -27,7 +27,9 @@ extern "C" {
 //
 // Order of sums: on every CPU backend ((r0 + r1) + r2) + ..., by our own code,
 // so `shm` and `mpi` give the same bits. F16 and BF16 are summed in f32 and
-// rounded once; integers wrap; BOOL sums as "or".
+// rounded once; integers wrap; BOOL sums as "or". Over several hosts with
+// several ranks, large data are summed within each host, then over hosts
+// (docs/algorithms.md).
 //
 // Ownership: shared. Threads: calls on one communicator come from one thread
 // at a time, or through records on streams; asynchronous operations run in

@@ -248,6 +248,12 @@ struct choir_comm_s {
   double watch_interval;
   int wake_fd;
 
+  // Ranks of this host, and the lowest ranks of all hosts (NULL on others):
+  // comm_hosts.c. NULL where no host has several ranks, or there is one host.
+  choir_comm_t* local;
+  choir_comm_t* leaders;
+  void* hosts_memory;
+
   void* group_memory;  // where tensors of a group stand side by side
   size_t group_bytes;
 

@@ -56,6 +56,9 @@ static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
   pthread_mutex_unlock(&comm->fault_mutex);
   if (first) choir_mpi_forsake();
   if (first && comm->vtable->tell) comm->vtable->tell(comm, &comm->fault);
+  // Ranks of this host may wait in the group that they exchange in.
+  if (first && comm->local) comm_break(comm->local, fault);
+  if (first && comm->leaders) comm_break(comm->leaders, fault);
 }
 
 choir_status_t choir__comm_fault_status(choir_comm_t* comm) {
@@ -81,6 +84,19 @@ choir_status_t choir__comm_break(choir_comm_t* comm, choir_status_code_t code,
   return choir__comm_fault_status(comm);
 }
 
+choir_status_t choir__comm_adopt(choir_comm_t* comm, choir_comm_t* group,
+                                 choir_status_t status) {
+  choir_comm_fault_t fault = {.code = (int32_t)choir_status_code(status),
+                              .origin = comm->rank};
+  snprintf(fault.text, sizeof(fault.text), "%s", choir_status_message(status));
+  choir_status_free(status);
+  pthread_mutex_lock(&group->fault_mutex);
+  if (atomic_load(&group->broken)) fault = group->fault;
+  pthread_mutex_unlock(&group->fault_mutex);
+  comm_break(comm, &fault);
+  return choir__comm_fault_status(comm);
+}
+
 void choir__comm_note_fault(choir_comm_t* comm,
                             const choir_comm_fault_t* fault) {
   pthread_mutex_lock(&comm->fault_mutex);
@@ -92,6 +108,8 @@ void choir__comm_note_fault(choir_comm_t* comm,
     atomic_store(&comm->peer_broken, true);
   }
   pthread_mutex_unlock(&comm->fault_mutex);
+  if (comm->local) choir__comm_note_fault(comm->local, fault);
+  if (comm->leaders) choir__comm_note_fault(comm->leaders, fault);
 }
 
 void choir_comm_abort(choir_comm_t* comm, const char* why) {

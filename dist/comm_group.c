@@ -101,11 +101,7 @@ choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
   for (int32_t i = 0; i < count; ++i) {
     if (ranks[i] != comm->rank) continue;
     CHOIR_TRY(join(comm, ranks, count, i, &news, out_group));
-    choir_status_t status = choir__comm_watch_start(*out_group);
-    if (!status) return NULL;
-    (*out_group)->vtable->destroy(*out_group);
-    *out_group = NULL;
-    return status;
+    return choir__comm_start_up(out_group);
   }
   return NULL;
 }

@@ -83,17 +83,38 @@ const int32_t* choir__comm_group_ranks(const choir_comm_message_t* message);
 void choir__comm_group_agree(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation);
 
+// comm_hosts.c
+// Collective, after ranks joined: nothing unless several hosts have several
+// ranks.
+choir_status_t choir__comm_hosts_open(choir_comm_t* comm);
+choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm);
+void choir__comm_hosts_close(choir_comm_t* comm);
+typedef choir_status_t (*choir__comm_large_t)(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+// The way of large data: over hosts, or the backend's, or NULL.
+choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
+                                      const choir_comm_operation_t* operation);
+
 // comm_run.c
 // Runs one operation of any kind under the run mutex.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    bool is_blocking);
 
+// comm.c
+// After ranks joined: their watch, the way between hosts. Ends the communicator
+// when it fails.
+choir_status_t choir__comm_start_up(choir_comm_t** comm);
+
 // comm_fault.c
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);
 // Breaks the communicator if a peer told a fault or is gone. Never waits.
 choir_status_t choir__comm_check_peers(choir_comm_t* comm);
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
+// Breaks the communicator by `status`, the failure of an operation of `group`,
+// which it frees; if the group broke, by the group's cause.
+choir_status_t choir__comm_adopt(choir_comm_t* comm, choir_comm_t* group,
+                                 choir_status_t status);
 void choir__comm_watch_stop(choir_comm_t* comm);
 
 // comm_async.c

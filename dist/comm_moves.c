@@ -236,10 +236,10 @@ choir_status_t choir__comm_run_moves(choir_comm_t* comm,
       moves->open[r] = moves->total[r] > 0;
     open = open || moves->open[r];
   }
-  if (open && comm->vtable->large[operation->kind])
-    CHOIR_TRY(comm->vtable->large[operation->kind](comm, operation));
-  else if (open)
-    CHOIR_TRY(choir__comm_move_rounds(comm, operation));
+  choir__comm_large_t large = choir__comm_large(comm, operation);
+  if (open)
+    CHOIR_TRY(large ? large(comm, operation)
+                    : choir__comm_move_rounds(comm, operation));
   int64_t* counts = operation->collective.counts;
   if (counts && operation->kind == CHOIR_COLLECTIVE_SCATTER_V)
     *counts = moves->recv_count[operation->collective.root];

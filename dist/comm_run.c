@@ -254,8 +254,8 @@ static choir_status_t run_operation(choir_comm_t* comm,
     return NULL;
   }
   if (payload <= 0 || !rounds[operation->kind]) return NULL;
-  if (!is_inline && comm->vtable->large[operation->kind])
-    return comm->vtable->large[operation->kind](comm, operation);
+  choir__comm_large_t large = choir__comm_large(comm, operation);
+  if (!is_inline && large) return large(comm, operation);
   return rounds[operation->kind](comm, operation, is_inline);
 }
 

@@ -3,6 +3,7 @@
 // themselves, Open MPI's way of ending jobs, and the choice of a backend.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,10 +92,8 @@ TEST(MpiTest, AutoIsSharedMemoryOnOneHost) {
   }
 }
 
-// Runs the test in one rank for each host of the list, a name each; false in a
-// rank.
-bool RunOnHosts(const std::vector<std::string>& hosts) {
-  if (choir_testing::InRank()) return false;
+// Runs the test in one rank for each host of the list, a name each.
+ProcessResult StartOnHosts(const std::vector<std::string>& hosts) {
   ProcessGroup group;
   std::vector<std::string> environment = MpiexecEnvironment();
   environment.push_back("CHOIR_TEST_SIZE=" + std::to_string(hosts.size()));
@@ -110,8 +109,14 @@ bool RunOnHosts(const std::vector<std::string>& hosts) {
       arguments.push_back(argument);
   }
   group.Start(arguments, environment);
-  std::vector<ProcessResult> results = group.Wait(Patience(60));
-  EXPECT_EQ(results[0].exit_status, 0) << results[0].output;
+  return group.Wait(Patience(60))[0];
+}
+
+// False in a rank.
+bool RunOnHosts(const std::vector<std::string>& hosts) {
+  if (choir_testing::InRank()) return false;
+  ProcessResult result = StartOnHosts(hosts);
+  EXPECT_EQ(result.exit_status, 0) << result.output;
   return true;
 }
 
@@ -147,6 +152,185 @@ TEST(MpiTest, GroupsOverHosts) {
   choir_comm_release(second);
   ASSERT_OK(choir_comm_finalize(comm));
   choir_comm_release(comm);
+}
+
+// Small whole numbers and thirds, different per rank and element.
+float Element(int rank, int64_t i) {
+  return static_cast<float>((i * 7 + rank * 13) % 41 - 20) / 3.0f;
+}
+
+// Sums within hosts in rank order, then over hosts: the documented order.
+float HostSum(const std::vector<int>& hosts, int64_t i) {
+  float sum = 0;
+  for (int host = 0; host <= 1; ++host) {
+    float of_host = 0;
+    bool first = true;
+    for (size_t r = 0; r < hosts.size(); ++r) {
+      if (hosts[r] != host) continue;
+      float x = Element(static_cast<int>(r), i);
+      of_host = first ? x : of_host + x;
+      first = false;
+    }
+    sum = host ? sum + of_host : of_host;
+  }
+  return sum;
+}
+
+// The same for averages with weights: those of a host first, then hosts by the
+// sum of their weights.
+float HostAverage(const std::vector<int>& hosts,
+                  const std::vector<double>& weights, int64_t i) {
+  double sums[2] = {};
+  for (size_t r = 0; r < hosts.size(); ++r) sums[hosts[r]] += weights[r];
+  float average = 0;
+  bool first_host = true;
+  for (int host = 0; host <= 1; ++host) {
+    if (sums[host] == 0) continue;
+    float of_host = 0;
+    bool first = true;
+    for (size_t r = 0; r < hosts.size(); ++r) {
+      if (hosts[r] != host || weights[r] == 0) continue;
+      float share = static_cast<float>(weights[r] / sums[host]);
+      float x = Element(static_cast<int>(r), i);
+      of_host = first ? share * x : fmaf(share, x, of_host);
+      first = false;
+    }
+    float share = static_cast<float>(sums[host] / (sums[0] + sums[1]));
+    average = first_host ? share * of_host : fmaf(share, of_host, average);
+    first_host = false;
+  }
+  return average;
+}
+
+// Large data over two hosts with several ranks each: every kind that goes from
+// leader to leader, several stretches long.
+void ExchangeBetweenHosts(const std::vector<int>& hosts) {
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  ASSERT_STREQ(choir_comm_backend(comm), "mpi");
+  const int rank = choir_comm_rank(comm);
+  const int size = choir_comm_size(comm);
+  ASSERT_EQ(size, static_cast<int>(hosts.size()));
+  ASSERT_EQ(choir_comm_host_count(comm), 2);
+  for (int64_t count : {int64_t{1000}, int64_t{300007}}) {
+    std::vector<float> src, dst(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) src.push_back(Element(rank, i));
+    ASSERT_OK(choir_comm_all_reduce(comm, src.data(), dst.data(), count,
+                                    CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "sum"));
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(dst[static_cast<size_t>(i)], HostSum(hosts, i)) << i;
+    // In place, with weights; once without any sample on the second host.
+    for (bool idle : {false, true}) {
+      std::vector<double> weights;
+      for (int r = 0; r < size; ++r)
+        weights.push_back(idle && hosts[static_cast<size_t>(r)] ? 0 : 1 + r);
+      dst = src;
+      choir_collective_t c = {};
+      c.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+      c.op = CHOIR_REDUCE_AVERAGE;
+      c.dtype = CHOIR_DTYPE_F32;
+      c.count = count;
+      c.src = c.dst = dst.data();
+      c.weight = weights[static_cast<size_t>(rank)];
+      c.name = "average";
+      ASSERT_OK(choir_comm_run(comm, &c));
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(dst[static_cast<size_t>(i)], HostAverage(hosts, weights, i));
+    }
+    for (int root = 0; root < size; ++root) {
+      ASSERT_OK(choir_comm_reduce(
+          comm, src.data(), rank == root ? dst.data() : nullptr, count,
+          CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, root, "to root"));
+      for (int64_t i = 0; i < count && rank == root; ++i)
+        ASSERT_EQ(dst[static_cast<size_t>(i)], HostSum(hosts, i));
+      dst = src;
+      ASSERT_OK(choir_comm_broadcast(comm, dst.data(), count, CHOIR_DTYPE_F32,
+                                     root, "from root"));
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(dst[static_cast<size_t>(i)], Element(root, i));
+    }
+    // Unequal parts; that of rank 1 is small, of rank 2 empty.
+    auto part = [&](int r) {
+      return r == 1 ? int64_t{10} : r == 2 ? 0 : count - r;
+    };
+    int64_t total = 0;
+    for (int r = 0; r < size; ++r) total += part(r);
+    std::vector<float> all(static_cast<size_t>(total));
+    std::vector<int64_t> counts(static_cast<size_t>(size));
+    ASSERT_OK(choir_comm_all_gather_v(comm, src.data(), part(rank), all.data(),
+                                      total, counts.data(), CHOIR_DTYPE_F32,
+                                      "parts"));
+    size_t at = 0;
+    for (int r = 0; r < size; ++r) {
+      ASSERT_EQ(counts[static_cast<size_t>(r)], part(r));
+      for (int64_t i = 0; i < part(r); ++i) ASSERT_EQ(all[at++], Element(r, i));
+    }
+    // An average of integers is that of the exact sum.
+    std::vector<int32_t> whole(static_cast<size_t>(count), 3 * rank + 1);
+    ASSERT_OK(choir_comm_all_reduce(comm, whole.data(), whole.data(), count,
+                                    CHOIR_DTYPE_I32, CHOIR_REDUCE_AVERAGE,
+                                    "whole"));
+    for (int32_t value : whole)
+      ASSERT_EQ(value, (3 * size * (size - 1) / 2 + size) / size);
+  }
+  // A difference is told as ever, and operations count from 1.
+  float two[2] = {1, 1};
+  choir_status_t status = choir_comm_all_reduce(
+      comm, two, two, 1 + (rank == 1), CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "x");
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+  choir_status_free(status);
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+}
+
+TEST(MpiTest, HostsExchangeOnce) {
+  if (RunOnHosts({"a", "b", "a", "b"})) return;
+  ExchangeBetweenHosts({0, 1, 0, 1});
+}
+
+TEST(MpiTest, HostsExchangeOnceWithOneRankAlone) {
+  if (RunOnHosts({"a", "a", "a", "b"})) return;
+  ExchangeBetweenHosts({0, 0, 0, 1});
+}
+
+// A rank that is no leader ends it while others exchange: all tell its words,
+// those of its host, which wait in shared memory, and those of the other.
+TEST(MpiTest, HostsTellOneCause) {
+  if (!choir_testing::InRank()) {
+    ProcessResult result = StartOnHosts({"a", "b", "a", "b"});
+    EXPECT_TRUE(result.ended);
+    for (const char* rank : {"0", "1", "2"}) {
+      std::string said = std::string("RANK ") + rank +
+                         " SAYS all_reduce 'large' \\(operation 2\\): rank 3 "
+                         "\\(host b, pid \\d+\\) aborted: enough\\.";
+      EXPECT_TRUE(choir_testing::Contains(result.output, said))
+          << said << result.output;
+    }
+    return;
+  }
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  if (choir_comm_rank(comm) == 3) {
+    usleep(200000);
+    choir_comm_abort(comm, "enough");
+  } else {
+    std::vector<float> data(1000000, 1);
+    choir_status_t status =
+        choir_comm_all_reduce(comm, data.data(), data.data(), 1000000,
+                              CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "large");
+    char text[1024];
+    int bytes = snprintf(text, sizeof(text), "\nRANK %d SAYS %s.\n",
+                         choir_comm_rank(comm), choir_status_message(status));
+    EXPECT_EQ(write(1, text, static_cast<size_t>(bytes)), bytes);
+    choir_status_free(status);
+  }
+  // mpiexec ends all others when one ends without MPI_Finalize.
+  usleep(1500000);
+  _exit(0);
 }
 
 // Ranks 0 and 2 on host "a", rank 1 on "b".
