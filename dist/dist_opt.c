@@ -46,7 +46,8 @@ struct choir_dist_opt_s {
   choir_strategy_bucket_t* strategy_buckets;
   choir_strategy_piece_t* pieces;
   choir_strategy_t* strategy;
-  int64_t variant;  // strategies so far
+  int64_t variant;   // strategies so far
+  uint64_t* hashes;  // of a tensor, [ranks]
   choir_plan_t plan;
   choir_stream_t* compute;
   bool attached;
@@ -107,7 +108,17 @@ typedef struct settings_s {
   uint64_t strategy;
 } settings_t;
 
+static const char* print_strategy(const choir_strategy_t* strategy, char* text,
+                                  size_t text_bytes) {
+  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
+  if (length > 0 && (size_t)length < text_bytes)
+    choir_struct_print(strategy->def->config, strategy->config, text + length,
+                       text_bytes - (size_t)length);
+  return text;
+}
+
 static choir_status_t compare_settings(choir_dist_opt_t* dist,
+                                       const choir_strategy_t* strategy,
                                        const settings_t* all, int32_t rank) {
   const char* peer = choir_comm_peer(dist->comm, rank);
   char text[256];
@@ -137,7 +148,7 @@ static choir_status_t compare_settings(choir_dist_opt_t* dist,
         FAILED_PRECONDITION,
         "dist_opt: the dist_option of %s is not that of rank 0 (here it is "
         "%s); every rank must have the same one, with the same settings",
-        peer, choir_dist_opt_print_strategy(dist, text, sizeof text));
+        peer, print_strategy(strategy, text, sizeof text));
   return NULL;
 }
 
@@ -150,14 +161,15 @@ static uint64_t strategy_hash(const choir_strategy_t* strategy) {
   return choir_hash_bytes(hash, &settings, sizeof settings);
 }
 
-// The same result on all ranks.
-static choir_status_t compare_all_settings(choir_dist_opt_t* dist) {
+// The same result on all ranks. `strategy`: the one to be used.
+static choir_status_t compare_all_settings(choir_dist_opt_t* dist,
+                                           const choir_strategy_t* strategy) {
   const int32_t size = choir_comm_size(dist->comm);
   const settings_t settings = {
       .params = (int64_t)dist->params.count,
       .optimizer = choir_optimizer_hash(dist->optimizer),
       .own = choir_struct_hash(&choir_dist_opt_config_def, &dist->config),
-      .strategy = strategy_hash(dist->strategy)};
+      .strategy = strategy_hash(strategy)};
   const size_t bytes = sizeof settings * (size_t)size;
   void* all = NULL;
   CHOIR_TRY(choir_allocate(dist->allocator, bytes, "settings of ranks", &all));
@@ -165,13 +177,13 @@ static choir_status_t compare_all_settings(choir_dist_opt_t* dist) {
       dist->comm, &settings, all, sizeof settings / sizeof(int64_t),
       CHOIR_DTYPE_I64, "settings");
   for (int32_t rank = 1; !status && rank < size; ++rank)
-    status = compare_settings(dist, all, rank);
+    status = compare_settings(dist, strategy, all, rank);
   choir_deallocate(dist->allocator, all, bytes);
   return status;
 }
 
 static choir_status_t compare_models(choir_dist_opt_t* dist) {
-  CHOIR_TRY(compare_all_settings(dist));
+  CHOIR_TRY(compare_all_settings(dist, dist->strategy));
   // The optimizer says what is wrong with none.
   if (dist->params.count == 0) return NULL;
   const size_t row = sizeof(uint64_t) * dist->params.count;
@@ -205,11 +217,11 @@ static choir_status_t broadcast_tensor(choir_dist_opt_t* dist, const char* name,
   return choir_comm_broadcast(dist->comm, data, bytes, CHOIR_DTYPE_U8, 0, name);
 }
 
-static choir_status_t broadcast_states(choir_dist_opt_t* dist) {
-  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
-  for (size_t i = 0; i < dist->params.count; ++i)
-    CHOIR_TRY(broadcast_tensor(dist, dist->params.params[i]->name,
-                               dist->params.params[i]->value));
+typedef choir_status_t (*visit_state_t)(choir_dist_opt_t* dist,
+                                        const char* name,
+                                        choir_tensor_t* tensor);
+static choir_status_t visit_optimizer_states(choir_dist_opt_t* dist,
+                                             visit_state_t visit) {
   const size_t count = choir_optimizer_states(dist->optimizer, NULL);
   if (count == 0) return NULL;
   const size_t bytes = count * sizeof(choir_named_tensor_t);
@@ -219,9 +231,17 @@ static choir_status_t broadcast_states(choir_dist_opt_t* dist) {
   choir_optimizer_states(dist->optimizer, states);
   choir_status_t status = NULL;
   for (size_t i = 0; !status && i < count; ++i)
-    status = broadcast_tensor(dist, states[i].name, states[i].tensor);
+    status = visit(dist, states[i].name, states[i].tensor);
   choir_deallocate(dist->allocator, memory, bytes);
   return status;
+}
+
+static choir_status_t broadcast_states(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
+  for (size_t i = 0; i < dist->params.count; ++i)
+    CHOIR_TRY(broadcast_tensor(dist, dist->params.params[i]->name,
+                               dist->params.params[i]->value));
+  return visit_optimizer_states(dist, broadcast_tensor);
 }
 
 // Gradients start on cache lines, so that no two are written to one line.
@@ -383,6 +403,15 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
 
 // ---- A step ----
 
+static choir_status_t require_attached(const choir_dist_opt_t* dist_opt,
+                                       const char* what) {
+  if (dist_opt->attached) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "dist_opt: %s before it has a model; "
+                     "choir_model_set_updater gives it one",
+                     what);
+}
+
 // A failure of an operation of the background stream. Where the communicator
 // broke, its own sentence stands for it.
 static choir_status_t exchange_failure(choir_dist_opt_t* dist,
@@ -512,6 +541,10 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
                                 choir_var_t* loss) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!choir_scope_is_ok(scope)) return;
+  if (!dist->attached) {
+    choir_scope_fail(scope, require_attached(dist, "a step"));
+    return;
+  }
   const choir_step_t* step = choir_scope_step(scope);
   const bool exchanges = dist->strategy->def->exchange;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
@@ -545,24 +578,23 @@ static size_t states(choir_updater_t* updater,
                                         out_states ? out_states + count : NULL);
 }
 
-// Averages a state over ranks where they differ; `hashes` has room for one of
-// each rank. Equal ones stay as they are: a mean of three times the same number
-// is not always that number.
-static choir_status_t average_state(choir_dist_opt_t* dist,
-                                    const choir_param_t* param,
-                                    uint64_t* hashes) {
+// Averages a tensor of floats over ranks where they differ. Equal ones stay as
+// they are: a mean of three times the same number is not always that number.
+static choir_status_t average_tensor(choir_dist_opt_t* dist, const char* name,
+                                     choir_tensor_t* tensor) {
+  if (!choir_dtype_is_float(choir_tensor_dtype(tensor))) return NULL;
   int64_t bytes = 0;
-  void* data = host_bytes(param->value, &bytes);
+  void* data = host_bytes(tensor, &bytes);
   const uint64_t hash = choir_hash_bytes(CHOIR_HASH_START, data, (size_t)bytes);
-  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, hashes, 1, CHOIR_DTYPE_I64,
-                                  param->name));
+  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, dist->hashes, 1,
+                                  CHOIR_DTYPE_I64, name));
   bool differ = false;
   for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
-    differ |= hashes[rank] != hashes[0];
+    differ |= dist->hashes[rank] != dist->hashes[0];
   if (!differ) return NULL;
   return choir_comm_all_reduce(
-      dist->comm, data, data, choir_tensor_count(param->value),
-      choir_tensor_dtype(param->value), CHOIR_REDUCE_AVERAGE, param->name);
+      dist->comm, data, data, choir_tensor_count(tensor),
+      choir_tensor_dtype(tensor), CHOIR_REDUCE_AVERAGE, name);
 }
 
 static choir_status_t settle(choir_dist_opt_t* dist) {
@@ -579,20 +611,12 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   CHOIR_TRY(settle(dist));
   if (dist->strategy->def->consolidate)
     CHOIR_TRY(dist->strategy->def->consolidate(dist->strategy));
-  const size_t bytes = sizeof(uint64_t) * (size_t)choir_comm_size(dist->comm);
-  void* hashes = NULL;
-  CHOIR_TRY(
-      choir_allocate(dist->allocator, bytes, "hashes of a state", &hashes));
-  choir_status_t status = NULL;
-  for (size_t i = 0; !status && i < dist->params.count; ++i) {
+  for (size_t i = 0; i < dist->params.count; ++i) {
     const choir_param_t* param = dist->params.params[i];
-    if (param->trainable ||
-        !choir_dtype_is_float(choir_tensor_dtype(param->value)))
-      continue;
-    status = average_state(dist, param, hashes);
+    if (!param->trainable)
+      CHOIR_TRY(average_tensor(dist, param->name, param->value));
   }
-  choir_deallocate(dist->allocator, hashes, bytes);
-  return status;
+  return NULL;
 }
 
 static int64_t variant(const choir_updater_t* updater) {
@@ -620,25 +644,51 @@ static choir_status_t replay_failed(choir_updater_t* updater,
 
 // ---- The strategy ----
 
+// In place of the one in use, which is so again when this one does not fit the
+// parameters or the optimizer (on any rank: all have the same).
+static choir_status_t replace_strategy(choir_dist_opt_t* dist,
+                                       choir_strategy_t* strategy) {
+  choir_strategy_t* before = dist->strategy;
+  choir__strategy_detach(before);
+  dist->attached = false;
+  dist->strategy = strategy;
+  choir_status_t status = attach_strategy(dist);
+  if (status) {
+    choir__strategy_detach(strategy);
+    dist->strategy = before;
+    choir_status_t again = attach_strategy(dist);
+    dist->attached = !again;
+    return choir_status_join(status, again);
+  }
+  choir__strategy_destroy(before);
+  dist->attached = true;
+  return NULL;
+}
+
+// All ranks hear of a difference before anything is changed. Local steps have
+// left each rank its own states of the optimizer, which would make replicas
+// drift apart where all are to apply one step.
+static choir_status_t switch_to(choir_dist_opt_t* dist,
+                                choir_strategy_t* strategy) {
+  CHOIR_TRY(settle(dist));
+  CHOIR_TRY(compare_all_settings(dist, strategy));
+  CHOIR_TRY(consolidate(&dist->updater));
+  CHOIR_TRY(visit_optimizer_states(dist, average_tensor));
+  return replace_strategy(dist, strategy);
+}
+
 static choir_status_t use(choir_dist_opt_t* dist,
                           const choir_strategy_def_t* def, const void* config) {
   choir_strategy_t* strategy = NULL;
   CHOIR_TRY(choir__strategy_create(def, config, &strategy));
-  if (dist->attached) {
-    choir_status_t status = consolidate(&dist->updater);
-    if (status) {
-      choir__strategy_destroy(strategy);
-      return status;
-    }
+  if (!dist->attached) {
+    choir__strategy_destroy(dist->strategy);
+    dist->strategy = strategy;
+    return NULL;
   }
-  choir__strategy_destroy(dist->strategy);
-  dist->strategy = strategy;
-  if (!dist->attached) return NULL;
-  dist->attached = false;
-  CHOIR_TRY(compare_all_settings(dist));
-  CHOIR_TRY(attach_strategy(dist));
-  dist->attached = true;
-  return NULL;
+  choir_status_t status = switch_to(dist, strategy);
+  if (status) choir__strategy_destroy(strategy);
+  return status;
 }
 
 static choir_status_t begin_step(choir_updater_t* updater) {
@@ -665,12 +715,7 @@ const choir_strategy_def_t* choir_dist_opt_strategy(
 
 const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
                                           char* text, size_t text_bytes) {
-  const choir_strategy_t* strategy = dist_opt->strategy;
-  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
-  if (length > 0 && (size_t)length < text_bytes)
-    choir_struct_print(strategy->def->config, strategy->config, text + length,
-                       text_bytes - (size_t)length);
-  return text;
+  return print_strategy(dist_opt->strategy, text, text_bytes);
 }
 
 // Sets `spars` where the strategy has it. Returns whether that changed it.
@@ -707,13 +752,23 @@ static choir_status_t set_options(choir_updater_t* updater,
   return status;
 }
 
-static void destroy(choir_updater_t* updater) {
-  choir_dist_opt_t* dist = of_updater(updater);
-  drop_buckets(dist);
+static size_t hashes_bytes(const choir_comm_t* comm) {
+  return sizeof(uint64_t) * (size_t)choir_comm_size(comm);
+}
+
+// Also what create left half-made.
+static void free_dist_opt(choir_dist_opt_t* dist) {
   choir__strategy_destroy(dist->strategy);
+  choir_deallocate(dist->allocator, dist->hashes, hashes_bytes(dist->comm));
   choir_optimizer_release(dist->optimizer);
   choir_comm_release(dist->comm);
   choir_deallocate(dist->allocator, dist, sizeof(*dist));
+}
+
+static void destroy(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = of_updater(updater);
+  drop_buckets(dist);
+  free_dist_opt(dist);
 }
 
 static const choir_updater_vtable_t vtable = {
@@ -750,18 +805,22 @@ choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
   dist->span.start = -1;
   choir_struct_init(&choir_dist_opt_config_def, &dist->config);
   if (config) dist->config = *config;
-  choir_status_t status =
-      choir__strategy_create(&choir_strategy_def_fp32, NULL, &dist->strategy);
-  if (status) {
-    choir_deallocate(allocator, memory, sizeof(choir_dist_opt_t));
-    return status;
-  }
   choir_optimizer_retain(optimizer);
   choir_comm_retain(comm);
   dist->optimizer = optimizer;
   dist->comm = comm;
-  *out_dist_opt = dist;
-  return NULL;
+  void* hashes = NULL;
+  choir_status_t status =
+      choir_allocate(allocator, hashes_bytes(comm), "hashes of ranks", &hashes);
+  dist->hashes = hashes;
+  if (!status)
+    status =
+        choir__strategy_create(&choir_strategy_def_fp32, NULL, &dist->strategy);
+  if (status)
+    free_dist_opt(dist);
+  else
+    *out_dist_opt = dist;
+  return status;
 }
 
 void choir_dist_opt_retain(choir_dist_opt_t* dist_opt) {
@@ -780,15 +839,6 @@ const choir_plan_t* choir_dist_opt_plan(const choir_dist_opt_t* dist_opt) {
 
 choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
   return dist_opt->background;
-}
-
-static choir_status_t require_attached(const choir_dist_opt_t* dist_opt,
-                                       const char* what) {
-  if (dist_opt->attached) return NULL;
-  return CHOIR_ERROR(FAILED_PRECONDITION,
-                     "dist_opt: %s before it has a model; "
-                     "choir_model_set_updater gives it one",
-                     what);
 }
 
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {

@@ -54,7 +54,10 @@ CHOIR_API void choir_dist_opt_retain(choir_dist_opt_t* dist_opt);
 CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
 // The strategy from now on, with its config's struct (copied; NULL: defaults);
 // before any call: fp32. Before attach local, later collective, between steps:
-// the replicas become equal, and what the strategy before kept is dropped.
+// replicas and the optimizer's states become equal, and what the strategy
+// before kept is dropped. FAILED_PRECONDITION on all ranks: one has another
+// strategy or other settings, and nothing changed. When it does not fit the
+// parameters or the optimizer, the one before is in use, as new.
 CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                             const choir_strategy_def_t* def,
                                             const void* config) CHOIR_NODISCARD;
