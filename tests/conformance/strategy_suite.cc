@@ -54,16 +54,14 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
 // So that each strategy does all that it can within a few steps; each takes
 // what it has.
 const Settings& BusySettings() {
-  static const Settings settings = {{"spars", "0.01"},
-                                    {"chunk", "1000"},
-                                    {"warmup_steps", "6"},
-                                    {"period", "3"},
-                                    {"delay", "1"},
-                                    {"outer_lr", "0.7"},
-                                    {"outer_momentum", "0.9"},
-                                    {"nesterov", "true"},
-                                    {"decay", "0.9"},
-                                    {"clip", "0.5"}};
+  static const Settings settings = {
+      {"spars", "0.01"},     {"chunk", "1000"},
+      {"warmup_steps", "6"}, {"ranks", "2"},
+      {"bandwidth", "100"},  // auto measures no link
+      {"period", "3"},       {"delay", "1"},
+      {"outer_lr", "0.7"},   {"outer_momentum", "0.9"},
+      {"nesterov", "true"},  {"decay", "0.9"},
+      {"clip", "0.5"}};
   return settings;
 }
 
@@ -71,8 +69,8 @@ constexpr int64_t kSteps = 7;  // of which the last one is no round's end
 
 // Uneven shares; with more than one rank some have no sample in some steps.
 choir_status_t TrainStep(Training* training, const Comm& comm, int64_t step) {
-  const int64_t counts[] = {24, 16, 0, 7, 32, 1, 9};
-  if (comm.size() == 1) return training->TrainOn(step, 0, 24, 24);
+  const int64_t counts[] = {32, 16, 0, 16, 48, 16, 16};
+  if (comm.size() == 1) return training->TrainOn(step, 0, 48, 48);
   const int period = std::max(comm.size(), 3);
   int64_t first = 0;
   int64_t global = 0;

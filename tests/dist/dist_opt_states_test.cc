@@ -30,9 +30,12 @@ constexpr char kBackend[] = "shm";
 // So that in a few steps each strategy has something to keep.
 const choir_testing::Settings& BusySettings() {
   static const choir_testing::Settings settings = {
-      {"spars", "0.01"},         {"chunk", "1000"},    {"warmup_steps", "6"},
-      {"period", "3"},           {"delay", "1"},       {"outer_lr", "0.7"},
-      {"outer_momentum", "0.9"}, {"nesterov", "true"}, {"decay", "0.9"}};
+      {"spars", "0.01"},     {"chunk", "1000"},
+      {"warmup_steps", "6"}, {"ranks", "2"},
+      {"bandwidth", "100"},  // auto measures no link
+      {"period", "3"},       {"delay", "1"},
+      {"outer_lr", "0.7"},   {"outer_momentum", "0.9"},
+      {"nesterov", "true"},  {"decay", "0.9"}};
   return settings;
 }
 
