@@ -276,6 +276,8 @@ static choir_status_t run_case(bench_t* bench, choir_collective_kind_t kind,
 static choir_status_t run_all(bench_t* bench) {
   const options_t* options = &bench->options;
   for (int k = 0; k < CHOIR_COLLECTIVE_COUNT; ++k) {
+    // Operations of two ranks, not of all.
+    if (k == CHOIR_COLLECTIVE_SEND || k == CHOIR_COLLECTIVE_RECEIVE) continue;
     if (!same(options->collective, "all") &&
         !same(options->collective, kind_names[k]))
       continue;

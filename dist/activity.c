@@ -120,7 +120,10 @@ char* choir__activity_print(const choir_activity_t* activity, char* text,
     choir__text_append(text, text_bytes, activity->name);
     choir__text_append(text, text_bytes, "'");
   }
-  choir__text_append(text, text_bytes, " (operation ");
+  bool is_pair = activity->kind == CHOIR_COLLECTIVE_SEND ||
+                 activity->kind == CHOIR_COLLECTIVE_RECEIVE;
+  choir__text_append(text, text_bytes,
+                     is_pair ? " (after operation " : " (operation ");
   choir__text_append_number(text, text_bytes, activity->sequence);
   choir__text_append(text, text_bytes, ")");
   return text;

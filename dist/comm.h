@@ -67,6 +67,8 @@ typedef enum choir_reduce_e {
   X(SCATTER_V, scatter_v)               \
   X(ALL_TO_ALL, all_to_all)             \
   X(ALL_TO_ALL_V, all_to_all_v)         \
+  X(SEND, send)                         \
+  X(RECEIVE, receive)                   \
   X(BARRIER, barrier)
 typedef enum choir_collective_kind_e {
 #define CHOIR_COLLECTIVE_ENUM_(ENUM, name) CHOIR_COLLECTIVE_##ENUM,
@@ -271,13 +273,26 @@ CHOIR_API choir_status_t choir_comm_all_to_all_v(
 CHOIR_API choir_status_t choir_comm_barrier(choir_comm_t* comm,
                                             const char* name) CHOIR_NODISCARD;
 
+// From this rank to `peer`, which receives the same count, dtype and name, and
+// the other way round: an operation of these two ranks alone, which other ranks
+// do not take part in. Both wait for each other. A difference is an error on
+// both; a wrong peer on the caller alone.
+CHOIR_API choir_status_t choir_comm_send(choir_comm_t* comm, const void* data,
+                                         int64_t count, choir_dtype_t dtype,
+                                         int32_t peer, const char* name)
+    CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_comm_receive(choir_comm_t* comm, void* data,
+                                            int64_t count, choir_dtype_t dtype,
+                                            int32_t peer, const char* name)
+    CHOIR_NODISCARD;
+
 // ---- Collectives: the general form ----
 
 typedef struct choir_collective_s {
   choir_collective_kind_t kind;
   choir_reduce_t op;
   choir_dtype_t dtype;
-  int32_t root;
+  int32_t root;   // send, receive: the other rank
   int64_t count;  // as in the calls above
   const void* src;
   void* dst;

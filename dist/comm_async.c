@@ -49,7 +49,8 @@ static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   double element = (double)choir_dtype_bytes(c->dtype);
   out_cost->flops = 0;
   out_cost->bytes = 0;
-  if (!choir__comm_traits((int32_t)c->kind)->has_data) return;
+  const choir__comm_traits_t* traits = choir__comm_traits((int32_t)c->kind);
+  if (!traits->has_data && !traits->is_pair) return;
   // What peers give may not be known yet: as if they gave as much.
   double count = (double)(c->count_at ? *c->count_at : c->count);
   if (c->tensors) count = (double)choir__comm_tensors_count(c);
@@ -454,6 +455,30 @@ choir_status_t choir_comm_all_to_all_v(choir_comm_t* comm, const void* src,
                                    .capacity = capacity,
                                    .splits = splits,
                                    .counts = out_counts,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_send(choir_comm_t* comm, const void* data,
+                               int64_t count, choir_dtype_t dtype, int32_t peer,
+                               const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_SEND,
+                                   .dtype = dtype,
+                                   .root = peer,
+                                   .count = count,
+                                   .src = data,
+                                   .name = name};
+  return choir_comm_run(comm, &collective);
+}
+
+choir_status_t choir_comm_receive(choir_comm_t* comm, void* data, int64_t count,
+                                  choir_dtype_t dtype, int32_t peer,
+                                  const char* name) {
+  choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_RECEIVE,
+                                   .dtype = dtype,
+                                   .root = peer,
+                                   .count = count,
+                                   .dst = data,
                                    .name = name};
   return choir_comm_run(comm, &collective);
 }

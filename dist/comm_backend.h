@@ -180,6 +180,11 @@ typedef struct choir_comm_vtable_s {
                           const int32_t* ranks, uint64_t number,
                           choir_comm_t** out_group);
 
+  // Required for more than one rank. Sends to `peer` and receives from it, at
+  // the same time; either may be 0 bytes. Both sides agree on the sizes.
+  choir_status_t (*pair)(choir_comm_t* comm, int32_t peer, const void* out,
+                         size_t out_bytes, void* in, size_t in_bytes);
+
   // Optional, for backends with peers. One turn of the watch thread: beats,
   // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
   // goes, notes beats in peers[].beat, presence and faults.

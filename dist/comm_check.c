@@ -65,6 +65,8 @@ const choir__comm_traits_t* choir__comm_traits(int32_t kind) {
                                          .moves = true,
                                          .has_own_counts = true,
                                          .has_splits = true},
+      [CHOIR_COLLECTIVE_SEND] = {.is_pair = true},
+      [CHOIR_COLLECTIVE_RECEIVE] = {.is_pair = true},
   };
   return &traits[kind];
 }

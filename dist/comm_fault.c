@@ -224,6 +224,9 @@ static choir_status_t break_by_silence(choir_comm_t* comm,
 static choir_status_t break_by_deadline(choir_comm_t* comm,
                                         const choir_comm_wait_t* wait) {
   choir_activity_t activity = {.kind = -1, .waiting_for = -1};
+  // An operation of two ranks has no number that tells whether a peer is in it.
+  const bool is_pair =
+      comm->running && choir__comm_traits(comm->running->kind)->is_pair;
   if (comm->vtable->peer_activity)
     comm->vtable->peer_activity(comm, wait->rank, &activity);
   char doing[CHOIR_ACTIVITY_TEXT_BYTES];
@@ -234,12 +237,13 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
   } else if (activity.kind < 0) {
     snprintf(state, sizeof(state), "it computes since operation %llu",
              (unsigned long long)activity.sequence);
-  } else if (activity.sequence == comm->sequence) {
+  } else if (activity.sequence == comm->sequence && !is_pair) {
     snprintf(state, sizeof(state), "it is in the same operation");
   } else {
     snprintf(state, sizeof(state), "it is in %s", doing);
   }
-  bool same = activity.kind >= 0 && activity.sequence == comm->sequence;
+  bool same =
+      activity.kind >= 0 && activity.sequence == comm->sequence && !is_pair;
   return choir__comm_break(
       comm, CHOIR_STATUS_TIMEOUT, "%s waited %.1f s for %s, which is %s%s; %s",
       comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,

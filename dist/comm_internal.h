@@ -10,7 +10,8 @@
 
 // What a kind is, beyond its name.
 typedef struct choir__comm_traits_s {
-  bool has_data;
+  bool has_data;  // of all ranks
+  bool is_pair;   // an operation of two ranks
   bool reduces;
   bool has_root;
   bool is_shared_out;   // each rank needs a share of the data only
@@ -94,6 +95,10 @@ typedef choir_status_t (*choir__comm_large_t)(
 // The way of large data: over hosts, or the backend's, or NULL.
 choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
                                       const choir_comm_operation_t* operation);
+
+// comm_pair.c
+choir_status_t choir__comm_run_pair(choir_comm_t* comm,
+                                    const choir_comm_operation_t* operation);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex.

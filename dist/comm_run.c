@@ -280,14 +280,18 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
         CHOIR_ERROR(FAILED_PRECONDITION, "%s: the communicator was finalized",
                     choir__activity_kind_name(kind));
   } else {
-    operation.sequence = ++comm->sequence;
+    const bool is_pair = choir__comm_traits(kind)->is_pair;
+    // Others do not count an operation of two.
+    operation.sequence = is_pair ? comm->sequence : ++comm->sequence;
     comm->running = &operation;
     for (int i = 0; i < 2; ++i)
       if (comm->activities[i])
         choir__activity_begin(comm->activities[i], kind, operation.sequence,
                               collective->name);
     status = choir__comm_check_peers(comm);
-    if (!status) status = run_operation(comm, &operation);
+    if (!status)
+      status = is_pair ? choir__comm_run_pair(comm, &operation)
+                       : run_operation(comm, &operation);
     if (!status && collective->tensors)
       choir__comm_tensors_unpack(comm, &operation);
     for (int i = 0; i < 2; ++i)

@@ -421,6 +421,7 @@ static const choir_comm_vtable_t mpi_vtable = {
             [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir_mpi_move,
         },
     .group = mpi_group,
+    .pair = choir_mpi_pair,
     .pulse = mpi_pulse,
     .look = mpi_look,
     .tell = mpi_tell,

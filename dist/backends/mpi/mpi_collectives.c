@@ -263,3 +263,28 @@ choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
   }
   return NULL;
 }
+
+static size_t round_of(size_t bytes) {
+  return bytes < ROUND_BYTES ? bytes : ROUND_BYTES;
+}
+
+choir_status_t choir_mpi_pair(choir_comm_t* comm, int32_t peer, const void* out,
+                              size_t out_bytes, void* in, size_t in_bytes) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
+  size_t sent = 0;
+  size_t received = 0;
+  while (sent < out_bytes || received < in_bytes) {
+    const size_t out_now = round_of(out_bytes - sent);
+    const size_t in_now = round_of(in_bytes - received);
+    if (in_now)
+      CHOIR_TRY(choir_mpi_receive(mpi, peer, CHOIR_MPI_PAIR,
+                                  (char*)in + received, in_now));
+    if (out_now)
+      CHOIR_TRY(choir_mpi_send(mpi, peer, CHOIR_MPI_PAIR,
+                               (const char*)out + sent, out_now));
+    CHOIR_TRY(choir_mpi_wait(mpi));
+    sent += out_now;
+    received += in_now;
+  }
+  return NULL;
+}

@@ -65,6 +65,7 @@ enum {
   CHOIR_MPI_RESULT = 2,   // a finished part
   CHOIR_MPI_CONTROL = 3,  // heartbeats and faults
   CHOIR_MPI_HELLO = 4,
+  CHOIR_MPI_PAIR = 5,  // of an operation of two ranks
   CHOIR_MPI_TAGS = 8,
 };
 
@@ -84,6 +85,8 @@ choir_status_t choir_mpi_reduce(choir_comm_t* comm,
                                 const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
                                    const choir_comm_operation_t* operation);
+choir_status_t choir_mpi_pair(choir_comm_t* comm, int32_t peer, const void* out,
+                              size_t out_bytes, void* in, size_t in_bytes);
 // What is open in comm->moves.
 choir_status_t choir_mpi_move(choir_comm_t* comm,
                               const choir_comm_operation_t* operation);

@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -311,6 +312,70 @@ static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
   return choir_shm_sync(as_shm(comm));
 }
 
+// ---- Pairs ----
+
+// Through the socket between two ranks, which otherwise carries files only.
+#define PACKET_BYTES ((size_t)32 << 10)
+
+typedef struct transfer_s {
+  const char* out;
+  size_t out_bytes;
+  char* in;
+  size_t in_bytes;
+} transfer_t;
+
+static size_t packet_of(size_t bytes) {
+  return bytes < PACKET_BYTES ? bytes : PACKET_BYTES;
+}
+
+// Sends and takes what goes without waiting; true if something did.
+static bool move_packets(int socket, transfer_t* transfer) {
+  bool moved = false;
+  if (transfer->out_bytes) {
+    ssize_t n = send(socket, transfer->out, packet_of(transfer->out_bytes),
+                     MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      transfer->out += n;
+      transfer->out_bytes -= (size_t)n;
+      moved = true;
+    }
+  }
+  if (transfer->in_bytes) {
+    ssize_t n =
+        recv(socket, transfer->in, packet_of(transfer->in_bytes), MSG_DONTWAIT);
+    if (n > 0) {
+      transfer->in += n;
+      transfer->in_bytes -= (size_t)n;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+static choir_status_t shm_pair(choir_comm_t* comm, int32_t peer,
+                               const void* out, size_t out_bytes, void* in,
+                               size_t in_bytes) {
+  transfer_t transfer = {out, out_bytes, in, in_bytes};
+  struct pollfd ready = {.fd = as_shm(comm)->sockets[peer]};
+  choir_comm_wait_t wait;
+  choir__comm_wait_begin(comm, &wait, peer);
+  while (transfer.out_bytes || transfer.in_bytes) {
+    bool over = choir__comm_wait_is_over(comm, &wait);
+    if (move_packets(ready.fd, &transfer)) {
+      choir__comm_wait_progress(comm, &wait, peer);
+      continue;
+    }
+    if (over) return choir__comm_wait_fail(comm, &wait);
+    ready.events = (short)((transfer.out_bytes ? POLLOUT : 0) |
+                           (transfer.in_bytes ? POLLIN : 0));
+    // A socket that has ended is always ready; the watch tells of it soon.
+    if (poll(&ready, 1, 50) > 0 && (ready.revents & (POLLHUP | POLLERR)))
+      usleep(1000);
+  }
+  choir__comm_wait_end(comm, &wait);
+  return NULL;
+}
+
 // ---- Watching ----
 
 void choir_shm_poll_sockets(choir_shm_comm_t* shm, int timeout_ms) {
@@ -413,6 +478,7 @@ static const choir_comm_vtable_t shm_vtable = {
     .buffer_alloc = choir_shm_buffer_alloc,
     .buffer_free = choir_shm_buffer_free,
     .group = shm_group,
+    .pair = shm_pair,
     .pulse = shm_pulse,
     .look = shm_look,
     .tell = shm_tell,

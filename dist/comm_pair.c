@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Send and receive: an operation of two ranks. Both show each other what they
+// want, compare it, and only then move data; a difference is an error on both
+// and leaves everything in order.
+#include <stdio.h>
+#include <string.h>
+
+#include "dist/comm_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+typedef struct wish_s {
+  int32_t kind;
+  int32_t dtype;
+  int64_t count;
+  uint64_t name_hash;
+  char name[CHOIR_COMM_NAME_BYTES];      // cut
+  char reason[CHOIR_COMM_REASON_BYTES];  // why the arguments are wrong, or ""
+} wish_t;
+
+static void make_wish(const operation_t* operation, wish_t* wish) {
+  const choir_collective_t* c = &operation->collective;
+  memset(wish, 0, sizeof(*wish));
+  wish->kind = operation->kind;
+  wish->dtype = (int32_t)c->dtype;
+  wish->count = c->count;
+  wish->name_hash = choir__comm_name_hash(c->name);
+  if (c->name) snprintf(wish->name, sizeof(wish->name), "%s", c->name);
+  int64_t bytes;
+  const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
+  if (!operation->element_bytes)
+    snprintf(wish->reason, sizeof(wish->reason), "%d is no dtype",
+             (int)c->dtype);
+  else if (c->count < 0)
+    snprintf(wish->reason, sizeof(wish->reason),
+             "count is %lld; it must be 0 or more", (long long)c->count);
+  else if (__builtin_mul_overflow(c->count, (int64_t)operation->element_bytes,
+                                  &bytes))
+    snprintf(wish->reason, sizeof(wish->reason),
+             "%lld elements do not fit in 63 bits of bytes",
+             (long long)c->count);
+  else if (c->count > 0 && !(sends ? c->src : c->dst))
+    snprintf(wish->reason, sizeof(wish->reason), "%s is NULL",
+             sends ? "src" : "dst");
+}
+
+static void describe(const wish_t* wish, char* text, size_t text_bytes) {
+  snprintf(text, text_bytes, "%lld %s%s%s%s", (long long)wish->count,
+           choir_dtype_name((choir_dtype_t)wish->dtype),
+           wish->name_hash ? " as '" : " without name", wish->name,
+           wish->name_hash ? "'" : "");
+}
+
+// "send 'x' (after operation 3)".
+static void describe_operation(const operation_t* operation, const wish_t* own,
+                               char* text, size_t text_bytes) {
+  choir_activity_t activity = {.kind = operation->kind,
+                               .waiting_for = -1,
+                               .sequence = operation->sequence};
+  memcpy(activity.name, own->name, sizeof(activity.name));
+  choir__activity_print(&activity, text, text_bytes);
+}
+
+static choir_status_t compare(const choir_comm_t* comm,
+                              const operation_t* operation, const wish_t* own,
+                              const wish_t* theirs) {
+  const int32_t peer = operation->collective.root;
+  char what[CHOIR_ACTIVITY_TEXT_BYTES];
+  describe_operation(operation, own, what, sizeof(what));
+  // The same words on both: those of the lower rank first.
+  const bool own_first = comm->rank < peer;
+  const wish_t* wishes[2] = {own_first ? own : theirs,
+                             own_first ? theirs : own};
+  const int32_t ranks[2] = {own_first ? comm->rank : peer,
+                            own_first ? peer : comm->rank};
+  for (int i = 0; i < 2; ++i)
+    if (wishes[i]->reason[0])
+      return CHOIR_ERROR(INVALID_ARGUMENT, "%s: rank %d: %s", what, ranks[i],
+                         wishes[i]->reason);
+  if (own->kind == theirs->kind)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: ranks %d and %d both %s; one of them must %s", what,
+                       ranks[0], ranks[1], choir__activity_kind_name(own->kind),
+                       own->kind == CHOIR_COLLECTIVE_SEND ? "receive" : "send");
+  if (own->dtype == theirs->dtype && own->count == theirs->count &&
+      own->name_hash == theirs->name_hash)
+    return NULL;
+  const bool first_sends = wishes[0]->kind == CHOIR_COLLECTIVE_SEND;
+  char sent[128];
+  char received[128];
+  describe(wishes[first_sends ? 0 : 1], sent, sizeof(sent));
+  describe(wishes[first_sends ? 1 : 0], received, sizeof(received));
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: rank %d sends %s, rank %d receives %s; both need the "
+                     "same",
+                     what, ranks[first_sends ? 0 : 1], sent,
+                     ranks[first_sends ? 1 : 0], received);
+}
+
+choir_status_t choir__comm_run_pair(choir_comm_t* comm,
+                                    const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
+  wish_t own, theirs;
+  make_wish(operation, &own);
+  if (c->root < 0 || c->root >= comm->size || c->root == comm->rank) {
+    char what[CHOIR_ACTIVITY_TEXT_BYTES];
+    describe_operation(operation, &own, what, sizeof(what));
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: rank %d: the other rank is %d; it must be another "
+                       "one of 0 .. %d",
+                       what, comm->rank, c->root, comm->size - 1);
+  }
+  CHOIR_TRY(comm->vtable->pair(comm, c->root, &own, sizeof(own), &theirs,
+                               sizeof(theirs)));
+  theirs.name[sizeof(theirs.name) - 1] = 0;
+  theirs.reason[sizeof(theirs.reason) - 1] = 0;
+  CHOIR_TRY(compare(comm, operation, &own, &theirs));
+  const size_t bytes = (size_t)c->count * operation->element_bytes;
+  if (sends) return comm->vtable->pair(comm, c->root, c->src, bytes, NULL, 0);
+  return comm->vtable->pair(comm, c->root, NULL, 0, c->dst, bytes);
+}
