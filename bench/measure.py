@@ -78,6 +78,23 @@ def run_together(commands, limit, gate=False):
     return results
 
 
+def run_captured(command, limit):
+    """Status, stdout and stderr of a command, killed after `limit` seconds."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failure(
+            "%s was not done within %d s" % (" ".join(command), limit)
+        ) from None
+    return done.returncode, done.stdout, done.stderr
+
+
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:

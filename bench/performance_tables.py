@@ -304,6 +304,11 @@ def write(results, page):
             tables["step " + net] = step_table(limits, net)
     if collectives:
         tables["collectives"] = collectives_table(collectives)
+    fill(page, tables)
+
+
+def fill(page, tables):
+    """Puts tables between their marks in a page."""
     with open(page, encoding="utf-8") as file:
         text = file.read()
     for name, lines in tables.items():

@@ -3,21 +3,26 @@
 
 usage: bazel run //bench:slow_network -- [--rates RATE[,RATE]...]
            [--seeds N[,N]...] [--steps N] [--only NAME[,NAME]...]
-           [--accuracy NAME[,NAME]...] [--json FILE]
+           [--clock NAME[,NAME]...] [--clock-rates RATE[,RATE]...]
+           [--json FILE | --page]
 
 The hosts are network namespaces of this machine (tests/netlab), one worker of
 one thread each, batch 64; the one host alone takes the same global batch, 128,
-and the same learning rate. For each rate (10mbit and 100mbit):
+and the same learning rate. An accuracy of 0.985 is looked for every 100 steps.
 
- 1. every strategy with its defaults for --steps steps: bytes that a host sends
-    in a step (all of its network interface, headers and heartbeats too), ms of a
-    step beside what `auto` predicts, images/s;
- 2. those of --accuracy, seed by seed and in turns with the one host alone: until
-    the accuracy is 0.985, looked at every 100 steps. Time is that of training
-    and of making the replicas equal for the look.
+ 1. Steps to that accuracy, for every strategy with its defaults and the one host
+    alone, on this machine without a network: sums are in rank order everywhere,
+    so they are the same steps on any link.
+ 2. For each rate, every strategy for --steps steps: bytes that a host sends in a
+    step (all of its network interface, headers and heartbeats too), ms of a step
+    beside what `auto` predicts, images/s.
+ 3. For each of --clock-rates, those of --clock and the one host alone, seed by
+    seed and in turns, against the clock: seconds of training until the accuracy
+    is there, with the exchanges that make the replicas equal for each look.
 
-Needs root. Ends with status 0 however slow a job was, with 1 when one failed, 2
-for a wrong flag.
+--page writes bench/results/slow_network.json, the tables of docs/strategies.md
+and its picture. Needs root; some ten minutes. Ends with status 0 however slow a
+job was, with 1 when one failed, 2 for a wrong flag.
 """
 
 import argparse
@@ -25,19 +30,23 @@ import json
 import os
 import statistics
 import sys
+import time
 
-from bench import measure
-from tests.netlab import netlab
+# Not by the script's folder: a link in Bazel's tree, which Python would follow.
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from bench import measure, strategies_page  # noqa: E402
+from tests.netlab import netlab  # noqa: E402
 
 PROGRAM = os.path.join(measure.ROOT, "bench", "accuracy_run")
 DATA = os.path.join(measure.ROOT, "examples", "data", "mnist")
+ALONE = "alone"
 TARGET = 0.985
 BATCH = 64
 HOSTS = 2
 # The best strategy's time over that of one host alone, at most.
 GOAL = 0.6
 MOST_STEPS = 4690  # ten epochs
-MOST_SECONDS = 240  # of training, where the goal is out of reach
+LIMIT = 1200  # seconds of one job; guards against a hang
 
 # Name: dist_option, settings.
 STRATEGIES = {
@@ -47,28 +56,26 @@ STRATEGIES = {
     "partialUpdate": ("partialUpdate", ""),
     "sparseTopK": ("sparseTopK", ""),
     "sparseThreshold": ("sparseThreshold", ""),
-    "dgc": ("dgc", "warmup_steps=0"),
+    "dgc": ("dgc", ""),
     "localSGD": ("localSGD", ""),
     "sparseLocal": ("sparseLocal", ""),
     "sparseLocal+": ("sparseLocal", "outer_momentum=0.5,nesterov=true"),
-    "auto": ("auto", ""),
 }
 
 
-def command(strategy, flags):
-    """Of one worker; the first host starts both."""
+def command(name, flags):
     words = [PROGRAM, "--data", DATA, "--threads", 1] + flags
-    if strategy is None:
+    if name == ALONE:
         return words + ["--batch", BATCH * HOSTS]
-    option, settings = STRATEGIES[strategy]
+    option, settings = STRATEGIES.get(name, (name, ""))
     words += ["--batch", BATCH, "--dist_option", option]
     return words + (["--settings", settings] if settings else [])
 
 
-def run(lab, strategy, flags, limit):
-    """The program's lines. strategy None: on one host alone."""
-    words = command(strategy, flags)
-    if strategy is not None:
+def run(lab, name, flags):
+    """The program's lines: in the lab, or without one as two workers here."""
+    words = command(name, flags)
+    if name != ALONE and lab:
         where = ",".join(host.name + ":1" for host in lab.hosts)
         words = (
             ["mpirun", "-np", HOSTS, "-H", where, "--bind-to", "none"]
@@ -76,22 +83,72 @@ def run(lab, strategy, flags, limit):
             + ["--mca", "btl_tcp_if_include", "10.77.0.0/24"]
             + ["--mca", "oob_tcp_if_include", "10.77.0.0/24"]
         ) + words
-    done = lab.hosts[0].run([str(word) for word in words], timeout=limit)
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
+    elif name != ALONE:
+        words += ["--workers", HOSTS]
+    words = [str(word) for word in words]
+    if lab:
+        done = lab.hosts[0].run(words, timeout=LIMIT)
+        status, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        status, out, err = measure.run_captured(words, LIMIT)
+    lines = out.splitlines()
+    if status or not lines:
         raise measure.Failure(
-            "%s ended with status %d: %s"
-            % (strategy or "one host alone", done.returncode, done.stderr)
+            "%s ended with status %d: %s" % (name, status, err)
         )
     return [json.loads(line) for line in lines]
 
 
+# ---- Steps to the accuracy ----
+
+
+def train_to_target(lab, name, seed):
+    flags = ["--seed", seed, "--target", TARGET, "--every", 100]
+    last = run(lab, name, flags + ["--steps", MOST_STEPS])[-1]
+    return {
+        "seed": seed,
+        "steps": last["steps"],
+        "seconds": last["seconds"],
+        "accuracy": last["accuracy"],
+        "reached": last["accuracy"] >= TARGET,
+    }
+
+
+def mean(runs, key):
+    """None where a run did not get there."""
+    if not runs or not all(run["reached"] for run in runs):
+        return None
+    return statistics.mean(run[key] for run in runs)
+
+
+def measure_efforts(options):
+    print("\n== steps to an accuracy of %g, seeds %s" % (TARGET, options.seeds))
+    efforts = {}
+    for name in [ALONE] + options.only:
+        efforts[name] = [
+            train_to_target(None, name, seed) for seed in options.seeds
+        ]
+        steps = mean(efforts[name], "steps")
+        print(
+            "%-16s %8s  (%s)"
+            % (
+                name,
+                "%.0f" % steps if steps else "-",
+                ", ".join(str(run["steps"]) for run in efforts[name]),
+            ),
+            flush=True,
+        )
+    return efforts
+
+
+# ---- A step ----
+
+
 def predict(lab):
     """What auto measures, and the ms of a step that it predicts."""
-    lines = run(lab, "auto", ["--steps", 40, "--every", 40], 300)
-    plan = lines[-2]
+    plan = run(lab, "auto", ["--steps", 48, "--every", 48])[-2]
     print(
-        "auto: %.2f ms to compute a step, link %.2f ms and %.2f MB/s; it takes %s"
+        "auto: %.2f ms to compute a step, link %.2f ms and %.2f MB/s; takes %s"
         % (
             plan["compute_ms"],
             plan["latency_ms"],
@@ -102,99 +159,77 @@ def predict(lab):
     return plan
 
 
-def measure_steps(lab, options, results):
-    """Bytes, time and images of a step, beside what auto predicts."""
+def measure_step(lab, name, options):
+    steps = options.steps
+    # What takes long is not measured for long.
+    if name in ("fp32", "fp16", "bf16"):
+        steps = min(steps, 16)
+    settings = ["--deadline", 120]
+    lines = run(lab, name, settings + ["--steps", 2 * steps, "--every", steps])
+    # The second half: the first has the start of everything in it.
+    seconds = lines[1]["seconds"] - lines[0]["seconds"]
+    return {
+        "strategy": lines[-1]["strategy"],
+        "bytes_per_step": lines[-1]["bytes_per_step"],
+        "ms_per_step": 1e3 * seconds / steps,
+        "images_per_second": steps * BATCH * HOSTS / seconds,
+    }
+
+
+def measure_steps(lab, options):
     plan = predict(lab)
-    results["auto"] = plan
+    result = {"plan": plan, "steps": {}}
     print(
         "%-16s %13s %10s %10s %10s"
         % ("", "bytes a step", "ms a step", "predicted", "images/s")
     )
-    for name in [None] + options.only:
-        # What takes long is not measured for long; a multiple of all periods.
-        steps = options.steps
-        if name in ("fp32", "fp16", "bf16"):
-            steps = min(steps, 16)
-        flags = ["--steps", 2 * steps, "--every", steps, "--deadline", 120]
-        lines = run(lab, name, flags, 600)
-        # The second half: the first has the start of everything in it.
-        seconds = lines[1]["seconds"] - lines[0]["seconds"]
-        predicted = plan["ms_per_step"].get(name)
-        row = {
-            "strategy": lines[-1]["strategy"],
-            "bytes_per_step": lines[-1]["bytes_per_step"],
-            "ms_per_step": 1e3 * seconds / steps,
-            "predicted_ms_per_step": predicted,
-            "images_per_second": steps * BATCH * HOSTS / seconds,
-        }
-        results[name or "alone"] = row
+    for name in [ALONE] + options.only:
+        row = measure_step(lab, name, options)
+        row["predicted_ms"] = plan["ms_per_step"].get(name)
+        result["steps"][name] = row
         print(
             "%-16s %13.0f %10.2f %10s %10.0f"
             % (
-                name or "one host alone",
+                name,
                 row["bytes_per_step"],
                 row["ms_per_step"],
-                "%.2f" % predicted if predicted else "",
+                "%.2f" % row["predicted_ms"] if row["predicted_ms"] else "",
                 row["images_per_second"],
             ),
             flush=True,
         )
+    return result
 
 
-def reach(lab, name, seed):
-    """Seconds to the target, or None, and the accuracy at the end."""
-    flags = ["--seed", seed, "--target", TARGET, "--every", 100]
-    flags += ["--steps", MOST_STEPS, "--seconds", MOST_SECONDS]
-    last = run(lab, name, flags, 10 * MOST_SECONDS)[-1]
-    reached = last["accuracy"] >= TARGET
-    return {
-        "seed": seed,
-        "seconds": last["seconds"] if reached else None,
-        "steps": last["steps"],
-        "accuracy": last["accuracy"],
-    }
+# ---- Against the clock ----
 
 
-def mean_seconds(runs):
-    if not runs or any(run["seconds"] is None for run in runs):
-        return None
-    return statistics.mean(run["seconds"] for run in runs)
-
-
-def measure_accuracy(lab, options, results):
-    names = [None] + options.accuracy
+def measure_clock(lab, options):
+    names = [ALONE] + options.clock
     runs = {name: [] for name in names}
     for seed in options.seeds:
         for name in names:
-            runs[name].append(reach(lab, name, seed))
-    alone = mean_seconds(runs[None])
-    print("\nto an accuracy of %g, mean of seeds %s" % (TARGET, options.seeds))
-    print("%-16s %9s %9s %10s" % ("", "seconds", "steps", "of alone"))
+            runs[name].append(train_to_target(lab, name, seed))
+    alone = mean(runs[ALONE], "seconds")
+    print("seconds to an accuracy of %g, seeds %s" % (TARGET, options.seeds))
+    best = None
     for name in names:
-        mean = mean_seconds(runs[name])
-        steps = statistics.mean(run["steps"] for run in runs[name])
-        ratio = mean / alone if mean and alone else None
+        seconds = mean(runs[name], "seconds")
+        ratio = seconds / alone if seconds and alone else None
+        if name != ALONE and ratio and (best is None or ratio < best):
+            best = ratio
         print(
-            "%-16s %9s %9.0f %10s"
+            "%-16s %8s %8s"
             % (
-                name or "one host alone",
-                "%.2f" % mean if mean else "-",
-                steps,
+                name,
+                "%.2f" % seconds if seconds else "-",
                 "%.2f" % ratio if ratio else "-",
             ),
             flush=True,
         )
-        results[name or "alone"]["runs"] = runs[name]
-        results[name or "alone"]["seconds"] = mean
-        results[name or "alone"]["of_alone"] = ratio
-    best = min(
-        (results[name]["of_alone"] or 1e9 for name in options.accuracy),
-        default=None,
-    )
-    if best is not None:
-        print(
-            "best: %.2f of one host alone (wanted: at most %g)" % (best, GOAL)
-        )
+    if best:
+        print("best: %.2f of one host alone (wanted: %g)" % (best, GOAL))
+    return runs
 
 
 def parse(arguments):
@@ -203,27 +238,43 @@ def parse(arguments):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rates", default="10mbit,100mbit")
+    parser.add_argument("--rates", default="10mbit,100mbit,1gbit")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=192)
-    parser.add_argument("--only", default=",".join(list(STRATEGIES)[:-1]))
-    parser.add_argument("--accuracy", default="sparseLocal,sparseLocal+")
+    parser.add_argument("--only", default=",".join(STRATEGIES))
+    parser.add_argument("--clock", default="sparseLocal,sparseLocal+")
+    parser.add_argument("--clock-rates", default="10mbit,100mbit")
     parser.add_argument("--json")
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args(arguments)
-    options.rates = options.rates.split(",")
-    options.seeds = [int(seed) for seed in options.seeds.split(",") if seed]
-    for key in ("only", "accuracy"):
-        names = [name for name in getattr(options, key).split(",") if name]
-        for name in names:
-            if name not in STRATEGIES:
-                parser.error(
-                    "--%s: no strategy is called %s; known are %s"
-                    % (key, name, ", ".join(STRATEGIES))
-                )
-        setattr(options, key, names)
-    # What is trained to the end is measured first.
-    options.only += [n for n in options.accuracy if n not in options.only]
+    for key in ("rates", "clock_rates", "only", "clock", "seeds"):
+        words = [word for word in getattr(options, key).split(",") if word]
+        setattr(options, key, words)
+    for name in options.only + options.clock:
+        if name not in STRATEGIES:
+            parser.error(
+                "no strategy is called '%s'; known are %s"
+                % (name, ", ".join(STRATEGIES))
+            )
+    if not all(seed.isdigit() for seed in options.seeds):
+        parser.error("--seeds is a list of whole numbers")
+    options.seeds = [int(seed) for seed in options.seeds]
     return options
+
+
+def run_all(options):
+    record = {"machine": measure.machine(), "target": TARGET, "rates": {}}
+    if options.seeds:
+        record["efforts"] = measure_efforts(options)
+    rates = options.rates
+    rates += [rate for rate in options.clock_rates if rate not in rates]
+    for rate in rates:
+        print("\n== %d hosts, %s between them" % (HOSTS, rate), flush=True)
+        with netlab.Lab(hosts=HOSTS, rate=rate) as lab:
+            record["rates"][rate] = measure_steps(lab, options)
+            if options.seeds and options.clock and rate in options.clock_rates:
+                record["rates"][rate]["clock"] = measure_clock(lab, options)
+    return record
 
 
 def main(arguments):
@@ -233,27 +284,30 @@ def main(arguments):
         print("slow_network: " + reason, file=sys.stderr)
         return 1
     print(measure.machine())
+    # Before anything runs: what runs in the lab is no child of this process.
     others = measure.Others()
-    results = {}
+    time.sleep(2)
+    cores = others.cores()
+    measure.print_others(cores)
     try:
-        for rate in options.rates:
-            print("\n== %d hosts, %s between them" % (HOSTS, rate), flush=True)
-            results[rate] = {}
-            with netlab.Lab(hosts=HOSTS, rate=rate) as lab:
-                measure_steps(lab, options, results[rate])
-                if options.seeds and options.accuracy:
-                    measure_accuracy(lab, options, results[rate])
+        record = run_all(options)
     except (measure.Failure, netlab.LabError) as failure:
         print("slow_network: %s" % failure, file=sys.stderr)
         return 1
-    measure.print_others(others.cores())
-    if options.json:
+    record["others"] = cores
+    path = options.json
+    if path:
         os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {"machine": measure.machine(), "rates": results}, file, indent=1
-            )
+    if options.page:
+        # Of the sources, not of Bazel's copies.
+        os.chdir(os.environ.get("BUILD_WORKSPACE_DIRECTORY", measure.ROOT))
+        path = os.path.join("bench", "results", "slow_network.json")
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
             file.write("\n")
+    if options.page:
+        strategies_page.write(record, "docs")
     return 0
 
 

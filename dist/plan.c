@@ -62,6 +62,10 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
 
 // ---- The plan ----
 
+// The list begins with what changes training least; a later strategy must be
+// better by so much.
+#define WORTH 0.95
+
 static double larger(double a, double b) { return a > b ? a : b; }
 
 static void fill_row(const choir_plan_t* plan, double pass,
@@ -104,7 +108,7 @@ void choir_plan_make(const choir_link_t* link, int64_t params, int32_t buckets,
     row->option = def->option;
     fill_row(out_plan, pass, &cost, row);
     const choir_plan_row_t* best = &out_plan->rows[out_plan->chosen];
-    if (row->seconds * row->effort < best->seconds * best->effort)
+    if (row->seconds * row->effort < WORTH * best->seconds * best->effort)
       out_plan->chosen = out_plan->row_count;
     ++out_plan->row_count;
   }

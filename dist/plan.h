@@ -43,7 +43,8 @@ typedef struct choir_plan_s {
   int64_t params;
   double compute;  // seconds of a step without exchange
   int32_t row_count;
-  int32_t chosen;  // the row with the least seconds x effort
+  // The row with the least seconds x effort; of those within 5 %, the first.
+  int32_t chosen;
   choir_plan_row_t rows[CHOIR_PLAN_MAX_ROWS];
 } choir_plan_t;
 
