@@ -114,6 +114,24 @@ void choir_plan_make(const choir_link_t* link, int64_t params, int32_t buckets,
   }
 }
 
+// The first row is that of plain fp32.
+static void print_advice(const choir_plan_t* plan, char* text,
+                         size_t text_bytes) {
+  const choir_plan_row_t* plain = &plan->rows[0];
+  const choir_plan_row_t* chosen = &plan->rows[plan->chosen];
+  if (plan->link.ranks == 1 || plan->row_count == 0) return;
+  if (plain->speed_up < 1)
+    snprintf(text, text_bytes,
+             "%s would take %.4g ms a step, %.1f times slower than one worker "
+             "alone; %s %.4g ms, %.1f times faster\n",
+             plain->option, 1e3 * plain->seconds, 1 / plain->speed_up,
+             chosen->option, 1e3 * chosen->seconds, chosen->speed_up);
+  else
+    snprintf(text, text_bytes,
+             "%s: %.4g ms a step, %.1f times faster than one worker alone\n",
+             chosen->option, 1e3 * chosen->seconds, chosen->speed_up);
+}
+
 const char* choir_plan_print(const choir_plan_t* plan, char* text,
                              size_t text_bytes) {
   int used = snprintf(
@@ -131,5 +149,7 @@ const char* choir_plan_print(const choir_plan_t* plan, char* text,
                      i == plan->chosen ? '*' : ' ', row->option, row->bytes,
                      1e3 * row->seconds, row->speed_up);
   }
+  if (used > 0 && (size_t)used < text_bytes)
+    print_advice(plan, text + used, text_bytes - (size_t)used);
   return text;
 }

@@ -94,8 +94,8 @@ choir_status_t train_options_strategy(const train_options_t* options,
                                       const choir_strategy_def_t** out_def,
                                       void** out_config) {
   *out_config = NULL;
-  CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, out_def),
-                 "--dist-option");
+  const char* option = options->plan ? "auto" : options->dist_option;
+  CHOIR_TRY_NOTE(choir_strategy_def_parse(option, out_def), "--dist-option");
   const choir_struct_def_t* def = choir_strategy_def_config(*out_def);
   *out_config = malloc(def->bytes);
   if (!*out_config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");

@@ -56,6 +56,8 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
     "is sent; 0: the strategy's default")                                     \
   X(T, STRING, dist_settings, NULL, 0, 0,                                     \
     "other settings of the strategy: name=value,...")                         \
+  X(T, BOOL, plan, false, 0, 1,                                               \
+    "measure link and step, tell what every strategy would take, and end")    \
   X(T, FLOAT, deadline, 60, 0.001, 1e6,                                       \
     "longest wait for another worker, seconds")
 

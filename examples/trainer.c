@@ -513,16 +513,17 @@ static choir_model_batch_t model_batch(const choir_batch_t* batch) {
                                .global_count = batch->global_count};
 }
 
-// What dist_option "auto" found, once.
-static void tell_plan(trainer_t* trainer) {
-  if (trainer->has_told_plan || !trainer->prints || !trainer->dist_opt) return;
-  const choir_plan_t* plan = choir_dist_opt_plan(trainer->dist_opt);
-  if (!plan) return;
+// What dist_option "auto" found, once. Returns whether it is there.
+static bool tell_plan(trainer_t* trainer) {
+  const choir_plan_t* plan =
+      trainer->dist_opt ? choir_dist_opt_plan(trainer->dist_opt) : NULL;
+  if (!plan || trainer->has_told_plan || !trainer->prints) return plan;
   char text[2048];
   clear_bar(trainer);
   printf("%s", choir_plan_print(plan, text, sizeof(text)));
   fflush(stdout);
   trainer->has_told_plan = true;
+  return true;
 }
 
 static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
@@ -539,7 +540,7 @@ static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
     choir_launch_note_progress(epoch, batch->step);
     const choir_model_batch_t one = model_batch(batch);
     CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
-    tell_plan(trainer);
+    if (tell_plan(trainer) && trainer->options->plan) break;
     ++trainer->steps_done;
     images += batch->global_count;
     draw_bar(trainer, images, choir_clock_seconds() - start);
@@ -609,13 +610,14 @@ static void report(const trainer_t* trainer, int64_t epoch,
 }
 
 static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
-  if (trainer->prints) {
+  if (trainer->prints && !trainer->options->plan) {
     printf("Starting Epoch %" PRId64 ":\n", epoch);
     fflush(stdout);
   }
   epoch_result_t result = {0};
   choir_metrics_t metrics;
   CHOIR_TRY(train_epoch(trainer, epoch, &result.seconds));
+  if (trainer->options->plan) return NULL;
   CHOIR_TRY(take_metrics(trainer, &metrics));
   result.loss = metrics.loss_sum;
   result.training_accuracy = accuracy(&metrics);
@@ -642,8 +644,16 @@ static choir_status_t run(trainer_t* trainer) {
   place_t place = {0, 0};
   if (trainer->options->resume) CHOIR_TRY(resume(trainer, &place));
   CHOIR_TRY(make_profile(trainer, trainer->options->epochs - place.epoch));
-  for (int64_t epoch = place.epoch; epoch < trainer->options->epochs; ++epoch)
+  bool has_plan = false;
+  for (int64_t epoch = place.epoch;
+       epoch < trainer->options->epochs && !has_plan; ++epoch) {
     CHOIR_TRY(run_epoch(trainer, epoch));
+    has_plan = trainer->options->plan && tell_plan(trainer);
+  }
+  if (trainer->options->plan && !has_plan)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "plan: %" PRId64 " steps are too few to measure one",
+                       trainer->steps_done);
   return NULL;
 }
 

@@ -109,7 +109,7 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
       .period = config->period,
       .delay = config->delay,
       .passes = 16 / (double)config->period,
-      .effort = 0.7};
+      .effort = 1};
 }
 
 const choir_strategy_def_t choir_strategy_def_sparse_local = {

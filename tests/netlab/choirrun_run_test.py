@@ -111,6 +111,23 @@ class RunTest(harness.ProgramTest):
                     harness.digests_of(self.train("--workers", "2", *flags)),
                 )
 
+    def test_preflight_predicts(self):
+        harness.small_data(self.data, training=4096, evaluation=64)
+        done = self.choirrun(
+            *["--preflight", "-np", "2", "-H", "localhost,h2"],
+            *[PROGRAM, "--data", self.data],
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for line in (
+            r"2 workers, \d+ parameters, [\d.]+ ms to compute a step; link: "
+            r"[\d.]+ ms, [\d.]+ MB/s",
+            r". fp32 +17\d+ +[\d.]+ +[\d.]+",
+            r". sparseLocal +\d+ +[\d.]+ +[\d.]+",
+            r".* [\d.]+ times faster.*",
+            "preflight passed",
+        ):
+            self.assertRegex(done.stdout, "(?m)^choirrun: %s$" % line)
+
     def test_local_run_needs_no_ssh(self):
         self.h1.call("mount", "--bind", "/dev/null", "/usr/bin/ssh")
         self.extra["CHOIR_X"] = "seen"

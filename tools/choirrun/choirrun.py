@@ -25,6 +25,7 @@ sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
+import prediction  # noqa: E402
 import preflight  # noqa: E402
 
 _EPILOG = """\
@@ -230,6 +231,12 @@ def run(options, hosts, folder):
             tell if is_report or several or options.verbose else lambda _: None,
         )
         sessions = result.sessions
+        slow = result.links and prediction.slowest(result.links)[0]
+        if program and slow and (options.preflight or slow < prediction.FAST):
+            ranks = sum(len(host.ranks) for host in hosts)
+            command = [program.path, *program.arguments]
+            for line in prediction.predict(command, result.links, ranks):
+                tell(line)
         if options.preflight:
             tell("preflight passed")
             return 0

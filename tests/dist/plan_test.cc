@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/plan.h"
+
+#include "tests/dist/dist_opt_testing.h"
+
+namespace choir_testing {
+namespace {
+
+const choir_plan_row_t* Row(const choir_plan_t& plan,
+                            const std::string& option) {
+  for (int32_t i = 0; i < plan.row_count; ++i)
+    if (option == plan.rows[i].option) return &plan.rows[i];
+  ADD_FAILURE() << "no row " << option;
+  return &plan.rows[0];
+}
+
+choir_auto_config_t Defaults() {
+  choir_auto_config_t config;
+  choir_struct_init(choir_strategy_def_config(&choir_strategy_def_auto),
+                    &config);
+  return config;
+}
+
+TEST(PlanTest, PredictsFromLatencyBandwidthAndStep) {
+  // 1 ms, 1 MB/s; 10 ms to compute; a million parameters in 4 buckets.
+  const choir_link_t link = {2, 1e-3, 1e6};
+  choir_plan_t plan;
+  choir_plan_make(&link, 1000000, 4, 0.01, 0.002, &plan);
+  const choir_plan_row_t* fp32 = Row(plan, "fp32");
+  EXPECT_DOUBLE_EQ(fp32->bytes, 4e6);
+  // Four latencies and 4 s for the bytes, half of the 10 ms beside backward.
+  EXPECT_NEAR(fp32->seconds, 0.01 + 0.004 + 4 - 0.005, 1e-9);
+  EXPECT_NEAR(fp32->speed_up, 2 * 0.01 / fp32->seconds, 1e-12);
+  // Half of the bytes and three passes of 2 ms.
+  const choir_plan_row_t* fp16 = Row(plan, "fp16");
+  EXPECT_NEAR(fp16->seconds, 0.01 + 0.004 + 2 - 0.005 + 0.006, 1e-9);
+  // 1.3 % of 4 MB in 16 steps, of which 8 hide it.
+  const choir_plan_row_t* local = Row(plan, "sparseLocal");
+  EXPECT_LT(local->bytes, 2500);
+  EXPECT_NEAR(local->seconds, 0.01 + 0.002, 1e-9);
+  EXPECT_STREQ(plan.rows[plan.chosen].option, "sparseLocal");
+  // What depends on the size of gradients is not predicted.
+  for (int32_t i = 0; i < plan.row_count; ++i)
+    EXPECT_STRNE(plan.rows[i].option, "sparseThreshold");
+}
+
+TEST(PlanTest, MoreRanksSendMore) {
+  const choir_link_t link = {4, 0, 1e6};
+  choir_plan_t plan;
+  choir_plan_make(&link, 1000000, 1, 0.01, 0, &plan);
+  EXPECT_DOUBLE_EQ(Row(plan, "fp32")->bytes, 2 * 4e6 * 3 / 4);
+  const choir_link_t two = {2, 0, 1e6};
+  choir_plan_t plan_of_two;
+  choir_plan_make(&two, 1000000, 1, 0.01, 0, &plan_of_two);
+  EXPECT_NEAR(Row(plan, "sparseTopK")->bytes,
+              3 * Row(plan_of_two, "sparseTopK")->bytes, 1e-6);
+}
+
+TEST(PlanTest, ExactOnesAreTakenWhereNothingIsGained) {
+  const choir_link_t fast = {2, 1e-6, 1e10};
+  choir_plan_t plan;
+  choir_plan_make(&fast, 1000000, 4, 0.01, 0.0001, &plan);
+  EXPECT_STREQ(plan.rows[plan.chosen].option, "fp32");
+  const choir_link_t none = {1, 0, 0};
+  choir_plan_make(&none, 1000000, 4, 0.01, 0, &plan);
+  EXPECT_STREQ(plan.rows[plan.chosen].option, "fp32");
+  EXPECT_DOUBLE_EQ(plan.rows[plan.chosen].speed_up, 1);
+}
+
+TEST(PlanTest, PrintsATableAndASentence) {
+  const choir_link_t link = {2, 5e-4, 1.25e6};
+  choir_plan_t plan;
+  choir_plan_make(&link, 431080, 2, 0.006, 0.0001, &plan);
+  char text[2048];
+  const std::string all = choir_plan_print(&plan, text, sizeof text);
+  EXPECT_TRUE(Contains(all,
+                       "2 workers, 431080 parameters, 6.00 ms to compute "
+                       "a step; link: 0.500 ms, 1.25 MB/s"))
+      << all;
+  EXPECT_TRUE(Contains(all, "\n\\* sparseLocal "));
+  EXPECT_TRUE(Contains(all,
+                       "fp32 would take 13\\d\\d ms a step, 11\\d\\.\\d times "
+                       "slower than one worker alone; sparseLocal .* ms, "
+                       "\\d\\.\\d times faster"))
+      << all;
+  for (size_t bytes = 1; bytes < all.size(); bytes += 7)
+    EXPECT_EQ(std::string(choir_plan_print(&plan, text, bytes)),
+              all.substr(0, bytes - 1));
+}
+
+TEST(PlanTest, TheLinkIsTheSameOnAllRanks) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  choir_link_t link;
+  ASSERT_OK(choir_link_measure(comm.get(), &link));
+  EXPECT_EQ(link.ranks, 3);
+  EXPECT_GT(link.latency, 0);
+  EXPECT_GT(link.bytes_per_second, 0);
+  uint64_t bits;
+  memcpy(&bits, &link.bytes_per_second, sizeof bits);
+  for (uint64_t other : comm.Gather(bits)) EXPECT_EQ(other, bits);
+}
+
+TEST(PlanTest, AutoGoesOnWithWhatItChose) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  // So slow that only one of the later ones can be chosen.
+  choir_auto_config_t config = Defaults();
+  config.steps = 8;
+  config.ranks = 2;
+  config.latency = 1;
+  config.bandwidth = 1e-4;
+  Must(choir_dist_opt_use(training.dist(), &choir_strategy_def_auto, &config));
+  Must(training.Attach());
+  for (int64_t step = 0; step < 30; ++step) {
+    if (step < 8) {
+      EXPECT_EQ(choir_dist_opt_plan(training.dist()), nullptr);
+    }
+    ASSERT_OK(training.TrainOn(step, comm.rank() * 16, 16, 32));
+  }
+  const choir_plan_t* plan = choir_dist_opt_plan(training.dist());
+  ASSERT_NE(plan, nullptr);
+  char text[256];
+  const std::string option = plan->rows[plan->chosen].option;
+  EXPECT_NE(option, "fp32");
+  EXPECT_EQ(std::string(choir_dist_opt_print_strategy(training.dist(), text,
+                                                      sizeof text))
+                .substr(0, option.size() + 1),
+            option + " ");
+  ASSERT_OK(choir_updater_consolidate(training.updater()));
+  EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
+}
+
+TEST(PlanTest, AGivenLinkNeedsABandwidth) {
+  if (RunRanks("shm", 1)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  choir_auto_config_t config = Defaults();
+  config.ranks = 2;
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "auto: ranks is 2 and bandwidth is 0",
+      choir_dist_opt_use(training.dist(), &choir_strategy_def_auto, &config));
+}
+
+}  // namespace
+}  // namespace choir_testing
