@@ -235,6 +235,7 @@ def measure_clock(lab, options):
 def parse(arguments):
     parser = argparse.ArgumentParser(
         prog="slow_network",
+        allow_abbrev=False,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

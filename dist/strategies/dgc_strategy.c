@@ -87,7 +87,7 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
       .period = 1,
       .overlaps = true,
       .passes = 8,
-      .effort = 1.2};
+      .effort = 1.3};
 }
 
 const choir_strategy_def_t choir_strategy_def_dgc = {
