@@ -42,8 +42,8 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
     "exchange gradients while backward computes others; false: after it")
 
 // "fp16": as bf16, with 11 bits of mantissa, multiplied by 2^exponent before
-// rounding. What is finite but beyond 65504 / 2^exponent is clipped to it;
-// infinity and NaN stay what they are.
+// rounding. What is finite but beyond 65504 / 2^exponent is clipped to it,
+// which the log tells once; infinity and NaN stay what they are.
 #define CHOIR_FP16_FIELDS(X, T) \
   CHOIR_DENSE_FIELDS(X, T)      \
   X(T, INT, exponent, 7, -24, 24, "gradients are sent times 2^exponent")

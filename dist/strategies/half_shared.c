@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/half_shared.h"
 
+#include "core/log.h"
 #include "dist/compress_internal.h"
 
 static choir__half_strategy_t* as_half(choir_strategy_t* strategy) {
@@ -38,11 +39,17 @@ void choir__half_detach(choir_strategy_t* strategy) {
 
 static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
                              const choir_step_values_t* values) {
-  (void)values;
-  const choir__half_strategy_t* half = as_half(strategy);
-  choir__half_encode(half->dtype, strategy->buckets[bucket].grads,
-                     strategy->buckets[bucket].count, half->exponent,
-                     choir_buffer_data(half->buffers[bucket]));
+  choir__half_strategy_t* half = as_half(strategy);
+  const int64_t clipped =
+      choir__half_encode(half->dtype, strategy->buckets[bucket].grads,
+                         strategy->buckets[bucket].count, half->exponent,
+                         choir_buffer_data(half->buffers[bucket]));
+  if (clipped > 0 && !atomic_exchange(&half->has_told, true))
+    choir_log(CHOIR_LOG_WARNING, "dist",
+              "%s: step %lld: %lld gradients of %s are too large and were "
+              "clipped (told once); a smaller exponent holds larger ones",
+              strategy->def->option, (long long)values->step,
+              (long long)clipped, strategy->buckets[bucket].name);
   return NULL;
 }
 

@@ -2,6 +2,8 @@
 #ifndef CHOIR_DIST_STRATEGIES_HALF_SHARED_H_
 #define CHOIR_DIST_STRATEGIES_HALF_SHARED_H_
 
+#include <stdatomic.h>
+
 #include "dist/strategies/strategy_internal.h"
 
 // Averages of gradients that travel with 16 bits: what fp16 and bf16 share. A
@@ -13,6 +15,7 @@ typedef struct choir__half_strategy_s {
   choir_dtype_t dtype;
   int32_t exponent;
   choir_buffer_t** buffers;  // a bucket's 16-bit elements
+  atomic_bool has_told;      // that something was clipped
 } choir__half_strategy_t;
 
 choir_status_t choir__half_attach(choir_strategy_t* strategy,
