@@ -62,19 +62,23 @@ STRATEGIES = {
     "sparseLocal+": ("sparseLocal", "outer_momentum=0.5,nesterov=true"),
 }
 
+# What a step is measured with: without the warm-up.
+STEADY = {"dgc": "warmup_steps=0"}
 
-def command(name, flags):
+
+def command(name, flags, settings=None):
     words = [PROGRAM, "--data", DATA, "--threads", 1] + flags
     if name == ALONE:
         return words + ["--batch", BATCH * HOSTS]
-    option, settings = STRATEGIES.get(name, (name, ""))
+    option, own = STRATEGIES.get(name, (name, ""))
+    settings = settings or own
     words += ["--batch", BATCH, "--dist_option", option]
     return words + (["--settings", settings] if settings else [])
 
 
-def run(lab, name, flags):
+def run(lab, name, flags, settings=None):
     """The program's lines: in the lab, or without one as two workers here."""
-    words = command(name, flags)
+    words = command(name, flags, settings)
     if name != ALONE and lab:
         where = ",".join(host.name + ":1" for host in lab.hosts)
         words = (
@@ -164,8 +168,8 @@ def measure_step(lab, name, options):
     # What takes long is not measured for long.
     if name in ("fp32", "fp16", "bf16"):
         steps = min(steps, 16)
-    settings = ["--deadline", 120]
-    lines = run(lab, name, settings + ["--steps", 2 * steps, "--every", steps])
+    flags = ["--deadline", 120, "--steps", 2 * steps, "--every", steps]
+    lines = run(lab, name, flags, STEADY.get(name))
     # The second half: the first has the start of everything in it.
     seconds = lines[1]["seconds"] - lines[0]["seconds"]
     return {
