@@ -41,6 +41,7 @@
 #include "io/idx.h"
 #include "io/loader.h"
 #include "io/partition.h"
+#include "io/shares.h"
 
 #include "dist/comm.h"
 #include "dist/dist_opt.h"

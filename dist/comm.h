@@ -272,6 +272,13 @@ CHOIR_API choir_status_t choir_comm_all_to_all_v(
     const char* name) CHOIR_NODISCARD;
 CHOIR_API choir_status_t choir_comm_barrier(choir_comm_t* comm,
                                             const char* name) CHOIR_NODISCARD;
+// Collective: INVALID_ARGUMENT on every rank, naming what rank 0 has and what
+// the first has that has something else ("shares: rank 0 has '96,32', rank 1
+// has '64,64'; all ranks need the same"), unless all give the same `text`.
+CHOIR_API choir_status_t choir_comm_check_same(choir_comm_t* comm,
+                                               const char* what,
+                                               const char* text)
+    CHOIR_NODISCARD;
 
 // From this rank to `peer`, which receives the same count, dtype and name, and
 // the other way round: an operation of these two ranks alone, which other ranks

@@ -12,6 +12,7 @@
 #include "core/profile.h"
 #include "core/random.h"
 #include "io/partition.h"
+#include "io/shares.h"
 
 // A ring of slots, each one batch's memory. Three counters that only grow say
 // where everything is: slots [recycled, handed) are in the caller's hands (one
@@ -61,6 +62,7 @@ struct choir_loader_s {
   choir_device_t* device;
   choir_loader_config_t config;
   choir_partition_t partition;
+  int64_t* shares;  // the partition's; NULL: even
   int64_t steps;
   size_t x_bytes;  // of one slot
   size_t y_bytes;
@@ -297,7 +299,29 @@ static choir_status_t make_locks(choir_loader_t* loader) {
   return NULL;
 }
 
+static size_t shares_bytes(const choir_loader_t* loader) {
+  return (size_t)loader->partition.size * sizeof(int64_t);
+}
+
+static choir_status_t take_shares(choir_loader_t* loader) {
+  const char* text = loader->config.shares;
+  loader->config.shares = NULL;  // the caller's
+  if (!text) return NULL;
+  void* block;
+  CHOIR_TRY(choir_allocate(loader->allocator, shares_bytes(loader),
+                           "the shares of ranks", &block));
+  loader->shares = block;
+  CHOIR_TRY_NOTE(
+      choir_shares_parse(text, loader->partition.size, loader->shares),
+      "loader");
+  loader->partition.shares = loader->shares;
+  CHOIR_TRY_NOTE(choir_partition_check(&loader->partition), "loader: shares %s",
+                 text);
+  return NULL;
+}
+
 static choir_status_t start(choir_loader_t* loader) {
+  CHOIR_TRY(take_shares(loader));
   const int64_t image_bytes = choir_dataset_image_bytes(loader->dataset);
   const int64_t capacity = choir_partition_capacity(&loader->partition);
   int64_t x_bytes;
@@ -380,7 +404,8 @@ choir_status_t choir_loader_create(choir_dataset_t* dataset,
   }
   choir_partition_t partition;
   CHOIR_TRY(check_config(dataset, rank, size, config, &partition));
-  if (partition.global_batch % (size * config->micro_shard) != 0 && size > 1) {
+  if (!config->shares && size > 1 &&
+      partition.global_batch % (size * config->micro_shard) != 0) {
     choir_log(CHOIR_LOG_WARNING, "io",
               "loader: a global batch of %lld samples in micro-shards of %lld "
               "does not divide evenly over %d ranks",
@@ -427,6 +452,9 @@ void choir_loader_destroy(choir_loader_t* loader) {
   if (loader->slots) {
     choir_deallocate(loader->allocator, loader->slots,
                      (size_t)loader->slot_count * sizeof(slot_t));
+  }
+  if (loader->shares) {
+    choir_deallocate(loader->allocator, loader->shares, shares_bytes(loader));
   }
   if (loader->has_ready) pthread_cond_destroy(&loader->ready);
   if (loader->has_work) pthread_cond_destroy(&loader->work);

@@ -42,14 +42,18 @@ typedef struct choir_loader_s choir_loader_t;
 // batch: load is even when it is a multiple of micro_shard; otherwise ranks get
 // as many whole micro-shards as io/partition.h says, and the log says so.
 // global_batch: when not 0, batch is ignored; the same number gives the same
-// steps for any number of ranks. prefetch: one batch in the caller's hands,
-// the others filled ahead. deadline: longest wait of choir_loader_next.
+// steps for any number of ranks. shares: the same global batch, dealt out by
+// io/shares.h; all ranks must have the same, which no loader can see
+// (choir_comm_check_same). prefetch: one batch in the caller's hands, the
+// others filled ahead. deadline: longest wait of choir_loader_next.
 #define CHOIR_LOADER_FIELDS(X, T)                                              \
   X(T, INT, batch, 64, 1, 2147483647.0, "samples of a step for each rank")     \
   X(T, INT, global_batch, 0, 0, 1099511627776.0,                               \
     "samples of a step over all ranks; 0: batch for each")                     \
   X(T, INT, micro_shard, 16, 1, 1048576.0,                                     \
     "samples that stay on one rank together")                                  \
+  X(T, STRING, shares, NULL, 0, 0,                                             \
+    "samples of a step for each rank: 96,32; not given: all alike")            \
   X(T, BOOL, shuffle, true, 0, 1, "a new order in every epoch, or the file's") \
   X(T, INT, seed, 0, 0, 9007199254740992.0, "of the order of samples")         \
   X(T, INT, prefetch, 3, 2, 64, "batches in memory, the one in use included")  \
@@ -83,10 +87,11 @@ typedef struct choir_loader_position_s {
 } choir_loader_position_t;
 
 // Starts the loader's thread for rank `rank` of `size` at epoch 0, step 0.
-// config is copied. Batches live in buffers of `device`. Fails with
-// INVALID_ARGUMENT when the config is out of range or, with shuffle, when a
-// global batch has more samples than the data set (batch, workers and samples
-// are named); with FAILED_PRECONDITION in a forked child.
+// config and its text are copied. Batches live in buffers of `device`. Fails
+// with INVALID_ARGUMENT when the config is out of range, when shares are not as
+// io/partition.h wants them or, with shuffle, when a global batch has more
+// samples than the data set (batch, workers and samples are named); with
+// FAILED_PRECONDITION in a forked child.
 CHOIR_API choir_status_t choir_loader_create(
     choir_dataset_t* dataset, choir_device_t* device, int32_t rank,
     int32_t size, const choir_loader_config_t* config,

@@ -15,7 +15,10 @@ extern "C" {
 // G is the global batch. A step's positions are cut into micro-shards of
 // micro_shard samples, the last one possibly shorter, and the ranks own
 // consecutive micro-shards, as even as can be: with S shards for R ranks each
-// gets S / R, and the first S % R ranks one more.
+// gets S / R, and the first S % R ranks one more. Where ranks are not equally
+// fast, shares say how many samples each gets; of a step that is shorter each
+// gets in proportion, in whole micro-shards (those that do not divide go to the
+// largest remainders, of equal ones to the lowest ranks).
 //
 // So, whatever the numbers: every rank makes the same number of steps; each
 // position belongs to exactly one rank; the cuts do not depend on the number
@@ -25,6 +28,7 @@ extern "C" {
 //
 //   samples 60000, G = 256 (4 ranks of 64), micro-shards of 16: 235 steps; in
 //   the last one 96 samples are left, 6 shards: 32, 32, 16 and 16 samples.
+//   With shares 128, 64, 48 and 16: 48, 32, 16 and 0 of these 96.
 //
 // Ownership: plain values. Threads: pure functions.
 
@@ -33,7 +37,8 @@ typedef struct choir_partition_s {
   int64_t global_batch;  // samples of a step, all ranks together
   int64_t micro_shard;
   int32_t rank;
-  int32_t size;  // ranks
+  int32_t size;           // ranks
+  const int64_t* shares;  // of each rank (size), lent; NULL: even
 } choir_partition_t;
 
 // One rank's part of one step; all counts and positions are samples.
@@ -45,8 +50,9 @@ typedef struct choir_partition_part_s {
 } choir_partition_part_t;
 
 // INVALID_ARGUMENT, with the number that is wrong, unless sample_count,
-// global_batch, micro_shard and size are at least 1 and rank is one of
-// 0 .. size - 1.
+// global_batch, micro_shard and size are at least 1, rank is one of
+// 0 .. size - 1, and shares, if any, are at least 0, end on micro-shards (or
+// with the step) and make up the global batch, of less than 2^31 micro-shards.
 CHOIR_API choir_status_t
 choir_partition_check(const choir_partition_t* partition) CHOIR_NODISCARD;
 

@@ -536,6 +536,32 @@ TEST_P(CommSuite, DifferencesAreToldOnAllRanks) {
   EXPECT_EQ(one, static_cast<float>(size_));
 }
 
+TEST_P(CommSuite, SettingsAreCompared) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  ASSERT_OK(choir_comm_check_same(comm_, "shares", ""));
+  ASSERT_OK(choir_comm_check_same(comm_, "shares", "96,32"));
+  const std::string end(1000, 'x');
+  ASSERT_OK(choir_comm_check_same(comm_, "long", end.c_str()));
+  if (size_ == 1) return;
+  const auto expect = [&](const std::string& own, const std::string& why) {
+    choir_status_t status = choir_comm_check_same(comm_, "it", own.c_str());
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(choir_status_message(status)), why);
+    choir_status_free(status);
+  };
+  const int last = size_ - 1;
+  const std::string number = std::to_string(last);
+  expect(rank_ == last ? "b" : "a", "it: rank 0 has 'a', rank " + number +
+                                        " has 'b'; all ranks need the same");
+  expect(std::to_string(rank_),
+         "it: rank 0 has '0', rank 1 has '1'; all ranks need the same");
+  // What differs may be more than a message shows.
+  expect(end + (rank_ == last ? "b" : "a"),
+         "it: rank 0 has '" + end.substr(0, 119) + "', rank " + number +
+             " has '" + end.substr(0, 119) + "'; all ranks need the same");
+}
+
 TEST_P(CommSuite, BuffersComeAndGo) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());

@@ -263,6 +263,65 @@ TEST_P(LoaderTest, AnyNumberOfWorkersSharesTheSameGlobalBatches) {
   }
 }
 
+// Ranks of any shares have the samples of the default, in its order.
+TEST_P(LoaderTest, SharesChangeNoStep) {
+  Samples samples(300);
+  choir_loader_config_t config = Config();
+  config.seed = 3;
+  config.global_batch = 128;
+  const std::vector<Step> expected =
+      Epoch(Make(samples, device_, 0, 1, config));
+  for (const char* shares : {"64,64", "96,32", "16,112", "0,128", "16,64,48"}) {
+    SCOPED_TRACE(shares);
+    std::string text = shares;
+    config.shares = text.c_str();
+    const int32_t size = (int32_t)std::count(text.begin(), text.end(), ',') + 1;
+    std::vector<std::vector<Step>> of_ranks;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      Loader loader = Make(samples, device_, rank, size, config);
+      of_ranks.push_back(Epoch(loader));
+    }
+    for (size_t step = 0; step < expected.size(); ++step) {
+      std::vector<int64_t> together;
+      for (const std::vector<Step>& steps : of_ranks) {
+        ASSERT_EQ(steps.size(), expected.size());
+        const std::vector<int64_t>& own = steps[step].indices;
+        EXPECT_EQ(steps[step].first_sample,
+                  (int64_t)(128 * step + together.size()));
+        together.insert(together.end(), own.begin(), own.end());
+      }
+      EXPECT_EQ(together, expected[step].indices);
+    }
+  }
+}
+
+// A run may go on with other shares, in the middle of an epoch: no sample is
+// left out, none comes twice.
+TEST_P(LoaderTest, SharesMayChangeBetweenSteps) {
+  Samples samples(500);
+  choir_loader_config_t config = Config();
+  const char* const shares[] = {nullptr, "96,32", "16,112"};
+  std::vector<int64_t> all;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    choir_loader_position_t position = {2, 0};
+    for (const char* some : shares) {
+      config.shares = some;
+      Loader loader = Make(samples, device_, rank, 2, config);
+      ASSERT_OK(choir_loader_seek(loader.get(), position));
+      do {
+        const choir_batch_t* batch = Next(loader);
+        if (!batch) break;
+        EXPECT_EQ(batch->global_count, batch->step < 3 ? 128 : 116);
+        const std::vector<int64_t> own = Indices(batch);
+        all.insert(all.end(), own.begin(), own.end());
+      } while (some == shares[2]);
+      position = choir_loader_position(loader.get());
+    }
+    EXPECT_EQ(position.epoch, 3);
+  }
+  EXPECT_TRUE(IsPermutation(all, 500));
+}
+
 TEST_P(LoaderTest, ARankWithoutSamplesStillSteps) {
   Samples samples(20);
   choir_loader_config_t config = Config();
@@ -507,6 +566,25 @@ TEST_F(LoaderConfig, FieldsAreChecked) {
   refused(-1, 1, Config(), "rank is -1");
   refused(0, 0, Config(), "size is 0");
   refused(0, -5, Config(), "size is -5");
+}
+
+TEST_F(LoaderConfig, SharesAreChecked) {
+  choir_loader_config_t config = Config();
+  const auto refused = [&](const char* shares, const std::string& why) {
+    config.shares = shares;
+    choir_loader_t* loader = nullptr;
+    IO_EXPECT_FAILS(choir_loader_create(samples_.get(), device_.get(), 0, 2,
+                                        &config, &loader),
+                    INVALID_ARGUMENT, AllOf(HasSubstr(shares), HasSubstr(why)));
+    EXPECT_EQ(loader, nullptr);
+  };
+  refused("128", "2 ranks need 2 whole numbers");
+  refused("64,32",
+          "the shares are 96 samples together; the global batch is "
+          "128");
+  refused("60,68",
+          "rank 0 is 60; it must be a multiple of the micro-shard, "
+          "16");
 }
 
 TEST_F(LoaderConfig, UnevenRanksAreLogged) {

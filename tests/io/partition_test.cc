@@ -2,8 +2,11 @@
 #include "io/partition.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -145,6 +148,174 @@ TEST(Partition, HugeNumbersDoNotOverflow) {
   EXPECT_EQ(choir_partition_step(&partition, 1).count, 0);
   partition = {huge, 1, 1, 0, 1};
   EXPECT_EQ(choir_partition_step(&partition, huge - 1).step_first, huge - 1);
+}
+
+// ---- Shares ----
+
+choir_partition_t WithShares(int64_t count, int64_t batch, int64_t shard,
+                             const std::vector<int64_t>& shares) {
+  return {count, batch, shard, 0, (int32_t)shares.size(), shares.data()};
+}
+
+// Shares of `batch` in the proportion of `weights`, cut on micro-shards.
+std::vector<int64_t> SharesOf(int64_t batch, int64_t shard,
+                              const std::vector<int64_t>& weights) {
+  const int64_t sum =
+      std::accumulate(weights.begin(), weights.end(), (int64_t)0);
+  std::vector<int64_t> shares;
+  int64_t weight = 0;
+  int64_t begin = 0;
+  for (int64_t one : weights) {
+    weight += one;
+    const int64_t end =
+        weight == sum ? batch : batch * weight / sum / shard * shard;
+    shares.push_back(end - begin);
+    begin = end;
+  }
+  return shares;
+}
+
+template <typename Body>
+void ForAllShares(Body body) {
+  const std::vector<std::vector<int64_t>> weights = {
+      {1},
+      {2, 1},
+      {1, 3},
+      {0, 1},
+      {1, 0},
+      {1, 2, 3},
+      {5, 0, 1},
+      {1, 1, 1, 13},
+      {12, 6, 6, 1},
+      {3, 1, 4, 1, 5, 9, 2},
+      {0, 0, 7, 0, 1, 0, 0},
+  };
+  for (int64_t count : kCounts) {
+    for (int64_t batch : kBatches) {
+      for (int64_t shard : kShards) {
+        for (const std::vector<int64_t>& some : weights) {
+          const std::vector<int64_t> shares = SharesOf(batch, shard, some);
+          SCOPED_TRACE(testing::Message()
+                       << count << " samples, " << batch << ", " << shard
+                       << ", shares " << testing::PrintToString(shares));
+          body(count, batch, shard, shares);
+        }
+      }
+    }
+  }
+}
+
+TEST(PartitionShares, CoverEveryStepExactlyOnce) {
+  ForAllShares([](int64_t count, int64_t batch, int64_t shard,
+                  const std::vector<int64_t>& shares) {
+    choir_partition_t partition = WithShares(count, batch, shard, shares);
+    ASSERT_OK(choir_partition_check(&partition));
+    choir_partition_t even = partition;
+    even.shares = nullptr;
+    const int64_t steps = choir_partition_steps(&partition);
+    ASSERT_EQ(steps, choir_partition_steps(&even));
+    for (int64_t step = 0; step < steps; ++step) {
+      const choir_partition_part_t all = choir_partition_step(&even, step);
+      int64_t position = 0;
+      for (partition.rank = 0; partition.rank < partition.size;
+           ++partition.rank) {
+        const choir_partition_part_t part =
+            choir_partition_step(&partition, step);
+        const int64_t share = shares[(size_t)partition.rank];
+        ASSERT_EQ(part.step_first, all.step_first);
+        ASSERT_EQ(part.step_count, all.step_count);
+        ASSERT_EQ(part.first_in_step, position);
+        ASSERT_TRUE(position % shard == 0 || position == part.step_count);
+        if (part.step_count == batch) {
+          ASSERT_EQ(part.count, share);
+        }
+        // In a shorter step: its part, to the micro-shard.
+        const int64_t whole = (batch + shard - 1) / shard;
+        const int64_t some = (part.step_count + shard - 1) / shard;
+        const double exact = (double)((share + shard - 1) / shard) *
+                             (double)some / (double)whole;
+        ASSERT_LT(std::fabs((double)((part.count + shard - 1) / shard) - exact),
+                  1.0);
+        position += part.count;
+      }
+      partition.rank = 0;
+      ASSERT_EQ(position, all.step_count);
+    }
+    for (; partition.rank < partition.size; ++partition.rank) {
+      ASSERT_EQ(choir_partition_capacity(&partition),
+                std::max(choir_partition_step(&partition, 0).count,
+                         choir_partition_step(&partition, steps - 1).count));
+    }
+  });
+}
+
+// Said in words or not, alike is alike.
+TEST(PartitionShares, EqualOnesAreTheDefault) {
+  ForAll([](int64_t count, int64_t batch, int64_t shard, int32_t size) {
+    choir_partition_t even = {count, batch, shard, 0, size, nullptr};
+    std::vector<int64_t> shares;
+    for (; even.rank < size; ++even.rank) {
+      // A first step of a data set that is large enough is a full one.
+      choir_partition_t full = even;
+      full.sample_count = batch;
+      shares.push_back(choir_partition_step(&full, 0).count);
+    }
+    choir_partition_t said = WithShares(count, batch, shard, shares);
+    ASSERT_OK(choir_partition_check(&said));
+    // Unless some have a micro-shard more already.
+    if ((batch + shard - 1) / shard % size != 0) return;
+    const int64_t step = choir_partition_steps(&even) - 1;
+    for (even.rank = 0; even.rank < size; ++even.rank) {
+      said.rank = even.rank;
+      ASSERT_EQ(choir_partition_step(&said, step).count,
+                choir_partition_step(&even, step).count)
+          << count << " " << batch << " " << shard << " " << size;
+    }
+  });
+}
+
+TEST(PartitionShares, TheExampleOfTheHeader) {
+  const int64_t last[] = {48, 32, 16, 0};
+  const std::vector<int64_t> shares = {128, 64, 48, 16};
+  choir_partition_t partition = WithShares(60000, 256, 16, shares);
+  for (partition.rank = 0; partition.rank < 4; ++partition.rank) {
+    EXPECT_EQ(choir_partition_step(&partition, 234).count,
+              last[partition.rank]);
+  }
+}
+
+TEST(PartitionShares, CheckNamesTheWrongOne) {
+  const auto refused = [](const std::vector<int64_t>& shares,
+                          const std::string& why) {
+    choir_partition_t partition = WithShares(1000, 100, 16, shares);
+    IO_EXPECT_FAILS(choir_partition_check(&partition), INVALID_ARGUMENT,
+                    HasSubstr(why));
+  };
+  refused({64, 32},
+          "the shares are 96 samples together; the global batch is "
+          "100");
+  refused({64, 48},
+          "the share of rank 1 is 48; the global batch of 100 "
+          "samples has 0 to 36 for it");
+  refused({-16, 116}, "the share of rank 0 is -16");
+  refused({50, 50},
+          "the share of rank 0 is 50; it must be a multiple of the "
+          "micro-shard, 16");
+  refused({INT64_MAX, INT64_MAX}, "the share of rank 0 is 9223372036854775807");
+  // The short micro-shard at the end, wherever it ends.
+  for (const std::vector<int64_t>& shares :
+       {std::vector<int64_t>{64, 36}, {100, 0}, {0, 100}}) {
+    choir_partition_t partition = WithShares(1000, 100, 16, shares);
+    EXPECT_OK(choir_partition_check(&partition));
+  }
+  const std::vector<int64_t> many = {INT64_MAX, 0};
+  choir_partition_t partition = WithShares(1000, INT64_MAX, 16, many);
+  IO_EXPECT_FAILS(choir_partition_check(&partition), INVALID_ARGUMENT,
+                  HasSubstr("more than 2147483647"));
+  partition.micro_shard = INT64_MAX / 2;
+  EXPECT_OK(choir_partition_check(&partition));
+  partition.sample_count = INT64_MAX;
+  EXPECT_EQ(choir_partition_step(&partition, 0).count, INT64_MAX);
 }
 
 TEST(Partition, CheckNamesTheWrongNumber) {
