@@ -86,6 +86,7 @@ const char* choir__activity_kind_name(int32_t kind) {
 #undef CHOIR_COLLECTIVE_NAME_
           "buffer_create",
       "group",
+      "join",
       "finalize",
   };
   if (kind < 0 || kind >= CHOIR_COMM_KIND_COUNT) return "?";

@@ -295,7 +295,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   size_t messages_at = headers_at + size * sizeof(choir_comm_header_t);
   size_t total =
       messages_at + size * (4 * sizeof(void*) + 6 * sizeof(int64_t) +
-                            sizeof(double) + sizeof(float) + 3 * sizeof(bool));
+                            sizeof(double) + sizeof(float) + 5 * sizeof(bool));
   void* memory = allocator.alloc(allocator.self, total, STRUCT_ALIGNMENT);
   if (!memory)
     return CHOIR_ERROR(OUT_OF_MEMORY, "communicator: no memory for %zu bytes",
@@ -328,6 +328,8 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   comm->shares = (float*)(comm->shares_f64 + size);
   comm->flags = (bool*)(comm->shares + size);
   comm->moves.open = comm->flags + 2 * size;
+  comm->joined = comm->flags + 3 * size;
+  comm->was_joined = comm->flags + 4 * size;
   comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   atomic_store(&comm->ref_count, 1);
   pthread_mutex_init(&comm->run_mutex, NULL);
@@ -351,6 +353,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
 
 void choir__comm_deallocate(choir_comm_t* comm) {
   choir__comm_tensors_free(comm);
+  choir__comm_join_free(comm);
   if (comm->wake_fd >= 0) close(comm->wake_fd);
   if (comm->device) choir_device_release(comm->device);
   pthread_mutex_destroy(&comm->run_mutex);

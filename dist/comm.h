@@ -280,6 +280,15 @@ CHOIR_API choir_status_t choir_comm_check_same(choir_comm_t* comm,
                                                const char* text)
     CHOIR_NODISCARD;
 
+// For a rank that has run out of data while others have some: until all ranks
+// have joined, it takes part in their sums and averages by all_reduce as zeros
+// of weight 1 (so an average divides by the number of ranks); all else that
+// they call fails on them and names it. Returns when all have joined; out_last
+// is the rank that came last, the same on all (of several that came at once the
+// highest).
+CHOIR_API choir_status_t choir_comm_join(choir_comm_t* comm, int32_t* out_last)
+    CHOIR_NODISCARD;
+
 // From this rank to `peer`, which receives the same count, dtype and name, and
 // the other way round: an operation of these two ranks alone, which other ranks
 // do not take part in. Both wait for each other. A difference is an error on

@@ -25,6 +25,7 @@
 enum {
   CHOIR_COMM_KIND_BUFFER = CHOIR_COLLECTIVE_COUNT,
   CHOIR_COMM_KIND_GROUP,
+  CHOIR_COMM_KIND_JOIN,
   CHOIR_COMM_KIND_FINALIZE,
   CHOIR_COMM_KIND_COUNT,
 };
@@ -228,6 +229,13 @@ struct choir_comm_s {
   const void** sources;                   // [size], scratch of collectives
   void** destinations;                    // [size]
   bool* flags;                            // [2 * size]
+  bool* joined;                           // [size], at this operation
+  bool* was_joined;                       // [size], at the one before
+  int32_t last_joined;
+  void* zero_message;  // what a joined rank has for the others
+  size_t zero_message_bytes;
+  void* join_memory;  // zeros that this rank gives
+  size_t join_memory_bytes;
   choir_comm_moves_t moves;
 
   pthread_mutex_t run_mutex;  // one operation at a time

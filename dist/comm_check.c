@@ -407,6 +407,9 @@ static void describe_groups(const choir_comm_t* comm,
   bool* group = told + comm->size;
   text[0] = 0;
   memset(told, 0, 2 * (size_t)comm->size);
+  // They have no wish of their own.
+  for (int32_t r = 0; r < comm->size; ++r) told[r] = comm->joined[r];
+  const char* separator = "";
   for (int32_t first = 0; first < comm->size; ++first) {
     if (told[first]) continue;
     for (int32_t r = first; r < comm->size; ++r) {
@@ -421,7 +424,8 @@ static void describe_groups(const choir_comm_t* comm,
     comparison->describe(comm, first, what, sizeof(what));
     const char* verb =
         members > 1 ? comparison->verb_of_several : comparison->verb;
-    if (first) append(text, text_bytes, ", ");
+    append(text, text_bytes, separator);
+    separator = ", ";
     append(text, text_bytes, ranks);
     append(text, text_bytes, " ");
     append(text, text_bytes, verb);
@@ -522,13 +526,35 @@ static choir_status_t check_weights(choir_comm_t* comm) {
   return NULL;
 }
 
+// What ranks that joined can take part in.
+static choir_status_t check_joined(choir_comm_t* comm) {
+  const choir_comm_header_t* header = &comm->headers[0];
+  if (header->kind == CHOIR_COLLECTIVE_ALL_REDUCE &&
+      (header->op == CHOIR_REDUCE_SUM || header->op == CHOIR_REDUCE_AVERAGE))
+    return NULL;
+  fetch_names(comm);
+  char operation[CHOIR_ACTIVITY_TEXT_BYTES];
+  char ranks[96];
+  int32_t count = 0;
+  for (int32_t r = 0; r < comm->size; ++r) count += comm->joined[r];
+  print_operation(header, operation, sizeof(operation));
+  choir__comm_rank_list(comm->joined, comm->size, ranks, sizeof(ranks));
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: %s %s joined; until all ranks have, only sums and "
+                     "averages by all_reduce are possible",
+                     operation, ranks, count == 1 ? "has" : "have");
+}
+
 choir_status_t choir__comm_check_headers(
     choir_comm_t* comm, const choir_comm_operation_t* operation) {
   bool same = true;
   int32_t refused = -1;
-  for (int32_t r = comm->size - 1; r >= 0; --r) {
+  for (int32_t r = 0; r < comm->size; ++r)
     memcpy(&comm->headers[r].root, &comm->messages[r]->header.root,
            offsetof(choir_comm_header_t, name) - CHOIR_COMM_HEADER_START);
+  int32_t joined = choir__comm_note_joined(comm);
+  if (joined == comm->size) return NULL;
+  for (int32_t r = comm->size - 1; r >= 0; --r) {
     if (comm->headers[r].refused) refused = r;
     same = same &&
            !memcmp(&comm->headers[r].root, &comm->headers[comm->size - 1].root,
@@ -546,9 +572,14 @@ choir_status_t choir__comm_check_headers(
     fetch_names(comm);
     return explain_difference(comm);
   }
-  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  if (joined) {
+    CHOIR_TRY(check_joined(comm));
+    CHOIR_TRY(choir__comm_zero_joined(comm));
+  }
+  const choir__comm_traits_t* traits =
+      choir__comm_traits(comm->headers[0].kind);
   if (traits->moves) return choir__comm_plan_moves(comm, operation);
-  if (traits->reduces && operation->collective.op == CHOIR_REDUCE_AVERAGE)
+  if (traits->reduces && comm->headers[0].op == CHOIR_REDUCE_AVERAGE)
     return check_weights(comm);
   return NULL;
 }

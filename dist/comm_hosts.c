@@ -105,16 +105,14 @@ static choir_status_t run_in(choir_comm_t* comm, choir_comm_t* group,
 
 static choir_status_t broadcast_in(choir_comm_t* comm, choir_comm_t* group,
                                    void* data, int64_t count,
-                                   choir_dtype_t dtype, int32_t root,
-                                   const char* name) {
+                                   choir_dtype_t dtype, int32_t root) {
   const choir_collective_t c = {.kind = CHOIR_COLLECTIVE_BROADCAST,
                                 .dtype = dtype,
                                 .root = root,
                                 .count = count,
                                 .src = data,
                                 .dst = data,
-                                .weight = 1,
-                                .name = name};
+                                .weight = 1};
   return group->size == 1 ? NULL : run_in(comm, group, &c);
 }
 
@@ -139,6 +137,7 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
   const bool to_all = c->kind == CHOIR_COLLECTIVE_ALL_REDUCE;
   const double weight = host_weight(comm);
   choir_collective_t within = *c;
+  within.name = NULL;     // compared already
   within.tensors = NULL;  // side by side in src by now
   within.count_at = NULL;
   within.kind = CHOIR_COLLECTIVE_REDUCE;
@@ -162,7 +161,7 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
     CHOIR_TRY(run_in(comm, comm->leaders, &between));
   }
   if (!to_all && host != own_host(comm)) return NULL;
-  return broadcast_in(comm, comm->local, data, count, c->dtype, 0, c->name);
+  return broadcast_in(comm, comm->local, data, count, c->dtype, 0);
 }
 
 static choir_status_t run_reduce(choir_comm_t* comm,
@@ -193,13 +192,13 @@ static choir_status_t run_broadcast(choir_comm_t* comm,
     const int64_t n = choir__comm_stretch(c->count, done, stretch);
     char* data = (char*)c->dst + (size_t)done * e;
     if (is_here)
-      CHOIR_TRY(broadcast_in(comm, comm->local, data, n, c->dtype,
-                             root->local_rank, c->name));
+      CHOIR_TRY(
+          broadcast_in(comm, comm->local, data, n, c->dtype, root->local_rank));
     if (comm->leaders)
       CHOIR_TRY(broadcast_in(comm, comm->leaders, data, n, c->dtype,
-                             root->host_index, c->name));
+                             root->host_index));
     if (!is_here)
-      CHOIR_TRY(broadcast_in(comm, comm->local, data, n, c->dtype, 0, c->name));
+      CHOIR_TRY(broadcast_in(comm, comm->local, data, n, c->dtype, 0));
   }
   return NULL;
 }
@@ -253,8 +252,7 @@ static choir_status_t gather_stretch(choir_comm_t* comm,
       .src = own ? (const char*)c->src + done : NULL,
       .dst = of_host,
       .weight = 1,
-      .capacity = host_total,
-      .name = c->name};
+      .capacity = host_total};
   CHOIR_TRY(run_in(comm, comm->local, &within));
   if (comm->leaders) {
     choir_collective_t between = within;
@@ -265,8 +263,7 @@ static choir_status_t gather_stretch(choir_comm_t* comm,
     between.capacity = total;
     CHOIR_TRY(run_in(comm, comm->leaders, &between));
   }
-  CHOIR_TRY(broadcast_in(comm, comm->local, of_all, total, CHOIR_DTYPE_U8, 0,
-                         c->name));
+  CHOIR_TRY(broadcast_in(comm, comm->local, of_all, total, CHOIR_DTYPE_U8, 0));
   place_windows(comm, operation, of_all, done);
   return NULL;
 }

@@ -100,6 +100,18 @@ choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
 choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
 
+// comm_join.c
+// After headers came: how many ranks have joined. Their headers become that of
+// the first other rank.
+int32_t choir__comm_note_joined(choir_comm_t* comm);
+// After headers agreed: their data are zeros.
+choir_status_t choir__comm_zero_joined(choir_comm_t* comm);
+// Takes part in the others' operation `wish`, whose data are large.
+choir_status_t choir__comm_run_joined(choir_comm_t* comm,
+                                      const choir_comm_operation_t* operation,
+                                      const choir_comm_message_t* wish);
+void choir__comm_join_free(choir_comm_t* comm);
+
 // comm_run.c
 // Runs one operation of any kind under the run mutex.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,

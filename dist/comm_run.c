@@ -206,6 +206,30 @@ static choir_status_t grow_if_needed(choir_comm_t* comm,
   return NULL;
 }
 
+// After the exchange, on a rank that joined. What is wrong with the others'
+// operation is told to them.
+static choir_status_t run_join(choir_comm_t* comm,
+                               const operation_t* operation) {
+  choir_status_t status = choir__comm_check_headers(comm, operation);
+  if (status && atomic_load(&comm->broken)) return status;
+  if (status) {
+    choir_status_free(status);
+    return NULL;
+  }
+  if (comm->headers[0].kind == CHOIR_COMM_KIND_JOIN) {
+    *(int32_t*)operation->collective.dst = comm->last_joined;
+    return NULL;
+  }
+  bool is_inline = true;
+  int32_t other = 0;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    is_inline = is_inline && comm->headers[r].is_inline;
+    if (!comm->joined[r]) other = r;
+  }
+  if (is_inline || comm->headers[other].count == 0) return NULL;
+  return choir__comm_run_joined(comm, operation, comm->messages[other]);
+}
+
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
@@ -239,6 +263,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
     }
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
+  if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
   CHOIR_TRY(choir__comm_check_headers(comm, operation));
   if (choir__comm_traits(operation->kind)->moves)
     return choir__comm_run_moves(comm, operation);

@@ -274,6 +274,25 @@ void ExchangeBetweenHosts(const std::vector<int>& hosts) {
     for (int32_t value : whole)
       ASSERT_EQ(value, (3 * size * (size - 1) / 2 + size) / size);
   }
+  // Ranks 0 and 3 go on when the others have no data left.
+  if (rank % 3 == 0) {
+    std::vector<float> sum(300007, static_cast<float>(rank + 1));
+    ASSERT_OK(choir_comm_all_reduce(comm, sum.data(), sum.data(), 300007,
+                                    CHOIR_DTYPE_F32, CHOIR_REDUCE_SUM, "two"));
+    for (float value : sum) ASSERT_EQ(value, 5);
+  }
+  int32_t last = -1;
+  ASSERT_OK(choir_comm_join(comm, &last));
+  EXPECT_EQ(last, 3);
+  // From one host to the other.
+  if (rank == 0) {
+    ASSERT_OK(choir_comm_send(comm, &last, 1, CHOIR_DTYPE_I32, 3, "p"));
+  }
+  int32_t got = -1;
+  if (rank == 3) {
+    ASSERT_OK(choir_comm_receive(comm, &got, 1, CHOIR_DTYPE_I32, 0, "p"));
+    EXPECT_EQ(got, 3);
+  }
   // A difference is told as ever, and operations count from 1.
   float two[2] = {1, 1};
   choir_status_t status = choir_comm_all_reduce(
