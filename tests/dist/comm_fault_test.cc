@@ -206,6 +206,56 @@ TEST_P(FaultTest, KillAtAnyMoment) {
 
 #endif  // CHOIR_TEST_MPI
 
+TEST_P(FaultTest, ReceiveWaitsUntilTheDeadline) {
+  if (choir_testing::InRank()) {
+    choir_comm_t* comm = JoinOrEnd(1.5);
+    ReduceOrEnd(comm, "first");
+    if (Rank() == 1) usleep(3000000);
+    float data = 0;
+    if (Rank() == 0)
+      Say(choir_comm_receive(comm, &data, 1, CHOIR_DTYPE_F32, 1, "p"));
+    End();
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, backend(), 2);
+  Compare(&group, {0},
+          "deadline exceeded: receive 'p' \\(after operation 1\\): @0 waited "
+          "\\d+\\.\\d s for @1, which is alive but has not come to this "
+          "operation; it computes since operation 1\\.",
+          20);
+}
+
+#ifndef CHOIR_TEST_MPI
+
+// In the middle of a large message.
+TEST_P(FaultTest, KilledSenderIsNamed) {
+  if (choir_testing::InRank()) {
+    choir_comm_t* comm = JoinOrEnd(30);
+    ReduceOrEnd(comm, "first");
+    std::vector<float> data(1000000, 1);
+    for (int step = 0; step < 100; ++step) {
+      if (Rank() == 1 && step == 3) raise(SIGKILL);
+      choir_status_t status =
+          Rank() ? choir_comm_send(comm, data.data(), 1000000, CHOIR_DTYPE_F32,
+                                   0, "p")
+                 : choir_comm_receive(comm, data.data(), 1000000,
+                                      CHOIR_DTYPE_F32, 1, "p");
+      if (!status) continue;
+      Say(status);
+      End();
+    }
+    End();
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, backend(), 2);
+  Compare(&group, {0},
+          "aborted: receive 'p' \\(after operation 1\\): @1 is gone: its "
+          "process was killed or ended too early\\.",
+          10);
+}
+
+#endif  // CHOIR_TEST_MPI
+
 TEST_P(FaultTest, StoppedRankIsSilent) {
   if (choir_testing::InRank()) {
     choir_comm_t* comm = JoinOrEnd(2);
