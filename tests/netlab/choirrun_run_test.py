@@ -103,7 +103,8 @@ class RunTest(harness.ProgramTest):
         for hosts in ("localhost:1,h2:1", "h1,root@[fd77::2]:1", "h2:2"):
             with self.subTest(hosts):
                 done = self.choirrun(
-                    "-np", "2", "-H", hosts, "--", PROGRAM, *flags
+                    *["-np", "2", "-H", hosts, "--port-range", "20000-20050"],
+                    *["--", PROGRAM, *flags],
                 )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(
@@ -138,13 +139,16 @@ class RunTest(harness.ProgramTest):
 
     def test_output_and_environment(self):
         folder = self.path("logs")
+        # Not for the other hosts, whose name it is not.
+        self.extra["CHOIR_HOST"] = "me"
         done = self.choirrun(
             *["-np", "2", "-H", "localhost,h2", "--output-filename", folder],
             *["-x", "ONE=1 and more", "sh", "-c"],
-            "echo $ONE on $(hostname); echo oh >&2; exit $OMPI_COMM_WORLD_RANK",
+            "echo $ONE on $(hostname)$CHOIR_HOST; echo oh >&2; "
+            "exit $OMPI_COMM_WORLD_RANK",
         )
         self.assertEqual(done.returncode, 1)
-        for rank, host in ((0, "h1"), (1, "h2")):
+        for rank, host in ((0, "h1me"), (1, "h2")):
             for stream, text in (
                 ("stdout", "1 and more on %s\n" % host),
                 ("stderr", "oh\n"),
@@ -154,7 +158,7 @@ class RunTest(harness.ProgramTest):
                     self.assertEqual(file.read(), text)
         self.assertEqual(
             sorted(done.stdout.splitlines()),
-            ["1 and more on h1", "1 and more on h2"],
+            ["1 and more on h1me", "1 and more on h2"],
         )
 
     def test_exit_status(self):

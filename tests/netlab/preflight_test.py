@@ -4,6 +4,9 @@ own sentence, with the cure, and nothing is started."""
 
 import os
 import re
+import signal
+import subprocess
+import time
 import unittest
 
 from tests.examples import harness
@@ -118,6 +121,33 @@ class PreflightTest(LabTest):
             "firewall, or give another port with -p",
             more=["--start-timeout", "2"],
         )
+
+    def test_interrupt(self):
+        self.h2.drop_replies_to(self.h1)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.h1.start(
+                [CHOIRRUN, "-np", "2", "-H", "localhost,h2"]
+                + ["--start-timeout", "1000", "hostname"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            while not self.h1.run(["pidof", "ssh"]).stdout:
+                time.sleep(0.05)
+            # Itself, not the agents that it started.
+            self.h1.run(["pkill", "-%d" % number, "-o", "-f", "choirrun.py"])
+            out, err = process.communicate(timeout=TIME_LIMIT)
+            self.assertEqual(
+                (process.returncode, out, err),
+                (
+                    128 + number,
+                    "",
+                    "choirrun: interrupted; nothing was started\n",
+                ),
+            )
+            end = time.monotonic() + TIME_LIMIT
+            while self.h1.run(["pidof", "ssh"]).stdout:
+                self.assertLess(time.monotonic(), end, "ssh is left behind")
 
     def test_refused(self):
         self.refuses(
@@ -310,12 +340,24 @@ class PreflightTest(LabTest):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_taken_ports(self):
+        take = (
+            "import socket, time\n"
+            "taken = [socket.create_server(('', p)) for p in range(20000, 20020)]\n"
+            "print(flush=True)\n"
+            "time.sleep(1000)\n"
+        )
+        for host in (self.h1, self.h2):
+            process = host.start(
+                ["python3", "-c", take], stdout=subprocess.PIPE
+            )
+            self.addCleanup(process.stdout.close)
+            process.stdout.readline()
         self.refuses(
-            "localhost: cannot listen at 10.77.0.1, 12345-12345: Address "
+            "localhost: cannot listen at 10.77.0.1, 20000-20019: Address "
             "already in use; give free ports with --port-range",
-            "h2: cannot listen at 10.77.0.2, 12345-12345: Address already in "
+            "h2: cannot listen at 10.77.0.2, 20000-20019: Address already in "
             "use",
-            more=["--port-range", "12345-12345"],
+            more=["--port-range", "20000-20019"],
         )
 
 

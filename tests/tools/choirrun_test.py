@@ -124,6 +124,7 @@ class CommandLineTest(unittest.TestCase):
             (["-np", "1", "-p", "0", "true"], "-p 0 is no port"),
             (["-np", "1", "-i", "/none", "true"], "there is no file /none"),
             (["-np", "1", "--port-range", "9", "true"], "FIRST-LAST"),
+            (["-np", "1", "--port-range", "1-5", "true"], "too few"),
         ):
             status, out, err = self.run_script(*arguments)
             self.assertEqual((status, out), (2, ""), err)

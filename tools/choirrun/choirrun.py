@@ -45,6 +45,11 @@ def _port_range(text):
         raise argparse.ArgumentTypeError(
             "'%s' is not of the form FIRST-LAST" % text
         )
+    if int(match[2]) - int(match[1]) < 2 * mpi_run.DAEMON_PORTS:
+        raise argparse.ArgumentTypeError(
+            "%s are too few; give %d for Open MPI's daemons and some for each "
+            "rank" % (text, mpi_run.DAEMON_PORTS)
+        )
     return int(match[1]), int(match[2])
 
 
@@ -279,9 +284,13 @@ def main(arguments):
     folder = tempfile.mkdtemp(prefix="choirrun-")
     try:
         return run(options, hosts, folder)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Threads may still wait for hosts; nothing keeps choirrun now.
+        host_session.kill_all()
+        shutil.rmtree(folder, ignore_errors=True)
         print("choirrun: interrupted; nothing was started", file=sys.stderr)
-        return 128 + signal.SIGINT
+        sys.stderr.flush()
+        os._exit(getattr(error, "code", None) or 128 + signal.SIGINT)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,6 +21,16 @@ _BOOTSTRAP = (
 )
 
 
+_running = set()  # of all sessions
+
+
+def kill_all():
+    """Ends all sessions without waiting for anything; agents that watch a run
+    clean up behind them."""
+    for process in list(_running):
+        process.kill()
+
+
 class HostError(Exception):
     """One host cannot take part; the text is the sentence, with the cure."""
 
@@ -203,6 +213,7 @@ class Session:
             # Ctrl-C is choirrun's to handle.
             start_new_session=True,
         )
+        _running.add(self._process)
         readers = [
             threading.Thread(target=read, daemon=True)
             for read in (self._read_answers, self._read_log)
@@ -318,3 +329,4 @@ class Session:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        _running.discard(self._process)

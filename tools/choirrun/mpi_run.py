@@ -18,6 +18,8 @@ SILENCE_SECONDS = 4
 # An agent that hears nothing for so long ends the run's processes on its host.
 AGENT_SILENCE_SECONDS = 15
 BEAT_SECONDS = 2
+# Of --port-range.
+DAEMON_PORTS = 4
 # How long mpirun may take to end everything once a rank has failed; Open MPI
 # gives ranks a second between SIGTERM and SIGKILL.
 END_SECONDS = 6
@@ -25,8 +27,14 @@ END_SECONDS = 6
 # Exported to all hosts, by first letters.
 EXPORTED = ("CHOIR_", "OMP_", "NCCL_", "MKL_", "OPENBLAS_")
 EXPORTED_NAMES = ("LD_LIBRARY_PATH", "PYTHONPATH")
-# Those of one process.
-NOT_EXPORTED = ("CHOIR_RANK", "CHOIR_SIZE", "CHOIR_COMM_ID", "CHOIR_BOARD_FD")
+# Those of one process or host.
+NOT_EXPORTED = (
+    "CHOIR_HOST",
+    "CHOIR_RANK",
+    "CHOIR_SIZE",
+    "CHOIR_COMM_ID",
+    "CHOIR_BOARD_FD",
+)
 
 _RANK = re.compile(r"rank (\d+) \(host ([^,()]+), pid (\d+)\)")
 _OPERATION = re.compile(r"\w+ '[^']*' \(operation \d+\)|\w+ \(operation \d+\)")
@@ -78,12 +86,29 @@ def interface_settings(result):
     return [("btl_tcp_if_exclude", unused), ("oob_tcp_if_exclude", unused)]
 
 
+def port_settings(first, last):
+    """Open MPI's daemons take all the ports that they are given: the first few;
+    a rank takes one, of the others."""
+    ranks = first + DAEMON_PORTS
+    found = []
+    for family in ("4", "6"):
+        daemons = "%d-%d" % (first, ranks - 1)
+        found += [
+            ("oob_tcp_dynamic_ipv%s_ports" % family, daemons),
+            ("btl_tcp_port_min_v" + family, ranks),
+            ("btl_tcp_port_range_v" + family, last - ranks + 1),
+        ]
+    return found
+
+
 def mpirun_command(hosts, result, settings, options, program, environment, run):
     """The command line, as --verbose shows it."""
     mca = [
         # The plainest ways of Open MPI: TCP, and memory within a host.
         ("pml", "ob1"),
         ("btl", "self,vader,tcp"),
+        # Docker forbids what it would use, at the price of a warning.
+        ("btl_vader_single_copy_mechanism", "none"),
         # A lost host's daemon ends itself within 25 s.
         ("oob_tcp_keepalive_time", 10),
         ("oob_tcp_keepalive_intvl", 5),
@@ -103,12 +128,7 @@ def mpirun_command(hosts, result, settings, options, program, environment, run):
         # No ssh for what is here.
         mca += [("plm", "isolated"), ("oob_tcp_if_include", "lo")]
     if options.port_range:
-        first, last = options.port_range
-        mca += [
-            ("btl_tcp_port_min_v4", first),
-            ("btl_tcp_port_range_v4", last - first + 1),
-            ("oob_tcp_dynamic_ipv4_ports", "%d-%d" % (first, last)),
-        ]
+        mca += port_settings(*options.port_range)
     here = {s.host.name for s in result.sessions if s.is_local}
     places = [
         "%s:%d" % ("localhost" if h.name in here else h.alias, len(h.ranks))

@@ -86,8 +86,12 @@ def all_at_once(function, items):
         except HostError as error:
             return error
 
-    with concurrent.futures.ThreadPoolExecutor(max(len(items), 1)) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(max(len(items), 1))
+    try:
         return list(pool.map(safe, items))
+    finally:
+        # After Ctrl-C nobody waits for what they wait for.
+        pool.shutdown(wait=False)
 
 
 def stop_at_problems(results):
@@ -593,7 +597,7 @@ def run_preflight(hosts, settings, options, program, environment, tell):
         if program:
             for note in check_programs(sessions, local, program, environment):
                 tell(note)
-        if options.data:
+        if options.data and len(sessions) > 1:
             check_data(sessions, options.data)
         if remote:
             links = check_links(
