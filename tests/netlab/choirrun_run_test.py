@@ -132,7 +132,7 @@ class RunTest(harness.ProgramTest):
     def test_local_run_needs_no_ssh(self):
         self.h1.call("mount", "--bind", "/dev/null", "/usr/bin/ssh")
         self.extra["CHOIR_X"] = "seen"
-        done = self.choirrun("-np", "2", "sh", "-c", "echo $CHOIR_X")
+        done = self.choirrun("-np", "2", "sh", "-c", "sleep 1; echo $CHOIR_X")
         self.assertEqual(
             (done.returncode, done.stdout, done.stderr), (0, "seen\n" * 2, "")
         )
@@ -144,7 +144,7 @@ class RunTest(harness.ProgramTest):
         done = self.choirrun(
             *["-np", "2", "-H", "localhost,h2", "--output-filename", folder],
             *["-x", "ONE=1 and more", "sh", "-c"],
-            "echo $ONE on $(hostname)$CHOIR_HOST; echo oh >&2; "
+            "sleep 1; echo $ONE on $(hostname)$CHOIR_HOST; echo oh >&2; "
             "exit $OMPI_COMM_WORLD_RANK",
         )
         self.assertEqual(done.returncode, 1)
@@ -164,7 +164,7 @@ class RunTest(harness.ProgramTest):
     def test_exit_status(self):
         done = self.choirrun(
             *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
-            "[ $OMPI_COMM_WORLD_RANK = 0 ] || exit 7; sleep 100",
+            "sleep 1; [ $OMPI_COMM_WORLD_RANK = 0 ] || exit 7; sleep 100",
         )
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertRegex(

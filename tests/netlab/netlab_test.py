@@ -85,14 +85,18 @@ class HostsTest(unittest.TestCase):
     def test_freeze_and_thaw(self):
         h2 = self.lab.hosts[1]
         process = h2.start(
-            ["sh", "-c", "sleep 0.1; echo over"],
+            ["sh", "-c", "echo ready; read line; echo $line"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.assertEqual(process.stdout.readline(), "ready\n")
         h2.freeze()
-        with self.assertRaises(subprocess.TimeoutExpired):
-            process.communicate(timeout=0.5)
-        h2.thaw()
+        try:
+            with self.assertRaises(subprocess.TimeoutExpired):
+                process.communicate("over\n", timeout=0.3)
+        finally:
+            h2.thaw()
         self.assertEqual(process.communicate(timeout=TIME_LIMIT)[0], "over\n")
 
     def test_large_packets_are_lost(self):

@@ -116,8 +116,8 @@ class TwoMachinesTest(unittest.TestCase):
         self.assertIn("choirrun: preflight passed\n", everything)
         self.assertIn("choirrun: 10.77.0.2: host h2, rank 1, ", everything)
         self.assertEqual(everything.count("  Choir     "), 2)
-        self.assertRegex(everything, r"Evaluation accuracy = 0\.\d+\n")
-        self.assertEqual(sorted(said[-1].split()), ["h1", "h2"])
+        for output in (everything, said[-1]):
+            self.assertRegex(output, r"Evaluation accuracy = 0\.\d+\n")
 
     def test_packages_are_known(self):
         with open(PAGE) as file:

@@ -521,7 +521,8 @@ def end_run(run):
 
 
 class Watch(threading.Thread):
-    """Tells when ranks start, stop and end; beats; notices a silent choirrun."""
+    """Tells when the run comes to this host, when ranks start, stop and end;
+    beats; notices a silent choirrun."""
 
     INTERVAL = 0.25
     BEAT_SECONDS = 1.0
@@ -533,6 +534,7 @@ class Watch(threading.Thread):
         self.run_name = run
         self.silence = silence
         self.heard = time.monotonic()
+        self.is_present = False
         self.ranks = {}  # rank: [pid, state]
 
     def run(self):
@@ -541,7 +543,11 @@ class Watch(threading.Thread):
             now = time.monotonic()
             if now - scan >= self.SCAN_SECONDS or not self.ranks:
                 scan = now
-                for pid, rank in run_processes(self.run_name):
+                found = run_processes(self.run_name)
+                if found and not self.is_present:
+                    self.is_present = True
+                    say(event="present")
+                for pid, rank in found:
                     if rank is not None and rank not in self.ranks:
                         self.ranks[rank] = [pid, "started"]
                         say(event="started", rank=rank, pid=pid)

@@ -334,6 +334,7 @@ class Run:
         self.name = secrets.token_hex(8)
         self.verdict = Verdict()
         self.news = queue.Queue()
+        self.present = set()  # sessions whose hosts Open MPI came to
         self.ended_by = 0  # a signal that choirrun got
         self.environment = dict(os.environ, **environment)
         self.environment["CHOIR_RUN"] = self.name
@@ -410,7 +411,9 @@ class Run:
     def note(self, session, event):
         known = self.verdict
         rank = event.get("rank")
-        if event["event"] == "started":
+        if event["event"] == "present":
+            self.present.add(session)
+        elif event["event"] == "started":
             known.pids[rank] = session, event["pid"]
             # Open MPI lets stopped ranks go on before it ends them.
             if rank in known.stopped:
@@ -456,21 +459,16 @@ class Run:
             except queue.Empty:
                 pass
             self.look_at_hosts(tell)
-            ranks = len(self.verdict.pids)
-            if (
-                not self.is_ending()
-                and ranks < self.options.np
-                and now > started_by
-            ):
-                missing = [
-                    self.verdict.who(r, self.hosts)
-                    for r in range(self.options.np)
-                    if r not in self.verdict.pids
-                ]
+            absent = [s for s in self.sessions if s not in self.present]
+            if absent and not self.is_ending() and now > started_by:
                 tell(
-                    "%s did not start within %g s; look at the host, or give "
-                    "more time with --start-timeout"
-                    % (", ".join(missing), self.options.start_timeout)
+                    "Open MPI did not come to %s within %g s; look at the "
+                    "host, try --verbose, or give more time with "
+                    "--start-timeout"
+                    % (
+                        ", ".join(s.name for s in absent),
+                        self.options.start_timeout,
+                    )
                 )
                 self.end_all()
                 break
