@@ -33,6 +33,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 NEEDED = {
     "ip": "iproute2",
@@ -342,11 +343,28 @@ class Host(_Space):
                 # Open MPI names its folders by user and process id.
                 f"SetEnv TMPDIR={self.temporary}\n"
             )
-        # The listening socket is there when the command ends.
-        self.call(
-            *[shutil.which("sshd", path=PATH), "-f", config],
-            *["-E", os.path.join(self.folder, "sshd.log")],
-        )
+        log = os.path.join(self.folder, "sshd.log")
+        self.call(shutil.which("sshd", path=PATH), "-f", config, "-E", log)
+        # It goes into the background before it listens.
+        end = time.monotonic() + SET_UP_LIMIT
+        while not self.is_listening(port):
+            if time.monotonic() > end:
+                with open(log) as file:
+                    raise LabError("sshd does not listen: " + file.read())
+            time.sleep(0.005)
+
+    def is_listening(self, port):
+        """Whether somebody listens at this TCP port, of IPv4 and IPv6."""
+        for table in ("tcp", "tcp6"):
+            with open("/proc/%d/net/%s" % (self.pid, table)) as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+            # Address:port in hexadecimal, and the state "listen".
+            if not any(
+                row[1].endswith(":%04X" % port) and row[3] == "0A"
+                for row in rows
+            ):
+                return False
+        return True
 
     def make_private(self, folder):
         """What is written below `folder` from now on is this host's alone."""
