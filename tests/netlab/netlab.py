@@ -27,6 +27,7 @@ import argparse
 import ctypes
 import itertools
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -51,6 +52,9 @@ SET_UP_LIMIT = 60
 
 # sshd is in none of a plain user's folders.
 PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+
+# Where sshd's shells start.
+HOME = pwd.getpwuid(os.geteuid()).pw_dir
 
 
 def missing():
@@ -222,6 +226,12 @@ class Host(_Space):
                     "mount --bind %s /etc/hosts" % self.etc_hosts,
                     "mount --bind %s/ssh_config /etc/ssh/ssh_config"
                     % lab.folder,
+                    # Shells start as on a bare machine: what this user has
+                    # them do takes time, and may take locks.
+                    "for file in .bashrc .zshenv; do",
+                    "  [ ! -e %s/$file ] ||" % shlex.quote(HOME),
+                    "    mount --bind /dev/null %s/$file" % shlex.quote(HOME),
+                    "done",
                     "ip link set lo up",
                 ]
             )

@@ -40,12 +40,12 @@ class TwoMachinesTest(unittest.TestCase):
             rate="100mbit", port=22, interfaces=("eth0", "enp3s0"), docker0=True
         )
         self.addCleanup(self.lab.close)
-        self.home = pwd.getpwuid(os.geteuid()).pw_dir
         for host in self.lab.hosts:
             # What the page writes must not reach this machine.
             host.call("mount", "-t", "tmpfs", "opt", "/opt")
-            host.make_private(self.home)
-            host.call("rm", "-rf", os.path.join(self.home, ".ssh"))
+            host.make_private(netlab.HOME)
+            for name in (".ssh", ".bashrc", ".zshenv"):
+                host.call("rm", "-rf", os.path.join(netlab.HOME, name))
         # ssh as it comes, without the lab's keys.
         with open(os.path.join(self.lab.folder, "ssh_config"), "w"):
             pass
@@ -91,7 +91,7 @@ class TwoMachinesTest(unittest.TestCase):
         blocks = shell_blocks()
         self.assertGreaterEqual(len(blocks), 7)
         environment = {
-            "HOME": self.home,
+            "HOME": netlab.HOME,
             "SSH_ASKPASS": self.answers(),
             "SSH_ASKPASS_REQUIRE": "force",
             "OMP_NUM_THREADS": "1",
