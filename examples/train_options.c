@@ -67,6 +67,10 @@ choir_status_t train_options_parse(const choir_struct_def_t* def,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--save-every says when but not where; give --save FILE "
                        "too");
+  if (out_options->balance && out_options->shares)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--balance measures what --shares says; give one of "
+                       "them");
   return NULL;
 }
 

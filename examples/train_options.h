@@ -58,6 +58,9 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
     "other settings of the strategy: name=value,...")                         \
   X(T, BOOL, plan, false, 0, 1,                                               \
     "measure link and step, tell what every strategy would take, and end")    \
+  X(T, STRING, shares, NULL, 0, 0,                                            \
+    "samples of a step for each worker, where they are not alike: 96,32")     \
+  X(T, BOOL, balance, false, 0, 1, "measure the workers, and share by speed") \
   X(T, FLOAT, deadline, 60, 0.001, 1e6,                                       \
     "longest wait for another worker, seconds")
 

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "examples/balance.h"
+
 // Samples that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
 #define BAR_SECONDS 0.1
@@ -84,15 +86,44 @@ static choir_status_t open_device(trainer_t* trainer) {
                              &trainer->device);
 }
 
+// shares NULL: the workers are alike.
 static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
-                                  bool is_training,
+                                  bool is_training, const char* shares,
                                   choir_loader_t** out_loader) {
   choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
   config.batch = is_training ? trainer->options->batch_size : EVALUATION_BATCH;
+  // So that small batches leave no worker without samples.
+  if (config.micro_shard > config.batch) config.micro_shard = config.batch;
+  config.shares = shares;
   config.seed = trainer->options->seed;
   config.shuffle = is_training;
   return choir_loader_create(dataset, trainer->device, trainer->rank,
                              trainer->size, &config, out_loader);
+}
+
+static choir_status_t measure_shares(trainer_t* trainer, char** out_shares) {
+  choir_loader_t* loader = NULL;
+  CHOIR_TRY(open_loader(trainer, trainer->training_data, true, NULL, &loader));
+  choir_status_t status =
+      balance_measure(trainer->task, trainer->options, trainer->comm,
+                      trainer->device, loader, out_shares);
+  choir_loader_destroy(loader);
+  return status;
+}
+
+static choir_status_t open_training_loader(trainer_t* trainer) {
+  char* measured = NULL;
+  if (trainer->options->balance) CHOIR_TRY(measure_shares(trainer, &measured));
+  const char* shares = measured ? measured : trainer->options->shares;
+  choir_status_t status = NULL;
+  if (trainer->comm)
+    status = choir_comm_check_same(trainer->comm, "shares",
+                                   shares ? shares : "alike");
+  if (!status)
+    status = open_loader(trainer, trainer->training_data, true, shares,
+                         &trainer->training_loader);
+  free(measured);
+  return status;
 }
 
 static choir_status_t open_split(const trainer_t* trainer, choir_split_t split,
@@ -120,9 +151,8 @@ static choir_status_t open_split(const trainer_t* trainer, choir_split_t split,
 static choir_status_t open_data(trainer_t* trainer) {
   CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TRAIN, &trainer->training_data));
   CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TEST, &trainer->evaluation_data));
-  CHOIR_TRY(open_loader(trainer, trainer->training_data, true,
-                        &trainer->training_loader));
-  return open_loader(trainer, trainer->evaluation_data, false,
+  CHOIR_TRY(open_training_loader(trainer));
+  return open_loader(trainer, trainer->evaluation_data, false, NULL,
                      &trainer->evaluation_loader);
 }
 

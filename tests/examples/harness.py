@@ -186,13 +186,14 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(hidden, [], "files left behind")
 
     def start(self, *arguments, program="mnist_dist", under=(), **options):
-        command = list(under)
-        command.append(os.path.join(ROOT, "examples", program))
-        command.extend(str(argument) for argument in arguments)
+        path = os.path.join(ROOT, "examples", program)
+        return self.start_command(*under, path, *arguments, **options)
+
+    def start_command(self, *command, **options):
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         return subprocess.Popen(
-            command,
+            [str(word) for word in command],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

@@ -46,6 +46,10 @@ class MistakesTest(harness.ProgramTest):
             (["--dist-option", "fp8"], '.*dist_option is "fp8"; .*fp32.*'),
             (["--save-every", "2"], "--save-every .* give --save FILE too"),
             (["--comm", "mpi"], "--comm mpi needs --launcher mpi.*"),
+            (
+                ["--balance", "--shares", "96,32"],
+                "--balance measures what --shares says; give one of them",
+            ),
         ):
             self.expect(USAGE, sentence, *arguments)
         self.expect(
@@ -122,6 +126,39 @@ class MistakesTest(harness.ProgramTest):
             "partition: 640 samples make 320 for a worker",
             "--data", self.data, "--batch-size", 321,
         )  # fmt: skip
+
+    def test_shares(self):
+        harness.small_data(self.data)
+        for shares, sentence in (
+            (
+                "128",
+                ".*shares are '128'; 2 ranks need 2 whole numbers from 0.*",
+            ),
+            ("96,48", ".*share of rank 1 is 48; the global batch of 128 .*"),
+            ("96,16", ".*are 112 samples together; the global batch is 128"),
+            ("100,28", ".*rank 0 is 100; .* a multiple of the micro-shard, 16"),
+        ):
+            self.expect(
+                FAILURE, sentence, "--data", self.data, "--shares", shares
+            )
+
+    def test_shares_that_differ(self):
+        harness.small_data(self.data)
+        program = os.path.join(harness.ROOT, "examples/mnist_dist")
+        run = (program, "--data", self.data)
+        status, out, err = self.finish(
+            self.start_command(
+                *self.mpiexec(1), *run, "--shares", "96,32",
+                ":", "-n", "1", *run, "--shares", "64,64",
+            )
+        )  # fmt: skip
+        self.assertNotEqual(status, 0)
+        self.assertIn(
+            "shares: rank 0 has '96,32', rank 1 has '64,64'; all ranks need "
+            "the same", err,
+        )  # fmt: skip
+        self.assertEqual(out, "")
+        self.assert_nothing_left()
 
     def test_checkpoints(self):
         file = self.path("net.safetensors")
