@@ -129,6 +129,7 @@ class Training {
     bool use_graph = kUseGraph;
     std::string optimizer = "sgd";
     double lr = 0.005;
+    bool nesterov = false;
     int64_t bucket_bytes = 1048576;
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
@@ -279,6 +280,7 @@ class Training {
                       &sgd);
     sgd.lr = options_.lr;
     sgd.momentum = 0.9;
+    sgd.nesterov = options_.nesterov;
     sgd.weight_decay = 1e-5;
     Must(choir_optimizer_create(&choir_optimizer_def_sgd, &sgd, &optimizer_));
   }
