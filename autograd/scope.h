@@ -54,8 +54,10 @@ typedef struct choir_step_s {
   int64_t step;  // counts training steps from 0 over the whole run
   int64_t
       first_sample;  // place of this rank's first sample in the global batch
-  int64_t sample_count;  // this rank's samples
+  // This rank's samples; of a step in several passes those so far.
+  int64_t sample_count;
   int64_t global_count;  // all ranks' samples in this step
+  bool is_partial;       // another pass of this step follows
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,

@@ -28,7 +28,7 @@ typedef struct choir_cost_s {
 typedef struct choir_step_values_s {
   int64_t step;          // training steps before this one
   int64_t first_sample;  // place of the first sample in the global batch
-  int64_t sample_count;  // this rank's samples
+  int64_t sample_count;  // this rank's samples, of all passes so far
   double lr;             // learning rate, after the schedule
 } choir_step_values_t;
 

@@ -25,6 +25,10 @@ typedef struct bucket_s {
   int32_t param_count;
   int32_t missing;       // gradients not yet written in this step
   choir_event_t* ready;  // all gradients written
+  // With several passes: gradients times samples of those before, [count], and
+  // their samples. Read and written by records only.
+  float* sums;
+  int64_t samples;
   char name[32];
 } bucket_t;
 
@@ -50,6 +54,7 @@ struct choir_dist_opt_s {
   uint64_t* hashes;  // of a tensor, [ranks]
   choir_plan_t plan;
   choir_stream_t* compute;
+  bool is_partial;  // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
   bool in_exchange;   // from the first bucket of a step to the end of the wait
@@ -311,12 +316,32 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
   return NULL;
 }
 
+static choir_status_t make_sums(choir_dist_opt_t* dist) {
+  if (dist->config.backward_passes_per_step == 1) return NULL;
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    bucket_t* bucket = &dist->buckets[b];
+    if (bucket->dtype != CHOIR_DTYPE_F32)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "dist_opt: %s has parameters of %s; several passes "
+                         "per step are for f32 ones",
+                         bucket->name, choir_dtype_name(bucket->dtype));
+    void* memory = NULL;
+    CHOIR_TRY(choir_allocate(dist->allocator,
+                             (size_t)bucket->count * sizeof(float),
+                             "gradients of passes", &memory));
+    bucket->sums = memory;
+  }
+  return NULL;
+}
+
 static void drop_buckets(choir_dist_opt_t* dist) {
   // First, as it waits for operations that still use the buckets.
   choir_stream_release(dist->background);
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    choir_deallocate(dist->allocator, dist->buckets[b].sums,
+                     (size_t)dist->buckets[b].count * sizeof(float));
     choir_buffer_release(dist->buckets[b].buffer);
     choir_event_release(dist->buckets[b].ready);
   }
@@ -396,9 +421,72 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   CHOIR_TRY(allocate_lists(dist));
   assign_buckets(dist);
   CHOIR_TRY(place_gradients(dist));
+  CHOIR_TRY(make_sums(dist));
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;
+}
+
+// ---- Several passes ----
+
+typedef struct pass_attrs_s {
+  bucket_t* bucket;
+  bool is_partial;
+  int64_t samples;  // of the passes so far
+} pass_attrs_t;
+
+// Of a pass that is followed by others: sums += samples * gradient. Of the
+// last: gradient = (sums + samples * gradient) / all samples.
+static choir_status_t run_pass(const choir_record_t* record,
+                               choir_stream_t* stream) {
+  const pass_attrs_t* attrs = record->attrs;
+  (void)stream;
+  bucket_t* bucket = attrs->bucket;
+  float* grads = choir_buffer_data(bucket->buffer);
+  float* sums = bucket->sums;
+  const float weight = (float)(attrs->samples - bucket->samples);
+  const bool is_first = bucket->samples == 0;
+  bucket->samples = attrs->is_partial ? attrs->samples : 0;
+  if (attrs->is_partial) {
+    for (int64_t i = 0; i < bucket->count; ++i)
+      sums[i] = (is_first ? 0 : sums[i]) + weight * grads[i];
+  } else if (!is_first) {
+    const float all = (float)attrs->samples;
+    for (int64_t i = 0; i < bucket->count; ++i)
+      grads[i] = (sums[i] + weight * grads[i]) / all;
+  }
+  return NULL;
+}
+
+static void pass_at_step(void* attrs, const choir_step_values_t* values) {
+  ((pass_attrs_t*)attrs)->samples = values->sample_count;
+}
+
+static const choir_kernel_t pass_kernel = {.name = "accumulate/dist_opt",
+                                           .run = run_pass};
+
+// On the compute stream, after the bucket's gradients.
+static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
+  if (dist->config.backward_passes_per_step == 1) return NULL;
+  const pass_attrs_t attrs = {.bucket = &dist->buckets[bucket],
+                              .is_partial = dist->is_partial,
+                              .samples = dist->strategy->values.sample_count};
+  const choir_record_t record = {.kernel = &pass_kernel,
+                                 .attrs = &attrs,
+                                 .attrs_bytes = sizeof(attrs),
+                                 .at_step = pass_at_step,
+                                 .label = dist->buckets[bucket].name};
+  return choir_stream_submit(dist->compute, &record);
+}
+
+static choir_status_t submit_passes(choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    CHOIR_TRY(submit_pass(dist, b));
+  return NULL;
+}
+
+static int64_t passes(const choir_updater_t* updater) {
+  return ((const choir_dist_opt_t*)updater)->config.backward_passes_per_step;
 }
 
 // ---- A step ----
@@ -442,6 +530,7 @@ static choir_status_t start_next_bucket(choir_dist_opt_t* dist) {
   const int32_t bucket = dist->next_bucket++;
   if (bucket == 0)
     CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
+  CHOIR_TRY(submit_pass(dist, bucket));
   choir_event_t* ready = dist->buckets[bucket].ready;
   CHOIR_TRY(choir_event_record(ready, dist->compute));
   CHOIR_TRY(choir_stream_wait_event(dist->background, ready));
@@ -507,6 +596,7 @@ static choir_status_t wait_background(choir_dist_opt_t* dist) {
 static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
   if (dist->bucket_count > 1) CHOIR_TRY(wait_background(dist));
   if (dist->bucket_count == 0) return NULL;
+  CHOIR_TRY(submit_pass(dist, dist->bucket_count - 1));
   return submit_bucket(dist, dist->bucket_count - 1, dist->compute);
 }
 
@@ -528,7 +618,8 @@ static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
 // gradients were not.
 static choir_status_t update(choir_dist_opt_t* dist) {
   choir_strategy_t* strategy = dist->strategy;
-  if (strategy->def->exchange) CHOIR_TRY(finish_exchange(dist));
+  CHOIR_TRY(strategy->def->exchange ? finish_exchange(dist)
+                                    : submit_passes(dist));
   CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
                                    strategy->values.step));
   if (!strategy->def->combine) return NULL;
@@ -546,7 +637,8 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
     return;
   }
   const choir_step_t* step = choir_scope_step(scope);
-  const bool exchanges = dist->strategy->def->exchange;
+  const bool exchanges = dist->strategy->def->exchange && !step->is_partial;
+  dist->is_partial = step->is_partial;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;
   dist->next_bucket = exchanges ? 0 : dist->bucket_count;
@@ -567,7 +659,8 @@ static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
     give_up(dist);
     return;
   }
-  choir_scope_fail(scope, update(dist));
+  choir_scope_fail(scope,
+                   step->is_partial ? submit_passes(dist) : update(dist));
 }
 
 static size_t states(choir_updater_t* updater,
@@ -779,6 +872,7 @@ static const choir_updater_vtable_t vtable = {
     .consolidate = consolidate,
     .set_options = set_options,
     .begin_step = begin_step,
+    .passes = passes,
     .variant = variant,
     .lr = lr,
     .stream = stream,

@@ -27,6 +27,14 @@ extern "C" {
 // on a background stream as soon as its last gradient is written, while
 // backward goes on; that of the last bucket runs on the compute stream.
 //
+// With backward_passes_per_step = n, n calls of choir_model_train_one_batch
+// make one step, as if their batches were one: of the first n - 1 only the
+// gradients are kept, weighted by samples (f32 parameters, a copy's memory),
+// the last exchanges and steps; local strategies take one local step. The step
+// counts once, so a batch's first_sample and global_count are those in the
+// whole step. What was kept is in no checkpoint: save and consolidate between
+// steps.
+//
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when
 // it fails after its first bucket was started, DistOpt breaks the communicator
@@ -38,9 +46,11 @@ extern "C" {
 
 typedef struct choir_dist_opt_s choir_dist_opt_t;
 
-#define CHOIR_DIST_OPT_FIELDS(X, T)         \
-  X(T, INT, bucket_bytes, 1048576, 1, 1e15, \
-    "a bucket is closed when it has this many bytes")
+#define CHOIR_DIST_OPT_FIELDS(X, T)                   \
+  X(T, INT, bucket_bytes, 1048576, 1, 1e15,           \
+    "a bucket is closed when it has this many bytes") \
+  X(T, INT, backward_passes_per_step, 1, 1, 1e6,      \
+    "calls of train_one_batch that make one step")
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;

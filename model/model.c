@@ -126,12 +126,18 @@ static choir_status_t require_compiled(const choir_model_t* model,
                      model->def->name, what);
 }
 
+static void begin_passes(choir_model_t* model) {
+  model->pass = 0;
+  model->pass_samples = 0;
+}
+
 choir_status_t choir_model_set_updater(choir_model_t* model,
                                        choir_updater_t* updater) {
   CHOIR_TRY(require_compiled(model, "set_updater"));
   CHOIR_TRY(updater->vtable->attach(updater, model->device,
                                     choir_model_params(model)));
   choir__model_drop_graphs(model);
+  begin_passes(model);
   choir_updater_retain(updater);
   choir_updater_release(model->updater);
   model->updater = updater;
@@ -246,12 +252,14 @@ static void train_in_scope(choir_model_t* model,
 
 static choir_status_t train_eagerly(choir_model_t* model,
                                     const choir_model_batch_t* batch) {
-  const choir_step_t step = {.training = true,
-                             .seed = model->seed,
-                             .step = model->step,
-                             .first_sample = batch->first_sample,
-                             .sample_count = batch->sample_count,
-                             .global_count = batch->global_count};
+  const choir_step_t step = {
+      .training = true,
+      .seed = model->seed,
+      .step = model->step,
+      .first_sample = batch->first_sample,
+      .sample_count = model->pass_samples + batch->sample_count,
+      .global_count = batch->global_count,
+      .is_partial = choir__model_is_partial(model)};
   const choir_metrics_t before = model->metrics;
   choir_graph_t* graph = NULL;
   CHOIR_TRY(choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &graph));
@@ -263,6 +271,21 @@ static choir_status_t train_eagerly(choir_model_t* model,
                                 NULL, status);
 }
 
+bool choir__model_is_partial(const choir_model_t* model) {
+  const choir_updater_vtable_t* vtable = model->updater->vtable;
+  return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
+}
+
+static void end_pass(choir_model_t* model, int64_t samples) {
+  if (choir__model_is_partial(model)) {
+    ++model->pass;
+    model->pass_samples += samples;
+    return;
+  }
+  begin_passes(model);
+  ++model->step;
+}
+
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
@@ -272,7 +295,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                        "model %s: training without an updater; call "
                        "choir_model_set_updater",
                        model->def->name);
-  if (model->updater->vtable->begin_step)
+  if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
@@ -282,7 +305,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   if (!status && !done) status = train_eagerly(model, batch);
   CHOIR_TRY_NOTE(status, "training step %lld", (long long)model->step);
   choir_span_end(&span, "step", NULL, NULL);
-  ++model->step;
+  end_pass(model, batch->sample_count);
   return NULL;
 }
 
@@ -366,6 +389,7 @@ choir_status_t choir_model_take_metrics(choir_model_t* model,
 int64_t choir_model_step(const choir_model_t* model) { return model->step; }
 void choir_model_set_step(choir_model_t* model, int64_t step) {
   model->step = step;
+  begin_passes(model);
 }
 choir_device_t* choir_model_device(const choir_model_t* model) {
   return model->device;

@@ -113,7 +113,8 @@ typedef struct choir_model_batch_s {
   int64_t global_count;
 } choir_model_batch_t;
 
-// Forward, loss, backward, update; counts loss and hits in the metrics.
+// Forward, loss, backward, update; counts loss and hits in the metrics. With an
+// updater whose steps have several passes (DistOpt) one of these.
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
 // Forward in inference mode; counts hits.

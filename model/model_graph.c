@@ -44,6 +44,7 @@ static choir__graph_key_t make_key(const choir_model_t* model,
   if (kind == CHOIR__STEP_TRAIN) {
     if (model->updater && model->updater->vtable->variant)
       key.variant = model->updater->vtable->variant(model->updater);
+    key.partial = choir__model_is_partial(model);
     key.trainable = hash_trainable(model);
   }
   return key;
@@ -60,9 +61,10 @@ static int32_t list_inputs(const choir_model_batch_t* batch,
 
 static choir_step_values_t step_values(const choir_model_t* model,
                                        const choir_model_batch_t* batch) {
-  choir_step_values_t values = {.step = model->step,
-                                .first_sample = batch->first_sample,
-                                .sample_count = batch->sample_count};
+  choir_step_values_t values = {
+      .step = model->step,
+      .first_sample = batch->first_sample,
+      .sample_count = model->pass_samples + batch->sample_count};
   if (model->updater && model->updater->vtable->lr)
     values.lr = model->updater->vtable->lr(model->updater, model->step);
   return values;

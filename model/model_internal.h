@@ -24,6 +24,7 @@ typedef struct choir__graph_key_s {
   choir_view_t y;
   int64_t shared;   // y lies in the buffer of x
   int64_t variant;  // of the updater
+  int64_t partial;  // a pass that is not the step's last
   uint64_t trainable;
 } choir__graph_key_t;
 
@@ -43,6 +44,8 @@ struct choir_model_s {
   void* self;
   int64_t seed;
   int64_t step;
+  int64_t pass;          // of the step
+  int64_t pass_samples;  // in the passes before it
   bool is_compiled;
   bool is_updated;  // backward_and_update came in this step
   choir_span_t forward_span;
@@ -66,6 +69,9 @@ struct choir_model_s {
   uint64_t graph_clock;
   choir_graph_stats_t graph_stats;
 };
+
+// Whether the pass that comes is not the step's last.
+bool choir__model_is_partial(const choir_model_t* model);
 
 // model_graph.c
 // Replays the step if a graph of its kind is planned; *out_done tells. A

@@ -31,6 +31,9 @@ typedef struct choir_updater_vtable_s {
   // Before each training step, by the thread that trains; may change what comes
   // below. NULL: nothing to do.
   choir_status_t (*begin_step)(choir_updater_t* updater);
+  // How many passes forward and backward make one step; of the first ones,
+  // step.is_partial, backward_and_update keeps the gradients. NULL: one.
+  int64_t (*passes)(const choir_updater_t* updater);
   // For graphs (core/graph.h). Changes when backward_and_update begins to do
   // something else than before; NULL: it never does.
   int64_t (*variant)(const choir_updater_t* updater);

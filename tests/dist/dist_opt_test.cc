@@ -214,7 +214,8 @@ TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
   cases[2].rank_1.bucket_bytes = 4096;
   cases[2].sentence =
       "dist_opt: the settings of rank 1 \\(.+\\) are not those of rank 0 "
-      "\\(here bucket_bytes=\\d+\\); every rank must have the same ones";
+      "\\(here bucket_bytes=\\d+ backward_passes_per_step=1\\); every rank "
+      "must have the same ones";
   for (const auto& one : cases) {
     Training training(SmallLayers(), comm.get(),
                       is_1 ? one.rank_1 : Training::Options());
@@ -445,6 +446,107 @@ TEST(DistOptTest, UnknownOptionIsRefused) {
     EXPECT_OK(choir_model_set_update_options(training.model(), &update));
     EXPECT_OK(training.TrainOn(0, comm.rank() * 16, 16, 32));
   }
+}
+
+// ---- Several passes per step ----
+
+Training::Options WithPasses(int64_t passes) {
+  Training::Options options;
+  options.passes = passes;
+  options.bucket_bytes = 2000;
+  return options;
+}
+
+// Samples [48 part, 48 part + 48) of a step's 144: shares of three ranks, one
+// of which has none in some passes.
+choir_status_t TrainPass(Training* training, const Comm& comm, int64_t step,
+                         int64_t part) {
+  const int64_t counts[] = {32, 16, 0};
+  int64_t first = 48 * part;
+  for (int rank = 0; rank < comm.rank(); ++rank)
+    first += counts[(rank + part) % 3];
+  return training->TrainOn(step, first, counts[(comm.rank() + part) % 3], 144);
+}
+
+// Three passes are one step of one rank with all samples: the model has
+// dropout, which asks for the sample.
+TEST(DistOptTest, PassesLikeOneBatch) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (const char* optimizer : {"sgd", "adam"}) {
+    Training::Options options = WithPasses(3);
+    options.optimizer = optimizer;
+    Training shared(SmallLayers(), comm.get(), options);
+    Training alone(SmallLayers(), nullptr, options);
+    Must(shared.Attach());
+    Must(alone.Attach());
+    for (int64_t step = 0; step < 5; ++step) {
+      for (int64_t part = 0; part < 3; ++part) {
+        EXPECT_EQ(choir_model_step(shared.model()), step);
+        const uint64_t before = shared.Digest();
+        ASSERT_OK(TrainPass(&shared, comm, step, part));
+        EXPECT_EQ(shared.Digest() == before, part < 2);
+      }
+      ASSERT_OK(alone.TrainOn(step, 0, 144, 144));
+      Values a = alone.Values();
+      Values b = shared.Values();
+      for (size_t i = 0; i < a.size(); ++i)
+        EXPECT_LE(RelativeError(a[i].second, b[i].second), 2e-5)
+            << a[i].first << " after step " << step;
+    }
+    ASSERT_OK(
+        choir_dist_opt_check_digest(shared.dist(), shared.StatesDigest()));
+  }
+}
+
+// With every strategy: as graphs the same bits, equal replicas, and local ones
+// step once.
+TEST(DistOptTest, PassesWithEveryStrategy) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    uint64_t digests[4];
+    int done = 0;
+    for (const char* device : {"cpu", "cpu_async"}) {
+      for (bool use_graph : {false, true}) {
+        Training::Options options = WithPasses(3);
+        options.strategy = choir_strategy_def_get(i);
+        options.settings = {{"period", "2"},
+                            {"delay", "1"},
+                            {"ranks", "2"},
+                            {"bandwidth", "100"},
+                            {"warmup_steps", "4"}};
+        options.device = device;
+        options.use_graph = use_graph;
+        Training training(SmallLayers(), comm.get(), options);
+        Must(training.Attach());
+        for (int64_t step = 0; step < 4; ++step)
+          for (int64_t part = 0; part < 3; ++part)
+            ASSERT_OK(TrainPass(&training, comm, step, part));
+        ASSERT_OK(choir_updater_consolidate(training.updater()));
+        ASSERT_OK(
+            choir_dist_opt_check_digest(training.dist(), training.Digest()));
+        digests[done++] = training.StatesDigest();
+      }
+    }
+    for (uint64_t digest : digests)
+      EXPECT_EQ(digest, digests[0])
+          << choir_strategy_def_option(choir_strategy_def_get(i));
+  }
+}
+
+TEST(DistOptTest, OnePassIsNoPass) {
+  Comm comm;
+  Training::Options one = WithPasses(1);
+  Training training(SmallLayers(), comm.get(), one);
+  Training plain(SmallLayers(), nullptr, one);
+  Must(training.Attach());
+  Must(plain.Attach());
+  for (int64_t step = 0; step < 3; ++step) {
+    ASSERT_OK(training.TrainOn(step, 0, 32, 32));
+    ASSERT_OK(plain.TrainOn(step, 0, 32, 32));
+  }
+  EXPECT_EQ(training.StatesDigest(), plain.StatesDigest());
 }
 
 // ---- Overlap ----

@@ -131,6 +131,7 @@ class Training {
     double lr = 0.005;
     bool nesterov = false;
     int64_t bucket_bytes = 1048576;
+    int64_t passes = 1;  // per step
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
@@ -161,6 +162,7 @@ class Training {
     choir_dist_opt_config_t config;
     choir_struct_init(&choir_dist_opt_config_def, &config);
     config.bucket_bytes = options_.bucket_bytes;
+    config.backward_passes_per_step = options_.passes;
     Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
     Must(choir_dist_opt_use(
         dist_, options_.strategy,
