@@ -265,6 +265,7 @@ struct choir_comm_s {
   // comm_hosts.c. NULL where no host has several ranks, or there is one host.
   choir_comm_t* local;
   choir_comm_t* leaders;
+  choir_comm_t* outer;  // on those two: whose they are
   void* hosts_memory;
 
   void* group_memory;  // where tensors of a group stand side by side

@@ -123,6 +123,9 @@ void choir_comm_abort(choir_comm_t* comm, const char* why) {
 static void note_waiting(choir_comm_t* comm, int32_t rank) {
   for (int i = 0; i < 2; ++i)
     if (comm->activities[i]) choir__activity_wait(comm->activities[i], rank);
+  if (comm->outer)
+    note_waiting(comm->outer,
+                 rank < 0 ? -1 : choir__comm_hosts_rank(comm, rank));
 }
 
 // The first peer that is not there any more, or -1.

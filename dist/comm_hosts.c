@@ -37,6 +37,7 @@ static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
   CHOIR_TRY(choir_comm_group(comm, ranks, count, &group));
   if (!group) return NULL;
   group->activities[1] = NULL;
+  group->outer = comm;
   for (int32_t i = 0; i < count; ++i)
     memcpy(group->peers[i].text, comm->peers[ranks[i]].text,
            sizeof(group->peers[i].text));
@@ -72,6 +73,20 @@ choir_status_t choir__comm_hosts_open(choir_comm_t* comm) {
   // What goes with the header goes to each rank by itself.
   comm->inline_bytes = comm->inline_share_bytes;
   return NULL;
+}
+
+int32_t choir__comm_hosts_rank(const choir_comm_t* group, int32_t rank) {
+  const choir_comm_t* outer = group->outer;
+  const choir_comm_peer_t* own = &outer->peers[outer->rank];
+  const bool is_local = group == outer->local;
+  for (int32_t r = 0; r < outer->size; ++r) {
+    const choir_comm_peer_t* peer = &outer->peers[r];
+    if (is_local
+            ? peer->host_index == own->host_index && peer->local_rank == rank
+            : peer->host_index == rank && peer->local_rank == 0)
+      return r;
+  }
+  return -1;
 }
 
 choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm) {

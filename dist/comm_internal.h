@@ -90,6 +90,8 @@ void choir__comm_group_agree(const choir_comm_t* comm,
 choir_status_t choir__comm_hosts_open(choir_comm_t* comm);
 choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm);
 void choir__comm_hosts_close(choir_comm_t* comm);
+// The rank that rank `rank` of a group of `outer` has there.
+int32_t choir__comm_hosts_rank(const choir_comm_t* group, int32_t rank);
 typedef choir_status_t (*choir__comm_large_t)(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
 // The way of large data: over hosts, or the backend's, or NULL.
