@@ -23,12 +23,9 @@ typedef struct bucket_s {
   choir_dtype_t dtype;
   int64_t count;  // elements
   int32_t param_count;
-  int32_t missing;       // gradients not yet written in this step
-  choir_event_t* ready;  // all gradients written
-  // With several passes: gradients times samples of those before, [count], and
-  // their samples. Read and written by records only.
-  float* sums;
-  int64_t samples;
+  int32_t missing;          // gradients not yet written in this step
+  choir_event_t* ready;     // all gradients written
+  choir__passes_t* passes;  // NULL: a step has one
   char name[32];
 } bucket_t;
 
@@ -69,141 +66,16 @@ static choir_dist_opt_t* of_updater(choir_updater_t* updater) {
   return (choir_dist_opt_t*)updater;
 }
 
-// ---- Attach: compare, broadcast, lay out buckets ----
+// ---- Attach: agree, broadcast, lay out buckets ----
 
-static uint64_t param_hash(const choir_param_t* param) {
-  const choir_view_t* view = choir_tensor_view(param->value);
-  uint64_t hash =
-      choir_hash_bytes(CHOIR_HASH_START, param->name, strlen(param->name) + 1);
-  const int64_t header[] = {view->dtype, view->ndim, param->trainable};
-  hash = choir_hash_bytes(hash, header, sizeof header);
-  const size_t bytes = sizeof(int64_t) * (size_t)view->ndim;
-  hash = choir_hash_bytes(hash, view->shape, bytes);
-  return choir_hash_bytes(hash, view->strides, bytes);
-}
-
-// All ranks learn of a difference: the same values are compared everywhere.
-static choir_status_t compare_with_rank_0(choir_dist_opt_t* dist,
-                                          const uint64_t* own, size_t count,
-                                          uint64_t* all) {
-  const int32_t size = choir_comm_size(dist->comm);
-  CHOIR_TRY(choir_comm_all_gather(dist->comm, own, all, (int64_t)count,
-                                  CHOIR_DTYPE_I64, "model layout"));
-  for (int32_t rank = 1; rank < size; ++rank) {
-    for (size_t i = 0; i < count; ++i) {
-      if (all[(size_t)rank * count + i] == all[i]) continue;
-      const choir_param_t* param = dist->params.params[i];
-      char text[160];
-      return CHOIR_ERROR(
-          FAILED_PRECONDITION,
-          "dist_opt: the models differ: parameter %zu of %s is not that of "
-          "rank 0 (here it is %s, %s); every rank must define the same model",
-          i, choir_comm_peer(dist->comm, rank), param->name,
-          choir_view_print(choir_tensor_view(param->value), text, sizeof text));
-    }
-  }
-  return NULL;
-}
-
-// What ranks must agree on before their parameters are compared one by one.
-typedef struct settings_s {
-  int64_t params;
-  uint64_t optimizer;
-  uint64_t own;
-  uint64_t strategy;
-} settings_t;
-
-static const char* print_strategy(const choir_strategy_t* strategy, char* text,
-                                  size_t text_bytes) {
-  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
-  if (length > 0 && (size_t)length < text_bytes)
-    choir_struct_print(strategy->def->config, strategy->config, text + length,
-                       text_bytes - (size_t)length);
-  return text;
-}
-
-static choir_status_t compare_settings(choir_dist_opt_t* dist,
-                                       const choir_strategy_t* strategy,
-                                       const settings_t* all, int32_t rank) {
-  const char* peer = choir_comm_peer(dist->comm, rank);
-  char text[256];
-  if (all[rank].params != all[0].params)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "dist_opt: the models differ: rank 0 has %lld "
-                       "parameters, %s has %lld; every rank must define "
-                       "the same model",
-                       (long long)all[0].params, peer,
-                       (long long)all[rank].params);
-  if (all[rank].optimizer != all[0].optimizer)
-    return CHOIR_ERROR(
-        FAILED_PRECONDITION,
-        "dist_opt: the optimizers differ: that of %s is not that of rank 0 "
-        "(here it is %s); every rank must make the same one",
-        peer, choir_optimizer_print(dist->optimizer, text, sizeof text));
-  if (all[rank].own != all[0].own)
-    return CHOIR_ERROR(
-        FAILED_PRECONDITION,
-        "dist_opt: the settings of %s are not those of rank 0 (here %s); "
-        "every rank must have the same ones",
-        peer,
-        choir_struct_print(&choir_dist_opt_config_def, &dist->config, text,
-                           sizeof text));
-  if (all[rank].strategy != all[0].strategy)
-    return CHOIR_ERROR(
-        FAILED_PRECONDITION,
-        "dist_opt: the dist_option of %s is not that of rank 0 (here it is "
-        "%s); every rank must have the same one, with the same settings",
-        peer, print_strategy(strategy, text, sizeof text));
-  return NULL;
-}
-
-static uint64_t strategy_hash(const choir_strategy_t* strategy) {
-  const char* option = strategy->def->option;
-  const uint64_t settings =
-      choir_struct_hash(strategy->def->config, strategy->config);
-  const uint64_t hash =
-      choir_hash_bytes(CHOIR_HASH_START, option, strlen(option));
-  return choir_hash_bytes(hash, &settings, sizeof settings);
-}
-
-// The same result on all ranks. `strategy`: the one to be used.
-static choir_status_t compare_all_settings(choir_dist_opt_t* dist,
-                                           const choir_strategy_t* strategy) {
-  const int32_t size = choir_comm_size(dist->comm);
-  const settings_t settings = {
-      .params = (int64_t)dist->params.count,
-      .optimizer = choir_optimizer_hash(dist->optimizer),
-      .own = choir_struct_hash(&choir_dist_opt_config_def, &dist->config),
-      .strategy = strategy_hash(strategy)};
-  const size_t bytes = sizeof settings * (size_t)size;
-  void* all = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "settings of ranks", &all));
-  choir_status_t status = choir_comm_all_gather(
-      dist->comm, &settings, all, sizeof settings / sizeof(int64_t),
-      CHOIR_DTYPE_I64, "settings");
-  for (int32_t rank = 1; !status && rank < size; ++rank)
-    status = compare_settings(dist, strategy, all, rank);
-  choir_deallocate(dist->allocator, all, bytes);
-  return status;
-}
-
-static choir_status_t compare_models(choir_dist_opt_t* dist) {
-  CHOIR_TRY(compare_all_settings(dist, dist->strategy));
-  // The optimizer says what is wrong with none.
-  if (dist->params.count == 0) return NULL;
-  const size_t row = sizeof(uint64_t) * dist->params.count;
-  const size_t table = row * (size_t)choir_comm_size(dist->comm);
-  void* own = NULL;
-  void* all = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, row, "parameter hashes", &own));
-  choir_status_t status =
-      choir_allocate(dist->allocator, table, "parameter hashes", &all);
-  for (size_t i = 0; i < dist->params.count; ++i)
-    ((uint64_t*)own)[i] = param_hash(dist->params.params[i]);
-  if (!status) status = compare_with_rank_0(dist, own, dist->params.count, all);
-  choir_deallocate(dist->allocator, own, row);
-  choir_deallocate(dist->allocator, all, table);
-  return status;
+static choir__agreement_t agreement(const choir_dist_opt_t* dist,
+                                    const choir_strategy_t* strategy) {
+  return (choir__agreement_t){.comm = dist->comm,
+                              .allocator = dist->allocator,
+                              .params = dist->params,
+                              .optimizer = dist->optimizer,
+                              .config = &dist->config,
+                              .strategy = strategy};
 }
 
 // The bytes of a dense tensor in host memory.
@@ -316,21 +188,11 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
   return NULL;
 }
 
-static choir_status_t make_sums(choir_dist_opt_t* dist) {
+static choir_status_t make_passes(choir_dist_opt_t* dist) {
   if (dist->config.backward_passes_per_step == 1) return NULL;
-  for (int32_t b = 0; b < dist->bucket_count; ++b) {
-    bucket_t* bucket = &dist->buckets[b];
-    if (bucket->dtype != CHOIR_DTYPE_F32)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "dist_opt: %s has parameters of %s; several passes "
-                         "per step are for f32 ones",
-                         bucket->name, choir_dtype_name(bucket->dtype));
-    void* memory = NULL;
-    CHOIR_TRY(choir_allocate(dist->allocator,
-                             (size_t)bucket->count * sizeof(float),
-                             "gradients of passes", &memory));
-    bucket->sums = memory;
-  }
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    CHOIR_TRY(choir__passes_create(dist->allocator, &dist->strategy_buckets[b],
+                                   &dist->buckets[b].passes));
   return NULL;
 }
 
@@ -340,8 +202,7 @@ static void drop_buckets(choir_dist_opt_t* dist) {
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
-    choir_deallocate(dist->allocator, dist->buckets[b].sums,
-                     (size_t)dist->buckets[b].count * sizeof(float));
+    choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
     choir_buffer_release(dist->buckets[b].buffer);
     choir_event_release(dist->buckets[b].ready);
   }
@@ -412,7 +273,8 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
-  CHOIR_TRY(compare_models(dist));
+  const choir__agreement_t all_have = agreement(dist, dist->strategy);
+  CHOIR_TRY(choir__agree_on_model(&all_have));
   CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
   CHOIR_TRY(broadcast_states(dist));
   CHOIR_TRY(
@@ -421,62 +283,19 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   CHOIR_TRY(allocate_lists(dist));
   assign_buckets(dist);
   CHOIR_TRY(place_gradients(dist));
-  CHOIR_TRY(make_sums(dist));
+  CHOIR_TRY(make_passes(dist));
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;
 }
 
-// ---- Several passes ----
-
-typedef struct pass_attrs_s {
-  bucket_t* bucket;
-  bool is_partial;
-  int64_t samples;  // of the passes so far
-} pass_attrs_t;
-
-// Of a pass that is followed by others: sums += samples * gradient. Of the
-// last: gradient = (sums + samples * gradient) / all samples.
-static choir_status_t run_pass(const choir_record_t* record,
-                               choir_stream_t* stream) {
-  const pass_attrs_t* attrs = record->attrs;
-  (void)stream;
-  bucket_t* bucket = attrs->bucket;
-  float* grads = choir_buffer_data(bucket->buffer);
-  float* sums = bucket->sums;
-  const float weight = (float)(attrs->samples - bucket->samples);
-  const bool is_first = bucket->samples == 0;
-  bucket->samples = attrs->is_partial ? attrs->samples : 0;
-  if (attrs->is_partial) {
-    for (int64_t i = 0; i < bucket->count; ++i)
-      sums[i] = (is_first ? 0 : sums[i]) + weight * grads[i];
-  } else if (!is_first) {
-    const float all = (float)attrs->samples;
-    for (int64_t i = 0; i < bucket->count; ++i)
-      grads[i] = (sums[i] + weight * grads[i]) / all;
-  }
-  return NULL;
-}
-
-static void pass_at_step(void* attrs, const choir_step_values_t* values) {
-  ((pass_attrs_t*)attrs)->samples = values->sample_count;
-}
-
-static const choir_kernel_t pass_kernel = {.name = "accumulate/dist_opt",
-                                           .run = run_pass};
-
 // On the compute stream, after the bucket's gradients.
 static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
-  if (dist->config.backward_passes_per_step == 1) return NULL;
-  const pass_attrs_t attrs = {.bucket = &dist->buckets[bucket],
-                              .is_partial = dist->is_partial,
-                              .samples = dist->strategy->values.sample_count};
-  const choir_record_t record = {.kernel = &pass_kernel,
-                                 .attrs = &attrs,
-                                 .attrs_bytes = sizeof(attrs),
-                                 .at_step = pass_at_step,
-                                 .label = dist->buckets[bucket].name};
-  return choir_stream_submit(dist->compute, &record);
+  choir__passes_t* kept = dist->buckets[bucket].passes;
+  if (!kept) return NULL;
+  return choir__passes_submit(kept, dist->is_partial,
+                              dist->strategy->values.sample_count,
+                              dist->compute);
 }
 
 static choir_status_t submit_passes(choir_dist_opt_t* dist) {
@@ -764,7 +583,8 @@ static choir_status_t replace_strategy(choir_dist_opt_t* dist,
 static choir_status_t switch_to(choir_dist_opt_t* dist,
                                 choir_strategy_t* strategy) {
   CHOIR_TRY(settle(dist));
-  CHOIR_TRY(compare_all_settings(dist, strategy));
+  const choir__agreement_t all_have = agreement(dist, strategy);
+  CHOIR_TRY(choir__agree_on_settings(&all_have));
   CHOIR_TRY(consolidate(&dist->updater));
   CHOIR_TRY(visit_optimizer_states(dist, average_tensor));
   return replace_strategy(dist, strategy);
@@ -808,7 +628,7 @@ const choir_strategy_def_t* choir_dist_opt_strategy(
 
 const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
                                           char* text, size_t text_bytes) {
-  return print_strategy(dist_opt->strategy, text, text_bytes);
+  return choir__strategy_print(dist_opt->strategy, text, text_bytes);
 }
 
 // Sets `spars` where the strategy has it. Returns whether that changed it.

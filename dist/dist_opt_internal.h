@@ -3,6 +3,7 @@
 #define CHOIR_DIST_DIST_OPT_INTERNAL_H_
 
 #include "dist/dist_opt.h"
+#include "dist/strategies/strategy_internal.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +24,34 @@ choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
                                       choir__dist_opt_view_t* out_view);
 // Parameters were set from outside, equal on all ranks.
 void choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
+
+// dist_opt_agree.c
+typedef struct choir__agreement_s {
+  choir_comm_t* comm;
+  choir_allocator_t allocator;
+  choir_param_list_t params;
+  const choir_optimizer_t* optimizer;
+  const choir_dist_opt_config_t* config;
+  const choir_strategy_t* strategy;  // to be used
+} choir__agreement_t;
+// Collective. FAILED_PRECONDITION on all ranks, with the first rank that has
+// something else than rank 0; _model: compares every parameter as well.
+choir_status_t choir__agree_on_settings(const choir__agreement_t* mine);
+choir_status_t choir__agree_on_model(const choir__agreement_t* mine);
+
+// dist_opt_passes.c
+// What one bucket keeps between the passes of a step; destroy it also after a
+// failure. The bucket must outlive it.
+typedef struct choir__passes_s choir__passes_t;
+choir_status_t choir__passes_create(choir_allocator_t allocator,
+                                    const choir_strategy_bucket_t* bucket,
+                                    choir__passes_t** out_passes);
+void choir__passes_destroy(choir_allocator_t allocator,
+                           choir__passes_t* passes);
+// After the bucket's gradients: keeps them (is_partial), or makes them those of
+// all passes. samples: this rank's in the passes so far, this one included.
+choir_status_t choir__passes_submit(choir__passes_t* passes, bool is_partial,
+                                    int64_t samples, choir_stream_t* stream);
 
 // For tests: the stream on which buckets are exchanged, lent; NULL before
 // attach.

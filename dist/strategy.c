@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/random.h"
 #include "dist/strategies/strategy_internal.h"
 #include "tensor/ops.h"
 
@@ -115,6 +116,24 @@ size_t choir__strategy_states(const choir_strategy_t* strategy,
   return strategy->comm && strategy->def->states
              ? strategy->def->states(strategy, out_states)
              : 0;
+}
+
+const char* choir__strategy_print(const choir_strategy_t* strategy, char* text,
+                                  size_t text_bytes) {
+  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
+  if (length > 0 && (size_t)length < text_bytes)
+    choir_struct_print(strategy->def->config, strategy->config, text + length,
+                       text_bytes - (size_t)length);
+  return text;
+}
+
+uint64_t choir__strategy_hash(const choir_strategy_t* strategy) {
+  const char* option = strategy->def->option;
+  const uint64_t settings =
+      choir_struct_hash(strategy->def->config, strategy->config);
+  const uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, option, strlen(option));
+  return choir_hash_bytes(hash, &settings, sizeof settings);
 }
 
 // ---- For strategies ----

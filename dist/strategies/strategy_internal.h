@@ -147,6 +147,10 @@ choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
                                       const choir_strategy_bucket_t* buckets,
                                       int32_t bucket_count);
 void choir__strategy_detach(choir_strategy_t* strategy);
+// Equal for those that do the same. "sparseTopK spars=0.05 ..." into `text`.
+uint64_t choir__strategy_hash(const choir_strategy_t* strategy);
+const char* choir__strategy_print(const choir_strategy_t* strategy, char* text,
+                                  size_t text_bytes);
 size_t choir__strategy_states(const choir_strategy_t* strategy,
                               choir_named_tensor_t* out_states);
 
