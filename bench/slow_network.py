@@ -4,7 +4,7 @@
 usage: bazel run //bench:slow_network -- [--rates RATE[,RATE]...]
            [--seeds N[,N]...] [--steps N] [--only NAME[,NAME]...]
            [--clock NAME[,NAME]...] [--clock-rates RATE[,RATE]...]
-           [--json FILE | --page]
+           [--efforts FILE] [--json FILE | --page]
 
 The hosts are network namespaces of this machine (tests/netlab), one worker of
 one thread each, batch 64; the one host alone takes the same global batch, 128,
@@ -249,6 +249,7 @@ def parse(arguments):
     parser.add_argument("--only", default=",".join(STRATEGIES))
     parser.add_argument("--clock", default="sparseLocal,sparseLocal+")
     parser.add_argument("--clock-rates", default="10mbit,100mbit")
+    parser.add_argument("--efforts")
     parser.add_argument("--json")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args(arguments)
@@ -269,7 +270,10 @@ def parse(arguments):
 
 def run_all(options):
     record = {"machine": measure.machine(), "target": TARGET, "rates": {}}
-    if options.seeds:
+    if options.efforts:
+        with open(options.efforts, encoding="utf-8") as file:
+            record["efforts"] = json.load(file)["efforts"]
+    elif options.seeds:
         record["efforts"] = measure_efforts(options)
     rates = options.rates
     rates += [rate for rate in options.clock_rates if rate not in rates]
