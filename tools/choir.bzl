@@ -305,6 +305,30 @@ def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, shards = {}, **kwargs):
             **kwargs
         )
 
+def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
+    """A Python test of the package: `import choir` finds it and libchoir.so.
+
+    Tagged `no-asan`, as Python lacks the sanitizer's runtime that libchoir.so would
+    need; the thread sanitizer runs only what is tagged for it.
+
+    Args:
+      name: test name.
+      srcs: sources; <name>.py if not given.
+      deps: libraries beside the package.
+      size: as of py_test.
+      tags: more tags.
+      **kwargs: as of py_test.
+    """
+    native.py_test(
+        name = name,
+        size = size,
+        srcs = srcs or [name + ".py"],
+        python_version = "PY3",
+        tags = tags + ["no-asan"],
+        deps = deps + ["//python:choir"],
+        **kwargs
+    )
+
 def choir_assert_no_dependency(name, target, forbidden):
     """A test that fails if target reaches a forbidden package or repository.
 

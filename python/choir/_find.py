@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where libchoir.so is, and what to say when it does not load.
+
+The library is, in this order: the file that CHOIR_LIBRARY names; beside this
+file, where a wheel puts it; two folders up, where Bazel puts it.
+"""
+
+import ctypes
+import os
+import platform
+import re
+
+from choir._debian import DEBIAN_PACKAGES
+from choir._version import __version__
+
+
+def find_library():
+    """Returns the absolute path of libchoir.so.
+
+    Raises ImportError if there is none. A CHOIR_LIBRARY that names no file is
+    an error too: nobody who sets it wants another library.
+    """
+    named = os.environ.get("CHOIR_LIBRARY")
+    if named:
+        if not os.path.isfile(named):
+            raise ImportError(
+                f"CHOIR_LIBRARY is '{named}', which is not a file; it must be "
+                "the path of libchoir.so"
+            )
+        return os.path.abspath(named)
+    # Not the real path: Bazel's files are links, and only the links lie
+    # together.
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [
+        os.path.join(here, "libchoir.so"),
+        os.path.normpath(os.path.join(here, "..", "..", "libchoir.so")),
+    ]
+    for place in places:
+        if os.path.isfile(place):
+            return place
+    raise ImportError(
+        f"there is no libchoir.so, neither {places[0]} nor {places[1]}; "
+        "install the package (pip install ./python), run the program by "
+        "Bazel, or set CHOIR_LIBRARY to the library's path"
+    )
+
+
+def explain_load_error(error):
+    """Turns the loader's OSError into a sentence that says what to do."""
+    said = str(error)
+    missing = re.match(r"([^/:\s]+): cannot open shared object file", said)
+    if missing:
+        package = DEBIAN_PACKAGES.get(missing[1])
+        if package:
+            others = sorted(set(DEBIAN_PACKAGES.values()) - {package})
+            return (
+                f"libchoir.so needs {missing[1]}, which this machine lacks; "
+                f"on Debian 12: apt-get install {package} (the others that it "
+                f"needs: {' '.join(others)})"
+            )
+        return f"libchoir.so needs {missing[1]}, which this machine lacks"
+    old = re.search(r"version [`']GLIBC_([0-9.]+)' not found", said)
+    if old:
+        name, version = platform.libc_ver()
+        return (
+            f"libchoir.so needs glibc {old[1]} or newer, and this machine has "
+            f"{name or 'libc'} {version or 'of an unknown version'}; Debian 12 "
+            "or newer has it, or build the library here with Bazel"
+        )
+    if re.search(r"ELF|file too short", said):
+        return (
+            f"not a library for this machine ({platform.machine()}, "
+            f"{platform.system()}): {said}"
+        )
+    return f"libchoir.so does not load: {said}"
+
+
+def load_library():
+    """Finds and loads libchoir.so; returns it as a ctypes.CDLL.
+
+    Raises ImportError with a sentence if there is none, if it does not load, or
+    if it is of another version than this package.
+    """
+    path = find_library()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(explain_load_error(error), path=path) from error
+    try:
+        version_of = library.choir_version
+    except AttributeError:
+        raise ImportError(f"{path} is not libchoir.so", path=path) from None
+    version_of.argtypes = []
+    version_of.restype = ctypes.c_char_p
+    version = version_of().decode()
+    if version != __version__:
+        raise ImportError(
+            f"{path} is of Choir {version}, and this package of "
+            f"{__version__}; they must be the same",
+            path=path,
+        )
+    return library

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""choir._find: which libchoir.so it takes, and what it says when one does not
+load. Messages are those of the real loader wherever it can be made to fail."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from unittest import mock
+
+import choir
+from choir import _find
+
+LIBRARY = os.path.abspath("libchoir.so")
+
+
+class Find(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=os.environ["TEST_TMPDIR"])
+        without = {k: v for k, v in os.environ.items() if k != "CHOIR_LIBRARY"}
+        patch = mock.patch.dict(os.environ, without, clear=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def made(self, name, data):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+    def package_at(self, folder):
+        """As if _find.py were in that folder of self.folder."""
+        path = os.path.join(self.folder, folder, "_find.py")
+        return mock.patch.object(_find, "__file__", path)
+
+    def refused(self, function, *words):
+        with self.assertRaises(ImportError) as caught:
+            function()
+        said = str(caught.exception)
+        for word in words:
+            self.assertIn(word, said)
+        self.assertNotIn("\n", said)
+
+    def test_bazel_puts_both_libraries_where_they_are_looked_for(self):
+        self.assertEqual(_find.find_library(), LIBRARY)
+        self.assertTrue(os.path.isfile("libchoir_mpi.so"))
+        library = _find.load_library()
+        self.assertEqual(library.choir_version().decode(), choir.__version__)
+
+    def test_order(self):
+        named = self.made("elsewhere/other.so", b"")
+        beside = self.made("a/b/choir/libchoir.so", b"")
+        above = self.made("a/libchoir.so", b"")
+        with self.package_at("a/b/choir"):
+            with mock.patch.dict(os.environ, CHOIR_LIBRARY=named):
+                self.assertEqual(_find.find_library(), named)
+            self.assertEqual(_find.find_library(), beside)
+            os.remove(beside)
+            self.assertEqual(_find.find_library(), above)
+            with mock.patch.dict(os.environ, CHOIR_LIBRARY=""):
+                self.assertEqual(_find.find_library(), above)
+            os.remove(above)
+            self.refused(_find.find_library, beside, above, "CHOIR_LIBRARY")
+
+    def test_relative_name_is_a_path(self):
+        # The loader would look for a name without a slash in the system.
+        with mock.patch.dict(os.environ, CHOIR_LIBRARY="libchoir.so"):
+            self.assertEqual(_find.find_library(), LIBRARY)
+
+    def test_named_library_must_be_there(self):
+        with mock.patch.dict(os.environ, CHOIR_LIBRARY="/no/such.so"):
+            self.refused(_find.find_library, "CHOIR_LIBRARY is '/no/such.so'")
+
+    def load(self, path):
+        with mock.patch.dict(os.environ, CHOIR_LIBRARY=path):
+            return _find.load_library()
+
+    def renamed(self, needed):
+        """A copy of the library that needs a library that nobody has."""
+        nobodys = needed[:3] + "q" + needed[4:]
+        with open(LIBRARY, "rb") as file:
+            data = file.read()
+        self.assertIn(needed.encode(), data)
+        copy = data.replace(needed.encode(), nobodys.encode())
+        return nobodys, self.made("renamed.so", copy)
+
+    def test_missing_package_is_named(self):
+        nobodys, path = self.renamed("libdnnl.so.2")
+        packages = {**_find.DEBIAN_PACKAGES, nobodys: "libdnnl2"}
+        with mock.patch.object(_find, "DEBIAN_PACKAGES", packages):
+            self.refused(
+                lambda: self.load(path),
+                f"libchoir.so needs {nobodys}, which this machine lacks",
+                "apt-get install libdnnl2 (",
+                "libcjson1",
+            )
+
+    def test_missing_library_of_no_known_package(self):
+        nobodys, path = self.renamed("libcjson.so.1")
+        self.refused(lambda: self.load(path), f"libchoir.so needs {nobodys}")
+
+    def test_every_needed_library_has_a_package(self):
+        said = subprocess.run(
+            ["readelf", "-d", LIBRARY],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        needed = set(re.findall(r"NEEDED.*\[(.*)\]", said))
+        self.assertGreater(len(needed), 3)
+        # Those of libc6, without which there is no Python.
+        of_libc = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+        of_libc |= {"libpthread.so.0", "ld-linux-aarch64.so.1"}
+        self.assertEqual(needed - of_libc - set(_find.DEBIAN_PACKAGES), set())
+
+    def test_old_c_library(self):
+        # As glibc 2.31 says it.
+        error = OSError(
+            "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found "
+            "(required by /x/libchoir.so)"
+        )
+        said = _find.explain_load_error(error)
+        self.assertIn("needs glibc 2.34 or newer", said)
+        self.assertRegex(said, r"this machine has glibc 2\.\d+;")
+
+    def test_not_a_library(self):
+        path = self.made("text.so", b"no library")
+        self.refused(lambda: self.load(path), "not a library for this machine")
+
+    def test_another_reason_is_passed_on(self):
+        said = _find.explain_load_error(OSError("/x.so: undefined symbol: y"))
+        self.assertIn("undefined symbol: y", said)
+
+    def test_another_library(self):
+        other = ctypes.CDLL("libz.so.1")
+        path = self.made("z.so", b"")
+        with mock.patch.object(ctypes, "CDLL", return_value=other):
+            self.refused(lambda: self.load(path), f"{path} is not libchoir.so")
+
+    def test_another_version(self):
+        path = os.path.join(self.folder, "choir.so")
+        shutil.copy(LIBRARY, path)
+        with mock.patch.object(_find, "__version__", "9.9.9"):
+            self.refused(
+                lambda: self.load(path),
+                f"of Choir {choir.__version__}",
+                "this package of 9.9.9",
+            )
+
+
+class Version(unittest.TestCase):
+    def test_is_that_of_the_c_headers(self):
+        with open("core/base.h", encoding="utf-8") as file:
+            text = file.read()
+        parts = [
+            re.search(rf"#define CHOIR_VERSION_{part} (\d+)", text)[1]
+            for part in ["MAJOR", "MINOR", "PATCH"]
+        ]
+        self.assertEqual(choir.__version__, ".".join(parts))
+
+
+if __name__ == "__main__":
+    unittest.main()
