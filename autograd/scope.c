@@ -29,7 +29,8 @@ struct choir_var_s {
 
 struct tape_entry_s {
   tape_entry_t* previous;
-  choir_op_t op;
+  choir_op_t op;             // CHOIR_OP_COUNT: see custom
+  choir_custom_op_t custom;  // of an op that is none of the list
   int32_t src_count;
   choir_var_t** srcs;
   choir_var_t* dsts[CHOIR_OP_MAX_RESULTS];
@@ -225,16 +226,17 @@ choir_var_t* choir_scope_param(choir_scope_t* scope, choir_param_t* param) {
   return var;
 }
 
-// Remembers an op that a gradient can flow through.
-static void tape_append(choir_scope_t* scope, choir_op_t op,
-                        choir_var_t* const* srcs, int32_t src_count,
-                        const void* attrs, choir_var_t* const* dsts) {
+// Remembers an op that a gradient can flow through. NULL: no memory, and the
+// scope knows.
+static tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
+                                 choir_var_t* const* srcs, int32_t src_count,
+                                 const void* attrs, choir_var_t* const* dsts) {
   const choir_struct_def_t* attrs_def = choir_op_attrs_def(op);
   tape_entry_t* entry = scope_alloc(scope, sizeof(*entry));
   choir_var_t** entry_srcs =
       scope_alloc(scope, sizeof(choir_var_t*) * (size_t)src_count);
   void* entry_attrs = attrs_def ? scope_alloc(scope, attrs_def->bytes) : NULL;
-  if (!entry || !entry_srcs || (attrs_def && !entry_attrs)) return;
+  if (!entry || !entry_srcs || (attrs_def && !entry_attrs)) return NULL;
   memcpy(entry_srcs, srcs, sizeof(choir_var_t*) * (size_t)src_count);
   if (attrs_def) {
     if (attrs)
@@ -251,42 +253,44 @@ static void tape_append(choir_scope_t* scope, choir_op_t op,
   entry->previous = scope->tape;
   scope->tape = entry;
   dsts[0]->entry = entry;
+  return entry;
 }
 
-choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
-                            choir_var_t* const* srcs, int32_t src_count,
-                            const void* attrs, choir_var_t** out_more) {
-  const int32_t result_count = choir_op_result_count(op);
-  for (int32_t i = 1; out_more && i < result_count; ++i)
-    out_more[i - 1] = &scope->failed;
-  if (scope->error) return &scope->failed;
-  choir_tensor_t* tensors[CHOIR_MAX_OPERANDS] = {NULL};
-  bool wants_grad = false;
-  if (src_count < 0 || src_count > CHOIR_MAX_OPERANDS)
-    return choir_scope_fail(
+// Whether the sources are variables of this step that an op can take; if not,
+// the scope knows. *out_wants: one of them wants a gradient.
+static bool check_sources(choir_scope_t* scope, const char* name,
+                          choir_var_t* const* srcs, int32_t src_count,
+                          bool* out_wants) {
+  *out_wants = false;
+  if (src_count < 0 || src_count > CHOIR_MAX_OPERANDS) {
+    choir_scope_fail(
         scope,
         CHOIR_ERROR(INVALID_ARGUMENT, "%s: %d sources; at most %d are possible",
-                    choir_op_name(op), src_count, CHOIR_MAX_OPERANDS));
+                    name, src_count, CHOIR_MAX_OPERANDS));
+    return false;
+  }
   for (int32_t i = 0; i < src_count; ++i) {
-    if (var_is_failed(scope, srcs[i]))
-      return choir_scope_fail(
-          scope, CHOIR_ERROR(INVALID_ARGUMENT,
-                             "%s: source %d is not a variable of this step",
-                             choir_op_name(op), i));
-    tensors[i] = srcs[i]->tensor;
-    wants_grad |= srcs[i]->wants_grad;
+    if (var_is_failed(scope, srcs[i])) {
+      choir_scope_fail(
+          scope,
+          CHOIR_ERROR(INVALID_ARGUMENT,
+                      "%s: source %d is not a variable of this step", name, i));
+      return false;
+    }
+    *out_wants |= srcs[i]->wants_grad;
   }
-  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
-  choir_status_t status = choir_op_run(scope->stream, op, tensors, src_count,
-                                       attrs, false, results);
-  if (status) {
-    if (scope->label)
-      status =
-          choir_status_annotate(status, __FILE__, __LINE__, "%s", scope->label);
-    return choir_scope_fail(scope, status);
-  }
+  return true;
+}
+
+// The results (references taken over) of an op as variables, with an entry of
+// the tape where a gradient can flow.
+static choir_var_t* take_results(choir_scope_t* scope, choir_op_t op,
+                                 choir_var_t* const* srcs, int32_t src_count,
+                                 const void* attrs, bool wants_grad,
+                                 choir_tensor_t* const* results,
+                                 choir_var_t** out_more) {
   choir_var_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
-  for (int32_t i = 0; i < result_count; ++i) {
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
     dsts[i] = var_make(scope, results[i]);
     if (i > 0 && out_more) out_more[i - 1] = dsts[i];
   }
@@ -298,6 +302,64 @@ choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
     tape_append(scope, op, srcs, src_count, attrs, dsts);
   }
   return scope->error ? &scope->failed : dsts[0];
+}
+
+choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
+                            choir_var_t* const* srcs, int32_t src_count,
+                            const void* attrs, choir_var_t** out_more) {
+  const int32_t result_count = choir_op_result_count(op);
+  for (int32_t i = 1; out_more && i < result_count; ++i)
+    out_more[i - 1] = &scope->failed;
+  if (scope->error) return &scope->failed;
+  bool wants_grad = false;
+  if (!check_sources(scope, choir_op_name(op), srcs, src_count, &wants_grad))
+    return &scope->failed;
+  choir_tensor_t* tensors[CHOIR_MAX_OPERANDS] = {NULL};
+  for (int32_t i = 0; i < src_count; ++i) tensors[i] = srcs[i]->tensor;
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
+  choir_status_t status = choir_op_run(scope->stream, op, tensors, src_count,
+                                       attrs, false, results);
+  if (status) {
+    if (scope->label)
+      status =
+          choir_status_annotate(status, __FILE__, __LINE__, "%s", scope->label);
+    return choir_scope_fail(scope, status);
+  }
+  return take_results(scope, op, srcs, src_count, attrs, wants_grad, results,
+                      out_more);
+}
+
+choir_var_t* choir_scope_record(choir_scope_t* scope, choir_op_t op,
+                                choir_var_t* const* srcs, int32_t src_count,
+                                const void* attrs,
+                                choir_tensor_t* const* results) {
+  if (scope->error) return &scope->failed;
+  bool wants_grad = false;
+  if (!check_sources(scope, choir_op_name(op), srcs, src_count, &wants_grad))
+    return &scope->failed;
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i)
+    choir_tensor_retain(results[i]);
+  return take_results(scope, op, srcs, src_count, attrs, wants_grad, results,
+                      NULL);
+}
+
+choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
+                                       const choir_custom_op_t* op,
+                                       choir_var_t* const* srcs,
+                                       int32_t src_count,
+                                       choir_tensor_t* result) {
+  if (scope->error) return &scope->failed;
+  bool wants_grad = false;
+  if (!check_sources(scope, op->name, srcs, src_count, &wants_grad))
+    return &scope->failed;
+  choir_var_t* dsts[CHOIR_OP_MAX_RESULTS] = {choir_scope_input(scope, result)};
+  if (scope->error || !scope->step.training || !wants_grad) return dsts[0];
+  dsts[0]->wants_grad = true;
+  tape_entry_t* entry =
+      tape_append(scope, CHOIR_OP_COUNT, srcs, src_count, NULL, dsts);
+  if (!entry) return &scope->failed;
+  entry->custom = *op;
+  return dsts[0];
 }
 
 choir_tensor_t* choir_var_tensor(const choir_var_t* var) {
@@ -617,6 +679,32 @@ bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
   return true;
 }
 
+// Asks a custom op for the gradients of its sources.
+static choir_status_t run_custom(const tape_entry_t* entry,
+                                 choir_grad_t* grad) {
+  choir_tensor_t* grads[CHOIR_MAX_OPERANDS] = {NULL};
+  choir_status_t status =
+      entry->custom.backward(entry->custom.self, grad->dy, grads);
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    if (!status && grads[i] && choir_grad_wants(grad, i) &&
+        !choir_view_same_shape(choir_tensor_view(grads[i]),
+                               choir_tensor_view(grad->srcs[i]))) {
+      char given[128];
+      char needed[128];
+      status = CHOIR_ERROR(
+          INVALID_ARGUMENT,
+          "%s: backward gave %s for source %d; its shape is %s",
+          entry->custom.name,
+          choir_view_print(choir_tensor_view(grads[i]), given, sizeof given), i,
+          choir_view_print(choir_tensor_view(grad->srcs[i]), needed,
+                           sizeof needed));
+    }
+    if (!status && grads[i]) status = choir_grad_pass(grad, i, grads[i]);
+    choir_tensor_release(grads[i]);
+  }
+  return status;
+}
+
 static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
   choir_var_t* result = entry->dsts[0];
@@ -626,9 +714,12 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
   grad.dy = result->grad;
   grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
   choir_scope_set_label(scope, entry->label);
-  CHOIR_TRY_NOTE(choir__grad_rule(entry->op)(&grad), "%s%sgradient of %s",
-                 entry->label ? entry->label : "", entry->label ? ": " : "",
-                 choir_op_name(entry->op));
+  const bool is_custom = entry->op == CHOIR_OP_COUNT;
+  CHOIR_TRY_NOTE(
+      is_custom ? run_custom(entry, &grad) : choir__grad_rule(entry->op)(&grad),
+      "%s%sgradient of %s", entry->label ? entry->label : "",
+      entry->label ? ": " : "",
+      is_custom ? entry->custom.name : choir_op_name(entry->op));
   choir_scope_set_label(scope, NULL);
   CHOIR_TRY(finish_uses(entry, options));
   // Nothing before this entry needs the gradient of its result.
@@ -651,8 +742,17 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
   scope->backward_done = true;
   if (loss) {
     const choir_view_t* view = choir_tensor_view(loss->tensor);
-    if (choir_view_count(view) != 1) {
-      char text[128];
+    choir_tensor_t* given = options ? options->start : NULL;
+    char text[128];
+    if (given && !choir_view_same_shape(choir_tensor_view(given), view)) {
+      char given_text[128];
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "backward: starts from a gradient %s for %s",
+                         choir_view_print(choir_tensor_view(given), given_text,
+                                          sizeof given_text),
+                         choir_view_print(view, text, sizeof text));
+    }
+    if (!given && choir_view_count(view) != 1) {
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "backward: the loss is %s; one element is needed",
                          choir_view_print(view, text, sizeof text));
@@ -666,8 +766,9 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     bool accumulate = false;
     choir_tensor_t* start = NULL;
     grad_destination(loss, &start, &accumulate);
-    choir_status_t status = choir_op_run(scope->stream, CHOIR_OP_FILL,
-                                         &loss->tensor, 1, &one, false, &start);
+    choir_status_t status = choir_op_run(
+        scope->stream, given ? CHOIR_OP_COPY : CHOIR_OP_FILL,
+        given ? &given : &loss->tensor, 1, given ? NULL : &one, false, &start);
     if (status) {
       choir_tensor_release(start);
       return status;

@@ -101,6 +101,33 @@ CHOIR_API choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
                                       choir_var_t* const* srcs,
                                       int32_t src_count, const void* attrs,
                                       choir_var_t** out_more);
+// An op that was run outside of the scope (choir_op_run): its sources and
+// results as variables of this step. For programs that decide after forward
+// what backward is to see, such as the Python package. results: the op's, all
+// of them, retained; attrs as the op was given them.
+CHOIR_API choir_var_t* choir_scope_record(choir_scope_t* scope, choir_op_t op,
+                                          choir_var_t* const* srcs,
+                                          int32_t src_count, const void* attrs,
+                                          choir_tensor_t* const* results);
+
+// A function that Choir does not know, with its gradient.
+typedef struct choir_custom_op_s {
+  const char* name;  // for errors; lives as long as the step
+  // Called once in backward, if the loss depends on the result. dy is the
+  // result's gradient, lent. Sets out_grads[i], for sources that want one, to a
+  // new tensor of the shape of source i (its reference is taken over); NULL: no
+  // contribution.
+  choir_status_t (*backward)(void* self, choir_tensor_t* dy,
+                             choir_tensor_t** out_grads);
+  void* self;
+} choir_custom_op_t;
+// Its result, which the caller has computed from the sources, as a variable.
+CHOIR_API choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
+                                                 const choir_custom_op_t* op,
+                                                 choir_var_t* const* srcs,
+                                                 int32_t src_count,
+                                                 choir_tensor_t* result);
+
 // A variable's tensor, lent; NULL for a failed one.
 CHOIR_API choir_tensor_t* choir_var_tensor(const choir_var_t* var);
 // The tensor's view, for shapes; NULL for a failed one.
@@ -121,11 +148,14 @@ typedef struct choir_backward_options_s {
   // stops backward. May be NULL.
   choir_status_t (*on_grad)(void* self, choir_param_t* param);
   void* self;
+  // The gradient of `loss` to start from, in its shape; then `loss` may have
+  // more than one element. NULL: 1.
+  choir_tensor_t* start;
 } choir_backward_options_t;
 
-// Gradients of `loss` (one element) with respect to all parameters and leaves
-// that it depends on, overwriting param->grad. options may be NULL. Once per
-// step.
+// Gradients of `loss` (one element, see start) with respect to all parameters
+// and leaves that it depends on, overwriting param->grad. options may be NULL.
+// Once per step.
 CHOIR_API void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
                                     const choir_backward_options_t* options);
 

@@ -24,6 +24,11 @@ const choir_layer_def_t* choir_layer_def_find(const char* name) {
   return NULL;
 }
 
+const choir_layer_def_t* choir_layer_def_get(int32_t index) {
+  const int32_t count = (int32_t)(sizeof(defs) / sizeof(defs[0])) - 1;
+  return index >= 0 && index < count ? defs[index] : NULL;
+}
+
 const choir_struct_def_t* choir_layer_def_config(const choir_layer_def_t* def) {
   return def->config;
 }
@@ -34,8 +39,12 @@ static char* copy_text(choir_allocator_t allocator, const char* a,
                        const char* b) {
   const size_t a_bytes = strlen(a);
   const size_t b_bytes = b ? strlen(b) + 1 : 0;
-  char* text = allocator.alloc(allocator.self, a_bytes + b_bytes + 1, 1);
-  if (!text) return NULL;
+  void* memory = NULL;
+  choir_status_t status =
+      choir_allocate(allocator, a_bytes + b_bytes + 1, "name", &memory);
+  choir_status_free(status);
+  if (status) return NULL;
+  char* text = memory;
   memcpy(text, a, a_bytes);
   if (b) {
     text[a_bytes] = '.';
@@ -46,7 +55,7 @@ static char* copy_text(choir_allocator_t allocator, const char* a,
 }
 
 static void free_text(choir_allocator_t allocator, const char* text) {
-  if (text) allocator.free(allocator.self, (void*)text, strlen(text) + 1, 1);
+  if (text) choir_deallocate(allocator, (void*)text, strlen(text) + 1);
 }
 
 choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
@@ -85,13 +94,8 @@ choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
 
 void choir__layer_destroy(choir_layer_t* layer) {
   choir_allocator_t allocator = choir_device_allocator(layer->model->device);
-  for (int32_t i = 0; i < layer->param_count; ++i) {
-    choir_param_t* param = layer->params[i];
-    choir_tensor_release(param->value);
-    choir_tensor_release(param->grad);
-    free_text(allocator, param->name);
-    choir_deallocate(allocator, param, sizeof(*param));
-  }
+  for (int32_t i = 0; i < layer->param_count; ++i)
+    choir__param_destroy(allocator, layer->params[i]);
   choir_deallocate(allocator, layer->config, layer->def->config->bytes);
   free_text(allocator, layer->name);
   choir_deallocate(allocator, layer, sizeof(*layer));

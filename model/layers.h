@@ -127,6 +127,8 @@ CHOIR_API choir_layer_t* choir_layer_create(struct choir_model_s* model,
                                             const void* config);
 // The definition called "conv2d", else NULL; for other languages.
 CHOIR_API const choir_layer_def_t* choir_layer_def_find(const char* name);
+// Definitions in the order of the list; NULL when index is out of range.
+CHOIR_API const choir_layer_def_t* choir_layer_def_get(int32_t index);
 // Its config's field table.
 CHOIR_API const choir_struct_def_t* choir_layer_def_config(
     const choir_layer_def_t* def);

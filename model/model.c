@@ -20,6 +20,10 @@ static void model_destroy(choir_model_t* model) {
     choir__layer_destroy(model->layers[i]);
   choir_deallocate(allocator, model->layers,
                    model->layer_capacity * sizeof(void*));
+  for (size_t i = 0; i < model->own_param_count; ++i)
+    choir__param_destroy(allocator, model->own_params[i]);
+  choir_deallocate(allocator, model->own_params,
+                   model->own_param_capacity * sizeof(void*));
   choir_deallocate(allocator, model->params,
                    model->param_capacity * sizeof(void*));
   choir_tensor_release(model->loss_sum);

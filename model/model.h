@@ -71,6 +71,15 @@ CHOIR_API void choir_model_release(choir_model_t* model);
 CHOIR_API choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
                                              const int64_t* shape)
     CHOIR_NODISCARD;
+// In define: a parameter that belongs to no layer, with its value, which is
+// retained; it is the next in the list of parameters. trainable false: a state
+// that training does not learn (a running average). Lent; NULL once something
+// failed, which choir_model_create reports. In forward it is used by
+// choir_scope_param.
+CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
+                                               const char* name,
+                                               choir_tensor_t* value,
+                                               bool trainable);
 // After compile. Retains the updater and attaches it to the parameters.
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
@@ -111,6 +120,9 @@ typedef struct choir_model_batch_s {
   int64_t first_sample;  // see choir_step_t
   int64_t sample_count;
   int64_t global_count;
+  // For programs whose callbacks do different things for different values of
+  // it: steps of different variants are never replays of one graph. 0.
+  int64_t variant;
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an

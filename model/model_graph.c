@@ -38,6 +38,7 @@ static choir__graph_key_t make_key(const choir_model_t* model,
   const choir_view_t* x = choir_tensor_view(batch->x);
   const choir_view_t* y = batch->y ? choir_tensor_view(batch->y) : NULL;
   key.kind = (int64_t)kind;
+  key.asked = batch->variant;
   key.shared = y && y->buffer == x->buffer;
   key.x = place_of(x, key.shared);
   if (y) key.y = place_of(y, key.shared);

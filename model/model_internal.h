@@ -24,6 +24,7 @@ typedef struct choir__graph_key_s {
   choir_view_t y;
   int64_t shared;   // y lies in the buffer of x
   int64_t variant;  // of the updater
+  int64_t asked;    // the batch's variant
   int64_t partial;  // a pass that is not the step's last
   uint64_t trainable;
 } choir__graph_key_t;
@@ -55,9 +56,12 @@ struct choir_model_s {
   choir_layer_t** layers;
   size_t layer_count;
   size_t layer_capacity;
-  choir_param_t** params;
+  choir_param_t** params;  // the layers' and the model's own
   size_t param_count;
   size_t param_capacity;
+  choir_param_t** own_params;
+  size_t own_param_count;
+  size_t own_param_capacity;
   choir_tensor_t* loss_sum;  // f64 (1), summed on the device
   choir_tensor_t* correct;   // i64 (1)
   choir_metrics_t metrics;   // the parts that the host counts
@@ -108,6 +112,7 @@ choir_status_t choir__model_add_layer(choir_model_t* model,
                                       choir_layer_t* layer) CHOIR_NODISCARD;
 choir_status_t choir__model_add_param(choir_model_t* model,
                                       choir_param_t* param) CHOIR_NODISCARD;
+void choir__param_destroy(choir_allocator_t allocator, choir_param_t* param);
 // layer.c
 void choir__layer_destroy(choir_layer_t* layer);
 

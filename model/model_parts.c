@@ -46,3 +46,62 @@ choir_status_t choir__model_add_param(choir_model_t* model,
   return append(choir_device_allocator(model->device), (void***)&model->params,
                 &model->param_count, &model->param_capacity, param);
 }
+
+void choir__param_destroy(choir_allocator_t allocator, choir_param_t* param) {
+  choir_tensor_release(param->value);
+  choir_tensor_release(param->grad);
+  if (param->name)
+    choir_deallocate(allocator, (void*)param->name, strlen(param->name) + 1);
+  choir_deallocate(allocator, param, sizeof(*param));
+}
+
+static choir_status_t fill_param(choir_model_t* model, choir_param_t* param,
+                                 const char* name, choir_tensor_t* value,
+                                 bool trainable) {
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  void* text = NULL;
+  CHOIR_TRY(choir_allocate(allocator, strlen(name) + 1, name, &text));
+  memcpy(text, name, strlen(name) + 1);
+  param->name = text;
+  choir_tensor_retain(value);
+  param->value = value;
+  param->trainable = trainable;
+  for (size_t i = 0; i < model->param_count; ++i)
+    if (strcmp(model->params[i]->name, name) == 0)
+      return CHOIR_ERROR(ALREADY_EXISTS,
+                         "model %s: two parameters are called %s; names must "
+                         "differ",
+                         model->def->name, name);
+  if (choir_tensor_device(value) != model->device)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: parameter %s lies on another device than the "
+                       "model",
+                       model->def->name, name);
+  if (trainable && !choir_dtype_is_float(choir_tensor_dtype(value)))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: parameter %s is of dtype %s; a trained one "
+                       "needs floating-point numbers",
+                       model->def->name, name,
+                       choir_dtype_name(choir_tensor_dtype(value)));
+  if (trainable)
+    CHOIR_TRY(choir_tensor_create_layout(
+        model->device, choir_tensor_view(value), &param->grad));
+  return choir__model_add_param(model, param);
+}
+
+choir_param_t* choir_model_add_param(choir_model_t* model, const char* name,
+                                     choir_tensor_t* value, bool trainable) {
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  void* memory = NULL;
+  choir_status_t status =
+      choir_allocate(allocator, sizeof(choir_param_t), "parameter", &memory);
+  choir_param_t* param = memory;
+  if (!status) status = fill_param(model, param, name, value, trainable);
+  if (!status)
+    status = append(allocator, (void***)&model->own_params,
+                    &model->own_param_count, &model->own_param_capacity, param);
+  if (!status) return param;
+  choir__model_fail(model, status);
+  if (param) choir__param_destroy(allocator, param);
+  return NULL;
+}

@@ -40,6 +40,11 @@ const choir_optimizer_def_t* choir_optimizer_def_find(const char* name) {
   return NULL;
 }
 
+const choir_optimizer_def_t* choir_optimizer_def_get(int32_t index) {
+  const int32_t count = (int32_t)(sizeof(defs) / sizeof(defs[0])) - 1;
+  return index >= 0 && index < count ? defs[index] : NULL;
+}
+
 const choir_struct_def_t* choir_optimizer_def_config(
     const choir_optimizer_def_t* def) {
   return def->config;

@@ -75,9 +75,12 @@ choir_optimizer_create(const choir_optimizer_def_t* def, const void* config,
                        choir_optimizer_t** out_optimizer) CHOIR_NODISCARD;
 CHOIR_API void choir_optimizer_retain(choir_optimizer_t* optimizer);
 CHOIR_API void choir_optimizer_release(choir_optimizer_t* optimizer);
-// The definition called "sgd", else NULL; and its config's field table.
+// The definition called "sgd", else NULL.
 CHOIR_API const choir_optimizer_def_t* choir_optimizer_def_find(
     const char* name);
+// Definitions in the order of the list; NULL when index is out of range.
+CHOIR_API const choir_optimizer_def_t* choir_optimizer_def_get(int32_t index);
+// Its config's field table.
 CHOIR_API const choir_struct_def_t* choir_optimizer_def_config(
     const choir_optimizer_def_t* def);
 

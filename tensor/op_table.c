@@ -85,6 +85,24 @@ choir_status_t choir_op_find(const char* name, choir_op_t* out_op) {
                      name ? name : "NULL");
 }
 
+#define GRADIENT_ENTRY(ENUM, name, sources, attrs, grad) \
+  CHOIR_OP_GRADIENT_##grad,
+static const choir_op_gradient_t gradients[CHOIR_OP_COUNT] = {
+    CHOIR_OP_LIST(GRADIENT_ENTRY)};
+#undef GRADIENT_ENTRY
+
+choir_op_info_t choir_op_info(choir_op_t op) {
+  if (!op_is_valid(op)) return (choir_op_info_t){0};
+  const choir_op_def_t* def = defs[op];
+  return (choir_op_info_t){.name = def->name,
+                           .doc = def->doc,
+                           .src_min = def->src_min,
+                           .src_max = def->src_max,
+                           .result_count = def->dst_count,
+                           .gradient = gradients[op],
+                           .attrs = def->attrs};
+}
+
 const choir_struct_def_t* choir_op_attrs_def(choir_op_t op) {
   return op_is_valid(op) ? defs[op]->attrs : NULL;
 }

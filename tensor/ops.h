@@ -347,6 +347,25 @@ CHOIR_API choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
 CHOIR_API const char* choir_op_name(choir_op_t op);
 CHOIR_API choir_status_t choir_op_find(const char* name, choir_op_t* out_op)
     CHOIR_NODISCARD;
+// What the list says of an op, for programs that make functions of it (other
+// languages); static storage.
+typedef enum choir_op_gradient_e {
+  CHOIR_OP_GRADIENT_GRAD,      // has a gradient rule
+  CHOIR_OP_GRADIENT_NO_GRAD,   // its result is a constant to autograd
+  CHOIR_OP_GRADIENT_INTERNAL,  // for rules, layers and optimizers only
+} choir_op_gradient_t;
+typedef struct choir_op_info_s {
+  const char* name;
+  const char* doc;  // one line
+  int32_t src_min;
+  int32_t src_max;
+  int32_t result_count;
+  choir_op_gradient_t gradient;
+  const choir_struct_def_t* attrs;  // NULL: none
+} choir_op_info_t;
+// All zeros for a value that is no op: so ops 0, 1, ... end there.
+CHOIR_API choir_op_info_t choir_op_info(choir_op_t op);
+
 // The attributes' field table, NULL when the op has none.
 CHOIR_API const choir_struct_def_t* choir_op_attrs_def(choir_op_t op);
 CHOIR_API int32_t choir_op_result_count(choir_op_t op);
