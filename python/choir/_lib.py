@@ -1,0 +1,671 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libchoir.so by ctypes: its structs, its functions, its failures.
+
+Nothing here computes. `lib` has the functions that the package uses, with
+their types; a call that can fail returns a status, and `check(status)` turns
+one into the exception of its kind with the library's sentence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    POINTER,
+    Structure,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
+
+from choir import _find
+
+MAX_NDIM = 8
+
+
+# ---- Failures ----
+
+
+class Error(Exception):
+    """The base of Choir's own exceptions."""
+
+
+class CommError(Error, RuntimeError):
+    """A peer died or gave up, or a wait for one took too long.
+
+    The message says who waited, for whom and in which operation.
+    """
+
+
+class StateError(Error, RuntimeError):
+    """A call that does not fit what was done before it."""
+
+
+class NotFoundError(Error, LookupError, FileNotFoundError):
+    """A file or a name that is not there."""
+
+
+class UnavailableError(Error, RuntimeError):
+    """This machine, or this build, lacks what was asked for."""
+
+
+# By the values of choir_status_code_t.
+_KINDS = {
+    1: ValueError,
+    2: IndexError,
+    3: StateError,
+    4: NotFoundError,
+    5: ValueError,
+    6: MemoryError,
+    7: NotImplementedError,
+    8: UnavailableError,
+    9: CommError,
+    10: CommError,
+    11: Error,
+}
+
+
+# ---- Structs, as in the headers ----
+
+
+class View(Structure):
+    """choir_view_t"""
+
+    _fields_ = [
+        ("buffer", c_void_p),
+        ("offset", c_int64),
+        ("shape", c_int64 * MAX_NDIM),
+        ("strides", c_int64 * MAX_NDIM),
+        ("ndim", c_int32),
+        ("dtype", c_int),
+    ]
+
+
+class Field(Structure):
+    """choir_field_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("kind", c_int),
+        ("offset", c_size_t),
+        ("count", c_int32),
+        ("default_value", c_double),
+        ("default_text", c_char_p),
+        ("minimum", c_double),
+        ("maximum", c_double),
+        ("enum_names", POINTER(c_char_p)),
+        ("doc", c_char_p),
+    ]
+
+
+class StructDef(Structure):
+    """choir_struct_def_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("doc", c_char_p),
+        ("bytes", c_size_t),
+        ("fields", POINTER(Field)),
+        ("field_count", c_size_t),
+    ]
+
+
+class OpInfo(Structure):
+    """choir_op_info_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("doc", c_char_p),
+        ("src_min", c_int32),
+        ("src_max", c_int32),
+        ("result_count", c_int32),
+        ("gradient", c_int),
+        ("attrs", POINTER(StructDef)),
+    ]
+
+
+class Allocator(Structure):
+    """choir_allocator_t"""
+
+    _fields_ = [("self", c_void_p), ("alloc", c_void_p), ("free", c_void_p)]
+
+
+class DeviceOptions(Structure):
+    """choir_device_options_t"""
+
+    _fields_ = [
+        ("threads", c_int32),
+        ("allocator", Allocator),
+        ("seed", c_uint64),
+    ]
+
+
+class PoolStats(Structure):
+    """choir_pool_stats_t"""
+
+    _fields_ = [
+        ("base_allocations", c_uint64),
+        ("in_use_bytes", c_uint64),
+        ("cached_bytes", c_uint64),
+        ("peak_bytes", c_uint64),
+    ]
+
+
+class Step(Structure):
+    """choir_step_t"""
+
+    _fields_ = [
+        ("training", c_bool),
+        ("seed", c_int64),
+        ("step", c_int64),
+        ("first_sample", c_int64),
+        ("sample_count", c_int64),
+        ("global_count", c_int64),
+        ("is_partial", c_bool),
+    ]
+
+
+class Param(Structure):
+    """choir_param_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("value", c_void_p),
+        ("grad", c_void_p),
+        ("trainable", c_bool),
+        ("scope", c_void_p),
+        ("var", c_void_p),
+        ("generation", c_uint64),
+    ]
+
+
+class ParamList(Structure):
+    """choir_param_list_t"""
+
+    _fields_ = [("params", POINTER(POINTER(Param))), ("count", c_size_t)]
+
+
+class NamedTensor(Structure):
+    """choir_named_tensor_t"""
+
+    _fields_ = [("name", c_char_p), ("tensor", c_void_p)]
+
+
+class UpdateOptions(Structure):
+    """choir_update_options_t"""
+
+    _fields_ = [("dist_option", c_char_p), ("spars", c_double)]
+
+
+CUSTOM_BACKWARD = ctypes.CFUNCTYPE(
+    c_void_p, c_void_p, c_void_p, POINTER(c_void_p)
+)
+
+
+class CustomOp(Structure):
+    """choir_custom_op_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("backward", CUSTOM_BACKWARD),
+        ("self", c_void_p),
+    ]
+
+
+class BackwardOptions(Structure):
+    """choir_backward_options_t"""
+
+    _fields_ = [
+        ("params", POINTER(c_void_p)),
+        ("param_count", c_size_t),
+        ("on_grad", c_void_p),
+        ("self", c_void_p),
+        ("start", c_void_p),
+    ]
+
+
+DEFINE = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
+FORWARD = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_void_p)
+TRAIN_ONE_BATCH = ctypes.CFUNCTYPE(
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    c_void_p,
+    POINTER(c_void_p),
+)
+
+
+class ModelDef(Structure):
+    """choir_model_def_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("define", DEFINE),
+        ("forward", FORWARD),
+        ("train_one_batch", TRAIN_ONE_BATCH),
+    ]
+
+
+class ModelBatch(Structure):
+    """choir_model_batch_t"""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("first_sample", c_int64),
+        ("sample_count", c_int64),
+        ("global_count", c_int64),
+        ("variant", c_int64),
+    ]
+
+
+class Metrics(Structure):
+    """choir_metrics_t"""
+
+    _fields_ = [
+        ("loss_sum", c_double),
+        ("batches", c_int64),
+        ("correct", c_int64),
+        ("samples", c_int64),
+    ]
+
+
+class Initializer(Structure):
+    """choir_initializer_t"""
+
+    _fields_ = [
+        ("kind", c_int),
+        ("a", c_double),
+        ("b", c_double),
+        ("fan_in", c_double),
+        ("fan_out", c_double),
+    ]
+
+
+class RandomKey(Structure):
+    """choir_random_key_t"""
+
+    _fields_ = [
+        ("seed", c_uint64),
+        ("stream", ctypes.c_uint32),
+        ("step", ctypes.c_uint32),
+    ]
+
+
+class CommId(Structure):
+    """choir_comm_id_t"""
+
+    _fields_ = [("text", c_char * 33)]
+
+
+class CommConfig(Structure):
+    """choir_comm_config_t"""
+
+    _fields_ = [
+        ("backend", c_char_p),
+        ("rank", c_int32),
+        ("size", c_int32),
+        ("id", CommId),
+        ("deadline", c_double),
+        ("silence", c_double),
+        ("segment_bytes", c_size_t),
+        ("device", c_void_p),
+    ]
+
+
+class CommTensor(Structure):
+    """choir_comm_tensor_t"""
+
+    _fields_ = [("src", c_void_p), ("dst", c_void_p), ("count", c_int64)]
+
+
+class Collective(Structure):
+    """choir_collective_t"""
+
+    _fields_ = [
+        ("kind", c_int),
+        ("op", c_int),
+        ("dtype", c_int),
+        ("root", c_int32),
+        ("count", c_int64),
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("weight", c_double),
+        ("weight_is_samples", c_bool),
+        ("scales", c_bool),
+        ("prescale", c_double),
+        ("postscale", c_double),
+        ("capacity", c_int64),
+        ("count_at", POINTER(c_int64)),
+        ("splits", POINTER(c_int64)),
+        ("counts", POINTER(c_int64)),
+        ("tensors", POINTER(CommTensor)),
+        ("tensor_count", c_int32),
+        ("name", c_char_p),
+    ]
+
+
+class Batch(Structure):
+    """choir_batch_t"""
+
+    _fields_ = [
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("sample_count", c_int64),
+        ("global_count", c_int64),
+        ("micro_shard", c_int64),
+        ("first_in_step", c_int64),
+        ("first_sample", c_int64),
+        ("epoch", c_int64),
+        ("step", c_int64),
+        ("samples", POINTER(c_int64)),
+    ]
+
+
+class LoaderPosition(Structure):
+    """choir_loader_position_t"""
+
+    _fields_ = [("epoch", c_int64), ("step", c_int64)]
+
+
+class Synthetic(Structure):
+    """choir_dataset_synthetic_t"""
+
+    _fields_ = [
+        ("seed", c_int64),
+        ("first", c_int64),
+        ("count", c_int64),
+        ("channels", c_int64),
+        ("height", c_int64),
+        ("width", c_int64),
+        ("class_count", c_int64),
+    ]
+
+
+class Metadata(Structure):
+    """choir_metadata_t"""
+
+    _fields_ = [("key", c_char_p), ("value", c_char_p)]
+
+
+class CheckpointEntry(Structure):
+    """choir_checkpoint_entry_t"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("ndim", c_int32),
+        ("shape", c_int64 * MAX_NDIM),
+        ("bytes", c_size_t),
+    ]
+
+
+class LaunchConfig(Structure):
+    """choir_launch_config_t"""
+
+    _fields_ = [
+        ("argv", POINTER(c_char_p)),
+        ("workers", c_int32),
+        ("comm", c_char_p),
+        ("grace", c_double),
+    ]
+
+
+class LaunchReport(Structure):
+    """choir_launch_report_t"""
+
+    _fields_ = [
+        ("exit_status", c_int),
+        ("failed_rank", c_int32),
+        ("message", c_char * 2048),
+    ]
+
+
+TEXT_WRITER = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
+LOG_SINK = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
+
+# ---- Functions ----
+
+_P = c_void_p  # an object of the library's, or a status
+_DEF = POINTER(StructDef)
+_DIMS = POINTER(c_int64)
+
+# Name: (result, arguments). A status is a pointer: None is OK.
+_FUNCTIONS = {
+    "version": (c_char_p, []),
+    "status_code": (c_int, [_P]),
+    "status_message": (c_char_p, [_P]),
+    "status_origin": (c_char_p, [_P]),
+    "status_free": (None, [_P]),
+    "struct_init": (None, [_DEF, _P]),
+    "struct_check": (_P, [_DEF, _P]),
+    "dtype_name": (c_char_p, [c_int]),
+    "dtype_bytes": (c_size_t, [c_int]),
+    "device_create": (_P, [c_char_p, POINTER(DeviceOptions), POINTER(_P)]),
+    "device_release": (None, [_P]),
+    "device_threads": (c_int32, [_P]),
+    "device_is_host": (c_bool, [_P]),
+    "device_stream": (_P, [_P]),
+    "device_memory": (PoolStats, [_P]),
+    "device_trim": (None, [_P]),
+    "stream_synchronize": (_P, [_P]),
+    "buffer_wrap": (_P, [_P, _P, c_size_t, _P, _P, POINTER(_P)]),
+    "buffer_release": (None, [_P]),
+    "buffer_bytes": (c_size_t, [_P]),
+    "buffer_data": (_P, [_P]),
+    "view_is_contiguous": (c_bool, [POINTER(View)]),
+    "view_is_dense": (c_bool, [POINTER(View)]),
+    "view_set_contiguous": (None, [POINTER(View)]),
+    "view_set_channels_last": (None, [POINTER(View)]),
+    "tensor_create": (_P, [_P, c_int, c_int32, _DIMS, POINTER(_P)]),
+    "tensor_create_layout": (_P, [_P, POINTER(View), POINTER(_P)]),
+    "tensor_from_view": (_P, [POINTER(View), POINTER(_P)]),
+    "tensor_retain": (None, [_P]),
+    "tensor_release": (None, [_P]),
+    "tensor_view": (POINTER(View), [_P]),
+    "tensor_count": (c_int64, [_P]),
+    "tensor_device": (_P, [_P]),
+    "tensor_read": (_P, [_P, _P, c_size_t]),
+    "tensor_write": (_P, [_P, _P, c_size_t]),
+    "tensor_digest": (_P, [POINTER(NamedTensor), c_size_t, POINTER(c_uint64)]),
+    "op_run": (_P, [_P, c_int, POINTER(_P), c_int32, _P, c_bool, POINTER(_P)]),
+    "op_info": (OpInfo, [c_int]),
+    "scope_create": (_P, [_P, POINTER(_P)]),
+    "scope_destroy": (None, [_P]),
+    "scope_begin": (None, [_P, POINTER(Step)]),
+    "scope_end": (_P, [_P]),
+    "scope_is_ok": (c_bool, [_P]),
+    "scope_fail": (_P, [_P, _P]),
+    "scope_step": (POINTER(Step), [_P]),
+    "scope_next_random_stream": (c_int64, [_P]),
+    "scope_set_label": (None, [_P, c_char_p]),
+    "scope_input": (_P, [_P, _P]),
+    "scope_leaf": (_P, [_P, _P]),
+    "scope_param": (_P, [_P, POINTER(Param)]),
+    "scope_record": (
+        _P,
+        [_P, c_int, POINTER(_P), c_int32, _P, POINTER(_P)],
+    ),
+    "scope_record_custom": (
+        _P,
+        [_P, POINTER(CustomOp), POINTER(_P), c_int32, _P],
+    ),
+    "scope_backward": (None, [_P, _P, POINTER(BackwardOptions)]),
+    "var_tensor": (_P, [_P]),
+    "var_grad": (_P, [_P]),
+    "initialize": (_P, [_P, POINTER(Initializer), RandomKey]),
+    "layer_def_get": (_P, [c_int32]),
+    "layer_def_config": (_DEF, [_P]),
+    "model_create": (_P, [_P, POINTER(ModelDef), _P, c_int64, POINTER(_P)]),
+    "model_release": (None, [_P]),
+    "model_add_param": (POINTER(Param), [_P, c_char_p, _P, c_bool]),
+    "model_compile": (_P, [_P, c_int32, _DIMS]),
+    "model_set_updater": (_P, [_P, _P]),
+    "model_set_graph": (None, [_P, c_bool, c_bool]),
+    "model_print_graphs": (_P, [_P, POINTER(_P)]),
+    "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),
+    "model_backward_and_update": (None, [_P, _P, _P]),
+    "model_take_metrics": (_P, [_P, POINTER(Metrics)]),
+    "model_step": (c_int64, [_P]),
+    "model_set_step": (None, [_P, c_int64]),
+    "model_states": (c_size_t, [_P, POINTER(NamedTensor)]),
+    "model_digest": (_P, [_P, POINTER(c_uint64)]),
+    "updater_consolidate": (_P, [_P]),
+    "optimizer_def_get": (_P, [c_int32]),
+    "optimizer_def_find": (_P, [c_char_p]),
+    "optimizer_def_config": (_DEF, [_P]),
+    "optimizer_create": (_P, [_P, _P, POINTER(_P)]),
+    "optimizer_release": (None, [_P]),
+    "optimizer_updater": (_P, [_P]),
+    "optimizer_set_schedule": (_P, [_P, _P]),
+    "optimizer_lr": (c_double, [_P, c_int64]),
+    "optimizer_attach": (_P, [_P, _P, ParamList]),
+    "optimizer_update": (_P, [_P, _P, c_int64]),
+    "optimizer_states": (c_size_t, [_P, POINTER(NamedTensor)]),
+    "strategy_def_parse": (_P, [c_char_p, POINTER(_P)]),
+    "strategy_def_get": (_P, [c_int32]),
+    "strategy_def_config": (_DEF, [_P]),
+    "comm_id_make": (_P, [POINTER(CommId)]),
+    "comm_config_init": (_P, [POINTER(CommConfig)]),
+    "comm_create": (_P, [POINTER(CommConfig), POINTER(_P)]),
+    "comm_release": (None, [_P]),
+    "comm_finalize": (_P, [_P]),
+    "comm_abort": (None, [_P, c_char_p]),
+    "comm_rank": (c_int32, [_P]),
+    "comm_size": (c_int32, [_P]),
+    "comm_local_rank": (c_int32, [_P]),
+    "comm_local_size": (c_int32, [_P]),
+    "comm_host_index": (c_int32, [_P]),
+    "comm_host_count": (c_int32, [_P]),
+    "comm_backend": (c_char_p, [_P]),
+    "comm_peer": (c_char_p, [_P, c_int32]),
+    "comm_run": (_P, [_P, POINTER(Collective)]),
+    "comm_check_same": (_P, [_P, c_char_p, c_char_p]),
+    "comm_join": (_P, [_P, POINTER(c_int32)]),
+    "dist_opt_create": (_P, [_P, _P, _P, POINTER(_P)]),
+    "dist_opt_release": (None, [_P]),
+    "dist_opt_use": (_P, [_P, _P, _P]),
+    "dist_opt_updater": (_P, [_P]),
+    "dist_opt_broadcast": (_P, [_P]),
+    "dist_opt_print_strategy": (c_char_p, [_P, c_char_p, c_size_t]),
+    "dist_opt_check_digest": (_P, [_P, c_uint64]),
+    "dataset_open_mnist": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
+    "dataset_open_cifar10": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
+    "dataset_create_synthetic": (_P, [POINTER(Synthetic), POINTER(_P)]),
+    "dataset_release": (None, [_P]),
+    "dataset_count": (c_int64, [_P]),
+    "dataset_shape": (_DIMS, [_P]),
+    "dataset_class_count": (c_int64, [_P]),
+    "dataset_image_bytes": (c_int64, [_P]),
+    "dataset_pixels": (_P, [_P]),
+    "dataset_labels": (_P, [_P]),
+    "loader_create": (_P, [_P, _P, c_int32, c_int32, _P, POINTER(_P)]),
+    "loader_destroy": (None, [_P]),
+    "loader_next": (_P, [_P, POINTER(POINTER(Batch))]),
+    "loader_position": (LoaderPosition, [_P]),
+    "loader_seek": (_P, [_P, LoaderPosition]),
+    "loader_steps": (c_int64, [_P]),
+    "checkpoint_save": (
+        _P,
+        [
+            c_char_p,
+            POINTER(NamedTensor),
+            c_size_t,
+            POINTER(Metadata),
+            c_size_t,
+        ],
+    ),
+    "checkpoint_open": (_P, [c_char_p, POINTER(_P)]),
+    "checkpoint_destroy": (None, [_P]),
+    "checkpoint_count": (c_size_t, [_P]),
+    "checkpoint_get": (POINTER(CheckpointEntry), [_P, c_size_t]),
+    "checkpoint_read": (_P, [_P, c_char_p, _P]),
+    "checkpoint_metadata": (c_char_p, [_P, c_char_p]),
+    "launch_is_worker": (c_bool, []),
+    "launch_run": (_P, [POINTER(LaunchConfig), POINTER(LaunchReport)]),
+    "launch_note_progress": (None, [c_int64, c_int64]),
+    "launch_note_failure": (None, [c_int, c_char_p]),
+    "profile_create": (_P, [_P, POINTER(_P)]),
+    "profile_destroy": (None, [_P]),
+    "profile_start": (_P, [_P]),
+    "profile_stop": (None, [_P]),
+    "profile_reset": (None, [_P]),
+    "profile_print": (_P, [_P, c_int, TEXT_WRITER, _P]),
+    "log_set_sink": (None, [LOG_SINK, _P, c_int]),
+}
+
+
+class _Library:
+    """The functions, by their names without `choir_`."""
+
+    def __init__(self) -> None:
+        path = _find.find_library()
+        try:
+            self._dll = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ImportError(_find.explain_load_error(error)) from None
+        for name, (result, arguments) in _FUNCTIONS.items():
+            try:
+                function = getattr(self._dll, f"choir_{name}")
+            except AttributeError:
+                raise ImportError(
+                    f"{path} has no choir_{name}: it is a library of another "
+                    "version than this package; install both together"
+                ) from None
+            function.restype = result
+            function.argtypes = arguments
+            setattr(self, name, function)
+        # Takes a format: its arguments have no fixed types.
+        self.status_make = self._dll.choir_status_make
+        self.status_make.restype = c_void_p
+        self.path = path
+
+
+lib = _Library()
+
+
+def check(status: int | None) -> None:
+    """Raises the exception of a failure's kind; None is OK."""
+    if status is None:
+        return
+    code = lib.status_code(status)
+    message = lib.status_message(status).decode(errors="replace")
+    origin = lib.status_origin(status).decode(errors="replace")
+    lib.status_free(status)
+    kind = _KINDS.get(code, Error)
+    error = kind(message)
+    error.add_note(f"(from {origin.splitlines()[0]})") if origin else None
+    raise error
+
+
+def make_status(error: BaseException) -> int:
+    """A failure for the library to hand on, from an exception."""
+    code = 1
+    for value, kind in _KINDS.items():
+        if isinstance(error, kind) and kind is not Error:
+            code = value
+            break
+    text = f"{type(error).__name__}: {error}".encode()
+    return lib.status_make(
+        c_int(code), b"python", c_int(0), b"callback", b"%s", c_char_p(text)
+    )
+
+
+def dims(shape) -> ctypes.Array:
+    """A shape as the library takes it."""
+    return (c_int64 * max(len(shape), 1))(*shape)
+
+
+def get(function, *arguments) -> int:
+    """Calls a function whose last argument is an out-pointer; what it made."""
+    out = c_void_p()
+    check(function(*arguments, ctypes.byref(out)))
+    return out.value

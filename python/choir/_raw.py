@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw tensors and the ops of the C library's list.
+
+A CTensor is one reference to a choir_tensor_t: a strided view of a buffer on a
+device. When Python lets it go, its buffer goes back to the device's pool at
+once. `run` is the only way by which the package computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_void_p
+
+import numpy as np
+
+from choir._lib import OpInfo, View, check, dims, lib
+from choir._settings import Table
+
+F32, F64, F16, BF16, I32, I64, U8, BOOL = range(8)
+_NUMPY = {
+    F32: np.dtype(np.float32),
+    F64: np.dtype(np.float64),
+    F16: np.dtype(np.float16),
+    I32: np.dtype(np.int32),
+    I64: np.dtype(np.int64),
+    U8: np.dtype(np.uint8),
+    BOOL: np.dtype(np.bool_),
+}
+_FROM_NUMPY = {dtype: code for code, dtype in _NUMPY.items()}
+FLOATS = (F32, F64, F16, BF16)
+
+
+def numpy_dtype(code: int) -> np.dtype:
+    """NumPy's dtype; TypeError for bf16, which NumPy lacks."""
+    try:
+        return _NUMPY[code]
+    except KeyError:
+        raise TypeError(
+            "NumPy has no dtype for bf16; cast to float32 first"
+        ) from None
+
+
+def dtype_of(dtype) -> int:
+    """The library's dtype for a NumPy one."""
+    dtype = np.dtype(dtype).newbyteorder("=")
+    try:
+        return _FROM_NUMPY[dtype]
+    except KeyError:
+        raise TypeError(
+            f"dtype {dtype} is none of Choir's; float32, float64, float16, int32, "
+            "int64, uint8 and bool are possible"
+        ) from None
+
+
+class CTensor:
+    """A raw tensor of the C library; `Tensor.data` is one.
+
+    As in SINGA, `CTensor([2, 3])` makes one on the default device, and
+    `CTensor([2, 3], device, dtype)` elsewhere. Its elements are not set.
+    """
+
+    __slots__ = ("handle", "device", "_shape", "_owner", "__weakref__")
+
+    def __init__(self, shape=(), device=None, dtype: int = F32) -> None:
+        from choir import device as devices
+
+        device = device or devices.get_default_device()
+        raw = empty(device, shape, dtype)
+        self.handle, self.device = raw.handle, raw.device
+        self._shape, self._owner = raw._shape, None
+        raw.handle = None
+
+    @classmethod
+    def take(cls, handle: int, device) -> CTensor:
+        """Takes over one reference."""
+        self = cls.__new__(cls)
+        self.handle = handle
+        self.device = device
+        self._shape = None
+        self._owner = None
+        return self
+
+    @classmethod
+    def borrow(cls, handle: int, device) -> CTensor:
+        """Adds a reference."""
+        lib.tensor_retain(handle)
+        return cls.take(handle, device)
+
+    def __del__(self, release=lib.tensor_release) -> None:
+        if getattr(self, "handle", None):
+            release(self.handle)
+
+    @property
+    def view(self) -> View:
+        return lib.tensor_view(self.handle).contents
+
+    def shape(self) -> tuple[int, ...]:
+        """Sizes; a tensor's never change."""
+        if self._shape is None:
+            view = self.view
+            self._shape = tuple(view.shape[: view.ndim])
+        return self._shape
+
+    @property
+    def dtype(self) -> int:
+        """The library's dtype."""
+        return self.view.dtype
+
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        view = self.view
+        return tuple(view.strides[: view.ndim])
+
+    def count(self) -> int:
+        n = 1
+        for size in self.shape():
+            n *= size
+        return n
+
+    def is_contiguous(self) -> bool:
+        return lib.view_is_contiguous(byref(self.view))
+
+    def address(self) -> int:
+        """Of the first element, in the device's memory."""
+        view = self.view
+        start = lib.buffer_data(view.buffer) or 0
+        return start + view.offset * int(lib.dtype_bytes(view.dtype))
+
+    def read(self) -> np.ndarray:
+        """A copy of the elements, row-major."""
+        code = self.dtype
+        out = np.empty(self.shape(), numpy_dtype(code))
+        check(lib.tensor_read(self.handle, out.ctypes.data, out.nbytes))
+        return out
+
+    def write(self, array: np.ndarray) -> None:
+        """Sets all elements from an array of the same size and dtype."""
+        array = np.ascontiguousarray(array, numpy_dtype(self.dtype))
+        check(lib.tensor_write(self.handle, array.ctypes.data, array.nbytes))
+
+    def as_array(self) -> np.ndarray:
+        """The elements without a copy, for tensors in host memory.
+
+        The array keeps the tensor alive. Work on the device's stream is waited
+        for before it is returned, not after.
+        """
+        if not self.device.is_host():
+            raise TypeError(
+                f"tensor lies on {self.device}; copy it to the host first "
+                "(tensor.to_numpy)"
+            )
+        check(lib.stream_synchronize(self.device.stream))
+        code = self.dtype
+        dtype = numpy_dtype(code)
+        view = self.view
+        if self.count() == 0:
+            return np.empty(self.shape(), dtype)
+        extent = 1 + sum(
+            (view.shape[i] - 1) * view.strides[i] for i in range(view.ndim)
+        )
+        memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(
+            self.address()
+        )
+        memory.keep = self
+        flat = np.frombuffer(memory, dtype)
+        return np.lib.stride_tricks.as_strided(
+            flat,
+            self.shape(),
+            [stride * dtype.itemsize for stride in self.strides()],
+        )
+
+    def __reduce__(self):
+        return (_rebuild, (self.read(), self.device))
+
+
+def _rebuild(array: np.ndarray, device) -> CTensor:
+    return from_array(device, array)
+
+
+def empty(device, shape, dtype: int = F32) -> CTensor:
+    """A new tensor, row-major, with elements that are not set."""
+    shape = tuple(int(size) for size in shape)
+    out = c_void_p()
+    check(
+        lib.tensor_create(
+            device.handle, dtype, len(shape), dims(shape), byref(out)
+        )
+    )
+    return CTensor.take(out.value, device)
+
+
+def empty_layout(device, layout: View) -> CTensor:
+    """A new tensor with the strides of `layout`."""
+    out = c_void_p()
+    check(lib.tensor_create_layout(device.handle, byref(layout), byref(out)))
+    return CTensor.take(out.value, device)
+
+
+def from_array(device, array) -> CTensor:
+    """A new tensor with an array's elements."""
+    array = np.asarray(array)
+    raw = empty(device, array.shape, dtype_of(array.dtype))
+    raw.write(array)
+    return raw
+
+
+def from_view(device, view: View) -> CTensor:
+    """A tensor over part of a buffer that exists."""
+    out = c_void_p()
+    check(lib.tensor_from_view(byref(view), byref(out)))
+    return CTensor.take(out.value, device)
+
+
+# ---- Ops ----
+
+GRAD, NO_GRAD, INTERNAL = range(3)
+
+
+class Op:
+    """One line of the op list."""
+
+    __slots__ = (
+        "code",
+        "name",
+        "doc",
+        "src_min",
+        "src_max",
+        "result_count",
+        "gradient",
+        "table",
+        "_results",
+    )
+
+    def __init__(self, code: int, info: OpInfo) -> None:
+        self.code = code
+        self.name: str = info.name.decode()
+        self.doc: str = info.doc.decode() if info.doc else ""
+        self.src_min: int = info.src_min
+        self.src_max: int = info.src_max
+        self.result_count: int = info.result_count
+        self.gradient: int = info.gradient
+        self.table = Table(info.attrs) if info.attrs else None
+        self._results = c_void_p * info.result_count
+
+    def attrs(self, **values):
+        """The attributes' struct; None for an op without any."""
+        if self.table is None:
+            if values:
+                raise TypeError(f"{self.name} takes no settings")
+            return None
+        return self.table.make(self.name, check_ranges=False, **values)
+
+    def __call__(self, *srcs: CTensor, attrs=None, out=None, accumulate=False):
+        """Runs it on raw tensors; a list of its results.
+
+        out: the tensors to write instead of new ones.
+        """
+        count = len(srcs)
+        device = srcs[0].device
+        for src in srcs:
+            if src.device is not device:
+                raise ValueError(
+                    f"{self.name}: operands lie on {device} and {src.device}; one "
+                    "device is needed (to_device moves a tensor)"
+                )
+        results = self._results()
+        if out is not None:
+            for i, raw in enumerate(out):
+                results[i] = raw.handle
+        status = lib.op_run(
+            device.stream,
+            self.code,
+            (c_void_p * count)(*[src.handle for src in srcs]),
+            count,
+            attrs,
+            accumulate,
+            results,
+        )
+        if status is not None:
+            check(status)
+        if out is not None:
+            return out
+        return [CTensor.take(handle, device) for handle in results]
+
+
+def _read_ops() -> dict[str, Op]:
+    ops = {}
+    while True:
+        info = lib.op_info(len(ops))
+        if not info.name:
+            return ops
+        op = Op(len(ops), info)
+        ops[op.name] = op
+
+
+OPS: dict[str, Op] = _read_ops()
+
+
+def run(name: str, *srcs: CTensor, out=None, accumulate=False, **settings):
+    """Runs an op by its name; its first result."""
+    op = OPS[name]
+    attrs = op.attrs(**settings) if settings else None
+    return op(*srcs, attrs=attrs, out=out, accumulate=accumulate)[0]

@@ -1,0 +1,691 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators with gradients.
+
+    autograd.training = True
+    loss = autograd.softmax_cross_entropy(autograd.matmul(x, w), y)
+    for p, g in autograd.backward(loss):
+        sgd.update(p, g)
+
+A tensor remembers the operator that made it (`creator`), an operator its
+inputs, so a result keeps alive what its gradient needs and nothing else: when
+Python drops the loss, everything behind it goes. `backward` hands the operators
+behind the loss to the C library, in the order in which they ran; its gradient
+rules do the rest.
+
+There is a function and a class for every operator of the C library's list,
+made from it at import: a new one appears by itself. SINGA's names are used
+where SINGA has it (`_NAMES`); functions further down are combinations of those.
+`Operator` can be subclassed, with `forward` and `backward` on raw tensors.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import keyword
+from collections.abc import Iterator
+from ctypes import byref, c_void_p
+
+from choir import _raw, tensor
+from choir._lib import (
+    BackwardOptions,
+    CUSTOM_BACKWARD,
+    CustomOp,
+    Step,
+    StateError,
+    check,
+    lib,
+    make_status,
+)
+from choir._raw import CTensor, OPS
+from choir.tensor import Tensor
+
+training = False
+
+
+class no_grad:
+    """A block, or a function, in which operators remember nothing."""
+
+    def __enter__(self) -> None:
+        global training
+        self._before = training
+        training = False
+
+    def __exit__(self, *exc) -> None:
+        global training
+        training = self._before
+
+    def __call__(self, function):
+        @functools.wraps(function)
+        def wrapped(*args, **kwargs):
+            with no_grad():
+                return function(*args, **kwargs)
+
+        return wrapped
+
+
+# ---- Where in a run the work is: what random numbers are keyed by ----
+
+
+class _Place:
+    """The step that operators run in, outside of a model."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.first_share = (0, 1)  # rank and number of ranks
+        self._streams = 0
+
+    def next_stream(self) -> int:
+        self._streams += 1
+        return self._streams - 1
+
+    def end_step(self) -> None:
+        self.step += 1
+        self._streams = 0
+
+
+class _Scope:
+    """A step that a model runs."""
+
+    def __init__(self, scope: int) -> None:
+        self.scope = scope
+        step = lib.scope_step(scope).contents
+        self.step = step.step
+        self.seed = step.seed
+        self.first_sample = step.first_sample
+
+    def next_stream(self) -> int:
+        return lib.scope_next_random_stream(self.scope)
+
+
+place = _Place()
+_model_step: _Scope | None = None  # while a model runs one
+
+
+# ---- Operators ----
+
+
+class Operator:
+    """A function of tensors with a gradient.
+
+    Subclasses define `forward(self, *xs)` and `backward(self, *dys)` on raw
+    tensors (`Tensor.data`). A call takes Tensors and returns a tuple of them.
+    """
+
+    op_count = 0
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or f"{type(self).__name__}#{Operator.op_count}"
+        Operator.op_count += 1
+        self.src: tuple[Tensor, ...] = ()
+        self._results: list[CTensor] = []
+        self._sequence = 0
+
+    def __call__(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        return self._do_forward(*xs)
+
+    def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        for x in xs:
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    f"{self.name}: {type(x).__name__} given; a Tensor is needed "
+                    "(tensor.from_numpy makes one of an array)"
+                )
+        results = self.forward(*[x.data for x in xs])
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        return self._finish(xs, list(results))
+
+    def _finish(self, xs, results: list[CTensor]) -> tuple[Tensor, ...]:
+        remembers = training and builtins.any(x.requires_grad for x in xs)
+        if not remembers:
+            return tuple(Tensor._of(raw) for raw in results)
+        self.src = tuple(xs)
+        self._results = results
+        _sequence[0] += 1
+        self._sequence = _sequence[0]
+        ys = []
+        for i, raw in enumerate(results):
+            y = Tensor._of(raw, True, self)
+            y._index = i
+            ys.append(y)
+        return tuple(ys)
+
+    @property
+    def requires_grad(self) -> bool:
+        return builtins.any(x.requires_grad for x in self.src)
+
+    def forward(self, *xs: CTensor):
+        """Raw tensors in, a raw tensor or a tuple of them out."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+    def backward(self, *dys: CTensor):
+        """The results' gradients in, one for each source (or None) out."""
+        raise NotImplementedError(f"{type(self).__name__} defines no backward")
+
+    def get_params(self) -> list[Tensor]:
+        return []
+
+    def output_name(self, idx: int) -> str:
+        """The name of a result."""
+        return f"{self.name}:{idx}"
+
+    def grad_name(self, idx: int) -> str:
+        """The name of a result's gradient."""
+        return f"{self.name}:{idx}_g"
+
+
+Operation = Operator
+_sequence = [0]
+
+
+class Dummy(Operator):
+    """The operator in front of a tensor that none made."""
+
+    def __init__(self, tensor: Tensor, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tensor = tensor
+        self.src = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        return False
+
+    def output_name(self, idx: int) -> str:
+        return self.name
+
+    def grad_name(self, idx: int) -> str:
+        return f"{self.name}_g"
+
+    def __getattr__(self, name: str):
+        if name == "tensor":
+            raise AttributeError(name)
+        return getattr(self.tensor, name)
+
+
+class ListOperator(Operator):
+    """An operator of the C library's list."""
+
+    op: _raw.Op
+    _settings: tuple[str, ...] = ()
+
+    def __init__(self, *args, **settings) -> None:
+        super().__init__()
+        for name, value in zip(self._settings, args):
+            settings[name] = value
+        if len(args) > len(self._settings):
+            raise TypeError(
+                f"{type(self).__name__} takes {len(self._settings)} settings "
+                f"({', '.join(self._settings)}); {len(args)} were given"
+            )
+        self.attrs = self.op.attrs(**settings) if settings else None
+
+    def forward(self, *xs: CTensor):
+        self._all = self.op(*xs, attrs=self.attrs)
+        self._inputs = xs
+        return self._all[0]
+
+    def backward(self, *dys: CTensor):
+        """The gradients of the sources of the last forward."""
+        grads = _gradients_of(
+            self.op, self.attrs, self._inputs, self._all, dys[0]
+        )
+        return grads[0] if len(grads) == 1 else tuple(grads)
+
+    def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        _check_tensors(self.op, xs)
+        return self._finish(xs, [self.forward(*[x.data for x in xs])])
+
+    def _finish(self, xs, results):
+        ys = super()._finish(xs, results)
+        if self.src:
+            self._results = self._all
+        return ys
+
+
+def _check_tensors(op: _raw.Op, xs) -> None:
+    if not op.src_min <= len(xs) <= op.src_max:
+        raise TypeError(
+            f"{op.name} takes {op.src_min} "
+            + (f"to {op.src_max} " if op.src_max > op.src_min else "")
+            + f"tensors; {len(xs)} were given"
+        )
+    for x in xs:
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"{op.name}: {type(x).__name__} given; a Tensor is needed "
+                "(tensor.from_numpy makes one of an array)"
+            )
+
+
+def apply(op: _raw.Op, xs, settings: dict) -> Tensor:
+    """Runs an op of the list on tensors; its first result."""
+    attrs = op.attrs(**settings) if settings else None
+    return apply_attrs(op, xs, attrs)
+
+
+def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
+    """The same with the attributes' struct."""
+    results = op(*[x.data for x in xs], attrs=attrs)
+    if not training or op.gradient != _raw.GRAD:
+        return Tensor._of(results[0])
+    for x in xs:
+        if x.requires_grad:
+            break
+    else:
+        return Tensor._of(results[0])
+    return _remember(op, xs, attrs, results)
+
+
+def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:
+    node = _classes[op.name].__new__(_classes[op.name])
+    node.name = f"{op.name}#{Operator.op_count}"
+    Operator.op_count += 1
+    node.attrs = attrs
+    node.src = tuple(xs)
+    node._results = node._all = results
+    node._inputs = [x.data for x in xs]
+    _sequence[0] += 1
+    node._sequence = _sequence[0]
+    return Tensor._of(results[0], True, node)
+
+
+# ---- Backward ----
+
+
+def _behind(y: Tensor) -> list[Operator]:
+    """The operators that y depends on, in the order in which they ran."""
+    if y.creator is None:
+        return []
+    seen = {id(y.creator): y.creator}
+    waiting = [y.creator]
+    while waiting:
+        for x in waiting.pop().src:
+            node = x.creator
+            if node is not None and id(node) not in seen:
+                seen[id(node)] = node
+                waiting.append(node)
+    return sorted(seen.values(), key=lambda node: node._sequence)
+
+
+class _Custom:
+    """An Operator of Python's while its gradient is wanted."""
+
+    def __init__(self, node: Operator, device) -> None:
+        self.node = node
+        self.device = device
+        self.dys: list[CTensor | None] = [None] * len(node._results)
+        self.error: BaseException | None = None
+        self.ops: list[CustomOp] = []  # the library points to their functions
+
+    def op(self, function) -> CustomOp:
+        @CUSTOM_BACKWARD
+        def backward(_self, dy, out_grads):
+            try:
+                function(CTensor.borrow(dy, self.device), out_grads)
+            except BaseException as error:  # goes on after the C library
+                self.error = error
+                return make_status(error)
+            return None
+
+        custom = CustomOp(type(self.node).__name__.encode(), backward, None)
+        self.ops.append(custom)
+        return custom
+
+    def run(self, dys, out_grads) -> None:
+        for i, dy in enumerate(dys):
+            if dy is None:
+                dys[i] = tensor._zeros(
+                    self.device,
+                    self.node._results[i].shape(),
+                    self.node._results[i].dtype,
+                )
+        grads = self.node.backward(*dys)
+        if not isinstance(grads, (tuple, list)):
+            grads = (grads,)
+        if len(grads) != len(self.node.src):
+            raise ValueError(
+                f"{self.node.name}: backward gave {len(grads)} gradients for "
+                f"{len(self.node.src)} sources"
+            )
+        for i, grad in enumerate(grads):
+            if isinstance(grad, Tensor):
+                grad = grad.data
+            if grad is None:
+                continue
+            lib.tensor_retain(grad.handle)
+            out_grads[i] = grad.handle
+
+
+class Tape:
+    """The operators behind a loss, as variables of a scope of the C library.
+
+    leaf(x): the variable of a tensor that no operator made.
+    """
+
+    def __init__(self, scope: int, leaf) -> None:
+        self.scope = scope
+        self._leaf = leaf
+        self._vars: dict[tuple[int, int], int] = {}
+        self._leaves: dict[int, int] = {}
+        self._keep: list = []
+        self._customs: list[_Custom] = []
+
+    def record(self, y: Tensor) -> int:
+        """The variable of y."""
+        for node in _behind(y):
+            if isinstance(node, ListOperator):
+                self._record_op(node)
+            else:
+                self._record_custom(node)
+        return self._var(y)
+
+    def error(self) -> BaseException | None:
+        """What a gradient function of Python's raised."""
+        for custom in self._customs:
+            if custom.error is not None:
+                return custom.error
+        return None
+
+    def _var(self, x: Tensor) -> int:
+        if x.creator is not None and not isinstance(x.creator, Dummy):
+            return self._vars[id(x.creator), x._index]
+        var = self._leaves.get(id(x))
+        if var is None:
+            var = self._leaf(x)
+            self._leaves[id(x)] = var
+        return var
+
+    def _sources(self, node: Operator):
+        count = len(node.src)
+        return (c_void_p * count)(*[self._var(x) for x in node.src]), count
+
+    def _record_op(self, node: ListOperator) -> None:
+        srcs, count = self._sources(node)
+        results = node._results
+        var = lib.scope_record(
+            self.scope,
+            node.op.code,
+            srcs,
+            count,
+            node.attrs,
+            (c_void_p * len(results))(*[raw.handle for raw in results]),
+        )
+        self._vars[id(node), 0] = var
+
+    def _record_custom(self, node: Operator) -> None:
+        srcs, count = self._sources(node)
+        results = node._results
+        custom = _Custom(node, results[0].device)
+        self._customs.append(custom)
+        if len(results) == 1:
+            op = custom.op(lambda dy, out: custom.run([dy], out))
+            self._vars[id(node), 0] = lib.scope_record_custom(
+                self.scope, byref(op), srcs, count, results[0].handle
+            )
+            return
+        # Of several results each hands its gradient to one that stands for all;
+        # that one is visited last.
+        token = tensor._zeros(custom.device, (1,), _raw.F32)
+        self._keep.append(token)
+        op = custom.op(lambda _dy, out: custom.run(custom.dys, out))
+        whole = lib.scope_record_custom(
+            self.scope, byref(op), srcs, count, token.handle
+        )
+        for i, raw in enumerate(results):
+            op = custom.op(functools.partial(self._collect, custom, i, token))
+            self._vars[id(node), i] = lib.scope_record_custom(
+                self.scope, byref(op), (c_void_p * 1)(whole), 1, raw.handle
+            )
+
+    @staticmethod
+    def _collect(
+        custom, i: int, token: CTensor, dy: CTensor, out_grads
+    ) -> None:
+        custom.dys[i] = dy
+        lib.tensor_retain(token.handle)
+        out_grads[0] = token.handle
+
+
+_scopes: dict[int, int] = {}  # device handle: a scope for gradients
+
+
+def _scope_of(device) -> int:
+    scope = _scopes.get(id(device))
+    if scope is None:
+        out = c_void_p()
+        check(lib.scope_create(device.handle, byref(out)))
+        scope = _scopes[id(device)] = out.value
+    return scope
+
+
+def _gradients_of(op, attrs, inputs, results, dy) -> list:
+    """The gradients of one op's sources."""
+    device = results[0].device
+    out = c_void_p()
+    check(lib.scope_create(device.handle, byref(out)))
+    scope = out.value
+    try:
+        lib.scope_begin(scope, byref(Step(training=True)))
+        leaves = [
+            (
+                lib.scope_leaf(scope, raw.handle)
+                if raw.dtype in _raw.FLOATS
+                else lib.scope_input(scope, raw.handle)
+            )
+            for raw in inputs
+        ]
+        y = lib.scope_record(
+            scope,
+            op.code,
+            (c_void_p * len(leaves))(*leaves),
+            len(leaves),
+            attrs,
+            (c_void_p * len(results))(*[raw.handle for raw in results]),
+        )
+        options = BackwardOptions(start=dy.handle)
+        lib.scope_backward(scope, y, byref(options))
+        grads = []
+        if lib.scope_is_ok(scope):
+            for leaf in leaves:
+                grad = lib.var_grad(leaf)
+                grads.append(CTensor.borrow(grad, device) if grad else None)
+        check(lib.scope_end(scope))
+        return grads
+    finally:
+        lib.scope_destroy(scope)
+
+
+def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The gradients of y with respect to the parameters it depends on.
+
+    y: a tensor of one element, or of any shape with dy, the gradient to start
+    from, in its shape. Yields (parameter, gradient) for every tensor with
+    `stores_grad`, the last used first. The work is done when the first pair is
+    asked for.
+    """
+    if not isinstance(y, Tensor):
+        raise TypeError(
+            f"backward: {type(y).__name__} given; a Tensor is needed"
+        )
+    if y.size() != 1 and dy is None:
+        raise ValueError(
+            f"backward: the loss has shape {y.shape}; one element is needed"
+        )
+    if y.creator is None:
+        raise StateError(
+            "backward: no operator that saw a parameter made this tensor; set "
+            "autograd.training = True (or model.train()) before forward"
+        )
+    pairs = _backward_leaves(y, dy, lambda x: x.stores_grad)
+    place.end_step()
+    yield from reversed(pairs)
+
+
+def _backward_leaves(y: Tensor, dy, wanted) -> list[tuple[Tensor, Tensor]]:
+    device = y.device
+    scope = _scope_of(device)
+    lib.scope_begin(scope, byref(Step(training=True)))
+    leaves: list[tuple[Tensor, int]] = []
+
+    def leaf(x: Tensor) -> int:
+        if not wanted(x) or x.data.dtype not in _raw.FLOATS:
+            return lib.scope_input(scope, x.data.handle)
+        var = lib.scope_leaf(scope, x.data.handle)
+        leaves.append((x, var))
+        return var
+
+    tape = Tape(scope, leaf)
+    var = tape.record(y)
+    if isinstance(dy, CTensor):
+        dy = Tensor._of(dy)
+    options = BackwardOptions(start=dy.data.handle if dy is not None else None)
+    pairs = []
+    if leaves:
+        lib.scope_backward(scope, var, byref(options))
+    if lib.scope_is_ok(scope):
+        for x, leaf_var in leaves:
+            grad = lib.var_grad(leaf_var)
+            if grad:
+                pairs.append((x, Tensor._of(CTensor.borrow(grad, device))))
+    status = lib.scope_end(scope)
+    if tape.error() is not None:
+        lib.status_free(status)
+        raise tape.error()
+    check(status)
+    return pairs
+
+
+def gradients(y: Tensor, dy=None) -> dict[int, Tensor]:
+    """{id(parameter): gradient} of backward."""
+    return {id(p): g for p, g in backward(y, dy)}
+
+
+def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
+    """The gradients of y with respect to the given tensors, parameters or not."""
+    ids = {id(x) for x in xs}
+    found = {
+        id(x): g for x, g in _backward_leaves(y, dy, lambda x: id(x) in ids)
+    }
+    return [found.get(id(x)) for x in xs]
+
+
+def infer_dependency(op: Operator) -> tuple[dict, dict]:
+    """How often each operator behind `op`, and each tensor, is used."""
+    ops: dict[int, int] = {id(op): 0}
+    tensors: dict[int, int] = {}
+    waiting = [op]
+    seen = {id(op)}
+    while waiting:
+        for x in waiting.pop().src:
+            tensors[id(x)] = tensors.get(id(x), 0) + 1
+            if x.creator is None:
+                continue
+            ops[id(x.creator)] = ops.get(id(x.creator), 0) + 1
+            if id(x.creator) not in seen:
+                seen.add(id(x.creator))
+                waiting.append(x.creator)
+    return ops, tensors
+
+
+def axis_helper(y_shape, x_shape) -> tuple[int, ...]:
+    """The axes along which x_shape was broadcast to y_shape."""
+    lead = len(y_shape) - len(x_shape)
+    axes = list(range(lead))
+    for i, size in enumerate(x_shape):
+        if size != y_shape[lead + i]:
+            axes.append(lead + i)
+    return tuple(axes)
+
+
+def back_broadcast(y_shape, x_shape, x: CTensor) -> CTensor:
+    """Sums a raw gradient of shape y_shape down to x_shape."""
+    for axis in reversed(axis_helper(y_shape, x_shape)):
+        x = _raw.run("sum", x, axis=axis, keep_dims=False)
+    return _raw.run("reshape", x, ndim=len(x_shape), shape=tuple(x_shape))
+
+
+# ---- Functions and classes of the list ----
+
+# The C library's names where SINGA has others: class, function.
+_NAMES = {
+    "neg": ("Negative", "negative"),
+    "relu": ("ReLU", "relu"),
+    "softmax": ("SoftMax", "softmax"),
+    "softmax_cross_entropy": ("SoftMaxCrossEntropy", "softmax_cross_entropy"),
+    "mse_loss": ("MeanSquareError", "mse_loss"),
+    "leaky_relu": ("LeakyRelu", "leakyrelu"),
+    "hard_sigmoid": ("HardSigmoid", "hardsigmoid"),
+    "elu": ("Elu", "elu"),
+    "selu": ("SeLU", "selu"),
+    "prelu": ("PRelu", "prelu"),
+    "softplus": ("SoftPlus", "softplus"),
+    "softsign": ("SoftSign", "softsign"),
+    "round_even": ("Rounde", "rounde"),
+    "logical_and": ("And", "_and"),
+    "logical_or": ("Or", "_or"),
+    "logical_xor": ("Xor", "_xor"),
+    "logical_not": ("Not", "_not"),
+    "mul": ("Mul", "mul"),
+}
+# Named in Python by wrappers further down, which take SINGA's arguments.
+_WRAPPED = {
+    "sum", "mean", "max", "reshape", "flatten", "transpose", "slice", "concat",
+    "broadcast_to", "cast", "dropout", "where", "gather", "pad", "one_hot", "tile",
+    "upsample", "scatter_elements", "clip", "batch_norm", "batch_norm_infer",
+    "conv2d", "max_pool2d", "avg_pool2d",
+}  # fmt: skip
+_classes: dict[str, type[ListOperator]] = {}
+
+
+def _make_function(op: _raw.Op):
+    if op.table:
+
+        def function(*xs, **settings) -> Tensor:
+            _check_tensors(op, xs)
+            return apply(op, xs, settings)
+
+    else:
+
+        def function(*xs) -> Tensor:
+            _check_tensors(op, xs)
+            return apply_attrs(op, xs, None)
+
+    return function
+
+
+def _make_operators(namespace: dict) -> None:
+    for op in OPS.values():
+        words = "".join(word.capitalize() for word in op.name.split("_"))
+        class_name, function_name = _NAMES.get(op.name, (words, op.name))
+        settings = tuple(op.table.fields) if op.table else ()
+        doc = f"{op.doc[:1].upper()}{op.doc[1:]}."
+        if op.table:
+            doc += "\n\nSettings:\n\n" + op.table.describe()
+        node_class = type(
+            class_name,
+            (ListOperator,),
+            {
+                "op": op,
+                "_settings": settings,
+                "__doc__": doc,
+                "__module__": __name__,
+            },
+        )
+        _classes[op.name] = node_class
+        if op.gradient == _raw.INTERNAL:
+            continue
+        namespace.setdefault(class_name, node_class)
+        if op.name in _WRAPPED or keyword.iskeyword(function_name):
+            continue
+        function = _make_function(op)
+        function.__name__ = function.__qualname__ = function_name
+        function.__doc__ = doc
+        namespace.setdefault(function_name, function)
+
+
+_make_operators(globals())
+
+
+def _op(name: str, *xs: Tensor, **settings) -> Tensor:
+    return apply(OPS[name], xs, settings)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices: where tensors lie and ops run.
+
+    dev = device.create_cpu_device()
+    dev.SetRandSeed(0)
+    with dev:                      # new tensors without a device go here
+        x = tensor.random((2, 3))
+
+Names as in SINGA. A device of the C library is made when it is first used, with
+as many threads as this process may use: the cores it may run on, divided by the
+workers of this host (see `opt.DistOpt`), or CHOIR_THREADS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+
+from choir._lib import (
+    DeviceOptions,
+    UnavailableError,
+    check,
+    get,
+    lib,
+)
+
+_told_cpu = False
+
+
+def _local_workers() -> int:
+    """Workers of this run on this host, as far as is known yet."""
+    from choir import _comm
+
+    return _comm.local_workers()
+
+
+def _default_threads() -> int:
+    text = os.environ.get("CHOIR_THREADS", "")
+    if text:
+        if not text.isdigit() or int(text) < 1:
+            raise ValueError(
+                f"CHOIR_THREADS is {text!r}; a number above 0 is needed"
+            )
+        return int(text)
+    return max(1, len(os.sched_getaffinity(0)) // _local_workers())
+
+
+class Device:
+    """A device. Thread-safe to make; used by one thread at a time."""
+
+    def __init__(
+        self, name: str, lang_id: int, threads: int | None = None
+    ) -> None:
+        self.name = name
+        self._id = lang_id
+        self._threads = threads
+        self._handle: int | None = None
+        self._stream: int | None = None
+        self._seed = 0
+        self._streams = 0  # numbers for draws since the seed was set
+        self._params = 0  # parameters initialised since then
+        self._profile: int | None = None
+        self._verbosity = 0
+        self._skip = 5
+
+    # ---- The library's object ----
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            options = DeviceOptions(threads=self._threads or _default_threads())
+            self._handle = get(
+                lib.device_create, self.name.encode(), ctypes.byref(options)
+            )
+            self._stream = lib.device_stream(self._handle)
+        return self._handle
+
+    @property
+    def stream(self) -> int:
+        if self._stream is None:
+            self.handle
+        return self._stream
+
+    def is_host(self) -> bool:
+        """Whether NumPy can see its memory."""
+        return lib.device_is_host(self.handle)
+
+    @property
+    def threads(self) -> int:
+        """That one op may use."""
+        return lib.device_threads(self.handle)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes in use, kept for reuse, and the most that were in use."""
+        stats = lib.device_memory(self.handle)
+        return {
+            "in_use": stats.in_use_bytes,
+            "cached": stats.cached_bytes,
+            "peak": stats.peak_bytes,
+        }
+
+    # ---- As in SINGA ----
+
+    def id(self) -> int:
+        """-1 for the host's CPU, else the GPU's number."""
+        return self._id
+
+    def lang(self) -> str:
+        return "cpp" if self._id < 0 else "cuda"
+
+    def SetRandSeed(self, seed: int) -> None:
+        """Random numbers from here on follow from this seed alone."""
+        self._seed = int(seed)
+        self._streams = 0
+        self._params = 0
+
+    def Sync(self) -> None:
+        """Waits until all work is done; raises what it failed with."""
+        check(lib.stream_synchronize(self.stream))
+
+    def Reset(self) -> None:
+        """Waits, and takes profiling settings back."""
+        self.Sync()
+        self.SetVerbosity(0)
+        self._skip = 5
+
+    def EnableGraph(self, enable: bool) -> None:
+        """Graphs belong to models: see Model.compile(use_graph=True)."""
+
+    def ResetGraph(self) -> None:
+        """Graphs belong to models: see Model.compile(use_graph=True)."""
+
+    def graph_enabled(self) -> bool:
+        return False
+
+    def SetVerbosity(self, verbosity: int) -> None:
+        """0: nothing; 1: time of forward, backward, update; 2 and 3: every op.
+
+        Times are taken from now on; PrintTimeProfiling prints them.
+        """
+        if verbosity not in (0, 1, 2, 3):
+            raise ValueError(
+                f"verbosity is {verbosity}; 0, 1, 2 or 3 is needed"
+            )
+        if self._profile is not None:
+            lib.profile_stop(self._profile)
+            lib.profile_destroy(self._profile)
+            self._profile = None
+        self._verbosity = verbosity
+        if verbosity:
+            self._profile = get(lib.profile_create, None)
+            check(lib.profile_start(self._profile))
+
+    def SetSkipIteration(self, skip_iteration: int) -> None:
+        """Training steps that are left out of the times at the start; 5."""
+        self._skip = int(skip_iteration)
+
+    def _end_step(self, step: int) -> None:
+        if self._profile is not None and step == self._skip:
+            lib.profile_stop(self._profile)
+            lib.profile_reset(self._profile)
+            check(lib.profile_start(self._profile))
+
+    def PrintTimeProfiling(self) -> None:
+        """Prints the table of times to stdout."""
+        if self._profile is None:
+            return
+        from choir._lib import TEXT_WRITER
+
+        self.Sync()
+        lib.profile_stop(self._profile)
+        pieces: list[bytes] = []
+
+        @TEXT_WRITER
+        def write(_self, text, count):
+            pieces.append(ctypes.string_at(text, count))
+            return None
+
+        check(
+            lib.profile_print(
+                self._profile, min(self._verbosity, 2), write, None
+            )
+        )
+        check(lib.profile_start(self._profile))
+        print("Time Profiling:")
+        print(b"".join(pieces).decode(), end="")
+
+    # ---- Random numbers ----
+
+    def next_stream(self) -> int:
+        """A number for one draw, by which its random numbers are keyed."""
+        self._streams += 1
+        return 0x40000000 + self._streams
+
+    def next_param_stream(self) -> int:
+        """The same for the initial values of one parameter, as C models count."""
+        self._params += 1
+        return self._params - 1
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    # ---- Python ----
+
+    def __enter__(self) -> Device:
+        _current.stack.append(self)
+        return self
+
+    def __exit__(self, *exc) -> None:
+        _current.stack.pop()
+
+    def __repr__(self) -> str:
+        return self.name if self._id < 0 else f"{self.name}:{self._id}"
+
+    def __reduce__(self):
+        return (_find_device, (self.name, self._id))
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Device] = []
+
+
+_current = _Current()
+_cpu = Device("cpu", -1)
+_gpus: dict[int, Device] = {}
+default_device = _cpu
+
+
+def _find_device(name: str, lang_id: int) -> Device:
+    return _cpu if lang_id < 0 else create_cuda_gpu_on(lang_id)
+
+
+def get_default_device() -> Device:
+    """The host's CPU, or the innermost `with device:`."""
+    return _current.stack[-1] if _current.stack else _cpu
+
+
+def create_cpu_device() -> Device:
+    """The host's CPU: one object per process."""
+    return _cpu
+
+
+def create_cuda_gpu_on(device_id: int) -> Device:
+    """The NVIDIA GPU with this number.
+
+    Raises UnavailableError where there is none. With CHOIR_DEVICE=cpu in the
+    environment it is the host's CPU instead, which is said once.
+    """
+    global _told_cpu
+    wanted = os.environ.get("CHOIR_DEVICE", "")
+    if wanted not in ("", "cpu", "cuda"):
+        raise ValueError(f"CHOIR_DEVICE is {wanted!r}; cpu or cuda is needed")
+    if wanted == "cpu":
+        if not _told_cpu:
+            print(
+                "choir: CHOIR_DEVICE=cpu: the CPU takes the place of the GPU",
+                file=sys.stderr,
+            )
+            _told_cpu = True
+        return _cpu
+    if device_id in _gpus:
+        _gpus[device_id].Reset()
+        return _gpus[device_id]
+    gpu = Device("cuda", int(device_id))
+    try:
+        gpu.handle
+    except Exception as error:
+        raise UnavailableError(
+            f"create_cuda_gpu_on({device_id}): no NVIDIA GPU can be used here "
+            f"({error}); to run this script on the CPU set CHOIR_DEVICE=cpu"
+        ) from None
+    _gpus[device_id] = gpu
+    return gpu
+
+
+def create_cuda_gpu() -> Device:
+    """The first NVIDIA GPU."""
+    return create_cuda_gpu_on(0)
+
+
+def create_cuda_gpus(num: int) -> list[Device]:
+    """The first `num` NVIDIA GPUs."""
+    return create_cuda_gpus_on(range(num))
+
+
+def create_cuda_gpus_on(device_ids) -> list[Device]:
+    """The NVIDIA GPUs with these numbers."""
+    return [create_cuda_gpu_on(device_id) for device_id in device_ids]
+
+
+def get_num_gpus() -> int:
+    """NVIDIA GPUs that this build can use: none, as it has no CUDA device yet."""
+    return len(get_gpu_ids())
+
+
+def get_gpu_ids() -> list[int]:
+    """Their numbers."""
+    return []
+
+
+def get_gpu_mem_size(id: int) -> tuple[int, int]:
+    """(free, total) bytes of one GPU."""
+    raise UnavailableError(
+        f"get_gpu_mem_size({id}): no NVIDIA GPU can be used here"
+    )
+
+
+def device_query(id: int, verbose: bool = False) -> str:
+    """What a GPU is, in words."""
+    raise UnavailableError(
+        f"device_query({id}): no NVIDIA GPU can be used here"
+    )
+
+
+def enable_lazy_alloc(enable: bool) -> None:
+    """Choir takes memory from a pool when a tensor is made; nothing to choose."""
