@@ -48,13 +48,20 @@ complain "first line is not '// SPDX-License-Identifier: Apache-2.0'" "$(
   done
 )"
 
+complain "no '# SPDX-License-Identifier: Apache-2.0' in the first two lines" "$(
+  pick '\.(py|sh|toml)$|^bootstrap$|^\.ci/run$' | while read -r file; do
+    head -n 2 "$file" | grep -qxF '# SPDX-License-Identifier: Apache-2.0' ||
+      echo "$file"
+  done
+)"
+
 complain "tabs" "$(
-  pick '\.(c|cc|h|cu|cuh|def|inc|py|bzl|sh|md|rc)$|(^|/)BUILD$' |
+  pick '\.(c|cc|h|cu|cuh|def|inc|py|bzl|sh|md|rc|toml)$|(^|/)BUILD$' |
     xargs -r grep -lP '\t'
 )"
 
 complain "spaces at the end of a line" "$(
-  pick '\.(c|cc|h|cu|cuh|def|inc|py|bzl|sh)$|(^|/)BUILD$' |
+  pick '\.(c|cc|h|cu|cuh|def|inc|py|bzl|sh|toml)$|(^|/)BUILD$' |
     xargs -r grep -nE ' +$' | cut -c1-100
 )"
 
