@@ -367,9 +367,8 @@ def main():
             after.splitlines(),
             PAGE,
             "as computed",
-            "",
-            "",
-            0,
+            n=0,
+            lineterm="",
         )
         print("\n".join(list(changes)[:40]), file=sys.stderr)
         print(

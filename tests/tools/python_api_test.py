@@ -203,6 +203,7 @@ class PythonApi(unittest.TestCase):
         self.run_it("--check")
         self.write("lib/choir/opt.py", "")
         said = self.run_it("--check", status=1)
+        self.assertNotIn("\n\n", said)
         self.assertIn("-| `same` | `(x, axis=1)` | supported |  |", said)
         self.assertIn("+| `same` | `(x, axis=1)` | not yet |  |", said)
 
