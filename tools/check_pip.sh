@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 /usr/bin/python3 -m venv --system-site-packages "$work/venv"
 "$work/venv/bin/pip" --disable-pip-version-check install --no-index \
   --no-cache-dir ./python
-left=$(diff <(echo "$before") <(git status --porcelain) || :)
+after=$(git status --porcelain)
 cd "$work"
 "$work/venv/bin/python3" - "$work/venv" <<'END'
 import os
@@ -28,8 +28,8 @@ if not place.startswith(sys.argv[1] + os.sep):
 _find.load_library()
 print(f"check_pip.sh: Choir {choir.__version__} loads from {place}")
 END
-[ -z "$left" ] || {
+[ "$before" = "$after" ] || {
   echo "check_pip.sh: pip left files in the tree:" >&2
-  echo "$left" >&2
+  diff <(echo "$before") <(echo "$after") >&2
   exit 1
 }
