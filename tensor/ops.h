@@ -111,7 +111,10 @@ extern "C" {
   X(DROPOUT, dropout, 1, ATTRS, GRAD)                                          \
   /* optimizer steps: in place on destination 0 */                             \
   X(SGD_UPDATE, sgd_update, 3, ATTRS, INTERNAL)                                \
-  X(ADAM_UPDATE, adam_update, N, ATTRS, INTERNAL)
+  X(ADAM_UPDATE, adam_update, N, ATTRS, INTERNAL)                              \
+  X(RMSPROP_UPDATE, rmsprop_update, 3, ATTRS, INTERNAL)                        \
+  X(ADAGRAD_UPDATE, adagrad_update, 3, ATTRS, INTERNAL)                        \
+  X(ADADELTA_UPDATE, adadelta_update, N, ATTRS, INTERNAL)
 // clang-format on
 
 typedef enum choir_op_e {
@@ -318,6 +321,36 @@ typedef struct choir_adam_update_attrs_s {
   int64_t step;
   double scale;
 } choir_adam_update_attrs_t;
+
+// Sources p, g, s; destinations p, s (RMSProp). As fma:
+//   g = fma(weight_decay, p, g); s = fma(rho, s, (1 - rho) * (g * g));
+//   p = fma(-lr, g / sqrt(s + epsilon), p)
+typedef struct choir_rmsprop_update_attrs_s {
+  double lr;
+  double rho;
+  double epsilon;
+  double weight_decay;
+} choir_rmsprop_update_attrs_t;
+
+// Sources p, g, s; destinations p, s (AdaGrad). As fma:
+//   g = fma(weight_decay, p, g); s = fma(g, g, s);
+//   p = fma(-lr, g / sqrt(s + epsilon), p)
+typedef struct choir_adagrad_update_attrs_s {
+  double lr;
+  double epsilon;
+  double weight_decay;
+} choir_adagrad_update_attrs_t;
+
+// Sources p, g, s, d; destinations p, s, d (AdaDelta). As fma:
+//   g = fma(weight_decay, p, g); s = fma(rho, s, (1 - rho) * (g * g));
+//   x = sqrt(d + epsilon) / sqrt(s + epsilon) * g;
+//   d = fma(rho, d, (1 - rho) * (x * x)); p = fma(-lr, x, p)
+typedef struct choir_adadelta_update_attrs_s {
+  double lr;
+  double rho;
+  double epsilon;
+  double weight_decay;
+} choir_adadelta_update_attrs_t;
 
 // ---- Running an op ----
 

@@ -40,13 +40,7 @@ static choir_status_t adam_update_infer(const choir_view_t* srcs,
                        "adam_update: beta1 is %g and beta2 is %g; needs both "
                        "below 1",
                        adam->beta1, adam->beta2);
-  for (int32_t i = 1; i < src_count; ++i) {
-    CHOIR_TRY(choir__need_same_shape("adam_update", names[i], &srcs[i], "p",
-                                     &srcs[0]));
-  }
-  CHOIR_TRY(choir__infer_like("adam_update", &srcs[0], &dsts[0]));
-  CHOIR_TRY(choir__infer_like("adam_update", &srcs[2], &dsts[1]));
-  return choir__infer_like("adam_update", &srcs[3], &dsts[2]);
+  return choir__infer_update("adam_update", names, srcs, src_count, dsts);
 }
 
 static choir_status_t adam_update_reference(const choir_record_t* record,

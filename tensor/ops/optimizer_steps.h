@@ -15,7 +15,7 @@
 //   CHOIR__OPTIMIZER_STEPS(f32, float, fmaf, sqrtf)
 //
 // defines choir__sgd_f32_t, choir__sgd_make_f32, choir__sgd_step_f32 and the
-// same for adam.
+// same for adam, rmsprop, adagrad and adadelta.
 #define CHOIR__OPTIMIZER_STEPS(suffix, real, real_fma, real_sqrt)             \
   typedef struct choir__sgd_##suffix##_s {                                    \
     real neg_lr, momentum, undamped, weight_decay, scale;                     \
@@ -75,7 +75,81 @@
     *v = real_fma(f->beta2, *v, f->one_minus_beta2 * (g * g));                \
     *p = real_fma(f->neg_lr,                                                  \
                   *m / (real_sqrt(*v / f->correction2) + f->epsilon), *p);    \
+  }                                                                           \
+                                                                              \
+  typedef struct choir__rmsprop_##suffix##_s {                                \
+    real neg_lr, rho, one_minus_rho, epsilon, weight_decay;                   \
+  } choir__rmsprop_##suffix##_t;                                              \
+                                                                              \
+  static inline choir__rmsprop_##suffix##_t choir__rmsprop_make_##suffix(     \
+      const choir_rmsprop_update_attrs_t* attrs) {                            \
+    return (choir__rmsprop_##suffix##_t){                                     \
+        .neg_lr = (real)-attrs->lr,                                           \
+        .rho = (real)attrs->rho,                                              \
+        .one_minus_rho = (real)(1 - attrs->rho),                              \
+        .epsilon = (real)attrs->epsilon,                                      \
+        .weight_decay = (real)attrs->weight_decay,                            \
+    };                                                                        \
+  }                                                                           \
+                                                                              \
+  static inline void choir__rmsprop_step_##suffix(                            \
+      const choir__rmsprop_##suffix##_t* f, real* p, real g, real* s) {       \
+    g = real_fma(f->weight_decay, *p, g);                                     \
+    *s = real_fma(f->rho, *s, f->one_minus_rho * (g * g));                    \
+    *p = real_fma(f->neg_lr, g / real_sqrt(*s + f->epsilon), *p);             \
+  }                                                                           \
+                                                                              \
+  typedef struct choir__adagrad_##suffix##_s {                                \
+    real neg_lr, epsilon, weight_decay;                                       \
+  } choir__adagrad_##suffix##_t;                                              \
+                                                                              \
+  static inline choir__adagrad_##suffix##_t choir__adagrad_make_##suffix(     \
+      const choir_adagrad_update_attrs_t* attrs) {                            \
+    return (choir__adagrad_##suffix##_t){                                     \
+        .neg_lr = (real)-attrs->lr,                                           \
+        .epsilon = (real)attrs->epsilon,                                      \
+        .weight_decay = (real)attrs->weight_decay,                            \
+    };                                                                        \
+  }                                                                           \
+                                                                              \
+  static inline void choir__adagrad_step_##suffix(                            \
+      const choir__adagrad_##suffix##_t* f, real* p, real g, real* s) {       \
+    g = real_fma(f->weight_decay, *p, g);                                     \
+    *s = real_fma(g, g, *s);                                                  \
+    *p = real_fma(f->neg_lr, g / real_sqrt(*s + f->epsilon), *p);             \
+  }                                                                           \
+                                                                              \
+  typedef struct choir__adadelta_##suffix##_s {                               \
+    real neg_lr, rho, one_minus_rho, epsilon, weight_decay;                   \
+  } choir__adadelta_##suffix##_t;                                             \
+                                                                              \
+  static inline choir__adadelta_##suffix##_t choir__adadelta_make_##suffix(   \
+      const choir_adadelta_update_attrs_t* attrs) {                           \
+    return (choir__adadelta_##suffix##_t){                                    \
+        .neg_lr = (real)-attrs->lr,                                           \
+        .rho = (real)attrs->rho,                                              \
+        .one_minus_rho = (real)(1 - attrs->rho),                              \
+        .epsilon = (real)attrs->epsilon,                                      \
+        .weight_decay = (real)attrs->weight_decay,                            \
+    };                                                                        \
+  }                                                                           \
+                                                                              \
+  static inline void choir__adadelta_step_##suffix(                           \
+      const choir__adadelta_##suffix##_t* f, real* p, real g, real* s,        \
+      real* d) {                                                              \
+    g = real_fma(f->weight_decay, *p, g);                                     \
+    *s = real_fma(f->rho, *s, f->one_minus_rho * (g * g));                    \
+    const real x =                                                            \
+        real_sqrt(*d + f->epsilon) / real_sqrt(*s + f->epsilon) * g;          \
+    *d = real_fma(f->rho, *d, f->one_minus_rho * (x * x));                    \
+    *p = real_fma(f->neg_lr, x, *p);                                          \
   }
+
+// Shapes of a step: sources p, g and what is kept, all like p; destinations p
+// and what is kept. names: of the sources, for errors.
+choir_status_t choir__infer_update(const char* op, const char* const* names,
+                                   const choir_view_t* srcs, int32_t src_count,
+                                   choir_view_t* dsts);
 
 // 1 - beta^step by repeated squaring, so that no libm decides its bits.
 double choir__adam_correction(double beta, int64_t step);

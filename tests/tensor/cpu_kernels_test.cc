@@ -28,6 +28,9 @@ bool IsExact(choir_op_t op) {
   switch (op) {
     case CHOIR_OP_SGD_UPDATE:
     case CHOIR_OP_ADAM_UPDATE:
+    case CHOIR_OP_RMSPROP_UPDATE:
+    case CHOIR_OP_ADAGRAD_UPDATE:
+    case CHOIR_OP_ADADELTA_UPDATE:
     case CHOIR_OP_RANDOM_UNIFORM:
     case CHOIR_OP_RANDOM_NORMAL:
     case CHOIR_OP_DROPOUT:

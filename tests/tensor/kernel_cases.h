@@ -189,6 +189,24 @@ inline std::vector<choir_op_case_t> Cases(const choir_op_def_t* def) {
                     {"1;1;1;1", "lr=0.5"},
                     {"3,3,3;3,3,3;3,3,3;3,3,3", "beta1=0.8 beta2=0.9"},
                     {"130;130;130;130", "weight_decay=0.1 step=1000"}};
+      case CHOIR_OP_RMSPROP_UPDATE:
+        return List{{"500,80;500,80;500,80", "lr=0.01"},
+                    {"5,7;5,7;5,7", "rho=0.5"},
+                    {"1;1;1", "epsilon=0.1"},
+                    {"3,3,3;3,3,3;3,3,3", "rho=0.99 lr=1"},
+                    {"130;130;130", "weight_decay=0.1"}};
+      case CHOIR_OP_ADAGRAD_UPDATE:
+        return List{{"500,80;500,80;500,80", "lr=0.01"},
+                    {"5,7;5,7;5,7", "lr=2"},
+                    {"1;1;1", "epsilon=0.1"},
+                    {"3,3,3;3,3,3;3,3,3", "epsilon=0.5 lr=1"},
+                    {"130;130;130", "weight_decay=0.1"}};
+      case CHOIR_OP_ADADELTA_UPDATE:
+        return List{{"500,80;500,80;500,80;500,80", "lr=0.5"},
+                    {"5,7;5,7;5,7;5,7", "rho=0.5"},
+                    {"1;1;1;1", "epsilon=0.1"},
+                    {"3,3,3;3,3,3;3,3,3;3,3,3", "rho=0.99 epsilon=0.01"},
+                    {"130;130;130;130", "weight_decay=0.1"}};
       case CHOIR_OP_RANDOM_UNIFORM:
       case CHOIR_OP_RANDOM_NORMAL:
       case CHOIR_OP_DROPOUT:

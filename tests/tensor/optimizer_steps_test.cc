@@ -123,6 +123,78 @@ class OptimizerSteps : public ::testing::Test {
     ExpectNear(Read<T>(p_tensor), plain_p, sizeof(T) == 4 ? 3e-6 : 1e-12);
   }
 
+  // Three steps of an op that divides by the root of squares kept in s (and,
+  // with two `kept`, uses d): `exact` is one element's step as tensor/ops.h
+  // writes it, `plain` the textbook's; both get g after weight decay.
+  template <typename Attributes, typename Exact, typename Plain>
+  void CheckRoot(choir_op_t op, const Attributes& a, int kept, Exact exact,
+                 Plain plain) {
+    std::vector<T> p = Values(3);
+    std::vector<T> s(kCount, 0), d(kCount, 0);
+    std::vector<double> plain_p(p.begin(), p.end()), plain_s(kCount, 0),
+        plain_d(kCount, 0);
+    TensorPtr p_tensor = Tensor(p), s_tensor = Tensor(s), d_tensor = Tensor(d);
+    for (uint32_t step = 0; step < 3; ++step) {
+      std::vector<T> g = Values(30 + step);
+      TensorPtr g_tensor = Tensor(g);
+      std::vector<choir_tensor_t*> srcs = {p_tensor.get(), g_tensor.get(),
+                                           s_tensor.get()};
+      if (kept == 2) srcs.push_back(d_tensor.get());
+      Results(op, srcs, &a);
+      for (size_t i = 0; i < p.size(); ++i) {
+        exact(std::fma(T(a.weight_decay), p[i], g[i]), &p[i], &s[i], &d[i]);
+        plain(g[i] + a.weight_decay * plain_p[i], &plain_p[i], &plain_s[i],
+              &plain_d[i]);
+      }
+      ExpectSameBits(Read<T>(p_tensor), p);
+      ExpectSameBits(Read<T>(s_tensor), s);
+      ExpectSameBits(Read<T>(d_tensor), d);
+    }
+    ExpectNear(p, plain_p, sizeof(T) == 4 ? 3e-6 : 1e-12);
+  }
+  void CheckRmsprop(const choir_rmsprop_update_attrs_t& a) {
+    CheckRoot(
+        CHOIR_OP_RMSPROP_UPDATE, a, 1,
+        [&](T g, T* p, T* s, T*) {
+          *s = std::fma(T(a.rho), *s, T(1 - a.rho) * (g * g));
+          *p = std::fma(T(-a.lr), g / std::sqrt(*s + T(a.epsilon)), *p);
+        },
+        [&](double g, double* p, double* s, double*) {
+          *s = a.rho * *s + (1 - a.rho) * g * g;
+          *p -= a.lr * g / std::sqrt(*s + a.epsilon);
+        });
+  }
+  void CheckAdagrad(const choir_adagrad_update_attrs_t& a) {
+    CheckRoot(
+        CHOIR_OP_ADAGRAD_UPDATE, a, 1,
+        [&](T g, T* p, T* s, T*) {
+          *s = std::fma(g, g, *s);
+          *p = std::fma(T(-a.lr), g / std::sqrt(*s + T(a.epsilon)), *p);
+        },
+        [&](double g, double* p, double* s, double*) {
+          *s += g * g;
+          *p -= a.lr * g / std::sqrt(*s + a.epsilon);
+        });
+  }
+  void CheckAdadelta(const choir_adadelta_update_attrs_t& a) {
+    CheckRoot(
+        CHOIR_OP_ADADELTA_UPDATE, a, 2,
+        [&](T g, T* p, T* s, T* d) {
+          *s = std::fma(T(a.rho), *s, T(1 - a.rho) * (g * g));
+          const T x =
+              std::sqrt(*d + T(a.epsilon)) / std::sqrt(*s + T(a.epsilon)) * g;
+          *d = std::fma(T(a.rho), *d, T(1 - a.rho) * (x * x));
+          *p = std::fma(T(-a.lr), x, *p);
+        },
+        [&](double g, double* p, double* s, double* d) {
+          *s = a.rho * *s + (1 - a.rho) * g * g;
+          const double x =
+              std::sqrt(*d + a.epsilon) / std::sqrt(*s + a.epsilon) * g;
+          *d = a.rho * *d + (1 - a.rho) * x * x;
+          *p -= a.lr * x;
+        });
+  }
+
   DevicePtr device_ = MakeDevice("cpu");
 };
 
@@ -157,6 +229,43 @@ TYPED_TEST(OptimizerSteps, Adam) {
   a.lr = 0.03;
   this->CheckAdam(a, 1);
   this->CheckAdam(a, 5000);
+}
+
+TYPED_TEST(OptimizerSteps, Rmsprop) {
+  auto a = Attrs<choir_rmsprop_update_attrs_t>(CHOIR_OP_RMSPROP_UPDATE);
+  EXPECT_EQ(a.lr, 0.1);
+  EXPECT_EQ(a.rho, 0.9);
+  EXPECT_EQ(a.epsilon, 1e-8);
+  this->CheckRmsprop(a);
+  a.lr = 0.01;
+  a.rho = 0.5;
+  a.epsilon = 0.25;
+  a.weight_decay = 0.1;
+  this->CheckRmsprop(a);
+}
+
+TYPED_TEST(OptimizerSteps, Adagrad) {
+  auto a = Attrs<choir_adagrad_update_attrs_t>(CHOIR_OP_ADAGRAD_UPDATE);
+  EXPECT_EQ(a.lr, 0.1);
+  EXPECT_EQ(a.epsilon, 1e-8);
+  this->CheckAdagrad(a);
+  a.lr = 0.01;
+  a.epsilon = 0.25;
+  a.weight_decay = 0.1;
+  this->CheckAdagrad(a);
+}
+
+TYPED_TEST(OptimizerSteps, Adadelta) {
+  auto a = Attrs<choir_adadelta_update_attrs_t>(CHOIR_OP_ADADELTA_UPDATE);
+  EXPECT_EQ(a.lr, 1);
+  EXPECT_EQ(a.rho, 0.95);
+  EXPECT_EQ(a.epsilon, 1e-6);
+  this->CheckAdadelta(a);
+  a.lr = 0.5;
+  a.rho = 0.5;
+  a.epsilon = 0.25;
+  a.weight_decay = 0.1;
+  this->CheckAdadelta(a);
 }
 
 // Without momentum v is not needed, and not touched when it is there.
@@ -213,6 +322,17 @@ TYPED_TEST(OptimizerSteps, Refusals) {
   EXPECT_STATUS(
       INVALID_ARGUMENT, "adam_update: step",
       Failure(CHOIR_OP_ADAM_UPDATE, {p.get(), q.get(), m.get(), v.get()}, &a));
+  auto rmsprop = Attrs<choir_rmsprop_update_attrs_t>(CHOIR_OP_RMSPROP_UPDATE);
+  rmsprop.rho = 1;
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "rmsprop_update: rho is 1; needs a number below 1",
+      Failure(CHOIR_OP_RMSPROP_UPDATE, {p.get(), q.get(), v.get()}, &rmsprop));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "adagrad_update: s is",
+      Failure(CHOIR_OP_ADAGRAD_UPDATE, {p.get(), q.get(), two.get()}));
+  EXPECT_STATUS(INVALID_ARGUMENT, "adadelta_update: d is",
+                Failure(CHOIR_OP_ADADELTA_UPDATE,
+                        {p.get(), q.get(), v.get(), two.get()}));
   // m and v may not be one tensor.
   a.step = 1;
   EXPECT_STATUS(

@@ -78,6 +78,73 @@ CHOIR__BODY void adam_plane_body(const choir__plane_t* plane) {
 }
 CHOIR__ISA_VARIANTS(adam_plane, (const choir__plane_t* plane), (plane))
 
+typedef struct mean_square_s {
+  float weight_decay, rho, fresh, epsilon, step;
+} mean_square_t;
+
+// p, g, s
+CHOIR__BODY void rmsprop_plane_body(const choir__plane_t* plane) {
+  const mean_square_t a = *(const mean_square_t*)plane->params;
+  const int64_t n = plane->columns;
+  for (int64_t r = 0; r < plane->rows; r++) {
+    float* p = (float*)plane->data[0] + r * plane->row_stride[0];
+    const float* g = (const float*)plane->data[1] + r * plane->row_stride[1];
+    float* s = (float*)plane->data[2] + r * plane->row_stride[2];
+    CHOIR__INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+      const float grad = __builtin_fmaf(a.weight_decay, p[i], g[i]);
+      const float s1 = __builtin_fmaf(a.rho, s[i], a.fresh * (grad * grad));
+      s[i] = s1;
+      p[i] =
+          __builtin_fmaf(a.step, grad / __builtin_sqrtf(s1 + a.epsilon), p[i]);
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(rmsprop_plane, (const choir__plane_t* plane), (plane))
+
+// p, g, s
+CHOIR__BODY void adagrad_plane_body(const choir__plane_t* plane) {
+  const mean_square_t a = *(const mean_square_t*)plane->params;
+  const int64_t n = plane->columns;
+  for (int64_t r = 0; r < plane->rows; r++) {
+    float* p = (float*)plane->data[0] + r * plane->row_stride[0];
+    const float* g = (const float*)plane->data[1] + r * plane->row_stride[1];
+    float* s = (float*)plane->data[2] + r * plane->row_stride[2];
+    CHOIR__INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+      const float grad = __builtin_fmaf(a.weight_decay, p[i], g[i]);
+      const float s1 = __builtin_fmaf(grad, grad, s[i]);
+      s[i] = s1;
+      p[i] =
+          __builtin_fmaf(a.step, grad / __builtin_sqrtf(s1 + a.epsilon), p[i]);
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(adagrad_plane, (const choir__plane_t* plane), (plane))
+
+// p, g, s, d
+CHOIR__BODY void adadelta_plane_body(const choir__plane_t* plane) {
+  const mean_square_t a = *(const mean_square_t*)plane->params;
+  const int64_t n = plane->columns;
+  for (int64_t r = 0; r < plane->rows; r++) {
+    float* p = (float*)plane->data[0] + r * plane->row_stride[0];
+    const float* g = (const float*)plane->data[1] + r * plane->row_stride[1];
+    float* s = (float*)plane->data[2] + r * plane->row_stride[2];
+    float* d = (float*)plane->data[3] + r * plane->row_stride[3];
+    CHOIR__INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+      const float grad = __builtin_fmaf(a.weight_decay, p[i], g[i]);
+      const float s1 = __builtin_fmaf(a.rho, s[i], a.fresh * (grad * grad));
+      const float x = __builtin_sqrtf(d[i] + a.epsilon) /
+                      __builtin_sqrtf(s1 + a.epsilon) * grad;
+      s[i] = s1;
+      d[i] = __builtin_fmaf(a.rho, d[i], a.fresh * (x * x));
+      p[i] = __builtin_fmaf(a.step, x, p[i]);
+    }
+  }
+}
+CHOIR__ISA_VARIANTS(adadelta_plane, (const choir__plane_t* plane), (plane))
+
 // The first `count` sources as a nest whose last dimension is dense in all of
 // them.
 static bool update_nest(const choir_record_t* record, int32_t count,
@@ -125,7 +192,12 @@ static bool sgd_update_supports(const choir_record_t* record) {
   return update_nest(record, sgd_operands(record), &nest);
 }
 
-static bool adam_update_supports(const choir_record_t* record) {
+static bool update_3_supports(const choir_record_t* record) {
+  choir__nest_t nest;
+  return update_nest(record, 3, &nest);
+}
+
+static bool update_4_supports(const choir_record_t* record) {
   choir__nest_t nest;
   return update_nest(record, 4, &nest);
 }
@@ -170,4 +242,53 @@ static choir_status_t adam_update_run(const choir_record_t* record,
 const choir_op_kernel_t choir__cpu_adam_update = {
     {"adam_update/cpu", adam_update_run, choir__cpu_cost, NULL, NULL},
     CHOIR_OP_ADAM_UPDATE,
-    adam_update_supports};
+    update_4_supports};
+
+static choir_status_t rmsprop_update_run(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  const choir_rmsprop_update_attrs_t* attrs = record->attrs;
+  const mean_square_t params = {
+      .weight_decay = (float)attrs->weight_decay,
+      .rho = (float)attrs->rho,
+      .fresh = (float)(1.0 - attrs->rho),
+      .epsilon = (float)attrs->epsilon,
+      .step = (float)-attrs->lr,
+  };
+  return update_run(record, stream, 3, rmsprop_plane, &params);
+}
+const choir_op_kernel_t choir__cpu_rmsprop_update = {
+    {"rmsprop_update/cpu", rmsprop_update_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_RMSPROP_UPDATE,
+    update_3_supports};
+
+static choir_status_t adagrad_update_run(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  const choir_adagrad_update_attrs_t* attrs = record->attrs;
+  const mean_square_t params = {
+      .weight_decay = (float)attrs->weight_decay,
+      .epsilon = (float)attrs->epsilon,
+      .step = (float)-attrs->lr,
+  };
+  return update_run(record, stream, 3, adagrad_plane, &params);
+}
+const choir_op_kernel_t choir__cpu_adagrad_update = {
+    {"adagrad_update/cpu", adagrad_update_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_ADAGRAD_UPDATE,
+    update_3_supports};
+
+static choir_status_t adadelta_update_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  const choir_adadelta_update_attrs_t* attrs = record->attrs;
+  const mean_square_t params = {
+      .weight_decay = (float)attrs->weight_decay,
+      .rho = (float)attrs->rho,
+      .fresh = (float)(1.0 - attrs->rho),
+      .epsilon = (float)attrs->epsilon,
+      .step = (float)-attrs->lr,
+  };
+  return update_run(record, stream, 4, adadelta_plane, &params);
+}
+const choir_op_kernel_t choir__cpu_adadelta_update = {
+    {"adadelta_update/cpu", adadelta_update_run, choir__cpu_cost, NULL, NULL},
+    CHOIR_OP_ADADELTA_UPDATE,
+    update_4_supports};
