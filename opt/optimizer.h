@@ -27,9 +27,12 @@ typedef struct choir_optimizer_def_s choir_optimizer_def_t;
 // THE OPTIMIZER LIST. One line each; the file is
 // opt/optimizers/<name>_optimizer.c.
 // X(name, FIELDS)
-#define CHOIR_OPTIMIZER_LIST(X) \
-  X(sgd, CHOIR_SGD_FIELDS)      \
-  X(adam, CHOIR_ADAM_FIELDS)
+#define CHOIR_OPTIMIZER_LIST(X)    \
+  X(sgd, CHOIR_SGD_FIELDS)         \
+  X(adam, CHOIR_ADAM_FIELDS)       \
+  X(rmsprop, CHOIR_RMSPROP_FIELDS) \
+  X(adagrad, CHOIR_ADAGRAD_FIELDS) \
+  X(adadelta, CHOIR_ADADELTA_FIELDS)
 
 // g += weight_decay p; v = momentum v + (1 - dampening) g; with Nesterov
 // g += momentum v, else g = v; p -= lr g. v starts as 0.
@@ -47,6 +50,31 @@ typedef struct choir_optimizer_def_s choir_optimizer_def_t;
   X(T, FLOAT, beta1, 0.9, 0, 0.999999999, "decay of the mean")     \
   X(T, FLOAT, beta2, 0.999, 0, 0.999999999, "decay of the square") \
   X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added outside the root")   \
+  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
+
+// Tieleman and Hinton, "Lecture 6.5: RMSProp", 2012. g += weight_decay p;
+// s = rho s + (1 - rho) g^2; p -= lr g / sqrt(s + epsilon). s starts as 0.
+#define CHOIR_RMSPROP_FIELDS(X, T)                              \
+  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                     \
+  X(T, FLOAT, rho, 0.9, 0, 0.999999999, "decay of the square")  \
+  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added inside the root") \
+  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
+
+// Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011.
+// g += weight_decay p; s += g^2; p -= lr g / sqrt(s + epsilon).
+#define CHOIR_ADAGRAD_FIELDS(X, T)                              \
+  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                     \
+  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added inside the root") \
+  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
+
+// Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
+// g += weight_decay p; s = rho s + (1 - rho) g^2;
+// x = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + (1 - rho) x^2;
+// p -= lr x. s and d start as 0.
+#define CHOIR_ADADELTA_FIELDS(X, T)                               \
+  X(T, FLOAT, lr, 1, 0, 1e9, "share of the step that is taken")   \
+  X(T, FLOAT, rho, 0.95, 0, 0.999999999, "decay of both squares") \
+  X(T, FLOAT, epsilon, 1e-6, 1e-30, 1, "added inside both roots") \
   X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
 
 #define CHOIR_OPTIMIZER_DECLARE_(name, FIELDS)          \
@@ -68,6 +96,12 @@ CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_)
   CHOIR_OPTIMIZER_MAKE_(sgd, CHOIR_SGD_FIELDS, __VA_ARGS__, )
 #define choir_optimizer_adam(...) \
   CHOIR_OPTIMIZER_MAKE_(adam, CHOIR_ADAM_FIELDS, __VA_ARGS__, )
+#define choir_optimizer_rmsprop(...) \
+  CHOIR_OPTIMIZER_MAKE_(rmsprop, CHOIR_RMSPROP_FIELDS, __VA_ARGS__, )
+#define choir_optimizer_adagrad(...) \
+  CHOIR_OPTIMIZER_MAKE_(adagrad, CHOIR_ADAGRAD_FIELDS, __VA_ARGS__, )
+#define choir_optimizer_adadelta(...) \
+  CHOIR_OPTIMIZER_MAKE_(adadelta, CHOIR_ADADELTA_FIELDS, __VA_ARGS__, )
 
 // The general form: `config` is the optimizer's struct, copied.
 CHOIR_API choir_status_t

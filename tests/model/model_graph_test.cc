@@ -108,26 +108,26 @@ Batch MakeBatch(choir_device_t* device, int64_t samples, uint32_t seed) {
 
 class Training {
  public:
-  enum class Optimizer { kSgd, kAdam };
   Training(const std::string& device, bool use_graph, bool sequential,
-           Optimizer optimizer = Optimizer::kSgd,
+           const std::string& optimizer = "sgd",
            const choir_device_options_t* options = nullptr)
       : device_(MakeDevice(device.c_str(), options)) {
     EXPECT_OK(choir_model_create(device_.get(), &kCnnDef, &net, 7, &model_));
     const int64_t shape[] = {1, 1, 8, 8};
     EXPECT_OK(choir_model_compile(model_, 4, shape));
-    choir_optimizer_t* made = nullptr;
-    if (optimizer == Optimizer::kSgd) {
-      choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
-      config.lr = 0.05;
-      config.momentum = 0.9;
-      EXPECT_OK(
-          choir_optimizer_create(&choir_optimizer_def_sgd, &config, &made));
-    } else {
-      choir_adam_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAM_FIELDS)};
-      EXPECT_OK(
-          choir_optimizer_create(&choir_optimizer_def_adam, &config, &made));
+    const choir_optimizer_def_t* def =
+        choir_optimizer_def_find(optimizer.c_str());
+    const choir_struct_def_t* fields = choir_optimizer_def_config(def);
+    alignas(8) unsigned char config[128];
+    EXPECT_LE(fields->bytes, sizeof config);
+    choir_struct_init(fields, config);
+    EXPECT_OK(choir_struct_set(fields, config, "lr",
+                               optimizer == "sgd" ? "0.05" : "0.001"));
+    if (optimizer == "sgd") {
+      EXPECT_OK(choir_struct_set(fields, config, "momentum", "0.9"));
     }
+    choir_optimizer_t* made = nullptr;
+    EXPECT_OK(choir_optimizer_create(def, config, &made));
     choir_schedule_config_t schedule;
     choir_struct_init(&choir_schedule_config_def, &schedule);
     EXPECT_OK(choir_struct_set(&choir_schedule_config_def, &schedule, "kind",
@@ -138,10 +138,13 @@ class Training {
                                "0.1"));
     EXPECT_OK(choir_optimizer_set_schedule(made, &schedule));
     EXPECT_OK(choir_model_set_updater(model_, choir_optimizer_updater(made)));
-    choir_optimizer_release(made);
+    optimizer_ = made;
     choir_model_set_graph(model_, use_graph, sequential);
   }
-  ~Training() { choir_model_release(model_); }
+  ~Training() {
+    choir_model_release(model_);
+    choir_optimizer_release(optimizer_);
+  }
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
@@ -173,12 +176,14 @@ class Training {
     return graphs;
   }
   choir_model_t* get() { return model_; }
+  choir_optimizer_t* optimizer() { return optimizer_; }
   choir_device_t* device() { return device_.get(); }
   Cnn net;
 
  private:
   DevicePtr device_;
   choir_model_t* model_ = nullptr;
+  choir_optimizer_t* optimizer_ = nullptr;
 };
 
 class ModelGraphTest : public ::testing::TestWithParam<const char*> {};
@@ -193,8 +198,10 @@ void ExpectEqual(const choir_metrics_t& a, const choir_metrics_t& b) {
 }
 
 TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
-  for (auto optimizer :
-       {Training::Optimizer::kSgd, Training::Optimizer::kAdam}) {
+#define NAME(name, FIELDS) #name,
+  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME)}) {
+#undef NAME
+    SCOPED_TRACE(optimizer);
     Training eager(GetParam(), false, false, optimizer);
     Training graph(GetParam(), true, true, optimizer);
     for (uint32_t i = 0; i < 12; ++i) {
@@ -335,7 +342,7 @@ TEST(ModelGraph, ReplaysAskForNoMemory) {
   {
     choir_device_options_t options = {};
     options.allocator = counter.get();
-    Training graph("cpu", true, false, Training::Optimizer::kSgd, &options);
+    Training graph("cpu", true, false, "sgd", &options);
     const Batch batch = MakeBatch(graph.device(), 32, 0);
     const choir_model_batch_t one = batch.get();
     for (int i = 0; i < 4; ++i) {

@@ -37,18 +37,24 @@ choir_sgd_config_t Sgd() { return {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)}; }
 choir_adam_config_t Adam() {
   return {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAM_FIELDS)};
 }
-OptimizerPtr Create(const choir_sgd_config_t& config) {
-  choir_optimizer_t* optimizer = nullptr;
-  EXPECT_OK(
-      choir_optimizer_create(&choir_optimizer_def_sgd, &config, &optimizer));
-  return OptimizerPtr(optimizer);
+choir_rmsprop_config_t Rmsprop() {
+  return {CHOIR_CONFIG_DEFAULTS(CHOIR_RMSPROP_FIELDS)};
 }
-OptimizerPtr Create(const choir_adam_config_t& config) {
-  choir_optimizer_t* optimizer = nullptr;
-  EXPECT_OK(
-      choir_optimizer_create(&choir_optimizer_def_adam, &config, &optimizer));
-  return OptimizerPtr(optimizer);
+choir_adagrad_config_t Adagrad() {
+  return {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAGRAD_FIELDS)};
 }
+choir_adadelta_config_t Adadelta() {
+  return {CHOIR_CONFIG_DEFAULTS(CHOIR_ADADELTA_FIELDS)};
+}
+#define CREATE(name, FIELDS)                                               \
+  OptimizerPtr Create(const choir_##name##_config_t& config) {             \
+    choir_optimizer_t* optimizer = nullptr;                                \
+    EXPECT_OK(choir_optimizer_create(&choir_optimizer_def_##name, &config, \
+                                     &optimizer));                         \
+    return OptimizerPtr(optimizer);                                        \
+  }
+CHOIR_OPTIMIZER_LIST(CREATE)
+#undef CREATE
 
 // ---- Formulas, in double ----
 
@@ -76,6 +82,27 @@ void AdamStep(const choir_adam_config_t& config, double g, int step,
   double mean = e->a / (1 - std::pow(config.beta1, step + 1));
   double square = e->b / (1 - std::pow(config.beta2, step + 1));
   e->p -= config.lr * mean / (std::sqrt(square) + config.epsilon);
+}
+
+void RmspropStep(const choir_rmsprop_config_t& config, double g, Element* e) {
+  g += config.weight_decay * e->p;
+  e->a = config.rho * e->a + (1 - config.rho) * g * g;
+  e->p -= config.lr * g / std::sqrt(e->a + config.epsilon);
+}
+
+void AdagradStep(const choir_adagrad_config_t& config, double g, Element* e) {
+  g += config.weight_decay * e->p;
+  e->a += g * g;
+  e->p -= config.lr * g / std::sqrt(e->a + config.epsilon);
+}
+
+void AdadeltaStep(const choir_adadelta_config_t& config, double g, Element* e) {
+  g += config.weight_decay * e->p;
+  e->a = config.rho * e->a + (1 - config.rho) * g * g;
+  double x =
+      std::sqrt(e->b + config.epsilon) / std::sqrt(e->a + config.epsilon) * g;
+  e->b = config.rho * e->b + (1 - config.rho) * x * x;
+  e->p -= config.lr * x;
 }
 
 template <typename T>
@@ -133,6 +160,21 @@ class FormulaTest : public ::testing::TestWithParam<const char*> {
     Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
     Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
   }
+  void Check(const choir_rmsprop_config_t& config) {
+    auto step = [&](double g, int, Element* e) { RmspropStep(config, g, e); };
+    Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
+    Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
+  }
+  void Check(const choir_adagrad_config_t& config) {
+    auto step = [&](double g, int, Element* e) { AdagradStep(config, g, e); };
+    Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
+    Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
+  }
+  void Check(const choir_adadelta_config_t& config) {
+    auto step = [&](double g, int, Element* e) { AdadeltaStep(config, g, e); };
+    Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
+    Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(All, FormulaTest,
                          ::testing::Values("cpu", "cpu_async", "null"),
@@ -184,6 +226,37 @@ TEST_P(FormulaTest, AdamWithoutMemory) {
   Check(config);
 }
 
+TEST_P(FormulaTest, Rmsprop) {
+  choir_rmsprop_config_t config = Rmsprop();
+  Check(config);
+  config.lr = 0.01;
+  config.rho = 0.5;
+  config.epsilon = 0.1;
+  config.weight_decay = 0.3;
+  Check(config);
+  config.rho = 0;
+  Check(config);
+}
+TEST_P(FormulaTest, Adagrad) {
+  choir_adagrad_config_t config = Adagrad();
+  Check(config);
+  config.lr = 0.5;
+  config.epsilon = 0.1;
+  config.weight_decay = 0.3;
+  Check(config);
+}
+TEST_P(FormulaTest, Adadelta) {
+  choir_adadelta_config_t config = Adadelta();
+  Check(config);
+  config.lr = 0.5;
+  config.rho = 0.6;
+  config.epsilon = 0.1;
+  config.weight_decay = 0.3;
+  Check(config);
+  config.rho = 0;
+  Check(config);
+}
+
 // ---- Creation ----
 
 TEST(OptimizerTest, HasDefaults) {
@@ -195,6 +268,14 @@ TEST(OptimizerTest, HasDefaults) {
   EXPECT_EQ(Adam().beta2, 0.999);
   EXPECT_EQ(Adam().epsilon, 1e-8);
   EXPECT_EQ(choir_optimizer_lr(Create(Adam()).get(), 1000), 0.001);
+  EXPECT_EQ(Rmsprop().rho, 0.9);
+  EXPECT_EQ(Rmsprop().epsilon, 1e-8);
+  EXPECT_EQ(choir_optimizer_lr(Create(Rmsprop()).get(), 0), 0.1);
+  EXPECT_EQ(Adagrad().epsilon, 1e-8);
+  EXPECT_EQ(choir_optimizer_lr(Create(Adagrad()).get(), 0), 0.1);
+  EXPECT_EQ(Adadelta().rho, 0.95);
+  EXPECT_EQ(Adadelta().epsilon, 1e-6);
+  EXPECT_EQ(choir_optimizer_lr(Create(Adadelta()).get(), 0), 1);
 }
 
 TEST(OptimizerTest, FindsDefinitionsByName) {

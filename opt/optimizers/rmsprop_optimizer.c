@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opt/optimizer_def.h"
+
+static choir_status_t check(const void* config) {
+  (void)config;
+  return NULL;
+}
+
+static const char* const* states(const void* config) {
+  static const char* const names[] = {"square", NULL};
+  (void)config;
+  return names;
+}
+
+static choir_status_t update(const void* config, choir_stream_t* stream,
+                             choir_param_t* param, choir_tensor_t* const* kept,
+                             double lr, int64_t step) {
+  const choir_rmsprop_config_t* rmsprop = config;
+  (void)step;
+  const choir_rmsprop_update_attrs_t attrs = {
+      .lr = lr,
+      .rho = rmsprop->rho,
+      .epsilon = rmsprop->epsilon,
+      .weight_decay = rmsprop->weight_decay};
+  choir_tensor_t* srcs[] = {param->value, param->grad, kept[0]};
+  choir_tensor_t* dsts[] = {param->value, kept[0]};
+  return choir_op_run(stream, CHOIR_OP_RMSPROP_UPDATE, srcs, 3, &attrs, false,
+                      dsts);
+}
+
+CHOIR_OPTIMIZER_DEFINE(rmsprop, CHOIR_RMSPROP_FIELDS, "RMSProp");
