@@ -215,6 +215,16 @@ void choir_optimizer_give_momentum(choir_optimizer_t* optimizer,
   if (own) *own = momentum;
 }
 
+choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer, double lr) {
+  double* own = field_of(optimizer, "lr");  // CHOIR_OPTIMIZER_DEFINE needs one
+  const double before = *own;
+  *own = lr;
+  choir_status_t status =
+      choir_struct_check(optimizer->def->config, optimizer->config);
+  if (status) *own = before;
+  return status;
+}
+
 choir_status_t choir_optimizer_set_schedule(
     choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule) {
   CHOIR_TRY(choir_struct_check(&choir_schedule_config_def, schedule));

@@ -129,6 +129,13 @@ CHOIR_API choir_status_t choir_optimizer_set_schedule(
 CHOIR_API double choir_optimizer_lr(const choir_optimizer_t* optimizer,
                                     int64_t step);
 
+// Another learning rate from the next step on, of graphs too; for programs that
+// work it out themselves. With a schedule its factor is applied as before. Call
+// between steps; with DistOpt on every rank, with the same value.
+// INVALID_ARGUMENT, and nothing is changed, outside the range of the field.
+CHOIR_API choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer,
+                                                double lr) CHOIR_NODISCARD;
+
 // "sgd lr=0.005 momentum=0.9 ..." into `text`, cut at text_bytes; returns it.
 CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
                                             char* text, size_t text_bytes);

@@ -218,6 +218,32 @@ TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
   }
 }
 
+// Learning rates that the program works out itself, one a step.
+TEST_P(ModelGraphTest, TakesAnotherLearningRateAtEachStep) {
+#define NAME(name, FIELDS) #name,
+  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME)}) {
+#undef NAME
+    SCOPED_TRACE(optimizer);
+    Training eager(GetParam(), false, false, optimizer);
+    Training graph(GetParam(), true, true, optimizer);
+    for (uint32_t i = 0; i < 8; ++i) {
+      for (Training* training : {&eager, &graph}) {
+        ASSERT_OK(choir_optimizer_set_lr(training->optimizer(),
+                                         0.01 / (1 + i) + 0.001 * (i % 3)));
+        ASSERT_OK(training->Step(9, i));
+      }
+      ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+    }
+    EXPECT_EQ(graph.net.forwards, 3);  // the others were replayed
+    // A replay with another rate than the eager step's is seen.
+    ASSERT_OK(choir_optimizer_set_lr(graph.optimizer(), 0.02));
+    ASSERT_OK(eager.Step(9, 8));
+    ASSERT_OK(graph.Step(9, 8));
+    EXPECT_NE(eager.Digest(), graph.Digest());
+    EXPECT_EQ(graph.net.forwards, 3);
+  }
+}
+
 TEST_P(ModelGraphTest, FusedStepsGiveTheBitsOfEagerSteps) {
   Training eager(GetParam(), false, false);
   Training graph(GetParam(), true, false);

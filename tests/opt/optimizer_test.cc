@@ -324,6 +324,28 @@ TEST(OptimizerTest, TheLearningRateFollowsTheSchedule) {
   EXPECT_DOUBLE_EQ(choir_optimizer_lr(sgd.get(), 25), 0.1 / 4);
 }
 
+TEST(OptimizerTest, AnotherLearningRateKeepsTheSchedule) {
+  OptimizerPtr adam = Create(Adam());
+  choir_schedule_config_t schedule = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_SCHEDULE_FIELDS)};
+  schedule.kind = CHOIR_SCHEDULE_STEP;
+  schedule.period = 10;
+  schedule.factor = 0.5;
+  ASSERT_OK(choir_optimizer_set_schedule(adam.get(), &schedule));
+  const uint64_t before = choir_optimizer_hash(adam.get());
+  ASSERT_OK(choir_optimizer_set_lr(adam.get(), 0.25));
+  EXPECT_DOUBLE_EQ(choir_optimizer_lr(adam.get(), 0), 0.25);
+  EXPECT_DOUBLE_EQ(choir_optimizer_lr(adam.get(), 20), 0.0625);
+  EXPECT_NE(choir_optimizer_hash(adam.get()), before);
+  for (double wrong : {-1.0, 1e300, std::nan("")}) {
+    EXPECT_STATUS(INVALID_ARGUMENT, "adam: lr is ",
+                  choir_optimizer_set_lr(adam.get(), wrong));
+    EXPECT_DOUBLE_EQ(choir_optimizer_lr(adam.get(), 0), 0.25);
+  }
+  EXPECT_OK(choir_optimizer_set_lr(adam.get(), 0));
+  EXPECT_EQ(choir_optimizer_lr(adam.get(), 0), 0);
+}
+
 // ---- Attaching ----
 
 TEST(OptimizerTest, NeedsSomethingToTrain) {
@@ -468,6 +490,15 @@ TEST_P(UpdaterTest, UsesTheStepForTheSchedule) {
   choir_model_set_step(model_, 4);
   ASSERT_OK(Train(2));
   EXPECT_EQ(values(), (std::vector<float>{3 - 3.1875f, 4 - 4.25f}));
+}
+
+TEST_P(UpdaterTest, TakesAnotherLearningRateFromTheNextStepOn) {
+  ASSERT_OK(choir_optimizer_set_lr(sgd_.get(), 0));
+  ASSERT_OK(Train(2));
+  EXPECT_EQ(values(), (std::vector<float>{3, 4}));
+  ASSERT_OK(choir_optimizer_set_lr(sgd_.get(), 0.25));
+  ASSERT_OK(Train(2));
+  EXPECT_EQ(values(), (std::vector<float>{3 - 1.59375f, 4 - 2.125f}));
 }
 
 TEST_P(UpdaterTest, DoesNothingWithoutASample) {
