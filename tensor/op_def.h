@@ -16,6 +16,8 @@ extern "C" {
 typedef enum choir_op_domain_e {
   CHOIR_DOMAIN_ANY,          // normal numbers
   CHOIR_DOMAIN_POSITIVE,     // 0.5 .. 2
+  CHOIR_DOMAIN_UNIT,         // -0.9 .. 0.9 (asin, atanh)
+  CHOIR_DOMAIN_ABOVE_ONE,    // 1.1 .. 3 (acosh)
   CHOIR_DOMAIN_NO_KINK,      // |x| >= 0.1, all distinct (relu, max, abs)
   CHOIR_DOMAIN_PROBABILITY,  // rows of positive numbers that sum to 1
   CHOIR_DOMAIN_LABELS,       // class ids below the last size of source 0

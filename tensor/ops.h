@@ -38,6 +38,24 @@ extern "C" {
   X(TANH, tanh, 1, PLAIN, GRAD)                                                \
   X(GELU, gelu, 1, PLAIN, GRAD)   /* x/2 (1 + erf(x / sqrt 2)) */              \
   X(SCALE, scale, 1, ATTRS, GRAD) /* factor * x + shift */                     \
+  X(CEIL, ceil, 1, PLAIN, GRAD)                                                \
+  X(FLOOR, floor, 1, PLAIN, GRAD)                                              \
+  X(ROUND, round, 1, PLAIN, GRAD) /* half away from 0 */                       \
+  X(ROUND_EVEN, round_even, 1, PLAIN, GRAD) /* half to even */                 \
+  X(SIGN, sign, 1, PLAIN, GRAD)                                                \
+  X(RECIPROCAL, reciprocal, 1, PLAIN, GRAD)                                    \
+  X(SIN, sin, 1, PLAIN, GRAD)                                                  \
+  X(COS, cos, 1, PLAIN, GRAD)                                                  \
+  X(TAN, tan, 1, PLAIN, GRAD)                                                  \
+  X(ASIN, asin, 1, PLAIN, GRAD)                                                \
+  X(ACOS, acos, 1, PLAIN, GRAD)                                                \
+  X(ATAN, atan, 1, PLAIN, GRAD)                                                \
+  X(SINH, sinh, 1, PLAIN, GRAD)                                                \
+  X(COSH, cosh, 1, PLAIN, GRAD)                                                \
+  X(ASINH, asinh, 1, PLAIN, GRAD)                                              \
+  X(ACOSH, acosh, 1, PLAIN, GRAD)                                              \
+  X(ATANH, atanh, 1, PLAIN, GRAD)                                              \
+  X(ERF, erf, 1, PLAIN, GRAD)                                                  \
   /* elementwise, two sources */                                               \
   X(ADD, add, 2, PLAIN, GRAD)                                                  \
   X(SUB, sub, 2, PLAIN, GRAD)                                                  \
@@ -48,12 +66,15 @@ extern "C" {
   X(LESS, less, 2, PLAIN, NO_GRAD)                                             \
   X(GREATER, greater, 2, PLAIN, NO_GRAD)                                       \
   X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                           \
+  X(POW, pow, 2, PLAIN, GRAD) /* a^b */                                        \
   /* their gradients: (y, dy) -> dx or (x, dy) -> dx */                        \
   X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */                \
   X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
   X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
   X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
   X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */                \
+  X(POW_GRAD_BASE, pow_grad_base, 3, PLAIN, INTERNAL) /* a, b, dy */           \
+  X(POW_GRAD_EXPONENT, pow_grad_exponent, 3, PLAIN, INTERNAL) /* a, b, dy */   \
   /* moving and changing elements */                                           \
   X(COPY, copy, 1, PLAIN, GRAD)                                                \
   X(CAST, cast, 1, ATTRS, GRAD)                                                \
