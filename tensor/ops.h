@@ -56,6 +56,13 @@ extern "C" {
   X(ACOSH, acosh, 1, PLAIN, GRAD)                                              \
   X(ATANH, atanh, 1, PLAIN, GRAD)                                              \
   X(ERF, erf, 1, PLAIN, GRAD)                                                  \
+  X(SOFTPLUS, softplus, 1, PLAIN, GRAD) /* log(1 + e^x) */                     \
+  X(SOFTSIGN, softsign, 1, PLAIN, GRAD) /* x / (1 + |x|) */                    \
+  X(ELU, elu, 1, ATTRS, GRAD) /* x or alpha (e^x - 1) */                       \
+  X(SELU, selu, 1, ATTRS, GRAD) /* gamma elu(x) */                             \
+  X(LEAKY_RELU, leaky_relu, 1, ATTRS, GRAD) /* x or alpha x */                 \
+  X(HARD_SIGMOID, hard_sigmoid, 1, ATTRS, GRAD) /* from 0 to 1 */              \
+  X(CLIP, clip, 1, ATTRS, GRAD) /* min(max(x, low), high) */                   \
   /* elementwise, two sources */                                               \
   X(ADD, add, 2, PLAIN, GRAD)                                                  \
   X(SUB, sub, 2, PLAIN, GRAD)                                                  \
@@ -67,12 +74,17 @@ extern "C" {
   X(GREATER, greater, 2, PLAIN, NO_GRAD)                                       \
   X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                           \
   X(POW, pow, 2, PLAIN, GRAD) /* a^b */                                        \
+  X(PRELU, prelu, 2, PLAIN, GRAD) /* x or slope x */                           \
   /* their gradients: (y, dy) -> dx or (x, dy) -> dx */                        \
   X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */                \
   X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
   X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
   X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
   X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */                \
+  X(ELU_GRAD, elu_grad, 2, ATTRS, INTERNAL) /* x, dy */                        \
+  X(LEAKY_RELU_GRAD, leaky_relu_grad, 2, ATTRS, INTERNAL) /* x, dy */          \
+  X(CLIP_GRAD, clip_grad, 2, ATTRS, INTERNAL) /* x, dy */                      \
+  X(PRELU_GRAD, prelu_grad, 3, PLAIN, INTERNAL) /* x, slope, dy */             \
   X(POW_GRAD_BASE, pow_grad_base, 3, PLAIN, INTERNAL) /* a, b, dy */           \
   X(POW_GRAD_EXPONENT, pow_grad_exponent, 3, PLAIN, INTERNAL) /* a, b, dy */   \
   /* moving and changing elements */                                           \
@@ -151,6 +163,32 @@ typedef struct choir_scale_attrs_s {
   double factor;  // rounded to the dtype before use
   double shift;
 } choir_scale_attrs_t;
+
+// Activations with a slope or a level for x not above 0: elu alpha (e^x - 1),
+// selu gamma alpha (e^x - 1) below and gamma x above, leaky_relu alpha x.
+// (prelu takes its slope as a source.)
+typedef struct choir_elu_attrs_s {
+  double alpha;
+} choir_elu_attrs_t;
+typedef choir_elu_attrs_t choir_elu_grad_attrs_t;
+typedef choir_elu_attrs_t choir_leaky_relu_attrs_t;
+typedef choir_elu_attrs_t choir_leaky_relu_grad_attrs_t;
+
+typedef struct choir_selu_attrs_s {
+  double alpha;
+  double gamma;
+} choir_selu_attrs_t;
+
+typedef struct choir_hard_sigmoid_attrs_s {
+  double alpha;
+  double gamma;
+} choir_hard_sigmoid_attrs_t;
+
+typedef struct choir_clip_attrs_s {
+  double low;
+  double high;
+} choir_clip_attrs_t;
+typedef choir_clip_attrs_t choir_clip_grad_attrs_t;
 
 typedef struct choir_cast_attrs_s {
   int64_t dtype;  // choir_dtype_t

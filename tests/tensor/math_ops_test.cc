@@ -13,10 +13,13 @@
 namespace {
 
 using choir::testing::DevicePtr;
+using choir::testing::Failure;
 using choir::testing::Make;
 using choir::testing::MakeDevice;
 using choir::testing::Read;
 using choir::testing::Result;
+using choir::testing::Shape;
+using choir::testing::ShapeOf;
 using choir::testing::TensorPtr;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -142,6 +145,68 @@ TEST_F(MathOps, GradientsOfPow) {
   EXPECT_EQ(At(CHOIR_OP_POW_GRAD_EXPONENT, {1, 5, 3}), 0);
   EXPECT_EQ(At(CHOIR_OP_POW_GRAD_EXPONENT, {0, 2, 1}), 0);
   EXPECT_EQ(At(CHOIR_OP_POW_GRAD_EXPONENT, {-2, 2, 1}), 0);
+}
+
+TEST_F(MathOps, Activations) {
+  Check(CHOIR_OP_SOFTPLUS, {{0, std::log(2.0)},
+                            {std::log(3.0), std::log(4.0)},
+                            {1000, 1000},
+                            {-1000, 0},
+                            {-40, std::exp(-40.0)},
+                            {kInf, kInf},
+                            {-kInf, 0},
+                            {kNan, kNan}});
+  EXPECT_NEAR(At(CHOIR_OP_SOFTPLUS, {-40}) / std::exp(-40.0), 1, 1e-12);
+  Check(CHOIR_OP_SOFTSIGN,
+        {{1, 0.5}, {-3, -0.75}, {0, 0}, {kInf, 1}, {-kInf, -1}, {kNan, kNan}});
+  Check(CHOIR_OP_ELU, {{2, 2}, {-std::log(2.0), -0.5}, {-kInf, -1}, {0, 0}});
+  choir_elu_attrs_t elu = {3};
+  Check(CHOIR_OP_ELU, {{2, 2}, {-std::log(2.0), -1.5}}, &elu);
+  Check(CHOIR_OP_SELU,
+        {{2, 2 * 1.0507}, {-std::log(2.0), -1.0507 * 1.67326 / 2}});
+  Check(CHOIR_OP_LEAKY_RELU, {{2, 2}, {-3, -0.03}, {kNan, kNan}});
+  Check(CHOIR_OP_HARD_SIGMOID,
+        {{0, 0.5}, {1, 0.7}, {-3, 0}, {3, 1}, {kInf, 1}, {kNan, kNan}});
+  EXPECT_EQ(At(CHOIR_OP_PRELU, {-2, 0.25}), -0.5);
+  EXPECT_EQ(At(CHOIR_OP_PRELU, {2, 0.25}), 2);
+}
+
+// One slope for each channel.
+TEST_F(MathOps, PreluBroadcastsItsSlope) {
+  TensorPtr x = Make<float>(device_.get(), {1, 2, 2}, {-1, 2, -3, -4});
+  TensorPtr slope = Make<float>(device_.get(), {2, 1}, {0.5f, 2});
+  TensorPtr y = Result(CHOIR_OP_PRELU, {x.get(), slope.get()});
+  EXPECT_EQ(ShapeOf(y.get()), (Shape{1, 2, 2}));
+  EXPECT_EQ(Read<float>(y), (std::vector<float>{-0.5f, 2, -6, -8}));
+}
+
+TEST_F(MathOps, GradientsBesideTheKink) {
+  choir_elu_attrs_t half = {0.5};
+  EXPECT_EQ(At(CHOIR_OP_ELU_GRAD, {2, 3}, &half), 3);
+  EXPECT_NEAR(At(CHOIR_OP_ELU_GRAD, {-std::log(2.0), 4}, &half), 1, 1e-15);
+  EXPECT_EQ(At(CHOIR_OP_LEAKY_RELU_GRAD, {-1, 4}, &half), 2);
+  EXPECT_EQ(At(CHOIR_OP_LEAKY_RELU_GRAD, {1, 4}, &half), 4);
+  EXPECT_EQ(At(CHOIR_OP_PRELU_GRAD, {-1, 0.25, 4}), 1);
+  EXPECT_EQ(At(CHOIR_OP_PRELU_GRAD, {1, 0.25, 4}), 4);
+  choir_clip_attrs_t range = {-1, 2};
+  EXPECT_EQ(At(CHOIR_OP_CLIP_GRAD, {-1, 4}, &range), 4);
+  EXPECT_EQ(At(CHOIR_OP_CLIP_GRAD, {2.5, 4}, &range), 0);
+  EXPECT_EQ(At(CHOIR_OP_CLIP_GRAD, {-1.5, 4}, &range), 0);
+}
+
+TEST_F(MathOps, Clip) {
+  // By default everything stays.
+  Check(CHOIR_OP_CLIP, {{-1e30, -1e30}, {kInf, kInf}, {-kInf, -kInf}});
+  choir_clip_attrs_t range = {-1, 2};
+  Check(CHOIR_OP_CLIP,
+        {{-3, -1}, {0.5, 0.5}, {7, 2}, {kInf, 2}, {-kInf, -1}, {kNan, kNan}},
+        &range);
+  choir_clip_attrs_t crossed = {2, -1};
+  Check(CHOIR_OP_CLIP, {{-3, -1}, {0.5, -1}, {7, -1}}, &crossed);
+  choir_clip_attrs_t wrong = {kNan, 2};
+  TensorPtr x = Make<float>(device_.get(), {1}, {1});
+  EXPECT_STATUS(INVALID_ARGUMENT, "clip: low is",
+                Failure(CHOIR_OP_CLIP, {x.get()}, &wrong));
 }
 
 }  // namespace
