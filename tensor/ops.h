@@ -20,8 +20,9 @@ extern "C" {
 //   GRAD     GRAD: has a rule; NO_GRAD: its result is a constant to autograd;
 //            INTERNAL: called by rules, layers and optimizers only
 //
-// Elementwise ops broadcast as NumPy does. Comparisons give 1 or 0 in the
-// sources' dtype. All sources have one dtype unless said otherwise.
+// Elementwise ops broadcast as NumPy does. Comparisons and logical ops give 1
+// or 0 in the sources' dtype; to the latter all but 0 is true. All sources have
+// one dtype unless said otherwise.
 //
 // Laid out by hand, so that a new line moves no other one.
 // clang-format off
@@ -63,6 +64,7 @@ extern "C" {
   X(LEAKY_RELU, leaky_relu, 1, ATTRS, GRAD) /* x or alpha x */                 \
   X(HARD_SIGMOID, hard_sigmoid, 1, ATTRS, GRAD) /* from 0 to 1 */              \
   X(CLIP, clip, 1, ATTRS, GRAD) /* min(max(x, low), high) */                   \
+  X(LOGICAL_NOT, logical_not, 1, PLAIN, NO_GRAD)                               \
   /* elementwise, two sources */                                               \
   X(ADD, add, 2, PLAIN, GRAD)                                                  \
   X(SUB, sub, 2, PLAIN, GRAD)                                                  \
@@ -75,6 +77,12 @@ extern "C" {
   X(EQUAL, equal, 2, PLAIN, NO_GRAD)                                           \
   X(POW, pow, 2, PLAIN, GRAD) /* a^b */                                        \
   X(PRELU, prelu, 2, PLAIN, GRAD) /* x or slope x */                           \
+  X(LESS_EQUAL, less_equal, 2, PLAIN, NO_GRAD)                                 \
+  X(GREATER_EQUAL, greater_equal, 2, PLAIN, NO_GRAD)                           \
+  X(NOT_EQUAL, not_equal, 2, PLAIN, NO_GRAD)                                   \
+  X(LOGICAL_AND, logical_and, 2, PLAIN, NO_GRAD)                               \
+  X(LOGICAL_OR, logical_or, 2, PLAIN, NO_GRAD)                                 \
+  X(LOGICAL_XOR, logical_xor, 2, PLAIN, NO_GRAD)                               \
   /* their gradients: (y, dy) -> dx or (x, dy) -> dx */                        \
   X(ABS_GRAD, abs_grad, 2, PLAIN, INTERNAL)         /* x, dy */                \
   X(RELU_GRAD, relu_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \

@@ -209,4 +209,45 @@ TEST_F(MathOps, Clip) {
                 Failure(CHOIR_OP_CLIP, {x.get()}, &wrong));
 }
 
+TEST_F(MathOps, Comparisons) {
+  const double pairs[][2] = {{1, 2}, {2, 1}, {3, 3}, {kNan, 1}, {kNan, kNan}};
+  const double expected[][5] = {
+      {1, 0, 1, 0, 0}, {0, 1, 1, 0, 0}, {1, 1, 0, 1, 1}};
+  const choir_op_t ops[] = {CHOIR_OP_LESS_EQUAL, CHOIR_OP_GREATER_EQUAL,
+                            CHOIR_OP_NOT_EQUAL};
+  for (int k = 0; k < 3; ++k)
+    for (int i = 0; i < 5; ++i)
+      EXPECT_EQ(At(ops[k], {pairs[i][0], pairs[i][1]}), expected[k][i])
+          << choir_op_name(ops[k]) << " " << pairs[i][0] << " " << pairs[i][1];
+  const int64_t large = (int64_t{1} << 53) + 1;  // no double
+  TensorPtr a = Make<int64_t>(device_.get(), {1}, {large});
+  TensorPtr b = Make<int64_t>(device_.get(), {1}, {large - 1});
+  EXPECT_EQ(Read<int64_t>(Result(CHOIR_OP_LESS_EQUAL, {a.get(), b.get()}))[0],
+            0);
+  EXPECT_EQ(
+      Read<int64_t>(Result(CHOIR_OP_GREATER_EQUAL, {b.get(), a.get()}))[0], 0);
+  EXPECT_EQ(Read<int64_t>(Result(CHOIR_OP_NOT_EQUAL, {a.get(), b.get()}))[0],
+            1);
+}
+
+TEST_F(MathOps, Logic) {
+  TensorPtr a = Make<int32_t>(device_.get(), {4}, {0, 0, 5, -1});
+  TensorPtr b = Make<int32_t>(device_.get(), {4}, {0, 3, 0, 2});
+  auto run = [&](choir_op_t op) {
+    return Read<int32_t>(Result(op, {a.get(), b.get()}));
+  };
+  EXPECT_EQ(run(CHOIR_OP_LOGICAL_AND), (std::vector<int32_t>{0, 0, 0, 1}));
+  EXPECT_EQ(run(CHOIR_OP_LOGICAL_OR), (std::vector<int32_t>{0, 1, 1, 1}));
+  EXPECT_EQ(run(CHOIR_OP_LOGICAL_XOR), (std::vector<int32_t>{0, 1, 1, 0}));
+  EXPECT_EQ(Read<int32_t>(Result(CHOIR_OP_LOGICAL_NOT, {a.get()})),
+            (std::vector<int32_t>{1, 1, 0, 0}));
+  // All but 0 is true.
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_AND, {0.25, -kInf}), 1);
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_AND, {0.25, -0.0}), 0);
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_OR, {0, kNan}), 1);
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_XOR, {0.5, kNan}), 0);
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_NOT, {kNan}), 0);
+  EXPECT_EQ(At(CHOIR_OP_LOGICAL_NOT, {-0.0}), 1);
+}
+
 }  // namespace
