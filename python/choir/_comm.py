@@ -1,6 +1,486 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communicator of this process, for opt.DistOpt, dist and singa_wrap."""
+"""The communicator of this process, for opt.DistOpt, dist and singa_wrap.
+
+Collectives work on raw tensors and NumPy arrays in host memory and block until
+they are done; every wait has a deadline and ends in a CommError that says who
+waited for whom in which operation.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import sys
+import weakref
+from ctypes import byref, c_int32
+
+import numpy as np
+
+from choir import _raw
+from choir._lib import (
+    Collective,
+    CommConfig,
+    CommError,
+    CommId,
+    CommTensor,
+    StateError,
+    check,
+    get,
+    lib,
+)
+from choir._raw import CTensor
+
+# As CHOIR_REDUCE_LIST and CHOIR_COLLECTIVE_LIST.
+SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
+(
+    ALL_REDUCE,
+    BROADCAST,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_GATHER_V,
+    REDUCE_SCATTER_V,
+    REDUCE,
+    GATHER,
+    GATHER_V,
+    SCATTER,
+    SCATTER_V,
+    ALL_TO_ALL,
+    ALL_TO_ALL_V,
+    SEND,
+    RECEIVE,
+    BARRIER,
+) = range(16)
+
+_living: weakref.WeakSet[Communicator] = weakref.WeakSet()
+_default: Communicator | None = None
+
+
+class NcclIdHolder:
+    """The ticket by which the processes of one communicator find each other.
+
+    Made by one process and handed to the others (`multiprocessing.Process`
+    arguments, a file, ...). The name is SINGA's; it serves every backend.
+    """
+
+    def __init__(self, text: str | None = None) -> None:
+        if text is None:
+            made = CommId()
+            check(lib.comm_id_make(byref(made)))
+            text = made.text.decode()
+        self.id = text
+
+    def __getstate__(self) -> str:
+        return self.id
+
+    def __setstate__(self, text: str) -> None:
+        self.id = text
+
+    def __repr__(self) -> str:
+        return f"NcclIdHolder({self.id!r})"
+
+
+class Communicator:
+    """Joins `world_size` processes.
+
+    Communicator(limit): as the launcher says (choirrun, mpiexec), or alone.
+    Communicator(local_rank, world_size, holder, limit): by a ticket, on one
+    host. limit: elements of SINGA's buffers; there are none here. deadline:
+    longest wait in seconds for a peer in one operation, CHOIR_DEADLINE or 60.
+
+    Returns when all are there; raises CommError naming who is missing.
+    """
+
+    def __init__(
+        self,
+        *args,
+        deadline: float | None = None,
+        backend: str | None = None,
+    ) -> None:
+        self.handle: int | None = None
+        config = CommConfig()
+        check(lib.comm_config_init(byref(config)))
+        if len(args) >= 3:
+            rank, size, holder = args[:3]
+            if not 0 <= int(rank) < int(size):
+                raise ValueError(
+                    f"Communicator: local_rank is {rank} and world_size {size}; a "
+                    "rank from 0 to world_size - 1 is needed"
+                )
+            if not isinstance(holder, NcclIdHolder):
+                raise TypeError(
+                    f"Communicator: the ticket is a {type(holder).__name__}; a "
+                    "NcclIdHolder is needed"
+                )
+            config.backend = b"auto"
+            config.rank, config.size = int(rank), int(size)
+            config.id.text = holder.id.encode()
+        if backend is not None:
+            config.backend = backend.encode()
+        config.deadline = deadline if deadline is not None else _deadline()
+        self._keep = config
+        self.handle = get(lib.comm_create, byref(config))
+        self.global_rank: int = lib.comm_rank(self.handle)
+        self.world_size: int = lib.comm_size(self.handle)
+        self.local_rank: int = lib.comm_local_rank(self.handle)
+        self.local_size: int = lib.comm_local_size(self.handle)
+        self._pending: list[CTensor] = []
+        self._calls = 0
+        _living.add(self)
+        _end_with_process()
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.comm_release(self.handle)
+            self.handle = None
+
+    # ---- What it is ----
+
+    @property
+    def backend(self) -> str:
+        return lib.comm_backend(self.handle).decode()
+
+    def host_index(self) -> int:
+        """Which host this rank is on, counted by lowest rank."""
+        return lib.comm_host_index(self.handle)
+
+    def host_count(self) -> int:
+        return lib.comm_host_count(self.handle)
+
+    def peer(self, rank: int) -> str:
+        """'rank 2 (host node1, pid 4711)'"""
+        return lib.comm_peer(self.handle, rank).decode()
+
+    def __repr__(self) -> str:
+        return (
+            f"Communicator(rank {self.global_rank} of {self.world_size}, "
+            f"{self.backend})"
+        )
+
+    # ---- The general form ----
+
+    def run(self, kind: int, name: str, dtype: int, count: int, **fields):
+        """One collective on memory; see choir_collective_t in dist/comm.h."""
+        if self.handle is None:
+            raise StateError(f"{name}: the communicator has ended")
+        collective = Collective(
+            kind=kind, dtype=dtype, count=count, name=name.encode(), weight=1.0
+        )
+        for field, value in fields.items():
+            setattr(collective, field, value)
+        check(lib.comm_run(self.handle, byref(collective)))
+
+    def all_reduce(self, array: np.ndarray, op: int = SUM, name="all_reduce", **more):
+        """Reduces a row-major array over ranks, in place."""
+        self.run(
+            ALL_REDUCE,
+            name,
+            _raw.dtype_of(array.dtype),
+            array.size,
+            op=op,
+            src=array.ctypes.data,
+            dst=array.ctypes.data,
+            **more,
+        )
+        return array
+
+    def broadcast(self, array: np.ndarray, root: int, name="broadcast"):
+        """The root's elements to all, in place."""
+        self.run(
+            BROADCAST,
+            name,
+            _raw.dtype_of(array.dtype),
+            array.size,
+            root=root,
+            src=array.ctypes.data,
+            dst=array.ctypes.data,
+        )
+        return array
+
+    def all_gather(self, array: np.ndarray, name="all_gather") -> np.ndarray:
+        """As many elements of each rank, one part after the other."""
+        out = np.empty((self.world_size,) + array.shape, array.dtype)
+        self.run(
+            ALL_GATHER,
+            name,
+            _raw.dtype_of(array.dtype),
+            array.size,
+            src=array.ctypes.data,
+            dst=out.ctypes.data,
+        )
+        return out
+
+    def all_gather_v(self, array: np.ndarray, name="all_gather") -> list[np.ndarray]:
+        """Each rank's own number of elements."""
+        array = np.ascontiguousarray(array).reshape(-1)
+        counts = self.all_gather(np.array([array.size], np.int64), name).reshape(-1)
+        out = np.empty(int(counts.sum()), array.dtype)
+        self.run(
+            ALL_GATHER_V,
+            name,
+            _raw.dtype_of(array.dtype),
+            array.size,
+            src=array.ctypes.data,
+            dst=out.ctypes.data,
+            capacity=out.size,
+        )
+        return np.split(out, np.cumsum(counts)[:-1])
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Waits until all ranks are here."""
+        self.run(BARRIER, name, _raw.U8, 0)
+
+    def check_same(self, what: str, text: str) -> None:
+        """ValueError on every rank, naming who differs, unless all are alike."""
+        check(lib.comm_check_same(self.handle, what.encode(), text.encode()))
+
+    def join(self) -> int:
+        """Takes part in the others' sums with zeros until all have joined.
+
+        The rank that came last.
+        """
+        out = c_int32()
+        check(lib.comm_join(self.handle, byref(out)))
+        return out.value
+
+    # ---- SINGA's primitives, on raw tensors: sums ----
+
+    def synch(self, t: CTensor) -> None:
+        """The sum over ranks, in place."""
+        self._sum([t], "synch")
+
+    def fusedSynch(self, tensors, send: bool = True) -> None:
+        """send False: keeps the tensors in mind. True: sums what was kept, or
+        these if none was, in one exchange."""
+        kept = self._fused(tensors, send, "fusedSynch")
+        if kept:
+            self._sum(kept, "fusedSynch")
+
+    def synchHalf(self, t: CTensor) -> None:
+        """The sum of values that travel as float16."""
+        self._sum_half([t], "synchHalf")
+
+    def fusedSynchHalf(self, tensors, send: bool = True) -> None:
+        """As fusedSynch, with float16 on the way."""
+        kept = self._fused(tensors, send, "fusedSynchHalf")
+        if kept:
+            self._sum_half(kept, "fusedSynchHalf")
+
+    def sparsification(self, t: CTensor, *args) -> None:
+        """sparsification(t, [accumulation,] spars, topK): see
+        opt.DistOpt.sparsification."""
+        accumulation, spars, top_k = _sparse_arguments(args)
+        self._sum_sparse([t], accumulation, spars, top_k, "sparsification")
+
+    def fusedSparsification(self, tensors, *args) -> None:
+        """The same over all elements of several tensors."""
+        accumulation, spars, top_k = _sparse_arguments(args)
+        self._sum_sparse(
+            list(tensors), accumulation, spars, top_k, "fusedSparsification"
+        )
+
+    def wait(self) -> None:
+        """Exchanges are done when their call returns: nothing to wait for.
+
+        Raises StateError when tensors were filled and never sent.
+        """
+        if self._pending:
+            count = len(self._pending)
+            self._pending = []
+            raise StateError(
+                f"wait: {count} tensors were given with send=False and never sent; "
+                "call with send=True first"
+            )
+
+    def _fused(self, tensors, send: bool, name: str) -> list[CTensor]:
+        tensors = list(tensors)
+        if not send:
+            self._pending.extend(tensors)
+            return []
+        kept, self._pending = self._pending, []
+        if not kept:
+            return tensors
+        if [t.handle for t in kept] != [t.handle for t in tensors]:
+            raise ValueError(
+                f"{name}: {len(kept)} tensors were filled and {len(tensors)} are "
+                "sent; both must be the same ones in the same order"
+            )
+        return kept
+
+    def _sum(self, tensors: list[CTensor], name: str) -> None:
+        arrays = [_in_rows(t) for t in tensors]
+        listed = (CommTensor * len(arrays))(
+            *[
+                CommTensor(a.ctypes.data, a.ctypes.data, a.size)
+                for a in arrays
+            ]
+        )
+        self.run(
+            ALL_REDUCE,
+            name,
+            tensors[0].dtype,
+            0,
+            op=SUM,
+            tensors=listed,
+            tensor_count=len(arrays),
+        )
+        _put_back(tensors, arrays)
+
+    def _sum_half(self, tensors: list[CTensor], name: str) -> None:
+        for t in tensors:
+            if t.dtype != _raw.F32:
+                raise TypeError(f"{name}: a tensor is not float32")
+        halves = [_raw.run("cast", t, dtype=_raw.F16) for t in tensors]
+        self._sum(halves, name)
+        for t, half in zip(tensors, halves):
+            _raw.run("cast", half, out=[t], dtype=_raw.F32)
+
+    def _sum_sparse(self, tensors, accumulation, spars, top_k, name) -> None:
+        for t in tensors:
+            if t.dtype != _raw.F32:
+                raise TypeError(f"{name}: a tensor is not float32")
+        if (top_k and not 0 < spars <= 1) or spars < 0:
+            raise ValueError(
+                f"{name}: spars is {spars}; "
+                + ("a share above 0, at most 1" if top_k else "0 or more")
+                + " is needed"
+            )
+        arrays = [_in_rows(t) for t in tensors]
+        u = np.concatenate([a.reshape(-1) for a in arrays])
+        if accumulation is not None:
+            kept = _in_rows(accumulation)
+            if kept.size != u.size:
+                raise ValueError(
+                    f"{name}: the accumulation has {kept.size} elements; {u.size} "
+                    "are needed"
+                )
+            u = u + kept.reshape(-1)
+        magnitude = np.abs(u)
+        if top_k:
+            k = int(np.ceil(spars * u.size))
+            # Of equal magnitudes the first are taken.
+            chosen = np.sort(np.argsort(-magnitude, kind="stable")[:k])
+        else:
+            chosen = np.flatnonzero(magnitude >= spars)
+        if accumulation is not None:
+            rest = u.copy()
+            rest[chosen] = 0
+            kept.reshape(-1)[:] = rest
+            _put_back([accumulation], [kept])
+        places = self.all_gather_v(chosen.astype(np.int64), name)
+        values = self.all_gather_v(u[chosen].astype(np.float32), name)
+        total = np.zeros_like(u)
+        for index, value in zip(places, values):
+            total[index] += value
+        start = 0
+        for array in arrays:
+            array.reshape(-1)[:] = total[start : start + array.size]
+            start += array.size
+        _put_back(tensors, arrays)
+
+
+def _sparse_arguments(args):
+    if len(args) == 3:
+        return args
+    if len(args) == 2:
+        return None, args[0], args[1]
+    raise TypeError(
+        f"sparsification takes (t, accumulation, spars, topK) or (t, spars, topK); "
+        f"{len(args) + 1} arguments were given"
+    )
+
+
+def _in_rows(t: CTensor) -> np.ndarray:
+    """The elements row by row: in place where they lie so, else a copy."""
+    if t.dtype == _raw.BF16:
+        raise TypeError("bfloat16 cannot be exchanged from Python; cast it first")
+    if t.device.is_host() and t.is_contiguous():
+        return t.as_array()
+    return t.read()
+
+
+def _put_back(tensors, arrays) -> None:
+    for t, array in zip(tensors, arrays):
+        if not (t.device.is_host() and t.is_contiguous()):
+            t.write(array)
+
+
+def _deadline() -> float:
+    text = os.environ.get("CHOIR_DEADLINE", "60")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise ValueError(f"CHOIR_DEADLINE is {text!r}; seconds above 0 are needed")
+    return value
+
+
+def default() -> Communicator:
+    """The communicator that the launcher gave this process, made once."""
+    global _default
+    if _default is None or _default.handle is None:
+        _default = Communicator()
+    return _default
 
 
 def local_workers() -> int:
+    """Workers on this host, as far as is known yet."""
+    known = [comm.local_size for comm in _living]
+    if known:
+        return max(known)
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "CHOIR_SIZE"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text) > 0:
+            return int(text)
     return 1
+
+
+# ---- The end of a process ----
+#
+# A rank that ends well waits for the others, so that nobody takes its end for
+# a death; one that ends by an exception tells them at once.
+
+_failure: list[BaseException] = []
+_is_set = False
+
+
+def _end_with_process() -> None:
+    global _is_set
+    if _is_set:
+        return
+    _is_set = True
+    if multiprocessing.parent_process() is not None:
+        # Children of multiprocessing do not run atexit functions.
+        multiprocessing.util.Finalize(None, _end, exitpriority=100)
+        return
+    atexit.register(_end)
+    before = sys.excepthook
+
+    def note(kind, value, traceback):
+        _failure.append(value)
+        before(kind, value, traceback)
+        if lib.launch_is_worker():
+            text = f"{kind.__name__}: {value}".encode()
+            code = 9 if isinstance(value, CommError) else 3
+            lib.launch_note_failure(code, text)
+
+    sys.excepthook = note
+
+
+def _end() -> None:
+    error = _failure[0] if _failure else sys.exc_info()[1]
+    for comm in list(_living):
+        if comm.handle is None:
+            continue
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            status = lib.comm_finalize(comm.handle)
+            if status is not None:
+                message = lib.status_message(status).decode(errors="replace")
+                lib.status_free(status)
+                print(f"choir: {message}", file=sys.stderr)
+        else:
+            text = f"{type(error).__name__}: {error}"
+            lib.comm_abort(comm.handle, text.encode())
+
+

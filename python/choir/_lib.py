@@ -526,6 +526,7 @@ _FUNCTIONS = {
     "optimizer_release": (None, [_P]),
     "optimizer_updater": (_P, [_P]),
     "optimizer_set_schedule": (_P, [_P, _P]),
+    "optimizer_set_lr": (_P, [_P, c_double]),
     "optimizer_lr": (c_double, [_P, c_int64]),
     "optimizer_attach": (_P, [_P, _P, ParamList]),
     "optimizer_update": (_P, [_P, _P, c_int64]),
@@ -533,6 +534,7 @@ _FUNCTIONS = {
     "strategy_def_parse": (_P, [c_char_p, POINTER(_P)]),
     "strategy_def_get": (_P, [c_int32]),
     "strategy_def_config": (_DEF, [_P]),
+    "strategy_def_option": (c_char_p, [_P]),
     "comm_id_make": (_P, [POINTER(CommId)]),
     "comm_config_init": (_P, [POINTER(CommConfig)]),
     "comm_create": (_P, [POINTER(CommConfig), POINTER(_P)]),
@@ -626,7 +628,13 @@ class _Library:
         # Takes a format: its arguments have no fixed types.
         self.status_make = self._dll.choir_status_make
         self.status_make.restype = c_void_p
+        # Tables that are variables of the library.
+        self.dist_opt_config_def = self._table("dist_opt")
+        self.loader_config_def = self._table("loader")
         self.path = path
+
+    def _table(self, name: str):
+        return ctypes.pointer(StructDef.in_dll(self._dll, f"choir_{name}_config_def"))
 
 
 lib = _Library()

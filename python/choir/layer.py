@@ -1,0 +1,948 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers: operators with parameters.
+
+    self.conv1 = layer.Conv2d(20, 5, activation="RELU")
+    y = self.conv1(x)              # the first call gives W and b their shapes
+
+A layer makes its parameters at its first call, from the input's sizes and the
+device's seed; so two runs with one seed begin alike, and as the C library's
+models do. Assigning a layer to another one's attribute names it; its
+parameters are called by the path ("conv1.W").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections import OrderedDict
+
+import numpy as np
+
+from choir import _raw, autograd, tensor
+from choir._lib import Initializer, RandomKey, View, check, lib
+from choir._raw import OPS
+from choir.tensor import Tensor
+
+# As CHOIR_INITIALIZER_LIST.
+CONSTANT, UNIFORM, NORMAL, GLOROT_UNIFORM, GLOROT_NORMAL, HE_UNIFORM, HE_NORMAL = (
+    range(7)
+)
+
+
+def _param(
+    device,
+    shape,
+    kind: int = CONSTANT,
+    a: float = 0.0,
+    b: float = 1.0,
+    fan_in: float = 0.0,
+    fan_out: float = 0.0,
+    channels_last: bool = False,
+    dtype: int = _raw.F32,
+    trained: bool = True,
+) -> Tensor:
+    """A parameter with initial values, drawn as the C library's models do."""
+    view = View(ndim=len(shape), dtype=dtype)
+    for i, size in enumerate(shape):
+        if size <= 0:
+            raise ValueError(f"a parameter of shape {tuple(shape)} has no elements")
+        view.shape[i] = size
+    if channels_last:
+        lib.view_set_channels_last(ctypes.byref(view))
+    else:
+        lib.view_set_contiguous(ctypes.byref(view))
+    raw = _raw.empty_layout(device, view)
+    initializer = Initializer(kind, a, b, fan_in, fan_out)
+    key = RandomKey(seed=device.seed, stream=device.next_param_stream(), step=0)
+    check(lib.initialize(raw.handle, ctypes.byref(initializer), key))
+    made = Tensor._of(raw, requires_grad=trained)
+    made.stores_grad = trained
+    return made
+
+
+class LayerMeta(type):
+    """Makes `forward` call `initialize` with the first inputs."""
+
+    @staticmethod
+    def init_wrapper(func):
+        @functools.wraps(func)
+        def wrapper(self, *args, **kwargs):
+            with autograd.no_grad():
+                return func(self, *args, **kwargs)
+
+        return wrapper
+
+    @staticmethod
+    def forward_wrapper(func):
+        @functools.wraps(func)
+        def wrapper(self, *args, **kwargs):
+            if not self._initialized:
+                self.initialize(*args, **kwargs)
+                self._initialized = True
+            return func(self, *args, **kwargs)
+
+        return wrapper
+
+    def __new__(mcs, name, bases, attr):
+        if "initialize" in attr:
+            attr["initialize"] = mcs.init_wrapper(attr["initialize"])
+        if "forward" in attr:
+            attr["forward"] = mcs.forward_wrapper(attr["forward"])
+        return super().__new__(mcs, name, bases, attr)
+
+
+class Layer(metaclass=LayerMeta):
+    """The base class. Subclasses define `forward`, and `initialize`, which makes
+    parameters: Tensors with stores_grad, assigned to attributes."""
+
+    sep = "."
+    _count = 0
+
+    def __init__(self) -> None:
+        self._setup()
+
+    def _setup(self) -> None:
+        """Also for subclasses that do not call __init__ first."""
+        if "_layers" not in self.__dict__:
+            object.__setattr__(self, "_layers", OrderedDict())
+            object.__setattr__(self, "_own", OrderedDict())
+            object.__setattr__(self, "_initialized", False)
+            object.__setattr__(self, "name", None)
+
+    def __setattr__(self, name: str, value) -> None:
+        self._setup()
+        if isinstance(value, Layer):
+            self._layers[name] = value
+            if value.name is None:
+                value._rename(self._path(name))
+        elif isinstance(value, Tensor) and name not in ("data",):
+            if value.stores_grad or name in self._own:
+                self._own[name] = value
+                if value.is_dummy():
+                    value.name = self._path(name)
+        elif name in self.__dict__.get("_layers", ()):
+            del self._layers[name]
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._layers.pop(name, None)
+        self._own.pop(name, None)
+        object.__delattr__(self, name)
+
+    def _path(self, name: str) -> str:
+        return f"{self.name}{self.sep}{name}" if self.name else name
+
+    def _rename(self, name: str) -> None:
+        object.__setattr__(self, "name", name)
+        for attribute, part in self._own.items():
+            part.name = self._path(attribute)
+        for attribute, part in self._layers.items():
+            part._rename(self._path(attribute))
+
+    def _own_state(self, name: str, value: Tensor) -> None:
+        """An attribute that belongs to the states, but is not trained."""
+        self._own[name] = value
+        setattr(self, name, value)
+
+    # ---- What subclasses define ----
+
+    def initialize(self, *input) -> None:
+        """Makes parameters from the first inputs."""
+
+    def forward(self, *input):
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+
+    # ---- Parameters and states ----
+
+    def _walk(self, prefix: str = ""):
+        """(name, tensor) of this layer and those in it, in order of making."""
+        for name, value in self._own.items():
+            yield prefix + name, value
+        for name, part in self._layers.items():
+            yield from part._walk(f"{prefix}{name}{self.sep}")
+
+    def _prefix(self) -> str:
+        return f"{self.name}{self.sep}" if self.name else ""
+
+    def get_params(self) -> dict[str, Tensor]:
+        """The trained tensors of layers that were called, by name."""
+        return {n: t for n, t in self._walk(self._prefix()) if t.stores_grad}
+
+    def set_params(self, parameters: dict) -> None:
+        """Copies values (Tensors or arrays) into the parameters of these names."""
+        self._set(parameters, self.get_params(), "parameter")
+
+    def get_states(self) -> dict[str, Tensor]:
+        """Parameters, and what training does not learn (running averages)."""
+        return dict(self._walk(self._prefix()))
+
+    def set_states(self, states: dict) -> None:
+        """Copies values into the states of these names."""
+        self._set(states, self.get_states(), "state")
+
+    def _set(self, values: dict, own: dict, kind: str) -> None:
+        for name, value in values.items():
+            if name not in own:
+                known = ", ".join(own) or "none; call the layer or compile first"
+                raise KeyError(f"no {kind} is called {name!r}; there are: {known}")
+            shape = tuple(value.shape)
+            if shape != own[name].shape:
+                raise ValueError(
+                    f"{kind} {name} has shape {own[name].shape}; a value of shape "
+                    f"{shape} was given"
+                )
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                own[name].copy_data(value)
+            else:
+                own[name].copy_from_numpy(np.asarray(value))
+
+    def register_layers(self, *args) -> None:
+        """Registers layers in a list, under <Class>_<index>, or an OrderedDict."""
+        if len(args) == 1 and isinstance(args[0], OrderedDict):
+            items = list(args[0].items())
+        else:
+            if len(args) == 1 and isinstance(args[0], (list, tuple)):
+                args = args[0]
+            items = [(f"{type(x).__name__}_{i}", x) for i, x in enumerate(args)]
+        for name, value in items:
+            if not isinstance(value, Layer):
+                raise TypeError(f"register_layers: {name} is a {type(value).__name__}")
+            setattr(self, name, value)
+
+    def dtype_check(self, *inputs: Tensor) -> None:
+        """Converts inputs in place to the first one's dtype."""
+        for other in inputs[1:]:
+            other.to_type(inputs[0].dtype)
+
+    def device_check(self, *inputs: Tensor) -> None:
+        """Moves inputs in place to the first one's device."""
+        for other in inputs[1:]:
+            other.to_device(inputs[0].device)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name or ''})"
+
+
+def _floats(x: Tensor, what: str) -> int:
+    code = x.data.dtype
+    if code not in _raw.FLOATS:
+        raise TypeError(
+            f"{what}: the input is {tensor._NAMES[x.dtype]}; floating-point numbers "
+            "are needed (as_type(tensor.float32))"
+        )
+    return code
+
+
+def _check_ndim(x: Tensor, ndim, what: str) -> None:
+    allowed = (ndim,) if isinstance(ndim, int) else ndim
+    if x.ndim() not in allowed:
+        raise ValueError(
+            f"{what}: the input has shape {x.shape}; "
+            f"{' or '.join(map(str, allowed))} dimensions are needed"
+        )
+
+
+class Linear(Layer):
+    """y = x W + b: (n, in) to (n, out).
+
+    W (in, out) starts as N(0, sqrt(2 / (in + out))), b as 0; `in` is learnt from
+    the first input. Linear(in, out[, bias]) is accepted too.
+    """
+
+    def __init__(self, out_features: int, *args, bias: bool = True, **kwargs) -> None:
+        super().__init__()
+        self.in_features: int | None = None
+        if args:
+            self.in_features, out_features = out_features, args[0]
+            if len(args) > 1:
+                bias = args[1]
+        if kwargs:
+            raise TypeError(f"Linear has no setting {next(iter(kwargs))!r}")
+        self.out_features = int(out_features)
+        self.bias = bias
+
+    def initialize(self, x: Tensor) -> None:
+        _check_ndim(x, 2, "Linear")
+        code = _floats(x, "Linear")
+        if self.in_features is None:
+            self.in_features = x.shape[1]
+        n, m = self.in_features, self.out_features
+        self.W = _param(
+            x.device, (n, m), GLOROT_NORMAL, fan_in=n, fan_out=m, dtype=code
+        )
+        # The op always takes a bias: zeros that nobody learns.
+        made = _param(x.device, (m,), dtype=code, trained=self.bias)
+        if self.bias:
+            self.b = made
+        else:
+            self._zeros = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        return autograd.apply_attrs(
+            OPS["linear"], (x, self.W, self.b if self.bias else self._zeros), None
+        )
+
+
+class Gemm(Layer):
+    """alpha A' B' + beta C with a weight B and a bias C."""
+
+    def __init__(
+        self,
+        nb_kernels: int,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        transA: bool = False,
+        transB: bool = True,
+        bias: bool = True,
+        bias_shape=None,
+    ) -> None:
+        super().__init__()
+        self.nb_kernels = nb_kernels
+        self.alpha = alpha
+        self.beta = beta
+        self.transA = transA
+        self.transB = transB
+        self.bias = bias
+        self.bias_shape = bias_shape or (1, nb_kernels)
+
+    def initialize(self, x: Tensor) -> None:
+        n = x.shape[0] if self.transA else x.shape[-1]
+        m = self.nb_kernels
+        shape = (m, n) if self.transB else (n, m)
+        self.W = _param(x.device, shape, GLOROT_NORMAL, fan_in=n, fan_out=m)
+        if self.bias:
+            self.b = _param(x.device, self.bias_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = autograd.apply(
+            OPS["matmul"],
+            (x, self.W),
+            {"transpose_a": self.transA, "transpose_b": self.transB},
+        )
+        y = y * self.alpha if self.alpha != 1.0 else y
+        if not self.bias:
+            return y
+        return y + (self.b * self.beta if self.beta != 1.0 else self.b)
+
+
+class Embedding(Layer):
+    """Rows of a table (input_dim, output_dim), chosen by integers of any shape."""
+
+    def __init__(
+        self, input_dim: int, output_dim: int, initializer: str = "gaussian"
+    ) -> None:
+        super().__init__()
+        if initializer not in ("gaussian", "uniform"):
+            raise ValueError(
+                f"Embedding: initializer is {initializer!r}; gaussian or uniform is "
+                "needed"
+            )
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+        self.initializer = initializer
+        self._frozen = False
+
+    def initialize(self, x: Tensor) -> None:
+        shape = (self.input_dim, self.output_dim)
+        if self.initializer == "gaussian":
+            self.W = _param(x.device, shape, NORMAL, 0.0, 1.0)
+        else:
+            self.W = _param(x.device, shape, UNIFORM, -1.0, 1.0)
+
+    def from_pretrained(self, W, freeze: bool = True) -> None:
+        """Takes the table's values, and trains them or not."""
+        if not self._initialized:
+            device = W.device if isinstance(W, Tensor) else None
+            self.initialize(Tensor((1,), device, tensor.int32))
+            self._initialized = True
+        self._set({"W": W}, {"W": self.W}, "parameter")
+        self.W.stores_grad = not freeze
+        self.W.requires_grad = not freeze
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.data.dtype in _raw.FLOATS:
+            x = x.as_type(tensor.int32)
+        return autograd.apply(OPS["gather"], (self.W, x), {"axis": 0})
+
+
+def _pair(value, what: str) -> tuple[int, int]:
+    if isinstance(value, (int, np.integer)):
+        return int(value), int(value)
+    pair = tuple(int(v) for v in value)
+    if len(pair) != 2:
+        raise ValueError(f"{what} is {value!r}; one number or a pair is needed")
+    return pair
+
+
+def _padding(padding, pad_mode: str, size, kernel, stride, what: str):
+    """((top, left), (bottom, right)) rows and columns around an image."""
+    if pad_mode in ("SAME_UPPER", "SAME_LOWER"):
+        before, after = [], []
+        for n, k, s in zip(size, kernel, stride):
+            total = max((-(-n // s) - 1) * s + k - n, 0)
+            small, large = total // 2, total - total // 2
+            before.append(small if pad_mode == "SAME_UPPER" else large)
+            after.append(large if pad_mode == "SAME_UPPER" else small)
+        return tuple(before), tuple(after)
+    if pad_mode not in ("NOTSET", "VALID"):
+        raise ValueError(
+            f"{what}: pad_mode is {pad_mode!r}; one of NOTSET, VALID, SAME_UPPER, "
+            "SAME_LOWER is needed"
+        )
+    if pad_mode == "VALID":
+        return (0, 0), (0, 0)
+    if not isinstance(padding, (int, np.integer)) and len(padding) == 4:
+        return tuple(padding[:2]), tuple(padding[2:])
+    pair = _pair(padding, f"{what}: padding")
+    return pair, pair
+
+
+def _pad_odd(x: Tensor, before, after, value: float) -> tuple[Tensor, tuple]:
+    """Evens padding out: an image with the excess around it, and the rest."""
+    if before == after:
+        return x, before
+    pads = {
+        "mode": "constant",
+        "begin": (0, 0) + tuple(before),
+        "end": (0, 0) + tuple(after),
+        "value": value,
+    }
+    return autograd.apply(OPS["pad"], (x,), pads), (0, 0)
+
+
+class Conv2d(Layer):
+    """2-d convolution of images (n, c, h, w).
+
+    nb_kernels: channels of the result; kernel_size, stride, padding, dilation:
+    a number or (height, width); padding also (top, left, bottom, right).
+    activation: "NOTSET" or "RELU", applied to the result. W (out, c / group,
+    kh, kw) starts as N(0, sqrt(2 / (c / group kh kw + out))), b as 0. The form
+    Conv2d(in_channels, nb_kernels, kernel_size[, stride[, padding]]) is accepted
+    too.
+    """
+
+    def __init__(
+        self,
+        nb_kernels: int,
+        kernel_size,
+        *args,
+        stride=1,
+        padding=0,
+        dilation=1,
+        group: int = 1,
+        bias: bool = True,
+        pad_mode: str = "NOTSET",
+        activation: str = "NOTSET",
+        **kwargs,
+    ) -> None:
+        super().__init__()
+        self.in_channels: int | None = None
+        if args:
+            self.in_channels, nb_kernels, kernel_size = nb_kernels, kernel_size, args[0]
+            stride = args[1] if len(args) > 1 else stride
+            padding = args[2] if len(args) > 2 else padding
+        if kwargs:
+            raise TypeError(f"Conv2d has no setting {next(iter(kwargs))!r}")
+        if activation.upper() not in ("NOTSET", "NONE", "RELU"):
+            raise ValueError(
+                f"Conv2d: activation is {activation!r}; NOTSET or RELU is needed"
+            )
+        self.nb_kernels = int(nb_kernels)
+        self.kernel_size = _pair(kernel_size, "Conv2d: kernel_size")
+        self.stride = _pair(stride, "Conv2d: stride")
+        self.padding = padding
+        self.dilation = _pair(dilation, "Conv2d: dilation")
+        self.group = group
+        self.bias = bias
+        self.pad_mode = pad_mode
+        self.activation = activation.upper()
+        self._attrs: dict = {}
+
+    def initialize(self, x: Tensor) -> None:
+        _check_ndim(x, 4, "Conv2d")
+        code = _floats(x, "Conv2d")
+        channels = x.shape[1]
+        if self.in_channels is not None and self.in_channels != channels:
+            raise ValueError(
+                f"Conv2d: the input has shape {x.shape}; {self.in_channels} channels "
+                "were announced"
+            )
+        self.in_channels = channels
+        if channels % self.group or self.nb_kernels % self.group:
+            raise ValueError(
+                f"Conv2d: {channels} input and {self.nb_kernels} output channels in "
+                f"{self.group} groups; both must be multiples of the groups"
+            )
+        shape = (self.nb_kernels, channels // self.group) + self.kernel_size
+        self.W = _param(
+            x.device,
+            shape,
+            GLOROT_NORMAL,
+            fan_in=shape[1] * shape[2] * shape[3],
+            fan_out=self.nb_kernels,
+            channels_last=True,
+            dtype=code,
+        )
+        made = _param(x.device, (self.nb_kernels,), dtype=code, trained=self.bias)
+        if self.bias:
+            self.b = made
+        else:
+            self._zeros = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = x.shape[2:]
+        made = self._attrs.get(key)
+        if made is None:
+            k = [(n - 1) * d + 1 for n, d in zip(self.kernel_size, self.dilation)]
+            before, after = _padding(
+                self.padding, self.pad_mode, key, k, self.stride, "Conv2d"
+            )
+            attrs = OPS["conv2d"].attrs(
+                stride=self.stride,
+                padding=before if before == after else (0, 0),
+                dilation=self.dilation,
+                groups=self.group,
+                activation="relu" if self.activation == "RELU" else "none",
+            )
+            made = self._attrs[key] = (attrs, before, after)
+        attrs, before, after = made
+        x, _ = _pad_odd(x, before, after, 0.0)
+        return autograd.apply_attrs(
+            OPS["conv2d"], (x, self.W, self.b if self.bias else self._zeros), attrs
+        )
+
+
+class SeparableConv2d(Layer):
+    """A convolution of each channel by itself, then one of 1 by 1."""
+
+    def __init__(
+        self, nb_kernels: int, kernel_size, *args, stride=1, padding=0, bias=False
+    ) -> None:
+        super().__init__()
+        if args:
+            # (in_channels, nb_kernels, kernel_size[, stride[, padding]])
+            nb_kernels, kernel_size = kernel_size, args[0]
+            stride = args[1] if len(args) > 1 else stride
+            padding = args[2] if len(args) > 2 else padding
+        self.nb_kernels = nb_kernels
+        self.kernel_size = kernel_size
+        self.stride = stride
+        self.padding = padding
+        self.bias = bias
+
+    def initialize(self, x: Tensor) -> None:
+        _check_ndim(x, 4, "SeparableConv2d")
+        self.depthwise_conv = Conv2d(
+            x.shape[1],
+            self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            group=x.shape[1],
+            bias=self.bias,
+        )
+        self.point_conv = Conv2d(self.nb_kernels, 1, bias=self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.point_conv(self.depthwise_conv(x))
+
+
+class BatchNorm2d(Layer):
+    """Normalises each channel of (n, c, h, w), or (n, c), over the batch.
+
+    momentum is the weight of the NEW batch in the running averages, as in
+    SINGA; the running variance takes n / (n - 1). epsilon is 1e-5.
+    BatchNorm2d(num_features[, momentum]) is accepted too.
+    """
+
+    def __init__(self, *args, momentum: float = 0.9) -> None:
+        super().__init__()
+        if len(args) > 1:
+            momentum = args[1]
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"BatchNorm2d: momentum is {momentum}; needs 0 to 1")
+        self.channels: int | None = args[0] if args else None
+        self.momentum = momentum
+
+    def initialize(self, x: Tensor) -> None:
+        _check_ndim(x, (2, 4), "BatchNorm2d")
+        code = _floats(x, "BatchNorm2d")
+        c = x.shape[1]
+        if self.channels is not None and self.channels != c:
+            raise ValueError(
+                f"BatchNorm2d: the input has shape {x.shape}; {self.channels} "
+                "channels were announced"
+            )
+        self.channels = c
+        self.scale = _param(x.device, (c,), a=1.0, dtype=code)
+        self.bias = _param(x.device, (c,), dtype=code)
+        for name, value in (("running_mean", 0.0), ("running_var", 1.0)):
+            state = _param(x.device, (c,), a=value, dtype=code, trained=False)
+            self._own_state(name, state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim() == 2:
+            image = tensor.reshape(x, x.shape + (1, 1))
+            return tensor.reshape(self._normalise(image), x.shape)
+        return self._normalise(x)
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        if not autograd.training:
+            return autograd.apply_attrs(
+                OPS["batch_norm_infer"],
+                (x, self.scale, self.bias, self.running_mean, self.running_var),
+                None,
+            )
+        node = autograd._classes["batch_norm"]()
+        y = node(x, self.scale, self.bias)[0]
+        n = x.shape[0] * x.shape[2] * x.shape[3]
+        m = self.momentum
+        self._average(self.running_mean, node._all[1], m)
+        self._average(self.running_var, node._all[2], m * (n / (n - 1) if n > 1 else 1))
+        return y
+
+    def _average(self, running: Tensor, batch, weight: float) -> None:
+        raw = running.data
+        _raw.run("scale", raw, out=[raw], factor=1 - self.momentum, shift=0.0)
+        _raw.run("scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0)
+
+
+class Pooling2d(Layer):
+    """The largest or the mean element of windows of (n, c, h, w).
+
+    stride None: the kernel's size. The mean divides by the window's full size.
+    """
+
+    def __init__(
+        self,
+        kernel_size,
+        stride=None,
+        padding=0,
+        is_max: bool = True,
+        pad_mode: str = "NOTSET",
+    ) -> None:
+        super().__init__()
+        self.kernel_size = _pair(kernel_size, "Pooling2d: kernel_size")
+        self.stride = (
+            self.kernel_size if stride is None else _pair(stride, "Pooling2d: stride")
+        )
+        self.padding = padding
+        self.is_max = is_max
+        self.pad_mode = pad_mode
+        self._attrs: dict = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_ndim(x, 4, type(self).__name__)
+        op = OPS["max_pool2d" if self.is_max else "avg_pool2d"]
+        key = x.shape[2:]
+        made = self._attrs.get(key)
+        if made is None:
+            before, after = _padding(
+                self.padding,
+                self.pad_mode,
+                key,
+                self.kernel_size,
+                self.stride,
+                type(self).__name__,
+            )
+            attrs = op.attrs(
+                kernel=self.kernel_size,
+                stride=self.stride,
+                padding=before if before == after else (0, 0),
+            )
+            made = self._attrs[key] = (attrs, before, after)
+        attrs, before, after = made
+        x, _ = _pad_odd(x, before, after, -3e38 if self.is_max else 0.0)
+        return autograd.apply_attrs(op, (x,), attrs)
+
+
+class MaxPool2d(Pooling2d):
+    """The largest element of each window."""
+
+    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
+        super().__init__(kernel_size, stride, padding, True, pad_mode)
+
+
+class AvgPool2d(Pooling2d):
+    """The mean of each window."""
+
+    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
+        super().__init__(kernel_size, stride, padding, False, pad_mode)
+
+
+def _flat(value, other: int):
+    return None if value is None else (other, int(value))
+
+
+class MaxPool1d(Pooling2d):
+    """The largest element of windows along the last axis of (n, c, h, w)."""
+
+    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
+        super().__init__(
+            (1, kernel_size), _flat(stride, 1), _flat(padding, 0), True, pad_mode
+        )
+
+
+class AvgPool1d(Pooling2d):
+    """The mean of windows along the last axis of (n, c, h, w)."""
+
+    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
+        super().__init__(
+            (1, kernel_size), _flat(stride, 1), _flat(padding, 0), False, pad_mode
+        )
+
+
+class RNN_Base(Layer):
+    """Layers over a list of steps, each (batch, features)."""
+
+    def step_forward(self, *args):
+        raise NotImplementedError(f"{type(self).__name__} defines no step_forward")
+
+    def _only_plain(self, num_layers, batch_first, dropout, bidirectional) -> None:
+        for name, value, plain in (
+            ("num_layers", num_layers, 1),
+            ("batch_first", batch_first, False),
+            ("dropout", dropout, 0),
+            ("bidirectional", bidirectional, False),
+        ):
+            if value != plain:
+                raise NotImplementedError(
+                    f"{type(self).__name__}: {name} is {value}; only {plain} works"
+                )
+
+
+class RNN(RNN_Base):
+    """h = f(x Wx + h Wh + b) for each step; weights start as N(0, 1), b as 0.
+
+    Takes a list of steps and the first h; gives (list of h, last h).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        self._only_plain(num_layers, batch_first, dropout, bidirectional)
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"RNN: nonlinearity is {nonlinearity!r}; tanh or relu")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.nonlinearity = nonlinearity
+        self.bias = bias
+
+    def initialize(self, xs, h0) -> None:
+        n, m = self.input_size, self.hidden_size
+        device = h0.device
+        self.Wx = _param(device, (n, m), NORMAL)
+        self.Wh = _param(device, (m, m), NORMAL)
+        made = _param(device, (m,), trained=self.bias)
+        if self.bias:
+            self.b = made
+        else:
+            self._zeros = made
+
+    def forward(self, xs, h0):
+        outputs = []
+        h = h0
+        for x in xs:
+            h = self.step_forward(x, h)
+            outputs.append(h)
+        return outputs, h
+
+    def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
+        b = self.b if self.bias else self._zeros
+        y = tensor.mult(x, self.Wx) + tensor.mult(h, self.Wh) + b
+        return tensor.tanh(y) if self.nonlinearity == "tanh" else tensor.relu(y)
+
+
+class LSTM(RNN_Base):
+    """Gates i, f, o and g over steps; weights start as N(0, 0.01), biases as 0.
+
+    c = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c) (Hochreiter and
+    Schmidhuber, 1997, with forget gates). Takes a list of steps and (h, c);
+    gives (list of h, h, c).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        nonlinearity: str = "tanh",
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        self._only_plain(num_layers, batch_first, dropout, bidirectional)
+        if nonlinearity != "tanh":
+            raise NotImplementedError(f"LSTM: nonlinearity is {nonlinearity!r}")
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+
+    def initialize(self, xs, state) -> None:
+        n, m = self.input_size, self.hidden_size
+        device = state[0].device
+        for gate in "ifog":
+            setattr(self, f"Wx_{gate}", _param(device, (n, m), NORMAL, 0.0, 0.01))
+            setattr(self, f"Wh_{gate}", _param(device, (m, m), NORMAL, 0.0, 0.01))
+            if self.bias:
+                setattr(self, f"b_{gate}", _param(device, (m,)))
+
+    def forward(self, xs, state):
+        h, c = state
+        outputs = []
+        for x in xs:
+            h, c = self.step_forward(x, h, c)
+            outputs.append(h)
+        return outputs, h, c
+
+    def _gate(self, gate: str, x: Tensor, h: Tensor) -> Tensor:
+        y = tensor.mult(x, getattr(self, f"Wx_{gate}")) + tensor.mult(
+            h, getattr(self, f"Wh_{gate}")
+        )
+        return y + getattr(self, f"b_{gate}") if self.bias else y
+
+    def step_forward(self, x: Tensor, h: Tensor, c: Tensor):
+        i = tensor.sigmoid(self._gate("i", x, h))
+        f = tensor.sigmoid(self._gate("f", x, h))
+        o = tensor.sigmoid(self._gate("o", x, h))
+        g = tensor.tanh(self._gate("g", x, h))
+        c = f * c + i * g
+        return o * tensor.tanh(c), c
+
+
+# ---- Layers without parameters: functions of autograd ----
+
+
+class Flatten(Layer):
+    """(n, ...) to two dimensions; axis: the first that goes into the second."""
+
+    def __init__(self, axis: int = 1) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return autograd.flatten(x, self.axis)
+
+
+class Dropout(Layer):
+    """In training sets the share `ratio` of elements to 0 and scales the rest by
+    1 / (1 - ratio); what is dropped follows from the seed, the step and the
+    sample's place in the whole batch, never from the worker."""
+
+    def __init__(self, ratio: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= ratio < 1:
+            raise ValueError(f"Dropout: ratio is {ratio}; needs 0 to below 1")
+        self.ratio = ratio
+
+    def forward(self, x: Tensor) -> Tensor:
+        return autograd.dropout(x, ratio=self.ratio)
+
+
+class Cat(Layer):
+    """Joins a list of tensors along an axis."""
+
+    def __init__(self, axis: int = 0) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, xs) -> Tensor:
+        return autograd.cat(xs, self.axis)
+
+
+class Reshape(Layer):
+    """The same elements in another shape."""
+
+    def forward(self, x: Tensor, shape) -> Tensor:
+        return autograd.reshape(x, shape)
+
+
+def _function_layer(name: str, function: str, doc: str) -> type[Layer]:
+    def forward(self, *xs):
+        return getattr(autograd, function)(*xs)
+
+    return LayerMeta(
+        name, (Layer,), {"forward": forward, "__doc__": doc, "__module__": __name__}
+    )
+
+
+ReLU = _function_layer("ReLU", "relu", "max(0, x)")
+Sigmoid = _function_layer("Sigmoid", "sigmoid", "1 / (1 + e^-x)")
+Tanh = _function_layer("Tanh", "tanh", "Hyperbolic tangent.")
+Gelu = _function_layer("Gelu", "gelu", "x / 2 (1 + erf(x / sqrt 2))")
+Add = _function_layer("Add", "add", "a + b")
+SoftMax = _function_layer("SoftMax", "softmax", "e^x over its sum along axis 1.")
+SoftMaxCrossEntropy = _function_layer(
+    "SoftMaxCrossEntropy", "softmax_cross_entropy", "The mean of -log softmax(x)[t]."
+)
+MeanSquareError = _function_layer(
+    "MeanSquareError", "mse_loss", "The mean of (x - t)^2."
+)
+CrossEntropy = _function_layer(
+    "CrossEntropy", "cross_entropy", "The mean of -log x[t], for probabilities."
+)
+BinaryCrossEntropy = _function_layer(
+    "BinaryCrossEntropy",
+    "binary_cross_entropy",
+    "The mean over the batch of -(t log x + (1 - t) log(1 - x)).",
+)
+
+
+def _list_layers() -> None:
+    """The C library's layers that have no class here: by their name."""
+    known = {
+        "linear": Linear,
+        "conv2d": Conv2d,
+        "max_pool2d": MaxPool2d,
+        "avg_pool2d": AvgPool2d,
+        "batch_norm2d": BatchNorm2d,
+        "dropout": Dropout,
+        "relu": ReLU,
+        "gelu": Gelu,
+        "flatten": Flatten,
+    }
+    index = 0
+    while True:
+        definition = lib.layer_def_get(index)
+        if not definition:
+            return
+        index += 1
+        name = lib.layer_def_config(definition).contents.name.decode()
+        if name in known or name not in OPS:
+            continue
+        words = "".join(word.capitalize() for word in name.split("_"))
+        globals().setdefault(words, _function_layer(words, name, f"Layer of {name}."))
+
+
+_list_layers()
+
+# SINGA's other place for these.
+for _name in (
+    "Linear",
+    "Conv2d",
+    "SeparableConv2d",
+    "BatchNorm2d",
+    "Pooling2d",
+    "MaxPool2d",
+    "AvgPool2d",
+    "MaxPool1d",
+    "AvgPool1d",
+    "RNN_Base",
+    "RNN",
+    "LSTM",
+):
+    setattr(autograd, _name, globals()[_name])
