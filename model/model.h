@@ -112,6 +112,11 @@ CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,
 CHOIR_API choir_graph_stats_t
 choir_model_graph_stats(const choir_model_t* model);
 
+// Of which graph the last training step was a replay, or which one it recorded;
+// 0: of none. A callback's result that the program still holds when the step is
+// recorded stays where it is, and each replay of this graph writes it again.
+CHOIR_API uint64_t choir_model_last_graph(const choir_model_t* model);
+
 // One batch: x (n, ...), y (n). n may be 0 on a rank that has no sample left;
 // x and y may then be NULL.
 typedef struct choir_model_batch_s {

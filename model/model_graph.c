@@ -163,7 +163,9 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
       .graph = graph,
       .metrics = {.batches = model->metrics.batches - before->batches,
                   .samples = model->metrics.samples - before->samples},
-      .used = ++model->graph_clock};
+      .used = ++model->graph_clock,
+      .id = model->graph_clock};
+  if (kind == CHOIR__STEP_TRAIN) model->last_graph = entry->id;
   if (y) {
     entry->result = *choir_tensor_view(y);
     entry->result_bytes = choir_buffer_bytes(entry->result.buffer);
@@ -191,6 +193,7 @@ choir_status_t choir__model_replay(choir_model_t* model,
                                    const choir_model_batch_t* batch,
                                    choir_tensor_t** out_y, bool* out_done) {
   *out_done = false;
+  if (kind == CHOIR__STEP_TRAIN) model->last_graph = 0;
   if (model->graph_count == 0 || batch->sample_count == 0) return NULL;
   const choir__graph_key_t key = make_key(model, kind, batch);
   choir__model_graph_t* entry = NULL;
@@ -213,6 +216,7 @@ choir_status_t choir__model_replay(choir_model_t* model,
     if (out_y) *out_y = NULL;
     return status;
   }
+  if (kind == CHOIR__STEP_TRAIN) model->last_graph = entry->id;
   model->metrics.batches += entry->metrics.batches;
   model->metrics.samples += entry->metrics.samples;
   *out_done = true;
@@ -220,6 +224,10 @@ choir_status_t choir__model_replay(choir_model_t* model,
 }
 
 // ---- Looking at them ----
+
+uint64_t choir_model_last_graph(const choir_model_t* model) {
+  return model->last_graph;
+}
 
 choir_graph_stats_t choir_model_graph_stats(const choir_model_t* model) {
   return model->graph_stats;

@@ -36,6 +36,7 @@ typedef struct choir__model_graph_s {
   choir_view_t result;      // of a prediction; its buffer is not there any more
   size_t result_bytes;      // of that buffer
   uint64_t used;            // when, for the one to be dropped
+  uint64_t id;
 } choir__model_graph_t;
 
 struct choir_model_s {
@@ -71,6 +72,7 @@ struct choir_model_s {
   choir__model_graph_t graphs[CHOIR__MODEL_MAX_GRAPHS];
   int32_t graph_count;
   uint64_t graph_clock;
+  uint64_t last_graph;  // see choir_model_last_graph
   choir_graph_stats_t graph_stats;
 };
 

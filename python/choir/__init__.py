@@ -1,6 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data-parallel training of neural networks, over libchoir.so."""
+"""Data-parallel training of neural networks, over libchoir.so.
 
+    from choir import device, tensor, autograd, layer, model, opt
+
+Names and meaning are those of Apache SINGA's Python package; see docs/python.md.
+"""
+
+from choir._lib import (
+    CommError,
+    Error,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+)
 from choir._version import __version__
+from choir import device, tensor, autograd, layer, opt, model, initializer
+from choir import data, singa_wrap, utils
 
-__all__ = ["__version__"]
+__all__ = [
+    "CommError",
+    "Error",
+    "NotFoundError",
+    "StateError",
+    "UnavailableError",
+    "__version__",
+    "autograd",
+    "data",
+    "device",
+    "initializer",
+    "layer",
+    "model",
+    "opt",
+    "singa_wrap",
+    "tensor",
+    "utils",
+]

@@ -46,6 +46,7 @@ class Engine:
         self._tensors = list(params) + list(states)
         self._trained = len(params)
         self._params: dict[int, int] = {}  # id(Tensor): choir_param_t*
+        self._frozen: list = []  # (choir_param_t*, Tensor): may be frozen later
         self._error: BaseException | None = None
         self._body = None
         self._scope: int | None = None
@@ -80,6 +81,8 @@ class Engine:
             if not param:
                 return
             self._params[id(tensor)] = param
+            if i < self._trained:
+                self._frozen.append((param, tensor))
 
     def _on_train(self, _model, scope: int, _self, x: int, _y, out_loss):
         global current
@@ -125,6 +128,8 @@ class Engine:
 
         In graph mode a step like an earlier one is replayed without it.
         """
+        for param, tensor in self._frozen:
+            param.contents.trainable = tensor.stores_grad
         self._body = body
         self._error = None
         self.recorded = False
@@ -188,6 +193,10 @@ class Engine:
     def step(self) -> int:
         """Training steps done."""
         return lib.model_step(self._handle)
+
+    def last_graph(self) -> int:
+        """Which graph the last step recorded or replayed; 0: none."""
+        return lib.model_last_graph(self._handle)
 
     def set_step(self, step: int) -> None:
         lib.model_set_step(self._handle, step)

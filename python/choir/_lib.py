@@ -514,6 +514,7 @@ _FUNCTIONS = {
     "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),
     "model_backward_and_update": (None, [_P, _P, _P]),
     "model_take_metrics": (_P, [_P, POINTER(Metrics)]),
+    "model_last_graph": (c_uint64, [_P]),
     "model_step": (c_int64, [_P]),
     "model_set_step": (None, [_P, c_int64]),
     "model_states": (c_size_t, [_P, POINTER(NamedTensor)]),

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets, and the loader that deals them out to workers.
+
+    train = data.mnist("examples/data/mnist")
+    loader = data.Loader(train, batch=64, rank=sgd.global_rank, size=sgd.world_size)
+    for batch in loader:                 # one epoch; the next loop is the next
+        out, loss = m(batch.x, batch.y)
+
+The loader is the C library's: a thread fills batches ahead, every sample goes
+to one worker whatever their number, and uneven last batches have their weight
+in averages. Batches know their place in the run, so a script that gives them
+to a model has the bits of the C programs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import random as _random
+import threading
+from collections.abc import Iterator
+from ctypes import POINTER, byref
+
+import numpy as np
+
+from choir import _raw
+from choir import device as _device
+from choir._lib import Batch as _CBatch
+from choir._lib import LoaderPosition, Synthetic, check, get, lib
+from choir._settings import Table
+from choir.tensor import Tensor
+
+_SPLITS = {"train": 0, "test": 1}
+
+
+class Dataset:
+    """Labelled images of 8-bit pixels in memory, made by the functions below."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.dataset_release(self.handle)
+
+    def __len__(self) -> int:
+        return lib.dataset_count(self.handle)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return tuple(lib.dataset_shape(self.handle)[:3])
+
+    @property
+    def class_count(self) -> int:
+        return lib.dataset_class_count(self.handle)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels (n, c, h, w) uint8 and labels (n) int32, not to be written to."""
+        n = len(self)
+        count = n * lib.dataset_image_bytes(self.handle)
+        pixels = (ctypes.c_uint8 * count).from_address(lib.dataset_pixels(self.handle))
+        labels = (ctypes.c_int32 * n).from_address(lib.dataset_labels(self.handle))
+        pixels.keep = labels.keep = self
+        x = np.frombuffer(pixels, np.uint8).reshape((n,) + self.shape)
+        y = np.frombuffer(labels, np.int32)
+        x.flags.writeable = y.flags.writeable = False
+        return x, y
+
+    def __repr__(self) -> str:
+        return f"Dataset({len(self)} images of {self.shape})"
+
+
+def _split(split: str) -> int:
+    if split not in _SPLITS:
+        raise ValueError(f"split is {split!r}; train or test is needed")
+    return _SPLITS[split]
+
+
+def mnist(folder, split: str = "train", limit: int = 0) -> Dataset:
+    """MNIST, or a set in its files, gzipped or not. limit: the first so many."""
+    return Dataset(
+        get(lib.dataset_open_mnist, os.fsencode(folder), _split(split), limit)
+    )
+
+
+def cifar10(folder, split: str = "train", limit: int = 0) -> Dataset:
+    """CIFAR-10 in its binary format."""
+    return Dataset(
+        get(lib.dataset_open_cifar10, os.fsencode(folder), _split(split), limit)
+    )
+
+
+def synthetic(
+    count: int, shape=(1, 28, 28), class_count: int = 10, seed: int = 0, first: int = 0
+) -> Dataset:
+    """Images drawn by numbers, for where no real data are at hand."""
+    channels, height, width = shape
+    config = Synthetic(seed, first, count, channels, height, width, class_count)
+    return Dataset(get(lib.dataset_create_synthetic, byref(config)))
+
+
+class Batch:
+    """One step's samples of this worker.
+
+    x: (n, c, h, w) float32, pixels / 255; y: (n) int32. Unpacks as (x, y). The
+    elements are the loader's: they change with the next batch.
+    """
+
+    def __init__(self, c: _CBatch, device) -> None:
+        self.sample_count: int = c.sample_count
+        self.global_count: int = c.global_count
+        self.first_sample: int = c.first_sample
+        self.first_in_step: int = c.first_in_step
+        self.epoch: int = c.epoch
+        self.step: int = c.step
+        place = (c.first_sample, c.sample_count, c.global_count)
+        self.x = self._tensor(c.x, device, place)
+        self.y = self._tensor(c.y, device, place)
+
+    @staticmethod
+    def _tensor(handle: int, device, place) -> Tensor:
+        t = Tensor._of(_raw.CTensor.borrow(handle, device))
+        t.batch = place
+        return t
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.x, self.y))
+
+
+class Loader:
+    """Deals a data set out to `size` workers; this is number `rank`.
+
+    batch: samples of a step for each worker; global_batch: of a step over all,
+    instead; seed and shuffle: the order; further settings by name, as the C
+    library's table has them (micro_shard, shares, prefetch, deadline). A loop
+    over it is an epoch; len() is the number of its steps, the same on every
+    worker.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch: int = 64,
+        rank: int = 0,
+        size: int = 1,
+        device=None,
+        **settings,
+    ) -> None:
+        self.device = device or _device.get_default_device()
+        self.dataset = dataset
+        table = Table(lib.loader_config_def)
+        if "micro_shard" not in settings and batch < 16:
+            settings["micro_shard"] = batch
+        config = table.make("Loader", batch=batch, **settings)
+        self.handle: int | None = get(
+            lib.loader_create, dataset.handle, self.device.handle, rank, size, config
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.loader_destroy(self.handle)
+            self.handle = None
+
+    def __len__(self) -> int:
+        return lib.loader_steps(self.handle)
+
+    def __iter__(self) -> Iterator[Batch]:
+        pointer = POINTER(_CBatch)()
+        while True:
+            check(lib.loader_next(self.handle, byref(pointer)))
+            if not pointer:
+                return
+            yield Batch(pointer.contents, self.device)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and step of the next batch."""
+        place = lib.loader_position(self.handle)
+        return place.epoch, place.step
+
+    def seek(self, epoch: int, step: int = 0) -> None:
+        """Goes on there: the same batches as after running up to it."""
+        check(lib.loader_seek(self.handle, LoaderPosition(epoch, step)))
+
+
+class ImageBatchIter:
+    """SINGA's loader of image files: batches made by a thread, ahead.
+
+    img_list_file: lines of a path and a label (or more), apart by `delimiter`;
+    image_transform(path): a list of augmented images as arrays (c, h, w), as
+    SINGA has it. Iterating gives (x, y): (n, c, h, w) float32, and int32 labels
+    where all are numbers, else a list of texts. capacity: batches ahead.
+    """
+
+    def __init__(
+        self,
+        img_list_file,
+        batch_size: int,
+        image_transform,
+        shuffle: bool = True,
+        delimiter: str = " ",
+        image_folder=None,
+        capacity: int = 10,
+    ) -> None:
+        self.img_list_file = img_list_file
+        self.batch_size = batch_size
+        self.image_transform = image_transform
+        self.shuffle = shuffle
+        self.delimiter = delimiter
+        self.image_folder = image_folder
+        self.queue: queue.Queue = queue.Queue(capacity)
+        self.stop = threading.Event()
+        self.p: threading.Thread | None = None
+        with open(img_list_file, encoding="utf-8") as lines:
+            self.num_samples = sum(1 for line in lines if line.strip())
+        if self.num_samples == 0:
+            raise ValueError(f"ImageBatchIter: {img_list_file} has no lines")
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self.stop.clear()
+        self.p = threading.Thread(target=self.run, daemon=True)
+        self.p.start()
+
+    def __iter__(self) -> ImageBatchIter:
+        return self
+
+    def __next__(self):
+        if self.p is None:
+            self.start()
+        value = self.queue.get()
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    def end(self) -> None:
+        """Stops the thread."""
+        self.stop.set()
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        if self.p is not None:
+            self.p.join()
+            self.p = None
+
+    def run(self) -> None:
+        """The thread: reads, transforms and queues batches, round and round."""
+        try:
+            self._run()
+        except BaseException as error:  # told to the caller of next()
+            self._put(error)
+
+    def _put(self, value) -> None:
+        while not self.stop.is_set():
+            try:
+                self.queue.put(value, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def _run(self) -> None:
+        samples = []
+        with open(self.img_list_file, encoding="utf-8") as lines:
+            for line in lines:
+                if line.strip():
+                    path, *label = line.strip().split(self.delimiter)
+                    samples.append((path, label[0] if label else ""))
+        index = 0
+        while not self.stop.is_set():
+            if index == 0 and self.shuffle:
+                _random.shuffle(samples)
+            images, labels = [], []
+            while len(images) < self.batch_size:
+                path, label = samples[index]
+                index = (index + 1) % len(samples)
+                if self.image_folder is not None:
+                    path = os.path.join(self.image_folder, path)
+                for image in self.image_transform(path):
+                    images.append(np.asarray(image, np.float32))
+                    labels.append(label)
+            y = labels[: self.batch_size]
+            if all(label.lstrip("-").isdigit() for label in y):
+                y = np.array(y, np.int32)
+            self._put((np.stack(images[: self.batch_size]), y))
+
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "ImageBatchIter",
+    "Loader",
+    "cifar10",
+    "mnist",
+    "synthetic",
+]

@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: layers, what forward does with them, and a training step.
+
+    class CNN(model.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = layer.Conv2d(20, 5, activation="RELU")
+            ...
+        def forward(self, x): ...
+        def train_one_batch(self, x, y):
+            out = self.forward(x)
+            loss = self.softmax_cross_entropy(out, y)
+            self.optimizer(loss)
+            return out, loss
+
+    m = CNN()
+    m.set_optimizer(opt.SGD(lr=0.005))
+    m.compile([tx], is_train=True, use_graph=True)
+    out, loss = m(tx, ty)
+
+In graph mode the second step of each kind (shapes, other arguments, way to
+share gradients) is recorded while it runs and replayed from then on, without
+Python: the results are the same Tensors each time, with new elements. A step of
+another kind is recorded anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+
+from choir import _engine, autograd, layer, tensor
+from choir import opt as _opt
+from choir._lib import (
+    Metadata,
+    NamedTensor,
+    StateError,
+    check,
+    get,
+    lib,
+)
+from choir.tensor import Tensor
+
+# More than the C library keeps.
+_KEPT_RESULTS = 16
+
+
+class ManualStep(Exception):
+    """A step that updates parameters by itself (internal)."""
+
+
+class ModelMeta(layer.LayerMeta):
+    """Makes `train_one_batch` a training step of the C library."""
+
+    @staticmethod
+    def buffer_operation(func):
+        @functools.wraps(func)
+        def wrapper(self, *args, **kwargs):
+            return self._train(func, args, kwargs)
+
+        return wrapper
+
+    def __new__(mcs, name, bases, attr):
+        if "train_one_batch" in attr and bases != (layer.Layer,):
+            attr["train_one_batch"] = mcs.buffer_operation(attr["train_one_batch"])
+        return super().__new__(mcs, name, bases, attr)
+
+
+class Model(layer.Layer, metaclass=ModelMeta):
+    """The base class of models: define `forward` and `train_one_batch`."""
+
+    TENSOR_DICT_FILENAME = "/tensor_dict.npz"
+    STATES_ATTR_FILENAME = "/states_attr.json"
+    MODEL_STATE_TYPE = 0
+    AUX_STATE_TYPE = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def _setup(self) -> None:
+        if "_layers" in self.__dict__:
+            return
+        super()._setup()
+        set_ = functools.partial(object.__setattr__, self)
+        set_("training", True)
+        set_("graph_mode", True)
+        set_("sequential", False)
+        set_("optimizer", None)
+        set_("_compiled", False)
+        set_("_is_manual", False)
+        set_("_engine_made", None)
+        set_("_engine_optimizer", None)
+        set_("_variants", {})
+        set_("_ways", {})
+        set_("_results", OrderedDict())
+        set_("_last", None)
+        set_("_resume", None)
+
+    # ---- What users call ----
+
+    def compile(
+        self,
+        inputs,
+        is_train: bool = True,
+        use_graph: bool = False,
+        sequential: bool = False,
+    ) -> None:
+        """Runs forward once, so that every layer makes its parameters.
+
+        inputs: a list of Tensors as forward takes them; the batch may differ
+        later. use_graph: record steps and replay them; sequential: one by one,
+        as they were written, else neighbours may become one.
+        """
+        if isinstance(inputs, Tensor):
+            inputs = [inputs]
+        for x in inputs:
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    f"compile: an input is a {type(x).__name__}; Tensors are needed"
+                )
+        with autograd.no_grad():
+            self.forward(*inputs)
+        self._compiled = True
+        self.graph(use_graph, sequential)
+        self.train(is_train)
+
+    def forward(self, *input):
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+    def train_one_batch(self, *input, **kwargs):
+        """Defined by users: forward, loss, one call of the optimizer."""
+        raise NotImplementedError(f"{type(self).__name__} defines no train_one_batch")
+
+    def __call__(self, *input, **kwargs):
+        """train_one_batch in training mode, else forward."""
+        if not self._compiled:
+            raise StateError(
+                f"{type(self).__name__} was called before compile: call "
+                "model.compile([tx], is_train=True, use_graph=...) first"
+            )
+        autograd.training = self.training
+        if self.training:
+            return self.train_one_batch(*input, **kwargs)
+        return self.forward(*input, **kwargs)
+
+    def train(self, mode: bool = True) -> None:
+        """Training mode from now on, here and in autograd."""
+        object.__setattr__(self, "training", mode)
+        autograd.training = mode
+
+    def eval(self) -> None:
+        """Inference from now on."""
+        self.train(False)
+
+    def graph(self, mode: bool = True, sequential: bool = False) -> None:
+        """Graph mode from now on, or not."""
+        object.__setattr__(self, "graph_mode", mode)
+        object.__setattr__(self, "sequential", sequential)
+        self._results.clear()
+        if self._engine_made is not None:
+            self._engine_made.set_graph(mode, sequential)
+
+    def set_optimizer(self, optimizer) -> None:
+        """The optimizer, or DistOpt, that `self.optimizer` is in
+        train_one_batch."""
+        object.__setattr__(self, "optimizer", optimizer)
+
+    def __get_name__(self) -> str:
+        return type(self).__name__
+
+    # ---- A training step ----
+
+    def _engine(self) -> _engine.Engine:
+        """Made at the first step; collective with DistOpt."""
+        optimizer = self.optimizer
+        if self._engine_made is None or self._engine_optimizer is not optimizer:
+            params = self.get_params()
+            if not params:
+                raise StateError(
+                    f"{type(self).__name__} has no parameters yet; call compile first"
+                )
+            states = {n: t for n, t in self.get_states().items() if n not in params}
+            engine = _engine.Engine(
+                type(self).__name__,
+                next(iter(params.values())).device,
+                list(params.items()),
+                list(states.items()),
+                optimizer._updater(),
+            )
+            engine.set_graph(self.graph_mode, self.sequential)
+            object.__setattr__(self, "_engine_made", engine)
+            object.__setattr__(self, "_engine_optimizer", optimizer)
+            core = getattr(optimizer, "opt", optimizer)
+            core._engine = engine
+            if self._resume is not None:
+                self._restore(engine)
+        return self._engine_made
+
+    def _train(self, func, args, kwargs):
+        if _engine.current is not None or self._is_manual:
+            return func(self, *args, **kwargs)
+        optimizer = self.optimizer
+        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+            return func(self, *args, **kwargs)
+        engine = self._engine()
+        optimizer._set_lr(engine.step())
+        key = _key(args, kwargs)
+        way = self._ways.get(key)
+        if way is not None and way != optimizer_way(optimizer):
+            optimizer._use(*way)
+        before = None
+        if way is None:
+            # The first step of its kind may have to begin again.
+            before = [
+                (t, t.clone())
+                for n, t in self.get_states().items()
+                if not t.stores_grad
+            ]
+        try:
+            result = self._step(engine, func, args, kwargs, key)
+        except _opt.StrategyChange as change:
+            _put_back(before)
+            optimizer._use(change.option, tuple(sorted(change.settings.items())))
+            result = self._step(engine, func, args, kwargs, key)
+        except ManualStep:
+            _put_back(before)
+            object.__setattr__(self, "_is_manual", True)
+            return func(self, *args, **kwargs)
+        if way is None:
+            self._ways[key] = optimizer_way(optimizer)
+        getattr(optimizer, "opt", optimizer)._step = engine.step()
+        return result
+
+    def _step(self, engine, func, args, kwargs, key):
+        tensors = [t for t in _flat(args, kwargs)]
+        x = tensors[0] if tensors else None
+        y = tensors[1] if len(tensors) > 1 else None
+        rank, size = 0, 1
+        optimizer = self.optimizer
+        if isinstance(optimizer, _opt.DistOpt):
+            rank, size = optimizer.global_rank, optimizer.world_size
+        n = x.shape[0] if x is not None and x.shape else 1
+        batch = getattr(x, "batch", None)
+        if batch is not None:
+            first, n, total = batch
+        else:
+            first, total = rank * n, size * n
+        variant = self._variants.setdefault(key, len(self._variants))
+
+        def body() -> None:
+            result = func(self, *args, **kwargs)
+            for t in _flat((result,), {}):
+                t.creator = None  # what is behind it may go now
+            # Held while the step is planned, so that replays write it again.
+            object.__setattr__(self, "_last", result)
+
+        usable = x is not None and x.ndim() > 0 and x.shape[0] == n
+        engine.train(
+            body,
+            x if usable else None,
+            y if usable and y is not None and y.data is not x.data else None,
+            first,
+            n if usable or n == 0 else 1,
+            total if usable or n == 0 else size,
+            variant,
+        )
+        graph = engine.last_graph()
+        if engine.recorded:
+            result = self._last
+            object.__setattr__(self, "_last", None)
+            if graph:
+                self._results[graph] = result
+                if len(self._results) > _KEPT_RESULTS:
+                    self._results.popitem(last=False)
+            return result
+        if not graph:
+            return None  # a step without samples
+        self._results.move_to_end(graph)
+        return self._results[graph]
+
+    # ---- Looking at it ----
+
+    def digest(self) -> int:
+        """64 bits over parameters and states: equal for equal bits."""
+        return tensor.digest(self.get_states())
+
+    def print_graphs(self) -> str:
+        """The recorded steps: records, lifetimes, layouts and bytes."""
+        return self._engine_made.print_graphs() if self._engine_made else ""
+
+    # ---- States in files ----
+
+    def save_states(self, fpath: str, aux_states: dict | None = None) -> None:
+        """Writes parameters, states and `aux_states` (Tensors by name) to a file.
+
+        The file is SINGA's: a zip of tensor_dict.npz and states_attr.json. It
+        must not exist yet. For whole checkpoints see save_checkpoint.
+        """
+        if os.path.exists(fpath):
+            raise FileExistsError(f"save_states: {fpath} exists; remove it first")
+        own = self.get_states()
+        aux = dict(aux_states or {})
+        for name, value in aux.items():
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"save_states: aux state {name} is a {type(value).__name__}; a "
+                    "Tensor is needed"
+                )
+            if name in own:
+                raise ValueError(f"save_states: {name} is a state of the model too")
+        arrays, attributes = {}, {}
+        for kind, states in (
+            (self.MODEL_STATE_TYPE, own),
+            (self.AUX_STATE_TYPE, aux),
+        ):
+            for name, value in states.items():
+                arrays[name] = tensor.to_numpy(value)
+                attributes[name] = {
+                    "state_type": kind,
+                    "shape": value.shape,
+                    "dtype": value.dtype,
+                }
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        partial = f"{fpath}.{os.getpid()}.partial"
+        try:
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
+                archive.writestr(self.STATES_ATTR_FILENAME, json.dumps(attributes))
+            os.replace(partial, fpath)
+        finally:
+            if os.path.exists(partial):
+                os.remove(partial)
+
+    def load_states(self, fpath: str) -> dict[str, Tensor]:
+        """Sets the states from such a file, SINGA's own too; gives the aux ones."""
+        try:
+            archive = zipfile.ZipFile(fpath)
+        except zipfile.BadZipFile:
+            raise ValueError(
+                f"load_states: {fpath} is no file of save_states (not a zip)"
+            ) from None
+        with archive:
+            names = {name.lstrip("/"): name for name in archive.namelist()}
+            try:
+                text = archive.read(names[self.STATES_ATTR_FILENAME.lstrip("/")])
+                data = archive.read(names[self.TENSOR_DICT_FILENAME.lstrip("/")])
+            except KeyError as error:
+                raise ValueError(
+                    f"load_states: {fpath} is no file of save_states (it lacks "
+                    f"{error})"
+                ) from None
+        attributes = json.loads(text)
+        states, aux = {}, {}
+        with np.load(io.BytesIO(data)) as arrays:
+            for name in arrays.files:
+                kind = attributes[name]["state_type"]
+                if kind == self.MODEL_STATE_TYPE:
+                    states[name] = arrays[name]
+                else:
+                    aux[name] = tensor.from_numpy(arrays[name])
+        self.set_states(states)
+        return aux
+
+    def save_checkpoint(self, fpath: str, **metadata: str) -> None:
+        """Writes everything that a run needs to go on, as safetensors.
+
+        Parameters, states, the optimizer's states and the step, in the format of
+        the C programs' --save. The file appears whole or not at all.
+        """
+        engine = self._engine()
+        states = engine.states()
+        metadata = {"step": str(engine.step()), **metadata}
+        named = (NamedTensor * len(states))(
+            *[(n.encode(), t.data.handle) for n, t in states.items()]
+        )
+        lines = (Metadata * len(metadata))(
+            *[(k.encode(), str(v).encode()) for k, v in metadata.items()]
+        )
+        check(
+            lib.checkpoint_save(
+                os.fsencode(fpath), named, len(states), lines, len(metadata)
+            )
+        )
+
+    def load_checkpoint(self, fpath: str) -> None:
+        """Goes on where save_checkpoint was called; after compile, on every
+        rank."""
+        object.__setattr__(self, "_resume", fpath)
+        if self._engine_made is not None:
+            self._restore(self._engine_made)
+
+    def _restore(self, engine: _engine.Engine) -> None:
+        fpath = self._resume
+        object.__setattr__(self, "_resume", None)
+        checkpoint = get(lib.checkpoint_open, os.fsencode(fpath))
+        try:
+            for name, t in engine.states().items():
+                check(lib.checkpoint_read(checkpoint, name.encode(), t.data.handle))
+            step = lib.checkpoint_metadata(checkpoint, b"step")
+            if step:
+                engine.set_step(int(step))
+        finally:
+            lib.checkpoint_destroy(checkpoint)
+
+
+def optimizer_way(optimizer):
+    """How it shares gradients now; None for one that does not."""
+    return getattr(optimizer, "_strategy", ())
+
+
+def _put_back(states) -> None:
+    for t, copy in states or ():
+        t.copy_data(copy)
+
+
+def _flat(args, kwargs):
+    """The Tensors among arguments, lists of them too, in order."""
+    for value in list(args) + list(kwargs.values()):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _flat(value, {})
+        elif isinstance(value, dict):
+            yield from _flat(value.values(), {})
+
+
+def _key(args, kwargs):
+    """What steps of one kind share, beside the shapes of the first two tensors."""
+    tensors = 0
+
+    def part(value):
+        nonlocal tensors
+        if isinstance(value, Tensor):
+            tensors += 1
+            return "input" if tensors <= 2 else id(value.data)
+        if isinstance(value, (list, tuple)):
+            return tuple(part(one) for one in value)
+        if isinstance(value, np.ndarray):
+            return value.tobytes()
+        try:
+            hash(value)
+        except TypeError:
+            return repr(value)
+        return value
+
+    return tuple(part(value) for value in args) + tuple(
+        (name, part(value)) for name, value in kwargs.items()
+    )
+
+

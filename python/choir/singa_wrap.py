@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of SINGA's `singa_wrap` that its users meet.
+
+Raw tensors (`Tensor([2, 3])`), devices, the ticket of the multi-process way and
+the communicator behind DistOpt. Everything else of the C library is reached by
+the other modules.
+"""
+
+from choir._comm import Communicator, NcclIdHolder
+from choir._raw import CTensor as Tensor
+from choir.device import Device
+
+__all__ = ["Communicator", "Device", "NcclIdHolder", "Tensor"]
