@@ -170,7 +170,9 @@ class Communicator:
             setattr(collective, field, value)
         check(lib.comm_run(self.handle, byref(collective)))
 
-    def all_reduce(self, array: np.ndarray, op: int = SUM, name="all_reduce", **more):
+    def all_reduce(
+        self, array: np.ndarray, op: int = SUM, name="all_reduce", **more
+    ):
         """Reduces a row-major array over ranks, in place."""
         self.run(
             ALL_REDUCE,
@@ -210,10 +212,14 @@ class Communicator:
         )
         return out
 
-    def all_gather_v(self, array: np.ndarray, name="all_gather") -> list[np.ndarray]:
+    def all_gather_v(
+        self, array: np.ndarray, name="all_gather"
+    ) -> list[np.ndarray]:
         """Each rank's own number of elements."""
         array = np.ascontiguousarray(array).reshape(-1)
-        counts = self.all_gather(np.array([array.size], np.int64), name).reshape(-1)
+        counts = self.all_gather(
+            np.array([array.size], np.int64), name
+        ).reshape(-1)
         out = np.empty(int(counts.sum()), array.dtype)
         self.run(
             ALL_GATHER_V,
@@ -310,10 +316,7 @@ class Communicator:
     def _sum(self, tensors: list[CTensor], name: str) -> None:
         arrays = [_in_rows(t) for t in tensors]
         listed = (CommTensor * len(arrays))(
-            *[
-                CommTensor(a.ctypes.data, a.ctypes.data, a.size)
-                for a in arrays
-            ]
+            *[CommTensor(a.ctypes.data, a.ctypes.data, a.size) for a in arrays]
         )
         self.run(
             ALL_REDUCE,
@@ -393,7 +396,9 @@ def _sparse_arguments(args):
 def _in_rows(t: CTensor) -> np.ndarray:
     """The elements row by row: in place where they lie so, else a copy."""
     if t.dtype == _raw.BF16:
-        raise TypeError("bfloat16 cannot be exchanged from Python; cast it first")
+        raise TypeError(
+            "bfloat16 cannot be exchanged from Python; cast it first"
+        )
     if t.device.is_host() and t.is_contiguous():
         return t.as_array()
     return t.read()
@@ -412,7 +417,9 @@ def _deadline() -> float:
     except ValueError:
         value = 0.0
     if not value > 0:
-        raise ValueError(f"CHOIR_DEADLINE is {text!r}; seconds above 0 are needed")
+        raise ValueError(
+            f"CHOIR_DEADLINE is {text!r}; seconds above 0 are needed"
+        )
     return value
 
 
@@ -482,5 +489,3 @@ def _end() -> None:
         else:
             text = f"{type(error).__name__}: {error}"
             lib.comm_abort(comm.handle, text.encode())
-
-

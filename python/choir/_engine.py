@@ -58,7 +58,9 @@ class Engine:
         self._define = DEFINE(self._on_define)
         self._forward = FORWARD(lambda _scope, _self, x: x)
         self._train = TRAIN_ONE_BATCH(self._on_train)
-        self._def = ModelDef(self._name, self._define, self._forward, self._train)
+        self._def = ModelDef(
+            self._name, self._define, self._forward, self._train
+        )
         self._handle = get(
             lib.model_create, device.handle, byref(self._def), None, device.seed
         )
@@ -159,7 +161,9 @@ class Engine:
     def backward_and_update(self, loss: Tensor) -> None:
         """In a step: gradients of the loss, exchanged and applied."""
         if loss.size() != 1:
-            raise ValueError(f"the loss has shape {loss.shape}; one element is needed")
+            raise ValueError(
+                f"the loss has shape {loss.shape}; one element is needed"
+            )
         scope = self._scope
 
         def leaf(tensor: Tensor) -> int:
@@ -245,5 +249,3 @@ def behind(loss: Tensor) -> list[Tensor]:
             if x.creator is None and x.stores_grad:
                 found.setdefault(id(x), x)
     return list(found.values())
-
-

@@ -635,7 +635,9 @@ class _Library:
         self.path = path
 
     def _table(self, name: str):
-        return ctypes.pointer(StructDef.in_dll(self._dll, f"choir_{name}_config_def"))
+        return ctypes.pointer(
+            StructDef.in_dll(self._dll, f"choir_{name}_config_def")
+        )
 
 
 lib = _Library()

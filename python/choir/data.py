@@ -60,8 +60,12 @@ class Dataset:
         """Pixels (n, c, h, w) uint8 and labels (n) int32, not to be written to."""
         n = len(self)
         count = n * lib.dataset_image_bytes(self.handle)
-        pixels = (ctypes.c_uint8 * count).from_address(lib.dataset_pixels(self.handle))
-        labels = (ctypes.c_int32 * n).from_address(lib.dataset_labels(self.handle))
+        pixels = (ctypes.c_uint8 * count).from_address(
+            lib.dataset_pixels(self.handle)
+        )
+        labels = (ctypes.c_int32 * n).from_address(
+            lib.dataset_labels(self.handle)
+        )
         pixels.keep = labels.keep = self
         x = np.frombuffer(pixels, np.uint8).reshape((n,) + self.shape)
         y = np.frombuffer(labels, np.int32)
@@ -93,7 +97,11 @@ def cifar10(folder, split: str = "train", limit: int = 0) -> Dataset:
 
 
 def synthetic(
-    count: int, shape=(1, 28, 28), class_count: int = 10, seed: int = 0, first: int = 0
+    count: int,
+    shape=(1, 28, 28),
+    class_count: int = 10,
+    seed: int = 0,
+    first: int = 0,
 ) -> Dataset:
     """Images drawn by numbers, for where no real data are at hand."""
     channels, height, width = shape
@@ -155,7 +163,12 @@ class Loader:
             settings["micro_shard"] = batch
         config = table.make("Loader", batch=batch, **settings)
         self.handle: int | None = get(
-            lib.loader_create, dataset.handle, self.device.handle, rank, size, config
+            lib.loader_create,
+            dataset.handle,
+            self.device.handle,
+            rank,
+            size,
+            config,
         )
 
     def __del__(self) -> None:

@@ -32,14 +32,18 @@ def _fans(t: Tensor) -> tuple[int, int]:
 def eye(t: Tensor) -> None:
     """Ones on the diagonal of a matrix, else zeros."""
     if t.ndim() != 2:
-        raise ValueError(f"eye: a tensor of shape {t.shape}; a matrix is needed")
+        raise ValueError(
+            f"eye: a tensor of shape {t.shape}; a matrix is needed"
+        )
     t.copy_from_numpy(np.eye(t.shape[0], t.shape[1], dtype=np.float32))
 
 
 def orthogonal(t: Tensor, gain: float = 1.0) -> None:
     """A random orthogonal matrix times gain (Saxe et al., 2014)."""
     if t.ndim() < 2:
-        raise ValueError(f"orthogonal: a tensor of shape {t.shape}; a matrix is needed")
+        raise ValueError(
+            f"orthogonal: a tensor of shape {t.shape}; a matrix is needed"
+        )
     rows = t.shape[0]
     columns = math.prod(t.shape[1:])
     noise = Tensor((max(rows, columns), min(rows, columns)), t.device)
@@ -86,7 +90,9 @@ def he_uniform(t: Tensor) -> None:
 
 def _old(name: str, other: str) -> None:
     warnings.warn(
-        f"initializer.{name} is old; use {other}", DeprecationWarning, stacklevel=3
+        f"initializer.{name} is old; use {other}",
+        DeprecationWarning,
+        stacklevel=3,
     )
 
 

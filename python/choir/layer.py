@@ -24,9 +24,15 @@ from choir._raw import OPS
 from choir.tensor import Tensor
 
 # As CHOIR_INITIALIZER_LIST.
-CONSTANT, UNIFORM, NORMAL, GLOROT_UNIFORM, GLOROT_NORMAL, HE_UNIFORM, HE_NORMAL = (
-    range(7)
-)
+(
+    CONSTANT,
+    UNIFORM,
+    NORMAL,
+    GLOROT_UNIFORM,
+    GLOROT_NORMAL,
+    HE_UNIFORM,
+    HE_NORMAL,
+) = range(7)
 
 
 def _param(
@@ -45,7 +51,9 @@ def _param(
     view = View(ndim=len(shape), dtype=dtype)
     for i, size in enumerate(shape):
         if size <= 0:
-            raise ValueError(f"a parameter of shape {tuple(shape)} has no elements")
+            raise ValueError(
+                f"a parameter of shape {tuple(shape)} has no elements"
+            )
         view.shape[i] = size
     if channels_last:
         lib.view_set_channels_last(ctypes.byref(view))
@@ -186,8 +194,12 @@ class Layer(metaclass=LayerMeta):
     def _set(self, values: dict, own: dict, kind: str) -> None:
         for name, value in values.items():
             if name not in own:
-                known = ", ".join(own) or "none; call the layer or compile first"
-                raise KeyError(f"no {kind} is called {name!r}; there are: {known}")
+                known = (
+                    ", ".join(own) or "none; call the layer or compile first"
+                )
+                raise KeyError(
+                    f"no {kind} is called {name!r}; there are: {known}"
+                )
             shape = tuple(value.shape)
             if shape != own[name].shape:
                 raise ValueError(
@@ -210,7 +222,9 @@ class Layer(metaclass=LayerMeta):
             items = [(f"{type(x).__name__}_{i}", x) for i, x in enumerate(args)]
         for name, value in items:
             if not isinstance(value, Layer):
-                raise TypeError(f"register_layers: {name} is a {type(value).__name__}")
+                raise TypeError(
+                    f"register_layers: {name} is a {type(value).__name__}"
+                )
             setattr(self, name, value)
 
     def dtype_check(self, *inputs: Tensor) -> None:
@@ -253,7 +267,9 @@ class Linear(Layer):
     the first input. Linear(in, out[, bias]) is accepted too.
     """
 
-    def __init__(self, out_features: int, *args, bias: bool = True, **kwargs) -> None:
+    def __init__(
+        self, out_features: int, *args, bias: bool = True, **kwargs
+    ) -> None:
         super().__init__()
         self.in_features: int | None = None
         if args:
@@ -283,7 +299,9 @@ class Linear(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return autograd.apply_attrs(
-            OPS["linear"], (x, self.W, self.b if self.bias else self._zeros), None
+            OPS["linear"],
+            (x, self.W, self.b if self.bias else self._zeros),
+            None,
         )
 
 
@@ -442,7 +460,11 @@ class Conv2d(Layer):
         super().__init__()
         self.in_channels: int | None = None
         if args:
-            self.in_channels, nb_kernels, kernel_size = nb_kernels, kernel_size, args[0]
+            self.in_channels, nb_kernels, kernel_size = (
+                nb_kernels,
+                kernel_size,
+                args[0],
+            )
             stride = args[1] if len(args) > 1 else stride
             padding = args[2] if len(args) > 2 else padding
         if kwargs:
@@ -487,7 +509,9 @@ class Conv2d(Layer):
             channels_last=True,
             dtype=code,
         )
-        made = _param(x.device, (self.nb_kernels,), dtype=code, trained=self.bias)
+        made = _param(
+            x.device, (self.nb_kernels,), dtype=code, trained=self.bias
+        )
         if self.bias:
             self.b = made
         else:
@@ -497,7 +521,9 @@ class Conv2d(Layer):
         key = x.shape[2:]
         made = self._attrs.get(key)
         if made is None:
-            k = [(n - 1) * d + 1 for n, d in zip(self.kernel_size, self.dilation)]
+            k = [
+                (n - 1) * d + 1 for n, d in zip(self.kernel_size, self.dilation)
+            ]
             before, after = _padding(
                 self.padding, self.pad_mode, key, k, self.stride, "Conv2d"
             )
@@ -512,7 +538,9 @@ class Conv2d(Layer):
         attrs, before, after = made
         x, _ = _pad_odd(x, before, after, 0.0)
         return autograd.apply_attrs(
-            OPS["conv2d"], (x, self.W, self.b if self.bias else self._zeros), attrs
+            OPS["conv2d"],
+            (x, self.W, self.b if self.bias else self._zeros),
+            attrs,
         )
 
 
@@ -520,7 +548,13 @@ class SeparableConv2d(Layer):
     """A convolution of each channel by itself, then one of 1 by 1."""
 
     def __init__(
-        self, nb_kernels: int, kernel_size, *args, stride=1, padding=0, bias=False
+        self,
+        nb_kernels: int,
+        kernel_size,
+        *args,
+        stride=1,
+        padding=0,
+        bias=False,
     ) -> None:
         super().__init__()
         if args:
@@ -563,7 +597,9 @@ class BatchNorm2d(Layer):
         if len(args) > 1:
             momentum = args[1]
         if not 0 <= momentum <= 1:
-            raise ValueError(f"BatchNorm2d: momentum is {momentum}; needs 0 to 1")
+            raise ValueError(
+                f"BatchNorm2d: momentum is {momentum}; needs 0 to 1"
+            )
         self.channels: int | None = args[0] if args else None
         self.momentum = momentum
 
@@ -601,13 +637,17 @@ class BatchNorm2d(Layer):
         n = x.shape[0] * x.shape[2] * x.shape[3]
         m = self.momentum
         self._average(self.running_mean, node._all[1], m)
-        self._average(self.running_var, node._all[2], m * (n / (n - 1) if n > 1 else 1))
+        self._average(
+            self.running_var, node._all[2], m * (n / (n - 1) if n > 1 else 1)
+        )
         return y
 
     def _average(self, running: Tensor, batch, weight: float) -> None:
         raw = running.data
         _raw.run("scale", raw, out=[raw], factor=1 - self.momentum, shift=0.0)
-        _raw.run("scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0)
+        _raw.run(
+            "scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0
+        )
 
 
 class Pooling2d(Layer):
@@ -627,7 +667,9 @@ class Pooling2d(Layer):
         super().__init__()
         self.kernel_size = _pair(kernel_size, "Pooling2d: kernel_size")
         self.stride = (
-            self.kernel_size if stride is None else _pair(stride, "Pooling2d: stride")
+            self.kernel_size
+            if stride is None
+            else _pair(stride, "Pooling2d: stride")
         )
         self.padding = padding
         self.is_max = is_max
@@ -682,7 +724,11 @@ class MaxPool1d(Pooling2d):
 
     def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
         super().__init__(
-            (1, kernel_size), _flat(stride, 1), _flat(padding, 0), True, pad_mode
+            (1, kernel_size),
+            _flat(stride, 1),
+            _flat(padding, 0),
+            True,
+            pad_mode,
         )
 
 
@@ -691,7 +737,11 @@ class AvgPool1d(Pooling2d):
 
     def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
         super().__init__(
-            (1, kernel_size), _flat(stride, 1), _flat(padding, 0), False, pad_mode
+            (1, kernel_size),
+            _flat(stride, 1),
+            _flat(padding, 0),
+            False,
+            pad_mode,
         )
 
 
@@ -699,9 +749,13 @@ class RNN_Base(Layer):
     """Layers over a list of steps, each (batch, features)."""
 
     def step_forward(self, *args):
-        raise NotImplementedError(f"{type(self).__name__} defines no step_forward")
+        raise NotImplementedError(
+            f"{type(self).__name__} defines no step_forward"
+        )
 
-    def _only_plain(self, num_layers, batch_first, dropout, bidirectional) -> None:
+    def _only_plain(
+        self, num_layers, batch_first, dropout, bidirectional
+    ) -> None:
         for name, value, plain in (
             ("num_layers", num_layers, 1),
             ("batch_first", batch_first, False),
@@ -734,7 +788,9 @@ class RNN(RNN_Base):
         super().__init__()
         self._only_plain(num_layers, batch_first, dropout, bidirectional)
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"RNN: nonlinearity is {nonlinearity!r}; tanh or relu")
+            raise ValueError(
+                f"RNN: nonlinearity is {nonlinearity!r}; tanh or relu"
+            )
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.nonlinearity = nonlinearity
@@ -796,8 +852,12 @@ class LSTM(RNN_Base):
         n, m = self.input_size, self.hidden_size
         device = state[0].device
         for gate in "ifog":
-            setattr(self, f"Wx_{gate}", _param(device, (n, m), NORMAL, 0.0, 0.01))
-            setattr(self, f"Wh_{gate}", _param(device, (m, m), NORMAL, 0.0, 0.01))
+            setattr(
+                self, f"Wx_{gate}", _param(device, (n, m), NORMAL, 0.0, 0.01)
+            )
+            setattr(
+                self, f"Wh_{gate}", _param(device, (m, m), NORMAL, 0.0, 0.01)
+            )
             if self.bias:
                 setattr(self, f"b_{gate}", _param(device, (m,)))
 
@@ -876,7 +936,9 @@ def _function_layer(name: str, function: str, doc: str) -> type[Layer]:
         return getattr(autograd, function)(*xs)
 
     return LayerMeta(
-        name, (Layer,), {"forward": forward, "__doc__": doc, "__module__": __name__}
+        name,
+        (Layer,),
+        {"forward": forward, "__doc__": doc, "__module__": __name__},
     )
 
 
@@ -885,9 +947,13 @@ Sigmoid = _function_layer("Sigmoid", "sigmoid", "1 / (1 + e^-x)")
 Tanh = _function_layer("Tanh", "tanh", "Hyperbolic tangent.")
 Gelu = _function_layer("Gelu", "gelu", "x / 2 (1 + erf(x / sqrt 2))")
 Add = _function_layer("Add", "add", "a + b")
-SoftMax = _function_layer("SoftMax", "softmax", "e^x over its sum along axis 1.")
+SoftMax = _function_layer(
+    "SoftMax", "softmax", "e^x over its sum along axis 1."
+)
 SoftMaxCrossEntropy = _function_layer(
-    "SoftMaxCrossEntropy", "softmax_cross_entropy", "The mean of -log softmax(x)[t]."
+    "SoftMaxCrossEntropy",
+    "softmax_cross_entropy",
+    "The mean of -log softmax(x)[t].",
 )
 MeanSquareError = _function_layer(
     "MeanSquareError", "mse_loss", "The mean of (x - t)^2."
@@ -925,7 +991,9 @@ def _list_layers() -> None:
         if name in known or name not in OPS:
             continue
         words = "".join(word.capitalize() for word in name.split("_"))
-        globals().setdefault(words, _function_layer(words, name, f"Layer of {name}."))
+        globals().setdefault(
+            words, _function_layer(words, name, f"Layer of {name}.")
+        )
 
 
 _list_layers()

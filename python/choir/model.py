@@ -68,7 +68,9 @@ class ModelMeta(layer.LayerMeta):
 
     def __new__(mcs, name, bases, attr):
         if "train_one_batch" in attr and bases != (layer.Layer,):
-            attr["train_one_batch"] = mcs.buffer_operation(attr["train_one_batch"])
+            attr["train_one_batch"] = mcs.buffer_operation(
+                attr["train_one_batch"]
+            )
         return super().__new__(mcs, name, bases, attr)
 
 
@@ -135,7 +137,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
 
     def train_one_batch(self, *input, **kwargs):
         """Defined by users: forward, loss, one call of the optimizer."""
-        raise NotImplementedError(f"{type(self).__name__} defines no train_one_batch")
+        raise NotImplementedError(
+            f"{type(self).__name__} defines no train_one_batch"
+        )
 
     def __call__(self, *input, **kwargs):
         """train_one_batch in training mode, else forward."""
@@ -185,7 +189,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 raise StateError(
                     f"{type(self).__name__} has no parameters yet; call compile first"
                 )
-            states = {n: t for n, t in self.get_states().items() if n not in params}
+            states = {
+                n: t for n, t in self.get_states().items() if n not in params
+            }
             engine = _engine.Engine(
                 type(self).__name__,
                 next(iter(params.values())).device,
@@ -226,7 +232,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
             result = self._step(engine, func, args, kwargs, key)
         except _opt.StrategyChange as change:
             _put_back(before)
-            optimizer._use(change.option, tuple(sorted(change.settings.items())))
+            optimizer._use(
+                change.option, tuple(sorted(change.settings.items()))
+            )
             result = self._step(engine, func, args, kwargs, key)
         except ManualStep:
             _put_back(before)
@@ -303,7 +311,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
         must not exist yet. For whole checkpoints see save_checkpoint.
         """
         if os.path.exists(fpath):
-            raise FileExistsError(f"save_states: {fpath} exists; remove it first")
+            raise FileExistsError(
+                f"save_states: {fpath} exists; remove it first"
+            )
         own = self.get_states()
         aux = dict(aux_states or {})
         for name, value in aux.items():
@@ -313,7 +323,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
                     "Tensor is needed"
                 )
             if name in own:
-                raise ValueError(f"save_states: {name} is a state of the model too")
+                raise ValueError(
+                    f"save_states: {name} is a state of the model too"
+                )
         arrays, attributes = {}, {}
         for kind, states in (
             (self.MODEL_STATE_TYPE, own),
@@ -332,7 +344,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
         try:
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
                 archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
-                archive.writestr(self.STATES_ATTR_FILENAME, json.dumps(attributes))
+                archive.writestr(
+                    self.STATES_ATTR_FILENAME, json.dumps(attributes)
+                )
             os.replace(partial, fpath)
         finally:
             if os.path.exists(partial):
@@ -349,8 +363,12 @@ class Model(layer.Layer, metaclass=ModelMeta):
         with archive:
             names = {name.lstrip("/"): name for name in archive.namelist()}
             try:
-                text = archive.read(names[self.STATES_ATTR_FILENAME.lstrip("/")])
-                data = archive.read(names[self.TENSOR_DICT_FILENAME.lstrip("/")])
+                text = archive.read(
+                    names[self.STATES_ATTR_FILENAME.lstrip("/")]
+                )
+                data = archive.read(
+                    names[self.TENSOR_DICT_FILENAME.lstrip("/")]
+                )
             except KeyError as error:
                 raise ValueError(
                     f"load_states: {fpath} is no file of save_states (it lacks "
@@ -402,7 +420,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
         checkpoint = get(lib.checkpoint_open, os.fsencode(fpath))
         try:
             for name, t in engine.states().items():
-                check(lib.checkpoint_read(checkpoint, name.encode(), t.data.handle))
+                check(
+                    lib.checkpoint_read(
+                        checkpoint, name.encode(), t.data.handle
+                    )
+                )
             step = lib.checkpoint_metadata(checkpoint, b"step")
             if step:
                 engine.set_step(int(step))
@@ -453,5 +475,3 @@ def _key(args, kwargs):
     return tuple(part(value) for value in args) + tuple(
         (name, part(value)) for name, value in kwargs.items()
     )
-
-

@@ -18,7 +18,7 @@ from ctypes import POINTER
 
 import numpy as np
 
-from choir import _comm, _engine, _raw, autograd, tensor
+from choir import _comm, _engine, autograd, tensor
 from choir._comm import Communicator, NcclIdHolder
 from choir._lib import (
     NamedTensor,
@@ -84,7 +84,9 @@ class ExponentialDecay(DecayScheduler):
     ) -> None:
         super().__init__(init_value)
         if decay_steps <= 0:
-            raise ValueError(f"decay_steps is {decay_steps}; needs to be above 0")
+            raise ValueError(
+                f"decay_steps is {decay_steps}; needs to be above 0"
+            )
         self.decay_steps = decay_steps
         self.decay_rate = decay_rate
         self.staircase = staircase
@@ -99,7 +101,9 @@ class ExponentialDecay(DecayScheduler):
 class Cosine(DecayScheduler):
     """From init_value to final_value along half a cosine over `period` steps."""
 
-    def __init__(self, init_value: float, period: int, final_value: float = 0.0):
+    def __init__(
+        self, init_value: float, period: int, final_value: float = 0.0
+    ):
         super().__init__(init_value)
         self.period = period
         self.final_value = final_value
@@ -107,7 +111,9 @@ class Cosine(DecayScheduler):
     def value(self, step: int) -> float:
         share = min(step / self.period, 1.0)
         curve = 0.5 * (1.0 + np.cos(np.pi * share))
-        return float(self.final_value + (self.init_value - self.final_value) * curve)
+        return float(
+            self.final_value + (self.init_value - self.final_value) * curve
+        )
 
 
 class Warmup(DecayScheduler):
@@ -134,7 +140,9 @@ def _as_schedule(value) -> DecayScheduler:
 class _Single:
     """An optimizer of the C library for one parameter."""
 
-    def __init__(self, owner: Optimizer, name: str, param: Tensor, grad: Tensor):
+    def __init__(
+        self, owner: Optimizer, name: str, param: Tensor, grad: Tensor
+    ):
         self.handle = owner._create()
         self.tensor = param
         self.grad = grad
@@ -172,7 +180,9 @@ def _states(handle: int, device) -> dict[str, Tensor]:
     named = (NamedTensor * max(count, 1))()
     lib.optimizer_states(handle, named)
     return {
-        named[i].name.decode(): Tensor._of(CTensor.borrow(named[i].tensor, device))
+        named[i].name.decode(): Tensor._of(
+            CTensor.borrow(named[i].tensor, device)
+        )
         for i in range(count)
     }
 
@@ -214,7 +224,9 @@ class Optimizer:
 
     def _create(self) -> int:
         settings = self._table.make(
-            type(self).__name__, lr=self._schedule.value(self._step), **self._settings
+            type(self).__name__,
+            lr=self._schedule.value(self._step),
+            **self._settings,
         )
         return get(lib.optimizer_create, self._definition, settings)
 
@@ -233,8 +245,12 @@ class Optimizer:
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
-        if self._handle is not None and not isinstance(self._schedule, Constant):
-            check(lib.optimizer_set_lr(self._handle, self._schedule.value(step)))
+        if self._handle is not None and not isinstance(
+            self._schedule, Constant
+        ):
+            check(
+                lib.optimizer_set_lr(self._handle, self._schedule.value(step))
+            )
 
     # ---- As in SINGA ----
 
@@ -280,7 +296,9 @@ class Optimizer:
             return
         self._train_alone(loss)
 
-    def _train_alone(self, loss: Tensor, first: int = 0, total: int = 1) -> None:
+    def _train_alone(
+        self, loss: Tensor, first: int = 0, total: int = 1
+    ) -> None:
         """A step outside of a model: with an engine of its own."""
         params = _engine.behind(loss)
         if not params:
@@ -296,7 +314,11 @@ class Optimizer:
             step = self._engine.step() if self._engine else self._step
             states = self._engine.states() if self._engine else {}
             self._engine = _engine.Engine(
-                "loss", loss.device, list(zip(names, params)), [], self._updater()
+                "loss",
+                loss.device,
+                list(zip(names, params)),
+                [],
+                self._updater(),
             )
             self._engine.set_step(step)
             for name, state in self._engine.states().items():
@@ -320,7 +342,9 @@ class Optimizer:
             for single in self._singles.values():
                 check(lib.optimizer_set_lr(single.handle, rate))
 
-    def apply(self, param_name: str, param_value: Tensor, param_grad: Tensor) -> None:
+    def apply(
+        self, param_name: str, param_value: Tensor, param_grad: Tensor
+    ) -> None:
         """Updates one parameter in place; states are kept by its name."""
         if isinstance(param_grad, CTensor):
             param_grad = Tensor._of(param_grad)
@@ -389,7 +413,9 @@ def _definitions() -> dict[str, int]:
         definition = lib.optimizer_def_get(len(found))
         if not definition:
             return found
-        found[lib.optimizer_def_config(definition).contents.name.decode()] = definition
+        found[
+            lib.optimizer_def_config(definition).contents.name.decode()
+        ] = definition
 
 
 _OPTIMIZERS = _definitions()
@@ -445,7 +471,9 @@ class RMSProp(Optimizer):
     """avg = rho avg + (1 - rho) g^2; p -= lr g / sqrt(avg + epsilon)."""
 
     def __init__(self, lr=0.1, rho=0.9, epsilon=1e-8, weight_decay=0) -> None:
-        super().__init__(lr, rho=rho, epsilon=epsilon, weight_decay=weight_decay)
+        super().__init__(
+            lr, rho=rho, epsilon=epsilon, weight_decay=weight_decay
+        )
 
 
 class AdaGrad(Optimizer):
@@ -649,7 +677,9 @@ class DistOpt:
     def __call__(self, loss: Tensor) -> None:
         self.backward_and_update(loss)
 
-    def _step(self, loss: Tensor, option: str, settings: dict, threshold) -> None:
+    def _step(
+        self, loss: Tensor, option: str, settings: dict, threshold
+    ) -> None:
         if threshold is not None and self._handle is None:
             self._bucket_bytes = int(threshold) * 4
         wanted = (option, tuple(sorted(settings.items())))
@@ -673,7 +703,9 @@ class DistOpt:
         finally:
             self.opt._updater = keep
 
-    def backward_and_update(self, loss: Tensor, threshold: int | None = None) -> None:
+    def backward_and_update(
+        self, loss: Tensor, threshold: int | None = None
+    ) -> None:
         """A step with gradients averaged over ranks in float32.
 
         threshold: elements of a bucket that is exchanged as one; heeded before
@@ -731,7 +763,9 @@ class DistOpt:
         settings = {"spars": float(spars), "feedback": bool(corr)}
         self._step(loss, option, settings, threshold)
 
-    def step_with(self, loss: Tensor, dist_option: str, spars: float = 0.0) -> None:
+    def step_with(
+        self, loss: Tensor, dist_option: str, spars: float = 0.0
+    ) -> None:
         """A step by a strategy's name: any of docs/strategies.md."""
         option = _OLD_NAMES.get(dist_option, dist_option)
         settings = {"spars": float(spars)} if spars else {}
@@ -755,7 +789,9 @@ class DistOpt:
         """The same for a list."""
         self.communicator.fusedSynchHalf([_raw_of(t) for t in tensor], send)
 
-    def sparsification(self, tensor, accumulation, spars: float, topK: bool) -> None:
+    def sparsification(
+        self, tensor, accumulation, spars: float, topK: bool
+    ) -> None:
         """Replaces a tensor by the sum over ranks of its chosen elements.
 
         With an accumulation (a raw tensor, or None) that is added first, and
@@ -763,7 +799,9 @@ class DistOpt:
         rest = None if accumulation is None else _raw_of(accumulation)
         self.communicator.sparsification(_raw_of(tensor), rest, spars, topK)
 
-    def fused_sparsification(self, tensor, accumulation, spars: float, topK: bool):
+    def fused_sparsification(
+        self, tensor, accumulation, spars: float, topK: bool
+    ):
         """The same over all elements of a list."""
         rest = None if accumulation is None else _raw_of(accumulation)
         self.communicator.fusedSparsification(
@@ -802,4 +840,3 @@ class DistOpt:
 
 def _raw_of(value) -> CTensor:
     return value.data if isinstance(value, Tensor) else value
-

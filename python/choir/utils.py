@@ -27,7 +27,9 @@ def update_progress(progress: float, info: str) -> None:
     sys.stdout.flush()
 
 
-def progress(items: Iterable, total: int | None = None, text: str = "") -> Iterator:
+def progress(
+    items: Iterable, total: int | None = None, text: str = ""
+) -> Iterator:
     """The items, with a bar on stderr while stderr is a terminal."""
     if total is None:
         total = len(items)  # type: ignore[arg-type]
@@ -58,11 +60,15 @@ def _pads(odd_padding) -> dict:
     return {"begin": (0, 0, top, left), "end": (0, 0, bottom, right)}
 
 
-def handle_odd_pad_fwd(x: CTensor, odd_padding, is_pool: bool = False) -> CTensor:
+def handle_odd_pad_fwd(
+    x: CTensor, odd_padding, is_pool: bool = False
+) -> CTensor:
     """Pads a raw image (n, c, h, w) by (top, bottom, left, right): with zeros, or
     with what no maximum takes."""
     value = -3e38 if is_pool else 0.0
-    return _raw.run("pad", x, mode="constant", value=value, **_pads(odd_padding))
+    return _raw.run(
+        "pad", x, mode="constant", value=value, **_pads(odd_padding)
+    )
 
 
 def handle_odd_pad_bwd(dx: CTensor, odd_padding) -> CTensor:
@@ -79,7 +85,9 @@ def get_padding_shape(
     """Even padding (rows, columns), and the odd rest (top, bottom, left, right),
     for SAME_UPPER and SAME_LOWER."""
     if pad_mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise ValueError(f"pad_mode is {pad_mode!r}; SAME_UPPER or SAME_LOWER is needed")
+        raise ValueError(
+            f"pad_mode is {pad_mode!r}; SAME_UPPER or SAME_LOWER is needed"
+        )
     even, odd = [], []
     outputs = get_output_shape(
         pad_mode, input_spatial_shape, kernel_spatial_shape, strides_spatial
@@ -99,7 +107,9 @@ def get_output_shape(
 ) -> list[int]:
     """Sizes of a convolution's result, for VALID, SAME_UPPER and SAME_LOWER."""
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        return [-(-n // s) for n, s in zip(input_spatial_shape, strides_spatial)]
+        return [
+            -(-n // s) for n, s in zip(input_spatial_shape, strides_spatial)
+        ]
     if auto_pad != "VALID":
         raise ValueError(
             f"auto_pad is {auto_pad!r}; VALID, SAME_UPPER or SAME_LOWER is needed"
