@@ -432,7 +432,8 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
 // more contribution that was not added yet.
 static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
                                  choir_tensor_t* tensor, bool is_shared) {
-  if (var->grad == tensor) {  // added in place
+  // Added in place; a shared one that comes again is one more contribution.
+  if (var->grad == tensor && !var->grad_is_shared) {
     choir_tensor_release(tensor);
     return NULL;
   }

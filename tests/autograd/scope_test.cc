@@ -272,6 +272,16 @@ TEST_P(ScopeTest, AddsOverUsesInOneOpAndInSeveral) {
   EXPECT_OK(choir_scope_end(scope_));
 }
 
+// One gradient, handed on as it is for both sources.
+TEST_P(ScopeTest, OneGradientForOneVariableTwice) {
+  choir_var_t* x = Leaf({2}, {3, 5});
+  choir_var_t* y = choir_var_square(scope_, x);
+  choir_scope_backward(scope_, Dot(choir_var_add(scope_, y, y), {2}, {1, 10}),
+                       nullptr);
+  EXPECT_EQ(Grad(x), (Doubles{12, 200}));
+  EXPECT_OK(choir_scope_end(scope_));
+}
+
 // A gradient that one rule hands on as it is must not grow when another use
 // adds to it.
 TEST_P(ScopeTest, ViewsOfAGradientAreNotAddedTo) {
