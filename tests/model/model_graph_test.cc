@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/functions.h"
 #include "core/random.h"
 #include "model/model.h"
 #include "opt/optimizer.h"
@@ -36,6 +37,7 @@ struct Cnn {
   choir_layer_t* hidden;
   choir_layer_t* out;
   int forwards = 0;
+  bool doubles = false;
   std::function<void(choir_scope_t*)> in_forward;
 };
 
@@ -78,7 +80,7 @@ choir_var_t* Forward(choir_scope_t* scope, void* self, choir_var_t* x) {
   for (choir_layer_t* layer : {net->conv, net->norm, net->pool, net->flat,
                                net->drop, net->hidden, net->out})
     x = choir_layer_forward(scope, layer, x);
-  return x;
+  return net->doubles ? choir_var_add(scope, x, x) : x;
 }
 
 constexpr choir_model_def_t kCnnDef = {"cnn", Define, Forward, nullptr};
@@ -148,9 +150,10 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  choir_status_t Step(int64_t samples, uint32_t seed) {
+  choir_status_t Step(int64_t samples, uint32_t seed, int64_t variant = 0) {
     const Batch batch = MakeBatch(device_.get(), samples, seed);
-    const choir_model_batch_t one = batch.get();
+    choir_model_batch_t one = batch.get();
+    one.variant = variant;
     return choir_model_train_one_batch(model_, &one);
   }
   choir_status_t Evaluate(int64_t samples, uint32_t seed) {
@@ -317,6 +320,22 @@ TEST_P(ModelGraphTest, FreezingAParameterIsSeen) {
     }
     ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
   }
+}
+
+// Callbacks that do different things for different variants.
+TEST_P(ModelGraphTest, VariantsAreGraphsOfTheirOwn) {
+  Training eager(GetParam(), false, false);
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 8; ++i) {
+    for (Training* training : {&eager, &graph}) {
+      training->net.doubles = i % 2 == 1;
+      ASSERT_OK(training->Step(9, i, i % 2));
+    }
+    ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+  }
+  // Compile, the first step, and one recording for each variant.
+  EXPECT_EQ(eager.net.forwards, 9);
+  EXPECT_EQ(graph.net.forwards, 4);
 }
 
 TEST_P(ModelGraphTest, AFreshStepCountIsFollowed) {

@@ -13,10 +13,12 @@
 namespace {
 
 using choir::testing::Chain;
+using choir::testing::DevicePtr;
 using choir::testing::ExpectNear;
 using choir::testing::FailEveryAllocation;
 using choir::testing::Floats;
 using choir::testing::Make;
+using choir::testing::MakeDevice;
 using choir::testing::ModelTest;
 using choir::testing::Net;
 using choir::testing::Perceptron;
@@ -205,6 +207,126 @@ TEST_P(ModelTest, ABatchWithoutSamplesIsAStep) {
   choir_metrics_t metrics = net->Metrics();
   EXPECT_EQ(metrics.batches, 0);
   EXPECT_EQ(metrics.samples, 0);
+}
+
+// ---- Parameters without a layer ----
+
+// y = scale * x + shift, with a state that training leaves alone.
+struct Affine {
+  explicit Affine(choir_device_t* device)
+      : scale(Make<float>(device, {2}, {2, 3})),
+        shift(Make<float>(device, {2}, {1, -1})),
+        state(Make<int32_t>(device, {2}, {7, 8})) {}
+  std::unique_ptr<Net> net() {
+    return std::make_unique<Net>(
+        [this](Net* self) {
+          params[0] =
+              choir_model_add_param(self->defining, "scale", scale.get(), true);
+          params[1] =
+              choir_model_add_param(self->defining, "shift", shift.get(), true);
+          params[2] = choir_model_add_param(self->defining, "state",
+                                            state.get(), false);
+        },
+        [this](Net*, choir_scope_t* scope, choir_var_t* x) {
+          choir_var_t* y =
+              choir_var_mul(scope, x, choir_scope_param(scope, params[0]));
+          return choir_var_add(scope, y, choir_scope_param(scope, params[1]));
+        },
+        [](Net* self, choir_scope_t* scope, choir_var_t* x, choir_var_t* y,
+           choir_var_t** out_loss) {
+          choir_var_t* out = self->RunForward(scope, x);
+          *out_loss = choir_var_mse_loss(scope, out, y);
+          choir_model_backward_and_update(self->get(), scope, *out_loss);
+          return out;
+        });
+  }
+  TensorPtr scale;
+  TensorPtr shift;
+  TensorPtr state;
+  choir_param_t* params[3] = {};
+};
+
+TEST_P(ModelTest, TrainsParametersWithoutALayer) {
+  Affine affine(device_.get());
+  auto net = affine.net();
+  ASSERT_OK(net->Create(device_.get()));
+  ASSERT_OK(net->Compile({1, 2}));
+  ASSERT_OK(net->UseSgd(0.5));
+  choir_param_list_t list = choir_model_params(net->get());
+  ASSERT_EQ(list.count, 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(list.params[i], affine.params[i]);
+  EXPECT_STREQ(list.params[1]->name, "shift");
+  EXPECT_EQ(list.params[0]->value, affine.scale.get());
+  EXPECT_NE(list.params[0]->grad, nullptr);
+  EXPECT_FALSE(list.params[2]->trainable);
+  EXPECT_EQ(list.params[2]->grad, nullptr);
+  x_ = Make<float>(device_.get(), {1, 2}, {1, 2});
+  y_ = Make<float>(device_.get(), {1, 2}, {2, 4});
+  EXPECT_EQ(net->Predict(x_.get()), (std::vector<float>{3, 5}));
+  ASSERT_OK(Train(net.get()));
+  // The errors are 1 and 1, the mean is over two elements: slopes of the
+  // shifts 1 and 1, of the scales 1 and 2.
+  EXPECT_EQ(net->value(0), (std::vector<float>{1.5, 2}));
+  EXPECT_EQ(net->value(1), (std::vector<float>{0.5, -1.5}));
+  EXPECT_EQ(Read<int32_t>(affine.state), (std::vector<int32_t>{7, 8}));
+  // The model trains the caller's own tensor.
+  EXPECT_EQ(Read<float>(affine.scale), net->value(0));
+}
+
+TEST_P(ModelTest, KeepsParametersThatTheCallerLetsGo) {
+  auto affine = std::make_unique<Affine>(device_.get());
+  auto net = affine->net();
+  ASSERT_OK(net->Create(device_.get()));
+  affine->scale.reset();
+  affine->shift.reset();
+  ASSERT_OK(net->Compile({1, 2}));
+  x_ = Make<float>(device_.get(), {1, 2}, {1, 2});
+  EXPECT_EQ(net->Predict(x_.get()), (std::vector<float>{3, 5}));
+}
+
+TEST_P(ModelTest, RefusesParametersThatItCannotUse) {
+  TensorPtr floats = Make<float>(device_.get(), {2}, {1, 2});
+  TensorPtr whole = Make<int32_t>(device_.get(), {2}, {1, 2});
+  auto create = [this](const Net::Define& define) {
+    Net net(define, Chain);
+    return net.Create(device_.get());
+  };
+  EXPECT_STATUS(
+      ALREADY_EXISTS, "two parameters are called w; names must differ",
+      create([&](Net* self) {
+        EXPECT_NE(
+            choir_model_add_param(self->defining, "w", floats.get(), true),
+            nullptr);
+        EXPECT_EQ(
+            choir_model_add_param(self->defining, "w", floats.get(), false),
+            nullptr);
+      }));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "parameter w is of dtype i32; a trained one needs",
+      create([&](Net* self) {
+        EXPECT_EQ(choir_model_add_param(self->defining, "w", whole.get(), true),
+                  nullptr);
+      }));
+  DevicePtr other = MakeDevice("cpu");
+  TensorPtr foreign = Make<float>(other.get(), {2}, {1, 2});
+  EXPECT_STATUS(INVALID_ARGUMENT, "parameter w lies on another device",
+                create([&](Net* self) {
+                  choir_model_add_param(self->defining, "w", foreign.get(),
+                                        true);
+                }));
+}
+
+TEST(LayerListTest, GivesDefinitionsInTheOrderOfTheList) {
+  const choir_layer_def_t* defs[] = {
+#define LAYER(name, ...) &choir_layer_def_##name,
+      CHOIR_LAYER_LIST(LAYER)
+#undef LAYER
+  };
+  int32_t count = 0;
+  for (const choir_layer_def_t* def : defs)
+    EXPECT_EQ(choir_layer_def_get(count++), def);
+  EXPECT_EQ(choir_layer_def_get(count), nullptr);
+  EXPECT_EQ(choir_layer_def_get(-1), nullptr);
 }
 
 // ---- Seeds, steps and samples ----

@@ -80,6 +80,9 @@ class Net {
     TensorPtr kept(y);
     return y ? Read<float>(y) : std::vector<float>();
   }
+  choir_var_t* RunForward(choir_scope_t* scope, choir_var_t* x) {
+    return forward_(this, scope, x);
+  }
   choir_metrics_t Metrics() {
     choir_metrics_t metrics;
     EXPECT_OK(choir_model_take_metrics(model_, &metrics));

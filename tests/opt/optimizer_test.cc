@@ -286,6 +286,19 @@ TEST(OptimizerTest, FindsDefinitionsByName) {
                "sgd");
 }
 
+TEST(OptimizerTest, GivesDefinitionsInTheOrderOfTheList) {
+  const choir_optimizer_def_t* defs[] = {
+#define OPTIMIZER(name, ...) &choir_optimizer_def_##name,
+      CHOIR_OPTIMIZER_LIST(OPTIMIZER)
+#undef OPTIMIZER
+  };
+  int32_t count = 0;
+  for (const choir_optimizer_def_t* def : defs)
+    EXPECT_EQ(choir_optimizer_def_get(count++), def);
+  EXPECT_EQ(choir_optimizer_def_get(count), nullptr);
+  EXPECT_EQ(choir_optimizer_def_get(-1), nullptr);
+}
+
 TEST(OptimizerTest, CopiesItsConfig) {
   choir_sgd_config_t config = Sgd();
   config.lr = 0.5;

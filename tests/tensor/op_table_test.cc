@@ -51,6 +51,30 @@ TEST(OpTable, EveryLineHasItsDefinition) {
 
 TEST(OpTable, ListAndDefinitionsAgree){CHOIR_OP_LIST(CHECK)}
 
+// What other languages read.
+TEST(OpTable, InfoTellsWhatTheListSays) {
+  for (int i = 0; i < CHOIR_OP_COUNT; ++i) {
+    choir_op_t op = static_cast<choir_op_t>(i);
+    const choir_op_def_t* def = choir__op_def(op);
+    choir_op_info_t info = choir_op_info(op);
+    EXPECT_STREQ(info.name, def->name);
+    EXPECT_STREQ(info.doc, def->doc) << def->name;
+    EXPECT_EQ(info.src_min, def->src_min) << def->name;
+    EXPECT_EQ(info.src_max, def->src_max) << def->name;
+    EXPECT_EQ(info.result_count, def->dst_count) << def->name;
+    EXPECT_EQ(info.attrs, choir_op_attrs_def(op)) << def->name;
+  }
+  EXPECT_EQ(choir_op_info(CHOIR_OP_RELU).gradient, CHOIR_OP_GRADIENT_GRAD);
+  EXPECT_EQ(choir_op_info(CHOIR_OP_RELU).attrs, nullptr);
+  EXPECT_EQ(choir_op_info(CHOIR_OP_LESS).gradient, CHOIR_OP_GRADIENT_NO_GRAD);
+  EXPECT_EQ(choir_op_info(CHOIR_OP_CONCAT).src_min, 1);
+  EXPECT_EQ(choir_op_info(CHOIR_OP_CONCAT).src_max, 15);
+  EXPECT_STREQ(choir_op_info(CHOIR_OP_CONCAT).attrs->name, "concat");
+  EXPECT_EQ(choir_op_info(CHOIR_OP_MAX_POOL2D).result_count, 2);
+  EXPECT_EQ(choir_op_info(CHOIR_OP_SGD_UPDATE).gradient,
+            CHOIR_OP_GRADIENT_INTERNAL);
+}
+
 TEST(OpTable, DefaultsPassTheirOwnChecks) {
   for (int i = 0; i < CHOIR_OP_COUNT; ++i) {
     const choir_struct_def_t* attrs =
@@ -78,6 +102,12 @@ TEST(OpTable, ValuesThatAreNoOps) {
     EXPECT_EQ(choir_op_name(op), nullptr);
     EXPECT_EQ(choir_op_attrs_def(op), nullptr);
     EXPECT_EQ(choir_op_result_count(op), 0);
+    choir_op_info_t info = choir_op_info(op);
+    EXPECT_EQ(info.name, nullptr);
+    EXPECT_EQ(info.doc, nullptr);
+    EXPECT_EQ(info.src_max, 0);
+    EXPECT_EQ(info.result_count, 0);
+    EXPECT_EQ(info.attrs, nullptr);
     EXPECT_EQ(choir__op_def(op), nullptr);
     EXPECT_EQ(choir__reference_kernel(op), nullptr);
     EXPECT_EQ(choir__host_kernel(op), nullptr);
