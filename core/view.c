@@ -351,8 +351,9 @@ choir_status_t choir_view_slice(const choir_view_t* view, int32_t axis,
                        (long long)step);
   }
   int64_t count = start == stop ? 0 : (stop - start - 1) / step + 1;
-  // An empty slice keeps its offset, so that it never points past the buffer.
-  if (count > 0) {
+  // An empty slice, also of a view that was empty before, keeps its offset, so
+  // that it never points past the buffer.
+  if (count > 0 && choir_view_count(&result) > 0) {
     int64_t moved = 0;
     if (!multiply(start, result.strides[axis], &moved) ||
         !add(result.offset, moved, &result.offset)) {

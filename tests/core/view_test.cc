@@ -312,6 +312,10 @@ TEST(ViewTest, Slice) {
   ASSERT_OK(choir_view_slice(&view, 0, 4, 4, 1, &result));
   EXPECT_EQ(choir_view_count(&result), 0);
   EXPECT_EQ(result.offset, 3);  // never past the buffer
+  choir_view_t empty = Make({0, 10});
+  ASSERT_OK(choir_view_slice(&empty, 1, 2, 9, 3, &result));
+  EXPECT_EQ(Shape(result), (Dims{0, 3}));
+  EXPECT_EQ(result.offset, 0);
   ASSERT_OK(choir_view_slice(&view, 0, 3, 4, INT64_MAX, &result));
   EXPECT_EQ(Shape(result), (Dims{1, 10}));
   EXPECT_EQ(result.offset, 33);

@@ -77,6 +77,15 @@ TEST_F(ViewOpsTest, TransposeByAxes) {
                 "transpose: ", Failure(CHOIR_OP_TRANSPOSE, {x.get()}, &attrs));
 }
 
+TEST_F(ViewOpsTest, SliceOfNothing) {
+  TensorPtr none = Make<float>(device_.get(), {2, 0, 3}, {});
+  auto attrs = Attrs<choir_slice_attrs_t>(CHOIR_OP_SLICE);
+  attrs.axis = 2;
+  attrs.start = 1;
+  TensorPtr part = Result(CHOIR_OP_SLICE, {none.get()}, &attrs);
+  EXPECT_EQ(ShapeOf(part.get()), (Shape{2, 0, 2}));
+}
+
 TEST_F(ViewOpsTest, SliceToTheEndAndPastIt) {
   auto attrs = Attrs<choir_slice_attrs_t>(CHOIR_OP_SLICE);
   attrs.axis = 1;
