@@ -255,10 +255,6 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    @property
-    def __array_interface__(self) -> dict:
-        return self.data.as_array().__array_interface__
-
     # NumPy hands `array + tensor` to us.
     __array_priority__ = 1000
 
