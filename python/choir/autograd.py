@@ -23,6 +23,7 @@ from __future__ import annotations
 import builtins
 import functools
 import keyword
+import weakref
 from collections.abc import Iterator
 from ctypes import byref, c_void_p
 
@@ -319,12 +320,16 @@ class _Custom:
         self.ops: list[CustomOp] = []  # the library points to their functions
 
     def op(self, function) -> CustomOp:
+        # Not itself: nothing may wait for the garbage collector.
+        reference = weakref.ref(self)
+
         @CUSTOM_BACKWARD
         def backward(_self, dy, out_grads):
+            custom = reference()
             try:
-                function(CTensor.borrow(dy, self.device), out_grads)
+                function(custom, CTensor.borrow(dy, custom.device), out_grads)
             except BaseException as error:  # goes on after the C library
-                self.error = error
+                custom.error = error
                 return make_status(error)
             return None
 
@@ -419,7 +424,7 @@ class Tape:
         custom = _Custom(node, results[0].device)
         self._customs.append(custom)
         if len(results) == 1:
-            op = custom.op(lambda dy, out: custom.run([dy], out))
+            op = custom.op(lambda custom, dy, out: custom.run([dy], out))
             self._vars[id(node), 0] = lib.scope_record_custom(
                 self.scope, byref(op), srcs, count, results[0].handle
             )
@@ -428,19 +433,19 @@ class Tape:
         # that one is visited last.
         token = tensor._zeros(custom.device, (1,), _raw.F32)
         self._keep.append(token)
-        op = custom.op(lambda _dy, out: custom.run(custom.dys, out))
+        op = custom.op(lambda custom, _dy, out: custom.run(custom.dys, out))
         whole = lib.scope_record_custom(
             self.scope, byref(op), srcs, count, token.handle
         )
         for i, raw in enumerate(results):
-            op = custom.op(functools.partial(self._collect, custom, i, token))
+            op = custom.op(functools.partial(self._collect, i, token))
             self._vars[id(node), i] = lib.scope_record_custom(
                 self.scope, byref(op), (c_void_p * 1)(whole), 1, raw.handle
             )
 
     @staticmethod
     def _collect(
-        custom, i: int, token: CTensor, dy: CTensor, out_grads
+        i: int, token: CTensor, custom: _Custom, dy: CTensor, out_grads
     ) -> None:
         custom.dys[i] = dy
         lib.tensor_retain(token.handle)
@@ -689,3 +694,9 @@ _make_operators(globals())
 
 def _op(name: str, *xs: Tensor, **settings) -> Tensor:
     return apply(OPS[name], xs, settings)
+
+
+# SINGA's functions and classes that are not one op of the list.
+from choir import _functions  # noqa: E402  (needs what is above)
+
+globals().update(_functions.public())

@@ -1,0 +1,984 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SINGA's functions and operator classes of `autograd`.
+
+Each function is one op of the C library's list or a combination of some, so it
+has a gradient wherever they have. Names and arguments are SINGA's; where its
+results are not those of the mathematics, NumPy's hold (docs/python.md). What
+SINGA takes as a list (axes, shapes, indices) may also be a NumPy array or a
+Tensor. `autograd` imports all of this; nobody else should.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import math
+
+import numpy as np
+
+from choir import _raw, autograd, tensor
+from choir._lib import StateError
+from choir._raw import CTensor, OPS
+from choir.autograd import Operator, _op
+from choir.tensor import Tensor
+
+# ---- Arguments ----
+
+
+def _is_whole(value) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _ints(value, what: str) -> tuple[int, ...]:
+    """A number or several, of any kind, as ints."""
+    if isinstance(value, Tensor):
+        value = tensor.to_numpy(value)
+    numbers = np.asarray(value).reshape(-1)
+    whole = numbers.astype(np.int64)
+    if numbers.size and (whole != numbers).any():
+        raise TypeError(f"{what} is {value!r}; whole numbers are needed")
+    return tuple(int(number) for number in whole)
+
+
+def _axis(axis, ndim: int, name: str) -> int:
+    return tensor._axes(axis, ndim, name)[0]
+
+
+def _need_tensor(x, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name}: {type(x).__name__} given; a Tensor is needed "
+            "(tensor.from_numpy makes one of an array)"
+        )
+    return x
+
+
+def _beside(value, like: Tensor) -> Tensor:
+    """A tensor, list or array as a tensor on the device of `like`."""
+    if isinstance(value, Tensor):
+        return value
+    array = tensor._narrow(np.asarray(value))
+    return Tensor._of(_raw.from_array(like.device, array))
+
+
+def _as(x: Tensor, code: int) -> Tensor:
+    return x if x.data.dtype == code else _op("cast", x, dtype=code)
+
+
+def _indices(value, like: Tensor) -> Tensor:
+    """Indices or labels as int32 or int64."""
+    t = _beside(value, like)
+    whole = t.data.dtype in (_raw.I32, _raw.I64)
+    return t if whole else _as(t.detach(), _raw.I32)
+
+
+def _to_shape(x: Tensor, shape) -> Tensor:
+    shape = tuple(shape)
+    return x if shape == x.shape else _op("reshape", x, **tensor._to(shape))
+
+
+def _loss(x: Tensor) -> Tensor:
+    """One element with the shape that losses have, (1)."""
+    return _op("reshape", x, ndim=1, shape=(1,))
+
+
+def _total(x: Tensor) -> Tensor:
+    return _op("sum", x, axis=-1)
+
+
+# ---- Several tensors, element by element ----
+
+
+def _fold(name: str, op: str, xs) -> Tensor:
+    if not xs:
+        raise TypeError(f"{name} takes one tensor or more; none was given")
+    result = _need_tensor(xs[0], name)
+    for x in xs[1:]:
+        result = _both(op, result, x)
+    return result
+
+
+def _both(op: str, a, b) -> Tensor:
+    """An op of two operands; one may be a number, dtypes may differ."""
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        _need_tensor(a, op)
+    result = tensor._binary(op, a, b)
+    if result is NotImplemented:
+        other = b if isinstance(a, Tensor) else a
+        _need_tensor(other, op)
+    return result
+
+
+def sum(*l) -> Tensor:
+    """The sum of tensors, element by element."""
+    return _fold("sum", "add", l)
+
+
+def mean(*l) -> Tensor:
+    """The mean of tensors, element by element."""
+    return _fold("mean", "add", l) * (1.0 / builtins.max(len(l), 1))
+
+
+def max(*l) -> Tensor:
+    """The largest of tensors, element by element."""
+    return _fold("max", "maximum", l)
+
+
+def min(*l) -> Tensor:
+    """The least of tensors, element by element."""
+    return _fold("min", "minimum", l)
+
+
+def add_all(*xs) -> Tensor:
+    """The sum of tensors, element by element."""
+    return _fold("add_all", "add", xs)
+
+
+def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
+    """Adds a vector to each row (axis 0) or each column (axis 1) of a matrix."""
+    if axis not in (0, 1):
+        raise ValueError(f"add_bias: axis is {axis}; 0 or 1 is needed")
+    needed = x.shape[-1 if axis == 0 else 0] if x.ndim() == 2 else None
+    if b.shape != (needed,):
+        raise ValueError(
+            f"add_bias: x has shape {x.shape}, b {b.shape}; with axis {axis} a "
+            f"matrix and a vector of {'columns' if axis == 0 else 'rows'} elements "
+            "are needed"
+        )
+    return _both("add", x, b if axis == 0 else _to_shape(b, (b.size(), 1)))
+
+
+# ---- Functions of one tensor with settings ----
+
+
+def clip(x: Tensor, min=None, max=None) -> Tensor:
+    """Limits elements to [min, max]; None: no limit on that side."""
+    return _op(
+        "clip",
+        x,
+        low=-math.inf if min is None else float(min),
+        high=math.inf if max is None else float(max),
+    )
+
+
+def elu(x: Tensor, alpha: float = 1) -> Tensor:
+    """x where it is not below 0, else alpha (e^x - 1)."""
+    return _op("elu", x, alpha=float(alpha))
+
+
+def selu(x: Tensor, alpha: float = 1.67326, gamma: float = 1.0507) -> Tensor:
+    """gamma x where x > 0, else gamma alpha (e^x - 1)."""
+    return _op("selu", x, alpha=float(alpha), gamma=float(gamma))
+
+
+def leakyrelu(x: Tensor, a: float = 0.01) -> Tensor:
+    """x where it is not below 0, else a x."""
+    return _op("leaky_relu", x, alpha=float(a))
+
+
+def hardsigmoid(x: Tensor, alpha: float = 0.2, gamma: float = 0.5) -> Tensor:
+    """max(0, min(1, alpha x + gamma))"""
+    return _op("hard_sigmoid", x, alpha=float(alpha), gamma=float(gamma))
+
+
+def identity(x: Tensor) -> Tensor:
+    """A copy of x; its gradient is handed on."""
+    return _op("copy", x)
+
+
+def softmax(x: Tensor, axis: int = 1) -> Tensor:
+    """e^x over its sum over the axes from `axis` on, taken as one."""
+    axis = _axis(axis, x.ndim(), "softmax")
+    shape = x.shape
+    if axis < x.ndim() - 1:
+        x = _to_shape(x, shape[:axis] + (tensor.product(shape[axis:]),))
+    return _to_shape(_op("softmax", x), shape)
+
+
+# ---- Shapes ----
+
+
+def reshape(x: Tensor, shape) -> Tensor:
+    """The same elements in another shape; 0 keeps a size, one may be -1."""
+    sizes = list(_ints(shape, "reshape: shape"))
+    for i, size in enumerate(sizes):
+        if size == 0:
+            if i >= x.ndim():
+                raise ValueError(
+                    f"reshape: size {i} of {tuple(sizes)} is 0, which keeps that of "
+                    f"x, but x has shape {x.shape}"
+                )
+            sizes[i] = x.shape[i]
+    return _op("reshape", x, **tensor._to(sizes))
+
+
+def flatten(x: Tensor, axis: int = 1) -> Tensor:
+    """A matrix: the sizes before `axis` in one, and the others in one."""
+    if not -x.ndim() <= axis <= x.ndim():
+        raise IndexError(
+            f"flatten: axis {axis} of a tensor with {x.ndim()} dimensions"
+        )
+    if axis < 0:
+        axis += x.ndim()
+    rows, columns = x.shape[:axis], x.shape[axis:]
+    return _to_shape(x, (tensor.product(rows), tensor.product(columns)))
+
+
+def transpose(x: Tensor, shape=None) -> Tensor:
+    """Axes in the order `shape`; None reverses them."""
+    return tensor.transpose(
+        x, None if shape is None else _ints(shape, "transpose: the order")
+    )
+
+
+def unsqueeze(x: Tensor, axis=-1) -> Tensor:
+    """Puts in axes of size 1, at these places of the result."""
+    axes = _ints(axis, "unsqueeze: axis")
+    ndim = x.ndim() + len(axes)
+    places = tensor._axes(axes, ndim, "unsqueeze")
+    sizes = iter(x.shape)
+    return _op(
+        "reshape",
+        x,
+        **tensor._to([1 if i in places else next(sizes) for i in range(ndim)]),
+    )
+
+
+def squeeze(x: Tensor, axis=[]) -> Tensor:
+    """Takes out axes of size 1: these, or all for an empty list."""
+    axes = tensor._axes(_ints(axis, "squeeze: axis"), x.ndim(), "squeeze")
+    for one in axes:
+        if x.shape[one] != 1:
+            raise ValueError(
+                f"squeeze: axis {one} of shape {x.shape} is not of size 1"
+            )
+    if not axes:
+        axes = tuple(i for i, size in enumerate(x.shape) if size == 1)
+    return _op(
+        "reshape",
+        x,
+        **tensor._to([s for i, s in enumerate(x.shape) if i not in axes]),
+    )
+
+
+def expand(x: Tensor, shape) -> Tensor:
+    """x broadcast against a shape, as in ONNX: sizes of 1 in it keep x's."""
+    wanted = np.broadcast_shapes(x.shape, _ints(shape, "expand: shape"))
+    return _op("broadcast_to", x, **tensor._to(wanted))
+
+
+def cat(xs, axis: int = 0) -> Tensor:
+    """Joins tensors along an axis."""
+    xs = list(xs)
+    if not xs:
+        raise TypeError("cat takes one tensor or more; none was given")
+    for x in xs:
+        _need_tensor(x, "cat")
+    return tensor.concatenate(xs, axis)
+
+
+def split(x: Tensor, axis: int, parts=None, num_output=None) -> tuple:
+    """Cuts along an axis: into parts of these lengths, or num_output equal ones."""
+    axis = _axis(axis, x.ndim(), "split")
+    size = x.shape[axis]
+    if parts is None:
+        if not num_output or size % num_output:
+            raise ValueError(
+                f"split: {num_output} equal parts of {size} are not possible; give "
+                "parts"
+            )
+        parts = [size // num_output] * num_output
+    lengths = _ints(parts, "split: parts")
+    if builtins.min(lengths, default=0) < 0 or builtins.sum(lengths) != size:
+        raise ValueError(
+            f"split: parts {lengths} of axis {axis} of shape {x.shape}; they must "
+            f"add up to {size}"
+        )
+    ends = np.cumsum(lengths)
+    return tuple(
+        tensor._take(x, axis, int(end) - length, int(end), 1)
+        for end, length in zip(ends, lengths)
+    )
+
+
+def slice(x: Tensor, starts, ends, axes=None, steps=None) -> Tensor:
+    """x[start:end:step] along axes (the first ones), by Python's rules."""
+    starts, ends = _ints(starts, "slice: starts"), _ints(ends, "slice: ends")
+    axes = range(len(starts)) if axes is None else _ints(axes, "slice: axes")
+    steps = [1] * len(starts) if steps is None else _ints(steps, "slice: steps")
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ValueError(
+            f"slice: {len(starts)} starts, {len(ends)} ends, {len(axes)} axes, "
+            f"{len(steps)} steps; as many of each are needed"
+        )
+    for axis, start, end, step in zip(
+        tensor._axes(axes, x.ndim(), "slice"), starts, ends, steps
+    ):
+        if step == 0:
+            raise ValueError("slice: a step is 0")
+        found = range(x.shape[axis])[start:end:step]
+        if step < 0:
+            x = tensor._gather(x, axis, found)
+        elif found != range(x.shape[axis]):
+            stop = builtins.max(found.start, found.stop)
+            x = tensor._take(x, axis, found.start, stop, step)
+    return x
+
+
+def tile(x: Tensor, repeats) -> Tensor:
+    """numpy.tile: x as often along each axis as `repeats` says."""
+    counts = _ints(repeats, "tile: repeats")
+    if not counts:
+        return identity(x)
+    # Counts for fewer axes than x has are for the last ones.
+    return _op("tile", x, ndim=len(counts), repeats=counts)
+
+
+def pad(x: Tensor, mode: str, pads, constant: float = 0.0) -> Tensor:
+    """Puts elements around x.
+
+    mode: "constant", "reflect" or "edge"; pads: how many before each axis, then
+    how many after each.
+    """
+    pads = _ints(pads, "pad: pads")
+    if len(pads) != 2 * x.ndim():
+        raise ValueError(
+            f"pad: {len(pads)} pads for a tensor of shape {x.shape}; "
+            f"{2 * x.ndim()} are needed, first those before each axis"
+        )
+    if isinstance(mode, bytes):
+        mode = mode.decode()
+    return _op(
+        "pad",
+        x,
+        mode=mode,
+        before=pads[: x.ndim()],
+        after=pads[x.ndim() :],
+        value=float(constant),
+    )
+
+
+def upsample(x: Tensor, mode: str, scales) -> Tensor:
+    """Each element as often along each axis as `scales` says.
+
+    mode: "nearest". scales: whole numbers, one for each axis.
+    """
+    if isinstance(mode, bytes):
+        mode = mode.decode()
+    if mode != "nearest":
+        raise NotImplementedError(
+            f"upsample: mode is {mode!r}; nearest is possible"
+        )
+    scales = _ints(scales, "upsample: scales")
+    if len(scales) != x.ndim() or builtins.min(scales, default=1) < 1:
+        raise ValueError(
+            f"upsample: scales {scales} for shape {x.shape}; one number above 0 "
+            "for each axis is needed"
+        )
+    for axis, scale in enumerate(scales):
+        if scale > 1:
+            x = _op("repeat", x, axis=axis, repeats=scale)
+    return x
+
+
+def _block(x: Tensor, blocksize: int, mode: str, name: str) -> int:
+    if isinstance(mode, bytes):
+        mode = mode.decode()
+    if mode not in ("DCR", "CRD"):
+        raise ValueError(f"{name}: mode is {mode!r}; DCR or CRD is needed")
+    if x.ndim() != 4 or not _is_whole(blocksize) or blocksize < 1:
+        raise ValueError(
+            f"{name}: x has shape {x.shape} and blocksize is {blocksize!r}; "
+            "(n, c, h, w) and a number above 0 are needed"
+        )
+    return int(blocksize)
+
+
+def depth_to_space(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
+    """(n, c, h, w) -> (n, c / b^2, h b, w b): channels become blocks of pixels.
+
+    mode: whether a channel's number is (row, column, depth), "DCR", or (depth,
+    row, column), "CRD".
+    """
+    b = _block(x, blocksize, mode, "depth_to_space")
+    n, c, h, w = x.shape
+    if c % (b * b):
+        raise ValueError(
+            f"depth_to_space: {c} channels do not make blocks of {b} by {b}"
+        )
+    depth = c // (b * b)
+    if mode in ("DCR", b"DCR"):
+        x = _to_shape(x, (n, b, b, depth, h, w))
+        x = tensor.transpose(x, (0, 3, 4, 1, 5, 2))
+    else:
+        x = _to_shape(x, (n, depth, b, b, h, w))
+        x = tensor.transpose(x, (0, 1, 4, 2, 5, 3))
+    return _to_shape(x, (n, depth, h * b, w * b))
+
+
+def space_to_depth(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
+    """The inverse of depth_to_space: (n, c, h, w) -> (n, c b^2, h / b, w / b)."""
+    b = _block(x, blocksize, mode, "space_to_depth")
+    n, c, h, w = x.shape
+    if h % b or w % b:
+        raise ValueError(
+            f"space_to_depth: {h} by {w} pixels do not make blocks of {b} by {b}"
+        )
+    x = _to_shape(x, (n, c, h // b, b, w // b, b))
+    order = (
+        (0, 3, 5, 1, 2, 4) if mode in ("DCR", b"DCR") else (0, 1, 3, 5, 2, 4)
+    )
+    return _to_shape(tensor.transpose(x, order), (n, c * b * b, h // b, w // b))
+
+
+def shape(x: Tensor) -> Tensor:
+    """The sizes as an int32 tensor."""
+    return Tensor._of(_raw.from_array(x.device, np.array(x.shape, np.int32)))
+
+
+def constant_of_shape(x, value: float = 0) -> Tensor:
+    """A float32 tensor of the shape that `x` holds, filled with a number."""
+    device = x.device if isinstance(x, Tensor) else None
+    made = Tensor(_ints(x, "constant_of_shape: shape"), device)
+    made.requires_grad = False
+    return made.set_value(value)
+
+
+# ---- Selecting ----
+
+
+def gather(x: Tensor, axis: int, indices) -> Tensor:
+    """numpy.take: entries along an axis; indices of any shape, below 0 from the
+    end."""
+    axis = _axis(axis, x.ndim(), "gather")
+    return _op("gather", x, _indices(indices, x), axis=axis)
+
+
+def embedding(x, w: Tensor) -> Tensor:
+    """Rows of w: x of any shape has their numbers, (...) -> (..., columns)."""
+    if w.ndim() != 2:
+        raise ValueError(
+            f"embedding: w has shape {w.shape}; a matrix is needed"
+        )
+    return _op("gather", w, _indices(x, w), axis=0)
+
+
+def scatter_elements(x: Tensor, indices, updates, axis: int = 0) -> Tensor:
+    """x with elements replaced: ONNX's ScatterElements.
+
+    y[indices[i, j], j] = updates[i, j] for axis 0 of a matrix, and so on.
+    """
+    axis = _axis(axis, x.ndim(), "scatter_elements")
+    updates = _as(_beside(updates, x), x.data.dtype)
+    return _op("scatter_elements", x, _indices(indices, x), updates, axis=axis)
+
+
+def where(x, y, condition) -> Tensor:
+    """x where the condition is not 0, else y; all broadcast."""
+    like = next((t for t in (x, y, condition) if isinstance(t, Tensor)), None)
+    if like is None:
+        _need_tensor(x, "where")
+    x, y = tensor._same_dtype(_beside(x, like), _beside(y, like), False)
+    return _op("where", _beside(condition, like), x, y)
+
+
+def onehot(axis: int, indices, depth, values) -> Tensor:
+    """A new axis of size `depth` at `axis`: values[1] at the index, else
+    values[0]. No gradient."""
+    index = indices
+    if not isinstance(index, Tensor):
+        index = tensor.from_numpy(np.asarray(indices))
+    index = _indices(index, index)
+    depth = _ints(depth, "onehot: depth")[0]
+    if isinstance(values, Tensor):
+        values = tensor.to_numpy(values)
+    off, on = (float(value) for value in np.asarray(values).reshape(-1))
+    axis = _axis(axis, index.ndim() + 1, "onehot")
+    return _op("one_hot", index, depth=depth, axis=axis, on=on, off=off)
+
+
+def nonzero(x: Tensor) -> Tensor:
+    """The places of elements that are not 0, (dimensions, count), int32.
+
+    Their number depends on the elements, so these are read by the host.
+    """
+    return tensor.from_numpy(np.array(np.nonzero(tensor.to_numpy(x))))
+
+
+def cast(x: Tensor, to) -> Tensor:
+    """The elements in another dtype; the gradient comes back in x's."""
+    return _op("cast", x, dtype=tensor._code(to))
+
+
+def ctensor2numpy(x: CTensor) -> np.ndarray:
+    """A copy of a raw tensor as an array."""
+    return x.read()
+
+
+# ---- Reductions ----
+
+
+def _reduce(name: str, x: Tensor, axes, keepdims) -> Tensor:
+    axes = () if axes is None else _ints(axes, f"reduce_{name}: axes")
+    places = tensor._axes(axes, x.ndim(), f"reduce_{name}")
+    if not places or len(places) == x.ndim():
+        result = _op(name, x, axis=-1)
+        return _to_shape(result, (1,) * x.ndim() if keepdims else ())
+    for axis in sorted(places, reverse=True):
+        x = _op(name, x, axis=axis, keep_dims=bool(keepdims))
+    return x
+
+
+def reduce_sum(x: Tensor, axes=None, keepdims=1) -> Tensor:
+    """The sum over axes, of all for None; they stay as 1 with keepdims."""
+    return _reduce("sum", x, axes, keepdims)
+
+
+def reduce_mean(x: Tensor, axes=None, keepdims=1) -> Tensor:
+    """The mean over axes, of all for None; they stay as 1 with keepdims."""
+    return _reduce("mean", x, axes, keepdims)
+
+
+def globalaveragepool(x: Tensor, data_format: str = "channels_first") -> Tensor:
+    """The mean over pixels: (n, c, h, w) -> (n, c, 1, 1), or with
+    "channels_last" (n, h, w, c) -> (n, 1, 1, c)."""
+    if data_format not in ("channels_first", "channels_last"):
+        raise ValueError(
+            f"globalaveragepool: data_format is {data_format!r}; channels_first or "
+            "channels_last is needed"
+        )
+    if x.ndim() < 3:
+        raise ValueError(
+            f"globalaveragepool: x has shape {x.shape}; an image is needed"
+        )
+    is_first = data_format == "channels_first"
+    axes = range(2, x.ndim()) if is_first else range(1, x.ndim() - 1)
+    return _reduce("mean", x, list(axes), 1)
+
+
+# ---- Linear algebra ----
+
+
+def gemm(
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA=0,
+    transB=0,
+) -> Tensor:
+    """alpha A' B' + beta C for matrices, A' transposed where transA says so."""
+    y = _op("matmul", A, B, transpose_a=bool(transA), transpose_b=bool(transB))
+    if alpha != 1.0:
+        y = y * float(alpha)
+    if C is None or beta == 0.0:
+        return y
+    return y + (C if beta == 1.0 else C * float(beta))
+
+
+def cossim(a: Tensor, b: Tensor) -> Tensor:
+    """The cosine between rows of two matrices, (rows)."""
+    if a.ndim() != 2 or a.shape != b.shape:
+        raise ValueError(
+            f"cossim: shapes {a.shape} and {b.shape}; two matrices of one shape "
+            "are needed"
+        )
+
+    def dot(x, y):
+        return _op("sum", x * y, axis=1)
+
+    return dot(a, b) / (_op("sqrt", dot(a, a)) * _op("sqrt", dot(b, b)))
+
+
+# ---- Losses, of shape (1) ----
+
+
+def _labels(t: Tensor, name: str, rows: int) -> Tensor:
+    if t.size() != rows:
+        raise ValueError(
+            f"{name}: labels of shape {t.shape} for {rows} rows; one for each row, "
+            "or rows of probabilities in the shape of x, are needed"
+        )
+    return _to_shape(_indices(t, t), (rows,))
+
+
+def _rows(x: Tensor, name: str) -> int:
+    if _need_tensor(x, name).ndim() != 2:
+        raise ValueError(
+            f"{name}: x has shape {x.shape}; (batch, classes) is needed"
+        )
+    return x.shape[0]
+
+
+def softmax_cross_entropy(x: Tensor, t) -> Tensor:
+    """The mean over the batch of -log softmax(x) at the target.
+
+    x: (batch, classes). t: numbers of classes, of any dtype and in any shape
+    with one for each row; or rows in the shape of x, which are divided by their
+    sums.
+    """
+    rows = _rows(x, "softmax_cross_entropy")
+    t = _beside(t, x)
+    if t.shape != x.shape or x.shape[1] == 1:
+        t = _labels(t, "softmax_cross_entropy", rows)
+        return _op("softmax_cross_entropy", x, t)
+    t = _as(t, x.data.dtype)
+    share = t / _op("sum", t, axis=1, keep_dims=True)
+    total = _total(share * _op("log_softmax", x))
+    return _loss(total * (-1.0 / builtins.max(rows, 1)))
+
+
+def cross_entropy(x: Tensor, t) -> Tensor:
+    """The mean over the batch of -sum(t log x), for probabilities x.
+
+    t: as of softmax_cross_entropy, but rows are taken as they are.
+    """
+    rows = _rows(x, "cross_entropy")
+    t = _beside(t, x)
+    if t.shape != x.shape or (
+        x.shape[1] == 1 and t.data.dtype not in _raw.FLOATS
+    ):
+        return _op("cross_entropy", x, _labels(t, "cross_entropy", rows))
+    t = _as(t, x.data.dtype)
+    # Where t is 0, 0 log x is 0, also for an x of 0: log(x + 1) is finite.
+    is_zero = _op("equal", t.detach(), tensor.zeros_like(t))
+    total = _total(t * _op("log", x + is_zero))
+    return _loss(total * (-1.0 / builtins.max(rows, 1)))
+
+
+def binary_cross_entropy(x: Tensor, t) -> Tensor:
+    """-(t log x + (1 - t) log(1 - x)), summed, over the batch's size.
+
+    1e-4 is added inside of the logarithms, as in SINGA.
+    """
+    t = _as(_beside(t, _need_tensor(x, "binary_cross_entropy")), x.data.dtype)
+    if t.shape != x.shape:
+        raise ValueError(
+            f"binary_cross_entropy: t has shape {t.shape}, x {x.shape}; the same "
+            "is needed"
+        )
+    total = _total(
+        t * _op("log", x + 1e-4) + (1 - t) * _op("log", 1 - x + 1e-4)
+    )
+    batch = x.shape[0] if x.ndim() else 1
+    return _loss(total * (-1.0 / builtins.max(batch, 1)))
+
+
+def mse_loss(x: Tensor, t) -> Tensor:
+    """The mean of (x - t)^2 over all elements."""
+    t = _beside(t, _need_tensor(x, "mse_loss"))
+    return _op("mse_loss", x, _as(t, x.data.dtype))
+
+
+def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
+    """The mean of max(0, M - pos + neg)."""
+    return _loss(_op("mean", _op("relu", neg - pos + float(M)), axis=-1))
+
+
+# ---- Dropout ----
+
+_FIRST_STREAM = 0x20000000  # as in model/layers/dropout_layer.c
+_outer_training: bool | None = None  # while Composite.forward records
+
+
+def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
+    """In training: 0 for the share `ratio` of elements, else x / (1 - ratio).
+
+    Outside of training x itself. Which elements follows from the seed (0: that
+    of the model or the device), the step, how many dropouts ran in it before
+    this one, and the sample's place in the whole batch.
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
+    is_training = (
+        autograd.training if _outer_training is None else _outer_training
+    )
+    step = autograd._model_step
+    if step is not None:
+        stream = step.next_stream()
+        own_seed, first = step.seed, step.first_sample
+    elif is_training:
+        step = autograd.place
+        stream = step.next_stream()
+        rank, _ranks = step.first_share
+        own_seed = x.device.seed
+        first = rank * (x.shape[0] if x.ndim() else 0)
+    if not is_training or ratio == 0:
+        return x
+    return _op(
+        "dropout",
+        x,
+        ratio=float(ratio),
+        seed=int(seed) or own_seed,
+        stream=_FIRST_STREAM + stream,
+        step=step.step,
+        first_sample=first,
+    )
+
+
+# ---- Plain ops by SINGA's names and argument names ----
+
+# function: (op, arguments)
+_PLAIN = {
+    name: (name, ("x",))
+    for name in (
+        "relu", "tanh", "cos", "cosh", "acos", "acosh", "sin", "sinh", "asin",
+        "asinh", "tan", "atan", "atanh", "sigmoid", "softsign", "sqrt",
+        "softplus", "log", "reciprocal", "ceil", "floor", "round", "erf", "gelu",
+    )
+}  # fmt: skip
+_PLAIN.update(
+    {
+        "abs": ("abs", ("a",)),
+        "exp": ("exp", ("a",)),
+        "sign": ("sign", ("a",)),
+        "negative": ("neg", ("x",)),
+        "rounde": ("round_even", ("x",)),
+        "_not": ("logical_not", ("x",)),
+        "matmul": ("matmul", ("x", "w")),
+        "prelu": ("prelu", ("x", "slope")),
+    }
+)
+_TWO = {
+    "add": ("add", ("a", "b")),
+    "sub": ("sub", ("a", "b")),
+    "mul": ("mul", ("x", "y")),
+    "div": ("div", ("a", "b")),
+    "pow": ("pow", ("a", "b")),
+    "less": ("less", ("x", "y")),
+    "greater": ("greater", ("x", "y")),
+    "equal": ("equal", ("x", "y")),
+    "_and": ("logical_and", ("a", "b")),
+    "_or": ("logical_or", ("a", "b")),
+    "_xor": ("logical_xor", ("a", "b")),
+}
+
+
+def _named(function: str, op: str, arguments, run):
+    count = len(arguments)
+
+    def called(*xs, **named):
+        if named:
+            rest = arguments[len(xs) :]
+            xs += tuple(named.pop(name) for name in rest if name in named)
+        if len(xs) != count or named:
+            raise TypeError(
+                f"{function} takes {count} tensor{'s' if count > 1 else ''} "
+                f"({', '.join(arguments)})"
+            )
+        return run(*xs)
+
+    called.__name__ = called.__qualname__ = function
+    called.__module__ = "choir.autograd"
+    called.__doc__ = f"{OPS[op].doc[:1].upper()}{OPS[op].doc[1:]}."
+    return called
+
+
+def _plain_functions() -> dict:
+    made = {}
+    for function, (op, arguments) in _PLAIN.items():
+
+        def run(*xs, _name=op):
+            for x in xs:
+                _need_tensor(x, _name)
+            return autograd.apply_attrs(OPS[_name], xs, None)
+
+        made[function] = _named(function, op, arguments, run)
+    for function, (op, arguments) in _TWO.items():
+
+        def run(a, b, _name=op):
+            return _both(_name, a, b)
+
+        made[function] = _named(function, op, arguments, run)
+    return made
+
+
+# ---- Classes ----
+
+
+class Composite(Operator):
+    """An operator made of others: the class of a function.
+
+    Settings are given when it is made, tensors when it is called:
+    `Clip(0, 1)(x)[0]` is `clip(x, 0, 1)`. forward and backward work on raw
+    tensors; backward is for the last forward.
+    """
+
+    _function = None
+    _settings: tuple[str, ...] = ()
+
+    def __init__(self, *args, **settings) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if len(args) > len(self._settings):
+            raise TypeError(
+                f"{name} takes {len(self._settings)} settings "
+                f"({', '.join(self._settings)}); {len(args)} were given"
+            )
+        given = dict(zip(self._settings, args))
+        for key, value in settings.items():
+            if key not in self._settings or key in given:
+                raise TypeError(
+                    f"{name} has no setting {key!r}; it has: "
+                    f"{', '.join(self._settings) or 'none'}"
+                )
+            given[key] = value
+        parameters = inspect.signature(self._function).parameters
+        for key in self._settings:
+            if key not in given and (
+                parameters[key].default is inspect.Parameter.empty
+            ):
+                raise TypeError(f"{name} needs the setting {key!r}")
+        self._given = given
+        self._tape = None
+
+    def __call__(self, *xs) -> tuple:
+        results = type(self)._function(*xs, **self._given)
+        return results if isinstance(results, tuple) else (results,)
+
+    def forward(self, *xs: CTensor):
+        """Raw tensors in, a raw tensor or a tuple of them out."""
+        global _outer_training
+        sources = [Tensor._of(x, True) for x in xs]
+        before, _outer_training = _outer_training, autograd.training
+        autograd.training = True
+        try:
+            results = self(*sources)
+        finally:
+            autograd.training = _outer_training
+            _outer_training = before
+        self._tape = (sources, results)
+        raws = tuple(y.data for y in results)
+        return raws[0] if len(raws) == 1 else raws
+
+    def backward(self, *dys: CTensor):
+        """The gradients of the sources of the last forward; None for those that
+        have none. dys: of its results; for a loss it may be left out."""
+        if self._tape is None:
+            raise StateError(f"{self.name}: backward comes after forward")
+        sources, results = self._tape
+        if not dys and len(results) == 1 and results[0].size() == 1:
+            dys = (tensor.ones_like(results[0]).data,)
+        if len(dys) != len(results):
+            raise TypeError(
+                f"{self.name}: {len(dys)} gradients for {len(results)} results"
+            )
+        grads: list[Tensor | None] = [None] * len(sources)
+        for y, dy in zip(results, dys):
+            if isinstance(dy, (int, float)):
+                dy = tensor.ones_like(y).set_value(dy).data
+            for i, grad in enumerate(autograd.grad(y, sources, dy)):
+                if grad is not None:
+                    grads[i] = grad if grads[i] is None else grads[i] + grad
+        raws = tuple(None if grad is None else grad.data for grad in grads)
+        return raws[0] if len(raws) == 1 else raws
+
+
+def _concat(*xs, axis=0) -> Tensor:
+    return cat(xs, axis)
+
+
+def _onehot(indices, *, axis, depth, values) -> Tensor:
+    return onehot(axis, indices, depth, values)
+
+
+# Class: (function, settings in SINGA's order).
+_CLASSES = {
+    "Sum": (sum, ""),
+    "Mean": (mean, ""),
+    "Max": (max, ""),
+    "Min": (min, ""),
+    "AddBias": (add_bias, "axis"),
+    "Clip": (clip, "min max"),
+    "Elu": (elu, "alpha"),
+    "SeLU": (selu, "alpha gamma"),
+    "LeakyRelu": (leakyrelu, "a"),
+    "HardSigmoid": (hardsigmoid, "alpha gamma"),
+    "Identity": (identity, ""),
+    "SoftMax": (softmax, "axis"),
+    "Reshape": (reshape, "shape"),
+    "Flatten": (flatten, "axis"),
+    "Unsqueeze": (unsqueeze, "axis"),
+    "Squeeze": (squeeze, "axis"),
+    "Expand": (expand, "shape"),
+    "Concat": (_concat, "axis"),
+    "Split": (split, "axis parts num_output"),
+    "Slice": (slice, "starts ends axes steps"),
+    "Tile": (tile, "repeats"),
+    "Pad": (pad, "mode pads constant"),
+    "UpSample": (upsample, "mode scales"),
+    "DepthToSpace": (depth_to_space, "blocksize mode"),
+    "SpaceToDepth": (space_to_depth, "blocksize mode"),
+    "Shape": (shape, ""),
+    "ConstantOfShape": (constant_of_shape, "value"),
+    "Gather": (gather, "axis indices"),
+    "Embedding": (embedding, ""),
+    "ScatterElements": (scatter_elements, "indices updates axis"),
+    "Where": (where, "condition"),
+    "OneHot": (_onehot, "axis depth values"),
+    "NonZero": (nonzero, ""),
+    "Cast": (cast, "to"),
+    "ReduceSum": (reduce_sum, "axes keepdims"),
+    "ReduceMean": (reduce_mean, "axes keepdims"),
+    "GlobalAveragePool": (globalaveragepool, "data_format"),
+    "Gemm": (gemm, "alpha beta transA transB"),
+    "CosSim": (cossim, ""),
+    "SoftMaxCrossEntropy": (softmax_cross_entropy, "t"),
+    "CrossEntropy": (cross_entropy, "t"),
+    "BinaryCrossEntropy": (binary_cross_entropy, "t"),
+    "MeanSquareError": (mse_loss, "t"),
+    "RankingLoss": (ranking_loss, "M"),
+    "Dropout": (dropout, "seed ratio"),
+}
+
+
+def _transpose_op(x: Tensor, *, perm=None) -> Tensor:
+    return transpose(x, perm)
+
+
+_CLASSES["Transpose"] = (_transpose_op, "perm")
+
+
+def _dot(cls, a: CTensor, b: CTensor) -> CTensor:
+    """The dot products of rows of two raw matrices."""
+    return _raw.run("sum", _raw.run("mul", a, b), axis=1, keep_dims=False)
+
+
+def _make_classes() -> dict:
+    made = {}
+    for name, (function, settings) in _CLASSES.items():
+        made[name] = type(
+            name,
+            (Composite,),
+            {
+                "_function": staticmethod(function),
+                "_settings": tuple(settings.split()),
+                "__doc__": function.__doc__ or f"{name} of a function.",
+                "__module__": "choir.autograd",
+            },
+        )
+    made["CosSim"].dot = classmethod(_dot)
+    return made
+
+
+# ---- What autograd gets ----
+
+_FUNCTIONS = (
+    sum, mean, max, min, add_all, add_bias, clip, elu, selu, leakyrelu,
+    hardsigmoid, identity, softmax, reshape, flatten, transpose, unsqueeze,
+    squeeze, expand, cat, split, slice, tile, pad, upsample, depth_to_space,
+    space_to_depth, shape, constant_of_shape, gather, embedding,
+    scatter_elements, where, onehot, nonzero, cast, ctensor2numpy, reduce_sum,
+    reduce_mean, globalaveragepool, gemm, cossim, softmax_cross_entropy,
+    cross_entropy, binary_cross_entropy, mse_loss, ranking_loss, dropout,
+)  # fmt: skip
+
+
+def public() -> dict:
+    """The names that `autograd` has from here."""
+    names = _plain_functions()
+    names.update({function.__name__: function for function in _FUNCTIONS})
+    names.update(_make_classes())
+    names["Composite"] = Composite
+    return names
