@@ -58,7 +58,7 @@ def _beside(value, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     array = tensor._narrow(np.asarray(value))
-    return Tensor._of(_raw.from_array(like.device, array))
+    return Tensor._of(tensor._constant(like.device, array))
 
 
 def _as(x: Tensor, code: int) -> Tensor:
@@ -433,7 +433,8 @@ def space_to_depth(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
 
 def shape(x: Tensor) -> Tensor:
     """The sizes as an int32 tensor."""
-    return Tensor._of(_raw.from_array(x.device, np.array(x.shape, np.int32)))
+    sizes = tensor._constant(x.device, np.array(x.shape, np.int32))
+    return Tensor._of(_raw.run("copy", sizes))
 
 
 def constant_of_shape(x, value: float = 0) -> Tensor:

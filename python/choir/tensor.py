@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import functools
 import re
 from collections.abc import Sequence
 
@@ -607,6 +608,23 @@ def _scalar(like: CTensor, value) -> CTensor:
     return raw
 
 
+@functools.lru_cache(maxsize=256)
+def _kept_constant(device, dtype: str, shape, data: bytes) -> CTensor:
+    return _raw.from_array(device, np.frombuffer(data, dtype).reshape(shape))
+
+
+def _constant(device, array) -> CTensor:
+    """An array as a raw tensor that nobody changes.
+
+    In a model's step it is the one that the step before made: a graph can take
+    nothing from the host in its middle, and the first step is not one.
+    """
+    array = np.asarray(array)
+    if _autograd._model_step is None:
+        return _raw.from_array(device, array)
+    return _kept_constant(device, array.dtype.str, array.shape, array.tobytes())
+
+
 def _draw(name: str, raw: CTensor, low: float, high: float) -> None:
     device = raw.device
     if raw.count() == 0:
@@ -670,7 +688,7 @@ def _binary(name: str, lhs, rhs) -> Tensor:
             scalar = other
         elif isinstance(other, np.ndarray) or _is_list(other):
             made = Tensor._of(
-                _raw.from_array(like.device, _narrow(np.asarray(other)))
+                _constant(like.device, _narrow(np.asarray(other)))
             )
             lhs, rhs = (like, made) if like is lhs else (made, like)
         else:
@@ -788,7 +806,7 @@ def _take(t: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
 
 def _gather(t: Tensor, axis: int, indices) -> Tensor:
     indices = np.ascontiguousarray(indices, np.int32).reshape(-1)
-    index = Tensor._of(_raw.from_array(t.device, indices))
+    index = Tensor._of(_constant(t.device, indices))
     return _apply("gather", t, index, axis=axis)
 
 
