@@ -144,7 +144,7 @@ class Parameters:
                 of_kind.append(parameter.name)
                 if parameter.default is not kinds.empty:
                     self.defaults[parameter.name] = parameter.default
-        if self.positional[:1] in (["self"], ["cls"]):
+        if self.positional[:1] in (["self"], ["cls"], ["mcs"]):
             del self.positional[0]
 
 
@@ -190,21 +190,33 @@ def same_default(wanted, found):
     return wanted == found
 
 
-def misfit(wanted, found):
+def misfit(wanted, found, of_class):
     """Why a call that is right for `wanted` may be wrong for `found`; or ''."""
+    names = wanted.positional + wanted.keywords
+    if found.any_positional and found.any_keyword:
+        # *args are as good as a function's tensors, but not as settings, and a
+        # class has no others. One made from a table can have a __signature__.
+        settings = (
+            names if of_class else list(wanted.defaults) + wanted.keywords
+        )
+        if settings and not set(names) & set(found.positional + found.keywords):
+            return "takes anything, so that nothing can be compared"
     for index, name in enumerate(wanted.positional):
         if index < len(found.positional):
             if found.positional[index] != name:
                 return f"`{found.positional[index]}` in place of `{name}`"
         elif not found.any_positional:
             return f"does not take `{name}` at that place"
+        # What has a default is mostly given by name.
+        elif name in wanted.defaults and not found.any_keyword:
+            if name not in found.keywords:
+                return f"does not take `{name}` by name"
     for name in wanted.keywords:
         known = name in found.positional + found.keywords
         if not known and not found.any_keyword:
             return f"does not take `{name}`"
     if wanted.any_positional and not found.any_positional:
         return "takes no further positional arguments"
-    names = wanted.positional + wanted.keywords
     for name in found.positional + found.keywords:
         covered = name in names or wanted.any_positional
         if name not in found.defaults:
@@ -239,9 +251,8 @@ def compare(text, found):
     why = ""
     # '(a) or (a, b)' are two ways to call it; both must do.
     for way in text.split(" or "):
-        why = why or misfit(
-            written_signature(way.removesuffix(" static")), have
-        )
+        wanted = written_signature(way.removesuffix(" static"))
+        why = why or misfit(wanted, have, class_of)
     if why:
         raise Missing(why)
 

@@ -23,6 +23,10 @@ class SGD(Base):
     size = property(lambda self: 1)
 class Loose(Base):
     def __init__(self, *args, **kwargs): pass
+class Told(Loose):
+    pass
+class Meta(type):
+    def __new__(mcs, name): pass
 def same(x, axis=1): pass
 def renamed(y, axis=1): pass
 def default(x, axis=0): pass
@@ -31,8 +35,11 @@ def needs(x, axis=1, *, seed): pass
 def more(x, axis=1, seed=None): pass
 def fewer(x): pass
 def several(*xs): pass
+def anything(*xs, **settings): pass
 def keyword(x, *, axis=1): pass
 alias = same
+import inspect
+Told.__signature__ = inspect.signature(same)
 number = 3
 """,
     "moved.py": "class Device:\n    def Sync(self): pass\n",
@@ -47,7 +54,22 @@ OPT = [
     ("SGD.step", "(self)", "supported", ""),
     ("SGD.size", "(self)", "not yet", "is not callable"),
     ("SGD.__eq__", "(self, rhs)", "not yet", ""),
-    ("Loose", "class(Base) (self, a, b=1)", "supported", ""),
+    (
+        "Loose",
+        "class(Base) (self, a, b=1)",
+        "not yet",
+        "nothing can be compared",
+    ),
+    ("Loose", "class(Base) (self)", "supported", ""),
+    ("anything", "(x, y)", "supported", ""),
+    ("anything", "(x, axis=1)", "not yet", "nothing can be compared"),
+    ("anything", "(x, *, axis)", "not yet", "nothing can be compared"),
+    ("Told", "class(Base) (self, x, axis=1)", "supported", ""),
+    ("Told", "class(Base) (self, x)", "supported", ""),
+    ("Told", "class(Base) (self, a)", "not yet", "`x` in place of `a`"),
+    ("Meta", "class(type) (inherited)", "supported", ""),
+    ("Meta.__new__", "(cls, name)", "supported", ""),
+    ("Meta.__call__", "(cls)", "not yet", ""),
     ("Loose.__init__", "(inherited)", "supported", ""),
     ("same", "(x, axis=1)", "supported", ""),
     ("same.deeper", "= 1", "not yet", ""),
@@ -58,6 +80,8 @@ OPT = [
     ("more", "(x, axis=1)", "supported", ""),
     ("fewer", "(x, axis=1)", "not yet", "does not take `axis`"),
     ("several", "(*l)", "supported", ""),
+    ("several", "(a, b)", "supported", ""),
+    ("several", "(a, b=1)", "not yet", "does not take `b` by name"),
     ("fewer", "(*l)", "not yet", "takes no further positional arguments"),
     ("keyword", "(x, axis=1)", "not yet", "does not take `axis` at that place"),
     ("keyword", "(x, *, axis=1)", "supported", ""),
