@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a CNN on MNIST; the launcher says with how many workers, and where.
+
+mpiexec -n 2 python3 train_mpi.py --dist-option fp16
+choirrun -np 2 -H localhost:1,other:1 python3 train_mpi.py
+"""
+
+import train_cnn
+from choir import opt
+from options import parse
+
+if __name__ == "__main__":
+    options = parse(__doc__.splitlines()[0])
+    sgd = opt.SGD(
+        lr=options.lr,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+    )
+    sgd = opt.DistOpt(sgd)
+    train_cnn.run(sgd, options)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scripts under examples/python: each form, each launcher, each dist_option."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+DIST = os.path.abspath(sys.argv[1])
+SCRIPTS = {
+    os.path.basename(path): os.path.abspath(path) for path in sys.argv[2:]
+}
+OPTIONS = ["fp32", "fp16", "partialUpdate", "sparseTopK", "sparseThreshold"]
+EPOCH = re.compile(
+    r"Starting Epoch 0:\nTraining loss = [0-9.]+, training accuracy = [0-9.]+\n"
+    r"Evaluation accuracy = ([0-9.]+), Elapsed Time = [0-9.]+s\n"
+)
+
+
+def environment():
+    # As a user has it: the package on the path, one thread for each worker.
+    paths = [path for path in sys.path if path]
+    return dict(
+        os.environ, PYTHONPATH=os.pathsep.join(paths), CHOIR_THREADS="1"
+    )
+
+
+def command(script, *flags, workers="2"):
+    words = [sys.executable, SCRIPTS[script]]
+    return words + ([workers] if workers else []) + list(flags)
+
+
+def run(words, limit=120):
+    return subprocess.run(
+        words, capture_output=True, text=True, env=environment(), timeout=limit
+    )
+
+
+class Examples(unittest.TestCase):
+    def check(self, words, least):
+        result = run(words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = EPOCH.search(result.stdout)
+        self.assertTrue(found, result.stdout)
+        self.assertGreater(float(found[1]), least, result.stdout)
+        return found[1]
+
+    def test_model_form_by_processes(self):
+        flags = ["--epochs", "1", "--limit", "2560"]
+        for option in OPTIONS:
+            with self.subTest(option):
+                words = command("train_multiprocess.py", *flags)
+                self.check(words + ["--dist-option", option], 0.5)
+
+    def test_autograd_form_by_processes(self):
+        flags = ["--epochs", "1", "--limit", "2560"]
+        for option in OPTIONS:
+            with self.subTest(option):
+                words = command("mnist_multiprocess.py", *flags)
+                self.check(words + ["--dist-option", option], 0.5)
+
+    def test_both_forms_by_mpiexec(self):
+        flags = ["--epochs", "1", "--limit", "1280"]
+        for script, alike in (
+            ("train_mpi.py", "train_multiprocess.py"),
+            ("mnist_dist.py", "mnist_multiprocess.py"),
+        ):
+            with self.subTest(script):
+                words = command(script, *flags, workers=None)
+                mpi = self.check(["mpiexec", "-n", "2"] + words, 0.3)
+                self.assertEqual(mpi, self.check(command(alike, *flags), 0.3))
+
+    def test_the_loader_has_the_bits_of_the_c_example(self):
+        flags = ["--epochs", "1", "--limit", "1000"]
+        c = run([DIST, "--threads", "1"] + flags)
+        self.assertEqual(c.returncode, 0, c.stderr)
+        digest = re.search(r"digest = ([0-9a-f]{16})", c.stdout)[1]
+        for more in ([], ["--no-graph"]):
+            with self.subTest(more):
+                python = run(command("mnist_loader.py", *flags, *more))
+                self.assertIn(digest, python.stdout, python.stderr)
+
+    def test_a_killed_worker_is_named(self):
+        words = command(
+            "train_multiprocess.py", "--epochs", "50", "--limit", "640"
+        )
+        with subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as process:
+            process.stdout.readline()  # an epoch has begun
+            children = subprocess.run(
+                ["ps", "-o", "pid=", "--ppid", str(process.pid)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+            self.assertEqual(len(children), 2)
+            os.kill(int(children[1]), signal.SIGKILL)
+            start = time.monotonic()
+            _, errors = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - start, 30)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(errors, rf"CommError: .*pid {children[1]}\) is gone")
+
+    def test_mistakes(self):
+        for flags, said in (
+            (["--dist-option", "sparse"], "one of fp32, fp16"),
+            (["--data", "/nowhere"], "cannot open folder '/nowhere'"),
+            (["--device", "cuda"], "CHOIR_DEVICE=cpu"),
+        ):
+            with self.subTest(flags):
+                words = command(
+                    "train_multiprocess.py", "--limit", "128", *flags
+                )
+                result = run(words)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(said, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
