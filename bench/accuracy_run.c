@@ -76,24 +76,18 @@ static choir_status_t open_split(run_t* run, int split) {
                              run->size, &config, &run->loaders[split]);
 }
 
+static choir_status_t read_strategy(const options_t* options,
+                                    const choir_strategy_def_t** out_def,
+                                    choir_strategy_config_t* out_config) {
+  return choir_strategy_config_read(options->dist_option, options->spars,
+                                    options->settings, out_def, out_config);
+}
+
 static choir_status_t use_strategy(run_t* run) {
-  const options_t* options = run->options;
   const choir_strategy_def_t* def = NULL;
-  CHOIR_TRY(choir_strategy_def_parse(options->dist_option, &def));
-  const choir_struct_def_t* fields = choir_strategy_def_config(def);
-  void* config = malloc(fields->bytes);
-  if (!config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");
-  choir_struct_init(fields, config);
-  char spars[32];
-  snprintf(spars, sizeof(spars), "%.17g", options->spars);
-  choir_status_t status = NULL;
-  if (options->spars > 0)
-    status = choir_struct_set(fields, config, "spars", spars);
-  if (!status && options->settings)
-    status = choir_struct_set_list(fields, config, options->settings);
-  if (!status) status = choir_dist_opt_use(run->dist, def, config);
-  free(config);
-  return status;
+  choir_strategy_config_t config;
+  CHOIR_TRY(read_strategy(run->options, &def, &config));
+  return choir_dist_opt_use(run->dist, def, &config);
 }
 
 static choir_status_t make_model(run_t* run) {
@@ -299,6 +293,9 @@ static int launch(const options_t* options, char** argv) {
 int main(int argc, char** argv) {
   options_t options;
   choir_status_t status = bench_flags_parse(&options_def, argc, argv, &options);
+  const choir_strategy_def_t* def = NULL;
+  choir_strategy_config_t config;
+  if (!status) status = read_strategy(&options, &def, &config);
   if (status) return fail(status, 2);
   if (options.workers > 1 && !choir_launch_is_worker() && !is_under_mpi())
     return launch(&options, argv);

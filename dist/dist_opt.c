@@ -631,38 +631,24 @@ const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
   return choir__strategy_print(dist_opt->strategy, text, text_bytes);
 }
 
-// Sets `spars` where the strategy has it. Returns whether that changed it.
-static bool set_spars(const choir_strategy_def_t* def, void* config,
-                      double spars) {
-  const choir_field_t* field = choir_struct_find(def->config, "spars");
-  if (!field || spars == 0) return false;
-  double* own = (double*)(void*)((char*)config + field->offset);
-  const bool changes = *own != spars;
-  *own = spars;
-  return changes;
-}
-
 static choir_status_t set_options(choir_updater_t* updater,
                                   const choir_update_options_t* options) {
   choir_dist_opt_t* dist = of_updater(updater);
-  const choir_strategy_def_t* def = dist->strategy->def;
+  const choir_strategy_t* now = dist->strategy;
+  const choir_strategy_def_t* def = now->def;
   if (options->dist_option)
     CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, &def),
                    "dist_opt");
-  const bool is_new = def != dist->strategy->def;
-  const size_t bytes = def->config->bytes;
-  void* config = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "settings of a strategy",
-                           &config));
-  if (is_new)
-    choir_struct_init(def->config, config);
-  else
-    memcpy(config, dist->strategy->config, bytes);
-  choir_status_t status = NULL;
-  if (set_spars(def, config, options->spars) || is_new)
-    status = use(dist, def, config);
-  choir_deallocate(dist->allocator, config, bytes);
-  return status;
+  choir_strategy_config_t config = now->config;
+  if (def != now->def) choir_struct_init(def->config, &config);
+  const bool has_spars = choir_struct_find(def->config, "spars");
+  CHOIR_TRY_NOTE(choir__strategy_config_set(def, has_spars ? options->spars : 0,
+                                            options->settings, &config),
+                 "dist_opt");
+  if (def == now->def && choir_struct_hash(def->config, &config) ==
+                             choir_struct_hash(def->config, &now->config))
+    return NULL;
+  return use(dist, def, &config);
 }
 
 static size_t hashes_bytes(const choir_comm_t* comm) {

@@ -114,8 +114,9 @@ CHOIR_API const choir_plan_t* choir_dist_opt_plan(
     const choir_dist_opt_t* dist_opt);
 
 // As a model's updater; lent. Of its options (choir_model_set_update_options)
-// dist_option names a strategy, with spars, where that is above 0, and defaults
-// for the rest, unless it is the one in use.
+// dist_option names a strategy; where it is not the one in use it begins with
+// its defaults. Then spars, where it is not 0 and the strategy has it, and
+// settings are set. What is so in use already is left alone.
 CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 
 // Collective: sends rank 0's parameters, model states and optimizer states to

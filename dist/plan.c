@@ -105,7 +105,7 @@ void choir_plan_make(const choir_link_t* link, int64_t params, int32_t buckets,
     def->cost(config, params, buckets, &cost);
     free(config);
     choir_plan_row_t* row = &out_plan->rows[out_plan->row_count];
-    row->option = def->option;
+    row->option = choir_strategy_def_option(def);
     fill_row(out_plan, pass, &cost, row);
     const choir_plan_row_t* best = &out_plan->rows[out_plan->chosen];
     if (row->seconds * row->effort < WORTH * best->seconds * best->effort)

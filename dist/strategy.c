@@ -20,7 +20,7 @@ choir_status_t choir_strategy_def_parse(const char* option,
                                         const choir_strategy_def_t** out_def) {
   for (int32_t i = 0; option && i < DEF_COUNT; ++i) {
     *out_def = defs[i];
-    if (strcmp(defs[i]->option, option) == 0) return NULL;
+    if (strcmp(defs[i]->config->name, option) == 0) return NULL;
     if (defs[i]->alias && strcmp(defs[i]->alias, option) == 0) return NULL;
   }
   *out_def = NULL;
@@ -28,7 +28,7 @@ choir_status_t choir_strategy_def_parse(const char* option,
   for (int32_t i = 0; i < DEF_COUNT; ++i) {
     const size_t length = strlen(known);
     snprintf(known + length, sizeof known - length, "%s%s", i ? ", " : "",
-             defs[i]->option);
+             defs[i]->config->name);
   }
   return CHOIR_ERROR(INVALID_ARGUMENT, "dist_option is \"%s\"; known are: %s",
                      option ? option : "(NULL)", known);
@@ -39,12 +39,63 @@ const choir_strategy_def_t* choir_strategy_def_get(int32_t index) {
 }
 
 const char* choir_strategy_def_option(const choir_strategy_def_t* def) {
-  return def->option;
+  return def->config->name;
 }
 
 const choir_struct_def_t* choir_strategy_def_config(
     const choir_strategy_def_t* def) {
   return def->config;
+}
+
+// ---- Settings ----
+
+static choir_status_t check(const choir_strategy_def_t* def,
+                            const void* config) {
+  CHOIR_TRY(choir_struct_check(def->config, config));
+  if (def->check)
+    CHOIR_TRY_NOTE(def->check(config), "%s", choir_strategy_def_option(def));
+  return NULL;
+}
+
+static choir_status_t refuse_spars(const choir_strategy_def_t* def,
+                                   double spars) {
+  char having[128] = "";
+  for (int32_t i = 0; i < DEF_COUNT; ++i) {
+    if (!choir_struct_find(defs[i]->config, "spars")) continue;
+    const size_t length = strlen(having);
+    snprintf(having + length, sizeof having - length, "%s%s",
+             length ? ", " : "", choir_strategy_def_option(defs[i]));
+  }
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: spars is %g; only these have such a setting: %s",
+                     choir_strategy_def_option(def), spars, having);
+}
+
+choir_status_t choir__strategy_config_set(const choir_strategy_def_t* def,
+                                          double spars, const char* settings,
+                                          void* config) {
+  if (spars != 0) {
+    const choir_field_t* field = choir_struct_find(def->config, "spars");
+    if (!field) return refuse_spars(def, spars);
+    *(double*)(void*)((char*)config + field->offset) = spars;
+    CHOIR_TRY(choir_struct_check(def->config, config));
+  }
+  if (settings) CHOIR_TRY(choir_struct_set_list(def->config, config, settings));
+  return check(def, config);
+}
+
+choir_status_t choir_strategy_config_read(const char* option, double spars,
+                                          const char* settings,
+                                          const choir_strategy_def_t** out_def,
+                                          choir_strategy_config_t* out_config) {
+  *out_def = NULL;
+  memset(out_config, 0, sizeof(*out_config));
+  const choir_strategy_def_t* def = NULL;
+  CHOIR_TRY(choir_strategy_def_parse(option, &def));
+  choir_struct_init(def->config, out_config);
+  CHOIR_TRY(choir__strategy_config_set(def, spars, settings, out_config));
+  *out_def = def;
+  return NULL;
 }
 
 // ---- Life ----
@@ -53,25 +104,14 @@ choir_status_t choir__strategy_create(const choir_strategy_def_t* def,
                                       const void* config,
                                       choir_strategy_t** out_strategy) {
   *out_strategy = NULL;
-  if (config) {
-    CHOIR_TRY(choir_struct_check(def->config, config));
-    if (def->check) CHOIR_TRY(def->check(config));
-  }
+  if (config) CHOIR_TRY(check(def, config));
   const choir_allocator_t allocator = choir_allocator_default();
   void* memory = NULL;
-  void* copy = NULL;
   CHOIR_TRY(choir_allocate(allocator, def->bytes, "strategy", &memory));
-  choir_status_t status = choir_allocate(allocator, def->config->bytes,
-                                         "settings of a strategy", &copy);
-  if (status) {
-    choir_deallocate(allocator, memory, def->bytes);
-    return status;
-  }
-  choir_struct_init(def->config, copy);
-  if (config) memcpy(copy, config, def->config->bytes);
   choir_strategy_t* strategy = memory;
   strategy->def = def;
-  strategy->config = copy;
+  choir_struct_init(def->config, &strategy->config);
+  if (config) memcpy(&strategy->config, config, def->config->bytes);
   strategy->allocator = allocator;
   *out_strategy = strategy;
   return NULL;
@@ -89,7 +129,6 @@ void choir__strategy_destroy(choir_strategy_t* strategy) {
   const choir_strategy_def_t* def = strategy->def;
   const choir_allocator_t allocator = strategy->allocator;
   choir__strategy_detach(strategy);
-  choir_deallocate(allocator, strategy->config, def->config->bytes);
   choir_deallocate(allocator, strategy, def->bytes);
 }
 
@@ -107,7 +146,7 @@ choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
   strategy->overlaps = true;
   if (!strategy->def->attach) return NULL;
   CHOIR_TRY_NOTE(strategy->def->attach(strategy), "dist_option %s",
-                 strategy->def->option);
+                 choir_strategy_def_option(strategy->def));
   return NULL;
 }
 
@@ -120,17 +159,18 @@ size_t choir__strategy_states(const choir_strategy_t* strategy,
 
 const char* choir__strategy_print(const choir_strategy_t* strategy, char* text,
                                   size_t text_bytes) {
-  const int length = snprintf(text, text_bytes, "%s ", strategy->def->option);
+  const int length = snprintf(text, text_bytes, "%s ",
+                              choir_strategy_def_option(strategy->def));
   if (length > 0 && (size_t)length < text_bytes)
-    choir_struct_print(strategy->def->config, strategy->config, text + length,
+    choir_struct_print(strategy->def->config, &strategy->config, text + length,
                        text_bytes - (size_t)length);
   return text;
 }
 
 uint64_t choir__strategy_hash(const choir_strategy_t* strategy) {
-  const char* option = strategy->def->option;
+  const char* option = choir_strategy_def_option(strategy->def);
   const uint64_t settings =
-      choir_struct_hash(strategy->def->config, strategy->config);
+      choir_struct_hash(strategy->def->config, &strategy->config);
   const uint64_t hash =
       choir_hash_bytes(CHOIR_HASH_START, option, strlen(option));
   return choir_hash_bytes(hash, &settings, sizeof settings);
@@ -170,13 +210,14 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
                               .run = run,
                               .bucket = bucket,
                               .values = strategy->values};
-  const choir_record_t record = {.kernel = &kernels[work],
-                                 .attrs = &attrs,
-                                 .attrs_bytes = sizeof(attrs),
-                                 .at_step = call_at_step,
-                                 .label = bucket < strategy->bucket_count
-                                              ? strategy->buckets[bucket].name
-                                              : strategy->def->option};
+  const choir_record_t record = {
+      .kernel = &kernels[work],
+      .attrs = &attrs,
+      .attrs_bytes = sizeof(attrs),
+      .at_step = call_at_step,
+      .label = bucket < strategy->bucket_count
+                   ? strategy->buckets[bucket].name
+                   : choir_strategy_def_option(strategy->def)};
   return choir_stream_submit(stream, &record);
 }
 

@@ -117,10 +117,26 @@ CHOIR_API extern const char* const choir_sparse_local_value_names[];
 CHOIR_STRATEGY_LIST(CHOIR_STRATEGY_DECLARE_)
 #undef CHOIR_STRATEGY_DECLARE_
 
+// Room for the settings of any strategy; its definition tells which they are.
+typedef union choir_strategy_config_u {
+#define CHOIR_STRATEGY_MEMBER_(name, FIELDS) choir_##name##_config_t as_##name;
+  CHOIR_STRATEGY_LIST(CHOIR_STRATEGY_MEMBER_)
+#undef CHOIR_STRATEGY_MEMBER_
+} choir_strategy_config_t;
+
 // The definition with this dist_option ("sparseTopK"; SINGA's "plain" and
 // "half" are fp32 and fp16). INVALID_ARGUMENT lists the known ones.
 CHOIR_API choir_status_t choir_strategy_def_parse(
     const char* option, const choir_strategy_def_t** out_def) CHOIR_NODISCARD;
+// A strategy with its settings from text, for choir_dist_opt_use: `option` as
+// above; `spars`, 0 for the default; `settings` "period=8,delay=4", NULL for
+// none; what these do not say has its default. Checked as choir_dist_opt_use
+// does. INVALID_ARGUMENT or NOT_FOUND name option, setting, value and what is
+// allowed; *out_def is NULL then. Any thread.
+CHOIR_API choir_status_t choir_strategy_config_read(
+    const char* option, double spars, const char* settings,
+    const choir_strategy_def_t** out_def, choir_strategy_config_t* out_config)
+    CHOIR_NODISCARD;
 // Definitions in the order of the list; NULL when index is out of range.
 CHOIR_API const choir_strategy_def_t* choir_strategy_def_get(int32_t index);
 // Its dist_option; the table of its settings.

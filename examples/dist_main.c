@@ -186,10 +186,9 @@ int dist_main(const char* name, const train_task_t* task, int argc,
     return 0;
   }
   const choir_strategy_def_t* strategy = NULL;
-  void* settings = NULL;
+  choir_strategy_config_t settings;
   status = train_options_strategy(&options, &strategy, &settings);
   if (status) return fail(status, 2);
-  free(settings);
   trainer_enter_users_folder();
   if (choir_launch_is_worker()) return run_worker(task, &options);
   if (is_under_mpi()) {

@@ -2,7 +2,6 @@
 #include "examples/train_options.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
@@ -80,34 +79,12 @@ bool train_options_given(int argc, char** argv, const char* flag) {
   return false;
 }
 
-static choir_status_t set_strategy(const train_options_t* options,
-                                   const choir_struct_def_t* def,
-                                   void* config) {
-  choir_struct_init(def, config);
-  char spars[32];
-  snprintf(spars, sizeof(spars), "%.17g", options->spars);
-  if (options->spars > 0)
-    CHOIR_TRY_NOTE(choir_struct_set(def, config, "spars", spars), "--spars");
-  if (options->dist_settings)
-    CHOIR_TRY_NOTE(choir_struct_set_list(def, config, options->dist_settings),
-                   "--dist-settings");
-  return NULL;
-}
-
 choir_status_t train_options_strategy(const train_options_t* options,
                                       const choir_strategy_def_t** out_def,
-                                      void** out_config) {
-  *out_config = NULL;
-  const char* option = options->plan ? "auto" : options->dist_option;
-  CHOIR_TRY_NOTE(choir_strategy_def_parse(option, out_def), "--dist-option");
-  const choir_struct_def_t* def = choir_strategy_def_config(*out_def);
-  *out_config = malloc(def->bytes);
-  if (!*out_config) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for settings");
-  choir_status_t status = set_strategy(options, def, *out_config);
-  if (!status) return NULL;
-  free(*out_config);
-  *out_config = NULL;
-  return status;
+                                      choir_strategy_config_t* out_config) {
+  return choir_strategy_config_read(
+      options->plan ? "auto" : options->dist_option, options->spars,
+      options->dist_settings, out_def, out_config);
 }
 
 static void print_default(const choir_field_t* field,

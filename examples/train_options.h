@@ -85,11 +85,11 @@ choir_status_t train_options_parse(const choir_struct_def_t* def,
     CHOIR_NODISCARD;
 // Whether argv gives the flag.
 bool train_options_given(int argc, char** argv, const char* flag);
-// What --dist-option names, and its struct with what --spars and
-// --dist-settings say; free() it. Failures name the flag.
+// What --dist-option names, with what --spars and --dist-settings say.
 choir_status_t train_options_strategy(const train_options_t* options,
                                       const choir_strategy_def_t** out_def,
-                                      void** out_config) CHOIR_NODISCARD;
+                                      choir_strategy_config_t* out_config)
+    CHOIR_NODISCARD;
 // One line for each flag on stdout: name, meaning, default.
 void train_options_print_flags(const choir_struct_def_t* def,
                                train_set_defaults_t set_defaults);

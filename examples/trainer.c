@@ -158,11 +158,9 @@ static choir_status_t open_data(trainer_t* trainer) {
 
 static choir_status_t use_strategy(const trainer_t* trainer) {
   const choir_strategy_def_t* def = NULL;
-  void* config = NULL;
+  choir_strategy_config_t config;
   CHOIR_TRY(train_options_strategy(trainer->options, &def, &config));
-  choir_status_t status = choir_dist_opt_use(trainer->dist_opt, def, config);
-  free(config);
-  return status;
+  return choir_dist_opt_use(trainer->dist_opt, def, &config);
 }
 
 static choir_status_t make_model(trainer_t* trainer) {

@@ -84,8 +84,9 @@ CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
     CHOIR_NODISCARD;
-// How the updater shares gradients from now on. INVALID_ARGUMENT: the updater
-// has no such option. Collective with DistOpt, once it is the model's updater.
+// How the updater shares gradients from now on; the texts are borrowed for the
+// call. INVALID_ARGUMENT or NOT_FOUND: the updater has no such option or
+// setting. Collective with DistOpt, once it is the model's updater.
 CHOIR_API choir_status_t choir_model_set_update_options(
     choir_model_t* model, const choir_update_options_t* options)
     CHOIR_NODISCARD;

@@ -26,6 +26,7 @@ typedef struct choir_param_list_s {
 typedef struct choir_update_options_s {
   const char* dist_option;  // "fp32"; NULL: the updater's own choice
   double spars;             // of sparse ones; 0: the updater's own choice
+  const char* settings;     // others, "period=8,delay=4"; NULL: its own choice
 } choir_update_options_t;
 
 CHOIR_API void choir_updater_retain(choir_updater_t* updater);

@@ -8,7 +8,7 @@
 #include "dist/plan.h"
 #include "dist/strategies/flat_shared.h"
 
-CHOIR_STRATEGY_CONFIG(auto, CHOIR_AUTO_FIELDS,
+CHOIR_STRATEGY_CONFIG(auto, "auto", CHOIR_AUTO_FIELDS,
                       "the strategy that suits link and step best");
 
 enum { MOST_STEPS = 1000, CHUNK = 262144 };
@@ -27,8 +27,8 @@ static choir_status_t check(const void* config_) {
   const choir_auto_config_t* config = config_;
   if (config->ranks == 0 || config->bandwidth > 0) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "auto: ranks is %lld and bandwidth is 0; a link that is "
-                     "given needs one",
+                     "ranks is %lld and bandwidth is 0; a link that is given "
+                     "needs one",
                      (long long)config->ranks);
 }
 
@@ -37,7 +37,7 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   CHOIR_TRY(choir__strategy_need_f32(strategy));
   self->begun = 0;
   self->ended = 0;
-  const choir_auto_config_t* config = strategy->config;
+  const choir_auto_config_t* config = &strategy->config.as_auto;
   if (config->ranks > 0)
     self->link = (choir_link_t){.ranks = (int32_t)config->ranks,
                                 .latency = 1e-3 * config->latency,
@@ -113,7 +113,7 @@ static choir_status_t pass_seconds(auto_t* self, double* out_seconds) {
 static choir_status_t successor(choir_strategy_t* strategy,
                                 const choir_strategy_def_t** out_def) {
   auto_t* self = (auto_t*)strategy;
-  const choir_auto_config_t* config = strategy->config;
+  const choir_auto_config_t* config = &strategy->config.as_auto;
   if (self->begun++ < config->steps) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(strategy->device)));
   double compute = 0;
@@ -127,7 +127,6 @@ static choir_status_t successor(choir_strategy_t* strategy,
 }
 
 const choir_strategy_def_t choir_strategy_def_auto = {
-    .option = "auto",
     .config = &config_def,
     .bytes = sizeof(auto_t),
     .check = check,

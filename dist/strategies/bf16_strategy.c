@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/half_shared.h"
 
-CHOIR_STRATEGY_CONFIG(bf16, CHOIR_DENSE_FIELDS,
+CHOIR_STRATEGY_CONFIG(bf16, "bf16", CHOIR_DENSE_FIELDS,
                       "averages of gradients as bf16");
 
 // The exponents are those of f32: nothing has to be scaled.
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_bf16_config_t* config = strategy->config;
+  const choir_bf16_config_t* config = &strategy->config.as_bf16;
   strategy->overlaps = config->overlap;
   return choir__half_attach(strategy, CHOIR_DTYPE_BF16, 0);
 }
@@ -18,7 +18,6 @@ static void cost(const void* config, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_bf16 = {
-    .option = "bf16",
     .config = &config_def,
     .bytes = sizeof(choir__half_strategy_t),
     .attach = attach,

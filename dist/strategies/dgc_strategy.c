@@ -5,7 +5,7 @@
 
 #include "dist/strategies/sparse_shared.h"
 
-CHOIR_STRATEGY_CONFIG(dgc, CHOIR_DGC_FIELDS,
+CHOIR_STRATEGY_CONFIG(dgc, "dgc", CHOIR_DGC_FIELDS,
                       "the largest of summed-up momentum, the rest kept");
 
 typedef struct dgc_s {
@@ -31,7 +31,7 @@ static double share_at(const choir_dgc_config_t* config, int64_t step) {
 // u = m u + g; v += u. v is what is sent from.
 static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
                  const float* grads) {
-  const choir_dgc_config_t* config = self->base.config;
+  const choir_dgc_config_t* config = &self->base.config.as_dgc;
   const double momentum = ((const dgc_t*)self)->momentum;
   double factor = 1;
   if (config->clip > 0) {
@@ -48,13 +48,13 @@ static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
 static choir_status_t choose(choir__sparse_gradient_t* self,
                              choir__sparse_part_t* part, const float* src,
                              int64_t step, int64_t* out_k) {
-  const choir_dgc_config_t* config = self->base.config;
+  const choir_dgc_config_t* config = &self->base.config.as_dgc;
   *out_k = choir__sparse_k(part->sparse.count, share_at(config, step));
   return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_dgc_config_t* config = strategy->config;
+  const choir_dgc_config_t* config = &strategy->config.as_dgc;
   dgc_t* self = (dgc_t*)strategy;
   self->base.choose = choose;
   self->base.keep = keep;
@@ -91,7 +91,6 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_dgc = {
-    .option = "dgc",
     .config = &config_def,
     .bytes = sizeof(dgc_t),
     .attach = attach,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/half_shared.h"
 
-CHOIR_STRATEGY_CONFIG(fp16, CHOIR_FP16_FIELDS, "averages of gradients as f16");
+CHOIR_STRATEGY_CONFIG(fp16, "fp16", CHOIR_FP16_FIELDS,
+                      "averages of gradients as f16");
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_fp16_config_t* config = strategy->config;
+  const choir_fp16_config_t* config = &strategy->config.as_fp16;
   strategy->overlaps = config->overlap;
   return choir__half_attach(strategy, CHOIR_DTYPE_F16,
                             (int32_t)config->exponent);
@@ -17,7 +18,6 @@ static void cost(const void* config, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_fp16 = {
-    .option = "fp16",
     .alias = "half",
     .config = &config_def,
     .bytes = sizeof(choir__half_strategy_t),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/strategy_internal.h"
 
-CHOIR_STRATEGY_CONFIG(fp32, CHOIR_DENSE_FIELDS, "averages of gradients");
+CHOIR_STRATEGY_CONFIG(fp32, "fp32", CHOIR_DENSE_FIELDS,
+                      "averages of gradients");
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_fp32_config_t* config = strategy->config;
+  const choir_fp32_config_t* config = &strategy->config.as_fp32;
   strategy->overlaps = config->overlap;
   return NULL;
 }
@@ -36,7 +37,6 @@ static void cost(const void* config, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_fp32 = {
-    .option = "fp32",
     .alias = "plain",
     .config = &config_def,
     .bytes = sizeof(choir_strategy_t),

@@ -48,7 +48,7 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
     choir_log(CHOIR_LOG_WARNING, "dist",
               "%s: step %lld: %lld gradients of %s are too large and were "
               "clipped (told once); a smaller exponent holds larger ones",
-              strategy->def->option, (long long)values->step,
+              choir_strategy_def_option(strategy->def), (long long)values->step,
               (long long)clipped, strategy->buckets[bucket].name);
   return NULL;
 }

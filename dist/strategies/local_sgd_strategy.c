@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/local_shared.h"
 
-CHOIR_STRATEGY_CONFIG(local_sgd, CHOIR_LOCAL_SGD_FIELDS,
+CHOIR_STRATEGY_CONFIG(local_sgd, "localSGD", CHOIR_LOCAL_SGD_FIELDS,
                       "local steps, then averages of parameters");
 
 static choir_status_t check(const void* config_) {
@@ -24,7 +24,7 @@ static choir_status_t encode(choir__local_t* self, double weight,
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_local_sgd_config_t* config = strategy->config;
+  const choir_local_sgd_config_t* config = &strategy->config.as_local_sgd;
   choir__local_t* self = (choir__local_t*)strategy;
   self->period = config->period;
   self->delay = config->delay;
@@ -48,7 +48,6 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_local_sgd = {
-    .option = "localSGD",
     .config = &config_def,
     .bytes = sizeof(choir__local_t),
     .check = check,

@@ -3,7 +3,8 @@
 
 #include "dist/strategies/flat_shared.h"
 
-CHOIR_STRATEGY_CONFIG(partial_update, CHOIR_PARTIAL_UPDATE_FIELDS,
+CHOIR_STRATEGY_CONFIG(partial_update, "partialUpdate",
+                      CHOIR_PARTIAL_UPDATE_FIELDS,
                       "local steps; a part of the parameters is averaged in "
                       "each, in turn");
 
@@ -16,7 +17,8 @@ typedef struct partial_update_s {
 
 static choir_status_t attach(choir_strategy_t* strategy) {
   partial_update_t* self = (partial_update_t*)strategy;
-  const choir_partial_update_config_t* config = strategy->config;
+  const choir_partial_update_config_t* config =
+      &strategy->config.as_partial_update;
   CHOIR_TRY(choir__strategy_need_f32(strategy));
   self->count = choir__flat_count(strategy);
   self->chunk = config->chunk < self->count ? config->chunk : self->count;
@@ -63,7 +65,6 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_partial_update = {
-    .option = "partialUpdate",
     .config = &config_def,
     .bytes = sizeof(partial_update_t),
     .attach = attach,

@@ -5,7 +5,7 @@
 #include "dist/strategies/local_shared.h"
 #include "dist/strategies/sparse_shared.h"
 
-CHOIR_STRATEGY_CONFIG(sparse_local, CHOIR_SPARSE_LOCAL_FIELDS,
+CHOIR_STRATEGY_CONFIG(sparse_local, "sparseLocal", CHOIR_SPARSE_LOCAL_FIELDS,
                       "local steps, then the largest changes of parameters");
 
 typedef struct sparse_local_s {
@@ -57,7 +57,7 @@ static choir_status_t decode(choir__local_t* local) {
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_sparse_local_config_t* config = strategy->config;
+  const choir_sparse_local_config_t* config = &strategy->config.as_sparse_local;
   sparse_local_t* self = (sparse_local_t*)strategy;
   choir__local_t* local = &self->base;
   local->period = config->period;
@@ -113,7 +113,6 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_sparse_local = {
-    .option = "sparseLocal",
     .config = &config_def,
     .bytes = sizeof(sparse_local_t),
     .check = check,

@@ -175,7 +175,7 @@ static choir_status_t make_part(choir__sparse_gradient_t* self, int32_t bucket,
   for (int i = 0; i < 2; ++i) {
     if (!has[i]) continue;
     snprintf(part->names[i], sizeof(part->names[i]), "%s/%s/%d",
-             strategy->def->option, kinds[i], bucket);
+             choir_strategy_def_option(strategy->def), kinds[i], bucket);
     void* place = NULL;
     CHOIR_TRY(choir__strategy_make_state(strategy, CHOIR_DTYPE_F32, count,
                                          &part->tensors[i], &place));

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/sparse_shared.h"
 
-CHOIR_STRATEGY_CONFIG(sparse_threshold, CHOIR_SPARSE_THRESHOLD_FIELDS,
+CHOIR_STRATEGY_CONFIG(sparse_threshold, "sparseThreshold",
+                      CHOIR_SPARSE_THRESHOLD_FIELDS,
                       "gradients above a size, the rest kept for later");
 
 static choir_status_t choose(choir__sparse_gradient_t* self,
                              choir__sparse_part_t* part, const float* src,
                              int64_t step, int64_t* out_k) {
   (void)step;
-  const choir_sparse_threshold_config_t* config = self->base.config;
+  const choir_sparse_threshold_config_t* config =
+      &self->base.config.as_sparse_threshold;
   return choir__select_above(src, part->sparse.count, (float)config->spars,
                              part->sparse.most, part->sparse.indices,
                              part->sparse.values, out_k);
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_sparse_threshold_config_t* config = strategy->config;
+  const choir_sparse_threshold_config_t* config =
+      &strategy->config.as_sparse_threshold;
   choir__sparse_gradient_t* self = (choir__sparse_gradient_t*)strategy;
   self->choose = choose;
   // All elements may be above.
@@ -27,7 +30,6 @@ static choir_status_t attach(choir_strategy_t* strategy) {
 }
 
 const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
-    .option = "sparseThreshold",
     .config = &config_def,
     .bytes = sizeof(choir__sparse_gradient_t),
     .attach = attach,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/sparse_shared.h"
 
-CHOIR_STRATEGY_CONFIG(sparse_top_k, CHOIR_SPARSE_TOP_K_FIELDS,
+CHOIR_STRATEGY_CONFIG(sparse_top_k, "sparseTopK", CHOIR_SPARSE_TOP_K_FIELDS,
                       "the largest gradients, the rest kept for later");
 
 static choir_status_t choose(choir__sparse_gradient_t* self,
@@ -14,7 +14,7 @@ static choir_status_t choose(choir__sparse_gradient_t* self,
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
-  const choir_sparse_top_k_config_t* config = strategy->config;
+  const choir_sparse_top_k_config_t* config = &strategy->config.as_sparse_top_k;
   choir__sparse_gradient_t* self = (choir__sparse_gradient_t*)strategy;
   self->choose = choose;
   const choir__sparse_setup_t setup = {
@@ -39,7 +39,6 @@ static void cost(const void* config_, int64_t count, int32_t buckets,
 }
 
 const choir_strategy_def_t choir_strategy_def_sparse_top_k = {
-    .option = "sparseTopK",
     .config = &config_def,
     .bytes = sizeof(choir__sparse_gradient_t),
     .attach = attach,

@@ -60,9 +60,8 @@ typedef struct choir_strategy_cost_s {
 } choir_strategy_cost_t;
 
 struct choir_strategy_def_s {
-  const char* option;
-  const char* alias;
-  const choir_struct_def_t* config;
+  const char* alias;                 // another dist_option; NULL: none
+  const choir_struct_def_t* config;  // its name is the dist_option
   size_t bytes;  // of the struct that begins with choir_strategy_s
   // Settings that are in range but do not fit together; NULL: none.
   choir_status_t (*check)(const void* config);
@@ -94,7 +93,7 @@ struct choir_strategy_def_s {
 
 struct choir_strategy_s {
   const choir_strategy_def_t* def;
-  void* config;
+  choir_strategy_config_t config;
   choir_allocator_t allocator;
   choir_comm_t* comm;
   choir_device_t* device;
@@ -136,6 +135,11 @@ choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy);
 
 // ---- For DistOpt ----
 
+// Sets `spars`, unless that is 0, then what `settings` says (NULL: nothing), in
+// a config of the strategy, and checks all of it.
+choir_status_t choir__strategy_config_set(const choir_strategy_def_t* def,
+                                          double spars, const char* settings,
+                                          void* config);
 choir_status_t choir__strategy_create(const choir_strategy_def_t* def,
                                       const void* config,
                                       choir_strategy_t** out_strategy);
@@ -154,12 +158,12 @@ const char* choir__strategy_print(const choir_strategy_t* strategy, char* text,
 size_t choir__strategy_states(const choir_strategy_t* strategy,
                               choir_named_tensor_t* out_states);
 
-// In dist/strategies/<name>_strategy.c: the table of settings.
-#define CHOIR_STRATEGY_CONFIG(name, FIELDS, doc)            \
+// In dist/strategies/<name>_strategy.c: dist_option and table of settings.
+#define CHOIR_STRATEGY_CONFIG(name, option, FIELDS, doc)    \
   static const choir_field_t fields[] = {                   \
       CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)}; \
   static const choir_struct_def_t config_def =              \
-      CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, fields, doc)
+      CHOIR_STRUCT_DEF(option, choir_##name##_config_t, fields, doc)
 
 #ifdef __cplusplus
 }

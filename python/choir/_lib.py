@@ -200,7 +200,11 @@ class NamedTensor(Structure):
 class UpdateOptions(Structure):
     """choir_update_options_t"""
 
-    _fields_ = [("dist_option", c_char_p), ("spars", c_double)]
+    _fields_ = [
+        ("dist_option", c_char_p),
+        ("spars", c_double),
+        ("settings", c_char_p),
+    ]
 
 
 CUSTOM_BACKWARD = ctypes.CFUNCTYPE(

@@ -192,7 +192,7 @@ TEST_P(StrategySuite, SwitchedInMidRun) {
   };
   train(4);
   const size_t own_states = training.States().size();
-  const choir_update_options_t fp32 = {"fp32", 0};
+  const choir_update_options_t fp32 = {"fp32", 0, nullptr};
   ASSERT_OK(choir_model_set_update_options(training.model(), &fp32));
   ASSERT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
   EXPECT_EQ(training.States().size(), 12u);

@@ -437,7 +437,7 @@ TEST(DistOptTest, UnknownOptionIsRefused) {
   Comm comm;
   Training training(SmallLayers(), comm.get(), {});
   Must(training.Attach());
-  choir_update_options_t update = {"topK", 0.05};
+  choir_update_options_t update = {"topK", 0.05, nullptr};
   EXPECT_STATUS(INVALID_ARGUMENT, "dist_option is \"topK\"; known are: fp32",
                 choir_model_set_update_options(training.model(), &update));
   for (const char* known :

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -71,9 +72,123 @@ TEST(StrategyMistakesTest, SettingsOutOfRange) {
                 .data()));
   EXPECT_EQ(choir_dist_opt_strategy(training.dist()), &choir_strategy_def_fp32);
   Must(training.Attach());
-  const choir_update_options_t far = {"sparseTopK", 7};
+  const choir_update_options_t far = {"sparseTopK", 7, nullptr};
   EXPECT_STATUS(INVALID_ARGUMENT, "spars is 7; needs",
                 choir_model_set_update_options(training.model(), &far));
+  EXPECT_OK(training.TrainOn(0, 0, 16, 16));
+}
+
+TEST(StrategyMistakesTest, SettingsFromText) {
+  const choir_strategy_def_t* def = nullptr;
+  choir_strategy_config_t config;
+  ASSERT_OK(choir_strategy_config_read(
+      "localSGD", 0, "period=6,delay=2,outer-lr=0.5", &def, &config));
+  EXPECT_EQ(def, &choir_strategy_def_local_sgd);
+  EXPECT_EQ(config.as_local_sgd.period, 6);
+  EXPECT_EQ(config.as_local_sgd.delay, 2);
+  EXPECT_EQ(config.as_local_sgd.outer_lr, 0.5);
+  EXPECT_EQ(config.as_local_sgd.outer_momentum, 0);
+  ASSERT_OK(choir_strategy_config_read("sparseTopK", 0.25, "values=fp32", &def,
+                                       &config));
+  EXPECT_EQ(def, &choir_strategy_def_sparse_top_k);
+  EXPECT_EQ(config.as_sparse_top_k.spars, 0.25);
+  EXPECT_EQ(config.as_sparse_top_k.values, 0);
+  EXPECT_TRUE(config.as_sparse_top_k.feedback);
+  // All of the list, each with its defaults.
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    const char* option = choir_strategy_def_option(choir_strategy_def_get(i));
+    ASSERT_OK(choir_strategy_config_read(option, 0, nullptr, &def, &config));
+    EXPECT_EQ(def, choir_strategy_def_get(i));
+    const choir_struct_def_t* fields = choir_strategy_def_config(def);
+    EXPECT_LE(fields->bytes, sizeof config);
+    EXPECT_EQ(choir_struct_hash(fields, &config),
+              choir_struct_hash(fields, ConfigFromText(fields, "").data()));
+  }
+  ASSERT_OK(choir_strategy_config_read("half", 0, nullptr, &def, &config));
+  EXPECT_EQ(def, &choir_strategy_def_fp16);
+}
+
+TEST(StrategyMistakesTest, WrongSettingsFromText) {
+  struct {
+    const char* option;
+    double spars;
+    const char* settings;
+    choir_status_code_t code;
+    const char* sentence;
+  } cases[] = {
+      {"fp8", 0, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "dist_option is \"fp8\"; known are: fp32, .+, auto"},
+      {nullptr, 0, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "dist_option is \"\\(NULL\\)\"; known are: fp32, .+"},
+      {"fp32", 0.5, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "fp32: spars is 0.5; only these have such a setting: sparseTopK, "
+       "sparseThreshold, dgc, sparseLocal"},
+      {"plain", 0.5, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "fp32: spars is 0.5; .+"},
+      {"sparseTopK", 2, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "sparseTopK: spars is 2; needs a number from 1e-09 to 1 .+"},
+      {"sparseTopK", -1, "spars=0.5", CHOIR_STATUS_INVALID_ARGUMENT,
+       "sparseTopK: spars is -1; needs .+"},
+      {"sparseLocal", NAN, nullptr, CHOIR_STATUS_INVALID_ARGUMENT,
+       "sparseLocal: spars is nan; needs .+"},
+      {"localSGD", 0, "period=8,delay=9", CHOIR_STATUS_INVALID_ARGUMENT,
+       "localSGD: delay is 9 steps and period 8; a round must end before the "
+       "next one begins"},
+      {"localSGD", 0, "perod=8", CHOIR_STATUS_NOT_FOUND,
+       "localSGD: no field is called 'perod'; known are period, .+"},
+      {"localSGD", 0, "period=many", CHOIR_STATUS_INVALID_ARGUMENT,
+       "localSGD: period is 'many'; needs a whole number from 1 .+"},
+      {"localSGD", 0, "period", CHOIR_STATUS_INVALID_ARGUMENT,
+       "localSGD: 'period' in a list of settings; name=value is needed"},
+      {"dgc", 0, "values=fp64", CHOIR_STATUS_INVALID_ARGUMENT,
+       "dgc: values is 'fp64'; needs one of .+"},
+      {"auto", 0, "ranks=4", CHOIR_STATUS_INVALID_ARGUMENT,
+       "auto: ranks is 4 and bandwidth is 0; .+"},
+  };
+  for (const auto& one : cases) {
+    const choir_strategy_def_t* def = &choir_strategy_def_fp32;
+    choir_strategy_config_t config;
+    ExpectSentence(choir_strategy_config_read(one.option, one.spars,
+                                              one.settings, &def, &config),
+                   one.code, one.sentence);
+    EXPECT_EQ(def, nullptr);
+  }
+}
+
+// Of a model's updater: what they do not name stays in use, or is the default
+// of a strategy that was not in use.
+TEST(StrategyMistakesTest, OptionsWithSettings) {
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  char text[256];
+  const auto uses = [&](const char* option, double spars,
+                        const char* settings) {
+    const choir_update_options_t options = {option, spars, settings};
+    EXPECT_OK(choir_model_set_update_options(training.model(), &options));
+    return std::string(
+        choir_dist_opt_print_strategy(training.dist(), text, sizeof text));
+  };
+  const std::string local = uses("localSGD", 0, "period=6,delay=2");
+  EXPECT_TRUE(choir_testing::Contains(local, "localSGD period=6 delay=2 "))
+      << local;
+  EXPECT_EQ(uses("localSGD", 0, nullptr), local);
+  EXPECT_EQ(uses(nullptr, 0.5, nullptr), local);  // has no spars
+  EXPECT_TRUE(choir_testing::Contains(uses(nullptr, 0, "delay=3"),
+                                      "localSGD period=6 delay=3 "));
+  const choir_update_options_t late = {nullptr, 0, "delay=6"};
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "dist_opt: localSGD: delay is 6 steps and period 6",
+                choir_model_set_update_options(training.model(), &late));
+  const choir_update_options_t odd = {"fp32", 0, "period=6"};
+  EXPECT_STATUS(NOT_FOUND, "dist_opt: fp32: no field is called 'period'",
+                choir_model_set_update_options(training.model(), &odd));
+  EXPECT_TRUE(choir_testing::Contains(uses(nullptr, 0, nullptr),
+                                      "localSGD period=6 delay=3 "));
+  EXPECT_TRUE(choir_testing::Contains(uses("sparseTopK", 0.5, "values=fp32"),
+                                      "sparseTopK spars=0.5 "));
+  EXPECT_TRUE(choir_testing::Contains(uses("localSGD", 0, nullptr),
+                                      "localSGD period=16 delay=8 "));
   EXPECT_OK(training.TrainOn(0, 0, 16, 16));
 }
 
@@ -144,7 +259,8 @@ TEST(StrategyMistakesTest, OtherSettingsOnOneRankChangeNothing) {
       std::string("dist_opt: the dist_option of rank 1 .+ is not that of rank "
                   "0 \\(here it is localSGD period=") +
           (is_1 ? "32" : "64") + " .+\\); every rank .+");
-  const choir_update_options_t update = {"sparseTopK", is_1 ? 0.5 : 0.25};
+  const choir_update_options_t update = {"sparseTopK", is_1 ? 0.5 : 0.25,
+                                         nullptr};
   ExpectSentence(
       choir_model_set_update_options(training.model(), &update),
       CHOIR_STATUS_FAILED_PRECONDITION,

@@ -56,6 +56,46 @@ class MistakesTest(harness.ProgramTest):
             USAGE, "unknown flag '--workers'.*", "--workers", 2, program="mnist"
         )
 
+    # A worker would first have missed the data.
+    def test_settings_of_a_strategy(self):
+        nowhere = self.path("nowhere")
+        for arguments, sentence in (
+            (
+                ["--spars", "0.5"],
+                "fp32: spars is 0.5; only these have such a setting: "
+                "sparseTopK, sparseThreshold, dgc, sparseLocal",
+            ),
+            (
+                ["--dist-option", "sparseTopK", "--dist-settings", "spars=2"],
+                "sparseTopK: spars is '2'; needs a number from 1e-09 to 1 .*",
+            ),
+            (
+                ["--dist-option", "sparseTopK", "--spars", "2"],
+                "sparseTopK: spars is 2; needs a number from 1e-09 to 1 .*",
+            ),
+            (
+                [
+                    "--dist-option", "localSGD",
+                    "--dist-settings", "period=8,delay=16",
+                ],
+                "localSGD: delay is 16 steps and period 8; a round must end "
+                "before the next one begins",
+            ),
+            (
+                ["--dist-option", "localSGD", "--dist-settings", "perod=8"],
+                "localSGD: no field is called 'perod'; known are period,.*",
+            ),
+            (
+                ["--dist-option", "localSGD", "--dist-settings", "period"],
+                "localSGD: 'period' in a list of settings; name=value is.*",
+            ),
+            (
+                ["--plan", "--dist-settings", "ranks=2"],
+                "auto: ranks is 2 and bandwidth is 0; a link that is given .*",
+            ),
+        ):  # fmt: skip
+            self.expect(USAGE, sentence, "--data", nowhere, *arguments)
+
     def test_workers_under_mpiexec(self):
         for flag in (("--workers", 2), ("--launcher", "mpi")):
             status, out, err = self.run_program(*flag, under=self.mpiexec(1))
