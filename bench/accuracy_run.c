@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
+#include "bench/bench_program.h"
 #include "core/clock.h"
 #include "dist/dist_opt.h"
 #include "dist/launch.h"
@@ -111,14 +111,12 @@ static choir_status_t make_model(run_t* run) {
   return choir_model_set_updater(run->model, updater);
 }
 
-static bool is_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE"); }
-
 static choir_status_t set_up(run_t* run) {
   const choir_device_options_t device = {.threads =
                                              (int32_t)run->options->threads};
   CHOIR_TRY(choir_device_create("cpu", &device, &run->device));
   run->size = 1;
-  if (is_under_mpi() || choir_launch_is_worker()) {
+  if (bench_is_worker()) {
     choir_comm_config_t config;
     CHOIR_TRY(choir_comm_config_init(&config));
     config.device = run->device;
@@ -272,23 +270,7 @@ static choir_status_t run_all(run_t* run) {
 
 // ---- Program ----
 
-static int fail(choir_status_t status, int exit_status) {
-  fprintf(stderr, "accuracy_run: %s\n", choir_status_message(status));
-  choir_status_free(status);
-  return exit_status;
-}
-
-static int launch(const options_t* options, char** argv) {
-  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
-  config.argv = argv;
-  config.workers = (int32_t)options->workers;
-  config.comm = "shm";
-  choir_launch_report_t report;
-  choir_status_t status = choir_launch_run(&config, &report);
-  if (status) return fail(status, 1);
-  if (report.message[0]) fprintf(stderr, "accuracy_run: %s\n", report.message);
-  return report.exit_status;
-}
+static const char program[] = "accuracy_run";
 
 int main(int argc, char** argv) {
   options_t options;
@@ -296,11 +278,11 @@ int main(int argc, char** argv) {
   const choir_strategy_def_t* def = NULL;
   choir_strategy_config_t config;
   if (!status) status = read_strategy(&options, &def, &config);
-  if (status) return fail(status, 2);
-  if (options.workers > 1 && !choir_launch_is_worker() && !is_under_mpi())
-    return launch(&options, argv);
+  if (status) return bench_fail(program, status, 2);
+  if (options.workers > 1 && !bench_is_worker())
+    return bench_launch(program, argv, options.workers, "shm");
   run_t run = {.options = &options};
   status = run_all(&run);
   tear_down(&run);
-  return status ? fail(status, 1) : 0;
+  return status ? bench_fail(program, status, 1) : 0;
 }

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench_program.h"
 #include "core/clock.h"
-#include "dist/launch.h"
+#include "dist/comm.h"
 
 enum { BATCHES = 11, MAX_SIZES = 32, MAX_WORKERS = 256 };
 
@@ -36,11 +37,7 @@ typedef struct bench_s {
   int32_t size;
 } bench_t;
 
-static int fail(choir_status_t status) {
-  fprintf(stderr, "bench_collectives: %s\n", choir_status_message(status));
-  choir_status_free(status);
-  return 1;
-}
+static const char program[] = "bench_collectives";
 
 static int usage(const char* what) {
   fprintf(stderr,
@@ -314,20 +311,11 @@ int main(int argc, char** argv) {
   bench_t bench = {0};
   int wrong = parse(argc, argv, &bench.options);
   if (wrong) return wrong;
-  if (!choir_launch_is_worker() && !getenv("OMPI_COMM_WORLD_SIZE")) {
-    choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
-    config.argv = argv;
-    config.workers = bench.options.workers;
-    config.comm = bench.options.comm;
-    choir_launch_report_t report;
-    choir_status_t status = choir_launch_run(&config, &report);
-    if (status) return fail(status);
-    if (report.message[0])
-      fprintf(stderr, "bench_collectives: %s\n", report.message);
-    return report.exit_status;
-  }
+  if (!bench_is_worker())
+    return bench_launch(program, argv, bench.options.workers,
+                        bench.options.comm);
   choir_status_t status = run_worker(&bench);
   choir_comm_release(bench.comm);
   choir_device_release(bench.device);
-  return status ? fail(status) : 0;
+  return status ? bench_fail(program, status, 1) : 0;
 }

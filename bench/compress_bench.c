@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
+#include "bench/bench_program.h"
 #include "core/clock.h"
 #include "dist/compress_internal.h"
 #include "dist/compress_kernels_internal.h"
@@ -472,16 +472,12 @@ static choir_status_t run_all(const options_t* options) {
   return run_count(options, 25000000, step_seconds);
 }
 
-static int fail(choir_status_t status, int exit_status) {
-  fprintf(stderr, "compress: %s\n", choir_status_message(status));
-  choir_status_free(status);
-  return exit_status;
-}
+static const char program[] = "compress";
 
 int main(int argc, char** argv) {
   options_t options;
   choir_status_t status = bench_flags_parse(&options_def, argc, argv, &options);
-  if (status) return fail(status, 2);
+  if (status) return bench_fail(program, status, 2);
   status = run_all(&options);
-  return status ? fail(status, 1) : 0;
+  return status ? bench_fail(program, status, 1) : 0;
 }

@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
+#include "bench/bench_program.h"
 #include "bench/machine_rates.h"
 #include "bench/step_profile.h"
 #include "io/loader.h"
@@ -311,16 +311,12 @@ static choir_status_t parse(int argc, char** argv, limits_options_t* options) {
   return CHOIR_ERROR(INVALID_ARGUMENT, "net: there is no '%s'", options->net);
 }
 
-static int fail(choir_status_t status, int exit_status) {
-  fprintf(stderr, "limits: %s\n", choir_status_message(status));
-  choir_status_free(status);
-  return exit_status;
-}
+static const char program[] = "limits";
 
 int main(int argc, char** argv) {
   limits_options_t options;
   choir_status_t status = parse(argc, argv, &options);
-  if (status) return fail(status, 2);
+  if (status) return bench_fail(program, status, 2);
   status = run_all(&options);
-  return status ? fail(status, 1) : 0;
+  return status ? bench_fail(program, status, 1) : 0;
 }

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_flags.h"
 #include "bench/bench_nets.h"
+#include "bench/bench_program.h"
 #include "bench/step_profile.h"
 #include "core/clock.h"
 #include "dist/dist_opt.h"
@@ -313,33 +313,17 @@ static choir_status_t run_all(run_t* run) {
 
 // ---- Program ----
 
-static int fail(choir_status_t status, int exit_status) {
-  fprintf(stderr, "train_step: %s\n", choir_status_message(status));
-  choir_status_free(status);
-  return exit_status;
-}
-
-static int launch(const options_t* options, char** argv) {
-  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
-  config.argv = argv;
-  config.workers = (int32_t)options->workers;
-  config.comm = "shm";
-  choir_launch_report_t report;
-  choir_status_t status = choir_launch_run(&config, &report);
-  if (status) return fail(status, 1);
-  if (report.message[0]) fprintf(stderr, "train_step: %s\n", report.message);
-  return report.exit_status;
-}
+static const char program[] = "train_step";
 
 int main(int argc, char** argv) {
   options_t options;
   choir_status_t status = bench_flags_parse(&options_def, argc, argv, &options);
-  if (status) return fail(status, 2);
+  if (status) return bench_fail(program, status, 2);
   if (options.workers > 1 && !choir_launch_is_worker())
-    return launch(&options, argv);
+    return bench_launch(program, argv, options.workers, "shm");
   run_t run = {.options = &options, .net = &bench_nets[options.net]};
   step_profile_init(&run.profile);
   status = run_all(&run);
   tear_down(&run);
-  return status ? fail(status, 1) : 0;
+  return status ? bench_fail(program, status, 1) : 0;
 }
