@@ -15,7 +15,7 @@ from choir._lib import (
 )
 from choir._version import __version__
 from choir import device, tensor, autograd, layer, opt, model, initializer
-from choir import data, singa_wrap, utils
+from choir import data, dist, singa_wrap, utils
 
 __all__ = [
     "CommError",
@@ -27,6 +27,7 @@ __all__ = [
     "autograd",
     "data",
     "device",
+    "dist",
     "initializer",
     "layer",
     "model",

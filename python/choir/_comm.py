@@ -134,6 +134,15 @@ class Communicator:
             lib.comm_release(self.handle)
             self.handle = None
 
+    def close(self) -> None:
+        """Collective: waits until all ranks are here, and ends it."""
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        status = lib.comm_finalize(handle)
+        lib.comm_release(handle)
+        check(status)
+
     # ---- What it is ----
 
     @property
@@ -431,6 +440,17 @@ def default() -> Communicator:
     return _default
 
 
+def has_default() -> bool:
+    """Whether `default` has been made."""
+    return _default is not None and _default.handle is not None
+
+
+def set_default(comm: Communicator | None) -> None:
+    """What `default` gives from now on; None: it makes one."""
+    global _default
+    _default = comm
+
+
 def local_workers() -> int:
     """Workers on this host, as far as is known yet."""
     known = [comm.local_size for comm in _living]
@@ -449,18 +469,19 @@ def local_workers() -> int:
 # a death; one that ends by an exception tells them at once.
 
 _failure: list[BaseException] = []
-_is_set = False
+_is_set: set[str] = set()
 
 
 def _end_with_process() -> None:
-    global _is_set
-    if _is_set:
-        return
-    _is_set = True
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing do not run atexit functions.
-        multiprocessing.util.Finalize(None, _end, exitpriority=100)
+        if "finalize" not in _is_set:
+            _is_set.add("finalize")
+            multiprocessing.util.Finalize(None, _end, exitpriority=100)
         return
+    if "atexit" in _is_set:
+        return
+    _is_set.add("atexit")
     atexit.register(_end)
     before = sys.excepthook
 
@@ -473,6 +494,20 @@ def _end_with_process() -> None:
             lib.launch_note_failure(code, text)
 
     sys.excepthook = note
+
+
+def _after_fork() -> None:
+    """A forked child is no rank of its parent's communicators."""
+    global _default
+    for comm in list(_living):
+        comm.handle = None  # not released: it is the parent's
+        _living.discard(comm)
+    _default = None
+    _failure.clear()
+    _is_set.discard("finalize")  # which multiprocessing has forgotten
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end() -> None:
