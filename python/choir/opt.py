@@ -530,6 +530,11 @@ class StrategyChange(Exception):
 _OLD_NAMES = {"plain": "fp32", "half": "fp16"}
 
 
+def optimizers() -> list[str]:
+    """The library's names of optimizers."""
+    return list(_OPTIMIZERS)
+
+
 def strategies() -> dict[str, Table]:
     """The values of dist_option, with the table of each one's settings."""
     found = {}
@@ -599,6 +604,7 @@ class DistOpt:
         self._handle: int | None = None
         self._bucket_bytes: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
+        self._chosen = self._strategy  # by use()
         self._partial = 0
         autograd.place.first_share = (self.global_rank, self.world_size)
 
@@ -649,12 +655,13 @@ class DistOpt:
         self._strategy = (option, settings)
 
     def use(self, dist_option: str, **settings) -> None:
-        """The strategy from now on, by its name, with its settings.
+        """The strategy of calls (`sgd(loss)`) from now on, by its name.
 
         Collective once training has begun. ValueError lists the known names;
         settings and what they mean: docs/strategies.md.
         """
         self._use(dist_option, tuple(sorted(settings.items())))
+        self._chosen = self._strategy
 
     @property
     def strategy(self) -> str:
@@ -675,7 +682,9 @@ class DistOpt:
     # ---- Training steps ----
 
     def __call__(self, loss: Tensor) -> None:
-        self.backward_and_update(loss)
+        """A step by the strategy that `use` chose, fp32 before."""
+        option, settings = self._chosen
+        self._step(loss, option, dict(settings), None)
 
     def _step(
         self, loss: Tensor, option: str, settings: dict, threshold

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m choir: what this installation has, and a launcher for one host.
+
+    python -m choir --check-build
+    python -m choir -np 4 train.py --epochs 2
+
+-np starts the script that often, with the interpreter and the options that the
+launcher itself runs with; choir.dist, opt.DistOpt and the loader of each know
+their rank. When one worker fails the others are ended, and one sentence on
+stderr says which it was and what the rest waited for. Ctrl-C, SIGTERM and SIGHUP
+end all. Exit status: 0, 1, 2 for wrong usage, 128 + n for signal n. For several
+hosts see choirrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from ctypes import byref, c_char_p
+
+import choir
+from choir import _raw, device, opt
+from choir._lib import LaunchConfig, LaunchReport, check, lib
+
+# What ends a run.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m choir",
+        description="Says what this installation has, or runs a script on "
+        "several workers of this host.",
+    )
+    parser.add_argument(
+        "-cb",
+        "--check-build",
+        action="store_true",
+        help="version, library, devices, communicators, strategies, optimizers",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"choir {choir.__version__}"
+    )
+    parser.add_argument(
+        "-np",
+        "--num-proc",
+        type=int,
+        metavar="N",
+        help="number of workers, 1 to 1024",
+    )
+    parser.add_argument(
+        "--comm",
+        help="how workers exchange: auto (default), shm, self",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds between SIGTERM and SIGKILL for workers to be ended (1)",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        action="store_true",
+        help="the script is the name of a module, as of python -m",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="script [args]",
+        help="what each worker runs",
+    )
+    return parser
+
+
+# ---- --check-build ----
+
+
+def _mpi() -> str:
+    """Whether the plugin for MPI is there, and loads."""
+    # As dist/backends/mpi looks for it.
+    path = os.environ.get("CHOIR_MPI_LIBRARY") or os.path.join(
+        os.path.dirname(os.path.realpath(lib.path)), "libchoir_mpi.so"
+    )
+    if not os.path.isfile(path):
+        return f"no ({path} is not there)"
+    # In a process of its own: a library that does not fit may end it.
+    code = f"import ctypes; ctypes.CDLL({path!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    if done.returncode == 0:
+        return f"yes ({path})"
+    lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+    return f"no ({lines[-1]})"
+
+
+def _gpus() -> str:
+    found = device.get_gpu_ids()
+    if found:
+        return ", ".join(str(i) for i in found)
+    try:
+        device.create_cuda_gpu_on(0)
+    except choir.UnavailableError as error:
+        return f"none ({error})"
+    return "none"
+
+
+def check_build() -> None:
+    """Prints what there is, a line each."""
+    cores = len(os.sched_getaffinity(0))
+    default = device.get_default_device()
+    print(f"choir {choir.__version__}")
+    print(f"  library: {lib.path} ({lib.version().decode()})")
+    print(f"  python: {sys.version.split()[0]} ({sys.executable})")
+    print(f"  device cpu: yes ({cores} cores, {default.threads} threads each op)")
+    print(f"  device cuda: {_gpus()}")
+    print("  communicator self: yes")
+    print("  communicator shm: yes")
+    print(f"  communicator mpi: {_mpi()}")
+    print(f"  strategies: {', '.join(opt.strategies())}")
+    print(f"  optimizers: {', '.join(opt.optimizers())}")
+    print(f"  ops: {len(_raw.OPS)}")
+
+
+# ---- -np ----
+
+
+def _forward_signals() -> None:
+    """Signals that come to other threads (NumPy's) go to the main one.
+
+    The library's launcher blocks them there and takes them one by one; Python's
+    own handlers would only run when it is done."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    main = threading.main_thread().ident
+
+    def forward() -> None:
+        while True:
+            for number in os.read(reader, 16):
+                if number in _SIGNALS:
+                    signal.pthread_kill(main, number)
+
+    threading.Thread(target=forward, daemon=True).start()
+
+
+def launch(
+    command: list[str],
+    workers: int,
+    comm: str | None = None,
+    grace: float = 1.0,
+) -> int:
+    """Runs `workers` interpreters with `command` as their arguments, and says on
+    stderr what went wrong; the exit status. Call from the main thread."""
+    flags = subprocess._args_from_interpreter_flags()
+    words = [sys.executable, *flags, *command]
+    argv = (c_char_p * (len(words) + 1))(*[os.fsencode(w) for w in words], None)
+    config = LaunchConfig(
+        ctypes.cast(argv, ctypes.POINTER(c_char_p)),
+        workers,
+        comm.encode() if comm else None,
+        grace,
+    )
+    report = LaunchReport()
+    sys.stdout.flush()
+    _forward_signals()
+    check(lib.launch_run(byref(config), byref(report)))
+    message = report.message.decode(errors="replace")
+    if message:
+        print(f"choir: {message}", file=sys.stderr)
+    return report.exit_status
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.check_build:
+        check_build()
+        return 0
+    if options.num_proc is None:
+        parser.error("give -np N and a script, or --check-build")
+    if not options.command:
+        parser.error("-np needs the script that the workers run")
+    script = options.command[0]
+    if options.module:
+        options.command.insert(0, "-m")
+    elif not os.path.exists(script):
+        parser.error(f"there is no script {script}")
+    try:
+        return launch(
+            options.command, options.num_proc, options.comm, options.grace
+        )
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

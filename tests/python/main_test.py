@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m choir: what it prints, what it starts, how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import choir
+from choir import _raw, opt
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    "CHOIR_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+SCRIPT = """\
+import os, sys, time
+import numpy as np
+from choir import dist
+dist.init(deadline=20)
+what, folder = sys.argv[1:3]
+total = dist.allreduce(np.float32(dist.rank() + 1), op=dist.Sum)
+text = f"{dist.rank()} of {dist.size()}: {total:g} {sys.argv[3:]}"
+open(os.path.join(folder, str(os.getpid())), "w").write(text)
+if dist.rank() == 1:
+    if what == "kill":
+        os.kill(os.getpid(), 9)
+    if what == "raise":
+        raise ValueError("my own trouble")
+if what == "usage":
+    sys.exit(2)
+while what == "wait":
+    time.sleep(0.05)
+dist.barrier("end")
+"""
+
+
+def words(*arguments):
+    return [sys.executable, "-m", "choir", *arguments]
+
+
+class Main(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        self.notes = os.path.join(self.folder, "notes")
+        os.mkdir(self.notes)
+        self.script = os.path.join(self.folder, "script.py")
+        with open(self.script, "w", encoding="utf-8") as file:
+            file.write(SCRIPT)
+
+    def choir(self, *arguments):
+        return subprocess.run(
+            words(*arguments),
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    def workers(self, what, count=3):
+        return self.choir(
+            "-np", str(count), self.script, what, self.notes, "--own", "x y"
+        )
+
+    def noted(self):
+        """What workers wrote, by their process."""
+        found = {}
+        for name in os.listdir(self.notes):
+            with open(os.path.join(self.notes, name), encoding="utf-8") as file:
+                found[int(name)] = file.read()
+        return found
+
+    def nobody_is_left(self):
+        for pid in self.noted():
+            self.assertFalse(os.path.exists(f"/proc/{pid}/stat"), pid)
+
+    def test_check_build(self):
+        done = self.choir("--check-build")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = dict(
+            line.strip().split(": ", 1)
+            for line in done.stdout.splitlines()
+            if ": " in line
+        )
+        self.assertIn(f"choir {choir.__version__}\n", done.stdout)
+        self.assertRegex(lines["library"], r"^/.*libchoir\.so \(")
+        self.assertTrue(lines["device cpu"].startswith("yes"), lines)
+        self.assertIn("device cuda", lines)
+        self.assertEqual(lines["communicator shm"], "yes")
+        self.assertRegex(lines["communicator mpi"], r"^(yes|no) \(.*libchoir_mpi")
+        self.assertEqual(lines["strategies"], ", ".join(opt.strategies()))
+        self.assertIn("sparseTopK", lines["strategies"])
+        self.assertIn("adadelta", lines["optimizers"])
+        self.assertEqual(int(lines["ops"]), len(_raw.OPS))
+
+    def test_mpi_that_is_not_there(self):
+        environment = {**ENVIRONMENT, "CHOIR_MPI_LIBRARY": "/nowhere/mpi.so"}
+        done = subprocess.run(
+            words("--check-build"),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        self.assertIn("mpi: no (/nowhere/mpi.so is not there)", done.stdout)
+
+    def test_workers(self):
+        for count in (1, 3):
+            done = self.workers("run", count)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        total = 3 * 4 // 2
+        want = [f"{r} of 3: {total} ['--own', 'x y']" for r in range(3)]
+        want.append("0 of 1: 1 ['--own', 'x y']")
+        self.assertEqual(sorted(self.noted().values()), sorted(want))
+
+    def test_killed_worker(self):
+        done = self.workers("kill")
+        self.assertEqual(done.returncode, 128 + signal.SIGKILL, done.stderr)
+        last = done.stderr.strip().splitlines()[-1]
+        self.assertRegex(
+            last,
+            r"^choir: rank 1 \(host .*, pid \d+\) was killed by signal 9 "
+            r"\(Killed\); rank 0 .* waiting for it in barrier 'end'",
+        )
+        self.nobody_is_left()
+
+    def test_worker_that_raises(self):
+        done = self.workers("raise")
+        self.assertEqual(done.returncode, 1)
+        last = done.stderr.strip().splitlines()[-1]
+        self.assertRegex(
+            last,
+            r"^choir: rank 1 \(.*\) failed: ValueError: my own trouble;",
+        )
+        self.nobody_is_left()
+
+    def test_status_of_wrong_usage_is_the_workers(self):
+        self.assertEqual(self.workers("usage").returncode, 2)
+
+    def test_signals_end_all(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = set(self.noted())
+            with subprocess.Popen(
+                words("-np", "3", self.script, "wait", self.notes),
+                env=ENVIRONMENT,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                end = time.monotonic() + 40
+                while len(set(self.noted()) - before) < 3:
+                    self.assertLess(time.monotonic(), end, "no workers")
+                    time.sleep(0.05)
+                process.send_signal(number)
+                said = process.communicate(timeout=40)[1]
+            self.assertEqual(process.returncode, 128 + number, said)
+            self.assertIn(f"interrupted by signal {int(number)}", said)
+            self.nobody_is_left()
+
+    def test_module(self):
+        done = self.choir("-np", "2", "-m", "platform")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(done.stdout.split()), 2, done.stdout)
+
+    def test_wrong_usage(self):
+        for arguments, text in [
+            ([], "--check-build"),
+            (["script.py"], "give -np"),
+            (["-np", "2"], "needs the script"),
+            (["-np", "2", "/nowhere.py"], "there is no script /nowhere.py"),
+            (["-np", "0", self.script], "1 .. 1024"),
+            (["-np", "x", self.script], "invalid int"),
+        ]:
+            done = self.choir(*arguments)
+            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+            self.assertTrue(re.search(re.escape(text), done.stderr), done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
