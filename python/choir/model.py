@@ -217,6 +217,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         engine = self._engine()
         optimizer._set_lr(engine.step())
         key = _key(args, kwargs)
+        # A step that calls the optimizer plainly goes by what use() chose.
+        key += (getattr(optimizer, "_chosen", None),)
         way = self._ways.get(key)
         if way is not None and way != optimizer_way(optimizer):
             optimizer._use(*way)
