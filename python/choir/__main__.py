@@ -119,7 +119,9 @@ def check_build() -> None:
     print(f"choir {choir.__version__}")
     print(f"  library: {lib.path} ({lib.version().decode()})")
     print(f"  python: {sys.version.split()[0]} ({sys.executable})")
-    print(f"  device cpu: yes ({cores} cores, {default.threads} threads each op)")
+    print(
+        f"  device cpu: yes ({cores} cores, {default.threads} threads each op)"
+    )
     print(f"  device cuda: {_gpus()}")
     print("  communicator self: yes")
     print("  communicator shm: yes")

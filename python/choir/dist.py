@@ -225,9 +225,7 @@ class _Value:
 
 
 def _storage(code: int) -> np.dtype:
-    return (
-        np.dtype(np.uint16) if code == _raw.BF16 else _raw.numpy_dtype(code)
-    )
+    return np.dtype(np.uint16) if code == _raw.BF16 else _raw.numpy_dtype(code)
 
 
 def _write(raw: CTensor, array: np.ndarray) -> None:

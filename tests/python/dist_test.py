@@ -103,9 +103,7 @@ def reduces(rank, size, ticket):
     near(got, all_.astype(np.float16).astype(np.float32).mean(0), share=200)
     assert not np.array_equal(got, dist.allreduce(own))
     ints = values(rank, (3,), "int64")
-    got = dist.allreduce(
-        ints, op=dist.Sum, compression=dist.Compression.fp16
-    )
+    got = dist.allreduce(ints, op=dist.Sum, compression=dist.Compression.fp16)
     assert got.dtype == np.int64
     assert float(dist.allreduce(rank + 1.0, op=dist.Sum)) == (
         size * (size + 1) / 2
@@ -146,9 +144,7 @@ def moves(rank, size, ticket):
     begin(rank, size, ticket)
     # allgather: as many rows, other numbers of rows, none at all.
     for counts in ([2] * 4, [3, 1, 0, 5], [0] * 4):
-        parts = [
-            values(r, (counts[r], 3), "int64") for r in range(size)
-        ]
+        parts = [values(r, (counts[r], 3), "int64") for r in range(size)]
         np.testing.assert_array_equal(
             dist.allgather(parts[rank]), np.concatenate(parts)
         )
@@ -177,7 +173,9 @@ def moves(rank, size, ticket):
         near(got.numpy(), np.array_split(all_.mean(0), size)[rank])
     # alltoall: equal parts, then rank r gives r + 1 rows to each, then uneven
     own = values(rank, (size * 2, 2))
-    want = [values(r, (size * 2, 2))[2 * rank : 2 * rank + 2] for r in range(size)]
+    want = [
+        values(r, (size * 2, 2))[2 * rank : 2 * rank + 2] for r in range(size)
+    ]
     np.testing.assert_array_equal(dist.alltoall(own), np.concatenate(want))
     for splits_of in (
         lambda r: [r + 1] * size,
@@ -363,9 +361,7 @@ def mismatches(rank, size, ticket):
             np.ones(4, f), prescale_factor=both(1.0, 2.0)
         ),
         "name": lambda: dist.allreduce(np.ones(4, f), name=both("a", "b")),
-        "group": lambda: dist.grouped_allreduce(
-            [np.ones(2, f)] * both(2, 3)
-        ),
+        "group": lambda: dist.grouped_allreduce([np.ones(2, f)] * both(2, 3)),
         "group shape": lambda: dist.grouped_allreduce(
             [np.ones(2, f), np.ones(both(3, 4), f)]
         ),
@@ -377,9 +373,7 @@ def mismatches(rank, size, ticket):
         "root": lambda: dist.broadcast(np.ones(2, f), both(0, 1)),
         "broadcast": lambda: dist.broadcast(np.ones(both(2, 3), f)),
         "scatter": lambda: dist.reducescatter(np.ones((both(4, 6), 2), f)),
-        "alltoall": lambda: dist.alltoall(
-            np.ones((size, both(2, 3)), f)
-        ),
+        "alltoall": lambda: dist.alltoall(np.ones((size, both(2, 3)), f)),
         "splits": lambda: dist.alltoall(
             np.ones((size, 2), f), both([1] * size, [9] * size)
         ),
@@ -501,11 +495,19 @@ def _arguments(rank, size, ticket):
     read_only.flags.writeable = False
     x = np.ones(4, np.float32)
     for call, kind, words in [
-        (lambda: dist.allreduce(x, True, op=dist.Sum), ValueError, "one of them"),
+        (
+            lambda: dist.allreduce(x, True, op=dist.Sum),
+            ValueError,
+            "one of them",
+        ),
         (lambda: dist.allreduce(x, op=17), ValueError, "dist.Sum"),
         (lambda: dist.allreduce_([1.0]), TypeError, "in place"),
         (lambda: dist.allreduce_(read_only), ValueError, "read-only"),
-        (lambda: dist.allreduce(np.ones(2, "complex64")), TypeError, "complex64"),
+        (
+            lambda: dist.allreduce(np.ones(2, "complex64")),
+            TypeError,
+            "complex64",
+        ),
         (lambda: dist.broadcast(x, 1), ValueError, "root"),
         (lambda: dist.broadcast(x, -1), ValueError, "root"),
         (lambda: dist.allgather(1.0), ValueError, "no rows"),
@@ -545,7 +547,9 @@ class Differences(unittest.TestCase):
             for what in found[0]:
                 for rank, said in enumerate(found):
                     text = said[what]
-                    self.assertIsNotNone(text, f"{what}: rank {rank} had no error")
+                    self.assertIsNotNone(
+                        text, f"{what}: rank {rank} had no error"
+                    )
                     if what == "splits" and rank == size - 1:
                         self.assertIn("add to", text)
                     else:

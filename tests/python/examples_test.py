@@ -121,5 +121,24 @@ class Examples(unittest.TestCase):
                 self.assertIn(said, result.stderr)
 
 
+class HorovodStyle(unittest.TestCase):
+    def test_workers_and_checkpoint(self):
+        folder = os.environ["TEST_TMPDIR"]
+        found = {}
+        for workers in ("1", "2"):
+            path = os.path.join(folder, f"horovod{workers}.safetensors")
+            words = [sys.executable, "-m", "choir", "-np", workers]
+            words += [SCRIPTS["mnist_horovod_style.py"], "--epochs", "1"]
+            words += ["--limit", "1000", "--batch-size", "32"]
+            result = run(words + ["--checkpoint", path])
+            self.assertEqual(result.returncode, 0, result.stderr)
+            lines = result.stdout.splitlines()
+            self.assertEqual(len(lines), 1, result.stdout)  # of rank 0 alone
+            self.assertIn(f"workers = {workers},", lines[0])
+            found[workers] = float(lines[0].split("test accuracy = ")[1])
+            self.assertGreater(os.path.getsize(path), 3 * 4 * 1199882)
+        self.assertGreater(min(found.values()), 0.3, found)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

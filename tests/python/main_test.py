@@ -94,7 +94,9 @@ class Main(unittest.TestCase):
         self.assertTrue(lines["device cpu"].startswith("yes"), lines)
         self.assertIn("device cuda", lines)
         self.assertEqual(lines["communicator shm"], "yes")
-        self.assertRegex(lines["communicator mpi"], r"^(yes|no) \(.*libchoir_mpi")
+        self.assertRegex(
+            lines["communicator mpi"], r"^(yes|no) \(.*libchoir_mpi"
+        )
         self.assertEqual(lines["strategies"], ", ".join(opt.strategies()))
         self.assertIn("sparseTopK", lines["strategies"])
         self.assertIn("adadelta", lines["optimizers"])
@@ -179,7 +181,9 @@ class Main(unittest.TestCase):
         ]:
             done = self.choir(*arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))
-            self.assertTrue(re.search(re.escape(text), done.stderr), done.stderr)
+            self.assertTrue(
+                re.search(re.escape(text), done.stderr), done.stderr
+            )
 
 
 if __name__ == "__main__":
