@@ -756,6 +756,19 @@ _TWO = {
 }
 
 
+_NONE = inspect.Parameter.empty
+
+
+def _signature(defaults: dict) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, kind, default=default)
+            for name, default in defaults.items()
+        ]
+    )
+
+
 def _named(function: str, op: str, arguments, run):
     count = len(arguments)
 
@@ -773,6 +786,7 @@ def _named(function: str, op: str, arguments, run):
     called.__name__ = called.__qualname__ = function
     called.__module__ = "choir.autograd"
     called.__doc__ = f"{OPS[op].doc[:1].upper()}{OPS[op].doc[1:]}."
+    called.__signature__ = _signature(dict.fromkeys(arguments, _NONE))
     return called
 
 
@@ -825,11 +839,8 @@ class Composite(Operator):
                     f"{', '.join(self._settings) or 'none'}"
                 )
             given[key] = value
-        parameters = inspect.signature(self._function).parameters
-        for key in self._settings:
-            if key not in given and (
-                parameters[key].default is inspect.Parameter.empty
-            ):
+        for key, parameter in type(self).__signature__.parameters.items():
+            if key not in given and parameter.default is _NONE:
                 raise TypeError(f"{name} needs the setting {key!r}")
         self._given = given
         self._tape = None
@@ -877,11 +888,18 @@ class Composite(Operator):
 
 
 def _concat(*xs, axis=0) -> Tensor:
+    """Joins tensors along an axis."""
     return cat(xs, axis)
 
 
 def _onehot(indices, *, axis, depth, values) -> Tensor:
+    """A new axis: values[1] at the index, else values[0]. No gradient."""
     return onehot(axis, indices, depth, values)
+
+
+def _transpose_op(x: Tensor, *, perm=None) -> Tensor:
+    """Axes in another order; None reverses them."""
+    return transpose(x, perm)
 
 
 # Class: (function, settings in SINGA's order).
@@ -900,6 +918,7 @@ _CLASSES = {
     "SoftMax": (softmax, "axis"),
     "Reshape": (reshape, "shape"),
     "Flatten": (flatten, "axis"),
+    "Transpose": (_transpose_op, "perm"),
     "Unsqueeze": (unsqueeze, "axis"),
     "Squeeze": (squeeze, "axis"),
     "Expand": (expand, "shape"),
@@ -934,13 +953,6 @@ _CLASSES = {
 }
 
 
-def _transpose_op(x: Tensor, *, perm=None) -> Tensor:
-    return transpose(x, perm)
-
-
-_CLASSES["Transpose"] = (_transpose_op, "perm")
-
-
 def _dot(cls, a: CTensor, b: CTensor) -> CTensor:
     """The dot products of rows of two raw matrices."""
     return _raw.run("sum", _raw.run("mul", a, b), axis=1, keep_dims=False)
@@ -949,13 +961,18 @@ def _dot(cls, a: CTensor, b: CTensor) -> CTensor:
 def _make_classes() -> dict:
     made = {}
     for name, (function, settings) in _CLASSES.items():
+        settings = settings.split()
+        parameters = inspect.signature(function).parameters
         made[name] = type(
             name,
             (Composite,),
             {
                 "_function": staticmethod(function),
-                "_settings": tuple(settings.split()),
-                "__doc__": function.__doc__ or f"{name} of a function.",
+                "_settings": tuple(settings),
+                "__signature__": _signature(
+                    {one: parameters[one].default for one in settings}
+                ),
+                "__doc__": function.__doc__,
                 "__module__": "choir.autograd",
             },
         )
