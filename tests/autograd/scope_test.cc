@@ -1014,4 +1014,57 @@ TEST(ScopeMemoryTest, SurvivesEveryFailedAllocation) {
   EXPECT_GT(failed, 10);
 }
 
+// dx = dy, in a tensor of its own.
+choir_status_t HandOn(void* self, choir_tensor_t* dy,
+                      choir_tensor_t** out_grads) {
+  return choir_op_run(static_cast<choir_stream_t*>(self), CHOIR_OP_COPY, &dy, 1,
+                      nullptr, false, out_grads);
+}
+
+TEST(ScopeMemoryTest, RecordsSurviveEveryFailedAllocation) {
+  int64_t failed =
+      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
+        choir_device_options_t options = {};
+        options.allocator = allocator;
+        options.threads = 1;
+        choir_device_t* device = nullptr;
+        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+        choir_stream_t* stream = choir_device_stream(device);
+        choir_scope_t* scope = nullptr;
+        choir_tensor_t* x = nullptr;
+        choir_tensor_t* y = nullptr;
+        const int64_t shape[] = {1};
+        const float three = 3;
+        choir_status_t status = choir_scope_create(device, &scope);
+        if (!status)
+          status = choir_tensor_from_data(device, CHOIR_DTYPE_F32, 1, shape,
+                                          &three, &x);
+        if (!status)
+          status =
+              choir_op_run(stream, CHOIR_OP_SQUARE, &x, 1, nullptr, false, &y);
+        if (!status) {
+          choir_scope_begin(scope, &kTraining);
+          choir_var_t* leaf = choir_scope_leaf(scope, x);
+          const choir_custom_op_t op = {"hand_on", HandOn, stream};
+          choir_var_t* last =
+              choir_scope_record(scope, CHOIR_OP_SQUARE, &leaf, 1, nullptr, &y);
+          // More than one block of the scope's memory holds.
+          for (int i = 0; i < 400; ++i)
+            last = choir_scope_record_custom(scope, &op, &last, 1, y);
+          choir_scope_backward(scope, last, nullptr);
+          if (choir_scope_is_ok(scope)) {
+            EXPECT_EQ(Read<float>(choir_var_grad(leaf)),
+                      (std::vector<float>{6}));
+          }
+          status = choir_scope_end(scope);
+        }
+        choir_tensor_release(x);
+        choir_tensor_release(y);
+        choir_scope_destroy(scope);
+        choir_device_release(device);
+        return status;
+      });
+  EXPECT_GT(failed, 8);
+}
+
 }  // namespace

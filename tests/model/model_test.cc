@@ -624,4 +624,39 @@ TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
   EXPECT_GT(failed, 30);
 }
 
+TEST(ModelMemoryTest, OwnParametersSurviveEveryFailedAllocation) {
+  int64_t failed =
+      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
+        choir_device_options_t options = {};
+        options.allocator = allocator;
+        options.threads = 1;
+        choir_device_t* device = nullptr;
+        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+        choir_tensor_t* value = nullptr;
+        const int64_t shape[] = {2};
+        const float values[] = {1, 2};
+        choir_status_t status = choir_tensor_from_data(
+            device, CHOIR_DTYPE_F32, 1, shape, values, &value);
+        Net net(
+            [&](Net* self) {
+              // More than a list holds at first.
+              for (int i = 0; i < 20; ++i)
+                choir_model_add_param(self->defining,
+                                      ("p" + std::to_string(i)).c_str(), value,
+                                      i % 2 == 0);
+            },
+            Chain);
+        if (!status) status = net.Create(device);
+        if (!status) status = net.Compile({1, 4});
+        if (!status) status = net.UseSgd(0.1, 0.9);
+        uint64_t digest = 0;
+        if (!status) status = choir_model_digest(net.get(), &digest);
+        choir_tensor_release(value);
+        net.Release();
+        choir_device_release(device);
+        return status;
+      });
+  EXPECT_GT(failed, 30);
+}
+
 }  // namespace
