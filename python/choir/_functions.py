@@ -864,14 +864,19 @@ class Composite(Operator):
         raws = tuple(y.data for y in results)
         return raws[0] if len(raws) == 1 else raws
 
-    def backward(self, *dys: CTensor):
+    def backward(self, *dys: CTensor, dy=1.0):
         """The gradients of the sources of the last forward; None for those that
-        have none. dys: of its results; for a loss it may be left out."""
+        have none. dys: of its results, raw tensors or numbers; for a loss it may
+        be left out."""
         if self._tape is None:
             raise StateError(f"{self.name}: backward comes after forward")
         sources, results = self._tape
-        if not dys and len(results) == 1 and results[0].size() == 1:
-            dys = (tensor.ones_like(results[0]).data,)
+        if (
+            not dys
+            and len(results) == 1
+            and (results[0].size() == 1 or isinstance(dy, CTensor))
+        ):
+            dys = (dy,)
         if len(dys) != len(results):
             raise TypeError(
                 f"{self.name}: {len(dys)} gradients for {len(results)} results"
