@@ -105,6 +105,8 @@ class Cosine(DecayScheduler):
         self, init_value: float, period: int, final_value: float = 0.0
     ):
         super().__init__(init_value)
+        if period <= 0:
+            raise ValueError(f"period is {period}; needs to be above 0")
         self.period = period
         self.final_value = final_value
 
@@ -121,6 +123,8 @@ class Warmup(DecayScheduler):
 
     def __init__(self, schedule, steps: int) -> None:
         schedule = _as_schedule(schedule)
+        if steps < 0:
+            raise ValueError(f"steps is {steps}; needs to be 0 or above")
         super().__init__(schedule.init_value)
         self.schedule = schedule
         self.steps = steps
@@ -145,6 +149,7 @@ class _Single:
     ):
         self.handle = owner._create()
         self.tensor = param
+        self.raw = param.data
         self.grad = grad
         self.param = Param(
             name=name.encode(),
@@ -211,14 +216,15 @@ class Optimizer:
                     )
                 value = value.init_value
             self._settings[name] = value
-        self._table.make(
-            type(self).__name__, lr=self._schedule.value(0), **self._settings
-        )
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
         self._engine_params: list[Tensor] = []
         self._handle: int | None = None  # of the engine, or of DistOpt
         self._step = 0
+        self._pending: dict[str, np.ndarray] = {}  # set_states before a step
+        self._resumes = False
+        # Wrong settings are told here, not at the first step.
+        lib.optimizer_release(self._create())
 
     # ---- The library's object ----
 
@@ -263,9 +269,10 @@ class Optimizer:
 
     @lr.setter
     def lr(self, value) -> None:
-        self._schedule = _as_schedule(value)
-        rate = self._schedule.value(self._step)
+        schedule = _as_schedule(value)
+        rate = schedule.value(self._step)
         self._table.make(type(self).__name__, lr=rate)
+        self._schedule = schedule
         if self._handle is not None:
             check(lib.optimizer_set_lr(self._handle, rate))
         for single in self._singles.values():
@@ -324,6 +331,7 @@ class Optimizer:
             for name, state in self._engine.states().items():
                 if "/" in name and name in states:
                     state.copy_data(states[name])
+            self._take_pending(self._engine.states())
         engine = self._engine
         self._set_lr(engine.step())
         engine.train(
@@ -353,10 +361,24 @@ class Optimizer:
                 f"apply: {param_name} has shape {param_value.shape} and its gradient "
                 f"{param_grad.shape}"
             )
-        single = self._singles.get(param_name)
-        if single is None or single.tensor.data is not param_value.data:
-            single = _Single(self, param_name, param_value, param_grad)
-            self._singles[param_name] = single
+        key, kept, count = param_name, {}, 0
+        single = self._singles.get(key)
+        while single is not None and single.raw is not param_value.data:
+            if single.tensor is param_value:
+                kept = single.states()  # its elements lie elsewhere now
+                single = None
+                break
+            # Another parameter of that name.
+            count += 1
+            key = f"{param_name}#{count}"
+            single = self._singles.get(key)
+        if single is None:
+            single = _Single(self, key, param_value, param_grad)
+            self._singles[key] = single
+            states = single.states()
+            for name, state in kept.items():
+                states[name].copy_data(state)
+            self._take_pending(states)
         single.update(param_grad, self._step)
 
     def update(self, param: Tensor, grad: Tensor) -> None:
@@ -381,17 +403,43 @@ class Optimizer:
         return states
 
     def set_states(self, states: dict) -> None:
-        """Takes what get_states gave, for parameters that were seen already."""
-        self._step = int(states["step_counter"])
+        """Takes what get_states gave; for parameters that were not updated yet,
+        when they are for the first time."""
+        step = int(states["step_counter"])
         own: dict[str, Tensor] = {}
         for single in self._singles.values():
             own.update(single.states())
         if self._engine is not None:
             own.update(self._engine.states())
-            self._engine.set_step(self._step)
-        for name, state in own.items():
-            if name in states and "/" in name:
-                state.copy_from_numpy(np.asarray(states[name]))
+        given = {n: np.asarray(v) for n, v in states.items() if "/" in n}
+        for name, value in given.items():
+            if name in own and own[name].shape != value.shape:
+                raise ValueError(
+                    f"set_states: {name} has shape {own[name].shape}; a value of "
+                    f"shape {value.shape} was given"
+                )
+        self._step = step
+        self._pending = given
+        self._take_pending(own)
+        if self._engine is not None:
+            self._engine.set_step(step)
+            self._resumes = False
+        else:
+            self._resumes = True
+
+    def _take_pending(self, own: dict[str, Tensor]) -> None:
+        """States that were set before their parameters were known."""
+        for name in [n for n in self._pending if n in own]:
+            own[name].copy_from_numpy(self._pending.pop(name))
+
+    def _take_engine(self, engine: _engine.Engine) -> None:
+        """The engine of a model that will use this optimizer."""
+        self._engine = engine
+        if self._resumes:
+            engine.set_step(self._step)
+            self._resumes = False
+        if self._pending:
+            self._take_pending(engine.states())
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v}" for k, v in self._settings.items())
