@@ -104,7 +104,8 @@ class Engine:
                     "loss (self.optimizer(loss)) in it"
                 )
             out_loss[0] = self._loss_var
-            return x
+            # The library would count hits of two-dimensional results.
+            return self._loss_var
         except BaseException as error:  # goes on behind the C library
             self._error = self._error or error
             return lib.scope_fail(scope, make_status(error))
@@ -143,7 +144,7 @@ class Engine:
             raw_x = x.data
         batch = ModelBatch(
             raw_x.handle,
-            y.data.handle if y is not None else None,
+            y.data.handle if y is not None else raw_x.handle,
             first_sample,
             sample_count,
             global_count,

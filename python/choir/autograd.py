@@ -84,6 +84,11 @@ class _Place:
         self.step += 1
         self._streams = 0
 
+    def begin_run(self) -> None:
+        """A new seed: as at the start of the process."""
+        self.step = 0
+        self._streams = 0
+
 
 class _Scope:
     """A step that a model runs."""
@@ -101,6 +106,10 @@ class _Scope:
 
 place = _Place()
 _model_step: _Scope | None = None  # while a model runs one
+
+
+class ManualStep(Exception):
+    """A model's step asks for gradients by itself (internal)."""
 
 
 # ---- Operators ----
@@ -513,6 +522,8 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
         raise TypeError(
             f"backward: {type(y).__name__} given; a Tensor is needed"
         )
+    if _model_step is not None:
+        raise ManualStep("autograd.backward in a step that a model runs")
     if y.size() != 1 and dy is None:
         raise ValueError(
             f"backward: the loss has shape {y.shape}; one element is needed"

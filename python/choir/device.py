@@ -112,9 +112,12 @@ class Device:
 
     def SetRandSeed(self, seed: int) -> None:
         """Random numbers from here on follow from this seed alone."""
+        from choir import autograd
+
         self._seed = int(seed)
         self._streams = 0
         self._params = 0
+        autograd.place.begin_run()
 
     def Sync(self) -> None:
         """Waits until all work is done; raises what it failed with."""

@@ -30,6 +30,8 @@ import functools
 import io
 import json
 import os
+import warnings
+import weakref
 import zipfile
 from collections import OrderedDict
 
@@ -40,19 +42,18 @@ from choir import opt as _opt
 from choir._lib import (
     Metadata,
     NamedTensor,
+    NotFoundError,
     StateError,
     check,
     get,
     lib,
 )
+from choir.autograd import ManualStep
 from choir.tensor import Tensor
 
 # More than the C library keeps.
 _KEPT_RESULTS = 16
-
-
-class ManualStep(Exception):
-    """A step that updates parameters by itself (internal)."""
+_KEPT_KINDS = 256
 
 
 class ModelMeta(layer.LayerMeta):
@@ -98,7 +99,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         set_("_is_manual", False)
         set_("_engine_made", None)
         set_("_engine_optimizer", None)
-        set_("_variants", {})
+        set_("_variants", OrderedDict())
+        set_("_kinds", 0)
         set_("_ways", {})
         set_("_results", OrderedDict())
         set_("_last", None)
@@ -183,6 +185,12 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def _engine(self) -> _engine.Engine:
         """Made at the first step; collective with DistOpt."""
         optimizer = self.optimizer
+        if self._is_manual:
+            raise StateError(
+                f"{type(self).__name__}: checkpoints hold the states of an optimizer "
+                "that train_one_batch calls with the loss; of one that is used "
+                "parameter by parameter, save get_states() yourself"
+            )
         if self._engine_made is None or self._engine_optimizer is not optimizer:
             params = self.get_params()
             if not params:
@@ -203,7 +211,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
             core = getattr(optimizer, "opt", optimizer)
-            core._engine = engine
+            core._take_engine(engine)
             if self._resume is not None:
                 self._restore(engine)
         return self._engine_made
@@ -216,7 +224,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
             return func(self, *args, **kwargs)
         engine = self._engine()
         optimizer._set_lr(engine.step())
-        key = _key(args, kwargs)
+        x, y, _, _, _ = self._batch(args, kwargs)
+        key = _key(args, kwargs, x, y)
         # A step that calls the optimizer plainly goes by what use() chose.
         key += (getattr(optimizer, "_chosen", None),)
         way = self._ways.get(key)
@@ -240,15 +249,33 @@ class Model(layer.Layer, metaclass=ModelMeta):
             result = self._step(engine, func, args, kwargs, key)
         except ManualStep:
             _put_back(before)
-            object.__setattr__(self, "_is_manual", True)
+            self._use_manual_steps()
             return func(self, *args, **kwargs)
         if way is None:
             self._ways[key] = optimizer_way(optimizer)
         getattr(optimizer, "opt", optimizer)._step = engine.step()
         return result
 
-    def _step(self, engine, func, args, kwargs, key):
-        tensors = [t for t in _flat(args, kwargs)]
+    def _use_manual_steps(self) -> None:
+        """train_one_batch loops over autograd.backward: from now on its steps
+        run as they are written, outside of the C library's model."""
+        if self.graph_mode:
+            warnings.warn(
+                f"{type(self).__name__}: train_one_batch calls "
+                "autograd.backward itself, so its steps run without graph mode; "
+                "self.optimizer(loss) can be recorded",
+                stacklevel=5,
+            )
+        core = getattr(self.optimizer, "opt", self.optimizer)
+        core._engine = None
+        object.__setattr__(self, "_engine_made", None)
+        object.__setattr__(self, "_is_manual", True)
+        object.__setattr__(self, "graph_mode", False)
+
+    def _batch(self, args, kwargs):
+        """What the C library takes of a step's arguments: the first two tensors
+        as inputs, if they are a batch, and its place among all samples."""
+        tensors = list(_flat(args, kwargs))
         x = tensors[0] if tensors else None
         y = tensors[1] if len(tensors) > 1 else None
         rank, size = 0, 1
@@ -261,7 +288,26 @@ class Model(layer.Layer, metaclass=ModelMeta):
             first, n, total = batch
         else:
             first, total = rank * n, size * n
-        variant = self._variants.setdefault(key, len(self._variants))
+        if x is None or x.ndim() == 0 or x.shape[0] != n:
+            return (
+                None,
+                None,
+                first,
+                n if n == 0 else 1,
+                total if n == 0 else size,
+            )
+        return x, y, first, n, total
+
+    def _step(self, engine, func, args, kwargs, key):
+        x, y, first, n, total = self._batch(args, kwargs)
+        variant = self._variants.get(key)
+        if variant is None:
+            object.__setattr__(self, "_kinds", self._kinds + 1)
+            variant = self._variants[key] = self._kinds
+            if len(self._variants) > _KEPT_KINDS:
+                oldest, _ = self._variants.popitem(last=False)
+                self._ways.pop(oldest, None)
+        self._variants.move_to_end(key)
 
         def body() -> None:
             result = func(self, *args, **kwargs)
@@ -270,16 +316,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             # Held while the step is planned, so that replays write it again.
             object.__setattr__(self, "_last", result)
 
-        usable = x is not None and x.ndim() > 0 and x.shape[0] == n
-        engine.train(
-            body,
-            x if usable else None,
-            y if usable and y is not None and y.data is not x.data else None,
-            first,
-            n if usable or n == 0 else 1,
-            total if usable or n == 0 else size,
-            variant,
-        )
+        engine.train(body, x, y, first, n, total, variant)
         graph = engine.last_graph()
         if engine.recorded:
             result = self._last
@@ -380,6 +417,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
         states, aux = {}, {}
         with np.load(io.BytesIO(data)) as arrays:
             for name in arrays.files:
+                if name not in attributes:
+                    raise ValueError(
+                        f"load_states: {fpath} has no attributes of {name}"
+                    )
                 kind = attributes[name]["state_type"]
                 if kind == self.MODEL_STATE_TYPE:
                     states[name] = arrays[name]
@@ -412,6 +453,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def load_checkpoint(self, fpath: str) -> None:
         """Goes on where save_checkpoint was called; after compile, on every
         rank."""
+        if not os.path.exists(fpath):
+            raise NotFoundError(f"load_checkpoint: there is no file {fpath}")
         object.__setattr__(self, "_resume", fpath)
         if self._engine_made is not None:
             self._restore(self._engine_made)
@@ -455,25 +498,24 @@ def _flat(args, kwargs):
             yield from _flat(value.values(), {})
 
 
-def _key(args, kwargs):
-    """What steps of one kind share, beside the shapes of the first two tensors."""
-    tensors = 0
+def _key(args, kwargs, x, y):
+    """What steps of one kind share, beside the shapes of their inputs x and y."""
 
     def part(value):
-        nonlocal tensors
         if isinstance(value, Tensor):
-            tensors += 1
-            return "input" if tensors <= 2 else id(value.data)
+            if value is x or value is y:
+                return "input", value is y
+            return weakref.ref(value.data)
         if isinstance(value, (list, tuple)):
             return tuple(part(one) for one in value)
+        if isinstance(value, dict):
+            return tuple((name, part(one)) for name, one in value.items())
         if isinstance(value, np.ndarray):
-            return value.tobytes()
+            return value.shape, value.dtype.str, value.tobytes()
         try:
             hash(value)
         except TypeError:
             return repr(value)
-        return value
+        return type(value), value
 
-    return tuple(part(value) for value in args) + tuple(
-        (name, part(value)) for name, value in kwargs.items()
-    )
+    return part(args), part(kwargs)
