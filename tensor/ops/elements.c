@@ -46,6 +46,20 @@ void choir__integer_store(void* data, choir_dtype_t dtype, int64_t offset,
   }
 }
 
+void choir__element_copy(const void* src, int64_t from, void* dst, int64_t to,
+                         choir_dtype_t dtype, bool accumulate) {
+  const int64_t bytes = (int64_t)choir_dtype_bytes(dtype);
+  if (!accumulate) {
+    memcpy((char*)dst + to * bytes, (const char*)src + from * bytes,
+           (size_t)bytes);
+  } else if (choir_dtype_is_float(dtype)) {
+    choir__real_store(dst, dtype, to, choir__real_load(src, dtype, from), true);
+  } else {
+    choir__integer_store(dst, dtype, to, choir__integer_load(src, dtype, from),
+                         true);
+  }
+}
+
 // ---- Dense operands ----
 
 static void gather(const choir_view_t* view, double* values) {

@@ -30,6 +30,11 @@ int64_t choir__integer_load(const void* data, choir_dtype_t dtype,
 void choir__integer_store(void* data, choir_dtype_t dtype, int64_t offset,
                           int64_t value, bool accumulate);
 
+// Element `to` of one buffer = (accumulate: +=) element `from` of another of
+// the same dtype; its bits when it is overwritten.
+void choir__element_copy(const void* src, int64_t from, void* dst, int64_t to,
+                         choir_dtype_t dtype, bool accumulate);
+
 // Operands as row-major arrays of double, so that a reference is a loop over
 // plain indices whatever the strides:
 //

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/view_ops.h"
 
-#include <string.h>
-
 choir_status_t choir__infer_from_alias(const char* op,
                                        const choir_view_t* alias,
                                        choir_view_t* dst) {
@@ -13,27 +11,14 @@ choir_status_t choir__infer_from_alias(const char* op,
 static void copy_row_major(const choir_record_t* record) {
   const choir_view_t* src = choir_record_src(record, 0);
   const choir_view_t* dst = choir_record_dst(record, 0);
-  size_t bytes = choir_dtype_bytes(src->dtype);
-  bool is_real = choir_dtype_is_float(src->dtype);
-  const char* src_data = choir__src_data(record, 0);
-  char* dst_data = choir__dst_data(record, 0);
+  const void* src_data = choir__src_data(record, 0);
+  void* dst_data = choir__dst_data(record, 0);
   choir__walk_t from, to;
   bool more = choir__walk_start(&from, &src, 1);
   for (more = choir__walk_start(&to, &dst, 1) && more; more;
-       more = choir__walk_next(&from) && choir__walk_next(&to)) {
-    if (!record->accumulate) {
-      memcpy(dst_data + to.offsets[0] * (int64_t)bytes,
-             src_data + from.offsets[0] * (int64_t)bytes, bytes);
-    } else if (is_real) {
-      choir__real_store(dst_data, dst->dtype, to.offsets[0],
-                        choir__real_load(src_data, src->dtype, from.offsets[0]),
-                        true);
-    } else {
-      choir__integer_store(
-          dst_data, dst->dtype, to.offsets[0],
-          choir__integer_load(src_data, src->dtype, from.offsets[0]), true);
-    }
-  }
+       more = choir__walk_next(&from) && choir__walk_next(&to))
+    choir__element_copy(src_data, from.offsets[0], dst_data, to.offsets[0],
+                        dst->dtype, record->accumulate);
 }
 
 choir_status_t choir__view_reference(const choir_record_t* record,
