@@ -141,8 +141,8 @@ typedef char view_text_t[160];
 static choir_status_t check_dtype(const call_t* call, int32_t i) {
   const choir_op_def_t* def = call->def;
   choir_dtype_t dtype = call->operands[i].dtype;
-  choir_dtype_t first = call->operands[0].dtype;
-  uint32_t mask = i == 0 ? def->dtypes : 1u << first;
+  choir_dtype_t model = call->operands[i > 1 && def->rest_as_second].dtype;
+  uint32_t mask = i == 0 ? def->dtypes : 1u << model;
   if (i == 1 && def->second_dtypes) mask = def->second_dtypes;
   if (mask & (1u << dtype)) return NULL;
   char needed[80] = "";

@@ -18,9 +18,12 @@ typedef enum choir_op_domain_e {
   CHOIR_DOMAIN_POSITIVE,     // 0.5 .. 2
   CHOIR_DOMAIN_UNIT,         // -0.9 .. 0.9 (asin, atanh)
   CHOIR_DOMAIN_ABOVE_ONE,    // 1.1 .. 3 (acosh)
+  CHOIR_DOMAIN_CONDITION,    // 0 for about every second
   CHOIR_DOMAIN_NO_KINK,      // |x| >= 0.1, all distinct (relu, max, abs)
   CHOIR_DOMAIN_PROBABILITY,  // rows of positive numbers that sum to 1
   CHOIR_DOMAIN_LABELS,       // class ids below the last size of source 0
+  CHOIR_DOMAIN_INDICES,      // along the attribute "axis" of source 0, or below
+                             // the attribute "depth"; some negative
   CHOIR_DOMAIN_MAXIMUM,      // source 0's maxima along the attribute "axis"
   CHOIR_DOMAIN_WINNER,       // places inside source 0's pooling windows (u8)
 } choir_op_domain_t;
@@ -68,6 +71,7 @@ typedef struct choir_op_def_s {
   uint32_t shapes_only;
   uint32_t dtypes;               // mask of (1 << dtype) for source 0
   uint32_t second_dtypes;        // mask for source 1; 0: as source 0
+  bool rest_as_second;           // sources from 2 on have source 1's dtype
   choir_op_domain_t domains[5];  // of the first sources; the rest ANY
   double tolerance;              // f32 kernel against reference; share of
                                  // the size of an element, at least 1

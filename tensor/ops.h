@@ -107,6 +107,16 @@ extern "C" {
   X(BROADCAST_TO, broadcast_to, 1, ATTRS, GRAD)                                \
   X(SLICE, slice, 1, ATTRS, GRAD)                                              \
   X(CONCAT, concat, N, ATTRS, GRAD)                                            \
+  /* choosing and placing elements */                                          \
+  X(WHERE, where, 3, PLAIN, GRAD) /* condition, x, y */                        \
+  X(GATHER, gather, 2, ATTRS, GRAD) /* x, indices */                           \
+  X(GATHER_ELEMENTS, gather_elements, 2, ATTRS, GRAD) /* x, indices */         \
+  X(SCATTER_ELEMENTS, scatter_elements, 3, ATTRS, GRAD)                        \
+  X(ONE_HOT, one_hot, 1, ATTRS, NO_GRAD)                                       \
+  /* their gradients: (x [shape only], ..., dy) -> dx; (dy, indices) */        \
+  X(GATHER_GRAD, gather_grad, 3, ATTRS, INTERNAL)                              \
+  X(GATHER_ELEMENTS_GRAD, gather_elements_grad, 3, ATTRS, INTERNAL)            \
+  X(SCATTER_ELEMENTS_GRAD, scatter_elements_grad, 2, ATTRS, INTERNAL)          \
   /* reductions */                                                             \
   X(SUM, sum, 1, ATTRS, GRAD)                                                  \
   X(MEAN, mean, 1, ATTRS, GRAD)                                                \
@@ -247,6 +257,36 @@ typedef struct choir_slice_attrs_s {
 typedef struct choir_concat_attrs_s {
   int64_t axis;
 } choir_concat_attrs_t;
+
+// Indices are i32 or i64; a negative one counts from the end, one outside is
+// OUT_OF_RANGE with its place. gather (numpy.take): the result has x's shape
+// with dimension `axis` replaced by the shape of the indices, of any number of
+// dimensions. gather_elements and scatter_elements are ONNX's: indices have as
+// many dimensions as x and are none larger except along `axis`; the element at
+// a place is, or goes to, that of x there with `axis` replaced by the index.
+// scatter_elements: sources x, indices, updates (of the shape of indices); of
+// two updates of one element the last stays, and only it has a gradient.
+typedef struct choir_gather_attrs_s {
+  int64_t axis;
+} choir_gather_attrs_t;
+typedef choir_gather_attrs_t choir_gather_grad_attrs_t;
+typedef choir_gather_attrs_t choir_gather_elements_attrs_t;
+typedef choir_gather_attrs_t choir_gather_elements_grad_attrs_t;
+typedef choir_gather_attrs_t choir_scatter_elements_attrs_t;
+typedef choir_gather_attrs_t choir_scatter_elements_grad_attrs_t;
+
+// where: condition, of any dtype, x, y -> x where condition is not 0, else y;
+// x and y have one dtype, all three broadcast.
+
+// Indices below `depth` (negative ones as above) of i32 or i64 -> one dimension
+// more, at `axis` of the result, with `on` at the index and `off` elsewhere.
+typedef struct choir_one_hot_attrs_s {
+  int64_t depth;
+  int64_t axis;  // -1: the last
+  double on;     // both as choir_element_store rounds them
+  double off;
+  int64_t dtype;  // choir_dtype_t of the result
+} choir_one_hot_attrs_t;
 
 // axis -1: all dimensions; else that one. The reduced dimension stays as 1
 // when keep_dims, else it goes. argmax gives i64, the first of equal maxima.

@@ -11,4 +11,6 @@ static int64_t logical_xor_integer(int64_t a, int64_t b) {
 CHOIR_PLAIN_BINARY_OP(LOGICAL_XOR, logical_xor,
                       "1 where one of a and b is 0, else 0, in the dtype of a",
                       CHOIR_DTYPES_ALL, logical_xor_real, logical_xor_integer,
+                      .domains = {CHOIR_DOMAIN_CONDITION,
+                                  CHOIR_DOMAIN_CONDITION},
                       .tolerance = 0);

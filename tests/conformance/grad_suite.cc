@@ -80,9 +80,14 @@ void MakeDistinctAcross(std::vector<Values>* sources) {
 std::vector<Values> SourcesOf(const choir_op_def_t* def, int number,
                               bool repeated) {
   const choir_op_case_t& one = def->cases[number];
+  // What chooses is no number with a slope.
+  const choir_dtype_t first =
+      def->rest_as_second ? CHOIR_DTYPE_BOOL : CHOIR_DTYPE_F64;
+  const choir_dtype_t second =
+      def->rest_as_second ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_I64;
   std::vector<Values> sources =
       MakeSources(def->op, ParseShapes(one.shapes), AttrsOf(def->op, one.attrs),
-                  CHOIR_DTYPE_F64, CHOIR_DTYPE_I64, repeated, 11);
+                  first, second, repeated, 11);
   if (def->domains[1] == CHOIR_DOMAIN_NO_KINK) MakeDistinctAcross(&sources);
   return sources;
 }

@@ -32,6 +32,7 @@ double Rounded(double value, choir_dtype_t dtype) {
 double Number(std::mt19937_64* random, choir_dtype_t dtype,
               choir_op_domain_t domain) {
   double unit = std::uniform_real_distribution<double>(0, 1)(*random);
+  if (domain == CHOIR_DOMAIN_CONDITION && (*random)() % 2) return 0;
   switch (dtype) {
     case CHOIR_DTYPE_BOOL:
       return unit < 0.5;
@@ -70,6 +71,17 @@ void MakeRowsSumToOne(const Shape& shape, std::vector<double>* elements) {
     for (size_t i = 0; i < row; ++i) sum += (*elements)[start + i];
     for (size_t i = 0; i < row; ++i) (*elements)[start + i] /= sum;
   }
+}
+
+// What indices of the op may count up to.
+int64_t IndexLimit(choir_op_t op, const std::vector<unsigned char>& attrs,
+                   const Shape& source) {
+  const choir_struct_def_t* def = choir_op_attrs_def(op);
+  const choir_field_t* depth = choir_struct_find(def, "depth");
+  const choir_field_t* field = depth ? depth : choir_struct_find(def, "axis");
+  const int64_t value =
+      *reinterpret_cast<const int64_t*>(attrs.data() + field->offset);
+  return depth ? value : source[static_cast<size_t>(value)];
 }
 
 // Row-major source with one axis (or all) reduced to its maximum.
@@ -172,7 +184,9 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
     choir_op_domain_t domain =
         s < kDomains ? def->domains[s] : CHOIR_DOMAIN_ANY;
     Values source;
-    source.dtype = s == 1 && def->second_dtypes ? second_dtype : dtype;
+    bool is_second =
+        s == 1 ? def->second_dtypes != 0 : s > 1 && def->rest_as_second;
+    source.dtype = is_second ? second_dtype : dtype;
     source.shape = shapes[s];
     source.elements.resize(static_cast<size_t>(CountOf(shapes[s])));
     std::vector<double>& elements = source.elements;
@@ -187,6 +201,13 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
       for (double& element : elements)
         element =
             static_cast<double>(random() % static_cast<uint64_t>(classes));
+    }
+    if (domain == CHOIR_DOMAIN_INDICES) {
+      const int64_t limit = IndexLimit(op, attrs, shapes[0]);
+      for (double& element : elements)
+        element = static_cast<double>(
+            static_cast<int64_t>(random() % static_cast<uint64_t>(2 * limit)) -
+            limit);
     }
     if (domain == CHOIR_DOMAIN_MAXIMUM) {
       choir_reduce_attrs_t reduce =

@@ -34,8 +34,9 @@ struct Values {
 };
 
 // The sources of one problem. `dtype` is that of source 0 and of all others
-// except source 1 when the op gives it dtypes of its own: then second_dtype.
-// With `repeated` all elements along dimension 0 of a source are the same.
+// except source 1 when the op gives it dtypes of its own: then second_dtype
+// (and that of later sources when they follow it). With `repeated` all elements
+// along dimension 0 of a source are the same.
 std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
                                 const std::vector<unsigned char>& attrs,
                                 choir_dtype_t dtype, choir_dtype_t second_dtype,

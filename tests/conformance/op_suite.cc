@@ -465,7 +465,9 @@ TEST_P(OpManners, RefusesWrongSources) {
 TEST_P(OpManners, RefusesWrongDtypes) {
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
   for (size_t s = 0; s < srcs_.size(); ++s) {
-    uint32_t mask = s == 0 ? def_->dtypes : 1u << sources_[0].dtype;
+    uint32_t mask = s == 0
+                        ? def_->dtypes
+                        : 1u << sources_[s > 1 && def_->rest_as_second].dtype;
     if (s == 1 && def_->second_dtypes) mask = def_->second_dtypes;
     for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
       // With source 0 in another dtype that it may have, others would be wrong.

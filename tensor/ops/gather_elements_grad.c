@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/gather_shared.h"
+
+CHOIR__AXIS_ATTRS(gather_elements_grad, "as in gather_elements");
+
+static choir_status_t gather_elements_grad_infer(const choir_view_t* srcs,
+                                                 int32_t src_count,
+                                                 const void* attrs,
+                                                 choir_view_t* dsts) {
+  (void)src_count;
+  CHOIR_TRY(choir__need_element_indices(
+      "gather_elements_grad", &srcs[0], &srcs[1],
+      ((const choir_gather_elements_grad_attrs_t*)attrs)->axis));
+  CHOIR_TRY(choir__need_same_shape("gather_elements_grad", "dy", &srcs[2],
+                                   "indices", &srcs[1]));
+  return choir__infer_like("gather_elements_grad", &srcs[0], &dsts[0]);
+}
+
+// Elements that were taken several times get the sum.
+static choir_status_t gather_elements_grad_reference(
+    const choir_record_t* record, choir_stream_t* stream) {
+  int64_t axis =
+      ((const choir_gather_elements_grad_attrs_t*)record->attrs)->axis;
+  choir_view_t plain = *choir_record_src(record, 0);
+  const choir_view_t* indices = choir_record_src(record, 1);
+  const int64_t size = plain.shape[axis];
+  CHOIR_TRY(choir__check_indices("gather_elements_grad", record, 1, size));
+  plain.offset = 0;
+  choir_view_set_contiguous(&plain);
+  choir__dense_t dense;
+  CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__SOURCE(2), &dense));
+  const double* next = dense.srcs[2];
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, &indices, 1); more;
+       more = choir__walk_next(&walk)) {
+    int64_t index = choir__index_at(record, 1, walk.offsets[0], size);
+    dense.dsts[0][choir__indexed_offset(&plain, &walk, axis, index)] += *next++;
+  }
+  return choir__dense_end(&dense, NULL);
+}
+
+static const choir_op_case_t cases[] = {{"5;7;7", NULL},
+                                        {"5,3;4,3;4,3", NULL},
+                                        {"5,3;2,6;2,6", "axis=1"},
+                                        {"2,3,4;2,2,4;2,2,4", "axis=1"},
+                                        {"4,3,7,5;2,3,9,4;2,3,9,4", "axis=2"},
+                                        {"5,3;0,3;0,3", NULL},
+                                        {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_gather_elements_grad = {
+    .op = CHOIR_OP_GATHER_ELEMENTS_GRAD,
+    .name = "gather_elements_grad",
+    .doc = "x (its shape), indices, dy -> dx: dy added where it came from",
+    .src_min = 3,
+    .src_max = 3,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = gather_elements_grad_infer,
+    .reference = gather_elements_grad_reference,
+    .shapes_only = 1u << 0,
+    .dtypes = CHOIR_DTYPES_FLOAT,
+    .second_dtypes = CHOIR__DTYPES_INDEX,
+    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES},
+    .tolerance = 2e-6,
+    .cases = cases,
+};

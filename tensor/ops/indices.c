@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/indices.h"
+
+choir_status_t choir__need_axis(const char* op, const choir_view_t* view,
+                                int64_t axis) {
+  if (axis < view->ndim) return NULL;
+  char text[160];
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: axis is %lld, source 0 is %s; needs an axis below "
+                     "its dimensions",
+                     op, (long long)axis,
+                     choir_view_print(view, text, sizeof text));
+}
+
+choir_status_t choir__need_element_indices(const char* op,
+                                           const choir_view_t* view,
+                                           const choir_view_t* indices,
+                                           int64_t axis) {
+  CHOIR_TRY(choir__need_axis(op, view, axis));
+  bool fits = indices->ndim == view->ndim;
+  for (int32_t k = 0; fits && k < view->ndim; ++k)
+    fits = k == axis || indices->shape[k] <= view->shape[k];
+  if (fits) return NULL;
+  char text[2][160];
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: indices are %s, source 0 is %s; needs as many "
+                     "dimensions, none larger except %lld",
+                     op, choir_view_print(indices, text[0], sizeof text[0]),
+                     choir_view_print(view, text[1], sizeof text[1]),
+                     (long long)axis);
+}
+
+choir_status_t choir__check_indices(const char* op,
+                                    const choir_record_t* record,
+                                    int32_t source, int64_t size) {
+  const choir_view_t* indices = choir_record_src(record, source);
+  const void* data = choir__src_data(record, source);
+  int64_t place = 0;
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, &indices, 1); more;
+       more = choir__walk_next(&walk), ++place) {
+    int64_t index = choir__integer_load(data, indices->dtype, walk.offsets[0]);
+    if (index >= -size && index < size) continue;
+    return CHOIR_ERROR(
+        OUT_OF_RANGE,
+        "%s: index %lld at element %lld of source %d; needs %lld .. %lld", op,
+        (long long)index, (long long)place, (int)source, (long long)-size,
+        (long long)size - 1);
+  }
+  return NULL;
+}
+
+int64_t choir__index_at(const choir_record_t* record, int32_t source,
+                        int64_t offset, int64_t size) {
+  int64_t index =
+      choir__integer_load(choir__src_data(record, source),
+                          choir_record_src(record, source)->dtype, offset);
+  return index < 0 ? index + size : index;
+}
+
+int64_t choir__indexed_offset(const choir_view_t* view,
+                              const choir__walk_t* walk, int64_t axis,
+                              int64_t index) {
+  int64_t offset = view->offset;
+  for (int32_t k = 0; k < view->ndim; ++k)
+    offset += (k == axis ? index : walk->index[k]) * view->strides[k];
+  return offset;
+}

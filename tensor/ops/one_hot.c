@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+
+#include "tensor/ops/indices.h"
+
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_one_hot_attrs_t, depth, 1, 1, INT64_MAX,
+                    "size of the new dimension"),
+    CHOIR_FIELD_INT(choir_one_hot_attrs_t, axis, -1, -1, CHOIR_MAX_NDIM - 1,
+                    "its place in the result, -1 for the last"),
+    CHOIR_FIELD_FLOAT(choir_one_hot_attrs_t, on, 1, -INFINITY, INFINITY,
+                      "value where the index points"),
+    CHOIR_FIELD_FLOAT(choir_one_hot_attrs_t, off, 0, -INFINITY, INFINITY,
+                      "value elsewhere"),
+    CHOIR_FIELD_INT(choir_one_hot_attrs_t, dtype, CHOIR_DTYPE_F32, 0,
+                    CHOIR_DTYPE_COUNT - 1, "of the result, choir_dtype_t"),
+};
+static const choir_struct_def_t attrs_def =
+    CHOIR_STRUCT_DEF("one_hot", choir_one_hot_attrs_t, fields, "what is made");
+
+static int32_t axis_of(const choir_one_hot_attrs_t* attrs, int32_t ndim) {
+  return attrs->axis < 0 ? ndim : (int32_t)attrs->axis;
+}
+
+static choir_status_t one_hot_infer(const choir_view_t* srcs, int32_t src_count,
+                                    const void* attrs, choir_view_t* dsts) {
+  (void)src_count;
+  const choir_one_hot_attrs_t* one_hot = attrs;
+  const choir_view_t* indices = &srcs[0];
+  const int32_t axis = axis_of(one_hot, indices->ndim);
+  if (axis > indices->ndim || indices->ndim == CHOIR_MAX_NDIM) {
+    char text[160];
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "one_hot: axis is %lld, indices are %s; needs an axis "
+                       "up to their dimensions, and these below %d",
+                       (long long)one_hot->axis,
+                       choir_view_print(indices, text, sizeof text),
+                       CHOIR_MAX_NDIM);
+  }
+  int64_t shape[CHOIR_MAX_NDIM];
+  for (int32_t k = 0; k <= indices->ndim; ++k)
+    shape[k] = k == axis  ? one_hot->depth
+               : k < axis ? indices->shape[k]
+                          : indices->shape[k - 1];
+  return choir__infer_shape("one_hot", (choir_dtype_t)one_hot->dtype,
+                            indices->ndim + 1, shape, &dsts[0]);
+}
+
+static choir_status_t one_hot_reference(const choir_record_t* record,
+                                        choir_stream_t* stream) {
+  (void)stream;
+  const choir_one_hot_attrs_t* attrs = record->attrs;
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  const int32_t axis = axis_of(attrs, choir_record_src(record, 0)->ndim);
+  CHOIR_TRY(choir__check_indices("one_hot", record, 0, attrs->depth));
+  unsigned char on[8], off[8];
+  choir_element_store(on, dst->dtype, attrs->on);
+  choir_element_store(off, dst->dtype, attrs->off);
+  // The indices, repeated along the new dimension.
+  choir_view_t indices = *choir_record_src(record, 0);
+  for (int32_t k = indices.ndim++; k > axis; --k) {
+    indices.shape[k] = indices.shape[k - 1];
+    indices.strides[k] = indices.strides[k - 1];
+  }
+  indices.shape[axis] = attrs->depth;
+  indices.strides[axis] = 0;
+  choir__walk_t walk;
+  const choir_view_t* views[] = {&indices, dst};
+  for (bool more = choir__walk_start(&walk, views, 2); more;
+       more = choir__walk_next(&walk)) {
+    int64_t index = choir__index_at(record, 0, walk.offsets[0], attrs->depth);
+    choir__element_copy(walk.index[axis] == index ? on : off, 0,
+                        choir__dst_data(record, 0), walk.offsets[1], dst->dtype,
+                        record->accumulate);
+  }
+  return NULL;
+}
+
+static const choir_op_case_t cases[] = {{"", "depth=3"},
+                                        {"7", "depth=5"},
+                                        {"7", "depth=5 axis=0 on=2 off=-1"},
+                                        {"3,2", "depth=4 axis=1 dtype=1"},
+                                        {"3,2", "depth=1 dtype=5 on=9"},
+                                        {"2,3,2", "depth=3 axis=0 dtype=7"},
+                                        {"3,0", "depth=2"},
+                                        {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_one_hot = {
+    .op = CHOIR_OP_ONE_HOT,
+    .name = "one_hot",
+    .doc = "indices -> a new dimension with one value on at the index",
+    .src_min = 1,
+    .src_max = 1,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = one_hot_infer,
+    .reference = one_hot_reference,
+    .dtypes = CHOIR__DTYPES_INDEX,
+    .domains = {CHOIR_DOMAIN_INDICES},
+    .tolerance = 0,
+    .cases = cases,
+};
