@@ -119,7 +119,7 @@ choir_op_t choir__record_op(const choir_record_t* record) {
 // ---- One call ----
 
 // Longest attribute struct.
-#define ATTRS_MAX_BYTES 128
+#define ATTRS_MAX_BYTES 160
 
 typedef struct call_s {
   const choir_op_def_t* def;

@@ -113,10 +113,16 @@ extern "C" {
   X(GATHER_ELEMENTS, gather_elements, 2, ATTRS, GRAD) /* x, indices */         \
   X(SCATTER_ELEMENTS, scatter_elements, 3, ATTRS, GRAD)                        \
   X(ONE_HOT, one_hot, 1, ATTRS, NO_GRAD)                                       \
+  X(PAD, pad, 1, ATTRS, GRAD)                                                  \
+  X(TILE, tile, 1, ATTRS, GRAD)                                                \
+  X(REPEAT, repeat, 1, ATTRS, GRAD)                                            \
   /* their gradients: (x [shape only], ..., dy) -> dx; (dy, indices) */        \
   X(GATHER_GRAD, gather_grad, 3, ATTRS, INTERNAL)                              \
   X(GATHER_ELEMENTS_GRAD, gather_elements_grad, 3, ATTRS, INTERNAL)            \
   X(SCATTER_ELEMENTS_GRAD, scatter_elements_grad, 2, ATTRS, INTERNAL)          \
+  X(PAD_GRAD, pad_grad, 2, ATTRS, INTERNAL)                                    \
+  X(TILE_GRAD, tile_grad, 2, ATTRS, INTERNAL)                                  \
+  X(REPEAT_GRAD, repeat_grad, 2, ATTRS, INTERNAL)                              \
   /* reductions */                                                             \
   X(SUM, sum, 1, ATTRS, GRAD)                                                  \
   X(MEAN, mean, 1, ATTRS, GRAD)                                                \
@@ -287,6 +293,44 @@ typedef struct choir_one_hot_attrs_s {
   double off;
   int64_t dtype;  // choir_dtype_t of the result
 } choir_one_hot_attrs_t;
+
+// What lies around x: `value`, the nearest element, or x mirrored at its first
+// and last elements, which come once (back and forth when there is more to fill
+// than x has).
+#define CHOIR_PAD_MODE_LIST(X) \
+  X(CONSTANT, constant)        \
+  X(REFLECT, reflect)          \
+  X(EDGE, edge)
+typedef enum choir_pad_mode_e {
+#define CHOIR_PAD_MODE_ENUM_(ENUM, name) CHOIR_PAD_##ENUM,
+  CHOIR_PAD_MODE_LIST(CHOIR_PAD_MODE_ENUM_)
+#undef CHOIR_PAD_MODE_ENUM_
+} choir_pad_mode_t;
+
+// before[k] and after[k] elements around dimension k; those beyond x's
+// dimensions are not looked at.
+typedef struct choir_pad_attrs_s {
+  int32_t mode;  // choir_pad_mode_t
+  double value;
+  int64_t before[CHOIR_MAX_NDIM];
+  int64_t after[CHOIR_MAX_NDIM];
+} choir_pad_attrs_t;
+typedef choir_pad_attrs_t choir_pad_grad_attrs_t;
+
+// numpy.tile: the first `ndim` of repeats belong to the last dimensions of x,
+// in order; if they are more, x gets leading dimensions of 1 first.
+typedef struct choir_tile_attrs_s {
+  int64_t ndim;
+  int64_t repeats[CHOIR_MAX_NDIM];
+} choir_tile_attrs_t;
+typedef choir_tile_attrs_t choir_tile_grad_attrs_t;
+
+// numpy.repeat: each element along `axis` comes `repeats` times in a row.
+typedef struct choir_repeat_attrs_s {
+  int64_t repeats;
+  int64_t axis;
+} choir_repeat_attrs_t;
+typedef choir_repeat_attrs_t choir_repeat_grad_attrs_t;
 
 // axis -1: all dimensions; else that one. The reduced dimension stays as 1
 // when keep_dims, else it goes. argmax gives i64, the first of equal maxima.

@@ -47,3 +47,18 @@ choir_status_t choir__grad_scatter_elements(choir_grad_t* grad) {
   return choir_grad_emit2(grad, 2, CHOIR_OP_SCATTER_ELEMENTS_GRAD, grad->dy,
                           grad->srcs[1], grad->attrs);
 }
+
+choir_status_t choir__grad_pad(choir_grad_t* grad) {
+  return choir_grad_emit2(grad, 0, CHOIR_OP_PAD_GRAD, grad->srcs[0], grad->dy,
+                          grad->attrs);
+}
+
+choir_status_t choir__grad_tile(choir_grad_t* grad) {
+  return choir_grad_emit2(grad, 0, CHOIR_OP_TILE_GRAD, grad->srcs[0], grad->dy,
+                          grad->attrs);
+}
+
+choir_status_t choir__grad_repeat(choir_grad_t* grad) {
+  return choir_grad_emit2(grad, 0, CHOIR_OP_REPEAT_GRAD, grad->srcs[0],
+                          grad->dy, grad->attrs);
+}

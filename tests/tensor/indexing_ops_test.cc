@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that choose and place elements, against answers worked out by hand.
+// Ops that choose, place and repeat elements, against answers worked out by
+// hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "tests/tensor/ops_testing.h"
@@ -160,6 +162,85 @@ TEST_F(IndexingOps, OneHot) {
                 "one_hot: index 2 at element 2 of source 0; "
                 "needs -2 .. 1",
                 Failure(CHOIR_OP_ONE_HOT, {first.get()}, &attrs));
+}
+
+TEST_F(IndexingOps, Pad) {
+  auto attrs = Attrs<choir_pad_attrs_t>(CHOIR_OP_PAD);
+  TensorPtr x = Floats({3}, {1, 2, 3});
+  attrs.before[0] = 2;
+  attrs.after[0] = 1;
+  attrs.value = 9;
+  Expect(Result(CHOIR_OP_PAD, {x.get()}, &attrs), {6}, {9, 9, 1, 2, 3, 9});
+  attrs.mode = CHOIR_PAD_EDGE;
+  Expect(Result(CHOIR_OP_PAD, {x.get()}, &attrs), {6}, {1, 1, 1, 2, 3, 3});
+  attrs.mode = CHOIR_PAD_REFLECT;
+  Expect(Result(CHOIR_OP_PAD, {x.get()}, &attrs), {6}, {3, 2, 1, 2, 3, 2});
+  // Back and forth.
+  attrs.before[0] = 5;
+  Expect(Result(CHOIR_OP_PAD, {x.get()}, &attrs), {9},
+         {2, 1, 2, 3, 2, 1, 2, 3, 2});
+  TensorPtr dy = Floats({9}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  Expect(Result(CHOIR_OP_PAD_GRAD, {x.get(), dy.get()}, &attrs), {3},
+         {8, 25, 12});
+  TensorPtr none = Floats({0}, {});
+  EXPECT_STATUS(INVALID_ARGUMENT, "has no element; needs one to reflect",
+                Failure(CHOIR_OP_PAD, {none.get()}, &attrs));
+}
+
+TEST_F(IndexingOps, PadCornersAndOtherDtypes) {
+  auto attrs = Attrs<choir_pad_attrs_t>(CHOIR_OP_PAD);
+  attrs.before[0] = 1;
+  attrs.after[1] = 1;
+  attrs.value = 300.5;
+  TensorPtr bytes = Make<uint8_t>(device_.get(), {1, 2}, {1, 2});
+  TensorPtr padded = Result(CHOIR_OP_PAD, {bytes.get()}, &attrs);
+  EXPECT_EQ(ShapeOf(padded.get()), (Shape{2, 3}));
+  EXPECT_EQ(Read<uint8_t>(padded),
+            (std::vector<uint8_t>{255, 255, 255, 1, 2, 255}));
+}
+
+TEST_F(IndexingOps, TileAndRepeat) {
+  TensorPtr x = Floats({2, 2}, {1, 2, 3, 4});
+  auto tile = Attrs<choir_tile_attrs_t>(CHOIR_OP_TILE);
+  tile.repeats[0] = 2;  // of the last dimension
+  Expect(Result(CHOIR_OP_TILE, {x.get()}, &tile), {2, 4},
+         {1, 2, 1, 2, 3, 4, 3, 4});
+  tile.ndim = 3;
+  tile.repeats[2] = 1;
+  Expect(Result(CHOIR_OP_TILE, {x.get()}, &tile), {2, 2, 2},
+         {1, 2, 3, 4, 1, 2, 3, 4});
+  TensorPtr dy = Floats({2, 2, 2}, {1, 2, 3, 4, 10, 20, 30, 40});
+  Expect(Result(CHOIR_OP_TILE_GRAD, {x.get(), dy.get()}, &tile), {2, 2},
+         {11, 22, 33, 44});
+  choir_repeat_attrs_t rows = {2, 0}, columns = {3, 1};
+  Expect(Result(CHOIR_OP_REPEAT, {x.get()}, &rows), {4, 2},
+         {1, 2, 1, 2, 3, 4, 3, 4});
+  Expect(Result(CHOIR_OP_REPEAT, {x.get()}, &columns), {2, 6},
+         {1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4});
+  TensorPtr wide = Counting({2, 6});
+  Expect(Result(CHOIR_OP_REPEAT_GRAD, {x.get(), wide.get()}, &columns), {2, 2},
+         {3, 12, 21, 30});
+  columns.axis = 2;
+  EXPECT_STATUS(INVALID_ARGUMENT, "repeat: axis is 2",
+                Failure(CHOIR_OP_REPEAT, {x.get()}, &columns));
+}
+
+TEST_F(IndexingOps, TooLarge) {
+  TensorPtr x = Counting({3, 4});
+  choir_repeat_attrs_t often = {INT64_MAX, 1};
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "repeat: ", Failure(CHOIR_OP_REPEAT, {x.get()}, &often));
+  auto pad = Attrs<choir_pad_attrs_t>(CHOIR_OP_PAD);
+  pad.before[0] = INT64_MAX;
+  EXPECT_STATUS(INVALID_ARGUMENT, "pad: dimension 0",
+                Failure(CHOIR_OP_PAD, {x.get()}, &pad));
+  pad.before[0] = INT64_MAX / 2;
+  pad.after[0] = INT64_MAX / 2;
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "pad: ", Failure(CHOIR_OP_PAD, {x.get()}, &pad));
+  TensorPtr deep = Indices({1, 1, 1, 1, 1, 1, 1, 1}, {0});
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "gather: ", Failure(CHOIR_OP_GATHER, {x.get(), deep.get()}));
 }
 
 }  // namespace
