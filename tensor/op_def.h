@@ -18,6 +18,7 @@ typedef enum choir_op_domain_e {
   CHOIR_DOMAIN_POSITIVE,     // 0.5 .. 2
   CHOIR_DOMAIN_UNIT,         // -0.9 .. 0.9 (asin, atanh)
   CHOIR_DOMAIN_ABOVE_ONE,    // 1.1 .. 3 (acosh)
+  CHOIR_DOMAIN_SHARE,        // 0.05 .. 0.95
   CHOIR_DOMAIN_CONDITION,    // 0 for about every second
   CHOIR_DOMAIN_NO_KINK,      // |x| >= 0.1, all distinct (relu, max, abs)
   CHOIR_DOMAIN_PROBABILITY,  // rows of positive numbers that sum to 1

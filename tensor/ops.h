@@ -162,6 +162,8 @@ extern "C" {
     INTERNAL) /* p, labels, dy */                                              \
   X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, GRAD)                              \
   X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)                \
+  X(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, PLAIN, GRAD) /* p, t */     \
+  X(BINARY_CROSS_ENTROPY_GRAD, binary_cross_entropy_grad, 3, PLAIN, INTERNAL)  \
   X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                                        \
   X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                           \
   /* regularisation */                                                         \
@@ -426,6 +428,9 @@ typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;
 // over n of -log softmax(x)[label]; and p (n, c), the softmax, for the
 // gradient. A label outside 0 .. c-1 is OUT_OF_RANGE with its place.
 // cross_entropy: p (n, c), labels -> (1), mean of -log p[label].
+// binary_cross_entropy: p, t of one shape (n, ...) -> (1): the sum over all
+// elements of -(t log p + (1 - t) log(1 - p)), divided by n; 1 for a scalar's
+// n, and 0 of no elements. Where t (or 1 - t) is 0 its term is 0, whatever p.
 // mse_loss: x, t -> (1), mean of (x - t)^2 over all elements.
 // count_correct: x (n, c), labels (n) -> i64 (1): rows whose first maximum is
 // the label.

@@ -24,6 +24,13 @@ choir_status_t choir__grad_cross_entropy(choir_grad_t* grad) {
   return choir_grad_emit(grad, 0, CHOIR_OP_CROSS_ENTROPY_GRAD, srcs, 3, NULL);
 }
 
+choir_status_t choir__grad_binary_cross_entropy(choir_grad_t* grad) {
+  choir_tensor_t* srcs[] = {grad->srcs[0], grad->srcs[1], grad->dy};
+  const int32_t sources[] = {0, 1};
+  return choir_grad_emit_many(
+      grad, sources, 2, CHOIR_OP_BINARY_CROSS_ENTROPY_GRAD, srcs, 3, NULL);
+}
+
 choir_status_t choir__grad_mse_loss(choir_grad_t* grad) {
   // d/dx mean (x - t)^2 = 2 (x - t) / n
   const int64_t count = choir_tensor_count(grad->srcs[0]);

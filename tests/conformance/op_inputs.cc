@@ -45,6 +45,7 @@ double Number(std::mt19937_64* random, choir_dtype_t dtype,
       break;
   }
   if (domain == CHOIR_DOMAIN_POSITIVE) return 0.5 + 1.5 * unit;
+  if (domain == CHOIR_DOMAIN_SHARE) return 0.05 + 0.9 * unit;
   if (domain == CHOIR_DOMAIN_UNIT) return 1.8 * unit - 0.9;
   if (domain == CHOIR_DOMAIN_ABOVE_ONE) return 1.1 + 1.9 * unit;
   if (domain == CHOIR_DOMAIN_PROBABILITY) return 0.05 + unit;

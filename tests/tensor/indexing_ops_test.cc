@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that choose, place and repeat elements, against answers worked out by
-// hand.
+// Ops that choose, place and repeat elements, and binary cross entropy, against
+// answers worked out by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,11 +14,13 @@ namespace {
 using choir::testing::Attrs;
 using choir::testing::Count;
 using choir::testing::DevicePtr;
+using choir::testing::ExpectNear;
 using choir::testing::Failure;
 using choir::testing::Make;
 using choir::testing::MakeDevice;
 using choir::testing::Read;
 using choir::testing::Result;
+using choir::testing::Results;
 using choir::testing::Shape;
 using choir::testing::ShapeOf;
 using choir::testing::TensorPtr;
@@ -241,6 +243,23 @@ TEST_F(IndexingOps, TooLarge) {
   TensorPtr deep = Indices({1, 1, 1, 1, 1, 1, 1, 1}, {0});
   EXPECT_STATUS(INVALID_ARGUMENT,
                 "gather: ", Failure(CHOIR_OP_GATHER, {x.get(), deep.get()}));
+}
+
+TEST_F(IndexingOps, BinaryCrossEntropy) {
+  TensorPtr p = Floats({2, 2}, {0.5f, 0.25f, 0, 1});
+  TensorPtr t = Floats({2, 2}, {1, 0, 0, 1});
+  // Only the first sample is in doubt.
+  ExpectNear(
+      Read<float>(Result(CHOIR_OP_BINARY_CROSS_ENTROPY, {p.get(), t.get()})),
+      {(std::log(2.0) + std::log(4.0 / 3)) / 2}, 1e-6);
+  TensorPtr dy = Floats({1}, {4});
+  std::vector<TensorPtr> grads =
+      Results(CHOIR_OP_BINARY_CROSS_ENTROPY_GRAD, {p.get(), t.get(), dy.get()});
+  ExpectNear(Read<float>(grads[0]), {-4, 8.0 / 3, 2, -2}, 1e-6);
+  // Sure and wrong.
+  TensorPtr wrong = Floats({2, 2}, {0, 0, 0, 0});
+  EXPECT_TRUE(std::isinf(Read<float>(
+      Result(CHOIR_OP_BINARY_CROSS_ENTROPY, {wrong.get(), t.get()}))[0]));
 }
 
 }  // namespace
