@@ -18,7 +18,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from choir import _raw, autograd, tensor
+from choir import _handles, _raw, autograd, tensor
 from choir._lib import Initializer, RandomKey, View, check, lib
 from choir._raw import OPS
 from choir.tensor import Tensor
@@ -423,13 +423,8 @@ def _pad_odd(x: Tensor, before, after, value: float) -> tuple[Tensor, tuple]:
     """Evens padding out: an image with the excess around it, and the rest."""
     if before == after:
         return x, before
-    pads = {
-        "mode": "constant",
-        "begin": (0, 0) + tuple(before),
-        "end": (0, 0) + tuple(after),
-        "value": value,
-    }
-    return autograd.apply(OPS["pad"], (x,), pads), (0, 0)
+    pads = (0, 0) + tuple(before) + (0, 0) + tuple(after)
+    return autograd.pad(x, "constant", pads, value), (0, 0)
 
 
 class Conv2d(Layer):
@@ -1014,3 +1009,5 @@ for _name in (
     "LSTM",
 ):
     setattr(autograd, _name, globals()[_name])
+for _name, _value in _handles.public().items():
+    setattr(autograd, _name, _value)

@@ -7,7 +7,16 @@ the other modules.
 """
 
 from choir._comm import Communicator, NcclIdHolder
+from choir._handles import BatchNormHandle, ConvHandle, PoolingHandle
 from choir._raw import CTensor as Tensor
 from choir.device import Device
 
-__all__ = ["Communicator", "Device", "NcclIdHolder", "Tensor"]
+__all__ = [
+    "BatchNormHandle",
+    "Communicator",
+    "ConvHandle",
+    "Device",
+    "NcclIdHolder",
+    "PoolingHandle",
+    "Tensor",
+]

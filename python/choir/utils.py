@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from choir import _raw
+from choir import _raw, autograd
+from choir._handles import ConvHandle
 from choir._raw import CTensor
+from choir.tensor import from_raw_tensor
 
 _BAR = 20
 
@@ -55,20 +57,16 @@ def force_unicode(s) -> str:
     return s.decode() if isinstance(s, bytes) else str(s)
 
 
-def _pads(odd_padding) -> dict:
-    top, bottom, left, right = odd_padding
-    return {"begin": (0, 0, top, left), "end": (0, 0, bottom, right)}
-
-
 def handle_odd_pad_fwd(
     x: CTensor, odd_padding, is_pool: bool = False
 ) -> CTensor:
     """Pads a raw image (n, c, h, w) by (top, bottom, left, right): with zeros, or
     with what no maximum takes."""
-    value = -3e38 if is_pool else 0.0
-    return _raw.run(
-        "pad", x, mode="constant", value=value, **_pads(odd_padding)
-    )
+    top, bottom, left, right = odd_padding
+    pads = (0, 0, top, left, 0, 0, bottom, right)
+    with autograd.no_grad():
+        value = -3e38 if is_pool else 0.0
+        return autograd.pad(from_raw_tensor(x), "constant", pads, value).data
 
 
 def handle_odd_pad_bwd(dx: CTensor, odd_padding) -> CTensor:
@@ -77,6 +75,36 @@ def handle_odd_pad_bwd(dx: CTensor, odd_padding) -> CTensor:
     _, _, height, width = dx.shape()
     dx = _raw.run("slice", dx, axis=2, start=top, stop=height - bottom, step=1)
     return _raw.run("slice", dx, axis=3, start=left, stop=width - right, step=1)
+
+
+def same_pad_shape_check(handle, pad_mode: str, x) -> list[int]:
+    """The odd padding (top, bottom, left, right) that a handle's even padding
+    leaves for SAME_UPPER or SAME_LOWER; ValueError when it does not fit."""
+    even, odd = get_padding_shape(
+        pad_mode, x.shape[2:], handle.kernel_size, handle.stride
+    )
+    if list(handle.padding) != even:
+        raise ValueError(
+            f"the handle's padding is {tuple(handle.padding)}; {tuple(even)} is needed "
+            f"for {pad_mode}"
+        )
+    return odd
+
+
+def re_new_handle(handle, x: CTensor, is_pool: bool = False):
+    """A handle like `handle` for another input; the old one where that fits."""
+    if is_pool or x.shape()[0] == handle.batchsize:
+        return handle
+    return ConvHandle(
+        x,
+        handle.kernel_size,
+        handle.stride,
+        handle.padding,
+        handle.channels,
+        handle.num_filters,
+        handle.bias_term,
+        handle.group,
+    )
 
 
 def get_padding_shape(

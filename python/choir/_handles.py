@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SINGA's handles: the settings of a convolution, a pooling, a batch norm, and
+the functions of autograd that take them. New code uses the layers."""
+
+from __future__ import annotations
+
+from choir import _functions, _raw, autograd, tensor
+from choir._raw import CTensor, OPS
+from choir.tensor import Tensor
+
+
+def _pair(value) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+class ConvHandle:
+    """Of images like `input` (n, c, h, w): kernel, stride and padding as
+    (height, width)."""
+
+    def __init__(
+        self,
+        input: CTensor,
+        kernel_size,
+        stride,
+        padding,
+        in_channels: int,
+        out_channels: int,
+        bias: bool = True,
+        groups: int = 1,
+    ) -> None:
+        shape = input.shape() if isinstance(input, CTensor) else input.shape
+        if len(shape) != 4 or shape[1] != in_channels:
+            raise ValueError(
+                f"ConvHandle: the input has shape {shape}; four dimensions and "
+                f"{in_channels} channels are needed"
+            )
+        self.batchsize = shape[0]
+        self.channels = in_channels
+        self.num_filters = out_channels
+        self.kernel_size = _pair(kernel_size)
+        self.stride = _pair(stride)
+        self.padding = _pair(padding)
+        self.bias_term = bias
+        self.group = groups
+
+
+class PoolingHandle:
+    """Of images: kernel, stride and padding as (height, width)."""
+
+    def __init__(
+        self, input: CTensor, kernel_size, stride, padding, is_max: bool = True
+    ) -> None:
+        self.kernel_size = _pair(kernel_size)
+        self.stride = _pair(stride)
+        self.padding = _pair(padding)
+        self.is_max_pooling = is_max
+
+
+class BatchNormHandle:
+    """momentum: the weight of the new batch in the running averages."""
+
+    def __init__(self, momentum: float, input: CTensor) -> None:
+        self.factor = momentum
+
+
+def _odd(x: Tensor, odd_padding, value: float) -> Tensor:
+    top, bottom, left, right = odd_padding
+    if not any(odd_padding):
+        return x
+    pads = (0, 0, top, left, 0, 0, bottom, right)
+    return autograd.pad(x, "constant", pads, value)
+
+
+def conv2d(handle, x, W, b=None, odd_padding=(0, 0, 0, 0)) -> Tensor:
+    """A convolution as the handle says; odd_padding: (top, bottom, left, right)
+    around the image first."""
+    x = _odd(x, odd_padding, 0.0)
+    if b is None:
+        b = Tensor(
+            (handle.num_filters,), x.device, x.dtype, requires_grad=False
+        )
+    settings = {
+        "stride": handle.stride,
+        "padding": handle.padding,
+        "groups": handle.group,
+    }
+    return autograd.apply(OPS["conv2d"], (x, W, b), settings)
+
+
+def pooling_2d(handle, x, odd_padding=(0, 0, 0, 0)) -> Tensor:
+    """A pooling as the handle says."""
+    x = _odd(x, odd_padding, -3e38 if handle.is_max_pooling else 0.0)
+    settings = {
+        "kernel": handle.kernel_size,
+        "stride": handle.stride,
+        "padding": handle.padding,
+    }
+    op = "max_pool2d" if handle.is_max_pooling else "avg_pool2d"
+    return autograd.apply(OPS[op], (x,), settings)
+
+
+def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
+    """Normalises each channel: in training over the batch, and brings the running
+    averages up to date in place; else by them."""
+    if x.ndim() == 2:
+        image = tensor.reshape(x, x.shape + (1, 1))
+        y = batchnorm_2d(handle, image, scale, bias, running_mean, running_var)
+        return tensor.reshape(y, x.shape)
+    if not autograd.training:
+        sources = (x, scale, bias, running_mean, running_var)
+        return autograd.apply_attrs(OPS["batch_norm_infer"], sources, None)
+    node = autograd._classes["batch_norm"]()
+    y = node(x, scale, bias)[0]
+    n = x.shape[0] * x.shape[2] * x.shape[3]
+    weights = (handle.factor, handle.factor * (n / (n - 1) if n > 1 else 1))
+    for running, batch, weight in zip(
+        (running_mean, running_var), node._all[1:], weights
+    ):
+        raw = running.data if isinstance(running, Tensor) else running
+        _raw.run("scale", raw, out=[raw], factor=1 - handle.factor, shift=0.0)
+        _raw.run(
+            "scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0
+        )
+    return y
+
+
+def _conv_of(x, W, b=None, handle=None, odd_padding=(0, 0, 0, 0)):
+    return conv2d(handle, x, W, b, odd_padding)
+
+
+def _pool_of(x, handle, odd_padding=(0, 0, 0, 0)):
+    return pooling_2d(handle, x, odd_padding)
+
+
+def _norm_of(x, scale, bias, handle, running_mean, running_var, name=None):
+    return batchnorm_2d(handle, x, scale, bias, running_mean, running_var)
+
+
+class _Conv2d(_functions.Composite):
+    """The operator of conv2d."""
+
+    _function = staticmethod(_conv_of)
+    _settings = ("handle", "odd_padding")
+
+    def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
+        super().__init__(handle, odd_padding)
+
+    def forward(self, x, W, b=None):
+        """Raw tensors in, a raw tensor out."""
+        return super().forward(*((x, W) if b is None else (x, W, b)))
+
+    def backward(self, dy):
+        """Gradients of x, W and b."""
+        return super().backward(dy)
+
+
+class _Pooling2d(_functions.Composite):
+    """The operator of pooling_2d."""
+
+    _function = staticmethod(_pool_of)
+    _settings = ("handle", "odd_padding")
+
+    def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
+        super().__init__(handle, odd_padding)
+
+    def forward(self, x):
+        """A raw tensor in, one out."""
+        return super().forward(x)
+
+    def backward(self, dy):
+        """The gradient of x."""
+        return super().backward(dy)
+
+
+class _BatchNorm2d(_functions.Composite):
+    """The operator of batchnorm_2d."""
+
+    _function = staticmethod(_norm_of)
+    _settings = ("handle", "running_mean", "running_var", "name")
+
+    def __init__(self, handle, running_mean, running_var, name=None) -> None:
+        super().__init__(handle, running_mean, running_var, name)
+
+    def forward(self, x, scale, bias):
+        """Raw tensors in, a raw tensor out."""
+        return super().forward(x, scale, bias)
+
+    def backward(self, dy):
+        """Gradients of x, scale and bias."""
+        return super().backward(dy)
+
+
+def public() -> dict:
+    """The names that `autograd` has from here."""
+    return {
+        "conv2d": conv2d,
+        "pooling_2d": pooling_2d,
+        "batchnorm_2d": batchnorm_2d,
+        "_Conv2d": _Conv2d,
+        "_Pooling2d": _Pooling2d,
+        "_BatchNorm2d": _BatchNorm2d,
+    }
