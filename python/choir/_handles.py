@@ -132,18 +132,26 @@ def _pool_of(x, handle, odd_padding=(0, 0, 0, 0)):
     return pooling_2d(handle, x, odd_padding)
 
 
-def _norm_of(x, scale, bias, handle, running_mean, running_var, name=None):
+def _norm_of(x, scale, bias, handle, running_mean, running_var):
     return batchnorm_2d(handle, x, scale, bias, running_mean, running_var)
 
 
-class _Conv2d(_functions.Composite):
+class _Handled(_functions.Composite):
+    """An operator that is made of a handle."""
+
+    def _begin(self, name: str | None = None, **given) -> None:
+        autograd.Operator.__init__(self, name)
+        self._given = given
+        self._tape = None
+
+
+class _Conv2d(_Handled):
     """The operator of conv2d."""
 
     _function = staticmethod(_conv_of)
-    _settings = ("handle", "odd_padding")
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
-        super().__init__(handle, odd_padding)
+        self._begin(handle=handle, odd_padding=odd_padding)
 
     def forward(self, x, W, b=None):
         """Raw tensors in, a raw tensor out."""
@@ -154,14 +162,13 @@ class _Conv2d(_functions.Composite):
         return super().backward(dy)
 
 
-class _Pooling2d(_functions.Composite):
+class _Pooling2d(_Handled):
     """The operator of pooling_2d."""
 
     _function = staticmethod(_pool_of)
-    _settings = ("handle", "odd_padding")
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
-        super().__init__(handle, odd_padding)
+        self._begin(handle=handle, odd_padding=odd_padding)
 
     def forward(self, x):
         """A raw tensor in, one out."""
@@ -172,14 +179,15 @@ class _Pooling2d(_functions.Composite):
         return super().backward(dy)
 
 
-class _BatchNorm2d(_functions.Composite):
+class _BatchNorm2d(_Handled):
     """The operator of batchnorm_2d."""
 
     _function = staticmethod(_norm_of)
-    _settings = ("handle", "running_mean", "running_var", "name")
 
     def __init__(self, handle, running_mean, running_var, name=None) -> None:
-        super().__init__(handle, running_mean, running_var, name)
+        self._begin(
+            name, handle=handle, running_mean=running_mean, running_var=running_var
+        )
 
     def forward(self, x, scale, bias):
         """Raw tensors in, a raw tensor out."""
