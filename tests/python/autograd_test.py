@@ -597,8 +597,9 @@ rows("square", np.square, [away(3)], op="square")
 
 # What has tests of its own: Dropout below, random numbers in tensor_test.py.
 ELSEWHERE = {"dropout", "random_uniform", "random_normal", "fill"}
-# Functions with a handle: layer_test.py.
-HANDLES = {"conv2d", "batchnorm_2d", "pooling_2d", "_RNN"}
+# Functions and classes with a handle: handles_test.py.
+HANDLES = {"conv2d", "batchnorm_2d", "pooling_2d"}
+HANDLE_CLASSES = {"_Conv2d", "_BatchNorm2d", "_Pooling2d", "_RNN"}
 
 
 class EveryFunction(unittest.TestCase):
@@ -1228,7 +1229,7 @@ class Classes(Training):
             made = make()
             with self.subTest(type(made).__name__):
                 self.both(make, formula, *inputs)
-        tested = {"Composite"}
+        tested = {"Composite"} | HANDLE_CLASSES
         with open(__file__, encoding="utf-8") as file:
             text = file.read()
         for name, value in vars(autograd).items():
