@@ -15,6 +15,7 @@ hosts see choirrun.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -134,25 +135,38 @@ def check_build() -> None:
 # ---- -np ----
 
 
-def _forward_signals() -> None:
+@contextlib.contextmanager
+def _signals_to_main_thread():
     """Signals that come to other threads (NumPy's) go to the main one.
 
     The library's launcher blocks them there and takes them one by one; Python's
     own handlers would only run when it is done."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
+    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before = [signal.signal(number, lambda *_: None) for number in _SIGNALS]
     main = threading.main_thread().ident
 
     def forward() -> None:
-        while True:
-            for number in os.read(reader, 16):
-                if number in _SIGNALS:
+        while numbers := os.read(reader, 16):
+            for number in numbers:
+                # One that comes before the launcher looks comes round again.
+                if number in _SIGNALS and not is_done.is_set():
                     signal.pthread_kill(main, number)
 
-    threading.Thread(target=forward, daemon=True).start()
+    is_done = threading.Event()
+    thread = threading.Thread(target=forward, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        signal.set_wakeup_fd(fd_before)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+        for number, handler in zip(_SIGNALS, before):
+            signal.signal(number, handler)
 
 
 def launch(
@@ -174,8 +188,8 @@ def launch(
     )
     report = LaunchReport()
     sys.stdout.flush()
-    _forward_signals()
-    check(lib.launch_run(byref(config), byref(report)))
+    with _signals_to_main_thread():
+        check(lib.launch_run(byref(config), byref(report)))
     message = report.message.decode(errors="replace")
     if message:
         print(f"choir: {message}", file=sys.stderr)
