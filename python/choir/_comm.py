@@ -119,6 +119,7 @@ class Communicator:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()
         self._keep = config
+        self.deadline: float = config.deadline  # seconds
         self.handle = get(lib.comm_create, byref(config))
         self.global_rank: int = lib.comm_rank(self.handle)
         self.world_size: int = lib.comm_size(self.handle)

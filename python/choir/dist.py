@@ -69,8 +69,8 @@ def init(
     deadline: longest wait in seconds for a peer in one operation and here;
     CHOIR_DEADLINE or 60. opt.DistOpt works on this communicator too.
 
-    A second call does nothing; StateError if it asks for another place than
-    the first. CommError names the ranks that did not come.
+    A second call does nothing; StateError if it asks for another place or
+    deadline than the first. CommError names the ranks that did not come.
     """
     global _comm_of_init, _ticket
     text = ticket.id if isinstance(ticket, NcclIdHolder) else ticket
@@ -98,15 +98,25 @@ def init(
                 f"init: this process is rank {comm.global_rank} of "
                 f"{comm.world_size} already; call shutdown first"
             )
+        _check_deadline(comm, deadline)
         return
     if text is not None:
         comm = Communicator(rank, size, NcclIdHolder(text), deadline=deadline)
-    elif deadline is not None and not _comm.has_default():
-        comm = Communicator(deadline=deadline)
+    elif _comm.has_default():
+        comm = _comm.default()  # DistOpt was first
+        _check_deadline(comm, deadline)
     else:
-        comm = _comm.default()
+        comm = Communicator(deadline=deadline)
     _comm.set_default(comm)
     _comm_of_init, _ticket = comm, text
+
+
+def _check_deadline(comm: Communicator, deadline: float | None) -> None:
+    if deadline is not None and deadline != comm.deadline:
+        raise StateError(
+            f"init: the communicator waits {comm.deadline:g} seconds, not "
+            f"{deadline:g}; give the deadline to the first call, before DistOpt"
+        )
 
 
 def shutdown() -> None:
@@ -853,10 +863,16 @@ def broadcast_parameters(params, root_rank: int = 0) -> None:
 
     params: a model or layer (parameters and states), or Tensors and NumPy arrays
     by name; the same names, shapes and dtypes in the same order on all ranks.
-    ValueError on all ranks names the first that differs. DistOpt does it by
-    itself at the first step."""
+    ValueError on all ranks names the first that differs; StateError for a model
+    before compile. DistOpt does it by itself at the first step."""
     if hasattr(params, "get_states"):
+        name = type(params).__name__
         params = params.get_states()
+        if not params:
+            raise StateError(
+                f"broadcast_parameters: {name} has no parameters yet; call compile "
+                "first"
+            )
     if not hasattr(params, "items"):
         params = dict(params)
     communicator().check_same(

@@ -663,6 +663,8 @@ class DistOpt:
 
     def _own_handle(self) -> int:
         if self._handle is None:
+            if self.communicator.handle is None:
+                raise StateError("DistOpt: the communicator has ended")
             table = Table(lib.dist_opt_config_def)
             settings = {"backward_passes_per_step": self._passes}
             if self._bucket_bytes is not None:

@@ -2,6 +2,7 @@
 """choir.dist against NumPy at 1 to 4 ranks, and what it says when ranks differ,
 are missing or die. Values differ between ranks and elements."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ import unittest
 import numpy as np
 
 import ranks
-from choir import CommError, StateError, _raw, device, dist, opt, tensor
+from choir import CommError, StateError, _raw, device, dist, model, opt, tensor
 from choir._comm import NcclIdHolder
 from choir.tensor import Tensor
 
@@ -306,6 +307,45 @@ def lifecycle(rank, size, ticket, second):
     return True
 
 
+def forks(rank, size, ticket, second):
+    """A forked child is not its parent's rank: it hears why it cannot be one,
+    and its end is not the parent's."""
+    begin(rank, size, ticket)
+    dist.barrier()
+
+    def child():
+        assert not dist.is_initialized()
+        for again in (lambda: begin(rank, size, second), dist.init):
+            try:
+                again()
+                raise AssertionError("a forked child joined")
+            except StateError as error:
+                assert "forked" in str(error), error
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, process.exitcode
+    got = dist.allreduce(np.int64([rank]), op=dist.Min)
+    assert got[0] == 0
+
+
+def after_shutdown(rank, size, ticket):
+    begin(rank, size, ticket)
+    sgd = dist.DistributedOptimizer(opt.SGD())
+    dist.shutdown()
+    for call in (
+        lambda: sgd.all_reduce(Tensor((2,)).data),
+        lambda: sgd.use("fp16") or sgd.strategy,
+        lambda: dist.allreduce(np.ones(2)),
+    ):
+        try:
+            call()
+            raise AssertionError("went on after shutdown")
+        except StateError:
+            pass
+
+
 def uneven(rank, size, ticket):
     """Rank r has r + 1 batches; who has none left counts as zeros."""
     begin(rank, size, ticket)
@@ -476,6 +516,15 @@ class AgainstNumPy(unittest.TestCase):
         for size in (1, 3):
             ranks.results(size, lifecycle, NcclIdHolder())
 
+    def test_forked_child(self):
+        ranks.results(2, forks, NcclIdHolder())
+
+    def test_after_shutdown(self):
+        ranks.results(2, after_shutdown)
+
+    def test_deadline_of_a_communicator_that_is_there(self):
+        ranks.results(1, _deadlines)
+
     def test_arguments(self):
         with self.assertRaisesRegex(ValueError, "ticket"):
             dist.init(rank=0, size=2)
@@ -486,6 +535,17 @@ class AgainstNumPy(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "rank is 5|rank from 0"):
             dist.init(NcclIdHolder(), 5, 2)
         ranks.results(1, _arguments)
+
+
+def _deadlines(rank, size, ticket):
+    case = unittest.TestCase()
+    opt.DistOpt(opt.SGD())  # makes one, with 60 seconds
+    with case.assertRaisesRegex(StateError, "60 seconds, not 5"):
+        dist.init(deadline=5.0)
+    dist.init(deadline=60.0)
+    assert dist.size() == 1 and dist.communicator().deadline == 60.0
+    with case.assertRaisesRegex(StateError, "60 seconds, not 5"):
+        dist.init(deadline=5.0)
 
 
 def _arguments(rank, size, ticket):
@@ -516,6 +576,11 @@ def _arguments(rank, size, ticket):
         (lambda: dist.alltoall(x, [2, 2]), ValueError, "one number for each"),
         (lambda: dist.alltoall(x, [4.0]), ValueError, "no integers"),
         (lambda: dist.average_metrics({}, -1), ValueError, "weight"),
+        (
+            lambda: dist.broadcast_parameters(model.Model()),
+            StateError,
+            "compile",
+        ),
         (
             lambda: dist.DistributedOptimizer(opt.SGD(), op=dist.Sum),
             ValueError,
