@@ -186,7 +186,10 @@ class _BatchNorm2d(_Handled):
 
     def __init__(self, handle, running_mean, running_var, name=None) -> None:
         self._begin(
-            name, handle=handle, running_mean=running_mean, running_var=running_var
+            name,
+            handle=handle,
+            running_mean=running_mean,
+            running_var=running_var,
         )
 
     def forward(self, x, scale, bias):

@@ -135,6 +135,17 @@ class Device:
     def ResetGraph(self) -> None:
         """Graphs belong to models: see Model.compile(use_graph=True)."""
 
+    def RunGraph(self, serial: bool = False) -> None:
+        """Graphs belong to models: see Model.compile(use_graph=True)."""
+
+    @staticmethod
+    def EnableLazyAlloc(enable: bool) -> None:
+        """Memory comes from a pool when a tensor is made; nothing to choose."""
+
+    def host(self) -> Device:
+        """The host's CPU."""
+        return _cpu
+
     def graph_enabled(self) -> bool:
         return False
 

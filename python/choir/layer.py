@@ -132,6 +132,12 @@ class Layer(metaclass=LayerMeta):
             del self._layers[name]
         object.__setattr__(self, name, value)
 
+    def __getattr__(self, name: str):
+        text = f"{type(self).__name__} has no attribute {name!r}"
+        if not self.__dict__.get("_initialized", True):
+            text += " yet: a layer makes its parameters at its first call"
+        raise AttributeError(text)
+
     def __delattr__(self, name: str) -> None:
         self._layers.pop(name, None)
         self._own.pop(name, None)
