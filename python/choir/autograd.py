@@ -276,6 +276,7 @@ def apply(op: _raw.Op, xs, settings: dict) -> Tensor:
 
 def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     """The same with the attributes' struct."""
+    _check_tensors(op, xs)
     results = op(*[x.data for x in xs], attrs=attrs)
     if not training or op.gradient != _raw.GRAD:
         return Tensor._of(results[0])
@@ -658,13 +659,11 @@ def _make_function(op: _raw.Op):
     if op.table:
 
         def function(*xs, **settings) -> Tensor:
-            _check_tensors(op, xs)
             return apply(op, xs, settings)
 
     else:
 
         def function(*xs) -> Tensor:
-            _check_tensors(op, xs)
             return apply_attrs(op, xs, None)
 
     return function

@@ -283,8 +283,16 @@ class ImageBatchIter:
         while not self.stop.is_set():
             if index == 0 and self.shuffle:
                 _random.shuffle(samples)
-            images, labels = [], []
+            images, labels, seen = [], [], 0
             while len(images) < self.batch_size:
+                if self.stop.is_set():
+                    return
+                if not images and seen == len(samples):
+                    raise ValueError(
+                        "ImageBatchIter: image_transform gave no image for any of "
+                        f"{len(samples)} samples"
+                    )
+                seen += 1
                 path, label = samples[index]
                 index = (index + 1) % len(samples)
                 if self.image_folder is not None:
