@@ -297,7 +297,12 @@ class ImageBatchIter:
                 index = (index + 1) % len(samples)
                 if self.image_folder is not None:
                     path = os.path.join(self.image_folder, path)
-                for image in self.image_transform(path):
+                made = self.image_transform(path)
+                if len(made) == 0:
+                    raise ValueError(
+                        f"ImageBatchIter: image_transform gave no image of {path}"
+                    )
+                for image in made:
                     images.append(np.asarray(image, np.float32))
                     labels.append(label)
             y = labels[: self.batch_size]
