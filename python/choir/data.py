@@ -297,12 +297,7 @@ class ImageBatchIter:
                 index = (index + 1) % len(samples)
                 if self.image_folder is not None:
                     path = os.path.join(self.image_folder, path)
-                made = self.image_transform(path)
-                if len(made) == 0:
-                    raise ValueError(
-                        f"ImageBatchIter: image_transform gave no image of {path}"
-                    )
-                for image in made:
+                for image in self.image_transform(path):
                     images.append(np.asarray(image, np.float32))
                     labels.append(label)
             y = labels[: self.batch_size]
