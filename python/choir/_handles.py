@@ -59,7 +59,7 @@ class PoolingHandle:
 class BatchNormHandle:
     """momentum: the weight of the new batch in the running averages."""
 
-    def __init__(self, momentum: float, input: CTensor) -> None:
+    def __init__(self, momentum: float, input: CTensor | None = None) -> None:
         self.factor = momentum
 
 

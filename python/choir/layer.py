@@ -603,6 +603,7 @@ class BatchNorm2d(Layer):
             )
         self.channels: int | None = args[0] if args else None
         self.momentum = momentum
+        self._handle = _handles.BatchNormHandle(momentum)
 
     def initialize(self, x: Tensor) -> None:
         _check_ndim(x, (2, 4), "BatchNorm2d")
@@ -621,33 +622,13 @@ class BatchNorm2d(Layer):
             self._own_state(name, state)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim() == 2:
-            image = tensor.reshape(x, x.shape + (1, 1))
-            return tensor.reshape(self._normalise(image), x.shape)
-        return self._normalise(x)
-
-    def _normalise(self, x: Tensor) -> Tensor:
-        if not autograd.training:
-            return autograd.apply_attrs(
-                OPS["batch_norm_infer"],
-                (x, self.scale, self.bias, self.running_mean, self.running_var),
-                None,
-            )
-        node = autograd._classes["batch_norm"]()
-        y = node(x, self.scale, self.bias)[0]
-        n = x.shape[0] * x.shape[2] * x.shape[3]
-        m = self.momentum
-        self._average(self.running_mean, node._all[1], m)
-        self._average(
-            self.running_var, node._all[2], m * (n / (n - 1) if n > 1 else 1)
-        )
-        return y
-
-    def _average(self, running: Tensor, batch, weight: float) -> None:
-        raw = running.data
-        _raw.run("scale", raw, out=[raw], factor=1 - self.momentum, shift=0.0)
-        _raw.run(
-            "scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0
+        return _handles.batchnorm_2d(
+            self._handle,
+            x,
+            self.scale,
+            self.bias,
+            self.running_mean,
+            self.running_var,
         )
 
 
