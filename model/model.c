@@ -237,7 +237,7 @@ static void train_in_scope(choir_model_t* model,
     return;
   }
   choir_var_t* x = choir_scope_input(scope, batch->x);
-  choir_var_t* y = batch->y ? choir_scope_input(scope, batch->y) : NULL;
+  choir_var_t* y = choir_scope_input(scope, batch->y);
   choir_var_t* loss = NULL;
   choir_var_t* out =
       model->def->train_one_batch

@@ -119,7 +119,7 @@ choir_model_graph_stats(const choir_model_t* model);
 CHOIR_API uint64_t choir_model_last_graph(const choir_model_t* model);
 
 // One batch: x (n, ...), y (n). n may be 0 on a rank that has no sample left;
-// x and y may then be NULL, and y for a train_one_batch that takes none.
+// x and y may then be NULL.
 typedef struct choir_model_batch_s {
   choir_tensor_t* x;
   choir_tensor_t* y;
