@@ -309,7 +309,8 @@ def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwa
     """A Python test of the package: `import choir` finds it and libchoir.so.
 
     Tagged `no-asan`, as Python lacks the sanitizer's runtime that libchoir.so would
-    need; the thread sanitizer runs only what is tagged for it.
+    need; the thread sanitizer runs only what is tagged for it. Tagged `python`, for
+    who wants C's tests alone.
 
     Args:
       name: test name.
@@ -324,7 +325,7 @@ def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwa
         size = size,
         srcs = srcs or [name + ".py"],
         python_version = "PY3",
-        tags = tags + ["no-asan"],
+        tags = tags + ["no-asan", "python"],
         deps = deps + ["//python:choir"],
         **kwargs
     )
