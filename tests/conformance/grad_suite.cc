@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -255,6 +256,14 @@ class GradSuite : public ::testing::TestWithParam<Problem> {
   }
   void TearDown() override { choir_scope_destroy(scope_); }
 
+  // All pairs on the first device. The others, where each of them takes several
+  // ways to the device and back, take five for each case and all of them within
+  // five cases.
+  bool IsTried(Layout layout, Use use) const {
+    if (GetParam().device == kDevices[0]) return true;
+    return (layout + GetParam().number) % std::size(kUses) == use;
+  }
+
   bool Fits(Layout layout, Use use) const {
     const std::vector<Shape> shapes =
         ParseShapes(def_->cases[GetParam().number].shapes);
@@ -410,7 +419,7 @@ TEST_P(GradSuite, AgreesWithFiniteDifferences) {
                               "parameter used after"};
   for (Layout layout : kLayouts) {
     for (Use use : kUses) {
-      if (!Fits(layout, use)) continue;
+      if (!IsTried(layout, use) || !Fits(layout, use)) continue;
       SCOPED_TRACE(std::string(layouts[layout]) + ", " + uses[use]);
       Check(layout, use);
       if (HasFailure()) return;
