@@ -626,6 +626,11 @@ const choir_strategy_def_t* choir_dist_opt_strategy(
   return dist_opt->strategy->def;
 }
 
+bool choir_dist_opt_ranks_differ(const choir_dist_opt_t* dist_opt) {
+  // What is combined after local steps, or kept from one exchange to the next.
+  return dist_opt->strategy->def->combine || dist_opt->strategy->def->states;
+}
+
 const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
                                           char* text, size_t text_bytes) {
   return choir__strategy_print(dist_opt->strategy, text, text_bytes);

@@ -137,6 +137,10 @@ CHOIR_API choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt)
 //   if (rank == 0) CHOIR_TRY(choir_checkpoint_save(path, all, count, ...));
 //   choir_rank_states_destroy(gathered);
 
+// Whether ranks may hold different things under the strategy in use. Where not,
+// rank 0's states are everybody's, and nothing need be gathered.
+CHOIR_API bool choir_dist_opt_ranks_differ(const choir_dist_opt_t* dist_opt);
+
 // A list of tensors of all ranks. Unique; `states` must outlive it.
 typedef struct choir_rank_states_s choir_rank_states_t;
 

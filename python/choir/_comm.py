@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing.util
 import os
+import pickle
 import sys
 import weakref
 from ctypes import byref, c_int32
@@ -80,6 +81,13 @@ class NcclIdHolder:
         return f"NcclIdHolder({self.id!r})"
 
 
+def pickled(obj) -> np.ndarray:
+    """An object as bytes."""
+    return np.frombuffer(
+        pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8
+    ).copy()
+
+
 class Communicator:
     """Joins `world_size` processes.
 
@@ -126,7 +134,6 @@ class Communicator:
         self.local_rank: int = lib.comm_local_rank(self.handle)
         self.local_size: int = lib.comm_local_size(self.handle)
         self._pending: list[CTensor] = []
-        self._calls = 0
         _living.add(self)
         _end_with_process()
 
@@ -208,6 +215,17 @@ class Communicator:
             dst=array.ctypes.data,
         )
         return array
+
+    def share_object(self, obj, root: int, name: str):
+        """The root's object, by pickle; the root's own there."""
+        is_root = self.global_rank == root
+        data = pickled(obj) if is_root else np.empty(0, np.uint8)
+        count = np.array([data.size], np.int64)
+        self.broadcast(count, root, f"{name} (size)")
+        if not is_root:
+            data = np.empty(int(count[0]), np.uint8)
+        self.broadcast(data, root, name)
+        return obj if is_root else pickle.loads(data.tobytes())
 
     def all_gather(self, array: np.ndarray, name="all_gather") -> np.ndarray:
         """As many elements of each rank, one part after the other."""

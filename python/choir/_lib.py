@@ -197,16 +197,6 @@ class NamedTensor(Structure):
     _fields_ = [("name", c_char_p), ("tensor", c_void_p)]
 
 
-class UpdateOptions(Structure):
-    """choir_update_options_t"""
-
-    _fields_ = [
-        ("dist_option", c_char_p),
-        ("spars", c_double),
-        ("settings", c_char_p),
-    ]
-
-
 CUSTOM_BACKWARD = ctypes.CFUNCTYPE(
     c_void_p, c_void_p, c_void_p, POINTER(c_void_p)
 )
@@ -268,17 +258,6 @@ class ModelBatch(Structure):
         ("sample_count", c_int64),
         ("global_count", c_int64),
         ("variant", c_int64),
-    ]
-
-
-class Metrics(Structure):
-    """choir_metrics_t"""
-
-    _fields_ = [
-        ("loss_sum", c_double),
-        ("batches", c_int64),
-        ("correct", c_int64),
-        ("samples", c_int64),
     ]
 
 
@@ -400,18 +379,6 @@ class Metadata(Structure):
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
 
 
-class CheckpointEntry(Structure):
-    """choir_checkpoint_entry_t"""
-
-    _fields_ = [
-        ("name", c_char_p),
-        ("dtype", c_int),
-        ("ndim", c_int32),
-        ("shape", c_int64 * MAX_NDIM),
-        ("bytes", c_size_t),
-    ]
-
-
 class LaunchConfig(Structure):
     """choir_launch_config_t"""
 
@@ -434,7 +401,9 @@ class LaunchReport(Structure):
 
 
 TEXT_WRITER = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
-LOG_SINK = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
+STATE_READ = ctypes.CFUNCTYPE(
+    c_void_p, c_void_p, c_char_p, c_void_p, POINTER(c_bool)
+)
 
 # ---- Functions ----
 
@@ -454,16 +423,13 @@ _FUNCTIONS = {
     "dtype_name": (c_char_p, [c_int]),
     "dtype_bytes": (c_size_t, [c_int]),
     "device_create": (_P, [c_char_p, POINTER(DeviceOptions), POINTER(_P)]),
-    "device_release": (None, [_P]),
     "device_threads": (c_int32, [_P]),
     "device_is_host": (c_bool, [_P]),
     "device_stream": (_P, [_P]),
     "device_memory": (PoolStats, [_P]),
-    "device_trim": (None, [_P]),
     "stream_synchronize": (_P, [_P]),
     "buffer_wrap": (_P, [_P, _P, c_size_t, _P, _P, POINTER(_P)]),
     "buffer_release": (None, [_P]),
-    "buffer_bytes": (c_size_t, [_P]),
     "buffer_data": (_P, [_P]),
     "view_is_contiguous": (c_bool, [POINTER(View)]),
     "view_is_dense": (c_bool, [POINTER(View)]),
@@ -476,7 +442,6 @@ _FUNCTIONS = {
     "tensor_release": (None, [_P]),
     "tensor_view": (POINTER(View), [_P]),
     "tensor_count": (c_int64, [_P]),
-    "tensor_device": (_P, [_P]),
     "tensor_read": (_P, [_P, _P, c_size_t]),
     "tensor_write": (_P, [_P, _P, c_size_t]),
     "tensor_digest": (_P, [POINTER(NamedTensor), c_size_t, POINTER(c_uint64)]),
@@ -490,7 +455,6 @@ _FUNCTIONS = {
     "scope_fail": (_P, [_P, _P]),
     "scope_step": (POINTER(Step), [_P]),
     "scope_next_random_stream": (c_int64, [_P]),
-    "scope_set_label": (None, [_P, c_char_p]),
     "scope_input": (_P, [_P, _P]),
     "scope_leaf": (_P, [_P, _P]),
     "scope_param": (_P, [_P, POINTER(Param)]),
@@ -503,7 +467,6 @@ _FUNCTIONS = {
         [_P, POINTER(CustomOp), POINTER(_P), c_int32, _P],
     ),
     "scope_backward": (None, [_P, _P, POINTER(BackwardOptions)]),
-    "var_tensor": (_P, [_P]),
     "var_grad": (_P, [_P]),
     "initialize": (_P, [_P, POINTER(Initializer), RandomKey]),
     "layer_def_get": (_P, [c_int32]),
@@ -517,7 +480,6 @@ _FUNCTIONS = {
     "model_print_graphs": (_P, [_P, POINTER(_P)]),
     "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),
     "model_backward_and_update": (None, [_P, _P, _P]),
-    "model_take_metrics": (_P, [_P, POINTER(Metrics)]),
     "model_last_graph": (c_uint64, [_P]),
     "model_step": (c_int64, [_P]),
     "model_set_step": (None, [_P, c_int64]),
@@ -525,14 +487,11 @@ _FUNCTIONS = {
     "model_digest": (_P, [_P, POINTER(c_uint64)]),
     "updater_consolidate": (_P, [_P]),
     "optimizer_def_get": (_P, [c_int32]),
-    "optimizer_def_find": (_P, [c_char_p]),
     "optimizer_def_config": (_DEF, [_P]),
     "optimizer_create": (_P, [_P, _P, POINTER(_P)]),
     "optimizer_release": (None, [_P]),
     "optimizer_updater": (_P, [_P]),
-    "optimizer_set_schedule": (_P, [_P, _P]),
     "optimizer_set_lr": (_P, [_P, c_double]),
-    "optimizer_lr": (c_double, [_P, c_int64]),
     "optimizer_attach": (_P, [_P, _P, ParamList]),
     "optimizer_update": (_P, [_P, _P, c_int64]),
     "optimizer_states": (c_size_t, [_P, POINTER(NamedTensor)]),
@@ -564,8 +523,18 @@ _FUNCTIONS = {
     "dist_opt_release": (None, [_P]),
     "dist_opt_use": (_P, [_P, _P, _P]),
     "dist_opt_updater": (_P, [_P]),
-    "dist_opt_broadcast": (_P, [_P]),
     "dist_opt_print_strategy": (c_char_p, [_P, c_char_p, c_size_t]),
+    "dist_opt_ranks_differ": (c_bool, [_P]),
+    "dist_opt_gather_states": (
+        _P,
+        [_P, POINTER(NamedTensor), c_size_t, POINTER(_P)],
+    ),
+    "dist_opt_distribute_states": (
+        _P,
+        [_P, POINTER(NamedTensor), c_size_t, STATE_READ, _P],
+    ),
+    "rank_states_list": (POINTER(NamedTensor), [_P, POINTER(c_size_t)]),
+    "rank_states_destroy": (None, [_P]),
     "dist_opt_check_digest": (_P, [_P, c_uint64]),
     "dataset_open_mnist": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
     "dataset_open_cifar10": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
@@ -595,13 +564,12 @@ _FUNCTIONS = {
     ),
     "checkpoint_open": (_P, [c_char_p, POINTER(_P)]),
     "checkpoint_destroy": (None, [_P]),
-    "checkpoint_count": (c_size_t, [_P]),
-    "checkpoint_get": (POINTER(CheckpointEntry), [_P, c_size_t]),
     "checkpoint_read": (_P, [_P, c_char_p, _P]),
-    "checkpoint_metadata": (c_char_p, [_P, c_char_p]),
+    "checkpoint_find": (_P, [_P, c_char_p]),
+    "checkpoint_metadata_count": (c_size_t, [_P]),
+    "checkpoint_metadata_get": (Metadata, [_P, c_size_t]),
     "launch_is_worker": (c_bool, []),
     "launch_run": (_P, [POINTER(LaunchConfig), POINTER(LaunchReport)]),
-    "launch_note_progress": (None, [c_int64, c_int64]),
     "launch_note_failure": (None, [c_int, c_char_p]),
     "profile_create": (_P, [_P, POINTER(_P)]),
     "profile_destroy": (None, [_P]),
@@ -609,7 +577,6 @@ _FUNCTIONS = {
     "profile_stop": (None, [_P]),
     "profile_reset": (None, [_P]),
     "profile_print": (_P, [_P, c_int, TEXT_WRITER, _P]),
-    "log_set_sink": (None, [LOG_SINK, _P, c_int]),
 }
 
 
@@ -617,18 +584,14 @@ class _Library:
     """The functions, by their names without `choir_`."""
 
     def __init__(self) -> None:
-        path = _find.find_library()
-        try:
-            self._dll = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise ImportError(_find.explain_load_error(error)) from None
+        self._dll = _find.load_library()
         for name, (result, arguments) in _FUNCTIONS.items():
             try:
                 function = getattr(self._dll, f"choir_{name}")
             except AttributeError:
                 raise ImportError(
-                    f"{path} has no choir_{name}: it is a library of another "
-                    "version than this package; install both together"
+                    f"{self._dll._name} has no choir_{name}: it was built from "
+                    "other sources than this package; install both together"
                 ) from None
             function.restype = result
             function.argtypes = arguments
@@ -636,10 +599,10 @@ class _Library:
         # Takes a format: its arguments have no fixed types.
         self.status_make = self._dll.choir_status_make
         self.status_make.restype = c_void_p
+        self.path: str = self._dll._name
         # Tables that are variables of the library.
         self.dist_opt_config_def = self._table("dist_opt")
         self.loader_config_def = self._table("loader")
-        self.path = path
 
     def _table(self, name: str):
         return ctypes.pointer(
@@ -660,7 +623,8 @@ def check(status: int | None) -> None:
     lib.status_free(status)
     kind = _KINDS.get(code, Error)
     error = kind(message)
-    error.add_note(f"(from {origin.splitlines()[0]})") if origin else None
+    if origin:
+        error.add_note(f"(from {origin.splitlines()[0]})")
     raise error
 
 

@@ -59,7 +59,7 @@ class CTensor:
     `CTensor([2, 3], device, dtype)` elsewhere. Its elements are not set.
     """
 
-    __slots__ = ("handle", "device", "_shape", "_owner", "__weakref__")
+    __slots__ = ("handle", "device", "_shape", "__weakref__")
 
     def __init__(self, shape=(), device=None, dtype: int = F32) -> None:
         from choir import device as devices
@@ -67,7 +67,7 @@ class CTensor:
         device = device or devices.get_default_device()
         raw = empty(device, shape, dtype)
         self.handle, self.device = raw.handle, raw.device
-        self._shape, self._owner = raw._shape, None
+        self._shape = raw._shape
         raw.handle = None
 
     @classmethod
@@ -77,7 +77,6 @@ class CTensor:
         self.handle = handle
         self.device = device
         self._shape = None
-        self._owner = None
         return self
 
     @classmethod

@@ -25,15 +25,15 @@ it, and the communicator is broken: every later call says the same.
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 from ctypes import POINTER, byref, c_int64, c_void_p
+from typing import NamedTuple
 
 import numpy as np
 
 from choir import _comm, _raw
 from choir import opt as _opt
-from choir._comm import Communicator, NcclIdHolder
+from choir._comm import Communicator, NcclIdHolder, pickled
 from choir._lib import (
     Collective,
     CommTensor,
@@ -264,6 +264,37 @@ def _no_scalar(value: _Value, what: str) -> None:
         )
 
 
+class _Reduction(NamedTuple):
+    """How values of all ranks become one."""
+
+    op: int
+    name: str | None
+    compression: type[Compression.none] | type[Compression.fp16]
+    scales: dict  # fields of choir_collective_t
+
+    def label(self, text: str) -> str:
+        return _label(self.name, text)
+
+
+def _reduction(
+    average: bool | None,
+    op: int | None,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    compression,
+) -> _Reduction:
+    """From what Horovod's calls take."""
+    scales = {}
+    if prescale != 1.0 or postscale != 1.0:
+        scales = {
+            "scales": True,
+            "prescale": float(prescale),
+            "postscale": float(postscale),
+        }
+    return _Reduction(_op_of(average, op), name, compression, scales)
+
+
 def _op_of(average: bool | None, op: int | None) -> int:
     if average is not None and op is not None:
         raise ValueError("average and op say the same; give one of them")
@@ -275,16 +306,6 @@ def _op_of(average: bool | None, op: int | None) -> int:
             "needed"
         )
     return op
-
-
-def _scaled(prescale: float, postscale: float) -> dict:
-    if prescale == 1.0 and postscale == 1.0:
-        return {}
-    return {
-        "scales": True,
-        "prescale": float(prescale),
-        "postscale": float(postscale),
-    }
 
 
 class Compression:
@@ -317,17 +338,17 @@ def _from_wire(value: _Value, array: np.ndarray) -> np.ndarray:
 # ---- Collectives ----
 
 
-def _allreduce(value, op, name, prescale, postscale, compression):
-    array, code = _to_wire(value, compression)
+def _allreduce(value: _Value, how: _Reduction) -> np.ndarray:
+    array, code = _to_wire(value, how.compression)
     communicator().run(
         _comm.ALL_REDUCE,
-        _label(name, str(array.shape)),
+        how.label(str(array.shape)),
         code,
         array.size,
-        op=op,
+        op=how.op,
         src=array.ctypes.data,
         dst=array.ctypes.data,
-        **_scaled(prescale, postscale),
+        **how.scales,
     )
     return _from_wire(value, array)
 
@@ -350,17 +371,11 @@ def allreduce(
 
     ValueError on all ranks where they differ; CommError when a peer is lost.
     """
-    value = _Value(tensor)
-    return value.result(
-        _allreduce(
-            value,
-            _op_of(average, op),
-            name,
-            prescale_factor,
-            postscale_factor,
-            compression,
-        )
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    value = _Value(tensor)
+    return value.result(_allreduce(value, how))
 
 
 def allreduce_(
@@ -375,22 +390,16 @@ def allreduce_(
     """allreduce in place, of a Tensor or a NumPy array; what was given.
 
     The tensor stays as it was when the call fails."""
-    value = _Value(tensor, is_changed=True)
-    return value.replace(
-        _allreduce(
-            value,
-            _op_of(average, op),
-            name,
-            prescale_factor,
-            postscale_factor,
-            compression,
-        )
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    value = _Value(tensor, is_changed=True)
+    return value.replace(_allreduce(value, how))
 
 
-def _grouped(values, op, name, prescale, postscale, compression):
+def _grouped(values: list[_Value], how: _Reduction) -> list[np.ndarray]:
     comm = communicator()
-    wires = [_to_wire(value, compression) for value in values]
+    wires = [_to_wire(value, how.compression) for value in values]
     shapes = " ".join(str(array.shape) for array, _ in wires)
     results: list = [None] * len(values)
     # The same order of dtypes on all ranks, as their lists are alike.
@@ -404,13 +413,13 @@ def _grouped(values, op, name, prescale, postscale, compression):
         )
         comm.run(
             _comm.ALL_REDUCE,
-            _label(name, shapes),
+            how.label(shapes),
             code,
             0,
-            op=op,
+            op=how.op,
             tensors=listed,
             tensor_count=len(which),
-            **_scaled(prescale, postscale),
+            **how.scales,
         )
         for i in which:
             results[i] = _from_wire(values[i], wires[i][0])
@@ -430,15 +439,11 @@ def grouped_allreduce(
 
     tensors: alike in number, shapes and dtypes on all ranks. A list of results.
     ValueError on all ranks where they differ; then no result at all."""
-    values = [_Value(tensor) for tensor in tensors]
-    results = _grouped(
-        values,
-        _op_of(average, op),
-        name,
-        prescale_factor,
-        postscale_factor,
-        compression,
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    values = [_Value(tensor) for tensor in tensors]
+    results = _grouped(values, how)
     return [value.result(array) for value, array in zip(values, results)]
 
 
@@ -452,15 +457,11 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
 ) -> list:
     """grouped_allreduce in place; the list of what was given."""
-    values = [_Value(tensor, is_changed=True) for tensor in tensors]
-    results = _grouped(
-        values,
-        _op_of(average, op),
-        name,
-        prescale_factor,
-        postscale_factor,
-        compression,
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    values = [_Value(tensor, is_changed=True) for tensor in tensors]
+    results = _grouped(values, how)
     return [value.replace(array) for value, array in zip(values, results)]
 
 
@@ -536,9 +537,11 @@ def reducescatter(
     differ."""
     comm = communicator()
     value = _Value(tensor)
+    how = _reduction(
+        None, op, name, prescale_factor, postscale_factor, compression
+    )
     array, code = _to_wire(value, compression)
-    op = _op_of(None, op)
-    label = _label(name, str(array.shape))
+    label = how.label(str(array.shape))
     if array.ndim == 0:
         comm.barrier(label)  # where others have rows, they hear of it
         _no_scalar(value, "reducescatter")
@@ -558,10 +561,10 @@ def reducescatter(
         label,
         code,
         out.size,
-        op=op,
+        op=how.op,
         src=array.ctypes.data,
         dst=out.ctypes.data,
-        **_scaled(prescale_factor, postscale_factor),
+        **how.scales,
     )
     own = comm.global_rank
     rows = int(starts[own + 1] - starts[own])
@@ -728,17 +731,17 @@ class Handle:
         return self._finish(_from_wire(self._value, self._array))
 
 
-def _start_allreduce(value, finish, op, name, prescale, postscale, compression):
-    array, code = _to_wire(value, compression)
+def _start_allreduce(value: _Value, finish, how: _Reduction) -> Handle:
+    array, code = _to_wire(value, how.compression)
     return Handle(
         value,
         array,
         finish,
         _comm.ALL_REDUCE,
-        _label(name, str(array.shape)),
+        how.label(str(array.shape)),
         code,
-        op=op,
-        **_scaled(prescale, postscale),
+        op=how.op,
+        **how.scales,
     )
 
 
@@ -755,16 +758,11 @@ def allreduce_async(
 
     All ranks start the same operations in the same order; they run in it, on
     a thread of the communicator. Errors come from synchronize."""
-    value = _Value(tensor)
-    return _start_allreduce(
-        value,
-        value.result,
-        _op_of(average, op),
-        name,
-        prescale_factor,
-        postscale_factor,
-        compression,
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    value = _Value(tensor)
+    return _start_allreduce(value, value.result, how)
 
 
 def allreduce_async_(
@@ -777,16 +775,11 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """The same in place: synchronize changes the tensor and returns it."""
-    value = _Value(tensor, is_changed=True)
-    return _start_allreduce(
-        value,
-        value.replace,
-        _op_of(average, op),
-        name,
-        prescale_factor,
-        postscale_factor,
-        compression,
+    how = _reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
     )
+    value = _Value(tensor, is_changed=True)
+    return _start_allreduce(value, value.replace, how)
 
 
 def broadcast_async(
@@ -834,28 +827,13 @@ def broadcast_object(obj=None, root_rank: int = 0, name: str | None = None):
     """The root's object, by pickle, on every rank; collective.
 
     Others' `obj` is not looked at. The root gets its own object back."""
-    comm = communicator()
-    name = name or "object"
-    is_root = comm.global_rank == root_rank
-    data = _pickled(obj) if is_root else np.empty(0, np.uint8)
-    count = np.array([data.size], np.int64)
-    comm.broadcast(count, root_rank, f"{name} (size)")
-    if not is_root:
-        data = np.empty(int(count[0]), np.uint8)
-    comm.broadcast(data, root_rank, name)
-    return obj if is_root else pickle.loads(data.tobytes())
+    return communicator().share_object(obj, root_rank, name or "object")
 
 
 def allgather_object(obj, name: str | None = None) -> list:
     """All ranks' objects, by pickle, in rank order; collective."""
-    parts = communicator().all_gather_v(_pickled(obj), name or "object")
+    parts = communicator().all_gather_v(pickled(obj), name or "object")
     return [pickle.loads(part.tobytes()) for part in parts]
-
-
-def _pickled(obj) -> np.ndarray:
-    buffer = io.BytesIO()
-    pickle.dump(obj, buffer, pickle.HIGHEST_PROTOCOL)
-    return np.frombuffer(buffer.getbuffer(), np.uint8).copy()
 
 
 def broadcast_parameters(params, root_rank: int = 0) -> None:

@@ -37,17 +37,9 @@ from collections import OrderedDict
 
 import numpy as np
 
-from choir import _engine, autograd, layer, tensor
+from choir import _checkpoint, _engine, autograd, layer, tensor
 from choir import opt as _opt
-from choir._lib import (
-    Metadata,
-    NamedTensor,
-    NotFoundError,
-    StateError,
-    check,
-    get,
-    lib,
-)
+from choir._lib import StateError
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
 
@@ -104,7 +96,6 @@ class Model(layer.Layer, metaclass=ModelMeta):
         set_("_ways", {})
         set_("_results", OrderedDict())
         set_("_last", None)
-        set_("_resume", None)
 
     # ---- What users call ----
 
@@ -212,8 +203,6 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_engine_optimizer", optimizer)
             core = getattr(optimizer, "opt", optimizer)
             core._take_engine(engine)
-            if self._resume is not None:
-                self._restore(engine)
         return self._engine_made
 
     def _train(self, func, args, kwargs):
@@ -433,48 +422,54 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """Writes everything that a run needs to go on, as safetensors.
 
         Parameters, states, the optimizer's states and the step, in the format of
-        the C programs' --save. The file appears whole or not at all.
+        the C programs' --save. The file appears whole or not at all. metadata:
+        lines of text beside them.
+
+        With a DistOpt whose strategy lets ranks differ (all but fp32, fp16 and
+        bf16: what was not sent yet, local steps) it is collective: replicas are
+        made equal, as `DistOpt.consolidate` does, and rank 0 writes the states of
+        all. With the others any rank may call it, say rank 0 alone.
         """
+        optimizer = self.optimizer
+        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+            _checkpoint.save(fpath, self._own_states(), metadata)
+            return
         engine = self._engine()
-        states = engine.states()
-        metadata = {"step": str(engine.step()), **metadata}
-        named = (NamedTensor * len(states))(
-            *[(n.encode(), t.data.handle) for n, t in states.items()]
-        )
-        lines = (Metadata * len(metadata))(
-            *[(k.encode(), str(v).encode()) for k, v in metadata.items()]
-        )
-        check(
-            lib.checkpoint_save(
-                os.fsencode(fpath), named, len(states), lines, len(metadata)
-            )
-        )
+        lines = {"step": str(engine.step()), **metadata}
+        if not isinstance(optimizer, _opt.DistOpt):
+            _checkpoint.save(fpath, engine.states(), lines)
+            return
+        optimizer._save(fpath, engine.states(), lines)
 
     def load_checkpoint(self, fpath: str) -> None:
-        """Goes on where save_checkpoint was called; after compile, on every
-        rank."""
-        if not os.path.exists(fpath):
-            raise NotFoundError(f"load_checkpoint: there is no file {fpath}")
-        object.__setattr__(self, "_resume", fpath)
-        if self._engine_made is not None:
-            self._restore(self._engine_made)
+        """Goes on where save_checkpoint was called; after compile and, to train
+        on, set_optimizer.
 
-    def _restore(self, engine: _engine.Engine) -> None:
-        fpath = self._resume
-        object.__setattr__(self, "_resume", None)
-        checkpoint = get(lib.checkpoint_open, os.fsencode(fpath))
-        try:
-            for name, t in engine.states().items():
-                check(
-                    lib.checkpoint_read(
-                        checkpoint, name.encode(), t.data.handle
-                    )
-                )
-            step = lib.checkpoint_metadata(checkpoint, b"step")
-            if step:
-                engine.set_step(int(step))
-        finally:
-            lib.checkpoint_destroy(checkpoint)
+        With a DistOpt it is collective and rank 0 alone reads the file; there
+        must be as many ranks as there were where its strategy lets them differ.
+        """
+        optimizer = self.optimizer
+        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+            with _checkpoint.opened(fpath) as file:
+                file.read(self._own_states())
+            return
+        engine = self._engine()
+        if isinstance(optimizer, _opt.DistOpt):
+            lines = optimizer._load(fpath, engine)
+        else:
+            with _checkpoint.opened(fpath) as file:
+                file.read(engine.states())
+                lines = file.metadata()
+        if "step" in lines:
+            engine.set_step(int(lines["step"]))
+
+    def _own_states(self) -> dict[str, Tensor]:
+        states = self.get_states()
+        if not states:
+            raise StateError(
+                f"{type(self).__name__} has no parameters yet; call compile first"
+            )
+        return states
 
 
 def optimizer_way(optimizer):

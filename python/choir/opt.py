@@ -14,11 +14,12 @@ have the same bits in both languages.
 from __future__ import annotations
 
 import ctypes
+import json
 from ctypes import POINTER
 
 import numpy as np
 
-from choir import _comm, _engine, autograd, tensor
+from choir import _checkpoint, _comm, _engine, autograd, tensor
 from choir._comm import Communicator, NcclIdHolder
 from choir._lib import (
     NamedTensor,
@@ -218,7 +219,6 @@ class Optimizer:
             self._settings[name] = value
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
-        self._engine_params: list[Tensor] = []
         self._handle: int | None = None  # of the engine, or of DistOpt
         self._step = 0
         self._pending: dict[str, np.ndarray] = {}  # set_states before a step
@@ -574,6 +574,8 @@ class StrategyChange(Exception):
         self.settings = settings
 
 
+# A checkpoint's line with the strategy and its settings.
+_STRATEGY_LINE = "python.strategy"
 # SINGA's old names.
 _OLD_NAMES = {"plain": "fp32", "half": "fp16"}
 
@@ -603,7 +605,9 @@ class DistOpt:
     (NcclIdHolder) of processes that a program started itself on one host;
     without it, what the launcher says (choirrun, mpiexec), or alone. buffSize
     is SINGA's and has no meaning here. deadline: longest wait in seconds for
-    another worker; CHOIR_DEADLINE or 60.
+    another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
+    in buckets of at least so many bytes (1 MiB where it is not given);
+    `threshold`, which SINGA has for this in every step, has no meaning here.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
@@ -619,6 +623,7 @@ class DistOpt:
         buffSize: int = 4194304,
         deadline: float | None = None,
         backward_passes_per_step: int = 1,
+        bucket_bytes: int | None = None,
     ) -> None:
         self.opt = opt if opt is not None else SGD()
         if not isinstance(self.opt, Optimizer):
@@ -648,12 +653,15 @@ class DistOpt:
         self.world_size: int = self.communicator.world_size
         self.local_rank: int = self.communicator.local_rank
         self.global_rank: int = self.communicator.global_rank
-        self._passes = backward_passes_per_step
+        settings = {"backward_passes_per_step": backward_passes_per_step}
+        if bucket_bytes is not None:
+            settings["bucket_bytes"] = bucket_bytes
+        self._config = Table(lib.dist_opt_config_def).make(
+            "DistOpt", **settings
+        )
         self._handle: int | None = None
-        self._bucket_bytes: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
         self._chosen = self._strategy  # by use()
-        self._partial = 0
         autograd.place.first_share = (self.global_rank, self.world_size)
 
     def __del__(self) -> None:
@@ -665,15 +673,11 @@ class DistOpt:
         if self._handle is None:
             if self.communicator.handle is None:
                 raise StateError("DistOpt: the communicator has ended")
-            table = Table(lib.dist_opt_config_def)
-            settings = {"backward_passes_per_step": self._passes}
-            if self._bucket_bytes is not None:
-                settings["bucket_bytes"] = self._bucket_bytes
             self._handle = get(
                 lib.dist_opt_create,
                 self.opt._own_handle(),
                 self.communicator.handle,
-                table.make("DistOpt", **settings),
+                self._config,
             )
             self._use(*self._strategy)
         return self._handle
@@ -725,6 +729,39 @@ class DistOpt:
         differ between exchanges (partialUpdate, localSGD, sparseLocal)."""
         check(lib.updater_consolidate(self._updater()))
 
+    def _save(
+        self, fpath: str, states: dict[str, Tensor], lines: dict[str, str]
+    ) -> None:
+        """Writes a checkpoint, of all ranks where they may differ."""
+        lines = {**lines, _STRATEGY_LINE: json.dumps(self._strategy)}
+        if not lib.dist_opt_ranks_differ(self._own_handle()):
+            _checkpoint.save(fpath, states, lines)
+            return
+        self.consolidate()
+        gathered = _checkpoint.Gathered(self._own_handle(), states)
+        if self.global_rank == 0:
+            gathered.save(fpath, lines)
+
+    def _load(self, fpath: str, engine: _engine.Engine) -> dict[str, str]:
+        """Collective: sets the states of all ranks from rank 0's file, and the
+        strategy that it was saved with; its lines of text."""
+        file, news = None, None
+        if self.global_rank == 0:
+            try:
+                file = _checkpoint.File(fpath)
+                news = file.metadata()
+            except Exception as error:
+                news = error
+        news = self.communicator.share_object(news, 0, "load_checkpoint")
+        if isinstance(news, Exception):
+            raise news
+        strategy = news.get(_STRATEGY_LINE)
+        if strategy is not None:
+            option, settings = json.loads(strategy)
+            self._use(option, tuple(map(tuple, settings)))
+        _checkpoint.distribute(file, self._own_handle(), engine.states())
+        return news
+
     def check_digest(self, digest: int) -> None:
         """Collective: raises on every rank unless all give the same digest."""
         check(lib.dist_opt_check_digest(self._own_handle(), digest))
@@ -734,13 +771,9 @@ class DistOpt:
     def __call__(self, loss: Tensor) -> None:
         """A step by the strategy that `use` chose, fp32 before."""
         option, settings = self._chosen
-        self._step(loss, option, dict(settings), None)
+        self._step(loss, option, dict(settings))
 
-    def _step(
-        self, loss: Tensor, option: str, settings: dict, threshold
-    ) -> None:
-        if threshold is not None and self._handle is None:
-            self._bucket_bytes = int(threshold) * 4
+    def _step(self, loss: Tensor, option: str, settings: dict) -> None:
         wanted = (option, tuple(sorted(settings.items())))
         engine = _engine.current
         if engine is None:
@@ -765,11 +798,8 @@ class DistOpt:
     def backward_and_update(
         self, loss: Tensor, threshold: int | None = None
     ) -> None:
-        """A step with gradients averaged over ranks in float32.
-
-        threshold: elements of a bucket that is exchanged as one; heeded before
-        the first step."""
-        self._step(loss, "fp32", {}, threshold)
+        """A step with gradients averaged over ranks in float32."""
+        self._step(loss, "fp32", {})
 
     def backward_and_update_half(
         self,
@@ -782,7 +812,7 @@ class DistOpt:
         are first limited to [-clip_Value, clip_Value]; then step by step, not in
         graph mode and without overlap."""
         if not clipping:
-            self._step(loss, "fp16", {}, threshold)
+            self._step(loss, "fp16", {})
             return
         if _engine.current is not None:
             raise NotImplementedError(
@@ -805,7 +835,7 @@ class DistOpt:
         """A step with own gradients; then one chunk of the parameters, in turn,
         is averaged over ranks. threshold: elements of a chunk."""
         settings = {} if threshold is None else {"chunk": int(threshold)}
-        self._step(loss, "partialUpdate", settings, None)
+        self._step(loss, "partialUpdate", settings)
 
     def backward_and_sparse_update(
         self,
@@ -820,7 +850,7 @@ class DistOpt:
         what is not sent is added to the next step's gradients."""
         option = "sparseTopK" if topK else "sparseThreshold"
         settings = {"spars": float(spars), "feedback": bool(corr)}
-        self._step(loss, option, settings, threshold)
+        self._step(loss, option, settings)
 
     def step_with(
         self, loss: Tensor, dist_option: str, spars: float = 0.0
@@ -828,7 +858,7 @@ class DistOpt:
         """A step by a strategy's name: any of docs/strategies.md."""
         option = _OLD_NAMES.get(dist_option, dist_option)
         settings = {"spars": float(spars)} if spars else {}
-        self._step(loss, option, settings, None)
+        self._step(loss, option, settings)
 
     # ---- Primitives ----
 

@@ -2,6 +2,7 @@
 """opt.DistOpt: its primitives by numbers, its training steps against a single
 process on the whole batch, its strategies in models with and without graphs."""
 
+import os
 import unittest
 
 import numpy as np
@@ -374,6 +375,37 @@ def variants(rank, size, ticket, option, spars, use_graph):
     return losses, digest, m.digest(), name
 
 
+def resumes(rank, size, ticket, file, use_graph):
+    """Every strategy's run goes on from a checkpoint as if it had not ended."""
+
+    def trained(option, seed):
+        sgd = joined(rank, size, ticket, opt.SGD(lr=0.1, momentum=0.9))
+        if option == "partialUpdate":
+            sgd.use(option, chunk=20)
+        return net(sgd, SAMPLES // size, use_graph, seed)
+
+    for option in ALL:
+        m = trained(option, 3)
+        options = ("plain",) if option == "partialUpdate" else (option,)
+        train(m, rank, size, 11, options)
+        m.save_checkpoint(file, note=option)
+        digest = m.digest()
+        losses = train(m, rank, size, 11, options)
+        again = trained(option, 4)
+        # Only rank 0 has the file.
+        again.load_checkpoint(file if rank == 0 else "no such file")
+        assert again.digest() == digest, option
+        assert train(again, rank, size, 11, options) == losses, option
+        again.optimizer.consolidate()
+        m.optimizer.consolidate()
+        assert again.digest() == m.digest(), option
+    try:
+        again.load_checkpoint("no such file")
+    except FileNotFoundError as error:
+        return str(error)
+    return None
+
+
 def changes(rank, size, ticket, use_graph):
     """One model, another way to share in every step."""
     sgd = joined(rank, size, ticket, opt.SGD(lr=0.05))
@@ -513,6 +545,14 @@ class Training(unittest.TestCase):
         for size in (1, 2):
             for own in ranks.results(size, passes):
                 self.near(own, want)
+
+    def test_checkpoints_hold_what_every_rank_keeps(self):
+        for size, use_graph in ((2, False), (3, True)):
+            file = os.path.join(
+                os.environ["TEST_TMPDIR"], f"{size}.safetensors"
+            )
+            for said in ranks.results(size, resumes, file, use_graph):
+                self.assertIn("no such file", said)
 
     def learns(self, size, option, spars, use_graph):
         found = ranks.results(size, variants, option, spars, use_graph)
