@@ -7,7 +7,8 @@ import time
 import numpy as np
 
 from choir import autograd, tensor
-from options import load_mnist, open_device, partition
+from choir.utils import accuracy
+from common import load_mnist, open_device, partition
 
 
 class CNN:
@@ -30,10 +31,6 @@ class CNN:
         y = self.linear1(y)
         y = autograd.relu(y)
         return self.linear2(y)
-
-
-def accuracy(pred, target):
-    return int((np.argmax(pred, axis=1) == target).sum())
 
 
 # Makes a parameter equal on all workers: the mean of theirs.

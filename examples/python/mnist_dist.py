@@ -6,7 +6,7 @@ mpiexec --hostfile host_file python3 mnist_dist.py
 
 import mnist_cnn
 from choir import opt
-from options import parse
+from common import parse
 
 if __name__ == "__main__":
     options = parse(__doc__.splitlines()[0])

@@ -8,7 +8,7 @@ import os
 
 from choir import data, opt
 from choir import tensor
-from options import open_device, parse, run_workers
+from common import open_device, parse, run_workers
 from train_cnn import CNN
 
 _HERE = os.path.dirname(os.path.abspath(__file__))

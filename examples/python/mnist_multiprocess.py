@@ -6,7 +6,7 @@ python3 mnist_multiprocess.py 2
 
 import mnist_cnn
 from choir import opt
-from options import parse, run_workers
+from common import parse, run_workers
 
 
 def train(local_rank, ticket, options):

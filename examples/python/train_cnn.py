@@ -7,7 +7,8 @@ import time
 import numpy as np
 
 from choir import layer, model, tensor
-from options import load_mnist, open_device, partition
+from choir.utils import accuracy
+from common import load_mnist, open_device, partition
 
 
 class CNN(model.Model):
@@ -55,10 +56,6 @@ class CNN(model.Model):
         else:
             self.optimizer.step_with(loss, dist_option)
         return out, loss
-
-
-def accuracy(pred, target):
-    return int((np.argmax(pred, axis=1) == target).sum())
 
 
 def run(sgd, options):

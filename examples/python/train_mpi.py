@@ -7,7 +7,7 @@ choirrun -np 2 -H localhost:1,other:1 python3 train_mpi.py
 
 import train_cnn
 from choir import opt
-from options import parse
+from common import parse
 
 if __name__ == "__main__":
     options = parse(__doc__.splitlines()[0])

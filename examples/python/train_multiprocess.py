@@ -6,7 +6,7 @@ python3 train_multiprocess.py 2 --dist-option sparseTopK
 
 import train_cnn
 from choir import opt
-from options import parse, run_workers
+from common import parse, run_workers
 
 
 def train(local_rank, ticket, options):

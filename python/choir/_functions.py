@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SINGA's functions and operator classes of `autograd`.
+"""SINGA's functions of `autograd`.
 
 Each function is one op of the C library's list or a combination of some, so it
 has a gradient wherever they have. Names and arguments are SINGA's; where its
@@ -17,9 +17,8 @@ import math
 import numpy as np
 
 from choir import _raw, autograd, tensor
-from choir._lib import StateError
 from choir._raw import CTensor, OPS
-from choir.autograd import Operator, _op
+from choir.autograd import _op
 from choir.tensor import Tensor
 
 # ---- Arguments ----
@@ -680,7 +679,8 @@ def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
 # ---- Dropout ----
 
 _FIRST_STREAM = 0x20000000  # as in model/layers/dropout_layer.c
-_outer_training: bool | None = None  # while Composite.forward records
+# Whether it is training outside, while a Composite's forward records.
+outer_training: bool | None = None
 
 
 def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
@@ -693,7 +693,7 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
     is_training = (
-        autograd.training if _outer_training is None else _outer_training
+        autograd.training if outer_training is None else outer_training
     )
     step = autograd._model_step
     if step is not None:
@@ -759,7 +759,7 @@ _TWO = {
 _NONE = inspect.Parameter.empty
 
 
-def _signature(defaults: dict) -> inspect.Signature:
+def signature(defaults: dict) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature(
         [
@@ -786,7 +786,7 @@ def _named(function: str, op: str, arguments, run):
     called.__name__ = called.__qualname__ = function
     called.__module__ = "choir.autograd"
     called.__doc__ = f"{OPS[op].doc[:1].upper()}{OPS[op].doc[1:]}."
-    called.__signature__ = _signature(dict.fromkeys(arguments, _NONE))
+    called.__signature__ = signature(dict.fromkeys(arguments, _NONE))
     return called
 
 
@@ -809,182 +809,6 @@ def _plain_functions() -> dict:
     return made
 
 
-# ---- Classes ----
-
-
-class Composite(Operator):
-    """An operator made of others: the class of a function.
-
-    Settings are given when it is made, tensors when it is called:
-    `Clip(0, 1)(x)[0]` is `clip(x, 0, 1)`. forward and backward work on raw
-    tensors; backward is for the last forward.
-    """
-
-    _function = None
-    _settings: tuple[str, ...] = ()
-
-    def __init__(self, *args, **settings) -> None:
-        super().__init__()
-        name = type(self).__name__
-        if len(args) > len(self._settings):
-            raise TypeError(
-                f"{name} takes {len(self._settings)} settings "
-                f"({', '.join(self._settings)}); {len(args)} were given"
-            )
-        given = dict(zip(self._settings, args))
-        for key, value in settings.items():
-            if key not in self._settings or key in given:
-                raise TypeError(
-                    f"{name} has no setting {key!r}; it has: "
-                    f"{', '.join(self._settings) or 'none'}"
-                )
-            given[key] = value
-        for key, parameter in type(self).__signature__.parameters.items():
-            if key not in given and parameter.default is _NONE:
-                raise TypeError(f"{name} needs the setting {key!r}")
-        self._given = given
-        self._tape = None
-
-    def __call__(self, *xs) -> tuple:
-        results = type(self)._function(*xs, **self._given)
-        return results if isinstance(results, tuple) else (results,)
-
-    def forward(self, *xs: CTensor):
-        """Raw tensors in, a raw tensor or a tuple of them out."""
-        global _outer_training
-        sources = [Tensor._of(x, True) for x in xs]
-        before, _outer_training = _outer_training, autograd.training
-        autograd.training = True
-        try:
-            results = self(*sources)
-        finally:
-            autograd.training = _outer_training
-            _outer_training = before
-        self._tape = (sources, results)
-        raws = tuple(y.data for y in results)
-        return raws[0] if len(raws) == 1 else raws
-
-    def backward(self, *dys: CTensor, dy=1.0):
-        """The gradients of the sources of the last forward; None for those that
-        have none. dys: of its results, raw tensors or numbers; for a loss it may
-        be left out."""
-        if self._tape is None:
-            raise StateError(f"{self.name}: backward comes after forward")
-        sources, results = self._tape
-        if (
-            not dys
-            and len(results) == 1
-            and (results[0].size() == 1 or isinstance(dy, CTensor))
-        ):
-            dys = (dy,)
-        if len(dys) != len(results):
-            raise TypeError(
-                f"{self.name}: {len(dys)} gradients for {len(results)} results"
-            )
-        grads: list[Tensor | None] = [None] * len(sources)
-        for y, dy in zip(results, dys):
-            if isinstance(dy, (int, float)):
-                dy = tensor.ones_like(y).set_value(dy).data
-            for i, grad in enumerate(autograd.grad(y, sources, dy)):
-                if grad is not None:
-                    grads[i] = grad if grads[i] is None else grads[i] + grad
-        raws = tuple(None if grad is None else grad.data for grad in grads)
-        return raws[0] if len(raws) == 1 else raws
-
-
-def _concat(*xs, axis=0) -> Tensor:
-    """Joins tensors along an axis."""
-    return cat(xs, axis)
-
-
-def _onehot(indices, *, axis, depth, values) -> Tensor:
-    """A new axis: values[1] at the index, else values[0]. No gradient."""
-    return onehot(axis, indices, depth, values)
-
-
-def _transpose_op(x: Tensor, *, perm=None) -> Tensor:
-    """Axes in another order; None reverses them."""
-    return transpose(x, perm)
-
-
-# Class: (function, settings in SINGA's order).
-_CLASSES = {
-    "Sum": (sum, ""),
-    "Mean": (mean, ""),
-    "Max": (max, ""),
-    "Min": (min, ""),
-    "AddBias": (add_bias, "axis"),
-    "Clip": (clip, "min max"),
-    "Elu": (elu, "alpha"),
-    "SeLU": (selu, "alpha gamma"),
-    "LeakyRelu": (leakyrelu, "a"),
-    "HardSigmoid": (hardsigmoid, "alpha gamma"),
-    "Identity": (identity, ""),
-    "SoftMax": (softmax, "axis"),
-    "Reshape": (reshape, "shape"),
-    "Flatten": (flatten, "axis"),
-    "Transpose": (_transpose_op, "perm"),
-    "Unsqueeze": (unsqueeze, "axis"),
-    "Squeeze": (squeeze, "axis"),
-    "Expand": (expand, "shape"),
-    "Concat": (_concat, "axis"),
-    "Split": (split, "axis parts num_output"),
-    "Slice": (slice, "starts ends axes steps"),
-    "Tile": (tile, "repeats"),
-    "Pad": (pad, "mode pads constant"),
-    "UpSample": (upsample, "mode scales"),
-    "DepthToSpace": (depth_to_space, "blocksize mode"),
-    "SpaceToDepth": (space_to_depth, "blocksize mode"),
-    "Shape": (shape, ""),
-    "ConstantOfShape": (constant_of_shape, "value"),
-    "Gather": (gather, "axis indices"),
-    "Embedding": (embedding, ""),
-    "ScatterElements": (scatter_elements, "indices updates axis"),
-    "Where": (where, "condition"),
-    "OneHot": (_onehot, "axis depth values"),
-    "NonZero": (nonzero, ""),
-    "Cast": (cast, "to"),
-    "ReduceSum": (reduce_sum, "axes keepdims"),
-    "ReduceMean": (reduce_mean, "axes keepdims"),
-    "GlobalAveragePool": (globalaveragepool, "data_format"),
-    "Gemm": (gemm, "alpha beta transA transB"),
-    "CosSim": (cossim, ""),
-    "SoftMaxCrossEntropy": (softmax_cross_entropy, "t"),
-    "CrossEntropy": (cross_entropy, "t"),
-    "BinaryCrossEntropy": (binary_cross_entropy, "t"),
-    "MeanSquareError": (mse_loss, "t"),
-    "RankingLoss": (ranking_loss, "M"),
-    "Dropout": (dropout, "seed ratio"),
-}
-
-
-def _dot(cls, a: CTensor, b: CTensor) -> CTensor:
-    """The dot products of rows of two raw matrices."""
-    return _raw.run("sum", _raw.run("mul", a, b), axis=1, keep_dims=False)
-
-
-def _make_classes() -> dict:
-    made = {}
-    for name, (function, settings) in _CLASSES.items():
-        settings = settings.split()
-        parameters = inspect.signature(function).parameters
-        made[name] = type(
-            name,
-            (Composite,),
-            {
-                "_function": staticmethod(function),
-                "_settings": tuple(settings),
-                "__signature__": _signature(
-                    {one: parameters[one].default for one in settings}
-                ),
-                "__doc__": function.__doc__,
-                "__module__": "choir.autograd",
-            },
-        )
-    made["CosSim"].dot = classmethod(_dot)
-    return made
-
-
 # ---- What autograd gets ----
 
 _FUNCTIONS = (
@@ -1002,6 +826,4 @@ def public() -> dict:
     """The names that `autograd` has from here."""
     names = _plain_functions()
     names.update({function.__name__: function for function in _FUNCTIONS})
-    names.update(_make_classes())
-    names["Composite"] = Composite
     return names

@@ -4,7 +4,7 @@ the functions of autograd that take them. New code uses the layers."""
 
 from __future__ import annotations
 
-from choir import _functions, _raw, autograd, tensor
+from choir import _composites, _raw, autograd, tensor
 from choir._raw import CTensor, OPS
 from choir.tensor import Tensor
 
@@ -136,7 +136,7 @@ def _norm_of(x, scale, bias, handle, running_mean, running_var):
     return batchnorm_2d(handle, x, scale, bias, running_mean, running_var)
 
 
-class _Handled(_functions.Composite):
+class _Handled(_composites.Composite):
     """An operator that is made of a handle."""
 
     def _begin(self, name: str | None = None, **given) -> None:

@@ -706,7 +706,12 @@ def _op(name: str, *xs: Tensor, **settings) -> Tensor:
     return apply(OPS[name], xs, settings)
 
 
-# SINGA's functions and classes that are not one op of the list.
-from choir import _functions  # noqa: E402  (needs what is above)
+# SINGA's functions and classes that are not one op of the list; they need what
+# is above.
+from choir import _functions  # noqa: E402
 
 globals().update(_functions.public())
+
+from choir import _composites  # noqa: E402
+
+globals().update(_composites.public())

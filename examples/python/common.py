@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts of this folder share: flags and MNIST as NumPy arrays."""
+"""What the scripts of this folder share: flags, MNIST as NumPy arrays, processes."""
 
 import argparse
 import multiprocessing
