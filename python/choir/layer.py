@@ -334,12 +334,15 @@ class Gemm(Layer):
         self.bias_shape = bias_shape or (1, nb_kernels)
 
     def initialize(self, x: Tensor) -> None:
+        code = _floats(x, "Gemm")
         n = x.shape[0] if self.transA else x.shape[-1]
         m = self.nb_kernels
         shape = (m, n) if self.transB else (n, m)
-        self.W = _param(x.device, shape, GLOROT_NORMAL, fan_in=n, fan_out=m)
+        self.W = _param(
+            x.device, shape, GLOROT_NORMAL, fan_in=n, fan_out=m, dtype=code
+        )
         if self.bias:
-            self.b = _param(x.device, self.bias_shape)
+            self.b = _param(x.device, self.bias_shape, dtype=code)
 
     def forward(self, x: Tensor) -> Tensor:
         y = autograd.apply(
@@ -780,10 +783,10 @@ class RNN(RNN_Base):
 
     def initialize(self, xs, h0) -> None:
         n, m = self.input_size, self.hidden_size
-        device = h0.device
-        self.Wx = _param(device, (n, m), NORMAL)
-        self.Wh = _param(device, (m, m), NORMAL)
-        made = _param(device, (m,), trained=self.bias)
+        device, code = h0.device, _floats(h0, "RNN")
+        self.Wx = _param(device, (n, m), NORMAL, dtype=code)
+        self.Wh = _param(device, (m, m), NORMAL, dtype=code)
+        made = _param(device, (m,), trained=self.bias, dtype=code)
         if self.bias:
             self.b = made
         else:
@@ -832,16 +835,13 @@ class LSTM(RNN_Base):
 
     def initialize(self, xs, state) -> None:
         n, m = self.input_size, self.hidden_size
-        device = state[0].device
+        device, code = state[0].device, _floats(state[0], "LSTM")
         for gate in "ifog":
-            setattr(
-                self, f"Wx_{gate}", _param(device, (n, m), NORMAL, 0.0, 0.01)
-            )
-            setattr(
-                self, f"Wh_{gate}", _param(device, (m, m), NORMAL, 0.0, 0.01)
-            )
+            for name, shape in (("Wx", (n, m)), ("Wh", (m, m))):
+                w = _param(device, shape, NORMAL, 0.0, 0.01, dtype=code)
+                setattr(self, f"{name}_{gate}", w)
             if self.bias:
-                setattr(self, f"b_{gate}", _param(device, (m,)))
+                setattr(self, f"b_{gate}", _param(device, (m,), dtype=code))
 
     def forward(self, xs, state):
         h, c = state

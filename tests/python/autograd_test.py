@@ -13,59 +13,27 @@ import numpy as np
 
 from choir import _raw, autograd, device, layer, model, opt, tensor
 from choir.autograd import Operator
+from formulas import (
+    RNG,
+    above_one,
+    apart,
+    away,
+    bits,
+    erf,
+    half_away,
+    inside,
+    positive,
+    share,
+    sigmoid,
+    softmax,
+    tensor_of,
+    to_depth,
+    to_space,
+    whole,
+    windows,
+)
 
 CPU = device.create_cpu_device()
-RNG = np.random.default_rng(2)
-
-
-def tensor_of(array, requires_grad=True):
-    array = np.asarray(array)
-    t = tensor.Tensor(
-        array.shape, dtype=array.dtype, requires_grad=requires_grad
-    )
-    t.copy_from_numpy(array)
-    return t
-
-
-# ---- Inputs: float64, away from kinks ----
-
-
-def away(*shape, gap=0.1):
-    """From -2 to 2, but not within `gap` of a multiple of 1/2."""
-    x = RNG.uniform(-2, 2, shape)
-    near = np.round(x * 2) / 2
-    return np.where(np.abs(x - near) < gap, near + gap * 1.2, x)
-
-
-def positive(*shape):
-    return RNG.uniform(0.3, 2, shape)
-
-
-def inside(*shape):
-    return RNG.uniform(-0.9, 0.9, shape)
-
-
-def above_one(*shape):
-    return RNG.uniform(1.2, 3, shape)
-
-
-def share(*shape):
-    x = RNG.uniform(0.1, 1, shape)
-    return x / x.sum(-1, keepdims=True)
-
-
-def apart(*shape):
-    """All elements differ by more than a finite difference changes them."""
-    n = math.prod(shape)
-    return (RNG.permutation(n) * 0.3 - n * 0.15 + 0.05).reshape(shape)
-
-
-def whole(*shape, below=3):
-    return RNG.integers(0, below, shape).astype(np.int32)
-
-
-def bits(*shape):
-    return RNG.integers(0, 2, shape).astype(np.float64)
 
 
 # ---- The table ----
@@ -113,23 +81,6 @@ ROWS: list[Row] = []
 def rows(name, formula, *inputs, **more):
     for one in inputs:
         ROWS.append(Row(name, formula, one, **more))
-
-
-def erf(x):
-    return np.vectorize(math.erf, otypes=[float])(x)
-
-
-def softmax(x, axis=-1):
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def half_away(x):
-    return np.sign(x) * np.floor(np.abs(x) + 0.5)
 
 
 # Of one tensor.
@@ -338,33 +289,9 @@ shaped("upsample", lambda x: x.repeat(2, 2).repeat(3, 3), "nearest", [1, 1, 2, 3
        x=away(1, 2, 2, 3), op="repeat")  # fmt: skip
 
 
-def to_space(x, b, is_dcr):
-    """By ONNX's definition, pixel by pixel."""
-    n, c, h, w = x.shape
-    depth = c // b**2
-    y = np.zeros((n, depth, h * b, w * b))
-    for d in range(depth):
-        for i in range(h * b):
-            for j in range(w * b):
-                block = i % b * b + j % b
-                channel = block * depth + d if is_dcr else d * b * b + block
-                y[:, d, i, j] = x[:, channel, i // b, j // b]
-    return y
-
-
 _deep, _wide = away(2, 8, 2, 3), away(2, 2, 4, 6)
 shaped("depth_to_space", lambda x: to_space(x, 2, True), 2, x=_deep)
 shaped("depth_to_space", lambda x: to_space(x, 2, False), 2, "CRD", x=_deep)
-
-
-def to_depth(x, b, is_dcr):
-    """The permutation of which to_space is the inverse."""
-    n, c, h, w = x.shape
-    numbers = np.arange(x[0].size).reshape(1, c * b * b, h // b, w // b)
-    places = to_space(numbers, b, is_dcr).astype(int).reshape(-1)
-    y = np.zeros((n, x[0].size))
-    y[:, places] = x.reshape(n, -1)
-    return y.reshape(n, c * b * b, h // b, w // b)
 
 
 shaped("space_to_depth", lambda x: to_depth(x, 2, True), 2, x=_wide)
@@ -491,14 +418,6 @@ rows("cossim", lambda a, b: (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).su
      [away(3, 4), away(3, 4)])  # fmt: skip
 
 # Images.
-
-
-def windows(x, kernel, stride, padding, fill):
-    """(n, c, rows, columns, kernel rows, kernel columns)"""
-    pads = ((0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2)
-    x = np.pad(x, pads, constant_values=fill)
-    found = np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))
-    return found[:, :, :: stride[0], :: stride[1]]
 
 
 def convolved(x, w, b):

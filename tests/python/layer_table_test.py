@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""choir.layer: every layer against NumPy's formula and its gradients, of inputs
+and parameters, against finite differences, by one table; in several shapes and
+dtypes. What layers refuse, their names and states: layer_test.py."""
+
+import unittest
+from dataclasses import dataclass
+
+import numpy as np
+
+from choir import autograd, device, layer
+from formulas import (
+    RNG,
+    apart,
+    away,
+    erf,
+    share,
+    sigmoid,
+    softmax,
+    tensor_of,
+    whole,
+    windows,
+)
+
+CPU = device.create_cpu_device()
+
+# How far a result may be from the formula, and a gradient from a difference.
+NEAR = {np.float64: 1e-9, np.float32: 2e-4, np.float16: 2e-2}
+SLOPE = {np.float64: 2e-5, np.float32: 2e-3}
+
+
+@dataclass
+class Row:
+    """One way to make a layer.
+
+    make: the layer; formula: its results in NumPy, of the parameters by name and
+    the inputs; inputs: arrays, those of float64 with a gradient but for the
+    places in `constants`. run: the call, where the inputs are not its arguments.
+    dtype: of the results, where the input's is not it.
+    """
+
+    make: object
+    formula: object
+    inputs: list
+    run: object = None
+    constants: tuple = ()
+    dtype: object = None
+
+    def made(self, dtype):
+        """The layer after its first call, with the parameters that all dtypes
+        share."""
+        CPU.SetRandSeed(1)
+        made = self.make()
+        self.call(made, *self.tensors(dtype))
+        rng = np.random.default_rng(3)
+        for p in made.get_params().values():
+            values = rng.uniform(-0.8, 0.8, p.shape)
+            p.copy_from_numpy(values.astype(p.numpy().dtype))
+        return made
+
+    def tensors(self, dtype):
+        return [
+            tensor_of(
+                x.astype(dtype) if x.dtype == np.float64 else x,
+                i not in self.constants,
+            )
+            for i, x in enumerate(self.inputs)
+        ]
+
+    def call(self, made, *xs):
+        autograd.place.begin_run()  # the same random numbers each time
+        results = self.run(made, *xs) if self.run else made(*xs)
+        return results if isinstance(results, list) else [results]
+
+    def expected(self, params, inputs):
+        results = self.formula(params, *inputs)
+        return results if isinstance(results, list) else [results]
+
+    def __str__(self):
+        shapes = [np.shape(x) for x in self.inputs]
+        return f"{type(self.make()).__name__} {shapes}"
+
+
+ROWS: list[Row] = []
+
+
+def rows(make, formula, *inputs, **more):
+    for one in inputs:
+        ROWS.append(Row(make, formula, one, **more))
+
+
+# Linear algebra.
+for _bias in (True, False):
+    rows(
+        lambda b=_bias: layer.Linear(5, bias=b),
+        lambda p, x: x @ p["W"] + p.get("b", 0),
+        [away(4, 3)],
+        [away(1, 7)],
+    )
+    for _a, _b in [(False, True), (True, False), (True, True), (False, False)]:
+        rows(
+            lambda a=_a, b=_b, c=_bias: layer.Gemm(5, 0.5, 2.0, a, b, c),
+            lambda p, x, a=_a, b=_b: (
+                0.5 * (x.T if a else x) @ (p["W"].T if b else p["W"])
+                + 2 * p.get("b", 0)
+            ),
+            [away(4, 3)],
+            [away(2, 2)],
+        )
+for _start in ("gaussian", "uniform"):
+    rows(
+        lambda s=_start: layer.Embedding(3, 4, s),
+        lambda p, i: p["W"][i.astype(int)],
+        [whole(5)],
+        [whole(2, 3)],
+        [whole(2, 1, 2).astype(np.float32)],
+        dtype=np.float32,
+    )
+
+
+# Images.
+
+
+def convolved(x, w, b, stride, before, after, dilation, group):
+    pads = [(0, 0), (0, 0), *zip(before, after)]
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation)]
+    found = windows(np.pad(x, pads), reach, stride, (0, 0), 0)
+    found = found[..., :: dilation[0], :: dilation[1]]
+    parts = [
+        np.einsum("nchwij,ocij->nohw", one, kernel)
+        for one, kernel in zip(np.split(found, group, 1), np.split(w, group))
+    ]
+    return np.concatenate(parts, 1) + b[:, None, None]
+
+
+def conv_row(x, settings, before=(0, 0), after=None):
+    """settings: of a Conv2d with 4 kernels of 3 by 2."""
+
+    def formula(p, x):
+        y = convolved(
+            x,
+            p["W"],
+            p.get("b", np.zeros(4)),
+            settings.get("stride", (1, 1)),
+            before,
+            before if after is None else after,
+            settings.get("dilation", (1, 1)),
+            settings.get("group", 1),
+        )
+        return np.maximum(y, 0) if "activation" in settings else y
+
+    rows(lambda: layer.Conv2d(4, (3, 2), **settings), formula, [x])
+
+
+conv_row(away(2, 2, 5, 4), {})
+conv_row(away(1, 3, 4, 6), {"stride": (2, 1), "padding": (1, 2)}, (1, 2))
+conv_row(away(1, 3, 4, 6), {"padding": (1, 0, 2, 1)}, (1, 0), (2, 1))
+conv_row(away(2, 2, 6, 5), {"dilation": (2, 3), "bias": False})
+conv_row(away(2, 2, 5, 4), {"group": 2, "activation": "RELU"})
+conv_row(away(1, 4, 3, 4), {"group": 4, "padding": 1}, (1, 1))
+conv_row(away(1, 2, 5, 4), {"stride": (2, 2), "pad_mode": "SAME_UPPER"}, (1, 0))
+conv_row(away(1, 2, 4, 5), {"pad_mode": "SAME_LOWER"}, (1, 1), (1, 0))
+
+
+def separable(p, x, stride, padding):
+    deep, point = p["depthwise_conv.W"], p["point_conv.W"]
+    y = convolved(
+        x,
+        deep,
+        p.get("depthwise_conv.b", np.zeros(len(deep))),
+        (stride,) * 2,
+        (padding,) * 2,
+        (padding,) * 2,
+        (1, 1),
+        len(deep),
+    )
+    y = np.einsum("nchw,oc->nohw", y, point[:, :, 0, 0])
+    return y + p.get("point_conv.b", np.zeros(len(point)))[:, None, None]
+
+
+for _bias, _stride, _padding in [(False, 1, 0), (True, 2, 1)]:
+    rows(
+        lambda b=_bias, s=_stride, d=_padding: layer.SeparableConv2d(
+            5, 3, stride=s, padding=d, bias=b
+        ),
+        lambda p, x, s=_stride, d=_padding: separable(p, x, s, d),
+        [away(2, 3, 5, 4)],
+        [away(1, 2, 3, 6)],
+    )
+
+
+def normed(p, x):
+    axes = (0,) if x.ndim == 2 else (0, 2, 3)
+    wide = (slice(None),) + (None,) * (x.ndim - 2)
+    y = (x - x.mean(axes)[wide]) / np.sqrt(x.var(axes)[wide] + 1e-5)
+    return y * p["scale"][wide] + p["bias"][wide]
+
+
+rows(
+    layer.BatchNorm2d, normed,
+    [away(3, 2, 2, 2)], [away(2, 3, 1, 4)], [away(6, 3)], [away(4, 1)],
+)  # fmt: skip
+
+
+def pooled(x, kernel, stride, padding, is_max):
+    fill = -9e9 if is_max else 0
+    found = windows(x, kernel, stride, padding, fill)
+    return found.max((4, 5)) if is_max else found.mean((4, 5))
+
+
+for _kernel, _stride, _padding in [
+    ((2, 2), None, (0, 0)),
+    ((3, 2), (2, 1), (1, 0)),
+    ((3, 3), (1, 1), (1, 1)),
+]:
+    for _is_max in (True, False):
+        for _make in (
+            lambda *a, m=_is_max: layer.Pooling2d(*a, m),
+            layer.MaxPool2d if _is_max else layer.AvgPool2d,
+        ):
+            rows(
+                lambda f=_make, k=_kernel, s=_stride, d=_padding: f(k, s, d),
+                lambda p, x, k=_kernel, s=_stride, d=_padding, m=_is_max: (
+                    pooled(x, k, s or k, d, m)
+                ),
+                [apart(2, 2, 5, 4)],
+                [apart(1, 3, 4, 6)],
+            )
+for _kernel, _stride, _padding in [(2, None, 0), (3, 2, 1)]:
+    for _make in (layer.MaxPool1d, layer.AvgPool1d):
+        rows(
+            lambda f=_make, k=_kernel, s=_stride, d=_padding: f(k, s, d),
+            lambda p, x, k=_kernel, s=_stride, d=_padding, f=_make: pooled(
+                x, (1, k), (1, s or k), (0, d), f is layer.MaxPool1d
+            ),
+            [apart(2, 2, 1, 8)],
+            [apart(1, 1, 2, 5)],
+        )
+
+
+# Over steps.
+
+
+def rnn(p, xs, h, f):
+    results = []
+    for x in xs:
+        h = f(x @ p["Wx"] + h @ p["Wh"] + p.get("b", 0))
+        results.append(h)
+    return results + [h]
+
+
+def run_rnn(made, *xs):
+    outs, last = made(list(xs[:-1]), xs[-1])
+    return outs + [last]
+
+
+for _name, _f in [("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0))]:
+    for _bias in (True, False):
+        rows(
+            lambda n=_name, b=_bias: layer.RNN(3, 4, nonlinearity=n, bias=b),
+            lambda p, *xs, f=_f: rnn(p, xs[:-1], xs[-1], f),
+            [away(2, 3), away(2, 3), away(2, 4)],
+            [away(1, 3), away(1, 4)],
+            run=run_rnn,
+        )
+
+
+def lstm(p, xs, h, c):
+    results = []
+    for x in xs:
+        i, f, o, g = (
+            x @ p[f"Wx_{k}"] + h @ p[f"Wh_{k}"] + p.get(f"b_{k}", 0)
+            for k in "ifog"
+        )
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        results.append(h)
+    return results + [h, c]
+
+
+def run_lstm(made, *xs):
+    outs, h, c = made(list(xs[:-2]), xs[-2:])
+    return outs + [h, c]
+
+
+for _bias in (True, False):
+    rows(
+        lambda b=_bias: layer.LSTM(3, 4, bias=b),
+        lambda p, *xs: lstm(p, xs[:-2], *xs[-2:]),
+        [away(2, 3), away(2, 3), away(2, 4), away(2, 4)],
+        [away(1, 3), away(1, 4), away(1, 4)],
+        run=run_lstm,
+    )
+
+
+# Without parameters.
+for _make, _formula in [
+    (layer.ReLU, lambda x: np.maximum(x, 0)),
+    (layer.Sigmoid, sigmoid),
+    (layer.Tanh, np.tanh),
+    (layer.Gelu, lambda x: x / 2 * (1 + erf(x / 2**0.5))),
+    (layer.SoftMax, lambda x: softmax(x.reshape(len(x), -1)).reshape(x.shape)),
+]:
+    rows(
+        _make, lambda p, x, f=_formula: f(x),
+        [away(3, 4)], [away(1, 1)], [away(2, 3, 2, 2)],
+    )  # fmt: skip
+rows(
+    layer.Add, lambda p, a, b: a + b,
+    [away(2, 3), away(2, 3)], [away(2, 3, 2), away(3, 1)],
+)  # fmt: skip
+rows(layer.Flatten, lambda p, x: x.reshape(len(x), -1), [away(2, 3, 4)])
+for _axis, _shape in [(0, (1, 24)), (2, (6, 4)), (-1, (6, 4))]:
+    rows(
+        lambda a=_axis: layer.Flatten(a),
+        lambda p, x, s=_shape: x.reshape(s),
+        [away(2, 3, 4)],
+        [away(3, 2, 2, 2)] if _shape[0] == 1 else [away(1, 6, 4)],
+    )
+for _shape in [(4, 6), (-1,), (2, 1, 12)]:
+    rows(
+        layer.Reshape,
+        lambda p, x, s=_shape: x.reshape(s),
+        [away(2, 3, 4)],
+        [away(24)],
+        run=lambda made, x, s=_shape: made(x, s),
+    )
+for _axis in (0, 1, -1):
+    rows(
+        lambda a=_axis: layer.Cat(a),
+        lambda p, *xs, a=_axis: np.concatenate(xs, a),
+        [away(2, 3), away(2, 3)],
+        [away(2, 3, 1), away(2, 3, 1), away(2, 3, 1)],
+        run=lambda made, *xs: made(list(xs)),
+    )
+
+
+def dropped(ratio):
+    """What the layer's first step makes of ones; its masks: layer_test.py."""
+
+    def formula(p, x):
+        CPU.SetRandSeed(1)
+        autograd.place.begin_run()
+        return x * layer.Dropout(ratio)(tensor_of(np.ones(x.shape))).numpy()
+
+    return formula
+
+
+for _ratio in (0.0, 0.3):
+    rows(
+        lambda r=_ratio: layer.Dropout(r),
+        dropped(_ratio),
+        [away(5, 4)],
+        [away(2, 3, 2)],
+    )
+
+# Losses: of class numbers, of rows with a one, of any numbers.
+
+
+def picked(p, ids):
+    return -np.log(p[np.arange(len(p)), ids.reshape(-1)]).mean().reshape(1)
+
+
+def summed(p, t):
+    return -(t * np.log(p)).sum().reshape(1) / len(p)
+
+
+for _make, _formula, _x in [
+    (layer.SoftMaxCrossEntropy, softmax, [away(4, 3), away(1, 5)]),
+    (layer.CrossEntropy, lambda x: x, [share(4, 3), share(1, 5)]),
+]:
+    for _one in _x:
+        _ids = whole(len(_one))
+        rows(
+            _make, lambda p, x, t, f=_formula: picked(f(x), t),
+            [_one, _ids], [_one, _ids[:, None]],
+        )  # fmt: skip
+        rows(
+            _make, lambda p, x, t, f=_formula: summed(f(x), t),
+            [_one, np.eye(_one.shape[1])[_ids]], [_one, share(*_one.shape)],
+            constants=(1,),
+        )  # fmt: skip
+rows(
+    layer.BinaryCrossEntropy,
+    lambda p, x, t: -(t * np.log(x + 1e-4) + (1 - t) * np.log(1 - x + 1e-4))
+    .sum()
+    .reshape(1)
+    / len(x),
+    [RNG.uniform(0.1, 0.9, (3, 2)), RNG.uniform(0.1, 0.9, (3, 2))],
+    [RNG.uniform(0.1, 0.9, (5, 1)), np.eye(5)[:, :1]],
+    constants=(1,),
+)
+rows(
+    layer.MeanSquareError,
+    lambda p, x, t: ((x - t) ** 2).mean().reshape(1),
+    [away(2, 3), away(2, 3)],
+    [away(4), away(4)],
+    [away(2, 1, 3), away(2, 1, 3)],
+)
+
+# Base classes, which define nothing to compute.
+ABSTRACT = {"Layer", "RNN_Base"}
+
+
+class EveryLayer(unittest.TestCase):
+    def setUp(self):
+        autograd.training = True
+        self.addCleanup(setattr, autograd, "training", False)
+
+    def test_forward_is_the_formula(self):
+        for row in ROWS:
+            for dtype, tolerance in NEAR.items():
+                with self.subTest(str(row), dtype=dtype.__name__):
+                    made = row.made(dtype)
+                    xs = row.tensors(dtype)
+                    # In NumPy from the same rounded numbers, in float64.
+                    params, inputs = in_float64(made.get_params(), xs)
+                    expected = row.expected(params, inputs)
+                    results = row.call(made, *xs)
+                    self.assertEqual(len(results), len(expected))
+                    if row.dtype is not None:
+                        dtype, tolerance = row.dtype, NEAR[row.dtype]
+                    for got, right in zip(results, expected):
+                        got = got.numpy()
+                        self.assertEqual(got.dtype, dtype)
+                        self.assertEqual(got.shape, right.shape)
+                        np.testing.assert_allclose(
+                            got.astype(np.float64), right, tolerance, tolerance
+                        )
+
+    def test_gradients_are_those_of_finite_differences(self):
+        for row in ROWS:
+            for dtype, tolerance in SLOPE.items():
+                with self.subTest(str(row), dtype=dtype.__name__):
+                    self.compare_slopes(row, dtype, tolerance)
+
+    def compare_slopes(self, row, dtype, tolerance):
+        made = row.made(dtype)
+        xs = row.tensors(dtype)
+        tensors = made.get_params()
+        if row.dtype is not None:
+            tolerance = SLOPE[row.dtype]
+        for i, x in enumerate(row.inputs):
+            if x.dtype == np.float64 and i not in row.constants:
+                tensors[i] = xs[i]
+        params, inputs = in_float64(made.get_params(), xs)
+        results = row.call(made, *xs)
+        rng = np.random.default_rng(5)
+        weights = [rng.uniform(0.5, 1.5, y.shape) for y in results]
+        loss = tensor_of(np.zeros((), results[0].numpy().dtype), False)
+        for y, w in zip(results, weights):
+            w = tensor_of(w.astype(y.numpy().dtype), False)
+            loss = loss + autograd.reduce_sum(y * w, None, 0)
+        self.assertTrue(tensors, "nothing has a gradient")
+        grads = autograd.grad(loss, list(tensors.values()))
+
+        def at():
+            expected = row.expected(params, inputs)
+            return sum((y * w).sum() for y, w in zip(expected, weights))
+
+        step = 1e-5
+        for (name, value), grad in zip(tensors.items(), grads):
+            self.assertIsNotNone(grad, name)
+            self.assertEqual(grad.dtype, value.dtype)
+            array = inputs[name] if isinstance(name, int) else params[name]
+            expected = np.zeros(array.shape)
+            for place in np.ndindex(array.shape):
+                before = array[place]
+                array[place] = before + step
+                expected[place] = at()
+                array[place] = before - step
+                expected[place] -= at()
+                array[place] = before
+            np.testing.assert_allclose(
+                grad.numpy(),
+                expected / (2 * step),
+                tolerance,
+                tolerance,
+                err_msg=str(name),
+            )
+
+    def test_every_layer_is_here(self):
+        """A public class of choir.layer needs rows above, of several shapes."""
+        shapes = {}
+        for row in ROWS:
+            shape = tuple(x.shape for x in row.inputs)
+            shapes.setdefault(type(row.make()), set()).add(shape)
+        for name, value in vars(layer).items():
+            if (
+                isinstance(value, type)
+                and issubclass(value, layer.Layer)
+                and not name.startswith("_")
+                and name not in ABSTRACT
+            ):
+                self.assertGreater(len(shapes.get(value, ())), 1, name)
+
+
+def in_float64(params, xs):
+    """Arrays of parameters, by name, and of tensors, to compute with."""
+
+    def wide(t):
+        array = t.numpy()
+        is_float = array.dtype.kind == "f"
+        return array.astype(np.float64) if is_float else array.copy()
+
+    return {n: wide(p) for n, p in params.items()}, [wide(x) for x in xs]
+
+
+if __name__ == "__main__":
+    unittest.main()
