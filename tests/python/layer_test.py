@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""choir.layer: every layer against NumPy, forward and backward, initial values,
-names, parameters and states."""
+"""choir.layer: layers' settings and refusals, names, parameters and states. Every
+layer in every dtype: layer_table_test.py; initial values: layer_starts_test.py."""
 
 import math
 import unittest
@@ -648,78 +648,6 @@ class Functions(Base):
         y = layer.Dropout(0.5)(x)
         (g,) = autograd.grad(autograd.mse_loss(y, tensor.zeros((20, 20))), [x])
         self.near(g, 2 * y.numpy() * 2 / 400)
-
-
-class Starts(Base):
-    def test_deviations(self):
-        for make, x, name, deviation in (
-            (lambda: layer.Linear(300), (2, 200), "W", math.sqrt(2 / 500)),
-            (
-                lambda: layer.Conv2d(60, 5),
-                (1, 40, 5, 5),
-                "W",
-                math.sqrt(2 / (40 * 25 + 60)),
-            ),
-            (
-                lambda: layer.Conv2d(60, 5, group=4),
-                (1, 40, 5, 5),
-                "W",
-                math.sqrt(2 / (10 * 25 + 60)),
-            ),
-            (lambda: layer.Gemm(300), (2, 200), "W", math.sqrt(2 / 500)),
-        ):
-            made = make()
-            made(t(array(*x)))
-            values = getattr(made, name).numpy()
-            n = values.size
-            self.assertLess(abs(values.mean()), 5 * deviation / math.sqrt(n))
-            self.assertLess(
-                abs(values.std() / deviation - 1), 5 / math.sqrt(2 * n)
-            )
-            self.assertFalse(made.b.numpy().any())
-
-    def test_recurrent(self):
-        rnn = layer.RNN(40, 50)
-        rnn([t(array(1, 40))], t(array(1, 50)))
-        self.assertLess(abs(rnn.Wx.numpy().std() - 1), 0.1)
-        self.assertLess(abs(rnn.Wh.numpy().std() - 1), 0.1)
-        self.assertFalse(rnn.b.numpy().any())
-        lstm = layer.LSTM(40, 50)
-        lstm([t(array(1, 40))], (t(array(1, 50)), t(array(1, 50))))
-        for name, p in lstm.get_params().items():
-            if name[0] == "b":
-                self.assertFalse(p.numpy().any())
-            else:
-                self.assertLess(abs(p.numpy().std() / 0.01 - 1), 0.1, name)
-
-    def test_batch_norm(self):
-        made = layer.BatchNorm2d(momentum=0.0)
-        made(t(array(2, 3)))
-        np.testing.assert_array_equal(made.scale.numpy(), 1)
-        np.testing.assert_array_equal(made.bias.numpy(), 0)
-        np.testing.assert_array_equal(made.running_mean.numpy(), 0)
-        np.testing.assert_array_equal(made.running_var.numpy(), 1)
-
-    def test_seeds(self):
-        def start(seed):
-            DEV.SetRandSeed(seed)
-            layers = [layer.Linear(4), layer.Conv2d(4, 3), layer.Linear(4)]
-            layers[0](t(array(1, 3)))
-            layers[1](t(array(1, 3, 4, 4)))
-            layers[2](t(array(1, 3)))
-            return [made.W.numpy().copy() for made in layers]
-
-        one, same, other = start(1), start(1), start(2)
-        for a, b, c in zip(one, same, other):
-            np.testing.assert_array_equal(a, b)
-            self.assertTrue((a != c).all())
-        self.assertTrue((one[0] != one[2]).all())
-
-    def test_parameters_have_the_inputs_dtype(self):
-        x = t(array(2, 3)).as_type(tensor.float16)
-        made = layer.Linear(4)
-        self.assertEqual(made(x).dtype, tensor.float16)
-        self.assertEqual(made.W.dtype, tensor.float16)
 
 
 class Names(Base):
