@@ -233,7 +233,7 @@ static void print_plan(const choir_plan_t* plan) {
       "{\"latency_ms\": %.4f, \"mb_per_second\": %.3f, "
       "\"compute_ms\": %.3f, \"chosen\": \"%s\", \"ms_per_step\": {",
       1e3 * plan->link.latency, 1e-6 * plan->link.bytes_per_second,
-      1e3 * plan->compute, plan->rows[plan->chosen].option);
+      1e3 * plan->workload.compute, plan->rows[plan->chosen].option);
   for (int32_t i = 0; i < plan->row_count; ++i)
     printf("%s\"%s\": %.3f", i ? ", " : "", plan->rows[i].option,
            1e3 * plan->rows[i].seconds);

@@ -68,9 +68,10 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-static void fill_row(const choir_plan_t* plan, double pass,
+static void fill_row(const choir_plan_t* plan,
                      const choir_strategy_cost_t* cost, choir_plan_row_t* row) {
   const choir_link_t* link = &plan->link;
+  const double compute = plan->workload.compute;
   const double ranks = link->ranks;
   const double bytes =
       2 * cost->reduced * (ranks - 1) / ranks + cost->gathered * (ranks - 1);
@@ -82,31 +83,31 @@ static void fill_row(const choir_plan_t* plan, double pass,
   // last bucket is exchanged after backward.
   double left = exchange;
   if (cost->delay > 0)
-    left = larger(0, exchange - (double)cost->delay * plan->compute);
+    left = larger(0, exchange - (double)cost->delay * compute);
   else if (cost->overlaps)
-    left = larger(exchange / cost->operations, exchange - plan->compute / 2);
+    left = larger(exchange / cost->operations, exchange - compute / 2);
   row->bytes = bytes / (double)cost->period;
-  row->seconds =
-      plan->compute + cost->passes * pass + left / (double)cost->period;
-  row->speed_up = ranks * plan->compute / row->seconds;
+  row->seconds = compute + cost->passes * plan->workload.pass +
+                 left / (double)cost->period;
+  row->speed_up = ranks * compute / row->seconds;
   row->effort = cost->effort;
 }
 
-void choir_plan_make(const choir_link_t* link, int64_t params, int32_t buckets,
-                     double compute, double pass, choir_plan_t* out_plan) {
-  *out_plan =
-      (choir_plan_t){.link = *link, .params = params, .compute = compute};
+void choir_plan_make(const choir_link_t* link, const choir_workload_t* workload,
+                     choir_plan_t* out_plan) {
+  *out_plan = (choir_plan_t){.link = *link, .workload = *workload};
   const choir_strategy_def_t* def = NULL;
   for (int32_t i = 0; (def = choir_strategy_def_get(i)); ++i) {
     void* config = def->cost ? malloc(def->config->bytes) : NULL;
     if (!config) continue;
     choir_struct_init(def->config, config);
     choir_strategy_cost_t cost;
-    def->cost(config, params, buckets, &cost);
+    const bool is_known = def->cost(config, workload, &cost);
     free(config);
+    if (!is_known) continue;
     choir_plan_row_t* row = &out_plan->rows[out_plan->row_count];
     row->option = choir_strategy_def_option(def);
-    fill_row(out_plan, pass, &cost, row);
+    fill_row(out_plan, &cost, row);
     const choir_plan_row_t* best = &out_plan->rows[out_plan->chosen];
     if (row->seconds * row->effort < WORTH * best->seconds * best->effort)
       out_plan->chosen = out_plan->row_count;
@@ -138,9 +139,10 @@ const char* choir_plan_print(const choir_plan_t* plan, char* text,
       text, text_bytes,
       "%d workers, %lld parameters, %.2f ms to compute a step; link: %.3f ms, "
       "%.2f MB/s\n  %-16s %14s %10s %9s\n",
-      plan->link.ranks, (long long)plan->params, 1e3 * plan->compute,
-      1e3 * plan->link.latency, 1e-6 * plan->link.bytes_per_second, "",
-      "bytes a step", "ms a step", "speed-up");
+      plan->link.ranks, (long long)plan->workload.params,
+      1e3 * plan->workload.compute, 1e3 * plan->link.latency,
+      1e-6 * plan->link.bytes_per_second, "", "bytes a step", "ms a step",
+      "speed-up");
   for (int32_t i = 0; i < plan->row_count; ++i) {
     if (used < 0 || (size_t)used >= text_bytes) return text;
     const choir_plan_row_t* row = &plan->rows[i];

@@ -29,6 +29,16 @@ CHOIR_API choir_status_t choir_link_measure(choir_comm_t* comm,
                                             choir_link_t* out_link)
     CHOIR_NODISCARD;
 
+// What a step is.
+typedef struct choir_workload_s {
+  int64_t params;      // f32
+  int32_t buckets;     // that their gradients are exchanged in
+  double compute;      // seconds of a step without exchange
+  double pass;         // seconds to go once through memory of that size
+  double large_share;  // of gradients, what sparseThreshold with its defaults
+                       // sends in a step; negative: not known
+} choir_workload_t;
+
 #define CHOIR_PLAN_MAX_ROWS 16
 typedef struct choir_plan_row_s {
   const char* option;
@@ -40,19 +50,17 @@ typedef struct choir_plan_row_s {
 
 typedef struct choir_plan_s {
   choir_link_t link;
-  int64_t params;
-  double compute;  // seconds of a step without exchange
+  choir_workload_t workload;
   int32_t row_count;
   // The row with the least seconds x effort; of those within 5 %, the first.
   int32_t chosen;
   choir_plan_row_t rows[CHOIR_PLAN_MAX_ROWS];
 } choir_plan_t;
 
-// For `params` f32 parameters in `buckets` buckets, steps of `compute` seconds,
-// and `pass` seconds to go once through memory of that size; every strategy
-// with its defaults whose settings tell what it costs (not sparseThreshold).
-CHOIR_API void choir_plan_make(const choir_link_t* link, int64_t params,
-                               int32_t buckets, double compute, double pass,
+// A row for every strategy, with its defaults, of which it can be said what it
+// costs.
+CHOIR_API void choir_plan_make(const choir_link_t* link,
+                               const choir_workload_t* workload,
                                choir_plan_t* out_plan);
 // A table with a line for each row, the chosen one marked, into `text`, cut at
 // text_bytes; returns it.

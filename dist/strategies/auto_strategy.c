@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the link and, in local steps, the step; then another strategy goes
 // on.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,10 @@ typedef struct auto_s {
   double last;                 // when the last step ended
   int64_t ended;               // steps that ended
   double seconds[MOST_STEPS];  // between the ends of steps
+  // What sparseThreshold with its defaults would have kept, and sent.
+  float* kept;
+  double limit;
+  int64_t sent;
 } auto_t;
 
 static choir_status_t check(const void* config_) {
@@ -30,6 +35,13 @@ static choir_status_t check(const void* config_) {
                      "ranks is %lld and bandwidth is 0; a link that is given "
                      "needs one",
                      (long long)config->ranks);
+}
+
+static size_t kept_bytes(const choir_strategy_t* strategy) {
+  int64_t count = 0;
+  for (int32_t b = 0; b < strategy->bucket_count; ++b)
+    count += strategy->buckets[b].count;
+  return (size_t)count * sizeof(float);
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
@@ -44,14 +56,48 @@ static choir_status_t attach(choir_strategy_t* strategy) {
                                 .bytes_per_second = 1e6 * config->bandwidth};
   else
     CHOIR_TRY(choir_link_measure(strategy->comm, &self->link));
-  return choir_comm_buffer_create(strategy->comm, strategy->device,
-                                  CHUNK * sizeof(float), &self->buffer);
+  CHOIR_TRY(choir_comm_buffer_create(strategy->comm, strategy->device,
+                                     CHUNK * sizeof(float), &self->buffer));
+  choir_sparse_threshold_config_t threshold;
+  choir_struct_init(choir_strategy_def_sparse_threshold.config, &threshold);
+  self->limit = threshold.spars;
+  self->sent = 0;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(strategy->allocator, kept_bytes(strategy),
+                           "gradients of auto", &memory));
+  self->kept = memset(memory, 0, kept_bytes(strategy));
+  return NULL;
 }
 
 static void detach(choir_strategy_t* strategy) {
   auto_t* self = (auto_t*)strategy;
+  choir_deallocate(strategy->allocator, self->kept, kept_bytes(strategy));
+  self->kept = NULL;
   choir_buffer_release(self->buffer);
   self->buffer = NULL;
+}
+
+// What of `grads` and of what was kept is large goes.
+static int64_t count_large(const float* grads, int64_t count, float limit,
+                           float* kept) {
+  int64_t large = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float sum = kept[i] + grads[i];
+    const bool goes = fabsf(sum) >= limit;
+    large += goes;
+    kept[i] = goes ? 0 : sum;
+  }
+  return large;
+}
+
+static void watch_gradients(auto_t* self) {
+  float* kept = self->kept;
+  for (int32_t b = 0; b < self->base.bucket_count; ++b) {
+    const choir_strategy_bucket_t* bucket = &self->base.buckets[b];
+    self->sent +=
+        count_large(bucket->grads, bucket->count, (float)self->limit, kept);
+    kept += bucket->count;
+  }
 }
 
 // At the end of a step.
@@ -62,8 +108,9 @@ static choir_status_t combine(choir_strategy_t* strategy,
   const double now = choir_clock_seconds();
   if (self->ended > 0 && self->ended <= MOST_STEPS)
     self->seconds[self->ended - 1] = now - self->last;
-  self->last = now;
   ++self->ended;
+  watch_gradients(self);
+  self->last = choir_clock_seconds();
   return NULL;
 }
 
@@ -110,19 +157,28 @@ static choir_status_t pass_seconds(auto_t* self, double* out_seconds) {
                                "seconds of a pass");
 }
 
+static choir_status_t large_share(const auto_t* self, double* out_share) {
+  const double all =
+      (double)self->ended * (double)choir__flat_count(&self->base);
+  *out_share = (double)self->sent / all;
+  return choir_comm_all_reduce(self->base.comm, out_share, out_share, 1,
+                               CHOIR_DTYPE_F64, CHOIR_REDUCE_AVERAGE,
+                               "share of large gradients");
+}
+
 static choir_status_t successor(choir_strategy_t* strategy,
                                 const choir_strategy_def_t** out_def) {
   auto_t* self = (auto_t*)strategy;
   const choir_auto_config_t* config = &strategy->config.as_auto;
   if (self->begun++ < config->steps) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(strategy->device)));
-  double compute = 0;
-  double pass = 0;
-  CHOIR_TRY(step_seconds(self, &compute));
-  CHOIR_TRY(pass_seconds(self, &pass));
+  choir_workload_t workload = {.params = choir__flat_count(strategy),
+                               .buckets = strategy->bucket_count};
+  CHOIR_TRY(step_seconds(self, &workload.compute));
+  CHOIR_TRY(pass_seconds(self, &workload.pass));
+  CHOIR_TRY(large_share(self, &workload.large_share));
   choir_plan_t* plan = strategy->plan;
-  choir_plan_make(&self->link, choir__flat_count(strategy),
-                  strategy->bucket_count, compute, pass, plan);
+  choir_plan_make(&self->link, &workload, plan);
   return choir_strategy_def_parse(plan->rows[plan->chosen].option, out_def);
 }
 

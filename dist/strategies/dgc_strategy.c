@@ -77,17 +77,18 @@ static void detach(choir_strategy_t* strategy) {
 }
 
 // After the warm-up.
-static void cost(const void* config_, int64_t count, int32_t buckets,
+static bool cost(const void* config_, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
   const choir_dgc_config_t* config = config_;
   const choir__message_config_t values = choir__sparse_values(config->values);
   *out_cost = (choir_strategy_cost_t){
-      .gathered = choir__sparse_bytes(&values, count, config->spars),
-      .operations = buckets,
+      .gathered = choir__sparse_bytes(&values, workload->params, config->spars),
+      .operations = workload->buckets,
       .period = 1,
       .overlaps = true,
       .passes = 8,
       .effort = 1.3};
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_dgc = {

@@ -11,10 +11,11 @@ static choir_status_t attach(choir_strategy_t* strategy) {
                             (int32_t)config->exponent);
 }
 
-static void cost(const void* config, int64_t count, int32_t buckets,
+static bool cost(const void* config, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
-  choir__half_cost(((const choir_fp16_config_t*)config)->overlap, count,
-                   buckets, out_cost);
+  choir__half_cost(((const choir_fp16_config_t*)config)->overlap, workload,
+                   out_cost);
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_fp16 = {

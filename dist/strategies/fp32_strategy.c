@@ -26,14 +26,15 @@ static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
   return choir_comm_submit(strategy->comm, stream, &average);
 }
 
-static void cost(const void* config, int64_t count, int32_t buckets,
+static bool cost(const void* config, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
   *out_cost = (choir_strategy_cost_t){
-      .reduced = 4 * (double)count,
-      .operations = buckets,
+      .reduced = 4 * (double)workload->params,
+      .operations = workload->buckets,
       .period = 1,
       .overlaps = ((const choir_fp32_config_t*)config)->overlap,
       .effort = 1};
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_fp32 = {

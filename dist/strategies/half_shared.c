@@ -84,10 +84,10 @@ choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                 stream);
 }
 
-void choir__half_cost(bool overlaps, int64_t count, int32_t buckets,
+void choir__half_cost(bool overlaps, const choir_workload_t* workload,
                       choir_strategy_cost_t* out_cost) {
-  *out_cost = (choir_strategy_cost_t){.reduced = 2 * (double)count,
-                                      .operations = buckets,
+  *out_cost = (choir_strategy_cost_t){.reduced = 2 * (double)workload->params,
+                                      .operations = workload->buckets,
                                       .period = 1,
                                       .overlaps = overlaps,
                                       .passes = 3,

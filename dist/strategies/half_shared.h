@@ -23,7 +23,7 @@ choir_status_t choir__half_attach(choir_strategy_t* strategy,
 void choir__half_detach(choir_strategy_t* strategy);
 choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                     choir_stream_t* stream);
-void choir__half_cost(bool overlaps, int64_t count, int32_t buckets,
+void choir__half_cost(bool overlaps, const choir_workload_t* workload,
                       choir_strategy_cost_t* out_cost);
 
 #endif  // CHOIR_DIST_STRATEGIES_HALF_SHARED_H_

@@ -35,16 +35,16 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   return choir__local_attach(self);
 }
 
-static void cost(const void* config_, int64_t count, int32_t buckets,
+static bool cost(const void* config_, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
   const choir_local_sgd_config_t* config = config_;
-  (void)buckets;
-  *out_cost = (choir_strategy_cost_t){.reduced = 4 * (double)count,
+  *out_cost = (choir_strategy_cost_t){.reduced = 4 * (double)workload->params,
                                       .operations = 1,
                                       .period = config->period,
                                       .delay = config->delay,
                                       .passes = 8 / (double)config->period,
                                       .effort = 1};
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_local_sgd = {

@@ -53,15 +53,15 @@ static choir_status_t consolidate(choir_strategy_t* strategy) {
   return average(self, 0, self->count);
 }
 
-static void cost(const void* config_, int64_t count, int32_t buckets,
+static bool cost(const void* config_, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
   const choir_partial_update_config_t* config = config_;
-  (void)buckets;
   *out_cost = (choir_strategy_cost_t){
-      .reduced = 4 * fmin((double)config->chunk, (double)count),
+      .reduced = 4 * fmin((double)config->chunk, (double)workload->params),
       .operations = 1,
       .period = 1,
       .effort = 1};
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_partial_update = {

@@ -98,18 +98,18 @@ static size_t states(const choir_strategy_t* strategy,
   return count + 1;
 }
 
-static void cost(const void* config_, int64_t count, int32_t buckets,
+static bool cost(const void* config_, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
   const choir_sparse_local_config_t* config = config_;
   const choir__message_config_t values = values_of(config->values);
-  (void)buckets;
   *out_cost = (choir_strategy_cost_t){
-      .gathered = choir__sparse_bytes(&values, count, config->spars),
+      .gathered = choir__sparse_bytes(&values, workload->params, config->spars),
       .operations = 1,
       .period = config->period,
       .delay = config->delay,
       .passes = 16 / (double)config->period,
       .effort = 1};
+  return true;
 }
 
 const choir_strategy_def_t choir_strategy_def_sparse_local = {

@@ -29,6 +29,22 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   return choir__sparse_gradient_attach(self, &setup);
 }
 
+static bool cost(const void* config_, const choir_workload_t* workload,
+                 choir_strategy_cost_t* out_cost) {
+  if (workload->large_share < 0) return false;
+  const choir_sparse_threshold_config_t* config = config_;
+  const choir__message_config_t values = choir__sparse_values(config->values);
+  *out_cost = (choir_strategy_cost_t){
+      .gathered =
+          choir__sparse_bytes(&values, workload->params, workload->large_share),
+      .operations = workload->buckets,
+      .period = 1,
+      .overlaps = true,
+      .passes = 5,
+      .effort = 1};
+  return true;
+}
+
 const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
     .config = &config_def,
     .bytes = sizeof(choir__sparse_gradient_t),
@@ -36,4 +52,5 @@ const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
     .detach = choir__sparse_gradient_detach,
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
+    .cost = cost,
 };

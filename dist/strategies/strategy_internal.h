@@ -45,7 +45,7 @@ typedef struct choir_strategy_bucket_s {
   int32_t piece_count;
 } choir_strategy_bucket_t;
 
-// What an exchange costs, as far as settings tell, with `count` f32 parameters.
+// What an exchange costs.
 typedef struct choir_strategy_cost_s {
   double reduced;      // bytes that are all-reduced
   double gathered;     // bytes that a rank gives to an all-gather
@@ -82,8 +82,9 @@ struct choir_strategy_def_s {
   // As choir_updater_vtable_t's. NULL: none.
   size_t (*states)(const choir_strategy_t* strategy,
                    choir_named_tensor_t* out_states);
-  // For dist_option auto. NULL: the settings do not tell.
-  void (*cost)(const void* config, int64_t count, int32_t buckets,
+  // For dist_option auto; false: what is known of the workload does not tell.
+  // NULL: nothing would.
+  bool (*cost)(const void* config, const choir_workload_t* workload,
                choir_strategy_cost_t* out_cost);
   // Asked before each step, on all ranks: another strategy to go on with, or
   // *out_def NULL. NULL: never.

@@ -25,7 +25,8 @@ TEST(PlanTest, PredictsFromLatencyBandwidthAndStep) {
   // 1 ms, 1 MB/s; 10 ms to compute; a million parameters in 4 buckets.
   const choir_link_t link = {2, 1e-3, 1e6};
   choir_plan_t plan;
-  choir_plan_make(&link, 1000000, 4, 0.01, 0.002, &plan);
+  const choir_workload_t workload = {1000000, 4, 0.01, 0.002, 0.01};
+  choir_plan_make(&link, &workload, &plan);
   const choir_plan_row_t* fp32 = Row(plan, "fp32");
   EXPECT_DOUBLE_EQ(fp32->bytes, 4e6);
   // Four latencies and 4 s for the bytes, half of the 10 ms beside backward.
@@ -39,7 +40,18 @@ TEST(PlanTest, PredictsFromLatencyBandwidthAndStep) {
   EXPECT_LT(local->bytes, 2500);
   EXPECT_NEAR(local->seconds, 0.01 + 0.002, 1e-9);
   EXPECT_STREQ(plan.rows[plan.chosen].option, "sparseLocal");
-  // What depends on the size of gradients is not predicted.
+  // One gradient in a hundred, two bytes for its value, one for the gap.
+  const choir_plan_row_t* threshold = Row(plan, "sparseThreshold");
+  EXPECT_NEAR(threshold->bytes, 30000, 1500);
+  EXPECT_NEAR(threshold->seconds,
+              0.01 + 5 * 0.002 + 0.004 + threshold->bytes / 1e6 - 0.005, 1e-9);
+}
+
+TEST(PlanTest, WhatDependsOnTheSizeOfGradientsNeedsIt) {
+  const choir_link_t link = {2, 1e-3, 1e6};
+  const choir_workload_t workload = {1000000, 4, 0.01, 0.002, -1};
+  choir_plan_t plan;
+  choir_plan_make(&link, &workload, &plan);
   for (int32_t i = 0; i < plan.row_count; ++i)
     EXPECT_STRNE(plan.rows[i].option, "sparseThreshold");
 }
@@ -47,11 +59,12 @@ TEST(PlanTest, PredictsFromLatencyBandwidthAndStep) {
 TEST(PlanTest, MoreRanksSendMore) {
   const choir_link_t link = {4, 0, 1e6};
   choir_plan_t plan;
-  choir_plan_make(&link, 1000000, 1, 0.01, 0, &plan);
+  const choir_workload_t workload = {1000000, 1, 0.01, 0, -1};
+  choir_plan_make(&link, &workload, &plan);
   EXPECT_DOUBLE_EQ(Row(plan, "fp32")->bytes, 2 * 4e6 * 3 / 4);
   const choir_link_t two = {2, 0, 1e6};
   choir_plan_t plan_of_two;
-  choir_plan_make(&two, 1000000, 1, 0.01, 0, &plan_of_two);
+  choir_plan_make(&two, &workload, &plan_of_two);
   EXPECT_NEAR(Row(plan, "sparseTopK")->bytes,
               3 * Row(plan_of_two, "sparseTopK")->bytes, 1e-6);
 }
@@ -59,10 +72,11 @@ TEST(PlanTest, MoreRanksSendMore) {
 TEST(PlanTest, ExactOnesAreTakenWhereNothingIsGained) {
   const choir_link_t fast = {2, 1e-6, 1e10};
   choir_plan_t plan;
-  choir_plan_make(&fast, 1000000, 4, 0.01, 0.0001, &plan);
+  const choir_workload_t workload = {1000000, 4, 0.01, 0.0001, 0.01};
+  choir_plan_make(&fast, &workload, &plan);
   EXPECT_STREQ(plan.rows[plan.chosen].option, "fp32");
   const choir_link_t none = {1, 0, 0};
-  choir_plan_make(&none, 1000000, 4, 0.01, 0, &plan);
+  choir_plan_make(&none, &workload, &plan);
   EXPECT_STREQ(plan.rows[plan.chosen].option, "fp32");
   EXPECT_DOUBLE_EQ(plan.rows[plan.chosen].speed_up, 1);
 }
@@ -70,7 +84,8 @@ TEST(PlanTest, ExactOnesAreTakenWhereNothingIsGained) {
 TEST(PlanTest, PrintsATableAndASentence) {
   const choir_link_t link = {2, 5e-4, 1.25e6};
   choir_plan_t plan;
-  choir_plan_make(&link, 431080, 2, 0.006, 0.0001, &plan);
+  const choir_workload_t workload = {431080, 2, 0.006, 0.0001, 0.01};
+  choir_plan_make(&link, &workload, &plan);
   char text[2048];
   const std::string all = choir_plan_print(&plan, text, sizeof text);
   EXPECT_TRUE(Contains(all,
@@ -124,6 +139,11 @@ TEST(PlanTest, AutoGoesOnWithWhatItChose) {
   char text[256];
   const std::string option = plan->rows[plan->chosen].option;
   EXPECT_NE(option, "fp32");
+  // Gradients were looked at: some are large, not all.
+  const double share = plan->workload.large_share;
+  EXPECT_GT(share, 0);
+  EXPECT_LT(share, 1);
+  EXPECT_GT(Row(*plan, "sparseThreshold")->bytes, 32);
   EXPECT_EQ(std::string(choir_dist_opt_print_strategy(training.dist(), text,
                                                       sizeof text))
                 .substr(0, option.size() + 1),
