@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/optimizer_steps.h"
+#include "tensor/ops/optimizer_reference.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_FLOAT(choir_adam_update_attrs_t, lr, 0.001, -INFINITY, INFINITY,
@@ -43,34 +43,7 @@ static choir_status_t adam_update_infer(const choir_view_t* srcs,
   return choir__infer_update("adam_update", names, srcs, src_count, dsts);
 }
 
-static choir_status_t adam_update_reference(const choir_record_t* record,
-                                            choir_stream_t* stream) {
-  (void)stream;
-  void* p = choir__dst_data(record, 0);
-  const void* g = choir__src_data(record, 1);
-  void* m = choir__dst_data(record, 1);
-  void* v = choir__dst_data(record, 2);
-  choir__adam_f32_t factors_f32 = choir__adam_make_f32(record->attrs);
-  choir__adam_f64_t factors_f64 = choir__adam_make_f64(record->attrs);
-  bool is_f64 = choir_record_dst(record, 0)->dtype == CHOIR_DTYPE_F64;
-  choir__walk_t walk;
-  const choir_view_t* views[] = {
-      choir_record_dst(record, 0), choir_record_src(record, 1),
-      choir_record_dst(record, 1), choir_record_dst(record, 2)};
-  for (bool more = choir__walk_start(&walk, views, 4); more;
-       more = choir__walk_next(&walk)) {
-    const int64_t* at = walk.offsets;
-    if (is_f64)
-      choir__adam_step_f64(&factors_f64, (double*)p + at[0],
-                           ((const double*)g)[at[1]], (double*)m + at[2],
-                           (double*)v + at[3]);
-    else
-      choir__adam_step_f32(&factors_f32, (float*)p + at[0],
-                           ((const float*)g)[at[1]], (float*)m + at[2],
-                           (float*)v + at[3]);
-  }
-  return NULL;
-}
+CHOIR__UPDATE_REFERENCE(adam, 2)
 
 static void adam_update_at_step(void* attrs,
                                 const choir_step_values_t* values) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/optimizer_steps.h"
+#include "tensor/ops/optimizer_reference.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_FLOAT(choir_rmsprop_update_attrs_t, lr, 0.1, -INFINITY,
@@ -26,31 +26,7 @@ static choir_status_t rmsprop_update_infer(const choir_view_t* srcs,
   return choir__infer_update("rmsprop_update", names, srcs, src_count, dsts);
 }
 
-static choir_status_t rmsprop_update_reference(const choir_record_t* record,
-                                               choir_stream_t* stream) {
-  (void)stream;
-  void* p = choir__dst_data(record, 0);
-  const void* g = choir__src_data(record, 1);
-  void* s = choir__dst_data(record, 1);
-  choir__rmsprop_f32_t factors_f32 = choir__rmsprop_make_f32(record->attrs);
-  choir__rmsprop_f64_t factors_f64 = choir__rmsprop_make_f64(record->attrs);
-  bool is_f64 = choir_record_dst(record, 0)->dtype == CHOIR_DTYPE_F64;
-  choir__walk_t walk;
-  const choir_view_t* views[] = {choir_record_dst(record, 0),
-                                 choir_record_src(record, 1),
-                                 choir_record_dst(record, 1)};
-  for (bool more = choir__walk_start(&walk, views, 3); more;
-       more = choir__walk_next(&walk)) {
-    const int64_t* at = walk.offsets;
-    if (is_f64)
-      choir__rmsprop_step_f64(&factors_f64, (double*)p + at[0],
-                              ((const double*)g)[at[1]], (double*)s + at[2]);
-    else
-      choir__rmsprop_step_f32(&factors_f32, (float*)p + at[0],
-                              ((const float*)g)[at[1]], (float*)s + at[2]);
-  }
-  return NULL;
-}
+CHOIR__UPDATE_REFERENCE(rmsprop, 1)
 
 static void rmsprop_update_at_step(void* attrs,
                                    const choir_step_values_t* values) {
