@@ -53,7 +53,10 @@ void choir__residual_add(float decay, const float* gradient, int64_t count,
 
 void choir__residual_subtract(const int32_t* indices, const float* sent,
                               int64_t k, float* residual) {
-  for (int64_t i = 0; i < k; ++i) residual[indices[i]] -= sent[i];
+  for (int64_t i = 0; i < k; ++i) {
+    const float rest = residual[indices[i]] - sent[i];
+    residual[indices[i]] = isfinite(rest) ? rest : 0;
+  }
 }
 
 void choir__residual_mask(const int32_t* indices, int64_t k, float* dst) {

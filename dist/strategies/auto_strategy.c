@@ -83,7 +83,7 @@ static int64_t count_large(const float* grads, int64_t count, float limit,
   int64_t large = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float sum = kept[i] + grads[i];
-    const bool goes = fabsf(sum) >= limit;
+    const bool goes = !(fabsf(sum) < limit);  // NaN too
     large += goes;
     kept[i] = goes ? 0 : sum;
   }

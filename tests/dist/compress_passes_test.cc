@@ -271,6 +271,17 @@ TEST(CompressPassesTest, MaskAndSubtractTouchWhatTheyName) {
 
 // ---- Other passes ----
 
+// It was sent, and must not be sent again for ever.
+TEST(CompressPassesTest, WhatIsNotFiniteIsNotKept) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> residual = {1.5f, inf, -inf, std::nanf(""), 2.0f, inf};
+  const int32_t indices[] = {0, 1, 2, 3, 5};
+  // As they are, and as f16 limits them.
+  const float sent[] = {1.25f, inf, -511.75f, std::nanf(""), 511.75f};
+  choir__residual_subtract(indices, sent, 5, residual.data());
+  EXPECT_EQ(residual, (std::vector<float>{0.25f, 0, 0, 0, 2.0f, 0}));
+}
+
 TEST(CompressPassesTest, MomentumCorrection) {
   uint64_t seed = 0;
   for (const auto& [name, make] : Kinds()) {
