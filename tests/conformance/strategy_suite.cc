@@ -35,13 +35,12 @@ std::vector<std::string> Backends() {
   return backends;
 }
 
-// Ranks of other backends than shm may wait busily, so there are few.
 std::vector<Case> Cases(const std::vector<int>& sizes) {
   std::vector<Case> cases;
   for (const std::string& backend : Backends())
     for (int size : sizes)
       for (int32_t i = 0; choir_strategy_def_get(i); ++i)
-        if (size == 1 || (backend == "shm") || (backend != "self" && size <= 3))
+        if (size == 1 || backend != "self")
           cases.push_back({backend, size, choir_strategy_def_get(i)});
   return cases;
 }
