@@ -143,8 +143,8 @@ choir_status_t choir__message_add(const choir__message_t* message, float share,
 // residual = fma(decay, residual, gradient); decay 1: the f32 sum.
 void choir__residual_add(float decay, const float* gradient, int64_t count,
                          float* residual);
-// residual[indices[i]] -= sent[i]; what is not finite then becomes 0: an infinity
-// or NaN was sent once, and would be sent for ever.
+// residual[indices[i]] -= sent[i]; what is not finite then becomes 0: an
+// infinity or NaN was sent once, and would be sent for ever.
 void choir__residual_subtract(const int32_t* indices, const float* sent,
                               int64_t k, float* residual);
 // dst[indices[i]] = 0: factor masking.
