@@ -22,12 +22,13 @@ extern "C" {
 
 // dst = src * 2^exponent as F16 or BF16, rounded to nearest, ties to even.
 // Returns how many were clipped: what is finite, but larger in magnitude than
-// the largest finite number of the type, becomes that number. (The largest that
-// _decode brings back finite, which is less for an exponent below -112 and for
-// BF16 below 0.) NaN and infinity stay what they are. The product itself is
-// rounded to f32 where it is subnormal. -126 <= exponent <= 126.
+// `most` or than the largest finite number of the type, becomes that number.
+// (The largest that _decode brings back finite, which is less for an exponent
+// below -112 and for BF16 below 0.) NaN and infinity stay what they are. The
+// product itself is rounded to f32 where it is subnormal. -126 <= exponent <=
+// 126.
 int64_t choir__half_encode(choir_dtype_t dtype, const float* src, int64_t count,
-                           int32_t exponent, uint16_t* dst);
+                           int32_t exponent, float most, uint16_t* dst);
 // dst = src * 2^-exponent.
 void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                         int32_t exponent, float* dst);

@@ -113,7 +113,7 @@ static uint8_t* encode_f16(const choir__message_config_t* config,
   for (int64_t done = 0; done < k; done += CHUNK) {
     const int64_t n = k - done < CHUNK ? k - done : CHUNK;
     *clipped += choir__half_encode(CHOIR_DTYPE_F16, values + done, n,
-                                   config->exponent, halves);
+                                   config->exponent, INFINITY, halves);
     if (out_sent)
       choir__half_decode(CHOIR_DTYPE_F16, halves, n, config->exponent,
                          out_sent + done);

@@ -35,9 +35,11 @@ static float half_limit(choir_dtype_t dtype, int32_t exponent) {
 }
 
 int64_t choir__half_encode(choir_dtype_t dtype, const float* src, int64_t count,
-                           int32_t exponent, uint16_t* dst) {
+                           int32_t exponent, float most, uint16_t* dst) {
+  const float limit =
+      fminf(half_limit(dtype, exponent), ldexpf(most, exponent));
   return choir__compress_table()->half_encode[dtype == CHOIR_DTYPE_BF16](
-      src, count, power_of_two(exponent), half_limit(dtype, exponent), dst);
+      src, count, power_of_two(exponent), limit, dst);
 }
 
 void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,

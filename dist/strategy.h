@@ -43,10 +43,13 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
 
 // "fp16": as bf16, with 11 bits of mantissa, multiplied by 2^exponent before
 // rounding. What is finite but beyond 65504 / 2^exponent is clipped to it,
-// which the log tells once; infinity and NaN stay what they are.
-#define CHOIR_FP16_FIELDS(X, T) \
-  CHOIR_DENSE_FIELDS(X, T)      \
-  X(T, INT, exponent, 7, -24, 24, "gradients are sent times 2^exponent")
+// which the log tells once unless `clip` asks for it; infinity and NaN stay
+// what they are.
+#define CHOIR_FP16_FIELDS(X, T)                                          \
+  CHOIR_DENSE_FIELDS(X, T)                                               \
+  X(T, INT, exponent, 7, -24, 24, "gradients are sent times 2^exponent") \
+  X(T, FLOAT, clip, 0, 0, 1e30,                                          \
+    "each gradient is limited to -clip .. clip first; 0: not")
 
 // "partialUpdate": each rank steps with its own gradients; then one chunk of
 // the parameters, in turn, is averaged over ranks.

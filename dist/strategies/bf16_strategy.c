@@ -8,7 +8,7 @@ CHOIR_STRATEGY_CONFIG(bf16, "bf16", CHOIR_DENSE_FIELDS,
 static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_bf16_config_t* config = &strategy->config.as_bf16;
   strategy->overlaps = config->overlap;
-  return choir__half_attach(strategy, CHOIR_DTYPE_BF16, 0);
+  return choir__half_attach(strategy, CHOIR_DTYPE_BF16, 0, 0);
 }
 
 static bool cost(const void* config, const choir_workload_t* workload,

@@ -8,7 +8,7 @@ static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_fp16_config_t* config = &strategy->config.as_fp16;
   strategy->overlaps = config->overlap;
   return choir__half_attach(strategy, CHOIR_DTYPE_F16,
-                            (int32_t)config->exponent);
+                            (int32_t)config->exponent, config->clip);
 }
 
 static bool cost(const void* config, const choir_workload_t* workload,

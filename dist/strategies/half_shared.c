@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/strategies/half_shared.h"
 
+#include <math.h>
+
 #include "core/log.h"
 #include "dist/compress_internal.h"
 
@@ -9,11 +11,13 @@ static choir__half_strategy_t* as_half(choir_strategy_t* strategy) {
 }
 
 choir_status_t choir__half_attach(choir_strategy_t* strategy,
-                                  choir_dtype_t dtype, int32_t exponent) {
+                                  choir_dtype_t dtype, int32_t exponent,
+                                  double clip) {
   choir__half_strategy_t* half = as_half(strategy);
   CHOIR_TRY(choir__strategy_need_f32(strategy));
   half->dtype = dtype;
   half->exponent = exponent;
+  half->most = clip > 0 ? (float)clip : INFINITY;
   void* memory = NULL;
   CHOIR_TRY(
       choir_allocate(strategy->allocator,
@@ -43,8 +47,9 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
   const int64_t clipped =
       choir__half_encode(half->dtype, strategy->buckets[bucket].grads,
                          strategy->buckets[bucket].count, half->exponent,
-                         choir_buffer_data(half->buffers[bucket]));
-  if (clipped > 0 && !atomic_exchange(&half->has_told, true))
+                         half->most, choir_buffer_data(half->buffers[bucket]));
+  const bool is_wanted = half->most < INFINITY;
+  if (clipped > 0 && !is_wanted && !atomic_exchange(&half->has_told, true))
     choir_log(CHOIR_LOG_WARNING, "dist",
               "%s: step %lld: %lld gradients of %s are too large and were "
               "clipped (told once); a smaller exponent holds larger ones",

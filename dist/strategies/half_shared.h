@@ -14,12 +14,15 @@ typedef struct choir__half_strategy_s {
   choir_strategy_t base;  // first
   choir_dtype_t dtype;
   int32_t exponent;
+  float most;                // in magnitude, before the scale
   choir_buffer_t** buffers;  // a bucket's 16-bit elements
   atomic_bool has_told;      // that something was clipped
 } choir__half_strategy_t;
 
+// clip: gradients are limited to it first; 0: they are not.
 choir_status_t choir__half_attach(choir_strategy_t* strategy,
-                                  choir_dtype_t dtype, int32_t exponent);
+                                  choir_dtype_t dtype, int32_t exponent,
+                                  double clip);
 void choir__half_detach(choir_strategy_t* strategy);
 choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                     choir_stream_t* stream);

@@ -808,26 +808,10 @@ class DistOpt:
         clipping: bool = False,
         clip_Value: float = 100,
     ) -> None:
-        """The same with float16 on the way. clipping: each gradient's elements
-        are first limited to [-clip_Value, clip_Value]; then step by step, not in
-        graph mode and without overlap."""
-        if not clipping:
-            self._step(loss, "fp16", {})
-            return
-        if _engine.current is not None:
-            raise NotImplementedError(
-                "backward_and_update_half: clipping=True inside a model's "
-                "train_one_batch; clip with autograd.clip in a loop over "
-                "autograd.backward instead"
-            )
-        pairs = [
-            (p, autograd.clip(g, -clip_Value, clip_Value))
-            for p, g in autograd.backward(loss)
-        ]
-        self.fused_all_reduce_half([g.data for _, g in pairs])
-        for p, g in pairs:
-            self.update(p, g)
-        self.opt.step()
+        """The same with float16 on the way. clipping: each rank's gradients are
+        first limited to [-clip_Value, clip_Value]."""
+        settings = {"clip": float(clip_Value)} if clipping else {}
+        self._step(loss, "fp16", settings)
 
     def backward_and_partial_update(
         self, loss: Tensor, threshold: int | None = None

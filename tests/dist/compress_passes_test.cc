@@ -62,8 +62,8 @@ void CheckHalf(choir_dtype_t dtype, const std::vector<float>& src,
   const auto count = static_cast<int64_t>(src.size());
   std::vector<uint16_t> halves(src.size() + 1, 0x1234);
   int64_t expected_clipped = 0;
-  const int64_t clipped =
-      choir__half_encode(dtype, src.data(), count, exponent, halves.data());
+  const int64_t clipped = choir__half_encode(dtype, src.data(), count, exponent,
+                                             INFINITY, halves.data());
   for (size_t i = 0; i < src.size(); ++i) {
     bool clips;
     const uint16_t expected = EncodeOne(dtype, src[i], exponent, &clips);
@@ -103,19 +103,22 @@ TEST(CompressPassesTest, HalfLimits) {
   const float values[] = {65504.0f, 65504.004f, -65520.0f, 65519.0f,
                           INFINITY, -INFINITY,  3e38f,     1.0f};
   uint16_t halves[8];
-  EXPECT_EQ(choir__half_encode(CHOIR_DTYPE_F16, values, 8, 0, halves), 4);
+  EXPECT_EQ(choir__half_encode(CHOIR_DTYPE_F16, values, 8, 0, INFINITY, halves),
+            4);
   EXPECT_EQ(std::vector<uint16_t>(halves, halves + 8),
             (std::vector<uint16_t>{0x7bff, 0x7bff, 0xfbff, 0x7bff, 0x7c00,
                                    0xfc00, 0x7bff, 0x3c00}));
   // BF16 reaches as far as f32, but for its last 2^-9.
   const float largest[] = {3.3895314e38f, 3.4e38f, -3.4028235e38f};
-  EXPECT_EQ(choir__half_encode(CHOIR_DTYPE_BF16, largest, 3, 0, halves), 2);
+  EXPECT_EQ(
+      choir__half_encode(CHOIR_DTYPE_BF16, largest, 3, 0, INFINITY, halves), 2);
   EXPECT_EQ(std::vector<uint16_t>(halves, halves + 3),
             (std::vector<uint16_t>{0x7f7f, 0x7f7f, 0xff7f}));
   // A scale brings gradients far below 1 to where F16 has its full precision.
   const float small[] = {1.2345678e-7f};
   float back[1];
-  EXPECT_EQ(choir__half_encode(CHOIR_DTYPE_F16, small, 1, 20, halves), 0);
+  EXPECT_EQ(choir__half_encode(CHOIR_DTYPE_F16, small, 1, 20, INFINITY, halves),
+            0);
   choir__half_decode(CHOIR_DTYPE_F16, halves, 1, 20, back);
   EXPECT_NEAR(back[0] / small[0], 1.0f, 0x1p-11);
 }

@@ -54,7 +54,7 @@ Floats GradientsOf(const StrategyRig& rig, size_t bucket, int rank,
 // ---- 16 bits ----
 
 void ExpectHalf(const choir_strategy_def_t* def, const Settings& settings,
-                int exponent, double (*round)(double)) {
+                int exponent, double (*round)(double), float clip = kInfinity) {
   Comm comm;
   StrategyRig rig(def, comm.get(), RigOptions(settings));
   // What no 16 bits hold, on one rank; and on all.
@@ -77,11 +77,13 @@ void ExpectHalf(const choir_strategy_def_t* def, const Settings& settings,
   Floats expected(own.size());
   for (size_t i = 0; i < own.size(); ++i) {
     float sum = -0.0f;  // to which -0 adds up
-    for (size_t rank = 0; rank < all.size(); ++rank)
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const float x = all[rank][i];
+      const double limited = std::isfinite(x) ? std::clamp(x, -clip, clip) : x;
       sum = std::fma(Share(kSamples, rank),
-                     static_cast<float>(round(std::ldexp(
-                         static_cast<double>(all[rank][i]), exponent))),
+                     static_cast<float>(round(std::ldexp(limited, exponent))),
                      sum);
+    }
     expected[i] = static_cast<float>(
         std::ldexp(round(static_cast<double>(sum)), -exponent));
   }
@@ -96,6 +98,13 @@ TEST(StrategyGradientsTest, Fp16IsClippedAndScaled) {
 TEST(StrategyGradientsTest, Fp16WithoutScale) {
   if (RunRanks("shm", 3)) return;
   ExpectHalf(&choir_strategy_def_fp16, {{"exponent", "0"}}, 0, RoundF16);
+}
+
+TEST(StrategyGradientsTest, Fp16LimitsGradientsToClip) {
+  if (RunRanks("shm", 3)) return;
+  // 0.3 is no f16.
+  ExpectHalf(&choir_strategy_def_fp16, {{"exponent", "7"}, {"clip", "0.3"}}, 7,
+             RoundF16, 0.3f);
 }
 
 TEST(StrategyGradientsTest, Bf16IsRounded) {

@@ -222,6 +222,8 @@ class Net(model.Model):
             o(loss)
         elif dist_option == "half":
             o.backward_and_update_half(loss)
+        elif dist_option == "clipped":
+            o.backward_and_update_half(loss, clipping=True, clip_Value=spars)
         elif dist_option == "partial":
             o.backward_and_partial_update(loss, threshold=20)
         elif dist_option == "top k":
@@ -373,6 +375,20 @@ def variants(rank, size, ticket, option, spars, use_graph):
     sgd.check_digest(m.digest())
     name = sgd.strategy
     return losses, digest, m.digest(), name
+
+
+def clipped(rank, size, ticket, use_graph):
+    """No gradient is larger than 0.01 when it is shared."""
+    m = net(
+        joined(rank, size, ticket, opt.SGD(lr=1.0)), SAMPLES // size, use_graph
+    )
+    largest = 0
+    for _ in range(3):
+        before = params_of(m)
+        train(m, rank, size, 1, ("clipped",), 0.01)
+        for name, p in params_of(m).items():
+            largest = max(largest, np.abs(p - before[name]).max())
+    return largest
 
 
 def resumes(rank, size, ticket, file, use_graph):
@@ -545,6 +561,11 @@ class Training(unittest.TestCase):
         for size in (1, 2):
             for own in ranks.results(size, passes):
                 self.near(own, want)
+
+    def test_gradients_are_clipped_on_request(self):
+        for use_graph in (False, True):
+            for largest in ranks.results(2, clipped, use_graph):
+                self.assertAlmostEqual(largest, 0.01, delta=1e-5)
 
     def test_checkpoints_hold_what_every_rank_keeps(self):
         for size, use_graph in ((2, False), (3, True)):
