@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/field.h"
+#include "core/gpu.h"
 #include "core/graph.h"
 #include "core/log.h"
 #include "core/memory.h"

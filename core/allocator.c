@@ -77,8 +77,9 @@ enum {
   POOL_ALIGNMENT = 64,  // of every block: a cache line, and the widest vector
   CLASS_LOG2_MIN = 6,
   CLASS_LOG2_MAX = 47,
-  CLASS_COUNT = (CLASS_LOG2_MAX - CLASS_LOG2_MIN) * 4 + 1,
 };
+_Static_assert(CHOIR__POOL_CLASSES == (CLASS_LOG2_MAX - CLASS_LOG2_MIN) * 4 + 1,
+               "four to each power of two, and the last");
 
 typedef struct pool_block_s {
   struct pool_block_s* next;
@@ -89,7 +90,7 @@ struct choir_pool_s {
   uint32_t fork_generation;
   pthread_mutex_t lock;
   choir_pool_stats_t stats;
-  pool_block_t* cached[CLASS_COUNT];
+  pool_block_t* cached[CHOIR__POOL_CLASSES];
 };
 
 static size_t class_bytes(int index) {
@@ -98,7 +99,7 @@ static size_t class_bytes(int index) {
 }
 
 // The smallest class that holds `bytes`, or -1.
-static int class_index(size_t bytes) {
+int choir__pool_class_index(size_t bytes) {
   if (bytes <= ((size_t)1 << CLASS_LOG2_MIN)) return 0;
   if (bytes > ((size_t)1 << CLASS_LOG2_MAX)) return -1;
   // 2^log2 < bytes <= 2^(log2 + 1)
@@ -110,7 +111,7 @@ static int class_index(size_t bytes) {
 }
 
 size_t choir__pool_class_bytes(size_t bytes) {
-  int index = class_index(bytes);
+  int index = choir__pool_class_index(bytes);
   return index < 0 ? SIZE_MAX : class_bytes(index);
 }
 
@@ -175,7 +176,7 @@ static size_t bytes_with_alignment(size_t bytes, size_t alignment) {
 static void* pool_alloc(void* self, size_t bytes, size_t alignment) {
   choir_pool_t* pool = self;
   size_t wanted = bytes_with_alignment(bytes, alignment);
-  int index = class_index(wanted);
+  int index = choir__pool_class_index(wanted);
   if (index < 0) return NULL;
   // In a forked child the lock may be held for ever. The base (libc) is safe
   // there, and the child's few blocks need no cache.
@@ -200,7 +201,7 @@ static void pool_free(void* self, void* memory, size_t bytes,
                       size_t alignment) {
   if (!memory) return;
   choir_pool_t* pool = self;
-  int index = class_index(bytes_with_alignment(bytes, alignment));
+  int index = choir__pool_class_index(bytes_with_alignment(bytes, alignment));
   void* block = memory;
   if (alignment > POOL_ALIGNMENT)
     memcpy(&block, (char*)memory - sizeof(block), sizeof(block));
@@ -244,7 +245,7 @@ choir_allocator_t choir_pool_allocator(choir_pool_t* pool) {
 
 void choir_pool_trim(choir_pool_t* pool) {
   if (pool_is_inherited(pool)) return;
-  for (int index = 0; index < CLASS_COUNT; ++index) {
+  for (int index = 0; index < CHOIR__POOL_CLASSES; ++index) {
     size_t bytes = class_bytes(index);
     pthread_mutex_lock(&pool->lock);
     pool_block_t* block = pool->cached[index];

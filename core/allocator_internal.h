@@ -8,8 +8,11 @@
 extern "C" {
 #endif
 
-// The size that a pool really hands out for `bytes`; SIZE_MAX when `bytes` is
+// A pool's size classes: the class of `bytes`, -1 beyond the largest; and the
+// size that it really hands out for `bytes`, SIZE_MAX when `bytes` is
 // beyond the largest class.
+enum { CHOIR__POOL_CLASSES = 165 };
+int choir__pool_class_index(size_t bytes);
 size_t choir__pool_class_bytes(size_t bytes);
 
 #ifdef __cplusplus

@@ -196,10 +196,12 @@ choir_allocator_t choir_device_allocator(choir_device_t* device) {
 }
 
 void choir_device_trim(choir_device_t* device) {
+  if (device->vtable->trim) device->vtable->trim(device);
   choir_pool_trim(device->pool);
 }
 
 choir_pool_stats_t choir_device_memory(choir_device_t* device) {
+  if (device->vtable->memory) return device->vtable->memory(device);
   return choir_pool_stats(device->pool);
 }
 

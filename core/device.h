@@ -37,9 +37,11 @@ typedef struct choir_device_options_s {
   choir_allocator_t allocator;
   // cpu_async only: seed of the random order in which its streams advance.
   uint64_t seed;
+  // cuda only: the GPU's number (core/gpu.h).
+  int32_t index;
 } choir_device_options_t;
 
-// Makes the device called `name` ("cpu", "cpu_async", "null"; see
+// Makes the device called `name` ("cpu", "cuda", ...; see
 // core/device/devices.def). options may be NULL. Fails with NOT_FOUND for an
 // unknown name (the message lists the known ones), with UNAVAILABLE when this
 // machine lacks it.
@@ -56,8 +58,10 @@ CHOIR_API const char* choir_device_kernels(const choir_device_t* device);
 CHOIR_API int32_t choir_device_threads(const choir_device_t* device);
 // True when the host may read and write buffers through choir_buffer_data.
 CHOIR_API bool choir_device_is_host(const choir_device_t* device);
-// The device's caching pool, for buffers and for the host objects around them.
+// The device's caching pool of host memory, for the objects around buffers and,
+// where the device is the host, for buffers.
 CHOIR_API choir_allocator_t choir_device_allocator(choir_device_t* device);
+// Figures of the device's memory: of that pool, or of the GPU's own.
 CHOIR_API choir_pool_stats_t choir_device_memory(choir_device_t* device);
 // Gives the pool's cached blocks back to where they came from.
 CHOIR_API void choir_device_trim(choir_device_t* device);

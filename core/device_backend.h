@@ -32,6 +32,10 @@ typedef struct choir_device_vtable_s {
   choir_status_t (*alloc)(choir_device_t* device, size_t bytes,
                           void** out_data);
   void (*free)(choir_device_t* device, void* data, size_t bytes);
+  // Optional. Figures of device memory, and giving back what is cached; NULL:
+  // those of the pool of host objects.
+  choir_pool_stats_t (*memory)(choir_device_t* device);
+  void (*trim)(choir_device_t* device);
   // Required. Copy between host and device memory, in stream order, blocking.
   choir_status_t (*read)(choir_device_t* device, choir_stream_t* stream,
                          const void* device_src, void* host_dst, size_t bytes);

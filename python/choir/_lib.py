@@ -143,6 +143,19 @@ class DeviceOptions(Structure):
         ("threads", c_int32),
         ("allocator", Allocator),
         ("seed", c_uint64),
+        ("index", c_int32),
+    ]
+
+
+class GpuInfo(Structure):
+    """choir_gpu_info_t"""
+
+    _fields_ = [
+        ("name", c_char * 96),
+        ("major", c_int32),
+        ("minor", c_int32),
+        ("is_supported", c_bool),
+        ("total_bytes", c_uint64),
     ]
 
 
@@ -423,6 +436,9 @@ _FUNCTIONS = {
     "dtype_name": (c_char_p, [c_int]),
     "dtype_bytes": (c_size_t, [c_int]),
     "device_create": (_P, [c_char_p, POINTER(DeviceOptions), POINTER(_P)]),
+    "gpu_count": (_P, [POINTER(c_int32)]),
+    "gpu_info": (_P, [c_int32, POINTER(GpuInfo)]),
+    "gpu_memory": (_P, [c_int32, POINTER(c_uint64), POINTER(c_uint64)]),
     "device_threads": (c_int32, [_P]),
     "device_is_host": (c_bool, [_P]),
     "device_stream": (_P, [_P]),

@@ -27,9 +27,10 @@ using choir::testing::TestRecord;
 
 TEST(DeviceTest, UnknownNamesListTheKnownOnes) {
   choir_device_t* device = nullptr;
-  EXPECT_STATUS(NOT_FOUND,
-                "no device is called 'gpu'; known are cpu, cpu_async, null",
-                choir_device_create("gpu", nullptr, &device));
+  EXPECT_STATUS(
+      NOT_FOUND,
+      "no device is called 'gpu'; known are cpu, cpu_async, cuda, null",
+      choir_device_create("gpu", nullptr, &device));
   EXPECT_EQ(device, nullptr);
   EXPECT_STATUS(NOT_FOUND, "'(null)'",
                 choir_device_create(nullptr, nullptr, &device));

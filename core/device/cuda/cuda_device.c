@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/device/cuda/cuda_device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/device/cuda/cuda_gpus.h"
+#include "core/log.h"
+
+// One NVIDIA GPU: docs/gpu.md. Records run on the caller's thread; a kernel for
+// the GPU launches and returns.
+
+// Text that a failure on the GPU names: long enough for a kernel and a layer.
+enum { LAST_BYTES = 96 };
+
+typedef struct cuda_stream_s {
+  choir_stream_t base;
+  cuda_queue_t queue;
+  // For failures that show later: the last record, and how many there were
+  // since all was known to be well.
+  char last[LAST_BYTES];
+  uint64_t since;
+} cuda_stream_t;
+
+typedef struct cuda_event_s {
+  choir_event_t base;
+  choir__cu_event_t handle;
+} cuda_event_t;
+
+_Static_assert(offsetof(cuda_device_t, base) == 0, "common head first");
+_Static_assert(offsetof(cuda_stream_t, base) == 0, "common head first");
+_Static_assert(offsetof(cuda_event_t, base) == 0, "common head first");
+
+static cuda_device_t* of_device(choir_device_t* device) {
+  return (cuda_device_t*)device;
+}
+static cuda_stream_t* of_stream(choir_stream_t* stream) {
+  return (cuda_stream_t*)stream;
+}
+static cuda_event_t* of_event(choir_event_t* event) {
+  return (cuda_event_t*)event;
+}
+
+// ---- Context and failures ----
+
+choir_status_t choir__cuda_enter(cuda_device_t* device) {
+  return CUDA_CALL(device, cuCtxPushCurrent_v2, device->context);
+}
+
+void choir__cuda_leave(cuda_device_t* device) {
+  choir__cu_context_t context = NULL;
+  choir__cuda_warn("the context was not given back",
+                   CUDA_CALL(device, cuCtxPopCurrent_v2, &context));
+}
+
+void choir__cuda_warn(const char* what, choir_status_t status) {
+  if (!status) return;
+  choir_log(CHOIR_LOG_WARNING, "core", "%s: %s", what,
+            choir_status_message(status));
+  choir_status_free(status);
+}
+
+// What a call that waited for the stream returned. CUDA says only that some
+// earlier work failed; the message narrows it down.
+static choir_status_t tell(cuda_stream_t* stream, choir_status_t status) {
+  const uint64_t since = stream->since;
+  stream->since = 0;
+  if (!status || since == 0) return status;
+  return choir_status_annotate(
+      status, __FILE__, __LINE__,
+      "one of %llu records submitted earlier, the last of them %s",
+      (unsigned long long)since, stream->last);
+}
+
+// ---- Memory ----
+
+static choir_status_t cuda_alloc(choir_device_t* device, size_t bytes,
+                                 void** out_data) {
+  cuda_device_t* cuda = of_device(device);
+  *out_data = NULL;
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status = choir__cuda_pool_alloc(cuda, bytes, out_data);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+static void cuda_free(choir_device_t* device, void* data, size_t bytes) {
+  (void)bytes;
+  choir__cuda_pool_free(of_device(device), data);
+}
+
+static void cuda_trim(choir_device_t* device) {
+  cuda_device_t* cuda = of_device(device);
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (!status) {
+    choir__cuda_pool_trim(cuda);
+    choir__cuda_leave(cuda);
+  }
+  choir__cuda_warn("memory was not trimmed", status);
+}
+
+static choir_pool_stats_t cuda_memory(choir_device_t* device) {
+  return choir__cuda_pool_stats(of_device(device));
+}
+
+static choir_status_t cuda_read(choir_device_t* device, choir_stream_t* stream,
+                                const void* device_src, void* host_dst,
+                                size_t bytes) {
+  cuda_device_t* cuda = of_device(device);
+  cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status =
+      bytes > 0 ? choir__cuda_copy_to_host(cuda, &mine->queue, device_src,
+                                           host_dst, bytes)
+                : choir__cuda_queue_synchronize(cuda, &mine->queue);
+  choir__cuda_leave(cuda);
+  return tell(mine, status);
+}
+
+static choir_status_t cuda_write(choir_device_t* device, choir_stream_t* stream,
+                                 const void* host_src, void* device_dst,
+                                 size_t bytes) {
+  cuda_device_t* cuda = of_device(device);
+  cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status =
+      bytes > 0 ? choir__cuda_copy_to_device(cuda, &mine->queue, host_src,
+                                             device_dst, bytes)
+                : choir__cuda_queue_synchronize(cuda, &mine->queue);
+  choir__cuda_leave(cuda);
+  return tell(mine, status);
+}
+
+// ---- Streams ----
+
+static choir_status_t stream_create(choir_device_t* device,
+                                    choir_stream_kind_t kind,
+                                    choir_stream_t** out_stream) {
+  cuda_device_t* cuda = of_device(device);
+  *out_stream = NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(cuda->objects, sizeof(cuda_stream_t),
+                           "choir_stream_create", &memory));
+  cuda_stream_t* stream = memory;
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (!status) {
+    status = choir__cuda_queue_open(
+        cuda, &stream->queue,
+        kind == CHOIR_STREAM_BACKGROUND ? cuda->background_priority : 0);
+    choir__cuda_leave(cuda);
+  }
+  if (status) {
+    choir_deallocate(cuda->objects, stream, sizeof(*stream));
+    return status;
+  }
+  *out_stream = &stream->base;
+  return NULL;
+}
+
+static void stream_destroy(choir_stream_t* stream) {
+  cuda_device_t* cuda = of_device(stream->device);
+  cuda_stream_t* mine = of_stream(stream);
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (!status) {
+    choir__cuda_queue_close(cuda, &mine->queue);
+    choir__cuda_leave(cuda);
+  }
+  choir__cuda_warn("a stream was not released", status);
+  choir_deallocate(cuda->objects, mine, sizeof(*mine));
+}
+
+// Puts the record behind what others still do with its operands' memory.
+// *out_foreign: some of it is not of the pool.
+static choir_status_t order_operands(cuda_device_t* cuda, cuda_stream_t* stream,
+                                     const choir_record_t* record,
+                                     bool* out_foreign) {
+  choir_status_t status = NULL;
+  *out_foreign = false;
+  pthread_mutex_lock(&cuda->lock);
+  const int32_t count = record->src_count + record->dst_count;
+  for (int32_t i = 0; i < count && !status; ++i) {
+    const choir_buffer_t* buffer = record->operands[i].buffer;
+    if (!buffer || !buffer->data) continue;
+    cuda_block_t* block = choir__cuda_pool_find(cuda, buffer->data);
+    if (block) {
+      status = choir__cuda_block_acquire(cuda, block, &stream->queue);
+      choir__cuda_block_use(block, &stream->queue);
+    } else {
+      *out_foreign = true;
+    }
+  }
+  pthread_mutex_unlock(&cuda->lock);
+  return status;
+}
+
+static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
+                          const choir_record_t* record) {
+  bool is_foreign = false;
+  CHOIR_TRY(order_operands(cuda, stream, record, &is_foreign));
+  const char* name = record->kernel->name;
+  snprintf(stream->last, sizeof(stream->last), "%s%s%s", name ? name : "?",
+           record->label ? " of " : "", record->label ? record->label : "");
+  ++stream->since;
+  choir_status_t status = choir__record_run(record, &stream->base);
+  pthread_mutex_lock(&cuda->lock);
+  ++stream->queue.launched;
+  pthread_mutex_unlock(&cuda->lock);
+  // The owner of such memory may take it back as soon as the caller lets go,
+  // and asks no stream.
+  if (is_foreign && !status)
+    status = tell(stream, choir__cuda_queue_synchronize(cuda, &stream->queue));
+  return status;
+}
+
+static choir_status_t stream_submit(choir_stream_t* stream,
+                                    const choir_record_t* record) {
+  cuda_device_t* cuda = of_device(stream->device);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status = run(cuda, of_stream(stream), record);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+static choir_status_t stream_synchronize(choir_stream_t* stream) {
+  cuda_device_t* cuda = of_device(stream->device);
+  cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status = choir__cuda_queue_synchronize(cuda, &mine->queue);
+  choir__cuda_leave(cuda);
+  return tell(mine, status);
+}
+
+// ---- Events ----
+
+static choir_status_t event_create(choir_device_t* device,
+                                   choir_event_t** out_event) {
+  cuda_device_t* cuda = of_device(device);
+  *out_event = NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(cuda->objects, sizeof(cuda_event_t),
+                           "choir_event_create", &memory));
+  cuda_event_t* event = memory;
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (!status) {
+    status = CUDA_CALL(cuda, cuEventCreate, &event->handle,
+                       CHOIR__CU_EVENT_DISABLE_TIMING);
+    choir__cuda_leave(cuda);
+  }
+  if (status) {
+    choir_deallocate(cuda->objects, event, sizeof(*event));
+    return status;
+  }
+  *out_event = &event->base;
+  return NULL;
+}
+
+static void event_destroy(choir_event_t* event) {
+  cuda_device_t* cuda = of_device(event->device);
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (!status) {
+    status = CUDA_CALL(cuda, cuEventDestroy_v2, of_event(event)->handle);
+    choir__cuda_leave(cuda);
+  }
+  choir__cuda_warn("an event was not released", status);
+  choir_deallocate(cuda->objects, event, sizeof(cuda_event_t));
+}
+
+static choir_status_t event_record(choir_event_t* event,
+                                   choir_stream_t* stream) {
+  cuda_device_t* cuda = of_device(event->device);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status =
+      CUDA_CALL(cuda, cuEventRecord, of_event(event)->handle,
+                of_stream(stream)->queue.handle);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+static choir_status_t stream_wait_event(choir_stream_t* stream,
+                                        choir_event_t* event) {
+  cuda_device_t* cuda = of_device(event->device);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status =
+      CUDA_CALL(cuda, cuStreamWaitEvent, of_stream(stream)->queue.handle,
+                of_event(event)->handle, 0);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+// True also for a failure: whoever asks again and again must get on, to the
+// call that says what it was.
+static bool event_is_reached(choir_event_t* event) {
+  cuda_device_t* cuda = of_device(event->device);
+  choir_status_t status = choir__cuda_enter(cuda);
+  if (status) {
+    choir_status_free(status);
+    return true;
+  }
+  const choir__cu_result_t result =
+      cuda->driver->cuEventQuery(of_event(event)->handle);
+  choir__cuda_leave(cuda);
+  return result != CHOIR__CU_NOT_READY;
+}
+
+static choir_status_t event_synchronize(choir_event_t* event) {
+  cuda_device_t* cuda = of_device(event->device);
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  choir_status_t status =
+      CUDA_CALL(cuda, cuEventSynchronize, of_event(event)->handle);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+// ---- Device ----
+
+// Takes a device that was opened in part.
+static void close_device(cuda_device_t* cuda) {
+  if (cuda->context) {
+    choir_status_t status = choir__cuda_enter(cuda);
+    if (!status) {
+      choir__cuda_copier_close(cuda);
+      choir__cuda_pool_close(cuda);
+      choir__cuda_leave(cuda);
+    }
+    choir__cuda_warn("a GPU's memory was not released", status);
+    choir__cuda_warn("a GPU was not released",
+                     CUDA_CALL(cuda, cuDevicePrimaryCtxRelease_v2, cuda->gpu));
+  }
+  pthread_mutex_destroy(&cuda->lock);
+  pthread_mutex_destroy(&cuda->copy_lock);
+  choir_deallocate(cuda->objects, cuda, sizeof(*cuda));
+}
+
+static void cuda_destroy(choir_device_t* device) {
+  close_device(of_device(device));
+}
+
+static choir_status_t open_device(cuda_device_t* cuda, int32_t index) {
+  snprintf(cuda->who, sizeof(cuda->who), "cuda:%d", (int)index);
+  CHOIR_TRY(choir__cuda_gpu_open(index, &cuda->driver, &cuda->gpu));
+  choir__cu_context_t context = NULL;
+  CHOIR_TRY(CUDA_CALL(cuda, cuDevicePrimaryCtxRetain, &context, cuda->gpu));
+  cuda->context = context;
+  // CUDA has threads now, and does not work in a forked child.
+  choir_threads_started();
+  CHOIR_TRY(choir__cuda_enter(cuda));
+  int least = 0;
+  choir_status_t status = CUDA_CALL(cuda, cuCtxGetStreamPriorityRange, &least,
+                                    &cuda->background_priority);
+  if (!status) status = choir__cuda_copier_open(cuda);
+  choir__cuda_leave(cuda);
+  return status;
+}
+
+static const choir_device_vtable_t cuda_vtable = {
+    .kernels = "cuda",
+    .is_host = false,
+    .destroy = cuda_destroy,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .memory = cuda_memory,
+    .trim = cuda_trim,
+    .read = cuda_read,
+    .write = cuda_write,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_submit = stream_submit,
+    .stream_synchronize = stream_synchronize,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .stream_wait_event = stream_wait_event,
+    .event_is_reached = event_is_reached,
+    .event_synchronize = event_synchronize,
+};
+
+// The function of this device's line in core/device/devices.def.
+choir_status_t choir__cuda_device_make(const choir_device_options_t* options,
+                                       choir_pool_t* pool,
+                                       choir_device_t** out_device) {
+  *out_device = NULL;
+  const choir_allocator_t objects = choir_pool_allocator(pool);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(objects, sizeof(cuda_device_t),
+                           "choir_device_create", &memory));
+  cuda_device_t* cuda = memory;
+  cuda->base.vtable = &cuda_vtable;
+  cuda->objects = objects;
+  cuda->copier.queue.slot = -1;
+  // On Linux these cannot fail: they only write to the struct.
+  pthread_mutex_init(&cuda->lock, NULL);
+  pthread_mutex_init(&cuda->copy_lock, NULL);
+  choir_status_t status = open_device(cuda, options->index);
+  if (status) {
+    close_device(cuda);
+    return status;
+  }
+  *out_device = &cuda->base;
+  return NULL;
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/fake_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace choir {
+namespace testing {
+namespace {
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+enum {
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidContext = 201,
+  kNotReady = 600,
+};
+
+// What CUDA calls them.
+struct Named {
+  int result;
+  const char* name;
+  const char* text;
+};
+const Named kNames[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {kInvalidValue, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS",
+     "an illegal memory access was encountered"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+const Named* Find(int result) {
+  for (const Named& named : kNames)
+    if (named.result == result) return &named;
+  return nullptr;
+}
+
+// Contexts are not looked into; GPU n has the one at n of these.
+char context_marks[16];
+choir__cu_context_t ContextOf(int gpu) {
+  return reinterpret_cast<choir__cu_context_t>(&context_marks[gpu]);
+}
+// Plain memory: devices that live until the end of the process outlast what the
+// main thread takes apart.
+struct ContextStack {
+  choir__cu_context_t contexts[16];
+  size_t count;
+};
+thread_local ContextStack current;
+
+void* Pointer(choir__cu_address_t address) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+}
+
+}  // namespace
+
+FakeCuda* FakeCuda::self_ = nullptr;
+
+FakeCuda::FakeCuda(std::vector<Gpu> gpus) : gpus_(std::move(gpus)) {
+  EXPECT_EQ(self_, nullptr) << "one at a time";
+  self_ = this;
+  table_ = MakeTable();
+  choir__cuda_driver_replace(&table_);
+}
+
+FakeCuda::~FakeCuda() {
+  choir__cuda_driver_replace(nullptr);
+  self_ = nullptr;
+  // A lost context gives nothing back.
+  if (lost_ == 0) {
+    EXPECT_EQ(events_.size(), 0u) << "events are left";
+    EXPECT_EQ(memory_.size(), 0u) << "device memory is left";
+    EXPECT_EQ(pinned_.size(), 0u) << "pinned memory is left";
+    for (const Stream& stream : streams_)
+      EXPECT_FALSE(stream.is_live) << "stream " << stream.number << " is left";
+  }
+  EXPECT_EQ(contexts_, 0) << "contexts are left";
+  EXPECT_EQ(current.count, 0u) << "a context is current";
+  for (Event* event : events_) delete event;
+  for (const auto& entry : memory_) std::free(const_cast<void*>(entry.first));
+  for (const auto& entry : pinned_) std::free(const_cast<void*>(entry.first));
+}
+
+void FakeCuda::Misuse(const std::string& what) {
+  ADD_FAILURE() << "the driver would not stand this: " << what;
+}
+
+void FakeCuda::FailNext(const std::string& symbol, int result, int skip) {
+  Lock lock(lock_);
+  planned_[symbol] = {skip, result};
+}
+
+int FakeCuda::Calls(const std::string& symbol) const {
+  Lock lock(lock_);
+  auto found = calls_.find(symbol);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+std::vector<std::string> FakeCuda::TakeLog() {
+  Lock lock(lock_);
+  return std::exchange(log_, {});
+}
+
+choir__cu_stream_t FakeCuda::stream(int number) {
+  Lock lock(lock_);
+  return reinterpret_cast<choir__cu_stream_t>(
+      &streams_.at(static_cast<size_t>(number - 1)));
+}
+
+int FakeCuda::priority(int number) {
+  Lock lock(lock_);
+  return streams_.at(static_cast<size_t>(number - 1)).priority;
+}
+
+size_t FakeCuda::Pending(int number) {
+  Lock lock(lock_);
+  return streams_.at(static_cast<size_t>(number - 1)).work.size();
+}
+
+void FakeCuda::Launch(int number, std::function<void()> run,
+                      std::vector<const void*> touches) {
+  Lock lock(lock_);
+  Work work;
+  work.run = std::move(run);
+  work.touches = std::move(touches);
+  Push(&streams_.at(static_cast<size_t>(number - 1)), std::move(work));
+}
+
+void FakeCuda::LaunchFailure(int number, int result) {
+  Launch(number, [this, result] { lost_ = result; });
+}
+
+// ---- Queues ----
+
+void FakeCuda::Push(Stream* stream, Work work) {
+  ++stream->given;
+  stream->work.push_back(std::move(work));
+}
+
+// Runs no more than it must. Waits point to work that was given before them, so
+// this comes to an end.
+void FakeCuda::RunUntil(Stream* stream, uint64_t count) {
+  while (stream->done < count) {
+    Work work = std::move(stream->work.front());
+    stream->work.pop_front();
+    if (work.awaited) RunUntil(work.awaited, work.count);
+    if (work.run && lost_ == 0) work.run();
+    ++stream->done;
+  }
+}
+
+int FakeCuda::Begin(const std::string& symbol, bool needs_context,
+                    const std::string& said) {
+  ++calls_[symbol];
+  if (needs_context && current.count == 0) {
+    Misuse(symbol + " without a context");
+    return kInvalidContext;
+  }
+  auto plan = planned_.find(symbol);
+  if (plan != planned_.end() && plan->second.skip-- == 0) {
+    const int result = plan->second.result;
+    planned_.erase(plan);
+    return result;
+  }
+  if (lost_ != 0 && needs_context) return lost_;
+  if (!said.empty()) log_.push_back(said);
+  return 0;
+}
+
+static bool Holds(const std::map<const void*, size_t>& blocks,
+                  const void* memory, size_t bytes) {
+  auto after = blocks.upper_bound(memory);
+  if (after == blocks.begin()) return false;
+  --after;
+  const char* start = static_cast<const char*>(after->first);
+  const char* place = static_cast<const char*>(memory);
+  return place + bytes <= start + after->second;
+}
+
+bool FakeCuda::IsPinned(const void* memory, size_t bytes) const {
+  return Holds(pinned_, memory, bytes);
+}
+
+bool FakeCuda::IsOnGpu(const void* memory, size_t bytes) const {
+  return Holds(memory_, memory, bytes);
+}
+
+// ---- The table ----
+
+// Begins each function: the lock, and the scripted result.
+#define BEGIN(symbol, needs_context, said)                          \
+  FakeCuda* fake = self_;                                           \
+  Lock lock(fake->lock_);                                           \
+  {                                                                 \
+    int scripted = fake->Begin(symbol, needs_context, said);        \
+    if (scripted) return static_cast<choir__cu_result_t>(scripted); \
+  }
+
+choir__cuda_driver_t FakeCuda::MakeTable() {
+  using Result = choir__cu_result_t;
+  choir__cuda_driver_t table = {};
+  table.cuInit = [](unsigned) -> Result {
+    BEGIN("cuInit", false, "");
+    return fake->gpus_.empty() ? kNoDevice : 0;
+  };
+  table.cuDriverGetVersion = [](int* version) -> Result {
+    BEGIN("cuDriverGetVersion", false, "");
+    *version = fake->version_;
+    return 0;
+  };
+  table.cuGetErrorName = [](Result result, const char** name) -> Result {
+    const Named* named = Find(result);
+    *name = named ? named->name : nullptr;
+    return named ? 0 : kInvalidValue;
+  };
+  table.cuGetErrorString = [](Result result, const char** text) -> Result {
+    const Named* named = Find(result);
+    *text = named ? named->text : nullptr;
+    return named ? 0 : kInvalidValue;
+  };
+  table.cuDeviceGetCount = [](int* count) -> Result {
+    BEGIN("cuDeviceGetCount", false, "");
+    *count = static_cast<int>(fake->gpus_.size());
+    return 0;
+  };
+  table.cuDeviceGet = [](choir__cu_gpu_t* gpu, int ordinal) -> Result {
+    BEGIN("cuDeviceGet", false, "");
+    if (ordinal < 0 || ordinal >= static_cast<int>(fake->gpus_.size()))
+      return kInvalidDevice;
+    *gpu = ordinal;
+    return 0;
+  };
+  table.cuDeviceGetName = [](char* name, int length,
+                             choir__cu_gpu_t gpu) -> Result {
+    BEGIN("cuDeviceGetName", false, "");
+    std::snprintf(name, static_cast<size_t>(length), "%s",
+                  fake->gpus_.at(static_cast<size_t>(gpu)).name.c_str());
+    return 0;
+  };
+  table.cuDeviceGetAttribute = [](int* value, choir__cu_attribute_t attribute,
+                                  choir__cu_gpu_t gpu) -> Result {
+    BEGIN("cuDeviceGetAttribute", false, "");
+    const Gpu& one = fake->gpus_.at(static_cast<size_t>(gpu));
+    if (attribute != 75 && attribute != 76) return kInvalidValue;
+    *value = attribute == 75 ? one.major : one.minor;
+    return 0;
+  };
+  table.cuDeviceTotalMem_v2 = [](size_t* bytes, choir__cu_gpu_t gpu) -> Result {
+    BEGIN("cuDeviceTotalMem", false, "");
+    *bytes = fake->gpus_.at(static_cast<size_t>(gpu)).bytes;
+    return 0;
+  };
+  table.cuDevicePrimaryCtxRetain = [](choir__cu_context_t* context,
+                                      choir__cu_gpu_t gpu) -> Result {
+    BEGIN("cuDevicePrimaryCtxRetain", false, "");
+    ++fake->contexts_;
+    *context = ContextOf(gpu);
+    return 0;
+  };
+  table.cuDevicePrimaryCtxRelease_v2 = [](choir__cu_gpu_t) -> Result {
+    BEGIN("cuDevicePrimaryCtxRelease", false, "");
+    --fake->contexts_;
+    return 0;
+  };
+  table.cuCtxPushCurrent_v2 = [](choir__cu_context_t context) -> Result {
+    BEGIN("cuCtxPushCurrent", false, "");
+    if (current.count == 16) return kInvalidContext;
+    current.contexts[current.count++] = context;
+    return 0;
+  };
+  table.cuCtxPopCurrent_v2 = [](choir__cu_context_t* context) -> Result {
+    BEGIN("cuCtxPopCurrent", false, "");
+    if (current.count == 0) return kInvalidContext;
+    *context = current.contexts[--current.count];
+    return 0;
+  };
+  table.cuCtxSynchronize = []() -> Result {
+    BEGIN("cuCtxSynchronize", true, "synchronize all");
+    for (Stream& stream : fake->streams_) fake->RunUntil(&stream, stream.given);
+    return fake->lost_;
+  };
+  table.cuCtxGetStreamPriorityRange = [](int* least, int* greatest) -> Result {
+    BEGIN("cuCtxGetStreamPriorityRange", true, "");
+    *least = 0;
+    *greatest = -5;
+    return 0;
+  };
+  table.cuMemGetInfo_v2 = [](size_t* free, size_t* total) -> Result {
+    BEGIN("cuMemGetInfo", true, "");
+    *total = fake->gpus_[0].bytes;
+    *free = *total - fake->live_bytes_;
+    return 0;
+  };
+  table.cuMemAlloc_v2 = [](choir__cu_address_t* address,
+                           size_t bytes) -> Result {
+    BEGIN("cuMemAlloc", true, "");
+    if (fake->live_bytes_ + bytes > fake->gpus_[0].bytes) return kOutOfMemory;
+    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(memory, 0xdb, bytes);
+    fake->memory_[memory] = bytes;
+    fake->live_bytes_ += bytes;
+    *address = reinterpret_cast<uintptr_t>(memory);
+    return 0;
+  };
+  table.cuMemFree_v2 = [](choir__cu_address_t address) -> Result {
+    BEGIN("cuMemFree", true, "");
+    auto found = fake->memory_.find(Pointer(address));
+    if (found == fake->memory_.end()) {
+      fake->Misuse("cuMemFree of what is not memory");
+      return kInvalidValue;
+    }
+    const char* start = static_cast<const char*>(found->first);
+    for (const Stream& stream : fake->streams_) {
+      for (const Work& work : stream.work) {
+        for (const void* touched : work.touches) {
+          const char* place = static_cast<const char*>(touched);
+          if (place >= start && place < start + found->second)
+            fake->Misuse("cuMemFree while stream " +
+                         std::to_string(stream.number) + " works on it");
+        }
+      }
+    }
+    fake->live_bytes_ -= found->second;
+    std::free(Pointer(address));
+    fake->memory_.erase(found);
+    return 0;
+  };
+  table.cuMemAllocHost_v2 = [](void** memory, size_t bytes) -> Result {
+    BEGIN("cuMemAllocHost", true, "");
+    *memory = std::malloc(bytes);
+    fake->pinned_[*memory] = bytes;
+    return 0;
+  };
+  table.cuMemFreeHost = [](void* memory) -> Result {
+    BEGIN("cuMemFreeHost", true, "");
+    if (fake->pinned_.erase(memory) == 0) {
+      fake->Misuse("cuMemFreeHost of what is not pinned");
+      return kInvalidValue;
+    }
+    std::free(memory);
+    return 0;
+  };
+  table.cuMemcpyHtoDAsync_v2 = [](choir__cu_address_t dst, const void* src,
+                                  size_t bytes,
+                                  choir__cu_stream_t handle) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    BEGIN("cuMemcpyHtoDAsync", true,
+          "to_device " + std::to_string(bytes) + " stream" +
+              std::to_string(stream->number));
+    if (!fake->IsPinned(src, bytes))
+      fake->Misuse("a copy from pageable memory");
+    if (!fake->IsOnGpu(Pointer(dst), bytes)) fake->Misuse("a copy to nowhere");
+    Work work;
+    work.run = [dst, src, bytes] { std::memcpy(Pointer(dst), src, bytes); };
+    work.touches = {Pointer(dst)};
+    fake->Push(stream, std::move(work));
+    return 0;
+  };
+  table.cuMemcpyDtoHAsync_v2 = [](void* dst, choir__cu_address_t src,
+                                  size_t bytes,
+                                  choir__cu_stream_t handle) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    BEGIN("cuMemcpyDtoHAsync", true,
+          "to_host " + std::to_string(bytes) + " stream" +
+              std::to_string(stream->number));
+    if (!fake->IsPinned(dst, bytes)) fake->Misuse("a copy to pageable memory");
+    if (!fake->IsOnGpu(Pointer(src), bytes))
+      fake->Misuse("a copy from nowhere");
+    Work work;
+    work.run = [dst, src, bytes] { std::memcpy(dst, Pointer(src), bytes); };
+    work.touches = {Pointer(src)};
+    fake->Push(stream, std::move(work));
+    return 0;
+  };
+  table.cuStreamCreateWithPriority =
+      [](choir__cu_stream_t* handle, unsigned flags, int priority) -> Result {
+    BEGIN("cuStreamCreateWithPriority", true, "");
+    if (flags != 1) fake->Misuse("a stream that waits for the default one");
+    fake->streams_.emplace_back();
+    Stream* stream = &fake->streams_.back();
+    stream->number = static_cast<int>(fake->streams_.size());
+    stream->priority = priority;
+    *handle = reinterpret_cast<choir__cu_stream_t>(stream);
+    return 0;
+  };
+  table.cuStreamDestroy_v2 = [](choir__cu_stream_t handle) -> Result {
+    BEGIN("cuStreamDestroy", true, "");
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    if (!stream->work.empty()) fake->Misuse("cuStreamDestroy with work");
+    stream->is_live = false;
+    return 0;
+  };
+  table.cuStreamSynchronize = [](choir__cu_stream_t handle) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    BEGIN("cuStreamSynchronize", true,
+          "synchronize stream" + std::to_string(stream->number));
+    fake->RunUntil(stream, stream->given);
+    return fake->lost_;
+  };
+  table.cuStreamWaitEvent = [](choir__cu_stream_t handle,
+                               choir__cu_event_t event, unsigned) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    auto* mark = reinterpret_cast<Event*>(event);
+    BEGIN("cuStreamWaitEvent", true,
+          "wait stream" + std::to_string(stream->number) + " event" +
+              std::to_string(mark->number));
+    if (!mark->stream) return 0;
+    Work work;
+    work.awaited = mark->stream;
+    work.count = mark->count;
+    fake->Push(stream, std::move(work));
+    return 0;
+  };
+  table.cuEventCreate = [](choir__cu_event_t* event, unsigned flags) -> Result {
+    BEGIN("cuEventCreate", true, "");
+    if (flags != 2) fake->Misuse("an event that takes times");
+    auto* mark = new Event;
+    mark->number = ++fake->event_count_;
+    fake->events_.insert(mark);
+    *event = reinterpret_cast<choir__cu_event_t>(mark);
+    return 0;
+  };
+  table.cuEventDestroy_v2 = [](choir__cu_event_t event) -> Result {
+    BEGIN("cuEventDestroy", true, "");
+    auto* mark = reinterpret_cast<Event*>(event);
+    if (fake->events_.erase(mark) == 0) {
+      fake->Misuse("cuEventDestroy of no event");
+      return kInvalidValue;
+    }
+    delete mark;
+    return 0;
+  };
+  table.cuEventRecord = [](choir__cu_event_t event,
+                           choir__cu_stream_t handle) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    auto* mark = reinterpret_cast<Event*>(event);
+    BEGIN("cuEventRecord", true,
+          "record event" + std::to_string(mark->number) + " stream" +
+              std::to_string(stream->number));
+    mark->stream = stream;
+    mark->count = stream->given;
+    return 0;
+  };
+  // Each question lets the stream get one piece further, so that a program that
+  // asks again and again gets its answer.
+  table.cuEventQuery = [](choir__cu_event_t event) -> Result {
+    BEGIN("cuEventQuery", true, "");
+    auto* mark = reinterpret_cast<Event*>(event);
+    if (!mark->stream || mark->stream->done >= mark->count) return 0;
+    fake->RunUntil(mark->stream, mark->stream->done + 1);
+    return fake->lost_ ? fake->lost_ : kNotReady;
+  };
+  table.cuEventSynchronize = [](choir__cu_event_t event) -> Result {
+    auto* mark = reinterpret_cast<Event*>(event);
+    BEGIN("cuEventSynchronize", true,
+          "synchronize event" + std::to_string(mark->number));
+    if (mark->stream) fake->RunUntil(mark->stream, mark->count);
+    return fake->lost_;
+  };
+  return table;
+}
+
+}  // namespace testing
+}  // namespace choir

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TESTS_TESTING_FAKE_CUDA_H_
+#define CHOIR_TESTS_TESTING_FAKE_CUDA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/cuda_driver_internal.h"
+
+namespace choir {
+namespace testing {
+
+// A script in the place of the NVIDIA driver: GPUs whose memory is the host's,
+// streams that keep their work until somebody waits for it, and no longer. So
+// what a program did not order happens in the wrong order, each time.
+//
+// It logs calls, can fail a chosen one, and fails the test for what the driver
+// would not stand: a call without a context, a copy from or to host memory that
+// is not pinned, memory that is freed while work on it is under way, and what
+// is left at the end.
+//
+// One at a time; made before the first device, gone after the last. Threads:
+// any.
+class FakeCuda {
+ public:
+  struct Gpu {
+    std::string name;
+    int major;
+    int minor;
+    size_t bytes;
+  };
+  explicit FakeCuda(std::vector<Gpu> gpus = {
+                        {"NVIDIA Script", 9, 0, size_t{1} << 30}});
+  ~FakeCuda();
+  FakeCuda(const FakeCuda&) = delete;
+  FakeCuda& operator=(const FakeCuda&) = delete;
+
+  void set_version(int version) { version_ = version; }
+  // After `skip` more calls of the function the next one returns `result`.
+  void FailNext(const std::string& symbol, int result, int skip = 0);
+  // Calls of one function so far.
+  int Calls(const std::string& symbol) const;
+  // Calls that move data or order work since the last question, in words:
+  // "record event2 stream1", "wait stream1 event2", "to_device 64 stream1".
+  std::vector<std::string> TakeLog();
+  void ClearLog() { (void)TakeLog(); }
+
+  // Streams by number, 1, 2, ... in order of creation. A device's own are 1,
+  // for copies, and 2, its compute stream.
+  choir__cu_stream_t stream(int number);
+  // Priority with which it was made.
+  int priority(int number);
+  // What a kernel launch is: work at the end of a stream's queue. `touches` are
+  // addresses of memory that it uses.
+  void Launch(int stream, std::function<void()> work,
+              std::vector<const void*> touches = {});
+  // Work that fails when its turn comes; nothing works after that.
+  void LaunchFailure(int stream, int result);
+  // Work that waits in a stream.
+  size_t Pending(int stream);
+
+  // Now and here: memory of the GPU, in bytes.
+  size_t live_bytes() const { return live_bytes_; }
+  // Lets the GPU have so many bytes from now on.
+  void set_bytes(size_t bytes) { gpus_[0].bytes = bytes; }
+
+ private:
+  struct Stream;
+  struct Event;
+  struct Work {
+    std::function<void()> run;
+    Stream* awaited = nullptr;  // a wait: until it has done `count`
+    uint64_t count = 0;
+    std::vector<const void*> touches;
+  };
+  struct Stream {
+    int number = 0;
+    int priority = 0;
+    bool is_live = true;
+    uint64_t done = 0;
+    uint64_t given = 0;
+    std::deque<Work> work;
+  };
+  struct Event {
+    int number = 0;
+    Stream* stream = nullptr;  // NULL: never recorded
+    uint64_t count = 0;
+  };
+
+  choir__cuda_driver_t MakeTable();
+  // The scripted result of this call; logs it where there is something to say.
+  int Begin(const std::string& symbol, bool needs_context,
+            const std::string& said = "");
+  void Misuse(const std::string& what);
+  void Push(Stream* stream, Work work);
+  void RunUntil(Stream* stream, uint64_t count);
+  bool IsPinned(const void* memory, size_t bytes) const;
+  bool IsOnGpu(const void* memory, size_t bytes) const;
+
+  static FakeCuda* self_;
+  mutable std::recursive_mutex lock_;
+  choir__cuda_driver_t table_;
+  std::vector<Gpu> gpus_;
+  int version_ = 13000;
+  int lost_ = 0;  // the result of every call once a kernel failed
+  std::vector<std::string> log_;
+  std::map<std::string, int> calls_;
+  struct Planned {
+    int skip;
+    int result;
+  };
+  std::map<std::string, Planned> planned_;
+  std::deque<Stream> streams_;  // never moved, kept after their end
+  std::set<Event*> events_;
+  int event_count_ = 0;
+  std::map<const void*, size_t> memory_;
+  std::map<const void*, size_t> pinned_;
+  size_t live_bytes_ = 0;
+  int contexts_ = 0;
+};
+
+}  // namespace testing
+}  // namespace choir
+
+#endif  // CHOIR_TESTS_TESTING_FAKE_CUDA_H_
