@@ -105,7 +105,7 @@ def _mpi() -> str:
 def _gpus() -> str:
     found = device.get_gpu_ids()
     if found:
-        return ", ".join(str(i) for i in found)
+        return "; ".join(f"{i}: {device.device_query(i)}" for i in found)
     try:
         device.create_cuda_gpu_on(0)
     except choir.UnavailableError as error:

@@ -20,6 +20,7 @@ import threading
 
 from choir._lib import (
     DeviceOptions,
+    GpuInfo,
     UnavailableError,
     check,
     get,
@@ -70,7 +71,10 @@ class Device:
     @property
     def handle(self) -> int:
         if self._handle is None:
-            options = DeviceOptions(threads=self._threads or _default_threads())
+            options = DeviceOptions(
+                threads=self._threads or _default_threads(),
+                index=max(self._id, 0),
+            )
             self._handle = get(
                 lib.device_create, self.name.encode(), ctypes.byref(options)
             )
@@ -284,8 +288,8 @@ def create_cuda_gpu_on(device_id: int) -> Device:
         gpu.handle
     except Exception as error:
         raise UnavailableError(
-            f"create_cuda_gpu_on({device_id}): no NVIDIA GPU can be used here "
-            f"({error}); to run this script on the CPU set CHOIR_DEVICE=cpu"
+            f"create_cuda_gpu_on({device_id}): {error}; to run this script on "
+            "the CPU set CHOIR_DEVICE=cpu"
         ) from None
     _gpus[device_id] = gpu
     return gpu
@@ -307,27 +311,45 @@ def create_cuda_gpus_on(device_ids) -> list[Device]:
 
 
 def get_num_gpus() -> int:
-    """NVIDIA GPUs that this build can use: none, as it has no CUDA device yet."""
+    """NVIDIA GPUs that can be used here; 0 without a driver."""
     return len(get_gpu_ids())
 
 
 def get_gpu_ids() -> list[int]:
-    """Their numbers."""
-    return []
+    """Their numbers, as the driver counts; too old ones are left out."""
+    count = ctypes.c_int32()
+    try:
+        check(lib.gpu_count(ctypes.byref(count)))
+    except UnavailableError:
+        return []
+    return [i for i in range(count.value) if _gpu_info(i).is_supported]
+
+
+def _gpu_info(id: int) -> GpuInfo:
+    info = GpuInfo()
+    check(lib.gpu_info(id, ctypes.byref(info)))
+    return info
 
 
 def get_gpu_mem_size(id: int) -> tuple[int, int]:
     """(free, total) bytes of one GPU."""
-    raise UnavailableError(
-        f"get_gpu_mem_size({id}): no NVIDIA GPU can be used here"
-    )
+    free, total = ctypes.c_uint64(), ctypes.c_uint64()
+    check(lib.gpu_memory(id, ctypes.byref(free), ctypes.byref(total)))
+    return free.value, total.value
 
 
 def device_query(id: int, verbose: bool = False) -> str:
-    """What a GPU is, in words."""
-    raise UnavailableError(
-        f"device_query({id}): no NVIDIA GPU can be used here"
+    """What a GPU is, in words; verbose: with its free memory."""
+    info = _gpu_info(id)
+    text = (
+        f"{info.name.decode()}, compute capability {info.major}.{info.minor}, "
+        f"{info.total_bytes / 2**30:.1f} GiB"
     )
+    if not info.is_supported:
+        text += ", too old"
+    elif verbose:
+        text += f", {get_gpu_mem_size(id)[0] / 2**30:.1f} GiB free"
+    return text
 
 
 def enable_lazy_alloc(enable: bool) -> None:

@@ -134,10 +134,25 @@ class Mistakes(unittest.TestCase):
             with self.assertRaisesRegex(
                 UnavailableError, "set CHOIR_DEVICE=cpu"
             ):
-                device.create_cuda_gpu_on(0)
+                device.create_cuda_gpu_on(99)
             os.environ["CHOIR_DEVICE"] = "gpu"
             with self.assertRaisesRegex(ValueError, "cpu or cuda is needed"):
                 device.create_cuda_gpu_on(0)
+
+    def test_gpus_are_counted(self):
+        ids = device.get_gpu_ids()
+        self.assertEqual(device.get_num_gpus(), len(ids))
+        for i in ids:
+            free, total = device.get_gpu_mem_size(i)
+            self.assertLessEqual(free, total)
+            self.assertIn("compute capability", device.device_query(i, True))
+        # A number that no GPU has: which there are, or why there is none.
+        for question in (device.get_gpu_mem_size, device.device_query):
+            with self.assertRaisesRegex(
+                (IndexError, UnavailableError),
+                "GPU 99 asked for|NVIDIA driver",
+            ):
+                question(99)
 
     def test_the_cpu_in_its_place_is_said_once(self):
         status, said = script(
