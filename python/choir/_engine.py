@@ -103,6 +103,7 @@ class Engine:
                     "train_one_batch did not update: call the optimizer with the "
                     "loss (self.optimizer(loss)) in it"
                 )
+            autograd._model_step.updated()
             out_loss[0] = self._loss_var
             # The library would count hits of two-dimensional results.
             return self._loss_var
@@ -189,6 +190,7 @@ class Engine:
         lib.model_backward_and_update(self._model, scope, var)
         if tape.error() is not None:
             self._error = tape.error()
+        autograd._model_step.updated()
 
     # ---- The rest of a model ----
 

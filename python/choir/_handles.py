@@ -101,7 +101,8 @@ def pooling_2d(handle, x, odd_padding=(0, 0, 0, 0)) -> Tensor:
 
 def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
     """Normalises each channel: in training over the batch, and brings the running
-    averages up to date in place; else by them."""
+    averages up to date in place, in a model's step when it updates; else by them.
+    """
     if x.ndim() == 2:
         image = tensor.reshape(x, x.shape + (1, 1))
         y = batchnorm_2d(handle, image, scale, bias, running_mean, running_var)
@@ -113,14 +114,29 @@ def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
     y = node(x, scale, bias)[0]
     n = x.shape[0] * x.shape[2] * x.shape[3]
     weights = (handle.factor, handle.factor * (n / (n - 1) if n > 1 else 1))
-    for running, batch, weight in zip(
-        (running_mean, running_var), node._all[1:], weights
-    ):
-        raw = running.data if isinstance(running, Tensor) else running
-        _raw.run("scale", raw, out=[raw], factor=1 - handle.factor, shift=0.0)
-        _raw.run(
-            "scale", batch, out=[raw], accumulate=True, factor=weight, shift=0.0
-        )
+    averages = [
+        running.data if isinstance(running, Tensor) else running
+        for running in (running_mean, running_var)
+    ]
+    batch = node._all[1:]
+    keep = 1 - handle.factor
+
+    def update() -> None:
+        for raw, new, weight in zip(averages, batch, weights):
+            _raw.run("scale", raw, out=[raw], factor=keep, shift=0.0)
+            _raw.run(
+                "scale",
+                new,
+                out=[raw],
+                accumulate=True,
+                factor=weight,
+                shift=0.0,
+            )
+
+    if autograd._model_step is None:
+        update()
+    else:
+        autograd._model_step.when_updated(update)
     return y
 
 

@@ -24,7 +24,7 @@ import builtins
 import functools
 import keyword
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ctypes import byref, c_void_p
 
 from choir import _raw, tensor
@@ -99,9 +99,21 @@ class _Scope:
         self.step = step.step
         self.seed = step.seed
         self.first_sample = step.first_sample
+        self._later: list[Callable[[], None]] = []
 
     def next_stream(self) -> int:
         return lib.scope_next_random_stream(self.scope)
+
+    def when_updated(self, change: Callable[[], None]) -> None:
+        """Calls `change` when the parameters have been updated; never in a step
+        that fails before, which so leaves all states as they were."""
+        self._later.append(change)
+
+    def updated(self) -> None:
+        if lib.scope_is_ok(self.scope):
+            later, self._later = self._later, []
+            for change in later:
+                change()
 
 
 place = _Place()

@@ -3,6 +3,7 @@
 
 import gc
 import io
+import itertools
 import json
 import os
 import unittest
@@ -38,16 +39,19 @@ class Net(model.Model):
         self.l2 = layer.Linear(classes)
         self.calls = 0
         self.failure = None
+        self.fails_late = False
 
     def forward(self, x):
         return self.l2(self.drop(autograd.relu(self.bn(self.l1(x)))))
 
     def train_one_batch(self, x, y, scale=1.0):
         self.calls += 1
-        if self.failure is not None:
+        if self.failure is not None and not self.fails_late:
             raise self.failure
         out = self.forward(x)
         loss = autograd.softmax_cross_entropy(out, y)
+        if self.failure is not None:
+            raise self.failure
         if scale != 1.0:
             loss = loss * scale
         self.optimizer(loss)
@@ -210,17 +214,40 @@ class Steps(Base):
             pass
 
         x, y = samples()
+        for use_graph, steps_before, fails_late in itertools.product(
+            (False, True), (0, 1, 3), (False, True)
+        ):
+            a, b = made(use_graph=use_graph), made(use_graph=use_graph)
+            for _ in range(steps_before):
+                a(x, y)
+            a.failure = Mine("here")
+            a.fails_late = fails_late
+            before = a.digest()
+            # Another argument: its steps call Python.
+            with self.assertRaisesRegex(Mine, "^here$") as caught:
+                a(x, y, 2.0)
+            self.assertIs(caught.exception, a.failure)
+            self.assertEqual(a.digest(), before)
+            a.failure = None
+            for _ in range(3):
+                a(x, y)
+            for _ in range(steps_before + 3):
+                b(x, y)
+            self.same(a, b)
+
+    def test_wrong_labels_change_no_state(self):
         for use_graph in (False, True):
-            for steps_before in (0, 1, 3):
+            for steps_before in (0, 1, 2, 4):
+                x, y = samples()
                 a, b = made(use_graph=use_graph), made(use_graph=use_graph)
                 for _ in range(steps_before):
                     a(x, y)
-                a.failure = Mine("here")
-                # Another argument: its steps call Python.
-                with self.assertRaisesRegex(Mine, "^here$") as caught:
-                    a(x, y, 2.0)
-                self.assertIs(caught.exception, a.failure)
-                a.failure = None
+                before, right = a.digest(), y.numpy().copy()
+                y.copy_from_numpy(right + 1)
+                with self.assertRaises(IndexError):
+                    a(x, y)
+                self.assertEqual(a.digest(), before)
+                y.copy_from_numpy(right)
                 for _ in range(3):
                     a(x, y)
                 for _ in range(steps_before + 3):
