@@ -9,10 +9,12 @@ waited for whom in which operation.
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing.util
 import os
 import pickle
 import sys
+import threading
 import weakref
 from ctypes import byref, c_int32
 
@@ -485,7 +487,9 @@ def local_workers() -> int:
 # ---- The end of a process ----
 #
 # A rank that ends well waits for the others, so that nobody takes its end for
-# a death; one that ends by an exception tells them at once.
+# a death; one that ends by an exception, or by sys.exit with a status that is no
+# success, tells them at once. A plain `raise SystemExit(1)` outside of
+# multiprocessing's children cannot be seen: it ends like success.
 
 _failure: list[BaseException] = []
 _is_set: set[str] = set()
@@ -505,14 +509,57 @@ def _end_with_process() -> None:
     before = sys.excepthook
 
     def note(kind, value, traceback):
-        _failure.append(value)
         before(kind, value, traceback)
-        if lib.launch_is_worker():
-            text = f"{kind.__name__}: {value}".encode()
-            code = 9 if isinstance(value, CommError) else 3
-            lib.launch_note_failure(code, text)
+        _note(value)
 
     sys.excepthook = note
+    _watch_exit()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"
+
+
+def _note(error: BaseException) -> None:
+    """The process ends by this exception."""
+    _failure.append(error)
+    if lib.launch_is_worker():
+        code = 9 if isinstance(error, CommError) else 3
+        lib.launch_note_failure(code, _words(error).encode())
+
+
+class _Exit(SystemExit):
+    """What sys.exit raises in a rank, with a status that is no success.
+
+    There is no hook for it. But when nobody has caught it, the interpreter asks it
+    for its code, and does so when no frame of the program is left.
+    """
+
+    @property
+    def code(self):
+        if sys._getframe().f_back is None and self not in _failure:
+            _note(self)
+        return super().code
+
+    @code.setter
+    def code(self, value) -> None:
+        SystemExit.code.__set__(self, value)
+
+
+def _watch_exit() -> None:
+    plain = sys.exit
+
+    @functools.wraps(plain)
+    def exit(status=None, /):
+        # In another thread it ends that thread alone.
+        is_main = threading.current_thread() is threading.main_thread()
+        if not status or not is_main:
+            plain(status)
+        raise _Exit(*status) if isinstance(status, tuple) else _Exit(status)
+
+    sys.exit = exit
 
 
 def _after_fork() -> None:
@@ -541,5 +588,4 @@ def _end() -> None:
                 lib.status_free(status)
                 print(f"choir: {message}", file=sys.stderr)
         else:
-            text = f"{type(error).__name__}: {error}"
-            lib.comm_abort(comm.handle, text.encode())
+            lib.comm_abort(comm.handle, _words(error).encode())

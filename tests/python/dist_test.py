@@ -5,6 +5,7 @@ are missing or die. Values differ between ranks and elements."""
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import unittest
 
@@ -480,6 +481,14 @@ def raises(rank, size, ticket):
     dist.allreduce(np.ones(3, np.float32), name="next")
 
 
+def exits(rank, size, ticket):
+    begin(rank, size, ticket)
+    dist.barrier()
+    if rank == 1:
+        sys.exit(3)
+    dist.barrier("next")
+
+
 def late(rank, size, ticket):
     begin(rank, size, ticket, deadline=1.0)
     if rank == 1:
@@ -680,6 +689,13 @@ class Failures(unittest.TestCase):
         self.assertIsInstance(found[1], KeyError)
         for outcome in (found[0], found[2]):
             self.failed(outcome, "rank 1")
+
+    def test_rank_that_exits(self):
+        found = ranks.run(3, exits)
+        self.assertIsInstance(found[1], ranks.Lost)
+        self.assertEqual(found[1].exitcode, 3)
+        for outcome in (found[0], found[2]):
+            self.failed(outcome, "rank 1", "sys.exit(3)", "next")
 
     def test_late_rank(self):
         found = ranks.run(2, late)

@@ -21,7 +21,7 @@ ENVIRONMENT = {
 }
 
 SCRIPT = """\
-import os, sys, time
+import os, sys, threading, time
 import numpy as np
 from choir import dist
 dist.init(deadline=20)
@@ -34,6 +34,19 @@ if dist.rank() == 1:
         os.kill(os.getpid(), 9)
     if what == "raise":
         raise ValueError("my own trouble")
+    if what == "exit":
+        sys.exit(7)
+    if what == "message":
+        sys.exit("no more")
+if what == "caught":
+    for status in (3, "words", None, (1, 2)):
+        try:
+            sys.exit(status)
+        except SystemExit as error:
+            assert error.code == status, error.code
+    thread = threading.Thread(target=sys.exit, args=(5,))
+    thread.start()
+    thread.join()
 if what == "usage":
     sys.exit(2)
 while what == "wait":
@@ -142,6 +155,23 @@ class Main(unittest.TestCase):
             r"^choir: rank 1 \(.*\) failed: ValueError: my own trouble;",
         )
         self.nobody_is_left()
+
+    def test_worker_that_exits(self):
+        for what, said in (
+            ("exit", "sys.exit(7)"),
+            ("message", "sys.exit('no more')"),
+        ):
+            done = self.workers(what)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            last = done.stderr.strip().splitlines()[-1]
+            self.assertRegex(
+                last, rf"^choir: rank 1 \(.*\) failed: {re.escape(said)};"
+            )
+            self.nobody_is_left()
+
+    def test_exits_that_are_caught_are_none(self):
+        done = self.workers("caught")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_status_of_wrong_usage_is_the_workers(self):
         self.assertEqual(self.workers("usage").returncode, 2)
