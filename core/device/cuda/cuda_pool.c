@@ -109,12 +109,12 @@ void choir__cuda_block_use(cuda_block_t* block, const cuda_queue_t* queue) {
   block->used_mask |= bit(queue->slot);
 }
 
+// Not ordered_mask: what the stream waited for is done, as it is.
 void choir__cuda_pool_forget(cuda_device_t* device, int slot) {
   for (size_t i = 0; i < device->pool.count; ++i) {
     cuda_block_t* block = device->pool.blocks[i];
     block->used_mask &= ~bit(slot);
     block->inherited_mask &= ~bit(slot);
-    block->ordered_mask &= ~bit(slot);
   }
 }
 
