@@ -209,6 +209,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if _engine.current is not None or self._is_manual:
             return func(self, *args, **kwargs)
         optimizer = self.optimizer
+        if optimizer is None:
+            return self._train_without(func, args, kwargs)
         if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
             return func(self, *args, **kwargs)
         engine = self._engine()
@@ -244,6 +246,18 @@ class Model(layer.Layer, metaclass=ModelMeta):
             self._ways[key] = optimizer_way(optimizer)
         getattr(optimizer, "opt", optimizer)._step = engine.step()
         return result
+
+    def _train_without(self, func, args, kwargs):
+        """Without an optimizer; one that train_one_batch misses is named."""
+        try:
+            return func(self, *args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            if "NoneType" not in str(error):
+                raise
+            raise StateError(
+                f"{type(self).__name__} has no optimizer: call "
+                "model.set_optimizer(opt.SGD(...)) first"
+            ) from error
 
     def _use_manual_steps(self) -> None:
         """train_one_batch loops over autograd.backward: from now on its steps

@@ -98,6 +98,12 @@ class Mistakes(unittest.TestCase):
             StateError, r"Net was called before compile: call model.compile"
         ):
             m(x, y)
+        m = Net()
+        m.compile([x], is_train=True)
+        with self.assertRaisesRegex(
+            StateError, r"Net has no optimizer: call model.set_optimizer"
+        ):
+            m(x, y)
         autograd.training = False
         with self.assertRaisesRegex(StateError, "autograd.training = True"):
             next(autograd.backward(autograd.mse_loss(x, x)))
