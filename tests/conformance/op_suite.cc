@@ -211,6 +211,15 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
     ASSERT_NE(device_, nullptr);
   }
 
+  // All on the first device. On others, each of which runs what that one runs
+  // or takes several ways for a step, the plain one and a quarter of the rest:
+  // over an op's cases all of them.
+  bool IsTried(const Arrangement& arranged, int dtype) const {
+    if (GetParam().device == kDevices[0]) return true;
+    const auto index = static_cast<int>(&arranged - kArrangements);
+    return index == 0 || (index + GetParam().number + dtype) % 4 == 0;
+  }
+
   bool Fits(const Arrangement& arranged) const {
     if (arranged.accumulate && def_->no_accumulate) return false;
     if (arranged.sources == kChannelsLast ||
@@ -336,7 +345,7 @@ TEST_P(OpSuite, AgreesWithTheReference) {
           def_->second_dtypes ? def_->second_dtypes : 1u << dtype;
       if (!(seconds & (1u << second))) continue;
       for (const Arrangement& arranged : kArrangements) {
-        if (!Fits(arranged)) continue;
+        if (!IsTried(arranged, dtype) || !Fits(arranged)) continue;
         SCOPED_TRACE(std::string(arranged.name) + ", " +
                      choir_dtype_name(static_cast<choir_dtype_t>(dtype)) +
                      ", " +
