@@ -17,6 +17,7 @@
 #include "tensor/op_def.h"
 #include "tests/conformance/op_inputs.h"
 #include "tests/conformance/placed.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
 
 namespace {
@@ -29,6 +30,7 @@ using choir::testing::kDevices;
 using choir::testing::kGaps;
 using choir::testing::kRepeated;
 using choir::testing::kReversed;
+using choir::testing::kSanitized;
 using choir::testing::Layout;
 using choir::testing::MakeAnything;
 using choir::testing::MakeSources;
@@ -257,9 +259,10 @@ class GradSuite : public ::testing::TestWithParam<Problem> {
   void TearDown() override { choir_scope_destroy(scope_); }
 
   // All pairs on the first device. On others, where each of them takes several
-  // ways to the device and back, two for each case: in turn, all of them.
+  // ways to the device and back, and under a sanitizer two for each case: in
+  // turn, all of them.
   bool IsTried(Layout layout, Use use) const {
-    if (GetParam().device == kDevices[0]) return true;
+    if (!kSanitized && GetParam().device == kDevices[0]) return true;
     const size_t number = static_cast<size_t>(GetParam().number);
     return use == (layout + number) % std::size(kUses) &&
            (layout == kContiguous ||

@@ -18,6 +18,7 @@
 #include "tests/conformance/op_inputs.h"
 #include "tests/conformance/placed.h"
 #include "tests/testing/failing_allocator.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/status_matchers.h"
 
 extern "C" const choir_kernel_table_t choir_kernel_table_cpu;
@@ -33,6 +34,7 @@ using choir::testing::kDevices;
 using choir::testing::kGaps;
 using choir::testing::kRepeated;
 using choir::testing::kReversed;
+using choir::testing::kSanitized;
 using choir::testing::Layout;
 using choir::testing::MakeAnything;
 using choir::testing::MakeSources;
@@ -212,10 +214,10 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
   }
 
   // All on the first device. On others, each of which runs what that one runs
-  // or takes several ways for a step, the plain one and a quarter of the rest:
-  // over an op's cases all of them.
+  // or takes several ways for a step, and under a sanitizer the plain one and a
+  // quarter of the rest: over an op's cases all of them.
   bool IsTried(const Arrangement& arranged, int dtype) const {
-    if (GetParam().device == kDevices[0]) return true;
+    if (!kSanitized && GetParam().device == kDevices[0]) return true;
     const auto index = static_cast<int>(&arranged - kArrangements);
     return index == 0 || (index + GetParam().number + dtype) % 4 == 0;
   }

@@ -162,9 +162,11 @@ class Problem {
     view->offset = kGuard;
     choir_random_key_t key = {7, static_cast<uint32_t>(buffers_.size()), 0};
     char* data = static_cast<char*>(choir_buffer_data(buffer));
+    uint32_t words[4] = {};
     for (int64_t i = 0; i < count; ++i) {
-      const double value = choir_random_to_normal(
-          choir_random_word(key, 0, static_cast<uint64_t>(i)));
+      if (i % 4 == 0)
+        choir_random_block(key, 0, static_cast<uint32_t>(i / 4), words);
+      const double value = choir_random_to_normal(words[i % 4]);
       choir_element_store(
           data + static_cast<size_t>(i) * bytes, view->dtype,
           choir_dtype_is_float(view->dtype) ? value : 3 * value + 5);
