@@ -39,6 +39,7 @@ import numpy as np
 
 from choir import _checkpoint, _engine, autograd, layer, tensor
 from choir import opt as _opt
+from choir._dist_opt import StrategyChange
 from choir._lib import StateError
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
@@ -232,7 +233,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             ]
         try:
             result = self._step(engine, func, args, kwargs, key)
-        except _opt.StrategyChange as change:
+        except StrategyChange as change:
             _put_back(before)
             optimizer._use(
                 change.option, tuple(sorted(change.settings.items()))

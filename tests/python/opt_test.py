@@ -94,7 +94,7 @@ def make(name, settings, lr=RATE):
 
 
 def cases():
-    for name in opt._OPTIMIZERS:
+    for name in opt.optimizers():
         for settings in KNOWN[name][1]:
             yield name, settings
 
@@ -177,7 +177,7 @@ class Against(unittest.TestCase):
         )
 
     def test_every_optimizer_has_an_entry_here_and_a_class(self):
-        self.assertEqual(set(opt._OPTIMIZERS), set(KNOWN))
+        self.assertEqual(set(opt.optimizers()), set(KNOWN))
         self.assertEqual(set(classes()), set(KNOWN))
 
     def test_in_models(self):
@@ -321,7 +321,7 @@ class Schedules(unittest.TestCase):
             opt.SGD(lr=opt.DecayScheduler(0.1))
 
     def test_schedules_in_every_way(self):
-        for name in opt._OPTIMIZERS:
+        for name in opt.optimizers():
             want = expected(name, {}, lambda t: 0.1 * 0.7 ** (t / 3))
             for way in range(4):
                 one = make(name, {}, opt.ExponentialDecay(0.1, 3, 0.7))

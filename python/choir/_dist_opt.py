@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistOpt: an optimizer on many workers."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+
+from choir import _checkpoint, _comm, _engine, autograd
+from choir._comm import Communicator, NcclIdHolder
+from choir._lib import StateError, check, get, lib
+from choir._optimizers import SGD, Optimizer
+from choir._raw import CTensor
+from choir._schedules import DecayScheduler
+from choir._settings import Table
+from choir.tensor import Tensor
+
+
+class StrategyChange(Exception):
+    """A step asks for another strategy than the one in use (internal)."""
+
+    def __init__(self, option: str, settings: dict) -> None:
+        super().__init__(option)
+        self.option = option
+        self.settings = settings
+
+
+# A checkpoint's line with the strategy and its settings.
+_STRATEGY_LINE = "python.strategy"
+# SINGA's old names.
+_OLD_NAMES = {"plain": "fp32", "half": "fp16"}
+
+
+def strategies() -> dict[str, Table]:
+    """The values of dist_option, with the table of each one's settings."""
+    found = {}
+    index = 0
+    while True:
+        definition = lib.strategy_def_get(index)
+        if not definition:
+            return found
+        option = lib.strategy_def_option(definition).decode()
+        found[option] = Table(lib.strategy_def_config(definition))
+        index += 1
+
+
+class DistOpt:
+    """An optimizer on many workers: gradients are combined before each step.
+
+    opt: the optimizer; nccl_id, local_rank, world_size: the ticket
+    (NcclIdHolder) of processes that a program started itself on one host;
+    without it, what the launcher says (choirrun, mpiexec), or alone. buffSize
+    is SINGA's and has no meaning here. deadline: longest wait in seconds for
+    another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
+    in buckets of at least so many bytes (1 MiB where it is not given);
+    `threshold`, which SINGA has for this in every step, has no meaning here.
+
+    At the first step the models of all ranks are compared, rank 0's parameters
+    are sent to all, and gradients come to lie in memory that the communicator
+    allocated; their exchange begins while backward goes on.
+    """
+
+    def __init__(
+        self,
+        opt: Optimizer | None = None,
+        nccl_id: NcclIdHolder | None = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        buffSize: int = 4194304,
+        deadline: float | None = None,
+        backward_passes_per_step: int = 1,
+        bucket_bytes: int | None = None,
+    ) -> None:
+        self.opt = opt if opt is not None else SGD()
+        if not isinstance(self.opt, Optimizer):
+            raise TypeError(
+                f"DistOpt: opt is a {type(opt).__name__}; an optimizer is needed"
+            )
+        self.buffSize = buffSize
+        if nccl_id is None:
+            if local_rank is not None or world_size is not None:
+                raise ValueError(
+                    "DistOpt: local_rank and world_size go with nccl_id, the ticket "
+                    "that singa_wrap.NcclIdHolder() makes; none was given"
+                )
+            self.communicator = (
+                _comm.default()
+                if deadline is None
+                else Communicator(deadline=deadline)
+            )
+        else:
+            if local_rank is None or world_size is None:
+                raise ValueError(
+                    "DistOpt: nccl_id needs local_rank and world_size beside it"
+                )
+            self.communicator = Communicator(
+                local_rank, world_size, nccl_id, buffSize, deadline=deadline
+            )
+        self.world_size: int = self.communicator.world_size
+        self.local_rank: int = self.communicator.local_rank
+        self.global_rank: int = self.communicator.global_rank
+        settings = {"backward_passes_per_step": backward_passes_per_step}
+        if bucket_bytes is not None:
+            settings["bucket_bytes"] = bucket_bytes
+        self._config = Table(lib.dist_opt_config_def).make(
+            "DistOpt", **settings
+        )
+        self._handle: int | None = None
+        self._strategy: tuple[str, tuple] = ("fp32", ())
+        self._chosen = self._strategy  # by use()
+        autograd.place.first_share = (self.global_rank, self.world_size)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            lib.dist_opt_release(self._handle)
+            self._handle = None
+
+    def _own_handle(self) -> int:
+        if self._handle is None:
+            if self.communicator.handle is None:
+                raise StateError("DistOpt: the communicator has ended")
+            self._handle = get(
+                lib.dist_opt_create,
+                self.opt._own_handle(),
+                self.communicator.handle,
+                self._config,
+            )
+            self._use(*self._strategy)
+        return self._handle
+
+    def _updater(self) -> int:
+        return lib.dist_opt_updater(self._own_handle())
+
+    # What models need of an optimizer.
+
+    @property
+    def _schedule(self) -> DecayScheduler:
+        return self.opt._schedule
+
+    def _set_lr(self, step: int) -> None:
+        self.opt._set_lr(step)
+
+    def _use(self, option: str, settings: tuple) -> None:
+        option = _OLD_NAMES.get(option, option)
+        known = strategies()
+        if option not in known:
+            raise ValueError(
+                f"dist_option is {option!r}; one of {', '.join(known)} (or SINGA's "
+                "plain, half) is needed"
+            )
+        config = known[option].make(option, **dict(settings))
+        if self._handle is not None:
+            definition = get(lib.strategy_def_parse, option.encode())
+            check(lib.dist_opt_use(self._handle, definition, config))
+        self._strategy = (option, settings)
+
+    def use(self, dist_option: str, **settings) -> None:
+        """The strategy of calls (`sgd(loss)`) from now on, by its name.
+
+        Collective once training has begun. ValueError lists the known names;
+        settings and what they mean: docs/strategies.md.
+        """
+        self._use(dist_option, tuple(sorted(settings.items())))
+        self._chosen = self._strategy
+
+    @property
+    def strategy(self) -> str:
+        """The strategy in use with its settings, in words."""
+        text = ctypes.create_string_buffer(512)
+        lib.dist_opt_print_strategy(self._own_handle(), text, 512)
+        return text.value.decode()
+
+    def consolidate(self) -> None:
+        """Collective: makes all replicas equal, for strategies that let them
+        differ between exchanges (partialUpdate, localSGD, sparseLocal)."""
+        check(lib.updater_consolidate(self._updater()))
+
+    def _save(
+        self, fpath: str, states: dict[str, Tensor], lines: dict[str, str]
+    ) -> None:
+        """Writes a checkpoint, of all ranks where they may differ."""
+        lines = {**lines, _STRATEGY_LINE: json.dumps(self._strategy)}
+        if not lib.dist_opt_ranks_differ(self._own_handle()):
+            _checkpoint.save(fpath, states, lines)
+            return
+        self.consolidate()
+        gathered = _checkpoint.Gathered(self._own_handle(), states)
+        if self.global_rank == 0:
+            gathered.save(fpath, lines)
+
+    def _load(self, fpath: str, engine: _engine.Engine) -> dict[str, str]:
+        """Collective: sets the states of all ranks from rank 0's file, and the
+        strategy that it was saved with; its lines of text."""
+        file, news = None, None
+        if self.global_rank == 0:
+            try:
+                file = _checkpoint.File(fpath)
+                news = file.metadata()
+            except Exception as error:
+                news = error
+        news = self.communicator.share_object(news, 0, "load_checkpoint")
+        if isinstance(news, Exception):
+            raise news
+        strategy = news.get(_STRATEGY_LINE)
+        if strategy is not None:
+            option, settings = json.loads(strategy)
+            self._use(option, tuple(map(tuple, settings)))
+        _checkpoint.distribute(file, self._own_handle(), engine.states())
+        return news
+
+    def check_digest(self, digest: int) -> None:
+        """Collective: raises on every rank unless all give the same digest."""
+        check(lib.dist_opt_check_digest(self._own_handle(), digest))
+
+    # ---- Training steps ----
+
+    def __call__(self, loss: Tensor) -> None:
+        """A step by the strategy that `use` chose, fp32 before."""
+        option, settings = self._chosen
+        self._step(loss, option, dict(settings))
+
+    def _step(self, loss: Tensor, option: str, settings: dict) -> None:
+        wanted = (option, tuple(sorted(settings.items())))
+        engine = _engine.current
+        if engine is None:
+            if wanted != self._strategy:
+                self._use(*wanted)
+            self._train_alone(loss)
+            return
+        if wanted != self._strategy:
+            raise StrategyChange(option, dict(wanted[1]))
+        engine.backward_and_update(loss)
+        self.opt._step += 1
+
+    def _train_alone(self, loss: Tensor) -> None:
+        first, total = self.global_rank, self.world_size
+        keep = self.opt._updater
+        self.opt._updater = self._updater
+        try:
+            self.opt._train_alone(loss, first, total)
+        finally:
+            self.opt._updater = keep
+
+    def backward_and_update(
+        self, loss: Tensor, threshold: int | None = None
+    ) -> None:
+        """A step with gradients averaged over ranks in float32."""
+        self._step(loss, "fp32", {})
+
+    def backward_and_update_half(
+        self,
+        loss: Tensor,
+        threshold: int | None = None,
+        clipping: bool = False,
+        clip_Value: float = 100,
+    ) -> None:
+        """The same with float16 on the way. clipping: each rank's gradients are
+        first limited to [-clip_Value, clip_Value]."""
+        settings = {"clip": float(clip_Value)} if clipping else {}
+        self._step(loss, "fp16", settings)
+
+    def backward_and_partial_update(
+        self, loss: Tensor, threshold: int | None = None
+    ) -> None:
+        """A step with own gradients; then one chunk of the parameters, in turn,
+        is averaged over ranks. threshold: elements of a chunk."""
+        settings = {} if threshold is None else {"chunk": int(threshold)}
+        self._step(loss, "partialUpdate", settings)
+
+    def backward_and_sparse_update(
+        self,
+        loss: Tensor,
+        threshold: int | None = None,
+        spars: float = 0.05,
+        topK: bool = False,
+        corr: bool = True,
+    ) -> None:
+        """A step with a part of each gradient: with topK the share `spars` of
+        elements that are largest, else those of magnitude `spars` or more. corr:
+        what is not sent is added to the next step's gradients."""
+        option = "sparseTopK" if topK else "sparseThreshold"
+        settings = {"spars": float(spars), "feedback": bool(corr)}
+        self._step(loss, option, settings)
+
+    def step_with(
+        self, loss: Tensor, dist_option: str, spars: float = 0.0
+    ) -> None:
+        """A step by a strategy's name: any of docs/strategies.md."""
+        option = _OLD_NAMES.get(dist_option, dist_option)
+        settings = {"spars": float(spars)} if spars else {}
+        self._step(loss, option, settings)
+
+    # ---- Primitives ----
+
+    def all_reduce(self, tensor: CTensor) -> None:
+        """Sums a raw tensor (`t.data`) over ranks, in place."""
+        self.communicator.synch(_raw_of(tensor))
+
+    def fused_all_reduce(self, tensor, send: bool = True) -> None:
+        """The same for a list as one exchange; send False keeps them for it."""
+        self.communicator.fusedSynch([_raw_of(t) for t in tensor], send)
+
+    def all_reduce_half(self, tensor: CTensor) -> None:
+        """The same with float16 on the way."""
+        self.communicator.synchHalf(_raw_of(tensor))
+
+    def fused_all_reduce_half(self, tensor, send: bool = True) -> None:
+        """The same for a list."""
+        self.communicator.fusedSynchHalf([_raw_of(t) for t in tensor], send)
+
+    def sparsification(
+        self, tensor, accumulation, spars: float, topK: bool
+    ) -> None:
+        """Replaces a tensor by the sum over ranks of its chosen elements.
+
+        With an accumulation (a raw tensor, or None) that is added first, and
+        takes what was not sent."""
+        rest = None if accumulation is None else _raw_of(accumulation)
+        self.communicator.sparsification(_raw_of(tensor), rest, spars, topK)
+
+    def fused_sparsification(
+        self, tensor, accumulation, spars: float, topK: bool
+    ):
+        """The same over all elements of a list."""
+        rest = None if accumulation is None else _raw_of(accumulation)
+        self.communicator.fusedSparsification(
+            [_raw_of(t) for t in tensor], rest, spars, topK
+        )
+
+    def wait(self) -> None:
+        """All exchanges so far are done when it returns."""
+        self.communicator.wait()
+
+    def update(self, param: Tensor, grad) -> None:
+        """grad /= world_size, then the optimizer's update."""
+        if isinstance(grad, CTensor):
+            grad = Tensor._of(grad)
+        grad /= float(self.world_size)
+        self.opt.update(param, grad)
+
+    def step(self) -> None:
+        """Counts a step of the optimizer."""
+        self.opt.step()
+
+    def get_states(self) -> dict:
+        """The optimizer's."""
+        return self.opt.get_states()
+
+    def set_states(self, states: dict) -> None:
+        """The optimizer's."""
+        self.opt.set_states(states)
+
+    def __repr__(self) -> str:
+        return (
+            f"DistOpt({self.opt!r}, rank {self.global_rank} of {self.world_size}, "
+            f"{self._strategy[0]})"
+        )
+
+
+def _raw_of(value) -> CTensor:
+    return value.data if isinstance(value, Tensor) else value

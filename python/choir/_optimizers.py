@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers. The arithmetic is the C library's (tensor/ops.h), so its steps have
+the same bits in both languages."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER
+
+import numpy as np
+
+from choir import _engine, autograd, tensor
+from choir._lib import (
+    NamedTensor,
+    Param,
+    ParamList,
+    StateError,
+    check,
+    get,
+    lib,
+)
+from choir._raw import CTensor
+from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
+from choir._settings import Table
+from choir.tensor import Tensor
+
+
+class _Single:
+    """An optimizer of the C library for one parameter."""
+
+    def __init__(
+        self, owner: Optimizer, name: str, param: Tensor, grad: Tensor
+    ):
+        self.handle = owner._create()
+        self.tensor = param
+        self.raw = param.data
+        self.grad = grad
+        self.param = Param(
+            name=name.encode(),
+            value=param.data.handle,
+            grad=grad.data.handle,
+            trainable=True,
+        )
+        self._list = (POINTER(Param) * 1)(ctypes.pointer(self.param))
+        self._device = param.device
+        check(
+            lib.optimizer_attach(
+                self.handle,
+                self._device.handle,
+                ParamList(ctypes.cast(self._list, POINTER(POINTER(Param))), 1),
+            )
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            lib.optimizer_release(self.handle)
+
+    def update(self, grad: Tensor, step: int) -> None:
+        self.grad = grad  # alive until the next one
+        self.param.grad = grad.data.handle
+        check(lib.optimizer_update(self.handle, self._device.stream, step))
+
+    def states(self) -> dict[str, Tensor]:
+        return _states(self.handle, self._device)
+
+
+def _states(handle: int, device) -> dict[str, Tensor]:
+    count = lib.optimizer_states(handle, None)
+    named = (NamedTensor * max(count, 1))()
+    lib.optimizer_states(handle, named)
+    return {
+        named[i].name.decode(): Tensor._of(
+            CTensor.borrow(named[i].tensor, device)
+        )
+        for i in range(count)
+    }
+
+
+class Optimizer:
+    """What all optimizers share. Subclasses name an optimizer of the C library.
+
+    lr: a number or a DecayScheduler. Parameters need no registration: those
+    behind the loss are updated, and frozen with `stores_grad = False`.
+    """
+
+    _name: str = ""  # in the C library
+    _table: Table
+    _definition: int
+
+    def __init__(self, lr, dtype=tensor.float32, **settings) -> None:
+        self._schedule = as_schedule(lr)
+        self.dtype = dtype
+        self._settings = {}
+        for name, value in settings.items():
+            if isinstance(value, DecayScheduler):
+                if not isinstance(value, Constant):
+                    raise NotImplementedError(
+                        f"{type(self).__name__}: {name} is a schedule; only lr can "
+                        "be one"
+                    )
+                value = value.init_value
+            self._settings[name] = value
+        self._singles: dict[str, _Single] = {}
+        self._engine: _engine.Engine | None = None
+        self._handle: int | None = None  # of the engine, or of DistOpt
+        self._step = 0
+        self._pending: dict[str, np.ndarray] = {}  # set_states before a step
+        self._resumes = False
+        # Wrong settings are told here, not at the first step.
+        lib.optimizer_release(self._create())
+
+    # ---- The library's object ----
+
+    def _create(self) -> int:
+        settings = self._table.make(
+            type(self).__name__,
+            lr=self._schedule.value(self._step),
+            **self._settings,
+        )
+        return get(lib.optimizer_create, self._definition, settings)
+
+    def _own_handle(self) -> int:
+        if self._handle is None:
+            self._handle = self._create()
+        return self._handle
+
+    def _updater(self) -> int:
+        return lib.optimizer_updater(self._own_handle())
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            lib.optimizer_release(self._handle)
+            self._handle = None
+
+    def _set_lr(self, step: int) -> None:
+        """Before each step of an engine: what the schedule says."""
+        if self._handle is not None and not isinstance(
+            self._schedule, Constant
+        ):
+            check(
+                lib.optimizer_set_lr(self._handle, self._schedule.value(step))
+            )
+
+    # ---- As in SINGA ----
+
+    @property
+    def lr(self):
+        """The learning rate: a number or a schedule, as it was given."""
+        if isinstance(self._schedule, Constant):
+            return self._schedule.init_value
+        return self._schedule
+
+    @lr.setter
+    def lr(self, value) -> None:
+        schedule = as_schedule(value)
+        rate = schedule.value(self._step)
+        self._table.make(type(self).__name__, lr=rate)
+        self._schedule = schedule
+        if self._handle is not None:
+            check(lib.optimizer_set_lr(self._handle, rate))
+        for single in self._singles.values():
+            check(lib.optimizer_set_lr(single.handle, rate))
+
+    @property
+    def lr_value(self) -> Tensor:
+        """The learning rate of this step, of shape (1,)."""
+        return scalar(self._schedule.value(self._step))
+
+    @property
+    def step_counter(self) -> Tensor:
+        """Steps done, of shape (1,)."""
+        return scalar(float(self._step))
+
+    def __call__(self, loss: Tensor) -> None:
+        self.backward_and_update(loss)
+
+    def call(self, loss: Tensor) -> None:
+        self.backward_and_update(loss)
+
+    def backward_and_update(self, loss: Tensor) -> None:
+        """Gradients of the loss and a step with all of them."""
+        engine = _engine.current
+        if engine is not None:
+            engine.backward_and_update(loss)
+            self._step += 1
+            return
+        self._train_alone(loss)
+
+    def _train_alone(
+        self, loss: Tensor, first: int = 0, total: int = 1
+    ) -> None:
+        """A step outside of a model: with an engine of its own."""
+        params = _engine.behind(loss)
+        if not params:
+            raise StateError(
+                "backward_and_update: the loss depends on no parameter (a tensor "
+                "with stores_grad) that an operator saw; set autograd.training = "
+                "True before forward"
+            )
+        if self._engine is None or any(
+            id(p) not in self._engine._params for p in params
+        ):
+            names = _unique_names(params)
+            step = self._engine.step() if self._engine else self._step
+            states = self._engine.states() if self._engine else {}
+            self._engine = _engine.Engine(
+                "loss",
+                loss.device,
+                list(zip(names, params)),
+                [],
+                self._updater(),
+            )
+            self._engine.set_step(step)
+            for name, state in self._engine.states().items():
+                if "/" in name and name in states:
+                    state.copy_data(states[name])
+            self._take_pending(self._engine.states())
+        engine = self._engine
+        self._set_lr(engine.step())
+        engine.train(
+            lambda: engine.backward_and_update(loss),
+            first_sample=first,
+            global_count=total,
+        )
+        self._step = engine.step()
+        autograd.place.end_step()
+
+    def step(self) -> None:
+        """Counts a step; for those who apply gradients one by one."""
+        self._step += 1
+        rate = self._schedule.value(self._step)
+        if not isinstance(self._schedule, Constant):
+            for single in self._singles.values():
+                check(lib.optimizer_set_lr(single.handle, rate))
+
+    def apply(
+        self, param_name: str, param_value: Tensor, param_grad: Tensor
+    ) -> None:
+        """Updates one parameter in place; states are kept by its name."""
+        if isinstance(param_grad, CTensor):
+            param_grad = Tensor._of(param_grad)
+        if param_value.shape != param_grad.shape:
+            raise ValueError(
+                f"apply: {param_name} has shape {param_value.shape} and its gradient "
+                f"{param_grad.shape}"
+            )
+        key, kept, count = param_name, {}, 0
+        single = self._singles.get(key)
+        while single is not None and single.raw is not param_value.data:
+            if single.tensor is param_value:
+                kept = single.states()  # its elements lie elsewhere now
+                single = None
+                break
+            # Another parameter of that name.
+            count += 1
+            key = f"{param_name}#{count}"
+            single = self._singles.get(key)
+        if single is None:
+            single = _Single(self, key, param_value, param_grad)
+            self._singles[key] = single
+            states = single.states()
+            for name, state in kept.items():
+                states[name].copy_data(state)
+            self._take_pending(states)
+        single.update(param_grad, self._step)
+
+    def update(self, param: Tensor, grad: Tensor) -> None:
+        """apply, with the parameter's own name."""
+        self.apply(param.name, param, grad)
+
+    def device_check(self, *inputs: Tensor) -> None:
+        """Moves tensors to the first one's device."""
+        for other in inputs[1:]:
+            other.to_device(inputs[0].device)
+
+    def get_states(self) -> dict[str, np.ndarray]:
+        """'step_counter' and the states of each parameter, as arrays."""
+        states: dict = {"step_counter": np.float32(self._step)}
+        for single in self._singles.values():
+            for name, state in single.states().items():
+                states[name] = tensor.to_numpy(state)
+        if self._handle is not None and self._engine is not None:
+            for name, state in self._engine.states().items():
+                if "/" in name:
+                    states[name] = tensor.to_numpy(state)
+        return states
+
+    def set_states(self, states: dict) -> None:
+        """Takes what get_states gave; for parameters that were not updated yet,
+        when they are for the first time."""
+        step = int(states["step_counter"])
+        own: dict[str, Tensor] = {}
+        for single in self._singles.values():
+            own.update(single.states())
+        if self._engine is not None:
+            own.update(self._engine.states())
+        given = {n: np.asarray(v) for n, v in states.items() if "/" in n}
+        for name, value in given.items():
+            if name in own and own[name].shape != value.shape:
+                raise ValueError(
+                    f"set_states: {name} has shape {own[name].shape}; a value of "
+                    f"shape {value.shape} was given"
+                )
+        self._step = step
+        self._pending = given
+        self._take_pending(own)
+        if self._engine is not None:
+            self._engine.set_step(step)
+            self._resumes = False
+        else:
+            self._resumes = True
+
+    def _take_pending(self, own: dict[str, Tensor]) -> None:
+        """States that were set before their parameters were known."""
+        for name in [n for n in self._pending if n in own]:
+            own[name].copy_from_numpy(self._pending.pop(name))
+
+    def _take_engine(self, engine: _engine.Engine) -> None:
+        """The engine of a model that will use this optimizer."""
+        self._engine = engine
+        if self._resumes:
+            engine.set_step(self._step)
+            self._resumes = False
+        if self._pending:
+            self._take_pending(engine.states())
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v}" for k, v in self._settings.items())
+        return f"{type(self).__name__}(lr={self.lr}, {settings})"
+
+
+def _unique_names(params: list[Tensor]) -> list[str]:
+    """The parameters' names, told apart where two are alike."""
+    names: list[str] = []
+    for i, p in enumerate(params):
+        name = p.name
+        names.append(name if name not in names else f"{name}#{i}")
+    return names
+
+
+def _definitions() -> dict[str, int]:
+    found = {}
+    while True:
+        definition = lib.optimizer_def_get(len(found))
+        if not definition:
+            return found
+        found[
+            lib.optimizer_def_config(definition).contents.name.decode()
+        ] = definition
+
+
+_OPTIMIZERS = _definitions()
+
+
+def optimizers() -> list[str]:
+    """The library's names of optimizers."""
+    return list(_OPTIMIZERS)
+
+
+def _bind(cls: type[Optimizer], name: str) -> None:
+    cls._name = name
+    cls._definition = _OPTIMIZERS[name]
+    cls._table = Table(lib.optimizer_def_config(_OPTIMIZERS[name]))
+
+
+class SGD(Optimizer):
+    """g += weight_decay p; v = momentum v + (1 - dampening) g; p -= lr v, or with
+    nesterov p -= lr (g + momentum v). v starts as 0."""
+
+    def __init__(
+        self,
+        lr=0.1,
+        momentum=0,
+        dampening=0,
+        weight_decay=0,
+        nesterov=False,
+        dtype=tensor.float32,
+    ) -> None:
+        super().__init__(
+            lr,
+            dtype,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+        )
+
+
+class Adam(Optimizer):
+    """Kingma and Ba, "Adam", 2015, with bias correction; epsilon outside the root.
+
+    lr is 0.1 unless given, as in SINGA."""
+
+    def __init__(
+        self, lr=0.1, beta_1=0.9, beta_2=0.999, epsilon=1e-8, weight_decay=0
+    ) -> None:
+        super().__init__(
+            lr,
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+        )
+
+
+class RMSProp(Optimizer):
+    """avg = rho avg + (1 - rho) g^2; p -= lr g / sqrt(avg + epsilon)."""
+
+    def __init__(self, lr=0.1, rho=0.9, epsilon=1e-8, weight_decay=0) -> None:
+        super().__init__(
+            lr, rho=rho, epsilon=epsilon, weight_decay=weight_decay
+        )
+
+
+class AdaGrad(Optimizer):
+    """history += g^2; p -= lr g / sqrt(history + epsilon)."""
+
+    def __init__(self, lr=0.1, epsilon=1e-8, weight_decay=0) -> None:
+        super().__init__(lr, epsilon=epsilon, weight_decay=weight_decay)
+
+
+def _make_classes() -> dict[str, type[Optimizer]]:
+    """The classes above with their definitions, and one for each other of the list."""
+    written = {"sgd": SGD, "adam": Adam, "rmsprop": RMSProp, "adagrad": AdaGrad}
+    classes = {}
+    for name in _OPTIMIZERS:
+        cls = written.get(name)
+        if cls is None:
+            words = "".join(word.capitalize() for word in name.split("_"))
+            cls = type(words, (Optimizer,), {"__module__": __name__})
+            _bind(cls, name)
+            _set_init(cls)
+        else:
+            _bind(cls, name)
+        classes[cls.__name__] = cls
+    return classes
+
+
+def _set_init(cls: type[Optimizer]) -> None:
+    default = cls._table.fields["lr"].default
+
+    def __init__(self, lr=default, **settings) -> None:
+        Optimizer.__init__(self, lr, **settings)
+
+    cls.__init__ = __init__
+    cls.__doc__ = f"{cls._table.doc}.\n\nSettings:\n\n{cls._table.describe()}"
+
+
+classes = _make_classes()
