@@ -9,27 +9,18 @@
 choir_status_t choir__cuda_copier_open(cuda_device_t* device) {
   cuda_copier_t* copier = &device->copier;
   CHOIR_TRY(choir__cuda_queue_open(device, &copier->queue, 0));
-  CHOIR_TRY(CUDA_CALL(device, cuEventCreate, &copier->order,
-                      CHOIR__CU_EVENT_DISABLE_TIMING));
+  CHOIR_TRY(choir__cuda_event_open(device, &copier->order));
   for (int i = 0; i < CUDA_STAGES; ++i)
-    CHOIR_TRY(CUDA_CALL(device, cuEventCreate, &copier->stages[i].event,
-                        CHOIR__CU_EVENT_DISABLE_TIMING));
+    CHOIR_TRY(choir__cuda_event_open(device, &copier->stages[i].event));
   return NULL;
-}
-
-static void close_event(cuda_device_t* device, choir__cu_event_t event) {
-  if (event) {
-    choir__cuda_warn("an event was not released",
-                     CUDA_CALL(device, cuEventDestroy_v2, event));
-  }
 }
 
 void choir__cuda_copier_close(cuda_device_t* device) {
   cuda_copier_t* copier = &device->copier;
   choir__cuda_queue_close(device, &copier->queue);
-  close_event(device, copier->order);
+  choir__cuda_event_close(device, copier->order);
   for (int i = 0; i < CUDA_STAGES; ++i) {
-    close_event(device, copier->stages[i].event);
+    choir__cuda_event_close(device, copier->stages[i].event);
     if (!copier->stages[i].memory) continue;
     choir__cuda_warn(
         "pinned memory was not released",

@@ -79,9 +79,8 @@ static choir_status_t cuda_alloc(choir_device_t* device, size_t bytes,
                                  void** out_data) {
   cuda_device_t* cuda = of_device(device);
   *out_data = NULL;
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status = choir__cuda_pool_alloc(cuda, bytes, out_data);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status, choir__cuda_pool_alloc(cuda, bytes, out_data));
   return status;
 }
 
@@ -109,12 +108,11 @@ static choir_status_t cuda_read(choir_device_t* device, choir_stream_t* stream,
                                 size_t bytes) {
   cuda_device_t* cuda = of_device(device);
   cuda_stream_t* mine = of_stream(stream);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status =
-      bytes > 0 ? choir__cuda_copy_to_host(cuda, &mine->queue, device_src,
-                                           host_dst, bytes)
-                : choir__cuda_queue_synchronize(cuda, &mine->queue);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status,
+              bytes > 0 ? choir__cuda_copy_to_host(cuda, &mine->queue,
+                                                   device_src, host_dst, bytes)
+                        : choir__cuda_queue_synchronize(cuda, &mine->queue));
   return tell(mine, status);
 }
 
@@ -123,12 +121,11 @@ static choir_status_t cuda_write(choir_device_t* device, choir_stream_t* stream,
                                  size_t bytes) {
   cuda_device_t* cuda = of_device(device);
   cuda_stream_t* mine = of_stream(stream);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status =
-      bytes > 0 ? choir__cuda_copy_to_device(cuda, &mine->queue, host_src,
-                                             device_dst, bytes)
-                : choir__cuda_queue_synchronize(cuda, &mine->queue);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status,
+              bytes > 0 ? choir__cuda_copy_to_device(
+                              cuda, &mine->queue, host_src, device_dst, bytes)
+                        : choir__cuda_queue_synchronize(cuda, &mine->queue));
   return tell(mine, status);
 }
 
@@ -143,13 +140,11 @@ static choir_status_t stream_create(choir_device_t* device,
   CHOIR_TRY(choir_allocate(cuda->objects, sizeof(cuda_stream_t),
                            "choir_stream_create", &memory));
   cuda_stream_t* stream = memory;
-  choir_status_t status = choir__cuda_enter(cuda);
-  if (!status) {
-    status = choir__cuda_queue_open(
-        cuda, &stream->queue,
-        kind == CHOIR_STREAM_BACKGROUND ? cuda->background_priority : 0);
-    choir__cuda_leave(cuda);
-  }
+  const int priority =
+      kind == CHOIR_STREAM_BACKGROUND ? cuda->background_priority : 0;
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status,
+              choir__cuda_queue_open(cuda, &stream->queue, priority));
   if (status) {
     choir_deallocate(cuda->objects, stream, sizeof(*stream));
     return status;
@@ -216,18 +211,16 @@ static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
 static choir_status_t stream_submit(choir_stream_t* stream,
                                     const choir_record_t* record) {
   cuda_device_t* cuda = of_device(stream->device);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status = run(cuda, of_stream(stream), record);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status, run(cuda, of_stream(stream), record));
   return status;
 }
 
 static choir_status_t stream_synchronize(choir_stream_t* stream) {
   cuda_device_t* cuda = of_device(stream->device);
   cuda_stream_t* mine = of_stream(stream);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status = choir__cuda_queue_synchronize(cuda, &mine->queue);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status, choir__cuda_queue_synchronize(cuda, &mine->queue));
   return tell(mine, status);
 }
 
@@ -241,12 +234,8 @@ static choir_status_t event_create(choir_device_t* device,
   CHOIR_TRY(choir_allocate(cuda->objects, sizeof(cuda_event_t),
                            "choir_event_create", &memory));
   cuda_event_t* event = memory;
-  choir_status_t status = choir__cuda_enter(cuda);
-  if (!status) {
-    status = CUDA_CALL(cuda, cuEventCreate, &event->handle,
-                       CHOIR__CU_EVENT_DISABLE_TIMING);
-    choir__cuda_leave(cuda);
-  }
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status, choir__cuda_event_open(cuda, &event->handle));
   if (status) {
     choir_deallocate(cuda->objects, event, sizeof(*event));
     return status;
@@ -259,7 +248,7 @@ static void event_destroy(choir_event_t* event) {
   cuda_device_t* cuda = of_device(event->device);
   choir_status_t status = choir__cuda_enter(cuda);
   if (!status) {
-    status = CUDA_CALL(cuda, cuEventDestroy_v2, of_event(event)->handle);
+    choir__cuda_event_close(cuda, of_event(event)->handle);
     choir__cuda_leave(cuda);
   }
   choir__cuda_warn("an event was not released", status);
@@ -269,22 +258,21 @@ static void event_destroy(choir_event_t* event) {
 static choir_status_t event_record(choir_event_t* event,
                                    choir_stream_t* stream) {
   cuda_device_t* cuda = of_device(event->device);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status =
-      CUDA_CALL(cuda, cuEventRecord, of_event(event)->handle,
-                of_stream(stream)->queue.handle);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status,
+              CUDA_CALL(cuda, cuEventRecord, of_event(event)->handle,
+                        of_stream(stream)->queue.handle));
   return status;
 }
 
 static choir_status_t stream_wait_event(choir_stream_t* stream,
                                         choir_event_t* event) {
   cuda_device_t* cuda = of_device(event->device);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status =
+  choir_status_t status;
+  CUDA_WITHIN(
+      cuda, status,
       CUDA_CALL(cuda, cuStreamWaitEvent, of_stream(stream)->queue.handle,
-                of_event(event)->handle, 0);
-  choir__cuda_leave(cuda);
+                of_event(event)->handle, 0));
   return status;
 }
 
@@ -305,10 +293,9 @@ static bool event_is_reached(choir_event_t* event) {
 
 static choir_status_t event_synchronize(choir_event_t* event) {
   cuda_device_t* cuda = of_device(event->device);
-  CHOIR_TRY(choir__cuda_enter(cuda));
-  choir_status_t status =
-      CUDA_CALL(cuda, cuEventSynchronize, of_event(event)->handle);
-  choir__cuda_leave(cuda);
+  choir_status_t status;
+  CUDA_WITHIN(cuda, status,
+              CUDA_CALL(cuda, cuEventSynchronize, of_event(event)->handle));
   return status;
 }
 

@@ -96,10 +96,26 @@ struct cuda_device_s {
 // Makes the GPU's context current on this thread, and takes it away again.
 choir_status_t choir__cuda_enter(cuda_device_t* device) CHOIR_NODISCARD;
 void choir__cuda_leave(cuda_device_t* device);
+// status = call, a status too, with the context current meanwhile; or why it
+// could not be, and no call.
+#define CUDA_WITHIN(device, status, call) \
+  do {                                    \
+    (status) = choir__cuda_enter(device); \
+    if (!(status)) {                      \
+      (status) = (call);                  \
+      choir__cuda_leave(device);          \
+    }                                     \
+  } while (0)
 // Logs and frees a failure of which nobody can be told.
 void choir__cuda_warn(const char* what, choir_status_t status);
 
 // ---- cuda_queue.c ----
+
+// An event that orders and takes no time. Closing none is fine.
+choir_status_t choir__cuda_event_open(cuda_device_t* device,
+                                      choir__cu_event_t* out_event)
+    CHOIR_NODISCARD;
+void choir__cuda_event_close(cuda_device_t* device, choir__cu_event_t event);
 
 choir_status_t choir__cuda_queue_open(cuda_device_t* device,
                                       cuda_queue_t* queue, int priority)

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/cuda/cuda_device.h"
 
+choir_status_t choir__cuda_event_open(cuda_device_t* device,
+                                      choir__cu_event_t* out_event) {
+  return CUDA_CALL(device, cuEventCreate, out_event,
+                   CHOIR__CU_EVENT_DISABLE_TIMING);
+}
+
+void choir__cuda_event_close(cuda_device_t* device, choir__cu_event_t event) {
+  if (!event) return;
+  choir__cuda_warn("an event was not released",
+                   CUDA_CALL(device, cuEventDestroy_v2, event));
+}
+
 static choir_status_t take_slot(cuda_device_t* device, cuda_queue_t* queue) {
   int slot = 0;
   pthread_mutex_lock(&device->lock);
@@ -23,10 +35,7 @@ choir_status_t choir__cuda_queue_open(cuda_device_t* device,
   choir_status_t status =
       CUDA_CALL(device, cuStreamCreateWithPriority, &queue->handle,
                 CHOIR__CU_STREAM_NON_BLOCKING, priority);
-  if (!status) {
-    status = CUDA_CALL(device, cuEventCreate, &queue->fence,
-                       CHOIR__CU_EVENT_DISABLE_TIMING);
-  }
+  if (!status) status = choir__cuda_event_open(device, &queue->fence);
   if (!status) status = take_slot(device, queue);
   if (status) choir__cuda_queue_close(device, queue);
   return status;
@@ -40,10 +49,7 @@ void choir__cuda_queue_close(cuda_device_t* device, cuda_queue_t* queue) {
     choir__cuda_warn("a stream was not released",
                      CUDA_CALL(device, cuStreamDestroy_v2, queue->handle));
   }
-  if (queue->fence) {
-    choir__cuda_warn("an event was not released",
-                     CUDA_CALL(device, cuEventDestroy_v2, queue->fence));
-  }
+  choir__cuda_event_close(device, queue->fence);
   if (queue->handle && queue->slot >= 0) {
     pthread_mutex_lock(&device->lock);
     device->queues[queue->slot] = NULL;
