@@ -81,7 +81,9 @@ static choir_status_t open_device(trainer_t* trainer) {
   const int32_t share = cores() / workers_here;
   const choir_device_options_t device_options = {
       .threads = options->threads ? (int32_t)options->threads
-                                  : (share > 0 ? share : 1)};
+                                  : (share > 0 ? share : 1),
+      // A GPU for each worker of a host.
+      .index = trainer->comm ? choir_comm_local_rank(trainer->comm) : 0};
   return choir_device_create(options->device, &device_options,
                              &trainer->device);
 }
