@@ -82,52 +82,22 @@ choir_status_t choir__reduce_infer(const char* op, const choir_view_t* src,
   return choir__infer_shape(op, dtype, ndim, shape, dst);
 }
 
-const choir_op_case_t choir__reduce_cases[] = {
-    {"", NULL},
-    {"7", NULL},
-    {"7", "axis=0 keep_dims=1"},
-    {"3,5", "axis=0"},
-    {"3,5", "axis=1"},
-    {"3,5", "keep_dims=1"},
-    {"33,17", "axis=1 keep_dims=1"},
-    {"33,17", "axis=0"},
-    {"1000", NULL},
-    {"2,3,4", "axis=1"},
-    {"2,3,4", "axis=2"},
-    {"5,1,7", "axis=1"},
-    {"4,3,7,5", "axis=1 keep_dims=1"},
-    {"4,3,7,5", "axis=3"},
-    {"4,3,7,5", "axis=2"},
-    {"4,3,7,5", NULL},
-    {"2,20,12,12", "axis=0"},
-    {"2,16,5,5", "axis=1"},
-    {"1,9", "axis=0"},
-    {"3,2,1,2,3,2", "axis=4 keep_dims=1"},
-    {"0", NULL},
-    {"3,0", "axis=1"},
-    {"0,3", "axis=1"},
-    {NULL, NULL}};
+// Whatever is done with the elements of a lane.
+#define CASES_WITH_ELEMENTS                                                 \
+  {"", NULL}, {"7", NULL}, {"7", "axis=0 keep_dims=1"}, {"3,5", "axis=0"},  \
+      {"3,5", "axis=1"}, {"3,5", "keep_dims=1"},                            \
+      {"33,17", "axis=1 keep_dims=1"}, {"33,17", "axis=0"}, {"1000", NULL}, \
+      {"2,3,4", "axis=1"}, {"2,3,4", "axis=2"}, {"5,1,7", "axis=1"},        \
+      {"4,3,7,5", "axis=1 keep_dims=1"}, {"4,3,7,5", "axis=3"},             \
+      {"4,3,7,5", "axis=2"}, {"4,3,7,5", NULL}, {"2,20,12,12", "axis=0"},   \
+      {"2,16,5,5", "axis=1"}, {"1,9", "axis=0"},                            \
+      {"3,2,1,2,3,2", "axis=4 keep_dims=1"}, {                              \
+    "0,3", "axis=1"                                                         \
+  }
 
-const choir_op_case_t choir__maximum_cases[] = {
-    {"", NULL},
-    {"7", NULL},
-    {"7", "axis=0 keep_dims=1"},
-    {"3,5", "axis=0"},
-    {"3,5", "axis=1"},
-    {"3,5", "keep_dims=1"},
-    {"33,17", "axis=1 keep_dims=1"},
-    {"33,17", "axis=0"},
-    {"1000", NULL},
-    {"2,3,4", "axis=1"},
-    {"2,3,4", "axis=2"},
-    {"5,1,7", "axis=1"},
-    {"4,3,7,5", "axis=1 keep_dims=1"},
-    {"4,3,7,5", "axis=3"},
-    {"4,3,7,5", "axis=2"},
-    {"4,3,7,5", NULL},
-    {"2,20,12,12", "axis=0"},
-    {"2,16,5,5", "axis=1"},
-    {"1,9", "axis=0"},
-    {"3,2,1,2,3,2", "axis=4 keep_dims=1"},
-    {"0,3", "axis=1"},
-    {NULL, NULL}};
+const choir_op_case_t choir__reduce_cases[] = {
+    CASES_WITH_ELEMENTS, {"0", NULL}, {"3,0", "axis=1"}, {NULL, NULL}};
+
+// Of no element there is no largest one.
+const choir_op_case_t choir__maximum_cases[] = {CASES_WITH_ELEMENTS,
+                                                {NULL, NULL}};
