@@ -30,6 +30,8 @@ typedef unsigned long long choir__cu_address_t;
 typedef struct CUctx_st* choir__cu_context_t;
 typedef struct CUstream_st* choir__cu_stream_t;
 typedef struct CUevent_st* choir__cu_event_t;
+typedef struct CUmod_st* choir__cu_module_t;
+typedef struct CUfunc_st* choir__cu_function_t;
 
 enum {
   CHOIR__CU_SUCCESS = 0,
@@ -79,7 +81,16 @@ enum {
   X(cuEventDestroy_v2, (choir__cu_event_t event))                            \
   X(cuEventRecord, (choir__cu_event_t event, choir__cu_stream_t stream))     \
   X(cuEventQuery, (choir__cu_event_t event))                                 \
-  X(cuEventSynchronize, (choir__cu_event_t event))
+  X(cuEventSynchronize, (choir__cu_event_t event))                           \
+  X(cuModuleLoadData, (choir__cu_module_t * module, const void* image))      \
+  X(cuModuleUnload, (choir__cu_module_t module))                             \
+  X(cuModuleGetFunction, (choir__cu_function_t * function,                   \
+                          choir__cu_module_t module, const char* name))      \
+  X(cuLaunchKernel,                                                          \
+    (choir__cu_function_t function, unsigned blocks_x, unsigned blocks_y,    \
+     unsigned blocks_z, unsigned threads_x, unsigned threads_y,              \
+     unsigned threads_z, unsigned shared_bytes, choir__cu_stream_t stream,   \
+     void** params, void** extra))
 
 typedef struct choir__cuda_driver_s {
 #define CHOIR__CUDA_MEMBER_(symbol, parameters) \

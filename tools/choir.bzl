@@ -337,6 +337,43 @@ def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwa
         **kwargs
     )
 
+# Code for the chips that most have, and for all others from the first that CUDA 13
+# supports on, as a text that the driver compiles. Without contraction, as in
+# _COMMON_COPTS; division and roots as IEEE 754 has them are nvcc's default.
+_NVCC_FLAGS = " ".join([
+    "-std=c++17",
+    "-O3",
+    "-fmad=false",
+    "-Werror all-warnings",
+    "-gencode arch=compute_75,code=compute_75",
+    "-gencode arch=compute_80,code=sm_80",
+    "-gencode arch=compute_90,code=sm_90",
+])
+
+def choir_cuda_image(name, src, hdrs):
+    """Kernels for GPUs, as a C file with the array `choir__<name>_image`.
+
+    Only for --config=cuda: it needs the toolkit, under its standard prefix.
+
+    Args:
+      name: target name; that of the .cu file without its end.
+      src: the .cu file.
+      hdrs: what it includes.
+    """
+    native.genrule(
+        name = name,
+        srcs = [src] + hdrs,
+        outs = [name + "_image.c"],
+        cmd = " && ".join([
+            "tools=/usr/local/cuda/bin",
+            "$$tools/nvcc %s -I. -fatbin -o $@.fatbin $(location %s)" % (_NVCC_FLAGS, src),
+            "$$tools/bin2c --const --alignment 16 --name choir__%s_image $@.fatbin >$@" % name,
+            "rm $@.fatbin",
+        ]),
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+    )
+
 def choir_assert_no_dependency(name, target, forbidden):
     """A test that fails if target reaches a forbidden package or repository.
 

@@ -26,6 +26,8 @@ static_assert(Same<choir__cu_address_t, CUdeviceptr>(), "");
 static_assert(Same<choir__cu_context_t, CUcontext>(), "");
 static_assert(Same<choir__cu_stream_t, CUstream>(), "");
 static_assert(Same<choir__cu_event_t, CUevent>(), "");
+static_assert(Same<choir__cu_module_t, CUmodule>(), "");
+static_assert(Same<choir__cu_function_t, CUfunction>(), "");
 // Without the toolkit both are int.
 static_assert(sizeof(CUresult) == sizeof(int), "");
 static_assert(sizeof(CUdevice_attribute) == sizeof(int), "");

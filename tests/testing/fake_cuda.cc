@@ -20,6 +20,7 @@ enum {
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidContext = 201,
+  kNotFound = 500,
   kNotReady = 600,
 };
 
@@ -35,6 +36,9 @@ const Named kNames[] = {
     {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+     "no kernel image is available for execution on the device"},
+    {kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS",
      "an illegal memory access was encountered"},
@@ -83,6 +87,7 @@ FakeCuda::~FakeCuda() {
     EXPECT_EQ(events_.size(), 0u) << "events are left";
     EXPECT_EQ(memory_.size(), 0u) << "device memory is left";
     EXPECT_EQ(pinned_.size(), 0u) << "pinned memory is left";
+    EXPECT_EQ(modules_, 0) << "modules are left";
     for (const Stream& stream : streams_)
       EXPECT_FALSE(stream.is_live) << "stream " << stream.number << " is left";
   }
@@ -468,6 +473,63 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
           "synchronize event" + std::to_string(mark->number));
     if (mark->stream) fake->RunUntil(mark->stream, mark->count);
     return fake->lost_;
+  };
+  table.cuModuleLoadData = [](choir__cu_module_t* module,
+                              const void* image) -> Result {
+    BEGIN("cuModuleLoadData", true, "");
+    if (!image) {
+      fake->Misuse("cuModuleLoadData of no image");
+      return kInvalidValue;
+    }
+    ++fake->modules_;
+    *module = reinterpret_cast<choir__cu_module_t>(const_cast<void*>(image));
+    return 0;
+  };
+  table.cuModuleUnload = [](choir__cu_module_t) -> Result {
+    BEGIN("cuModuleUnload", true, "");
+    --fake->modules_;
+    return 0;
+  };
+  table.cuModuleGetFunction = [](choir__cu_function_t* function,
+                                 choir__cu_module_t module,
+                                 const char* name) -> Result {
+    BEGIN("cuModuleGetFunction", true, "");
+    for (HostKernel& kernel : *reinterpret_cast<HostKernels*>(module)) {
+      if (std::strcmp(kernel.symbol, name) != 0) continue;
+      *function = reinterpret_cast<choir__cu_function_t>(&kernel);
+      return 0;
+    }
+    return kNotFound;
+  };
+  table.cuLaunchKernel =
+      [](choir__cu_function_t function, unsigned blocks_x, unsigned blocks_y,
+         unsigned blocks_z, unsigned threads_x, unsigned threads_y,
+         unsigned threads_z, unsigned, choir__cu_stream_t handle, void** params,
+         void** extra) -> Result {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    auto* kernel = reinterpret_cast<const HostKernel*>(function);
+    BEGIN("cuLaunchKernel", true,
+          std::string("launch ") + kernel->symbol + " stream" +
+              std::to_string(stream->number));
+    if (blocks_x < 1 || threads_x < 1 || threads_x > 1024 ||
+        blocks_y * blocks_z * threads_y * threads_z != 1 || extra)
+      return kInvalidValue;
+    const auto* start = static_cast<const char*>(params[0]);
+    std::vector<char> copy(start, start + kernel->bytes);
+    Work work;
+    // Whatever looks like an address of the GPU's memory is one.
+    for (size_t at = 0; at + sizeof(void*) <= copy.size();
+         at += sizeof(void*)) {
+      const void* place;
+      std::memcpy(&place, &copy[at], sizeof(place));
+      if (fake->IsOnGpu(place, 1)) work.touches.push_back(place);
+    }
+    const uint32_t threads = blocks_x * threads_x;
+    work.run = [kernel, copy, threads] {
+      for (uint32_t i = 0; i < threads; ++i) kernel->run(copy.data(), i);
+    };
+    fake->Push(stream, std::move(work));
+    return 0;
   };
   return table;
 }

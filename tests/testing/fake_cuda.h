@@ -17,6 +17,16 @@
 namespace choir {
 namespace testing {
 
+// A kernel of Choir's compiled for the host: one thread of it, whose struct of
+// `bytes` bytes is at `params`. A list of them in the place of a module's image
+// is what the script below can load.
+struct HostKernel {
+  const char* symbol;
+  size_t bytes;
+  void (*run)(const void* params, uint32_t thread);
+};
+using HostKernels = std::vector<HostKernel>;
+
 // A script in the place of the NVIDIA driver: GPUs whose memory is the host's,
 // streams that keep their work until somebody waits for it, and no longer. So
 // what a program did not order happens in the wrong order, each time.
@@ -24,7 +34,7 @@ namespace testing {
 // It logs calls, can fail a chosen one, and fails the test for what the driver
 // would not stand: a call without a context, a copy from or to host memory that
 // is not pinned, memory that is freed while work on it is under way, and what
-// is left at the end.
+// is left at the end. Kernels run their threads one after the other.
 //
 // One at a time; made before the first device, gone after the last. Threads:
 // any.
@@ -124,6 +134,7 @@ class FakeCuda {
   std::map<const void*, size_t> pinned_;
   size_t live_bytes_ = 0;
   int contexts_ = 0;
+  int modules_ = 0;
 };
 
 }  // namespace testing

@@ -42,6 +42,10 @@ static cuda_event_t* of_event(choir_event_t* event) {
   return (cuda_event_t*)event;
 }
 
+choir__cu_stream_t choir__cuda_stream_handle(choir_stream_t* stream) {
+  return of_stream(stream)->queue.handle;
+}
+
 // ---- Context and failures ----
 
 choir_status_t choir__cuda_enter(cuda_device_t* device) {
@@ -307,6 +311,7 @@ static void close_device(cuda_device_t* cuda) {
     choir_status_t status = choir__cuda_enter(cuda);
     if (!status) {
       choir__cuda_copier_close(cuda);
+      choir__cuda_modules_close(cuda);
       choir__cuda_pool_close(cuda);
       choir__cuda_leave(cuda);
     }

@@ -10,9 +10,9 @@
 
 // What the files of the CUDA device share.
 //
-// Threads: `lock` guards the pool and what it knows of the streams, `copy_lock`
-// the copies; who takes both takes copy_lock first. Functions below are called
-// with the GPU's context current (choir__cuda_enter).
+// Threads: `lock` guards the pool, what it knows of the streams, and modules,
+// `copy_lock` the copies; who takes both takes copy_lock first. Functions below
+// are called with the GPU's context current (choir__cuda_enter).
 
 typedef struct cuda_device_s cuda_device_t;
 
@@ -72,6 +72,12 @@ typedef struct cuda_copier_s {
   cuda_stage_t stages[CUDA_STAGES];
 } cuda_copier_t;
 
+// cuda_module.c: what was loaded, and by hash of their address the kernels that
+// were looked up.
+typedef struct cuda_module_s cuda_module_t;
+typedef struct cuda_function_s cuda_function_t;
+enum { CUDA_FUNCTION_BUCKETS = 64 };
+
 struct cuda_device_s {
   choir_device_t base;
   char who[24];  // "cuda:0", for messages
@@ -84,6 +90,8 @@ struct cuda_device_s {
   cuda_queue_t* queues[CUDA_QUEUES];  // by slot
   cuda_pool_t pool;
   cuda_copier_t copier;
+  cuda_module_t* modules;
+  cuda_function_t* functions[CUDA_FUNCTION_BUCKETS];
   int background_priority;
 };
 
@@ -106,8 +114,14 @@ void choir__cuda_leave(cuda_device_t* device);
       choir__cuda_leave(device);          \
     }                                     \
   } while (0)
+// The GPU's side of one of this device's streams.
+choir__cu_stream_t choir__cuda_stream_handle(choir_stream_t* stream);
 // Logs and frees a failure of which nobody can be told.
 void choir__cuda_warn(const char* what, choir_status_t status);
+
+// ---- cuda_module.c ----
+
+void choir__cuda_modules_close(cuda_device_t* device);
 
 // ---- cuda_queue.c ----
 

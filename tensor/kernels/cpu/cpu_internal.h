@@ -2,6 +2,8 @@
 #ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 #define CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 
+#include "tensor/kernels/body.h"
+#include "tensor/kernels/nest.h"
 #include "tensor/op_def.h"
 
 // What the CPU kernels share: the choice of an instruction set, threads, and
@@ -35,8 +37,6 @@ choir__isa_t choir__isa(void);
 // For tests: use none above `isa`. Returns what is in force then. Call it only
 // while no kernel runs.
 choir__isa_t choir__isa_limit(choir__isa_t isa);
-
-#define CHOIR__BODY static inline __attribute__((always_inline))
 
 #if defined(__x86_64__)
 #define CHOIR__TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
@@ -116,23 +116,6 @@ void choir__cpu_cost(const choir_record_t* record, choir_cost_t* out_cost);
 
 // True when all operands of the record are f32.
 bool choir__all_f32(const choir_record_t* record);
-
-// Strided operands of one shape, brought into as few dimensions as possible:
-// sorted so that operand 0 moves least in the last one, neighbours merged,
-// sizes of 1 dropped. Every loop over a record's elements starts here.
-#define CHOIR__NEST_OPERANDS 4
-typedef struct choir__nest_s {
-  int32_t ndim;  // >= 2; leading sizes may be 1
-  int32_t operand_count;
-  int64_t shape[CHOIR_MAX_NDIM];
-  int64_t strides[CHOIR__NEST_OPERANDS][CHOIR_MAX_NDIM];
-  int64_t count;
-} choir__nest_t;
-
-// Views are broadcast to the shape of views[0]. False when they cannot, or
-// when views[0] repeats elements.
-bool choir__nest_make(const choir_view_t* const* views, int32_t count,
-                      choir__nest_t* out_nest);
 
 // The last two dimensions of a nest at one place of the others.
 typedef struct choir__plane_s {

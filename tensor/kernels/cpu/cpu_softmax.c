@@ -6,7 +6,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/kernels/cpu/cpu_math.h"
+#include "tensor/kernels/element_math.h"
 
 typedef struct rows_s {
   const float* x;  // (rows, columns); or y of the forward pass

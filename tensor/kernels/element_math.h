@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_
-#define CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_
+#ifndef CHOIR_TENSOR_KERNELS_ELEMENT_MATH_H_
+#define CHOIR_TENSOR_KERNELS_ELEMENT_MATH_H_
 
-#include "tensor/kernels/cpu/cpu_internal.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tensor/kernels/body.h"
 
 // Elementary functions of f32 without calls and branches, so that loops over
-// them vectorise. Right to a few units in the last place.
+// them vectorise. Right to a few units in the last place, and the same bits on
+// every processor: sums, products and quotients alone, none of them contracted.
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,12 +19,12 @@ extern "C" {
 
 CHOIR__BODY float choir__math_from_bits(int32_t bits) {
   float value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
+  memcpy(&value, &bits, sizeof(value));
   return value;
 }
 CHOIR__BODY int32_t choir__math_bits(float value) {
   int32_t bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
+  memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
@@ -71,8 +77,8 @@ CHOIR__BODY float choir__math_log(float x) {
   // log(1+f) = f - (f^2/2 - s (f^2/2 + p s^2)), which keeps the bits of f.
   const float log_m = f - (half - s * (half + s2 * p));
   float y = e * 0.693359375f + (log_m + e * -2.12194440e-4f);
-  y = x == 0.0f ? -__builtin_inff() : y;
-  y = x < 0.0f ? __builtin_nanf("") : y;
+  y = x == 0.0f ? -INFINITY : y;
+  y = x < 0.0f ? NAN : y;
   y = x > 3.40282347e38f ? x : y;
   return x != x ? x : y;
 }
@@ -98,7 +104,7 @@ CHOIR__BODY float choir__math_tanh(float x) {
 // least-squares fit of log(erfc(z) e^(z^2) / t) at Chebyshev's points, degree
 // 9, error 1e-7, so the result is right where it is tiny.
 CHOIR__BODY float choir__math_erfc(float x) {
-  const float z = __builtin_fabsf(x);
+  const float z = fabsf(x);
   const float t = 1.0f / (1.0f + 0.5f * z);
   float p = 0.17087278f;
   p = p * t - 0.82215226f;
@@ -114,8 +120,19 @@ CHOIR__BODY float choir__math_erfc(float x) {
   return x < 0.0f ? 2.0f - y : y;
 }
 
+#define CHOIR__HALF_SQRT2 0.70710678118654752440f
+#define CHOIR__INV_SQRT_2PI 0.39894228040143267794f
+
+// What the formulas of tensor/kernels/elementwise.def may want beside their
+// elements.
+typedef struct choir__element_params_s {
+  float factor;
+  float shift;
+  bool accumulate;
+} choir__element_params_t;
+
 #ifdef __cplusplus
 }
 #endif
 
-#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_MATH_H_
+#endif  // CHOIR_TENSOR_KERNELS_ELEMENT_MATH_H_

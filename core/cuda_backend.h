@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_CORE_CUDA_BACKEND_H_
+#define CHOIR_CORE_CUDA_BACKEND_H_
+
+#include "core/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// For writers of kernels for NVIDIA GPUs. A kernel takes one struct by value
+// and runs in one dimension; what the struct points to is memory of the device.
+
+// What the toolkit made of one source file, for all kinds of GPU together. A
+// build without the toolkit has modules without an image, and then none of
+// their kernels may be launched.
+typedef struct choir_cuda_module_s {
+  const char* name;   // of the file, for messages
+  const void* image;  // a fat binary; NULL: none
+} choir_cuda_module_t;
+
+// A kernel, by its symbol. Lives as long as the process.
+typedef struct choir_cuda_kernel_s {
+  const choir_cuda_module_t* module;
+  const char* symbol;
+} choir_cuda_kernel_t;
+
+// Queues `blocks` times `threads` threads of the kernel on the stream of a
+// `cuda` device and returns; `params`, its struct, is copied. Only inside a
+// record's run, which has the device's context; operands of the record need no
+// more ordering. A device loads a module when the first of its kernels is
+// launched: that fails with INTERNAL if the GPU is of a kind that the image has
+// no code for, and later calls then too. Blocks: 1 to 2^31 - 1; threads: 1 to
+// 1024.
+choir_status_t choir__cuda_launch(choir_stream_t* stream,
+                                 const choir_cuda_kernel_t* kernel,
+                                 uint32_t blocks, uint32_t threads,
+                                 const void* params) CHOIR_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_CORE_CUDA_BACKEND_H_

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_BODY_H_
+#define CHOIR_TENSOR_KERNELS_BODY_H_
+
+// A function that becomes part of the loop around it: of a loop over elements
+// for some instruction set of the CPU, or of a thread of a GPU.
+#if defined(__CUDACC__)
+#define CHOIR__BODY static __device__ __forceinline__
+#else
+#define CHOIR__BODY static inline __attribute__((always_inline))
+#endif
+
+#endif  // CHOIR_TENSOR_KERNELS_BODY_H_

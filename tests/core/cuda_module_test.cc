@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "core/cuda_backend.h"
+#include "tests/core/cuda_testing.h"
+
+namespace {
+
+using choir::testing::CudaTest;
+using choir::testing::HostKernels;
+
+// Writes 3 * thread + `add` to each of `count` numbers.
+struct Params {
+  int32_t* dst;
+  uint32_t count;
+  int32_t add;
+};
+void Fill(const void* memory, uint32_t thread) {
+  const auto* params = static_cast<const Params*>(memory);
+  if (thread < params->count)
+    params->dst[thread] = 3 * static_cast<int32_t>(thread) + params->add;
+}
+
+HostKernels image = {{"fill", sizeof(Params), Fill}};
+const choir_cuda_module_t kModule = {"some.cu", &image};
+const choir_cuda_module_t kEmpty = {"other.cu", nullptr};
+const choir_cuda_kernel_t kFill = {&kModule, "fill"};
+const choir_cuda_kernel_t kMissing = {&kModule, "fall"};
+const choir_cuda_kernel_t kWithoutImage = {&kEmpty, "fill"};
+
+class CudaModuleTest : public CudaTest {
+ protected:
+  struct Launch {
+    const choir_cuda_kernel_t* kernel;
+    int32_t add;
+  };
+
+  // A record that launches the kernel over `buffer`.
+  choir_status_t Run(choir_buffer_t* buffer, Launch launch) {
+    static const choir_kernel_t kernel = {
+        "launch/test",
+        [](const choir_record_t* record, choir_stream_t* stream) {
+          const auto* one = static_cast<const Launch*>(record->attrs);
+          choir_buffer_t* dst = record->operands[0].buffer;
+          const Params params = {
+              static_cast<int32_t*>(choir_buffer_data(dst)),
+              static_cast<uint32_t>(choir_buffer_bytes(dst) / 4), one->add};
+          return choir__cuda_launch(stream, one->kernel, 2, 64, &params);
+        },
+        nullptr, nullptr, nullptr};
+    choir_view_t view;
+    const int64_t count = static_cast<int64_t>(choir_buffer_bytes(buffer));
+    EXPECT_OK(choir_view_make(CHOIR_DTYPE_U8, 1, &count, &view));
+    view.buffer = buffer;
+    choir_record_t record = {};
+    record.kernel = &kernel;
+    record.operands = &view;
+    record.dst_count = 1;
+    record.attrs = &launch;
+    record.attrs_bytes = sizeof(launch);
+    return choir_stream_submit(stream_, &record);
+  }
+};
+
+TEST_F(CudaModuleTest, LaunchesAreWorkOfTheStream) {
+  choir_buffer_t* buffer = NewBuffer(400);
+  ASSERT_OK(Run(buffer, {&kFill, 5}));
+  EXPECT_EQ(fake_.TakeLog(), (std::vector<std::string>{"launch fill stream2"}));
+  EXPECT_EQ(fake_.Pending(kCompute), 1u);
+  int32_t numbers[100];
+  ASSERT_OK(choir_buffer_read(buffer, stream_, 0, numbers, sizeof(numbers)));
+  for (int32_t i = 0; i < 100; ++i) ASSERT_EQ(numbers[i], 3 * i + 5);
+  choir_buffer_release(buffer);
+}
+
+TEST_F(CudaModuleTest, AModuleIsLoadedAndAKernelLookedUpOnce) {
+  choir_buffer_t* buffer = NewBuffer(400);
+  for (int i = 0; i < 3; ++i) ASSERT_OK(Run(buffer, {&kFill, i}));
+  EXPECT_EQ(fake_.Calls("cuModuleLoadData"), 1);
+  EXPECT_EQ(fake_.Calls("cuModuleGetFunction"), 1);
+  EXPECT_EQ(fake_.Calls("cuLaunchKernel"), 3);
+  choir_buffer_release(buffer);
+}
+
+TEST_F(CudaModuleTest, WhatFailsIsSaidAndMayBeTriedAgain) {
+  choir_buffer_t* buffer = NewBuffer(400);
+  EXPECT_STATUS(
+      UNAVAILABLE,
+      "cuda:0: this build has no code for GPUs in other.cu; needs one "
+      "with --config=cuda",
+      Run(buffer, {&kWithoutImage, 0}));
+  EXPECT_STATUS(INTERNAL, "kernel fall of some.cu",
+                Run(buffer, {&kMissing, 0}));
+  fake_.FailNext("cuLaunchKernel", 700);
+  EXPECT_STATUS(INTERNAL, "cuLaunchKernel", Run(buffer, {&kFill, 0}));
+  ASSERT_OK(Run(buffer, {&kFill, 1}));
+  choir_buffer_release(buffer);
+}
+
+TEST_F(CudaModuleTest, AnImageForOtherGpusIsAStatus) {
+  choir_buffer_t* buffer = NewBuffer(400);
+  fake_.FailNext("cuModuleLoadData", 209);
+  EXPECT_STATUS(INTERNAL, "kernels of some.cu", Run(buffer, {&kFill, 0}));
+  ASSERT_OK(Run(buffer, {&kFill, 1}));
+  choir_buffer_release(buffer);
+}
+
+TEST_F(CudaModuleTest, NoMemoryIsAStatus) {
+  choir_buffer_t* buffer = NewBuffer(400);
+  allocator_.FailAt(0);
+  EXPECT_STATUS(OUT_OF_MEMORY, "a module of a GPU", Run(buffer, {&kFill, 0}));
+  allocator_.FailAt(-1);
+  ASSERT_OK(Run(buffer, {&kFill, 1}));
+  choir_buffer_release(buffer);
+}
+
+}  // namespace
