@@ -367,7 +367,8 @@ def choir_cuda_image(name, src, hdrs):
         cmd = " && ".join([
             "tools=/usr/local/cuda/bin",
             "$$tools/nvcc %s -I. -fatbin -o $@.fatbin $(location %s)" % (_NVCC_FLAGS, src),
-            "$$tools/bin2c --const --alignment 16 --name choir__%s_image $@.fatbin >$@" % name,
+            "$$tools/bin2c --name choir__%s_image $@.fatbin |" % name +
+            " sed 's/^unsigned char/_Alignas(64) const unsigned char/' >$@",
             "rm $@.fatbin",
         ]),
         tags = ["manual"],
