@@ -16,6 +16,8 @@ static inline choir__element_params_t choir__element_params(
     params.factor = (float)attrs->factor;
     params.shift = (float)attrs->shift;
   }
+  if (op == CHOIR_OP_FILL)
+    params.shift = (float)((const choir_fill_attrs_t*)record->attrs)->value;
   return params;
 }
 

@@ -29,7 +29,7 @@ struct Formula {
 const Formula kFormulas[] = {
 #define CHOIR__UNARY(OP, name, formula) {CHOIR_OP_##OP, #name, 1},
 #define CHOIR__BINARY(OP, name, formula) {CHOIR_OP_##OP, #name, 2},
-#include "tensor/kernels/elementwise.def"
+#include "tensor/kernels/cuda/elementwise.def"
 };
 
 class CudaKernels : public ::testing::Test {
@@ -77,11 +77,16 @@ class CudaKernels : public ::testing::Test {
       kept.emplace_back(tensor);
       srcs.push_back(tensor);
     }
-    choir_scale_attrs_t attrs = Attrs<choir_scale_attrs_t>(CHOIR_OP_SCALE);
-    attrs.factor = 0.7;
-    attrs.shift = -0.2;
-    return Read<float>(Result(formula.op, srcs,
-                              formula.op == CHOIR_OP_SCALE ? &attrs : nullptr));
+    choir_scale_attrs_t scale = Attrs<choir_scale_attrs_t>(CHOIR_OP_SCALE);
+    scale.factor = 0.7;
+    scale.shift = -0.2;
+    choir_fill_attrs_t fill = Attrs<choir_fill_attrs_t>(CHOIR_OP_FILL);
+    fill.value = 0.1;
+    const void* attrs = formula.op == CHOIR_OP_SCALE ? &scale
+                        : formula.op == CHOIR_OP_FILL
+                            ? static_cast<const void*>(&fill)
+                            : nullptr;
+    return Read<float>(Result(formula.op, srcs, attrs));
   }
 
   // Symbols of the kernels launched since the last question.

@@ -9,7 +9,7 @@ static const choir_op_kernel_t* const kernels[] = {
 
 const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels};
 
-#if defined(CHOIR_CUDA_TOOLKIT)
+#if defined(CHOIR_CUDA_IMAGES)
 extern const unsigned char choir__cuda_elementwise_image[];
 #else
 #define choir__cuda_elementwise_image NULL
