@@ -33,9 +33,9 @@ typedef struct choir_cuda_kernel_s {
 // no code for, and later calls then too. Blocks: 1 to 2^31 - 1; threads: 1 to
 // 1024.
 choir_status_t choir__cuda_launch(choir_stream_t* stream,
-                                 const choir_cuda_kernel_t* kernel,
-                                 uint32_t blocks, uint32_t threads,
-                                 const void* params) CHOIR_NODISCARD;
+                                  const choir_cuda_kernel_t* kernel,
+                                  uint32_t blocks, uint32_t threads,
+                                  const void* params) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }
