@@ -21,5 +21,21 @@ from choir._schedules import (
     Warmup,
 )
 
+__all__ = [
+    "AdaGrad",
+    "Adam",
+    "Constant",
+    "Cosine",
+    "DecayScheduler",
+    "DistOpt",
+    "ExponentialDecay",
+    "Optimizer",
+    "RMSProp",
+    "SGD",
+    "Warmup",
+    "optimizers",
+    "strategies",
+]
 # The rest of the C library's list.
 globals().update(_optimizers.classes)
+__all__ += [name for name in _optimizers.classes if name not in __all__]

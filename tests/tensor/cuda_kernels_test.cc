@@ -29,7 +29,7 @@ struct Formula {
 const Formula kFormulas[] = {
 #define CHOIR__UNARY(OP, name, formula) {CHOIR_OP_##OP, #name, 1},
 #define CHOIR__BINARY(OP, name, formula) {CHOIR_OP_##OP, #name, 2},
-#include "tensor/kernels/cuda/elementwise.def"
+#include "tensor/kernels/cuda/cuda_elementwise.def"
 };
 
 class CudaKernels : public ::testing::Test {

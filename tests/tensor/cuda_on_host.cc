@@ -23,7 +23,7 @@ const HostKernels* ElementwiseOnHost() {
   KERNEL(choir_##name##_dense, choir__cuda_elementwise_t) \
   KERNEL(choir_##name##_strided, choir__cuda_elementwise_t)
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
-#include "tensor/kernels/cuda/elementwise.def"
+#include "tensor/kernels/cuda/cuda_elementwise.def"
   };
   return kernels;
 }

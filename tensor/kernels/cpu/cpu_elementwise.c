@@ -6,7 +6,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/kernels/elementwise.h"
+#include "tensor/kernels/element_params.h"
 
 // ---- One source ----
 
@@ -82,7 +82,7 @@
   }                                                                    \
   CHOIR__ISA_VARIANTS(name##_plane, (const choir__plane_t* plane), (plane))
 
-#include "tensor/kernels/elementwise.def"
+#include "tensor/kernels/element_formulas.def"
 #undef CHOIR__UNARY
 #undef CHOIR__BINARY
 
@@ -130,7 +130,7 @@ static choir_status_t elementwise_run(const choir_record_t* record,
       CHOIR_OP_##OP,                                               \
       elementwise_supports};
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
-#include "tensor/kernels/elementwise.def"
+#include "tensor/kernels/element_formulas.def"
 
 // ---- Fill: a plane without sources ----
 

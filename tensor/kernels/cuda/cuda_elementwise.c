@@ -2,7 +2,7 @@
 #include "tensor/kernels/cuda/cuda_elementwise.h"
 
 #include "tensor/kernels/cuda/cuda_kernels.h"
-#include "tensor/kernels/elementwise.h"
+#include "tensor/kernels/element_params.h"
 #include "tensor/kernels/nest.h"
 
 _Static_assert(CHOIR__CUDA_ELEMENTWISE_NDIM >= CHOIR_MAX_NDIM,
@@ -89,6 +89,6 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
   const choir_op_kernel_t choir__cuda_##name = {                               \
       {#name "/cuda", name##_run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
-#include "tensor/kernels/cuda/elementwise.def"
+#include "tensor/kernels/cuda/cuda_elementwise.def"
 #undef CHOIR__UNARY
 #undef CHOIR__BINARY

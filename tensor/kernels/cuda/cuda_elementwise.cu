@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that make each element from the elements at its place, from the formulas
-// of elementwise.def: two kernels each, one for operands that
+// of cuda_elementwise.def: two kernels each, one for operands that
 // lie densely in the same order or are one number, a few elements a thread, and
 // one for all others. Built without contraction, so that the bits are the
 // CPU's.
@@ -101,7 +101,7 @@ CHOIR__GPU void strided(const nest_t& nest, uint32_t place) {
       return formula;                                                         \
     }                                                                         \
   };
-#include "tensor/kernels/cuda/elementwise.def"
+#include "tensor/kernels/cuda/cuda_elementwise.def"
 #undef CHOIR__UNARY
 #undef CHOIR__BINARY
 
@@ -115,6 +115,6 @@ CHOIR__GPU void strided(const nest_t& nest, uint32_t place) {
     strided<name##_formula>(params, CHOIR__THREAD); \
   }
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
-#include "tensor/kernels/cuda/elementwise.def"
+#include "tensor/kernels/cuda/cuda_elementwise.def"
 #undef CHOIR__UNARY
 #undef CHOIR__BINARY

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_KERNELS_ELEMENTWISE_H_
-#define CHOIR_TENSOR_KERNELS_ELEMENTWISE_H_
+#ifndef CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_
+#define CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_
 
 #include "tensor/kernels/element_math.h"
 #include "tensor/op_def.h"
@@ -21,4 +21,4 @@ static inline choir__element_params_t choir__element_params(
   return params;
 }
 
-#endif  // CHOIR_TENSOR_KERNELS_ELEMENTWISE_H_
+#endif  // CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_
