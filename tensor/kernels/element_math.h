@@ -120,17 +120,6 @@ CHOIR__BODY float choir__math_erfc(float x) {
   return x < 0.0f ? 2.0f - y : y;
 }
 
-#define CHOIR__HALF_SQRT2 0.70710678118654752440f
-#define CHOIR__INV_SQRT_2PI 0.39894228040143267794f
-
-// What the formulas of tensor/kernels/element_formulas.def may want beside
-// their elements.
-typedef struct choir__element_params_s {
-  float factor;
-  float shift;
-  bool accumulate;
-} choir__element_params_t;
-
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_
 #define CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_
 
-#include "tensor/kernels/element_math.h"
+#include "tensor/kernels/element_formulas.h"
 #include "tensor/op_def.h"
 
 // What the elementwise kernels of all families ask of a record.

@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_ELEMENTWISE_H_
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_ELEMENTWISE_H_
 
-#include "tensor/kernels/element_math.h"
+#include "tensor/kernels/element_formulas.h"
 
 // What the host and the kernels of cuda_elementwise.cu share.
 
