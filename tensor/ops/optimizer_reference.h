@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_OPTIMIZER_REFERENCE_H_
 #define CHOIR_TENSOR_OPS_OPTIMIZER_REFERENCE_H_
 
-#include "tensor/ops/optimizer_steps.h"
+#include "tensor/ops/optimizer_factors.h"
 
 // The reference kernel of an op "<name>_update" with sources p, g and one or
 // two kept tensors: the step of optimizer_steps.h at every element.

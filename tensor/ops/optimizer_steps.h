@@ -3,40 +3,32 @@
 #define CHOIR_TENSOR_OPS_OPTIMIZER_STEPS_H_
 
 #include <math.h>
-
-#include "tensor/ops/elements.h"
+#include <stdbool.h>
 
 // One element of an optimizer step, in the type `real` (float or double). This
 // is the definition to the bit: every kernel on every device does these
 // operations in this order, with a fused multiply-add only where fma stands.
-// Factors made of attributes alone are computed in double and rounded once to
-// the type.
+// The factors are made of attributes alone: tensor/ops/optimizer_factors.h.
 //
 //   CHOIR__OPTIMIZER_STEPS(f32, float, fmaf, sqrtf)
 //
-// defines choir__sgd_f32_t, choir__sgd_make_f32, choir__sgd_step_f32 and the
-// same for adam, rmsprop, adagrad and adadelta.
+// defines choir__sgd_f32_t, choir__sgd_step_f32 and the same for adam, rmsprop,
+// adagrad and adadelta.
+#if defined(__CUDACC__)
+#define CHOIR__STEP static inline __host__ __device__
+#else
+#define CHOIR__STEP static inline
+#endif
+
 #define CHOIR__OPTIMIZER_STEPS(suffix, real, real_fma, real_sqrt)             \
   typedef struct choir__sgd_##suffix##_s {                                    \
     real neg_lr, momentum, undamped, weight_decay, scale;                     \
     bool nesterov;                                                            \
   } choir__sgd_##suffix##_t;                                                  \
                                                                               \
-  static inline choir__sgd_##suffix##_t choir__sgd_make_##suffix(             \
-      const choir_sgd_update_attrs_t* attrs) {                                \
-    return (choir__sgd_##suffix##_t){                                         \
-        .neg_lr = (real)-attrs->lr,                                           \
-        .momentum = (real)attrs->momentum,                                    \
-        .undamped = (real)(1 - attrs->dampening),                             \
-        .weight_decay = (real)attrs->weight_decay,                            \
-        .scale = (real)attrs->scale,                                          \
-        .nesterov = attrs->nesterov,                                          \
-    };                                                                        \
-  }                                                                           \
-                                                                              \
   /* v is not touched (and may be NULL) when momentum is 0. */                \
-  static inline void choir__sgd_step_##suffix(                                \
-      const choir__sgd_##suffix##_t* f, real* p, real g, real* v) {           \
+  CHOIR__STEP void choir__sgd_step_##suffix(const choir__sgd_##suffix##_t* f, \
+                                            real* p, real g, real* v) {       \
     g = real_fma(f->weight_decay, *p, f->scale * g);                          \
     if (f->momentum != 0) {                                                   \
       *v = real_fma(f->momentum, *v, f->undamped * g);                        \
@@ -51,24 +43,7 @@
     real correction2, epsilon, weight_decay, scale;                           \
   } choir__adam_##suffix##_t;                                                 \
                                                                               \
-  static inline choir__adam_##suffix##_t choir__adam_make_##suffix(           \
-      const choir_adam_update_attrs_t* attrs) {                               \
-    return (choir__adam_##suffix##_t){                                        \
-        .neg_lr = (real)(-attrs->lr /                                         \
-                         choir__adam_correction(attrs->beta1, attrs->step)),  \
-        .beta1 = (real)attrs->beta1,                                          \
-        .one_minus_beta1 = (real)(1 - attrs->beta1),                          \
-        .beta2 = (real)attrs->beta2,                                          \
-        .one_minus_beta2 = (real)(1 - attrs->beta2),                          \
-        .correction2 =                                                        \
-            (real)choir__adam_correction(attrs->beta2, attrs->step),          \
-        .epsilon = (real)attrs->epsilon,                                      \
-        .weight_decay = (real)attrs->weight_decay,                            \
-        .scale = (real)attrs->scale,                                          \
-    };                                                                        \
-  }                                                                           \
-                                                                              \
-  static inline void choir__adam_step_##suffix(                               \
+  CHOIR__STEP void choir__adam_step_##suffix(                                 \
       const choir__adam_##suffix##_t* f, real* p, real g, real* m, real* v) { \
     g = real_fma(f->weight_decay, *p, f->scale * g);                          \
     *m = real_fma(f->beta1, *m, f->one_minus_beta1 * g);                      \
@@ -81,18 +56,7 @@
     real neg_lr, rho, one_minus_rho, epsilon, weight_decay;                   \
   } choir__rmsprop_##suffix##_t;                                              \
                                                                               \
-  static inline choir__rmsprop_##suffix##_t choir__rmsprop_make_##suffix(     \
-      const choir_rmsprop_update_attrs_t* attrs) {                            \
-    return (choir__rmsprop_##suffix##_t){                                     \
-        .neg_lr = (real)-attrs->lr,                                           \
-        .rho = (real)attrs->rho,                                              \
-        .one_minus_rho = (real)(1 - attrs->rho),                              \
-        .epsilon = (real)attrs->epsilon,                                      \
-        .weight_decay = (real)attrs->weight_decay,                            \
-    };                                                                        \
-  }                                                                           \
-                                                                              \
-  static inline void choir__rmsprop_step_##suffix(                            \
+  CHOIR__STEP void choir__rmsprop_step_##suffix(                              \
       const choir__rmsprop_##suffix##_t* f, real* p, real g, real* s) {       \
     g = real_fma(f->weight_decay, *p, g);                                     \
     *s = real_fma(f->rho, *s, f->one_minus_rho * (g * g));                    \
@@ -103,16 +67,7 @@
     real neg_lr, epsilon, weight_decay;                                       \
   } choir__adagrad_##suffix##_t;                                              \
                                                                               \
-  static inline choir__adagrad_##suffix##_t choir__adagrad_make_##suffix(     \
-      const choir_adagrad_update_attrs_t* attrs) {                            \
-    return (choir__adagrad_##suffix##_t){                                     \
-        .neg_lr = (real)-attrs->lr,                                           \
-        .epsilon = (real)attrs->epsilon,                                      \
-        .weight_decay = (real)attrs->weight_decay,                            \
-    };                                                                        \
-  }                                                                           \
-                                                                              \
-  static inline void choir__adagrad_step_##suffix(                            \
+  CHOIR__STEP void choir__adagrad_step_##suffix(                              \
       const choir__adagrad_##suffix##_t* f, real* p, real g, real* s) {       \
     g = real_fma(f->weight_decay, *p, g);                                     \
     *s = real_fma(g, g, *s);                                                  \
@@ -123,18 +78,7 @@
     real neg_lr, rho, one_minus_rho, epsilon, weight_decay;                   \
   } choir__adadelta_##suffix##_t;                                             \
                                                                               \
-  static inline choir__adadelta_##suffix##_t choir__adadelta_make_##suffix(   \
-      const choir_adadelta_update_attrs_t* attrs) {                           \
-    return (choir__adadelta_##suffix##_t){                                    \
-        .neg_lr = (real)-attrs->lr,                                           \
-        .rho = (real)attrs->rho,                                              \
-        .one_minus_rho = (real)(1 - attrs->rho),                              \
-        .epsilon = (real)attrs->epsilon,                                      \
-        .weight_decay = (real)attrs->weight_decay,                            \
-    };                                                                        \
-  }                                                                           \
-                                                                              \
-  static inline void choir__adadelta_step_##suffix(                           \
+  CHOIR__STEP void choir__adadelta_step_##suffix(                             \
       const choir__adadelta_##suffix##_t* f, real* p, real g, real* s,        \
       real* d) {                                                              \
     g = real_fma(f->weight_decay, *p, g);                                     \
@@ -144,15 +88,6 @@
     *d = real_fma(f->rho, *d, f->one_minus_rho * (x * x));                    \
     *p = real_fma(f->neg_lr, x, *p);                                          \
   }
-
-// Shapes of a step: sources p, g and what is kept, all like p; destinations p
-// and what is kept. names: of the sources, for errors.
-choir_status_t choir__infer_update(const char* op, const char* const* names,
-                                   const choir_view_t* srcs, int32_t src_count,
-                                   choir_view_t* dsts);
-
-// 1 - beta^step by repeated squaring, so that no libm decides its bits.
-double choir__adam_correction(double beta, int64_t step);
 
 CHOIR__OPTIMIZER_STEPS(f32, float, fmaf, sqrtf)
 CHOIR__OPTIMIZER_STEPS(f64, double, fma, sqrt)

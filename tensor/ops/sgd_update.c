@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/optimizer_steps.h"
+#include "tensor/ops/optimizer_factors.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_FLOAT(choir_sgd_update_attrs_t, lr, 0.1, -INFINITY, INFINITY,

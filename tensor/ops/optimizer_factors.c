@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/optimizer_steps.h"
+#include "tensor/ops/optimizer_factors.h"
 
 choir_status_t choir__infer_update(const char* op, const char* const* names,
                                    const choir_view_t* srcs, int32_t src_count,
