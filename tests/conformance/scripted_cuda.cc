@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/testing/fake_cuda.h"
 
@@ -16,7 +15,7 @@ class ScriptedCuda : public ::testing::Environment {
   // For the life of the process: a suite keeps devices until its end.
   void SetUp() override {
     fake_ = new choir::testing::FakeCuda;
-    choir__cuda_elementwise_module.image = choir::testing::ElementwiseOnHost();
+    choir::testing::CudaKernelsOnHost(true);
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/tensor/cuda_on_host.h"
@@ -35,14 +36,14 @@ const Formula kFormulas[] = {
 class CudaKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    choir__cuda_elementwise_module.image = ElementwiseOnHost();
+    CudaKernelsOnHost(true);
     gpu_ = MakeDevice("cuda");
     cpu_ = MakeDevice("cpu");
     choir_op_stats_reset();
   }
   void TearDown() override {
     gpu_.reset();
-    choir__cuda_elementwise_module.image = nullptr;
+    CudaKernelsOnHost(false);
   }
 
   // The op's result on a device: sources of these shapes, from element `skip`
@@ -153,6 +154,89 @@ TEST_F(CudaKernels, HaveTheBitsOfTheCpus) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+struct Update {
+  choir_op_t op;
+  const char* name;
+  int kept;
+};
+const Update kUpdates[] = {
+#define CHOIR__UPDATE(OP, name, kept) {CHOIR_OP_##OP, #name, kept},
+#include "tensor/kernels/cuda/cuda_optimizer.def"
+};
+
+class CudaUpdates : public CudaKernels {
+ protected:
+  using Settings = std::vector<std::pair<const char*, const char*>>;
+
+  // Parameter and what is kept after three steps, one after the other; all are
+  // views from element `skip` of a tensor on.
+  static std::vector<float> Steps(const DevicePtr& device, const Update& update,
+                                  int64_t count, int64_t skip,
+                                  const Settings& settings) {
+    std::vector<TensorPtr> kept;
+    std::vector<choir_tensor_t*> srcs;
+    for (int s = 0; s < 2 + update.kept; ++s) {
+      // What is kept starts as 0.
+      std::vector<float> values =
+          Floats(count + skip, 5u + static_cast<uint32_t>(s));
+      if (s > 1) values.assign(values.size(), 0.0f);
+      kept.push_back(Make<float>(device.get(), {count + skip}, values));
+      choir_view_t view = *choir_tensor_view(kept.back().get());
+      view.shape[0] = count;
+      view.offset += skip;
+      choir_tensor_t* tensor = nullptr;
+      EXPECT_OK(choir_tensor_from_view(&view, &tensor));
+      kept.emplace_back(tensor);
+      srcs.push_back(tensor);
+    }
+    const choir_struct_def_t* def = choir_op_attrs_def(update.op);
+    std::vector<unsigned char> attrs(def->bytes);
+    choir_struct_init(def, attrs.data());
+    for (const auto& [field, value] : settings)
+      EXPECT_OK(choir_struct_set(def, attrs.data(), field, value));
+    for (int step = 0; step < 3; ++step) Results(update.op, srcs, attrs.data());
+    std::vector<float> all = Read<float>(srcs[0]);
+    for (int s = 2; s < 2 + update.kept; ++s) {
+      const std::vector<float> one = Read<float>(srcs[static_cast<size_t>(s)]);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+};
+
+TEST_F(CudaUpdates, HaveTheBitsOfTheCpus) {
+  for (const Update& update : kUpdates) {
+    for (int64_t skip : {0, 1}) {
+      for (int64_t count : {1, 4, 1023, 4100}) {
+        const bool is_sgd = update.op == CHOIR_OP_SGD_UPDATE;
+        std::vector<Settings> all = {{{"weight_decay", "0.01"}}};
+        if (is_sgd) {
+          all.push_back({{"momentum", "0.9"}, {"scale", "0.5"}});
+          all.push_back({{"momentum", "0.9"}, {"nesterov", "1"}});
+        }
+        for (const Settings& settings : all) {
+          SCOPED_TRACE(std::string(update.name) + " " + settings[0].first +
+                       ", " + std::to_string(count) + " from " +
+                       std::to_string(skip));
+          (void)Launched();
+          const std::vector<float> got =
+              Steps(gpu_, update, count, skip, settings);
+          EXPECT_EQ(Launched(),
+                    std::vector<std::string>(
+                        3, std::string("choir_") + update.name +
+                               (skip ? "_update_strided" : "_update_dense")));
+          const std::vector<float> want =
+              Steps(cpu_, update, count, skip, settings);
+          ASSERT_EQ(got.size(), want.size());
+          ASSERT_EQ(memcmp(got.data(), want.data(), got.size() * sizeof(float)),
+                    0);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
 TEST_F(CudaKernels, OtherDtypesRunOnTheHost) {
   TensorPtr x = Make<double>(gpu_.get(), {3}, {1, -2, 3});
   EXPECT_EQ(Read<double>(Result(CHOIR_OP_NEG, {x.get()})),
@@ -162,7 +246,7 @@ TEST_F(CudaKernels, OtherDtypesRunOnTheHost) {
 }
 
 TEST_F(CudaKernels, WithoutAnImageAllRunsOnTheHost) {
-  choir__cuda_elementwise_module.image = nullptr;
+  CudaKernelsOnHost(false);
   TensorPtr x = Make<float>(gpu_.get(), {3}, {1, -2, 3});
   EXPECT_EQ(Read<float>(Result(CHOIR_OP_NEG, {x.get()})),
             (std::vector<float>{-1, 2, -3}));

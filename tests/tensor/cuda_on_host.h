@@ -7,9 +7,10 @@
 namespace choir {
 namespace testing {
 
-// The kernels of tensor/kernels/cuda, compiled for the host: an image for the
-// script in the place of the driver. One function per file, lent for good.
-const HostKernels* ElementwiseOnHost();
+// The kernels of tensor/kernels/cuda, compiled for the host, as the images of
+// all modules: what the script in the place of the driver can load. Off: no
+// images.
+void CudaKernelsOnHost(bool is_on);
 
 }  // namespace testing
 }  // namespace choir

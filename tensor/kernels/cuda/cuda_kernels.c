@@ -10,10 +10,13 @@ static const choir_op_kernel_t* const kernels[] = {
 const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels};
 
 #if defined(CHOIR_CUDA_IMAGES)
-extern const unsigned char choir__cuda_elementwise_image[];
+#define X(name)                                            \
+  extern const unsigned char choir__cuda_##name##_image[]; \
+  choir_cuda_module_t choir__cuda_##name##_module = {      \
+      "cuda_" #name ".cu", choir__cuda_##name##_image};
 #else
-#define choir__cuda_elementwise_image NULL
+#define X(name) \
+  choir_cuda_module_t choir__cuda_##name##_module = {"cuda_" #name ".cu", NULL};
 #endif
-
-choir_cuda_module_t choir__cuda_elementwise_module = {
-    "cuda_elementwise.cu", choir__cuda_elementwise_image};
+#include "tensor/kernels/cuda/modules.def"
+#undef X

@@ -18,7 +18,9 @@ extern "C" {
 // then no kernel of theirs supports any record. Not constant for the sake of
 // tests, which give them an image that a script in the place of the driver
 // understands.
-extern choir_cuda_module_t choir__cuda_elementwise_module;
+#define X(name) extern choir_cuda_module_t choir__cuda_##name##_module;
+#include "tensor/kernels/cuda/modules.def"
+#undef X
 
 // Threads of a block, unless a kernel says otherwise.
 enum { CHOIR__CUDA_THREADS = 256 };
