@@ -17,7 +17,8 @@
 #if defined(__CUDACC__)
 #define CHOIR__STEP static inline __host__ __device__
 #else
-#define CHOIR__STEP static inline
+// Part of the loop around it, whatever instruction set that is for.
+#define CHOIR__STEP static inline __attribute__((always_inline))
 #endif
 
 #define CHOIR__OPTIMIZER_STEPS(suffix, real, real_fma, real_sqrt)             \
