@@ -23,6 +23,7 @@
 #include "core/status.h"
 #include "core/view.h"
 
+#include "tensor/gpu_parts.h"
 #include "tensor/ops.h"
 #include "tensor/tensor.h"
 

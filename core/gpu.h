@@ -23,6 +23,9 @@ typedef struct choir_gpu_info_s {
   uint64_t total_bytes;
 } choir_gpu_info_t;
 
+// The CUDA that the driver is for: 13020 is 13.2.
+CHOIR_API choir_status_t choir_gpu_driver_version(int32_t* out_version)
+    CHOIR_NODISCARD;
 // GPUs that the driver shows, usable or not: their numbers are 0 to count - 1.
 CHOIR_API choir_status_t choir_gpu_count(int32_t* out_count) CHOIR_NODISCARD;
 // OUT_OF_RANGE for a number that no GPU has.

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
-from ctypes import byref, c_char_p
+from ctypes import byref, c_char_p, c_int32
 
 import choir
 from choir import _raw, device, opt
@@ -102,15 +102,29 @@ def _mpi() -> str:
     return f"no ({lines[-1]})"
 
 
-def _gpus() -> str:
-    found = device.get_gpu_ids()
-    if found:
-        return "; ".join(f"{i}: {device.device_query(i)}" for i in found)
+def _gpus() -> list[str]:
+    """The driver, or why there is none, and the GPUs that it shows."""
     try:
-        device.create_cuda_gpu_on(0)
+        version = device._driver_version()
+        count = c_int32()
+        check(lib.gpu_count(byref(count)))
     except choir.UnavailableError as error:
-        return f"none ({error})"
-    return "none"
+        return [f"device cuda: no ({error})"]
+    lines = [f"device cuda: yes (driver for CUDA {version})"]
+    for i in range(count.value):
+        lines.append(f"GPU {i}: {device.device_query(i)}")
+    return lines
+
+
+def _gpu_parts() -> list[str]:
+    lines = []
+    for name, version, why in device._gpu_parts():
+        if why:
+            state = f"no ({why})"
+        else:
+            state = f"yes ({version})" if version else "yes"
+        lines.append(f"GPU {name}: {state}")
+    return lines
 
 
 def check_build() -> None:
@@ -123,7 +137,8 @@ def check_build() -> None:
     print(
         f"  device cpu: yes ({cores} cores, {default.threads} threads each op)"
     )
-    print(f"  device cuda: {_gpus()}")
+    for line in _gpus() + _gpu_parts():
+        print(f"  {line}")
     print("  communicator self: yes")
     print("  communicator shm: yes")
     print(f"  communicator mpi: {_mpi()}")

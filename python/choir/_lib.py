@@ -159,6 +159,12 @@ class GpuInfo(Structure):
     ]
 
 
+class GpuPart(Structure):
+    """choir_gpu_part_t"""
+
+    _fields_ = [("name", c_char_p), ("version", c_char * 32)]
+
+
 class PoolStats(Structure):
     """choir_pool_stats_t"""
 
@@ -436,9 +442,12 @@ _FUNCTIONS = {
     "dtype_name": (c_char_p, [c_int]),
     "dtype_bytes": (c_size_t, [c_int]),
     "device_create": (_P, [c_char_p, POINTER(DeviceOptions), POINTER(_P)]),
+    "gpu_driver_version": (_P, [POINTER(c_int32)]),
     "gpu_count": (_P, [POINTER(c_int32)]),
     "gpu_info": (_P, [c_int32, POINTER(GpuInfo)]),
     "gpu_memory": (_P, [c_int32, POINTER(c_uint64), POINTER(c_uint64)]),
+    "gpu_part_count": (c_int32, []),
+    "gpu_part": (_P, [c_int32, POINTER(GpuPart)]),
     "device_threads": (c_int32, [_P]),
     "device_is_host": (c_bool, [_P]),
     "device_stream": (_P, [_P]),

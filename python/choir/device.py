@@ -21,6 +21,7 @@ import threading
 from choir._lib import (
     DeviceOptions,
     GpuInfo,
+    GpuPart,
     UnavailableError,
     check,
     get,
@@ -73,7 +74,8 @@ class Device:
         if self._handle is None:
             options = DeviceOptions(
                 threads=self._threads or _default_threads(),
-                index=max(self._id, 0),
+                # The CPU's number is -1, of a GPU that is a mistake.
+                index=0 if self.name == "cpu" else self._id,
             )
             self._handle = get(
                 lib.device_create, self.name.encode(), ctypes.byref(options)
@@ -329,6 +331,26 @@ def _gpu_info(id: int) -> GpuInfo:
     info = GpuInfo()
     check(lib.gpu_info(id, ctypes.byref(info)))
     return info
+
+
+def _driver_version() -> str:
+    """Of CUDA, as "13.0"; raises UnavailableError where no GPU can be used."""
+    version = ctypes.c_int32()
+    check(lib.gpu_driver_version(ctypes.byref(version)))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _gpu_parts() -> list[tuple[str, str, str]]:
+    """What GPUs compute with: (name, version, why it is not there or "")."""
+    found = []
+    for i in range(lib.gpu_part_count()):
+        part, why = GpuPart(), ""
+        try:
+            check(lib.gpu_part(i, ctypes.byref(part)))
+        except UnavailableError as error:
+            why = str(error)
+        found.append((part.name.decode(), part.version.decode(), why))
+    return found
 
 
 def get_gpu_mem_size(id: int) -> tuple[int, int]:

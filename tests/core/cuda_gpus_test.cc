@@ -103,9 +103,25 @@ TEST(CudaGpusTest, ADriverWithoutGpusSaysSo) {
   EXPECT_STATUS(UNAVAILABLE, "CUDA_ERROR_NO_DEVICE", MakeDevice(0));
 }
 
+TEST(CudaGpusTest, TheDriversVersionIsTold) {
+  FakeCuda fake;
+  fake.set_version(13020);
+  int32_t version = 0;
+  ASSERT_OK(choir_gpu_driver_version(&version));
+  EXPECT_EQ(version, 13020);
+  fake.FailNext("cuInit", 999);
+  EXPECT_STATUS(UNAVAILABLE, "the NVIDIA driver does not start (cuInit",
+                choir_gpu_driver_version(&version));
+  EXPECT_EQ(version, 0);
+}
+
 TEST(CudaGpusTest, AnOldDriverIsToldItsVersion) {
   FakeCuda fake;
   fake.set_version(12040);
+  int32_t version = -1;
+  EXPECT_STATUS(UNAVAILABLE, "the NVIDIA driver is for CUDA 12.4; needs",
+                choir_gpu_driver_version(&version));
+  EXPECT_EQ(version, 0);
   EXPECT_STATUS(UNAVAILABLE,
                 "the NVIDIA driver is for CUDA 12.4; needs one for CUDA 13.0",
                 MakeDevice(0));

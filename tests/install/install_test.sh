@@ -73,6 +73,12 @@ built=$("$work/moved/bin/choirrun" --check-build)
   fail "choirrun --check-build says: $built"
 [[ $built == *"  device    cpu: cpu kernels, "* ]] ||
   fail "choirrun --check-build names no cpu: $built"
+# Of GPUs: a driver, or why there is none that will do; this library's kernels.
+said() { grep -cE "^  GPU       $1" <<<"$built"; }
+[ "$(said 'driver: (for CUDA [0-9]+\.[0-9]+$|no: cuda: .*; needs )')" = 1 ] ||
+  fail "choirrun --check-build is not clear about a driver: $built"
+[ "$(said 'kernels: (yes$|no: .* --config=cuda)')" = 1 ] ||
+  fail "choirrun --check-build is not clear about kernels: $built"
 
 # All of choir.h and nothing that is not meant for users.
 sed -n 's/^#include "\(.*\)"$/\1/p' "$include/choir.h" | sort >meant

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import choir
-from choir import _raw, opt
+from choir import _raw, device, opt
 
 ENVIRONMENT = {
     **os.environ,
@@ -105,7 +105,13 @@ class Main(unittest.TestCase):
         self.assertIn(f"choir {choir.__version__}\n", done.stdout)
         self.assertRegex(lines["library"], r"^/.*libchoir\.so \(")
         self.assertTrue(lines["device cpu"].startswith("yes"), lines)
-        self.assertIn("device cuda", lines)
+        # GPUs one by one, or the reason in one sentence.
+        gpus = device.get_gpu_ids()
+        state = r"yes \(driver for CUDA \d+\.\d" if gpus else r"no \(.*; needs "
+        self.assertRegex(lines["device cuda"], "^" + state)
+        for i in gpus:
+            self.assertEqual(lines[f"GPU {i}"], device.device_query(i))
+        self.assertRegex(lines["GPU kernels"], r"^(yes$|no \(.* --config=cuda)")
         self.assertEqual(lines["communicator shm"], "yes")
         self.assertRegex(
             lines["communicator mpi"], r"^(yes|no) \(.*libchoir_mpi"

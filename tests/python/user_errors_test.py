@@ -145,6 +145,18 @@ class Mistakes(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "cpu or cuda is needed"):
                 device.create_cuda_gpu_on(0)
 
+    def test_a_number_below_zero_is_not_the_first_gpu(self):
+        asked = []
+
+        def refuse(_function, name, options):
+            asked.append((name, options._obj.index))
+            raise IndexError("no such GPU")
+
+        with mock.patch.object(device, "get", refuse):
+            with self.assertRaisesRegex(UnavailableError, "no such GPU"):
+                device.create_cuda_gpu_on(-1)
+        self.assertEqual(asked, [(b"cuda", -1)])
+
     def test_gpus_are_counted(self):
         ids = device.get_gpu_ids()
         self.assertEqual(device.get_num_gpus(), len(ids))

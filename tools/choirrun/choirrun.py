@@ -197,9 +197,14 @@ def print_build(sessions):
             mpi = "yes"
         print("  backends  self: yes; shm: yes; mpi: %s" % mpi)
         for name, state in there["devices"].items():
-            print("  device    %s: %s" % (name, state))
-        for gpu in there["gpus"]:
-            print("  GPU       %s" % gpu)
+            # Without a driver that one line, below, says it all.
+            if name != "cuda" or not there["driver"].startswith("no: "):
+                print("  device    %s: %s" % (name, state))
+        print("  GPU       driver: %s" % there["driver"])
+        for i, gpu in enumerate(there["gpus"]):
+            print("  GPU       %d: %s" % (i, gpu))
+        for name, state in there["parts"]:
+            print("  GPU       %s: %s" % (name, state))
 
 
 def run(options, hosts, folder):

@@ -262,19 +262,55 @@ for name in ("choir_version", "choir_status_message", "choir_device_kernels"):
 for name in ("choir_device_create", "choir_comm_create"):
     getattr(choir, name).restype = ctypes.c_void_p
 choir.choir_device_threads.restype = ctypes.c_int32
+class Gpu(ctypes.Structure):  # choir_gpu_info_t
+    _fields_ = [("name", ctypes.c_char * 96), ("major", ctypes.c_int32),
+                ("minor", ctypes.c_int32), ("is_supported", ctypes.c_bool),
+                ("total_bytes", ctypes.c_uint64)]
+class Part(ctypes.Structure):  # choir_gpu_part_t
+    _fields_ = [("name", ctypes.c_char_p), ("version", ctypes.c_char * 32)]
+for name in ("driver_version", "count", "info", "part"):
+    getattr(choir, "choir_gpu_" + name).restype = ctypes.c_void_p
+choir.choir_gpu_part_count.restype = ctypes.c_int32
+def why_not(status):
+    if not status:
+        return ""
+    return choir.choir_status_message(ctypes.c_void_p(status)).decode()
 def create_device(name):
     device = ctypes.c_void_p()
-    status = choir.choir_device_create(name.encode(), None, ctypes.byref(device))
-    if not status:
-        kernels = choir.choir_device_kernels(device).decode()
-        return "%s kernels, %d threads" % (
-            kernels, choir.choir_device_threads(device))
-    text = choir.choir_status_message(ctypes.c_void_p(status)).decode()
-    return "no: " + text
+    why = why_not(choir.choir_device_create(
+        name.encode(), None, ctypes.byref(device)))
+    if why:
+        return "no: " + why
+    return "%s kernels, %d threads" % (
+        choir.choir_device_kernels(device).decode(),
+        choir.choir_device_threads(device))
+def ask_driver():
+    number = ctypes.c_int32()
+    why = why_not(choir.choir_gpu_driver_version(ctypes.byref(number)))
+    return why and "no: " + why or "for CUDA %d.%d" % (
+        number.value // 1000, number.value % 1000 // 10)
+def ask_gpus():
+    count, found = ctypes.c_int32(), []
+    choir.choir_gpu_count(ctypes.byref(count))
+    for i in range(count.value):
+        gpu = Gpu()
+        why = why_not(choir.choir_gpu_info(i, ctypes.byref(gpu)))
+        found.append(why or "%s, compute capability %d.%d, %.1f GiB%s" % (
+            gpu.name.decode(), gpu.major, gpu.minor, gpu.total_bytes / 2**30,
+            "" if gpu.is_supported else ", too old"))
+    return found
+def ask_part(i):
+    part = Part()
+    why = why_not(choir.choir_gpu_part(i, ctypes.byref(part)))
+    return part.name.decode(), (
+        why and "no: " + why or part.version.decode() or "yes")
 known = create_device("?").rsplit(" known", 1)[-1].rsplit(":", 1)[-1]
 names = [n for n in re.findall(r"[a-z_]+", known) if n not in ("are", "devices")]
 print(json.dumps({"version": choir.choir_version().decode(),
-                  "devices": {n: create_device(n) for n in names}}))
+                  "devices": {n: create_device(n) for n in names},
+                  "driver": ask_driver(), "gpus": ask_gpus(),
+                  "parts": [ask_part(i)
+                            for i in range(choir.choir_gpu_part_count())]}))
 """
 
 
@@ -283,7 +319,6 @@ def op_build(request):
     answer = {
         "mpi": first_line(["mpirun", "--version"]),
         "library": "",
-        "gpus": [],
     }
     library = request["library"]
     if library and os.path.exists(library):
@@ -305,13 +340,6 @@ def op_build(request):
         if os.path.exists(plugin):
             answer["plugin"] = plugin
             answer["plugin_lacks"] = linked_libraries(plugin)[1]
-    gpu = [
-        "nvidia-smi",
-        "--query-gpu=name,driver_version",
-        "--format=csv,noheader",
-    ]
-    if shutil.which(gpu[0]):
-        answer["gpus"] = [first_line(gpu)]
     return answer
 
 

@@ -11,8 +11,8 @@
 enum { MIN_MAJOR = 7, MIN_MINOR = 5, MIN_CUDA = 13000 };
 
 static choir_status_t start(const choir__cuda_driver_t** out_driver,
-                            int32_t* out_count) {
-  *out_count = 0;
+                            int32_t* out_version) {
+  *out_version = 0;
   CHOIR_TRY(choir__cuda_driver(out_driver));
   const choir__cuda_driver_t* driver = *out_driver;
   const choir__cu_result_t result = driver->cuInit(0);
@@ -36,8 +36,17 @@ static choir_status_t start(const choir__cuda_driver_t** out_driver,
                        version / 1000, version % 1000 / 10, MIN_CUDA / 1000,
                        MIN_CUDA % 1000 / 10);
   }
+  *out_version = version;
+  return NULL;
+}
+
+static choir_status_t count_gpus(const choir__cuda_driver_t** out_driver,
+                                 int32_t* out_count) {
+  *out_count = 0;
+  int32_t version = 0;
+  CHOIR_TRY(start(out_driver, &version));
   int count = 0;
-  CHOIR_TRY(CHOIR__CUDA_CALL(driver, "cuda", cuDeviceGetCount, &count));
+  CHOIR_TRY(CHOIR__CUDA_CALL(*out_driver, "cuda", cuDeviceGetCount, &count));
   *out_count = count;
   return NULL;
 }
@@ -48,7 +57,7 @@ static choir_status_t find(int32_t index,
                            choir_gpu_info_t* out_info) {
   memset(out_info, 0, sizeof(*out_info));
   int32_t count = 0;
-  CHOIR_TRY(start(out_driver, &count));
+  CHOIR_TRY(count_gpus(out_driver, &count));
   const choir__cuda_driver_t* driver = *out_driver;
   if (count == 0) {
     return CHOIR_ERROR(UNAVAILABLE,
@@ -96,9 +105,14 @@ choir_status_t choir__cuda_gpu_open(int32_t index,
                      MIN_MAJOR, MIN_MINOR);
 }
 
+choir_status_t choir_gpu_driver_version(int32_t* out_version) {
+  const choir__cuda_driver_t* driver = NULL;
+  return start(&driver, out_version);
+}
+
 choir_status_t choir_gpu_count(int32_t* out_count) {
   const choir__cuda_driver_t* driver = NULL;
-  return start(&driver, out_count);
+  return count_gpus(&driver, out_count);
 }
 
 choir_status_t choir_gpu_info(int32_t index, choir_gpu_info_t* out_info) {
