@@ -2,8 +2,9 @@
 """Training speed of Choir beside its peers, taken in turns in one run.
 
 usage: bazel run //bench:train -- [--net NAME] [--batch N] [--threads N]
-                                  [--forward-only] [--rounds N] [--seconds S]
-                                  [--only NAME,...] [--data DIR] [--limit N]
+                                  [--device cpu|cuda] [--forward-only]
+                                  [--rounds N] [--seconds S] [--only NAME,...]
+                                  [--keep-going] [--data DIR] [--limit N]
                                   [--torch-python FILE] [--torch-newest FOLDER]
                                   [--json FILE]
 
@@ -11,7 +12,8 @@ Every round runs each job once, in turns from the first to the last and back,
 on the real MNIST or, for resnet20, on made-up images. The table has the median
 and the range over the rounds; a ratio is taken within a round and its range is
 that of the rounds. Ends with status 0 however slow a job was, with 1 when one
-failed, 2 for a wrong flag. A peer that is not installed is named in the table.
+failed, 2 for a wrong flag. A peer that is not installed is named in the table,
+with --keep-going also a job that failed; the others go on.
 """
 
 import argparse
@@ -38,6 +40,11 @@ def run_rounds(jobs, options, progress):
             except measure.Missing as error:
                 missing[name] = str(error)
                 continue
+            except measure.Failure as error:
+                if not options.keep_going:
+                    raise
+                missing[name] = str(error)
+                continue
             results[name].append(result)
             progress(
                 "round %d: %-38s %8.0f images/s"
@@ -62,6 +69,8 @@ def best_of(results, peer):
 
 def goals(options):
     """Least ratios wanted: to Debian's PyTorch, to anything else."""
+    if options.device != "cpu":
+        return "> 1", "> 1"
     if options.net != "mnist_cnn":
         return ">= 1.2", "> 1"
     if options.forward_only:
@@ -118,9 +127,10 @@ def print_tables(record, options):
     results, missing = record["results"], record["missing"]
     print("\n%s" % record["machine"])
     print(
-        "%s, %sbatch %d for each process, %d thread%s each, %d rounds of %g s."
+        "%s%s, %sbatch %d for each process, %d thread%s each, %d rounds of %g s."
         % (
             options.net,
+            "" if options.device == "cpu" else " on " + options.device,
             "forward only, " if options.forward_only else "",
             options.batch,
             options.threads,
@@ -166,10 +176,12 @@ def parse(argv):
     parser.add_argument("--net", choices=NETS, default="mnist_cnn")
     parser.add_argument("--batch", type=int, help="64; mlp, resnet20: 128")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--forward-only", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", help="of: " + ", ".join(JOBS))
+    parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--data", help="folder of MNIST; not for resnet20")
     parser.add_argument("--torch-python", default=sys.executable)
@@ -217,6 +229,7 @@ def main(argv):
     record = {
         "machine": measure.machine(),
         "net": options.net,
+        "device": options.device,
         "batch": options.batch,
         "threads": options.threads,
         "forward_only": options.forward_only,

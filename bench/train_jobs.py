@@ -35,9 +35,12 @@ class Job:
     workers: int = 1  # that share gradients
     copies: int = 1  # that do not
     passes: tuple = ("train", "forward")
+    devices: tuple = ("cpu",)
 
     def known_by(self, options):
         """Whether it can do what the options ask for."""
+        if options.device not in self.devices:
+            return False
         if self.peer == "onednn" and options.net != "mnist_cnn":
             return False
         if options.forward_only:
@@ -51,11 +54,14 @@ class Job:
         return self.known_by(options) and (alone or options.threads == 1)
 
 
+BOTH = ("cpu", "cuda")
 JOBS = {
-    "choir": Job("Choir, 1 process", "choir"),
+    "choir": Job("Choir, 1 process", "choir", devices=BOTH),
     "choir2": Job("Choir, 2 workers (spawn, shm)", "choir", workers=2),
     "independent2": Job("Choir, 2 independent processes", "choir", copies=2),
-    "choir_graph": Job("Choir, graph, 1 process", "choir", graph=True),
+    "choir_graph": Job(
+        "Choir, graph, 1 process", "choir", graph=True, devices=BOTH
+    ),
     "choir2_graph": Job(
         "Choir, graph, 2 workers",
         "choir",
@@ -69,9 +75,22 @@ JOBS = {
         graph=True,
         passes=("train",),
     ),
-    "torch_nchw": Job("PyTorch, eager NCHW", "torch", "nchw"),
+    "torch_nchw": Job("PyTorch, eager NCHW", "torch", "nchw", devices=BOTH),
     "torch_channels_last": Job(
-        "PyTorch, eager channels_last", "torch", "channels_last"
+        "PyTorch, eager channels_last", "torch", "channels_last", devices=BOTH
+    ),
+    "torch_compiled": Job(
+        "PyTorch, compiled channels_last",
+        "torch",
+        "compiled",
+        devices=("cuda",),
+    ),
+    "torch_cuda_graph": Job(
+        "PyTorch, CUDA graph, channels_last",
+        "torch",
+        "cuda_graph",
+        passes=("train",),
+        devices=("cuda",),
     ),
     "torch_traced": Job("PyTorch, traced channels_last", "torch", "traced"),
     "torch_avx512": Job("PyTorch, channels_last, AVX-512", "torch", "avx512"),
@@ -126,7 +145,7 @@ def run_job(name, options):
     flags += ["--batch", str(options.batch), "--limit", str(options.limit)]
     flags += ["--warmup", str(NETS[options.net].warmup)]
     flags += ["--threads", str(options.threads)]
-    flags += ["--workers", str(job.workers)]
+    flags += ["--workers", str(job.workers), "--device", options.device]
     if options.data:
         flags += ["--data", options.data]
     if job.peer == "choir":

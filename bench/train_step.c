@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // train_step [--net NAME] [--workers N] [--batch N] [--threads N] [--seconds S]
 //            [--steps N] [--warmup N] [--limit N] [--data DIR] [--gate true]
-//            [--forward_only true] [--profile true]
+//            [--forward_only true] [--profile true] [--device NAME]
 // Trains one of the networks of examples/ for a while and prints one JSON line:
 // images/s over all workers, resident memory, and how often work ran beside
 // the fast kernels. One worker uses plain SGD, several share gradients through
@@ -29,6 +29,7 @@
   X(T, INT, workers, 1, 1, 1024, "processes")                                 \
   X(T, INT, batch, 64, 1, 1e6, "samples of a step for each worker")           \
   X(T, INT, threads, 1, 1, 1024, "threads of one kernel")                     \
+  X(T, STRING, device, "cpu", 0, 0, "device to compute on")                   \
   X(T, FLOAT, seconds, 3, 1e-3, 1e6, "length of the measured part")           \
   X(T, INT, steps, 0, 0, 1e12, "measure so many steps; 0: by seconds")        \
   X(T, INT, warmup, 32, 0, 1e6, "steps before the measured part")             \
@@ -121,7 +122,7 @@ static choir_status_t make_model(run_t* run) {
 static choir_status_t set_up(run_t* run) {
   const choir_device_options_t device = {.threads =
                                              (int32_t)run->options->threads};
-  CHOIR_TRY(choir_device_create("cpu", &device, &run->device));
+  CHOIR_TRY(choir_device_create(run->options->device, &device, &run->device));
   int32_t size = 1;
   if (run->options->workers > 1) {
     choir_comm_config_t config;
@@ -260,19 +261,20 @@ static void print_result(const run_t* run, double data_bytes,
                          const result_t* r) {
   const options_t* options = run->options;
   printf(
-      "{\"name\": \"choir\", \"net\": \"%s\", \"workers\": %lld, "
+      "{\"name\": \"choir\", \"net\": \"%s\", \"device\": \"%s\", "
+      "\"workers\": %lld, "
       "\"threads\": %lld, \"forward_only\": %s, "
       "\"batch\": %lld, \"steps\": %lld, \"images\": %lld, "
       "\"seconds\": %.4f, \"images_per_second\": %.1f, "
       "\"rss_mb\": %.1f, \"peak_rss_mb\": %.1f, \"dataset_mb\": %.1f, "
       "\"loss\": %.5f, \"reference_runs\": %llu, \"host_fallbacks\": %llu, "
       "\"reorders\": %llu}\n",
-      bench_net_names[options->net], (long long)options->workers,
-      (long long)options->threads, options->forward_only ? "true" : "false",
-      (long long)options->batch, (long long)r->steps, (long long)r->images,
-      r->seconds, (double)r->images / r->seconds, 1e-6 * r->rss,
-      1e-6 * r->peak_rss, 1e-6 * data_bytes, r->loss,
-      (unsigned long long)r->ops.reference_runs,
+      bench_net_names[options->net], options->device,
+      (long long)options->workers, (long long)options->threads,
+      options->forward_only ? "true" : "false", (long long)options->batch,
+      (long long)r->steps, (long long)r->images, r->seconds,
+      (double)r->images / r->seconds, 1e-6 * r->rss, 1e-6 * r->peak_rss,
+      1e-6 * data_bytes, r->loss, (unsigned long long)r->ops.reference_runs,
       (unsigned long long)r->ops.host_fallbacks,
       (unsigned long long)r->ops.reorders);
 }

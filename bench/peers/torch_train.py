@@ -3,22 +3,25 @@
 
 usage: torch_train.py --config NAME [--net NAME] [--seconds S] [--warmup N]
                       [--batch N] [--threads N] [--workers N] [--forward-only]
-                      [--limit N] [--data DIR]
+                      [--limit N] [--data DIR] [--device cpu|cuda]
 
 Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 on noise.
 
 Configurations: nchw; channels_last; all others are channels-last as well:
 traced (torch.jit.trace; forward only: and optimize_for_inference), avx512
 (ATEN_CPU_CAPABILITY=avx512), compiled (torch.compile, whose work is done before
-the clock starts; PyTorch 2). Prints one JSON line. Exits with 3 and {"missing":
-...} where PyTorch is not installed, or has no such configuration.
+the clock starts; PyTorch 2), cuda_graph (the whole step captured once and
+replayed). Prints one JSON line. Exits with 3 and {"missing": ...} where PyTorch is
+not installed, or has no such configuration, or no GPU.
 
 --workers: DistributedDataParallel over gloo; --batch is each worker's.
 
 The images are converted to f32 once, before the clock starts; a step only
-gathers its batch; batches that are not full are left out. All arithmetic is f32.
-The allocator is told to keep its pages, from which PyTorch gains in most
-configurations.
+gathers its batch; batches that are not full are left out. All arithmetic is f32,
+on a GPU without TF32. The allocator is told to keep its pages, from which PyTorch
+gains in most configurations. On a GPU all images lie in its memory from the start,
+cuDNN may try its algorithms in the warm-up, and the host waits for the GPU only
+when the time is up.
 """
 
 import argparse
@@ -33,8 +36,10 @@ import time
 import torch_nets
 
 CONFIGS = ("nchw", "channels_last", "traced", "avx512", "compiled")
+CONFIGS += ("cuda_graph",)
 MISSING = 3  # exit status
-BLOCK = 8  # steps after which workers agree whether to go on
+# Steps after which workers agree whether to go on, or a GPU catches up.
+BLOCK = 8
 
 
 class Missing(Exception):
@@ -99,6 +104,7 @@ def parse(argv):
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--forward-only", action="store_true")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--data", default="examples/data/mnist")
@@ -129,11 +135,11 @@ def prepare(torch, model, options, example):
 
 def full_batches(torch, count, options):
     """Indices of the rank's part of each batch, epoch after epoch."""
-    order = torch.Generator().manual_seed(0)
+    order = torch.Generator(options.device).manual_seed(0)
     whole = options.batch * options.workers
     first = options.batch * options.rank
     while True:
-        shuffled = torch.randperm(count, generator=order)
+        shuffled = torch.randperm(count, generator=order, device=options.device)
         for at in range(first, count - count % whole, whole):
             yield shuffled[at : at + options.batch]
 
@@ -148,11 +154,35 @@ def make_optimizer(torch, params, momentum, weight_decay):
         return torch.optim.SGD(params, lr=0.005, foreach=True, **settings)
 
 
+def capture(torch, train, x, y):
+    """`train` of one batch as a CUDA graph: a function that copies a batch to
+    where the graph reads it, and replays."""
+    # Libraries choose algorithms and take memory in the first steps, which must
+    # not be captured and must not run on the default stream.
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train(x, y)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = train(x, y)
+
+    def replay(new_x, new_y):
+        x.copy_(new_x)
+        y.copy_(new_y)
+        graph.replay()
+        return loss
+
+    return replay
+
+
 def make_step(torch, options, images, labels):
     """Returns a function that does one step and returns its loss."""
     last = options.config != "nchw"
     memory_format = torch.channels_last if last else torch.contiguous_format
-    model = torch_nets.make_model(torch, options.net)
+    model = torch_nets.make_model(torch, options.net).to(options.device)
     model = model.train(not options.forward_only).to(
         memory_format=memory_format
     )
@@ -173,24 +203,45 @@ def make_step(torch, options, images, labels):
     loss_of = torch.nn.CrossEntropyLoss()
     optimizer = make_optimizer(torch, model.parameters(), 0.9, 1e-5)
 
-    def step():
-        chosen = next(source)
-        x = images.index_select(0, chosen).to(memory_format=memory_format)
-        loss = loss_of(model(x), labels.index_select(0, chosen))
+    def train(x, y):
+        loss = loss_of(model(x), y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         return loss.detach()
 
+    if options.config == "cuda_graph":
+        y = labels[: options.batch].clone()
+        train = capture(torch, train, example.clone(), y)
+
+    def step():
+        chosen = next(source)
+        x = images.index_select(0, chosen).to(memory_format=memory_format)
+        return train(x, labels.index_select(0, chosen))
+
     return step
+
+
+def open_gpu(torch):
+    if not torch.cuda.is_available():
+        raise Missing("this PyTorch shows no GPU")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
 
 
 def run(torch, options):
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
+    on_gpu = options.device == "cuda"
+    if on_gpu:
+        open_gpu(torch)
+    elif options.config == "cuda_graph":
+        raise Missing("a CUDA graph needs --device cuda")
     images, labels = torch_nets.make_data(
         torch, options.net, options.data, options.limit or None
     )
+    images, labels = images.to(options.device), labels.to(options.device)
     if options.batch * options.workers > len(labels):
         raise SystemExit("torch_train: the batch is larger than the data set")
     if options.workers > 1:
@@ -208,13 +259,26 @@ def run(torch, options):
             torch.distributed.all_reduce(up, torch.distributed.ReduceOp.MAX)
         return bool(up)
 
+    def catch_up():
+        if on_gpu:
+            torch.cuda.synchronize()
+
     for _ in range(options.warmup):
         step()
+    catch_up()
     losses = []
-    block = BLOCK if options.workers > 1 else 1
+    steps = 0
+    block = BLOCK if options.workers > 1 or on_gpu else 1
     start = time.perf_counter()
-    while not losses or not time_is_up(start):
-        losses += [step() for _ in range(block)]
+    while not steps or not time_is_up(start):
+        made = [step() for _ in range(block)]
+        # A graph writes every loss to one place, so a GPU's is the last one.
+        if on_gpu:
+            losses.clear()
+            made = made[-1:]
+        losses += made
+        steps += block
+    catch_up()
     seconds = time.perf_counter() - start
     if options.workers > 1:
         torch.distributed.destroy_process_group()
@@ -222,11 +286,12 @@ def run(torch, options):
     capability = re.search(
         r"CPU capability usage: (\S+)", torch.__config__.show()
     )
-    samples = len(losses) * options.batch * options.workers
+    samples = steps * options.batch * options.workers
     return {
         "name": "torch",
         "config": options.config,
         "net": options.net,
+        "device": options.device,
         "version": torch.__version__,
         "capability": capability.group(1) if capability else "unknown",
         "mkldnn": torch.backends.mkldnn.is_available(),
@@ -234,7 +299,7 @@ def run(torch, options):
         "threads": options.threads,
         "workers": options.workers,
         "forward_only": options.forward_only,
-        "steps": len(losses),
+        "steps": steps,
         "images": samples,
         "seconds": round(seconds, 4),
         "images_per_second": round(samples / seconds, 1),
