@@ -136,6 +136,24 @@ class TrainTest(unittest.TestCase):
             self.assertEqual(record["results"][job][0]["net"], "resnet20")
         self.assertIn("resnet20, batch 16 for each process", done.stdout)
 
+    @unittest.skipIf(
+        os.path.exists("/proc/driver/nvidia/version"),
+        "asks what is said without a GPU",
+    )
+    def test_a_gpu_that_is_not_there(self):
+        flags = ("--device", "cuda", "--only", "choir,torch_cuda_graph")
+        done = self.train(*flags)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no NVIDIA driver", done.stderr)
+        done = self.train(*flags, "--keep-going", "--batch", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            record = json.load(file)
+        self.assertEqual(record["device"], "cuda")
+        self.assertIn("ended with status 1", record["missing"]["choir"])
+        self.assertIn("torch", record["missing"]["torch_cuda_graph"])
+        self.assertIn("mnist_cnn on cuda, batch 8", done.stdout)
+
     def test_a_failed_job_fails_the_run(self):
         done = self.train("--only", "choir,choir2", "--data", "/no/such")
         self.assertEqual(done.returncode, 1)
@@ -148,6 +166,8 @@ class TrainTest(unittest.TestCase):
             ("--only", "onednn", "--net", "mlp"),
             ("--data", ".", "--net", "resnet20"),
             ("--only", "choir2", "--forward-only"),
+            ("--only", "torch_cuda_graph"),
+            ("--only", "onednn", "--device", "cuda"),
             ("--threads", "0"),
             ("--rounds", "0"),
             ("--net", "lenet"),

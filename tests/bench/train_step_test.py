@@ -47,6 +47,15 @@ class TrainStepTest(unittest.TestCase):
         self.assertGreater(result["loss"], 1.5)
         self.assertLess(result["loss"], 3.0)
 
+    def test_another_device_computes_the_same(self):
+        flags = ("--steps", "3", "--warmup", "0")
+        result = self.result(*flags, "--device", "cpu_async")
+        self.assertEqual(result["device"], "cpu_async")
+        self.assertEqual(result["loss"], self.result(*flags)["loss"])
+        done = self.train_step(*flags, "--device", "abacus")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("abacus", done.stderr)
+
     def test_loss_falls(self):
         first = self.result("--steps", "4", "--warmup", "0")
         later = self.result("--steps", "4", "--warmup", "40")
