@@ -31,7 +31,8 @@ done
 c_files=() py_files=()
 for file in "${files[@]}"; do
   case $file in
-    *.c | *.cc | *.h | *.cu | *.cuh) c_files+=("$file") ;;
+    # Not lists (.def): a formula in one would be taken for a declaration.
+    *.c | *.cc | *.h | *.cu | *.cuh | *.inc) c_files+=("$file") ;;
     *.py) py_files+=("$file") ;;
   esac
 done

@@ -42,7 +42,7 @@ complain "file names that occur twice" "$(
 )"
 
 complain "first line is not '// SPDX-License-Identifier: Apache-2.0'" "$(
-  pick '\.(c|cc|h|cu|cuh)$' | while read -r file; do
+  pick '\.(c|cc|h|cu|cuh|def|inc)$' | while read -r file; do
     read -r first <"$file"
     [ "$first" = '// SPDX-License-Identifier: Apache-2.0' ] || echo "$file"
   done
@@ -68,6 +68,13 @@ complain "spaces at the end of a line" "$(
 complain "a path or host of one machine" "$(
   pick '.' | grep -vE '^(LICENSE|examples/data/)' |
     xargs -r grep -InE '(^|[^A-Za-z0-9_.>/-])/(work|home|root|Users|farm)/|pypi[.]org|deb[.]debian[.]org' | cut -c1-160
+)"
+
+# What clang-format does not break: lists, which it does not see, and comments. A
+# text may be longer.
+complain "lines of more than 80 columns" "$(
+  pick '\.(c|cc|h|cu|cuh|def|inc)$' |
+    xargs -r grep -nE '^.{81}' | grep -v '"' | cut -c1-160
 )"
 
 # The layers' public headers, all of them through the one that users include.
