@@ -28,7 +28,7 @@ from bench.train_jobs import JOBS, NETS, run_job  # noqa: E402
 
 
 def run_rounds(jobs, options, progress):
-    """Returns ({name: [result of each round]}, {name: why not})."""
+    """After each round ({name: [result of each]}, {name: why not}) so far."""
     results = {name: [] for name in jobs}
     missing = {}
     for turn in range(options.rounds):
@@ -50,7 +50,7 @@ def run_rounds(jobs, options, progress):
                 "round %d: %-38s %8.0f images/s"
                 % (turn + 1, JOBS[name].text, result["images_per_second"])
             )
-    return results, missing
+        yield results, missing
 
 
 def speeds(results, name):
@@ -213,20 +213,8 @@ def parse(argv):
     return options
 
 
-def main(argv):
-    options = parse(argv)
-    jobs = [name for name in JOBS if name in options.only]
-
-    def progress(line):
-        print(line, file=sys.stderr, flush=True)
-
-    others = measure.Others()
-    try:
-        results, missing = run_rounds(jobs, options, progress)
-    except measure.Failure as error:
-        print("train: %s" % error, file=sys.stderr)
-        return 1
-    record = {
+def make_record(results, missing, options, others):
+    return {
         "machine": measure.machine(),
         "net": options.net,
         "device": options.device,
@@ -240,9 +228,26 @@ def main(argv):
         "missing": missing,
         "ratios": ratios_of(results, options),
     }
+
+
+def main(argv):
+    options = parse(argv)
+    jobs = [name for name in JOBS if name in options.only]
+
+    def progress(line):
+        print(line, file=sys.stderr, flush=True)
+
+    others = measure.Others()
+    try:
+        # What is done is kept when this is ended before its time.
+        for results, missing in run_rounds(jobs, options, progress):
+            record = make_record(results, missing, options, others)
+            if options.json:
+                measure.write_json(measure.user_path(options.json), record)
+    except measure.Failure as error:
+        print("train: %s" % error, file=sys.stderr)
+        return 1
     print_tables(record, options)
-    if options.json:
-        measure.write_json(measure.user_path(options.json), record)
     return 0
 
 

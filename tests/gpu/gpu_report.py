@@ -128,7 +128,7 @@ def _figures(record):
             lines += _train(step)
         elif step.get("ops"):
             lines += _ops(step)
-        elif step.get("said") and step["state"] == "passed":
+        elif step.get("said") and step["state"] in ("passed", "stopped"):
             lines += ["", step["name"] + ":", ""]
             lines += ["    " + text for text in step["said"]]
     return ["", "## Figures", *lines] if lines else []
