@@ -37,6 +37,12 @@ choir_status_t choir__cuda_launch(choir_stream_t* stream,
                                   uint32_t blocks, uint32_t threads,
                                   const void* params) CHOIR_NODISCARD;
 
+// Memory of the GPU, 256-byte aligned and not cleared, for what the record
+// that runs launches; the device takes it back when run returns, in stream
+// order. Only inside a record's run, and once in it.
+choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
+                                   void** out_data) CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/cuda_backend.h"
 #include "core/device/cuda/cuda_gpus.h"
 #include "core/log.h"
 
@@ -21,6 +22,7 @@ typedef struct cuda_stream_s {
   // since all was known to be well.
   char last[LAST_BYTES];
   uint64_t since;
+  void* scratch;  // of the record that runs; NULL: it asked for none
 } cuda_stream_t;
 
 typedef struct cuda_event_s {
@@ -193,6 +195,33 @@ static choir_status_t order_operands(cuda_device_t* cuda, cuda_stream_t* stream,
   return status;
 }
 
+choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
+                                   void** out_data) {
+  cuda_device_t* cuda = of_device(choir_stream_device(stream));
+  cuda_stream_t* mine = of_stream(stream);
+  *out_data = NULL;
+  if (mine->scratch)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "choir__cuda_scratch: %s was given some already; needs "
+                       "to ask for all of it at once",
+                       mine->last);
+  CHOIR_TRY(choir__cuda_pool_alloc(cuda, bytes, &mine->scratch));
+  pthread_mutex_lock(&cuda->lock);
+  cuda_block_t* block = choir__cuda_pool_find(cuda, mine->scratch);
+  choir_status_t status = choir__cuda_block_acquire(cuda, block, &mine->queue);
+  choir__cuda_block_use(block, &mine->queue);
+  pthread_mutex_unlock(&cuda->lock);
+  // On a failure too it is the stream's, which gives it back.
+  if (!status) *out_data = mine->scratch;
+  return status;
+}
+
+static void give_scratch_back(cuda_device_t* cuda, cuda_stream_t* stream) {
+  if (!stream->scratch) return;
+  choir__cuda_pool_free(cuda, stream->scratch);
+  stream->scratch = NULL;
+}
+
 static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
                           const choir_record_t* record) {
   bool is_foreign = false;
@@ -205,6 +234,7 @@ static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
   pthread_mutex_lock(&cuda->lock);
   ++stream->queue.launched;
   pthread_mutex_unlock(&cuda->lock);
+  give_scratch_back(cuda, stream);
   // The owner of such memory may take it back as soon as the caller lets go,
   // and asks no stream.
   if (is_foreign && !status)
