@@ -16,10 +16,11 @@ struct Params {
   uint32_t count;
   int32_t add;
 };
-void Fill(const void* memory, uint32_t thread) {
+void Fill(const void* memory, uint32_t block, uint32_t threads) {
   const auto* params = static_cast<const Params*>(memory);
-  if (thread < params->count)
-    params->dst[thread] = 3 * static_cast<int32_t>(thread) + params->add;
+  for (uint32_t i = block * threads; i < (block + 1) * threads; ++i)
+    if (i < params->count)
+      params->dst[i] = 3 * static_cast<int32_t>(i) + params->add;
 }
 
 HostKernels image = {{"fill", sizeof(Params), Fill}};
@@ -104,6 +105,65 @@ TEST_F(CudaModuleTest, AnImageForOtherGpusIsAStatus) {
   EXPECT_STATUS(INTERNAL, "kernels of some.cu", Run(buffer, {&kFill, 0}));
   ASSERT_OK(Run(buffer, {&kFill, 1}));
   choir_buffer_release(buffer);
+}
+
+// What a record that asks for scratch is told and given.
+struct Scratch {
+  size_t bytes;
+  bool asks_twice;
+  void* data;
+};
+
+choir_status_t Ask(choir_stream_t* stream, Scratch* scratch) {
+  static const choir_kernel_t kernel = {
+      "scratch/test",
+      [](const choir_record_t* record, choir_stream_t* on) {
+        auto* one = static_cast<Scratch*>(const_cast<void*>(record->attrs));
+        CHOIR_TRY(choir__cuda_scratch(on, one->bytes, &one->data));
+        const Params params = {static_cast<int32_t*>(one->data), 8, 0};
+        CHOIR_TRY(choir__cuda_launch(on, &kFill, 1, 8, &params));
+        void* more = nullptr;
+        return one->asks_twice ? choir__cuda_scratch(on, 4, &more) : nullptr;
+      },
+      nullptr, nullptr, nullptr};
+  choir_record_t record = {};
+  record.kernel = &kernel;
+  record.attrs = scratch;
+  record.attrs_bytes = sizeof(*scratch);
+  return choir_stream_submit(stream, &record);
+}
+
+TEST_F(CudaModuleTest, ScratchIsTheRecordsAlone) {
+  choir_stream_t* other = nullptr;
+  ASSERT_OK(choir_stream_create(device_, CHOIR_STREAM_COMPUTE, &other));
+  Scratch first = {100, false, nullptr};
+  ASSERT_OK(Ask(stream_, &first));
+  EXPECT_EQ(choir_device_memory(device_).in_use_bytes, 0u);
+  // On its own stream it is there again at once; another one waits.
+  Scratch second = {100, false, nullptr};
+  ASSERT_OK(Ask(stream_, &second));
+  EXPECT_EQ(second.data, first.data);
+  EXPECT_EQ(fake_.TakeLog(), (std::vector<std::string>{"launch fill stream2",
+                                                       "launch fill stream2"}));
+  Scratch third = {100, false, nullptr};
+  ASSERT_OK(Ask(other, &third));
+  EXPECT_EQ(third.data, first.data);
+  const std::vector<std::string> log = fake_.TakeLog();
+  ASSERT_EQ(log.size(), 3u);
+  EXPECT_EQ(log[0].rfind("record ", 0), 0u) << log[0];
+  EXPECT_EQ(log[1].rfind("wait stream3 ", 0), 0u) << log[1];
+  EXPECT_EQ(log[2], "launch fill stream3");
+  choir_stream_release(other);
+}
+
+TEST_F(CudaModuleTest, ScratchIsAskedForOnce) {
+  Scratch scratch = {100, true, nullptr};
+  EXPECT_STATUS(FAILED_PRECONDITION, "scratch/test was given some already",
+                Ask(stream_, &scratch));
+  scratch.asks_twice = false;
+  ASSERT_OK(Ask(stream_, &scratch));
+  scratch.bytes = size_t{1} << 40;
+  EXPECT_STATUS(OUT_OF_MEMORY, "cuda:0", Ask(stream_, &scratch));
 }
 
 TEST_F(CudaModuleTest, NoMemoryIsAStatus) {

@@ -14,9 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/tensor/cuda_on_host.h"
-#include "tests/tensor/ops_testing.h"
-#include "tests/testing/fake_cuda.h"
+#include "tests/tensor/cuda_kernels_testing.h"
 
 namespace {
 
@@ -33,19 +31,8 @@ const Formula kFormulas[] = {
 #include "tensor/kernels/cuda/cuda_elementwise.def"
 };
 
-class CudaKernels : public ::testing::Test {
+class CudaKernels : public CudaKernelsTest {
  protected:
-  void SetUp() override {
-    CudaKernelsOnHost(true);
-    gpu_ = MakeDevice("cuda");
-    cpu_ = MakeDevice("cpu");
-    choir_op_stats_reset();
-  }
-  void TearDown() override {
-    gpu_.reset();
-    CudaKernelsOnHost(false);
-  }
-
   // The op's result on a device: sources of these shapes, from element `skip`
   // on.
   std::vector<float> Run(const DevicePtr& device, const Formula& formula,
@@ -89,18 +76,6 @@ class CudaKernels : public ::testing::Test {
                             : nullptr;
     return Read<float>(Result(formula.op, srcs, attrs));
   }
-
-  // Symbols of the kernels launched since the last question.
-  std::vector<std::string> Launched() {
-    std::vector<std::string> symbols;
-    for (const std::string& line : fake_.TakeLog())
-      if (line.rfind("launch ", 0) == 0)
-        symbols.push_back(line.substr(7, line.find(' ', 7) - 7));
-    return symbols;
-  }
-
-  FakeCuda fake_;
-  DevicePtr gpu_, cpu_;
 };
 
 struct Setting {

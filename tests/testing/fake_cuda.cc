@@ -524,9 +524,9 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
       std::memcpy(&place, &copy[at], sizeof(place));
       if (fake->IsOnGpu(place, 1)) work.touches.push_back(place);
     }
-    const uint32_t threads = blocks_x * threads_x;
-    work.run = [kernel, copy, threads] {
-      for (uint32_t i = 0; i < threads; ++i) kernel->run(copy.data(), i);
+    work.run = [fake, kernel, copy, blocks_x, threads_x] {
+      for (uint32_t i = 0; i < blocks_x && fake->lost_ == 0; ++i)
+        kernel->run(copy.data(), i, threads_x);
     };
     fake->Push(stream, std::move(work));
     return 0;

@@ -17,13 +17,13 @@
 namespace choir {
 namespace testing {
 
-// A kernel of Choir's compiled for the host: one thread of it, whose struct of
-// `bytes` bytes is at `params`. A list of them in the place of a module's image
-// is what the script below can load.
+// A kernel of Choir's compiled for the host: one block of it, all its threads,
+// whose struct of `bytes` bytes is at `params`. A list of them in the place of
+// a module's image is what the script below can load.
 struct HostKernel {
   const char* symbol;
   size_t bytes;
-  void (*run)(const void* params, uint32_t thread);
+  void (*run)(const void* params, uint32_t block, uint32_t threads);
 };
 using HostKernels = std::vector<HostKernel>;
 
@@ -34,7 +34,7 @@ using HostKernels = std::vector<HostKernel>;
 // It logs calls, can fail a chosen one, and fails the test for what the driver
 // would not stand: a call without a context, a copy from or to host memory that
 // is not pinned, memory that is freed while work on it is under way, and what
-// is left at the end. Kernels run their threads one after the other.
+// is left at the end. Kernels run their blocks one after the other.
 //
 // One at a time; made before the first device, gone after the last. Threads:
 // any.
@@ -73,6 +73,9 @@ class FakeCuda {
               std::vector<const void*> touches = {});
   // Work that fails when its turn comes; nothing works after that.
   void LaunchFailure(int stream, int result);
+  // What a kernel says to end with a failure: CUDA's for it, as soon as the
+  // block is done.
+  static void FailKernel() { self_->lost_ = 719; }
   // Work that waits in a stream.
   size_t Pending(int stream);
 

@@ -3,6 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_KERNELS_H_
 
 #include "core/cuda_backend.h"
+#include "tensor/kernels/cuda/cuda_threads.h"
 #include "tensor/op_def.h"
 
 #ifdef __cplusplus
@@ -21,9 +22,6 @@ extern "C" {
 #define X(name) extern choir_cuda_module_t choir__cuda_##name##_module;
 #include "tensor/kernels/cuda/modules.def"
 #undef X
-
-// Threads of a block, unless a kernel says otherwise.
-enum { CHOIR__CUDA_THREADS = 256 };
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cuda_nest_host.h"
 #include "tensor/kernels/nest.h"
@@ -21,7 +22,7 @@ static float* data_of(const choir_view_t* view) {
 
 static bool is_dense(const choir__cuda_nest_t* nest) {
   if (nest->ndim != 2 || nest->shape[0] != 1) return false;
-  const uintptr_t group = CHOIR__CUDA_NEST_WIDTH * sizeof(float);
+  const uintptr_t group = CHOIR__CUDA_GROUP * sizeof(float);
   for (int32_t i = 0; i < nest->operand_count; ++i) {
     const int64_t step = nest->strides[i][1];
     if (step == 0 && i > 0) continue;
@@ -51,7 +52,7 @@ choir_status_t choir__cuda_nest_launch(choir_stream_t* stream,
                                        bool is_dense_nest, const void* params) {
   if (nest->count == 0) return NULL;
   const uint32_t share =
-      CHOIR__CUDA_THREADS * (is_dense_nest ? CHOIR__CUDA_NEST_WIDTH : 1);
+      CHOIR__CUDA_THREADS * (is_dense_nest ? CHOIR__CUDA_GROUP : 1);
   return choir__cuda_launch(stream, kernel, (nest->count + share - 1) / share,
                             CHOIR__CUDA_THREADS, params);
 }

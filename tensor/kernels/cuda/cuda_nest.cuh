@@ -3,6 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_NEST_CUH_
 
 #include "tensor/kernels/cuda/cuda_code.cuh"
+#include "tensor/kernels/cuda/cuda_group.cuh"
 #include "tensor/kernels/cuda/cuda_nest.h"
 
 // The threads' side of a nest. `body(x)` is called for each place, with x[i]
@@ -13,12 +14,6 @@
 namespace {
 
 typedef choir__cuda_nest_t nest_t;
-constexpr int kWidth = CHOIR__CUDA_NEST_WIDTH;
-
-// Elements that one access moves.
-struct alignas(sizeof(float) * kWidth) Group {
-  float at[kWidth];
-};
 
 CHOIR__GPU bool is_in(uint32_t mask, int operand) {
   return (mask >> operand & 1u) != 0;

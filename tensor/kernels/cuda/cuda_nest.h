@@ -12,8 +12,6 @@
 enum {
   CHOIR__CUDA_NEST_OPERANDS = 4,
   CHOIR__CUDA_NEST_NDIM = 8,
-  // Elements of a thread where operands lie densely.
-  CHOIR__CUDA_NEST_WIDTH = 4,
 };
 
 // A nest (tensor/kernels/nest.h) of f32, row-major.

@@ -16,7 +16,7 @@ bool choir__cuda_nest_fits(const choir_view_t* const* views, int32_t count);
 
 // Fills out_nest but for its masks, and says whether all operands are one row,
 // in steps of one or, but for the first, of none, that groups of
-// CHOIR__CUDA_NEST_WIDTH elements may be read from. The views must fit.
+// CHOIR__CUDA_GROUP elements may be read from. The views must fit.
 bool choir__cuda_nest_make(const choir_view_t* const* views, int32_t count,
                            choir__cuda_nest_t* out_nest);
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_REDUCE_H_
+#define CHOIR_TENSOR_KERNELS_CUDA_CUDA_REDUCE_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CHOIR__CUDA_REDUCE_NDIM = 8 };
+
+// Some dimensions of a reduction's source, row-major, neighbours merged; at
+// least one.
+typedef struct choir__cuda_dims_s {
+  int32_t ndim;
+  uint32_t shape[CHOIR__CUDA_REDUCE_NDIM];
+  int64_t src[CHOIR__CUDA_REDUCE_NDIM];  // strides of the source
+  int64_t dst[CHOIR__CUDA_REDUCE_NDIM];  // and of the result
+} choir__cuda_dims_t;
+
+// What the host hands the kernels of cuda_reduce.cu. A lane is the elements
+// that make one result. It may be cut into chunks, for a block each: then the
+// blocks leave their totals in `totals`, (lanes, chunks), and a second kernel
+// puts these together.
+typedef struct choir__cuda_reduce_s {
+  const float* x;
+  void* y;  // f32, or i64 places
+  void* totals;
+  choir__cuda_dims_t lanes;
+  choir__cuda_dims_t lane;
+  uint32_t lane_count;
+  uint32_t lane_elements;
+  uint32_t chunks;  // of a lane
+  uint32_t chunk_elements;
+  // Threads that share a chunk, a power of two; neighbouring ones take
+  // neighbouring elements, or where lanes lie side by side the other threads of
+  // the block do.
+  uint32_t members;
+  // Lanes that lie side by side, the last of the dimensions of `lanes`, and the
+  // blocks that these take.
+  uint32_t columns;
+  uint32_t stripes;
+  bool by_groups;  // of CHOIR__CUDA_GROUP elements
+  bool accumulate;
+  double divisor;  // of a sum
+} choir__cuda_reduce_t;
+
+#endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_REDUCE_H_

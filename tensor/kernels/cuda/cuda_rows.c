@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/kernels/cuda/cuda_rows.h"
+
+#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_kernels.h"
+#include "tensor/kernels/nest.h"
+
+#define KERNEL(name)                                                          \
+  static const choir_cuda_kernel_t name##_kernel = {&choir__cuda_rows_module, \
+                                                    "choir_" #name};
+KERNEL(softmax)
+KERNEL(log_softmax)
+KERNEL(softmax_grad)
+KERNEL(log_softmax_grad)
+KERNEL(softmax_cross_entropy)
+KERNEL(softmax_cross_entropy_grad)
+KERNEL(cross_entropy)
+KERNEL(cross_entropy_grad)
+KERNEL(count_correct)
+KERNEL(mse_loss)
+KERNEL(rows_mean)
+KERNEL(rows_count)
+#undef KERNEL
+
+// ---- Operands ----
+
+// f32 whose last dimension is dense; more than two dimensions without gaps.
+static bool is_rows(const choir_view_t* view) {
+  if (view->dtype != CHOIR_DTYPE_F32 || view->ndim < 1 ||
+      choir_view_count(view) > INT32_MAX)
+    return false;
+  if (view->ndim != 2) return choir_view_is_contiguous(view);
+  return view->strides[1] == 1 || view->shape[1] == 1;
+}
+static int64_t columns_of(const choir_view_t* view) {
+  return view->shape[view->ndim - 1];
+}
+static int64_t stride_of(const choir_view_t* view) {
+  return view->ndim == 2 ? view->strides[0] : columns_of(view);
+}
+static float* data_of(const choir_view_t* view) {
+  return (float*)choir_buffer_data(view->buffer) + view->offset;
+}
+
+static bool are_labels(const choir_view_t* view) {
+  return view->dtype == CHOIR_DTYPE_I32 || view->dtype == CHOIR_DTYPE_I64;
+}
+
+// As choir_softmax and its like take it, from the shape of x.
+static choir__cuda_rows_t rows_of(const choir_record_t* record) {
+  const choir_view_t* x = choir_record_src(record, 0);
+  const int64_t columns = columns_of(x);
+  uint32_t members = 1;
+  while (members < CHOIR__CUDA_THREADS && 2 * members < columns) members *= 2;
+  return (choir__cuda_rows_t){
+      .x = data_of(x),
+      .x_stride = stride_of(x),
+      .rows = (uint32_t)(columns ? choir_view_count(x) / columns : 0),
+      .columns = (uint32_t)columns,
+      .members = members,
+      .accumulate = record->accumulate};
+}
+
+static void take_labels(const choir_record_t* record,
+                        choir__cuda_rows_t* rows) {
+  const choir_view_t* labels = choir_record_src(record, 1);
+  rows->labels = (const char*)choir_buffer_data(labels->buffer) +
+                 (size_t)labels->offset * choir_dtype_bytes(labels->dtype);
+  rows->labels_are_i64 = labels->dtype == CHOIR_DTYPE_I64;
+  rows->label_stride = labels->strides[0];
+}
+
+static void take_result(const choir_record_t* record, int32_t index,
+                        choir__cuda_rows_t* rows) {
+  const choir_view_t* y = choir_record_dst(record, index);
+  rows->y = data_of(y);
+  rows->y_stride = stride_of(y);
+}
+
+// ---- Launches ----
+
+static uint32_t quotient_up(uint32_t a, uint32_t b) {
+  return (uint32_t)(((uint64_t)a + b - 1) / b);
+}
+
+static choir_status_t launch(choir_stream_t* stream,
+                             const choir_cuda_kernel_t* kernel,
+                             uint32_t threads, choir__cuda_rows_t* rows) {
+  return choir__cuda_launch(stream, kernel,
+                            quotient_up(threads, CHOIR__CUDA_THREADS),
+                            CHOIR__CUDA_THREADS, rows);
+}
+
+// One value of each row by the first kernel, from `threads` threads, their sum
+// by the second.
+static choir_status_t launch_two(const choir_record_t* record,
+                                 choir_stream_t* stream,
+                                 const choir_cuda_kernel_t* first,
+                                 uint32_t threads,
+                                 const choir_cuda_kernel_t* second,
+                                 choir__cuda_rows_t* rows) {
+  const choir_view_t* y = choir_record_dst(record, 0);
+  rows->result = (char*)choir_buffer_data(y->buffer) +
+                 (size_t)y->offset * choir_dtype_bytes(y->dtype);
+  if (rows->rows > 0) {
+    void* values = NULL;
+    CHOIR_TRY(
+        choir__cuda_scratch(stream, rows->rows * sizeof(double), &values));
+    rows->values = values;
+    CHOIR_TRY(launch(stream, first, threads, rows));
+  }
+  return launch(stream, second, 1, rows);
+}
+
+// ---- softmax, log_softmax and their gradients ----
+
+static bool softmax_supports(const choir_record_t* record) {
+  const choir_view_t* y = choir_record_dst(record, 0);
+  if (!choir__cuda_rows_module.image || choir_view_count(y) == 0) return false;
+  for (int32_t i = 0; i < record->src_count; ++i)
+    if (!is_rows(choir_record_src(record, i))) return false;
+  return is_rows(y);
+}
+
+static choir_status_t softmax_any_run(const choir_record_t* record,
+                                      choir_stream_t* stream,
+                                      const choir_cuda_kernel_t* kernel) {
+  choir__cuda_rows_t rows = rows_of(record);
+  take_result(record, 0, &rows);
+  if (record->src_count == 2) {
+    rows.dy = data_of(choir_record_src(record, 1));
+    rows.dy_stride = stride_of(choir_record_src(record, 1));
+  }
+  return launch(stream, kernel, rows.rows * rows.members, &rows);
+}
+
+// ---- Losses on labels ----
+
+static bool labelled_supports(const choir_record_t* record) {
+  return choir__cuda_rows_module.image &&
+         is_rows(choir_record_src(record, 0)) &&
+         choir_record_src(record, 0)->shape[1] > 0 &&
+         are_labels(choir_record_src(record, 1));
+}
+
+static bool softmax_cross_entropy_supports(const choir_record_t* record) {
+  return labelled_supports(record) && is_rows(choir_record_dst(record, 1));
+}
+
+// x, labels -> one number.
+static choir__cuda_rows_t labelled_rows_of(const choir_record_t* record) {
+  choir__cuda_rows_t rows = rows_of(record);
+  rows.divisor = rows.rows ? rows.rows : 1;
+  take_labels(record, &rows);
+  return rows;
+}
+
+static choir_status_t softmax_cross_entropy_run(const choir_record_t* record,
+                                                choir_stream_t* stream) {
+  choir__cuda_rows_t rows = labelled_rows_of(record);
+  take_result(record, 1, &rows);
+  return launch_two(record, stream, &softmax_cross_entropy_kernel,
+                    rows.rows * rows.members, &rows_mean_kernel, &rows);
+}
+
+static choir_status_t cross_entropy_run(const choir_record_t* record,
+                                        choir_stream_t* stream) {
+  choir__cuda_rows_t rows = labelled_rows_of(record);
+  return launch_two(record, stream, &cross_entropy_kernel, rows.rows,
+                    &rows_mean_kernel, &rows);
+}
+
+static choir_status_t count_correct_run(const choir_record_t* record,
+                                        choir_stream_t* stream) {
+  choir__cuda_rows_t rows = labelled_rows_of(record);
+  return launch_two(record, stream, &count_correct_kernel,
+                    rows.rows * rows.members, &rows_count_kernel, &rows);
+}
+
+// p, labels, dy -> dx: a thread for each element.
+static bool labelled_grad_supports(const choir_record_t* record) {
+  return labelled_supports(record) &&
+         choir_record_src(record, 2)->dtype == CHOIR_DTYPE_F32 &&
+         is_rows(choir_record_dst(record, 0));
+}
+
+static choir_status_t labelled_grad_run(const choir_record_t* record,
+                                        choir_stream_t* stream,
+                                        const choir_cuda_kernel_t* kernel) {
+  choir__cuda_rows_t rows = labelled_rows_of(record);
+  rows.dy = data_of(choir_record_src(record, 2));
+  take_result(record, 0, &rows);
+  return launch(stream, kernel, rows.rows * rows.columns, &rows);
+}
+
+static choir_status_t softmax_cross_entropy_grad_run(
+    const choir_record_t* record, choir_stream_t* stream) {
+  return labelled_grad_run(record, stream, &softmax_cross_entropy_grad_kernel);
+}
+static choir_status_t cross_entropy_grad_run(const choir_record_t* record,
+                                             choir_stream_t* stream) {
+  return labelled_grad_run(record, stream, &cross_entropy_grad_kernel);
+}
+
+// ---- mse_loss of operands that lie densely in the same order ----
+
+static bool mse_loss_supports(const choir_record_t* record) {
+  const choir_view_t* views[] = {choir_record_src(record, 0),
+                                 choir_record_src(record, 1)};
+  choir__nest_t nest;
+  if (!choir__cuda_rows_module.image || views[0]->dtype != CHOIR_DTYPE_F32 ||
+      !choir__nest_make(views, 2, &nest) || nest.count > INT32_MAX)
+    return false;
+  return nest.count == 0 ||
+         (nest.ndim == 2 && nest.shape[0] == 1 && nest.strides[0][1] == 1 &&
+          nest.strides[1][1] == 1);
+}
+
+static choir_status_t mse_loss_run(const choir_record_t* record,
+                                   choir_stream_t* stream) {
+  const uint32_t count =
+      (uint32_t)choir_view_count(choir_record_src(record, 0));
+  choir__cuda_rows_t rows = {.x = data_of(choir_record_src(record, 0)),
+                             .dy = data_of(choir_record_src(record, 1)),
+                             .rows = quotient_up(count, CHOIR__CUDA_MSE_CHUNK),
+                             .columns = count,
+                             .divisor = count ? count : 1,
+                             .accumulate = record->accumulate};
+  const uintptr_t group = CHOIR__CUDA_GROUP * sizeof(float);
+  rows.by_groups =
+      (uintptr_t)rows.x % group == 0 && (uintptr_t)rows.dy % group == 0;
+  return launch_two(record, stream, &mse_loss_kernel,
+                    rows.rows * CHOIR__CUDA_THREADS, &rows_mean_kernel, &rows);
+}
+
+// ---- Kernels ----
+
+#define SOFTMAX(name)                                            \
+  static choir_status_t name##_run(const choir_record_t* record, \
+                                   choir_stream_t* stream) {     \
+    return softmax_any_run(record, stream, &name##_kernel);      \
+  }
+SOFTMAX(softmax)
+SOFTMAX(log_softmax)
+SOFTMAX(softmax_grad)
+SOFTMAX(log_softmax_grad)
+
+#define KERNEL(OP, name, supports_name)              \
+  const choir_op_kernel_t choir__cuda_##name = {     \
+      {#name "/cuda", name##_run, NULL, NULL, NULL}, \
+      CHOIR_OP_##OP,                                 \
+      supports_name};
+KERNEL(SOFTMAX, softmax, softmax_supports)
+KERNEL(LOG_SOFTMAX, log_softmax, softmax_supports)
+KERNEL(SOFTMAX_GRAD, softmax_grad, softmax_supports)
+KERNEL(LOG_SOFTMAX_GRAD, log_softmax_grad, softmax_supports)
+KERNEL(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy,
+       softmax_cross_entropy_supports)
+KERNEL(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad,
+       labelled_grad_supports)
+KERNEL(CROSS_ENTROPY, cross_entropy, labelled_supports)
+KERNEL(CROSS_ENTROPY_GRAD, cross_entropy_grad, labelled_grad_supports)
+KERNEL(MSE_LOSS, mse_loss, mse_loss_supports)
+KERNEL(COUNT_CORRECT, count_correct, labelled_supports)

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax, the losses on it, and counting hits. Some threads share a row, and a
+// block takes as many rows as it has threads for. A loss is one value of each
+// row, added up in double by a second kernel.
+#include "tensor/kernels/cuda/cuda_rows.h"
+
+#include "tensor/kernels/cuda/cuda_group.cuh"
+#include "tensor/kernels/cuda/cuda_meet.cuh"
+#include "tensor/kernels/element_math.h"
+
+namespace {
+
+typedef choir__cuda_rows_t rows_t;
+
+// The row and the place in it of a thread.
+struct Seat {
+  uint32_t own;  // row of the block
+  uint32_t member;
+  uint32_t row;
+  bool is_taken;
+};
+CHOIR__GPU Seat seat_of(const rows_t& p, uint32_t block, uint32_t thread) {
+  const uint32_t own = thread / p.members;
+  const uint32_t row = block * (CHOIR__CUDA_THREADS / p.members) + own;
+  return {own, thread % p.members, row, row < p.rows};
+}
+
+// The value of a row, from its members' share of the columns: value(row,
+// column) of each. At parts[row of the block] then.
+template <typename Kind, typename Value>
+CHOIR__GPU void gather_rows(const rows_t& p, uint32_t block,
+                            typename Kind::Total* parts, const Value& value) {
+  const uint32_t rows = CHOIR__CUDA_THREADS / p.members;
+  CHOIR__EACH_THREAD(thread) {
+    const Seat seat = seat_of(p, block, thread);
+    typename Kind::Piece piece = Kind::none();
+    for (uint32_t c = seat.member; seat.is_taken && c < p.columns;
+         c += p.members)
+      Kind::take(&piece, value(seat, c), c);
+    parts[seat.member * rows + seat.own] = Kind::total(piece);
+  }
+  meet<Kind>(parts, p.members, rows);
+}
+
+// Sets y of each column to value(row, column), or adds it.
+template <typename Value>
+CHOIR__GPU void write_rows(const rows_t& p, uint32_t block,
+                           const Value& value) {
+  CHOIR__EACH_THREAD(thread) {
+    const Seat seat = seat_of(p, block, thread);
+    for (uint32_t c = seat.member; seat.is_taken && c < p.columns;
+         c += p.members) {
+      float* y = p.y + seat.row * p.y_stride + c;
+      const float given = value(seat, c);
+      *y = p.accumulate ? *y + given : given;
+    }
+  }
+}
+
+// ---- Rows' values ----
+
+struct Elements {
+  const rows_t& p;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    return p.x[seat.row * p.x_stride + c];
+  }
+};
+
+// e^(x - largest)
+struct Powers {
+  const rows_t& p;
+  const float* most;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    return choir__math_exp(p.x[seat.row * p.x_stride + c] - most[seat.own]);
+  }
+};
+
+struct Probabilities {
+  Powers powers;
+  const double* sums;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    return powers(seat, c) / static_cast<float>(sums[seat.own]);
+  }
+};
+
+struct Logarithms {
+  Powers powers;
+  const double* sums;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    const rows_t& p = powers.p;
+    return p.x[seat.row * p.x_stride + c] - powers.most[seat.own] -
+           choir__math_log(static_cast<float>(sums[seat.own]));
+  }
+};
+
+// Of the gradient's sum: y dy, or dy alone.
+template <bool is_log>
+struct Weights {
+  const rows_t& p;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    const float dy = p.dy[seat.row * p.dy_stride + c];
+    return is_log ? dy : p.x[seat.row * p.x_stride + c] * dy;
+  }
+};
+
+template <bool is_log>
+struct Gradients {
+  const rows_t& p;
+  const double* sums;
+  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+    const float y = p.x[seat.row * p.x_stride + c];
+    const float dy = p.dy[seat.row * p.dy_stride + c];
+    const float sum = static_cast<float>(sums[seat.own]);
+    return is_log ? dy - choir__math_exp(y) * sum : y * (dy - sum);
+  }
+};
+
+// ---- Labels ----
+
+CHOIR__GPU uint32_t label_of(const rows_t& p, uint32_t row) {
+  const int64_t at = row * p.label_stride;
+  const int64_t label = p.labels_are_i64
+                            ? static_cast<const int64_t*>(p.labels)[at]
+                            : static_cast<const int32_t*>(p.labels)[at];
+  if (label >= 0 && label < p.columns) return static_cast<uint32_t>(label);
+  CHOIR__FAIL();
+  return 0;
+}
+
+// ---- Kernels ----
+
+// Largest elements and sums of powers.
+CHOIR__GPU void find_sums(const rows_t& p, uint32_t block, float* most,
+                          double* sums) {
+  gather_rows<Maximum>(p, block, most, Elements{p});
+  gather_rows<Sum>(p, block, sums, Powers{p, most});
+}
+
+template <bool is_log>
+CHOIR__GPU void softmax_grad(const rows_t& p, uint32_t block) {
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  gather_rows<Sum>(p, block, sums, Weights<is_log>{p});
+  write_rows(p, block, Gradients<is_log>{p, sums});
+}
+
+// The sum of all rows' values.
+CHOIR__GPU void add_up(const rows_t& p, double* parts) {
+  CHOIR__EACH_THREAD(thread) {
+    double sum = 0;
+    for (uint32_t r = thread; r < p.rows; r += CHOIR__CUDA_THREADS)
+      sum += p.values[r];
+    parts[thread] = sum;
+  }
+  meet<Sum>(parts, CHOIR__CUDA_THREADS, 1);
+}
+
+CHOIR__GPU float square_of(float x) { return x * x; }
+
+}  // namespace
+
+CHOIR__BLOCK_KERNEL(choir_softmax, choir__cuda_rows_t) {
+  CHOIR__SHARED float most[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  find_sums(params, CHOIR__BLOCK, most, sums);
+  write_rows(params, CHOIR__BLOCK, Probabilities{{params, most}, sums});
+}
+
+CHOIR__BLOCK_KERNEL(choir_log_softmax, choir__cuda_rows_t) {
+  CHOIR__SHARED float most[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  find_sums(params, CHOIR__BLOCK, most, sums);
+  write_rows(params, CHOIR__BLOCK, Logarithms{{params, most}, sums});
+}
+
+CHOIR__BLOCK_KERNEL(choir_softmax_grad, choir__cuda_rows_t) {
+  softmax_grad<false>(params, CHOIR__BLOCK);
+}
+
+CHOIR__BLOCK_KERNEL(choir_log_softmax_grad, choir__cuda_rows_t) {
+  softmax_grad<true>(params, CHOIR__BLOCK);
+}
+
+// -log p by way of the exponents, as p itself may be 0.
+CHOIR__BLOCK_KERNEL(choir_softmax_cross_entropy, choir__cuda_rows_t) {
+  CHOIR__SHARED float most[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  find_sums(params, CHOIR__BLOCK, most, sums);
+  write_rows(params, CHOIR__BLOCK, Probabilities{{params, most}, sums});
+  CHOIR__EACH_THREAD(thread) {
+    const Seat seat = seat_of(params, CHOIR__BLOCK, thread);
+    if (seat.is_taken && seat.member == 0) {
+      const uint32_t label = label_of(params, seat.row);
+      const double chosen = params.x[seat.row * params.x_stride + label];
+      params.values[seat.row] = log(sums[seat.own]) - (chosen - most[seat.own]);
+    }
+  }
+}
+
+// dx = dy / rows (p - one at the label)
+CHOIR__KERNEL(choir_softmax_cross_entropy_grad, choir__cuda_rows_t) {
+  const uint32_t row = CHOIR__THREAD / params.columns;
+  const uint32_t c = CHOIR__THREAD % params.columns;
+  if (row >= params.rows) return;
+  const float share = *params.dy / static_cast<float>(params.rows);
+  const float p = params.x[row * params.x_stride + c];
+  const float value = share * (label_of(params, row) == c ? p - 1.0f : p);
+  float* dx = params.y + row * params.y_stride + c;
+  *dx = params.accumulate ? *dx + value : value;
+}
+
+CHOIR__KERNEL(choir_cross_entropy, choir__cuda_rows_t) {
+  const uint32_t row = CHOIR__THREAD;
+  if (row >= params.rows) return;
+  const uint32_t label = label_of(params, row);
+  params.values[row] =
+      -log(static_cast<double>(params.x[row * params.x_stride + label]));
+}
+
+// dp = -dy / (rows p) at the label, 0 elsewhere.
+CHOIR__KERNEL(choir_cross_entropy_grad, choir__cuda_rows_t) {
+  const uint32_t row = CHOIR__THREAD / params.columns;
+  const uint32_t c = CHOIR__THREAD % params.columns;
+  if (row >= params.rows) return;
+  const float share = *params.dy / static_cast<float>(params.rows);
+  const float p = params.x[row * params.x_stride + c];
+  const float value = label_of(params, row) == c ? -share / p : 0.0f;
+  float* dp = params.y + row * params.y_stride + c;
+  *dp = params.accumulate ? *dp + value : value;
+}
+
+CHOIR__BLOCK_KERNEL(choir_count_correct, choir__cuda_rows_t) {
+  CHOIR__SHARED Place::Total most[CHOIR__CUDA_THREADS];
+  gather_rows<Place>(params, CHOIR__BLOCK, most, Elements{params});
+  CHOIR__EACH_THREAD(thread) {
+    const Seat seat = seat_of(params, CHOIR__BLOCK, thread);
+    if (seat.is_taken && seat.member == 0)
+      params.values[seat.row] =
+          most[seat.own].at == label_of(params, seat.row) ? 1 : 0;
+  }
+}
+
+// Here a row is what a block takes of x and dy, which lie densely: `columns`
+// elements in all.
+CHOIR__BLOCK_KERNEL(choir_mse_loss, choir__cuda_rows_t) {
+  CHOIR__SHARED double parts[CHOIR__CUDA_THREADS];
+  const uint32_t chunk = CHOIR__CUDA_MSE_CHUNK;
+  const uint32_t begin = CHOIR__BLOCK * chunk;
+  const uint32_t left = params.columns - begin;
+  const uint32_t end = begin + (left < chunk ? left : chunk);
+  CHOIR__EACH_THREAD(thread) {
+    float sum = 0;
+    uint32_t i = begin + thread * kWidth;
+    for (; params.by_groups && i + kWidth <= end;
+         i += CHOIR__CUDA_THREADS * kWidth) {
+      const Group x = *reinterpret_cast<const Group*>(params.x + i);
+      const Group t = *reinterpret_cast<const Group*>(params.dy + i);
+      for (int k = 0; k < kWidth; ++k) sum += square_of(x.at[k] - t.at[k]);
+    }
+    for (; i < end; i += CHOIR__CUDA_THREADS * kWidth)
+      for (uint32_t k = i; k < i + kWidth && k < end; ++k)
+        sum += square_of(params.x[k] - params.dy[k]);
+    parts[thread] = sum;
+  }
+  meet<Sum>(parts, CHOIR__CUDA_THREADS, 1);
+  CHOIR__EACH_THREAD(thread) {
+    if (thread == 0) params.values[CHOIR__BLOCK] = parts[0];
+  }
+}
+
+CHOIR__BLOCK_KERNEL(choir_rows_mean, choir__cuda_rows_t) {
+  CHOIR__SHARED double parts[CHOIR__CUDA_THREADS];
+  add_up(params, parts);
+  CHOIR__EACH_THREAD(thread) {
+    if (thread == 0) {
+      float* y = static_cast<float*>(params.result);
+      const double mean = parts[0] / params.divisor;
+      *y = static_cast<float>(params.accumulate ? *y + mean : mean);
+    }
+  }
+}
+
+CHOIR__BLOCK_KERNEL(choir_rows_count, choir__cuda_rows_t) {
+  CHOIR__SHARED double parts[CHOIR__CUDA_THREADS];
+  add_up(params, parts);
+  CHOIR__EACH_THREAD(thread) {
+    if (thread == 0) {
+      int64_t* y = static_cast<int64_t*>(params.result);
+      const int64_t count = static_cast<int64_t>(parts[0]);
+      *y = params.accumulate ? *y + count : count;
+    }
+  }
+}
