@@ -9,6 +9,20 @@ static const choir_op_kernel_t* const kernels[] = {
 #undef CHOIR__CUDA_KERNEL
     NULL};
 
+// Every op has a kernel or is a known gap. A second line of the same kind says
+// the same again; of the other kind, it contradicts; and what has none is
+// unknown below.
+#define CHOIR__CUDA_KERNEL(OP, kernel) typedef char place_of_##OP[1];
+#include "tensor/kernels/cuda/kernels.def"
+#undef CHOIR__CUDA_KERNEL
+#define CHOIR__HOST_OP(OP) typedef char place_of_##OP[2];
+#include "tensor/kernels/cuda/host_ops.def"
+#undef CHOIR__HOST_OP
+#define CHOIR__PLACED(OP, name, sources, attrs, grad) \
+  _Static_assert(sizeof(place_of_##OP) > 0, #name);
+CHOIR_OP_LIST(CHOIR__PLACED)
+#undef CHOIR__PLACED
+
 const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels};
 
 #if defined(CHOIR_CUDA_IMAGES)
