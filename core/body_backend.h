@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_KERNELS_BODY_H_
-#define CHOIR_TENSOR_KERNELS_BODY_H_
+#ifndef CHOIR_CORE_BODY_BACKEND_H_
+#define CHOIR_CORE_BODY_BACKEND_H_
 
 // A function that becomes part of the loop around it: of a loop over elements
 // for some instruction set of the CPU, or of a thread of a GPU.
@@ -10,4 +10,4 @@
 #define CHOIR__BODY static inline __attribute__((always_inline))
 #endif
 
-#endif  // CHOIR_TENSOR_KERNELS_BODY_H_
+#endif  // CHOIR_CORE_BODY_BACKEND_H_

@@ -4,6 +4,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/half_math.h"
 
 // ---- Copy: bits unchanged ----
 
@@ -178,50 +179,6 @@ void choir__pixels_give(choir__pixels_t* pixels, choir_stream_t* stream) {
 
 // ---- Cast ----
 
-CHOIR__BODY float from_bits(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-CHOIR__BODY uint32_t to_bits(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-// The same bits as core's conversions, without branches.
-CHOIR__BODY uint16_t bf16_from(float value) {
-  const uint32_t bits = to_bits(value);
-  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return (uint16_t)((nan ? bits | 0x00400000u : rounded) >> 16);
-}
-CHOIR__BODY float bf16_to(uint16_t bits) {
-  return from_bits((uint32_t)bits << 16);
-}
-CHOIR__BODY uint16_t f16_from(float value) {
-  const uint32_t bits = to_bits(value);
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t x = bits & 0x7fffffffu;
-  // Ties go to even by adding the last kept bit; a carry out of the mantissa
-  // is a right result too.
-  const uint32_t normal = (x - (112u << 23) + 0xfffu + ((x >> 13) & 1u)) >> 13;
-  // Below 2^-14 the sum with 1/2 leaves the rounded mantissa in the low bits.
-  const uint32_t tiny = to_bits(from_bits(x) + 0.5f) - (126u << 23);
-  const uint32_t big =
-      x > 0x7f800000u ? 0x7e00u | ((x >> 13) & 0x3ffu) : 0x7c00u;
-  const uint32_t finite = x < (113u << 23) ? tiny : normal;
-  return (uint16_t)((x >= 0x47800000u ? big : finite) | sign);
-}
-CHOIR__BODY float f16_to(uint16_t half) {
-  const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-  const uint32_t x = (uint32_t)(half & 0x7fffu) << 13;
-  // 2^112 moves the exponent's zero point and makes subnormals right.
-  const float scaled = from_bits(x) * 5.192296858534828e33f;
-  const uint32_t big = x | 0x7f800000u;
-  return from_bits((x >= (31u << 23) ? big : to_bits(scaled)) | sign);
-}
-
 // How a cast adds to its destination; the small floats would need a rounding
 // of their own, so those records go to the reference.
 #define ADD_F32(y, value) (y) += (value)
@@ -229,15 +186,15 @@ CHOIR__BODY float f16_to(uint16_t half) {
 #define ADD_F16(y, value) (y) = (value)
 #define ADD_BF16(y, value) (y) = (value)
 
-#define CAST_LIST(X)                                          \
-  X(f32_f16, F32, float, F16, uint16_t, f16_from(value))      \
-  X(f32_bf16, F32, float, BF16, uint16_t, bf16_from(value))   \
-  X(f16_f32, F16, uint16_t, F32, float, f16_to(value))        \
-  X(bf16_f32, BF16, uint16_t, F32, float, bf16_to(value))     \
-  X(f32_f64, F32, float, F64, double, (double)value)          \
-  X(f64_f32, F64, double, F32, float, (float)value)           \
-  X(u8_f32, U8, uint8_t, F32, float, (float)value)            \
-  X(bool_f32, BOOL, uint8_t, F32, float, value ? 1.0f : 0.0f) \
+#define CAST_LIST(X)                                               \
+  X(f32_f16, F32, float, F16, uint16_t, choir__f16_from(value))    \
+  X(f32_bf16, F32, float, BF16, uint16_t, choir__bf16_from(value)) \
+  X(f16_f32, F16, uint16_t, F32, float, choir__f16_to(value))      \
+  X(bf16_f32, BF16, uint16_t, F32, float, choir__bf16_to(value))   \
+  X(f32_f64, F32, float, F64, double, (double)value)               \
+  X(f64_f32, F64, double, F32, float, (float)value)                \
+  X(u8_f32, U8, uint8_t, F32, float, (float)value)                 \
+  X(bool_f32, BOOL, uint8_t, F32, float, value ? 1.0f : 0.0f)      \
   X(i32_f32, I32, int32_t, F32, float, (float)value)
 
 #define CAST_PLANE(name, FROM, from, TO, to, expression)                      \

@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 #define CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 
-#include "tensor/kernels/body.h"
+#include "core/body_backend.h"
 #include "tensor/kernels/nest.h"
 #include "tensor/op_def.h"
 
