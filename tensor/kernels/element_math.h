@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "tensor/kernels/body.h"
+#include "core/body_backend.h"
 
 // Elementary functions of f32 without calls and branches, so that loops over
 // them vectorise. Right to a few units in the last place, and the same bits on

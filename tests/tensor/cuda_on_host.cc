@@ -58,6 +58,18 @@ static bool Add(choir::testing::HostKernels* kernels,
 #define CHOIR__FILE rows_kernels
 #include "tensor/kernels/cuda/cuda_rows.cu"
 #undef CHOIR__FILE
+#define CHOIR__FILE move_kernels
+#include "tensor/kernels/cuda/cuda_move.cu"
+#undef CHOIR__FILE
+#define CHOIR__FILE random_kernels
+#include "tensor/kernels/cuda/cuda_random.cu"
+#undef CHOIR__FILE
+#define CHOIR__FILE pool2d_kernels
+#include "tensor/kernels/cuda/cuda_pool2d.cu"
+#undef CHOIR__FILE
+#define CHOIR__FILE batch_norm_kernels
+#include "tensor/kernels/cuda/cuda_batch_norm.cu"
+#undef CHOIR__FILE
 
 namespace choir {
 namespace testing {

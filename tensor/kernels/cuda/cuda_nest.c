@@ -9,23 +9,30 @@ _Static_assert(CHOIR__CUDA_NEST_OPERANDS >= CHOIR__NEST_OPERANDS,
                "all operands fit");
 
 bool choir__cuda_nest_fits(const choir_view_t* const* views, int32_t count) {
-  if (count > CHOIR__NEST_OPERANDS) return false;
   for (int32_t i = 0; i < count; ++i)
     if (views[i]->dtype != CHOIR_DTYPE_F32) return false;
+  return choir__cuda_nest_covers(views, count);
+}
+
+bool choir__cuda_nest_covers(const choir_view_t* const* views, int32_t count) {
+  if (count > CHOIR__NEST_OPERANDS) return false;
   choir__nest_t nest;
   return choir__nest_make(views, count, &nest) && nest.count <= INT32_MAX;
 }
 
-static float* data_of(const choir_view_t* view) {
-  return (float*)choir_buffer_data(view->buffer) + view->offset;
+static void* data_of(const choir_view_t* view) {
+  return (char*)choir_buffer_data(view->buffer) +
+         (size_t)view->offset * choir_dtype_bytes(view->dtype);
 }
 
-static bool is_dense(const choir__cuda_nest_t* nest) {
+static bool is_dense(const choir__cuda_nest_t* nest,
+                     const choir_view_t* const* views) {
   if (nest->ndim != 2 || nest->shape[0] != 1) return false;
-  const uintptr_t group = CHOIR__CUDA_GROUP * sizeof(float);
   for (int32_t i = 0; i < nest->operand_count; ++i) {
     const int64_t step = nest->strides[i][1];
     if (step == 0 && i > 0) continue;
+    const uintptr_t group =
+        CHOIR__CUDA_GROUP * choir_dtype_bytes(views[i]->dtype);
     if (step != 1 || (uintptr_t)nest->data[i] % group) return false;
   }
   return true;
@@ -43,7 +50,7 @@ bool choir__cuda_nest_make(const choir_view_t* const* views, int32_t count,
     for (int32_t i = 0; i < count; ++i)
       out_nest->strides[i][k] = nest.strides[i][k];
   }
-  return is_dense(out_nest);
+  return is_dense(out_nest, views);
 }
 
 choir_status_t choir__cuda_nest_launch(choir_stream_t* stream,

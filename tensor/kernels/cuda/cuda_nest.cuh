@@ -15,6 +15,10 @@ namespace {
 
 typedef choir__cuda_nest_t nest_t;
 
+CHOIR__GPU float* operand(const nest_t& nest, int number) {
+  return static_cast<float*>(nest.data[number]);
+}
+
 CHOIR__GPU bool is_in(uint32_t mask, int operand) {
   return (mask >> operand & 1u) != 0;
 }
@@ -25,10 +29,10 @@ CHOIR__GPU void element(const nest_t& nest, const Body& body,
                         const int64_t* offsets) {
   float x[Body::kOperands] = {};
   for (int o = 0; o < Body::kOperands; ++o)
-    if (is_in(nest.read, o)) x[o] = nest.data[o][offsets[o]];
+    if (is_in(nest.read, o)) x[o] = operand(nest, o)[offsets[o]];
   body(x);
   for (int o = 0; o < Body::kOperands; ++o)
-    if (is_in(nest.written, o)) nest.data[o][offsets[o]] = x[o];
+    if (is_in(nest.written, o)) operand(nest, o)[offsets[o]] = x[o];
 }
 
 // Thread number `thread` takes kWidth elements from place thread * kWidth on.
@@ -49,9 +53,9 @@ CHOIR__GPU void dense(const nest_t& nest, const Body& body, uint32_t thread) {
   for (int o = 0; o < Body::kOperands; ++o) {
     if (!is_in(nest.read, o)) continue;
     if (nest.strides[o][1] != 0) {
-      groups[o] = reinterpret_cast<const Group*>(nest.data[o])[thread];
+      groups[o] = static_cast<const Group*>(nest.data[o])[thread];
     } else {
-      for (int i = 0; i < kWidth; ++i) groups[o].at[i] = nest.data[o][0];
+      for (int i = 0; i < kWidth; ++i) groups[o].at[i] = *operand(nest, o);
     }
   }
   for (int i = 0; i < kWidth; ++i) {
@@ -62,7 +66,19 @@ CHOIR__GPU void dense(const nest_t& nest, const Body& body, uint32_t thread) {
   }
   for (int o = 0; o < Body::kOperands; ++o)
     if (is_in(nest.written, o))
-      reinterpret_cast<Group*>(nest.data[o])[thread] = groups[o];
+      static_cast<Group*>(nest.data[o])[thread] = groups[o];
+}
+
+// Adds to offsets[i] how far the place is from operand i's first element.
+template <int kOperands>
+CHOIR__GPU void locate(const nest_t& nest, uint32_t place, int64_t* offsets) {
+  for (int k = nest.ndim - 1; k >= 0; --k) {
+    const uint32_t rest = place / nest.shape[k];
+    const int64_t index = place - rest * nest.shape[k];
+    for (int o = 0; o < kOperands; ++o)
+      offsets[o] += index * nest.strides[o][k];
+    place = rest;
+  }
 }
 
 // Thread number `place` takes the element there.
@@ -70,13 +86,7 @@ template <typename Body>
 CHOIR__GPU void strided(const nest_t& nest, const Body& body, uint32_t place) {
   if (place >= nest.count) return;
   int64_t offsets[Body::kOperands] = {};
-  for (int k = nest.ndim - 1; k >= 0; --k) {
-    const uint32_t rest = place / nest.shape[k];
-    const int64_t index = place - rest * nest.shape[k];
-    for (int o = 0; o < Body::kOperands; ++o)
-      offsets[o] += index * nest.strides[o][k];
-    place = rest;
-  }
+  locate<Body::kOperands>(nest, place, offsets);
   element(nest, body, offsets);
 }
 

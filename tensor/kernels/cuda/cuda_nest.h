@@ -14,9 +14,9 @@ enum {
   CHOIR__CUDA_NEST_NDIM = 8,
 };
 
-// A nest (tensor/kernels/nest.h) of f32, row-major.
+// A nest (tensor/kernels/nest.h), row-major.
 typedef struct choir__cuda_nest_s {
-  float* data[CHOIR__CUDA_NEST_OPERANDS];  // first elements
+  void* data[CHOIR__CUDA_NEST_OPERANDS];  // first elements
   // Operands whose elements are read, and stored; a bit each.
   uint32_t read;
   uint32_t written;

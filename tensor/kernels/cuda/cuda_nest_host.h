@@ -10,8 +10,10 @@
 extern "C" {
 #endif
 
-// Whether these views are operands for kernels over a nest: f32, broadcast to
-// the first, few enough elements. Their buffers are not looked at.
+// Whether these views are operands for kernels over a nest: broadcast to the
+// first, few enough elements. Their buffers are not looked at.
+bool choir__cuda_nest_covers(const choir_view_t* const* views, int32_t count);
+// And are f32.
 bool choir__cuda_nest_fits(const choir_view_t* const* views, int32_t count);
 
 // Fills out_nest but for its masks, and says whether all operands are one row,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_reduce.h"
 
+#include "tensor/kernels/cuda/cuda_dims_host.h"
 #include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
-
-_Static_assert(CHOIR__CUDA_REDUCE_NDIM >= CHOIR_MAX_NDIM, "all dimensions fit");
 
 // Blocks that keep a large GPU busy; not the number that this one could run at
 // a time, as that would let it choose the order of sums.
@@ -49,28 +48,6 @@ static uint32_t quotient_up(uint64_t a, uint64_t b) {
 
 // ---- Dimensions ----
 
-static void add_dim(choir__cuda_dims_t* dims, int64_t size, int64_t src,
-                    int64_t dst) {
-  if (size == 1) return;
-  const int32_t last = dims->ndim - 1;
-  if (last >= 0 && dims->src[last] == src * size &&
-      dims->dst[last] == dst * size) {
-    dims->shape[last] *= (uint32_t)size;
-    dims->src[last] = src;
-    dims->dst[last] = dst;
-    return;
-  }
-  dims->shape[dims->ndim] = (uint32_t)size;
-  dims->src[dims->ndim] = src;
-  dims->dst[dims->ndim++] = dst;
-}
-
-static void end_dims(choir__cuda_dims_t* dims) {
-  if (dims->ndim > 0) return;
-  dims->ndim = 1;
-  dims->shape[0] = 1;
-}
-
 // The dimensions of x that stay, the one last that moves x least: results may
 // be made in any order. `order` gets their numbers.
 static int32_t order_kept(const choir_view_t* x, int64_t axis, int32_t* order) {
@@ -95,14 +72,15 @@ static void take_dims(const choir_record_t* record,
   for (int32_t i = 0; i < kept; ++i) {
     const int32_t k = order[i];
     const int32_t own = k > attrs->axis && !attrs->keep_dims ? k - 1 : k;
-    add_dim(&params->lanes, x->shape[k], x->strides[k], y->strides[own]);
+    choir__cuda_dims_add(&params->lanes, x->shape[k], x->strides[k],
+                         y->strides[own]);
   }
   // In the order in which places count.
   for (int32_t k = 0; k < x->ndim; ++k)
     if (attrs->axis < 0 || k == attrs->axis)
-      add_dim(&params->lane, x->shape[k], x->strides[k], 0);
-  end_dims(&params->lanes);
-  end_dims(&params->lane);
+      choir__cuda_dims_add(&params->lane, x->shape[k], x->strides[k], 0);
+  choir__cuda_dims_end(&params->lanes);
+  choir__cuda_dims_end(&params->lane);
 }
 
 // ---- Form ----

@@ -7,23 +7,13 @@
 // `finish` for lanes that several blocks shared.
 #include "tensor/kernels/cuda/cuda_reduce.h"
 
+#include "tensor/kernels/cuda/cuda_dims.cuh"
 #include "tensor/kernels/cuda/cuda_group.cuh"
 #include "tensor/kernels/cuda/cuda_meet.cuh"
 
 namespace {
 
 typedef choir__cuda_reduce_t reduce_t;
-
-CHOIR__GPU int64_t offset_of(const choir__cuda_dims_t& dims,
-                             const int64_t* strides, uint32_t index) {
-  int64_t offset = 0;
-  for (int k = dims.ndim - 1; k > 0; --k) {
-    const uint32_t rest = index / dims.shape[k];
-    offset += (index - rest * dims.shape[k]) * strides[k];
-    index = rest;
-  }
-  return offset + index * strides[0];
-}
 
 // ---- Results ----
 

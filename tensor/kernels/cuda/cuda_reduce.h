@@ -5,16 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CHOIR__CUDA_REDUCE_NDIM = 8 };
-
-// Some dimensions of a reduction's source, row-major, neighbours merged; at
-// least one.
-typedef struct choir__cuda_dims_s {
-  int32_t ndim;
-  uint32_t shape[CHOIR__CUDA_REDUCE_NDIM];
-  int64_t src[CHOIR__CUDA_REDUCE_NDIM];  // strides of the source
-  int64_t dst[CHOIR__CUDA_REDUCE_NDIM];  // and of the result
-} choir__cuda_dims_t;
+#include "tensor/kernels/cuda/cuda_dims.h"
 
 // What the host hands the kernels of cuda_reduce.cu. A lane is the elements
 // that make one result. It may be cut into chunks, for a block each: then the

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/kernels/cuda/cuda_batch_norm.h"
+
+#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_kernels.h"
+
+// As in cuda_reduce.c: blocks that keep a large GPU busy, and rows that a
+// thread takes at least.
+enum { ENOUGH_BLOCKS = 512, FEW_ROWS = 8 };
+
+// (rows, channels) without gaps: samples, or pixels of channels-last images.
+static bool is_pixels(const choir_view_t* view) {
+  return view->dtype == CHOIR_DTYPE_F32 &&
+         choir_view_count(view) <= INT32_MAX &&
+         (view->ndim == 2
+              ? choir_view_is_contiguous(view)
+              : view->ndim == 4 && choir_view_is_channels_last(view));
+}
+static bool is_vector(const choir_view_t* view) {
+  return view->dtype == CHOIR_DTYPE_F32 && choir_view_is_contiguous(view);
+}
+
+// Sources and destinations of two or more dimensions are images, the rest has
+// a number for each channel.
+static bool supports(const choir_record_t* record) {
+  if (!choir__cuda_batch_norm_module.image) return false;
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
+    const choir_view_t* view = &record->operands[i];
+    if (view->ndim < 2 ? !is_vector(view) : !is_pixels(view)) return false;
+  }
+  return true;
+}
+
+static float* data_of(const choir_view_t* view) {
+  return (float*)choir_buffer_data(view->buffer) + view->offset;
+}
+static const float* source(const choir_record_t* record, int32_t index) {
+  return index < record->src_count ? data_of(choir_record_src(record, index))
+                                   : NULL;
+}
+static float* result(const choir_record_t* record, int32_t index) {
+  return index < record->dst_count ? data_of(choir_record_dst(record, index))
+                                   : NULL;
+}
+
+static uint32_t quotient_up(uint32_t a, uint32_t b) {
+  return (uint32_t)(((uint64_t)a + b - 1) / b);
+}
+
+static choir__cuda_batch_norm_t start(const choir_record_t* record) {
+  const choir_view_t* x = choir_record_src(record, 0);
+  const choir_batch_norm_attrs_t* attrs = record->attrs;
+  choir__cuda_batch_norm_t params = {
+      .x = data_of(x),
+      .scale = source(record, 1),
+      .y = result(record, 0),
+      .first = result(record, 1),
+      .second = result(record, 2),
+      .epsilon = (float)attrs->epsilon,
+      .channels = (uint32_t)x->shape[1],
+      .rows = (uint32_t)(choir_view_count(x) / x->shape[1]),
+      .accumulate = record->accumulate};
+  uint32_t wide = 1;
+  while (wide < 32 && wide < params.channels) wide *= 2;
+  params.members = CHOIR__CUDA_THREADS / wide;
+  params.stripes = quotient_up(params.channels, wide);
+  params.chunk_rows =
+      quotient_up(params.rows, quotient_up(ENOUGH_BLOCKS, params.stripes));
+  const uint32_t least = FEW_ROWS * params.members;
+  if (params.chunk_rows < least) params.chunk_rows = least;
+  params.chunks = quotient_up(params.rows, params.chunk_rows);
+  return params;
+}
+
+// The kernels of a result's elements, one or CHOIR__CUDA_GROUP to a thread.
+typedef struct forms_s {
+  choir_cuda_kernel_t one;
+  choir_cuda_kernel_t grouped;
+} forms_t;
+
+static bool is_group(const float* data) {
+  return (uintptr_t)data % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
+}
+
+static choir_status_t launch_elements(choir_stream_t* stream,
+                                      const forms_t* forms,
+                                      const choir__cuda_batch_norm_t* params) {
+  const bool by_groups = params->channels % CHOIR__CUDA_GROUP == 0 &&
+                         is_group(params->x) && is_group(params->residual) &&
+                         is_group(params->dy) && is_group(params->dy2) &&
+                         is_group(params->y) && is_group(params->dresidual);
+  const uint32_t threads =
+      params->rows * params->channels / (by_groups ? CHOIR__CUDA_GROUP : 1);
+  return choir__cuda_launch(stream, by_groups ? &forms->grouped : &forms->one,
+                            quotient_up(threads, CHOIR__CUDA_THREADS),
+                            CHOIR__CUDA_THREADS, params);
+}
+
+// Two sums of each channel, what follows from them, and the elements.
+static choir_status_t launch_all(choir_stream_t* stream,
+                                 const choir_cuda_kernel_t* sums,
+                                 const choir_cuda_kernel_t* channels,
+                                 const forms_t* elements,
+                                 choir__cuda_batch_norm_t* params) {
+  const size_t parts = (size_t)params->chunks * params->channels * 2;
+  void* scratch = NULL;
+  CHOIR_TRY(choir__cuda_scratch(
+      stream,
+      parts * sizeof(double) + (size_t)params->channels * 2 * sizeof(float),
+      &scratch));
+  params->parts = scratch;
+  params->moments = (float*)(params->parts + parts);
+  CHOIR_TRY(choir__cuda_launch(stream, sums, params->chunks * params->stripes,
+                               CHOIR__CUDA_THREADS, params));
+  CHOIR_TRY(choir__cuda_launch(stream, channels, params->stripes,
+                               CHOIR__CUDA_THREADS, params));
+  return launch_elements(stream, elements, params);
+}
+
+#define KERNEL(name)                                 \
+  static const choir_cuda_kernel_t name##_kernel = { \
+      &choir__cuda_batch_norm_module, "choir_" #name};
+KERNEL(batch_norm_sums)
+KERNEL(batch_norm_moments)
+KERNEL(batch_norm_grad_sums)
+KERNEL(batch_norm_slopes)
+KERNEL(batch_norm_relu_grad_sums)
+KERNEL(batch_norm_add_relu_grad_sums)
+#undef KERNEL
+#define FORMS(name)                                     \
+  static const forms_t name##_forms = {                 \
+      {&choir__cuda_batch_norm_module, "choir_" #name}, \
+      {&choir__cuda_batch_norm_module, "choir_" #name "_grouped"}};
+FORMS(batch_norm)
+FORMS(batch_norm_relu)
+FORMS(batch_norm_infer)
+FORMS(batch_norm_grad)
+FORMS(batch_norm_relu_grad)
+FORMS(batch_norm_add_relu_grad)
+#undef FORMS
+
+// ---- Forward: x, scale, bias (, residual) -> y, mean, variance ----
+
+static choir_status_t forward(const choir_record_t* record,
+                              choir_stream_t* stream, const forms_t* elements) {
+  choir__cuda_batch_norm_t params = start(record);
+  params.bias = source(record, 2);
+  params.residual = source(record, 3);
+  return launch_all(stream, &batch_norm_sums_kernel, &batch_norm_moments_kernel,
+                    elements, &params);
+}
+static choir_status_t batch_norm_run(const choir_record_t* record,
+                                     choir_stream_t* stream) {
+  return forward(record, stream, &batch_norm_forms);
+}
+static choir_status_t batch_norm_relu_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  return forward(record, stream, &batch_norm_relu_forms);
+}
+
+static choir_status_t batch_norm_infer_run(const choir_record_t* record,
+                                           choir_stream_t* stream) {
+  choir__cuda_batch_norm_t params = start(record);
+  params.bias = source(record, 2);
+  params.mean = source(record, 3);
+  params.variance = source(record, 4);
+  return launch_elements(stream, &batch_norm_infer_forms, &params);
+}
+
+// ---- Gradients: dx, dscale, dbias (, dresidual) ----
+
+// x, scale, mean, variance, dy
+static choir_status_t batch_norm_grad_run(const choir_record_t* record,
+                                          choir_stream_t* stream) {
+  choir__cuda_batch_norm_t params = start(record);
+  params.mean = source(record, 2);
+  params.variance = source(record, 3);
+  params.dy = source(record, 4);
+  return launch_all(stream, &batch_norm_grad_sums_kernel,
+                    &batch_norm_slopes_kernel, &batch_norm_grad_forms, &params);
+}
+
+// x, scale, bias, mean, variance, dy (, dy2)
+static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
+                                               choir_stream_t* stream) {
+  choir__cuda_batch_norm_t params = start(record);
+  params.bias = source(record, 2);
+  params.mean = source(record, 3);
+  params.variance = source(record, 4);
+  params.dy = source(record, 5);
+  params.dy2 = source(record, 6);
+  return launch_all(stream, &batch_norm_relu_grad_sums_kernel,
+                    &batch_norm_slopes_kernel, &batch_norm_relu_grad_forms,
+                    &params);
+}
+
+// x, scale, mean, variance, y, dy (, dy2)
+static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
+                                                   choir_stream_t* stream) {
+  choir__cuda_batch_norm_t params = start(record);
+  params.mean = source(record, 2);
+  params.variance = source(record, 3);
+  params.residual = source(record, 4);
+  params.dy = source(record, 5);
+  params.dy2 = source(record, 6);
+  params.dresidual = result(record, 3);
+  return launch_all(stream, &batch_norm_add_relu_grad_sums_kernel,
+                    &batch_norm_slopes_kernel, &batch_norm_add_relu_grad_forms,
+                    &params);
+}
+
+#define KERNEL(OP, name)                         \
+  const choir_op_kernel_t choir__cuda_##name = { \
+      {#name "/cuda", name##_run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
+KERNEL(BATCH_NORM, batch_norm)
+KERNEL(BATCH_NORM_INFER, batch_norm_infer)
+KERNEL(BATCH_NORM_RELU, batch_norm_relu)
+KERNEL(BATCH_NORM_GRAD, batch_norm_grad)
+KERNEL(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad)
+KERNEL(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad)
