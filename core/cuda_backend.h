@@ -39,9 +39,33 @@ choir_status_t choir__cuda_launch(choir_stream_t* stream,
 
 // Memory of the GPU, 256-byte aligned and not cleared, for what the record
 // that runs launches; the device takes it back when run returns, in stream
-// order. Only inside a record's run, and once in it.
+// order. NULL for no bytes. Only inside a record's run, and once in it.
 choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
                                    void** out_data) CHOIR_NODISCARD;
+
+// ---- Libraries of others: cuBLASLt, cuDNN, ... ----
+//
+// They launch work of their own on a stream of the device, with the device's
+// context current, as a record's run has it.
+
+// The device's name in messages: "cuda:0".
+const char* choir__cuda_who(choir_device_t* device);
+// The stream as libraries take it (cudaStream_t).
+struct CUstream_st* choir__cuda_stream_handle(choir_stream_t* stream);
+
+// What a library needs once for each device: a handle and what is kept with it.
+typedef struct choir_cuda_attachment_s {
+  choir_status_t (*open)(choir_device_t* device, void** out_state);
+  void (*close)(choir_device_t* device, void* state);
+} choir_cuda_attachment_t;
+
+// The attachment's state on this device, lent: opened by the first call that
+// succeeds, closed when the device goes, its last work done; both with the
+// device's context current. Only inside a record's run. `what` lives as long as
+// the process. Any thread.
+choir_status_t choir__cuda_attach(choir_device_t* device,
+                                  const choir_cuda_attachment_t* what,
+                                  void** out_state) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

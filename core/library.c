@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/library_backend.h"
+#include "core/log.h"
 
 static void fail(choir_library_t* library, const char* text) {
   const size_t used = strlen(library->failure);
@@ -45,14 +46,35 @@ static void open_once(choir_library_t* library) {
   }
 }
 
+static choir_status_t failure(const choir_library_t* library) {
+  return CHOIR_ERROR(
+      UNAVAILABLE, "%s: %s; needs %s%s%s%s", library->who, library->failure,
+      library->needs, library->variable ? " (or its path in " : "",
+      library->variable ? library->variable : "", library->variable ? ")" : "");
+}
+
 choir_status_t choir__library_open(choir_library_t* library) {
   pthread_mutex_lock(&library->lock);
   if (!library->tried) open_once(library);
   library->tried = true;
   pthread_mutex_unlock(&library->lock);
-  if (!library->failure[0]) return NULL;
-  return CHOIR_ERROR(
-      UNAVAILABLE, "%s: %s; needs %s%s%s%s", library->who, library->failure,
-      library->needs, library->variable ? " (or its path in " : "",
-      library->variable ? library->variable : "", library->variable ? ")" : "");
+  return library->failure[0] ? failure(library) : NULL;
+}
+
+bool choir__library_is_there(choir_library_t* library) {
+  pthread_mutex_lock(&library->lock);
+  if (!library->tried) open_once(library);
+  library->tried = true;
+  const bool is_there = !library->failure[0];
+  const bool is_news = !is_there && !library->told;
+  if (is_news) library->told = true;
+  pthread_mutex_unlock(&library->lock);
+  if (is_news) {
+    choir_status_t status = failure(library);
+    choir_log(CHOIR_LOG_WARNING, "core", "%s%s%s", choir_status_message(status),
+              library->without ? "; " : "",
+              library->without ? library->without : "");
+    choir_status_free(status);
+  }
+  return is_there;
 }

@@ -36,12 +36,14 @@ typedef struct choir_library_s {
   const char* who;       // starts each message
   const char* needs;     // what the user is to install; ends it
   const char* variable;  // of the environment: a path to take instead; or NULL
+  const char* without;   // what happens without it, for _is_there; or NULL
   const char* files[4];  // names or paths, tried in turn; NULL after the last
   const choir_library_symbol_t* symbols;
   size_t symbol_count;
   // The call's own.
   pthread_mutex_t lock;
   bool tried;
+  bool told;
   char failure[768];  // empty: open
 } choir_library_t;
 
@@ -49,6 +51,10 @@ typedef struct choir_library_s {
 // and later, with what was tried and why each failed, or with the symbol that
 // is not there. Any thread.
 choir_status_t choir__library_open(choir_library_t* library) CHOIR_NODISCARD;
+
+// The same for a caller that can do without: whether it is open. Why not, and
+// `without`, is logged the first time. Any thread.
+bool choir__library_is_there(choir_library_t* library);
 
 #ifdef __cplusplus
 }

@@ -3,8 +3,11 @@
 
 #include <cstdlib>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "core/library_backend.h"
+#include "core/log.h"
 #include "tests/testing/status_matchers.h"
 
 // Opening shared libraries that need not be there (core/library.c).
@@ -49,6 +52,29 @@ TEST(LibraryTest, AMissingLibraryIsOneSentenceWithAllThatWasTried) {
                   "C library",
                   choir__library_open(&library));
   }
+}
+
+TEST(LibraryTest, WhoCanDoWithoutIsToldOnceWhy) {
+  choir_library_t library = Library();
+  library.files[0] = "libchoir_one.so";
+  library.without = "all angles are right";
+  std::vector<std::string> logged;
+  choir_log_set_sink(
+      [](void* self, choir_log_level_t, const char*, const char* message) {
+        static_cast<std::vector<std::string>*>(self)->emplace_back(message);
+      },
+      &logged, CHOIR_LOG_WARNING);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(choir__library_is_there(&library));
+  choir_log_set_sink(nullptr, nullptr, CHOIR_LOG_ERROR);
+  EXPECT_EQ(logged,
+            std::vector<std::string>{
+                "trigonometry: libchoir_one.so: cannot open shared object "
+                "file: No such file or directory; needs a C library; all "
+                "angles are right"});
+  library = Library();
+  library.files[0] = "libm.so.6";
+  EXPECT_TRUE(choir__library_is_there(&library));
+  EXPECT_NE(cosine, nullptr);
 }
 
 TEST(LibraryTest, ALibraryWithoutASymbolIsNamedWithIt) {

@@ -143,6 +143,29 @@ void FakeCuda::Launch(int number, std::function<void()> run,
   Push(&streams_.at(static_cast<size_t>(number - 1)), std::move(work));
 }
 
+int FakeCuda::LaunchFor(const std::string& function, choir__cu_stream_t handle,
+                        std::function<void()> run,
+                        std::vector<const void*> touches) {
+  Lock lock(lock_);
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  const int result =
+      Begin(function, true,
+            "launch " + function + " stream" + std::to_string(stream->number));
+  if (result) return result;
+  Work work;
+  work.run = std::move(run);
+  work.touches = std::move(touches);
+  Push(stream, std::move(work));
+  return 0;
+}
+
+bool FakeCuda::Holds(const void* memory, size_t bytes) const {
+  Lock lock(lock_);
+  return IsOnGpu(memory, bytes);
+}
+
+bool FakeCuda::HasContext() { return current.count > 0; }
+
 void FakeCuda::LaunchFailure(int number, int result) {
   Launch(number, [this, result] { lost_ = result; });
 }
@@ -184,8 +207,8 @@ int FakeCuda::Begin(const std::string& symbol, bool needs_context,
   return 0;
 }
 
-static bool Holds(const std::map<const void*, size_t>& blocks,
-                  const void* memory, size_t bytes) {
+static bool Within(const std::map<const void*, size_t>& blocks,
+                   const void* memory, size_t bytes) {
   auto after = blocks.upper_bound(memory);
   if (after == blocks.begin()) return false;
   --after;
@@ -195,11 +218,11 @@ static bool Holds(const std::map<const void*, size_t>& blocks,
 }
 
 bool FakeCuda::IsPinned(const void* memory, size_t bytes) const {
-  return Holds(pinned_, memory, bytes);
+  return Within(pinned_, memory, bytes);
 }
 
 bool FakeCuda::IsOnGpu(const void* memory, size_t bytes) const {
-  return Holds(memory_, memory, bytes);
+  return Within(memory_, memory, bytes);
 }
 
 // ---- The table ----

@@ -71,6 +71,16 @@ class FakeCuda {
   // addresses of memory that it uses.
   void Launch(int stream, std::function<void()> work,
               std::vector<const void*> touches = {});
+  // The same for a script in the place of a library, whose `function` was
+  // called with a stream of the driver's: its work in the queue, in the log as
+  // "launch <function> stream<number>". Not 0: the result of the call.
+  int LaunchFor(const std::string& function, choir__cu_stream_t stream,
+                std::function<void()> work, std::vector<const void*> touches);
+  // For such scripts: the one there is, or NULL; whether the bytes are memory
+  // of the GPU; whether a context is current.
+  static FakeCuda* Current() { return self_; }
+  bool Holds(const void* memory, size_t bytes) const;
+  static bool HasContext();
   // Work that fails when its turn comes; nothing works after that.
   void LaunchFailure(int stream, int result);
   // What a kernel says to end with a failure: CUDA's for it, as soon as the

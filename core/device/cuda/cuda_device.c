@@ -44,8 +44,8 @@ static cuda_event_t* of_event(choir_event_t* event) {
   return (cuda_event_t*)event;
 }
 
-choir__cu_stream_t choir__cuda_stream_handle(choir_stream_t* stream) {
-  return of_stream(stream)->queue.handle;
+cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream) {
+  return &of_stream(stream)->queue;
 }
 
 // ---- Context and failures ----
@@ -200,6 +200,7 @@ choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
   cuda_device_t* cuda = of_device(choir_stream_device(stream));
   cuda_stream_t* mine = of_stream(stream);
   *out_data = NULL;
+  if (bytes == 0) return NULL;
   if (mine->scratch)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "choir__cuda_scratch: %s was given some already; needs "
@@ -341,6 +342,7 @@ static void close_device(cuda_device_t* cuda) {
     choir_status_t status = choir__cuda_enter(cuda);
     if (!status) {
       choir__cuda_copier_close(cuda);
+      choir__cuda_attached_close(cuda);
       choir__cuda_modules_close(cuda);
       choir__cuda_pool_close(cuda);
       choir__cuda_leave(cuda);
@@ -351,6 +353,7 @@ static void close_device(cuda_device_t* cuda) {
   }
   pthread_mutex_destroy(&cuda->lock);
   pthread_mutex_destroy(&cuda->copy_lock);
+  pthread_mutex_destroy(&cuda->attach_lock);
   choir_deallocate(cuda->objects, cuda, sizeof(*cuda));
 }
 
@@ -413,6 +416,7 @@ choir_status_t choir__cuda_device_make(const choir_device_options_t* options,
   // On Linux these cannot fail: they only write to the struct.
   pthread_mutex_init(&cuda->lock, NULL);
   pthread_mutex_init(&cuda->copy_lock, NULL);
+  pthread_mutex_init(&cuda->attach_lock, NULL);
   choir_status_t status = open_device(cuda, options->index);
   if (status) {
     close_device(cuda);

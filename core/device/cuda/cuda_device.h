@@ -5,13 +5,15 @@
 #include <pthread.h>
 
 #include "core/allocator_internal.h"
+#include "core/cuda_backend.h"
 #include "core/cuda_driver_internal.h"
 #include "core/device_backend.h"
 
 // What the files of the CUDA device share.
 //
 // Threads: `lock` guards the pool, what it knows of the streams, and modules,
-// `copy_lock` the copies; who takes both takes copy_lock first. Functions below
+// `copy_lock` the copies, `attach_lock` the attachments; who takes `lock` and
+// another takes the other first. Functions below
 // are called with the GPU's context current (choir__cuda_enter).
 
 typedef struct cuda_device_s cuda_device_t;
@@ -78,6 +80,9 @@ typedef struct cuda_module_s cuda_module_t;
 typedef struct cuda_function_s cuda_function_t;
 enum { CUDA_FUNCTION_BUCKETS = 64 };
 
+// cuda_attach.c: what libraries keep for the device.
+typedef struct cuda_attached_s cuda_attached_t;
+
 struct cuda_device_s {
   choir_device_t base;
   char who[24];  // "cuda:0", for messages
@@ -87,10 +92,12 @@ struct cuda_device_s {
   choir__cu_context_t context;  // the primary one; NULL: not yet
   pthread_mutex_t lock;
   pthread_mutex_t copy_lock;
+  pthread_mutex_t attach_lock;
   cuda_queue_t* queues[CUDA_QUEUES];  // by slot
   cuda_pool_t pool;
   cuda_copier_t copier;
   cuda_module_t* modules;
+  cuda_attached_t* attached;
   cuda_function_t* functions[CUDA_FUNCTION_BUCKETS];
   int background_priority;
 };
@@ -115,13 +122,17 @@ void choir__cuda_leave(cuda_device_t* device);
     }                                     \
   } while (0)
 // The GPU's side of one of this device's streams.
-choir__cu_stream_t choir__cuda_stream_handle(choir_stream_t* stream);
+cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream);
 // Logs and frees a failure of which nobody can be told.
 void choir__cuda_warn(const char* what, choir_status_t status);
 
 // ---- cuda_module.c ----
 
 void choir__cuda_modules_close(cuda_device_t* device);
+
+// ---- cuda_attach.c ----
+
+void choir__cuda_attached_close(cuda_device_t* device);
 
 // ---- cuda_queue.c ----
 

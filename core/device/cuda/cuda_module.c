@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
-#include "core/cuda_backend.h"
 #include "core/device/cuda/cuda_device.h"
 
 // Modules are loaded, and kernels looked up, when first launched; both stay
