@@ -318,13 +318,7 @@ static choir_status_t submit(const call_t* call, choir_op_t op,
   record->kernel = choir__kernel_select(op, call->device, record);
   if (record->kernel == choir__host_kernel(op) &&
       choir__host_fallback_is_forbidden()) {
-    view_text_t text;
-    return CHOIR_ERROR(
-        UNIMPLEMENTED,
-        "%s: device %s has no kernel for %s; CHOIR_STRICT_DEVICE=1 forbids "
-        "the run on the host",
-        choir_op_name(op), choir_device_name(call->device),
-        choir_view_print(&record->operands[0], text, sizeof text));
+    return choir__host_fallback_refusal(op, call->device, record);
   }
   return choir_stream_submit(call->stream, record);
 }

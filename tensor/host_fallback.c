@@ -18,6 +18,26 @@ bool choir__host_fallback_is_forbidden(void) {
   return strict;
 }
 
+choir_status_t choir__host_fallback_refusal(choir_op_t op,
+                                            const choir_device_t* device,
+                                            const choir_record_t* record) {
+  char text[160];
+  return CHOIR_ERROR(
+      UNIMPLEMENTED,
+      "%s: device %s has no kernel for %s; CHOIR_STRICT_DEVICE=1 forbids "
+      "the run on the host",
+      choir_op_name(op), choir_device_name(device),
+      choir_view_print(&record->operands[0], text, sizeof text));
+}
+
+choir_status_t choir__host_instead(choir_op_t op, const choir_record_t* record,
+                                   choir_stream_t* stream) {
+  if (choir__host_fallback_is_forbidden())
+    return choir__host_fallback_refusal(op, choir_stream_device(stream),
+                                        record);
+  return choir__host_kernel(op)->run(record, stream);
+}
+
 // What the operands cover of one device buffer, in host memory.
 typedef struct mirror_s {
   choir_buffer_t* device_buffer;

@@ -363,21 +363,21 @@ static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
 static choir_status_t conv_run(const choir_record_t* record,
                                choir_stream_t* stream, conv_kind_t kind) {
   const conv_t conv = conv_of(record, kind);
-  choir__dnnl_key_t key = {.count = 0};
-  choir__dnnl_key_add(&key, choir__dnnl_follow_threads(stream));
-  choir__dnnl_key_add(&key, kind);
-  choir__dnnl_key_add(&key, record->accumulate);
-  choir__dnnl_key_add_view(&key, conv.x);
-  choir__dnnl_key_add_view(&key, conv.w);
-  choir__dnnl_key_add_view(&key, conv.y);
-  if (conv.b) choir__dnnl_key_add_view(&key, conv.b);
+  choir__key_t key = {.count = 0};
+  choir__key_add(&key, choir__dnnl_follow_threads(stream));
+  choir__key_add(&key, kind);
+  choir__key_add(&key, record->accumulate);
+  choir__key_add_view(&key, conv.x);
+  choir__key_add_view(&key, conv.w);
+  choir__key_add_view(&key, conv.y);
+  if (conv.b) choir__key_add_view(&key, conv.b);
   for (int k = 0; k < 2; k++) {
-    choir__dnnl_key_add(&key, conv.attrs->stride[k]);
-    choir__dnnl_key_add(&key, conv.attrs->padding[k]);
-    choir__dnnl_key_add(&key, conv.attrs->dilation[k]);
+    choir__key_add(&key, conv.attrs->stride[k]);
+    choir__key_add(&key, conv.attrs->padding[k]);
+    choir__key_add(&key, conv.attrs->dilation[k]);
   }
-  choir__dnnl_key_add(&key, conv.attrs->groups);
-  choir__dnnl_key_add(&key, conv.attrs->activation);
+  choir__key_add(&key, conv.attrs->groups);
+  choir__key_add(&key, conv.attrs->activation);
   choir__dnnl_plan_t* plan;
   CHOIR_TRY_NOTE(choir__dnnl_plan_take(&key, build, &conv, &plan), "%s",
                  record->kernel->name);

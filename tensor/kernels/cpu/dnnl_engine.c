@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "core/random.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 
 #if defined(_OPENMP)
@@ -54,15 +53,6 @@ int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
   return threads;
 }
 
-void choir__dnnl_key_add_view(choir__dnnl_key_t* key,
-                              const choir_view_t* view) {
-  choir__dnnl_key_add(key, view->ndim);
-  for (int32_t k = 0; k < view->ndim; k++) {
-    choir__dnnl_key_add(key, view->shape[k]);
-    choir__dnnl_key_add(key, view->strides[k]);
-  }
-}
-
 // ---- Plans ----
 
 #define SLOTS 16
@@ -87,7 +77,7 @@ typedef struct call_s {
 
 struct choir__dnnl_plan_s {
   uint64_t hash;
-  choir__dnnl_key_t key;
+  choir__key_t key;
   dnnl_engine_t engine;  // lent
   dnnl_stream_t stream;
   slot_t slots[SLOTS];
@@ -245,24 +235,12 @@ static int32_t plan_count;
 static uint64_t cache_clock;
 static choir__dnnl_cache_stats_t cache_stats;
 
-static uint64_t key_hash(const choir__dnnl_key_t* key) {
-  uint64_t hash = CHOIR_HASH_START;
-  for (int32_t i = 0; i < key->count; i++) {
-    hash = (hash ^ (uint64_t)key->words[i]) * 0x9e3779b97f4a7c15ull;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-static choir__dnnl_plan_t* find_free(uint64_t hash,
-                                     const choir__dnnl_key_t* key) {
+static choir__dnnl_plan_t* find_free(uint64_t hash, const choir__key_t* key) {
   choir__dnnl_plan_t* found = NULL;
   pthread_mutex_lock(&cache_lock);
   for (int32_t i = 0; i < plan_count && !found; i++) {
     if (hashes[i] != hash || plans[i]->busy ||
-        plans[i]->key.count != key->count ||
-        memcmp(plans[i]->key.words, key->words,
-               (size_t)key->count * sizeof(key->words[0])) != 0)
+        !choir__key_equal(&plans[i]->key, key))
       continue;
     found = plans[i];
     found->busy = true;
@@ -313,15 +291,13 @@ static void give_back(choir__dnnl_plan_t* plan) {
 }
 
 choir_status_t choir__dnnl_plan_take(
-    const choir__dnnl_key_t* key,
+    const choir__key_t* key,
     choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem),
     const void* problem, choir__dnnl_plan_t** out_plan) {
   *out_plan = NULL;
-  if (key->count == CHOIR__DNNL_KEY_WORDS)
-    return CHOIR_ERROR(INTERNAL, "oneDNN plan: key of more than %d words",
-                       CHOIR__DNNL_KEY_WORDS - 1);
-  const uint64_t hash = key_hash(key);
+  CHOIR_TRY(choir__key_check(key, "oneDNN plan"));
+  const uint64_t hash = choir__key_hash(key);
   *out_plan = find_free(hash, key);
   if (*out_plan) return NULL;
 

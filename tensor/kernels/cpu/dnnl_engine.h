@@ -3,6 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
 
 #include "oneapi/dnnl/dnnl.h"
+#include "tensor/kernels/problem_key.h"
 #include "tensor/op_def.h"
 
 // The only files that know oneDNN's interface (version 2) are dnnl_*.c.
@@ -12,8 +13,8 @@
 // plain numbers, and used by one thread at a time; a second thread with the
 // same problem gets a plan of its own. A steady loop makes nothing new.
 //
-//   choir__dnnl_key_t key = {0};
-//   choir__dnnl_key_add(&key, ...);
+//   choir__key_t key = {.count = 0};
+//   choir__key_add(&key, ...);
 //   choir__dnnl_plan_t* plan;
 //   CHOIR_TRY(choir__dnnl_plan_take(&key, build, &problem, &plan));
 //   return choir__dnnl_plan_run(plan, stream, operands);
@@ -41,20 +42,6 @@ choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
 // Makes oneDNN's calls on this thread use as many threads as the stream's
 // device allows, and returns that number.
 int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
-
-// ---- Keys ----
-
-#define CHOIR__DNNL_KEY_WORDS 96
-typedef struct choir__dnnl_key_s {
-  int64_t words[CHOIR__DNNL_KEY_WORDS];
-  int32_t count;
-} choir__dnnl_key_t;
-
-static inline void choir__dnnl_key_add(choir__dnnl_key_t* key, int64_t word) {
-  if (key->count < CHOIR__DNNL_KEY_WORDS) key->words[key->count++] = word;
-}
-// Shape and strides.
-void choir__dnnl_key_add_view(choir__dnnl_key_t* key, const choir_view_t* view);
 
 // ---- Plans ----
 
@@ -104,7 +91,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
 
 // The plan of `key`, made by `build` when none is free.
 choir_status_t choir__dnnl_plan_take(
-    const choir__dnnl_key_t* key,
+    const choir__key_t* key,
     choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem),
     const void* problem, choir__dnnl_plan_t** out_plan) CHOIR_NODISCARD;

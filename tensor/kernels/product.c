@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/kernels/product.h"
+
+// Strides of a matrix to a leading dimension; false when neither its rows nor
+// its columns are dense.
+static bool describe(int64_t rows, int64_t columns, int64_t row_stride,
+                     int64_t column_stride, choir__matrix_t* out) {
+  // A size of 1 leaves its stride without meaning.
+  if (columns == 1 || column_stride == 1) {
+    out->transposed = false;
+    out->ld = rows == 1 ? columns : row_stride;
+    if (out->ld >= columns && (columns > 1 || rows == 1 || row_stride > 0))
+      return true;
+  }
+  if (rows == 1 || row_stride == 1) {
+    out->transposed = true;
+    out->ld = columns == 1 ? rows : column_stride;
+    return out->ld >= rows;
+  }
+  return false;
+}
+
+bool choir__matmul_product(const choir_record_t* record,
+                           choir__product_t* out_product) {
+  choir__product_t* out = out_product;
+  const choir_matmul_attrs_t* attrs = record->attrs;
+  const choir_view_t* a = choir_record_src(record, 0);
+  const choir_view_t* b = choir_record_src(record, 1);
+  const choir_view_t* c = choir_record_dst(record, 0);
+  if (a->ndim < 2 || b->ndim < 2 || c->ndim < 2) return false;
+  const int32_t ar = a->ndim - 2 + attrs->transpose_a;
+  const int32_t ac = a->ndim - 1 - attrs->transpose_a;
+  const int32_t br = b->ndim - 2 + attrs->transpose_b;
+  const int32_t bc = b->ndim - 1 - attrs->transpose_b;
+  const int32_t cr = c->ndim - 2, cc = c->ndim - 1;
+  out->m = a->shape[ar];
+  out->k = a->shape[ac];
+  out->n = b->shape[bc];
+  if (choir_view_count(c) == 0 || out->k == 0) return false;
+  return describe(out->m, out->k, a->strides[ar], a->strides[ac], &out->a) &&
+         describe(out->k, out->n, b->strides[br], b->strides[bc], &out->b) &&
+         describe(out->m, out->n, c->strides[cr], c->strides[cc], &out->c);
+}
+
+bool choir__linear_product(const choir_record_t* record,
+                           choir__product_t* out_product) {
+  choir__product_t* out = out_product;
+  const choir_view_t* x = choir_record_src(record, 0);
+  const choir_view_t* w = choir_record_src(record, 1);
+  const choir_view_t* b = choir_record_src(record, 2);
+  const choir_view_t* y = choir_record_dst(record, 0);
+  if (x->ndim != 2 || w->ndim != 2 || y->ndim != 2) return false;
+  out->m = x->shape[0];
+  out->k = x->shape[1];
+  out->n = w->shape[1];
+  if (choir_view_count(y) == 0 || out->k == 0) return false;
+  return describe(out->m, out->k, x->strides[0], x->strides[1], &out->a) &&
+         describe(out->k, out->n, w->strides[0], w->strides[1], &out->b) &&
+         describe(out->m, out->n, y->strides[0], y->strides[1], &out->c) &&
+         !out->c.transposed && (b->strides[0] == 1 || b->shape[0] == 1);
+}
