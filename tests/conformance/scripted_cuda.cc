@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/tensor/cuda_on_host.h"
+#include "tests/tensor/fake_cublas.h"
 #include "tests/testing/fake_cuda.h"
 
 // Linked into a suite: its device `cuda` is the real one over a scripted
-// driver, and its kernels are compiled for the host, so that what they do is
-// tested on machines without a GPU.
+// driver, its kernels are compiled for the host, and scripts stand in the place
+// of CUDA's libraries, so that what they do is tested on machines without a
+// GPU.
 
 namespace {
 
@@ -15,14 +17,17 @@ class ScriptedCuda : public ::testing::Environment {
   // For the life of the process: a suite keeps devices until its end.
   void SetUp() override {
     fake_ = new choir::testing::FakeCuda;
+    cublas_ = new choir::testing::FakeCublas;
     choir::testing::CudaKernelsOnHost(true);
   }
 
  private:
   static choir::testing::FakeCuda* fake_;
+  static choir::testing::FakeCublas* cublas_;
 };
 
 choir::testing::FakeCuda* ScriptedCuda::fake_ = nullptr;
+choir::testing::FakeCublas* ScriptedCuda::cublas_ = nullptr;
 
 const ::testing::Environment* const environment =
     ::testing::AddGlobalTestEnvironment(new ScriptedCuda);
