@@ -3,6 +3,7 @@
 
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/tensor/fake_cublas.h"
+#include "tests/tensor/fake_cudnn.h"
 #include "tests/testing/fake_cuda.h"
 
 // Linked into a suite: its device `cuda` is the real one over a scripted
@@ -18,16 +19,19 @@ class ScriptedCuda : public ::testing::Environment {
   void SetUp() override {
     fake_ = new choir::testing::FakeCuda;
     cublas_ = new choir::testing::FakeCublas;
+    cudnn_ = new choir::testing::FakeCudnn;
     choir::testing::CudaKernelsOnHost(true);
   }
 
  private:
   static choir::testing::FakeCuda* fake_;
   static choir::testing::FakeCublas* cublas_;
+  static choir::testing::FakeCudnn* cudnn_;
 };
 
 choir::testing::FakeCuda* ScriptedCuda::fake_ = nullptr;
 choir::testing::FakeCublas* ScriptedCuda::cublas_ = nullptr;
+choir::testing::FakeCudnn* ScriptedCuda::cudnn_ = nullptr;
 
 const ::testing::Environment* const environment =
     ::testing::AddGlobalTestEnvironment(new ScriptedCuda);

@@ -7,58 +7,19 @@
 // primitive likes on every call, and counted; they are small.
 #include <string.h>
 
+#include "tensor/kernels/convolution.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/dnnl_engine.h"
 
-typedef enum conv_kind_e { FORWARD, GRAD_DATA, GRAD_WEIGHT } conv_kind_t;
-
-typedef struct conv_s {
-  const choir_record_t* record;
-  const choir_conv2d_attrs_t* attrs;
-  conv_kind_t kind;
-  const choir_view_t* x;  // or dx
-  const choir_view_t* w;  // or dW
-  const choir_view_t* b;  // or db; NULL
-  const choir_view_t* y;  // or dy
-} conv_t;
-
-static conv_t conv_of(const choir_record_t* record, conv_kind_t kind) {
-  conv_t conv = {.record = record, .attrs = record->attrs, .kind = kind};
-  switch (kind) {
-    case FORWARD:
-      conv.x = choir_record_src(record, 0);
-      conv.w = choir_record_src(record, 1);
-      conv.b = choir_record_src(record, 2);
-      conv.y = choir_record_dst(record, 0);
-      break;
-    case GRAD_DATA:
-      conv.x = choir_record_dst(record, 0);
-      conv.w = choir_record_src(record, 1);
-      conv.y = choir_record_src(record, 2);
-      break;
-    case GRAD_WEIGHT:
-      conv.x = choir_record_src(record, 0);
-      conv.w = choir_record_dst(record, 0);
-      conv.b = choir_record_dst(record, 1);
-      conv.y = choir_record_src(record, 2);
-      break;
-  }
-  return conv;
-}
-
-// Elements that exist and repeat none.
-static bool distinct(const choir_view_t* view) {
-  for (int32_t k = 0; k < view->ndim; k++)
-    if (view->shape[k] > 1 && view->strides[k] < 1) return false;
-  return choir_view_count(view) > 0;
-}
-
-static bool conv_fits(const conv_t* conv) {
+static bool conv_fits(const choir__conv_t* conv) {
   return choir__all_f32(conv->record) && conv->x->ndim == 4 &&
-         conv->w->ndim == 4 && conv->y->ndim == 4 && distinct(conv->x) &&
-         distinct(conv->w) && distinct(conv->y) &&
-         (!conv->b || (conv->b->ndim == 1 && distinct(conv->b)));
+         conv->w->ndim == 4 && conv->y->ndim == 4 &&
+         choir__elements_are_distinct(conv->x) &&
+         choir__elements_are_distinct(conv->w) &&
+         choir__elements_are_distinct(conv->y) &&
+         (!conv->b ||
+          (conv->b->ndim == 1 && choir__elements_are_distinct(conv->b)));
 }
 
 // ---- Descriptors ----
@@ -90,7 +51,8 @@ static choir_status_t image_own(const choir_view_t* view,
 
 // Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
 // there are any.
-static choir_status_t weights_own(const conv_t* conv, dnnl_memory_desc_t* own,
+static choir_status_t weights_own(const choir__conv_t* conv,
+                                  dnnl_memory_desc_t* own,
                                   dnnl_memory_desc_t* any) {
   const choir_view_t* w = conv->w;
   const int64_t groups = conv->attrs->groups;
@@ -141,7 +103,7 @@ static choir_status_t image_descs(const choir_view_t* view, bool blocked,
   return NULL;
 }
 
-static choir_status_t describe(const conv_t* conv, bool blocked,
+static choir_status_t describe(const choir__conv_t* conv, bool blocked,
                                conv_descs_t* d) {
   memset(d, 0, sizeof(*d));
   CHOIR_TRY(image_descs(conv->x, blocked, &d->x, &d->x_own));
@@ -165,13 +127,13 @@ static choir_status_t describe(const conv_t* conv, bool blocked,
   return NULL;
 }
 
-static choir_status_t make_attr(const conv_t* conv,
+static choir_status_t make_attr(const choir__conv_t* conv,
                                 dnnl_primitive_attr_t* out_attr) {
   *out_attr = NULL;
   CHOIR__DNNL_TRY(dnnl_primitive_attr_create(out_attr));
   dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(
       *out_attr, dnnl_scratchpad_mode_user);
-  if (status == dnnl_success && conv->kind == FORWARD &&
+  if (status == dnnl_success && conv->kind == CHOIR__CONV_FORWARD &&
       conv->attrs->activation == CHOIR_ACTIVATION_RELU) {
     dnnl_post_ops_t ops = NULL;
     status = dnnl_post_ops_create(&ops);
@@ -191,34 +153,34 @@ static choir_status_t make_attr(const conv_t* conv,
 
 // ---- Plans ----
 
-static dnnl_status_t forward_desc(const conv_t* conv, const conv_descs_t* d,
-                                  dnnl_engine_t engine,
+static dnnl_status_t forward_desc(const choir__conv_t* conv,
+                                  const conv_descs_t* d, dnnl_engine_t engine,
                                   dnnl_primitive_attr_t attr,
                                   dnnl_primitive_desc_t* out) {
   dnnl_convolution_desc_t cd;
   const dnnl_status_t status = dnnl_dilated_convolution_forward_desc_init(
       &cd, dnnl_forward_training, dnnl_convolution_auto, &d->x, &d->w_any,
-      conv->kind == GRAD_DATA ? NULL : &d->b, &d->y, d->stride, d->dilation,
-      d->before, d->after);
+      conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : &d->b, &d->y, d->stride,
+      d->dilation, d->before, d->after);
   if (status != dnnl_success) return status;
   return dnnl_primitive_desc_create(out, &cd, attr, engine, NULL);
 }
 
 // The descriptor of the call itself; a gradient's takes the forward one as a
 // hint.
-static choir_status_t conv_desc(const conv_t* conv, const conv_descs_t* d,
-                                dnnl_engine_t engine,
+static choir_status_t conv_desc(const choir__conv_t* conv,
+                                const conv_descs_t* d, dnnl_engine_t engine,
                                 dnnl_primitive_desc_t* out) {
   dnnl_primitive_attr_t attr;
   CHOIR_TRY(make_attr(conv, &attr));
   dnnl_convolution_desc_t cd;
   dnnl_primitive_desc_t hint = NULL;
   dnnl_status_t status = forward_desc(conv, d, engine, attr, &hint);
-  if (conv->kind == FORWARD) {
+  if (conv->kind == CHOIR__CONV_FORWARD) {
     *out = hint;
     hint = NULL;
   } else if (status == dnnl_success) {
-    status = conv->kind == GRAD_DATA
+    status = conv->kind == CHOIR__CONV_GRAD_DATA
                  ? dnnl_dilated_convolution_backward_data_desc_init(
                        &cd, dnnl_convolution_auto, &d->x, &d->w_any, &d->y,
                        d->stride, d->dilation, d->before, d->after)
@@ -234,14 +196,15 @@ static choir_status_t conv_desc(const conv_t* conv, const conv_descs_t* d,
   return NULL;
 }
 
-static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
+static choir_status_t build_calls(const choir__conv_t* conv,
+                                  const conv_descs_t* d,
                                   choir__dnnl_plan_t* plan,
                                   dnnl_primitive_desc_t pd) {
   const bool accumulate = conv->record->accumulate;
   const dnnl_memory_desc_t* w = dnnl_primitive_desc_query_md(
       pd,
-      conv->kind == GRAD_WEIGHT ? dnnl_query_diff_weights_md
-                                : dnnl_query_weights_md,
+      conv->kind == CHOIR__CONV_GRAD_WEIGHT ? dnnl_query_diff_weights_md
+                                            : dnnl_query_weights_md,
       0);
   choir__dnnl_slot_t first, second, third = -1;
   choir__dnnl_output_t out, bias_out = {-1, -1, false};
@@ -250,7 +213,7 @@ static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
   choir_status_t status = NULL;
   // Operands are numbered as in the record: sources, then destinations.
   switch (conv->kind) {
-    case FORWARD: {
+    case CHOIR__CONV_FORWARD: {
       status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
       if (!status) status = choir__dnnl_input(plan, 1, &d->w_own, w, &second);
       if (!status)
@@ -267,7 +230,7 @@ static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
       own_pd = NULL;
       break;
     }
-    case GRAD_DATA: {
+    case CHOIR__CONV_GRAD_DATA: {
       status = choir__dnnl_input(plan, 1, &d->w_own, w, &first);
       if (!status)
         status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
@@ -282,7 +245,7 @@ static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
       own_pd = NULL;
       break;
     }
-    case GRAD_WEIGHT: {
+    case CHOIR__CONV_GRAD_WEIGHT: {
       status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
       if (!status)
         status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
@@ -303,7 +266,7 @@ static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
   }
   if (own_pd) dnnl_primitive_desc_destroy(own_pd);
   if (!status) status = choir__dnnl_output_finish(plan, &out);
-  if (!status && conv->kind == GRAD_WEIGHT)
+  if (!status && conv->kind == CHOIR__CONV_GRAD_WEIGHT)
     status = choir__dnnl_output_finish(plan, &bias_out);
   return status;
 }
@@ -317,9 +280,9 @@ static choir_status_t build_calls(const conv_t* conv, const conv_descs_t* d,
 //   16 channels, 32x32 3.8  4.8    3.4  5.6    4.6  3.7
 // Sixteen channels are one block and need not be moved. It is less exact:
 // errors reach what 1e-5 allowed, hence the ops' 2e-5.
-static bool may_be_winograd(const conv_t* conv) {
+static bool may_be_winograd(const choir__conv_t* conv) {
   const choir_conv2d_attrs_t* attrs = conv->attrs;
-  const int64_t least = conv->kind == GRAD_WEIGHT ? 16 : 64;
+  const int64_t least = conv->kind == CHOIR__CONV_GRAD_WEIGHT ? 16 : 64;
   for (int k = 0; k < 2; k++)
     if (conv->w->shape[2 + k] != 3 || attrs->stride[k] != 1 ||
         attrs->dilation[k] != 1 || conv->y->shape[2 + k] < 4)
@@ -340,7 +303,7 @@ static bool is_winograd(const_dnnl_primitive_desc_t pd) {
 
 static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem) {
-  const conv_t* conv = problem;
+  const choir__conv_t* conv = problem;
   conv_descs_t descs;
   dnnl_primitive_desc_t pd = NULL;
   if (may_be_winograd(conv)) {
@@ -361,8 +324,9 @@ static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
 }
 
 static choir_status_t conv_run(const choir_record_t* record,
-                               choir_stream_t* stream, conv_kind_t kind) {
-  const conv_t conv = conv_of(record, kind);
+                               choir_stream_t* stream,
+                               choir__conv_kind_t kind) {
+  const choir__conv_t conv = choir__conv_of(record, kind);
   choir__key_t key = {.count = 0};
   choir__key_add(&key, choir__dnnl_follow_threads(stream));
   choir__key_add(&key, kind);
@@ -389,7 +353,7 @@ static choir_status_t conv_run(const choir_record_t* record,
 
 #define CONV(OP, name, kind)                                     \
   static bool name##_supports(const choir_record_t* record) {    \
-    const conv_t conv = conv_of(record, kind);                   \
+    const choir__conv_t conv = choir__conv_of(record, kind);     \
     return conv_fits(&conv);                                     \
   }                                                              \
   static choir_status_t name##_run(const choir_record_t* record, \
@@ -400,6 +364,6 @@ static choir_status_t conv_run(const choir_record_t* record,
       {#name "/dnnl", name##_run, choir__cpu_cost, NULL, NULL},  \
       CHOIR_OP_##OP,                                             \
       name##_supports};
-CONV(CONV2D, conv2d, FORWARD)
-CONV(CONV2D_GRAD_DATA, conv2d_grad_data, GRAD_DATA)
-CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, GRAD_WEIGHT)
+CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
+CONV(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
+CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)

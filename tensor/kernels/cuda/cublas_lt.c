@@ -2,11 +2,10 @@
 #include "tensor/kernels/cuda/cublas_lt.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/library_backend.h"
 #include "core/log.h"
+#include "tensor/kernels/cuda/cuda_kernels.h"
 
 static choir__cublas_table_t machine_table;
 static _Atomic(const choir__cublas_table_t*) replacement;
@@ -66,8 +65,7 @@ static choir_status_t open_cublas(choir_device_t* device, void** out_state) {
   cublas->who = choir__cuda_who(device);
   cublas->objects = objects;
   cublas->table = table;
-  const char* tf32 = getenv("CHOIR_TF32");
-  cublas->tf32 = tf32 && strcmp(tf32, "1") == 0;
+  cublas->tf32 = choir__cuda_allows_tf32();
   choir_status_t status =
       CHOIR__CUBLAS_CALL(cublas, cublasLtCreate, &cublas->handle);
   if (status) {

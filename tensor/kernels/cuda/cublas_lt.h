@@ -7,6 +7,10 @@
 #include "core/cuda_backend.h"
 #include "tensor/kernels/cuda/cuda_plans.h"
 
+#if defined(CHOIR_CUDA_TOOLKIT)
+#include <cublasLt.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,7 +25,6 @@ extern "C" {
 
 #if defined(CHOIR_CUDA_TOOLKIT)
 // In that test alone: the toolkit's types take the place of ours.
-#include <cublasLt.h>
 typedef cublasStatus_t choir__cublas_result_t;
 typedef cublasComputeType_t choir__cublas_compute_t;
 typedef cudaDataType_t choir__cublas_dtype_t;

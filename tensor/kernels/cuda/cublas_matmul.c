@@ -43,24 +43,14 @@ typedef struct problem_s {
   int64_t loops[CHOIR_MAX_NDIM];
 } problem_t;
 
-static char* data_of(const choir_view_t* view) {
-  return (char*)choir_buffer_data(view->buffer) +
-         (size_t)view->offset * choir_dtype_bytes(view->dtype);
-}
-
-static uint32_t alignment_of(uint64_t bits) {
-  bits |= MOST_ALIGNMENT;
-  return (uint32_t)(bits & (~bits + 1));
-}
-
 static void place(const problem_t* problem, const choir_view_t* view,
                   const choir__matrix_t* matrix, operand_t* operand) {
   operand->matrix = *matrix;
-  operand->data = data_of(view);
+  operand->data = choir__cuda_data(view);
   uint64_t bits = (uintptr_t)operand->data;
   for (int32_t k = 0; k < problem->loop_count; ++k)
     bits |= (uint64_t)operand->strides[k] * choir_dtype_bytes(view->dtype);
-  operand->alignment = alignment_of(bits);
+  operand->alignment = choir__cuda_alignment(bits, MOST_ALIGNMENT);
 }
 
 // The last of the leading dimensions, merged as far as they can be, is the
@@ -112,8 +102,9 @@ static void describe(choir_op_t op, const choir_record_t* record,
   place(out_problem, choir_record_src(record, 1), &product->b, &out_problem->b);
   place(out_problem, choir_record_dst(record, 0), &product->c, &out_problem->c);
   if (op == CHOIR_OP_LINEAR) {
-    out_problem->bias = data_of(choir_record_src(record, 2));
-    out_problem->bias_alignment = alignment_of((uintptr_t)out_problem->bias);
+    out_problem->bias = choir__cuda_data(choir_record_src(record, 2));
+    out_problem->bias_alignment =
+        choir__cuda_alignment((uintptr_t)out_problem->bias, MOST_ALIGNMENT);
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "tensor/gpu_parts_internal.h"
 
 static const choir_op_kernel_t* const kernels[] = {
@@ -52,4 +55,9 @@ choir_status_t choir__gpu_part_kernels(choir_gpu_part_t* part) {
                        modules[i]->name);
   }
   return NULL;
+}
+
+bool choir__cuda_allows_tf32(void) {
+  const char* text = getenv("CHOIR_TF32");
+  return text && strcmp(text, "1") == 0;
 }

@@ -23,6 +23,21 @@ extern "C" {
 #include "tensor/kernels/cuda/modules.def"
 #undef X
 
+// For libraries: where the view's first element lies, ...
+static inline void* choir__cuda_data(const choir_view_t* view) {
+  return (char*)choir_buffer_data(view->buffer) +
+         (size_t)view->offset * choir_dtype_bytes(view->dtype);
+}
+// ... how an address, or several with their bits put together, is aligned, in
+// bytes up to `most`, a power of two, ...
+static inline uint32_t choir__cuda_alignment(uint64_t bits, uint32_t most) {
+  bits |= most;
+  return (uint32_t)(bits & (~bits + 1));
+}
+// ... and whether they may round factors in f32 to TF32: CHOIR_TF32=1 in the
+// environment now.
+bool choir__cuda_allows_tf32(void);
+
 #ifdef __cplusplus
 }
 #endif
