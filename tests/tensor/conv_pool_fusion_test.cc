@@ -3,11 +3,14 @@
 // bits, and is not there when somebody wants the image between them.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <vector>
 
 #include "core/graph.h"
 #include "tensor/fusion_def.h"
+#include "tests/tensor/fake_cudnn.h"
 #include "tests/tensor/ops_testing.h"
+#include "tests/testing/fake_cuda.h"
 
 namespace {
 
@@ -129,6 +132,18 @@ TEST_F(ConvPoolFusion, HasTheBitsOfTheRecords) {
 
 TEST_F(ConvPoolFusion, NotWhereTheImageIsUsedAgain) {
   for (const Problem& problem : kProblems) EXPECT_EQ(Fused(problem, true), 0);
+}
+
+TEST_F(ConvPoolFusion, NotOnADeviceThatHasNoKernelForIt) {
+  choir::testing::FakeCuda cuda;
+  choir::testing::FakeCudnn cudnn;
+  device_ = MakeDevice("cuda");
+  const Problem& small = kProblems[std::size(kProblems) - 1];
+  EXPECT_FALSE(HasKernel(small));
+  EXPECT_EQ(Fused(small, false), 0);
+  // Eagerly, when it was recorded, and in the replay.
+  EXPECT_GE(cudnn.Calls("cudnnBackendExecute"), 2);
+  device_.reset();
 }
 
 TEST_F(ConvPoolFusion, NotForOtherWindows) {
