@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -81,6 +82,14 @@ VALUE(CUBLAS_REDUCTION_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
 #undef VALUE
 
 TEST(CublasTypesTest, AreTheToolkits) {}
+
+// Where the toolkit is, the library mostly is too.
+TEST(CublasTypesTest, TheLibraryHasEveryFunction) {
+  if (!dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL) &&
+      !dlopen("/usr/local/cuda/lib64/libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL))
+    GTEST_SKIP() << "this machine has no libcublasLt.so.13";
+  EXPECT_TRUE(choir__cublas_is_there());
+}
 
 #else
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <type_traits>
@@ -141,6 +142,14 @@ VALUE(NOTE_WINOGRAD_TILE_13X13, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)
 #undef VALUE
 
 TEST(CudnnTypesTest, AreTheLibrarys) {}
+
+// Where the toolkit is, the library mostly is too.
+TEST(CudnnTypesTest, TheLibraryHasEveryFunction) {
+  if (!dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL) &&
+      !dlopen("/usr/local/cuda/lib64/libcudnn.so.9", RTLD_NOW | RTLD_LOCAL))
+    GTEST_SKIP() << "this machine has no libcudnn.so.9";
+  EXPECT_TRUE(choir__cudnn_is_there());
+}
 
 #else
 
