@@ -5,6 +5,7 @@
 
 #include "core/library_backend.h"
 #include "core/log.h"
+#include "tensor/gpu_parts_internal.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 static choir__cublas_table_t machine_table;
@@ -29,6 +30,11 @@ static choir_library_t library = {
 
 bool choir__cublas_is_there(void) {
   return atomic_load(&replacement) || choir__library_is_there(&library);
+}
+
+choir_status_t choir__gpu_part_cublaslt(choir_gpu_part_t* part) {
+  (void)part;
+  return choir__library_open(&library);
 }
 
 void choir__cublas_replace(const choir__cublas_table_t* table) {

@@ -6,6 +6,7 @@
 
 #include "core/library_backend.h"
 #include "core/log.h"
+#include "tensor/gpu_parts_internal.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 static choir__cudnn_table_t machine_table;
@@ -30,6 +31,11 @@ static choir_library_t library = {
 
 bool choir__cudnn_is_there(void) {
   return atomic_load(&replacement) || choir__library_is_there(&library);
+}
+
+choir_status_t choir__gpu_part_cudnn(choir_gpu_part_t* part) {
+  (void)part;
+  return choir__library_open(&library);
 }
 
 void choir__cudnn_replace(const choir__cudnn_table_t* table) {
