@@ -144,11 +144,6 @@ static choir_status_t check_config(const choir_comm_config_t* config) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "comm: silence is %g s; it must be 0 or more",
                        config->silence);
-  if (config->device && !choir_device_is_host(config->device))
-    return CHOIR_ERROR(UNIMPLEMENTED,
-                       "comm: device %s has memory of its own; the backends "
-                       "%s exchange host memory",
-                       choir_device_name(config->device), known_backends);
   if (choir_process_is_forked_child())
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "comm: this process was forked after Choir had started "
@@ -353,6 +348,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
 
 void choir__comm_deallocate(choir_comm_t* comm) {
   choir__comm_tensors_free(comm);
+  choir__comm_staged_free(comm);
   choir__comm_join_free(comm);
   if (comm->wake_fd >= 0) close(comm->wake_fd);
   if (comm->device) choir_device_release(comm->device);
@@ -412,8 +408,8 @@ choir_status_t choir_comm_finalize(choir_comm_t* comm) {
   choir__comm_drain(comm);
   CHOIR_TRY(choir__comm_hosts_finalize(comm));
   choir_collective_t nothing = {0};
-  CHOIR_TRY(
-      choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, true));
+  CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, NULL,
+                                true));
   comm->finalized = true;
   choir__comm_watch_stop(comm);
   if (comm->vtable->finalize) comm->vtable->finalize(comm);
@@ -471,6 +467,10 @@ const char* choir_comm_activity(const choir_comm_t* comm) {
   return text;
 }
 
+uint64_t choir_comm_staged_bytes(const choir_comm_t* comm) {
+  return atomic_load(&comm->staged_bytes);
+}
+
 // ---- Memory ----
 
 static void free_own_memory(void* context, void* data) {
@@ -493,6 +493,26 @@ static choir_status_t wrap_own_memory(choir_comm_t* comm,
   return status;
 }
 
+// Of the device's own memory.
+static choir_status_t create_cleared(choir_device_t* device, size_t bytes,
+                                     choir_buffer_t** out_buffer) {
+  static const char zeros[4096];
+  CHOIR_TRY(choir_buffer_create(device, bytes, out_buffer));
+  if (choir_device_is_host(device)) {
+    memset(choir_buffer_data(*out_buffer), 0, bytes);
+    return NULL;
+  }
+  choir_status_t status = NULL;
+  for (size_t at = 0; at < bytes && !status; at += sizeof(zeros))
+    status = choir_buffer_write(
+        *out_buffer, choir_device_stream(device), at, zeros,
+        bytes - at < sizeof(zeros) ? bytes - at : sizeof(zeros));
+  if (!status) return NULL;
+  choir_buffer_release(*out_buffer);
+  *out_buffer = NULL;
+  return status;
+}
+
 choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
                                         choir_device_t* device, size_t bytes,
                                         choir_buffer_t** out_buffer) {
@@ -502,22 +522,19 @@ choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
   if (!comm)
     return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: comm is NULL");
   if (!device) device = comm->device;
-  if (!device || !choir_device_is_host(device))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "buffer_create: device is %s; backend %s needs a host "
-                       "device",
-                       device ? choir_device_name(device) : "NULL",
-                       comm->vtable->name);
+  if (!device)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "buffer_create: device is NULL, and the communicator was "
+        "made without one");
   if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "buffer_create: %zu bytes; it must be above 0", bytes);
-  if (!comm->vtable->buffer_alloc) {
-    CHOIR_TRY(choir_buffer_create(device, bytes, out_buffer));
-    memset(choir_buffer_data(*out_buffer), 0, bytes);
-    return NULL;
-  }
+  if (!comm->vtable->buffer_alloc || !choir_device_is_host(device))
+    return create_cleared(device, bytes, out_buffer);
   choir__comm_drain(comm);
   choir_collective_t request = {.count = (int64_t)bytes};
-  CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_BUFFER, &request, true));
+  CHOIR_TRY(
+      choir__comm_execute(comm, CHOIR_COMM_KIND_BUFFER, &request, NULL, true));
   return wrap_own_memory(comm, device, bytes, out_buffer);
 }

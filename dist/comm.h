@@ -102,7 +102,8 @@ typedef struct choir_comm_config_s {
   // Memory for all_reduce buffers etc. that the communicator allocates at the
   // start (shm: the shared segment), grown when more is asked.
   size_t segment_bytes;
-  choir_device_t* device;  // whose buffers are exchanged; NULL: host memory
+  // What buffers come from that name no device. NULL: each names one.
+  choir_device_t* device;
 } choir_comm_config_t;
 
 // Defaults (auto, 1 rank, deadline 60 s), then what the launcher set: Choir's
@@ -167,8 +168,8 @@ CHOIR_API choir_status_t choir_comm_group(choir_comm_t* comm,
 
 // Memory that collectives use without copying (shm: in the shared segment).
 // Collective for shm: all ranks ask for the same sizes in the same order.
-// `bytes` > 0; 64-byte aligned; cleared. As a buffer of config.device or of
-// a host device.
+// `bytes` > 0; 64-byte aligned; cleared. A buffer of `device`; NULL: of
+// config.device. One whose memory the host cannot see gives its own.
 CHOIR_API choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
                                                   choir_device_t* device,
                                                   size_t bytes,
@@ -342,6 +343,8 @@ typedef struct choir_collective_s {
   // stays as it was.
   const choir_comm_tensor_t* tensors;
   int32_t tensor_count;
+  // On a stream of a GPU: src and dst are host memory nevertheless.
+  bool in_host_memory;
   // What pointers here lead to is long-lived until the operation is done.
   const char* name;
 } choir_collective_t;
@@ -353,6 +356,12 @@ CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
 // Submits it as a record to `stream` (a BACKGROUND stream overlaps with
 // computing); memory must stay until the stream is past it. Blocking calls do
 // not wait for it: all ranks need one order, so synchronise the stream first.
+//
+// src and dst (or those of tensors) are memory of the stream's device. Where
+// the host cannot see that (a GPU), the data are read down, go over the host
+// and are written up, in the stream's order and before this returns: told once
+// in the log, and counted. `splits`, `counts` and `count_at` are host memory
+// always.
 CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
                                            choir_stream_t* stream,
                                            const choir_collective_t* collective)
@@ -363,6 +372,8 @@ CHOIR_API choir_status_t choir_comm_start(choir_comm_t* comm,
                                           const choir_collective_t* collective,
                                           choir_work_t** out_work)
     CHOIR_NODISCARD;
+// Bytes that went over the host so far, down and up.
+CHOIR_API uint64_t choir_comm_staged_bytes(const choir_comm_t* comm);
 CHOIR_API bool choir_work_is_done(choir_work_t* work);
 // Blocks until it is done; returns its failure; releases the handle.
 CHOIR_API choir_status_t choir_work_wait(choir_work_t* work) CHOIR_NODISCARD;

@@ -32,10 +32,13 @@ static void work_finish(choir_work_t* work, choir_status_t status) {
 static choir_status_t record_run(const choir_record_t* record,
                                  choir_stream_t* stream) {
   const record_attrs_t* attrs = record->attrs;
+  const bool is_host = attrs->collective.in_host_memory ||
+                       choir_device_is_host(choir_stream_device(stream));
   // On a compute stream nothing else can run meanwhile, as in a blocking call.
-  choir_status_t status = choir__comm_execute(
-      attrs->comm, (int32_t)attrs->collective.kind, &attrs->collective,
-      choir_stream_kind(stream) == CHOIR_STREAM_COMPUTE);
+  choir_status_t status =
+      choir__comm_execute(attrs->comm, (int32_t)attrs->collective.kind,
+                          &attrs->collective, is_host ? NULL : stream,
+                          choir_stream_kind(stream) == CHOIR_STREAM_COMPUTE);
   if (!attrs->work) return status;
   work_finish(attrs->work, status);
   atomic_fetch_sub(&attrs->comm->started, 1);
@@ -143,12 +146,6 @@ choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
   CHOIR_TRY(check_collective(comm, collective, "comm_submit"));
   if (!stream)
     return CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
-  const choir_device_t* device = choir_stream_device(stream);
-  if (!choir_device_is_host(device))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "comm_submit: the stream is of device %s; backend %s "
-                       "needs one of a host device",
-                       choir_device_name(device), comm->vtable->name);
   return submit(comm, stream, collective, NULL);
 }
 
@@ -157,7 +154,7 @@ choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
 static choir_status_t open_background(choir_comm_t* comm) {
   if (comm->background) return NULL;
   choir_device_t* device = comm->device;
-  if (device) {
+  if (device && choir_device_is_host(device)) {
     choir_device_retain(device);
   } else {
     choir_device_options_t options = {.threads = 1};
@@ -235,8 +232,8 @@ choir_status_t choir_comm_run(choir_comm_t* comm,
   CHOIR_TRY(check_collective(comm, collective, "comm_run"));
   choir__comm_drain(comm);
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_COMM);
-  choir_status_t status =
-      choir__comm_execute(comm, (int32_t)collective->kind, collective, true);
+  choir_status_t status = choir__comm_execute(comm, (int32_t)collective->kind,
+                                              collective, NULL, true);
   choir_span_end(&span, kernels[collective->kind].name, collective->name, NULL);
   return status;
 }

@@ -124,8 +124,12 @@ typedef struct choir_comm_operation_s {
   uint64_t sequence;
   size_t element_bytes;
   size_t meta_bytes;  // of the words ahead of the first message's data
-  bool is_blocking;   // on the caller's thread, which has nothing else to do
-  bool may_spin;      // likewise, and every rank here has a core of its own
+  // NULL: src and dst are host memory. Else they are memory of this stream's
+  // device, as the stream's work leaves it and finds it.
+  choir_stream_t* stream;
+  void* device_dst;  // of a staged operation, whose dst is host memory
+  bool is_blocking;  // on the caller's thread, which has nothing else to do
+  bool may_spin;     // likewise, and every rank here has a core of its own
 } choir_comm_operation_t;
 
 // Collectives that hand elements on as they are: who gets what from whom, known
@@ -271,7 +275,12 @@ struct choir_comm_s {
   void* group_memory;  // where tensors of a group stand side by side
   size_t group_bytes;
 
-  choir_device_t* device;  // config.device, or made when first needed
+  // For operations on memory of a device: where they have it on the host.
+  void* staged_memory;
+  size_t staged_memory_bytes;
+  _Atomic uint64_t staged_bytes;  // that went that way
+
+  choir_device_t* device;  // config.device
   choir_stream_t* background;
   atomic_int started;  // asynchronous operations not yet done
 };

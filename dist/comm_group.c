@@ -97,7 +97,8 @@ choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
   CHOIR_TRY(choir_comm_id_make(&news.id));
   choir__comm_drain(comm);
   choir_collective_t request = {.count = count, .src = ranks, .dst = &news};
-  CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_GROUP, &request, true));
+  CHOIR_TRY(
+      choir__comm_execute(comm, CHOIR_COMM_KIND_GROUP, &request, NULL, true));
   for (int32_t i = 0; i < count; ++i) {
     if (ranks[i] != comm->rank) continue;
     CHOIR_TRY(join(comm, ranks, count, i, &news, out_group));

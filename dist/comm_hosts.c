@@ -113,7 +113,7 @@ void choir__comm_hosts_close(choir_comm_t* comm) {
 // the same place any more.
 static choir_status_t run_in(choir_comm_t* comm, choir_comm_t* group,
                              const choir_collective_t* c) {
-  choir_status_t status = choir__comm_execute(group, (int32_t)c->kind, c,
+  choir_status_t status = choir__comm_execute(group, (int32_t)c->kind, c, NULL,
                                               comm->running->is_blocking);
   return status ? choir__comm_adopt(comm, group, status) : NULL;
 }

@@ -63,9 +63,28 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
 void choir__comm_tensors_pack(choir_comm_t* comm,
                               choir_comm_operation_t* operation,
                               char reason[CHOIR_COMM_REASON_BYTES]);
-void choir__comm_tensors_unpack(const choir_comm_t* comm,
-                                const choir_comm_operation_t* operation);
+choir_status_t choir__comm_tensors_unpack(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
 void choir__comm_tensors_free(choir_comm_t* comm);
+
+// comm_staged.c
+// Host memory from memory of the stream's device and back, in the stream's
+// order; blocks. A stream that is NULL: both are host memory.
+choir_status_t choir__comm_fetch(choir_stream_t* stream, const void* src,
+                                 void* host, size_t bytes);
+choir_status_t choir__comm_store(choir_stream_t* stream, const void* host,
+                                 void* dst, size_t bytes);
+// For an operation on memory of a device, whose arguments are right: sets src
+// and dst to host memory that has the data; or a reason.
+void choir__comm_staged_read(choir_comm_t* comm,
+                             choir_comm_operation_t* operation,
+                             char reason[CHOIR_COMM_REASON_BYTES]);
+// After it: gives what came to the device.
+choir_status_t choir__comm_staged_write(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+// Counts bytes that go the way over the host.
+void choir__comm_staged_note(choir_comm_t* comm, size_t bytes);
+void choir__comm_staged_free(choir_comm_t* comm);
 
 // comm_group.c
 // What ranks agree on to make a group.
@@ -100,7 +119,7 @@ choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
 
 // comm_pair.c
 choir_status_t choir__comm_run_pair(choir_comm_t* comm,
-                                    const choir_comm_operation_t* operation);
+                                    choir_comm_operation_t* operation);
 
 // comm_join.c
 // After headers came: how many ranks have joined. Their headers become that of
@@ -115,10 +134,11 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
 void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
-// Runs one operation of any kind under the run mutex.
+// Runs one operation of any kind under the run mutex. `stream` as in
+// choir_comm_operation_t.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
-                                   bool is_blocking);
+                                   choir_stream_t* stream, bool is_blocking);
 
 // comm.c
 // After ranks joined: their watch, the way between hosts. Ends the communicator

@@ -121,6 +121,7 @@ choir_status_t choir_comm_join(choir_comm_t* comm, int32_t* out_last) {
   // Set by the operation to which all came joined.
   choir_collective_t request = {.dst = out_last};
   while (*out_last < 0)
-    CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_JOIN, &request, true));
+    CHOIR_TRY(
+        choir__comm_execute(comm, CHOIR_COMM_KIND_JOIN, &request, NULL, true));
   return NULL;
 }

@@ -98,7 +98,7 @@ static choir_status_t compare(const choir_comm_t* comm,
 }
 
 choir_status_t choir__comm_run_pair(choir_comm_t* comm,
-                                    const operation_t* operation) {
+                                    operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
   wish_t own, theirs;
@@ -111,6 +111,9 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                        "one of 0 .. %d",
                        what, comm->rank, c->root, comm->size - 1);
   }
+  // The peer learns of a failure by the wish.
+  if (operation->stream && !own.reason[0])
+    choir__comm_staged_read(comm, operation, own.reason);
   CHOIR_TRY(comm->vtable->pair(comm, c->root, &own, sizeof(own), &theirs,
                                sizeof(theirs)));
   theirs.name[sizeof(theirs.name) - 1] = 0;

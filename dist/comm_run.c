@@ -238,6 +238,8 @@ static choir_status_t run_operation(choir_comm_t* comm,
   choir__comm_check_arguments(comm, operation, reason);
   if (c->tensors && !reason[0])
     choir__comm_tensors_pack(comm, operation, reason);
+  else if (operation->stream && !reason[0])
+    choir__comm_staged_read(comm, operation, reason);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
@@ -286,9 +288,10 @@ static choir_status_t run_operation(choir_comm_t* comm,
 
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
-                                   bool is_blocking) {
+                                   choir_stream_t* stream, bool is_blocking) {
   operation_t operation = {.collective = *collective,
                            .kind = kind,
+                           .stream = stream,
                            .is_blocking = is_blocking,
                            .may_spin = is_blocking && !comm->oversubscribed};
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
@@ -318,7 +321,9 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
       status = is_pair ? choir__comm_run_pair(comm, &operation)
                        : run_operation(comm, &operation);
     if (!status && collective->tensors)
-      choir__comm_tensors_unpack(comm, &operation);
+      status = choir__comm_tensors_unpack(comm, &operation);
+    else if (!status && stream)
+      status = choir__comm_staged_write(comm, &operation);
     for (int i = 0; i < 2; ++i)
       if (comm->activities[i]) choir__activity_end(comm->activities[i]);
     comm->running = NULL;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups: several tensors agreed on by one header and moved as one. They are
 // copied into memory of the communicator, one after the other, and the results
-// from there, so that a failure leaves every dst as it was.
+// from there, so that a failure leaves every dst as it was. Tensors of a device
+// whose memory the host cannot see come and go so too.
 #include <stdio.h>
 #include <string.h>
 
@@ -69,8 +70,10 @@ typedef struct layout_s {
 } layout_t;
 
 // Part p of all tensors stands together, as the collective wants it.
-static void copy_tensors(const choir_collective_t* c, const layout_t* layout,
-                         char* memory, bool to_memory) {
+static choir_status_t copy_tensors(const operation_t* operation,
+                                   const layout_t* layout, char* memory,
+                                   bool to_memory) {
+  const choir_collective_t* c = &operation->collective;
   size_t e = layout->element_bytes;
   int64_t at = 0;
   for (int32_t i = 0; i < c->tensor_count; ++i) {
@@ -82,12 +85,15 @@ static void copy_tensors(const choir_collective_t* c, const layout_t* layout,
       char* packed = memory + (size_t)(p * layout->total + at) * e;
       size_t place = (size_t)(p * tensor->count) * e;
       if (to_memory)
-        memcpy(packed, src + place, bytes);
+        CHOIR_TRY(
+            choir__comm_fetch(operation->stream, src + place, packed, bytes));
       else
-        memcpy((char*)tensor->dst + place, packed, bytes);
+        CHOIR_TRY(choir__comm_store(operation->stream, packed,
+                                    (char*)tensor->dst + place, bytes));
     }
     at += tensor->count;
   }
+  return NULL;
 }
 
 static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
@@ -118,25 +124,28 @@ void choir__comm_tensors_pack(choir_comm_t* comm, operation_t* operation,
   bool apart = src.parts != dst_parts;
   choir_status_t status =
       reserve(comm, apart ? src_bytes + dst_bytes : src_bytes);
-  if (status) {
-    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s",
-             choir_status_message(status));
-    choir_status_free(status);
-    return;
-  }
   char* memory = comm->group_memory;
   c->src = memory;
   c->dst = apart ? memory + src_bytes : memory;
   // A broadcast's data are in dst, and its root's alone.
   bool gives =
       operation->kind != CHOIR_COLLECTIVE_BROADCAST || comm->rank == c->root;
-  if (gives) copy_tensors(c, &src, memory, true);
+  if (!status && gives) status = copy_tensors(operation, &src, memory, true);
+  if (!status) {
+    if (operation->stream && gives) choir__comm_staged_note(comm, src_bytes);
+    return;
+  }
+  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
+  choir_status_free(status);
 }
 
-void choir__comm_tensors_unpack(const choir_comm_t* comm,
-                                const operation_t* operation) {
+choir_status_t choir__comm_tensors_unpack(choir_comm_t* comm,
+                                          const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const layout_t dst = {parts_in_dst(comm, operation->kind), c->count,
                         operation->element_bytes};
-  copy_tensors(c, &dst, c->dst, false);
+  if (operation->stream)
+    choir__comm_staged_note(
+        comm, (size_t)(dst.parts * dst.total) * dst.element_bytes);
+  return copy_tensors(operation, &dst, c->dst, false);
 }

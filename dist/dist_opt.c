@@ -46,6 +46,9 @@ struct choir_dist_opt_s {
   // The buckets and where their parameters lie, for the strategy.
   choir_strategy_bucket_t* strategy_buckets;
   choir_strategy_piece_t* pieces;
+  choir_tensor_t** values;  // of the pieces
+  int32_t value_count;
+  choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir_strategy_t* strategy;
   int64_t variant;   // strategies so far
   uint64_t* hashes;  // of a tensor, [ranks]
@@ -78,20 +81,64 @@ static choir__agreement_t agreement(const choir_dist_opt_t* dist,
                               .strategy = strategy};
 }
 
-// The bytes of a dense tensor in host memory.
-static void* host_bytes(choir_tensor_t* tensor, int64_t* out_bytes) {
+// Where the elements of a dense tensor lie in its device's memory.
+static void* tensor_bytes(choir_tensor_t* tensor, size_t* out_bytes) {
   const choir_view_t* view = choir_tensor_view(tensor);
   const size_t element = choir_dtype_bytes(view->dtype);
-  *out_bytes = choir_view_count(view) * (int64_t)element;
+  *out_bytes = (size_t)choir_view_count(view) * element;
   return (char*)choir_buffer_data(view->buffer) +
          (size_t)view->offset * element;
 }
 
+// The bytes of a dense tensor for the host: themselves, or a copy that close
+// writes up where they were changed.
+typedef struct bytes_s {
+  choir_buffer_t* buffer;
+  size_t offset;
+  size_t count;
+  void* data;
+  bool is_copy;
+} bytes_t;
+
+static choir_status_t open_bytes(choir_dist_opt_t* dist, choir_tensor_t* tensor,
+                                 bytes_t* out_bytes) {
+  const choir_view_t* view = choir_tensor_view(tensor);
+  choir_device_t* device = choir_buffer_device(view->buffer);
+  bytes_t* bytes = out_bytes;
+  *bytes =
+      (bytes_t){.buffer = view->buffer,
+                .offset = (size_t)view->offset * choir_dtype_bytes(view->dtype),
+                .is_copy = !choir_device_is_host(device)};
+  bytes->data = tensor_bytes(tensor, &bytes->count);
+  if (!bytes->is_copy) return NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes->count, "copy of a tensor",
+                           &bytes->data));
+  choir_status_t status =
+      choir_buffer_read(bytes->buffer, choir_device_stream(device),
+                        bytes->offset, bytes->data, bytes->count);
+  if (status) choir_deallocate(dist->allocator, bytes->data, bytes->count);
+  return status;
+}
+
+static choir_status_t close_bytes(choir_dist_opt_t* dist, const bytes_t* bytes,
+                                  bool is_changed) {
+  if (!bytes->is_copy) return NULL;
+  choir_status_t status = NULL;
+  if (is_changed)
+    status = choir_buffer_write(
+        bytes->buffer, choir_device_stream(choir_buffer_device(bytes->buffer)),
+        bytes->offset, bytes->data, bytes->count);
+  choir_deallocate(dist->allocator, bytes->data, bytes->count);
+  return status;
+}
+
 static choir_status_t broadcast_tensor(choir_dist_opt_t* dist, const char* name,
                                        choir_tensor_t* tensor) {
-  int64_t bytes = 0;
-  void* data = host_bytes(tensor, &bytes);
-  return choir_comm_broadcast(dist->comm, data, bytes, CHOIR_DTYPE_U8, 0, name);
+  bytes_t bytes;
+  CHOIR_TRY(open_bytes(dist, tensor, &bytes));
+  choir_status_t status = choir_comm_broadcast(
+      dist->comm, bytes.data, (int64_t)bytes.count, CHOIR_DTYPE_U8, 0, name);
+  return choir_status_join(status, close_bytes(dist, &bytes, !status));
 }
 
 typedef choir_status_t (*visit_state_t)(choir_dist_opt_t* dist,
@@ -161,20 +208,18 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
         (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
         &bucket->buffer));
     choir_strategy_bucket_t* shown = &dist->strategy_buckets[b];
-    *shown =
-        (choir_strategy_bucket_t){.name = bucket->name,
-                                  .dtype = bucket->dtype,
-                                  .count = bucket->count,
-                                  .grads = choir_buffer_data(bucket->buffer),
-                                  .pieces = piece};
+    *shown = (choir_strategy_bucket_t){.name = bucket->name,
+                                       .dtype = bucket->dtype,
+                                       .count = bucket->count,
+                                       .pieces = piece};
     int64_t offset = 0;
     for (size_t i = dist->params.count; i-- > 0;) {
       if (dist->bucket_of[i] != b) continue;
       choir_param_t* param = dist->params.params[i];
       choir_view_t view = *choir_tensor_view(param->value);
-      int64_t bytes = 0;
-      *piece++ = (choir_strategy_piece_t){host_bytes(param->value, &bytes),
-                                          offset, choir_view_count(&view)};
+      *piece++ = (choir_strategy_piece_t){.offset = offset,
+                                          .count = choir_view_count(&view)};
+      dist->values[dist->value_count++] = param->value;
       ++shown->piece_count;
       view.buffer = bucket->buffer;
       view.offset = offset;
@@ -196,11 +241,17 @@ static choir_status_t make_passes(choir_dist_opt_t* dist) {
   return NULL;
 }
 
+static void drop_mirror(choir_dist_opt_t* dist) {
+  choir__mirror_destroy(dist->mirror);
+  dist->mirror = NULL;
+}
+
 static void drop_buckets(choir_dist_opt_t* dist) {
   // First, as it waits for operations that still use the buckets.
   choir_stream_release(dist->background);
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
+  drop_mirror(dist);
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
     choir_buffer_release(dist->buckets[b].buffer);
@@ -218,6 +269,10 @@ static void drop_buckets(choir_dist_opt_t* dist) {
   dist->bucket_of = NULL;
   dist->strategy_buckets = NULL;
   dist->pieces = NULL;
+  choir_deallocate(dist->allocator, dist->values,
+                   dist->params.count * sizeof(choir_tensor_t*));
+  dist->values = NULL;
+  dist->value_count = 0;
   dist->bucket_count = 0;
   choir_event_release(dist->exchanged);
   choir_device_release(dist->device);
@@ -242,22 +297,66 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
                            count * sizeof(choir_strategy_piece_t),
                            "places of parameters", &memory));
   dist->pieces = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir_tensor_t*),
+                           "parameters of buckets", &memory));
+  dist->values = memory;
   return NULL;
 }
 
-void choir__dist_opt_take_params(choir_dist_opt_t* dist_opt) {
+choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt) {
   choir_strategy_t* strategy = dist_opt->strategy;
-  if (strategy->def->take_params) strategy->def->take_params(strategy);
+  if (!strategy->def->take_params) return NULL;
+  if (dist_opt->mirror)
+    CHOIR_TRY(choir__mirror_copy_values(
+        dist_opt->mirror, choir_device_stream(dist_opt->device), false));
+  strategy->def->take_params(strategy);
+  return NULL;
+}
+
+// Gradients and parameters as the strategy sees them: where they lie, or copies
+// where it computes on the host and they are not there.
+static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
+  const choir_strategy_def_t* def = dist->strategy->def;
+  drop_mirror(dist);
+  size_t bytes;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    dist->strategy_buckets[b].grads =
+        choir_buffer_data(dist->buckets[b].buffer);
+  for (int32_t i = 0; i < dist->value_count; ++i)
+    dist->pieces[i].value = tensor_bytes(dist->values[i], &bytes);
+  const bool works_there =
+      def->takes_device_memory && dist->config.backward_passes_per_step == 1;
+  if (choir_device_is_host(dist->device) || works_there) return NULL;
+  const size_t list = (size_t)dist->bucket_count * sizeof(choir_buffer_t*);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, list, "list of buckets", &memory));
+  choir_buffer_t** grads = memory;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    grads[b] = dist->buckets[b].buffer;
+  const choir__mirrored_t what = {
+      .comm = dist->comm,
+      .grads = grads,
+      .values = dist->values,
+      .buckets = dist->strategy_buckets,
+      .pieces = dist->pieces,
+      .bucket_count = dist->bucket_count,
+      .value_count = def->combine ? dist->value_count : 0};
+  choir_status_t status =
+      choir__mirror_create(dist->allocator, &what, &dist->mirror);
+  choir_deallocate(dist->allocator, memory, list);
+  return status;
 }
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
   dist->strategy->plan = &dist->plan;
-  CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, dist->device,
+  CHOIR_TRY(place_for_strategy(dist));
+  choir_device_t* device =
+      dist->mirror ? choir__mirror_device(dist->mirror) : dist->device;
+  CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, device,
                                    dist->optimizer, dist->strategy_buckets,
                                    dist->bucket_count));
-  choir__dist_opt_take_params(dist);
-  return NULL;
+  return choir__dist_opt_take_params(dist);
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
@@ -265,11 +364,6 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_dist_opt_t* dist = of_updater(updater);
   dist->attached = false;
   drop_buckets(dist);
-  if (!choir_device_is_host(device))
-    return CHOIR_ERROR(UNIMPLEMENTED,
-                       "dist_opt: gradients on device %s; the communicator "
-                       "exchanges host memory only",
-                       choir_device_name(device));
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
@@ -293,9 +387,16 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
 static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
   choir__passes_t* kept = dist->buckets[bucket].passes;
   if (!kept) return NULL;
-  return choir__passes_submit(kept, dist->is_partial,
-                              dist->strategy->values.sample_count,
-                              dist->compute);
+  CHOIR_TRY(
+      choir__mirror_submit_bucket(dist->mirror, bucket, dist->compute, false));
+  CHOIR_TRY(choir__passes_submit(kept, dist->is_partial,
+                                 dist->strategy->values.sample_count,
+                                 dist->compute));
+  // Else an exchange does it.
+  const bool is_end = !dist->is_partial && !dist->strategy->def->exchange;
+  return is_end ? choir__mirror_submit_bucket(dist->mirror, bucket,
+                                              dist->compute, true)
+                : NULL;
 }
 
 static choir_status_t submit_passes(choir_dist_opt_t* dist) {
@@ -340,8 +441,11 @@ static choir_status_t begin_exchange(void* self) {
 static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
                                     choir_stream_t* stream) {
   choir_strategy_t* strategy = dist->strategy;
-  return exchange_failure(dist,
-                          strategy->def->exchange(strategy, bucket, stream));
+  if (!dist->buckets[bucket].passes)
+    CHOIR_TRY(choir__mirror_submit_bucket(dist->mirror, bucket, stream, false));
+  CHOIR_TRY(exchange_failure(
+      dist, strategy->def->exchange(strategy, bucket, stream)));
+  return choir__mirror_submit_bucket(dist->mirror, bucket, stream, true);
 }
 
 // Any but the last.
@@ -433,6 +537,18 @@ static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
   return strategy->def->combine(strategy, values);
 }
 
+static choir_status_t submit_combine(choir_dist_opt_t* dist) {
+  choir_strategy_t* strategy = dist->strategy;
+  choir__mirror_t* mirror = dist->mirror;
+  for (int32_t b = 0; strategy->def->reads_grads && b < dist->bucket_count; ++b)
+    CHOIR_TRY(choir__mirror_submit_bucket(mirror, b, dist->compute, false));
+  CHOIR_TRY(choir__mirror_submit_values(mirror, dist->compute, false));
+  CHOIR_TRY(exchange_failure(
+      dist, choir__strategy_submit(strategy, CHOIR_STRATEGY_COMBINE, combine,
+                                   dist->bucket_count, dist->compute)));
+  return choir__mirror_submit_values(mirror, dist->compute, true);
+}
+
 // Gradients, combined or not, become a step; then parameters are combined where
 // gradients were not.
 static choir_status_t update(choir_dist_opt_t* dist) {
@@ -441,10 +557,7 @@ static choir_status_t update(choir_dist_opt_t* dist) {
                                     : submit_passes(dist));
   CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
                                    strategy->values.step));
-  if (!strategy->def->combine) return NULL;
-  return exchange_failure(
-      dist, choir__strategy_submit(strategy, CHOIR_STRATEGY_COMBINE, combine,
-                                   dist->bucket_count, dist->compute));
+  return strategy->def->combine ? submit_combine(dist) : NULL;
 }
 
 static void backward_and_update(choir_updater_t* updater, choir_scope_t* scope,
@@ -490,23 +603,32 @@ static size_t states(choir_updater_t* updater,
                                         out_states ? out_states + count : NULL);
 }
 
+static choir_status_t compare_bytes(choir_dist_opt_t* dist, const char* name,
+                                    const bytes_t* bytes, bool* out_differ) {
+  const uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, bytes->data, bytes->count);
+  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, dist->hashes, 1,
+                                  CHOIR_DTYPE_I64, name));
+  for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
+    *out_differ |= dist->hashes[rank] != dist->hashes[0];
+  return NULL;
+}
+
 // Averages a tensor of floats over ranks where they differ. Equal ones stay as
 // they are: a mean of three times the same number is not always that number.
 static choir_status_t average_tensor(choir_dist_opt_t* dist, const char* name,
                                      choir_tensor_t* tensor) {
   if (!choir_dtype_is_float(choir_tensor_dtype(tensor))) return NULL;
-  int64_t bytes = 0;
-  void* data = host_bytes(tensor, &bytes);
-  const uint64_t hash = choir_hash_bytes(CHOIR_HASH_START, data, (size_t)bytes);
-  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, dist->hashes, 1,
-                                  CHOIR_DTYPE_I64, name));
+  bytes_t bytes;
+  CHOIR_TRY(open_bytes(dist, tensor, &bytes));
   bool differ = false;
-  for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
-    differ |= dist->hashes[rank] != dist->hashes[0];
-  if (!differ) return NULL;
-  return choir_comm_all_reduce(
-      dist->comm, data, data, choir_tensor_count(tensor),
-      choir_tensor_dtype(tensor), CHOIR_REDUCE_AVERAGE, name);
+  choir_status_t status = compare_bytes(dist, name, &bytes, &differ);
+  if (!status && differ)
+    status = choir_comm_all_reduce(
+        dist->comm, bytes.data, bytes.data, choir_tensor_count(tensor),
+        choir_tensor_dtype(tensor), CHOIR_REDUCE_AVERAGE, name);
+  return choir_status_join(status,
+                           close_bytes(dist, &bytes, !status && differ));
 }
 
 static choir_status_t settle(choir_dist_opt_t* dist) {
@@ -515,14 +637,22 @@ static choir_status_t settle(choir_dist_opt_t* dist) {
   return exchange_failure(dist, choir_stream_synchronize(dist->background));
 }
 
+static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {
+  choir_stream_t* stream = choir_device_stream(dist->device);
+  if (dist->mirror)
+    CHOIR_TRY(choir__mirror_copy_values(dist->mirror, stream, false));
+  CHOIR_TRY(dist->strategy->def->consolidate(dist->strategy));
+  if (!dist->mirror) return NULL;
+  return choir__mirror_copy_values(dist->mirror, stream, true);
+}
+
 // Parameters become equal, and so do states that training does not learn
 // (running averages): they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = of_updater(updater);
   if (!dist->attached) return NULL;
   CHOIR_TRY(settle(dist));
-  if (dist->strategy->def->consolidate)
-    CHOIR_TRY(dist->strategy->def->consolidate(dist->strategy));
+  if (dist->strategy->def->consolidate) CHOIR_TRY(consolidate_strategy(dist));
   for (size_t i = 0; i < dist->params.count; ++i) {
     const choir_param_t* param = dist->params.params[i];
     if (!param->trainable)
@@ -749,8 +879,7 @@ choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
   CHOIR_TRY(require_attached(dist_opt, "broadcast"));
   CHOIR_TRY(broadcast_states(dist_opt));
-  choir__dist_opt_take_params(dist_opt);
-  return NULL;
+  return choir__dist_opt_take_params(dist_opt);
 }
 
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,

@@ -23,7 +23,7 @@ choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
                                       const char* what,
                                       choir__dist_opt_view_t* out_view);
 // Parameters were set from outside, equal on all ranks.
-void choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
+choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 
 // dist_opt_agree.c
 typedef struct choir__agreement_s {
@@ -52,6 +52,37 @@ void choir__passes_destroy(choir_allocator_t allocator,
 // all passes. samples: this rank's in the passes so far, this one included.
 choir_status_t choir__passes_submit(choir__passes_t* passes, bool is_partial,
                                     int64_t samples, choir_stream_t* stream);
+
+// dist_opt_mirror.c
+// Copies on the host of what a device has that the host cannot see. What they
+// are of must outlive them. NULL in place of a mirror: nothing to copy.
+typedef struct choir__mirror_s choir__mirror_t;
+typedef struct choir__mirrored_s {
+  choir_comm_t* comm;
+  choir_buffer_t* const* grads;   // [bucket_count]
+  choir_tensor_t* const* values;  // [value_count], of `pieces`
+  // Their pointers will be those of the copies.
+  choir_strategy_bucket_t* buckets;
+  choir_strategy_piece_t* pieces;
+  int32_t bucket_count;
+  int32_t value_count;  // 0: the strategy does not look at parameters
+} choir__mirrored_t;
+// Collective. Destroy it also after a failure.
+choir_status_t choir__mirror_create(choir_allocator_t allocator,
+                                    const choir__mirrored_t* what,
+                                    choir__mirror_t** out_mirror);
+void choir__mirror_destroy(choir__mirror_t* mirror);
+// Of the host; lent.
+choir_device_t* choir__mirror_device(const choir__mirror_t* mirror);
+// Records that copy a bucket's gradients, or all parameters, up or down.
+choir_status_t choir__mirror_submit_bucket(choir__mirror_t* mirror,
+                                           int32_t bucket,
+                                           choir_stream_t* stream, bool is_up);
+choir_status_t choir__mirror_submit_values(choir__mirror_t* mirror,
+                                           choir_stream_t* stream, bool is_up);
+// All parameters, now.
+choir_status_t choir__mirror_copy_values(choir__mirror_t* mirror,
+                                         choir_stream_t* stream, bool is_up);
 
 // For tests: the stream on which buckets are exchanged, lent; NULL before
 // attach.

@@ -336,6 +336,5 @@ choir_status_t choir_dist_opt_distribute_states(
   choir_status_t status = distribute(&view, &reader, states, count, has_own);
   choir_deallocate(view.allocator, has_own, count);
   CHOIR_TRY(status);
-  choir__dist_opt_take_params(dist_opt);
-  return NULL;
+  return choir__dist_opt_take_params(dist_opt);
 }

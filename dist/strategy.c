@@ -221,6 +221,14 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
   return choir_stream_submit(stream, &record);
 }
 
+choir_status_t choir__strategy_submit_collective(
+    const choir_strategy_t* strategy, choir_stream_t* stream,
+    const choir_collective_t* collective) {
+  choir_collective_t placed = *collective;
+  placed.in_host_memory = choir_device_is_host(strategy->device);
+  return choir_comm_submit(strategy->comm, stream, &placed);
+}
+
 choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
                                           choir_dtype_t dtype, int64_t count,
                                           choir_tensor_t** out_tensor,

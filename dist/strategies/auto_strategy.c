@@ -189,6 +189,7 @@ const choir_strategy_def_t choir_strategy_def_auto = {
     .attach = attach,
     .detach = detach,
     .combine = combine,
+    .reads_grads = true,
     .consolidate = consolidate,
     .successor = successor,
 };

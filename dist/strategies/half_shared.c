@@ -84,7 +84,7 @@ choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
       .name = strategy->buckets[bucket].name};
   CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
                                    bucket, stream));
-  CHOIR_TRY(choir_comm_submit(strategy->comm, stream, &average));
+  CHOIR_TRY(choir__strategy_submit_collective(strategy, stream, &average));
   return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
                                 stream);
 }

@@ -269,7 +269,7 @@ choir_status_t choir__sparse_gradient_exchange(choir_strategy_t* strategy,
                                strategy->buckets[bucket].name);
   CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
                                    bucket, stream));
-  CHOIR_TRY(choir_comm_submit(strategy->comm, stream, &gather));
+  CHOIR_TRY(choir__strategy_submit_collective(strategy, stream, &gather));
   return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
                                 stream);
 }

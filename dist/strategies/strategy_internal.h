@@ -40,7 +40,7 @@ typedef struct choir_strategy_bucket_s {
   choir_dtype_t dtype;
   // Elements; those between parameters, to the next cache line, are 0.
   int64_t count;
-  void* grads;  // in the communicator's memory
+  void* grads;  // in the communicator's memory; of the strategy's device
   const choir_strategy_piece_t* pieces;
   int32_t piece_count;
 } choir_strategy_bucket_t;
@@ -86,6 +86,11 @@ struct choir_strategy_def_s {
   // NULL: nothing would.
   bool (*cost)(const void* config, const choir_workload_t* workload,
                choir_strategy_cost_t* out_cost);
+  // With exchange: it does no more than hand `grads` to collectives, so they
+  // may be memory of a device that the host cannot see. Others get copies.
+  bool takes_device_memory;
+  // With combine: it looks at `grads` too.
+  bool reads_grads;
   // Asked before each step, on all ranks: another strategy to go on with, or
   // *out_def NULL. NULL: never.
   choir_status_t (*successor)(choir_strategy_t* strategy,
@@ -124,6 +129,11 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
                                       choir_strategy_work_t work,
                                       choir_strategy_run_t run, int32_t bucket,
                                       choir_stream_t* stream);
+
+// Submits a collective on the buckets, or on memory that came with them.
+choir_status_t choir__strategy_submit_collective(
+    const choir_strategy_t* strategy, choir_stream_t* stream,
+    const choir_collective_t* collective);
 
 // A dense tensor of zeros on the strategy's device, and where its elements are.
 choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,

@@ -367,7 +367,9 @@ TEST_P(CommSuite, ManySmallOperations) {
     int64_t sum = static_cast<int64_t>(size_) * (size_ + 1) / 2;
     for (int64_t i = 0; i < count; ++i)
       ASSERT_EQ(data[static_cast<size_t>(i)], sum * (i + step));
-    if (step % 3 == 0) ASSERT_OK(choir_comm_barrier(comm_, nullptr));
+    if (step % 3 == 0) {
+      ASSERT_OK(choir_comm_barrier(comm_, nullptr));
+    }
   }
 }
 

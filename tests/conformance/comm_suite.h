@@ -15,6 +15,7 @@
 
 #include "dist/comm.h"
 #include "tests/testing/ranks.h"
+#include "tests/testing/status_matchers.h"
 
 namespace comm_suite {
 
@@ -40,12 +41,6 @@ inline std::vector<Case> AllCases() {
   }
   return cases;
 }
-
-#define ASSERT_OK(expr)                                           \
-  do {                                                            \
-    choir_status_t status_ = (expr);                              \
-    ASSERT_EQ(status_, nullptr) << choir_status_message(status_); \
-  } while (0)
 
 const size_t kGuard = 64;
 const unsigned char kGuardByte = 0xA5;
@@ -246,7 +241,11 @@ class CommSuite : public ::testing::TestWithParam<Case> {
     int size = GetParam().size;
     if (backend != "mpi") return choir_testing::RunRanks(backend, size);
     return choir_testing::RunRanksTogether(
-        backend, size, "Backends/CommSuite.*/mpi_" + std::to_string(size));
+        backend, size,
+        std::string(::testing::UnitTest::GetInstance()
+                        ->current_test_info()
+                        ->test_suite_name()) +
+            ".*/mpi_" + std::to_string(size));
   }
   void Join() {
     choir_comm_config_t config;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/dist/dist_opt_testing.h"
+#include "tests/testing/fake_cuda.h"
 
 namespace {
 
@@ -105,6 +106,17 @@ uint64_t Train(const Comm& comm, const Training::Options& options) {
   return training.StatesDigest();
 }
 
+// The states after one step.
+std::map<std::string, std::vector<float>> Learn(
+    const Comm& comm, const Training::Options& options) {
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  EXPECT_OK(TrainStep(&training, comm, 0));
+  std::map<std::string, std::vector<float>> values;
+  for (const auto& value : training.Values()) values.insert(value);
+  return values;
+}
+
 class StrategySuite : public ::testing::TestWithParam<Case> {
  protected:
   // Whether this process is the parent, whose part is done.
@@ -147,6 +159,32 @@ TEST_P(StrategyModes, SameBitsOnThreadedStreams) {
     options.device_seed = static_cast<uint64_t>(comm.rank());
     EXPECT_EQ(Train(comm, options), expected) << use_graph;
   }
+}
+
+// Gradients and parameters of a GPU go over the host. Its ops are the
+// reference's here, whose bits the device `null` has as well; the CPU's are
+// close.
+TEST_P(StrategyModes, SameBitsOnAGpu) {
+  if (Start()) return;
+  Comm comm;
+  choir::testing::FakeCuda gpu;
+  Training::Options options = Options();
+  const std::map<std::string, std::vector<float>> near = Learn(comm, options);
+  for (int64_t passes : {1, 2}) {
+    options.passes = passes;
+    options.device = "null";
+    const uint64_t expected = Train(comm, options);
+    options.device = "cuda";
+    for (bool use_graph : {false, true}) {
+      options.use_graph = use_graph;
+      EXPECT_EQ(Train(comm, options), expected) << passes << use_graph;
+    }
+    options.use_graph = choir_testing::kUseGraph;
+  }
+  options.passes = 1;
+  for (const auto& entry : Learn(comm, options))
+    EXPECT_LE(RelativeError(near.at(entry.first), entry.second), 1e-3)
+        << entry.first;
 }
 
 TEST_P(StrategyModes, WithAdam) {

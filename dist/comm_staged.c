@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a device that the host cannot see, over a communicator that
+// exchanges host memory: what an operation gives is read down before it, what
+// came is written up after it. Several tensors as one: comm_tensors.c.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/device_backend.h"
+#include "core/log.h"
+#include "dist/comm_internal.h"
+
+typedef choir_comm_operation_t operation_t;
+
+choir_status_t choir__comm_fetch(choir_stream_t* stream, const void* src,
+                                 void* host, size_t bytes) {
+  if (bytes == 0) return NULL;
+  if (!stream) {
+    memcpy(host, src, bytes);
+    return NULL;
+  }
+  choir_device_t* device = choir_stream_device(stream);
+  return device->vtable->read(device, stream, src, host, bytes);
+}
+
+choir_status_t choir__comm_store(choir_stream_t* stream, const void* host,
+                                 void* dst, size_t bytes) {
+  if (bytes == 0) return NULL;
+  if (!stream) {
+    memcpy(dst, host, bytes);
+    return NULL;
+  }
+  choir_device_t* device = choir_stream_device(stream);
+  return device->vtable->write(device, stream, host, dst, bytes);
+}
+
+void choir__comm_staged_note(choir_comm_t* comm, size_t bytes) {
+  if (atomic_fetch_add(&comm->staged_bytes, bytes) > 0 || bytes == 0) return;
+  choir_log(CHOIR_LOG_INFO, "dist",
+            "comm %s: memory of a GPU goes over the host, which is slow (told "
+            "once)",
+            choir_comm_backend(comm));
+}
+
+void choir__comm_staged_free(choir_comm_t* comm) {
+  choir_deallocate(comm->allocator, comm->staged_memory,
+                   comm->staged_memory_bytes);
+  comm->staged_memory = NULL;
+  comm->staged_memory_bytes = 0;
+}
+
+// ---- How much ----
+
+// Elements that this rank gives.
+static int64_t given(const choir_comm_t* comm, const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  const bool is_root = comm->rank == c->root;
+  switch (operation->kind) {
+    case CHOIR_COLLECTIVE_BARRIER:
+    case CHOIR_COLLECTIVE_RECEIVE:
+      return 0;
+    case CHOIR_COLLECTIVE_BROADCAST:  // out of dst
+    case CHOIR_COLLECTIVE_SCATTER_V:
+      return is_root ? c->count : 0;
+    case CHOIR_COLLECTIVE_SCATTER:
+      return is_root ? c->count * comm->size : 0;
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL:
+      return c->count * comm->size;
+    default:
+      return c->count;
+  }
+}
+
+// Elements that this rank has room for.
+static int64_t room(const choir_comm_t* comm, const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  const bool is_root = comm->rank == c->root;
+  int64_t start, share;
+  switch (operation->kind) {
+    case CHOIR_COLLECTIVE_BARRIER:
+    case CHOIR_COLLECTIVE_SEND:
+      return 0;
+    case CHOIR_COLLECTIVE_ALL_GATHER:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL:
+      return c->count * comm->size;
+    case CHOIR_COLLECTIVE_REDUCE:
+      return is_root ? c->count : 0;
+    case CHOIR_COLLECTIVE_GATHER:
+      return is_root ? c->count * comm->size : 0;
+    case CHOIR_COLLECTIVE_GATHER_V:
+      return is_root ? c->capacity : 0;
+    case CHOIR_COLLECTIVE_ALL_GATHER_V:
+    case CHOIR_COLLECTIVE_SCATTER_V:
+    case CHOIR_COLLECTIVE_ALL_TO_ALL_V:
+      return c->capacity;
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
+      choir_comm_share(c->count, comm->rank, comm->size, &start, &share);
+      return share;
+    default:
+      return c->count;
+  }
+}
+
+// Elements that came.
+static int64_t came(const choir_comm_t* comm, const operation_t* operation) {
+  const bool is_root = comm->rank == operation->collective.root;
+  if (operation->kind == CHOIR_COLLECTIVE_BROADCAST && is_root) return 0;
+  if (!choir__comm_traits(operation->kind)->moves) return room(comm, operation);
+  int64_t sum = 0;
+  for (int32_t r = 0; r < comm->size; ++r) sum += comm->moves.recv_count[r];
+  return sum;
+}
+
+// ---- Down and up ----
+
+static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
+  if (bytes <= comm->staged_memory_bytes) return NULL;
+  choir__comm_staged_free(comm);
+  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "memory of a GPU's data",
+                           &comm->staged_memory));
+  comm->staged_memory_bytes = bytes;
+  return NULL;
+}
+
+// What is given, then from the next cache line on what comes.
+static choir_status_t read_down(choir_comm_t* comm, operation_t* operation) {
+  choir_collective_t* c = &operation->collective;
+  const size_t e = operation->element_bytes;
+  const size_t src_bytes = (size_t)given(comm, operation) * e;
+  const size_t dst_at = (src_bytes + 63) / 64 * 64;
+  size_t bytes;
+  if (__builtin_mul_overflow((size_t)room(comm, operation), e, &bytes) ||
+      __builtin_add_overflow(bytes, dst_at, &bytes))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "capacity is %lld; so many elements fit in no memory",
+                       (long long)c->capacity);
+  CHOIR_TRY(reserve(comm, bytes + 64));  // never none
+  const bool is_broadcast = operation->kind == CHOIR_COLLECTIVE_BROADCAST;
+  CHOIR_TRY(choir__comm_fetch(operation->stream, is_broadcast ? c->dst : c->src,
+                              comm->staged_memory, src_bytes));
+  choir__comm_staged_note(comm, src_bytes);
+  operation->device_dst = c->dst;
+  c->src = comm->staged_memory;
+  c->dst =
+      is_broadcast ? comm->staged_memory : (char*)comm->staged_memory + dst_at;
+  return NULL;
+}
+
+void choir__comm_staged_read(choir_comm_t* comm, operation_t* operation,
+                             char reason[CHOIR_COMM_REASON_BYTES]) {
+  choir_status_t status = read_down(comm, operation);
+  if (!status) return;
+  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
+  choir_status_free(status);
+}
+
+choir_status_t choir__comm_staged_write(choir_comm_t* comm,
+                                        const operation_t* operation) {
+  const size_t bytes = (size_t)came(comm, operation) * operation->element_bytes;
+  choir__comm_staged_note(comm, bytes);
+  return choir__comm_store(operation->stream, operation->collective.dst,
+                           operation->device_dst, bytes);
+}
