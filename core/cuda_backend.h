@@ -43,7 +43,7 @@ choir_status_t choir__cuda_launch(choir_stream_t* stream,
 choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
                                    void** out_data) CHOIR_NODISCARD;
 
-// ---- Libraries of others: cuBLASLt, cuDNN, ... ----
+// ---- Libraries of others: cuBLASLt, cuDNN, NCCL, ... ----
 //
 // They launch work of their own on a stream of the device, with the device's
 // context current, as a record's run has it.
@@ -52,6 +52,14 @@ choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
 const char* choir__cuda_who(choir_device_t* device);
 // The stream as libraries take it (cudaStream_t).
 struct CUstream_st* choir__cuda_stream_handle(choir_stream_t* stream);
+// The record under way launches work that uses the memory at `address`, which
+// none of its operands names. Only inside a record's run.
+choir_status_t choir__cuda_use(choir_stream_t* stream, const void* address)
+    CHOIR_NODISCARD;
+// Outside a record's run: makes the device's context current on this thread,
+// and takes it away again.
+choir_status_t choir__cuda_begin(choir_device_t* device) CHOIR_NODISCARD;
+void choir__cuda_end(choir_device_t* device);
 
 // What a library needs once for each device: a handle and what is kept with it.
 typedef struct choir_cuda_attachment_s {

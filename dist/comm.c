@@ -376,10 +376,19 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
   return choir__comm_start_up(out_comm);
 }
 
+choir_status_t choir__comm_join_host(const choir_comm_config_t* config,
+                                     choir_comm_t** out_comm) {
+  choir_comm_config_t host = *config;
+  host.backend = "auto";
+  CHOIR_TRY(choose_backend(&host));
+  return find_backend(host.backend)(&host, out_comm);
+}
+
 choir_status_t choir__comm_start_up(choir_comm_t** comm) {
   // First: the watch looks at the groups.
   choir_status_t status = choir__comm_hosts_open(*comm);
   if (!status) status = choir__comm_watch_start(*comm);
+  if (!status && (*comm)->plane) status = (*comm)->plane->vtable->open(*comm);
   if (!status) return NULL;
   choir_comm_release(*comm);
   *comm = NULL;
@@ -399,6 +408,7 @@ void choir_comm_release(choir_comm_t* comm) {
   if (comm->background) choir_stream_release(comm->background);
   choir__comm_watch_stop(comm);
   choir__comm_hosts_close(comm);
+  if (comm->plane) comm->plane->vtable->destroy(comm);
   comm->vtable->destroy(comm);
 }
 
@@ -406,8 +416,14 @@ choir_status_t choir_comm_finalize(choir_comm_t* comm) {
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "finalize: comm is NULL");
   if (comm->finalized) return NULL;
   choir__comm_drain(comm);
-  CHOIR_TRY(choir__comm_hosts_finalize(comm));
   choir_collective_t nothing = {0};
+  if (comm->plane) {
+    // Nobody ends it before all are here, or leaves before all have.
+    CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing,
+                                  NULL, true));
+    CHOIR_TRY(comm->plane->vtable->finalize(comm));
+  }
+  CHOIR_TRY(choir__comm_hosts_finalize(comm));
   CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, NULL,
                                 true));
   comm->finalized = true;
@@ -445,7 +461,7 @@ int32_t choir_comm_local_cores(const choir_comm_t* comm) {
 }
 
 const char* choir_comm_backend(const choir_comm_t* comm) {
-  return comm->vtable->name;
+  return comm->plane ? comm->plane->vtable->name : comm->vtable->name;
 }
 
 const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank) {
@@ -493,9 +509,8 @@ static choir_status_t wrap_own_memory(choir_comm_t* comm,
   return status;
 }
 
-// Of the device's own memory.
-static choir_status_t create_cleared(choir_device_t* device, size_t bytes,
-                                     choir_buffer_t** out_buffer) {
+choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
+                                          choir_buffer_t** out_buffer) {
   static const char zeros[4096];
   CHOIR_TRY(choir_buffer_create(device, bytes, out_buffer));
   if (choir_device_is_host(device)) {
@@ -531,7 +546,7 @@ choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "buffer_create: %zu bytes; it must be above 0", bytes);
   if (!comm->vtable->buffer_alloc || !choir_device_is_host(device))
-    return create_cleared(device, bytes, out_buffer);
+    return choir__comm_buffer_cleared(device, bytes, out_buffer);
   choir__comm_drain(comm);
   choir_collective_t request = {.count = (int64_t)bytes};
   CHOIR_TRY(

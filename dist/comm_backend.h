@@ -33,6 +33,8 @@ enum {
 enum {
   CHOIR_COMM_WORDS_FACTORS = 1,  // prescale, postscale
   CHOIR_COMM_WORDS_TENSORS = 2,  // then the number of tensors, their counts
+  // None, but the same on all ranks: the data plane has the data.
+  CHOIR_COMM_WORDS_PLANE = 4,
 };
 
 // What a rank wants: ahead of the data of each operation. While ranks agree
@@ -127,6 +129,7 @@ typedef struct choir_comm_operation_s {
   // NULL: src and dst are host memory. Else they are memory of this stream's
   // device, as the stream's work leaves it and finds it.
   choir_stream_t* stream;
+  bool on_plane;     // the data plane moves them
   void* device_dst;  // of a staged operation, whose dst is host memory
   bool is_blocking;  // on the caller's thread, which has nothing else to do
   bool may_spin;     // likewise, and every rank here has a core of its own
@@ -205,6 +208,35 @@ typedef struct choir_comm_vtable_s {
   void (*finalize)(choir_comm_t* comm);
 } choir_comm_vtable_t;
 
+// A way of data between GPUs beside a communicator of the host, which goes on
+// agreeing on each operation and watching peers: dist/backends/nccl. All slots
+// are required; those with a status but `group` are called by all ranks alike.
+typedef struct choir_comm_plane_vtable_s {
+  const char* name;  // of the communicator that has it
+  // Ranks have met and are watched: their planes find each other.
+  choir_status_t (*open)(choir_comm_t* comm);
+  // Whether the stream's memory is the plane's; if it would be, but for what
+  // `reason` then says, that too.
+  bool (*takes)(const choir_comm_t* comm, choir_stream_t* stream, char* reason);
+  // Headers agreed: hands the operation to its stream. comm->moves and
+  // comm->shares are there.
+  choir_status_t (*run)(choir_comm_t* comm,
+                        const choir_comm_operation_t* operation);
+  // A turn of the watch thread.
+  void (*look)(choir_comm_t* comm);
+  // The communicator broke: lets go of the GPU. Any thread, also again.
+  void (*abort)(choir_comm_t* comm);
+  // All ranks came to finalize: waits for the GPU.
+  choir_status_t (*finalize)(choir_comm_t* comm);
+  // Gives a group of the communicator's ranks a plane, not open yet.
+  choir_status_t (*group)(const choir_comm_t* comm, choir_comm_t* group);
+  // Never waits for peers.
+  void (*destroy)(choir_comm_t* comm);
+} choir_comm_plane_vtable_t;
+typedef struct choir_comm_plane_s {
+  const choir_comm_plane_vtable_t* vtable;
+} choir_comm_plane_t;
+
 struct choir_comm_s {
   atomic_int ref_count;
   const choir_comm_vtable_t* vtable;
@@ -271,6 +303,8 @@ struct choir_comm_s {
   choir_comm_t* leaders;
   choir_comm_t* outer;  // on those two: whose they are
   void* hosts_memory;
+
+  choir_comm_plane_t* plane;  // NULL: none
 
   void* group_memory;  // where tensors of a group stand side by side
   size_t group_bytes;

@@ -259,6 +259,12 @@ static void describe_root(const choir_comm_t* comm, int32_t rank, char* text,
   snprintf(text, text_bytes, "root %d", header->root);
 }
 
+static void describe_memory(const choir_comm_t* comm, int32_t rank, char* text,
+                            size_t text_bytes) {
+  const bool on_plane = comm->headers[rank].words & CHOIR_COMM_WORDS_PLANE;
+  snprintf(text, text_bytes, "%s", on_plane ? "a GPU's memory" : "the host's");
+}
+
 static void describe_sequence(const choir_comm_t* comm, int32_t rank,
                               char* text, size_t text_bytes) {
   const choir_comm_header_t* header = &comm->headers[rank];
@@ -355,6 +361,10 @@ static bool same_root(const choir_comm_t* comm, int32_t a, int32_t b) {
 static bool same_sequence(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].sequence == comm->headers[b].sequence;
 }
+static bool same_memory(const choir_comm_t* comm, int32_t a, int32_t b) {
+  return !((comm->headers[a].words ^ comm->headers[b].words) &
+           CHOIR_COMM_WORDS_PLANE);
+}
 static bool same_tensors(const choir_comm_t* comm, int32_t a, int32_t b) {
   const int64_t* of_a = get_tensors(comm, a);
   const int64_t* of_b = get_tensors(comm, b);
@@ -383,6 +393,8 @@ static const comparison_t comparisons[] = {
      "all ranks must run the same operations"},
     {same_kind, describe_kind, "wants", "want",
      "all ranks must call the same operations in the same order"},
+    {same_memory, describe_memory, "gives", "give",
+     "all ranks need to give the same"},
     {same_members, describe_members, "wants", "want",
      "all ranks need the same list"},
     {same_tensors, describe_tensors, "has", "have", "all ranks need the same"},
@@ -529,7 +541,8 @@ static choir_status_t check_weights(choir_comm_t* comm) {
 // What ranks that joined can take part in.
 static choir_status_t check_joined(choir_comm_t* comm) {
   const choir_comm_header_t* header = &comm->headers[0];
-  if (header->kind == CHOIR_COLLECTIVE_ALL_REDUCE &&
+  const bool on_plane = header->words & CHOIR_COMM_WORDS_PLANE;
+  if (header->kind == CHOIR_COLLECTIVE_ALL_REDUCE && !on_plane &&
       (header->op == CHOIR_REDUCE_SUM || header->op == CHOIR_REDUCE_AVERAGE))
     return NULL;
   fetch_names(comm);
@@ -541,8 +554,9 @@ static choir_status_t check_joined(choir_comm_t* comm) {
   choir__comm_rank_list(comm->joined, comm->size, ranks, sizeof(ranks));
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "%s: %s %s joined; until all ranks have, only sums and "
-                     "averages by all_reduce are possible",
-                     operation, ranks, count == 1 ? "has" : "have");
+                     "averages by all_reduce are possible%s",
+                     operation, ranks, count == 1 ? "has" : "have",
+                     on_plane ? ", of host memory" : "");
 }
 
 choir_status_t choir__comm_check_headers(

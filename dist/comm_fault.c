@@ -56,6 +56,7 @@ static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
   pthread_mutex_unlock(&comm->fault_mutex);
   if (first) choir_mpi_forsake();
   if (first && comm->vtable->tell) comm->vtable->tell(comm, &comm->fault);
+  if (first && comm->plane) comm->plane->vtable->abort(comm);
   // Ranks of this host may wait in the group that they exchange in.
   if (first && comm->local) comm_break(comm->local, fault);
   if (first && comm->leaders) comm_break(comm->leaders, fault);
@@ -157,6 +158,10 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
 
 choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
   if (comm->vtable->look) comm->vtable->look(comm);
+  return choir__comm_check_known(comm);
+}
+
+choir_status_t choir__comm_check_known(choir_comm_t* comm) {
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   int32_t missing = find_missing_peer(comm);
   return missing < 0 ? NULL : break_by_missing_peer(comm, missing);
@@ -214,6 +219,19 @@ bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
          peer_silence(comm, wait->rank) > comm->silence;
 }
 
+// A peer that missed several beats is more than late.
+static bool is_silent(const choir_comm_t* comm, int32_t rank) {
+  const double silence = peer_silence(comm, rank);
+  return silence > comm->silence || silence > 4 * comm->watch_interval + 0.2;
+}
+
+bool choir__comm_wait_is_late(const choir_comm_t* comm,
+                              const choir_comm_wait_t* wait) {
+  return !atomic_load(&comm->broken) && !atomic_load(&comm->peer_broken) &&
+         find_missing_peer(comm) < 0 && !is_silent(comm, wait->rank) &&
+         wait->waited > comm->deadline;
+}
+
 static choir_status_t break_by_silence(choir_comm_t* comm,
                                        const choir_comm_wait_t* wait) {
   return choir__comm_break(
@@ -265,12 +283,8 @@ choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
   } else if (missing >= 0) {
     status = break_by_missing_peer(comm, missing);
   } else {
-    // A peer that missed several beats is more than late.
-    double silence = peer_silence(comm, wait->rank);
-    bool silent =
-        silence > comm->silence || silence > 4 * comm->watch_interval + 0.2;
-    status =
-        silent ? break_by_silence(comm, wait) : break_by_deadline(comm, wait);
+    status = is_silent(comm, wait->rank) ? break_by_silence(comm, wait)
+                                         : break_by_deadline(comm, wait);
   }
   choir__comm_wait_end(comm, wait);
   return status;
@@ -300,6 +314,7 @@ static void* watch_main(void* argument) {
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
     last = now;
+    if (comm->plane) comm->plane->vtable->look(comm);
   }
   return NULL;
 }

@@ -89,6 +89,12 @@ static choir_status_t join(choir_comm_t* comm, const int32_t* ranks,
 
 choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
                                 int32_t count, choir_comm_t** out_group) {
+  return choir__comm_make_group(comm, ranks, count, true, out_group);
+}
+
+choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
+                                      int32_t count, bool has_plane,
+                                      choir_comm_t** out_group) {
   if (!out_group)
     return CHOIR_ERROR(INVALID_ARGUMENT, "group: out_group is NULL");
   *out_group = NULL;
@@ -102,7 +108,13 @@ choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
   for (int32_t i = 0; i < count; ++i) {
     if (ranks[i] != comm->rank) continue;
     CHOIR_TRY(join(comm, ranks, count, i, &news, out_group));
-    return choir__comm_start_up(out_group);
+    choir_status_t status = has_plane && comm->plane
+                                ? comm->plane->vtable->group(comm, *out_group)
+                                : NULL;
+    if (!status) return choir__comm_start_up(out_group);
+    choir_comm_release(*out_group);
+    *out_group = NULL;
+    return status;
   }
   return NULL;
 }

@@ -34,7 +34,7 @@ static size_t memory_bytes(const choir_comm_t* comm) {
 static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
                                  int32_t count, choir_comm_t** out_group) {
   choir_comm_t* group = NULL;
-  CHOIR_TRY(choir_comm_group(comm, ranks, count, &group));
+  CHOIR_TRY(choir__comm_make_group(comm, ranks, count, false, &group));
   if (!group) return NULL;
   group->activities[1] = NULL;
   group->outer = comm;

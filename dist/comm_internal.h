@@ -49,6 +49,9 @@ const int64_t* choir__comm_words_tensors(const choir_comm_message_t* message,
 // Fills in comm->moves from all ranks' words; a failure is the same on all.
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation);
+// Tells the caller what came.
+void choir__comm_tell_counts(const choir_comm_t* comm,
+                             const choir_comm_operation_t* operation);
 choir_status_t choir__comm_run_moves(choir_comm_t* comm,
                                      const choir_comm_operation_t* operation);
 
@@ -87,6 +90,10 @@ void choir__comm_staged_note(choir_comm_t* comm, size_t bytes);
 void choir__comm_staged_free(choir_comm_t* comm);
 
 // comm_group.c
+// choir_comm_group, with a data plane where comm has one or without.
+choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
+                                      int32_t count, bool has_plane,
+                                      choir_comm_t** out_group);
 // What ranks agree on to make a group.
 typedef struct choir__comm_group_news_s {
   choir_comm_id_t id;  // of the first rank's message
@@ -141,6 +148,13 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    choir_stream_t* stream, bool is_blocking);
 
 // comm.c
+// Joins by the backend that suits the ranks and their hosts, for a backend that
+// puts a data plane beside it.
+choir_status_t choir__comm_join_host(const choir_comm_config_t* config,
+                                     choir_comm_t** out_comm);
+// Of the device's own memory, cleared.
+choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
+                                          choir_buffer_t** out_buffer);
 // After ranks joined: their watch, the way between hosts. Ends the communicator
 // when it fails.
 choir_status_t choir__comm_start_up(choir_comm_t** comm);
@@ -149,6 +163,11 @@ choir_status_t choir__comm_start_up(choir_comm_t** comm);
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);
 // Breaks the communicator if a peer told a fault or is gone. Never waits.
 choir_status_t choir__comm_check_peers(choir_comm_t* comm);
+// The same by what the watch knows already: for its own thread.
+choir_status_t choir__comm_check_known(choir_comm_t* comm);
+// A wait that is over: whether by nothing but its deadline.
+bool choir__comm_wait_is_late(const choir_comm_t* comm,
+                              const choir_comm_wait_t* wait);
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
 // Breaks the communicator by `status`, the failure of an operation of `group`,
 // which it frees; if the group broke, by the group's cause.

@@ -221,6 +221,16 @@ static void copy_own(choir_comm_t* comm, const operation_t* operation) {
   if (dst != src) memmove(dst, src, bytes);
 }
 
+void choir__comm_tell_counts(const choir_comm_t* comm,
+                             const operation_t* operation) {
+  const int64_t* came = comm->moves.recv_count;
+  int64_t* counts = operation->collective.counts;
+  if (counts && operation->kind == CHOIR_COLLECTIVE_SCATTER_V)
+    *counts = came[operation->collective.root];
+  else if (counts)
+    memcpy(counts, came, (size_t)comm->size * sizeof(*counts));
+}
+
 choir_status_t choir__comm_run_moves(choir_comm_t* comm,
                                      const operation_t* operation) {
   choir_comm_moves_t* moves = &comm->moves;
@@ -240,10 +250,6 @@ choir_status_t choir__comm_run_moves(choir_comm_t* comm,
   if (open)
     CHOIR_TRY(large ? large(comm, operation)
                     : choir__comm_move_rounds(comm, operation));
-  int64_t* counts = operation->collective.counts;
-  if (counts && operation->kind == CHOIR_COLLECTIVE_SCATTER_V)
-    *counts = moves->recv_count[operation->collective.root];
-  else if (counts)
-    memcpy(counts, moves->recv_count, (size_t)comm->size * sizeof(*counts));
+  choir__comm_tell_counts(comm, operation);
   return NULL;
 }

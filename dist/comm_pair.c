@@ -14,6 +14,7 @@ typedef struct wish_s {
   int32_t dtype;
   int64_t count;
   uint64_t name_hash;
+  int64_t on_plane;
   char name[CHOIR_COMM_NAME_BYTES];      // cut
   char reason[CHOIR_COMM_REASON_BYTES];  // why the arguments are wrong, or ""
 } wish_t;
@@ -45,8 +46,9 @@ static void make_wish(const operation_t* operation, wish_t* wish) {
 }
 
 static void describe(const wish_t* wish, char* text, size_t text_bytes) {
-  snprintf(text, text_bytes, "%lld %s%s%s%s", (long long)wish->count,
+  snprintf(text, text_bytes, "%lld %s%s%s%s%s", (long long)wish->count,
            choir_dtype_name((choir_dtype_t)wish->dtype),
+           wish->on_plane ? " of a GPU" : "",
            wish->name_hash ? " as '" : " without name", wish->name,
            wish->name_hash ? "'" : "");
 }
@@ -83,7 +85,7 @@ static choir_status_t compare(const choir_comm_t* comm,
                        ranks[0], ranks[1], choir__activity_kind_name(own->kind),
                        own->kind == CHOIR_COLLECTIVE_SEND ? "receive" : "send");
   if (own->dtype == theirs->dtype && own->count == theirs->count &&
-      own->name_hash == theirs->name_hash)
+      own->name_hash == theirs->name_hash && own->on_plane == theirs->on_plane)
     return NULL;
   const bool first_sends = wishes[0]->kind == CHOIR_COLLECTIVE_SEND;
   char sent[128];
@@ -112,13 +114,18 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                        what, comm->rank, c->root, comm->size - 1);
   }
   // The peer learns of a failure by the wish.
-  if (operation->stream && !own.reason[0])
+  if (!own.reason[0] && operation->stream && comm->plane)
+    operation->on_plane =
+        comm->plane->vtable->takes(comm, operation->stream, own.reason);
+  own.on_plane = operation->on_plane;
+  if (operation->stream && !own.reason[0] && !operation->on_plane)
     choir__comm_staged_read(comm, operation, own.reason);
   CHOIR_TRY(comm->vtable->pair(comm, c->root, &own, sizeof(own), &theirs,
                                sizeof(theirs)));
   theirs.name[sizeof(theirs.name) - 1] = 0;
   theirs.reason[sizeof(theirs.reason) - 1] = 0;
   CHOIR_TRY(compare(comm, operation, &own, &theirs));
+  if (operation->on_plane) return comm->plane->vtable->run(comm, operation);
   const size_t bytes = (size_t)c->count * operation->element_bytes;
   if (sends) return comm->vtable->pair(comm, c->root, c->src, bytes, NULL, 0);
   return comm->vtable->pair(comm, c->root, NULL, 0, c->dst, bytes);

@@ -171,6 +171,7 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
           : kind == CHOIR_COMM_KIND_BUFFER || kind == CHOIR_COMM_KIND_GROUP)
     header->count = c->count;
   if (c->tensors) header->words |= CHOIR_COMM_WORDS_TENSORS;
+  if (operation->on_plane) header->words |= CHOIR_COMM_WORDS_PLANE;
   if (traits->has_root) header->root = c->root;
   if (traits->reduces) {
     header->op = (uint8_t)c->op;
@@ -230,15 +231,32 @@ static choir_status_t run_join(choir_comm_t* comm,
   return choir__comm_run_joined(comm, operation, comm->messages[other]);
 }
 
+// Who moves the data of a device.
+static void place(const choir_comm_t* comm, operation_t* operation,
+                  char reason[CHOIR_COMM_REASON_BYTES]) {
+  operation->on_plane =
+      operation->stream && comm->plane &&
+      comm->plane->vtable->takes(comm, operation->stream, reason);
+}
+
+static choir_status_t run_on_plane(choir_comm_t* comm,
+                                   const operation_t* operation) {
+  CHOIR_TRY(comm->plane->vtable->run(comm, operation));
+  if (choir__comm_traits(operation->kind)->moves)
+    choir__comm_tell_counts(comm, operation);
+  return NULL;
+}
+
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   choir_comm_message_t* message = comm->vtable->stage(comm);
   char reason[CHOIR_COMM_REASON_BYTES];
   choir__comm_check_arguments(comm, operation, reason);
-  if (c->tensors && !reason[0])
+  if (!reason[0]) place(comm, operation, reason);
+  if (c->tensors && !reason[0] && !operation->on_plane)
     choir__comm_tensors_pack(comm, operation, reason);
-  else if (operation->stream && !reason[0])
+  else if (operation->stream && !reason[0] && !operation->on_plane)
     choir__comm_staged_read(comm, operation, reason);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
@@ -257,7 +275,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
                        : comm->inline_bytes;
     if ((size_t)payload + bytes <= comm->inline_bytes &&
         (size_t)payload <= limit && comm->size > 1 &&
-        !message->header.is_direct) {
+        !message->header.is_direct && !operation->on_plane) {
       message->header.is_inline = 1;
       if (payload > 0)
         bytes += stage_inline(comm, operation, (size_t)payload,
@@ -267,6 +285,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
   CHOIR_TRY(choir__comm_check_headers(comm, operation));
+  if (operation->on_plane) return run_on_plane(comm, operation);
   if (choir__comm_traits(operation->kind)->moves)
     return choir__comm_run_moves(comm, operation);
   // Where one rank's data are elsewhere, all take the way of large data.
@@ -320,9 +339,10 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
     if (!status)
       status = is_pair ? choir__comm_run_pair(comm, &operation)
                        : run_operation(comm, &operation);
-    if (!status && collective->tensors)
+    const bool is_there = !stream || operation.on_plane;
+    if (!status && collective->tensors && !operation.on_plane)
       status = choir__comm_tensors_unpack(comm, &operation);
-    else if (!status && stream)
+    else if (!status && !is_there)
       status = choir__comm_staged_write(comm, &operation);
     for (int i = 0; i < 2; ++i)
       if (comm->activities[i]) choir__activity_end(comm->activities[i]);

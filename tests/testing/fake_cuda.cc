@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace choir {
@@ -177,16 +179,58 @@ void FakeCuda::Push(Stream* stream, Work work) {
   stream->work.push_back(std::move(work));
 }
 
-// Runs no more than it must. Waits point to work that was given before them, so
-// this comes to an end.
-void FakeCuda::RunUntil(Stream* stream, uint64_t count) {
-  while (stream->done < count) {
-    Work work = std::move(stream->work.front());
+// Runs no more than it must; whether it got there. Waits point to work that was
+// given before them, so this comes to an end.
+bool FakeCuda::RunUntil(Stream* stream, uint64_t count) {
+  if (stream->done >= count) return true;
+  if (stream->is_running) return false;  // it would wait for itself
+  stream->is_running = true;
+  bool gets_on = true;
+  while (gets_on && stream->done < count) {
+    Work& next = stream->work.front();
+    if (next.awaited) gets_on = RunUntil(next.awaited, next.count);
+    if (gets_on && next.ready && lost_ == 0) gets_on = next.ready();
+    if (!gets_on) break;
+    Work work = std::move(next);
     stream->work.pop_front();
-    if (work.awaited) RunUntil(work.awaited, work.count);
     if (work.run && lost_ == 0) work.run();
     ++stream->done;
   }
+  stream->is_running = false;
+  return gets_on;
+}
+
+// With the lock held once.
+void FakeCuda::Await(Stream* stream, uint64_t count) {
+  while (!RunUntil(stream, count)) {
+    lock_.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    lock_.lock();
+  }
+}
+
+int FakeCuda::CurrentGpu() const {
+  if (current.count == 0) return -1;
+  const auto* mark =
+      reinterpret_cast<const char*>(current.contexts[current.count - 1]);
+  return static_cast<int>(mark - context_marks);
+}
+
+uint64_t FakeCuda::LaunchWhen(choir__cu_stream_t handle,
+                              std::function<bool()> ready,
+                              std::vector<const void*> touches) {
+  Lock lock(lock_);
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  Work work;
+  work.ready = std::move(ready);
+  work.touches = std::move(touches);
+  Push(stream, std::move(work));
+  return stream->given;
+}
+
+bool FakeCuda::Advance(choir__cu_stream_t handle, uint64_t place) {
+  Lock lock(lock_);
+  return RunUntil(reinterpret_cast<Stream*>(handle), place);
 }
 
 int FakeCuda::Begin(const std::string& symbol, bool needs_context,
@@ -316,7 +360,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   };
   table.cuCtxSynchronize = []() -> Result {
     BEGIN("cuCtxSynchronize", true, "synchronize all");
-    for (Stream& stream : fake->streams_) fake->RunUntil(&stream, stream.given);
+    for (Stream& stream : fake->streams_) fake->Await(&stream, stream.given);
     return fake->lost_;
   };
   table.cuCtxGetStreamPriorityRange = [](int* least, int* greatest) -> Result {
@@ -434,7 +478,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     auto* stream = reinterpret_cast<Stream*>(handle);
     BEGIN("cuStreamSynchronize", true,
           "synchronize stream" + std::to_string(stream->number));
-    fake->RunUntil(stream, stream->given);
+    fake->Await(stream, stream->given);
     return fake->lost_;
   };
   table.cuStreamWaitEvent = [](choir__cu_stream_t handle,
@@ -494,7 +538,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     auto* mark = reinterpret_cast<Event*>(event);
     BEGIN("cuEventSynchronize", true,
           "synchronize event" + std::to_string(mark->number));
-    if (mark->stream) fake->RunUntil(mark->stream, mark->count);
+    if (mark->stream) fake->Await(mark->stream, mark->count);
     return fake->lost_;
   };
   table.cuModuleLoadData = [](choir__cu_module_t* module,

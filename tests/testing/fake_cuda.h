@@ -89,6 +89,21 @@ class FakeCuda {
   // Work that waits in a stream.
   size_t Pending(int stream);
 
+  // ---- For scripts in the place of libraries that launch work ----
+
+  // Held in each of their calls.
+  std::recursive_mutex& lock() { return lock_; }
+  // The GPU whose context the calling thread has; -1: none.
+  int CurrentGpu() const;
+  bool IsOnGpu(const void* memory, size_t bytes) const;
+  // Work that may have to wait for more than its turn: until `ready`, asked
+  // each time. Returns its place in the stream. Who waits for such work on the
+  // host lets other threads on meanwhile.
+  uint64_t LaunchWhen(choir__cu_stream_t stream, std::function<bool()> ready,
+                      std::vector<const void*> touches);
+  // Lets the stream get on up to that place; whether it got there.
+  bool Advance(choir__cu_stream_t stream, uint64_t place);
+
   // Now and here: memory of the GPU, in bytes.
   size_t live_bytes() const { return live_bytes_; }
   // Lets the GPU have so many bytes from now on.
@@ -99,7 +114,8 @@ class FakeCuda {
   struct Event;
   struct Work {
     std::function<void()> run;
-    Stream* awaited = nullptr;  // a wait: until it has done `count`
+    std::function<bool()> ready;  // may be none
+    Stream* awaited = nullptr;    // a wait: until it has done `count`
     uint64_t count = 0;
     std::vector<const void*> touches;
   };
@@ -107,6 +123,7 @@ class FakeCuda {
     int number = 0;
     int priority = 0;
     bool is_live = true;
+    bool is_running = false;
     uint64_t done = 0;
     uint64_t given = 0;
     std::deque<Work> work;
@@ -123,9 +140,9 @@ class FakeCuda {
             const std::string& said = "");
   void Misuse(const std::string& what);
   void Push(Stream* stream, Work work);
-  void RunUntil(Stream* stream, uint64_t count);
+  bool RunUntil(Stream* stream, uint64_t count);
+  void Await(Stream* stream, uint64_t count);
   bool IsPinned(const void* memory, size_t bytes) const;
-  bool IsOnGpu(const void* memory, size_t bytes) const;
 
   static FakeCuda* self_;
   mutable std::recursive_mutex lock_;

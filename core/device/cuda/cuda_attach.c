@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/cuda/cuda_device.h"
 
-// What libraries of others need of a device: its streams and a place for their
-// handles.
+// What libraries of others need of a device: its context, streams and memory, and
+// a place for their handles.
 
 struct cuda_attached_s {
   cuda_attached_t* next;
@@ -20,6 +20,28 @@ const char* choir__cuda_who(choir_device_t* device) {
 
 struct CUstream_st* choir__cuda_stream_handle(choir_stream_t* stream) {
   return choir__cuda_stream_queue(stream)->handle;
+}
+
+choir_status_t choir__cuda_begin(choir_device_t* device) {
+  return choir__cuda_enter(of_device(device));
+}
+
+void choir__cuda_end(choir_device_t* device) {
+  choir__cuda_leave(of_device(device));
+}
+
+choir_status_t choir__cuda_use(choir_stream_t* stream, const void* address) {
+  cuda_device_t* cuda = of_device(choir_stream_device(stream));
+  cuda_queue_t* queue = choir__cuda_stream_queue(stream);
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&cuda->lock);
+  cuda_block_t* block = choir__cuda_pool_find(cuda, address);
+  if (block) {
+    status = choir__cuda_block_acquire(cuda, block, queue);
+    choir__cuda_block_use(block, queue);
+  }
+  pthread_mutex_unlock(&cuda->lock);
+  return status;
 }
 
 // ---- Attachments ----

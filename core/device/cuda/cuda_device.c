@@ -207,14 +207,10 @@ choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
                        "to ask for all of it at once",
                        mine->last);
   CHOIR_TRY(choir__cuda_pool_alloc(cuda, bytes, &mine->scratch));
-  pthread_mutex_lock(&cuda->lock);
-  cuda_block_t* block = choir__cuda_pool_find(cuda, mine->scratch);
-  choir_status_t status = choir__cuda_block_acquire(cuda, block, &mine->queue);
-  choir__cuda_block_use(block, &mine->queue);
-  pthread_mutex_unlock(&cuda->lock);
   // On a failure too it is the stream's, which gives it back.
-  if (!status) *out_data = mine->scratch;
-  return status;
+  CHOIR_TRY(choir__cuda_use(stream, mine->scratch));
+  *out_data = mine->scratch;
+  return NULL;
 }
 
 static void give_scratch_back(cuda_device_t* cuda, cuda_stream_t* stream) {

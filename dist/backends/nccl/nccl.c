@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators between GPUs, one process for each. Ranks meet, agree on each
+// operation and watch each other as on any communicator: by `self`, `shm` or
+// `mpi`, which this one has inside and which moves host memory. A GPU's memory
+// is moved by NCCL, on the stream that the operation was submitted to, and the
+// host waits for none of it.
+//
+// So nobody is lost on the GPU without a sentence: NCCL never blocks the host
+// (its communicator is non-blocking), and the watch thread looks at what the
+// GPU was given. When that takes too long, NCCL tells of an error, a peer dies
+// or tells a fault, it breaks the communicator, which makes NCCL let go of the
+// GPU.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/cuda_backend.h"
+#include "core/log.h"
+#include "dist/backends/nccl/nccl_internal.h"
+
+static nccl_plane_t* plane_of(const choir_comm_t* comm) {
+  return (nccl_plane_t*)comm->plane;
+}
+
+// ---- NCCL's state ----
+
+choir_status_t choir__nccl_break(choir_comm_t* comm,
+                                 choir__nccl_result_t result,
+                                 const char* what) {
+  nccl_plane_t* plane = plane_of(comm);
+  char last[200] = "";
+  pthread_mutex_lock(&plane->lock);
+  // Of this thread's and all others' errors NCCL keeps the last one's text.
+  const char* text = plane->nccl->ncclGetLastError(plane->handle);
+  if (text) snprintf(last, sizeof(last), "%s", text);
+  pthread_mutex_unlock(&plane->lock);
+  last[strcspn(last, "\n")] = 0;
+  return choir__comm_break(
+      comm, CHOIR_STATUS_ABORTED, "%s: NCCL failed at %s: %s%s%s",
+      comm->peers[comm->rank].text, what,
+      plane->nccl->ncclGetErrorString(result), last[0] ? ", " : "", last);
+}
+
+// IN_PROGRESS also where there is no handle any more: the communicator is
+// broken, or about to be.
+static choir__nccl_result_t state_of(nccl_plane_t* plane) {
+  choir__nccl_result_t state = CHOIR__NCCL_IN_PROGRESS;
+  pthread_mutex_lock(&plane->lock);
+  if (plane->handle) {
+    const choir__nccl_result_t result =
+        plane->nccl->ncclCommGetAsyncError(plane->handle, &state);
+    if (result != CHOIR__NCCL_SUCCESS) state = result;
+  }
+  pthread_mutex_unlock(&plane->lock);
+  return state;
+}
+
+// A wait for the GPUs of all ranks is over without what was waited for.
+static choir_status_t fail_wait(choir_comm_t* comm, choir_comm_wait_t* wait,
+                                const char* what) {
+  choir_status_t status = choir__comm_check_peers(comm);
+  if (status || atomic_load(&comm->broken) ||
+      !choir__comm_wait_is_late(comm, wait)) {
+    choir_status_free(status);
+    return choir__comm_wait_fail(comm, wait);
+  }
+  choir__comm_wait_end(comm, wait);
+  return choir__comm_break(comm, CHOIR_STATUS_TIMEOUT,
+                           "%s waited %.1f s for NCCL %s; no rank is known to "
+                           "be gone",
+                           comm->peers[comm->rank].text, wait->waited, what);
+}
+
+choir_status_t choir__nccl_await(choir_comm_t* comm, const char* what) {
+  enum { FAST = 200 };
+  nccl_plane_t* plane = plane_of(comm);
+  choir_comm_wait_t wait;
+  choir__nccl_result_t state = state_of(plane);
+  for (int turn = 0; state == CHOIR__NCCL_IN_PROGRESS; ++turn) {
+    if (turn == FAST)
+      choir__comm_wait_begin(comm, &wait, (comm->rank + 1) % comm->size);
+    if (turn >= FAST && choir__comm_wait_is_over(comm, &wait))
+      return fail_wait(comm, &wait, what);
+    usleep(turn < FAST ? 10 : 1000);
+    state = state_of(plane);
+    if (turn >= FAST && state != CHOIR__NCCL_IN_PROGRESS)
+      choir__comm_wait_end(comm, &wait);
+  }
+  return state == CHOIR__NCCL_SUCCESS ? NULL
+                                      : choir__nccl_break(comm, state, what);
+}
+
+// ---- What the GPU was given ----
+
+// Forgets what is done. Under the lock.
+static void drop_done(nccl_plane_t* plane) {
+  while (plane->count > 0 &&
+         choir_event_is_reached(plane->pending[plane->first].after)) {
+    plane->first = (plane->first + 1) % NCCL_PENDING;
+    --plane->count;
+  }
+}
+
+static int32_t count_pending(nccl_plane_t* plane) {
+  pthread_mutex_lock(&plane->lock);
+  drop_done(plane);
+  const int32_t count = plane->count;
+  pthread_mutex_unlock(&plane->lock);
+  return count;
+}
+
+// Until no more than `most` operations are left. The watch tells which of them
+// takes too long.
+static choir_status_t await_pending(choir_comm_t* comm, int32_t most) {
+  nccl_plane_t* plane = plane_of(comm);
+  while (count_pending(plane) > most) {
+    if (atomic_load(&comm->broken)) return choir__comm_fault_status(comm);
+    usleep(100);
+  }
+  return NULL;
+}
+
+choir_status_t choir__nccl_make_room(choir_comm_t* comm) {
+  return await_pending(comm, NCCL_PENDING - 1);
+}
+
+// The oldest operation, if its stream came to it and is not past it; else "".
+static double stuck_seconds(nccl_plane_t* plane,
+                            char text[CHOIR_ACTIVITY_TEXT_BYTES]) {
+  double seconds = 0;
+  text[0] = 0;
+  pthread_mutex_lock(&plane->lock);
+  drop_done(plane);
+  if (plane->count > 0) {
+    nccl_pending_t* oldest = &plane->pending[plane->first];
+    const double now = choir_clock_seconds();
+    if (!oldest->since && choir_event_is_reached(oldest->before))
+      oldest->since = now;
+    if (oldest->since) {
+      seconds = now - oldest->since;
+      memcpy(text, oldest->text, CHOIR_ACTIVITY_TEXT_BYTES);
+    }
+  }
+  pthread_mutex_unlock(&plane->lock);
+  return seconds;
+}
+
+// ---- The watch thread ----
+
+static void nccl_look(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  char text[CHOIR_ACTIVITY_TEXT_BYTES];
+  const double seconds = stuck_seconds(plane, text);
+  if (seconds == 0 || atomic_load(&comm->broken)) return;
+  choir_status_t status = choir__comm_check_known(comm);
+  const choir__nccl_result_t state = state_of(plane);
+  if (!status && state != CHOIR__NCCL_SUCCESS &&
+      state != CHOIR__NCCL_IN_PROGRESS)
+    status = choir__nccl_break(comm, state, text);
+  if (!status && seconds > comm->deadline)
+    status = choir__comm_break(
+        comm, CHOIR_STATUS_TIMEOUT,
+        "the GPU of %s waited %.1f s in %s for those of the other ranks",
+        comm->peers[comm->rank].text, seconds, text);
+  choir_status_free(status);
+}
+
+// Any thread, when the communicator broke.
+static void nccl_abort(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  pthread_mutex_lock(&plane->lock);
+  if (plane->handle) {
+    choir_status_t status = choir__cuda_begin(plane->device);
+    if (!status) {
+      (void)plane->nccl->ncclCommAbort(plane->handle);
+      choir__cuda_end(plane->device);
+    }
+    choir_status_free(status);
+  }
+  plane->handle = NULL;
+  pthread_mutex_unlock(&plane->lock);
+}
+
+// ---- Start ----
+
+// What each rank tells the others before NCCL starts.
+typedef struct report_s {
+  int32_t code;  // of why it cannot
+  int32_t version;
+  char text[240];
+  choir__nccl_id_t id;  // rank 0's counts
+} report_t;
+
+static choir_status_t open_device(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  if (plane->device) return NULL;
+  const choir_device_options_t options = {.threads = 1,
+                                          .index = choir_comm_local_rank(comm)};
+  return choir_device_create("cuda", &options, &plane->device);
+}
+
+static choir_status_t make_events(nccl_plane_t* plane) {
+  for (int32_t i = 0; i < NCCL_PENDING; ++i) {
+    CHOIR_TRY(choir_event_create(plane->device, &plane->pending[i].before));
+    CHOIR_TRY(choir_event_create(plane->device, &plane->pending[i].after));
+  }
+  return NULL;
+}
+
+// All that this rank can do alone.
+static choir_status_t prepare(choir_comm_t* comm, report_t* report) {
+  nccl_plane_t* plane = plane_of(comm);
+  CHOIR_TRY(choir__nccl_library(&plane->nccl));
+  CHOIR_TRY(open_device(comm));
+  CHOIR_TRY(make_events(plane));
+  choir__nccl_result_t result = plane->nccl->ncclGetVersion(&report->version);
+  if (result == CHOIR__NCCL_SUCCESS && comm->rank == 0)
+    result = plane->nccl->ncclGetUniqueId(&report->id);
+  if (result == CHOIR__NCCL_SUCCESS) return NULL;
+  return CHOIR_ERROR(UNAVAILABLE, "comm nccl: NCCL does not start: %s",
+                     plane->nccl->ncclGetErrorString(result));
+}
+
+static choir_status_t compare(const choir_comm_t* comm,
+                              const report_t* reports) {
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (reports[r].code)
+      return choir_status_make((choir_status_code_t)reports[r].code, __FILE__,
+                               __LINE__, __func__, "%s: %s",
+                               comm->peers[r].text, reports[r].text);
+  for (int32_t r = 1; r < comm->size; ++r)
+    if (reports[r].version != reports[0].version)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "comm nccl: rank 0 has NCCL %d, %s has %d; all ranks "
+                         "need the same",
+                         reports[0].version, comm->peers[r].text,
+                         reports[r].version);
+  return NULL;
+}
+
+// With the device's context current.
+static choir_status_t start(choir_comm_t* comm, const choir__nccl_id_t* id) {
+  nccl_plane_t* plane = plane_of(comm);
+  choir__nccl_config_t config = {.size = sizeof(config),
+                                 .magic = CHOIR__NCCL_CONFIG_MAGIC,
+                                 .version = CHOIR__NCCL_CONFIG_VERSION,
+                                 .blocking = 0};
+  choir_threads_started();
+  pthread_mutex_lock(&plane->lock);
+  const choir__nccl_result_t result = plane->nccl->ncclCommInitRankConfig(
+      &plane->handle, comm->size, *id, comm->rank, &config);
+  pthread_mutex_unlock(&plane->lock);
+  if (result != CHOIR__NCCL_SUCCESS && result != CHOIR__NCCL_IN_PROGRESS)
+    return choir__nccl_break(comm, result, "its start");
+  return choir__nccl_await(comm, "to start");
+}
+
+static choir_status_t start_on_device(choir_comm_t* comm,
+                                      const choir__nccl_id_t* id) {
+  nccl_plane_t* plane = plane_of(comm);
+  CHOIR_TRY(choir__cuda_begin(plane->device));
+  choir_status_t status = start(comm, id);
+  choir__cuda_end(plane->device);
+  return status;
+}
+
+static choir_status_t nccl_open(choir_comm_t* comm) {
+  report_t own = {0};
+  choir_status_t failure = prepare(comm, &own);
+  own.code = (int32_t)choir_status_code(failure);
+  if (failure)
+    snprintf(own.text, sizeof(own.text), "%s", choir_status_message(failure));
+  void* all = NULL;
+  const size_t bytes = sizeof(own) * (size_t)comm->size;
+  choir_status_t status =
+      choir_allocate(comm->allocator, bytes, "the start of NCCL", &all);
+  if (!status)
+    status = choir_comm_all_gather(comm, &own, all, sizeof(own), CHOIR_DTYPE_U8,
+                                   "the start of NCCL");
+  if (!status && !failure) status = compare(comm, all);
+  if (!status && !failure)
+    status = start_on_device(comm, &((const report_t*)all)->id);
+  choir_deallocate(comm->allocator, all, bytes);
+  // Operations count from 1 for the program.
+  comm->sequence = 0;
+  if (!failure) return status;
+  choir_status_free(status);
+  return failure;
+}
+
+// ---- Operations and the end ----
+
+// A GPU's memory is NCCL's to move; of other devices it goes over the host.
+static bool nccl_takes(const choir_comm_t* comm, choir_stream_t* stream,
+                       char reason[CHOIR_COMM_REASON_BYTES]) {
+  choir_device_t* device = choir_stream_device(stream);
+  if (strcmp(choir_device_name(device), "cuda") != 0) return false;
+  const char* own = choir__cuda_who(plane_of(comm)->device);
+  const char* given = choir__cuda_who(device);
+  if (strcmp(own, given) != 0)
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "the stream is of %s; the communicator's GPU is %s", given, own);
+  return true;
+}
+
+static choir_status_t end(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  pthread_mutex_lock(&plane->lock);
+  const choir__nccl_result_t result =
+      plane->handle ? plane->nccl->ncclCommFinalize(plane->handle)
+                    : CHOIR__NCCL_SUCCESS;
+  pthread_mutex_unlock(&plane->lock);
+  if (result != CHOIR__NCCL_SUCCESS && result != CHOIR__NCCL_IN_PROGRESS)
+    return choir__nccl_break(comm, result, "its end");
+  CHOIR_TRY(choir__nccl_await(comm, "to end"));
+  pthread_mutex_lock(&plane->lock);
+  const choir__nccl_result_t destroyed =
+      plane->handle ? plane->nccl->ncclCommDestroy(plane->handle)
+                    : CHOIR__NCCL_SUCCESS;
+  plane->handle = NULL;
+  pthread_mutex_unlock(&plane->lock);
+  // All work is done: nothing is lost.
+  if (destroyed != CHOIR__NCCL_SUCCESS && destroyed != CHOIR__NCCL_IN_PROGRESS)
+    choir_log(CHOIR_LOG_WARNING, "dist",
+              "comm nccl: NCCL's communicator was not released: %s",
+              plane->nccl->ncclGetErrorString(destroyed));
+  return NULL;
+}
+
+static choir_status_t nccl_finalize(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  CHOIR_TRY(await_pending(comm, 0));
+  CHOIR_TRY(choir__cuda_begin(plane->device));
+  choir_status_t status = end(comm);
+  choir__cuda_end(plane->device);
+  return status;
+}
+
+static void nccl_destroy(choir_comm_t* comm) {
+  nccl_plane_t* plane = plane_of(comm);
+  nccl_abort(comm);
+  for (int32_t i = 0; i < NCCL_PENDING; ++i) {
+    choir_event_release(plane->pending[i].before);
+    choir_event_release(plane->pending[i].after);
+  }
+  choir_buffer_release(plane->zeros);
+  choir_device_release(plane->device);
+  pthread_mutex_destroy(&plane->lock);
+  choir_deallocate(plane->allocator, plane, sizeof(*plane));
+  comm->plane = NULL;
+}
+
+static choir_status_t nccl_give(choir_comm_t* comm, choir_device_t* device);
+
+static choir_status_t nccl_group(const choir_comm_t* comm,
+                                 choir_comm_t* group) {
+  return nccl_give(group, plane_of(comm)->device);
+}
+
+static const choir_comm_plane_vtable_t nccl_vtable = {
+    .name = "nccl",
+    .open = nccl_open,
+    .takes = nccl_takes,
+    .run = choir__nccl_run,
+    .look = nccl_look,
+    .abort = nccl_abort,
+    .finalize = nccl_finalize,
+    .group = nccl_group,
+    .destroy = nccl_destroy,
+};
+
+static choir_status_t nccl_give(choir_comm_t* comm, choir_device_t* device) {
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(comm->allocator, sizeof(nccl_plane_t),
+                           "communicator nccl", &memory));
+  nccl_plane_t* plane = memory;
+  plane->base.vtable = &nccl_vtable;
+  plane->allocator = comm->allocator;
+  pthread_mutex_init(&plane->lock, NULL);
+  choir_device_retain(device);
+  plane->device = device;
+  comm->plane = &plane->base;
+  return NULL;
+}
+
+choir_status_t choir_nccl_comm_join(const choir_comm_config_t* config,
+                                    choir_comm_t** out_comm) {
+  choir_device_t* device = config->device;
+  *out_comm = NULL;
+  if (device && strcmp(choir_device_name(device), "cuda") != 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm nccl: device is %s; a GPU, cuda, is needed",
+                       choir_device_name(device));
+  CHOIR_TRY(choir__comm_join_host(config, out_comm));
+  choir_status_t status = nccl_give(*out_comm, device);
+  if (!status) return NULL;
+  choir_comm_release(*out_comm);
+  *out_comm = NULL;
+  return status;
+}

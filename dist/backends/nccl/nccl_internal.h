@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_BACKENDS_NCCL_NCCL_INTERNAL_H_
+#define CHOIR_DIST_BACKENDS_NCCL_NCCL_INTERNAL_H_
+
+#include "dist/backends/nccl/nccl_library_internal.h"
+#include "dist/comm_internal.h"
+
+// What the files of the data plane share. `lock` guards handle and pending, and
+// is held in each call of NCCL with the handle, none of which waits; nobody
+// breaks the communicator while holding it.
+
+// An operation that was handed to the GPU.
+typedef struct nccl_pending_s {
+  choir_event_t* before;  // the stream came to it
+  choir_event_t* after;   // and is past it
+  double since;           // when it came there; 0: not yet
+  char text[CHOIR_ACTIVITY_TEXT_BYTES];
+} nccl_pending_t;
+
+enum { NCCL_PENDING = 32 };
+
+typedef struct nccl_plane_s {
+  choir_comm_plane_t base;  // first
+  choir_allocator_t allocator;
+  const choir__nccl_library_t* nccl;
+  choir_device_t* device;
+  pthread_mutex_t lock;
+  choir__nccl_comm_t handle;  // NULL: not yet, or not any more
+  nccl_pending_t pending[NCCL_PENDING];
+  int32_t first;  // of those, in a ring
+  int32_t count;
+  // Where the last operation went, and the event behind it: all ranks' GPUs
+  // need one order, whatever streams are used.
+  choir_stream_t* last_stream;
+  choir_event_t* last_event;
+  choir_buffer_t* zeros;  // what a rank of weight 0 gives
+  size_t zeros_bytes;
+} nccl_plane_t;
+
+// nccl.c
+// Breaks the communicator by what NCCL said of `what`.
+choir_status_t choir__nccl_break(choir_comm_t* comm,
+                                 choir__nccl_result_t result, const char* what);
+// Until NCCL has done what it was told; with the deadline.
+choir_status_t choir__nccl_await(choir_comm_t* comm, const char* what);
+// Until the list has a place.
+choir_status_t choir__nccl_make_room(choir_comm_t* comm);
+
+// nccl_operations.c
+choir_status_t choir__nccl_run(choir_comm_t* comm,
+                               const choir_comm_operation_t* operation);
+
+#endif  // CHOIR_DIST_BACKENDS_NCCL_NCCL_INTERNAL_H_

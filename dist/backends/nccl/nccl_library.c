@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/backends/nccl/nccl_library_internal.h"
+
+#include <stdatomic.h>
+
+#include "core/library_backend.h"
+
+static choir__nccl_library_t machine_library;
+static _Atomic(const choir__nccl_library_t*) replacement;
+
+static const choir_library_symbol_t symbols[] = {
+#define SYMBOL(result, symbol, parameters) {#symbol, &machine_library.symbol},
+    CHOIR__NCCL_SYMBOLS(SYMBOL)
+#undef SYMBOL
+};
+
+static choir_library_t library = {
+    .who = "comm nccl: this machine has no NCCL that Choir can use",
+    .needs = "NCCL 2.14 or newer, libnccl.so.2",
+    .variable = "CHOIR_NCCL_LIBRARY",
+    .files = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
+              "/usr/local/cuda/lib/libnccl.so.2"},
+    .symbols = symbols,
+    .symbol_count = sizeof(symbols) / sizeof(symbols[0]),
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+choir_status_t choir__nccl_library(const choir__nccl_library_t** out_library) {
+  *out_library = atomic_load(&replacement);
+  if (*out_library) return NULL;
+  CHOIR_TRY(choir__library_open(&library));
+  *out_library = &machine_library;
+  return NULL;
+}
+
+void choir__nccl_replace(const choir__nccl_library_t* library_) {
+  atomic_store(&replacement, library_);
+}
