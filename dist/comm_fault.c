@@ -158,10 +158,6 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
 
 choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
   if (comm->vtable->look) comm->vtable->look(comm);
-  return choir__comm_check_known(comm);
-}
-
-choir_status_t choir__comm_check_known(choir_comm_t* comm) {
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   int32_t missing = find_missing_peer(comm);
   return missing < 0 ? NULL : break_by_missing_peer(comm, missing);

@@ -163,8 +163,6 @@ choir_status_t choir__comm_start_up(choir_comm_t** comm);
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);
 // Breaks the communicator if a peer told a fault or is gone. Never waits.
 choir_status_t choir__comm_check_peers(choir_comm_t* comm);
-// The same by what the watch knows already: for its own thread.
-choir_status_t choir__comm_check_known(choir_comm_t* comm);
 // A wait that is over: whether by nothing but its deadline.
 bool choir__comm_wait_is_late(const choir_comm_t* comm,
                               const choir_comm_wait_t* wait);

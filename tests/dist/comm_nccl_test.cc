@@ -54,7 +54,8 @@ TEST_P(CommNcclSizes, DoesWhatTheHostDoes) {
   ranks.Run([](Own* own) {
     const int size = choir_comm_size(own->comm);
     EXPECT_STREQ(choir_comm_backend(own->comm), "nccl");
-    for (const GpuCase& one : GpuCases(own->rank, size).list()) {
+    const GpuCases cases(own->rank, size);
+    for (const GpuCase& one : cases.list()) {
       SCOPED_TRACE(one.name);
       std::vector<unsigned char> host = one.image;
       std::vector<int64_t> host_counts;
@@ -108,6 +109,13 @@ TEST(CommNcclTest, KeepsTheOrderOfStreams) {
     GpuImage image(compute, Number(own->rank + 1));
     choir_event_t* event = nullptr;
     ASSERT_OK(choir_event_create(own->device, &event));
+    const auto waits = [&] {
+      return ranks.cuda().Calls("cuStreamSynchronize") +
+             ranks.cuda().Calls("cuEventSynchronize");
+    };
+    ASSERT_OK(choir_comm_barrier(own->comm, nullptr));
+    const int before = waits();
+    ASSERT_OK(choir_comm_barrier(own->comm, nullptr));
     // Of all ranks' sums: 3, then 6, then 12.
     choir_collective_t sum = SumOf(image.data());
     ASSERT_OK(choir_comm_submit(own->comm, own->stream, &sum));
@@ -116,9 +124,8 @@ TEST(CommNcclTest, KeepsTheOrderOfStreams) {
     ASSERT_OK(choir_event_record(event, compute));
     ASSERT_OK(choir_stream_wait_event(own->stream, event));
     ASSERT_OK(choir_comm_submit(own->comm, own->stream, &sum));
-    int32_t now;
-    memcpy(&now, image.data(), 4);
-    EXPECT_EQ(now, own->rank + 1) << "the host waited";
+    EXPECT_EQ(waits(), before) << "the host waited for the GPU";
+    ASSERT_OK(choir_comm_barrier(own->comm, nullptr));
     ASSERT_OK(choir_event_record(event, own->stream));
     ASSERT_OK(choir_stream_wait_event(compute, event));
     EXPECT_EQ(image.Read(), Number(12));

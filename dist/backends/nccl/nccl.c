@@ -153,7 +153,7 @@ static void nccl_look(choir_comm_t* comm) {
   char text[CHOIR_ACTIVITY_TEXT_BYTES];
   const double seconds = stuck_seconds(plane, text);
   if (seconds == 0 || atomic_load(&comm->broken)) return;
-  choir_status_t status = choir__comm_check_known(comm);
+  choir_status_t status = choir__comm_check_peers(comm);
   const choir__nccl_result_t state = state_of(plane);
   if (!status && state != CHOIR__NCCL_SUCCESS &&
       state != CHOIR__NCCL_IN_PROGRESS)
@@ -200,20 +200,11 @@ static choir_status_t open_device(choir_comm_t* comm) {
   return choir_device_create("cuda", &options, &plane->device);
 }
 
-static choir_status_t make_events(nccl_plane_t* plane) {
-  for (int32_t i = 0; i < NCCL_PENDING; ++i) {
-    CHOIR_TRY(choir_event_create(plane->device, &plane->pending[i].before));
-    CHOIR_TRY(choir_event_create(plane->device, &plane->pending[i].after));
-  }
-  return NULL;
-}
-
 // All that this rank can do alone.
 static choir_status_t prepare(choir_comm_t* comm, report_t* report) {
   nccl_plane_t* plane = plane_of(comm);
   CHOIR_TRY(choir__nccl_library(&plane->nccl));
   CHOIR_TRY(open_device(comm));
-  CHOIR_TRY(make_events(plane));
   choir__nccl_result_t result = plane->nccl->ncclGetVersion(&report->version);
   if (result == CHOIR__NCCL_SUCCESS && comm->rank == 0)
     result = plane->nccl->ncclGetUniqueId(&report->id);
@@ -340,10 +331,8 @@ static choir_status_t nccl_finalize(choir_comm_t* comm) {
 static void nccl_destroy(choir_comm_t* comm) {
   nccl_plane_t* plane = plane_of(comm);
   nccl_abort(comm);
-  for (int32_t i = 0; i < NCCL_PENDING; ++i) {
-    choir_event_release(plane->pending[i].before);
-    choir_event_release(plane->pending[i].after);
-  }
+  for (int32_t i = 0; i < NCCL_PENDING; ++i)
+    choir__nccl_forget_events(&plane->pending[i]);
   choir_buffer_release(plane->zeros);
   choir_device_release(plane->device);
   pthread_mutex_destroy(&plane->lock);

@@ -11,9 +11,10 @@
 
 // An operation that was handed to the GPU.
 typedef struct nccl_pending_s {
-  choir_event_t* before;  // the stream came to it
-  choir_event_t* after;   // and is past it
-  double since;           // when it came there; 0: not yet
+  choir_device_t* device;  // of the events, which keep it; NULL: none
+  choir_event_t* before;   // the stream came to it
+  choir_event_t* after;    // and is past it
+  double since;            // when it came there; 0: not yet
   char text[CHOIR_ACTIVITY_TEXT_BYTES];
 } nccl_pending_t;
 
@@ -32,7 +33,7 @@ typedef struct nccl_plane_s {
   // Where the last operation went, and the event behind it: all ranks' GPUs
   // need one order, whatever streams are used.
   choir_stream_t* last_stream;
-  choir_event_t* last_event;
+  nccl_pending_t* last;   // NULL: there was none
   choir_buffer_t* zeros;  // what a rank of weight 0 gives
   size_t zeros_bytes;
 } nccl_plane_t;
@@ -47,6 +48,7 @@ choir_status_t choir__nccl_await(choir_comm_t* comm, const char* what);
 choir_status_t choir__nccl_make_room(choir_comm_t* comm);
 
 // nccl_operations.c
+void choir__nccl_forget_events(nccl_pending_t* pending);
 choir_status_t choir__nccl_run(choir_comm_t* comm,
                                const choir_comm_operation_t* operation);
 

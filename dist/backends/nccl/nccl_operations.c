@@ -278,6 +278,34 @@ static void note_pending(const choir_comm_t* comm, nccl_pending_t* pending) {
   pthread_mutex_unlock(&plane->lock);
 }
 
+void choir__nccl_forget_events(nccl_pending_t* pending) {
+  choir_event_release(pending->before);
+  choir_event_release(pending->after);
+  pending->before = pending->after = NULL;
+  pending->device = NULL;
+}
+
+// Events are of the stream's device, which may be another one of the same GPU.
+static choir_status_t make_events(nccl_pending_t* pending,
+                                  choir_device_t* device) {
+  if (pending->device == device) return NULL;
+  choir__nccl_forget_events(pending);
+  CHOIR_TRY(choir_event_create(device, &pending->before));
+  CHOIR_TRY(choir_event_create(device, &pending->after));
+  pending->device = device;
+  return NULL;
+}
+
+// After the operation before, on whatever stream that was.
+static choir_status_t follow_last(const nccl_plane_t* plane,
+                                  choir_stream_t* stream) {
+  if (!plane->last || plane->last_stream == stream) return NULL;
+  // Between devices there are no waits on the GPU.
+  if (plane->last->device != choir_stream_device(stream))
+    return choir_event_synchronize(plane->last->after);
+  return choir_stream_wait_event(stream, plane->last->after);
+}
+
 static choir_status_t hand_over(choir_comm_t* comm,
                                 const operation_t* operation) {
   nccl_plane_t* plane = plane_of(comm);
@@ -285,8 +313,8 @@ static choir_status_t hand_over(choir_comm_t* comm,
   // Nobody else adds to the list.
   nccl_pending_t* pending =
       &plane->pending[(plane->first + plane->count) % NCCL_PENDING];
-  if (plane->last_event && plane->last_stream != operation->stream)
-    CHOIR_TRY(choir_stream_wait_event(operation->stream, plane->last_event));
+  CHOIR_TRY(follow_last(plane, operation->stream));
+  CHOIR_TRY(make_events(pending, choir_stream_device(operation->stream)));
   CHOIR_TRY(use_memory(operation));
   CHOIR_TRY(choir_event_record(pending->before, operation->stream));
   choir__nccl_result_t result = CHOIR__NCCL_SUCCESS;
@@ -301,7 +329,7 @@ static choir_status_t hand_over(choir_comm_t* comm,
   CHOIR_TRY(choir__nccl_await(comm, "to launch the operation"));
   CHOIR_TRY(choir_event_record(pending->after, operation->stream));
   plane->last_stream = operation->stream;
-  plane->last_event = pending->after;
+  plane->last = pending;
   note_pending(comm, pending);
   return NULL;
 }
