@@ -26,10 +26,10 @@ extern "C" {
 // every later call returns the same.
 //
 // Order of sums: on every CPU backend ((r0 + r1) + r2) + ..., by our own code,
-// so `shm` and `mpi` give the same bits. F16 and BF16 are summed in f32 and
-// rounded once; integers wrap; BOOL sums as "or". Over several hosts with
-// several ranks, large data are summed within each host, then over hosts
-// (docs/algorithms.md).
+// so `shm` and `mpi` give the same bits; on GPUs it is NCCL's. F16 and BF16 are
+// summed in f32 and rounded once; integers wrap; BOOL sums as "or". Over
+// several hosts with several ranks, large data are summed within each host,
+// then over hosts (docs/algorithms.md).
 //
 // Ownership: shared. Threads: calls on one communicator come from one thread
 // at a time, or through records on streams; asynchronous operations run in
@@ -88,7 +88,8 @@ CHOIR_API choir_status_t choir_comm_id_make(choir_comm_id_t* out_id)
 
 typedef struct choir_comm_config_s {
   // "self", "shm", "mpi", or "auto": `self` for one rank, `shm` when all
-  // ranks share a host, else `mpi`.
+  // ranks share a host, else `mpi`. "nccl": what auto chooses, and NCCL beside
+  // it for memory of GPUs, of which each rank has one.
   const char* backend;
   int32_t rank;
   int32_t size;
@@ -102,7 +103,8 @@ typedef struct choir_comm_config_s {
   // Memory for all_reduce buffers etc. that the communicator allocates at the
   // start (shm: the shared segment), grown when more is asked.
   size_t segment_bytes;
-  // What buffers come from that name no device. NULL: each names one.
+  // What buffers come from that name no device. NULL: each names one. nccl: the
+  // rank's GPU; NULL: the one whose number is the local rank.
   choir_device_t* device;
 } choir_comm_config_t;
 
@@ -158,7 +160,7 @@ CHOIR_API choir_status_t choir_comm_poll_error(choir_comm_t* comm)
 // list; *out_group is NULL on those that are not in it. The group has the
 // limits of `comm`, ends by itself (choir_comm_finalize), and outlives it. Its
 // backend is `self` for one rank, `shm` for ranks of one host, else that of
-// `comm`.
+// `comm`; with NCCL beside it where `comm` has that.
 CHOIR_API choir_status_t choir_comm_group(choir_comm_t* comm,
                                           const int32_t* ranks, int32_t count,
                                           choir_comm_t** out_group)
@@ -362,6 +364,11 @@ CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
 // and are written up, in the stream's order and before this returns: told once
 // in the log, and counted. `splits`, `counts` and `count_at` are host memory
 // always.
+//
+// With the backend nccl a GPU's data are moved by the GPUs, in the order of the
+// streams, and nobody waits on the host. What fails then breaks the
+// communicator (choir_comm_poll_error): the streams get on, with data that mean
+// nothing.
 CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
                                            choir_stream_t* stream,
                                            const choir_collective_t* collective)

@@ -634,7 +634,9 @@ static choir_status_t average_tensor(choir_dist_opt_t* dist, const char* name,
 static choir_status_t settle(choir_dist_opt_t* dist) {
   CHOIR_TRY(exchange_failure(
       dist, choir_stream_synchronize(choir_device_stream(dist->device))));
-  return exchange_failure(dist, choir_stream_synchronize(dist->background));
+  CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
+  // A GPU whose exchange was broken off ends its work like any other.
+  return choir_comm_poll_error(dist->comm);
 }
 
 static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {

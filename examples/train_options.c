@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
-const char* const train_comm_names[] = {"auto", "shm", "mpi", NULL};
+const char* const train_comm_names[] = {"auto", "shm", "mpi", "nccl", NULL};
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(train_options_t, TRAIN_ALL_OPTIONS)};

@@ -48,7 +48,8 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, ENUM, launcher, 0, train_launcher_names, 0,                            \
     "who starts them: spawn: this program, on this host; mpi: mpiexec")       \
   X(T, ENUM, comm, 0, train_comm_names, 0,                                    \
-    "how they talk; auto: shm on one host, mpi across hosts")                 \
+    "how they talk; auto: shm on one host, mpi across hosts; nccl: as auto, " \
+    "and GPUs (--device cuda) by NCCL")                                       \
   X(T, STRING, dist_option, "fp32", 0, 0,                                     \
     "how gradients are shared (docs/strategies.md)")                          \
   X(T, FLOAT, spars, 0, 0, 1e30,                                              \

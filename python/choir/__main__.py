@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--comm",
-        help="how workers exchange: auto (default), shm, self",
+        help="how workers exchange: auto (default), shm, nccl, self",
     )
     parser.add_argument(
         "--grace",

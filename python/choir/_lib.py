@@ -351,6 +351,7 @@ class Collective(Structure):
         ("counts", POINTER(c_int64)),
         ("tensors", POINTER(CommTensor)),
         ("tensor_count", c_int32),
+        ("in_host_memory", c_bool),
         ("name", c_char_p),
     ]
 

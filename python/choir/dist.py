@@ -175,7 +175,7 @@ def cross_size() -> int:
 
 
 def backend() -> str:
-    """How the ranks exchange: self, shm or mpi."""
+    """How the ranks exchange: self, shm, mpi or nccl."""
     return communicator().backend
 
 

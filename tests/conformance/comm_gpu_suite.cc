@@ -9,6 +9,11 @@ namespace comm_suite {
 
 class CommGpuSuite : public CommSuite {
  protected:
+  // tests/dist:comm_nccl_test has those of NCCL.
+  void SetUp() override {
+    if (GetParam().backend == std::string("nccl"))
+      GTEST_SKIP() << "a GPU's memory does not go over the host";
+  }
   // With the GPU, after Join.
   void Open() {
     ASSERT_OK(choir_device_create("cuda", nullptr, &gpu_));

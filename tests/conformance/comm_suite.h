@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/gpu.h"
 #include "dist/comm.h"
 #include "tests/testing/ranks.h"
 #include "tests/testing/status_matchers.h"
@@ -234,8 +235,19 @@ inline void Expect(const std::vector<std::vector<unsigned char>>& all,
   }
 }
 
+// Whether there is one for each rank.
+inline bool HasGpus(int size) {
+  int32_t count = 0;
+  choir_status_free(choir_gpu_count(&count));
+  return count >= size;
+}
+
 class CommSuite : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (GetParam().backend == std::string("nccl") && !HasGpus(GetParam().size))
+      GTEST_SKIP() << "this machine has no " << GetParam().size << " GPUs";
+  }
   bool Start() {
     std::string backend = GetParam().backend;
     int size = GetParam().size;

@@ -125,6 +125,7 @@ class Training {
   struct Options {
     std::string device = "cpu";
     uint64_t device_seed = 0;
+    int device_index = 0;  // of a GPU
     int64_t seed = 0;
     bool use_graph = kUseGraph;
     std::string optimizer = "sgd";
@@ -143,6 +144,7 @@ class Training {
     choir_device_options_t device_options = {};
     device_options.threads = 1;
     device_options.seed = options_.device_seed;
+    device_options.index = options_.device_index;
     Must(choir_device_create(options_.device.c_str(), &device_options,
                              &device_));
     choir_model_def_t* def = &def_;

@@ -314,10 +314,8 @@ TEST(StrategyMistakesTest, StepWithoutAStrategy) {
   Training training(SmallLayers(), comm.get(), {});
   Must(training.Attach());
   Must(training.TrainOn(0, 0, 16, 16));
-  Training::Options odd;
-  odd.device = "null";
-  Training other(SmallLayers(), nullptr, odd);
-  EXPECT_STATUS(UNIMPLEMENTED, "exchanges host memory only",
+  Training other({{"flatten", "flat", {}}}, nullptr, {});
+  EXPECT_STATUS(INVALID_ARGUMENT, "no trainable parameter",
                 choir_model_set_updater(other.model(), training.updater()));
   EXPECT_STATUS(FAILED_PRECONDITION, "a step before it has a model",
                 training.TrainOn(1, 0, 16, 16));

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// DistOpt over communicator nccl, against the same steps by copies over the
+// host.
+#include <map>
+#include <mutex>
+
+#include "tests/dist/dist_opt_testing.h"
+#include "tests/dist/nccl_testing.h"
+
+namespace {
+
+using choir_testing::Must;
+using choir_testing::NcclRanks;
+using choir_testing::RelativeError;
+using choir_testing::SmallLayers;
+using choir_testing::Training;
+using Own = NcclRanks::Own;
+using Values = std::map<std::string, std::vector<float>>;
+
+constexpr int64_t kSteps = 4;
+
+// Shares of 48 samples, of which the second rank has none in the third step.
+choir_status_t Step(Training* training, int rank, int size, int64_t step) {
+  if (size == 1) return training->TrainOn(step, 0, 48, 48);
+  const int64_t skipped = step == 2 ? 1 : -1;
+  const int64_t sharing = size - (skipped < 0 ? 0 : 1);
+  int64_t first = 0;
+  for (int r = 0; r < rank; ++r)
+    if (r != skipped) first += 48 / sharing;
+  const int64_t count = rank == skipped ? 0 : 48 / sharing;
+  return training->TrainOn(step, first, count, 48);
+}
+
+// Rank 0's states after some steps; all ranks' are equal.
+Values Train(int size, const char* backend, Training::Options options,
+             uint64_t* staged_bytes) {
+  NcclRanks ranks(size);
+  std::mutex lock;
+  Values values;
+  options.device = "cuda";
+  options.bucket_bytes = 2000;  // three buckets
+  options.lr = 0.05;
+  ranks.Run(
+      [&](Own* own) {
+        Training::Options mine = options;
+        mine.device_index = own->rank;
+        Training training(SmallLayers(), own->comm, mine);
+        ASSERT_OK(training.Attach());
+        for (int64_t step = 0; step < kSteps; ++step)
+          ASSERT_OK(Step(&training, own->rank, size, step));
+        ASSERT_OK(choir_updater_consolidate(training.updater()));
+        ASSERT_OK(
+            choir_dist_opt_check_digest(training.dist(), training.Digest()));
+        if (own->rank > 0) return;
+        const std::lock_guard<std::mutex> guard(lock);
+        *staged_bytes = choir_comm_staged_bytes(own->comm);
+        for (const auto& value : training.Values()) values.insert(value);
+      },
+      20, backend);
+  return values;
+}
+
+void ExpectNear(const Values& a, const Values& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& entry : a)
+    EXPECT_LE(RelativeError(entry.second, b.at(entry.first)), tolerance)
+        << entry.first;
+}
+
+class DistOptNccl : public ::testing::TestWithParam<int> {};
+
+TEST_P(DistOptNccl, LearnsWhatCopiesOverTheHostLearn) {
+  const int size = GetParam();
+  for (bool use_graph : {false, true}) {
+    Training::Options options;
+    options.use_graph = use_graph;
+    uint64_t staged = 0;
+    const Values over_host =
+        Train(size, size == 1 ? "self" : "shm", options, &staged);
+    EXPECT_GT(staged, 0u);
+    const Values by_nccl = Train(size, "nccl", options, &staged);
+    EXPECT_EQ(staged, 0u) << "gradients went over the host";
+    ExpectNear(over_host, by_nccl, 1e-5);
+  }
+}
+
+TEST_P(DistOptNccl, LearnsWhatOneRankLearns) {
+  Training::Options options;
+  uint64_t staged = 0;
+  ExpectNear(Train(1, "self", options, &staged),
+             Train(GetParam(), "nccl", options, &staged), 1e-3);
+}
+
+// Those that compute on the host get copies, and exchange those.
+TEST_P(DistOptNccl, EveryStrategyWorks) {
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    Training::Options options;
+    options.strategy = choir_strategy_def_get(i);
+    options.settings = {
+        {"period", "2"}, {"delay", "1"}, {"ranks", "2"}, {"bandwidth", "100"}};
+    SCOPED_TRACE(choir_strategy_def_option(options.strategy));
+    uint64_t staged = 0;
+    const int size = GetParam();
+    ExpectNear(Train(size, size == 1 ? "self" : "shm", options, &staged),
+               Train(size, "nccl", options, &staged), 1e-4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DistOptNccl, ::testing::Values(1, 2, 3));
+
+// The step that waits for the GPU of a rank that is gone ends, with its cause.
+TEST(DistOptNcclFaults, AGpuThatNeverComes) {
+  NcclRanks ranks(2);
+  ranks.Run(
+      [&](Own* own) {
+        own->ends_well = false;
+        Training::Options options;
+        options.device = "cuda";
+        options.device_index = own->rank;
+        Training training(SmallLayers(), own->comm, options);
+        ASSERT_OK(training.Attach());
+        ASSERT_OK(Step(&training, own->rank, 2, 0));
+        ASSERT_OK(choir_comm_barrier(own->comm, nullptr));
+        ranks.nccl().Hold(1);
+        choir_status_t status = Step(&training, own->rank, 2, 1);
+        if (!status) status = choir_updater_consolidate(training.updater());
+        EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_TIMEOUT);
+        EXPECT_TRUE(choir_testing::Contains(choir_status_message(status),
+                                            "waited .* in all_reduce"))
+            << choir_status_message(status);
+        choir_status_free(status);
+      },
+      1);
+}
+
+}  // namespace
