@@ -315,7 +315,7 @@ TEST(StrategyMistakesTest, StepWithoutAStrategy) {
   Must(training.Attach());
   Must(training.TrainOn(0, 0, 16, 16));
   Training other({{"flatten", "flat", {}}}, nullptr, {});
-  EXPECT_STATUS(INVALID_ARGUMENT, "no trainable parameter",
+  EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
                 choir_model_set_updater(other.model(), training.updater()));
   EXPECT_STATUS(FAILED_PRECONDITION, "a step before it has a model",
                 training.TrainOn(1, 0, 16, 16));
