@@ -511,7 +511,7 @@ static choir_status_t wrap_own_memory(choir_comm_t* comm,
 
 choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
                                           choir_buffer_t** out_buffer) {
-  static const char zeros[4096];
+  static const char zeros[65536];
   CHOIR_TRY(choir_buffer_create(device, bytes, out_buffer));
   if (choir_device_is_host(device)) {
     memset(choir_buffer_data(*out_buffer), 0, bytes);

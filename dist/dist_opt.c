@@ -313,23 +313,10 @@ choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt) {
   return NULL;
 }
 
-// Gradients and parameters as the strategy sees them: where they lie, or copies
-// where it computes on the host and they are not there.
-static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
-  const choir_strategy_def_t* def = dist->strategy->def;
-  drop_mirror(dist);
-  size_t bytes;
-  for (int32_t b = 0; b < dist->bucket_count; ++b)
-    dist->strategy_buckets[b].grads =
-        choir_buffer_data(dist->buckets[b].buffer);
-  for (int32_t i = 0; i < dist->value_count; ++i)
-    dist->pieces[i].value = tensor_bytes(dist->values[i], &bytes);
-  const bool works_there =
-      def->takes_device_memory && dist->config.backward_passes_per_step == 1;
-  if (choir_device_is_host(dist->device) || works_there) return NULL;
-  const size_t list = (size_t)dist->bucket_count * sizeof(choir_buffer_t*);
+static choir_status_t make_mirror(choir_dist_opt_t* dist) {
+  const size_t bytes = (size_t)dist->bucket_count * sizeof(choir_buffer_t*);
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(dist->allocator, list, "list of buckets", &memory));
+  CHOIR_TRY(choir_allocate(dist->allocator, bytes, "list of buckets", &memory));
   choir_buffer_t** grads = memory;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     grads[b] = dist->buckets[b].buffer;
@@ -340,11 +327,27 @@ static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
       .buckets = dist->strategy_buckets,
       .pieces = dist->pieces,
       .bucket_count = dist->bucket_count,
-      .value_count = def->combine ? dist->value_count : 0};
+      .value_count = dist->strategy->def->combine ? dist->value_count : 0};
   choir_status_t status =
       choir__mirror_create(dist->allocator, &what, &dist->mirror);
-  choir_deallocate(dist->allocator, memory, list);
+  choir_deallocate(dist->allocator, memory, bytes);
   return status;
+}
+
+// Gradients and parameters as the strategy sees them: where they lie, or copies
+// where it computes on the host and they are not there.
+static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
+  drop_mirror(dist);
+  size_t bytes;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    dist->strategy_buckets[b].grads =
+        choir_buffer_data(dist->buckets[b].buffer);
+  for (int32_t i = 0; i < dist->value_count; ++i)
+    dist->pieces[i].value = tensor_bytes(dist->values[i], &bytes);
+  const bool works_there = dist->strategy->def->takes_device_memory &&
+                           dist->config.backward_passes_per_step == 1;
+  return choir_device_is_host(dist->device) || works_there ? NULL
+                                                           : make_mirror(dist);
 }
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {

@@ -122,7 +122,9 @@ class Communicator:
                     f"Communicator: the ticket is a {type(holder).__name__}; a "
                     "NcclIdHolder is needed"
                 )
-            config.backend = b"auto"
+            # Of a launcher's environment only this goes with a ticket.
+            if config.backend != b"nccl":
+                config.backend = b"auto"
             config.rank, config.size = int(rank), int(size)
             config.id.text = holder.id.encode()
         if backend is not None:
