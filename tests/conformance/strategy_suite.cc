@@ -12,6 +12,7 @@
 
 #include "core/gpu.h"
 #include "tests/dist/dist_opt_testing.h"
+#include "tests/tensor/cuda_on_host.h"
 #include "tests/testing/fake_cuda.h"
 
 namespace {
@@ -175,6 +176,7 @@ TEST_P(StrategyModes, SameBitsOnThreadedStreams) {
 TEST_P(StrategyModes, SameBitsOnAGpu) {
   if (Start()) return;
   Comm comm;
+  choir::testing::CudaKernelsOnHost(false);
   choir::testing::FakeCuda gpu;
   Training::Options options = Options();
   const std::map<std::string, std::vector<float>> near = Learn(comm, options);

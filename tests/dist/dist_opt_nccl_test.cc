@@ -6,6 +6,7 @@
 
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/dist/nccl_testing.h"
+#include "tests/tensor/cuda_on_host.h"
 
 namespace {
 
@@ -34,6 +35,7 @@ choir_status_t Step(Training* training, int rank, int size, int64_t step) {
 // Rank 0's states after some steps; all ranks' are equal.
 Values Train(int size, const char* backend, Training::Options options,
              uint64_t* staged_bytes) {
+  choir::testing::CudaKernelsOnHost(true);
   NcclRanks ranks(size);
   std::mutex lock;
   Values values;
@@ -110,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DistOptNccl, ::testing::Values(1, 2, 3));
 
 // The step that waits for the GPU of a rank that is gone ends, with its cause.
 TEST(DistOptNcclFaults, AGpuThatNeverComes) {
+  choir::testing::CudaKernelsOnHost(true);
   NcclRanks ranks(2);
   ranks.Run(
       [&](Own* own) {

@@ -4,6 +4,10 @@
 
 #include "core/status.h"
 
+#if defined(CHOIR_CUDA_TOOLKIT)
+#include <nccl.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -18,7 +22,6 @@ extern "C" {
 
 #if defined(CHOIR_CUDA_TOOLKIT)
 // In that test alone: NCCL's types take the place of ours.
-#include <nccl.h>
 typedef ncclResult_t choir__nccl_result_t;
 typedef ncclDataType_t choir__nccl_type_t;
 typedef ncclRedOp_t choir__nccl_op_t;
