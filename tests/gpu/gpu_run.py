@@ -245,8 +245,6 @@ def judge(step, status, limit, result, text):
         return "stopped", "after %.0f s%s" % (limit, where)
     if status == MISSING and not result.get("failed"):
         return "skipped", tail
-    if status == 1 and step.gap and step.gap in tail:
-        return "skipped", "missing so far: " + step.gap
     if status < 0:
         name = signal.Signals(-status).name
         return "failed", "ended by %s%s\n%s" % (name, where, tail)

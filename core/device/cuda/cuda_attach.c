@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device/cuda/cuda_device.h"
 
-// What libraries of others need of a device: its context, streams and memory, and
-// a place for their handles.
+// What libraries of others need of a device: its context, streams and memory,
+// and a place for their handles.
 
 struct cuda_attached_s {
   cuda_attached_t* next;

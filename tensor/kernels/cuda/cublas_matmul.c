@@ -380,9 +380,8 @@ static choir_status_t multiply(choir__cublas_t* cublas,
   if (!plan->has_algorithm) return NULL;
   if (problem->bias) CHOIR_TRY(set_bias(cublas, plan, problem->bias));
   void* workspace = NULL;
-  CHOIR_TRY_NOTE(
-      choir__cuda_scratch(stream, plan->workspace_bytes, &workspace),
-      "workspace of cublasLtMatmul");
+  CHOIR_TRY_NOTE(choir__cuda_scratch(stream, plan->workspace_bytes, &workspace),
+                 "workspace of cublasLtMatmul");
   choir_status_t status = launch(cublas, problem, plan, workspace,
                                  choir__cuda_stream_handle(stream));
   return status;

@@ -307,9 +307,9 @@ static choir_status_t convolve(choir__cudnn_t* cudnn, const choir__conv_t* conv,
   if (bytes < plan->second.workspace_bytes)
     bytes = plan->second.workspace_bytes;
   void* scratch = NULL;
-  CHOIR_TRY_NOTE(choir__cuda_scratch(
-                     stream, whole(plan->between_bytes) + bytes, &scratch),
-                 "workspace of cuDNN");
+  CHOIR_TRY_NOTE(
+      choir__cuda_scratch(stream, whole(plan->between_bytes) + bytes, &scratch),
+      "workspace of cuDNN");
   choir_status_t status = launch(cudnn, conv, plan, scratch, stream);
   return status;
 }
