@@ -39,7 +39,8 @@ choir_status_t choir__cuda_launch(choir_stream_t* stream,
 
 // Memory of the GPU, 256-byte aligned and not cleared, for what the record
 // that runs launches; the device takes it back when run returns, in stream
-// order. NULL for no bytes. Only inside a record's run, and once in it.
+// order. NULL for no bytes. Only inside a record's run, and four times at most
+// in it: a kernel may run another one's for a part of its work.
 choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
                                    void** out_data) CHOIR_NODISCARD;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <set>
 
 #include "core/cuda_backend.h"
 #include "tests/core/cuda_testing.h"
@@ -110,7 +111,7 @@ TEST_F(CudaModuleTest, AnImageForOtherGpusIsAStatus) {
 // What a record that asks for scratch is told and given.
 struct Scratch {
   size_t bytes;
-  bool asks_twice;
+  int more;  // pieces, all with one byte more than the one before
   void* data;
 };
 
@@ -122,8 +123,14 @@ choir_status_t Ask(choir_stream_t* stream, Scratch* scratch) {
         CHOIR_TRY(choir__cuda_scratch(on, one->bytes, &one->data));
         const Params params = {static_cast<int32_t*>(one->data), 8, 0};
         CHOIR_TRY(choir__cuda_launch(on, &kFill, 1, 8, &params));
-        void* more = nullptr;
-        return one->asks_twice ? choir__cuda_scratch(on, 4, &more) : nullptr;
+        std::set<void*> pieces = {one->data};
+        for (int i = 1; i <= one->more; ++i) {
+          void* piece = nullptr;
+          CHOIR_TRY(choir__cuda_scratch(on, one->bytes + static_cast<size_t>(i),
+                                        &piece));
+          EXPECT_TRUE(pieces.insert(piece).second) << "piece " << i;
+        }
+        return choir_status_t{};
       },
       nullptr, nullptr, nullptr};
   choir_record_t record = {};
@@ -136,16 +143,16 @@ choir_status_t Ask(choir_stream_t* stream, Scratch* scratch) {
 TEST_F(CudaModuleTest, ScratchIsTheRecordsAlone) {
   choir_stream_t* other = nullptr;
   ASSERT_OK(choir_stream_create(device_, CHOIR_STREAM_COMPUTE, &other));
-  Scratch first = {100, false, nullptr};
+  Scratch first = {100, 0, nullptr};
   ASSERT_OK(Ask(stream_, &first));
   EXPECT_EQ(choir_device_memory(device_).in_use_bytes, 0u);
   // On its own stream it is there again at once; another one waits.
-  Scratch second = {100, false, nullptr};
+  Scratch second = {100, 0, nullptr};
   ASSERT_OK(Ask(stream_, &second));
   EXPECT_EQ(second.data, first.data);
   EXPECT_EQ(fake_.TakeLog(), (std::vector<std::string>{"launch fill stream2",
                                                        "launch fill stream2"}));
-  Scratch third = {100, false, nullptr};
+  Scratch third = {100, 0, nullptr};
   ASSERT_OK(Ask(other, &third));
   EXPECT_EQ(third.data, first.data);
   const std::vector<std::string> log = fake_.TakeLog();
@@ -156,14 +163,17 @@ TEST_F(CudaModuleTest, ScratchIsTheRecordsAlone) {
   choir_stream_release(other);
 }
 
-TEST_F(CudaModuleTest, ScratchIsAskedForOnce) {
-  Scratch scratch = {100, true, nullptr};
-  EXPECT_STATUS(FAILED_PRECONDITION, "scratch/test was given some already",
-                Ask(stream_, &scratch));
-  scratch.asks_twice = false;
+TEST_F(CudaModuleTest, ScratchComesInFourPiecesAtMost) {
+  Scratch scratch = {100, 3, nullptr};
   ASSERT_OK(Ask(stream_, &scratch));
-  scratch.bytes = size_t{1} << 40;
+  EXPECT_EQ(choir_device_memory(device_).in_use_bytes, 0u);
+  scratch.more = 4;
+  EXPECT_STATUS(FAILED_PRECONDITION, "scratch/test was given 4 pieces already",
+                Ask(stream_, &scratch));
+  EXPECT_EQ(choir_device_memory(device_).in_use_bytes, 0u);
+  scratch = {size_t{1} << 40, 0, nullptr};
   EXPECT_STATUS(OUT_OF_MEMORY, "cuda:0", Ask(stream_, &scratch));
+  EXPECT_EQ(choir_device_memory(device_).in_use_bytes, 0u);
 }
 
 TEST_F(CudaModuleTest, NoMemoryIsAStatus) {

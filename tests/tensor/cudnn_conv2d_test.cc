@@ -4,6 +4,7 @@
 // arrangement is the op suite's (tests/conformance:op_suite_scripted_cuda).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "tests/tensor/cuda_on_host.h"
 #include "tests/tensor/fake_cudnn.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/fake_cuda.h"
@@ -62,10 +64,10 @@ class CudnnConv2d : public ::testing::Test {
     return choir_stream_synchronize(choir_device_stream(gpu_.get()));
   }
   // On the GPU as on the CPU.
-  void ExpectRight(choir_op_t op, int32_t activation) {
+  void ExpectRight(choir_op_t op, int32_t activation, int64_t batch = 2) {
     std::vector<TensorPtr> got, want;
-    ASSERT_OK(Try(gpu_, op, activation, &got));
-    ASSERT_OK(Try(cpu_, op, activation, &want));
+    ASSERT_OK(Try(gpu_, op, activation, &got, batch));
+    ASSERT_OK(Try(cpu_, op, activation, &want, batch));
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       const std::vector<float> values = Read<float>(want[i]);
@@ -91,6 +93,22 @@ TEST_F(CudnnConv2d, IsWhatRuns) {
   ExpectRight(CHOIR_OP_CONV2D_GRAD_WEIGHT, CHOIR_ACTIVATION_NONE);
   EXPECT_EQ(Runs(), 4);
   EXPECT_LE(OnHost(), 1u);
+}
+
+// A sum that several blocks share needs scratch memory beside cuDNN's.
+TEST_F(CudnnConv2d, TheBiasIsSummedByTheGpuToo) {
+  CudaKernelsOnHost(true);
+  cuda_.ClearLog();
+  ExpectRight(CHOIR_OP_CONV2D_GRAD_WEIGHT, CHOIR_ACTIVATION_NONE, 64);
+  EXPECT_EQ(OnHost(), 0u);
+  const std::vector<std::string> log = cuda_.TakeLog();
+  EXPECT_EQ(std::count_if(log.begin(), log.end(),
+                          [](const std::string& line) {
+                            return line.find("choir_sum_finish") !=
+                                   std::string::npos;
+                          }),
+            1);
+  CudaKernelsOnHost(false);
 }
 
 // Where no engine does all at once, the second graph adds the bias.

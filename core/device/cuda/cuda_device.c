@@ -14,6 +14,8 @@
 
 // Text that a failure on the GPU names: long enough for a kernel and a layer.
 enum { LAST_BYTES = 96 };
+// Pieces of scratch memory that one record may have.
+enum { SCRATCH_PIECES = 4 };
 
 typedef struct cuda_stream_s {
   choir_stream_t base;
@@ -22,7 +24,8 @@ typedef struct cuda_stream_s {
   // since all was known to be well.
   char last[LAST_BYTES];
   uint64_t since;
-  void* scratch;  // of the record that runs; NULL: it asked for none
+  void* scratch[SCRATCH_PIECES];  // of the record that runs
+  int32_t scratch_count;
 } cuda_stream_t;
 
 typedef struct cuda_event_s {
@@ -197,26 +200,27 @@ static choir_status_t order_operands(cuda_device_t* cuda, cuda_stream_t* stream,
 
 choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
                                    void** out_data) {
-  cuda_device_t* cuda = of_device(choir_stream_device(stream));
   cuda_stream_t* mine = of_stream(stream);
   *out_data = NULL;
   if (bytes == 0) return NULL;
-  if (mine->scratch)
+  if (mine->scratch_count == SCRATCH_PIECES)
     return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "choir__cuda_scratch: %s was given some already; needs "
-                       "to ask for all of it at once",
-                       mine->last);
-  CHOIR_TRY(choir__cuda_pool_alloc(cuda, bytes, &mine->scratch));
-  // On a failure too it is the stream's, which gives it back.
-  CHOIR_TRY(choir__cuda_use(stream, mine->scratch));
-  *out_data = mine->scratch;
+                       "choir__cuda_scratch: %s was given %d pieces already, "
+                       "the most there are",
+                       mine->last, SCRATCH_PIECES);
+  void* data = NULL;
+  CHOIR_TRY(choir__cuda_pool_alloc(of_device(choir_stream_device(stream)),
+                                   bytes, &data));
+  // Even if the next call fails it is the stream's, which gives it back.
+  mine->scratch[mine->scratch_count++] = data;
+  CHOIR_TRY(choir__cuda_use(stream, data));
+  *out_data = data;
   return NULL;
 }
 
 static void give_scratch_back(cuda_device_t* cuda, cuda_stream_t* stream) {
-  if (!stream->scratch) return;
-  choir__cuda_pool_free(cuda, stream->scratch);
-  stream->scratch = NULL;
+  while (stream->scratch_count > 0)
+    choir__cuda_pool_free(cuda, stream->scratch[--stream->scratch_count]);
 }
 
 static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
