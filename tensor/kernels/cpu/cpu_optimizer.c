@@ -8,7 +8,8 @@
 
 // ---- Loops over a plane of p, g and what is kept ----
 
-#define STEP_0(name, i) choir__##name##_step_f32(&f, &p[i], g[i], &none)
+// Where nothing is kept nothing is touched: any place will do.
+#define STEP_0(name, i) choir__##name##_step_f32(&f, &p[i], g[i], &p[i])
 #define STEP_1(name, i) choir__##name##_step_f32(&f, &p[i], g[i], &s[i])
 #define STEP_2(name, i) choir__##name##_step_f32(&f, &p[i], g[i], &s[i], &d[i])
 
@@ -24,10 +25,8 @@
       const float* g = ROW(plane, const float*, 1, r);                   \
       float* s = kept > 0 ? ROW(plane, float*, 2, r) : NULL;             \
       float* d = kept > 1 ? ROW(plane, float*, 3, r) : NULL;             \
-      float none = 0;                                                    \
       (void)s;                                                           \
       (void)d;                                                           \
-      (void)none;                                                        \
       CHOIR__INDEPENDENT                                                 \
       for (int64_t i = 0; i < plane->columns; i++) STEP_##kept(name, i); \
     }                                                                    \
