@@ -77,6 +77,11 @@ FakeCuda* FakeCuda::self_ = nullptr;
 FakeCuda::FakeCuda(std::vector<Gpu> gpus) : gpus_(std::move(gpus)) {
   EXPECT_EQ(self_, nullptr) << "one at a time";
   self_ = this;
+  // Libraries of the machine would ask its own driver: they are not there,
+  // unless the test says otherwise or has a script for them too.
+  for (const char* library :
+       {"CHOIR_CUBLASLT_LIBRARY", "CHOIR_CUDNN_LIBRARY", "CHOIR_NCCL_LIBRARY"})
+    setenv(library, "/dev/null", 0);
   table_ = MakeTable();
   choir__cuda_driver_replace(&table_);
 }
