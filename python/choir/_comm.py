@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import multiprocessing.util
 import os
 import pickle
@@ -56,6 +57,10 @@ SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
 ) = range(16)
 
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
+# Of those that were forgotten and not closed: number and handle. When that
+# happens is the garbage collector's choice, and peers may still count on them.
+_forgotten: list[tuple[int, int]] = []
+_numbers = itertools.count()
 _default: Communicator | None = None
 
 
@@ -138,13 +143,20 @@ class Communicator:
         self.local_rank: int = lib.comm_local_rank(self.handle)
         self.local_size: int = lib.comm_local_size(self.handle)
         self._pending: list[CTensor] = []
+        self._number = next(_numbers)
         _living.add(self)
         _end_with_process()
 
     def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            lib.comm_release(self.handle)
-            self.handle = None
+        handle, self.handle = getattr(self, "handle", None), None
+        if not handle:
+            return
+        fault = lib.comm_poll_error(handle)
+        if fault is None and "ended" not in _is_set:
+            _forgotten.append((self._number, handle))
+            return
+        lib.status_free(fault)
+        lib.comm_release(handle)
 
     def close(self) -> None:
         """Collective: waits until all ranks are here, and ends it."""
@@ -570,6 +582,7 @@ def _after_fork() -> None:
     for comm in list(_living):
         comm.handle = None  # not released: it is the parent's
         _living.discard(comm)
+    _forgotten.clear()
     _default = None
     _failure.clear()
     _is_set.discard("finalize")  # which multiprocessing has forgotten
@@ -580,14 +593,21 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _end() -> None:
     error = _failure[0] if _failure else sys.exc_info()[1]
-    for comm in list(_living):
-        if comm.handle is None:
+    is_well = error is None or (
+        isinstance(error, SystemExit) and not error.code
+    )
+    _is_set.add("ended")
+    handles = [(comm._number, comm.handle) for comm in _living if comm.handle]
+    # All ranks made them in one order.
+    for _, handle in sorted(handles + _forgotten):
+        if not is_well:
+            lib.comm_abort(handle, _words(error).encode())
             continue
-        if error is None or (isinstance(error, SystemExit) and not error.code):
-            status = lib.comm_finalize(comm.handle)
-            if status is not None:
-                message = lib.status_message(status).decode(errors="replace")
-                lib.status_free(status)
-                print(f"choir: {message}", file=sys.stderr)
-        else:
-            lib.comm_abort(comm.handle, _words(error).encode())
+        status = lib.comm_finalize(handle)
+        if status is not None:
+            message = lib.status_message(status).decode(errors="replace")
+            lib.status_free(status)
+            print(f"choir: {message}", file=sys.stderr)
+    for _, handle in _forgotten:
+        lib.comm_release(handle)
+    _forgotten.clear()

@@ -530,6 +530,7 @@ _FUNCTIONS = {
     "comm_create": (_P, [POINTER(CommConfig), POINTER(_P)]),
     "comm_release": (None, [_P]),
     "comm_finalize": (_P, [_P]),
+    "comm_poll_error": (_P, [_P]),
     "comm_abort": (None, [_P, c_char_p]),
     "comm_rank": (c_int32, [_P]),
     "comm_size": (c_int32, [_P]),

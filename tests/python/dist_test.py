@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import unittest
 
@@ -13,7 +14,7 @@ import numpy as np
 
 import ranks
 from choir import CommError, StateError, _raw, device, dist, model, opt, tensor
-from choir._comm import NcclIdHolder
+from choir._comm import Communicator, NcclIdHolder
 from choir.tensor import Tensor
 
 OPS = {
@@ -55,6 +56,22 @@ def begin(rank, size, ticket, deadline=20.0):
 
 
 # ---- What runs on ranks ----
+
+KEPT = []
+
+
+def forgets(rank, size, ticket, other, folder):
+    """Rank 0 drops its communicators long before it ends, rank 1 keeps them."""
+    sys.stderr = open(os.path.join(folder, str(rank)), "w", buffering=1)
+    comms = [
+        Communicator(rank, size, ticket, deadline=20.0),
+        Communicator(rank, size, other, deadline=20.0),
+    ]
+    for comm in comms:
+        comm.barrier()
+    if rank:
+        KEPT.extend(reversed(comms))
+        time.sleep(0.3)
 
 
 def reduces(rank, size, ticket):
@@ -641,6 +658,15 @@ class Differences(unittest.TestCase):
 
     def test_values_stay_when_a_call_fails(self):
         ranks.results(2, kept_after_failure)
+
+
+class Ends(unittest.TestCase):
+    def test_forgotten_communicators_end_with_their_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.results(2, forgets, NcclIdHolder(), folder)
+            for rank in range(2):
+                with open(os.path.join(folder, str(rank))) as said:
+                    self.assertEqual(said.read(), "", rank)
 
 
 class Failures(unittest.TestCase):
