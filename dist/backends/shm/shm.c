@@ -397,7 +397,8 @@ void choir_shm_poll_sockets(choir_shm_comm_t* shm, int timeout_ms) {
 
 static void shm_look(choir_comm_t* comm) {
   choir_shm_comm_t* shm = as_shm(comm);
-  if (!comm->watch_started) choir_shm_poll_sockets(shm, 0);
+  // Alone there is nobody to look at, and no watch that would.
+  if (!comm->watch_started && comm->size > 1) choir_shm_poll_sockets(shm, 0);
   for (int32_t r = 0; r < comm->size; ++r) {
     choir_shm_slot_t* slot = choir_shm_slot(shm, r);
     if (r != comm->rank && atomic_load(&slot->fault_ready) == 2)
