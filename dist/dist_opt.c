@@ -639,7 +639,8 @@ static choir_status_t settle(choir_dist_opt_t* dist) {
       dist, choir_stream_synchronize(choir_device_stream(dist->device))));
   CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
   // A GPU whose exchange was broken off ends its work like any other.
-  return choir_comm_poll_error(dist->comm);
+  return choir_device_is_host(dist->device) ? NULL
+                                            : choir_comm_poll_error(dist->comm);
 }
 
 static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {
