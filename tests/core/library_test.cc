@@ -22,6 +22,7 @@ choir_library_t Library() {
   choir_library_t library = {};
   library.who = "trigonometry";
   library.needs = "a C library";
+  library.table = &cosine;
   library.symbols = kSymbols;
   library.symbol_count = std::size(kSymbols);
   library.lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,12 +30,19 @@ choir_library_t Library() {
   return library;
 }
 
+choir_status_t Open(choir_library_t* library) {
+  const void* table = nullptr;
+  choir_status_t status = choir__library_open(library, &table);
+  EXPECT_EQ(table, status ? nullptr : &cosine);
+  return status;
+}
+
 TEST(LibraryTest, TheFirstFileThatLoadsGivesTheSymbols) {
   choir_library_t library = Library();
   library.files[0] = "libchoir_is_not_there.so";
   library.files[1] = "libm.so.6";
   for (int i = 0; i < 2; ++i) {
-    ASSERT_OK(choir__library_open(&library));
+    ASSERT_OK(Open(&library));
     ASSERT_NE(cosine, nullptr);
     EXPECT_EQ(cosine(0.0), 1.0);
   }
@@ -50,7 +58,7 @@ TEST(LibraryTest, AMissingLibraryIsOneSentenceWithAllThatWasTried) {
                   "file: No such file or directory; libchoir_two.so: cannot "
                   "open shared object file: No such file or directory; needs a "
                   "C library",
-                  choir__library_open(&library));
+                  Open(&library));
   }
 }
 
@@ -87,7 +95,7 @@ TEST(LibraryTest, ALibraryWithoutASymbolIsNamedWithIt) {
   EXPECT_STATUS(UNAVAILABLE,
                 "trigonometry: libm.so.6 has no choir_no_such; needs a C "
                 "library",
-                choir__library_open(&library));
+                Open(&library));
 }
 
 TEST(LibraryTest, TheEnvironmentNamesTheOnlyFile) {
@@ -99,15 +107,28 @@ TEST(LibraryTest, TheEnvironmentNamesTheOnlyFile) {
                 "/nowhere/libm.so: cannot open shared object file: No such "
                 "file or directory; needs a C library (or its path in "
                 "CHOIR_TEST_LIBRARY)",
-                choir__library_open(&library));
+                Open(&library));
   EXPECT_EQ(cosine, nullptr);
   // Empty: as if it were not set.
   setenv("CHOIR_TEST_LIBRARY", "", 1);
   library = Library();
   library.variable = "CHOIR_TEST_LIBRARY";
   library.files[0] = "libm.so.6";
-  EXPECT_OK(choir__library_open(&library));
+  EXPECT_OK(Open(&library));
   unsetenv("CHOIR_TEST_LIBRARY");
+}
+
+TEST(LibraryTest, AReplacementIsGivenWithoutALibrary) {
+  choir_library_t library = Library();
+  library.files[0] = "libchoir_one.so";
+  const int script = 0;
+  choir__library_replace(&library, &script);
+  EXPECT_TRUE(choir__library_is_there(&library));
+  const void* table = nullptr;
+  ASSERT_OK(choir__library_open(&library, &table));
+  EXPECT_EQ(table, &script);
+  choir__library_replace(&library, nullptr);
+  EXPECT_STATUS(UNAVAILABLE, "libchoir_one.so", Open(&library));
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdatomic.h>
 #include <string.h>
 
 #include "core/cuda_driver_internal.h"
 #include "core/library_backend.h"
 
 static choir__cuda_driver_t machine_driver;
-static _Atomic(const choir__cuda_driver_t*) replacement;
 
 static const choir_library_symbol_t symbols[] = {
 #define SYMBOL(symbol, parameters) {#symbol, &machine_driver.symbol},
@@ -19,21 +17,21 @@ static choir_library_t library = {
     .needs = "one for CUDA 13 and a GPU of compute capability 7.5 or newer",
     // The name that every driver of the last ten years installs.
     .files = {"libcuda.so.1"},
+    .table = &machine_driver,
     .symbols = symbols,
     .symbol_count = sizeof(symbols) / sizeof(symbols[0]),
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
 choir_status_t choir__cuda_driver(const choir__cuda_driver_t** out_driver) {
-  *out_driver = atomic_load(&replacement);
-  if (*out_driver) return NULL;
-  CHOIR_TRY(choir__library_open(&library));
-  *out_driver = &machine_driver;
-  return NULL;
+  const void* table = NULL;
+  choir_status_t status = choir__library_open(&library, &table);
+  *out_driver = table;
+  return status;
 }
 
 void choir__cuda_driver_replace(const choir__cuda_driver_t* driver) {
-  atomic_store(&replacement, driver);
+  choir__library_replace(&library, driver);
 }
 
 choir_status_t choir__cuda_status(const choir__cuda_driver_t* driver,

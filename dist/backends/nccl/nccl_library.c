@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/backends/nccl/nccl_library_internal.h"
 
-#include <stdatomic.h>
-
 #include "core/library_backend.h"
 
 static choir__nccl_library_t machine_library;
-static _Atomic(const choir__nccl_library_t*) replacement;
 
 static const choir_library_symbol_t symbols[] = {
 #define SYMBOL(result, symbol, parameters) {#symbol, &machine_library.symbol},
@@ -20,19 +17,19 @@ static choir_library_t library = {
     .variable = "CHOIR_NCCL_LIBRARY",
     .files = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
               "/usr/local/cuda/lib/libnccl.so.2"},
+    .table = &machine_library,
     .symbols = symbols,
     .symbol_count = sizeof(symbols) / sizeof(symbols[0]),
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
 choir_status_t choir__nccl_library(const choir__nccl_library_t** out_library) {
-  *out_library = atomic_load(&replacement);
-  if (*out_library) return NULL;
-  CHOIR_TRY(choir__library_open(&library));
-  *out_library = &machine_library;
-  return NULL;
+  const void* table = NULL;
+  choir_status_t status = choir__library_open(&library, &table);
+  *out_library = table;
+  return status;
 }
 
-void choir__nccl_replace(const choir__nccl_library_t* library_) {
-  atomic_store(&replacement, library_);
+void choir__nccl_replace(const choir__nccl_library_t* table) {
+  choir__library_replace(&library, table);
 }

@@ -126,7 +126,7 @@ choir_status_t choir__nccl_library(const choir__nccl_library_t** out_library)
     CHOIR_NODISCARD;
 
 // For tests: `library` takes the place of the machine's, until NULL is given.
-void choir__nccl_replace(const choir__nccl_library_t* library);
+void choir__nccl_replace(const choir__nccl_library_t* table);
 
 #ifdef __cplusplus
 }

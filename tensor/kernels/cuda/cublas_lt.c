@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cublas_lt.h"
 
-#include <stdatomic.h>
-
 #include "core/library_backend.h"
 #include "core/log.h"
 #include "tensor/gpu_parts_internal.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 static choir__cublas_table_t machine_table;
-static _Atomic(const choir__cublas_table_t*) replacement;
 
 static const choir_library_symbol_t symbols[] = {
 #define SYMBOL(type, symbol, parameters) {#symbol, &machine_table.symbol},
@@ -23,22 +20,22 @@ static choir_library_t library = {
     .variable = "CHOIR_CUBLASLT_LIBRARY",
     .without = "products of matrices on GPUs run on the host",
     .files = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"},
+    .table = &machine_table,
     .symbols = symbols,
     .symbol_count = sizeof(symbols) / sizeof(symbols[0]),
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-bool choir__cublas_is_there(void) {
-  return atomic_load(&replacement) || choir__library_is_there(&library);
-}
+bool choir__cublas_is_there(void) { return choir__library_is_there(&library); }
 
 choir_status_t choir__gpu_part_cublaslt(choir_gpu_part_t* part) {
   (void)part;
-  return choir__library_open(&library);
+  const void* table = NULL;
+  return choir__library_open(&library, &table);
 }
 
 void choir__cublas_replace(const choir__cublas_table_t* table) {
-  atomic_store(&replacement, table);
+  choir__library_replace(&library, table);
 }
 
 choir_status_t choir__cublas_status(const choir__cublas_t* cublas,
@@ -58,11 +55,8 @@ choir_status_t choir__cublas_status(const choir__cublas_t* cublas,
 
 static choir_status_t open_cublas(choir_device_t* device, void** out_state) {
   *out_state = NULL;
-  const choir__cublas_table_t* table = atomic_load(&replacement);
-  if (!table) {
-    CHOIR_TRY(choir__library_open(&library));
-    table = &machine_table;
-  }
+  const void* table = NULL;
+  CHOIR_TRY(choir__library_open(&library, &table));
   const choir_allocator_t objects = choir_device_allocator(device);
   void* memory = NULL;
   CHOIR_TRY(

@@ -382,9 +382,8 @@ static choir_status_t multiply(choir__cublas_t* cublas,
   void* workspace = NULL;
   CHOIR_TRY_NOTE(choir__cuda_scratch(stream, plan->workspace_bytes, &workspace),
                  "workspace of cublasLtMatmul");
-  choir_status_t status = launch(cublas, problem, plan, workspace,
-                                 choir__cuda_stream_handle(stream));
-  return status;
+  return launch(cublas, problem, plan, workspace,
+                choir__cuda_stream_handle(stream));
 }
 
 static choir_status_t run(choir_op_t op, const choir_record_t* record,

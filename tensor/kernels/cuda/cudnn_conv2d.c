@@ -310,8 +310,7 @@ static choir_status_t convolve(choir__cudnn_t* cudnn, const choir__conv_t* conv,
   CHOIR_TRY_NOTE(
       choir__cuda_scratch(stream, whole(plan->between_bytes) + bytes, &scratch),
       "workspace of cuDNN");
-  choir_status_t status = launch(cudnn, conv, plan, scratch, stream);
-  return status;
+  return launch(cudnn, conv, plan, scratch, stream);
 }
 
 // db: the sum over the rows of dy, by whatever the device has for that.

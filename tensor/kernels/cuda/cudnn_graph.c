@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cudnn_graph.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "core/library_backend.h"
@@ -10,7 +9,6 @@
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 static choir__cudnn_table_t machine_table;
-static _Atomic(const choir__cudnn_table_t*) replacement;
 
 static const choir_library_symbol_t symbols[] = {
 #define SYMBOL(type, symbol, parameters) {#symbol, &machine_table.symbol},
@@ -24,22 +22,22 @@ static choir_library_t library = {
     .variable = "CHOIR_CUDNN_LIBRARY",
     .without = "convolutions on GPUs run on the host",
     .files = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"},
+    .table = &machine_table,
     .symbols = symbols,
     .symbol_count = sizeof(symbols) / sizeof(symbols[0]),
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-bool choir__cudnn_is_there(void) {
-  return atomic_load(&replacement) || choir__library_is_there(&library);
-}
+bool choir__cudnn_is_there(void) { return choir__library_is_there(&library); }
 
 choir_status_t choir__gpu_part_cudnn(choir_gpu_part_t* part) {
   (void)part;
-  return choir__library_open(&library);
+  const void* table = NULL;
+  return choir__library_open(&library, &table);
 }
 
 void choir__cudnn_replace(const choir__cudnn_table_t* table) {
-  atomic_store(&replacement, table);
+  choir__library_replace(&library, table);
 }
 
 static bool is_refusal(choir__cudnn_result_t result) {
@@ -71,11 +69,8 @@ choir_status_t choir__cudnn_status(const choir__cudnn_t* cudnn,
 
 static choir_status_t open_cudnn(choir_device_t* device, void** out_state) {
   *out_state = NULL;
-  const choir__cudnn_table_t* table = atomic_load(&replacement);
-  if (!table) {
-    CHOIR_TRY(choir__library_open(&library));
-    table = &machine_table;
-  }
+  const void* table = NULL;
+  CHOIR_TRY(choir__library_open(&library, &table));
   const choir_allocator_t objects = choir_device_allocator(device);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(objects, sizeof(choir__cudnn_t), "cuDNN", &memory));
