@@ -418,9 +418,6 @@ static choir_status_t run(choir_op_t op, const choir_record_t* record,
     (void)choir__##name##_product(record, &product);                   \
     return run(CHOIR_OP_##OP, record, &product, stream);               \
   }                                                                    \
-  const choir_op_kernel_t choir__cuda_##name = {                       \
-      {#name "/cublas", name##_run, NULL, NULL, NULL},                 \
-      CHOIR_OP_##OP,                                                   \
-      name##_supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cublas", name##_run, name##_supports)
 PRODUCT(MATMUL, matmul)
 PRODUCT(LINEAR, linear)

@@ -209,9 +209,8 @@ static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
                     &params);
 }
 
-#define KERNEL(OP, name)                         \
-  const choir_op_kernel_t choir__cuda_##name = { \
-      {#name "/cuda", name##_run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
+#define KERNEL(OP, name) \
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports)
 KERNEL(BATCH_NORM, batch_norm)
 KERNEL(BATCH_NORM_INFER, batch_norm_infer)
 KERNEL(BATCH_NORM_RELU, batch_norm_relu)

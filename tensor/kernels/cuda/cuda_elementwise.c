@@ -43,8 +43,7 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
                                    choir_stream_t* stream) {                   \
     return run(record, stream, CHOIR_OP_##OP, &name##_dense, &name##_strided); \
   }                                                                            \
-  const choir_op_kernel_t choir__cuda_##name = {                               \
-      {#name "/cuda", name##_run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports)
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
 #include "tensor/kernels/cuda/cuda_elementwise.def"
 #undef CHOIR__UNARY

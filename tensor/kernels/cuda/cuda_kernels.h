@@ -15,6 +15,11 @@ extern "C" {
 #include "tensor/kernels/cuda/kernels.def"
 #undef CHOIR__CUDA_KERNEL
 
+// Defines one of them: `maker` is "cuda", or the library that computes.
+#define CHOIR__CUDA_OP_KERNEL(OP, name, maker, run, supports) \
+  const choir_op_kernel_t choir__cuda_##name = {              \
+      {#name "/" maker, run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
+
 // One per .cu file of this folder. Without the toolkit they have no image, and
 // then no kernel of theirs supports any record. Not constant for the sake of
 // tests, which give them an image that a script in the place of the driver

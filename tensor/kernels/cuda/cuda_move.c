@@ -106,11 +106,8 @@ static choir_status_t cast_run(const choir_record_t* record,
   return launch(record, stream, &casts[from][to], 2, 0);
 }
 
-#define KERNEL(OP, kernel, name)                     \
-  const choir_op_kernel_t choir__cuda_##kernel = {   \
-      {#name "/cuda", name##_run, NULL, NULL, NULL}, \
-      CHOIR_OP_##OP,                                 \
-      name##_supports};
+#define KERNEL(OP, kernel, name) \
+  CHOIR__CUDA_OP_KERNEL(OP, kernel, "cuda", name##_run, name##_supports)
 KERNEL(COPY, copy_bits, copy)
 KERNEL(FILL, fill_bits, fill)
 KERNEL(CAST, cast, cast)

@@ -49,9 +49,6 @@ static bool start(const choir_record_t* record, choir__cuda_nest_t* out_nest) {
     return choir__cuda_nest_launch(stream, is_dense ? &dense : &strided,       \
                                    &params.nest, is_dense, &params);           \
   }                                                                            \
-  const choir_op_kernel_t choir__cuda_##name##_update = {                      \
-      {#name "_update/cuda", name##_run, NULL, NULL, NULL},                    \
-      CHOIR_OP_##OP,                                                           \
-      supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name##_update, "cuda", name##_run, supports)
 #include "tensor/kernels/cuda/cuda_optimizer.def"
 #undef CHOIR__UPDATE

@@ -120,10 +120,7 @@ static choir_status_t launch(const choir_record_t* record,
     const operands_t operands = direction##_operands(record);               \
     return launch(record, stream, &operands, is_grad, &one, &grouped);      \
   }                                                                         \
-  const choir_op_kernel_t choir__cuda_##name = {                            \
-      {#name "/cuda", name##_run, NULL, NULL, NULL},                        \
-      CHOIR_OP_##OP,                                                        \
-      direction##_supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, direction##_supports)
 POOLING(MAX_POOL2D, max_pool2d, forward, false)
 POOLING(AVG_POOL2D, avg_pool2d, forward, false)
 POOLING(MAX_POOL2D_GRAD, max_pool2d_grad, grad, true)

@@ -114,11 +114,8 @@ static choir_status_t dropout_run(const choir_record_t* record,
   return launch(stream, &kernel, &params);
 }
 
-#define KERNEL(OP, name, supports_name)              \
-  const choir_op_kernel_t choir__cuda_##name = {     \
-      {#name "/cuda", name##_run, NULL, NULL, NULL}, \
-      CHOIR_OP_##OP,                                 \
-      supports_name};
+#define KERNEL(OP, name, supports_name) \
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports_name)
 KERNEL(RANDOM_UNIFORM, random_uniform, random_supports)
 KERNEL(RANDOM_NORMAL, random_normal, random_supports)
 KERNEL(DROPOUT, dropout, dropout_supports)

@@ -218,10 +218,7 @@ static choir_status_t reduce_run(const choir_record_t* record,
                                    choir_stream_t* stream) {     \
     return reduce_run(record, stream, &reduction, is_mean);      \
   }                                                              \
-  const choir_op_kernel_t choir__cuda_##name = {                 \
-      {#name "/cuda", name##_run, NULL, NULL, NULL},             \
-      CHOIR_OP_##OP,                                             \
-      name##_supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, name##_supports)
 REDUCE(SUM, sum, sum_reduction, false)
 REDUCE(MEAN, mean, sum_reduction, true)
 REDUCE(MAX, max, max_reduction, false)

@@ -245,11 +245,8 @@ SOFTMAX(log_softmax)
 SOFTMAX(softmax_grad)
 SOFTMAX(log_softmax_grad)
 
-#define KERNEL(OP, name, supports_name)              \
-  const choir_op_kernel_t choir__cuda_##name = {     \
-      {#name "/cuda", name##_run, NULL, NULL, NULL}, \
-      CHOIR_OP_##OP,                                 \
-      supports_name};
+#define KERNEL(OP, name, supports_name) \
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports_name)
 KERNEL(SOFTMAX, softmax, softmax_supports)
 KERNEL(LOG_SOFTMAX, log_softmax, softmax_supports)
 KERNEL(SOFTMAX_GRAD, softmax_grad, softmax_supports)

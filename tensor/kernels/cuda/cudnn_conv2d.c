@@ -358,10 +358,7 @@ static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
     const choir__conv_t conv = choir__conv_of(record, kind);     \
     return run(CHOIR_OP_##OP, &conv, stream);                    \
   }                                                              \
-  const choir_op_kernel_t choir__cuda_##name = {                 \
-      {#name "/cudnn", name##_run, NULL, NULL, NULL},            \
-      CHOIR_OP_##OP,                                             \
-      name##_supports};
+  CHOIR__CUDA_OP_KERNEL(OP, name, "cudnn", name##_run, name##_supports)
 CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
 CONV(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
 CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
