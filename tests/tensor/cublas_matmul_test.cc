@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/log.h"
@@ -266,38 +265,6 @@ TEST_F(CublasMatmul, IsReleasedWithTheDevice) {
   gpu_.reset();
   EXPECT_EQ(cublas_.live(), 0u);
   EXPECT_EQ(cublas_.Calls("cublasLtDestroy"), 1);
-}
-
-TEST_F(CublasMatmul, ThreadsShareOneHandle) {
-  constexpr int kThreads = 4;
-  std::vector<std::thread> threads;
-  std::vector<std::vector<float>> got(kThreads);
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &got] {
-      choir_stream_t* stream = nullptr;
-      ASSERT_OK(choir_stream_create(gpu_.get(), CHOIR_STREAM_COMPUTE, &stream));
-      const std::vector<float> zeros(6);
-      for (int i = 0; i < 20; ++i) {
-        TensorPtr a = Tensor({3, kLong}, 1), b = Tensor({kLong, 2}, 2);
-        choir_tensor_t* srcs[2] = {a.get(), b.get()};
-        choir_tensor_t* dst = nullptr;
-        ASSERT_OK(choir_op_run(stream, CHOIR_OP_MATMUL, srcs, 2, nullptr, false,
-                               &dst));
-        ASSERT_OK(choir_stream_synchronize(stream));
-        got[static_cast<size_t>(t)].resize(6);
-        choir_buffer_t* buffer = choir_tensor_view(dst)->buffer;
-        ASSERT_OK(choir_buffer_read(buffer, stream, 0,
-                                    got[static_cast<size_t>(t)].data(), 24));
-        choir_tensor_release(dst);
-      }
-      choir_stream_release(stream);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& one : got) EXPECT_EQ(one, got[0]);
-  EXPECT_EQ(cublas_.Calls("cublasLtCreate"), 1);
-  EXPECT_EQ(Questions(), 1);
-  EXPECT_EQ(Products(), kThreads * 20);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/log.h"
@@ -36,10 +35,7 @@ class CudnnConv2d : public ::testing::Test {
  protected:
   void SetUp() override {
     gpu_ = MakeDevice("cuda");
-    // One thread: the thread sanitizer does not see into those of oneDNN.
-    choir_device_options_t options = {};
-    options.threads = 1;
-    cpu_ = MakeDevice("cpu", &options);
+    cpu_ = MakeDevice("cpu");
     choir_op_stats_reset();
   }
 
@@ -295,37 +291,6 @@ TEST_F(CudnnConv2d, IsReleasedWithTheDevice) {
   gpu_.reset();
   EXPECT_EQ(cudnn_.live(), 0u);
   EXPECT_EQ(cudnn_.Calls("cudnnDestroy"), 1);
-}
-
-TEST_F(CudnnConv2d, ThreadsShareOneHandle) {
-  constexpr int kThreads = 4;
-  const choir_conv2d_attrs_t attrs = Conv(CHOIR_ACTIVATION_RELU);
-  std::vector<std::thread> threads;
-  std::vector<std::vector<float>> got(kThreads, std::vector<float>(160));
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this, t, &got, &attrs] {
-      choir_stream_t* stream = nullptr;
-      ASSERT_OK(choir_stream_create(gpu_.get(), CHOIR_STREAM_COMPUTE, &stream));
-      TensorPtr x = Image(gpu_, {2, 3, 7, 5}, 1);
-      TensorPtr w = Image(gpu_, {4, 3, 3, 3}, 2);
-      TensorPtr b = Make<float>(gpu_.get(), {4}, Floats(4, 3));
-      choir_tensor_t* srcs[] = {x.get(), w.get(), b.get()};
-      for (int i = 0; i < 10; ++i) {
-        choir_tensor_t* dst = nullptr;
-        ASSERT_OK(choir_op_run(stream, CHOIR_OP_CONV2D, srcs, 3, &attrs, false,
-                               &dst));
-        ASSERT_OK(choir_buffer_read(choir_tensor_view(dst)->buffer, stream, 0,
-                                    got[static_cast<size_t>(t)].data(),
-                                    160 * sizeof(float)));
-        choir_tensor_release(dst);
-      }
-      choir_stream_release(stream);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& one : got) EXPECT_EQ(one, got[0]);
-  EXPECT_EQ(cudnn_.Calls("cudnnCreate"), 1);
-  EXPECT_EQ(Runs(), kThreads * 10);
 }
 
 }  // namespace
