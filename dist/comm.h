@@ -379,6 +379,10 @@ CHOIR_API choir_status_t choir_comm_start(choir_comm_t* comm,
                                           const choir_collective_t* collective,
                                           choir_work_t** out_work)
     CHOIR_NODISCARD;
+// The version of the machine's NCCL, such as 22809 for 2.28.9. UNAVAILABLE: it
+// has none that serves, and why; opens it, and asks no GPU. Any thread.
+CHOIR_API choir_status_t choir_comm_nccl_version(int32_t* out_version)
+    CHOIR_NODISCARD;
 // Bytes that went over the host so far, down and up.
 CHOIR_API uint64_t choir_comm_staged_bytes(const choir_comm_t* comm);
 CHOIR_API bool choir_work_is_done(choir_work_t* work);

@@ -102,6 +102,17 @@ def _mpi() -> str:
     return f"no ({lines[-1]})"
 
 
+def _nccl() -> str:
+    """Whether there is NCCL, and its version."""
+    version = c_int32()
+    try:
+        check(lib.comm_nccl_version(byref(version)))
+    except choir.UnavailableError as error:
+        return f"no ({error})"
+    number = version.value
+    return f"yes ({number // 10000}.{number // 100 % 100}.{number % 100})"
+
+
 def _gpus() -> list[str]:
     """The driver, or why there is none, and the GPUs that it shows."""
     try:
@@ -142,6 +153,7 @@ def check_build() -> None:
     print("  communicator self: yes")
     print("  communicator shm: yes")
     print(f"  communicator mpi: {_mpi()}")
+    print(f"  communicator nccl: {_nccl()}")
     print(f"  strategies: {', '.join(opt.strategies())}")
     print(f"  optimizers: {', '.join(opt.optimizers())}")
     print(f"  ops: {len(_raw.OPS)}")

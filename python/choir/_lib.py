@@ -447,6 +447,7 @@ _FUNCTIONS = {
     "gpu_count": (_P, [POINTER(c_int32)]),
     "gpu_info": (_P, [c_int32, POINTER(GpuInfo)]),
     "gpu_memory": (_P, [c_int32, POINTER(c_uint64), POINTER(c_uint64)]),
+    "comm_nccl_version": (_P, [POINTER(c_int32)]),
     "gpu_part_count": (c_int32, []),
     "gpu_part": (_P, [c_int32, POINTER(GpuPart)]),
     "device_threads": (c_int32, [_P]),

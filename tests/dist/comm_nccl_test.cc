@@ -427,6 +427,16 @@ TEST(CommNcclStart, NeedsAGpu) {
   choir_device_release(device);
 }
 
+TEST(CommNcclStart, TellsItsVersion) {
+  NcclRanks ranks(1);
+  int32_t version = 0;
+  ASSERT_OK(choir_comm_nccl_version(&version));
+  EXPECT_EQ(version, ranks.nccl().version());
+  ranks.nccl().FailNext("ncclGetVersion", 2);
+  EXPECT_STATUS(UNAVAILABLE, "NCCL does not start",
+                choir_comm_nccl_version(&version));
+}
+
 // In a process where nothing stands in the place of NCCL.
 TEST(CommNcclStart, AMachineWithoutNccl) {
   setenv("CHOIR_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
@@ -436,6 +446,10 @@ TEST(CommNcclStart, AMachineWithoutNccl) {
   choir_comm_t* comm = nullptr;
   EXPECT_STATUS(UNAVAILABLE, "needs NCCL 2.14 or newer",
                 choir_comm_create(&config, &comm));
+  int32_t version = 1;
+  EXPECT_STATUS(UNAVAILABLE, "needs NCCL 2.14 or newer",
+                choir_comm_nccl_version(&version));
+  EXPECT_EQ(version, 0);
 }
 
 }  // namespace

@@ -74,11 +74,13 @@ built=$("$work/moved/bin/choirrun" --check-build)
 [[ $built == *"  device    cpu: cpu kernels, "* ]] ||
   fail "choirrun --check-build names no cpu: $built"
 # Of GPUs: a driver, or why there is none that will do; this library's kernels.
-said() { grep -cE "^  GPU       $1" <<<"$built"; }
-[ "$(said 'driver: (for CUDA [0-9]+\.[0-9]+$|no: cuda: .*; needs )')" = 1 ] ||
+said() { grep -cE "^  $1" <<<"$built"; }
+[ "$(said 'GPU       driver: (for CUDA [0-9]+\.[0-9]+$|no: cuda: .*; needs )')" = 1 ] ||
   fail "choirrun --check-build is not clear about a driver: $built"
-[ "$(said 'kernels: (yes$|no: .* --config=cuda)')" = 1 ] ||
+[ "$(said 'GPU       kernels: (yes$|no: .* --config=cuda)')" = 1 ] ||
   fail "choirrun --check-build is not clear about kernels: $built"
+[ "$(said 'backends  nccl: (2\.[0-9]+\.[0-9]+$|no: .*; needs NCCL )')" = 1 ] ||
+  fail "choirrun --check-build is not clear about NCCL: $built"
 
 # All of choir.h and nothing that is not meant for users.
 sed -n 's/^#include "\(.*\)"$/\1/p' "$include/choir.h" | sort >meant

@@ -116,6 +116,10 @@ class Main(unittest.TestCase):
         self.assertRegex(
             lines["communicator mpi"], r"^(yes|no) \(.*libchoir_mpi"
         )
+        self.assertRegex(
+            lines["communicator nccl"],
+            r"^(yes \(2\.\d+\.\d+|no \(.*needs NCCL)",
+        )
         self.assertEqual(lines["strategies"], ", ".join(opt.strategies()))
         self.assertIn("sparseTopK", lines["strategies"])
         self.assertIn("adadelta", lines["optimizers"])

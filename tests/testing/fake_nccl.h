@@ -40,6 +40,7 @@ class FakeNccl {
   void Hold(int rank);
   // What the rank's communicator says of its state from now on.
   void SetState(int rank, int result);
+  int version() const { return version_; }
   void set_version(int version) { version_ = version; }
   // Calls of a rank since the last question: "all_reduce 33 f32", "group of 2".
   std::vector<std::string> TakeLog(int rank);

@@ -196,6 +196,7 @@ def print_build(sessions):
         else:
             mpi = "yes"
         print("  backends  self: yes; shm: yes; mpi: %s" % mpi)
+        print("  backends  nccl: %s" % there["nccl"])
         for name, state in there["devices"].items():
             # Without a driver that one line, below, says it all.
             if name != "cuda" or not there["driver"].startswith("no: "):

@@ -271,6 +271,7 @@ class Part(ctypes.Structure):  # choir_gpu_part_t
 for name in ("driver_version", "count", "info", "part"):
     getattr(choir, "choir_gpu_" + name).restype = ctypes.c_void_p
 choir.choir_gpu_part_count.restype = ctypes.c_int32
+choir.choir_comm_nccl_version.restype = ctypes.c_void_p
 def why_not(status):
     if not status:
         return ""
@@ -289,6 +290,11 @@ def ask_driver():
     why = why_not(choir.choir_gpu_driver_version(ctypes.byref(number)))
     return why and "no: " + why or "for CUDA %d.%d" % (
         number.value // 1000, number.value % 1000 // 10)
+def ask_nccl():
+    number = ctypes.c_int32()
+    why = why_not(choir.choir_comm_nccl_version(ctypes.byref(number)))
+    return why and "no: " + why or "%d.%d.%d" % (
+        number.value // 10000, number.value // 100 % 100, number.value % 100)
 def ask_gpus():
     count, found = ctypes.c_int32(), []
     choir.choir_gpu_count(ctypes.byref(count))
@@ -308,7 +314,7 @@ known = create_device("?").rsplit(" known", 1)[-1].rsplit(":", 1)[-1]
 names = [n for n in re.findall(r"[a-z_]+", known) if n not in ("are", "devices")]
 print(json.dumps({"version": choir.choir_version().decode(),
                   "devices": {n: create_device(n) for n in names},
-                  "driver": ask_driver(), "gpus": ask_gpus(),
+                  "nccl": ask_nccl(), "driver": ask_driver(), "gpus": ask_gpus(),
                   "parts": [ask_part(i)
                             for i in range(choir.choir_gpu_part_count())]}))
 """

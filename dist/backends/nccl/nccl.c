@@ -200,17 +200,28 @@ static choir_status_t open_device(choir_comm_t* comm) {
   return choir_device_create("cuda", &options, &plane->device);
 }
 
+static choir_status_t check_start(const choir__nccl_library_t* nccl,
+                                  choir__nccl_result_t result) {
+  if (result == CHOIR__NCCL_SUCCESS) return NULL;
+  return CHOIR_ERROR(UNAVAILABLE, "comm nccl: NCCL does not start: %s",
+                     nccl->ncclGetErrorString(result));
+}
+
+choir_status_t choir_comm_nccl_version(int32_t* out_version) {
+  *out_version = 0;
+  const choir__nccl_library_t* nccl = NULL;
+  CHOIR_TRY(choir__nccl_library(&nccl));
+  return check_start(nccl, nccl->ncclGetVersion(out_version));
+}
+
 // All that this rank can do alone.
 static choir_status_t prepare(choir_comm_t* comm, report_t* report) {
   nccl_plane_t* plane = plane_of(comm);
   CHOIR_TRY(choir__nccl_library(&plane->nccl));
   CHOIR_TRY(open_device(comm));
-  choir__nccl_result_t result = plane->nccl->ncclGetVersion(&report->version);
-  if (result == CHOIR__NCCL_SUCCESS && comm->rank == 0)
-    result = plane->nccl->ncclGetUniqueId(&report->id);
-  if (result == CHOIR__NCCL_SUCCESS) return NULL;
-  return CHOIR_ERROR(UNAVAILABLE, "comm nccl: NCCL does not start: %s",
-                     plane->nccl->ncclGetErrorString(result));
+  CHOIR_TRY(choir_comm_nccl_version(&report->version));
+  if (comm->rank != 0) return NULL;
+  return check_start(plane->nccl, plane->nccl->ncclGetUniqueId(&report->id));
 }
 
 static choir_status_t compare(const choir_comm_t* comm,
