@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of choir.dist."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, c_int64
+
+import numpy as np
+
+from choir import _comm, _raw
+from choir._lib import CommTensor
+from choir._values import (
+    Compression,
+    Reduction,
+    Value,
+    from_wire,
+    label_of,
+    no_scalar,
+    reduction,
+    rows_of,
+    to_wire,
+)
+from choir._world import communicator
+from choir.tensor import Tensor
+
+
+def _allreduce(value: Value, how: Reduction) -> np.ndarray:
+    array, code = to_wire(value, how.compression)
+    communicator().run(
+        _comm.ALL_REDUCE,
+        how.label(str(array.shape)),
+        code,
+        array.size,
+        op=how.op,
+        src=array.ctypes.data,
+        dst=array.ctypes.data,
+        **how.scales,
+    )
+    return from_wire(value, array)
+
+
+def allreduce(
+    tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression=Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+):
+    """The elementwise average over ranks; collective.
+
+    tensor: the same shape and dtype on all ranks. average False, or op: another
+    reduction. Result: postscale * reduction of (prescale * tensor), of the same
+    shape; the same bits on all ranks, whichever backend. Averages of integers
+    are truncated. name: shown in errors, the same on all ranks.
+
+    ValueError on all ranks where they differ; CommError when a peer is lost.
+    """
+    how = reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
+    )
+    value = Value(tensor)
+    return value.result(_allreduce(value, how))
+
+
+def allreduce_(
+    tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression=Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+):
+    """allreduce in place, of a Tensor or a NumPy array; what was given.
+
+    The tensor stays as it was when the call fails."""
+    how = reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
+    )
+    value = Value(tensor, is_changed=True)
+    return value.replace(_allreduce(value, how))
+
+
+def _grouped(values: list[Value], how: Reduction) -> list[np.ndarray]:
+    comm = communicator()
+    wires = [to_wire(value, how.compression) for value in values]
+    shapes = " ".join(str(array.shape) for array, _ in wires)
+    results: list = [None] * len(values)
+    # The same order of dtypes on all ranks, as their lists are alike.
+    for code in dict.fromkeys(code for _, code in wires):
+        which = [i for i, wire in enumerate(wires) if wire[1] == code]
+        listed = (CommTensor * len(which))(
+            *[
+                CommTensor(a.ctypes.data, a.ctypes.data, a.size)
+                for a in (wires[i][0] for i in which)
+            ]
+        )
+        comm.run(
+            _comm.ALL_REDUCE,
+            how.label(shapes),
+            code,
+            0,
+            op=how.op,
+            tensors=listed,
+            tensor_count=len(which),
+            **how.scales,
+        )
+        for i in which:
+            results[i] = from_wire(values[i], wires[i][0])
+    return results
+
+
+def grouped_allreduce(
+    tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    compression=Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list:
+    """allreduce of a list in one exchange for each dtype; collective.
+
+    tensors: alike in number, shapes and dtypes on all ranks. A list of results.
+    ValueError on all ranks where they differ; then no result at all."""
+    how = reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
+    )
+    values = [Value(tensor) for tensor in tensors]
+    results = _grouped(values, how)
+    return [value.result(array) for value, array in zip(values, results)]
+
+
+def grouped_allreduce_(
+    tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    compression=Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list:
+    """grouped_allreduce in place; the list of what was given."""
+    how = reduction(
+        average, op, name, prescale_factor, postscale_factor, compression
+    )
+    values = [Value(tensor, is_changed=True) for tensor in tensors]
+    results = _grouped(values, how)
+    return [value.replace(array) for value, array in zip(values, results)]
+
+
+def allgather(tensor, name: str | None = None):
+    """All ranks' rows, one part after the other in rank order; collective.
+
+    tensor: at least one dimension; the first may differ between ranks, also be
+    0, the others and the dtype are the same. Result: (sum of the first
+    dimensions, the others). ValueError on all ranks where they differ."""
+    comm = communicator()
+    value = Value(tensor)
+    label = label_of(name, rows_of(value))
+    array = value.array
+    count = array.shape[0] if array.ndim else 0
+    counts = comm.all_gather(np.array([count], np.int64), label)
+    no_scalar(value, "allgather")
+    out = np.empty((int(counts.sum()),) + array.shape[1:], array.dtype)
+    comm.run(
+        _comm.ALL_GATHER_V,
+        label,
+        value.code,
+        array.size,
+        src=array.ctypes.data,
+        dst=out.ctypes.data,
+        capacity=out.size,
+    )
+    return value.result(out)
+
+
+def _broadcast(value, root_rank, name):
+    array = value.array
+    communicator().run(
+        _comm.BROADCAST,
+        label_of(name, str(array.shape)),
+        value.code,
+        array.size,
+        root=root_rank,
+        src=array.ctypes.data,
+        dst=array.ctypes.data,
+    )
+    return array
+
+
+def broadcast(tensor, root_rank: int = 0, name: str | None = None):
+    """The root's elements on every rank; collective.
+
+    tensor: the same shape and dtype on all ranks, of which others than the
+    root's give no elements. ValueError on all ranks where shapes, dtypes or
+    roots differ, or there is no such rank."""
+    value = Value(tensor)
+    return value.result(_broadcast(value, root_rank, name))
+
+
+def broadcast_(tensor, root_rank: int = 0, name: str | None = None):
+    """broadcast in place, of a Tensor or a NumPy array; what was given."""
+    value = Value(tensor, is_changed=True)
+    return value.replace(_broadcast(value, root_rank, name))
+
+
+def reducescatter(
+    tensor,
+    op: int | None = None,
+    name: str | None = None,
+    compression=Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+):
+    """This rank's rows of the reduction over ranks; collective.
+
+    tensor: the same shape, of at least one dimension, and dtype on all ranks.
+    Of n rows rank r gets n // size, the first n % size ranks one more, in rank
+    order. op: Average unless given. ValueError on all ranks where they
+    differ."""
+    comm = communicator()
+    value = Value(tensor)
+    how = reduction(
+        None, op, name, prescale_factor, postscale_factor, compression
+    )
+    array, code = to_wire(value, compression)
+    label = how.label(str(array.shape))
+    if array.ndim == 0:
+        comm.barrier(label)  # where others have rows, they hear of it
+        no_scalar(value, "reducescatter")
+    starts = _shares(array.shape[0], comm.world_size)
+    longest = int(np.diff(starts).max())
+    if longest * comm.world_size != array.shape[0]:
+        # Equal parts, of which the last rows are nobody's.
+        padded = np.zeros(
+            (comm.world_size, longest) + array.shape[1:], array.dtype
+        )
+        for part, first, last in zip(padded, starts, starts[1:]):
+            part[: last - first] = array[first:last]
+        array = padded
+    out = np.empty((longest,) + value.array.shape[1:], array.dtype)
+    comm.run(
+        _comm.REDUCE_SCATTER,
+        label,
+        code,
+        out.size,
+        op=how.op,
+        src=array.ctypes.data,
+        dst=out.ctypes.data,
+        **how.scales,
+    )
+    own = comm.global_rank
+    rows = int(starts[own + 1] - starts[own])
+    return value.result(from_wire(value, out[:rows]))
+
+
+def _shares(count: int, parts: int) -> np.ndarray:
+    """Where each rank's share of `count` rows begins, and the end."""
+    sizes = np.full(parts, count // parts, np.int64)
+    sizes[: count % parts] += 1
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def alltoall(tensor, splits=None, name: str | None = None):
+    """Gives rows to every rank and takes theirs; collective.
+
+    tensor: at least one dimension; the others than the first and the dtype are
+    the same on all ranks. splits: how many rows go to each rank, in rank order;
+    their sum is the first dimension. Without it: equally many.
+
+    Result: what came, in rank order; with splits a pair, the second how many
+    rows came from each rank (int64, of the kind that was given). ValueError on
+    all ranks where they differ or one's splits are wrong."""
+    comm = communicator()
+    value = Value(tensor)
+    array = value.array
+    label = label_of(name, rows_of(value))
+    wrong, shares = _splits_of(array, splits, comm.world_size)
+    received = np.empty(comm.world_size, np.int64)
+    comm.run(
+        _comm.ALL_TO_ALL,
+        label,
+        _raw.I64,
+        1,
+        src=shares.ctypes.data,
+        dst=received.ctypes.data,
+    )
+    if wrong:
+        raise ValueError(wrong)
+    bad = np.flatnonzero(received < 0)
+    if bad.size:
+        raise ValueError(
+            f"alltoall: {comm.peer(int(bad[0]))} cannot divide its rows by its "
+            "splits; its own error says why"
+        )
+    width = int(np.prod(array.shape[1:], dtype=np.int64))
+    out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
+    elements = shares * width
+    comm.run(
+        _comm.ALL_TO_ALL_V,
+        label,
+        value.code,
+        array.size,
+        src=array.ctypes.data,
+        dst=out.ctypes.data,
+        capacity=out.size,
+        splits=elements.ctypes.data_as(POINTER(c_int64)),
+    )
+    if splits is None:
+        return value.result(out)
+    if value.raw is None:
+        return value.result(out), received
+    counts = _raw.from_array(value.raw.device, received)
+    if isinstance(tensor, Tensor):
+        counts = Tensor._of(counts)
+    return value.result(out), counts
+
+
+def _splits_of(array, splits, parts):
+    """What is wrong, or '', and the rows for each rank, -1 where wrong."""
+    nothing = np.full(parts, -1, np.int64)
+    if array.ndim == 0:
+        return "alltoall: a value without dimensions has no rows", nothing
+    rows = array.shape[0]
+    if splits is None:
+        if rows % parts:
+            return (
+                f"alltoall: {rows} rows cannot be shared equally by {parts} "
+                "ranks; give splits"
+            ), nothing
+        return "", np.full(parts, rows // parts, np.int64)
+    shares = np.asarray(
+        splits.numpy() if isinstance(splits, Tensor) else splits
+    )
+    if shares.dtype.kind not in "iu" and shares.size:
+        return f"alltoall: splits are {shares.dtype}, no integers", nothing
+    if shares.shape != (parts,):
+        return (
+            f"alltoall: splits have shape {shares.shape}; one number for each of "
+            f"{parts} ranks is needed"
+        ), nothing
+    if (shares < 0).any():
+        return f"alltoall: splits {shares.tolist()} are negative", nothing
+    if shares.sum() != rows:
+        return (
+            f"alltoall: splits {shares.tolist()} add to {shares.sum()}; the first "
+            f"dimension is {rows}"
+        ), nothing
+    return "", np.ascontiguousarray(shares, np.int64)
+
+
+def barrier(name: str = "barrier") -> None:
+    """Waits until all ranks are here; collective."""
+    communicator().barrier(name)
+
+
+def join() -> int:
+    """For a rank that ran out of data: takes part in the others' allreduce (sum
+    and average) with zeros until all have joined; collective.
+
+    The rank that came last, the same on all. An average still divides by
+    size(). Other collectives of those that go on fail there and name who has
+    joined. DistOpt needs none of it: uneven batches have their weight.
+    """
+    return communicator().join()
