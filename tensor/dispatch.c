@@ -7,6 +7,7 @@
 #include "tensor/host_fallback_internal.h"
 #include "tensor/op_def.h"
 #include "tensor/strided_internal.h"
+#include "tensor/widen_internal.h"
 
 // From a call to a record: check, infer, find or make destinations, choose the
 // kernel, hand over to the stream. All on the stack: a steady loop takes
@@ -18,6 +19,7 @@ static atomic_ullong reorders;
 static atomic_ullong reorder_bytes;
 static atomic_ullong host_fallbacks;
 static atomic_ullong reference_runs;
+static atomic_ullong widened;
 
 static void count_up(atomic_ullong* counter, uint64_t by) {
   atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
@@ -38,6 +40,7 @@ choir_op_stats_t choir_op_stats(void) {
       .reorder_bytes = atomic_load(&reorder_bytes),
       .host_fallbacks = atomic_load(&host_fallbacks),
       .reference_runs = atomic_load(&reference_runs),
+      .widened = atomic_load(&widened),
   };
 }
 
@@ -46,6 +49,7 @@ void choir_op_stats_reset(void) {
   atomic_store(&reorder_bytes, 0);
   atomic_store(&host_fallbacks, 0);
   atomic_store(&reference_runs, 0);
+  atomic_store(&widened, 0);
 }
 
 // ---- Kernels ----
@@ -313,14 +317,20 @@ static choir_status_t check_overlap(call_t* call) {
 
 // ---- Records ----
 
-static choir_status_t submit(const call_t* call, choir_op_t op,
-                             choir_record_t* record) {
-  record->kernel = choir__kernel_select(op, call->device, record);
-  if (record->kernel == choir__host_kernel(op) &&
-      choir__host_fallback_is_forbidden()) {
-    return choir__host_fallback_refusal(op, call->device, record);
+choir_status_t choir__submit(choir_stream_t* stream, const choir_op_def_t* def,
+                             choir_record_t* record, bool may_widen) {
+  const choir_device_t* device = choir_stream_device(stream);
+  record->kernel = choir__kernel_select(def->op, device, record);
+  const bool is_on_host = record->kernel == choir__host_kernel(def->op);
+  const bool is_slow =
+      is_on_host || record->kernel == choir__reference_kernel(def->op);
+  if (is_slow && may_widen && choir__widens(def, device, record)) {
+    count_up(&widened, 1);
+    return choir__submit_wide(stream, def, record);
   }
-  return choir_stream_submit(call->stream, record);
+  if (is_on_host && choir__host_fallback_is_forbidden())
+    return choir__host_fallback_refusal(def->op, device, record);
+  return choir_stream_submit(stream, record);
 }
 
 static choir_status_t submit_copy(const call_t* call, const choir_view_t* src,
@@ -330,7 +340,8 @@ static choir_status_t submit_copy(const call_t* call, const choir_view_t* src,
                            .src_count = 1,
                            .dst_count = 1,
                            .accumulate = call->accumulate};
-  return submit(call, CHOIR_OP_COPY, &record);
+  return choir__submit(call->stream, choir__op_def(CHOIR_OP_COPY), &record,
+                       true);
 }
 
 static choir_status_t submit_op(call_t* call) {
@@ -355,7 +366,7 @@ static choir_status_t submit_op(call_t* call) {
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
   };
-  return submit(call, def->op, &record);
+  return choir__submit(call->stream, def, &record, true);
 }
 
 // reshape, transpose and their like: a view when strides can say it, else one

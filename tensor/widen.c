@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/widen_internal.h"
+
+#include <string.h>
+
+static bool is_half(const choir_view_t* view) {
+  return view->dtype == CHOIR_DTYPE_F16 || view->dtype == CHOIR_DTYPE_BF16;
+}
+
+// Each element once: dimensions along which it is repeated have size 1.
+static choir_view_t each_once(const choir_view_t* view) {
+  choir_view_t once = *view;
+  for (int32_t k = 0; k < once.ndim; ++k)
+    if (once.strides[k] == 0 && once.shape[k] > 1) once.shape[k] = 1;
+  return once;
+}
+
+// The same elements in f32, dense in the operand's order of dimensions, and
+// repeated where it repeats them. Has the operand's buffer.
+static choir_view_t wide_view(const choir_view_t* view) {
+  const choir_view_t once = each_once(view);
+  choir_view_t wide = once;
+  wide.dtype = CHOIR_DTYPE_F32;
+  wide.offset = 0;
+  choir_view_set_layout_like(&wide, &once);
+  for (int32_t k = 0; k < wide.ndim; ++k) {
+    if (wide.shape[k] == view->shape[k]) continue;
+    wide.shape[k] = view->shape[k];
+    wide.strides[k] = 0;
+  }
+  return wide;
+}
+
+bool choir__widens(const choir_op_def_t* def, const choir_device_t* device,
+                   const choir_record_t* record) {
+  // A cast is what widening is made of.
+  if (def->op == CHOIR_OP_CAST) return false;
+  for (int32_t i = 0; i < record->dst_count; ++i) {
+    // A choice among sums that were rounded is another choice. Steps in place
+    // take no 16-bit floats.
+    const choir_dtype_t dtype = choir_record_dst(record, i)->dtype;
+    if (def->inplace[i] || (def->tolerance > 0 && !choir_dtype_is_float(dtype)))
+      return false;
+  }
+  bool has_half = false;
+  for (int32_t i = 0; i < record->src_count; ++i)
+    has_half |= is_half(&record->operands[i]);
+  if (!has_half) return false;
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
+    const choir_view_t* view = &record->operands[i];
+    operands[i] = is_half(view) ? wide_view(view) : *view;
+  }
+  choir_record_t wide = *record;
+  wide.operands = operands;
+  const choir_kernel_t* kernel = choir__kernel_select(def->op, device, &wide);
+  return kernel != choir__reference_kernel(def->op) &&
+         kernel != choir__host_kernel(def->op);
+}
+
+// One record on its way.
+typedef struct wide_s {
+  choir_stream_t* stream;
+  const choir_op_def_t* def;
+  const choir_record_t* record;
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  choir_tensor_t* made[CHOIR_MAX_OPERANDS];  // NULL: the operand itself
+} wide_t;
+
+static choir_status_t submit_cast(const wide_t* wide, const choir_view_t* from,
+                                  const choir_view_t* to) {
+  const choir_cast_attrs_t attrs = {.dtype = to->dtype};
+  choir_view_t operands[2] = {*from, *to};
+  choir_record_t record = {.operands = operands,
+                           .src_count = 1,
+                           .dst_count = 1,
+                           .attrs = &attrs,
+                           .attrs_bytes = sizeof(attrs)};
+  return choir__submit(wide->stream, choir__op_def(CHOIR_OP_CAST), &record,
+                       false);
+}
+
+// Memory for operand i, with its elements if `has_elements`.
+static choir_status_t widen(wide_t* wide, int32_t i, bool has_elements) {
+  const choir_view_t* view = &wide->record->operands[i];
+  const choir_view_t once = each_once(view);
+  choir_view_t layout = once;
+  layout.dtype = CHOIR_DTYPE_F32;
+  choir_view_set_layout_like(&layout, &once);
+  CHOIR_TRY(choir_tensor_create_layout(choir_stream_device(wide->stream),
+                                       &layout, &wide->made[i]));
+  wide->operands[i] = wide_view(view);
+  wide->operands[i].buffer = choir_tensor_view(wide->made[i])->buffer;
+  if (!has_elements || choir_view_count(&once) == 0) return NULL;
+  return submit_cast(wide, &once, choir_tensor_view(wide->made[i]));
+}
+
+static choir_status_t take_operands(wide_t* wide) {
+  const choir_record_t* record = wide->record;
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
+    const bool is_read = i < record->src_count
+                             ? !(wide->def->shapes_only >> i & 1u)
+                             : record->accumulate;
+    wide->operands[i] = record->operands[i];
+    if (is_half(&record->operands[i])) CHOIR_TRY(widen(wide, i, is_read));
+  }
+  return NULL;
+}
+
+static choir_status_t submit_all(wide_t* wide) {
+  const choir_record_t* record = wide->record;
+  CHOIR_TRY(take_operands(wide));
+  choir_record_t op = *record;
+  op.operands = wide->operands;
+  CHOIR_TRY(choir__submit(wide->stream, wide->def, &op, false));
+  for (int32_t i = record->src_count; i < record->src_count + record->dst_count;
+       ++i) {
+    if (is_half(&record->operands[i]) &&
+        choir_view_count(&record->operands[i]) > 0)
+      CHOIR_TRY(submit_cast(wide, &wide->operands[i], &record->operands[i]));
+  }
+  return NULL;
+}
+
+choir_status_t choir__submit_wide(choir_stream_t* stream,
+                                  const choir_op_def_t* def,
+                                  const choir_record_t* record) {
+  wide_t wide;
+  wide.stream = stream;
+  wide.def = def;
+  wide.record = record;
+  memset(wide.made, 0, sizeof(wide.made));
+  choir_status_t status = submit_all(&wide);
+  // In the stream's order: the records still have it.
+  for (int32_t i = 0; i < CHOIR_MAX_OPERANDS; ++i)
+    choir_tensor_release(wide.made[i]);
+  return status;
+}

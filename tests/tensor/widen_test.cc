@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit floats by kernels for f32. That numbers are right is the op suite's
+// (tests/conformance); here: when it happens, in which records, and that
+// nothing else than the operands is touched.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/tensor/ops_testing.h"
+
+namespace {
+
+using namespace choir::testing;  // NOLINT: all of this file is about them
+
+class Widen : public ::testing::TestWithParam<choir_dtype_t> {
+ protected:
+  void SetUp() override {
+    device_ = MakeDevice("cpu");
+    choir_op_stats_reset();
+  }
+  TensorPtr Half(const Shape& shape, const std::vector<float>& values) {
+    TensorPtr wide = Make<float>(device_.get(), shape, values);
+    return Cast(wide, GetParam());
+  }
+  static TensorPtr Cast(const TensorPtr& x, choir_dtype_t dtype) {
+    auto attrs = Attrs<choir_cast_attrs_t>(CHOIR_OP_CAST);
+    attrs.dtype = dtype;
+    return Result(CHOIR_OP_CAST, {x.get()}, &attrs);
+  }
+  static std::vector<float> Values(const TensorPtr& x) {
+    return Read<float>(Cast(x, CHOIR_DTYPE_F32));
+  }
+
+  DevicePtr device_;
+};
+
+TEST_P(Widen, RunsByTheKernelForF32) {
+  TensorPtr a = Half({2, 3}, {1, 2, 3, 4, 5, 6});
+  TensorPtr b = Half({3, 2}, {1, 0, 0, 1, 1, 1});
+  TensorPtr c = Result(CHOIR_OP_MATMUL, {a.get(), b.get()});
+  EXPECT_EQ(choir_tensor_dtype(c.get()), GetParam());
+  EXPECT_EQ(Values(c), (std::vector<float>{4, 5, 10, 11}));
+  EXPECT_EQ(choir_op_stats().widened, 1u);
+  EXPECT_EQ(choir_op_stats().reference_runs, 0u);
+}
+
+// 256 * 256 is too large for f16, and 1 too small beside it for bf16.
+TEST_P(Widen, SumsInF32) {
+  TensorPtr a = Half({1, 3}, {256, 1, -256});
+  TensorPtr b = Half({3, 1}, {256, 1, 256});
+  TensorPtr c = Result(CHOIR_OP_MATMUL, {a.get(), b.get()});
+  EXPECT_EQ(Values(c), std::vector<float>{1});
+}
+
+TEST_P(Widen, AddsToWhatIsThere) {
+  TensorPtr a = Half({2, 2}, {1, 2, 3, 4});
+  TensorPtr c = Half({2, 2}, {10, 20, 30, 40});
+  choir_tensor_t* srcs[] = {a.get(), a.get()};
+  choir_tensor_t* dst = c.get();
+  ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), CHOIR_OP_MATMUL,
+                         srcs, 2, nullptr, true, &dst));
+  EXPECT_EQ(Values(c), (std::vector<float>{17, 30, 45, 62}));
+  EXPECT_EQ(Values(a), (std::vector<float>{1, 2, 3, 4}));
+}
+
+// A repeated operand is cast once, and a destination may be its source.
+TEST_P(Widen, RepeatsAndInPlace) {
+  TensorPtr x = Half({2, 3}, {1, 2, 3, 4, 5, 6});
+  TensorPtr row = Half({3}, {1, 0, -1});
+  choir_tensor_t* srcs[] = {x.get(), row.get()};
+  choir_tensor_t* dst = x.get();
+  ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), CHOIR_OP_ADD, srcs,
+                         2, nullptr, false, &dst));
+  EXPECT_EQ(Values(x), (std::vector<float>{2, 2, 2, 5, 5, 5}));
+  EXPECT_EQ(choir_op_stats().widened, 1u);
+}
+
+TEST_P(Widen, StridedOperands) {
+  TensorPtr x = Half({3, 4}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  auto slice = Attrs<choir_slice_attrs_t>(CHOIR_OP_SLICE);
+  slice.axis = 1;
+  slice.start = 1;
+  slice.stop = 4;
+  slice.step = 2;
+  TensorPtr part = Result(CHOIR_OP_SLICE, {x.get()}, &slice);
+  TensorPtr y =
+      Result(CHOIR_OP_MATMUL, {part.get(), Half({2, 1}, {1, 2}).get()});
+  EXPECT_EQ(Values(y), (std::vector<float>{7, 19, 31}));
+}
+
+// Nothing to do, and nothing to read.
+TEST_P(Widen, NoElements) {
+  TensorPtr a = Half({0, 3}, {});
+  TensorPtr b = Half({3, 2}, {1, 0, 0, 1, 1, 1});
+  TensorPtr c = Result(CHOIR_OP_MATMUL, {a.get(), b.get()});
+  EXPECT_EQ(Values(c), std::vector<float>{});
+}
+
+// The winner among rounded sums could be another than among exact ones.
+TEST_P(Widen, ChoicesStayExact) {
+  TensorPtr x = Half({1, 1, 4, 4}, std::vector<float>(16, 1));
+  TensorPtr w = Half({1, 1, 3, 3}, std::vector<float>(9, 1));
+  TensorPtr b = Half({1}, {0});
+  auto attrs =
+      Attrs<choir_conv2d_max_pool2d_attrs_t>(CHOIR_OP_CONV2D_MAX_POOL2D);
+  attrs.pool.kernel[0] = attrs.pool.kernel[1] = 2;
+  attrs.pool.stride[0] = attrs.pool.stride[1] = 2;
+  std::vector<TensorPtr> results;
+  ASSERT_OK(RunOp(CHOIR_OP_CONV2D_MAX_POOL2D, {x.get(), w.get(), b.get()},
+                  &attrs, &results));
+  EXPECT_EQ(choir_op_stats().widened, 0u);
+  EXPECT_EQ(choir_op_stats().reference_runs, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Halves, Widen,
+                         ::testing::Values(CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16),
+                         [](const auto& info) {
+                           return std::string(choir_dtype_name(info.param));
+                         });
+
+}  // namespace
