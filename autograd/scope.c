@@ -50,6 +50,8 @@ struct choir_scope_s {
   const char* label;
   uint64_t generation;
   int64_t next_random_stream;
+  choir_dtype_t precision;       // of the steps to come
+  choir_dtype_t step_precision;  // of this one
   bool backward_done;
   choir_span_t backward_span;
 };
@@ -78,6 +80,7 @@ choir_status_t choir_scope_create(choir_device_t* device,
   scope->device = device;
   scope->stream = choir_device_stream(device);
   scope->generation = next_generation();
+  scope->precision = CHOIR_DTYPE_F32;
   *out_scope = scope;
   return NULL;
 }
@@ -110,6 +113,7 @@ void choir_scope_begin(choir_scope_t* scope, const choir_step_t* step) {
   scope->error = NULL;
   scope->next_random_stream = 0;
   scope->backward_done = false;
+  scope->step_precision = scope->precision;
   memset(&scope->step, 0, sizeof(scope->step));
   if (step) scope->step = *step;
 }
@@ -119,6 +123,10 @@ choir_status_t choir_scope_end(choir_scope_t* scope) {
   choir_status_t error = scope->error;
   scope->error = NULL;
   return error;
+}
+
+void choir_scope_set_precision(choir_scope_t* scope, choir_dtype_t dtype) {
+  scope->precision = dtype;
 }
 
 choir_stream_t* choir_scope_stream(const choir_scope_t* scope) {
@@ -304,6 +312,34 @@ static choir_var_t* take_results(choir_scope_t* scope, choir_op_t op,
   return scope->error ? &scope->failed : dsts[0];
 }
 
+// ---- Mixed precision ----
+
+static bool is_mixed(const choir_scope_t* scope, choir_op_t op,
+                     choir_var_t* const* srcs, int32_t src_count) {
+  return scope->step_precision != CHOIR_DTYPE_F32 && src_count > 0 &&
+         choir_op_info(op).is_product &&
+         choir_tensor_dtype(srcs[0]->tensor) == CHOIR_DTYPE_F32;
+}
+
+static choir_var_t* cast(choir_scope_t* scope, choir_var_t* var,
+                         choir_dtype_t dtype) {
+  const choir_cast_attrs_t attrs = {.dtype = dtype};
+  return choir_scope_op(scope, CHOIR_OP_CAST, &var, 1, &attrs, NULL);
+}
+
+static choir_var_t* mixed_op(choir_scope_t* scope, choir_op_t op,
+                             choir_var_t* const* srcs, int32_t src_count,
+                             const void* attrs) {
+  choir_var_t* narrow[CHOIR_MAX_OPERANDS];
+  // Anew for each use, so that gradients of several uses are added up in f32.
+  for (int32_t i = 0; i < src_count; ++i) {
+    narrow[i] = cast(scope, srcs[i], scope->step_precision);
+  }
+  choir_var_t* result =
+      choir_scope_op(scope, op, narrow, src_count, attrs, NULL);
+  return cast(scope, result, CHOIR_DTYPE_F32);
+}
+
 choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
                             choir_var_t* const* srcs, int32_t src_count,
                             const void* attrs, choir_var_t** out_more) {
@@ -314,6 +350,8 @@ choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
   bool wants_grad = false;
   if (!check_sources(scope, choir_op_name(op), srcs, src_count, &wants_grad))
     return &scope->failed;
+  if (is_mixed(scope, op, srcs, src_count))
+    return mixed_op(scope, op, srcs, src_count, attrs);
   choir_tensor_t* tensors[CHOIR_MAX_OPERANDS] = {NULL};
   for (int32_t i = 0; i < src_count; ++i) tensors[i] = srcs[i]->tensor;
   choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};

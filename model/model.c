@@ -43,6 +43,23 @@ void choir_model_release(choir_model_t* model) {
     model_destroy(model);
 }
 
+choir_status_t choir_model_set_precision(choir_model_t* model,
+                                         choir_dtype_t dtype) {
+  if (dtype == CHOIR_DTYPE_F16)
+    return CHOIR_ERROR(
+        UNIMPLEMENTED,
+        "model %s: precision f16 needs its loss scaled, which is "
+        "not done; bf16 needs none",
+        model->def->name);
+  if (dtype != CHOIR_DTYPE_F32 && dtype != CHOIR_DTYPE_BF16)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: precision is %s; f32 or bf16 is needed",
+                       model->def->name, choir_dtype_name(dtype));
+  choir__model_drop_graphs(model);
+  choir_scope_set_precision(model->scope, dtype);
+  return NULL;
+}
+
 static choir_status_t clear_counter(choir_model_t* model,
                                     choir_tensor_t* counter) {
   choir_fill_attrs_t zero = {.value = 0};

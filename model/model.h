@@ -104,6 +104,17 @@ CHOIR_API choir_status_t choir_model_set_update_options(
 // with FAILED_PRECONDITION. Off at first. Drops what was recorded.
 CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
                                      bool sequential);
+// Mixed precision, for steps, evaluation and prediction from now on: with BF16
+// the products of layers (choir_scope_set_precision) have bf16 factors and
+// results, summed in f32. Parameters, their gradients, optimizer states and
+// everything else stay f32, and so do checkpoints and what DistOpt exchanges;
+// bf16 has the range of f32, so losses need no scaling. On a GPU products run
+// on tensor cores; a CPU takes its kernels for f32 and gains nothing. F32: off,
+// as at first. Drops recorded graphs. UNIMPLEMENTED: F16, whose small gradients
+// would need a scaled loss; INVALID_ARGUMENT: any other.
+CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
+                                                   choir_dtype_t dtype)
+    CHOIR_NODISCARD;
 // All planned graphs as choir_graph_print prints them, into a malloc'ed text
 // that the caller frees; "" when there is none.
 CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,

@@ -65,6 +65,8 @@ typedef struct choir_op_def_s {
   // same place only: a destination may be a source, and the record's sources
   // all have the destination's shape (stride 0 where they are broadcast).
   bool elementwise;
+  // Sums of many products: what mixed precision gives 16-bit factors.
+  bool is_product;
   // Adding to a destination has no meaning (indices, steps): refused.
   bool no_accumulate;
   // Bit i: of source i only the shape is taken, by the reference and by every

@@ -100,6 +100,7 @@ choir_op_info_t choir_op_info(choir_op_t op) {
                            .src_max = def->src_max,
                            .result_count = def->dst_count,
                            .gradient = gradients[op],
+                           .is_product = def->is_product,
                            .attrs = def->attrs};
 }
 

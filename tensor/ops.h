@@ -550,6 +550,7 @@ typedef struct choir_op_info_s {
   int32_t src_max;
   int32_t result_count;
   choir_op_gradient_t gradient;
+  bool is_product;                  // takes 16-bit factors in mixed precision
   const choir_struct_def_t* attrs;  // NULL: none
 } choir_op_info_t;
 // All zeros for a value that is no op: so ops 0, 1, ... end there.

@@ -126,6 +126,7 @@ class OpInfo(Structure):
         ("src_max", c_int32),
         ("result_count", c_int32),
         ("gradient", c_int),
+        ("is_product", c_bool),
         ("attrs", POINTER(StructDef)),
     ]
 

@@ -42,6 +42,9 @@ from choir._raw import CTensor, OPS
 from choir.tensor import Tensor
 
 training = False
+# The library's dtype for the factors of products (OPS[...].is_product); None:
+# their own. model.Model sets it while it runs.
+precision: int | None = None
 
 
 class no_grad:
@@ -289,6 +292,9 @@ def apply(op: _raw.Op, xs, settings: dict) -> Tensor:
 def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     """The same with the attributes' struct."""
     _check_tensors(op, xs)
+    if op.is_product and precision is not None:
+        if xs[0].data.dtype == _raw.F32:
+            return _mixed(op, xs, attrs)
     results = op(*[x.data for x in xs], attrs=attrs)
     if not training or op.gradient != _raw.GRAD:
         return Tensor._of(results[0])
@@ -298,6 +304,13 @@ def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     else:
         return Tensor._of(results[0])
     return _remember(op, xs, attrs, results)
+
+
+def _mixed(op: _raw.Op, xs, attrs) -> Tensor:
+    """As the C library's scopes do it: factors cast down, the result up."""
+    narrow = [apply(OPS["cast"], (x,), {"dtype": precision}) for x in xs]
+    y = apply_attrs(op, narrow, attrs)
+    return apply(OPS["cast"], (y,), {"dtype": _raw.F32})
 
 
 def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:

@@ -26,6 +26,7 @@ another kind is recorded anew.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -37,7 +38,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from choir import _checkpoint, _engine, autograd, layer, tensor
+from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
 from choir._dist_opt import StrategyChange
 from choir._lib import StateError
@@ -56,7 +57,8 @@ class ModelMeta(layer.LayerMeta):
     def buffer_operation(func):
         @functools.wraps(func)
         def wrapper(self, *args, **kwargs):
-            return self._train(func, args, kwargs)
+            with self._mixed():
+                return self._train(func, args, kwargs)
 
         return wrapper
 
@@ -87,6 +89,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         set_("training", True)
         set_("graph_mode", True)
         set_("sequential", False)
+        set_("_precision", None)
         set_("optimizer", None)
         set_("_compiled", False)
         set_("_is_manual", False)
@@ -106,13 +109,17 @@ class Model(layer.Layer, metaclass=ModelMeta):
         is_train: bool = True,
         use_graph: bool = False,
         sequential: bool = False,
+        precision=None,
     ) -> None:
         """Runs forward once, so that every layer makes its parameters.
 
         inputs: a list of Tensors as forward takes them; the batch may differ
         later. use_graph: record steps and replay them; sequential: one by one,
-        as they were written, else neighbours may become one.
+        as they were written, else neighbours may become one. precision: see
+        set_precision.
         """
+        if precision is not None:
+            self.set_precision(precision)
         if isinstance(inputs, Tensor):
             inputs = [inputs]
         for x in inputs:
@@ -145,7 +152,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         autograd.training = self.training
         if self.training:
             return self.train_one_batch(*input, **kwargs)
-        return self.forward(*input, **kwargs)
+        with self._mixed():
+            return self.forward(*input, **kwargs)
 
     def train(self, mode: bool = True) -> None:
         """Training mode from now on, here and in autograd."""
@@ -163,6 +171,35 @@ class Model(layer.Layer, metaclass=ModelMeta):
         self._results.clear()
         if self._engine_made is not None:
             self._engine_made.set_graph(mode, sequential)
+
+    def set_precision(self, precision) -> None:
+        """Mixed precision, when the model is called from now on.
+
+        "bfloat16": products (linear, matmul, conv2d) have bfloat16 factors and
+        results, summed in float32. All else, parameters, gradients and optimizer
+        states too, stays float32, and no loss needs scaling. Fast on GPUs; a CPU
+        gains nothing. "float32": off. Also as tensor.bfloat16 and so on."""
+        code = tensor._code(precision)
+        if code == _raw.F16:
+            raise NotImplementedError(
+                "set_precision: float16 needs its loss scaled, which is not done; "
+                "bfloat16 needs none"
+            )
+        if code not in (_raw.F32, _raw.BF16):
+            raise ValueError(
+                f"set_precision: {precision!r}; float32 or bfloat16 is needed"
+            )
+        object.__setattr__(
+            self, "_precision", None if code == _raw.F32 else code
+        )
+
+    @contextlib.contextmanager
+    def _mixed(self):
+        before, autograd.precision = autograd.precision, self._precision
+        try:
+            yield
+        finally:
+            autograd.precision = before
 
     def set_optimizer(self, optimizer) -> None:
         """The optimizer, or DistOpt, that `self.optimizer` is in
@@ -219,7 +256,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         x, y, _, _, _ = self._batch(args, kwargs)
         key = _key(args, kwargs, x, y)
         # A step that calls the optimizer plainly goes by what use() chose.
-        key += (getattr(optimizer, "_chosen", None),)
+        key += (getattr(optimizer, "_chosen", None), self._precision)
         way = self._ways.get(key)
         if way is not None and way != optimizer_way(optimizer):
             optimizer._use(*way)

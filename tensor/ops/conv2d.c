@@ -59,6 +59,7 @@ const choir_op_def_t choir_op_def_conv2d = {
     .infer = conv2d_infer,
     .reference = conv2d_reference,
     .cost = conv2d_cost,
+    .is_product = true,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-5,
     .cases = choir__conv2d_cases,

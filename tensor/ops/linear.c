@@ -71,6 +71,7 @@ const choir_op_def_t choir_op_def_linear = {
     .infer = linear_infer,
     .reference = linear_reference,
     .cost = linear_cost,
+    .is_product = true,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 1e-5,
     .cases = cases,

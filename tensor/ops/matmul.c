@@ -157,6 +157,7 @@ const choir_op_def_t choir_op_def_matmul = {
     .infer = matmul_infer,
     .reference = matmul_reference,
     .cost = matmul_cost,
+    .is_product = true,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 1e-5,
     .cases = cases,

@@ -286,6 +286,56 @@ TEST_P(ScopeTest, CastsGradientsBack) {
 }
 
 // A staircase has no slope, though a cast back follows.
+// bf16 has eight bits: 1 + 2^-9 becomes 1, forward in x and backward in dy.
+TEST_P(ScopeTest, MixedPrecisionRoundsTheFactorsOfProducts) {
+  const auto make = [&](const Shape& shape, const std::vector<float>& values) {
+    return Make(device_.get(), shape, values);
+  };
+  const float more = 1 + 0x1p-9f;
+  TensorPtr x = make({1, 2}, {more, 3}), w = make({2, 1}, {2, 0.5f});
+  TensorPtr b = make({1}, {0.25f}), weight = make({1, 1}, {more});
+  TensorPtr grad = make({2, 1}, {-7, -7});
+  choir_param_t param = {};
+  param.name = "w";
+  param.value = w.get();
+  param.grad = grad.get();
+  param.trainable = true;
+  struct Step {
+    choir_dtype_t precision;
+    float y, loss;
+    std::vector<float> dx, dw;
+  };
+  const Step steps[] = {
+      {CHOIR_DTYPE_BF16, 3.75f, 3.75f * more, {2, 0.5f}, {1, 3}},
+      {CHOIR_DTYPE_F32,
+       3.75f + 0x1p-8f,
+       (3.75f + 0x1p-8f) * more,
+       {2 * more, more / 2},
+       {more * more, 3 * more}}};
+  for (const Step& step : steps) {
+    SCOPED_TRACE(choir_dtype_name(step.precision));
+    choir_scope_set_precision(scope_, step.precision);
+    choir_scope_begin(scope_, &kTraining);
+    choir_var_t* in = choir_scope_leaf(scope_, x.get());
+    choir_var_t* y =
+        choir_var_linear(scope_, in, choir_scope_param(scope_, &param),
+                         choir_scope_input(scope_, b.get()));
+    choir_var_t* loss = choir_var_sum(
+        scope_,
+        choir_var_mul(scope_, y, choir_scope_input(scope_, weight.get())),
+        nullptr);
+    choir_scope_backward(scope_, loss, nullptr);
+    ASSERT_TRUE(choir_scope_is_ok(scope_));
+    // What is not a product keeps its bits.
+    EXPECT_EQ(Read<float>(choir_var_tensor(y)), std::vector<float>{step.y});
+    EXPECT_EQ(Read<float>(choir_var_tensor(loss)),
+              std::vector<float>{step.loss});
+    EXPECT_EQ(Read<float>(choir_var_grad(in)), step.dx);
+    EXPECT_EQ(Read<float>(grad), step.dw);
+    ASSERT_OK(choir_scope_end(scope_));
+  }
+}
+
 TEST_P(ScopeTest, WholeNumbersCarryNoGradient) {
   choir_var_t* x = Leaf({2}, {1.5, 2.5});
   choir_cast_attrs_t to_i32 = {CHOIR_DTYPE_I32};
