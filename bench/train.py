@@ -2,7 +2,7 @@
 """Training speed of Choir beside its peers, taken in turns in one run.
 
 usage: bazel run //bench:train -- [--net NAME] [--batch N] [--threads N]
-                                  [--device cpu|cuda] [--forward-only]
+                                  [--device cpu|cuda] [--forward-only] [--bf16]
                                   [--rounds N] [--seconds S] [--only NAME,...]
                                   [--keep-going] [--data DIR] [--limit N]
                                   [--torch-python FILE] [--torch-newest FOLDER]
@@ -131,7 +131,8 @@ def print_tables(record, options):
         % (
             options.net,
             "" if options.device == "cpu" else " on " + options.device,
-            "forward only, " if options.forward_only else "",
+            ("forward only, " if options.forward_only else "")
+            + ("bf16, " if options.bf16 else ""),
             options.batch,
             options.threads,
             "" if options.threads == 1 else "s",
@@ -178,6 +179,7 @@ def parse(argv):
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--forward-only", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="mixed precision")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", help="of: " + ", ".join(JOBS))
@@ -221,6 +223,7 @@ def make_record(results, missing, options, others):
         "batch": options.batch,
         "threads": options.threads,
         "forward_only": options.forward_only,
+        "bf16": options.bf16,
         "rounds": options.rounds,
         "seconds": options.seconds,
         "others_cores": others.cores(),

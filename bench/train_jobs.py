@@ -41,7 +41,9 @@ class Job:
         """Whether it can do what the options ask for."""
         if options.device not in self.devices:
             return False
-        if self.peer == "onednn" and options.net != "mnist_cnn":
+        if self.peer == "onednn" and (
+            options.net != "mnist_cnn" or options.bf16
+        ):
             return False
         if options.forward_only:
             return self.workers == 1 and "forward" in self.passes
@@ -150,6 +152,8 @@ def run_job(name, options):
         flags += ["--data", options.data]
     if job.peer == "choir":
         flags += ["--graph", "true" if job.graph else "false"]
+        if options.bf16:
+            flags += ["--bf16", "true"]
         if options.forward_only:
             flags += ["--forward_only", "true"]
         if job.copies == 1:
@@ -163,6 +167,8 @@ def run_job(name, options):
         }
     if options.forward_only:
         flags.append("--forward-only")
+    if options.bf16:
+        flags.append("--bf16")
     python = options.torch_python
     if job.peer == "torch_newest":
         python = measure.newest_python(options.torch_newest)

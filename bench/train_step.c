@@ -40,6 +40,7 @@
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")               \
+  X(T, BOOL, bf16, false, 0, 1, "products of bf16 factors")                   \
   X(T, BOOL, graph, false, 0, 1, "replay a planned graph of the step")        \
   X(T, BOOL, print_graph, false, 0, 1, "print it at the end")
 CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
@@ -116,6 +117,8 @@ static choir_status_t make_model(run_t* run) {
     updater = choir_dist_opt_updater(run->dist);
   }
   choir_model_set_graph(run->model, run->options->graph, false);
+  if (run->options->bf16)
+    CHOIR_TRY(choir_model_set_precision(run->model, CHOIR_DTYPE_BF16));
   return choir_model_set_updater(run->model, updater);
 }
 

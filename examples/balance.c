@@ -29,7 +29,7 @@ static choir_status_t open_rehearsal(const train_task_t* task,
                                options->seed, &rehearsal->model));
   const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
   CHOIR_TRY(choir_model_compile(rehearsal->model, 4, shape));
-  choir_model_set_graph(rehearsal->model, options->graph, options->sequential);
+  CHOIR_TRY(train_options_set_steps(options, rehearsal->model));
   // Of one batch, again and again, there is nothing to learn.
   CHOIR_TRY(choir_optimizer_sgd(&rehearsal->optimizer, .lr = 0,
                                 .momentum = options->momentum,

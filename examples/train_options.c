@@ -5,6 +5,7 @@
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
+const char* const train_precision_names[] = {"f32", "bf16", NULL};
 const char* const train_comm_names[] = {"auto", "shm", "mpi", "nccl", NULL};
 
 static const choir_field_t fields[] = {
@@ -127,4 +128,12 @@ void train_options_print_flags(const choir_struct_def_t* def,
     print_default(field, &options);
     printf("\n");
   }
+}
+
+choir_status_t train_options_set_steps(const train_options_t* options,
+                                       choir_model_t* model) {
+  choir_model_set_graph(model, options->graph, options->sequential);
+  return choir_model_set_precision(
+      model, options->precision == TRAIN_PRECISION_BF16 ? CHOIR_DTYPE_BF16
+                                                        : CHOIR_DTYPE_F32);
 }

@@ -9,7 +9,9 @@
 
 extern const char* const train_launcher_names[];
 extern const char* const train_comm_names[];
+extern const char* const train_precision_names[];
 enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
+enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
 
 // Of every program.
 #define TRAIN_OPTIONS(X, T)                                                    \
@@ -39,6 +41,8 @@ enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
   X(T, BOOL, graph, true, 0, 1, "record a step once, plan it, replay it")      \
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
+  X(T, ENUM, precision, 0, train_precision_names, 0,                           \
+    "bf16: products of bf16 factors, for GPUs; all else stays f32")            \
   X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \
   X(T, BOOL, help, false, 0, 1, "print this and end")
 
@@ -94,5 +98,9 @@ choir_status_t train_options_strategy(const train_options_t* options,
 // One line for each flag on stdout: name, meaning, default.
 void train_options_print_flags(const choir_struct_def_t* def,
                                train_set_defaults_t set_defaults);
+
+// Steps as the flags say, before the model gets its updater.
+choir_status_t train_options_set_steps(const train_options_t* options,
+                                       choir_model_t* model) CHOIR_NODISCARD;
 
 #endif  // CHOIR_EXAMPLES_TRAIN_OPTIONS_H_

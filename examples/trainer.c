@@ -174,7 +174,7 @@ static choir_status_t make_model(trainer_t* trainer) {
                                options->seed, &trainer->model));
   const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
   CHOIR_TRY(choir_model_compile(trainer->model, 4, shape));
-  choir_model_set_graph(trainer->model, options->graph, options->sequential);
+  CHOIR_TRY(train_options_set_steps(options, trainer->model));
   CHOIR_TRY(choir_optimizer_sgd(&trainer->optimizer, .lr = options->lr,
                                 .momentum = options->momentum,
                                 .weight_decay = options->weight_decay));

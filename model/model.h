@@ -109,9 +109,9 @@ CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
 // results, summed in f32. Parameters, their gradients, optimizer states and
 // everything else stay f32, and so do checkpoints and what DistOpt exchanges;
 // bf16 has the range of f32, so losses need no scaling. On a GPU products run
-// on tensor cores; a CPU takes its kernels for f32 and gains nothing. F32: off,
-// as at first. Drops recorded graphs. UNIMPLEMENTED: F16, whose small gradients
-// would need a scaled loss; INVALID_ARGUMENT: any other.
+// on tensor cores; on a CPU, which takes its kernels for f32, steps get slower.
+// F32: off, as at first. Drops recorded graphs. UNIMPLEMENTED: F16, whose small
+// gradients would need a scaled loss; INVALID_ARGUMENT: any other.
 CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
                                                    choir_dtype_t dtype)
     CHOIR_NODISCARD;

@@ -2,7 +2,7 @@
 """The job of //bench:train_step in PyTorch.
 
 usage: torch_train.py --config NAME [--net NAME] [--seconds S] [--warmup N]
-                      [--batch N] [--threads N] [--workers N] [--forward-only]
+                      [--batch N] [--threads N] [--workers N] [--forward-only] [--bf16]
                       [--limit N] [--data DIR] [--device cpu|cuda]
 
 Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 on noise.
@@ -106,6 +106,7 @@ def parse(argv):
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--forward-only", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="autocast")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--data", default="examples/data/mnist")
     # Of one worker, from launch().
@@ -194,9 +195,19 @@ def make_step(torch, options, images, labels):
         )
     source = full_batches(torch, len(labels), options)
 
+    def autocast():
+        # A graph must not find casts of weights that were made before it.
+        return torch.autocast(
+            options.device,
+            torch.bfloat16,
+            enabled=options.bf16,
+            cache_enabled=options.config != "cuda_graph",
+        )
+
     def forward_step():
         x = images.index_select(0, next(source))
-        return model(x.to(memory_format=memory_format))[0, 0]
+        with autocast():
+            return model(x.to(memory_format=memory_format))[0, 0]
 
     if options.forward_only:
         return forward_step
@@ -204,7 +215,8 @@ def make_step(torch, options, images, labels):
     optimizer = make_optimizer(torch, model.parameters(), 0.9, 1e-5)
 
     def train(x, y):
-        loss = loss_of(model(x), y)
+        with autocast():
+            loss = loss_of(model(x), y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -292,6 +304,7 @@ def run(torch, options):
         "config": options.config,
         "net": options.net,
         "device": options.device,
+        "bf16": options.bf16,
         "version": torch.__version__,
         "capability": capability.group(1) if capability else "unknown",
         "mkldnn": torch.backends.mkldnn.is_available(),

@@ -177,8 +177,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
 
         "bfloat16": products (linear, matmul, conv2d) have bfloat16 factors and
         results, summed in float32. All else, parameters, gradients and optimizer
-        states too, stays float32, and no loss needs scaling. Fast on GPUs; a CPU
-        gains nothing. "float32": off. Also as tensor.bfloat16 and so on."""
+        states too, stays float32, and no loss needs scaling. For GPUs: on a CPU steps
+        get slower. "float32": off. Also as tensor.bfloat16 and so on."""
         code = tensor._code(precision)
         if code == _raw.F16:
             raise NotImplementedError(

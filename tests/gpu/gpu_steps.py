@@ -36,14 +36,16 @@ def _sanitized(tool, limit):
 
 def _example(name, *flags):
     command = ("examples/" + name, "--device", "cuda", "--epochs", "2", *flags)
-    return Step("examples/" + name, PROGRAM, command, 120)
+    bf16 = ", bf16" if "bf16" in flags else ""
+    return Step("examples/" + name + bf16, PROGRAM, command, 120)
 
 
-def _train(net, batch):
+def _train(net, batch, *flags):
     command = ("{python}", "bench/train.py", "--device", "cuda", "--net", net)
     command += ("--batch", str(batch), "--rounds", "3", "--seconds", "1")
-    command += ("--keep-going", "--torch-python", "{torch_python}")
+    command += ("--keep-going", "--torch-python", "{torch_python}", *flags)
     name = "train %s, batch %d" % (net, batch)
+    name += "".join(", " + flag.strip("-") for flag in flags)
     return Step(name, TRAIN, (*command, "--json", "{out}/{file}.json"), 300)
 
 
@@ -90,6 +92,9 @@ STEPS = (
     _train("mnist_cnn", 64),
     _train("mnist_cnn", 1024),
     _train("resnet20", 128),
+    _example("mnist", "--limit", "12800", "--precision", "bf16"),
+    _train("mnist_cnn", 1024, "--bf16"),
+    _train("resnet20", 128, "--bf16"),
     _sanitized("memcheck", 300),
     _sanitized("racecheck", 300),
     _ops("mnist_cnn"),

@@ -173,6 +173,37 @@ TEST_F(CudaReduce, ANumberThatIsNoneIsTheLargest) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+// Read as they lie and added up in f32 and double; the result is rounded once.
+TEST_F(CudaReduce, HalvesAsTheyLie) {
+  const auto cast = [](const TensorPtr& x, choir_dtype_t dtype) {
+    auto attrs = Attrs<choir_cast_attrs_t>(CHOIR_OP_CAST);
+    attrs.dtype = dtype;
+    return Result(CHOIR_OP_CAST, {x.get()}, &attrs);
+  };
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    SCOPED_TRACE(choir_dtype_name(dtype));
+    std::vector<float> values(64 * 12);
+    std::vector<double> sums(12);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i * 7 % 23) / 2 - 1;
+      sums[i % 12] += values[i];
+    }
+    TensorPtr x = cast(Make<float>(gpu_.get(), {64, 12}, values), dtype);
+    choir_reduce_attrs_t attrs = Attrs<choir_reduce_attrs_t>(CHOIR_OP_SUM);
+    attrs.axis = 0;
+    Launched();
+    TensorPtr got = Result(CHOIR_OP_SUM, {x.get()}, &attrs);
+    EXPECT_EQ(Launched(), std::vector<std::string>{"choir_sum_columns"});
+    TensorPtr want = cast(Make<double>(gpu_.get(), {12}, sums), dtype);
+    EXPECT_EQ(Read<float>(cast(got, CHOIR_DTYPE_F32)),
+              Read<float>(cast(want, CHOIR_DTYPE_F32)));
+    TensorPtr most = Result(CHOIR_OP_MAX, {x.get()}, &attrs);
+    EXPECT_EQ(Read<float>(cast(most, CHOIR_DTYPE_F32)),
+              std::vector<float>(12, 10));
+    EXPECT_EQ(choir_op_stats().widened, 0u);
+  }
+}
+
 TEST_F(CudaReduce, OfNothing) {
   choir_reduce_attrs_t attrs = Attrs<choir_reduce_attrs_t>(CHOIR_OP_SUM);
   attrs.axis = 1;

@@ -14,7 +14,7 @@ enum { FEW_ELEMENTS = 4, MANY_ELEMENTS = 256 };
 
 // The kernels of one kind of reduction.
 typedef struct reduction_s {
-  choir_dtype_t dtype;  // of the result
+  bool gives_places;  // i64; else what is reduced
   size_t total_bytes;
   choir_cuda_kernel_t rows;
   choir_cuda_kernel_t columns;
@@ -22,18 +22,18 @@ typedef struct reduction_s {
   choir_cuda_kernel_t finish;
 } reduction_t;
 
-#define REDUCTION(name, dtype, total_bytes)                    \
+#define REDUCTION(name, gives_places, total_bytes)             \
   static const reduction_t name##_reduction = {                \
-      dtype,                                                   \
+      gives_places,                                            \
       total_bytes,                                             \
       {&choir__cuda_reduce_module, "choir_" #name "_rows"},    \
       {&choir__cuda_reduce_module, "choir_" #name "_columns"}, \
       {&choir__cuda_reduce_module, "choir_" #name "_wide"},    \
       {&choir__cuda_reduce_module, "choir_" #name "_finish"},  \
   };
-REDUCTION(sum, CHOIR_DTYPE_F32, sizeof(double))
-REDUCTION(max, CHOIR_DTYPE_F32, sizeof(float))
-REDUCTION(argmax, CHOIR_DTYPE_I64, sizeof(float) + sizeof(uint32_t))
+REDUCTION(sum, false, sizeof(double))
+REDUCTION(max, false, sizeof(float))
+REDUCTION(argmax, true, sizeof(float) + sizeof(uint32_t))
 #undef REDUCTION
 
 static uint32_t power_of_two(uint32_t least) {
@@ -92,7 +92,8 @@ static bool all_are_groups(const choir__cuda_dims_t* dims, int32_t count) {
 }
 
 static bool starts_group(const choir__cuda_reduce_t* params) {
-  return (uintptr_t)params->x % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
+  return params->half == 0 &&
+         (uintptr_t)params->x % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
 }
 
 // Lanes lie side by side.
@@ -162,7 +163,10 @@ static uint64_t describe(const choir_record_t* record,
   params->lane_count = (uint32_t)choir_view_count(choir_record_dst(record, 0));
   params->lane_elements =
       (uint32_t)(choir_view_count(x) / (int64_t)params->lane_count);
-  params->x = (const float*)choir_buffer_data(x->buffer) + x->offset;
+  params->x = choir__cuda_data(x);
+  params->half = x->dtype == CHOIR_DTYPE_F16    ? CHOIR__CUDA_F16
+                 : x->dtype == CHOIR_DTYPE_BF16 ? CHOIR__CUDA_BF16
+                                                : 0;
   params->accumulate = record->accumulate;
   return is_columns(params) ? form_columns(params) : form_rows(params);
 }
@@ -173,8 +177,10 @@ static bool reduce_supports(const choir_record_t* record,
                             const reduction_t* reduction) {
   const choir_view_t* x = choir_record_src(record, 0);
   const choir_view_t* y = choir_record_dst(record, 0);
-  if (!choir__cuda_reduce_module.image || x->dtype != CHOIR_DTYPE_F32 ||
-      y->dtype != reduction->dtype)
+  const choir_dtype_t wanted =
+      reduction->gives_places ? CHOIR_DTYPE_I64 : x->dtype;
+  if (!choir__cuda_reduce_module.image || !choir_dtype_is_float(x->dtype) ||
+      x->dtype == CHOIR_DTYPE_F64 || y->dtype != wanted)
     return false;
   const int64_t lanes = choir_view_count(y);
   // Blocks and places are counted in 32 bits.
@@ -187,8 +193,7 @@ static choir_status_t reduce_run(const choir_record_t* record,
   const choir_view_t* y = choir_record_dst(record, 0);
   choir__cuda_reduce_t params = {0};
   const uint64_t blocks = describe(record, &params);
-  params.y = (char*)choir_buffer_data(y->buffer) +
-             (size_t)y->offset * choir_dtype_bytes(y->dtype);
+  params.y = choir__cuda_data(y);
   params.divisor = is_mean ? (double)params.lane_elements : 1.0;
   if (params.chunks > 1)
     CHOIR_TRY(choir__cuda_scratch(

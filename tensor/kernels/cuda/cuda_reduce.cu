@@ -10,21 +10,39 @@
 #include "tensor/kernels/cuda/cuda_dims.cuh"
 #include "tensor/kernels/cuda/cuda_group.cuh"
 #include "tensor/kernels/cuda/cuda_meet.cuh"
+#include "tensor/kernels/half_math.h"
 
 namespace {
 
 typedef choir__cuda_reduce_t reduce_t;
 
+// ---- Elements ----
+
+// `half` is the same for all: no thread goes another way than its neighbours.
+CHOIR__GPU float read(const reduce_t& p, const void* data, int64_t at) {
+  if (p.half == 0) return static_cast<const float*>(data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
+  return p.half == CHOIR__CUDA_F16 ? choir__f16_to(bits) : choir__bf16_to(bits);
+}
+// Rounds once.
+CHOIR__GPU void write(const reduce_t& p, int64_t at, double value) {
+  if (p.half == 0) {
+    static_cast<float*>(p.y)[at] = static_cast<float>(value);
+    return;
+  }
+  const float odd = choir__round_to_odd(value);
+  static_cast<uint16_t*>(p.y)[at] =
+      p.half == CHOIR__CUDA_F16 ? choir__f16_from(odd) : choir__bf16_from(odd);
+}
+
 // ---- Results ----
 
 CHOIR__GPU void store(const reduce_t& p, int64_t at, double sum) {
-  float* y = static_cast<float*>(p.y) + at;
   const double value = sum / p.divisor;
-  *y = static_cast<float>(p.accumulate ? *y + value : value);
+  write(p, at, p.accumulate ? read(p, p.y, at) + value : value);
 }
 CHOIR__GPU void store(const reduce_t& p, int64_t at, float most) {
-  float* y = static_cast<float*>(p.y) + at;
-  *y = p.accumulate ? *y + most : most;
+  write(p, at, p.accumulate ? read(p, p.y, at) + most : most);
 }
 CHOIR__GPU void store(const reduce_t& p, int64_t at, Place::Total first) {
   static_cast<int64_t*>(p.y)[at] = first.at;
@@ -41,7 +59,7 @@ CHOIR__GPU void leave(const reduce_t& p, uint32_t lane, uint32_t chunk,
   }
 }
 
-// ---- Elements ----
+// ---- Shares ----
 
 // Where a chunk begins and ends.
 struct Range {
@@ -56,11 +74,12 @@ CHOIR__GPU Range range_of(const reduce_t& p, uint32_t chunk) {
 
 // One member's share of a lane's chunk.
 template <typename Kind>
-CHOIR__GPU typename Kind::Piece along(const reduce_t& p, const float* x,
+CHOIR__GPU typename Kind::Piece along(const reduce_t& p, int64_t start,
                                       Range range, uint32_t member) {
   typename Kind::Piece piece = Kind::none();
   uint32_t i = range.begin + member;
   if (p.by_groups) {
+    const float* x = static_cast<const float*>(p.x) + start;
     typename Kind::Piece pieces[kWidth];
     for (int k = 0; k < kWidth; ++k) pieces[k] = Kind::none();
     i = range.begin + member * kWidth;
@@ -77,10 +96,11 @@ CHOIR__GPU typename Kind::Piece along(const reduce_t& p, const float* x,
   }
   if (p.lane.ndim == 1) {
     for (; i < range.end; i += p.members)
-      Kind::take(&piece, x[i * p.lane.src[0]], i);
+      Kind::take(&piece, read(p, p.x, start + i * p.lane.src[0]), i);
   } else {
     for (; i < range.end; i += p.members)
-      Kind::take(&piece, x[offset_of(p.lane, p.lane.src, i)], i);
+      Kind::take(&piece, read(p, p.x, start + offset_of(p.lane, p.lane.src, i)),
+                 i);
   }
   return piece;
 }
@@ -98,7 +118,7 @@ CHOIR__GPU void rows(const reduce_t& p, uint32_t block) {
     const uint32_t member = thread % p.members;
     typename Kind::Piece piece = Kind::none();
     if (first + own < p.lane_count)
-      piece = along<Kind>(p, p.x + offset_of(p.lanes, p.lanes.src, first + own),
+      piece = along<Kind>(p, offset_of(p.lanes, p.lanes.src, first + own),
                           range_of(p, chunk), member);
     parts[member * lanes + own] = Kind::total(piece);
   }
@@ -124,16 +144,17 @@ CHOIR__GPU void columns(const reduce_t& p, uint32_t block) {
     typename Kind::Piece pieces[each];
     for (int k = 0; k < each; ++k) pieces[k] = Kind::none();
     if (first + own < p.columns) {
-      const float* x = p.x + offset_of(p.lanes, p.lanes.src, lane + own);
+      const int64_t start = offset_of(p.lanes, p.lanes.src, lane + own);
       const Range range = range_of(p, chunk);
       for (uint32_t i = range.begin + member; i < range.end; i += p.members) {
-        const float* at = x + offset_of(p.lane, p.lane.src, i);
+        const int64_t at = start + offset_of(p.lane, p.lane.src, i);
         if (each == kWidth) {
-          const Group group = *reinterpret_cast<const Group*>(at);
+          const Group group = *reinterpret_cast<const Group*>(
+              static_cast<const float*>(p.x) + at);
           for (int k = 0; k < each; ++k)
             Kind::take(&pieces[k], group.at[k % kWidth], i);
         } else {
-          Kind::take(&pieces[0], *at, i);
+          Kind::take(&pieces[0], read(p, p.x, at), i);
         }
       }
     }

@@ -7,13 +7,15 @@
 
 #include "tensor/kernels/cuda/cuda_dims.h"
 
+enum { CHOIR__CUDA_F16 = 1, CHOIR__CUDA_BF16 = 2 };
+
 // What the host hands the kernels of cuda_reduce.cu. A lane is the elements
 // that make one result. It may be cut into chunks, for a block each: then the
 // blocks leave their totals in `totals`, (lanes, chunks), and a second kernel
 // puts these together.
 typedef struct choir__cuda_reduce_s {
-  const float* x;
-  void* y;  // f32, or i64 places
+  const void* x;  // f32, or see `half`
+  void* y;        // as x, or i64 places
   void* totals;
   choir__cuda_dims_t lanes;
   choir__cuda_dims_t lane;
@@ -29,7 +31,8 @@ typedef struct choir__cuda_reduce_s {
   // blocks that these take.
   uint32_t columns;
   uint32_t stripes;
-  bool by_groups;  // of CHOIR__CUDA_GROUP elements
+  uint32_t half;   // CHOIR__CUDA_F16, CHOIR__CUDA_BF16; 0: f32
+  bool by_groups;  // of CHOIR__CUDA_GROUP elements of f32
   bool accumulate;
   double divisor;  // of a sum
 } choir__cuda_reduce_t;
