@@ -66,6 +66,16 @@ class TrainStepTest(unittest.TestCase):
         self.assertEqual(result["reference_runs"], 0)
         self.assertEqual(result["host_fallbacks"], 0)
 
+    def test_bf16_learns_as_f32_does(self):
+        flags = ("--graph", "true", "--steps", "4", "--warmup", "40")
+        wide = self.result(*flags)
+        mixed = self.result(*flags, "--bf16", "true")
+        self.assertEqual(mixed["reference_runs"], 0)
+        self.assertNotEqual(mixed["loss"], wide["loss"])
+        self.assertAlmostEqual(
+            mixed["loss"], wide["loss"], delta=0.05 * wide["loss"]
+        )
+
     def test_other_networks(self):
         for net, data in (
             ("mlp", ("--data", DATA)),

@@ -67,6 +67,16 @@ class TrainTest(harness.ProgramTest):
             harness.digests_of(rest), harness.digests_of(whole)[2:]
         )
 
+    def test_mixed_precision(self):
+        run = ("--epochs", 2, "--batch-size", 32, "--workers", 2)
+        wide = self.train(*run)
+        mixed = self.train(*run, "--precision", "bf16")
+        eager = self.train(*run, "--precision", "bf16", "--graph=false")
+        self.assertEqual(harness.digests_of(mixed), harness.digests_of(eager))
+        self.assertNotEqual(harness.digests_of(mixed), harness.digests_of(wide))
+        for a, b in zip(harness.epochs_of(mixed), harness.epochs_of(wide)):
+            self.assertAlmostEqual(a.loss, b.loss, delta=0.02 * b.loss)
+
     def test_seed_and_workers_are_part_of_the_run(self):
         digests = {
             (seed, workers): harness.digests_of(
