@@ -627,6 +627,20 @@ TEST_F(CudaGraphTest, WhatCanNotBeMadeIsSaidOnceAndCounted) {
   }
 }
 
+// The driver's own memory for it may be what the pool has cached.
+TEST_F(CudaGraphTest, CachedMemoryMakesRoomForIt) {
+  ASSERT_OK(Make([this] { Step(); }));
+  choir_buffer_release(New(0, 1000));
+  ASSERT_OK(Replay(input_));
+  EXPECT_GT(choir_device_memory(device_).cached_bytes, 0u);
+  fake_.FailNext("cuGraphInstantiate", 2);
+  Grow(input_);
+  EXPECT_EQ(grown_, Expected(3));
+  EXPECT_EQ(log_.back(), "launch graph1 stream2");
+  EXPECT_EQ(choir_device_memory(device_).cached_bytes, 0u);
+  EXPECT_TRUE(warnings_.empty());
+}
+
 TEST_F(CudaGraphTest, WhatCanNotBeSetIsSaidOnceAndCounted) {
   ASSERT_OK(Make([this] { Step(); }));
   Warm();

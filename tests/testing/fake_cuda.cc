@@ -26,6 +26,7 @@ enum {
   kNotReady = 600,
   kCaptureUnsupported = 900,
   kCaptureIsolation = 905,
+  kCapturedEvent = 907,
 };
 
 // What CUDA calls them.
@@ -570,6 +571,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuEventQuery", true, "");
     UNSAFE();
     auto* mark = reinterpret_cast<Event*>(event);
+    if (mark->graph) return kCapturedEvent;
     if (!mark->stream || mark->stream->done >= mark->count) return 0;
     fake->RunUntil(mark->stream, mark->stream->done + 1);
     return fake->lost_ ? fake->lost_ : kNotReady;
@@ -579,6 +581,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuEventSynchronize", true,
           "synchronize event" + std::to_string(mark->number));
     UNSAFE();
+    if (mark->graph) return kCapturedEvent;
     if (mark->stream) fake->Await(mark->stream, mark->count);
     return fake->lost_;
   };

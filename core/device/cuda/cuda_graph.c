@@ -61,6 +61,22 @@ struct choir_segments_s {
 
 // ---- Life ----
 
+// Lets an array have room for so many elements; new ones are zeros.
+static choir_status_t make_larger(cuda_device_t* device, size_t element_bytes,
+                                  int32_t count, int32_t* capacity,
+                                  void** array) {
+  if (count <= *capacity) return NULL;
+  const size_t bytes = (size_t)*capacity * element_bytes;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(device->objects, 2 * (size_t)count * element_bytes,
+                           "CUDA graphs", &memory));
+  if (bytes > 0) memcpy(memory, *array, bytes);
+  choir_deallocate(device->objects, *array, bytes);
+  *array = memory;
+  *capacity = 2 * count;
+  return NULL;
+}
+
 // Takes one that was made in part; its memory stays with it no longer.
 static void unmake(choir_segments_t* segments, segment_t* segment) {
   cuda_device_t* device = segments->device;
@@ -143,7 +159,7 @@ static choir_part_t look(choir_segments_t* segments) {
 // ---- What records ask for meanwhile ----
 
 choir_status_t choir__cuda_see_host(cuda_stream_t* stream) {
-  stream->seen.host = true;
+  if (stream->is_running) stream->seen.host = true;
   if (!stream->segments) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "the host takes part in it; a CUDA graph can not do that "
@@ -169,21 +185,10 @@ choir_status_t choir__cuda_segments_scratch(choir_segments_t* segments,
 static choir_status_t add_node(choir_segments_t* segments,
                                choir__cu_node_t node) {
   segment_t* segment = segments->current;
-  if (segment->node_count == segment->node_capacity) {
-    const int32_t capacity =
-        segment->node_capacity ? 2 * segment->node_capacity : 64;
-    void* memory = NULL;
-    CHOIR_TRY(choir_allocate(segments->device->objects,
-                             (size_t)capacity * sizeof(*segment->nodes),
-                             "CUDA graphs", &memory));
-    if (segment->node_count > 0)
-      memcpy(memory, segment->nodes,
-             (size_t)segment->node_count * sizeof(*segment->nodes));
-    choir_deallocate(segments->device->objects, segment->nodes,
-                     (size_t)segment->node_capacity * sizeof(*segment->nodes));
-    segment->nodes = memory;
-    segment->node_capacity = capacity;
-  }
+  void* nodes = segment->nodes;
+  CHOIR_TRY(make_larger(segments->device, sizeof(node), segment->node_count + 1,
+                        &segment->node_capacity, &nodes));
+  segment->nodes = nodes;
   segment->nodes[segment->node_count++] = node;
   return NULL;
 }
@@ -343,6 +348,17 @@ static choir_status_t capture_all(choir_segments_t* segments,
   return NULL;
 }
 
+static choir_status_t instantiate(cuda_device_t* device, segment_t* segment) {
+  choir_status_t status = CUDA_CALL(device, cuGraphInstantiateWithFlags,
+                                    &segment->exec, segment->graph, 0);
+  if (choir_status_code(status) != CHOIR_STATUS_OUT_OF_MEMORY) return status;
+  // It takes memory of the GPU's that the pool does not know of.
+  choir_status_free(status);
+  choir__cuda_pool_trim(device);
+  return CUDA_CALL(device, cuGraphInstantiateWithFlags, &segment->exec,
+                   segment->graph, 0);
+}
+
 static choir_status_t make(choir_segments_t* segments, segment_t* segment,
                            const choir_record_t* const* records,
                            int32_t count) {
@@ -359,8 +375,7 @@ static choir_status_t make(choir_segments_t* segments, segment_t* segment,
       choir_status_join(status, CUDA_CALL(device, cuStreamEndCapture,
                                           segments->capture, &segment->graph));
   CHOIR_TRY(status);
-  return CUDA_CALL(device, cuGraphInstantiateWithFlags, &segment->exec,
-                   segment->graph, 0);
+  return instantiate(device, segment);
 }
 
 // ---- Launching one ----
@@ -432,32 +447,15 @@ static choir_status_t submit(choir_segments_t* segments,
   return status;
 }
 
-static choir_status_t find(choir_segments_t* segments, int32_t index,
-                           segment_t** out_segment) {
-  if (index >= segments->capacity) {
-    const int32_t capacity = 2 * (index + 1);
-    void* memory = NULL;
-    CHOIR_TRY(choir_allocate(segments->device->objects,
-                             (size_t)capacity * sizeof(segment_t),
-                             "CUDA graphs", &memory));
-    if (segments->capacity > 0)
-      memcpy(memory, segments->list,
-             (size_t)segments->capacity * sizeof(segment_t));
-    choir_deallocate(segments->device->objects, segments->list,
-                     (size_t)segments->capacity * sizeof(segment_t));
-    segments->list = memory;
-    segments->capacity = capacity;
-  }
-  *out_segment = &segments->list[index];
-  return NULL;
-}
-
 static choir_status_t launch_within(choir_segments_t* segments, int32_t index,
                                     const choir_record_t* const* records,
                                     int32_t count,
                                     choir_segment_result_t* out_result) {
-  segment_t* segment = NULL;
-  CHOIR_TRY(find(segments, index, &segment));
+  void* list = segments->list;
+  CHOIR_TRY(make_larger(segments->device, sizeof(segment_t), index + 1,
+                        &segments->capacity, &list));
+  segments->list = list;
+  segment_t* segment = &segments->list[index];
   bool fits = true;
   choir_status_t status = segment->exec
                               ? follow(segments, segment, records, count, &fits)
