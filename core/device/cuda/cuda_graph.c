@@ -27,6 +27,11 @@ typedef struct use_s {
   int32_t operand;
 } use_t;
 
+// A launch of Choir's own.
+typedef struct node_s {
+  choir__cu_node_t handle;
+} node_t;
+
 typedef struct segment_s {
   choir__cu_graph_t graph;
   choir__cu_graph_exec_t exec;  // NULL: not made
@@ -36,7 +41,7 @@ typedef struct segment_s {
   use_t* uses;
   int32_t use_count;
   char* known;
-  choir__cu_node_t* nodes;  // of Choir's own launches
+  node_t* nodes;
   int32_t node_count;
   int32_t node_capacity;
 } segment_t;
@@ -89,7 +94,7 @@ static void unmake(choir_segments_t* segments, segment_t* segment) {
                      CUDA_CALL(device, cuGraphDestroy, segment->graph));
   choir_deallocate(device->objects, segment->memory, segment->bytes);
   choir_deallocate(device->objects, segment->nodes,
-                   (size_t)segment->node_capacity * sizeof(*segment->nodes));
+                   (size_t)segment->node_capacity * sizeof(node_t));
   *segment = (segment_t){0};
 }
 
@@ -186,10 +191,11 @@ static choir_status_t add_node(choir_segments_t* segments,
                                choir__cu_node_t node) {
   segment_t* segment = segments->current;
   void* nodes = segment->nodes;
-  CHOIR_TRY(make_larger(segments->device, sizeof(node), segment->node_count + 1,
-                        &segment->node_capacity, &nodes));
+  CHOIR_TRY(make_larger(segments->device, sizeof(node_t),
+                        segment->node_count + 1, &segment->node_capacity,
+                        &nodes));
   segment->nodes = nodes;
-  segment->nodes[segment->node_count++] = node;
+  segment->nodes[segment->node_count++] = (node_t){node};
   return NULL;
 }
 
@@ -222,7 +228,7 @@ choir_status_t choir__cuda_segments_launch(
   if (segments->next++ >= segments->stop) return NULL;
   return CUDA_CALL(segments->device, cuGraphExecKernelNodeSetParams_v2,
                    segments->current->exec,
-                   segments->current->nodes[segments->next - 1], params);
+                   segments->current->nodes[segments->next - 1].handle, params);
 }
 
 // The record's kernel, with its launches for the segment.
