@@ -18,6 +18,7 @@ typedef struct part_s {
   int32_t first;  // of its nodes
   int32_t launches;
   bool is_fixed;  // a library launched, at places that are not known
+  bool is_moved;  // its operands are not where they were captured
   size_t known;   // where the segment has its addresses and attributes
 } part_t;
 
@@ -271,13 +272,18 @@ static void keep(const choir_record_t* record, char* known) {
     memcpy(addresses + count, record->attrs, record->attrs_bytes);
 }
 
-static bool is_known(const choir_record_t* record, const char* known) {
+static bool has_places(const choir_record_t* record, const char* known) {
   const void* const* addresses = (const void* const*)(const void*)known;
   const size_t count = choir__record_operands(record);
   for (size_t k = 0; k < count; ++k)
     if (addresses[k] != address_of(&record->operands[k])) return false;
+  return true;
+}
+
+static bool has_attrs(const choir_record_t* record, const char* known) {
   return record->attrs_bytes == 0 ||
-         memcmp(addresses + count, record->attrs, record->attrs_bytes) == 0;
+         memcmp(known + choir__record_operands(record) * sizeof(void*),
+                record->attrs, record->attrs_bytes) == 0;
 }
 
 static bool is_used(const segment_t* segment,
@@ -392,9 +398,11 @@ static choir_status_t follow(choir_segments_t* segments, segment_t* segment,
                              const choir_record_t* const* records,
                              int32_t count, bool* out_fits) {
   for (int32_t i = 0; i < count; ++i) {
-    const part_t* part = &segment->parts[i];
+    part_t* part = &segment->parts[i];
     char* known = segment->known + part->known;
-    if (is_known(records[i], known)) continue;
+    const bool is_there = has_places(records[i], known);
+    if (is_there && has_attrs(records[i], known)) continue;
+    part->is_moved |= !is_there;
     *out_fits = !part->is_fixed;
     if (!*out_fits) return NULL;
     segments->next = part->first;
@@ -411,12 +419,21 @@ static choir_status_t follow(choir_segments_t* segments, segment_t* segment,
 
 static choir_status_t order(choir_segments_t* segments,
                             const segment_t* segment,
-                            const choir_record_t* const* records,
+                            const choir_record_t* const* records, int32_t count,
                             bool* out_foreign) {
   cuda_device_t* device = segments->device;
   cuda_stream_t* stream = segments->stream;
   choir_status_t status = NULL;
   pthread_mutex_lock(&device->lock);
+  // What was one buffer when it was captured may be several by now.
+  for (int32_t i = 0; i < count && !status; ++i) {
+    const int32_t operands = segment->parts[i].is_moved
+                                 ? (int32_t)choir__record_operands(records[i])
+                                 : 0;
+    for (int32_t k = 0; k < operands && !status; ++k)
+      status = choir__cuda_stream_order(device, stream,
+                                        &records[i]->operands[k], out_foreign);
+  }
   for (int32_t i = 0; i < segment->use_count && !status; ++i) {
     const use_t* use = &segment->uses[i];
     status = choir__cuda_stream_order(
@@ -438,7 +455,7 @@ static choir_status_t submit(choir_segments_t* segments,
   cuda_device_t* device = segments->device;
   cuda_stream_t* stream = segments->stream;
   bool is_foreign = false;
-  CHOIR_TRY(order(segments, segment, records, &is_foreign));
+  CHOIR_TRY(order(segments, segment, records, count, &is_foreign));
   choir__cuda_stream_note(stream, records[count - 1]);
   stream->since += (uint64_t)count - 1;
   choir_status_t status =
