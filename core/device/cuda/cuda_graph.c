@@ -22,7 +22,8 @@ typedef struct part_s {
   size_t known;   // where the segment has its addresses and attributes
 } part_t;
 
-// An operand whose memory no earlier one of the segment has.
+// An operand whose memory no earlier one of the segment has, of a record whose
+// operands stay.
 typedef struct use_s {
   int32_t record;
   int32_t operand;
@@ -297,6 +298,20 @@ static bool is_used(const segment_t* segment,
   return false;
 }
 
+// Not of records whose operands move: what is one buffer now may be two later.
+static void list_uses(segment_t* segment, const choir_record_t* const* records,
+                      int32_t count) {
+  segment->use_count = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t operands = (int32_t)choir__record_operands(records[i]);
+    for (int32_t k = 0; k < operands && !segment->parts[i].is_moved; ++k) {
+      const choir_buffer_t* buffer = records[i]->operands[k].buffer;
+      if (buffer && !is_used(segment, records, buffer))
+        segment->uses[segment->use_count++] = (use_t){i, k};
+    }
+  }
+}
+
 static choir_status_t make_room(choir_segments_t* segments, segment_t* segment,
                                 const choir_record_t* const* records,
                                 int32_t count) {
@@ -317,12 +332,8 @@ static choir_status_t make_room(choir_segments_t* segments, segment_t* segment,
   for (int32_t i = 0; i < count; ++i) {
     segment->parts[i] = (part_t){.known = known};
     known += known_bytes(records[i]);
-    for (int32_t k = 0; k < (int32_t)choir__record_operands(records[i]); ++k) {
-      const choir_buffer_t* buffer = records[i]->operands[k].buffer;
-      if (buffer && !is_used(segment, records, buffer))
-        segment->uses[segment->use_count++] = (use_t){i, k};
-    }
   }
+  list_uses(segment, records, count);
   return NULL;
 }
 
@@ -397,11 +408,13 @@ static choir_status_t make(choir_segments_t* segments, segment_t* segment,
 static choir_status_t follow(choir_segments_t* segments, segment_t* segment,
                              const choir_record_t* const* records,
                              int32_t count, bool* out_fits) {
+  bool has_moved = false;
   for (int32_t i = 0; i < count; ++i) {
     part_t* part = &segment->parts[i];
     char* known = segment->known + part->known;
     const bool is_there = has_places(records[i], known);
     if (is_there && has_attrs(records[i], known)) continue;
+    has_moved |= !is_there && !part->is_moved;
     part->is_moved |= !is_there;
     *out_fits = !part->is_fixed;
     if (!*out_fits) return NULL;
@@ -413,6 +426,7 @@ static choir_status_t follow(choir_segments_t* segments, segment_t* segment,
     if (!*out_fits) return NULL;
     keep(records[i], known);
   }
+  if (has_moved) list_uses(segment, records, count);
   *out_fits = true;
   return NULL;
 }
@@ -425,7 +439,7 @@ static choir_status_t order(choir_segments_t* segments,
   cuda_stream_t* stream = segments->stream;
   choir_status_t status = NULL;
   pthread_mutex_lock(&device->lock);
-  // What was one buffer when it was captured may be several by now.
+  // These are not among the uses.
   for (int32_t i = 0; i < count && !status; ++i) {
     const int32_t operands = segment->parts[i].is_moved
                                  ? (int32_t)choir__record_operands(records[i])
