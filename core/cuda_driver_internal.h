@@ -21,9 +21,25 @@ extern "C" {
 #include <cuda.h>
 typedef CUresult choir__cu_result_t;
 typedef CUdevice_attribute choir__cu_attribute_t;
+typedef CUstreamCaptureMode choir__cu_capture_mode_t;
+typedef CUstreamCaptureStatus choir__cu_capture_status_t;
+typedef CUDA_KERNEL_NODE_PARAMS choir__cu_kernel_params_t;
 #else
 typedef int choir__cu_result_t;
 typedef int choir__cu_attribute_t;
+typedef int choir__cu_capture_mode_t;
+typedef int choir__cu_capture_status_t;
+// A kernel's launch in a graph.
+typedef struct choir__cu_kernel_params_s {
+  struct CUfunc_st* func;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+  struct CUkern_st* kern;
+  struct CUctx_st* ctx;
+} choir__cu_kernel_params_t;
 #endif
 typedef int choir__cu_gpu_t;
 typedef unsigned long long choir__cu_address_t;
@@ -32,6 +48,10 @@ typedef struct CUstream_st* choir__cu_stream_t;
 typedef struct CUevent_st* choir__cu_event_t;
 typedef struct CUmod_st* choir__cu_module_t;
 typedef struct CUfunc_st* choir__cu_function_t;
+typedef struct CUgraph_st* choir__cu_graph_t;
+typedef struct CUgraphNode_st* choir__cu_node_t;
+typedef struct CUgraphExec_st* choir__cu_graph_exec_t;
+struct CUgraphEdgeData_st;
 
 enum {
   CHOIR__CU_SUCCESS = 0,
@@ -41,6 +61,8 @@ enum {
   CHOIR__CU_ATTRIBUTE_MINOR = 76,
   CHOIR__CU_STREAM_NON_BLOCKING = 1,
   CHOIR__CU_EVENT_DISABLE_TIMING = 2,
+  // What one thread captures is in nobody else's way.
+  CHOIR__CU_CAPTURE_THREAD_LOCAL = 1,
 };
 
 // X(symbol, parameters); all return a result.
@@ -90,7 +112,25 @@ enum {
     (choir__cu_function_t function, unsigned blocks_x, unsigned blocks_y,    \
      unsigned blocks_z, unsigned threads_x, unsigned threads_y,              \
      unsigned threads_z, unsigned shared_bytes, choir__cu_stream_t stream,   \
-     void** params, void** extra))
+     void** params, void** extra))                                           \
+  X(cuStreamBeginCapture_v2,                                                 \
+    (choir__cu_stream_t stream, choir__cu_capture_mode_t mode))              \
+  X(cuStreamEndCapture,                                                      \
+    (choir__cu_stream_t stream, choir__cu_graph_t * graph))                  \
+  X(cuStreamGetCaptureInfo_v3,                                               \
+    (choir__cu_stream_t stream, choir__cu_capture_status_t * status,         \
+     uint64_t * id, choir__cu_graph_t * graph,                               \
+     const choir__cu_node_t** latest, const struct CUgraphEdgeData_st** how, \
+     size_t* count))                                                         \
+  X(cuGraphInstantiateWithFlags,                                             \
+    (choir__cu_graph_exec_t * exec, choir__cu_graph_t graph,                 \
+     unsigned long long flags))                                              \
+  X(cuGraphExecKernelNodeSetParams_v2,                                       \
+    (choir__cu_graph_exec_t exec, choir__cu_node_t node,                     \
+     const choir__cu_kernel_params_t* params))                               \
+  X(cuGraphLaunch, (choir__cu_graph_exec_t exec, choir__cu_stream_t stream)) \
+  X(cuGraphExecDestroy, (choir__cu_graph_exec_t exec))                       \
+  X(cuGraphDestroy, (choir__cu_graph_t graph))
 
 typedef struct choir__cuda_driver_s {
 #define CHOIR__CUDA_MEMBER_(symbol, parameters) \

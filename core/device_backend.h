@@ -3,6 +3,7 @@
 #define CHOIR_CORE_DEVICE_BACKEND_H_
 
 #include "core/device.h"
+#include "core/segments_backend.h"
 #include "core/stage.h"
 
 #ifdef __cplusplus
@@ -60,6 +61,10 @@ typedef struct choir_device_vtable_s {
                                       choir_event_t* event);
   bool (*event_is_reached)(choir_event_t* event);
   choir_status_t (*event_synchronize)(choir_event_t* event);
+
+  // Optional. Several records of a stream as one launch
+  // (core/segments_backend.h); NULL: each is submitted by itself.
+  const choir_segments_vtable_t* segments;
 } choir_device_vtable_t;
 
 struct choir_device_s {

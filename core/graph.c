@@ -211,6 +211,7 @@ static void pop_recorders(choir_graph_t* graph) {
 void choir_graph_destroy(choir_graph_t* graph) {
   if (!graph) return;
   pop_recorders(graph);
+  choir__graph_segments_close(graph);
   for (int32_t i = 0; i < graph->node_count; ++i) {
     choir_event_release(graph->nodes[i].event);
     choir__graph_clear_record(graph, &graph->nodes[i]);
@@ -316,15 +317,21 @@ static void bind(choir_graph_t* graph, const choir_view_t* inputs) {
   graph->bound = workspace;
 }
 
-static choir_status_t run_node(const choir_graph_t* graph,
-                               const choir__node_t* node,
+void choir__node_set_step(const choir__node_t* node,
+                          const choir_step_values_t* values) {
+  if (node->record.at_step)
+    node->record.at_step((void*)(uintptr_t)node->record.attrs, values);
+}
+
+static choir_status_t run_node(choir_graph_t* graph, choir__node_t* node,
                                const choir_step_values_t* values) {
   choir_stream_t* stream = graph->streams[node->stream];
   switch (node->kind) {
     case CHOIR__NODE_RECORD:
-      if (node->record.at_step)
-        node->record.at_step((void*)(uintptr_t)node->record.attrs, values);
-      return choir_stream_submit(stream, &node->record);
+      choir__node_set_step(node, values);
+      CHOIR_TRY(choir_stream_submit(stream, &node->record));
+      choir__graph_segments_look(graph, node);
+      return NULL;
     case CHOIR__NODE_EVENT:
       return choir_event_record(node->event, stream);
     case CHOIR__NODE_WAIT:
@@ -349,9 +356,15 @@ choir_status_t choir_graph_replay(choir_graph_t* graph,
   CHOIR_TRY(
       choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes));
   bind(graph, inputs);
+  bool launches = false;
+  CHOIR_TRY(choir__graph_segments_begin(graph, &launches));
   for (int32_t i = 0; i < graph->node_count; ++i) {
-    const choir__node_t* node = &graph->nodes[i];
-    choir_status_t status = run_node(graph, node, values);
+    choir__node_t* node = &graph->nodes[i];
+    bool is_done = false;
+    choir_status_t status = NULL;
+    if (launches)
+      status = choir__graph_segments_launch(graph, &i, values, &is_done);
+    if (!status && !is_done) status = run_node(graph, node, values);
     if (!status) continue;
     // Other streams' records say themselves what they were for.
     const char* label = node->kind == CHOIR__NODE_RECORD && node->stream == 0
@@ -360,6 +373,7 @@ choir_status_t choir_graph_replay(choir_graph_t* graph,
     return choir_status_annotate(status, __FILE__, __LINE__,
                                  label ? "%s" : NULL, label);
   }
+  choir__graph_segments_end(graph);
   return NULL;
 }
 
@@ -406,6 +420,7 @@ choir_status_t choir_graph_print(const choir_graph_t* graph, char** out_text) {
                   (int)stats->records, (int)stats->fused,
                   (int)stats->temporaries, stats->temporary_bytes,
                   stats->live_bytes, stats->arena_bytes, stats->recorded_bytes);
+  choir__graph_segments_print(graph, &text);
   for (int32_t i = 0; i < graph->node_count; ++i) {
     const choir__node_t* node = &graph->nodes[i];
     if (node->kind == CHOIR__NODE_DROPPED) continue;

@@ -97,12 +97,19 @@ typedef struct choir_graph_stats_s {
   size_t temporary_bytes;  // sum of all temporaries
   size_t recorded_bytes;   // most that the step took from the device's pool
                            // while it was recorded, eagerly
+  // Where the device takes many records as one launch (a CUDA graph): such
+  // launches of a replay, known from the second one on; records in them; and
+  // those that the device refused, whose records are submitted one by one.
+  int32_t launches;
+  int32_t launched_records;
+  int32_t refused_launches;
 } choir_graph_stats_t;
 CHOIR_API choir_graph_stats_t choir_graph_stats(const choir_graph_t* graph);
 // 64 bits over nodes, kernels, shapes and layouts: equal for an equal step.
 CHOIR_API uint64_t choir_graph_hash(const choir_graph_t* graph);
 // One line for each record and each buffer (bytes, first and last use, place),
-// into a malloc'ed text that the caller frees.
+// and for each launch and what stands between them, into a malloc'ed text that
+// the caller frees.
 CHOIR_API choir_status_t choir_graph_print(const choir_graph_t* graph,
                                            char** out_text) CHOIR_NODISCARD;
 

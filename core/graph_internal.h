@@ -3,10 +3,12 @@
 #define CHOIR_CORE_GRAPH_INTERNAL_H_
 
 #include "core/graph_backend.h"
+#include "core/segments_backend.h"
 #include "core/stage.h"
+#include "core/text_internal.h"
 
 // A graph's insides, for graph.c (recording, replay), graph_plan.c (lifetimes,
-// places) and graph_rewrite.c.
+// places), graph_rewrite.c and graph_segments.c (records as one launch).
 
 enum { CHOIR__GRAPH_MAX_STREAMS = 4 };
 
@@ -28,7 +30,18 @@ typedef struct choir__node_s {
   choir_event_t* event;
   choir_status_t (*call)(void* self);
   void* self;
+  choir_part_t part;  // of a segment, as what the record did says
 } choir__node_t;
+
+// Records that the device is given as one launch.
+typedef struct choir__segment_s {
+  int32_t first;  // nodes; between them are dropped ones alone
+  int32_t last;
+  int32_t start;  // in choir_graph_s.records
+  int32_t count;
+  bool is_refused;
+  char label[32];  // "3..17", for profiles
+} choir__segment_t;
 
 typedef enum choir__place_e {
   CHOIR__PLACE_KEPT,       // somebody else's
@@ -83,8 +96,18 @@ struct choir_graph_s {
   bool (*is_shape)(const choir_record_t* record, int32_t index);
   const choir_buffer_t* bound;  // the workspace's buffer that operands name
   choir_graph_stats_t stats;
-  uint64_t pool_start;  // bytes in use when recording began
-  uint64_t own_bytes;   // that recording took since
+  // graph_segments.c: what the device keeps, or NULL; then by what its records
+  // were seen to do, the segments in order.
+  choir_segments_t* segments;
+  bool has_no_segments;  // for good
+  bool looks;            // at each record that the replay submits
+  bool is_seen;          // a replay went through, record by record
+  bool is_cut;
+  choir__segment_t* cuts;
+  int32_t cut_count;
+  const choir_record_t** records;  // of all segments
+  uint64_t pool_start;             // bytes in use when recording began
+  uint64_t own_bytes;              // that recording took since
 };
 
 // Makes the workspace at least so large. After a failure it has no memory.
@@ -98,6 +121,31 @@ choir_status_t choir__graph_set_record(choir_graph_t* graph,
 void choir__graph_clear_record(choir_graph_t* graph, choir__node_t* node);
 // Finds every buffer's users and place anew.
 choir_status_t choir__graph_find_buffers(choir_graph_t* graph) CHOIR_NODISCARD;
+
+// ---- graph_segments.c ----
+
+// Before a replay. *out_launches: it gives the device segments; else, and
+// where it looks, each record by itself.
+choir_status_t choir__graph_segments_begin(choir_graph_t* graph,
+                                           bool* out_launches) CHOIR_NODISCARD;
+// Launches the segment that begins at *node and sets *node to the last of it;
+// *out_done: false when none begins there or the device will not have it.
+choir_status_t choir__graph_segments_launch(choir_graph_t* graph, int32_t* node,
+                                            const choir_step_values_t* values,
+                                            bool* out_done) CHOIR_NODISCARD;
+// After the node's record was submitted by itself.
+void choir__graph_segments_look(choir_graph_t* graph, choir__node_t* node);
+// The replay went through.
+void choir__graph_segments_end(choir_graph_t* graph);
+void choir__graph_segments_print(const choir_graph_t* graph,
+                                 choir__text_t* text);
+void choir__graph_segments_close(choir_graph_t* graph);
+
+// ---- graph.c ----
+
+// Lets the attributes of the node's record follow the step.
+void choir__node_set_step(const choir__node_t* node,
+                          const choir_step_values_t* values);
 
 // Whether operand k of a node lends its shape alone.
 bool choir__graph_is_shape(const choir_graph_t* graph,

@@ -120,7 +120,8 @@ CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
 CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,
                                                   char** out_text)
     CHOIR_NODISCARD;
-// Of the training step that was planned last; zeros when there is none.
+// Of the training step that was planned or replayed last; zeros when there is
+// none.
 CHOIR_API choir_graph_stats_t
 choir_model_graph_stats(const choir_model_t* model);
 

@@ -216,7 +216,10 @@ choir_status_t choir__model_replay(choir_model_t* model,
     if (out_y) *out_y = NULL;
     return status;
   }
-  if (kind == CHOIR__STEP_TRAIN) model->last_graph = entry->id;
+  if (kind == CHOIR__STEP_TRAIN) {
+    model->last_graph = entry->id;
+    model->graph_stats = choir_graph_stats(entry->graph);
+  }
   model->metrics.batches += entry->metrics.batches;
   model->metrics.samples += entry->metrics.samples;
   *out_done = true;

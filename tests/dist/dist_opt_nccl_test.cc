@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistOpt over communicator nccl, against the same steps by copies over the
 // host.
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -34,7 +35,8 @@ choir_status_t Step(Training* training, int rank, int size, int64_t step) {
 
 // Rank 0's states after some steps; all ranks' are equal.
 Values Train(int size, const char* backend, Training::Options options,
-             uint64_t* staged_bytes) {
+             uint64_t* staged_bytes, int64_t steps = kSteps,
+             choir_graph_stats_t* graph = nullptr) {
   choir::testing::CudaKernelsOnHost(true);
   NcclRanks ranks(size);
   std::mutex lock;
@@ -48,7 +50,7 @@ Values Train(int size, const char* backend, Training::Options options,
         mine.device_index = own->rank;
         Training training(SmallLayers(), own->comm, mine);
         ASSERT_OK(training.Attach());
-        for (int64_t step = 0; step < kSteps; ++step)
+        for (int64_t step = 0; step < steps; ++step)
           ASSERT_OK(Step(&training, own->rank, size, step));
         ASSERT_OK(choir_updater_consolidate(training.updater()));
         ASSERT_OK(
@@ -57,6 +59,7 @@ Values Train(int size, const char* backend, Training::Options options,
         const std::lock_guard<std::mutex> guard(lock);
         *staged_bytes = choir_comm_staged_bytes(own->comm);
         for (const auto& value : training.Values()) values.insert(value);
+        if (graph) *graph = choir_model_graph_stats(training.model());
       },
       20, backend);
   return values;
@@ -84,6 +87,21 @@ TEST_P(DistOptNccl, LearnsWhatCopiesOverTheHostLearn) {
     EXPECT_EQ(staged, 0u) << "gradients went over the host";
     ExpectNear(over_host, by_nccl, 1e-5);
   }
+}
+
+// Between the exchanges of buckets, records are launched together.
+TEST_P(DistOptNccl, CudaGraphsChangeNoBit) {
+  Training::Options options;
+  options.use_graph = true;
+  uint64_t staged = 0;
+  choir_graph_stats_t stats = {};
+  setenv("CHOIR_CUDA_GRAPHS", "0", 1);
+  const Values apart = Train(GetParam(), "nccl", options, &staged, 9, &stats);
+  EXPECT_EQ(stats.launches, 0);
+  unsetenv("CHOIR_CUDA_GRAPHS");
+  EXPECT_EQ(Train(GetParam(), "nccl", options, &staged, 9, &stats), apart);
+  EXPECT_GT(stats.launches, 1);
+  EXPECT_EQ(stats.refused_launches, 0);
 }
 
 TEST_P(DistOptNccl, LearnsWhatOneRankLearns) {

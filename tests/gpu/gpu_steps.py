@@ -73,6 +73,7 @@ STEPS = (
     _suite(
         "optimizer_suite", "tests/conformance/optimizer_suite", "*/cuda_*", 120
     ),
+    _suite("model_graph", "tests/model/model_graph_test", "*/cuda", 120),
     _suite("comm_suite", "tests/conformance/comm_suite_others", _OTHERS, 180),
     _suite(
         "strategy_suite",

@@ -13,6 +13,7 @@
 #include "core/random.h"
 #include "model/model.h"
 #include "opt/optimizer.h"
+#include "tensor/gpu_parts.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/failing_allocator.h"
 #include "tests/testing/status_matchers.h"
@@ -189,9 +190,22 @@ class Training {
   choir_optimizer_t* optimizer_ = nullptr;
 };
 
-class ModelGraphTest : public ::testing::TestWithParam<const char*> {};
+class ModelGraphTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    choir_device_t* device = nullptr;
+    choir_status_t status = choir_device_create(GetParam(), nullptr, &device);
+    const std::string why = choir_status_message(status);
+    const bool is_missing =
+        choir_status_code(status) == CHOIR_STATUS_UNAVAILABLE;
+    choir_status_free(status);
+    choir_device_release(device);
+    if (is_missing) GTEST_SKIP() << why;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Devices, ModelGraphTest,
-                         ::testing::Values("cpu", "cpu_async", "null"));
+                         ::testing::Values("cpu", "cpu_async", "null", "cuda"),
+                         [](const auto& info) { return info.param; });
 
 void ExpectEqual(const choir_metrics_t& a, const choir_metrics_t& b) {
   EXPECT_EQ(a.loss_sum, b.loss_sum);
@@ -219,6 +233,32 @@ TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
     EXPECT_EQ(eager.net.forwards, 13);
     EXPECT_EQ(graph.net.forwards, 4);
   }
+}
+
+// Where the device takes many records as one launch (a CUDA graph), a step is
+// few such launches; that they change no bit is what the other tests see.
+TEST_P(ModelGraphTest, LaunchesRecordsTogetherWhereTheDeviceDoes) {
+  Training graph(GetParam(), true, true);
+  for (uint32_t i = 0; i < 4; ++i) ASSERT_OK(graph.Step(9, i));
+  const choir_graph_stats_t stats = choir_model_graph_stats(graph.get());
+  const std::string text = graph.Graphs();
+  if (std::string(GetParam()) != "cuda") {
+    EXPECT_EQ(stats.launches, 0);
+    EXPECT_EQ(text.find("launches:"), std::string::npos) << text;
+    return;
+  }
+  // A build without the kernels' code runs most ops on the host.
+  choir_gpu_part_t kernels;
+  choir_status_t status = choir_gpu_part(0, &kernels);
+  const bool is_missing = status != nullptr;
+  choir_status_free(status);
+  if (is_missing) GTEST_SKIP() << "this build has no code for GPUs";
+  EXPECT_GE(stats.launches, 3) << text;
+  EXPECT_LE(stats.launches, 8) << text;
+  EXPECT_GE(stats.launched_records, stats.records / 2) << text;
+  EXPECT_EQ(stats.refused_launches, 0) << text;
+  EXPECT_NE(text.find("launch 0: nodes "), std::string::npos) << text;
+  EXPECT_NE(text.find(": a call of the host\n"), std::string::npos) << text;
 }
 
 // Learning rates that the program works out itself, one a step.

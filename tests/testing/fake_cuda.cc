@@ -24,6 +24,9 @@ enum {
   kInvalidContext = 201,
   kNotFound = 500,
   kNotReady = 600,
+  kCaptureUnsupported = 900,
+  kCaptureIsolation = 905,
+  kCapturedEvent = 907,
 };
 
 // What CUDA calls them.
@@ -45,6 +48,10 @@ const Named kNames[] = {
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS",
      "an illegal memory access was encountered"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
 };
 
 const Named* Find(int result) {
@@ -95,12 +102,15 @@ FakeCuda::~FakeCuda() {
     EXPECT_EQ(memory_.size(), 0u) << "device memory is left";
     EXPECT_EQ(pinned_.size(), 0u) << "pinned memory is left";
     EXPECT_EQ(modules_, 0) << "modules are left";
+    EXPECT_EQ(graphs_.size() + execs_.size(), 0u) << "graphs are left";
     for (const Stream& stream : streams_)
       EXPECT_FALSE(stream.is_live) << "stream " << stream.number << " is left";
   }
   EXPECT_EQ(contexts_, 0) << "contexts are left";
   EXPECT_EQ(current.count, 0u) << "a context is current";
   for (Event* event : events_) delete event;
+  for (Graph* graph : graphs_) delete graph;
+  for (Exec* exec : execs_) delete exec;
   for (const auto& entry : memory_) std::free(const_cast<void*>(entry.first));
   for (const auto& entry : pinned_) std::free(const_cast<void*>(entry.first));
 }
@@ -180,6 +190,12 @@ void FakeCuda::LaunchFailure(int number, int result) {
 // ---- Queues ----
 
 void FakeCuda::Push(Stream* stream, Work work) {
+  if (stream->graph) {
+    Node node;
+    node.work = std::move(work);
+    Capture(stream, std::move(node));
+    return;
+  }
   ++stream->given;
   stream->work.push_back(std::move(work));
 }
@@ -284,6 +300,12 @@ bool FakeCuda::IsOnGpu(const void* memory, size_t bytes) const {
     int scripted = fake->Begin(symbol, needs_context, said);        \
     if (scripted) return static_cast<choir__cu_result_t>(scripted); \
   }
+// What the driver forbids a thread that captures.
+#define UNSAFE()                                                  \
+  {                                                               \
+    int refused = fake->Unsafe();                                 \
+    if (refused) return static_cast<choir__cu_result_t>(refused); \
+  }
 
 choir__cuda_driver_t FakeCuda::MakeTable() {
   using Result = choir__cu_result_t;
@@ -365,6 +387,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   };
   table.cuCtxSynchronize = []() -> Result {
     BEGIN("cuCtxSynchronize", true, "synchronize all");
+    UNSAFE();
     for (Stream& stream : fake->streams_) fake->Await(&stream, stream.given);
     return fake->lost_;
   };
@@ -383,6 +406,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   table.cuMemAlloc_v2 = [](choir__cu_address_t* address,
                            size_t bytes) -> Result {
     BEGIN("cuMemAlloc", true, "");
+    UNSAFE();
     if (fake->live_bytes_ + bytes > fake->gpus_[0].bytes) return kOutOfMemory;
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(memory, 0xdb, bytes);
@@ -393,6 +417,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   };
   table.cuMemFree_v2 = [](choir__cu_address_t address) -> Result {
     BEGIN("cuMemFree", true, "");
+    UNSAFE();
     auto found = fake->memory_.find(Pointer(address));
     if (found == fake->memory_.end()) {
       fake->Misuse("cuMemFree of what is not memory");
@@ -416,12 +441,14 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   };
   table.cuMemAllocHost_v2 = [](void** memory, size_t bytes) -> Result {
     BEGIN("cuMemAllocHost", true, "");
+    UNSAFE();
     *memory = std::malloc(bytes);
     fake->pinned_[*memory] = bytes;
     return 0;
   };
   table.cuMemFreeHost = [](void* memory) -> Result {
     BEGIN("cuMemFreeHost", true, "");
+    UNSAFE();
     if (fake->pinned_.erase(memory) == 0) {
       fake->Misuse("cuMemFreeHost of what is not pinned");
       return kInvalidValue;
@@ -476,6 +503,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuStreamDestroy", true, "");
     auto* stream = reinterpret_cast<Stream*>(handle);
     if (!stream->work.empty()) fake->Misuse("cuStreamDestroy with work");
+    if (stream->graph) fake->Misuse("cuStreamDestroy of what is captured");
     stream->is_live = false;
     return 0;
   };
@@ -483,6 +511,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     auto* stream = reinterpret_cast<Stream*>(handle);
     BEGIN("cuStreamSynchronize", true,
           "synchronize stream" + std::to_string(stream->number));
+    if (stream->graph) return fake->Break(stream, kCaptureUnsupported);
     fake->Await(stream, stream->given);
     return fake->lost_;
   };
@@ -493,6 +522,11 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuStreamWaitEvent", true,
           "wait stream" + std::to_string(stream->number) + " event" +
               std::to_string(mark->number));
+    if (mark->graph && stream->graph != mark->graph)
+      fake->Misuse("the script forks no second stream off a capture");
+    // What came before the capture is not there when its graph is launched.
+    if (mark->stream && stream->graph)
+      return fake->Break(stream, kCaptureIsolation);
     if (!mark->stream) return 0;
     Work work;
     work.awaited = mark->stream;
@@ -526,15 +560,18 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuEventRecord", true,
           "record event" + std::to_string(mark->number) + " stream" +
               std::to_string(stream->number));
-    mark->stream = stream;
+    mark->stream = stream->graph ? nullptr : stream;
     mark->count = stream->given;
+    mark->graph = stream->graph;
     return 0;
   };
   // Each question lets the stream get one piece further, so that a program that
   // asks again and again gets its answer.
   table.cuEventQuery = [](choir__cu_event_t event) -> Result {
     BEGIN("cuEventQuery", true, "");
+    UNSAFE();
     auto* mark = reinterpret_cast<Event*>(event);
+    if (mark->graph) return kCapturedEvent;
     if (!mark->stream || mark->stream->done >= mark->count) return 0;
     fake->RunUntil(mark->stream, mark->stream->done + 1);
     return fake->lost_ ? fake->lost_ : kNotReady;
@@ -543,12 +580,15 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     auto* mark = reinterpret_cast<Event*>(event);
     BEGIN("cuEventSynchronize", true,
           "synchronize event" + std::to_string(mark->number));
+    UNSAFE();
+    if (mark->graph) return kCapturedEvent;
     if (mark->stream) fake->Await(mark->stream, mark->count);
     return fake->lost_;
   };
   table.cuModuleLoadData = [](choir__cu_module_t* module,
                               const void* image) -> Result {
     BEGIN("cuModuleLoadData", true, "");
+    UNSAFE();
     if (!image) {
       fake->Misuse("cuModuleLoadData of no image");
       return kInvalidValue;
@@ -559,6 +599,7 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
   };
   table.cuModuleUnload = [](choir__cu_module_t) -> Result {
     BEGIN("cuModuleUnload", true, "");
+    UNSAFE();
     --fake->modules_;
     return 0;
   };
@@ -583,25 +624,78 @@ choir__cuda_driver_t FakeCuda::MakeTable() {
     BEGIN("cuLaunchKernel", true,
           std::string("launch ") + kernel->symbol + " stream" +
               std::to_string(stream->number));
-    if (blocks_x < 1 || threads_x < 1 || threads_x > 1024 ||
-        blocks_y * blocks_z * threads_y * threads_z != 1 || extra)
+    Launched launched;
+    launched.kernel = kernel;
+    launched.blocks = blocks_x;
+    launched.threads = threads_x;
+    if (!fake->CanLaunch(launched,
+                         blocks_y * blocks_z * threads_y * threads_z) ||
+        extra)
       return kInvalidValue;
     const auto* start = static_cast<const char*>(params[0]);
-    std::vector<char> copy(start, start + kernel->bytes);
-    Work work;
-    // Whatever looks like an address of the GPU's memory is one.
-    for (size_t at = 0; at + sizeof(void*) <= copy.size();
-         at += sizeof(void*)) {
-      const void* place;
-      std::memcpy(&place, &copy[at], sizeof(place));
-      if (fake->IsOnGpu(place, 1)) work.touches.push_back(place);
-    }
-    work.run = [fake, kernel, copy, blocks_x, threads_x] {
-      for (uint32_t i = 0; i < blocks_x && fake->lost_ == 0; ++i)
-        kernel->run(copy.data(), i, threads_x);
-    };
-    fake->Push(stream, std::move(work));
+    launched.params.assign(start, start + kernel->bytes);
+    fake->PushLaunch(stream, std::move(launched));
     return 0;
+  };
+  table.cuStreamBeginCapture_v2 = [](choir__cu_stream_t handle,
+                                     choir__cu_capture_mode_t mode) -> Result {
+    BEGIN("cuStreamBeginCapture", true, "");
+    return fake->BeginCapture(reinterpret_cast<Stream*>(handle), mode);
+  };
+  table.cuStreamEndCapture = [](choir__cu_stream_t handle,
+                                choir__cu_graph_t* graph) -> Result {
+    FakeCuda* fake = self_;
+    Lock lock(fake->lock_);
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    // A failure ends the capture too.
+    const int scripted = fake->Begin("cuStreamEndCapture", true);
+    if (scripted) stream->is_broken = true;
+    const int result =
+        fake->EndCapture(stream, reinterpret_cast<Graph**>(graph));
+    return scripted ? scripted : result;
+  };
+  table.cuStreamGetCaptureInfo_v3 =
+      [](choir__cu_stream_t handle, choir__cu_capture_status_t* status,
+         uint64_t* id, choir__cu_graph_t* graph,
+         const choir__cu_node_t** latest, const struct CUgraphEdgeData_st** how,
+         size_t* count) -> Result {
+    BEGIN("cuStreamGetCaptureInfo", true, "");
+    if (id || graph || !latest || !how || !count)
+      fake->Misuse("the script knows the latest nodes of a capture only");
+    return fake->LatestNode(reinterpret_cast<Stream*>(handle), status, latest,
+                            count);
+  };
+  table.cuGraphInstantiateWithFlags = [](choir__cu_graph_exec_t* exec,
+                                         choir__cu_graph_t graph,
+                                         unsigned long long flags) -> Result {
+    BEGIN("cuGraphInstantiate", true, "");
+    if (flags != 0) return kInvalidValue;
+    return fake->Instantiate(reinterpret_cast<const Graph*>(graph),
+                             reinterpret_cast<Exec**>(exec));
+  };
+  table.cuGraphExecKernelNodeSetParams_v2 =
+      [](choir__cu_graph_exec_t exec, choir__cu_node_t node,
+         const choir__cu_kernel_params_t* params) -> Result {
+    BEGIN("cuGraphExecKernelNodeSetParams", true, "");
+    return fake->SetNode(reinterpret_cast<Exec*>(exec),
+                         reinterpret_cast<const Node*>(node), params);
+  };
+  table.cuGraphLaunch = [](choir__cu_graph_exec_t handle,
+                           choir__cu_stream_t on) -> Result {
+    auto* exec = reinterpret_cast<const Exec*>(handle);
+    auto* stream = reinterpret_cast<Stream*>(on);
+    BEGIN("cuGraphLaunch", true,
+          "launch graph" + std::to_string(exec->number) + " stream" +
+              std::to_string(stream->number));
+    return fake->LaunchGraph(exec, stream);
+  };
+  table.cuGraphExecDestroy = [](choir__cu_graph_exec_t exec) -> Result {
+    BEGIN("cuGraphExecDestroy", true, "");
+    return fake->DestroyExec(reinterpret_cast<Exec*>(exec));
+  };
+  table.cuGraphDestroy = [](choir__cu_graph_t graph) -> Result {
+    BEGIN("cuGraphDestroy", true, "");
+    return fake->DestroyGraph(reinterpret_cast<Graph*>(graph));
   };
   return table;
 }

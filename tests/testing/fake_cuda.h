@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/cuda_driver_internal.h"
@@ -35,6 +37,11 @@ using HostKernels = std::vector<HostKernel>;
 // would not stand: a call without a context, a copy from or to host memory that
 // is not pinned, memory that is freed while work on it is under way, and what
 // is left at the end. Kernels run their blocks one after the other.
+//
+// Streams can be captured, one at a time and none forked off: what they are
+// given then becomes nodes of a graph, whose launches are work in a stream's
+// queue as any other. Whatever the driver forbids meanwhile fails as there, and
+// the capture with it.
 //
 // One at a time; made before the first device, gone after the last. Threads:
 // any.
@@ -112,6 +119,15 @@ class FakeCuda {
  private:
   struct Stream;
   struct Event;
+  struct Graph;
+  struct Exec;
+  // A kernel's launch.
+  struct Launched {
+    const HostKernel* kernel = nullptr;  // NULL: none
+    std::vector<char> params;
+    unsigned blocks = 0;
+    unsigned threads = 0;
+  };
   struct Work {
     std::function<void()> run;
     std::function<bool()> ready;  // may be none
@@ -127,11 +143,30 @@ class FakeCuda {
     uint64_t done = 0;
     uint64_t given = 0;
     std::deque<Work> work;
+    // While it is captured:
+    Graph* graph = nullptr;
+    bool is_broken = false;
+    std::thread::id thread;
+    choir__cu_node_t latest = nullptr;
+  };
+  // One node. A kernel's parameters may be set anew, other work stays.
+  struct Node {
+    const Node* origin = nullptr;  // in the graph, of one that can be launched
+    Launched launched;
+    Work work;
+  };
+  struct Graph {
+    std::list<Node> nodes;
+  };
+  struct Exec {
+    int number = 0;
+    std::list<Node> nodes;
   };
   struct Event {
     int number = 0;
     Stream* stream = nullptr;  // NULL: never recorded
     uint64_t count = 0;
+    const Graph* graph = nullptr;  // recorded while it was captured
   };
 
   choir__cuda_driver_t MakeTable();
@@ -143,6 +178,23 @@ class FakeCuda {
   bool RunUntil(Stream* stream, uint64_t count);
   void Await(Stream* stream, uint64_t count);
   bool IsPinned(const void* memory, size_t bytes) const;
+  // fake_cuda_graph.cc
+  bool CanLaunch(const Launched& launched, unsigned others) const;
+  Work WorkOf(const Launched& launched);
+  void PushLaunch(Stream* stream, Launched launched);
+  void Capture(Stream* stream, Node node);
+  int Unsafe();
+  int Break(Stream* stream, int result);
+  int BeginCapture(Stream* stream, int mode);
+  int EndCapture(Stream* stream, Graph** graph);
+  int LatestNode(Stream* stream, int* status, const choir__cu_node_t** latest,
+                 size_t* count);
+  int Instantiate(const Graph* graph, Exec** exec);
+  int SetNode(Exec* exec, const Node* node,
+              const choir__cu_kernel_params_t* params);
+  int LaunchGraph(const Exec* exec, Stream* stream);
+  int DestroyExec(Exec* exec);
+  int DestroyGraph(Graph* graph);
 
   static FakeCuda* self_;
   mutable std::recursive_mutex lock_;
@@ -162,6 +214,9 @@ class FakeCuda {
   int event_count_ = 0;
   std::map<const void*, size_t> memory_;
   std::map<const void*, size_t> pinned_;
+  std::set<Graph*> graphs_;
+  std::set<Exec*> execs_;
+  int exec_count_ = 0;
   size_t live_bytes_ = 0;
   int contexts_ = 0;
   int modules_ = 0;

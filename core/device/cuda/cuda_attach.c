@@ -19,7 +19,10 @@ const char* choir__cuda_who(choir_device_t* device) {
 }
 
 struct CUstream_st* choir__cuda_stream_handle(choir_stream_t* stream) {
-  return choir__cuda_stream_queue(stream)->handle;
+  cuda_stream_t* mine = choir__cuda_stream_of(stream);
+  mine->seen.library = true;
+  return mine->segments ? choir__cuda_segments_stream(mine->segments)
+                        : mine->queue.handle;
 }
 
 choir_status_t choir__cuda_begin(choir_device_t* device) {
@@ -31,17 +34,10 @@ void choir__cuda_end(choir_device_t* device) {
 }
 
 choir_status_t choir__cuda_use(choir_stream_t* stream, const void* address) {
-  cuda_device_t* cuda = of_device(choir_stream_device(stream));
-  cuda_queue_t* queue = choir__cuda_stream_queue(stream);
-  choir_status_t status = NULL;
-  pthread_mutex_lock(&cuda->lock);
-  cuda_block_t* block = choir__cuda_pool_find(cuda, address);
-  if (block) {
-    status = choir__cuda_block_acquire(cuda, block, queue);
-    choir__cuda_block_use(block, queue);
-  }
-  pthread_mutex_unlock(&cuda->lock);
-  return status;
+  cuda_stream_t* mine = choir__cuda_stream_of(stream);
+  CHOIR_TRY(choir__cuda_see_host(mine));
+  return choir__cuda_queue_use(of_device(choir_stream_device(stream)),
+                               &mine->queue, address);
 }
 
 // ---- Attachments ----

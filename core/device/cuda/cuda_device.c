@@ -12,22 +12,6 @@
 // One NVIDIA GPU: docs/gpu.md. Records run on the caller's thread; a kernel for
 // the GPU launches and returns.
 
-// Text that a failure on the GPU names: long enough for a kernel and a layer.
-enum { LAST_BYTES = 96 };
-// Pieces of scratch memory that one record may have.
-enum { SCRATCH_PIECES = 4 };
-
-typedef struct cuda_stream_s {
-  choir_stream_t base;
-  cuda_queue_t queue;
-  // For failures that show later: the last record, and how many there were
-  // since all was known to be well.
-  char last[LAST_BYTES];
-  uint64_t since;
-  void* scratch[SCRATCH_PIECES];  // of the record that runs
-  int32_t scratch_count;
-} cuda_stream_t;
-
 typedef struct cuda_event_s {
   choir_event_t base;
   choir__cu_event_t handle;
@@ -45,6 +29,10 @@ static cuda_stream_t* of_stream(choir_stream_t* stream) {
 }
 static cuda_event_t* of_event(choir_event_t* event) {
   return (cuda_event_t*)event;
+}
+
+cuda_stream_t* choir__cuda_stream_of(choir_stream_t* stream) {
+  return of_stream(stream);
 }
 
 cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream) {
@@ -70,9 +58,9 @@ void choir__cuda_warn(const char* what, choir_status_t status) {
   choir_status_free(status);
 }
 
-// What a call that waited for the stream returned. CUDA says only that some
-// earlier work failed; the message narrows it down.
-static choir_status_t tell(cuda_stream_t* stream, choir_status_t status) {
+// CUDA says only that some earlier work failed; the message narrows it down.
+choir_status_t choir__cuda_stream_tell(cuda_stream_t* stream,
+                                       choir_status_t status) {
   const uint64_t since = stream->since;
   stream->since = 0;
   if (!status || since == 0) return status;
@@ -80,6 +68,14 @@ static choir_status_t tell(cuda_stream_t* stream, choir_status_t status) {
       status, __FILE__, __LINE__,
       "one of %llu records submitted earlier, the last of them %s",
       (unsigned long long)since, stream->last);
+}
+
+void choir__cuda_stream_note(cuda_stream_t* stream,
+                             const choir_record_t* record) {
+  const char* name = record->kernel->name;
+  snprintf(stream->last, sizeof(stream->last), "%s%s%s", name ? name : "?",
+           record->label ? " of " : "", record->label ? record->label : "");
+  ++stream->since;
 }
 
 // ---- Memory ----
@@ -117,12 +113,13 @@ static choir_status_t cuda_read(choir_device_t* device, choir_stream_t* stream,
                                 size_t bytes) {
   cuda_device_t* cuda = of_device(device);
   cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_see_host(mine));
   choir_status_t status;
   CUDA_WITHIN(cuda, status,
               bytes > 0 ? choir__cuda_copy_to_host(cuda, &mine->queue,
                                                    device_src, host_dst, bytes)
                         : choir__cuda_queue_synchronize(cuda, &mine->queue));
-  return tell(mine, status);
+  return choir__cuda_stream_tell(mine, status);
 }
 
 static choir_status_t cuda_write(choir_device_t* device, choir_stream_t* stream,
@@ -130,12 +127,13 @@ static choir_status_t cuda_write(choir_device_t* device, choir_stream_t* stream,
                                  size_t bytes) {
   cuda_device_t* cuda = of_device(device);
   cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_see_host(mine));
   choir_status_t status;
   CUDA_WITHIN(cuda, status,
               bytes > 0 ? choir__cuda_copy_to_device(
                               cuda, &mine->queue, host_src, device_dst, bytes)
                         : choir__cuda_queue_synchronize(cuda, &mine->queue));
-  return tell(mine, status);
+  return choir__cuda_stream_tell(mine, status);
 }
 
 // ---- Streams ----
@@ -174,8 +172,24 @@ static void stream_destroy(choir_stream_t* stream) {
   choir_deallocate(cuda->objects, mine, sizeof(*mine));
 }
 
-// Puts the record behind what others still do with its operands' memory.
-// *out_foreign: some of it is not of the pool.
+choir_status_t choir__cuda_stream_order(cuda_device_t* device,
+                                        cuda_stream_t* stream,
+                                        const choir_view_t* view,
+                                        bool* out_foreign) {
+  const choir_buffer_t* buffer = view->buffer;
+  if (!buffer || !buffer->data) return NULL;
+  cuda_block_t* block = choir__cuda_pool_find(device, buffer->data);
+  if (!block) {
+    *out_foreign = true;
+    return NULL;
+  }
+  choir_status_t status =
+      choir__cuda_block_acquire(device, block, &stream->queue);
+  choir__cuda_block_use(block, &stream->queue);
+  return status;
+}
+
+// *out_foreign: some of the operands' memory is not of the pool.
 static choir_status_t order_operands(cuda_device_t* cuda, cuda_stream_t* stream,
                                      const choir_record_t* record,
                                      bool* out_foreign) {
@@ -183,17 +197,9 @@ static choir_status_t order_operands(cuda_device_t* cuda, cuda_stream_t* stream,
   *out_foreign = false;
   pthread_mutex_lock(&cuda->lock);
   const int32_t count = record->src_count + record->dst_count;
-  for (int32_t i = 0; i < count && !status; ++i) {
-    const choir_buffer_t* buffer = record->operands[i].buffer;
-    if (!buffer || !buffer->data) continue;
-    cuda_block_t* block = choir__cuda_pool_find(cuda, buffer->data);
-    if (block) {
-      status = choir__cuda_block_acquire(cuda, block, &stream->queue);
-      choir__cuda_block_use(block, &stream->queue);
-    } else {
-      *out_foreign = true;
-    }
-  }
+  for (int32_t i = 0; i < count && !status; ++i)
+    status = choir__cuda_stream_order(cuda, stream, &record->operands[i],
+                                      out_foreign);
   pthread_mutex_unlock(&cuda->lock);
   return status;
 }
@@ -203,17 +209,21 @@ choir_status_t choir__cuda_scratch(choir_stream_t* stream, size_t bytes,
   cuda_stream_t* mine = of_stream(stream);
   *out_data = NULL;
   if (bytes == 0) return NULL;
-  if (mine->scratch_count == SCRATCH_PIECES)
+  if (mine->scratch_count == CUDA_SCRATCH_PIECES)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "choir__cuda_scratch: %s was given %d pieces already, "
                        "the most there are",
-                       mine->last, SCRATCH_PIECES);
+                       mine->last, CUDA_SCRATCH_PIECES);
+  if (mine->segments)
+    return choir__cuda_segments_scratch(mine->segments, mine->scratch_count++,
+                                        bytes, out_data);
+  cuda_device_t* cuda = of_device(choir_stream_device(stream));
   void* data = NULL;
-  CHOIR_TRY(choir__cuda_pool_alloc(of_device(choir_stream_device(stream)),
-                                   bytes, &data));
+  CHOIR_TRY(choir__cuda_pool_alloc(cuda, bytes, &data));
+  mine->seen.scratch[mine->scratch_count] = bytes;
   // Even if the next call fails it is the stream's, which gives it back.
   mine->scratch[mine->scratch_count++] = data;
-  CHOIR_TRY(choir__cuda_use(stream, data));
+  CHOIR_TRY(choir__cuda_queue_use(cuda, &mine->queue, data));
   *out_data = data;
   return NULL;
 }
@@ -227,11 +237,14 @@ static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
                           const choir_record_t* record) {
   bool is_foreign = false;
   CHOIR_TRY(order_operands(cuda, stream, record, &is_foreign));
-  const char* name = record->kernel->name;
-  snprintf(stream->last, sizeof(stream->last), "%s%s%s", name ? name : "?",
-           record->label ? " of " : "", record->label ? record->label : "");
-  ++stream->since;
+  choir__cuda_stream_note(stream, record);
+  // A record within a record's run, or memory that is waited for below.
+  const bool is_inner = stream->is_running;
+  if (!is_inner) stream->seen = (cuda_seen_t){.host = is_foreign};
+  stream->seen.host |= is_inner;
+  stream->is_running = true;
   choir_status_t status = choir__record_run(record, &stream->base);
+  stream->is_running = is_inner;
   pthread_mutex_lock(&cuda->lock);
   ++stream->queue.launched;
   pthread_mutex_unlock(&cuda->lock);
@@ -239,13 +252,16 @@ static choir_status_t run(cuda_device_t* cuda, cuda_stream_t* stream,
   // The owner of such memory may take it back as soon as the caller lets go,
   // and asks no stream.
   if (is_foreign && !status)
-    status = tell(stream, choir__cuda_queue_synchronize(cuda, &stream->queue));
+    status = choir__cuda_stream_tell(
+        stream, choir__cuda_queue_synchronize(cuda, &stream->queue));
   return status;
 }
 
 static choir_status_t stream_submit(choir_stream_t* stream,
                                     const choir_record_t* record) {
   cuda_device_t* cuda = of_device(stream->device);
+  if (of_stream(stream)->segments)
+    CHOIR_TRY(choir__cuda_see_host(of_stream(stream)));
   choir_status_t status;
   CUDA_WITHIN(cuda, status, run(cuda, of_stream(stream), record));
   return status;
@@ -254,9 +270,10 @@ static choir_status_t stream_submit(choir_stream_t* stream,
 static choir_status_t stream_synchronize(choir_stream_t* stream) {
   cuda_device_t* cuda = of_device(stream->device);
   cuda_stream_t* mine = of_stream(stream);
+  CHOIR_TRY(choir__cuda_see_host(mine));
   choir_status_t status;
   CUDA_WITHIN(cuda, status, choir__cuda_queue_synchronize(cuda, &mine->queue));
-  return tell(mine, status);
+  return choir__cuda_stream_tell(mine, status);
 }
 
 // ---- Events ----
@@ -293,6 +310,7 @@ static void event_destroy(choir_event_t* event) {
 static choir_status_t event_record(choir_event_t* event,
                                    choir_stream_t* stream) {
   cuda_device_t* cuda = of_device(event->device);
+  CHOIR_TRY(choir__cuda_see_host(of_stream(stream)));
   choir_status_t status;
   CUDA_WITHIN(cuda, status,
               CUDA_CALL(cuda, cuEventRecord, of_event(event)->handle,
@@ -303,6 +321,7 @@ static choir_status_t event_record(choir_event_t* event,
 static choir_status_t stream_wait_event(choir_stream_t* stream,
                                         choir_event_t* event) {
   cuda_device_t* cuda = of_device(event->device);
+  CHOIR_TRY(choir__cuda_see_host(of_stream(stream)));
   choir_status_t status;
   CUDA_WITHIN(
       cuda, status,
@@ -398,6 +417,7 @@ static const choir_device_vtable_t cuda_vtable = {
     .stream_wait_event = stream_wait_event,
     .event_is_reached = event_is_reached,
     .event_synchronize = event_synchronize,
+    .segments = &choir__cuda_segments,
 };
 
 // The function of this device's line in core/device/devices.def.

@@ -83,6 +83,34 @@ enum { CUDA_FUNCTION_BUCKETS = 64 };
 // cuda_attach.c: what libraries keep for the device.
 typedef struct cuda_attached_s cuda_attached_t;
 
+// Text that a failure on the GPU names: long enough for a kernel and a layer.
+enum { CUDA_LAST_BYTES = 96 };
+// Pieces of scratch memory that one record may have.
+enum { CUDA_SCRATCH_PIECES = 4 };
+
+// What the record under way, or the last one, asked the device for.
+typedef struct cuda_seen_s {
+  int32_t launches;                     // of Choir's kernels
+  bool library;                         // somebody else has the stream
+  bool host;                            // waited, copied, ordered streams, ...
+  size_t scratch[CUDA_SCRATCH_PIECES];  // bytes
+} cuda_seen_t;
+
+typedef struct cuda_stream_s {
+  choir_stream_t base;
+  cuda_queue_t queue;
+  // For failures that show later: the last record, and how many there were
+  // since all was known to be well.
+  char last[CUDA_LAST_BYTES];
+  uint64_t since;
+  void* scratch[CUDA_SCRATCH_PIECES];  // of the record that runs
+  int32_t scratch_count;
+  bool is_running;  // a record's run
+  cuda_seen_t seen;
+  // Whose CUDA graph launches become a part of; NULL: they go to the stream.
+  choir_segments_t* segments;
+} cuda_stream_t;
+
 struct cuda_device_s {
   choir_device_t base;
   char who[24];  // "cuda:0", for messages
@@ -123,12 +151,43 @@ void choir__cuda_leave(cuda_device_t* device);
   } while (0)
 // The GPU's side of one of this device's streams.
 cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream);
+cuda_stream_t* choir__cuda_stream_of(choir_stream_t* stream);
+// What a call that waited for the stream returned, with the records that it may
+// have been.
+choir_status_t choir__cuda_stream_tell(cuda_stream_t* stream,
+                                       choir_status_t status) CHOIR_NODISCARD;
+// Later failures are of this record, or one before it.
+void choir__cuda_stream_note(cuda_stream_t* stream,
+                             const choir_record_t* record);
+// The stream's next work uses the view's memory: puts it behind what others
+// still do with that. *out_foreign is set if it is not of the pool. Under the
+// lock.
+choir_status_t choir__cuda_stream_order(cuda_device_t* device,
+                                        cuda_stream_t* stream,
+                                        const choir_view_t* view,
+                                        bool* out_foreign) CHOIR_NODISCARD;
 // Logs and frees a failure of which nobody can be told.
 void choir__cuda_warn(const char* what, choir_status_t status);
 
 // ---- cuda_module.c ----
 
 void choir__cuda_modules_close(cuda_device_t* device);
+
+// ---- cuda_graph.c ----
+
+extern const choir_segments_vtable_t choir__cuda_segments;
+// While launches do not go to the stream: a kernel's, a library's, a record's
+// piece of scratch memory.
+choir_status_t choir__cuda_segments_launch(
+    choir_segments_t* segments, const choir__cu_kernel_params_t* params)
+    CHOIR_NODISCARD;
+choir__cu_stream_t choir__cuda_segments_stream(choir_segments_t* segments);
+choir_status_t choir__cuda_segments_scratch(choir_segments_t* segments,
+                                            int32_t piece, size_t bytes,
+                                            void** out_data) CHOIR_NODISCARD;
+// The record under way does something with the host: FAILED_PRECONDITION while
+// launches do not go to the stream.
+choir_status_t choir__cuda_see_host(cuda_stream_t* stream) CHOIR_NODISCARD;
 
 // ---- cuda_attach.c ----
 
@@ -157,6 +216,11 @@ choir_status_t choir__cuda_queue_follow(cuda_device_t* device,
                                         cuda_queue_t* queue,
                                         cuda_queue_t* other, uint64_t number)
     CHOIR_NODISCARD;
+
+// The queue's next work uses the memory at `address`, and comes after what
+// others still do with it.
+choir_status_t choir__cuda_queue_use(cuda_device_t* device, cuda_queue_t* queue,
+                                     const void* address) CHOIR_NODISCARD;
 
 // ---- cuda_pool.c ----
 

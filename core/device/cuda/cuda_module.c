@@ -103,13 +103,26 @@ choir_status_t choir__cuda_launch(choir_stream_t* stream,
                                   uint32_t blocks, uint32_t threads,
                                   const void* params) {
   cuda_device_t* device = (cuda_device_t*)choir_stream_device(stream);
+  cuda_stream_t* mine = choir__cuda_stream_of(stream);
   choir__cu_function_t function = NULL;
   pthread_mutex_lock(&device->lock);
   choir_status_t status = find(device, kernel, &function);
   pthread_mutex_unlock(&device->lock);
   CHOIR_TRY(status);
+  ++mine->seen.launches;
   // The driver only reads what these point to.
   void* pointers[] = {(void*)(uintptr_t)params};
+  if (mine->segments) {
+    const choir__cu_kernel_params_t launch = {.func = function,
+                                              .gridDimX = blocks,
+                                              .gridDimY = 1,
+                                              .gridDimZ = 1,
+                                              .blockDimX = threads,
+                                              .blockDimY = 1,
+                                              .blockDimZ = 1,
+                                              .kernelParams = pointers};
+    return choir__cuda_segments_launch(mine->segments, &launch);
+  }
   return CUDA_CALL(device, cuLaunchKernel, function, blocks, 1, 1, threads, 1,
-                   1, 0, choir__cuda_stream_handle(stream), pointers, NULL);
+                   1, 0, mine->queue.handle, pointers, NULL);
 }

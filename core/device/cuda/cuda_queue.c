@@ -86,3 +86,16 @@ choir_status_t choir__cuda_queue_follow(cuda_device_t* device,
   }
   return CUDA_CALL(device, cuStreamWaitEvent, queue->handle, other->fence, 0);
 }
+
+choir_status_t choir__cuda_queue_use(cuda_device_t* device, cuda_queue_t* queue,
+                                     const void* address) {
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&device->lock);
+  cuda_block_t* block = choir__cuda_pool_find(device, address);
+  if (block) {
+    status = choir__cuda_block_acquire(device, block, queue);
+    choir__cuda_block_use(block, queue);
+  }
+  pthread_mutex_unlock(&device->lock);
+  return status;
+}
