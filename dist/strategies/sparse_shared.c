@@ -230,7 +230,9 @@ size_t choir__sparse_gradient_states(const choir_strategy_t* strategy,
 }
 
 static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
-                             const choir_step_values_t* values) {
+                             const choir_step_values_t* values,
+                             choir_stream_t* stream) {
+  (void)stream;
   choir__sparse_gradient_t* self = as_sparse(strategy);
   choir__sparse_part_t* part = &self->parts[bucket];
   const float* grads = strategy->buckets[bucket].grads;
@@ -254,8 +256,10 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
 }
 
 static choir_status_t decode(choir_strategy_t* strategy, int32_t bucket,
-                             const choir_step_values_t* values) {
+                             const choir_step_values_t* values,
+                             choir_stream_t* stream) {
   (void)values;
+  (void)stream;
   return choir__sparse_decode(strategy,
                               &as_sparse(strategy)->parts[bucket].sparse,
                               strategy->buckets[bucket].grads);
@@ -269,7 +273,8 @@ choir_status_t choir__sparse_gradient_exchange(choir_strategy_t* strategy,
                                strategy->buckets[bucket].name);
   CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
                                    bucket, stream));
-  CHOIR_TRY(choir__strategy_submit_collective(strategy, stream, &gather));
+  CHOIR_TRY(choir__strategy_submit_collective(strategy, strategy->host, stream,
+                                              &gather));
   return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
                                 stream);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/gpu.h"
+#include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/testing/fake_cuda.h"
@@ -171,7 +172,8 @@ TEST_P(StrategyModes, SameBitsOnThreadedStreams) {
   }
 }
 
-// Gradients and parameters of a GPU go over the host. Its ops are the
+// Gradients and parameters of a GPU go over the host, as they are or, by
+// strategies that have kernels there, as what is sent. Its ops are the
 // reference's here, whose bits the device `null` has as well; the CPU's are
 // close.
 TEST_P(StrategyModes, SameBitsOnAGpu) {
@@ -181,6 +183,7 @@ TEST_P(StrategyModes, SameBitsOnAGpu) {
   if (Start()) return;
   Comm comm;
   choir::testing::CudaKernelsOnHost(false);
+  choir::testing::CompressKernelsOnHost(false);
   choir::testing::FakeCuda gpu;
   Training::Options options = Options();
   const std::map<std::string, std::vector<float>> near = Learn(comm, options);
@@ -189,10 +192,16 @@ TEST_P(StrategyModes, SameBitsOnAGpu) {
     options.device = "null";
     const uint64_t expected = Train(comm, options);
     options.device = "cuda";
-    for (bool use_graph : {false, true}) {
-      options.use_graph = use_graph;
-      EXPECT_EQ(Train(comm, options), expected) << passes << use_graph;
+    for (bool has_kernels : {false, true}) {
+      choir::testing::CompressKernelsOnHost(has_kernels);
+      for (bool use_graph : {false, true}) {
+        options.use_graph = use_graph;
+        gpu.ClearLog();
+        EXPECT_EQ(Train(comm, options), expected)
+            << passes << has_kernels << use_graph;
+      }
     }
+    choir::testing::CompressKernelsOnHost(false);
     options.use_graph = choir_testing::kUseGraph;
   }
   options.passes = 1;

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/dist/nccl_testing.h"
 #include "tests/tensor/cuda_on_host.h"
@@ -36,6 +37,7 @@ choir_status_t Step(Training* training, int rank, int size, int64_t step) {
 Values Train(int size, const char* backend, Training::Options options,
              uint64_t* staged_bytes) {
   choir::testing::CudaKernelsOnHost(true);
+  choir::testing::CompressKernelsOnHost(true);
   NcclRanks ranks(size);
   std::mutex lock;
   Values values;
@@ -93,7 +95,8 @@ TEST_P(DistOptNccl, LearnsWhatOneRankLearns) {
              Train(GetParam(), "nccl", options, &staged), 1e-3);
 }
 
-// Those that compute on the host get copies, and exchange those.
+// Those that compute on the host get copies, and exchange those; others
+// exchange what came down from the GPU. Nothing of it is NCCL's.
 TEST_P(DistOptNccl, EveryStrategyWorks) {
   for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
     Training::Options options;
