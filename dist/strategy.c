@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "dist/strategies/strategy_internal.h"
+#include "tensor/op_def.h"
 #include "tensor/ops.h"
 
 static const choir_strategy_def_t* const defs[] = {
@@ -236,8 +237,13 @@ choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
       choir_tensor_create(strategy->device, dtype, 1, &count, out_tensor));
   const choir_view_t* view = choir_tensor_view(*out_tensor);
   *out_data = choir_buffer_data(view->buffer);
-  memset(*out_data, 0, (size_t)count * choir_dtype_bytes(dtype));
-  return NULL;
+  if (choir_device_is_host(strategy->device)) {
+    memset(*out_data, 0, (size_t)count * choir_dtype_bytes(dtype));
+    return NULL;
+  }
+  const choir_fill_attrs_t zero = {.value = 0};
+  return choir_op_run(choir_device_stream(strategy->device), CHOIR_OP_FILL,
+                      out_tensor, 1, &zero, false, out_tensor);
 }
 
 choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy) {

@@ -45,18 +45,18 @@ static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
                       part->velocity, part->residual);
 }
 
-static choir_status_t choose(choir__sparse_gradient_t* self,
-                             choir__sparse_part_t* part, const float* src,
-                             int64_t step, int64_t* out_k) {
+static choir__sparse_choice_t choice(const choir__sparse_gradient_t* self,
+                                     const choir__sparse_part_t* part,
+                                     int64_t step) {
   const choir_dgc_config_t* config = &self->base.config.as_dgc;
-  *out_k = choir__sparse_k(part->sparse.count, share_at(config, step));
-  return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
+  return (choir__sparse_choice_t){
+      .k = choir__sparse_k(part->sparse.count, share_at(config, step))};
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_dgc_config_t* config = &strategy->config.as_dgc;
   dgc_t* self = (dgc_t*)strategy;
-  self->base.choose = choose;
+  self->base.choice = choice;
   self->base.keep = keep;
   const choir__sparse_setup_t setup = {
       .values = choir__sparse_values(config->values),

@@ -139,7 +139,8 @@ choir_status_t choir__strategy_submit_collective(
     const choir_strategy_t* strategy, const choir_device_t* device,
     choir_stream_t* stream, const choir_collective_t* collective);
 
-// A dense tensor of zeros on the strategy's device, and where its elements are.
+// A dense tensor of zeros on the strategy's device, and where its elements are:
+// zeros for what is submitted to the device's streams, on a host at once.
 choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
                                           choir_dtype_t dtype, int64_t count,
                                           choir_tensor_t** out_tensor,

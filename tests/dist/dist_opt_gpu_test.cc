@@ -95,6 +95,35 @@ TEST_F(DistOptGpu, SixteenBitsGoDownAndUp) {
     ExpectSaved(strategy, {}, 2 * count - 4, 2 * count);
 }
 
+// What is chosen goes down, what of it others see up, and all ranks' up again:
+// here one rank's.
+TEST_F(DistOptGpu, TheLargestGoDownAndUp) {
+  const size_t count = Train({}, false).count;
+  const size_t k = (count + 99) / 100;
+  for (const char* feedback : {"true", "false"}) {
+    const bool has_feedback = std::string(feedback) == "true";
+    const Settings common = {{"spars", "0.01"}, {"feedback", feedback}};
+    for (const char* values : {"fp16", "fp32"}) {
+      Settings settings = common;
+      settings.emplace_back("values", values);
+      const bool is_rounded = std::string(values) == "fp16";
+      ExpectSaved(&choir_strategy_def_sparse_top_k, settings, 4 * count - 8 * k,
+                  4 * count - 8 * k - (is_rounded && has_feedback ? 4 * k : 0));
+    }
+  }
+}
+
+// None, of how many only the number comes down; or all, which is more than the
+// gradients.
+TEST_F(DistOptGpu, ThoseAboveAThresholdGoDownAndUp) {
+  const size_t count = Train({}, false).count;
+  ExpectSaved(&choir_strategy_def_sparse_threshold, {{"spars", "1e30"}},
+              4 * count - 20, 4 * count);
+  ExpectSaved(&choir_strategy_def_sparse_threshold,
+              {{"spars", "0"}, {"values", "fp32"}}, 4 * count - 8 * count - 20,
+              4 * count - 8 * count);
+}
+
 // Passes of a step are added up on the host, where gradients are then.
 TEST_F(DistOptGpu, PassesTakeCopies) {
   Training::Options options;
