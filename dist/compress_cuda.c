@@ -33,6 +33,8 @@ static const choir_cuda_kernel_t decodes[] = {KERNEL(f16_decode),
                                               KERNEL(bf16_decode)};
 static const choir_cuda_kernel_t residual_add = KERNEL(residual_add);
 static const choir_cuda_kernel_t residual_subtract = KERNEL(residual_subtract);
+static const choir_cuda_kernel_t residual_mask = KERNEL(residual_mask);
+static const choir_cuda_kernel_t momentum_add = KERNEL(momentum_add);
 static const choir_cuda_kernel_t scatter_add = KERNEL(scatter_add);
 static const choir_cuda_kernel_t clear = KERNEL(clear);
 
@@ -173,6 +175,26 @@ choir_status_t choir__gpu_residual_add(choir_stream_t* stream, float decay,
   return choir__gpu_launch(stream, &residual_add, groups(count), &params);
 }
 
+choir_status_t choir__gpu_momentum_add(choir_stream_t* stream, float momentum,
+                                       float factor, const float* gradient,
+                                       int64_t count, float* u, float* v) {
+  CHOIR_TRY(choir__cuda_use(stream, gradient));
+  CHOIR_TRY(choir__cuda_use(stream, u));
+  CHOIR_TRY(choir__cuda_use(stream, v));
+  const choir__cuda_momentum_t params = {.u = u,
+                                         .v = v,
+                                         .gradient = gradient,
+                                         .count = (uint64_t)count,
+                                         .momentum = momentum,
+                                         .factor = factor};
+  return choir__gpu_launch(stream, &momentum_add, groups(count), &params);
+}
+
+choir_status_t choir__gpu_write(choir_stream_t* stream, const float* src,
+                                int64_t count, float* dst) {
+  return write_up(stream, src, dst, (size_t)count * sizeof(float));
+}
+
 choir_status_t choir__gpu_clear(choir_stream_t* stream, int64_t count,
                                 float* dst) {
   CHOIR_TRY(choir__cuda_use(stream, dst));
@@ -197,6 +219,12 @@ choir_status_t choir__gpu_residual_subtract(choir_stream_t* stream,
                                             const choir__gpu_chosen_t* chosen,
                                             float* residual) {
   return launch_chosen(stream, &residual_subtract, chosen, 1, residual);
+}
+
+choir_status_t choir__gpu_residual_mask(choir_stream_t* stream,
+                                        const choir__gpu_chosen_t* chosen,
+                                        float* dst) {
+  return launch_chosen(stream, &residual_mask, chosen, 1, dst);
 }
 
 choir_status_t choir__gpu_scatter_add(choir_stream_t* stream,

@@ -87,6 +87,28 @@ CHOIR__GPU void add_residual(const pass_t& p, uint32_t thread) {
   *place = y;
 }
 
+CHOIR__GPU void add_momentum(const choir__cuda_momentum_t& p, float gradient,
+                             float* u, float* v) {
+  *u = fmaf(p.momentum, *u, p.factor * gradient);
+  *v += *u;
+}
+CHOIR__GPU void add_momenta(const choir__cuda_momentum_t& p, uint32_t thread) {
+  const uint64_t first = static_cast<uint64_t>(thread) * kWidth;
+  if (first >= p.count) return;
+  if (p.count - first < kWidth) {
+    for (uint64_t i = first; i < p.count; ++i)
+      add_momentum(p, p.gradient[i], p.u + i, p.v + i);
+    return;
+  }
+  const Group gradient = reinterpret_cast<const Group*>(p.gradient)[thread];
+  Group u = reinterpret_cast<Group*>(p.u)[thread];
+  Group v = reinterpret_cast<Group*>(p.v)[thread];
+  for (int k = 0; k < kWidth; ++k)
+    add_momentum(p, gradient.at[k], &u.at[k], &v.at[k]);
+  reinterpret_cast<Group*>(p.u)[thread] = u;
+  reinterpret_cast<Group*>(p.v)[thread] = v;
+}
+
 CHOIR__GPU void clear(const pass_t& p, uint32_t thread) {
   const uint64_t first = static_cast<uint64_t>(thread) * kWidth;
   if (first >= p.count) return;
@@ -102,6 +124,10 @@ CHOIR__GPU void subtract_sent(const pass_t& p, uint32_t thread) {
   float* y = p.y + p.indices[thread];
   const float rest = *y - p.x[thread];
   *y = magnitude(rest) < 0x7f800000u ? rest : 0;
+}
+
+CHOIR__GPU void mask(const pass_t& p, uint32_t thread) {
+  if (thread < p.count) p.y[p.indices[thread]] = 0;
 }
 
 CHOIR__GPU void scatter_add(const pass_t& p, uint32_t thread) {
@@ -129,6 +155,12 @@ CHOIR__KERNEL(choir_residual_add, choir__cuda_pass_t) {
 }
 CHOIR__KERNEL(choir_residual_subtract, choir__cuda_pass_t) {
   subtract_sent(params, CHOIR__THREAD);
+}
+CHOIR__KERNEL(choir_residual_mask, choir__cuda_pass_t) {
+  mask(params, CHOIR__THREAD);
+}
+CHOIR__KERNEL(choir_momentum_add, choir__cuda_momentum_t) {
+  add_momenta(params, CHOIR__THREAD);
 }
 CHOIR__KERNEL(choir_scatter_add, choir__cuda_pass_t) {
   scatter_add(params, CHOIR__THREAD);

@@ -24,4 +24,13 @@ typedef struct choir__cuda_pass_s {
   float factor;
 } choir__cuda_pass_t;
 
+typedef struct choir__cuda_momentum_s {
+  float* u;
+  float* v;
+  const float* gradient;
+  uint64_t count;
+  float momentum;
+  float factor;
+} choir__cuda_momentum_t;
+
 #endif  // CHOIR_DIST_COMPRESS_CUDA_KERNELS_INTERNAL_H_

@@ -82,6 +82,18 @@ choir_status_t choir__gpu_residual_add(choir_stream_t* stream, float decay,
 choir_status_t choir__gpu_residual_subtract(choir_stream_t* stream,
                                             const choir__gpu_chosen_t* chosen,
                                             float* residual) CHOIR_NODISCARD;
+// Momentum correction as of choir__momentum_add, and factor masking: dst of all
+// chosen = 0.
+choir_status_t choir__gpu_momentum_add(choir_stream_t* stream, float momentum,
+                                       float factor, const float* gradient,
+                                       int64_t count, float* u, float* v)
+    CHOIR_NODISCARD;
+choir_status_t choir__gpu_residual_mask(choir_stream_t* stream,
+                                        const choir__gpu_chosen_t* chosen,
+                                        float* dst) CHOIR_NODISCARD;
+// dst = src, which is the host's.
+choir_status_t choir__gpu_write(choir_stream_t* stream, const float* src,
+                                int64_t count, float* dst) CHOIR_NODISCARD;
 // dst = 0; and dense[index] = fma(share, value, dense[index]) of all chosen.
 choir_status_t choir__gpu_clear(choir_stream_t* stream, int64_t count,
                                 float* dst) CHOIR_NODISCARD;

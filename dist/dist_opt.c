@@ -343,7 +343,7 @@ static bool works_there(const choir_dist_opt_t* dist) {
   const choir_strategy_def_t* def = dist->strategy->def;
   return choir_device_is_host(dist->device) ||
          (dist->config.backward_passes_per_step == 1 && def->works_on &&
-          def->works_on(dist->device));
+          def->works_on(dist->strategy, dist->device));
 }
 
 // Gradients and parameters as the strategy sees them: where they lie, or copies

@@ -3,6 +3,7 @@
 // Communication Bandwidth for Distributed Training", ICLR 2018.
 #include <math.h>
 
+#include "dist/compress_gpu_internal.h"
 #include "dist/strategies/sparse_shared.h"
 
 CHOIR_STRATEGY_CONFIG(dgc, "dgc", CHOIR_DGC_FIELDS,
@@ -29,10 +30,15 @@ static double share_at(const choir_dgc_config_t* config, int64_t step) {
 }
 
 // u = m u + g; v += u. v is what is sent from.
-static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
-                 const float* grads) {
+static choir_status_t keep(choir__sparse_gradient_t* self,
+                           choir__sparse_part_t* part, const float* grads,
+                           choir_stream_t* stream) {
   const choir_dgc_config_t* config = &self->base.config.as_dgc;
   const double momentum = ((const dgc_t*)self)->momentum;
+  if (!choir_device_is_host(self->base.device))
+    return choir__gpu_momentum_add(stream, (float)momentum, 1, grads,
+                                   part->sparse.count, part->velocity,
+                                   part->residual);
   double factor = 1;
   if (config->clip > 0) {
     // Of a sum over N ranks each may have the part of a N^-1/2th.
@@ -43,6 +49,7 @@ static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
   }
   choir__momentum_add((float)momentum, (float)factor, grads, part->sparse.count,
                       part->velocity, part->residual);
+  return NULL;
 }
 
 static choir__sparse_choice_t choice(const choir__sparse_gradient_t* self,
@@ -76,6 +83,13 @@ static void detach(choir_strategy_t* strategy) {
   choir__sparse_gradient_detach(strategy);
 }
 
+// The norm is a sum in the order of the host's.
+static bool works_on(const choir_strategy_t* strategy,
+                     const choir_device_t* device) {
+  return strategy->config.as_dgc.clip == 0 &&
+         choir__sparse_gradient_works_on(strategy, device);
+}
+
 // After the warm-up.
 static bool cost(const void* config_, const choir_workload_t* workload,
                  choir_strategy_cost_t* out_cost) {
@@ -99,4 +113,5 @@ const choir_strategy_def_t choir_strategy_def_dgc = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
+    .works_on = works_on,
 };

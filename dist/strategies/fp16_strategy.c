@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dist/compress_gpu_internal.h"
 #include "dist/strategies/half_shared.h"
 
 CHOIR_STRATEGY_CONFIG(fp16, "fp16", CHOIR_FP16_FIELDS,
@@ -27,5 +26,5 @@ const choir_strategy_def_t choir_strategy_def_fp16 = {
     .detach = choir__half_detach,
     .exchange = choir__half_exchange,
     .cost = cost,
-    .works_on = choir__gpu_compress_works,
+    .works_on = choir__half_works_on,
 };

@@ -28,7 +28,9 @@ static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
 }
 
 // Gradients are handed to a collective, and that takes any memory.
-static bool works_on(const choir_device_t* device) {
+static bool works_on(const choir_strategy_t* strategy,
+                     const choir_device_t* device) {
+  (void)strategy;
   (void)device;
   return true;
 }

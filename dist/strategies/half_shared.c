@@ -104,6 +104,12 @@ choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                 stream);
 }
 
+bool choir__half_works_on(const choir_strategy_t* strategy,
+                          const choir_device_t* device) {
+  (void)strategy;
+  return choir__gpu_compress_works(device);
+}
+
 void choir__half_cost(bool overlaps, const choir_workload_t* workload,
                       choir_strategy_cost_t* out_cost) {
   *out_cost = (choir_strategy_cost_t){.reduced = 2 * (double)workload->params,

@@ -133,10 +133,12 @@ static choir_status_t open_message(const choir_strategy_t* strategy,
   return NULL;
 }
 
-// What came: all ranks' weights, and the most elements that one of them sent.
+// What came: all ranks' weights, the most elements that one of them sent, and
+// how many they sent together.
 typedef struct received_s {
   double weight;
   int64_t most;
+  int64_t sum;
 } received_t;
 
 static choir_status_t look_at_received(const choir_strategy_t* strategy,
@@ -150,6 +152,7 @@ static choir_status_t look_at_received(const choir_strategy_t* strategy,
     CHOIR_TRY(open_message(strategy, sparse, r, place, &message));
     out_received->weight += message.config.weight;
     if (message.k > out_received->most) out_received->most = message.k;
+    out_received->sum += message.k;
   }
   return NULL;
 }
@@ -214,11 +217,21 @@ static choir_status_t add_there(void* self, const choir__message_t* message,
   return choir__gpu_scatter_add(sum->stream, &chosen, share, sum->dense);
 }
 
+// A dense sum on its way up has fewer bytes than all ranks' indices and values.
+static bool is_dense_less(const choir__sparse_t* sparse, int64_t sum) {
+  return sum > sparse->count / 2;
+}
+
 static choir_status_t decode_there(const choir_strategy_t* strategy,
-                                   const choir__sparse_t* sparse,
+                                   const choir__sparse_part_t* part,
                                    choir_stream_t* stream, float* dense) {
+  const choir__sparse_t* sparse = &part->sparse;
   received_t received;
   CHOIR_TRY(look_at_received(strategy, sparse, &received));
+  if (part->dense && is_dense_less(sparse, received.sum)) {
+    CHOIR_TRY(choir__sparse_decode(strategy, sparse, part->dense));
+    return choir__gpu_write(stream, part->dense, sparse->count, dense);
+  }
   gpu_sum_t sum = {.stream = stream, .sparse = sparse, .dense = dense};
   CHOIR_TRY(choir__gpu_chosen_create(stream, received.most, &sum.room));
   CHOIR_TRY(choir__gpu_clear(stream, sparse->count, dense));
@@ -231,6 +244,23 @@ static choir__sparse_gradient_t* as_sparse(choir_strategy_t* strategy) {
   return (choir__sparse_gradient_t*)strategy;
 }
 
+static size_t dense_bytes(const choir__sparse_part_t* part) {
+  return (size_t)part->sparse.count * sizeof(float);
+}
+
+static choir_status_t make_dense(const choir_strategy_t* strategy,
+                                 choir__sparse_part_t* part) {
+  const int64_t most = part->sparse.most * choir_comm_size(strategy->comm);
+  if (choir_device_is_host(strategy->device) ||
+      !is_dense_less(&part->sparse, most))
+    return NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(strategy->allocator, dense_bytes(part),
+                           "sum of sparse messages", &memory));
+  part->dense = memory;
+  return NULL;
+}
+
 static choir_status_t make_part(choir__sparse_gradient_t* self, int32_t bucket,
                                 const choir__sparse_setup_t* setup) {
   choir_strategy_t* strategy = &self->base;
@@ -240,6 +270,7 @@ static choir_status_t make_part(choir__sparse_gradient_t* self, int32_t bucket,
       strategy, &setup->values, count, choir__sparse_k(count, setup->share),
       setup->has_top_k && choir_device_is_host(strategy->device),
       &part->sparse));
+  CHOIR_TRY(make_dense(strategy, part));
   static const char* const kinds[] = {"residual", "velocity"};
   const bool has[] = {setup->has_residual, setup->has_velocity};
   float** data[] = {&part->residual, &part->velocity};
@@ -273,6 +304,8 @@ choir_status_t choir__sparse_gradient_attach(
 void choir__sparse_gradient_detach(choir_strategy_t* strategy) {
   choir__sparse_gradient_t* self = as_sparse(strategy);
   for (int32_t b = 0; self->parts && b < strategy->bucket_count; ++b) {
+    choir_deallocate(strategy->allocator, self->parts[b].dense,
+                     dense_bytes(&self->parts[b]));
     choir__sparse_destroy(strategy, &self->parts[b].sparse);
     for (int i = 0; i < 2; ++i) choir_tensor_release(self->parts[b].tensors[i]);
   }
@@ -280,6 +313,12 @@ void choir__sparse_gradient_detach(choir_strategy_t* strategy) {
       strategy->allocator, self->parts,
       (size_t)strategy->bucket_count * sizeof(choir__sparse_part_t));
   self->parts = NULL;
+}
+
+bool choir__sparse_gradient_works_on(const choir_strategy_t* strategy,
+                                     const choir_device_t* device) {
+  (void)strategy;
+  return choir__gpu_compress_works(device);
 }
 
 size_t choir__sparse_gradient_states(const choir_strategy_t* strategy,
@@ -314,9 +353,10 @@ static choir_status_t choose_here(choir__sparse_t* sparse, const float* src,
 static choir_status_t encode_here(choir__sparse_gradient_t* self,
                                   choir__sparse_part_t* part,
                                   const float* grads,
-                                  const choir_step_values_t* values) {
+                                  const choir_step_values_t* values,
+                                  choir_stream_t* stream) {
   if (self->keep)
-    self->keep(self, part, grads);
+    CHOIR_TRY(self->keep(self, part, grads, stream));
   else if (part->residual)
     choir__residual_add(1, grads, part->sparse.count, part->residual);
   // What a rank without samples sent would have no weight, and be lost.
@@ -355,7 +395,9 @@ static choir_status_t encode_there(choir__sparse_gradient_t* self,
                                    const choir_step_values_t* values,
                                    choir_stream_t* stream) {
   choir__sparse_t* sparse = &part->sparse;
-  if (part->residual)
+  if (self->keep)
+    CHOIR_TRY(self->keep(self, part, grads, stream));
+  else if (part->residual)
     CHOIR_TRY(choir__gpu_residual_add(stream, 1, grads, sparse->count,
                                       part->residual));
   choir__gpu_chosen_t chosen = {.k = 0};
@@ -370,7 +412,10 @@ static choir_status_t encode_there(choir__sparse_gradient_t* self,
   // As f32 all was sent as it is.
   if (sparse->config.kind != CHOIR__VALUES_F32)
     CHOIR_TRY(choir__gpu_chosen_write(stream, &chosen, NULL, sparse->values));
-  return choir__gpu_residual_subtract(stream, &chosen, part->residual);
+  CHOIR_TRY(choir__gpu_residual_subtract(stream, &chosen, part->residual));
+  return part->velocity
+             ? choir__gpu_residual_mask(stream, &chosen, part->velocity)
+             : NULL;
 }
 
 static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
@@ -380,7 +425,7 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
   choir__sparse_part_t* part = &self->parts[bucket];
   const float* grads = strategy->buckets[bucket].grads;
   return choir_device_is_host(strategy->device)
-             ? encode_here(self, part, grads, values)
+             ? encode_here(self, part, grads, values, stream)
              : encode_there(self, part, grads, values, stream);
 }
 
@@ -388,11 +433,11 @@ static choir_status_t decode(choir_strategy_t* strategy, int32_t bucket,
                              const choir_step_values_t* values,
                              choir_stream_t* stream) {
   (void)values;
-  const choir__sparse_t* sparse = &as_sparse(strategy)->parts[bucket].sparse;
+  const choir__sparse_part_t* part = &as_sparse(strategy)->parts[bucket];
   float* grads = strategy->buckets[bucket].grads;
   return choir_device_is_host(strategy->device)
-             ? choir__sparse_decode(strategy, sparse, grads)
-             : decode_there(strategy, sparse, stream, grads);
+             ? choir__sparse_decode(strategy, &part->sparse, grads)
+             : decode_there(strategy, part, stream, grads);
 }
 
 choir_status_t choir__sparse_gradient_exchange(choir_strategy_t* strategy,

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dist/compress_gpu_internal.h"
 #include "dist/strategies/sparse_shared.h"
 
 CHOIR_STRATEGY_CONFIG(sparse_threshold, "sparseThreshold",
@@ -53,5 +52,5 @@ const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
-    .works_on = choir__gpu_compress_works,
+    .works_on = choir__sparse_gradient_works_on,
 };

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dist/compress_gpu_internal.h"
 #include "dist/strategies/sparse_shared.h"
 
 CHOIR_STRATEGY_CONFIG(sparse_top_k, "sparseTopK", CHOIR_SPARSE_TOP_K_FIELDS,
@@ -47,5 +46,5 @@ const choir_strategy_def_t choir_strategy_def_sparse_top_k = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
-    .works_on = choir__gpu_compress_works,
+    .works_on = choir__sparse_gradient_works_on,
 };

@@ -87,8 +87,10 @@ struct choir_strategy_def_s {
   bool (*cost)(const void* config, const choir_workload_t* workload,
                choir_strategy_cost_t* out_cost);
   // With exchange: whether `grads` may be memory of this device, which the host
-  // cannot see. NULL: never. A strategy that does not gets copies on the host.
-  bool (*works_on)(const choir_device_t* device);
+  // cannot see; asked before attach. NULL: never. A strategy that does not work
+  // there gets copies on the host.
+  bool (*works_on)(const choir_strategy_t* strategy,
+                   const choir_device_t* device);
   // With combine: it looks at `grads` too.
   bool reads_grads;
   // Asked before each step, on all ranks: another strategy to go on with, or

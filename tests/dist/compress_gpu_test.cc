@@ -429,6 +429,40 @@ TEST_F(CompressGpuTest, ResidualsHaveTheBitsOfTheHosts) {
   }
 }
 
+TEST_F(CompressGpuTest, MomentumHasTheBitsOfTheHosts) {
+  for (const auto& kind : Kinds()) {
+    SCOPED_TRACE(kind.first);
+    for (int64_t count : Counts()) {
+      const Floats gradient = MakeValues(kind.second, count, 13);
+      Floats u = MakeValues(kind.second, count, 14);
+      Floats v = MakeValues(kind.second, count, 15);
+      Array g(this, gradient);
+      Array on_gpu_u(this, u);
+      Array on_gpu_v(this, v);
+      choir__momentum_add(0.9f, 0.7f, gradient.data(), count, u.data(),
+                          v.data());
+      Indices indices;
+      for (int32_t i = 1; i < count; i += 2) indices.push_back(i);
+      const auto k = static_cast<int64_t>(indices.size());
+      choir__residual_mask(indices.data(), k, u.data());
+      Run([&](choir_stream_t* stream) -> choir_status_t {
+        choir__gpu_chosen_t chosen;
+        choir_status_t status =
+            choir__gpu_momentum_add(stream, 0.9f, 0.7f, g.data(), count,
+                                    on_gpu_u.data(), on_gpu_v.data());
+        if (!status) status = choir__gpu_chosen_create(stream, k, &chosen);
+        if (!status)
+          status = choir__gpu_chosen_write(stream, &chosen, indices.data(),
+                                           Floats(Size(k)).data());
+        if (status) return status;
+        return choir__gpu_residual_mask(stream, &chosen, on_gpu_u.data());
+      });
+      ExpectSame(on_gpu_u.Read(), u);
+      ExpectSame(on_gpu_v.Read(), v);
+    }
+  }
+}
+
 TEST_F(CompressGpuTest, WhatCameIsAddedInOrder) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);

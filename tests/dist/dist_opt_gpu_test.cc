@@ -113,15 +113,27 @@ TEST_F(DistOptGpu, TheLargestGoDownAndUp) {
   }
 }
 
-// None, of how many only the number comes down; or all, which is more than the
-// gradients.
+// None, of how many only the number comes down; or all: their sum goes up as
+// gradients do, indices and values come down.
 TEST_F(DistOptGpu, ThoseAboveAThresholdGoDownAndUp) {
   const size_t count = Train({}, false).count;
   ExpectSaved(&choir_strategy_def_sparse_threshold, {{"spars", "1e30"}},
               4 * count - 20, 4 * count);
   ExpectSaved(&choir_strategy_def_sparse_threshold,
               {{"spars", "0"}, {"values", "fp32"}}, 4 * count - 8 * count - 20,
-              4 * count - 8 * count);
+              0);
+}
+
+TEST_F(DistOptGpu, TheLargestMomentaGoDownAndUp) {
+  const size_t count = Train({}, false).count;
+  const size_t k = (count + 99) / 100;
+  const Settings settings = {{"spars", "0.01"}, {"warmup_steps", "0"}};
+  ExpectSaved(&choir_strategy_def_dgc, settings, 4 * count - 8 * k,
+              4 * count - 12 * k);
+  // Norms are sums in the host's order.
+  Settings clipped = settings;
+  clipped.emplace_back("clip", "0.5");
+  ExpectSaved(&choir_strategy_def_dgc, clipped, 0, 0);
 }
 
 // Passes of a step are added up on the host, where gradients are then.
