@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // 16-bit arrays and passes over dense and chosen elements; selection is in
 // top_k_cuda.c.
-#include "dist/compress_cuda_kernels_internal.h"
-
 #include <string.h>
 
 #include "core/device_backend.h"
+#include "dist/compress_cuda_kernels_internal.h"
 #include "dist/compress_cuda_modules_internal.h"
 #include "dist/compress_gpu_internal.h"
 #include "dist/compress_internal.h"
+#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_threads.h"
 
-enum { THREADS = 256, GROUP = 4, ALIGNMENT = 16 };
+enum {
+  THREADS = CHOIR__CUDA_THREADS,
+  ALIGNMENT = CHOIR__CUDA_GROUP * sizeof(float),
+};
 
 #if defined(CHOIR_CUDA_IMAGES)
 extern const unsigned char choir__compress_cuda_image[];
@@ -50,10 +54,11 @@ choir_status_t choir__gpu_launch(choir_stream_t* stream,
                                  uint64_t threads, const void* params) {
   if (threads == 0) return NULL;
   // A thread's number has 32 bits.
-  if (threads > UINT32_MAX - THREADS)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: %llu threads; there are at most 2^32 - 257",
-                       kernel->symbol, (unsigned long long)threads);
+  const uint64_t most = UINT32_MAX - THREADS;
+  if (threads > most)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %llu threads; at most %llu",
+                       kernel->symbol, (unsigned long long)threads,
+                       (unsigned long long)most);
   return choir__cuda_launch(stream, kernel,
                             (uint32_t)((threads + THREADS - 1) / THREADS),
                             THREADS, params);
@@ -76,7 +81,7 @@ static size_t aligned(size_t bytes) {
 }
 
 static uint64_t groups(int64_t count) {
-  return ((uint64_t)count + GROUP - 1) / GROUP;
+  return ((uint64_t)count + CHOIR__CUDA_GROUP - 1) / CHOIR__CUDA_GROUP;
 }
 
 // ---- 16 bits ----

@@ -5,11 +5,13 @@
 #include "dist/compress_gpu_internal.h"
 #include "dist/compress_internal.h"
 #include "dist/top_k_cuda_kernels_internal.h"
+#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_threads.h"
 
 enum {
-  THREADS = 256,
+  THREADS = CHOIR__CUDA_THREADS,
   // Each goes through some groups before it adds up what it counted.
-  ELEMENTS_OF_BLOCK = THREADS * 4 * 8,
+  ELEMENTS_OF_BLOCK = THREADS * CHOIR__CUDA_GROUP * 8,
   MOST_BLOCKS = 1024,
 };
 

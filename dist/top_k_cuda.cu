@@ -114,6 +114,18 @@ CHOIR__GPU Own own_elements(const top_k_t& p, uint32_t chunk, uint32_t thread) {
   const uint32_t first = least(chunk * kChunk + thread * kEach, p.count);
   return {first, least(first + kEach, p.count)};
 }
+// take(index, x) for each of the thread's own, in order.
+template <typename Take>
+CHOIR__GPU void each_element(const top_k_t& p, uint32_t chunk, uint32_t thread,
+                             Take take) {
+  const Own own = own_elements(p, chunk, thread);
+  uint32_t at = own.first;
+  for (; at + kWidth <= own.end; at += kWidth) {
+    const Group x = reinterpret_cast<const Group*>(p.src)[at / kWidth];
+    for (uint32_t k = 0; k < kWidth; ++k) take(at + k, x.at[k]);
+  }
+  for (; at < own.end; ++at) take(at, p.src[at]);
+}
 CHOIR__GPU Own own_chunks(const top_k_t& p, uint32_t thread) {
   const uint32_t each = (p.chunks + kThreads - 1) / kThreads;
   const uint32_t first = least(thread * each, p.chunks);
@@ -188,29 +200,28 @@ CHOIR__KERNEL(choir_top_k_threshold, choir__cuda_top_k_t) {
 CHOIR__BLOCK_KERNEL(choir_top_k_list, choir__cuda_top_k_t) {
   CHOIR__SHARED Sums sums;
   CHOIR__EACH_THREAD(i) {
-    const Own own = own_elements(params, CHOIR__BLOCK, i);
+    const uint32_t from = params.limit->least;
     uint32_t count = 0;
-    for (uint32_t at = own.first; at < own.end; ++at)
-      count += key_of(params.src[at]) >= params.limit->least;
+    each_element(params, CHOIR__BLOCK, i,
+                 [&](uint32_t, float x) { count += key_of(x) >= from; });
     sums.at[0][i] = count;
   }
   add_up(&sums);
   CHOIR__EACH_THREAD(i) {
-    const Own own = own_elements(params, CHOIR__BLOCK, i);
     const uint32_t from = params.limit->least;
     Tally middle = {params.middle, 0, 0};
     Tally lower = {params.lower, 0, 0};
     uint16_t* place = params.listed + CHOIR__BLOCK * kChunk + sums.before(i);
-    for (uint32_t at = own.first; at < own.end; ++at) {
-      const uint32_t key = key_of(params.src[at]);
-      if (key < from) continue;
+    each_element(params, CHOIR__BLOCK, i, [&](uint32_t at, float x) {
+      const uint32_t key = key_of(x);
+      if (key < from) return;
       *place++ = static_cast<uint16_t>(at - CHOIR__BLOCK * kChunk);
       if (is_by_threshold(params) || key >> kLowBits != from >> kLowBits)
-        continue;
+        return;
       const uint32_t digits = key & (kBins * kBins - 1);
       middle.take(digits / kBins);
       lower.take(digits);
-    }
+    });
     middle.put();
     lower.put();
     if (i == kThreads - 1) params.listed_count[CHOIR__BLOCK] = sums.at[0][i];
