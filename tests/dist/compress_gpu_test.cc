@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU computes of what strategies exchange: the bits of the host's, and
-// no more copied than they are.
+// no more copied than they are. On a scripted GPU, for which the kernels are
+// compiled for the host, and on the machine's.
 #include "dist/compress_gpu_internal.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@
 
 namespace {
 
+using choir::testing::CompressKernelsOfTheBuild;
 using choir::testing::CompressKernelsOnHost;
 using choir::testing::Copied;
 using choir::testing::CopiedBytes;
@@ -50,7 +53,7 @@ void ExpectMoved(const Floats& got, const Floats& want) {
               memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
 }
 
-class CompressGpuTest : public ::testing::Test {
+class CompressGpuTest : public ::testing::TestWithParam<const char*> {
  protected:
   // Memory of the GPU.
   class Array {
@@ -84,12 +87,25 @@ class CompressGpuTest : public ::testing::Test {
   };
 
   void SetUp() override {
-    CompressKernelsOnHost(true);
-    ASSERT_OK(choir_device_create("cuda", nullptr, &gpu_));
+    if (GetParam() == std::string("script")) {
+      fake_ = std::make_unique<FakeCuda>();
+      CompressKernelsOnHost(true);
+    } else {
+      CompressKernelsOfTheBuild();
+    }
+    choir_status_t status = choir_device_create("cuda", nullptr, &gpu_);
+    if (!fake_ && choir_status_code(status) == CHOIR_STATUS_UNAVAILABLE) {
+      const std::string reason = choir_status_message(status);
+      choir_status_free(status);
+      GTEST_SKIP() << reason;
+    }
+    ASSERT_OK(status);
+    if (!fake_ && !choir__gpu_compress_works(gpu_))
+      GTEST_SKIP() << "this build has no code for GPUs";
   }
   void TearDown() override {
     choir_device_release(gpu_);
-    CompressKernelsOnHost(false);
+    CompressKernelsOfTheBuild();
   }
 
   choir_stream_t* stream() { return choir_device_stream(gpu_); }
@@ -173,11 +189,19 @@ class CompressGpuTest : public ::testing::Test {
     ExpectMoved(values, want_values);
   }
 
-  FakeCuda fake_;
+  std::unique_ptr<FakeCuda> fake_;  // of the script
   choir_device_t* gpu_ = nullptr;
 };
 
-TEST_F(CompressGpuTest, WorksWhereThereIsCode) {
+class CompressOnScript : public CompressGpuTest {};
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CompressGpuTest,
+                         ::testing::Values("script", "machine"),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Gpus, CompressOnScript, ::testing::Values("script"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(CompressOnScript, WorksWhereThereIsCode) {
   EXPECT_TRUE(choir__gpu_compress_works(gpu_));
   choir_device_t* cpu = nullptr;
   ASSERT_OK(choir_device_create("cpu", nullptr, &cpu));
@@ -189,7 +213,7 @@ TEST_F(CompressGpuTest, WorksWhereThereIsCode) {
 
 // ---- 16 bits ----
 
-TEST_F(CompressGpuTest, HalvesHaveTheBitsOfTheHosts) {
+TEST_P(CompressGpuTest, HalvesHaveTheBitsOfTheHosts) {
   for (const auto& kind : Kinds()) {
     for (int64_t count : Counts()) {
       const Floats src = MakeValues(kind.second, count, 1);
@@ -230,14 +254,14 @@ TEST_F(CompressGpuTest, HalvesHaveTheBitsOfTheHosts) {
 }
 
 // All there are: they go down from the GPU's f32 as they came up.
-TEST_F(CompressGpuTest, AllHalvesComeBack) {
+TEST_P(CompressGpuTest, AllHalvesComeBack) {
   constexpr int64_t kAll = 65536;
   std::vector<uint16_t> all(Size(kAll)), back(Size(kAll));
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   for (choir_dtype_t dtype : kHalves) {
     Array x(this, Floats(Size(kAll)));
     int64_t clipped = 0;
-    fake_.ClearLog();
+    if (fake_) fake_->ClearLog();
     Run([&](choir_stream_t* stream) {
       return choir__gpu_half_decode(stream, dtype, all.data(), kAll, 0,
                                     x.data());
@@ -246,9 +270,11 @@ TEST_F(CompressGpuTest, AllHalvesComeBack) {
       return choir__gpu_half_encode(stream, dtype, x.data(), kAll, 0, INFINITY,
                                     back.data(), &clipped);
     });
-    const Copied copied = CopiedBytes(fake_.TakeLog());
-    EXPECT_EQ(copied.up, 2u * kAll);
-    EXPECT_EQ(copied.down, 2u * kAll + 4) << "the count of what was clipped";
+    if (fake_) {
+      const Copied copied = CopiedBytes(fake_->TakeLog());
+      EXPECT_EQ(copied.up, 2u * kAll);
+      EXPECT_EQ(copied.down, 2u * kAll + 4) << "the count of what was clipped";
+    }
     Floats values(all.size());
     choir__half_decode(dtype, all.data(), kAll, 0, values.data());
     ExpectSame(x.Read(), values);
@@ -262,7 +288,7 @@ TEST_F(CompressGpuTest, AllHalvesComeBack) {
 
 // ---- Choosing ----
 
-TEST_F(CompressGpuTest, TopKIsTheHosts) {
+TEST_P(CompressGpuTest, TopKIsTheHosts) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : Counts()) {
@@ -275,7 +301,7 @@ TEST_F(CompressGpuTest, TopKIsTheHosts) {
   }
 }
 
-TEST_F(CompressGpuTest, TopKOfManyBlocks) {
+TEST_P(CompressGpuTest, TopKOfManyBlocks) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : {int64_t{65537}, int64_t{300007}}) {
@@ -287,7 +313,7 @@ TEST_F(CompressGpuTest, TopKOfManyBlocks) {
 }
 
 // More chunks than threads of the block that adds up their counts.
-TEST_F(CompressGpuTest, TopKOfManyChunks) {
+TEST_P(CompressGpuTest, TopKOfManyChunks) {
   const int64_t count = 4096 * 600 + 5;
   const Floats src = MakeValues(Kinds()[0].second, count, 4);
   CheckTopK(src, count / 100);
@@ -295,7 +321,7 @@ TEST_F(CompressGpuTest, TopKOfManyChunks) {
 }
 
 // Equal magnitudes at the limit, of either sign and in all chunks: the first.
-TEST_F(CompressGpuTest, TiesGoToLowerIndices) {
+TEST_P(CompressGpuTest, TiesGoToLowerIndices) {
   Floats src(20000, 0.5f);
   for (size_t i = 0; i < src.size(); i += 3) src[i] = -0.5f;
   for (size_t i = 17; i < src.size(); i += 1000) src[i] = 0.75f;
@@ -308,7 +334,7 @@ TEST_F(CompressGpuTest, TiesGoToLowerIndices) {
     ASSERT_NO_FATAL_FAILURE(CheckTopK(src, k));
 }
 
-TEST_F(CompressGpuTest, AboveAThresholdIsTheHosts) {
+TEST_P(CompressGpuTest, AboveAThresholdIsTheHosts) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : Counts()) {
@@ -324,14 +350,14 @@ TEST_F(CompressGpuTest, AboveAThresholdIsTheHosts) {
 }
 
 // The order of passes: src is gone through whole by two of them, then by none.
-TEST_F(CompressGpuTest, WhatIsReadAndCopied) {
+TEST_P(CompressOnScript, WhatIsReadAndCopied) {
   const int64_t count = 100000, k = 1000;
   const Floats src = MakeValues(Kinds()[0].second, count, 7);
   Array x(this, src);
   Indices indices(Size(count));
   Floats values(Size(count));
   auto run = [&](const Choose& choose) {
-    fake_.ClearLog();
+    fake_->ClearLog();
     Run([&](choir_stream_t* stream) -> choir_status_t {
       choir__gpu_chosen_t chosen;
       choir_status_t status = choose(x.data(), &chosen);
@@ -339,7 +365,7 @@ TEST_F(CompressGpuTest, WhatIsReadAndCopied) {
                     : choir__gpu_chosen_read(stream, &chosen, indices.data(),
                                              values.data());
     });
-    return fake_.TakeLog();
+    return fake_->TakeLog();
   };
   auto launched = [](const std::vector<std::string>& log) {
     std::vector<std::string> symbols;
@@ -373,7 +399,7 @@ TEST_F(CompressGpuTest, WhatIsReadAndCopied) {
   EXPECT_EQ(CopiedBytes(log).down, 8 * Size(found) + 20) << "and how many";
 }
 
-TEST_F(CompressGpuTest, WrongArgumentsAreSaid) {
+TEST_P(CompressOnScript, WrongArgumentsAreSaid) {
   Array x(this, Floats(8));
   choir__gpu_chosen_t chosen;
   EXPECT_STATUS(INVALID_ARGUMENT,
@@ -391,7 +417,7 @@ TEST_F(CompressGpuTest, WrongArgumentsAreSaid) {
 
 // ---- What is not sent, and what came ----
 
-TEST_F(CompressGpuTest, ResidualsHaveTheBitsOfTheHosts) {
+TEST_P(CompressGpuTest, ResidualsHaveTheBitsOfTheHosts) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : Counts()) {
@@ -429,7 +455,7 @@ TEST_F(CompressGpuTest, ResidualsHaveTheBitsOfTheHosts) {
   }
 }
 
-TEST_F(CompressGpuTest, MomentumHasTheBitsOfTheHosts) {
+TEST_P(CompressGpuTest, MomentumHasTheBitsOfTheHosts) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : Counts()) {
@@ -463,7 +489,7 @@ TEST_F(CompressGpuTest, MomentumHasTheBitsOfTheHosts) {
   }
 }
 
-TEST_F(CompressGpuTest, WhatCameIsAddedInOrder) {
+TEST_P(CompressGpuTest, WhatCameIsAddedInOrder) {
   for (const auto& kind : Kinds()) {
     SCOPED_TRACE(kind.first);
     for (int64_t count : Counts()) {

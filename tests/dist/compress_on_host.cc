@@ -4,6 +4,9 @@
 #include "dist/compress_cuda_modules_internal.h"
 #include "tests/tensor/cuda_words_on_host.h"
 
+static const void* const compress_image = choir__compress_cuda_module.image;
+static const void* const top_k_image = choir__top_k_cuda_module.image;
+
 static choir::testing::HostKernels compress_kernels;
 static choir::testing::HostKernels top_k_kernels;
 
@@ -20,6 +23,11 @@ namespace testing {
 void CompressKernelsOnHost(bool is_on) {
   choir__compress_cuda_module.image = is_on ? &compress_kernels : nullptr;
   choir__top_k_cuda_module.image = is_on ? &top_k_kernels : nullptr;
+}
+
+void CompressKernelsOfTheBuild() {
+  choir__compress_cuda_module.image = compress_image;
+  choir__top_k_cuda_module.image = top_k_image;
 }
 
 Copied CopiedBytes(const std::vector<std::string>& log) {

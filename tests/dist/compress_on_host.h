@@ -13,6 +13,8 @@ namespace testing {
 // The kernels of dist for GPUs, compiled for the host, as the images of their
 // modules: what the script in the place of the driver can load. Off: no images.
 void CompressKernelsOnHost(bool is_on);
+// The images that the modules had at first.
+void CompressKernelsOfTheBuild();
 
 // What a log of that script (FakeCuda::TakeLog) tells of the bus, in bytes.
 struct Copied {
