@@ -32,8 +32,17 @@ int64_t choir__half_encode(choir_dtype_t dtype, const float* src, int64_t count,
 // dst = src * 2^-exponent.
 void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                         int32_t exponent, float* dst);
+// What loops for both need: the factor 2^exponent, and the largest magnitude of
+// a product with it.
+float choir__half_scale(int32_t exponent);
+float choir__half_limit(choir_dtype_t dtype, int32_t exponent, float most);
 
 // ---- Selection by threshold ----
+
+// Magnitudes are in the order of their bits: those of the least one that a
+// threshold lets through. INVALID_ARGUMENT: the threshold is NaN.
+choir_status_t choir__select_least(float threshold, uint32_t* out_least)
+    CHOIR_NODISCARD;
 
 // Elements with |x| >= threshold, and every NaN, in order of index. *out_found
 // says how many, or most + 1 when there are more than `most`; then the arrays

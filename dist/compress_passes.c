@@ -23,10 +23,10 @@ const choir__compress_table_t* choir__compress_table(void) {
   return best ? best : &table_plain;
 }
 
-static float power_of_two(int32_t exponent) { return ldexpf(1.0f, exponent); }
+float choir__half_scale(int32_t exponent) { return ldexpf(1.0f, exponent); }
 
 // The largest number of the type whose product with 2^-exponent is finite.
-static float half_limit(choir_dtype_t dtype, int32_t exponent) {
+static float largest_half(choir_dtype_t dtype, int32_t exponent) {
   const int own = dtype == CHOIR_DTYPE_F16 ? 15 : 127;
   const int largest = 127 + exponent < own ? 127 + exponent : own;
   const float ones =
@@ -34,18 +34,21 @@ static float half_limit(choir_dtype_t dtype, int32_t exponent) {
   return ldexpf(ones, largest);
 }
 
+float choir__half_limit(choir_dtype_t dtype, int32_t exponent, float most) {
+  return fminf(largest_half(dtype, exponent), ldexpf(most, exponent));
+}
+
 int64_t choir__half_encode(choir_dtype_t dtype, const float* src, int64_t count,
                            int32_t exponent, float most, uint16_t* dst) {
-  const float limit =
-      fminf(half_limit(dtype, exponent), ldexpf(most, exponent));
   return choir__compress_table()->half_encode[dtype == CHOIR_DTYPE_BF16](
-      src, count, power_of_two(exponent), limit, dst);
+      src, count, choir__half_scale(exponent),
+      choir__half_limit(dtype, exponent, most), dst);
 }
 
 void choir__half_decode(choir_dtype_t dtype, const uint16_t* src, int64_t count,
                         int32_t exponent, float* dst) {
   choir__compress_table()->half_decode[dtype == CHOIR_DTYPE_BF16](
-      src, count, power_of_two(-exponent), dst);
+      src, count, choir__half_scale(-exponent), dst);
 }
 
 void choir__residual_add(float decay, const float* gradient, int64_t count,

@@ -5,15 +5,24 @@
 #include "dist/compress_internal.h"
 #include "dist/top_k_internal.h"
 
+choir_status_t choir__select_least(float threshold, uint32_t* out_least) {
+  *out_least = 0;
+  if (isnan(threshold))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "select_above: the threshold is NaN; a number is "
+                       "needed");
+  // All are above 0 or less.
+  if (threshold > 0) memcpy(out_least, &threshold, sizeof(*out_least));
+  return NULL;
+}
+
 choir_status_t choir__select_above(const float* src, int64_t count,
                                    float threshold, int64_t most,
                                    int32_t* out_indices, float* out_values,
                                    int64_t* out_found) {
   *out_found = 0;
-  if (isnan(threshold))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "select_above: the threshold is NaN; a number is "
-                       "needed");
+  uint32_t least;
+  CHOIR_TRY(choir__select_least(threshold, &least));
   if (count < 0 || count > INT32_MAX || most < 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "select_above: %lld elements, %lld wanted at most; 0 .. "
@@ -25,9 +34,6 @@ choir_status_t choir__select_above(const float* src, int64_t count,
                        !src           ? "src"
                        : !out_indices ? "out_indices"
                                       : "out_values");
-  // Magnitudes are in the order of their bits. All are above 0 or less.
-  uint32_t least = 0;
-  if (threshold > 0) memcpy(&least, &threshold, sizeof(least));
   // The bits of an element are the element.
   uint32_t* bits = (uint32_t*)(void*)out_values;
   *out_found =

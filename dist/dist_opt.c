@@ -36,6 +36,7 @@ struct choir_dist_opt_s {
   choir_dist_opt_config_t config;
   choir_allocator_t allocator;
   choir_device_t* device;
+  choir_device_t* host;  // `device` where the host sees its memory
   choir_stream_t* background;
   choir_event_t* exchanged;
   choir_param_list_t params;
@@ -275,8 +276,10 @@ static void drop_buckets(choir_dist_opt_t* dist) {
   dist->value_count = 0;
   dist->bucket_count = 0;
   choir_event_release(dist->exchanged);
+  choir_device_release(dist->host);
   choir_device_release(dist->device);
   dist->exchanged = NULL;
+  dist->host = NULL;
   dist->device = NULL;
 }
 
@@ -322,6 +325,7 @@ static choir_status_t make_mirror(choir_dist_opt_t* dist) {
     grads[b] = dist->buckets[b].buffer;
   const choir__mirrored_t what = {
       .comm = dist->comm,
+      .host = dist->host,
       .grads = grads,
       .values = dist->values,
       .buckets = dist->strategy_buckets,
@@ -334,6 +338,14 @@ static choir_status_t make_mirror(choir_dist_opt_t* dist) {
   return status;
 }
 
+// Passes of a step are added up on the host.
+static bool works_there(const choir_dist_opt_t* dist) {
+  const choir_strategy_def_t* def = dist->strategy->def;
+  return choir_device_is_host(dist->device) ||
+         (dist->config.backward_passes_per_step == 1 && def->works_on &&
+          def->works_on(dist->strategy, dist->device));
+}
+
 // Gradients and parameters as the strategy sees them: where they lie, or copies
 // where it computes on the host and they are not there.
 static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
@@ -344,22 +356,27 @@ static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
         choir_buffer_data(dist->buckets[b].buffer);
   for (int32_t i = 0; i < dist->value_count; ++i)
     dist->pieces[i].value = tensor_bytes(dist->values[i], &bytes);
-  const bool works_there = dist->strategy->def->takes_device_memory &&
-                           dist->config.backward_passes_per_step == 1;
-  return choir_device_is_host(dist->device) || works_there ? NULL
-                                                           : make_mirror(dist);
+  return works_there(dist) ? NULL : make_mirror(dist);
 }
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
   dist->strategy->plan = &dist->plan;
   CHOIR_TRY(place_for_strategy(dist));
-  choir_device_t* device =
-      dist->mirror ? choir__mirror_device(dist->mirror) : dist->device;
-  CHOIR_TRY(choir__strategy_attach(dist->strategy, dist->comm, device,
-                                   dist->optimizer, dist->strategy_buckets,
-                                   dist->bucket_count));
+  CHOIR_TRY(choir__strategy_attach(
+      dist->strategy, dist->comm, dist->mirror ? dist->host : dist->device,
+      dist->host, dist->optimizer, dist->strategy_buckets, dist->bucket_count));
   return choir__dist_opt_take_params(dist);
+}
+
+static choir_status_t open_host(choir_dist_opt_t* dist) {
+  if (!choir_device_is_host(dist->device)) {
+    const choir_device_options_t options = {.threads = 1};
+    return choir_device_create("cpu", &options, &dist->host);
+  }
+  choir_device_retain(dist->device);
+  dist->host = dist->device;
+  return NULL;
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
@@ -370,6 +387,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
+  CHOIR_TRY(open_host(dist));
   const choir__agreement_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
   CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
@@ -535,8 +553,10 @@ static void give_up(choir_dist_opt_t* dist) {
 }
 
 static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
-                              const choir_step_values_t* values) {
+                              const choir_step_values_t* values,
+                              choir_stream_t* stream) {
   (void)bucket;  // all of them
+  (void)stream;
   return strategy->def->combine(strategy, values);
 }
 

@@ -59,6 +59,7 @@ choir_status_t choir__passes_submit(choir__passes_t* passes, bool is_partial,
 typedef struct choir__mirror_s choir__mirror_t;
 typedef struct choir__mirrored_s {
   choir_comm_t* comm;
+  choir_device_t* host;
   choir_buffer_t* const* grads;   // [bucket_count]
   choir_tensor_t* const* values;  // [value_count], of `pieces`
   // Their pointers will be those of the copies.
@@ -72,8 +73,6 @@ choir_status_t choir__mirror_create(choir_allocator_t allocator,
                                     const choir__mirrored_t* what,
                                     choir__mirror_t** out_mirror);
 void choir__mirror_destroy(choir__mirror_t* mirror);
-// Of the host; lent.
-choir_device_t* choir__mirror_device(const choir__mirror_t* mirror);
 // Records that copy a bucket's gradients, or all parameters, up or down.
 choir_status_t choir__mirror_submit_bucket(choir__mirror_t* mirror,
                                            int32_t bucket,

@@ -14,7 +14,6 @@ typedef struct stretch_s {
 
 struct choir__mirror_s {
   choir_allocator_t allocator;
-  choir_device_t* host;
   int32_t bucket_count;
   int32_t value_count;
   choir_buffer_t** buffers;  // of buckets, in the communicator's memory
@@ -45,7 +44,7 @@ static choir_status_t mirror_grads(choir__mirror_t* mirror,
     choir_strategy_bucket_t* bucket = &what->buckets[b];
     const size_t bytes =
         (size_t)bucket->count * choir_dtype_bytes(bucket->dtype);
-    CHOIR_TRY(choir_comm_buffer_create(what->comm, mirror->host, bytes,
+    CHOIR_TRY(choir_comm_buffer_create(what->comm, what->host, bytes,
                                        &mirror->buffers[b]));
     bucket->grads = choir_buffer_data(mirror->buffers[b]);
     mirror->grads[b] = (stretch_t){what->grads[b], 0, bytes, bucket->grads};
@@ -92,8 +91,6 @@ choir_status_t choir__mirror_create(choir_allocator_t allocator,
   mirror->bucket_count = what->bucket_count;
   mirror->value_count = what->value_count;
   *out_mirror = mirror;
-  const choir_device_options_t options = {.threads = 1};
-  CHOIR_TRY(choir_device_create("cpu", &options, &mirror->host));
   CHOIR_TRY(mirror_grads(mirror, what));
   return mirror_values(mirror, what);
 }
@@ -110,12 +107,7 @@ void choir__mirror_destroy(choir__mirror_t* mirror) {
   choir_deallocate(allocator, mirror->values,
                    (size_t)mirror->value_count * sizeof(stretch_t));
   choir_deallocate(allocator, mirror->value_memory, mirror->value_bytes);
-  choir_device_release(mirror->host);
   choir_deallocate(allocator, mirror, sizeof(*mirror));
-}
-
-choir_device_t* choir__mirror_device(const choir__mirror_t* mirror) {
-  return mirror->host;
 }
 
 // ---- Copies ----

@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "dist/strategies/strategy_internal.h"
+#include "tensor/op_def.h"
 #include "tensor/ops.h"
 
 static const choir_strategy_def_t* const defs[] = {
@@ -132,14 +133,13 @@ void choir__strategy_destroy(choir_strategy_t* strategy) {
   choir_deallocate(allocator, strategy, def->bytes);
 }
 
-choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
-                                      choir_comm_t* comm,
-                                      choir_device_t* device,
-                                      choir_optimizer_t* optimizer,
-                                      const choir_strategy_bucket_t* buckets,
-                                      int32_t bucket_count) {
+choir_status_t choir__strategy_attach(
+    choir_strategy_t* strategy, choir_comm_t* comm, choir_device_t* device,
+    choir_device_t* host, choir_optimizer_t* optimizer,
+    const choir_strategy_bucket_t* buckets, int32_t bucket_count) {
   strategy->comm = comm;
   strategy->device = device;
+  strategy->host = host;
   strategy->optimizer = optimizer;
   strategy->buckets = buckets;
   strategy->bucket_count = bucket_count;
@@ -188,8 +188,8 @@ typedef struct call_attrs_s {
 static choir_status_t run_call(const choir_record_t* record,
                                choir_stream_t* stream) {
   const call_attrs_t* attrs = record->attrs;
-  (void)stream;
-  return attrs->run(attrs->strategy, (int32_t)attrs->bucket, &attrs->values);
+  return attrs->run(attrs->strategy, (int32_t)attrs->bucket, &attrs->values,
+                    stream);
 }
 
 static void call_at_step(void* attrs, const choir_step_values_t* values) {
@@ -222,10 +222,10 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
 }
 
 choir_status_t choir__strategy_submit_collective(
-    const choir_strategy_t* strategy, choir_stream_t* stream,
-    const choir_collective_t* collective) {
+    const choir_strategy_t* strategy, const choir_device_t* device,
+    choir_stream_t* stream, const choir_collective_t* collective) {
   choir_collective_t placed = *collective;
-  placed.in_host_memory = choir_device_is_host(strategy->device);
+  placed.in_host_memory = choir_device_is_host(device);
   return choir_comm_submit(strategy->comm, stream, &placed);
 }
 
@@ -237,8 +237,13 @@ choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
       choir_tensor_create(strategy->device, dtype, 1, &count, out_tensor));
   const choir_view_t* view = choir_tensor_view(*out_tensor);
   *out_data = choir_buffer_data(view->buffer);
-  memset(*out_data, 0, (size_t)count * choir_dtype_bytes(dtype));
-  return NULL;
+  if (choir_device_is_host(strategy->device)) {
+    memset(*out_data, 0, (size_t)count * choir_dtype_bytes(dtype));
+    return NULL;
+  }
+  const choir_fill_attrs_t zero = {.value = 0};
+  return choir_op_run(choir_device_stream(strategy->device), CHOIR_OP_FILL,
+                      out_tensor, 1, &zero, false, out_tensor);
 }
 
 choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy) {

@@ -3,6 +3,7 @@
 // Communication Bandwidth for Distributed Training", ICLR 2018.
 #include <math.h>
 
+#include "dist/compress_gpu_internal.h"
 #include "dist/strategies/sparse_shared.h"
 
 CHOIR_STRATEGY_CONFIG(dgc, "dgc", CHOIR_DGC_FIELDS,
@@ -29,10 +30,15 @@ static double share_at(const choir_dgc_config_t* config, int64_t step) {
 }
 
 // u = m u + g; v += u. v is what is sent from.
-static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
-                 const float* grads) {
+static choir_status_t keep(choir__sparse_gradient_t* self,
+                           choir__sparse_part_t* part, const float* grads,
+                           choir_stream_t* stream) {
   const choir_dgc_config_t* config = &self->base.config.as_dgc;
   const double momentum = ((const dgc_t*)self)->momentum;
+  if (!choir_device_is_host(self->base.device))
+    return choir__gpu_momentum_add(stream, (float)momentum, 1, grads,
+                                   part->sparse.count, part->velocity,
+                                   part->residual);
   double factor = 1;
   if (config->clip > 0) {
     // Of a sum over N ranks each may have the part of a N^-1/2th.
@@ -43,20 +49,21 @@ static void keep(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
   }
   choir__momentum_add((float)momentum, (float)factor, grads, part->sparse.count,
                       part->velocity, part->residual);
+  return NULL;
 }
 
-static choir_status_t choose(choir__sparse_gradient_t* self,
-                             choir__sparse_part_t* part, const float* src,
-                             int64_t step, int64_t* out_k) {
+static choir__sparse_choice_t choice(const choir__sparse_gradient_t* self,
+                                     const choir__sparse_part_t* part,
+                                     int64_t step) {
   const choir_dgc_config_t* config = &self->base.config.as_dgc;
-  *out_k = choir__sparse_k(part->sparse.count, share_at(config, step));
-  return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
+  return (choir__sparse_choice_t){
+      .k = choir__sparse_k(part->sparse.count, share_at(config, step))};
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_dgc_config_t* config = &strategy->config.as_dgc;
   dgc_t* self = (dgc_t*)strategy;
-  self->base.choose = choose;
+  self->base.choice = choice;
   self->base.keep = keep;
   const choir__sparse_setup_t setup = {
       .values = choir__sparse_values(config->values),
@@ -74,6 +81,13 @@ static void detach(choir_strategy_t* strategy) {
     choir_optimizer_give_momentum(strategy->optimizer, self->momentum);
   self->momentum = 0;
   choir__sparse_gradient_detach(strategy);
+}
+
+// The norm is a sum in the order of the host's.
+static bool works_on(const choir_strategy_t* strategy,
+                     const choir_device_t* device) {
+  return strategy->config.as_dgc.clip == 0 &&
+         choir__sparse_gradient_works_on(strategy, device);
 }
 
 // After the warm-up.
@@ -99,4 +113,5 @@ const choir_strategy_def_t choir_strategy_def_dgc = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
+    .works_on = works_on,
 };

@@ -26,4 +26,5 @@ const choir_strategy_def_t choir_strategy_def_fp16 = {
     .detach = choir__half_detach,
     .exchange = choir__half_exchange,
     .cost = cost,
+    .works_on = choir__half_works_on,
 };

@@ -23,7 +23,16 @@ static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
       .weight = (double)strategy->values.sample_count,
       .weight_is_samples = true,
       .name = bucket->name};
-  return choir__strategy_submit_collective(strategy, stream, &average);
+  return choir__strategy_submit_collective(strategy, strategy->device, stream,
+                                           &average);
+}
+
+// Gradients are handed to a collective, and that takes any memory.
+static bool works_on(const choir_strategy_t* strategy,
+                     const choir_device_t* device) {
+  (void)strategy;
+  (void)device;
+  return true;
 }
 
 static bool cost(const void* config, const choir_workload_t* workload,
@@ -43,6 +52,6 @@ const choir_strategy_def_t choir_strategy_def_fp32 = {
     .bytes = sizeof(choir_strategy_t),
     .attach = attach,
     .exchange = exchange,
-    .takes_device_memory = true,
     .cost = cost,
+    .works_on = works_on,
 };

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "core/log.h"
+#include "dist/compress_gpu_internal.h"
 #include "dist/compress_internal.h"
 
 static choir__half_strategy_t* as_half(choir_strategy_t* strategy) {
@@ -26,7 +27,7 @@ choir_status_t choir__half_attach(choir_strategy_t* strategy,
   half->buffers = memory;
   for (int32_t b = 0; b < strategy->bucket_count; ++b)
     CHOIR_TRY(choir_comm_buffer_create(
-        strategy->comm, strategy->device,
+        strategy->comm, strategy->host,
         (size_t)strategy->buckets[b].count * sizeof(uint16_t),
         &half->buffers[b]));
   return NULL;
@@ -41,30 +42,43 @@ void choir__half_detach(choir_strategy_t* strategy) {
   half->buffers = NULL;
 }
 
+// Gradients of a GPU are rounded there: the 16-bit elements are all that goes
+// to the host, whose communicator adds them up in f32, and back.
 static choir_status_t encode(choir_strategy_t* strategy, int32_t bucket,
-                             const choir_step_values_t* values) {
+                             const choir_step_values_t* values,
+                             choir_stream_t* stream) {
   choir__half_strategy_t* half = as_half(strategy);
-  const int64_t clipped =
-      choir__half_encode(half->dtype, strategy->buckets[bucket].grads,
-                         strategy->buckets[bucket].count, half->exponent,
-                         half->most, choir_buffer_data(half->buffers[bucket]));
+  const choir_strategy_bucket_t* from = &strategy->buckets[bucket];
+  uint16_t* data = choir_buffer_data(half->buffers[bucket]);
+  int64_t clipped = 0;
+  if (choir_device_is_host(strategy->device))
+    clipped = choir__half_encode(half->dtype, from->grads, from->count,
+                                 half->exponent, half->most, data);
+  else
+    CHOIR_TRY(choir__gpu_half_encode(stream, half->dtype, from->grads,
+                                     from->count, half->exponent, half->most,
+                                     data, &clipped));
   const bool is_wanted = half->most < INFINITY;
   if (clipped > 0 && !is_wanted && !atomic_exchange(&half->has_told, true))
     choir_log(CHOIR_LOG_WARNING, "dist",
               "%s: step %lld: %lld gradients of %s are too large and were "
               "clipped (told once); a smaller exponent holds larger ones",
               choir_strategy_def_option(strategy->def), (long long)values->step,
-              (long long)clipped, strategy->buckets[bucket].name);
+              (long long)clipped, from->name);
   return NULL;
 }
 
 static choir_status_t decode(choir_strategy_t* strategy, int32_t bucket,
-                             const choir_step_values_t* values) {
+                             const choir_step_values_t* values,
+                             choir_stream_t* stream) {
   (void)values;
   const choir__half_strategy_t* half = as_half(strategy);
-  choir__half_decode(half->dtype, choir_buffer_data(half->buffers[bucket]),
-                     strategy->buckets[bucket].count, half->exponent,
-                     strategy->buckets[bucket].grads);
+  const choir_strategy_bucket_t* to = &strategy->buckets[bucket];
+  const uint16_t* data = choir_buffer_data(half->buffers[bucket]);
+  if (!choir_device_is_host(strategy->device))
+    return choir__gpu_half_decode(stream, half->dtype, data, to->count,
+                                  half->exponent, to->grads);
+  choir__half_decode(half->dtype, data, to->count, half->exponent, to->grads);
   return NULL;
 }
 
@@ -84,9 +98,16 @@ choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
       .name = strategy->buckets[bucket].name};
   CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, encode,
                                    bucket, stream));
-  CHOIR_TRY(choir__strategy_submit_collective(strategy, stream, &average));
+  CHOIR_TRY(choir__strategy_submit_collective(strategy, strategy->host, stream,
+                                              &average));
   return choir__strategy_submit(strategy, CHOIR_STRATEGY_DECODE, decode, bucket,
                                 stream);
+}
+
+bool choir__half_works_on(const choir_strategy_t* strategy,
+                          const choir_device_t* device) {
+  (void)strategy;
+  return choir__gpu_compress_works(device);
 }
 
 void choir__half_cost(bool overlaps, const choir_workload_t* workload,

@@ -26,6 +26,8 @@ choir_status_t choir__half_attach(choir_strategy_t* strategy,
 void choir__half_detach(choir_strategy_t* strategy);
 choir_status_t choir__half_exchange(choir_strategy_t* strategy, int32_t bucket,
                                     choir_stream_t* stream);
+bool choir__half_works_on(const choir_strategy_t* strategy,
+                          const choir_device_t* device);
 void choir__half_cost(bool overlaps, const choir_workload_t* workload,
                       choir_strategy_cost_t* out_cost);
 

@@ -61,26 +61,36 @@ choir__message_config_t choir__sparse_values(int32_t index);
 
 // ---- Strategies that send a part of their gradients ----
 
+// The k of largest magnitude, or, with k -1, all of `threshold` or more.
+typedef struct choir__sparse_choice_s {
+  int64_t k;
+  float threshold;
+} choir__sparse_choice_t;
+
 typedef struct choir__sparse_gradient_s choir__sparse_gradient_t;
 typedef struct choir__sparse_part_s {
   choir__sparse_t sparse;
   choir_tensor_t* tensors[2];  // states: the residual, the velocity
-  float* residual;             // NULL without error feedback
+  float* residual;             // the device's; NULL without error feedback
   float* velocity;
+  // On a GPU, where messages of all ranks may have more bytes of indices and
+  // values than it has elements: their sum. Else NULL.
+  float* dense;
   char names[2][48];
 } choir__sparse_part_t;
 
 struct choir__sparse_gradient_s {
   choir_strategy_t base;        // first
   choir__sparse_part_t* parts;  // [bucket_count]
-  // Chooses of `src`, the gradient with what was kept before.
-  choir_status_t (*choose)(choir__sparse_gradient_t* self,
-                           choir__sparse_part_t* part, const float* src,
-                           int64_t step, int64_t* out_k);
+  // What of the gradient, with what was kept before, is sent.
+  choir__sparse_choice_t (*choice)(const choir__sparse_gradient_t* self,
+                                   const choir__sparse_part_t* part,
+                                   int64_t step);
   // Adds the gradient to what was kept, where there is anything but a residual
-  // to keep; else NULL.
-  void (*keep)(choir__sparse_gradient_t* self, choir__sparse_part_t* part,
-               const float* grads);
+  // to keep; else NULL. In a record's run, where the gradients lie.
+  choir_status_t (*keep)(choir__sparse_gradient_t* self,
+                         choir__sparse_part_t* part, const float* grads,
+                         choir_stream_t* stream);
 };
 
 typedef struct choir__sparse_setup_s {
@@ -96,6 +106,8 @@ void choir__sparse_gradient_detach(choir_strategy_t* strategy);
 choir_status_t choir__sparse_gradient_exchange(choir_strategy_t* strategy,
                                                int32_t bucket,
                                                choir_stream_t* stream);
+bool choir__sparse_gradient_works_on(const choir_strategy_t* strategy,
+                                     const choir_device_t* device);
 size_t choir__sparse_gradient_states(const choir_strategy_t* strategy,
                                      choir_named_tensor_t* out_states);
 

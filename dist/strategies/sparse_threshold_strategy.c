@@ -5,22 +5,21 @@ CHOIR_STRATEGY_CONFIG(sparse_threshold, "sparseThreshold",
                       CHOIR_SPARSE_THRESHOLD_FIELDS,
                       "gradients above a size, the rest kept for later");
 
-static choir_status_t choose(choir__sparse_gradient_t* self,
-                             choir__sparse_part_t* part, const float* src,
-                             int64_t step, int64_t* out_k) {
+static choir__sparse_choice_t choice(const choir__sparse_gradient_t* self,
+                                     const choir__sparse_part_t* part,
+                                     int64_t step) {
+  (void)part;
   (void)step;
   const choir_sparse_threshold_config_t* config =
       &self->base.config.as_sparse_threshold;
-  return choir__select_above(src, part->sparse.count, (float)config->spars,
-                             part->sparse.most, part->sparse.indices,
-                             part->sparse.values, out_k);
+  return (choir__sparse_choice_t){.k = -1, .threshold = (float)config->spars};
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_sparse_threshold_config_t* config =
       &strategy->config.as_sparse_threshold;
   choir__sparse_gradient_t* self = (choir__sparse_gradient_t*)strategy;
-  self->choose = choose;
+  self->choice = choice;
   // All elements may be above.
   const choir__sparse_setup_t setup = {
       .values = choir__sparse_values(config->values),
@@ -53,4 +52,5 @@ const choir_strategy_def_t choir_strategy_def_sparse_threshold = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
+    .works_on = choir__sparse_gradient_works_on,
 };

@@ -4,19 +4,18 @@
 CHOIR_STRATEGY_CONFIG(sparse_top_k, "sparseTopK", CHOIR_SPARSE_TOP_K_FIELDS,
                       "the largest gradients, the rest kept for later");
 
-static choir_status_t choose(choir__sparse_gradient_t* self,
-                             choir__sparse_part_t* part, const float* src,
-                             int64_t step, int64_t* out_k) {
+static choir__sparse_choice_t choice(const choir__sparse_gradient_t* self,
+                                     const choir__sparse_part_t* part,
+                                     int64_t step) {
   (void)self;
   (void)step;
-  *out_k = part->sparse.most;
-  return choir__sparse_choose_top_k(&part->sparse, src, *out_k);
+  return (choir__sparse_choice_t){.k = part->sparse.most};
 }
 
 static choir_status_t attach(choir_strategy_t* strategy) {
   const choir_sparse_top_k_config_t* config = &strategy->config.as_sparse_top_k;
   choir__sparse_gradient_t* self = (choir__sparse_gradient_t*)strategy;
-  self->choose = choose;
+  self->choice = choice;
   const choir__sparse_setup_t setup = {
       .values = choir__sparse_values(config->values),
       .share = config->spars,
@@ -47,4 +46,5 @@ const choir_strategy_def_t choir_strategy_def_sparse_top_k = {
     .exchange = choir__sparse_gradient_exchange,
     .states = choir__sparse_gradient_states,
     .cost = cost,
+    .works_on = choir__sparse_gradient_works_on,
 };

@@ -40,7 +40,7 @@ typedef struct choir_strategy_bucket_s {
   choir_dtype_t dtype;
   // Elements; those between parameters, to the next cache line, are 0.
   int64_t count;
-  void* grads;  // in the communicator's memory; of the strategy's device
+  void* grads;  // in the communicator's memory, of the strategy's device
   const choir_strategy_piece_t* pieces;
   int32_t piece_count;
 } choir_strategy_bucket_t;
@@ -86,9 +86,11 @@ struct choir_strategy_def_s {
   // NULL: nothing would.
   bool (*cost)(const void* config, const choir_workload_t* workload,
                choir_strategy_cost_t* out_cost);
-  // With exchange: it does no more than hand `grads` to collectives, so they
-  // may be memory of a device that the host cannot see. Others get copies.
-  bool takes_device_memory;
+  // With exchange: whether `grads` may be memory of this device, which the host
+  // cannot see; asked before attach. NULL: never. A strategy that does not work
+  // there gets copies on the host.
+  bool (*works_on)(const choir_strategy_t* strategy,
+                   const choir_device_t* device);
   // With combine: it looks at `grads` too.
   bool reads_grads;
   // Asked before each step, on all ranks: another strategy to go on with, or
@@ -102,7 +104,10 @@ struct choir_strategy_s {
   choir_strategy_config_t config;
   choir_allocator_t allocator;
   choir_comm_t* comm;
-  choir_device_t* device;
+  choir_device_t* device;  // of gradients, parameters and states
+  // Of memory that the host sees: `device`, unless the strategy works on one
+  // where it does not.
+  choir_device_t* host;
   choir_optimizer_t* optimizer;
   const choir_strategy_bucket_t* buckets;
   int32_t bucket_count;
@@ -115,7 +120,8 @@ struct choir_strategy_s {
 // ---- For strategies ----
 
 // Submits a call of `run` as a record with a name of its own, to be seen in
-// profiles and run again by graphs. `work` tells which: "encode", "decode".
+// profiles and run again by graphs. `work` tells which: "encode", "decode". On
+// a GPU `run` may launch and copy as a record's run may.
 typedef enum choir_strategy_work_e {
   CHOIR_STRATEGY_ENCODE,
   CHOIR_STRATEGY_DECODE,
@@ -124,18 +130,19 @@ typedef enum choir_strategy_work_e {
 } choir_strategy_work_t;
 typedef choir_status_t (*choir_strategy_run_t)(
     choir_strategy_t* strategy, int32_t bucket,
-    const choir_step_values_t* values);
+    const choir_step_values_t* values, choir_stream_t* stream);
 choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
                                       choir_strategy_work_t work,
                                       choir_strategy_run_t run, int32_t bucket,
                                       choir_stream_t* stream);
 
-// Submits a collective on the buckets, or on memory that came with them.
+// Submits a collective on memory of `device`: of the strategy's, or its host's.
 choir_status_t choir__strategy_submit_collective(
-    const choir_strategy_t* strategy, choir_stream_t* stream,
-    const choir_collective_t* collective);
+    const choir_strategy_t* strategy, const choir_device_t* device,
+    choir_stream_t* stream, const choir_collective_t* collective);
 
-// A dense tensor of zeros on the strategy's device, and where its elements are.
+// A dense tensor of zeros on the strategy's device, and where its elements are:
+// zeros for what is submitted to the device's streams, on a host at once.
 choir_status_t choir__strategy_make_state(choir_strategy_t* strategy,
                                           choir_dtype_t dtype, int64_t count,
                                           choir_tensor_t** out_tensor,
@@ -155,12 +162,10 @@ choir_status_t choir__strategy_create(const choir_strategy_def_t* def,
                                       const void* config,
                                       choir_strategy_t** out_strategy);
 void choir__strategy_destroy(choir_strategy_t* strategy);
-choir_status_t choir__strategy_attach(choir_strategy_t* strategy,
-                                      choir_comm_t* comm,
-                                      choir_device_t* device,
-                                      choir_optimizer_t* optimizer,
-                                      const choir_strategy_bucket_t* buckets,
-                                      int32_t bucket_count);
+choir_status_t choir__strategy_attach(
+    choir_strategy_t* strategy, choir_comm_t* comm, choir_device_t* device,
+    choir_device_t* host, choir_optimizer_t* optimizer,
+    const choir_strategy_bucket_t* buckets, int32_t bucket_count);
 void choir__strategy_detach(choir_strategy_t* strategy);
 // Equal for those that do the same. "sparseTopK spars=0.05 ..." into `text`.
 uint64_t choir__strategy_hash(const choir_strategy_t* strategy);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/gpu.h"
+#include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/testing/fake_cuda.h"
@@ -171,7 +172,8 @@ TEST_P(StrategyModes, SameBitsOnThreadedStreams) {
   }
 }
 
-// Gradients and parameters of a GPU go over the host. Its ops are the
+// Gradients and parameters of a GPU go over the host, as they are or, by
+// strategies that have kernels there, as what is sent. Its ops are the
 // reference's here, whose bits the device `null` has as well; the CPU's are
 // close.
 TEST_P(StrategyModes, SameBitsOnAGpu) {
@@ -181,6 +183,7 @@ TEST_P(StrategyModes, SameBitsOnAGpu) {
   if (Start()) return;
   Comm comm;
   choir::testing::CudaKernelsOnHost(false);
+  choir::testing::CompressKernelsOnHost(false);
   choir::testing::FakeCuda gpu;
   Training::Options options = Options();
   const std::map<std::string, std::vector<float>> near = Learn(comm, options);
@@ -192,6 +195,12 @@ TEST_P(StrategyModes, SameBitsOnAGpu) {
     for (bool use_graph : {false, true}) {
       options.use_graph = use_graph;
       EXPECT_EQ(Train(comm, options), expected) << passes << use_graph;
+      // Passes are added up on the host; sanitizers see kernels in the tests of
+      // DistOpt.
+      if (passes > 1 || choir::testing::kSanitized) continue;
+      choir::testing::CompressKernelsOnHost(true);
+      EXPECT_EQ(Train(comm, options), expected) << "kernels" << use_graph;
+      choir::testing::CompressKernelsOnHost(false);
     }
     options.use_graph = choir_testing::kUseGraph;
   }

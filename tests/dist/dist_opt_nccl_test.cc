@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/dist/nccl_testing.h"
 #include "tests/tensor/cuda_on_host.h"
@@ -38,6 +39,7 @@ Values Train(int size, const char* backend, Training::Options options,
              uint64_t* staged_bytes, int64_t steps = kSteps,
              choir_graph_stats_t* graph = nullptr) {
   choir::testing::CudaKernelsOnHost(true);
+  choir::testing::CompressKernelsOnHost(true);
   NcclRanks ranks(size);
   std::mutex lock;
   Values values;
@@ -111,7 +113,8 @@ TEST_P(DistOptNccl, LearnsWhatOneRankLearns) {
              Train(GetParam(), "nccl", options, &staged), 1e-3);
 }
 
-// Those that compute on the host get copies, and exchange those.
+// Those that compute on the host get copies, and exchange those; others
+// exchange what came down from the GPU. Nothing of it is NCCL's.
 TEST_P(DistOptNccl, EveryStrategyWorks) {
   for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
     Training::Options options;

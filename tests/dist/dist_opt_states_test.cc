@@ -10,7 +10,10 @@
 
 #include "dist/dist_opt.h"
 #include "io/checkpoint.h"
+#include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
+#include "tests/tensor/cuda_on_host.h"
+#include "tests/testing/fake_cuda.h"
 
 namespace {
 
@@ -90,32 +93,39 @@ void Restore(Training* training, const Comm& comm, const std::string& path) {
   choir_model_set_step(training->model(), kSteps);
 }
 
+// A run that stops half-way goes on bit for bit. Returns how many tensors were
+// another on other ranks.
+size_t ExpectGoesOn(const Comm& comm, const Training::Options& options) {
+  const std::string path =
+      ::testing::TempDir() + "states." + std::to_string(getpid());
+  Training whole(SmallLayers(), comm.get(), options);
+  Must(whole.Attach());
+  TrainPart(&whole, comm, 0);
+  const uint64_t halfway = whole.StatesDigest();
+  const size_t copies = Save(&whole, comm, path);
+  EXPECT_EQ(whole.StatesDigest(), halfway);
+  TrainPart(&whole, comm, kSteps);
+
+  Training rest(SmallLayers(), comm.get(), options);
+  Must(rest.Attach());
+  Restore(&rest, comm, path);
+  EXPECT_EQ(rest.StatesDigest(), halfway);
+  TrainPart(&rest, comm, kSteps);
+  EXPECT_EQ(rest.StatesDigest(), whole.StatesDigest());
+  EXPECT_OK(choir_dist_opt_check_digest(rest.dist(), rest.Digest()));
+  unlink(path.c_str());
+  return copies;
+}
+
 TEST(DistOptStatesTest, EveryStrategyGoesOnBitForBit) {
   if (RunRanks(kBackend, 3)) return;
   Comm comm;
-  const std::string path =
-      ::testing::TempDir() + "states." + std::to_string(getpid());
   std::map<std::string, size_t> copies;
   for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
     const choir_strategy_def_t* strategy = choir_strategy_def_get(i);
     const std::string option = choir_strategy_def_option(strategy);
-    const Training::Options options = OptionsOf(strategy);
-    Training whole(SmallLayers(), comm.get(), options);
-    Must(whole.Attach());
-    TrainPart(&whole, comm, 0);
-    const uint64_t halfway = whole.StatesDigest();
-    copies[option] = Save(&whole, comm, path);
-    EXPECT_EQ(whole.StatesDigest(), halfway) << option;
-    TrainPart(&whole, comm, kSteps);
-
-    Training rest(SmallLayers(), comm.get(), options);
-    Must(rest.Attach());
-    Restore(&rest, comm, path);
-    EXPECT_EQ(rest.StatesDigest(), halfway) << option;
-    TrainPart(&rest, comm, kSteps);
-    EXPECT_EQ(rest.StatesDigest(), whole.StatesDigest()) << option;
-    ASSERT_OK(choir_dist_opt_check_digest(rest.dist(), rest.Digest()));
-    unlink(path.c_str());
+    SCOPED_TRACE(option);
+    copies[option] = ExpectGoesOn(comm, OptionsOf(strategy));
   }
   if (comm.rank() != 0) return;
   // Nothing is written twice where all ranks have the same.
@@ -126,6 +136,23 @@ TEST(DistOptStatesTest, EveryStrategyGoesOnBitForBit) {
   // The optimizer's velocities differ, the outer one does not.
   EXPECT_EQ(copies["localSGD"], 2u * 6);
   EXPECT_EQ(copies["sparseLocal"], 2u * 7);
+}
+
+// What is kept on a GPU.
+TEST(DistOptStatesTest, AGpuGoesOnBitForBit) {
+  if (RunRanks(kBackend, 2)) return;
+  Comm comm;
+  choir::testing::CudaKernelsOnHost(false);
+  choir::testing::CompressKernelsOnHost(true);
+  choir::testing::FakeCuda gpu;
+  for (const choir_strategy_def_t* strategy :
+       {&choir_strategy_def_sparse_top_k, &choir_strategy_def_sparse_threshold,
+        &choir_strategy_def_dgc}) {
+    SCOPED_TRACE(choir_strategy_def_option(strategy));
+    Training::Options options = OptionsOf(strategy);
+    options.device = "cuda";
+    EXPECT_EQ(ExpectGoesOn(comm, options) > 0, comm.rank() == 0);
+  }
 }
 
 // A file without copies sets any number of workers.

@@ -203,9 +203,9 @@ TEST(StrategyMistakesTest, ParametersOfF64) {
     const choir_strategy_def_t* def = choir_strategy_def_get(i);
     choir_strategy_t* strategy = nullptr;
     Must(choir__strategy_create(def, nullptr, &strategy));
-    choir_status_t status =
-        choir__strategy_attach(strategy, comm.get(), rig.strategy()->device,
-                               rig.optimizer(), &bucket, 1);
+    choir_status_t status = choir__strategy_attach(
+        strategy, comm.get(), rig.strategy()->device, rig.strategy()->host,
+        rig.optimizer(), &bucket, 1);
     if (def == &choir_strategy_def_fp32) {
       EXPECT_OK(status);
     } else {

@@ -65,7 +65,7 @@ class StrategyRig {
                                 {list_.data(), list_.size()}));
     Must(choir__strategy_create(
         def, StrategyConfig(def, options.settings).data(), &strategy_));
-    Must(choir__strategy_attach(strategy_, comm, device_, optimizer_,
+    Must(choir__strategy_attach(strategy_, comm, device_, device_, optimizer_,
                                 buckets_.data(),
                                 static_cast<int32_t>(buckets_.size())));
     TakeParams();

@@ -81,6 +81,9 @@ STEPS = (
         _OTHERS,
         180,
     ),
+    _suite(
+        "compress_gpu_test", "tests/dist/compress_gpu_test", "*/machine", 60
+    ),
     Step(
         "Python package",
         PROGRAM,

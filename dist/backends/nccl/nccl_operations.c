@@ -306,13 +306,20 @@ static choir_status_t follow_last(const nccl_plane_t* plane,
   return choir_stream_wait_event(stream, plane->last->after);
 }
 
+// Behind those that wait; the watch takes away what is done. Nobody else adds.
+static nccl_pending_t* next_place(nccl_plane_t* plane) {
+  pthread_mutex_lock(&plane->lock);
+  nccl_pending_t* pending =
+      &plane->pending[(plane->first + plane->count) % NCCL_PENDING];
+  pthread_mutex_unlock(&plane->lock);
+  return pending;
+}
+
 static choir_status_t hand_over(choir_comm_t* comm,
                                 const operation_t* operation) {
   nccl_plane_t* plane = plane_of(comm);
   CHOIR_TRY(choir__nccl_make_room(comm));
-  // Nobody else adds to the list.
-  nccl_pending_t* pending =
-      &plane->pending[(plane->first + plane->count) % NCCL_PENDING];
+  nccl_pending_t* pending = next_place(plane);
   CHOIR_TRY(follow_last(plane, operation->stream));
   CHOIR_TRY(make_events(pending, choir_stream_device(operation->stream)));
   CHOIR_TRY(use_memory(operation));

@@ -29,6 +29,9 @@
 //     }
 //   }
 //
+// CHOIR__COUNT(place, n) adds n to the uint32_t there, for any threads at a
+// time: of whole numbers, the sum has no order.
+//
 // CHOIR__FAIL() is for what the host would answer with a status: the launch
 // fails, as on a bad address. The thread need not end there, on the host it
 // does not.
@@ -46,6 +49,7 @@
 #define CHOIR__EACH_THREAD(thread)                                       \
   for (uint32_t thread = threadIdx.x, choir_phase = 0; choir_phase == 0; \
        __syncthreads(), choir_phase = 1)
+#define CHOIR__COUNT(place, n) static_cast<void>(atomicAdd(place, n))
 #define CHOIR__FAIL() __trap()
 #endif
 
