@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets: which parameter's gradient is in which, and where in it.
+#include <stdio.h>
+
+#include "dist/dist_opt_parts_internal.h"
+
+// Gradients start on cache lines, so that no two are written to one line.
+static int64_t padded(int64_t count, choir_dtype_t dtype) {
+  const int64_t line = 64 / (int64_t)choir_dtype_bytes(dtype);
+  return (count + line - 1) / line * line;
+}
+
+// From the last parameter to the first: which bucket, and how large it gets.
+static void assign_buckets(choir_dist_opt_t* dist) {
+  choir__bucket_t* bucket = NULL;
+  dist->bucket_count = 0;
+  for (size_t i = dist->params.count; i-- > 0;) {
+    const choir_param_t* param = dist->params.params[i];
+    dist->bucket_of[i] = -1;
+    if (!param->trainable) continue;
+    const choir_dtype_t dtype = choir_tensor_dtype(param->value);
+    const int64_t bytes =
+        bucket ? bucket->count * (int64_t)choir_dtype_bytes(bucket->dtype) : 0;
+    if (!bucket || bucket->dtype != dtype ||
+        bytes >= dist->config.bucket_bytes) {
+      bucket = &dist->buckets[dist->bucket_count];
+      bucket->dtype = dtype;
+      snprintf(bucket->name, sizeof bucket->name, "gradient bucket %d",
+               dist->bucket_count++);
+    }
+    dist->bucket_of[i] = dist->bucket_count - 1;
+    bucket->count += padded(choir_tensor_count(param->value), dtype);
+    ++bucket->param_count;
+  }
+}
+
+static choir_status_t place_gradients(choir_dist_opt_t* dist) {
+  choir_strategy_piece_t* piece = dist->pieces;
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    choir__bucket_t* bucket = &dist->buckets[b];
+    CHOIR_TRY(choir_event_create(dist->device, &bucket->ready));
+    CHOIR_TRY(choir_comm_buffer_create(
+        dist->comm, dist->device,
+        (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
+        &bucket->buffer));
+    choir_strategy_bucket_t* shown = &dist->strategy_buckets[b];
+    *shown = (choir_strategy_bucket_t){.name = bucket->name,
+                                       .dtype = bucket->dtype,
+                                       .count = bucket->count,
+                                       .pieces = piece};
+    int64_t offset = 0;
+    for (size_t i = dist->params.count; i-- > 0;) {
+      if (dist->bucket_of[i] != b) continue;
+      choir_param_t* param = dist->params.params[i];
+      choir_view_t view = *choir_tensor_view(param->value);
+      *piece++ = (choir_strategy_piece_t){.offset = offset,
+                                          .count = choir_view_count(&view)};
+      dist->values[dist->value_count++] = param->value;
+      ++shown->piece_count;
+      view.buffer = bucket->buffer;
+      view.offset = offset;
+      choir_tensor_t* grad = NULL;
+      CHOIR_TRY(choir_tensor_from_view(&view, &grad));
+      choir_tensor_release(param->grad);
+      param->grad = grad;
+      offset += padded(choir_view_count(&view), bucket->dtype);
+    }
+  }
+  return NULL;
+}
+
+static choir_status_t make_passes(choir_dist_opt_t* dist) {
+  if (dist->config.backward_passes_per_step == 1) return NULL;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    CHOIR_TRY(choir__passes_create(dist->allocator, &dist->strategy_buckets[b],
+                                   &dist->buckets[b].passes));
+  return NULL;
+}
+
+static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
+  const size_t count = dist->params.count;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir__bucket_t),
+                           "buckets", &memory));
+  dist->buckets = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(int32_t),
+                           "bucket map", &memory));
+  dist->bucket_of = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator,
+                           count * sizeof(choir_strategy_bucket_t),
+                           "buckets for the strategy", &memory));
+  dist->strategy_buckets = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator,
+                           count * sizeof(choir_strategy_piece_t),
+                           "places of parameters", &memory));
+  dist->pieces = memory;
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir_tensor_t*),
+                           "parameters of buckets", &memory));
+  dist->values = memory;
+  return NULL;
+}
+
+void choir__buckets_drop(choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
+    choir_buffer_release(dist->buckets[b].buffer);
+    choir_event_release(dist->buckets[b].ready);
+  }
+  choir_deallocate(dist->allocator, dist->buckets,
+                   dist->params.count * sizeof(choir__bucket_t));
+  choir_deallocate(dist->allocator, dist->bucket_of,
+                   dist->params.count * sizeof(int32_t));
+  choir_deallocate(dist->allocator, dist->strategy_buckets,
+                   dist->params.count * sizeof(choir_strategy_bucket_t));
+  choir_deallocate(dist->allocator, dist->pieces,
+                   dist->params.count * sizeof(choir_strategy_piece_t));
+  dist->buckets = NULL;
+  dist->bucket_of = NULL;
+  dist->strategy_buckets = NULL;
+  dist->pieces = NULL;
+  choir_deallocate(dist->allocator, dist->values,
+                   dist->params.count * sizeof(choir_tensor_t*));
+  dist->values = NULL;
+  dist->value_count = 0;
+  dist->bucket_count = 0;
+}
+
+choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist) {
+  CHOIR_TRY(allocate_lists(dist));
+  assign_buckets(dist);
+  CHOIR_TRY(place_gradients(dist));
+  return make_passes(dist);
+}

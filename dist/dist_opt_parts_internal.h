@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_
+#define CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_
+
+#include "core/profile.h"
+#include "dist/dist_opt_internal.h"
+#include "model/updater_backend.h"
+
+// DistOpt itself, for the files that it consists of: dist_opt.c (attach, the
+// strategy, what users call) and those below.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct choir__bucket_s {
+  choir_buffer_t* buffer;
+  choir_dtype_t dtype;
+  int64_t count;  // elements
+  int32_t param_count;
+  int32_t missing;          // gradients not yet written in this step
+  choir_event_t* ready;     // all gradients written
+  choir__passes_t* passes;  // NULL: a step has one
+  char name[32];
+} choir__bucket_t;
+
+struct choir_dist_opt_s {
+  choir_updater_t updater;  // first
+  choir_optimizer_t* optimizer;
+  choir_comm_t* comm;
+  choir_dist_opt_config_t config;
+  choir_allocator_t allocator;
+  choir_device_t* device;
+  choir_device_t* host;  // `device` where the host sees its memory
+  choir_stream_t* background;
+  choir_event_t* exchanged;
+  choir_param_list_t params;
+  int32_t* bucket_of;  // for each parameter of the list; -1: none
+  choir__bucket_t* buckets;
+  int32_t bucket_count;
+  int32_t next_bucket;  // the first that was not started in this step
+  // The buckets and where their parameters lie, for the strategy.
+  choir_strategy_bucket_t* strategy_buckets;
+  choir_strategy_piece_t* pieces;
+  choir_tensor_t** values;  // of the pieces
+  int32_t value_count;
+  choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
+  choir_strategy_t* strategy;
+  int64_t variant;   // strategies so far
+  uint64_t* hashes;  // of a tensor, [ranks]
+  choir_plan_t plan;
+  choir_stream_t* compute;
+  bool is_partial;  // of the passes of a step not the last
+  bool attached;
+  choir_span_t span;  // of the wait
+  bool in_exchange;   // from the first bucket of a step to the end of the wait
+};
+
+static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
+  return (choir_dist_opt_t*)updater;
+}
+
+// dist_opt_equal.c
+// Where the elements of a dense tensor lie in its device's memory.
+void* choir__tensor_bytes(choir_tensor_t* tensor, size_t* out_bytes);
+// Rank 0's parameters and states of the optimizer on all ranks.
+choir_status_t choir__dist_opt_broadcast_states(choir_dist_opt_t* dist);
+// Averages a tensor of floats over ranks where they differ.
+choir_status_t choir__dist_opt_average_tensor(choir_dist_opt_t* dist,
+                                              const char* name,
+                                              choir_tensor_t* tensor);
+// All states of the optimizer.
+choir_status_t choir__dist_opt_average_states(choir_dist_opt_t* dist);
+
+// dist_opt_buckets.c
+// Of dist->params. Collective. Drop them also after a failure.
+choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
+// When nothing uses them any more.
+void choir__buckets_drop(choir_dist_opt_t* dist);
+
+// dist_opt_step.c
+void choir__dist_opt_backward_and_update(choir_updater_t* updater,
+                                         choir_scope_t* scope,
+                                         choir_var_t* loss);
+choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
+                                             choir_status_t status);
+// Waits for all work of the last step, and tells what went wrong in it.
+choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist);
+// FAILED_PRECONDITION before attach: `what` was asked for.
+choir_status_t choir__dist_opt_need_model(const choir_dist_opt_t* dist_opt,
+                                          const char* what);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_DIST_OPT_PARTS_INTERNAL_H_

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outline of a step: backward reports each gradient (on_grad); the exchange of
+// the bucket of the last one missing is submitted to the background stream
+// behind an event, in bucket order on every rank; after backward the buckets
+// that are left follow, the compute stream waits for the background stream and
+// runs the last bucket itself, then the optimizer. A strategy that combines
+// parameters has no exchange; it runs after the optimizer.
+#include "dist/dist_opt_parts_internal.h"
+
+// On the compute stream, after the bucket's gradients.
+static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
+  choir__passes_t* kept = dist->buckets[bucket].passes;
+  if (!kept) return NULL;
+  CHOIR_TRY(
+      choir__mirror_submit_bucket(dist->mirror, bucket, dist->compute, false));
+  CHOIR_TRY(choir__passes_submit(kept, dist->is_partial,
+                                 dist->strategy->values.sample_count,
+                                 dist->compute));
+  // Else an exchange does it.
+  const bool is_end = !dist->is_partial && !dist->strategy->def->exchange;
+  return is_end ? choir__mirror_submit_bucket(dist->mirror, bucket,
+                                              dist->compute, true)
+                : NULL;
+}
+
+static choir_status_t submit_passes(choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    CHOIR_TRY(submit_pass(dist, b));
+  return NULL;
+}
+
+choir_status_t choir__dist_opt_need_model(const choir_dist_opt_t* dist_opt,
+                                          const char* what) {
+  if (dist_opt->attached) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "dist_opt: %s before it has a model; "
+                     "choir_model_set_updater gives it one",
+                     what);
+}
+
+// A failure of an operation of the background stream. Where the communicator
+// broke, its own sentence stands for it.
+static choir_status_t exchange_failure(choir_dist_opt_t* dist,
+                                       choir_status_t status) {
+  const choir_status_code_t code = choir_status_code(status);
+  if (code != CHOIR_STATUS_ABORTED && code != CHOIR_STATUS_TIMEOUT)
+    return status;
+  choir_status_t fault = choir_comm_poll_error(dist->comm);
+  if (!fault) return status;
+  choir_status_free(status);
+  return fault;
+}
+
+static choir_status_t begin_exchange(void* self) {
+  ((choir_dist_opt_t*)self)->in_exchange = true;
+  return NULL;
+}
+
+static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
+                                    choir_stream_t* stream) {
+  choir_strategy_t* strategy = dist->strategy;
+  if (!dist->buckets[bucket].passes)
+    CHOIR_TRY(choir__mirror_submit_bucket(dist->mirror, bucket, stream, false));
+  CHOIR_TRY(exchange_failure(
+      dist, strategy->def->exchange(strategy, bucket, stream)));
+  return choir__mirror_submit_bucket(dist->mirror, bucket, stream, true);
+}
+
+// Any but the last.
+static choir_status_t start_next_bucket(choir_dist_opt_t* dist) {
+  const int32_t bucket = dist->next_bucket++;
+  if (bucket == 0)
+    CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
+  CHOIR_TRY(submit_pass(dist, bucket));
+  choir_event_t* ready = dist->buckets[bucket].ready;
+  CHOIR_TRY(choir_event_record(ready, dist->compute));
+  CHOIR_TRY(choir_stream_wait_event(dist->background, ready));
+  return submit_bucket(dist, bucket, dist->background);
+}
+
+static choir_status_t on_grad(void* self, choir_param_t* param) {
+  choir_dist_opt_t* dist = self;
+  for (size_t i = 0; i < dist->params.count; ++i) {
+    if (dist->params.params[i] != param) continue;
+    if (dist->bucket_of[i] < 0)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "dist_opt: parameter %s was frozen when the model got "
+                         "its updater; call choir_model_set_updater again",
+                         param->name);
+    --dist->buckets[dist->bucket_of[i]].missing;
+    break;
+  }
+  // In bucket order, also when a later bucket is complete first: all ranks
+  // must start the same operations in the same order.
+  while (dist->strategy->overlaps &&
+         dist->next_bucket < dist->bucket_count - 1 &&
+         dist->buckets[dist->next_bucket].missing == 0)
+    CHOIR_TRY(start_next_bucket(dist));
+  return NULL;
+}
+
+// Those whose gradients backward did not report, because they are frozen.
+static choir_status_t start_rest(choir_dist_opt_t* dist) {
+  while (dist->next_bucket < dist->bucket_count - 1)
+    CHOIR_TRY(start_next_bucket(dist));
+  return NULL;
+}
+
+static choir_status_t begin_wait(void* self) {
+  ((choir_dist_opt_t*)self)->span = choir_span_begin(CHOIR_SPAN_WAIT);
+  return NULL;
+}
+
+static choir_status_t end_wait(void* self) {
+  choir_dist_opt_t* dist = self;
+  choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
+  dist->span.start = -1;
+  dist->in_exchange = false;
+  if (!choir_event_is_reached(dist->exchanged)) return NULL;
+  return exchange_failure(dist, choir_stream_synchronize(dist->background));
+}
+
+// The compute stream waits, the caller only where that is its own thread. What
+// went wrong is told now when the exchange is over, else by the next step or
+// consolidate.
+static choir_status_t wait_background(choir_dist_opt_t* dist) {
+  CHOIR_TRY(choir_event_record(dist->exchanged, dist->background));
+  CHOIR_TRY(choir_stream_call(dist->compute, begin_wait, dist));
+  choir_status_t status =
+      choir_stream_wait_event(dist->compute, dist->exchanged);
+  return choir_status_join(status,
+                           choir_stream_call(dist->compute, end_wait, dist));
+}
+
+// Nothing is left that the last bucket could run beside: on the compute stream
+// no thread has to be woken for it, and its wait for peers may be a busy one.
+static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
+  if (dist->bucket_count > 1) CHOIR_TRY(wait_background(dist));
+  if (dist->bucket_count == 0) return NULL;
+  CHOIR_TRY(submit_pass(dist, dist->bucket_count - 1));
+  return submit_bucket(dist, dist->bucket_count - 1, dist->compute);
+}
+
+// Peers may be in an exchange that this rank does not come to any more.
+static void give_up(choir_dist_opt_t* dist) {
+  if (!dist->in_exchange) return;
+  dist->in_exchange = false;
+  choir_comm_abort(dist->comm, "its training step failed in backward");
+  choir_status_free(choir_stream_synchronize(dist->background));
+}
+
+static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
+                              const choir_step_values_t* values,
+                              choir_stream_t* stream) {
+  (void)bucket;  // all of them
+  (void)stream;
+  return strategy->def->combine(strategy, values);
+}
+
+static choir_status_t submit_combine(choir_dist_opt_t* dist) {
+  choir_strategy_t* strategy = dist->strategy;
+  choir__mirror_t* mirror = dist->mirror;
+  for (int32_t b = 0; strategy->def->reads_grads && b < dist->bucket_count; ++b)
+    CHOIR_TRY(choir__mirror_submit_bucket(mirror, b, dist->compute, false));
+  CHOIR_TRY(choir__mirror_submit_values(mirror, dist->compute, false));
+  CHOIR_TRY(exchange_failure(
+      dist, choir__strategy_submit(strategy, CHOIR_STRATEGY_COMBINE, combine,
+                                   dist->bucket_count, dist->compute)));
+  return choir__mirror_submit_values(mirror, dist->compute, true);
+}
+
+// Gradients, combined or not, become a step; then parameters are combined where
+// gradients were not.
+static choir_status_t update(choir_dist_opt_t* dist) {
+  choir_strategy_t* strategy = dist->strategy;
+  CHOIR_TRY(strategy->def->exchange ? finish_exchange(dist)
+                                    : submit_passes(dist));
+  CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
+                                   strategy->values.step));
+  return strategy->def->combine ? submit_combine(dist) : NULL;
+}
+
+void choir__dist_opt_backward_and_update(choir_updater_t* updater,
+                                         choir_scope_t* scope,
+                                         choir_var_t* loss) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  if (!choir_scope_is_ok(scope)) return;
+  if (!dist->attached) {
+    choir_scope_fail(scope, choir__dist_opt_need_model(dist, "a step"));
+    return;
+  }
+  const choir_step_t* step = choir_scope_step(scope);
+  const bool exchanges = dist->strategy->def->exchange && !step->is_partial;
+  dist->is_partial = step->is_partial;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    dist->buckets[b].missing = dist->buckets[b].param_count;
+  dist->next_bucket = exchanges ? 0 : dist->bucket_count;
+  dist->in_exchange = false;
+  dist->strategy->values = (choir_step_values_t){
+      .step = step->step,
+      .first_sample = step->first_sample,
+      .sample_count = step->sample_count,
+      .lr = choir_optimizer_lr(dist->optimizer, step->step)};
+  dist->compute = choir_scope_stream(scope);
+  const choir_backward_options_t backward = {.params = dist->params.params,
+                                             .param_count = dist->params.count,
+                                             .on_grad = on_grad,
+                                             .self = dist};
+  choir_scope_backward(scope, loss, &backward);
+  if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
+  if (!choir_scope_is_ok(scope)) {
+    give_up(dist);
+    return;
+  }
+  choir_scope_fail(scope,
+                   step->is_partial ? submit_passes(dist) : update(dist));
+}
+
+choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist) {
+  CHOIR_TRY(exchange_failure(
+      dist, choir_stream_synchronize(choir_device_stream(dist->device))));
+  CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
+  // A GPU whose exchange was broken off ends its work like any other.
+  return choir_device_is_host(dist->device) ? NULL
+                                            : choir_comm_poll_error(dist->comm);
+}
+
+choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
+                                             choir_status_t status) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
+  dist->span.start = -1;
+  status = exchange_failure(dist, status);
+  give_up(dist);
+  return status;
+}
