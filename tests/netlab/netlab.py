@@ -594,16 +594,20 @@ def main(arguments):
             for host in lab.hosts:
                 host.set_mtu(options.mtu)
         where = lab.hosts if options.each else lab.hosts[:1]
-        running = [h.start(options.command, stdin=None) for h in where]
+        running = []
         # Ctrl-C reaches the commands by themselves; wait for their end, and
         # no longer when it comes again.
         try:
+            for host in where:
+                running.append(host.start(options.command, stdin=None))
             statuses = [process.wait() for process in running]
         except KeyboardInterrupt:
+            statuses = [128 + signal.SIGINT]
             try:
-                statuses = [process.wait(timeout=5) for process in running]
+                if len(running) == len(where):
+                    statuses = [process.wait(timeout=5) for process in running]
             except (KeyboardInterrupt, subprocess.TimeoutExpired):
-                statuses = [128 + signal.SIGINT]
+                pass
     return max(s if s >= 0 else 128 - s for s in statuses)
 
 
