@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/tensor/fake_cudnn.h"
+#include "tests/tensor/no_cuda_kernels.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/fake_cuda.h"
 
@@ -77,6 +78,7 @@ class CudnnConv2d : public ::testing::Test {
   int Runs() { return cudnn_.Calls("cudnnBackendExecute"); }
   uint64_t OnHost() { return choir_op_stats().host_fallbacks; }
 
+  NoCudaKernels no_kernels_;
   FakeCuda cuda_;
   FakeCudnn cudnn_;
   DevicePtr gpu_, cpu_;
