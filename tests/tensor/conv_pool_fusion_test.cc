@@ -8,8 +8,8 @@
 
 #include "core/graph.h"
 #include "tensor/fusion_def.h"
+#include "tests/tensor/cuda_on_host.h"
 #include "tests/tensor/fake_cudnn.h"
-#include "tests/tensor/no_cuda_kernels.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/fake_cuda.h"
 
@@ -136,7 +136,7 @@ TEST_F(ConvPoolFusion, NotWhereTheImageIsUsedAgain) {
 }
 
 TEST_F(ConvPoolFusion, NotOnADeviceThatHasNoKernelForIt) {
-  choir::testing::NoCudaKernels no_kernels;
+  choir::testing::CudaKernelsOnHost(false);
   choir::testing::FakeCuda cuda;
   choir::testing::FakeCudnn cudnn;
   device_ = MakeDevice("cuda");

@@ -13,7 +13,6 @@
 #include "core/log.h"
 #include "tests/tensor/cuda_on_host.h"
 #include "tests/tensor/fake_cudnn.h"
-#include "tests/tensor/no_cuda_kernels.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/fake_cuda.h"
 
@@ -35,6 +34,8 @@ choir_conv2d_attrs_t Conv(int32_t activation) {
 class CudnnConv2d : public ::testing::Test {
  protected:
   void SetUp() override {
+    // The script has nothing to do with what --config=cuda compiled.
+    CudaKernelsOnHost(false);
     gpu_ = MakeDevice("cuda");
     cpu_ = MakeDevice("cpu");
     choir_op_stats_reset();
@@ -78,7 +79,6 @@ class CudnnConv2d : public ::testing::Test {
   int Runs() { return cudnn_.Calls("cudnnBackendExecute"); }
   uint64_t OnHost() { return choir_op_stats().host_fallbacks; }
 
-  NoCudaKernels no_kernels_;
   FakeCuda cuda_;
   FakeCudnn cudnn_;
   DevicePtr gpu_, cpu_;
