@@ -318,13 +318,13 @@ static choir_status_t check_overlap(call_t* call) {
 // ---- Records ----
 
 choir_status_t choir__submit(choir_stream_t* stream, const choir_op_def_t* def,
-                             choir_record_t* record, bool may_widen) {
+                             choir_record_t* record) {
   const choir_device_t* device = choir_stream_device(stream);
   record->kernel = choir__kernel_select(def->op, device, record);
   const bool is_on_host = record->kernel == choir__host_kernel(def->op);
   const bool is_slow =
       is_on_host || record->kernel == choir__reference_kernel(def->op);
-  if (is_slow && may_widen && choir__widens(def, device, record)) {
+  if (is_slow && choir__widens(def, device, record)) {
     count_up(&widened, 1);
     return choir__submit_wide(stream, def, record);
   }
@@ -340,8 +340,7 @@ static choir_status_t submit_copy(const call_t* call, const choir_view_t* src,
                            .src_count = 1,
                            .dst_count = 1,
                            .accumulate = call->accumulate};
-  return choir__submit(call->stream, choir__op_def(CHOIR_OP_COPY), &record,
-                       true);
+  return choir__submit(call->stream, choir__op_def(CHOIR_OP_COPY), &record);
 }
 
 static choir_status_t submit_op(call_t* call) {
@@ -366,7 +365,7 @@ static choir_status_t submit_op(call_t* call) {
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
   };
-  return choir__submit(call->stream, def, &record, true);
+  return choir__submit(call->stream, def, &record);
 }
 
 // reshape, transpose and their like: a view when strides can say it, else one

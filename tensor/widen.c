@@ -15,14 +15,18 @@ static choir_view_t each_once(const choir_view_t* view) {
   return once;
 }
 
-// The same elements in f32, dense in the operand's order of dimensions, and
-// repeated where it repeats them. Has the operand's buffer.
-static choir_view_t wide_view(const choir_view_t* view) {
+// The same in f32, dense in the operand's order of dimensions.
+static choir_view_t wide_layout(const choir_view_t* view) {
   const choir_view_t once = each_once(view);
   choir_view_t wide = once;
   wide.dtype = CHOIR_DTYPE_F32;
   wide.offset = 0;
   choir_view_set_layout_like(&wide, &once);
+  return wide;
+}
+
+// Lets `wide` repeat elements where the operand does.
+static choir_view_t repeated_as(choir_view_t wide, const choir_view_t* view) {
   for (int32_t k = 0; k < wide.ndim; ++k) {
     if (wide.shape[k] == view->shape[k]) continue;
     wide.shape[k] = view->shape[k];
@@ -49,7 +53,7 @@ bool choir__widens(const choir_op_def_t* def, const choir_device_t* device,
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
     const choir_view_t* view = &record->operands[i];
-    operands[i] = is_half(view) ? wide_view(view) : *view;
+    operands[i] = is_half(view) ? repeated_as(wide_layout(view), view) : *view;
   }
   choir_record_t wide = *record;
   wide.operands = operands;
@@ -76,23 +80,20 @@ static choir_status_t submit_cast(const wide_t* wide, const choir_view_t* from,
                            .dst_count = 1,
                            .attrs = &attrs,
                            .attrs_bytes = sizeof(attrs)};
-  return choir__submit(wide->stream, choir__op_def(CHOIR_OP_CAST), &record,
-                       false);
+  return choir__submit(wide->stream, choir__op_def(CHOIR_OP_CAST), &record);
 }
 
 // Memory for operand i, with its elements if `has_elements`.
 static choir_status_t widen(wide_t* wide, int32_t i, bool has_elements) {
   const choir_view_t* view = &wide->record->operands[i];
-  const choir_view_t once = each_once(view);
-  choir_view_t layout = once;
-  layout.dtype = CHOIR_DTYPE_F32;
-  choir_view_set_layout_like(&layout, &once);
+  const choir_view_t layout = wide_layout(view);
   CHOIR_TRY(choir_tensor_create_layout(choir_stream_device(wide->stream),
                                        &layout, &wide->made[i]));
-  wide->operands[i] = wide_view(view);
-  wide->operands[i].buffer = choir_tensor_view(wide->made[i])->buffer;
-  if (!has_elements || choir_view_count(&once) == 0) return NULL;
-  return submit_cast(wide, &once, choir_tensor_view(wide->made[i]));
+  const choir_view_t* made = choir_tensor_view(wide->made[i]);
+  wide->operands[i] = repeated_as(*made, view);
+  if (!has_elements || choir_view_count(made) == 0) return NULL;
+  const choir_view_t once = each_once(view);
+  return submit_cast(wide, &once, made);
 }
 
 static choir_status_t take_operands(wide_t* wide) {
@@ -112,7 +113,7 @@ static choir_status_t submit_all(wide_t* wide) {
   CHOIR_TRY(take_operands(wide));
   choir_record_t op = *record;
   op.operands = wide->operands;
-  CHOIR_TRY(choir__submit(wide->stream, wide->def, &op, false));
+  CHOIR_TRY(choir__submit(wide->stream, wide->def, &op));
   for (int32_t i = record->src_count; i < record->src_count + record->dst_count;
        ++i) {
     if (is_half(&record->operands[i]) &&

@@ -14,8 +14,7 @@ extern "C" {
 
 // The dispatcher's: chooses the kernel and hands the record over.
 choir_status_t choir__submit(choir_stream_t* stream, const choir_op_def_t* def,
-                             choir_record_t* record, bool may_widen)
-    CHOIR_NODISCARD;
+                             choir_record_t* record) CHOIR_NODISCARD;
 
 // Whether the record, which has no kernel of the device's, has one in f32. Ops
 // without sources do not: they draw values in the result's own dtype.
