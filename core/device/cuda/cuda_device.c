@@ -35,10 +35,6 @@ cuda_stream_t* choir__cuda_stream_of(choir_stream_t* stream) {
   return of_stream(stream);
 }
 
-cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream) {
-  return &of_stream(stream)->queue;
-}
-
 // ---- Context and failures ----
 
 choir_status_t choir__cuda_enter(cuda_device_t* device) {

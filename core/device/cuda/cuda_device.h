@@ -149,8 +149,6 @@ void choir__cuda_leave(cuda_device_t* device);
       choir__cuda_leave(device);          \
     }                                     \
   } while (0)
-// The GPU's side of one of this device's streams.
-cuda_queue_t* choir__cuda_stream_queue(choir_stream_t* stream);
 cuda_stream_t* choir__cuda_stream_of(choir_stream_t* stream);
 // What a call that waited for the stream returned, with the records that it may
 // have been.
