@@ -149,6 +149,7 @@ void choir__cuda_leave(cuda_device_t* device);
       choir__cuda_leave(device);          \
     }                                     \
   } while (0)
+// One of this device's streams.
 cuda_stream_t* choir__cuda_stream_of(choir_stream_t* stream);
 // What a call that waited for the stream returned, with the records that it may
 // have been.
