@@ -33,6 +33,7 @@ typedef struct choir_grad_s {
   choir_tensor_t* srcs[CHOIR_MAX_OPERANDS];
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS];
   choir_tensor_t* dy;                         // gradient of dsts[0]
+  choir_tensor_t* scale;                      // see choir_grad_set_scale
   bool dy_is_masked;                          // see choir_grad_note_masked
   choir_var_t* src_vars[CHOIR_MAX_OPERANDS];  // the scope's
   const char* label;                          // the op's
@@ -77,6 +78,14 @@ choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
 // wherever the source is not above 0, so that a ReLU there has nothing left to
 // do. When all contributions are, that rule sees dy_is_masked.
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src);
+
+// This contribution to the gradient of source `src`, its only one, is the
+// gradient times `scale` (f32, one element, a choir_grad_temp's). The rule of
+// the op that made the source sees it as grad->scale. Where that op is a
+// product, whose gradients scale as dy does, the scope passes it on to the
+// product's sources, which must have no other use either.
+void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
+                          choir_tensor_t* scale);
 
 // For a rule that does the work of the op in front of it as well: that op as
 // its own rule would see it, but for dy. False when source `src` is a parameter

@@ -21,6 +21,7 @@ struct choir_var_s {
   int32_t uses;            // that backward visits
   int32_t pending;         // of those, still to visit
   int32_t masked;          // of those, with choir_grad_note_masked
+  choir_tensor_t* scale;   // of its gradient, the scope's; NULL: none
   bool wants_grad;
   bool is_leaf;
   bool reached;         // the loss depends on it
@@ -332,9 +333,8 @@ static choir_var_t* mixed_op(choir_scope_t* scope, choir_op_t op,
                              const void* attrs) {
   choir_var_t* narrow[CHOIR_MAX_OPERANDS];
   // Anew for each use, so that gradients of several uses are added up in f32.
-  for (int32_t i = 0; i < src_count; ++i) {
+  for (int32_t i = 0; i < src_count; ++i)
     narrow[i] = cast(scope, srcs[i], scope->step_precision);
-  }
   choir_var_t* result =
       choir_scope_op(scope, op, narrow, src_count, attrs, NULL);
   return cast(scope, result, CHOIR_DTYPE_F32);
@@ -425,6 +425,11 @@ choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
 
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
   ++grad->src_vars[src]->masked;
+}
+
+void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
+                          choir_tensor_t* scale) {
+  grad->src_vars[src]->scale = scale;
 }
 
 // Where the next contribution to `var` goes: *out_dst is a tensor to write
@@ -751,9 +756,13 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
   if (!result->grad) return finish_uses(entry, options);
   choir_grad_t grad = grad_of(scope, entry);
   grad.dy = result->grad;
+  grad.scale = result->scale;
   grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
   choir_scope_set_label(scope, entry->label);
   const bool is_custom = entry->op == CHOIR_OP_COUNT;
+  if (grad.scale && !is_custom && choir_op_info(entry->op).is_product)
+    for (int32_t i = 0; i < entry->src_count; ++i)
+      choir_grad_set_scale(&grad, i, grad.scale);
   CHOIR_TRY_NOTE(
       is_custom ? run_custom(entry, &grad) : choir__grad_rule(entry->op)(&grad),
       "%s%sgradient of %s", entry->label ? entry->label : "",

@@ -76,7 +76,10 @@ CHOIR_API choir_status_t choir_scope_end(choir_scope_t* scope) CHOIR_NODISCARD;
 // choir_op_info().is_product: linear, matmul, conv2d). Other than F32, the
 // default, f32 sources of these are cast to it and results back, as ops on the
 // tape, so that gradients are computed alike; all else stays f32, parameters
-// and their gradients too (Micikevicius et al. 2018, arXiv:1710.03740).
+// and their gradients too (Micikevicius et al. 2018, arXiv:1710.03740). With
+// F16 the gradient of each product is scaled by a power of two, its largest
+// element to [1, 2), and what comes out scaled back, so that small ones do not
+// vanish.
 CHOIR_API void choir_scope_set_precision(choir_scope_t* scope,
                                          choir_dtype_t dtype);
 CHOIR_API choir_stream_t* choir_scope_stream(const choir_scope_t* scope);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
-const char* const train_precision_names[] = {"f32", "bf16", NULL};
+const char* const train_precision_names[] = {"f32", "bf16", "f16", NULL};
 const char* const train_comm_names[] = {"auto", "shm", "mpi", "nccl", NULL};
 
 static const choir_field_t fields[] = {
@@ -132,8 +132,8 @@ void train_options_print_flags(const choir_struct_def_t* def,
 
 choir_status_t train_options_set_steps(const train_options_t* options,
                                        choir_model_t* model) {
+  static const choir_dtype_t precisions[] = {CHOIR_DTYPE_F32, CHOIR_DTYPE_BF16,
+                                             CHOIR_DTYPE_F16};
   choir_model_set_graph(model, options->graph, options->sequential);
-  return choir_model_set_precision(
-      model, options->precision == TRAIN_PRECISION_BF16 ? CHOIR_DTYPE_BF16
-                                                        : CHOIR_DTYPE_F32);
+  return choir_model_set_precision(model, precisions[options->precision]);
 }

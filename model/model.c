@@ -45,15 +45,10 @@ void choir_model_release(choir_model_t* model) {
 
 choir_status_t choir_model_set_precision(choir_model_t* model,
                                          choir_dtype_t dtype) {
-  if (dtype == CHOIR_DTYPE_F16)
-    return CHOIR_ERROR(
-        UNIMPLEMENTED,
-        "model %s: precision f16 needs its loss scaled, which is "
-        "not done; bf16 needs none",
-        model->def->name);
-  if (dtype != CHOIR_DTYPE_F32 && dtype != CHOIR_DTYPE_BF16)
+  if (dtype != CHOIR_DTYPE_F32 && dtype != CHOIR_DTYPE_BF16 &&
+      dtype != CHOIR_DTYPE_F16)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "model %s: precision is %s; f32 or bf16 is needed",
+                       "model %s: precision is %s; f32, bf16 or f16 is needed",
                        model->def->name, choir_dtype_name(dtype));
   choir__model_drop_graphs(model);
   choir_scope_set_precision(model->scope, dtype);

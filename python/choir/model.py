@@ -175,19 +175,16 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def set_precision(self, precision) -> None:
         """Mixed precision, when the model is called from now on.
 
-        "bfloat16": products (linear, matmul, conv2d) have bfloat16 factors and
-        results, summed in float32. All else, parameters, gradients and optimizer
-        states too, stays float32, and no loss needs scaling. For GPUs: on a CPU steps
-        get slower. "float32": off. Also as tensor.bfloat16 and so on."""
+        "bfloat16" or "float16": products (linear, matmul, conv2d) have factors and
+        results of 16 bits, summed in float32. All else, parameters, gradients and
+        optimizer states too, stays float32. No loss needs scaling: with float16 what
+        comes back to a product is scaled into its range. For GPUs: on a CPU steps get
+        slower. "float32": off. Also as tensor.bfloat16 and so on."""
         code = tensor._code(precision)
-        if code == _raw.F16:
-            raise NotImplementedError(
-                "set_precision: float16 needs its loss scaled, which is not done; "
-                "bfloat16 needs none"
-            )
-        if code not in (_raw.F32, _raw.BF16):
+        if code not in (_raw.F32, _raw.BF16, _raw.F16):
             raise ValueError(
-                f"set_precision: {precision!r}; float32 or bfloat16 is needed"
+                f"set_precision: {precision!r}; float32, bfloat16 or float16 "
+                "is needed"
             )
         object.__setattr__(
             self, "_precision", None if code == _raw.F32 else code

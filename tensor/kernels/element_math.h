@@ -83,6 +83,17 @@ CHOIR__BODY float choir__math_log(float x) {
   return x != x ? x : y;
 }
 
+// The power of two with the opposite exponent, kept in the normal range: 2^127
+// for what lies below it, 2^-126 for what is 2^127 and more. 1 for 0,
+// infinities and NaN.
+CHOIR__BODY float choir__math_unit_scale(float x) {
+  const int32_t magnitude = choir__math_bits(x) & 0x7fffffff;
+  const int32_t exponent = magnitude >> 23;
+  const int32_t opposite = exponent < 254 ? 254 - exponent : 1;
+  const bool has_none = magnitude == 0 || exponent == 255;
+  return choir__math_from_bits((has_none ? 127 : opposite) << 23);
+}
+
 CHOIR__BODY float choir__math_sigmoid(float x) {
   return 1.0f / (1.0f + choir__math_exp(-x));
 }

@@ -307,6 +307,12 @@ TEST_P(ScopeTest, MixedPrecisionRoundsTheFactorsOfProducts) {
   };
   const Step steps[] = {
       {CHOIR_DTYPE_BF16, 3.75f, 3.75f * more, {2, 0.5f}, {1, 3}},
+      // Eleven bits.
+      {CHOIR_DTYPE_F16,
+       3.75f + 0x1p-8f,
+       (3.75f + 0x1p-8f) * more,
+       {2 * more, more / 2},
+       {1 + 0x1p-8f, 3 * more}},
       {CHOIR_DTYPE_F32,
        3.75f + 0x1p-8f,
        (3.75f + 0x1p-8f) * more,
@@ -334,6 +340,102 @@ TEST_P(ScopeTest, MixedPrecisionRoundsTheFactorsOfProducts) {
     EXPECT_EQ(Read<float>(grad), step.dw);
     ASSERT_OK(choir_scope_end(scope_));
   }
+}
+
+// Without a scale f16 would make 0 of what is below 2^-25 and infinity of what
+// is 65520 or more.
+TEST_P(ScopeTest, F16TakesGradientsOfAnySize) {
+  const auto make = [&](const Shape& shape, const std::vector<float>& values) {
+    return Make(device_.get(), shape, values);
+  };
+  choir_scope_set_precision(scope_, CHOIR_DTYPE_F16);
+  for (float size :
+       {0.0f, 0x1p-120f, 0x1p-40f, 0x1p-14f, 1.0f, 0x1p17f, 0x1p100f}) {
+    SCOPED_TRACE(size);
+    choir_scope_begin(scope_, &kTraining);
+    choir_var_t* x = choir_scope_leaf(scope_, make({2, 2}, {1, 2, 3, 4}).get());
+    choir_var_t* w = choir_scope_leaf(scope_, make({2, 2}, {5, 6, 7, 8}).get());
+    // w has two uses, whose gradients differ in size.
+    choir_var_t* y = choir_var_matmul(scope_, x, w, nullptr);
+    choir_var_t* z = choir_var_matmul(
+        scope_, choir_scope_input(scope_, make({1, 2}, {1, -1}).get()), w,
+        nullptr);
+    TensorPtr dy = make({2, 2}, {size, -2 * size, 0, 1.5f * size});
+    TensorPtr dz = make({1, 2}, {1, 2});
+    choir_var_t* loss = choir_var_add(
+        scope_,
+        choir_var_sum(
+            scope_,
+            choir_var_mul(scope_, y, choir_scope_input(scope_, dy.get())),
+            nullptr),
+        choir_var_sum(
+            scope_,
+            choir_var_mul(scope_, z, choir_scope_input(scope_, dz.get())),
+            nullptr));
+    choir_scope_backward(scope_, loss, nullptr);
+    ASSERT_TRUE(choir_scope_is_ok(scope_));
+    EXPECT_EQ(Read<float>(choir_var_grad(x)),
+              (std::vector<float>{-7 * size, -9 * size, 9 * size, 12 * size}));
+    EXPECT_EQ(Read<float>(choir_var_grad(w)),
+              (std::vector<float>{size + 1, 2.5f * size + 2, 2 * size - 1,
+                                  2 * size - 2}));
+    ASSERT_OK(choir_scope_end(scope_));
+  }
+}
+
+TEST_P(ScopeTest, F16PassesInfinityOn) {
+  choir_scope_set_precision(scope_, CHOIR_DTYPE_F16);
+  choir_scope_begin(scope_, &kTraining);
+  const std::vector<float> ones = {1, 1, 1, 1};
+  TensorPtr x = Make(device_.get(), {2, 2}, ones);
+  TensorPtr w = Make(device_.get(), {2, 2}, ones);
+  TensorPtr dy =
+      Make(device_.get(), {2, 2}, std::vector<float>{1, HUGE_VALF, 2, 3});
+  choir_var_t* in = choir_scope_leaf(scope_, x.get());
+  choir_var_t* y =
+      choir_var_matmul(scope_, in, choir_scope_input(scope_, w.get()), nullptr);
+  choir_scope_backward(
+      scope_,
+      choir_var_sum(
+          scope_, choir_var_mul(scope_, y, choir_scope_input(scope_, dy.get())),
+          nullptr),
+      nullptr);
+  EXPECT_EQ(Read<float>(choir_var_grad(in)),
+            (std::vector<float>{HUGE_VALF, HUGE_VALF, 5, 5}));
+  EXPECT_OK(choir_scope_end(scope_));
+}
+
+// A cast of the caller's own that two products share has no scale.
+TEST_P(ScopeTest, CastsOfTheCallersOwnKeepTheirGradients) {
+  const auto make = [&](const Shape& shape, const std::vector<float>& values) {
+    return Make(device_.get(), shape, values);
+  };
+  const choir_cast_attrs_t to_f16 = {CHOIR_DTYPE_F16};
+  const choir_cast_attrs_t to_f32 = {CHOIR_DTYPE_F32};
+  choir_var_t* x = choir_scope_leaf(scope_, make({1, 2}, {1, 2}).get());
+  choir_var_t* narrow = choir_var_cast(scope_, x, &to_f16);
+  choir_var_t* sum = nullptr;
+  for (float size : {8.0f, 0.25f}) {
+    TensorPtr w = make({2, 1}, {size, 3 * size});
+    choir_var_t* y = choir_var_cast(
+        scope_,
+        choir_var_matmul(
+            scope_, narrow,
+            choir_var_cast(scope_, choir_scope_input(scope_, w.get()), &to_f16),
+            nullptr),
+        &to_f32);
+    sum = sum ? choir_var_add(scope_, sum, y) : y;
+  }
+  TensorPtr dy = make({1, 1}, {4});
+  choir_scope_backward(
+      scope_,
+      choir_var_sum(
+          scope_,
+          choir_var_mul(scope_, sum, choir_scope_input(scope_, dy.get())),
+          nullptr),
+      nullptr);
+  EXPECT_EQ(Read<float>(choir_var_grad(x)), (std::vector<float>{33, 99}));
+  EXPECT_OK(choir_scope_end(scope_));
 }
 
 TEST_P(ScopeTest, WholeNumbersCarryNoGradient) {

@@ -70,12 +70,14 @@ class TrainTest(harness.ProgramTest):
     def test_mixed_precision(self):
         run = ("--epochs", 2, "--batch-size", 32, "--workers", 2)
         wide = self.train(*run)
-        mixed = self.train(*run, "--precision", "bf16")
-        eager = self.train(*run, "--precision", "bf16", "--graph=false")
-        self.assertEqual(harness.digests_of(mixed), harness.digests_of(eager))
-        self.assertNotEqual(harness.digests_of(mixed), harness.digests_of(wide))
-        for a, b in zip(harness.epochs_of(mixed), harness.epochs_of(wide)):
-            self.assertAlmostEqual(a.loss, b.loss, delta=0.02 * b.loss)
+        for precision, error in (("bf16", 0.02), ("f16", 0.003)):
+            mixed = self.train(*run, "--precision", precision)
+            eager = self.train(*run, "--precision", precision, "--graph=false")
+            digests = harness.digests_of(mixed)
+            self.assertEqual(digests, harness.digests_of(eager))
+            self.assertNotEqual(digests, harness.digests_of(wide))
+            for a, b in zip(harness.epochs_of(mixed), harness.epochs_of(wide)):
+                self.assertAlmostEqual(a.loss, b.loss, delta=error * b.loss)
 
     def test_seed_and_workers_are_part_of_the_run(self):
         digests = {

@@ -303,29 +303,33 @@ TEST_P(ModelGraphTest, FusedStepsGiveTheBitsOfEagerSteps) {
 }
 
 TEST_P(ModelGraphTest, MixedPrecisionGivesTheBitsOfEagerSteps) {
-  Training wide(GetParam(), true, false);
-  Training eager(GetParam(), false, false);
-  Training graph(GetParam(), true, false);
-  ASSERT_OK(choir_model_set_precision(eager.get(), CHOIR_DTYPE_BF16));
-  ASSERT_OK(choir_model_set_precision(graph.get(), CHOIR_DTYPE_BF16));
-  for (uint32_t i = 0; i < 6; ++i) {
-    for (Training* training : {&wide, &eager, &graph}) {
-      ASSERT_OK(training->Step(9, i));
-      ASSERT_OK(training->Evaluate(9, i));
+  for (choir_dtype_t precision : {CHOIR_DTYPE_BF16, CHOIR_DTYPE_F16}) {
+    const std::string name = choir_dtype_name(precision);
+    SCOPED_TRACE(name);
+    Training wide(GetParam(), true, false);
+    Training eager(GetParam(), false, false);
+    Training graph(GetParam(), true, false);
+    ASSERT_OK(choir_model_set_precision(eager.get(), precision));
+    ASSERT_OK(choir_model_set_precision(graph.get(), precision));
+    for (uint32_t i = 0; i < 6; ++i) {
+      for (Training* training : {&wide, &eager, &graph}) {
+        ASSERT_OK(training->Step(9, i));
+        ASSERT_OK(training->Evaluate(9, i));
+      }
+      ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+      ASSERT_NE(wide.Digest(), graph.Digest()) << "step " << i;
     }
-    ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
-    ASSERT_NE(wide.Digest(), graph.Digest()) << "step " << i;
+    const choir_metrics_t mixed = graph.Metrics();
+    ExpectEqual(eager.Metrics(), mixed);
+    EXPECT_NEAR(mixed.loss_sum, wide.Metrics().loss_sum, 0.3);
+    EXPECT_NE(graph.Graphs().find(" " + name), std::string::npos);
+    // Back: another recording.
+    const int forwards = graph.net.forwards;
+    ASSERT_OK(choir_model_set_precision(graph.get(), CHOIR_DTYPE_F32));
+    ASSERT_OK(graph.Step(9, 6));
+    EXPECT_EQ(graph.net.forwards, forwards + 1);
+    EXPECT_EQ(graph.Graphs().find(" " + name), std::string::npos);
   }
-  const choir_metrics_t mixed = graph.Metrics();
-  ExpectEqual(eager.Metrics(), mixed);
-  EXPECT_NEAR(mixed.loss_sum, wide.Metrics().loss_sum, 0.3);
-  EXPECT_NE(graph.Graphs().find("bf16"), std::string::npos);
-  // Back: another recording.
-  const int forwards = graph.net.forwards;
-  ASSERT_OK(choir_model_set_precision(graph.get(), CHOIR_DTYPE_F32));
-  ASSERT_OK(graph.Step(9, 6));
-  EXPECT_EQ(graph.net.forwards, forwards + 1);
-  EXPECT_EQ(graph.Graphs().find("bf16"), std::string::npos);
 }
 
 TEST_P(ModelGraphTest, EvaluatesAndTrainsInTurns) {

@@ -33,9 +33,11 @@ TEST_P(ModelTest, NeedsDefineAndForward) {
 TEST_P(ModelTest, PrecisionsThatThereAreNot) {
   Net net([](Net* self) { self->Linear("fc", 2); }, Chain);
   ASSERT_OK(net.Create(device_.get()));
-  EXPECT_STATUS(UNIMPLEMENTED, "precision f16 needs its loss scaled",
-                choir_model_set_precision(net.get(), CHOIR_DTYPE_F16));
-  EXPECT_STATUS(INVALID_ARGUMENT, "precision is i32; f32 or bf16 is needed",
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "precision is f64; f32, bf16 or f16 is needed",
+                choir_model_set_precision(net.get(), CHOIR_DTYPE_F64));
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "precision is i32; f32, bf16 or f16 is needed",
                 choir_model_set_precision(net.get(), CHOIR_DTYPE_I32));
 }
 

@@ -75,6 +75,18 @@ class Plain(model.Model):
         return out, loss
 
 
+class Scaled(Plain):
+    """The loss times a factor."""
+
+    factor = 1.0
+
+    def train_one_batch(self, x, y):
+        out = self.forward(x)
+        loss = autograd.mse_loss(out, y) * self.factor
+        self.optimizer(loss)
+        return out, loss
+
+
 class Manual(Net):
     """Updates parameter by parameter."""
 
@@ -133,7 +145,7 @@ class Precision(Base):
     def test_graph_and_eager_have_the_same_bits(self):
         steps = {}
         for use_graph, precision in itertools.product(
-            (False, True), ("float32", tensor.bfloat16)
+            (False, True), ("float32", tensor.bfloat16, "float16")
         ):
             m = made(use_graph=use_graph)
             m.set_precision(precision)
@@ -144,14 +156,32 @@ class Precision(Base):
             m.set_precision("float32")
             calls = m.calls
             m(*samples(seed=5))
-            is_new = not use_graph or precision == tensor.bfloat16
+            is_new = not use_graph or precision != "float32"
             self.assertEqual(m.calls - calls, int(is_new))
-        self.assertEqual(
-            steps[False, tensor.bfloat16], steps[True, tensor.bfloat16]
-        )
-        self.assertNotEqual(
-            steps[False, tensor.bfloat16], steps[False, "float32"]
-        )
+        for precision in ("float32", tensor.bfloat16, "float16"):
+            self.assertEqual(steps[False, precision], steps[True, precision])
+        self.assertEqual(len(set(steps.values())), 3)
+
+    def test_small_and_large_gradients_pass_through_float16(self):
+        """Of a loss times 2**n: float16 alone would have 0 or infinity."""
+        rng = np.random.default_rng(6)
+        x = tensor.from_numpy(rng.normal(size=(4, 5)).astype(np.float32))
+        y = tensor.from_numpy(rng.normal(size=(4, 2)).astype(np.float32))
+        grads = {}
+        for power in (-60, -20, 0, 20, 60):
+            m = made(Scaled, optimizer=opt.SGD(lr=2.0**-power), x=x)
+            m.factor = 2.0**power
+            m.set_precision("float16")
+            before = m.l.W.numpy()
+            m(x, y)
+            grads[power] = before - m.l.W.numpy()
+        m = made(Scaled, optimizer=opt.SGD(lr=1), x=x)
+        before = m.l.W.numpy()
+        m(x, y)
+        wide = before - m.l.W.numpy()
+        for power, grad in grads.items():
+            np.testing.assert_array_equal(grad, grads[0], err_msg=f"2**{power}")
+        np.testing.assert_allclose(grads[0], wide, rtol=5e-3, atol=1e-3)
 
     def test_inference_too(self):
         x, _ = samples()
@@ -165,10 +195,9 @@ class Precision(Base):
         np.testing.assert_allclose(mixed, wide, rtol=0.02, atol=0.02)
 
     def test_refuses(self):
-        with self.assertRaisesRegex(NotImplementedError, "its loss scaled"):
-            Net().set_precision("float16")
-        with self.assertRaisesRegex(ValueError, "bfloat16 is needed"):
-            Net().set_precision("int32")
+        for precision in ("float64", "int32"):
+            with self.assertRaisesRegex(ValueError, "or float16 is needed"):
+                Net().set_precision(precision)
 
 
 class Steps(Base):
