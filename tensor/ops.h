@@ -64,7 +64,7 @@ extern "C" {
   X(LEAKY_RELU, leaky_relu, 1, ATTRS, GRAD) /* x or alpha x */                 \
   X(HARD_SIGMOID, hard_sigmoid, 1, ATTRS, GRAD) /* from 0 to 1 */              \
   X(CLIP, clip, 1, ATTRS, GRAD) /* min(max(x, low), high) */                   \
-  X(UNIT_SCALE, unit_scale, 1, PLAIN, NO_GRAD) /* 2^n: 1 <= 2^n |x| < 2 */    \
+  X(UNIT_SCALE, unit_scale, 1, PLAIN, INTERNAL) /* 2^n: 1 <= 2^n |x| < 2 */    \
   X(LOGICAL_NOT, logical_not, 1, PLAIN, NO_GRAD)                               \
   /* elementwise, two sources */                                               \
   X(ADD, add, 2, PLAIN, GRAD)                                                  \

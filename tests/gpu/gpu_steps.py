@@ -36,8 +36,8 @@ def _sanitized(tool, limit):
 
 def _example(name, *flags):
     command = ("examples/" + name, "--device", "cuda", "--epochs", "2", *flags)
-    bf16 = ", bf16" if "bf16" in flags else ""
-    return Step("examples/" + name + bf16, PROGRAM, command, 120)
+    narrow = "".join(f", {flag}" for flag in flags if flag in ("bf16", "f16"))
+    return Step("examples/" + name + narrow, PROGRAM, command, 120)
 
 
 def _train(net, batch, *flags):
@@ -97,6 +97,7 @@ STEPS = (
     _train("mnist_cnn", 1024),
     _train("resnet20", 128),
     _example("mnist", "--limit", "12800", "--precision", "bf16"),
+    _example("mnist", "--limit", "12800", "--precision", "f16"),
     _train("mnist_cnn", 1024, "--bf16"),
     _train("resnet20", 128, "--bf16"),
     _sanitized("memcheck", 300),

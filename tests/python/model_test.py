@@ -168,7 +168,7 @@ class Precision(Base):
         x = tensor.from_numpy(rng.normal(size=(4, 5)).astype(np.float32))
         y = tensor.from_numpy(rng.normal(size=(4, 2)).astype(np.float32))
         grads = {}
-        for power in (-60, -20, 0, 20, 60):
+        for power in (-29, 0, 60):
             m = made(Scaled, optimizer=opt.SGD(lr=2.0**-power), x=x)
             m.factor = 2.0**power
             m.set_precision("float16")

@@ -159,6 +159,24 @@ TEST_F(Elementwise, OneSource) {
       [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }, -6, 6);
 }
 
+TEST_F(Elementwise, UnitScaleIsThePowerThatBringsItToOne) {
+  for (double x : {1.0, 1.5, 2.0, 3.999, 0.75, 65504.0, 1e-30, 1e30, 0x1p-126,
+                   0x1p126, 0x1.8p126}) {
+    for (double signed_x : {x, -x}) {
+      const double scale = At(CHOIR_OP_UNIT_SCALE, signed_x);
+      EXPECT_EQ(std::exp2(std::ilogb(scale)), scale) << x;
+      EXPECT_GE(scale * x, 1) << x;
+      EXPECT_LT(scale * x, 2) << x;
+    }
+  }
+  // What no normal number brings there.
+  EXPECT_EQ(At(CHOIR_OP_UNIT_SCALE, 0x1p-149), 0x1p127);
+  EXPECT_EQ(At(CHOIR_OP_UNIT_SCALE, 0x1.cp-127), 0x1p127);
+  EXPECT_EQ(At(CHOIR_OP_UNIT_SCALE, 0x1.8p127), 0x1p-126);
+  for (double x : {0.0, -0.0, kInf, -kInf, kNan})
+    EXPECT_EQ(At(CHOIR_OP_UNIT_SCALE, x), 1) << x;
+}
+
 TEST_F(Elementwise, TwoSources) {
   CheckBinary(CHOIR_OP_ADD, [](double a, double b) { return a + b; });
   CheckBinary(CHOIR_OP_SUB, [](double a, double b) { return a - b; });
