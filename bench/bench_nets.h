@@ -11,16 +11,22 @@ typedef struct bench_net_s {
   const choir_model_def_t* def;
   size_t bytes;      // of the model's `self`
   int64_t shape[4];  // a batch of one
-  int64_t batch;     // what the benchmarks take unless told otherwise
+  int64_t class_count;
+  int64_t batch;  // what the benchmarks take unless told otherwise
   // folder: of MNIST or, for resnet20, of CIFAR-10; NULL: examples/data/mnist
-  // or made-up images. limit: the first so many samples; 0: all.
+  // or made-up images, all that there is for resnet50. limit: the first so many
+  // samples; 0: all.
   choir_status_t (*open_data)(const char* folder, int64_t limit,
                               choir_dataset_t** out_dataset);
   // Steps between two looks at the clock, where ranks agree whether to go on.
   int64_t block;
+  // Draws initial values anew; NULL: those of the layers are the network's.
+  choir_status_t (*initialize)(choir_model_t* model, int64_t seed);
+  // Left out of "all networks": on a CPU a step takes seconds.
+  bool only_by_name;
 } bench_net_t;
 
-enum { BENCH_NET_COUNT = 3 };
+enum { BENCH_NET_COUNT = 4 };
 // As config tables want them: ended by NULL.
 extern const char* const bench_net_names[BENCH_NET_COUNT + 1];
 extern const bench_net_t bench_nets[BENCH_NET_COUNT];

@@ -9,9 +9,9 @@ usage: bazel run //bench:train -- [--net NAME] [--batch N] [--threads N]
                                   [--json FILE]
 
 Every round runs each job once, in turns from the first to the last and back,
-on the real MNIST or, for resnet20, on made-up images. The table has the median
-and the range over the rounds; a ratio is taken within a round and its range is
-that of the rounds. Ends with status 0 however slow a job was, with 1 when one
+on the real MNIST or, for resnet20 and resnet50, on made-up images. The table has
+the median and the range over the rounds; a ratio is taken within a round and its
+range is that of the rounds. Ends with status 0 however slow a job was, with 1 when one
 failed, 2 for a wrong flag. A peer that is not installed is named in the table,
 with --keep-going also a job that failed; the others go on.
 """
@@ -175,7 +175,9 @@ def parse(argv):
         prog="train", description=__doc__.split("\n", 1)[0]
     )
     parser.add_argument("--net", choices=NETS, default="mnist_cnn")
-    parser.add_argument("--batch", type=int, help="64; mlp, resnet20: 128")
+    parser.add_argument(
+        "--batch", type=int, help="64; mlp, resnet20: 128; resnet50: 32"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--forward-only", action="store_true")
@@ -185,7 +187,7 @@ def parse(argv):
     parser.add_argument("--only", help="of: " + ", ".join(JOBS))
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--limit", type=int, default=0)
-    parser.add_argument("--data", help="folder of MNIST; not for resnet20")
+    parser.add_argument("--data", help="folder of MNIST; not for resnets")
     parser.add_argument("--torch-python", default=sys.executable)
     parser.add_argument("--torch-newest", help="else $CHOIR_TORCH_NEWEST")
     parser.add_argument("--json", help="file for every single result")
@@ -204,9 +206,9 @@ def parse(argv):
     if options.threads < 1:
         parser.error("--threads must be above 0")
     options.batch = options.batch or NETS[options.net].batch
-    if options.net == "resnet20":
+    if not NETS[options.net].takes_mnist:
         if options.data:
-            parser.error("--data: resnet20 is trained on made-up images")
+            parser.error("--data: %s takes made-up images" % options.net)
     elif not options.data:
         folder = os.path.join(measure.ROOT, "examples", "data", "mnist")
         options.data = folder

@@ -17,12 +17,14 @@ TORCH_TRAIN = os.path.join(BENCH, "peers", "torch_train.py")
 class Net:
     batch: int  # of each process
     warmup: int  # steps before the clock starts
+    takes_mnist: bool  # else it is trained on made-up images
 
 
 NETS = {
-    "mnist_cnn": Net(64, 32),
-    "mlp": Net(128, 4),
-    "resnet20": Net(128, 4),
+    "mnist_cnn": Net(64, 32, True),
+    "mlp": Net(128, 4, True),
+    "resnet20": Net(128, 4, False),
+    "resnet50": Net(32, 4, False),
 }
 
 

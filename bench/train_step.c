@@ -36,7 +36,7 @@
   X(T, INT, limit, 0, 0, 1e9, "the first so many samples; 0: all")            \
   X(T, STRING, data, NULL, 0, 0,                                              \
     "folder of MNIST, for resnet20 of CIFAR-10; else examples/data/mnist or " \
-    "synthetic images")                                                       \
+    "synthetic images, which alone resnet50 takes")                           \
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")               \

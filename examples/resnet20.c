@@ -3,59 +3,33 @@
 
 #include <stdio.h>
 
-// Layers of the block `prefix`, "stage2.block1", are called
-// "stage2.block1.conv1" and so on; the model copies names.
-typedef struct layer_name_s {
-  char text[64];
-} layer_name_t;
+#include "examples/residual.h"
 
-static const char* name_of(layer_name_t* name, const char* prefix,
-                           const char* layer) {
-  snprintf(name->text, sizeof(name->text), "%s.%s", prefix, layer);
-  return name->text;
-}
-
-static choir_layer_t* conv3x3(choir_model_t* model, const char* name,
-                              int64_t channels, int64_t stride) {
-  return choir_layer_conv2d(model, name, .out_channels = channels,
-                            .kernel_size = 3, .stride = stride, .padding = 1,
-                            .bias = false);
-}
-
-// The new batch has a tenth of the weight in the averages for evaluation.
-static choir_layer_t* norm(choir_model_t* model, const char* name) {
-  return choir_layer_batch_norm2d(model, name, .momentum = 0.1);
-}
-
-static void define_block(choir_model_t* model, const char* prefix,
+static void define_block(choir_model_t* model, const char* name,
                          int64_t channels, int64_t stride,
                          resnet20_block_t* block) {
-  layer_name_t name;
-  block->conv1 =
-      conv3x3(model, name_of(&name, prefix, "conv1"), channels, stride);
-  block->norm1 = norm(model, name_of(&name, prefix, "norm1"));
-  block->relu1 = choir_layer_relu(model, name_of(&name, prefix, "relu1"));
-  block->conv2 = conv3x3(model, name_of(&name, prefix, "conv2"), channels, 1);
-  block->norm2 = norm(model, name_of(&name, prefix, "norm2"));
-  block->relu2 = choir_layer_relu(model, name_of(&name, prefix, "relu2"));
+  block->conv1 = residual_conv(model, name, "conv1", channels, 3, stride);
+  block->norm1 = residual_norm(model, name, "norm1");
+  block->relu1 = residual_relu(model, name, "relu1");
+  block->conv2 = residual_conv(model, name, "conv2", channels, 3, 1);
+  block->norm2 = residual_norm(model, name, "norm2");
+  block->relu2 = residual_relu(model, name, "relu2");
   if (stride == 1) return;
-  block->projection = choir_layer_conv2d(
-      model, name_of(&name, prefix, "projection"), .out_channels = channels,
-      .kernel_size = 1, .stride = stride, .bias = false);
-  block->projection_norm =
-      norm(model, name_of(&name, prefix, "projection_norm"));
+  block->projection =
+      residual_conv(model, name, "projection", channels, 1, stride);
+  block->projection_norm = residual_norm(model, name, "projection_norm");
 }
 
 static void define(choir_model_t* model, void* self) {
   resnet20_t* net = self;
-  net->conv = conv3x3(model, "conv", 16, 1);
-  net->norm = norm(model, "norm");
-  net->relu = choir_layer_relu(model, "relu");
+  net->conv = residual_conv(model, NULL, "conv", 16, 3, 1);
+  net->norm = residual_norm(model, NULL, "norm");
+  net->relu = residual_relu(model, NULL, "relu");
   for (int s = 0; s < RESNET20_STAGES; ++s)
     for (int b = 0; b < RESNET20_BLOCKS; ++b) {
-      char prefix[48];
-      snprintf(prefix, sizeof(prefix), "stage%d.block%d", s + 1, b + 1);
-      define_block(model, prefix, (int64_t)16 << s, s > 0 && b == 0 ? 2 : 1,
+      char name[48];
+      snprintf(name, sizeof(name), "stage%d.block%d", s + 1, b + 1);
+      define_block(model, name, (int64_t)16 << s, s > 0 && b == 0 ? 2 : 1,
                    &net->blocks[s][b]);
     }
   net->pool = choir_layer_avg_pool2d(model, "pool", .kernel_size = 8);

@@ -8,7 +8,12 @@ takes the module.
 import gzip
 import os
 
-NETS = ("mnist_cnn", "mlp", "resnet20")
+NETS = ("mnist_cnn", "mlp", "resnet20", "resnet50")
+# Of made-up images: how many, shape, classes.
+NOISE = {
+    "resnet20": (2560, (3, 32, 32), 10),
+    "resnet50": (512, (3, 224, 224), 1000),
+}
 
 
 def read_idx(torch, folder, name):
@@ -29,44 +34,45 @@ def read_mnist(torch, folder, limit):
     return pixels, labels.reshape(-1).long()
 
 
-def make_noise(torch, limit):
-    """The same for images (3, 32, 32)."""
-    count = limit or 2560
-    pixels = torch.randint(0, 256, (count, 3072), dtype=torch.uint8)
-    return pixels, torch.randint(0, 10, (count,))
+def make_noise(torch, limit, shape, class_count):
+    """The same for images of a shape."""
+    size = shape[0] * shape[1] * shape[2]
+    pixels = torch.randint(0, 256, (limit, size), dtype=torch.uint8)
+    return pixels, torch.randint(0, class_count, (limit,))
+
+
+def conv_norm(nn, channels_in, channels, kernel, stride):
+    return nn.Sequential(
+        nn.Conv2d(
+            channels_in,
+            channels,
+            kernel,
+            stride=stride,
+            padding=kernel // 2,
+            bias=False,
+        ),
+        nn.BatchNorm2d(channels),
+    )
 
 
 def make_resnet20(torch):
     nn = torch.nn
 
-    def conv_norm(channels_in, channels, kernel, stride):
-        return nn.Sequential(
-            nn.Conv2d(
-                channels_in,
-                channels,
-                kernel,
-                stride=stride,
-                padding=kernel // 2,
-                bias=False,
-            ),
-            nn.BatchNorm2d(channels),
-        )
-
     class Block(nn.Module):
         def __init__(self, channels_in, channels, stride):
             super().__init__()
-            self.first = conv_norm(channels_in, channels, 3, stride)
+            self.first = conv_norm(nn, channels_in, channels, 3, stride)
             self.relu = nn.ReLU(inplace=True)
-            self.second = conv_norm(channels, channels, 3, 1)
+            self.second = conv_norm(nn, channels, channels, 3, 1)
             self.shortcut = nn.Identity()
             if stride != 1:
-                self.shortcut = conv_norm(channels_in, channels, 1, stride)
+                self.shortcut = conv_norm(nn, channels_in, channels, 1, stride)
 
         def forward(self, x):
             y = self.second(self.relu(self.first(x)))
             return self.relu(y + self.shortcut(x))
 
-    layers = [conv_norm(3, 16, 3, 1), nn.ReLU(inplace=True)]
+    layers = [conv_norm(nn, 3, 16, 3, 1), nn.ReLU(inplace=True)]
     channels_in = 16
     for channels in (16, 32, 64):
         for _ in range(3):
@@ -77,10 +83,45 @@ def make_resnet20(torch):
     return nn.Sequential(*layers)
 
 
+def make_resnet50(torch):
+    """As examples/resnet50.h has it, and torchvision."""
+    nn = torch.nn
+
+    class Bottleneck(nn.Module):
+        def __init__(self, channels_in, channels, stride):
+            super().__init__()
+            self.first = conv_norm(nn, channels_in, channels, 1, 1)
+            self.second = conv_norm(nn, channels, channels, 3, stride)
+            self.third = conv_norm(nn, channels, 4 * channels, 1, 1)
+            self.relu = nn.ReLU(inplace=True)
+            self.shortcut = nn.Identity()
+            if channels_in != 4 * channels:
+                self.shortcut = conv_norm(
+                    nn, channels_in, 4 * channels, 1, stride
+                )
+
+        def forward(self, x):
+            y = self.relu(self.second(self.relu(self.first(x))))
+            return self.relu(self.third(y) + self.shortcut(x))
+
+    layers = [conv_norm(nn, 3, 64, 7, 2), nn.ReLU(inplace=True)]
+    layers.append(nn.MaxPool2d(3, stride=2, padding=1))
+    channels_in = 64
+    for channels, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            stride = 2 if channels > 64 and block == 0 else 1
+            layers.append(Bottleneck(channels_in, channels, stride))
+            channels_in = 4 * channels
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)]
+    return nn.Sequential(*layers)
+
+
 def make_model(torch, net):
     nn = torch.nn
     if net == "resnet20":
         return make_resnet20(torch)
+    if net == "resnet50":
+        return make_resnet50(torch)
     if net == "mlp":
         return nn.Sequential(
             nn.Flatten(),
@@ -106,9 +147,9 @@ def make_model(torch, net):
 
 def make_data(torch, net, folder, limit):
     """Returns images (n, channels, height, width), f32, and labels (n)."""
-    if net == "resnet20":
-        shape = (3, 32, 32)
-        pixels, labels = make_noise(torch, limit)
+    if net in NOISE:
+        count, shape, class_count = NOISE[net]
+        pixels, labels = make_noise(torch, limit or count, shape, class_count)
     else:
         shape = (1, 28, 28)
         pixels, labels = read_mnist(torch, folder, limit)

@@ -5,7 +5,7 @@ usage: torch_train.py --config NAME [--net NAME] [--seconds S] [--warmup N]
                       [--batch N] [--threads N] [--workers N] [--forward-only] [--bf16]
                       [--limit N] [--data DIR] [--device cpu|cuda]
 
-Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 on noise.
+Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 and resnet50 on noise.
 
 Configurations: nchw; channels_last; all others are channels-last as well:
 traced (torch.jit.trace; forward only: and optimize_for_inference), avx512

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/resnet50.h"
+
+#include <stdio.h>
+
+#include "examples/residual.h"
+
+static const int block_counts[RESNET50_STAGES] = {3, 4, 6, 3};
+
+static void define_block(choir_model_t* model, const char* name,
+                         int64_t channels, int64_t stride, bool is_first,
+                         resnet50_block_t* block) {
+  block->conv1 = residual_conv(model, name, "conv1", channels, 1, 1);
+  block->norm1 = residual_norm(model, name, "norm1");
+  block->relu1 = residual_relu(model, name, "relu1");
+  block->conv2 = residual_conv(model, name, "conv2", channels, 3, stride);
+  block->norm2 = residual_norm(model, name, "norm2");
+  block->relu2 = residual_relu(model, name, "relu2");
+  block->conv3 = residual_conv(model, name, "conv3", 4 * channels, 1, 1);
+  block->norm3 = residual_norm(model, name, "norm3");
+  block->relu3 = residual_relu(model, name, "relu3");
+  if (!is_first) return;
+  block->projection =
+      residual_conv(model, name, "projection", 4 * channels, 1, stride);
+  block->projection_norm = residual_norm(model, name, "projection_norm");
+}
+
+static void define(choir_model_t* model, void* self) {
+  resnet50_t* net = self;
+  net->conv = residual_conv(model, NULL, "conv", 64, 7, 2);
+  net->norm = residual_norm(model, NULL, "norm");
+  net->relu = residual_relu(model, NULL, "relu");
+  net->pool = choir_layer_max_pool2d(model, "pool", .kernel_size = 3,
+                                     .stride = 2, .padding = 1);
+  for (int s = 0; s < RESNET50_STAGES; ++s)
+    for (int b = 0; b < block_counts[s]; ++b) {
+      char name[48];
+      snprintf(name, sizeof(name), "stage%d.block%d", s + 1, b + 1);
+      define_block(model, name, (int64_t)64 << s, s > 0 && b == 0 ? 2 : 1,
+                   b == 0, &net->blocks[s][b]);
+    }
+  net->flatten = choir_layer_flatten(model, "flatten");
+  net->linear = choir_layer_linear(model, "linear", .out_features = 1000);
+}
+
+static choir_var_t* forward_block(choir_scope_t* scope,
+                                  const resnet50_block_t* block,
+                                  choir_var_t* x) {
+  choir_var_t* y = choir_layer_forward(scope, block->conv1, x);
+  y = choir_layer_forward(scope, block->norm1, y);
+  y = choir_layer_forward(scope, block->relu1, y);
+  y = choir_layer_forward(scope, block->conv2, y);
+  y = choir_layer_forward(scope, block->norm2, y);
+  y = choir_layer_forward(scope, block->relu2, y);
+  y = choir_layer_forward(scope, block->conv3, y);
+  y = choir_layer_forward(scope, block->norm3, y);
+  if (block->projection) {
+    x = choir_layer_forward(scope, block->projection, x);
+    x = choir_layer_forward(scope, block->projection_norm, x);
+  }
+  return choir_layer_forward(scope, block->relu3, choir_var_add(scope, y, x));
+}
+
+// (n, c, h, w) to (n, c, 1, 1). Not a layer: a layer's window is of one size.
+static choir_var_t* mean_of_image(choir_scope_t* scope, choir_var_t* x) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view) return x;  // something failed before
+  const choir_avg_pool2d_attrs_t attrs = {
+      .kernel = {view->shape[2], view->shape[3]}, .stride = {1, 1}};
+  choir_scope_set_label(scope, "mean");
+  choir_var_t* y = choir_var_avg_pool2d(scope, x, &attrs);
+  choir_scope_set_label(scope, NULL);
+  return y;
+}
+
+static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+  resnet50_t* net = self;
+  x = choir_layer_forward(scope, net->conv, x);
+  x = choir_layer_forward(scope, net->norm, x);
+  x = choir_layer_forward(scope, net->relu, x);
+  x = choir_layer_forward(scope, net->pool, x);
+  for (int s = 0; s < RESNET50_STAGES; ++s)
+    for (int b = 0; b < block_counts[s]; ++b)
+      x = forward_block(scope, &net->blocks[s][b], x);
+  x = mean_of_image(scope, x);
+  x = choir_layer_forward(scope, net->flatten, x);
+  return choir_layer_forward(scope, net->linear, x);
+}
+
+const choir_model_def_t resnet50_def = {
+    .name = "resnet50", .define = define, .forward = forward};
+
+choir_status_t resnet50_initialize(choir_model_t* model, int64_t seed) {
+  const choir_param_list_t list = choir_model_params(model);
+  for (size_t i = 0; i < list.count; ++i) {
+    const choir_param_t* param = list.params[i];
+    // Weights of convolutions alone have four dimensions.
+    if (choir_tensor_ndim(param->value) != 4) continue;
+    const int64_t* shape = choir_tensor_shape(param->value);
+    const choir_initializer_t normal = {
+        .kind = CHOIR_INITIALIZER_HE_NORMAL,
+        .fan_in = (double)(shape[1] * shape[2] * shape[3])};
+    const choir_random_key_t key = {.seed = (uint64_t)seed,
+                                    .stream = (uint32_t)i};
+    CHOIR_TRY_NOTE(choir_initialize(param->value, &normal, key), "%s",
+                   param->name);
+  }
+  return NULL;
+}
