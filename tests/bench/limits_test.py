@@ -35,6 +35,7 @@ class LimitsTest(unittest.TestCase):
             sizes = [size["bytes"] for size in rates["bandwidth"]]
             self.assertEqual(sizes, [131072, 524288])
         nets = {net["net"]: net for net in record["nets"]}
+        # Not resnet50, whose steps take seconds.
         self.assertEqual(sorted(nets), ["mlp", "mnist_cnn", "resnet20"])
         for net in nets.values():
             self.assertEqual(net["batch"], 16)

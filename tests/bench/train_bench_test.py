@@ -165,6 +165,7 @@ class TrainTest(unittest.TestCase):
             ("--only", "tensorflow"),
             ("--only", "onednn", "--net", "mlp"),
             ("--data", ".", "--net", "resnet20"),
+            ("--data", ".", "--net", "resnet50"),
             ("--only", "choir2", "--forward-only"),
             ("--only", "torch_cuda_graph"),
             ("--only", "onednn", "--device", "cuda"),

@@ -97,6 +97,24 @@ class TrainStepTest(unittest.TestCase):
                     self.assertEqual(result["reference_runs"], 0)
                     self.assertEqual(result["host_fallbacks"], 0)
 
+    def test_resnet50_is_trained_on_made_up_images(self):
+        flags = ("--net", "resnet50", "--batch", "1", "--limit", "2")
+        flags += ("--graph", "true", "--steps", "1", "--warmup", "2")
+        done = run(TRAIN_STEP, *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout)
+        self.assertEqual(result["net"], "resnet50")
+        self.assertEqual(result["images"], 1)
+        self.assertAlmostEqual(result["dataset_mb"], 0.3, delta=0.01)
+        # ln 1000 is the loss of a guess among a thousand.
+        self.assertGreater(result["loss"], 1)
+        self.assertLess(result["loss"], 30)
+        self.assertEqual(result["reference_runs"], 0)
+        self.assertEqual(result["host_fallbacks"], 0)
+        done = run(TRAIN_STEP, *flags, "--data", DATA)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("resnet50 is trained on made-up images", done.stderr)
+
     def test_two_workers_count_the_samples_of_both(self):
         # The global batch is 64, so that 256 samples are 4 steps.
         result = self.result(

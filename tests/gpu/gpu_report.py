@@ -101,8 +101,10 @@ def _train(step):
                      and "host_fallbacks" in r]  # fmt: skip
         note = "ops on the host: %d" % fallbacks[0] if fallbacks else ""
         rows.append((JOBS[name].text, value, note))
-    text = "%s, batch %d, f32, images/s: median of %d rounds (range)"
-    lines = ["", text % (train["net"], train["batch"], train["rounds"]), ""]
+    text = "%s, batch %d, %s, images/s: median of %d rounds (range)"
+    dtype = "bf16" if train["bf16"] else "f32"
+    head = (train["net"], train["batch"], dtype, train["rounds"])
+    lines = ["", text % head, ""]
     lines += _table(("who", "images/s", ""), rows)
     for ratio in train["ratios"]:
         if ratio["values"]:

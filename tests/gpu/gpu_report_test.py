@@ -23,10 +23,10 @@ def suite(name, state="passed", note="", passed=0, skipped=0, failed=()):
     }
 
 
-def train_step(results, missing):
+def train_step(results, missing, bf16=False):
     ratio = {"text": "Choir / best PyTorch", "values": [2.0, 4.0, 3.0]}
     train = {"net": "mnist_cnn", "batch": 64, "rounds": 3, "results": results}
-    train.update(missing=missing, ratios=[ratio])
+    train.update(missing=missing, ratios=[ratio], bf16=bf16)
     return {
         **{"name": "train mnist_cnn, batch 64", "kind": "train"},
         **{"state": "passed", "note": "", "seconds": 60, "train": train},
@@ -107,7 +107,14 @@ class GpuReportTest(unittest.TestCase):
         self.assertIn("CUDA graph, channels_last | 55 (50..60) |", page)
         self.assertIn("| this PyTorch shows no GPU |", page)
         self.assertIn("Choir / best PyTorch: 3.00 (2.00..4.00)", page)
+        self.assertIn("mnist_cnn, batch 64, f32, images/s: median of 3", page)
         self.assertIn("| relu/cuda | 2 | 3.25 ± 0.50 |", page)
+
+    def test_mixed_precision_is_said(self):
+        own = {"choir": images(100, 300, 200, name="choir", host_fallbacks=0)}
+        page = gpu_report.page(record(train_step(own, {}, bf16=True)))
+        self.assertIn("mnist_cnn, batch 64, bf16, images/s", page)
+        self.assertNotIn("f32", page)
 
     def test_a_library_that_does_not_load(self):
         choir = {"library": "x", "error": "libdnnl.so.2: cannot open"}

@@ -40,13 +40,13 @@ def _example(name, *flags):
     return Step("examples/" + name + narrow, PROGRAM, command, 120)
 
 
-def _train(net, batch, *flags):
+def _train(net, batch, *flags, limit=300):
     command = ("{python}", "bench/train.py", "--device", "cuda", "--net", net)
     command += ("--batch", str(batch), "--rounds", "3", "--seconds", "1")
     command += ("--keep-going", "--torch-python", "{torch_python}", *flags)
     name = "train %s, batch %d" % (net, batch)
     name += "".join(", " + flag.strip("-") for flag in flags)
-    return Step(name, TRAIN, (*command, "--json", "{out}/{file}.json"), 300)
+    return Step(name, TRAIN, (*command, "--json", "{out}/{file}.json"), limit)
 
 
 def _ops(net):
@@ -54,6 +54,9 @@ def _ops(net):
     command += ("--seconds", "0.05", "--json")
     return Step("ops of " + net, OPS, command, 120)
 
+
+# Its compiled form has some 160 layers to compile, both ways.
+RESNET50_LIMIT = 420
 
 # Not the communicators that need no GPU.
 _OTHERS = "-*/self_*:*/shm_*:*/mpi_*"
@@ -84,6 +87,7 @@ STEPS = (
     _suite(
         "compress_gpu_test", "tests/dist/compress_gpu_test", "*/machine", 60
     ),
+    _suite("resnet50_test", "tests/examples/resnet50_test", "*/cuda", 120),
     Step(
         "Python package",
         PROGRAM,
@@ -96,10 +100,12 @@ STEPS = (
     _train("mnist_cnn", 64),
     _train("mnist_cnn", 1024),
     _train("resnet20", 128),
+    _train("resnet50", 32, limit=RESNET50_LIMIT),
     _example("mnist", "--limit", "12800", "--precision", "bf16"),
     _example("mnist", "--limit", "12800", "--precision", "f16"),
     _train("mnist_cnn", 1024, "--bf16"),
     _train("resnet20", 128, "--bf16"),
+    _train("resnet50", 32, "--bf16", limit=RESNET50_LIMIT),
     _sanitized("memcheck", 300),
     _sanitized("racecheck", 300),
     _ops("mnist_cnn"),
