@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -112,18 +111,33 @@ bool AllFinite(const std::vector<float>& values) {
   return true;
 }
 
+// Whether a status says that this build or machine lacks something, and what.
+// Frees it; what else went wrong is a failure.
+bool IsMissing(choir_status_t status, std::string* out_why) {
+  if (choir_status_code(status) != CHOIR_STATUS_UNAVAILABLE) {
+    EXPECT_OK(status);
+    return false;
+  }
+  *out_why = choir_status_message(status);
+  choir_status_free(status);
+  return true;
+}
+
 class Resnet50Test : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    std::string why;
     choir_device_t* device = nullptr;
-    choir_status_t status = choir_device_create(GetParam(), nullptr, &device);
-    const std::string why = choir_status_message(status);
-    const bool is_missing =
-        choir_status_code(status) == CHOIR_STATUS_UNAVAILABLE;
-    choir_status_free(status);
+    if (IsMissing(choir_device_create(GetParam(), nullptr, &device), &why))
+      GTEST_SKIP() << why;
+    ASSERT_NE(device, nullptr);
     device_.reset(device);
-    if (is_missing) GTEST_SKIP() << why;
-    ASSERT_NE(device, nullptr) << why;
+    if (choir_device_is_host(device)) return;
+    // What a part is missing for would run on the host.
+    for (int32_t i = 0; i < choir_gpu_part_count(); ++i) {
+      choir_gpu_part_t part;
+      if (IsMissing(choir_gpu_part(i, &part), &why)) GTEST_SKIP() << why;
+    }
   }
   DevicePtr device_;
 };
