@@ -106,9 +106,9 @@ class TrainStepTest(unittest.TestCase):
         self.assertEqual(result["net"], "resnet50")
         self.assertEqual(result["images"], 1)
         self.assertAlmostEqual(result["dataset_mb"], 0.3, delta=0.01)
-        # ln 1000 is the loss of a guess among a thousand.
-        self.assertGreater(result["loss"], 1)
-        self.assertLess(result["loss"], 30)
+        # Two images are soon known by heart.
+        self.assertGreater(result["loss"], 0)
+        self.assertLess(result["loss"], 10)
         self.assertEqual(result["reference_runs"], 0)
         self.assertEqual(result["host_fallbacks"], 0)
         done = run(TRAIN_STEP, *flags, "--data", DATA)
