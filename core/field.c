@@ -354,7 +354,7 @@ choir_status_t choir_struct_set(const choir_struct_def_t* def, void* object,
   return NULL;
 }
 
-// ---- Printing and hashing ----
+// ---- Printing, comparing and hashing ----
 
 const char* choir_struct_print(const choir_struct_def_t* def,
                                const void* object, char* text,
@@ -398,6 +398,27 @@ choir_status_t choir_struct_set_list(const choir_struct_def_t* def,
     CHOIR_TRY(choir_struct_set(def, object, name, value));
   }
   return NULL;
+}
+
+static bool same_text(const char* a, const char* b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+bool choir_struct_equal(const choir_struct_def_t* def, const void* a,
+                        const void* b) {
+  for (size_t i = 0; i < def->field_count; ++i) {
+    const choir_field_t* field = &def->fields[i];
+    for (int32_t k = 0; k < field->count; ++k) {
+      const element_t x = load(field, a, k);
+      const element_t y = load(field, b, k);
+      const bool is_same =
+          field->kind == CHOIR_FIELD_KIND_STRING
+              ? same_text(x.string, y.string)
+              : memcmp(&x, &y, element_bytes(field->kind)) == 0;
+      if (!is_same) return false;
+    }
+  }
+  return true;
 }
 
 uint64_t choir_struct_hash(const choir_struct_def_t* def, const void* object) {

@@ -106,6 +106,9 @@ CHOIR_API const choir_field_t* choir_struct_find(const choir_struct_def_t* def,
 CHOIR_API const char* choir_struct_print(const choir_struct_def_t* def,
                                          const void* object, char* text,
                                          size_t text_bytes);
+// Whether all values are the same, to the bit, whatever lies between them.
+CHOIR_API bool choir_struct_equal(const choir_struct_def_t* def, const void* a,
+                                  const void* b);
 // 64 bits over the values, independent of padding.
 CHOIR_API uint64_t choir_struct_hash(const choir_struct_def_t* def,
                                      const void* object);

@@ -14,13 +14,13 @@ choir_status_t choir__record_check(const char* where,
   }
   const char* name = record->kernel->name ? record->kernel->name : "?";
   if (record->src_count < 0 || record->dst_count < 0 ||
-      record->src_count > CHOIR_MAX_OPERANDS ||
-      record->src_count + record->dst_count > CHOIR_MAX_OPERANDS) {
+      record->src_count > CHOIR_RECORD_MAX_OPERANDS ||
+      record->src_count + record->dst_count > CHOIR_RECORD_MAX_OPERANDS) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: %s has %d sources and %d destinations; needs 0 to "
                        "%d together",
                        where, name, record->src_count, record->dst_count,
-                       CHOIR_MAX_OPERANDS);
+                       CHOIR_RECORD_MAX_OPERANDS);
   }
   if (choir__record_operands(record) > 0 && !record->operands) {
     return CHOIR_ERROR(INVALID_ARGUMENT,

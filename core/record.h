@@ -46,8 +46,10 @@ typedef struct choir_kernel_s {
   void (*release_attrs)(const void* attrs);
 } choir_kernel_t;
 
-// Most operands of a record.
+// Most operands of one call of an op, and of a record, which may stand for many
+// calls.
 #define CHOIR_MAX_OPERANDS 16
+#define CHOIR_RECORD_MAX_OPERANDS 1024
 
 struct choir_record_s {
   const choir_kernel_t* kernel;

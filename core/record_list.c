@@ -148,10 +148,13 @@ static buffer_slot_t* find_slot(buffer_slot_t* slots, size_t capacity,
 }
 
 // Room for one more record's buffers, at most half full afterwards.
-static choir_status_t reserve_slots(choir_record_list_t* list) {
-  size_t needed = 2 * ((size_t)list->buffer_count + CHOIR_MAX_OPERANDS);
+static choir_status_t reserve_slots(choir_record_list_t* list,
+                                    const choir_record_t* record) {
+  size_t needed =
+      2 * ((size_t)list->buffer_count + choir__record_operands(record));
   if (needed <= list->slot_capacity) return NULL;
   size_t capacity = list->slot_capacity ? list->slot_capacity * 2 : 128;
+  while (capacity < needed) capacity *= 2;
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(list->allocator, capacity * sizeof(buffer_slot_t),
                            "choir_record_list_append", &memory));
@@ -208,7 +211,7 @@ choir_status_t choir_record_list_append(choir_record_list_t* list,
   CHOIR_TRY(choir__record_check("choir_record_list_append", record));
   // Everything that can fail comes first, so that a failure changes nothing.
   CHOIR_TRY(reserve_entry(list));
-  CHOIR_TRY(reserve_slots(list));
+  CHOIR_TRY(reserve_slots(list, record));
   size_t clone_bytes = choir__record_clone_bytes(record);
   void* block = choir_arena_alloc(list->arena, clone_bytes);
   int32_t* buffer_ids = choir_arena_alloc(

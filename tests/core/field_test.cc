@@ -217,7 +217,7 @@ TEST_F(FieldTest, PointIsAPointInEveryLocale) {
   std::setlocale(LC_NUMERIC, "C");
 }
 
-TEST_F(FieldTest, HashSeesValuesAndNoPadding) {
+TEST_F(FieldTest, HashAndEqualSeeValuesAndNoPadding) {
   Config same;
   std::memset(&same, 0x55, sizeof(same));
   same.nesterov = config_.nesterov;
@@ -230,12 +230,16 @@ TEST_F(FieldTest, HashSeesValuesAndNoPadding) {
   same.name = name;
   uint64_t hash = choir_struct_hash(&kDef, &config_);
   EXPECT_EQ(choir_struct_hash(&kDef, &same), hash);
+  EXPECT_TRUE(choir_struct_equal(&kDef, &same, &config_));
 
   std::set<uint64_t> hashes = {hash};
   auto differs = [&](void (*change)(Config*)) {
     Config other = config_;
     change(&other);
     EXPECT_TRUE(hashes.insert(choir_struct_hash(&kDef, &other)).second);
+    EXPECT_FALSE(choir_struct_equal(&kDef, &other, &config_));
+    EXPECT_FALSE(choir_struct_equal(&kDef, &config_, &other));
+    EXPECT_TRUE(choir_struct_equal(&kDef, &other, &other));
   };
   differs([](Config* c) { c->nesterov = false; });
   differs([](Config* c) { c->steps = 11; });

@@ -256,8 +256,8 @@ TEST_F(RecordListTest, RefusesWhatIsNoRecord) {
   bad.kernel = &empty;
   refused("record->kernel->run is NULL", bad);
   bad = record;
-  bad.src_count = CHOIR_MAX_OPERANDS;
-  refused("16 sources and 1 destinations; needs 0 to 16", bad);
+  bad.src_count = CHOIR_RECORD_MAX_OPERANDS;
+  refused("1024 sources and 1 destinations; needs 0 to 1024", bad);
   bad.src_count = -1;
   refused("-1 sources", bad);
   bad.src_count = INT32_MAX;
