@@ -5,6 +5,7 @@
 
 #include "tensor/fusion_def.h"
 #include "tensor/host_fallback_internal.h"
+#include "tensor/op_calls_internal.h"
 #include "tensor/op_def.h"
 #include "tensor/strided_internal.h"
 #include "tensor/widen_internal.h"
@@ -80,6 +81,15 @@ const choir_kernel_t* choir__kernel_select(choir_op_t op,
                                       : choir__host_kernel(op);
 }
 
+const choir_calls_kernel_t* const* choir__calls_kernels(
+    const choir_device_t* device) {
+  const char* family = choir_device_kernels(device);
+  for (int i = 0; tables[i]; ++i)
+    if (tables[i]->calls_kernels && strcmp(tables[i]->family, family) == 0)
+      return tables[i]->calls_kernels;
+  return NULL;
+}
+
 bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
                           choir_tensor_t* const* srcs, int32_t src_count,
                           const void* attrs, bool accumulate,
@@ -128,6 +138,7 @@ choir_op_t choir__record_op(const choir_record_t* record) {
 typedef struct call_s {
   const choir_op_def_t* def;
   choir_stream_t* stream;
+  choir_op_calls_t* calls;  // NULL: none
   choir_device_t* device;
   choir_tensor_t* const* srcs;
   int32_t src_count;
@@ -365,7 +376,8 @@ static choir_status_t submit_op(call_t* call) {
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
   };
-  return choir__submit(call->stream, def, &record);
+  return call->calls ? choir__op_calls_take(call->calls, def, &record)
+                     : choir__submit(call->stream, def, &record);
 }
 
 // reshape, transpose and their like: a view when strides can say it, else one
@@ -416,10 +428,10 @@ static choir_status_t run(call_t* call, const void* attrs) {
   return NULL;
 }
 
-choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
-                            choir_tensor_t* const* srcs, int32_t src_count,
-                            const void* attrs, bool accumulate,
-                            choir_tensor_t** dsts) {
+choir_status_t choir__op_run(choir_stream_t* stream, choir_op_calls_t* calls,
+                             choir_op_t op, choir_tensor_t* const* srcs,
+                             int32_t src_count, const void* attrs,
+                             bool accumulate, choir_tensor_t** dsts) {
   const choir_op_def_t* def = choir__op_def(op);
   if (!def)
     return CHOIR_ERROR(INVALID_ARGUMENT, "op: %d is no op; needs 0 .. %d",
@@ -433,6 +445,7 @@ choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
   call_t call;
   call.def = def;
   call.stream = stream;
+  call.calls = calls;
   call.device = choir_stream_device(stream);
   call.srcs = srcs;
   call.src_count = src_count;
@@ -447,4 +460,12 @@ choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
     dsts[i] = NULL;
   }
   return status;
+}
+
+choir_status_t choir_op_run(choir_stream_t* stream, choir_op_t op,
+                            choir_tensor_t* const* srcs, int32_t src_count,
+                            const void* attrs, bool accumulate,
+                            choir_tensor_t** dsts) {
+  return choir__op_run(stream, NULL, op, srcs, src_count, attrs, accumulate,
+                       dsts);
 }

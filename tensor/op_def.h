@@ -105,6 +105,18 @@ typedef struct choir_op_kernel_s {
   bool (*supports)(const choir_record_t* record);
 } choir_op_kernel_t;
 
+// One that runs many calls of an op with the same attributes, which no call
+// could tell from calls one after the other (tensor/op_calls_def.h). Its
+// record's sources are those of the first call, of the second and so on, and
+// then so the destinations.
+typedef struct choir_calls_kernel_s {
+  choir_kernel_t kernel;  // cost: not NULL
+  choir_op_t op;
+  int32_t most;  // calls in one record
+  // Whether the record of one call can be a part.
+  bool (*takes)(const choir_record_t* record);
+} choir_calls_kernel_t;
+
 // The line X(cpu) in tensor/kernels/tables.def stands for
 //   const choir_kernel_table_t choir_kernel_table_cpu
 // in tensor/kernels/cpu. Kernels of one op are tried in the order of the
@@ -112,6 +124,7 @@ typedef struct choir_op_kernel_s {
 typedef struct choir_kernel_table_s {
   const char* family;                       // as choir_device_kernels()
   const choir_op_kernel_t* const* kernels;  // NULL-terminated
+  const choir_calls_kernel_t* const* calls_kernels;  // the same; NULL: none
 } choir_kernel_table_t;
 
 // The record's kernel for a device: the first of its family that supports it,

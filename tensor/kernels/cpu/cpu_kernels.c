@@ -7,4 +7,4 @@ static const choir_op_kernel_t* const kernels[] = {
 #undef CHOIR__CPU_KERNEL
     NULL};
 
-const choir_kernel_table_t choir_kernel_table_cpu = {"cpu", kernels};
+const choir_kernel_table_t choir_kernel_table_cpu = {"cpu", kernels, NULL};

@@ -12,6 +12,12 @@ static const choir_op_kernel_t* const kernels[] = {
 #undef CHOIR__CUDA_KERNEL
     NULL};
 
+static const choir_calls_kernel_t* const calls_kernels[] = {
+#define CHOIR__UPDATE(OP, name, kept) &choir__cuda_##name##_updates,
+#include "tensor/kernels/cuda/cuda_optimizer.def"
+#undef CHOIR__UPDATE
+    NULL};
+
 // Every op has a kernel or is a known gap. A second line of the same kind says
 // the same again; of the other kind, it contradicts; and what has none is
 // unknown below.
@@ -26,7 +32,8 @@ static const choir_op_kernel_t* const kernels[] = {
 CHOIR_OP_LIST(CHOIR__PLACED)
 #undef CHOIR__PLACED
 
-const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels};
+const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels,
+                                                      calls_kernels};
 
 #if defined(CHOIR_CUDA_IMAGES)
 #define X(name)                                            \

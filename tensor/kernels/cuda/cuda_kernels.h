@@ -15,7 +15,12 @@ extern "C" {
 #include "tensor/kernels/cuda/kernels.def"
 #undef CHOIR__CUDA_KERNEL
 
-// Defines one of them: `maker` is "cuda", or the library that computes.
+#define CHOIR__UPDATE(OP, name, kept) \
+  extern const choir_calls_kernel_t choir__cuda_##name##_updates;
+#include "tensor/kernels/cuda/cuda_optimizer.def"
+#undef CHOIR__UPDATE
+
+// Defines one of the first: `maker` is "cuda", or the library that computes.
 #define CHOIR__CUDA_OP_KERNEL(OP, name, maker, run, supports) \
   const choir_op_kernel_t choir__cuda_##name = {              \
       {#name "/" maker, run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};

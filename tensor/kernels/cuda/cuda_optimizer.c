@@ -36,6 +36,44 @@ static bool start(const choir_record_t* record, choir__cuda_nest_t* out_nest) {
   return is_dense;
 }
 
+// ---- Many parameters ----
+
+// Whether the parameter can be one of many: its operands lie densely, in one
+// order.
+static bool takes(const choir_record_t* record) {
+  choir__cuda_nest_t nest;
+  if (!supports(record)) return false;
+  (void)start(record, &nest);
+  bool is_dense = nest.ndim == 2 && nest.shape[0] == 1;
+  for (int32_t i = 0; is_dense && i < nest.operand_count; ++i)
+    is_dense = nest.strides[i][1] == 1;
+  return is_dense;
+}
+
+// Fills the updates of a record with so many sources for each parameter;
+// returns the blocks that they need.
+static uint32_t list(const choir_record_t* record, int32_t sources,
+                     choir__cuda_update_t* out_updates, uint32_t* out_count) {
+  uint32_t blocks = 0;
+  *out_count = (uint32_t)(record->src_count / sources);
+  for (uint32_t i = 0; i < *out_count; ++i) {
+    const choir_view_t* views = record->operands + i * (uint32_t)sources;
+    choir__cuda_update_t* update = &out_updates[i];
+    update->count = (uint32_t)choir_view_count(&views[0]);
+    update->first_block = blocks;
+    for (int32_t k = 0; k < CHOIR__CUDA_NEST_OPERANDS; ++k)
+      update->data[k] = k < sources && choir_view_count(&views[k]) > 0
+                            ? choir__cuda_data(&views[k])
+                            : NULL;
+    blocks += (update->count + CHOIR__CUDA_UPDATE_SHARE - 1) /
+              CHOIR__CUDA_UPDATE_SHARE;
+  }
+  return blocks;
+}
+
+// ---- Kernels ----
+
+// Of a parameter, and of many: choir__cuda_sgd_update, choir__cuda_sgd_updates.
 #define CHOIR__UPDATE(OP, name, kept)                                          \
   static choir_status_t name##_run(const choir_record_t* record,               \
                                    choir_stream_t* stream) {                   \
@@ -49,6 +87,29 @@ static bool start(const choir_record_t* record, choir__cuda_nest_t* out_nest) {
     return choir__cuda_nest_launch(stream, is_dense ? &dense : &strided,       \
                                    &params.nest, is_dense, &params);           \
   }                                                                            \
-  CHOIR__CUDA_OP_KERNEL(OP, name##_update, "cuda", name##_run, supports)
+  CHOIR__CUDA_OP_KERNEL(OP, name##_update, "cuda", name##_run, supports)       \
+                                                                               \
+  static choir_status_t name##_many_run(const choir_record_t* record,          \
+                                        choir_stream_t* stream) {              \
+    static const choir_cuda_kernel_t many = {&choir__cuda_optimizer_module,    \
+                                             "choir_" #name "_update_many"};   \
+    choir__cuda_##name##_many_t params = {                                     \
+        .factors = choir__##name##_make_f32(record->attrs)};                   \
+    const uint32_t blocks =                                                    \
+        list(record, 2 + kept, params.updates, &params.count);                 \
+    return choir__cuda_launch(stream, &many, blocks, CHOIR__CUDA_THREADS,      \
+                              &params);                                        \
+  }                                                                            \
+  _Static_assert(sizeof(choir__cuda_##name##_many_t) <= 4096,                  \
+                 "a launch has room for it");                                  \
+  _Static_assert(                                                              \
+      CHOIR__CUDA_UPDATES * (3 + 2 * kept) <= CHOIR_RECORD_MAX_OPERANDS,       \
+      "a record has room for them");                                           \
+  const choir_calls_kernel_t choir__cuda_##name##_updates = {                  \
+      {#name "_update_many/cuda", name##_many_run, choir__cost_bytes, NULL,    \
+       NULL},                                                                  \
+      CHOIR_OP_##OP,                                                           \
+      CHOIR__CUDA_UPDATES,                                                     \
+      takes};
 #include "tensor/kernels/cuda/cuda_optimizer.def"
 #undef CHOIR__UPDATE
