@@ -24,6 +24,7 @@ struct choir_optimizer_s {
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
   size_t names_per_param;
+  bool is_shared;             // some parameters have memory in common
   choir_param_list_t params;  // the model's, all of them
   choir_span_t span;          // of the update that runs
 };
@@ -82,6 +83,17 @@ static choir_status_t make_state(choir_optimizer_t* optimizer,
                       &state->tensors[k], 1, &zero, false, &state->tensors[k]);
 }
 
+// Of two parameters that are views of one memory, the second is updated from
+// what the first left.
+static bool have_memory_in_common(const param_state_t* states, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    for (size_t k = 0; k < i; ++k)
+      if (choir__tensors_overlap(states[i].param->value,
+                                 states[k].param->value))
+        return true;
+  return false;
+}
+
 choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                       choir_device_t* device,
                                       choir_param_list_t params) {
@@ -104,6 +116,7 @@ choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
   param_state_t* state = optimizer->states;
   for (size_t i = 0; i < params.count; ++i)
     if (params.params[i]->trainable) (state++)->param = params.params[i];
+  optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
   optimizer->names_per_param = 0;
   while (names[optimizer->names_per_param]) ++optimizer->names_per_param;
   for (size_t i = 0; i < trainable; ++i)
@@ -143,19 +156,27 @@ static choir_status_t end_update_span(void* self) {
   return NULL;
 }
 
+static choir_status_t update_one(choir_optimizer_t* optimizer,
+                                 choir_op_calls_t* calls,
+                                 const param_state_t* state, double lr,
+                                 int64_t step) {
+  choir_stream_set_label(calls->stream, state->param->name);
+  CHOIR_TRY_NOTE(optimizer->def->update(optimizer->config, calls, state->param,
+                                        state->tensors, lr, step),
+                 "%s: %s", optimizer->def->name, state->param->name);
+  return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
+}
+
 static choir_status_t update_all(choir_optimizer_t* optimizer,
                                  choir_stream_t* stream, int64_t step) {
   const double lr = choir_optimizer_lr(optimizer, step);
-  for (size_t i = 0; i < optimizer->state_count; ++i) {
-    param_state_t* state = &optimizer->states[i];
-    if (!state->param->trainable) continue;  // frozen since
-    choir_stream_set_label(stream, state->param->name);
-    CHOIR_TRY_NOTE(
-        optimizer->def->update(optimizer->config, stream, state->param,
-                               state->tensors, lr, step),
-        "%s: %s", optimizer->def->name, state->param->name);
-  }
-  return NULL;
+  choir_op_calls_t calls;
+  choir__op_calls_begin(&calls, stream, "parameters");
+  choir_status_t status = NULL;
+  for (size_t i = 0; i < optimizer->state_count && !status; ++i)
+    if (optimizer->states[i].param->trainable)  // else frozen since
+      status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
+  return choir__op_calls_end(&calls, status);
 }
 
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,

@@ -3,7 +3,7 @@
 #define CHOIR_OPT_OPTIMIZER_DEF_H_
 
 #include "opt/optimizer.h"
-#include "tensor/ops.h"
+#include "tensor/op_calls_def.h"
 
 // For writers of an optimizer (opt/optimizers/<name>_optimizer.c). Not
 // installed.
@@ -19,8 +19,8 @@ struct choir_optimizer_def_s {
   // shape and layout, starting as 0.
   const char* const* (*states)(const void* config);
   double (*lr)(const void* config);
-  // Updates one parameter; lr is after the schedule.
-  choir_status_t (*update)(const void* config, choir_stream_t* stream,
+  // Updates one parameter, by one of many calls; lr is after the schedule.
+  choir_status_t (*update)(const void* config, choir_op_calls_t* calls,
                            choir_param_t* param, choir_tensor_t* const* states,
                            double lr, int64_t step);
 };

@@ -12,7 +12,7 @@ static const char* const* states(const void* config) {
   return names;
 }
 
-static choir_status_t update(const void* config, choir_stream_t* stream,
+static choir_status_t update(const void* config, choir_op_calls_t* calls,
                              choir_param_t* param, choir_tensor_t* const* kept,
                              double lr, int64_t step) {
   const choir_adadelta_config_t* adadelta = config;
@@ -24,8 +24,8 @@ static choir_status_t update(const void* config, choir_stream_t* stream,
       .weight_decay = adadelta->weight_decay};
   choir_tensor_t* srcs[] = {param->value, param->grad, kept[0], kept[1]};
   choir_tensor_t* dsts[] = {param->value, kept[0], kept[1]};
-  return choir_op_run(stream, CHOIR_OP_ADADELTA_UPDATE, srcs, 4, &attrs, false,
-                      dsts);
+  return choir__op_calls_run(calls, CHOIR_OP_ADADELTA_UPDATE, srcs, 4, &attrs,
+                             dsts);
 }
 
 CHOIR_OPTIMIZER_DEFINE(adadelta, CHOIR_ADADELTA_FIELDS, "AdaDelta");

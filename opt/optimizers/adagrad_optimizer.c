@@ -12,7 +12,7 @@ static const char* const* states(const void* config) {
   return names;
 }
 
-static choir_status_t update(const void* config, choir_stream_t* stream,
+static choir_status_t update(const void* config, choir_op_calls_t* calls,
                              choir_param_t* param, choir_tensor_t* const* kept,
                              double lr, int64_t step) {
   const choir_adagrad_config_t* adagrad = config;
@@ -23,8 +23,8 @@ static choir_status_t update(const void* config, choir_stream_t* stream,
       .weight_decay = adagrad->weight_decay};
   choir_tensor_t* srcs[] = {param->value, param->grad, kept[0]};
   choir_tensor_t* dsts[] = {param->value, kept[0]};
-  return choir_op_run(stream, CHOIR_OP_ADAGRAD_UPDATE, srcs, 3, &attrs, false,
-                      dsts);
+  return choir__op_calls_run(calls, CHOIR_OP_ADAGRAD_UPDATE, srcs, 3, &attrs,
+                             dsts);
 }
 
 CHOIR_OPTIMIZER_DEFINE(adagrad, CHOIR_ADAGRAD_FIELDS, "AdaGrad");

@@ -12,7 +12,7 @@ static const char* const* states(const void* config) {
   return names;
 }
 
-static choir_status_t update(const void* config, choir_stream_t* stream,
+static choir_status_t update(const void* config, choir_op_calls_t* calls,
                              choir_param_t* param,
                              choir_tensor_t* const* moments, double lr,
                              int64_t step) {
@@ -26,8 +26,8 @@ static choir_status_t update(const void* config, choir_stream_t* stream,
                                            .scale = 1};
   choir_tensor_t* srcs[] = {param->value, param->grad, moments[0], moments[1]};
   choir_tensor_t* dsts[] = {param->value, moments[0], moments[1]};
-  return choir_op_run(stream, CHOIR_OP_ADAM_UPDATE, srcs, 4, &attrs, false,
-                      dsts);
+  return choir__op_calls_run(calls, CHOIR_OP_ADAM_UPDATE, srcs, 4, &attrs,
+                             dsts);
 }
 
 CHOIR_OPTIMIZER_DEFINE(adam, CHOIR_ADAM_FIELDS, "Adam");

@@ -18,7 +18,7 @@ static const char* const* states(const void* config) {
                                                            : none;
 }
 
-static choir_status_t update(const void* config, choir_stream_t* stream,
+static choir_status_t update(const void* config, choir_op_calls_t* calls,
                              choir_param_t* param,
                              choir_tensor_t* const* velocity, double lr,
                              int64_t step) {
@@ -43,7 +43,7 @@ static choir_status_t update(const void* config, choir_stream_t* stream,
   choir_tensor_t* srcs[] = {param->value, param->grad, v};
   choir_tensor_t* dsts[] = {param->value, v};
   choir_status_t status =
-      choir_op_run(stream, CHOIR_OP_SGD_UPDATE, srcs, 3, &attrs, false, dsts);
+      choir__op_calls_run(calls, CHOIR_OP_SGD_UPDATE, srcs, 3, &attrs, dsts);
   choir_tensor_release(v);
   return status;
 }

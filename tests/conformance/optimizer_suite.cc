@@ -254,6 +254,32 @@ TEST_P(OptimizerSuite, GivesTheSameBitsEverywhere) {
   }
 }
 
+// A device may update many at once.
+TEST_P(OptimizerSuite, ManyParametersHaveTheSameBits) {
+  const int64_t counts[] = {1, 3, 17, 4097, 64};
+  std::vector<Bits> all;
+  for (choir_device_t* device : {Device("cpu"), device_}) {
+    OptimizerPtr optimizer;
+    ASSERT_OK(Create(name_, expected_->settings.back().config, &optimizer));
+    ParamSet<float> params(device);
+    for (uint32_t i = 0; i < 200; ++i) {
+      const int64_t count = i == 150 ? 100000 : counts[i % 5];
+      params.Add("w" + std::to_string(i), {count}, Floats(count, i));
+    }
+    ASSERT_OK(choir_optimizer_attach(optimizer.get(), device, params.list()));
+    for (int64_t step = 0; step < 2; ++step) {
+      for (uint32_t i = 0; i < params.size(); ++i)
+        params.SetGrad(i, Floats(choir_tensor_count(params[i]->grad), 7 * i));
+      ASSERT_OK(choir_optimizer_update(optimizer.get(),
+                                       choir_device_stream(device), step));
+    }
+    all.emplace_back();
+    for (size_t i = 0; i < params.size(); ++i)
+      all.back()[params[i]->name] = params.value(i);
+  }
+  ExpectSameBits(all[1], all[0]);
+}
+
 TEST_P(OptimizerSuite, StepsAsWorkedOutByHand) {
   ASSERT_FALSE(expected_->worked.empty());
   const float grads[] = {0.5f, -0.25f, 0.75f};

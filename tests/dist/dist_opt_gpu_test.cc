@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What strategies copy from a GPU and to it in a step: what they send, and not
-// the gradients.
+// the gradients. And how many launches update all parameters.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -146,6 +146,30 @@ TEST_F(DistOptGpu, PassesTakeCopies) {
   EXPECT_EQ(also.digest, copies.digest);
   EXPECT_EQ(also.copied.down, copies.copied.down);
   EXPECT_EQ(also.copied.up, copies.copied.up);
+}
+
+// The gradients of one launch lie in several buckets.
+TEST_F(DistOptGpu, AllBucketsAreUpdatedTogether) {
+  CudaKernelsOnHost(true);
+  uint64_t digest = 0;
+  for (int64_t bucket_bytes : {1, 2000, 1048576}) {
+    FakeCuda gpu;
+    Training::Options options;
+    options.device = "cuda";
+    options.bucket_bytes = bucket_bytes;
+    options.use_graph = false;
+    Training training(SmallLayers(), comm_, options);
+    Must(training.Attach());
+    gpu.ClearLog();
+    for (size_t step = 0; step < kSteps; ++step)
+      EXPECT_OK(training.TrainOn(static_cast<int64_t>(step), 0, 32, 32));
+    size_t launches = 0;
+    for (const std::string& line : gpu.TakeLog())
+      launches += line.find("_update_") != std::string::npos;
+    EXPECT_EQ(launches, kSteps);
+    if (digest == 0) digest = training.StatesDigest();
+    EXPECT_EQ(training.StatesDigest(), digest);
+  }
 }
 
 }  // namespace
