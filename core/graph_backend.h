@@ -23,6 +23,9 @@ CHOIR_API int32_t choir_graph_node_count(const choir_graph_t* graph);
 // Lent until the node is changed.
 CHOIR_API const choir_record_t* choir_graph_record(const choir_graph_t* graph,
                                                    int32_t node);
+// The node before `node` that is not dropped, of whatever kind; -1: none.
+CHOIR_API int32_t choir_graph_previous(const choir_graph_t* graph,
+                                       int32_t node);
 CHOIR_API choir_device_t* choir_graph_device(const choir_graph_t* graph);
 
 // Whether nobody but the graph holds the view's buffer, only streams[0] uses

@@ -12,6 +12,12 @@ const choir_record_t* choir_graph_record(const choir_graph_t* graph,
   return at->kind == CHOIR__NODE_RECORD && at->stream == 0 ? &at->record : NULL;
 }
 
+int32_t choir_graph_previous(const choir_graph_t* graph, int32_t node) {
+  while (node-- > 0)
+    if (graph->nodes[node].kind != CHOIR__NODE_DROPPED) return node;
+  return -1;
+}
+
 choir_device_t* choir_graph_device(const choir_graph_t* graph) {
   return graph->workspace->device;
 }

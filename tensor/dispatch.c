@@ -90,6 +90,11 @@ const choir_calls_kernel_t* const* choir__calls_kernels(
   return NULL;
 }
 
+bool choir__kernel_is_own(choir_op_t op, const choir_kernel_t* kernel) {
+  return kernel != choir__reference_kernel(op) &&
+         kernel != choir__host_kernel(op);
+}
+
 bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
                           choir_tensor_t* const* srcs, int32_t src_count,
                           const void* attrs, bool accumulate,
@@ -113,9 +118,7 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
       .accumulate = accumulate,
       .attrs = attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0};
-  const choir_kernel_t* kernel = choir__kernel_select(op, device, &record);
-  return kernel != choir__reference_kernel(op) &&
-         kernel != choir__host_kernel(op);
+  return choir__kernel_is_own(op, choir__kernel_select(op, device, &record));
 }
 
 choir_op_t choir__record_op(const choir_record_t* record) {

@@ -42,8 +42,7 @@ bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,
   };
   out_record->kernel =
       choir__kernel_select(op, choir_graph_device(graph), out_record);
-  return out_record->kernel != choir__reference_kernel(op) &&
-         out_record->kernel != choir__host_kernel(op);
+  return choir__kernel_is_own(op, out_record->kernel);
 }
 
 bool choir__same_view(const choir_view_t* a, const choir_view_t* b) {

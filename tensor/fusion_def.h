@@ -35,6 +35,9 @@ bool choir__source_is_shape(const choir_record_t* record, int32_t index);
 
 // The op that a record runs; CHOIR_OP_COUNT when it is none.
 choir_op_t choir__record_op(const choir_record_t* record);
+// Whether a kernel of the op is a family's own: not the reference, here or by
+// the host fallback.
+bool choir__kernel_is_own(choir_op_t op, const choir_kernel_t* kernel);
 
 // Makes *out_record the op on these operands (sources, then destinations; the
 // array is borrowed), with `like`'s label; false when the graph's device has no

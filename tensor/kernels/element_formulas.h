@@ -14,6 +14,16 @@ extern "C" {
 #define CHOIR__HALF_SQRT2 0.70710678118654752440f
 #define CHOIR__INV_SQRT_2PI 0.39894228040143267794f
 
+// Their numbers.
+typedef enum choir__formula_e {
+#define CHOIR__UNARY(OP, name, formula) CHOIR__FORMULA_##OP,
+#define CHOIR__BINARY(OP, name, formula) CHOIR__FORMULA_##OP,
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__UNARY
+#undef CHOIR__BINARY
+  CHOIR__FORMULA_COUNT
+} choir__formula_t;
+
 // What a formula may want beside its elements, and where its value goes.
 typedef struct choir__element_params_s {
   float factor;

@@ -21,4 +21,18 @@ static inline choir__element_params_t choir__element_params(
   return params;
 }
 
+// The op's formula; CHOIR__FORMULA_COUNT: it has none.
+static inline choir__formula_t choir__formula_of(choir_op_t op) {
+  static const choir_op_t ops[] = {
+#define CHOIR__UNARY(OP, name, formula) CHOIR_OP_##OP,
+#define CHOIR__BINARY(OP, name, formula) CHOIR_OP_##OP,
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__UNARY
+#undef CHOIR__BINARY
+  };
+  int formula = 0;
+  while (formula < CHOIR__FORMULA_COUNT && ops[formula] != op) ++formula;
+  return (choir__formula_t)formula;
+}
+
 #endif  // CHOIR_TENSOR_KERNELS_ELEMENT_PARAMS_H_

@@ -33,6 +33,9 @@
 #define CHOIR__FILE batch_norm_kernels
 #include "tensor/kernels/cuda/cuda_batch_norm.cu"
 #undef CHOIR__FILE
+#define CHOIR__FILE chain_kernels
+#include "tensor/kernels/cuda/cuda_chain.cu"
+#undef CHOIR__FILE
 
 namespace choir {
 namespace testing {

@@ -2,9 +2,10 @@
 // Ops that make each element from the elements at its place. One function of
 // an element gives one loop over planes, in all layouts and for every
 // instruction set.
+#include "tensor/kernels/cpu/cpu_elementwise.h"
+
 #include <math.h>
 
-#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/element_params.h"
 
@@ -85,6 +86,17 @@
 #include "tensor/kernels/element_formulas.def"
 #undef CHOIR__UNARY
 #undef CHOIR__BINARY
+
+choir__plane_fn_t choir__cpu_formula(choir__formula_t formula) {
+  static const choir__plane_fn_t planes[] = {
+#define CHOIR__UNARY(OP, name, formula) name##_plane,
+#define CHOIR__BINARY(OP, name, formula) name##_plane,
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__UNARY
+#undef CHOIR__BINARY
+  };
+  return planes[formula];
+}
 
 static bool elementwise_supports(const choir_record_t* record) {
   if (!choir__all_f32(record) || record->dst_count != 1) return false;

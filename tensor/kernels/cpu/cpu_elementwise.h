@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_TENSOR_KERNELS_CPU_CPU_ELEMENTWISE_H_
+#define CHOIR_TENSOR_KERNELS_CPU_CPU_ELEMENTWISE_H_
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/element_formulas.h"
+
+// The loop of a formula over a plane: operand 0 from operand 1, or from 1 and
+// 2, and the params are choir__element_params_t. Operand 0 may be one of them.
+typedef void (*choir__plane_fn_t)(const choir__plane_t* plane);
+choir__plane_fn_t choir__cpu_formula(choir__formula_t formula);
+
+#endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_ELEMENTWISE_H_
