@@ -376,6 +376,8 @@ TEST_P(GraphTest, RewritingPutsOneRecordInThePlaceOfTwo) {
     CHOIR_TRY(choir_graph_put(graph, 1, &fused));
     choir_graph_drop(graph, 0);
     EXPECT_EQ(choir_graph_record(graph, 0), nullptr);
+    EXPECT_EQ(choir_graph_previous(graph, 2), 1);
+    EXPECT_EQ(choir_graph_previous(graph, 1), -1);
     return nullptr;
   };
   ASSERT_OK(choir_graph_plan(graph_, &options));
