@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/profile.h"
 #include "tensor/strided_internal.h"
 #include "tests/tensor/chain_testing.h"
 #include "tests/testing/sanitized.h"
@@ -47,6 +48,10 @@ TEST_P(Chains, AFormulaIsOneRecord) {
         << text();
     if (is_cuda()) {
       EXPECT_EQ(launched().at(0), "choir_chain_dense");
+      // And of a CUDA graph.
+      EXPECT_EQ(stats().launches, 1);
+      EXPECT_EQ(stats().launched_records, 2);
+      EXPECT_EQ(stats().refused_launches, 0);
     }
   }
 }
@@ -248,6 +253,28 @@ TEST_P(Chains, WithManyThreads) {
               Run(CHOIR_OP_SIGMOID_GRAD, {gate, y}, x);
             }),
             3);
+}
+
+TEST_P(Chains, ProfilesNameTheirOps) {
+  choir_tensor_t* x = Keep({50});
+  choir_tensor_t* y = Keep({50});
+  choir_profile_t* profile = nullptr;
+  ASSERT_OK(choir_profile_create(nullptr, &profile));
+  ASSERT_OK(choir_profile_start(profile));
+  EXPECT_EQ(Fuse([&] { Run(CHOIR_OP_TANH, {Run(CHOIR_OP_NEG, {x})}, y); }), 1);
+  choir_profile_stop(profile);
+  std::vector<choir_profile_row_t> rows(choir_profile_rows(profile, nullptr));
+  choir_profile_rows(profile, rows.data());
+  int64_t calls = 0;
+  for (const choir_profile_row_t& row : rows) {
+    if (std::string(row.label) != "neg+tanh") continue;
+    EXPECT_EQ(std::string(row.name), is_cuda() ? "chain/cuda" : "chain/cpu");
+    // One read, one written.
+    EXPECT_EQ(row.cost.bytes, static_cast<double>(row.calls) * 400);
+    calls += row.calls;
+  }
+  EXPECT_EQ(calls, 3);
+  choir_profile_destroy(profile);
 }
 
 TEST(ChainsWithoutKernels, RecordsStay) {
