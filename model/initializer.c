@@ -5,6 +5,26 @@
 
 #include "tensor/ops.h"
 
+// Numbers are drawn in the order of rows, by kernels for tensors that lie so;
+// one that does not is a copy of one that does.
+static choir_status_t draw(choir_tensor_t* tensor, choir_op_t op,
+                           const choir_random_attrs_t* attrs) {
+  choir_device_t* device = choir_tensor_device(tensor);
+  choir_stream_t* stream = choir_device_stream(device);
+  if (choir_view_is_contiguous(choir_tensor_view(tensor)))
+    return choir_op_run(stream, op, &tensor, 1, attrs, false, &tensor);
+  choir_tensor_t* rows = NULL;
+  CHOIR_TRY(choir_tensor_create(device, choir_tensor_dtype(tensor),
+                                choir_tensor_ndim(tensor),
+                                choir_tensor_shape(tensor), &rows));
+  choir_status_t status =
+      choir_op_run(stream, op, &rows, 1, attrs, false, &rows);
+  if (!status)
+    status = choir_op_run(stream, CHOIR_OP_COPY, &rows, 1, NULL, false, &tensor);
+  choir_tensor_release(rows);
+  return status;
+}
+
 choir_status_t choir_initialize(choir_tensor_t* tensor,
                                 const choir_initializer_t* initializer,
                                 choir_random_key_t key) {
@@ -66,8 +86,7 @@ choir_status_t choir_initialize(choir_tensor_t* tensor,
                                 .low = low,
                                 .high = high,
                                 .whole_tensor = true};
-  return choir_op_run(
-      choir_device_stream(choir_tensor_device(tensor)),
-      is_normal ? CHOIR_OP_RANDOM_NORMAL : CHOIR_OP_RANDOM_UNIFORM, &tensor, 1,
-      &attrs, false, &tensor);
+  return draw(tensor,
+              is_normal ? CHOIR_OP_RANDOM_NORMAL : CHOIR_OP_RANDOM_UNIFORM,
+              &attrs);
 }
