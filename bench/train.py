@@ -102,6 +102,18 @@ def ratios_of(results, options):
             "independent2_graph",
             ">= 0.97",
         ),
+        (
+            "2 that wait / 2 independent, graph",
+            "meeting2_graph",
+            "independent2_graph",
+            "",
+        ),
+        (
+            "2 workers / 2 that wait, graph",
+            "choir2_graph",
+            "meeting2_graph",
+            "",
+        ),
         ("2 workers / 1 process", "choir2", "choir", ""),
         ("2 workers, graph / PyTorch DDP", "choir2_graph", "torch2_ddp", ""),
         (

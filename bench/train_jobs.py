@@ -35,7 +35,8 @@ class Job:
     config: str = ""  # of torch_train.py
     graph: bool = False  # of Choir: replay a planned graph
     workers: int = 1  # that share gradients
-    copies: int = 1  # that do not
+    meets: bool = False  # they share none, but wait after each step
+    copies: int = 1  # that do neither
     passes: tuple = ("train", "forward")
     devices: tuple = ("cpu",)
 
@@ -76,6 +77,14 @@ JOBS = {
         "Choir, graph, 2 independent processes",
         "choir",
         copies=2,
+        graph=True,
+        passes=("train",),
+    ),
+    "meeting2_graph": Job(
+        "Choir, graph, 2 that only wait",
+        "choir",
+        workers=2,
+        meets=True,
         graph=True,
         passes=("train",),
     ),
@@ -158,6 +167,8 @@ def run_job(name, options):
             flags += ["--bf16", "true"]
         if options.forward_only:
             flags += ["--forward_only", "true"]
+        if job.meets:
+            flags += ["--meet", "true"]
         if job.copies == 1:
             return measure.run_together([[TRAIN_STEP, *flags]], limit)[0]
         commands = [[TRAIN_STEP, "--gate", "true", *flags]] * job.copies

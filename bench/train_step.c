@@ -5,7 +5,8 @@
 // Trains one of the networks of examples/ for a while and prints one JSON line:
 // images/s over all workers, resident memory, and how often work ran beside
 // the fast kernels. One worker uses plain SGD, several share gradients through
-// DistOpt and shm. --gate: after the warm-up print "ready" and wait for a line
+// DistOpt and shm, or with --meet they share none and only wait for each other
+// after each step. --gate: after the warm-up print "ready" and wait for a line
 // on standard input, so that several runs can start together. --profile: a
 // table of where rank 0's step goes, before the JSON line.
 #include <stdio.h>
@@ -38,6 +39,7 @@
     "folder of MNIST, for resnet20 of CIFAR-10; else examples/data/mnist or " \
     "synthetic images, which alone resnet50 takes")                           \
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
+  X(T, BOOL, meet, false, 0, 1, "workers wait for each other, no more")       \
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")               \
   X(T, BOOL, bf16, false, 0, 1, "products of bf16 factors")                   \
@@ -112,7 +114,7 @@ static choir_status_t make_model(run_t* run) {
   CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = 0.005, .momentum = 0.9,
                                 .weight_decay = 1e-5));
   choir_updater_t* updater = choir_optimizer_updater(run->sgd);
-  if (run->comm) {
+  if (run->comm && !run->options->meet) {
     CHOIR_TRY(choir_dist_opt_create(run->sgd, run->comm, NULL, &run->dist));
     updater = choir_dist_opt_updater(run->dist);
   }
@@ -176,6 +178,8 @@ static choir_status_t do_steps(run_t* run, int64_t steps, int64_t* images) {
     if (!batch) continue;  // an epoch ended
     CHOIR_TRY(run->options->forward_only ? predict(run, batch)
                                          : train_one(run, batch));
+    if (run->comm && run->options->meet)
+      CHOIR_TRY(choir_comm_barrier(run->comm, "a step"));
     *images += batch->global_count;
     ++step;
   }

@@ -125,6 +125,13 @@ class TrainStepTest(unittest.TestCase):
         self.assertEqual(result["images"], 18 * 64)
         self.assertGreater(result["rss_mb"], 0)
 
+    def test_two_workers_that_only_wait_share_no_gradients(self):
+        flags = ("--workers", "2", "--steps", "6", "--warmup", "0")
+        sharing = self.result(*flags)
+        waiting = self.result(*flags, "--meet", "true")
+        self.assertEqual(waiting["images"], sharing["images"])
+        self.assertNotEqual(waiting["loss"], sharing["loss"])
+
     def test_two_workers_stop_by_the_clock_together(self):
         result = self.result("--workers", "2", "--seconds", "0.2")
         self.assertGreaterEqual(result["seconds"], 0.2)
