@@ -20,7 +20,8 @@ static choir_status_t draw(choir_tensor_t* tensor, choir_op_t op,
   choir_status_t status =
       choir_op_run(stream, op, &rows, 1, attrs, false, &rows);
   if (!status)
-    status = choir_op_run(stream, CHOIR_OP_COPY, &rows, 1, NULL, false, &tensor);
+    status =
+        choir_op_run(stream, CHOIR_OP_COPY, &rows, 1, NULL, false, &tensor);
   choir_tensor_release(rows);
   return status;
 }
