@@ -136,7 +136,19 @@ static int32_t find_missing_peer(const choir_comm_t* comm) {
   return -1;
 }
 
+// Adopts what a peer told.
+static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
+  pthread_mutex_lock(&comm->fault_mutex);
+  choir_comm_fault_t fault = comm->peer_fault;
+  pthread_mutex_unlock(&comm->fault_mutex);
+  comm_break(comm, &fault);
+  return choir__comm_fault_status(comm);
+}
+
 static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
+  // It may have told why since the last look, and then left.
+  if (comm->vtable->look) comm->vtable->look(comm);
+  if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   const char* peer = comm->peers[rank].text;
   note_waiting(comm, rank);  // for the launcher: it was needed
   if (atomic_load(&comm->peers[rank].presence) == CHOIR_COMM_PEER_LEFT)
@@ -145,15 +157,6 @@ static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
   return choir__comm_break(
       comm, CHOIR_STATUS_ABORTED,
       "%s is gone: its process was killed or ended too early", peer);
-}
-
-// Adopts what a peer told.
-static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
-  pthread_mutex_lock(&comm->fault_mutex);
-  choir_comm_fault_t fault = comm->peer_fault;
-  pthread_mutex_unlock(&comm->fault_mutex);
-  comm_break(comm, &fault);
-  return choir__comm_fault_status(comm);
 }
 
 choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
