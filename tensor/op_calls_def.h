@@ -14,10 +14,8 @@ extern "C" {
 //   choir_op_calls_t calls;
 //   choir__op_calls_begin(&calls, stream, "parameters");
 //   choir_status_t status = NULL;
-//   for (...; !status;)
-//     status = choir__op_calls_run(&calls, CHOIR_OP_SGD_UPDATE, srcs, 3,
-//     &attrs,
-//                                  dsts);
+//   while (!status && ...)
+//     status = choir__op_calls_run(&calls, op, srcs, src_count, &attrs, dsts);
 //   return choir__op_calls_end(&calls, status);
 //
 // A call is checked at once and may wait, until one comes that cannot go with

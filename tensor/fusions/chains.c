@@ -199,8 +199,9 @@ static bool add_record(draft_t* draft, const choir_record_t* record) {
 // there are.
 static bool place_values(draft_t* draft) {
   int32_t last_use[CHOIR__CHAIN_STEPS];
-  int32_t holder[CHOIR__CHAIN_VALUES] = {-1, -1, -1, -1};
+  int32_t holder[CHOIR__CHAIN_VALUES];  // the step; -1: none
   choir__chain_t* chain = &draft->chain;
+  for (int32_t v = 0; v < CHOIR__CHAIN_VALUES; ++v) holder[v] = -1;
   for (int32_t s = 0; s < chain->step_count; ++s) {
     last_use[s] = s;
     if (chain->steps[s].left >= 0) last_use[chain->steps[s].left] = s;

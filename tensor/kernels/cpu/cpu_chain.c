@@ -30,7 +30,7 @@ static void take(const chain_task_t* task, float* const* values, int32_t place,
 
 static void run_block(const chain_task_t* task, block_values_t room,
                       int64_t begin, int64_t count) {
-  float* values[CHOIR__CHAIN_VALUES] = {room[0], room[1], room[2], room[3]};
+  float* values[CHOIR__CHAIN_VALUES] = {NULL};  // a step makes each first
   for (int32_t s = 0; s < task->chain->step_count; ++s) {
     const choir__chain_step_t* step = &task->chain->steps[s];
     choir__plane_t plane = {
