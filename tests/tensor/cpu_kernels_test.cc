@@ -4,6 +4,7 @@
 // set of this machine, on one thread and two.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -77,19 +78,19 @@ std::vector<choir__isa_t> InstructionSets() {
   return sets;
 }
 
-class CpuKernels : public testing::TestWithParam<const choir_op_kernel_t*> {};
+bool IsDirect(const choir_op_kernel_t* kernel) {
+  return strstr(kernel->kernel.name, "/direct") != nullptr;
+}
 
-TEST_P(CpuKernels, AgreeWithTheReference) {
-  const choir_op_kernel_t* kernel = GetParam();
+// With no instruction set above `most`.
+void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
   const bool own = strstr(kernel->kernel.name, "/cpu") != nullptr;
   const bool winners = strstr(kernel->kernel.name, "/winners") != nullptr;
-  const bool direct = strstr(kernel->kernel.name, "/direct") != nullptr;
-  if (direct && choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
-    GTEST_SKIP() << "this processor has no AVX-512";
-  if (winners && choir__isa_limit(CHOIR__ISA_AVX512) == CHOIR__ISA_BASE)
+  const bool direct = IsDirect(kernel);
+  if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || winners))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
   std::set<std::string> shapes;
@@ -121,7 +122,7 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
                         problem.dst_dtype(static_cast<int32_t>(i)),
                         def->tolerance, accumulate, problem.Describe());
         }
-        if (HasFatalFailure()) return;
+        if (testing::Test::HasFatalFailure()) return;
         // A kernel of ours has the same bits on every instruction set and for
         // every number of threads.
         if (own || winners) {
@@ -131,7 +132,7 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
             ASSERT_EQ(problem.Run(kernel, one.stream()), got)
                 << problem.Describe() << " on instruction set " << isa;
           }
-          choir__isa_limit(CHOIR__ISA_AVX512);
+          choir__isa_limit(most);
           ASSERT_EQ(problem.Run(kernel, two.stream()), got)
               << problem.Describe() << " on two threads";
         } else {
@@ -152,12 +153,59 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
   EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
 }
 
+class CpuKernels : public testing::TestWithParam<const choir_op_kernel_t*> {
+ protected:
+  void TearDown() override { choir__isa_limit(CHOIR__ISA_AVX512); }
+};
+
+TEST_P(CpuKernels, AgreeWithTheReference) {
+  AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX512);
+}
+
+// Kernels whose loops differ between instruction sets in more than the width.
+class CpuKernelsDirect : public CpuKernels {};
+
+TEST_P(CpuKernelsDirect, AgreeWithTheReferenceOnAvx2) {
+  AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX2);
+}
+
+// Of gradients the order of sums follows the size of the register tiles.
+TEST_P(CpuKernelsDirect, HaveTheSameBitsOnAvx2AndAvx512) {
+  const choir_op_kernel_t* kernel = GetParam();
+  if (choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
+    GTEST_SKIP() << "this processor has no AVX-512";
+  if (kernel->op != CHOIR_OP_CONV2D && kernel->op != CHOIR_OP_CONV2D_MAX_POOL2D)
+    GTEST_SKIP() << "a gradient";
+  const choir_op_def_t* def = choir__op_def(kernel->op);
+  Device device(1);
+  int compared = 0;
+  for (const choir_op_case_t& c : Cases(def)) {
+    Problem problem(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
+                    device);
+    if (!problem.valid() || problem.empty()) continue;
+    choir__isa_limit(CHOIR__ISA_AVX2);
+    if (!kernel->supports(&problem.record())) continue;
+    const auto narrow = problem.Run(kernel, device.stream());
+    choir__isa_limit(CHOIR__ISA_AVX512);
+    if (!kernel->supports(&problem.record())) continue;
+    ASSERT_EQ(problem.Run(kernel, device.stream()), narrow)
+        << problem.Describe();
+    ++compared;
+  }
+  EXPECT_GE(compared, 5);
+}
+
 // The pooling within the convolution has the bits, and the winners, of the two
 // kernels one after the other: a graph that fuses them computes what eager
 // does.
-TEST(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
-  if (choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
-    GTEST_SKIP() << "this processor has no AVX-512";
+class CpuKernelsPooled : public testing::TestWithParam<choir__isa_t> {
+ protected:
+  void TearDown() override { choir__isa_limit(CHOIR__ISA_AVX512); }
+};
+
+TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
+  if (choir__isa_limit(GetParam()) != GetParam())
+    GTEST_SKIP() << "this processor has no such instructions";
   Device device(1);
   const choir_op_kernel_t* kernel = &choir__cpu_conv2d_max_pool2d_direct;
   const choir_op_def_t* def = choir__op_def(kernel->op);
@@ -205,6 +253,9 @@ TEST(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
   EXPECT_GE(compared, 10);
 }
 
+INSTANTIATE_TEST_SUITE_P(InstructionSets, CpuKernelsPooled,
+                         testing::Values(CHOIR__ISA_AVX2, CHOIR__ISA_AVX512));
+
 // Copies and casts take more dtypes than f32.
 TEST(CpuKernelsDtypes, CopiesAndCastsOfAllAreExact) {
   Device device(1);
@@ -239,8 +290,20 @@ std::string KernelName(
   return name;
 }
 
+std::vector<const choir_op_kernel_t*> DirectKernels() {
+  std::vector<const choir_op_kernel_t*> kernels = AllKernels();
+  kernels.erase(std::remove_if(kernels.begin(), kernels.end(),
+                               [](const choir_op_kernel_t* kernel) {
+                                 return !IsDirect(kernel);
+                               }),
+                kernels.end());
+  return kernels;
+}
+
 INSTANTIATE_TEST_SUITE_P(List, CpuKernels, testing::ValuesIn(AllKernels()),
                          KernelName);
+INSTANTIATE_TEST_SUITE_P(List, CpuKernelsDirect,
+                         testing::ValuesIn(DirectKernels()), KernelName);
 
 // ---- Odds and ends ----
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions by the loops of cpu_conv2d_avx512.h: which records they take,
+// Convolutions by the loops of cpu_conv2d_direct.h: which records they take,
 // packed weights, and blocks of samples for the threads.
-#include "tensor/kernels/cpu/cpu_conv2d_avx512.h"
+#include "tensor/kernels/cpu/cpu_conv2d_direct.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -12,7 +12,6 @@
 
 #if defined(__x86_64__)
 
-#define LANES CHOIR__CONV_LANES
 // One block of an operand has to stay in the second cache.
 #define MAX_BLOCK_BYTES (1 << 20)
 
@@ -44,6 +43,18 @@ static operands_t operands_of(const choir_record_t* record, conv_kind_t kind) {
   return o;
 }
 
+// Those of this processor, or NULL.
+static const choir__conv_loops_t* best_loops(void) {
+  switch (choir__isa()) {
+    case CHOIR__ISA_AVX512:
+      return &choir__conv_loops_avx512;
+    case CHOIR__ISA_AVX2:
+      return &choir__conv_loops_avx2;
+    default:
+      return NULL;
+  }
+}
+
 // ---- Which records ----
 
 // Rows of an image without gaps.
@@ -58,36 +69,41 @@ static bool is_source(const choir_view_t* view) {
   return has_dense_rows(view) || (view->strides[1] != 1 && view->shape[1] != 1);
 }
 
-static int64_t block_bytes(const choir_view_t* view, const int64_t* padding) {
+static int64_t block_bytes(const choir_view_t* view, const int64_t* padding,
+                           int64_t lanes) {
   return (view->shape[2] + 2 * padding[0]) * (view->shape[3] + 2 * padding[1]) *
-         view->shape[1] * LANES * (int64_t)sizeof(float);
+         view->shape[1] * lanes * (int64_t)sizeof(float);
 }
 
-// Sixteen channels to a vector, as oneDNN has them: how many times more lanes
-// than channels.
-static double padding_of(int64_t channels) {
-  return (double)(choir__conv_blocks(channels, LANES) * LANES) /
+// Channels to the lanes of a vector, as oneDNN has them: how many times more
+// lanes than channels.
+static double padding_of(int64_t channels, int64_t lanes) {
+  return (double)(choir__conv_blocks(channels, lanes) * lanes) /
          (double)channels;
 }
 
 // Whether this way is the quicker one. oneDNN keeps up where channels fill its
 // vectors, and is ahead where in addition a pixel's vectors fall on few sets of
-// the first cache. Measured against it pass by pass on the layers of the MNIST
-// network, LeNet-5 and CIFAR networks of 8 to 128 channels.
-static bool is_quicker(const operands_t* o, conv_kind_t kind) {
+// the first cache. Measured against it pass by pass, with AVX-512 and with
+// AVX2, on the layers of the MNIST network, LeNet-5 and CIFAR networks of 8 to
+// 128 channels.
+static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
   const int64_t channels = o->w->shape[1], filters = o->w->shape[0];
   const int64_t taps = channels * o->w->shape[2] * o->w->shape[3];
+  const double of_channels = padding_of(channels, lanes);
+  const double of_filters = padding_of(filters, lanes);
   switch (kind) {
     case FORWARD:
     case POOLED:
       // The way to vectors and back must be worth it.
       return taps >= 25 &&
-             (padding_of(filters) > 1.1 || (channels <= 8 && filters <= LANES));
+             (of_filters > 1.1 || (channels <= 8 && filters <= lanes));
     case GRAD_DATA:
-      return padding_of(channels) > 1.1;
+      return of_channels > 1.1;
     case GRAD_WEIGHT:
-      return padding_of(filters) * padding_of(channels) > 1.7 &&
-             (padding_of(filters) > 1.1 || channels < 8);
+      if (of_filters * of_channels > 1.7)
+        return of_filters > 1.1 || channels < 8;
+      return lanes == 8 && of_filters * of_channels > 1.2 && of_filters > 1.1;
   }
   return false;
 }
@@ -115,7 +131,8 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
   const choir_conv2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
   static const int64_t no_padding[] = {0, 0};
-  if (choir__isa() != CHOIR__ISA_AVX512 ||
+  const choir__conv_loops_t* loops = best_loops();
+  if (!loops ||
       (kind == POOLED ? !is_f32(record) || !pool_fits(record)
                       : !choir__all_f32(record)) ||
       attrs->groups != 1 || o.x->ndim != 4 || o.y->ndim != 4 ||
@@ -123,14 +140,16 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
     return false;
   if (o.b && o.b->strides[0] != 1 && o.b->shape[0] != 1) return false;
   // Lanes without a sample are wasted: four in five must have one.
-  const int64_t samples = o.x->shape[0];
-  if (samples * 5 < choir__conv_blocks(samples, LANES) * LANES * 4)
+  const int64_t samples = o.x->shape[0], lanes = loops->lanes;
+  if (samples * 5 < choir__conv_blocks(samples, lanes) * lanes * 4)
     return false;
-  if (kind != GRAD_DATA && block_bytes(o.x, attrs->padding) > MAX_BLOCK_BYTES)
+  if (kind != GRAD_DATA &&
+      block_bytes(o.x, attrs->padding, lanes) > MAX_BLOCK_BYTES)
     return false;
-  if (!is_forward(kind) && block_bytes(o.y, no_padding) > MAX_BLOCK_BYTES)
+  if (!is_forward(kind) &&
+      block_bytes(o.y, no_padding, lanes) > MAX_BLOCK_BYTES)
     return false;
-  if (!is_quicker(&o, kind)) return false;
+  if (!is_quicker(&o, kind, lanes)) return false;
   if (kind == GRAD_DATA) {
     const int64_t width = o.w->shape[3];
     if (attrs->stride[0] != 1 || attrs->stride[1] != 1 ||
@@ -147,6 +166,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
 
 typedef struct call_s {
   choir__conv_t conv;
+  const choir__conv_loops_t* loops;
   choir_allocator_t pool;
   int64_t blocks;  // of samples
   size_t x_bytes, y_bytes, row_bytes;
@@ -224,7 +244,7 @@ static void fill_offsets(const call_t* call, const choir_view_t* w,
         tables->offsets[tap] =
             (int32_t)((ky * conv->dilation[0] * row +
                        kx * conv->dilation[1] * channels + c) *
-                      LANES);
+                      call->loops->lanes);
         tables->dw_offsets[tap] =
             ky * w->strides[2] + kx * w->strides[3] + c * w->strides[1];
       }
@@ -234,7 +254,7 @@ static void pack_forward(const call_t* call, const choir_view_t* w,
                          const tables_t* tables) {
   const float* src = choir__view_f32(w);
   const int64_t filters = call->conv.y.channels, taps = call->conv.taps;
-  const int64_t blocks = choir__conv_blocks(filters, CHOIR__CONV_FILTERS);
+  const int64_t blocks = choir__conv_blocks(filters, call->loops->filters);
   float* to = tables->weights;
   for (int64_t b = 0; b < blocks; b++) {
     const int64_t first = choir__conv_block_start(filters, blocks, b);
@@ -251,7 +271,7 @@ static void pack_grad(const call_t* call, const choir_view_t* w,
   const float* src = choir__view_f32(w);
   const int64_t channels = conv->x.channels;
   const int64_t blocks =
-      choir__conv_blocks(channels, choir__conv_grad_channels(conv->kernel[1]));
+      choir__conv_blocks(channels, call->loops->grad_channels(conv->kernel[1]));
   float* to = tables->weights;
   for (int64_t b = 0; b < blocks; b++) {
     const int64_t first = choir__conv_block_start(channels, blocks, b);
@@ -276,15 +296,15 @@ static void forward_range(void* context, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t block = begin; block < end; block++) {
-    choir__conv_pack_x(&call->conv, block, (float*)scratch);
+    call->loops->pack_x(&call->conv, block, (float*)scratch);
     const choir__conv_image_t* y = &call->conv.y;
     float* row = (float*)(scratch + call->x_bytes);
     if (call->conv.winners)
-      choir__conv_forward_pool(
+      call->loops->forward_pool(
           &call->conv, block, (float*)scratch, row,
-          (uint8_t*)(row + y->width * y->channels * LANES));
+          (uint8_t*)(row + y->width * y->channels * call->loops->lanes));
     else
-      choir__conv_forward(&call->conv, block, (float*)scratch, row);
+      call->loops->forward(&call->conv, block, (float*)scratch, row);
   }
   give(call, scratch, call->x_bytes + call->row_bytes);
 }
@@ -297,9 +317,9 @@ static void grad_data_range(void* context, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t block = begin; block < end; block++) {
-    choir__conv_pack_y(&call->conv, block, (float*)scratch);
-    choir__conv_grad_data(&call->conv, block, (float*)scratch,
-                          (float*)(scratch + call->y_bytes));
+    call->loops->pack_y(&call->conv, block, (float*)scratch);
+    call->loops->grad_data(&call->conv, block, (float*)scratch,
+                           (float*)(scratch + call->y_bytes));
   }
   give(call, scratch, call->y_bytes + call->row_bytes);
 }
@@ -329,14 +349,15 @@ static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
 
 static void pack_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
-  if (begin == 0) choir__conv_pack_x(&call->conv, call->block, call->x_vectors);
-  if (end == 2) choir__conv_pack_y(&call->conv, call->block, call->y_vectors);
+  if (begin == 0)
+    call->loops->pack_x(&call->conv, call->block, call->x_vectors);
+  if (end == 2) call->loops->pack_y(&call->conv, call->block, call->y_vectors);
 }
 
 static void grad_weight_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
-  choir__conv_grad_weight(&call->conv, call->x_vectors, call->y_vectors,
-                          call->db, begin, end);
+  call->loops->grad_weight(&call->conv, call->x_vectors, call->y_vectors,
+                           call->db, begin, end);
 }
 
 static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
@@ -365,7 +386,7 @@ static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
       conv->dw[f * conv->dw_filter_stride + conv->dw_offsets[k]] = 0;
   }
   const int64_t filter_blocks =
-      choir__conv_blocks(conv->y.channels, CHOIR__CONV_FILTERS);
+      choir__conv_blocks(conv->y.channels, call->loops->filters);
   for (call->block = 0; call->block < call->blocks; call->block++) {
     choir__cpu_parallel(threads, 2, 1, pack_range, call);
     choir__cpu_parallel(threads, filter_blocks, 1, grad_weight_range, call);
@@ -383,6 +404,7 @@ static choir_status_t direct_run(const choir_record_t* record,
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
   call_t call;
   memset(&call, 0, sizeof(call));
+  call.loops = best_loops();
   call.pool = choir_device_allocator(choir_stream_device(stream));
   choir_status_t status = NULL;
   if (kind == GRAD_DATA)
@@ -404,8 +426,9 @@ static choir_status_t direct_run(const choir_record_t* record,
       call.conv.winner_sample_stride = winners->strides[0];
       call.conv.winner_row_stride = winners->strides[2];
     }
-    call.blocks = choir__conv_blocks(call.conv.samples, LANES);
-    const size_t vector = LANES * sizeof(float);
+    const int64_t lanes = call.loops->lanes;
+    call.blocks = choir__conv_blocks(call.conv.samples, lanes);
+    const size_t vector = (size_t)lanes * sizeof(float);
     const int64_t row_columns =
         is_forward(kind) ? call.conv.y.width * call.conv.y.channels
                          : (call.conv.y.width + call.conv.kernel[1] - 1) *
@@ -414,7 +437,7 @@ static choir_status_t direct_run(const choir_record_t* record,
     call.y_bytes = (size_t)choir__conv_result_vectors(&call.conv) * vector;
     call.row_bytes = (size_t)row_columns * vector;
     // A byte for each winner behind them.
-    if (kind == POOLED) call.row_bytes += (size_t)row_columns * LANES;
+    if (kind == POOLED) call.row_bytes += (size_t)(row_columns * lanes);
     status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
                                  : run_blocks(&call, stream, &o, kind);
   }
@@ -446,7 +469,7 @@ static bool no_direct(const choir_record_t* record) {
 static choir_status_t no_direct_run(const choir_record_t* record,
                                     choir_stream_t* stream) {
   (void)stream;
-  return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX-512", record->kernel->name);
+  return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
 }
 #define DIRECT(OP, name, kind)                                       \
   const choir_op_kernel_t choir__cpu_##name##_direct = {             \

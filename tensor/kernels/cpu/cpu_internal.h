@@ -32,8 +32,11 @@ typedef enum choir__isa_e {
   CHOIR__ISA_AVX512 = 2,
 } choir__isa_t;
 
-// The best one that this processor has, or a lower one set by _limit.
+// The best one that this processor has and that ONEDNN_MAX_CPU_ISA in the
+// environment allows, or a lower one set by _limit.
 choir__isa_t choir__isa(void);
+// What oneDNN may use.
+choir__isa_t choir__dnnl_isa(void);
 // For tests: use none above `isa`. Returns what is in force then. Call it only
 // while no kernel runs.
 choir__isa_t choir__isa_limit(choir__isa_t isa);

@@ -13,14 +13,17 @@
 
 static choir__isa_t detect_isa(void) {
 #if defined(__x86_64__)
+  // So that one variable of the environment limits all kernels.
+  const choir__isa_t allowed = choir__dnnl_isa();
   __builtin_cpu_init();
   const bool avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+      __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && allowed == CHOIR__ISA_AVX512)
     return CHOIR__ISA_AVX512;
-  if (avx2) return CHOIR__ISA_AVX2;
+  if (avx2 && allowed >= CHOIR__ISA_AVX2) return CHOIR__ISA_AVX2;
 #endif
   return CHOIR__ISA_BASE;
 }

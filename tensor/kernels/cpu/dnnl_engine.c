@@ -43,6 +43,14 @@ choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) {
   return NULL;
 }
 
+choir__isa_t choir__dnnl_isa(void) {
+  const unsigned isa = dnnl_get_effective_cpu_isa();
+  if ((isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core)
+    return CHOIR__ISA_AVX512;
+  if ((isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2) return CHOIR__ISA_AVX2;
+  return CHOIR__ISA_BASE;
+}
+
 int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
   const int32_t threads = choir__cpu_threads(stream);
   if (threads > 1) choir_threads_started();
