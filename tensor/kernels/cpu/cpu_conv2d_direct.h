@@ -6,28 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/body_backend.h"
-
 // Direct convolution with samples in the lanes of a vector: no channel count
 // leaves lanes empty, and every multiplication is a useful one. Images are
 // brought from channels-last to [row][column][channel][sample] in blocks of as
 // many samples as a vector has lanes and back again; that is one transposition
 // of rows.
 //
-// cpu_conv2d.c decides, packs weights and shares blocks out;
+// cpu_conv2d_direct.c decides, packs weights and shares blocks out;
 // cpu_conv2d_direct_loops.inc computes, built for AVX2 and for AVX-512. y has
 // the same bits on both; of gradients the order of sums follows the tiles.
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-// Before loops of a constant few: gcc has to take them apart early for an array
-// of sums to be registers all along.
-#if defined(__clang__)
-#define CHOIR__UNROLL _Pragma("unroll")
-#else
-#define CHOIR__UNROLL _Pragma("GCC unroll 32")
 #endif
 
 // An image operand in memory: rows of (width * channels) elements.

@@ -4,16 +4,11 @@
 
 #if defined(__AVX2__) && defined(__FMA__)
 
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
+#include "tensor/kernels/cpu/cpu_vectors.h"
 
-#define NAME(name) name##_avx2
-#define LANES 8
 // Tiles of up to twelve of the sixteen registers: what they are multiplied by
 // takes the rest.
 #define FILTERS 3
-#define PIXELS 4
 #define TAPS 4
 #define GRAD_CHANNELS(width) ((width) == 5 ? 1 : 2)
 #define GRAD_PIXELS(width) ((width) == 5 ? 4 : 3)
@@ -22,16 +17,6 @@
   X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4)
 #define EACH_GRAD_CHANNELS_3(X, width) X(width, 1) X(width, 2)
 #define EACH_GRAD_CHANNELS_5(X, width) X(width, 1)
-typedef __m256 vector_t;
-#define SET1(x) _mm256_set1_ps(x)
-#define ZERO _mm256_setzero_ps()
-#define LOAD(p) _mm256_load_ps(p)
-#define STORE(p, v) _mm256_store_ps(p, v)
-#define ADD(a, b) _mm256_add_ps(a, b)
-#define MAX(a, b) _mm256_max_ps(a, b)
-#define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-
-// ---- Eight rows of eight elements to columns ----
 
 CHOIR__BODY void transpose(__m256 r[8]) {
   __m256 t[8];
@@ -55,48 +40,6 @@ CHOIR__BODY void transpose(__m256 r[8]) {
   }
 }
 
-// The first `count` lanes, all of them for 8 and more.
-CHOIR__BODY __m256i first_lanes(int64_t count) {
-  static const int32_t masks[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
-  return _mm256_loadu_si256(
-      (const __m256i*)(masks + LANES - (count < LANES ? count : LANES)));
-}
-
-// `count` elements of up to eight samples to vectors.
-static void rows_in(const float* src, int64_t sample_stride, int64_t samples,
-                    int64_t count, float* vectors) {
-  for (int64_t i = 0; i < count; i += LANES) {
-    const int64_t left = count - i;
-    const __m256i mask = first_lanes(left);
-    __m256 r[LANES];
-    for (int s = 0; s < LANES; s++)
-      r[s] = s < samples ? _mm256_maskload_ps(src + s * sample_stride + i, mask)
-                         : ZERO;
-    transpose(r);
-    for (int k = 0; k < LANES && k < left; k++)
-      STORE(vectors + (i + k) * LANES, r[k]);
-  }
-}
-
-// The way back.
-static void rows_out(const float* vectors, int64_t count, float* dst,
-                     int64_t sample_stride, int64_t samples, bool accumulate) {
-  for (int64_t i = 0; i < count; i += LANES) {
-    const int64_t left = count - i;
-    const __m256i mask = first_lanes(left);
-    __m256 r[LANES];
-    for (int k = 0; k < LANES; k++)
-      r[k] = k < left ? LOAD(vectors + (i + k) * LANES) : ZERO;
-    transpose(r);
-    for (int s = 0; s < LANES && s < samples; s++) {
-      float* to = dst + s * sample_stride + i;
-      if (accumulate) r[s] = ADD(r[s], _mm256_maskload_ps(to, mask));
-      _mm256_maskstore_ps(to, mask, r[s]);
-    }
-  }
-}
-
-// `count` times eight bytes to rows of bytes.
 static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
                       int64_t sample_stride, int64_t samples) {
   for (int64_t s = 0; s < LANES && s < samples; s++)
@@ -104,13 +47,11 @@ static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
       dst[s * sample_stride + i] = bytes[i * LANES + s];
 }
 
-// The largest of four and which it is: the first of equals, and NaN counts as
-// larger than all.
 CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
                          float* y, uint8_t* winners) {
   const vector_t others[3] = {b, c, d};
-  vector_t best = a, place = ZERO;
-  CHOIR__UNROLL
+  vector_t best = a, place = SET1(0);
+  UNROLL
   for (int p = 0; p < 3; p++) {
     const __m256 wins =
         _mm256_and_ps(_mm256_cmp_ps(best, best, _CMP_ORD_Q),
@@ -126,7 +67,6 @@ CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
   _mm_storel_epi64((__m128i*)winners, _mm_packus_epi16(words, words));
 }
 
-// The sums of four vectors' lanes to four floats.
 CHOIR__BODY void sum_lanes(float* to, vector_t a, vector_t b, vector_t c,
                            vector_t d) {
   const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));

@@ -4,15 +4,10 @@
 
 #if defined(__AVX512F__)
 
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
+#include "tensor/kernels/cpu/cpu_vectors.h"
 
-#define NAME(name) name##_avx512
-#define LANES 16
 // Tiles of up to 25 of the 32 registers.
 #define FILTERS 5
-#define PIXELS 4
 #define TAPS 5
 #define GRAD_CHANNELS(width) ((width) == 5 ? 3 : 4)
 #define GRAD_PIXELS(width) 4
@@ -22,16 +17,6 @@
 #define EACH_GRAD_CHANNELS_3(X, width) \
   X(width, 1) X(width, 2) X(width, 3) X(width, 4)
 #define EACH_GRAD_CHANNELS_5(X, width) X(width, 1) X(width, 2) X(width, 3)
-typedef __m512 vector_t;
-#define SET1(x) _mm512_set1_ps(x)
-#define ZERO _mm512_setzero_ps()
-#define LOAD(p) _mm512_load_ps(p)
-#define STORE(p, v) _mm512_store_ps(p, v)
-#define ADD(a, b) _mm512_add_ps(a, b)
-#define MAX(a, b) _mm512_max_ps(a, b)
-#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-
-// ---- Sixteen rows of sixteen elements to columns ----
 
 CHOIR__BODY void transpose(__m512 r[16]) {
   __m512 t[16];
@@ -62,54 +47,6 @@ CHOIR__BODY void transpose(__m512 r[16]) {
   }
 }
 
-// `count` elements of up to sixteen samples to vectors.
-static void rows_in(const float* src, int64_t sample_stride, int64_t samples,
-                    int64_t count, float* vectors) {
-  const __m512 zero = _mm512_setzero_ps();
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const __mmask16 mask =
-        left >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
-    __m512 r[16];
-    for (int s = 0; s < 16; s++)
-      r[s] = s < samples
-                 ? _mm512_maskz_loadu_ps(mask, src + s * sample_stride + i)
-                 : zero;
-    transpose(r);
-    const int64_t n = left < 16 ? left : 16;
-    if (n == 16) {
-      for (int k = 0; k < 16; k++)
-        _mm512_store_ps(vectors + (i + k) * LANES, r[k]);
-    } else {
-      float rest[16 * LANES] __attribute__((aligned(64)));
-      for (int k = 0; k < 16; k++) _mm512_store_ps(rest + k * LANES, r[k]);
-      memcpy(vectors + i * LANES, rest, (size_t)(n * LANES) * sizeof(float));
-    }
-  }
-}
-
-// The way back.
-static void rows_out(const float* vectors, int64_t count, float* dst,
-                     int64_t sample_stride, int64_t samples, bool accumulate) {
-  for (int64_t i = 0; i < count; i += 16) {
-    const int64_t left = count - i;
-    const __mmask16 mask =
-        left >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
-    __m512 r[16];
-    for (int k = 0; k < 16; k++)
-      r[k] = k < left ? _mm512_load_ps(vectors + (i + k) * LANES)
-                      : _mm512_setzero_ps();
-    transpose(r);
-    for (int s = 0; s < 16 && s < samples; s++) {
-      float* to = dst + s * sample_stride + i;
-      if (accumulate)
-        r[s] = _mm512_add_ps(r[s], _mm512_maskz_loadu_ps(mask, to));
-      _mm512_mask_storeu_ps(to, mask, r[s]);
-    }
-  }
-}
-
-// `count` times sixteen bytes to rows of bytes.
 static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
                       int64_t sample_stride, int64_t samples) {
   for (int64_t i = 0; i < count; i += 16) {
@@ -130,20 +67,18 @@ static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
         r[2 * k + 1] = _mm_unpackhi_epi8(t[k], t[k + 8]);
       }
     }
-    const __mmask16 mask = (__mmask16)(0xffffu >> (16 - n));
+    const lanes_t lanes = first_lanes(n);
     for (int s = 0; s < 16 && s < samples; s++)
-      _mm_mask_storeu_epi8(dst + s * sample_stride + i, mask, r[s]);
+      _mm_mask_storeu_epi8(dst + s * sample_stride + i, lanes, r[s]);
   }
 }
 
-// The largest of four and which it is: the first of equals, and NaN counts as
-// larger than all.
 CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
                          float* y, uint8_t* winners) {
   const vector_t others[3] = {b, c, d};
   vector_t best = a;
   __m512i place = _mm512_setzero_si512();
-  CHOIR__UNROLL
+  UNROLL
   for (int p = 0; p < 3; p++) {
     const __mmask16 wins =
         _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(best, best, _CMP_ORD_Q),
@@ -155,7 +90,6 @@ CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
   _mm_store_si128((__m128i*)winners, _mm512_cvtepi32_epi8(place));
 }
 
-// The sums of four vectors' lanes to four floats.
 CHOIR__BODY void sum_lanes(float* to, vector_t a, vector_t b, vector_t c,
                            vector_t d) {
   const __m512 ab =

@@ -4,40 +4,16 @@
 
 #if defined(__AVX2__) && defined(__FMA__)
 
-#include <immintrin.h>
 #include <string.h>
 
-#define NAME(name) name##_avx2
-#define LANES 8
+#include "tensor/kernels/cpu/cpu_vectors.h"
+
 // Sixteen registers hold that many filters' sums and a slope.
 #define FILTERS(vectors) (5 - (vectors))
-typedef __m256 vector_t;
-#define SET1(x) _mm256_set1_ps(x)
-#define LOAD(p) _mm256_load_ps(p)
-#define LOADU(p) _mm256_loadu_ps(p)
-#define STORE(p, v) _mm256_store_ps(p, v)
-#define STOREU(p, v) _mm256_storeu_ps(p, v)
-#define ADD(a, b) _mm256_add_ps(a, b)
-#define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-
-static inline __attribute__((always_inline)) __m256i first_lanes(
-    int64_t count) {
-  static const int32_t masks[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
-  return _mm256_loadu_si256((const __m256i*)(masks + LANES - count));
-}
-
-// The first `count` lanes.
-static inline __attribute__((always_inline)) void store_some(float* p,
-                                                             vector_t v,
-                                                             int64_t count) {
-  _mm256_maskstore_ps(p, first_lanes(count), v);
-}
 
 // dy of `count` filters, zero where the activation was off (y NULL: none).
-static inline __attribute__((always_inline)) vector_t take_some(const float* y,
-                                                                const float* dy,
-                                                                int64_t count) {
-  const __m256i valid = first_lanes(count);
+CHOIR__BODY vector_t take_some(const float* y, const float* dy, int64_t count) {
+  const lanes_t valid = first_lanes(count);
   const __m256 slopes = _mm256_maskload_ps(dy, valid);
   if (!y) return slopes;
   return _mm256_and_ps(slopes, _mm256_cmp_ps(_mm256_maskload_ps(y, valid),
@@ -46,9 +22,9 @@ static inline __attribute__((always_inline)) vector_t take_some(const float* y,
 
 // Where the winners of a 2 x 2 window are: `first`, and what is below and on
 // the right of it. Returns the slopes, none for a winner that is none.
-static inline __attribute__((always_inline)) vector_t place_some(
-    const uint8_t* winners, int64_t count, int32_t first, int32_t below,
-    int32_t right, vector_t slopes, int32_t* offsets) {
+CHOIR__BODY vector_t place_some(const uint8_t* winners, int64_t count,
+                                int32_t first, int32_t below, int32_t right,
+                                vector_t slopes, int32_t* offsets) {
   int64_t bytes = 0;
   memcpy(&bytes, winners, (size_t)count);
   const __m256i place = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes));
@@ -67,9 +43,10 @@ static inline __attribute__((always_inline)) vector_t place_some(
 // Appends the filters whose winner is at `place` and whose slope is not zero:
 // where their weights are, a multiple of `step`, and the slope. Writes up to a
 // vector more than it returns the end of.
-static inline __attribute__((always_inline)) int64_t append(
-    const uint8_t* winners, const float* slopes, int64_t filters, int32_t place,
-    int32_t step, int32_t* offsets, float* list_slopes, int64_t count) {
+CHOIR__BODY int64_t append(const uint8_t* winners, const float* slopes,
+                           int64_t filters, int32_t place, int32_t step,
+                           int32_t* offsets, float* list_slopes,
+                           int64_t count) {
   for (int64_t f = 0; f < filters; f++) {
     offsets[count] = (int32_t)f * step;
     list_slopes[count] = slopes[f];

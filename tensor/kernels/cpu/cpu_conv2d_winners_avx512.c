@@ -4,32 +4,13 @@
 
 #if defined(__AVX512F__)
 
-#include <immintrin.h>
+#include "tensor/kernels/cpu/cpu_vectors.h"
 
-#define NAME(name) name##_avx512
-#define LANES 16
 #define FILTERS(vectors) 4
-typedef __m512 vector_t;
-#define SET1(x) _mm512_set1_ps(x)
-#define LOAD(p) _mm512_load_ps(p)
-#define LOADU(p) _mm512_loadu_ps(p)
-#define STORE(p, v) _mm512_store_ps(p, v)
-#define STOREU(p, v) _mm512_storeu_ps(p, v)
-#define ADD(a, b) _mm512_add_ps(a, b)
-#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-
-// The first `count` lanes.
-static inline __attribute__((always_inline)) void store_some(float* p,
-                                                             vector_t v,
-                                                             int64_t count) {
-  _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (LANES - count)), v);
-}
 
 // dy of `count` filters, zero where the activation was off (y NULL: none).
-static inline __attribute__((always_inline)) vector_t take_some(const float* y,
-                                                                const float* dy,
-                                                                int64_t count) {
-  const __mmask16 valid = (__mmask16)(0xffffu >> (LANES - count));
+CHOIR__BODY vector_t take_some(const float* y, const float* dy, int64_t count) {
+  const lanes_t valid = first_lanes(count);
   __mmask16 on = valid;
   if (y)
     on = _mm512_mask_cmp_ps_mask(valid, _mm512_maskz_loadu_ps(valid, y),
@@ -39,10 +20,10 @@ static inline __attribute__((always_inline)) vector_t take_some(const float* y,
 
 // Where the winners of a 2 x 2 window are: `first`, and what is below and on
 // the right of it. Returns the slopes, none for a winner that is none.
-static inline __attribute__((always_inline)) vector_t place_some(
-    const uint8_t* winners, int64_t count, int32_t first, int32_t below,
-    int32_t right, vector_t slopes, int32_t* offsets) {
-  const __mmask16 valid = (__mmask16)(0xffffu >> (LANES - count));
+CHOIR__BODY vector_t place_some(const uint8_t* winners, int64_t count,
+                                int32_t first, int32_t below, int32_t right,
+                                vector_t slopes, int32_t* offsets) {
+  const lanes_t valid = first_lanes(count);
   const __m512i place =
       _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(valid, winners));
   __m512i at = _mm512_set1_epi32(first);
@@ -60,16 +41,16 @@ static inline __attribute__((always_inline)) vector_t place_some(
 // Appends the filters whose winner is at `place` and whose slope is not zero:
 // where their weights are, a multiple of `step`, and the slope. Writes up to a
 // vector more than it returns the end of.
-static inline __attribute__((always_inline)) int64_t append(
-    const uint8_t* winners, const float* slopes, int64_t filters, int32_t place,
-    int32_t step, int32_t* offsets, float* list_slopes, int64_t count) {
+CHOIR__BODY int64_t append(const uint8_t* winners, const float* slopes,
+                           int64_t filters, int32_t place, int32_t step,
+                           int32_t* offsets, float* list_slopes,
+                           int64_t count) {
   const __m512i first = _mm512_mullo_epi32(
       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
       _mm512_set1_epi32(step));
   for (int64_t f = 0; f < filters; f += LANES) {
     const int64_t left = filters - f;
-    const __mmask16 valid =
-        left >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
+    const lanes_t valid = first_lanes(left < LANES ? left : LANES);
     const __m512 slope = _mm512_maskz_loadu_ps(valid, slopes + f);
     const __m512i winner =
         _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(valid, winners + f));
