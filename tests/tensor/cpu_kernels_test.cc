@@ -4,6 +4,9 @@
 // set of this machine, on one thread and two.
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -78,10 +81,6 @@ std::vector<choir__isa_t> InstructionSets() {
   return sets;
 }
 
-bool IsDirect(const choir_op_kernel_t* kernel) {
-  return strstr(kernel->kernel.name, "/direct") != nullptr;
-}
-
 // With no instruction set above `most`.
 void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
@@ -89,7 +88,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   ASSERT_NE(def->cases, nullptr);
   const bool own = strstr(kernel->kernel.name, "/cpu") != nullptr;
   const bool winners = strstr(kernel->kernel.name, "/winners") != nullptr;
-  const bool direct = IsDirect(kernel);
+  const bool direct = strstr(kernel->kernel.name, "/direct") != nullptr;
   if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || winners))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
@@ -153,10 +152,13 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
 }
 
-class CpuKernels : public testing::TestWithParam<const choir_op_kernel_t*> {
+template <typename Param>
+class WithIsaLimit : public testing::TestWithParam<Param> {
  protected:
   void TearDown() override { choir__isa_limit(CHOIR__ISA_AVX512); }
 };
+
+class CpuKernels : public WithIsaLimit<const choir_op_kernel_t*> {};
 
 TEST_P(CpuKernels, AgreeWithTheReference) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX512);
@@ -169,13 +171,13 @@ TEST_P(CpuKernelsDirect, AgreeWithTheReferenceOnAvx2) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX2);
 }
 
+class CpuKernelsForward : public CpuKernels {};
+
 // Of gradients the order of sums follows the size of the register tiles.
-TEST_P(CpuKernelsDirect, HaveTheSameBitsOnAvx2AndAvx512) {
+TEST_P(CpuKernelsForward, HaveTheSameBitsOnAvx2AndAvx512) {
   const choir_op_kernel_t* kernel = GetParam();
   if (choir__isa_limit(CHOIR__ISA_AVX512) != CHOIR__ISA_AVX512)
     GTEST_SKIP() << "this processor has no AVX-512";
-  if (kernel->op != CHOIR_OP_CONV2D && kernel->op != CHOIR_OP_CONV2D_MAX_POOL2D)
-    GTEST_SKIP() << "a gradient";
   const choir_op_def_t* def = choir__op_def(kernel->op);
   Device device(1);
   int compared = 0;
@@ -198,10 +200,7 @@ TEST_P(CpuKernelsDirect, HaveTheSameBitsOnAvx2AndAvx512) {
 // The pooling within the convolution has the bits, and the winners, of the two
 // kernels one after the other: a graph that fuses them computes what eager
 // does.
-class CpuKernelsPooled : public testing::TestWithParam<choir__isa_t> {
- protected:
-  void TearDown() override { choir__isa_limit(CHOIR__ISA_AVX512); }
-};
+class CpuKernelsPooled : public WithIsaLimit<choir__isa_t> {};
 
 TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
   if (choir__isa_limit(GetParam()) != GetParam())
@@ -290,22 +289,36 @@ std::string KernelName(
   return name;
 }
 
-std::vector<const choir_op_kernel_t*> DirectKernels() {
-  std::vector<const choir_op_kernel_t*> kernels = AllKernels();
-  kernels.erase(std::remove_if(kernels.begin(), kernels.end(),
-                               [](const choir_op_kernel_t* kernel) {
-                                 return !IsDirect(kernel);
-                               }),
-                kernels.end());
-  return kernels;
-}
-
 INSTANTIATE_TEST_SUITE_P(List, CpuKernels, testing::ValuesIn(AllKernels()),
                          KernelName);
 INSTANTIATE_TEST_SUITE_P(List, CpuKernelsDirect,
-                         testing::ValuesIn(DirectKernels()), KernelName);
+                         testing::Values(&choir__cpu_conv2d_direct,
+                                         &choir__cpu_conv2d_max_pool2d_direct,
+                                         &choir__cpu_conv2d_grad_data_direct,
+                                         &choir__cpu_conv2d_grad_weight_direct),
+                         KernelName);
+INSTANTIATE_TEST_SUITE_P(List, CpuKernelsForward,
+                         testing::Values(&choir__cpu_conv2d_direct,
+                                         &choir__cpu_conv2d_max_pool2d_direct),
+                         KernelName);
 
 // ---- Odds and ends ----
+
+// In a process of its own: oneDNN looks at the variable once.
+TEST(CpuKernelsIsa, IsLimitedWithOneDnn) {
+  if (getenv("ONEDNN_MAX_CPU_ISA")) GTEST_SKIP() << "limited already";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char* most : {"SSE41", "AVX2"}) {
+    const int expected = most[0] == 'S' ? CHOIR__ISA_BASE : CHOIR__ISA_AVX2;
+    EXPECT_EXIT(
+        {
+          setenv("ONEDNN_MAX_CPU_ISA", most, 1);
+          _exit(10 + choir__isa());
+        },
+        testing::ExitedWithCode(10 + std::min<int>(expected, choir__isa())),
+        "");
+  }
+}
 
 TEST(CpuKernelsList, NamesEveryKernelUnderItsOp) {
 #define CHOIR__CPU_KERNEL(OP, name)                  \
