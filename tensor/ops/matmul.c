@@ -144,6 +144,8 @@ static const choir_op_case_t cases[] = {
     {"3,0;0,4", NULL},
     {"3,4;4,0", NULL},
     {"2,100;100,3", NULL},
+    {"16,260;260,512", NULL},
+    {"20,16;20,1024", "transpose_a=1"},
     {NULL, NULL}};
 
 const choir_op_def_t choir_op_def_matmul = {

@@ -165,9 +165,9 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
 }
 
 // Kernels whose loops differ between instruction sets in more than the width.
-class CpuKernelsDirect : public CpuKernels {};
+class CpuKernelsAvx2 : public CpuKernels {};
 
-TEST_P(CpuKernelsDirect, AgreeWithTheReferenceOnAvx2) {
+TEST_P(CpuKernelsAvx2, AgreeWithTheReference) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX2);
 }
 
@@ -291,11 +291,13 @@ std::string KernelName(
 
 INSTANTIATE_TEST_SUITE_P(List, CpuKernels, testing::ValuesIn(AllKernels()),
                          KernelName);
-INSTANTIATE_TEST_SUITE_P(List, CpuKernelsDirect,
+INSTANTIATE_TEST_SUITE_P(List, CpuKernelsAvx2,
                          testing::Values(&choir__cpu_conv2d_direct,
                                          &choir__cpu_conv2d_max_pool2d_direct,
                                          &choir__cpu_conv2d_grad_data_direct,
-                                         &choir__cpu_conv2d_grad_weight_direct),
+                                         &choir__cpu_conv2d_grad_weight_direct,
+                                         &choir__cpu_matmul,
+                                         &choir__cpu_linear),
                          KernelName);
 INSTANTIATE_TEST_SUITE_P(List, CpuKernelsForward,
                          testing::Values(&choir__cpu_conv2d_direct,

@@ -17,10 +17,9 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
-#define PIECE 64      // rows that are summed in f32
-#define CHUNK 512     // rows of one piece of work
-#define LANES 4       // rows summed side by side
-#define GROUPS_MAX 4  // vectors of sixteen channels worked on at a time
+#define PIECE 64   // rows that are summed in f32
+#define CHUNK 512  // rows of one piece of work
+#define STRANDS 4  // rows summed side by side
 
 // A pass that goes backwards takes so many bytes of each image at a time, in
 // which it goes forwards: shorter ones cost the processor its foresight.

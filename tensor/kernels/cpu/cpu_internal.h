@@ -79,15 +79,24 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
 #define CHOIR__INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-// Sixteen floats at any float's address. Sums that are kept in one of these
-// have the same bits on every instruction set. Widths that a target lacks are
-// split by the compiler.
-typedef float choir__f32x16_t
-    __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t choir__i32x16_t
-    __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint8_t choir__u8x16_t
-    __attribute__((vector_size(16), aligned(1), may_alias));
+// Vectors for a *_loops.inc that cpu_each_isa.inc includes, at any element's
+// address: CHOIR__ISA_LANES floats, integers or bytes. Wider ones than
+// registers compilers would take apart, comparisons down to the element.
+#define CHOIR__ISA_F32 CHOIR__VECTOR(f32, CHOIR__ISA_LANES)
+#define CHOIR__ISA_I32 CHOIR__VECTOR(i32, CHOIR__ISA_LANES)
+#define CHOIR__ISA_U8 CHOIR__VECTOR(u8, CHOIR__ISA_LANES)
+#define CHOIR__VECTOR(element, lanes) CHOIR__VECTOR_TYPE(element, lanes)
+#define CHOIR__VECTOR_TYPE(element, lanes) choir__##element##x##lanes##_t
+#define CHOIR__VECTORS(lanes)                                         \
+  typedef float CHOIR__VECTOR(f32, lanes)                             \
+      __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
+  typedef int32_t CHOIR__VECTOR(i32, lanes)                           \
+      __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
+  typedef uint8_t CHOIR__VECTOR(u8, lanes)                            \
+      __attribute__((vector_size(lanes), aligned(1), may_alias));
+CHOIR__VECTORS(16)
+CHOIR__VECTORS(8)
+CHOIR__VECTORS(4)
 
 // ---- Threads ----
 
