@@ -13,11 +13,10 @@
 
 // dy of `count` filters, zero where the activation was off (y NULL: none).
 CHOIR__BODY vector_t take_some(const float* y, const float* dy, int64_t count) {
-  const lanes_t valid = first_lanes(count);
-  const __m256 slopes = _mm256_maskload_ps(dy, valid);
+  const __m256 slopes = load_some(dy, count);
   if (!y) return slopes;
-  return _mm256_and_ps(slopes, _mm256_cmp_ps(_mm256_maskload_ps(y, valid),
-                                             _mm256_setzero_ps(), _CMP_GT_OQ));
+  return _mm256_and_ps(slopes,
+                       _mm256_cmp_ps(load_some(y, count), SET1(0), _CMP_GT_OQ));
 }
 
 // Where the winners of a 2 x 2 window are: `first`, and what is below and on
@@ -26,7 +25,10 @@ CHOIR__BODY vector_t place_some(const uint8_t* winners, int64_t count,
                                 int32_t first, int32_t below, int32_t right,
                                 vector_t slopes, int32_t* offsets) {
   int64_t bytes = 0;
-  memcpy(&bytes, winners, (size_t)count);
+  if (count == LANES)
+    memcpy(&bytes, winners, LANES);
+  else
+    memcpy(&bytes, winners, (size_t)count);
   const __m256i place = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes));
   const __m256i two = _mm256_set1_epi32(2), one = _mm256_set1_epi32(1);
   const __m256i down = _mm256_cmpeq_epi32(_mm256_and_si256(place, two), two);
@@ -35,7 +37,7 @@ CHOIR__BODY vector_t place_some(const uint8_t* winners, int64_t count,
       _mm256_set1_epi32(first),
       _mm256_add_epi32(_mm256_and_si256(down, _mm256_set1_epi32(below)),
                        _mm256_and_si256(aside, _mm256_set1_epi32(right))));
-  _mm256_maskstore_epi32(offsets, first_lanes(count), at);
+  store_some(offsets, count, _mm256_castsi256_ps(at));
   return _mm256_and_ps(slopes, _mm256_castsi256_ps(_mm256_cmpgt_epi32(
                                    _mm256_set1_epi32(4), place)));
 }

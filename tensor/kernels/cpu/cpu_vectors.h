@@ -12,8 +12,9 @@
 //   NAME(name)       name_avx2 or name_avx512
 //   LANES            floats in a vector_t
 //   LOAD, STORE      at addresses of a whole vector; LOADU, STOREU at any
-//   first_lanes(n)   the first n lanes, 1 <= n <= LANES, for LOAD_SOME (zeros
-//                    elsewhere) and STORE_SOME, which touch no other memory
+//   load_some, store_some   the first n lanes, 1 <= n <= LANES, zeros
+//   elsewhere;
+//                    no other memory is touched
 //   MAX(a, b)        b where one of them is a NaN
 //   FMA(a, b, c)     a b + c, rounded once
 
@@ -36,16 +37,20 @@ typedef __mmask16 lanes_t;
 #define SET1(x) _mm512_set1_ps(x)
 #define LOAD(p) _mm512_load_ps(p)
 #define LOADU(p) _mm512_loadu_ps(p)
-#define LOAD_SOME(p, lanes) _mm512_maskz_loadu_ps(lanes, p)
 #define STORE(p, v) _mm512_store_ps(p, v)
 #define STOREU(p, v) _mm512_storeu_ps(p, v)
-#define STORE_SOME(p, lanes, v) _mm512_mask_storeu_ps(p, lanes, v)
 #define ADD(a, b) _mm512_add_ps(a, b)
 #define MAX(a, b) _mm512_max_ps(a, b)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 
 CHOIR__BODY lanes_t first_lanes(int64_t count) {
   return (lanes_t)(0xffffu >> (LANES - count));
+}
+CHOIR__BODY vector_t load_some(const float* from, int64_t count) {
+  return _mm512_maskz_loadu_ps(first_lanes(count), from);
+}
+CHOIR__BODY void store_some(void* to, int64_t count, vector_t v) {
+  _mm512_mask_storeu_ps(to, first_lanes(count), v);
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -59,10 +64,8 @@ typedef __m256i lanes_t;
 #define SET1(x) _mm256_set1_ps(x)
 #define LOAD(p) _mm256_load_ps(p)
 #define LOADU(p) _mm256_loadu_ps(p)
-#define LOAD_SOME(p, lanes) _mm256_maskload_ps(p, lanes)
 #define STORE(p, v) _mm256_store_ps(p, v)
 #define STOREU(p, v) _mm256_storeu_ps(p, v)
-#define STORE_SOME(p, lanes, v) _mm256_maskstore_ps(p, lanes, v)
 #define ADD(a, b) _mm256_add_ps(a, b)
 #define MAX(a, b) _mm256_max_ps(a, b)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
@@ -70,6 +73,30 @@ typedef __m256i lanes_t;
 CHOIR__BODY lanes_t first_lanes(int64_t count) {
   static const int32_t masks[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return _mm256_loadu_si256((const __m256i*)(masks + LANES - count));
+}
+CHOIR__BODY vector_t load_some(const float* from, int64_t count) {
+  return _mm256_maskload_ps(from, first_lanes(count));
+}
+// Of a float's or an integer's vector. A masked store takes AMD's processors
+// some forty operations.
+CHOIR__BODY void store_some(void* to, int64_t count, vector_t v) {
+  if (count == LANES) {
+    _mm256_storeu_ps(to, v);
+    return;
+  }
+  char* at = to;
+  __m128 part = _mm256_castps256_ps128(v);
+  if (count & 4) {
+    _mm_storeu_ps((float*)at, part);
+    at += 4 * sizeof(float);
+    part = _mm256_extractf128_ps(v, 1);
+  }
+  if (count & 2) {
+    _mm_storel_pi((__m64*)at, part);
+    at += 2 * sizeof(float);
+    part = _mm_movehl_ps(part, part);
+  }
+  if (count & 1) _mm_storeu_si32(at, _mm_castps_si128(part));
 }
 
 #endif
