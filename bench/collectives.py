@@ -29,10 +29,14 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CHOIR = os.path.join(ROOT, "bench", "bench_collectives")
-OPEN_MPI = os.path.join(ROOT, "bench", "mpi_all_reduce")
-GLOO_SOURCE = os.path.join(ROOT, "bench", "peers", "gloo_all_reduce.cc")
+# Not by the script's folder: a link in Bazel's tree, which Python would follow.
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from bench import measure  # noqa: E402
+
+BENCH = os.path.join(measure.ROOT, "bench")
+CHOIR = os.path.join(BENCH, "bench_collectives")
+OPEN_MPI = os.path.join(BENCH, "mpi_all_reduce")
+GLOO_SOURCE = os.path.join(BENCH, "peers", "gloo_all_reduce.cc")
 GLOO_HEADER = "gloo/allreduce.h"
 
 # Name: what the table calls it.
@@ -42,7 +46,7 @@ JOBS = {
     "gloo_ring": "Gloo, ring",
     "gloo_bcube": "Gloo, bcube",
 }
-TOP_K = os.path.join(ROOT, "bench", "bench_top_k")
+TOP_K = os.path.join(BENCH, "bench_top_k")
 # Count: most read passes that a selection may take.
 TOP_K_GOALS = {431080: 6, 25000000: 2.5}
 LIMIT = 300  # seconds of one job; guards against a hang
@@ -53,14 +57,6 @@ GOALS = {
     (2, 1724320): (3.5, 10),
     (4, 1724320): (5, 20),
 }
-
-
-class Failure(Exception):
-    """A job that did not run; its text is for the user."""
-
-
-class Missing(Exception):
-    """A peer that is not installed."""
 
 
 def run_ranks(commands):
@@ -77,18 +73,20 @@ def run_ranks(commands):
         output = processes[0].communicate(timeout=LIMIT)[0]
         codes = [process.wait(timeout=10) for process in processes]
     except subprocess.TimeoutExpired:
-        raise Failure("%s took too long" % commands[0][0]) from None
+        raise measure.Failure("%s took too long" % commands[0][0]) from None
     finally:
         for process in processes:
             process.kill()
             process.wait()
     if any(codes):
-        raise Failure("%s ended with status %d" % (commands[0][0], max(codes)))
+        raise measure.Failure(
+            "%s ended with status %d" % (commands[0][0], max(codes))
+        )
     return [json.loads(line) for line in output.splitlines()]
 
 
 def build_gloo(folder):
-    """The program, or Missing when the compiler or the headers are not there."""
+    """The program, or measure.Missing when the compiler or the headers are not there."""
     program = os.path.join(folder, "gloo_all_reduce")
     if os.path.exists(program):
         return program
@@ -96,7 +94,7 @@ def build_gloo(folder):
     flags = ["-std=c++17", "-O3", "-march=native", "-o", program]
     command = [str(compiler), *flags, GLOO_SOURCE, "-lgloo", "-lpthread"]
     if not compiler:
-        raise Missing("no C++ compiler")
+        raise measure.Missing("no C++ compiler")
     probe = subprocess.run(
         [compiler, "-E", "-x", "c++", "-"],
         input="#include <%s>\n" % GLOO_HEADER,
@@ -106,9 +104,9 @@ def build_gloo(folder):
         check=False,
     )
     if probe.returncode:
-        raise Missing("no " + GLOO_HEADER)
+        raise measure.Missing("no " + GLOO_HEADER)
     if subprocess.run(command, check=False).returncode:
-        raise Failure("%s does not compile" % GLOO_SOURCE)
+        raise measure.Failure("%s does not compile" % GLOO_SOURCE)
     return program
 
 
@@ -122,7 +120,7 @@ def run_job(name, ranks, options, folder):
         lines = run_ranks([command])
     elif name == "open_mpi":
         if not shutil.which("mpiexec"):
-            raise Missing("no mpiexec")
+            raise measure.Missing("no mpiexec")
         # Bound to cores where there are enough of them, its default.
         command = ["mpiexec", "-n", str(ranks), "--oversubscribe"]
         if os.geteuid() == 0:
@@ -144,7 +142,7 @@ def run_job(name, ranks, options, folder):
     return {line["bytes"]: line for line in lines}
 
 
-def measure(jobs, options, progress):
+def run_rounds(jobs, options, progress):
     """Returns ({(name, ranks): [result of each round]}, {name: why})."""
     results = {(n, ranks): [] for n in jobs for ranks in options.ranks}
     missing = {}
@@ -156,7 +154,7 @@ def measure(jobs, options, progress):
                     continue
                 try:
                     result = run_job(name, ranks, options, folder)
-                except Missing as error:
+                except measure.Missing as error:
                     missing[name] = str(error)
                     continue
                 results[name, ranks].append(result)
@@ -168,12 +166,17 @@ def measure(jobs, options, progress):
     return results, missing
 
 
-def print_top_k():
+def measure_top_k():
     """What sparse exchanges select by, beside one pass over the same memory."""
+    lines = run_ranks([[TOP_K, "--json"]])
+    return [{**line, "wanted": TOP_K_GOALS[line["count"]]} for line in lines]
+
+
+def print_top_k(lines):
     print(
         "\nlargest 1 % by magnitude, exact, one thread: us, median of 21 runs"
     )
-    for line in run_ranks([[TOP_K, "--json"]]):
+    for line in lines:
         value = "%.0f, read pass %.0f, ratio %.2f (%.2f..%.2f)" % (
             line["top_k_us"],
             line["read_pass_us"],
@@ -181,30 +184,15 @@ def print_top_k():
             line["least_ratio"],
             line["most_ratio"],
         )
-        wanted = TOP_K_GOALS[line["count"]]
         print(
-            "  %9d elements: %s  wanted: <= %g" % (line["count"], value, wanted)
+            "  %9d elements: %s  wanted: <= %g"
+            % (line["count"], value, line["wanted"])
         )
-
-
-def spread(values, digits):
-    """ "median (least..most)"."""
-    form = "%%.%df (%%.%df..%%.%df)" % (digits, digits, digits)
-    return form % (statistics.median(values), min(values), max(values))
 
 
 def times(results, name, ranks, size):
     rounds = results.get((name, ranks), [])
     return [result[size]["median_us"] for result in rounds]
-
-
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                return "%s, %d cores" % (model, len(os.sched_getaffinity(0)))
-    return "unknown processor"
 
 
 def peer_ratio(results, peers, ranks, size):
@@ -222,11 +210,12 @@ def peer_ratio(results, peers, ranks, size):
     return best, [b / a for a, b in zip(own, theirs)]
 
 
-def print_tables(results, missing, options):
-    print("\n%s" % machine())
+def print_tables(results, missing, options, others_cores):
+    print("\n%s" % measure.machine())
     print("all-reduce, sum of f32 in place, blocking; ", end="")
     print("memory written before each one; " if options.touch else "", end="")
     print("%d rounds." % options.rounds)
+    measure.print_others(others_cores)
     for ranks in options.ranks:
         for size in options.bytes:
             print("\n%d ranks, %d bytes: us, median (range)" % (ranks, size))
@@ -237,7 +226,7 @@ def print_tables(results, missing, options):
                         % (JOBS[name], missing[name])
                     )
                 elif times(results, name, ranks, size):
-                    value = spread(times(results, name, ranks, size), 2)
+                    value = measure.spread(times(results, name, ranks, size), 2)
                     print("  %-24s %s" % (JOBS[name], value))
             goals = GOALS.get((ranks, size), (None, None))
             peers = (["open_mpi"], ["gloo_ring", "gloo_bcube"])
@@ -248,7 +237,11 @@ def print_tables(results, missing, options):
                 wanted = "  wanted: >= %g" % goal if goal else ""
                 print(
                     "  %-24s %s%s"
-                    % (JOBS[best] + " / Choir", spread(ratios, 1), wanted)
+                    % (
+                        JOBS[best] + " / Choir",
+                        measure.spread(ratios, 1),
+                        wanted,
+                    )
                 )
 
 
@@ -281,10 +274,6 @@ def parse(argv):
     if options.rounds < 1 or min(options.ranks) < 2 or min(options.bytes) < 4:
         parser.error("--rounds must be 1, --ranks 2, --bytes 4 or more")
     options.bytes = [size // 4 * 4 for size in options.bytes]
-    # Where the user is: `bazel run` starts programs elsewhere.
-    here = os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd())
-    if options.json:
-        options.json = os.path.join(here, options.json)
     return options
 
 
@@ -295,14 +284,17 @@ def main(argv):
     def progress(line):
         print(line, file=sys.stderr, flush=True)
 
+    others = measure.Others()
     try:
-        results, missing = measure(jobs, options, progress)
-    except Failure as error:
+        results, missing = run_rounds(jobs, options, progress)
+        top_k = measure_top_k() if options.top_k else []
+    except measure.Failure as error:
         print("collectives: %s" % error, file=sys.stderr)
         return 1
-    print_tables(results, missing, options)
-    if options.top_k:
-        print_top_k()
+    others_cores = others.cores()
+    print_tables(results, missing, options, others_cores)
+    if top_k:
+        print_top_k(top_k)
     if options.json:
         rows = [
             {"job": name, "ranks": ranks, "round": turn + 1, **line}
@@ -310,12 +302,15 @@ def main(argv):
             for turn, result in enumerate(rounds)
             for line in result.values()
         ]
-        with open(options.json, "w", encoding="utf-8") as file:
-            record = {"machine": machine(), "touch": options.touch}
-            json.dump(
-                {**record, "missing": missing, "rows": rows}, file, indent=1
-            )
-            file.write("\n")
+        record = {
+            "machine": measure.machine(),
+            "touch": options.touch,
+            "others_cores": others_cores,
+            "missing": missing,
+            "rows": rows,
+            "top_k": top_k,
+        }
+        measure.write_json(measure.user_path(options.json), record)
     return 0
 
 

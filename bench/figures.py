@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes every figure of docs/performance.md anew: one command, one evening.
 
-usage: bazel run //bench:figures -- [--rounds N] [--seconds S] [--only NAME,...]
-                                    [--skip-runs] [--torch-python FILE]
-                                    [--torch-newest FOLDER]
+usage: bazel run //bench:figures -- [--machine NAME] [--rounds N] [--seconds S]
+                                    [--only NAME,...] [--skip-runs]
+                                    [--torch-python FILE] [--torch-newest FOLDER]
 
 Runs limits, //bench:train in several settings, //bench:ops and
 //bench:collectives one after the other, some twelve minutes on an idle machine, and
 writes bench/results/NAME.json for each, the tables in docs/performance.md (between
-their marks) and the picture docs/performance.svg. --only: these runs, the others'
-files stay; --skip-runs: tables and picture from the files that are there.
+their marks) and the picture docs/performance.svg. --machine avx2: those of another
+machine, in bench/results/NAME_avx2.json and docs/performance_avx2.*. --only: these
+runs, the others' files stay; --skip-runs: tables and picture from the files that are there.
 """
 
 import argparse
@@ -28,14 +29,14 @@ BENCH = os.path.join(measure.ROOT, "bench")
 FEW = ["choir_graph", "torch_channels_last"]
 FEW += ["torch_newest_channels_last", "torch_newest_compiled"]
 CNN = FEW + ["onednn"]
+TWO = ["choir2_graph", "meeting2_graph", "independent2_graph"]
 ALL = (
     ["choir"]
     + CNN
     + ["torch_nchw", "torch_traced", "torch_avx512", "torch2_ddp"]
 )
-ALL += ["torch_newest2_ddp", "choir2_graph", "independent2_graph"]
-WIDE = FEW + ["torch_avx512", "choir2_graph", "independent2_graph"]
-WIDE += ["torch2_ddp"]
+ALL += ["torch_newest2_ddp", *TWO]
+WIDE = FEW + ["torch_avx512", "torch2_ddp", *TWO]
 
 
 def train(*flags, only=()):
@@ -57,7 +58,7 @@ RUNS = {
     "ops_cnn": ["ops.py", "--seconds", "0.05"],
     "ops_mlp": ["ops.py", "--net", "mlp", "--seconds", "0.05"],
     "ops_resnet20": ["ops.py", "--net", "resnet20", "--seconds", "0.05"],
-    "collectives": ["collectives.py", "--rounds", "3"],
+    "collectives": ["collectives.py", "--rounds", "3", "--top-k"],
 }
 
 
@@ -86,6 +87,7 @@ def parse(argv):
     parser = argparse.ArgumentParser(
         prog="figures", description=__doc__.split("\n", 1)[0]
     )
+    parser.add_argument("--machine", help="whose page, by its file's name")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", help="of: " + ", ".join(RUNS))
@@ -108,20 +110,25 @@ def main(argv):
     options = parse(argv)
     # Of the sources, not of Bazel's copies.
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY", measure.ROOT)
-    results = os.path.join(root, "bench", "results")
-    os.makedirs(results, exist_ok=True)
+    suffix = "_" + options.machine if options.machine else ""
+    page = os.path.join(root, "docs", "performance" + suffix)
+    if not os.path.exists(page + ".md"):
+        print("figures: no page %s.md" % page, file=sys.stderr)
+        return 2
+    folder = os.path.join(root, "bench", "results")
+    os.makedirs(folder, exist_ok=True)
+    results = os.path.join(folder, "%s" + suffix + ".json")
     for name in options.only:
         start = time.monotonic()
         try:
-            run(name, os.path.join(results, name + ".json"), options)
+            run(name, results % name, options)
         except (OSError, subprocess.CalledProcessError) as error:
             print("figures: %s: %s" % (name, error), file=sys.stderr)
             return 1
         seconds = time.monotonic() - start
         print("figures: %s took %.0f s" % (name, seconds), file=sys.stderr)
-    docs = os.path.join(root, "docs")
-    performance_tables.write(results, os.path.join(docs, "performance.md"))
-    performance_plot.write(results, os.path.join(docs, "performance.svg"))
+    performance_tables.write(results, page + ".md")
+    performance_plot.write(results, page + ".svg")
     return 0
 
 

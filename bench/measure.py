@@ -95,13 +95,26 @@ def run_captured(command, limit):
     return done.returncode, done.stdout, done.stderr
 
 
-def machine():
+def cpu_info(key):
+    """What /proc/cpuinfo says of the first processor, or ""."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                return "%s, %d cores" % (model, len(os.sched_getaffinity(0)))
-    return "unknown processor"
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return ""
+
+
+def cpu_flags():
+    return cpu_info("flags").split()
+
+
+def machine():
+    model = cpu_info("model name") or "unknown processor"
+    names = {"avx512f": "AVX-512", "avx2": "AVX2"}
+    sets = [name for flag, name in names.items() if flag in cpu_flags()]
+    vectors = " with %s" % sets[0] if sets else ""
+    return "%s%s, %d cores" % (model, vectors, len(os.sched_getaffinity(0)))
 
 
 class Others:

@@ -39,6 +39,7 @@ class Job:
     copies: int = 1  # that do neither
     passes: tuple = ("train", "forward")
     devices: tuple = ("cpu",)
+    needs: str = ""  # a flag of the processor, as /proc/cpuinfo has it
 
     def known_by(self, options):
         """Whether it can do what the options ask for."""
@@ -106,7 +107,9 @@ JOBS = {
         devices=("cuda",),
     ),
     "torch_traced": Job("PyTorch, traced channels_last", "torch", "traced"),
-    "torch_avx512": Job("PyTorch, channels_last, AVX-512", "torch", "avx512"),
+    "torch_avx512": Job(
+        "PyTorch, channels_last, AVX-512", "torch", "avx512", needs="avx512f"
+    ),
     "torch2_ddp": Job(
         "PyTorch, 2 workers (DDP, gloo)", "torch", "channels_last", workers=2
     ),
@@ -150,6 +153,8 @@ def run_job(name, options):
     Raises measure.Failure and measure.Missing.
     """
     job = JOBS[name]
+    if job.needs and job.needs not in measure.cpu_flags():
+        raise measure.Missing("this processor has no %s" % job.needs)
     # torch.compile may take minutes.
     limit = 300 + 10 * options.seconds
     if job.peer == "onednn":

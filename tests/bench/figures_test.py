@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables and the picture of docs/performance.md are those of bench/results."""
+"""The tables and pictures of docs/performance*.md are those of bench/results."""
 
 import os
 import re
@@ -14,6 +14,11 @@ ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
 FIGURES = os.path.join(ROOT, "bench", "figures.py")
+# Page: the flags that make it.
+PAGES = {
+    "docs/performance": (),
+    "docs/performance_avx2": ("--machine", "avx2"),
+}
 
 
 def read(path):
@@ -28,8 +33,9 @@ class FiguresTest(unittest.TestCase):
         self.root = folder.name
         for part in ("docs", "bench/results"):
             os.makedirs(os.path.join(self.root, part))
-        for part in ("docs/performance.md", "docs/performance.svg"):
-            shutil.copy(os.path.join(ROOT, part), self.path(part))
+        for page in PAGES:
+            for part in (page + ".md", page + ".svg"):
+                shutil.copy(os.path.join(ROOT, part), self.path(part))
         results = os.path.join(ROOT, "bench", "results")
         for name in os.listdir(results):
             target = self.path("bench/results/" + name)
@@ -49,19 +55,24 @@ class FiguresTest(unittest.TestCase):
             check=False,
         )
 
-    def test_page_and_picture_are_in_step_with_the_results(self):
-        done = self.figures("--skip-runs")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for part in ("docs/performance.md", "docs/performance.svg"):
-            made = read(self.path(part))
-            told = "run `bazel run //bench:figures -- --skip-runs`"
-            self.assertEqual(made, read(os.path.join(ROOT, part)), told)
-        page = read(self.path("docs/performance.md"))
-        marks = re.findall(r"<!-- table (.*?) -->\n+(.)", page)
-        self.assertGreater(len(marks), 8)
-        for name, first in marks:
-            self.assertNotEqual(first, "<", "table %s is empty" % name)
-        xml.etree.ElementTree.parse(self.path("docs/performance.svg"))
+    def test_pages_and_pictures_are_in_step_with_the_results(self):
+        for page, flags in PAGES.items():
+            done = self.figures("--skip-runs", *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told = "run `bazel run //bench:figures -- --skip-runs %s`"
+            for part in (page + ".md", page + ".svg"):
+                made = read(self.path(part))
+                here = read(os.path.join(ROOT, part))
+                self.assertEqual(made, here, told % " ".join(flags))
+            marks = re.findall(
+                r"<!-- table (.*?) -->\n+(.)", read(self.path(page + ".md"))
+            )
+            self.assertGreater(len(marks), 8)
+            for name, first in marks:
+                self.assertNotEqual(
+                    first, "<", "%s: table %s is empty" % (page, name)
+                )
+            xml.etree.ElementTree.parse(self.path(page + ".svg"))
 
     def test_a_lost_table_comes_back(self):
         page = read(self.path("docs/performance.md"))
@@ -78,6 +89,9 @@ class FiguresTest(unittest.TestCase):
         done = self.figures("--only", "train_lenet")
         self.assertEqual(done.returncode, 2)
         self.assertIn("train_lenet", done.stderr)
+        done = self.figures("--skip-runs", "--machine", "abacus")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("performance_abacus.md", done.stderr)
 
 
 if __name__ == "__main__":
