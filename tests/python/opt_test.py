@@ -100,7 +100,9 @@ def cases():
 
 
 def values():
-    rng = np.random.default_rng(0)
+    # A seed with no gradient near zero: RMSProp divides by its size, and makes
+    # much of how the last bit was rounded.
+    rng = np.random.default_rng(7)
     x = rng.normal(size=(6, 4)).astype(np.float32)
     y = rng.normal(size=(6, 3)).astype(np.float32)
     w = rng.normal(size=(4, 3)).astype(np.float32)
