@@ -80,6 +80,13 @@ typedef struct choir__conv_loops_s {
   void (*pack_x)(const choir__conv_t* conv, int64_t block, float* vectors);
   void (*pack_y)(const choir__conv_t* conv, int64_t block, float* vectors);
 
+  // The same for the gradient of the weights, in an order that is known to it
+  // alone. `row` holds a padded row of x, or a row of dy.
+  void (*planes_x)(const choir__conv_t* conv, int64_t block, float* row,
+                   float* planes);
+  void (*planes_y)(const choir__conv_t* conv, int64_t block, float* row,
+                   float* planes);
+
   // y of one block. Weights: for each block of filters, for each tap, the
   // block's filters. `row` holds a row of y as vectors.
   void (*forward)(const choir__conv_t* conv, int64_t block,
@@ -100,8 +107,8 @@ typedef struct choir__conv_loops_s {
 
   // Adds one block's share of the gradient of blocks of filters begin .. end -
   // 1 to dw, and to db when it is not NULL.
-  void (*grad_weight)(const choir__conv_t* conv, const float* x_vectors,
-                      const float* dy_vectors, float* db, int64_t begin,
+  void (*grad_weight)(const choir__conv_t* conv, const float* x_planes,
+                      const float* dy_planes, float* db, int64_t begin,
                       int64_t end);
 } choir__conv_loops_t;
 

@@ -12,6 +12,7 @@
 #define GRAD_CHANNELS(width) ((width) == 5 ? 3 : 4)
 #define GRAD_PIXELS(width) 4
 #define EACH_FILTERS(X) X(1) X(2) X(3) X(4) X(5)
+#define TILE_BYTES (120 * 1024)
 #define EACH_TAPS(X, filters) \
   X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4) X(filters, 5)
 #define EACH_GRAD_CHANNELS_3(X, width) \
