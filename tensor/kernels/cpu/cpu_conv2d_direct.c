@@ -170,6 +170,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
 // ---- One call ----
 
 typedef struct call_s {
+  conv_kind_t kind;
   choir__conv_t conv;
   const choir__conv_loops_t* loops;
   choir_allocator_t pool;
@@ -293,56 +294,55 @@ static void pack_grad(const call_t* call, const choir_view_t* w,
 
 // ---- Forward and data gradient: blocks of samples ----
 
-static void forward_range(void* context, int64_t begin, int64_t end) {
-  call_t* call = context;
-  char* scratch = take(call, call->x_bytes + call->row_bytes);
-  if (!scratch) {
-    atomic_store(&call->no_memory, true);
-    return;
+// `vectors` holds a block of the source, `row` a row of the result.
+static void run_block(const call_t* call, int64_t block, float* vectors,
+                      float* row) {
+  const choir__conv_t* conv = &call->conv;
+  const choir__conv_loops_t* loops = call->loops;
+  switch (call->kind) {
+    case FORWARD:
+      loops->pack_x(conv, block, vectors);
+      loops->forward(conv, block, vectors, row);
+      return;
+    case POOLED:
+      loops->pack_x(conv, block, vectors);
+      loops->forward_pool(
+          conv, block, vectors, row,
+          (uint8_t*)(row + conv->y.width * conv->y.channels * loops->lanes));
+      return;
+    default:
+      loops->pack_y(conv, block, vectors);
+      loops->grad_data(conv, block, vectors, row);
   }
-  for (int64_t block = begin; block < end; block++) {
-    call->loops->pack_x(&call->conv, block, (float*)scratch);
-    const choir__conv_image_t* y = &call->conv.y;
-    float* row = (float*)(scratch + call->x_bytes);
-    if (call->conv.winners)
-      call->loops->forward_pool(
-          &call->conv, block, (float*)scratch, row,
-          (uint8_t*)(row + y->width * y->channels * call->loops->lanes));
-    else
-      call->loops->forward(&call->conv, block, (float*)scratch, row);
-  }
-  give(call, scratch, call->x_bytes + call->row_bytes);
 }
 
-static void grad_data_range(void* context, int64_t begin, int64_t end) {
+static void blocks_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
-  char* scratch = take(call, call->y_bytes + call->row_bytes);
+  const size_t source = call->kind == GRAD_DATA ? call->y_bytes : call->x_bytes;
+  char* scratch = take(call, source + call->row_bytes);
   if (!scratch) {
     atomic_store(&call->no_memory, true);
     return;
   }
-  for (int64_t block = begin; block < end; block++) {
-    call->loops->pack_y(&call->conv, block, (float*)scratch);
-    call->loops->grad_data(&call->conv, block, (float*)scratch,
-                           (float*)(scratch + call->y_bytes));
-  }
-  give(call, scratch, call->y_bytes + call->row_bytes);
+  for (int64_t block = begin; block < end; block++)
+    run_block(call, block, (float*)scratch, (float*)(scratch + source));
+  give(call, scratch, source + call->row_bytes);
 }
 
 static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
-                                 const operands_t* o, conv_kind_t kind) {
+                                 const operands_t* o) {
   tables_t tables = {.bytes = 0};
   CHOIR_TRY(
       take_tables(call, call->conv.taps * call->conv.y.channels, &tables));
   fill_offsets(call, o->w, &tables);
-  if (is_forward(kind))
+  if (is_forward(call->kind))
     pack_forward(call, o->w, &tables);
   else
     pack_grad(call, o->w, &tables);
   call->conv.offsets = tables.offsets;
   call->conv.weights = tables.weights;
-  choir__cpu_parallel(choir__cpu_threads(stream), call->blocks, 1,
-                      is_forward(kind) ? forward_range : grad_data_range, call);
+  choir__cpu_parallel(choir__cpu_threads(stream), call->blocks, 1, blocks_range,
+                      call);
   give(call, tables.dw_offsets, tables.bytes);
   if (atomic_load(&call->no_memory))
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
@@ -416,6 +416,7 @@ static choir_status_t direct_run(const choir_record_t* record,
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
   call_t call;
   memset(&call, 0, sizeof(call));
+  call.kind = kind;
   call.loops = best_loops();
   call.pool = choir_device_allocator(choir_stream_device(stream));
   choir_status_t status = NULL;
@@ -456,7 +457,7 @@ static choir_status_t direct_run(const choir_record_t* record,
     // A byte for each winner behind them.
     if (kind == POOLED) call.row_bytes += (size_t)(row_columns * lanes);
     status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
-                                 : run_blocks(&call, stream, &o, kind);
+                                 : run_blocks(&call, stream, &o);
   }
   choir__pixels_give(&y, stream);
   choir__pixels_give(&x, stream);

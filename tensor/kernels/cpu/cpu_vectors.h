@@ -12,9 +12,8 @@
 //   NAME(name)       name_avx2 or name_avx512
 //   LANES            floats in a vector_t
 //   LOAD, STORE      at addresses of a whole vector; LOADU, STOREU at any
-//   load_some, store_some   the first n lanes, 1 <= n <= LANES, zeros
-//   elsewhere;
-//                    no other memory is touched
+//   load_some(p, n)  the first n lanes, 1 <= n <= LANES, and zeros
+//   store_some(...)  the first n lanes; both touch no other memory
 //   MAX(a, b)        b where one of them is a NaN
 //   FMA(a, b, c)     a b + c, rounded once
 
