@@ -61,28 +61,7 @@ GOALS = {
 
 def run_ranks(commands):
     """Runs processes at the same time; returns the JSON lines of the first."""
-    processes = []
-    try:
-        for index, command in enumerate(commands):
-            out = subprocess.PIPE if index == 0 else subprocess.DEVNULL
-            processes.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, text=True
-                )
-            )
-        output = processes[0].communicate(timeout=LIMIT)[0]
-        codes = [process.wait(timeout=10) for process in processes]
-    except subprocess.TimeoutExpired:
-        raise measure.Failure("%s took too long" % commands[0][0]) from None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if any(codes):
-        raise measure.Failure(
-            "%s ended with status %d" % (commands[0][0], max(codes))
-        )
-    return [json.loads(line) for line in output.splitlines()]
+    return [json.loads(line) for line in measure.outputs_of(commands, LIMIT)[0]]
 
 
 def build_gloo(folder):

@@ -22,8 +22,8 @@ class Missing(Exception):
     """A peer that is not installed; its text says what to do."""
 
 
-def run_together(commands, limit, gate=False):
-    """Runs commands at the same time; returns the last line of each, JSON.
+def outputs_of(commands, limit, gate=False):
+    """Runs commands at the same time; returns the lines that each printed.
 
     With gate each prints "ready" when it could start, and all are let go
     together. After `limit` seconds all are killed: a guard against a hang.
@@ -69,11 +69,21 @@ def run_together(commands, limit, gate=False):
         lines = output.splitlines()
         if process.returncode == MISSING and lines:
             raise Missing(json.loads(lines[-1])["missing"])
-        if process.returncode != 0 or not lines:
+        if process.returncode != 0:
             raise Failure(
                 "%s ended with status %d"
                 % (" ".join(command), process.returncode)
             )
+        results.append(lines)
+    return results
+
+
+def run_together(commands, limit, gate=False):
+    """As outputs_of; returns the last line of each, JSON."""
+    results = []
+    for command, lines in zip(commands, outputs_of(commands, limit, gate)):
+        if not lines:
+            raise Failure("%s printed nothing" % " ".join(command))
         results.append(json.loads(lines[-1]))
     return results
 
