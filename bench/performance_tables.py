@@ -325,7 +325,7 @@ def write(results, page):
 
 
 def fill(page, tables):
-    """Puts tables between their marks in a page, which may have a part of them."""
+    """Puts tables between their marks in a page."""
     with open(page, encoding="utf-8") as file:
         text = file.read()
     for name, lines in tables.items():
@@ -334,7 +334,7 @@ def fill(page, tables):
         text, count = re.subn(
             pattern, lambda _: mark + "\n" + lines + "\n\n", text, flags=re.S
         )
-        if count > 1:
+        if count != 1:
             raise ValueError("%s: %d marks of table %s" % (page, count, name))
     with open(page, "w", encoding="utf-8") as file:
         file.write(text)
