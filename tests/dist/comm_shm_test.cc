@@ -220,7 +220,7 @@ int CountMappings() {
 TEST(ShmTest, LeavesNothingBehind) {
   int files = CountEntries("/proc/self/fd");
   // Sanitizers have one of their own.
-  int threads = CountThreads(1, 100);
+  int threads = CountThreads(1, 500);
   for (int round = 0; round < 10; ++round) {
     std::string id = choir_testing::MakeId();
     InThreads(3, [&](int32_t r) {
@@ -245,7 +245,7 @@ TEST(ShmTest, LeavesNothingBehind) {
     });
   }
   EXPECT_EQ(CountEntries("/proc/self/fd"), files);
-  EXPECT_LE(CountThreads(threads, 10000), threads);
+  EXPECT_EQ(CountThreads(threads, 10000), threads);
   EXPECT_EQ(CountMappings(), 0);
 }
 
