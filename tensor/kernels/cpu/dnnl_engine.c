@@ -51,13 +51,17 @@ choir__isa_t choir__dnnl_isa(void) {
   return CHOIR__ISA_BASE;
 }
 
-int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
-  const int32_t threads = choir__cpu_threads(stream);
+void choir__dnnl_set_threads(int32_t threads) {
   if (threads > 1) choir_threads_started();
 #if defined(_OPENMP)
   // oneDNN asks OpenMP, whose answer belongs to the calling thread.
   if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
 #endif
+}
+
+int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
+  const int32_t threads = choir__cpu_threads(stream);
+  choir__dnnl_set_threads(threads);
   return threads;
 }
 

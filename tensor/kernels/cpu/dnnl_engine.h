@@ -39,8 +39,9 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
 
 // The process's one CPU engine, made on first use.
 choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
-// Makes oneDNN's calls on this thread use as many threads as the stream's
-// device allows, and returns that number.
+// Makes oneDNN's calls on this thread use as many threads.
+void choir__dnnl_set_threads(int32_t threads);
+// The same with as many as the stream's device allows; returns that number.
 int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
 
 // ---- Plans ----

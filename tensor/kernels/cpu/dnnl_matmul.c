@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products by dnnl_sgemm.
+#include <stdatomic.h>
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
@@ -50,24 +51,7 @@ static bool is_copied(const sgemm_t* g) {
          g->ldb % FAR_ROWS == 0 && g->m >= 16 && g->m < 380;
 }
 
-typedef struct copy_s {
-  const float* from;
-  int64_t ld;
-  int64_t width;
-  float* to;
-} copy_t;
-
-static void copy_rows(void* context, int64_t begin, int64_t end) {
-  const copy_t* copy = context;
-  for (int64_t r = begin; r < end; r++)
-    memcpy(copy->to + r * BLOCK_LD, copy->from + r * copy->ld,
-           (size_t)copy->width * sizeof(float));
-}
-
-static choir_status_t run_blocks(const sgemm_t* g, choir_stream_t* stream) {
-  const choir_allocator_t pool =
-      choir_device_allocator(choir_stream_device(stream));
-  const int32_t threads = choir__cpu_threads(stream);
+static choir_status_t run_blocks(const sgemm_t* g, choir_allocator_t pool) {
   const size_t bytes = (size_t)BLOCK_K * BLOCK_LD * sizeof(float);
   float* block = pool.alloc(pool.self, bytes, 64);
   if (!block)
@@ -77,8 +61,9 @@ static choir_status_t run_blocks(const sgemm_t* g, choir_stream_t* stream) {
     for (int64_t p = 0; p < g->k && !status; p += BLOCK_K) {
       const int64_t n = g->n - j < BLOCK_N ? g->n - j : BLOCK_N;
       const int64_t k = g->k - p < BLOCK_K ? g->k - p : BLOCK_K;
-      copy_t copy = {g->b + p * g->ldb + j, g->ldb, n, block};
-      choir__cpu_parallel(threads, k, CHOIR__CPU_GRAIN / n, copy_rows, &copy);
+      for (int64_t r = 0; r < k; r++)
+        memcpy(block + r * BLOCK_LD, g->b + (p + r) * g->ldb + j,
+               (size_t)n * sizeof(float));
       sgemm_t part = *g;
       part.n = n;
       part.k = k;
@@ -91,6 +76,98 @@ static choir_status_t run_blocks(const sgemm_t* g, choir_stream_t* stream) {
     }
   pool.free(pool.self, block, bytes, 64);
   return status;
+}
+
+// ---- Threads ----
+//
+// With AVX2 the bits of a product of two threads are not those of one, as an
+// element's terms are added up in another order where its thread's share ends.
+// So products of few rows or few columns are shared out here, each share with
+// one thread:
+//
+// - up to 256 rows, and where b is copied, by columns: oneDNN then goes down
+//   all columns alike, in units of sixteen, wherever a share begins (tested
+//   for 1 to 7 threads);
+// - up to 256 columns by blocks of rows that are a product each.
+//
+// The rest oneDNN shares out, which has other bits for some numbers of threads.
+
+enum {
+  FEW = 256,
+  COLUMNS_UNIT = 16,
+  ROWS_UNIT = 128,
+  SHARE_WORK = 1 << 18  // multiply-adds that are worth a thread of their own
+};
+
+typedef struct share_s {
+  sgemm_t whole;
+  choir_allocator_t pool;
+  bool copied;
+  int64_t units;
+  _Atomic(choir_status_t) status;
+} share_t;
+
+// One status of those that fail.
+static void share_failed(share_t* share, choir_status_t status) {
+  choir_status_t none = NULL;
+  if (!atomic_compare_exchange_strong(&share->status, &none, status))
+    choir_status_free(status);
+}
+
+static void columns_range(void* context, int64_t begin, int64_t end) {
+  share_t* share = context;
+  sgemm_t part = share->whole;
+  const int64_t first = begin * COLUMNS_UNIT;
+  // The last unit has what is left over: a kernel for single columns would
+  // have other bits.
+  part.n = (end == share->units ? part.n : end * COLUMNS_UNIT) - first;
+  part.b += part.tb == 'N' ? first : first * part.ldb;
+  part.c += first;
+  choir__dnnl_set_threads(1);
+  choir_status_t status =
+      share->copied ? run_blocks(&part, share->pool) : run_sgemm(&part);
+  if (status) share_failed(share, status);
+}
+
+static void rows_range(void* context, int64_t begin, int64_t end) {
+  share_t* share = context;
+  choir__dnnl_set_threads(1);
+  for (int64_t unit = begin; unit < end; unit++) {
+    sgemm_t part = share->whole;
+    const int64_t first = unit * ROWS_UNIT;
+    if (part.m - first < ROWS_UNIT)
+      part.m -= first;
+    else
+      part.m = ROWS_UNIT;
+    part.a += part.ta == 'N' ? first * part.lda : first;
+    part.c += first * part.ldc;
+    choir_status_t status = run_sgemm(&part);
+    if (status) share_failed(share, status);
+  }
+}
+
+static choir_status_t run_shares(const sgemm_t* g, choir_stream_t* stream) {
+  const bool copied = is_copied(g);
+  const bool columns = copied || g->m <= FEW;
+  if (!columns && g->n > FEW) {
+    choir__dnnl_follow_threads(stream);
+    return run_sgemm(g);
+  }
+  share_t share = {.whole = *g,
+                   .pool = choir_device_allocator(choir_stream_device(stream)),
+                   .copied = copied};
+  int64_t unit_work;
+  if (columns) {
+    share.units = g->n < COLUMNS_UNIT ? 1 : g->n / COLUMNS_UNIT;
+    unit_work = g->m * g->k * COLUMNS_UNIT;
+  } else {
+    share.units = (g->m + ROWS_UNIT - 1) / ROWS_UNIT;
+    unit_work = g->n * g->k * ROWS_UNIT;
+  }
+  choir__cpu_parallel(choir__cpu_threads(stream), share.units,
+                      SHARE_WORK / unit_work,
+                      columns ? columns_range : rows_range, &share);
+  return atomic_load(&share.status);
 }
 
 static choir_status_t multiply(const choir__product_t* product,
@@ -112,7 +189,9 @@ static choir_status_t multiply(const choir__product_t* product,
                      .c = places->c,
                      .ldc = product->c.ld,
                      .beta = beta};
-  return is_copied(&g) ? run_blocks(&g, stream) : run_sgemm(&g);
+  if (choir__isa() == CHOIR__ISA_AVX2) return run_shares(&g, stream);
+  choir__dnnl_follow_threads(stream);
+  return run_sgemm(&g);
 }
 
 // ---- matmul ----
@@ -144,7 +223,6 @@ static choir_status_t matmul_run(const choir_record_t* record,
   choir__product_t product;
   if (!choir__matmul_product(record, &product))
     return CHOIR_ERROR(INTERNAL, "matmul/dnnl: layout not supported");
-  choir__dnnl_follow_threads(stream);
   const int64_t batch = choir_view_count(c) / (product.m * product.n);
   for (int64_t i = 0; i < batch; i++) {
     const places_t places = {choir__view_f32(a) + batch_offset(a, c, i),
@@ -184,7 +262,6 @@ static choir_status_t linear_run(const choir_record_t* record,
   choir__product_t product;
   if (!choir__linear_product(record, &product))
     return CHOIR_ERROR(INTERNAL, "linear/dnnl: layout not supported");
-  choir__dnnl_follow_threads(stream);
   const float* bias = choir__view_f32(choir_record_src(record, 2));
   const places_t places = {choir__view_f32(choir_record_src(record, 0)),
                            choir__view_f32(choir_record_src(record, 1)),
