@@ -87,8 +87,9 @@ static double padding_of(int64_t channels, int64_t lanes) {
 // fall on few sets of the first cache; with AVX2 it falls behind sooner, and in
 // y and the gradient of the weights also with many taps. Measured against it
 // pass by pass on the layers of the MNIST network, LeNet-5 and CIFAR networks
-// of 8 to 128 channels, with AVX2 those of ResNet-20 also on an AMD EPYC (64
-// channels at 8 x 8, batch 128: y 7.2 ms to 12.7, the weights' 8.5 to 10.6).
+// of 8 to 128 channels, with AVX2 those of ResNet-20 also on an AMD EPYC (batch
+// 128, 16 channels at 32 x 32: y 7.6 ms to 8.2, the weights' 8.3 to 9.2; 64 at
+// 8 x 8: 6.5 to 7.3 and 7.3 to 8.6).
 static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
   const int64_t channels = o->w->shape[1], filters = o->w->shape[0];
   const int64_t taps = channels * o->w->shape[2] * o->w->shape[3];
@@ -101,11 +102,11 @@ static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
       // The way to vectors and back must be worth it.
       return taps >= 25 &&
              (of_filters > 1.1 || (channels <= 8 && filters <= lanes) ||
-              (is_avx2 && taps >= 144 && filters >= 32));
+              (is_avx2 && taps >= 144 && filters >= 16));
     case GRAD_DATA:
       return of_channels > 1.1;
     case GRAD_WEIGHT:
-      if (is_avx2 && taps >= 288) return true;
+      if (is_avx2 && taps >= 144 && filters >= 16) return true;
       if (of_filters * of_channels > 1.7)
         return of_filters > 1.1 || channels < 8;
       return is_avx2 && of_filters * of_channels > 1.2 && of_filters > 1.1;
@@ -176,10 +177,10 @@ typedef struct call_s {
   choir_allocator_t pool;
   int64_t blocks;  // of samples
   size_t x_bytes, y_bytes, row_bytes;
-  atomic_bool no_memory;
-  // Weight gradient: vectors of the current block, and of a row.
+  atomic_size_t no_memory;  // bytes that a range did not get; 0: it did
+  // Weight gradient: vectors of the current block, and their places.
   float *x_vectors, *y_vectors;
-  float *x_row, *y_row;
+  choir__conv_place_t *x_places, *y_places;
   float* db;
   int64_t block;
 } call_t;
@@ -213,6 +214,19 @@ static void* take(const call_t* call, size_t bytes) {
 }
 static void give(const call_t* call, void* memory, size_t bytes) {
   if (memory) call->pool.free(call->pool.self, memory, bytes, 64);
+}
+
+// For a range of a parallel loop, which leaves it to check_memory to tell.
+static void* take_in_range(call_t* call, size_t bytes) {
+  void* memory = take(call, bytes);
+  if (!memory) atomic_store(&call->no_memory, bytes);
+  return memory;
+}
+static choir_status_t check_memory(call_t* call) {
+  const size_t bytes = atomic_load(&call->no_memory);
+  if (bytes == 0) return NULL;
+  return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
+                     bytes);
 }
 
 // Weights, then the places of taps in the image and in dW.
@@ -319,11 +333,8 @@ static void run_block(const call_t* call, int64_t block, float* vectors,
 static void blocks_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
   const size_t source = call->kind == GRAD_DATA ? call->y_bytes : call->x_bytes;
-  char* scratch = take(call, source + call->row_bytes);
-  if (!scratch) {
-    atomic_store(&call->no_memory, true);
-    return;
-  }
+  char* scratch = take_in_range(call, source + call->row_bytes);
+  if (!scratch) return;
   for (int64_t block = begin; block < end; block++)
     run_block(call, block, (float*)scratch, (float*)(scratch + source));
   give(call, scratch, source + call->row_bytes);
@@ -355,17 +366,23 @@ static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
 static void pack_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
   if (begin == 0)
-    call->loops->planes_x(&call->conv, call->block, call->x_row,
+    call->loops->planes_x(&call->conv, call->block, call->x_places,
                           call->x_vectors);
   if (end == 2)
-    call->loops->planes_y(&call->conv, call->block, call->y_row,
+    call->loops->planes_y(&call->conv, call->block, call->y_places,
                           call->y_vectors);
 }
 
 static void grad_weight_range(void* context, int64_t begin, int64_t end) {
   call_t* call = context;
-  call->loops->grad_weight(&call->conv, call->x_vectors, call->y_vectors,
+  const size_t bytes =
+      (size_t)(call->loops->filters * call->conv.taps * call->loops->lanes) *
+      sizeof(float);
+  float* sums = take_in_range(call, bytes);
+  if (!sums) return;
+  call->loops->grad_weight(&call->conv, call->x_vectors, call->y_vectors, sums,
                            call->db, begin, end);
+  give(call, sums, bytes);
 }
 
 static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
@@ -374,7 +391,9 @@ static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
   choir__conv_t* conv = &call->conv;
   tables_t tables = {.bytes = 0};
   CHOIR_TRY(take_tables(call, 0, &tables));
-  const size_t bytes = call->x_bytes + call->y_bytes + call->row_bytes;
+  const size_t places = (size_t)(conv->x.channels + conv->y.channels) *
+                        sizeof(choir__conv_place_t);
+  const size_t bytes = call->x_bytes + call->y_bytes + places;
   char* scratch = take(call, bytes);
   if (!scratch) {
     give(call, tables.dw_offsets, tables.bytes);
@@ -388,9 +407,9 @@ static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
   conv->dw_filter_stride = o->w->strides[0];
   call->x_vectors = (float*)scratch;
   call->y_vectors = (float*)(scratch + call->x_bytes);
-  call->y_row = (float*)(scratch + call->x_bytes + call->y_bytes);
-  call->x_row =
-      call->y_row + conv->y.width * conv->y.channels * call->loops->lanes;
+  call->x_places =
+      (choir__conv_place_t*)(scratch + call->x_bytes + call->y_bytes);
+  call->y_places = call->x_places + conv->x.channels;
   call->db = choir__view_f32(o->b);
   for (int64_t f = 0; f < conv->y.channels && !conv->accumulate; f++) {
     call->db[f] = 0;
@@ -405,7 +424,7 @@ static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
   }
   give(call, scratch, bytes);
   give(call, tables.dw_offsets, tables.bytes);
-  return NULL;
+  return check_memory(call);
 }
 
 // ---- Records ----
@@ -442,15 +461,11 @@ static choir_status_t direct_run(const choir_record_t* record,
     const int64_t lanes = call.loops->lanes;
     call.blocks = choir__conv_blocks(call.conv.samples, lanes);
     const size_t vector = (size_t)lanes * sizeof(float);
-    const int64_t y_row = call.conv.y.width * call.conv.y.channels;
-    const int64_t x_row =
-        (call.conv.x.width + 2 * call.conv.padding[1]) * call.conv.x.channels;
     // A row of dx reaches as far as its gradients do.
-    const int64_t dx_row =
-        (call.conv.y.width + call.conv.kernel[1] - 1) * call.conv.x.channels;
-    const int64_t row_columns = is_forward(kind)    ? y_row
-                                : kind == GRAD_DATA ? dx_row
-                                                    : y_row + x_row;
+    const int64_t row_columns =
+        kind == GRAD_DATA ? (call.conv.y.width + call.conv.kernel[1] - 1) *
+                                call.conv.x.channels
+                          : call.conv.y.width * call.conv.y.channels;
     call.x_bytes = (size_t)choir__conv_padded_vectors(&call.conv) * vector;
     call.y_bytes = (size_t)choir__conv_result_vectors(&call.conv) * vector;
     call.row_bytes = (size_t)row_columns * vector;

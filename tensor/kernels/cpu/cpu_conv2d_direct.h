@@ -49,6 +49,12 @@ typedef struct choir__conv_s {
   const int64_t* dw_offsets;
 } choir__conv_t;
 
+// Where a channel's vector of pixel p of an image lies, in floats: at first + p
+// * step.
+typedef struct choir__conv_place_s {
+  int64_t first, step;
+} choir__conv_place_t;
+
 // Size of block `index` when `count` things are cut into blocks of at most
 // `most` that are as equal as can be, and where it starts.
 static inline int64_t choir__conv_blocks(int64_t count, int64_t most) {
@@ -81,11 +87,11 @@ typedef struct choir__conv_loops_s {
   void (*pack_y)(const choir__conv_t* conv, int64_t block, float* vectors);
 
   // The same for the gradient of the weights, in an order that is known to it
-  // alone. `row` holds a padded row of x, or a row of dy.
-  void (*planes_x)(const choir__conv_t* conv, int64_t block, float* row,
-                   float* planes);
-  void (*planes_y)(const choir__conv_t* conv, int64_t block, float* row,
-                   float* planes);
+  // alone. `places` holds one for each channel.
+  void (*planes_x)(const choir__conv_t* conv, int64_t block,
+                   choir__conv_place_t* places, float* planes);
+  void (*planes_y)(const choir__conv_t* conv, int64_t block,
+                   choir__conv_place_t* places, float* planes);
 
   // y of one block. Weights: for each block of filters, for each tap, the
   // block's filters. `row` holds a row of y as vectors.
@@ -106,10 +112,11 @@ typedef struct choir__conv_loops_s {
                     const float* dy_vectors, float* row);
 
   // Adds one block's share of the gradient of blocks of filters begin .. end -
-  // 1 to dw, and to db when it is not NULL.
+  // 1 to dw, and to db when it is not NULL. `sums` holds a vector for each
+  // weight of `filters` filters.
   void (*grad_weight)(const choir__conv_t* conv, const float* x_planes,
-                      const float* dy_planes, float* db, int64_t begin,
-                      int64_t end);
+                      const float* dy_planes, float* sums, float* db,
+                      int64_t begin, int64_t end);
 } choir__conv_loops_t;
 
 extern const choir__conv_loops_t choir__conv_loops_avx2;

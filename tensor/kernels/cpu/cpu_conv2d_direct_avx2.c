@@ -13,7 +13,8 @@
 #define GRAD_CHANNELS(width) ((width) == 5 ? 1 : 2)
 #define GRAD_PIXELS(width) ((width) == 5 ? 4 : 3)
 #define EACH_FILTERS(X) X(1) X(2) X(3)
-#define TILE_BYTES (48 * 1024)
+#define TILE_BYTES (36 * 1024)
+#define WHOLE_BYTES (50 * 1024)
 #define EACH_TAPS(X, filters) \
   X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4)
 #define EACH_GRAD_CHANNELS_3(X, width) X(width, 1) X(width, 2)

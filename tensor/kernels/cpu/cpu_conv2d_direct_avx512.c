@@ -13,6 +13,7 @@
 #define GRAD_PIXELS(width) 4
 #define EACH_FILTERS(X) X(1) X(2) X(3) X(4) X(5)
 #define TILE_BYTES (120 * 1024)
+#define WHOLE_BYTES TILE_BYTES
 #define EACH_TAPS(X, filters) \
   X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4) X(filters, 5)
 #define EACH_GRAD_CHANNELS_3(X, width) \
