@@ -292,8 +292,6 @@ def run(torch, options):
         steps += block
     catch_up()
     seconds = time.perf_counter() - start
-    if options.workers > 1:
-        torch.distributed.destroy_process_group()
     data = sum(t.numel() * t.element_size() for t in (images, labels))
     capability = re.search(
         r"CPU capability usage: (\S+)", torch.__config__.show()
@@ -350,6 +348,9 @@ def main(argv):
     except (ImportError, Missing) as error:
         print(json.dumps({"missing": str(error)}))
         return MISSING
+    if options.workers > 1:
+        # PyTorch 1.13 sometimes waits for ever when it ends its group of gloo.
+        os._exit(0)
     return 0
 
 
