@@ -368,10 +368,14 @@ def choir_cuda_image(name, src, hdrs):
         outs = [name + "_image.c"],
         cmd = " && ".join([
             "tools=/usr/local/cuda/bin",
-            "$$tools/nvcc %s -I. -fatbin -o $@.fatbin $(location %s)" % (_NVCC_FLAGS, src),
+            # nvcc names its files by its process's number, which is the same in
+            # every sandbox, and sandboxes share /tmp.
+            "rm -rf $@.tmp && mkdir $@.tmp",
+            "TMPDIR=$@.tmp $$tools/nvcc %s -I. -fatbin -o $@.fatbin $(location %s)" %
+            (_NVCC_FLAGS, src),
             "$$tools/bin2c --name choir__%s_image $@.fatbin |" % name +
             " sed 's/^unsigned char/_Alignas(64) const unsigned char/' >$@",
-            "rm $@.fatbin",
+            "rm -r $@.fatbin $@.tmp",
         ]),
         tags = ["manual"],
         visibility = ["//visibility:private"],
