@@ -3,7 +3,6 @@
 // packed weights, and blocks of samples for the threads.
 #include "tensor/kernels/cpu/cpu_conv2d_direct.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -96,17 +95,17 @@ static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
   const double of_channels = padding_of(channels, lanes);
   const double of_filters = padding_of(filters, lanes);
   const bool is_avx2 = lanes == 8;
+  const bool many_taps = is_avx2 && taps >= 144 && filters >= 16;
   switch (kind) {
     case FORWARD:
     case POOLED:
       // The way to vectors and back must be worth it.
-      return taps >= 25 &&
-             (of_filters > 1.1 || (channels <= 8 && filters <= lanes) ||
-              (is_avx2 && taps >= 144 && filters >= 16));
+      return taps >= 25 && (of_filters > 1.1 ||
+                            (channels <= 8 && filters <= lanes) || many_taps);
     case GRAD_DATA:
       return of_channels > 1.1;
     case GRAD_WEIGHT:
-      if (is_avx2 && taps >= 144 && filters >= 16) return true;
+      if (many_taps || (is_avx2 && taps >= 288)) return true;
       if (of_filters * of_channels > 1.7)
         return of_filters > 1.1 || channels < 8;
       return is_avx2 && of_filters * of_channels > 1.2 && of_filters > 1.1;
@@ -177,7 +176,6 @@ typedef struct call_s {
   choir_allocator_t pool;
   int64_t blocks;  // of samples
   size_t x_bytes, y_bytes, row_bytes;
-  atomic_size_t no_memory;  // bytes that a range did not get; 0: it did
   // Weight gradient: vectors of the current block, and their places.
   float *x_vectors, *y_vectors;
   choir__conv_place_t *x_places, *y_places;
@@ -214,19 +212,6 @@ static void* take(const call_t* call, size_t bytes) {
 }
 static void give(const call_t* call, void* memory, size_t bytes) {
   if (memory) call->pool.free(call->pool.self, memory, bytes, 64);
-}
-
-// For a range of a parallel loop, which leaves it to check_memory to tell.
-static void* take_in_range(call_t* call, size_t bytes) {
-  void* memory = take(call, bytes);
-  if (!memory) atomic_store(&call->no_memory, bytes);
-  return memory;
-}
-static choir_status_t check_memory(call_t* call) {
-  const size_t bytes = atomic_load(&call->no_memory);
-  if (bytes == 0) return NULL;
-  return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
-                     bytes);
 }
 
 // Weights, then the places of taps in the image and in dW.
@@ -330,14 +315,17 @@ static void run_block(const call_t* call, int64_t block, float* vectors,
   }
 }
 
-static void blocks_range(void* context, int64_t begin, int64_t end) {
-  call_t* call = context;
-  const size_t source = call->kind == GRAD_DATA ? call->y_bytes : call->x_bytes;
-  char* scratch = take_in_range(call, source + call->row_bytes);
-  if (!scratch) return;
+// Of what the blocks are made from.
+static size_t source_bytes(const call_t* call) {
+  return call->kind == GRAD_DATA ? call->y_bytes : call->x_bytes;
+}
+
+static void blocks_range(void* context, void* scratch, int64_t begin,
+                         int64_t end) {
+  const call_t* call = context;
+  float* row = (float*)((char*)scratch + source_bytes(call));
   for (int64_t block = begin; block < end; block++)
-    run_block(call, block, (float*)scratch, (float*)(scratch + source));
-  give(call, scratch, source + call->row_bytes);
+    run_block(call, block, scratch, row);
 }
 
 static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
@@ -352,13 +340,11 @@ static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
     pack_grad(call, o->w, &tables);
   call->conv.offsets = tables.offsets;
   call->conv.weights = tables.weights;
-  choir__cpu_parallel(choir__cpu_threads(stream), call->blocks, 1, blocks_range,
-                      call);
+  choir_status_t status = choir__cpu_parallel_scratch(
+      stream, call->blocks, 1, source_bytes(call) + call->row_bytes,
+      blocks_range, call);
   give(call, tables.dw_offsets, tables.bytes);
-  if (atomic_load(&call->no_memory))
-    return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for a block",
-                       call->x_bytes + call->y_bytes);
-  return NULL;
+  return status;
 }
 
 // ---- Weight gradient: blocks of filters ----
@@ -373,16 +359,11 @@ static void pack_range(void* context, int64_t begin, int64_t end) {
                           call->y_vectors);
 }
 
-static void grad_weight_range(void* context, int64_t begin, int64_t end) {
-  call_t* call = context;
-  const size_t bytes =
-      (size_t)(call->loops->filters * call->conv.taps * call->loops->lanes) *
-      sizeof(float);
-  float* sums = take_in_range(call, bytes);
-  if (!sums) return;
+static void grad_weight_range(void* context, void* sums, int64_t begin,
+                              int64_t end) {
+  const call_t* call = context;
   call->loops->grad_weight(&call->conv, call->x_vectors, call->y_vectors, sums,
                            call->db, begin, end);
-  give(call, sums, bytes);
 }
 
 static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
@@ -418,13 +399,18 @@ static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
   }
   const int64_t filter_blocks =
       choir__conv_blocks(conv->y.channels, call->loops->filters);
-  for (call->block = 0; call->block < call->blocks; call->block++) {
+  const size_t sums_bytes =
+      (size_t)(call->loops->filters * conv->taps * call->loops->lanes) *
+      sizeof(float);
+  choir_status_t status = NULL;
+  for (call->block = 0; call->block < call->blocks && !status; call->block++) {
     choir__cpu_parallel(threads, 2, 1, pack_range, call);
-    choir__cpu_parallel(threads, filter_blocks, 1, grad_weight_range, call);
+    status = choir__cpu_parallel_scratch(stream, filter_blocks, 1, sums_bytes,
+                                         grad_weight_range, call);
   }
   give(call, scratch, bytes);
   give(call, tables.dw_offsets, tables.bytes);
-  return check_memory(call);
+  return status;
 }
 
 // ---- Records ----

@@ -4,7 +4,6 @@
 // threads.
 #include "tensor/kernels/cpu/cpu_conv2d_winners.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
@@ -111,7 +110,6 @@ typedef struct call_s {
   int64_t pieces;
   float* sums;  // (pieces, sums of a piece)
   int64_t sums_count, bias_count;
-  atomic_bool no_memory;
 } call_t;
 
 static void* take(const call_t* call, size_t bytes) {
@@ -192,18 +190,12 @@ static void cut_lists(const choir__winners_t* t, cutter_t* cutter,
 }
 
 // Pairs of samples.
-static void data_range(void* context, int64_t begin, int64_t end) {
-  call_t* call = context;
+static void data_range(void* context, void* memory, int64_t begin,
+                       int64_t end) {
+  const call_t* call = context;
   const bool wide = choir__isa() == CHOIR__ISA_AVX512;
-  cutter_t cutter = {NULL, 0};
+  cutter_t cutter = {memory, 0};
   choir__winners_lists_t lists;
-  cut_lists(&call->t, &cutter, &lists);
-  const size_t bytes = cutter.bytes;
-  cutter = (cutter_t){take(call, bytes), 0};
-  if (!cutter.memory) {
-    atomic_store(&call->no_memory, true);
-    return;
-  }
   cut_lists(&call->t, &cutter, &lists);
   for (int64_t i = begin; i < end; i++) {
     const int64_t first = i * CHOIR__WINNERS_SAMPLES;
@@ -213,7 +205,6 @@ static void data_range(void* context, int64_t begin, int64_t end) {
     (wide ? choir__winners_data_avx512 : choir__winners_data_avx2)(
         &call->t, first, last, &lists);
   }
-  give(call, cutter.memory, bytes);
 }
 
 static void pack_weights(const choir_view_t* w, const choir__winners_t* t,
@@ -253,9 +244,12 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
   t->weights = weights;
   const int64_t pairs =
       (call->samples + CHOIR__WINNERS_SAMPLES - 1) / CHOIR__WINNERS_SAMPLES;
-  choir__cpu_parallel(choir__cpu_threads(stream), pairs, 1, data_range, call);
+  cutter_t cutter = {NULL, 0};
+  cut_lists(t, &cutter, &(choir__winners_lists_t){0});
+  choir_status_t status = choir__cpu_parallel_scratch(
+      stream, pairs, 1, cutter.bytes, data_range, call);
   give(call, weights, bytes);
-  return NULL;
+  return status;
 }
 
 // ---- Weights ----
@@ -272,19 +266,13 @@ static void cut_scratch(const choir__winners_t* t, cutter_t* cutter,
   scratch->list_ends = cut(cutter, t->filters, sizeof(int64_t));
 }
 
-static void weight_range(void* context, int64_t begin, int64_t end) {
-  call_t* call = context;
+static void weight_range(void* context, void* memory, int64_t begin,
+                         int64_t end) {
+  const call_t* call = context;
   const choir__winners_t* t = &call->t;
   const bool wide = choir__isa() == CHOIR__ISA_AVX512;
-  cutter_t cutter = {NULL, 0};
+  cutter_t cutter = {memory, 0};
   choir__winners_scratch_t scratch;
-  cut_scratch(t, &cutter, &scratch);
-  const size_t bytes = cutter.bytes;
-  cutter = (cutter_t){take(call, bytes), 0};
-  if (!cutter.memory) {
-    atomic_store(&call->no_memory, true);
-    return;
-  }
   cut_scratch(t, &cutter, &scratch);
   memset(scratch.image, 0, (size_t)choir__winners_image(t) * sizeof(float));
   // Lanes behind a patch are computed with, too: what lies there by chance may
@@ -300,7 +288,6 @@ static void weight_range(void* context, int64_t begin, int64_t end) {
       (wide ? choir__winners_weight_avx512 : choir__winners_weight_avx2)(
           t, n, &scratch);
   }
-  give(call, cutter.memory, bytes);
 }
 
 CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
@@ -353,16 +340,18 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   if (!call->sums)
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for sums",
                        bytes);
-  choir__cpu_parallel(choir__cpu_threads(stream), call->pieces, 1, weight_range,
-                      call);
-  if (!atomic_load(&call->no_memory)) {
+  cutter_t cutter = {NULL, 0};
+  cut_scratch(t, &cutter, &(choir__winners_scratch_t){0});
+  choir_status_t status = choir__cpu_parallel_scratch(
+      stream, call->pieces, 1, cutter.bytes, weight_range, call);
+  if (!status) {
     for (int64_t piece = 1; piece < call->pieces; piece++)
       add_up(call->sums, call->sums + piece * count, count);
     write_weights(call, choir_record_dst(record, 0),
                   choir_record_dst(record, 1));
   }
   give(call, call->sums, bytes);
-  return NULL;
+  return status;
 }
 
 // ---- Records ----
@@ -388,8 +377,6 @@ static choir_status_t winners_run(const choir_record_t* record,
     status = kind == DATA ? run_data(&call, stream, o.w)
                           : run_weight(&call, stream, record);
   }
-  if (!status && atomic_load(&call.no_memory))
-    status = CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no memory for patches");
   choir__pixels_give(&dy, stream);
   choir__pixels_give(&y, stream);
   choir__pixels_give(&winners, stream);

@@ -106,6 +106,13 @@ CHOIR__VECTORS(4)
 void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
                          void (*fn)(void* context, int64_t begin, int64_t end),
                          void* context);
+// The same on the stream's threads with `bytes` of scratch memory for each
+// range, at addresses of 64 bytes. All of it is taken before: how much a loop
+// asks for does not follow the threads' timing. OUT_OF_MEMORY: nothing was run.
+choir_status_t choir__cpu_parallel_scratch(
+    choir_stream_t* stream, int64_t count, int64_t grain, size_t bytes,
+    void (*fn)(void* context, void* scratch, int64_t begin, int64_t end),
+    void* context) CHOIR_NODISCARD;
 // The threads that a kernel on this stream may use.
 int32_t choir__cpu_threads(choir_stream_t* stream);
 

@@ -57,29 +57,77 @@ int32_t choir__cpu_threads(choir_stream_t* stream) {
   return choir_process_is_forked_child() ? 1 : threads;
 }
 
-void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
-                         void (*fn)(void* context, int64_t begin, int64_t end),
-                         void* context) {
+typedef void (*range_fn_t)(void* context, void* scratch, int64_t begin,
+                           int64_t end);
+
+static int64_t parts_of(int32_t threads, int64_t count, int64_t grain) {
+  const int64_t most = count / (grain > 1 ? grain : 1);
+  return most < threads ? most : threads;
+}
+
+// A part's scratch memory is `stride` bytes behind the one before.
+static void run_parts(int64_t parts, int64_t count, range_fn_t fn,
+                      void* context, char* scratch, size_t stride) {
   if (count <= 0) return;
 #if defined(_OPENMP)
-  if (grain < 1) grain = 1;
-  const int64_t most = count / grain;
-  const int64_t parts = most < threads ? most : threads;
   if (parts > 1) {
     choir_threads_started();
 #pragma omp parallel num_threads((int)parts)
     {
       const int64_t part = omp_get_thread_num();
       const int64_t given = omp_get_num_threads();
-      fn(context, count * part / given, count * (part + 1) / given);
+      fn(context, scratch ? scratch + (size_t)part * stride : NULL,
+         count * part / given, count * (part + 1) / given);
     }
     return;
   }
 #else
-  (void)threads;
-  (void)grain;
+  (void)parts;
+  (void)stride;
 #endif
-  fn(context, 0, count);
+  fn(context, scratch, 0, count);
+}
+
+typedef struct plain_range_s {
+  void (*fn)(void* context, int64_t begin, int64_t end);
+  void* context;
+} plain_range_t;
+
+static void plain_range(void* context, void* scratch, int64_t begin,
+                        int64_t end) {
+  const plain_range_t* range = context;
+  (void)scratch;
+  range->fn(range->context, begin, end);
+}
+
+void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
+                         void (*fn)(void* context, int64_t begin, int64_t end),
+                         void* context) {
+  plain_range_t range = {fn, context};
+  run_parts(parts_of(threads, count, grain), count, plain_range, &range, NULL,
+            0);
+}
+
+choir_status_t choir__cpu_parallel_scratch(choir_stream_t* stream,
+                                           int64_t count, int64_t grain,
+                                           size_t bytes, range_fn_t fn,
+                                           void* context) {
+  const int64_t parts = parts_of(choir__cpu_threads(stream), count, grain);
+  const size_t stride = (bytes + 63) / 64 * 64;
+  const size_t all = (size_t)(parts > 1 ? parts : 1) * stride;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  void* scratch = NULL;
+  if (all > 0) {
+    scratch = pool.alloc(pool.self, all, 64);
+    if (!scratch)
+      return CHOIR_ERROR(OUT_OF_MEMORY,
+                         "scratch memory of %lld thread(s): no %zu bytes",
+                         (long long)(parts > 1 ? parts : 1), all);
+  }
+  run_parts(parts, count, fn, context, scratch, stride);
+  if (scratch) pool.free(pool.self, scratch, all, 64);
+  return NULL;
 }
 
 // ---- Operands ----

@@ -129,24 +129,18 @@ static choir_status_t describe(const choir__conv_t* conv, bool blocked,
 
 static choir_status_t make_attr(const choir__conv_t* conv,
                                 dnnl_primitive_attr_t* out_attr) {
-  *out_attr = NULL;
-  CHOIR__DNNL_TRY(dnnl_primitive_attr_create(out_attr));
-  dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(
-      *out_attr, dnnl_scratchpad_mode_user);
-  if (status == dnnl_success && conv->kind == CHOIR__CONV_FORWARD &&
-      conv->attrs->activation == CHOIR_ACTIVATION_RELU) {
-    dnnl_post_ops_t ops = NULL;
-    status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success)
-      status = dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_relu, 0, 0);
-    if (status == dnnl_success)
-      status = dnnl_primitive_attr_set_post_ops(*out_attr, ops);
-    if (ops) dnnl_post_ops_destroy(ops);
-  }
-  if (status != dnnl_success) {
-    dnnl_primitive_attr_destroy(*out_attr);
-    *out_attr = NULL;
-  }
+  CHOIR_TRY(choir__dnnl_attr(false, out_attr));
+  if (conv->kind != CHOIR__CONV_FORWARD ||
+      conv->attrs->activation != CHOIR_ACTIVATION_RELU)
+    return NULL;
+  dnnl_post_ops_t ops = NULL;
+  dnnl_status_t status = dnnl_post_ops_create(&ops);
+  if (status == dnnl_success)
+    status = dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_relu, 0, 0);
+  if (status == dnnl_success)
+    status = dnnl_primitive_attr_set_post_ops(*out_attr, ops);
+  if (ops) dnnl_post_ops_destroy(ops);
+  if (status != dnnl_success) dnnl_primitive_attr_destroy(*out_attr);
   CHOIR__DNNL_TRY(status);
   return NULL;
 }

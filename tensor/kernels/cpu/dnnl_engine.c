@@ -65,6 +65,27 @@ int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
   return threads;
 }
 
+choir_status_t choir__dnnl_attr(bool accumulate,
+                                dnnl_primitive_attr_t* out_attr) {
+  *out_attr = NULL;
+  dnnl_primitive_attr_t attr;
+  CHOIR__DNNL_TRY(dnnl_primitive_attr_create(&attr));
+  dnnl_post_ops_t ops = NULL;
+  dnnl_status_t status =
+      dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+  if (accumulate && status == dnnl_success) {
+    status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success) status = dnnl_post_ops_append_sum(ops, 1.0f);
+    if (status == dnnl_success)
+      status = dnnl_primitive_attr_set_post_ops(attr, ops);
+    if (ops) dnnl_post_ops_destroy(ops);
+  }
+  if (status != dnnl_success) dnnl_primitive_attr_destroy(attr);
+  CHOIR__DNNL_TRY(status);
+  *out_attr = attr;
+  return NULL;
+}
+
 // ---- Plans ----
 
 #define SLOTS 16
@@ -87,8 +108,12 @@ typedef struct call_s {
   size_t reorder_bytes;  // > 0: a reorder that is counted
 } call_t;
 
+typedef choir_status_t (*build_fn_t)(choir__dnnl_plan_t* plan,
+                                     dnnl_engine_t engine, const void* problem);
+
 struct choir__dnnl_plan_s {
   uint64_t hash;
+  build_fn_t build;
   choir__key_t key;
   dnnl_engine_t engine;  // lent
   dnnl_stream_t stream;
@@ -183,26 +208,15 @@ static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
                                   choir__dnnl_slot_t to, bool accumulate) {
   const dnnl_memory_desc_t *from_md, *to_md;
   dnnl_primitive_attr_t attr;
-  dnnl_post_ops_t ops = NULL;
   dnnl_primitive_desc_t pd = NULL;
   CHOIR__DNNL_TRY(
       dnnl_memory_get_memory_desc(plan->slots[from].memory, &from_md));
   CHOIR__DNNL_TRY(dnnl_memory_get_memory_desc(plan->slots[to].memory, &to_md));
-  CHOIR__DNNL_TRY(dnnl_primitive_attr_create(&attr));
-  dnnl_status_t status =
-      dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-  if (accumulate && status == dnnl_success) {
-    status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success) status = dnnl_post_ops_append_sum(ops, 1.0f);
-    if (status == dnnl_success)
-      status = dnnl_primitive_attr_set_post_ops(attr, ops);
-  }
-  if (status == dnnl_success)
-    status = dnnl_reorder_primitive_desc_create(&pd, from_md, plan->engine,
-                                                to_md, plan->engine, attr);
-  if (ops) dnnl_post_ops_destroy(ops);
+  CHOIR_TRY(choir__dnnl_attr(accumulate, &attr));
+  const dnnl_status_t made = dnnl_reorder_primitive_desc_create(
+      &pd, from_md, plan->engine, to_md, plan->engine, attr);
   dnnl_primitive_attr_destroy(attr);
-  CHOIR__DNNL_TRY(status);
+  CHOIR__DNNL_TRY(made);
   const int32_t arguments[][2] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
   CHOIR_TRY(choir__dnnl_call(plan, pd, arguments, 2));
   plan->calls[plan->call_count - 1].reorder_bytes = plan->slots[to].bytes;
@@ -247,11 +261,12 @@ static int32_t plan_count;
 static uint64_t cache_clock;
 static choir__dnnl_cache_stats_t cache_stats;
 
-static choir__dnnl_plan_t* find_free(uint64_t hash, const choir__key_t* key) {
+static choir__dnnl_plan_t* find_free(uint64_t hash, build_fn_t build,
+                                     const choir__key_t* key) {
   choir__dnnl_plan_t* found = NULL;
   pthread_mutex_lock(&cache_lock);
   for (int32_t i = 0; i < plan_count && !found; i++) {
-    if (hashes[i] != hash || plans[i]->busy ||
+    if (hashes[i] != hash || plans[i]->busy || plans[i]->build != build ||
         !choir__key_equal(&plans[i]->key, key))
       continue;
     found = plans[i];
@@ -310,7 +325,7 @@ choir_status_t choir__dnnl_plan_take(
   *out_plan = NULL;
   CHOIR_TRY(choir__key_check(key, "oneDNN plan"));
   const uint64_t hash = choir__key_hash(key);
-  *out_plan = find_free(hash, key);
+  *out_plan = find_free(hash, build, key);
   if (*out_plan) return NULL;
 
   dnnl_engine_t engine;
@@ -320,6 +335,7 @@ choir_status_t choir__dnnl_plan_take(
                            sizeof(choir__dnnl_plan_t), "oneDNN plan", &memory));
   choir__dnnl_plan_t* plan = memory;
   plan->hash = hash;
+  plan->build = build;
   plan->key = *key;
   plan->engine = engine;
   plan->busy = true;

@@ -9,9 +9,10 @@
 // The only files that know oneDNN's interface (version 2) are dnnl_*.c.
 //
 // A plan is what one problem needs to run: primitives, reorders around them
-// and their memory objects. Plans are kept by key, the problem written as
-// plain numbers, and used by one thread at a time; a second thread with the
-// same problem gets a plan of its own. A steady loop makes nothing new.
+// and their memory objects. Plans are kept by what builds them and key, the
+// problem written as plain numbers, and used by one thread at a time; a second
+// thread with the same problem gets a plan of its own. A steady loop makes
+// nothing new.
 //
 //   choir__key_t key = {.count = 0};
 //   choir__key_add(&key, ...);
@@ -43,6 +44,12 @@ choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
 void choir__dnnl_set_threads(int32_t threads);
 // The same with as many as the stream's device allows; returns that number.
 int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
+
+// Attributes of a primitive whose scratchpad is the plan's, and which, where
+// `accumulate`, adds its result to what is there; destroy them.
+choir_status_t choir__dnnl_attr(bool accumulate,
+                                dnnl_primitive_attr_t* out_attr)
+    CHOIR_NODISCARD;
 
 // ---- Plans ----
 
@@ -90,7 +97,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
                                 const int32_t (*arguments)[2],
                                 int32_t argument_count) CHOIR_NODISCARD;
 
-// The plan of `key`, made by `build` when none is free.
+// The plan of `build` and `key`, made when none is free.
 choir_status_t choir__dnnl_plan_take(
     const choir__key_t* key,
     choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
