@@ -288,6 +288,21 @@ void choir_buffer_release(choir_buffer_t* buffer) {
   choir_device_release(device);
 }
 
+void choir__buffer_swap(choir_buffer_t* a, choir_buffer_t* b) {
+  const choir_buffer_t before = {.data = a->data,
+                                 .release = a->release,
+                                 .context = a->context,
+                                 .wrapped = a->wrapped};
+  a->data = b->data;
+  a->release = b->release;
+  a->context = b->context;
+  a->wrapped = b->wrapped;
+  b->data = before.data;
+  b->release = before.release;
+  b->context = before.context;
+  b->wrapped = before.wrapped;
+}
+
 size_t choir_buffer_bytes(const choir_buffer_t* buffer) {
   return buffer->bytes;
 }

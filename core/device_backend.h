@@ -103,6 +103,10 @@ struct choir_buffer_s {
   bool wrapped;
 };
 
+// Each has the other's memory from now on, and whoever holds a buffer sees it
+// there. Of one device and as many bytes; no stream has work on either.
+void choir__buffer_swap(choir_buffer_t* a, choir_buffer_t* b);
+
 // Each device has one line in core/device/devices.def and one function that
 // makes its struct from `pool`: it sets the vtable and its own fields, core
 // the rest. options is never NULL.

@@ -180,6 +180,11 @@ typedef struct choir_comm_vtable_s {
   choir_status_t (*buffer_grow)(choir_comm_t* comm, size_t bytes);
   void* (*buffer_alloc)(choir_comm_t* comm, size_t bytes);
   void (*buffer_free)(choir_comm_t* comm, void* data);
+  // Optional, both or none: memory from buffer_alloc that peers see. Where this
+  // rank's is, as a number (0: it is not such memory), and what has a rank's
+  // number, in this process.
+  uint64_t (*buffer_place)(choir_comm_t* comm, const void* data, size_t bytes);
+  void* (*buffer_at)(choir_comm_t* comm, int32_t rank, uint64_t place);
 
   // Required for more than one rank. Joins those of ranks[config->size] of
   // `comm`, at least 2, as a communicator of their own; `number` is the largest

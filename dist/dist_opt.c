@@ -104,6 +104,8 @@ static void detach(choir_dist_opt_t* dist) {
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
   drop_mirror(dist);
+  choir__sharded_destroy(dist->sharded);
+  dist->sharded = NULL;
   choir__buckets_drop(dist);
   choir_event_release(dist->exchanged);
   choir_device_release(dist->host);
@@ -130,6 +132,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
   CHOIR_TRY(choir_event_create(device, &dist->exchanged));
   CHOIR_TRY(choir__buckets_lay_out(dist));
+  CHOIR_TRY(choir__sharded_create(dist, &dist->sharded));
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;

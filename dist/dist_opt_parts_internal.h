@@ -24,6 +24,8 @@ typedef struct choir__bucket_s {
   char name[32];
 } choir__bucket_t;
 
+typedef struct choir__sharded_s choir__sharded_t;
+
 struct choir_dist_opt_s {
   choir_updater_t updater;  // first
   choir_optimizer_t* optimizer;
@@ -45,6 +47,7 @@ struct choir_dist_opt_s {
   choir_tensor_t** values;  // of the pieces
   int32_t value_count;
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
+  choir__sharded_t* sharded;  // NULL: each rank updates everything
   choir_strategy_t* strategy;
   int64_t variant;   // strategies so far
   uint64_t* hashes;  // of a tensor, [ranks]
@@ -77,6 +80,21 @@ choir_status_t choir__dist_opt_average_states(choir_dist_opt_t* dist);
 choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
 // When nothing uses them any more.
 void choir__buckets_drop(choir_dist_opt_t* dist);
+
+// dist_opt_sharded.c
+// Collective, after the buckets: parameters and the optimizer's states move to
+// memory that all ranks see. NULL, and nothing moved: ranks do not see each
+// other's memory, or the update cannot be shared out.
+choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
+                                     choir__sharded_t** out_sharded);
+// Before the buckets go. Parameters and states stay in that memory, and keep it
+// and the communicator; NULL: nothing.
+void choir__sharded_destroy(choir__sharded_t* sharded);
+// After the gradients: averages them, weighted by samples, and updates. Only
+// this rank's part of the gradients' memory has the averages then.
+choir_status_t choir__sharded_submit(choir__sharded_t* sharded,
+                                     const choir_step_values_t* values,
+                                     choir_stream_t* stream);
 
 // dist_opt_step.c
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

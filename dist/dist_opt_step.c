@@ -7,6 +7,11 @@
 // parameters has no exchange; it runs after the optimizer.
 #include "dist/dist_opt_parts_internal.h"
 
+// Exchange and update are one, after backward.
+static bool is_sharded(const choir_dist_opt_t* dist) {
+  return dist->sharded && dist->strategy->def->is_average;
+}
+
 // On the compute stream, after the bucket's gradients.
 static choir_status_t submit_pass(choir_dist_opt_t* dist, int32_t bucket) {
   choir__passes_t* kept = dist->buckets[bucket].passes;
@@ -173,6 +178,12 @@ static choir_status_t submit_combine(choir_dist_opt_t* dist) {
 // gradients were not.
 static choir_status_t update(choir_dist_opt_t* dist) {
   choir_strategy_t* strategy = dist->strategy;
+  if (is_sharded(dist)) {
+    CHOIR_TRY(submit_passes(dist));
+    return exchange_failure(
+        dist,
+        choir__sharded_submit(dist->sharded, &strategy->values, dist->compute));
+  }
   CHOIR_TRY(strategy->def->exchange ? finish_exchange(dist)
                                     : submit_passes(dist));
   CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
@@ -190,7 +201,8 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
     return;
   }
   const choir_step_t* step = choir_scope_step(scope);
-  const bool exchanges = dist->strategy->def->exchange && !step->is_partial;
+  const bool exchanges =
+      dist->strategy->def->exchange && !step->is_partial && !is_sharded(dist);
   dist->is_partial = step->is_partial;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;

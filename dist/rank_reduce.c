@@ -26,6 +26,10 @@ static void bf16_from_f32(uint16_t* dst, const float* src, size_t count) {
   for (size_t i = 0; i < count; ++i) dst[i] = choir_bf16_from_f32(src[i]);
 }
 
+static void copy_away(void* dst, const void* src, size_t bytes) {
+  memcpy(dst, src, bytes);
+}
+
 #define FUSED_F32 NULL
 #define REDUCE_TABLE table_plain
 #include "dist/rank_reduce_kernels.inc"

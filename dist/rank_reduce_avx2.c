@@ -98,6 +98,25 @@ static void fused_f32(const float* const* sources, const float* shares,
              count);
 }
 
+// Cache lines of `dst` whole, the ends by memcpy. The fence puts what is on its
+// way before a later store.
+static void copy_away(void* dst, const void* src, size_t bytes) {
+  char* to = dst;
+  const char* from = src;
+  size_t head = (size_t)(-(uintptr_t)to & 63);
+  if (head > bytes) head = bytes;
+  memcpy(to, from, head);
+  size_t i = head;
+  for (; i + 64 <= bytes; i += 64) {
+    const __m256i a = _mm256_loadu_si256((const void*)(from + i));
+    const __m256i b = _mm256_loadu_si256((const void*)(from + i + 32));
+    _mm256_stream_si256((void*)(to + i), a);
+    _mm256_stream_si256((void*)(to + i + 32), b);
+  }
+  memcpy(to + i, from + i, bytes - i);
+  _mm_sfence();
+}
+
 #define FUSED_F32 fused_f32
 #define REDUCE_TABLE table_avx2
 #include "dist/rank_reduce_kernels.inc"

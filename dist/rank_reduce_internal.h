@@ -27,6 +27,8 @@ typedef struct choir__reduce_table_s {
   void (*f16_from_f32)(uint16_t* dst, const float* src, size_t count);
   void (*bf16_to_f32)(float* dst, const uint16_t* src, size_t count);
   void (*bf16_from_f32)(uint16_t* dst, const float* src, size_t count);
+  // See choir__comm_copy_away.
+  void (*copy_away)(void* dst, const void* src, size_t bytes);
 } choir__reduce_table_t;
 
 // Plain C; the reference.

@@ -188,6 +188,112 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
       status, choir_stream_call(stream, end_update_span, optimizer));
 }
 
+// ---- Stretches ----
+
+struct choir_optimizer_stretch_s {
+  choir_optimizer_t* optimizer;  // borrowed
+  const choir_param_t* whole;
+  choir_param_t param;  // as if the stretch were one
+  int32_t written_count;
+  choir_tensor_t* written[1 + CHOIR_OPTIMIZER_MAX_STATES];
+};
+
+bool choir_optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
+  return !optimizer->is_shared;
+}
+
+static choir_status_t make_stretch_of(const choir_tensor_t* whole,
+                                      int64_t start, int64_t count,
+                                      choir_tensor_t** out_tensor) {
+  const choir_view_t* view = choir_tensor_view(whole);
+  choir_view_t part;
+  CHOIR_TRY(choir_view_make(view->dtype, 1, &count, &part));
+  part.buffer = view->buffer;
+  part.offset = view->offset + start;
+  return choir_tensor_from_view(&part, out_tensor);
+}
+
+static choir_status_t fill_stretch(choir_optimizer_stretch_t* stretch,
+                                   const param_state_t* state, int64_t start,
+                                   int64_t count) {
+  stretch->whole = state->param;
+  stretch->param.name = state->param->name;
+  stretch->param.trainable = true;
+  CHOIR_TRY(make_stretch_of(state->param->value, start, count,
+                            &stretch->param.value));
+  stretch->written[stretch->written_count++] = stretch->param.value;
+  CHOIR_TRY(
+      make_stretch_of(state->param->grad, start, count, &stretch->param.grad));
+  for (size_t k = 0; k < stretch->optimizer->names_per_param; ++k) {
+    choir_tensor_t** out = &stretch->written[stretch->written_count];
+    CHOIR_TRY(make_stretch_of(state->tensors[k], start, count, out));
+    ++stretch->written_count;
+  }
+  return NULL;
+}
+
+choir_status_t choir_optimizer_stretch_create(
+    choir_optimizer_t* optimizer, choir_param_t* param, int64_t start,
+    int64_t count, choir_optimizer_stretch_t** out_stretch) {
+  *out_stretch = NULL;
+  const param_state_t* state = NULL;
+  for (size_t i = 0; i < optimizer->state_count && !state; ++i)
+    if (optimizer->states[i].param == param) state = &optimizer->states[i];
+  if (!state || !param->grad || start < 0 || count < 0 ||
+      start > choir_tensor_count(param->value) - count)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "%s: elements %lld .. %lld of parameter %s, which has %lld and %s",
+        optimizer->def->name, (long long)start, (long long)(start + count),
+        param->name, (long long)choir_tensor_count(param->value),
+        !state        ? "no state: it was not trainable at attach"
+        : param->grad ? "a gradient"
+                      : "no gradient");
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(optimizer->allocator,
+                           sizeof(choir_optimizer_stretch_t),
+                           "stretch of a parameter", &memory));
+  choir_optimizer_stretch_t* stretch = memory;
+  stretch->optimizer = optimizer;
+  choir_status_t status = fill_stretch(stretch, state, start, count);
+  if (status)
+    choir_optimizer_stretch_destroy(stretch);
+  else
+    *out_stretch = stretch;
+  return status;
+}
+
+void choir_optimizer_stretch_destroy(choir_optimizer_stretch_t* stretch) {
+  if (!stretch) return;
+  for (int32_t i = 0; i < stretch->written_count; ++i)
+    choir_tensor_release(stretch->written[i]);
+  choir_tensor_release(stretch->param.grad);
+  choir_deallocate(stretch->optimizer->allocator, stretch, sizeof(*stretch));
+}
+
+choir_status_t choir_optimizer_stretch_update(
+    choir_optimizer_stretch_t* stretch, choir_stream_t* stream, int64_t step) {
+  const choir_optimizer_t* optimizer = stretch->optimizer;
+  if (!stretch->whole->trainable) return NULL;  // frozen since
+  choir_op_calls_t calls;
+  choir__op_calls_begin(&calls, stream, stretch->param.name);
+  choir_stream_set_label(stream, stretch->param.name);
+  choir_status_t status = optimizer->def->update(
+      optimizer->config, &calls, &stretch->param, stretch->written + 1,
+      choir_optimizer_lr(optimizer, step), step);
+  CHOIR_TRY_NOTE(choir__op_calls_end(&calls, status), "%s: %s",
+                 optimizer->def->name, stretch->param.name);
+  choir_stream_set_label(stream, NULL);
+  return NULL;
+}
+
+int32_t choir_optimizer_stretch_written(
+    const choir_optimizer_stretch_t* stretch,
+    choir_tensor_t* const** out_tensors) {
+  *out_tensors = stretch->written;
+  return stretch->written_count;
+}
+
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
                                   char* text, size_t text_bytes) {
   if (text_bytes == 0) return text;

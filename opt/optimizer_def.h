@@ -19,7 +19,8 @@ struct choir_optimizer_def_s {
   // shape and layout, starting as 0.
   const char* const* (*states)(const void* config);
   double (*lr)(const void* config);
-  // Updates one parameter, by one of many calls; lr is after the schedule.
+  // Updates one parameter, by one of many calls; lr is after the schedule. Each
+  // element by itself: `param` may be a stretch of one.
   choir_status_t (*update)(const void* config, choir_op_calls_t* calls,
                            choir_param_t* param, choir_tensor_t* const* states,
                            double lr, int64_t step);

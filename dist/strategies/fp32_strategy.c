@@ -51,6 +51,7 @@ const choir_strategy_def_t choir_strategy_def_fp32 = {
     .config = &config_def,
     .bytes = sizeof(choir_strategy_t),
     .attach = attach,
+    .is_average = true,
     .exchange = exchange,
     .cost = cost,
     .works_on = works_on,

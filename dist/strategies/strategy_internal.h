@@ -69,6 +69,9 @@ struct choir_strategy_def_s {
   choir_status_t (*attach)(choir_strategy_t* strategy);
   // Frees them, also after a part of attach or a second time. NULL: nothing.
   void (*detach)(choir_strategy_t* strategy);
+  // exchange leaves the average of the gradients in f32, weighted by samples,
+  // and no more than that: DistOpt may take it in another way.
+  bool is_average;
   // Either of the two, see above.
   choir_status_t (*exchange)(choir_strategy_t* strategy, int32_t bucket,
                              choir_stream_t* stream);

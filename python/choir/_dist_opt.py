@@ -54,10 +54,14 @@ class DistOpt:
     another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
     in buckets of at least so many bytes (1 MiB where it is not given);
     `threshold`, which SINGA has for this in every step, has no meaning here.
+    sharded_update: with fp32 on one host each worker averages and updates its
+    part of the parameters, for all, and gradients are averages in that part
+    only; False: every worker has all averages and updates everything.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
-    allocated; their exchange begins while backward goes on.
+    allocated. Unless the update is sharded, their exchange begins while backward
+    goes on.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class DistOpt:
         deadline: float | None = None,
         backward_passes_per_step: int = 1,
         bucket_bytes: int | None = None,
+        sharded_update: bool = True,
     ) -> None:
         self.opt = opt if opt is not None else SGD()
         if not isinstance(self.opt, Optimizer):
@@ -99,7 +104,10 @@ class DistOpt:
         self.world_size: int = self.communicator.world_size
         self.local_rank: int = self.communicator.local_rank
         self.global_rank: int = self.communicator.global_rank
-        settings = {"backward_passes_per_step": backward_passes_per_step}
+        settings = {
+            "backward_passes_per_step": backward_passes_per_step,
+            "sharded_update": sharded_update,
+        }
         if bucket_bytes is not None:
             settings["bucket_bytes"] = bucket_bytes
         self._config = Table(lib.dist_opt_config_def).make(

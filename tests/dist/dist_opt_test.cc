@@ -214,8 +214,8 @@ TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
   cases[2].rank_1.bucket_bytes = 4096;
   cases[2].sentence =
       "dist_opt: the settings of rank 1 \\(.+\\) are not those of rank 0 "
-      "\\(here bucket_bytes=\\d+ backward_passes_per_step=1\\); every rank "
-      "must have the same ones";
+      "\\(here bucket_bytes=\\d+ backward_passes_per_step=1 "
+      "sharded_update=true\\); every rank must have the same ones";
   for (const auto& one : cases) {
     Training training(SmallLayers(), comm.get(),
                       is_1 ? one.rank_1 : Training::Options());
@@ -560,6 +560,7 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
   Comm comm;
   Training::Options options;
   options.bucket_bytes = 1;  // one for each parameter
+  options.sharded_update = false;
   Training training(SmallLayers(), comm.get(), options);
   Must(training.Attach());
   std::vector<std::string> notes;
@@ -592,6 +593,110 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
                     [](const std::string& name) { return !IsExchange(name); }),
       5)
       << all;
+}
+
+// ---- The sharded update ----
+
+bool IsCalled(const choir_record_t* record, const std::string& start) {
+  return std::string(record->kernel->name).find(start) == 0;
+}
+
+// Each rank steps a part of the parameters, and the parts are all of them; two
+// waits for each other are all that ranks have of it.
+TEST(DistOptTest, ShardedUpdateIsSharedOut) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  Training::Options options;
+  options.optimizer = "adam";
+  options.bucket_bytes = 2000;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  std::vector<std::string> notes;
+  uint64_t updated = 0;
+  NoteStage stage;
+  stage.notes = &notes;
+  stage.look = [&](const choir_record_t* record) {
+    if (IsCalled(record, "adam_update"))
+      updated += (uint64_t)choir_view_count(choir_record_dst(record, 0));
+  };
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 48));
+  choir_stream_pop_stage(stream);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "all_gather/comm"), 1);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "barrier/comm"), 1);
+  EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
+  uint64_t all = 0;
+  for (const char* name :
+       {"conv.W", "conv.b", "fc1.W", "fc1.b", "fc2.W", "fc2.b"})
+    all += training.Value(name).size();
+  uint64_t sum = 0;
+  for (uint64_t part : comm.Gather(updated)) {
+    EXPECT_GT(part, all / 4);
+    sum += part;
+  }
+  EXPECT_EQ(sum, all);
+  EXPECT_OK(
+      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+}
+
+// The model outlives DistOpt in the memory that ranks saw of each other, where
+// it belongs to its own rank alone.
+TEST(DistOptTest, ModelGoesOnAfterShardedUpdates) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
+  const uint64_t digest = training.Digest();
+  choir_sgd_config_t config;
+  choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
+                    &config);
+  choir_optimizer_t* sgd = nullptr;
+  Must(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+  Must(choir_model_set_updater(training.model(), choir_optimizer_updater(sgd)));
+  choir_optimizer_release(sgd);
+  EXPECT_EQ(training.Digest(), digest);
+  if (comm.rank() == 1) Must(training.TrainOn(1, 0, 16, 16));
+  Must(choir_comm_barrier(comm.get(), "one of two went on"));
+  EXPECT_EQ(training.Digest() == digest, comm.rank() == 0);
+  // And back again, from rank 0's.
+  Must(training.Attach());
+  EXPECT_EQ(training.Digest(), comm.Gather(training.Digest())[0]);
+  EXPECT_EQ(training.Digest(), digest);
+  Must(training.TrainOn(2, comm.rank() * 16, 16, 32));
+  EXPECT_NE(training.Digest(), digest);
+}
+
+TEST(DistOptTest, KilledInTheMiddleOfTheUpdate) {
+  if (!choir_testing::InRank()) {
+    const std::string killed =
+        "aborted: training step 3: barrier 'updated parameters' "
+        "\\(operation \\d+\\): rank 1 \\(host .+, pid \\d+\\) is gone: its "
+        "process was killed or ended too early";
+    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
+    return;
+  }
+  Comm comm(8);
+  comm.ExpectBroken();
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  int64_t step = 0;
+  NoteStage stage;
+  stage.look = [&](const choir_record_t* record) {
+    if (comm.rank() == 1 && step == 3 && IsCalled(record, "give/"))
+      raise(SIGKILL);
+  };
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  choir_status_t status = nullptr;
+  for (; !status && step < 9; ++step)
+    status = training.TrainOn(step, comm.rank() * 16, 16, 48);
+  choir_stream_pop_stage(stream);
+  choir_testing::Say(
+      std::string(choir_status_code_text(choir_status_code(status))) + ": " +
+      choir_status_message(status));
+  choir_status_free(status);
 }
 
 // ---- Failures ----

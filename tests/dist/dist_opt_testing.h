@@ -133,6 +133,7 @@ class Training {
     bool nesterov = false;
     int64_t bucket_bytes = 1048576;
     int64_t passes = 1;  // per step
+    bool sharded_update = true;
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
@@ -165,6 +166,7 @@ class Training {
     choir_struct_init(&choir_dist_opt_config_def, &config);
     config.bucket_bytes = options_.bucket_bytes;
     config.backward_passes_per_step = options_.passes;
+    config.sharded_update = options_.sharded_update;
     Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
     Must(choir_dist_opt_use(
         dist_, options_.strategy,
@@ -413,6 +415,7 @@ inline uint64_t TrainAndDigest(Comm* comm, const Training::Options& options) {
 struct NoteStage {
   choir_stage_t stage = {};  // first
   std::vector<std::string>* notes = nullptr;
+  std::function<void(const choir_record_t*)> look;
   std::function<choir_status_t()> before;
 
   NoteStage() {
@@ -420,6 +423,7 @@ struct NoteStage {
                       const choir_record_t* record) {
       NoteStage* own = reinterpret_cast<NoteStage*>(self);
       if (own->notes) own->notes->push_back(record->kernel->name);
+      if (own->look) own->look(record);
       if (own->before) {
         choir_status_t status = own->before();
         if (status) return status;
@@ -457,6 +461,7 @@ inline void TrainAndSay(
   Training::Options options;
   options.device = device;
   options.bucket_bytes = 1;
+  options.sharded_update = false;
   Training training(SmallLayers(), comm.get(), options);
   Must(training.Attach());
   NoteStage stage;

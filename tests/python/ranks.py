@@ -89,9 +89,11 @@ def run(size, function, *args, how="fork", count=None, ticket=None):
 def results(size, function, *args, **how):
     """What each rank returned; raises where one failed."""
     outcomes = run(size, function, *args, **how)
-    for rank, outcome in enumerate(outcomes):
-        if isinstance(outcome, Exception):
-            raise AssertionError(
-                f"rank {rank}: {getattr(outcome, 'text', outcome)}"
-            )
+    failures = [
+        f"rank {rank}: {getattr(outcome, 'text', outcome)}"
+        for rank, outcome in enumerate(outcomes)
+        if isinstance(outcome, Exception)
+    ]
+    if failures:
+        raise AssertionError("\n".join(failures))
     return outcomes

@@ -452,6 +452,15 @@ static choir_status_t shm_group(choir_comm_t* comm,
   return choir_shm_comm_join(config, out_group);
 }
 
+static uint64_t shm_buffer_place(choir_comm_t* comm, const void* data,
+                                 size_t bytes) {
+  return choir_shm_place(as_shm(comm), data, bytes);
+}
+
+static void* shm_buffer_at(choir_comm_t* comm, int32_t rank, uint64_t place) {
+  return choir_shm_at(as_shm(comm), rank, place);
+}
+
 static const choir_comm_vtable_t shm_vtable = {
     .name = "shm",
     .destroy = shm_destroy,
@@ -478,6 +487,8 @@ static const choir_comm_vtable_t shm_vtable = {
     .buffer_grow = choir_shm_buffer_grow,
     .buffer_alloc = choir_shm_buffer_alloc,
     .buffer_free = choir_shm_buffer_free,
+    .buffer_place = shm_buffer_place,
+    .buffer_at = shm_buffer_at,
     .group = shm_group,
     .pair = shm_pair,
     .pulse = shm_pulse,

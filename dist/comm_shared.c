@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dist/comm_shared_internal.h"
+
+#include <string.h>
+
+#include "dist/comm_internal.h"
+#include "dist/rank_reduce_internal.h"
+
+// Places of the own buffers; 0: peers do not see it.
+static void describe(choir_comm_t* comm, choir_buffer_t* const* buffers,
+                     int32_t count, uint64_t* out_places) {
+  const choir_comm_vtable_t* vtable = comm->vtable;
+  for (int32_t i = 0; i < count; ++i)
+    out_places[i] =
+        vtable->buffer_place &&
+                choir_device_is_host(choir_buffer_device(buffers[i]))
+            ? vtable->buffer_place(comm, choir_buffer_data(buffers[i]),
+                                   choir_buffer_bytes(buffers[i]))
+            : 0;
+}
+
+static bool find(choir_comm_t* comm, const uint64_t* places, int32_t count,
+                 void** out_data) {
+  for (int32_t i = 0; i < count * comm->size; ++i)
+    if (!places[i]) return false;
+  for (int32_t i = 0; i < count; ++i)
+    for (int32_t r = 0; r < comm->size; ++r)
+      out_data[i * comm->size + r] =
+          comm->vtable->buffer_at(comm, r, places[r * count + i]);
+  return true;
+}
+
+choir_status_t choir__comm_shared_look(choir_comm_t* comm,
+                                       choir_buffer_t* const* buffers,
+                                       int32_t count, void** out_data,
+                                       bool* out_seen) {
+  *out_seen = false;
+  const size_t bytes =
+      ((size_t)comm->size + 1) * (size_t)count * sizeof(uint64_t);
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(comm->allocator, bytes, "places of buffers", &memory));
+  uint64_t* all = memory;
+  uint64_t* own = all + (size_t)comm->size * (size_t)count;
+  describe(comm, buffers, count, own);
+  choir_status_t status = choir_comm_all_gather(
+      comm, own, all, count, CHOIR_DTYPE_I64, "places of buffers");
+  if (!status) *out_seen = find(comm, all, count, out_data);
+  choir_deallocate(comm->allocator, memory, bytes);
+  return status;
+}
+
+static const choir__reduce_table_t* table(void) {
+  const choir__reduce_table_t* fast = choir__reduce_table_avx2();
+  return fast ? fast : choir__reduce_table_plain();
+}
+
+void choir__comm_average(const float* const* sources, const float* shares,
+                         int32_t source_count, float* dst, int64_t count) {
+  const choir__reduce_table_t* loops = table();
+  if (loops->fused_f32) {
+    loops->fused_f32(sources, shares, source_count, &dst, 1, (size_t)count);
+    return;
+  }
+  float block[512];
+  for (int64_t at = 0; at < count; at += 512) {
+    const size_t n = (size_t)(count - at < 512 ? count - at : 512);
+    loops->scale[CHOIR_DTYPE_F32](block, sources[0] + at, (double)shares[0], n);
+    for (int32_t r = 1; r < source_count; ++r)
+      loops->combine[CHOIR_DTYPE_F32][CHOIR_REDUCE_AVERAGE](
+          block, sources[r] + at, (double)shares[r], n);
+    memcpy(dst + at, block, n * sizeof(float));
+  }
+}
+
+void choir__comm_copy_away(void* dst, const void* src, size_t bytes) {
+  table()->copy_away(dst, src, bytes);
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_COMM_SHARED_INTERNAL_H_
+#define CHOIR_DIST_COMM_SHARED_INTERNAL_H_
+
+#include "dist/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Buffers of a communicator that its ranks see of each other: work on them
+// between two collectives, in place of one. What a rank wrote before a
+// collective others read after it, and none writes what another reads between
+// the same two.
+
+// Collective, with as many buffers on every rank: out_data[i * size + r] is
+// where rank r's buffer i lies in this process. *out_seen is false on every
+// rank, and out_data is not set, when one of them does not see one.
+choir_status_t choir__comm_shared_look(choir_comm_t* comm,
+                                       choir_buffer_t* const* buffers,
+                                       int32_t count, void** out_data,
+                                       bool* out_seen);
+
+// dst = the average of `count` f32 of all sources, weighted by shares, with the
+// bits of all_reduce's; dst may be a source. A source of weight 0 is to be left
+// out. Any thread.
+void choir__comm_average(const float* const* sources, const float* shares,
+                         int32_t source_count, float* dst, int64_t count);
+
+// memcpy, into memory that this processor does not look at again soon: past
+// its caches where it can.
+void choir__comm_copy_away(void* dst, const void* src, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_DIST_COMM_SHARED_INTERNAL_H_
