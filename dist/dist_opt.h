@@ -31,8 +31,8 @@ extern "C" {
 // fp32 takes the sharded update instead: parameters and the optimizer's states
 // move to memory of the communicator too (choir_buffer_data changes); after
 // backward each rank averages its part of the gradients, updates that part and
-// writes it into every rank's memory. The bits are the same. Afterwards
-// gradients are the averages in this rank's part only. Ranks that joined
+// writes it into every rank's memory. The bits are the same; afterwards
+// param->grad is this rank's own gradient, not the average. Ranks that joined
 // (choir_comm_join) cannot take part, and a rank that is killed in the middle
 // leaves the others with parts of two steps.
 //

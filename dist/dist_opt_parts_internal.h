@@ -90,8 +90,8 @@ choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
 // Before the buckets go. Parameters and states stay in that memory, and keep it
 // and the communicator; NULL: nothing.
 void choir__sharded_destroy(choir__sharded_t* sharded);
-// After the gradients: averages them, weighted by samples, and updates. Only
-// this rank's part of the gradients' memory has the averages then.
+// After the gradients: averages them, weighted by samples, and updates. The
+// gradients themselves stay each rank's own.
 choir_status_t choir__sharded_submit(choir__sharded_t* sharded,
                                      const choir_step_values_t* values,
                                      choir_stream_t* stream);

@@ -28,8 +28,8 @@
 typedef struct shard_s {
   choir_optimizer_stretch_t* stretch;
   int32_t bucket;
-  int64_t start;  // in the bucket, elements
-  int64_t count;
+  int64_t start;         // in the bucket, elements
+  choir_view_t average;  // of `averages`
   int32_t written_count;
   size_t written[8];  // places in the region
 } shard_t;
@@ -38,9 +38,10 @@ struct choir__sharded_s {
   choir_allocator_t allocator;
   choir_comm_t* comm;
   choir_optimizer_t* optimizer;
-  choir_buffer_t* region;  // parameters and states
-  void** regions;          // [size] of the ranks
-  void** buckets;          // [bucket_count][size]
+  choir_buffer_t* region;    // parameters and states
+  choir_buffer_t* averages;  // of the gradients of one stretch
+  void** regions;            // [size] of the ranks
+  void** buckets;            // [bucket_count][size]
   int32_t bucket_count;
   shard_t* shards;
   size_t shard_room;
@@ -179,11 +180,16 @@ static size_t place_of(const choir__sharded_t* sharded,
 static choir_status_t add_shard(choir__sharded_t* sharded, choir_param_t* param,
                                 int32_t bucket, int64_t piece, int64_t from,
                                 int64_t count) {
-  shard_t* shard = &sharded->shards[sharded->shard_count];
-  *shard = (shard_t){.bucket = bucket, .start = from, .count = count};
-  CHOIR_TRY(choir_optimizer_stretch_create(
-      sharded->optimizer, param, from - piece, count, &shard->stretch));
-  ++sharded->shard_count;
+  shard_t* shard = &sharded->shards[sharded->shard_count++];
+  *shard = (shard_t){.bucket = bucket, .start = from};
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &count, &shard->average));
+  shard->average.buffer = sharded->averages;
+  choir_tensor_t* grad = NULL;
+  CHOIR_TRY(choir_tensor_from_view(&shard->average, &grad));
+  choir_status_t status = choir_optimizer_stretch_create(
+      sharded->optimizer, param, from - piece, count, grad, &shard->stretch);
+  choir_tensor_release(grad);
+  CHOIR_TRY(status);
   choir_tensor_t* const* written = NULL;
   shard->written_count =
       choir_optimizer_stretch_written(shard->stretch, &written);
@@ -272,6 +278,8 @@ static choir_status_t fill(choir__sharded_t* sharded,
   CHOIR_TRY(look_at_buckets(sharded, dist, out_seen));
   if (!*out_seen) return NULL;
   CHOIR_TRY(make_region(sharded, dist));
+  CHOIR_TRY(choir_buffer_create(dist->device, STRETCH * sizeof(float),
+                                &sharded->averages));
   return make_shards(sharded, dist);
 }
 
@@ -314,6 +322,7 @@ void choir__sharded_destroy(choir__sharded_t* sharded) {
   for (size_t i = 0; i < sharded->shard_count; ++i)
     choir_optimizer_stretch_destroy(sharded->shards[i].stretch);
   choir_buffer_release(sharded->region);
+  choir_buffer_release(sharded->averages);
   choir_deallocate(allocator, sharded->shards,
                    sharded->shard_room * sizeof(shard_t));
   choir_deallocate(allocator, sharded->buckets,
@@ -377,9 +386,9 @@ static choir_status_t run_average(const choir_record_t* record,
   for (int32_t i = 0; i < sharded->giver_count; ++i)
     sharded->sources[i] =
         (const float*)bucket[sharded->givers[i]] + shard->start;
-  float* own = (float*)bucket[choir_comm_rank(sharded->comm)] + shard->start;
   choir__comm_average(sharded->sources, sharded->shares, sharded->giver_count,
-                      own, shard->count);
+                      choir_buffer_data(sharded->averages),
+                      choir_view_count(&shard->average));
   return NULL;
 }
 
@@ -390,7 +399,8 @@ static choir_status_t run_give(const choir_record_t* record,
   choir__sharded_t* sharded = attrs->sharded;
   const shard_t* shard = &sharded->shards[attrs->value];
   const int32_t rank = choir_comm_rank(sharded->comm);
-  const size_t bytes = (size_t)shard->count * sizeof(float);
+  const size_t bytes =
+      (size_t)choir_view_count(&shard->average) * sizeof(float);
   for (int32_t i = 0; i < shard->written_count; ++i) {
     const char* src = (const char*)sharded->regions[rank] + shard->written[i];
     for (int32_t r = 0; r < size_of(sharded); ++r) {
@@ -418,8 +428,11 @@ static choir_status_t submit(choir__sharded_t* sharded,
                              const choir_kernel_t* kernel, int64_t value,
                              choir_stream_t* stream) {
   const work_attrs_t attrs = {sharded, value};
+  const bool is_average = kernel == &average_kernel;
   const choir_record_t record = {
       .kernel = kernel,
+      .operands = is_average ? &sharded->shards[value].average : NULL,
+      .dst_count = is_average,
       .attrs = &attrs,
       .attrs_bytes = sizeof(attrs),
       .at_step = kernel == &count_kernel ? count_at_step : NULL};

@@ -216,14 +216,20 @@ static choir_status_t make_stretch_of(const choir_tensor_t* whole,
 static choir_status_t fill_stretch(choir_optimizer_stretch_t* stretch,
                                    const param_state_t* state, int64_t start,
                                    int64_t count) {
+  const choir_view_t* of_grad = choir_tensor_view(stretch->param.grad);
+  if (choir_view_count(of_grad) != count)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: a stretch of %lld elements of parameter %s with a "
+                       "gradient of %lld",
+                       stretch->optimizer->def->name, (long long)count,
+                       state->param->name,
+                       (long long)choir_view_count(of_grad));
   stretch->whole = state->param;
   stretch->param.name = state->param->name;
   stretch->param.trainable = true;
   CHOIR_TRY(make_stretch_of(state->param->value, start, count,
                             &stretch->param.value));
   stretch->written[stretch->written_count++] = stretch->param.value;
-  CHOIR_TRY(
-      make_stretch_of(state->param->grad, start, count, &stretch->param.grad));
   for (size_t k = 0; k < stretch->optimizer->names_per_param; ++k) {
     choir_tensor_t** out = &stretch->written[stretch->written_count];
     CHOIR_TRY(make_stretch_of(state->tensors[k], start, count, out));
@@ -234,27 +240,32 @@ static choir_status_t fill_stretch(choir_optimizer_stretch_t* stretch,
 
 choir_status_t choir_optimizer_stretch_create(
     choir_optimizer_t* optimizer, choir_param_t* param, int64_t start,
-    int64_t count, choir_optimizer_stretch_t** out_stretch) {
+    int64_t count, choir_tensor_t* grad,
+    choir_optimizer_stretch_t** out_stretch) {
   *out_stretch = NULL;
   const param_state_t* state = NULL;
   for (size_t i = 0; i < optimizer->state_count && !state; ++i)
     if (optimizer->states[i].param == param) state = &optimizer->states[i];
-  if (!state || !param->grad || start < 0 || count < 0 ||
-      start > choir_tensor_count(param->value) - count)
-    return CHOIR_ERROR(
-        INVALID_ARGUMENT,
-        "%s: elements %lld .. %lld of parameter %s, which has %lld and %s",
-        optimizer->def->name, (long long)start, (long long)(start + count),
-        param->name, (long long)choir_tensor_count(param->value),
-        !state        ? "no state: it was not trainable at attach"
-        : param->grad ? "a gradient"
-                      : "no gradient");
+  if (!state)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: parameter %s has no states: it was not trainable "
+                       "at attach",
+                       optimizer->def->name, param->name);
+  const int64_t whole = choir_tensor_count(param->value);
+  if (start < 0 || count < 0 || start > whole - count)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: a stretch of %lld elements from %lld of parameter "
+                       "%s, which has %lld",
+                       optimizer->def->name, (long long)count, (long long)start,
+                       param->name, (long long)whole);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(optimizer->allocator,
                            sizeof(choir_optimizer_stretch_t),
                            "stretch of a parameter", &memory));
   choir_optimizer_stretch_t* stretch = memory;
   stretch->optimizer = optimizer;
+  choir_tensor_retain(grad);
+  stretch->param.grad = grad;
   choir_status_t status = fill_stretch(stretch, state, start, count);
   if (status)
     choir_optimizer_stretch_destroy(stretch);

@@ -156,13 +156,14 @@ CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
 // may be taken stretch by stretch; no, where parameters have memory in common.
 CHOIR_API bool choir_optimizer_is_elementwise(
     const choir_optimizer_t* optimizer);
-// A stretch of a parameter with its gradient and states: `count` elements from
-// `start`, in the order of memory. `param` is one of attach's, trainable, with
-// its gradient in place. Unique; destroy it before the next attach.
+// A stretch of a parameter and its states: `count` elements from `start`, in
+// the order of memory; `grad` is where the gradient of so many will be. `param`
+// is one of attach's and trainable. Unique; destroy it before the next attach.
 typedef struct choir_optimizer_stretch_s choir_optimizer_stretch_t;
 CHOIR_API choir_status_t choir_optimizer_stretch_create(
     choir_optimizer_t* optimizer, choir_param_t* param, int64_t start,
-    int64_t count, choir_optimizer_stretch_t** out_stretch) CHOIR_NODISCARD;
+    int64_t count, choir_tensor_t* grad,
+    choir_optimizer_stretch_t** out_stretch) CHOIR_NODISCARD;
 CHOIR_API void choir_optimizer_stretch_destroy(
     choir_optimizer_stretch_t* stretch);
 // As choir_optimizer_update, of this stretch alone.

@@ -55,8 +55,8 @@ class DistOpt:
     in buckets of at least so many bytes (1 MiB where it is not given);
     `threshold`, which SINGA has for this in every step, has no meaning here.
     sharded_update: with fp32 on one host each worker averages and updates its
-    part of the parameters, for all, and gradients are averages in that part
-    only; False: every worker has all averages and updates everything.
+    part of the parameters, for all, and keeps its own gradients; False: every
+    worker has the averages of all gradients and updates everything.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
