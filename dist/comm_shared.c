@@ -6,17 +6,13 @@
 #include "dist/comm_internal.h"
 #include "dist/rank_reduce_internal.h"
 
-// Places of the own buffers; 0: peers do not see it.
-static void describe(choir_comm_t* comm, choir_buffer_t* const* buffers,
-                     int32_t count, uint64_t* out_places) {
-  const choir_comm_vtable_t* vtable = comm->vtable;
-  for (int32_t i = 0; i < count; ++i)
-    out_places[i] =
-        vtable->buffer_place &&
-                choir_device_is_host(choir_buffer_device(buffers[i]))
-            ? vtable->buffer_place(comm, choir_buffer_data(buffers[i]),
-                                   choir_buffer_bytes(buffers[i]))
-            : 0;
+// 0: peers do not see it.
+static uint64_t place_of(choir_comm_t* comm, choir_buffer_t* buffer) {
+  if (!buffer || !comm->vtable->buffer_place ||
+      !choir_device_is_host(choir_buffer_device(buffer)))
+    return 0;
+  return comm->vtable->buffer_place(comm, choir_buffer_data(buffer),
+                                    choir_buffer_bytes(buffer));
 }
 
 static bool find(choir_comm_t* comm, const uint64_t* places, int32_t count,
@@ -42,7 +38,7 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
       choir_allocate(comm->allocator, bytes, "places of buffers", &memory));
   uint64_t* all = memory;
   uint64_t* own = all + (size_t)comm->size * (size_t)count;
-  describe(comm, buffers, count, own);
+  for (int32_t i = 0; i < count; ++i) own[i] = place_of(comm, buffers[i]);
   choir_status_t status = choir_comm_all_gather(
       comm, own, all, count, CHOIR_DTYPE_I64, "places of buffers");
   if (!status) *out_seen = find(comm, all, count, out_data);

@@ -15,7 +15,8 @@ extern "C" {
 
 // Collective, with as many buffers on every rank: out_data[i * size + r] is
 // where rank r's buffer i lies in this process. *out_seen is false on every
-// rank, and out_data is not set, when one of them does not see one.
+// rank, and out_data is not set, when one cannot be seen, or is NULL: a rank
+// that does not want to.
 choir_status_t choir__comm_shared_look(choir_comm_t* comm,
                                        choir_buffer_t* const* buffers,
                                        int32_t count, void** out_data,

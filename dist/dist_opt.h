@@ -27,14 +27,15 @@ extern "C" {
 // on a background stream as soon as its last gradient is written, while
 // backward goes on; that of the last bucket runs on the compute stream.
 //
-// Where ranks see each other's memory (shm, on CPUs) and parameters are f32,
-// fp32 takes the sharded update instead: parameters and the optimizer's states
-// move to memory of the communicator too (choir_buffer_data changes); after
-// backward each rank averages its part of the gradients, updates that part and
-// writes it into every rank's memory. The bits are the same; afterwards
-// param->grad is this rank's own gradient, not the average. Ranks that joined
-// (choir_comm_join) cannot take part, and a rank that is killed in the middle
-// leaves the others with parts of two steps.
+// Where ranks see each other's memory (shm, on CPUs), their devices have one
+// thread and parameters are f32, fp32 takes the sharded update instead, unless
+// sharded_update is false: parameters and the optimizer's states move to memory
+// of the communicator too (choir_buffer_data changes); after backward each rank
+// averages its part of the gradients, updates that part and writes it into
+// every rank's memory. The bits are the same; afterwards param->grad is this
+// rank's own gradient, not the average. Ranks that joined (choir_comm_join)
+// cannot take part, and a rank that is killed in the middle leaves the others
+// with parts of two steps.
 //
 // With backward_passes_per_step = n, n calls of choir_model_train_one_batch
 // make one step, as if their batches were one: of the first n - 1 only the
@@ -55,14 +56,13 @@ extern "C" {
 
 typedef struct choir_dist_opt_s choir_dist_opt_t;
 
-#define CHOIR_DIST_OPT_FIELDS(X, T)                                           \
-  X(T, INT, bucket_bytes, 1048576, 1, 1e15,                                   \
-    "a bucket is closed when it has this many bytes")                         \
-  X(T, INT, backward_passes_per_step, 1, 1, 1e6,                              \
-    "calls of train_one_batch that make one step")                            \
-  X(T, BOOL, sharded_update, true, 0, 1,                                      \
-    "with fp32 on one host each rank updates its part of the parameters for " \
-    "all")
+#define CHOIR_DIST_OPT_FIELDS(X, T)                   \
+  X(T, INT, bucket_bytes, 1048576, 1, 1e15,           \
+    "a bucket is closed when it has this many bytes") \
+  X(T, INT, backward_passes_per_step, 1, 1, 1e6,      \
+    "calls of train_one_batch that make one step")    \
+  X(T, BOOL, sharded_update, true, 0, 1,              \
+    "where it can, each rank updates a part of the parameters, for all")
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;

@@ -8,14 +8,16 @@
 //     into every rank's memory, stretch by stretch, as long as it is in the
 //     cache,
 //   - waits until all have.
-// An all-reduce and every rank's own update of everything read and write half
-// as much again, and one of them waits for memory most of the time. The bits
-// are theirs.
+// That moves two thirds of the bytes of an all-reduce and an update of
+// everything on every rank; the bits are the same. It is for ranks of one
+// thread: several would divide the update among them, and have time to exchange
+// gradients beside backward.
 #include <string.h>
 
 #include "core/device_backend.h"
 #include "dist/comm_shared_internal.h"
 #include "dist/dist_opt_parts_internal.h"
+#include "opt/optimizer_def.h"
 
 // Elements of a stretch: gradients of two ranks, parameter and a state are half
 // a MiB, which stays in a core's second-level cache.
@@ -26,12 +28,12 @@
 #define LINE 64
 
 typedef struct shard_s {
-  choir_optimizer_stretch_t* stretch;
+  choir__stretch_t* stretch;
   int32_t bucket;
   int64_t start;         // in the bucket, elements
   choir_view_t average;  // of `averages`
   int32_t written_count;
-  size_t written[8];  // places in the region
+  size_t written[1 + CHOIR_OPTIMIZER_MAX_STATES];  // places in the region
 } shard_t;
 
 struct choir__sharded_s {
@@ -186,13 +188,12 @@ static choir_status_t add_shard(choir__sharded_t* sharded, choir_param_t* param,
   shard->average.buffer = sharded->averages;
   choir_tensor_t* grad = NULL;
   CHOIR_TRY(choir_tensor_from_view(&shard->average, &grad));
-  choir_status_t status = choir_optimizer_stretch_create(
+  choir_status_t status = choir__stretch_create(
       sharded->optimizer, param, from - piece, count, grad, &shard->stretch);
   choir_tensor_release(grad);
   CHOIR_TRY(status);
   choir_tensor_t* const* written = NULL;
-  shard->written_count =
-      choir_optimizer_stretch_written(shard->stretch, &written);
+  shard->written_count = choir__stretch_written(shard->stretch, &written);
   for (int32_t i = 0; i < shard->written_count; ++i)
     shard->written[i] = place_of(sharded, written[i]);
   return NULL;
@@ -244,7 +245,8 @@ static choir_status_t make_shards(choir__sharded_t* sharded,
 
 // ---- Life ----
 
-// Where all ranks' buckets are; false on every rank where they are not seen.
+// Where all ranks' buckets are; false on every rank where they are not seen, or
+// one of them has several threads.
 static choir_status_t look_at_buckets(choir__sharded_t* sharded,
                                       const choir_dist_opt_t* dist,
                                       bool* out_seen) {
@@ -252,8 +254,9 @@ static choir_status_t look_at_buckets(choir__sharded_t* sharded,
   void* memory = NULL;
   CHOIR_TRY(allocate(sharded, bytes, &memory));
   choir_buffer_t** buffers = memory;
+  const bool shows = choir_device_threads(dist->device) == 1;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
-    buffers[b] = dist->buckets[b].buffer;
+    buffers[b] = shows ? dist->buckets[b].buffer : NULL;
   choir_status_t status = choir__comm_shared_look(
       sharded->comm, buffers, dist->bucket_count, sharded->buckets, out_seen);
   choir_deallocate(sharded->allocator, buffers, bytes);
@@ -283,10 +286,10 @@ static choir_status_t fill(choir__sharded_t* sharded,
   return make_shards(sharded, dist);
 }
 
-// The same on every rank.
+// The answer is the same on every rank.
 static bool is_wanted(const choir_dist_opt_t* dist) {
   if (!dist->config.sharded_update || choir_comm_size(dist->comm) == 1 ||
-      !choir_optimizer_is_elementwise(dist->optimizer))
+      !choir__optimizer_is_elementwise(dist->optimizer))
     return false;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     if (dist->buckets[b].dtype != CHOIR_DTYPE_F32) return false;
@@ -320,7 +323,7 @@ void choir__sharded_destroy(choir__sharded_t* sharded) {
   const choir_allocator_t allocator = sharded->allocator;
   const size_t size = (size_t)size_of(sharded);
   for (size_t i = 0; i < sharded->shard_count; ++i)
-    choir_optimizer_stretch_destroy(sharded->shards[i].stretch);
+    choir__stretch_destroy(sharded->shards[i].stretch);
   choir_buffer_release(sharded->region);
   choir_buffer_release(sharded->averages);
   choir_deallocate(allocator, sharded->shards,
@@ -456,8 +459,7 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
   CHOIR_TRY(submit(sharded, &weigh_kernel, 0, stream));
   for (size_t i = 0; i < sharded->shard_count; ++i) {
     CHOIR_TRY(submit(sharded, &average_kernel, (int64_t)i, stream));
-    CHOIR_TRY(choir_optimizer_stretch_update(sharded->shards[i].stretch, stream,
-                                             step));
+    CHOIR_TRY(choir__stretch_update(sharded->shards[i].stretch, stream, step));
     CHOIR_TRY(submit(sharded, &give_kernel, (int64_t)i, stream));
   }
   return NULL;

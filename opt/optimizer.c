@@ -190,7 +190,7 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
 
 // ---- Stretches ----
 
-struct choir_optimizer_stretch_s {
+struct choir__stretch_s {
   choir_optimizer_t* optimizer;  // borrowed
   const choir_param_t* whole;
   choir_param_t param;  // as if the stretch were one
@@ -198,7 +198,7 @@ struct choir_optimizer_stretch_s {
   choir_tensor_t* written[1 + CHOIR_OPTIMIZER_MAX_STATES];
 };
 
-bool choir_optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
+bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
   return !optimizer->is_shared;
 }
 
@@ -213,7 +213,7 @@ static choir_status_t make_stretch_of(const choir_tensor_t* whole,
   return choir_tensor_from_view(&part, out_tensor);
 }
 
-static choir_status_t fill_stretch(choir_optimizer_stretch_t* stretch,
+static choir_status_t fill_stretch(choir__stretch_t* stretch,
                                    const param_state_t* state, int64_t start,
                                    int64_t count) {
   const choir_view_t* of_grad = choir_tensor_view(stretch->param.grad);
@@ -238,10 +238,10 @@ static choir_status_t fill_stretch(choir_optimizer_stretch_t* stretch,
   return NULL;
 }
 
-choir_status_t choir_optimizer_stretch_create(
-    choir_optimizer_t* optimizer, choir_param_t* param, int64_t start,
-    int64_t count, choir_tensor_t* grad,
-    choir_optimizer_stretch_t** out_stretch) {
+choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
+                                     choir_param_t* param, int64_t start,
+                                     int64_t count, choir_tensor_t* grad,
+                                     choir__stretch_t** out_stretch) {
   *out_stretch = NULL;
   const param_state_t* state = NULL;
   for (size_t i = 0; i < optimizer->state_count && !state; ++i)
@@ -259,22 +259,21 @@ choir_status_t choir_optimizer_stretch_create(
                        optimizer->def->name, (long long)count, (long long)start,
                        param->name, (long long)whole);
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(optimizer->allocator,
-                           sizeof(choir_optimizer_stretch_t),
+  CHOIR_TRY(choir_allocate(optimizer->allocator, sizeof(choir__stretch_t),
                            "stretch of a parameter", &memory));
-  choir_optimizer_stretch_t* stretch = memory;
+  choir__stretch_t* stretch = memory;
   stretch->optimizer = optimizer;
   choir_tensor_retain(grad);
   stretch->param.grad = grad;
   choir_status_t status = fill_stretch(stretch, state, start, count);
   if (status)
-    choir_optimizer_stretch_destroy(stretch);
+    choir__stretch_destroy(stretch);
   else
     *out_stretch = stretch;
   return status;
 }
 
-void choir_optimizer_stretch_destroy(choir_optimizer_stretch_t* stretch) {
+void choir__stretch_destroy(choir__stretch_t* stretch) {
   if (!stretch) return;
   for (int32_t i = 0; i < stretch->written_count; ++i)
     choir_tensor_release(stretch->written[i]);
@@ -282,8 +281,8 @@ void choir_optimizer_stretch_destroy(choir_optimizer_stretch_t* stretch) {
   choir_deallocate(stretch->optimizer->allocator, stretch, sizeof(*stretch));
 }
 
-choir_status_t choir_optimizer_stretch_update(
-    choir_optimizer_stretch_t* stretch, choir_stream_t* stream, int64_t step) {
+choir_status_t choir__stretch_update(choir__stretch_t* stretch,
+                                     choir_stream_t* stream, int64_t step) {
   const choir_optimizer_t* optimizer = stretch->optimizer;
   if (!stretch->whole->trainable) return NULL;  // frozen since
   choir_op_calls_t calls;
@@ -298,9 +297,8 @@ choir_status_t choir_optimizer_stretch_update(
   return NULL;
 }
 
-int32_t choir_optimizer_stretch_written(
-    const choir_optimizer_stretch_t* stretch,
-    choir_tensor_t* const** out_tensors) {
+int32_t choir__stretch_written(const choir__stretch_t* stretch,
+                               choir_tensor_t* const** out_tensors) {
   *out_tensors = stretch->written;
   return stretch->written_count;
 }

@@ -152,28 +152,6 @@ CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
 CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                                 choir_stream_t* stream,
                                                 int64_t step) CHOIR_NODISCARD;
-// Whether the update of an element depends on that element alone, so that it
-// may be taken stretch by stretch; no, where parameters have memory in common.
-CHOIR_API bool choir_optimizer_is_elementwise(
-    const choir_optimizer_t* optimizer);
-// A stretch of a parameter and its states: `count` elements from `start`, in
-// the order of memory; `grad` is where the gradient of so many will be. `param`
-// is one of attach's and trainable. Unique; destroy it before the next attach.
-typedef struct choir_optimizer_stretch_s choir_optimizer_stretch_t;
-CHOIR_API choir_status_t choir_optimizer_stretch_create(
-    choir_optimizer_t* optimizer, choir_param_t* param, int64_t start,
-    int64_t count, choir_tensor_t* grad,
-    choir_optimizer_stretch_t** out_stretch) CHOIR_NODISCARD;
-CHOIR_API void choir_optimizer_stretch_destroy(
-    choir_optimizer_stretch_t* stretch);
-// As choir_optimizer_update, of this stretch alone.
-CHOIR_API choir_status_t choir_optimizer_stretch_update(
-    choir_optimizer_stretch_t* stretch, choir_stream_t* stream, int64_t step)
-    CHOIR_NODISCARD;
-// What an update writes: the parameter's elements, then each state's. Lent.
-CHOIR_API int32_t
-choir_optimizer_stretch_written(const choir_optimizer_stretch_t* stretch,
-                                choir_tensor_t* const** out_tensors);
 // For who applies momentum itself: what this optimizer has of it, 0 for none,
 // and applies no more until it is given back. UNIMPLEMENTED: Nesterov's.
 CHOIR_API choir_status_t choir_optimizer_take_momentum(

@@ -5,8 +5,12 @@
 #include "opt/optimizer.h"
 #include "tensor/op_calls_def.h"
 
-// For writers of an optimizer (opt/optimizers/<name>_optimizer.c). Not
-// installed.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// For writers of an optimizer (opt/optimizers/<name>_optimizer.c) and of what
+// wraps them. Not installed.
 
 #define CHOIR_OPTIMIZER_MAX_STATES 4
 
@@ -26,6 +30,29 @@ struct choir_optimizer_def_s {
                            double lr, int64_t step);
 };
 
+// ---- For who shares out an update (DistOpt) ----
+
+// Whether the update of an element depends on that element alone, so that it
+// may be taken stretch by stretch; no, where parameters have memory in common.
+bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
+// A stretch of a parameter and its states: `count` elements from `start`, in
+// the order of memory; `grad` is where the gradient of so many will be. `param`
+// is one of attach's and trainable. Unique; destroy it before the next attach.
+typedef struct choir__stretch_s choir__stretch_t;
+choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
+                                     choir_param_t* param, int64_t start,
+                                     int64_t count, choir_tensor_t* grad,
+                                     choir__stretch_t** out_stretch)
+    CHOIR_NODISCARD;
+void choir__stretch_destroy(choir__stretch_t* stretch);
+// As choir_optimizer_update, of this stretch alone.
+choir_status_t choir__stretch_update(choir__stretch_t* stretch,
+                                     choir_stream_t* stream, int64_t step)
+    CHOIR_NODISCARD;
+// What an update writes: the parameter's elements, then each state's. Lent.
+int32_t choir__stretch_written(const choir__stretch_t* stretch,
+                               choir_tensor_t* const** out_tensors);
+
 // In opt/optimizers/<name>_optimizer.c: the field table and the definition.
 #define CHOIR_OPTIMIZER_DEFINE(name, FIELDS, doc)                           \
   static const choir_field_t name##_fields[] = {                            \
@@ -37,5 +64,9 @@ struct choir_optimizer_def_s {
   }                                                                         \
   const choir_optimizer_def_t choir_optimizer_def_##name = {                \
       #name, &name##_config, check, states, name##_lr, update}
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif  // CHOIR_OPT_OPTIMIZER_DEF_H_

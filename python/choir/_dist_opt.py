@@ -54,9 +54,9 @@ class DistOpt:
     another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
     in buckets of at least so many bytes (1 MiB where it is not given);
     `threshold`, which SINGA has for this in every step, has no meaning here.
-    sharded_update: with fp32 on one host each worker averages and updates its
-    part of the parameters, for all, and keeps its own gradients; False: every
-    worker has the averages of all gradients and updates everything.
+    sharded_update: with fp32, workers of one host and of one thread average and
+    update a part of the parameters each, for all, and keep their own gradients;
+    False: every worker has the averages of all gradients and updates everything.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator

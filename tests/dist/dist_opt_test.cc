@@ -640,6 +640,31 @@ TEST(DistOptTest, ShardedUpdateIsSharedOut) {
       choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
 }
 
+// One rank that has several threads is enough for all to take the long way.
+TEST(DistOptTest, RanksOfSeveralThreadsShareNothingOut) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training::Options options;
+  const uint64_t expected = TrainAndDigest(&comm, options);
+  options.threads = comm.rank() == 1 ? 2 : 1;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  std::vector<std::string> notes;
+  NoteStage stage;
+  stage.notes = &notes;
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
+  choir_stream_pop_stage(stream);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
+  EXPECT_GT(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
+  EXPECT_OK(
+      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+  options.threads = 1;
+  options.sharded_update = false;
+  EXPECT_EQ(TrainAndDigest(&comm, options), expected);
+}
+
 // The model outlives DistOpt in the memory that ranks saw of each other, where
 // it belongs to its own rank alone.
 TEST(DistOptTest, ModelGoesOnAfterShardedUpdates) {

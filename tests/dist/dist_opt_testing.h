@@ -125,6 +125,7 @@ class Training {
   struct Options {
     std::string device = "cpu";
     uint64_t device_seed = 0;
+    int32_t threads = 1;
     int device_index = 0;  // of a GPU
     int64_t seed = 0;
     bool use_graph = kUseGraph;
@@ -143,7 +144,7 @@ class Training {
   Training(Layers layers, choir_comm_t* comm, Options options)
       : layers_(std::move(layers)), options_(std::move(options)) {
     choir_device_options_t device_options = {};
-    device_options.threads = 1;
+    device_options.threads = options_.threads;
     device_options.seed = options_.device_seed;
     device_options.index = options_.device_index;
     Must(choir_device_create(options_.device.c_str(), &device_options,

@@ -166,7 +166,7 @@ class TraceTest(harness.ProgramTest):
 
     def test_all_ranks_through_shared_memory(self):
         steps = 4
-        trace = self.ranks(steps)
+        trace = self.ranks(steps, "--threads", 1)
         updated = set()
         for name in ("all_gather/comm", "barrier/comm"):
             meetings = [trace.find(name, rank) for rank in range(3)]
@@ -178,7 +178,7 @@ class TraceTest(harness.ProgramTest):
         self.assertEqual(updated, PARAMS)
 
     def test_verbosity_prints_a_table_after_each_epoch(self):
-        run = ("--epochs", 2, "--workers", 2, "--limit", 256)
+        run = ("--epochs", 2, "--workers", 2, "--threads", 1, "--limit", 256)
         plain = self.train(*run)
         for verbosity in (1, 2):
             out = self.train(*run, "--verbosity", verbosity)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "opt/optimizer_def.h"
 #include "tests/opt/param_testing.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/status_matchers.h"
@@ -416,6 +417,137 @@ TEST(OptimizerTest, NamesTheParameterThatItCannotUpdate) {
   EXPECT_STATUS(
       INVALID_ARGUMENT, "sgd: fc.W: sgd_update: ",
       choir_optimizer_update(sgd.get(), choir_device_stream(device.get()), 0));
+}
+
+// ---- Stretches ----
+
+struct StretchDestroy {
+  void operator()(choir__stretch_t* stretch) const {
+    choir__stretch_destroy(stretch);
+  }
+};
+using StretchPtr = std::unique_ptr<choir__stretch_t, StretchDestroy>;
+
+class Stretches {
+ public:
+  explicit Stretches(OptimizerPtr optimizer, choir_device_t* device)
+      : optimizer_(std::move(optimizer)), device_(device), params_(device) {
+    params_.Add("w", {2, 3, 4, 5}, Start(), true);
+    EXPECT_OK(
+        choir_optimizer_attach(optimizer_.get(), device_, params_.list()));
+  }
+  static std::vector<float> Start() {
+    Doubles numbers = Numbers(120, 3);
+    return {numbers.begin(), numbers.end()};
+  }
+  choir_optimizer_t* optimizer() const { return optimizer_.get(); }
+  ParamSet<float>* params() { return &params_; }
+  choir_stream_t* stream() const { return choir_device_stream(device_); }
+
+  choir_status_t Make(int64_t start, int64_t count, choir_tensor_t* grad,
+                      StretchPtr* out) {
+    choir__stretch_t* stretch = nullptr;
+    choir_status_t status = choir__stretch_create(optimizer_.get(), params_[0],
+                                                  start, count, grad, &stretch);
+    out->reset(stretch);
+    return status;
+  }
+
+ private:
+  OptimizerPtr optimizer_;
+  choir_device_t* device_;
+  ParamSet<float> params_;
+};
+
+// Updating all stretches is updating the parameter, bit for bit; elements are
+// those of memory, which is not in the order of the shape here.
+template <typename Config>
+void UpdatesByStretches(const Config& config) {
+  DevicePtr device = MakeDevice("cpu");
+  Stretches whole(Create(config), device.get());
+  Stretches parts(Create(config), device.get());
+  EXPECT_TRUE(choir__optimizer_is_elementwise(parts.optimizer()));
+  const int64_t ends[] = {0, 1, 17, 64, 120};
+  std::vector<StretchPtr> stretches(4);
+  std::vector<TensorPtr> grads;
+  for (size_t i = 0; i < 4; ++i) {
+    const int64_t count = ends[i + 1] - ends[i];
+    grads.push_back(
+        Make<float>(device.get(), {count}, std::vector<float>(count)));
+    ASSERT_OK(parts.Make(ends[i], count, grads[i].get(), &stretches[i]));
+  }
+  for (uint32_t t = 0; t < 3; ++t) {
+    Doubles numbers = Numbers(120, 50 + t);
+    whole.params()->SetGrad(0, {numbers.begin(), numbers.end()});
+    // As it lies in memory.
+    const choir_view_t* view = choir_tensor_view((*whole.params())[0]->grad);
+    const float* grad =
+        static_cast<const float*>(choir_buffer_data(view->buffer)) +
+        view->offset;
+    for (size_t i = 0; i < 4; ++i) {
+      const size_t count = static_cast<size_t>(ends[i + 1] - ends[i]);
+      ASSERT_OK(choir_tensor_write(grads[i].get(), grad + ends[i],
+                                   count * sizeof(float)));
+      ASSERT_OK(choir__stretch_update(stretches[i].get(), parts.stream(), t));
+    }
+    ASSERT_OK(choir_optimizer_update(whole.optimizer(), whole.stream(), t));
+    EXPECT_EQ(parts.params()->value(0), whole.params()->value(0)) << t;
+  }
+  EXPECT_NE(parts.params()->value(0), Stretches::Start());
+  choir_named_tensor_t states[2][4] = {};
+  const size_t count = choir_optimizer_states(whole.optimizer(), states[0]);
+  ASSERT_EQ(choir_optimizer_states(parts.optimizer(), states[1]), count);
+  choir_tensor_t* const* written = nullptr;
+  EXPECT_EQ(choir__stretch_written(stretches[0].get(), &written),
+            static_cast<int32_t>(1 + count));
+  for (size_t i = 0; i < count; ++i)
+    EXPECT_EQ(Read<float>(states[0][i].tensor),
+              Read<float>(states[1][i].tensor))
+        << states[0][i].name;
+}
+
+TEST(OptimizerTest, StretchesOfEveryOptimizer) {
+  choir_sgd_config_t plain = Sgd();
+  UpdatesByStretches(plain);
+  choir_sgd_config_t sgd = Sgd();
+  sgd.momentum = 0.9;
+  sgd.nesterov = true;
+  sgd.weight_decay = 0.01;
+  UpdatesByStretches(sgd);
+  UpdatesByStretches(Adam());
+  UpdatesByStretches(Rmsprop());
+  UpdatesByStretches(Adagrad());
+  UpdatesByStretches(Adadelta());
+}
+
+TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
+  DevicePtr device = MakeDevice("cpu");
+  Stretches parts(Create(Sgd()), device.get());
+  TensorPtr grad = Make<float>(device.get(), {20}, std::vector<float>(20));
+  StretchPtr stretch;
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "sgd: a stretch of 20 elements from 101 of parameter w, which "
+                "has 120",
+                parts.Make(101, 20, grad.get(), &stretch));
+  EXPECT_STATUS(INVALID_ARGUMENT, "a stretch of 20 elements from -1",
+                parts.Make(-1, 20, grad.get(), &stretch));
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "a stretch of 19 elements of parameter w with a gradient of 20",
+                parts.Make(0, 19, grad.get(), &stretch));
+  EXPECT_EQ(stretch, nullptr);
+  ASSERT_OK(parts.Make(100, 20, grad.get(), &stretch));
+  // Frozen since: nothing happens.
+  (*parts.params())[0]->trainable = false;
+  ASSERT_OK(choir_tensor_write(grad.get(), std::vector<float>(20, 1).data(),
+                               20 * sizeof(float)));
+  ASSERT_OK(choir__stretch_update(stretch.get(), parts.stream(), 0));
+  EXPECT_EQ(parts.params()->value(0), Stretches::Start());
+  ParamSet<float> other(device.get());
+  choir_param_t* unknown = other.Add("other", {20}, std::vector<float>(20));
+  choir__stretch_t* none = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT, "sgd: parameter other has no states",
+                choir__stretch_create(parts.optimizer(), unknown, 0, 20,
+                                      grad.get(), &none));
 }
 
 // ---- As a model's updater ----
