@@ -345,6 +345,11 @@ typedef struct work_attrs_s {
   int64_t value;  // samples, or which shard
 } work_attrs_t;
 
+static const shard_t* shard_of(const choir_record_t* record) {
+  const work_attrs_t* attrs = record->attrs;
+  return &attrs->sharded->shards[attrs->value];
+}
+
 static choir_status_t run_count(const choir_record_t* record,
                                 choir_stream_t* stream) {
   const work_attrs_t* attrs = record->attrs;
@@ -380,10 +385,9 @@ static choir_status_t run_weigh(const choir_record_t* record,
 
 static choir_status_t run_average(const choir_record_t* record,
                                   choir_stream_t* stream) {
-  const work_attrs_t* attrs = record->attrs;
+  choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
   (void)stream;
-  choir__sharded_t* sharded = attrs->sharded;
-  const shard_t* shard = &sharded->shards[attrs->value];
+  const shard_t* shard = shard_of(record);
   void* const* bucket =
       sharded->buckets + (size_t)shard->bucket * (size_t)size_of(sharded);
   for (int32_t i = 0; i < sharded->giver_count; ++i)
@@ -397,10 +401,9 @@ static choir_status_t run_average(const choir_record_t* record,
 
 static choir_status_t run_give(const choir_record_t* record,
                                choir_stream_t* stream) {
-  const work_attrs_t* attrs = record->attrs;
+  choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
   (void)stream;
-  choir__sharded_t* sharded = attrs->sharded;
-  const shard_t* shard = &sharded->shards[attrs->value];
+  const shard_t* shard = shard_of(record);
   const int32_t rank = choir_comm_rank(sharded->comm);
   const size_t bytes =
       (size_t)choir_view_count(&shard->average) * sizeof(float);
@@ -418,14 +421,29 @@ static choir_status_t run_give(const choir_record_t* record,
   return NULL;
 }
 
+static void cost_average(const choir_record_t* record, choir_cost_t* out_cost) {
+  const double ranks = size_of(((const work_attrs_t*)record->attrs)->sharded);
+  const double count = (double)choir_view_count(&shard_of(record)->average);
+  *out_cost = (choir_cost_t){.flops = (2 * ranks - 1) * count,
+                             .bytes = (ranks + 1) * count * sizeof(float)};
+}
+
+static void cost_give(const choir_record_t* record, choir_cost_t* out_cost) {
+  const double ranks = size_of(((const work_attrs_t*)record->attrs)->sharded);
+  const shard_t* shard = shard_of(record);
+  const double count = (double)choir_view_count(&shard->average);
+  *out_cost = (choir_cost_t){.bytes = ranks * shard->written_count * count *
+                                      sizeof(float)};
+}
+
 static const choir_kernel_t count_kernel = {.name = "count/dist_opt",
                                             .run = run_count};
 static const choir_kernel_t weigh_kernel = {.name = "weigh/dist_opt",
                                             .run = run_weigh};
-static const choir_kernel_t average_kernel = {.name = "average/dist_opt",
-                                              .run = run_average};
-static const choir_kernel_t give_kernel = {.name = "give/dist_opt",
-                                           .run = run_give};
+static const choir_kernel_t average_kernel = {
+    .name = "average/dist_opt", .run = run_average, .cost = cost_average};
+static const choir_kernel_t give_kernel = {
+    .name = "give/dist_opt", .run = run_give, .cost = cost_give};
 
 static choir_status_t submit(choir__sharded_t* sharded,
                              const choir_kernel_t* kernel, int64_t value,

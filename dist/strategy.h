@@ -36,7 +36,8 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
   X(auto, CHOIR_AUTO_FIELDS)
 
 // "fp32", "bf16": averages of gradients, weighted by samples. bf16 travels with
-// 16 bits (8 of mantissa), is summed in f32 and rounded once more.
+// 16 bits (8 of mantissa), is summed in f32 and rounded once more. Sharded
+// updates (dist/dist_opt.h), which fp32 may have, come after backward.
 #define CHOIR_DENSE_FIELDS(X, T)  \
   X(T, BOOL, overlap, true, 0, 1, \
     "exchange gradients while backward computes others; false: after it")
