@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dist/comm_shared_internal.h"
+#include "dist/comm_shared_def.h"
 
 #include <string.h>
 

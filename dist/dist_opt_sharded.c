@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "core/device_backend.h"
-#include "dist/comm_shared_internal.h"
+#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
-extern "C" {
-#include "dist/comm_shared_internal.h"
-}
+#include "dist/comm_shared_def.h"
 #include "tests/testing/ranks.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_DIST_COMM_SHARED_INTERNAL_H_
-#define CHOIR_DIST_COMM_SHARED_INTERNAL_H_
+#ifndef CHOIR_DIST_COMM_SHARED_DEF_H_
+#define CHOIR_DIST_COMM_SHARED_DEF_H_
 
 #include "dist/comm.h"
 
@@ -36,4 +36,4 @@ void choir__comm_copy_away(void* dst, const void* src, size_t bytes);
 }
 #endif
 
-#endif  // CHOIR_DIST_COMM_SHARED_INTERNAL_H_
+#endif  // CHOIR_DIST_COMM_SHARED_DEF_H_
