@@ -46,14 +46,9 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
   return status;
 }
 
-static const choir__reduce_table_t* table(void) {
-  const choir__reduce_table_t* fast = choir__reduce_table_avx2();
-  return fast ? fast : choir__reduce_table_plain();
-}
-
 void choir__comm_average(const float* const* sources, const float* shares,
                          int32_t source_count, float* dst, int64_t count) {
-  const choir__reduce_table_t* loops = table();
+  const choir__reduce_table_t* loops = choir__reduce_table();
   if (loops->fused_f32) {
     loops->fused_f32(sources, shares, source_count, &dst, 1, (size_t)count);
     return;
@@ -70,5 +65,5 @@ void choir__comm_average(const float* const* sources, const float* shares,
 }
 
 void choir__comm_copy_away(void* dst, const void* src, size_t bytes) {
-  table()->copy_away(dst, src, bytes);
+  choir__reduce_table()->copy_away(dst, src, bytes);
 }

@@ -47,9 +47,9 @@ extern "C" {
 //
 // Errors: when a step fails on one rank alone, the others wait for it in the
 // exchange until it ends, calls choir_comm_abort or the deadline passes; when
-// it fails after its first bucket was started, DistOpt breaks the communicator
-// itself. A parameter that the loss does not reach, or that was frozen, hangs
-// nobody.
+// it fails after its first bucket was started, or in backward before a sharded
+// update, DistOpt breaks the communicator itself. A parameter that the loss
+// does not reach, or that was frozen, hangs nobody.
 //
 // Ownership: shared; keeps optimizer and communicator.
 // Threads: one thread at a time.

@@ -56,7 +56,9 @@ struct choir_dist_opt_s {
   bool is_partial;  // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
-  bool in_exchange;   // from the first bucket of a step to the end of the wait
+  // Peers may wait for this rank: from the first bucket of a step, of a sharded
+  // one from backward on, to the end of the wait.
+  bool in_exchange;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
@@ -90,10 +92,13 @@ choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
 // Before the buckets go. Parameters and states stay in that memory, and keep it
 // and the communicator; NULL: nothing.
 void choir__sharded_destroy(choir__sharded_t* sharded);
-// After the gradients: averages them, weighted by samples, and updates. The
-// gradients themselves stay each rank's own.
-choir_status_t choir__sharded_submit(choir__sharded_t* sharded,
-                                     const choir_step_values_t* values,
+// After the gradients: waits until all ranks have theirs, and tells them of how
+// many samples. Then averages them, weighted so, and updates; the gradients
+// themselves stay each rank's own.
+choir_status_t choir__sharded_open(choir__sharded_t* sharded,
+                                   int64_t sample_count,
+                                   choir_stream_t* stream);
+choir_status_t choir__sharded_update(choir__sharded_t* sharded, int64_t step,
                                      choir_stream_t* stream);
 
 // dist_opt_step.c

@@ -8,7 +8,7 @@
 //     into every rank's memory, stretch by stretch, as long as it is in the
 //     cache,
 //   - waits until all have.
-// That moves two thirds of the bytes of an all-reduce and an update of
+// That moves little more than half the bytes of an all-reduce and an update of
 // everything on every rank; the bits are the same. It is for ranks of one
 // thread: several would divide the update among them, and have time to exchange
 // gradients beside backward.
@@ -48,11 +48,9 @@ struct choir__sharded_s {
   shard_t* shards;
   size_t shard_room;
   size_t shard_count;
-  int64_t samples;       // this rank's, of the step
-  int64_t* all_samples;  // [size]
-  float* shares;         // [size] of ranks with samples
-  int32_t* givers;       // [size] these ranks
-  int32_t giver_count;
+  int64_t samples;        // this rank's, of the step
+  int64_t* all_samples;   // [size]
+  float* shares;          // [size] of ranks with samples, one after the other
   const float** sources;  // [size] scratch
   bool copies_away;
   choir_span_t span;  // of the update
@@ -217,10 +215,12 @@ static void part_of(const choir__sharded_t* sharded,
                     const choir_strategy_bucket_t* bucket, int64_t* out_begin,
                     int64_t* out_end) {
   const int64_t line = LINE / (int64_t)sizeof(float);
-  const int64_t lines = (bucket->count + line - 1) / line;
-  const int64_t rank = choir_comm_rank(sharded->comm);
-  *out_begin = lines * rank / size_of(sharded) * line;
-  *out_end = lines * (rank + 1) / size_of(sharded) * line;
+  int64_t first, count;
+  choir_comm_share((bucket->count + line - 1) / line,
+                   choir_comm_rank(sharded->comm), size_of(sharded), &first,
+                   &count);
+  *out_begin = first * line;
+  *out_end = (first + count) * line;
 }
 
 static choir_status_t make_shards(choir__sharded_t* sharded,
@@ -271,7 +271,6 @@ static choir_status_t make_lists(choir__sharded_t* sharded) {
   CHOIR_TRY(allocate(sharded, size * sizeof(void*), &sharded->regions));
   CHOIR_TRY(allocate(sharded, size * sizeof(int64_t), &sharded->all_samples));
   CHOIR_TRY(allocate(sharded, size * sizeof(float), &sharded->shares));
-  CHOIR_TRY(allocate(sharded, size * sizeof(int32_t), &sharded->givers));
   return allocate(sharded, size * sizeof(float*), &sharded->sources);
 }
 
@@ -333,7 +332,6 @@ void choir__sharded_destroy(choir__sharded_t* sharded) {
   choir_deallocate(allocator, sharded->regions, size * sizeof(void*));
   choir_deallocate(allocator, sharded->all_samples, size * sizeof(int64_t));
   choir_deallocate(allocator, sharded->shares, size * sizeof(float));
-  choir_deallocate(allocator, sharded->givers, size * sizeof(int32_t));
   choir_deallocate(allocator, sharded->sources, size * sizeof(float*));
   choir_deallocate(allocator, sharded, sizeof(*sharded));
 }
@@ -373,13 +371,10 @@ static choir_status_t run_weigh(const choir_record_t* record,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "dist_opt: the weights of all ranks add to 0; one must "
                        "have a sample");
-  sharded->giver_count = 0;
-  for (int32_t r = 0; r < size_of(sharded); ++r) {
-    if (sharded->all_samples[r] == 0) continue;
-    sharded->givers[sharded->giver_count] = r;
-    sharded->shares[sharded->giver_count++] =
-        (float)((double)sharded->all_samples[r] / sum);
-  }
+  float* share = sharded->shares;
+  for (int32_t r = 0; r < size_of(sharded); ++r)
+    if (sharded->all_samples[r] > 0)
+      *share++ = (float)((double)sharded->all_samples[r] / sum);
   return NULL;
 }
 
@@ -390,10 +385,11 @@ static choir_status_t run_average(const choir_record_t* record,
   const shard_t* shard = shard_of(record);
   void* const* bucket =
       sharded->buckets + (size_t)shard->bucket * (size_t)size_of(sharded);
-  for (int32_t i = 0; i < sharded->giver_count; ++i)
-    sharded->sources[i] =
-        (const float*)bucket[sharded->givers[i]] + shard->start;
-  choir__comm_average(sharded->sources, sharded->shares, sharded->giver_count,
+  int32_t count = 0;
+  for (int32_t r = 0; r < size_of(sharded); ++r)
+    if (sharded->all_samples[r] > 0)
+      sharded->sources[count++] = (const float*)bucket[r] + shard->start;
+  choir__comm_average(sharded->sources, sharded->shares, count,
                       choir_buffer_data(sharded->averages),
                       choir_view_count(&shard->average));
   return NULL;
@@ -483,9 +479,9 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
   return NULL;
 }
 
-choir_status_t choir__sharded_submit(choir__sharded_t* sharded,
-                                     const choir_step_values_t* values,
-                                     choir_stream_t* stream) {
+choir_status_t choir__sharded_open(choir__sharded_t* sharded,
+                                   int64_t sample_count,
+                                   choir_stream_t* stream) {
   const choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
                                    .dtype = CHOIR_DTYPE_I64,
                                    .count = 1,
@@ -494,14 +490,18 @@ choir_status_t choir__sharded_submit(choir__sharded_t* sharded,
                                    .weight = 1,
                                    .in_host_memory = true,
                                    .name = "gradients"};
+  CHOIR_TRY(submit(sharded, &count_kernel, sample_count, stream));
+  return choir_comm_submit(sharded->comm, stream, &open);
+}
+
+choir_status_t choir__sharded_update(choir__sharded_t* sharded, int64_t step,
+                                     choir_stream_t* stream) {
   const choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
                                     .weight = 1,
                                     .in_host_memory = true,
                                     .name = "updated parameters"};
-  CHOIR_TRY(submit(sharded, &count_kernel, values->sample_count, stream));
-  CHOIR_TRY(choir_comm_submit(sharded->comm, stream, &open));
   CHOIR_TRY(choir_stream_call(stream, begin_span, sharded));
-  choir_status_t status = submit_shards(sharded, stream, values->step);
+  choir_status_t status = submit_shards(sharded, stream, step);
   CHOIR_TRY(
       choir_status_join(status, choir_stream_call(stream, end_span, sharded)));
   return choir_comm_submit(sharded->comm, stream, &close);

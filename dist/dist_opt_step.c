@@ -174,16 +174,27 @@ static choir_status_t submit_combine(choir_dist_opt_t* dist) {
   return choir__mirror_submit_values(mirror, dist->compute, true);
 }
 
+static choir_status_t end_exchange(void* self) {
+  ((choir_dist_opt_t*)self)->in_exchange = false;
+  return NULL;
+}
+
+static choir_status_t update_sharded(choir_dist_opt_t* dist) {
+  const choir_step_values_t* values = &dist->strategy->values;
+  CHOIR_TRY(submit_passes(dist));
+  CHOIR_TRY(exchange_failure(
+      dist,
+      choir__sharded_open(dist->sharded, values->sample_count, dist->compute)));
+  CHOIR_TRY(choir_stream_call(dist->compute, end_exchange, dist));
+  return exchange_failure(
+      dist, choir__sharded_update(dist->sharded, values->step, dist->compute));
+}
+
 // Gradients, combined or not, become a step; then parameters are combined where
 // gradients were not.
 static choir_status_t update(choir_dist_opt_t* dist) {
   choir_strategy_t* strategy = dist->strategy;
-  if (is_sharded(dist)) {
-    CHOIR_TRY(submit_passes(dist));
-    return exchange_failure(
-        dist,
-        choir__sharded_submit(dist->sharded, &strategy->values, dist->compute));
-  }
+  if (is_sharded(dist)) return update_sharded(dist);
   CHOIR_TRY(strategy->def->exchange ? finish_exchange(dist)
                                     : submit_passes(dist));
   CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
@@ -218,6 +229,9 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
                                              .param_count = dist->params.count,
                                              .on_grad = on_grad,
                                              .self = dist};
+  if (is_sharded(dist) && !step->is_partial)
+    choir_scope_fail(scope,
+                     choir_stream_call(dist->compute, begin_exchange, dist));
   choir_scope_backward(scope, loss, &backward);
   if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
   if (!choir_scope_is_ok(scope)) {

@@ -38,7 +38,7 @@ const choir__reduce_table_t* choir__reduce_table_plain(void) {
   return &table_plain;
 }
 
-static const choir__reduce_table_t* reduce_table(void) {
+const choir__reduce_table_t* choir__reduce_table(void) {
   const choir__reduce_table_t* fast = choir__reduce_table_avx2();
   return fast ? fast : &table_plain;
 }
@@ -209,7 +209,7 @@ void choir__comm_reduce(choir_comm_t* comm,
     average_integers(comm, c, sources, destinations, destination_count, count);
     return;
   }
-  reduction_t reduction = {.table = reduce_table(),
+  reduction_t reduction = {.table = choir__reduce_table(),
                            .dtype = c->dtype,
                            .acc_dtype = c->dtype,
                            .op = c->op};

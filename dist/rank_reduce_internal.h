@@ -35,5 +35,7 @@ typedef struct choir__reduce_table_s {
 const choir__reduce_table_t* choir__reduce_table_plain(void);
 // NULL where the build or the processor has no AVX2, FMA and F16C.
 const choir__reduce_table_t* choir__reduce_table_avx2(void);
+// The one to use.
+const choir__reduce_table_t* choir__reduce_table(void);
 
 #endif  // CHOIR_DIST_RANK_REDUCE_INTERNAL_H_

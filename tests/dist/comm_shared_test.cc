@@ -10,16 +10,11 @@
 #include "core/random.h"
 #include "dist/comm_shared_def.h"
 #include "tests/testing/ranks.h"
+#include "tests/testing/status_matchers.h"
 
 namespace {
 
 using choir_testing::Patience;
-
-#define ASSERT_OK(expr)                                           \
-  do {                                                            \
-    choir_status_t status_ = (expr);                              \
-    ASSERT_EQ(status_, nullptr) << choir_status_message(status_); \
-  } while (0)
 
 // A rank that is a thread, with its communicator and device.
 class SharedRank {

@@ -597,10 +597,6 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
 
 // ---- The sharded update ----
 
-bool IsCalled(const choir_record_t* record, const std::string& start) {
-  return std::string(record->kernel->name).find(start) == 0;
-}
-
 // Each rank steps a part of the parameters, and the parts are all of them; two
 // waits for each other are all that ranks have of it.
 TEST(DistOptTest, ShardedUpdateIsSharedOut) {
@@ -615,9 +611,10 @@ TEST(DistOptTest, ShardedUpdateIsSharedOut) {
   uint64_t updated = 0;
   NoteStage stage;
   stage.notes = &notes;
-  stage.look = [&](const choir_record_t* record) {
-    if (IsCalled(record, "adam_update"))
+  stage.before = [&](const choir_record_t* record) -> choir_status_t {
+    if (choir_testing::IsCalled(record, "adam_update"))
       updated += (uint64_t)choir_view_count(choir_record_dst(record, 0));
+    return nullptr;
   };
   choir_stream_t* stream = choir_device_stream(training.device());
   choir_stream_push_stage(stream, &stage.stage);
@@ -693,47 +690,24 @@ TEST(DistOptTest, ModelGoesOnAfterShardedUpdates) {
   EXPECT_NE(training.Digest(), digest);
 }
 
-TEST(DistOptTest, KilledInTheMiddleOfTheUpdate) {
-  if (!choir_testing::InRank()) {
-    const std::string killed =
-        "aborted: training step 3: barrier 'updated parameters' "
-        "\\(operation \\d+\\): rank 1 \\(host .+, pid \\d+\\) is gone: its "
-        "process was killed or ended too early";
-    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
-    return;
-  }
-  Comm comm(8);
-  comm.ExpectBroken();
-  Training training(SmallLayers(), comm.get(), {});
-  Must(training.Attach());
-  int64_t step = 0;
-  NoteStage stage;
-  stage.look = [&](const choir_record_t* record) {
-    if (comm.rank() == 1 && step == 3 && IsCalled(record, "give/"))
-      raise(SIGKILL);
-  };
-  choir_stream_t* stream = choir_device_stream(training.device());
-  choir_stream_push_stage(stream, &stage.stage);
-  choir_status_t status = nullptr;
-  for (; !status && step < 9; ++step)
-    status = training.TrainOn(step, comm.rank() * 16, 16, 48);
-  choir_stream_pop_stage(stream);
-  choir_testing::Say(
-      std::string(choir_status_code_text(choir_status_code(status))) + ": " +
-      choir_status_message(status));
-  choir_status_free(status);
-}
-
 // ---- Failures ----
+
+// Gradients of each parameter are exchanged by themselves, beside backward.
+Training::Options WithAnExchangeEach() {
+  Training::Options options;
+  options.bucket_bytes = 1;
+  options.sharded_update = false;
+  return options;
+}
 
 TEST(DistOptTest, KilledInTheMiddleOfBackward) {
   if (!choir_testing::InRank()) {
-    ExpectWords("shm", 3,
-                {Killed("training step [23]: "), "\\(nothing\\)",
-                 Killed("training step [23]: ")});
+    const std::string killed =
+        Killed("training step [23]: ", "all_reduce 'gradient bucket \\d'");
+    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
     return;
   }
-  TrainAndSay("cpu", DieInStep3);
+  TrainAndSay(WithAnExchangeEach(), "all_reduce/", DieInStep3);
 }
 
 TEST(DistOptTest, KilledWithThreadedStreams) {
@@ -741,29 +715,73 @@ TEST(DistOptTest, KilledWithThreadedStreams) {
     // The last bucket's failure is the compute stream's, told by the next step.
     const std::string killed = Killed(
         "(training step \\d: )?"
-        "(submitted earlier, all_reduce/comm of gradient bucket \\d: )?");
+        "(submitted earlier, all_reduce/comm of gradient bucket \\d: )?",
+        "all_reduce 'gradient bucket \\d'");
     ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
     return;
   }
-  TrainAndSay("cpu_async", DieInStep3);
+  Training::Options options = WithAnExchangeEach();
+  options.device = "cpu_async";
+  TrainAndSay(options, "all_reduce/", DieInStep3);
+}
+
+TEST(DistOptTest, KilledBeforeAShardedUpdate) {
+  if (!choir_testing::InRank()) {
+    const std::string killed =
+        Killed("training step 3: ", "all_gather 'gradients'");
+    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
+    return;
+  }
+  TrainAndSay({}, "softmax_cross_entropy_grad",
+              [](int64_t step, int) { return DieInStep3(step, 2); });
+}
+
+TEST(DistOptTest, KilledInTheMiddleOfAShardedUpdate) {
+  if (!choir_testing::InRank()) {
+    const std::string killed =
+        Killed("training step 3: ", "barrier 'updated parameters'");
+    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
+    return;
+  }
+  Training::Options options;
+  options.bucket_bytes = 1;
+  TrainAndSay(options, "give/", DieInStep3);
+}
+
+choir_status_t FailInStep3(int64_t step, int number) {
+  if (choir_testing::Rank() == 2 && step == 3 && number == 2)
+    return CHOIR_ERROR(INTERNAL, "broken");
+  return nullptr;
 }
 
 // A rank that fails by itself, and does not end, tells the others.
+void ExpectTold(const std::string& operation, const std::string& in) {
+  const std::string told =
+      "aborted: training step [23]: " + operation +
+      " \\(operation \\d+\\): rank 2 \\(host .+, pid \\d+\\) aborted: its "
+      "training step failed in backward";
+  ExpectWords(
+      "shm", 3,
+      {told, told, "internal error: training step 3: " + in + "broken"});
+}
+
 TEST(DistOptTest, FailedInTheMiddleOfBackward) {
   if (!choir_testing::InRank()) {
-    std::string told =
-        "aborted: training step [23]: all_reduce 'gradient bucket \\d' "
-        "\\(operation \\d+\\): rank 2 \\(host .+, pid \\d+\\) aborted: its "
-        "training step failed in backward";
-    ExpectWords("shm", 3,
-                {told, told, "internal error: training step 3: broken"});
+    ExpectTold("all_reduce 'gradient bucket \\d'", "");
     return;
   }
-  TrainAndSay("cpu", [](int64_t step, int bucket) -> choir_status_t {
-    if (choir_testing::Rank() == 2 && step == 3 && bucket == 2)
-      return CHOIR_ERROR(INTERNAL, "broken");
-    return nullptr;
-  });
+  TrainAndSay(WithAnExchangeEach(), "all_reduce/", FailInStep3);
+}
+
+TEST(DistOptTest, FailedBeforeAShardedUpdate) {
+  if (!choir_testing::InRank()) {
+    ExpectTold(
+        "all_gather 'gradients'",
+        choir_testing::kUseGraph ? "" : "gradient of softmax_cross_entropy: ");
+    return;
+  }
+  TrainAndSay({}, "softmax_cross_entropy_grad",
+              [](int64_t step, int) { return FailInStep3(step, 2); });
 }
 
 // All ranks hear of a step that one of them runs with other options, and the

@@ -416,17 +416,15 @@ inline uint64_t TrainAndDigest(Comm* comm, const Training::Options& options) {
 struct NoteStage {
   choir_stage_t stage = {};  // first
   std::vector<std::string>* notes = nullptr;
-  std::function<void(const choir_record_t*)> look;
-  std::function<choir_status_t()> before;
+  std::function<choir_status_t(const choir_record_t*)> before;
 
   NoteStage() {
     stage.submit = [](choir_stage_t* self, choir_stream_t* stream,
                       const choir_record_t* record) {
       NoteStage* own = reinterpret_cast<NoteStage*>(self);
       if (own->notes) own->notes->push_back(record->kernel->name);
-      if (own->look) own->look(record);
       if (own->before) {
-        choir_status_t status = own->before();
+        choir_status_t status = own->before(record);
         if (status) return status;
       }
       return choir_stage_forward(self, stream, record);
@@ -452,50 +450,57 @@ inline void ExpectWords(const std::string& backend, int size,
   }
 }
 
+inline bool IsCalled(const choir_record_t* record, const std::string& start) {
+  return std::string(record->kernel->name).find(start) == 0;
+}
+
 // Trains until a step fails, and says why. `middle` is called each time a
-// bucket is submitted, with its number in the step.
+// record of a kernel whose name begins with `kernel` is submitted, with its
+// number in the step.
 inline void TrainAndSay(
-    const std::string& device,
+    const Training::Options& options, const std::string& kernel,
     const std::function<choir_status_t(int64_t, int)>& middle) {
   Comm comm(8);
   comm.ExpectBroken();
-  Training::Options options;
-  options.device = device;
-  options.bucket_bytes = 1;
-  options.sharded_update = false;
   Training training(SmallLayers(), comm.get(), options);
   Must(training.Attach());
-  NoteStage stage;
   int64_t step = 0;
-  int bucket = 0;
-  stage.before = [&] { return middle(step, bucket++); };
-  choir_stream_t* background = choir__dist_opt_background(training.dist());
-  choir_stream_push_stage(background, &stage.stage);
+  int number = 0;
+  choir_stream_t* streams[] = {choir_device_stream(training.device()),
+                               choir__dist_opt_background(training.dist())};
+  NoteStage stages[2];
+  for (int i = 0; i < 2; ++i) {
+    stages[i].before = [&](const choir_record_t* record) {
+      return IsCalled(record, kernel) ? middle(step, number++) : nullptr;
+    };
+    choir_stream_push_stage(streams[i], &stages[i].stage);
+  }
   choir_status_t status = nullptr;
   for (; !status && step < 50; ++step) {
-    bucket = 0;
+    number = 0;
     status = training.TrainOn(step, comm.rank() * 16, 16, comm.size() * 16);
-    if (!status && device != "cpu") {
+    if (!status && options.device != "cpu") {
       // What threads met is told by the next step or by this.
       status = choir_updater_consolidate(training.updater());
     }
   }
-  choir_stream_pop_stage(background);
+  for (choir_stream_t* stream : streams) choir_stream_pop_stage(stream);
   Say(std::string(choir_status_code_text(choir_status_code(status))) + ": " +
       choir_status_message(status));
   choir_status_free(status);
 }
 
-// What survivors of DieInStep3 say.
-inline std::string Killed(const std::string& where) {
-  return "aborted: " + where +
-         "all_reduce 'gradient bucket \\d' \\(operation \\d+\\): rank 1 "
+// Of what rank 1 is killed in, what survivors say.
+inline std::string Killed(const std::string& where,
+                          const std::string& operation) {
+  return "aborted: " + where + operation +
+         " \\(operation \\d+\\): rank 1 "
          "\\(host .+, pid \\d+\\) is gone: its process was killed or ended "
          "too early";
 }
 
-inline choir_status_t DieInStep3(int64_t step, int bucket) {
-  if (Rank() == 1 && step == 3 && bucket == 2) raise(SIGKILL);
+inline choir_status_t DieInStep3(int64_t step, int number) {
+  if (Rank() == 1 && step == 3 && number == 2) raise(SIGKILL);
   return nullptr;
 }
 

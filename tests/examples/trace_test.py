@@ -71,6 +71,8 @@ class TraceTest(harness.ProgramTest):
         updates = trace.find("sgd_update/cpu", rank)
         updated = {event["args"]["of"] for event in updates}
         if trace.find("give/dist_opt", rank):
+            for name in ("average/dist_opt", "give/dist_opt"):
+                self.assertEqual(len(trace.find(name, rank)), len(updates))
             self.assertEqual(len(updates) % steps, 0)
             self.assertLessEqual(updated, PARAMS)
         else:
@@ -132,9 +134,9 @@ class TraceTest(harness.ProgramTest):
             first_end = min(end(event) for event in events)
             self.assertLessEqual(last_start, first_end)
 
-    def test_all_ranks_through_mpi(self):
+    def check_exchange_beside_backward(self, *arguments):
         steps = 4
-        trace = self.ranks(steps, "--launcher", "mpi", "--comm", "mpi")
+        trace = self.ranks(steps, *arguments)
         reduced = []
         for rank in range(3):
             all_reduces = trace.find("all_reduce/comm", rank)
@@ -163,6 +165,14 @@ class TraceTest(harness.ProgramTest):
                     self.assertLessEqual(end(event), end(wait) + 0.004)
                 self.assertLessEqual(end(wait), last["ts"] + 0.004)
         self.check_meetings(reduced)
+
+    def test_all_ranks_through_mpi(self):
+        self.check_exchange_beside_backward(
+            "--launcher", "mpi", "--comm", "mpi"
+        )
+
+    def test_all_ranks_of_several_threads(self):
+        self.check_exchange_beside_backward("--threads", 2)
 
     def test_all_ranks_through_shared_memory(self):
         steps = 4

@@ -507,17 +507,15 @@ void UpdatesByStretches(const Config& config) {
 }
 
 TEST(OptimizerTest, StretchesOfEveryOptimizer) {
-  choir_sgd_config_t plain = Sgd();
-  UpdatesByStretches(plain);
+#define UPDATES(name, FIELDS) \
+  UpdatesByStretches(choir_##name##_config_t{CHOIR_CONFIG_DEFAULTS(FIELDS)});
+  CHOIR_OPTIMIZER_LIST(UPDATES)
+#undef UPDATES
   choir_sgd_config_t sgd = Sgd();
   sgd.momentum = 0.9;
   sgd.nesterov = true;
   sgd.weight_decay = 0.01;
   UpdatesByStretches(sgd);
-  UpdatesByStretches(Adam());
-  UpdatesByStretches(Rmsprop());
-  UpdatesByStretches(Adagrad());
-  UpdatesByStretches(Adadelta());
 }
 
 TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
