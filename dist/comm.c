@@ -548,6 +548,7 @@ choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
   if (!comm->vtable->buffer_alloc || !choir_device_is_host(device))
     return choir__comm_buffer_cleared(device, bytes, out_buffer);
   choir__comm_drain(comm);
+  choir__comm_readers_finish(comm);
   choir_collective_t request = {.count = (int64_t)bytes};
   CHOIR_TRY(
       choir__comm_execute(comm, CHOIR_COMM_KIND_BUFFER, &request, NULL, true));

@@ -311,6 +311,8 @@ struct choir_comm_s {
 
   choir_comm_plane_t* plane;  // NULL: none
 
+  struct choir__comm_reader_s* readers;  // comm_shared_def.h
+
   void* group_memory;  // where tensors of a group stand side by side
   size_t group_bytes;
 

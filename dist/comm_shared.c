@@ -46,6 +46,24 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
   return status;
 }
 
+void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader) {
+  reader->next = comm->readers;
+  comm->readers = reader;
+}
+
+void choir__comm_reader_remove(choir_comm_t* comm,
+                               choir__comm_reader_t* reader) {
+  choir__comm_reader_t** at = &comm->readers;
+  while (*at && *at != reader) at = &(*at)->next;
+  if (*at) *at = reader->next;
+}
+
+void choir__comm_readers_finish(choir_comm_t* comm) {
+  for (choir__comm_reader_t* reader = comm->readers; reader;
+       reader = reader->next)
+    reader->read(reader->self);
+}
+
 void choir__comm_average(const float* const* sources, const float* shares,
                          int32_t source_count, float* dst, int64_t count) {
   const choir__reduce_table_t* loops = choir__reduce_table();

@@ -22,6 +22,19 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
                                        int32_t count, void** out_data,
                                        bool* out_seen);
 
+// Work of a rank that reads later, between any two collectives, what its peers
+// left in their buffers. It is done at the latest before such memory can come
+// into other hands: choir_comm_buffer_create does it first, on its caller's
+// thread. Owned by the caller, who removes it.
+typedef struct choir__comm_reader_s {
+  void (*read)(void* self);
+  void* self;
+  struct choir__comm_reader_s* next;
+} choir__comm_reader_t;
+void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader);
+void choir__comm_reader_remove(choir_comm_t* comm,
+                               choir__comm_reader_t* reader);
+
 // dst = the average of `count` f32 of all sources, weighted by shares, with the
 // bits of all_reduce's; dst may be a source. A source of weight 0 is to be left
 // out. Any thread.

@@ -29,13 +29,15 @@ extern "C" {
 //
 // Where ranks see each other's memory (shm, on CPUs), their devices have one
 // thread and parameters are f32, fp32 takes the sharded update instead, unless
-// sharded_update is false: parameters and the optimizer's states move to memory
-// of the communicator too (choir_buffer_data changes); after backward each rank
-// averages its part of the gradients, updates that part and writes it into
-// every rank's memory. The bits are the same; afterwards param->grad is this
-// rank's own gradient, not the average. Ranks that joined (choir_comm_join)
-// cannot take part, and a rank that is killed in the middle leaves the others
-// with parts of two steps.
+// sharded_update is false: parameters move to memory of the communicator too
+// (choir_buffer_data changes), and each rank keeps the optimizer's states of
+// its part; after backward it averages its part of the gradients, updates that
+// part and writes it into every rank's memory. The bits are the same;
+// afterwards param->grad is this rank's own gradient, not the average. States
+// are gathered when somebody looks at them, on that rank alone: after each step
+// ask for their memory (choir_buffer_data) again. Ranks that joined
+// (choir_comm_join) cannot take part, and a rank that is killed in the middle
+// leaves the others with parts of two steps.
 //
 // With backward_passes_per_step = n, n calls of choir_model_train_one_batch
 // make one step, as if their batches were one: of the first n - 1 only the

@@ -84,13 +84,14 @@ choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
 void choir__buckets_drop(choir_dist_opt_t* dist);
 
 // dist_opt_sharded.c
-// Collective, after the buckets: parameters and the optimizer's states move to
-// memory that all ranks see. NULL, and nothing moved: ranks do not see each
-// other's memory, or the update cannot be shared out.
+// Collective, after the buckets: parameters move to memory that all ranks see,
+// and states are kept there (dist_opt_kept_internal.h). NULL, and nothing
+// moved: ranks do not see each other's memory, or the update cannot be shared
+// out.
 choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
                                      choir__sharded_t** out_sharded);
-// Before the buckets go. Parameters and states stay in that memory, and keep it
-// and the communicator; NULL: nothing.
+// Before the buckets go. The optimizer's states are filled; parameters stay in
+// that memory, and keep it and the communicator. NULL: nothing.
 void choir__sharded_destroy(choir__sharded_t* sharded);
 // After the gradients: waits until all ranks have theirs, and tells them of how
 // many samples. Then averages them, weighted so, and updates; the gradients

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sharded update, for ranks that see each other's memory (Xu et al.,
 // "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
-// Training", 2020, on one host): parameters and states of the optimizer lie in
-// memory of the communicator, and each rank
+// Training", 2020, on one host): parameters lie in memory of the communicator,
+// each rank keeps the optimizer's states of its part there, and
 //   - waits until all have their gradients,
-//   - averages its part of them, steps that part and writes what became of it
-//     into every rank's memory, stretch by stretch, as long as it is in the
+//   - averages its part of them, steps that part and writes the parameters into
+//     every rank's memory, stretch by stretch, as long as they are in the
 //     cache,
 //   - waits until all have.
 // That moves little more than half the bytes of an all-reduce and an update of
@@ -16,14 +16,14 @@
 
 #include "core/device_backend.h"
 #include "dist/comm_shared_def.h"
-#include "dist/dist_opt_parts_internal.h"
+#include "dist/dist_opt_kept_internal.h"
 #include "opt/optimizer_def.h"
 
 // Elements of a stretch: gradients of two ranks, parameter and a state are half
 // a MiB, which stays in a core's second-level cache.
 #define STRETCH (32 << 10)
-// Up to here a rank's parameters and states may still be in its caches when the
-// next step reads them; what is larger goes past them.
+// Up to here a rank's parameters may still be in its caches when the next step
+// reads them; what is larger goes past them.
 #define CACHED_BYTES ((size_t)8 << 20)
 #define LINE 64
 
@@ -32,15 +32,17 @@ typedef struct shard_s {
   int32_t bucket;
   int64_t start;         // in the bucket, elements
   choir_view_t average;  // of `averages`
-  int32_t written_count;
-  size_t written[1 + CHOIR_OPTIMIZER_MAX_STATES];  // places in the region
+  size_t place;          // of the parameter's elements in the region
 } shard_t;
 
 struct choir__sharded_s {
   choir_allocator_t allocator;
   choir_comm_t* comm;
   choir_optimizer_t* optimizer;
-  choir_buffer_t* region;    // parameters and states
+  choir_buffer_t* region;  // parameters, then kept states
+  choir__kept_t* kept;
+  choir__comm_reader_t reader;
+  choir_event_t* worked;     // the stream's work is done
   choir_buffer_t* averages;  // of the gradients of one stretch
   void** regions;            // [size] of the ranks
   void** buckets;            // [bucket_count][size]
@@ -91,23 +93,15 @@ static void list_buffer(moves_t* moves, const choir_tensor_t* tensor) {
 
 static choir_status_t list_buffers(const choir__sharded_t* sharded,
                                    choir_param_list_t params, moves_t* moves) {
-  const size_t count = choir_optimizer_states(sharded->optimizer, NULL);
-  *moves = (moves_t){.room = params.count + count};
+  *moves = (moves_t){.room = params.count};
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(sharded->allocator,
                            moves->room * sizeof(choir_buffer_t*),
                            "buffers to be moved", &memory));
   moves->buffers = memory;
-  CHOIR_TRY(choir_allocate(sharded->allocator,
-                           count * sizeof(choir_named_tensor_t),
-                           "optimizer states", &memory));
-  choir_named_tensor_t* states = memory;
-  choir_optimizer_states(sharded->optimizer, states);
   for (size_t i = 0; i < params.count; ++i)
     if (params.params[i]->trainable)
       list_buffer(moves, params.params[i]->value);
-  for (size_t i = 0; i < count; ++i) list_buffer(moves, states[i].tensor);
-  choir_deallocate(sharded->allocator, states, count * sizeof(*states));
   return NULL;
 }
 
@@ -144,8 +138,9 @@ static choir_status_t fill_region(choir__sharded_t* sharded,
                                   const choir_dist_opt_t* dist,
                                   const moves_t* moves) {
   sharded->copies_away = moves->bytes > CACHED_BYTES;
-  CHOIR_TRY(choir_comm_buffer_create(sharded->comm, dist->device, moves->bytes,
-                                     &sharded->region));
+  const size_t kept = (size_t)choir__kept_count(sharded->kept) * sizeof(float);
+  CHOIR_TRY(choir_comm_buffer_create(sharded->comm, dist->device,
+                                     moves->bytes + kept, &sharded->region));
   bool seen = false;
   CHOIR_TRY(choir__comm_shared_look(sharded->comm, &sharded->region, 1,
                                     sharded->regions, &seen));
@@ -155,6 +150,9 @@ static choir_status_t fill_region(choir__sharded_t* sharded,
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
   CHOIR_TRY(move_all(sharded, moves));
   choir_device_trim(dist->device);
+  choir__kept_place(sharded->kept, sharded->region,
+                    (int64_t)(moves->bytes / sizeof(float)), sharded->regions);
+  choir__comm_reader_add(sharded->comm, &sharded->reader);
   return NULL;
 }
 
@@ -177,24 +175,39 @@ static size_t place_of(const choir__sharded_t* sharded,
   return (size_t)(data - (const char*)choir_buffer_data(sharded->region));
 }
 
+static choir_status_t create_stretch(const choir__sharded_t* sharded,
+                                     choir_param_t* param, int64_t piece,
+                                     choir_tensor_t* grad, shard_t* shard) {
+  const int64_t count = choir_tensor_count(grad);
+  choir_tensor_t* states[CHOIR_OPTIMIZER_MAX_STATES] = {NULL};
+  choir_tensor_t* const* all = NULL;
+  const int32_t state_count =
+      choir__optimizer_states_of(sharded->optimizer, param, &all);
+  choir_status_t status = choir__kept_stretch(
+      sharded->kept, shard->bucket, shard->start, count, state_count, states);
+  if (!status)
+    status =
+        choir__stretch_create(sharded->optimizer, param, shard->start - piece,
+                              count, grad, states, &shard->stretch);
+  for (int32_t k = 0; k < state_count; ++k) choir_tensor_release(states[k]);
+  return status;
+}
+
 static choir_status_t add_shard(choir__sharded_t* sharded, choir_param_t* param,
                                 int32_t bucket, int64_t piece, int64_t from,
                                 int64_t count) {
   shard_t* shard = &sharded->shards[sharded->shard_count++];
-  *shard = (shard_t){.bucket = bucket, .start = from};
+  *shard = (shard_t){.bucket = bucket,
+                     .start = from,
+                     .place = place_of(sharded, param->value) +
+                              (size_t)(from - piece) * sizeof(float)};
   CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &count, &shard->average));
   shard->average.buffer = sharded->averages;
   choir_tensor_t* grad = NULL;
   CHOIR_TRY(choir_tensor_from_view(&shard->average, &grad));
-  choir_status_t status = choir__stretch_create(
-      sharded->optimizer, param, from - piece, count, grad, &shard->stretch);
+  choir_status_t status = create_stretch(sharded, param, piece, grad, shard);
   choir_tensor_release(grad);
-  CHOIR_TRY(status);
-  choir_tensor_t* const* written = NULL;
-  shard->written_count = choir__stretch_written(shard->stretch, &written);
-  for (int32_t i = 0; i < shard->written_count; ++i)
-    shard->written[i] = place_of(sharded, written[i]);
-  return NULL;
+  return status;
 }
 
 // Those of `param`, which is at `piece` of its bucket, within [begin, end).
@@ -210,19 +223,6 @@ static choir_status_t add_shards(choir__sharded_t* sharded,
   return NULL;
 }
 
-// This rank's part of a bucket, in whole cache lines.
-static void part_of(const choir__sharded_t* sharded,
-                    const choir_strategy_bucket_t* bucket, int64_t* out_begin,
-                    int64_t* out_end) {
-  const int64_t line = LINE / (int64_t)sizeof(float);
-  int64_t first, count;
-  choir_comm_share((bucket->count + line - 1) / line,
-                   choir_comm_rank(sharded->comm), size_of(sharded), &first,
-                   &count);
-  *out_begin = first * line;
-  *out_end = (first + count) * line;
-}
-
 static choir_status_t make_shards(choir__sharded_t* sharded,
                                   const choir_dist_opt_t* dist) {
   for (int32_t b = 0; b < dist->bucket_count; ++b)
@@ -233,7 +233,8 @@ static choir_status_t make_shards(choir__sharded_t* sharded,
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     const choir_strategy_bucket_t* bucket = &dist->strategy_buckets[b];
     int64_t begin, end;
-    part_of(sharded, bucket, &begin, &end);
+    choir__sharded_part(bucket->count, choir_comm_rank(sharded->comm),
+                        size_of(sharded), &begin, &end);
     int32_t piece = 0;
     for (size_t i = dist->params.count; i-- > 0;)
       if (dist->bucket_of[i] == b)
@@ -244,6 +245,21 @@ static choir_status_t make_shards(choir__sharded_t* sharded,
 }
 
 // ---- Life ----
+
+// Also where it fails; an event leaves failures to who asks the stream.
+static void wait_for_work(const choir__sharded_t* sharded) {
+  choir_stream_t* stream =
+      choir_device_stream(choir_buffer_device(sharded->region));
+  choir_status_t status = choir_event_record(sharded->worked, stream);
+  if (!status) status = choir_event_synchronize(sharded->worked);
+  choir_status_free(status);
+}
+
+static void fill_states(void* self) {
+  const choir__sharded_t* sharded = self;
+  wait_for_work(sharded);
+  choir__kept_fill(sharded->kept);
+}
 
 // Where all ranks' buckets are; false on every rank where they are not seen, or
 // one of them has several threads.
@@ -279,6 +295,8 @@ static choir_status_t fill(choir__sharded_t* sharded,
   CHOIR_TRY(make_lists(sharded));
   CHOIR_TRY(look_at_buckets(sharded, dist, out_seen));
   if (!*out_seen) return NULL;
+  CHOIR_TRY(choir_event_create(dist->device, &sharded->worked));
+  CHOIR_TRY(choir__kept_create(dist, &sharded->kept));
   CHOIR_TRY(make_region(sharded, dist));
   CHOIR_TRY(choir_buffer_create(dist->device, STRETCH * sizeof(float),
                                 &sharded->averages));
@@ -308,6 +326,7 @@ choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
   sharded->optimizer = dist->optimizer;
   sharded->bucket_count = dist->bucket_count;
   sharded->span.start = -1;
+  sharded->reader = (choir__comm_reader_t){fill_states, sharded, NULL};
   bool seen = false;
   choir_status_t status = fill(sharded, dist, &seen);
   if (status || !seen)
@@ -321,6 +340,10 @@ void choir__sharded_destroy(choir__sharded_t* sharded) {
   if (!sharded) return;
   const choir_allocator_t allocator = sharded->allocator;
   const size_t size = (size_t)size_of(sharded);
+  if (sharded->region) fill_states(sharded);
+  choir__comm_reader_remove(sharded->comm, &sharded->reader);
+  choir__kept_destroy(sharded->kept);
+  choir_event_release(sharded->worked);
   for (size_t i = 0; i < sharded->shard_count; ++i)
     choir__stretch_destroy(sharded->shards[i].stretch);
   choir_buffer_release(sharded->region);
@@ -378,6 +401,20 @@ static choir_status_t run_weigh(const choir_record_t* record,
   return NULL;
 }
 
+static choir_status_t run_take(const choir_record_t* record,
+                               choir_stream_t* stream) {
+  (void)stream;
+  choir__kept_take(((const work_attrs_t*)record->attrs)->sharded->kept);
+  return NULL;
+}
+
+static choir_status_t run_put_off(const choir_record_t* record,
+                                  choir_stream_t* stream) {
+  (void)stream;
+  choir__kept_put_off(((const work_attrs_t*)record->attrs)->sharded->kept);
+  return NULL;
+}
+
 static choir_status_t run_average(const choir_record_t* record,
                                   choir_stream_t* stream) {
   choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
@@ -403,16 +440,14 @@ static choir_status_t run_give(const choir_record_t* record,
   const int32_t rank = choir_comm_rank(sharded->comm);
   const size_t bytes =
       (size_t)choir_view_count(&shard->average) * sizeof(float);
-  for (int32_t i = 0; i < shard->written_count; ++i) {
-    const char* src = (const char*)sharded->regions[rank] + shard->written[i];
-    for (int32_t r = 0; r < size_of(sharded); ++r) {
-      char* dst = (char*)sharded->regions[r] + shard->written[i];
-      if (r == rank) continue;
-      if (sharded->copies_away)
-        choir__comm_copy_away(dst, src, bytes);
-      else
-        memcpy(dst, src, bytes);
-    }
+  const char* src = (const char*)sharded->regions[rank] + shard->place;
+  for (int32_t r = 0; r < size_of(sharded); ++r) {
+    char* dst = (char*)sharded->regions[r] + shard->place;
+    if (r == rank) continue;
+    if (sharded->copies_away)
+      choir__comm_copy_away(dst, src, bytes);
+    else
+      memcpy(dst, src, bytes);
   }
   return NULL;
 }
@@ -426,16 +461,18 @@ static void cost_average(const choir_record_t* record, choir_cost_t* out_cost) {
 
 static void cost_give(const choir_record_t* record, choir_cost_t* out_cost) {
   const double ranks = size_of(((const work_attrs_t*)record->attrs)->sharded);
-  const shard_t* shard = shard_of(record);
-  const double count = (double)choir_view_count(&shard->average);
-  *out_cost = (choir_cost_t){.bytes = ranks * shard->written_count * count *
-                                      sizeof(float)};
+  const double count = (double)choir_view_count(&shard_of(record)->average);
+  *out_cost = (choir_cost_t){.bytes = ranks * count * sizeof(float)};
 }
 
 static const choir_kernel_t count_kernel = {.name = "count/dist_opt",
                                             .run = run_count};
 static const choir_kernel_t weigh_kernel = {.name = "weigh/dist_opt",
                                             .run = run_weigh};
+static const choir_kernel_t take_kernel = {.name = "take/dist_opt",
+                                           .run = run_take};
+static const choir_kernel_t put_off_kernel = {.name = "put_off/dist_opt",
+                                              .run = run_put_off};
 static const choir_kernel_t average_kernel = {
     .name = "average/dist_opt", .run = run_average, .cost = cost_average};
 static const choir_kernel_t give_kernel = {
@@ -471,12 +508,13 @@ static choir_status_t end_span(void* self) {
 static choir_status_t submit_shards(choir__sharded_t* sharded,
                                     choir_stream_t* stream, int64_t step) {
   CHOIR_TRY(submit(sharded, &weigh_kernel, 0, stream));
+  CHOIR_TRY(submit(sharded, &take_kernel, 0, stream));
   for (size_t i = 0; i < sharded->shard_count; ++i) {
     CHOIR_TRY(submit(sharded, &average_kernel, (int64_t)i, stream));
     CHOIR_TRY(choir__stretch_update(sharded->shards[i].stretch, stream, step));
     CHOIR_TRY(submit(sharded, &give_kernel, (int64_t)i, stream));
   }
-  return NULL;
+  return submit(sharded, &put_off_kernel, 0, stream);
 }
 
 choir_status_t choir__sharded_open(choir__sharded_t* sharded,

@@ -194,12 +194,57 @@ struct choir__stretch_s {
   choir_optimizer_t* optimizer;  // borrowed
   const choir_param_t* whole;
   choir_param_t param;  // as if the stretch were one
-  int32_t written_count;
-  choir_tensor_t* written[1 + CHOIR_OPTIMIZER_MAX_STATES];
+  int32_t state_count;
+  choir_tensor_t* states[CHOIR_OPTIMIZER_MAX_STATES];
 };
 
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
   return !optimizer->is_shared;
+}
+
+static const param_state_t* find_state(const choir_optimizer_t* optimizer,
+                                       const choir_param_t* param) {
+  for (size_t i = 0; i < optimizer->state_count; ++i)
+    if (optimizer->states[i].param == param) return &optimizer->states[i];
+  return NULL;
+}
+
+int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
+                                   const choir_param_t* param,
+                                   choir_tensor_t* const** out_tensors) {
+  const param_state_t* state = find_state(optimizer, param);
+  *out_tensors = state ? state->tensors : NULL;
+  return state ? (int32_t)optimizer->names_per_param : 0;
+}
+
+static choir_status_t check_stretch(const choir_optimizer_t* optimizer,
+                                    const choir_param_t* param, int64_t start,
+                                    int64_t count, const choir_tensor_t* grad,
+                                    choir_tensor_t* const* states) {
+  const char* kind = optimizer->def->name;
+  if (!find_state(optimizer, param))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: parameter %s has no states: it was not trainable "
+                       "at attach",
+                       kind, param->name);
+  const int64_t whole = choir_tensor_count(param->value);
+  if (start < 0 || count < 0 || start > whole - count)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: a stretch of %lld elements from %lld of parameter "
+                       "%s, which has %lld",
+                       kind, (long long)count, (long long)start, param->name,
+                       (long long)whole);
+  for (size_t k = 0; k <= optimizer->names_per_param; ++k) {
+    const bool is_grad = k == optimizer->names_per_param;
+    const int64_t given = choir_tensor_count(is_grad ? grad : states[k]);
+    if (given != count)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: a stretch of %lld elements of parameter %s with "
+                         "a %s of %lld",
+                         kind, (long long)count, param->name,
+                         is_grad ? "gradient" : "state", (long long)given);
+  }
+  return NULL;
 }
 
 static choir_status_t make_stretch_of(const choir_tensor_t* whole,
@@ -213,70 +258,43 @@ static choir_status_t make_stretch_of(const choir_tensor_t* whole,
   return choir_tensor_from_view(&part, out_tensor);
 }
 
-static choir_status_t fill_stretch(choir__stretch_t* stretch,
-                                   const param_state_t* state, int64_t start,
-                                   int64_t count) {
-  const choir_view_t* of_grad = choir_tensor_view(stretch->param.grad);
-  if (choir_view_count(of_grad) != count)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: a stretch of %lld elements of parameter %s with a "
-                       "gradient of %lld",
-                       stretch->optimizer->def->name, (long long)count,
-                       state->param->name,
-                       (long long)choir_view_count(of_grad));
-  stretch->whole = state->param;
-  stretch->param.name = state->param->name;
-  stretch->param.trainable = true;
-  CHOIR_TRY(make_stretch_of(state->param->value, start, count,
-                            &stretch->param.value));
-  stretch->written[stretch->written_count++] = stretch->param.value;
-  for (size_t k = 0; k < stretch->optimizer->names_per_param; ++k) {
-    choir_tensor_t** out = &stretch->written[stretch->written_count];
-    CHOIR_TRY(make_stretch_of(state->tensors[k], start, count, out));
-    ++stretch->written_count;
-  }
-  return NULL;
-}
-
 choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
                                      choir_param_t* param, int64_t start,
                                      int64_t count, choir_tensor_t* grad,
+                                     choir_tensor_t* const* states,
                                      choir__stretch_t** out_stretch) {
   *out_stretch = NULL;
-  const param_state_t* state = NULL;
-  for (size_t i = 0; i < optimizer->state_count && !state; ++i)
-    if (optimizer->states[i].param == param) state = &optimizer->states[i];
-  if (!state)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: parameter %s has no states: it was not trainable "
-                       "at attach",
-                       optimizer->def->name, param->name);
-  const int64_t whole = choir_tensor_count(param->value);
-  if (start < 0 || count < 0 || start > whole - count)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: a stretch of %lld elements from %lld of parameter "
-                       "%s, which has %lld",
-                       optimizer->def->name, (long long)count, (long long)start,
-                       param->name, (long long)whole);
+  CHOIR_TRY(check_stretch(optimizer, param, start, count, grad, states));
+  choir_tensor_t* value = NULL;
+  CHOIR_TRY(make_stretch_of(param->value, start, count, &value));
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(optimizer->allocator, sizeof(choir__stretch_t),
-                           "stretch of a parameter", &memory));
+  choir_status_t status =
+      choir_allocate(optimizer->allocator, sizeof(choir__stretch_t),
+                     "stretch of a parameter", &memory);
+  if (status) {
+    choir_tensor_release(value);
+    return status;
+  }
   choir__stretch_t* stretch = memory;
   stretch->optimizer = optimizer;
+  stretch->whole = param;
   choir_tensor_retain(grad);
-  stretch->param.grad = grad;
-  choir_status_t status = fill_stretch(stretch, state, start, count);
-  if (status)
-    choir__stretch_destroy(stretch);
-  else
-    *out_stretch = stretch;
-  return status;
+  stretch->param = (choir_param_t){
+      .name = param->name, .value = value, .grad = grad, .trainable = true};
+  stretch->state_count = (int32_t)optimizer->names_per_param;
+  for (int32_t k = 0; k < stretch->state_count; ++k) {
+    choir_tensor_retain(states[k]);
+    stretch->states[k] = states[k];
+  }
+  *out_stretch = stretch;
+  return NULL;
 }
 
 void choir__stretch_destroy(choir__stretch_t* stretch) {
   if (!stretch) return;
-  for (int32_t i = 0; i < stretch->written_count; ++i)
-    choir_tensor_release(stretch->written[i]);
+  for (int32_t k = 0; k < stretch->state_count; ++k)
+    choir_tensor_release(stretch->states[k]);
+  choir_tensor_release(stretch->param.value);
   choir_tensor_release(stretch->param.grad);
   choir_deallocate(stretch->optimizer->allocator, stretch, sizeof(*stretch));
 }
@@ -289,18 +307,12 @@ choir_status_t choir__stretch_update(choir__stretch_t* stretch,
   choir__op_calls_begin(&calls, stream, stretch->param.name);
   choir_stream_set_label(stream, stretch->param.name);
   choir_status_t status = optimizer->def->update(
-      optimizer->config, &calls, &stretch->param, stretch->written + 1,
+      optimizer->config, &calls, &stretch->param, stretch->states,
       choir_optimizer_lr(optimizer, step), step);
   CHOIR_TRY_NOTE(choir__op_calls_end(&calls, status), "%s: %s",
                  optimizer->def->name, stretch->param.name);
   choir_stream_set_label(stream, NULL);
   return NULL;
-}
-
-int32_t choir__stretch_written(const choir__stretch_t* stretch,
-                               choir_tensor_t* const** out_tensors) {
-  *out_tensors = stretch->written;
-  return stretch->written_count;
 }
 
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,

@@ -35,13 +35,22 @@ struct choir_optimizer_def_s {
 // Whether the update of an element depends on that element alone, so that it
 // may be taken stretch by stretch; no, where parameters have memory in common.
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
-// A stretch of a parameter and its states: `count` elements from `start`, in
-// the order of memory; `grad` is where the gradient of so many will be. `param`
-// is one of attach's and trainable. Unique; destroy it before the next attach.
+// The states of `param`, one of attach's that is trainable, in the order of
+// choir_optimizer_states; lent. 0 where the optimizer keeps none, or `param` is
+// not such a one.
+int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
+                                   const choir_param_t* param,
+                                   choir_tensor_t* const** out_tensors);
+// A stretch of a parameter: `count` elements from `start`, in the order of
+// memory. `grad`, and each of `states` (as many as states_of tells), has so
+// many: where its gradient will be and where its states are kept, which may be
+// other memory than the parameter's own states. `param` is one of attach's and
+// trainable. Unique; destroy it before the next attach.
 typedef struct choir__stretch_s choir__stretch_t;
 choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
                                      choir_param_t* param, int64_t start,
                                      int64_t count, choir_tensor_t* grad,
+                                     choir_tensor_t* const* states,
                                      choir__stretch_t** out_stretch)
     CHOIR_NODISCARD;
 void choir__stretch_destroy(choir__stretch_t* stretch);
@@ -49,9 +58,6 @@ void choir__stretch_destroy(choir__stretch_t* stretch);
 choir_status_t choir__stretch_update(choir__stretch_t* stretch,
                                      choir_stream_t* stream, int64_t step)
     CHOIR_NODISCARD;
-// What an update writes: the parameter's elements, then each state's. Lent.
-int32_t choir__stretch_written(const choir__stretch_t* stretch,
-                               choir_tensor_t* const** out_tensors);
 
 // In opt/optimizers/<name>_optimizer.c: the field table and the definition.
 #define CHOIR_OPTIMIZER_DEFINE(name, FIELDS, doc)                           \

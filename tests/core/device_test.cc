@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <string.h>
 
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "core/device_backend.h"
 #include "tests/testing/failing_allocator.h"
@@ -251,6 +253,89 @@ TEST(DeviceTest, TheDevicesOwnStreamKeepsTheDevice) {
   choir_buffer_release(buffer);
   choir_stream_release(stream);
   EXPECT_EQ(allocator.live_blocks(), 0u);
+}
+
+// A buffer of four bytes whose fill counts how often it was done.
+struct LateBuffer {
+  explicit LateBuffer(choir_device_t* device) {
+    EXPECT_OK(choir_buffer_create(device, 4, &buffer));
+    late.is_due = false;
+    late.self = this;
+    late.fill = [](void* self, void* data) {
+      const int times = ++static_cast<LateBuffer*>(self)->times;
+      memset(data, times, 4);
+    };
+    choir__buffer_set_late_fill(buffer, &late);
+  }
+  ~LateBuffer() { choir_buffer_release(buffer); }
+  LateBuffer(const LateBuffer&) = delete;
+  LateBuffer& operator=(const LateBuffer&) = delete;
+  char First() { return *static_cast<const char*>(choir_buffer_data(buffer)); }
+
+  choir_buffer_t* buffer = nullptr;
+  choir__late_fill_t late = {};
+  std::atomic<int> times{0};
+};
+
+TEST(DeviceTest, BuffersAreFilledWhenSomebodyLooks) {
+  for (const char* name : {"cpu", "cpu_async"}) {
+    choir_device_t* device = nullptr;
+    ASSERT_OK(choir_device_create(name, nullptr, &device));
+    choir_stream_t* stream = choir_device_stream(device);
+    {
+      LateBuffer late(device);
+      char bytes[4] = {7, 7, 7, 7};
+      ASSERT_OK(choir_buffer_write(late.buffer, stream, 0, bytes, 4));
+      EXPECT_EQ(late.First(), 7) << "nothing is due";
+      late.late.is_due = true;
+      EXPECT_EQ(late.times, 0) << "nobody looks";
+      EXPECT_EQ(late.First(), 1);
+      EXPECT_EQ(late.First(), 1) << "once";
+      late.late.is_due = true;
+      // What it fills does not go over what is written.
+      ASSERT_OK(choir_buffer_write(late.buffer, stream, 1, bytes, 2));
+      ASSERT_OK(choir_buffer_read(late.buffer, stream, 0, bytes, 4));
+      EXPECT_EQ(std::string(bytes, 4), std::string("\2\7\7\2"));
+      // Due by work of the stream that is still to be done.
+      LateBuffer* self = &late;
+      const choir_kernel_t due = {
+          "due",
+          [](const choir_record_t* record, choir_stream_t*) -> choir_status_t {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            (*static_cast<LateBuffer* const*>(record->attrs))->late.is_due =
+                true;
+            return nullptr;
+          }};
+      choir_record_t record = {};
+      record.kernel = &due;
+      record.attrs = &self;
+      record.attrs_bytes = sizeof self;
+      ASSERT_OK(choir_stream_submit(stream, &record));
+      ASSERT_OK(choir_buffer_read(late.buffer, stream, 0, bytes, 4));
+      EXPECT_EQ(bytes[0], 3);
+      late.late.is_due = true;
+      choir__buffer_set_late_fill(late.buffer, nullptr);
+      EXPECT_EQ(late.First(), 3) << "not any more";
+    }
+    choir_device_release(device);
+  }
+}
+
+TEST(DeviceTest, AllWhoLookSeeAFilledBuffer) {
+  choir_device_t* device = nullptr;
+  ASSERT_OK(choir_device_create("cpu", nullptr, &device));
+  {
+    LateBuffer late(device);
+    for (int round = 1; round <= 50; ++round) {
+      late.late.is_due = true;
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&] { EXPECT_EQ(late.First(), round); });
+      for (std::thread& thread : threads) thread.join();
+    }
+    EXPECT_EQ(late.times, 50);
+  }
+  choir_device_release(device);
 }
 
 TEST(DeviceTest, ObjectsAreSharedByThreads) {

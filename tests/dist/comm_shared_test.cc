@@ -126,6 +126,56 @@ TEST(CommSharedTest, WhatOneRankDoesNotShowNobodySees) {
   });
 }
 
+// Rank 1 gives a buffer back; what rank 0 had still to read there is read
+// before the memory is anybody else's.
+TEST(CommSharedTest, ReadersAreDoneBeforeMemoryGoesOn) {
+  struct Reader {
+    choir__comm_reader_t reader = {};
+    const float* place = nullptr;
+    float seen = 0;
+    int times = 0;
+  };
+  OnRanks(2, [](SharedRank* rank) {
+    choir_buffer_t* buffer = nullptr;
+    ASSERT_OK(
+        choir_comm_buffer_create(rank->comm(), rank->device(), 64, &buffer));
+    *static_cast<float*>(choir_buffer_data(buffer)) = 5;
+    void* places[2] = {};
+    bool all = false;
+    ASSERT_OK(choir__comm_shared_look(rank->comm(), &buffer, 1, places, &all));
+    ASSERT_TRUE(all);
+    Reader readers[3];
+    for (Reader& reader : readers) {
+      reader.place = static_cast<const float*>(places[1 - rank->rank()]);
+      reader.reader.self = &reader;
+      reader.reader.read = [](void* self) {
+        static_cast<Reader*>(self)->seen = *static_cast<Reader*>(self)->place;
+        ++static_cast<Reader*>(self)->times;
+      };
+      choir__comm_reader_add(rank->comm(), &reader.reader);
+    }
+    ASSERT_OK(choir_comm_barrier(rank->comm(), "looked"));
+    choir__comm_reader_remove(rank->comm(), &readers[1].reader);
+    if (rank->rank() == 1) choir_buffer_release(buffer);
+    *rank->NewBuffer(16) = 9;
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(readers[i].times, i == 1 ? 0 : 1) << i;
+      EXPECT_EQ(readers[i].seen, i == 1 ? 0.0f : 5.0f) << i;
+    }
+    if (rank->rank() == 0) {
+      ASSERT_OK(choir_comm_barrier(rank->comm(), "given"));
+      EXPECT_EQ(*readers[0].place, 9) << "the same memory";
+      choir_buffer_release(buffer);
+    } else {
+      ASSERT_OK(choir_comm_barrier(rank->comm(), "given"));
+    }
+    for (size_t i : {0, 2})
+      choir__comm_reader_remove(rank->comm(), &readers[i].reader);
+    // Removing what is not there is nothing.
+    choir__comm_reader_remove(rank->comm(), &readers[1].reader);
+  });
+}
+
 TEST(CommSharedTest, OtherBackendsShowNothing) {
   OnRanks(1, [](SharedRank* rank) {
     rank->NewBuffer(16);

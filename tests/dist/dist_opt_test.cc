@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <string.h>
+
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/dist/dist_opt_testing.h"
@@ -688,6 +692,120 @@ TEST(DistOptTest, ModelGoesOnAfterShardedUpdates) {
   EXPECT_EQ(training.Digest(), digest);
   Must(training.TrainOn(2, comm.rank() * 16, 16, 32));
   EXPECT_NE(training.Digest(), digest);
+}
+
+// Names and elements of the optimizer's states alone.
+std::vector<std::pair<std::string, std::vector<float>>> OptimizerStates(
+    Training* training) {
+  std::vector<std::pair<std::string, std::vector<float>>> states;
+  for (auto& value : training->Values())
+    if (value.first.find('/') != std::string::npos) states.push_back(value);
+  return states;
+}
+
+// Steps over all ranks, each with samples of its own, and waits for them.
+void TrainSteps(Training* training, const Comm& comm, int64_t first,
+                int64_t count) {
+  for (int64_t step = first; step < first + count; ++step)
+    Must(training->TrainOn(step, comm.rank() * 16, 16, 16 * comm.size()));
+  Must(choir_stream_synchronize(choir_device_stream(training->device())));
+}
+
+// Each rank keeps the states of its part alone; whoever looks at them, when and
+// as often as it likes, sees them all.
+TEST(DistOptTest, StatesOfAShardedUpdateAreWholeWhenSomebodyLooks) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (const char* device : {"cpu", "cpu_async"}) {
+    Training::Options options;
+    options.optimizer = "adam";
+    options.bucket_bytes = 2000;
+    options.device = device;
+    Training sharded(SmallLayers(), comm.get(), options);
+    options.sharded_update = false;
+    Training plain(SmallLayers(), comm.get(), options);
+    Must(plain.Attach());
+    Must(sharded.Attach());
+    const auto start = OptimizerStates(&sharded);
+    ASSERT_EQ(start.size(), 12u);
+    for (int64_t step = 0; step < 6; step += 2) {
+      TrainSteps(&plain, comm, step, 2);
+      TrainSteps(&sharded, comm, step, 2);
+      // One rank more each time, and nobody else takes part.
+      if (comm.rank() <= step / 2) {
+        EXPECT_NE(OptimizerStates(&sharded), start);
+        EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
+      }
+    }
+    EXPECT_EQ(sharded.StatesDigest(), plain.StatesDigest());
+  }
+}
+
+// What a program does to its states counts from the next step on; until then
+// other ranks see what the step left.
+TEST(DistOptTest, StatesOfAShardedUpdateMayBeChanged) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  for (const char* device : {"cpu", "cpu_async"}) {
+    Training::Options options;
+    options.device = device;
+    Training sharded(SmallLayers(), comm.get(), options);
+    options.sharded_update = false;
+    Training plain(SmallLayers(), comm.get(), options);
+    Must(plain.Attach());
+    Must(sharded.Attach());
+    auto halve = [](Training* training) {
+      for (const choir_named_tensor_t& state : training->States()) {
+        if (!strchr(state.name, '/')) continue;
+        std::vector<float> data(
+            static_cast<size_t>(choir_tensor_count(state.tensor)));
+        const size_t bytes = data.size() * sizeof(float);
+        Must(choir_tensor_read(state.tensor, data.data(), bytes));
+        for (float& value : data) value /= 2;
+        Must(choir_tensor_write(state.tensor, data.data(), bytes));
+      }
+    };
+    TrainSteps(&plain, comm, 0, 2);
+    TrainSteps(&sharded, comm, 0, 2);
+    if (comm.rank() == 1) halve(&sharded);
+    Must(choir_comm_barrier(comm.get(), "rank 1 changed its own"));
+    if (comm.rank() == 0) {
+      EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
+      halve(&sharded);
+    }
+    halve(&plain);
+    EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
+    TrainSteps(&plain, comm, 2, 2);
+    TrainSteps(&sharded, comm, 2, 2);
+    EXPECT_EQ(sharded.StatesDigest(), plain.StatesDigest());
+    EXPECT_OK(choir_dist_opt_check_digest(sharded.dist(), sharded.Digest()));
+  }
+}
+
+// Rank 1 has done with training, and the memory of its part is used again.
+TEST(DistOptTest, StatesOfAShardedUpdateOutliveTheOtherRanks) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training::Options options;
+  auto sharded = std::make_unique<Training>(SmallLayers(), comm.get(), options);
+  options.sharded_update = false;
+  Training plain(SmallLayers(), comm.get(), options);
+  Must(plain.Attach());
+  Must(sharded->Attach());
+  TrainSteps(&plain, comm, 0, 2);
+  TrainSteps(sharded.get(), comm, 0, 2);
+  if (comm.rank() == 1) sharded.reset();
+  Must(choir_comm_barrier(comm.get(), "rank 1 has done"));
+  choir_device_t* device = plain.device();
+  choir_buffer_t* buffer = nullptr;
+  Must(choir_comm_buffer_create(comm.get(), device, 1 << 16, &buffer));
+  memset(choir_buffer_data(buffer), 0x55, 1 << 16);
+  Must(choir_comm_barrier(comm.get(), "memory is used again"));
+  if (comm.rank() == 0) {
+    EXPECT_EQ(OptimizerStates(sharded.get()), OptimizerStates(&plain));
+    EXPECT_EQ(sharded->StatesDigest(), plain.StatesDigest());
+  }
+  choir_buffer_release(buffer);
 }
 
 // ---- Failures ----

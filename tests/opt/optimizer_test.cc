@@ -444,20 +444,53 @@ class Stretches {
   ParamSet<float>* params() { return &params_; }
   choir_stream_t* stream() const { return choir_device_stream(device_); }
 
+  int32_t StatesOfParam(choir_tensor_t* const** out_tensors) {
+    return choir__optimizer_states_of(optimizer_.get(), params_[0],
+                                      out_tensors);
+  }
+
+  // Its states are memory of their own, and start as 0.
   choir_status_t Make(int64_t start, int64_t count, choir_tensor_t* grad,
-                      StretchPtr* out) {
+                      StretchPtr* out, int64_t state_size = -1) {
+    const int64_t size = state_size < 0 ? count : state_size;
+    const std::vector<float> zeros(static_cast<size_t>(size));
+    choir_tensor_t* const* whole = nullptr;
+    std::vector<choir_tensor_t*> states;
+    for (int32_t k = StatesOfParam(&whole); k > 0; --k) {
+      states_.push_back(choir::testing::Make<float>(device_, {size}, zeros));
+      states.push_back(states_.back().get());
+    }
     choir__stretch_t* stretch = nullptr;
-    choir_status_t status = choir__stretch_create(optimizer_.get(), params_[0],
-                                                  start, count, grad, &stretch);
+    choir_status_t status =
+        choir__stretch_create(optimizer_.get(), params_[0], start, count, grad,
+                              states.data(), &stretch);
     out->reset(stretch);
     return status;
+  }
+  // State `k` of the stretches, one after the other.
+  std::vector<float> KeptState(size_t k) {
+    choir_tensor_t* const* whole = nullptr;
+    const size_t step = static_cast<size_t>(StatesOfParam(&whole));
+    std::vector<float> all;
+    for (size_t i = k; i < states_.size(); i += step)
+      for (float value : Read<float>(states_[i].get())) all.push_back(value);
+    return all;
   }
 
  private:
   OptimizerPtr optimizer_;
   choir_device_t* device_;
   ParamSet<float> params_;
+  std::vector<TensorPtr> states_;
 };
+
+// The elements in the order of memory.
+std::vector<float> InMemory(const choir_tensor_t* tensor) {
+  const choir_view_t* view = choir_tensor_view(tensor);
+  const float* data =
+      static_cast<const float*>(choir_buffer_data(view->buffer)) + view->offset;
+  return {data, data + choir_view_count(view)};
+}
 
 // Updating all stretches is updating the parameter, bit for bit; elements are
 // those of memory, which is not in the order of the shape here.
@@ -479,14 +512,10 @@ void UpdatesByStretches(const Config& config) {
   for (uint32_t t = 0; t < 3; ++t) {
     Doubles numbers = Numbers(120, 50 + t);
     whole.params()->SetGrad(0, {numbers.begin(), numbers.end()});
-    // As it lies in memory.
-    const choir_view_t* view = choir_tensor_view((*whole.params())[0]->grad);
-    const float* grad =
-        static_cast<const float*>(choir_buffer_data(view->buffer)) +
-        view->offset;
+    const std::vector<float> grad = InMemory((*whole.params())[0]->grad);
     for (size_t i = 0; i < 4; ++i) {
       const size_t count = static_cast<size_t>(ends[i + 1] - ends[i]);
-      ASSERT_OK(choir_tensor_write(grads[i].get(), grad + ends[i],
+      ASSERT_OK(choir_tensor_write(grads[i].get(), grad.data() + ends[i],
                                    count * sizeof(float)));
       ASSERT_OK(choir__stretch_update(stretches[i].get(), parts.stream(), t));
     }
@@ -494,16 +523,15 @@ void UpdatesByStretches(const Config& config) {
     EXPECT_EQ(parts.params()->value(0), whole.params()->value(0)) << t;
   }
   EXPECT_NE(parts.params()->value(0), Stretches::Start());
-  choir_named_tensor_t states[2][4] = {};
-  const size_t count = choir_optimizer_states(whole.optimizer(), states[0]);
-  ASSERT_EQ(choir_optimizer_states(parts.optimizer(), states[1]), count);
-  choir_tensor_t* const* written = nullptr;
-  EXPECT_EQ(choir__stretch_written(stretches[0].get(), &written),
-            static_cast<int32_t>(1 + count));
-  for (size_t i = 0; i < count; ++i)
-    EXPECT_EQ(Read<float>(states[0][i].tensor),
-              Read<float>(states[1][i].tensor))
-        << states[0][i].name;
+  choir_tensor_t* const* states = nullptr;
+  choir_tensor_t* const* unused = nullptr;
+  const int32_t count = whole.StatesOfParam(&states);
+  ASSERT_EQ(parts.StatesOfParam(&unused), count);
+  for (int32_t k = 0; k < count; ++k) {
+    EXPECT_EQ(parts.KeptState(static_cast<size_t>(k)), InMemory(states[k]))
+        << k;
+    EXPECT_EQ(InMemory(unused[k]), std::vector<float>(120)) << k;
+  }
 }
 
 TEST(OptimizerTest, StretchesOfEveryOptimizer) {
@@ -520,7 +548,9 @@ TEST(OptimizerTest, StretchesOfEveryOptimizer) {
 
 TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
   DevicePtr device = MakeDevice("cpu");
-  Stretches parts(Create(Sgd()), device.get());
+  choir_sgd_config_t config = Sgd();
+  config.momentum = 0.9;
+  Stretches parts(Create(config), device.get());
   TensorPtr grad = Make<float>(device.get(), {20}, std::vector<float>(20));
   StretchPtr stretch;
   EXPECT_STATUS(INVALID_ARGUMENT,
@@ -532,6 +562,10 @@ TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
   EXPECT_STATUS(INVALID_ARGUMENT,
                 "a stretch of 19 elements of parameter w with a gradient of 20",
                 parts.Make(0, 19, grad.get(), &stretch));
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "sgd: a stretch of 20 elements of parameter w with a state of "
+                "21",
+                parts.Make(0, 20, grad.get(), &stretch, 21));
   EXPECT_EQ(stretch, nullptr);
   ASSERT_OK(parts.Make(100, 20, grad.get(), &stretch));
   // Frozen since: nothing happens.
@@ -545,7 +579,10 @@ TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
   choir__stretch_t* none = nullptr;
   EXPECT_STATUS(INVALID_ARGUMENT, "sgd: parameter other has no states",
                 choir__stretch_create(parts.optimizer(), unknown, 0, 20,
-                                      grad.get(), &none));
+                                      grad.get(), nullptr, &none));
+  choir_tensor_t* const* states = nullptr;
+  EXPECT_EQ(choir__optimizer_states_of(parts.optimizer(), unknown, &states), 0);
+  EXPECT_EQ(states, nullptr);
 }
 
 // ---- As a model's updater ----
