@@ -82,6 +82,20 @@ void choir__comm_average(const float* const* sources, const float* shares,
   }
 }
 
+void choir__comm_average_and_copy(const float* const* sources,
+                                  const float* shares, int32_t source_count,
+                                  float* dst, int64_t count, float* away,
+                                  const float* from, int64_t away_count) {
+  const choir__reduce_table_t* loops = choir__reduce_table();
+  if (loops->average_and_copy) {
+    loops->average_and_copy(sources, shares, source_count, dst, (size_t)count,
+                            away, from, (size_t)away_count);
+    return;
+  }
+  choir__comm_average(sources, shares, source_count, dst, count);
+  choir__comm_copy_away(away, from, (size_t)away_count * sizeof(float));
+}
+
 void choir__comm_copy_away(void* dst, const void* src, size_t bytes) {
   choir__reduce_table()->copy_away(dst, src, bytes);
 }

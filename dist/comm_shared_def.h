@@ -41,6 +41,13 @@ void choir__comm_reader_remove(choir_comm_t* comm,
 void choir__comm_average(const float* const* sources, const float* shares,
                          int32_t source_count, float* dst, int64_t count);
 
+// choir__comm_average of `count`, and choir__comm_copy_away of `away_count`
+// elements: where it can in one pass, which takes less time.
+void choir__comm_average_and_copy(const float* const* sources,
+                                  const float* shares, int32_t source_count,
+                                  float* dst, int64_t count, float* away,
+                                  const float* from, int64_t away_count);
+
 // memcpy, into memory that this processor does not look at again soon: past
 // its caches where it can.
 void choir__comm_copy_away(void* dst, const void* src, size_t bytes);

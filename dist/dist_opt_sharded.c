@@ -415,6 +415,27 @@ static choir_status_t run_put_off(const choir_record_t* record,
   return NULL;
 }
 
+static float* elements_in(const choir__sharded_t* sharded, int32_t rank,
+                          const shard_t* shard) {
+  return (float*)(void*)((char*)sharded->regions[rank] + shard->place);
+}
+
+// The parameter's elements to ranks [first, size).
+static void give(const choir__sharded_t* sharded, const shard_t* shard,
+                 int32_t first) {
+  const int32_t rank = choir_comm_rank(sharded->comm);
+  const float* src = elements_in(sharded, rank, shard);
+  const size_t bytes =
+      (size_t)choir_view_count(&shard->average) * sizeof(float);
+  for (int32_t r = first; r < size_of(sharded); ++r) {
+    if (r == rank) continue;
+    if (sharded->copies_away)
+      choir__comm_copy_away(elements_in(sharded, r, shard), src, bytes);
+    else
+      memcpy(elements_in(sharded, r, shard), src, bytes);
+  }
+}
+
 static choir_status_t run_average(const choir_record_t* record,
                                   choir_stream_t* stream) {
   choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
@@ -426,9 +447,22 @@ static choir_status_t run_average(const choir_record_t* record,
   for (int32_t r = 0; r < size_of(sharded); ++r)
     if (sharded->all_samples[r] > 0)
       sharded->sources[count++] = (const float*)bucket[r] + shard->start;
-  choir__comm_average(sharded->sources, sharded->shares, count,
-                      choir_buffer_data(sharded->averages),
-                      choir_view_count(&shard->average));
+  float* average = choir_buffer_data(sharded->averages);
+  const int64_t length = choir_view_count(&shard->average);
+  if (!sharded->copies_away || shard == sharded->shards) {
+    choir__comm_average(sharded->sources, sharded->shares, count, average,
+                        length);
+    return NULL;
+  }
+  // Beside it, what the update before wrote goes to another rank.
+  const shard_t* before = shard - 1;
+  const int32_t rank = choir_comm_rank(sharded->comm);
+  const int32_t first = rank == 0 ? 1 : 0;
+  choir__comm_average_and_copy(
+      sharded->sources, sharded->shares, count, average, length,
+      elements_in(sharded, first, before), elements_in(sharded, rank, before),
+      choir_view_count(&before->average));
+  give(sharded, before, first + 1);
   return NULL;
 }
 
@@ -436,19 +470,7 @@ static choir_status_t run_give(const choir_record_t* record,
                                choir_stream_t* stream) {
   choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
   (void)stream;
-  const shard_t* shard = shard_of(record);
-  const int32_t rank = choir_comm_rank(sharded->comm);
-  const size_t bytes =
-      (size_t)choir_view_count(&shard->average) * sizeof(float);
-  const char* src = (const char*)sharded->regions[rank] + shard->place;
-  for (int32_t r = 0; r < size_of(sharded); ++r) {
-    char* dst = (char*)sharded->regions[r] + shard->place;
-    if (r == rank) continue;
-    if (sharded->copies_away)
-      choir__comm_copy_away(dst, src, bytes);
-    else
-      memcpy(dst, src, bytes);
-  }
+  give(sharded, shard_of(record), 0);
   return NULL;
 }
 
@@ -512,7 +534,9 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
   for (size_t i = 0; i < sharded->shard_count; ++i) {
     CHOIR_TRY(submit(sharded, &average_kernel, (int64_t)i, stream));
     CHOIR_TRY(choir__stretch_update(sharded->shards[i].stretch, stream, step));
-    CHOIR_TRY(submit(sharded, &give_kernel, (int64_t)i, stream));
+    // What goes past the caches goes beside the next average.
+    if (!sharded->copies_away || i + 1 == sharded->shard_count)
+      CHOIR_TRY(submit(sharded, &give_kernel, (int64_t)i, stream));
   }
   return submit(sharded, &put_off_kernel, 0, stream);
 }

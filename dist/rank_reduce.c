@@ -31,6 +31,7 @@ static void copy_away(void* dst, const void* src, size_t bytes) {
 }
 
 #define FUSED_F32 NULL
+#define AVERAGE_AND_COPY NULL
 #define REDUCE_TABLE table_plain
 #include "dist/rank_reduce_kernels.inc"
 

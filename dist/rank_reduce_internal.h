@@ -29,6 +29,11 @@ typedef struct choir__reduce_table_s {
   void (*bf16_from_f32)(uint16_t* dst, const float* src, size_t count);
   // See choir__comm_copy_away.
   void (*copy_away)(void* dst, const void* src, size_t bytes);
+  // fused_f32 into one destination and copy_away in one pass. NULL: one after
+  // the other.
+  void (*average_and_copy)(const float* const* sources, const float* shares,
+                           int32_t source_count, float* dst, size_t count,
+                           float* away, const float* from, size_t away_count);
 } choir__reduce_table_t;
 
 // Plain C; the reference.

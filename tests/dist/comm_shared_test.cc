@@ -253,4 +253,35 @@ TEST(CommSharedTest, CopiesAwayFromAnyPlaceToAny) {
     }
 }
 
+// Either may be the longer, or nothing, and the copy may start anywhere.
+TEST(CommSharedTest, AveragesAndCopiesInOnePass) {
+  std::vector<std::vector<float>> data(3);
+  std::vector<float> from;
+  for (size_t i = 0; i < 300; ++i) {
+    for (size_t r = 0; r < 3; ++r) data[r].push_back(Number(r, i));
+    from.push_back(Number(9, i));
+  }
+  const float shares[] = {0.5f, 0.2f, 0.3f};
+  const float* sources[] = {data[0].data() + 1, data[1].data(),
+                            data[2].data() + 2};
+  for (int64_t count : {0, 1, 64, 95, 290})
+    for (int64_t away_count : {0, 3, 64, 100, 290})
+      for (size_t start : {0, 1, 8}) {
+        std::vector<float> expected(300, -1);
+        choir__comm_average(sources, shares, 3, expected.data(), count);
+        std::vector<float> average(300, -1);
+        alignas(64) float away[310];
+        for (float& value : away) value = -2;
+        choir__comm_average_and_copy(sources, shares, 3, average.data(), count,
+                                     away + start, from.data() + 3, away_count);
+        EXPECT_EQ(average, expected) << count << " " << away_count;
+        for (size_t i = 0; i < 310; ++i) {
+          const bool is_in =
+              i >= start && i < start + static_cast<size_t>(away_count);
+          ASSERT_EQ(away[i], is_in ? from[3 + i - start] : -2.0f)
+              << count << " " << away_count << " " << start << " " << i;
+        }
+      }
+}
+
 }  // namespace

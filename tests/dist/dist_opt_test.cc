@@ -641,6 +641,31 @@ TEST(DistOptTest, ShardedUpdateIsSharedOut) {
       choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
 }
 
+// Parameters that no cache holds go past the caches, beside the next average.
+void UpdateManyParameters() {
+  Comm comm;
+  const Layers layers = {
+      {"flatten", "flat", {}},
+      {"linear", "fc1", {{"out_features", "1531"}, {"activation", "relu"}}},
+      {"linear", "fc2", {{"out_features", "1409"}, {"activation", "relu"}}},
+      {"linear", "fc3", {{"out_features", "10"}}},
+  };
+  Training::Options options;
+  options.optimizer = "adam";
+  options.lr = 1e-4;
+  const uint64_t sharded = TrainAndDigest(&comm, options, layers);
+  options.sharded_update = false;
+  EXPECT_EQ(TrainAndDigest(&comm, options, layers), sharded);
+}
+
+TEST(DistOptTest, ManyParametersOfTwoRanksAreSharedOut) {
+  if (!RunRanks("shm", 2)) UpdateManyParameters();
+}
+
+TEST(DistOptTest, ManyParametersOfThreeRanksAreSharedOut) {
+  if (!RunRanks("shm", 3)) UpdateManyParameters();
+}
+
 // One rank that has several threads is enough for all to take the long way.
 TEST(DistOptTest, RanksOfSeveralThreadsShareNothingOut) {
   if (RunRanks("shm", 2)) return;

@@ -402,8 +402,9 @@ inline choir_status_t TrainUnevenly(Training* training, const Comm& comm,
 }
 
 // A few uneven steps; the digest of all states, the same on every rank.
-inline uint64_t TrainAndDigest(Comm* comm, const Training::Options& options) {
-  Training training(SmallLayers(), comm->get(), options);
+inline uint64_t TrainAndDigest(Comm* comm, const Training::Options& options,
+                               Layers layers = SmallLayers()) {
+  Training training(std::move(layers), comm->get(), options);
   Must(training.Attach());
   for (int64_t step = 0; step < 4; ++step)
     Must(TrainUnevenly(&training, *comm, step));
