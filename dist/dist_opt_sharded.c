@@ -436,6 +436,13 @@ static void give(const choir__sharded_t* sharded, const shard_t* shard,
   }
 }
 
+// The shard whose parameters go to other ranks beside the average of this one:
+// that before it, where they go past the caches. NULL: none.
+static const shard_t* given_beside(const choir__sharded_t* sharded,
+                                   const shard_t* shard) {
+  return sharded->copies_away && shard > sharded->shards ? shard - 1 : NULL;
+}
+
 static choir_status_t run_average(const choir_record_t* record,
                                   choir_stream_t* stream) {
   choir__sharded_t* sharded = ((const work_attrs_t*)record->attrs)->sharded;
@@ -449,13 +456,12 @@ static choir_status_t run_average(const choir_record_t* record,
       sharded->sources[count++] = (const float*)bucket[r] + shard->start;
   float* average = choir_buffer_data(sharded->averages);
   const int64_t length = choir_view_count(&shard->average);
-  if (!sharded->copies_away || shard == sharded->shards) {
+  const shard_t* before = given_beside(sharded, shard);
+  if (!before) {
     choir__comm_average(sharded->sources, sharded->shares, count, average,
                         length);
     return NULL;
   }
-  // Beside it, what the update before wrote goes to another rank.
-  const shard_t* before = shard - 1;
   const int32_t rank = choir_comm_rank(sharded->comm);
   const int32_t first = rank == 0 ? 1 : 0;
   choir__comm_average_and_copy(
@@ -474,17 +480,28 @@ static choir_status_t run_give(const choir_record_t* record,
   return NULL;
 }
 
+static double bytes_given(const choir__sharded_t* sharded,
+                          const shard_t* shard) {
+  return size_of(sharded) * (double)choir_view_count(&shard->average) *
+         sizeof(float);
+}
+
 static void cost_average(const choir_record_t* record, choir_cost_t* out_cost) {
-  const double ranks = size_of(((const work_attrs_t*)record->attrs)->sharded);
-  const double count = (double)choir_view_count(&shard_of(record)->average);
+  const choir__sharded_t* sharded =
+      ((const work_attrs_t*)record->attrs)->sharded;
+  const shard_t* shard = shard_of(record);
+  const shard_t* before = given_beside(sharded, shard);
+  const double ranks = size_of(sharded);
+  const double count = (double)choir_view_count(&shard->average);
   *out_cost = (choir_cost_t){.flops = (2 * ranks - 1) * count,
                              .bytes = (ranks + 1) * count * sizeof(float)};
+  if (before) out_cost->bytes += bytes_given(sharded, before);
 }
 
 static void cost_give(const choir_record_t* record, choir_cost_t* out_cost) {
-  const double ranks = size_of(((const work_attrs_t*)record->attrs)->sharded);
-  const double count = (double)choir_view_count(&shard_of(record)->average);
-  *out_cost = (choir_cost_t){.bytes = ranks * count * sizeof(float)};
+  *out_cost = (choir_cost_t){
+      .bytes = bytes_given(((const work_attrs_t*)record->attrs)->sharded,
+                           shard_of(record))};
 }
 
 static const choir_kernel_t count_kernel = {.name = "count/dist_opt",
