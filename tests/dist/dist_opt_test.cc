@@ -3,12 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <string.h>
-
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/dist/dist_opt_testing.h"
@@ -16,9 +12,7 @@
 namespace {
 
 using choir_testing::Comm;
-using choir_testing::DieInStep3;
-using choir_testing::ExpectWords;
-using choir_testing::Killed;
+using choir_testing::IsExchange;
 using choir_testing::Layers;
 using choir_testing::Must;
 using choir_testing::NoteStage;
@@ -26,11 +20,9 @@ using choir_testing::RelativeError;
 using choir_testing::RunRanks;
 using choir_testing::SmallLayers;
 using choir_testing::TrainAndDigest;
-using choir_testing::TrainAndSay;
 using choir_testing::Training;
 using choir_testing::TrainUnevenly;
-
-using Values = std::vector<std::pair<std::string, std::vector<float>>>;
+using choir_testing::Values;
 
 // ---- Against one rank, on the same samples ----
 
@@ -555,8 +547,6 @@ TEST(DistOptTest, OnePassIsNoPass) {
 
 // ---- Overlap ----
 
-bool IsExchange(const std::string& name) { return name == "all_reduce/comm"; }
-
 // A bucket's all-reduce is submitted while backward has more to do: between
 // two buckets there is computing, and before the first one less than half.
 TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
@@ -597,350 +587,6 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
                     [](const std::string& name) { return !IsExchange(name); }),
       5)
       << all;
-}
-
-// ---- The sharded update ----
-
-// Each rank steps a part of the parameters, and the parts are all of them; two
-// waits for each other are all that ranks have of it.
-TEST(DistOptTest, ShardedUpdateIsSharedOut) {
-  if (RunRanks("shm", 3)) return;
-  Comm comm;
-  Training::Options options;
-  options.optimizer = "adam";
-  options.bucket_bytes = 2000;
-  Training training(SmallLayers(), comm.get(), options);
-  Must(training.Attach());
-  std::vector<std::string> notes;
-  uint64_t updated = 0;
-  NoteStage stage;
-  stage.notes = &notes;
-  stage.before = [&](const choir_record_t* record) -> choir_status_t {
-    if (choir_testing::IsCalled(record, "adam_update"))
-      updated += (uint64_t)choir_view_count(choir_record_dst(record, 0));
-    return nullptr;
-  };
-  choir_stream_t* stream = choir_device_stream(training.device());
-  choir_stream_push_stage(stream, &stage.stage);
-  Must(training.TrainOn(0, comm.rank() * 16, 16, 48));
-  choir_stream_pop_stage(stream);
-  EXPECT_EQ(std::count(notes.begin(), notes.end(), "all_gather/comm"), 1);
-  EXPECT_EQ(std::count(notes.begin(), notes.end(), "barrier/comm"), 1);
-  EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
-  uint64_t all = 0;
-  for (const char* name :
-       {"conv.W", "conv.b", "fc1.W", "fc1.b", "fc2.W", "fc2.b"})
-    all += training.Value(name).size();
-  uint64_t sum = 0;
-  for (uint64_t part : comm.Gather(updated)) {
-    EXPECT_GT(part, all / 4);
-    sum += part;
-  }
-  EXPECT_EQ(sum, all);
-  EXPECT_OK(
-      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
-}
-
-// Parameters that no cache holds go past the caches, beside the next average.
-void UpdateManyParameters() {
-  Comm comm;
-  const Layers layers = {
-      {"flatten", "flat", {}},
-      {"linear", "fc1", {{"out_features", "1531"}, {"activation", "relu"}}},
-      {"linear", "fc2", {{"out_features", "1409"}, {"activation", "relu"}}},
-      {"linear", "fc3", {{"out_features", "10"}}},
-  };
-  Training::Options options;
-  options.optimizer = "adam";
-  options.lr = 1e-4;
-  const uint64_t sharded = TrainAndDigest(&comm, options, layers);
-  options.sharded_update = false;
-  EXPECT_EQ(TrainAndDigest(&comm, options, layers), sharded);
-}
-
-TEST(DistOptTest, ManyParametersOfTwoRanksAreSharedOut) {
-  if (!RunRanks("shm", 2)) UpdateManyParameters();
-}
-
-TEST(DistOptTest, ManyParametersOfThreeRanksAreSharedOut) {
-  if (!RunRanks("shm", 3)) UpdateManyParameters();
-}
-
-// One rank that has several threads is enough for all to take the long way.
-TEST(DistOptTest, RanksOfSeveralThreadsShareNothingOut) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  Training::Options options;
-  const uint64_t expected = TrainAndDigest(&comm, options);
-  options.threads = comm.rank() == 1 ? 2 : 1;
-  Training training(SmallLayers(), comm.get(), options);
-  Must(training.Attach());
-  std::vector<std::string> notes;
-  NoteStage stage;
-  stage.notes = &notes;
-  choir_stream_t* stream = choir_device_stream(training.device());
-  choir_stream_push_stage(stream, &stage.stage);
-  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
-  choir_stream_pop_stage(stream);
-  EXPECT_EQ(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
-  EXPECT_GT(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
-  EXPECT_OK(
-      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
-  options.threads = 1;
-  options.sharded_update = false;
-  EXPECT_EQ(TrainAndDigest(&comm, options), expected);
-}
-
-// The model outlives DistOpt in the memory that ranks saw of each other, where
-// it belongs to its own rank alone.
-TEST(DistOptTest, ModelGoesOnAfterShardedUpdates) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  Training training(SmallLayers(), comm.get(), {});
-  Must(training.Attach());
-  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
-  const uint64_t digest = training.Digest();
-  choir_sgd_config_t config;
-  choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
-                    &config);
-  choir_optimizer_t* sgd = nullptr;
-  Must(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
-  Must(choir_model_set_updater(training.model(), choir_optimizer_updater(sgd)));
-  choir_optimizer_release(sgd);
-  EXPECT_EQ(training.Digest(), digest);
-  if (comm.rank() == 1) Must(training.TrainOn(1, 0, 16, 16));
-  Must(choir_comm_barrier(comm.get(), "one of two went on"));
-  EXPECT_EQ(training.Digest() == digest, comm.rank() == 0);
-  // And back again, from rank 0's.
-  Must(training.Attach());
-  EXPECT_EQ(training.Digest(), comm.Gather(training.Digest())[0]);
-  EXPECT_EQ(training.Digest(), digest);
-  Must(training.TrainOn(2, comm.rank() * 16, 16, 32));
-  EXPECT_NE(training.Digest(), digest);
-}
-
-// Names and elements of the optimizer's states alone.
-std::vector<std::pair<std::string, std::vector<float>>> OptimizerStates(
-    Training* training) {
-  std::vector<std::pair<std::string, std::vector<float>>> states;
-  for (auto& value : training->Values())
-    if (value.first.find('/') != std::string::npos) states.push_back(value);
-  return states;
-}
-
-// Steps over all ranks, each with samples of its own, and waits for them.
-void TrainSteps(Training* training, const Comm& comm, int64_t first,
-                int64_t count) {
-  for (int64_t step = first; step < first + count; ++step)
-    Must(training->TrainOn(step, comm.rank() * 16, 16, 16 * comm.size()));
-  Must(choir_stream_synchronize(choir_device_stream(training->device())));
-}
-
-// Each rank keeps the states of its part alone; whoever looks at them, when and
-// as often as it likes, sees them all.
-TEST(DistOptTest, StatesOfAShardedUpdateAreWholeWhenSomebodyLooks) {
-  if (RunRanks("shm", 3)) return;
-  Comm comm;
-  for (const char* device : {"cpu", "cpu_async"}) {
-    Training::Options options;
-    options.optimizer = "adam";
-    options.bucket_bytes = 2000;
-    options.device = device;
-    Training sharded(SmallLayers(), comm.get(), options);
-    options.sharded_update = false;
-    Training plain(SmallLayers(), comm.get(), options);
-    Must(plain.Attach());
-    Must(sharded.Attach());
-    const auto start = OptimizerStates(&sharded);
-    ASSERT_EQ(start.size(), 12u);
-    for (int64_t step = 0; step < 6; step += 2) {
-      TrainSteps(&plain, comm, step, 2);
-      TrainSteps(&sharded, comm, step, 2);
-      // One rank more each time, and nobody else takes part.
-      if (comm.rank() <= step / 2) {
-        EXPECT_NE(OptimizerStates(&sharded), start);
-        EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
-      }
-    }
-    EXPECT_EQ(sharded.StatesDigest(), plain.StatesDigest());
-  }
-}
-
-// What a program does to its states counts from the next step on; until then
-// other ranks see what the step left.
-TEST(DistOptTest, StatesOfAShardedUpdateMayBeChanged) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  for (const char* device : {"cpu", "cpu_async"}) {
-    Training::Options options;
-    options.device = device;
-    Training sharded(SmallLayers(), comm.get(), options);
-    options.sharded_update = false;
-    Training plain(SmallLayers(), comm.get(), options);
-    Must(plain.Attach());
-    Must(sharded.Attach());
-    auto halve = [](Training* training) {
-      for (const choir_named_tensor_t& state : training->States()) {
-        if (!strchr(state.name, '/')) continue;
-        std::vector<float> data(
-            static_cast<size_t>(choir_tensor_count(state.tensor)));
-        const size_t bytes = data.size() * sizeof(float);
-        Must(choir_tensor_read(state.tensor, data.data(), bytes));
-        for (float& value : data) value /= 2;
-        Must(choir_tensor_write(state.tensor, data.data(), bytes));
-      }
-    };
-    TrainSteps(&plain, comm, 0, 2);
-    TrainSteps(&sharded, comm, 0, 2);
-    if (comm.rank() == 1) halve(&sharded);
-    Must(choir_comm_barrier(comm.get(), "rank 1 changed its own"));
-    if (comm.rank() == 0) {
-      EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
-      halve(&sharded);
-    }
-    halve(&plain);
-    EXPECT_EQ(OptimizerStates(&sharded), OptimizerStates(&plain));
-    TrainSteps(&plain, comm, 2, 2);
-    TrainSteps(&sharded, comm, 2, 2);
-    EXPECT_EQ(sharded.StatesDigest(), plain.StatesDigest());
-    EXPECT_OK(choir_dist_opt_check_digest(sharded.dist(), sharded.Digest()));
-  }
-}
-
-// Rank 1 has done with training, and the memory of its part is used again.
-TEST(DistOptTest, StatesOfAShardedUpdateOutliveTheOtherRanks) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  Training::Options options;
-  auto sharded = std::make_unique<Training>(SmallLayers(), comm.get(), options);
-  options.sharded_update = false;
-  Training plain(SmallLayers(), comm.get(), options);
-  Must(plain.Attach());
-  Must(sharded->Attach());
-  TrainSteps(&plain, comm, 0, 2);
-  TrainSteps(sharded.get(), comm, 0, 2);
-  if (comm.rank() == 1) sharded.reset();
-  Must(choir_comm_barrier(comm.get(), "rank 1 has done"));
-  choir_device_t* device = plain.device();
-  choir_buffer_t* buffer = nullptr;
-  Must(choir_comm_buffer_create(comm.get(), device, 1 << 16, &buffer));
-  memset(choir_buffer_data(buffer), 0x55, 1 << 16);
-  Must(choir_comm_barrier(comm.get(), "memory is used again"));
-  if (comm.rank() == 0) {
-    EXPECT_EQ(OptimizerStates(sharded.get()), OptimizerStates(&plain));
-    EXPECT_EQ(sharded->StatesDigest(), plain.StatesDigest());
-  }
-  choir_buffer_release(buffer);
-}
-
-// ---- Failures ----
-
-// Gradients of each parameter are exchanged by themselves, beside backward.
-Training::Options WithAnExchangeEach() {
-  Training::Options options;
-  options.bucket_bytes = 1;
-  options.sharded_update = false;
-  return options;
-}
-
-TEST(DistOptTest, KilledInTheMiddleOfBackward) {
-  if (!choir_testing::InRank()) {
-    const std::string killed =
-        Killed("training step [23]: ", "all_reduce 'gradient bucket \\d'");
-    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
-    return;
-  }
-  TrainAndSay(WithAnExchangeEach(), "all_reduce/", DieInStep3);
-}
-
-TEST(DistOptTest, KilledWithThreadedStreams) {
-  if (!choir_testing::InRank()) {
-    // The last bucket's failure is the compute stream's, told by the next step.
-    const std::string killed = Killed(
-        "(training step \\d: )?"
-        "(submitted earlier, all_reduce/comm of gradient bucket \\d: )?",
-        "all_reduce 'gradient bucket \\d'");
-    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
-    return;
-  }
-  Training::Options options = WithAnExchangeEach();
-  options.device = "cpu_async";
-  TrainAndSay(options, "all_reduce/", DieInStep3);
-}
-
-TEST(DistOptTest, KilledBeforeAShardedUpdate) {
-  if (!choir_testing::InRank()) {
-    const std::string killed =
-        Killed("training step 3: ", "all_gather 'gradients'");
-    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
-    return;
-  }
-  TrainAndSay({}, "softmax_cross_entropy_grad",
-              [](int64_t step, int) { return DieInStep3(step, 2); });
-}
-
-TEST(DistOptTest, KilledInTheMiddleOfAShardedUpdate) {
-  if (!choir_testing::InRank()) {
-    const std::string killed =
-        Killed("training step 3: ", "barrier 'updated parameters'");
-    ExpectWords("shm", 3, {killed, "\\(nothing\\)", killed});
-    return;
-  }
-  Training::Options options;
-  options.bucket_bytes = 1;
-  TrainAndSay(options, "give/", DieInStep3);
-}
-
-choir_status_t FailInStep3(int64_t step, int number) {
-  if (choir_testing::Rank() == 2 && step == 3 && number == 2)
-    return CHOIR_ERROR(INTERNAL, "broken");
-  return nullptr;
-}
-
-// A rank that fails by itself, and does not end, tells the others.
-void ExpectTold(const std::string& operation, const std::string& in) {
-  const std::string told =
-      "aborted: training step [23]: " + operation +
-      " \\(operation \\d+\\): rank 2 \\(host .+, pid \\d+\\) aborted: its "
-      "training step failed in backward";
-  ExpectWords(
-      "shm", 3,
-      {told, told, "internal error: training step 3: " + in + "broken"});
-}
-
-TEST(DistOptTest, FailedInTheMiddleOfBackward) {
-  if (!choir_testing::InRank()) {
-    ExpectTold("all_reduce 'gradient bucket \\d'", "");
-    return;
-  }
-  TrainAndSay(WithAnExchangeEach(), "all_reduce/", FailInStep3);
-}
-
-TEST(DistOptTest, FailedBeforeAShardedUpdate) {
-  if (!choir_testing::InRank()) {
-    ExpectTold(
-        "all_gather 'gradients'",
-        choir_testing::kUseGraph ? "" : "gradient of softmax_cross_entropy: ");
-    return;
-  }
-  TrainAndSay({}, "softmax_cross_entropy_grad",
-              [](int64_t step, int) { return FailInStep3(step, 2); });
-}
-
-// All ranks hear of a step that one of them runs with other options, and the
-// optimizer does not run on gradients that were never exchanged.
-TEST(DistOptTest, FailedExchangeUpdatesNothing) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  comm.ExpectBroken();
-  Training::Options options;
-  Training training(SmallLayers(), comm.get(), options);
-  Must(training.Attach());
-  uint64_t digest = training.StatesDigest();
-  // No rank has a sample, so there is no average.
-  EXPECT_STATUS(INVALID_ARGUMENT, "the weights of all ranks add to 0",
-                training.TrainOn(0, 0, 0, 0));
-  EXPECT_EQ(training.StatesDigest(), digest);
 }
 
 }  // namespace

@@ -118,6 +118,9 @@ inline std::vector<int64_t> StrategyConfig(const choir_strategy_def_t* def,
   return config;
 }
 
+// Elements by name.
+using Values = std::vector<std::pair<std::string, std::vector<float>>>;
+
 // A model with its updater. The device is made for it, the communicator (may
 // be null: no DistOpt) is borrowed.
 class Training {
@@ -503,6 +506,11 @@ inline std::string Killed(const std::string& where,
 inline choir_status_t DieInStep3(int64_t step, int number) {
   if (Rank() == 1 && step == 3 && number == 2) raise(SIGKILL);
   return nullptr;
+}
+
+// Of a noted kernel.
+inline bool IsExchange(const std::string& name) {
+  return name == "all_reduce/comm";
 }
 
 }  // namespace choir_testing

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sharded update (dist/dist_opt_sharded.c, dist/dist_opt_kept.c).
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/dist/dist_opt_testing.h"
+
+namespace {
+
+using choir_testing::Comm;
+using choir_testing::IsCalled;
+using choir_testing::IsExchange;
+using choir_testing::Layers;
+using choir_testing::Must;
+using choir_testing::NoteStage;
+using choir_testing::RunRanks;
+using choir_testing::SmallLayers;
+using choir_testing::TrainAndDigest;
+using choir_testing::Training;
+using choir_testing::Values;
+
+// Each rank steps a part of the parameters, and the parts are all of them; two
+// waits for each other are all that ranks have of it.
+TEST(DistOptShardedTest, EachRankUpdatesAPart) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  Training::Options options;
+  options.optimizer = "adam";
+  options.bucket_bytes = 2000;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  std::vector<std::string> notes;
+  uint64_t updated = 0;
+  NoteStage stage;
+  stage.notes = &notes;
+  stage.before = [&](const choir_record_t* record) -> choir_status_t {
+    if (IsCalled(record, "adam_update"))
+      updated += (uint64_t)choir_view_count(choir_record_dst(record, 0));
+    return nullptr;
+  };
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 48));
+  choir_stream_pop_stage(stream);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "all_gather/comm"), 1);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "barrier/comm"), 1);
+  EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
+  uint64_t all = 0;
+  for (const char* name :
+       {"conv.W", "conv.b", "fc1.W", "fc1.b", "fc2.W", "fc2.b"})
+    all += training.Value(name).size();
+  uint64_t sum = 0;
+  for (uint64_t part : comm.Gather(updated)) {
+    EXPECT_GT(part, all / 4);
+    sum += part;
+  }
+  EXPECT_EQ(sum, all);
+  EXPECT_OK(
+      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+}
+
+// Parameters that no cache holds go past the caches, beside the next average.
+void UpdateManyParameters() {
+  Comm comm;
+  const Layers layers = {
+      {"flatten", "flat", {}},
+      {"linear", "fc1", {{"out_features", "1531"}, {"activation", "relu"}}},
+      {"linear", "fc2", {{"out_features", "1409"}, {"activation", "relu"}}},
+      {"linear", "fc3", {{"out_features", "10"}}},
+  };
+  Training::Options options;
+  options.optimizer = "adam";
+  options.lr = 1e-4;
+  const uint64_t sharded = TrainAndDigest(&comm, options, layers);
+  options.sharded_update = false;
+  EXPECT_EQ(TrainAndDigest(&comm, options, layers), sharded);
+}
+
+TEST(DistOptShardedTest, ManyParametersOfTwoRanksAreSharedOut) {
+  if (!RunRanks("shm", 2)) UpdateManyParameters();
+}
+
+TEST(DistOptShardedTest, ManyParametersOfThreeRanksAreSharedOut) {
+  if (!RunRanks("shm", 3)) UpdateManyParameters();
+}
+
+// One rank that has several threads is enough for all to take the long way.
+TEST(DistOptShardedTest, RanksOfSeveralThreadsShareNothingOut) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training::Options options;
+  const uint64_t expected = TrainAndDigest(&comm, options);
+  options.threads = comm.rank() == 1 ? 2 : 1;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  std::vector<std::string> notes;
+  NoteStage stage;
+  stage.notes = &notes;
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
+  choir_stream_pop_stage(stream);
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
+  EXPECT_GT(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
+  EXPECT_OK(
+      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+  options.threads = 1;
+  options.sharded_update = false;
+  EXPECT_EQ(TrainAndDigest(&comm, options), expected);
+}
+
+// The model outlives DistOpt in the memory that ranks saw of each other, where
+// it belongs to its own rank alone.
+TEST(DistOptShardedTest, ModelGoesOnAfterShardedUpdates) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
+  const uint64_t digest = training.Digest();
+  choir_sgd_config_t config;
+  choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
+                    &config);
+  choir_optimizer_t* sgd = nullptr;
+  Must(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+  Must(choir_model_set_updater(training.model(), choir_optimizer_updater(sgd)));
+  choir_optimizer_release(sgd);
+  EXPECT_EQ(training.Digest(), digest);
+  if (comm.rank() == 1) Must(training.TrainOn(1, 0, 16, 16));
+  Must(choir_comm_barrier(comm.get(), "one of two went on"));
+  EXPECT_EQ(training.Digest() == digest, comm.rank() == 0);
+  // And back again, from rank 0's.
+  Must(training.Attach());
+  EXPECT_EQ(training.Digest(), comm.Gather(training.Digest())[0]);
+  EXPECT_EQ(training.Digest(), digest);
+  Must(training.TrainOn(2, comm.rank() * 16, 16, 32));
+  EXPECT_NE(training.Digest(), digest);
+}
+
+// Names and elements of the optimizer's states alone.
+Values OptimizerStates(Training* training) {
+  Values states;
+  for (auto& value : training->Values())
+    if (value.first.find('/') != std::string::npos) states.push_back(value);
+  return states;
+}
+
+// The same training twice: with sharded updates, and the long way.
+struct Twins {
+  Twins(const Comm& comm, Training::Options options)
+      : rank(comm.rank()), size(comm.size()) {
+    sharded = std::make_unique<Training>(SmallLayers(), comm.get(), options);
+    options.sharded_update = false;
+    plain = std::make_unique<Training>(SmallLayers(), comm.get(), options);
+    Must(sharded->Attach());
+    Must(plain->Attach());
+  }
+
+  // Two steps of all ranks, each with samples of its own, and their end.
+  void Train() {
+    for (Training* training : {sharded.get(), plain.get()}) {
+      for (int64_t i = step; i < step + 2; ++i)
+        Must(training->TrainOn(i, rank * 16, 16, 16 * size));
+      Must(choir_stream_synchronize(choir_device_stream(training->device())));
+    }
+    step += 2;
+  }
+  void ExpectSameStates() {
+    EXPECT_EQ(OptimizerStates(sharded.get()), OptimizerStates(plain.get()));
+  }
+
+  int32_t rank;
+  int32_t size;
+  int64_t step = 0;
+  std::unique_ptr<Training> sharded;
+  std::unique_ptr<Training> plain;
+};
+
+// Each rank keeps the states of its part alone; whoever looks at them, when and
+// as often as it likes, sees them all.
+TEST(DistOptShardedTest, StatesAreWholeWhenSomebodyLooks) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (const char* device : {"cpu", "cpu_async"}) {
+    Training::Options options;
+    options.optimizer = "adam";
+    options.bucket_bytes = 2000;
+    options.device = device;
+    Twins twins(comm, options);
+    const Values start = OptimizerStates(twins.sharded.get());
+    ASSERT_EQ(start.size(), 12u);
+    for (int32_t looking = 1; looking <= 3; ++looking) {
+      twins.Train();
+      // One rank more each time, and nobody else takes part.
+      if (comm.rank() >= looking) continue;
+      EXPECT_NE(OptimizerStates(twins.sharded.get()), start);
+      twins.ExpectSameStates();
+    }
+    EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+  }
+}
+
+void HalveOptimizerStates(Training* training) {
+  for (const choir_named_tensor_t& state : training->States()) {
+    if (!strchr(state.name, '/')) continue;
+    std::vector<float> data(
+        static_cast<size_t>(choir_tensor_count(state.tensor)));
+    const size_t bytes = data.size() * sizeof(float);
+    Must(choir_tensor_read(state.tensor, data.data(), bytes));
+    for (float& value : data) value /= 2;
+    Must(choir_tensor_write(state.tensor, data.data(), bytes));
+  }
+}
+
+// What a program does to its states counts from the next step on; until then
+// other ranks see what the step left.
+TEST(DistOptShardedTest, StatesMayBeChanged) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  for (const char* device : {"cpu", "cpu_async"}) {
+    Training::Options options;
+    options.device = device;
+    Twins twins(comm, options);
+    twins.Train();
+    if (comm.rank() == 1) HalveOptimizerStates(twins.sharded.get());
+    Must(choir_comm_barrier(comm.get(), "rank 1 changed its own"));
+    if (comm.rank() == 0) {
+      twins.ExpectSameStates();
+      HalveOptimizerStates(twins.sharded.get());
+    }
+    HalveOptimizerStates(twins.plain.get());
+    twins.ExpectSameStates();
+    twins.Train();
+    EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+    EXPECT_OK(choir_dist_opt_check_digest(twins.sharded->dist(),
+                                          twins.sharded->Digest()));
+  }
+}
+
+// Rank 1 has done with training, and the memory of its part is used again.
+TEST(DistOptShardedTest, StatesOutliveTheOtherRanks) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Twins twins(comm, {});
+  twins.Train();
+  if (comm.rank() == 1) twins.sharded.reset();
+  Must(choir_comm_barrier(comm.get(), "rank 1 has done"));
+  choir_buffer_t* buffer = nullptr;
+  Must(choir_comm_buffer_create(comm.get(), twins.plain->device(), 1 << 16,
+                                &buffer));
+  memset(choir_buffer_data(buffer), 0x55, 1 << 16);
+  Must(choir_comm_barrier(comm.get(), "memory is used again"));
+  if (comm.rank() == 0) {
+    twins.ExpectSameStates();
+    EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+  }
+  choir_buffer_release(buffer);
+}
+
+}  // namespace
