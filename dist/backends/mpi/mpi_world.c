@@ -58,20 +58,23 @@ typedef struct search_s {
   char tried[1200];
 } search_t;
 
-static void try_path(search_t* search, const char* path) {
-  if (search->handle) return;
+// Fails if there is a file that does not load: a user looks for Open MPI then,
+// not for the file.
+static choir_status_t try_path(search_t* search, const char* path) {
+  if (search->handle) return NULL;
   // Open MPI's own plugins look for its symbols globally.
   search->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-  if (search->handle) return;
+  if (search->handle) return NULL;
   const char* why = dlerror();
+  if (!access(path, F_OK))
+    return CHOIR_ERROR(UNAVAILABLE,
+                       "%s does not load (%s); it needs Open MPI 4 or 5 "
+                       "(Debian 12: libopenmpi3, Debian 13: libopenmpi40)",
+                       path, why ? why : "?");
   if (search->tried[0])
     choir__text_append(search->tried, sizeof(search->tried), "; ");
   choir__text_append(search->tried, sizeof(search->tried), path);
-  // A file that is there but does not load deserves its own reason.
-  if (access(path, F_OK)) return;
-  choir__text_append(search->tried, sizeof(search->tried), " (");
-  choir__text_append(search->tried, sizeof(search->tried), why ? why : "?");
-  choir__text_append(search->tried, sizeof(search->tried), ")");
+  return NULL;
 }
 
 // The folder of the file that holds Choir's code: libchoir.so, or a program.
@@ -92,20 +95,19 @@ static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   const char* named = getenv("CHOIR_MPI_LIBRARY");
   char folder[PATH_MAX];
   if (named && named[0]) {
-    try_path(&search, named);
+    CHOIR_TRY(try_path(&search, named));
   } else if (own_folder(folder)) {
     static const char* const places[] = {"", "../lib/", "../"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); ++i) {
       char path[PATH_MAX + 64];
       snprintf(path, sizeof(path), "%s/%s%s", folder, places[i], plugin_name);
-      try_path(&search, path);
+      CHOIR_TRY(try_path(&search, path));
     }
   }
   if (!search.handle)
     return CHOIR_ERROR(UNAVAILABLE,
-                       "%s was not found; tried %s; it comes with "
-                       "Choir and needs Open MPI (Debian: libopenmpi3), or set "
-                       "CHOIR_MPI_LIBRARY to its path",
+                       "%s was not found; tried %s; it comes with Choir; "
+                       "CHOIR_MPI_LIBRARY may name another path",
                        plugin_name, search.tried);
   choir_mpi_shim_function_t function;
   void* symbol = dlsym(search.handle, CHOIR_MPI_SHIM_SYMBOL);
