@@ -39,11 +39,12 @@ def platform_of(library):
 def metadata(project, folder, version):
     packages = runpy.run_path(os.path.join(folder, "choir", "_debian.py"))
     lines = [
-        "Metadata-Version: 2.1",
+        "Metadata-Version: 2.4",
         f"Name: {project['name']}",
         f"Version: {version}",
         f"Summary: {project['description']}",
-        f"License: {project['license']['text']}",
+        f"License-Expression: {project['license']}",
+        "License-File: LICENSE",
     ]
     lines += [f"Classifier: {name}" for name in project["classifiers"]]
     lines += [f"Requires-Python: {project['requires-python']}"]
@@ -84,6 +85,30 @@ def place_in_wheel(folder, file):
     return place
 
 
+def write_wheel(members, out):
+    """Writes a wheel of `members`, {place: bytes}, which have no RECORD yet."""
+    (info,) = {
+        place.split("/")[0] for place in members if ".dist-info/" in place
+    }
+    # The format asks for the folder dist-info at the end of the file.
+    ordered = sorted(
+        members.items(), key=lambda item: (item[0].startswith(info), item[0])
+    )
+    record = ""
+    for place, data in ordered:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+        record += f"{place},sha256={digest.decode().rstrip('=')},{len(data)}\n"
+    record += f"{info}/RECORD,,\n"
+    ordered.append((f"{info}/RECORD", record.encode()))
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for place, data in ordered:
+            entry = zipfile.ZipInfo(place, TIMESTAMP)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            entry.external_attr = 0o100644 << 16
+            wheel.writestr(entry, data)
+
+
 def make_wheel(folder, licence, files, out):
     """Writes the wheel `out`, whose name must be wheel_name(folder, files)."""
     name = wheel_name(folder, files)
@@ -104,8 +129,8 @@ def make_wheel(folder, licence, files, out):
     info = f"choir-{version}.dist-info"
     with open(licence, "rb") as file:
         licence_text = file.read()
-    last = {
-        f"{info}/LICENSE": licence_text,
+    members |= {
+        f"{info}/licenses/LICENSE": licence_text,
         f"{info}/METADATA": metadata(project, folder, version).encode(),
         f"{info}/WHEEL": (
             "Wheel-Version: 1.0\n"
@@ -114,22 +139,7 @@ def make_wheel(folder, licence, files, out):
             f"Tag: {tag}\n"
         ).encode(),
     }
-    # The format asks for these at the end of the file.
-    ordered = sorted(members.items()) + sorted(last.items())
-    record = ""
-    for place, data in ordered:
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
-        record += f"{place},sha256={digest.decode().rstrip('=')},{len(data)}\n"
-    record += f"{info}/RECORD,,\n"
-    ordered.append((f"{info}/RECORD", record.encode()))
-
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for place, data in ordered:
-            entry = zipfile.ZipInfo(place, TIMESTAMP)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3
-            entry.external_attr = 0o100644 << 16
-            wheel.writestr(entry, data)
+    write_wheel(members, out)
 
 
 def main():

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,8 +96,22 @@ class Wheel(unittest.TestCase):
         for package in _find.DEBIAN_PACKAGES.values():
             self.assertIn(f"Requires-External: {package}", lines)
             self.assertIn(package, readme)
+        self.assertIn("License-Expression: Apache-2.0", lines)
+        with zipfile.ZipFile(WHEEL) as wheel:
+            licence = wheel.read(f"{INFO}/licenses/LICENSE").decode()
+        self.assertIn("License-File: LICENSE", lines)
+        self.assertIn("Apache License", licence)
         tag = os.path.basename(WHEEL).split("-", 2)[2][: -len(".whl")]
         self.assertIn(f"Tag: {tag}", tags.splitlines())
+
+    def test_mpi_brings_nothing_but_mpi(self):
+        # It is opened with its symbols for all: an OpenMP runtime's would be
+        # everybody's.
+        with zipfile.ZipFile(WHEEL) as wheel:
+            plugin = wheel.extract("choir/libchoir_mpi.so", self.folder)
+        said = self.run_it("readelf", "-d", plugin)
+        needed = re.findall(r"NEEDED.*\[(\w+)\.so", said)
+        self.assertEqual(sorted(needed), ["libc", "libmpi"])
 
     def package(self):
         """A copy of the project with a package of two files."""
