@@ -128,3 +128,9 @@ def run(sgd, options):
                 ),
                 flush=True,
             )
+
+    # Equal for equal bits, on all workers and from run to run.
+    digest = m.digest()
+    sgd.check_digest(digest)
+    if rank == 0:
+        print("digest = %016x" % digest, flush=True)

@@ -46,7 +46,7 @@ class Examples(unittest.TestCase):
         found = EPOCH.search(result.stdout)
         self.assertTrue(found, result.stdout)
         self.assertGreater(float(found[1]), least, result.stdout)
-        return found[1]
+        return found[1], re.findall(r"^digest = (\w{16})$", result.stdout, re.M)
 
     def test_model_form_by_processes(self):
         flags = ["--epochs", "1", "--limit", "2560"]
@@ -72,6 +72,7 @@ class Examples(unittest.TestCase):
                 words = command(script, *flags, workers=None)
                 mpi = self.check(["mpiexec", "-n", "2"] + words, 0.3)
                 self.assertEqual(mpi, self.check(command(alike, *flags), 0.3))
+                self.assertEqual(len(mpi[1]), script == "train_mpi.py")
 
     def test_the_loader_has_the_bits_of_the_c_example(self):
         flags = ["--epochs", "1", "--limit", "1000"]
