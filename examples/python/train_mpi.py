@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a CNN on MNIST; the launcher says with how many workers, and where.
 
+python3 -m choir -np 2 train_mpi.py
 mpiexec -n 2 python3 train_mpi.py --dist-option fp16
 choirrun -np 2 -H localhost:1,other:1 python3 train_mpi.py
 """

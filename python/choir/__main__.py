@@ -25,7 +25,7 @@ import threading
 from ctypes import byref, c_char_p, c_int32
 
 import choir
-from choir import _raw, device, opt
+from choir import _find, _raw, device, opt
 from choir._lib import LaunchConfig, LaunchReport, check, lib
 
 # What ends a run.
@@ -99,7 +99,16 @@ def _mpi() -> str:
     if done.returncode == 0:
         return f"yes ({path})"
     lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-    return f"no ({lines[-1]})"
+    why = lines[-1].removeprefix("OSError: ")
+    return f"no ({path} does not load: {why}; it needs Open MPI 4 or 5)"
+
+
+def _bundled() -> str:
+    """Where oneDNN and the other libraries come from."""
+    folder = _find.bundled_folder(lib.path)
+    if folder:
+        return f"of the package ({folder})"
+    return "of this machine"
 
 
 def _nccl() -> str:
@@ -144,6 +153,7 @@ def check_build() -> None:
     default = device.get_default_device()
     print(f"choir {choir.__version__}")
     print(f"  library: {lib.path} ({lib.version().decode()})")
+    print(f"  its libraries: {_bundled()}")
     print(f"  python: {sys.version.split()[0]} ({sys.executable})")
     print(
         f"  device cpu: yes ({cores} cores, {default.threads} threads each op)"

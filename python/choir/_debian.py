@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages that libchoir.so needs; make_wheel.py reads it too."""
+"""The Debian packages that libchoir.so needs where it was built from the sources
+and no portable wheel brought its libraries along; make_wheel.py reads it too."""
 
 # What the library is linked with, and the package that has it. A test compares
 # the names with those in the library.

@@ -40,15 +40,30 @@ def find_library():
             return place
     raise ImportError(
         f"there is no libchoir.so, neither {places[0]} nor {places[1]}; "
-        "install the package (pip install ./python), run the program by "
+        "install the package (pip install choir-*.whl), run the program by "
         "Bazel, or set CHOIR_LIBRARY to the library's path"
     )
 
 
-def explain_load_error(error):
-    """Turns the loader's OSError into a sentence that says what to do."""
+def bundled_folder(path):
+    """Where a portable wheel has what the libchoir.so at `path` is linked with;
+    None for a library that takes it from the system."""
+    folder = os.path.join(os.path.dirname(path), "..", "choir.libs")
+    return os.path.normpath(folder) if os.path.isdir(folder) else None
+
+
+def explain_load_error(error, path):
+    """Turns the loader's OSError about the library at `path` into a sentence
+    that says what to do."""
     said = str(error)
     missing = re.match(r"([^/:\s]+): cannot open shared object file", said)
+    folder = bundled_folder(path)
+    if missing and folder:
+        return (
+            f"libchoir.so needs {missing[1]}, which is neither in {folder}, "
+            "where the package has its libraries, nor on this machine; "
+            "install the package again (pip install --force-reinstall)"
+        )
     if missing:
         package = DEBIAN_PACKAGES.get(missing[1])
         if package:
@@ -85,7 +100,7 @@ def load_library():
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        raise ImportError(explain_load_error(error), path=path) from error
+        raise ImportError(explain_load_error(error, path), path=path) from error
     try:
         version_of = library.choir_version
     except AttributeError:

@@ -103,6 +103,21 @@ class Find(unittest.TestCase):
         nobodys, path = self.renamed("libcjson.so.1")
         self.refused(lambda: self.load(path), f"libchoir.so needs {nobodys}")
 
+    def test_package_that_lost_a_library_of_its_own(self):
+        nobodys, path = self.renamed("libdnnl.so.2")
+        self.assertIsNone(_find.bundled_folder(path))
+        inside = os.path.join(self.folder, "choir", "libchoir.so")
+        os.mkdir(os.path.dirname(inside))
+        os.rename(path, inside)
+        folder = os.path.join(self.folder, "choir.libs")
+        os.mkdir(folder)
+        with self.assertRaises(ImportError) as caught:
+            self.load(inside)
+        said = str(caught.exception)
+        self.assertIn(f"needs {nobodys}, which is neither in {folder}", said)
+        self.assertIn("pip install --force-reinstall", said)
+        self.assertNotIn("apt-get", said)
+
     def test_every_needed_library_has_a_package(self):
         said = subprocess.run(
             ["readelf", "-d", LIBRARY],
@@ -123,7 +138,7 @@ class Find(unittest.TestCase):
             "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found "
             "(required by /x/libchoir.so)"
         )
-        said = _find.explain_load_error(error)
+        said = _find.explain_load_error(error, LIBRARY)
         self.assertIn("needs glibc 2.34 or newer", said)
         self.assertRegex(said, r"this machine has glibc 2\.\d+;")
 
@@ -132,7 +147,9 @@ class Find(unittest.TestCase):
         self.refused(lambda: self.load(path), "not a library for this machine")
 
     def test_another_reason_is_passed_on(self):
-        said = _find.explain_load_error(OSError("/x.so: undefined symbol: y"))
+        said = _find.explain_load_error(
+            OSError("/x.so: undefined symbol: y"), LIBRARY
+        )
         self.assertIn("undefined symbol: y", said)
 
     def test_another_library(self):

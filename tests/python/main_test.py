@@ -12,6 +12,7 @@ import unittest
 
 import choir
 from choir import _raw, device, opt
+from choir._lib import lib
 
 ENVIRONMENT = {
     **os.environ,
@@ -104,6 +105,7 @@ class Main(unittest.TestCase):
         )
         self.assertIn(f"choir {choir.__version__}\n", done.stdout)
         self.assertRegex(lines["library"], r"^/.*libchoir\.so \(")
+        self.assertEqual(lines["its libraries"], "of this machine")
         self.assertTrue(lines["device cpu"].startswith("yes"), lines)
         # GPUs one by one, or the reason in one sentence.
         gpus = device.get_gpu_ids()
@@ -135,6 +137,36 @@ class Main(unittest.TestCase):
             timeout=50,
         )
         self.assertIn("mpi: no (/nowhere/mpi.so is not there)", done.stdout)
+
+    def test_open_mpi_that_is_not_there(self):
+        beside = os.path.join(os.path.dirname(lib.path), "libchoir_mpi.so")
+        with open(beside, "rb") as file:
+            data = file.read()
+        self.assertIn(b"libmpi.so.", data)
+        plugin = os.path.join(self.folder, "libchoir_mpi.so")
+        with open(plugin, "wb") as file:
+            file.write(data.replace(b"libmpi.so.", b"libqpi.so."))
+        environment = {
+            **ENVIRONMENT,
+            "CHOIR_MPI_LIBRARY": plugin,
+            "CHOIR_COMM": "mpi",
+        }
+        for command, before, after in [
+            (["-m", "choir", "--check-build"], "mpi: no (", ": lib"),
+            (["-c", "from choir import dist; dist.init()"], "mpi: ", " (lib"),
+        ]:
+            done = subprocess.run(
+                [sys.executable, *command],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=50,
+            )
+            self.assertRegex(
+                done.stdout + done.stderr,
+                re.escape(f"{before}{plugin} does not load{after}")
+                + r"qpi\.so\.\d+: cannot open .*; it needs Open MPI 4 or 5",
+            )
 
     def test_workers(self):
         for count in (1, 3):
