@@ -1,13 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/clean_room.sh [--suite SUITE] [--keep] FOLDER [COMMAND [ARGUMENT]...]
+# tools/clean_room.sh [--suite SUITE] [--keep] [--with FILE]... FOLDER \
+#     [COMMAND [ARGUMENT]...]
 # Makes a bare Debian (minbase with git, nothing else) in FOLDER, which must not
 # exist or be empty, clones the last commit of this tree into it and runs COMMAND in
 # the clone; `./bootstrap bazel test //...` if none is given. SUITE is bookworm
 # (Debian 12, the default) or trixie (Debian 13). The status is that of COMMAND.
 # Needs root, debootstrap, and this machine to be a Debian, whose mirrors are used.
-# --keep leaves FOLDER with what bootstrap installed; a second run then takes another
-# clone into the same system.
+# --with FILE (or folder) takes no clone: COMMAND runs in a folder that holds the
+# FILEs alone.
+# --keep leaves FOLDER with what was installed there; a second run then takes another
+# clone, or other FILEs, into the same system.
 #
 # Mounts and processes live in namespaces of their own, so that nothing of them can
 # be left behind: not after a failure, not after Ctrl-C.
@@ -37,17 +40,23 @@ if [ "${1:-}" = --inside ]; then
   exec env -i HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     ${http_proxy:+http_proxy="$http_proxy"} \
-    ${https_proxy:+https_proxy="$https_proxy"} "$@"
+    ${https_proxy:+https_proxy="$https_proxy"} \
+    ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} "$@"
 fi
 
-usage='usage: tools/clean_room.sh [--suite bookworm|trixie] [--keep] FOLDER [COMMAND [ARGUMENT]...]'
-keep=0 suite=bookworm
+usage='usage: tools/clean_room.sh [--suite bookworm|trixie] [--keep] [--with FILE]... FOLDER [COMMAND [ARGUMENT]...]'
+keep=0 suite=bookworm files=()
 while [ $# -gt 0 ]; do
   case $1 in
     --keep) keep=1 ;;
     --suite)
       shift
       suite=${1:-}
+      ;;
+    --with)
+      shift
+      [ -e "${1:-}" ] || die "there is no '${1:-}'; $usage" 2
+      files+=("$(realpath "$1")")
       ;;
     -* | '') die "unknown flag '$1'; $usage" 2 ;;
     *) break ;;
@@ -65,7 +74,8 @@ script=$(realpath "$0")
 repository=$(dirname "$script")/..
 room=$(realpath -m "$1")
 shift
-[ $# -gt 0 ] || set -- ./bootstrap bazel test //...
+[ $# -gt 0 ] || [ ${#files[@]} -gt 0 ] || set -- ./bootstrap bazel test //...
+[ $# -gt 0 ] || die "--with needs a COMMAND; $usage" 2
 # Marks a folder that this script filled, and that it so may remove; says the suite.
 mark=etc/choir_clean_room
 if [ -e "$room/$mark" ]; then
@@ -118,7 +128,6 @@ if [ ! -e "$room/$mark" ]; then
   echo "clean_room.sh: a bare Debian ($suite) in $room"
   contained debootstrap --variant=minbase --include=git,ca-certificates "$suite" \
     "$room" "$mirror" >"$log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$log")"
-  rm -f "$log"
   # Where to fetch from and through which proxy; no other habit of this machine.
   sed 's/.*/deb [signed-by=\/usr\/share\/keyrings\/debian-archive-keyring.gpg] & main/' \
     <<<"$mirrors" >"$room/etc/apt/sources.list"
@@ -126,12 +135,23 @@ if [ ! -e "$room/$mark" ]; then
     >"$room/etc/apt/apt.conf.d/99network" || true
   cp /etc/resolv.conf "$room/etc/resolv.conf"
   cp /etc/hosts "$room/etc/hosts"
+  # And whom to trust on the way.
+  find /usr/local/share/ca-certificates -name '*.crt' \
+    -exec cp -t "$room/usr/local/share/ca-certificates" {} +
+  contained chroot "$room" update-ca-certificates >"$log" 2>&1 ||
+    die "update-ca-certificates failed: $(tail -n 3 "$log")"
+  rm -f "$log"
   echo "$suite" >"$room/$mark"
 fi
 
-mkdir -p "$room/srv"
 rm -rf "$room/srv/choir"
-git clone --quiet --no-hardlinks "$repository" "$room/srv/choir"
+mkdir -p "$room/srv/choir"
+if [ ${#files[@]} -gt 0 ]; then
+  cp -r -t "$room/srv/choir" "${files[@]}"
+  echo "clean_room.sh: ${files[*]##*/}; $*"
+else
+  git clone --quiet --no-hardlinks "$repository" "$room/srv/choir"
+  echo "clean_room.sh: $(git -C "$room/srv/choir" log -1 --format='%h %s'); $*"
+fi
 chown -R root:root "$room/srv/choir"
-echo "clean_room.sh: $(git -C "$room/srv/choir" log -1 --format='%h %s'); $*"
 contained bash "$script" --inside "$room" "$@"
