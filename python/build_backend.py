@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pip calls (PEP 517) for `pip install ./python`.
+"""What pip calls (PEP 517) for `pip install ./python`, which makes no portable
+wheel: the library finds oneDNN and the rest in the system.
 
 Bazel decides whether the library is up to date and builds it if not. Without
 Bazel, a library that it left in bazel-bin will do if no source is newer.
@@ -113,6 +114,10 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
             os.path.join(os.path.dirname(FOLDER), "LICENSE"),
             files,
             os.path.join(wheel_directory, name),
+        )
+        print(
+            f"choir: {name} is for this machine, whose libraries it uses; "
+            "tools/portable_wheel.sh makes one for others"
         )
     except (OSError, RuntimeError, ValueError) as error:
         # The sentence alone; a stack of pip's tells nobody anything.

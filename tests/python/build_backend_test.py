@@ -63,6 +63,7 @@ class BuildBackend(unittest.TestCase):
         done = self.build()
         self.assertEqual(done.returncode, 0, done.stderr)
         name = done.stdout.split()[-1]
+        self.assertIn(f"choir: {name} is for this machine", done.stdout)
         self.assertTrue(name.startswith(f"choir-{choir.__version__}-py3-none-"))
         with zipfile.ZipFile(os.path.join(self.out, name)) as wheel:
             for member in ["__init__.py", "_find.py", "libchoir_mpi.so"]:
