@@ -65,12 +65,16 @@ class Bundled:
         self.licences, self.texts = LICENCES[base]
         # auditwheel's mark is of the file as it found it; ours has none.
         mark = mark or hashlib.sha256(data).hexdigest()[:8]
-        self.package = None
-        for line in dpkg_query("--search", f"*/{base}{end}").splitlines():
-            package, path = line.split(": ")
-            if hashlib.sha256(read(path)).hexdigest().startswith(mark):
-                self.package = package
-        if not self.package:
+        owners = [
+            line.split(": ")
+            for line in dpkg_query("--search", f"*/{base}{end}").splitlines()
+        ]
+        packages = [
+            package
+            for package, path in owners
+            if hashlib.sha256(read(path)).hexdigest().startswith(mark)
+        ]
+        if not packages:
             raise ValueError(
                 f"{name} is not of the Debian package that is installed, so "
                 "where it comes from is not known"
@@ -83,7 +87,7 @@ class Bundled:
         ) = dpkg_query(
             *("--show", "--showformat"),
             "${Package} ${Version} ${source:Package} ${source:Version}",
-            self.package,
+            packages[0],
         ).split()
 
     def notices(self):

@@ -72,7 +72,17 @@ while [ $# -gt 0 ]; do
 done
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# In the background, so that a signal is dealt with at once; clean_room.sh takes its
+# room away by itself.
+room=
+finish() {
+  [ -z "$room" ] || kill "$room" 2>/dev/null || :
+  wait
+  rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 if [ -z "$wheel" ]; then
   tools/portable_wheel.sh "$work"
   wheel=$(echo "$work"/choir-*.whl)
@@ -83,5 +93,8 @@ echo "check_wheel.sh: ${wheel##*/}, $((size / 1000000)) MB"
 for suite in "${suites[@]:-trixie}"; do
   tools/clean_room.sh --suite "$suite" --with "$wheel" --with tools/check_wheel.sh \
     --with examples/python --with examples/data/mnist "$work/room" \
-    ./check_wheel.sh --inside
+    ./check_wheel.sh --inside &
+  room=$!
+  wait "$room"
+  room=
 done

@@ -43,5 +43,5 @@ PATH="$work/venv/bin:$PATH" SOURCE_DATE_EPOCH=315532800 auditwheel repair --only
   die "auditwheel failed: $(cat "$work/log")"
 openmp=$(ldd "$bin/libchoir.so" | sed -n 's/^\s*libgomp\.so\.1 => \(.*\) (.*/\1/p')
 [ -n "$openmp" ] || die "$bin/libchoir.so is not linked with libgomp.so.1"
-python3 python/portable_wheel.py --openmp "$openmp" --out "$out" \
+"$work/venv/bin/python" python/portable_wheel.py --openmp "$openmp" --out "$out" \
   "$work"/repaired/*.whl
