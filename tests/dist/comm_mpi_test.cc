@@ -387,8 +387,9 @@ TEST(MpiTest, MissingLibraryIsToldWithItsPaths) {
   EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_UNAVAILABLE);
   EXPECT_STREQ(choir_status_message(status),
                "comm mpi: libchoir_mpi.so was not found; tried "
-               "/nowhere/libchoir_mpi.so; it comes with Choir; "
-               "CHOIR_MPI_LIBRARY may name another path");
+               "/nowhere/libchoir_mpi.so; it comes with Choir and needs Open "
+               "MPI (Debian: libopenmpi3), or set CHOIR_MPI_LIBRARY to its "
+               "path");
   choir_status_free(status);
   // A file that does not load tells why.
   setenv("CHOIR_MPI_LIBRARY", "/proc/self/exe", 1);
@@ -398,7 +399,8 @@ TEST(MpiTest, MissingLibraryIsToldWithItsPaths) {
                          "(/proc/self/exe: "),
             0u)
       << message;
-  EXPECT_NE(message.find("); it needs Open MPI 4 or 5 ("), std::string::npos)
+  EXPECT_NE(message.find("); it needs Open MPI 4 or 5 (Debian: openmpi-bin)"),
+            std::string::npos)
       << message;
   choir_status_free(status);
   unsetenv("CHOIR_MPI_LIBRARY");

@@ -69,7 +69,7 @@ static choir_status_t try_path(search_t* search, const char* path) {
   if (!access(path, F_OK))
     return CHOIR_ERROR(UNAVAILABLE,
                        "%s does not load (%s); it needs Open MPI 4 or 5 "
-                       "(Debian 12: libopenmpi3, Debian 13: libopenmpi40)",
+                       "(Debian: openmpi-bin)",
                        path, why ? why : "?");
   if (search->tried[0])
     choir__text_append(search->tried, sizeof(search->tried), "; ");
@@ -106,8 +106,9 @@ static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   }
   if (!search.handle)
     return CHOIR_ERROR(UNAVAILABLE,
-                       "%s was not found; tried %s; it comes with Choir; "
-                       "CHOIR_MPI_LIBRARY may name another path",
+                       "%s was not found; tried %s; it comes with "
+                       "Choir and needs Open MPI (Debian: libopenmpi3), or set "
+                       "CHOIR_MPI_LIBRARY to its path",
                        plugin_name, search.tried);
   choir_mpi_shim_function_t function;
   void* symbol = dlsym(search.handle, CHOIR_MPI_SHIM_SYMBOL);
