@@ -322,7 +322,6 @@ static choir_status_t conv_run(const choir_record_t* record,
                                choir__conv_kind_t kind) {
   const choir__conv_t conv = choir__conv_of(record, kind);
   choir__key_t key = {.count = 0};
-  choir__key_add(&key, choir__dnnl_follow_threads(stream));
   choir__key_add(&key, kind);
   choir__key_add(&key, record->accumulate);
   choir__key_add_view(&key, conv.x);
@@ -336,13 +335,12 @@ static choir_status_t conv_run(const choir_record_t* record,
   }
   choir__key_add(&key, conv.attrs->groups);
   choir__key_add(&key, conv.attrs->activation);
-  choir__dnnl_plan_t* plan;
-  CHOIR_TRY_NOTE(choir__dnnl_plan_take(&key, build, &conv, &plan), "%s",
-                 record->kernel->name);
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
-  return choir__dnnl_plan_run(plan, stream, operands);
+  CHOIR_TRY_NOTE(choir__dnnl_run(&key, build, &conv, stream, operands), "%s",
+                 record->kernel->name);
+  return NULL;
 }
 
 #define CONV(OP, name, kind)                                     \

@@ -16,9 +16,7 @@
 //
 //   choir__key_t key = {.count = 0};
 //   choir__key_add(&key, ...);
-//   choir__dnnl_plan_t* plan;
-//   CHOIR_TRY(choir__dnnl_plan_take(&key, build, &problem, &plan));
-//   return choir__dnnl_plan_run(plan, stream, operands);
+//   return choir__dnnl_run(&key, build, &problem, stream, operands);
 //
 // Threads: thread-safe.
 
@@ -40,10 +38,12 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
 
 // The process's one CPU engine, made on first use.
 choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
-// Makes oneDNN's calls on this thread use as many threads.
-void choir__dnnl_set_threads(int32_t threads);
-// The same with as many as the stream's device allows; returns that number.
-int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
+// oneDNN takes as many threads as OpenMP would give the calling thread, a
+// number that belongs to the program above. Between _begin and _end it is
+// `threads`; _end gives back what _begin returned, on every path. No thread is
+// started or ended by either.
+int32_t choir__dnnl_threads_begin(int32_t threads);
+void choir__dnnl_threads_end(int32_t before);
 
 // Attributes of a primitive whose scratchpad is the plan's, and which, where
 // `accumulate`, adds its result to what is there; destroy them.
@@ -97,16 +97,15 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
                                 const int32_t (*arguments)[2],
                                 int32_t argument_count) CHOIR_NODISCARD;
 
-// The plan of `build` and `key`, made when none is free.
-choir_status_t choir__dnnl_plan_take(
-    const choir__key_t* key,
-    choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
-                            const void* problem),
-    const void* problem, choir__dnnl_plan_t** out_plan) CHOIR_NODISCARD;
-// Runs it on the operands' memory and gives it back.
-choir_status_t choir__dnnl_plan_run(choir__dnnl_plan_t* plan,
-                                    choir_stream_t* stream,
-                                    void* const* operands) CHOIR_NODISCARD;
+// Makes a plan's calls for a problem.
+typedef choir_status_t (*choir__dnnl_build_fn_t)(choir__dnnl_plan_t* plan,
+                                                 dnnl_engine_t engine,
+                                                 const void* problem);
+// Runs the plan of `build` and `key` on the operands' memory, with the threads
+// of the stream's device, which join the key; makes the plan when none is free.
+choir_status_t choir__dnnl_run(choir__key_t* key, choir__dnnl_build_fn_t build,
+                               const void* problem, choir_stream_t* stream,
+                               void* const* operands) CHOIR_NODISCARD;
 
 // ---- The cache, for tests ----
 

@@ -24,9 +24,13 @@ typedef struct sgemm_s {
   float beta;
 } sgemm_t;
 
-static choir_status_t run_sgemm(const sgemm_t* g) {
-  CHOIR__DNNL_TRY(dnnl_sgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, g->a, g->lda,
-                             g->b, g->ldb, g->beta, g->c, g->ldc));
+static choir_status_t run_sgemm(const sgemm_t* g, int32_t threads) {
+  const int32_t before = choir__dnnl_threads_begin(threads);
+  const dnnl_status_t status =
+      dnnl_sgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, g->a, g->lda, g->b,
+                 g->ldb, g->beta, g->c, g->ldc);
+  choir__dnnl_threads_end(before);
+  CHOIR__DNNL_TRY(status);
   return NULL;
 }
 
@@ -51,7 +55,7 @@ static bool is_copied(const sgemm_t* g) {
          g->ldb % FAR_ROWS == 0 && g->m >= 16 && g->m < 380;
 }
 
-// In `block`.
+// In `block`, on one thread.
 static choir_status_t run_blocks(const sgemm_t* g, float* block) {
   for (int64_t j = 0; j < g->n; j += BLOCK_N)
     for (int64_t p = 0; p < g->k; p += BLOCK_K) {
@@ -68,7 +72,7 @@ static choir_status_t run_blocks(const sgemm_t* g, float* block) {
       part.ldb = BLOCK_LD;
       part.c = g->c + j;
       if (p > 0) part.beta = 1.0f;
-      CHOIR_TRY(run_sgemm(&part));
+      CHOIR_TRY(run_sgemm(&part, 1));
     }
   return NULL;
 }
@@ -124,20 +128,18 @@ static void columns_range(void* context, void* block, int64_t begin,
   part.n = (part.n - next < COLUMNS_UNIT ? part.n : next) - first;
   part.b += part.tb == 'N' ? first : first * part.ldb;
   part.c += first;
-  choir__dnnl_set_threads(1);
-  share_ended(share, block ? run_blocks(&part, block) : run_sgemm(&part));
+  share_ended(share, block ? run_blocks(&part, block) : run_sgemm(&part, 1));
 }
 
 static void rows_range(void* context, int64_t begin, int64_t end) {
   share_t* share = context;
-  choir__dnnl_set_threads(1);
   for (int64_t unit = begin; unit < end; unit++) {
     sgemm_t part = *share->whole;
     const int64_t first = unit * ROWS_UNIT, left = part.m - first;
     part.m = left < ROWS_UNIT ? left : ROWS_UNIT;
     part.a += part.ta == 'N' ? first * part.lda : first;
     part.c += first * part.ldc;
-    share_ended(share, run_sgemm(&part));
+    share_ended(share, run_sgemm(&part, 1));
   }
 }
 
@@ -211,16 +213,13 @@ static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
 
 static choir_status_t run_matmul(const sgemm_t* g, choir_stream_t* stream) {
   choir__key_t key = {.count = 0};
-  choir__key_add(&key, choir__dnnl_follow_threads(stream));
   choir__key_add(&key, g->ta);
   choir__key_add(&key, g->m);
   choir__key_add(&key, g->n);
   choir__key_add(&key, g->k);
   choir__key_add(&key, g->beta != 0);
-  choir__dnnl_plan_t* plan;
-  CHOIR_TRY(choir__dnnl_plan_take(&key, build_matmul, g, &plan));
   void* const operands[] = {(void*)g->a, (void*)g->b, g->c};
-  return choir__dnnl_plan_run(plan, stream, operands);
+  return choir__dnnl_run(&key, build_matmul, g, stream, operands);
 }
 
 static choir_status_t multiply(const choir__product_t* product,
@@ -244,8 +243,7 @@ static choir_status_t multiply(const choir__product_t* product,
                      .beta = beta};
   if (is_shared_here(&g)) return run_shares(&g, stream);
   if (is_matmul(&g)) return run_matmul(&g, stream);
-  choir__dnnl_follow_threads(stream);
-  return run_sgemm(&g);
+  return run_sgemm(&g, choir__cpu_threads(stream));
 }
 
 // ---- matmul ----
