@@ -81,7 +81,8 @@ choir_status_t choir__dnnl_attr(bool accumulate,
       dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
   if (accumulate && status == dnnl_success) {
     status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success) status = dnnl_post_ops_append_sum(ops, 1.0f);
+    if (status == dnnl_success)
+      status = dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
     if (status == dnnl_success)
       status = dnnl_primitive_attr_set_post_ops(attr, ops);
     if (ops) dnnl_post_ops_destroy(ops);
@@ -140,7 +141,7 @@ static void plan_destroy(choir__dnnl_plan_t* plan) {
 }
 
 static choir_status_t add_slot(choir__dnnl_plan_t* plan, int32_t operand,
-                               const dnnl_memory_desc_t* md,
+                               const_dnnl_memory_desc_t md,
                                choir__dnnl_slot_t* out_slot) {
   *out_slot = -1;
   if (plan->slot_count == SLOTS)
@@ -162,13 +163,13 @@ static choir_status_t add_slot(choir__dnnl_plan_t* plan, int32_t operand,
 }
 
 choir_status_t choir__dnnl_operand(choir__dnnl_plan_t* plan, int32_t index,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot) {
   return add_slot(plan, index, md, out_slot);
 }
 
 choir_status_t choir__dnnl_scratch(choir__dnnl_plan_t* plan,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot) {
   return add_slot(plan, -1, md, out_slot);
 }
@@ -178,7 +179,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
                                 const int32_t (*arguments)[2],
                                 int32_t argument_count) {
   dnnl_status_t made = dnnl_out_of_memory;
-  const dnnl_memory_desc_t* pad =
+  const_dnnl_memory_desc_t pad =
       dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   choir__dnnl_slot_t pad_slot = -1;
   choir_status_t status = NULL;
@@ -209,7 +210,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
 static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
                                   choir__dnnl_slot_t from,
                                   choir__dnnl_slot_t to, bool accumulate) {
-  const dnnl_memory_desc_t *from_md, *to_md;
+  const_dnnl_memory_desc_t from_md, to_md;
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t pd = NULL;
   CHOIR__DNNL_TRY(
@@ -227,8 +228,8 @@ static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
 }
 
 choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
-                                 const dnnl_memory_desc_t* own,
-                                 const dnnl_memory_desc_t* wanted,
+                                 const_dnnl_memory_desc_t own,
+                                 const_dnnl_memory_desc_t wanted,
                                  choir__dnnl_slot_t* out_slot) {
   choir__dnnl_slot_t operand;
   CHOIR_TRY(choir__dnnl_operand(plan, index, own, &operand));
@@ -239,8 +240,8 @@ choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
 }
 
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
-                                  const dnnl_memory_desc_t* own,
-                                  const dnnl_memory_desc_t* wanted,
+                                  const_dnnl_memory_desc_t own,
+                                  const_dnnl_memory_desc_t wanted,
                                   bool accumulate, choir__dnnl_output_t* out) {
   out->accumulate = accumulate;
   CHOIR_TRY(choir__dnnl_operand(plan, index, own, &out->operand));

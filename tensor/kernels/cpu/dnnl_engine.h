@@ -2,11 +2,11 @@
 #ifndef CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
 #define CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
 
-#include "oneapi/dnnl/dnnl.h"
 #include "tensor/kernels/problem_key.h"
 #include "tensor/op_def.h"
+#include "third_party/dnnl/dnnl_v3.h"
 
-// The only files that know oneDNN's interface (version 2) are dnnl_*.c.
+// The only files that know oneDNN's interface are dnnl_*.c.
 //
 // A plan is what one problem needs to run: primitives, reorders around them
 // and their memory objects. Plans are kept by what builds them and key, the
@@ -60,19 +60,19 @@ typedef int32_t choir__dnnl_slot_t;
 
 // Operand `index` of the record, as described. Call it while building.
 choir_status_t choir__dnnl_operand(choir__dnnl_plan_t* plan, int32_t index,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot)
     CHOIR_NODISCARD;
 // Memory between two calls of one run.
 choir_status_t choir__dnnl_scratch(choir__dnnl_plan_t* plan,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot)
     CHOIR_NODISCARD;
 // Operand `index`, which lies as `own` says, for a primitive that reads it as
 // `wanted`: the operand itself, or a reordered copy.
 choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
-                                 const dnnl_memory_desc_t* own,
-                                 const dnnl_memory_desc_t* wanted,
+                                 const_dnnl_memory_desc_t own,
+                                 const_dnnl_memory_desc_t wanted,
                                  choir__dnnl_slot_t* out_slot) CHOIR_NODISCARD;
 // The same for a result that the primitive writes as `wanted`; _finish, after
 // the primitive was added, brings it to the operand (or adds it there).
@@ -82,8 +82,8 @@ typedef struct choir__dnnl_output_s {
   bool accumulate;
 } choir__dnnl_output_t;
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
-                                  const dnnl_memory_desc_t* own,
-                                  const dnnl_memory_desc_t* wanted,
+                                  const_dnnl_memory_desc_t own,
+                                  const_dnnl_memory_desc_t wanted,
                                   bool accumulate, choir__dnnl_output_t* out)
     CHOIR_NODISCARD;
 choir_status_t choir__dnnl_output_finish(choir__dnnl_plan_t* plan,

@@ -181,34 +181,44 @@ static dnnl_status_t matrix_desc(dnnl_memory_desc_t* md, int64_t rows,
                                  int64_t columns, int64_t ld, bool transposed) {
   const dnnl_dims_t sizes = {rows, columns};
   const dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
-  return dnnl_memory_desc_init_by_strides(md, 2, sizes, dnnl_f32, strides);
+  return dnnl_memory_desc_create_with_strides(md, 2, sizes, dnnl_f32, strides);
 }
 
-// A plan's operands are a, b and c.
-static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
-                                   dnnl_engine_t engine, const void* problem) {
-  const sgemm_t* g = problem;
+typedef struct product_descs_s {
   dnnl_memory_desc_t a, b, c;
-  dnnl_matmul_desc_t desc;
-  CHOIR__DNNL_TRY(matrix_desc(&a, g->m, g->k, g->lda, g->ta == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&b, g->k, g->n, g->ldb, g->tb == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&c, g->m, g->n, g->ldc, false));
-  CHOIR__DNNL_TRY(dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c));
+} product_descs_t;
+
+// A plan's operands are a, b and c.
+static choir_status_t add_matmul(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
+                                 const sgemm_t* g, product_descs_t* d) {
+  CHOIR__DNNL_TRY(matrix_desc(&d->a, g->m, g->k, g->lda, g->ta == 'T'));
+  CHOIR__DNNL_TRY(matrix_desc(&d->b, g->k, g->n, g->ldb, g->tb == 'T'));
+  CHOIR__DNNL_TRY(matrix_desc(&d->c, g->m, g->n, g->ldc, false));
   choir__dnnl_slot_t a_slot, b_slot, c_slot;
-  CHOIR_TRY(choir__dnnl_operand(plan, 0, &a, &a_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 1, &b, &b_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 2, &c, &c_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 0, d->a, &a_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 1, d->b, &b_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 2, d->c, &c_slot));
   dnnl_primitive_attr_t attr;
   CHOIR_TRY(choir__dnnl_attr(g->beta != 0, &attr));
   dnnl_primitive_desc_t pd = NULL;
-  const dnnl_status_t made =
-      dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
+  const dnnl_status_t made = dnnl_matmul_primitive_desc_create(
+      &pd, engine, d->a, d->b, NULL, d->c, attr);
   dnnl_primitive_attr_destroy(attr);
   CHOIR__DNNL_TRY(made);
   const int32_t arguments[][2] = {{DNNL_ARG_SRC, a_slot},
                                   {DNNL_ARG_WEIGHTS, b_slot},
                                   {DNNL_ARG_DST, c_slot}};
   return choir__dnnl_call(plan, pd, arguments, 3);
+}
+
+static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
+                                   dnnl_engine_t engine, const void* problem) {
+  product_descs_t descs = {NULL, NULL, NULL};
+  choir_status_t status = add_matmul(plan, engine, problem, &descs);
+  dnnl_memory_desc_destroy(descs.a);
+  dnnl_memory_desc_destroy(descs.b);
+  dnnl_memory_desc_destroy(descs.c);
+  return status;
 }
 
 static choir_status_t run_matmul(const sgemm_t* g, choir_stream_t* stream) {
