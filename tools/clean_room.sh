@@ -116,6 +116,8 @@ contained() {
   return $status
 }
 
+contained mount -t tmpfs tmpfs /mnt 2>"$log" ||
+  die "root may not make namespaces and mounts here, which a clean room is made of: $(cat "$log")"
 if [ ! -e "$room/$mark" ]; then
   # The mirrors that this machine uses, as "URI bookworm-updates".
   # shellcheck disable=SC1091

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 
-from choir._debian import DEBIAN_PACKAGES
+from choir._debian import DEBIAN_PACKAGES, needed_packages
 from choir._version import __version__
 
 
@@ -67,10 +67,10 @@ def explain_load_error(error, path):
     if missing:
         package = DEBIAN_PACKAGES.get(missing[1])
         if package:
-            others = sorted(set(DEBIAN_PACKAGES.values()) - {package})
+            others = [n for n in needed_packages(path) if n != package]
             return (
                 f"libchoir.so needs {missing[1]}, which this machine lacks; "
-                f"on Debian 12: apt-get install {package} (the others that it "
+                f"on Debian: apt-get install {package} (the others that it "
                 f"needs: {' '.join(others)})"
             )
         return f"libchoir.so needs {missing[1]}, which this machine lacks"
