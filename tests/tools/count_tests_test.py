@@ -58,11 +58,13 @@ class CountTests(unittest.TestCase):
                 "name": "test.xml",
                 "uri": "file://" + path.replace(" ", "%20"),
             }
+            log = os.path.join(self.folder.name, "%d.log" % len(self.events))
+            with open(log, "w", encoding="utf-8") as out:
+                out.writelines("%s, line %d\n" % (label, i) for i in range(99))
+            outputs = [output, {"name": "test.log", "uri": "file://" + log}]
+            result = {"status": status, "testActionOutput": outputs}
             self.events.append(
-                {
-                    "id": {"testResult": {"label": label}},
-                    "testResult": {"testActionOutput": [output]},
-                }
+                {"id": {"testResult": {"label": label}}, "testResult": result}
             )
         self.events.append(
             {
@@ -77,8 +79,9 @@ class CountTests(unittest.TestCase):
             path = os.path.join(self.folder.name, "events.json")
             with open(path, "w", encoding="utf-8") as out:
                 out.write("\n".join(json.dumps(e) for e in self.events))
+        self.failures = os.path.join(self.folder.name, "failures")
         done = subprocess.run(
-            [sys.executable, SCRIPT, path, str(bazel_status)],
+            [sys.executable, SCRIPT, path, str(bazel_status), self.failures],
             capture_output=True,
             text=True,
             check=True,
@@ -95,12 +98,28 @@ class CountTests(unittest.TestCase):
         self.assertEqual(counts, [2, 2, 0])
         self.assertIn("FAILED: //a:three", said)
         self.assertIn("FAILED: //a:four", said)
+        with open(self.failures, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        self.assertIn("FAILED: //a:four", lines)
+        self.assertIn("FAILED: //a:three", lines)
+        self.assertIn("//a:three, line 98", lines)
+        self.assertNotIn("//a:three, line 3", lines)
+        self.assertNotIn("//a:one, line 98", lines)
 
     def test_skipped_cases_are_named(self):
         self.ran("//a:some", "PASSED", GTEST_XML % GTEST_SKIP)
         counts, said = self.count(0)
         self.assertEqual(counts, [1, 0, 1])
         self.assertIn("//a:some Suite.NeedsTwo: needs two GPUs", said)
+
+    def test_one_line_for_cases_of_one_reason(self):
+        self.ran("//a:some", "PASSED", GTEST_XML % (GTEST_SKIP * 3))
+        counts, said = self.count(0)
+        self.assertEqual(counts, [1, 0, 3])
+        self.assertEqual(
+            said,
+            "SKIPPED: //a:some Suite.NeedsTwo and 2 more: needs two GPUs\n",
+        )
 
     def test_a_target_of_skips_only_is_no_pass(self):
         self.ran("//a:gpu", "PASSED", ONLY_SKIP, ONLY_SKIP)
