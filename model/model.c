@@ -8,13 +8,21 @@
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 
+// The updater's streams and calls are in the graphs.
+static void drop_updater(choir_model_t* model) {
+  choir__model_drop_graphs(model);
+  if (model->updater)
+    choir__updater_detach(model->updater, choir_model_params(model));
+  choir_updater_release(model->updater);
+  model->updater = NULL;
+}
+
 static void model_destroy(choir_model_t* model) {
   choir_device_t* device = model->device;
   choir_allocator_t allocator = choir_device_allocator(device);
-  choir__model_drop_graphs(model);
+  drop_updater(model);
   choir_workspace_destroy(model->workspace);
   choir_scope_destroy(model->scope);
-  choir_updater_release(model->updater);
   choir_status_free(model->error);
   for (size_t i = 0; i < model->layer_count; ++i)
     choir__layer_destroy(model->layers[i]);
@@ -142,6 +150,16 @@ static choir_status_t require_compiled(const choir_model_t* model,
                      model->def->name, what);
 }
 
+static choir_status_t need_updater(const choir_model_t* model) {
+  // choir_optimizer_detach may have taken the parameters away.
+  if (model->updater && model->updater->params.params == model->params)
+    return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "model %s: training without an updater; call "
+                     "choir_model_set_updater",
+                     model->def->name);
+}
+
 static void begin_passes(choir_model_t* model) {
   model->pass = 0;
   model->pass_samples = 0;
@@ -150,14 +168,20 @@ static void begin_passes(choir_model_t* model) {
 choir_status_t choir_model_set_updater(choir_model_t* model,
                                        choir_updater_t* updater) {
   CHOIR_TRY(require_compiled(model, "set_updater"));
-  CHOIR_TRY(updater->vtable->attach(updater, model->device,
-                                    choir_model_params(model)));
-  choir__model_drop_graphs(model);
+  const choir_param_list_t params = choir_model_params(model);
+  if (updater)
+    CHOIR_TRY(choir__updater_check_free(updater, params, model->def->name));
+  choir_updater_retain(updater);  // it may be the one that goes
+  drop_updater(model);
   begin_passes(model);
-  choir_updater_retain(updater);
-  choir_updater_release(model->updater);
-  model->updater = updater;
-  return NULL;
+  if (!updater) return NULL;
+  choir_status_t status =
+      choir__updater_attach(updater, model->device, params, model->def->name);
+  if (status)
+    choir_updater_release(updater);
+  else
+    model->updater = updater;
+  return status;
 }
 
 choir_status_t choir_model_set_update_options(
@@ -182,6 +206,11 @@ static choir_status_t end_forward(void* self) {
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
+  choir_status_t missing = need_updater(model);
+  if (missing) {
+    choir_scope_fail(scope, missing);
+    return;
+  }
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
@@ -306,11 +335,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
-  if (!model->updater)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "model %s: training without an updater; call "
-                       "choir_model_set_updater",
-                       model->def->name);
+  CHOIR_TRY(need_updater(model));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);

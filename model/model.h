@@ -80,7 +80,10 @@ CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
                                                const char* name,
                                                choir_tensor_t* value,
                                                bool trainable);
-// After compile. Retains the updater and attaches it to the parameters.
+// After compile. Retains the updater and attaches it to the parameters; the one
+// before lets go of them, and may go to another model. NULL: none. An updater
+// serves one model at a time: FAILED_PRECONDITION, and nothing changes, while
+// it is another model's. After any other failure the model has no updater.
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
     CHOIR_NODISCARD;

@@ -10,7 +10,7 @@
 #include "opt/optimizer_def.h"
 
 typedef struct param_state_s {
-  choir_param_t* param;  // the model's
+  choir_param_t* param;  // the model's; NULL: it is gone
   choir_tensor_t* tensors[CHOIR_OPTIMIZER_MAX_STATES];
   char* names[CHOIR_OPTIMIZER_MAX_STATES];
 } param_state_t;
@@ -24,9 +24,8 @@ struct choir_optimizer_s {
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
   size_t names_per_param;
-  bool is_shared;             // some parameters have memory in common
-  choir_param_list_t params;  // the model's, all of them
-  choir_span_t span;          // of the update that runs
+  bool is_shared;     // some parameters have memory in common
+  choir_span_t span;  // of the update that runs
 };
 
 static const choir_optimizer_def_t* const defs[] = {
@@ -94,11 +93,14 @@ static bool have_memory_in_common(const param_state_t* states, size_t count) {
   return false;
 }
 
-choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
-                                      choir_device_t* device,
-                                      choir_param_list_t params) {
+static choir_optimizer_t* of_updater(choir_updater_t* updater) {
+  return (choir_optimizer_t*)updater;
+}
+
+static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
+                             choir_param_list_t params) {
+  choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
-  optimizer->params = params;
   size_t trainable = 0;
   for (size_t i = 0; i < params.count; ++i)
     trainable += params.params[i]->trainable;
@@ -119,11 +121,29 @@ choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
   optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
   optimizer->names_per_param = 0;
   while (names[optimizer->names_per_param]) ++optimizer->names_per_param;
-  for (size_t i = 0; i < trainable; ++i)
-    for (int32_t k = 0; names[k]; ++k)
-      CHOIR_TRY(
-          make_state(optimizer, device, &optimizer->states[i], k, names[k]));
-  return NULL;
+  choir_status_t status = NULL;
+  for (size_t i = 0; i < trainable && !status; ++i)
+    for (int32_t k = 0; names[k] && !status; ++k)
+      status =
+          make_state(optimizer, device, &optimizer->states[i], k, names[k]);
+  if (status) drop_states(optimizer);
+  return status;
+}
+
+static void detach(choir_updater_t* updater) {
+  choir_optimizer_t* optimizer = of_updater(updater);
+  for (size_t i = 0; i < optimizer->state_count; ++i)
+    optimizer->states[i].param = NULL;
+}
+
+choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
+                                      choir_device_t* device,
+                                      choir_param_list_t params) {
+  return choir__updater_attach(&optimizer->updater, device, params, NULL);
+}
+
+void choir_optimizer_detach(choir_optimizer_t* optimizer) {
+  choir__updater_detach(&optimizer->updater, optimizer->updater.params);
 }
 
 size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
@@ -181,6 +201,8 @@ static choir_status_t update_all(choir_optimizer_t* optimizer,
 
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
+  CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
+                                      "update"));
   CHOIR_TRY(choir_stream_call(stream, begin_update_span, optimizer));
   choir_status_t status = update_all(optimizer, stream, step);
   choir_stream_set_label(stream, NULL);
@@ -382,10 +404,6 @@ choir_status_t choir_optimizer_set_schedule(
 
 // ---- As a model's updater ----
 
-static choir_optimizer_t* of_updater(choir_updater_t* updater) {
-  return (choir_optimizer_t*)updater;
-}
-
 static void updater_destroy(choir_updater_t* updater) {
   choir_optimizer_t* optimizer = of_updater(updater);
   choir_allocator_t allocator = optimizer->allocator;
@@ -394,19 +412,13 @@ static void updater_destroy(choir_updater_t* updater) {
   choir_deallocate(allocator, optimizer, sizeof(*optimizer));
 }
 
-static choir_status_t updater_attach(choir_updater_t* updater,
-                                     choir_device_t* device,
-                                     choir_param_list_t params) {
-  return choir_optimizer_attach(of_updater(updater), device, params);
-}
-
 static void updater_backward_and_update(choir_updater_t* updater,
                                         choir_scope_t* scope,
                                         choir_var_t* loss) {
   choir_optimizer_t* optimizer = of_updater(updater);
   if (!loss) return;  // no sample, nobody else: nothing to learn
-  const choir_backward_options_t all = {.params = optimizer->params.params,
-                                        .param_count = optimizer->params.count};
+  const choir_backward_options_t all = {.params = updater->params.params,
+                                        .param_count = updater->params.count};
   choir_scope_backward(scope, loss, &all);
   if (choir_scope_is_ok(scope))
     choir_scope_fail(
@@ -430,7 +442,8 @@ static double updater_lr(const choir_updater_t* updater, int64_t step) {
 
 static const choir_updater_vtable_t vtable = {
     .destroy = updater_destroy,
-    .attach = updater_attach,
+    .attach = attach,
+    .detach = detach,
     .backward_and_update = updater_backward_and_update,
     .states = updater_states,
     .consolidate = updater_consolidate,

@@ -372,8 +372,8 @@ TEST(OptimizerTest, NeedsSomethingToTrain) {
                 choir_optimizer_attach(sgd.get(), device.get(), params.list()));
   EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
                 choir_optimizer_attach(sgd.get(), device.get(), {nullptr, 0}));
-  // Nothing attached: nothing to update.
-  EXPECT_OK(
+  EXPECT_STATUS(
+      FAILED_PRECONDITION, "sgd: update without a model",
       choir_optimizer_update(sgd.get(), choir_device_stream(device.get()), 0));
   EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 0u);
 }
@@ -394,6 +394,12 @@ TEST(OptimizerTest, AttachingAgainStartsAnew) {
   EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 2u);
   first.SetGrad(0, {1});
   ASSERT_OK(choir_optimizer_update(sgd.get(), stream, 0));
+  EXPECT_STATUS(FAILED_PRECONDITION, "make one for each model",
+                choir_optimizer_attach(sgd.get(), device.get(), second.list()));
+  choir_optimizer_detach(sgd.get());
+  EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 2u);
+  EXPECT_STATUS(FAILED_PRECONDITION, "sgd: update without a model",
+                choir_optimizer_update(sgd.get(), stream, 0));
   ASSERT_OK(choir_optimizer_attach(sgd.get(), device.get(), second.list()));
   choir_named_tensor_t states[2] = {};
   ASSERT_EQ(choir_optimizer_states(sgd.get(), states), 1u);
