@@ -331,9 +331,9 @@ choir_status_t choir__stretch_update(choir__stretch_t* stretch,
   choir_status_t status = optimizer->def->update(
       optimizer->config, &calls, &stretch->param, stretch->states,
       choir_optimizer_lr(optimizer, step), step);
-  CHOIR_TRY_NOTE(choir__op_calls_end(&calls, status), "%s: %s",
-                 optimizer->def->name, stretch->param.name);
+  status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
+  CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, stretch->param.name);
   return NULL;
 }
 
