@@ -203,6 +203,19 @@ static choir_status_t end_forward(void* self) {
   return NULL;
 }
 
+static choir_status_t count_pass(void* self) {
+  choir_model_t* model = self;
+  model->is_counted = true;
+  if (choir__model_is_partial(model)) {
+    ++model->pass;
+    model->pass_samples += model->batch_samples;
+    return NULL;
+  }
+  begin_passes(model);
+  ++model->step;
+  return NULL;
+}
+
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
@@ -214,6 +227,11 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
+  // Here, and in replays too, so that nothing which fails later in the step can
+  // make a program apply the batch again.
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(
+        scope, choir_stream_call(choir_scope_stream(scope), count_pass, model));
 }
 
 static choir_var_t* default_train_one_batch(choir_model_t* model,
@@ -305,30 +323,18 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
       .is_partial = choir__model_is_partial(model)};
-  const choir_metrics_t before = model->metrics;
-  choir_graph_t* graph = NULL;
-  CHOIR_TRY(choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &graph));
+  choir__model_graph_t recorded;
+  CHOIR_TRY(
+      choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
   choir_scope_begin(model->scope, &step);
   train_in_scope(model, batch);
   choir_status_t status = choir_scope_end(model->scope);
-  if (!graph) return status;
-  return choir__model_end_graph(model, CHOIR__STEP_TRAIN, batch, graph, &before,
-                                NULL, status);
+  return choir__model_end_graph(model, batch, &recorded, NULL, status);
 }
 
 bool choir__model_is_partial(const choir_model_t* model) {
   const choir_updater_vtable_t* vtable = model->updater->vtable;
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
-}
-
-static void end_pass(choir_model_t* model, int64_t samples) {
-  if (choir__model_is_partial(model)) {
-    ++model->pass;
-    model->pass_samples += samples;
-    return;
-  }
-  begin_passes(model);
-  ++model->step;
 }
 
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
@@ -340,13 +346,19 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
+  const int64_t step = model->step;
+  model->is_counted = false;
+  model->batch_samples = batch->sample_count;
   bool done = false;
   choir_status_t status =
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
-  CHOIR_TRY_NOTE(status, "training step %lld", (long long)model->step);
+  CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
+                 model->is_counted
+                     ? " was applied and counted, go on with the next batch; "
+                       "then"
+                     : "");
   choir_span_end(&span, "step", NULL, NULL);
-  end_pass(model, batch->sample_count);
   return NULL;
 }
 
@@ -359,10 +371,10 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   CHOIR_TRY(
       choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done));
   if (done) return NULL;
-  const choir_metrics_t before = model->metrics;
-  choir_graph_t* graph = NULL;
+  const int64_t samples = model->metrics.samples;
+  choir__model_graph_t recorded;
   CHOIR_TRY(
-      choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &graph));
+      choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &recorded));
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
   choir_var_t* out = model->def->forward(scope, model->self,
@@ -370,9 +382,12 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
   choir_status_t status = choir_scope_end(scope);
-  if (!graph) return status;
-  return choir__model_end_graph(model, CHOIR__STEP_EVALUATE, batch, graph,
-                                &before, NULL, status);
+  status = choir__model_end_graph(model, batch, &recorded, NULL, status);
+  CHOIR_TRY_NOTE(status, "model %s: evaluate%s", model->def->name,
+                 model->metrics.samples != samples
+                     ? " counted the batch, go on with the next one; then"
+                     : "");
+  return NULL;
 }
 
 static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
@@ -402,13 +417,11 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
   CHOIR_TRY(
       choir__model_replay(model, CHOIR__STEP_PREDICT, &batch, out_y, &done));
   if (done) return NULL;
-  choir_graph_t* graph = NULL;
+  choir__model_graph_t recorded;
   CHOIR_TRY(
-      choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &graph));
+      choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &recorded));
   choir_status_t status = predict_eagerly(model, x, out_y);
-  if (graph)
-    status = choir__model_end_graph(model, CHOIR__STEP_PREDICT, &batch, graph,
-                                    &model->metrics, *out_y, status);
+  status = choir__model_end_graph(model, &batch, &recorded, *out_y, status);
   if (!status) return NULL;
   choir_tensor_release(*out_y);
   *out_y = NULL;
