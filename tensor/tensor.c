@@ -83,9 +83,9 @@ choir_status_t choir_tensor_from_view(const choir_view_t* view,
   int64_t element_bytes = (int64_t)choir_dtype_bytes(view->dtype);
   int64_t room = (int64_t)choir_buffer_bytes(view->buffer) / element_bytes;
   bool inside = view->offset >= 0 && view->offset <= room;
-  // Size by size, so that no product can overflow.
-  int64_t left = room - view->offset - 1;
   if (inside && choir_view_count(view) > 0) {
+    // Size by size, so that no product can overflow.
+    int64_t left = room - view->offset - 1;
     inside = left >= 0;
     for (int32_t axis = 0; inside && axis < view->ndim; ++axis) {
       int64_t steps = view->shape[axis] - 1;

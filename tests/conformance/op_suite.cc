@@ -6,6 +6,7 @@
 // may change.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -567,6 +568,118 @@ TEST_P(OpManners, RefusesADestinationOverASource) {
                 RunWith(srcs, attrs(), false, dsts), nullptr);
   choir_tensor_release(dsts[0]);
   choir_tensor_release(src);
+}
+
+// What a shape rule meets of numbers that no memory has: an empty tensor may
+// have any size beside its 0. The sanitizer says what overflows.
+class Sizes {
+ public:
+  Sizes(const choir_op_def_t* def, std::vector<Shape> shapes,
+        std::vector<unsigned char> attrs)
+      : def_(def), shapes_(std::move(shapes)), attrs_(std::move(attrs)) {}
+
+  // Each size of each source, with another one 0 or none.
+  void TryShapes() {
+    for (Shape& shape : shapes_) {
+      const Shape before = shape;
+      for (size_t k = 0; k < shape.size(); ++k) {
+        for (int64_t size : kSizes) {
+          for (size_t zero = 0; zero <= shape.size(); ++zero) {
+            shape[k] = size;
+            if (zero < shape.size() && zero != k) shape[zero] = 0;
+            Try();
+            shape = before;
+          }
+        }
+      }
+    }
+  }
+  // The same with each number of the attributes at its ends.
+  void TryAttrs() {
+    for (size_t f = 0; def_->attrs && f < def_->attrs->field_count; ++f) {
+      const choir_field_t& field = def_->attrs->fields[f];
+      if (field.kind != CHOIR_FIELD_KIND_INT) continue;
+      auto* values = reinterpret_cast<int64_t*>(attrs_.data() + field.offset);
+      const std::vector<int64_t> before(values, values + field.count);
+      for (double end : {field.minimum, field.maximum}) {
+        for (int32_t i = 0; i < field.count; ++i) {
+          // The nearest number inside: 2^63 as a double is none.
+          values[i] = end >= 0x1p63 ? INT64_MAX : static_cast<int64_t>(end);
+          Try();
+        }
+        TryShapes();
+        std::copy(before.begin(), before.end(), values);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kSizes[] = {0, 1, int64_t{1} << 31, INT64_MAX / 16,
+                                       INT64_MAX};
+
+  void Try() {
+    choir_status_t status = TryNow();
+    if (status) {
+      EXPECT_NE(choir_status_code(status), CHOIR_STATUS_INTERNAL)
+          << choir_status_message(status);
+    }
+    choir_status_free(status);
+  }
+  // As dispatch does: what it refuses no shape rule sees.
+  choir_status_t TryNow() {
+    std::vector<choir_view_t> srcs(shapes_.size());
+    bool is_empty = true;
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      CHOIR_TRY(choir_view_make(DtypeOf(i),
+                                static_cast<int32_t>(shapes_[i].size()),
+                                shapes_[i].data(), &srcs[i]));
+      is_empty &= choir_view_count(&srcs[i]) == 0;
+    }
+    if (def_->attrs) CHOIR_TRY(choir_struct_check(def_->attrs, attrs_.data()));
+    std::vector<choir_view_t> dsts(static_cast<size_t>(def_->dst_count));
+    CHOIR_TRY(def_->infer(srcs.data(), static_cast<int32_t>(srcs.size()),
+                          attrs_.data(), dsts.data()));
+    for (const choir_view_t& dst : dsts)
+      is_empty &= choir_view_count(&dst) == 0;
+    return is_empty ? RunEmpty(srcs) : nullptr;
+  }
+  choir_status_t RunEmpty(const std::vector<choir_view_t>& views) {
+    choir_device_t* device = Device("cpu");
+    std::vector<choir_tensor_t*> srcs(views.size());
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    choir_status_t status = nullptr;
+    for (size_t i = 0; !status && i < views.size(); ++i)
+      status = choir_tensor_create_layout(device, &views[i], &srcs[i]);
+    if (!status)
+      status = choir_op_run(choir_device_stream(device), def_->op, srcs.data(),
+                            static_cast<int32_t>(srcs.size()),
+                            def_->attrs ? attrs_.data() : nullptr, false, dsts);
+    for (choir_tensor_t* src : srcs) choir_tensor_release(src);
+    for (choir_tensor_t* dst : dsts) choir_tensor_release(dst);
+    return status;
+  }
+  choir_dtype_t DtypeOf(size_t source) const {
+    const bool is_second = source == 1 ? def_->second_dtypes != 0
+                                       : source > 1 && def_->rest_as_second;
+    const uint32_t mask = is_second ? def_->second_dtypes : def_->dtypes;
+    for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_I64})
+      if (mask & (1u << dtype)) return dtype;
+    return CHOIR_DTYPE_U8;
+  }
+
+  const choir_op_def_t* def_;
+  std::vector<Shape> shapes_;
+  std::vector<unsigned char> attrs_;
+};
+
+TEST_P(OpManners, TakesOrRefusesAnySize) {
+  if (GetParam().device != "cpu") return;  // the rules are those of all
+  for (const choir_op_case_t* one = def_->cases; one->shapes; ++one) {
+    Sizes sizes(def_, ParseShapes(one->shapes),
+                ParseAttrs(def_->op, one->attrs));
+    sizes.TryShapes();
+    sizes.TryAttrs();
+  }
 }
 
 TEST_P(OpManners, SurvivesEveryFailedAllocation) {
