@@ -412,6 +412,10 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
                                    choir_tensor_t** out_y) {
   *out_y = NULL;
   CHOIR_TRY(require_compiled(model, "predict"));
+  if (!x)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: predict: x is NULL; a tensor is needed",
+                       model->def->name);
   const choir_model_batch_t batch = {.x = x, .sample_count = 1};
   bool done = false;
   CHOIR_TRY(

@@ -124,6 +124,7 @@ choir_status_t choir_tensor_from_data(choir_device_t* device,
 }
 
 void choir_tensor_retain(choir_tensor_t* tensor) {
+  if (!tensor) return;
   atomic_fetch_add_explicit(&tensor->ref_count, 1, memory_order_relaxed);
 }
 
