@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -190,11 +192,13 @@ void ExpectClose(const choir_op_def_t* def, const std::vector<double>& got,
                  const std::vector<double>& expected, double tolerance) {
   ASSERT_EQ(got.size(), expected.size());
   double largest = 1;
-  for (double value : expected) largest = std::fmax(largest, std::fabs(value));
+  for (double value : expected)
+    if (std::isfinite(value)) largest = std::fmax(largest, std::fabs(value));
   for (size_t i = 0; i < got.size(); ++i) {
     double size =
         def->elementwise ? std::fmax(1, std::fabs(expected[i])) : largest;
     bool close = std::fabs(got[i] - expected[i]) <= tolerance * size ||
+                 got[i] == expected[i] ||
                  (std::isnan(got[i]) && std::isnan(expected[i]));
     ASSERT_TRUE(close) << "element " << i << " is " << got[i]
                        << ", the reference gives " << expected[i];
@@ -315,6 +319,62 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
     }
   }
 
+  // What the op and its reference make of plain sources.
+  struct Answer {
+    choir_dtype_t dtype;
+    std::vector<double> got, expected;
+  };
+  std::vector<Answer> Answers(const std::vector<Values>& sources) {
+    std::vector<choir_view_t> inferred = Infer(def_, sources, attrs_);
+    std::vector<Values> before;
+    for (const choir_view_t& view : inferred)
+      before.push_back(MakeAnything(view.dtype, ShapeOf(view), 2));
+    const auto expected = Expected(def_, sources, before, attrs_, false);
+    std::vector<std::unique_ptr<Placed>> placed;
+    std::vector<choir_tensor_t*> srcs;
+    for (const Values& source : sources) {
+      placed.push_back(std::make_unique<Placed>(device_, source, kContiguous));
+      srcs.push_back(placed.back()->tensor());
+    }
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    EXPECT_OK(choir_op_run(choir_device_stream(device_), def_->op, srcs.data(),
+                           static_cast<int32_t>(srcs.size()),
+                           attrs_.empty() ? nullptr : attrs_.data(), false,
+                           dsts));
+    std::vector<Answer> answers;
+    for (size_t i = 0; i < inferred.size() && !HasFailure(); ++i) {
+      answers.push_back(
+          {inferred[i].dtype, ReadMade(dsts[i], inferred[i]), expected[i]});
+      choir_tensor_release(dsts[i]);
+    }
+    return answers;
+  }
+
+  // Calls `visit` for each source of floats whose elements the op looks at,
+  // with the sources and its number.
+  void ForEachFloatSource(
+      const std::function<void(std::vector<Values>, size_t)>& visit) {
+    if (!(def_->dtypes & CHOIR_DTYPE_MASK(F32))) return;
+    const bool has_bytes = def_->second_dtypes & CHOIR_DTYPE_MASK(U8);
+    const std::vector<Values> sources =
+        MakeSources(def_->op, shapes_, attrs_, CHOIR_DTYPE_F32,
+                    has_bytes ? CHOIR_DTYPE_U8 : CHOIR_DTYPE_I64, false, 1);
+    for (size_t s = 0; s < sources.size() && !HasFailure(); ++s) {
+      SCOPED_TRACE("source " + std::to_string(s));
+      if (choir_dtype_is_float(sources[s].dtype) &&
+          !sources[s].elements.empty() &&
+          (s >= 32 || !(def_->shapes_only >> s & 1u)))
+        visit(sources, s);
+    }
+  }
+
+  // A convolution may multiply the zeros of its padding: NaN for an infinity.
+  bool Pads() const {
+    const char* attrs = def_->cases[GetParam().number].attrs;
+    return std::strncmp(def_->name, "conv2d", 6) == 0 && attrs &&
+           std::strstr(attrs, "padding");
+  }
+
   static std::vector<double> ReadMade(choir_tensor_t* tensor,
                                       const choir_view_t& inferred) {
     const choir_view_t* view = choir_tensor_view(tensor);
@@ -339,6 +399,56 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
            std::vector<std::vector<double>>>
       answers_;
 };
+
+// What has diverged must be seen, whichever kernels computed it: NaN where the
+// reference gives NaN, infinities where it gives those, numbers where it gives
+// numbers.
+TEST_P(OpSuite, KeepsNaNAndInfinity) {
+  ForEachFloatSource([&](std::vector<Values> sources, size_t s) {
+    for (double special :
+         {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, -0.0}) {
+      SCOPED_TRACE(special);
+      std::vector<double>& elements = sources[s].elements;
+      elements[elements.size() / 3] = elements.back() = special;
+      for (const Answer& answer : Answers(sources)) {
+        for (size_t k = 0; k < answer.got.size() && !HasFailure(); ++k) {
+          const double got = answer.got[k], expected = answer.expected[k];
+          const bool alike = std::isnan(expected)   ? std::isnan(got)
+                             : std::isinf(expected) ? got == expected
+                                                    : std::isfinite(got);
+          EXPECT_TRUE(alike || (Pads() && std::isnan(got)))
+              << "element " << k << " is " << got << ", the reference gives "
+              << expected;
+        }
+      }
+    }
+  });
+}
+
+// The differences of numbers far from zero have few digits: no step may drop
+// any of them. Gradients take results, which are not just anything.
+TEST_P(OpSuite, KeepsDigitsFarFromZero) {
+  // Normalisation folds the mean into the bias.
+  if (std::strncmp(def_->name, "batch_norm", 10) == 0 ||
+      std::strstr(def_->name, "_grad"))
+    return;
+  for (double shift : {1e4, -1e6}) {
+    SCOPED_TRACE(shift);
+    ForEachFloatSource([&](std::vector<Values> sources, size_t s) {
+      if (s < std::size(def_->domains) && def_->domains[s] != CHOIR_DOMAIN_ANY)
+        return;
+      for (double& element : sources[s].elements)
+        element = static_cast<float>(element + shift);
+      for (const Answer& answer : Answers(sources)) {
+        // A choice among sums that were rounded is another choice.
+        if (def_->tolerance > 0 && !choir_dtype_is_float(answer.dtype))
+          continue;
+        ExpectClose(def_, answer.got, answer.expected,
+                    Tolerance(def_, answer.dtype, false));
+      }
+    });
+  }
+}
 
 TEST_P(OpSuite, AgreesWithTheReference) {
   for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {

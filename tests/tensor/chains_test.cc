@@ -4,6 +4,7 @@
 // where elements would meet.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -85,6 +86,26 @@ TEST_P(Chains, InPlaceAndAdded) {
     // What shares nothing is put together where it is small.
     EXPECT_EQ(fused, count <= 4096 ? 3 : 2) << count;
   }
+}
+
+// Comparisons with NaN and infinities give what they give eagerly.
+TEST_P(Chains, KeepNaNAndInfinity) {
+  std::vector<float> values = Floats(2053, 9);
+  const float special[] = {NAN, HUGE_VALF, -HUGE_VALF, -0.0f};
+  for (size_t i = 0; i < values.size(); i += 3)
+    values[i] = special[i / 3 % std::size(special)];
+  choir_tensor_t* x = Keep(Make<float>(device().get(), {2053}, values));
+  choir_tensor_t* y = Keep({2053});
+  choir_tensor_t* z = Keep({2053});
+  EXPECT_EQ(Fuse([&] {
+              choir_tensor_t* scaled = Run(CHOIR_OP_SCALE, {x});
+              choir_tensor_t* relu = Run(CHOIR_OP_RELU, {scaled});
+              choir_tensor_t* larger = Run(CHOIR_OP_MAXIMUM, {relu, y});
+              Run(CHOIR_OP_MINIMUM, {y, larger}, y);
+              choir_tensor_t* masked = Run(CHOIR_OP_RELU_GRAD, {relu, z});
+              Run(CHOIR_OP_ABS, {masked}, z);
+            }),
+            5);
 }
 
 TEST_P(Chains, NotWhereElementsMeet) {
