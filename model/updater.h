@@ -37,8 +37,8 @@ CHOIR_API void choir_updater_release(choir_updater_t* updater);
 
 // Collective: makes all replicas equal where a strategy let them differ, and
 // averages states that training does not learn; call before digest, evaluation
-// and checkpoints. A lone optimizer does nothing, nor does NULL or an updater
-// that never had a model. FAILED_PRECONDITION: its model is gone.
+// and checkpoints. There is nothing to do for a lone optimizer, NULL or an
+// updater that never had a model. FAILED_PRECONDITION: its model is gone.
 CHOIR_API choir_status_t choir_updater_consolidate(choir_updater_t* updater)
     CHOIR_NODISCARD;
 

@@ -145,9 +145,8 @@ CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
 
 // For wrappers (DistOpt): makes the states for these parameters, which stay
 // until detach; updates all trainable ones from their gradients; lists the
-// states
-// ("conv1.W/velocity"), until the next attach. FAILED_PRECONDITION: attach,
-// while other parameters are attached; update, while none are.
+// states ("conv1.W/velocity"), until the next attach. FAILED_PRECONDITION:
+// attach, while other parameters are attached; update, while none are.
 CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                                 choir_device_t* device,
                                                 choir_param_list_t params)
