@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/profile.h"
+#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/strided_internal.h"
 #include "tests/tensor/chain_testing.h"
 #include "tests/testing/sanitized.h"
@@ -97,15 +98,19 @@ TEST_P(Chains, KeepNaNAndInfinity) {
   choir_tensor_t* x = Keep(Make<float>(device().get(), {2053}, values));
   choir_tensor_t* y = Keep({2053});
   choir_tensor_t* z = Keep({2053});
-  EXPECT_EQ(Fuse([&] {
-              choir_tensor_t* scaled = Run(CHOIR_OP_SCALE, {x});
-              choir_tensor_t* relu = Run(CHOIR_OP_RELU, {scaled});
-              choir_tensor_t* larger = Run(CHOIR_OP_MAXIMUM, {relu, y});
-              Run(CHOIR_OP_MINIMUM, {y, larger}, y);
-              choir_tensor_t* masked = Run(CHOIR_OP_RELU_GRAD, {relu, z});
-              Run(CHOIR_OP_ABS, {masked}, z);
-            }),
-            5);
+  for (choir__isa_t isa :
+       {CHOIR__ISA_BASE, CHOIR__ISA_AVX2, CHOIR__ISA_AVX512}) {
+    choir__isa_limit(isa);
+    EXPECT_EQ(Fuse([&] {
+                choir_tensor_t* scaled = Run(CHOIR_OP_SCALE, {x});
+                choir_tensor_t* relu = Run(CHOIR_OP_RELU, {scaled});
+                choir_tensor_t* larger = Run(CHOIR_OP_MAXIMUM, {relu, y});
+                Run(CHOIR_OP_MINIMUM, {y, larger}, y);
+                choir_tensor_t* masked = Run(CHOIR_OP_RELU_GRAD, {relu, z});
+                Run(CHOIR_OP_ABS, {masked}, z);
+              }),
+              5);
+  }
 }
 
 TEST_P(Chains, NotWhereElementsMeet) {

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "tests/tensor/fake_cudnn.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/fake_cuda.h"
+#include "tests/testing/sanitized.h"
 
 namespace {
 
@@ -23,6 +26,8 @@ using namespace choir::testing;  // NOLINT: all of this file is about them
 
 using Tensors = std::vector<TensorPtr>;
 using Sources = std::vector<choir_tensor_t*>;
+
+constexpr uint32_t kScattered = kSanitized ? 4 : 12;
 
 struct Place {
   const char* name;
@@ -50,6 +55,7 @@ class FusedActivations : public ::testing::TestWithParam<Place> {
   }
 
   bool is_gpu() const { return std::string(GetParam().device) == "cuda"; }
+  bool is_null() const { return std::string(GetParam().device) == "null"; }
   bool is_cpu() const { return std::string(GetParam().device) == "cpu"; }
   bool is_fast_cpu() const {
     return is_cpu() && GetParam().isa >= CHOIR__ISA_AVX2;
@@ -62,40 +68,81 @@ class FusedActivations : public ::testing::TestWithParam<Place> {
                : Make<float>(device_.get(), shape, values);
   }
 
-  // What both make of sources of these shapes with NaN, infinities and zeros in
-  // one after the other. `fused` and `apart` return what they have in common.
-  void Compare(const std::vector<Shape>& shapes,
-               const std::function<Tensors(const Sources&)>& fused,
-               const std::function<Tensors(const Sources&)>& apart) {
-    int special = 0;
+  using Op = std::function<Tensors(const Sources&)>;
+  enum Numbers {
+    kSameBits,  // of all that is not NaN
+    kNear,      // sums may be taken in another order
+  };
+
+  // What both make of sources of these shapes: with NaN, infinities and zeros
+  // in one source after the other, then scattered over all of them, then with
+  // none. `fused` and `apart` return what they have in common.
+  void Compare(const std::vector<Shape>& shapes, Numbers numbers,
+               const Op& fused, const Op& apart) {
+    const float special[] = {NAN, HUGE_VALF, -HUGE_VALF, -0.0f};
+    int found = 0;
     for (size_t poisoned = 0; poisoned < shapes.size(); ++poisoned) {
-      for (float value : {NAN, HUGE_VALF, -HUGE_VALF, -0.0f}) {
+      for (float value : special) {
         SCOPED_TRACE(std::to_string(value) + " in source " +
                      std::to_string(poisoned));
-        Tensors held;
-        Sources sources;
-        for (size_t i = 0; i < shapes.size(); ++i) {
-          std::vector<float> values =
-              Floats(Count(shapes[i]), static_cast<uint32_t>(i) + 1);
-          if (i == poisoned)
-            values[values.size() / 3] = values[values.size() - 1] = value;
-          held.push_back(Place4(shapes[i], values));
-          sources.push_back(held.back().get());
-        }
-        const Tensors got = fused(sources), want = apart(sources);
-        ASSERT_EQ(got.size(), want.size());
-        for (size_t i = 0; i < got.size(); ++i) {
-          SCOPED_TRACE("result " + std::to_string(i));
-          special += ExpectAlike(got[i].get(), want[i].get());
-          if (HasFailure()) return;
-        }
+        std::vector<std::vector<float>> values = Start(shapes, 1);
+        std::vector<float>& hit = values[poisoned];
+        hit[hit.size() / 3] = hit.back() = value;
+        found += CompareOnce(shapes, values, numbers, fused, apart);
+        if (HasFailure()) return;
       }
     }
-    EXPECT_GT(special, 0) << "NaN in no result";
+    EXPECT_GT(found, 0) << "NaN in no result";
+    // One element in 10, in 80, in 640, in 5120.
+    for (uint32_t seed = 2; seed < 2 + kScattered; ++seed) {
+      SCOPED_TRACE("scattered, seed " + std::to_string(seed));
+      const uint32_t rarity = 10u << seed % 4 * 3;
+      std::vector<std::vector<float>> values = Start(shapes, seed);
+      uint64_t state = seed;
+      for (std::vector<float>& source : values)
+        for (float& element : source) {
+          state = state * 6364136223846793005ull + 1442695040888963407ull;
+          const auto drawn = static_cast<uint32_t>(state >> 33);
+          if (drawn % rarity == 0) element = special[drawn / rarity % 4];
+        }
+      CompareOnce(shapes, values, numbers, fused, apart);
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(CompareOnce(shapes, Start(shapes, 1), numbers, fused, apart), 0);
+  }
+
+  static std::vector<std::vector<float>> Start(const std::vector<Shape>& shapes,
+                                               uint32_t seed) {
+    std::vector<std::vector<float>> values;
+    for (const Shape& shape : shapes)
+      values.push_back(Floats(
+          Count(shape), 16 * seed + static_cast<uint32_t>(values.size())));
+    return values;
+  }
+
+  // Returns how many elements are NaN.
+  int CompareOnce(const std::vector<Shape>& shapes,
+                  const std::vector<std::vector<float>>& values,
+                  Numbers numbers, const Op& fused, const Op& apart) {
+    Tensors held;
+    Sources sources;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      held.push_back(Place4(shapes[i], values[i]));
+      sources.push_back(held.back().get());
+    }
+    const Tensors got = fused(sources), want = apart(sources);
+    EXPECT_EQ(got.size(), want.size());
+    int found = 0;
+    for (size_t i = 0; i < got.size() && !HasFailure(); ++i) {
+      SCOPED_TRACE("result " + std::to_string(i));
+      found += ExpectAlike(got[i].get(), want[i].get(), numbers);
+    }
+    return found;
   }
 
   // Returns how many are NaN.
-  static int ExpectAlike(choir_tensor_t* got, choir_tensor_t* want) {
+  static int ExpectAlike(choir_tensor_t* got, choir_tensor_t* want,
+                         Numbers numbers) {
     EXPECT_EQ(choir_tensor_dtype(got), choir_tensor_dtype(want));
     if (choir_tensor_dtype(want) == CHOIR_DTYPE_U8) {
       EXPECT_EQ(Read<uint8_t>(got), Read<uint8_t>(want));
@@ -108,10 +155,11 @@ class FusedActivations : public ::testing::TestWithParam<Place> {
       if (std::isfinite(value)) largest = std::fmax(largest, std::fabs(value));
     int count = 0;
     for (size_t i = 0; i < b.size(); ++i) {
-      const bool alike = std::isnan(b[i]) ? std::isnan(a[i])
-                         : std::isinf(b[i])
-                             ? a[i] == b[i]
-                             : std::fabs(a[i] - b[i]) <= 1e-4f * largest;
+      const bool alike =
+          std::isnan(b[i])       ? std::isnan(a[i])
+          : numbers == kSameBits ? std::memcmp(&a[i], &b[i], sizeof a[i]) == 0
+          : std::isinf(b[i])     ? a[i] == b[i]
+                                 : std::fabs(a[i] - b[i]) <= 1e-4f * largest;
       EXPECT_TRUE(alike) << "element " << i << " is " << a[i]
                          << "; apart it is " << b[i];
       if (!alike) break;
@@ -160,7 +208,7 @@ TEST_P(FusedActivations, Conv2d) {
     choir_conv2d_attrs_t relu = plain;
     relu.activation = CHOIR_ACTIVATION_RELU;
     Compare(
-        {problem.x, problem.w, {problem.w[0]}},
+        {problem.x, problem.w, {problem.w[0]}}, kSameBits,
         [&](const Sources& s) { return Run(CHOIR_OP_CONV2D, s, &relu); },
         [&](const Sources& s) {
           const Tensors y = Run(CHOIR_OP_CONV2D, s, &plain);
@@ -185,7 +233,7 @@ TEST_P(FusedActivations, Conv2dMaxPool2d) {
     const choir_conv2d_max_pool2d_attrs_t attrs = ConvPool(activation);
     const choir_conv2d_attrs_t plain = ConvPool(CHOIR_ACTIVATION_NONE).conv;
     Compare(
-        {kX, kW, {kW[0]}},
+        {kX, kW, {kW[0]}}, is_fast_cpu() ? kSameBits : kNear,
         [&](const Sources& s) {
           EXPECT_TRUE(!is_fast_cpu() ||
                       HasKernel(CHOIR_OP_CONV2D_MAX_POOL2D, s, &attrs));
@@ -216,7 +264,7 @@ TEST_P(FusedActivations, Conv2dMaxPool2dGradients) {
     const choir_conv2d_attrs_t plain = ConvPool(CHOIR_ACTIVATION_NONE).conv;
     // x, W, y, dy
     Compare(
-        {kX, kW, kPooled, kPooled},
+        {kX, kW, kPooled, kPooled}, kNear,
         [&](const Sources& s) {
           const Sources all = {s[0], winners.get(), s[1], s[2], s[3]};
           Tensors results;
@@ -247,15 +295,24 @@ TEST_P(FusedActivations, Conv2dMaxPool2dGradients) {
   }
 }
 
-const Shape kImage = {4, 16, 5, 6};
+// For vectors of channels, for fewer channels than a vector has, for channels
+// that do not fill vectors, and so large that y goes past the caches.
+const Shape kImages[] = {
+    {4, 16, 5, 6}, {4, 3, 5, 6}, {33, 17}, {8, 32, 33, 32}};
 
 TEST_P(FusedActivations, BatchNorm) {
-  for (bool has_residual : {false, true}) {
+  for (int i = 0; i < 2 * static_cast<int>(std::size(kImages)); ++i) {
+    const Shape& image = kImages[i / 2];
+    const bool has_residual = i % 2 == 1;
+    if (Count(image) > 100000 && !is_cpu()) continue;
+    SCOPED_TRACE(::testing::PrintToString(image));
     SCOPED_TRACE(has_residual);
-    std::vector<Shape> shapes = {kImage, {16}, {16}};
-    if (has_residual) shapes.push_back(kImage);
+    std::vector<Shape> shapes = {image, {image[1]}, {image[1]}};
+    if (has_residual) shapes.push_back(image);
+    // The reference does not round before it adds.
+    const bool is_rounded_once = has_residual && is_null();
     Compare(
-        shapes,
+        shapes, is_rounded_once ? kNear : kSameBits,
         [&](const Sources& s) {
           return Run(CHOIR_OP_BATCH_NORM_RELU, s, &norm_);
         },
@@ -270,10 +327,14 @@ TEST_P(FusedActivations, BatchNorm) {
 }
 
 TEST_P(FusedActivations, BatchNormGradients) {
-  for (bool has_dy2 : {false, true}) {
+  for (int i = 0; i < 2 * static_cast<int>(std::size(kImages)); ++i) {
+    const Shape& image = kImages[i / 2];
+    const bool has_dy2 = i % 2 == 1;
+    if (Count(image) > 100000) continue;
+    SCOPED_TRACE(::testing::PrintToString(image));
     SCOPED_TRACE(has_dy2);
-    std::vector<Shape> shapes = {kImage, {16}, {16}, kImage};
-    if (has_dy2) shapes.push_back(kImage);
+    std::vector<Shape> shapes = {image, {image[1]}, {image[1]}, image};
+    if (has_dy2) shapes.push_back(image);
     const auto gradient = [&](const Sources& s) {
       Tensors sum;
       if (has_dy2) sum = Run(CHOIR_OP_ADD, {s[3], s[4]});
@@ -282,7 +343,7 @@ TEST_P(FusedActivations, BatchNormGradients) {
     };
     // x, scale, bias, dy: the ReLU is behind the normalisation.
     Compare(
-        shapes,
+        shapes, kNear,
         [&](const Sources& s) {
           const Tensors n =
               Run(CHOIR_OP_BATCH_NORM, {s[0], s[1], s[2]}, &norm_);
@@ -306,7 +367,7 @@ TEST_P(FusedActivations, BatchNormGradients) {
       return std::move(Run(CHOIR_OP_RELU, {both[0].get()})[0]);
     };
     Compare(
-        shapes,
+        shapes, kNear,
         [&](const Sources& s) {
           const Tensors n =
               Run(CHOIR_OP_BATCH_NORM, {s[0], s[1], s[2]}, &norm_);
@@ -325,6 +386,25 @@ TEST_P(FusedActivations, BatchNormGradients) {
                   {s[0], s[1], n[1].get(), n[2].get(), g[0].get()}, &norm_);
           all.push_back(std::move(g[0]));
           return all;
+        });
+  }
+}
+
+// The ReLU of a linear layer is an op of its own, behind the one that adds the
+// bias.
+TEST_P(FusedActivations, Linear) {
+  for (const Shape& sizes : {Shape{5, 7, 3}, Shape{32, 48, 33}}) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    Compare(
+        {{sizes[0], sizes[1]}, {sizes[1], sizes[2]}, {sizes[2]}}, kNear,
+        [&](const Sources& s) {
+          const Tensors y = Run(CHOIR_OP_LINEAR, s);
+          return Run(CHOIR_OP_RELU, {y[0].get()});
+        },
+        [&](const Sources& s) {
+          const Tensors product = Run(CHOIR_OP_MATMUL, {s[0], s[1]});
+          const Tensors y = Run(CHOIR_OP_ADD, {product[0].get(), s[2]});
+          return Run(CHOIR_OP_RELU, {y[0].get()});
         });
   }
 }
