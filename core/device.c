@@ -542,15 +542,24 @@ choir_status_t choir_stream_call(choir_stream_t* stream,
 }
 
 void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
+  stage->is_recorder = false;
   stage->next = stream->stages;
   stream->stages = stage;
 }
 
 void choir_stream_pop_stage(choir_stream_t* stream) {
   choir_stage_t* front = stream->stages;
-  if (front == &stream->door) return;  // the door stays
-  stream->stages = front->next;
-  front->next = NULL;
+  while (front->is_recorder) front = front->next;
+  choir__stream_remove_stage(stream, front);
+}
+
+void choir__stream_remove_stage(choir_stream_t* stream, choir_stage_t* stage) {
+  if (stage == &stream->door) return;  // the door stays
+  choir_stage_t** place = &stream->stages;
+  while (*place && *place != stage) place = &(*place)->next;
+  if (!*place) return;
+  *place = stage->next;
+  stage->next = NULL;
 }
 
 // ---- Event ----

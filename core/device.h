@@ -150,7 +150,7 @@ CHOIR_API choir_status_t choir_stream_call(choir_stream_t* stream,
 struct choir_stage_s;
 CHOIR_API void choir_stream_push_stage(choir_stream_t* stream,
                                        struct choir_stage_s* stage);
-// Takes the front stage away.
+// Takes the front stage away that is not a graph's recorder.
 CHOIR_API void choir_stream_pop_stage(choir_stream_t* stream);
 
 // ---- Events ----

@@ -291,7 +291,8 @@ bool choir_view_reshape(const choir_view_t* view, int32_t ndim,
     int64_t stride = strides[from_end - 1];
     for (int32_t k = to_end - 1; k >= to; --k) {
       result.strides[k] = stride;
-      stride *= result.shape[k];
+      // Of the group's first dimension nobody takes it.
+      if (k > to && !multiply(stride, result.shape[k], &stride)) return false;
     }
     from = from_end;
     to = to_end;
@@ -363,9 +364,18 @@ choir_status_t choir_view_slice(const choir_view_t* view, int32_t axis,
                          (long long)start, (long long)result.strides[axis]);
     }
   }
-  // With one element or none the stride is never used, and the product may
-  // not even fit.
-  if (count > 1) result.strides[axis] *= step;
+  // With one element or none the stride is never used, nor is that of an empty
+  // view, and the product may not even fit.
+  int64_t stride = 0;
+  if (count > 1 && choir_view_count(&result) > 0) {
+    if (!multiply(result.strides[axis], step, &stride)) {
+      return CHOIR_ERROR(OUT_OF_RANGE,
+                         "choir_view_slice: step %lld with stride %lld; needs "
+                         "a stride that fits in 63 bits",
+                         (long long)step, (long long)result.strides[axis]);
+    }
+    result.strides[axis] = stride;
+  }
   result.shape[axis] = count;
   *out_view = result;
   return NULL;

@@ -98,8 +98,21 @@ static choir_status_t open_host(choir_dist_opt_t* dist) {
   return NULL;
 }
 
-static void detach(choir_dist_opt_t* dist) {
-  // First, as it waits for operations that still use the buckets.
+// Records of the compute stream use buckets, mirror and strategy. An event
+// leaves failures to who asks the stream.
+static void wait_for_work(const choir_dist_opt_t* dist) {
+  if (!dist->exchanged) return;
+  choir_status_t status =
+      choir_event_record(dist->exchanged, choir_device_stream(dist->device));
+  if (!status) status = choir_event_synchronize(dist->exchanged);
+  choir_status_free(status);
+}
+
+static void detach(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  dist->attached = false;
+  wait_for_work(dist);
+  // It waits for operations that still use the buckets.
   choir_stream_release(dist->background);
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
@@ -107,26 +120,27 @@ static void detach(choir_dist_opt_t* dist) {
   choir__sharded_destroy(dist->sharded);
   dist->sharded = NULL;
   choir__buckets_drop(dist);
+  choir__updater_detach(choir_optimizer_updater(dist->optimizer), dist->params);
   choir_event_release(dist->exchanged);
   choir_device_release(dist->host);
   choir_device_release(dist->device);
   dist->exchanged = NULL;
   dist->host = NULL;
   dist->device = NULL;
+  dist->params = (choir_param_list_t){NULL, 0};
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_list_t params) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  dist->attached = false;
-  detach(dist);
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
   CHOIR_TRY(open_host(dist));
   const choir__agreement_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
-  CHOIR_TRY(choir_optimizer_attach(dist->optimizer, device, params));
+  CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
+                                  device, params, updater->model));
   CHOIR_TRY(choir__dist_opt_broadcast_states(dist));
   CHOIR_TRY(
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
@@ -165,7 +179,8 @@ static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {
 // (running averages): they become the average.
 static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  if (!dist->attached) return NULL;
+  if (!updater->had_model) return NULL;
+  CHOIR_TRY(choir__dist_opt_need_model(dist, "consolidate"));
   CHOIR_TRY(choir__dist_opt_end_work(dist));
   if (dist->strategy->def->consolidate) CHOIR_TRY(consolidate_strategy(dist));
   for (size_t i = 0; i < dist->params.count; ++i) {
@@ -306,14 +321,14 @@ static void free_dist_opt(choir_dist_opt_t* dist) {
 }
 
 static void destroy(choir_updater_t* updater) {
-  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  detach(dist);
-  free_dist_opt(dist);
+  detach(updater);
+  free_dist_opt(choir__dist_opt_of(updater));
 }
 
 static const choir_updater_vtable_t vtable = {
     .destroy = destroy,
     .attach = attach,
+    .detach = detach,
     .backward_and_update = choir__dist_opt_backward_and_update,
     .states = states,
     .consolidate = consolidate,

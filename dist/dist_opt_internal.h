@@ -18,7 +18,7 @@ typedef struct choir__dist_opt_view_s {
 } choir__dist_opt_view_t;
 
 // Waits for all work of the last step. FAILED_PRECONDITION, with `what` was
-// asked for, before attach.
+// asked for, without a model.
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
                                       const char* what,
                                       choir__dist_opt_view_t* out_view);

@@ -110,7 +110,7 @@ choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
                                              choir_status_t status);
 // Waits for all work of the last step, and tells what went wrong in it.
 choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist);
-// FAILED_PRECONDITION before attach: `what` was asked for.
+// FAILED_PRECONDITION without a model, or a strategy: `what` was asked for.
 choir_status_t choir__dist_opt_need_model(const choir_dist_opt_t* dist_opt,
                                           const char* what);
 

@@ -36,10 +36,11 @@ static choir_status_t submit_passes(choir_dist_opt_t* dist) {
 
 choir_status_t choir__dist_opt_need_model(const choir_dist_opt_t* dist_opt,
                                           const char* what) {
+  CHOIR_TRY(choir__updater_need_model(&dist_opt->updater, "dist_opt", what));
   if (dist_opt->attached) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
-                     "dist_opt: %s before it has a model; "
-                     "choir_model_set_updater gives it one",
+                     "dist_opt: %s after a change of strategy that failed; "
+                     "choir_model_set_updater begins anew",
                      what);
 }
 

@@ -86,6 +86,7 @@ choir_status_t choir_dataset_create(const choir_dataset_memory_t* memory,
 }
 
 void choir_dataset_retain(choir_dataset_t* dataset) {
+  if (!dataset) return;
   atomic_fetch_add_explicit(&dataset->ref_count, 1, memory_order_relaxed);
 }
 

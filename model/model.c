@@ -8,13 +8,21 @@
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 
+// The updater's streams and calls are in the graphs.
+static void drop_updater(choir_model_t* model) {
+  choir__model_drop_graphs(model);
+  if (model->updater)
+    choir__updater_detach(model->updater, choir_model_params(model));
+  choir_updater_release(model->updater);
+  model->updater = NULL;
+}
+
 static void model_destroy(choir_model_t* model) {
   choir_device_t* device = model->device;
   choir_allocator_t allocator = choir_device_allocator(device);
-  choir__model_drop_graphs(model);
+  drop_updater(model);
   choir_workspace_destroy(model->workspace);
   choir_scope_destroy(model->scope);
-  choir_updater_release(model->updater);
   choir_status_free(model->error);
   for (size_t i = 0; i < model->layer_count; ++i)
     choir__layer_destroy(model->layers[i]);
@@ -142,6 +150,16 @@ static choir_status_t require_compiled(const choir_model_t* model,
                      model->def->name, what);
 }
 
+static choir_status_t need_updater(const choir_model_t* model) {
+  // choir_optimizer_detach may have taken the parameters away.
+  if (model->updater && model->updater->params.params == model->params)
+    return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "model %s: training without an updater; call "
+                     "choir_model_set_updater",
+                     model->def->name);
+}
+
 static void begin_passes(choir_model_t* model) {
   model->pass = 0;
   model->pass_samples = 0;
@@ -150,14 +168,20 @@ static void begin_passes(choir_model_t* model) {
 choir_status_t choir_model_set_updater(choir_model_t* model,
                                        choir_updater_t* updater) {
   CHOIR_TRY(require_compiled(model, "set_updater"));
-  CHOIR_TRY(updater->vtable->attach(updater, model->device,
-                                    choir_model_params(model)));
-  choir__model_drop_graphs(model);
+  const choir_param_list_t params = choir_model_params(model);
+  if (updater)
+    CHOIR_TRY(choir__updater_check_free(updater, params, model->def->name));
+  choir_updater_retain(updater);  // it may be the one that goes
+  drop_updater(model);
   begin_passes(model);
-  choir_updater_retain(updater);
-  choir_updater_release(model->updater);
-  model->updater = updater;
-  return NULL;
+  if (!updater) return NULL;
+  choir_status_t status =
+      choir__updater_attach(updater, model->device, params, model->def->name);
+  if (status)
+    choir_updater_release(updater);
+  else
+    model->updater = updater;
+  return status;
 }
 
 choir_status_t choir_model_set_update_options(
@@ -179,12 +203,35 @@ static choir_status_t end_forward(void* self) {
   return NULL;
 }
 
+static choir_status_t count_pass(void* self) {
+  choir_model_t* model = self;
+  model->is_counted = true;
+  if (choir__model_is_partial(model)) {
+    ++model->pass;
+    model->pass_samples += model->batch_samples;
+    return NULL;
+  }
+  begin_passes(model);
+  ++model->step;
+  return NULL;
+}
+
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
+  choir_status_t missing = need_updater(model);
+  if (missing) {
+    choir_scope_fail(scope, missing);
+    return;
+  }
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
+  // Here, and in replays too, so that nothing which fails later in the step can
+  // make a program apply the batch again.
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(
+        scope, choir_stream_call(choir_scope_stream(scope), count_pass, model));
 }
 
 static choir_var_t* default_train_one_batch(choir_model_t* model,
@@ -276,15 +323,13 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
       .is_partial = choir__model_is_partial(model)};
-  const choir_metrics_t before = model->metrics;
-  choir_graph_t* graph = NULL;
-  CHOIR_TRY(choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &graph));
+  choir__model_graph_t recorded;
+  CHOIR_TRY(
+      choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
   choir_scope_begin(model->scope, &step);
   train_in_scope(model, batch);
   choir_status_t status = choir_scope_end(model->scope);
-  if (!graph) return status;
-  return choir__model_end_graph(model, CHOIR__STEP_TRAIN, batch, graph, &before,
-                                NULL, status);
+  return choir__model_end_graph(model, batch, &recorded, NULL, status);
 }
 
 bool choir__model_is_partial(const choir_model_t* model) {
@@ -292,36 +337,28 @@ bool choir__model_is_partial(const choir_model_t* model) {
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
 }
 
-static void end_pass(choir_model_t* model, int64_t samples) {
-  if (choir__model_is_partial(model)) {
-    ++model->pass;
-    model->pass_samples += samples;
-    return;
-  }
-  begin_passes(model);
-  ++model->step;
-}
-
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
-  if (!model->updater)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "model %s: training without an updater; call "
-                       "choir_model_set_updater",
-                       model->def->name);
+  CHOIR_TRY(need_updater(model));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
+  const int64_t step = model->step;
+  model->is_counted = false;
+  model->batch_samples = batch->sample_count;
   bool done = false;
   choir_status_t status =
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
-  CHOIR_TRY_NOTE(status, "training step %lld", (long long)model->step);
+  CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
+                 model->is_counted
+                     ? " was applied and counted, go on with the next batch; "
+                       "then"
+                     : "");
   choir_span_end(&span, "step", NULL, NULL);
-  end_pass(model, batch->sample_count);
   return NULL;
 }
 
@@ -334,10 +371,10 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   CHOIR_TRY(
       choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done));
   if (done) return NULL;
-  const choir_metrics_t before = model->metrics;
-  choir_graph_t* graph = NULL;
+  const int64_t samples = model->metrics.samples;
+  choir__model_graph_t recorded;
   CHOIR_TRY(
-      choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &graph));
+      choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &recorded));
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
   choir_var_t* out = model->def->forward(scope, model->self,
@@ -345,9 +382,12 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
   choir_status_t status = choir_scope_end(scope);
-  if (!graph) return status;
-  return choir__model_end_graph(model, CHOIR__STEP_EVALUATE, batch, graph,
-                                &before, NULL, status);
+  status = choir__model_end_graph(model, batch, &recorded, NULL, status);
+  CHOIR_TRY_NOTE(status, "model %s: evaluate%s", model->def->name,
+                 model->metrics.samples != samples
+                     ? " counted the batch, go on with the next one; then"
+                     : "");
+  return NULL;
 }
 
 static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
@@ -372,18 +412,20 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
                                    choir_tensor_t** out_y) {
   *out_y = NULL;
   CHOIR_TRY(require_compiled(model, "predict"));
+  if (!x)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: predict: x is NULL; a tensor is needed",
+                       model->def->name);
   const choir_model_batch_t batch = {.x = x, .sample_count = 1};
   bool done = false;
   CHOIR_TRY(
       choir__model_replay(model, CHOIR__STEP_PREDICT, &batch, out_y, &done));
   if (done) return NULL;
-  choir_graph_t* graph = NULL;
+  choir__model_graph_t recorded;
   CHOIR_TRY(
-      choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &graph));
+      choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &recorded));
   choir_status_t status = predict_eagerly(model, x, out_y);
-  if (graph)
-    status = choir__model_end_graph(model, CHOIR__STEP_PREDICT, &batch, graph,
-                                    &model->metrics, *out_y, status);
+  status = choir__model_end_graph(model, &batch, &recorded, *out_y, status);
   if (!status) return NULL;
   choir_tensor_release(*out_y);
   *out_y = NULL;

@@ -80,7 +80,10 @@ CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
                                                const char* name,
                                                choir_tensor_t* value,
                                                bool trainable);
-// After compile. Retains the updater and attaches it to the parameters.
+// After compile. Retains the updater and attaches it to the parameters; the one
+// before lets go of them, and may go to another model. NULL: none. An updater
+// serves one model at a time: FAILED_PRECONDITION, and nothing changes, while
+// it is another model's. After any other failure the model has no updater.
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
     CHOIR_NODISCARD;
@@ -145,7 +148,10 @@ typedef struct choir_model_batch_s {
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an
-// updater whose steps have several passes (DistOpt) one of these.
+// updater whose steps have several passes (DistOpt) one of these. The step, or
+// pass, is counted where the update is applied: a failure before that leaves
+// parameters and choir_model_step as they were, one after it (a graph that can
+// not be recorded, say) says that the step was applied and counted.
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
 // Forward in inference mode; counts hits.
@@ -173,8 +179,9 @@ CHOIR_API choir_status_t choir_model_take_metrics(choir_model_t* model,
                                                   choir_metrics_t* out_metrics)
     CHOIR_NODISCARD;
 
-// Training steps done; part of every random key, saved and restored by
-// checkpoints.
+// Training steps applied; part of every random key, saved and restored by
+// checkpoints. From choir_model_backward_and_update on it counts the step that
+// runs.
 CHOIR_API int64_t choir_model_step(const choir_model_t* model);
 CHOIR_API void choir_model_set_step(choir_model_t* model, int64_t step);
 

@@ -98,8 +98,8 @@ void choir_model_set_graph(choir_model_t* model, bool use_graph,
 choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         choir__step_kind_t kind,
                                         const choir_model_batch_t* batch,
-                                        choir_graph_t** out_graph) {
-  *out_graph = NULL;
+                                        choir__model_graph_t* out_recorded) {
+  out_recorded->graph = NULL;
   if (!model->use_graph || batch->sample_count == 0) return NULL;
   if (kind == CHOIR__STEP_TRAIN && model->step == 0) return NULL;
   if (!model->workspace)
@@ -117,7 +117,10 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
     choir_graph_destroy(graph);
     return status;
   }
-  *out_graph = graph;
+  // The key as replays will look for it: of the model before the step.
+  *out_recorded = (choir__model_graph_t){.key = make_key(model, kind, batch),
+                                         .graph = graph,
+                                         .metrics = model->metrics};
   return NULL;
 }
 
@@ -133,12 +136,12 @@ static choir__model_graph_t* make_room(choir_model_t* model) {
 }
 
 choir_status_t choir__model_end_graph(choir_model_t* model,
-                                      choir__step_kind_t kind,
                                       const choir_model_batch_t* batch,
-                                      choir_graph_t* graph,
-                                      const choir_metrics_t* before,
+                                      choir__model_graph_t* recorded,
                                       const choir_tensor_t* y,
                                       choir_status_t status) {
+  choir_graph_t* graph = recorded->graph;
+  if (!graph) return status;
   status = choir_status_join(status, choir_graph_end(graph));
   if (!status) {
     choir_view_t inputs[3];
@@ -158,19 +161,20 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
     return status;
   }
   choir__model_graph_t* entry = make_room(model);
-  *entry = (choir__model_graph_t){
-      .key = make_key(model, kind, batch),
-      .graph = graph,
-      .metrics = {.batches = model->metrics.batches - before->batches,
-                  .samples = model->metrics.samples - before->samples},
-      .used = ++model->graph_clock,
-      .id = model->graph_clock};
-  if (kind == CHOIR__STEP_TRAIN) model->last_graph = entry->id;
+  const choir_metrics_t before = recorded->metrics;
+  *entry = *recorded;
+  entry->metrics =
+      (choir_metrics_t){.batches = model->metrics.batches - before.batches,
+                        .samples = model->metrics.samples - before.samples};
+  entry->used = ++model->graph_clock;
+  entry->id = model->graph_clock;
+  const bool is_training = entry->key.kind == CHOIR__STEP_TRAIN;
+  if (is_training) model->last_graph = entry->id;
   if (y) {
     entry->result = *choir_tensor_view(y);
     entry->result_bytes = choir_buffer_bytes(entry->result.buffer);
   }
-  if (kind == CHOIR__STEP_TRAIN) model->graph_stats = choir_graph_stats(graph);
+  if (is_training) model->graph_stats = choir_graph_stats(graph);
   return NULL;
 }
 

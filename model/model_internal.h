@@ -32,7 +32,7 @@ typedef struct choir__graph_key_s {
 typedef struct choir__model_graph_s {
   choir__graph_key_t key;
   choir_graph_t* graph;
-  choir_metrics_t metrics;  // what one step adds on the host
+  choir_metrics_t metrics;  // what one step adds on the host; first: before it
   choir_view_t result;      // of a prediction; its buffer is not there any more
   size_t result_bytes;      // of that buffer
   uint64_t used;            // when, for the one to be dropped
@@ -49,7 +49,9 @@ struct choir_model_s {
   int64_t pass;          // of the step
   int64_t pass_samples;  // in the passes before it
   bool is_compiled;
-  bool is_updated;  // backward_and_update came in this step
+  int64_t batch_samples;  // in this one
+  bool is_updated;        // backward_and_update came in this step
+  bool is_counted;        // and it was applied
   choir_span_t forward_span;
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;
@@ -87,20 +89,18 @@ choir_status_t choir__model_replay(choir_model_t* model,
                                    const choir_model_batch_t* batch,
                                    choir_tensor_t** out_y, bool* out_done)
     CHOIR_NODISCARD;
-// Starts to record the step that follows, *out_graph NULL: not this one. The
-// scope begins after it and ends before choir__model_end_graph, which takes the
-// graph, a prediction's result (else NULL) and the step's status, plans, and
-// returns the status or a failure to plan.
+// Starts to record the step that follows; out_recorded->graph NULL: not this
+// one. The scope begins after it and ends before choir__model_end_graph, which
+// takes the graph, a prediction's result (else NULL) and the step's status,
+// plans, and returns the status or a failure to plan.
 choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         choir__step_kind_t kind,
                                         const choir_model_batch_t* batch,
-                                        choir_graph_t** out_graph)
+                                        choir__model_graph_t* out_recorded)
     CHOIR_NODISCARD;
 choir_status_t choir__model_end_graph(choir_model_t* model,
-                                      choir__step_kind_t kind,
                                       const choir_model_batch_t* batch,
-                                      choir_graph_t* graph,
-                                      const choir_metrics_t* before,
+                                      choir__model_graph_t* recorded,
                                       const choir_tensor_t* y,
                                       choir_status_t status) CHOIR_NODISCARD;
 void choir__model_drop_graphs(choir_model_t* model);

@@ -43,6 +43,12 @@ choir_status_t choir__model_add_layer(choir_model_t* model,
 
 choir_status_t choir__model_add_param(choir_model_t* model,
                                       choir_param_t* param) {
+  // The updater has the list.
+  if (model->is_compiled)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: parameter %s after choir_model_compile; "
+                       "define makes all of them",
+                       model->def->name, param->name);
   return append(choir_device_allocator(model->device), (void***)&model->params,
                 &model->param_count, &model->param_capacity, param);
 }

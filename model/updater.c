@@ -14,6 +14,54 @@ void choir_updater_release(choir_updater_t* updater) {
     updater->vtable->destroy(updater);
 }
 
+choir_status_t choir__updater_check_free(const choir_updater_t* updater,
+                                         choir_param_list_t params,
+                                         const char* model) {
+  if (!updater->has_model || updater->params.params == params.params)
+    return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "model %s: the updater is that of model %s; make one for "
+                     "each model, or release the other model or give it "
+                     "another updater first",
+                     model ? model : "(no name)",
+                     updater->model ? updater->model : "(no name)");
+}
+
+choir_status_t choir__updater_attach(choir_updater_t* updater,
+                                     choir_device_t* device,
+                                     choir_param_list_t params,
+                                     const char* model) {
+  CHOIR_TRY(choir__updater_check_free(updater, params, model));
+  choir__updater_detach(updater, params);
+  updater->has_model = true;
+  updater->had_model = true;
+  updater->params = params;
+  updater->model = model;
+  choir_status_t status = updater->vtable->attach(updater, device, params);
+  if (status) choir__updater_detach(updater, params);
+  return status;
+}
+
+void choir__updater_detach(choir_updater_t* updater,
+                           choir_param_list_t params) {
+  if (!updater->has_model || updater->params.params != params.params) return;
+  updater->vtable->detach(updater);
+  updater->has_model = false;
+  updater->params = (choir_param_list_t){NULL, 0};
+  updater->model = NULL;
+}
+
+choir_status_t choir__updater_need_model(const choir_updater_t* updater,
+                                         const char* name, const char* what) {
+  if (updater->has_model) return NULL;
+  return CHOIR_ERROR(
+      FAILED_PRECONDITION, "%s: %s %s; choir_model_set_updater gives it one",
+      name, what,
+      updater->had_model ? "without a model: its own was released or got "
+                           "another updater"
+                         : "before it has a model");
+}
+
 choir_status_t choir_updater_consolidate(choir_updater_t* updater) {
   return updater ? updater->vtable->consolidate(updater) : NULL;
 }

@@ -10,7 +10,10 @@ extern "C" {
 
 // What a model needs of whoever updates its parameters: loss in, parameters
 // updated. The optimizers of opt and DistOpt implement it; the model knows
-// neither; what they fill in is in model/updater_backend.h.
+// neither; what they fill in is in model/updater_backend.h. An updater serves
+// one model at a time, until that is released or gets another one; then it
+// keeps its states, and what would reach the model's parameters is
+// FAILED_PRECONDITION.
 //
 // Ownership: shared. Threads: one thread at a time.
 
@@ -34,7 +37,8 @@ CHOIR_API void choir_updater_release(choir_updater_t* updater);
 
 // Collective: makes all replicas equal where a strategy let them differ, and
 // averages states that training does not learn; call before digest, evaluation
-// and checkpoints. A lone optimizer does nothing, and so does NULL.
+// and checkpoints. There is nothing to do for a lone optimizer, NULL or an
+// updater that never had a model. FAILED_PRECONDITION: its model is gone.
 CHOIR_API choir_status_t choir_updater_consolidate(choir_updater_t* updater)
     CHOIR_NODISCARD;
 

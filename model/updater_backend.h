@@ -11,10 +11,13 @@
 
 typedef struct choir_updater_vtable_s {
   void (*destroy)(choir_updater_t* updater);
-  // Gets the parameters once they have values: makes states, may replace
-  // param->grad and (DistOpt) the values by rank 0's.
+  // Gets the parameters once they have values, and has none before: makes
+  // states, may replace param->grad and (DistOpt) the values by rank 0's.
   choir_status_t (*attach)(choir_updater_t* updater, choir_device_t* device,
                            choir_param_list_t params);
+  // The parameters go, or attach failed: ends the work on them and drops
+  // whatever points to them. States stay readable until the next attach.
+  void (*detach)(choir_updater_t* updater);
   // Backward from `loss`, combine, update. `loss` NULL: this rank has no
   // sample in this step but takes part. Failures go to the scope.
   void (*backward_and_update)(choir_updater_t* updater, choir_scope_t* scope,
@@ -51,6 +54,29 @@ typedef struct choir_updater_vtable_s {
 struct choir_updater_s {
   atomic_int ref_count;
   const choir_updater_vtable_t* vtable;
+  // Of choir__updater_attach.
+  bool has_model;
+  bool had_model;
+  choir_param_list_t params;
+  const char* model;  // its name, lent; NULL: not told
 };
+
+// An updater serves one model at a time; the array params.params stands for it.
+// FAILED_PRECONDITION: it has another one. `model` as above.
+choir_status_t choir__updater_check_free(const choir_updater_t* updater,
+                                         choir_param_list_t params,
+                                         const char* model) CHOIR_NODISCARD;
+// Checks that, and calls attach. With the same parameters as before the updater
+// begins anew. After a failure of attach it has no model.
+choir_status_t choir__updater_attach(choir_updater_t* updater,
+                                     choir_device_t* device,
+                                     choir_param_list_t params,
+                                     const char* model) CHOIR_NODISCARD;
+// Before the parameters go: calls detach if they are the updater's.
+void choir__updater_detach(choir_updater_t* updater, choir_param_list_t params);
+// FAILED_PRECONDITION while it has none: `what` was asked of `name`.
+choir_status_t choir__updater_need_model(const choir_updater_t* updater,
+                                         const char* name, const char* what)
+    CHOIR_NODISCARD;
 
 #endif  // CHOIR_MODEL_UPDATER_BACKEND_H_

@@ -10,7 +10,7 @@
 #include "opt/optimizer_def.h"
 
 typedef struct param_state_s {
-  choir_param_t* param;  // the model's
+  choir_param_t* param;  // the model's; NULL: it is gone
   choir_tensor_t* tensors[CHOIR_OPTIMIZER_MAX_STATES];
   char* names[CHOIR_OPTIMIZER_MAX_STATES];
 } param_state_t;
@@ -24,9 +24,9 @@ struct choir_optimizer_s {
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
   size_t names_per_param;
-  bool is_shared;             // some parameters have memory in common
-  choir_param_list_t params;  // the model's, all of them
-  choir_span_t span;          // of the update that runs
+  bool is_shared;  // some parameters have memory in common
+  bool is_torn;    // an update that runs, or failed, has changed some of them
+  choir_span_t span;  // of the update that runs
 };
 
 static const choir_optimizer_def_t* const defs[] = {
@@ -94,11 +94,15 @@ static bool have_memory_in_common(const param_state_t* states, size_t count) {
   return false;
 }
 
-choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
-                                      choir_device_t* device,
-                                      choir_param_list_t params) {
+static choir_optimizer_t* of_updater(choir_updater_t* updater) {
+  return (choir_optimizer_t*)updater;
+}
+
+static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
+                             choir_param_list_t params) {
+  choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
-  optimizer->params = params;
+  optimizer->is_torn = false;
   size_t trainable = 0;
   for (size_t i = 0; i < params.count; ++i)
     trainable += params.params[i]->trainable;
@@ -119,11 +123,29 @@ choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
   optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
   optimizer->names_per_param = 0;
   while (names[optimizer->names_per_param]) ++optimizer->names_per_param;
-  for (size_t i = 0; i < trainable; ++i)
-    for (int32_t k = 0; names[k]; ++k)
-      CHOIR_TRY(
-          make_state(optimizer, device, &optimizer->states[i], k, names[k]));
-  return NULL;
+  choir_status_t status = NULL;
+  for (size_t i = 0; i < trainable && !status; ++i)
+    for (int32_t k = 0; names[k] && !status; ++k)
+      status =
+          make_state(optimizer, device, &optimizer->states[i], k, names[k]);
+  if (status) drop_states(optimizer);
+  return status;
+}
+
+static void detach(choir_updater_t* updater) {
+  choir_optimizer_t* optimizer = of_updater(updater);
+  for (size_t i = 0; i < optimizer->state_count; ++i)
+    optimizer->states[i].param = NULL;
+}
+
+choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
+                                      choir_device_t* device,
+                                      choir_param_list_t params) {
+  return choir__updater_attach(&optimizer->updater, device, params, NULL);
+}
+
+void choir_optimizer_detach(choir_optimizer_t* optimizer) {
+  choir__updater_detach(&optimizer->updater, optimizer->updater.params);
 }
 
 size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
@@ -146,13 +168,25 @@ double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
-static choir_status_t begin_update_span(void* self) {
-  ((choir_optimizer_t*)self)->span = choir_span_begin(CHOIR_SPAN_PHASE);
+// Around an update, in replays too: of one that stops in the middle nothing but
+// other values of the parameters makes a whole step again.
+static choir_status_t begin_update(void* self) {
+  choir_optimizer_t* optimizer = self;
+  if (optimizer->is_torn)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "%s: an earlier update failed after it had changed some "
+                       "of the parameters; call choir_model_set_updater again "
+                       "and restore a checkpoint",
+                       optimizer->def->name);
+  optimizer->is_torn = true;
+  optimizer->span = choir_span_begin(CHOIR_SPAN_PHASE);
   return NULL;
 }
 
-static choir_status_t end_update_span(void* self) {
-  choir_span_end(&((choir_optimizer_t*)self)->span, "update", NULL, NULL);
+static choir_status_t end_update(void* self) {
+  choir_optimizer_t* optimizer = self;
+  choir_span_end(&optimizer->span, "update", NULL, NULL);
+  optimizer->is_torn = false;
   return NULL;
 }
 
@@ -167,25 +201,34 @@ static choir_status_t update_one(choir_optimizer_t* optimizer,
   return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
 }
 
+// *out_changes: it may have changed a parameter.
 static choir_status_t update_all(choir_optimizer_t* optimizer,
-                                 choir_stream_t* stream, int64_t step) {
+                                 choir_stream_t* stream, int64_t step,
+                                 bool* out_changes) {
   const double lr = choir_optimizer_lr(optimizer, step);
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, "parameters");
   choir_status_t status = NULL;
-  for (size_t i = 0; i < optimizer->state_count && !status; ++i)
-    if (optimizer->states[i].param->trainable)  // else frozen since
-      status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
+  for (size_t i = 0; i < optimizer->state_count && !status; ++i) {
+    if (!optimizer->states[i].param->trainable) continue;  // frozen since
+    status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
+    *out_changes |= !status;
+  }
   return choir__op_calls_end(&calls, status);
 }
 
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
-  CHOIR_TRY(choir_stream_call(stream, begin_update_span, optimizer));
-  choir_status_t status = update_all(optimizer, stream, step);
+  CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
+                                      "update"));
+  CHOIR_TRY(choir_stream_call(stream, begin_update, optimizer));
+  bool changes = false;
+  choir_status_t status = update_all(optimizer, stream, step, &changes);
   choir_stream_set_label(stream, NULL);
-  return choir_status_join(
-      status, choir_stream_call(stream, end_update_span, optimizer));
+  status = choir_status_join(status,
+                             choir_stream_call(stream, end_update, optimizer));
+  optimizer->is_torn = status && changes;
+  return status;
 }
 
 // ---- Stretches ----
@@ -309,9 +352,9 @@ choir_status_t choir__stretch_update(choir__stretch_t* stretch,
   choir_status_t status = optimizer->def->update(
       optimizer->config, &calls, &stretch->param, stretch->states,
       choir_optimizer_lr(optimizer, step), step);
-  CHOIR_TRY_NOTE(choir__op_calls_end(&calls, status), "%s: %s",
-                 optimizer->def->name, stretch->param.name);
+  status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
+  CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, stretch->param.name);
   return NULL;
 }
 
@@ -382,10 +425,6 @@ choir_status_t choir_optimizer_set_schedule(
 
 // ---- As a model's updater ----
 
-static choir_optimizer_t* of_updater(choir_updater_t* updater) {
-  return (choir_optimizer_t*)updater;
-}
-
 static void updater_destroy(choir_updater_t* updater) {
   choir_optimizer_t* optimizer = of_updater(updater);
   choir_allocator_t allocator = optimizer->allocator;
@@ -394,19 +433,13 @@ static void updater_destroy(choir_updater_t* updater) {
   choir_deallocate(allocator, optimizer, sizeof(*optimizer));
 }
 
-static choir_status_t updater_attach(choir_updater_t* updater,
-                                     choir_device_t* device,
-                                     choir_param_list_t params) {
-  return choir_optimizer_attach(of_updater(updater), device, params);
-}
-
 static void updater_backward_and_update(choir_updater_t* updater,
                                         choir_scope_t* scope,
                                         choir_var_t* loss) {
   choir_optimizer_t* optimizer = of_updater(updater);
   if (!loss) return;  // no sample, nobody else: nothing to learn
-  const choir_backward_options_t all = {.params = optimizer->params.params,
-                                        .param_count = optimizer->params.count};
+  const choir_backward_options_t all = {.params = updater->params.params,
+                                        .param_count = updater->params.count};
   choir_scope_backward(scope, loss, &all);
   if (choir_scope_is_ok(scope))
     choir_scope_fail(
@@ -430,7 +463,8 @@ static double updater_lr(const choir_updater_t* updater, int64_t step) {
 
 static const choir_updater_vtable_t vtable = {
     .destroy = updater_destroy,
-    .attach = updater_attach,
+    .attach = attach,
+    .detach = detach,
     .backward_and_update = updater_backward_and_update,
     .states = updater_states,
     .consolidate = updater_consolidate,

@@ -143,12 +143,15 @@ CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
 // steps.
 CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
 
-// For wrappers (DistOpt): makes the states for these parameters; updates all
-// trainable ones from their gradients; lists the states ("conv1.W/velocity").
+// For wrappers (DistOpt): makes the states for these parameters, which stay
+// until detach; updates all trainable ones from their gradients; lists the
+// states ("conv1.W/velocity"), until the next attach. FAILED_PRECONDITION:
+// attach, while other parameters are attached; update, while none are.
 CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                                 choir_device_t* device,
                                                 choir_param_list_t params)
     CHOIR_NODISCARD;
+CHOIR_API void choir_optimizer_detach(choir_optimizer_t* optimizer);
 CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                                 choir_stream_t* stream,
                                                 int64_t step) CHOIR_NODISCARD;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/strided_internal.h"
+
 static pthread_once_t strict_once = PTHREAD_ONCE_INIT;
 static bool strict;
 
@@ -44,6 +46,7 @@ typedef struct mirror_s {
   choir_buffer_t* host_buffer;  // wraps `data`
   size_t start;                 // bytes into the device buffer
   size_t stop;
+  bool is_read;  // some operand's elements are wanted
   void* data;
 } mirror_t;
 
@@ -63,9 +66,16 @@ static void view_range(const choir_view_t* view, size_t* start, size_t* stop) {
   *stop = *start + (size_t)choir_view_extent(view) * bytes;
 }
 
+static bool is_read(const choir_op_def_t* def, const choir_record_t* record,
+                    int32_t operand) {
+  return operand < record->src_count ? !(def->shapes_only >> operand & 1u)
+                                     : record->accumulate;
+}
+
 // Operands on one buffer share a mirror, so that a destination that is also a
 // source stays one.
-static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
+static void plan_mirrors(const choir_op_def_t* def,
+                         const choir_record_t* record, fallback_t* fallback) {
   int32_t count = record->src_count + record->dst_count;
   for (int32_t i = 0; i < count; ++i) {
     const choir_view_t* view = &record->operands[i];
@@ -85,6 +95,7 @@ static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
     }
     if (start < mirror->start) mirror->start = start;
     if (stop > mirror->stop) mirror->stop = stop;
+    mirror->is_read |= is_read(def, record, i);
     fallback->mirror_of[i] = m;
   }
   // Whole elements of every dtype, and aligned as in the device buffer.
@@ -100,8 +111,9 @@ static choir_status_t copy_down(fallback_t* fallback) {
         choir_allocate(fallback->allocator, bytes, "host copy", &mirror->data));
     CHOIR_TRY(choir_buffer_wrap(fallback->device, mirror->data, bytes, NULL,
                                 NULL, &mirror->host_buffer));
-    CHOIR_TRY(choir_buffer_read(mirror->device_buffer, fallback->stream,
-                                mirror->start, mirror->data, bytes));
+    if (mirror->is_read)
+      CHOIR_TRY(choir_buffer_read(mirror->device_buffer, fallback->stream,
+                                  mirror->start, mirror->data, bytes));
   }
   return NULL;
 }
@@ -112,11 +124,9 @@ static choir_status_t copy_up(const choir_record_t* record,
     int32_t operand = record->src_count + i;
     if (fallback->mirror_of[operand] < 0) continue;
     const mirror_t* mirror = &fallback->mirrors[fallback->mirror_of[operand]];
-    size_t start, stop;
-    view_range(&record->operands[operand], &start, &stop);
-    CHOIR_TRY(choir_buffer_write(
-        mirror->device_buffer, fallback->stream, start,
-        (const char*)mirror->data + (start - mirror->start), stop - start));
+    CHOIR_TRY(choir__write_elements(&record->operands[operand],
+                                    fallback->stream, mirror->data,
+                                    mirror->start));
   }
   return NULL;
 }
@@ -144,7 +154,7 @@ choir_status_t choir__host_fallback(const choir_op_def_t* def,
   fallback_t fallback = {.stream = stream,
                          .device = choir_stream_device(stream)};
   fallback.allocator = choir_device_allocator(fallback.device);
-  plan_mirrors(record, &fallback);
+  plan_mirrors(def, record, &fallback);
   choir_status_t status = copy_down(&fallback);
   if (!status) status = compute(def, record, &fallback);
   if (!status) status = copy_up(record, &fallback);

@@ -139,6 +139,49 @@ static int32_t sorted_spans(const choir_view_t* view, span_t* spans) {
   return count;
 }
 
+// The first element of each run of neighbours, as a view; returns the length of
+// a run.
+static int64_t runs_of(const choir_view_t* view, choir_view_t* out_firsts) {
+  span_t spans[CHOIR_MAX_NDIM];
+  const int32_t count = sorted_spans(view, spans);
+  choir_view_t* firsts = out_firsts;
+  *firsts = *view;
+  firsts->ndim = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t last = firsts->ndim - 1;
+    int64_t size = spans[i].size;
+    // A dimension whose neighbours lie where this one ends is one with it.
+    const bool goes_on =
+        last >= 0 && firsts->strides[last] == spans[i].stride * size;
+    if (goes_on) size *= firsts->shape[last];
+    const int32_t at = goes_on ? last : firsts->ndim++;
+    firsts->shape[at] = size;
+    firsts->strides[at] = spans[i].stride;
+  }
+  const int32_t last = firsts->ndim - 1;
+  if (last < 0 || firsts->strides[last] != 1) return 1;
+  firsts->ndim = last;
+  return firsts->shape[last];
+}
+
+choir_status_t choir__write_elements(const choir_view_t* view,
+                                     choir_stream_t* stream, const void* data,
+                                     size_t start) {
+  if (choir_view_count(view) == 0) return NULL;
+  choir_view_t firsts;
+  const size_t bytes = choir_dtype_bytes(view->dtype);
+  const size_t run = (size_t)runs_of(view, &firsts) * bytes;
+  const choir_view_t* views[] = {&firsts};
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, views, 1); more;
+       more = choir__walk_next(&walk)) {
+    const size_t at = (size_t)walk.offsets[0] * bytes;
+    CHOIR_TRY(choir_buffer_write(view->buffer, stream, at,
+                                 (const char*)data + (at - start), run));
+  }
+  return NULL;
+}
+
 // Whether each stride is at least as long as all that the smaller ones reach.
 static bool spans_nest(const span_t* spans, int32_t count) {
   int64_t inside = 1;  // elements that the dimensions so far reach over

@@ -2,14 +2,14 @@
 #ifndef CHOIR_TENSOR_STRIDED_INTERNAL_H_
 #define CHOIR_TENSOR_STRIDED_INTERNAL_H_
 
-#include "core/view.h"
+#include "core/device.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Walks over strided elements in host memory. Pure functions; `data` is where
-// the view's buffer starts (choir_buffer_data).
+// Walks over strided elements. `data` is where the view's buffer starts
+// (choir_buffer_data) unless said otherwise.
 
 // Copies every element, bits unchanged. Shapes are equal and so are the sizes
 // of the elements; the two do not overlap.
@@ -36,6 +36,13 @@ bool choir__walk_start(choir__walk_t* walk, const choir_view_t* const* views,
                        int32_t view_count);
 // False after the last element.
 bool choir__walk_next(choir__walk_t* walk);
+
+// Writes a view's elements to its buffer and nothing between them, which may be
+// written by other streams meanwhile: one transfer for each run of neighbours.
+// `data` is host memory for the bytes of the buffer from `start` on. Blocks.
+choir_status_t choir__write_elements(const choir_view_t* view,
+                                     choir_stream_t* stream, const void* data,
+                                     size_t start) CHOIR_NODISCARD;
 
 // Whether an element of `a` and one of `b` may share memory (both on the same
 // buffer). May say true for disjoint views with unlike strides.

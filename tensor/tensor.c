@@ -83,9 +83,9 @@ choir_status_t choir_tensor_from_view(const choir_view_t* view,
   int64_t element_bytes = (int64_t)choir_dtype_bytes(view->dtype);
   int64_t room = (int64_t)choir_buffer_bytes(view->buffer) / element_bytes;
   bool inside = view->offset >= 0 && view->offset <= room;
-  // Size by size, so that no product can overflow.
-  int64_t left = room - view->offset - 1;
   if (inside && choir_view_count(view) > 0) {
+    // Size by size, so that no product can overflow.
+    int64_t left = room - view->offset - 1;
     inside = left >= 0;
     for (int32_t axis = 0; inside && axis < view->ndim; ++axis) {
       int64_t steps = view->shape[axis] - 1;
@@ -124,6 +124,7 @@ choir_status_t choir_tensor_from_data(choir_device_t* device,
 }
 
 void choir_tensor_retain(choir_tensor_t* tensor) {
+  if (!tensor) return;
   atomic_fetch_add_explicit(&tensor->ref_count, 1, memory_order_relaxed);
 }
 
@@ -195,20 +196,15 @@ typedef struct span_copy_s {
   choir_view_t view;    // offset 0: relative to `data`
 } span_copy_t;
 
-static choir_status_t span_read(const choir_view_t* view,
-                                choir_stream_t* stream, span_copy_t* span) {
+static choir_status_t span_make(const choir_view_t* view, span_copy_t* span) {
   size_t element_bytes = choir_dtype_bytes(view->dtype);
   span->allocator = choir_device_allocator(choir_buffer_device(view->buffer));
   span->bytes = (size_t)choir_view_extent(view) * element_bytes;
   span->offset_bytes = (size_t)view->offset * element_bytes;
   span->view = *view;
   span->view.offset = 0;
-  CHOIR_TRY(choir_allocate(span->allocator, span->bytes, "copy of a tensor",
-                           &span->data));
-  choir_status_t status = choir_buffer_read(
-      view->buffer, stream, span->offset_bytes, span->data, span->bytes);
-  if (status) choir_deallocate(span->allocator, span->data, span->bytes);
-  return status;
+  return choir_allocate(span->allocator, span->bytes, "copy of a tensor",
+                        &span->data);
 }
 
 choir_status_t choir_tensor_read(choir_tensor_t* tensor, void* host,
@@ -231,10 +227,12 @@ choir_status_t choir_tensor_read(choir_tensor_t* tensor, void* host,
         view->buffer, stream,
         (size_t)view->offset * choir_dtype_bytes(view->dtype), host, bytes);
   span_copy_t span;
-  CHOIR_TRY(span_read(view, stream, &span));
-  choir__strided_copy(&span.view, span.data, &dense, host);
+  CHOIR_TRY(span_make(view, &span));
+  choir_status_t status = choir_buffer_read(
+      view->buffer, stream, span.offset_bytes, span.data, span.bytes);
+  if (!status) choir__strided_copy(&span.view, span.data, &dense, host);
   choir_deallocate(span.allocator, span.data, span.bytes);
-  return NULL;
+  return status;
 }
 
 choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
@@ -263,12 +261,11 @@ choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
     return choir_buffer_write(
         view->buffer, stream,
         (size_t)view->offset * choir_dtype_bytes(view->dtype), host, bytes);
-  // What lies between the elements goes down and up again unchanged.
   span_copy_t span;
-  CHOIR_TRY(span_read(view, stream, &span));
+  CHOIR_TRY(span_make(view, &span));
   choir__strided_copy(&dense, host, &span.view, span.data);
-  choir_status_t status = choir_buffer_write(
-      view->buffer, stream, span.offset_bytes, span.data, span.bytes);
+  choir_status_t status =
+      choir__write_elements(view, stream, span.data, span.offset_bytes);
   choir_deallocate(span.allocator, span.data, span.bytes);
   return status;
 }

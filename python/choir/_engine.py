@@ -52,6 +52,8 @@ class Engine:
         self._scope: int | None = None
         self._model: int | None = None
         self._handle: int | None = None
+        self.owner = None  # a weak reference to the Model that it trains
+        self.has_updater = False
         self._loss_var: int | None = None
         self.recorded = False  # the last step called back
         # The library keeps these functions.
@@ -66,6 +68,12 @@ class Engine:
         )
         check(lib.model_compile(self._handle, 1, dims((1,))))
         check(lib.model_set_updater(self._handle, updater))
+        self.has_updater = True
+
+    def let_go(self) -> None:
+        """Of the updater, which may go to another engine now."""
+        self.has_updater = False
+        check(lib.model_set_updater(self._handle, None))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

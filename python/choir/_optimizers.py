@@ -197,12 +197,15 @@ class Optimizer:
                 "with stores_grad) that an operator saw; set autograd.training = "
                 "True before forward"
             )
-        if self._engine is None or any(
-            id(p) not in self._engine._params for p in params
+        if (
+            self._engine is None
+            or not self._engine.has_updater
+            or any(id(p) not in self._engine._params for p in params)
         ):
             names = _unique_names(params)
             step = self._engine.step() if self._engine else self._step
             states = self._engine.states() if self._engine else {}
+            self._let_go()
             self._engine = _engine.Engine(
                 "loss",
                 loss.device,
@@ -314,6 +317,16 @@ class Optimizer:
         """States that were set before their parameters were known."""
         for name in [n for n in self._pending if n in own]:
             own[name].copy_from_numpy(self._pending.pop(name))
+
+    def _let_go(self, model=None) -> None:
+        """Before an engine of `model` gets this optimizer: takes it from the one
+        before, unless that trains another model with it."""
+        engine = self._engine
+        if engine is None or not engine.has_updater:
+            return
+        owner = engine.owner and engine.owner()
+        if owner is None or owner is model or not owner._trains_with(self):
+            engine.let_go()
 
     def _take_engine(self, engine: _engine.Engine) -> None:
         """The engine of a model that will use this optimizer."""

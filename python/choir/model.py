@@ -217,7 +217,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 "that train_one_batch calls with the loss; of one that is used "
                 "parameter by parameter, save get_states() yourself"
             )
-        if self._engine_made is None or self._engine_optimizer is not optimizer:
+        if (
+            self._engine_made is None
+            or not self._engine_made.has_updater
+            or self._engine_optimizer is not optimizer
+        ):
             params = self.get_params()
             if not params:
                 raise StateError(
@@ -226,6 +230,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
             states = {
                 n: t for n, t in self.get_states().items() if n not in params
             }
+            core = getattr(optimizer, "opt", optimizer)
+            core._let_go(self)
             engine = _engine.Engine(
                 type(self).__name__,
                 next(iter(params.values())).device,
@@ -234,11 +240,18 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 optimizer._updater(),
             )
             engine.set_graph(self.graph_mode, self.sequential)
+            engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
-            core = getattr(optimizer, "opt", optimizer)
             core._take_engine(engine)
         return self._engine_made
+
+    def _trains_with(self, core) -> bool:
+        """Whether its steps need this optimizer where it is."""
+        return (
+            self._engine_made is core._engine
+            and getattr(self.optimizer, "opt", self.optimizer) is core
+        )
 
     def _train(self, func, args, kwargs):
         if _engine.current is not None or self._is_manual:
@@ -305,6 +318,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 stacklevel=5,
             )
         core = getattr(self.optimizer, "opt", self.optimizer)
+        core._let_go(self)
         core._engine = None
         object.__setattr__(self, "_engine_made", None)
         object.__setattr__(self, "_is_manual", True)

@@ -29,7 +29,14 @@ static choir_status_t concat_infer(const choir_view_t* srcs, int32_t src_count,
           "sizes except along axis %lld",
           (int)i, choir_view_print(&srcs[i], text[0], sizeof text[0]),
           choir_view_print(&srcs[0], text[1], sizeof text[1]), (long long)axis);
-    joined.shape[axis] += srcs[i].shape[axis];
+    if (__builtin_add_overflow(joined.shape[axis], srcs[i].shape[axis],
+                               &joined.shape[axis]))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "concat: source %d is %s; needs sizes whose sum along "
+                         "axis %lld fits in 63 bits",
+                         (int)i,
+                         choir_view_print(&srcs[i], text[0], sizeof text[0]),
+                         (long long)axis);
   }
   CHOIR_TRY(choir__infer_shape("concat", joined.dtype, joined.ndim,
                                joined.shape, &dsts[0]));

@@ -47,17 +47,27 @@ choir__conv2d_t choir__conv2d_of(const choir_view_t* x, const choir_view_t* w,
   return conv;
 }
 
+// Views without elements may have any sizes: those of the sums below are
+// checked before they are taken.
+static choir_status_t check_sizes(const char* op, const choir_view_t* x,
+                                  const choir_view_t* w) {
+  for (int32_t i = 2; i < 4; ++i)
+    if (w->shape[i] < 1 || w->shape[i] > LARGEST || x->shape[i] > LARGEST)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: kernel is %lld x %lld; needs sizes 1 .. %d, also "
+                         "of the image of %lld x %lld",
+                         op, (long long)w->shape[2], (long long)w->shape[3],
+                         LARGEST, (long long)x->shape[2],
+                         (long long)x->shape[3]);
+  return NULL;
+}
+
 // "conv2d: ...", or OK when kernel and padded image fit in each direction.
 static choir_status_t check_window(const char* op,
                                    const choir__conv2d_t* conv) {
   int64_t reach[2], padded[2];
   bool fits = true;
   for (int32_t i = 0; i < 2; ++i) {
-    if (conv->kernel[i] < 1 || conv->kernel[i] > LARGEST ||
-        conv->size[i] > LARGEST)
-      return CHOIR_ERROR(
-          INVALID_ARGUMENT, "%s: kernel is %lld x %lld; needs sizes 1 .. %d",
-          op, (long long)conv->kernel[0], (long long)conv->kernel[1], LARGEST);
     reach[i] = (conv->kernel[i] - 1) * conv->dilation[i] + 1;
     padded[i] = conv->size[i] + 2 * conv->padding[i];
     if (reach[i] > padded[i]) fits = false;
@@ -79,15 +89,16 @@ choir_status_t choir__conv2d_make(const char* op, const choir_view_t* x,
   long long groups = attrs->groups;
   if (x->shape[1] % groups != 0 || x->shape[1] / groups != w->shape[1])
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: x has %lld channels; W needs %lld * groups %lld = "
-                       "%lld",
-                       op, (long long)x->shape[1], (long long)w->shape[1],
-                       groups, (long long)w->shape[1] * groups);
+                       "%s: x has %lld channels in groups %lld; needs %lld in "
+                       "each, as W has",
+                       op, (long long)x->shape[1], groups,
+                       (long long)w->shape[1]);
   if (w->shape[0] % groups != 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: W has %lld filters; needs a multiple of groups "
                        "%lld",
                        op, (long long)w->shape[0], groups);
+  CHOIR_TRY(check_sizes(op, x, w));
   *out_conv = choir__conv2d_of(x, w, attrs);
   return check_window(op, out_conv);
 }

@@ -18,8 +18,9 @@ static choir_status_t log_softmax_reference(const choir_record_t* record,
   for (int64_t row = 0; row < rows; ++row) {
     const double* x = dense.srcs[0] + row * classes;
     double* y = dense.dsts[0] + row * classes;
-    double log_sum = choir__softmax_row(x, classes, NULL);
-    for (int64_t i = 0; i < classes; ++i) y[i] = x[i] - log_sum;
+    double largest;
+    const double log_sum = choir__softmax_row(x, classes, NULL, &largest);
+    for (int64_t i = 0; i < classes; ++i) y[i] = (x[i] - largest) - log_sum;
   }
   return choir__dense_end(&dense, NULL);
 }

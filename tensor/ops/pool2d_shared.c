@@ -58,6 +58,12 @@ choir_status_t choir__pool2d_infer(const char* op, const choir_view_t* x,
                                    const choir_pool2d_attrs_t* attrs,
                                    choir_view_t* y) {
   CHOIR_TRY(choir__need_ndim(op, "x", x, 4));
+  // An empty x may have any size; no sum of this one and padding overflows.
+  for (int32_t i = 2; i < 4; ++i)
+    if (x->shape[i] > INT64_MAX / 2)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: image of %lld x %lld; needs smaller sizes", op,
+                         (long long)x->shape[2], (long long)x->shape[3]);
   choir__pool2d_t pool = choir__pool2d_of(x, attrs);
   CHOIR_TRY(check_window(op, &pool));
   int64_t shape[] = {x->shape[0], x->shape[1], pool.out[0], pool.out[1]};

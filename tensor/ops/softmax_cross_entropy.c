@@ -25,8 +25,10 @@ static choir_status_t losses(const choir_record_t* record,
     CHOIR_TRY(choir__label_load("softmax_cross_entropy", record, row, classes,
                                 &label));
     const double* x = dense->srcs[0] + row * classes;
-    sum += choir__softmax_row(x, classes, dense->dsts[1] + row * classes) -
-           x[label];
+    double largest;
+    const double log_sum = choir__softmax_row(
+        x, classes, dense->dsts[1] + row * classes, &largest);
+    sum += log_sum + (largest - x[label]);
   }
   dense->dsts[0][0] = rows > 0 ? sum / (double)rows : 0;
   return NULL;

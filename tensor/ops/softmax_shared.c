@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-double choir__softmax_row(const double* x, int64_t classes, double* p) {
+double choir__softmax_row(const double* x, int64_t classes, double* p,
+                          double* out_largest) {
   double largest = -INFINITY;
   for (int64_t i = 0; i < classes; ++i) {
     if (x[i] > largest || x[i] != x[i]) largest = x[i];
@@ -11,7 +12,8 @@ double choir__softmax_row(const double* x, int64_t classes, double* p) {
   double sum = 0;
   for (int64_t i = 0; i < classes; ++i) sum += exp(x[i] - largest);
   for (int64_t i = 0; p && i < classes; ++i) p[i] = exp(x[i] - largest) / sum;
-  return largest + log(sum);
+  *out_largest = largest;
+  return log(sum);
 }
 
 choir_status_t choir__softmax_infer(const char* op, const choir_view_t* x,

@@ -7,9 +7,10 @@
 // What the ops around softmax share.
 
 // One row of x: probabilities into p (may be NULL); returns the logarithm of
-// the sum of e^x, so that log p[i] = x[i] - result. The largest is taken out
-// first, so that nothing overflows.
-double choir__softmax_row(const double* x, int64_t classes, double* p);
+// the sum of e^(x - largest), so that log p[i] = (x[i] - largest) - result. The
+// two are not added: next to a large x the logarithm would be rounded away.
+double choir__softmax_row(const double* x, int64_t classes, double* p,
+                          double* out_largest);
 
 // y = shape of x, which has at least one dimension.
 choir_status_t choir__softmax_infer(const char* op, const choir_view_t* x,

@@ -6,8 +6,11 @@
 // may change.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -189,11 +192,13 @@ void ExpectClose(const choir_op_def_t* def, const std::vector<double>& got,
                  const std::vector<double>& expected, double tolerance) {
   ASSERT_EQ(got.size(), expected.size());
   double largest = 1;
-  for (double value : expected) largest = std::fmax(largest, std::fabs(value));
+  for (double value : expected)
+    if (std::isfinite(value)) largest = std::fmax(largest, std::fabs(value));
   for (size_t i = 0; i < got.size(); ++i) {
     double size =
         def->elementwise ? std::fmax(1, std::fabs(expected[i])) : largest;
     bool close = std::fabs(got[i] - expected[i]) <= tolerance * size ||
+                 got[i] == expected[i] ||
                  (std::isnan(got[i]) && std::isnan(expected[i]));
     ASSERT_TRUE(close) << "element " << i << " is " << got[i]
                        << ", the reference gives " << expected[i];
@@ -314,6 +319,62 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
     }
   }
 
+  // What the op and its reference make of plain sources.
+  struct Answer {
+    choir_dtype_t dtype;
+    std::vector<double> got, expected;
+  };
+  std::vector<Answer> Answers(const std::vector<Values>& sources) {
+    std::vector<choir_view_t> inferred = Infer(def_, sources, attrs_);
+    std::vector<Values> before;
+    for (const choir_view_t& view : inferred)
+      before.push_back(MakeAnything(view.dtype, ShapeOf(view), 2));
+    const auto expected = Expected(def_, sources, before, attrs_, false);
+    std::vector<std::unique_ptr<Placed>> placed;
+    std::vector<choir_tensor_t*> srcs;
+    for (const Values& source : sources) {
+      placed.push_back(std::make_unique<Placed>(device_, source, kContiguous));
+      srcs.push_back(placed.back()->tensor());
+    }
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    EXPECT_OK(choir_op_run(choir_device_stream(device_), def_->op, srcs.data(),
+                           static_cast<int32_t>(srcs.size()),
+                           attrs_.empty() ? nullptr : attrs_.data(), false,
+                           dsts));
+    std::vector<Answer> answers;
+    for (size_t i = 0; i < inferred.size() && !HasFailure(); ++i) {
+      answers.push_back(
+          {inferred[i].dtype, ReadMade(dsts[i], inferred[i]), expected[i]});
+      choir_tensor_release(dsts[i]);
+    }
+    return answers;
+  }
+
+  // Calls `visit` for each source of floats whose elements the op looks at,
+  // with the sources and its number.
+  void ForEachFloatSource(
+      const std::function<void(std::vector<Values>, size_t)>& visit) {
+    if (!(def_->dtypes & CHOIR_DTYPE_MASK(F32))) return;
+    const bool has_bytes = def_->second_dtypes & CHOIR_DTYPE_MASK(U8);
+    const std::vector<Values> sources =
+        MakeSources(def_->op, shapes_, attrs_, CHOIR_DTYPE_F32,
+                    has_bytes ? CHOIR_DTYPE_U8 : CHOIR_DTYPE_I64, false, 1);
+    for (size_t s = 0; s < sources.size() && !HasFailure(); ++s) {
+      SCOPED_TRACE("source " + std::to_string(s));
+      if (choir_dtype_is_float(sources[s].dtype) &&
+          !sources[s].elements.empty() &&
+          (s >= 32 || !(def_->shapes_only >> s & 1u)))
+        visit(sources, s);
+    }
+  }
+
+  // A convolution may multiply the zeros of its padding: NaN for an infinity.
+  bool Pads() const {
+    const char* attrs = def_->cases[GetParam().number].attrs;
+    return std::strncmp(def_->name, "conv2d", 6) == 0 && attrs &&
+           std::strstr(attrs, "padding");
+  }
+
   static std::vector<double> ReadMade(choir_tensor_t* tensor,
                                       const choir_view_t& inferred) {
     const choir_view_t* view = choir_tensor_view(tensor);
@@ -338,6 +399,56 @@ class OpSuite : public ::testing::TestWithParam<Problem> {
            std::vector<std::vector<double>>>
       answers_;
 };
+
+// What has diverged must be seen, whichever kernels computed it: NaN where the
+// reference gives NaN, infinities where it gives those, numbers where it gives
+// numbers.
+TEST_P(OpSuite, KeepsNaNAndInfinity) {
+  ForEachFloatSource([&](std::vector<Values> sources, size_t s) {
+    for (double special :
+         {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, -0.0}) {
+      SCOPED_TRACE(special);
+      std::vector<double>& elements = sources[s].elements;
+      elements[elements.size() / 3] = elements.back() = special;
+      for (const Answer& answer : Answers(sources)) {
+        for (size_t k = 0; k < answer.got.size() && !HasFailure(); ++k) {
+          const double got = answer.got[k], expected = answer.expected[k];
+          const bool alike = std::isnan(expected)   ? std::isnan(got)
+                             : std::isinf(expected) ? got == expected
+                                                    : std::isfinite(got);
+          EXPECT_TRUE(alike || (Pads() && std::isnan(got)))
+              << "element " << k << " is " << got << ", the reference gives "
+              << expected;
+        }
+      }
+    }
+  });
+}
+
+// The differences of numbers far from zero have few digits: no step may drop
+// any of them. Gradients take results, which are not just anything.
+TEST_P(OpSuite, KeepsDigitsFarFromZero) {
+  // Normalisation folds the mean into the bias.
+  if (std::strncmp(def_->name, "batch_norm", 10) == 0 ||
+      std::strstr(def_->name, "_grad"))
+    return;
+  for (double shift : {1e4, -1e6}) {
+    SCOPED_TRACE(shift);
+    ForEachFloatSource([&](std::vector<Values> sources, size_t s) {
+      if (s < std::size(def_->domains) && def_->domains[s] != CHOIR_DOMAIN_ANY)
+        return;
+      for (double& element : sources[s].elements)
+        element = static_cast<float>(element + shift);
+      for (const Answer& answer : Answers(sources)) {
+        // A choice among sums that were rounded is another choice.
+        if (def_->tolerance > 0 && !choir_dtype_is_float(answer.dtype))
+          continue;
+        ExpectClose(def_, answer.got, answer.expected,
+                    Tolerance(def_, answer.dtype, false));
+      }
+    });
+  }
+}
 
 TEST_P(OpSuite, AgreesWithTheReference) {
   for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
@@ -567,6 +678,118 @@ TEST_P(OpManners, RefusesADestinationOverASource) {
                 RunWith(srcs, attrs(), false, dsts), nullptr);
   choir_tensor_release(dsts[0]);
   choir_tensor_release(src);
+}
+
+// What a shape rule meets of numbers that no memory has: an empty tensor may
+// have any size beside its 0. The sanitizer says what overflows.
+class Sizes {
+ public:
+  Sizes(const choir_op_def_t* def, std::vector<Shape> shapes,
+        std::vector<unsigned char> attrs)
+      : def_(def), shapes_(std::move(shapes)), attrs_(std::move(attrs)) {}
+
+  // Each size of each source, with another one 0 or none.
+  void TryShapes() {
+    for (Shape& shape : shapes_) {
+      const Shape before = shape;
+      for (size_t k = 0; k < shape.size(); ++k) {
+        for (int64_t size : kSizes) {
+          for (size_t zero = 0; zero <= shape.size(); ++zero) {
+            shape[k] = size;
+            if (zero < shape.size() && zero != k) shape[zero] = 0;
+            Try();
+            shape = before;
+          }
+        }
+      }
+    }
+  }
+  // The same with each number of the attributes at its ends.
+  void TryAttrs() {
+    for (size_t f = 0; def_->attrs && f < def_->attrs->field_count; ++f) {
+      const choir_field_t& field = def_->attrs->fields[f];
+      if (field.kind != CHOIR_FIELD_KIND_INT) continue;
+      auto* values = reinterpret_cast<int64_t*>(attrs_.data() + field.offset);
+      const std::vector<int64_t> before(values, values + field.count);
+      for (double end : {field.minimum, field.maximum}) {
+        for (int32_t i = 0; i < field.count; ++i) {
+          // The nearest number inside: 2^63 as a double is none.
+          values[i] = end >= 0x1p63 ? INT64_MAX : static_cast<int64_t>(end);
+          Try();
+        }
+        TryShapes();
+        std::copy(before.begin(), before.end(), values);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kSizes[] = {0, 1, int64_t{1} << 31, INT64_MAX / 16,
+                                       INT64_MAX};
+
+  void Try() {
+    choir_status_t status = TryNow();
+    if (status) {
+      EXPECT_NE(choir_status_code(status), CHOIR_STATUS_INTERNAL)
+          << choir_status_message(status);
+    }
+    choir_status_free(status);
+  }
+  // As dispatch does: what it refuses no shape rule sees.
+  choir_status_t TryNow() {
+    std::vector<choir_view_t> srcs(shapes_.size());
+    bool is_empty = true;
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      CHOIR_TRY(choir_view_make(DtypeOf(i),
+                                static_cast<int32_t>(shapes_[i].size()),
+                                shapes_[i].data(), &srcs[i]));
+      is_empty &= choir_view_count(&srcs[i]) == 0;
+    }
+    if (def_->attrs) CHOIR_TRY(choir_struct_check(def_->attrs, attrs_.data()));
+    std::vector<choir_view_t> dsts(static_cast<size_t>(def_->dst_count));
+    CHOIR_TRY(def_->infer(srcs.data(), static_cast<int32_t>(srcs.size()),
+                          attrs_.data(), dsts.data()));
+    for (const choir_view_t& dst : dsts)
+      is_empty &= choir_view_count(&dst) == 0;
+    return is_empty ? RunEmpty(srcs) : nullptr;
+  }
+  choir_status_t RunEmpty(const std::vector<choir_view_t>& views) {
+    choir_device_t* device = Device("cpu");
+    std::vector<choir_tensor_t*> srcs(views.size());
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
+    choir_status_t status = nullptr;
+    for (size_t i = 0; !status && i < views.size(); ++i)
+      status = choir_tensor_create_layout(device, &views[i], &srcs[i]);
+    if (!status)
+      status = choir_op_run(choir_device_stream(device), def_->op, srcs.data(),
+                            static_cast<int32_t>(srcs.size()),
+                            def_->attrs ? attrs_.data() : nullptr, false, dsts);
+    for (choir_tensor_t* src : srcs) choir_tensor_release(src);
+    for (choir_tensor_t* dst : dsts) choir_tensor_release(dst);
+    return status;
+  }
+  choir_dtype_t DtypeOf(size_t source) const {
+    const bool is_second = source == 1 ? def_->second_dtypes != 0
+                                       : source > 1 && def_->rest_as_second;
+    const uint32_t mask = is_second ? def_->second_dtypes : def_->dtypes;
+    for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_I64})
+      if (mask & (1u << dtype)) return dtype;
+    return CHOIR_DTYPE_U8;
+  }
+
+  const choir_op_def_t* def_;
+  std::vector<Shape> shapes_;
+  std::vector<unsigned char> attrs_;
+};
+
+TEST_P(OpManners, TakesOrRefusesAnySize) {
+  if (GetParam().device != "cpu") return;  // the rules are those of all
+  for (const choir_op_case_t* one = def_->cases; one->shapes; ++one) {
+    Sizes sizes(def_, ParseShapes(one->shapes),
+                ParseAttrs(def_->op, one->attrs));
+    sizes.TryShapes();
+    sizes.TryAttrs();
+  }
 }
 
 TEST_P(OpManners, SurvivesEveryFailedAllocation) {

@@ -5,11 +5,13 @@
 
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/graph_backend.h"
+#include "core/stage.h"
 #include "tests/testing/failing_allocator.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_kernels.h"
@@ -408,6 +410,81 @@ TEST_P(GraphTest, EqualStepsHashAlike) {
 }
 
 // ---- What a graph cannot do ----
+
+// A stage that counts, on the test's stream.
+struct Counter {
+  explicit Counter(choir_stream_t* stream) : stream_(stream) {
+    choir_count_stage_init(&count);
+    choir_stream_push_stage(stream, &count.stage);
+  }
+  uint64_t Pop() {
+    choir_stream_pop_stage(stream_);
+    EXPECT_EQ(count.stage.next, nullptr);  // it was this one
+    return count.records;
+  }
+  choir_count_stage_t count;
+  choir_stream_t* stream_;
+};
+
+// Stages are pushed before, in and after a recording, and popped in any of them
+// later; each sees what was submitted between, and the graph all of its step.
+TEST_P(GraphTest, StagesComeAndGoWhileItRecords) {
+  for (int pushed = 0; pushed < 3; ++pushed) {
+    for (int popped = pushed; popped < 3; ++popped) {
+      SCOPED_TRACE(std::to_string(pushed) + " to " + std::to_string(popped));
+      choir_graph_t* graph = nullptr;
+      ASSERT_OK(choir_graph_create(workspace_, &graph));
+      Submit(TestRecord::Fill(kept_, 0));
+      auto counter = std::make_unique<Counter>(stream_);
+      uint64_t seen = 0;
+      if (pushed > 0) seen = counter->Pop();
+      for (int phase = 0; phase < 3; ++phase) {
+        if (phase == 1) {
+          ASSERT_OK(choir_graph_begin(graph, &stream_, 1, &kValues));
+        }
+        if (pushed > 0 && phase == pushed)
+          counter = std::make_unique<Counter>(stream_);
+        Step();
+        if (phase == popped) {
+          seen = counter->Pop();
+          counter.reset();
+        }
+        if (phase == 1) {
+          Step();
+          ASSERT_OK(choir_graph_end(graph));
+        }
+      }
+      // A stage that went left nothing behind, a recorder neither.
+      Step();
+      uint64_t expected = 3 * static_cast<uint64_t>(popped - pushed + 1);
+      if (pushed <= 1 && popped > 1) expected += 3;
+      EXPECT_EQ(seen, expected);
+      const choir_view_t input = View(input_);
+      choir_graph_options_t options = {};
+      options.inputs = &input;
+      options.input_count = 1;
+      ASSERT_OK(choir_graph_plan(graph, &options));
+      EXPECT_EQ(choir_graph_stats(graph).records, 6);
+      EXPECT_EQ(FirstElement(kept_, stream_), 5 * 49);
+      ASSERT_OK(choir_graph_replay(graph, &kValues, &input));
+      EXPECT_EQ(FirstElement(kept_, stream_), 7 * 49);
+      choir_graph_destroy(graph);
+    }
+  }
+}
+
+TEST_P(GraphTest, AStageMayStayOverAGraphThatGoesWhileItRecords) {
+  ASSERT_OK(Begin());
+  Counter counter(stream_);
+  Step();
+  choir_graph_destroy(graph_);
+  graph_ = nullptr;
+  Step();
+  EXPECT_EQ(counter.Pop(), 6u);
+  choir_stream_pop_stage(stream_);  // none is left
+  Step();
+  EXPECT_EQ(FirstElement(kept_, stream_), 3 * 49);
+}
 
 TEST_P(GraphTest, TheHostMayNotReadInTheMiddle) {
   ASSERT_OK(Begin());

@@ -335,6 +335,25 @@ TEST(ViewTest, Slice) {
                 choir_view_slice(&view, 1, 0, 4, 0, &result));
 }
 
+// Empty views may have sizes and strides whose products fit nowhere; of others
+// that is an error.
+TEST(ViewTest, NumbersThatDoNotFit) {
+  choir_view_t result;
+  choir_view_t empty = Make({0, int64_t{1} << 40, int64_t{1} << 22});
+  empty.strides[1] = INT64_MAX;
+  ASSERT_OK(choir_view_slice(&empty, 1, 0, 100, 2, &result));
+  EXPECT_EQ(Shape(result), (Dims{0, 50, int64_t{1} << 22}));
+  choir_view_t wide = Make({4});
+  wide.strides[0] = INT64_MAX / 2;
+  EXPECT_STATUS(OUT_OF_RANGE, "step 3 with stride",
+                choir_view_slice(&wide, 0, 0, 4, 3, &result));
+  const int64_t square[] = {2, 2};
+  EXPECT_TRUE(choir_view_reshape(&wide, 2, square, &result));
+  EXPECT_EQ(Strides(result), (Dims{INT64_MAX / 2 * 2, INT64_MAX / 2}));
+  wide.strides[0] = INT64_MAX / 2 + 1;
+  EXPECT_FALSE(choir_view_reshape(&wide, 2, square, &result));
+}
+
 TEST(ViewTest, Broadcast) {
   choir_view_t view = Make({3, 1});
   choir_view_t result;

@@ -269,6 +269,11 @@ class Training {
   choir_device_t* device() const { return device_; }
   choir_model_t* model() const { return model_; }
   choir_dist_opt_t* dist() const { return dist_; }
+  choir_optimizer_t* optimizer() const { return optimizer_; }
+  // The optimizer's own, with and without DistOpt.
+  choir_updater_t* inner_updater() const {
+    return choir_optimizer_updater(optimizer_);
+  }
   choir_updater_t* updater() const {
     return dist_ ? choir_dist_opt_updater(dist_)
                  : choir_optimizer_updater(optimizer_);

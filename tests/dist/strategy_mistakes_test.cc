@@ -314,10 +314,11 @@ TEST(StrategyMistakesTest, StepWithoutAStrategy) {
   Training training(SmallLayers(), comm.get(), {});
   Must(training.Attach());
   Must(training.TrainOn(0, 0, 16, 16));
-  Training other({{"flatten", "flat", {}}}, nullptr, {});
+  choir_param_list_t params = choir_model_params(training.model());
+  for (size_t i = 0; i < params.count; ++i) params.params[i]->trainable = false;
   EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
-                choir_model_set_updater(other.model(), training.updater()));
-  EXPECT_STATUS(FAILED_PRECONDITION, "a step before it has a model",
+                training.Attach());
+  EXPECT_STATUS(FAILED_PRECONDITION, "training without an updater",
                 training.TrainOn(1, 0, 16, 16));
 }
 

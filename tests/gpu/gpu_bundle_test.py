@@ -152,7 +152,7 @@ class GpuBundleTest(unittest.TestCase):
             file.write("echo '[       OK ] A.A (0 ms)'\n")
             file.write("echo '[ RUN      ] A.Hangs'\nwait\nsleep 600\n")
         os.chmod(program, 0o755)
-        flags = ("--only", "cuda_driver", "--out", "hang", "--limit", "12")
+        flags = ("--only", "cuda_driver", "--out", "hang", "--limit", "20")
         status, output = self.run_bundle(*flags)
         self.assertEqual(status, 3, output)
         (step,) = self.report("hang")[0]["steps"]

@@ -203,6 +203,41 @@ TEST_P(ModelTest, RefusesBatchesThatDoNotFit) {
   ASSERT_OK(Train(net.get()));  // and it still works
 }
 
+// Before and after a graph of the step was recorded.
+TEST_P(ModelTest, RefusesWhatIsNull) {
+  MakeData(6);
+  for (bool use_graph : {false, true}) {
+    auto net = Ready(Perceptron());
+    choir_model_set_graph(net->get(), use_graph, false);
+    for (int round = 0; round < 3; ++round) {
+      choir_tensor_t* y = nullptr;
+      EXPECT_STATUS(INVALID_ARGUMENT, "model net: predict: x is NULL",
+                    choir_model_predict(net->get(), nullptr, &y));
+      EXPECT_EQ(y, nullptr);
+      choir_model_batch_t batch = Batch();
+      batch.x = nullptr;
+      EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+                    choir_model_train_one_batch(net->get(), &batch));
+      EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+                    choir_model_evaluate(net->get(), &batch));
+      batch = Batch();
+      batch.y = nullptr;
+      EXPECT_STATUS(INVALID_ARGUMENT, "scope_input: the tensor is NULL",
+                    choir_model_train_one_batch(net->get(), &batch));
+      ASSERT_OK(choir_model_evaluate(net->get(), &batch));  // counts no hits
+      batch.sample_count = 0;
+      batch.x = nullptr;
+      ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+      ASSERT_OK(choir_model_train_one_batch(net->get(), &batch));
+      // What graphs are recorded of.
+      ASSERT_OK(Train(net.get()));
+      batch = Batch();
+      ASSERT_OK(choir_model_evaluate(net->get(), &batch));
+      EXPECT_EQ(net->Predict(x_.get()).size(), 18u);
+    }
+  }
+}
+
 TEST_P(ModelTest, TellsOfALabelOutOfRange) {
   MakeData(6);
   auto net = Ready(Perceptron());

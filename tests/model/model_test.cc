@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/functions.h"
 #include "tests/model/model_testing.h"
 #include "tests/testing/failing_allocator.h"
 
@@ -549,6 +550,139 @@ TEST_P(ModelTest, GoesOnFromItsStates) {
     ASSERT_OK(Train(second.get()));
   }
   EXPECT_EQ(second->Digest(), straight->Digest());
+}
+
+// ---- Numbers that have diverged ----
+
+// Layers with an activation, or without and ReLUs behind them.
+std::unique_ptr<Net> Cnn(bool has_activations) {
+  const auto relu = [=](choir_scope_t* scope, choir_var_t* x) {
+    return has_activations ? x : choir_var_relu(scope, x);
+  };
+  return std::make_unique<Net>(
+      [=](Net* net) {
+        choir_conv2d_config_t conv = {
+            CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+        conv.kernel_size = 3;
+        if (has_activations) conv.activation = CHOIR_ACTIVATION_RELU;
+        conv.out_channels = 5;
+        net->Add("conv1", &choir_layer_def_conv2d, conv);
+        // Few products: not one of the CPU's own kernels, but the library's.
+        conv.kernel_size = 1;
+        conv.out_channels = 6;
+        net->Add("conv2", &choir_layer_def_conv2d, conv);
+        net->Linear("fc1", 8, has_activations);
+        net->Linear("fc2", 3);
+        choir_max_pool2d_config_t pool = {
+            CHOIR_CONFIG_DEFAULTS(CHOIR_POOL2D_FIELDS)};
+        pool.kernel_size = 2;
+        net->Add("pool", &choir_layer_def_max_pool2d, pool);
+        choir_batch_norm2d_config_t norm = {
+            CHOIR_CONFIG_DEFAULTS(CHOIR_BATCH_NORM2D_FIELDS)};
+        net->Add("norm", &choir_layer_def_batch_norm2d, norm);
+      },
+      [=](Net* net, choir_scope_t* scope, choir_var_t* x) {
+        enum { kConv1, kConv2, kFc1, kFc2, kPool, kNorm };
+        const auto run = [&](int layer) {
+          x = choir_layer_forward(scope, net->layers[layer], x);
+        };
+        run(kConv1);
+        x = relu(scope, x);
+        run(kPool);
+        run(kNorm);
+        x = choir_var_relu(scope, x);
+        run(kConv2);
+        x = relu(scope, x);
+        x = choir_var_flatten(scope, x, nullptr);
+        run(kFc1);
+        x = relu(scope, x);
+        run(kFc2);
+        return x;
+      });
+}
+
+// NaN and infinities are where they are in `want`, the rest is near to it.
+int ExpectSamePlaces(const std::vector<float>& got,
+                     const std::vector<float>& want, double tolerance) {
+  EXPECT_EQ(got.size(), want.size());
+  int special = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool alike = std::isnan(want[i]) ? std::isnan(got[i])
+                       : std::isinf(want[i])
+                           ? got[i] == want[i]
+                           : std::fabs(got[i] - want[i]) <=
+                                 tolerance * (1 + std::fabs(want[i]));
+    EXPECT_TRUE(alike) << "element " << i << " is " << got[i] << "; needs "
+                       << want[i];
+    if (!alike) break;
+    special += !std::isfinite(want[i]);
+  }
+  return special;
+}
+
+// A network that got NaN or an infinity shows it, however its layers and steps
+// are put together: as one op after the other, without a graph, shows it.
+TEST_P(ModelTest, ActivationsOfLayersKeepNaNAsReluDoes) {
+  struct Way {
+    bool has_activations, use_graph, sequential;
+  };
+  constexpr int64_t kSamples = 16;
+  const std::vector<float> pixels = Floats(kSamples * 3 * 10 * 9, 4);
+  for (choir_dtype_t precision : {CHOIR_DTYPE_F32, CHOIR_DTYPE_BF16}) {
+    for (float value : {NAN, HUGE_VALF, -HUGE_VALF}) {
+      std::vector<float> hit = pixels;
+      hit[2 * 270 + 100] = value;  // of the third sample
+      std::vector<std::vector<float>> wanted;
+      for (const Way& way : {Way{false, false, false}, Way{true, false, false},
+                             Way{false, true, false}, Way{true, true, false},
+                             Way{true, true, true}}) {
+        SCOPED_TRACE(std::string(choir_dtype_name(precision)) + ", " +
+                     std::to_string(value) +
+                     (way.has_activations ? ", activations" : "") +
+                     (way.use_graph ? ", graph" : "") +
+                     (way.sequential ? ", sequential" : ""));
+        const auto image = [&](const std::vector<float>& values) {
+          return Make(device_.get(), {kSamples, 3, 10, 9}, values);
+        };
+        TensorPtr healthy = image(pixels), ill = image(hit);
+        std::vector<int64_t> labels;
+        for (int64_t i = 0; i < kSamples; ++i) labels.push_back(i % 3);
+        TensorPtr y = Make(device_.get(), {kSamples}, labels);
+        auto net = Cnn(way.has_activations);
+        ASSERT_OK(net->Create(device_.get(), 3));
+        ASSERT_OK(net->Compile({1, 3, 10, 9}));
+        ASSERT_OK(net->UseSgd(0.01));
+        choir_model_set_graph(net->get(), way.use_graph, way.sequential);
+        ASSERT_OK(choir_model_set_precision(net->get(), precision));
+        const auto train = [&](const TensorPtr& x) {
+          choir_model_batch_t batch = {x.get(), y.get(), 0, kSamples, kSamples};
+          ASSERT_OK(choir_model_train_one_batch(net->get(), &batch));
+        };
+        for (int step = 0; step < 3; ++step) train(healthy);
+        // The second one is a replay.
+        std::vector<std::vector<float>> found = {net->Predict(healthy.get()),
+                                                 net->Predict(ill.get())};
+        train(ill);
+        for (size_t i = 0; i < choir_model_params(net->get()).count; ++i)
+          found.push_back(net->value(i));
+        if (wanted.empty()) wanted = found;
+        ASSERT_EQ(found.size(), wanted.size());
+        const double tolerance = precision == CHOIR_DTYPE_F32 ? 1e-4 : 0.05;
+        int learnt = 0;
+        for (size_t i = 0; i < found.size(); ++i) {
+          SCOPED_TRACE(i < 2 ? "prediction" : "parameter");
+          const int special = ExpectSamePlaces(found[i], wanted[i], tolerance);
+          if (i < 2) {
+            EXPECT_EQ(special, i == 0 ? 0 : 3) << "of a sample's logits";
+          } else {
+            learnt += special;
+          }
+          if (HasFailure()) return;
+        }
+        EXPECT_GT(learnt, 0);
+      }
+    }
+  }
 }
 
 // ---- Memory ----

@@ -37,6 +37,8 @@ class Net {
   Net(const Net&) = delete;
   Net& operator=(const Net&) = delete;
 
+  // Before Create.
+  void SetName(const char* name) { def_.name = name; }
   choir_status_t Create(choir_device_t* device, int64_t seed = 1) {
     return choir_model_create(device, &def_, this, seed, &model_);
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stage.h"
 #include "model/model.h"
 #include "opt/optimizer_def.h"
 #include "tests/opt/param_testing.h"
@@ -372,8 +373,8 @@ TEST(OptimizerTest, NeedsSomethingToTrain) {
                 choir_optimizer_attach(sgd.get(), device.get(), params.list()));
   EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
                 choir_optimizer_attach(sgd.get(), device.get(), {nullptr, 0}));
-  // Nothing attached: nothing to update.
-  EXPECT_OK(
+  EXPECT_STATUS(
+      FAILED_PRECONDITION, "sgd: update without a model",
       choir_optimizer_update(sgd.get(), choir_device_stream(device.get()), 0));
   EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 0u);
 }
@@ -394,6 +395,12 @@ TEST(OptimizerTest, AttachingAgainStartsAnew) {
   EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 2u);
   first.SetGrad(0, {1});
   ASSERT_OK(choir_optimizer_update(sgd.get(), stream, 0));
+  EXPECT_STATUS(FAILED_PRECONDITION, "make one for each model",
+                choir_optimizer_attach(sgd.get(), device.get(), second.list()));
+  choir_optimizer_detach(sgd.get());
+  EXPECT_EQ(choir_optimizer_states(sgd.get(), nullptr), 2u);
+  EXPECT_STATUS(FAILED_PRECONDITION, "sgd: update without a model",
+                choir_optimizer_update(sgd.get(), stream, 0));
   ASSERT_OK(choir_optimizer_attach(sgd.get(), device.get(), second.list()));
   choir_named_tensor_t states[2] = {};
   ASSERT_EQ(choir_optimizer_states(sgd.get(), states), 1u);
@@ -544,6 +551,47 @@ TEST(OptimizerTest, StretchesOfEveryOptimizer) {
   sgd.nesterov = true;
   sgd.weight_decay = 0.01;
   UpdatesByStretches(sgd);
+}
+
+// Notes the labels of records; refuses those of an update.
+struct LabelStage {
+  choir_stage_t stage = {};  // first
+  std::vector<std::string> labels;
+
+  LabelStage() {
+    stage.submit = [](choir_stage_t* self, choir_stream_t* stream,
+                      const choir_record_t* record) -> choir_status_t {
+      auto* own = reinterpret_cast<LabelStage*>(self);
+      own->labels.push_back(record->label ? record->label : "(none)");
+      if (std::string(record->kernel->name).find("update") != std::string::npos)
+        return CHOIR_ERROR(INTERNAL, "on purpose");
+      return choir_stage_forward(self, stream, record);
+    };
+  }
+};
+
+// The parameter's name may be gone with the parameter.
+TEST(OptimizerTest, AFailureLeavesNoLabelBehind) {
+  DevicePtr device = MakeDevice("cpu");
+  Stretches parts(Create(Sgd()), device.get());
+  TensorPtr grad = Make<float>(device.get(), {20}, std::vector<float>(20));
+  StretchPtr stretch;
+  ASSERT_OK(parts.Make(0, 20, grad.get(), &stretch));
+  LabelStage noted;
+  choir_stream_push_stage(parts.stream(), &noted.stage);
+  choir_fill_attrs_t zero = {0};
+  choir_tensor_t* dst = grad.get();
+  EXPECT_STATUS(INTERNAL, "on purpose",
+                choir__stretch_update(stretch.get(), parts.stream(), 0));
+  ASSERT_OK(
+      choir_op_run(parts.stream(), CHOIR_OP_FILL, &dst, 1, &zero, false, &dst));
+  EXPECT_STATUS(INTERNAL, "on purpose",
+                choir_optimizer_update(parts.optimizer(), parts.stream(), 0));
+  ASSERT_OK(
+      choir_op_run(parts.stream(), CHOIR_OP_FILL, &dst, 1, &zero, false, &dst));
+  choir_stream_pop_stage(parts.stream());
+  EXPECT_EQ(noted.labels,
+            (std::vector<std::string>{"w", "(none)", "w", "(none)"}));
 }
 
 TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {

@@ -124,6 +124,33 @@ class Abi(unittest.TestCase):
                 len(arguments), declared[f"choir_{name}"], f"choir_{name}"
             )
 
+    def test_what_keeps_and_lets_go_takes_null(self):
+        names = [
+            name
+            for name, count in declarations().items()
+            if count == 1
+            and re.search(r"_(retain|release|destroy|free)$", name)
+        ]
+        self.assertGreater(len(names), 30)
+        library = ctypes.CDLL(_lib.lib.path)
+        # In a process of its own, which says what it calls.
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for name in names:
+                os.write(writer, f"{name}\n".encode())
+                function = getattr(library, name)
+                function.argtypes = [ctypes.c_void_p]
+                function.restype = None
+                function(None)
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            called = pipe.read().split()
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(status, 0, f"{called[-1]}(NULL)")
+        self.assertEqual(called, names)
+
 
 if __name__ == "__main__":
     unittest.main()

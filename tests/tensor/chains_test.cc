@@ -4,11 +4,13 @@
 // where elements would meet.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "core/profile.h"
+#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/strided_internal.h"
 #include "tests/tensor/chain_testing.h"
 #include "tests/testing/sanitized.h"
@@ -84,6 +86,30 @@ TEST_P(Chains, InPlaceAndAdded) {
     });
     // What shares nothing is put together where it is small.
     EXPECT_EQ(fused, count <= 4096 ? 3 : 2) << count;
+  }
+}
+
+// Comparisons with NaN and infinities give what they give eagerly.
+TEST_P(Chains, KeepNaNAndInfinity) {
+  std::vector<float> values = Floats(2053, 9);
+  const float special[] = {NAN, HUGE_VALF, -HUGE_VALF, -0.0f};
+  for (size_t i = 0; i < values.size(); i += 3)
+    values[i] = special[i / 3 % std::size(special)];
+  choir_tensor_t* x = Keep(Make<float>(device().get(), {2053}, values));
+  choir_tensor_t* y = Keep({2053});
+  choir_tensor_t* z = Keep({2053});
+  for (choir__isa_t isa :
+       {CHOIR__ISA_BASE, CHOIR__ISA_AVX2, CHOIR__ISA_AVX512}) {
+    choir__isa_limit(isa);
+    EXPECT_EQ(Fuse([&] {
+                choir_tensor_t* scaled = Run(CHOIR_OP_SCALE, {x});
+                choir_tensor_t* relu = Run(CHOIR_OP_RELU, {scaled});
+                choir_tensor_t* larger = Run(CHOIR_OP_MAXIMUM, {relu, y});
+                Run(CHOIR_OP_MINIMUM, {y, larger}, y);
+                choir_tensor_t* masked = Run(CHOIR_OP_RELU_GRAD, {relu, z});
+                Run(CHOIR_OP_ABS, {masked}, z);
+              }),
+              5);
   }
 }
 

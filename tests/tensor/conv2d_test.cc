@@ -177,7 +177,7 @@ class Conv2dRefusals : public ::testing::Test {
 
 TEST_F(Conv2dRefusals, Shapes) {
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "conv2d: x has 3 channels; W needs 4 * groups 1 = 4",
+                "conv2d: x has 3 channels in groups 1; needs 4 in each",
                 Conv({1, 3, 5, 5}, {2, 4, 3, 3}, {2}));
   EXPECT_STATUS(INVALID_ARGUMENT,
                 "conv2d: x is f32 (3, 5, 5); needs 4 dimensions",
@@ -207,7 +207,7 @@ TEST_F(Conv2dRefusals, Groups) {
                 "conv2d: W has 5 filters; needs a multiple of groups 2",
                 Conv({1, 4, 5, 5}, {5, 2, 3, 3}, {5}));
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "conv2d: x has 4 channels; W needs 4 * groups 2 = 8",
+                "conv2d: x has 4 channels in groups 2; needs 4 in each",
                 Conv({1, 4, 5, 5}, {4, 4, 3, 3}, {4}));
   attrs_.groups = 0;
   EXPECT_STATUS(INVALID_ARGUMENT, "conv2d: groups",

@@ -164,6 +164,60 @@ TEST_P(CpuKernels, AgreeWithTheReference) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX512);
 }
 
+// NaN, infinities and numbers where the reference has them. A convolution may
+// multiply the zeros of its padding as well: `padded` is NaN then.
+void ExpectSamePlaces(const std::vector<char>& got,
+                      const std::vector<char>& want, choir_dtype_t dtype,
+                      bool padded, const std::string& what) {
+  const size_t bytes = choir_dtype_bytes(dtype);
+  for (size_t i = 0; i < want.size(); i += bytes) {
+    const double a = choir_element_load(&got[i], dtype);
+    const double b = choir_element_load(&want[i], dtype);
+    const bool alike = std::isfinite(b) ? std::isfinite(a)
+                       : std::isnan(b)  ? std::isnan(a)
+                                        : a == b;
+    ASSERT_TRUE(alike || (padded && std::isnan(a)))
+        << what << ": element " << i / bytes << " is " << a << "; needs " << b;
+  }
+}
+
+TEST_P(CpuKernels, KeepNaNAndInfinity) {
+  const choir_op_kernel_t* kernel = GetParam();
+  const choir_op_def_t* def = choir__op_def(kernel->op);
+  Device device(1);
+  int number = 0;
+  for (const choir_op_case_t& c : Cases(def)) {
+    if (kSanitized && ++number % 4) continue;
+    const bool padded = strncmp(def->name, "conv2d", 6) == 0 && c.attrs &&
+                        strstr(c.attrs, "padding");
+    for (double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
+      for (int32_t source = 0;; ++source) {
+        Problem problem(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
+                        device);
+        if (!problem.valid() || problem.empty() || problem.size() > 20000 ||
+            source == problem.record().src_count)
+          break;
+        if ((def->shapes_only >> source & 1u) || !problem.Put(source, value))
+          continue;
+        const auto want = problem.Run(nullptr, device.stream());
+        for (choir__isa_t isa : InstructionSets()) {
+          choir__isa_limit(isa);
+          if (!kernel->supports(&problem.record())) continue;
+          const auto got = problem.Run(kernel, device.stream());
+          for (size_t i = 0; i < want.size(); ++i)
+            ExpectSamePlaces(got[i], want[i],
+                             problem.dst_dtype(static_cast<int32_t>(i)), padded,
+                             problem.Describe() + " with " +
+                                 std::to_string(value) + " in source " +
+                                 std::to_string(source) +
+                                 " on instruction set " + std::to_string(isa));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 // Kernels whose loops differ between instruction sets in more than the width.
 class CpuKernelsAvx2 : public CpuKernels {};
 

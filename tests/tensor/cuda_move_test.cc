@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies, fills and casts on a GPU, in all dtypes: the bits are the CPU's.
+// Copies, fills, casts and the ReLU on a GPU, in all dtypes: the bits are the
+// CPU's.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -183,6 +184,29 @@ TEST_F(CudaMove, CopiesAllDtypes) {
                       .get()})
               .get());
     }
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
+// NaN and the sign of zero stay.
+TEST_F(CudaMove, ReluOfAllFloats) {
+  for (const choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    SCOPED_TRACE(choir_dtype_name(dtype));
+    const Both both = Elements(dtype, Values(1027));
+    (void)Launched();
+    TensorPtr sparse = Result(CHOIR_OP_RELU, {Sparse(both.on_gpu.get()).get()});
+    for (const TensorPtr* x : {&both.on_gpu, &both.on_cpu}) {
+      if (x == &both.on_cpu)
+        ExpectSame(sparse.get(),
+                   Result(CHOIR_OP_RELU, {Sparse(x->get()).get()}).get());
+      choir_tensor_t* operands[CHOIR_OP_MAX_RESULTS] = {x->get()};
+      ASSERT_OK(choir_op_run(choir_device_stream(choir_tensor_device(x->get())),
+                             CHOIR_OP_RELU, operands, 1, nullptr, false,
+                             operands));
+    }
+    ExpectSame(both.on_gpu.get(), both.on_cpu.get());
+    EXPECT_EQ(Launched().size(), 2u);
   }
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }

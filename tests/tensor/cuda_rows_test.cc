@@ -82,6 +82,31 @@ TEST_F(CudaRows, SoftmaxAndItsGradient) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+// What the CPU makes of such rows in double, losses_test.cc compares with
+// mathematics.
+TEST_F(CudaRows, LogitsFarFromZero) {
+  const Size size = {5, 9};
+  const Shape shape = {size.rows, size.columns};
+  for (float center : {1e4f, -1e4f, 1e6f, 3e38f, -3e38f}) {
+    std::vector<float> x = Floats(size.rows * size.columns, 3);
+    for (float& value : x) value += center;
+    TensorPtr on_gpu = Make<float>(gpu_.get(), shape, x);
+    TensorPtr exact = Make<double>(cpu_.get(), shape, Doubles(x));
+    for (choir_op_t op : {CHOIR_OP_SOFTMAX, CHOIR_OP_LOG_SOFTMAX})
+      ExpectClose(Read<float>(Result(op, {on_gpu.get()})),
+                  Rounded(Result(op, {exact.get()})), 1e-6);
+    const std::vector<int64_t> labels = Labels<int64_t>(size);
+    const auto got =
+        Results(CHOIR_OP_SOFTMAX_CROSS_ENTROPY,
+                {on_gpu.get(), Make(gpu_.get(), {size.rows}, labels).get()});
+    const auto want =
+        Results(CHOIR_OP_SOFTMAX_CROSS_ENTROPY,
+                {exact.get(), Make(cpu_.get(), {size.rows}, labels).get()});
+    ExpectClose(Read<float>(got[0]), Rounded(want[0]), 1e-6);
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
 TEST_F(CudaRows, RowsMayLieApart) {
   const std::vector<float> x = Scores({6, 12}, 3);
   TensorPtr whole = Make<float>(gpu_.get(), {6, 12}, x);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -34,8 +35,8 @@ choir_conv2d_attrs_t Conv(int32_t activation) {
 class CudnnConv2d : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The script has nothing to do with what --config=cuda compiled.
-    CudaKernelsOnHost(false);
+    // Activations and the gradient of the bias are kernels of the device.
+    CudaKernelsOnHost(true);
     gpu_ = MakeDevice("cuda");
     cpu_ = MakeDevice("cpu");
     choir_op_stats_reset();
@@ -90,15 +91,65 @@ TEST_F(CudnnConv2d, IsWhatRuns) {
   ExpectRight(CHOIR_OP_CONV2D_GRAD_DATA, CHOIR_ACTIVATION_NONE);
   EXPECT_EQ(Runs(), 3);
   EXPECT_EQ(OnHost(), 0u);
-  // The bias's gradient is the device's sum, for which it may have a kernel.
   ExpectRight(CHOIR_OP_CONV2D_GRAD_WEIGHT, CHOIR_ACTIVATION_NONE);
   EXPECT_EQ(Runs(), 4);
-  EXPECT_LE(OnHost(), 1u);
+  EXPECT_EQ(OnHost(), 0u);
+}
+
+// In a build without kernels the host does what cuDNN does not.
+TEST_F(CudnnConv2d, LeavesTheActivationToTheHostWhereItMust) {
+  CudaKernelsOnHost(false);
+  ExpectRight(CHOIR_OP_CONV2D, CHOIR_ACTIVATION_RELU);
+  EXPECT_EQ(Runs(), 1);
+  EXPECT_EQ(OnHost(), 1u);
+  ExpectRight(CHOIR_OP_CONV2D, CHOIR_ACTIVATION_NONE);
+  EXPECT_EQ(OnHost(), 1u);
+}
+
+// NaN stays where it is, in whichever dtype, and takes nothing to the host.
+TEST_F(CudnnConv2d, TheActivationKeepsNaN) {
+  const choir_conv2d_attrs_t attrs = Conv(CHOIR_ACTIVATION_RELU);
+  for (const choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    SCOPED_TRACE(choir_dtype_name(dtype));
+    std::vector<TensorPtr> results[2];
+    for (const DevicePtr* device : {&cpu_, &gpu_}) {
+      const auto make = [&](const Shape& shape, std::vector<float> values) {
+        TensorPtr exact = Make<float>(device->get(), shape, values);
+        choir_cast_attrs_t cast = Attrs<choir_cast_attrs_t>(CHOIR_OP_CAST);
+        cast.dtype = dtype;
+        return Result(CHOIR_OP_CAST, {exact.get()}, &cast);
+      };
+      std::vector<float> image = Floats(2 * 3 * 7 * 5, 1);
+      image[31] = NAN;
+      TensorPtr x = make({2, 3, 7, 5}, image);
+      TensorPtr w = make({4, 3, 3, 3}, Floats(4 * 27, 2));
+      TensorPtr b = make({4}, Floats(4, 3));
+      ASSERT_OK(RunOp(CHOIR_OP_CONV2D, {x.get(), w.get(), b.get()}, &attrs,
+                      &results[device == &gpu_]));
+    }
+    int kept = 0;
+    choir_cast_attrs_t cast = Attrs<choir_cast_attrs_t>(CHOIR_OP_CAST);
+    cast.dtype = CHOIR_DTYPE_F32;
+    TensorPtr want = Result(CHOIR_OP_CAST, {results[0][0].get()}, &cast);
+    TensorPtr got = Result(CHOIR_OP_CAST, {results[1][0].get()}, &cast);
+    const std::vector<float> a = Read<float>(got), b = Read<float>(want);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(std::isnan(a[i]), std::isnan(b[i])) << i;
+      if (!std::isnan(a[i])) {
+        ASSERT_NEAR(a[i], b[i], 0.03) << i;
+      }
+      kept += std::isnan(a[i]);
+    }
+    EXPECT_GT(kept, 0);
+    EXPECT_LT(kept, static_cast<int>(a.size()) / 2);
+    EXPECT_EQ(OnHost(), 0u);
+  }
 }
 
 // A sum that several blocks share needs scratch memory beside cuDNN's.
 TEST_F(CudnnConv2d, TheBiasIsSummedByTheGpuToo) {
-  CudaKernelsOnHost(true);
   cuda_.ClearLog();
   ExpectRight(CHOIR_OP_CONV2D_GRAD_WEIGHT, CHOIR_ACTIVATION_NONE, 64);
   EXPECT_EQ(OnHost(), 0u);
@@ -109,7 +160,6 @@ TEST_F(CudnnConv2d, TheBiasIsSummedByTheGpuToo) {
                                    std::string::npos;
                           }),
             1);
-  CudaKernelsOnHost(false);
 }
 
 // Where no engine does all at once, the second graph adds the bias.

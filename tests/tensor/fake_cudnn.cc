@@ -94,8 +94,8 @@ const Rule kRules[] = {
               CHOIR__CUDNN_OPERATION_POINTWISE_X),
     DESC_RULE(CHOIR__CUDNN_OPERATION_POINTWISE,
               CHOIR__CUDNN_OPERATION_POINTWISE_Y),
-    {CHOIR__CUDNN_OPERATION_POINTWISE, CHOIR__CUDNN_OPERATION_POINTWISE_B,
-     CHOIR__CUDNN_TYPE_DESCRIPTOR, 1, false},
+    DESC_RULE(CHOIR__CUDNN_OPERATION_POINTWISE,
+              CHOIR__CUDNN_OPERATION_POINTWISE_B),
     {CHOIR__CUDNN_OPERATIONGRAPH, CHOIR__CUDNN_OPERATIONGRAPH_HANDLE,
      CHOIR__CUDNN_TYPE_HANDLE, 1, true},
     {CHOIR__CUDNN_OPERATIONGRAPH, CHOIR__CUDNN_OPERATIONGRAPH_OPS,
@@ -168,9 +168,7 @@ bool IsConv(int kind) {
 
 struct FakeCudnn::Operation {
   int kind;
-  Tensor x, w, y;  // of pointwise ones: x, b, y
-  bool has_b = true;
-  int mode = 0;  // of pointwise ones
+  Tensor x, w, y;  // of a sum: x, b, y
   double alpha = 1, beta = 0;
   int64_t stride[2], padding[2], dilation[2];
 };
@@ -337,14 +335,12 @@ FakeCudnn::Operation FakeCudnn::ReadOperation(const Desc* op) const {
   Operation read = {};
   read.kind = op->kind;
   read.alpha = 1;
-  read.has_b = true;
   if (op->kind == CHOIR__CUDNN_OPERATION_POINTWISE) {
-    read.mode = Only<int32_t>(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_DESC),
-                              CHOIR__CUDNN_POINTWISE_MODE);
+    EXPECT_EQ(Only<int32_t>(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_DESC),
+                            CHOIR__CUDNN_POINTWISE_MODE),
+              CHOIR__CUDNN_POINTWISE_ADD);
     read.x = ReadTensor(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_X));
-    read.has_b = op->attrs.count(CHOIR__CUDNN_OPERATION_POINTWISE_B) > 0;
-    if (read.has_b)
-      read.w = ReadTensor(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_B));
+    read.w = ReadTensor(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_B));
     read.y = ReadTensor(Child(op, CHOIR__CUDNN_OPERATION_POINTWISE_Y));
     return read;
   }
@@ -419,7 +415,6 @@ bool FakeCudnn::CheckGraph(const Desc* graph, bool* out_supported) {
       return false;
     }
     for (const Tensor* tensor : {&op.x, &op.w, &op.y}) {
-      if (tensor == &op.w && !op.has_b) continue;
       auto found = ids.emplace(tensor->id, tensor->is_virtual);
       if (!found.second && found.first->second != tensor->is_virtual) {
         Misuse("two tensors of one id");
@@ -539,13 +534,10 @@ void FakeCudnn::Compute(Work* work) {
     if (result.is_virtual) work->virtuals[result.id].assign(count, 0);
     if (op.kind == CHOIR__CUDNN_OPERATION_POINTWISE) {
       each(result, [&](const int64_t* i) {
-        double value = load(op.x, i);
+        const double value = load(op.x, i);
         int64_t b[4];
         for (int k = 0; k < 4; ++k) b[k] = op.w.shape[k] > 1 ? i[k] : 0;
-        if (op.mode == CHOIR__CUDNN_POINTWISE_ADD) value += load(op.w, b);
-        if (op.mode == CHOIR__CUDNN_POINTWISE_RELU_FWD)
-          value = value < 0 ? 0 : value;
-        store(result, i, value);
+        store(result, i, value + load(op.w, b));
       });
       continue;
     }
@@ -612,7 +604,7 @@ int FakeCudnn::Execute(Desc* plan, Desc* pack) {
   for (Desc* op : Values<Desc*>(graph, CHOIR__CUDNN_OPERATIONGRAPH_OPS)) {
     Operation read = ReadOperation(op);
     for (Tensor* tensor : {&read.x, &read.w, &read.y}) {
-      if (tensor->is_virtual || (tensor == &read.w && !read.has_b)) continue;
+      if (tensor->is_virtual) continue;
       tensor->data = memory.count(tensor->id) ? memory[tensor->id] : nullptr;
       used.insert(tensor->id);
       int64_t extent = 1;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -102,6 +105,107 @@ TEST_F(HostFallback, OperandsOfDifferentSizesInOneBuffer) {
   choir_tensor_release(dsts[0]);
   choir_tensor_release(x);
   choir_buffer_release(buffer);
+}
+
+// A column of a matrix whose rows are two pages long; what lies between its
+// elements on the second page of each cannot be written.
+class GuardedColumn {
+ public:
+  static constexpr int64_t kRows = 5;
+
+  explicit GuardedColumn(choir_device_t* device)
+      : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
+        bytes_(2 * kRows * page_),
+        data_(static_cast<char*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    for (size_t row = 0; row < kRows; ++row)
+      EXPECT_EQ(mprotect(data_ + (2 * row + 1) * page_, page_, PROT_READ), 0);
+    choir_buffer_t* buffer = nullptr;
+    EXPECT_OK(
+        choir_buffer_wrap(device, data_, bytes_, nullptr, nullptr, &buffer));
+    const int64_t shape[] = {kRows, 3};
+    choir_view_t view;
+    EXPECT_OK(choir_view_make(CHOIR_DTYPE_F32, 2, shape, &view));
+    view.buffer = buffer;
+    view.offset = 2;
+    view.strides[0] = static_cast<int64_t>(2 * page_ / sizeof(float));
+    choir_tensor_t* tensor = nullptr;
+    EXPECT_OK(choir_tensor_from_view(&view, &tensor));
+    tensor_.reset(tensor);
+    choir_buffer_release(buffer);
+  }
+  ~GuardedColumn() {
+    tensor_.reset();
+    munmap(data_, bytes_);
+  }
+  choir_tensor_t* get() { return tensor_.get(); }
+
+ private:
+  size_t page_;
+  size_t bytes_;
+  char* data_;
+  TensorPtr tensor_;
+};
+
+// Another stream may be writing what lies between a destination's elements.
+TEST_F(HostFallback, WritesADestinationsOwnElementsOnly) {
+  GuardedColumn column(device_.get());
+  constexpr size_t kCount = GuardedColumn::kRows * 3;
+  std::vector<float> values;
+  for (size_t i = 0; i < kCount; ++i) values.push_back(static_cast<float>(i));
+  ASSERT_OK(
+      choir_tensor_write(column.get(), values.data(), kCount * sizeof(float)));
+  EXPECT_EQ(Read<float>(column.get()), values);
+  choir_stream_t* stream = choir_device_stream(device_.get());
+  TensorPtr x = Make<float>(device_.get(), {GuardedColumn::kRows, 3}, values);
+  choir_tensor_t* src = x.get();
+  choir_tensor_t* dst = column.get();
+  for (bool accumulate : {false, true}) {
+    ASSERT_OK(choir_op_run(stream, CHOIR_OP_SQUARE, &src, 1, nullptr,
+                           accumulate, &dst));
+    std::vector<float> expected;
+    for (float value : values)
+      expected.push_back(value * value * (accumulate ? 2 : 1));
+    EXPECT_EQ(Read<float>(column.get()), expected);
+  }
+  // A source and its destination in one buffer.
+  ASSERT_OK(choir_op_run(stream, CHOIR_OP_NEG, &dst, 1, nullptr, false, &dst));
+  EXPECT_EQ(Read<float>(column.get())[4], -32);
+}
+
+// Two streams fill two columns of one matrix, again and again.
+TEST_F(HostFallback, StreamsFillColumnsOfOneMatrix) {
+  constexpr int64_t kRows = 64;
+  TensorPtr matrix =
+      Make<float>(device_.get(), {kRows, 2}, std::vector<float>(2 * kRows));
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(2);
+  for (int64_t c = 0; c < 2; ++c) {
+    threads.emplace_back([&, c] {
+      choir_stream_t* stream = nullptr;
+      ASSERT_OK(
+          choir_stream_create(device_.get(), CHOIR_STREAM_BACKGROUND, &stream));
+      choir_view_t view = *choir_tensor_view(matrix.get());
+      ASSERT_OK(choir_view_slice(&view, 1, c, c + 1, 1, &view));
+      choir_tensor_t* column = nullptr;
+      ASSERT_OK(choir_tensor_from_view(&view, &column));
+      const float* elements =
+          static_cast<const float*>(choir_buffer_data(view.buffer)) +
+          view.offset;
+      for (int i = 1; i <= 2000; ++i) {
+        choir_fill_attrs_t attrs = {static_cast<double>(i)};
+        ASSERT_OK(choir_op_run(stream, CHOIR_OP_FILL, &column, 1, &attrs, false,
+                               &column));
+        for (int64_t row = 0; row < kRows; ++row)
+          wrong[static_cast<size_t>(c)] +=
+              elements[row * view.strides[0]] != static_cast<float>(i);
+      }
+      choir_tensor_release(column);
+      choir_stream_release(stream);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, (std::vector<int>{0, 0}));
 }
 
 TEST_F(HostFallback, ErrorsNameTheDevice) {

@@ -137,6 +137,25 @@ class Problem {
     return results;
   }
 
+  // Puts `value` into two elements of source `index`, for the runs to come;
+  // false where it cannot stand there.
+  bool Put(int32_t index, double value) {
+    const choir_view_t* view = choir_record_src(&record_, index);
+    const int64_t count = choir_view_count(view);
+    if (!choir_dtype_is_float(view->dtype) || count == 0) return false;
+    size_t buffer = 0;
+    while (buffers_[buffer] != view->buffer) ++buffer;
+    for (int64_t at : {count / 3, count - 1}) {
+      int64_t element = view->offset;
+      for (int32_t k = view->ndim - 1; k >= 0; at /= view->shape[k--])
+        element += at % view->shape[k] * view->strides[k];
+      choir_element_store(&start_[buffer][static_cast<size_t>(element) *
+                                          choir_dtype_bytes(view->dtype)],
+                          view->dtype, value);
+    }
+    return true;
+  }
+
   choir_dtype_t dst_dtype(int32_t i) const {
     return choir_record_dst(&record_, i)->dtype;
   }

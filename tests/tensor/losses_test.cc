@@ -2,10 +2,13 @@
 // Softmax, its gradients, the losses and counting hits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tests/tensor/ops_testing.h"
 
 namespace {
@@ -117,6 +120,66 @@ TYPED_TEST(Losses, SoftmaxOfLargeNumbers) {
       Results(CHOIR_OP_SOFTMAX_CROSS_ENTROPY, {x.get(), labels.get()});
   ExpectNear(Read<TypeParam>(loss[0]),
              {(2000 + std::log(2.0) + std::log(2.0)) / 2}, 1e-6);
+}
+
+// Rows of logits far from 0, near to each other and not, against long double.
+// What counts is how far a logit is from the largest: all of that is there.
+std::vector<std::vector<double>> LargeLogits() {
+  std::vector<std::vector<double>> rows;
+  for (double size : {1e4, 1e6, 1e15, 3e38, -1e4, -1e6, -3e38}) {
+    // The distance between two neighbours of float.
+    const double next = std::fabs(size) * 0x1p-23;
+    rows.push_back({size, size, size});
+    rows.push_back({size - next, size, size - 3 * next});
+    rows.push_back({size, size - 5 * next, -size / 2});
+    rows.push_back({size / 2, size, 0});
+  }
+  for (std::vector<double>& row : rows)
+    for (double& x : row) x = static_cast<float>(x);
+  return rows;
+}
+
+TYPED_TEST(Losses, LogSoftmaxOfLargeLogits) {
+  for (choir__isa_t isa :
+       {CHOIR__ISA_BASE, CHOIR__ISA_AVX2, CHOIR__ISA_AVX512}) {
+    choir__isa_limit(isa);
+    for (const char* name : {"cpu", "null"}) {
+      DevicePtr device = MakeDevice(name);
+      for (const std::vector<double>& row : LargeLogits()) {
+        SCOPED_TRACE(std::string(name) + " " + std::to_string(row[0]) + ", " +
+                     std::to_string(row[1]) + ", " + std::to_string(row[2]));
+        const std::vector<TypeParam> typed(row.begin(), row.end());
+        TensorPtr x = Make<TypeParam>(device.get(), {1, 3}, typed);
+        const long double most = *std::max_element(row.begin(), row.end());
+        long double sum = 0;
+        for (double value : row) sum += std::exp(value - most);
+        const auto y = Read<TypeParam>(Result(CHOIR_OP_LOG_SOFTMAX, {x.get()}));
+        const auto p = Read<TypeParam>(Result(CHOIR_OP_SOFTMAX, {x.get()}));
+        for (int64_t i = 0; i < 3; ++i) {
+          const auto k = static_cast<size_t>(i);
+          const long double expected = (row[k] - most) - std::log(sum);
+          const double size = std::fmax(1, std::fabs(expected));
+          if (expected < -std::numeric_limits<TypeParam>::max())
+            EXPECT_EQ(y[k], -std::numeric_limits<TypeParam>::infinity());
+          else
+            EXPECT_NEAR(y[k], expected, this->tolerance_ * size);
+          EXPECT_NEAR(p[k], std::exp(expected), this->tolerance_);
+          TensorPtr label = Make<int64_t>(device.get(), {1}, {i});
+          std::vector<TensorPtr> loss =
+              Results(CHOIR_OP_SOFTMAX_CROSS_ENTROPY, {x.get(), label.get()});
+          if (-expected > std::numeric_limits<TypeParam>::max())
+            EXPECT_EQ(Read<TypeParam>(loss[0])[0],
+                      std::numeric_limits<TypeParam>::infinity());
+          else
+            EXPECT_NEAR(Read<TypeParam>(loss[0])[0], -expected,
+                        this->tolerance_ * size);
+          EXPECT_NEAR(Read<TypeParam>(loss[1])[k], std::exp(expected),
+                      this->tolerance_);
+        }
+      }
+    }
+  }
+  choir__isa_limit(CHOIR__ISA_AVX512);
 }
 
 TYPED_TEST(Losses, SoftmaxCrossEntropy) {

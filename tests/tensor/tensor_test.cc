@@ -123,6 +123,11 @@ TEST_P(TensorTest, RefusesViewsOutsideTheirBuffer) {
   view.offset = -1;
   EXPECT_STATUS(OUT_OF_RANGE, "reaches outside",
                 choir_tensor_from_view(&view, &raw));
+  for (int64_t offset : {INT64_MIN, INT64_MIN + 1, INT64_MAX}) {
+    view.offset = offset;
+    EXPECT_STATUS(OUT_OF_RANGE, "reaches outside",
+                  choir_tensor_from_view(&view, &raw));
+  }
   view.offset = 0;
   view.strides[0] = INT64_MAX / 2;
   EXPECT_STATUS(OUT_OF_RANGE, "reaches outside",

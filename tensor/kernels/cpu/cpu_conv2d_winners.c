@@ -4,6 +4,7 @@
 // threads.
 #include "tensor/kernels/cpu/cpu_conv2d_winners.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
@@ -110,7 +111,33 @@ typedef struct call_s {
   int64_t pieces;
   float* sums;  // (pieces, sums of a piece)
   int64_t sums_count, bias_count;
+  // An image or a filter holds NaN or an infinity. Times the zeros that are
+  // left out here they make NaN: the reference computes such a record.
+  atomic_bool is_special;
 } call_t;
+
+// Without their signs, infinities and NaN have the largest bits of all.
+CHOIR__BODY void find_largest_body(const float* from, int64_t count,
+                                   uint32_t* out_bits) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, from + i, sizeof bits);
+    bits &= 0x7fffffffu;
+    largest = bits > largest ? bits : largest;
+  }
+  *out_bits = largest;
+}
+CHOIR__ISA_VARIANTS(find_largest,
+                    (const float* from, int64_t count, uint32_t* out_bits),
+                    (from, count, out_bits))
+
+static void look_for_special(call_t* call, const float* from, int64_t count) {
+  uint32_t bits;
+  find_largest(from, count, &bits);
+  if (bits >= 0x7f800000u)
+    atomic_store_explicit(&call->is_special, true, memory_order_relaxed);
+}
 
 static void* take(const call_t* call, size_t bytes) {
   return call->pool.alloc(call->pool.self, bytes, 64);
@@ -241,13 +268,16 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for weights",
                        bytes);
   pack_weights(w, t, weights);
+  look_for_special(call, weights, bytes / sizeof(float));
   t->weights = weights;
   const int64_t pairs =
       (call->samples + CHOIR__WINNERS_SAMPLES - 1) / CHOIR__WINNERS_SAMPLES;
   cutter_t cutter = {NULL, 0};
   cut_lists(t, &cutter, &(choir__winners_lists_t){0});
-  choir_status_t status = choir__cpu_parallel_scratch(
-      stream, pairs, 1, cutter.bytes, data_range, call);
+  choir_status_t status = NULL;
+  if (!call->is_special)
+    status = choir__cpu_parallel_scratch(stream, pairs, 1, cutter.bytes,
+                                         data_range, call);
   give(call, weights, bytes);
   return status;
 }
@@ -268,7 +298,7 @@ static void cut_scratch(const choir__winners_t* t, cutter_t* cutter,
 
 static void weight_range(void* context, void* memory, int64_t begin,
                          int64_t end) {
-  const call_t* call = context;
+  call_t* call = context;
   const choir__winners_t* t = &call->t;
   const bool wide = choir__isa() == CHOIR__ISA_AVX512;
   cutter_t cutter = {memory, 0};
@@ -284,9 +314,11 @@ static void weight_range(void* context, void* memory, int64_t begin,
     memset(scratch.sums, 0,
            (size_t)(call->sums_count + call->bias_count) * sizeof(float));
     const int64_t last = call->samples * (piece + 1) / call->pieces;
-    for (int64_t n = call->samples * piece / call->pieces; n < last; n++)
+    for (int64_t n = call->samples * piece / call->pieces; n < last; n++) {
       (wide ? choir__winners_weight_avx512 : choir__winners_weight_avx2)(
           t, n, &scratch);
+      look_for_special(call, scratch.image, choir__winners_image(t));
+    }
   }
 }
 
@@ -344,7 +376,7 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   cut_scratch(t, &cutter, &(choir__winners_scratch_t){0});
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, call->pieces, 1, cutter.bytes, weight_range, call);
-  if (!status) {
+  if (!status && !call->is_special) {
     for (int64_t piece = 1; piece < call->pieces; piece++)
       add_up(call->sums, call->sums + piece * count, count);
     write_weights(call, choir_record_dst(record, 0),
@@ -356,7 +388,7 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
 
 // ---- Records ----
 
-static choir_status_t winners_run(const choir_record_t* record,
+static choir_status_t winners_run(choir_op_t op, const choir_record_t* record,
                                   choir_stream_t* stream, winners_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
@@ -381,6 +413,8 @@ static choir_status_t winners_run(const choir_record_t* record,
   choir__pixels_give(&y, stream);
   choir__pixels_give(&winners, stream);
   choir__pixels_give(&x, stream);
+  if (!status && call.is_special)
+    status = choir__op_def(op)->reference(record, stream);
   return status;
 }
 
@@ -390,7 +424,7 @@ static choir_status_t winners_run(const choir_record_t* record,
   }                                                                        \
   static choir_status_t name##_winners_run(const choir_record_t* record,   \
                                            choir_stream_t* stream) {       \
-    return winners_run(record, stream, kind);                              \
+    return winners_run(OP, record, stream, kind);                          \
   }                                                                        \
   const choir_op_kernel_t choir__cpu_##name##_winners = {                  \
       {#name "/winners", name##_winners_run, choir__cpu_cost, NULL, NULL}, \

@@ -56,9 +56,10 @@ CHOIR__BODY void log_softmax_row(const float* x, float* y, int64_t n) {
   const float most = row_max_of(x, n);
   CHOIR__INDEPENDENT
   for (int64_t i = 0; i < n; i++) y[i] = choir__math_exp(x[i] - most);
-  const float shift = most + logf(row_sum_of(y, n));
+  const float log_sum = logf(row_sum_of(y, n));
+  // Not their sum: next to a large `most` the logarithm would be rounded away.
   CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < n; i++) y[i] = x[i] - shift;
+  for (int64_t i = 0; i < n; i++) y[i] = (x[i] - most) - log_sum;
 }
 
 CHOIR__BODY void softmax_rows_body(const rows_t* task, int64_t begin,
@@ -282,7 +283,7 @@ static choir_status_t softmax_cross_entropy_run(const choir_record_t* record,
       most = (double)row[c] > most ? (double)row[c] : most;
     for (int64_t c = 0; c < task.columns; c++)
       sum += exp((double)row[c] - most);
-    loss += most + log(sum) - (double)row[label];
+    loss += (most - (double)row[label]) + log(sum);
   }
   *choir__view_f32(choir_record_dst(record, 0)) = (float)(loss / (double)rows);
   return NULL;

@@ -13,6 +13,10 @@
 #include "tensor/kernels/cpu/dnnl_engine.h"
 
 static bool conv_fits(const choir__conv_t* conv) {
+  // The activation is of the sum alone, and done where that lies.
+  if (conv->kind == CHOIR__CONV_FORWARD && conv->record->accumulate &&
+      conv->attrs->activation != CHOIR_ACTIVATION_NONE)
+    return false;
   return choir__all_f32(conv->record) && conv->x->ndim == 4 &&
          conv->w->ndim == 4 && conv->y->ndim == 4 &&
          choir__elements_are_distinct(conv->x) &&
@@ -131,24 +135,6 @@ static choir_status_t describe(const choir__conv_t* conv, bool blocked,
   return NULL;
 }
 
-static choir_status_t make_attr(const choir__conv_t* conv,
-                                dnnl_primitive_attr_t* out_attr) {
-  CHOIR_TRY(choir__dnnl_attr(false, out_attr));
-  if (conv->kind != CHOIR__CONV_FORWARD ||
-      conv->attrs->activation != CHOIR_ACTIVATION_RELU)
-    return NULL;
-  dnnl_post_ops_t ops = NULL;
-  dnnl_status_t status = dnnl_post_ops_create(&ops);
-  if (status == dnnl_success)
-    status = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0);
-  if (status == dnnl_success)
-    status = dnnl_primitive_attr_set_post_ops(*out_attr, ops);
-  if (ops) dnnl_post_ops_destroy(ops);
-  if (status != dnnl_success) dnnl_primitive_attr_destroy(*out_attr);
-  CHOIR__DNNL_TRY(status);
-  return NULL;
-}
-
 // ---- Plans ----
 
 // The descriptor of the call itself; a gradient's takes the forward one as a
@@ -157,7 +143,7 @@ static choir_status_t conv_desc(const choir__conv_t* conv,
                                 const conv_descs_t* d, dnnl_engine_t engine,
                                 dnnl_primitive_desc_t* out) {
   dnnl_primitive_attr_t attr;
-  CHOIR_TRY(make_attr(conv, &attr));
+  CHOIR_TRY(choir__dnnl_attr(false, &attr));
   dnnl_primitive_desc_t hint = NULL;
   dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
       &hint, engine, dnnl_forward_training, dnnl_convolution_auto, d->x,
@@ -328,13 +314,28 @@ static choir_status_t conv_run(const choir_record_t* record,
     choir__key_add(&key, conv.attrs->dilation[k]);
   }
   choir__key_add(&key, conv.attrs->groups);
-  choir__key_add(&key, conv.attrs->activation);
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
   CHOIR_TRY_NOTE(choir__dnnl_run(&key, build, &conv, stream, operands), "%s",
                  record->kernel->name);
   return NULL;
+}
+
+// In place, by the op's own loop: oneDNN's ReLU makes 0 of a NaN.
+static choir_status_t activate(const choir_record_t* record,
+                               choir_stream_t* stream,
+                               choir__conv_kind_t kind) {
+  const choir_conv2d_attrs_t* attrs = record->attrs;
+  if (kind != CHOIR__CONV_FORWARD || attrs->activation != CHOIR_ACTIVATION_RELU)
+    return NULL;
+  const choir_view_t* y = choir_record_dst(record, 0);
+  const choir_view_t operands[] = {*y, *y};
+  const choir_record_t relu = {.kernel = &choir__cpu_relu.kernel,
+                               .operands = operands,
+                               .src_count = 1,
+                               .dst_count = 1};
+  return relu.kernel->run(&relu, stream);
 }
 
 #define CONV(OP, name, kind)                                     \
@@ -344,7 +345,8 @@ static choir_status_t conv_run(const choir_record_t* record,
   }                                                              \
   static choir_status_t name##_run(const choir_record_t* record, \
                                    choir_stream_t* stream) {     \
-    return conv_run(record, stream, kind);                       \
+    CHOIR_TRY(conv_run(record, stream, kind));                   \
+    return activate(record, stream, kind);                       \
   }                                                              \
   const choir_op_kernel_t choir__cpu_##name = {                  \
       {#name "/dnnl", name##_run, choir__cpu_cost, NULL, NULL},  \

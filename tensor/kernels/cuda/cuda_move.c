@@ -33,6 +33,11 @@ static const forms_t casts[CHOIR_DTYPE_COUNT][CHOIR_DTYPE_COUNT] = {
 #include "tensor/kernels/cuda/cuda_move.def"
 #undef CHOIR__CAST
 };
+static const forms_t relus[CHOIR_DTYPE_COUNT] = {
+#define CHOIR__RELU(TYPE) [CHOIR_DTYPE_##TYPE] = FORMS(relu_##TYPE),
+#include "tensor/kernels/cuda/cuda_move.def"
+#undef CHOIR__RELU
+};
 
 // Destination and source.
 static void operands(const choir_record_t* record,
@@ -106,8 +111,20 @@ static choir_status_t cast_run(const choir_record_t* record,
   return launch(record, stream, &casts[from][to], 2, 0);
 }
 
+static bool relu_supports(const choir_record_t* record) {
+  return !record->accumulate &&
+         relus[choir_record_dst(record, 0)->dtype].dense.module &&
+         covers(record);
+}
+static choir_status_t relu_run(const choir_record_t* record,
+                               choir_stream_t* stream) {
+  return launch(record, stream, &relus[choir_record_dst(record, 0)->dtype], 2,
+                0);
+}
+
 #define KERNEL(OP, kernel, name) \
   CHOIR__CUDA_OP_KERNEL(OP, kernel, "cuda", name##_run, name##_supports)
 KERNEL(COPY, copy_bits, copy)
 KERNEL(FILL, fill_bits, fill)
 KERNEL(CAST, cast, cast)
+KERNEL(RELU, relu_of_others, relu)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and fills of elements of any size, and casts between all dtypes, with
-// the values of core/dtype.h.
+// Copies and fills of elements of any size, casts between all dtypes, with the
+// values of core/dtype.h, and the ReLU of floats.
 #include "tensor/kernels/cuda/cuda_move.h"
 
 #include "tensor/kernels/cuda/cuda_nest.cuh"
@@ -117,6 +117,14 @@ struct Cast {
     return p.accumulate ? sum_of(before, y) : y;
   }
 };
+template <typename Type>
+struct Relu {
+  typedef Type To;
+  typedef Type From;
+  CHOIR__GPU_METHOD static To of(const move_t&, To, From x) {
+    return value_of(x) < 0 ? To() : x;
+  }
+};
 
 // ---- Threads ----
 
@@ -204,6 +212,14 @@ CHOIR__GPU void fill_strided(const move_t& p, uint32_t place) {
   CHOIR__KERNEL(choir_cast_##FROM##_##TO##_strided, choir__cuda_move_t) { \
     move_strided<Cast<FROM##_t, TO##_t>>(params, CHOIR__THREAD);          \
   }
+#define CHOIR__RELU(TYPE)                                          \
+  CHOIR__KERNEL(choir_relu_##TYPE##_dense, choir__cuda_move_t) {   \
+    move_dense<Relu<TYPE##_t>>(params, CHOIR__THREAD);             \
+  }                                                                \
+  CHOIR__KERNEL(choir_relu_##TYPE##_strided, choir__cuda_move_t) { \
+    move_strided<Relu<TYPE##_t>>(params, CHOIR__THREAD);           \
+  }
 #include "tensor/kernels/cuda/cuda_move.def"
 #undef CHOIR__MOVE
 #undef CHOIR__CAST
+#undef CHOIR__RELU

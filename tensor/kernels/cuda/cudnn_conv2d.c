@@ -2,8 +2,9 @@
 // Convolutions by cuDNN. Tensors are described as they lie. What was made for a
 // problem is kept, and so is its engine: a problem is always computed in the
 // same way. Where no engine adds the bias itself, a second graph does, from
-// memory between the two. The bias's gradient is a sum over rows of dy: an op
-// of its own.
+// memory between the two. The bias's gradient is a sum over rows of dy, and the
+// activation is done where y lies, as cuDNN's engines need not keep a NaN: ops
+// of their own.
 #include <string.h>
 
 #include "core/log.h"
@@ -16,7 +17,7 @@
 // ---- Problems ----
 
 // Tensors of a graph.
-enum { X = 1, W, B, Y, BETWEEN, FIRST_VIRTUAL };
+enum { X = 1, W, B, Y, BETWEEN, VIRTUAL };
 
 // No engine wants more.
 #define MOST_ALIGNMENT 16
@@ -86,7 +87,6 @@ static void key_of(const choir__conv_t* conv, choir__key_t* out_key) {
     choir__key_add(out_key, conv->attrs->padding[k]);
     choir__key_add(out_key, conv->attrs->dilation[k]);
   }
-  choir__key_add(out_key, conv->attrs->activation);
 }
 
 // ---- Plans ----
@@ -94,7 +94,7 @@ static void key_of(const choir__conv_t* conv, choir__key_t* out_key) {
 typedef struct plan_s {
   choir__cuda_plan_t base;
   choir__cudnn_graph_t first;
-  choir__cudnn_graph_t second;  // bias and activation, if `first` has not
+  choir__cudnn_graph_t second;  // the bias, if `first` has not
   size_t between_bytes;         // what they have between them; 0: one graph
   bool has_engine;
 } plan_t;
@@ -156,27 +156,20 @@ static choir_status_t add_virtual(const choir__cudnn_t* cudnn,
                                   choir__cudnn_desc_t* out_desc) {
   choir_view_t view = *conv->y;
   if (view.dtype != CHOIR_DTYPE_F64) view.dtype = CHOIR_DTYPE_F32;
-  return choir__cudnn_tensor(cudnn, graph, &view,
-                             FIRST_VIRTUAL + graph->desc_count, MOST_ALIGNMENT,
-                             true, out_desc);
+  return choir__cudnn_tensor(cudnn, graph, &view, VIRTUAL, MOST_ALIGNMENT, true,
+                             out_desc);
 }
 
-// y = activation(x + b), x a tensor of the graph.
+// y = x + b, x a tensor of the graph.
 static choir_status_t add_bias(const choir__cudnn_t* cudnn,
                                choir__cudnn_graph_t* graph,
                                const choir__conv_t* conv,
                                choir__cudnn_desc_t x) {
-  const choir_dtype_t dtype = conv->y->dtype;
-  const bool has_relu = conv->attrs->activation == CHOIR_ACTIVATION_RELU;
   const choir_view_t image = bias_image(conv);
   choir__cudnn_desc_t b = NULL, y = NULL;
   CHOIR_TRY(operand(cudnn, graph, &image, B, &b));
   CHOIR_TRY(operand(cudnn, graph, conv->y, Y, &y));
-  if (!has_relu) return choir__cudnn_pointwise(cudnn, graph, dtype, x, b, y);
-  choir__cudnn_desc_t sum = NULL;
-  CHOIR_TRY(add_virtual(cudnn, graph, conv, &sum));
-  CHOIR_TRY(choir__cudnn_pointwise(cudnn, graph, dtype, x, b, sum));
-  return choir__cudnn_pointwise(cudnn, graph, dtype, sum, NULL, y);
+  return choir__cudnn_add(cudnn, graph, conv->y->dtype, x, b, y);
 }
 
 static choir_status_t build_one(const choir__cudnn_t* cudnn,
@@ -313,7 +306,17 @@ static choir_status_t convolve(choir__cudnn_t* cudnn, const choir__conv_t* conv,
   return launch(cudnn, conv, plan, scratch, stream);
 }
 
-// db: the sum over the rows of dy, by whatever the device has for that.
+// By whatever the device has for the op.
+static choir_status_t run_op(choir_op_t op, choir_record_t* record,
+                             choir_stream_t* stream) {
+  record->kernel =
+      choir__kernel_select(op, choir_stream_device(stream), record);
+  return record->kernel == choir__host_kernel(op)
+             ? choir__host_instead(op, record, stream)
+             : record->kernel->run(record, stream);
+}
+
+// db: the sum over the rows of dy.
 static choir_status_t add_up_bias(const choir__conv_t* conv,
                                   choir_stream_t* stream) {
   choir_view_t operands[2];
@@ -327,11 +330,17 @@ static choir_status_t add_up_bias(const choir__conv_t* conv,
                         .attrs = &attrs,
                         .attrs_bytes = sizeof(attrs),
                         .label = conv->record->label};
-  sum.kernel =
-      choir__kernel_select(CHOIR_OP_SUM, choir_stream_device(stream), &sum);
-  return sum.kernel == choir__host_kernel(CHOIR_OP_SUM)
-             ? choir__host_instead(CHOIR_OP_SUM, &sum, stream)
-             : sum.kernel->run(&sum, stream);
+  return run_op(CHOIR_OP_SUM, &sum, stream);
+}
+
+static choir_status_t activate(const choir__conv_t* conv,
+                               choir_stream_t* stream) {
+  const choir_view_t operands[2] = {*conv->y, *conv->y};
+  choir_record_t relu = {.operands = operands,
+                         .src_count = 1,
+                         .dst_count = 1,
+                         .label = conv->record->label};
+  return run_op(CHOIR_OP_RELU, &relu, stream);
 }
 
 static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
@@ -344,8 +353,11 @@ static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
   pthread_mutex_unlock(&cudnn->lock);
   CHOIR_TRY(status);
   if (!is_done) return choir__host_instead(op, conv->record, stream);
-  return conv->kind == CHOIR__CONV_GRAD_WEIGHT ? add_up_bias(conv, stream)
-                                               : NULL;
+  if (conv->kind == CHOIR__CONV_GRAD_WEIGHT) return add_up_bias(conv, stream);
+  return conv->kind == CHOIR__CONV_FORWARD &&
+                 conv->attrs->activation == CHOIR_ACTIVATION_RELU
+             ? activate(conv, stream)
+             : NULL;
 }
 
 #define CONV(OP, name, kind)                                     \

@@ -311,14 +311,11 @@ choir_status_t choir__cudnn_conv(const choir__cudnn_t* cudnn,
                 sizeof(attrs) / sizeof(attrs[0]));
 }
 
-choir_status_t choir__cudnn_pointwise(const choir__cudnn_t* cudnn,
-                                      choir__cudnn_graph_t* graph,
-                                      choir_dtype_t dtype,
-                                      choir__cudnn_desc_t x,
-                                      choir__cudnn_desc_t b,
-                                      choir__cudnn_desc_t y) {
-  const int32_t mode =
-      b ? CHOIR__CUDNN_POINTWISE_ADD : CHOIR__CUDNN_POINTWISE_RELU_FWD;
+choir_status_t choir__cudnn_add(const choir__cudnn_t* cudnn,
+                                choir__cudnn_graph_t* graph,
+                                choir_dtype_t dtype, choir__cudnn_desc_t x,
+                                choir__cudnn_desc_t b, choir__cudnn_desc_t y) {
+  const int32_t mode = CHOIR__CUDNN_POINTWISE_ADD;
   const int32_t compute = compute_of(dtype);
   const attr_t functions[] = {
       {CHOIR__CUDNN_POINTWISE_MODE, CHOIR__CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
@@ -336,7 +333,7 @@ choir_status_t choir__cudnn_pointwise(const choir__cudnn_t* cudnn,
       {CHOIR__CUDNN_OPERATION_POINTWISE_B, desc, 1, &b},
   };
   return add_op(cudnn, graph, CHOIR__CUDNN_OPERATION_POINTWISE, attrs,
-                b ? 4 : 3);
+                sizeof(attrs) / sizeof(attrs[0]));
 }
 
 // ---- The choice ----

@@ -130,7 +130,6 @@ enum {
   // Values of some of them.
   CHOIR__CUDNN_CROSS_CORRELATION = 1,
   CHOIR__CUDNN_POINTWISE_ADD = 0,
-  CHOIR__CUDNN_POINTWISE_RELU_FWD = 100,
   CHOIR__CUDNN_HEUR_MODE_B = 1,
   CHOIR__CUDNN_HEUR_MODE_FALLBACK = 2,
   CHOIR__CUDNN_HEUR_MODE_A = 3,
@@ -222,7 +221,7 @@ void choir__cudnn_plan_destroy(const choir__cudnn_t* cudnn,
 //   choir__cudnn_graph_close(cudnn, &graph);
 
 // Most descriptors that a graph keeps.
-enum { CHOIR__CUDNN_GRAPH_DESCS = 24, CHOIR__CUDNN_GRAPH_OPS = 3 };
+enum { CHOIR__CUDNN_GRAPH_DESCS = 24, CHOIR__CUDNN_GRAPH_OPS = 2 };
 
 typedef struct choir__cudnn_graph_s {
   choir__cudnn_desc_t descs[CHOIR__CUDNN_GRAPH_DESCS];
@@ -257,13 +256,12 @@ choir_status_t choir__cudnn_conv(const choir__cudnn_t* cudnn,
                                  choir__cudnn_graph_t* graph,
                                  const choir__cudnn_conv_t* conv)
     CHOIR_NODISCARD;
-// y = x + b, or y = relu(x) with b NULL.
-choir_status_t choir__cudnn_pointwise(const choir__cudnn_t* cudnn,
-                                      choir__cudnn_graph_t* graph,
-                                      choir_dtype_t dtype,
-                                      choir__cudnn_desc_t x,
-                                      choir__cudnn_desc_t b,
-                                      choir__cudnn_desc_t y) CHOIR_NODISCARD;
+// y = x + b.
+choir_status_t choir__cudnn_add(const choir__cudnn_t* cudnn,
+                                choir__cudnn_graph_t* graph,
+                                choir_dtype_t dtype, choir__cudnn_desc_t x,
+                                choir__cudnn_desc_t b, choir__cudnn_desc_t y)
+    CHOIR_NODISCARD;
 // Takes the first engine that the heuristics name and that gives the same bits
 // each time, in the precision of `dtype`, with no more workspace than Choir
 // allows.
