@@ -6,7 +6,8 @@ from __future__ import annotations
 from ctypes import byref, c_void_p
 
 from choir import _comm
-from choir._lib import Collective, StateError, check, lib
+from choir._lib import Collective, NotCopied, StateError, check, lib
+from choir._sections import deferred
 from choir._values import (
     Compression,
     Reduction,
@@ -19,7 +20,7 @@ from choir._values import (
 from choir._world import communicator
 
 
-class Handle:
+class Handle(NotCopied):
     """An operation that was started; synchronize(handle) gives its result.
 
     Kept alive until then, or waited for when it is let go."""
@@ -60,8 +61,10 @@ class Handle:
     def wait(self):
         if not self._work:
             raise StateError("synchronize: this handle's result was taken")
-        work, self._work = self._work, None
-        check(lib.work_wait(work))
+        # Until the wait is over the library writes into the array.
+        with deferred():
+            work, self._work = self._work, None
+            check(lib.work_wait(work))
         return self._finish(from_wire(self._value, self._array))
 
 

@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from choir import _raw, autograd, tensor
+from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
 from choir.tensor import Tensor
@@ -679,8 +680,6 @@ def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
 # ---- Dropout ----
 
 _FIRST_STREAM = 0x20000000  # as in model/layers/dropout_layer.c
-# Whether it is training outside, while a Composite's forward records.
-outer_training: bool | None = None
 
 
 def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
@@ -693,9 +692,9 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
     is_training = (
-        autograd.training if outer_training is None else outer_training
+        here.training if here.outer_training is None else here.outer_training
     )
-    step = autograd._model_step
+    step = here.model_step
     if step is not None:
         stream = step.next_stream()
         own_seed, first = step.seed, step.first_sample

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_void_p
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
 from choir._lib import OpInfo, View, check, dims, lib
+from choir._sections import lock
 from choir._settings import Table
 
 F32, F64, F16, BF16, I32, I64, U8, BOOL = range(8)
@@ -52,6 +55,10 @@ def dtype_of(dtype) -> int:
         ) from None
 
 
+_new = object.__new__
+_op_run, _release = lib.op_run, lib.tensor_release
+
+
 class CTensor:
     """A raw tensor of the C library; `Tensor.data` is one.
 
@@ -59,35 +66,52 @@ class CTensor:
     `CTensor([2, 3], device, dtype)` elsewhere. Its elements are not set.
     """
 
-    __slots__ = ("handle", "device", "_shape", "__weakref__")
+    __slots__ = ("handle", "device", "_shape", "_release", "__weakref__")
 
     def __init__(self, shape=(), device=None, dtype: int = F32) -> None:
         from choir import device as devices
 
-        device = device or devices.get_default_device()
-        raw = empty(device, shape, dtype)
-        self.handle, self.device = raw.handle, raw.device
-        self._shape = raw._shape
-        raw.handle = None
+        self._begin(device or devices.get_default_device())
+        self._fill(
+            lib.tensor_create,
+            self.device.handle,
+            dtype,
+            len(shape),
+            dims(shape),
+        )
 
-    @classmethod
-    def take(cls, handle: int, device) -> CTensor:
-        """Takes over one reference."""
-        self = cls.__new__(cls)
-        self.handle = handle
+    def _begin(self, device) -> CTensor:
+        """Owns nothing yet."""
+        self.handle = self._shape = None
         self.device = device
-        self._shape = None
+        self._release = tuple  # does nothing
+        return self
+
+    def _own(self, handle: int | None) -> None:
+        """Takes over one reference; twice the same is once."""
+        release = partial(_release, handle)
+        self.handle = handle
+        self._release = release
+
+    def _fill(self, function, *arguments) -> CTensor:
+        """Takes over what a function of the library makes, also when
+        KeyboardInterrupt comes as soon as it is made."""
+        out = c_void_p()
+        try:
+            check(function(*arguments, byref(out)))
+        finally:
+            self._own(out.value)
         return self
 
     @classmethod
     def borrow(cls, handle: int, device) -> CTensor:
         """Adds a reference."""
+        self = _new(cls)._begin(device)
         lib.tensor_retain(handle)
-        return cls.take(handle, device)
+        self._own(handle)
+        return self
 
-    def __del__(self, release=lib.tensor_release) -> None:
-        if getattr(self, "handle", None):
-            release(self.handle)
+    __del__ = property(attrgetter("_release"))  # as in _lib.Owner
 
     @property
     def view(self) -> View:
@@ -148,7 +172,7 @@ class CTensor:
                 f"tensor lies on {self.device}; copy it to the host first "
                 "(tensor.to_numpy)"
             )
-        check(lib.stream_synchronize(self.device.stream))
+        self.device.Sync()
         code = self.dtype
         dtype = numpy_dtype(code)
         view = self.view
@@ -178,21 +202,13 @@ def _rebuild(array: np.ndarray, device) -> CTensor:
 
 def empty(device, shape, dtype: int = F32) -> CTensor:
     """A new tensor, row-major, with elements that are not set."""
-    shape = tuple(int(size) for size in shape)
-    out = c_void_p()
-    check(
-        lib.tensor_create(
-            device.handle, dtype, len(shape), dims(shape), byref(out)
-        )
-    )
-    return CTensor.take(out.value, device)
+    return CTensor(shape, device, dtype)
 
 
 def empty_layout(device, layout: View) -> CTensor:
     """A new tensor with the strides of `layout`."""
-    out = c_void_p()
-    check(lib.tensor_create_layout(device.handle, byref(layout), byref(out)))
-    return CTensor.take(out.value, device)
+    raw = _new(CTensor)._begin(device)
+    return raw._fill(lib.tensor_create_layout, device.handle, byref(layout))
 
 
 def from_array(device, array) -> CTensor:
@@ -205,12 +221,11 @@ def from_array(device, array) -> CTensor:
 
 def from_view(device, view: View) -> CTensor:
     """A tensor over part of a buffer that exists."""
-    out = c_void_p()
-    check(lib.tensor_from_view(byref(view), byref(out)))
-    return CTensor.take(out.value, device)
+    return _new(CTensor)._begin(device)._fill(lib.tensor_from_view, byref(view))
 
 
 # ---- Ops ----
+
 
 GRAD, NO_GRAD, INTERNAL = range(3)
 
@@ -264,24 +279,53 @@ class Op:
                     f"{self.name}: operands lie on {device} and {src.device}; one "
                     "device is needed (to_device moves a tensor)"
                 )
-        results = self._results()
+        stream = device.stream
+        operands = (c_void_p * count)(*[src.handle for src in srcs])
         if out is not None:
-            for i, raw in enumerate(out):
-                results[i] = raw.handle
-        status = lib.op_run(
-            device.stream,
-            self.code,
-            (c_void_p * count)(*[src.handle for src in srcs]),
-            count,
-            attrs,
-            accumulate,
-            results,
-        )
+            results = self._results(*[raw.handle for raw in out])
+            with lock:
+                status = lib.op_run(
+                    stream,
+                    self.code,
+                    operands,
+                    count,
+                    attrs,
+                    accumulate,
+                    results,
+                )
+            if status is not None:
+                check(status)
+            return out
+        results = self._results()
+        made = []
+        for _ in results:
+            raw = _new(CTensor)
+            raw.handle = raw._shape = None
+            raw.device = device
+            raw._release = tuple
+            made.append(raw)
+        try:
+            with lock:
+                status = _op_run(
+                    stream,
+                    self.code,
+                    operands,
+                    count,
+                    attrs,
+                    accumulate,
+                    results,
+                )
+            for raw, handle in zip(made, results):
+                raw._release = partial(_release, handle)
+                raw.handle = handle
+        except BaseException:
+            # KeyboardInterrupt: what was made is released with its owners.
+            for raw, handle in zip(made, results):
+                raw._own(handle)
+            raise
         if status is not None:
             check(status)
-        if out is not None:
-            return out
-        return [CTensor.take(handle, device) for handle in results]
+        return made
 
 
 def _read_ops() -> dict[str, Op]:

@@ -14,19 +14,24 @@ workers of this host (see `opt.DistOpt`), or CHOIR_THREADS.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
 
+from choir._callback import Callback, finish
 from choir._lib import (
     DeviceOptions,
     GpuInfo,
     GpuPart,
     UnavailableError,
+    address_of,
     check,
     get,
     lib,
+    ranged,
 )
+from choir._sections import deferred, lock
 
 _told_cpu = False
 
@@ -49,8 +54,17 @@ def _default_threads() -> int:
     return max(1, len(os.sched_getaffinity(0)) // _local_workers())
 
 
+class _Numbers:
+    """What random numbers are keyed by: a seed, and a number for each use."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.draws = itertools.count(0x40000001)
+        self.params = itertools.count()
+
+
 class Device:
-    """A device. Thread-safe to make; used by one thread at a time."""
+    """A device. Threads that compute on devices take turns."""
 
     def __init__(
         self, name: str, lang_id: int, threads: int | None = None
@@ -60,9 +74,8 @@ class Device:
         self._threads = threads
         self._handle: int | None = None
         self._stream: int | None = None
-        self._seed = 0
-        self._streams = 0  # numbers for draws since the seed was set
-        self._params = 0  # parameters initialised since then
+        self._numbers = _Numbers(0)  # of threads that set no seed
+        self._own = threading.local()  # of those that did
         self._profile: int | None = None
         self._verbosity = 0
         self._skip = 5
@@ -71,16 +84,9 @@ class Device:
 
     @property
     def handle(self) -> int:
-        if self._handle is None:
-            options = DeviceOptions(
-                threads=self._threads or _default_threads(),
-                # The CPU's number is -1, of a GPU that is a mistake.
-                index=0 if self.name == "cpu" else self._id,
-            )
-            self._handle = get(
-                lib.device_create, self.name.encode(), ctypes.byref(options)
-            )
-            self._stream = lib.device_stream(self._handle)
+        if self._stream is None:
+            with lock, deferred():
+                self._make()
         return self._handle
 
     @property
@@ -88,6 +94,19 @@ class Device:
         if self._stream is None:
             self.handle
         return self._stream
+
+    def _make(self) -> None:
+        if self._stream is not None:
+            return  # by another thread
+        options = DeviceOptions(
+            threads=self._threads or _default_threads(),
+            # The CPU's number is -1, of a GPU that is a mistake.
+            index=0 if self.name == "cpu" else self._id,
+        )
+        self._handle = get(
+            lib.device_create, self.name.encode(), ctypes.byref(options)
+        )
+        self._stream = lib.device_stream(self._handle)
 
     def is_host(self) -> bool:
         """Whether NumPy can see its memory."""
@@ -117,12 +136,15 @@ class Device:
         return "cpp" if self._id < 0 else "cuda"
 
     def SetRandSeed(self, seed: int) -> None:
-        """Random numbers from here on follow from this seed alone."""
+        """Random numbers from here on follow from this seed alone: those of this
+        thread, where it is not the main one."""
         from choir import autograd
 
-        self._seed = int(seed)
-        self._streams = 0
-        self._params = 0
+        numbers = _Numbers(ranged(seed, "the seed"))
+        if threading.current_thread() is threading.main_thread():
+            self._numbers = numbers
+        else:
+            self._own.numbers = numbers
         autograd.place.begin_run()
 
     def Sync(self) -> None:
@@ -164,14 +186,15 @@ class Device:
             raise ValueError(
                 f"verbosity is {verbosity}; 0, 1, 2 or 3 is needed"
             )
-        if self._profile is not None:
-            lib.profile_stop(self._profile)
-            lib.profile_destroy(self._profile)
-            self._profile = None
-        self._verbosity = verbosity
-        if verbosity:
-            self._profile = get(lib.profile_create, None)
-            check(lib.profile_start(self._profile))
+        with lock, deferred():
+            if self._profile is not None:
+                lib.profile_stop(self._profile)
+                lib.profile_destroy(self._profile)
+                self._profile = None
+            self._verbosity = verbosity
+            if verbosity:
+                self._profile = get(lib.profile_create, None)
+                check(lib.profile_start(self._profile))
 
     def SetSkipIteration(self, skip_iteration: int) -> None:
         """Training steps that are left out of the times at the start; 5."""
@@ -187,23 +210,19 @@ class Device:
         """Prints the table of times to stdout."""
         if self._profile is None:
             return
-        from choir._lib import TEXT_WRITER
-
         self.Sync()
-        lib.profile_stop(self._profile)
         pieces: list[bytes] = []
-
-        @TEXT_WRITER
-        def write(_self, text, count):
-            pieces.append(ctypes.string_at(text, count))
-            return None
-
-        check(
-            lib.profile_print(
-                self._profile, min(self._verbosity, 2), write, None
+        write = Callback(lambda a: pieces.append(ctypes.string_at(a[0], a[1])))
+        with lock, deferred():
+            lib.profile_stop(self._profile)
+            status = lib.profile_print(
+                self._profile,
+                min(self._verbosity, 2),
+                address_of(lib.text_writer_callback),
+                write.address,
             )
-        )
-        check(lib.profile_start(self._profile))
+            finish(status, write)
+            check(lib.profile_start(self._profile))
         print("Time Profiling:")
         print(b"".join(pieces).decode(), end="")
 
@@ -211,17 +230,18 @@ class Device:
 
     def next_stream(self) -> int:
         """A number for one draw, by which its random numbers are keyed."""
-        self._streams += 1
-        return 0x40000000 + self._streams
+        return next(self._keys().draws)
 
     def next_param_stream(self) -> int:
         """The same for the initial values of one parameter, as C models count."""
-        self._params += 1
-        return self._params - 1
+        return next(self._keys().params)
 
     @property
     def seed(self) -> int:
-        return self._seed
+        return self._keys().seed
+
+    def _keys(self) -> _Numbers:
+        return getattr(self._own, "numbers", None) or self._numbers
 
     # ---- Python ----
 

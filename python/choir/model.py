@@ -26,7 +26,6 @@ another kind is recorded anew.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import json
@@ -41,7 +40,9 @@ import numpy as np
 from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
 from choir._dist_opt import StrategyChange
+from choir._here import here
 from choir._lib import StateError
+from choir._sections import deferred, lock
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
 
@@ -57,8 +58,7 @@ class ModelMeta(layer.LayerMeta):
     def buffer_operation(func):
         @functools.wraps(func)
         def wrapper(self, *args, **kwargs):
-            with self._mixed():
-                return self._train(func, args, kwargs)
+            return self._mixed(self._train, func, args, kwargs)
 
         return wrapper
 
@@ -152,8 +152,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         autograd.training = self.training
         if self.training:
             return self.train_one_batch(*input, **kwargs)
-        with self._mixed():
-            return self.forward(*input, **kwargs)
+        return self._mixed(self.forward, *input, **kwargs)
 
     def train(self, mode: bool = True) -> None:
         """Training mode from now on, here and in autograd."""
@@ -190,13 +189,14 @@ class Model(layer.Layer, metaclass=ModelMeta):
             self, "_precision", None if code == _raw.F32 else code
         )
 
-    @contextlib.contextmanager
-    def _mixed(self):
-        before, autograd.precision = autograd.precision, self._precision
+    def _mixed(self, function, *args, **kwargs):
+        """Calls it in the model's precision."""
+        before = here.precision
+        here.precision = self._precision
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
-            autograd.precision = before
+            here.precision = before
 
     def set_optimizer(self, optimizer) -> None:
         """The optimizer, or DistOpt, that `self.optimizer` is in
@@ -254,13 +254,21 @@ class Model(layer.Layer, metaclass=ModelMeta):
         )
 
     def _train(self, func, args, kwargs):
-        if _engine.current is not None or self._is_manual:
+        if here.engine is not None or self._is_manual:
             return func(self, *args, **kwargs)
         optimizer = self.optimizer
         if optimizer is None:
             return self._train_without(func, args, kwargs)
         if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
             return func(self, *args, **kwargs)
+        # What is kept of a step here goes with what the library did in it.
+        with lock, deferred():
+            is_done, result = self._train_whole(optimizer, func, args, kwargs)
+        return result if is_done else func(self, *args, **kwargs)
+
+    def _train_whole(self, optimizer, func, args, kwargs):
+        """(True, what func gave); (False, None): it turned out to be none of the
+        library's steps, and nothing was done."""
         engine = self._engine()
         optimizer._set_lr(engine.step())
         x, y, _, _, _ = self._batch(args, kwargs)
@@ -289,11 +297,13 @@ class Model(layer.Layer, metaclass=ModelMeta):
         except ManualStep:
             _put_back(before)
             self._use_manual_steps()
-            return func(self, *args, **kwargs)
+            return False, None
+        finally:
+            # Also of a step that raised behind the optimizer's call.
+            getattr(optimizer, "opt", optimizer)._step = engine.step()
         if way is None:
             self._ways[key] = optimizer_way(optimizer)
-        getattr(optimizer, "opt", optimizer)._step = engine.step()
-        return result
+        return True, result
 
     def _train_without(self, func, args, kwargs):
         """Without an optimizer; one that train_one_batch misses is named."""
@@ -315,7 +325,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 f"{type(self).__name__}: train_one_batch calls "
                 "autograd.backward itself, so its steps run without graph mode; "
                 "self.optimizer(loss) can be recorded",
-                stacklevel=5,
+                stacklevel=7,
             )
         core = getattr(self.optimizer, "opt", self.optimizer)
         core._let_go(self)
@@ -368,11 +378,13 @@ class Model(layer.Layer, metaclass=ModelMeta):
             # Held while the step is planned, so that replays write it again.
             object.__setattr__(self, "_last", result)
 
-        engine.train(body, x, y, first, n, total, variant)
+        try:
+            engine.train(body, x, y, first, n, total, variant)
+            result = self._last
+        finally:
+            object.__setattr__(self, "_last", None)
         graph = engine.last_graph()
         if engine.recorded:
-            result = self._last
-            object.__setattr__(self, "_last", None)
             if graph:
                 self._results[graph] = result
                 if len(self._results) > _KEPT_RESULTS:

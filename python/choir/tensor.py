@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import builtins
 import ctypes
-import functools
+import hashlib
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from choir import _raw, device as _device
+from choir._here import here
 from choir._lib import View, check, lib
 from choir._raw import CTensor, OPS, run
 
@@ -608,21 +609,47 @@ def _scalar(like: CTensor, value) -> CTensor:
     return raw
 
 
-@functools.lru_cache(maxsize=256)
-def _kept_constant(device, dtype: str, shape, data: bytes) -> CTensor:
-    return _raw.from_array(device, np.frombuffer(data, dtype).reshape(shape))
+class Constants:
+    """Arrays as raw tensors that nobody changes, of the steps of one model.
+
+    A graph can take nothing from the host in its middle. So a step takes the
+    tensors that the step before made of equal arrays, and the first step of a run
+    is not recorded. Those that a step does not take go with its end, unless it
+    ended early, perhaps before it came to them.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict = {}  # of the last step that came to its update
+        self._failed: dict = {}  # of the last one after it
+        self._now: dict = {}
+
+    def end_step(self, is_updated: bool) -> None:
+        if is_updated:
+            self._done, self._failed = self._now, {}
+        else:
+            self._failed = self._now
+        self._now = {}
+
+    def get(self, device, array: np.ndarray) -> CTensor:
+        array = np.asarray(array, order="C")
+        bits = hashlib.blake2b(array.data, digest_size=16).digest()
+        key = device, array.dtype.str, array.shape, bits
+        for kept in (self._now, self._failed, self._done):
+            if key in kept:
+                break
+        else:
+            self._now[key] = _raw.from_array(device, array)
+            return self._now[key]
+        self._now[key] = kept[key]
+        return kept[key]
 
 
 def _constant(device, array) -> CTensor:
-    """An array as a raw tensor that nobody changes.
-
-    In a model's step it is the one that the step before made: a graph can take
-    nothing from the host in its middle, and the first step is not one.
-    """
+    """An array as a raw tensor that nobody changes."""
     array = np.asarray(array)
-    if _autograd._model_step is None:
+    if here.model_step is None:
         return _raw.from_array(device, array)
-    return _kept_constant(device, array.dtype.str, array.shape, array.tobytes())
+    return here.model_step.constants.get(device, array)
 
 
 def _draw(name: str, raw: CTensor, low: float, high: float) -> None:
