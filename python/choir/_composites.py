@@ -90,7 +90,7 @@ class Composite(Operator):
         for y, dy in zip(results, dys):
             if isinstance(dy, (int, float)):
                 dy = tensor.ones_like(y).set_value(dy).data
-            for i, grad in enumerate(autograd.grad(y, sources, dy)):
+            for i, grad in enumerate(autograd._grad(y, sources, dy)):
                 if grad is not None:
                     grads[i] = grad if grads[i] is None else grads[i] + grad
         raws = tuple(None if grad is None else grad.data for grad in grads)

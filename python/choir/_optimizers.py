@@ -108,6 +108,23 @@ class Optimizer(Owner):
         # Wrong settings are told here, not at the first step.
         self._own_handle()
 
+    def __getstate__(self) -> dict:
+        """For pickle and copy: settings, the step and the states, as set_states
+        takes them."""
+        state = dict(self.__dict__)
+        for name in ("_singles", "_engine", "_handle", "_release", "_resumes"):
+            state.pop(name, None)
+        state["_pending"] = {**self._pending, **self.get_states()}
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._singles = {}
+        self._engine = self._handle = None
+        self.set_states(self._pending)
+        # The step is exact here.
+        self._step = state["_step"]
+
     # ---- The library's object ----
 
     def _create(self, owner: Owner) -> int:
@@ -292,7 +309,10 @@ class Optimizer(Owner):
 
     def get_states(self) -> dict[str, np.ndarray]:
         """'step_counter' and the states of each parameter, as arrays."""
-        states: dict = {"step_counter": np.float32(self._step)}
+        step = np.float32(self._step)
+        if float(step) != self._step:
+            step = np.float64(self._step)
+        states: dict = {"step_counter": step}
         for single in self._singles.values():
             for name, state in single.states().items():
                 states[name] = tensor.to_numpy(state)
@@ -454,7 +474,7 @@ def _make_classes() -> dict[str, type[Optimizer]]:
         cls = written.get(name)
         if cls is None:
             words = "".join(word.capitalize() for word in name.split("_"))
-            cls = type(words, (Optimizer,), {"__module__": __name__})
+            cls = type(words, (Optimizer,), {"__module__": "choir.opt"})
             _bind(cls, name)
             _set_init(cls)
         else:

@@ -9,9 +9,9 @@ once. `run` is the only way by which the package computes.
 from __future__ import annotations
 
 import ctypes
+import operator
 from ctypes import byref, c_void_p
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 
@@ -31,6 +31,7 @@ _NUMPY = {
 }
 _FROM_NUMPY = {dtype: code for code, dtype in _NUMPY.items()}
 FLOATS = (F32, F64, F16, BF16)
+_WHOLE = (I32, I64, U8)
 
 
 def numpy_dtype(code: int) -> np.dtype:
@@ -41,6 +42,11 @@ def numpy_dtype(code: int) -> np.dtype:
         raise TypeError(
             "NumPy has no dtype for bf16; cast to float32 first"
         ) from None
+
+
+def storage_dtype(code: int) -> np.dtype:
+    """The same, but uint16 for the bits of bf16."""
+    return np.dtype(np.uint16) if code == BF16 else numpy_dtype(code)
 
 
 def dtype_of(dtype) -> int:
@@ -55,6 +61,22 @@ def dtype_of(dtype) -> int:
         ) from None
 
 
+def sizes(shape) -> tuple[int, ...]:
+    """A shape: one whole number or several, none below 0."""
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    result = tuple(operator.index(size) for size in shape)
+    for size in result:
+        if size < 0:
+            raise ValueError(f"shape {result} has a negative size")
+        if size >= 1 << 63:
+            raise ValueError(
+                f"shape {result} has a size that is too large; at most "
+                f"{(1 << 63) - 1} is possible"
+            )
+    return result
+
+
 _new = object.__new__
 _op_run, _release = lib.op_run, lib.tensor_release
 
@@ -63,19 +85,23 @@ class CTensor:
     """A raw tensor of the C library; `Tensor.data` is one.
 
     As in SINGA, `CTensor([2, 3])` makes one on the default device, and
-    `CTensor([2, 3], device, dtype)` elsewhere. Its elements are not set.
+    `CTensor([2, 3], device, dtype)` elsewhere, of a dtype of `tensor`. Its elements
+    are not set.
     """
 
     __slots__ = ("handle", "device", "_shape", "_release", "__weakref__")
 
-    def __init__(self, shape=(), device=None, dtype: int = F32) -> None:
-        from choir import device as devices
+    def __init__(self, shape=(), device=None, dtype=0) -> None:
+        from choir import device as devices, tensor
 
         self._begin(device or devices.get_default_device())
-        self._fill(
+        self._make(sizes(shape), tensor._code(dtype))
+
+    def _make(self, shape: tuple[int, ...], code: int) -> CTensor:
+        return self._fill(
             lib.tensor_create,
             self.device.handle,
-            dtype,
+            code,
             len(shape),
             dims(shape),
         )
@@ -111,7 +137,7 @@ class CTensor:
         self._own(handle)
         return self
 
-    __del__ = property(attrgetter("_release"))  # as in _lib.Owner
+    __del__ = property(operator.attrgetter("_release"))  # as in _lib.Owner
 
     @property
     def view(self) -> View:
@@ -151,14 +177,23 @@ class CTensor:
 
     def read(self) -> np.ndarray:
         """A copy of the elements, row-major."""
-        code = self.dtype
-        out = np.empty(self.shape(), numpy_dtype(code))
+        numpy_dtype(self.dtype)
+        return self.read_bits()
+
+    def read_bits(self) -> np.ndarray:
+        """The same; bf16 as uint16."""
+        out = np.empty(self.shape(), storage_dtype(self.dtype))
         check(lib.tensor_read(self.handle, out.ctypes.data, out.nbytes))
         return out
 
     def write(self, array: np.ndarray) -> None:
         """Sets all elements from an array of the same size and dtype."""
-        array = np.ascontiguousarray(array, numpy_dtype(self.dtype))
+        numpy_dtype(self.dtype)
+        self.write_bits(array)
+
+    def write_bits(self, array: np.ndarray) -> None:
+        """The same; bf16 from uint16."""
+        array = np.ascontiguousarray(array, storage_dtype(self.dtype))
         check(lib.tensor_write(self.handle, array.ctypes.data, array.nbytes))
 
     def as_array(self) -> np.ndarray:
@@ -192,23 +227,58 @@ class CTensor:
             [stride * dtype.itemsize for stride in self.strides()],
         )
 
+    def layout(self) -> View:
+        """The layout of a copy: as its own where that has no gaps."""
+        view = View.from_buffer_copy(self.view)
+        if not lib.view_is_dense(byref(view)):
+            lib.view_set_contiguous(byref(view))
+        return view
+
     def __reduce__(self):
-        return (_rebuild, (self.read(), self.device))
+        strides = tuple(self.layout().strides[: len(self.shape())])
+        return rebuild, (self.read_bits(), self.device, self.dtype, strides)
 
 
-def _rebuild(array: np.ndarray, device) -> CTensor:
-    return from_array(device, array)
+def rebuild(bits: np.ndarray, device, code: int | None = None, strides=None):
+    """What was pickled; a file of an older version has an array alone."""
+    if code is None:
+        return from_array(device, bits)
+    view = View(ndim=bits.ndim, dtype=code)
+    for i, size in enumerate(bits.shape):
+        view.shape[i], view.strides[i] = size, strides[i]
+    raw = empty_layout(device, view)
+    raw.write_bits(bits)
+    return raw
+
+
+_rebuild = rebuild  # its name in such a file
 
 
 def empty(device, shape, dtype: int = F32) -> CTensor:
     """A new tensor, row-major, with elements that are not set."""
-    return CTensor(shape, device, dtype)
+    return _new(CTensor)._begin(device)._make(tuple(shape), dtype)
 
 
 def empty_layout(device, layout: View) -> CTensor:
     """A new tensor with the strides of `layout`."""
     raw = _new(CTensor)._begin(device)
     return raw._fill(lib.tensor_create_layout, device.handle, byref(layout))
+
+
+def cast(raw: CTensor, code: int) -> CTensor:
+    """Its elements in another dtype, as NumPy's astype: integers that are too
+    wide lose their upper bits (the op `cast` takes the nearest number)."""
+    wide, narrow = lib.dtype_bytes(raw.dtype), lib.dtype_bytes(code)
+    if raw.dtype not in _WHOLE or code not in _WHOLE or wide <= narrow:
+        return run("cast", raw, dtype=code)
+    # The lower bytes of each element are the first.
+    view = View.from_buffer_copy(raw.view)
+    times = wide // narrow
+    view.dtype = code
+    view.offset *= times
+    for i in range(view.ndim):
+        view.strides[i] *= times
+    return run("copy", from_view(raw.device, view))
 
 
 def from_array(device, array) -> CTensor:

@@ -204,6 +204,14 @@ class Operator:
             ys.append(y)
         return tuple(ys)
 
+    def __getstate__(self) -> dict:
+        """For pickle and copy: without what it was called with."""
+        state = dict(self.__dict__, src=(), _results=[], _sequence=0)
+        for name in ("_all", "_inputs", "_tape"):
+            if name in state:
+                state[name] = None
+        return state
+
     @property
     def requires_grad(self) -> bool:
         return builtins.any(x.requires_grad for x in self.src)
@@ -271,7 +279,16 @@ class ListOperator(Operator):
                 f"{type(self).__name__} takes {len(self._settings)} settings "
                 f"({', '.join(self._settings)}); {len(args)} were given"
             )
+        self._given = settings
         self.attrs = self.op.attrs(**settings) if settings else None
+
+    def __getstate__(self) -> dict:
+        return dict(super().__getstate__(), attrs=None)
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        if self._given:
+            self.attrs = self.op.attrs(**self._given)
 
     def forward(self, *xs: CTensor):
         self._all = self.op(*xs, attrs=self.attrs)
@@ -637,7 +654,34 @@ def gradients(y: Tensor, dy=None) -> dict[int, Tensor]:
 
 
 def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
-    """The gradients of y with respect to the given tensors, parameters or not."""
+    """The gradients of y with respect to the given tensors, parameters or not; None
+    for one that has none, such as integers.
+
+    ValueError: one is no source of y that an operator saw."""
+    xs = list(xs)
+    for i, x in enumerate(xs):
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"grad: xs[{i}] is a {type(x).__name__}; a Tensor is needed"
+            )
+    sources = {
+        id(x)
+        for node in _behind(y)
+        for x in node.src
+        if x.creator is None or isinstance(x.creator, Dummy)
+    }
+    for i, x in enumerate(xs):
+        if id(x) not in sources and x is not y:
+            raise ValueError(
+                f"grad: xs[{i}] ({x.name}, shape {x.shape}) is no source of y: one "
+                "that no operator made, and that operators used on the way to y "
+                "while autograd.training was True, is needed"
+            )
+    return _grad(y, xs, dy)
+
+
+def _grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
+    """The same, with None for what is no source of y."""
     ids = {id(x) for x in xs}
     found = {
         id(x): g for x, g in _backward_leaves(y, dy, lambda x: id(x) in ids)
