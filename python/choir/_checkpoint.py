@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+import uuid
+from contextlib import closing, suppress
 from ctypes import byref, c_bool, c_size_t, string_at
 
 from choir._callback import Callback, finish
@@ -92,6 +93,37 @@ class File(Owner, NotCopied):
 
     def read_one(self, name: bytes, tensor: int) -> None:
         check(lib.checkpoint_read(self._handle, name, tensor))
+
+
+def write_new(fpath: str, data: bytes) -> None:
+    """A file that appears whole or not at all, as those of the C library
+    (io/checkpoint.c). FileExistsError: it is there."""
+    folder = os.path.dirname(os.path.abspath(fpath))
+    partial = os.path.join(
+        folder, f".{os.path.basename(fpath)}.{uuid.uuid4().hex}.partial"
+    )
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, fpath)  # which, unlike a rename, replaces nothing
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            os.rename(partial, fpath)
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(partial)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # a folder that may be written but not read
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def opened(fpath: str):

@@ -28,6 +28,7 @@ from choir._lib import (
     check,
     dims,
     lib,
+    ranged,
 )
 from choir._sections import deferred, delivered, lock, locked
 from choir.tensor import Constants, Tensor
@@ -36,13 +37,23 @@ from choir.tensor import Constants, Tensor
 class Engine(Owner, NotCopied):
     """Parameters and an updater, trained step by step."""
 
-    def __init__(self, name: str, device, params, states, updater: int) -> None:
-        """params, states: names and Tensors, trained and not, in order.
+    def __init__(
+        self,
+        name: str,
+        device,
+        params,
+        states,
+        updater: int,
+        seed: int | None = None,
+    ) -> None:
+        """params, states: names and Tensors, trained and not, in order. seed: of
+        dropout, the device's unless given.
 
         Where the updater belongs to a DistOpt this is collective: the models of
         all ranks are compared and rank 0's values sent to all.
         """
         self.device = device
+        self.seed: int = device.seed if seed is None else seed
         self._handle: int | None = None
         self._tensors = list(params) + list(states)
         self._trained = len(params)
@@ -56,6 +67,9 @@ class Engine(Owner, NotCopied):
         self._loss_var: int | None = None
         self._tape: autograd.Tape | None = None  # of the step that runs
         self._constants = Constants()
+        # How steps run from the second one on. The first is eager, also in a run
+        # that goes on: it makes the constants that a graph cannot make.
+        self._graph: tuple[bool, bool] | None = (False, False)
         self.recorded = False  # the last step called back
         # The library keeps pointers to these three. Not to this engine's
         # methods: nothing may wait for the garbage collector.
@@ -74,7 +88,7 @@ class Engine(Owner, NotCopied):
             device.handle,
             byref(self._def),
             byref(self._calls),
-            device.seed,
+            self.seed,
             byref(out),
         )
         self._handle = out.value
@@ -165,6 +179,9 @@ class Engine(Owner, NotCopied):
             tape, self._tape = self._tape, None
         if self.recorded:
             self._constants.end_step(self._loss_var is not None)
+        if self._graph is not None and self._loss_var is not None:
+            graph, self._graph = self._graph, None
+            self.set_graph(*graph)
         finish(status, *(tape.callbacks if tape else ()), self._train)
         self.device._end_step(self.step())
 
@@ -202,7 +219,10 @@ class Engine(Owner, NotCopied):
     # ---- The rest of a model ----
 
     def set_graph(self, use_graph: bool, sequential: bool) -> None:
-        lib.model_set_graph(self._handle, use_graph, sequential)
+        if self._graph is not None:
+            self._graph = use_graph, sequential
+        else:
+            lib.model_set_graph(self._handle, use_graph, sequential)
 
     def step(self) -> int:
         """Training steps done."""
@@ -213,7 +233,7 @@ class Engine(Owner, NotCopied):
         return lib.model_last_graph(self._handle)
 
     def set_step(self, step: int) -> None:
-        lib.model_set_step(self._handle, step)
+        lib.model_set_step(self._handle, ranged(step, "the step"))
 
     def digest(self) -> int:
         """64 bits over parameters and states."""

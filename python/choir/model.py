@@ -85,21 +85,29 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if "_layers" in self.__dict__:
             return
         super()._setup()
-        set_ = functools.partial(object.__setattr__, self)
-        set_("training", True)
-        set_("graph_mode", True)
-        set_("sequential", False)
-        set_("_precision", None)
-        set_("optimizer", None)
-        set_("_compiled", False)
-        set_("_is_manual", False)
-        set_("_engine_made", None)
-        set_("_engine_optimizer", None)
-        set_("_variants", OrderedDict())
-        set_("_kinds", 0)
-        set_("_ways", {})
-        set_("_results", OrderedDict())
-        set_("_last", None)
+        self.__dict__.update(
+            training=True,
+            graph_mode=True,
+            sequential=False,
+            optimizer=None,
+            _precision=None,
+            _compiled=False,
+            _is_manual=False,
+            _seed=None,  # of the next engine; None: the device's
+            **_of_this_process(),
+        )
+
+    def __getstate__(self) -> dict:
+        """For pickle and copy: parameters, states, the optimizer with its own and
+        the steps done; not what the library has for its steps. A DistOpt belongs
+        to its process: the copy has no optimizer then."""
+        state = super().__getstate__()
+        if self._engine_made is not None:
+            state["_seed"] = self._engine_made.seed
+        if isinstance(self.optimizer, _opt.DistOpt):
+            state["optimizer"] = None
+        state.update(_of_this_process())
+        return state
 
     # ---- What users call ----
 
@@ -238,7 +246,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 list(params.items()),
                 list(states.items()),
                 optimizer._updater(),
+                self._seed,
             )
+            object.__setattr__(self, "_seed", None)
             engine.set_graph(self.graph_mode, self.sequential)
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
@@ -411,7 +421,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """Writes parameters, states and `aux_states` (Tensors by name) to a file.
 
         The file is SINGA's: a zip of tensor_dict.npz and states_attr.json. It
-        must not exist yet. For whole checkpoints see save_checkpoint.
+        must not exist yet, and appears whole or not at all, also when the machine
+        loses its power. For whole checkpoints see save_checkpoint.
         """
         if os.path.exists(fpath):
             raise FileExistsError(
@@ -443,17 +454,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 }
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
-        partial = f"{fpath}.{os.getpid()}.partial"
-        try:
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
-                archive.writestr(
-                    self.STATES_ATTR_FILENAME, json.dumps(attributes)
-                )
-            os.replace(partial, fpath)
-        finally:
-            if os.path.exists(partial):
-                os.remove(partial)
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
+            archive.writestr(self.STATES_ATTR_FILENAME, json.dumps(attributes))
+        _checkpoint.write_new(os.fspath(fpath), whole.getvalue())
 
     def load_states(self, fpath: str) -> dict[str, Tensor]:
         """Sets the states from such a file, SINGA's own too; gives the aux ones."""
@@ -545,6 +550,19 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 f"{type(self).__name__} has no parameters yet; call compile first"
             )
         return states
+
+
+def _of_this_process() -> dict:
+    """The attributes of a Model that trains here, before its first step."""
+    return {
+        "_engine_made": None,
+        "_engine_optimizer": None,
+        "_variants": OrderedDict(),
+        "_kinds": 0,
+        "_ways": {},
+        "_results": OrderedDict(),
+        "_last": None,
+    }
 
 
 def optimizer_way(optimizer):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """choir.autograd in the step of a model."""
 
+import os
 import unittest
 
 import numpy as np
@@ -57,6 +58,16 @@ class InAModel(Training):
                 outs.append(m(x, y).numpy().copy())
             results.append((outs, m.digest()))
             self.assertEqual(bool(m.print_graphs()), modes[-1])
+            file = os.path.join(os.environ["TEST_TMPDIR"], "constants")
+            m.save_checkpoint(file)
+            # A run that goes on records none before it has made them, either.
+            other = Net()
+            other.set_optimizer(opt.SGD(lr=0.1))
+            other.compile([x], True, modes[-1])
+            other.load_checkpoint(file)
+            for _ in range(3):
+                np.testing.assert_array_equal(other(x, y), m(x, y))
+            self.assertEqual(bool(other.print_graphs()), modes[-1])
         for outs, digest in results[1:]:
             np.testing.assert_array_equal(outs, results[0][0])
             self.assertEqual(digest, results[0][1])

@@ -97,6 +97,9 @@ class Storms(unittest.TestCase):
     def test_exceptions(self):
         self.storm("exceptions", 200)
 
+    def test_pickles(self):
+        self.storm("pickles", 500)
+
     def test_threads(self):
         self.storm("threads", 3)
 

@@ -7,6 +7,7 @@ What they train must be, bit for bit, what undisturbed programs train in as many
 steps. Exits with 0 and the last line "KIND ok ..." when all was well.
 """
 
+import copy
 import faulthandler
 import gc
 import os
@@ -413,6 +414,115 @@ def train_in_threads(count, steps):
         kind = KINDS[i % len(KINDS)]
         wanted = digest_after(kind, steps, i, i), steps
         assert found[i] == wanted, f"thread {i}: another digest"
+
+
+# ---- Pickles ----
+
+WAYS = {
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+    "deepcopy": copy.deepcopy,
+}
+DTYPES = [
+    "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8",
+    "bool",
+]  # fmt: skip
+
+
+def pickled_model(rng, way):
+    """A copy of a model trains on as the model does, neither troubles the other."""
+    kind, use_graph = rng.choice(KINDS), rng.random() < 0.5
+    m, data = made(kind, use_graph), batches(kind)
+    for _ in range(rng.randrange(5)):
+        train(m, data)
+    done = steps_of(m)
+    other = way(m)
+    if isinstance(m.optimizer, opt.DistOpt):
+        assert other.optimizer is None
+        other.set_optimizer(opt.DistOpt(way(m.optimizer.opt)))
+    assert other.digest() == m.digest()
+    DEV.SetRandSeed(rng.randrange(1000))  # which a model does not ask again
+    if not done:
+        DEV.SetRandSeed(3)
+    for i in range(rng.randrange(5)):
+        other(*data[(done + i) % len(data)])
+    for each in (other, m):
+        core = getattr(each.optimizer, "opt", each.optimizer)
+        for step in range(int(core.step_counter.item()), 9):
+            each(*data[step % len(data)])
+    assert m.digest() == other.digest() == digest_after(kind, 9)
+
+
+def pickled_tensor(rng, way):
+    """Of every dtype and layout."""
+    numbers = np.random.default_rng(rng.randrange(1 << 30))
+    shape = rng.choice([(), (3,), (2, 3), (0, 4), (2, 3, 4, 5)])
+    t = tensor.from_numpy(
+        (numbers.standard_normal(shape) * 50).astype(np.float32)
+    ).as_type(rng.choice(DTYPES))
+    if len(shape) > 1 and rng.random() < 0.5:
+        t = t.T()
+    if len(shape) > 1 and rng.random() < 0.5:
+        t = t[:, ::2]
+    t.stores_grad = rng.random() < 0.5
+    t.requires_grad = rng.random() < 0.5
+    if rng.random() < 0.5:
+        t.name = "a name"
+    for value in (t, [t, t]):
+        other = way(value)
+        if isinstance(value, list):
+            assert other[0] is other[1]
+            other = other[0]
+        assert tensor.digest({"t": other}) == tensor.digest({"t": t})
+        for name in ("dtype", "shape", "stores_grad", "requires_grad", "_name"):
+            assert getattr(other, name) == getattr(t, name), name
+        if other.size():
+            other.set_value(1)
+            assert (t.numpy() != 1).any() or (t.numpy() == 1).all()
+    raw = way(t.data)
+    assert raw.dtype == t.data.dtype and raw.shape() == t.shape
+
+
+def pickled_optimizer(rng, way):
+    """Which updates parameters outside of a model, one by one or by a loss."""
+    autograd.training = True
+    kind = rng.choice(
+        [opt.SGD, opt.Adam, opt.RMSProp, opt.AdaGrad, opt.Adadelta]
+    )
+    settings = {"momentum": 0.9} if kind is opt.SGD else {}
+    data = np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32)
+    x, by_loss = tensor.from_numpy(data), rng.random() < 0.5
+
+    def step(w, optimizer):
+        loss = autograd.mse_loss(autograd.matmul(x, w), x)
+        if by_loss:
+            optimizer(loss)
+            return
+        for p, g in autograd.backward(loss):
+            optimizer.update(p, g)
+        optimizer.step()
+
+    w = tensor.from_numpy(data[:3])
+    w.stores_grad = w.requires_grad = True
+    w.name = "w"
+    optimizer = kind(lr=opt.Cosine(0.1, 10), **settings)
+    for _ in range(rng.randrange(1, 4)):
+        step(w, optimizer)
+    v, other = way((w, optimizer))
+    for _ in range(3):
+        step(w, optimizer)
+    for _ in range(3):
+        step(v, other)
+    assert tensor.digest({"w": w}) == tensor.digest({"w": v}), (kind, by_loss)
+    assert other.step_counter.item() == optimizer.step_counter.item()
+    autograd.training = False
+
+
+def pickles(count, rng):
+    """Pickles and deep copies of models, tensors and optimizers."""
+    kinds = [pickled_model, pickled_tensor, pickled_optimizer]
+    for _ in range(count):
+        rng.choice(kinds)(rng, rng.choice(list(WAYS.values())))
+    return f"{count} pickles and copies"
 
 
 def main():
