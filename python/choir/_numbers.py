@@ -19,6 +19,7 @@ _LIMITS = {
     for code, dtype in _raw._NUMPY.items()
     if dtype.kind in "iu"
 }
+_F32 = float(np.finfo(np.float32).max)
 
 
 def is_number(value) -> bool:
@@ -43,7 +44,7 @@ def out_of(code: int, value) -> int:
 def fitted(value, code: int):
     """A number as an operand beside a tensor of this dtype.
 
-    An int for integers, a float, rounded to the dtype, for floats.
+    An int for integers, a float for floats, infinite where it is too large.
     """
     if code in _LIMITS:
         number = int(value)
@@ -54,10 +55,11 @@ def fitted(value, code: int):
             )
         return number
     number = float(value)
-    if code == _raw.BF16:
-        return number
-    with np.errstate(over="ignore"):
-        return float(_raw.numpy_dtype(code).type(number))
+    # A double is an op's attribute, which the library rounds to float32.
+    if code == _raw.F16 or (code == _raw.F32 and not -_F32 < number < _F32):
+        with np.errstate(over="ignore"):
+            return float(_raw.numpy_dtype(code).type(number))
+    return number
 
 
 def assigned(value, code: int):

@@ -89,7 +89,14 @@ class CTensor:
     are not set.
     """
 
-    __slots__ = ("handle", "device", "_shape", "_release", "__weakref__")
+    __slots__ = (
+        "handle",
+        "device",
+        "_shape",
+        "_dtype",
+        "_release",
+        "__weakref__",
+    )
 
     def __init__(self, shape=(), device=None, dtype=0) -> None:
         from choir import device as devices, tensor
@@ -108,7 +115,7 @@ class CTensor:
 
     def _begin(self, device) -> CTensor:
         """Owns nothing yet."""
-        self.handle = self._shape = None
+        self.handle = self._shape = self._dtype = None
         self.device = device
         self._release = tuple  # does nothing
         return self
@@ -152,8 +159,10 @@ class CTensor:
 
     @property
     def dtype(self) -> int:
-        """The library's dtype."""
-        return self.view.dtype
+        """The library's dtype; a tensor's never changes."""
+        if self._dtype is None:
+            self._dtype = self.view.dtype
+        return self._dtype
 
     def strides(self) -> tuple[int, ...]:
         """In elements."""
@@ -370,7 +379,7 @@ class Op:
         made = []
         for _ in results:
             raw = _new(CTensor)
-            raw.handle = raw._shape = None
+            raw.handle = raw._shape = raw._dtype = None
             raw.device = device
             raw._release = tuple
             made.append(raw)

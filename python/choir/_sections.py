@@ -24,7 +24,7 @@ import threading
 from _thread import get_ident, interrupt_main
 from collections import deque
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from operator import call
 
 lock = threading.RLock()
@@ -65,14 +65,12 @@ _getsignal, _setsignal = _signal.getsignal, _signal.signal
 class _State:
     """Of the main thread, the only one in which handlers run."""
 
-    __slots__ = ("is_deferred", "is_entered", "noted", "main", "seen", "taken")
+    __slots__ = ("is_deferred", "is_entered", "noted", "main")
 
     def __init__(self) -> None:
         self.is_deferred = False
         self.is_entered = False
         self.noted: list[int] = []  # signals that came meanwhile
-        self.seen: list = []  # the handlers of _SIGNALS before the last section
-        self.taken: tuple = ()  # which of them are ours during one
         self.main = threading.main_thread().ident
 
 
@@ -110,13 +108,16 @@ class deferred:
         # In a function that a section outside of this one delivers to.
         self._is_inner = state.is_entered
         if not self._is_inner:
-            seen = list(map(_getsignal, _SIGNALS))
-            if seen != state.seen:
-                _look(seen)
             state.noted = []
-            # Until the flag is set, _handle does what the program's does.
-            deque(map(_setsignal, state.taken, repeat(_handle)), 0)
-            state.is_entered = True
+        # Those of the program; beside them ours, in an inner section or where a
+        # program gave a signal back to whom it took it from.
+        for number in _SIGNALS:
+            handler = _getsignal(number)
+            if handler is not _handle and callable(handler):
+                _handlers[number] = handler
+                # Until the flag is set it does what the program's does.
+                _setsignal(number, _handle)
+        state.is_entered = True
         state.is_deferred = True
 
     def __exit__(self, *exc) -> None:
@@ -126,7 +127,7 @@ class deferred:
             _deliver()
             return
         # Not what the program set meanwhile.
-        ours = [n for n in state.taken if _getsignal(n) is _handle]
+        ours = [n for n in _handlers if _getsignal(n) is _handle]
         calls = chain(
             map(_setsignal, ours, map(_handlers.get, ours)),
             map(interrupt_main, state.noted),
@@ -135,16 +136,6 @@ class deferred:
         # One call of a C function: handlers run behind it, the program's own,
         # one after the other.
         deque(calls, 0)
-
-
-def _look(seen: list) -> None:
-    """Notes the program's handlers. One of ours can be among them: it was found
-    by a program that gave the signal back to whom it took it from."""
-    for number, handler in zip(_SIGNALS, seen):
-        if callable(handler) and handler is not _handle:
-            _handlers[number] = handler
-    state.taken = tuple(n for n, h in zip(_SIGNALS, seen) if callable(h))
-    state.seen = seen
 
 
 def _deliver() -> None:

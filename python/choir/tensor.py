@@ -784,6 +784,10 @@ def _operand(value, like: Tensor):
 
 def _binary(name: str, lhs, rhs) -> Tensor:
     """An elementwise op of two operands, one of which may be a number."""
+    if isinstance(lhs, Tensor) and isinstance(rhs, Tensor):
+        code = lhs.data.dtype
+        if code == rhs.data.dtype and (code in _raw.FLOATS or name != "div"):
+            return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
     like = lhs if isinstance(lhs, Tensor) else rhs
     other = rhs if like is lhs else lhs
     if _numbers.is_number(other):
@@ -809,13 +813,15 @@ def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
     if name in _COMPARISONS:
         name = name if is_left else _COMPARISONS[name][0]
         return _compare_number(name, t, number)
-    if not _has_float(t) and (name == "div" or _numbers.is_real(number)):
+    code = t.data.dtype
+    is_float = code in _raw.FLOATS
+    if not is_float and (name == "div" or _numbers.is_real(number)):
         # In float64, which holds both, rounded to float32 once.
         wide = t.as_type(float64)
         return _with_number(name, wide, number, is_left).as_type(float32)
-    value = _numbers.fitted(number, t.data.dtype)
+    value = _numbers.fitted(number, code)
     if (
-        not _has_float(t)
+        not is_float
         or name not in ("add", "sub", "mul")
         or value != value  # which no attribute of an op may be
     ):
@@ -883,6 +889,8 @@ def _floor_divide(lhs: Tensor, rhs) -> Tensor:
         code = _raw.F32 if is_whole else lhs.data.dtype
         if not is_whole or not _numbers.is_real(rhs):
             rhs = _numbers.fitted(rhs, lhs.data.dtype)
+        if code == _raw.F32 and not is_whole:
+            rhs = float(np.float32(rhs))
     else:
         rhs = _operand(rhs, lhs)
         if rhs is NotImplemented:
@@ -1080,7 +1088,9 @@ def copy_from_numpy(data: CTensor, np_array, offset: int = 0) -> None:
     if is_wide and np.can_cast(array.dtype, wanted, "same_kind"):
         given, array = array, array.astype(wanted)
         if wanted.kind == "i" and (array != given).any():
-            raise ValueError(f"a {given.dtype} element does not fit into {wanted}")
+            raise ValueError(
+                f"a {given.dtype} element does not fit into {wanted}"
+            )
     elif not is_wide:
         array = _narrow(array)
     if array.dtype != wanted:

@@ -54,7 +54,8 @@ class Backward(Training):
         )  # the same memory is not the same tensor
         other.name = "mine"
         with self.assertRaisesRegex(
-            ValueError, r"grad: xs\[1\] \(mine, shape \(2,\)\) is no source of y"
+            ValueError,
+            r"grad: xs\[1\] \(mine, shape \(2,\)\) is no source of y",
         ):
             autograd.grad(loss, [w, other])
         with self.assertRaisesRegex(ValueError, r"xs\[0\] .* no source of y"):

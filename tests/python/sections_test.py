@@ -86,6 +86,28 @@ class Signals(unittest.TestCase):
             with self.assertRaises(Noted):
                 _sections.delivered(lambda: None)
 
+    def test_a_handler_that_a_users_function_sets(self):
+        """As a limit of time for a part of it."""
+
+        def raises(number, frame):
+            self.came.append("mine")
+            raise Noted
+
+        def function():
+            before = signal.signal(signal.SIGUSR2, raises)
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGUSR2)
+                    self.assertEqual(self.came, [])
+            finally:
+                signal.signal(signal.SIGUSR2, before)
+
+        with _sections.deferred():
+            with self.assertRaises(Noted):
+                _sections.delivered(function)
+        self.assertEqual(self.came, ["mine"])
+        self.assertEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
+
     def test_handlers_are_the_programs_before_and_after(self):
         def other(number, frame):
             self.came.append("other")
