@@ -13,6 +13,7 @@ from choir._lib import NotCopied, Owner, StateError, check, get, lib
 from choir._optimizers import SGD, Optimizer
 from choir._raw import CTensor
 from choir._schedules import DecayScheduler
+from choir._sections import deferred
 from choir._settings import Table
 from choir.tensor import Tensor
 
@@ -163,10 +164,11 @@ class DistOpt(Owner, NotCopied):
                 "plain, half) is needed"
             )
         config = known[option].make(option, **dict(settings))
-        if self._handle is not None:
-            definition = get(lib.strategy_def_parse, option.encode())
-            check(lib.dist_opt_use(self._handle, definition, config))
-        self._strategy = (option, settings)
+        with deferred():
+            if self._handle is not None:
+                definition = get(lib.strategy_def_parse, option.encode())
+                check(lib.dist_opt_use(self._handle, definition, config))
+            self._strategy = (option, settings)
 
     def use(self, dist_option: str, **settings) -> None:
         """The strategy of calls (`sgd(loss)`) from now on, by its name.

@@ -172,11 +172,12 @@ class Optimizer(Owner):
         schedule = as_schedule(value)
         rate = schedule.value(self._step)
         self._table.make(type(self).__name__, lr=rate)
-        self._schedule = schedule
-        if self._handle is not None:
-            check(lib.optimizer_set_lr(self._handle, rate))
-        for single in self._singles.values():
-            check(lib.optimizer_set_lr(single.handle, rate))
+        with deferred():
+            self._schedule = schedule
+            if self._handle is not None:
+                check(lib.optimizer_set_lr(self._handle, rate))
+            for single in self._singles.values():
+                check(lib.optimizer_set_lr(single.handle, rate))
 
     @property
     def lr_value(self) -> Tensor:
@@ -338,14 +339,13 @@ class Optimizer(Owner):
                     f"set_states: {name} has shape {own[name].shape}; a value of "
                     f"shape {value.shape} was given"
                 )
-        self._step = step
-        self._pending = given
-        self._take_pending(own)
-        if self._engine is not None:
-            self._engine.set_step(step)
-            self._resumes = False
-        else:
-            self._resumes = True
+        with deferred():
+            self._step = step
+            self._pending = given
+            self._take_pending(own)
+            if self._engine is not None:
+                self._engine.set_step(step)
+            self._resumes = self._engine is None
 
     def _take_pending(self, own: dict[str, Tensor]) -> None:
         """States that were set before their parameters were known."""

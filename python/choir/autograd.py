@@ -59,8 +59,10 @@ class _Module(types.ModuleType):
     @training.setter
     def training(self, value: bool) -> None:
         set_training(value)
+        self.__dict__["training"] = value  # for those who look into vars()
 
 
+training = False
 sys.modules[__name__].__class__ = _Module
 
 

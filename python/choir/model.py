@@ -175,9 +175,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """Graph mode from now on, or not."""
         object.__setattr__(self, "graph_mode", mode)
         object.__setattr__(self, "sequential", sequential)
-        self._results.clear()
-        if self._engine_made is not None:
-            self._engine_made.set_graph(mode, sequential)
+        with deferred():
+            self._results.clear()
+            if self._engine_made is not None:
+                self._engine_made.set_graph(mode, sequential)
 
     def set_precision(self, precision) -> None:
         """Mixed precision, when the model is called from now on.

@@ -15,7 +15,6 @@ SINGA. Arithmetic on tensors that need a gradient is seen by autograd while
 from __future__ import annotations
 
 import builtins
-import ctypes
 import hashlib
 import operator
 import re
@@ -25,7 +24,7 @@ import numpy as np
 
 from choir import _numbers, _raw, device as _device
 from choir._here import here
-from choir._lib import View, check, lib
+from choir._lib import check, lib
 from choir._raw import CTensor, OPS, run
 
 # ---- Element types: SINGA's numbers, and more after them ----
