@@ -123,8 +123,9 @@ class Communicator(NotCopied):
         check(lib.comm_config_init(byref(config)))
         if len(args) >= 3:
             rank, size, holder = args[:3]
-            ranged(size, "Communicator: world_size", 32)
-            if not 0 <= int(rank) < int(size):
+            rank = ranged(rank, "Communicator: local_rank", 32)
+            size = ranged(size, "Communicator: world_size", 32)
+            if not 0 <= rank < size:
                 raise ValueError(
                     f"Communicator: local_rank is {rank} and world_size {size}; a "
                     "rank from 0 to world_size - 1 is needed"
@@ -137,10 +138,10 @@ class Communicator(NotCopied):
             # Of a launcher's environment only this goes with a ticket.
             if config.backend != b"nccl":
                 config.backend = b"auto"
-            config.rank, config.size = int(rank), int(size)
+            config.rank, config.size = rank, size
             config.id.text = holder.id.encode()
             self.ticket = holder.id
-            _tickets.setdefault(holder.id, set()).add(int(rank))
+            _tickets.setdefault(holder.id, set()).add(rank)
         if backend is not None:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()

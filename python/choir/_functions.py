@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import math
+import operator
 
 import numpy as np
 
@@ -753,7 +754,7 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
         "dropout",
         x,
         ratio=float(ratio),
-        seed=int(seed) or own_seed,
+        seed=operator.index(seed) or own_seed,
         stream=_FIRST_STREAM + stream,
         step=step.step,
         first_sample=first,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import operator
 import os
 import sys
 import threading
@@ -70,8 +71,8 @@ class Device:
         self, name: str, lang_id: int, threads: int | None = None
     ) -> None:
         self.name = name
-        self._id = lang_id
-        self._threads = threads
+        self._id = ranged(lang_id, "a device's number", 32)
+        self._threads = threads and ranged(threads, "threads", 32)
         self._handle: int | None = None
         self._stream: int | None = None
         self._numbers = _Numbers(0)  # of threads that set no seed
@@ -198,7 +199,7 @@ class Device:
 
     def SetSkipIteration(self, skip_iteration: int) -> None:
         """Training steps that are left out of the times at the start; 5."""
-        self._skip = int(skip_iteration)
+        self._skip = operator.index(skip_iteration)
 
     def _end_step(self, step: int) -> None:
         if self._profile is not None and step == self._skip:
@@ -305,7 +306,7 @@ def create_cuda_gpu_on(device_id: int) -> Device:
     if device_id in _gpus:
         _gpus[device_id].Reset()
         return _gpus[device_id]
-    gpu = Device("cuda", int(device_id))
+    gpu = Device("cuda", device_id)
     try:
         gpu.handle
     except Exception as error:
@@ -347,9 +348,13 @@ def get_gpu_ids() -> list[int]:
     return [i for i in range(count.value) if _gpu_info(i).is_supported]
 
 
+def _number(id: int) -> int:
+    return ranged(id, "a GPU's number", 32)
+
+
 def _gpu_info(id: int) -> GpuInfo:
     info = GpuInfo()
-    check(lib.gpu_info(id, ctypes.byref(info)))
+    check(lib.gpu_info(_number(id), ctypes.byref(info)))
     return info
 
 
@@ -376,7 +381,7 @@ def _gpu_parts() -> list[tuple[str, str, str]]:
 def get_gpu_mem_size(id: int) -> tuple[int, int]:
     """(free, total) bytes of one GPU."""
     free, total = ctypes.c_uint64(), ctypes.c_uint64()
-    check(lib.gpu_memory(id, ctypes.byref(free), ctypes.byref(total)))
+    check(lib.gpu_memory(_number(id), ctypes.byref(free), ctypes.byref(total)))
     return free.value, total.value
 
 

@@ -1222,9 +1222,7 @@ def repeat(t: Tensor, repeats, axis: int | None = None) -> Tensor:
     axis = _axes(axis, t.ndim(), "repeat")[0]
     size = t.shape[axis]
     counts = np.asarray(repeats)
-    if counts.ndim == 0 or counts.size == 1:
-        counts = np.full(size, int(counts.reshape(-1)[0]))
-    if counts.shape != (size,) or (counts < 0).any():
+    if counts.shape not in ((), (1,), (size,)) or (counts < 0).any():
         raise ValueError(
             f"repeat: repeats is {repeats!r}; a number that is not negative, or "
             f"{size} of them, is needed"

@@ -574,11 +574,27 @@ class WholeNumbers(Case):
             lambda: layer.MaxPool1d(2, 1.5),
             lambda: CPU.SetRandSeed(1.5),
             lambda: data.synthetic(2.5),
+            lambda: tensor.repeat(tensor.ones((2,)), 1.5),
+            lambda: tensor.repeat(tensor.ones((2,)), [1, 1.5]),
+            lambda: tensor.repeat(tensor.ones((2,)), 2**64 + 1),
+            lambda: CPU.SetSkipIteration(1.5),
+            lambda: device.Device("cpu", -1, threads=1.5).handle,
+            lambda: device.create_cuda_gpu_on(0.5),
+            lambda: singa_wrap.Communicator(
+                0.5, 1, singa_wrap.NcclIdHolder("half")
+            ),
+            lambda: singa_wrap.Communicator(
+                0, 1.5, singa_wrap.NcclIdHolder("half")
+            ),
         ):
             with self.assertRaises(TypeError):
                 make()
         for make in (
             lambda: CPU.SetRandSeed(2**70),
+            lambda: device.Device("cpu", -1, threads=2**32 + 1).handle,
+            lambda: device.create_cuda_gpu_on(2**32),
+            lambda: device.get_gpu_mem_size(2**32),
+            lambda: device.device_query(-(2**32)),
             lambda: data.synthetic(2**64 + 3),
             lambda: autograd.tile(tensor.zeros((2,)), [2**64 + 1]),
             lambda: data.Loader(data.synthetic(4), rank=2**32),
@@ -587,6 +603,14 @@ class WholeNumbers(Case):
         ):
             with self.assertRaises((OverflowError, ValueError)):
                 make()
+
+    def test_the_seed_of_dropout(self):
+        autograd.training = True
+        self.addCleanup(setattr, autograd, "training", False)
+        x = tensor.ones((2,))
+        for wrong, kind in ((0.5, TypeError), (2**64, OverflowError)):
+            with self.assertRaises(kind):
+                autograd.dropout(x, seed=wrong)
 
     def test_roots(self):
         dist.init()
