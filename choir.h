@@ -6,6 +6,7 @@
 
 #include "core/allocator.h"
 #include "core/base.h"
+#include "core/callback.h"
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/device.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/grad_rule.h"
+#include "core/callback.h"
 #include "core/profile.h"
 
 // Variables and tape entries lie in an arena that the next step reuses, and
@@ -398,6 +399,12 @@ choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
   if (!entry) return &scope->failed;
   entry->custom = *op;
   return dsts[0];
+}
+
+choir_status_t choir_custom_op_callback(void* self, choir_tensor_t* dy,
+                                        choir_tensor_t** out_grads) {
+  void* const arguments[] = {dy, out_grads};
+  return choir_callback_run(self, arguments);
 }
 
 choir_tensor_t* choir_var_tensor(const choir_var_t* var) {

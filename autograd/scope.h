@@ -131,6 +131,11 @@ typedef struct choir_custom_op_s {
                              choir_tensor_t** out_grads);
   void* self;
 } choir_custom_op_t;
+// A backward whose self is a choir_callback_t (core/callback.h).
+CHOIR_API choir_status_t choir_custom_op_callback(void* self,
+                                                  choir_tensor_t* dy,
+                                                  choir_tensor_t** out_grads)
+    CHOIR_NODISCARD;
 // Its result, which the caller has computed from the sources, as a variable.
 CHOIR_API choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
                                                  const choir_custom_op_t* op,

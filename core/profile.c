@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/allocator.h"
+#include "core/callback.h"
 #include "core/clock_internal.h"
 #include "core/device_backend.h"
 #include "core/random.h"
@@ -394,6 +395,12 @@ static choir_status_t put_phases(const choir_profile_t* profile, size_t count,
                     row->seconds));
   }
   return NULL;
+}
+
+choir_status_t choir_text_writer_callback(void* self, const char* text,
+                                          size_t bytes) {
+  void* const arguments[] = {(void*)text, (void*)(uintptr_t)bytes};
+  return choir_callback_run(self, arguments);
 }
 
 choir_status_t choir_profile_print(choir_profile_t* profile,

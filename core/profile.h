@@ -115,6 +115,11 @@ CHOIR_API size_t choir_profile_rows(choir_profile_t* profile,
 // Takes a piece of text that it does not keep; no NUL behind it.
 typedef choir_status_t (*choir_text_writer_t)(void* self, const char* text,
                                               size_t bytes);
+// One whose self is a choir_callback_t (core/callback.h).
+CHOIR_API choir_status_t choir_text_writer_callback(void* self,
+                                                    const char* text,
+                                                    size_t bytes)
+    CHOIR_NODISCARD;
 
 // As SINGA's verbosity.
 typedef enum choir_profile_detail_e {

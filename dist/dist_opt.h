@@ -183,6 +183,11 @@ CHOIR_API void choir_rank_states_destroy(choir_rank_states_t* gathered);
 typedef choir_status_t (*choir_state_read_t)(void* self, const char* name,
                                              choir_tensor_t* tensor,
                                              bool* out_found);
+// One whose self is a choir_callback_t (core/callback.h).
+CHOIR_API choir_status_t choir_state_read_callback(void* self, const char* name,
+                                                   choir_tensor_t* tensor,
+                                                   bool* out_found)
+    CHOIR_NODISCARD;
 CHOIR_API choir_status_t choir_dist_opt_distribute_states(
     choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
     size_t count, choir_state_read_t read, void* self) CHOIR_NODISCARD;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/allocator.h"
+#include "core/callback.h"
 #include "dist/dist_opt_internal.h"
 
 // All elements of `tensor` in row-major memory, taken from `view`'s allocator.
@@ -202,6 +203,13 @@ typedef struct reader_s {
   choir_state_read_t read;
   void* self;
 } reader_t;
+
+choir_status_t choir_state_read_callback(void* self, const char* name,
+                                         choir_tensor_t* tensor,
+                                         bool* out_found) {
+  void* const arguments[] = {(void*)name, tensor, out_found};
+  return choir_callback_run(self, arguments);
+}
 
 // What became of rank 0's part, on all ranks. `status` is rank 0's, taken over.
 static choir_status_t share_status(const choir__dist_opt_view_t* view,

@@ -3,6 +3,7 @@
 #define CHOIR_MODEL_MODEL_H_
 
 #include "autograd/functions.h"
+#include "core/callback.h"
 #include "core/graph.h"
 #include "model/layers.h"
 #include "model/updater.h"
@@ -55,6 +56,16 @@ typedef struct choir_model_def_s {
                                   void* self, choir_var_t* x, choir_var_t* y,
                                   choir_var_t** out_loss);
 } choir_model_def_t;
+
+// A definition whose functions are of another language (core/callback.h): the
+// model's `self` is a choir_model_callbacks_t. Copy it and give it a name.
+// Forward is the program's business: choir_model_evaluate and
+// choir_model_predict give x back.
+typedef struct choir_model_callbacks_s {
+  choir_callback_t define;           // arguments: model
+  choir_callback_t train_one_batch;  // model, scope, x, y, out_loss
+} choir_model_callbacks_t;
+CHOIR_API extern const choir_model_def_t choir_model_def_callbacks;
 
 // Makes the model and calls define. self is handed to the callbacks and must
 // outlive the model. seed: of the initial values and of dropout.

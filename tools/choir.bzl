@@ -314,12 +314,19 @@ def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, shards = {}, heavy = [], *
             **kwargs
         )
 
-def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
+def choir_py_test(
+        name,
+        srcs = None,
+        deps = [],
+        size = "small",
+        tags = [],
+        asan = False,
+        **kwargs):
     """A Python test of the package: `import choir` finds it and libchoir.so.
 
-    Tagged `no-asan`, as Python lacks the sanitizer's runtime that libchoir.so would
-    need; the thread sanitizer runs only what is tagged for it. Tagged `python`, for
-    who wants C's tests alone.
+    Tagged `no-asan` unless asan, as Python lacks the sanitizer's runtime that
+    libchoir.so would need; the thread sanitizer runs only what is tagged for it.
+    Tagged `python`, for who wants C's tests alone.
 
     Args:
       name: test name.
@@ -327,6 +334,7 @@ def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwa
       deps: libraries beside the package.
       size: as of py_test.
       tags: more tags.
+      asan: it loads libchoir.so in other processes, which it gives the runtime.
       **kwargs: as of py_test.
     """
     native.py_test(
@@ -334,7 +342,7 @@ def choir_py_test(name, srcs = None, deps = [], size = "small", tags = [], **kwa
         size = size,
         srcs = srcs or [name + ".py"],
         python_version = "PY3",
-        tags = tags + ["no-asan", "python"],
+        tags = tags + ([] if asan else ["no-asan"]) + ["python"],
         deps = deps + ["//python:choir"],
         **kwargs
     )

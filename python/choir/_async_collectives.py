@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from ctypes import byref, c_void_p
+from functools import partial
 
 from choir import _comm
-from choir._lib import Collective, StateError, check, lib
+from choir._lib import Collective, NotCopied, Owner, StateError, check, lib
+from choir._sections import deferred
 from choir._values import (
     Compression,
     Reduction,
@@ -19,10 +22,11 @@ from choir._values import (
 from choir._world import communicator
 
 
-class Handle:
+class Handle(Owner, NotCopied):
     """An operation that was started; synchronize(handle) gives its result.
 
-    Kept alive until then, or waited for when it is let go."""
+    Kept alive until then, or waited for when it is let go: the library still
+    writes into the array."""
 
     def __init__(self, value, array, finish, kind, label, code, **fields):
         self._value, self._array, self._finish = value, array, finish
@@ -40,19 +44,13 @@ class Handle:
             setattr(collective, field, one)
         self._collective = collective
         self._comm = communicator()
+        statuses = map(lib.work_wait, [self._work])
+        self._release = partial(deque, map(lib.status_free, statuses), 0)
         check(
             lib.comm_start(
                 self._comm.handle, byref(collective), byref(self._work)
             )
         )
-
-    def __del__(self) -> None:
-        if getattr(self, "_work", None):
-            # The library still writes into the array.
-            status = lib.work_wait(self._work)
-            self._work = None
-            if status is not None:
-                lib.status_free(status)
 
     def is_done(self) -> bool:
         return not self._work or lib.work_is_done(self._work)
@@ -60,8 +58,9 @@ class Handle:
     def wait(self):
         if not self._work:
             raise StateError("synchronize: this handle's result was taken")
-        work, self._work = self._work, None
-        check(lib.work_wait(work))
+        with deferred():
+            work, self._work, self._release = self._work, None, tuple
+            check(lib.work_wait(work))
         return self._finish(from_wire(self._value, self._array))
 
 

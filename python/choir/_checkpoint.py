@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from ctypes import byref, c_size_t, c_void_p
+import uuid
+from contextlib import closing, suppress
+from ctypes import byref, c_bool, c_size_t, string_at
 
+from choir._callback import Callback, finish
 from choir._lib import (
-    STATE_READ,
     Metadata,
     NamedTensor,
+    NotCopied,
+    Owner,
+    address_of,
     check,
-    get,
     lib,
-    make_status,
 )
+from choir._sections import deferred
 from choir.tensor import Tensor
 
 
@@ -41,18 +44,18 @@ def save(fpath: str, states: dict[str, Tensor], lines: dict[str, str]) -> None:
     _save(fpath, _named(states), len(states), lines)
 
 
-class Gathered:
+class Gathered(Owner, NotCopied):
     """The states of all ranks on rank 0; to make one is collective."""
 
     def __init__(self, dist_opt: int, states: dict[str, Tensor]) -> None:
-        self._handle = None
         self._named = _named(states)  # must outlive the list
-        self._handle = get(
-            lib.dist_opt_gather_states, dist_opt, self._named, len(states)
+        self._handle = self._own(
+            lib.rank_states_destroy,
+            lib.dist_opt_gather_states,
+            dist_opt,
+            self._named,
+            len(states),
         )
-
-    def __del__(self) -> None:
-        lib.rank_states_destroy(self._handle)
 
     def save(self, fpath: str, lines: dict[str, str]) -> None:
         """On rank 0."""
@@ -61,19 +64,16 @@ class Gathered:
         _save(fpath, listed, count.value, lines)
 
 
-class File:
+class File(Owner, NotCopied):
     """An open file. NotFoundError: there is none; ValueError: another kind."""
 
     def __init__(self, fpath: str) -> None:
-        self._handle = None
-        self._handle = get(lib.checkpoint_open, os.fsencode(fpath))
-
-    def __del__(self) -> None:
-        self.close()
+        self._handle = self._own(
+            lib.checkpoint_destroy, lib.checkpoint_open, os.fsencode(fpath)
+        )
 
     def close(self) -> None:
-        lib.checkpoint_destroy(self._handle)
-        self._handle = None
+        self._release_now()
 
     def metadata(self) -> dict[str, str]:
         """Its lines of text."""
@@ -89,12 +89,41 @@ class File:
     def read(self, states: dict[str, Tensor]) -> None:
         """Fills the tensors. NotFoundError: one was not saved."""
         for name, t in states.items():
-            check(
-                lib.checkpoint_read(self._handle, name.encode(), t.data.handle)
-            )
+            self.read_one(name.encode(), t.data.handle)
 
     def read_one(self, name: bytes, tensor: int) -> None:
         check(lib.checkpoint_read(self._handle, name, tensor))
+
+
+def write_new(fpath: str, data: bytes) -> None:
+    """A file that appears whole or not at all, as those of the C library
+    (io/checkpoint.c). FileExistsError: it is there."""
+    folder = os.path.dirname(os.path.abspath(fpath))
+    partial = os.path.join(
+        folder, f".{os.path.basename(fpath)}.{uuid.uuid4().hex}.partial"
+    )
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, fpath)  # which, unlike a rename, replaces nothing
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            os.rename(partial, fpath)
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(partial)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # a folder that may be written but not read
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def opened(fpath: str):
@@ -107,17 +136,21 @@ def distribute(
 ) -> None:
     """Collective: sets all ranks' states from what rank 0's file has."""
 
-    def read(_self, name: bytes, tensor: int | None, found) -> int | None:
-        try:
-            found[0] = file.has(name)
-            if found[0] and tensor:
-                file.read_one(name, tensor)
-        except Exception as error:
-            return make_status(error)
-        return None
+    def read(arguments) -> None:
+        text, tensor, found = arguments[:3]
+        name = string_at(text)
+        is_there = file.has(name)
+        c_bool.from_address(found).value = is_there
+        if is_there and tensor:
+            file.read_one(name, tensor)
 
-    check(
-        lib.dist_opt_distribute_states(
-            dist_opt, _named(states), len(states), STATE_READ(read), c_void_p()
+    callback = Callback(read)
+    with deferred():
+        status = lib.dist_opt_distribute_states(
+            dist_opt,
+            _named(states),
+            len(states),
+            address_of(lib.state_read_callback),
+            callback.address,
         )
-    )
+        finish(status, callback)

@@ -29,12 +29,16 @@ from choir._lib import (
     CommError,
     CommId,
     CommTensor,
+    NotCopied,
     StateError,
     check,
     get,
     lib,
+    ranged,
+    words,
 )
 from choir._raw import CTensor
+from choir._sections import deferred
 
 # As CHOIR_REDUCE_LIST and CHOIR_COLLECTIVE_LIST.
 SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
@@ -62,6 +66,7 @@ _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 # happens is the garbage collector's choice, and peers may still count on them.
 _forgotten: list[tuple[int, int]] = []
 _numbers = itertools.count()
+_tickets: dict[str | None, set[int]] = {}  # the ranks that this process was
 _default: Communicator | None = None
 
 
@@ -96,7 +101,7 @@ def pickled(obj) -> np.ndarray:
     ).copy()
 
 
-class Communicator:
+class Communicator(NotCopied):
     """Joins `world_size` processes.
 
     Communicator(limit): as the launcher says (choirrun, mpiexec), or alone.
@@ -114,11 +119,14 @@ class Communicator:
         backend: str | None = None,
     ) -> None:
         self.handle: int | None = None
+        self.ticket: str | None = None
         config = CommConfig()
         check(lib.comm_config_init(byref(config)))
         if len(args) >= 3:
             rank, size, holder = args[:3]
-            if not 0 <= int(rank) < int(size):
+            rank = ranged(rank, "Communicator: local_rank", 32)
+            size = ranged(size, "Communicator: world_size", 32)
+            if not 0 <= rank < size:
                 raise ValueError(
                     f"Communicator: local_rank is {rank} and world_size {size}; a "
                     "rank from 0 to world_size - 1 is needed"
@@ -131,14 +139,17 @@ class Communicator:
             # Of a launcher's environment only this goes with a ticket.
             if config.backend != b"nccl":
                 config.backend = b"auto"
-            config.rank, config.size = int(rank), int(size)
+            config.rank, config.size = rank, size
             config.id.text = holder.id.encode()
+            self.ticket = holder.id
+            _tickets.setdefault(holder.id, set()).add(rank)
         if backend is not None:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()
         self._keep = config
         self.deadline: float = config.deadline  # seconds
-        self.handle = get(lib.comm_create, byref(config))
+        with deferred():
+            self.handle = get(lib.comm_create, byref(config))
         self.global_rank: int = lib.comm_rank(self.handle)
         self.world_size: int = lib.comm_size(self.handle)
         self.local_rank: int = lib.comm_local_rank(self.handle)
@@ -161,12 +172,13 @@ class Communicator:
 
     def close(self) -> None:
         """Collective: waits until all ranks are here, and ends it."""
-        handle, self.handle = self.handle, None
-        if handle is None:
-            return
-        status = lib.comm_finalize(handle)
-        lib.comm_release(handle)
-        check(status)
+        with deferred():
+            handle, self.handle = self.handle, None
+            if handle is None:
+                return
+            status = lib.comm_finalize(handle)
+            lib.comm_release(handle)
+            check(status)
 
     # ---- What it is ----
 
@@ -180,6 +192,10 @@ class Communicator:
 
     def host_count(self) -> int:
         return lib.comm_host_count(self.handle)
+
+    def has_rank_beside(self) -> bool:
+        """Whether another rank is a thread of this process."""
+        return len(_tickets.get(self.ticket, ())) > 1
 
     def peer(self, rank: int) -> str:
         """'rank 2 (host node1, pid 4711)'"""
@@ -201,6 +217,8 @@ class Communicator:
             kind=kind, dtype=dtype, count=count, name=name.encode(), weight=1.0
         )
         for field, value in fields.items():
+            if field == "root":
+                value = ranged(value, f"{name}: the root", 32)
             setattr(collective, field, value)
         check(lib.comm_run(self.handle, byref(collective)))
 
@@ -542,9 +560,12 @@ def _end_with_process() -> None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}"
+    try:
+        if isinstance(error, SystemExit):
+            return f"sys.exit({error.code!r})"
+    except Exception:
+        pass  # a code without words
+    return words(error)
 
 
 def _note(error: BaseException) -> None:
@@ -553,7 +574,7 @@ def _note(error: BaseException) -> None:
     # The launcher's worker is the parent.
     if "child" not in _is_set and lib.launch_is_worker():
         code = 9 if isinstance(error, CommError) else 3
-        lib.launch_note_failure(code, _words(error).encode())
+        lib.launch_note_failure(code, _words(error).encode(errors="replace"))
 
 
 class _Exit(SystemExit):
@@ -623,6 +644,7 @@ def _after_fork() -> None:
         comm.handle = None  # not released: it is the parent's
         _living.discard(comm)
     _forgotten.clear()
+    _tickets.clear()
     _default = None
     _failure.clear()
     _is_set.discard("finalize")  # which multiprocessing has forgotten
@@ -644,7 +666,7 @@ def _end() -> None:
     # All ranks made them in one order.
     for _, handle in sorted(handles + _forgotten):
         if not is_well:
-            lib.comm_abort(handle, _words(error).encode())
+            lib.comm_abort(handle, _words(error).encode(errors="replace"))
             continue
         status = lib.comm_finalize(handle)
         if status is not None:

@@ -9,6 +9,7 @@ import inspect
 
 from choir import _functions as functions
 from choir import _raw, autograd, tensor
+from choir._here import here
 from choir._lib import StateError
 from choir._raw import CTensor
 from choir.autograd import Operator
@@ -58,14 +59,12 @@ class Composite(Operator):
     def forward(self, *xs: CTensor):
         """Raw tensors in, a raw tensor or a tuple of them out."""
         sources = [Tensor._of(x, True) for x in xs]
-        before = functions.outer_training
-        functions.outer_training = autograd.training
-        autograd.training = True
+        before = here.training, here.outer_training
+        here.training, here.outer_training = True, here.training
         try:
             results = self(*sources)
         finally:
-            autograd.training = functions.outer_training
-            functions.outer_training = before
+            here.training, here.outer_training = before
         self._tape = (sources, results)
         raws = tuple(y.data for y in results)
         return raws[0] if len(raws) == 1 else raws
@@ -91,7 +90,7 @@ class Composite(Operator):
         for y, dy in zip(results, dys):
             if isinstance(dy, (int, float)):
                 dy = tensor.ones_like(y).set_value(dy).data
-            for i, grad in enumerate(autograd.grad(y, sources, dy)):
+            for i, grad in enumerate(autograd._grad(y, sources, dy)):
                 if grad is not None:
                     grads[i] = grad if grads[i] is None else grads[i] + grad
         raws = tuple(None if grad is None else grad.data for grad in grads)

@@ -8,10 +8,12 @@ import json
 
 from choir import _checkpoint, _comm, _engine, autograd
 from choir._comm import Communicator, NcclIdHolder
-from choir._lib import StateError, check, get, lib
+from choir._here import here
+from choir._lib import NotCopied, Owner, StateError, check, get, lib
 from choir._optimizers import SGD, Optimizer
 from choir._raw import CTensor
 from choir._schedules import DecayScheduler
+from choir._sections import deferred
 from choir._settings import Table
 from choir.tensor import Tensor
 
@@ -44,7 +46,7 @@ def strategies() -> dict[str, Table]:
         index += 1
 
 
-class DistOpt:
+class DistOpt(Owner, NotCopied):
     """An optimizer on many workers: gradients are combined before each step.
 
     opt: the optimizer; nccl_id, local_rank, world_size: the ticket
@@ -63,6 +65,8 @@ class DistOpt:
     allocated. Unless the update is sharded, their exchange begins while backward
     goes on.
     """
+
+    _computes = True
 
     def __init__(
         self,
@@ -101,6 +105,13 @@ class DistOpt:
             self.communicator = Communicator(
                 local_rank, world_size, nccl_id, buffSize, deadline=deadline
             )
+        if self.communicator.has_rank_beside():
+            sentence = (
+                "DistOpt: two ranks are threads of one process, where steps take "
+                "turns and would wait for each other; start a process for each"
+            )
+            lib.comm_abort(self.communicator.handle, sentence.encode())
+            raise StateError(sentence)
         self.world_size: int = self.communicator.world_size
         self.local_rank: int = self.communicator.local_rank
         self.global_rank: int = self.communicator.global_rank
@@ -118,16 +129,12 @@ class DistOpt:
         self._chosen = self._strategy  # by use()
         autograd.place.first_share = (self.global_rank, self.world_size)
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            lib.dist_opt_release(self._handle)
-            self._handle = None
-
     def _own_handle(self) -> int:
         if self._handle is None:
             if self.communicator.handle is None:
                 raise StateError("DistOpt: the communicator has ended")
-            self._handle = get(
+            self._handle = self._own(
+                lib.dist_opt_release,
                 lib.dist_opt_create,
                 self.opt._own_handle(),
                 self.communicator.handle,
@@ -157,10 +164,11 @@ class DistOpt:
                 "plain, half) is needed"
             )
         config = known[option].make(option, **dict(settings))
-        if self._handle is not None:
-            definition = get(lib.strategy_def_parse, option.encode())
-            check(lib.dist_opt_use(self._handle, definition, config))
-        self._strategy = (option, settings)
+        with deferred():
+            if self._handle is not None:
+                definition = get(lib.strategy_def_parse, option.encode())
+                check(lib.dist_opt_use(self._handle, definition, config))
+            self._strategy = (option, settings)
 
     def use(self, dist_option: str, **settings) -> None:
         """The strategy of calls (`sgd(loss)`) from now on, by its name.
@@ -229,25 +237,17 @@ class DistOpt:
 
     def _step(self, loss: Tensor, option: str, settings: dict) -> None:
         wanted = (option, tuple(sorted(settings.items())))
-        engine = _engine.current
-        if engine is None:
+        if here.engine is None:
             if wanted != self._strategy:
                 self._use(*wanted)
-            self._train_alone(loss)
+            self.opt._train_alone(
+                loss, self._updater, self.global_rank, self.world_size
+            )
             return
         if wanted != self._strategy:
             raise StrategyChange(option, dict(wanted[1]))
-        engine.backward_and_update(loss)
-        self.opt._step += 1
-
-    def _train_alone(self, loss: Tensor) -> None:
-        first, total = self.global_rank, self.world_size
-        keep = self.opt._updater
-        self.opt._updater = self._updater
-        try:
-            self.opt._train_alone(loss, first, total)
-        finally:
-            self.opt._updater = keep
+        here.engine.backward_and_update(loss)
+        self.opt._step = here.engine.step()
 
     def backward_and_update(
         self, loss: Tensor, threshold: int | None = None

@@ -24,8 +24,9 @@ from ctypes import (
 )
 
 from choir import _raw, device
-from choir._lib import MAX_NDIM, View, check, get, lib
+from choir._lib import MAX_NDIM, View, get, lib
 from choir._raw import CTensor
+from choir._sections import deferred
 from choir.tensor import Tensor
 
 _CPU, _CUDA_HOST = 1, 3
@@ -125,13 +126,12 @@ class _Export:
 _exports: dict[int, _Export] = {}
 
 
-# May be called from any thread: ctypes takes the interpreter's lock. The
-# defaults hold what it needs also while the interpreter takes modules apart.
-@ctypes.CFUNCTYPE(None, c_void_p)
-def _deleter(address, _exports=_exports):
-    _exports.pop(address, None)
+# May be called from any thread: ctypes takes the interpreter's lock. No function
+# of Python's, into which an interrupt could come.
+_deleter = ctypes.CFUNCTYPE(None, c_void_p)(_exports.__delitem__)
 
 
+# The defaults hold what it needs also while the interpreter takes modules apart.
 @_DESTRUCTOR
 def _drop(
     capsule,
@@ -180,7 +180,7 @@ def export(t: Tensor, stream=None):
         raise BufferError(
             f"stream is {stream!r}; host memory has no streams, None is needed"
         )
-    check(lib.stream_synchronize(raw.device.stream))
+    raw.device.Sync()
     made = _Export(raw)
     _exports[made.address] = made
     try:
@@ -223,21 +223,22 @@ def take(x) -> Tensor:
     # context alone: on our machines' calling conventions the second argument
     # is a register that nobody reads. So no Python runs when the tensor goes,
     # on whatever thread that is.
-    buffer = get(
-        lib.buffer_wrap,
-        host.handle,
-        view.offset,
-        _bytes_of(view),
-        managed.deleter,
-        c_void_p(address),
-    )
-    _capsule_rename(capsule, _USED_NAME)  # from here on it is ours
-    try:
-        view.buffer, view.offset = buffer, 0
-        raw = _raw.from_view(host, view)
-    finally:
-        lib.buffer_release(buffer)
-    return Tensor._of(raw)
+    with deferred():
+        buffer = get(
+            lib.buffer_wrap,
+            host.handle,
+            view.offset,
+            _bytes_of(view),
+            managed.deleter,
+            c_void_p(address),
+        )
+        _capsule_rename(capsule, _USED_NAME)  # from here on it is ours
+        try:
+            view.buffer, view.offset = buffer, 0
+            raw = _raw.from_view(host, view)
+        finally:
+            lib.buffer_release(buffer)
+        return Tensor._of(raw)
 
 
 def _check_kind(kind: int) -> None:

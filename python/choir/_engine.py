@@ -10,62 +10,90 @@ into the communicator's buckets, strategies, step counts, the same bits.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from ctypes import byref, c_uint64, c_void_p
+from functools import partial
 
 from choir import _raw, autograd
+from choir._callback import Callback, finish
+from choir._here import here
 from choir._lib import (
-    DEFINE,
-    FORWARD,
     ModelBatch,
+    ModelCallbacks,
     ModelDef,
     NamedTensor,
-    TRAIN_ONE_BATCH,
+    NotCopied,
+    Owner,
     StateError,
     check,
     dims,
-    get,
     lib,
-    make_status,
+    ranged,
 )
-from choir.tensor import Tensor
+from choir._sections import deferred, delivered, lock, locked
+from choir.tensor import Constants, Tensor
 
-current: Engine | None = None  # whose step runs
 
-
-class Engine:
+class Engine(Owner, NotCopied):
     """Parameters and an updater, trained step by step."""
 
-    def __init__(self, name: str, device, params, states, updater: int) -> None:
-        """params, states: names and Tensors, trained and not, in order.
+    def __init__(
+        self,
+        name: str,
+        device,
+        params,
+        states,
+        updater: int,
+        seed: int | None = None,
+    ) -> None:
+        """params, states: names and Tensors, trained and not, in order. seed: of
+        dropout, the device's unless given.
 
         Where the updater belongs to a DistOpt this is collective: the models of
         all ranks are compared and rank 0's values sent to all.
         """
         self.device = device
-        self._name = name.encode()
+        self.seed: int = device.seed if seed is None else seed
+        self._handle: int | None = None
         self._tensors = list(params) + list(states)
         self._trained = len(params)
         self._params: dict[int, int] = {}  # id(Tensor): choir_param_t*
         self._frozen: list = []  # (choir_param_t*, Tensor): may be frozen later
-        self._error: BaseException | None = None
         self._body = None
         self._scope: int | None = None
         self._model: int | None = None
-        self._handle: int | None = None
         self.owner = None  # a weak reference to the Model that it trains
         self.has_updater = False
         self._loss_var: int | None = None
+        self._tape: autograd.Tape | None = None  # of the step that runs
+        self._constants = Constants()
+        # How steps run from the second one on. The first is eager, also in a run
+        # that goes on: it makes the constants that a graph cannot make.
+        self._graph: tuple[bool, bool] | None = (False, False)
         self.recorded = False  # the last step called back
-        # The library keeps these functions.
-        self._define = DEFINE(self._on_define)
-        self._forward = FORWARD(lambda _scope, _self, x: x)
-        self._train = TRAIN_ONE_BATCH(self._on_train)
-        self._def = ModelDef(
-            self._name, self._define, self._forward, self._train
+        # The library keeps pointers to these three. Not to this engine's
+        # methods: nothing may wait for the garbage collector.
+        this = weakref.ref(self)
+        self._define = Callback(lambda a: this()._on_define(a[0]))
+        self._train = Callback(lambda a: this()._on_train(a[1], a[4]))
+        self._calls = ModelCallbacks(self._define.struct, self._train.struct)
+        self._def = ModelDef.from_buffer_copy(lib.model_def_callbacks)
+        self._def.name = name.encode()
+        with lock, deferred():
+            self._make(device, updater)
+
+    def _make(self, device, updater: int) -> None:
+        out = c_void_p()
+        status = lib.model_create(
+            device.handle,
+            byref(self._def),
+            byref(self._calls),
+            self.seed,
+            byref(out),
         )
-        self._handle = get(
-            lib.model_create, device.handle, byref(self._def), None, device.seed
-        )
+        self._handle = out.value
+        self._release = locked(partial(lib.model_release, out.value))
+        finish(status, self._define)
         check(lib.model_compile(self._handle, 1, dims((1,))))
         check(lib.model_set_updater(self._handle, updater))
         self.has_updater = True
@@ -75,14 +103,9 @@ class Engine:
         self.has_updater = False
         check(lib.model_set_updater(self._handle, None))
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            lib.model_release(self._handle)
-            self._handle = None
-
     # ---- Callbacks ----
 
-    def _on_define(self, model: int, _self) -> None:
+    def _on_define(self, model: int) -> None:
         self._model = model
         for i, (name, tensor) in enumerate(self._tensors):
             param = lib.model_add_param(
@@ -94,35 +117,21 @@ class Engine:
             if i < self._trained:
                 self._frozen.append((param, tensor))
 
-    def _on_train(self, _model, scope: int, _self, x: int, _y, out_loss):
-        global current
-        before, current = current, self
+    def _on_train(self, scope: int, out_loss: int) -> None:
         self._scope = scope
         self._loss_var = None
         self.recorded = True
-        step_before = autograd._model_step
-        training_before = autograd.training
-        autograd._model_step = autograd._Scope(scope)
-        autograd.training = True
-        try:
-            self._body()
-            if self._loss_var is None:
-                raise StateError(
-                    "train_one_batch did not update: call the optimizer with the "
-                    "loss (self.optimizer(loss)) in it"
-                )
-            autograd._model_step.updated()
-            out_loss[0] = self._loss_var
-            # The library would count hits of two-dimensional results.
-            return self._loss_var
-        except BaseException as error:  # goes on behind the C library
-            self._error = self._error or error
-            return lib.scope_fail(scope, make_status(error))
-        finally:
-            autograd._model_step = step_before
-            autograd.training = training_before
-            current = before
-            self._scope = None
+        here.engine = self
+        here.model_step = autograd._Scope(scope, self._constants)
+        here.training = True
+        delivered(self._body)
+        if self._loss_var is None:
+            raise StateError(
+                "train_one_batch did not update: call the optimizer with the "
+                "loss (self.optimizer(loss)) in it"
+            )
+        here.model_step.updated()
+        c_void_p.from_address(out_loss).value = self._loss_var
 
     # ---- A step ----
 
@@ -138,12 +147,13 @@ class Engine:
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
-        In graph mode a step like an earlier one is replayed without it.
+        In graph mode a step like an earlier one is replayed without it. To be
+        called in a section; `body` runs outside of it. When it raises, step()
+        tells whether the step was made.
         """
         for param, tensor in self._frozen:
             param.contents.trainable = tensor.stores_grad
         self._body = body
-        self._error = None
         self.recorded = False
         if x is None:
             if getattr(self, "_one", None) is None:
@@ -159,13 +169,20 @@ class Engine:
             global_count,
             variant,
         )
-        status = lib.model_train_one_batch(self._handle, byref(batch))
-        self._body = None
-        error, self._error = self._error, None
-        if error is not None:
-            lib.status_free(status)
-            raise error
-        check(status)
+        before = here.engine, here.model_step, here.training
+        try:
+            status = lib.model_train_one_batch(self._handle, byref(batch))
+        finally:
+            # Not by the callback, which can be left at any place.
+            here.engine, here.model_step, here.training = before
+            self._scope = self._body = None
+            tape, self._tape = self._tape, None
+        if self.recorded:
+            self._constants.end_step(self._loss_var is not None)
+        if self._graph is not None and self._loss_var is not None:
+            graph, self._graph = self._graph, None
+            self.set_graph(*graph)
+        finish(status, *(tape.callbacks if tape else ()), self._train)
         self.device._end_step(self.step())
 
     def backward_and_update(self, loss: Tensor) -> None:
@@ -192,18 +209,20 @@ class Engine:
                 )
             return lib.scope_param(scope, param)
 
-        tape = autograd.Tape(scope, leaf)
-        var = tape.record(loss)
-        self._loss_var = var
-        lib.model_backward_and_update(self._model, scope, var)
-        if tape.error() is not None:
-            self._error = tape.error()
-        autograd._model_step.updated()
+        with deferred():
+            self._tape = autograd.Tape(scope, leaf)
+            var = self._tape.record(loss)
+            self._loss_var = var
+            lib.model_backward_and_update(self._model, scope, var)
+            here.model_step.updated()
 
     # ---- The rest of a model ----
 
     def set_graph(self, use_graph: bool, sequential: bool) -> None:
-        lib.model_set_graph(self._handle, use_graph, sequential)
+        if self._graph is not None:
+            self._graph = use_graph, sequential
+        else:
+            lib.model_set_graph(self._handle, use_graph, sequential)
 
     def step(self) -> int:
         """Training steps done."""
@@ -214,7 +233,7 @@ class Engine:
         return lib.model_last_graph(self._handle)
 
     def set_step(self, step: int) -> None:
-        lib.model_set_step(self._handle, step)
+        lib.model_set_step(self._handle, ranged(step, "the step"))
 
     def digest(self) -> int:
         """64 bits over parameters and states."""

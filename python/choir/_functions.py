@@ -13,10 +13,12 @@ from __future__ import annotations
 import builtins
 import inspect
 import math
+import operator
 
 import numpy as np
 
 from choir import _raw, autograd, tensor
+from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
 from choir.tensor import Tensor
@@ -65,10 +67,46 @@ def _as(x: Tensor, code: int) -> Tensor:
 
 
 def _indices(value, like: Tensor) -> Tensor:
-    """Indices or labels as int32 or int64."""
-    t = _beside(value, like)
-    whole = t.data.dtype in (_raw.I32, _raw.I64)
-    return t if whole else _as(t.detach(), _raw.I32)
+    """Indices or labels as int32 or int64; IndexError: one is no whole number."""
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind in "iub":
+            array = array.astype(np.int64, copy=False)
+        elif array.dtype.kind == "f" or not array.size:
+            array = _whole(array)
+        else:
+            raise IndexError(
+                f"indices of dtype {array.dtype}; whole numbers are needed"
+            )
+        narrow = array.astype(np.int32)
+        if (narrow == array).all():
+            array = narrow
+        return Tensor._of(tensor._constant(like.device, array))
+    if value.data.dtype in (_raw.I32, _raw.I64):
+        return value
+    if value.data.dtype not in _raw.FLOATS:
+        return _as(value, _raw.I32)
+    if here.model_step is None:
+        _whole(tensor.to_numpy(value))
+        return _as(value, _raw.I64)
+    # In a step nothing is read: what is no whole number becomes an index that no
+    # axis has, for which the op that takes it fails, in a graph too.
+    t = value.detach()
+    whole = _as(t, _raw.I64)
+    is_whole = t == _as(whole, t.data.dtype)
+    return _op("where", is_whole, whole, whole * 0 - (1 << 62))
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64)
+    wrong = array[whole != array]
+    if wrong.size:
+        raise IndexError(
+            f"an index or a label is {wrong.reshape(-1)[0]}; whole numbers are "
+            "needed"
+        )
+    return whole
 
 
 def _to_shape(x: Tensor, shape) -> Tensor:
@@ -487,7 +525,8 @@ def onehot(axis: int, indices, depth, values) -> Tensor:
     values[0]. No gradient."""
     index = indices
     if not isinstance(index, Tensor):
-        index = tensor.from_numpy(np.asarray(indices))
+        like = values if isinstance(values, Tensor) else tensor.zeros(())
+        index = _indices(indices, like)
     index = _indices(index, index)
     depth = _ints(depth, "onehot: depth")[0]
     if isinstance(values, Tensor):
@@ -672,15 +711,19 @@ def mse_loss(x: Tensor, t) -> Tensor:
 
 
 def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
-    """The mean of max(0, M - pos + neg)."""
+    """The mean of max(0, M - pos + neg), of two tensors of one shape."""
+    neg = _beside(neg, _need_tensor(pos, "ranking_loss"))
+    if pos.shape != neg.shape:
+        raise ValueError(
+            f"ranking_loss: pos has shape {pos.shape}, neg {neg.shape}; the same "
+            "is needed"
+        )
     return _loss(_op("mean", _op("relu", neg - pos + float(M)), axis=-1))
 
 
 # ---- Dropout ----
 
 _FIRST_STREAM = 0x20000000  # as in model/layers/dropout_layer.c
-# Whether it is training outside, while a Composite's forward records.
-outer_training: bool | None = None
 
 
 def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
@@ -693,9 +736,9 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
     is_training = (
-        autograd.training if outer_training is None else outer_training
+        here.training if here.outer_training is None else here.outer_training
     )
-    step = autograd._model_step
+    step = here.model_step
     if step is not None:
         stream = step.next_stream()
         own_seed, first = step.seed, step.first_sample
@@ -711,7 +754,7 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
         "dropout",
         x,
         ratio=float(ratio),
-        seed=int(seed) or own_seed,
+        seed=operator.index(seed) or own_seed,
         stream=_FIRST_STREAM + stream,
         step=step.step,
         first_sample=first,

@@ -5,6 +5,7 @@ the functions of autograd that take them. New code uses the layers."""
 from __future__ import annotations
 
 from choir import _composites, _raw, autograd, tensor
+from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.tensor import Tensor
 
@@ -107,7 +108,7 @@ def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
         image = tensor.reshape(x, x.shape + (1, 1))
         y = batchnorm_2d(handle, image, scale, bias, running_mean, running_var)
         return tensor.reshape(y, x.shape)
-    if not autograd.training:
+    if not here.training:
         sources = (x, scale, bias, running_mean, running_var)
         return autograd.apply_attrs(OPS["batch_norm_infer"], sources, None)
     node = autograd._classes["batch_norm"]()
@@ -133,10 +134,10 @@ def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
                 shift=0.0,
             )
 
-    if autograd._model_step is None:
+    if here.model_step is None:
         update()
     else:
-        autograd._model_step.when_updated(update)
+        here.model_step.when_updated(update)
     return y
 
 

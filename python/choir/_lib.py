@@ -9,6 +9,8 @@ one into the exception of its kind with the library's sentence.
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 from ctypes import (
     POINTER,
     Structure,
@@ -25,6 +27,7 @@ from ctypes import (
 )
 
 from choir import _find
+from choir._sections import lock, locked
 
 MAX_NDIM = 8
 
@@ -53,6 +56,15 @@ class NotFoundError(Error, LookupError, FileNotFoundError):
 
 class UnavailableError(Error, RuntimeError):
     """This machine, or this build, lacks what was asked for."""
+
+
+class NotCopied:
+    """Base of objects that belong to this process."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled; make another"
+        )
 
 
 # By the values of choir_status_code_t.
@@ -217,9 +229,15 @@ class NamedTensor(Structure):
     _fields_ = [("name", c_char_p), ("tensor", c_void_p)]
 
 
-CUSTOM_BACKWARD = ctypes.CFUNCTYPE(
-    c_void_p, c_void_p, c_void_p, POINTER(c_void_p)
-)
+# A callback: see _callback.py. It returns nothing, as ctypes leaves a result
+# that was not made undefined.
+RUN = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_void_p), POINTER(c_void_p))
+
+
+class CallbackStruct(Structure):
+    """choir_callback_t"""
+
+    _fields_ = [("run", RUN), ("self", c_void_p)]
 
 
 class CustomOp(Structure):
@@ -227,7 +245,7 @@ class CustomOp(Structure):
 
     _fields_ = [
         ("name", c_char_p),
-        ("backward", CUSTOM_BACKWARD),
+        ("backward", c_void_p),
         ("self", c_void_p),
     ]
 
@@ -244,27 +262,23 @@ class BackwardOptions(Structure):
     ]
 
 
-DEFINE = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
-FORWARD = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_void_p)
-TRAIN_ONE_BATCH = ctypes.CFUNCTYPE(
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    c_void_p,
-    POINTER(c_void_p),
-)
-
-
 class ModelDef(Structure):
     """choir_model_def_t"""
 
     _fields_ = [
         ("name", c_char_p),
-        ("define", DEFINE),
-        ("forward", FORWARD),
-        ("train_one_batch", TRAIN_ONE_BATCH),
+        ("define", c_void_p),
+        ("forward", c_void_p),
+        ("train_one_batch", c_void_p),
+    ]
+
+
+class ModelCallbacks(Structure):
+    """choir_model_callbacks_t"""
+
+    _fields_ = [
+        ("define", CallbackStruct),
+        ("train_one_batch", CallbackStruct),
     ]
 
 
@@ -421,11 +435,6 @@ class LaunchReport(Structure):
     ]
 
 
-TEXT_WRITER = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
-STATE_READ = ctypes.CFUNCTYPE(
-    c_void_p, c_void_p, c_char_p, c_void_p, POINTER(c_bool)
-)
-
 # ---- Functions ----
 
 _P = c_void_p  # an object of the library's, or a status
@@ -494,6 +503,7 @@ _FUNCTIONS = {
         _P,
         [_P, POINTER(CustomOp), POINTER(_P), c_int32, _P],
     ),
+    "custom_op_callback": (_P, [_P, _P, POINTER(_P)]),
     "scope_backward": (None, [_P, _P, POINTER(BackwardOptions)]),
     "var_grad": (_P, [_P]),
     "initialize": (_P, [_P, POINTER(Initializer), RandomKey]),
@@ -558,9 +568,10 @@ _FUNCTIONS = {
         _P,
         [_P, POINTER(NamedTensor), c_size_t, POINTER(_P)],
     ),
+    "state_read_callback": (_P, [_P, c_char_p, _P, POINTER(c_bool)]),
     "dist_opt_distribute_states": (
         _P,
-        [_P, POINTER(NamedTensor), c_size_t, STATE_READ, _P],
+        [_P, POINTER(NamedTensor), c_size_t, _P, _P],
     ),
     "rank_states_list": (POINTER(NamedTensor), [_P, POINTER(c_size_t)]),
     "rank_states_destroy": (None, [_P]),
@@ -605,8 +616,55 @@ _FUNCTIONS = {
     "profile_start": (_P, [_P]),
     "profile_stop": (None, [_P]),
     "profile_reset": (None, [_P]),
-    "profile_print": (_P, [_P, c_int, TEXT_WRITER, _P]),
+    "text_writer_callback": (_P, [_P, c_char_p, c_size_t]),
+    "profile_print": (_P, [_P, c_int, _P, _P]),
 }
+
+
+# Those that run work of a device or wait for it: for one thread at a time. Beside
+# them op_run, which is called with the lock held.
+_COMPUTING = frozenset(
+    (
+        "checkpoint_read",
+        "checkpoint_save",
+        "dist_opt_check_digest",
+        "dist_opt_create",
+        "dist_opt_distribute_states",
+        "dist_opt_gather_states",
+        "dist_opt_use",
+        "initialize",
+        "loader_create",
+        "loader_next",
+        "loader_seek",
+        "model_compile",
+        "model_create",
+        "model_digest",
+        "model_set_graph",
+        "model_set_updater",
+        "model_train_one_batch",
+        "optimizer_attach",
+        "optimizer_update",
+        "profile_destroy",
+        "profile_print",
+        "profile_reset",
+        "profile_start",
+        "profile_stop",
+        "scope_create",
+        "stream_synchronize",
+        "tensor_digest",
+        "tensor_read",
+        "tensor_write",
+        "updater_consolidate",
+    )
+)
+
+
+def _with_lock(function):
+    def call(*arguments):
+        with lock:
+            return function(*arguments)
+
+    return call
 
 
 class _Library:
@@ -624,12 +682,17 @@ class _Library:
                 ) from None
             function.restype = result
             function.argtypes = arguments
+            if name in _COMPUTING:
+                function = _with_lock(function)
             setattr(self, name, function)
         # Takes a format: its arguments have no fixed types.
         self.status_make = self._dll.choir_status_make
         self.status_make.restype = c_void_p
         self.path: str = self._dll._name
-        # Tables that are variables of the library.
+        self.model_def_callbacks = ModelDef.in_dll(
+            self._dll, "choir_model_def_callbacks"
+        )
+        # Variables of the library.
         self.dist_opt_config_def = self._table("dist_opt")
         self.loader_config_def = self._table("loader")
 
@@ -657,17 +720,38 @@ def check(status: int | None) -> None:
     raise error
 
 
+def words(error: BaseException) -> str:
+    """Its kind and sentence; an exception may fail to give one."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except BaseException as other:
+        return f"{kind} (its sentence raises {type(other).__name__})"
+
+
 def make_status(error: BaseException) -> int:
     """A failure for the library to hand on, from an exception."""
     code = 1
     for value, kind in _KINDS.items():
-        if isinstance(error, kind) and kind is not Error:
+        if issubclass(type(error), kind) and kind is not Error:
             code = value
             break
-    text = f"{type(error).__name__}: {error}".encode()
+    text = words(error).encode(errors="backslashreplace")
     return lib.status_make(
         c_int(code), b"python", c_int(0), b"callback", b"%s", c_char_p(text)
     )
+
+
+def ranged(value, what: str, bits: int = 64, signed: bool = True) -> int:
+    """A whole number that fits into the library's type, which ctypes would cut
+    it to without a word. TypeError for 2.5, OverflowError for 2**64."""
+    number = operator.index(value)
+    low = -(1 << bits - 1) if signed else 0
+    if not low <= number < 1 << bits - signed:
+        raise OverflowError(
+            f"{what} is {number}, which does not fit into {bits} bits"
+        )
+    return number
 
 
 def dims(shape) -> ctypes.Array:
@@ -675,8 +759,39 @@ def dims(shape) -> ctypes.Array:
     return (c_int64 * max(len(shape), 1))(*shape)
 
 
+def address_of(function) -> int:
+    """Of a function of C's, for a struct's field or another's argument."""
+    return ctypes.cast(function, c_void_p).value
+
+
 def get(function, *arguments) -> int:
     """Calls a function whose last argument is an out-pointer; what it made."""
     out = c_void_p()
     check(function(*arguments, ctypes.byref(out)))
     return out.value
+
+
+class Owner:
+    """Base of what owns an object of the library and releases it when it goes."""
+
+    _release = tuple  # a call that does nothing
+    _computes = False  # releasing it uses a device's stream
+
+    # Without bytecode: an exception that comes into a finalizer, such as
+    # KeyboardInterrupt, is printed and lost.
+    __del__ = property(operator.attrgetter("_release"))
+
+    def _own(self, release, function, *arguments) -> int:
+        """Takes over what `function` makes, whose last argument is an
+        out-pointer; also when KeyboardInterrupt comes as soon as it is made."""
+        out = c_void_p()
+        try:
+            check(function(*arguments, ctypes.byref(out)))
+        finally:
+            release = functools.partial(release, out.value)
+            self._release = locked(release) if self._computes else release
+        return out.value
+
+    def _release_now(self) -> None:
+        release, self._release = self._release, tuple
+        release()

@@ -10,28 +10,31 @@ from ctypes import POINTER
 import numpy as np
 
 from choir import _engine, autograd, tensor
+from choir._here import here
 from choir._lib import (
     NamedTensor,
+    NotCopied,
+    Owner,
     Param,
     ParamList,
     StateError,
     check,
-    get,
     lib,
 )
 from choir._raw import CTensor
+from choir._sections import deferred, lock
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
 from choir._settings import Table
 from choir.tensor import Tensor
 
 
-class _Single:
+class _Single(Owner, NotCopied):
     """An optimizer of the C library for one parameter."""
 
     def __init__(
         self, owner: Optimizer, name: str, param: Tensor, grad: Tensor
     ):
-        self.handle = owner._create()
+        self.handle = owner._create(self)
         self.tensor = param
         self.raw = param.data
         self.grad = grad
@@ -50,10 +53,6 @@ class _Single:
                 ParamList(ctypes.cast(self._list, POINTER(POINTER(Param))), 1),
             )
         )
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            lib.optimizer_release(self.handle)
 
     def update(self, grad: Tensor, step: int) -> None:
         self.grad = grad  # alive until the next one
@@ -76,7 +75,7 @@ def _states(handle: int, device) -> dict[str, Tensor]:
     }
 
 
-class Optimizer:
+class Optimizer(Owner):
     """What all optimizers share. Subclasses name an optimizer of the C library.
 
     lr: a number or a DecayScheduler. Parameters need no registration: those
@@ -107,30 +106,48 @@ class Optimizer:
         self._pending: dict[str, np.ndarray] = {}  # set_states before a step
         self._resumes = False
         # Wrong settings are told here, not at the first step.
-        lib.optimizer_release(self._create())
+        self._own_handle()
+
+    def __getstate__(self) -> dict:
+        """For pickle and copy: settings, the step and the states, as set_states
+        takes them."""
+        state = dict(self.__dict__)
+        for name in ("_singles", "_engine", "_handle", "_release", "_resumes"):
+            state.pop(name, None)
+        state["_pending"] = {**self._pending, **self.get_states()}
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._singles = {}
+        self._engine = self._handle = None
+        self.set_states(self._pending)
+        # The step is exact here.
+        self._step = state["_step"]
 
     # ---- The library's object ----
 
-    def _create(self) -> int:
+    def _create(self, owner: Owner) -> int:
+        """Makes one for its owner."""
         settings = self._table.make(
             type(self).__name__,
             lr=self._schedule.value(self._step),
             **self._settings,
         )
-        return get(lib.optimizer_create, self._definition, settings)
+        return owner._own(
+            lib.optimizer_release,
+            lib.optimizer_create,
+            self._definition,
+            settings,
+        )
 
     def _own_handle(self) -> int:
         if self._handle is None:
-            self._handle = self._create()
+            self._handle = self._create(self)
         return self._handle
 
     def _updater(self) -> int:
         return lib.optimizer_updater(self._own_handle())
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            lib.optimizer_release(self._handle)
-            self._handle = None
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
@@ -155,11 +172,12 @@ class Optimizer:
         schedule = as_schedule(value)
         rate = schedule.value(self._step)
         self._table.make(type(self).__name__, lr=rate)
-        self._schedule = schedule
-        if self._handle is not None:
-            check(lib.optimizer_set_lr(self._handle, rate))
-        for single in self._singles.values():
-            check(lib.optimizer_set_lr(single.handle, rate))
+        with deferred():
+            self._schedule = schedule
+            if self._handle is not None:
+                check(lib.optimizer_set_lr(self._handle, rate))
+            for single in self._singles.values():
+                check(lib.optimizer_set_lr(single.handle, rate))
 
     @property
     def lr_value(self) -> Tensor:
@@ -179,17 +197,33 @@ class Optimizer:
 
     def backward_and_update(self, loss: Tensor) -> None:
         """Gradients of the loss and a step with all of them."""
-        engine = _engine.current
-        if engine is not None:
-            engine.backward_and_update(loss)
-            self._step += 1
-            return
-        self._train_alone(loss)
+        if here.engine is not None:
+            here.engine.backward_and_update(loss)
+            self._step = here.engine.step()
+        else:
+            self._train_alone(loss, self._updater)
 
     def _train_alone(
-        self, loss: Tensor, first: int = 0, total: int = 1
+        self, loss: Tensor, updater, first: int = 0, total: int = 1
     ) -> None:
-        """A step outside of a model: with an engine of its own."""
+        """A step outside of a model: with an engine of its own. updater():
+        whom it gets."""
+        with lock, deferred():
+            engine = self._engine_of(loss, updater)
+            before = engine.step()
+            self._set_lr(before)
+            try:
+                engine.train(
+                    lambda: engine.backward_and_update(loss),
+                    first_sample=first,
+                    global_count=total,
+                )
+            finally:
+                self._step = engine.step()
+                if self._step != before:
+                    autograd.place.end_step()
+
+    def _engine_of(self, loss: Tensor, updater) -> _engine.Engine:
         params = _engine.behind(loss)
         if not params:
             raise StateError(
@@ -211,22 +245,14 @@ class Optimizer:
                 loss.device,
                 list(zip(names, params)),
                 [],
-                self._updater(),
+                updater(),
             )
             self._engine.set_step(step)
             for name, state in self._engine.states().items():
                 if "/" in name and name in states:
                     state.copy_data(states[name])
             self._take_pending(self._engine.states())
-        engine = self._engine
-        self._set_lr(engine.step())
-        engine.train(
-            lambda: engine.backward_and_update(loss),
-            first_sample=first,
-            global_count=total,
-        )
-        self._step = engine.step()
-        autograd.place.end_step()
+        return self._engine
 
     def step(self) -> None:
         """Counts a step; for those who apply gradients one by one."""
@@ -247,6 +273,12 @@ class Optimizer:
                 f"apply: {param_name} has shape {param_value.shape} and its gradient "
                 f"{param_grad.shape}"
             )
+        with lock, deferred():
+            self._apply(param_name, param_value, param_grad)
+
+    def _apply(
+        self, param_name: str, param_value: Tensor, param_grad: Tensor
+    ) -> None:
         key, kept, count = param_name, {}, 0
         single = self._singles.get(key)
         while single is not None and single.raw is not param_value.data:
@@ -278,7 +310,10 @@ class Optimizer:
 
     def get_states(self) -> dict[str, np.ndarray]:
         """'step_counter' and the states of each parameter, as arrays."""
-        states: dict = {"step_counter": np.float32(self._step)}
+        step = np.float32(self._step)
+        if float(step) != self._step:
+            step = np.float64(self._step)
+        states: dict = {"step_counter": step}
         for single in self._singles.values():
             for name, state in single.states().items():
                 states[name] = tensor.to_numpy(state)
@@ -304,14 +339,13 @@ class Optimizer:
                     f"set_states: {name} has shape {own[name].shape}; a value of "
                     f"shape {value.shape} was given"
                 )
-        self._step = step
-        self._pending = given
-        self._take_pending(own)
-        if self._engine is not None:
-            self._engine.set_step(step)
-            self._resumes = False
-        else:
-            self._resumes = True
+        with deferred():
+            self._step = step
+            self._pending = given
+            self._take_pending(own)
+            if self._engine is not None:
+                self._engine.set_step(step)
+            self._resumes = self._engine is None
 
     def _take_pending(self, own: dict[str, Tensor]) -> None:
         """States that were set before their parameters were known."""
@@ -440,7 +474,7 @@ def _make_classes() -> dict[str, type[Optimizer]]:
         cls = written.get(name)
         if cls is None:
             words = "".join(word.capitalize() for word in name.split("_"))
-            cls = type(words, (Optimizer,), {"__module__": __name__})
+            cls = type(words, (Optimizer,), {"__module__": "choir.opt"})
             _bind(cls, name)
             _set_init(cls)
         else:

@@ -9,11 +9,14 @@ once. `run` is the only way by which the package computes.
 from __future__ import annotations
 
 import ctypes
+import operator
 from ctypes import byref, c_void_p
+from functools import partial
 
 import numpy as np
 
 from choir._lib import OpInfo, View, check, dims, lib
+from choir._sections import lock
 from choir._settings import Table
 
 F32, F64, F16, BF16, I32, I64, U8, BOOL = range(8)
@@ -28,6 +31,7 @@ _NUMPY = {
 }
 _FROM_NUMPY = {dtype: code for code, dtype in _NUMPY.items()}
 FLOATS = (F32, F64, F16, BF16)
+_WHOLE = (I32, I64, U8)
 
 
 def numpy_dtype(code: int) -> np.dtype:
@@ -38,6 +42,11 @@ def numpy_dtype(code: int) -> np.dtype:
         raise TypeError(
             "NumPy has no dtype for bf16; cast to float32 first"
         ) from None
+
+
+def storage_dtype(code: int) -> np.dtype:
+    """The same, but uint16 for the bits of bf16."""
+    return np.dtype(np.uint16) if code == BF16 else numpy_dtype(code)
 
 
 def dtype_of(dtype) -> int:
@@ -52,42 +61,90 @@ def dtype_of(dtype) -> int:
         ) from None
 
 
+def sizes(shape) -> tuple[int, ...]:
+    """A shape: one whole number or several, none below 0."""
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    result = tuple(operator.index(size) for size in shape)
+    for size in result:
+        if size < 0:
+            raise ValueError(f"shape {result} has a negative size")
+        if size >= 1 << 63:
+            raise ValueError(
+                f"shape {result} has a size that is too large; at most "
+                f"{(1 << 63) - 1} is possible"
+            )
+    return result
+
+
+_new = object.__new__
+_op_run, _release = lib.op_run, lib.tensor_release
+
+
 class CTensor:
     """A raw tensor of the C library; `Tensor.data` is one.
 
     As in SINGA, `CTensor([2, 3])` makes one on the default device, and
-    `CTensor([2, 3], device, dtype)` elsewhere. Its elements are not set.
+    `CTensor([2, 3], device, dtype)` elsewhere, of a dtype of `tensor`. Its elements
+    are not set.
     """
 
-    __slots__ = ("handle", "device", "_shape", "__weakref__")
+    __slots__ = (
+        "handle",
+        "device",
+        "_shape",
+        "_dtype",
+        "_release",
+        "__weakref__",
+    )
 
-    def __init__(self, shape=(), device=None, dtype: int = F32) -> None:
-        from choir import device as devices
+    def __init__(self, shape=(), device=None, dtype=0) -> None:
+        from choir import device as devices, tensor
 
-        device = device or devices.get_default_device()
-        raw = empty(device, shape, dtype)
-        self.handle, self.device = raw.handle, raw.device
-        self._shape = raw._shape
-        raw.handle = None
+        self._begin(device or devices.get_default_device())
+        self._make(sizes(shape), tensor._code(dtype))
 
-    @classmethod
-    def take(cls, handle: int, device) -> CTensor:
-        """Takes over one reference."""
-        self = cls.__new__(cls)
-        self.handle = handle
+    def _make(self, shape: tuple[int, ...], code: int) -> CTensor:
+        return self._fill(
+            lib.tensor_create,
+            self.device.handle,
+            code,
+            len(shape),
+            dims(shape),
+        )
+
+    def _begin(self, device) -> CTensor:
+        """Owns nothing yet."""
+        self.handle = self._shape = self._dtype = None
         self.device = device
-        self._shape = None
+        self._release = tuple  # does nothing
+        return self
+
+    def _own(self, handle: int | None) -> None:
+        """Takes over one reference; twice the same is once."""
+        release = partial(_release, handle)
+        self.handle = handle
+        self._release = release
+
+    def _fill(self, function, *arguments) -> CTensor:
+        """Takes over what a function of the library makes, also when
+        KeyboardInterrupt comes as soon as it is made."""
+        out = c_void_p()
+        try:
+            check(function(*arguments, byref(out)))
+        finally:
+            self._own(out.value)
         return self
 
     @classmethod
     def borrow(cls, handle: int, device) -> CTensor:
         """Adds a reference."""
+        self = _new(cls)._begin(device)
         lib.tensor_retain(handle)
-        return cls.take(handle, device)
+        self._own(handle)
+        return self
 
-    def __del__(self, release=lib.tensor_release) -> None:
-        if getattr(self, "handle", None):
-            release(self.handle)
+    __del__ = property(operator.attrgetter("_release"))  # as in _lib.Owner
 
     @property
     def view(self) -> View:
@@ -102,8 +159,10 @@ class CTensor:
 
     @property
     def dtype(self) -> int:
-        """The library's dtype."""
-        return self.view.dtype
+        """The library's dtype; a tensor's never changes."""
+        if self._dtype is None:
+            self._dtype = self.view.dtype
+        return self._dtype
 
     def strides(self) -> tuple[int, ...]:
         """In elements."""
@@ -127,14 +186,23 @@ class CTensor:
 
     def read(self) -> np.ndarray:
         """A copy of the elements, row-major."""
-        code = self.dtype
-        out = np.empty(self.shape(), numpy_dtype(code))
+        numpy_dtype(self.dtype)
+        return self.read_bits()
+
+    def read_bits(self) -> np.ndarray:
+        """The same; bf16 as uint16."""
+        out = np.empty(self.shape(), storage_dtype(self.dtype))
         check(lib.tensor_read(self.handle, out.ctypes.data, out.nbytes))
         return out
 
     def write(self, array: np.ndarray) -> None:
         """Sets all elements from an array of the same size and dtype."""
-        array = np.ascontiguousarray(array, numpy_dtype(self.dtype))
+        numpy_dtype(self.dtype)
+        self.write_bits(array)
+
+    def write_bits(self, array: np.ndarray) -> None:
+        """The same; bf16 from uint16."""
+        array = np.ascontiguousarray(array, storage_dtype(self.dtype))
         check(lib.tensor_write(self.handle, array.ctypes.data, array.nbytes))
 
     def as_array(self) -> np.ndarray:
@@ -148,7 +216,7 @@ class CTensor:
                 f"tensor lies on {self.device}; copy it to the host first "
                 "(tensor.to_numpy)"
             )
-        check(lib.stream_synchronize(self.device.stream))
+        self.device.Sync()
         code = self.dtype
         dtype = numpy_dtype(code)
         view = self.view
@@ -168,31 +236,58 @@ class CTensor:
             [stride * dtype.itemsize for stride in self.strides()],
         )
 
+    def layout(self) -> View:
+        """The layout of a copy: as its own where that has no gaps."""
+        view = View.from_buffer_copy(self.view)
+        if not lib.view_is_dense(byref(view)):
+            lib.view_set_contiguous(byref(view))
+        return view
+
     def __reduce__(self):
-        return (_rebuild, (self.read(), self.device))
+        strides = tuple(self.layout().strides[: len(self.shape())])
+        return rebuild, (self.read_bits(), self.device, self.dtype, strides)
 
 
-def _rebuild(array: np.ndarray, device) -> CTensor:
-    return from_array(device, array)
+def rebuild(bits: np.ndarray, device, code: int | None = None, strides=None):
+    """What was pickled; a file of an older version has an array alone."""
+    if code is None:
+        return from_array(device, bits)
+    view = View(ndim=bits.ndim, dtype=code)
+    for i, size in enumerate(bits.shape):
+        view.shape[i], view.strides[i] = size, strides[i]
+    raw = empty_layout(device, view)
+    raw.write_bits(bits)
+    return raw
+
+
+_rebuild = rebuild  # its name in such a file
 
 
 def empty(device, shape, dtype: int = F32) -> CTensor:
     """A new tensor, row-major, with elements that are not set."""
-    shape = tuple(int(size) for size in shape)
-    out = c_void_p()
-    check(
-        lib.tensor_create(
-            device.handle, dtype, len(shape), dims(shape), byref(out)
-        )
-    )
-    return CTensor.take(out.value, device)
+    return _new(CTensor)._begin(device)._make(tuple(shape), dtype)
 
 
 def empty_layout(device, layout: View) -> CTensor:
     """A new tensor with the strides of `layout`."""
-    out = c_void_p()
-    check(lib.tensor_create_layout(device.handle, byref(layout), byref(out)))
-    return CTensor.take(out.value, device)
+    raw = _new(CTensor)._begin(device)
+    return raw._fill(lib.tensor_create_layout, device.handle, byref(layout))
+
+
+def cast(raw: CTensor, code: int) -> CTensor:
+    """Its elements in another dtype, as NumPy's astype: integers that are too
+    wide lose their upper bits (the op `cast` takes the nearest number)."""
+    wide, narrow = lib.dtype_bytes(raw.dtype), lib.dtype_bytes(code)
+    if raw.dtype not in _WHOLE or code not in _WHOLE or wide <= narrow:
+        return run("cast", raw, dtype=code)
+    # The lower bytes of each element are the first.
+    view = View.from_buffer_copy(raw.view)
+    times = wide // narrow
+    view.dtype = code
+    view.offset *= times
+    for i in range(view.ndim):
+        view.strides[i] *= times
+    return run("copy", from_view(raw.device, view))
 
 
 def from_array(device, array) -> CTensor:
@@ -205,12 +300,11 @@ def from_array(device, array) -> CTensor:
 
 def from_view(device, view: View) -> CTensor:
     """A tensor over part of a buffer that exists."""
-    out = c_void_p()
-    check(lib.tensor_from_view(byref(view), byref(out)))
-    return CTensor.take(out.value, device)
+    return _new(CTensor)._begin(device)._fill(lib.tensor_from_view, byref(view))
 
 
 # ---- Ops ----
+
 
 GRAD, NO_GRAD, INTERNAL = range(3)
 
@@ -264,24 +358,53 @@ class Op:
                     f"{self.name}: operands lie on {device} and {src.device}; one "
                     "device is needed (to_device moves a tensor)"
                 )
-        results = self._results()
+        stream = device.stream
+        operands = (c_void_p * count)(*[src.handle for src in srcs])
         if out is not None:
-            for i, raw in enumerate(out):
-                results[i] = raw.handle
-        status = lib.op_run(
-            device.stream,
-            self.code,
-            (c_void_p * count)(*[src.handle for src in srcs]),
-            count,
-            attrs,
-            accumulate,
-            results,
-        )
+            results = self._results(*[raw.handle for raw in out])
+            with lock:
+                status = lib.op_run(
+                    stream,
+                    self.code,
+                    operands,
+                    count,
+                    attrs,
+                    accumulate,
+                    results,
+                )
+            if status is not None:
+                check(status)
+            return out
+        results = self._results()
+        made = []
+        for _ in results:
+            raw = _new(CTensor)
+            raw.handle = raw._shape = raw._dtype = None
+            raw.device = device
+            raw._release = tuple
+            made.append(raw)
+        try:
+            with lock:
+                status = _op_run(
+                    stream,
+                    self.code,
+                    operands,
+                    count,
+                    attrs,
+                    accumulate,
+                    results,
+                )
+            for raw, handle in zip(made, results):
+                raw._release = partial(_release, handle)
+                raw.handle = handle
+        except BaseException:
+            # KeyboardInterrupt: what was made is released with its owners.
+            for raw, handle in zip(made, results):
+                raw._own(handle)
+            raise
         if status is not None:
             check(status)
-        if out is not None:
-            return out
-        return [CTensor.take(handle, device) for handle in results]
+        return made
 
 
 def _read_ops() -> dict[str, Op]:

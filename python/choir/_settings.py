@@ -95,12 +95,17 @@ class _Field:
                 f"{self.count} are possible"
             )
         numbers = [self._number(owner, one) for one in values]
-        struct.pack_into(
-            f"{len(numbers)}{_FORMATS[self.kind]}",
-            buffer,
-            self.offset,
-            *numbers,
-        )
+        try:
+            struct.pack_into(
+                f"{len(numbers)}{_FORMATS[self.kind]}",
+                buffer,
+                self.offset,
+                *numbers,
+            )
+        except struct.error:
+            raise OverflowError(
+                f"{owner}: {self.name} is {value!r}, which is too large"
+            ) from None
 
 
 class Table:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from choir import _comm, _raw
-from choir._lib import check, lib
+from choir._lib import lib
 from choir._raw import CTensor
 from choir.tensor import Tensor
 
@@ -28,12 +28,7 @@ class Value:
             raw = given.data if isinstance(given, Tensor) else given
             self.raw: CTensor | None = raw
             self.code = raw.dtype
-            self.array = np.empty(raw.shape(), _storage(self.code))
-            check(
-                lib.tensor_read(
-                    raw.handle, self.array.ctypes.data, self.array.nbytes
-                )
-            )
+            self.array = raw.read_bits()
             return
         self.raw = None
         if is_changed and not isinstance(given, np.ndarray):
@@ -56,7 +51,7 @@ class Value:
         if self.raw is None:
             return array
         raw = _raw.empty(self.raw.device, array.shape, self.code)
-        _write(raw, array)
+        raw.write_bits(array)
         return Tensor._of(raw) if isinstance(self.given, Tensor) else raw
 
     def replace(self, array: np.ndarray):
@@ -64,17 +59,8 @@ class Value:
         if self.raw is None:
             np.copyto(self.given, array, casting="same_kind")
         else:
-            _write(self.raw, array)
+            self.raw.write_bits(array)
         return self.given
-
-
-def _storage(code: int) -> np.dtype:
-    return np.dtype(np.uint16) if code == _raw.BF16 else _raw.numpy_dtype(code)
-
-
-def _write(raw: CTensor, array: np.ndarray) -> None:
-    array = np.ascontiguousarray(array)
-    check(lib.tensor_write(raw.handle, array.ctypes.data, array.nbytes))
 
 
 def label_of(name: str | None, text: str) -> str:
@@ -166,4 +152,4 @@ def to_wire(value: Value, compression) -> tuple[np.ndarray, int]:
 
 
 def from_wire(value: Value, array: np.ndarray) -> np.ndarray:
-    return array.astype(_storage(value.code), copy=False)
+    return array.astype(_raw.storage_dtype(value.code), copy=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from choir import _comm
 from choir._comm import Communicator, NcclIdHolder
 from choir._lib import StateError
+from choir._sections import deferred
 
 _comm_of_init: Communicator | None = None
 _ticket: str | None = None
@@ -56,15 +57,18 @@ def init(
             )
         _check_deadline(comm, deadline)
         return
-    if text is not None:
-        comm = Communicator(rank, size, NcclIdHolder(text), deadline=deadline)
-    elif _comm.has_default():
-        comm = _comm.default()  # DistOpt was first
-        _check_deadline(comm, deadline)
-    else:
-        comm = Communicator(deadline=deadline)
-    _comm.set_default(comm)
-    _comm_of_init, _ticket = comm, text
+    with deferred():
+        if text is not None:
+            comm = Communicator(
+                rank, size, NcclIdHolder(text), deadline=deadline
+            )
+        elif _comm.has_default():
+            comm = _comm.default()  # DistOpt was first
+            _check_deadline(comm, deadline)
+        else:
+            comm = Communicator(deadline=deadline)
+        _comm.set_default(comm)
+        _comm_of_init, _ticket = comm, text
 
 
 def _check_deadline(comm: Communicator, deadline: float | None) -> None:
@@ -83,9 +87,10 @@ def shutdown() -> None:
     global _comm_of_init, _ticket
     if not is_initialized():
         return
-    comm, _comm_of_init, _ticket = _comm_of_init, None, None
-    _comm.set_default(None)
-    comm.close()
+    with deferred():
+        comm, _comm_of_init, _ticket = _comm_of_init, None, None
+        _comm.set_default(None)
+        comm.close()
 
 
 def is_initialized() -> bool:

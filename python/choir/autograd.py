@@ -21,49 +21,70 @@ where SINGA has it (`_NAMES`); functions further down are combinations of those.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import functools
+import itertools
 import keyword
-import weakref
+import sys
+import threading
+import types
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_void_p
 
 from choir import _raw, tensor
+from choir._callback import Callback, finish
+from choir._here import here, set_training
 from choir._lib import (
     BackwardOptions,
-    CUSTOM_BACKWARD,
     CustomOp,
+    Owner,
     Step,
     StateError,
+    address_of,
     check,
     lib,
-    make_status,
 )
 from choir._raw import CTensor, OPS
+from choir._sections import deferred, delivered, lock
 from choir.tensor import Tensor
 
+
+class _Module(types.ModuleType):
+    """This module, with variables that each thread has of its own."""
+
+    @property
+    def training(self) -> bool:
+        return here.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        set_training(value)
+        self.__dict__["training"] = value  # for those who look into vars()
+
+
 training = False
-# The library's dtype for the factors of products (OPS[...].is_product); None:
-# their own. model.Model sets it while it runs.
-precision: int | None = None
+sys.modules[__name__].__class__ = _Module
 
 
 class no_grad:
     """A block, or a function, in which operators remember nothing."""
 
     def __enter__(self) -> None:
-        global training
-        self._before = training
-        training = False
+        self._before = here.training
+        here.training = False
 
     def __exit__(self, *exc) -> None:
-        global training
-        training = self._before
+        here.training = self._before
 
     def __call__(self, function):
         @functools.wraps(function)
         def wrapped(*args, **kwargs):
-            with no_grad():
+            before = here.training
+            here.training = False
+            try:
                 return function(*args, **kwargs)
+            finally:
+                here.training = before
 
         return wrapped
 
@@ -71,13 +92,23 @@ class no_grad:
 # ---- Where in a run the work is: what random numbers are keyed by ----
 
 
-class _Place:
-    """The step that operators run in, outside of a model."""
+class _Place(threading.local):
+    """The step that operators run in, outside of a model: each thread's own."""
+
+    _share = (0, 1)
 
     def __init__(self) -> None:
         self.step = 0
-        self.first_share = (0, 1)  # rank and number of ranks
         self._streams = 0
+
+    @property
+    def first_share(self) -> tuple[int, int]:
+        """Rank and number of ranks: the process's."""
+        return _Place._share
+
+    @first_share.setter
+    def first_share(self, share: tuple[int, int]) -> None:
+        _Place._share = share
 
     def next_stream(self) -> int:
         self._streams += 1
@@ -96,8 +127,9 @@ class _Place:
 class _Scope:
     """A step that a model runs."""
 
-    def __init__(self, scope: int) -> None:
+    def __init__(self, scope: int, constants: tensor.Constants) -> None:
         self.scope = scope
+        self.constants = constants
         step = lib.scope_step(scope).contents
         self.step = step.step
         self.seed = step.seed
@@ -120,7 +152,6 @@ class _Scope:
 
 
 place = _Place()
-_model_step: _Scope | None = None  # while a model runs one
 
 
 class ManualStep(Exception):
@@ -162,19 +193,26 @@ class Operator:
         return self._finish(xs, list(results))
 
     def _finish(self, xs, results: list[CTensor]) -> tuple[Tensor, ...]:
-        remembers = training and builtins.any(x.requires_grad for x in xs)
+        remembers = here.training and builtins.any(x.requires_grad for x in xs)
         if not remembers:
             return tuple(Tensor._of(raw) for raw in results)
         self.src = tuple(xs)
         self._results = results
-        _sequence[0] += 1
-        self._sequence = _sequence[0]
+        self._sequence = next(_sequence)
         ys = []
         for i, raw in enumerate(results):
             y = Tensor._of(raw, True, self)
             y._index = i
             ys.append(y)
         return tuple(ys)
+
+    def __getstate__(self) -> dict:
+        """For pickle and copy: without what it was called with."""
+        state = dict(self.__dict__, src=(), _results=[], _sequence=0)
+        for name in ("_all", "_inputs", "_tape"):
+            if name in state:
+                state[name] = None
+        return state
 
     @property
     def requires_grad(self) -> bool:
@@ -201,7 +239,7 @@ class Operator:
 
 
 Operation = Operator
-_sequence = [0]
+_sequence = itertools.count(1)
 
 
 class Dummy(Operator):
@@ -243,7 +281,16 @@ class ListOperator(Operator):
                 f"{type(self).__name__} takes {len(self._settings)} settings "
                 f"({', '.join(self._settings)}); {len(args)} were given"
             )
+        self._given = settings
         self.attrs = self.op.attrs(**settings) if settings else None
+
+    def __getstate__(self) -> dict:
+        return dict(super().__getstate__(), attrs=None)
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        if self._given:
+            self.attrs = self.op.attrs(**self._given)
 
     def forward(self, *xs: CTensor):
         self._all = self.op(*xs, attrs=self.attrs)
@@ -292,11 +339,11 @@ def apply(op: _raw.Op, xs, settings: dict) -> Tensor:
 def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     """The same with the attributes' struct."""
     _check_tensors(op, xs)
-    if op.is_product and precision is not None:
+    if op.is_product and here.precision is not None:
         if xs[0].data.dtype == _raw.F32:
             return _mixed(op, xs, attrs)
     results = op(*[x.data for x in xs], attrs=attrs)
-    if not training or op.gradient != _raw.GRAD:
+    if not here.training or op.gradient != _raw.GRAD:
         return Tensor._of(results[0])
     for x in xs:
         if x.requires_grad:
@@ -308,7 +355,8 @@ def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
 
 def _mixed(op: _raw.Op, xs, attrs) -> Tensor:
     """As the C library's scopes do it: factors cast down, the result up."""
-    narrow = [apply(OPS["cast"], (x,), {"dtype": precision}) for x in xs]
+    dtype = here.precision
+    narrow = [apply(OPS["cast"], (x,), {"dtype": dtype}) for x in xs]
     y = apply_attrs(op, narrow, attrs)
     return apply(OPS["cast"], (y,), {"dtype": _raw.F32})
 
@@ -321,8 +369,7 @@ def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:
     node.src = tuple(xs)
     node._results = node._all = results
     node._inputs = [x.data for x in xs]
-    _sequence[0] += 1
-    node._sequence = _sequence[0]
+    node._sequence = next(_sequence)
     return Tensor._of(results[0], True, node)
 
 
@@ -351,28 +398,9 @@ class _Custom:
         self.node = node
         self.device = device
         self.dys: list[CTensor | None] = [None] * len(node._results)
-        self.error: BaseException | None = None
-        self.ops: list[CustomOp] = []  # the library points to their functions
 
-    def op(self, function) -> CustomOp:
-        # Not itself: nothing may wait for the garbage collector.
-        reference = weakref.ref(self)
-
-        @CUSTOM_BACKWARD
-        def backward(_self, dy, out_grads):
-            custom = reference()
-            try:
-                function(custom, CTensor.borrow(dy, custom.device), out_grads)
-            except BaseException as error:  # goes on after the C library
-                custom.error = error
-                return make_status(error)
-            return None
-
-        custom = CustomOp(type(self.node).__name__.encode(), backward, None)
-        self.ops.append(custom)
-        return custom
-
-    def run(self, dys, out_grads) -> None:
+    def run(self, dys, out_grads: int) -> None:
+        """out_grads: where the library looks for the gradients of the sources."""
         for i, dy in enumerate(dys):
             if dy is None:
                 dys[i] = tensor._zeros(
@@ -380,7 +408,7 @@ class _Custom:
                     self.node._results[i].shape(),
                     self.node._results[i].dtype,
                 )
-        grads = self.node.backward(*dys)
+        grads = delivered(self.node.backward, *dys)
         if not isinstance(grads, (tuple, list)):
             grads = (grads,)
         if len(grads) != len(self.node.src):
@@ -391,10 +419,14 @@ class _Custom:
         for i, grad in enumerate(grads):
             if isinstance(grad, Tensor):
                 grad = grad.data
-            if grad is None:
-                continue
-            lib.tensor_retain(grad.handle)
-            out_grads[i] = grad.handle
+            if grad is not None:
+                _give(grad, out_grads, i)
+
+
+def _give(raw: CTensor, out: int, i: int) -> None:
+    """Hands a reference to the library."""
+    lib.tensor_retain(raw.handle)
+    c_void_p.from_address(out + i * ctypes.sizeof(c_void_p)).value = raw.handle
 
 
 class Tape:
@@ -408,8 +440,8 @@ class Tape:
         self._leaf = leaf
         self._vars: dict[tuple[int, int], int] = {}
         self._leaves: dict[int, int] = {}
-        self._keep: list = []
-        self._customs: list[_Custom] = []
+        self._keep: list = []  # what the scope points to
+        self.callbacks: list[Callback] = []
 
     def record(self, y: Tensor) -> int:
         """The variable of y."""
@@ -419,13 +451,6 @@ class Tape:
             else:
                 self._record_custom(node)
         return self._var(y)
-
-    def error(self) -> BaseException | None:
-        """What a gradient function of Python's raised."""
-        for custom in self._customs:
-            if custom.error is not None:
-                return custom.error
-        return None
 
     def _var(self, x: Tensor) -> int:
         if x.creator is not None and not isinstance(x.creator, Dummy):
@@ -453,13 +478,27 @@ class Tape:
         )
         self._vars[id(node), 0] = var
 
+    def _op(self, node: Operator, custom: _Custom, function) -> CustomOp:
+        """function(dy, out_grads): what it does for backward."""
+
+        def run(arguments) -> None:
+            dy, out_grads = arguments[:2]
+            function(CTensor.borrow(dy, custom.device), out_grads)
+
+        callback = Callback(run)
+        self.callbacks.append(callback)
+        name = type(node).__name__.encode()
+        self._keep.append(name)
+        return CustomOp(
+            name, address_of(lib.custom_op_callback), callback.address
+        )
+
     def _record_custom(self, node: Operator) -> None:
         srcs, count = self._sources(node)
         results = node._results
         custom = _Custom(node, results[0].device)
-        self._customs.append(custom)
         if len(results) == 1:
-            op = custom.op(lambda custom, dy, out: custom.run([dy], out))
+            op = self._op(node, custom, lambda dy, out: custom.run([dy], out))
             self._vars[id(node), 0] = lib.scope_record_custom(
                 self.scope, byref(op), srcs, count, results[0].handle
             )
@@ -468,45 +507,55 @@ class Tape:
         # that one is visited last.
         token = tensor._zeros(custom.device, (1,), _raw.F32)
         self._keep.append(token)
-        op = custom.op(lambda custom, _dy, out: custom.run(custom.dys, out))
+        op = self._op(
+            node, custom, lambda _dy, out: custom.run(custom.dys, out)
+        )
         whole = lib.scope_record_custom(
             self.scope, byref(op), srcs, count, token.handle
         )
         for i, raw in enumerate(results):
-            op = custom.op(functools.partial(self._collect, i, token))
+
+            def collect(dy: CTensor, out: int, i=i) -> None:
+                custom.dys[i] = dy
+                _give(token, out, 0)
+
+            op = self._op(node, custom, collect)
             self._vars[id(node), i] = lib.scope_record_custom(
                 self.scope, byref(op), (c_void_p * 1)(whole), 1, raw.handle
             )
 
-    @staticmethod
-    def _collect(
-        i: int, token: CTensor, custom: _Custom, dy: CTensor, out_grads
-    ) -> None:
-        custom.dys[i] = dy
-        lib.tensor_retain(token.handle)
-        out_grads[0] = token.handle
+
+class _FreeScope(Owner):
+    """A scope of the library for gradients outside of a model's step.
+
+    One for each backward that runs: an Operator's may call another's."""
+
+    _computes = True
+
+    def __init__(self, device) -> None:
+        self.device = device
+        self.handle = self._own(
+            lib.scope_destroy, lib.scope_create, device.handle
+        )
 
 
-_scopes: dict[int, int] = {}  # device handle: a scope for gradients
+# By device; those that nobody uses. One that an exception passed is let go.
+_free_scopes: dict = {}
 
 
-def _scope_of(device) -> int:
-    scope = _scopes.get(id(device))
-    if scope is None:
-        out = c_void_p()
-        check(lib.scope_create(device.handle, byref(out)))
-        scope = _scopes[id(device)] = out.value
+def _take_scope(device) -> _FreeScope:
+    free = _free_scopes.setdefault(device, [])
+    scope = free.pop() if free else _FreeScope(device)
+    lib.scope_begin(scope.handle, byref(Step(training=True)))
     return scope
 
 
 def _gradients_of(op, attrs, inputs, results, dy) -> list:
     """The gradients of one op's sources."""
     device = results[0].device
-    out = c_void_p()
-    check(lib.scope_create(device.handle, byref(out)))
-    scope = out.value
-    try:
-        lib.scope_begin(scope, byref(Step(training=True)))
+    with lock, deferred():
+        free = _take_scope(device)
+        scope = free.handle
         leaves = [
             (
                 lib.scope_leaf(scope, raw.handle)
@@ -531,9 +580,8 @@ def _gradients_of(op, attrs, inputs, results, dy) -> list:
                 grad = lib.var_grad(leaf)
                 grads.append(CTensor.borrow(grad, device) if grad else None)
         check(lib.scope_end(scope))
+        _free_scopes[device].append(free)
         return grads
-    finally:
-        lib.scope_destroy(scope)
 
 
 def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -548,7 +596,7 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
         raise TypeError(
             f"backward: {type(y).__name__} given; a Tensor is needed"
         )
-    if _model_step is not None:
+    if here.model_step is not None:
         raise ManualStep("autograd.backward in a step that a model runs")
     if y.size() != 1 and dy is None:
         raise ValueError(
@@ -565,9 +613,17 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _backward_leaves(y: Tensor, dy, wanted) -> list[tuple[Tensor, Tensor]]:
-    device = y.device
-    scope = _scope_of(device)
-    lib.scope_begin(scope, byref(Step(training=True)))
+    with lock, deferred():
+        free = _take_scope(y.device)
+        pairs = _walk_back(free.handle, y, dy, wanted)
+        _free_scopes[y.device].append(free)
+        return pairs
+
+
+def _walk_back(
+    scope: int, y: Tensor, dy, wanted
+) -> list[tuple[Tensor, Tensor]]:
+    """In a scope that was begun; ends it."""
     leaves: list[tuple[Tensor, int]] = []
 
     def leaf(x: Tensor) -> int:
@@ -589,12 +645,8 @@ def _backward_leaves(y: Tensor, dy, wanted) -> list[tuple[Tensor, Tensor]]:
         for x, leaf_var in leaves:
             grad = lib.var_grad(leaf_var)
             if grad:
-                pairs.append((x, Tensor._of(CTensor.borrow(grad, device))))
-    status = lib.scope_end(scope)
-    if tape.error() is not None:
-        lib.status_free(status)
-        raise tape.error()
-    check(status)
+                pairs.append((x, Tensor._of(CTensor.borrow(grad, y.device))))
+    finish(lib.scope_end(scope), *tape.callbacks)
     return pairs
 
 
@@ -604,7 +656,34 @@ def gradients(y: Tensor, dy=None) -> dict[int, Tensor]:
 
 
 def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
-    """The gradients of y with respect to the given tensors, parameters or not."""
+    """The gradients of y with respect to the given tensors, parameters or not; None
+    for one that has none, such as integers.
+
+    ValueError: one is no source of y that an operator saw."""
+    xs = list(xs)
+    for i, x in enumerate(xs):
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"grad: xs[{i}] is a {type(x).__name__}; a Tensor is needed"
+            )
+    sources = {
+        id(x)
+        for node in _behind(y)
+        for x in node.src
+        if x.creator is None or isinstance(x.creator, Dummy)
+    }
+    for i, x in enumerate(xs):
+        if id(x) not in sources and x is not y:
+            raise ValueError(
+                f"grad: xs[{i}] ({x.name}, shape {x.shape}) is no source of y: one "
+                "that no operator made, and that operators used on the way to y "
+                "while autograd.training was True, is needed"
+            )
+    return _grad(y, xs, dy)
+
+
+def _grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
+    """The same, with None for what is no source of y."""
     ids = {id(x) for x in xs}
     found = {
         id(x): g for x, g in _backward_leaves(y, dy, lambda x: id(x) in ids)

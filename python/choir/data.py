@@ -27,22 +27,27 @@ import numpy as np
 from choir import _raw
 from choir import device as _device
 from choir._lib import Batch as _CBatch
-from choir._lib import LoaderPosition, Synthetic, check, get, lib
+from choir._lib import (
+    LoaderPosition,
+    NotCopied,
+    Owner,
+    Synthetic,
+    check,
+    lib,
+    ranged,
+)
 from choir._settings import Table
 from choir.tensor import Tensor
 
 _SPLITS = {"train": 0, "test": 1}
 
 
-class Dataset:
+class Dataset(Owner, NotCopied):
     """Labelled images of 8-bit pixels in memory, made by the functions below."""
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            lib.dataset_release(self.handle)
+    def __init__(self, make, *arguments) -> None:
+        """make: the library's function."""
+        self.handle = self._own(lib.dataset_release, make, *arguments)
 
     def __len__(self) -> int:
         return lib.dataset_count(self.handle)
@@ -82,18 +87,20 @@ def _split(split: str) -> int:
     return _SPLITS[split]
 
 
+def _open(make, folder, split: str, limit: int) -> Dataset:
+    return Dataset(
+        make, os.fsencode(folder), _split(split), ranged(limit, "limit")
+    )
+
+
 def mnist(folder, split: str = "train", limit: int = 0) -> Dataset:
     """MNIST, or a set in its files, gzipped or not. limit: the first so many."""
-    return Dataset(
-        get(lib.dataset_open_mnist, os.fsencode(folder), _split(split), limit)
-    )
+    return _open(lib.dataset_open_mnist, folder, split, limit)
 
 
 def cifar10(folder, split: str = "train", limit: int = 0) -> Dataset:
     """CIFAR-10 in its binary format."""
-    return Dataset(
-        get(lib.dataset_open_cifar10, os.fsencode(folder), _split(split), limit)
-    )
+    return _open(lib.dataset_open_cifar10, folder, split, limit)
 
 
 def synthetic(
@@ -105,8 +112,9 @@ def synthetic(
 ) -> Dataset:
     """Images drawn by numbers, for where no real data are at hand."""
     channels, height, width = shape
-    config = Synthetic(seed, first, count, channels, height, width, class_count)
-    return Dataset(get(lib.dataset_create_synthetic, byref(config)))
+    numbers = (seed, first, count, channels, height, width, class_count)
+    config = Synthetic(*[ranged(n, "synthetic") for n in numbers])
+    return Dataset(lib.dataset_create_synthetic, byref(config))
 
 
 class Batch:
@@ -137,7 +145,7 @@ class Batch:
         return iter((self.x, self.y))
 
 
-class Loader:
+class Loader(Owner, NotCopied):
     """Deals a data set out to `size` workers; this is number `rank`.
 
     batch: samples of a step for each worker; global_batch: of a step over all,
@@ -162,19 +170,15 @@ class Loader:
         if "micro_shard" not in settings and batch < 16:
             settings["micro_shard"] = batch
         config = table.make("Loader", batch=batch, **settings)
-        self.handle: int | None = get(
+        self.handle = self._own(
+            lib.loader_destroy,
             lib.loader_create,
             dataset.handle,
             self.device.handle,
-            rank,
-            size,
+            ranged(rank, "rank", 32),
+            ranged(size, "size", 32),
             config,
         )
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            lib.loader_destroy(self.handle)
-            self.handle = None
 
     def __len__(self) -> int:
         return lib.loader_steps(self.handle)
@@ -195,7 +199,8 @@ class Loader:
 
     def seek(self, epoch: int, step: int = 0) -> None:
         """Goes on there: the same batches as after running up to it."""
-        check(lib.loader_seek(self.handle, LoaderPosition(epoch, step)))
+        place = LoaderPosition(ranged(epoch, "epoch"), ranged(step, "step"))
+        check(lib.loader_seek(self.handle, place))
 
 
 class ImageBatchIter:

@@ -14,19 +14,25 @@ workers of this host (see `opt.DistOpt`), or CHOIR_THREADS.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import operator
 import os
 import sys
 import threading
 
+from choir._callback import Callback, finish
 from choir._lib import (
     DeviceOptions,
     GpuInfo,
     GpuPart,
     UnavailableError,
+    address_of,
     check,
     get,
     lib,
+    ranged,
 )
+from choir._sections import deferred, lock
 
 _told_cpu = False
 
@@ -49,20 +55,28 @@ def _default_threads() -> int:
     return max(1, len(os.sched_getaffinity(0)) // _local_workers())
 
 
+class _Numbers:
+    """What random numbers are keyed by: a seed, and a number for each use."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.draws = itertools.count(0x40000001)
+        self.params = itertools.count()
+
+
 class Device:
-    """A device. Thread-safe to make; used by one thread at a time."""
+    """A device. Threads that compute on devices take turns."""
 
     def __init__(
         self, name: str, lang_id: int, threads: int | None = None
     ) -> None:
         self.name = name
-        self._id = lang_id
-        self._threads = threads
+        self._id = ranged(lang_id, "a device's number", 32)
+        self._threads = threads and ranged(threads, "threads", 32)
         self._handle: int | None = None
         self._stream: int | None = None
-        self._seed = 0
-        self._streams = 0  # numbers for draws since the seed was set
-        self._params = 0  # parameters initialised since then
+        self._numbers = _Numbers(0)  # of threads that set no seed
+        self._own = threading.local()  # of those that did
         self._profile: int | None = None
         self._verbosity = 0
         self._skip = 5
@@ -71,16 +85,9 @@ class Device:
 
     @property
     def handle(self) -> int:
-        if self._handle is None:
-            options = DeviceOptions(
-                threads=self._threads or _default_threads(),
-                # The CPU's number is -1, of a GPU that is a mistake.
-                index=0 if self.name == "cpu" else self._id,
-            )
-            self._handle = get(
-                lib.device_create, self.name.encode(), ctypes.byref(options)
-            )
-            self._stream = lib.device_stream(self._handle)
+        if self._stream is None:
+            with lock, deferred():
+                self._make()
         return self._handle
 
     @property
@@ -88,6 +95,19 @@ class Device:
         if self._stream is None:
             self.handle
         return self._stream
+
+    def _make(self) -> None:
+        if self._stream is not None:
+            return  # by another thread
+        options = DeviceOptions(
+            threads=self._threads or _default_threads(),
+            # The CPU's number is -1, of a GPU that is a mistake.
+            index=0 if self.name == "cpu" else self._id,
+        )
+        self._handle = get(
+            lib.device_create, self.name.encode(), ctypes.byref(options)
+        )
+        self._stream = lib.device_stream(self._handle)
 
     def is_host(self) -> bool:
         """Whether NumPy can see its memory."""
@@ -117,12 +137,15 @@ class Device:
         return "cpp" if self._id < 0 else "cuda"
 
     def SetRandSeed(self, seed: int) -> None:
-        """Random numbers from here on follow from this seed alone."""
+        """Random numbers from here on follow from this seed alone: those of this
+        thread, where it is not the main one."""
         from choir import autograd
 
-        self._seed = int(seed)
-        self._streams = 0
-        self._params = 0
+        numbers = _Numbers(ranged(seed, "the seed"))
+        if threading.current_thread() is threading.main_thread():
+            self._numbers = numbers
+        else:
+            self._own.numbers = numbers
         autograd.place.begin_run()
 
     def Sync(self) -> None:
@@ -164,18 +187,19 @@ class Device:
             raise ValueError(
                 f"verbosity is {verbosity}; 0, 1, 2 or 3 is needed"
             )
-        if self._profile is not None:
-            lib.profile_stop(self._profile)
-            lib.profile_destroy(self._profile)
-            self._profile = None
-        self._verbosity = verbosity
-        if verbosity:
-            self._profile = get(lib.profile_create, None)
-            check(lib.profile_start(self._profile))
+        with lock, deferred():
+            if self._profile is not None:
+                lib.profile_stop(self._profile)
+                lib.profile_destroy(self._profile)
+                self._profile = None
+            self._verbosity = verbosity
+            if verbosity:
+                self._profile = get(lib.profile_create, None)
+                check(lib.profile_start(self._profile))
 
     def SetSkipIteration(self, skip_iteration: int) -> None:
         """Training steps that are left out of the times at the start; 5."""
-        self._skip = int(skip_iteration)
+        self._skip = operator.index(skip_iteration)
 
     def _end_step(self, step: int) -> None:
         if self._profile is not None and step == self._skip:
@@ -187,23 +211,19 @@ class Device:
         """Prints the table of times to stdout."""
         if self._profile is None:
             return
-        from choir._lib import TEXT_WRITER
-
         self.Sync()
-        lib.profile_stop(self._profile)
         pieces: list[bytes] = []
-
-        @TEXT_WRITER
-        def write(_self, text, count):
-            pieces.append(ctypes.string_at(text, count))
-            return None
-
-        check(
-            lib.profile_print(
-                self._profile, min(self._verbosity, 2), write, None
+        write = Callback(lambda a: pieces.append(ctypes.string_at(a[0], a[1])))
+        with lock, deferred():
+            lib.profile_stop(self._profile)
+            status = lib.profile_print(
+                self._profile,
+                min(self._verbosity, 2),
+                address_of(lib.text_writer_callback),
+                write.address,
             )
-        )
-        check(lib.profile_start(self._profile))
+            finish(status, write)
+            check(lib.profile_start(self._profile))
         print("Time Profiling:")
         print(b"".join(pieces).decode(), end="")
 
@@ -211,17 +231,18 @@ class Device:
 
     def next_stream(self) -> int:
         """A number for one draw, by which its random numbers are keyed."""
-        self._streams += 1
-        return 0x40000000 + self._streams
+        return next(self._keys().draws)
 
     def next_param_stream(self) -> int:
         """The same for the initial values of one parameter, as C models count."""
-        self._params += 1
-        return self._params - 1
+        return next(self._keys().params)
 
     @property
     def seed(self) -> int:
-        return self._seed
+        return self._keys().seed
+
+    def _keys(self) -> _Numbers:
+        return getattr(self._own, "numbers", None) or self._numbers
 
     # ---- Python ----
 
@@ -285,7 +306,7 @@ def create_cuda_gpu_on(device_id: int) -> Device:
     if device_id in _gpus:
         _gpus[device_id].Reset()
         return _gpus[device_id]
-    gpu = Device("cuda", int(device_id))
+    gpu = Device("cuda", device_id)
     try:
         gpu.handle
     except Exception as error:
@@ -327,9 +348,13 @@ def get_gpu_ids() -> list[int]:
     return [i for i in range(count.value) if _gpu_info(i).is_supported]
 
 
+def _number(id: int) -> int:
+    return ranged(id, "a GPU's number", 32)
+
+
 def _gpu_info(id: int) -> GpuInfo:
     info = GpuInfo()
-    check(lib.gpu_info(id, ctypes.byref(info)))
+    check(lib.gpu_info(_number(id), ctypes.byref(info)))
     return info
 
 
@@ -356,7 +381,7 @@ def _gpu_parts() -> list[tuple[str, str, str]]:
 def get_gpu_mem_size(id: int) -> tuple[int, int]:
     """(free, total) bytes of one GPU."""
     free, total = ctypes.c_uint64(), ctypes.c_uint64()
-    check(lib.gpu_memory(id, ctypes.byref(free), ctypes.byref(total)))
+    check(lib.gpu_memory(_number(id), ctypes.byref(free), ctypes.byref(total)))
     return free.value, total.value
 
 

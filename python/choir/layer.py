@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from collections import OrderedDict
 
 import numpy as np
@@ -142,6 +143,16 @@ class Layer(metaclass=LayerMeta):
         self._layers.pop(name, None)
         self._own.pop(name, None)
         object.__delattr__(self, name)
+
+    def __getstate__(self) -> dict:
+        """For pickle and copy: without what is made again when it is needed."""
+        state = dict(self.__dict__)
+        for name in ("_layers", "_own"):
+            if name in state:
+                state[name] = OrderedDict(state[name])
+        if "_attrs" in state:
+            state["_attrs"] = {}
+        return state
 
     def _path(self, name: str) -> str:
         return f"{self.name}{self.sep}{name}" if self.name else name
@@ -284,7 +295,7 @@ class Linear(Layer):
                 bias = args[1]
         if kwargs:
             raise TypeError(f"Linear has no setting {next(iter(kwargs))!r}")
-        self.out_features = int(out_features)
+        self.out_features = operator.index(out_features)
         self.bias = bias
 
     def initialize(self, x: Tensor) -> None:
@@ -391,15 +402,13 @@ class Embedding(Layer):
         self.W.requires_grad = not freeze
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.data.dtype in _raw.FLOATS:
-            x = x.as_type(tensor.int32)
-        return autograd.apply(OPS["gather"], (self.W, x), {"axis": 0})
+        return autograd.embedding(x, self.W)
 
 
 def _pair(value, what: str) -> tuple[int, int]:
     if isinstance(value, (int, np.integer)):
         return int(value), int(value)
-    pair = tuple(int(v) for v in value)
+    pair = tuple(operator.index(v) for v in value)
     if len(pair) != 2:
         raise ValueError(f"{what} is {value!r}; one number or a pair is needed")
     return pair
@@ -477,7 +486,7 @@ class Conv2d(Layer):
             raise ValueError(
                 f"Conv2d: activation is {activation!r}; NOTSET or RELU is needed"
             )
-        self.nb_kernels = int(nb_kernels)
+        self.nb_kernels = operator.index(nb_kernels)
         self.kernel_size = _pair(kernel_size, "Conv2d: kernel_size")
         self.stride = _pair(stride, "Conv2d: stride")
         self.padding = padding
@@ -701,7 +710,7 @@ class AvgPool2d(Pooling2d):
 
 
 def _flat(value, other: int):
-    return None if value is None else (other, int(value))
+    return None if value is None else (other, operator.index(value))
 
 
 class MaxPool1d(Pooling2d):

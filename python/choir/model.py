@@ -26,7 +26,6 @@ another kind is recorded anew.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import json
@@ -41,7 +40,9 @@ import numpy as np
 from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
 from choir._dist_opt import StrategyChange
+from choir._here import here
 from choir._lib import StateError
+from choir._sections import deferred, lock
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
 
@@ -57,8 +58,7 @@ class ModelMeta(layer.LayerMeta):
     def buffer_operation(func):
         @functools.wraps(func)
         def wrapper(self, *args, **kwargs):
-            with self._mixed():
-                return self._train(func, args, kwargs)
+            return self._mixed(self._train, func, args, kwargs)
 
         return wrapper
 
@@ -85,21 +85,29 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if "_layers" in self.__dict__:
             return
         super()._setup()
-        set_ = functools.partial(object.__setattr__, self)
-        set_("training", True)
-        set_("graph_mode", True)
-        set_("sequential", False)
-        set_("_precision", None)
-        set_("optimizer", None)
-        set_("_compiled", False)
-        set_("_is_manual", False)
-        set_("_engine_made", None)
-        set_("_engine_optimizer", None)
-        set_("_variants", OrderedDict())
-        set_("_kinds", 0)
-        set_("_ways", {})
-        set_("_results", OrderedDict())
-        set_("_last", None)
+        self.__dict__.update(
+            training=True,
+            graph_mode=True,
+            sequential=False,
+            optimizer=None,
+            _precision=None,
+            _compiled=False,
+            _is_manual=False,
+            _seed=None,  # of the next engine; None: the device's
+            **_of_this_process(),
+        )
+
+    def __getstate__(self) -> dict:
+        """For pickle and copy: parameters, states, the optimizer with its own and
+        the steps done; not what the library has for its steps. A DistOpt belongs
+        to its process: the copy has no optimizer then."""
+        state = super().__getstate__()
+        if self._engine_made is not None:
+            state["_seed"] = self._engine_made.seed
+        if isinstance(self.optimizer, _opt.DistOpt):
+            state["optimizer"] = None
+        state.update(_of_this_process())
+        return state
 
     # ---- What users call ----
 
@@ -152,8 +160,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         autograd.training = self.training
         if self.training:
             return self.train_one_batch(*input, **kwargs)
-        with self._mixed():
-            return self.forward(*input, **kwargs)
+        return self._mixed(self.forward, *input, **kwargs)
 
     def train(self, mode: bool = True) -> None:
         """Training mode from now on, here and in autograd."""
@@ -168,9 +175,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """Graph mode from now on, or not."""
         object.__setattr__(self, "graph_mode", mode)
         object.__setattr__(self, "sequential", sequential)
-        self._results.clear()
-        if self._engine_made is not None:
-            self._engine_made.set_graph(mode, sequential)
+        with deferred():
+            self._results.clear()
+            if self._engine_made is not None:
+                self._engine_made.set_graph(mode, sequential)
 
     def set_precision(self, precision) -> None:
         """Mixed precision, when the model is called from now on.
@@ -190,13 +198,14 @@ class Model(layer.Layer, metaclass=ModelMeta):
             self, "_precision", None if code == _raw.F32 else code
         )
 
-    @contextlib.contextmanager
-    def _mixed(self):
-        before, autograd.precision = autograd.precision, self._precision
+    def _mixed(self, function, *args, **kwargs):
+        """Calls it in the model's precision."""
+        before = here.precision
+        here.precision = self._precision
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
-            autograd.precision = before
+            here.precision = before
 
     def set_optimizer(self, optimizer) -> None:
         """The optimizer, or DistOpt, that `self.optimizer` is in
@@ -238,7 +247,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 list(params.items()),
                 list(states.items()),
                 optimizer._updater(),
+                self._seed,
             )
+            object.__setattr__(self, "_seed", None)
             engine.set_graph(self.graph_mode, self.sequential)
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
@@ -254,13 +265,21 @@ class Model(layer.Layer, metaclass=ModelMeta):
         )
 
     def _train(self, func, args, kwargs):
-        if _engine.current is not None or self._is_manual:
+        if here.engine is not None or self._is_manual:
             return func(self, *args, **kwargs)
         optimizer = self.optimizer
         if optimizer is None:
             return self._train_without(func, args, kwargs)
         if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
             return func(self, *args, **kwargs)
+        # What is kept of a step here goes with what the library did in it.
+        with lock, deferred():
+            is_done, result = self._train_whole(optimizer, func, args, kwargs)
+        return result if is_done else func(self, *args, **kwargs)
+
+    def _train_whole(self, optimizer, func, args, kwargs):
+        """(True, what func gave); (False, None): it turned out to be none of the
+        library's steps, and nothing was done."""
         engine = self._engine()
         optimizer._set_lr(engine.step())
         x, y, _, _, _ = self._batch(args, kwargs)
@@ -289,11 +308,13 @@ class Model(layer.Layer, metaclass=ModelMeta):
         except ManualStep:
             _put_back(before)
             self._use_manual_steps()
-            return func(self, *args, **kwargs)
+            return False, None
+        finally:
+            # Also of a step that raised behind the optimizer's call.
+            getattr(optimizer, "opt", optimizer)._step = engine.step()
         if way is None:
             self._ways[key] = optimizer_way(optimizer)
-        getattr(optimizer, "opt", optimizer)._step = engine.step()
-        return result
+        return True, result
 
     def _train_without(self, func, args, kwargs):
         """Without an optimizer; one that train_one_batch misses is named."""
@@ -315,7 +336,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 f"{type(self).__name__}: train_one_batch calls "
                 "autograd.backward itself, so its steps run without graph mode; "
                 "self.optimizer(loss) can be recorded",
-                stacklevel=5,
+                stacklevel=7,
             )
         core = getattr(self.optimizer, "opt", self.optimizer)
         core._let_go(self)
@@ -368,11 +389,13 @@ class Model(layer.Layer, metaclass=ModelMeta):
             # Held while the step is planned, so that replays write it again.
             object.__setattr__(self, "_last", result)
 
-        engine.train(body, x, y, first, n, total, variant)
+        try:
+            engine.train(body, x, y, first, n, total, variant)
+            result = self._last
+        finally:
+            object.__setattr__(self, "_last", None)
         graph = engine.last_graph()
         if engine.recorded:
-            result = self._last
-            object.__setattr__(self, "_last", None)
             if graph:
                 self._results[graph] = result
                 if len(self._results) > _KEPT_RESULTS:
@@ -399,7 +422,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """Writes parameters, states and `aux_states` (Tensors by name) to a file.
 
         The file is SINGA's: a zip of tensor_dict.npz and states_attr.json. It
-        must not exist yet. For whole checkpoints see save_checkpoint.
+        must not exist yet, and appears whole or not at all, also when the machine
+        loses its power. For whole checkpoints see save_checkpoint.
         """
         if os.path.exists(fpath):
             raise FileExistsError(
@@ -431,17 +455,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 }
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
-        partial = f"{fpath}.{os.getpid()}.partial"
-        try:
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
-                archive.writestr(
-                    self.STATES_ATTR_FILENAME, json.dumps(attributes)
-                )
-            os.replace(partial, fpath)
-        finally:
-            if os.path.exists(partial):
-                os.remove(partial)
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(self.TENSOR_DICT_FILENAME, buffer.getvalue())
+            archive.writestr(self.STATES_ATTR_FILENAME, json.dumps(attributes))
+        _checkpoint.write_new(os.fspath(fpath), whole.getvalue())
 
     def load_states(self, fpath: str) -> dict[str, Tensor]:
         """Sets the states from such a file, SINGA's own too; gives the aux ones."""
@@ -533,6 +551,19 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 f"{type(self).__name__} has no parameters yet; call compile first"
             )
         return states
+
+
+def _of_this_process() -> dict:
+    """The attributes of a Model that trains here, before its first step."""
+    return {
+        "_engine_made": None,
+        "_engine_optimizer": None,
+        "_variants": OrderedDict(),
+        "_kinds": 0,
+        "_ways": {},
+        "_results": OrderedDict(),
+        "_last": None,
+    }
 
 
 def optimizer_way(optimizer):

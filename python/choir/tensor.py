@@ -15,15 +15,16 @@ SINGA. Arithmetic on tensors that need a gradient is seen by autograd while
 from __future__ import annotations
 
 import builtins
-import ctypes
-import functools
+import hashlib
+import operator
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from choir import _raw, device as _device
-from choir._lib import View, check, lib
+from choir import _numbers, _raw, device as _device
+from choir._here import here
+from choir._lib import check, lib
 from choir._raw import CTensor, OPS, run
 
 # ---- Element types: SINGA's numbers, and more after them ----
@@ -78,16 +79,6 @@ def _code(dtype) -> int:
     )
 
 
-def _shape(shape) -> tuple[int, ...]:
-    if isinstance(shape, (int, np.integer)):
-        return (int(shape),)
-    sizes = tuple(int(size) for size in shape)
-    for size in sizes:
-        if size < 0:
-            raise ValueError(f"shape {sizes} has a negative size")
-    return sizes
-
-
 def _zeros(device, shape, code: int) -> CTensor:
     raw = _raw.empty(device, shape, code)
     if raw.count():
@@ -125,7 +116,7 @@ class Tensor:
         else:
             device = device or _device.get_default_device()
             if data is None:
-                self.data = _zeros(device, _shape(shape), _code(dtype))
+                self.data = _zeros(device, _raw.sizes(shape), _code(dtype))
             elif isinstance(data, Tensor):
                 self.data = data.clone().data
             else:
@@ -240,7 +231,13 @@ class Tensor:
     def __reduce__(self):
         return (
             _rebuild,
-            (to_numpy(self), self.device, self.requires_grad, self.stores_grad),
+            (
+                self.data,
+                self.device,
+                self.requires_grad,
+                self.stores_grad,
+                self._name,
+            ),
         )
 
     # ---- NumPy and DLPack ----
@@ -300,13 +297,17 @@ class Tensor:
         self.data = _zeros(t.device, t.shape, t.data.dtype)
 
     def as_type(self, dtype) -> Tensor:
-        """A new tensor with elements of another type."""
-        return _apply("cast", self, dtype=_code(dtype))
+        """A new tensor with elements of another type: as NumPy's astype, but that
+        floats become the nearest integer of the type, and NaN 0."""
+        code = _code(dtype)
+        if code in _raw.FLOATS or self.data.dtype in _raw.FLOATS:
+            return _apply("cast", self, dtype=code)
+        return Tensor._of(_raw.cast(self.data, code))
 
     def to_type(self, dtype) -> Tensor:
         """Changes the elements' type in place; returns itself."""
         if self.data.dtype != _code(dtype):
-            self.data = run("cast", self.data, dtype=_code(dtype))
+            self.data = _raw.cast(self.data, _code(dtype))
         return self
 
     def to_device(self, device) -> None:
@@ -340,7 +341,7 @@ class Tensor:
             self.data.write(src.read().reshape(self.shape))
             return
         if src.dtype != self.data.dtype:
-            src = run("cast", src, dtype=self.data.dtype)
+            src = _raw.cast(src, self.data.dtype)
         if src.shape() != self.shape:
             src = _reshape_raw(src, self.shape)
         run("copy", src, out=[self.data])
@@ -354,7 +355,7 @@ class Tensor:
 
     def clone(self) -> Tensor:
         """A copy with elements of its own."""
-        raw = _raw.empty_layout(self.device, _dense(self.data))
+        raw = _raw.empty_layout(self.device, self.data.layout())
         if raw.count():
             run("copy", self.data, out=[raw])
         new = Tensor._of(raw, self.requires_grad)
@@ -375,21 +376,23 @@ class Tensor:
         return self.copy()
 
     def __deepcopy__(self, memo) -> Tensor:
-        return self.clone()
+        new = self.clone()
+        new._name = self._name
+        return new
 
     def detach(self) -> Tensor:
         """The same elements, out of autograd's sight."""
         return Tensor._of(self.data)
 
     def set_value(self, x, inplace: bool = True) -> Tensor:
-        """Sets every element to a number; returns itself."""
+        """Sets every element to a number, as NumPy's fill; returns itself."""
         target = (
             self
             if inplace
-            else Tensor._of(_raw.empty_layout(self.device, _dense(self.data)))
+            else Tensor._of(_raw.empty_layout(self.device, self.data.layout()))
         )
         if target.size():
-            run("fill", target.data, out=[target.data], value=float(x))
+            _fill(target.data, _numbers.assigned(x, target.data.dtype))
         return target
 
     def repeat(self, repeats, axis: int | None = None) -> Tensor:
@@ -461,9 +464,41 @@ class Tensor:
     # ---- Operators ----
 
     def _inplace(self, name: str, x) -> Tensor:
-        other = x.data if isinstance(x, Tensor) else _scalar(self.data, x)
-        if other.dtype != self.data.dtype:
-            other = run("cast", other, dtype=self.data.dtype)
+        """NumPy's rule "same kind": floats go into floats, integers into those of
+        their sign and into floats."""
+        own = self.data.dtype
+        if _numbers.is_number(x):
+            result = _raw.F32 if _numbers.is_real(x) else own
+        else:
+            x = _operand(x, self)
+            if x is NotImplemented:
+                return x
+            result = x.data.dtype
+        if own not in _raw.FLOATS and (
+            result in _raw.FLOATS
+            or name == "div"
+            or (own == _raw.U8 and result in (_raw.I32, _raw.I64))
+        ):
+            raise TypeError(
+                f"{name} in place: its result does not go into a tensor of "
+                f"{_NAMES[self.dtype]}; write t = t {_SIGNS[name]} x"
+            )
+        if not isinstance(x, Tensor):
+            other = _scalar(self.data, x)
+        elif own in _raw.FLOATS and result in _raw.FLOATS:
+            # In the wider of both, rounded once.
+            a, b = _same_dtype(self.detach(), x.detach(), False)
+            if a.data.dtype != own:
+                run(
+                    "cast",
+                    run(name, a.data, b.data),
+                    out=[self.data],
+                    dtype=own,
+                )
+                return self
+            other = b.data
+        else:
+            other = x.data if result == own else _raw.cast(x.data, own)
         run(name, self.data, other, out=[self.data])
         return self
 
@@ -507,7 +542,7 @@ class Tensor:
     __rdiv__ = __rtruediv__
 
     def __floordiv__(self, rhs) -> Tensor:
-        return _apply("floor", _binary("div", self, rhs))
+        return _floor_divide(self, rhs)
 
     def __pow__(self, x) -> Tensor:
         return pow(self, x)
@@ -556,10 +591,13 @@ class Tensor:
             part.set_value(value)
             return
         else:
-            array = np.asarray(value).astype(_raw.numpy_dtype(self.data.dtype))
+            code = self.data.dtype
+            if code == _raw.BF16:
+                code = _raw.F32
+            array = _numbers.assigned_list(value, code)
             src = _raw.from_array(self.device, array)
         if src.dtype != part.data.dtype:
-            src = run("cast", src, dtype=part.data.dtype)
+            src = _raw.cast(src, part.data.dtype)
         if src.shape() != part.shape:
             src = run("broadcast_to", src, ndim=part.ndim(), shape=part.shape)
         run("copy", src, out=[part.data])
@@ -568,9 +606,12 @@ class Tensor:
 PlaceHolder = Tensor
 
 
-def _rebuild(array, device, requires_grad, stores_grad) -> Tensor:
-    new = Tensor._of(_raw.from_array(device, array), requires_grad)
+def _rebuild(data, device, requires_grad, stores_grad, name=None) -> Tensor:
+    if not isinstance(data, CTensor):  # an array, in a file of an older version
+        data = _raw.from_array(device, data)
+    new = Tensor._of(data, requires_grad)
     new.stores_grad = stores_grad
+    new._name = name
     return new
 
 
@@ -580,6 +621,7 @@ def _is_list(value) -> bool:
 
 def _narrow(array: np.ndarray) -> np.ndarray:
     """float64 as float32 and int64 as int32, as SINGA takes arrays."""
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64:
@@ -590,39 +632,73 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _dense(raw: CTensor) -> View:
-    """The layout of a copy: as the original's where that has no gaps."""
-    view = View.from_buffer_copy(raw.view)
-    if not lib.view_is_dense(ctypes.byref(view)):
-        lib.view_set_contiguous(ctypes.byref(view))
-    return view
-
-
 def _scalar(like: CTensor, value) -> CTensor:
     """A number as a tensor without dimensions, of the dtype of `like`.
 
     Made by an op, so that a graph can make it again.
     """
     raw = _raw.empty(like.device, (), like.dtype)
-    run("fill", raw, out=[raw], value=float(value))
+    _fill(raw, _numbers.fitted(value, like.dtype))
     return raw
 
 
-@functools.lru_cache(maxsize=256)
-def _kept_constant(device, dtype: str, shape, data: bytes) -> CTensor:
-    return _raw.from_array(device, np.frombuffer(data, dtype).reshape(shape))
+def _fill(raw: CTensor, value) -> None:
+    """Sets all elements to a number that fits."""
+    is_nan = value != value
+    if not is_nan and (isinstance(value, float) or -_EXACT <= value <= _EXACT):
+        run("fill", raw, out=[raw], value=float(value))
+        return
+    # What the op's attribute does not hold: a NaN, or more bits than a double.
+    one = _constant(
+        raw.device, np.array(value, np.float32 if is_nan else np.int64)
+    )
+    shape = raw.shape()
+    if is_nan and raw.dtype != _raw.F32:
+        one = run("cast", one, dtype=raw.dtype)
+    run("broadcast_to", one, out=[raw], ndim=len(shape), shape=shape)
+
+
+class Constants:
+    """Arrays as raw tensors that nobody changes, of the steps of one model.
+
+    A graph can take nothing from the host in its middle. So a step takes the
+    tensors that the step before made of equal arrays, and the first step of a run
+    is not recorded. Those that a step does not take go with its end, unless it
+    ended early, perhaps before it came to them.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict = {}  # of the last step that came to its update
+        self._failed: dict = {}  # of the last one after it
+        self._now: dict = {}
+
+    def end_step(self, is_updated: bool) -> None:
+        if is_updated:
+            self._done, self._failed = self._now, {}
+        else:
+            self._failed = self._now
+        self._now = {}
+
+    def get(self, device, array: np.ndarray) -> CTensor:
+        array = np.asarray(array, order="C")
+        bits = hashlib.blake2b(array.data, digest_size=16).digest()
+        key = device, array.dtype.str, array.shape, bits
+        for kept in (self._now, self._failed, self._done):
+            if key in kept:
+                break
+        else:
+            self._now[key] = _raw.from_array(device, array)
+            return self._now[key]
+        self._now[key] = kept[key]
+        return kept[key]
 
 
 def _constant(device, array) -> CTensor:
-    """An array as a raw tensor that nobody changes.
-
-    In a model's step it is the one that the step before made: a graph can take
-    nothing from the host in its middle, and the first step is not one.
-    """
+    """An array as a raw tensor that nobody changes."""
     array = np.asarray(array)
-    if _autograd._model_step is None:
+    if here.model_step is None:
         return _raw.from_array(device, array)
-    return _kept_constant(device, array.dtype.str, array.shape, array.tobytes())
+    return here.model_step.constants.get(device, array)
 
 
 def _draw(name: str, raw: CTensor, low: float, high: float) -> None:
@@ -650,69 +726,178 @@ def _reshape_raw(raw: CTensor, shape) -> CTensor:
     return run("reshape", raw, ndim=len(shape), shape=tuple(shape))
 
 
+def _promoted(left: int, right: int, is_division: bool) -> int:
+    """The dtype in which two meet: NumPy's, but that integers and floats meet in
+    the float's, and integers are divided in float32."""
+    if left == right and (left in _raw.FLOATS or not is_division):
+        return left
+    if left in _raw.FLOATS and right not in _raw.FLOATS:
+        return left
+    if right in _raw.FLOATS and left not in _raw.FLOATS:
+        return right
+    if left in _raw.FLOATS:
+        if {left, right} == {_raw.BF16, _raw.F16}:
+            return _raw.F32
+        order = (_raw.BF16, _raw.F16, _raw.F32, _raw.F64)
+    elif is_division:
+        return _raw.F32
+    else:
+        order = (_raw.BOOL, _raw.U8, _raw.I32, _raw.I64)
+    return builtins.max(left, right, key=order.index)
+
+
 def _same_dtype(
     a: Tensor, b: Tensor, is_division: bool
 ) -> tuple[Tensor, Tensor]:
-    """Both in one dtype: NumPy's, but that integers and floats meet in float32."""
-    left, right = a.data.dtype, b.data.dtype
-    if left == right and (left in _raw.FLOATS or not is_division):
-        return a, b
-    if left in _raw.FLOATS and right not in _raw.FLOATS:
-        wanted = left
-    elif right in _raw.FLOATS and left not in _raw.FLOATS:
-        wanted = right
-    elif left in _raw.FLOATS:
-        order = (_raw.BF16, _raw.F16, _raw.F32, _raw.F64)
-        wanted = left if order.index(left) > order.index(right) else right
-        if {left, right} == {_raw.BF16, _raw.F16}:
-            wanted = _raw.F32
-    elif is_division:
-        wanted = _raw.F32
-    else:
-        order = (_raw.BOOL, _raw.U8, _raw.I32, _raw.I64)
-        wanted = left if order.index(left) > order.index(right) else right
+    """Both in the dtype in which they meet."""
+    wanted = _promoted(a.data.dtype, b.data.dtype, is_division)
     cast = _DTYPES[wanted]
     return (
-        a if left == wanted else a.as_type(cast),
-        b if right == wanted else b.as_type(cast),
+        a if a.data.dtype == wanted else a.as_type(cast),
+        b if b.data.dtype == wanted else b.as_type(cast),
     )
+
+
+_EXACT = 1 << 53  # up to here a double holds every whole number
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+# Comparisons: what they are with their operands in the other order, and whether
+# they hold for a number above all of the dtype of the left one.
+_COMPARISONS = {
+    "less": ("greater", True),
+    "less_equal": ("greater_equal", True),
+    "greater": ("less", False),
+    "greater_equal": ("less_equal", False),
+    "equal": ("equal", False),
+    "not_equal": ("not_equal", True),
+}
+
+
+def _operand(value, like: Tensor):
+    """A tensor, an array or a list as a tensor beside another one."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray) or _is_list(value):
+        return Tensor._of(_constant(like.device, _narrow(np.asarray(value))))
+    return NotImplemented
 
 
 def _binary(name: str, lhs, rhs) -> Tensor:
     """An elementwise op of two operands, one of which may be a number."""
+    if isinstance(lhs, Tensor) and isinstance(rhs, Tensor):
+        code = lhs.data.dtype
+        if code == rhs.data.dtype and (code in _raw.FLOATS or name != "div"):
+            return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
     like = lhs if isinstance(lhs, Tensor) else rhs
-    scalar = None
-    if not isinstance(lhs, Tensor) or not isinstance(rhs, Tensor):
-        other = rhs if like is lhs else lhs
-        if isinstance(other, (bool, int, float, np.number, np.bool_)):
-            scalar = other
-        elif isinstance(other, np.ndarray) or _is_list(other):
-            made = Tensor._of(
-                _constant(like.device, _narrow(np.asarray(other)))
-            )
-            lhs, rhs = (like, made) if like is lhs else (made, like)
-        else:
-            return NotImplemented
-    if scalar is not None:
-        is_float = like.data.dtype in _raw.FLOATS
-        if not is_float and (
-            isinstance(scalar, (float, np.floating)) or name == "div"
-        ):
-            like = like.as_type(float32)
-            is_float = True
-        if is_float and name in ("add", "sub", "mul"):
-            value = float(scalar)
-            if name == "mul":
-                return _apply("scale", like, factor=value, shift=0.0)
-            if name == "add":
-                return _apply("scale", like, factor=1.0, shift=value)
-            if not isinstance(lhs, Tensor):
-                return _apply("scale", like, factor=-1.0, shift=value)
-            return _apply("scale", like, factor=1.0, shift=-value)
-        made = Tensor._of(_scalar(like.data, scalar))
-        lhs, rhs = (like, made) if isinstance(lhs, Tensor) else (made, like)
-    lhs, rhs = _same_dtype(lhs, rhs, name == "div")
-    return _apply(name, lhs, rhs)
+    other = rhs if like is lhs else lhs
+    if _numbers.is_number(other):
+        return _with_number(name, like, other, like is lhs)
+    if name in _COMPARISONS:
+        return _compare(name, lhs, rhs)
+    made = _operand(other, like)
+    if made is NotImplemented:
+        return made
+    lhs, rhs = (like, made) if like is lhs else (made, like)
+    if name == "div" and not _has_float(lhs, rhs):
+        wide = [x.as_type(float64) for x in (lhs, rhs)]
+        return _apply(name, *wide).as_type(float32)
+    return _apply(name, *_same_dtype(lhs, rhs, name == "div"))
+
+
+def _has_float(*tensors: Tensor) -> bool:
+    return builtins.any(t.data.dtype in _raw.FLOATS for t in tensors)
+
+
+def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
+    """`t op number`, or with the number on the left."""
+    if name in _COMPARISONS:
+        name = name if is_left else _COMPARISONS[name][0]
+        return _compare_number(name, t, number)
+    code = t.data.dtype
+    is_float = code in _raw.FLOATS
+    if not is_float and (name == "div" or _numbers.is_real(number)):
+        # In float64, which holds both, rounded to float32 once.
+        wide = t.as_type(float64)
+        return _with_number(name, wide, number, is_left).as_type(float32)
+    value = _numbers.fitted(number, code)
+    if (
+        not is_float
+        or name not in ("add", "sub", "mul")
+        or value != value  # which no attribute of an op may be
+    ):
+        made = Tensor._of(_scalar(t.data, number))
+        return _apply(name, *((t, made) if is_left else (made, t)))
+    if name == "mul":
+        return _apply("scale", t, factor=value, shift=0.0)
+    if name == "add":
+        return _apply("scale", t, factor=1.0, shift=value)
+    if is_left:
+        return _apply("scale", t, factor=1.0, shift=-value)
+    return _apply("scale", t, factor=-1.0, shift=value)
+
+
+def _compare_number(name: str, t: Tensor, number) -> Tensor:
+    """1 where it holds, in the dtype of t, or float32 for integers with a float.
+
+    Integers meet a float in float64, and a whole number of any size as it is.
+    """
+    code = t.data.dtype
+    if code in _raw.FLOATS:
+        return _apply(name, t, Tensor._of(_scalar(t.data, number)))
+    if _numbers.is_real(number):
+        wide = t.detach().as_type(float64)
+        made = Tensor._of(_scalar(wide.data, number))
+        return _apply(name, wide, made).as_type(float32)
+    side = _numbers.out_of(code, int(number))
+    if not side:
+        return _apply(name, t, Tensor._of(_scalar(t.data, number)))
+    mirrored, holds_above = _COMPARISONS[name]
+    holds = holds_above if side > 0 else _COMPARISONS[mirrored][1]
+    return zeros_like(t).set_value(holds)
+
+
+def _compare(name: str, lhs, rhs) -> Tensor:
+    """1 where it holds for two tensors or a tensor and an array, in the dtype in
+    which they would be added. Integers meet floats in float64."""
+    like = lhs if isinstance(lhs, Tensor) else rhs
+    a, b = _comparand(lhs, like), _comparand(rhs, like)
+    if a is NotImplemented or b is NotImplemented:
+        return NotImplemented
+    left, right = a.data.dtype, b.data.dtype
+    if (left in _raw.FLOATS) == (right in _raw.FLOATS):
+        return _apply(name, *_same_dtype(a, b, False))
+    holds = _apply(
+        name, a.detach().as_type(float64), b.detach().as_type(float64)
+    )
+    return holds.as_type(_DTYPES[_promoted(left, right, False)])
+
+
+def _comparand(value, like: Tensor):
+    """As _operand, but integers of 64 bits may be of any size."""
+    array = np.asarray(value) if _is_list(value) else value
+    if isinstance(array, np.ndarray) and array.dtype.kind == "i":
+        wide = array.astype(np.int64)
+        if (wide != wide.astype(np.int32)).any():
+            return Tensor._of(_constant(like.device, wide))
+    return _operand(array, like)
+
+
+def _floor_divide(lhs: Tensor, rhs) -> Tensor:
+    """The quotient rounded down, not the rounded quotient: in float64."""
+    if _numbers.is_number(rhs):
+        is_whole = lhs.data.dtype not in _raw.FLOATS
+        code = _raw.F32 if is_whole else lhs.data.dtype
+        if not is_whole or not _numbers.is_real(rhs):
+            rhs = _numbers.fitted(rhs, lhs.data.dtype)
+        if code == _raw.F32 and not is_whole:
+            rhs = float(np.float32(rhs))
+    else:
+        rhs = _operand(rhs, lhs)
+        if rhs is NotImplemented:
+            return rhs
+        code = _promoted(lhs.data.dtype, rhs.data.dtype, True)
+        rhs = rhs.as_type(float64)
+    quotient = _binary("div", lhs.as_type(float64), rhs)
+    return _apply("floor", quotient).as_type(_DTYPES[code])
 
 
 def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
@@ -751,6 +936,8 @@ def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
             result = _take(result, axis, index, index + 1, 1)
         elif isinstance(key, slice):
             start, stop, step = key.indices(size)
+            # Of a step beyond the axis only that matters.
+            step = builtins.min(step, builtins.max(size, 1))
             count = len(range(start, stop, step))
             if step < 0 or not isinstance(step, int):
                 if must_share:
@@ -771,6 +958,8 @@ def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
             indices = (
                 to_numpy(key) if isinstance(key, Tensor) else np.asarray(key)
             )
+            if _is_list(key) and not indices.size:
+                indices = indices.astype(np.int64)
             if indices.dtype == np.bool_:
                 if indices.shape != (size,):
                     raise IndexError(
@@ -782,6 +971,7 @@ def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
                 raise NotImplementedError(
                     "indices with more than one dimension; use autograd.gather"
                 )
+            indices = _numbers.indices(indices, axis, size)
             result = _gather(result, axis, indices)
             shape.append(len(indices))
         else:
@@ -805,7 +995,10 @@ def _take(t: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
 
 
 def _gather(t: Tensor, axis: int, indices) -> Tensor:
-    indices = np.ascontiguousarray(indices, np.int32).reshape(-1)
+    array = np.asarray(indices, np.int64).reshape(-1)
+    indices = array.astype(np.int32)
+    if (indices != array).any():
+        indices = array
     index = Tensor._of(_constant(t.device, indices))
     return _apply("gather", t, index, axis=axis)
 
@@ -882,16 +1075,28 @@ def to_numpy(t: Tensor) -> np.ndarray:
 
 def copy_from_numpy(data: CTensor, np_array, offset: int = 0) -> None:
     """Sets a raw tensor's elements: see Tensor.copy_from_numpy."""
-    array = _narrow(np.asarray(np_array))
+    if data.dtype == _raw.BF16:
+        # By way of float32, which to_numpy gives too.
+        wide = run("cast", data, dtype=_raw.F32)
+        copy_from_numpy(wide, np_array, offset)
+        run("cast", wide, out=[data], dtype=_raw.BF16)
+        return
+    array = np.asarray(np_array)
     wanted = _raw.numpy_dtype(data.dtype)
-    if array.dtype != wanted:
-        if data.dtype == _raw.F64 or data.dtype == _raw.I64:
-            array = np.asarray(np_array).astype(wanted)
-        else:
-            raise TypeError(
-                f"copy_from_numpy: an array of {np.asarray(np_array).dtype} for a "
-                f"tensor of {wanted}; convert it with astype({str(wanted)!r})"
+    is_wide = data.dtype in (_raw.F64, _raw.I64)
+    if is_wide and np.can_cast(array.dtype, wanted, "same_kind"):
+        given, array = array, array.astype(wanted)
+        if wanted.kind == "i" and (array != given).any():
+            raise ValueError(
+                f"a {given.dtype} element does not fit into {wanted}"
             )
+    elif not is_wide:
+        array = _narrow(array)
+    if array.dtype != wanted:
+        raise TypeError(
+            f"copy_from_numpy: an array of {np.asarray(np_array).dtype} for a "
+            f"tensor of {wanted}; convert it with astype({str(wanted)!r})"
+        )
     count = data.count()
     if (
         offset < 0
@@ -961,7 +1166,7 @@ def contiguous(tensor: Tensor) -> Tensor:
 def reshape(tensor: Tensor, shape) -> Tensor:
     """The same elements in another shape; one size may be -1."""
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    return _apply("reshape", tensor, **_to(sizes))
+    return _apply("reshape", tensor, **_to([operator.index(n) for n in sizes]))
 
 
 def transpose(t: Tensor, axes: Sequence[int] | None = None) -> Tensor:
@@ -986,7 +1191,7 @@ def _axes(axes, ndim: int, name: str) -> tuple[int, ...]:
             raise IndexError(
                 f"{name}: axis {axis} of a tensor with {ndim} dimensions"
             )
-        result.append(int(axis) % ndim)
+        result.append(operator.index(axis) % ndim)
     if len(set(result)) != len(result):
         raise ValueError(f"{name}: an axis is named twice in {tuple(axes)}")
     return tuple(result)
@@ -1017,9 +1222,7 @@ def repeat(t: Tensor, repeats, axis: int | None = None) -> Tensor:
     axis = _axes(axis, t.ndim(), "repeat")[0]
     size = t.shape[axis]
     counts = np.asarray(repeats)
-    if counts.ndim == 0 or counts.size == 1:
-        counts = np.full(size, int(counts.reshape(-1)[0]))
-    if counts.shape != (size,) or (counts < 0).any():
+    if counts.shape not in ((), (1,), (size,)) or (counts < 0).any():
         raise ValueError(
             f"repeat: repeats is {repeats!r}; a number that is not negative, or "
             f"{size} of them, is needed"
@@ -1250,8 +1453,10 @@ def tensordot(A: Tensor, B: Tensor, axes=2) -> Tensor:
         B.shape[i] for i in kept_b
     )
     k = product(summed)
-    a = reshape(transpose(A, kept_a + left), (-1 if k else 0, k))
-    b = reshape(transpose(B, right + kept_b), (k, -1 if k else 0))
+    rows = product(A.shape[i] for i in kept_a)
+    columns = product(B.shape[i] for i in kept_b)
+    a = reshape(transpose(A, kept_a + left), (rows, k))
+    b = reshape(transpose(B, right + kept_b), (k, columns))
     return reshape(_apply("matmul", a, b), shape)
 
 

@@ -13,7 +13,12 @@ static choir_status_t batch_norm_infer_infer(const choir_view_t* srcs,
   (void)attrs;
   static const char* const names[] = {"x", "scale", "bias", "mean", "var"};
   const choir_view_t* x = &srcs[0];
-  CHOIR_TRY(choir__batch_norm_check("batch_norm_infer", x));
+  if (x->ndim < 2) {
+    char text[160];
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "batch_norm_infer: x is %s; needs 2 or more dimensions",
+                       choir_view_print(x, text, sizeof text));
+  }
   for (int32_t i = 1; i < src_count; ++i) {
     CHOIR_TRY(choir__need_vector("batch_norm_infer", names[i], &srcs[i],
                                  x->shape[1]));
@@ -62,6 +67,10 @@ static const choir_op_case_t cases[] = {
     {"1,3,9,1;3;3;3;3", NULL},
     {"1,4,1,1;4;4;4;4", "epsilon=0.001"},
     {"2,3,2,3,2;3;3;3;3", NULL},
+    // A rank that has run out of samples.
+    {"0,3;3;3;3;3", NULL},
+    {"0,3,4,4;3;3;3;3", "epsilon=0.001"},
+    {"2,3,0;3;3;3;3", NULL},
     {NULL, NULL}};
 
 const choir_op_def_t choir_op_def_batch_norm_infer = {

@@ -10,6 +10,7 @@
 
 #include "autograd/functions.h"
 #include "autograd/scope.h"
+#include "core/callback.h"
 #include "tests/autograd/scope_testing.h"
 #include "tests/tensor/ops_testing.h"
 #include "tests/testing/failing_allocator.h"
@@ -230,6 +231,29 @@ TEST_P(OutsideOpsTest, CustomOpThatFails) {
   choir_scope_backward(scope_, y, nullptr);
   EXPECT_EQ(Grad(x), (Doubles{5}));
   EXPECT_OK(choir_scope_end(scope_));
+}
+
+// As a function of Python's that an exception leaves: nothing is written.
+void LeftEarly(void* self, void* const* arguments, choir_status_t*) {
+  // The gradient is set by then: the scope frees it.
+  choir_tensor_retain(static_cast<choir_tensor_t*>(arguments[0]));
+  *static_cast<choir_tensor_t**>(arguments[1]) =
+      static_cast<choir_tensor_t*>(arguments[0]);
+  ++*static_cast<int*>(self);
+}
+
+TEST_P(OutsideOpsTest, CustomOpWhoseCallbackIsLeft) {
+  int calls = 0;
+  choir_callback_t callback = {LeftEarly, &calls};
+  choir_custom_op_t op = {"python", choir_custom_op_callback, &callback};
+  choir_var_t* x = Leaf({1}, {1});
+  choir_var_t* y =
+      choir_scope_record_custom(scope_, &op, &x, 1, Tensor({1}, {5}).get());
+  choir_scope_backward(scope_, y, nullptr);
+  EXPECT_STATUS(INTERNAL,
+                "gradient of python: callback: the program's function",
+                choir_scope_end(scope_));
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_P(OutsideOpsTest, CustomOpRefusesWhatIsNoVariable) {

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """choir.autograd in the step of a model."""
 
-import gc
+import os
 import unittest
 
 import numpy as np
 
 from choir import _raw, autograd, device, layer, model, opt, tensor
+from choir._here import here
 from formulas import away, tensor_of, whole
 from training import Training
 
@@ -23,32 +24,79 @@ class Step:
 
 
 class InAModel(Training):
-    def test_constants_are_made_once(self):
-        """A graph cannot take them from the host in its middle."""
-        x = tensor_of(away(2, 3).astype(np.float32))
+    def test_constants_in_a_graph(self):
+        """It cannot take them from the host in its middle."""
 
-        def constants():
-            ys = [
-                autograd.gather(x, 1, [2, 0]), x * [1.0, 2.0, 3.0], x[:, ::-1],
-                autograd.where(x, x, [[True], [False]]), x[[1, 0]],
-            ]  # fmt: skip
-            return [
-                source.data.handle
-                for y in ys
-                for source in y.creator.src
-                if source is not x
-            ]
+        class Net(model.Model):
+            def __init__(self):
+                super().__init__()
+                self.linear = layer.Linear(3)
 
-        again = constants()
-        self.assertEqual(len(again), 5)
-        autograd._model_step = Step()
-        self.addCleanup(setattr, autograd, "_model_step", None)
-        first = constants()
-        gc.collect()
-        self.assertEqual(constants(), first)
-        # What is handed out may be changed.
-        autograd.shape(x).set_value(0)
-        np.testing.assert_array_equal(autograd.shape(x), [2, 3])
+            def forward(self, x):
+                x = x * [1.0, -2.0, 3.0] + np.float32([[1], [2]])
+                x = autograd.gather(x, 1, [2, 0, 1])[[1, 0]]
+                y = self.linear(x)[:, ::-1]
+                return autograd.where(y, y * 0.5, [[True], [False]])
+
+            def train_one_batch(self, x, y):
+                out = self.forward(x)
+                self.optimizer(autograd.mse_loss(out, y))
+                return out
+
+        x, y = tensor_of(away(2, 3)), tensor_of(away(2, 3))
+        x, y = x.as_type("float32"), y.as_type("float32")
+        results = []
+        for modes in ([False] * 6, [True] * 6, [False] * 2 + [True] * 4):
+            CPU.SetRandSeed(4)
+            m = Net()
+            m.set_optimizer(opt.SGD(lr=0.1))
+            m.compile([x], True, modes[0])
+            outs = []
+            for use_graph in modes:
+                if use_graph != m.graph_mode:
+                    m.graph(use_graph)
+                outs.append(m(x, y).numpy().copy())
+            results.append((outs, m.digest()))
+            self.assertEqual(bool(m.print_graphs()), modes[-1])
+            file = os.path.join(os.environ["TEST_TMPDIR"], "constants")
+            m.save_checkpoint(file)
+            # A run that goes on records none before it has made them, either.
+            other = Net()
+            other.set_optimizer(opt.SGD(lr=0.1))
+            other.compile([x], True, modes[-1])
+            other.load_checkpoint(file)
+            for _ in range(3):
+                np.testing.assert_array_equal(other(x, y), m(x, y))
+            self.assertEqual(bool(other.print_graphs()), modes[-1])
+        for outs, digest in results[1:]:
+            np.testing.assert_array_equal(outs, results[0][0])
+            self.assertEqual(digest, results[0][1])
+
+    def test_arrays_of_a_step_go_with_the_next(self):
+        class Net(model.Model):
+            def __init__(self):
+                super().__init__()
+                self.linear = layer.Linear(2)
+                self.noise = np.random.default_rng(0)
+
+            def forward(self, x):
+                return self.linear(x)
+
+            def train_one_batch(self, x):
+                noise = self.noise.standard_normal(x.shape).astype(np.float32)
+                out = self.forward(x + noise)
+                self.optimizer(autograd.mse_loss(out, out.detach() * 0.5))
+
+        x = tensor.ones((1 << 10, 1 << 8))  # 1 MiB
+        m = Net()
+        m.set_optimizer(opt.SGD(lr=0.1))
+        m.compile([x], True, False)
+        for _ in range(3):
+            m(x)
+        before = CPU.memory()["in_use"]
+        for _ in range(30):
+            m(x)
+        self.assertLessEqual(CPU.memory()["in_use"], before)
 
     def test_a_step_in_a_graph_has_the_bits_of_an_eager_one(self):
         class Net(model.Model):
@@ -86,8 +134,8 @@ class InAModel(Training):
 
     def test_dropout_goes_by_the_models_step(self):
         x = tensor.ones((8, 4))
-        autograd._model_step = Step()
-        self.addCleanup(setattr, autograd, "_model_step", None)
+        here.model_step = Step()
+        self.addCleanup(setattr, here, "model_step", None)
         got = autograd.dropout(x, ratio=0.25).numpy()
         expected = _raw.run(
             "dropout", x.data, ratio=0.25, seed=11, stream=0x20000002, step=3,

@@ -52,7 +52,16 @@ class Backward(Training):
         other = tensor.Tensor._of(
             w.data
         )  # the same memory is not the same tensor
-        self.assertEqual(autograd.grad(loss, [other]), [None])
+        other.name = "mine"
+        with self.assertRaisesRegex(
+            ValueError,
+            r"grad: xs\[1\] \(mine, shape \(2,\)\) is no source of y",
+        ):
+            autograd.grad(loss, [w, other])
+        with self.assertRaisesRegex(ValueError, r"xs\[0\] .* no source of y"):
+            autograd.grad(loss, [w * 1.0])
+        with self.assertRaisesRegex(TypeError, r"grad: xs\[1\] is a float"):
+            autograd.grad(loss, [w, 3.0])
 
     def test_dy(self):
         w = self.param([3.0, 5])

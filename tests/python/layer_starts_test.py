@@ -76,6 +76,8 @@ def array(*shape):
     return tensor.from_numpy(values.astype(np.float32))
 
 
+INDICES = tensor.from_numpy(np.array([4, 2], np.int32))
+
 # make, arguments of the first call, each state's formula.
 STARTS = [
     (
@@ -99,10 +101,10 @@ STARTS = [
         for trans_a in (False, True)
         for trans_b in (False, True)
     ],
-    (lambda: layer.Embedding(200, 90), [array(1)], {"W": Normal(1)}),
+    (lambda: layer.Embedding(200, 90), [INDICES], {"W": Normal(1)}),
     (
         lambda: layer.Embedding(90, 200, "uniform"),
-        [array(1)],
+        [INDICES],
         {"W": Uniform(1)},
     ),
     (

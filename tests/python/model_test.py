@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """choir.model: training steps, graph mode, states in files, memory."""
 
+import errno
 import gc
 import io
 import itertools
@@ -9,6 +10,7 @@ import os
 import unittest
 import warnings
 import zipfile
+from unittest import mock
 
 import numpy as np
 
@@ -642,6 +644,44 @@ class Files(Base):
         with self.assertRaisesRegex(ValueError, "l.b"):
             m.load_states(file)
         self.assertEqual(m.digest(), before)
+
+    def test_states_are_on_the_disk_before_their_name_is(self):
+        m = made(Plain)
+        file, done = path("whole.zip"), []
+        fsync, link = os.fsync, os.link
+
+        def synced(descriptor):
+            name = os.readlink(f"/proc/self/fd/{descriptor}")
+            done.append(("fsync", os.path.isdir(name), os.path.exists(file)))
+            fsync(descriptor)
+
+        def linked(partial, name):
+            done.append(("link", os.path.getsize(partial) > 0))
+            link(partial, name)
+
+        with mock.patch("os.fsync", synced), mock.patch("os.link", linked):
+            m.save_states(file)
+        self.assertEqual(
+            done,
+            [("fsync", False, False), ("link", True), ("fsync", True, True)],
+        )
+        made(Plain, seed=9).load_states(file)
+        # What goes wrong leaves nothing.
+        others = sorted(os.listdir(os.path.dirname(file)))
+        for name in ("fsync", "link"):
+            error = OSError(errno.ENOSPC, "No space left on device")
+            with mock.patch(f"os.{name}", side_effect=error):
+                if name == "fsync":
+                    with self.assertRaisesRegex(OSError, "No space"):
+                        m.save_states(path("full.zip"))
+                else:  # a file system without links
+                    m.save_states(path("full.zip"))
+                    os.remove(path("full.zip"))
+            self.assertEqual(sorted(os.listdir(os.path.dirname(file))), others)
+        # One that came meanwhile stays.
+        with mock.patch("os.path.exists", return_value=False):
+            with self.assertRaises(FileExistsError):
+                m.save_states(file)
 
     def test_save_states_refuses(self):
         m = made(Plain)

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model_internal.h"
+
+static void define(choir_model_t* model, void* self) {
+  const choir_model_callbacks_t* callbacks = self;
+  void* const arguments[] = {model};
+  choir__model_fail(model, choir_callback_run(&callbacks->define, arguments));
+}
+
+static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+  (void)scope;
+  (void)self;
+  return x;
+}
+
+static choir_var_t* train_one_batch(choir_model_t* model, choir_scope_t* scope,
+                                    void* self, choir_var_t* x, choir_var_t* y,
+                                    choir_var_t** out_loss) {
+  const choir_model_callbacks_t* callbacks = self;
+  void* const arguments[] = {model, scope, x, y, out_loss};
+  choir_status_t status =
+      choir_callback_run(&callbacks->train_one_batch, arguments);
+  if (status) return choir_scope_fail(scope, status);
+  // What forward gave stays with the program, so no hits are counted.
+  return NULL;
+}
+
+const choir_model_def_t choir_model_def_callbacks = {
+    .name = "callbacks",
+    .define = define,
+    .forward = forward,
+    .train_one_batch = train_one_batch};

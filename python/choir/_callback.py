@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python functions that the library calls.
+
+ctypes prints an exception that leaves such a function, forgets it, and hands the
+library what happens to lie in memory as its result. So no function of ours is
+called by a pointer of its own: the library has adapters (core/callback.h) that
+see from what was written, not from what came back, whether it came to its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from choir._lib import RUN, CallbackStruct, check, lib, make_status
+
+
+class Callback:
+    """A function(arguments) for an adapter of the library.
+
+    arguments: pointers as numbers, None for NULL. What it raises is a failure to
+    the library and comes out of `finish`, behind the library's call.
+    """
+
+    __slots__ = ("struct", "errors")
+
+    def __init__(self, function) -> None:
+        errors: list[BaseException] = []
+
+        def run(_self, arguments, out_status) -> None:
+            try:
+                function(arguments)
+                status = None
+            except BaseException as error:
+                errors.append(error)
+                status = make_status(error)
+            out_status[0] = status
+
+        self.errors = errors
+        self.struct = CallbackStruct(RUN(run), None)
+
+    @property
+    def address(self) -> int:
+        """Of its choir_callback_t, which lives as long as this object."""
+        return ctypes.addressof(self.struct)
+
+
+def finish(status: int | None, *callbacks: Callback) -> None:
+    """Behind the library's call: raises what a callback raised, else the
+    library's own failure."""
+    errors = []
+    for callback in callbacks:
+        errors += callback.errors
+        callback.errors.clear()
+    if not errors:
+        check(status)
+        return
+    lib.status_free(status)
+    # A KeyboardInterrupt before what only failed.
+    raise min(errors, key=lambda error: isinstance(error, Exception))

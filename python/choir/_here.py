@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each thread has of its own: whether operators remember their inputs, and
+the step that runs in it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from choir._engine import Engine
+    from choir.autograd import _Scope
+
+
+class _Here(threading.local):
+    # What a thread begins with: as the main thread has it then.
+    start = False
+
+    def __init__(self) -> None:
+        self.training = type(self).start
+        # The library's dtype for the factors of products; None: their own.
+        self.precision: int | None = None
+        self.engine: Engine | None = None  # whose step runs
+        self.model_step: _Scope | None = None  # that step
+        # Whether it is training outside, while a Composite's forward records.
+        self.outer_training: bool | None = None
+
+
+here = _Here()
+
+
+def set_training(value: bool) -> None:
+    here.training = value
+    if threading.current_thread() is threading.main_thread():
+        _Here.start = value

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When signal handlers run in a training step, and what threads have of their own.
+Hundreds of both at random moments: storm_test.py."""
+
+import os
+import signal
+import threading
+import unittest
+
+import numpy as np
+
+from choir import StateError, _sections, autograd, device, opt, singa_wrap
+from choir import tensor
+from small_models import Net, made, samples
+
+CPU = device.create_cpu_device()
+
+
+class Noted(Exception):
+    """What the handlers of these tests raise."""
+
+
+class Signals(unittest.TestCase):
+    def setUp(self):
+        self.came = []
+        for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1):
+            before = signal.signal(number, self.handler)
+            self.addCleanup(signal.signal, number, before)
+
+    def handler(self, number, frame):
+        self.came.append(signal.Signals(number).name)
+        raise Noted
+
+    def test_they_wait_for_the_end_of_a_section(self):
+        calm = signal.signal(
+            signal.SIGUSR1, lambda number, frame: self.came.append("SIGUSR1")
+        )
+        self.addCleanup(signal.signal, signal.SIGUSR1, calm)
+        with self.assertRaises(Noted):
+            with _sections.deferred():
+                for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1):
+                    os.kill(os.getpid(), number)
+                self.assertEqual(self.came, [])
+        for _ in range(100):  # one raised; the interpreter goes on to the other
+            pass
+        self.assertEqual(sorted(self.came), ["SIGINT", "SIGUSR1"])
+
+    def test_they_run_in_a_users_function(self):
+        def function(number):
+            os.kill(os.getpid(), number)
+            self.fail("a handler raises before")
+
+        def section():
+            with _sections.deferred():
+                with self.assertRaises(Noted):
+                    _sections.delivered(function, signal.SIGINT)
+                self.assertEqual(self.came, ["SIGINT"])
+                os.kill(os.getpid(), signal.SIGUSR1)
+                # One that waits comes as soon as it may.
+                with self.assertRaises(Noted):
+                    _sections.delivered(self.fail, "a handler raises before")
+                self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGALRM)
+                # Not here either: this section is outside of it.
+                self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
+
+        with self.assertRaises(Noted):
+            section()
+        self.assertEqual(self.came, ["SIGINT", "SIGUSR1", "SIGALRM"])
+
+    def test_a_section_in_a_users_function(self):
+        def function():
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+                self.assertEqual(self.came, [])
+            self.fail("a handler raises before")
+
+        with _sections.deferred():
+            with self.assertRaises(Noted):
+                _sections.delivered(function)
+            os.kill(os.getpid(), signal.SIGINT)
+            self.assertEqual(self.came, ["SIGINT"])
+            self.came.clear()
+            self.addCleanup(self.came.clear)
+            with self.assertRaises(Noted):
+                _sections.delivered(lambda: None)
+
+    def test_a_handler_that_a_users_function_sets(self):
+        """As a limit of time for a part of it."""
+
+        def raises(number, frame):
+            self.came.append("mine")
+            raise Noted
+
+        def function():
+            before = signal.signal(signal.SIGUSR2, raises)
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGUSR2)
+                    self.assertEqual(self.came, [])
+            finally:
+                signal.signal(signal.SIGUSR2, before)
+
+        with _sections.deferred():
+            with self.assertRaises(Noted):
+                _sections.delivered(function)
+        self.assertEqual(self.came, ["mine"])
+        self.assertEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
+
+    def test_handlers_are_the_programs_before_and_after(self):
+        def other(number, frame):
+            self.came.append("other")
+
+        with _sections.deferred():
+            self.assertNotEqual(signal.getsignal(signal.SIGINT), self.handler)
+        self.assertEqual(signal.getsignal(signal.SIGINT), self.handler)
+        for handler in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGINT, handler)
+            with _sections.deferred():
+                self.assertEqual(signal.getsignal(signal.SIGINT), handler)
+            self.assertEqual(signal.getsignal(signal.SIGINT), handler)
+        # One that is set inside of a section stays.
+        signal.signal(signal.SIGINT, self.handler)
+        with _sections.deferred():
+            ours = signal.signal(signal.SIGINT, other)
+        self.assertIs(signal.getsignal(signal.SIGINT), other)
+        # A program that puts back what it found in there: it does its work.
+        signal.signal(signal.SIGINT, ours)
+        with self.assertRaises(Noted):
+            os.kill(os.getpid(), signal.SIGINT)
+        with self.assertRaises(Noted):
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+                self.assertEqual(self.came, ["SIGINT"])
+        self.assertEqual(self.came, ["SIGINT", "SIGINT"])
+        self.assertEqual(signal.getsignal(signal.SIGINT), self.handler)
+
+    def test_in_other_threads_nothing_changes(self):
+        seen = []
+
+        def run():
+            with _sections.deferred():
+                seen.append(signal.getsignal(signal.SIGINT))
+                seen.append(_sections.delivered(lambda: 5))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        self.assertEqual(seen, [self.handler, 5])
+
+    def test_a_step_that_waits_for_nobody(self):
+        """A handler runs at once in train_one_batch, and an endless loop there can
+        be left."""
+
+        class Endless(Net):
+            is_endless = False
+
+            def train_one_batch(self, x, y):
+                while self.is_endless:
+                    pass
+                return super().train_one_batch.__wrapped__(self, x, y)
+
+        m = made(Endless)
+        m(*samples())
+        m.is_endless = True
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with self.assertRaises(Noted):
+            m(*samples())
+        self.assertEqual(m.optimizer.step_counter.item(), 1)
+        m.is_endless = False
+        m(*samples())
+        other = made()
+        for _ in range(2):
+            other(*samples())
+        self.assertEqual(m.digest(), other.digest())
+
+    def test_the_error_of_a_step_is_behind_what_a_handler_raises(self):
+        class Late(Net):
+            def forward(self, x):
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGINT)
+                    raise ValueError("mine")
+
+        x, _ = samples()
+        with self.assertRaises(Noted) as got:
+            Late().forward(x)
+        self.assertIsInstance(got.exception.__context__, ValueError)
+
+
+def in_thread(function):
+    """What it gives in a thread of its own."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+class Threads(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(setattr, autograd, "training", False)
+        CPU.SetRandSeed(1)
+
+    def test_each_has_its_training_mode(self):
+        for mode in (True, False):
+            autograd.training = mode
+            self.assertIs(in_thread(lambda: autograd.training), mode)
+
+            def change(mode=mode):
+                autograd.training = not mode
+                return autograd.training
+
+            self.assertIs(in_thread(change), not mode)
+            self.assertIs(autograd.training, mode)
+
+    def test_each_can_have_its_random_numbers(self):
+        def draw():
+            return tensor.random((4,)).numpy()
+
+        def seeded():
+            CPU.SetRandSeed(1)
+            return draw()
+
+        first = draw()
+        np.testing.assert_array_equal(in_thread(seeded), first)
+        # The main thread's go on where they were.
+        second = draw()
+        self.assertFalse((first == second).any())
+        CPU.SetRandSeed(1)
+        draw()
+        # A thread without a seed of its own takes from the same row.
+        np.testing.assert_array_equal(in_thread(draw), second)
+
+    def test_a_step_of_one_is_none_of_another(self):
+        """A thread that computes waits for the step of another to end."""
+        order, begun, other = [], threading.Event(), []
+
+        class Slow(Net):
+            def train_one_batch(self, x, y):
+                begun.set()
+                other[0].join(0.2)  # cannot end: it waits for this step
+                order.append("step")
+                return super().train_one_batch.__wrapped__(self, x, y)
+
+        def run():
+            begun.wait()
+            tensor.ones((2,)) + 1.0
+            order.append("other")
+
+        for use_graph in (False, True):
+            m = made(Slow, use_graph)
+            for _ in range(2):
+                begun.clear()
+                order.clear()
+                other[:] = [threading.Thread(target=run)]
+                other[0].start()
+                m(*samples())
+                other[0].join()
+                self.assertEqual(order, ["step", "other"])
+
+    def test_ranks_are_processes(self):
+        ticket = singa_wrap.NcclIdHolder()
+        failures = []
+
+        def join(rank):
+            try:
+                opt.DistOpt(opt.SGD(), ticket, rank, 2)
+            except StateError as error:
+                failures.append(str(error))
+
+        threads = [threading.Thread(target=join, args=(r,)) for r in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(failures), 2)
+        self.assertIn("are threads of one process", failures[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
