@@ -23,7 +23,7 @@
 
 // For processes that lost their parent when the launcher is gone: enough to
 // clean up behind them (Python's resource tracker).
-static const double orphan_grace = 1;
+static const double lost_grace = 1;
 // How long the launcher waits for processes that SIGKILL does not end.
 static const double give_up_seconds = 10;
 static const double pass_seconds = 0.02;
@@ -37,7 +37,8 @@ typedef struct process_s {
 } process_t;
 
 typedef struct order_s {
-  double grace;
+  double grace;  // below 0: what lost its parent alone is to end
+  double orphan_grace;
 } order_t;
 
 typedef struct state_s {
@@ -47,7 +48,8 @@ typedef struct state_s {
   pid_t launcher_group;
   process_t* processes;  // [config->count + ORPHANS]
   int32_t process_count;
-  bool is_ending;
+  bool is_ending;          // children too
+  bool is_ending_orphans;  // what lost its parent
   double ending_since;
   double grace;         // of the children
   double orphan_grace;  // of all others
@@ -235,10 +237,10 @@ static bool reap(state_t* state) {
 // A child of this process: its id is not another's until it is reaped.
 static void end_one(state_t* state, pid_t pid, double now) {
   process_t* process = find_process(state, pid);
+  bool is_child = process && process->child >= 0;
+  if (is_child && !state->is_ending) return;
   if (!process) process = add_process(state, pid, -1);
-  double grace = !process              ? 0
-                 : process->child >= 0 ? state->grace
-                                       : state->orphan_grace;
+  double grace = is_child ? state->grace : state->orphan_grace;
   if (process && process->term_since == 0) {
     process->term_since = now;
     if (grace > 0) {
@@ -274,10 +276,12 @@ static bool take_order(state_t* state) {
   ssize_t bytes = recv(state->socket, &order, sizeof(order), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   bool has_launcher = bytes == (ssize_t)sizeof(order);
+  if (!has_launcher) order = (order_t){0, lost_grace};
   if (!state->is_ending) state->ending_since = choir_clock_seconds();
-  state->is_ending = true;
-  state->grace = has_launcher ? order.grace : 0;
-  state->orphan_grace = has_launcher ? order.grace : orphan_grace;
+  state->is_ending_orphans = true;
+  state->is_ending = state->is_ending || order.grace >= 0;
+  state->grace = order.grace;
+  state->orphan_grace = order.orphan_grace;
   return has_launcher;
 }
 
@@ -308,8 +312,8 @@ static void run_guard(state_t* state, const sigset_t* mask,
                           {.fd = state->signals, .events = POLLIN}};
   bool has_children = true;
   while (has_children || !state->is_ending) {
-    if (state->is_ending) end_children(state);
-    poll(fds, 2, state->is_ending ? (int)(pass_seconds * 1e3) : -1);
+    if (state->is_ending_orphans) end_children(state);
+    poll(fds, 2, state->is_ending_orphans ? (int)(pass_seconds * 1e3) : -1);
     struct signalfd_siginfo info;
     while (read(state->signals, &info, sizeof(info)) > 0) continue;
     has_children = reap(state);
@@ -380,15 +384,24 @@ choir_status_t choir_guard_start(const choir_guard_config_t* config,
           : fork_guard(config, guard);
   if (!status) return NULL;
   choir_guard_finish(guard);
+  remove_folders(config->folders);
   return status;
 }
 
-void choir_guard_end(choir_guard_t* guard, double grace) {
-  order_t order = {.grace = grace};
-  guard->give_up_at = choir_clock_seconds() + 2 * grace + give_up_seconds;
+static void give_order(const choir_guard_t* guard, order_t order) {
   while (send(guard->socket, &order, sizeof(order), MSG_NOSIGNAL) < 0 &&
          errno == EINTR)
     continue;
+}
+
+void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace) {
+  double most = grace > orphan_grace ? grace : orphan_grace;
+  guard->give_up_at = choir_clock_seconds() + 2 * most + give_up_seconds;
+  give_order(guard, (order_t){grace, orphan_grace});
+}
+
+void choir_guard_end_orphans(choir_guard_t* guard, double grace) {
+  give_order(guard, (order_t){-1, grace});
 }
 
 // Reads an event of the guard, or notes its end.

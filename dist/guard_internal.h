@@ -36,8 +36,8 @@ typedef struct choir_guard_config_s {
   // "NAME=value" in all children's environments, of this run alone: by it the
   // launcher finds what is left when the guard itself was killed.
   const char* mark;
-  // Folders that go when all has ended, with what is in them. NULL-terminated;
-  // NULL: none.
+  // Folders that go when all has ended, with what is in them, or when the guard
+  // cannot be started. NULL-terminated; NULL: none.
   char* const* folders;
 } choir_guard_config_t;
 
@@ -83,11 +83,13 @@ choir_status_t choir_guard_start(const choir_guard_config_t* config,
 // Waits up to `seconds` for the next event; NOTHING when none came.
 void choir_guard_wait(choir_guard_t* guard, double seconds,
                       choir_guard_event_t* out_event);
-// Ends everything: each process gets SIGTERM and, `grace` seconds later,
-// SIGKILL; one that comes to the guard when its parent has ended gets both
-// then, but no later than after twice that time. Returns at once;
-// CHOIR_GUARD_OVER tells when it is done.
-void choir_guard_end(choir_guard_t* guard, double grace);
+// Ends everything: each child gets SIGTERM and, `grace` seconds later, SIGKILL,
+// and so does, with its own grace, each process that comes to the guard because
+// its parent has ended, but no later than after twice that time. Returns at
+// once; CHOIR_GUARD_OVER tells when it is done.
+void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace);
+// The latter processes alone, from now on.
+void choir_guard_end_orphans(choir_guard_t* guard, double grace);
 // After OVER. The signals are the caller's again, without those that came.
 void choir_guard_finish(choir_guard_t* guard);
 

@@ -5,8 +5,6 @@
 // When a worker fails, the others get a moment to report, then SIGTERM, then
 // SIGKILL; the sentence is put together from what all of them left on the
 // board.
-#include "dist/launch.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -20,10 +18,10 @@
 #include "core/clock.h"
 #include "dist/board_internal.h"
 #include "dist/guard_internal.h"
+#include "dist/launch_internal.h"
 
 extern char** environ;
 
-#define MAX_WORKERS 1024
 // After the first failure: time for peers to notice it and say so.
 static const double report_seconds = 2;
 
@@ -64,10 +62,9 @@ bool choir_launch_is_worker(void) {
 
 // ---- Starting ----
 
-#define MARK_ENVIRONMENT "CHOIR_LAUNCH"
 static const char* const own_variables[] = {
     "CHOIR_RANK", "CHOIR_SIZE", "CHOIR_COMM_ID", "CHOIR_COMM",
-    CHOIR_BOARD_ENVIRONMENT, MARK_ENVIRONMENT,
+    CHOIR_BOARD_ENVIRONMENT, CHOIR_LAUNCH_MARK,
     // The launcher itself may be a program under mpiexec; workers are not.
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
 #define OWN_VARIABLE_COUNT (sizeof(own_variables) / sizeof(own_variables[0]))
@@ -91,7 +88,7 @@ static choir_status_t fill_shared_texts(launch_t* launch) {
   snprintf(texts[2], TEXT_BYTES, "CHOIR_COMM=%s", comm ? comm : "auto");
   snprintf(texts[3], TEXT_BYTES, CHOIR_BOARD_ENVIRONMENT "=%d",
            launch->board_fd);
-  snprintf(texts[4], TEXT_BYTES, MARK_ENVIRONMENT "=%s", mark.text);
+  snprintf(texts[4], TEXT_BYTES, CHOIR_LAUNCH_MARK "=%s", mark.text);
   return NULL;
 }
 
@@ -226,7 +223,8 @@ static void wait_for_reports(launch_t* launch) {
 
 // The workers and all that they started.
 static void end_all(launch_t* launch) {
-  choir_guard_end(&launch->guard, launch->config->grace);
+  const double grace = launch->config->grace;
+  choir_guard_end(&launch->guard, grace, grace);
   while (!launch->guard.is_over) wait_event(launch, 1);
 }
 
@@ -430,7 +428,7 @@ static void watch(launch_t* launch) {
          !any_failed(launch) && !launch->failure && !launch->guard.is_over)
     wait_event(launch, 1);
   if (any_failed(launch) && !launch->interrupted) wait_for_reports(launch);
-  bool was_stopped[MAX_WORKERS] = {false};
+  bool was_stopped[CHOIR_LAUNCH_MAX_WORKERS] = {false};
   for (int32_t r = 0; r < launch->config->workers; ++r)
     was_stopped[r] = launch->workers[r].stopped;
   end_all(launch);
@@ -445,14 +443,14 @@ static void watch(launch_t* launch) {
 
 // ---- The whole ----
 
-static choir_status_t check_config(const choir_launch_config_t* config) {
+choir_status_t choir__launch_check(const choir_launch_config_t* config) {
   if (!config || !config->argv || !config->argv[0])
     return CHOIR_ERROR(INVALID_ARGUMENT, "launch: %s",
                        config ? "argv is empty" : "config is NULL");
-  if (config->workers < 1 || config->workers > MAX_WORKERS)
+  if (config->workers < 1 || config->workers > CHOIR_LAUNCH_MAX_WORKERS)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "launch: workers is %d; it must be in 1 .. %d",
-                       config->workers, MAX_WORKERS);
+                       config->workers, CHOIR_LAUNCH_MAX_WORKERS);
   if (!(config->grace >= 0) || config->grace > 3600)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "launch: grace is %g s; it must be in 0 .. 3600",
@@ -485,7 +483,7 @@ choir_status_t choir_launch_run(const choir_launch_config_t* config,
     return CHOIR_ERROR(INVALID_ARGUMENT, "launch: out_report is NULL");
   memset(out_report, 0, sizeof(*out_report));
   out_report->failed_rank = -1;
-  CHOIR_TRY(check_config(config));
+  CHOIR_TRY(choir__launch_check(config));
   launch_t launch = {.config = config,
                      .report = out_report,
                      .allocator = choir_allocator_default(),

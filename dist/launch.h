@@ -61,6 +61,16 @@ CHOIR_API choir_status_t choir_launch_run(const choir_launch_config_t* config,
                                           choir_launch_report_t* out_report)
     CHOIR_NODISCARD;
 
+// The same by Open MPI's mpiexec, for programs that talk by MPI: it starts
+// `workers` ranks of this program on this host, in which choir_launch_is_worker
+// is false. argv[0] is not looked at; `comm` is not used. The report's exit
+// status is mpiexec's, and its message is empty unless mpiexec was killed, hung
+// or was interrupted: else its ranks and Open MPI have said all. Folders of
+// Open MPI go with the run. UNAVAILABLE: there is no mpiexec.
+CHOIR_API choir_status_t choir_launch_mpiexec(
+    const choir_launch_config_t* config, choir_launch_report_t* out_report)
+    CHOIR_NODISCARD;
+
 // In a worker: notes "epoch 0 step 17" on the launcher's board; a no-op
 // elsewhere. Cheap (no syscall).
 CHOIR_API void choir_launch_note_progress(int64_t epoch, int64_t step);

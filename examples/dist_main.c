@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dist_main.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +101,13 @@ static int run_worker(const train_task_t* task,
 
 // ---- The launcher ----
 
+static int end_launch(choir_status_t status,
+                      const choir_launch_report_t* report) {
+  if (status) return fail(status, 1);
+  if (report->message[0]) fprintf(stderr, "%s: %s\n", program, report->message);
+  return report->exit_status;
+}
+
 static int launch_spawn(const train_options_t* options, char** argv) {
   choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
   config.argv = argv;
@@ -110,9 +115,7 @@ static int launch_spawn(const train_options_t* options, char** argv) {
   config.comm = train_comm_names[options->comm];
   choir_launch_report_t report;
   choir_status_t status = choir_launch_run(&config, &report);
-  if (status) return fail(status, 1);
-  if (report.message[0]) fprintf(stderr, "%s: %s\n", program, report.message);
-  return report.exit_status;
+  return end_launch(status, &report);
 }
 
 // Whether argv[index] is one of the flags that are the launcher's alone; if
@@ -128,40 +131,24 @@ static bool is_launchers(char** argv, int index, int* out_words) {
   return false;
 }
 
-// Becomes mpiexec, which starts this program again with the other flags.
+// By mpiexec, which starts this program again with the other flags.
 static int launch_mpi(const train_options_t* options, int argc, char** argv) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  path[length > 0 ? length : 0] = 0;
-  char** command = calloc((size_t)argc + 16, sizeof(char*));
-  if (!command)
+  char** words = calloc((size_t)argc + 1, sizeof(char*));
+  if (!words)
     return fail(CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a command line"), 1);
-  char workers[24];
-  snprintf(workers, sizeof(workers), "%d", (int)options->workers);
   int count = 0;
-  command[count++] = "mpiexec";
-  command[count++] = "-n";
-  command[count++] = workers;
-  // More workers than cores are allowed, as with spawn, and a worker's own
-  // threads must not share one core.
-  command[count++] = "--oversubscribe";
-  command[count++] = "--bind-to";
-  command[count++] = "none";
-  // The user is root knowingly; Open MPI asks twice.
-  if (geteuid() == 0) command[count++] = "--allow-run-as-root";
-  command[count++] = path;
-  for (int i = 1, words = 1; i < argc; i += words) {
-    words = 1;
-    if (!is_launchers(argv, i, &words)) command[count++] = argv[i];
+  words[count++] = argv[0];
+  for (int i = 1, taken = 1; i < argc; i += taken) {
+    taken = 1;
+    if (!is_launchers(argv, i, &taken)) words[count++] = argv[i];
   }
-  execvp("mpiexec", command);
-  choir_status_t status =
-      CHOIR_ERROR(UNAVAILABLE,
-                  "launcher mpi: cannot start mpiexec: %s (Debian: "
-                  "openmpi-bin)",
-                  strerror(errno));
-  free(command);
-  return fail(status, 1);
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  config.argv = words;
+  config.workers = (int32_t)options->workers;
+  choir_launch_report_t report;
+  choir_status_t status = choir_launch_mpiexec(&config, &report);
+  free(words);
+  return end_launch(status, &report);
 }
 
 static void print_help(const train_task_t* task) {
