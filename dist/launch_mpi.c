@@ -301,7 +301,8 @@ static void watch(mpi_launch_t* launch) {
     note_event(launch, &event);
   }
   const double grace = launch->config->grace;
-  choir_guard_end(&launch->guard, grace + mpiexec_grace, grace);
+  choir_guard_end(&launch->guard, launch->hangs ? 0 : grace + mpiexec_grace,
+                  grace);
   while (!launch->guard.is_over) choir_guard_wait(&launch->guard, 1, &event);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dist_main.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,28 +27,79 @@ static int fail(choir_status_t status, int exit_status) {
 
 // ---- A worker ----
 
-static choir_comm_t* handler_comm;
-static const char* handler_name;
-
 // Open MPI ends all ranks with SIGTERM when one dies and tells little more than
-// its number. Only calls that are safe in a handler.
-static void say(const char* text) {
-  if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(128 + SIGTERM);
+// its number. So a rank that it ends says what it was doing, and who sent the
+// signal. Only calls that are safe in a handler.
+static struct {
+  choir_comm_t* comm;  // NULL: not joined
+  char rank[160];      // "rank 0 (host h, pid 12)"
+  char text[1024];
+} ended;
+
+static void say(const char* more) {
+  size_t used = strlen(ended.text);
+  while (*more && used + 2 < sizeof(ended.text)) ended.text[used++] = *more++;
+  ended.text[used] = 0;
 }
 
-static void on_terminate(int number) {
-  // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
-  const char* activity = choir_comm_activity(handler_comm);
+static const char* number_text(long number, char text[24]) {
+  char* digit = text + 23;
+  *digit = 0;
+  do *--digit = (char)('0' + number % 10);
+  while (number /= 10);
+  return digit;
+}
+
+static void say_sender(const siginfo_t* info) {
+  char number[24], path[40] = "/proc/", name[32];
+  const char* pid = number_text(info->si_pid, number);
+  strcat(strcat(path, pid), "/comm");
+  // NOLINTBEGIN(bugprone-signal-handler): open, read and close are safe.
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t bytes = fd < 0 ? 0 : read(fd, name, sizeof(name));
+  if (fd >= 0) close(fd);
+  // NOLINTEND(bugprone-signal-handler)
+  if (bytes > 1) {
+    name[bytes - 1] = 0;  // a newline
+    say(" from ");
+    say(name);
+    say(" (pid ");
+    say(pid);
+    say(")");
+  } else {
+    say(" from process ");
+    say(pid);
+  }
+}
+
+static void on_terminate(int number, siginfo_t* info, void* context) {
+  (void)context;
   say(program);
   say(": ");
-  say(handler_name);
-  say(" was ended by mpiexec (SIGTERM)");
+  say(ended.rank);
+  say(" was ended by signal 15 (Terminated)");
+  say_sender(info);
+  // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
+  const char* activity = ended.comm ? choir_comm_activity(ended.comm) : "";
   if (activity[0]) {
     say(" in ");
     say(activity);
   }
-  say("\n");
+  const size_t bytes = strlen(ended.text);
+  ended.text[bytes] = '\n';
+  if (write(STDERR_FILENO, ended.text, bytes + 1) < 0) _exit(128 + number);
   _exit(128 + number);
+}
+
+static void watch_terminate(void) {
+  char host[72] = "?";
+  gethostname(host, sizeof(host) - 1);
+  const char* rank = getenv("OMPI_COMM_WORLD_RANK");
+  snprintf(ended.rank, sizeof(ended.rank), "rank %s (host %s, pid %d)",
+           rank ? rank : "?", host, (int)getpid());
+  struct sigaction action = {.sa_sigaction = on_terminate,
+                             .sa_flags = SA_SIGINFO};
+  sigaction(SIGTERM, &action, NULL);
 }
 
 static choir_status_t join(const train_options_t* options,
@@ -63,12 +115,9 @@ static choir_status_t join(const train_options_t* options,
 static choir_status_t work(const train_task_t* task,
                            const train_options_t* options) {
   choir_comm_t* comm = NULL;
+  if (is_under_mpi()) watch_terminate();
   CHOIR_TRY(join(options, &comm));
-  if (is_under_mpi()) {
-    handler_comm = comm;
-    handler_name = choir_comm_peer(comm, choir_comm_rank(comm));
-    signal(SIGTERM, on_terminate);
-  }
+  ended.comm = comm;
   // Every rank would say the same.
   if (choir_comm_rank(comm) == 0)
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
@@ -81,10 +130,10 @@ static choir_status_t work(const train_task_t* task,
     status =
         choir_status_annotate(status, __FILE__, __LINE__, "%s",
                               choir_comm_peer(comm, choir_comm_rank(comm)));
-  signal(SIGTERM, SIG_DFL);
+  ended.comm = NULL;
   choir_log_set_sink(NULL, NULL, CHOIR_LOG_ERROR);
   choir_comm_release(comm);
-  return status;
+  return status ? status : choir_comm_shutdown();
 }
 
 static int run_worker(const train_task_t* task,

@@ -493,6 +493,164 @@ TEST(MpiTest, RefusesLowerThreadLevels) {
   FinalizeMpi();
 }
 
+// ---- Ranks that do not come to the start, or to the end ----
+
+std::string Said(const ProcessResult& result, int rank) {
+  const std::string mark = "RANK " + std::to_string(rank) + " SAYS ";
+  size_t at = result.output.find(mark);
+  if (at == std::string::npos) return "(nothing)\n" + result.output;
+  at += mark.size();
+  return result.output.substr(at, result.output.find('\n', at) - at);
+}
+
+// What a rank got, in one write; then the others get time to say theirs before
+// mpiexec ends them.
+[[noreturn]] void SayAndEnd(choir_status_t status) {
+  std::string text = "\nRANK " + std::to_string(choir_testing::Rank()) +
+                     " SAYS " + (status ? choir_status_message(status) : "ok") +
+                     "\n";
+  EXPECT_GT(write(1, text.data(), text.size()), 0);
+  usleep(1000000);
+  _exit(1);
+}
+
+class MpiStartTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MpiStartTest, NamesTheRankThatDoesNotCome) {
+  const std::string what = GetParam();
+  if (choir_testing::InRank()) {
+    if (choir_testing::Rank() == 1 && what == "stopped") raise(SIGSTOP);
+    // mpiexec takes it for the end of a program without MPI.
+    if (choir_testing::Rank() == 1) _exit(0);
+    choir_comm_config_t config = Config();
+    config.deadline = 1.5;
+    choir_comm_t* comm = nullptr;
+    SayAndEnd(choir_comm_create(&config, &comm));
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, "mpi", 3);
+  ProcessResult result = group.Wait(Patience(60))[0];
+  EXPECT_TRUE(result.ended);
+  for (int rank : {0, 2})
+    EXPECT_TRUE(choir_testing::Matches(
+        Said(result, rank),
+        "comm mpi: MPI_Init did not return within 1\\.5 s: not all ranks that "
+        "mpiexec started came here; rank 1 " +
+            std::string(what == "stopped" ? "\\(pid \\d+\\) is stopped"
+                                          : "has ended")))
+        << Said(result, rank);
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, MpiStartTest,
+                         ::testing::Values("stopped", "ended"),
+                         [](const auto& info) {
+                           return std::string(info.param);
+                         });
+
+struct EndCase {
+  const char* name;
+  const char* backend;
+  const char* what;
+  const char* state;
+};
+
+void PrintTo(const EndCase& end, std::ostream* out) { *out << end.name; }
+
+class MpiEndTest : public ::testing::TestWithParam<EndCase> {
+ protected:
+  static void EndRankOne(const std::string& what) {
+    if (what == "stops") raise(SIGSTOP);
+    volatile double value = 1;
+    for (time_t end = time(nullptr) + 6; time(nullptr) < end;)
+      if (what == "loops")
+        value = value * 0.5;
+      else
+        usleep(100000);
+    _exit(1);
+  }
+
+  static void RunRank(const EndCase& end, bool calls_shutdown) {
+    choir_comm_config_t config = Config();
+    config.deadline = 2.5;
+    config.silence = 1.5;
+    choir_comm_t* comm = nullptr;
+    ASSERT_OK(choir_comm_create(&config, &comm));
+    AllReduceOnes(comm);
+    ASSERT_OK(choir_comm_finalize(comm));
+    choir_comm_release(comm);
+    if (choir_testing::Rank() == 1) EndRankOne(end.what);
+    if (calls_shutdown) SayAndEnd(choir_comm_shutdown());
+    exit(0);
+  }
+};
+
+TEST_P(MpiEndTest, NamesTheRankThatDoesNotCome) {
+  const EndCase& end = GetParam();
+  if (choir_testing::InRank()) {
+    RunRank(end, true);
+    return;
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, end.backend, 3);
+  ProcessResult result = group.Wait(Patience(60))[0];
+  EXPECT_TRUE(result.ended);
+  for (int rank : {0, 2}) {
+    std::string own = "rank " + std::to_string(rank);
+    EXPECT_TRUE(choir_testing::Matches(
+        Said(result, rank), "the end of the program: " + own +
+                                " \\(host [^ ]+, pid \\d+\\) waited "
+                                "\\d\\.\\d s for rank 1 \\(host [^ ]+, pid "
+                                "\\d+\\), which " +
+                                end.state))
+        << Said(result, rank);
+  }
+}
+
+// Nor does a program hang that leaves it to its exit.
+TEST_P(MpiEndTest, ExitWaitsNoLonger) {
+  if (choir_testing::InRank()) {
+    RunRank(GetParam(), false);
+    return;
+  }
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, GetParam().backend, 3);
+  ProcessResult result = group.Wait(Patience(30))[0];
+  EXPECT_TRUE(result.ended);
+  EXPECT_NE(result.exit_status, 0);
+}
+
+const EndCase kEndCases[] = {
+    {"sleeps", "mpi", "sleeps", "is alive but has not come"},
+    {"loops", "mpi", "loops", "is alive but has not come"},
+    {"stops", "mpi", "stops",
+     "has given no sign of life for \\d\\.\\d s \\(stopped, or its host or the "
+     "link to it is down\\)"},
+    {"sleeps_over_shm", "auto+mpi", "sleeps", "is alive but has not come"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Ends, MpiEndTest, ::testing::ValuesIn(kEndCases),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+TEST(MpiTest, AllComeToTheEnd) {
+  if (choir_testing::RunRanks("mpi", 3)) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+  // Longer than a turn of the thread that answers.
+  usleep(static_cast<useconds_t>(choir_testing::Rank()) * 300000);
+  ASSERT_OK(choir_comm_shutdown());
+  ASSERT_OK(choir_comm_shutdown());
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  EXPECT_STREQ(choir_status_message(status), "comm mpi: MPI was finalized");
+  choir_status_free(status);
+}
+
 choir_comm_t* signal_comm;
 
 // As an executable would: Open MPI gives a second between SIGTERM and SIGKILL.

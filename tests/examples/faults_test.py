@@ -150,11 +150,45 @@ class FaultsTest(harness.ProgramTest):
                 self.assertRegex(err, WORKER % (1, pid) + "|PID %d" % pid)
                 self.assert_nothing_left()
 
+    def test_terminated_rank_under_mpiexec(self):
+        process = self.begin("--comm", "mpi", under=self.mpiexec(2))
+        pids = self.workers()
+        os.kill(pids[1], signal.SIGTERM)
+        got, _, err = self.finish(process)
+        self.assertEqual(got, 128 + signal.SIGTERM, err)
+        # Each says who sent the signal: this test, or mpiexec.
+        for rank, sender in ((1, os.getpid()), (0, process.pid)):
+            self.assertRegex(
+                err,
+                WORKER % (rank, pids[rank])
+                + r" was ended by signal 15 \(Terminated\) from \S+ \(pid %d\)"
+                % sender,
+            )
+        self.assert_nothing_left()
+
+    def test_stopped_rank_while_mpi_starts(self):
+        harness.small_data(self.data)
+        process = self.start_command(
+            *[*self.mpiexec(2), "sh", "-c"],
+            "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec %s "
+            "--deadline 2 --data %s"
+            % (os.path.join(harness.ROOT, "examples/mnist_dist"), self.data),
+        )
+        got, _, err = self.finish(process)
+        self.assertEqual(got, 1)
+        self.assertRegex(
+            err,
+            "mnist_dist: comm mpi: MPI_Init did not return within 2.0 s: .+; "
+            r"rank 1 \(pid \d+\) is stopped\n",
+        )
+        self.assert_nothing_left()
+
     def test_interrupt_of_mpiexec(self):
-        process = self.begin("--launcher", "mpi")
+        process = self.begin(under=self.mpiexec(2))
         os.killpg(process.pid, signal.SIGINT)
         got, _, _ = self.finish(process)
-        self.assertNotEqual(got, 0)
+        # Open MPI's own status; --launcher mpi gives 130.
+        self.assertEqual(got, 1)
         self.assert_nothing_left()
 
     def begin_mpi(self, *arguments):

@@ -25,8 +25,8 @@ SCRIPT = """\
 import os, sys, threading, time
 import numpy as np
 from choir import dist
-dist.init(deadline=20)
 what, folder = sys.argv[1:3]
+dist.init(deadline=1 if what == "late" else 20)
 total = dist.allreduce(np.float32(dist.rank() + 1), op=dist.Sum)
 text = f"{dist.rank()} of {dist.size()}: {total:g} {sys.argv[3:]}"
 open(os.path.join(folder, str(os.getpid())), "w").write(text)
@@ -50,9 +50,12 @@ if what == "caught":
     thread.join()
 if what == "usage":
     sys.exit(2)
+if what == "late" and dist.rank() == 1:
+    time.sleep(30)
 while what == "wait":
     time.sleep(0.05)
-dist.barrier("end")
+if what != "late":
+    dist.barrier("end")
 """
 
 
@@ -207,6 +210,18 @@ class Main(unittest.TestCase):
     def test_exits_that_are_caught_are_none(self):
         done = self.workers("caught")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_worker_that_does_not_end(self):
+        # The others wait for it when they end, and fail at the deadline.
+        done = self.workers("late")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(
+            done.stderr,
+            r"^choir: rank [02] \(.*\) failed: finalize \(operation \d+\): rank "
+            r"[02] \(.*\) waited \d\.\d s for rank 1 \(.*\), which is alive but "
+            r"has not come to this operation; .*\n$",
+        )
+        self.nobody_is_left()
 
     def test_status_of_wrong_usage_is_the_workers(self):
         self.assertEqual(self.workers("usage").returncode, 2)

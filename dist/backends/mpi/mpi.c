@@ -542,6 +542,7 @@ static choir_status_t join(choir_mpi_comm_t* mpi,
   CHOIR_TRY(allocate_memory(mpi));
   mpi->base.has_heartbeat = mpi->world->has_own_thread;
   CHOIR_TRY(greet(mpi, config));
+  choir_mpi_world_note(config, mpi->base.peers);
   int32_t number = 0;
   for (int32_t r = 0; r < config->size; ++r)
     if (mpi->base.peers[r].identity.number > number)

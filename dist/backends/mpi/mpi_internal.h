@@ -8,6 +8,8 @@
 // MPI in this process. There is one, whatever number of communicators ride on
 // it: they differ by their tags.
 
+typedef struct choir_mpi_peer_s choir_mpi_peer_t;
+
 typedef struct choir_mpi_world_s {
   const choir_mpi_shim_t* shim;
   int32_t rank;
@@ -15,6 +17,8 @@ typedef struct choir_mpi_world_s {
   // Whether a thread of ours may call MPI beside the program's own calls.
   bool has_own_thread;
   pthread_mutex_t mutex;  // around every call of the shim
+  // Of mpi_end.c; NULL where the program ends MPI, or there is one rank.
+  choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
 
 // mpi_world.c
@@ -27,6 +31,28 @@ choir_status_t choir_mpi_world_open(double deadline,
 int32_t choir_mpi_world_next(void);
 // Takes it.
 choir_status_t choir_mpi_world_take(uint64_t number);
+
+// The last communicator's limits hold for the end too; `peers` are all ranks
+// of the world.
+void choir_mpi_world_note(const choir_comm_config_t* config,
+                          const choir_comm_peer_t* peers);
+
+// mpi_end.c
+choir_status_t choir_mpi_end_open(choir_mpi_world_t* world);
+void choir_mpi_end_name(choir_mpi_world_t* world,
+                        const choir_comm_peer_t* peers);
+// Called now and then: says to peers that ask that this rank lives.
+void choir_mpi_end_answer(choir_mpi_world_t* world);
+// Waits until all ranks have called it. *out_waited: seconds.
+choir_status_t choir_mpi_end_wait(choir_mpi_world_t* world, double deadline,
+                                  double silence, double* out_waited);
+// With the mutex, before MPI ends.
+void choir_mpi_end_close(choir_mpi_world_t* world);
+
+// mpi_ranks.c
+// "; rank 1 (pid 4711) is stopped; rank 3 has ended", or "": what can be seen
+// of this host's ranks without MPI.
+void choir_mpi_describe_ranks(char* text, size_t text_bytes);
 
 // One operation under way.
 typedef struct choir_mpi_pending_s {
