@@ -17,6 +17,9 @@ typedef struct choir_mpi_world_s {
   // Whether a thread of ours may call MPI beside the program's own calls.
   bool has_own_thread;
   pthread_mutex_t mutex;  // around every call of the shim
+  // How much was received from each rank, of whatever communicator: a rank that
+  // sends lives.
+  _Atomic uint64_t* heard;  // [size]
   // Of mpi_end.c; NULL where the program ends MPI, or there is one rank.
   choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
@@ -76,13 +79,24 @@ typedef struct choir_mpi_comm_s {
   unsigned char* out_message;
   unsigned char* in_messages;     // [size], message_stride apart
   choir_mpi_control_t* controls;  // [size]
-  choir_mpi_pending_t* pending;   // [4 * size]
+  choir_mpi_pending_t* pending;   // [CHOIR_MPI_PENDING * size]
   int32_t pending_count;
 
   unsigned char* work;  // pieces of all ranks while they are summed
   size_t work_bytes;
-  uint64_t beat;
 } choir_mpi_comm_t;
+
+// Large data go to another host in messages of this size, so that a rank sees
+// them come on a slow link, half a second for each at 1 Mbit/s: what comes is a
+// sign of life and progress, and heartbeats wait behind it. Below Open MPI's
+// limit for TCP (64 KiB with its header) no message waits for an answer, which
+// would wait behind the data of the other direction.
+#define CHOIR_MPI_MESSAGE_BYTES ((size_t)63 << 10)
+// Most data to one peer, or together in one round of all.
+#define CHOIR_MPI_ROUND_BYTES ((size_t)1 << 20)
+// Both ways, and what is beside them.
+#define CHOIR_MPI_PENDING \
+  (2 * (int)(CHOIR_MPI_ROUND_BYTES / CHOIR_MPI_MESSAGE_BYTES) + 6)
 
 // Kinds of messages, by tag.
 enum {
@@ -96,7 +110,8 @@ enum {
 };
 
 // mpi.c
-// Posts; the status is a broken communicator.
+// Posts, at most CHOIR_MPI_ROUND_BYTES in messages that both sides cut alike;
+// the status is a broken communicator.
 choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
                               const void* data, size_t bytes);
 choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,

@@ -289,6 +289,11 @@ static choir_status_t start_world(double deadline) {
   world->rank = world->shim->rank();
   world->size = world->shim->size();
   process.deadline = process.silence = deadline;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_allocator_default(),
+                           (size_t)world->size * sizeof(*world->heard), "peers",
+                           &memory));
+  world->heard = memory;
   return process.attached ? NULL : choir_mpi_end_open(world);
 }
 
