@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "oneapi/dnnl/dnnl.h"
+#include "third_party/dnnl/dnnl_v3.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif

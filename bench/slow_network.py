@@ -85,7 +85,6 @@ def run(lab, name, flags, settings=None):
             ["mpirun", "-np", HOSTS, "-H", where, "--bind-to", "none"]
             + ["--mca", "btl", "self,tcp"]
             + ["--mca", "btl_tcp_if_include", "10.77.0.0/24"]
-            + ["--mca", "oob_tcp_if_include", "10.77.0.0/24"]
         ) + words
     elif name != ALONE:
         words += ["--workers", HOSTS]

@@ -36,8 +36,9 @@ def platform_of(library):
     return PLATFORMS[machine]
 
 
-def metadata(project, folder, version):
-    packages = runpy.run_path(os.path.join(folder, "choir", "_debian.py"))
+def metadata(project, folder, version, libraries):
+    debian = runpy.run_path(os.path.join(folder, "choir", "_debian.py"))
+    packages = set().union(*map(debian["needed_packages"], libraries))
     lines = [
         "Metadata-Version: 2.1",
         f"Name: {project['name']}",
@@ -48,10 +49,7 @@ def metadata(project, folder, version):
     lines += [f"Classifier: {name}" for name in project["classifiers"]]
     lines += [f"Requires-Python: {project['requires-python']}"]
     lines += [f"Requires-Dist: {name}" for name in project["dependencies"]]
-    lines += [
-        f"Requires-External: {name}"
-        for name in sorted(packages["DEBIAN_PACKAGES"].values())
-    ]
+    lines += [f"Requires-External: {name}" for name in sorted(packages)]
     lines += ["Description-Content-Type: text/markdown", ""]
     with open(
         os.path.join(folder, project["readme"]), encoding="utf-8"
@@ -94,6 +92,7 @@ def make_wheel(folder, licence, files, out):
     version = version_of(folder)
     tag = re.fullmatch(r"choir-[^-]+-(.+)\.whl", name)[1]
 
+    libraries = [file for file in files if file.endswith(".so")]
     members = {}
     for path in files:
         place = place_in_wheel(folder, path)
@@ -106,7 +105,9 @@ def make_wheel(folder, licence, files, out):
         licence_text = file.read()
     last = {
         f"{info}/LICENSE": licence_text,
-        f"{info}/METADATA": metadata(project, folder, version).encode(),
+        f"{info}/METADATA": metadata(
+            project, folder, version, libraries
+        ).encode(),
         f"{info}/WHEEL": (
             "Wheel-Version: 1.0\n"
             "Generator: make_wheel.py of Choir\n"

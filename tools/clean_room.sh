@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/clean_room.sh [--keep] FOLDER [COMMAND [ARGUMENT]...]
-# Makes a bare Debian 12 (minbase with git, nothing else) in FOLDER, which must not
+# tools/clean_room.sh [--suite SUITE] [--keep] FOLDER [COMMAND [ARGUMENT]...]
+# Makes a bare Debian (minbase with git, nothing else) in FOLDER, which must not
 # exist or be empty, clones the last commit of this tree into it and runs COMMAND in
-# the clone; `./bootstrap bazel test //...` if none is given. The status is that of
-# COMMAND. Needs root and debootstrap. --keep leaves FOLDER with what bootstrap
-# installed; a second run then takes another clone into the same system.
+# the clone; `./bootstrap bazel test //...` if none is given. SUITE is bookworm
+# (Debian 12, the default) or trixie (Debian 13). The status is that of COMMAND.
+# Needs root, debootstrap, and this machine to be a Debian, whose mirrors are used.
+# --keep leaves FOLDER with what bootstrap installed; a second run then takes another
+# clone into the same system.
 #
 # Mounts and processes live in namespaces of their own, so that nothing of them can
 # be left behind: not after a failure, not after Ctrl-C.
@@ -38,14 +40,25 @@ if [ "${1:-}" = --inside ]; then
     ${https_proxy:+https_proxy="$https_proxy"} "$@"
 fi
 
-usage='usage: tools/clean_room.sh [--keep] FOLDER [COMMAND [ARGUMENT]...]'
-keep=0
-if [ "${1:-}" = --keep ]; then
-  keep=1
+usage='usage: tools/clean_room.sh [--suite bookworm|trixie] [--keep] FOLDER [COMMAND [ARGUMENT]...]'
+keep=0 suite=bookworm
+while [ $# -gt 0 ]; do
+  case $1 in
+    --keep) keep=1 ;;
+    --suite)
+      shift
+      suite=${1:-}
+      ;;
+    -* | '') die "unknown flag '$1'; $usage" 2 ;;
+    *) break ;;
+  esac
   shift
-fi
+done
+case $suite in
+  bookworm | trixie) ;;
+  *) die "unknown suite '$suite'; $usage" 2 ;;
+esac
 [ $# -ge 1 ] || die "FOLDER is missing; $usage" 2
-case $1 in -* | '') die "unknown flag '$1'; $usage" 2 ;; esac
 [ "$(id -u)" = 0 ] || die "must be root, for debootstrap and mounts"
 command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
 script=$(realpath "$0")
@@ -53,11 +66,15 @@ repository=$(dirname "$script")/..
 room=$(realpath -m "$1")
 shift
 [ $# -gt 0 ] || set -- ./bootstrap bazel test //...
-# Marks a folder that this script filled, and that it so may remove.
+# Marks a folder that this script filled, and that it so may remove; says the suite.
 mark=etc/choir_clean_room
-[ ! -e "$room" ] || [ -e "$room/$mark" ] ||
+if [ -e "$room/$mark" ]; then
+  [ "$(cat "$room/$mark")" = "$suite" ] ||
+    die "$room is a clean room of $(cat "$room/$mark"), not $suite"
+elif [ -e "$room" ]; then
   { [ -d "$room" ] && [ -z "$(ls -A "$room")" ]; } ||
-  die "$room is neither empty nor a clean room"
+    die "$room is neither empty nor a clean room"
+fi
 
 child=
 log=$(mktemp)
@@ -89,25 +106,29 @@ contained() {
   return $status
 }
 
+contained mount -t tmpfs tmpfs /mnt 2>"$log" ||
+  die "root may not make namespaces and mounts here, which a clean room is made of: $(cat "$log")"
 if [ ! -e "$room/$mark" ]; then
-  # The mirror that this machine uses.
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' \
-    'Created-By: Packages' 'Codename: bookworm' 'Component: main' | head -n 1)
-  [ -n "$mirror" ] || die "apt knows no mirror of Debian 12 (bookworm) here"
-  echo "clean_room.sh: a bare Debian 12 in $room"
-  contained debootstrap --variant=minbase --include=git,ca-certificates bookworm \
+  # The mirrors that this machine uses, as "URI bookworm-updates".
+  # shellcheck disable=SC1091
+  here=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  mirrors=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' \
+    'Created-By: Packages' 'Origin: Debian' 'Component: main' |
+    sed -n "s/ $here\\(-updates\\|-security\\|\\)\$/ $suite\\1/p" | sort -u)
+  mirror=$(sed -n "s/ $suite\$//p" <<<"$mirrors" | head -n 1)
+  [ -n "$mirror" ] || die "apt knows no mirror of Debian '$here' here; apt-get update may help"
+  echo "clean_room.sh: a bare Debian ($suite) in $room"
+  contained debootstrap --variant=minbase --include=git,ca-certificates "$suite" \
     "$room" "$mirror" >"$log" 2>&1 || die "debootstrap failed: $(tail -n 3 "$log")"
   rm -f "$log"
   # Where to fetch from and through which proxy; no other habit of this machine.
-  rm -f "$room/etc/apt/sources.list"
-  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
-    [ -f "$file" ] && cp "$file" "$room/${file#/}"
-  done
+  sed 's/.*/deb [signed-by=\/usr\/share\/keyrings\/debian-archive-keyring.gpg] & main/' \
+    <<<"$mirrors" >"$room/etc/apt/sources.list"
   apt-config dump | grep -E '^Acquire::(http|https)::' \
     >"$room/etc/apt/apt.conf.d/99network" || true
   cp /etc/resolv.conf "$room/etc/resolv.conf"
   cp /etc/hosts "$room/etc/hosts"
-  : >"$room/$mark"
+  echo "$suite" >"$room/$mark"
 fi
 
 mkdir -p "$room/srv"

@@ -23,7 +23,7 @@ if [ ${#files[@]} -eq 0 ]; then
 fi
 for tool in clang-format-14 black; do
   if ! command -v "$tool" >/dev/null; then
-    echo "format.sh: $tool is missing; ./bootstrap --ci installs it" >&2
+    echo "format.sh: $tool is missing; ./bootstrap --ci installs it on Debian 12" >&2
     exit 1
   fi
 done

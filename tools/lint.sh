@@ -16,7 +16,7 @@ for arg in "$@"; do named+=("$(realpath --relative-to "$(dirname "$0")/.." -- "$
 cd "$(dirname "$0")/.." || exit 1
 for tool in clang-tidy-14 clang pyflakes3 shellcheck; do
   if ! command -v "$tool" >/dev/null; then
-    echo "lint.sh: $tool is missing; ./bootstrap --ci installs it" >&2
+    echo "lint.sh: $tool is missing; ./bootstrap --ci installs it on Debian 12" >&2
     exit 1
   fi
 done

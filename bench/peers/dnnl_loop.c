@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MNIST CNN's training step written straight against oneDNN (version 2, C
-// interface): no tensors, no dispatch, no tape. It is the yardstick for what
-// Choir's own step costs around the same primitives.
+// The MNIST CNN's training step written straight against oneDNN's C interface
+// (that of version 3; version 2 has a call in between while primitives are
+// made): no tensors, no dispatch, no tape. It is the yardstick for what Choir's
+// own step costs around the same primitives.
 //
 //   dnnl_loop [--batch N] [--threads N] [--steps N] [--json] [--phases]
 //             [--forward-only]
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "oneapi/dnnl/dnnl.h"
+#include "third_party/dnnl/dnnl_v3.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,7 +32,7 @@
     }                                                                    \
   } while (0)
 
-enum { MAX_STEPS = 128, MAX_ARGS = 8, MAX_PARAMS = 8 };
+enum { MAX_STEPS = 128, MAX_ARGS = 8, MAX_PARAMS = 8, MAX_DESCS = 64 };
 
 typedef struct call_s {
   const char* phase;
@@ -55,6 +56,8 @@ static call_t calls[MAX_STEPS];
 static int call_count;
 static param_t params[MAX_PARAMS];
 static int param_count;
+static dnnl_memory_desc_t descs[MAX_DESCS];  // kept to the end, like all here
+static int desc_count;
 
 static double now(void) {
   struct timespec t;
@@ -62,7 +65,7 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static dnnl_memory_t memory_of(const dnnl_memory_desc_t* md) {
+static dnnl_memory_t memory_of(const_dnnl_memory_desc_t md) {
   const size_t bytes = (dnnl_memory_desc_get_size(md) + 63) / 64 * 64;
   void* data = aligned_alloc(64, bytes ? bytes : 64);
   if (!data) exit(1);
@@ -79,21 +82,21 @@ static float* data_of(dnnl_memory_t memory) {
 }
 
 static size_t bytes_of(dnnl_memory_t memory) {
-  const dnnl_memory_desc_t* md;
+  const_dnnl_memory_desc_t md;
   CHECK(dnnl_memory_get_memory_desc(memory, &md));
   return dnnl_memory_desc_get_size(md);
 }
 
 static dnnl_memory_desc_t desc(int ndim, const int64_t* shape,
                                dnnl_format_tag_t tag) {
-  dnnl_memory_desc_t md;
-  CHECK(dnnl_memory_desc_init_by_tag(&md, ndim, shape, dnnl_f32, tag));
-  return md;
+  dnnl_memory_desc_t* md = &descs[desc_count++];
+  CHECK(dnnl_memory_desc_create_with_tag(md, ndim, shape, dnnl_f32, tag));
+  return *md;
 }
 
-static const dnnl_memory_desc_t* wanted(dnnl_primitive_desc_t pd,
-                                        dnnl_query_t what) {
-  const dnnl_memory_desc_t* md = dnnl_primitive_desc_query_md(pd, what, 0);
+static const_dnnl_memory_desc_t wanted(dnnl_primitive_desc_t pd,
+                                       dnnl_query_t what) {
+  const_dnnl_memory_desc_t md = dnnl_primitive_desc_query_md(pd, what, 0);
   if (!md) exit(1);
   return md;
 }
@@ -123,8 +126,8 @@ static void add_call(const char* phase, dnnl_primitive_desc_t pd,
 }
 
 static dnnl_memory_t reorder(const char* phase, dnnl_memory_t from,
-                             const dnnl_memory_desc_t* to) {
-  const dnnl_memory_desc_t* md;
+                             const_dnnl_memory_desc_t to) {
+  const_dnnl_memory_desc_t md;
   CHECK(dnnl_memory_get_memory_desc(from, &md));
   if (dnnl_memory_desc_equal(md, to)) return from;
   dnnl_memory_t result = memory_of(to);
@@ -136,7 +139,7 @@ static dnnl_memory_t reorder(const char* phase, dnnl_memory_t from,
   return result;
 }
 
-static param_t* add_param(const dnnl_memory_desc_t* md, float scale) {
+static param_t* add_param(const_dnnl_memory_desc_t md, float scale) {
   param_t* param = &params[param_count++];
   param->value = memory_of(md);
   param->grad = memory_of(md);
@@ -152,6 +155,7 @@ typedef struct layer_s {
   char names[4][24];
   dnnl_memory_t src, dst, workspace;
   dnnl_primitive_desc_t forward;
+  dnnl_dims_t weight_shape;  // of a convolution
   param_t* weights;
   param_t* bias;
 } layer_t;
@@ -168,29 +172,28 @@ static void conv_forward(layer_t* layer, const char* name, dnnl_memory_t src,
                          const int64_t* dst_shape) {
   name_layer(layer, name);
   layer->src = src;
-  const dnnl_memory_desc_t* src_md;
+  memcpy(layer->weight_shape, weight_shape, 4 * sizeof(weight_shape[0]));
+  const_dnnl_memory_desc_t src_md;
   CHECK(dnnl_memory_get_memory_desc(src, &src_md));
   const dnnl_memory_desc_t w = desc(4, weight_shape, dnnl_format_tag_any);
   const dnnl_memory_desc_t b = desc(1, weight_shape, dnnl_x);
   const dnnl_memory_desc_t dst = desc(4, dst_shape, dnnl_nhwc);
   const dnnl_dims_t ones = {1, 1}, zeros = {0, 0};
-  dnnl_convolution_desc_t cd;
-  CHECK(dnnl_convolution_forward_desc_init(&cd, forward_kind,
-                                           dnnl_convolution_direct, src_md, &w,
-                                           &b, &dst, ones, zeros, zeros));
   dnnl_post_ops_t ops;
   dnnl_primitive_attr_t attr;
   CHECK(dnnl_post_ops_create(&ops));
-  CHECK(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0));
+  CHECK(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0));
   CHECK(dnnl_primitive_attr_create(&attr));
   CHECK(dnnl_primitive_attr_set_post_ops(attr, ops));
-  CHECK(dnnl_primitive_desc_create(&layer->forward, &cd, attr, engine, NULL));
+  CHECK(dnnl_convolution_forward_primitive_desc_create(
+      &layer->forward, engine, forward_kind, dnnl_convolution_direct, src_md, w,
+      b, dst, ones, zeros, zeros, zeros, attr));
   CHECK(dnnl_post_ops_destroy(ops));
   CHECK(dnnl_primitive_attr_destroy(attr));
   layer->weights =
       add_param(wanted(layer->forward, dnnl_query_weights_md), 0.1f);
-  layer->bias = add_param(&b, 0.1f);
-  layer->dst = memory_of(&dst);
+  layer->bias = add_param(b, 0.1f);
+  layer->dst = memory_of(dst);
   const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
                          DNNL_ARG_DST};
   const dnnl_memory_t memories[] = {src, layer->weights->value,
@@ -200,19 +203,19 @@ static void conv_forward(layer_t* layer, const char* name, dnnl_memory_t src,
 
 static dnnl_memory_t conv_backward(layer_t* layer, dnnl_memory_t diff_dst,
                                    int want_data) {
-  const dnnl_memory_desc_t *src, *dst, *weights, *bias;
+  const_dnnl_memory_desc_t src, dst, weights, bias;
   CHECK(dnnl_memory_get_memory_desc(layer->src, &src));
   CHECK(dnnl_memory_get_memory_desc(layer->dst, &dst));
   CHECK(dnnl_memory_get_memory_desc(layer->weights->value, &weights));
   CHECK(dnnl_memory_get_memory_desc(layer->bias->value, &bias));
-  const dnnl_memory_desc_t any = desc(4, weights->dims, dnnl_format_tag_any);
+  const dnnl_memory_desc_t any =
+      desc(4, layer->weight_shape, dnnl_format_tag_any);
   const dnnl_dims_t ones = {1, 1}, zeros = {0, 0};
-  dnnl_convolution_desc_t cd;
   dnnl_primitive_desc_t pd;
-  CHECK(dnnl_convolution_backward_weights_desc_init(
-      &cd, dnnl_convolution_direct, src, &any, bias, dst, ones, zeros, zeros));
-  CHECK(dnnl_primitive_desc_create(&pd, &cd, NULL, engine, layer->forward));
-  const dnnl_memory_desc_t* grad = wanted(pd, dnnl_query_diff_weights_md);
+  CHECK(dnnl_convolution_backward_weights_primitive_desc_create(
+      &pd, engine, dnnl_convolution_direct, src, any, bias, dst, ones, zeros,
+      zeros, zeros, layer->forward, NULL));
+  const_dnnl_memory_desc_t grad = wanted(pd, dnnl_query_diff_weights_md);
   dnnl_memory_t raw = dnnl_memory_desc_equal(grad, weights)
                           ? layer->weights->grad
                           : memory_of(grad);
@@ -230,9 +233,9 @@ static dnnl_memory_t conv_backward(layer_t* layer, dnnl_memory_t diff_dst,
     add_call(layer->names[3], back, from_to, pair, 2);
   }
   if (!want_data) return NULL;
-  CHECK(dnnl_convolution_backward_data_desc_init(
-      &cd, dnnl_convolution_direct, src, &any, dst, ones, zeros, zeros));
-  CHECK(dnnl_primitive_desc_create(&pd, &cd, NULL, engine, layer->forward));
+  CHECK(dnnl_convolution_backward_data_primitive_desc_create(
+      &pd, engine, dnnl_convolution_direct, src, any, dst, ones, zeros, zeros,
+      zeros, layer->forward, NULL));
   dnnl_memory_t diff_src = memory_of(src);
   dnnl_memory_t w = reorder(layer->names[3], layer->weights->value,
                             wanted(pd, dnnl_query_weights_md));
@@ -247,15 +250,14 @@ static void pool_forward(layer_t* layer, const char* name, dnnl_memory_t src,
                          const int64_t* dst_shape) {
   name_layer(layer, name);
   layer->src = src;
-  const dnnl_memory_desc_t* src_md;
+  const_dnnl_memory_desc_t src_md;
   CHECK(dnnl_memory_get_memory_desc(src, &src_md));
   const dnnl_memory_desc_t dst = desc(4, dst_shape, dnnl_nhwc);
   const dnnl_dims_t twos = {2, 2}, zeros = {0, 0};
-  dnnl_pooling_desc_t d;
-  CHECK(dnnl_pooling_forward_desc_init(&d, forward_kind, dnnl_pooling_max,
-                                       src_md, &dst, twos, twos, zeros, zeros));
-  CHECK(dnnl_primitive_desc_create(&layer->forward, &d, NULL, engine, NULL));
-  layer->dst = memory_of(&dst);
+  CHECK(dnnl_pooling_forward_primitive_desc_create(
+      &layer->forward, engine, forward_kind, dnnl_pooling_max, src_md, dst,
+      twos, twos, zeros, zeros, zeros, NULL));
+  layer->dst = memory_of(dst);
   // Where the maxima were is for the backward pass alone.
   const int training = forward_kind == dnnl_forward_training;
   if (training)
@@ -267,15 +269,14 @@ static void pool_forward(layer_t* layer, const char* name, dnnl_memory_t src,
 }
 
 static dnnl_memory_t pool_backward(layer_t* layer, dnnl_memory_t diff_dst) {
-  const dnnl_memory_desc_t *src, *dst;
+  const_dnnl_memory_desc_t src, dst;
   CHECK(dnnl_memory_get_memory_desc(layer->src, &src));
   CHECK(dnnl_memory_get_memory_desc(layer->dst, &dst));
   const dnnl_dims_t twos = {2, 2}, zeros = {0, 0};
-  dnnl_pooling_desc_t d;
   dnnl_primitive_desc_t pd;
-  CHECK(dnnl_pooling_backward_desc_init(&d, dnnl_pooling_max, src, dst, twos,
-                                        twos, zeros, zeros));
-  CHECK(dnnl_primitive_desc_create(&pd, &d, NULL, engine, layer->forward));
+  CHECK(dnnl_pooling_backward_primitive_desc_create(
+      &pd, engine, dnnl_pooling_max, src, dst, twos, twos, zeros, zeros, zeros,
+      layer->forward, NULL));
   dnnl_memory_t diff_src = memory_of(src);
   const int indices[] = {DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC,
                          DNNL_ARG_WORKSPACE};
@@ -286,16 +287,15 @@ static dnnl_memory_t pool_backward(layer_t* layer, dnnl_memory_t diff_dst) {
 
 static dnnl_memory_t relu_backward(const char* phase, dnnl_memory_t dst,
                                    dnnl_memory_t diff_dst) {
-  const dnnl_memory_desc_t* md;
+  const_dnnl_memory_desc_t md;
   CHECK(dnnl_memory_get_memory_desc(dst, &md));
-  dnnl_eltwise_desc_t d;
   dnnl_primitive_desc_t forward, pd;
-  CHECK(dnnl_eltwise_forward_desc_init(
-      &d, dnnl_forward_training, dnnl_eltwise_relu_use_dst_for_bwd, md, 0, 0));
-  CHECK(dnnl_primitive_desc_create(&forward, &d, NULL, engine, NULL));
-  CHECK(dnnl_eltwise_backward_desc_init(&d, dnnl_eltwise_relu_use_dst_for_bwd,
-                                        md, md, 0, 0));
-  CHECK(dnnl_primitive_desc_create(&pd, &d, NULL, engine, forward));
+  CHECK(dnnl_eltwise_forward_primitive_desc_create(
+      &forward, engine, dnnl_forward_training,
+      dnnl_eltwise_relu_use_dst_for_bwd, md, md, 0, 0, NULL));
+  CHECK(dnnl_eltwise_backward_primitive_desc_create(
+      &pd, engine, dnnl_eltwise_relu_use_dst_for_bwd, md, md, md, 0, 0, forward,
+      NULL));
   // In place: the gradient of the pooled image is of no further use.
   const int indices[] = {DNNL_ARG_DST, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC};
   const dnnl_memory_t memories[] = {dst, diff_dst, diff_dst};
@@ -303,38 +303,38 @@ static dnnl_memory_t relu_backward(const char* phase, dnnl_memory_t dst,
   return diff_dst;
 }
 
+// `src_shape` is that of src: (n, c) or an image's.
 static void linear_forward(layer_t* layer, const char* name, dnnl_memory_t src,
-                           int64_t outputs, int relu) {
+                           int ndim, const int64_t* src_shape, int64_t outputs,
+                           int relu) {
   name_layer(layer, name);
   layer->src = src;
-  const dnnl_memory_desc_t* src_md;
+  const_dnnl_memory_desc_t src_md;
   CHECK(dnnl_memory_get_memory_desc(src, &src_md));
   dnnl_dims_t shape = {0};
-  memcpy(shape, src_md->dims, 4 * sizeof(shape[0]));
+  memcpy(shape, src_shape, (size_t)ndim * sizeof(shape[0]));
   const dnnl_dims_t dst_shape = {shape[0], outputs};
   shape[0] = outputs;
   // The order of the weights follows the source, so nothing is reordered.
   const dnnl_memory_desc_t w =
-      desc(src_md->ndims, shape, src_md->ndims == 4 ? dnnl_acdb : dnnl_ab);
+      desc(ndim, shape, ndim == 4 ? dnnl_acdb : dnnl_ab);
   const dnnl_dims_t bias_shape = {outputs};
   const dnnl_memory_desc_t b = desc(1, bias_shape, dnnl_x);
   const dnnl_memory_desc_t dst = desc(2, dst_shape, dnnl_nc);
-  dnnl_inner_product_desc_t d;
-  CHECK(dnnl_inner_product_forward_desc_init(&d, forward_kind, src_md, &w, &b,
-                                             &dst));
   dnnl_primitive_attr_t attr = NULL;
   if (relu) {
     dnnl_post_ops_t ops;
     CHECK(dnnl_post_ops_create(&ops));
-    CHECK(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0));
+    CHECK(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0));
     CHECK(dnnl_primitive_attr_create(&attr));
     CHECK(dnnl_primitive_attr_set_post_ops(attr, ops));
     CHECK(dnnl_post_ops_destroy(ops));
   }
-  CHECK(dnnl_primitive_desc_create(&layer->forward, &d, attr, engine, NULL));
-  layer->weights = add_param(&w, 0.05f);
-  layer->bias = add_param(&b, 0.05f);
-  layer->dst = memory_of(&dst);
+  CHECK(dnnl_inner_product_forward_primitive_desc_create(
+      &layer->forward, engine, forward_kind, src_md, w, b, dst, attr));
+  layer->weights = add_param(w, 0.05f);
+  layer->bias = add_param(b, 0.05f);
+  layer->dst = memory_of(dst);
   const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
                          DNNL_ARG_DST};
   const dnnl_memory_t memories[] = {src, layer->weights->value,
@@ -343,23 +343,21 @@ static void linear_forward(layer_t* layer, const char* name, dnnl_memory_t src,
 }
 
 static dnnl_memory_t linear_backward(layer_t* layer, dnnl_memory_t diff_dst) {
-  const dnnl_memory_desc_t *src, *dst, *weights, *bias;
+  const_dnnl_memory_desc_t src, dst, weights, bias;
   CHECK(dnnl_memory_get_memory_desc(layer->src, &src));
   CHECK(dnnl_memory_get_memory_desc(layer->dst, &dst));
   CHECK(dnnl_memory_get_memory_desc(layer->weights->value, &weights));
   CHECK(dnnl_memory_get_memory_desc(layer->bias->value, &bias));
-  dnnl_inner_product_desc_t d;
   dnnl_primitive_desc_t pd;
-  CHECK(dnnl_inner_product_backward_weights_desc_init(&d, src, weights, bias,
-                                                      dst));
-  CHECK(dnnl_primitive_desc_create(&pd, &d, NULL, engine, layer->forward));
+  CHECK(dnnl_inner_product_backward_weights_primitive_desc_create(
+      &pd, engine, src, weights, bias, dst, layer->forward, NULL));
   const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
                          DNNL_ARG_DIFF_BIAS};
   const dnnl_memory_t memories[] = {layer->src, diff_dst, layer->weights->grad,
                                     layer->bias->grad};
   add_call(layer->names[2], pd, indices, memories, 4);
-  CHECK(dnnl_inner_product_backward_data_desc_init(&d, src, weights, dst));
-  CHECK(dnnl_primitive_desc_create(&pd, &d, NULL, engine, layer->forward));
+  CHECK(dnnl_inner_product_backward_data_primitive_desc_create(
+      &pd, engine, src, weights, dst, layer->forward, NULL));
   dnnl_memory_t diff_src = memory_of(src);
   const int data_indices[] = {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS,
                               DNNL_ARG_DIFF_SRC};
@@ -413,18 +411,18 @@ static void add_forward(net_t* net, dnnl_memory_t x, int64_t batch) {
   pool_forward(&net->pool1, "pool1", net->conv1.dst, p1);
   conv_forward(&net->conv2, "conv2", net->pool1.dst, w2, y2);
   pool_forward(&net->pool2, "pool2", net->conv2.dst, p2);
-  linear_forward(&net->ip1, "ip1", net->pool2.dst, 500, 1);
-  linear_forward(&net->ip2, "ip2", net->ip1.dst, 10, 0);
+  const dnnl_dims_t h1 = {batch, 500};
+  linear_forward(&net->ip1, "ip1", net->pool2.dst, 4, p2, 500, 1);
+  linear_forward(&net->ip2, "ip2", net->ip1.dst, 2, h1, 10, 0);
 }
 
 static void add_softmax(net_t* net) {
-  const dnnl_memory_desc_t* logits_md;
+  const_dnnl_memory_desc_t logits_md;
   CHECK(dnnl_memory_get_memory_desc(net->ip2.dst, &logits_md));
-  dnnl_softmax_desc_t sd;
   dnnl_primitive_desc_t spd;
-  CHECK(
-      dnnl_softmax_forward_desc_init(&sd, dnnl_forward_training, logits_md, 1));
-  CHECK(dnnl_primitive_desc_create(&spd, &sd, NULL, engine, NULL));
+  CHECK(dnnl_softmax_forward_primitive_desc_create(
+      &spd, engine, dnnl_forward_training, dnnl_softmax_accurate, logits_md,
+      logits_md, 1, NULL));
   net->p = memory_of(logits_md);
   net->dlogits = memory_of(logits_md);
   const int indices[] = {DNNL_ARG_SRC, DNNL_ARG_DST};
@@ -481,7 +479,7 @@ int main(int argc, char** argv) {
 
   const dnnl_dims_t x_shape = {batch, 1, 28, 28};
   const dnnl_memory_desc_t x_md = desc(4, x_shape, dnnl_nhwc);
-  dnnl_memory_t x = memory_of(&x_md);
+  dnnl_memory_t x = memory_of(x_md);
   fill(x, 1.0f);
   int* labels = calloc((size_t)batch, sizeof(int));
   for (int64_t n = 0; n < batch; n++) labels[n] = (int)(n % 10);

@@ -17,6 +17,7 @@ import os
 import pickle
 import sys
 import threading
+import traceback
 import weakref
 from ctypes import byref, c_int32
 
@@ -506,6 +507,13 @@ def local_workers() -> int:
 # a death, and fails when they do not come; one that ends by an exception, or by
 # sys.exit with a status that is no success, tells them at once. A plain `raise SystemExit(1)` outside of
 # multiprocessing's children cannot be seen: it ends like success.
+#
+# A child of multiprocessing comes to its end while the exception that ended it is
+# still under way. From Python 3.13 on that is over by then, so it is noted where
+# BaseProcess._bootstrap, which catches all, prints it or asks it for its code; for
+# a plain SystemExit the status is left, in the frame that forked.
+
+_BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__
 
 _failure: list[BaseException] = []
 _is_set: set[str] = set()
@@ -521,12 +529,15 @@ def _activity() -> str:
 
 def _end_with_process() -> None:
     if multiprocessing.parent_process() is not None:
-        # Children of multiprocessing do not run atexit functions.
+        # Up to Python 3.12 children of multiprocessing run no atexit functions.
         if "finalize" not in _is_set:
             _is_set.add("finalize")
             finalize = multiprocessing.util.Finalize
             finalize(None, _end, exitpriority=100)
             finalize(None, _leave, exitpriority=-1000)
+        if "child" not in _is_set:
+            _is_set.add("child")
+            _watch_child()
         return
     if "atexit" in _is_set:
         return
@@ -551,7 +562,8 @@ def _words(error: BaseException) -> str:
 def _note(error: BaseException) -> None:
     """The process ends by this exception."""
     _failure.append(error)
-    if lib.launch_is_worker():
+    # The launcher's worker is the parent.
+    if "child" not in _is_set and lib.launch_is_worker():
         code = 9 if isinstance(error, CommError) else 3
         lib.launch_note_failure(code, _words(error).encode())
 
@@ -560,12 +572,15 @@ class _Exit(SystemExit):
     """What sys.exit raises in a rank, with a status that is no success.
 
     There is no hook for it. But when nobody has caught it, the interpreter asks it
-    for its code, and does so when no frame of the program is left.
+    for its code, and does so when no frame of the program is left, or _bootstrap
+    does.
     """
 
     @property
     def code(self):
-        if sys._getframe().f_back is None and self not in _failure:
+        caller = sys._getframe().f_back
+        is_last = caller is None or caller.f_code is _BOOTSTRAP
+        if is_last and self not in _failure:
             _note(self)
         return super().code
 
@@ -588,6 +603,31 @@ def _watch_exit() -> None:
     sys.exit = exit
 
 
+def _watch_child() -> None:
+    plain = traceback.print_exc
+
+    @functools.wraps(plain)
+    def print_exc(*args, **options):
+        if sys._getframe().f_back.f_code is _BOOTSTRAP:
+            _note(sys.exc_info()[1])
+        plain(*args, **options)
+
+    traceback.print_exc = print_exc
+    _watch_exit()
+
+
+def _status_of_child() -> int:
+    """What a forked child of multiprocessing is about to end with; 0 if
+    _bootstrap is not yet over."""
+    frame = sys._getframe()
+    while frame and frame.f_code is not _BOOTSTRAP:
+        name = frame.f_globals.get("__name__")
+        if name in ("multiprocessing.popen_fork", "multiprocessing.forkserver"):
+            return frame.f_locals.get("code", 0)
+        frame = frame.f_back
+    return 0
+
+
 def _after_fork() -> None:
     """A forked child is no rank of its parent's communicators."""
     global _default
@@ -606,6 +646,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _end() -> None:
     error = _failure[0] if _failure else sys.exc_info()[1]
+    if error is None and "child" in _is_set:
+        status = _status_of_child()
+        error = SystemExit(status) if status else None
     is_well = error is None or (
         isinstance(error, SystemExit) and not error.code
     )
@@ -633,7 +676,8 @@ def _fail(status: int) -> None:
     message = lib.status_message(status).decode(errors="replace")
     lib.status_free(status)
     _is_set.add("failed")
-    if lib.launch_is_worker():  # the launcher tells it
+    # The launcher tells it; its worker is the parent of a child.
+    if "child" not in _is_set and lib.launch_is_worker():
         lib.launch_note_failure(code, message.encode())
     else:
         print(f"choir: {message}", file=sys.stderr)

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 
-from choir._debian import DEBIAN_PACKAGES
+from choir._debian import DEBIAN_PACKAGES, needed_packages
 from choir._version import __version__
 
 
@@ -45,17 +45,17 @@ def find_library():
     )
 
 
-def explain_load_error(error):
+def explain_load_error(error, path):
     """Turns the loader's OSError into a sentence that says what to do."""
     said = str(error)
     missing = re.match(r"([^/:\s]+): cannot open shared object file", said)
     if missing:
         package = DEBIAN_PACKAGES.get(missing[1])
         if package:
-            others = sorted(set(DEBIAN_PACKAGES.values()) - {package})
+            others = [n for n in needed_packages(path) if n != package]
             return (
                 f"libchoir.so needs {missing[1]}, which this machine lacks; "
-                f"on Debian 12: apt-get install {package} (the others that it "
+                f"on Debian: apt-get install {package} (the others that it "
                 f"needs: {' '.join(others)})"
             )
         return f"libchoir.so needs {missing[1]}, which this machine lacks"
@@ -85,7 +85,7 @@ def load_library():
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        raise ImportError(explain_load_error(error), path=path) from error
+        raise ImportError(explain_load_error(error, path), path=path) from error
     try:
         version_of = library.choir_version
     except AttributeError:

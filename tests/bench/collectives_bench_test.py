@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+from tests.testing import mpi_folder
+
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
@@ -20,7 +22,11 @@ class CollectivesTest(unittest.TestCase):
         # No C++ compiler is found: Gloo counts as not installed.
         return subprocess.run(
             [sys.executable, COLLECTIVES, "--rounds", "1", *flags],
-            env={**os.environ, "CXX": "no-such-compiler"},
+            env={
+                **os.environ,
+                **mpi_folder.environment(),
+                "CXX": "no-such-compiler",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -4,6 +4,7 @@
 // gives against central finite differences of the op itself.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <map>

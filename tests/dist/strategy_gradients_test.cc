@@ -3,6 +3,7 @@
 // plainly: every rank knows all ranks' gradients.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>

@@ -46,7 +46,7 @@ TAIL_LINES = 25
 NO_GPU = "no GPU that Choir can use"
 # Of the bundle's libraries the one that is measured, whatever the machine has.
 # Others of the machine are newer, and PyTorch may need what is new in them.
-OWN_LIBRARIES = ("libdnnl.so.2",)
+OWN_LIBRARY = "libdnnl.so."
 
 
 # ---- The machine ----
@@ -108,7 +108,7 @@ def library_folders(out, python):
         link = os.path.join(chosen, name)
         if os.path.lexists(link):
             os.remove(link)
-        if name in OWN_LIBRARIES or not is_on_machine(name):
+        if name.startswith(OWN_LIBRARY) or not is_on_machine(name):
             os.symlink(path, link)
     folders = [chosen, *wheel_folders(python)]
     before = os.environ.get("LD_LIBRARY_PATH")

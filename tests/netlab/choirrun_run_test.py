@@ -14,6 +14,8 @@ CHOIRRUN = os.path.join(harness.ROOT, "tools/choirrun/choirrun.py")
 PROGRAM = os.path.join(harness.ROOT, "examples/mnist_dist")
 # Guards against a hang, no part of what is tested.
 TIME_LIMIT = 100
+# Of Open MPI 4 and 5.
+LEFT = "mnist_dist|orted|prted|prterun|mpirun|host_agent"
 OPERATION = r"all_reduce '[^']+' \(operation \d+\)"
 
 
@@ -90,7 +92,7 @@ class RunTest(harness.ProgramTest):
         while time.monotonic() < end:
             left = host.run(
                 ["sh", "-c", "ps -e -o stat=,args= | grep -E '%s' | "
-                 "grep -vE '^Z|grep'" % "mnist_dist|orted|mpirun|host_agent"]
+                 "grep -vE '^Z|grep'" % LEFT]
             ).stdout  # fmt: skip
             if not left:
                 return

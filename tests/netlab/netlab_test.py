@@ -2,6 +2,7 @@
 """The lab: hosts that are apart, cables that can be cut, nothing left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,12 +200,13 @@ class TrainingTest(harness.ProgramTest):
                 ["mpirun", "-np", "2", "-H", "localhost:1,h2:1"]
                 + ["--mca", "btl", "self,tcp"]
                 + ["--mca", "btl_tcp_if_include", "10.77.0.0/24"]
-                + ["--mca", "oob_tcp_if_include", "10.77.0.0/24"]
                 + [program, "--comm", "mpi"]
                 + flags,
                 timeout=TIME_LIMIT,
             )
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        # What Open MPI 5 says of how it started ssh, when it is in time.
+        said = re.sub(r"(?m)^.*plm:ssh: Warning: setpgid.*\n", "", done.stderr)
+        self.assertEqual((done.returncode, said), (0, ""))
         self.assertEqual(
             harness.digests_of(done.stdout),
             harness.digests_of(self.train("--workers", "2", *flags)),

@@ -225,9 +225,10 @@ class PreflightTest(LabTest):
 
     # ---- Program and data ----
 
-    def hide(self, name):
+    def hide(self, *names):
         """On h2; a file that cannot be executed is as good as none."""
-        paths = self.h1.run(["ssh", "h2", "which -a " + name]).stdout.split()
+        which = "which -a " + " ".join(names)
+        paths = self.h1.run(["ssh", "h2", which]).stdout.split()
         for path in {os.path.realpath(path) for path in paths}:
             self.h2.call("mount", "--bind", "/dev/null", path)
 
@@ -245,7 +246,7 @@ class PreflightTest(LabTest):
         return done.returncode, done.stdout
 
     def test_no_open_mpi(self):
-        self.hide("orted")
+        self.hide("orted", "prted")
         self.refuses(
             "h2: Open MPI is missing, or not on the PATH of a shell that ssh "
             "starts; install it (Debian: apt-get install openmpi-bin)"

@@ -498,6 +498,18 @@ def raises(rank, size, ticket):
     dist.allreduce(np.ones(3, np.float32), name="next")
 
 
+class Trouble(BaseException):
+    """What ranks.run does not catch."""
+
+
+def raises_to_the_end(rank, size, ticket):
+    begin(rank, size, ticket, deadline=30.0)
+    dist.barrier()
+    if rank == 1:
+        raise Trouble("own trouble")
+    dist.barrier("next")
+
+
 def exits(rank, size, ticket):
     begin(rank, size, ticket)
     dist.barrier()
@@ -715,6 +727,14 @@ class Failures(unittest.TestCase):
         self.assertIsInstance(found[1], KeyError)
         for outcome in (found[0], found[2]):
             self.failed(outcome, "rank 1")
+
+    def test_words_of_what_nobody_caught(self):
+        for how in ("fork", "spawn", "forkserver"):
+            with self.subTest(how):
+                found = ranks.run(2, raises_to_the_end, how=how)
+                self.assertIsInstance(found[1], ranks.Lost)
+                self.assertEqual(found[1].exitcode, 1)
+                self.failed(found[0], "rank 1", "Trouble: own trouble", "next")
 
     def test_rank_that_exits(self):
         found = ranks.run(3, exits)

@@ -9,6 +9,8 @@ import sys
 import time
 import unittest
 
+from tests.testing import mpi_folder
+
 DIST = os.path.abspath(sys.argv[1])
 SCRIPTS = {
     os.path.basename(path): os.path.abspath(path) for path in sys.argv[2:]
@@ -23,9 +25,12 @@ EPOCH = re.compile(
 def environment():
     # As a user has it: the package on the path, one thread for each worker.
     paths = [path for path in sys.path if path]
-    return dict(
-        os.environ, PYTHONPATH=os.pathsep.join(paths), CHOIR_THREADS="1"
-    )
+    return {
+        **os.environ,
+        **mpi_folder.environment(),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "CHOIR_THREADS": "1",
+    }
 
 
 def command(script, *flags, workers="2"):

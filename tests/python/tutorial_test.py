@@ -7,6 +7,8 @@ import subprocess
 import sys
 import unittest
 
+from tests.testing import mpi_folder
+
 PAGE, MNIST = sys.argv[1], os.path.dirname(os.path.abspath(sys.argv[2]))
 EPOCH = re.compile(
     r"Starting Epoch (\d):\n"
@@ -28,7 +30,12 @@ def run(*command):
         capture_output=True,
         text=True,
         timeout=100,
-        env=dict(os.environ, PYTHONPATH=paths, CHOIR_THREADS="1"),
+        env={
+            **os.environ,
+            **mpi_folder.environment(),
+            "PYTHONPATH": paths,
+            "CHOIR_THREADS": "1",
+        },
     )
 
 

@@ -3,6 +3,7 @@
 // indices of the definition.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 // kernels and references), at ordinary and at special numbers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -22,9 +22,10 @@ namespace testing {
 // around them, run from the same start as often as a test likes.
 
 struct Device {
-  explicit Device(int threads) {
+  explicit Device(int threads, choir_allocator_t allocator = {}) {
     choir_device_options_t options = {};
     options.threads = threads;
+    options.allocator = allocator;
     choir_status_t status = choir_device_create("cpu", &options, &device);
     EXPECT_EQ(status, nullptr) << choir_status_message(status);
   }

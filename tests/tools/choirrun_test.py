@@ -2,10 +2,12 @@
 """tools/choirrun where one host is enough: its command line, its hostfiles,
 and what it makes of Open MPI's words. Between hosts: tests/netlab."""
 
+import io
 import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 FOLDER = os.path.abspath("tools/choirrun")
@@ -14,6 +16,7 @@ sys.path.insert(0, FOLDER)
 
 import host_list  # noqa: E402
 import mpi_run  # noqa: E402
+import mpi_versions  # noqa: E402
 
 
 class HostsTest(unittest.TestCase):
@@ -144,7 +147,8 @@ class CommandLineTest(unittest.TestCase):
 
 
 class VerdictTest(unittest.TestCase):
-    """Open MPI 4.1's paragraphs, and the sentences of ranks."""
+    """Open MPI's paragraphs, of 4.1 where not said otherwise, and the sentences
+    of ranks."""
 
     def setUp(self):
         self.hosts = host_list.place_ranks(
@@ -182,6 +186,30 @@ class VerdictTest(unittest.TestCase):
             self.cause(), "rank 0 (host localhost) ended with exit status 3"
         )
 
+    def test_signal_of_version_5(self):
+        self.verdict.read_report(
+            "-----\nprterun noticed that process rank 1 with PID 57 on node h2 "
+            "exited on\nsignal 9 (Killed).\n-----\n"
+        )
+        self.assertTrue(self.verdict.failed)
+        self.assertEqual(
+            self.cause(),
+            "rank 1 (host h2) was killed by signal 9 (Killed), perhaps by the "
+            "kernel for want of memory (dmesg tells)",
+        )
+
+    def test_status_of_version_5(self):
+        self.verdict.read_report(
+            "prterun detected that one or more processes exited with non-zero "
+            "status,\nthus causing the job to be terminated. The first process "
+            "to do so was:\n\n   Process name: [prterun-h1-38@1,0]\n"
+            "   Exit code:    3\n"
+        )
+        self.assertTrue(self.verdict.failed)
+        self.assertEqual(
+            self.cause(), "rank 0 (host localhost) ended with exit status 3"
+        )
+
     def test_status_of_a_signal(self):
         self.verdict.read_report(
             "  Process name: [[34824,1],1]\n  Exit code:    143\n"
@@ -190,6 +218,107 @@ class VerdictTest(unittest.TestCase):
             self.cause(),
             "rank 1 (host h2) was killed by signal 15 (Terminated)",
         )
+
+
+class VersionsTest(unittest.TestCase):
+    def test_which(self):
+        for said, major in (
+            ("mpirun (Open MPI) 4.1.4", 4),
+            ("mpirun (Open MPI) 5.0.7", 5),
+            ("mpirun (Open MPI) 3.1.6", None),
+            ("HYDRA build details:", None),
+            ("", None),
+        ):
+            found = mpi_versions.find_version(said)
+            self.assertEqual(found and found.major, major, said)
+
+    def interfaces(self, version, *networks):
+        found = version.interfaces(networks, ["eth0", "wlan0"], ["lo", "veth"])
+        return [" ".join(map(str, setting)) for setting in found]
+
+    def test_interfaces(self):
+        four, five = mpi_versions.VERSIONS
+        self.assertEqual(
+            self.interfaces(four, "10.7.0.0/24", "10.8.0.0/16"),
+            [
+                "--mca btl_tcp_if_include 10.7.0.0/24,10.8.0.0/16",
+                "--mca oob_tcp_if_include 10.7.0.0/24,10.8.0.0/16",
+            ],
+        )
+        self.assertEqual(
+            self.interfaces(four, "fd77::/64"),
+            [
+                "--mca btl_tcp_if_exclude lo,veth",
+                "--mca oob_tcp_if_exclude lo,veth",
+            ],
+        )
+        self.assertEqual(
+            self.interfaces(five, "10.7.0.0/24", "10.8.0.0/16"),
+            [
+                "--mca btl_tcp_if_include 10.7.0.0/24,10.8.0.0/16",
+                "--mca btl_tcp_disable_family 6",
+                "--prtemca prte_if_include eth0,wlan0",
+            ],
+        )
+        self.assertEqual(
+            self.interfaces(five, "fd77::/64"),
+            [
+                "--mca btl_tcp_if_exclude lo,veth",
+                "--mca btl_tcp_disable_family 4",
+                "--prtemca prte_if_include eth0,wlan0",
+            ],
+        )
+
+    def passed_on(self, version, folder, data, is_verbose=False):
+        run = types.SimpleNamespace(
+            mpi=version,
+            verdict=mpi_run.Verdict(),
+            options=types.SimpleNamespace(
+                output_filename=folder, verbose=is_verbose
+            ),
+            show_report=lambda text: "shown" in text,
+        )
+        target = io.BytesIO()
+        output = mpi_run.Output(io.BytesIO(data), target, run)
+        output.run()
+        return target.getvalue()
+
+    def test_lines_of_ranks(self):
+        four, five = mpi_versions.VERSIONS
+        for version, data in (
+            (four, b"[1,2]<stdout>: out\n[1,2]<stderr>:err\n"),
+            (five, b"[1,2]<stdout>:  out\n[1,2]<stderr>: err\n"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                said = self.passed_on(version, folder, data)
+                self.assertEqual(said, b" out\nerr\n")
+                with open(os.path.join(folder, "rank.2", "stdout")) as file:
+                    self.assertEqual(file.read(), " out\n")
+
+    def test_reports_and_what_is_no_word(self):
+        four, five = mpi_versions.VERSIONS
+        rule = b"-" * 74 + b"\n"
+        data = (
+            b"one\n"
+            + b"[h1:16] plm:ssh: Warning: setpgid(19,19) failed in parent\n"
+            + rule
+            + b"hidden\n"
+            + rule
+            + b"\0two\n"
+            + rule
+            + b"shown\n"
+            + rule
+            + b"\0"
+        )
+        for is_verbose in (False, True):
+            said = self.passed_on(five, None, data, is_verbose)
+            self.assertNotIn(b"\0", said)
+            self.assertNotIn(b"hidden", said)
+            self.assertEqual(b"setpgid" in said, is_verbose)
+            self.assertTrue(said.startswith(b"one\n"))
+            self.assertTrue(said.endswith(b"two\n" + rule + b"shown\n" + rule))
+        # A program's own bytes stay.
+        self.assertEqual(self.passed_on(four, None, b"a\0\0b\n"), b"a\0\0b\n")
 
 
 if __name__ == "__main__":

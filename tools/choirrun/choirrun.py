@@ -25,6 +25,7 @@ sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
+import mpi_versions  # noqa: E402
 import prediction  # noqa: E402
 import preflight  # noqa: E402
 
@@ -45,10 +46,10 @@ def _port_range(text):
         raise argparse.ArgumentTypeError(
             "'%s' is not of the form FIRST-LAST" % text
         )
-    if int(match[2]) - int(match[1]) < 2 * mpi_run.DAEMON_PORTS:
+    if int(match[2]) - int(match[1]) < 2 * mpi_versions.DAEMON_PORTS:
         raise argparse.ArgumentTypeError(
             "%s are too few; give %d for Open MPI's daemons and some for each "
-            "rank" % (text, mpi_run.DAEMON_PORTS)
+            "rank" % (text, mpi_versions.DAEMON_PORTS)
         )
     return int(match[1]), int(match[2])
 

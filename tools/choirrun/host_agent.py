@@ -209,7 +209,7 @@ def op_program(request):
     os.environ.update(request["environment"])
     answer = {
         "folder": os.path.isdir(request["folder"]),
-        "orted": shutil.which("orted") or "",
+        "daemons": [name for name in request["daemons"] if shutil.which(name)],
         "mpi": first_line(["mpirun", "--version"]),
         "files": {},
         "lacking": [],

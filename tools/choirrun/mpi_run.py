@@ -13,13 +13,13 @@ import subprocess
 import threading
 import time
 
+import mpi_versions
+
 # A host whose agent says nothing for so long is told of as silent.
 SILENCE_SECONDS = 4
 # An agent that hears nothing for so long ends the run's processes on its host.
 AGENT_SILENCE_SECONDS = 15
 BEAT_SECONDS = 2
-# Of --port-range.
-DAEMON_PORTS = 4
 # How long mpirun may take to end everything once a rank has failed; Open MPI
 # gives ranks a second between SIGTERM and SIGKILL.
 END_SECONDS = 6
@@ -38,19 +38,6 @@ NOT_EXPORTED = (
 
 _RANK = re.compile(r"rank (\d+) \(host ([^,()]+), pid (\d+)\)")
 _OPERATION = re.compile(r"\w+ '[^']*' \(operation \d+\)|\w+ \(operation \d+\)")
-_BY_SIGNAL = re.compile(
-    r"process rank (\d+) with PID (\d+) on node (\S+) exited on\s+"
-    r"signal (\d+)"
-)
-_BY_STATUS = re.compile(
-    r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
-)
-# Open MPI says so before it says why.
-_PEER_IS_LOST = (
-    "An MPI communication peer process has unexpectedly disconnected",
-    "Open MPI failed to TCP connect to a peer MPI process",
-)
-_TAG = re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>:")
 _RULE = re.compile(r"-{60,}\s*")
 
 
@@ -72,63 +59,33 @@ def exported_environment(more):
     return found
 
 
-def interface_settings(result):
-    """Networks mean the right interface on every host, whatever it is called
-    there. Open MPI 4 knows no networks of IPv6: there it is told what not to
-    take."""
-    if not any(":" in network for network in result.networks):
-        networks = ",".join(result.networks)
-        return [
-            ("btl_tcp_if_include", networks),
-            ("oob_tcp_if_include", networks),
-        ]
-    unused = ",".join(result.unused)
-    return [("btl_tcp_if_exclude", unused), ("oob_tcp_if_exclude", unused)]
-
-
-def port_settings(first, last):
-    """Open MPI's daemons take all the ports that they are given: the first few;
-    a rank takes one, of the others."""
-    ranks = first + DAEMON_PORTS
-    found = []
-    for family in ("4", "6"):
-        daemons = "%d-%d" % (first, ranks - 1)
-        found += [
-            ("oob_tcp_dynamic_ipv%s_ports" % family, daemons),
-            ("btl_tcp_port_min_v" + family, ranks),
-            ("btl_tcp_port_range_v" + family, last - ranks + 1),
-        ]
-    return found
-
-
 def mpirun_command(hosts, result, settings, options, program, environment, run):
     """The command line, as --verbose shows it."""
-    mca = [
-        # The plainest ways of Open MPI: TCP, and memory within a host.
-        ("pml", "ob1"),
-        ("btl", "self,vader,tcp"),
-        # Docker forbids what it would use, at the price of a warning.
-        ("btl_vader_single_copy_mechanism", "none"),
-        # A lost host's daemon ends itself within 25 s.
-        ("oob_tcp_keepalive_time", 10),
-        ("oob_tcp_keepalive_intvl", 5),
-        ("oob_tcp_keepalive_probes", 3),
-    ]
-    if result.networks:
-        mca += interface_settings(result)
-        mca += [
-            ("plm_rsh_agent", "ssh"),
-            ("plm_rsh_args", "-F " + settings.path),
-            # Every daemon is started from here: the other hosts need no keys.
-            ("plm_rsh_no_tree_spawn", 1),
-            # The mark by which agents know the run's processes.
-            ("orte_launch_agent", "env CHOIR_RUN=%s orted" % run),
+    mpi = result.mpi
+    found = mpi.of_ranks(
+        [
+            # The plainest ways of Open MPI: TCP, and memory within a host.
+            ("pml", "ob1"),
+            # By plain copies: Docker forbids what would be quicker, at the price
+            # of a warning.
+            *mpi.shared_memory,
         ]
+    )
+    # A lost host's daemon ends itself within 25 s.
+    found += mpi.of_daemons(
+        [
+            ("oob_tcp_keepalive_time", 10),
+            ("oob_tcp_keepalive_intvl", 5),
+            ("oob_tcp_keepalive_probes", 3),
+        ]
+    )
+    if result.networks:
+        found += mpi.interfaces(result.networks, result.used, result.unused)
+        found += mpi.remote(settings.path, run)
     else:
-        # No ssh for what is here.
-        mca += [("plm", "isolated"), ("oob_tcp_if_include", "lo")]
+        found += mpi.local()
     if options.port_range:
-        mca += port_settings(*options.port_range)
+        found += mpi.ports(*options.port_range)
     here = {s.host.name for s in result.sessions if s.is_local}
     places = [
         "%s:%d" % ("localhost" if h.name in here else h.alias, len(h.ranks))
@@ -140,8 +97,8 @@ def mpirun_command(hosts, result, settings, options, program, environment, run):
     if os.geteuid() == 0:
         # Who started choirrun as root meant it.
         command.append("--allow-run-as-root")
-    for name, value in mca:
-        command += ["--mca", name, str(value)]
+    for option, name, value in found:
+        command += [option, name, str(value)]
     for name in sorted(environment) + ["CHOIR_RUN"]:
         command += ["-x", name]
     if options.output_filename:
@@ -154,18 +111,25 @@ class Output(threading.Thread):
     (paragraphs between two rules) go to `on_report`, which says whether to
     show them."""
 
-    def __init__(self, source, target, on_line, on_report, folder):
+    def __init__(self, source, target, run):
         super().__init__(daemon=True)
         self.source = source
         self.target = target
-        self.on_line = on_line
-        self.on_report = on_report
-        self.folder = folder
+        self.on_line = run.verdict.hear
+        self.on_report = run.show_report
+        self.folder = run.options.output_filename
+        self.tag = run.mpi.tag
+        self.noise = None if run.options.verbose else run.mpi.noise
         self.files = {}
 
     def run(self):
         report = None
+        is_after_report = False
         for raw in self.source:
+            if is_after_report:
+                # Version 5 ends its reports with a byte of zero.
+                raw = raw.removeprefix(b"\0")
+            is_after_report = False
             line = raw.decode(errors="replace")
             is_rule = _RULE.fullmatch(line) is not None
             if report is None and not is_rule:
@@ -177,6 +141,7 @@ class Output(threading.Thread):
                 if is_rule:
                     self.end_report(report)
                     report = None
+                    is_after_report = True
         if report:
             self.end_report(report)
         for file in self.files.values():
@@ -188,8 +153,10 @@ class Output(threading.Thread):
             self.write(b"".join(lines))
 
     def pass_on(self, raw, line):
+        if self.noise and self.noise.match(line):
+            return
         self.on_line(line)
-        tag = _TAG.match(raw) if self.folder else None
+        tag = self.tag.match(raw) if self.folder else None
         if not tag:
             self.write(raw)
             return
@@ -232,17 +199,17 @@ class Verdict:
 
     def read_report(self, text):
         """One of Open MPI's paragraphs."""
-        found = _BY_SIGNAL.search(text)
-        if found:
-            self.by_signal = int(found[1]), int(found[4])
-        found = _BY_STATUS.search(text)
-        if found:
-            rank, status = int(found[1]), int(found[2])
+        by_signal = mpi_versions.BY_SIGNAL.search(text)
+        if by_signal:
+            self.by_signal = int(by_signal[1]), int(by_signal[4])
+        by_status = mpi_versions.BY_STATUS.search(text)
+        if by_status:
+            rank, status = int(by_status[1]), int(by_status[2])
             if status > 128:
                 self.by_signal = self.by_signal or (rank, status - 128)
             else:
                 self.by_status = rank, status
-        if "Primary job  terminated normally" in text or found:
+        if by_signal or by_status or "Primary job  terminated" in text:
             self.failed = True
 
     def who(self, rank, hosts):
@@ -330,6 +297,7 @@ class Run:
     def __init__(self, hosts, result, settings, options, program, environment):
         self.hosts = hosts
         self.sessions = result.sessions
+        self.mpi = result.mpi
         self.options = options
         self.name = secrets.token_hex(8)
         self.verdict = Verdict()
@@ -350,7 +318,9 @@ class Run:
         self.news.put((None, {"event": "report"}))
         # Open MPI's words about a failure are choirrun's own sentence.
         is_told = was_failed or known.failed or self.ended_by
-        is_told = is_told or any(words in text for words in _PEER_IS_LOST)
+        is_told = is_told or any(
+            words in text for words in mpi_versions.PEER_IS_LOST
+        )
         return self.options.verbose or not is_told
 
     def start(self, stdout, stderr):
@@ -371,9 +341,8 @@ class Run:
             start_new_session=True,
             preexec_fn=before_exec,
         )
-        folder = self.options.output_filename
         self.readers = [
-            Output(source, target, self.verdict.hear, self.show_report, folder)
+            Output(source, target, self)
             for source, target in (
                 (self.process.stdout, stdout),
                 (self.process.stderr, stderr),

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import socket
 
+import mpi_versions
 from host_session import HostError, Session
 
 # Seconds without any progress in a probe of a link.
@@ -73,8 +74,10 @@ class Result:
 
     sessions: list  # in the order of hosts
     networks: list  # CIDR of the networks between the hosts; empty: one host
+    used: list  # names of interfaces that a host uses
     unused: list  # names of interfaces that no host uses
     links: list
+    mpi: mpi_versions.OpenMpi  # None if there is no program to start
 
 
 def all_at_once(function, items):
@@ -308,7 +311,8 @@ def networks_of(interfaces):
     return found
 
 
-def unused_interfaces(interfaces):
+def split_interfaces(interfaces):
+    """([names of interfaces that a host uses], [names of the others])."""
     used = {
         entry["name"] for entries in interfaces.values() for entry in entries
     }
@@ -316,7 +320,7 @@ def unused_interfaces(interfaces):
     for session in interfaces:
         for entry in session.request("interfaces")["interfaces"]:
             there.add(entry["name"])
-    return sorted(there - used)
+    return sorted(used), sorted(there - used)
 
 
 # ---- Program and data ----
@@ -336,7 +340,8 @@ def _copy_command(path, session):
 
 
 def check_programs(sessions, local, program, environment):
-    """The same program and libraries everywhere, and Open MPI."""
+    """The same program and libraries everywhere, and Open MPI: its version, and
+    notes."""
 
     def ask(session):
         return session.request(
@@ -345,6 +350,7 @@ def check_programs(sessions, local, program, environment):
             script=program.script,
             folder=os.getcwd(),
             environment=environment,
+            daemons=mpi_versions.DAEMONS,
         )
 
     everyone = [local] + [s for s in sessions if s is not local]
@@ -356,6 +362,15 @@ def check_programs(sessions, local, program, environment):
             ["this host: there is no mpirun; install Open MPI (Debian: "
              "apt-get install openmpi-bin)"]
         )  # fmt: skip
+    mpi = mpi_versions.find_version(here["mpi"])
+    if not mpi:
+        raise Problems(
+            [
+                "this host: mpirun is %s, which is neither Open MPI 4 nor 5; "
+                "put one of these first on the PATH (Debian: update-"
+                "alternatives --config mpirun)" % here["mpi"]
+            ]
+        )
     for session, there in zip(everyone, answers):
         name = session.name
         if "error" in there:
@@ -363,7 +378,9 @@ def check_programs(sessions, local, program, environment):
                 "%s: cannot look at the program: %s" % (name, there["error"])
             )
             continue
-        if not there["orted"]:
+        if not there["mpi"] or (
+            there["mpi"] == here["mpi"] and mpi.daemon not in there["daemons"]
+        ):
             problems.append(
                 f"{name}: Open MPI is missing, or not on the PATH of a shell "
                 "that ssh starts; install it (Debian: apt-get install "
@@ -408,7 +425,7 @@ def check_programs(sessions, local, program, environment):
             )
     if problems:
         raise Problems(problems)
-    return notes
+    return mpi, notes
 
 
 def check_data(sessions, path):
@@ -581,7 +598,7 @@ def run_preflight(hosts, settings, options, program, environment, tell):
     )
     try:
         remote = [s for s in sessions if s is not local]
-        target, interfaces, unused, links = {}, {}, [], []
+        target, interfaces, links, mpi = {}, {}, [], None
         if remote:
             check_identities(
                 sessions if local in sessions else sessions + [local]
@@ -591,11 +608,12 @@ def run_preflight(hosts, settings, options, program, environment, tell):
                 interfaces = choose_interfaces(
                     list(interfaces), options.network_interfaces, interfaces
                 )
-            unused = unused_interfaces(interfaces)
+        used, unused = split_interfaces(interfaces)
         for session in sessions:
             tell(_describe(session, interfaces))
         if program:
-            for note in check_programs(sessions, local, program, environment):
+            mpi, notes = check_programs(sessions, local, program, environment)
+            for note in notes:
                 tell(note)
         if options.data and len(sessions) > 1:
             check_data(sessions, options.data)
@@ -626,6 +644,8 @@ def run_preflight(hosts, settings, options, program, environment, tell):
     return Result(
         sessions,
         networks_of(interfaces),
+        used,
         unused,
         links,
+        mpi,
     )

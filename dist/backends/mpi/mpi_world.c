@@ -106,7 +106,7 @@ static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   if (!search.handle)
     return CHOIR_ERROR(UNAVAILABLE,
                        "%s was not found; tried %s; it comes with "
-                       "Choir and needs Open MPI (Debian: libopenmpi3), or set "
+                       "Choir and needs Open MPI (Debian: openmpi-bin), or set "
                        "CHOIR_MPI_LIBRARY to its path",
                        plugin_name, search.tried);
   choir_mpi_shim_function_t function;

@@ -24,36 +24,53 @@ static bool conv_fits(const choir__conv_t* conv) {
 
 // ---- Descriptors ----
 
-static choir_status_t image_wanted(const choir_view_t* view,
-                                   dnnl_format_tag_t tag,
-                                   dnnl_memory_desc_t* out) {
-  dnnl_dims_t shape = {0};
-  for (int k = 0; k < 4; k++) shape[k] = view->shape[k];
-  CHOIR__DNNL_TRY(dnnl_memory_desc_init_by_tag(out, 4, shape, dnnl_f32, tag));
+static choir_status_t tagged(int ndims, const dnnl_dims_t shape,
+                             dnnl_format_tag_t tag, dnnl_memory_desc_t* out) {
+  CHOIR__DNNL_TRY(
+      dnnl_memory_desc_create_with_tag(out, ndims, shape, dnnl_f32, tag));
   return NULL;
 }
 
-// How the operand lies. Dimensions of size 1 take the stride of `wanted`, so
-// that equal memory has equal descriptors.
-static choir_status_t image_own(const choir_view_t* view,
-                                const dnnl_memory_desc_t* wanted,
-                                dnnl_memory_desc_t* out) {
-  dnnl_dims_t shape = {0}, strides = {0};
-  for (int k = 0; k < 4; k++) {
-    shape[k] = view->shape[k];
-    strides[k] = view->shape[k] == 1 ? wanted->format_desc.blocking.strides[k]
-                                     : view->strides[k];
-  }
-  CHOIR__DNNL_TRY(
-      dnnl_memory_desc_init_by_strides(out, 4, shape, dnnl_f32, strides));
+static choir_status_t strided(int ndims, const dnnl_dims_t shape,
+                              const dnnl_dims_t strides,
+                              dnnl_memory_desc_t* out) {
+  CHOIR__DNNL_TRY(dnnl_memory_desc_create_with_strides(out, ndims, shape,
+                                                       dnnl_f32, strides));
   return NULL;
+}
+
+// `own` describes the operand's memory, `wanted` the primitive's:
+// channels-last, or in blocks of sixteen channels.
+static choir_status_t image_descs(const choir_view_t* view, bool blocked,
+                                  dnnl_memory_desc_t* wanted,
+                                  dnnl_memory_desc_t* own) {
+  static const int kOrder[] = {1, 3, 2, 0};  // inner to outer: c, w, h, n
+  const dnnl_format_tag_t tag = blocked ? dnnl_nChw16c : dnnl_nhwc;
+  dnnl_dims_t shape = {0}, strides = {0};
+  bool is_channels_last = true;
+  int64_t next = 1;
+  for (int i = 0; i < 4; i++) {
+    const int k = kOrder[i];
+    shape[k] = view->shape[k];
+    // A dimension of size 1 takes the stride of `wanted`, so that equal memory
+    // has equal descriptors.
+    strides[k] = shape[k] == 1 ? next : view->strides[k];
+    is_channels_last &= strides[k] == next;
+    next *= shape[k];
+  }
+  CHOIR_TRY(tagged(4, shape, tag, wanted));
+  // One block of sixteen channels is the same memory as sixteen channels side
+  // by side.
+  if (blocked && shape[1] == 16 && is_channels_last)
+    return tagged(4, shape, tag, own);
+  return strided(4, shape, strides, own);
 }
 
 // Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
 // there are any.
-static choir_status_t weights_own(const choir__conv_t* conv,
-                                  dnnl_memory_desc_t* own,
-                                  dnnl_memory_desc_t* any) {
+static choir_status_t weights_descs(const choir__conv_t* conv,
+                                    dnnl_memory_desc_t* own,
+                                    dnnl_memory_desc_t* any) {
   const choir_view_t* w = conv->w;
   const int64_t groups = conv->attrs->groups;
   dnnl_dims_t shape = {0}, strides = {0};
@@ -66,20 +83,15 @@ static choir_status_t weights_own(const choir__conv_t* conv,
     shape[n] = k == 0 ? w->shape[0] / groups : w->shape[k];
     strides[n++] = w->strides[k] > 0 ? w->strides[k] : 1;
   }
-  CHOIR__DNNL_TRY(
-      dnnl_memory_desc_init_by_strides(own, n, shape, dnnl_f32, strides));
-  CHOIR__DNNL_TRY(dnnl_memory_desc_init_by_tag(any, n, shape, dnnl_f32,
-                                               dnnl_format_tag_any));
-  return NULL;
+  CHOIR_TRY(strided(n, shape, strides, own));
+  return tagged(n, shape, dnnl_format_tag_any, any);
 }
 
 static choir_status_t vector_desc(int64_t count, int64_t stride,
                                   dnnl_memory_desc_t* out) {
   const dnnl_dims_t shape = {count};
   const dnnl_dims_t strides = {count > 1 ? stride : 1};
-  CHOIR__DNNL_TRY(
-      dnnl_memory_desc_init_by_strides(out, 1, shape, dnnl_f32, strides));
-  return NULL;
+  return strided(1, shape, strides, out);
 }
 
 typedef struct conv_descs_s {
@@ -87,28 +99,20 @@ typedef struct conv_descs_s {
   dnnl_dims_t stride, dilation, before, after;
 } conv_descs_t;
 
-// `out` describes the operand's own memory, `wanted` the primitive's. One block
-// of sixteen channels is the same memory as sixteen channels side by side.
-static choir_status_t image_descs(const choir_view_t* view, bool blocked,
-                                  dnnl_memory_desc_t* wanted,
-                                  dnnl_memory_desc_t* own) {
-  dnnl_memory_desc_t channels_last;
-  CHOIR_TRY(image_wanted(view, dnnl_nhwc, &channels_last));
-  CHOIR_TRY(image_own(view, &channels_last, own));
-  *wanted = channels_last;
-  if (!blocked) return NULL;
-  CHOIR_TRY(image_wanted(view, dnnl_nChw16c, wanted));
-  if (view->shape[1] == 16 && dnnl_memory_desc_equal(own, &channels_last))
-    *own = *wanted;
-  return NULL;
+static void forget(conv_descs_t* d) {
+  const dnnl_memory_desc_t all[] = {d->x_own, d->x, d->w_own, d->w_any,
+                                    d->b_own, d->b, d->y_own, d->y};
+  for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+    dnnl_memory_desc_destroy(all[i]);
+  memset(d, 0, sizeof(*d));
 }
 
+// Into zeros; forget() them also after a failure.
 static choir_status_t describe(const choir__conv_t* conv, bool blocked,
                                conv_descs_t* d) {
-  memset(d, 0, sizeof(*d));
   CHOIR_TRY(image_descs(conv->x, blocked, &d->x, &d->x_own));
   CHOIR_TRY(image_descs(conv->y, blocked, &d->y, &d->y_own));
-  CHOIR_TRY(weights_own(conv, &d->w_own, &d->w_any));
+  CHOIR_TRY(weights_descs(conv, &d->w_own, &d->w_any));
   if (conv->b) {
     CHOIR_TRY(vector_desc(conv->b->shape[0], conv->b->strides[0], &d->b_own));
     CHOIR_TRY(vector_desc(conv->b->shape[0], 1, &d->b));
@@ -136,7 +140,7 @@ static choir_status_t make_attr(const choir__conv_t* conv,
   dnnl_post_ops_t ops = NULL;
   dnnl_status_t status = dnnl_post_ops_create(&ops);
   if (status == dnnl_success)
-    status = dnnl_post_ops_append_eltwise(ops, 1.0f, dnnl_eltwise_relu, 0, 0);
+    status = dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0);
   if (status == dnnl_success)
     status = dnnl_primitive_attr_set_post_ops(*out_attr, ops);
   if (ops) dnnl_post_ops_destroy(ops);
@@ -147,19 +151,6 @@ static choir_status_t make_attr(const choir__conv_t* conv,
 
 // ---- Plans ----
 
-static dnnl_status_t forward_desc(const choir__conv_t* conv,
-                                  const conv_descs_t* d, dnnl_engine_t engine,
-                                  dnnl_primitive_attr_t attr,
-                                  dnnl_primitive_desc_t* out) {
-  dnnl_convolution_desc_t cd;
-  const dnnl_status_t status = dnnl_dilated_convolution_forward_desc_init(
-      &cd, dnnl_forward_training, dnnl_convolution_auto, &d->x, &d->w_any,
-      conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : &d->b, &d->y, d->stride,
-      d->dilation, d->before, d->after);
-  if (status != dnnl_success) return status;
-  return dnnl_primitive_desc_create(out, &cd, attr, engine, NULL);
-}
-
 // The descriptor of the call itself; a gradient's takes the forward one as a
 // hint.
 static choir_status_t conv_desc(const choir__conv_t* conv,
@@ -167,22 +158,23 @@ static choir_status_t conv_desc(const choir__conv_t* conv,
                                 dnnl_primitive_desc_t* out) {
   dnnl_primitive_attr_t attr;
   CHOIR_TRY(make_attr(conv, &attr));
-  dnnl_convolution_desc_t cd;
   dnnl_primitive_desc_t hint = NULL;
-  dnnl_status_t status = forward_desc(conv, d, engine, attr, &hint);
+  dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
+      &hint, engine, dnnl_forward_training, dnnl_convolution_auto, d->x,
+      d->w_any, conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : d->b, d->y,
+      d->stride, d->dilation, d->before, d->after, attr);
   if (conv->kind == CHOIR__CONV_FORWARD) {
     *out = hint;
     hint = NULL;
   } else if (status == dnnl_success) {
     status = conv->kind == CHOIR__CONV_GRAD_DATA
-                 ? dnnl_dilated_convolution_backward_data_desc_init(
-                       &cd, dnnl_convolution_auto, &d->x, &d->w_any, &d->y,
-                       d->stride, d->dilation, d->before, d->after)
-                 : dnnl_dilated_convolution_backward_weights_desc_init(
-                       &cd, dnnl_convolution_auto, &d->x, &d->w_any, &d->b,
-                       &d->y, d->stride, d->dilation, d->before, d->after);
-    if (status == dnnl_success)
-      status = dnnl_primitive_desc_create(out, &cd, attr, engine, hint);
+                 ? dnnl_convolution_backward_data_primitive_desc_create(
+                       out, engine, dnnl_convolution_auto, d->x, d->w_any, d->y,
+                       d->stride, d->dilation, d->before, d->after, hint, attr)
+                 : dnnl_convolution_backward_weights_primitive_desc_create(
+                       out, engine, dnnl_convolution_auto, d->x, d->w_any, d->b,
+                       d->y, d->stride, d->dilation, d->before, d->after, hint,
+                       attr);
   }
   if (hint) dnnl_primitive_desc_destroy(hint);
   dnnl_primitive_attr_destroy(attr);
@@ -195,7 +187,7 @@ static choir_status_t build_calls(const choir__conv_t* conv,
                                   choir__dnnl_plan_t* plan,
                                   dnnl_primitive_desc_t pd) {
   const bool accumulate = conv->record->accumulate;
-  const dnnl_memory_desc_t* w = dnnl_primitive_desc_query_md(
+  const_dnnl_memory_desc_t w = dnnl_primitive_desc_query_md(
       pd,
       conv->kind == CHOIR__CONV_GRAD_WEIGHT ? dnnl_query_diff_weights_md
                                             : dnnl_query_weights_md,
@@ -208,13 +200,11 @@ static choir_status_t build_calls(const choir__conv_t* conv,
   // Operands are numbered as in the record: sources, then destinations.
   switch (conv->kind) {
     case CHOIR__CONV_FORWARD: {
-      status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
-      if (!status) status = choir__dnnl_input(plan, 1, &d->w_own, w, &second);
+      status = choir__dnnl_input(plan, 0, d->x_own, d->x, &first);
+      if (!status) status = choir__dnnl_input(plan, 1, d->w_own, w, &second);
+      if (!status) status = choir__dnnl_input(plan, 2, d->b_own, d->b, &third);
       if (!status)
-        status = choir__dnnl_input(plan, 2, &d->b_own, &d->b, &third);
-      if (!status)
-        status =
-            choir__dnnl_output(plan, 3, &d->y_own, &d->y, accumulate, &out);
+        status = choir__dnnl_output(plan, 3, d->y_own, d->y, accumulate, &out);
       if (status) break;
       const int32_t arguments[][2] = {{DNNL_ARG_SRC, first},
                                       {DNNL_ARG_WEIGHTS, second},
@@ -225,12 +215,10 @@ static choir_status_t build_calls(const choir__conv_t* conv,
       break;
     }
     case CHOIR__CONV_GRAD_DATA: {
-      status = choir__dnnl_input(plan, 1, &d->w_own, w, &first);
+      status = choir__dnnl_input(plan, 1, d->w_own, w, &first);
+      if (!status) status = choir__dnnl_input(plan, 2, d->y_own, d->y, &second);
       if (!status)
-        status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
-      if (!status)
-        status =
-            choir__dnnl_output(plan, 3, &d->x_own, &d->x, accumulate, &out);
+        status = choir__dnnl_output(plan, 3, d->x_own, d->x, accumulate, &out);
       if (status) break;
       const int32_t arguments[][2] = {{DNNL_ARG_WEIGHTS, first},
                                       {DNNL_ARG_DIFF_DST, second},
@@ -240,14 +228,13 @@ static choir_status_t build_calls(const choir__conv_t* conv,
       break;
     }
     case CHOIR__CONV_GRAD_WEIGHT: {
-      status = choir__dnnl_input(plan, 0, &d->x_own, &d->x, &first);
+      status = choir__dnnl_input(plan, 0, d->x_own, d->x, &first);
+      if (!status) status = choir__dnnl_input(plan, 2, d->y_own, d->y, &second);
       if (!status)
-        status = choir__dnnl_input(plan, 2, &d->y_own, &d->y, &second);
+        status = choir__dnnl_output(plan, 3, d->w_own, w, accumulate, &out);
       if (!status)
-        status = choir__dnnl_output(plan, 3, &d->w_own, w, accumulate, &out);
-      if (!status)
-        status = choir__dnnl_output(plan, 4, &d->b_own, &d->b, accumulate,
-                                    &bias_out);
+        status =
+            choir__dnnl_output(plan, 4, d->b_own, d->b, accumulate, &bias_out);
       if (status) break;
       const int32_t arguments[][2] = {{DNNL_ARG_SRC, first},
                                       {DNNL_ARG_DIFF_DST, second},
@@ -295,25 +282,32 @@ static bool is_winograd(const_dnnl_primitive_desc_t pd) {
          name && strstr(name, "wino");
 }
 
+// Describes the problem with images channels-last or, where oneDNN then takes
+// Winograd's algorithm, in blocks. `descs` are zeros; forget() them in any
+// case.
+static choir_status_t choose(const choir__conv_t* conv, dnnl_engine_t engine,
+                             conv_descs_t* descs, dnnl_primitive_desc_t* out) {
+  if (may_be_winograd(conv)) {
+    CHOIR_TRY(describe(conv, true, descs));
+    choir_status_free(conv_desc(conv, descs, engine, out));
+    if (*out && is_winograd(*out)) return NULL;
+    if (*out) dnnl_primitive_desc_destroy(*out);
+    *out = NULL;
+    forget(descs);
+  }
+  CHOIR_TRY(describe(conv, false, descs));
+  return conv_desc(conv, descs, engine, out);
+}
+
 static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem) {
   const choir__conv_t* conv = problem;
-  conv_descs_t descs;
+  conv_descs_t descs = {NULL};
   dnnl_primitive_desc_t pd = NULL;
-  if (may_be_winograd(conv)) {
-    CHOIR_TRY(describe(conv, true, &descs));
-    choir_status_free(conv_desc(conv, &descs, engine, &pd));
-    if (pd && !is_winograd(pd)) {
-      dnnl_primitive_desc_destroy(pd);
-      pd = NULL;
-    }
-  }
-  if (!pd) {
-    CHOIR_TRY(describe(conv, false, &descs));
-    CHOIR_TRY(conv_desc(conv, &descs, engine, &pd));
-  }
-  choir_status_t status = build_calls(conv, &descs, plan, pd);
-  dnnl_primitive_desc_destroy(pd);
+  choir_status_t status = choose(conv, engine, &descs, &pd);
+  if (!status) status = build_calls(conv, &descs, plan, pd);
+  if (pd) dnnl_primitive_desc_destroy(pd);
+  forget(&descs);
   return status;
 }
 
@@ -322,7 +316,6 @@ static choir_status_t conv_run(const choir_record_t* record,
                                choir__conv_kind_t kind) {
   const choir__conv_t conv = choir__conv_of(record, kind);
   choir__key_t key = {.count = 0};
-  choir__key_add(&key, choir__dnnl_follow_threads(stream));
   choir__key_add(&key, kind);
   choir__key_add(&key, record->accumulate);
   choir__key_add_view(&key, conv.x);
@@ -336,13 +329,12 @@ static choir_status_t conv_run(const choir_record_t* record,
   }
   choir__key_add(&key, conv.attrs->groups);
   choir__key_add(&key, conv.attrs->activation);
-  choir__dnnl_plan_t* plan;
-  CHOIR_TRY_NOTE(choir__dnnl_plan_take(&key, build, &conv, &plan), "%s",
-                 record->kernel->name);
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
-  return choir__dnnl_plan_run(plan, stream, operands);
+  CHOIR_TRY_NOTE(choir__dnnl_run(&key, build, &conv, stream, operands), "%s",
+                 record->kernel->name);
+  return NULL;
 }
 
 #define CONV(OP, name, kind)                                     \

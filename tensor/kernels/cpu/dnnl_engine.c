@@ -51,18 +51,24 @@ choir__isa_t choir__dnnl_isa(void) {
   return CHOIR__ISA_BASE;
 }
 
-void choir__dnnl_set_threads(int32_t threads) {
+int32_t choir__dnnl_threads_begin(int32_t threads) {
   if (threads > 1) choir_threads_started();
 #if defined(_OPENMP)
-  // oneDNN asks OpenMP, whose answer belongs to the calling thread.
-  if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
+  // A setting of the calling thread, as cheap to write as a variable.
+  const int32_t before = omp_get_max_threads();
+  if (before != threads) omp_set_num_threads(threads);
+  return before;
+#else
+  return threads;
 #endif
 }
 
-int32_t choir__dnnl_follow_threads(choir_stream_t* stream) {
-  const int32_t threads = choir__cpu_threads(stream);
-  choir__dnnl_set_threads(threads);
-  return threads;
+void choir__dnnl_threads_end(int32_t before) {
+#if defined(_OPENMP)
+  if (omp_get_max_threads() != before) omp_set_num_threads(before);
+#else
+  (void)before;
+#endif
 }
 
 choir_status_t choir__dnnl_attr(bool accumulate,
@@ -75,7 +81,8 @@ choir_status_t choir__dnnl_attr(bool accumulate,
       dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
   if (accumulate && status == dnnl_success) {
     status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success) status = dnnl_post_ops_append_sum(ops, 1.0f);
+    if (status == dnnl_success)
+      status = dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
     if (status == dnnl_success)
       status = dnnl_primitive_attr_set_post_ops(attr, ops);
     if (ops) dnnl_post_ops_destroy(ops);
@@ -108,12 +115,9 @@ typedef struct call_s {
   size_t reorder_bytes;  // > 0: a reorder that is counted
 } call_t;
 
-typedef choir_status_t (*build_fn_t)(choir__dnnl_plan_t* plan,
-                                     dnnl_engine_t engine, const void* problem);
-
 struct choir__dnnl_plan_s {
   uint64_t hash;
-  build_fn_t build;
+  choir__dnnl_build_fn_t build;
   choir__key_t key;
   dnnl_engine_t engine;  // lent
   dnnl_stream_t stream;
@@ -137,7 +141,7 @@ static void plan_destroy(choir__dnnl_plan_t* plan) {
 }
 
 static choir_status_t add_slot(choir__dnnl_plan_t* plan, int32_t operand,
-                               const dnnl_memory_desc_t* md,
+                               const_dnnl_memory_desc_t md,
                                choir__dnnl_slot_t* out_slot) {
   *out_slot = -1;
   if (plan->slot_count == SLOTS)
@@ -159,13 +163,13 @@ static choir_status_t add_slot(choir__dnnl_plan_t* plan, int32_t operand,
 }
 
 choir_status_t choir__dnnl_operand(choir__dnnl_plan_t* plan, int32_t index,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot) {
   return add_slot(plan, index, md, out_slot);
 }
 
 choir_status_t choir__dnnl_scratch(choir__dnnl_plan_t* plan,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot) {
   return add_slot(plan, -1, md, out_slot);
 }
@@ -175,7 +179,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
                                 const int32_t (*arguments)[2],
                                 int32_t argument_count) {
   dnnl_status_t made = dnnl_out_of_memory;
-  const dnnl_memory_desc_t* pad =
+  const_dnnl_memory_desc_t pad =
       dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
   choir__dnnl_slot_t pad_slot = -1;
   choir_status_t status = NULL;
@@ -206,7 +210,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
 static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
                                   choir__dnnl_slot_t from,
                                   choir__dnnl_slot_t to, bool accumulate) {
-  const dnnl_memory_desc_t *from_md, *to_md;
+  const_dnnl_memory_desc_t from_md, to_md;
   dnnl_primitive_attr_t attr;
   dnnl_primitive_desc_t pd = NULL;
   CHOIR__DNNL_TRY(
@@ -224,8 +228,8 @@ static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
 }
 
 choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
-                                 const dnnl_memory_desc_t* own,
-                                 const dnnl_memory_desc_t* wanted,
+                                 const_dnnl_memory_desc_t own,
+                                 const_dnnl_memory_desc_t wanted,
                                  choir__dnnl_slot_t* out_slot) {
   choir__dnnl_slot_t operand;
   CHOIR_TRY(choir__dnnl_operand(plan, index, own, &operand));
@@ -236,8 +240,8 @@ choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
 }
 
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
-                                  const dnnl_memory_desc_t* own,
-                                  const dnnl_memory_desc_t* wanted,
+                                  const_dnnl_memory_desc_t own,
+                                  const_dnnl_memory_desc_t wanted,
                                   bool accumulate, choir__dnnl_output_t* out) {
   out->accumulate = accumulate;
   CHOIR_TRY(choir__dnnl_operand(plan, index, own, &out->operand));
@@ -261,7 +265,8 @@ static int32_t plan_count;
 static uint64_t cache_clock;
 static choir__dnnl_cache_stats_t cache_stats;
 
-static choir__dnnl_plan_t* find_free(uint64_t hash, build_fn_t build,
+static choir__dnnl_plan_t* find_free(uint64_t hash,
+                                     choir__dnnl_build_fn_t build,
                                      const choir__key_t* key) {
   choir__dnnl_plan_t* found = NULL;
   pthread_mutex_lock(&cache_lock);
@@ -317,11 +322,9 @@ static void give_back(choir__dnnl_plan_t* plan) {
   if (!kept) plan_destroy(plan);
 }
 
-choir_status_t choir__dnnl_plan_take(
-    const choir__key_t* key,
-    choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
-                            const void* problem),
-    const void* problem, choir__dnnl_plan_t** out_plan) {
+static choir_status_t take(const choir__key_t* key,
+                           choir__dnnl_build_fn_t build, const void* problem,
+                           choir__dnnl_plan_t** out_plan) {
   *out_plan = NULL;
   CHOIR_TRY(choir__key_check(key, "oneDNN plan"));
   const uint64_t hash = choir__key_hash(key);
@@ -378,9 +381,9 @@ static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
   return NULL;
 }
 
-choir_status_t choir__dnnl_plan_run(choir__dnnl_plan_t* plan,
-                                    choir_stream_t* stream,
-                                    void* const* operands) {
+// Gives the plan back.
+static choir_status_t run(choir__dnnl_plan_t* plan, choir_stream_t* stream,
+                          void* const* operands) {
   const choir_allocator_t pool =
       choir_device_allocator(choir_stream_device(stream));
   void* scratch = NULL;
@@ -394,6 +397,20 @@ choir_status_t choir__dnnl_plan_run(choir__dnnl_plan_t* plan,
   if (!status) status = execute(plan, scratch, operands);
   if (scratch) pool.free(pool.self, scratch, plan->scratch_bytes, ALIGNMENT);
   give_back(plan);
+  return status;
+}
+
+choir_status_t choir__dnnl_run(choir__key_t* key, choir__dnnl_build_fn_t build,
+                               const void* problem, choir_stream_t* stream,
+                               void* const* operands) {
+  const int32_t threads = choir__cpu_threads(stream);
+  choir__key_add(key, threads);
+  // A primitive is made for a number of threads and run with it.
+  const int32_t before = choir__dnnl_threads_begin(threads);
+  choir__dnnl_plan_t* plan;
+  choir_status_t status = take(key, build, problem, &plan);
+  if (!status) status = run(plan, stream, operands);
+  choir__dnnl_threads_end(before);
   return status;
 }
 

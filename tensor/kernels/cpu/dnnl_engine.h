@@ -2,11 +2,11 @@
 #ifndef CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
 #define CHOIR_TENSOR_KERNELS_CPU_DNNL_ENGINE_H_
 
-#include "oneapi/dnnl/dnnl.h"
 #include "tensor/kernels/problem_key.h"
 #include "tensor/op_def.h"
+#include "third_party/dnnl/dnnl_v3.h"
 
-// The only files that know oneDNN's interface (version 2) are dnnl_*.c.
+// The only files that know oneDNN's interface are dnnl_*.c.
 //
 // A plan is what one problem needs to run: primitives, reorders around them
 // and their memory objects. Plans are kept by what builds them and key, the
@@ -16,9 +16,7 @@
 //
 //   choir__key_t key = {.count = 0};
 //   choir__key_add(&key, ...);
-//   choir__dnnl_plan_t* plan;
-//   CHOIR_TRY(choir__dnnl_plan_take(&key, build, &problem, &plan));
-//   return choir__dnnl_plan_run(plan, stream, operands);
+//   return choir__dnnl_run(&key, build, &problem, stream, operands);
 //
 // Threads: thread-safe.
 
@@ -40,10 +38,12 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
 
 // The process's one CPU engine, made on first use.
 choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
-// Makes oneDNN's calls on this thread use as many threads.
-void choir__dnnl_set_threads(int32_t threads);
-// The same with as many as the stream's device allows; returns that number.
-int32_t choir__dnnl_follow_threads(choir_stream_t* stream);
+// oneDNN takes as many threads as OpenMP would give the calling thread, a
+// number that belongs to the program above. Between _begin and _end it is
+// `threads`; _end gives back what _begin returned, on every path. No thread is
+// started or ended by either.
+int32_t choir__dnnl_threads_begin(int32_t threads);
+void choir__dnnl_threads_end(int32_t before);
 
 // Attributes of a primitive whose scratchpad is the plan's, and which, where
 // `accumulate`, adds its result to what is there; destroy them.
@@ -60,19 +60,19 @@ typedef int32_t choir__dnnl_slot_t;
 
 // Operand `index` of the record, as described. Call it while building.
 choir_status_t choir__dnnl_operand(choir__dnnl_plan_t* plan, int32_t index,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot)
     CHOIR_NODISCARD;
 // Memory between two calls of one run.
 choir_status_t choir__dnnl_scratch(choir__dnnl_plan_t* plan,
-                                   const dnnl_memory_desc_t* md,
+                                   const_dnnl_memory_desc_t md,
                                    choir__dnnl_slot_t* out_slot)
     CHOIR_NODISCARD;
 // Operand `index`, which lies as `own` says, for a primitive that reads it as
 // `wanted`: the operand itself, or a reordered copy.
 choir_status_t choir__dnnl_input(choir__dnnl_plan_t* plan, int32_t index,
-                                 const dnnl_memory_desc_t* own,
-                                 const dnnl_memory_desc_t* wanted,
+                                 const_dnnl_memory_desc_t own,
+                                 const_dnnl_memory_desc_t wanted,
                                  choir__dnnl_slot_t* out_slot) CHOIR_NODISCARD;
 // The same for a result that the primitive writes as `wanted`; _finish, after
 // the primitive was added, brings it to the operand (or adds it there).
@@ -82,8 +82,8 @@ typedef struct choir__dnnl_output_s {
   bool accumulate;
 } choir__dnnl_output_t;
 choir_status_t choir__dnnl_output(choir__dnnl_plan_t* plan, int32_t index,
-                                  const dnnl_memory_desc_t* own,
-                                  const dnnl_memory_desc_t* wanted,
+                                  const_dnnl_memory_desc_t own,
+                                  const_dnnl_memory_desc_t wanted,
                                   bool accumulate, choir__dnnl_output_t* out)
     CHOIR_NODISCARD;
 choir_status_t choir__dnnl_output_finish(choir__dnnl_plan_t* plan,
@@ -97,16 +97,15 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
                                 const int32_t (*arguments)[2],
                                 int32_t argument_count) CHOIR_NODISCARD;
 
-// The plan of `build` and `key`, made when none is free.
-choir_status_t choir__dnnl_plan_take(
-    const choir__key_t* key,
-    choir_status_t (*build)(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
-                            const void* problem),
-    const void* problem, choir__dnnl_plan_t** out_plan) CHOIR_NODISCARD;
-// Runs it on the operands' memory and gives it back.
-choir_status_t choir__dnnl_plan_run(choir__dnnl_plan_t* plan,
-                                    choir_stream_t* stream,
-                                    void* const* operands) CHOIR_NODISCARD;
+// Makes a plan's calls for a problem.
+typedef choir_status_t (*choir__dnnl_build_fn_t)(choir__dnnl_plan_t* plan,
+                                                 dnnl_engine_t engine,
+                                                 const void* problem);
+// Runs the plan of `build` and `key` on the operands' memory, with the threads
+// of the stream's device, which join the key; makes the plan when none is free.
+choir_status_t choir__dnnl_run(choir__key_t* key, choir__dnnl_build_fn_t build,
+                               const void* problem, choir_stream_t* stream,
+                               void* const* operands) CHOIR_NODISCARD;
 
 // ---- The cache, for tests ----
 

@@ -24,9 +24,13 @@ typedef struct sgemm_s {
   float beta;
 } sgemm_t;
 
-static choir_status_t run_sgemm(const sgemm_t* g) {
-  CHOIR__DNNL_TRY(dnnl_sgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, g->a, g->lda,
-                             g->b, g->ldb, g->beta, g->c, g->ldc));
+static choir_status_t run_sgemm(const sgemm_t* g, int32_t threads) {
+  const int32_t before = choir__dnnl_threads_begin(threads);
+  const dnnl_status_t status =
+      dnnl_sgemm(g->ta, g->tb, g->m, g->n, g->k, 1.0f, g->a, g->lda, g->b,
+                 g->ldb, g->beta, g->c, g->ldc);
+  choir__dnnl_threads_end(before);
+  CHOIR__DNNL_TRY(status);
   return NULL;
 }
 
@@ -51,7 +55,7 @@ static bool is_copied(const sgemm_t* g) {
          g->ldb % FAR_ROWS == 0 && g->m >= 16 && g->m < 380;
 }
 
-// In `block`.
+// In `block`, on one thread.
 static choir_status_t run_blocks(const sgemm_t* g, float* block) {
   for (int64_t j = 0; j < g->n; j += BLOCK_N)
     for (int64_t p = 0; p < g->k; p += BLOCK_K) {
@@ -68,7 +72,7 @@ static choir_status_t run_blocks(const sgemm_t* g, float* block) {
       part.ldb = BLOCK_LD;
       part.c = g->c + j;
       if (p > 0) part.beta = 1.0f;
-      CHOIR_TRY(run_sgemm(&part));
+      CHOIR_TRY(run_sgemm(&part, 1));
     }
   return NULL;
 }
@@ -124,20 +128,18 @@ static void columns_range(void* context, void* block, int64_t begin,
   part.n = (part.n - next < COLUMNS_UNIT ? part.n : next) - first;
   part.b += part.tb == 'N' ? first : first * part.ldb;
   part.c += first;
-  choir__dnnl_set_threads(1);
-  share_ended(share, block ? run_blocks(&part, block) : run_sgemm(&part));
+  share_ended(share, block ? run_blocks(&part, block) : run_sgemm(&part, 1));
 }
 
 static void rows_range(void* context, int64_t begin, int64_t end) {
   share_t* share = context;
-  choir__dnnl_set_threads(1);
   for (int64_t unit = begin; unit < end; unit++) {
     sgemm_t part = *share->whole;
     const int64_t first = unit * ROWS_UNIT, left = part.m - first;
     part.m = left < ROWS_UNIT ? left : ROWS_UNIT;
     part.a += part.ta == 'N' ? first * part.lda : first;
     part.c += first * part.ldc;
-    share_ended(share, run_sgemm(&part));
+    share_ended(share, run_sgemm(&part, 1));
   }
 }
 
@@ -179,28 +181,28 @@ static dnnl_status_t matrix_desc(dnnl_memory_desc_t* md, int64_t rows,
                                  int64_t columns, int64_t ld, bool transposed) {
   const dnnl_dims_t sizes = {rows, columns};
   const dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
-  return dnnl_memory_desc_init_by_strides(md, 2, sizes, dnnl_f32, strides);
+  return dnnl_memory_desc_create_with_strides(md, 2, sizes, dnnl_f32, strides);
 }
 
-// A plan's operands are a, b and c.
-static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
-                                   dnnl_engine_t engine, const void* problem) {
-  const sgemm_t* g = problem;
+typedef struct product_descs_s {
   dnnl_memory_desc_t a, b, c;
-  dnnl_matmul_desc_t desc;
-  CHOIR__DNNL_TRY(matrix_desc(&a, g->m, g->k, g->lda, g->ta == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&b, g->k, g->n, g->ldb, g->tb == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&c, g->m, g->n, g->ldc, false));
-  CHOIR__DNNL_TRY(dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c));
+} product_descs_t;
+
+// A plan's operands are a, b and c.
+static choir_status_t add_matmul(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
+                                 const sgemm_t* g, product_descs_t* d) {
+  CHOIR__DNNL_TRY(matrix_desc(&d->a, g->m, g->k, g->lda, g->ta == 'T'));
+  CHOIR__DNNL_TRY(matrix_desc(&d->b, g->k, g->n, g->ldb, g->tb == 'T'));
+  CHOIR__DNNL_TRY(matrix_desc(&d->c, g->m, g->n, g->ldc, false));
   choir__dnnl_slot_t a_slot, b_slot, c_slot;
-  CHOIR_TRY(choir__dnnl_operand(plan, 0, &a, &a_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 1, &b, &b_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 2, &c, &c_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 0, d->a, &a_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 1, d->b, &b_slot));
+  CHOIR_TRY(choir__dnnl_operand(plan, 2, d->c, &c_slot));
   dnnl_primitive_attr_t attr;
   CHOIR_TRY(choir__dnnl_attr(g->beta != 0, &attr));
   dnnl_primitive_desc_t pd = NULL;
-  const dnnl_status_t made =
-      dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
+  const dnnl_status_t made = dnnl_matmul_primitive_desc_create(
+      &pd, engine, d->a, d->b, NULL, d->c, attr);
   dnnl_primitive_attr_destroy(attr);
   CHOIR__DNNL_TRY(made);
   const int32_t arguments[][2] = {{DNNL_ARG_SRC, a_slot},
@@ -209,18 +211,25 @@ static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
   return choir__dnnl_call(plan, pd, arguments, 3);
 }
 
+static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
+                                   dnnl_engine_t engine, const void* problem) {
+  product_descs_t descs = {NULL, NULL, NULL};
+  choir_status_t status = add_matmul(plan, engine, problem, &descs);
+  dnnl_memory_desc_destroy(descs.a);
+  dnnl_memory_desc_destroy(descs.b);
+  dnnl_memory_desc_destroy(descs.c);
+  return status;
+}
+
 static choir_status_t run_matmul(const sgemm_t* g, choir_stream_t* stream) {
   choir__key_t key = {.count = 0};
-  choir__key_add(&key, choir__dnnl_follow_threads(stream));
   choir__key_add(&key, g->ta);
   choir__key_add(&key, g->m);
   choir__key_add(&key, g->n);
   choir__key_add(&key, g->k);
   choir__key_add(&key, g->beta != 0);
-  choir__dnnl_plan_t* plan;
-  CHOIR_TRY(choir__dnnl_plan_take(&key, build_matmul, g, &plan));
   void* const operands[] = {(void*)g->a, (void*)g->b, g->c};
-  return choir__dnnl_plan_run(plan, stream, operands);
+  return choir__dnnl_run(&key, build_matmul, g, stream, operands);
 }
 
 static choir_status_t multiply(const choir__product_t* product,
@@ -244,8 +253,7 @@ static choir_status_t multiply(const choir__product_t* product,
                      .beta = beta};
   if (is_shared_here(&g)) return run_shares(&g, stream);
   if (is_matmul(&g)) return run_matmul(&g, stream);
-  choir__dnnl_follow_threads(stream);
-  return run_sgemm(&g);
+  return run_sgemm(&g, choir__cpu_threads(stream));
 }
 
 // ---- matmul ----

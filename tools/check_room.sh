@@ -1,0 +1,29 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# tools/check_room.sh
+# What .ci/run tries in a clean room of another Debian, in the clone: the kernels and
+# their gradients, everything that knows oneDNN, the communicators over shared memory
+# and MPI, a Python suite with ranks, and a training run of two workers, twice, with
+# the same bits.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+./bootstrap bazel test --noshow_progress --color=no \
+  //tests/conformance:op_suite_cpu //tests/conformance:grad_suite_cpu \
+  //tests/conformance:comm_suite_shm //tests/conformance:comm_suite_mpi \
+  //tests/tensor:cpu_kernels_test //tests/tensor:dnnl_matmul_test \
+  //tests/tensor:dnnl_matmul_avx2_test //tests/tensor:dnnl_plans_test \
+  //tests/tensor:host_threads_test //tests/dist:comm_mpi_test \
+  //tests/python:dist_test //tests/install:install_test
+
+digests() {
+  bazel run --noshow_progress --ui_event_filters=-info //examples:mnist_dist -- \
+    --epochs 1 --workers 2 --threads 1 | grep -o 'digest = [0-9a-f]*'
+}
+first=$(digests)
+second=$(digests)
+echo "check_room.sh: two workers: ${first//$'\n'/, }"
+[ "$first" = "$second" ] || {
+  echo "check_room.sh: the second run has other bits: ${second//$'\n'/, }" >&2
+  exit 1
+}
