@@ -31,8 +31,9 @@ import prediction  # noqa: E402
 import preflight  # noqa: E402
 
 _EPILOG = """\
-exit status: the program's; 128 + n for a rank or choirrun ended by signal n;
-1 when the preflight found something, 2 for a wrong command line.
+exit status: the program's; 128 + n for a rank, choirrun or a process that the run
+needs ended by signal n; 1 when the preflight found something, 2 for a wrong command
+line.
 """
 
 
