@@ -205,7 +205,7 @@ TEST(LaunchTest, KilledWorkerIsNamed) {
       "all_reduce 'bucket 0' \\(operation 18\\); all workers were ended");
   EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
       << report.message;
-  EXPECT_LT(report.process.seconds, Patience(5));
+  EXPECT_LT(report.process.seconds, Patience(15));
   // The survivor said it too.
   std::string said(
       "all_reduce 'bucket 0' \\(operation 18\\): rank 1 \\(host .+, pid "
@@ -233,7 +233,7 @@ TEST(LaunchTest, SurvivorsAreEnded) {
       "all workers were ended");
   EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
       << report.message;
-  EXPECT_LT(report.process.seconds, Patience(5));
+  EXPECT_LT(report.process.seconds, Patience(15));
   std::vector<pid_t> pids = WorkerPids(report.process.output);
   EXPECT_EQ(pids.size(), 4u);
   EXPECT_TRUE(AllGone(pids, 0.1));
@@ -425,7 +425,7 @@ TEST(LaunchTest, KilledWorkerComesBeforeNotes) {
 
 TEST(LaunchTest, StoppedWorkerIsNamed) {
   if (choir_launch_is_worker()) {
-    choir_comm_t* comm = Join(1.5);
+    choir_comm_t* comm = Join(4);
     Reduce(comm);
     if (choir_comm_rank(comm) == 1) raise(SIGSTOP);
     Reduce(comm);
@@ -442,7 +442,7 @@ TEST(LaunchTest, StoppedWorkerIsNamed) {
   EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
       << report.message;
   EXPECT_NE(report.process.output.find("no sign of life"), std::string::npos);
-  EXPECT_LT(report.process.seconds, Patience(8));
+  EXPECT_LT(report.process.seconds, Patience(30));
 }
 
 TEST(LaunchTest, CtrlCEndsAll) {
@@ -460,7 +460,7 @@ TEST(LaunchTest, CtrlCEndsAll) {
   double start = choir_clock_seconds();
   group.Signal(0, SIGINT);
   Report report = Finish(&group);
-  EXPECT_LT(choir_clock_seconds() - start, Patience(2));
+  EXPECT_LT(choir_clock_seconds() - start, Patience(15));
   EXPECT_EQ(report.exit_status, 130);
   EXPECT_EQ(report.message,
             "interrupted by signal 2 (Interrupt); all workers were ended");
@@ -488,7 +488,7 @@ TEST(LaunchTest, WorkersDieWithTheLauncher) {
   EXPECT_EQ(results[0].exit_status, 137);
   std::vector<pid_t> pids = WorkerPids(results[0].output);
   EXPECT_EQ(pids.size(), 2u) << results[0].output;
-  EXPECT_TRUE(AllGone(pids, Patience(2)));
+  EXPECT_TRUE(AllGone(pids, Patience(10)));
 }
 
 // ---- Trees of processes ----

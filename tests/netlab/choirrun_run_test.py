@@ -69,8 +69,9 @@ class RunTest(harness.ProgramTest):
             found[int(rank)] = int(pid)
         return found
 
-    def begin(self, *more, hosts="localhost:1,h2:1", np=2, deadline=3):
-        """A run without end that is in its second epoch."""
+    def begin(self, *more, hosts="localhost:1,h2:1", np=2, deadline=60):
+        """A run without end that is in its second epoch. A short deadline is for
+        tests that wait for it: on a busy machine it ends others."""
         harness.small_data(self.data, training=128, evaluation=64)
         process = self.h1.start(
             [CHOIRRUN, "-np", np, "-H", hosts, *more, PROGRAM]
@@ -191,6 +192,9 @@ class RunTest(harness.ProgramTest):
 
     def test_killed_rank(self):
         process = self.begin()
+        # So slow that nearly all of a step is its exchange, with rank 0 in it.
+        self.h2.set_rate("1mbit")
+        time.sleep(2)
         pid = self.ranks(self.h2)[1]
         self.h2.run(["kill", "-KILL", pid])
         self.expect_end(
@@ -203,7 +207,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_stopped_rank(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         pid = self.ranks(self.h2)[1]
         self.h2.run(["kill", "-STOP", pid])
         self.expect_end(
@@ -215,7 +219,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_cut_link(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         self.h2.cut()
         self.expect_end(
             process,
@@ -228,7 +232,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_frozen_host(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         self.h2.freeze()
         self.expect_end(
             process,

@@ -26,12 +26,13 @@ import os, sys, threading, time
 import numpy as np
 from choir import dist
 what, folder = sys.argv[1:3]
-dist.init(deadline=1 if what == "late" else 20)
+dist.init(deadline=20)
 total = dist.allreduce(np.float32(dist.rank() + 1), op=dist.Sum)
 text = f"{dist.rank()} of {dist.size()}: {total:g} {sys.argv[3:]}"
 open(os.path.join(folder, str(os.getpid())), "w").write(text)
 if dist.rank() == 1:
     if what == "kill":
+        time.sleep(0.5)  # the others wait for it by then
         os.kill(os.getpid(), 9)
     if what == "raise":
         raise ValueError("my own trouble")
@@ -50,8 +51,11 @@ if what == "caught":
     thread.join()
 if what == "usage":
     sys.exit(2)
-if what == "late" and dist.rank() == 1:
-    time.sleep(30)
+if what == "late":
+    dist.shutdown()
+    dist.init(deadline=1)
+    if dist.rank() == 1:
+        time.sleep(1000)
 while what == "wait":
     time.sleep(0.05)
 if what != "late":
