@@ -432,6 +432,8 @@ choir_status_t choir_comm_finalize(choir_comm_t* comm) {
   return NULL;
 }
 
+choir_status_t choir_comm_shutdown(void) { return choir_mpi_world_close(); }
+
 // ---- Queries ----
 
 int32_t choir_comm_rank(const choir_comm_t* comm) { return comm->rank; }

@@ -127,6 +127,14 @@ CHOIR_API void choir_comm_release(choir_comm_t* comm);
 // nobody takes a clean end for a death.
 CHOIR_API choir_status_t choir_comm_finalize(choir_comm_t* comm)
     CHOIR_NODISCARD;
+// Once, at the end of a program, when its communicators are released: ends what
+// backends keep for the process, which is MPI where Choir initialised it.
+// Collective there: waits until all ranks came here, with the deadline and the
+// heartbeat timeout of the last communicator, and fails with TIMEOUT and a
+// sentence that names a rank that did not come; mpiexec then ends all. OK at
+// once where there is nothing to end, or a communicator broke. A program that
+// does not call it waits as long when it exits, without a word.
+CHOIR_API choir_status_t choir_comm_shutdown(void) CHOIR_NODISCARD;
 // Local and at once: breaks the communicator; peers get ABORTED with `why`
 // instead of waiting. Thread-safe.
 CHOIR_API void choir_comm_abort(choir_comm_t* comm, const char* why);

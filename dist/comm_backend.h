@@ -85,6 +85,9 @@ typedef struct choir_comm_fault_s {
   char text[504];  // a sentence about the cause
 } choir_comm_fault_t;
 
+// Behind the words about a peer that gives no sign of life.
+#define CHOIR_COMM_SILENCE_TEXT "stopped, or its host or the link to it is down"
+
 enum {
   CHOIR_COMM_PEER_HERE = 0,
   CHOIR_COMM_PEER_LEFT = 1,  // released its communicator

@@ -236,7 +236,7 @@ static choir_status_t break_by_silence(choir_comm_t* comm,
   return choir__comm_break(
       comm, CHOIR_STATUS_TIMEOUT,
       "%s waited %.1f s for %s, which has given no sign of life for %.1f s "
-      "(stopped, or its host is gone)",
+      "(" CHOIR_COMM_SILENCE_TEXT ")",
       comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,
       peer_silence(comm, wait->rank));
 }

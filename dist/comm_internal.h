@@ -193,6 +193,8 @@ choir_status_t choir_mpi_comm_meet(const choir_comm_config_t* config,
 // A communicator broke: MPI, if it runs, is not finalized at exit, where it
 // would wait for a dead peer.
 void choir_mpi_forsake(void);
+// choir_comm_shutdown.
+choir_status_t choir_mpi_world_close(void);
 
 // backends/*
 #define CHOIR_COMM_BACKEND(name)                                             \

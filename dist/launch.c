@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher: one thread that starts workers and waits for signals. Signals
-// it cares about are blocked and taken by sigtimedwait, so nothing happens
-// between two lines of code. When a worker fails, the others get a moment to
-// report, then SIGTERM, then SIGKILL; the sentence is put together from what
-// all of them left on the board.
-#include "dist/launch.h"
-
+// The launcher: one thread that waits for events of its guard, which starts the
+// workers and ends whole trees of processes, and for signals, which are
+// blocked and come as events too, so nothing happens between two lines of code.
+// When a worker fails, the others get a moment to report, then SIGTERM, then
+// SIGKILL; the sentence is put together from what all of them left on the
+// board.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,28 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "dist/board_internal.h"
+#include "dist/guard_internal.h"
+#include "dist/launch_internal.h"
 
 extern char** environ;
 
-#define MAX_WORKERS 1024
 // After the first failure: time for peers to notice it and say so.
 static const double report_seconds = 2;
 
 typedef struct worker_s {
   pid_t pid;
   bool ended;
-  bool stopped;    // by a signal, not ended
-  bool was_ended;  // by us
+  bool stopped;  // by a signal, not ended
   int wait_status;
   bool failed;
+  char rank_text[24];  // of its environment
 } worker_t;
+
+enum { SHARED_TEXTS = 5, TEXT_BYTES = 96 };
 
 typedef struct launch_s {
   const choir_launch_config_t* config;
@@ -43,12 +43,16 @@ typedef struct launch_s {
   choir_board_t* board;
   int board_fd;
   worker_t* workers;
+  choir_guard_child_t* children;  // [workers]
+  char shared_texts[SHARED_TEXTS][TEXT_BYTES];
+  char** environments;  // [workers], one after the other
+  size_t environments_bytes;
+  choir_guard_t guard;
   int32_t running;
   char host[72];
   choir_comm_id_t id;
-  int interrupted;  // signal that the launcher got; 0: none
-  sigset_t old_mask;
-  struct sigaction old_child_action;
+  int interrupted;         // signal that the launcher got; 0: none
+  choir_status_t failure;  // a worker that could not be started
 } launch_t;
 
 bool choir_launch_is_worker(void) {
@@ -60,7 +64,7 @@ bool choir_launch_is_worker(void) {
 
 static const char* const own_variables[] = {
     "CHOIR_RANK", "CHOIR_SIZE", "CHOIR_COMM_ID", "CHOIR_COMM",
-    CHOIR_BOARD_ENVIRONMENT,
+    CHOIR_BOARD_ENVIRONMENT, CHOIR_LAUNCH_MARK,
     // The launcher itself may be a program under mpiexec; workers are not.
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
 #define OWN_VARIABLE_COUNT (sizeof(own_variables) / sizeof(own_variables[0]))
@@ -74,64 +78,48 @@ static bool is_own_variable(const char* entry) {
   return false;
 }
 
-typedef struct environment_s {
-  char texts[5][96];
-  char** entries;
-  size_t bytes;
-} environment_t;
-
-// Made before fork: afterwards only system calls are safe.
-static choir_status_t make_environment(launch_t* launch, int32_t rank,
-                                       environment_t* out_environment) {
-  size_t count = 0;
-  while (environ[count]) ++count;
-  out_environment->bytes = (count + 6) * sizeof(char*);
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(launch->allocator, out_environment->bytes,
-                           "environment", &memory));
-  char** entries = memory;
-  size_t used = 0;
-  for (size_t i = 0; i < count; ++i)
-    if (!is_own_variable(environ[i])) entries[used++] = environ[i];
+static choir_status_t fill_shared_texts(launch_t* launch) {
   const char* comm = launch->config->comm;
-  snprintf(out_environment->texts[0], 96, "CHOIR_RANK=%d", rank);
-  snprintf(out_environment->texts[1], 96, "CHOIR_SIZE=%d",
-           launch->config->workers);
-  snprintf(out_environment->texts[2], 96, "CHOIR_COMM_ID=%s", launch->id.text);
-  snprintf(out_environment->texts[3], 96, "CHOIR_COMM=%s",
-           comm ? comm : "auto");
-  snprintf(out_environment->texts[4], 96, CHOIR_BOARD_ENVIRONMENT "=%d",
+  choir_comm_id_t mark;
+  CHOIR_TRY(choir_comm_id_make(&mark));
+  char(*texts)[TEXT_BYTES] = launch->shared_texts;
+  snprintf(texts[0], TEXT_BYTES, "CHOIR_SIZE=%d", launch->config->workers);
+  snprintf(texts[1], TEXT_BYTES, "CHOIR_COMM_ID=%s", launch->id.text);
+  snprintf(texts[2], TEXT_BYTES, "CHOIR_COMM=%s", comm ? comm : "auto");
+  snprintf(texts[3], TEXT_BYTES, CHOIR_BOARD_ENVIRONMENT "=%d",
            launch->board_fd);
-  for (int i = 0; i < 5; ++i) entries[used++] = out_environment->texts[i];
-  entries[used] = NULL;
-  out_environment->entries = entries;
+  snprintf(texts[4], TEXT_BYTES, CHOIR_LAUNCH_MARK "=%s", mark.text);
   return NULL;
 }
 
-static void run_child(const launch_t* launch, const environment_t* environment,
-                      pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it died before the line above
-  fcntl(launch->board_fd, F_SETFD, 0);
-  sigaction(SIGCHLD, &launch->old_child_action, NULL);
-  sigprocmask(SIG_SETMASK, &launch->old_mask, NULL);
-  execve("/proc/self/exe", launch->config->argv, environment->entries);
-  _exit(127);
-}
-
-static choir_status_t start_worker(launch_t* launch, int32_t rank) {
-  environment_t environment;
-  CHOIR_TRY(make_environment(launch, rank, &environment));
-  pid_t parent = getpid();
-  pid_t pid = fork();
-  if (pid == 0) run_child(launch, &environment, parent);
-  int error = errno;
-  choir_deallocate(launch->allocator, environment.entries, environment.bytes);
-  if (pid < 0)
-    return CHOIR_ERROR(UNAVAILABLE, "launch: cannot start rank %d: fork: %s",
-                       rank, strerror(error));
-  launch->workers[rank].pid = pid;
-  ++launch->running;
+// Made before fork: afterwards only system calls are safe.
+static choir_status_t make_environments(launch_t* launch) {
+  CHOIR_TRY(fill_shared_texts(launch));
+  size_t most = SHARED_TEXTS + 2;
+  for (char** entry = environ; *entry; ++entry) ++most;
+  size_t workers = (size_t)launch->config->workers;
+  launch->environments_bytes = workers * most * sizeof(char*);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(launch->allocator, launch->environments_bytes,
+                           "environments", &memory));
+  launch->environments = memory;
+  for (size_t r = 0; r < workers; ++r) {
+    worker_t* worker = &launch->workers[r];
+    char** entries = launch->environments + r * most;
+    size_t used = 0;
+    for (char** entry = environ; *entry; ++entry)
+      if (!is_own_variable(*entry)) entries[used++] = *entry;
+    for (int i = 0; i < SHARED_TEXTS; ++i)
+      entries[used++] = launch->shared_texts[i];
+    snprintf(worker->rank_text, sizeof(worker->rank_text), "CHOIR_RANK=%d",
+             (int)r);
+    entries[used] = worker->rank_text;
+    launch->children[r] = (choir_guard_child_t){
+        .path = "/proc/self/exe",
+        .argv = launch->config->argv,
+        .environment = entries,
+    };
+  }
   return NULL;
 }
 
@@ -139,11 +127,14 @@ static choir_status_t make_board(launch_t* launch) {
   int32_t size = launch->config->workers;
   size_t bytes = choir__board_bytes(size);
   launch->board_fd = memfd_create("choir-board", MFD_CLOEXEC);
-  if (launch->board_fd < 0 ||
-      posix_fallocate(launch->board_fd, 0, (off_t)bytes))
+  // posix_fallocate returns the error and leaves errno alone.
+  int error = launch->board_fd < 0
+                  ? errno
+                  : posix_fallocate(launch->board_fd, 0, (off_t)bytes);
+  if (error)
     return CHOIR_ERROR(UNAVAILABLE,
                        "launch: no shared memory for the board: %s",
-                       strerror(errno));
+                       strerror(error));
   void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                       launch->board_fd, 0);
   if (memory == MAP_FAILED)
@@ -166,29 +157,35 @@ static bool is_failure(int wait_status) {
   return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
 }
 
-static void note_end(launch_t* launch, worker_t* worker, int wait_status) {
-  if (WIFSTOPPED(wait_status)) {
-    worker->stopped = true;
-  } else if (WIFCONTINUED(wait_status)) {
-    worker->stopped = false;
-  } else {
-    worker->ended = true;
-    worker->stopped = false;
-    worker->wait_status = wait_status;
-    // However it took our signals, that is no failure of its own.
-    worker->failed = is_failure(wait_status) && !worker->was_ended;
-    --launch->running;
-  }
-}
-
-static void reap(launch_t* launch) {
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
-    worker_t* worker = &launch->workers[r];
-    int wait_status;
-    while (worker->pid > 0 && !worker->ended &&
-           waitpid(worker->pid, &wait_status,
-                   WNOHANG | WUNTRACED | WCONTINUED) == worker->pid)
-      note_end(launch, worker, wait_status);
+static void note_event(launch_t* launch, const choir_guard_event_t* event) {
+  if (event->kind == CHOIR_GUARD_SIGNAL && !launch->interrupted)
+    launch->interrupted = event->status;
+  if (event->child < 0) return;
+  worker_t* worker = &launch->workers[event->child];
+  switch (event->kind) {
+    case CHOIR_GUARD_STARTED:
+      worker->pid = event->pid;
+      ++launch->running;
+      break;
+    case CHOIR_GUARD_NOT_STARTED:
+      launch->failure =
+          CHOIR_ERROR(UNAVAILABLE, "launch: cannot start rank %d: fork: %s",
+                      event->child, strerror(event->status));
+      break;
+    case CHOIR_GUARD_STOPPED:
+    case CHOIR_GUARD_CONTINUED:
+      worker->stopped = event->kind == CHOIR_GUARD_STOPPED;
+      break;
+    case CHOIR_GUARD_ENDED:
+      worker->ended = true;
+      worker->stopped = false;
+      worker->wait_status = event->status;
+      // However it took our signals, that is no failure of its own.
+      worker->failed = is_failure(event->status) && !event->was_signalled;
+      --launch->running;
+      break;
+    default:
+      break;
   }
 }
 
@@ -198,44 +195,11 @@ static bool any_failed(const launch_t* launch) {
   return false;
 }
 
-static void watched_signals(sigset_t* out_set) {
-  sigemptyset(out_set);
-  sigaddset(out_set, SIGCHLD);
-  sigaddset(out_set, SIGINT);
-  sigaddset(out_set, SIGTERM);
-  sigaddset(out_set, SIGHUP);
-}
-
-// A second Ctrl-C must not kill the program while it prints the report.
-static void forget_pending_signals(void) {
-  sigset_t set;
-  watched_signals(&set);
-  struct timespec now = {0, 0};
-  while (sigtimedwait(&set, NULL, &now) > 0) continue;
-}
-
 // Waits up to `seconds` or until something happened, and notes it.
 static void wait_event(launch_t* launch, double seconds) {
-  sigset_t set;
-  watched_signals(&set);
-  if (seconds < 0) seconds = 0;
-  struct timespec timeout = {(time_t)seconds,
-                             (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  int signal_number = sigtimedwait(&set, NULL, &timeout);
-  if (signal_number > 0 && signal_number != SIGCHLD && !launch->interrupted)
-    launch->interrupted = signal_number;
-  reap(launch);
-}
-
-static void signal_workers(launch_t* launch, int signal_number) {
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
-    worker_t* worker = &launch->workers[r];
-    if (worker->pid <= 0 || worker->ended) continue;
-    worker->was_ended = true;
-    kill(worker->pid, signal_number);
-    // A stopped process takes SIGTERM only when it runs again.
-    if (worker->stopped) kill(worker->pid, SIGCONT);
-  }
+  choir_guard_event_t event;
+  choir_guard_wait(&launch->guard, seconds, &event);
+  note_event(launch, &event);
 }
 
 static bool only_stopped_left(const launch_t* launch) {
@@ -244,25 +208,24 @@ static bool only_stopped_left(const launch_t* launch) {
   return true;
 }
 
-// `for_reports`: until there is nobody left who could say something, or the
-// user is in a hurry.
-static void wait_until_ended(launch_t* launch, double seconds,
-                             bool for_reports) {
-  double end = choir_clock_seconds() + seconds;
+// Until there is nobody left who could say something, or the user is in a
+// hurry.
+static void wait_for_reports(launch_t* launch) {
+  double end = choir_clock_seconds() + report_seconds;
   for (;;) {
     double left = end - choir_clock_seconds();
-    if (launch->running == 0 || left <= 0) return;
-    if (for_reports && (launch->interrupted || only_stopped_left(launch)))
+    if (launch->running == 0 || left <= 0 || launch->interrupted ||
+        launch->guard.is_over || only_stopped_left(launch))
       return;
-    wait_event(launch, left < 0.1 ? left : 0.1);
+    wait_event(launch, left);
   }
 }
 
-static void end_workers(launch_t* launch) {
-  signal_workers(launch, SIGTERM);
-  wait_until_ended(launch, launch->config->grace, false);
-  signal_workers(launch, SIGKILL);
-  wait_until_ended(launch, 5, false);
+// The workers and all that they started.
+static void end_all(launch_t* launch) {
+  const double grace = launch->config->grace;
+  choir_guard_end(&launch->guard, grace, grace);
+  while (!launch->guard.is_over) wait_event(launch, 1);
 }
 
 // ---- Reporting ----
@@ -292,6 +255,13 @@ static bool all_noted_the_same(const launch_t* launch) {
 static void append(launch_t* launch, const char* more) {
   choir__text_append(launch->report->message, sizeof(launch->report->message),
                      more);
+}
+
+static const char* ended_text(const launch_t* launch) {
+  return launch->guard.is_stuck
+             ? "; some of the workers' processes do not end (the kernel "
+               "keeps them)"
+             : "; all workers were ended";
 }
 
 static void append_worker(launch_t* launch, int32_t rank) {
@@ -434,48 +404,53 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
     append(launch, noted);
   }
   append_waiters(launch, culprit);
-  append(launch, "; all workers were ended");
+  append(launch, ended_text(launch));
 }
 
 static void report_interrupt(launch_t* launch) {
   launch->report->exit_status = 128 + launch->interrupted;
   snprintf(launch->report->message, sizeof(launch->report->message),
-           "interrupted by signal %d (%s); all workers were ended",
-           launch->interrupted, strsignal(launch->interrupted));
+           "interrupted by signal %d (%s)%s", launch->interrupted,
+           strsignal(launch->interrupted), ended_text(launch));
+}
+
+static void report_lost_guard(launch_t* launch) {
+  launch->report->exit_status = 1;
+  snprintf(launch->report->message, sizeof(launch->report->message),
+           "the guard of the workers (host %s, pid %d) was killed%s",
+           launch->host, (int)launch->guard.pid, ended_text(launch));
 }
 
 static void watch(launch_t* launch) {
-  while (launch->running > 0 && !launch->interrupted && !any_failed(launch))
+  // All are told of in order, so the last one's start is that of all.
+  const worker_t* last = &launch->workers[launch->config->workers - 1];
+  while ((launch->running > 0 || last->pid == 0) && !launch->interrupted &&
+         !any_failed(launch) && !launch->failure && !launch->guard.is_over)
     wait_event(launch, 1);
-  if (launch->interrupted) {
-    end_workers(launch);
-    report_interrupt(launch);
-    return;
-  }
-  if (!any_failed(launch)) return;
-  wait_until_ended(launch, report_seconds, true);
-  if (launch->interrupted) {  // Ctrl-C reaches workers too, and some first
-    end_workers(launch);
-    report_interrupt(launch);
-    return;
-  }
-  bool was_stopped[MAX_WORKERS] = {false};
+  if (any_failed(launch) && !launch->interrupted) wait_for_reports(launch);
+  bool was_stopped[CHOIR_LAUNCH_MAX_WORKERS] = {false};
   for (int32_t r = 0; r < launch->config->workers; ++r)
     was_stopped[r] = launch->workers[r].stopped;
-  end_workers(launch);
-  report_failure(launch, was_stopped);
+  end_all(launch);
+  // Ctrl-C reaches workers too, and some first.
+  if (launch->interrupted)
+    report_interrupt(launch);
+  else if (any_failed(launch))
+    report_failure(launch, was_stopped);
+  else if (launch->guard.was_killed)
+    report_lost_guard(launch);
 }
 
 // ---- The whole ----
 
-static choir_status_t check_config(const choir_launch_config_t* config) {
+choir_status_t choir__launch_check(const choir_launch_config_t* config) {
   if (!config || !config->argv || !config->argv[0])
     return CHOIR_ERROR(INVALID_ARGUMENT, "launch: %s",
                        config ? "argv is empty" : "config is NULL");
-  if (config->workers < 1 || config->workers > MAX_WORKERS)
+  if (config->workers < 1 || config->workers > CHOIR_LAUNCH_MAX_WORKERS)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "launch: workers is %d; it must be in 1 .. %d",
-                       config->workers, MAX_WORKERS);
+                       config->workers, CHOIR_LAUNCH_MAX_WORKERS);
   if (!(config->grace >= 0) || config->grace > 3600)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "launch: grace is %g s; it must be in 0 .. 3600",
@@ -489,14 +464,17 @@ static choir_status_t check_config(const choir_launch_config_t* config) {
 static choir_status_t run(launch_t* launch) {
   CHOIR_TRY(choir_comm_id_make(&launch->id));
   CHOIR_TRY(make_board(launch));
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
-    choir_status_t status = start_worker(launch, r);
-    if (!status) continue;
-    end_workers(launch);
-    return status;
-  }
+  CHOIR_TRY(make_environments(launch));
+  const choir_guard_config_t config = {
+      .children = launch->children,
+      .count = launch->config->workers,
+      .inherited_fd = launch->board_fd,
+      .mark = launch->shared_texts[SHARED_TEXTS - 1],
+  };
+  CHOIR_TRY(choir_guard_start(&config, &launch->guard));
   watch(launch);
-  return NULL;
+  choir_guard_finish(&launch->guard);
+  return launch->failure;
 }
 
 choir_status_t choir_launch_run(const choir_launch_config_t* config,
@@ -505,29 +483,24 @@ choir_status_t choir_launch_run(const choir_launch_config_t* config,
     return CHOIR_ERROR(INVALID_ARGUMENT, "launch: out_report is NULL");
   memset(out_report, 0, sizeof(*out_report));
   out_report->failed_rank = -1;
-  CHOIR_TRY(check_config(config));
+  CHOIR_TRY(choir__launch_check(config));
   launch_t launch = {.config = config,
                      .report = out_report,
                      .allocator = choir_allocator_default(),
                      .board_fd = -1};
   if (gethostname(launch.host, sizeof(launch.host) - 1))
     strcpy(launch.host, "?");
-  size_t bytes = (size_t)config->workers * sizeof(worker_t);
+  size_t count = (size_t)config->workers;
+  size_t bytes = count * (sizeof(worker_t) + sizeof(choir_guard_child_t));
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(launch.allocator, bytes, "workers", &memory));
-  launch.workers = memory;
-  sigset_t set;
-  watched_signals(&set);
-  sigprocmask(SIG_BLOCK, &set, &launch.old_mask);
-  // Ignored children would leave no status behind.
-  struct sigaction plain = {.sa_handler = SIG_DFL};
-  sigaction(SIGCHLD, &plain, &launch.old_child_action);
+  launch.children = memory;
+  launch.workers = (worker_t*)(void*)(launch.children + count);
   choir_status_t status = run(&launch);
-  if (launch.interrupted) forget_pending_signals();
-  sigaction(SIGCHLD, &launch.old_child_action, NULL);
-  sigprocmask(SIG_SETMASK, &launch.old_mask, NULL);
   if (launch.board) munmap(launch.board, choir__board_bytes(config->workers));
   if (launch.board_fd >= 0) close(launch.board_fd);
-  choir_deallocate(launch.allocator, launch.workers, bytes);
+  choir_deallocate(launch.allocator, launch.environments,
+                   launch.environments_bytes);
+  choir_deallocate(launch.allocator, memory, bytes);
   return status;
 }

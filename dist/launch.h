@@ -8,11 +8,13 @@
 extern "C" {
 #endif
 
-// Starts the workers of a run on this host and watches them: each is a direct
-// child that runs the same program again with CHOIR_RANK, CHOIR_SIZE and
-// CHOIR_COMM_ID set, dies with the launcher (PR_SET_PDEATHSIG) and notes what
-// it does on a board that the launcher can read. When one fails, the others
-// are ended and the report says in a sentence what happened.
+// Starts the workers of a run on this host and watches them: each runs the same
+// program again with CHOIR_RANK, CHOIR_SIZE and CHOIR_COMM_ID set, and notes
+// what it does on a board that the launcher can read. When one fails, the
+// others are ended and the report says in a sentence what happened. At the end,
+// of whatever kind, everything that workers started is ended too, also when the
+// launcher was killed: a guard process stands between it and them
+// (docs/faults.md).
 //
 //   if (!choir_launch_is_worker()) {
 //     choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
@@ -48,9 +50,8 @@ typedef struct choir_launch_report_s {
 
 // True in a process that choir_launch_run started.
 CHOIR_API bool choir_launch_is_worker(void);
-// Runs all workers to their end. SIGINT and SIGTERM of the launcher end all
-// workers (SIGTERM, then SIGKILL after `grace`) and give 128+signal. Nothing
-// is left behind in any case.
+// Runs all workers to their end. SIGINT, SIGTERM and SIGHUP of the launcher end
+// all workers (SIGTERM, then SIGKILL after `grace`) and give 128+signal.
 //
 // Of several workers that failed, the report names the cause: one that a
 // signal killed, else one that noted a failure of its own, else one that ended
@@ -58,6 +59,16 @@ CHOIR_API bool choir_launch_is_worker(void);
 // (it noted ABORTED or TIMEOUT, or its communicator broke).
 CHOIR_API choir_status_t choir_launch_run(const choir_launch_config_t* config,
                                           choir_launch_report_t* out_report)
+    CHOIR_NODISCARD;
+
+// The same by Open MPI's mpiexec, for programs that talk by MPI: it starts
+// `workers` ranks of this program on this host, in which choir_launch_is_worker
+// is false. argv[0] is not looked at; `comm` is not used. The report's exit
+// status is mpiexec's, and its message is empty unless mpiexec was killed, hung
+// or was interrupted: else its ranks and Open MPI have said all. Folders of
+// Open MPI go with the run. UNAVAILABLE: there is no mpiexec.
+CHOIR_API choir_status_t choir_launch_mpiexec(
+    const choir_launch_config_t* config, choir_launch_report_t* out_report)
     CHOIR_NODISCARD;
 
 // In a worker: notes "epoch 0 step 17" on the launcher's board; a no-op

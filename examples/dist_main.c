@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/dist_main.h"
 
-#include <errno.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,28 +27,79 @@ static int fail(choir_status_t status, int exit_status) {
 
 // ---- A worker ----
 
-static choir_comm_t* handler_comm;
-static const char* handler_name;
-
 // Open MPI ends all ranks with SIGTERM when one dies and tells little more than
-// its number. Only calls that are safe in a handler.
-static void say(const char* text) {
-  if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(128 + SIGTERM);
+// its number. So a rank that it ends says what it was doing, and who sent the
+// signal. Only calls that are safe in a handler.
+static struct {
+  choir_comm_t* comm;  // NULL: not joined
+  char rank[160];      // "rank 0 (host h, pid 12)"
+  char text[1024];
+} ended;
+
+static void say(const char* more) {
+  size_t used = strlen(ended.text);
+  while (*more && used + 2 < sizeof(ended.text)) ended.text[used++] = *more++;
+  ended.text[used] = 0;
 }
 
-static void on_terminate(int number) {
-  // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
-  const char* activity = choir_comm_activity(handler_comm);
+static const char* number_text(long number, char text[24]) {
+  char* digit = text + 23;
+  *digit = 0;
+  do *--digit = (char)('0' + number % 10);
+  while (number /= 10);
+  return digit;
+}
+
+static void say_sender(const siginfo_t* info) {
+  char number[24], path[40] = "/proc/", name[32];
+  const char* pid = number_text(info->si_pid, number);
+  strcat(strcat(path, pid), "/comm");
+  // NOLINTBEGIN(bugprone-signal-handler): open, read and close are safe.
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t bytes = fd < 0 ? 0 : read(fd, name, sizeof(name));
+  if (fd >= 0) close(fd);
+  // NOLINTEND(bugprone-signal-handler)
+  if (bytes > 1) {
+    name[bytes - 1] = 0;  // a newline
+    say(" from ");
+    say(name);
+    say(" (pid ");
+    say(pid);
+    say(")");
+  } else {
+    say(" from process ");
+    say(pid);
+  }
+}
+
+static void on_terminate(int number, siginfo_t* info, void* context) {
+  (void)context;
   say(program);
   say(": ");
-  say(handler_name);
-  say(" was ended by mpiexec (SIGTERM)");
+  say(ended.rank);
+  say(" was ended by signal 15 (Terminated)");
+  say_sender(info);
+  // Made for signal handlers. NOLINTNEXTLINE(bugprone-signal-handler)
+  const char* activity = ended.comm ? choir_comm_activity(ended.comm) : "";
   if (activity[0]) {
     say(" in ");
     say(activity);
   }
-  say("\n");
+  const size_t bytes = strlen(ended.text);
+  ended.text[bytes] = '\n';
+  if (write(STDERR_FILENO, ended.text, bytes + 1) < 0) _exit(128 + number);
   _exit(128 + number);
+}
+
+static void watch_terminate(void) {
+  char host[72] = "?";
+  gethostname(host, sizeof(host) - 1);
+  const char* rank = getenv("OMPI_COMM_WORLD_RANK");
+  snprintf(ended.rank, sizeof(ended.rank), "rank %s (host %s, pid %d)",
+           rank ? rank : "?", host, (int)getpid());
+  struct sigaction action = {.sa_sigaction = on_terminate,
+                             .sa_flags = SA_SIGINFO};
+  sigaction(SIGTERM, &action, NULL);
 }
 
 static choir_status_t join(const train_options_t* options,
@@ -65,12 +115,9 @@ static choir_status_t join(const train_options_t* options,
 static choir_status_t work(const train_task_t* task,
                            const train_options_t* options) {
   choir_comm_t* comm = NULL;
+  if (is_under_mpi()) watch_terminate();
   CHOIR_TRY(join(options, &comm));
-  if (is_under_mpi()) {
-    handler_comm = comm;
-    handler_name = choir_comm_peer(comm, choir_comm_rank(comm));
-    signal(SIGTERM, on_terminate);
-  }
+  ended.comm = comm;
   // Every rank would say the same.
   if (choir_comm_rank(comm) == 0)
     choir_log_set_sink(log_to_stderr, NULL, CHOIR_LOG_WARNING);
@@ -83,10 +130,10 @@ static choir_status_t work(const train_task_t* task,
     status =
         choir_status_annotate(status, __FILE__, __LINE__, "%s",
                               choir_comm_peer(comm, choir_comm_rank(comm)));
-  signal(SIGTERM, SIG_DFL);
+  ended.comm = NULL;
   choir_log_set_sink(NULL, NULL, CHOIR_LOG_ERROR);
   choir_comm_release(comm);
-  return status;
+  return status ? status : choir_comm_shutdown();
 }
 
 static int run_worker(const train_task_t* task,
@@ -103,6 +150,13 @@ static int run_worker(const train_task_t* task,
 
 // ---- The launcher ----
 
+static int end_launch(choir_status_t status,
+                      const choir_launch_report_t* report) {
+  if (status) return fail(status, 1);
+  if (report->message[0]) fprintf(stderr, "%s: %s\n", program, report->message);
+  return report->exit_status;
+}
+
 static int launch_spawn(const train_options_t* options, char** argv) {
   choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
   config.argv = argv;
@@ -110,9 +164,7 @@ static int launch_spawn(const train_options_t* options, char** argv) {
   config.comm = train_comm_names[options->comm];
   choir_launch_report_t report;
   choir_status_t status = choir_launch_run(&config, &report);
-  if (status) return fail(status, 1);
-  if (report.message[0]) fprintf(stderr, "%s: %s\n", program, report.message);
-  return report.exit_status;
+  return end_launch(status, &report);
 }
 
 // Whether argv[index] is one of the flags that are the launcher's alone; if
@@ -128,40 +180,24 @@ static bool is_launchers(char** argv, int index, int* out_words) {
   return false;
 }
 
-// Becomes mpiexec, which starts this program again with the other flags.
+// By mpiexec, which starts this program again with the other flags.
 static int launch_mpi(const train_options_t* options, int argc, char** argv) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  path[length > 0 ? length : 0] = 0;
-  char** command = calloc((size_t)argc + 16, sizeof(char*));
-  if (!command)
+  char** words = calloc((size_t)argc + 1, sizeof(char*));
+  if (!words)
     return fail(CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a command line"), 1);
-  char workers[24];
-  snprintf(workers, sizeof(workers), "%d", (int)options->workers);
   int count = 0;
-  command[count++] = "mpiexec";
-  command[count++] = "-n";
-  command[count++] = workers;
-  // More workers than cores are allowed, as with spawn, and a worker's own
-  // threads must not share one core.
-  command[count++] = "--oversubscribe";
-  command[count++] = "--bind-to";
-  command[count++] = "none";
-  // The user is root knowingly; Open MPI asks twice.
-  if (geteuid() == 0) command[count++] = "--allow-run-as-root";
-  command[count++] = path;
-  for (int i = 1, words = 1; i < argc; i += words) {
-    words = 1;
-    if (!is_launchers(argv, i, &words)) command[count++] = argv[i];
+  words[count++] = argv[0];
+  for (int i = 1, taken = 1; i < argc; i += taken) {
+    taken = 1;
+    if (!is_launchers(argv, i, &taken)) words[count++] = argv[i];
   }
-  execvp("mpiexec", command);
-  choir_status_t status =
-      CHOIR_ERROR(UNAVAILABLE,
-                  "launcher mpi: cannot start mpiexec: %s (Debian: "
-                  "openmpi-bin)",
-                  strerror(errno));
-  free(command);
-  return fail(status, 1);
+  choir_launch_config_t config = CHOIR_LAUNCH_CONFIG_INIT;
+  config.argv = words;
+  config.workers = (int32_t)options->workers;
+  choir_launch_report_t report;
+  choir_status_t status = choir_launch_mpiexec(&config, &report);
+  free(words);
+  return end_launch(status, &report);
 }
 
 static void print_help(const train_task_t* task) {

@@ -615,8 +615,8 @@ static double accuracy(const choir_metrics_t* metrics) {
                           : 0;
 }
 
-static void report(const trainer_t* trainer, int64_t epoch,
-                   const epoch_result_t* result) {
+static choir_status_t report(const trainer_t* trainer, int64_t epoch,
+                             const epoch_result_t* result) {
   if (trainer->prints) {
     printf("Training loss = %f, training accuracy = %f\n", result->loss,
            result->training_accuracy);
@@ -625,18 +625,20 @@ static void report(const trainer_t* trainer, int64_t epoch,
            result->images_per_second, result->seconds, result->digest);
     fflush(stdout);
   }
-  if (trainer->log) {
-    fprintf(trainer->log,
-            "{\"epoch\": %" PRId64
-            ", \"workers\": %d, \"training_loss\": %.17g, "
-            "\"training_accuracy\": %.17g, \"evaluation_accuracy\": %.17g, "
-            "\"images_per_second\": %.1f, \"seconds\": %.3f, "
-            "\"digest\": \"%016" PRIx64 "\"}\n",
-            epoch, trainer->size, result->loss, result->training_accuracy,
-            result->evaluation_accuracy, result->images_per_second,
-            result->seconds, result->digest);
-    fflush(trainer->log);
-  }
+  if (!trainer->log) return NULL;
+  fprintf(trainer->log,
+          "{\"epoch\": %" PRId64
+          ", \"workers\": %d, \"training_loss\": %.17g, "
+          "\"training_accuracy\": %.17g, \"evaluation_accuracy\": %.17g, "
+          "\"images_per_second\": %.1f, \"seconds\": %.3f, "
+          "\"digest\": \"%016" PRIx64 "\"}\n",
+          epoch, trainer->size, result->loss, result->training_accuracy,
+          result->evaluation_accuracy, result->images_per_second,
+          result->seconds, result->digest);
+  if (fflush(trainer->log) != 0 || ferror(trainer->log))
+    return CHOIR_ERROR(UNAVAILABLE, "log-json: cannot write to %s: %s",
+                       trainer->options->log_json, strerror(errno));
+  return NULL;
 }
 
 static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
@@ -659,7 +661,7 @@ static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
   CHOIR_TRY(choir_model_digest(trainer->model, &result.digest));
   if (trainer->dist_opt)
     CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result.digest));
-  report(trainer, epoch, &result);
+  CHOIR_TRY(report(trainer, epoch, &result));
   const train_options_t* options = trainer->options;
   const int64_t done = epoch + 1;
   CHOIR_TRY(report_profile(trainer, done == options->epochs));

@@ -9,6 +9,7 @@ waited for whom in which operation.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import multiprocessing.util
@@ -22,7 +23,7 @@ from ctypes import byref, c_int32
 
 import numpy as np
 
-from choir import _raw
+from choir import _raw, _terminate
 from choir._lib import (
     Collective,
     CommConfig,
@@ -148,6 +149,7 @@ class Communicator(NotCopied):
         config.deadline = deadline if deadline is not None else _deadline()
         self._keep = config
         self.deadline: float = config.deadline  # seconds
+        _terminate.watch(_activity)
         with deferred():
             self.handle = get(lib.comm_create, byref(config))
         self.global_rank: int = lib.comm_rank(self.handle)
@@ -520,8 +522,8 @@ def local_workers() -> int:
 # ---- The end of a process ----
 #
 # A rank that ends well waits for the others, so that nobody takes its end for
-# a death; one that ends by an exception, or by sys.exit with a status that is no
-# success, tells them at once. A plain `raise SystemExit(1)` outside of
+# a death, and fails when they do not come; one that ends by an exception, or by
+# sys.exit with a status that is no success, tells them at once. A plain `raise SystemExit(1)` outside of
 # multiprocessing's children cannot be seen: it ends like success.
 #
 # A child of multiprocessing comes to its end while the exception that ended it is
@@ -535,12 +537,22 @@ _failure: list[BaseException] = []
 _is_set: set[str] = set()
 
 
+def _activity() -> str:
+    """What this rank is doing, for its last words."""
+    for comm in list(_living):
+        if comm.handle and (text := lib.comm_activity(comm.handle)):
+            return text.decode(errors="replace")
+    return ""
+
+
 def _end_with_process() -> None:
     if multiprocessing.parent_process() is not None:
         # Up to Python 3.12 children of multiprocessing run no atexit functions.
         if "finalize" not in _is_set:
             _is_set.add("finalize")
-            multiprocessing.util.Finalize(None, _end, exitpriority=100)
+            finalize = multiprocessing.util.Finalize
+            finalize(None, _end, exitpriority=100)
+            finalize(None, _leave, exitpriority=-1000)
         if "child" not in _is_set:
             _is_set.add("child")
             _watch_child()
@@ -647,7 +659,8 @@ def _after_fork() -> None:
     _tickets.clear()
     _default = None
     _failure.clear()
-    _is_set.discard("finalize")  # which multiprocessing has forgotten
+    # Which multiprocessing has forgotten, and what is the parent's.
+    _is_set.difference_update(("finalize", "failed"))
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -663,16 +676,47 @@ def _end() -> None:
     )
     _is_set.add("ended")
     handles = [(comm._number, comm.handle) for comm in _living if comm.handle]
+    failures = []
     # All ranks made them in one order.
     for _, handle in sorted(handles + _forgotten):
         if not is_well:
             lib.comm_abort(handle, _words(error).encode(errors="replace"))
             continue
-        status = lib.comm_finalize(handle)
-        if status is not None:
-            message = lib.status_message(status).decode(errors="replace")
-            lib.status_free(status)
-            print(f"choir: {message}", file=sys.stderr)
+        failures.append(lib.comm_finalize(handle))
     for _, handle in _forgotten:
         lib.comm_release(handle)
     _forgotten.clear()
+    if is_well and not any(failures):
+        failures.append(lib.comm_shutdown())
+    for status in filter(None, failures):
+        _fail(status)
+
+
+def _fail(status: int) -> None:
+    """The process ends by this status, after all that ended well."""
+    code = lib.status_code(status)
+    message = lib.status_message(status).decode(errors="replace")
+    lib.status_free(status)
+    _is_set.add("failed")
+    # The launcher tells it; its worker is the parent of a child.
+    if "child" not in _is_set and lib.launch_is_worker():
+        lib.launch_note_failure(code, message.encode())
+    else:
+        print(f"choir: {message}", file=sys.stderr)
+
+
+def _leave() -> None:
+    """Runs after all other exit functions, but those of modules that were imported
+    before this one. None of them can change the status otherwise."""
+    if "failed" not in _is_set:
+        return
+    multiprocessing.util._exit_function()
+    if "logging" in sys.modules:
+        sys.modules["logging"].shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(1)
+
+
+atexit.register(_leave)

@@ -542,6 +542,8 @@ _FUNCTIONS = {
     "comm_create": (_P, [POINTER(CommConfig), POINTER(_P)]),
     "comm_release": (None, [_P]),
     "comm_finalize": (_P, [_P]),
+    "comm_shutdown": (_P, []),
+    "comm_activity": (c_char_p, [_P]),
     "comm_poll_error": (_P, [_P]),
     "comm_abort": (None, [_P, c_char_p]),
     "comm_rank": (c_int32, [_P]),

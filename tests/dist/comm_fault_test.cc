@@ -268,7 +268,8 @@ TEST_P(FaultTest, StoppedRankIsSilent) {
       "deadline exceeded: all_reduce 'second' \\(operation 2\\): rank [02] "
       "\\(host [^ ]+, pid \\d+\\) waited \\d+\\.\\d s for @1, which has given "
       "no "
-      "sign of life for \\d+\\.\\d s \\(stopped, or its host is gone\\)\\.";
+      "sign of life for \\d+\\.\\d s \\(stopped, or its host or the link to it "
+      "is down\\)\\.";
   ProcessGroup group;
   choir_testing::StartRanks(&group, backend(), 3);
   if (!IsMpi()) {  // mpiexec ends it when the others have ended
@@ -298,7 +299,7 @@ TEST_P(FaultTest, SilenceHasItsOwnLimit) {
       &group, {1},
       "deadline exceeded: all_reduce 'second' \\(operation 2\\): @1 waited "
       "\\d+\\.\\d s for @0, which has given no sign of life for \\d+\\.\\d s "
-      "\\(stopped, or its host is gone\\)\\.",
+      "\\(stopped, or its host or the link to it is down\\)\\.",
       20);
 }
 

@@ -10,6 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -78,6 +81,19 @@ choir_comm_config_t Config() {
   return config;
 }
 
+// mpiexec ends all ranks when one ends: waits until so many have said their
+// words.
+[[noreturn]] void EndTogether(size_t ranks) {
+  const std::filesystem::path folder = getenv("CHOIR_TEST_SAID");
+  std::ofstream(folder / std::to_string(getpid()));
+  auto count = [&folder] {
+    std::filesystem::directory_iterator entries(folder), none;
+    return static_cast<size_t>(std::distance(entries, none));
+  };
+  for (int round = 0; round < 1000 && count() < ranks; ++round) usleep(20000);
+  _exit(1);
+}
+
 // Under mpiexec on one host, `auto` is shared memory; ids travel by MPI.
 TEST(MpiTest, AutoIsSharedMemoryOnOneHost) {
   if (choir_testing::RunRanks("auto+mpi", 3)) return;
@@ -99,6 +115,8 @@ TEST(MpiTest, AutoIsSharedMemoryOnOneHost) {
 ProcessResult StartOnHosts(const std::vector<std::string>& hosts) {
   ProcessGroup group;
   std::vector<std::string> environment = MpiexecEnvironment();
+  choir_testing::ShortTemporaryFolder said;
+  environment.push_back("CHOIR_TEST_SAID=" + said.path());
   std::string names;
   for (const std::string& host : hosts) names += host + " ";
   environment.push_back("CHOIR_TEST_HOSTS=" + names);
@@ -361,9 +379,7 @@ TEST(MpiTest, HostsTellOneCause) {
     EXPECT_EQ(write(1, text, static_cast<size_t>(bytes)), bytes);
     choir_status_free(status);
   }
-  // mpiexec ends all others when one ends without MPI_Finalize.
-  usleep(1500000);
-  _exit(0);
+  EndTogether(4);
 }
 
 // Ranks 0 and 2 on host "a", rank 1 on "b".
@@ -511,6 +527,168 @@ TEST(MpiTest, RefusesLowerThreadLevels) {
   FinalizeMpi();
 }
 
+// ---- Ranks that do not come to the start, or to the end ----
+
+std::string Said(const ProcessResult& result, int rank) {
+  const std::string mark = "RANK " + std::to_string(rank) + " SAYS ";
+  size_t at = result.output.find(mark);
+  if (at == std::string::npos) return "(nothing)\n" + result.output;
+  at += mark.size();
+  return result.output.substr(at, result.output.find('\n', at) - at);
+}
+
+[[noreturn]] void SayAndEnd(choir_status_t status) {
+  std::string text = "\nRANK " + std::to_string(choir_testing::Rank()) +
+                     " SAYS " + (status ? choir_status_message(status) : "ok") +
+                     "\n";
+  EXPECT_GT(write(1, text.data(), text.size()), 0);
+  EndTogether(2);
+}
+
+// Three ranks, of which 1 does not come; the others say what they got.
+ProcessResult RunUntilTheyEnd(const std::string& backend, double time_limit) {
+  choir_testing::ShortTemporaryFolder said;
+  ProcessGroup group;
+  choir_testing::StartRanks(&group, backend, 3,
+                            {"CHOIR_TEST_SAID=" + said.path()});
+  ProcessResult result = group.Wait(Patience(time_limit))[0];
+  EXPECT_TRUE(result.ended);
+  return result;
+}
+
+class MpiStartTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MpiStartTest, NamesTheRankThatDoesNotCome) {
+  const std::string what = GetParam();
+  if (choir_testing::InRank()) {
+    if (choir_testing::Rank() == 1 && what == "stopped") raise(SIGSTOP);
+    // mpiexec takes it for the end of a program without MPI.
+    if (choir_testing::Rank() == 1) _exit(0);
+    choir_comm_config_t config = Config();
+    config.deadline = 1.5;
+    choir_comm_t* comm = nullptr;
+    SayAndEnd(choir_comm_create(&config, &comm));
+  }
+  ProcessResult result = RunUntilTheyEnd("mpi", 60);
+  for (int rank : {0, 2})
+    EXPECT_TRUE(choir_testing::Matches(
+        Said(result, rank),
+        "comm mpi: MPI_Init did not return within 1\\.5 s: not all ranks that "
+        "mpiexec started came here; rank 1 " +
+            std::string(what == "stopped" ? "\\(pid \\d+\\) is stopped"
+                                          : "has ended")))
+        << Said(result, rank);
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, MpiStartTest,
+                         ::testing::Values("stopped", "ended"),
+                         [](const auto& info) {
+                           return std::string(info.param);
+                         });
+
+struct EndCase {
+  const char* name;
+  const char* backend;
+  const char* what;
+  const char* state;
+};
+
+void PrintTo(const EndCase& end, std::ostream* out) { *out << end.name; }
+
+class MpiEndTest : public ::testing::TestWithParam<EndCase> {
+ protected:
+  [[noreturn]] static void GoElsewhere(const std::string& what) {
+    if (what == "stops") raise(SIGSTOP);
+    volatile double value = 1;
+    for (;;)
+      if (what == "loops")
+        value = value * 0.5;
+      else
+        usleep(100000);
+  }
+
+  static void RunRank(const EndCase& end, bool calls_shutdown) {
+    choir_comm_config_t config = Config();
+    choir_comm_t* start = nullptr;
+    ASSERT_OK(choir_comm_create(&config, &start));
+    AllReduceOnes(start);
+    // The limits of the last one hold at the end. A rank of a busy machine may
+    // be slow to start, and to answer.
+    const bool is_silent = end.what == std::string("stops");
+    (is_silent ? config.silence : config.deadline) = 2.5;
+    choir_comm_t* comm = nullptr;
+    ASSERT_OK(choir_comm_create(&config, &comm));
+    for (choir_comm_t* each : {comm, start}) {
+      ASSERT_OK(choir_comm_finalize(each));
+      choir_comm_release(each);
+    }
+    if (choir_testing::Rank() == 1) GoElsewhere(end.what);
+    if (calls_shutdown) SayAndEnd(choir_comm_shutdown());
+    exit(0);
+  }
+};
+
+TEST_P(MpiEndTest, NamesTheRankThatDoesNotCome) {
+  const EndCase& end = GetParam();
+  if (choir_testing::InRank()) {
+    RunRank(end, true);
+    return;
+  }
+  ProcessResult result = RunUntilTheyEnd(end.backend, 60);
+  for (int rank : {0, 2}) {
+    std::string own = "rank " + std::to_string(rank);
+    EXPECT_TRUE(choir_testing::Matches(
+        Said(result, rank), "the end of the program: " + own +
+                                " \\(host [^ ]+, pid \\d+\\) waited "
+                                "\\d\\.\\d s for rank 1 \\(host [^ ]+, pid "
+                                "\\d+\\), which " +
+                                end.state))
+        << Said(result, rank);
+  }
+}
+
+// Nor does a program hang that leaves it to its exit.
+TEST_P(MpiEndTest, ExitWaitsNoLonger) {
+  if (choir_testing::InRank()) {
+    RunRank(GetParam(), false);
+    return;
+  }
+  ProcessResult result = RunUntilTheyEnd(GetParam().backend, 60);
+  EXPECT_NE(result.exit_status, 0);
+}
+
+const EndCase kEndCases[] = {
+    {"sleeps", "mpi", "sleeps", "is alive but has not come"},
+    {"loops", "mpi", "loops", "is alive but has not come"},
+    {"stops", "mpi", "stops",
+     "has given no sign of life for \\d\\.\\d s \\(stopped, or its host or the "
+     "link to it is down\\)"},
+    {"sleeps_over_shm", "auto+mpi", "sleeps", "is alive but has not come"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Ends, MpiEndTest, ::testing::ValuesIn(kEndCases),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+TEST(MpiTest, AllComeToTheEnd) {
+  if (choir_testing::RunRanks("mpi", 3)) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+  // Longer than a turn of the thread that answers.
+  usleep(static_cast<useconds_t>(choir_testing::Rank()) * 300000);
+  ASSERT_OK(choir_comm_shutdown());
+  ASSERT_OK(choir_comm_shutdown());
+  choir_status_t status = choir_comm_create(&config, &comm);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  EXPECT_STREQ(choir_status_message(status), "comm mpi: MPI was finalized");
+  choir_status_free(status);
+}
+
 choir_comm_t* signal_comm;
 
 // As an executable would: Open MPI gives a second between SIGTERM and SIGKILL.
@@ -531,7 +709,7 @@ TEST(MpiTest, SurvivorsTellFromTheirSignalHandler) {
     std::vector<ProcessResult> results = group.Wait(Patience(60));
     EXPECT_TRUE(results[0].ended);
     EXPECT_NE(results[0].exit_status, 0);
-    EXPECT_LT(results[0].seconds, Patience(10));
+    EXPECT_LT(results[0].seconds, Patience(15));
     std::string told(
         "TERM all_reduce 'grad' \\(operation 6\\), waiting for rank 1 \\(host "
         "[^ ]+, pid \\d+\\)");

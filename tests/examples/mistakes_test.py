@@ -119,6 +119,21 @@ class MistakesTest(harness.ProgramTest):
             self.expect(FAILURE, sentence, *arguments)
             self.expect(FAILURE, sentence, *arguments, program="mnist")
 
+    def test_log_on_a_full_disk(self):
+        harness.small_data(self.data)
+        for program, who in (("mnist", "mnist: "), ("mnist_dist", "rank 0 ")):
+            status, _, err = self.run_program(
+                *["--log-json", "/dev/full", "--data", self.data],
+                *["--epochs", 1000000],
+                program=program,
+            )
+            self.assertEqual(status, FAILURE)
+            self.assertIn(who, err)
+            self.assertIn(
+                "log-json: cannot write to /dev/full: No space left", err
+            )
+            self.assert_nothing_left()
+
     def break_file(self, name, change):
         harness.small_data(self.data)
         path = os.path.join(self.data, name)

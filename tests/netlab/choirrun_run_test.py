@@ -17,6 +17,17 @@ TIME_LIMIT = 100
 # Of Open MPI 4 and 5.
 LEFT = "mnist_dist|orted|prted|prterun|mpirun|host_agent"
 OPERATION = r"all_reduce '[^']+' \(operation \d+\)"
+AGENT = "'host_agent'"
+# A rank with a child, one in a session of its own, and one that has lost its parent
+# and its environment; all stay until SIGKILL. $0 is a mark in their command lines.
+FAMILY = """trap '' TERM INT HUP
+loop='while :; do sleep 1000; done'
+sh -c "$loop" $0 &
+setsid sh -c "$loop" $0 &
+(env -i sh -c "trap '' TERM; while :; do /bin/sleep 1000; done" $0 &)
+echo up
+eval "$loop"
+"""
 
 
 def setUpModule():
@@ -35,6 +46,8 @@ class RunTest(harness.ProgramTest):
         )
         self.addCleanup(self.lab.close)
         self.h1, self.h2 = self.lab.hosts[:2]
+        said = self.h1.run(["mpirun", "--version"]).stdout
+        self.major = 5 if "(Open MPI) 5" in said else 4
         # Cores are few, and other tests run too.
         self.extra = {"OMP_NUM_THREADS": "1"}
 
@@ -56,12 +69,14 @@ class RunTest(harness.ProgramTest):
             found[int(rank)] = int(pid)
         return found
 
-    def begin(self, *more, hosts="localhost:1,h2:1", np=2):
-        """A run without end that is in its second epoch."""
+    def begin(self, *more, hosts="localhost:1,h2:1", np=2, deadline=60):
+        """A run without end that is in its second epoch. A short deadline is for
+        tests that wait for it: on a busy machine it ends others."""
         harness.small_data(self.data, training=128, evaluation=64)
         process = self.h1.start(
             [CHOIRRUN, "-np", np, "-H", hosts, *more, PROGRAM]
-            + ["--data", self.data, "--epochs", "1000000", "--deadline", "3"],
+            + ["--data", self.data, "--epochs", "1000000"]
+            + ["--deadline", deadline],
             env=self.extra,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -177,6 +192,9 @@ class RunTest(harness.ProgramTest):
 
     def test_killed_rank(self):
         process = self.begin()
+        # So slow that nearly all of a step is its exchange, with rank 0 in it.
+        self.h2.set_rate("1mbit")
+        time.sleep(2)
         pid = self.ranks(self.h2)[1]
         self.h2.run(["kill", "-KILL", pid])
         self.expect_end(
@@ -189,7 +207,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_stopped_rank(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         pid = self.ranks(self.h2)[1]
         self.h2.run(["kill", "-STOP", pid])
         self.expect_end(
@@ -201,7 +219,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_cut_link(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         self.h2.cut()
         self.expect_end(
             process,
@@ -214,7 +232,7 @@ class RunTest(harness.ProgramTest):
         self.assert_host_is_clean(self.h2)
 
     def test_frozen_host(self):
-        process = self.begin()
+        process = self.begin(deadline=5)
         self.h2.freeze()
         self.expect_end(
             process,
@@ -241,6 +259,212 @@ class RunTest(harness.ProgramTest):
                     % number,
                 )
                 self.assert_host_is_clean(self.h2)
+
+    def rows(self, host):
+        """[(pid, parent, name, command line)] of a host."""
+        rows = host.run(["ps", "-e", "-o", "pid=,ppid=,stat=,comm=,args="])
+        found = []
+        for row in rows.stdout.splitlines():
+            pid, parent, state, rest = row.split(None, 3)
+            name, _, words = rest.partition(" ")
+            if state[0] != "Z":
+                found.append((int(pid), int(parent), name, words.strip()))
+        return found
+
+    def find(self, host, name, part="", parent=None):
+        """The one process of a host with this name, in whose command line is
+        `part`; its parent has `parent` in that."""
+        rows = self.rows(host)
+        words = {row[0]: row[3] for row in rows}
+        found = [
+            row[0]
+            for row in rows
+            if row[2] == name
+            and part in row[3]
+            and (parent is None or parent in words.get(row[1], ""))
+        ]
+        self.assertEqual(len(found), 1, (name, part, rows))
+        return found[0]
+
+    def begin_families(self, mark):
+        process = self.h1.start(
+            [CHOIRRUN, "-np", "2", "-H", "localhost,h2", "sh", "-c", FAMILY]
+            + [mark],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2):
+            self.assertEqual(process.stdout.readline(), "up\n")
+        return process
+
+    def assert_family_is_gone(self, mark):
+        end = time.monotonic() + TIME_LIMIT
+        while time.monotonic() < end:
+            left = [
+                row
+                for host in (self.h1, self.h2)
+                for row in self.rows(host)
+                if mark in row[3]
+            ]
+            if not left:
+                break
+            time.sleep(0.1)
+        self.assertEqual(left, [])
+
+    def assert_folders_are_gone(self):
+        for host in (self.h1, self.h2):
+            left = host.run(["sh", "-c", "ls /dev/shm $TMPDIR"]).stdout.split()
+            self.assertEqual(
+                [n for n in left if "choir" in n or "ompi" in n or "seg" in n],
+                [],
+                host.name,
+            )
+
+    def expect_lost(self, find, sentence, status=128 + signal.SIGKILL):
+        """A process of the run that is killed: `find` gives its host and id, and
+        `sentence` has a place for the id."""
+        process = self.begin_families("family")
+        host, pid = find()
+        host.run(["kill", "-KILL", pid])
+        self.expect_end(
+            process, status, sentence.replace("PID", str(pid))
+            + "; all ranks were ended"
+        )  # fmt: skip
+        self.assert_host_is_clean(self.h2)
+        self.assert_family_is_gone("family")
+        self.assert_folders_are_gone()
+
+    def test_killed_mpirun(self):
+        name = "mpirun" if self.major == 4 else "prterun"
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, name)),
+            r"mpirun \(host h1, pid PID\) was killed by signal 9 \(Killed\)",
+        )
+
+    def test_killed_daemon(self):
+        name = "orted" if self.major == 4 else "prted"
+        self.expect_lost(
+            lambda: (self.h2, self.find(self.h2, name)),
+            name + r" \(host h2, pid PID\) was killed by signal 9 \(Killed\)",
+        )
+
+    def test_killed_agent_here(self):
+        self.expect_lost(
+            lambda: (
+                self.h1,
+                self.find(self.h1, "python3", AGENT, "choirrun.py"),
+            ),
+            r"choirrun's agent on host h1 \(pid PID\) was killed by signal 9 "
+            r"\(Killed\)",
+        )
+
+    def test_killed_agent_there(self):
+        self.expect_lost(
+            lambda: (self.h2, self.find(self.h2, "python3", AGENT)),
+            r"choirrun's agent on host h2 \(pid PID\) was killed by signal 9 "
+            r"\(Killed\)",
+        )
+
+    def test_killed_ssh(self):
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, "ssh")),
+            r"the ssh connection to h2 \(pid PID on this host\) was killed by "
+            r"signal 9 \(Killed\)",
+        )
+
+    def test_killed_guard_here(self):
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, "choir-guard", "choirrun.py")),
+            "the guard of mpirun on this host was killed",
+            status=1,
+        )
+
+    def test_killed_guard_there(self):
+        self.expect_lost(
+            lambda: (self.h2, self.find(self.h2, "choir-guard", AGENT)),
+            "choirrun's guard on host h2 was killed",
+            status=1,
+        )
+
+    def expect_no_children(self, find, number, status):
+        process = self.begin_families("children")
+        host, pid = find()
+        host.run(["kill", "-%d" % number, pid])
+        process.communicate(timeout=TIME_LIMIT)
+        if status:
+            self.assertEqual(process.returncode, status)
+        self.assert_host_is_clean(self.h1)
+        self.assert_host_is_clean(self.h2)
+        self.assert_family_is_gone("children")
+        self.assert_folders_are_gone()
+
+    def test_children_of_a_killed_rank(self):
+        name = "orted" if self.major == 4 else "prted"
+
+        def rank():
+            daemon = self.find(self.h2, name)
+            (pid,) = [r[0] for r in self.rows(self.h2) if r[1] == daemon]
+            return self.h2, pid
+
+        self.expect_no_children(rank, signal.SIGKILL, 137)
+
+    def test_children_when_choirrun_is_ended(self):
+        def choirrun():
+            return self.h1, self.find(self.h1, "python3", "choirrun.py")
+
+        self.expect_no_children(choirrun, signal.SIGTERM, 143)
+        # Who started it in the lab has another status then.
+        self.expect_no_children(choirrun, signal.SIGKILL, None)
+
+    def test_stopped_rank_at_the_start(self):
+        harness.small_data(self.data)
+        process = self.h1.start(
+            [CHOIRRUN, "-np", "2", "-H", "localhost,h2", "sh", "-c"]
+            + ["[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec %s --data "
+               "%s --deadline 3" % (PROGRAM, self.data)],
+            env=self.extra,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.expect_end(
+            process,
+            1,
+            r"rank 1 \(host h2, pid \d+\) was stopped by a signal; all ranks were "
+            "ended",
+        )
+
+    def expect_epochs(self, process, count):
+        """It goes on for so long."""
+        for line in process.stdout:
+            count -= line.startswith("Starting Epoch")
+            if count == 0:
+                pid = self.find(self.h1, "python3", "choirrun.py")
+                self.h1.run(["kill", "-INT", pid])
+                self.expect_end(
+                    process,
+                    128 + signal.SIGINT,
+                    r"interrupted by signal 2 \(Interrupt\); all ranks were ended",
+                )
+                return
+        self.fail("it ended by itself: " + process.communicate()[1])
+
+    def test_link_that_gets_slow(self):
+        # A message of 1 MiB would take 4 s.
+        process = self.begin(deadline=4)
+        for host in self.lab.hosts:
+            host.set_rate("2mbit")
+        self.expect_epochs(process, 2)
+
+    def test_link_that_is_cut_for_a_while(self):
+        process = self.begin(deadline=12)
+        self.h2.cut()
+        time.sleep(4)
+        self.h2.mend()
+        self.expect_epochs(process, 3)
 
     def test_killed_choirrun(self):
         process = self.begin()

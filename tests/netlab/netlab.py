@@ -207,6 +207,7 @@ class Host(_Space):
         self.lab = lab
         self.name = "h%d" % (index + 1)
         self.started = []
+        self.is_shaped = False
         self.port_name = "port%d" % (index + 1)
         self.interface = interface
         self.address = "10.77.0.%d" % (index + 1)
@@ -271,9 +272,16 @@ class Host(_Space):
         burst = max(16384, _rate_bits(rate) // 8 // 200)
         shape = ["root", "tbf", "rate", rate, "burst", str(burst)]
         shape += ["latency", "50ms"]
-        tc = ["tc", "qdisc", "replace", "dev"]
-        self.call(*tc, self.interface, *shape)
-        self.lab.switch.call(*tc, self.port_name, *shape)
+        # Deleted first: what is queued could be more than a smaller burst, and
+        # would never leave.
+        for space, interface in (
+            (self, self.interface),
+            (self.lab.switch, self.port_name),
+        ):
+            if self.is_shaped:
+                space.call("tc", "qdisc", "del", "dev", interface, "root")
+            space.call("tc", "qdisc", "add", "dev", interface, *shape)
+        self.is_shaped = True
 
     def add_docker0(self):
         """What Docker leaves on every host: a bridge that leads nowhere, with

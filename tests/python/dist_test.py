@@ -519,9 +519,9 @@ def exits(rank, size, ticket):
 
 
 def late(rank, size, ticket):
-    begin(rank, size, ticket, deadline=1.0)
+    begin(rank, size, ticket, deadline=2.0)
     if rank == 1:
-        time.sleep(3.0)
+        time.sleep(5.0)
     dist.allreduce(np.ones(3, np.float32), name="slow")
 
 

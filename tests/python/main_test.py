@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+import uuid
 
 import choir
 from choir import _raw, device, opt
@@ -25,13 +26,14 @@ SCRIPT = """\
 import os, sys, threading, time
 import numpy as np
 from choir import dist
-dist.init(deadline=20)
 what, folder = sys.argv[1:3]
+dist.init(deadline=20)
 total = dist.allreduce(np.float32(dist.rank() + 1), op=dist.Sum)
 text = f"{dist.rank()} of {dist.size()}: {total:g} {sys.argv[3:]}"
 open(os.path.join(folder, str(os.getpid())), "w").write(text)
 if dist.rank() == 1:
     if what == "kill":
+        time.sleep(0.5)  # the others wait for it by then
         os.kill(os.getpid(), 9)
     if what == "raise":
         raise ValueError("my own trouble")
@@ -50,9 +52,39 @@ if what == "caught":
     thread.join()
 if what == "usage":
     sys.exit(2)
+if what == "late":
+    dist.shutdown()
+    dist.init(deadline=1)
+    if dist.rank() == 1:
+        time.sleep(1000)
 while what == "wait":
     time.sleep(0.05)
-dist.barrier("end")
+if what != "late":
+    dist.barrier("end")
+"""
+
+
+# A worker with loaders: one of multiprocessing, one in a session of its own, and a
+# shell that stays when it is asked to end.
+FAMILY = """\
+import multiprocessing, os, subprocess, sys, time
+from choir import dist
+dist.init(deadline=20)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    context.Process(target=time.sleep, args=(1000,), daemon=True).start()
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    shell = subprocess.Popen(
+        ["sh", "-c", "trap '' TERM INT; echo up; while :; do sleep 1000; done"],
+        stdout=subprocess.PIPE,
+    )
+    shell.stdout.readline()
+    dist.barrier("all have theirs")
+    note = os.path.join(sys.argv[1], f"rank.{dist.rank()}.{os.getpid()}")
+    open(note, "w").close()
+while True:
+    time.sleep(0.05)
+    dist.barrier("going on")
 """
 
 
@@ -215,6 +247,18 @@ class Main(unittest.TestCase):
         done = self.workers("caught")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_worker_that_does_not_end(self):
+        # The others wait for it when they end, and fail at the deadline.
+        done = self.workers("late")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(
+            done.stderr,
+            r"^choir: rank [02] \(.*\) failed: finalize \(operation \d+\): rank "
+            r"[02] \(.*\) waited \d\.\d s for rank 1 \(.*\), which is alive but "
+            r"has not come to this operation; .*\n$",
+        )
+        self.nobody_is_left()
+
     def test_status_of_wrong_usage_is_the_workers(self):
         self.assertEqual(self.workers("usage").returncode, 2)
 
@@ -236,6 +280,65 @@ class Main(unittest.TestCase):
             self.assertEqual(process.returncode, 128 + number, said)
             self.assertIn(f"interrupted by signal {int(number)}", said)
             self.nobody_is_left()
+
+    def marked(self, mark):
+        """Processes with the mark in their environment, which children have too."""
+        found = []
+        for name in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark.encode() in file.read():
+                        found.append(int(name))
+            except OSError:
+                pass
+        return found
+
+    def test_children_of_workers_end_too(self):
+        for who, number in (
+            ("rank", signal.SIGKILL),
+            ("rank", signal.SIGTERM),
+            ("launcher", signal.SIGKILL),
+            ("launcher", signal.SIGTERM),
+        ):
+            with self.subTest(who=who, number=number):
+                self.end_with_children(who, number)
+
+    def end_with_children(self, who, number):
+        folder = tempfile.mkdtemp(dir=self.folder)
+        script = os.path.join(folder, "family.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(FAMILY)
+        mark = uuid.uuid4().hex
+        process = subprocess.Popen(
+            words("-np", "2", "--grace", "0.3", script, folder),
+            env={**ENVIRONMENT, "CHOIR_TEST_MARK": mark},
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        end = time.monotonic() + 40
+        pids = {}
+        while len(pids) < 2:
+            self.assertLess(time.monotonic(), end, "no workers")
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+            for name in os.listdir(folder):
+                if name.startswith("rank."):
+                    _, rank, pid = name.split(".")
+                    pids[rank] = int(pid)
+        # The launcher, its guard, and four of each worker at least.
+        self.assertGreaterEqual(len(self.marked(mark)), 10)
+        os.kill(pids["1"] if who == "rank" else process.pid, number)
+        process.wait(40)
+        launcher_is_gone = who == "launcher" and number == signal.SIGKILL
+        self.assertEqual(
+            process.returncode, -number if launcher_is_gone else 128 + number
+        )
+        end = time.monotonic() + (20 if launcher_is_gone else 0)
+        while self.marked(mark) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.marked(mark), [])
 
     def test_module(self):
         done = self.choir("-np", "2", "-m", "platform")

@@ -129,6 +129,65 @@ std::string MakeId() {
   return id;
 }
 
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::string text;
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  char part[4096];
+  for (ssize_t bytes; (bytes = read(fd, part, sizeof(part))) > 0;)
+    text.append(part, static_cast<size_t>(bytes));
+  close(fd);
+  return text;
+}
+
+}  // namespace
+
+void StartFamily(const std::string& mark) {
+  // $0 of each shell is the mark; its child beside it is a plain sleep.
+  const std::string script =
+      "trap '' TERM INT HUP; "
+      "sh -c 'while :; do sleep 1000; done' $0 & "
+      "setsid sh -c 'while :; do sleep 1000; done' $0 & "
+      "(env -i sh -c 'trap \"\" TERM; while :; do /bin/sleep 1000; done' $0 "
+      "&); "
+      "while :; do sleep 1000; done";
+  pid_t pid = fork();
+  if (pid == 0) {
+    execlp("sh", "sh", "-c", script.c_str(), mark.c_str(), nullptr);
+    _exit(127);
+  }
+  ASSERT_GT(pid, 0);
+}
+
+std::vector<pid_t> ProcessesWith(const std::string& mark) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc", error)) {
+    const std::string folder = entry.path().string();
+    pid_t pid = atoi(entry.path().filename().c_str());
+    if (pid <= 0 || pid == getpid()) continue;
+    // Of what has ended and is not reaped both are empty.
+    if (ReadFile(folder + "/cmdline").find(mark) != std::string::npos ||
+        ReadFile(folder + "/environ").find(mark) != std::string::npos)
+      found.push_back(pid);
+  }
+  return found;
+}
+
+bool WaitForProcesses(const std::string& mark, size_t least, size_t most,
+                      double seconds) {
+  double end = choir_clock_seconds() + seconds;
+  for (;;) {
+    size_t count = ProcessesWith(mark).size();
+    if (count >= least && count <= most) return true;
+    if (choir_clock_seconds() > end) return false;
+    usleep(10000);
+  }
+}
+
 ShortTemporaryFolder::ShortTemporaryFolder() {
   char name[] = "/tmp/choirXXXXXX";
   const char* made = mkdtemp(name);

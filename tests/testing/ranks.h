@@ -60,6 +60,10 @@ class ProcessGroup {
              const std::vector<std::string>& environment);
   size_t size() const { return processes_.size(); }
   pid_t pid(size_t index) const { return processes_[index].pid; }
+  // What it has said so far.
+  const std::string& output(size_t index) const {
+    return processes_[index].result.output;
+  }
   void Signal(size_t index, int signal_number);
   // Waits until `text` is in the output of a process.
   bool WaitForOutput(size_t index, const std::string& text, double seconds);
@@ -110,6 +114,17 @@ bool Contains(const std::string& text, const std::string& pattern);
 
 // 32 random hexadecimal digits.
 std::string MakeId();
+
+// Starts a family of processes that end only by SIGKILL: a child, a child of
+// it, one in a session of its own, and one whose parent has ended and whose
+// environment is empty. `mark` is in the command lines of these four.
+void StartFamily(const std::string& mark);
+constexpr size_t kFamilySize = 4;
+// Those that run with `mark` in their command line or environment.
+std::vector<pid_t> ProcessesWith(const std::string& mark);
+// Whether there are `least` to `most` such processes, within `seconds`.
+bool WaitForProcesses(const std::string& mark, size_t least, size_t most,
+                      double seconds);
 
 // What is left of a fixed seconds value under a sanitizer's slowness.
 double Patience(double seconds);

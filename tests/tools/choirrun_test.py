@@ -4,6 +4,7 @@ and what it makes of Open MPI's words. Between hosts: tests/netlab."""
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,31 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(status, 0)
         for name in ("--hostfile", "--network-interfaces", "--start-timeout"):
             self.assertIn(name, out)
+
+    def test_mpirun_that_hangs(self):
+        # As version 4 does when a rank died in MPI_Init.
+        real = shutil.which("mpirun")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "mpirun")
+            with open(path, "w") as file:
+                file.write(
+                    '#!/bin/sh\n[ "$1" != --version ] || exec %s --version\n'
+                    "OMPI_COMM_WORLD_RANK=0 sh -c 'sleep 2; echo over'\n"
+                    "trap '' TERM\nwhile :; do sleep 1000; done\n" % real
+                )
+            os.chmod(path, 0o755)
+            before = os.environ["PATH"]
+            os.environ["PATH"] = folder + ":" + before
+            try:
+                status, out, err = self.run_script("-np", "1", "true")
+            finally:
+                os.environ["PATH"] = before
+        self.assertEqual((status, out), (1, "over\n"), err)
+        self.assertEqual(
+            err,
+            "choirrun: mpirun hung after the end of all ranks; all ranks were "
+            "ended\n",
+        )
 
     def test_missing_program(self):
         status, _, err = self.run_script("-np", "1", "./no_such_program")

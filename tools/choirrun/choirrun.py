@@ -22,6 +22,7 @@ _here = os.path.dirname(os.path.realpath(__file__))
 _installed = os.path.join(os.path.dirname(_here), "lib", "choirrun")
 sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
 
+import host_agent  # noqa: E402
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
@@ -30,8 +31,9 @@ import prediction  # noqa: E402
 import preflight  # noqa: E402
 
 _EPILOG = """\
-exit status: the program's; 128 + n for a rank or choirrun ended by signal n;
-1 when the preflight found something, 2 for a wrong command line.
+exit status: the program's; 128 + n for a rank, choirrun or a process that the run
+needs ended by signal n; 1 when the preflight found something, 2 for a wrong command
+line.
 """
 
 
@@ -209,7 +211,7 @@ def print_build(sessions):
             print("  GPU       %s: %s" % (name, state))
 
 
-def run(options, hosts, folder):
+def run(options, hosts, folder, guard):
     is_report = options.preflight or options.check_build
     out = sys.stdout if is_report else sys.stderr
 
@@ -253,8 +255,8 @@ def run(options, hosts, folder):
             tell("preflight passed")
             return 0
         return mpi_run.run_program(
-            *[hosts, result, settings, options, program, environment, tell],
-            *[sys.stdout.buffer, sys.stderr.buffer],
+            *[hosts, result, folder, options, program, environment, guard],
+            *[tell, sys.stdout.buffer, sys.stderr.buffer],
         )
     except preflight.Problems as problems:
         for sentence in problems.sentences:
@@ -286,11 +288,14 @@ def main(arguments):
     def end(number, _frame):
         raise SystemExit(128 + number)
 
+    # Before the first thread.
+    guard = host_agent.Guard(True, host_session.own_children)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     folder = tempfile.mkdtemp(prefix="choirrun-")
+    guard.remove_at_end(folder)
     try:
-        return run(options, hosts, folder)
+        return run(options, hosts, folder, guard)
     except (KeyboardInterrupt, SystemExit) as error:
         # Threads may still wait for hosts; nothing keeps choirrun now.
         host_session.kill_all()

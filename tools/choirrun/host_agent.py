@@ -6,13 +6,19 @@ standard library, and no words that Python 3.6 does not know.
 Requests come in as lines of JSON, answers go out as lines of JSON behind MARK;
 whatever a login shell prints besides is skipped. After `watch` the agent beats
 once a second and ends the run's processes here when choirrun is gone or silent.
+
+What runs here for a run is started by a guard (Guard), a small process beside the
+agent, so that nothing of it stays whoever is killed.
 """
 
+import array
+import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import platform
+import select
 import shutil
 import signal
 import socket
@@ -53,8 +59,6 @@ def interfaces():
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # An array whose address the kernel is told.
-        import array
-
         room = array.array("B", bytes(IFREQ_BYTES * 256))
         place, _ = room.buffer_info()
         reply = fcntl.ioctl(
@@ -508,6 +512,320 @@ def op_link(request):
     }
 
 
+# ---- The guard ----
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+# Between SIGTERM and SIGKILL for what lost its parent, when its run has ended.
+ORPHAN_GRACE = 1.0
+PASS_SECONDS = 0.05
+
+
+def _prctl(option, value):
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _stat(pid):
+    """(name, state, parent) of a process; None: there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    begin, end = text.index("("), text.rindex(")")
+    state, parent = text[end + 2 :].split()[:2]
+    return text[begin + 1 : end], state, int(parent)
+
+
+def children_of(parent):
+    """Those that have not ended."""
+    found = []
+    for name in os.listdir("/proc"):
+        there = name.isdigit() and _stat(int(name))
+        if there and there[2] == parent and there[1] not in "ZX":
+            found.append(int(name))
+    return found
+
+
+def _remove(folder, is_own, host):
+    """A folder that is not this host's own (a file system that hosts share) only
+    loses what has the host's name."""
+    if is_own:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        if ".%s." % host in name:
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
+class _Child:
+    """The guard's own process: one thread, nothing shared with the parent but a
+    socket."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.groups = {}  # pid: name, of what it was asked to start
+        self.folders = []
+        self.grace = None  # of its children; None: nothing is to end
+        self.since = {}  # pid: when SIGTERM was sent
+        self.ending_since = 0.0
+
+    def run(self, keeps_stdin):
+        _prctl(PR_SET_NAME, ctypes.c_char_p(b"choir-guard"))
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        os.setpgid(0, 0)
+        # Who reads what the parent writes must not wait for this process.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(1 if keeps_stdin else 0, 3):
+            os.dup2(null, fd)
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writer)
+        has_parent = True
+        while True:
+            has_children = self.reap()
+            if self.grace is not None:
+                if not has_children:
+                    break
+                self.end_children()
+            inputs = [reader] + [self.connection] * has_parent
+            timeout = None if self.grace is None else PASS_SECONDS
+            ready = select.select(inputs, [], [], timeout)[0]
+            if reader in ready:
+                os.read(reader, 1 << 12)
+            if self.connection in ready and not self.take():
+                # Nobody waits for anything any more.
+                has_parent = False
+                self.end(0)
+        for folder, is_own in self.folders:
+            _remove(folder, is_own, socket.gethostname())
+
+    def tell(self, **event):
+        try:
+            self.connection.send(json.dumps(event).encode())
+        except OSError:
+            pass
+
+    def take(self):
+        try:
+            data, ancillary, _, _ = self.connection.recvmsg(
+                1 << 20, socket.CMSG_SPACE(8 * 4)
+            )
+        except OSError:
+            return False
+        if not data:
+            return False
+        fds = array.array("i")
+        for _, kind, part in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                fds.frombytes(part[: len(part) // fds.itemsize * fds.itemsize])
+        request = json.loads(data.decode())
+        if request["op"] == "start":
+            self.start(request, list(fds))
+        elif request["op"] == "signal":
+            for pid in self.groups:
+                try:
+                    os.killpg(pid, request["number"])
+                except OSError:
+                    pass
+        elif request["op"] == "folder":
+            self.folders.append((request["path"], request["is_own"]))
+        else:
+            self.end(request["grace"])
+        return True
+
+    def start(self, request, fds):
+        guard = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.tell(event="not started", id=request["id"], why=str(error))
+            return
+        if pid == 0:
+            try:
+                _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != guard:
+                    os._exit(127)
+                os.setsid()
+                for number, fd in enumerate(fds, 1):
+                    os.dup2(fd, number)
+                signal.set_wakeup_fd(-1)
+                for number in (
+                    *[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+                    *[signal.SIGCHLD, signal.SIGPIPE],
+                ):
+                    signal.signal(number, signal.SIG_DFL)
+                os.environ.update(request["environment"])
+                os.execvp(request["command"][0], request["command"])
+            except OSError as error:
+                os.write(2, ("%s\n" % error).encode())
+            finally:
+                os._exit(127)
+        for fd in fds:
+            os.close(fd)
+        self.groups[pid] = request["command"][0]
+        self.tell(event="started", pid=pid, id=request["id"])
+
+    def reap(self):
+        """False when there are no children any more."""
+        while True:
+            try:
+                found = os.waitid(
+                    os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT
+                )
+            except ChildProcessError:
+                return False
+            if found is None:
+                return True
+            there = _stat(found.si_pid)
+            _, status = os.waitpid(found.si_pid, 0)
+            self.tell(
+                event="ended",
+                pid=found.si_pid,
+                name=there[0] if there else "?",
+                status=status,
+                was_signalled=found.si_pid in self.since,
+                is_asked=found.si_pid in self.groups,
+            )
+            self.groups.pop(found.si_pid, None)
+            self.since.pop(found.si_pid, None)
+
+    def end(self, grace):
+        if self.grace is None:
+            self.ending_since = time.monotonic()
+        self.grace = grace
+
+    def end_children(self):
+        now = time.monotonic()
+        for pid in children_of(os.getpid()):
+            grace = self.grace if pid in self.groups else ORPHAN_GRACE
+            is_new = pid not in self.since
+            since = self.since.setdefault(pid, now)
+            number = signal.SIGKILL
+            if now - since < grace and now - self.ending_since < 2 * grace:
+                number = signal.SIGTERM if is_new else 0
+            try:
+                os.kill(pid, number)
+                if is_new:
+                    os.kill(pid, signal.SIGCONT)
+            except OSError:
+                pass
+
+
+class Guard:
+    """A process that starts commands and ends them with all that they started: by
+    `end`, and when the process that made it is gone, however that happened. Both
+    are child subreapers (PR_SET_CHILD_SUBREAPER), so a process that loses its
+    parent becomes the guard's child, and this process's when the guard was killed;
+    dist/guard.c does the same for the launchers in C.
+
+    Make it before the first thread: it is a fork without exec."""
+
+    def __init__(self, keeps_stdin=False, spare=tuple):
+        """keeps_stdin: commands read this process's; spare: a function that gives
+        the ids of this process's own children."""
+        self.on_event = None
+        self.is_over = threading.Event()
+        self._spare = spare
+        self._folders = []
+        self._lock = threading.Lock()
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            own.close()
+            try:
+                _Child(other).run(keeps_stdin)
+            finally:
+                os._exit(0)
+        other.close()
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._connection = own
+
+    def listen(self, on_event):
+        """From now on `on_event` is called, by a thread, with a dictionary: its
+        "event" is started, not started, ended, or over."""
+        self.on_event = on_event
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        while True:
+            try:
+                data = self._connection.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            self.on_event(json.loads(data.decode()))
+        _, status = os.waitpid(self.pid, 0)
+        if status:
+            self._end_adopted()
+            for folder, is_own in self._folders:
+                _remove(folder, is_own, socket.gethostname())
+        self.is_over.set()
+        self.on_event({"event": "over", "status": status})
+
+    def _end_adopted(self):
+        """What came to this process when the guard was killed."""
+        while True:
+            own = set(self._spare())
+            left = [p for p in children_of(os.getpid()) if p not in own]
+            if not left:
+                return
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                except OSError:
+                    pass
+
+    def _ask(self, fds=(), **request):
+        rights = []
+        if fds:
+            rights = [
+                (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+            ]
+        try:
+            with self._lock:
+                self._connection.sendmsg([json.dumps(request).encode()], rights)
+        except OSError:
+            pass  # its end is told by the thread
+
+    def start(self, id, command, environment, output, error):
+        """Starts it in a session of its own, with these descriptors for its output
+        and more environment. The events of its start have `id`."""
+        self._ask(
+            [output, error],
+            op="start",
+            id=id,
+            command=list(command),
+            environment=environment,
+        )
+
+    def signal(self, number):
+        """To the process groups of all that was started."""
+        self._ask(op="signal", number=int(number))
+
+    def remove_at_end(self, path, is_own=True):
+        """is_own: nobody else has it; else see _remove."""
+        self._folders.append((path, is_own))
+        self._ask(op="folder", path=path, is_own=is_own)
+
+    def end(self, grace=0.0):
+        """Ends all; returns at once. `is_over` tells when it is done."""
+        self._ask(op="end", grace=grace)
+
+
 # ---- The run ----
 
 
@@ -535,23 +853,28 @@ def run_processes(run):
 
 def process_state(pid):
     """The letter of ps, or "" when it is gone or only waits to be reaped."""
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            state = file.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""
-    return "" if state in "ZX" else state
+    there = _stat(pid)
+    return "" if not there or there[1] in "ZX" else there[1]
 
 
-def end_run(run):
-    """Ends all processes of the run here; how many there were."""
-    found = run_processes(run)
-    for pid, _ in found:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
-    return len(found)
+def end_run(run, ranks_only=False):
+    """Ends all processes of the run here, also those that start meanwhile; or ranks
+    and what they started."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        found = [
+            entry
+            for entry in run_processes(run)
+            if entry[1] is not None or not ranks_only
+        ]
+        for pid, _ in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        if not found:
+            return
+        time.sleep(PASS_SECONDS)
 
 
 class Watch(threading.Thread):
@@ -601,6 +924,25 @@ class Watch(threading.Thread):
 
 
 watch = None
+guard = None
+spawned = {}  # pid: id of the request
+
+
+def on_guard_event(event):
+    """Tells of what was started here for the run, and how it ended."""
+    kind = event["event"]
+    if kind == "started":
+        spawned[event["pid"]] = event["id"]
+    elif kind == "not started":
+        say(answer=event["id"], error=event["why"])
+    elif kind == "ended":
+        request = spawned.pop(event["pid"], None)
+        if request is not None:
+            say(answer=request, status=event["status"])
+        elif not event["was_signalled"]:
+            say(**event)
+    elif event["status"]:
+        say(event="guard killed", status=event["status"])
 
 
 def op_watch(request):
@@ -610,8 +952,47 @@ def op_watch(request):
     return {}
 
 
+def op_folders(request):
+    """Makes folders that go with the run: {made: whether all of them are there
+    and this user's alone}."""
+    for path in request["paths"]:
+        is_own = True
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            is_own = False
+        except OSError:
+            return {"made": False}
+        there = os.lstat(path)
+        is_private = there.st_uid == os.getuid() and not there.st_mode & 0o077
+        if not is_private or not os.path.isdir(path):
+            return {"made": False}
+        guard.remove_at_end(path, is_own)
+    return {"made": True}
+
+
+def op_spawn(request):
+    """Runs a shell's command line; the answer comes at its end. What it says
+    meanwhile comes as events."""
+    reader, writer = os.pipe()
+    command = ["sh", "-c", request["command"]]
+    guard.start(request["id"], command, {}, writer, writer)
+    os.close(writer)
+
+    def read():
+        with open(reader, errors="replace") as lines:
+            for line in lines:
+                say(event="said", id=request["id"], text=line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return None
+
+
 def op_end(request):
-    return {"ended": end_run(request["run"])}
+    if not request["ranks_only"]:
+        guard.end()
+    end_run(request["run"], request["ranks_only"])
+    return None
 
 
 def op_beat(_request):
@@ -628,6 +1009,8 @@ OPS = {
     "listen": op_listen,
     "link": op_link,
     "watch": op_watch,
+    "folders": op_folders,
+    "spawn": op_spawn,
     "end": op_end,
     "beat": op_beat,
 }
@@ -642,6 +1025,7 @@ def hello():
     say(
         event="hello",
         host=socket.gethostname(),
+        pid=os.getpid(),
         boot=boot,
         user=os.environ.get("USER", str(os.getuid())),
         python=platform.python_version(),
@@ -651,6 +1035,9 @@ def hello():
 
 
 def main(lines):
+    global guard
+    guard = Guard()
+    guard.listen(on_guard_event)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello()
     try:

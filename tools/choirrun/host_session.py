@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,11 @@ import time
 
 import host_agent
 
+# Tells how the agent ended, whatever the login shell is.
+_REMOTE = (
+    'exec sh -c \'python3 -c "$1"; status=$?; printf "%%s\\\\n" '
+    '"$2$status}"; exit $status\' sh %s %s'
+)
 _BOOTSTRAP = (
     "import sys;"
     "exec(compile(sys.stdin.buffer.read(%d).decode(),'host_agent','exec'))"
@@ -22,6 +28,11 @@ _BOOTSTRAP = (
 
 
 _running = set()  # of all sessions
+
+
+def own_children():
+    """Ids of the processes that sessions have here."""
+    return [process.pid for process in list(_running)]
 
 
 def kill_all():
@@ -191,17 +202,26 @@ class Session:
         self.news = None
         self.info = None
         self.heard = time.monotonic()
-        self._answers = queue.Queue()
+        self._hello = queue.Queue()
+        self._answers = {}  # id of a request: queue
+        self._said = {}  # id: what is called with its events
+        self._is_over = False
+        self._agent_status = None  # of a remote agent, as its shell has it
         self._log = []
         self._next_id = 0
-        self._write_lock = threading.Lock()
+        self._lock = threading.Lock()
         with open(host_agent.__file__, "rb") as file:
             text = file.read()
         if self.is_local:
             command = [sys.executable, "-c", _BOOTSTRAP % len(text)]
         else:
             self.where = settings.where(host)
-            remote = "exec python3 -c " + shlex.quote(_BOOTSTRAP % len(text))
+            remote = _REMOTE % (
+                shlex.quote(_BOOTSTRAP % len(text)),
+                shlex.quote(
+                    host_agent.MARK + '{"event": "agent over", "status": '
+                ),
+            )
             # -v: its stages tell causes apart that its errors do not.
             command = ["ssh", "-v", "-F", settings.path, "-T", host.alias]
             command.append(remote)
@@ -225,7 +245,7 @@ class Session:
         self._wait_hello(limit)
 
     def _send(self, data):
-        with self._write_lock:
+        with self._lock:
             try:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
@@ -236,16 +256,30 @@ class Session:
         mark = host_agent.MARK.encode()
         for line in self._process.stdout:
             self.heard = time.monotonic()
-            if not line.startswith(mark):
-                continue
-            answer = json.loads(line[len(mark) :].decode())
-            if "event" in answer and self.news:
-                self.news.put((self, answer))
-            else:
-                self._answers.put(answer)
-        self._answers.put(None)
+            if line.startswith(mark):
+                self._take(json.loads(line[len(mark) :].decode()))
+        with self._lock:
+            self._is_over = True
+            waiting = list(self._answers.values())
+        for one in [self._hello, *waiting]:
+            one.put(None)
         if self.news:
             self.news.put((self, None))
+
+    def _take(self, message):
+        event = message.get("event")
+        if event == "hello":
+            self._hello.put(message)
+        elif event == "agent over":
+            self._agent_status = message["status"]
+        elif event == "said":
+            said = self._said.get(message["id"])
+            if said:
+                said(message["text"])
+        elif event and self.news:
+            self.news.put((self, message))
+        elif message.get("answer") in self._answers:
+            self._answers[message["answer"]].put(message)
 
     def _read_log(self):
         for line in self._process.stderr:
@@ -255,7 +289,7 @@ class Session:
     def _wait_hello(self, limit):
         timed_out = False
         try:
-            self.info = self._answers.get(timeout=limit)
+            self.info = self._hello.get(timeout=limit)
             if self.info:
                 return
             self._process.wait(timeout=5)
@@ -272,34 +306,62 @@ class Session:
             )
         raise HostError(_explain(self, log, timed_out))
 
-    def request(self, op, limit=60, **arguments):
-        """The agent's answer; HostError when it has none."""
-        self._next_id += 1
-        message = dict(arguments, id=self._next_id, op=op)
+    def request(self, op, limit=60, said=None, **arguments):
+        """The agent's answer; HostError when it has none. `said` is called with
+        lines that come before it."""
+        answers = queue.Queue()
+        with self._lock:
+            self._next_id += 1
+            number = self._next_id
+            self._answers[number] = answers
+            self._said[number] = said
+            if self._is_over:
+                answers.put(None)
+        message = dict(arguments, id=number, op=op)
         self._send(json.dumps(message).encode() + b"\n")
-        end = time.monotonic() + limit
-        while True:
-            try:
-                answer = self._answers.get(
-                    timeout=max(end - time.monotonic(), 0)
-                )
-            except queue.Empty:
-                raise HostError(
-                    "%s: no answer to '%s' within %g s: the host is frozen, "
-                    "overloaded or cut off" % (self.name, op, limit)
-                ) from None
-            if answer is None:
-                self._answers.put(None)
-                raise HostError(
-                    "%s: the connection ended in '%s': %s"
-                    % (
-                        self.name,
-                        op,
-                        "".join(self._log[-1:]).strip() or "no word",
-                    )
-                )
-            if answer.get("answer") == self._next_id:
-                return answer
+        try:
+            answer = answers.get(timeout=limit)
+        except queue.Empty:
+            raise HostError(
+                "%s: no answer to '%s' within %g s: the host is frozen, "
+                "overloaded or cut off" % (self.name, op, limit)
+            ) from None
+        finally:
+            with self._lock:
+                del self._answers[number], self._said[number]
+        if answer is None:
+            raise HostError(
+                "%s: the connection ended in '%s': %s"
+                % (self.name, op, "".join(self._log[-1:]).strip() or "no word")
+            )
+        return answer
+
+    def how_it_ended(self):
+        """(what happened to the agent, or to the way to it; the signal that ended
+        it, or 0), when the connection has ended."""
+        try:
+            status = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return "the agent on host %s is silent" % self.info["host"], 0
+        agent = "choirrun's agent on host %s (pid %d)" % (
+            self.info["host"],
+            self.info["pid"],
+        )
+        if self._agent_status is not None:  # as a shell has it
+            status = self._agent_status
+            status = 128 - status if status > 128 else status
+        elif not self.is_local:
+            agent = "the ssh connection to %s (pid %d on this host)" % (
+                self.name,
+                self._process.pid,
+            )
+            if status >= 0:
+                why = "".join(self._log[-1:]).strip() or "status %d" % status
+                return "%s broke: %s" % (agent, why), 0
+        if status < 0:
+            text = "%s was killed by signal %d (%s)"
+            return text % (agent, -status, signal.strsignal(-status)), -status
+        return "%s ended with status %d" % (agent, status), 0
 
     def watch(self, run, silence, news):
         """From now on events go to `news`."""
@@ -309,9 +371,10 @@ class Session:
     def beat(self):
         self._send(b'{"op": "beat", "id": 0}\n')
 
-    def end_run(self, run):
-        """Asks for the end of the run's processes there; does not wait."""
-        message = {"op": "end", "id": 0, "run": run}
+    def end_run(self, run, ranks_only=False):
+        """Asks for the end of the run's processes there, or of ranks and what they
+        started; does not wait."""
+        message = {"op": "end", "id": 0, "run": run, "ranks_only": ranks_only}
         self._send(json.dumps(message).encode() + b"\n")
 
     def close(self):

@@ -2,18 +2,21 @@
 """A run under Open MPI's mpirun, watched by the agents of its hosts: output,
 ends of all kinds, and the first cause when something breaks."""
 
-import ctypes
+import json
 import os
 import queue
 import re
 import secrets
 import shlex
 import signal
-import subprocess
+import socket
+import sys
 import threading
 import time
 
 import mpi_versions
+import remote_shell
+from host_session import HostError
 
 # A host whose agent says nothing for so long is told of as silent.
 SILENCE_SECONDS = 4
@@ -23,6 +26,9 @@ BEAT_SECONDS = 2
 # How long mpirun may take to end everything once a rank has failed; Open MPI
 # gives ranks a second between SIGTERM and SIGKILL.
 END_SECONDS = 6
+
+# How long all ranks may be gone before mpirun is.
+GONE_SECONDS = 5
 
 # Exported to all hosts, by first letters.
 EXPORTED = ("CHOIR_", "OMP_", "NCCL_", "MKL_", "OPENBLAS_")
@@ -34,6 +40,7 @@ NOT_EXPORTED = (
     "CHOIR_SIZE",
     "CHOIR_COMM_ID",
     "CHOIR_BOARD_FD",
+    "CHOIR_LAUNCH",
 )
 
 _RANK = re.compile(r"rank (\d+) \(host ([^,()]+), pid (\d+)\)")
@@ -59,8 +66,9 @@ def exported_environment(more):
     return found
 
 
-def mpirun_command(hosts, result, settings, options, program, environment, run):
-    """The command line, as --verbose shows it."""
+def mpirun_command(hosts, result, options, program, environment, run, folders):
+    """The command line, as --verbose shows it. folders: (of this run, of its
+    shared memory), or None to leave Open MPI to its own."""
     mpi = result.mpi
     found = mpi.of_ranks(
         [
@@ -81,9 +89,11 @@ def mpirun_command(hosts, result, settings, options, program, environment, run):
     )
     if result.networks:
         found += mpi.interfaces(result.networks, result.used, result.unused)
-        found += mpi.remote(settings.path, run)
+        found += mpi.remote(run.daemons.shell, run.name)
     else:
         found += mpi.local()
+    if folders:
+        found += mpi.folders(*folders)
     if options.port_range:
         found += mpi.ports(*options.port_range)
     here = {s.host.name for s in result.sessions if s.is_local}
@@ -106,6 +116,60 @@ def mpirun_command(hosts, result, settings, options, program, environment, run):
     return command + [program.path] + program.arguments
 
 
+class Daemons(threading.Thread):
+    """Starts mpirun's daemons through the agents (remote_shell.py). In a folder
+    that others do not see, as who reaches the socket runs commands on hosts."""
+
+    def __init__(self, folder, sessions):
+        super().__init__(daemon=True)
+        self.sessions = {s.host.alias: s for s in sessions}
+        path = os.path.join(folder, "daemons")
+        # Paths of sockets have 108 characters at most.
+        self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        short = "/proc/%d/fd/%d/daemons" % (os.getpid(), self.folder)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(short)
+        self.listener.listen(16)
+        # mpirun splits its setting at blanks.
+        self.shell = os.path.join(folder, "remote_shell")
+        with open(self.shell, "w", encoding="utf-8") as file:
+            words = [sys.executable, os.path.realpath(remote_shell.__file__)]
+            file.write(
+                '#!/bin/sh\nexec %s "$@"\n' % shlex.join([*words, short])
+            )
+        os.chmod(self.shell, 0o700)
+        del path
+
+    def run(self):
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(
+                target=self.serve, args=(connection,), daemon=True
+            ).start()
+
+    def serve(self, connection):
+        def answer(**what):
+            try:
+                connection.sendall(json.dumps(what).encode() + b"\n")
+            except OSError:
+                pass
+
+        with connection:
+            try:
+                request = json.loads(connection.makefile().readline())
+                there = self.sessions[request["host"]].request(
+                    "spawn",
+                    limit=None,
+                    said=lambda text: answer(said=text),
+                    command=request["command"],
+                )
+                status = os.waitstatus_to_exitcode(there["status"])
+                answer(status=status if status >= 0 else 128 - status)
+            except (HostError, KeyError, ValueError) as error:
+                answer(said="choirrun: %s\n" % error)
+                answer(status=255)
+
+
 class Output(threading.Thread):
     """Passes on one of mpirun's streams line by line. Open MPI's own reports
     (paragraphs between two rules) go to `on_report`, which says whether to
@@ -121,6 +185,7 @@ class Output(threading.Thread):
         self.tag = run.mpi.tag
         self.noise = None if run.options.verbose else run.mpi.noise
         self.files = {}
+        self.is_writing = False
 
     def run(self):
         report = None
@@ -172,11 +237,13 @@ class Output(threading.Thread):
         self.write(text)
 
     def write(self, data):
+        self.is_writing = True
         try:
             self.target.write(data)
             self.target.flush()
         except OSError:
             pass  # the reader of choirrun's output is gone
+        self.is_writing = False
 
 
 class Verdict:
@@ -189,6 +256,7 @@ class Verdict:
         self.stopped = {}  # rank: seconds when it went on, or None
         self.pids = {}  # rank: (session, pid)
         self.sentences = {}  # rank: its own last line about a failure
+        self.lost = None  # (what ended of the run's own processes, the signal)
         self.failed = False
 
     def hear(self, line):
@@ -236,6 +304,15 @@ class Verdict:
             return ", in " + _OPERATION.search(self.sentences[rank])[0]
         return ""
 
+    def own_words(self, rank):
+        """Why it ended, as it said itself; ""."""
+        line = self.sentences.get(rank, "")
+        if not line or "was ended by signal" in line:
+            return ""
+        name = _RANK.search(line)
+        rest = line[name.end() :]
+        return rest if rest.startswith(": ") else ": " + line[name.start() :]
+
     def stopped_ranks(self):
         """Those that stood still when the run broke."""
         recently = time.monotonic() - END_SECONDS - 5
@@ -246,9 +323,11 @@ class Verdict:
         ]
 
     def first_cause(self, hosts, mpi_status):
-        """A sentence, or "": a silent host, a stopped rank, a signal, an exit
-        status; the latter two may be Open MPI's doing after one of the
-        former."""
+        """A sentence, or "": a process of choirrun or mpirun that was lost, a
+        silent host, a stopped rank, a signal, an exit status; the latter two may
+        be Open MPI's doing after one of the former."""
+        if self.lost:
+            return self.lost[0]
         for session, seconds in self.silent.items():
             ranks = session.host.ranks
             return (
@@ -284,7 +363,7 @@ class Verdict:
             return "%s ended with exit status %d%s" % (
                 self.who(rank, hosts),
                 status,
-                self.last_operation(rank),
+                self.own_words(rank) or self.last_operation(rank),
             )
         if 0 < mpi_status < 128 and self.failed:
             return "a rank ended with exit status %d" % mpi_status
@@ -294,22 +373,29 @@ class Verdict:
 class Run:
     """One call of mpirun."""
 
-    def __init__(self, hosts, result, settings, options, program, environment):
+    def __init__(self, hosts, result, folder, options, program, environment,
+                 guard):  # fmt: skip
         self.hosts = hosts
+        self.result = result
         self.sessions = result.sessions
         self.mpi = result.mpi
+        self.folder = folder
         self.options = options
+        self.program = program
         self.name = secrets.token_hex(8)
         self.verdict = Verdict()
         self.news = queue.Queue()
         self.present = set()  # sessions whose hosts Open MPI came to
+        self.here = {}  # rank: whether its process is there
+        self.gone_since = 0.0
         self.ended_by = 0  # a signal that choirrun got
-        self.environment = dict(os.environ, **environment)
-        self.environment["CHOIR_RUN"] = self.name
-        self.command = mpirun_command(
-            hosts, result, settings, options, program, environment, self.name
-        )
-        self.process = None
+        self.withheld = []  # reports of Open MPI that were not shown
+        self.exported = environment
+        self.guard = guard
+        self.daemons = None
+        self.pid = 0  # of mpirun
+        self.status = None  # its, as of subprocess
+        self.is_over = False  # choirrun ended all
 
     def show_report(self, text):
         known = self.verdict
@@ -321,48 +407,89 @@ class Run:
         is_told = is_told or any(
             words in text for words in mpi_versions.PEER_IS_LOST
         )
-        return self.options.verbose or not is_told
+        if self.options.verbose or not is_told:
+            return True
+        self.withheld.append(text)
+        return False
 
-    def start(self, stdout, stderr):
-        libc = ctypes.CDLL(None)
-        pr_set_pdeathsig = 1
+    def make_folders(self):
+        """Folders of the same names on all hosts for what Open MPI writes, which
+        the guards remove; None if one of the hosts cannot."""
+        memory = os.path.join("/dev/shm", os.path.basename(self.folder))
+        try:
+            os.mkdir(memory, 0o700)
+        except OSError:
+            return None
+        self.guard.remove_at_end(memory)
+        paths = [self.folder, memory]
+        for session in self.sessions:
+            if session.is_local:
+                continue
+            if not session.request("folders", paths=paths)["made"]:
+                return None
+        return paths
 
-        def before_exec():
-            libc.prctl(pr_set_pdeathsig, signal.SIGTERM)
-
+    def start(self, tell, stdout, stderr):
         for session in self.sessions:
             session.watch(self.name, AGENT_SILENCE_SECONDS, self.news)
-        self.process = subprocess.Popen(
-            self.command,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Its signals come from choirrun.
-            start_new_session=True,
-            preexec_fn=before_exec,
+        if self.result.networks:
+            self.daemons = Daemons(self.folder, self.sessions)
+            self.daemons.start()
+        command = mpirun_command(
+            *[self.hosts, self.result, self.options, self.program],
+            *[self.exported, self, self.make_folders()],
         )
+        if self.options.verbose:
+            tell("runs: " + shlex.join(command))
+        self.guard.listen(self.note_guard)
+        pipes = [os.pipe(), os.pipe()]
         self.readers = [
-            Output(source, target, self)
-            for source, target in (
-                (self.process.stdout, stdout),
-                (self.process.stderr, stderr),
-            )
+            Output(open(reader, "rb"), target, self)
+            for (reader, _), target in zip(pipes, (stdout, stderr))
         ]
         for reader in self.readers:
             reader.start()
+        environment = dict(self.exported, CHOIR_RUN=self.name)
+        self.guard.start(0, command, environment, *[w for _, w in pipes])
+        for _, writer in pipes:
+            os.close(writer)
 
-        def wait():
-            self.process.wait()
-            self.news.put((None, {"event": "over"}))
+    def note_guard(self, event):
+        """Of mpirun, and of what ranks of this host left."""
+        kind = event["event"]
+        if kind == "started":
+            self.pid = event["pid"]
+        elif kind == "not started":
+            self.lose("mpirun could not be started: %s" % event["why"], 0)
+            self.status = 1
+        elif kind == "ended" and event["pid"] == self.pid:
+            status = os.waitstatus_to_exitcode(event["status"])
+            if status < 0 and not event["was_signalled"]:
+                self.lose_process("mpirun", socket.gethostname(), event)
+            self.status = status
+        elif kind == "over" and event["status"]:
+            self.lose("the guard of mpirun on this host was killed", 0)
+            self.status = 1
+        self.news.put((None, event))
 
-        threading.Thread(target=wait, daemon=True).start()
+    def lose(self, what, number):
+        """Notes what ended of the run's own processes; the first one counts, and
+        none does when choirrun ends the run."""
+        if not (self.verdict.lost or self.ended_by or self.is_over):
+            self.verdict.lost = what, number
+
+    def lose_process(self, name, host, event):
+        number = -os.waitstatus_to_exitcode(event["status"])
+        self.lose(
+            "%s (host %s, pid %d) was killed by signal %d (%s)"
+            % (name, host, event["pid"], number, signal.strsignal(number)),
+            number,
+        )
 
     def end_all(self):
         """At once, on all hosts."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.is_over = True
+        self.guard.end()
         for session in self.sessions:
             session.end_run(self.name)
 
@@ -372,23 +499,39 @@ class Run:
             self.end_all()
         else:
             self.ended_by = number
-            try:
-                os.killpg(self.process.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
+            self.guard.signal(signal.SIGTERM)
 
     def note(self, session, event):
         known = self.verdict
+        if event is None:
+            # A silent host is the cause of what follows from it.
+            if session not in known.silent:
+                self.lose(*session.how_it_ended())
+            known.failed = True
+            self.guard.signal(signal.SIGTERM)
+            return
         rank = event.get("rank")
-        if event["event"] == "present":
+        kind = event["event"]
+        if rank is not None:
+            self.here[rank] = kind != "gone"
+        if kind == "present":
             self.present.add(session)
-        elif event["event"] == "started":
+        elif kind == "started":
             known.pids[rank] = session, event["pid"]
             # Open MPI lets stopped ranks go on before it ends them.
             if rank in known.stopped:
                 known.stopped[rank] = time.monotonic()
-        elif event["event"] == "stopped":
+        elif kind == "stopped":
             known.stopped[rank] = None
+        elif kind == "ended" and event["name"] == self.mpi.daemon:
+            if os.WIFSIGNALED(event["status"]):
+                self.lose_process(event["name"], session.info["host"], event)
+        elif kind == "guard killed":
+            self.lose(
+                "choirrun's guard on host %s was killed" % session.info["host"],
+                0,
+            )
+            known.failed = True
 
     def look_at_hosts(self, tell):
         now = time.monotonic()
@@ -401,6 +544,8 @@ class Run:
                     tell(
                         "host %s gives no sign of life; the ranks that wait "
                         "for it end at their deadline" % session.name
+                        if not session.is_local
+                        else "the agent on this host gives no sign of life"
                     )
             elif was_silent:
                 del self.verdict.silent[session]
@@ -415,7 +560,7 @@ class Run:
         beat = 0
         deadline = None
         started_by = time.monotonic() + self.options.start_timeout
-        while self.process.poll() is None:
+        while self.status is None:
             now = time.monotonic()
             if now - beat >= BEAT_SECONDS:
                 beat = now
@@ -423,11 +568,12 @@ class Run:
                     session.beat()
             try:
                 session, event = self.news.get(timeout=0.25)
-                if session and event:
+                if session:
                     self.note(session, event)
             except queue.Empty:
                 pass
             self.look_at_hosts(tell)
+            self.look_at_ranks(now)
             absent = [s for s in self.sessions if s not in self.present]
             if absent and not self.is_ending() and now > started_by:
                 tell(
@@ -447,13 +593,36 @@ class Run:
                     # Open MPI waits for a host that is gone.
                     self.end_all()
                     break
-        return self.process.wait()
+        if self.status is None:
+            self.guard.is_over.wait(10)
+        return 1 if self.status is None else self.status
+
+    def look_at_ranks(self, now):
+        """mpirun waits while what a rank started keeps the rank's output open;
+        and version 4 can lock itself up when a rank died in MPI_Init."""
+        is_writing = any(reader.is_writing for reader in self.readers)
+        are_gone = len(self.here) == self.options.np and not any(
+            self.here.values()
+        )
+        if not are_gone or is_writing:
+            self.gone_since = now
+        gone = now - self.gone_since
+        if gone > GONE_SECONDS:
+            for session in self.sessions:
+                session.end_run(self.name, ranks_only=True)
+        if gone > 2 * GONE_SECONDS:
+            self.lose("mpirun hung after the end of all ranks", 0)
+            self.end_all()
 
     def finish(self):
-        for reader in self.readers:
-            reader.join(2)
+        self.is_over = True
+        # What ranks of this host left keeps their output open.
+        self.guard.end(1)
         for session in self.sessions:
             session.end_run(self.name)
+        for reader in self.readers:
+            reader.join(2)
+        self.guard.is_over.wait(10)
 
 
 def exit_status(run, status):
@@ -461,26 +630,24 @@ def exit_status(run, status):
     if run.ended_by:
         return 128 + run.ended_by
     known = run.verdict
+    if known.lost:
+        return 128 + known.lost[1] if known.lost[1] else 1
     if known.by_signal and not (known.silent or known.stopped_ranks()):
         return 128 + known.by_signal[1]
     if known.by_status:
         return known.by_status[1]
-    if status < 0:
-        return 1
-    return status
+    return 1 if status < 0 else status
 
 
-def run_program(hosts, result, settings, options, program, environment, tell,
-                stdout, stderr):  # fmt: skip
+def run_program(hosts, result, folder, options, program, environment, guard,
+                tell, stdout, stderr):  # fmt: skip
     """Runs to the end; choirrun's exit status."""
-    run = Run(hosts, result, settings, options, program, environment)
-    if options.verbose:
-        tell("runs: " + shlex.join(run.command))
+    run = Run(hosts, result, folder, options, program, environment, guard)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda n, _frame: run.interrupt(n))
     # Stopping choirrun alone would look like its end to the agents.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    run.start(stdout, stderr)
+    run.start(tell, stdout, stderr)
     status = run.supervise(tell)
     run.finish()
     if run.ended_by:
@@ -493,5 +660,6 @@ def run_program(hosts, result, settings, options, program, environment, tell,
         if cause:
             tell(cause + "; all ranks were ended")
         else:
+            sys.stderr.write("".join(run.withheld))
             tell("mpirun ended with status %d" % status)
     return exit_status(run, status)

@@ -4,6 +4,7 @@ daemons, settings and words are its own; ranks find their numbers in the same
 variables under both (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE)."""
 
 import dataclasses
+import os
 import re
 
 # Of --port-range.
@@ -20,6 +21,8 @@ class OpenMpi:
     start: str  # the first letters of settings of how daemons are started
     agent: str  # the setting that names the daemon's command
     shared_memory: tuple  # how ranks of a host exchange, by plain copies
+    session_folder: str  # the setting for daemons: where their files are
+    memory_folder: str  # that for ranks: where their shared memory is
     tag: re.Pattern  # before each line, by --tag-output: rank, stream
     noise: re.Pattern  # lines of its own that tell a user nothing
 
@@ -29,12 +32,11 @@ class OpenMpi:
     def of_ranks(self, settings):
         return [("--mca", name, value) for name, value in settings]
 
-    def remote(self, ssh_config, run):
-        """How daemons are started."""
+    def remote(self, shell, run):
+        """How daemons are started: by `shell`, a command in place of ssh."""
         return self.of_daemons(
             [
-                (self.start + "agent", "ssh"),
-                (self.start + "args", "-F " + ssh_config),
+                (self.start + "agent", shell),
                 # Every daemon is started from here: the other hosts need no
                 # keys.
                 (self.start + "no_tree_spawn", 1),
@@ -51,6 +53,16 @@ class OpenMpi:
         return self.of_daemons(
             [("plm", "isolated"), ("oob_tcp_if_include", "lo")]
         )
+
+    def folders(self, session, memory):
+        """Where Open MPI's files are, on all hosts; what the user set stays."""
+        found = []
+        if "OMPI_MCA_" + self.memory_folder not in os.environ:
+            found += self.of_ranks([(self.memory_folder, memory)])
+        prefix = "OMPI_MCA_" if self.major < 5 else "PRTE_MCA_"
+        if prefix + self.session_folder not in os.environ:
+            found += self.of_daemons([(self.session_folder, session)])
+        return found
 
     def interfaces(self, networks, used, unused):
         """Networks mean the right interface on every host, whatever it is
@@ -101,6 +113,8 @@ VERSIONS = (
             ("btl", "self,vader,tcp"),
             ("btl_vader_single_copy_mechanism", "none"),
         ),
+        session_folder="orte_tmpdir_base",
+        memory_folder="btl_vader_backing_directory",
         tag=re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>:"),
         noise=re.compile(r"(?!)"),
     ),
@@ -114,6 +128,8 @@ VERSIONS = (
             ("btl", "self,sm,tcp"),
             ("smsc", "^cma,knem,xpmem"),
         ),
+        session_folder="prte_tmpdir_base",
+        memory_folder="btl_sm_backing_directory",
         tag=re.compile(rb"\[\d+,(\d+)\]<(stdout|stderr)>: "),
         # How ssh was started; how daemons end; interfaces that ranks of one
         # host, who need none, did not pair.
@@ -151,4 +167,5 @@ BY_STATUS = re.compile(
 PEER_IS_LOST = (
     "An MPI communication peer process has unexpectedly disconnected",
     "Open MPI failed to TCP connect to a peer MPI process",
+    "RTE has lost communication with a remote daemon",
 )

@@ -35,12 +35,13 @@ typedef choir_comm_operation_t operation_t;
 #define TELL_SECONDS 0.2
 
 typedef struct news_s {
-  uint64_t beat;
   int32_t has_fault;
   int32_t reserved_;
   choir_activity_t activity;
   choir_comm_fault_t fault;
 } news_t;
+// All of a heartbeat.
+enum { BEAT_BYTES = offsetof(news_t, fault) };
 
 // What passes between this rank and one peer beside the operations.
 struct choir_mpi_control_s {
@@ -75,6 +76,10 @@ static choir_status_t break_by_code(choir_mpi_comm_t* mpi, int32_t peer,
                            mpi->base.peers[peer].text, text);
 }
 
+static void note_life(choir_mpi_comm_t* mpi, int32_t rank) {
+  atomic_fetch_add(&mpi->world->heard[mpi->world_ranks[rank]], 1);
+}
+
 // ---- Posting and waiting ----
 
 static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
@@ -84,30 +89,38 @@ static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
   return pending;
 }
 
+static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                           void* data, size_t bytes, bool is_receive) {
+  const choir_mpi_shim_t* shim = mpi->world->shim;
+  const int32_t rank = mpi->world_ranks[peer];
+  const int tag = mpi->tag + kind;
+  for (size_t done = 0; done < bytes;) {
+    size_t left = bytes - done;
+    int now =
+        (int)(left < CHOIR_MPI_MESSAGE_BYTES ? left : CHOIR_MPI_MESSAGE_BYTES);
+    void* at = (char*)data + done;
+    choir_mpi_pending_t* pending = add_pending(mpi, peer, is_receive);
+    lock(mpi);
+    int code = is_receive ? shim->irecv(at, now, rank, tag, &pending->request)
+                          : shim->isend(at, now, rank, tag, &pending->request);
+    unlock(mpi);
+    if (code) {
+      --mpi->pending_count;
+      return break_by_code(mpi, peer, code);
+    }
+    done += (size_t)now;
+  }
+  return NULL;
+}
+
 choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
                               const void* data, size_t bytes) {
-  if (bytes == 0) return NULL;
-  choir_mpi_pending_t* pending = add_pending(mpi, peer, false);
-  lock(mpi);
-  int code = mpi->world->shim->isend(data, (int)bytes, mpi->world_ranks[peer],
-                                     mpi->tag + kind, &pending->request);
-  unlock(mpi);
-  if (!code) return NULL;
-  --mpi->pending_count;
-  return break_by_code(mpi, peer, code);
+  return post(mpi, peer, kind, (void*)data, bytes, false);
 }
 
 choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
                                  void* data, size_t bytes) {
-  if (bytes == 0) return NULL;
-  choir_mpi_pending_t* pending = add_pending(mpi, peer, true);
-  lock(mpi);
-  int code = mpi->world->shim->irecv(data, (int)bytes, mpi->world_ranks[peer],
-                                     mpi->tag + kind, &pending->request);
-  unlock(mpi);
-  if (!code) return NULL;
-  --mpi->pending_count;
-  return break_by_code(mpi, peer, code);
+  return post(mpi, peer, kind, data, bytes, true);
 }
 
 typedef struct progress_s {
@@ -133,6 +146,7 @@ static progress_t test_pending(choir_mpi_comm_t* mpi) {
     }
     pending->done = done;
     progress.moved += done;
+    if (done && pending->is_receive && !code) note_life(mpi, pending->peer);
     if (done) continue;
     ++progress.open;
     if (progress.peer < 0 || (pending->is_receive && !peer_is_receive)) {
@@ -241,18 +255,16 @@ static bool is_over(choir_mpi_comm_t* mpi, choir_mpi_request_t* request) {
 
 static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
   choir_mpi_control_t* control = &mpi->controls[rank];
-  choir_comm_peer_t* peer = &mpi->base.peers[rank];
   // A few at most: a peer that was held up sends its beats together.
   for (int i = 0; i < 4; ++i) {
     if (control->in_posted) {
       if (!is_over(mpi, &control->in_request)) return;
       control->in_posted = false;
-      if (control->in.has_fault) {
+      note_life(mpi, rank);
+      if (control->in.has_fault)
         choir__comm_note_fault(&mpi->base, &control->in.fault);
-      } else {
-        atomic_store(&peer->beat, control->in.beat);
+      else
         control->activity = control->in.activity;
-      }
     }
     control->in_posted = !mpi->world->shim->irecv(
         &control->in, sizeof(control->in), mpi->world_ranks[rank],
@@ -265,9 +277,9 @@ static void beat_to(choir_mpi_comm_t* mpi, int32_t rank,
                     const choir_activity_t* activity) {
   choir_mpi_control_t* control = &mpi->controls[rank];
   if (control->out_posted && !is_over(mpi, &control->out_request)) return;
-  control->out = (news_t){.beat = mpi->beat, .activity = *activity};
+  control->out = (news_t){.activity = *activity};
   control->out_posted = !mpi->world->shim->isend(
-      &control->out, sizeof(control->out), mpi->world_ranks[rank],
+      &control->out, BEAT_BYTES, mpi->world_ranks[rank],
       mpi->tag + CHOIR_MPI_CONTROL, &control->out_request);
 }
 
@@ -286,11 +298,12 @@ static void mpi_pulse(choir_comm_t* comm, double seconds) {
     choir_activity_t activity;
     choir__activity_read(comm->activities[0], &activity);
     lock(mpi);
-    ++mpi->beat;
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
       beat_to(mpi, r, &activity);
       listen_to(mpi, r);
+      atomic_store(&comm->peers[r].beat,
+                   atomic_load(&mpi->world->heard[mpi->world_ranks[r]]));
     }
     unlock(mpi);
   }
@@ -441,8 +454,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
       round_up(sizeof(choir_comm_message_t) + comm->exchange_bytes);
   size_t messages = (size + 1) * mpi->message_stride;
   size_t controls = round_up(size * sizeof(choir_mpi_control_t));
-  // Pieces and results, sends and receives.
-  size_t pending = 4 * size * sizeof(choir_mpi_pending_t);
+  size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
   mpi->memory_bytes = messages + controls + pending + ranks;
   mpi->memory =
@@ -457,7 +469,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   for (size_t r = 0; r < size; ++r) mpi->controls[r].activity.kind = -1;
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
-  mpi->world_ranks = (int32_t*)(mpi->pending + 4 * size);
+  mpi->world_ranks = (int32_t*)(mpi->pending + CHOIR_MPI_PENDING * size);
   for (int32_t r = 0; r < comm->size; ++r) mpi->world_ranks[r] = r;
   return NULL;
 }
@@ -542,6 +554,7 @@ static choir_status_t join(choir_mpi_comm_t* mpi,
   CHOIR_TRY(allocate_memory(mpi));
   mpi->base.has_heartbeat = mpi->world->has_own_thread;
   CHOIR_TRY(greet(mpi, config));
+  choir_mpi_world_note(config, mpi->base.peers);
   int32_t number = 0;
   for (int32_t r = 0; r < config->size; ++r)
     if (mpi->base.peers[r].identity.number > number)

@@ -9,7 +9,7 @@
 typedef choir_comm_operation_t operation_t;
 
 // Data of all ranks together in one round.
-#define ROUND_BYTES ((size_t)1 << 20)
+#define ROUND_BYTES CHOIR_MPI_ROUND_BYTES
 
 static choir_mpi_comm_t* as_mpi(choir_comm_t* comm) {
   return (choir_mpi_comm_t*)comm;

@@ -8,6 +8,8 @@
 // MPI in this process. There is one, whatever number of communicators ride on
 // it: they differ by their tags.
 
+typedef struct choir_mpi_peer_s choir_mpi_peer_t;
+
 typedef struct choir_mpi_world_s {
   const choir_mpi_shim_t* shim;
   int32_t rank;
@@ -15,6 +17,11 @@ typedef struct choir_mpi_world_s {
   // Whether a thread of ours may call MPI beside the program's own calls.
   bool has_own_thread;
   pthread_mutex_t mutex;  // around every call of the shim
+  // How much was received from each rank, of whatever communicator: a rank that
+  // sends lives.
+  _Atomic uint64_t* heard;  // [size]
+  // Of mpi_end.c; NULL where the program ends MPI, or there is one rank.
+  choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
 
 // mpi_world.c
@@ -27,6 +34,28 @@ choir_status_t choir_mpi_world_open(double deadline,
 int32_t choir_mpi_world_next(void);
 // Takes it.
 choir_status_t choir_mpi_world_take(uint64_t number);
+
+// The last communicator's limits hold for the end too; `peers` are all ranks
+// of the world.
+void choir_mpi_world_note(const choir_comm_config_t* config,
+                          const choir_comm_peer_t* peers);
+
+// mpi_end.c
+choir_status_t choir_mpi_end_open(choir_mpi_world_t* world);
+void choir_mpi_end_name(choir_mpi_world_t* world,
+                        const choir_comm_peer_t* peers);
+// Called now and then: says to peers that ask that this rank lives.
+void choir_mpi_end_answer(choir_mpi_world_t* world);
+// Waits until all ranks have called it. *out_waited: seconds.
+choir_status_t choir_mpi_end_wait(choir_mpi_world_t* world, double deadline,
+                                  double silence, double* out_waited);
+// With the mutex, before MPI ends.
+void choir_mpi_end_close(choir_mpi_world_t* world);
+
+// mpi_ranks.c
+// "; rank 1 (pid 4711) is stopped; rank 3 has ended", or "": what can be seen
+// of this host's ranks without MPI.
+void choir_mpi_describe_ranks(char* text, size_t text_bytes);
 
 // One operation under way.
 typedef struct choir_mpi_pending_s {
@@ -50,13 +79,24 @@ typedef struct choir_mpi_comm_s {
   unsigned char* out_message;
   unsigned char* in_messages;     // [size], message_stride apart
   choir_mpi_control_t* controls;  // [size]
-  choir_mpi_pending_t* pending;   // [4 * size]
+  choir_mpi_pending_t* pending;   // [CHOIR_MPI_PENDING * size]
   int32_t pending_count;
 
   unsigned char* work;  // pieces of all ranks while they are summed
   size_t work_bytes;
-  uint64_t beat;
 } choir_mpi_comm_t;
+
+// Large data go to another host in messages of this size, so that a rank sees
+// them come on a slow link, half a second for each at 1 Mbit/s: what comes is a
+// sign of life and progress, and heartbeats wait behind it. Below Open MPI's
+// limit for TCP (64 KiB with its header) no message waits for an answer, which
+// would wait behind the data of the other direction.
+#define CHOIR_MPI_MESSAGE_BYTES ((size_t)63 << 10)
+// Most data to one peer, or together in one round of all.
+#define CHOIR_MPI_ROUND_BYTES ((size_t)1 << 20)
+// Both ways, and what is beside them.
+#define CHOIR_MPI_PENDING \
+  (2 * (int)(CHOIR_MPI_ROUND_BYTES / CHOIR_MPI_MESSAGE_BYTES) + 6)
 
 // Kinds of messages, by tag.
 enum {
@@ -70,7 +110,8 @@ enum {
 };
 
 // mpi.c
-// Posts; the status is a broken communicator.
+// Posts, at most CHOIR_MPI_ROUND_BYTES in messages that both sides cut alike;
+// the status is a broken communicator.
 choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
                               const void* data, size_t bytes);
 choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,

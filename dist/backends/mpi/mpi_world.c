@@ -3,7 +3,8 @@
 //
 // MPI_Init and MPI_Finalize block without limit, so a thread of their own
 // runs them and others wait for it with a deadline. It is also the one thread
-// that MPI wants both calls to come from. In between it sleeps.
+// that MPI wants both calls to come from. In between it answers ranks that wait
+// for this one to end.
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -17,9 +18,8 @@
 #include "core/clock.h"
 #include "dist/backends/mpi/mpi_internal.h"
 
-// How long the end of a process waits for others to come to theirs. Peers may
-// still be writing; Open MPI itself would wait for ever.
-#define FINALIZE_SECONDS 600
+// A rank that waits asks at most four times a second.
+#define ANSWER_SECONDS 0.1
 
 typedef enum world_state_e {
   WORLD_NEW,
@@ -36,8 +36,10 @@ static struct {
   world_state_t state;
   int code;
   bool attached;
-  pid_t pid;
+  atomic_int pid;
   int32_t next;  // the last number taken
+  double deadline;
+  double silence;
   choir_mpi_world_t world;
 } process = {.mutex = PTHREAD_MUTEX_INITIALIZER,
              .changed = PTHREAD_COND_INITIALIZER,
@@ -143,26 +145,6 @@ static void set_state(world_state_t state) {
   pthread_cond_broadcast(&process.changed);
 }
 
-static void* owner_main(void* unused) {
-  (void)unused;
-  const choir_mpi_shim_t* shim = process.world.shim;
-  int code = shim->init();
-  if (!code) code = open_world(shim);
-  pthread_mutex_lock(&process.mutex);
-  process.code = code;
-  set_state(code ? WORLD_FAILED : WORLD_READY);
-  while (process.state != WORLD_FINALIZING)
-    pthread_cond_wait(&process.changed, &process.mutex);
-  pthread_mutex_unlock(&process.mutex);
-  pthread_mutex_lock(&process.world.mutex);
-  shim->finalize();
-  pthread_mutex_unlock(&process.world.mutex);
-  pthread_mutex_lock(&process.mutex);
-  set_state(WORLD_OVER);
-  pthread_mutex_unlock(&process.mutex);
-  return NULL;
-}
-
 // With process.mutex held.
 static bool wait_state_to_leave(world_state_t state, double seconds) {
   struct timespec end;
@@ -177,15 +159,66 @@ static bool wait_state_to_leave(world_state_t state, double seconds) {
   return true;
 }
 
-static void finalize_at_exit(void) {
+static void* owner_main(void* unused) {
+  (void)unused;
+  choir_mpi_world_t* world = &process.world;
+  int code = world->shim->init();
+  if (!code) code = open_world(world->shim);
   pthread_mutex_lock(&process.mutex);
-  if (process.state == WORLD_READY && !process.attached &&
-      process.pid == getpid() && !atomic_load(&forsaken)) {
-    set_state(WORLD_FINALIZING);
-    wait_state_to_leave(WORLD_FINALIZING, FINALIZE_SECONDS);
+  process.code = code;
+  set_state(code ? WORLD_FAILED : WORLD_READY);
+  while (process.state != WORLD_FINALIZING) {
+    wait_state_to_leave(process.state, ANSWER_SECONDS);
+    if (process.state != WORLD_READY) continue;
+    pthread_mutex_unlock(&process.mutex);
+    choir_mpi_end_answer(world);
+    pthread_mutex_lock(&process.mutex);
   }
   pthread_mutex_unlock(&process.mutex);
+  pthread_mutex_lock(&world->mutex);
+  choir_mpi_end_close(world);
+  world->shim->finalize();
+  pthread_mutex_unlock(&world->mutex);
+  pthread_mutex_lock(&process.mutex);
+  set_state(WORLD_OVER);
+  pthread_mutex_unlock(&process.mutex);
+  return NULL;
 }
+
+static choir_status_t finalize(double seconds) {
+  set_state(WORLD_FINALIZING);
+  if (wait_state_to_leave(WORLD_FINALIZING, seconds)) return NULL;
+  char ranks[512];
+  choir_mpi_describe_ranks(ranks, sizeof(ranks));
+  return CHOIR_ERROR(TIMEOUT,
+                     "the end of the program: MPI_Finalize did not return "
+                     "within %.1f s%s",
+                     seconds, ranks);
+}
+
+choir_status_t choir_mpi_world_close(void) {
+  // A forked child has the thread's locks as they were, and no thread.
+  if (atomic_load(&process.pid) != (int)getpid()) return NULL;
+  choir_status_t status = NULL;
+  pthread_mutex_lock(&process.mutex);
+  if (process.state == WORLD_READY && !atomic_load(&forsaken)) {
+    pthread_mutex_unlock(&process.mutex);
+    double waited = 0;
+    status = choir_mpi_end_wait(&process.world, process.deadline,
+                                process.silence, &waited);
+    pthread_mutex_lock(&process.mutex);
+    double left = process.deadline - waited;
+    if (!status && process.state == WORLD_READY)
+      status = finalize(left > 1 ? left : 1);
+    // It was told; the program's exit does not wait again.
+    if (status) choir_mpi_forsake();
+  }
+  pthread_mutex_unlock(&process.mutex);
+  return status;
+}
+
+// For programs that do not call choir_comm_shutdown.
+static void close_at_exit(void) { choir_status_free(choir_mpi_world_close()); }
 
 static choir_status_t start_owner(double deadline) {
   choir_threads_started();
@@ -202,14 +235,15 @@ static choir_status_t start_owner(double deadline) {
                        strerror(error));
   }
   pthread_detach(thread);
-  process.pid = getpid();
-  atexit(finalize_at_exit);
-  if (!wait_state_to_leave(WORLD_STARTING, deadline))
-    return CHOIR_ERROR(TIMEOUT,
-                       "MPI_Init did not return within %.1f s: not "
-                       "all ranks that mpiexec started came here",
-                       deadline);
-  return NULL;
+  atomic_store(&process.pid, (int)getpid());
+  atexit(close_at_exit);
+  if (wait_state_to_leave(WORLD_STARTING, deadline)) return NULL;
+  char ranks[512];
+  choir_mpi_describe_ranks(ranks, sizeof(ranks));
+  return CHOIR_ERROR(TIMEOUT,
+                     "MPI_Init did not return within %.1f s: not all ranks "
+                     "that mpiexec started came here%s",
+                     deadline, ranks);
 }
 
 static choir_status_t attach(double deadline) {
@@ -257,7 +291,13 @@ static choir_status_t start_world(double deadline) {
   }
   world->rank = world->shim->rank();
   world->size = world->shim->size();
-  return NULL;
+  process.deadline = process.silence = deadline;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_allocator_default(),
+                           (size_t)world->size * sizeof(*world->heard), "peers",
+                           &memory));
+  world->heard = memory;
+  return process.attached ? NULL : choir_mpi_end_open(world);
 }
 
 choir_status_t choir_mpi_world_open(double deadline,
@@ -267,13 +307,22 @@ choir_status_t choir_mpi_world_open(double deadline,
   pthread_mutex_lock(&process.mutex);
   if (process.state == WORLD_NEW)
     status = start_world(deadline);
-  else if (process.state != WORLD_READY)
+  else if (process.state == WORLD_STARTING || process.state == WORLD_FAILED)
     status = CHOIR_ERROR(FAILED_PRECONDITION, "MPI failed to start");
-  else if (!process.world.shim->is_running())
+  else if (process.state != WORLD_READY || !process.world.shim->is_running())
     status = CHOIR_ERROR(FAILED_PRECONDITION, "MPI was finalized");
   pthread_mutex_unlock(&process.mutex);
   if (!status) *out_world = &process.world;
   return status;
+}
+
+void choir_mpi_world_note(const choir_comm_config_t* config,
+                          const choir_comm_peer_t* peers) {
+  pthread_mutex_lock(&process.mutex);
+  process.deadline = config->deadline;
+  process.silence = config->silence > 0 ? config->silence : config->deadline;
+  pthread_mutex_unlock(&process.mutex);
+  choir_mpi_end_name(&process.world, peers);
 }
 
 int32_t choir_mpi_world_next(void) {

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks come to their ends together. MPI_Finalize waits for all ranks
+// without limit and without a word, so before it each rank tells the others
+// that it is there, and waits for theirs with the limits of the communicators.
+// A rank that waits asks those that have not come whether they live; the thread
+// that owns MPI answers, whatever the program does meanwhile.
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "dist/backends/mpi/mpi_internal.h"
+
+// Of communicator number 0, which joins alone use.
+enum { END_TAG = CHOIR_MPI_CONTROL };
+
+typedef enum word_e {
+  WORD_NONE = 0,
+  WORD_ASK,    // are you there?
+  WORD_HERE,   // yes
+  WORD_ENDED,  // at its end
+} word_t;
+
+// A wait slice longer than this was this process standing still.
+static const double max_slice = 1.0;
+
+struct choir_mpi_peer_s {
+  char text[CHOIR_COMM_HOST_BYTES + 64];  // "" before ranks have met
+  int32_t in;
+  int32_t out;
+  bool in_posted;
+  bool out_posted;
+  bool answers;    // it asked
+  bool tells_end;  // WORD_ENDED is still to be sent
+  bool has_ended;
+  choir_mpi_request_t in_request;
+  choir_mpi_request_t out_request;
+  double silent;  // seconds, of a wait
+  double asked;   // seconds since it was asked
+};
+
+choir_status_t choir_mpi_end_open(choir_mpi_world_t* world) {
+  if (world->size == 1) return NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(choir_allocator_default(),
+                           (size_t)world->size * sizeof(choir_mpi_peer_t),
+                           "peers", &memory));
+  world->peers = memory;
+  return NULL;
+}
+
+void choir_mpi_end_name(choir_mpi_world_t* world,
+                        const choir_comm_peer_t* peers) {
+  if (!world->peers) return;
+  pthread_mutex_lock(&world->mutex);
+  for (int32_t r = 0; r < world->size; ++r)
+    memcpy(world->peers[r].text, peers[r].text, sizeof(peers[r].text));
+  pthread_mutex_unlock(&world->mutex);
+}
+
+// A request that failed counts as done: mpiexec ends a rank whose peer died.
+static bool is_over(choir_mpi_world_t* world, choir_mpi_request_t* request) {
+  int done = 0;
+  return world->shim->test(request, &done) || done;
+}
+
+static void hear(choir_mpi_peer_t* peer) {
+  peer->silent = 0;
+  peer->answers = peer->answers || peer->in == WORD_ASK;
+  peer->has_ended = peer->has_ended || peer->in == WORD_ENDED;
+}
+
+static void listen_to(choir_mpi_world_t* world, int32_t rank) {
+  choir_mpi_peer_t* peer = &world->peers[rank];
+  if (peer->in_posted && is_over(world, &peer->in_request)) {
+    peer->in_posted = false;
+    hear(peer);
+  }
+  // Also one that has ended asks.
+  if (peer->in_posted) return;
+  peer->in_posted = !world->shim->irecv(&peer->in, sizeof(peer->in), rank,
+                                        END_TAG, &peer->in_request);
+}
+
+static void say_to(choir_mpi_world_t* world, int32_t rank, word_t word) {
+  choir_mpi_peer_t* peer = &world->peers[rank];
+  if (peer->out_posted && is_over(world, &peer->out_request))
+    peer->out_posted = false;
+  if (peer->out_posted) return;
+  if (peer->tells_end)
+    word = WORD_ENDED;
+  else if (word == WORD_NONE && peer->answers)
+    word = WORD_HERE;
+  if (word == WORD_NONE) return;
+  if (word == WORD_ENDED) peer->tells_end = false;
+  peer->answers = false;
+  peer->out = (int32_t)word;
+  peer->out_posted = !world->shim->isend(&peer->out, sizeof(peer->out), rank,
+                                         END_TAG, &peer->out_request);
+}
+
+void choir_mpi_end_answer(choir_mpi_world_t* world) {
+  if (!world->peers) return;
+  pthread_mutex_lock(&world->mutex);
+  for (int32_t r = 0; r < world->size; ++r) {
+    if (r == world->rank) continue;
+    listen_to(world, r);
+    say_to(world, r, WORD_NONE);
+  }
+  pthread_mutex_unlock(&world->mutex);
+}
+
+// One look at all peers; of those that have not come the one that was silent
+// for longest, or one that was not told yet, or -1 when all is said and heard.
+static int32_t turn(choir_mpi_world_t* world, double slice, double interval) {
+  int32_t first = -1;
+  int32_t untold = -1;
+  pthread_mutex_lock(&world->mutex);
+  for (int32_t r = 0; r < world->size; ++r) {
+    if (r == world->rank) continue;
+    choir_mpi_peer_t* peer = &world->peers[r];
+    peer->silent += slice;
+    peer->asked += slice;
+    listen_to(world, r);
+    bool asks = !peer->has_ended && peer->asked >= interval;
+    if (asks) peer->asked = 0;
+    say_to(world, r, asks ? WORD_ASK : WORD_NONE);
+    if (peer->tells_end || peer->out_posted) untold = r;
+    if (!peer->has_ended &&
+        (first < 0 || peer->silent > world->peers[first].silent))
+      first = r;
+  }
+  pthread_mutex_unlock(&world->mutex);
+  return first < 0 ? untold : first;
+}
+
+static const char* name_of(const choir_mpi_world_t* world, int32_t rank,
+                           char text[32]) {
+  if (world->peers[rank].text[0]) return world->peers[rank].text;
+  snprintf(text, 32, "rank %d", rank);
+  return text;
+}
+
+static choir_status_t fail(const choir_mpi_world_t* world, int32_t rank,
+                           double waited, bool is_silent) {
+  char own[32], other[32], state[128];
+  if (is_silent)
+    snprintf(state, sizeof(state),
+             "has given no sign of life for %.1f s (" CHOIR_COMM_SILENCE_TEXT
+             ")",
+             world->peers[rank].silent);
+  else
+    snprintf(state, sizeof(state), "is alive but has not come");
+  return CHOIR_ERROR(TIMEOUT,
+                     "the end of the program: %s waited %.1f s for %s, which "
+                     "%s",
+                     name_of(world, world->rank, own), waited,
+                     name_of(world, rank, other), state);
+}
+
+choir_status_t choir_mpi_end_wait(choir_mpi_world_t* world, double deadline,
+                                  double silence, double* out_waited) {
+  *out_waited = 0;
+  if (!world->peers) return NULL;
+  double limit = silence < deadline ? silence : deadline;
+  double interval = limit / 10 < 0.25 ? limit / 10 : 0.25;
+  for (int32_t r = 0; r < world->size; ++r) {
+    world->peers[r].tells_end = r != world->rank;
+    world->peers[r].silent = world->peers[r].asked = 0;
+  }
+  double last = choir_clock_seconds();
+  double slice = 0;
+  for (int32_t rank; (rank = turn(world, slice, interval)) >= 0;) {
+    double silent = world->peers[rank].silent;
+    bool is_silent = silent > limit;
+    if (is_silent || *out_waited > deadline)
+      return fail(world, rank, *out_waited,
+                  is_silent || silent > 4 * interval + 0.2);
+    struct timespec pause = {0, *out_waited < 0.01 ? 100000 : 2000000};
+    nanosleep(&pause, NULL);
+    double now = choir_clock_seconds();
+    slice = now - last < max_slice ? now - last : max_slice;
+    last = now;
+    *out_waited += slice;
+  }
+  return NULL;
+}
+
+void choir_mpi_end_close(choir_mpi_world_t* world) {
+  for (int32_t r = 0; world->peers && r < world->size; ++r) {
+    choir_mpi_peer_t* peer = &world->peers[r];
+    if (!peer->in_posted) continue;
+    world->shim->cancel(&peer->in_request);
+    is_over(world, &peer->in_request);
+    peer->in_posted = false;
+  }
+}

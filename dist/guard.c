@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher may be a process with threads (Python with NumPy), of which the
+// guard is a fork that never calls exec: it makes system calls and nothing
+// else, as libc's locks may be held for ever in such a child.
+#include "dist/guard_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+// For processes that lost their parent when the launcher is gone: enough to
+// clean up behind them (Python's resource tracker).
+static const double lost_grace = 1;
+// How long the launcher waits for processes that SIGKILL does not end.
+static const double give_up_seconds = 10;
+static const double pass_seconds = 0.02;
+
+enum { ORPHANS = 4096, FOLDER_DEPTH = 16 };
+
+typedef struct process_s {
+  pid_t pid;          // 0: free
+  int32_t child;      // -1: an orphan
+  double term_since;  // 0: not signalled
+} process_t;
+
+typedef struct order_s {
+  double grace;  // below 0: what lost its parent alone is to end
+  double orphan_grace;
+} order_t;
+
+typedef struct state_s {
+  const choir_guard_config_t* config;
+  int socket;
+  int signals;
+  pid_t launcher_group;
+  process_t* processes;  // [config->count + ORPHANS]
+  int32_t process_count;
+  bool is_ending;          // children too
+  bool is_ending_orphans;  // what lost its parent
+  double ending_since;
+  double grace;         // of the children
+  double orphan_grace;  // of all others
+} state_t;
+
+// ---- /proc, by system calls alone ----
+
+typedef struct entry_s {
+  uint64_t inode;
+  int64_t offset;
+  uint16_t bytes;
+  uint8_t type;
+  char name[];
+} entry_t;
+
+typedef struct folder_s {
+  int fd;
+  long used;
+  long at;
+  _Alignas(8) char entries[4096];
+} folder_t;
+
+static bool folder_open(folder_t* folder, int parent, const char* name) {
+  folder->used = folder->at = 0;
+  folder->fd =
+      openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  return folder->fd >= 0;
+}
+
+static const char* folder_next(folder_t* folder) {
+  if (folder->at >= folder->used) {
+    folder->used = syscall(SYS_getdents64, folder->fd, folder->entries,
+                           sizeof(folder->entries));
+    folder->at = 0;
+    if (folder->used <= 0) return NULL;
+  }
+  const entry_t* entry = (const entry_t*)(void*)(folder->entries + folder->at);
+  folder->at += entry->bytes;
+  return entry->name;
+}
+
+static pid_t as_pid(const char* name) {
+  long number = 0;
+  for (; *name; ++name) {
+    if (*name < '0' || *name > '9' || number > 100000000) return 0;
+    number = 10 * number + (*name - '0');
+  }
+  return (pid_t)number;
+}
+
+// The first bytes of /proc/PID/NAME, as a string.
+static long read_of(int proc, const char* pid, const char* name, char* text,
+                    size_t text_bytes) {
+  char path[48];
+  size_t used = strlen(pid);
+  if (used + strlen(name) + 2 > sizeof(path)) return -1;
+  memcpy(path, pid, used);
+  path[used] = '/';
+  memcpy(path + used + 1, name, strlen(name) + 1);
+  int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  long bytes = read(fd, text, text_bytes - 1);
+  close(fd);
+  text[bytes > 0 ? bytes : 0] = 0;
+  return bytes;
+}
+
+// False for processes that have ended and only wait to be reaped.
+static bool read_parent(int proc, const char* pid, pid_t* out_parent) {
+  char text[512];
+  if (read_of(proc, pid, "stat", text, sizeof(text)) <= 0) return false;
+  // "PID (NAME) STATE PARENT ...", where NAME may have anything in it.
+  const char* end = strrchr(text, ')');
+  if (!end || end[1] != ' ' || !end[2] || end[3] != ' ') return false;
+  *out_parent = 0;
+  for (const char* digit = end + 4; *digit >= '0' && *digit <= '9'; ++digit)
+    *out_parent = 10 * *out_parent + (*digit - '0');
+  return end[2] != 'Z' && end[2] != 'X';
+}
+
+static void remove_all(int parent, const char* name, int depth) {
+  folder_t folder;
+  if (depth == FOLDER_DEPTH || !folder_open(&folder, parent, name)) return;
+  for (const char* entry; (entry = folder_next(&folder));) {
+    if (!strcmp(entry, ".") || !strcmp(entry, "..")) continue;
+    if (!unlinkat(folder.fd, entry, 0)) continue;
+    remove_all(folder.fd, entry, depth + 1);
+    unlinkat(folder.fd, entry, AT_REMOVEDIR);
+  }
+  close(folder.fd);
+}
+
+static void remove_folders(char* const* folders) {
+  for (; folders && *folders; ++folders) {
+    remove_all(AT_FDCWD, *folders, 0);
+    rmdir(*folders);
+  }
+}
+
+// ---- The guard's process ----
+
+static void tell(const state_t* state, int32_t kind, const process_t* process,
+                 int32_t status) {
+  choir_guard_event_t event = {
+      .kind = kind,
+      .child = process->child,
+      .pid = process->pid,
+      .status = status,
+      .was_signalled = process->term_since > 0,
+  };
+  // Without a launcher there is nobody to tell.
+  while (send(state->socket, &event, sizeof(event), MSG_NOSIGNAL) < 0 &&
+         errno == EINTR)
+    continue;
+}
+
+static process_t* find_process(state_t* state, pid_t pid) {
+  for (int32_t i = 0; i < state->process_count; ++i)
+    if (state->processes[i].pid == pid) return &state->processes[i];
+  return NULL;
+}
+
+// NULL: there is no room to remember it.
+static process_t* add_process(state_t* state, pid_t pid, int32_t child) {
+  process_t* place = find_process(state, 0);
+  if (!place && state->process_count == state->config->count + ORPHANS)
+    return NULL;
+  if (!place) place = &state->processes[state->process_count++];
+  *place = (process_t){.pid = pid, .child = child};
+  return place;
+}
+
+static void run_child(const state_t* state, const choir_guard_child_t* child,
+                      pid_t guard, const sigset_t* mask,
+                      const struct sigaction* child_action) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != guard) _exit(127);  // it died before the line above
+  // A terminal's signals go to what the launcher started, as to itself.
+  setpgid(0, state->launcher_group);
+  if (state->config->inherited_fd >= 0)
+    fcntl(state->config->inherited_fd, F_SETFD, 0);
+  sigaction(SIGCHLD, child_action, NULL);
+  sigprocmask(SIG_SETMASK, mask, NULL);
+  execvpe(child->path, child->argv, child->environment);
+  _exit(127);
+}
+
+static void start_children(state_t* state, const sigset_t* mask,
+                           const struct sigaction* child_action) {
+  pid_t guard = getpid();
+  for (int32_t i = 0; i < state->config->count; ++i) {
+    pid_t pid = fork();
+    if (pid == 0)
+      run_child(state, &state->config->children[i], guard, mask, child_action);
+    process_t failed = {.child = i};
+    if (pid < 0) {
+      tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
+      return;
+    }
+    tell(state, CHOIR_GUARD_STARTED, add_process(state, pid, i), 0);
+  }
+}
+
+// False when there are no children any more.
+static bool reap(state_t* state) {
+  for (;;) {
+    int status = 0;
+    pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
+    if (pid == 0) return true;
+    if (pid < 0) return errno == EINTR;
+    process_t unknown = {.pid = pid, .child = -1};
+    process_t* process = find_process(state, pid);
+    if (!process) process = &unknown;
+    if (WIFSTOPPED(status)) {
+      tell(state, CHOIR_GUARD_STOPPED, process, status);
+    } else if (WIFCONTINUED(status)) {
+      tell(state, CHOIR_GUARD_CONTINUED, process, status);
+    } else {
+      tell(state, CHOIR_GUARD_ENDED, process, status);
+      process->pid = 0;
+    }
+  }
+}
+
+// A child of this process: its id is not another's until it is reaped.
+static void end_one(state_t* state, pid_t pid, double now) {
+  process_t* process = find_process(state, pid);
+  bool is_child = process && process->child >= 0;
+  if (is_child && !state->is_ending) return;
+  if (!process) process = add_process(state, pid, -1);
+  double grace = is_child ? state->grace : state->orphan_grace;
+  if (process && process->term_since == 0) {
+    process->term_since = now;
+    if (grace > 0) {
+      kill(pid, SIGTERM);
+      kill(pid, SIGCONT);  // a stopped one takes SIGTERM only when it runs
+    }
+  }
+  // Trees whose processes all stay until SIGKILL must not take a grace for each
+  // of their levels.
+  if (!process || now - process->term_since >= grace ||
+      now - state->ending_since >= 2 * grace)
+    kill(pid, SIGKILL);
+}
+
+// One pass over all children; those that they leave behind are in the next.
+static void end_children(state_t* state) {
+  pid_t own = getpid();
+  double now = choir_clock_seconds();
+  folder_t proc;
+  if (!folder_open(&proc, AT_FDCWD, "/proc")) return;
+  for (const char* name; (name = folder_next(&proc));) {
+    pid_t pid = as_pid(name);
+    pid_t parent = 0;
+    if (pid && read_parent(proc.fd, name, &parent) && parent == own)
+      end_one(state, pid, now);
+  }
+  close(proc.fd);
+}
+
+// False when the launcher is gone: then nobody waits for anything.
+static bool take_order(state_t* state) {
+  order_t order;
+  ssize_t bytes = recv(state->socket, &order, sizeof(order), MSG_DONTWAIT);
+  if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  bool has_launcher = bytes == (ssize_t)sizeof(order);
+  if (!has_launcher) order = (order_t){0, lost_grace};
+  if (!state->is_ending) state->ending_since = choir_clock_seconds();
+  state->is_ending_orphans = true;
+  state->is_ending = state->is_ending || order.grace >= 0;
+  state->grace = order.grace;
+  state->orphan_grace = order.orphan_grace;
+  return has_launcher;
+}
+
+static void close_all_but(int a, int b) {
+  int low = a < b ? a : b;
+  int high = a < b ? b : a;
+  if (low > 0) close_range(0, (unsigned)low - 1, 0);
+  if (high > low + 1) close_range((unsigned)low + 1, (unsigned)high - 1, 0);
+  close_range((unsigned)high + 1, ~0u, 0);
+}
+
+static void run_guard(state_t* state, const sigset_t* mask,
+                      const struct sigaction* child_action) {
+  prctl(PR_SET_NAME, "choir-guard");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // What is sent to the launcher's group must not reach the guard.
+  setpgid(0, 0);
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, NULL);
+  sigemptyset(&all);
+  sigaddset(&all, SIGCHLD);
+  state->signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+  start_children(state, mask, child_action);
+  // The reader of the launcher's output must not wait for this process.
+  close_all_but(state->socket, state->signals);
+  struct pollfd fds[2] = {{.fd = state->socket, .events = POLLIN},
+                          {.fd = state->signals, .events = POLLIN}};
+  bool has_children = true;
+  while (has_children || !state->is_ending) {
+    if (state->is_ending_orphans) end_children(state);
+    poll(fds, 2, state->is_ending_orphans ? (int)(pass_seconds * 1e3) : -1);
+    struct signalfd_siginfo info;
+    while (read(state->signals, &info, sizeof(info)) > 0) continue;
+    has_children = reap(state);
+    if (fds[0].fd >= 0 && !take_order(state)) fds[0].fd = -1;
+  }
+  remove_folders(state->config->folders);
+  _exit(0);
+}
+
+// ---- The launcher's side ----
+
+static void watched_signals(sigset_t* out_set) {
+  sigemptyset(out_set);
+  sigaddset(out_set, SIGINT);
+  sigaddset(out_set, SIGTERM);
+  sigaddset(out_set, SIGHUP);
+}
+
+static choir_status_t fork_guard(const choir_guard_config_t* config,
+                                 choir_guard_t* guard) {
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets))
+    return CHOIR_ERROR(UNAVAILABLE, "launch: socketpair: %s", strerror(errno));
+  guard->socket = sockets[0];
+  state_t state = {
+      .config = config, .socket = sockets[1], .launcher_group = getpgrp()};
+  size_t bytes = ((size_t)config->count + ORPHANS) * sizeof(process_t);
+  void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    int error = errno;
+    close(sockets[1]);
+    return CHOIR_ERROR(OUT_OF_MEMORY, "launch: no memory for %zu bytes: %s",
+                       bytes, strerror(error));
+  }
+  state.processes = memory;
+  guard->pid = fork();
+  if (guard->pid == 0) {
+    close(sockets[0]);
+    run_guard(&state, &guard->old_mask, &guard->old_child_action);
+  }
+  int error = errno;
+  munmap(memory, bytes);
+  close(sockets[1]);
+  if (guard->pid < 0)
+    return CHOIR_ERROR(UNAVAILABLE, "launch: cannot start the guard: fork: %s",
+                       strerror(error));
+  return NULL;
+}
+
+choir_status_t choir_guard_start(const choir_guard_config_t* config,
+                                 choir_guard_t* out_guard) {
+  choir_guard_t* guard = out_guard;
+  *guard = (choir_guard_t){.socket = -1, .folders = config->folders};
+  snprintf(guard->mark, sizeof(guard->mark), "%s", config->mark);
+  sigset_t set;
+  watched_signals(&set);
+  sigprocmask(SIG_BLOCK, &set, &guard->old_mask);
+  // Ignored children would leave no status behind.
+  struct sigaction plain = {.sa_handler = SIG_DFL};
+  sigaction(SIGCHLD, &plain, &guard->old_child_action);
+  prctl(PR_GET_CHILD_SUBREAPER, &guard->was_subreaper);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  guard->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  choir_status_t status =
+      guard->signals < 0
+          ? CHOIR_ERROR(UNAVAILABLE, "launch: signalfd: %s", strerror(errno))
+          : fork_guard(config, guard);
+  if (!status) return NULL;
+  choir_guard_finish(guard);
+  remove_folders(config->folders);
+  return status;
+}
+
+static void give_order(const choir_guard_t* guard, order_t order) {
+  while (send(guard->socket, &order, sizeof(order), MSG_NOSIGNAL) < 0 &&
+         errno == EINTR)
+    continue;
+}
+
+void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace) {
+  double most = grace > orphan_grace ? grace : orphan_grace;
+  guard->give_up_at = choir_clock_seconds() + 2 * most + give_up_seconds;
+  give_order(guard, (order_t){grace, orphan_grace});
+}
+
+void choir_guard_end_orphans(choir_guard_t* guard, double grace) {
+  give_order(guard, (order_t){-1, grace});
+}
+
+// Reads an event of the guard, or notes its end.
+static void read_event(choir_guard_t* guard, choir_guard_event_t* event) {
+  ssize_t bytes;
+  do bytes = recv(guard->socket, event, sizeof(*event), 0);
+  while (bytes < 0 && errno == EINTR);
+  if (bytes == (ssize_t)sizeof(*event)) return;
+  *event = (choir_guard_event_t){.kind = CHOIR_GUARD_OVER};
+}
+
+// Kills what has the run's mark in its environment; how many there were.
+static int kill_marked(const char* mark) {
+  enum { ENVIRONMENT_BYTES = 1 << 18 };
+  int count = 0;
+  size_t mark_bytes = strlen(mark) + 1;
+  char* text = malloc(ENVIRONMENT_BYTES);
+  folder_t proc;
+  if (!text || !folder_open(&proc, AT_FDCWD, "/proc")) {
+    free(text);
+    return 0;
+  }
+  for (const char* name; (name = folder_next(&proc));) {
+    pid_t pid = as_pid(name);
+    pid_t parent = 0;
+    if (!pid || pid == getpid() || !read_parent(proc.fd, name, &parent))
+      continue;
+    long bytes =
+        read_of(proc.fd, name, "environ", text, (size_t)ENVIRONMENT_BYTES);
+    if (bytes <= 0 || !memmem(text, (size_t)bytes, mark, mark_bytes)) continue;
+    ++count;
+    kill(pid, SIGKILL);
+  }
+  close(proc.fd);
+  free(text);
+  return count;
+}
+
+static void end_without_guard(choir_guard_t* guard) {
+  double end = choir_clock_seconds() + give_up_seconds;
+  while (kill_marked(guard->mark) > 0 && choir_clock_seconds() < end)
+    poll(NULL, 0, (int)(pass_seconds * 1e3));
+  remove_folders(guard->folders);
+}
+
+void choir_guard_wait(choir_guard_t* guard, double seconds,
+                      choir_guard_event_t* out_event) {
+  *out_event = (choir_guard_event_t){.kind = CHOIR_GUARD_NOTHING};
+  if (guard->is_over) {
+    out_event->kind = CHOIR_GUARD_OVER;
+    return;
+  }
+  struct pollfd fds[2] = {{.fd = guard->signals, .events = POLLIN},
+                          {.fd = guard->socket, .events = POLLIN}};
+  if (seconds < 0) seconds = 0;
+  if (poll(fds, 2, (int)(seconds * 1e3) + 1) <= 0) {
+    guard->is_stuck =
+        guard->give_up_at > 0 && choir_clock_seconds() > guard->give_up_at;
+    guard->is_over = guard->is_stuck;
+    return;
+  }
+  struct signalfd_siginfo info;
+  if (read(guard->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+    guard->was_interrupted = true;
+    *out_event = (choir_guard_event_t){.kind = CHOIR_GUARD_SIGNAL,
+                                       .child = -1,
+                                       .status = (int32_t)info.ssi_signo};
+    return;
+  }
+  if (fds[1].revents) read_event(guard, out_event);
+  if (out_event->kind != CHOIR_GUARD_OVER) return;
+  guard->is_over = true;
+  int status = 0;
+  waitpid(guard->pid, &status, 0);
+  guard->was_killed = !WIFEXITED(status);
+  if (guard->was_killed) end_without_guard(guard);
+}
+
+void choir_guard_finish(choir_guard_t* guard) {
+  sigset_t set;
+  watched_signals(&set);
+  // A second Ctrl-C must not kill the program while it prints the report.
+  struct timespec now = {0, 0};
+  while (guard->was_interrupted && sigtimedwait(&set, NULL, &now) > 0) continue;
+  prctl(PR_SET_CHILD_SUBREAPER, guard->was_subreaper);
+  sigaction(SIGCHLD, &guard->old_child_action, NULL);
+  sigprocmask(SIG_SETMASK, &guard->old_mask, NULL);
+  if (guard->signals >= 0) close(guard->signals);
+  if (guard->socket >= 0) close(guard->socket);
+}
