@@ -85,6 +85,12 @@ def _handle(number, frame):
     return _handlers[number](number, frame)
 
 
+def handler_of(number):
+    """The program's handler of a signal, as signal.getsignal gives it elsewhere."""
+    handler = _getsignal(number)
+    return _handlers[number] if handler is _handle else handler
+
+
 def _after_fork() -> None:
     state.main = get_ident()
 

@@ -14,6 +14,8 @@ import socket
 import threading
 from typing import Callable
 
+from choir._sections import handler_of
+
 
 def _handler(_number, _frame) -> None:
     """Marks the signal as watched; the thread does the rest."""
@@ -47,7 +49,7 @@ def watch(activity: Callable[[], str]) -> None:
     def tell() -> None:
         while numbers := os.read(reader, 16):
             # A program may have set a handler of its own since.
-            is_watched = signal.getsignal(signal.SIGTERM) is _handler
+            is_watched = handler_of(signal.SIGTERM) is _handler
             if signal.SIGTERM not in numbers or not is_watched:
                 continue
             doing = activity()
@@ -61,7 +63,7 @@ def watch(activity: Callable[[], str]) -> None:
 
     def after_fork() -> None:
         # The pipe is the parent's, and so is the thread.
-        if signal.getsignal(signal.SIGTERM) is _handler:
+        if handler_of(signal.SIGTERM) is _handler:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
