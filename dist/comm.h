@@ -78,7 +78,8 @@ typedef enum choir_collective_kind_e {
 } choir_collective_kind_t;
 
 // 32 hexadecimal digits and a NUL: what the ranks of one communicator share,
-// as NCCL's unique id. Made by one process and handed to the others.
+// as NCCL's unique id. Made by one process and handed to the others, and a
+// secret: who of the same user knows it can join (docs/security.md).
 #define CHOIR_COMM_ID_BYTES 33
 typedef struct choir_comm_id_s {
   char text[CHOIR_COMM_ID_BYTES];

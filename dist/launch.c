@@ -20,6 +20,7 @@
 
 #include "core/clock.h"
 #include "dist/board_internal.h"
+#include "dist/memory_file_internal.h"
 
 extern char** environ;
 
@@ -138,12 +139,9 @@ static choir_status_t start_worker(launch_t* launch, int32_t rank) {
 static choir_status_t make_board(launch_t* launch) {
   int32_t size = launch->config->workers;
   size_t bytes = choir__board_bytes(size);
-  launch->board_fd = memfd_create("choir-board", MFD_CLOEXEC);
-  if (launch->board_fd < 0 ||
-      posix_fallocate(launch->board_fd, 0, (off_t)bytes))
-    return CHOIR_ERROR(UNAVAILABLE,
-                       "launch: no shared memory for the board: %s",
-                       strerror(errno));
+  CHOIR_TRY_NOTE(
+      choir__memory_file_create("choir-board", bytes, &launch->board_fd),
+      "launch: the board");
   void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                       launch->board_fd, 0);
   if (memory == MAP_FAILED)

@@ -68,7 +68,8 @@ class NcclIdHolder:
     """The ticket by which the processes of one communicator find each other.
 
     Made by one process and handed to the others (`multiprocessing.Process`
-    arguments, a file, ...). The name is SINGA's; it serves every backend.
+    arguments, a file that only this user can read, ...). Who knows it can join,
+    so it is a secret. The name is SINGA's; it serves every backend.
     """
 
     def __init__(self, text: str | None = None) -> None:
@@ -85,7 +86,8 @@ class NcclIdHolder:
         self.id = text
 
     def __repr__(self) -> str:
-        return f"NcclIdHolder({self.id!r})"
+        # Not all of it: who knows it can join.
+        return f"NcclIdHolder({self.id[:4]!r}...)"
 
 
 def pickled(obj) -> np.ndarray:

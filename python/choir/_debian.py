@@ -7,6 +7,7 @@ DEBIAN_PACKAGES = {
     "libcjson.so.1": "libcjson1",
     "libdnnl.so.2": "libdnnl2",
     "libgomp.so.1": "libgomp1",
+    "libsodium.so.23": "libsodium23",
     "libstdc++.so.6": "libstdc++6",
     "libz.so.1": "zlib1g",
 }
