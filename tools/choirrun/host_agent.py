@@ -10,6 +10,7 @@ once a second and ends the run's processes here when choirrun is gone or silent.
 
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import platform
@@ -191,7 +192,7 @@ def choir_libraries(program, libraries, environment):
             folder = os.path.dirname(os.path.realpath(path))
     places = [
         os.path.join(folder, place, "libchoir_mpi.so")
-        for place in ("", "../lib", "..")
+        for place in ("", "../lib")
     ]
     if environment.get("CHOIR_MPI_LIBRARY"):
         places = [environment["CHOIR_MPI_LIBRARY"]]
@@ -376,7 +377,7 @@ def serve(connection, token):
         connection.settimeout(30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            if receive(connection, TOKEN_BYTES) != token:
+            if not hmac.compare_digest(receive(connection, TOKEN_BYTES), token):
                 return
             while True:
                 kind, count = HEAD.unpack(receive(connection, HEAD.size))

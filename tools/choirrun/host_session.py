@@ -238,7 +238,14 @@ class Session:
             self.heard = time.monotonic()
             if not line.startswith(mark):
                 continue
-            answer = json.loads(line[len(mark) :].decode())
+            try:
+                answer = json.loads(line[len(mark) :].decode())
+                is_answer = isinstance(answer, dict)
+            except ValueError:
+                is_answer = False
+            if not is_answer:
+                self._log.append("%s: no answer of an agent's" % line[:80])
+                break
             if "event" in answer and self.news:
                 self.news.put((self, answer))
             else:

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 #include "core/clock.h"
 #include "dist/backends/mpi/mpi_internal.h"
+#include "dist/trusted_path_internal.h"
 
 // How long the end of a process waits for others to come to theirs. Peers may
 // still be writing; Open MPI itself would wait for ever.
@@ -58,28 +60,48 @@ typedef struct search_s {
   char tried[1200];
 } search_t;
 
+static void note_tried(search_t* search, const char* path, const char* why) {
+  const char* const parts[] = {search->tried[0] ? "; " : "", path,
+                               why ? " (" : "", why ? why : "", why ? ")" : ""};
+  for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); ++i)
+    choir__text_append(search->tried, sizeof(search->tried), parts[i]);
+}
+
 static void try_path(search_t* search, const char* path) {
-  if (search->handle) return;
   // Open MPI's own plugins look for its symbols globally.
   search->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (search->handle) return;
   const char* why = dlerror();
-  if (search->tried[0])
-    choir__text_append(search->tried, sizeof(search->tried), "; ");
-  choir__text_append(search->tried, sizeof(search->tried), path);
   // A file that is there but does not load deserves its own reason.
-  if (access(path, F_OK)) return;
-  choir__text_append(search->tried, sizeof(search->tried), " (");
-  choir__text_append(search->tried, sizeof(search->tried), why ? why : "?");
-  choir__text_append(search->tried, sizeof(search->tried), ")");
+  note_tried(search, path, access(path, F_OK) ? NULL : why ? why : "?");
+}
+
+// A place that the user did not name: what lies there runs with the user's
+// rights, so it must be the user's or root's.
+static void try_place(search_t* search, const char* path) {
+  char real[PATH_MAX];
+  if (search->handle) return;
+  if (!realpath(path, real)) {
+    note_tried(search, path, NULL);
+    return;
+  }
+  choir_status_t status = choir__path_check_trusted(real);
+  if (status)
+    note_tried(search, path, choir_status_message(status));
+  else
+    try_path(search, real);
+  choir_status_free(status);
 }
 
 // The folder of the file that holds Choir's code: libchoir.so, or a program.
 static bool own_folder(char folder[PATH_MAX]) {
   Dl_info info;
-  if (!dladdr((const void*)&process, &info) || !info.dli_fname) return false;
-  // For a program this may be argv[0]: relative, or found in PATH.
-  if (!realpath(info.dli_fname, folder) && !realpath("/proc/self/exe", folder))
+  struct link_map* map = NULL;
+  if (!dladdr1((const void*)&process, &info, (void**)&map, RTLD_DL_LINKMAP) ||
+      !map)
+    return false;
+  // A program has no name there; argv[0] is whatever the caller says.
+  if (!realpath(map->l_name[0] ? map->l_name : "/proc/self/exe", folder))
     return false;
   char* slash = strrchr(folder, '/');
   if (slash) *slash = 0;
@@ -94,11 +116,12 @@ static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   if (named && named[0]) {
     try_path(&search, named);
   } else if (own_folder(folder)) {
-    static const char* const places[] = {"", "../lib/", "../"};
+    // Beside it; or, of a program in PREFIX/bin, in PREFIX/lib.
+    static const char* const places[] = {"", "../lib/"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); ++i) {
       char path[PATH_MAX + 64];
       snprintf(path, sizeof(path), "%s/%s%s", folder, places[i], plugin_name);
-      try_path(&search, path);
+      try_place(&search, path);
     }
   }
   if (!search.handle)
