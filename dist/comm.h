@@ -348,6 +348,18 @@ typedef struct choir_collective_s {
   int32_t tensor_count;
   // On a stream of a GPU: src and dst are host memory nevertheless.
   bool in_host_memory;
+  // Belongs to step `step` of training, on the batch that the program counts as
+  // `batch` (0: it does not tell): where ranks are at different ones, all of
+  // them get an error that names both, and no data move. A graph that runs the
+  // record again sets both anew.
+  bool in_step;
+  int64_t step;
+  int64_t batch;
+  // NULL, or why this rank cannot take part (a text of up to 199 bytes). It
+  // takes part in agreeing on the operation alone, so that all ranks get the
+  // reason as INVALID_ARGUMENT at once and none is out of order after it;
+  // nothing but kind, name and root (of a pair) is looked at.
+  const char* refusal;
   // What pointers here lead to is long-lived until the operation is done.
   const char* name;
 } choir_collective_t;

@@ -353,6 +353,10 @@ class Collective(Structure):
         ("tensors", POINTER(CommTensor)),
         ("tensor_count", c_int32),
         ("in_host_memory", c_bool),
+        ("in_step", c_bool),
+        ("step", c_int64),
+        ("batch", c_int64),
+        ("refusal", c_char_p),
         ("name", c_char_p),
     ]
 
