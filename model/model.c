@@ -187,6 +187,10 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
 }
 
+void choir_model_retract_step(choir_model_t* model) {
+  model->is_retracted = true;
+}
+
 static choir_var_t* default_train_one_batch(choir_model_t* model,
                                             choir_scope_t* scope,
                                             choir_var_t* x, choir_var_t* y,
@@ -275,7 +279,8 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .first_sample = batch->first_sample,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
-      .is_partial = choir__model_is_partial(model)};
+      .is_partial = choir__model_is_partial(model),
+      .batch = batch->number};
   const choir_metrics_t before = model->metrics;
   choir_graph_t* graph = NULL;
   CHOIR_TRY(choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &graph));
@@ -302,8 +307,8 @@ static void end_pass(choir_model_t* model, int64_t samples) {
   ++model->step;
 }
 
-choir_status_t choir_model_train_one_batch(choir_model_t* model,
-                                           const choir_model_batch_t* batch) {
+static choir_status_t train_one_batch(choir_model_t* model,
+                                      const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
   if (!model->updater)
@@ -323,6 +328,16 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   choir_span_end(&span, "step", NULL, NULL);
   end_pass(model, batch->sample_count);
   return NULL;
+}
+
+choir_status_t choir_model_train_one_batch(choir_model_t* model,
+                                           const choir_model_batch_t* batch) {
+  model->is_retracted = false;
+  choir_status_t status = train_one_batch(model, batch);
+  if (status && model->updater && model->updater->vtable->step_failed &&
+      !model->is_retracted)
+    model->updater->vtable->step_failed(model->updater, status);
+  return status;
 }
 
 choir_status_t choir_model_evaluate(choir_model_t* model,

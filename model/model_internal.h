@@ -49,7 +49,8 @@ struct choir_model_s {
   int64_t pass;          // of the step
   int64_t pass_samples;  // in the passes before it
   bool is_compiled;
-  bool is_updated;  // backward_and_update came in this step
+  bool is_updated;    // backward_and_update came in this step
+  bool is_retracted;  // choir_model_retract_step
   choir_span_t forward_span;
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;

@@ -236,6 +236,7 @@ class DistOpt:
             self._train_alone(loss)
             return
         if wanted != self._strategy:
+            _engine.retract()
             raise StrategyChange(option, dict(wanted[1]))
         engine.backward_and_update(loss)
         self.opt._step += 1

@@ -32,6 +32,11 @@ from choir.tensor import Tensor
 current: Engine | None = None  # whose step runs
 
 
+def retract() -> None:
+    """The step that runs is given up, on all ranks alike, to be run again."""
+    lib.model_retract_step(current._model)
+
+
 class Engine:
     """Parameters and an updater, trained step by step."""
 
@@ -127,6 +132,7 @@ class Engine:
         sample_count: int = 1,
         global_count: int = 1,
         variant: int = 0,
+        number: int = 0,
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
@@ -150,6 +156,7 @@ class Engine:
             sample_count,
             global_count,
             variant,
+            number,
         )
         status = lib.model_train_one_batch(self._handle, byref(batch))
         self._body = None
