@@ -88,6 +88,7 @@ const char* choir__activity_kind_name(int32_t kind) {
       "group",
       "join",
       "finalize",
+      "unknown operation",
   };
   if (kind < 0 || kind >= CHOIR_COMM_KIND_COUNT) return "?";
   return names[kind];

@@ -530,15 +530,10 @@ choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
   return status;
 }
 
-choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
-                                        choir_device_t* device, size_t bytes,
-                                        choir_buffer_t** out_buffer) {
+static choir_status_t check_buffer(const choir_device_t* device, size_t bytes,
+                                   choir_buffer_t* const* out_buffer) {
   if (!out_buffer)
     return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: out_buffer is NULL");
-  *out_buffer = NULL;
-  if (!comm)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: comm is NULL");
-  if (!device) device = comm->device;
   if (!device)
     return CHOIR_ERROR(
         INVALID_ARGUMENT,
@@ -547,7 +542,24 @@ choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
   if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "buffer_create: %zu bytes; it must be above 0", bytes);
-  if (!comm->vtable->buffer_alloc || !choir_device_is_host(device))
+  return NULL;
+}
+
+choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
+                                        choir_device_t* device, size_t bytes,
+                                        choir_buffer_t** out_buffer) {
+  if (out_buffer) *out_buffer = NULL;
+  if (!comm)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "buffer_create: comm is NULL");
+  if (!device) device = comm->device;
+  const bool is_own_memory =
+      comm->vtable->buffer_alloc && (!device || choir_device_is_host(device));
+  choir_status_t wrong = check_buffer(device, bytes, out_buffer);
+  if (wrong)
+    return is_own_memory
+               ? choir__comm_refuse(comm, CHOIR_COMM_KIND_BUFFER, NULL, wrong)
+               : wrong;
+  if (!is_own_memory)
     return choir__comm_buffer_cleared(device, bytes, out_buffer);
   choir__comm_drain(comm);
   choir__comm_readers_finish(comm);

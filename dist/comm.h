@@ -78,7 +78,8 @@ typedef enum choir_collective_kind_e {
 } choir_collective_kind_t;
 
 // 32 hexadecimal digits and a NUL: what the ranks of one communicator share,
-// as NCCL's unique id. Made by one process and handed to the others.
+// as NCCL's unique id. Made by one process and handed to the others, and a
+// secret: who of the same user knows it can join (docs/security.md).
 #define CHOIR_COMM_ID_BYTES 33
 typedef struct choir_comm_id_s {
   char text[CHOIR_COMM_ID_BYTES];
@@ -355,6 +356,18 @@ typedef struct choir_collective_s {
   int32_t tensor_count;
   // On a stream of a GPU: src and dst are host memory nevertheless.
   bool in_host_memory;
+  // Belongs to step `step` of training, on the batch that the program counts as
+  // `batch` (0: it does not tell): where ranks are at different ones, all of
+  // them get an error that names both, and no data move. A graph that runs the
+  // record again sets both anew.
+  bool in_step;
+  int64_t step;
+  int64_t batch;
+  // NULL, or why this rank cannot take part (a text of up to 199 bytes). It
+  // takes part in agreeing on the operation alone, so that all ranks get the
+  // reason as INVALID_ARGUMENT at once and none is out of order after it;
+  // nothing but kind, name and root (of a pair) is looked at.
+  const char* refusal;
   // What pointers here lead to is long-lived until the operation is done.
   const char* name;
 } choir_collective_t;

@@ -110,6 +110,18 @@ static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
 #undef CHOIR_COLLECTIVE_KERNEL_
 };
 
+// A failure of a call that the other ranks make too: they hear of it.
+static choir_status_t refuse(choir_comm_t* comm,
+                             const choir_collective_t* collective,
+                             choir_status_t why) {
+  const bool is_known = collective && collective->kind >= 0 &&
+                        collective->kind < CHOIR_COLLECTIVE_COUNT;
+  if (!comm) return why;
+  return choir__comm_refuse(
+      comm, is_known ? (int32_t)collective->kind : CHOIR_COMM_KIND_UNKNOWN,
+      collective, why);
+}
+
 static choir_status_t check_collective(const choir_comm_t* comm,
                                        const choir_collective_t* collective,
                                        const char* where) {
@@ -124,7 +136,10 @@ static choir_status_t check_collective(const choir_comm_t* comm,
 
 static void record_at_step(void* attrs_, const choir_step_values_t* values) {
   record_attrs_t* attrs = attrs_;
-  attrs->collective.weight = (double)values->sample_count;
+  if (attrs->collective.weight_is_samples)
+    attrs->collective.weight = (double)values->sample_count;
+  attrs->collective.step = values->step;
+  attrs->collective.batch = values->batch;
 }
 
 static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
@@ -136,7 +151,9 @@ static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
       .kernel = &kernels[collective->kind],
       .attrs = &attrs,
       .attrs_bytes = sizeof(attrs),
-      .at_step = collective->weight_is_samples ? record_at_step : NULL,
+      .at_step = collective->weight_is_samples || collective->in_step
+                     ? record_at_step
+                     : NULL,
       .label = collective->name};
   return choir_stream_submit(stream, &record);
 }
@@ -166,15 +183,9 @@ static choir_status_t open_background(choir_comm_t* comm) {
   return status;
 }
 
-choir_status_t choir_comm_start(choir_comm_t* comm,
-                                const choir_collective_t* collective,
-                                choir_work_t** out_work) {
-  if (!out_work)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_start: out_work is NULL");
-  *out_work = NULL;
-  CHOIR_TRY(check_collective(comm, collective, "comm_start"));
-  CHOIR_TRY(open_background(comm));
+static choir_status_t make_work(choir_comm_t* comm, choir_work_t** out_work) {
   void* memory = NULL;
+  CHOIR_TRY(open_background(comm));
   CHOIR_TRY(choir_allocate(comm->allocator, sizeof(choir_work_t),
                            "asynchronous work", &memory));
   choir_work_t* work = memory;
@@ -182,6 +193,16 @@ choir_status_t choir_comm_start(choir_comm_t* comm,
   work->allocator = comm->allocator;
   pthread_mutex_init(&work->mutex, NULL);
   pthread_cond_init(&work->changed, NULL);
+  *out_work = work;
+  return NULL;
+}
+
+static choir_status_t start(choir_comm_t* comm,
+                            const choir_collective_t* collective,
+                            choir_work_t** out_work) {
+  choir_work_t* work = NULL;
+  CHOIR_TRY(check_collective(comm, collective, "comm_start"));
+  CHOIR_TRY(make_work(comm, &work));
   atomic_fetch_add(&comm->started, 1);
   choir_status_t status = submit(comm, comm->background, collective, work);
   if (status) {
@@ -191,6 +212,16 @@ choir_status_t choir_comm_start(choir_comm_t* comm,
   }
   *out_work = work;
   return NULL;
+}
+
+choir_status_t choir_comm_start(choir_comm_t* comm,
+                                const choir_collective_t* collective,
+                                choir_work_t** out_work) {
+  if (out_work) *out_work = NULL;
+  choir_status_t status =
+      out_work ? start(comm, collective, out_work)
+               : CHOIR_ERROR(INVALID_ARGUMENT, "comm_start: out_work is NULL");
+  return status ? refuse(comm, collective, status) : NULL;
 }
 
 bool choir_work_is_done(choir_work_t* work) {
@@ -229,11 +260,12 @@ void choir__comm_drain(choir_comm_t* comm) {
 
 choir_status_t choir_comm_run(choir_comm_t* comm,
                               const choir_collective_t* collective) {
-  CHOIR_TRY(check_collective(comm, collective, "comm_run"));
+  choir_status_t status = check_collective(comm, collective, "comm_run");
+  if (status) return refuse(comm, collective, status);
   choir__comm_drain(comm);
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_COMM);
-  choir_status_t status = choir__comm_execute(comm, (int32_t)collective->kind,
-                                              collective, NULL, true);
+  status = choir__comm_execute(comm, (int32_t)collective->kind, collective,
+                               NULL, true);
   choir_span_end(&span, kernels[collective->kind].name, collective->name, NULL);
   return status;
 }

@@ -27,6 +27,7 @@ enum {
   CHOIR_COMM_KIND_GROUP,
   CHOIR_COMM_KIND_JOIN,
   CHOIR_COMM_KIND_FINALIZE,
+  CHOIR_COMM_KIND_UNKNOWN,  // refused: this rank asked for what there is not
   CHOIR_COMM_KIND_COUNT,
 };
 
@@ -43,10 +44,10 @@ typedef struct choir_comm_header_s {
   _Atomic uint32_t
       arrived;  // the backend's own; kept when the rest is filled in
   // Must be equal on all ranks (up to, not including, `refused`).
-  int32_t root;       // 0 where it means nothing
-  uint64_t sequence;  // 1 for the first operation
-  uint64_t name_hash;
-  int64_t count;  // 0 where ranks' counts may differ
+  int32_t root;        // 0 where it means nothing
+  uint64_t sequence;   // 1 for the first operation
+  uint64_t name_hash;  // of the whole name, of step and batch if it is in one
+  int64_t count;       // 0 where ranks' counts may differ
   uint8_t kind;
   uint8_t op;     // 0 where it means nothing
   uint8_t dtype;  // likewise
@@ -61,7 +62,10 @@ typedef struct choir_comm_header_s {
   double weight;
   uint64_t src_place;  // for the backend: where src and dst lie
   uint64_t dst_place;
-  char name[CHOIR_COMM_NAME_BYTES];  // cut
+  // Told where ranks differ; from the second cache line on.
+  char name[CHOIR_COMM_NAME_BYTES];  // see choir__comm_name_copy
+  int64_t step;                      // of training; -1: in none
+  int64_t batch;                     // 0: not told
 } choir_comm_header_t;
 #define CHOIR_COMM_HEADER_START offsetof(choir_comm_header_t, root)
 #define CHOIR_COMM_HEADER_COMPARED \
@@ -165,6 +169,11 @@ typedef struct choir_comm_vtable_s {
   // exchange returns; messages[rank] is the own one.
   choir_status_t (*exchange)(choir_comm_t* comm, size_t bytes);
 
+  // Optional. Called before a header is sent, with what this rank asks for:
+  // gets the memory that `large` will need on it. A failure is told to all
+  // ranks, and the operation runs on none.
+  choir_status_t (*prepare)(choir_comm_t* comm,
+                            const choir_comm_operation_t* operation);
   // Optional. Called before a header is sent: src_place and dst_place.
   void (*describe)(choir_comm_t* comm, const choir_comm_operation_t* operation,
                    choir_comm_header_t* header);
@@ -285,6 +294,8 @@ struct choir_comm_s {
   pthread_mutex_t run_mutex;  // one operation at a time
   uint64_t sequence;
   const choir_comm_operation_t* running;  // NULL between operations
+  // Operations that failed on all ranks alike: all, and those of a step.
+  _Atomic uint64_t shared_failures[2];
   bool finalized;
   // Places where this rank's activity is noted: the backend's or own, then
   // the launcher's board if there is one.

@@ -23,8 +23,6 @@ choir_status_t choir_comm_all_reduce_group(choir_comm_t* comm,
                                            choir_dtype_t dtype,
                                            choir_reduce_t op,
                                            const char* name) {
-  if (!tensors)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "all_reduce_group: tensors is NULL");
   choir_collective_t collective = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
                                    .op = op,
                                    .dtype = dtype,
@@ -32,6 +30,7 @@ choir_status_t choir_comm_all_reduce_group(choir_comm_t* comm,
                                    .tensors = tensors,
                                    .tensor_count = tensor_count,
                                    .name = name};
+  if (!tensors) collective.refusal = "tensors is NULL";
   return choir_comm_run(comm, &collective);
 }
 

@@ -20,6 +20,16 @@ uint64_t choir__comm_name_hash(const char* name) {
   return name ? choir_hash_bytes(CHOIR_HASH_START, name, strlen(name)) : 0;
 }
 
+void choir__comm_name_copy(const char* name, char text[CHOIR_COMM_NAME_BYTES]) {
+  const size_t length = strnlen(name, CHOIR_COMM_NAME_BYTES);
+  memset(text, 0, CHOIR_COMM_NAME_BYTES);
+  memcpy(text, name, length < CHOIR_COMM_NAME_BYTES ? length : 0);
+  if (length < CHOIR_COMM_NAME_BYTES) return;
+  enum { DIGITS = 8, KEPT = CHOIR_COMM_NAME_BYTES - 1 - 3 - DIGITS };
+  snprintf(text, CHOIR_COMM_NAME_BYTES, "%.*s...%08x", KEPT, name,
+           (unsigned)choir__comm_name_hash(name));
+}
+
 const choir__comm_traits_t* choir__comm_traits(int32_t kind) {
   static const choir__comm_traits_t traits[CHOIR_COMM_KIND_COUNT] = {
       [CHOIR_COLLECTIVE_ALL_REDUCE] = {.has_data = true, .reduces = true},
@@ -172,6 +182,11 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   int32_t kind = operation->kind;
   const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
+  if (collective->refusal) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s",
+             collective->refusal[0] ? collective->refusal : "no reason given");
+    return;
+  }
   if (kind == CHOIR_COMM_KIND_GROUP)
     choir__comm_group_check(comm, operation, reason);
   if (!traits->has_data) return;
@@ -232,6 +247,16 @@ static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
     snprintf(text, text_bytes, "%s ''", kind);
   else
     snprintf(text, text_bytes, "%s without name", kind);
+}
+
+static void describe_step(const choir_comm_t* comm, int32_t rank, char* text,
+                          size_t text_bytes) {
+  const choir_comm_header_t* header = &comm->headers[rank];
+  const int length =
+      snprintf(text, text_bytes, "at step %lld", (long long)header->step);
+  if (header->batch && length > 0 && (size_t)length < text_bytes)
+    snprintf(text + length, text_bytes - (size_t)length, " (batch %lld)",
+             (long long)header->batch);
 }
 
 static void describe_count(const choir_comm_t* comm, int32_t rank, char* text,
@@ -344,6 +369,13 @@ static bool same_members(const choir_comm_t* comm, int32_t a, int32_t b) {
                  (size_t)headers[a].count * sizeof(int32_t));
 }
 
+// Where both are in one; else the operations are not the same ones.
+static bool same_step(const choir_comm_t* comm, int32_t a, int32_t b) {
+  const choir_comm_header_t* of_a = &comm->headers[a];
+  const choir_comm_header_t* of_b = &comm->headers[b];
+  return of_a->step < 0 || of_b->step < 0 ||
+         (of_a->step == of_b->step && of_a->batch == of_b->batch);
+}
 static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].kind == comm->headers[b].kind &&
          comm->headers[a].name_hash == comm->headers[b].name_hash;
@@ -391,6 +423,8 @@ typedef struct comparison_s {
 static const comparison_t comparisons[] = {
     {same_sequence, describe_sequence, "is at", "are at",
      "all ranks must run the same operations"},
+    {same_step, describe_step, "is", "are",
+     "all ranks must take the same steps"},
     {same_kind, describe_kind, "wants", "want",
      "all ranks must call the same operations in the same order"},
     {same_memory, describe_memory, "gives", "give",
@@ -497,6 +531,8 @@ static void fetch_names(choir_comm_t* comm) {
     memcpy(comm->headers[r].name, comm->messages[r]->header.name,
            CHOIR_COMM_NAME_BYTES);
     comm->headers[r].name[CHOIR_COMM_NAME_BYTES - 1] = 0;
+    comm->headers[r].step = comm->messages[r]->header.step;
+    comm->headers[r].batch = comm->messages[r]->header.batch;
   }
 }
 

@@ -95,12 +95,14 @@ choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
 choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
                                       int32_t count, bool has_plane,
                                       choir_comm_t** out_group) {
-  if (!out_group)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "group: out_group is NULL");
-  *out_group = NULL;
+  if (out_group) *out_group = NULL;
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "group: comm is NULL");
   choir__comm_group_news_t news;
-  CHOIR_TRY(choir_comm_id_make(&news.id));
+  choir_status_t wrong =
+      out_group ? choir_comm_id_make(&news.id)
+                : CHOIR_ERROR(INVALID_ARGUMENT, "group: out_group is NULL");
+  if (wrong)
+    return choir__comm_refuse(comm, CHOIR_COMM_KIND_GROUP, NULL, wrong);
   choir__comm_drain(comm);
   choir_collective_t request = {.count = count, .src = ranks, .dst = &news};
   CHOIR_TRY(

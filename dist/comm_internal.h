@@ -34,6 +34,9 @@ choir_status_t choir__comm_check_headers(
 choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
                                         int64_t needed, int64_t capacity);
 uint64_t choir__comm_name_hash(const char* name);
+// The name for messages. Of a longer one the beginning, "..." and digits of its
+// hash, so that two that differ further on do not look alike.
+void choir__comm_name_copy(const char* name, char text[CHOIR_COMM_NAME_BYTES]);
 
 // comm_moves.c
 // Of the words ahead of the first message's data.
@@ -146,6 +149,12 @@ void choir__comm_join_free(choir_comm_t* comm);
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    choir_stream_t* stream, bool is_blocking);
+// This rank cannot come to the operation that the others are about to run: they
+// get `why` from it (choir_collective_t.refusal). `wanted`, which may be NULL,
+// is what it was asked for. Returns `why`. Waits for them.
+choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
+                                  const choir_collective_t* wanted,
+                                  choir_status_t why);
 
 // comm.c
 // Joins by the backend that suits the ranks and their hosts, for a backend that

@@ -109,14 +109,19 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
     c->prescale = choir__comm_words_factors(wish)[0];
     c->postscale = choir__comm_words_factors(wish)[1];
   }
+  if (comm->vtable->prepare) status = comm->vtable->prepare(comm, &others);
+  if (status) return fail(comm, status);
   choir__comm_large_t large = choir__comm_large(comm, &others);
   return large ? large(comm, &others) : choir__comm_run_rounds(comm, &others);
 }
 
 choir_status_t choir_comm_join(choir_comm_t* comm, int32_t* out_last) {
-  if (!out_last) return CHOIR_ERROR(INVALID_ARGUMENT, "join: out_last is NULL");
-  *out_last = -1;
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "join: comm is NULL");
+  if (!out_last)
+    return choir__comm_refuse(
+        comm, CHOIR_COMM_KIND_UNKNOWN, NULL,
+        CHOIR_ERROR(INVALID_ARGUMENT, "join: out_last is NULL"));
+  *out_last = -1;
   choir__comm_drain(comm);
   // Set by the operation to which all came joined.
   choir_collective_t request = {.dst = out_last};

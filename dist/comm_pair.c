@@ -26,10 +26,13 @@ static void make_wish(const operation_t* operation, wish_t* wish) {
   wish->dtype = (int32_t)c->dtype;
   wish->count = c->count;
   wish->name_hash = choir__comm_name_hash(c->name);
-  if (c->name) snprintf(wish->name, sizeof(wish->name), "%s", c->name);
+  if (c->name) choir__comm_name_copy(c->name, wish->name);
   int64_t bytes;
   const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
-  if (!operation->element_bytes)
+  if (c->refusal)
+    snprintf(wish->reason, sizeof(wish->reason), "%s",
+             c->refusal[0] ? c->refusal : "no reason given");
+  else if (!operation->element_bytes)
     snprintf(wish->reason, sizeof(wish->reason), "%d is no dtype",
              (int)c->dtype);
   else if (c->count < 0)

@@ -3,9 +3,12 @@
 // the header, so a small collective is one exchange; the rest goes through
 // the backend's slot or, where it has none, through rounds of exchanges. Kinds
 // that hand elements on as they are go on in comm_moves.c.
+#include <stdio.h>
 #include <string.h>
 
+#include "core/random.h"
 #include "dist/comm_internal.h"
+#include "dist/comm_shared_def.h"
 
 typedef choir_comm_operation_t operation_t;
 
@@ -163,6 +166,14 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   memset(&header->root, 0, sizeof(*header) - CHOIR_COMM_HEADER_START);
   header->sequence = operation->sequence;
   header->name_hash = choir__comm_name_hash(c->name);
+  header->step = -1;
+  if (c->in_step) {
+    header->step = c->step;
+    header->batch = c->batch;
+    const int64_t place[] = {c->step, c->batch};
+    header->name_hash =
+        choir_hash_bytes(header->name_hash, place, sizeof(place));
+  }
   header->kind = (uint8_t)kind;
   header->weight = 1;
   if (traits->has_data) header->dtype = (uint8_t)c->dtype;
@@ -178,8 +189,7 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
     header->weight = c->weight;
     if (c->scales) header->words |= CHOIR_COMM_WORDS_FACTORS;
   }
-  if (c->name)
-    memcpy(header->name, c->name, strnlen(c->name, sizeof(header->name) - 1));
+  if (c->name) choir__comm_name_copy(c->name, header->name);
   if (kind == CHOIR_COMM_KIND_BUFFER)
     header->src_place = !comm->vtable->buffer_has_room(comm, (size_t)c->count);
   else if (comm->vtable->describe)
@@ -247,6 +257,29 @@ static choir_status_t run_on_plane(choir_comm_t* comm,
   return NULL;
 }
 
+// Memory that this rank needs before it can say that it takes part.
+static void prepare(choir_comm_t* comm, operation_t* operation,
+                    char reason[CHOIR_COMM_REASON_BYTES]) {
+  if (operation->on_plane) return;
+  if (operation->collective.tensors)
+    choir__comm_tensors_pack(comm, operation, reason);
+  else if (operation->stream)
+    choir__comm_staged_read(comm, operation, reason);
+  if (reason[0] || !comm->vtable->prepare) return;
+  choir_status_t status = comm->vtable->prepare(comm, operation);
+  if (!status) return;
+  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
+  choir_status_free(status);
+}
+
+// All ranks compare the same headers and come to the same result.
+static choir_status_t agree(choir_comm_t* comm, const operation_t* operation) {
+  choir_status_t status = choir__comm_check_headers(comm, operation);
+  if (!status || atomic_load(&comm->broken)) return status;
+  choir__comm_note_shared_failure(comm, operation->collective.in_step);
+  return status;
+}
+
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
@@ -254,10 +287,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   char reason[CHOIR_COMM_REASON_BYTES];
   choir__comm_check_arguments(comm, operation, reason);
   if (!reason[0]) place(comm, operation, reason);
-  if (c->tensors && !reason[0] && !operation->on_plane)
-    choir__comm_tensors_pack(comm, operation, reason);
-  else if (operation->stream && !reason[0] && !operation->on_plane)
-    choir__comm_staged_read(comm, operation, reason);
+  if (!reason[0]) prepare(comm, operation, reason);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
@@ -284,7 +314,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
-  CHOIR_TRY(choir__comm_check_headers(comm, operation));
+  CHOIR_TRY(agree(comm, operation));
   if (operation->on_plane) return run_on_plane(comm, operation);
   if (choir__comm_traits(operation->kind)->moves)
     return choir__comm_run_moves(comm, operation);
@@ -350,4 +380,17 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
   }
   pthread_mutex_unlock(&comm->run_mutex);
   return status;
+}
+
+choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
+                                  const choir_collective_t* wanted,
+                                  choir_status_t why) {
+  choir_collective_t refused = {.refusal = choir_status_message(why)};
+  if (wanted) {
+    refused.name = wanted->name;
+    refused.root = wanted->root;
+  }
+  choir__comm_drain(comm);
+  choir_status_free(choir__comm_execute(comm, kind, &refused, NULL, true));
+  return why;
 }

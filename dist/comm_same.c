@@ -29,8 +29,12 @@ choir_status_t choir_comm_check_same(choir_comm_t* comm, const char* what,
   snprintf(own.text, sizeof(own.text), "%s", text);
   const size_t bytes = sizeof(own) * (size_t)comm->size;
   void* all = NULL;
-  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "settings of ranks", &all));
   choir_status_t status =
+      choir_allocate(comm->allocator, bytes, "settings of ranks", &all);
+  if (status)
+    return choir__comm_refuse(comm, CHOIR_COLLECTIVE_ALL_GATHER,
+                              &(choir_collective_t){.name = what}, status);
+  status =
       choir_comm_all_gather(comm, &own, all, sizeof(own), CHOIR_DTYPE_U8, what);
   if (!status) status = compare(comm, what, all);
   choir_deallocate(comm->allocator, all, bytes);

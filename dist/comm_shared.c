@@ -34,16 +34,27 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
   const size_t bytes =
       ((size_t)comm->size + 1) * (size_t)count * sizeof(uint64_t);
   void* memory = NULL;
-  CHOIR_TRY(
-      choir_allocate(comm->allocator, bytes, "places of buffers", &memory));
+  static const char name[] = "places of buffers";
+  choir_status_t status = choir_allocate(comm->allocator, bytes, name, &memory);
+  if (status)
+    return choir__comm_refuse(comm, CHOIR_COLLECTIVE_ALL_GATHER,
+                              &(choir_collective_t){.name = name}, status);
   uint64_t* all = memory;
   uint64_t* own = all + (size_t)comm->size * (size_t)count;
   for (int32_t i = 0; i < count; ++i) own[i] = place_of(comm, buffers[i]);
-  choir_status_t status = choir_comm_all_gather(
-      comm, own, all, count, CHOIR_DTYPE_I64, "places of buffers");
+  status = choir_comm_all_gather(comm, own, all, count, CHOIR_DTYPE_I64, name);
   if (!status) *out_seen = find(comm, all, count, out_data);
   choir_deallocate(comm->allocator, memory, bytes);
   return status;
+}
+
+uint64_t choir__comm_shared_failures(const choir_comm_t* comm, bool of_steps) {
+  return atomic_load(&comm->shared_failures[of_steps]);
+}
+
+void choir__comm_note_shared_failure(choir_comm_t* comm, bool of_step) {
+  atomic_fetch_add(&comm->shared_failures[0], 1);
+  if (of_step) atomic_fetch_add(&comm->shared_failures[1], 1);
 }
 
 void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader) {

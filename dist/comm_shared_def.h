@@ -22,6 +22,14 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
                                        int32_t count, void** out_data,
                                        bool* out_seen);
 
+// How many operations of this communicator have failed on all ranks alike so
+// far, each in its place in the order (ranks wanted different things, or one
+// could not take part); of steps: those that were in a training step. A failure
+// that is not among them is this rank's own.
+uint64_t choir__comm_shared_failures(const choir_comm_t* comm, bool of_steps);
+// One that all ranks find by themselves, in what they have exchanged.
+void choir__comm_note_shared_failure(choir_comm_t* comm, bool of_step);
+
 // Work of a rank that reads later, between any two collectives, what its peers
 // left in their buffers. It is done at the latest before such memory can come
 // into other hands: choir_comm_buffer_create does it first, on its caller's

@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/dist_opt.h"
 
+#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
 const choir_struct_def_t choir_dist_opt_config_def = CHOIR_STRUCT_DEF(
     "dist_opt", choir_dist_opt_config_t, fields, "gradient exchange");
+
+choir_status_t choir__dist_opt_tell(choir_comm_t* comm, uint64_t before,
+                                    choir_status_t status) {
+  const choir_status_code_t code = choir_status_code(status);
+  const bool may_be_own = code == CHOIR_STATUS_OUT_OF_MEMORY ||
+                          code == CHOIR_STATUS_UNAVAILABLE ||
+                          code == CHOIR_STATUS_INTERNAL;
+  if (may_be_own && choir_comm_size(comm) > 1 &&
+      choir__comm_shared_failures(comm, false) == before)
+    choir_comm_abort(comm, choir_status_message(status));
+  return status;
+}
 
 // ---- Attach ----
 
@@ -130,9 +143,8 @@ static void detach(choir_updater_t* updater) {
   dist->params = (choir_param_list_t){NULL, 0};
 }
 
-static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
-                             choir_param_list_t params) {
-  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
+                                 choir_param_list_t params) {
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
@@ -140,7 +152,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   const choir__agreement_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
   CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
-                                  device, params, updater->model));
+                                  device, params, dist->updater.model));
   CHOIR_TRY(choir__dist_opt_broadcast_states(dist));
   CHOIR_TRY(
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
@@ -150,6 +162,14 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;
+}
+
+static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
+                             choir_param_list_t params) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
+  return choir__dist_opt_tell(dist->comm, before,
+                              attach_all(dist, device, params));
 }
 
 static int64_t passes(const choir_updater_t* updater) {
@@ -177,10 +197,7 @@ static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {
 
 // Parameters become equal, and so do states that training does not learn
 // (running averages): they become the average.
-static choir_status_t consolidate(choir_updater_t* updater) {
-  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  if (!updater->had_model) return NULL;
-  CHOIR_TRY(choir__dist_opt_need_model(dist, "consolidate"));
+static choir_status_t consolidate_all(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir__dist_opt_end_work(dist));
   if (dist->strategy->def->consolidate) CHOIR_TRY(consolidate_strategy(dist));
   for (size_t i = 0; i < dist->params.count; ++i) {
@@ -190,6 +207,14 @@ static choir_status_t consolidate(choir_updater_t* updater) {
           choir__dist_opt_average_tensor(dist, param->name, param->value));
   }
   return NULL;
+}
+
+static choir_status_t consolidate(choir_updater_t* updater) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  if (!updater->had_model) return NULL;
+  CHOIR_TRY(choir__dist_opt_need_model(dist, "consolidate"));
+  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
+  return choir__dist_opt_tell(dist->comm, before, consolidate_all(dist));
 }
 
 static int64_t variant(const choir_updater_t* updater) {
@@ -236,7 +261,7 @@ static choir_status_t switch_to(choir_dist_opt_t* dist,
   CHOIR_TRY(choir__dist_opt_end_work(dist));
   const choir__agreement_t all_have = agreement(dist, strategy);
   CHOIR_TRY(choir__agree_on_settings(&all_have));
-  CHOIR_TRY(consolidate(&dist->updater));
+  CHOIR_TRY(consolidate_all(dist));
   CHOIR_TRY(choir__dist_opt_average_states(dist));
   return replace_strategy(dist, strategy);
 }
@@ -250,7 +275,9 @@ static choir_status_t use(choir_dist_opt_t* dist,
     dist->strategy = strategy;
     return NULL;
   }
-  choir_status_t status = switch_to(dist, strategy);
+  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
+  choir_status_t status =
+      choir__dist_opt_tell(dist->comm, before, switch_to(dist, strategy));
   if (status) choir__strategy_destroy(strategy);
   return status;
 }
@@ -339,6 +366,7 @@ static const choir_updater_vtable_t vtable = {
     .lr = lr,
     .stream = stream,
     .replay_failed = choir__dist_opt_replay_failed,
+    .step_failed = choir__dist_opt_step_failed,
 };
 
 choir_status_t choir_dist_opt_create(choir_optimizer_t* optimizer,
@@ -399,8 +427,10 @@ choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
 
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
   CHOIR_TRY(choir__dist_opt_need_model(dist_opt, "broadcast"));
-  CHOIR_TRY(choir__dist_opt_broadcast_states(dist_opt));
-  return choir__dist_opt_take_params(dist_opt);
+  const uint64_t before = choir__comm_shared_failures(dist_opt->comm, false);
+  choir_status_t status = choir__dist_opt_broadcast_states(dist_opt);
+  if (!status) status = choir__dist_opt_take_params(dist_opt);
+  return choir__dist_opt_tell(dist_opt->comm, before, status);
 }
 
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,

@@ -22,6 +22,13 @@ typedef struct choir__dist_opt_view_s {
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
                                       const char* what,
                                       choir__dist_opt_view_t* out_view);
+// Of a call that all ranks make: a failure that this rank alone may have, as
+// for want of memory, breaks the communicator, with `status` as the reason, so
+// that no peer waits for it. `before` is choir__comm_shared_failures from the
+// call's beginning. (What follows from settings and models, all ranks have:
+// they have compared those.) Returns `status`.
+choir_status_t choir__dist_opt_tell(choir_comm_t* comm, uint64_t before,
+                                    choir_status_t status);
 // Parameters were set from outside, equal on all ranks.
 choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 

@@ -56,9 +56,8 @@ struct choir_dist_opt_s {
   bool is_partial;  // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
-  // Peers may wait for this rank: from the first bucket of a step, of a sharded
-  // one from backward on, to the end of the wait.
-  bool in_exchange;
+  // choir__comm_shared_failures of steps when a step last failed.
+  uint64_t shared_failures;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
@@ -97,9 +96,10 @@ void choir__sharded_destroy(choir__sharded_t* sharded);
 // many samples. Then averages them, weighted so, and updates; the gradients
 // themselves stay each rank's own.
 choir_status_t choir__sharded_open(choir__sharded_t* sharded,
-                                   int64_t sample_count,
+                                   const choir_step_values_t* values,
                                    choir_stream_t* stream);
-choir_status_t choir__sharded_update(choir__sharded_t* sharded, int64_t step,
+choir_status_t choir__sharded_update(choir__sharded_t* sharded,
+                                     const choir_step_values_t* values,
                                      choir_stream_t* stream);
 
 // dist_opt_step.c
@@ -108,6 +108,10 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
                                          choir_var_t* loss);
 choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
                                              choir_status_t status);
+// Breaks the communicator with `status` as the reason, unless all ranks have
+// the failure.
+void choir__dist_opt_step_failed(choir_updater_t* updater,
+                                 choir_status_t status);
 // Waits for all work of the last step, and tells what went wrong in it.
 choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist);
 // FAILED_PRECONDITION without a model, or a strategy: `what` was asked for.

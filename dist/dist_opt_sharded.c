@@ -390,10 +390,12 @@ static choir_status_t run_weigh(const choir_record_t* record,
   double sum = 0;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     sum += (double)sharded->all_samples[r];
-  if (!(sum > 0))
+  if (!(sum > 0)) {
+    choir__comm_note_shared_failure(sharded->comm, true);
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "dist_opt: the weights of all ranks add to 0; one must "
                        "have a sample");
+  }
   float* share = sharded->shares;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     if (sharded->all_samples[r] > 0)
@@ -559,7 +561,7 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
 }
 
 choir_status_t choir__sharded_open(choir__sharded_t* sharded,
-                                   int64_t sample_count,
+                                   const choir_step_values_t* values,
                                    choir_stream_t* stream) {
   const choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
                                    .dtype = CHOIR_DTYPE_I64,
@@ -568,19 +570,26 @@ choir_status_t choir__sharded_open(choir__sharded_t* sharded,
                                    .dst = sharded->all_samples,
                                    .weight = 1,
                                    .in_host_memory = true,
+                                   .in_step = true,
+                                   .step = values->step,
+                                   .batch = values->batch,
                                    .name = "gradients"};
-  CHOIR_TRY(submit(sharded, &count_kernel, sample_count, stream));
+  CHOIR_TRY(submit(sharded, &count_kernel, values->sample_count, stream));
   return choir_comm_submit(sharded->comm, stream, &open);
 }
 
-choir_status_t choir__sharded_update(choir__sharded_t* sharded, int64_t step,
+choir_status_t choir__sharded_update(choir__sharded_t* sharded,
+                                     const choir_step_values_t* values,
                                      choir_stream_t* stream) {
   const choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
                                     .weight = 1,
                                     .in_host_memory = true,
+                                    .in_step = true,
+                                    .step = values->step,
+                                    .batch = values->batch,
                                     .name = "updated parameters"};
   CHOIR_TRY(choir_stream_call(stream, begin_span, sharded));
-  choir_status_t status = submit_shards(sharded, stream, step);
+  choir_status_t status = submit_shards(sharded, stream, values->step);
   CHOIR_TRY(
       choir_status_join(status, choir_stream_call(stream, end_span, sharded)));
   return choir_comm_submit(sharded->comm, stream, &close);

@@ -5,6 +5,7 @@
 
 #include "core/allocator.h"
 #include "core/callback.h"
+#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_internal.h"
 
 // All elements of `tensor` in row-major memory, taken from `view`'s allocator.
@@ -173,6 +174,7 @@ choir_status_t choir_dist_opt_gather_states(
   *out_gathered = NULL;
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "gather_states", &view));
+  const uint64_t before = choir__comm_shared_failures(view.comm, false);
   choir_rank_states_t* gathered = NULL;
   choir_status_t status = rank_states_create(view.allocator, &gathered);
   if (!status) status = gather(&view, gathered, states, count);
@@ -180,7 +182,7 @@ choir_status_t choir_dist_opt_gather_states(
     choir_rank_states_destroy(gathered);
   else
     *out_gathered = gathered;
-  return status;
+  return choir__dist_opt_tell(view.comm, before, status);
 }
 
 const choir_named_tensor_t* choir_rank_states_list(
@@ -224,6 +226,7 @@ static choir_status_t share_status(const choir__dist_opt_view_t* view,
   choir_status_t sent =
       choir_comm_broadcast(view->comm, &news, sizeof news, CHOIR_DTYPE_U8, 0,
                            "outcome of reading states");
+  if (news.code) choir__comm_note_shared_failure(view->comm, false);
   if (status || sent) return choir_status_join(status, sent);
   if (!news.code) return NULL;
   return choir_status_make((choir_status_code_t)news.code, __FILE__, __LINE__,
@@ -339,10 +342,12 @@ choir_status_t choir_dist_opt_distribute_states(
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "distribute_states", &view));
   const reader_t reader = {read, self};
+  const uint64_t before = choir__comm_shared_failures(view.comm, false);
   void* has_own = NULL;
-  CHOIR_TRY(choir_allocate(view.allocator, count, "list of states", &has_own));
-  choir_status_t status = distribute(&view, &reader, states, count, has_own);
+  choir_status_t status =
+      choir_allocate(view.allocator, count, "list of states", &has_own);
+  if (!status) status = distribute(&view, &reader, states, count, has_own);
   choir_deallocate(view.allocator, has_own, count);
-  CHOIR_TRY(status);
-  return choir__dist_opt_take_params(dist_opt);
+  if (!status) status = choir__dist_opt_take_params(dist_opt);
+  return choir__dist_opt_tell(view.comm, before, status);
 }

@@ -5,6 +5,7 @@
 // that are left follow, the compute stream waits for the background stream and
 // runs the last bucket itself, then the optimizer. A strategy that combines
 // parameters has no exchange; it runs after the optimizer.
+#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 
 // Exchange and update are one, after backward.
@@ -57,11 +58,6 @@ static choir_status_t exchange_failure(choir_dist_opt_t* dist,
   return fault;
 }
 
-static choir_status_t begin_exchange(void* self) {
-  ((choir_dist_opt_t*)self)->in_exchange = true;
-  return NULL;
-}
-
 static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
                                     choir_stream_t* stream) {
   choir_strategy_t* strategy = dist->strategy;
@@ -75,8 +71,6 @@ static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
 // Any but the last.
 static choir_status_t start_next_bucket(choir_dist_opt_t* dist) {
   const int32_t bucket = dist->next_bucket++;
-  if (bucket == 0)
-    CHOIR_TRY(choir_stream_call(dist->compute, begin_exchange, dist));
   CHOIR_TRY(submit_pass(dist, bucket));
   choir_event_t* ready = dist->buckets[bucket].ready;
   CHOIR_TRY(choir_event_record(ready, dist->compute));
@@ -121,7 +115,6 @@ static choir_status_t end_wait(void* self) {
   choir_dist_opt_t* dist = self;
   choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
   dist->span.start = -1;
-  dist->in_exchange = false;
   if (!choir_event_is_reached(dist->exchanged)) return NULL;
   return exchange_failure(dist, choir_stream_synchronize(dist->background));
 }
@@ -147,14 +140,6 @@ static choir_status_t finish_exchange(choir_dist_opt_t* dist) {
   return submit_bucket(dist, dist->bucket_count - 1, dist->compute);
 }
 
-// Peers may be in an exchange that this rank does not come to any more.
-static void give_up(choir_dist_opt_t* dist) {
-  if (!dist->in_exchange) return;
-  dist->in_exchange = false;
-  choir_comm_abort(dist->comm, "its training step failed in backward");
-  choir_status_free(choir_stream_synchronize(dist->background));
-}
-
 static choir_status_t combine(choir_strategy_t* strategy, int32_t bucket,
                               const choir_step_values_t* values,
                               choir_stream_t* stream) {
@@ -175,20 +160,13 @@ static choir_status_t submit_combine(choir_dist_opt_t* dist) {
   return choir__mirror_submit_values(mirror, dist->compute, true);
 }
 
-static choir_status_t end_exchange(void* self) {
-  ((choir_dist_opt_t*)self)->in_exchange = false;
-  return NULL;
-}
-
 static choir_status_t update_sharded(choir_dist_opt_t* dist) {
   const choir_step_values_t* values = &dist->strategy->values;
   CHOIR_TRY(submit_passes(dist));
   CHOIR_TRY(exchange_failure(
-      dist,
-      choir__sharded_open(dist->sharded, values->sample_count, dist->compute)));
-  CHOIR_TRY(choir_stream_call(dist->compute, end_exchange, dist));
+      dist, choir__sharded_open(dist->sharded, values, dist->compute)));
   return exchange_failure(
-      dist, choir__sharded_update(dist->sharded, values->step, dist->compute));
+      dist, choir__sharded_update(dist->sharded, values, dist->compute));
 }
 
 // Gradients, combined or not, become a step; then parameters are combined where
@@ -219,31 +197,25 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;
   dist->next_bucket = exchanges ? 0 : dist->bucket_count;
-  dist->in_exchange = false;
   dist->strategy->values = (choir_step_values_t){
       .step = step->step,
       .first_sample = step->first_sample,
       .sample_count = step->sample_count,
-      .lr = choir_optimizer_lr(dist->optimizer, step->step)};
+      .lr = choir_optimizer_lr(dist->optimizer, step->step),
+      .batch = step->batch};
   dist->compute = choir_scope_stream(scope);
   const choir_backward_options_t backward = {.params = dist->params.params,
                                              .param_count = dist->params.count,
                                              .on_grad = on_grad,
                                              .self = dist};
-  if (is_sharded(dist) && !step->is_partial)
-    choir_scope_fail(scope,
-                     choir_stream_call(dist->compute, begin_exchange, dist));
   choir_scope_backward(scope, loss, &backward);
   if (choir_scope_is_ok(scope)) choir_scope_fail(scope, start_rest(dist));
-  if (!choir_scope_is_ok(scope)) {
-    give_up(dist);
-    return;
-  }
+  if (!choir_scope_is_ok(scope)) return;
   choir_scope_fail(scope,
                    step->is_partial ? submit_passes(dist) : update(dist));
 }
 
-choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist) {
+static choir_status_t end_work(choir_dist_opt_t* dist) {
   CHOIR_TRY(exchange_failure(
       dist, choir_stream_synchronize(choir_device_stream(dist->device))));
   CHOIR_TRY(exchange_failure(dist, choir_stream_synchronize(dist->background)));
@@ -252,12 +224,32 @@ choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist) {
                                             : choir_comm_poll_error(dist->comm);
 }
 
+// What fails here is a step: of a device whose streams are threads.
+choir_status_t choir__dist_opt_end_work(choir_dist_opt_t* dist) {
+  choir_status_t status = end_work(dist);
+  if (status) choir__dist_opt_step_failed(&dist->updater, status);
+  return status;
+}
+
 choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
                                              choir_status_t status) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   choir_span_end(&dist->span, "wait", "exchange of gradients", NULL);
   dist->span.start = -1;
-  status = exchange_failure(dist, status);
-  give_up(dist);
-  return status;
+  return exchange_failure(dist, status);
+}
+
+// Peers may be in an exchange that this rank does not come to any more, or go
+// on with parameters that it has not.
+void choir__dist_opt_step_failed(choir_updater_t* updater,
+                                 choir_status_t status) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  const uint64_t shared = choir__comm_shared_failures(dist->comm, true);
+  const bool is_own = shared == dist->shared_failures;
+  dist->shared_failures = shared;
+  if (!is_own || choir_comm_size(dist->comm) == 1) return;
+  // A communicator that is broken stays so.
+  choir_comm_abort(dist->comm, choir_status_message(status));
+  if (dist->background)
+    choir_status_free(choir_stream_synchronize(dist->background));
 }

@@ -19,6 +19,7 @@
 #include "dist/board_internal.h"
 #include "dist/guard_internal.h"
 #include "dist/launch_internal.h"
+#include "dist/memory_file_internal.h"
 
 extern char** environ;
 
@@ -126,15 +127,9 @@ static choir_status_t make_environments(launch_t* launch) {
 static choir_status_t make_board(launch_t* launch) {
   int32_t size = launch->config->workers;
   size_t bytes = choir__board_bytes(size);
-  launch->board_fd = memfd_create("choir-board", MFD_CLOEXEC);
-  // posix_fallocate returns the error and leaves errno alone.
-  int error = launch->board_fd < 0
-                  ? errno
-                  : posix_fallocate(launch->board_fd, 0, (off_t)bytes);
-  if (error)
-    return CHOIR_ERROR(UNAVAILABLE,
-                       "launch: no shared memory for the board: %s",
-                       strerror(error));
+  CHOIR_TRY_NOTE(
+      choir__memory_file_create("choir-board", bytes, &launch->board_fd),
+      "launch: the board");
   void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                       launch->board_fd, 0);
   if (memory == MAP_FAILED)

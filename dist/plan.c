@@ -18,6 +18,8 @@ enum {
   SMALL_ROUNDS = 20,
   FIRST = 65536,  // and four times the one before
   LARGEST = 16777216,
+  // In messages of at most so much, as every rank has memory for those of all.
+  PART = 1048576,
 };
 
 static choir_status_t time_gather(choir_comm_t* comm, const void* src,
@@ -37,12 +39,14 @@ static choir_status_t measure(choir_comm_t* comm, const void* src, void* dst,
                               choir_link_t* link) {
   CHOIR_TRY(time_gather(comm, src, dst, SMALL, SMALL_ROUNDS, &link->latency));
   for (int64_t bytes = FIRST;; bytes *= 4) {
+    const int64_t part = bytes < PART ? bytes : PART;
+    const int rounds = (int)(bytes / part);
     double seconds = 0;
-    CHOIR_TRY(time_gather(comm, src, dst, bytes, 1, &seconds));
-    if (seconds < LONG_ENOUGH && bytes < LARGEST) continue;
+    CHOIR_TRY(time_gather(comm, src, dst, part, rounds, &seconds));
+    if (rounds * seconds < LONG_ENOUGH && bytes < LARGEST) continue;
     const double moving = seconds - link->latency;
     link->bytes_per_second =
-        (double)bytes * (link->ranks - 1) / (moving > 1e-9 ? moving : 1e-9);
+        (double)part * (link->ranks - 1) / (moving > 1e-9 ? moving : 1e-9);
     return NULL;
   }
 }
@@ -51,11 +55,18 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
   *out_link = (choir_link_t){.ranks = choir_comm_size(comm)};
   if (out_link->ranks == 1) return NULL;
   const choir_allocator_t allocator = choir_allocator_default();
-  const size_t bytes = (size_t)LARGEST * (size_t)(out_link->ranks + 1);
+  const size_t bytes = (size_t)PART * (size_t)(out_link->ranks + 1);
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, bytes, "messages", &memory));
-  choir_status_t status =
-      measure(comm, memory, (char*)memory + LARGEST, out_link);
+  choir_status_t status = choir_allocate(allocator, bytes, "messages", &memory);
+  if (status) {
+    // The others are at their first barrier.
+    const choir_collective_t refused = {.kind = CHOIR_COLLECTIVE_BARRIER,
+                                        .refusal = choir_status_message(status),
+                                        .name = "link"};
+    choir_status_free(choir_comm_run(comm, &refused));
+    return status;
+  }
+  status = measure(comm, memory, (char*)memory + PART, out_link);
   choir_deallocate(allocator, memory, bytes);
   return status;
 }

@@ -226,6 +226,9 @@ choir_status_t choir__strategy_submit_collective(
     choir_stream_t* stream, const choir_collective_t* collective) {
   choir_collective_t placed = *collective;
   placed.in_host_memory = choir_device_is_host(device);
+  placed.in_step = true;
+  placed.step = strategy->values.step;
+  placed.batch = strategy->values.batch;
   return choir_comm_submit(strategy->comm, stream, &placed);
 }
 

@@ -39,7 +39,8 @@ static choir_status_t run(void) {
   CHOIR_TRY(choir_optimizer_adam(&adam, .lr = 0.01));
   CHOIR_TRY(choir_model_set_updater(model, choir_optimizer_updater(adam)));
   choir_metrics_t metrics;
-  const choir_model_batch_t batch = {x, y, 0, 256, 256, 0};
+  const choir_model_batch_t batch = {
+      .x = x, .y = y, .sample_count = 256, .global_count = 256};
   for (int step = 0; step < 500; ++step) {
     CHOIR_TRY(choir_model_train_one_batch(model, &batch));
     CHOIR_TRY(choir_model_take_metrics(model, &metrics));

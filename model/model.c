@@ -234,6 +234,10 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
         scope, choir_stream_call(choir_scope_stream(scope), count_pass, model));
 }
 
+void choir_model_retract_step(choir_model_t* model) {
+  model->is_retracted = true;
+}
+
 static choir_var_t* default_train_one_batch(choir_model_t* model,
                                             choir_scope_t* scope,
                                             choir_var_t* x, choir_var_t* y,
@@ -322,7 +326,8 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .first_sample = batch->first_sample,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
-      .is_partial = choir__model_is_partial(model)};
+      .is_partial = choir__model_is_partial(model),
+      .batch = batch->number};
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
@@ -337,8 +342,8 @@ bool choir__model_is_partial(const choir_model_t* model) {
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
 }
 
-choir_status_t choir_model_train_one_batch(choir_model_t* model,
-                                           const choir_model_batch_t* batch) {
+static choir_status_t train_one_batch(choir_model_t* model,
+                                      const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
   CHOIR_TRY(need_updater(model));
@@ -347,7 +352,6 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;
-  model->is_counted = false;
   model->batch_samples = batch->sample_count;
   bool done = false;
   choir_status_t status =
@@ -360,6 +364,16 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
                      : "");
   choir_span_end(&span, "step", NULL, NULL);
   return NULL;
+}
+
+choir_status_t choir_model_train_one_batch(choir_model_t* model,
+                                           const choir_model_batch_t* batch) {
+  model->is_retracted = model->is_counted = false;
+  choir_status_t status = train_one_batch(model, batch);
+  if (status && model->updater && model->updater->vtable->step_failed &&
+      !model->is_retracted && !model->is_counted)
+    model->updater->vtable->step_failed(model->updater, status);
+  return status;
 }
 
 choir_status_t choir_model_evaluate(choir_model_t* model,

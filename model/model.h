@@ -156,6 +156,10 @@ typedef struct choir_model_batch_s {
   // For programs whose callbacks do different things for different values of
   // it: steps of different variants are never replays of one graph. 0.
   int64_t variant;
+  // Which batch of the run it is by the program's count, above 0: DistOpt
+  // compares it over ranks, so that one which skips a batch is noticed. 0: not
+  // told.
+  int64_t number;
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an
@@ -178,6 +182,10 @@ CHOIR_API choir_status_t choir_model_predict(choir_model_t* model,
 CHOIR_API void choir_model_backward_and_update(choir_model_t* model,
                                                choir_scope_t* scope,
                                                choir_var_t* loss);
+// In place of it, before the callback fails the step: all ranks do so alike and
+// will run the step again, say with another updater. Else the failure of one
+// rank's step ends those of the others.
+CHOIR_API void choir_model_retract_step(choir_model_t* model);
 
 typedef struct choir_metrics_s {
   double loss_sum;  // of the batch losses

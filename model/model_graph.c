@@ -65,7 +65,8 @@ static choir_step_values_t step_values(const choir_model_t* model,
   choir_step_values_t values = {
       .step = model->step,
       .first_sample = batch->first_sample,
-      .sample_count = model->pass_samples + batch->sample_count};
+      .sample_count = model->pass_samples + batch->sample_count,
+      .batch = batch->number};
   if (model->updater && model->updater->vtable->lr)
     values.lr = model->updater->vtable->lr(model->updater, model->step);
   return values;

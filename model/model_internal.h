@@ -52,6 +52,7 @@ struct choir_model_s {
   int64_t batch_samples;  // in this one
   bool is_updated;        // backward_and_update came in this step
   bool is_counted;        // and it was applied
+  bool is_retracted;      // choir_model_retract_step
   choir_span_t forward_span;
   choir_status_t error;  // the first failure of define
   choir_scope_t* scope;

@@ -45,10 +45,14 @@ typedef struct choir_updater_vtable_s {
   // A second stream that backward_and_update gives work to, lent; NULL (also
   // the slot): none.
   choir_stream_t* (*stream)(const choir_updater_t* updater);
-  // A replay of the step failed with `status` (taken over): tells peers that
-  // wait, returns what to report. NULL: nothing to do.
+  // A replay of the step failed with `status` (taken over): returns what to
+  // report. NULL: nothing to do.
   choir_status_t (*replay_failed)(choir_updater_t* updater,
                                   choir_status_t status);
+  // A training step that this rank does not apply failed with `status` (lent),
+  // wherever that was: before, in or behind begin_step and backward_and_update.
+  // Tells peers, who may wait for this rank. NULL: there are none.
+  void (*step_failed)(choir_updater_t* updater, choir_status_t status);
 } choir_updater_vtable_t;
 
 struct choir_updater_s {

@@ -28,6 +28,7 @@ import make_wheel
 LICENCES = {
     "libOpenCL": (["BSD-2-Clause"], []),
     "libcjson": (["MIT"], []),
+    "libsodium": (["ISC"], []),
     # With Xbyak and ITT, which are part of it.
     "libdnnl": (["Apache-2.0", "BSD-3-Clause"], ["Apache-2.0"]),
     "libgomp": (["GPL-3.0-or-later WITH GCC-exception-3.1"], ["GPL-3"]),

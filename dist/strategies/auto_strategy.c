@@ -116,8 +116,8 @@ static choir_status_t combine(choir_strategy_t* strategy,
 
 static choir_status_t consolidate(choir_strategy_t* strategy) {
   auto_t* self = (auto_t*)strategy;
-  return choir__flat_average(strategy, 0, choir__flat_count(strategy), CHUNK,
-                             choir_buffer_data(self->buffer));
+  return choir__flat_average(strategy, NULL, 0, choir__flat_count(strategy),
+                             CHUNK, choir_buffer_data(self->buffer));
 }
 
 static int compare(const void* a, const void* b) {

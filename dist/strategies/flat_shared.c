@@ -61,15 +61,25 @@ void choir__flat_write(const choir_strategy_t* strategy, int64_t begin,
 }
 
 choir_status_t choir__flat_average(const choir_strategy_t* strategy,
+                                   const choir_step_values_t* step,
                                    int64_t begin, int64_t end, int64_t chunk,
                                    float* data) {
   for (int64_t i = begin; i < end; i += chunk) {
     const int64_t count = end - i < chunk ? end - i : chunk;
     memset(data, 0, (size_t)count * sizeof(float));
     choir__flat_read(strategy, i, i + count, data);
-    CHOIR_TRY(choir_comm_all_reduce(strategy->comm, data, data, count,
-                                    CHOIR_DTYPE_F32, CHOIR_REDUCE_AVERAGE,
-                                    "chunk of parameters"));
+    const choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+                                        .op = CHOIR_REDUCE_AVERAGE,
+                                        .dtype = CHOIR_DTYPE_F32,
+                                        .count = count,
+                                        .src = data,
+                                        .dst = data,
+                                        .weight = 1,
+                                        .in_step = step,
+                                        .step = step ? step->step : 0,
+                                        .batch = step ? step->batch : 0,
+                                        .name = "chunk of parameters"};
+    CHOIR_TRY(choir_comm_run(strategy->comm, &average));
     choir__flat_write(strategy, i, i + count, data);
   }
   return NULL;

@@ -27,8 +27,10 @@ void choir__flat_read(const choir_strategy_t* strategy, int64_t begin,
 void choir__flat_write(const choir_strategy_t* strategy, int64_t begin,
                        int64_t end, const float* src);
 // Averages elements [begin, end) over ranks, `chunk` of them at a time by way
-// of `data`, which has room for them. Collective; blocks.
+// of `data`, which has room for them. `step` as in choir_collective_t, NULL: in
+// none. Collective; blocks.
 choir_status_t choir__flat_average(const choir_strategy_t* strategy,
+                                   const choir_step_values_t* step,
                                    int64_t begin, int64_t end, int64_t chunk,
                                    float* data);
 

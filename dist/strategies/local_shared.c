@@ -105,11 +105,18 @@ static void take_delta(void* self_, const choir__flat_piece_t* piece) {
                        self->delta + piece->at);
 }
 
-static choir_status_t begin_round(choir__local_t* self, int64_t steps) {
+// `steps` are done; `step` is the last of them, NULL: in none.
+static choir_status_t begin_round(choir__local_t* self, int64_t steps,
+                                  const choir_step_values_t* step) {
   choir_strategy_t* strategy = &self->base;
   choir__flat_visit(strategy, 0, self->count, take_delta, self);
   choir_collective_t collective;
   CHOIR_TRY(self->encode(self, (double)self->samples, &collective));
+  if (step) {
+    collective.in_step = true;
+    collective.step = step->step;
+    collective.batch = step->batch;
+  }
   self->started = steps;
   self->steps = 0;
   self->samples = 0;
@@ -156,7 +163,7 @@ choir_status_t choir__local_combine(choir_strategy_t* strategy,
   if (self->work && steps >= self->started + self->delay)
     CHOIR_TRY(end_round(self));
   if (steps % self->period != 0) return NULL;
-  CHOIR_TRY(begin_round(self, steps));
+  CHOIR_TRY(begin_round(self, steps, values));
   return self->delay == 0 ? end_round(self) : NULL;
 }
 
@@ -164,6 +171,6 @@ choir_status_t choir__local_consolidate(choir_strategy_t* strategy) {
   choir__local_t* self = as_local(strategy);
   if (self->work) CHOIR_TRY(end_round(self));
   if (self->steps == 0) return NULL;
-  CHOIR_TRY(begin_round(self, self->started));
+  CHOIR_TRY(begin_round(self, self->started, NULL));
   return end_round(self);
 }

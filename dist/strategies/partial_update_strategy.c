@@ -33,9 +33,10 @@ static void detach(choir_strategy_t* strategy) {
   self->buffer = NULL;
 }
 
-static choir_status_t average(partial_update_t* self, int64_t begin,
+static choir_status_t average(partial_update_t* self,
+                              const choir_step_values_t* step, int64_t begin,
                               int64_t end) {
-  return choir__flat_average(&self->base, begin,
+  return choir__flat_average(&self->base, step, begin,
                              end < self->count ? end : self->count, self->chunk,
                              choir_buffer_data(self->buffer));
 }
@@ -45,12 +46,12 @@ static choir_status_t combine(choir_strategy_t* strategy,
   partial_update_t* self = (partial_update_t*)strategy;
   const int64_t chunks = (self->count + self->chunk - 1) / self->chunk;
   const int64_t begin = values->step % chunks * self->chunk;
-  return average(self, begin, begin + self->chunk);
+  return average(self, values, begin, begin + self->chunk);
 }
 
 static choir_status_t consolidate(choir_strategy_t* strategy) {
   partial_update_t* self = (partial_update_t*)strategy;
-  return average(self, 0, self->count);
+  return average(self, NULL, 0, self->count);
 }
 
 static bool cost(const void* config_, const choir_workload_t* workload,

@@ -139,7 +139,8 @@ choir_status_t choir__strategy_submit(choir_strategy_t* strategy,
                                       choir_strategy_run_t run, int32_t bucket,
                                       choir_stream_t* stream);
 
-// Submits a collective on memory of `device`: of the strategy's, or its host's.
+// Submits a collective of the step on memory of `device`: of the strategy's, or
+// its host's.
 choir_status_t choir__strategy_submit_collective(
     const choir_strategy_t* strategy, const choir_device_t* device,
     choir_stream_t* stream, const choir_collective_t* collective);

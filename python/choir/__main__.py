@@ -86,11 +86,15 @@ def _parser() -> argparse.ArgumentParser:
 def _mpi() -> str:
     """Whether the plugin for MPI is there, and loads."""
     # As dist/backends/mpi looks for it.
-    path = os.environ.get("CHOIR_MPI_LIBRARY") or os.path.join(
+    named = os.environ.get("CHOIR_MPI_LIBRARY")
+    path = named or os.path.join(
         os.path.dirname(os.path.realpath(lib.path)), "libchoir_mpi.so"
     )
     if not os.path.isfile(path):
         return f"no ({path} is not there)"
+    why = "" if named else _find.why_not_trusted(path)
+    if why:
+        return f"no ({path}: {why})"
     # In a process of its own: a library that does not fit may end it.
     code = f"import ctypes; ctypes.CDLL({path!r})"
     done = subprocess.run(

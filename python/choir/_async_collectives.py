@@ -8,11 +8,10 @@ from ctypes import byref, c_void_p
 from functools import partial
 
 from choir import _comm
-from choir._lib import Collective, NotCopied, Owner, StateError, check, lib
+from choir._lib import NotCopied, Owner, StateError, check, lib
 from choir._sections import deferred
 from choir._values import (
     Compression,
-    Reduction,
     Value,
     from_wire,
     label_of,
@@ -28,27 +27,28 @@ class Handle(Owner, NotCopied):
     Kept alive until then, or waited for when it is let go: the library still
     writes into the array."""
 
-    def __init__(self, value, array, finish, kind, label, code, **fields):
-        self._value, self._array, self._finish = value, array, finish
+    def __init__(
+        self, comm, value, array, is_changed, kind, label, code, **more
+    ):
+        self._value, self._array = value, array
+        self._is_changed = is_changed
         self._work = c_void_p()
-        collective = Collective(
-            kind=kind,
-            dtype=code,
-            count=array.size,
-            name=label.encode(),
-            weight=1.0,
-            src=array.ctypes.data,
-            dst=array.ctypes.data,
-        )
-        for field, one in fields.items():
-            setattr(collective, field, one)
-        self._collective = collective
-        self._comm = communicator()
+        with comm.preparing(kind, label):
+            self._collective = comm.collective(
+                kind,
+                label,
+                code,
+                array.size,
+                src=array.ctypes.data,
+                dst=array.ctypes.data,
+                **more,
+            )
+        self._comm = comm
         statuses = map(lib.work_wait, [self._work])
         self._release = partial(deque, map(lib.status_free, statuses), 0)
         check(
             lib.comm_start(
-                self._comm.handle, byref(collective), byref(self._work)
+                comm.handle, byref(self._collective), byref(self._work)
             )
         )
 
@@ -61,20 +61,27 @@ class Handle(Owner, NotCopied):
         with deferred():
             work, self._work, self._release = self._work, None, tuple
             check(lib.work_wait(work))
-        return self._finish(from_wire(self._value, self._array))
+        array = from_wire(self._value, self._array)
+        value = self._value
+        return value.replace(array) if self._is_changed else value.result(array)
 
 
-def _start_allreduce(value: Value, finish, how: Reduction) -> Handle:
-    array, code = to_wire(value, how.compression)
+def _start_allreduce(given, is_changed: bool, name, *how) -> Handle:
+    comm = communicator()
+    with comm.preparing(_comm.ALL_REDUCE, name):
+        wish = reduction(name, *how)
+        value = Value(given, is_changed)
+        array, code = to_wire(value, wish.compression)
     return Handle(
+        comm,
         value,
         array,
-        finish,
+        is_changed,
         _comm.ALL_REDUCE,
-        how.label(str(array.shape)),
+        wish.label(str(array.shape)),
         code,
-        op=how.op,
-        **how.scales,
+        op=wish.op,
+        **wish.scales,
     )
 
 
@@ -91,11 +98,8 @@ def allreduce_async(
 
     All ranks start the same operations in the same order; they run in it, on
     a thread of the communicator. Errors come from synchronize."""
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    value = Value(tensor)
-    return _start_allreduce(value, value.result, how)
+    how = average, op, prescale_factor, postscale_factor, compression
+    return _start_allreduce(tensor, False, name, *how)
 
 
 def allreduce_async_(
@@ -108,34 +112,33 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """The same in place: synchronize changes the tensor and returns it."""
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    value = Value(tensor, is_changed=True)
-    return _start_allreduce(value, value.replace, how)
+    how = average, op, prescale_factor, postscale_factor, compression
+    return _start_allreduce(tensor, True, name, *how)
 
 
 def broadcast_async(
     tensor, root_rank: int = 0, name: str | None = None
 ) -> Handle:
     """Starts a broadcast; as allreduce_async."""
-    value = Value(tensor)
-    return _start_broadcast(value, value.result, root_rank, name)
+    return _start_broadcast(tensor, False, root_rank, name)
 
 
 def broadcast_async_(
     tensor, root_rank: int = 0, name: str | None = None
 ) -> Handle:
     """The same in place: synchronize changes the tensor and returns it."""
-    value = Value(tensor, is_changed=True)
-    return _start_broadcast(value, value.replace, root_rank, name)
+    return _start_broadcast(tensor, True, root_rank, name)
 
 
-def _start_broadcast(value, finish, root_rank, name):
+def _start_broadcast(given, is_changed: bool, root_rank, name) -> Handle:
+    comm = communicator()
+    with comm.preparing(_comm.BROADCAST, name):
+        value = Value(given, is_changed)
     return Handle(
+        comm,
         value,
         value.array,
-        finish,
+        is_changed,
         _comm.BROADCAST,
         label_of(name, str(value.array.shape)),
         value.code,

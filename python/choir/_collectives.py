@@ -8,15 +8,13 @@ from ctypes import POINTER, c_int64
 import numpy as np
 
 from choir import _comm, _raw
-from choir._lib import CommTensor
 from choir._values import (
     Compression,
-    Reduction,
     Value,
     from_wire,
     label_of,
-    no_scalar,
     reduction,
+    rows_in,
     rows_of,
     to_wire,
 )
@@ -24,19 +22,23 @@ from choir._world import communicator
 from choir.tensor import Tensor
 
 
-def _allreduce(value: Value, how: Reduction) -> np.ndarray:
-    array, code = to_wire(value, how.compression)
-    communicator().run(
+def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
+    comm = communicator()
+    with comm.preparing(_comm.ALL_REDUCE, name):
+        wish = reduction(name, *how)
+        value = Value(given, is_changed)
+        array, code = to_wire(value, wish.compression)
+    comm.run(
         _comm.ALL_REDUCE,
-        how.label(str(array.shape)),
+        wish.label(str(array.shape)),
         code,
         array.size,
-        op=how.op,
+        op=wish.op,
         src=array.ctypes.data,
         dst=array.ctypes.data,
-        **how.scales,
+        **wish.scales,
     )
-    return from_wire(value, array)
+    return value, from_wire(value, array)
 
 
 def allreduce(
@@ -57,11 +59,9 @@ def allreduce(
 
     ValueError on all ranks where they differ; CommError when a peer is lost.
     """
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    value = Value(tensor)
-    return value.result(_allreduce(value, how))
+    how = average, op, prescale_factor, postscale_factor, compression
+    value, array = _reduced(tensor, False, name, *how)
+    return value.result(array)
 
 
 def allreduce_(
@@ -76,40 +76,38 @@ def allreduce_(
     """allreduce in place, of a Tensor or a NumPy array; what was given.
 
     The tensor stays as it was when the call fails."""
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    value = Value(tensor, is_changed=True)
-    return value.replace(_allreduce(value, how))
+    how = average, op, prescale_factor, postscale_factor, compression
+    value, array = _reduced(tensor, True, name, *how)
+    return value.replace(array)
 
 
-def _grouped(values: list[Value], how: Reduction) -> list[np.ndarray]:
+def _grouped(
+    given, is_changed: bool, name, *how
+) -> list[tuple[Value, np.ndarray]]:
     comm = communicator()
-    wires = [to_wire(value, how.compression) for value in values]
-    shapes = " ".join(str(array.shape) for array, _ in wires)
-    results: list = [None] * len(values)
-    # The same order of dtypes on all ranks, as their lists are alike.
-    for code in dict.fromkeys(code for _, code in wires):
-        which = [i for i, wire in enumerate(wires) if wire[1] == code]
-        listed = (CommTensor * len(which))(
-            *[
-                CommTensor(a.ctypes.data, a.ctypes.data, a.size)
-                for a in (wires[i][0] for i in which)
-            ]
-        )
+    with comm.preparing(_comm.ALL_REDUCE, name):
+        wish = reduction(name, *how)
+        values = [Value(tensor, is_changed) for tensor in given]
+        wires = [to_wire(value, wish.compression) for value in values]
+        shapes = " ".join(str(array.shape) for array, _ in wires)
+    # The same order of dtypes on all ranks, as their lists are alike. Without any
+    # tensor too: others may have some.
+    for dtype in dict.fromkeys(code for _, code in wires) or [_raw.F32]:
+        arrays = [array for array, code in wires if code == dtype]
         comm.run(
             _comm.ALL_REDUCE,
-            how.label(shapes),
-            code,
+            wish.label(shapes),
+            dtype,
             0,
-            op=how.op,
-            tensors=listed,
-            tensor_count=len(which),
-            **how.scales,
+            op=wish.op,
+            tensors=_comm.listed(arrays),
+            tensor_count=len(arrays),
+            **wish.scales,
         )
-        for i in which:
-            results[i] = from_wire(values[i], wires[i][0])
-    return results
+    return [
+        (value, from_wire(value, array))
+        for value, (array, _) in zip(values, wires)
+    ]
 
 
 def grouped_allreduce(
@@ -125,12 +123,9 @@ def grouped_allreduce(
 
     tensors: alike in number, shapes and dtypes on all ranks. A list of results.
     ValueError on all ranks where they differ; then no result at all."""
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    values = [Value(tensor) for tensor in tensors]
-    results = _grouped(values, how)
-    return [value.result(array) for value, array in zip(values, results)]
+    how = average, op, prescale_factor, postscale_factor, compression
+    results = _grouped(tensors, False, name, *how)
+    return [value.result(array) for value, array in results]
 
 
 def grouped_allreduce_(
@@ -143,12 +138,9 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
 ) -> list:
     """grouped_allreduce in place; the list of what was given."""
-    how = reduction(
-        average, op, name, prescale_factor, postscale_factor, compression
-    )
-    values = [Value(tensor, is_changed=True) for tensor in tensors]
-    results = _grouped(values, how)
-    return [value.replace(array) for value, array in zip(values, results)]
+    how = average, op, prescale_factor, postscale_factor, compression
+    results = _grouped(tensors, True, name, *how)
+    return [value.replace(array) for value, array in results]
 
 
 def allgather(tensor, name: str | None = None):
@@ -158,13 +150,14 @@ def allgather(tensor, name: str | None = None):
     0, the others and the dtype are the same. Result: (sum of the first
     dimensions, the others). ValueError on all ranks where they differ."""
     comm = communicator()
-    value = Value(tensor)
-    label = label_of(name, rows_of(value))
-    array = value.array
-    count = array.shape[0] if array.ndim else 0
+    with comm.preparing(_comm.ALL_GATHER, name):
+        value = Value(tensor)
+        array = value.array
+        count = rows_in(value, "allgather")
+        label = label_of(name, rows_of(value))
     counts = comm.all_gather(np.array([count], np.int64), label)
-    no_scalar(value, "allgather")
-    out = np.empty((int(counts.sum()),) + array.shape[1:], array.dtype)
+    with comm.preparing(_comm.ALL_GATHER_V, label):
+        out = np.empty((int(counts.sum()),) + array.shape[1:], array.dtype)
     comm.run(
         _comm.ALL_GATHER_V,
         label,
@@ -177,9 +170,12 @@ def allgather(tensor, name: str | None = None):
     return value.result(out)
 
 
-def _broadcast(value, root_rank, name):
+def _sent(given, is_changed: bool, root_rank, name) -> Value:
+    comm = communicator()
+    with comm.preparing(_comm.BROADCAST, name):
+        value = Value(given, is_changed)
     array = value.array
-    communicator().run(
+    comm.run(
         _comm.BROADCAST,
         label_of(name, str(array.shape)),
         value.code,
@@ -188,7 +184,7 @@ def _broadcast(value, root_rank, name):
         src=array.ctypes.data,
         dst=array.ctypes.data,
     )
-    return array
+    return value
 
 
 def broadcast(tensor, root_rank: int = 0, name: str | None = None):
@@ -197,14 +193,14 @@ def broadcast(tensor, root_rank: int = 0, name: str | None = None):
     tensor: the same shape and dtype on all ranks, of which others than the
     root's give no elements. ValueError on all ranks where shapes, dtypes or
     roots differ, or there is no such rank."""
-    value = Value(tensor)
-    return value.result(_broadcast(value, root_rank, name))
+    value = _sent(tensor, False, root_rank, name)
+    return value.result(value.array)
 
 
 def broadcast_(tensor, root_rank: int = 0, name: str | None = None):
     """broadcast in place, of a Tensor or a NumPy array; what was given."""
-    value = Value(tensor, is_changed=True)
-    return value.replace(_broadcast(value, root_rank, name))
+    value = _sent(tensor, True, root_rank, name)
+    return value.replace(value.array)
 
 
 def reducescatter(
@@ -222,26 +218,24 @@ def reducescatter(
     order. op: Average unless given. ValueError on all ranks where they
     differ."""
     comm = communicator()
-    value = Value(tensor)
-    how = reduction(
-        None, op, name, prescale_factor, postscale_factor, compression
-    )
-    array, code = to_wire(value, compression)
-    label = how.label(str(array.shape))
-    if array.ndim == 0:
-        comm.barrier(label)  # where others have rows, they hear of it
-        no_scalar(value, "reducescatter")
-    starts = _shares(array.shape[0], comm.world_size)
-    longest = int(np.diff(starts).max())
-    if longest * comm.world_size != array.shape[0]:
-        # Equal parts, of which the last rows are nobody's.
-        padded = np.zeros(
-            (comm.world_size, longest) + array.shape[1:], array.dtype
+    with comm.preparing(_comm.REDUCE_SCATTER, name):
+        how = reduction(
+            name, None, op, prescale_factor, postscale_factor, compression
         )
-        for part, first, last in zip(padded, starts, starts[1:]):
-            part[: last - first] = array[first:last]
-        array = padded
-    out = np.empty((longest,) + value.array.shape[1:], array.dtype)
+        value = Value(tensor)
+        starts = _shares(rows_in(value, "reducescatter"), comm.world_size)
+        array, code = to_wire(value, compression)
+        label = how.label(str(array.shape))
+        longest = int(np.diff(starts).max())
+        if longest * comm.world_size != array.shape[0]:
+            # Equal parts, of which the last rows are nobody's.
+            padded = np.zeros(
+                (comm.world_size, longest) + array.shape[1:], array.dtype
+            )
+            for part, first, last in zip(padded, starts, starts[1:]):
+                part[: last - first] = array[first:last]
+            array = padded
+        out = np.empty((longest,) + value.array.shape[1:], array.dtype)
     comm.run(
         _comm.REDUCE_SCATTER,
         label,
@@ -275,11 +269,12 @@ def alltoall(tensor, splits=None, name: str | None = None):
     rows came from each rank (int64, of the kind that was given). ValueError on
     all ranks where they differ or one's splits are wrong."""
     comm = communicator()
-    value = Value(tensor)
-    array = value.array
-    label = label_of(name, rows_of(value))
-    wrong, shares = _splits_of(array, splits, comm.world_size)
-    received = np.empty(comm.world_size, np.int64)
+    with comm.preparing(_comm.ALL_TO_ALL, name):
+        value = Value(tensor)
+        array = value.array
+        shares = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
+        label = label_of(name, rows_of(value))
+        received = np.empty(comm.world_size, np.int64)
     comm.run(
         _comm.ALL_TO_ALL,
         label,
@@ -288,17 +283,9 @@ def alltoall(tensor, splits=None, name: str | None = None):
         src=shares.ctypes.data,
         dst=received.ctypes.data,
     )
-    if wrong:
-        raise ValueError(wrong)
-    bad = np.flatnonzero(received < 0)
-    if bad.size:
-        raise ValueError(
-            f"alltoall: {comm.peer(int(bad[0]))} cannot divide its rows by its "
-            "splits; its own error says why"
-        )
-    width = int(np.prod(array.shape[1:], dtype=np.int64))
-    out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
-    elements = shares * width
+    with comm.preparing(_comm.ALL_TO_ALL_V, label):
+        out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
+        elements = shares * int(np.prod(array.shape[1:], dtype=np.int64))
     comm.run(
         _comm.ALL_TO_ALL_V,
         label,
@@ -319,37 +306,33 @@ def alltoall(tensor, splits=None, name: str | None = None):
     return value.result(out), counts
 
 
-def _splits_of(array, splits, parts):
-    """What is wrong, or '', and the rows for each rank, -1 where wrong."""
-    nothing = np.full(parts, -1, np.int64)
-    if array.ndim == 0:
-        return "alltoall: a value without dimensions has no rows", nothing
-    rows = array.shape[0]
+def _splits_of(rows: int, splits, parts: int) -> np.ndarray:
+    """The rows for each rank."""
     if splits is None:
         if rows % parts:
-            return (
+            raise ValueError(
                 f"alltoall: {rows} rows cannot be shared equally by {parts} "
                 "ranks; give splits"
-            ), nothing
-        return "", np.full(parts, rows // parts, np.int64)
+            )
+        return np.full(parts, rows // parts, np.int64)
     shares = np.asarray(
         splits.numpy() if isinstance(splits, Tensor) else splits
     )
     if shares.dtype.kind not in "iu" and shares.size:
-        return f"alltoall: splits are {shares.dtype}, no integers", nothing
+        raise ValueError(f"alltoall: splits are {shares.dtype}, no integers")
     if shares.shape != (parts,):
-        return (
+        raise ValueError(
             f"alltoall: splits have shape {shares.shape}; one number for each of "
             f"{parts} ranks is needed"
-        ), nothing
+        )
     if (shares < 0).any():
-        return f"alltoall: splits {shares.tolist()} are negative", nothing
+        raise ValueError(f"alltoall: splits {shares.tolist()} are negative")
     if shares.sum() != rows:
-        return (
+        raise ValueError(
             f"alltoall: splits {shares.tolist()} add to {shares.sum()}; the first "
             f"dimension is {rows}"
-        ), nothing
-    return "", np.ascontiguousarray(shares, np.int64)
+        )
+    return np.ascontiguousarray(shares, np.int64)
 
 
 def barrier(name: str = "barrier") -> None:

@@ -75,7 +75,8 @@ class NcclIdHolder:
     """The ticket by which the processes of one communicator find each other.
 
     Made by one process and handed to the others (`multiprocessing.Process`
-    arguments, a file, ...). The name is SINGA's; it serves every backend.
+    arguments, a file that only this user can read, ...). Who knows it can join,
+    so it is a secret. The name is SINGA's; it serves every backend.
     """
 
     def __init__(self, text: str | None = None) -> None:
@@ -92,7 +93,8 @@ class NcclIdHolder:
         self.id = text
 
     def __repr__(self) -> str:
-        return f"NcclIdHolder({self.id!r})"
+        # Not all of it: who knows it can join.
+        return f"NcclIdHolder({self.id[:4]!r}...)"
 
 
 def pickled(obj) -> np.ndarray:
@@ -100,6 +102,15 @@ def pickled(obj) -> np.ndarray:
     return np.frombuffer(
         pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8
     ).copy()
+
+
+def listed(arrays: list[np.ndarray]):
+    """Arrays that are reduced in place, as choir_collective_t.tensors."""
+    if not arrays:
+        return None
+    return (CommTensor * len(arrays))(
+        *[CommTensor(a.ctypes.data, a.ctypes.data, a.size) for a in arrays]
+    )
 
 
 class Communicator(NotCopied):
@@ -215,23 +226,59 @@ class Communicator(NotCopied):
         """One collective on memory; see choir_collective_t in dist/comm.h."""
         if self.handle is None:
             raise StateError(f"{name}: the communicator has ended")
-        collective = Collective(
+        with self.preparing(kind, name):
+            wish = self.collective(kind, name, dtype, count, **fields)
+        check(lib.comm_run(self.handle, byref(wish)))
+
+    @staticmethod
+    def collective(
+        kind: int, name: str, dtype: int, count: int, **fields
+    ) -> Collective:
+        """What `run` and lib.comm_start take."""
+        made = Collective(
             kind=kind, dtype=dtype, count=count, name=name.encode(), weight=1.0
         )
         for field, value in fields.items():
             if field == "root":
                 value = ranged(value, f"{name}: the root", 32)
-            setattr(collective, field, value)
-        check(lib.comm_run(self.handle, byref(collective)))
+            setattr(made, field, value)
+        return made
+
+    @contextlib.contextmanager
+    def preparing(self, kind: int, name: str | None = None):
+        """What this rank does before it can take part in its next operation.
+
+        A failure in it is told to all ranks, as an error of that operation: they
+        do not wait for this rank, and it is not one operation behind them if its
+        program goes on. Nothing here may be collective."""
+        try:
+            yield
+        except Exception as error:
+            if self.handle is not None:
+                self._refuse(kind, str(name or ""), error)
+            raise
+
+    def _refuse(self, kind: int, name: str, why: Exception) -> None:
+        # As much as the library hands on, and no part of a letter.
+        text = _words(why).encode(errors="replace")[:199]
+        refused = Collective(
+            kind=kind,
+            name=name.encode(errors="replace") if name else None,
+            refusal=text.decode(errors="ignore").encode(),
+        )
+        # The same failure as on the others, or that the communicator broke.
+        lib.status_free(lib.comm_run(self.handle, byref(refused)))
 
     def all_reduce(
         self, array: np.ndarray, op: int = SUM, name="all_reduce", **more
     ):
         """Reduces a row-major array over ranks, in place."""
+        with self.preparing(ALL_REDUCE, name):
+            dtype = _raw.dtype_of(array.dtype)
         self.run(
             ALL_REDUCE,
             name,
-            _raw.dtype_of(array.dtype),
+            dtype,
             array.size,
             op=op,
             src=array.ctypes.data,
@@ -242,10 +289,12 @@ class Communicator(NotCopied):
 
     def broadcast(self, array: np.ndarray, root: int, name="broadcast"):
         """The root's elements to all, in place."""
+        with self.preparing(BROADCAST, name):
+            dtype = _raw.dtype_of(array.dtype)
         self.run(
             BROADCAST,
             name,
-            _raw.dtype_of(array.dtype),
+            dtype,
             array.size,
             root=root,
             src=array.ctypes.data,
@@ -253,24 +302,32 @@ class Communicator(NotCopied):
         )
         return array
 
+    def preparing_object(self, name: str):
+        """`preparing` for share_object."""
+        return self.preparing(BROADCAST, f"{name} (size)")
+
     def share_object(self, obj, root: int, name: str):
         """The root's object, by pickle; the root's own there."""
         is_root = self.global_rank == root
-        data = pickled(obj) if is_root else np.empty(0, np.uint8)
-        count = np.array([data.size], np.int64)
+        with self.preparing_object(name):
+            data = pickled(obj) if is_root else np.empty(0, np.uint8)
+            count = np.array([data.size], np.int64)
         self.broadcast(count, root, f"{name} (size)")
-        if not is_root:
-            data = np.empty(int(count[0]), np.uint8)
+        with self.preparing(BROADCAST, name):
+            if not is_root:
+                data = np.empty(int(count[0]), np.uint8)
         self.broadcast(data, root, name)
         return obj if is_root else pickle.loads(data.tobytes())
 
     def all_gather(self, array: np.ndarray, name="all_gather") -> np.ndarray:
         """As many elements of each rank, one part after the other."""
-        out = np.empty((self.world_size,) + array.shape, array.dtype)
+        with self.preparing(ALL_GATHER, name):
+            out = np.empty((self.world_size,) + array.shape, array.dtype)
+            dtype = _raw.dtype_of(array.dtype)
         self.run(
             ALL_GATHER,
             name,
-            _raw.dtype_of(array.dtype),
+            dtype,
             array.size,
             src=array.ctypes.data,
             dst=out.ctypes.data,
@@ -281,15 +338,18 @@ class Communicator(NotCopied):
         self, array: np.ndarray, name="all_gather"
     ) -> list[np.ndarray]:
         """Each rank's own number of elements."""
-        array = np.ascontiguousarray(array).reshape(-1)
+        with self.preparing(ALL_GATHER, name):
+            array = np.ascontiguousarray(array).reshape(-1)
+            dtype = _raw.dtype_of(array.dtype)
         counts = self.all_gather(
             np.array([array.size], np.int64), name
         ).reshape(-1)
-        out = np.empty(int(counts.sum()), array.dtype)
+        with self.preparing(ALL_GATHER_V, name):
+            out = np.empty(int(counts.sum()), array.dtype)
         self.run(
             ALL_GATHER_V,
             name,
-            _raw.dtype_of(array.dtype),
+            dtype,
             array.size,
             src=array.ctypes.data,
             dst=out.ctypes.data,
@@ -323,9 +383,12 @@ class Communicator(NotCopied):
     def fusedSynch(self, tensors, send: bool = True) -> None:
         """send False: keeps the tensors in mind. True: sums what was kept, or
         these if none was, in one exchange."""
-        kept = self._fused(tensors, send, "fusedSynch")
-        if kept:
-            self._sum(kept, "fusedSynch")
+        if not send:
+            self._pending.extend(tensors)
+            return
+        with self.preparing(ALL_REDUCE, "fusedSynch"):
+            kept = self._kept(tensors, "fusedSynch")
+        self._sum(kept, "fusedSynch")
 
     def synchHalf(self, t: CTensor) -> None:
         """The sum of values that travel as float16."""
@@ -333,21 +396,27 @@ class Communicator(NotCopied):
 
     def fusedSynchHalf(self, tensors, send: bool = True) -> None:
         """As fusedSynch, with float16 on the way."""
-        kept = self._fused(tensors, send, "fusedSynchHalf")
-        if kept:
-            self._sum_half(kept, "fusedSynchHalf")
+        if not send:
+            self._pending.extend(tensors)
+            return
+        with self.preparing(ALL_REDUCE, "fusedSynchHalf"):
+            kept = self._kept(tensors, "fusedSynchHalf")
+        self._sum_half(kept, "fusedSynchHalf")
 
     def sparsification(self, t: CTensor, *args) -> None:
         """sparsification(t, [accumulation,] spars, topK): see
         opt.DistOpt.sparsification."""
-        accumulation, spars, top_k = _sparse_arguments(args)
+        with self.preparing(ALL_GATHER, "sparsification"):
+            accumulation, spars, top_k = _sparse_arguments(args)
         self._sum_sparse([t], accumulation, spars, top_k, "sparsification")
 
     def fusedSparsification(self, tensors, *args) -> None:
         """The same over all elements of several tensors."""
-        accumulation, spars, top_k = _sparse_arguments(args)
+        with self.preparing(ALL_GATHER, "fusedSparsification"):
+            accumulation, spars, top_k = _sparse_arguments(args)
+            tensors = list(tensors)
         self._sum_sparse(
-            list(tensors), accumulation, spars, top_k, "fusedSparsification"
+            tensors, accumulation, spars, top_k, "fusedSparsification"
         )
 
     def wait(self) -> None:
@@ -363,11 +432,8 @@ class Communicator(NotCopied):
                 "call with send=True first"
             )
 
-    def _fused(self, tensors, send: bool, name: str) -> list[CTensor]:
+    def _kept(self, tensors, name: str) -> list[CTensor]:
         tensors = list(tensors)
-        if not send:
-            self._pending.extend(tensors)
-            return []
         kept, self._pending = self._pending, []
         if not kept:
             return tensors
@@ -379,31 +445,50 @@ class Communicator(NotCopied):
         return kept
 
     def _sum(self, tensors: list[CTensor], name: str) -> None:
-        arrays = [_in_rows(t) for t in tensors]
-        listed = (CommTensor * len(arrays))(
-            *[CommTensor(a.ctypes.data, a.ctypes.data, a.size) for a in arrays]
-        )
+        with self.preparing(ALL_REDUCE, name):
+            arrays = [_in_rows(t) for t in tensors]
+            dtype = tensors[0].dtype if tensors else _raw.F32
         self.run(
             ALL_REDUCE,
             name,
-            tensors[0].dtype,
+            dtype,
             0,
             op=SUM,
-            tensors=listed,
+            tensors=listed(arrays),
             tensor_count=len(arrays),
         )
         _put_back(tensors, arrays)
 
     def _sum_half(self, tensors: list[CTensor], name: str) -> None:
-        for t in tensors:
-            if t.dtype != _raw.F32:
-                raise TypeError(f"{name}: a tensor is not float32")
-        halves = [_raw.run("cast", t, dtype=_raw.F16) for t in tensors]
+        with self.preparing(ALL_REDUCE, name):
+            for t in tensors:
+                if t.dtype != _raw.F32:
+                    raise TypeError(f"{name}: a tensor is not float32")
+            halves = [_raw.run("cast", t, dtype=_raw.F16) for t in tensors]
         self._sum(halves, name)
         for t, half in zip(tensors, halves):
             _raw.run("cast", half, out=[t], dtype=_raw.F32)
 
     def _sum_sparse(self, tensors, accumulation, spars, top_k, name) -> None:
+        with self.preparing(ALL_GATHER, name):
+            arrays, u, chosen = self._choose(
+                tensors, accumulation, spars, top_k, name
+            )
+        places = self.all_gather_v(chosen.astype(np.int64), name)
+        values = self.all_gather_v(u[chosen].astype(np.float32), name)
+        total = np.zeros_like(u)
+        for index, value in zip(places, values):
+            total[index] += value
+        start = 0
+        for array in arrays:
+            array.reshape(-1)[:] = total[start : start + array.size]
+            start += array.size
+        _put_back(tensors, arrays)
+
+    @staticmethod
+    def _choose(tensors, accumulation, spars, top_k, name):
+        """The tensors' elements, one after the other, with the accumulation, and
+        where those are that are sent; the accumulation keeps the rest."""
         for t in tensors:
             if t.dtype != _raw.F32:
                 raise TypeError(f"{name}: a tensor is not float32")
@@ -435,16 +520,7 @@ class Communicator(NotCopied):
             rest[chosen] = 0
             kept.reshape(-1)[:] = rest
             _put_back([accumulation], [kept])
-        places = self.all_gather_v(chosen.astype(np.int64), name)
-        values = self.all_gather_v(u[chosen].astype(np.float32), name)
-        total = np.zeros_like(u)
-        for index, value in zip(places, values):
-            total[index] += value
-        start = 0
-        for array in arrays:
-            array.reshape(-1)[:] = total[start : start + array.size]
-            start += array.size
-        _put_back(tensors, arrays)
+        return arrays, u, chosen
 
 
 def _sparse_arguments(args):

@@ -245,6 +245,7 @@ class DistOpt(Owner, NotCopied):
             )
             return
         if wanted != self._strategy:
+            _engine.retract()
             raise StrategyChange(option, dict(wanted[1]))
         here.engine.backward_and_update(loss)
         self.opt._step = here.engine.step()
@@ -306,7 +307,7 @@ class DistOpt(Owner, NotCopied):
 
     def fused_all_reduce(self, tensor, send: bool = True) -> None:
         """The same for a list as one exchange; send False keeps them for it."""
-        self.communicator.fusedSynch([_raw_of(t) for t in tensor], send)
+        self.communicator.fusedSynch(_raws_of(tensor), send)
 
     def all_reduce_half(self, tensor: CTensor) -> None:
         """The same with float16 on the way."""
@@ -314,7 +315,7 @@ class DistOpt(Owner, NotCopied):
 
     def fused_all_reduce_half(self, tensor, send: bool = True) -> None:
         """The same for a list."""
-        self.communicator.fusedSynchHalf([_raw_of(t) for t in tensor], send)
+        self.communicator.fusedSynchHalf(_raws_of(tensor), send)
 
     def sparsification(
         self, tensor, accumulation, spars: float, topK: bool
@@ -332,7 +333,7 @@ class DistOpt(Owner, NotCopied):
         """The same over all elements of a list."""
         rest = None if accumulation is None else _raw_of(accumulation)
         self.communicator.fusedSparsification(
-            [_raw_of(t) for t in tensor], rest, spars, topK
+            _raws_of(tensor), rest, spars, topK
         )
 
     def wait(self) -> None:
@@ -367,3 +368,9 @@ class DistOpt(Owner, NotCopied):
 
 def _raw_of(value) -> CTensor:
     return value.data if isinstance(value, Tensor) else value
+
+
+def _raws_of(values):
+    # What is wrong with the list is met, and told, where it is sent.
+    for value in values:
+        yield _raw_of(value)

@@ -34,6 +34,11 @@ from choir._sections import deferred, delivered, lock, locked
 from choir.tensor import Constants, Tensor
 
 
+def retract() -> None:
+    """The step that runs is given up, on all ranks alike, to be run again."""
+    lib.model_retract_step(here.engine._handle)
+
+
 class Engine(Owner, NotCopied):
     """Parameters and an updater, trained step by step."""
 
@@ -144,6 +149,7 @@ class Engine(Owner, NotCopied):
         sample_count: int = 1,
         global_count: int = 1,
         variant: int = 0,
+        number: int = 0,
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
@@ -168,6 +174,7 @@ class Engine(Owner, NotCopied):
             sample_count,
             global_count,
             variant,
+            number,
         )
         before = here.engine, here.model_step, here.training
         try:

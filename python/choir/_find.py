@@ -2,16 +2,45 @@
 """Where libchoir.so is, and what to say when it does not load.
 
 The library is, in this order: the file that CHOIR_LIBRARY names; beside this
-file, where a wheel puts it; two folders up, where Bazel puts it.
+file, where a wheel puts it; two folders up, where Bazel puts it. The last is not
+a folder of this package, so the library there must be this user's or root's.
 """
 
 import ctypes
 import os
 import platform
 import re
+import stat
 
 from choir._debian import DEBIAN_PACKAGES, needed_packages
 from choir._version import __version__
+
+
+def why_not_trusted(path):
+    """Who else can have put the file there or can replace it, in words; "" if
+    nobody but root and this user: the rule of dist/trusted_path_internal.h."""
+    at = os.path.realpath(path)
+    own_groups = {0}
+    if os.getegid() == os.geteuid():
+        own_groups.add(os.getegid())
+    may_be_sticky = False
+    while True:
+        info = os.lstat(at)
+        mode = info.st_mode
+        if info.st_uid not in (0, os.geteuid()):
+            return (
+                f"{at} belongs to uid {info.st_uid}, neither to root nor to this "
+                "user"
+            )
+        if mode & stat.S_IWOTH or (
+            mode & stat.S_IWGRP and info.st_gid not in own_groups
+        ):
+            if not (may_be_sticky and mode & stat.S_ISVTX):
+                return f"other users can write to {at}"
+        if at == "/":
+            return ""
+        may_be_sticky = stat.S_ISDIR(mode)
+        at = os.path.dirname(at)
 
 
 def find_library():
@@ -37,6 +66,12 @@ def find_library():
     ]
     for place in places:
         if os.path.isfile(place):
+            why = why_not_trusted(place) if place != places[0] else ""
+            if why:
+                raise ImportError(
+                    f"{place} is not loaded: {why}; set CHOIR_LIBRARY to its "
+                    "path if it is the right one"
+                )
             return place
     raise ImportError(
         f"there is no libchoir.so, neither {places[0]} nor {places[1]}; "

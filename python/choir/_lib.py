@@ -200,6 +200,7 @@ class Step(Structure):
         ("sample_count", c_int64),
         ("global_count", c_int64),
         ("is_partial", c_bool),
+        ("batch", c_int64),
     ]
 
 
@@ -292,6 +293,7 @@ class ModelBatch(Structure):
         ("sample_count", c_int64),
         ("global_count", c_int64),
         ("variant", c_int64),
+        ("number", c_int64),
     ]
 
 
@@ -367,6 +369,10 @@ class Collective(Structure):
         ("tensors", POINTER(CommTensor)),
         ("tensor_count", c_int32),
         ("in_host_memory", c_bool),
+        ("in_step", c_bool),
+        ("step", c_int64),
+        ("batch", c_int64),
+        ("refusal", c_char_p),
         ("name", c_char_p),
     ]
 
@@ -518,6 +524,7 @@ _FUNCTIONS = {
     "model_print_graphs": (_P, [_P, POINTER(_P)]),
     "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),
     "model_backward_and_update": (None, [_P, _P, _P]),
+    "model_retract_step": (None, [_P]),
     "model_last_graph": (c_uint64, [_P]),
     "model_step": (c_int64, [_P]),
     "model_set_step": (None, [_P, c_int64]),

@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 
+from choir import _comm
 from choir import opt as _opt
 from choir._collectives import broadcast_
 from choir._comm import pickled
@@ -28,7 +29,10 @@ def broadcast_object(obj=None, root_rank: int = 0, name: str | None = None):
 
 def allgather_object(obj, name: str | None = None) -> list:
     """All ranks' objects, by pickle, in rank order; collective."""
-    parts = communicator().all_gather_v(pickled(obj), name or "object")
+    comm, name = communicator(), name or "object"
+    with comm.preparing(_comm.ALL_GATHER, name):
+        data = pickled(obj)
+    parts = comm.all_gather_v(data, name)
     return [pickle.loads(part.tobytes()) for part in parts]
 
 
@@ -39,21 +43,20 @@ def broadcast_parameters(params, root_rank: int = 0) -> None:
     by name; the same names, shapes and dtypes in the same order on all ranks.
     ValueError on all ranks names the first that differs; StateError for a model
     before compile. DistOpt does it by itself at the first step."""
-    if hasattr(params, "get_states"):
-        name = type(params).__name__
-        params = params.get_states()
-        if not params:
-            raise StateError(
-                f"broadcast_parameters: {name} has no parameters yet; call compile "
-                "first"
-            )
-    if not hasattr(params, "items"):
-        params = dict(params)
-    communicator().check_same(
-        "broadcast_parameters: number of parameters", str(len(params))
-    )
+    comm, what = communicator(), "broadcast_parameters: number of parameters"
+    with comm.preparing(_comm.ALL_GATHER, what):
+        if hasattr(params, "get_states"):
+            name = type(params).__name__
+            params = params.get_states()
+            if not params:
+                raise StateError(
+                    f"broadcast_parameters: {name} has no parameters yet; call "
+                    "compile first"
+                )
+        params = {str(name): value for name, value in dict(params).items()}
+    comm.check_same(what, str(len(params)))
     for name, value in params.items():
-        broadcast_(value, root_rank, str(name))
+        broadcast_(value, root_rank, name)
 
 
 def broadcast_optimizer_state(optimizer, root_rank: int = 0) -> None:
@@ -62,15 +65,17 @@ def broadcast_optimizer_state(optimizer, root_rank: int = 0) -> None:
 
     States are set for parameters that this rank's optimizer has met: in a step,
     or since compile where the optimizer is a model's."""
-    core = getattr(optimizer, "opt", optimizer)
-    if not isinstance(core, _opt.Optimizer):
-        raise TypeError(
-            f"broadcast_optimizer_state: a {type(optimizer).__name__}; an optimizer "
-            "is needed"
-        )
-    own = (core.lr, core.get_states())
-    lr, states = broadcast_object(own, root_rank, "optimizer state")
-    if communicator().global_rank != root_rank:
+    comm, what = communicator(), "optimizer state"
+    with comm.preparing_object(what):
+        core = getattr(optimizer, "opt", optimizer)
+        if not isinstance(core, _opt.Optimizer):
+            raise TypeError(
+                f"broadcast_optimizer_state: a {type(optimizer).__name__}; an "
+                "optimizer is needed"
+            )
+        own = (core.lr, core.get_states())
+    lr, states = comm.share_object(own, root_rank, what)
+    if comm.global_rank != root_rank:
         core.lr = lr
         core.set_states(states)
 
@@ -120,18 +125,17 @@ def average_metrics(metrics: dict, weight: float = 1.0) -> dict[str, float]:
     weight: of this rank, say the samples that its numbers are of; a rank without
     any gives 0. NaN where all weights are 0. The same names on all ranks, else
     a ValueError on all. The same floats on all ranks."""
-    if not weight >= 0:
-        raise ValueError(f"average_metrics: weight is {weight}; 0 or more")
-    comm = communicator()
-    names = sorted(metrics)
-    comm.check_same("average_metrics", ",".join(names))
-    values = np.array([float(metrics[n]) for n in names] + [1.0], np.float64)
-    # 0 * NaN is NaN, and a rank without samples has 0 / 0.
-    total = comm.all_reduce(
-        values * weight if weight else np.zeros_like(values),
-        Sum,
-        "average_metrics",
-    )
+    comm, what = communicator(), "average_metrics"
+    with comm.preparing(_comm.ALL_GATHER, what):
+        if not weight >= 0:
+            raise ValueError(f"{what}: weight is {weight}; 0 or more")
+        names = sorted(metrics)
+        text = ",".join(names)
+        values = np.array([float(metrics[n]) for n in names] + [1.0])
+        # 0 * NaN is NaN, and a rank without samples has 0 / 0.
+        values = values * float(weight) if weight else np.zeros_like(values)
+    comm.check_same(what, text)
+    total = comm.all_reduce(values, Sum, what)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = total[:-1] / total[-1]
     return {name: float(mean) for name, mean in zip(names, means)}

@@ -68,20 +68,19 @@ def label_of(name: str | None, text: str) -> str:
     return f"{name} {text}" if name else text
 
 
-def rows_of(value: Value) -> str:
-    """What the parts of a first dimension must share."""
-    shape = value.array.shape
-    if not shape:
-        return f"{value.dtype_name} scalar"
-    inner = ", ".join(["*"] + [str(n) for n in shape[1:]])
-    return f"{value.dtype_name} ({inner})"
-
-
-def no_scalar(value: Value, what: str) -> None:
+def rows_in(value: Value, what: str) -> int:
+    """How many there are."""
     if value.array.ndim == 0:
         raise ValueError(
             f"{what}: a value without dimensions has no rows; reshape it to (1,)"
         )
+    return value.array.shape[0]
+
+
+def rows_of(value: Value) -> str:
+    """What the parts of a first dimension must share."""
+    inner = ", ".join(["*"] + [str(n) for n in value.array.shape[1:]])
+    return f"{value.dtype_name} ({inner})"
 
 
 class Reduction(NamedTuple):
@@ -97,9 +96,9 @@ class Reduction(NamedTuple):
 
 
 def reduction(
+    name: str | None,
     average: bool | None,
     op: int | None,
-    name: str | None,
     prescale: float,
     postscale: float,
     compression,

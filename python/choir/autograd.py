@@ -597,6 +597,9 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
             f"backward: {type(y).__name__} given; a Tensor is needed"
         )
     if here.model_step is not None:
+        from choir import _engine
+
+        _engine.retract()
         raise ManualStep("autograd.backward in a step that a model runs")
     if y.size() != 1 and dy is None:
         raise ValueError(

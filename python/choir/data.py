@@ -124,14 +124,15 @@ class Batch:
     elements are the loader's: they change with the next batch.
     """
 
-    def __init__(self, c: _CBatch, device) -> None:
+    def __init__(self, c: _CBatch, device, steps: int) -> None:
         self.sample_count: int = c.sample_count
         self.global_count: int = c.global_count
         self.first_sample: int = c.first_sample
         self.first_in_step: int = c.first_in_step
         self.epoch: int = c.epoch
         self.step: int = c.step
-        place = (c.first_sample, c.sample_count, c.global_count)
+        number = c.epoch * steps + c.step + 1
+        place = (c.first_sample, c.sample_count, c.global_count, number)
         self.x = self._tensor(c.x, device, place)
         self.y = self._tensor(c.y, device, place)
 
@@ -189,7 +190,7 @@ class Loader(Owner, NotCopied):
             check(lib.loader_next(self.handle, byref(pointer)))
             if not pointer:
                 return
-            yield Batch(pointer.contents, self.device)
+            yield Batch(pointer.contents, self.device, len(self))
 
     @property
     def position(self) -> tuple[int, int]:

@@ -17,7 +17,9 @@ in graph mode happens in recorded steps only.
 
 "Collective" means: all ranks call it, in the same order. Names, shapes, dtypes,
 operations and roots travel ahead of the data; where ranks differ, all of them
-get a ValueError that says which rank wanted what, and can go on. When a peer
+get a ValueError that says which rank wanted what, and can go on. So too where one
+rank's own call is wrong (a dtype that there is not, an object without a pickle): it
+gets its own error, the others a ValueError with that in it. When a peer
 dies, ends or is later than the deadline, the others get a CommError that names
 it, and the communicator is broken: every later call says the same.
 """

@@ -282,7 +282,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         library's steps, and nothing was done."""
         engine = self._engine()
         optimizer._set_lr(engine.step())
-        x, y, _, _, _ = self._batch(args, kwargs)
+        x, y, *_ = self._batch(args, kwargs)
         key = _key(args, kwargs, x, y)
         # A step that calls the optimizer plainly goes by what use() chose.
         key += (getattr(optimizer, "_chosen", None), self._precision)
@@ -358,9 +358,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
         n = x.shape[0] if x is not None and x.shape else 1
         batch = getattr(x, "batch", None)
         if batch is not None:
-            first, n, total = batch
+            first, n, total, number = batch
         else:
-            first, total = rank * n, size * n
+            first, total, number = rank * n, size * n, 0
         if x is None or x.ndim() == 0 or x.shape[0] != n:
             return (
                 None,
@@ -368,11 +368,12 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 first,
                 n if n == 0 else 1,
                 total if n == 0 else size,
+                number,
             )
-        return x, y, first, n, total
+        return x, y, first, n, total, number
 
     def _step(self, engine, func, args, kwargs, key):
-        x, y, first, n, total = self._batch(args, kwargs)
+        x, y, first, n, total, number = self._batch(args, kwargs)
         variant = self._variants.get(key)
         if variant is None:
             object.__setattr__(self, "_kinds", self._kinds + 1)
@@ -390,7 +391,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_last", result)
 
         try:
-            engine.train(body, x, y, first, n, total, variant)
+            engine.train(body, x, y, first, n, total, variant, number)
             result = self._last
         finally:
             object.__setattr__(self, "_last", None)

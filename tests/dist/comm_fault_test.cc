@@ -12,10 +12,13 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "core/allocator.h"
 #include "core/clock.h"
 #include "dist/comm.h"
+#include "tests/testing/failing_allocator.h"
 #include "tests/testing/ranks.h"
 
 namespace {
@@ -390,6 +393,89 @@ TEST_P(FaultTest, LeavingWithoutFinalizeIsTold) {
          "aborted: all_reduce 'second' \\(operation 2\\): @0 left the "
          "communicator without finalize\\.",
          15);
+}
+
+// A program that returns from main and does not say so to anybody.
+TEST_P(FaultTest, EndingWithoutFinalizeIsTold) {
+  for (int size : {2, 3, 4}) {
+    if (choir_testing::InRank()) {
+      choir_comm_t* comm = JoinOrEnd(50);
+      ReduceOrEnd(comm, "first");
+      if (Rank() == 1) {
+        usleep(200000);
+        exit(0);
+      }
+      ReduceOrEnd(comm, "second");
+      End();
+    }
+    std::vector<int> others;
+    for (int rank = 0; rank < size; ++rank)
+      if (rank != 1) others.push_back(rank);
+    Expect(size, others,
+           "aborted: all_reduce 'second' \\(operation 2\\): @1 " +
+               std::string(IsMpi() ? "left the communicator without finalize"
+                                   : "is gone: its process was killed or ended "
+                                     "too early") +
+               "\\.",
+           20);
+  }
+}
+
+// What an operation needs beside what it was given, asked for before ranks
+// agree on it: the error of one rank is that of all, and they can go on.
+TEST_P(FaultTest, NoMemoryForAnOperationIsHeardByAll) {
+  const std::pair<choir_collective_kind_t, const char*> kinds[] = {
+      {CHOIR_COLLECTIVE_ALL_REDUCE, "all_reduce"},
+      {CHOIR_COLLECTIVE_REDUCE, "reduce"},
+      {CHOIR_COLLECTIVE_REDUCE_SCATTER, "reduce_scatter"}};
+  for (int size : {2, 3, 4}) {
+    if (choir_testing::InRank()) {
+      // For the rest of the process.
+      auto* allocator = new choir::testing::FailingAllocator;
+      ASSERT_OK(choir_allocator_set_default(allocator->get()));
+      choir_comm_t* comm = JoinOrEnd(50);
+      const int last = choir_comm_size(comm) - 1;
+      const int64_t count = 120000;
+      std::vector<float> data(static_cast<size_t>(count * (last + 1)), 1);
+      std::string said;
+      for (const auto& kind : kinds) {
+        choir_comm_tensor_t tensor = {data.data(), data.data(), count};
+        choir_collective_t c = {};
+        c.kind = kind.first;
+        c.dtype = CHOIR_DTYPE_F32;
+        c.count = count;
+        c.src = c.dst = data.data();
+        c.weight = 1;
+        c.name = kind.second;
+        // A group is packed by every backend.
+        if (!IsMpi() && kind.first != CHOIR_COLLECTIVE_REDUCE) {
+          c.tensors = &tensor;
+          c.tensor_count = 1;
+        }
+        if (Rank() == last) allocator->FailLarge(100000);
+        choir_status_t status = choir_comm_run(comm, &c);
+        allocator->FailLarge(SIZE_MAX);
+        said += std::string(choir_status_message(status)) + "; ";
+        choir_status_free(status);
+      }
+      ReduceOrEnd(comm, "after");
+      Say(CHOIR_ERROR(INTERNAL, "%s", said.c_str()));
+      End();
+    }
+    std::string pattern = "internal error: ";
+    for (const auto& kind : kinds) {
+      const bool fails = IsMpi() || kind.first != CHOIR_COLLECTIVE_REDUCE;
+      pattern += fails ? std::string(kind.second) + " '" + kind.second +
+                             "' \\(operation \\d\\): rank " +
+                             std::to_string(size - 1) +
+                             ": [a-z ]+: \\d+ bytes asked for; the allocator "
+                             "has none left; "
+                       : "ok; ";
+    }
+    std::vector<int> all;
+    for (int rank = 0; rank < size; ++rank) all.push_back(rank);
+    Expect(size, all, pattern + "\\.", 20);
+  }
 }
 
 TEST_P(FaultTest, AsynchronousWorkFails) {

@@ -441,6 +441,16 @@ TEST(MpiTest, MissingLibraryIsToldWithItsPaths) {
   choir_status_free(status);
 }
 
+// Programs that all end without finalize end well: nobody waits for anybody.
+TEST(MpiTest, AllMayEndWithoutFinalize) {
+  if (choir_testing::RunRanks("mpi", 3)) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  usleep(static_cast<useconds_t>(choir_comm_rank(comm)) * 100000);
+}
+
 // Two ranks by Choir's launcher, none by MPI.
 TEST(MpiTest, WithoutMpiexecTheHintNamesIt) {
   if (!choir_testing::InRank()) {

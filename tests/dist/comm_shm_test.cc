@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,9 +71,10 @@ TEST(ShmTest, IdServesOneCommunicator) {
   Result result = Take(choir_comm_create(&config, &second));
   EXPECT_EQ(second, nullptr);
   EXPECT_EQ(result.code, CHOIR_STATUS_ALREADY_EXISTS);
-  EXPECT_EQ(result.message, "comm shm: rank 0 of id " + id +
-                                " is there already; an id serves one "
-                                "communicator");
+  // Without the id, which must not come into a log.
+  EXPECT_EQ(result.message,
+            "comm shm: rank 0 of this id is there already; an id serves one "
+            "communicator");
   choir_comm_release(comm);
   // Free again.
   ASSERT_OK(choir_comm_create(&config, &comm));
@@ -126,6 +128,33 @@ TEST(ShmTest, TooLittleMemoryIsAStatus) {
     EXPECT_NE(result.message.find("rank 0 (host "), std::string::npos);
     EXPECT_NE(result.message.find("shared memory: 52776558133248 bytes are "
                                   "needed for all ranks; the system has "),
+              std::string::npos)
+        << result.message;
+  }
+}
+
+// The kernel ends a process that exceeds `ulimit -f`, which shared memory does
+// too; ranks get a sentence, at the start and when more memory is asked for.
+TEST(ShmTest, FileSizeLimitIsAStatus) {
+  if (choir_testing::RunRanks("shm", 2)) return;
+  for (rlim_t limit : {rlim_t{1} << 20, rlim_t{6} << 20}) {
+    struct rlimit size;
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &size), 0);
+    size.rlim_cur = limit;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &size), 0);
+    choir_comm_config_t config;
+    ASSERT_OK(choir_comm_config_init(&config));
+    config.deadline = Patience(10);
+    // Another id: that of the environment serves one communicator.
+    config.id.text[0] = limit > 1 << 20 ? 'a' : 'b';
+    choir_comm_t* comm = nullptr;
+    Result result = Take(choir_comm_create(&config, &comm));
+    EXPECT_EQ(comm, nullptr);
+    EXPECT_EQ(result.code, CHOIR_STATUS_OUT_OF_MEMORY) << result.message;
+    EXPECT_NE(result.message.find(
+                  "bytes are needed; the limit on the size of files, which "
+                  "holds for it too, is " +
+                  std::to_string(limit) + " bytes; raise it (ulimit -f)"),
               std::string::npos)
         << result.message;
   }

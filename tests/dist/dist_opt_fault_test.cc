@@ -87,8 +87,9 @@ choir_status_t FailInStep3(int64_t step, int number) {
 void ExpectTold(const std::string& operation, const std::string& in) {
   const std::string told =
       "aborted: training step [23]: " + operation +
-      " \\(operation \\d+\\): rank 2 \\(host .+, pid \\d+\\) aborted: its "
-      "training step failed in backward";
+      " \\(operation \\d+\\): rank 2 \\(host .+, pid \\d+\\) aborted: "
+      "training step 3: " +
+      in + "broken";
   ExpectWords(
       "shm", 3,
       {told, told, "internal error: training step 3: " + in + "broken"});
@@ -110,6 +111,61 @@ TEST(DistOptFaultTest, FailedBeforeAShardedUpdate) {
   }
   TrainAndSay({}, "softmax_cross_entropy_grad",
               [](int64_t step, int) { return FailInStep3(step, 2); });
+}
+
+// One rank takes a step that the others do not, or skips a batch: the next step
+// tells all of them, and updates nothing.
+void ExpectOutOfStep(const Training::Options& options, bool skips,
+                     const std::string& words) {
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), options);
+  Must(training.Attach());
+  const int64_t first = comm.rank() * 16;
+  const int64_t all = comm.size() * 16;
+  for (int64_t step = 0; step < 3; ++step)
+    Must(training.TrainOn(step, first, 16, all));
+  const bool is_odd = comm.rank() == comm.size() - 1;
+  // As a step that was applied here alone.
+  if (is_odd && !skips) choir_model_set_step(training.model(), 4);
+  const uint64_t digest = training.Digest();
+  EXPECT_STATUS(INVALID_ARGUMENT, words,
+                training.TrainOn(is_odd && skips ? 4 : 3, first, 16, all));
+  EXPECT_EQ(training.Digest(), digest);
+  // The communicator is in order.
+  Must(choir_comm_barrier(comm.get(), "after"));
+}
+
+TEST(DistOptFaultTest, ASkippedBatchIsToldAtTheNextStep) {
+  for (int size : {2, 3, 4}) {
+    if (!InRank()) {
+      RunRanks("shm", size);
+      continue;
+    }
+    const std::string odd = std::to_string(choir_testing::Size() - 1);
+    ExpectOutOfStep({}, true,
+                    "at step 3 (batch 4), rank " + odd +
+                        " is at step 3 (batch 5); all ranks must take the "
+                        "same steps");
+    return;
+  }
+}
+
+TEST(DistOptFaultTest, AStepTooManyIsToldAtTheNextStep) {
+  for (int size : {2, 3, 4}) {
+    if (!InRank()) {
+      RunRanks("shm", size);
+      continue;
+    }
+    Training::Options options;
+    options.sharded_update = false;
+    options.bucket_bytes = 1;
+    const std::string odd = std::to_string(choir_testing::Size() - 1);
+    ExpectOutOfStep(options, false,
+                    "at step 3 (batch 4), rank " + odd +
+                        " is at step 4 (batch 4); all ranks must take the "
+                        "same steps");
+    return;
+  }
 }
 
 // All ranks hear of a step that one of them runs with other options, and the

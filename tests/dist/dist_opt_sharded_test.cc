@@ -134,7 +134,8 @@ TEST(DistOptShardedTest, ModelGoesOnAfterShardedUpdates) {
   if (comm.rank() == 1) Must(training.TrainOn(1, 0, 16, 16));
   Must(choir_comm_barrier(comm.get(), "one of two went on"));
   EXPECT_EQ(training.Digest() == digest, comm.rank() == 0);
-  // And back again, from rank 0's.
+  // And back again, from rank 0's, whose steps count.
+  choir_model_set_step(training.model(), 1);
   Must(training.Attach());
   EXPECT_EQ(training.Digest(), comm.Gather(training.Digest())[0]);
   EXPECT_EQ(training.Digest(), digest);

@@ -2,6 +2,7 @@
 #include "dist/plan.h"
 
 #include "tests/dist/dist_opt_testing.h"
+#include "tests/testing/failing_allocator.h"
 
 namespace choir_testing {
 namespace {
@@ -114,6 +115,32 @@ TEST(PlanTest, TheLinkIsTheSameOnAllRanks) {
   uint64_t bits;
   memcpy(&bits, &link.bytes_per_second, sizeof bits);
   for (uint64_t other : comm.Gather(bits)) EXPECT_EQ(other, bits);
+}
+
+// Every rank holds a message of each.
+TEST(PlanTest, MeasuringTheLinkTakesLittleMemory) {
+  if (RunRanks("shm", 6)) return;
+  // For the rest of the process.
+  auto* failing = new choir::testing::FailingAllocator;
+  Must(choir_allocator_set_default(failing->get()));
+  Comm comm;
+  choir_link_t link;
+  failing->FailLarge(8 << 20);
+  ASSERT_OK(choir_link_measure(comm.get(), &link));
+  // Where one rank lacks it, all hear of it, and go on in order.
+  if (comm.rank() == 4) failing->FailLarge(1 << 20);
+  choir_status_t status = choir_link_measure(comm.get(), &link);
+  EXPECT_EQ(choir_status_code(status), comm.rank() == 4
+                                           ? CHOIR_STATUS_OUT_OF_MEMORY
+                                           : CHOIR_STATUS_INVALID_ARGUMENT);
+  const std::string said = choir_status_message(status);
+  EXPECT_TRUE(Contains(said, "bytes asked for; the allocator has none left"));
+  if (comm.rank() != 4) {
+    EXPECT_TRUE(Contains(said, "barrier 'link' .*rank 4: ")) << said;
+  }
+  choir_status_free(status);
+  failing->FailLarge(SIZE_MAX);
+  EXPECT_EQ(comm.Gather(static_cast<uint64_t>(comm.rank())).back(), 5u);
 }
 
 TEST(PlanTest, AutoGoesOnWithWhatItChose) {

@@ -112,8 +112,15 @@ class Loaders(unittest.TestCase):
             self.assertEqual(batch.first_sample, 4 * i)
             self.assertEqual(
                 batch.x.batch,
-                (batch.first_sample, batch.sample_count, batch.global_count),
+                (
+                    batch.first_sample,
+                    batch.sample_count,
+                    batch.global_count,
+                    i + 1,
+                ),
             )
+        self.assertEqual(next(iter(loader)).x.batch[3], 4)  # of epoch 1
+        loader.seek(1)
         x, y = next(iter(loader))
         self.assertEqual((x.dtype, y.dtype), (tensor.float32, tensor.int32))
 

@@ -8,7 +8,8 @@ import unittest
 import numpy as np
 
 import ranks
-from choir import StateError, autograd, device, dist, layer, model, opt, tensor
+from choir import StateError, autograd, data, device, dist
+from choir import layer, model, opt, tensor
 from choir.tensor import Tensor
 
 SIZES = (1, 2, 3)
@@ -512,6 +513,69 @@ def different_options(rank, size, ticket):
 # ---- Tests ----
 
 
+def skips(rank, size, ticket, use_graph):
+    """The last rank leaves out a batch of its loader."""
+    joined(rank, size, ticket)
+    made = data.synthetic(160 * size, (1, 6, 6), 4, seed=3)
+    loader = data.Loader(made, batch=16, rank=rank, size=size)
+    m = Net()
+    m.set_optimizer(opt.DistOpt(opt.SGD(lr=0.1)))
+    x, _ = next(iter(loader))
+    m.compile([x], is_train=True, use_graph=use_graph)
+    loader.seek(0)
+    for i, (x, y) in enumerate(loader):
+        if i == 5 and rank == size - 1:
+            continue
+        try:
+            m(x, y)
+        except ValueError as error:
+            return i, str(error)
+    return None
+
+
+def fails(rank, size, ticket, use_graph):
+    """In step 3 the last rank's batch has too many classes, and its program goes
+    on; what each rank got in all steps."""
+    n = 8
+    m = net(joined(rank, size, ticket), n, use_graph)
+    tx, ty = Tensor((n, 1, 6, 6)), Tensor((n,), dtype=tensor.int32)
+    tx.copy_from_numpy(values(rank, (n, 1, 6, 6)))
+    ty.copy_from_numpy(np.arange(n, dtype=np.int32) % 4)
+    said = []
+    for i in range(6):
+        odd = i == 3 and rank == size - 1
+        try:
+            m(Tensor((n, 1, 5, 5)) if odd else tx, ty)
+            said.append("")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+class Manual(Net):
+    """Loops over autograd.backward itself."""
+
+    def train_one_batch(self, x, y):
+        loss = self.loss(self.forward(x), y)
+        for p, g in autograd.backward(loss):
+            self.optimizer.all_reduce(g.data)
+            self.optimizer.update(p, g)
+        return loss
+
+
+def by_hand_in_a_model(rank, size, ticket):
+    sgd = joined(rank, size, ticket)
+    m = Manual()
+    m.set_optimizer(sgd)
+    m.compile([Tensor((8, 1, 6, 6))], True, True)
+    tx, ty = Tensor((8, 1, 6, 6)), Tensor((8,), dtype=tensor.int32)
+    tx.copy_from_numpy(values(rank, (8, 1, 6, 6)))
+    ty.copy_from_numpy(np.arange(8, dtype=np.int32) % 4)
+    for _ in range(3):
+        m(tx, ty)
+    return m.digest()
+
+
 class Primitives(unittest.TestCase):
     def test_contract(self):
         for size in (1, 2, 4):
@@ -625,6 +689,38 @@ class Training(unittest.TestCase):
             touched = [i for turn in turns[:4] for i in turn]
             self.assertEqual(sorted(touched), list(range(16)))
             self.assertTrue(all(turns), turns)
+
+    def test_a_skipped_batch_is_told_to_all(self):
+        for size, use_graph in ((2, False), (3, True), (4, True)):
+            for outcome in ranks.results(size, skips, use_graph):
+                self.assertIsNotNone(outcome, "nobody noticed")
+                i, said = outcome
+                self.assertIn(i, (5, 6))
+                self.assertRegex(
+                    said,
+                    rf"at step 5 \(batch 6\), rank {size - 1} is at step 5 "
+                    r"\(batch 7\); all ranks must take the same steps",
+                )
+
+    def test_a_step_that_fails_on_one_rank_is_told_to_all(self):
+        for size, use_graph in ((2, True), (3, False), (4, True)):
+            found = ranks.results(size, fails, use_graph)
+            own = found[-1][3]
+            self.assertNotIn("CommError", own)
+            for rank, said in enumerate(found):
+                self.assertEqual(said[:3], ["", "", ""])
+                for text in said[3 + (rank == size - 1) :]:
+                    self.assertRegex(
+                        text,
+                        rf"CommError: .*rank {size - 1} \(.*\) aborted: ",
+                    )
+                    self.assertIn(own.split(": ", 1)[1].split("\n")[0], text)
+
+    def test_steps_by_hand_in_a_model(self):
+        # All ranks find in their first step that these are no steps of a model.
+        for size in (1, 2):
+            digests = ranks.results(size, by_hand_in_a_model)
+            self.assertEqual(len(set(digests)), 1)
 
     def test_ranks_that_differ(self):
         for function in (different_models, different_options):

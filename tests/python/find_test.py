@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import unittest
@@ -15,6 +16,19 @@ import choir
 from choir import _find
 
 LIBRARY = os.path.abspath("libchoir.so")
+
+
+def _as_if_of(path, uid, lstat=os.lstat):
+    """os.lstat, for whom `path` belongs to another user."""
+    real = os.path.realpath(path)
+
+    def told(at, **how):
+        info = list(lstat(at, **how))
+        if at == real:
+            info[stat.ST_UID] = uid
+        return os.stat_result(info)
+
+    return told
 
 
 class Find(unittest.TestCase):
@@ -66,6 +80,38 @@ class Find(unittest.TestCase):
             os.remove(above)
             self.refused(_find.find_library, beside, above, "CHOIR_LIBRARY")
 
+    def test_library_above_that_others_can_write(self):
+        above = self.made("a/libchoir.so", b"")
+        for path, mode in [
+            (above, 0o666),
+            (os.path.dirname(above), 0o777),
+            (os.path.dirname(above), 0o1777),
+            (self.folder, 0o777),
+        ]:
+            before = stat.S_IMODE(os.stat(path).st_mode)
+            os.chmod(path, mode)
+            with self.package_at("a/b/choir"), self.subTest(path):
+                self.refused(
+                    _find.find_library,
+                    "is not loaded",
+                    f"other users can write to {os.path.realpath(path)};",
+                )
+            os.chmod(path, before)
+        # As /tmp: only owners remove what is in it.
+        os.chmod(self.folder, 0o1777)
+        with self.package_at("a/b/choir"):
+            self.assertEqual(_find.find_library(), above)
+
+    def test_library_above_of_another_user(self):
+        above = self.made("a/libchoir.so", b"")
+        for path in (above, os.path.dirname(above)):
+            with mock.patch.object(os, "lstat", _as_if_of(path, 31337)):
+                with self.package_at("a/b/choir"), self.subTest(path):
+                    self.refused(
+                        _find.find_library,
+                        f"{os.path.realpath(path)} belongs to uid 31337",
+                    )
+
     def test_relative_name_is_a_path(self):
         # The loader would look for a name without a slash in the system.
         with mock.patch.dict(os.environ, CHOIR_LIBRARY="libchoir.so"):
@@ -107,7 +153,7 @@ class Find(unittest.TestCase):
                 lambda: self.load(path),
                 f"libchoir.so needs {nobodys}, which this machine lacks",
                 f"apt-get install {package} (the others that it needs: "
-                "libcjson1 libgomp1 libstdc++6 zlib1g)",
+                "libcjson1 libgomp1 libsodium23 libstdc++6 zlib1g)",
             )
 
     def test_missing_library_of_no_known_package(self):

@@ -10,12 +10,15 @@ import sys
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 FOLDER = os.path.abspath("tools/choirrun")
 SCRIPT = os.path.join(FOLDER, "choirrun.py")
 sys.path.insert(0, FOLDER)
 
+import host_agent  # noqa: E402
 import host_list  # noqa: E402
+import host_session  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
 
@@ -170,6 +173,29 @@ class CommandLineTest(unittest.TestCase):
         status, _, err = self.run_script("-np", "1", "./no_such_program")
         self.assertEqual(status, 1)
         self.assertIn("this host: there is no program ./no_such_program", err)
+
+
+class TalkTest(unittest.TestCase):
+    """What comes from another host is not believed to be what it should be."""
+
+    def test_an_agent_that_says_something_else(self):
+        for text in ("{broken", '"a word"', "[1]", "\\xff"):
+            script = (
+                "import sys; sys.stdin.buffer.read(%d)\n"
+                f"mark = {host_agent.MARK!r}\n"
+                'print(mark + \'{"event": "hello"}\', flush=True)\n'
+                f"sys.stdout.buffer.write(mark.encode() + b'{text}\\n')\n"
+                "sys.stdout.flush()\n"
+                "sys.stdin.buffer.read()\n"
+            )
+            with mock.patch.object(host_session, "_BOOTSTRAP", script):
+                session = host_session.Session(None, None, 20)
+            self.addCleanup(session.close)
+            with self.subTest(text):
+                with self.assertRaisesRegex(
+                    host_session.HostError, "no answer of an agent's"
+                ):
+                    session.request("sources", 20, peers=[])
 
 
 class VerdictTest(unittest.TestCase):

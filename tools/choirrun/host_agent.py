@@ -15,6 +15,7 @@ import array
 import ctypes
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 import platform
@@ -195,7 +196,7 @@ def choir_libraries(program, libraries, environment):
             folder = os.path.dirname(os.path.realpath(path))
     places = [
         os.path.join(folder, place, "libchoir_mpi.so")
-        for place in ("", "../lib", "..")
+        for place in ("", "../lib")
     ]
     if environment.get("CHOIR_MPI_LIBRARY"):
         places = [environment["CHOIR_MPI_LIBRARY"]]
@@ -380,7 +381,7 @@ def serve(connection, token):
         connection.settimeout(30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            if receive(connection, TOKEN_BYTES) != token:
+            if not hmac.compare_digest(receive(connection, TOKEN_BYTES), token):
                 return
             while True:
                 kind, count = HEAD.unpack(receive(connection, HEAD.size))

@@ -256,8 +256,17 @@ class Session:
         mark = host_agent.MARK.encode()
         for line in self._process.stdout:
             self.heard = time.monotonic()
-            if line.startswith(mark):
-                self._take(json.loads(line[len(mark) :].decode()))
+            if not line.startswith(mark):
+                continue
+            try:
+                message = json.loads(line[len(mark) :].decode())
+                is_message = isinstance(message, dict)
+            except ValueError:
+                is_message = False
+            if not is_message:
+                self._log.append("%s: no answer of an agent's" % line[:80])
+                break
+            self._take(message)
         with self._lock:
             self._is_over = True
             waiting = list(self._answers.values())

@@ -8,6 +8,7 @@
 // one mutex keeps MPI to one thread at a time.
 #include <poll.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -33,6 +34,8 @@ typedef choir_comm_operation_t operation_t;
 
 // After a fault: time for the messages that tell it.
 #define TELL_SECONDS 0.2
+// After this rank left: time for one that waits for it to say so.
+#define HURT_SECONDS 0.3
 
 typedef struct news_s {
   int32_t has_fault;
@@ -376,20 +379,82 @@ static void end_controls(choir_mpi_comm_t* mpi) {
   unlock(mpi);
 }
 
+// Peers that still wait for this rank, or will, learn that it left. False:
+// there is nothing to tell.
+static bool tell_leaving(choir_mpi_comm_t* mpi) {
+  choir_comm_t* comm = &mpi->base;
+  if (!mpi->world || comm->size == 1 || comm->finalized ||
+      atomic_load(&comm->broken) || !mpi->controls)
+    return false;
+  choir_comm_fault_t fault = {.code = CHOIR_STATUS_ABORTED,
+                              .origin = comm->rank};
+  choir__text_append(fault.text, sizeof(fault.text),
+                     comm->peers[comm->rank].text);
+  choir__text_append(fault.text, sizeof(fault.text),
+                     " left the communicator without finalize");
+  mpi_tell(comm, &fault);
+  return true;
+}
+
+// Those that a program still has when it ends: at the other ends of shared
+// memory's sockets the kernel tells of its end, here nobody would.
+static struct {
+  pthread_mutex_t mutex;
+  choir_mpi_comm_t* first;
+  pid_t pid;
+} joined_comms = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+// Whether a peer passes on, soon, that this rank left: it was waiting, and will
+// not come to MPI_Finalize, where this process would wait for it. Where all
+// programs end so, nobody does.
+static bool hurts_peers(choir_comm_t* comm) {
+  const double end = choir_clock_seconds() + HURT_SECONDS;
+  while (choir_clock_seconds() < end) {
+    mpi_look(comm);
+    if (atomic_load(&comm->peer_broken))
+      return comm->peer_fault.origin == comm->rank;
+    sleep_seconds(MAX_SLEEP);
+  }
+  return false;
+}
+
+static void tell_at_exit(void) {
+  if (joined_comms.pid != getpid()) return;
+  pthread_mutex_lock(&joined_comms.mutex);
+  for (choir_mpi_comm_t* mpi = joined_comms.first; mpi;
+       mpi = mpi->next_joined) {
+    if (!mpi->world->shim->is_running()) continue;
+    if (tell_leaving(mpi) && hurts_peers(&mpi->base)) choir_mpi_forsake();
+    // Its thread must not call MPI any more when that is finalized.
+    choir__comm_watch_stop(&mpi->base);
+    end_controls(mpi);
+  }
+  pthread_mutex_unlock(&joined_comms.mutex);
+}
+
+// After the world is open, so that its own end at exit comes later.
+static void note_joined(choir_mpi_comm_t* mpi) {
+  pthread_mutex_lock(&joined_comms.mutex);
+  if (!joined_comms.pid) atexit(tell_at_exit);
+  joined_comms.pid = getpid();
+  mpi->next_joined = joined_comms.first;
+  joined_comms.first = mpi;
+  pthread_mutex_unlock(&joined_comms.mutex);
+}
+
+static void forget_joined(choir_mpi_comm_t* mpi) {
+  pthread_mutex_lock(&joined_comms.mutex);
+  choir_mpi_comm_t** at = &joined_comms.first;
+  while (*at && *at != mpi) at = &(*at)->next_joined;
+  if (*at) *at = mpi->next_joined;
+  pthread_mutex_unlock(&joined_comms.mutex);
+}
+
 static void mpi_destroy(choir_comm_t* comm) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
+  forget_joined(mpi);
   if (mpi->world) end_controls(mpi);
-  // Peers that still wait for this rank learn that it left.
-  if (mpi->world && comm->size > 1 && !comm->finalized &&
-      !atomic_load(&comm->broken) && mpi->controls) {
-    choir_comm_fault_t fault = {.code = CHOIR_STATUS_ABORTED,
-                                .origin = comm->rank};
-    choir__text_append(fault.text, sizeof(fault.text),
-                       comm->peers[comm->rank].text);
-    choir__text_append(fault.text, sizeof(fault.text),
-                       " left the communicator without finalize");
-    mpi_tell(comm, &fault);
-  }
+  tell_leaving(mpi);
   if (mpi->work) choir_deallocate(comm->allocator, mpi->work, mpi->work_bytes);
   if (mpi->memory)
     comm->allocator.free(comm->allocator.self, mpi->memory, mpi->memory_bytes,
@@ -416,6 +481,7 @@ static const choir_comm_vtable_t mpi_vtable = {
     .destroy = mpi_destroy,
     .stage = mpi_stage,
     .exchange = mpi_exchange,
+    .prepare = choir_mpi_prepare,
     .describe = mpi_describe,
     .large =
         {
@@ -577,7 +643,10 @@ static choir_status_t join_group(choir_mpi_comm_t* mpi,
 
 static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
   choir_comm_t* comm = *out_comm;
-  if (!status) return NULL;
+  if (!status) {
+    note_joined(as_mpi(comm));
+    return NULL;
+  }
   comm->finalized = true;  // nobody joined, nobody to tell
   mpi_destroy(comm);
   *out_comm = NULL;

@@ -30,6 +30,40 @@ static choir_status_t reserve_work(choir_mpi_comm_t* mpi, size_t bytes) {
   return NULL;
 }
 
+// Elements of each rank's share in one round of a reduce-scatter.
+static int64_t scatter_round(const choir_comm_t* comm, size_t element_bytes,
+                             int64_t total) {
+  int64_t start, most;
+  choir_comm_share(total, 0, comm->size, &start, &most);
+  return smaller((int64_t)(ROUND_BYTES / element_bytes / (size_t)comm->size),
+                 most);
+}
+
+choir_status_t choir_mpi_prepare(choir_comm_t* comm,
+                                 const operation_t* operation) {
+  const int64_t count = operation->collective.count;
+  const size_t e = operation->element_bytes;
+  const size_t size = (size_t)comm->size;
+  if (count == 0) return NULL;
+  switch (operation->kind) {
+    case CHOIR_COLLECTIVE_ALL_REDUCE:
+    case CHOIR_COLLECTIVE_REDUCE:
+      // A part is at most a rank's share of a round and one grain of 64 bytes.
+      return reserve_work(
+          as_mpi(comm),
+          (size_t)smaller(count, (int64_t)(ROUND_BYTES / e)) * e + size * 128);
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
+    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
+      return reserve_work(
+          as_mpi(comm),
+          (size_t)scatter_round(comm, e,
+                                choir__comm_shared_count(comm, operation)) *
+              e * size);
+    default:
+      return NULL;
+  }
+}
+
 // A stretch of `count` elements of which each rank has one part.
 typedef struct stretch_s {
   choir_comm_t* comm;
@@ -103,9 +137,6 @@ choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(ROUND_BYTES / e);
   int64_t first = smaller(c->count, round);
-  // A part is at most a rank's share of a round and one grain of 64 bytes.
-  CHOIR_TRY(
-      reserve_work(as_mpi(comm), (size_t)first * e + (size_t)comm->size * 128));
   stretch_t stretch = {comm, e, first};
   CHOIR_TRY(post_pieces(&stretch, c->src));
   CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
@@ -133,8 +164,6 @@ choir_status_t choir_mpi_reduce(choir_comm_t* comm,
   bool is_root = comm->rank == c->root;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(ROUND_BYTES / e);
-  int64_t first = smaller(c->count, round);
-  CHOIR_TRY(reserve_work(mpi, (size_t)first * e + (size_t)comm->size * 128));
   for (int64_t done = 0; done < c->count; done += round) {
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     const char* src = (const char*)c->src + (size_t)done * e;
@@ -239,9 +268,7 @@ choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
   int64_t start, most, own_start, own;
   choir_comm_share(total, 0, comm->size, &start, &most);
   choir_comm_share(total, comm->rank, comm->size, &own_start, &own);
-  int64_t round = (int64_t)(ROUND_BYTES / e / (size_t)comm->size);
-  if (round > most) round = most;
-  CHOIR_TRY(reserve_work(mpi, (size_t)round * e * (size_t)comm->size));
+  const int64_t round = scatter_round(comm, e, total);
   for (int64_t done = 0; done < most; done += round) {
     int64_t n = choir__comm_stretch(own, done, round);
     size_t bytes = (size_t)n * e;

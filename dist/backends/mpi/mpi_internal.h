@@ -82,6 +82,8 @@ typedef struct choir_mpi_comm_s {
   choir_mpi_pending_t* pending;   // [CHOIR_MPI_PENDING * size]
   int32_t pending_count;
 
+  struct choir_mpi_comm_s* next_joined;  // mpi.c
+
   unsigned char* work;  // pieces of all ranks while they are summed
   size_t work_bytes;
 } choir_mpi_comm_t;
@@ -120,6 +122,9 @@ choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
 choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi);
 
 // mpi_collectives.c
+// Memory for pieces of all ranks.
+choir_status_t choir_mpi_prepare(choir_comm_t* comm,
+                                 const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_reduce(choir_comm_t* comm,

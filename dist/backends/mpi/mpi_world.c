@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 
 #include "core/clock.h"
 #include "dist/backends/mpi/mpi_internal.h"
+#include "dist/trusted_path_internal.h"
 
 // A rank that waits asks at most four times a second.
 #define ANSWER_SECONDS 0.1
@@ -60,10 +62,16 @@ typedef struct search_s {
   char tried[1200];
 } search_t;
 
+static void note_tried(search_t* search, const char* path, const char* why) {
+  const char* const parts[] = {search->tried[0] ? "; " : "", path,
+                               why ? " (" : "", why ? why : "", why ? ")" : ""};
+  for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); ++i)
+    choir__text_append(search->tried, sizeof(search->tried), parts[i]);
+}
+
 // Fails if there is a file that does not load: a user looks for Open MPI then,
 // not for the file.
 static choir_status_t try_path(search_t* search, const char* path) {
-  if (search->handle) return NULL;
   // Open MPI's own plugins look for its symbols globally.
   search->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (search->handle) return NULL;
@@ -73,18 +81,35 @@ static choir_status_t try_path(search_t* search, const char* path) {
                        "%s does not load (%s); it needs Open MPI 4 or 5 "
                        "(Debian: openmpi-bin)",
                        path, why ? why : "?");
-  if (search->tried[0])
-    choir__text_append(search->tried, sizeof(search->tried), "; ");
-  choir__text_append(search->tried, sizeof(search->tried), path);
+  note_tried(search, path, NULL);
+  return NULL;
+}
+
+// A place that the user did not name: what lies there runs with the user's
+// rights, so it must be the user's or root's.
+static choir_status_t try_place(search_t* search, const char* path) {
+  char real[PATH_MAX];
+  if (search->handle) return NULL;
+  if (!realpath(path, real)) {
+    note_tried(search, path, NULL);
+    return NULL;
+  }
+  choir_status_t status = choir__path_check_trusted(real);
+  if (!status) return try_path(search, real);
+  note_tried(search, path, choir_status_message(status));
+  choir_status_free(status);
   return NULL;
 }
 
 // The folder of the file that holds Choir's code: libchoir.so, or a program.
 static bool own_folder(char folder[PATH_MAX]) {
   Dl_info info;
-  if (!dladdr((const void*)&process, &info) || !info.dli_fname) return false;
-  // For a program this may be argv[0]: relative, or found in PATH.
-  if (!realpath(info.dli_fname, folder) && !realpath("/proc/self/exe", folder))
+  struct link_map* map = NULL;
+  if (!dladdr1((const void*)&process, &info, (void**)&map, RTLD_DL_LINKMAP) ||
+      !map)
+    return false;
+  // A program has no name there; argv[0] is whatever the caller says.
+  if (!realpath(map->l_name[0] ? map->l_name : "/proc/self/exe", folder))
     return false;
   char* slash = strrchr(folder, '/');
   if (slash) *slash = 0;
@@ -99,11 +124,12 @@ static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   if (named && named[0]) {
     CHOIR_TRY(try_path(&search, named));
   } else if (own_folder(folder)) {
-    static const char* const places[] = {"", "../lib/", "../"};
+    // Beside it; or, of a program in PREFIX/bin, in PREFIX/lib.
+    static const char* const places[] = {"", "../lib/"};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); ++i) {
       char path[PATH_MAX + 64];
       snprintf(path, sizeof(path), "%s/%s%s", folder, places[i], plugin_name);
-      CHOIR_TRY(try_path(&search, path));
+      CHOIR_TRY(try_place(&search, path));
     }
   }
   if (!search.handle)

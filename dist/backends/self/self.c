@@ -2,9 +2,12 @@
 // One rank: an exchange shows a rank its own message.
 #include "dist/comm_internal.h"
 
+enum { EXCHANGE_BYTES = 16256 };
+
 typedef struct self_comm_s {
   choir_comm_t base;
-  _Alignas(64) unsigned char message[16384];
+  _Alignas(
+      64) unsigned char message[sizeof(choir_comm_message_t) + EXCHANGE_BYTES];
 } self_comm_t;
 
 static void self_destroy(choir_comm_t* comm) { choir__comm_deallocate(comm); }
@@ -37,8 +40,7 @@ choir_status_t choir_self_comm_join(const choir_comm_config_t* config,
   CHOIR_TRY(choir__comm_allocate(&self_vtable, sizeof(self_comm_t), config,
                                  out_comm));
   choir_comm_t* comm = *out_comm;
-  comm->exchange_bytes =
-      sizeof(((self_comm_t*)comm)->message) - sizeof(choir_comm_message_t);
+  comm->exchange_bytes = EXCHANGE_BYTES;
   choir__comm_identify(config, &comm->peers[0].identity);
   choir__comm_map_hosts(comm);
   return NULL;

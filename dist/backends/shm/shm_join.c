@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks find each other: rank r listens on the abstract Unix socket
-// "choir-<id>-<r>", connects to all lower ranks and is called by all higher
-// ones. Abstract names go with their sockets; nothing is left in any folder.
-// The listening socket stays open, so that a second use of an id is noticed.
+// How ranks find each other: rank r listens on an abstract Unix socket,
+// connects to all lower ranks and is called by all higher ones. Abstract names
+// go with their sockets; nothing is left in any folder. The listening socket
+// stays open, so that a second use of an id is noticed.
 //
-// Every pair exchanges a hello; then rank 0 hands the control segment to all.
-// A rank that gives up says why on all its sockets, so that the others do not
-// wait for their own deadline.
+// /proc/net/unix shows a name to every user of the machine as soon as its rank
+// listens. So the name is a keyed one-way function of the id and the rank: who
+// sees one cannot tell the others', and cannot wait there for a rank that is
+// late. Both ends of a connection then ask the kernel for the other's user, and
+// both prove that they know the id (comm_proof_internal.h), before anything
+// else is told or taken:
+//   caller    nonce
+//   listener  nonce, who it is, proof over both
+//   caller    who it is, proof over both
+// Then rank 0 hands the control segment to all. A rank that gives up says why
+// on all its sockets, so that the others do not wait for their own deadline.
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,38 +27,70 @@
 
 #include "core/clock.h"
 #include "dist/backends/shm/shm_internal.h"
+#include "dist/comm_proof_internal.h"
 
-#define HELLO_MAGIC 0x43484f4952534831ull  // changes with the layout
+#define HELLO_MAGIC 0x43484f4952534832ull  // changes with the layout
 #define TEXT_BYTES 320
+#define NONCE_BYTES 16
+// Connections of other users to be turned away in one look.
+#define MAX_REFUSED 256
 
-enum { HELLO_GREETS = 1, HELLO_GIVES_UP = 2 };
+enum { HELLO_CALLS = 1, HELLO_GREETS = 2, HELLO_GIVES_UP = 3 };
 
+// The first three stay where they are in every version, so that ranks of two
+// versions can tell each other.
 typedef struct hello_s {
   uint64_t magic;
+  unsigned char nonce[NONCE_BYTES];
+  choir__comm_proof_t proof;
   int32_t kind;
   int32_t code;  // choir_status_code_t of HELLO_GIVES_UP
   choir_comm_identity_t identity;
   uint64_t segment_bytes;
   char text[TEXT_BYTES];
 } hello_t;
+#define HELLO_HEAD_BYTES offsetof(hello_t, kind)
+
+// As it came; of another version it may be longer or shorter.
+typedef struct heard_s {
+  union {
+    hello_t hello;
+    unsigned char bytes[4096];
+  };
+  size_t byte_count;
+} heard_t;
 
 // A connection whose hello has not come yet.
+typedef struct caller_s {
+  int socket;  // -1: none
+  bool has_nonces;
+  unsigned char nonce[NONCE_BYTES];  // this rank's
+} caller_t;
+
 typedef struct meeting_s {
   choir_shm_comm_t* shm;
   const choir_comm_config_t* config;
   choir_comm_identity_t own;
-  int* called;   // [size] connections to lower ranks, hello not answered
-  int* callers;  // [size] accepted connections of unknown rank; -1: free
+  caller_t* called;   // [size] to lower ranks
+  caller_t* callers;  // [size] accepted, of unknown rank
   double deadline;
 } meeting_t;
 
-static size_t make_address(const choir_comm_id_t* id, int32_t rank,
-                           struct sockaddr_un* address) {
+// The name is not NUL-terminated for the kernel: its length counts.
+static choir_status_t make_address(const choir_comm_id_t* id, int32_t rank,
+                                   struct sockaddr_un* address,
+                                   socklen_t* out_bytes) {
+  choir__comm_proof_t proof;
+  CHOIR_TRY(choir__comm_prove(id, "shm name", (const unsigned char*)&rank,
+                              sizeof(rank), &proof));
   memset(address, 0, sizeof(*address));
   address->sun_family = AF_UNIX;
-  int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
-                        "choir-%s-%d", id->text, rank);
-  return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length;
+  char* name = address->sun_path + 1;
+  memcpy(name, "choir-", 6);
+  for (int i = 0; i < 16; ++i)
+    snprintf(name + 6 + 2 * i, 3, "%02x", proof.bytes[i]);
+  *out_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 6 + 32);
+  return NULL;
 }
 
 static int open_socket(void) {
@@ -64,58 +105,134 @@ static choir_status_t socket_error(const char* what) {
   return CHOIR_ERROR(UNAVAILABLE, "%s: %s", what, strerror(errno));
 }
 
+static void close_socket(int* socket) {
+  if (*socket >= 0) close(*socket);
+  *socket = -1;
+}
+
+static void drop(caller_t* caller) {
+  close_socket(&caller->socket);
+  caller->has_nonces = false;
+}
+
+// ---- Whose process is at the other end ----
+
+// As the kernel noted it when the other end called connect or listen.
+static bool get_peer(int socket, struct ucred* out_peer) {
+  socklen_t bytes = sizeof(*out_peer);
+  return !getsockopt(socket, SOL_SOCKET, SO_PEERCRED, out_peer, &bytes);
+}
+
+static bool is_same_user(const struct ucred* peer) {
+  return peer->uid == geteuid();
+}
+
+static choir_status_t stranger_error(int32_t rank, const struct ucred* peer) {
+  return CHOIR_ERROR(UNAVAILABLE,
+                     "the place of rank %d is held by a process of another "
+                     "user (uid %u, pid %d): it could guess the id; an id from "
+                     "a launcher or choir_comm_id_make keeps others out",
+                     rank, (unsigned)peer->uid, (int)peer->pid);
+}
+
+// The name of this rank is taken.
+static choir_status_t taken_error(int32_t rank,
+                                  const struct sockaddr_un* address,
+                                  socklen_t address_bytes) {
+  int probe = open_socket();
+  struct ucred peer;
+  const bool is_known =
+      probe >= 0 &&
+      !connect(probe, (const struct sockaddr*)address, address_bytes) &&
+      get_peer(probe, &peer);
+  close_socket(&probe);
+  if (is_known && !is_same_user(&peer)) return stranger_error(rank, &peer);
+  return CHOIR_ERROR(ALREADY_EXISTS,
+                     "rank %d of this id is there already; an id serves one "
+                     "communicator",
+                     rank);
+}
+
 static choir_status_t open_listener(meeting_t* meeting) {
   choir_shm_comm_t* shm = meeting->shm;
   const choir_comm_config_t* config = meeting->config;
   shm->listener = open_socket();
   if (shm->listener < 0) return socket_error("socket");
   struct sockaddr_un address;
-  size_t bytes = make_address(&config->id, config->rank, &address);
-  if (bind(shm->listener, (struct sockaddr*)&address, (socklen_t)bytes)) {
-    if (errno == EADDRINUSE)
-      return CHOIR_ERROR(ALREADY_EXISTS,
-                         "rank %d of id %s is there already; an id serves one "
-                         "communicator",
-                         config->rank, config->id.text);
-    return socket_error("bind");
-  }
+  socklen_t bytes;
+  CHOIR_TRY(make_address(&config->id, config->rank, &address, &bytes));
+  if (bind(shm->listener, (struct sockaddr*)&address, bytes))
+    return errno == EADDRINUSE ? taken_error(config->rank, &address, bytes)
+                               : socket_error("bind");
   if (listen(shm->listener, config->size)) return socket_error("listen");
   return NULL;
 }
 
-static void send_hello(meeting_t* meeting, int socket, int32_t kind,
-                       choir_status_t why) {
-  hello_t hello = {.magic = HELLO_MAGIC,
-                   .kind = kind,
-                   .code = (int32_t)choir_status_code(why),
-                   .identity = meeting->own,
-                   .segment_bytes = meeting->config->segment_bytes};
-  if (why)
-    snprintf(hello.text, sizeof(hello.text), "%s", choir_status_message(why));
-  // A peer that went away is noticed when it is waited for.
-  ssize_t sent = send(socket, &hello, sizeof(hello), MSG_NOSIGNAL);
+// ---- Hellos ----
+
+static choir_status_t make_nonce(unsigned char nonce[NONCE_BYTES]) {
+  if (getrandom(nonce, NONCE_BYTES, 0) == NONCE_BYTES) return NULL;
+  return CHOIR_ERROR(UNAVAILABLE, "no random numbers: %s", strerror(errno));
+}
+
+// A peer that went away is noticed when it is waited for.
+static void send_message(int socket, const hello_t* hello) {
+  ssize_t sent = send(socket, hello, sizeof(*hello), MSG_NOSIGNAL);
   (void)sent;
 }
 
-static void close_socket(int* socket) {
-  if (*socket >= 0) close(*socket);
-  *socket = -1;
+// What is heard is proven together with the nonce that it answers and with who
+// says it: nothing that was said elsewhere or before fits.
+static choir_status_t prove(const meeting_t* meeting, const char* side,
+                            const unsigned char nonce[NONCE_BYTES],
+                            const void* message, size_t bytes,
+                            choir__comm_proof_t* out_proof) {
+  unsigned char text[NONCE_BYTES + sizeof(heard_t)];
+  memcpy(text, nonce, NONCE_BYTES);
+  memcpy(text + NONCE_BYTES, message, bytes);
+  memset(text + NONCE_BYTES + offsetof(hello_t, proof), 0,
+         sizeof(choir__comm_proof_t));
+  return choir__comm_prove(&meeting->config->id, side, text,
+                           NONCE_BYTES + bytes, out_proof);
 }
 
-// Another user's process may know the name but has no business here.
-static bool is_same_user(int socket) {
-  struct ucred peer;
-  socklen_t bytes = sizeof(peer);
-  return !getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) &&
-         peer.uid == geteuid();
+static const char of_listener[] = "shm listener";
+static const char of_caller[] = "shm caller";
+
+static void fill_hello(const meeting_t* meeting, hello_t* hello) {
+  memset(hello, 0, sizeof(*hello));
+  hello->magic = HELLO_MAGIC;
+  hello->kind = HELLO_GREETS;
+  hello->identity = meeting->own;
+  hello->segment_bytes = meeting->config->segment_bytes;
+}
+
+// On a connection whose other end is proven.
+static void give_up_on(const meeting_t* meeting, int socket,
+                       choir_status_t why) {
+  hello_t hello;
+  fill_hello(meeting, &hello);
+  hello.kind = HELLO_GIVES_UP;
+  hello.code = (int32_t)choir_status_code(why);
+  snprintf(hello.text, sizeof(hello.text), "%s", choir_status_message(why));
+  send_message(socket, &hello);
+}
+
+static choir_status_t greet(const meeting_t* meeting, caller_t* caller,
+                            const char* side,
+                            const unsigned char their_nonce[NONCE_BYTES]) {
+  hello_t hello;
+  fill_hello(meeting, &hello);
+  memcpy(hello.nonce, caller->nonce, NONCE_BYTES);
+  CHOIR_TRY(
+      prove(meeting, side, their_nonce, &hello, sizeof(hello), &hello.proof));
+  send_message(caller->socket, &hello);
+  return NULL;
 }
 
 static choir_status_t check_hello(const meeting_t* meeting,
                                   const hello_t* hello) {
   const choir_comm_config_t* config = meeting->config;
-  if (hello->magic != HELLO_MAGIC)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "another rank runs another version of Choir");
   if (hello->kind == HELLO_GIVES_UP) {
     choir_status_code_t code = (choir_status_code_t)hello->code;
     return choir_status_make(code ? code : CHOIR_STATUS_ABORTED, __FILE__,
@@ -145,89 +262,155 @@ static choir_status_t check_hello(const meeting_t* meeting,
   return NULL;
 }
 
-// Reads a hello if there is one. A closed socket is *out_closed.
-static choir_status_t receive_hello(meeting_t* meeting, int socket,
-                                    hello_t* out_hello, bool* out_came,
-                                    bool* out_closed) {
-  *out_came = *out_closed = false;
-  ssize_t bytes = recv(socket, out_hello, sizeof(*out_hello), MSG_DONTWAIT);
-  if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return NULL;
-  if (bytes <= 0) {
-    *out_closed = true;
-    return NULL;
-  }
-  if (bytes != (ssize_t)sizeof(*out_hello)) out_hello->magic = 0;
-  out_hello->text[TEXT_BYTES - 1] = 0;
-  CHOIR_TRY(check_hello(meeting, out_hello));
-  *out_came = true;
+typedef enum answer_e { ANSWER_NONE, ANSWER_CLOSED, ANSWER_CAME } answer_t;
+
+// Never waits.
+static answer_t hear(int socket, heard_t* out_heard) {
+  memset(out_heard, 0, sizeof(*out_heard));
+  ssize_t bytes =
+      recv(socket, out_heard->bytes, sizeof(out_heard->bytes), MSG_DONTWAIT);
+  if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return ANSWER_NONE;
+  if (bytes <= 0) return ANSWER_CLOSED;
+  out_heard->byte_count = (size_t)bytes;
+  return ANSWER_CAME;
+}
+
+// Whether it comes from a process that knows the id, now, and is of `side`.
+static choir_status_t is_proven(const meeting_t* meeting, const heard_t* heard,
+                                const char* side,
+                                const unsigned char own_nonce[NONCE_BYTES],
+                                bool* out_proven) {
+  *out_proven = false;
+  if (heard->byte_count < HELLO_HEAD_BYTES) return NULL;
+  choir__comm_proof_t proof;
+  CHOIR_TRY(
+      prove(meeting, side, own_nonce, heard->bytes, heard->byte_count, &proof));
+  *out_proven = choir__comm_proof_equal(&proof, &heard->hello.proof);
   return NULL;
 }
 
-static void adopt(meeting_t* meeting, const hello_t* hello, int socket) {
+// What a proven hello says; text and numbers of it may be used after this.
+static choir_status_t read_hello(const meeting_t* meeting, heard_t* heard) {
+  if (heard->byte_count != sizeof(hello_t) || heard->hello.magic != HELLO_MAGIC)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "another rank runs another version of Choir");
+  heard->hello.text[TEXT_BYTES - 1] = 0;
+  return check_hello(meeting, &heard->hello);
+}
+
+static void adopt(meeting_t* meeting, const hello_t* hello, caller_t* caller) {
   choir_shm_comm_t* shm = meeting->shm;
   int32_t rank = hello->identity.rank;
-  shm->sockets[rank] = socket;
+  shm->sockets[rank] = caller->socket;
   shm->base.peers[rank].identity = hello->identity;
+  *caller = (caller_t){.socket = -1};
 }
 
-// Lower ranks: call, greet, take the answer.
-static choir_status_t call_lower(meeting_t* meeting, int32_t rank) {
-  int* socket = &meeting->called[rank];
-  if (*socket < 0) {
-    *socket = open_socket();
-    if (*socket < 0) return socket_error("socket");
-    struct sockaddr_un address;
-    size_t bytes = make_address(&meeting->config->id, rank, &address);
-    if (connect(*socket, (struct sockaddr*)&address, (socklen_t)bytes)) {
-      close_socket(socket);  // not there yet, or busy with other callers
-      return NULL;
-    }
-    send_hello(meeting, *socket, HELLO_GREETS, NULL);
+// ---- Calling lower ranks ----
+
+static choir_status_t call(meeting_t* meeting, int32_t rank, caller_t* called) {
+  struct sockaddr_un address;
+  socklen_t bytes;
+  CHOIR_TRY(make_address(&meeting->config->id, rank, &address, &bytes));
+  called->socket = open_socket();
+  if (called->socket < 0) return socket_error("socket");
+  if (connect(called->socket, (struct sockaddr*)&address, bytes)) {
+    drop(called);  // not there yet, or busy with other callers
+    return NULL;
   }
-  hello_t hello;
-  bool came, closed;
-  CHOIR_TRY(receive_hello(meeting, *socket, &hello, &came, &closed));
-  if (closed) close_socket(socket);  // it may have been another program's
-  if (!came || hello.identity.rank != rank) return NULL;
-  adopt(meeting, &hello, *socket);
-  *socket = -1;
+  struct ucred peer;
+  if (!get_peer(called->socket, &peer)) return socket_error("SO_PEERCRED");
+  if (!is_same_user(&peer)) return stranger_error(rank, &peer);
+  CHOIR_TRY(make_nonce(called->nonce));
+  hello_t hello = {.magic = HELLO_MAGIC, .kind = HELLO_CALLS};
+  memcpy(hello.nonce, called->nonce, NONCE_BYTES);
+  send_message(called->socket, &hello);
   return NULL;
 }
 
+static choir_status_t call_lower(meeting_t* meeting, int32_t rank) {
+  caller_t* called = &meeting->called[rank];
+  if (called->socket < 0) CHOIR_TRY(call(meeting, rank, called));
+  if (called->socket < 0) return NULL;
+  heard_t heard;
+  answer_t answer = hear(called->socket, &heard);
+  if (answer == ANSWER_CLOSED) drop(called);  // it is ending
+  if (answer != ANSWER_CAME) return NULL;
+  bool proven;
+  CHOIR_TRY(is_proven(meeting, &heard, of_listener, called->nonce, &proven));
+  if (!proven) {
+    struct ucred peer = {0};
+    get_peer(called->socket, &peer);
+    return CHOIR_ERROR(UNAVAILABLE,
+                       "the place of rank %d is held by a process that does "
+                       "not know the id (uid %u, pid %d)",
+                       rank, (unsigned)peer.uid, (int)peer.pid);
+  }
+  // Also where they differ: the other rank is to find the same.
+  CHOIR_TRY(greet(meeting, called, of_caller, heard.hello.nonce));
+  choir_status_t status = read_hello(meeting, &heard);
+  if (!status && heard.hello.identity.rank != rank)
+    status = CHOIR_ERROR(INTERNAL, "rank %d says it is rank %d", rank,
+                         heard.hello.identity.rank);
+  if (!status) adopt(meeting, &heard.hello, called);
+  return status;
+}
+
+// ---- Called by higher ranks ----
+
 static void accept_callers(meeting_t* meeting) {
-  for (int32_t i = 0; i < meeting->config->size; ++i) {
-    if (meeting->callers[i] >= 0) continue;
+  int refused = 0;
+  for (int32_t i = 0; i < meeting->config->size;) {
+    caller_t* caller = &meeting->callers[i];
+    if (caller->socket >= 0) {
+      ++i;
+      continue;
+    }
     int socket = accept4(meeting->shm->listener, NULL, NULL,
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) return;
-    if (is_same_user(socket))
-      meeting->callers[i] = socket;
-    else
-      close(socket);
+    struct ucred peer;
+    if (get_peer(socket, &peer) && is_same_user(&peer)) {
+      caller->socket = socket;
+      continue;
+    }
+    // Another user may see the name but has no business here.
+    close(socket);
+    if (++refused == MAX_REFUSED) return;
   }
 }
 
-static choir_status_t greet_caller(meeting_t* meeting, int32_t index) {
-  int* socket = &meeting->callers[index];
-  hello_t hello;
-  bool came, closed;
-  choir_status_t status =
-      receive_hello(meeting, *socket, &hello, &came, &closed);
-  if (status) {
-    send_hello(meeting, *socket, HELLO_GIVES_UP, status);
-    return status;
+static choir_status_t hear_caller(meeting_t* meeting, caller_t* caller) {
+  heard_t heard;
+  answer_t answer = hear(caller->socket, &heard);
+  if (answer == ANSWER_CLOSED) drop(caller);
+  if (answer != ANSWER_CAME) return NULL;
+  if (!caller->has_nonces) {
+    if (heard.byte_count < HELLO_HEAD_BYTES) {
+      drop(caller);
+      return NULL;
+    }
+    CHOIR_TRY(make_nonce(caller->nonce));
+    caller->has_nonces = true;
+    return greet(meeting, caller, of_listener, heard.hello.nonce);
   }
-  if (closed) close_socket(socket);
-  if (!came) return NULL;
-  int32_t rank = hello.identity.rank;
-  if (rank <= meeting->config->rank || rank >= meeting->config->size ||
-      meeting->shm->sockets[rank] >= 0) {
-    close_socket(socket);
+  bool proven;
+  CHOIR_TRY(is_proven(meeting, &heard, of_caller, caller->nonce, &proven));
+  if (!proven) {
+    drop(caller);
     return NULL;
   }
-  send_hello(meeting, *socket, HELLO_GREETS, NULL);
-  adopt(meeting, &hello, *socket);
-  *socket = -1;
+  choir_status_t status = read_hello(meeting, &heard);
+  if (status) {
+    give_up_on(meeting, caller->socket, status);
+    return status;
+  }
+  int32_t rank = heard.hello.identity.rank;
+  if (rank <= meeting->config->rank || rank >= meeting->config->size ||
+      meeting->shm->sockets[rank] >= 0)
+    drop(caller);
+  else
+    adopt(meeting, &heard.hello, caller);
   return NULL;
 }
 
@@ -273,7 +456,8 @@ static choir_status_t connect_mesh(meeting_t* meeting) {
     int32_t missing = 0;
     accept_callers(meeting);
     for (int32_t i = 0; i < size; ++i)
-      if (meeting->callers[i] >= 0) CHOIR_TRY(greet_caller(meeting, i));
+      if (meeting->callers[i].socket >= 0)
+        CHOIR_TRY(hear_caller(meeting, &meeting->callers[i]));
     for (int32_t r = 0; r < size; ++r) {
       if (r == own) continue;
       if (shm->sockets[r] < 0 && r < own) CHOIR_TRY(call_lower(meeting, r));
@@ -349,11 +533,12 @@ static choir_status_t allocate_tables(meeting_t* meeting) {
   shm->polls = memory;
   shm->sockets = (int*)(void*)(shm->polls + size + 1);
   for (size_t r = 0; r < size; ++r) shm->sockets[r] = -1;
-  CHOIR_TRY(choir_allocate(shm->base.allocator, 2 * size * sizeof(int),
+  CHOIR_TRY(choir_allocate(shm->base.allocator, 2 * size * sizeof(caller_t),
                            "sockets", &memory));
   meeting->called = memory;
   meeting->callers = meeting->called + size;
-  for (size_t r = 0; r < 2 * size; ++r) meeting->called[r] = -1;
+  for (size_t r = 0; r < 2 * size; ++r)
+    meeting->called[r] = (caller_t){.socket = -1};
   return NULL;
 }
 
@@ -374,7 +559,7 @@ static choir_status_t meet(meeting_t* meeting) {
 static void give_up(meeting_t* meeting, choir_status_t why) {
   for (int32_t r = 0; r < meeting->config->size; ++r)
     if (meeting->shm->sockets[r] >= 0)
-      send_hello(meeting, meeting->shm->sockets[r], HELLO_GIVES_UP, why);
+      give_up_on(meeting, meeting->shm->sockets[r], why);
 }
 
 choir_status_t choir_shm_meet(choir_shm_comm_t* shm,
@@ -387,10 +572,9 @@ choir_status_t choir_shm_meet(choir_shm_comm_t* shm,
   CHOIR_TRY(allocate_tables(&meeting));
   choir_status_t status = meet(&meeting);
   if (status) give_up(&meeting, status);
-  for (int32_t r = 0; r < 2 * config->size; ++r)
-    close_socket(&meeting.called[r]);
+  for (int32_t r = 0; r < 2 * config->size; ++r) drop(&meeting.called[r]);
   choir_deallocate(shm->base.allocator, meeting.called,
-                   2 * (size_t)config->size * sizeof(int));
+                   2 * (size_t)config->size * sizeof(caller_t));
   return status;
 }
 

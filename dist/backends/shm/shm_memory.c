@@ -3,7 +3,6 @@
 // before use, so that too little memory is a status; used without that, it
 // would be a signal in the middle of a step.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "dist/backends/shm/shm_internal.h"
+#include "dist/memory_file_internal.h"
 
 #define BLOCK_ALIGNMENT 256
 #define PLACE_SHIFT 48
@@ -51,22 +51,12 @@ choir_status_t choir_shm_create_memory(size_t bytes, int* out_fd) {
                        "shared memory: %zu bytes are needed for all ranks; "
                        "the system has %zu",
                        bytes, available);
-  int fd = memfd_create("choir", MFD_CLOEXEC);
-  if (fd < 0)
-    return CHOIR_ERROR(UNAVAILABLE, "shared memory: memfd_create: %s",
-                       strerror(errno));
-  int error = posix_fallocate(fd, 0, (off_t)bytes);
-  if (error) {
-    close(fd);
-    return CHOIR_ERROR(OUT_OF_MEMORY, "shared memory: %zu bytes: %s", bytes,
-                       strerror(error));
-  }
-  *out_fd = fd;
-  return NULL;
+  return choir__memory_file_create("choir", bytes, out_fd);
 }
 
 choir_status_t choir_shm_map(int fd, size_t bytes, unsigned char** out_base) {
   *out_base = NULL;
+  CHOIR_TRY(choir__memory_file_check(fd, bytes));
   // Populating now saves a page fault for each page of the first step.
   void* base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_POPULATE, fd, 0);
