@@ -17,6 +17,7 @@ static choir_var_t* forward(choir_scope_t* s, void* layers, choir_var_t* x) {
 
 static choir_status_t run(void) {
   static const choir_model_def_t ring = {"ring", define, forward, NULL};
+  static const int64_t n[] = {256, 2};
   float points[256][2];
   int32_t labels[256];
   for (int i = 0; i < 256; ++i) {
@@ -30,10 +31,8 @@ static choir_status_t run(void) {
   choir_model_t* model;
   choir_optimizer_t* adam;
   CHOIR_TRY(choir_device_create("cpu", NULL, &device));
-  CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_F32, 2,
-                                   (int64_t[]){256, 2}, points, &x));
-  CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_I32, 1, (int64_t[]){256},
-                                   labels, &y));
+  CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_F32, 2, n, points, &x));
+  CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_I32, 1, n, labels, &y));
   CHOIR_TRY(choir_model_create(device, &ring, layers, 1, &model));
   CHOIR_TRY(choir_model_compile(model, 2, (int64_t[]){1, 2}));
   CHOIR_TRY(choir_optimizer_adam(&adam, .lr = 0.01));
