@@ -345,9 +345,7 @@ class Main(unittest.TestCase):
         done = self.choir("-np", "2", "-m", "platform")
         self.assertEqual(done.returncode, 0, done.stderr)
         # Their lines can end up on one.
-        self.assertEqual(
-            done.stdout.count(platform.platform()), 2, done.stdout
-        )
+        self.assertEqual(done.stdout.count(platform.platform()), 2, done.stdout)
 
     def test_wrong_usage(self):
         for arguments, text in [
