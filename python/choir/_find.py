@@ -16,6 +16,20 @@ from choir._debian import DEBIAN_PACKAGES, needed_packages
 from choir._version import __version__
 
 
+def _is_unmapped(uid):
+    """Whether it stands for all users that this process's user namespace does not
+    know."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+            if uid != int(file.read()):
+                return False
+        with open("/proc/self/uid_map", encoding="ascii") as file:
+            ranges = [[int(word) for word in line.split()] for line in file]
+    except OSError:
+        return False
+    return not any(0 <= uid - first < count for first, _, count in ranges)
+
+
 def why_not_trusted(path):
     """Who else can have put the file there or can replace it, in words; "" if
     nobody but root and this user: the rule of dist/trusted_path_internal.h."""
@@ -23,11 +37,13 @@ def why_not_trusted(path):
     own_groups = {0}
     if os.getegid() == os.geteuid():
         own_groups.add(os.getegid())
-    may_be_sticky = False
+    is_near = True  # the file, and its own folder
     while True:
         info = os.lstat(at)
         mode = info.st_mode
-        if info.st_uid not in (0, os.geteuid()):
+        if info.st_uid not in (0, os.geteuid()) and (
+            is_near or not _is_unmapped(info.st_uid)
+        ):
             return (
                 f"{at} belongs to uid {info.st_uid}, neither to root nor to this "
                 "user"
@@ -35,11 +51,11 @@ def why_not_trusted(path):
         if mode & stat.S_IWOTH or (
             mode & stat.S_IWGRP and info.st_gid not in own_groups
         ):
-            if not (may_be_sticky and mode & stat.S_ISVTX):
+            if is_near or not mode & stat.S_ISVTX:
                 return f"other users can write to {at}"
         if at == "/":
             return ""
-        may_be_sticky = stat.S_ISDIR(mode)
+        is_near = not stat.S_ISDIR(mode)
         at = os.path.dirname(at)
 
 

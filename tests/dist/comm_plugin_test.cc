@@ -63,8 +63,10 @@ class PluginTest : public ::testing::Test {
     ASSERT_EQ(lchown(path.c_str(), kOtherUser, kOtherUser), 0);
   }
 
+  // `through`: a program that starts the copy.
   std::string Run(const std::string& backend,
-                  std::vector<std::string> environment = {}) {
+                  std::vector<std::string> environment = {},
+                  std::vector<std::string> through = {}) {
     fs::remove(mark_);
     for (const char* entry :
          {"CHOIR_TEST_SIZE=2", "CHOIR_MPI_LIBRARY", "CHOIR_RANK", "CHOIR_SIZE",
@@ -72,10 +74,10 @@ class PluginTest : public ::testing::Test {
       environment.insert(environment.begin(), entry);
     environment.push_back("CHOIR_TEST_BACKEND=" + backend);
     environment.push_back("CHOIR_TEST_MARK=" + mark_.string());
+    through.push_back((prefix_ / "bin" / "program").string());
+    through.push_back(choir_testing::OwnFilter());
     ProcessGroup group;
-    group.Start(
-        {(prefix_ / "bin" / "program").string(), choir_testing::OwnFilter()},
-        environment);
+    group.Start(through, environment);
     const std::string output = group.Wait(Patience(20))[0].output;
     const size_t at = output.find("SAYS ");
     return at == std::string::npos ? output
@@ -181,6 +183,34 @@ TEST_F(PluginTest, AnotherGroupThatCanWriteIsRefused) {
   ASSERT_EQ(chown(lib.c_str(), 0, 0), 0);
   Run("mpi");
   EXPECT_TRUE(WasLoaded());
+}
+
+// A user namespace that knows root alone, as rootless containers and Bazel's
+// sandbox have: nobody can tell whose the folders above are.
+TEST_F(PluginTest, FoldersOfUsersThatANamespaceDoesNotKnow) {
+  SKIP_UNLESS_ROOT();
+  const std::vector<std::string> in_namespace = {"/usr/bin/unshare", "--user",
+                                                 "--map-root-user"};
+  const fs::path plugin = Plant("lib");
+  GiveAway(prefix_);
+  const std::string outside = Run("mpi");
+  EXPECT_FALSE(WasLoaded());
+  EXPECT_TRUE(Contains(outside, "/prefix belongs to uid 31337")) << outside;
+  const std::string inside = Run("mpi", {}, in_namespace);
+  EXPECT_TRUE(WasLoaded()) << inside;
+  // Where others can write, and what is nearest to the file, stay refused.
+  ASSERT_EQ(chmod(prefix_.c_str(), 0777), 0);
+  Run("mpi", {}, in_namespace);
+  EXPECT_FALSE(WasLoaded());
+  ASSERT_EQ(chmod(prefix_.c_str(), 0755), 0);
+  for (const fs::path& path : {plugin, plugin.parent_path()}) {
+    GiveAway(path);
+    const std::string said = Run("mpi", {}, in_namespace);
+    EXPECT_FALSE(WasLoaded()) << path;
+    EXPECT_TRUE(Contains(said, path.filename().string() + " belongs to uid"))
+        << said;
+    ASSERT_EQ(lchown(path.c_str(), 0, 0), 0);
+  }
 }
 
 // What a link leads to is what counts.

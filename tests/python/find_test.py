@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -111,6 +112,33 @@ class Find(unittest.TestCase):
                         _find.find_library,
                         f"{os.path.realpath(path)} belongs to uid 31337",
                     )
+
+    def test_folders_of_users_that_a_namespace_does_not_know(self):
+        above = self.made("a/libchoir.so", b"")
+        near = os.path.dirname(above)
+        script = (
+            "import os, sys; from choir import _find\n"
+            "from tests.python.find_test import _as_if_of\n"
+            "os.lstat = _as_if_of(sys.argv[2], 65534)\n"
+            "print(_find.why_not_trusted(sys.argv[1]))"
+        )
+        env = {**os.environ, "PYTHONPATH": "python:.", "CHOIR_LIBRARY": LIBRARY}
+
+        def why(path):
+            command = ["unshare", "--user", "--map-root-user", sys.executable]
+            command += ["-c", script, above, path]
+            said = subprocess.run(
+                command, check=True, capture_output=True, text=True, env=env
+            )
+            return said.stdout.strip()
+
+        self.assertEqual(why(self.folder), "")
+        for path in (above, near):
+            self.assertIn(f"{path} belongs to uid 65534", why(path))
+        os.chmod(self.folder, 0o777)
+        self.assertEqual(
+            why(self.folder), f"other users can write to {self.folder}"
+        )
 
     def test_relative_name_is_a_path(self):
         # The loader would look for a name without a slash in the system.
