@@ -4,8 +4,11 @@ Hundreds of both at random moments: storm_test.py."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -107,6 +110,122 @@ class Signals(unittest.TestCase):
                 _sections.delivered(function)
         self.assertEqual(self.came, ["mine"])
         self.assertEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
+
+    def test_a_handler_that_a_users_function_sets_for_a_while(self):
+        """It is in place of the program's; that one is back when it has gone, also
+        behind the section."""
+
+        def passing(number, frame):
+            self.came.append("passing")
+
+        def function():
+            before = signal.signal(signal.SIGUSR1, passing)
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["passing"])
+            self.assertIs(signal.getsignal(signal.SIGUSR1), passing)
+            signal.signal(signal.SIGUSR1, before)
+            with self.assertRaises(Noted):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            with _sections.deferred():
+                pass
+            self.assertEqual(self.came, ["passing", "SIGUSR1"])
+
+        with _sections.deferred():
+            _sections.delivered(function)
+        self.assertEqual(signal.getsignal(signal.SIGUSR1), self.handler)
+
+    def test_signals_of_all_numbers(self):
+        """But the real-time ones and those that stand for faults."""
+        for number in (signal.SIGINT, signal.SIGPROF, signal.SIGWINCH):
+            self.assertIn(number, _sections._SIGNALS)
+        for number in _sections._SIGNALS:
+            before = signal.signal(
+                number, lambda number, frame: self.came.append(number)
+            )
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), number)
+                    self.assertEqual(self.came, [])
+                self.assertEqual(self.came, [number])
+            finally:
+                signal.signal(number, before)
+            self.came.clear()
+
+    def test_a_handler_that_raises_while_others_are_put_back(self):
+        """It ends what puts them back, and nothing else: what waited runs."""
+        put_back = _sections._setsignal
+        raising = {signal.SIGINT}
+
+        def setsignal(number, handler):
+            put_back(number, handler)
+            if number in raising and handler == self.handler:
+                os.kill(os.getpid(), number)
+
+        with mock.patch.object(_sections, "_setsignal", setsignal):
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGALRM)
+                    self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["SIGINT", "SIGALRM"])
+            self.came.clear()
+            for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1):
+                self.assertEqual(signal.getsignal(number), self.handler)
+            # Two of them: what waited does so until the next section ends.
+            raising.add(signal.SIGUSR1)
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGALRM)
+            self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
+            self.came.clear()
+            raising.clear()
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["SIGALRM"])
+        for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1):
+            self.assertEqual(signal.getsignal(number), self.handler)
+
+    def test_a_thread_that_forks_while_the_main_one_is_in_a_section(self):
+        """The child is in none, and its handlers are the program's."""
+        statuses = []
+
+        def in_child():
+            assert signal.getsignal(signal.SIGUSR1) == self.handler
+            assert self.came == [], self.came
+            try:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return 2
+            except Noted:
+                pass
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGINT)
+                    self.came.append("end")
+            except Noted:
+                pass
+            return 0 if self.came == ["SIGUSR1", "end", "SIGINT"] else 3
+
+        def run():
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    status = in_child()
+                finally:
+                    os._exit(status)
+            _, status = os.waitpid(child, 0)
+            statuses.append(os.waitstatus_to_exitcode(status))
+
+        thread = threading.Thread(target=run)
+        with self.assertRaises(Noted):
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGALRM)
+                thread.start()
+                thread.join()
+        self.assertEqual(statuses, [0])
+        self.assertEqual(self.came, ["SIGALRM"])
 
     def test_handlers_are_the_programs_before_and_after(self):
         def other(number, frame):
@@ -258,6 +377,43 @@ class Threads(unittest.TestCase):
                 m(*samples())
                 other[0].join()
                 self.assertEqual(order, ["step", "other"])
+
+    def test_a_daemon_thread_that_trains_when_the_program_ends(self):
+        """The main thread waits for its step, and no finalizer for ever."""
+        script = """if 1:
+            import threading, time
+            import small_models
+
+            # What a module has is finalized at the interpreter's end.
+            small_models.kept = small_models.made()
+            small_models.kept(*small_models.samples())
+            has_begun = threading.Event()
+
+            class Slow(small_models.Net):
+                def train_one_batch(self, x, y):
+                    has_begun.set()
+                    time.sleep(0.5)
+                    return super().train_one_batch.__wrapped__(self, x, y)
+
+            def run():
+                m = small_models.made(Slow)
+                while True:
+                    m(*small_models.samples())
+
+            threading.Thread(target=run, daemon=True).start()
+            has_begun.wait()
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_ranks_are_processes(self):
         ticket = singa_wrap.NcclIdHolder()
