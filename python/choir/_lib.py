@@ -726,7 +726,10 @@ def check(status: int | None) -> None:
     error = kind(message)
     if origin:
         error.add_note(f"(from {origin.splitlines()[0]})")
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # whose traceback has this frame: see _callback.finish
 
 
 def words(error: BaseException) -> str:
