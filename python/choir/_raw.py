@@ -265,7 +265,7 @@ _rebuild = rebuild  # its name in such a file
 
 def empty(device, shape, dtype: int = F32) -> CTensor:
     """A new tensor, row-major, with elements that are not set."""
-    return _new(CTensor)._begin(device)._make(tuple(shape), dtype)
+    return _new(CTensor)._begin(device)._make(sizes(shape), dtype)
 
 
 def empty_layout(device, layout: View) -> CTensor:

@@ -116,7 +116,7 @@ class Tensor:
         else:
             device = device or _device.get_default_device()
             if data is None:
-                self.data = _zeros(device, _raw.sizes(shape), _code(dtype))
+                self.data = _zeros(device, shape, _code(dtype))
             elif isinstance(data, Tensor):
                 self.data = data.clone().data
             else:
