@@ -244,6 +244,11 @@ class Tensor:
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         if self.dtype == bfloat16 or not self.device.is_host():
+            if copy is False:
+                raise ValueError(
+                    f"{_NAMES[self.dtype]} on {self.device} is seen by NumPy as a "
+                    "copy alone"
+                )
             array = to_numpy(self)
         else:
             array = self.data.as_array()
@@ -544,7 +549,7 @@ class Tensor:
         return _floor_divide(self, rhs)
 
     def __pow__(self, x) -> Tensor:
-        return pow(self, x)
+        return _binary("pow", self, x)
 
     def __matmul__(self, other) -> Tensor:
         return mult(self, other)
@@ -1325,7 +1330,7 @@ def _into(result: Tensor, out: Tensor | None) -> Tensor:
 
 def pow(t: Tensor, x, out: Tensor | None = None) -> Tensor:
     """t^x, for a number or a tensor."""
-    return _into(_binary("pow", t, x), out)
+    return _into(_both("pow", t, x), out)
 
 
 def lt(t: Tensor, x) -> Tensor:
@@ -1355,22 +1360,22 @@ def eq(t: Tensor, x) -> Tensor:
 
 def add(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs + rhs, into `ret` where that is given."""
-    return _into(_binary("add", lhs, rhs), ret)
+    return _into(_both("add", lhs, rhs), ret)
 
 
 def sub(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs - rhs, into `ret` where that is given."""
-    return _into(_binary("sub", lhs, rhs), ret)
+    return _into(_both("sub", lhs, rhs), ret)
 
 
 def eltwise_mult(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs * rhs element by element, into `ret` where that is given."""
-    return _into(_binary("mul", lhs, rhs), ret)
+    return _into(_both("mul", lhs, rhs), ret)
 
 
 def div(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs / rhs, into `ret` where that is given."""
-    return _into(_binary("div", lhs, rhs), ret)
+    return _into(_both("div", lhs, rhs), ret)
 
 
 def axpy(alpha: float, x: Tensor, y: Tensor) -> Tensor:
