@@ -59,10 +59,9 @@ class _Module(types.ModuleType):
     @training.setter
     def training(self, value: bool) -> None:
         set_training(value)
-        self.__dict__["training"] = value  # for those who look into vars()
 
 
-training = False
+training = False  # for dir(); the property of _Module goes before it
 sys.modules[__name__].__class__ = _Module
 
 
@@ -70,11 +69,11 @@ class no_grad:
     """A block, or a function, in which operators remember nothing."""
 
     def __enter__(self) -> None:
-        self._before = here.training
+        here.before.append(here.training)
         here.training = False
 
     def __exit__(self, *exc) -> None:
-        here.training = self._before
+        here.training = here.before.pop()
 
     def __call__(self, function):
         @functools.wraps(function)
@@ -676,7 +675,7 @@ def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
         if x.creator is None or isinstance(x.creator, Dummy)
     }
     for i, x in enumerate(xs):
-        if id(x) not in sources and x is not y:
+        if id(x) not in sources and (x is not y or y.creator is not None):
             raise ValueError(
                 f"grad: xs[{i}] ({x.name}, shape {x.shape}) is no source of y: one "
                 "that no operator made, and that operators used on the way to y "

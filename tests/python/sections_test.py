@@ -378,6 +378,36 @@ class Threads(unittest.TestCase):
                 other[0].join()
                 self.assertEqual(order, ["step", "other"])
 
+    def test_a_block_without_gradients_may_be_shared(self):
+        """One object, in two threads, or in itself."""
+        block, w = autograd.no_grad(), tensor.ones((2,))
+        w.stores_grad = w.requires_grad = True
+        autograd.training = True
+        with block:
+            with block:
+                self.assertIsNone((w * w).creator)
+            self.assertFalse(autograd.training)
+        self.assertTrue(autograd.training)
+
+        entered, left = threading.Event(), threading.Event()
+        seen = []
+
+        def run():
+            autograd.training = False
+            with block:
+                entered.set()
+                left.wait()
+            seen.append(autograd.training)
+
+        thread = threading.Thread(target=run)
+        with block:
+            thread.start()
+            entered.wait()
+        self.assertTrue(autograd.training)
+        left.set()
+        thread.join()
+        self.assertEqual(seen, [False])
+
     def test_a_daemon_thread_that_trains_when_the_program_ends(self):
         """The main thread waits for its step, and no finalizer for ever."""
         script = """if 1:
