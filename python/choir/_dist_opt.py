@@ -133,14 +133,15 @@ class DistOpt(Owner, NotCopied):
         if self._handle is None:
             if self.communicator.handle is None:
                 raise StateError("DistOpt: the communicator has ended")
-            self._handle = self._own(
-                lib.dist_opt_release,
-                lib.dist_opt_create,
-                self.opt._own_handle(),
-                self.communicator.handle,
-                self._config,
-            )
-            self._use(*self._strategy)
+            with deferred():
+                self._handle = self._own(
+                    lib.dist_opt_release,
+                    lib.dist_opt_create,
+                    self.opt._own_handle(),
+                    self.communicator.handle,
+                    self._config,
+                )
+                self._use(*self._strategy)
         return self._handle
 
     def _updater(self) -> int:

@@ -22,7 +22,7 @@ from choir._lib import (
     lib,
 )
 from choir._raw import CTensor
-from choir._sections import deferred, lock
+from choir._sections import deferred, delivered, lock
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
 from choir._settings import Table
 from choir.tensor import Tensor
@@ -131,7 +131,7 @@ class Optimizer(Owner):
         """Makes one for its owner."""
         settings = self._table.make(
             type(self).__name__,
-            lr=self._schedule.value(self._step),
+            lr=delivered(self._schedule.value, self._step),
             **self._settings,
         )
         return owner._own(
@@ -143,7 +143,8 @@ class Optimizer(Owner):
 
     def _own_handle(self) -> int:
         if self._handle is None:
-            self._handle = self._create(self)
+            with deferred():
+                self._handle = self._create(self)
         return self._handle
 
     def _updater(self) -> int:
@@ -154,9 +155,8 @@ class Optimizer(Owner):
         if self._handle is not None and not isinstance(
             self._schedule, Constant
         ):
-            check(
-                lib.optimizer_set_lr(self._handle, self._schedule.value(step))
-            )
+            rate = delivered(self._schedule.value, step)
+            check(lib.optimizer_set_lr(self._handle, rate))
 
     # ---- As in SINGA ----
 

@@ -289,31 +289,20 @@ class Model(layer.Layer, metaclass=ModelMeta):
         way = self._ways.get(key)
         if way is not None and way != optimizer_way(optimizer):
             optimizer._use(*way)
-        before = None
-        if way is None:
-            # The first step of its kind may have to begin again.
-            before = [
-                (t, t.clone())
-                for n, t in self.get_states().items()
-                if not t.stores_grad
-            ]
         try:
             result = self._step(engine, func, args, kwargs, key)
         except StrategyChange as change:
-            _put_back(before)
             optimizer._use(
                 change.option, tuple(sorted(change.settings.items()))
             )
             result = self._step(engine, func, args, kwargs, key)
         except ManualStep:
-            _put_back(before)
             self._use_manual_steps()
             return False, None
         finally:
             # Also of a step that raised behind the optimizer's call.
             getattr(optimizer, "opt", optimizer)._step = engine.step()
-        if way is None:
-            self._ways[key] = optimizer_way(optimizer)
+        self._ways[key] = optimizer_way(optimizer)
         return True, result
 
     def _train_without(self, func, args, kwargs):
@@ -570,11 +559,6 @@ def _of_this_process() -> dict:
 def optimizer_way(optimizer):
     """How it shares gradients now; None for one that does not."""
     return getattr(optimizer, "_strategy", ())
-
-
-def _put_back(states) -> None:
-    for t, copy in states or ():
-        t.copy_data(copy)
 
 
 def _flat(args, kwargs):

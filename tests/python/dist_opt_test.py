@@ -453,6 +453,57 @@ def changes(rank, size, ticket, use_graph):
     return losses, before
 
 
+class Switched(Net):
+    """Whose strategy is an attribute, which no argument of a step tells; its
+    running averages follow the batches."""
+
+    option = "fp32"
+
+    def __init__(self):
+        super().__init__()
+        self.norm = layer.BatchNorm2d()
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+    def train_one_batch(self, x, y):
+        self.calls += 1
+        loss = self.loss(self.forward(x), y)
+        self.optimizer.step_with(loss, self.option)
+        return loss
+
+
+def switched(rank, size, ticket):
+    """How often Python ran in each of 8 steps; what two models have after a step by
+    fp16, of which the first was begun by fp32."""
+    tx, ty = Tensor((8, 1, 6, 6)), Tensor((8,), dtype=tensor.int32)
+    tx.copy_from_numpy(values(rank, (8, 1, 6, 6)))
+    ty.copy_from_numpy(np.arange(8, dtype=np.int32) % 4)
+    sgd = joined(rank, size, ticket)
+
+    def made(optimizer):
+        device.get_default_device().SetRandSeed(3)
+        m = Switched()
+        m.set_optimizer(optimizer)
+        m.compile([tx], True, False)
+        return m
+
+    m, calls = made(sgd), []
+    for option in ["fp32"] * 2 + ["fp16"] * 3 + ["fp32"] * 3:
+        m.option, before = option, m.calls
+        m(tx, ty)
+        calls.append(m.calls - before)
+    digests = []
+    for option in ("fp32", "fp16"):
+        other = opt.DistOpt(opt.SGD(lr=0.1))
+        other.use(option)
+        m = made(other)
+        m.option = "fp16"
+        m(tx, ty)
+        digests.append(m.digest())
+    return calls, digests
+
+
 def used(rank, size, ticket):
     """use() chooses for plain calls, before training and in it."""
     dist.init(ticket, rank, size, deadline=25.0)
@@ -679,6 +730,13 @@ class Training(unittest.TestCase):
         self.assertEqual(eager, graph)
         for losses, _ in eager:
             self.assertLess(np.mean(losses[-6:]), 0.9 * np.mean(losses[:3]))
+
+    def test_an_option_that_an_attribute_says(self):
+        for size in (1, 2):
+            for calls, digests in ranks.results(size, switched):
+                # The step that changes it begins again; those after it do not.
+                self.assertEqual(calls, [1, 1, 2, 1, 1, 2, 1, 1])
+                self.assertEqual(len(set(digests)), 1)
 
     def test_use(self):
         self.assertEqual(len(set(ranks.results(2, used))), 1)

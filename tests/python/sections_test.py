@@ -294,6 +294,56 @@ class Signals(unittest.TestCase):
             other(*samples())
         self.assertEqual(m.digest(), other.digest())
 
+    def test_a_schedule_that_does_not_end(self):
+        """The program's code too: a handler runs in it at once."""
+
+        class Endless(opt.DecayScheduler):
+            is_endless = False
+
+            def value(self, step):
+                while self.is_endless:
+                    pass
+                return self.init_value
+
+        schedule = Endless(0.1)
+        m = made(optimizer=opt.SGD(lr=schedule))
+        m(*samples())
+        before = m.digest()
+        schedule.is_endless = True
+        for call in (
+            lambda: m(*samples()),
+            lambda: made(optimizer=opt.SGD(lr=schedule)),
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with self.assertRaises(Noted):
+                call()
+        self.assertEqual(m.digest(), before)
+        schedule.is_endless = False
+        m(*samples())
+        self.assertEqual(m.optimizer.step_counter.item(), 2)
+
+    def test_what_a_call_makes_is_kept_when_a_handler_raises_then(self):
+        """Else the next call makes another, and the first is lost."""
+
+        def then_interrupted(function):
+            def call(*arguments):
+                result = function(*arguments)
+                os.kill(os.getpid(), signal.SIGINT)
+                return result
+
+            return call
+
+        sgd = opt.SGD(lr=0.1)
+        dist = opt.DistOpt(sgd)
+        for owner in (sgd, dist):
+            owner._handle, owner._release = None, tuple
+            own = then_interrupted(owner._own)
+            with mock.patch.object(owner, "_own", own):
+                with self.assertRaises(Noted):
+                    owner._own_handle()
+            self.assertIsNotNone(owner._handle)
+            self.assertEqual(owner._own_handle(), owner._handle)
+
     def test_the_error_of_a_step_is_behind_what_a_handler_raises(self):
         class Late(Net):
             def forward(self, x):
