@@ -22,23 +22,22 @@ from choir._world import communicator
 from choir.tensor import Tensor
 
 
-def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
+def reducing(given, is_changed: bool, name, *how):
+    """Of an allreduce: the communicator, what was given, and what `run` takes."""
     comm = communicator()
     with comm.preparing(_comm.ALL_REDUCE, name):
-        wish = reduction(name, *how)
+        how = reduction(name, *how)
         value = Value(given, is_changed)
-        array, code = to_wire(value, wish.compression)
-    comm.run(
-        _comm.ALL_REDUCE,
-        wish.label(str(array.shape)),
-        code,
-        array.size,
-        op=wish.op,
-        src=array.ctypes.data,
-        dst=array.ctypes.data,
-        **wish.scales,
-    )
-    return value, from_wire(value, array)
+        array, code = to_wire(value, how.compression)
+        label = how.label(str(array.shape))
+    fields = {"dtype": code, "op": how.op, **how.scales}
+    return comm, value, (_comm.ALL_REDUCE, label, array), fields
+
+
+def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
+    comm, value, what, fields = reducing(given, is_changed, name, *how)
+    comm.run(*what, **fields)
+    return value, from_wire(value, what[-1])
 
 
 def allreduce(
@@ -86,23 +85,22 @@ def _grouped(
 ) -> list[tuple[Value, np.ndarray]]:
     comm = communicator()
     with comm.preparing(_comm.ALL_REDUCE, name):
-        wish = reduction(name, *how)
+        how = reduction(name, *how)
         values = [Value(tensor, is_changed) for tensor in given]
-        wires = [to_wire(value, wish.compression) for value in values]
-        shapes = " ".join(str(array.shape) for array, _ in wires)
+        wires = [to_wire(value, how.compression) for value in values]
+        label = how.label(" ".join(str(array.shape) for array, _ in wires))
     # The same order of dtypes on all ranks, as their lists are alike. Without any
     # tensor too: others may have some.
     for dtype in dict.fromkeys(code for _, code in wires) or [_raw.F32]:
         arrays = [array for array, code in wires if code == dtype]
         comm.run(
             _comm.ALL_REDUCE,
-            wish.label(shapes),
-            dtype,
-            0,
-            op=wish.op,
+            label,
+            dtype=dtype,
+            op=how.op,
             tensors=_comm.listed(arrays),
             tensor_count=len(arrays),
-            **wish.scales,
+            **how.scales,
         )
     return [
         (value, from_wire(value, array))
@@ -161,29 +159,27 @@ def allgather(tensor, name: str | None = None):
     comm.run(
         _comm.ALL_GATHER_V,
         label,
-        value.code,
-        array.size,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
+        array,
+        out,
+        dtype=value.code,
         capacity=out.size,
     )
     return value.result(out)
 
 
-def _sent(given, is_changed: bool, root_rank, name) -> Value:
+def sending(given, is_changed: bool, root_rank, name):
+    """Of a broadcast: as `reducing`."""
     comm = communicator()
     with comm.preparing(_comm.BROADCAST, name):
         value = Value(given, is_changed)
-    array = value.array
-    comm.run(
-        _comm.BROADCAST,
-        label_of(name, str(array.shape)),
-        value.code,
-        array.size,
-        root=root_rank,
-        src=array.ctypes.data,
-        dst=array.ctypes.data,
-    )
+        label = label_of(name, str(value.array.shape))
+    fields = {"dtype": value.code, "root": root_rank}
+    return comm, value, (_comm.BROADCAST, label, value.array), fields
+
+
+def _sent(given, is_changed: bool, root_rank, name) -> Value:
+    comm, value, what, fields = sending(given, is_changed, root_rank, name)
+    comm.run(*what, **fields)
     return value
 
 
@@ -239,11 +235,11 @@ def reducescatter(
     comm.run(
         _comm.REDUCE_SCATTER,
         label,
-        code,
-        out.size,
+        array,
+        out,
+        dtype=code,
+        count=out.size,
         op=how.op,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
         **how.scales,
     )
     own = comm.global_rank
@@ -275,24 +271,16 @@ def alltoall(tensor, splits=None, name: str | None = None):
         shares = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
         label = label_of(name, rows_of(value))
         received = np.empty(comm.world_size, np.int64)
-    comm.run(
-        _comm.ALL_TO_ALL,
-        label,
-        _raw.I64,
-        1,
-        src=shares.ctypes.data,
-        dst=received.ctypes.data,
-    )
+    comm.run(_comm.ALL_TO_ALL, label, shares, received, count=1)
     with comm.preparing(_comm.ALL_TO_ALL_V, label):
         out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
         elements = shares * int(np.prod(array.shape[1:], dtype=np.int64))
     comm.run(
         _comm.ALL_TO_ALL_V,
         label,
-        value.code,
-        array.size,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
+        array,
+        out,
+        dtype=value.code,
         capacity=out.size,
         splits=elements.ctypes.data_as(POINTER(c_int64)),
     )

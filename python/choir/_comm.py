@@ -161,16 +161,17 @@ class Communicator(NotCopied):
         self._keep = config
         self.deadline: float = config.deadline  # seconds
         _terminate.watch(_activity)
+        self._pending: list[CTensor] = []
+        # What joined ends with the process, also when Ctrl-C comes meanwhile.
         with deferred():
             self.handle = get(lib.comm_create, byref(config))
-        self.global_rank: int = lib.comm_rank(self.handle)
-        self.world_size: int = lib.comm_size(self.handle)
-        self.local_rank: int = lib.comm_local_rank(self.handle)
-        self.local_size: int = lib.comm_local_size(self.handle)
-        self._pending: list[CTensor] = []
-        self._number = next(_numbers)
-        _living.add(self)
-        _end_with_process()
+            self.global_rank: int = lib.comm_rank(self.handle)
+            self.world_size: int = lib.comm_size(self.handle)
+            self.local_rank: int = lib.comm_local_rank(self.handle)
+            self.local_size: int = lib.comm_local_size(self.handle)
+            self._number = next(_numbers)
+            _living.add(self)
+            _end_with_process()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", None), None
@@ -222,25 +223,32 @@ class Communicator(NotCopied):
 
     # ---- The general form ----
 
-    def run(self, kind: int, name: str, dtype: int, count: int, **fields):
-        """One collective on memory; see choir_collective_t in dist/comm.h."""
+    def run(self, kind: int, name: str, src=None, dst=None, **fields) -> None:
+        """One collective; see choir_collective_t in dist/comm.h.
+
+        src, dst: row-major arrays; dst is src unless given. dtype, count: src's
+        unless given."""
         if self.handle is None:
             raise StateError(f"{name}: the communicator has ended")
         with self.preparing(kind, name):
-            wish = self.collective(kind, name, dtype, count, **fields)
-        check(lib.comm_run(self.handle, byref(wish)))
+            collective = self.collective(kind, name, src, dst, **fields)
+        check(lib.comm_run(self.handle, byref(collective)))
 
     @staticmethod
     def collective(
-        kind: int, name: str, dtype: int, count: int, **fields
+        kind: int, name: str, src=None, dst=None, **fields
     ) -> Collective:
-        """What `run` and lib.comm_start take."""
-        made = Collective(
-            kind=kind, dtype=dtype, count=count, name=name.encode(), weight=1.0
-        )
+        """What `run` and lib.comm_start take; the arrays must outlive it."""
+        made = Collective(kind=kind, name=name.encode(), weight=1.0)
+        if src is not None:
+            if "dtype" not in fields:
+                fields["dtype"] = _raw.dtype_of(src.dtype)
+            fields.setdefault("count", src.size)
+            made.src = src.ctypes.data
+            made.dst = (src if dst is None else dst).ctypes.data
+        if "root" in fields:
+            fields["root"] = ranged(fields["root"], f"{name}: the root", 32)
         for field, value in fields.items():
-            if field == "root":
-                value = ranged(value, f"{name}: the root", 32)
             setattr(made, field, value)
         return made
 
@@ -248,22 +256,26 @@ class Communicator(NotCopied):
     def preparing(self, kind: int, name: str | None = None):
         """What this rank does before it can take part in its next operation.
 
-        A failure in it is told to all ranks, as an error of that operation: they
-        do not wait for this rank, and it is not one operation behind them if its
-        program goes on. Nothing here may be collective."""
+        A failure in it, Ctrl-C too, is told to all ranks, as an error of that
+        operation: they do not wait for this rank, and it is not one operation
+        behind them if its program goes on. Nothing here may be collective."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             if self.handle is not None:
-                self._refuse(kind, str(name or ""), error)
+                self._refuse(kind, name, error)
             raise
 
-    def _refuse(self, kind: int, name: str, why: Exception) -> None:
+    def _refuse(self, kind: int, name, why: BaseException) -> None:
         # As much as the library hands on, and no part of a letter.
         text = _words(why).encode(errors="replace")[:199]
+        try:
+            label = None if name is None else str(name)
+        except Exception:
+            label = type(name).__name__
         refused = Collective(
             kind=kind,
-            name=name.encode(errors="replace") if name else None,
+            name=label.encode(errors="replace") if label else None,
             refusal=text.decode(errors="ignore").encode(),
         )
         # The same failure as on the others, or that the communicator broke.
@@ -273,33 +285,12 @@ class Communicator(NotCopied):
         self, array: np.ndarray, op: int = SUM, name="all_reduce", **more
     ):
         """Reduces a row-major array over ranks, in place."""
-        with self.preparing(ALL_REDUCE, name):
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            ALL_REDUCE,
-            name,
-            dtype,
-            array.size,
-            op=op,
-            src=array.ctypes.data,
-            dst=array.ctypes.data,
-            **more,
-        )
+        self.run(ALL_REDUCE, name, array, op=op, **more)
         return array
 
     def broadcast(self, array: np.ndarray, root: int, name="broadcast"):
         """The root's elements to all, in place."""
-        with self.preparing(BROADCAST, name):
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            BROADCAST,
-            name,
-            dtype,
-            array.size,
-            root=root,
-            src=array.ctypes.data,
-            dst=array.ctypes.data,
-        )
+        self.run(BROADCAST, name, array, root=root)
         return array
 
     def preparing_object(self, name: str):
@@ -323,15 +314,7 @@ class Communicator(NotCopied):
         """As many elements of each rank, one part after the other."""
         with self.preparing(ALL_GATHER, name):
             out = np.empty((self.world_size,) + array.shape, array.dtype)
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            ALL_GATHER,
-            name,
-            dtype,
-            array.size,
-            src=array.ctypes.data,
-            dst=out.ctypes.data,
-        )
+        self.run(ALL_GATHER, name, array, out)
         return out
 
     def all_gather_v(
@@ -340,26 +323,16 @@ class Communicator(NotCopied):
         """Each rank's own number of elements."""
         with self.preparing(ALL_GATHER, name):
             array = np.ascontiguousarray(array).reshape(-1)
-            dtype = _raw.dtype_of(array.dtype)
-        counts = self.all_gather(
-            np.array([array.size], np.int64), name
-        ).reshape(-1)
+            count = np.array([array.size], np.int64)
+        counts = self.all_gather(count, name).reshape(-1)
         with self.preparing(ALL_GATHER_V, name):
             out = np.empty(int(counts.sum()), array.dtype)
-        self.run(
-            ALL_GATHER_V,
-            name,
-            dtype,
-            array.size,
-            src=array.ctypes.data,
-            dst=out.ctypes.data,
-            capacity=out.size,
-        )
+        self.run(ALL_GATHER_V, name, array, out, capacity=out.size)
         return np.split(out, np.cumsum(counts)[:-1])
 
     def barrier(self, name: str = "barrier") -> None:
         """Waits until all ranks are here."""
-        self.run(BARRIER, name, _raw.U8, 0)
+        self.run(BARRIER, name, dtype=_raw.U8)
 
     def check_same(self, what: str, text: str) -> None:
         """ValueError on every rank, naming who differs, unless all are alike."""
@@ -451,8 +424,7 @@ class Communicator(NotCopied):
         self.run(
             ALL_REDUCE,
             name,
-            dtype,
-            0,
+            dtype=dtype,
             op=SUM,
             tensors=listed(arrays),
             tensor_count=len(arrays),
@@ -471,7 +443,7 @@ class Communicator(NotCopied):
 
     def _sum_sparse(self, tensors, accumulation, spars, top_k, name) -> None:
         with self.preparing(ALL_GATHER, name):
-            arrays, u, chosen = self._choose(
+            arrays, kept, u, chosen = self._choose(
                 tensors, accumulation, spars, top_k, name
             )
         places = self.all_gather_v(chosen.astype(np.int64), name)
@@ -479,16 +451,23 @@ class Communicator(NotCopied):
         total = np.zeros_like(u)
         for index, value in zip(places, values):
             total[index] += value
-        start = 0
-        for array in arrays:
-            array.reshape(-1)[:] = total[start : start + array.size]
-            start += array.size
-        _put_back(tensors, arrays)
+        # Only now, as what was not sent is still to be: a call that fails changes
+        # neither the tensors nor the accumulation.
+        u[chosen] = 0
+        with deferred():
+            if kept is not None:
+                kept.reshape(-1)[:] = u
+                _put_back([accumulation], [kept])
+            start = 0
+            for array in arrays:
+                array.reshape(-1)[:] = total[start : start + array.size]
+                start += array.size
+            _put_back(tensors, arrays)
 
     @staticmethod
     def _choose(tensors, accumulation, spars, top_k, name):
-        """The tensors' elements, one after the other, with the accumulation, and
-        where those are that are sent; the accumulation keeps the rest."""
+        """The tensors and the accumulation as arrays, their elements added up, one
+        after the other, and where those are that are sent."""
         for t in tensors:
             if t.dtype != _raw.F32:
                 raise TypeError(f"{name}: a tensor is not float32")
@@ -500,6 +479,7 @@ class Communicator(NotCopied):
             )
         arrays = [_in_rows(t) for t in tensors]
         u = np.concatenate([a.reshape(-1) for a in arrays])
+        kept = None
         if accumulation is not None:
             kept = _in_rows(accumulation)
             if kept.size != u.size:
@@ -515,12 +495,7 @@ class Communicator(NotCopied):
             chosen = np.sort(np.argsort(-magnitude, kind="stable")[:k])
         else:
             chosen = np.flatnonzero(magnitude >= spars)
-        if accumulation is not None:
-            rest = u.copy()
-            rest[chosen] = 0
-            kept.reshape(-1)[:] = rest
-            _put_back([accumulation], [kept])
-        return arrays, u, chosen
+        return arrays, kept, u, chosen
 
 
 def _sparse_arguments(args):

@@ -188,6 +188,16 @@ def sparse_mistakes(rank, size, ticket):
     sgd.sparsification(t.data, rest.data, 5.0, False)
     np.testing.assert_array_equal(t.numpy(), np.zeros(4))
     np.testing.assert_array_equal(rest.numpy(), np.ones(4))
+    # A call that fails, here on the last rank, changes nothing on any.
+    own, kept = values(rank, (4,)), values(rank, (4,), 1)
+    t, rest = tensor.from_numpy(own), tensor.from_numpy(kept)
+    wrong = Tensor((4,), dtype="float16")
+    for top_k in (True, False):
+        with case.assertRaises((TypeError, ValueError)):
+            given = wrong if rank == size - 1 else t
+            sgd.sparsification(given.data, rest.data, 0.5, top_k)
+        np.testing.assert_array_equal(t.numpy(), own)
+        np.testing.assert_array_equal(rest.numpy(), kept)
     # Of equal ones the first.
     t = Tensor((4,)).set_value(2.0)
     sgd.sparsification(t.data, None, 0.5, True)

@@ -12,8 +12,9 @@ from unittest import mock
 
 import numpy as np
 
-from choir import StateError, _sections, autograd, device, opt, singa_wrap
-from choir import tensor
+from choir import StateError, _comm, _sections, autograd, device, opt
+from choir import singa_wrap, tensor
+from choir._lib import lib
 from small_models import Net, made, samples
 
 CPU = device.create_cpu_device()
@@ -343,6 +344,20 @@ class Signals(unittest.TestCase):
                     owner._own_handle()
             self.assertIsNotNone(owner._handle)
             self.assertEqual(owner._own_handle(), owner._handle)
+
+    def test_a_communicator_that_was_just_joined(self):
+        """It ends with the process, as others wait for that."""
+        size_of = lib.comm_local_size
+
+        def interrupted(handle):
+            os.kill(os.getpid(), signal.SIGINT)
+            return size_of(handle)
+
+        before = len(_comm._forgotten)
+        with mock.patch.object(lib, "comm_local_size", interrupted):
+            with self.assertRaises(Noted):
+                singa_wrap.Communicator(0, 1, singa_wrap.NcclIdHolder())
+        self.assertEqual(len(_comm._forgotten), before + 1)
 
     def test_the_error_of_a_step_is_behind_what_a_handler_raises(self):
         class Late(Net):
