@@ -591,7 +591,8 @@ _is_set: set[str] = set()
 def _activity() -> str:
     """What this rank is doing, for its last words."""
     for comm in list(_living):
-        if comm.handle and (text := lib.comm_activity(comm.handle)):
+        handle = comm.handle  # read once: close() takes it away
+        if handle and (text := lib.comm_activity(handle)):
             return text.decode(errors="replace")
     return ""
 
