@@ -124,17 +124,17 @@ class DistOpt(Owner, NotCopied):
         self._config = Table(lib.dist_opt_config_def).make(
             "DistOpt", **settings
         )
-        self._handle: int | None = None
+        self.handle: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
         self._chosen = self._strategy  # by use()
         autograd.place.first_share = (self.global_rank, self.world_size)
 
     def _own_handle(self) -> int:
-        if self._handle is None:
+        if self.handle is None:
             if self.communicator.handle is None:
                 raise StateError("DistOpt: the communicator has ended")
             with deferred():
-                self._handle = self._own(
+                self._own(
                     lib.dist_opt_release,
                     lib.dist_opt_create,
                     self.opt._own_handle(),
@@ -142,7 +142,7 @@ class DistOpt(Owner, NotCopied):
                     self._config,
                 )
                 self._use(*self._strategy)
-        return self._handle
+        return self.handle
 
     def _updater(self) -> int:
         return lib.dist_opt_updater(self._own_handle())
@@ -166,9 +166,9 @@ class DistOpt(Owner, NotCopied):
             )
         config = known[option].make(option, **dict(settings))
         with deferred():
-            if self._handle is not None:
+            if self.handle is not None:
                 definition = get(lib.strategy_def_parse, option.encode())
-                check(lib.dist_opt_use(self._handle, definition, config))
+                check(lib.dist_opt_use(self.handle, definition, config))
             self._strategy = (option, settings)
 
     def use(self, dist_option: str, **settings) -> None:

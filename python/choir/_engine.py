@@ -71,6 +71,7 @@ class Engine(Owner, NotCopied):
         self.has_updater = False
         self._loss_var: int | None = None
         self._tape: autograd.Tape | None = None  # of the step that runs
+        self._one: _raw.CTensor | None = None  # in place of a batch
         self._constants = Constants()
         # How steps run from the second one on. The first is eager, also in a run
         # that goes on: it makes the constants that a graph cannot make.
@@ -162,7 +163,7 @@ class Engine(Owner, NotCopied):
         self._body = body
         self.recorded = False
         if x is None:
-            if getattr(self, "_one", None) is None:
+            if self._one is None:
                 self._one = _raw.empty(self.device, (1,))
             raw_x = self._one
         else:

@@ -784,8 +784,10 @@ def get(function, *arguments) -> int:
 
 
 class Owner:
-    """Base of what owns an object of the library and releases it when it goes."""
+    """Base of what owns an object of the library, its `handle`, and releases it when
+    it goes."""
 
+    __slots__ = ()
     _release = tuple  # a call that does nothing
     _computes = False  # releasing it uses a device's stream
 
@@ -793,16 +795,20 @@ class Owner:
     # KeyboardInterrupt, is printed and lost.
     __del__ = property(operator.attrgetter("_release"))
 
-    def _own(self, release, function, *arguments) -> int:
+    def _own(self, release, function, *arguments) -> None:
         """Takes over what `function` makes, whose last argument is an
         out-pointer; also when KeyboardInterrupt comes as soon as it is made."""
         out = c_void_p()
         try:
             check(function(*arguments, ctypes.byref(out)))
         finally:
-            release = functools.partial(release, out.value)
-            self._release = locked(release) if self._computes else release
-        return out.value
+            self._take(release, out.value)
+
+    def _take(self, release, handle: int | None) -> None:
+        """Takes over an object; twice the same is once."""
+        release = functools.partial(release, handle)
+        self._release = locked(release) if self._computes else release
+        self.handle = handle
 
     def _release_now(self) -> None:
         release, self._release = self._release, tuple

@@ -34,7 +34,7 @@ class _Single(Owner, NotCopied):
     def __init__(
         self, owner: Optimizer, name: str, param: Tensor, grad: Tensor
     ):
-        self.handle = owner._create(self)
+        owner._create(self)
         self.tensor = param
         self.raw = param.data
         self.grad = grad
@@ -101,7 +101,7 @@ class Optimizer(Owner):
             self._settings[name] = value
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
-        self._handle: int | None = None  # of the engine, or of DistOpt
+        self.handle: int | None = None  # of the engine, or of DistOpt
         self._step = 0
         self._pending: dict[str, np.ndarray] = {}  # set_states before a step
         self._resumes = False
@@ -112,7 +112,7 @@ class Optimizer(Owner):
         """For pickle and copy: settings, the step and the states, as set_states
         takes them."""
         state = dict(self.__dict__)
-        for name in ("_singles", "_engine", "_handle", "_release", "_resumes"):
+        for name in ("_singles", "_engine", "handle", "_release", "_resumes"):
             state.pop(name, None)
         state["_pending"] = {**self._pending, **self.get_states()}
         return state
@@ -120,21 +120,21 @@ class Optimizer(Owner):
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._singles = {}
-        self._engine = self._handle = None
+        self._engine = self.handle = None
         self.set_states(self._pending)
         # The step is exact here.
         self._step = state["_step"]
 
     # ---- The library's object ----
 
-    def _create(self, owner: Owner) -> int:
+    def _create(self, owner: Owner) -> None:
         """Makes one for its owner."""
         settings = self._table.make(
             type(self).__name__,
             lr=delivered(self._schedule.value, self._step),
             **self._settings,
         )
-        return owner._own(
+        owner._own(
             lib.optimizer_release,
             lib.optimizer_create,
             self._definition,
@@ -142,21 +142,20 @@ class Optimizer(Owner):
         )
 
     def _own_handle(self) -> int:
-        if self._handle is None:
-            with deferred():
-                self._handle = self._create(self)
-        return self._handle
+        if self.handle is None:
+            self._create(self)
+        return self.handle
 
     def _updater(self) -> int:
         return lib.optimizer_updater(self._own_handle())
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
-        if self._handle is not None and not isinstance(
+        if self.handle is not None and not isinstance(
             self._schedule, Constant
         ):
             rate = delivered(self._schedule.value, step)
-            check(lib.optimizer_set_lr(self._handle, rate))
+            check(lib.optimizer_set_lr(self.handle, rate))
 
     # ---- As in SINGA ----
 
@@ -174,8 +173,8 @@ class Optimizer(Owner):
         self._table.make(type(self).__name__, lr=rate)
         with deferred():
             self._schedule = schedule
-            if self._handle is not None:
-                check(lib.optimizer_set_lr(self._handle, rate))
+            if self.handle is not None:
+                check(lib.optimizer_set_lr(self.handle, rate))
             for single in self._singles.values():
                 check(lib.optimizer_set_lr(single.handle, rate))
 
@@ -317,7 +316,7 @@ class Optimizer(Owner):
         for single in self._singles.values():
             for name, state in single.states().items():
                 states[name] = tensor.to_numpy(state)
-        if self._handle is not None and self._engine is not None:
+        if self.handle is not None and self._engine is not None:
             for name, state in self._engine.states().items():
                 if "/" in name:
                     states[name] = tensor.to_numpy(state)

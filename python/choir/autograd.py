@@ -533,7 +533,7 @@ class _FreeScope(Owner):
 
     def __init__(self, device) -> None:
         self.device = device
-        self.handle = self._own(
+        self._own(
             lib.scope_destroy, lib.scope_create, device.handle
         )
 

@@ -337,13 +337,13 @@ class Signals(unittest.TestCase):
         sgd = opt.SGD(lr=0.1)
         dist = opt.DistOpt(sgd)
         for owner in (sgd, dist):
-            owner._handle, owner._release = None, tuple
+            owner.handle, owner._release = None, tuple
             own = then_interrupted(owner._own)
             with mock.patch.object(owner, "_own", own):
                 with self.assertRaises(Noted):
                     owner._own_handle()
-            self.assertIsNotNone(owner._handle)
-            self.assertEqual(owner._own_handle(), owner._handle)
+            self.assertIsNotNone(owner.handle)
+            self.assertEqual(owner._own_handle(), owner.handle)
 
     def test_a_communicator_that_was_just_joined(self):
         """It ends with the process, as others wait for that."""
