@@ -178,7 +178,7 @@ class Communicator(NotCopied):
         if not handle:
             return
         fault = lib.comm_poll_error(handle)
-        if fault is None and "ended" not in _is_set:
+        if fault is None and not _process.has_ended:
             _forgotten.append((self._number, handle))
             return
         lib.status_free(fault)
@@ -585,7 +585,20 @@ def local_workers() -> int:
 _BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__
 
 _failure: list[BaseException] = []
-_is_set: set[str] = set()
+
+
+class _Process:
+    """How far this process is in what it does about its end."""
+
+    def __init__(self) -> None:
+        self.has_exit_functions = False  # of atexit
+        self.has_finalizers = False  # of multiprocessing, in its children
+        self.is_child = False  # of multiprocessing, and watched
+        self.has_ended = False  # its communicators are finalized or aborted
+        self.has_failed = False  # and that went wrong: exit status 1
+
+
+_process = _Process()
 
 
 def _activity() -> str:
@@ -600,18 +613,18 @@ def _activity() -> str:
 def _end_with_process() -> None:
     if multiprocessing.parent_process() is not None:
         # Up to Python 3.12 children of multiprocessing run no atexit functions.
-        if "finalize" not in _is_set:
-            _is_set.add("finalize")
+        if not _process.has_finalizers:
+            _process.has_finalizers = True
             finalize = multiprocessing.util.Finalize
             finalize(None, _end, exitpriority=100)
             finalize(None, _leave, exitpriority=-1000)
-        if "child" not in _is_set:
-            _is_set.add("child")
+        if not _process.is_child:
+            _process.is_child = True
             _watch_child()
         return
-    if "atexit" in _is_set:
+    if _process.has_exit_functions:
         return
-    _is_set.add("atexit")
+    _process.has_exit_functions = True
     atexit.register(_end)
     before = sys.excepthook
 
@@ -636,7 +649,7 @@ def _note(error: BaseException) -> None:
     """The process ends by this exception."""
     _failure.append(error)
     # The launcher's worker is the parent.
-    if "child" not in _is_set and lib.launch_is_worker():
+    if not _process.is_child and lib.launch_is_worker():
         code = 9 if isinstance(error, CommError) else 3
         lib.launch_note_failure(code, _words(error).encode(errors="replace"))
 
@@ -712,7 +725,7 @@ def _after_fork() -> None:
     _default = None
     _failure.clear()
     # Which multiprocessing has forgotten, and what is the parent's.
-    _is_set.difference_update(("finalize", "failed"))
+    _process.has_finalizers = _process.has_failed = False
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -720,13 +733,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _end() -> None:
     error = _failure[0] if _failure else sys.exc_info()[1]
-    if error is None and "child" in _is_set:
+    if error is None and _process.is_child:
         status = _status_of_child()
         error = SystemExit(status) if status else None
     is_well = error is None or (
         isinstance(error, SystemExit) and not error.code
     )
-    _is_set.add("ended")
+    _process.has_ended = True
     handles = [(comm._number, comm.handle) for comm in _living if comm.handle]
     failures = []
     # All ranks made them in one order.
@@ -749,9 +762,9 @@ def _fail(status: int) -> None:
     code = lib.status_code(status)
     message = lib.status_message(status).decode(errors="replace")
     lib.status_free(status)
-    _is_set.add("failed")
+    _process.has_failed = True
     # The launcher tells it; its worker is the parent of a child.
-    if "child" not in _is_set and lib.launch_is_worker():
+    if not _process.is_child and lib.launch_is_worker():
         lib.launch_note_failure(code, message.encode())
     else:
         print(f"choir: {message}", file=sys.stderr)
@@ -760,7 +773,7 @@ def _fail(status: int) -> None:
 def _leave() -> None:
     """Runs after all other exit functions, but those of modules that were imported
     before this one. None of them can change the status otherwise."""
-    if "failed" not in _is_set:
+    if not _process.has_failed:
         return
     multiprocessing.util._exit_function()
     if "logging" in sys.modules:
