@@ -154,9 +154,11 @@ class Engine(Owner, NotCopied):
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
-        In graph mode a step like an earlier one is replayed without it. To be
-        called in a section; `body` runs outside of it. When it raises, step()
-        tells whether the step was made.
+        In graph mode a step like an earlier one is replayed without it: of the same
+        shapes and the same `variant`, a number for each way in which `body` can go.
+        number: which batch of the run it is, above 0, which ranks compare; 0: not
+        told. To be called in a section; `body` runs outside of it. When it raises,
+        step() tells whether the step was made.
         """
         for param, tensor in self._frozen:
             param.contents.trainable = tensor.stores_grad
