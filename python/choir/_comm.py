@@ -67,12 +67,13 @@ _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 # happens is the garbage collector's choice, and peers may still count on them.
 _forgotten: list[tuple[int, int]] = []
 _numbers = itertools.count()
-_tickets: dict[str | None, set[int]] = {}  # the ranks that this process was
+_own_ranks: dict[str | None, set[int]] = {}  # of this process, by rendezvous id
 _default: Communicator | None = None
 
 
 class NcclIdHolder:
-    """The ticket by which the processes of one communicator find each other.
+    """A rendezvous id, by which the processes of one communicator find each other
+    (NCCL: unique id).
 
     Made by one process and handed to the others (`multiprocessing.Process`
     arguments, a file that only this user can read, ...). Who knows it can join,
@@ -117,7 +118,7 @@ class Communicator(NotCopied):
     """Joins `world_size` processes.
 
     Communicator(limit): as the launcher says (choirrun, mpiexec), or alone.
-    Communicator(local_rank, world_size, holder, limit): by a ticket, on one
+    Communicator(local_rank, world_size, holder, limit): by a rendezvous id, on one
     host. limit: elements of SINGA's buffers; there are none here. deadline:
     longest wait in seconds for a peer in one operation, CHOIR_DEADLINE or 60.
 
@@ -131,7 +132,7 @@ class Communicator(NotCopied):
         backend: str | None = None,
     ) -> None:
         self.handle: int | None = None
-        self.ticket: str | None = None
+        self.rendezvous_id: str | None = None
         config = CommConfig()
         check(lib.comm_config_init(byref(config)))
         if len(args) >= 3:
@@ -145,16 +146,17 @@ class Communicator(NotCopied):
                 )
             if not isinstance(holder, NcclIdHolder):
                 raise TypeError(
-                    f"Communicator: the ticket is a {type(holder).__name__}; a "
+                    "Communicator: the rendezvous id is a "
+                    f"{type(holder).__name__}; a "
                     "NcclIdHolder is needed"
                 )
-            # Of a launcher's environment only this goes with a ticket.
+            # Of a launcher's environment only this goes with an id.
             if config.backend != b"nccl":
                 config.backend = b"auto"
             config.rank, config.size = rank, size
             config.id.text = holder.id.encode()
-            self.ticket = holder.id
-            _tickets.setdefault(holder.id, set()).add(rank)
+            self.rendezvous_id = holder.id
+            _own_ranks.setdefault(holder.id, set()).add(rank)
         if backend is not None:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()
@@ -207,9 +209,9 @@ class Communicator(NotCopied):
     def host_count(self) -> int:
         return lib.comm_host_count(self.handle)
 
-    def has_rank_beside(self) -> bool:
+    def shares_process(self) -> bool:
         """Whether another rank is a thread of this process."""
-        return len(_tickets.get(self.ticket, ())) > 1
+        return len(_own_ranks.get(self.rendezvous_id, ())) > 1
 
     def peer(self, rank: int) -> str:
         """'rank 2 (host node1, pid 4711)'"""
@@ -721,7 +723,7 @@ def _after_fork() -> None:
         comm.handle = None  # not released: it is the parent's
         _living.discard(comm)
     _forgotten.clear()
-    _tickets.clear()
+    _own_ranks.clear()
     _default = None
     _failure.clear()
     # Which multiprocessing has forgotten, and what is the parent's.

@@ -49,7 +49,7 @@ def strategies() -> dict[str, Table]:
 class DistOpt(Owner, NotCopied):
     """An optimizer on many workers: gradients are combined before each step.
 
-    opt: the optimizer; nccl_id, local_rank, world_size: the ticket
+    opt: the optimizer; nccl_id, local_rank, world_size: the rendezvous id
     (NcclIdHolder) of processes that a program started itself on one host;
     without it, what the launcher says (choirrun, mpiexec), or alone. buffSize
     is SINGA's and has no meaning here. deadline: longest wait in seconds for
@@ -89,8 +89,9 @@ class DistOpt(Owner, NotCopied):
         if nccl_id is None:
             if local_rank is not None or world_size is not None:
                 raise ValueError(
-                    "DistOpt: local_rank and world_size go with nccl_id, the ticket "
-                    "that singa_wrap.NcclIdHolder() makes; none was given"
+                    "DistOpt: local_rank and world_size go with nccl_id, the "
+                    "rendezvous id that singa_wrap.NcclIdHolder() makes; none was "
+                    "given"
                 )
             self.communicator = (
                 _comm.default()
@@ -105,7 +106,7 @@ class DistOpt(Owner, NotCopied):
             self.communicator = Communicator(
                 local_rank, world_size, nccl_id, buffSize, deadline=deadline
             )
-        if self.communicator.has_rank_beside():
+        if self.communicator.shares_process():
             sentence = (
                 "DistOpt: two ranks are threads of one process, where steps take "
                 "turns and would wait for each other; start a process for each"

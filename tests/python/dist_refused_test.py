@@ -229,8 +229,8 @@ def refused(odd):
     return said
 
 
-def on_shared_memory(rank, size, ticket):
-    dist.init(ticket, rank, size, deadline=DEADLINE)
+def on_shared_memory(rank, size, nccl_id):
+    dist.init(nccl_id, rank, size, deadline=DEADLINE)
     return refused(size - 1), refused(0)
 
 

@@ -93,7 +93,7 @@ class Words(Recurrent):
         return self.fc(autograd.flatten(self.table(x)))
 
 
-def train_on(_rank, _size, _ticket, m):
+def train_on(_rank, _size, _nccl_id, m):
     """In another process."""
     for _ in range(3):
         m(*batch())
@@ -296,8 +296,8 @@ class Others(unittest.TestCase):
                     TypeError, f"{name} cannot be copied or pickled"
                 ):
                     way(made)
-        ticket = pickle.loads(pickle.dumps(singa_wrap.NcclIdHolder("a")))
-        self.assertEqual(ticket.id, "a")
+        nccl_id = pickle.loads(pickle.dumps(singa_wrap.NcclIdHolder("a")))
+        self.assertEqual(nccl_id.id, "a")
 
 
 if __name__ == "__main__":

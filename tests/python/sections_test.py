@@ -511,12 +511,12 @@ class Threads(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_ranks_are_processes(self):
-        ticket = singa_wrap.NcclIdHolder()
+        nccl_id = singa_wrap.NcclIdHolder()
         failures = []
 
         def join(rank):
             try:
-                opt.DistOpt(opt.SGD(), ticket, rank, 2)
+                opt.DistOpt(opt.SGD(), nccl_id, rank, 2)
             except StateError as error:
                 failures.append(str(error))
 
