@@ -219,7 +219,7 @@ def reducescatter(
             name, None, op, prescale_factor, postscale_factor, compression
         )
         value = Value(tensor)
-        starts = _shares(rows_in(value, "reducescatter"), comm.world_size)
+        starts = _partition(rows_in(value, "reducescatter"), comm.world_size)
         array, code = to_wire(value, compression)
         label = how.label(str(array.shape))
         longest = int(np.diff(starts).max())
@@ -247,8 +247,8 @@ def reducescatter(
     return value.result(from_wire(value, out[:rows]))
 
 
-def _shares(count: int, parts: int) -> np.ndarray:
-    """Where each rank's share of `count` rows begins, and the end."""
+def _partition(count: int, parts: int) -> np.ndarray:
+    """Where each rank's part of `count` rows begins, and the end."""
     sizes = np.full(parts, count // parts, np.int64)
     sizes[: count % parts] += 1
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -268,13 +268,13 @@ def alltoall(tensor, splits=None, name: str | None = None):
     with comm.preparing(_comm.ALL_TO_ALL, name):
         value = Value(tensor)
         array = value.array
-        shares = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
+        rows = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
         label = label_of(name, rows_of(value))
         received = np.empty(comm.world_size, np.int64)
-    comm.run(_comm.ALL_TO_ALL, label, shares, received, count=1)
+    comm.run(_comm.ALL_TO_ALL, label, rows, received, count=1)
     with comm.preparing(_comm.ALL_TO_ALL_V, label):
         out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
-        elements = shares * int(np.prod(array.shape[1:], dtype=np.int64))
+        elements = rows * int(np.prod(array.shape[1:], dtype=np.int64))
     comm.run(
         _comm.ALL_TO_ALL_V,
         label,
@@ -303,24 +303,24 @@ def _splits_of(rows: int, splits, parts: int) -> np.ndarray:
                 "ranks; give splits"
             )
         return np.full(parts, rows // parts, np.int64)
-    shares = np.asarray(
+    counts = np.asarray(
         splits.numpy() if isinstance(splits, Tensor) else splits
     )
-    if shares.dtype.kind not in "iu" and shares.size:
-        raise ValueError(f"alltoall: splits are {shares.dtype}, no integers")
-    if shares.shape != (parts,):
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise ValueError(f"alltoall: splits are {counts.dtype}, no integers")
+    if counts.shape != (parts,):
         raise ValueError(
-            f"alltoall: splits have shape {shares.shape}; one number for each of "
+            f"alltoall: splits have shape {counts.shape}; one number for each of "
             f"{parts} ranks is needed"
         )
-    if (shares < 0).any():
-        raise ValueError(f"alltoall: splits {shares.tolist()} are negative")
-    if shares.sum() != rows:
+    if (counts < 0).any():
+        raise ValueError(f"alltoall: splits {counts.tolist()} are negative")
+    if counts.sum() != rows:
         raise ValueError(
-            f"alltoall: splits {shares.tolist()} add to {shares.sum()}; the first "
+            f"alltoall: splits {counts.tolist()} add to {counts.sum()}; the first "
             f"dimension is {rows}"
         )
-    return np.ascontiguousarray(shares, np.int64)
+    return np.ascontiguousarray(counts, np.int64)
 
 
 def barrier(name: str = "barrier") -> None:

@@ -33,10 +33,10 @@ from choir._lib import (
     NotCopied,
     StateError,
     check,
+    describe,
     get,
     lib,
     ranged,
-    words,
 )
 from choir._raw import CTensor
 from choir._sections import deferred
@@ -270,7 +270,7 @@ class Communicator(NotCopied):
 
     def _refuse(self, kind: int, name, why: BaseException) -> None:
         # As much as the library hands on, and no part of a letter.
-        text = _words(why).encode(errors="replace")[:199]
+        text = _describe(why).encode(errors="replace")[:199]
         try:
             label = None if name is None else str(name)
         except Exception:
@@ -638,13 +638,13 @@ def _end_with_process() -> None:
     _watch_exit()
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         if isinstance(error, SystemExit):
             return f"sys.exit({error.code!r})"
     except Exception:
         pass  # a code without words
-    return words(error)
+    return describe(error)
 
 
 def _note(error: BaseException) -> None:
@@ -653,7 +653,7 @@ def _note(error: BaseException) -> None:
     # The launcher's worker is the parent.
     if not _process.is_child and lib.launch_is_worker():
         code = 9 if isinstance(error, CommError) else 3
-        lib.launch_note_failure(code, _words(error).encode(errors="replace"))
+        lib.launch_note_failure(code, _describe(error).encode(errors="replace"))
 
 
 class _Exit(SystemExit):
@@ -747,7 +747,7 @@ def _end() -> None:
     # All ranks made them in one order.
     for _, handle in sorted(handles + _forgotten):
         if not is_well:
-            lib.comm_abort(handle, _words(error).encode(errors="replace"))
+            lib.comm_abort(handle, _describe(error).encode(errors="replace"))
             continue
         failures.append(lib.comm_finalize(handle))
     for _, handle in _forgotten:

@@ -128,7 +128,7 @@ class DistOpt(Owner, NotCopied):
         self.handle: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
         self._chosen = self._strategy  # by use()
-        autograd.place.first_share = (self.global_rank, self.world_size)
+        autograd.place.partition = (self.global_rank, self.world_size)
 
     def _own_handle(self) -> int:
         if self.handle is None:
@@ -209,22 +209,24 @@ class DistOpt(Owner, NotCopied):
     def _load(self, fpath: str, engine: _engine.Engine) -> dict[str, str]:
         """Collective: sets the states of all ranks from rank 0's file, and the
         strategy that it was saved with; its lines of text."""
-        file, news = None, None
+        file, metadata = None, None
         if self.global_rank == 0:
             try:
                 file = _checkpoint.File(fpath)
-                news = file.metadata()
+                metadata = file.metadata()
             except Exception as error:
-                news = error
-        news = self.communicator.share_object(news, 0, "load_checkpoint")
-        if isinstance(news, Exception):
-            raise news
-        strategy = news.get(_STRATEGY_LINE)
+                metadata = error
+        metadata = self.communicator.share_object(
+            metadata, 0, "load_checkpoint"
+        )
+        if isinstance(metadata, Exception):
+            raise metadata
+        strategy = metadata.get(_STRATEGY_LINE)
         if strategy is not None:
             option, settings = json.loads(strategy)
             self._use(option, tuple(map(tuple, settings)))
         _checkpoint.distribute(file, self._own_handle(), engine.states())
-        return news
+        return metadata
 
     def check_digest(self, digest: int) -> None:
         """Collective: raises on every rank unless all give the same digest."""
@@ -373,6 +375,7 @@ def _raw_of(value) -> CTensor:
 
 
 def _raws_of(values):
-    # What is wrong with the list is met, and told, where it is sent.
+    # A generator: what is no tensor fails when the communicator reads it, in
+    # `preparing`, which tells the other ranks.
     for value in values:
         yield _raw_of(value)

@@ -30,7 +30,7 @@ from choir._lib import (
     lib,
     ranged,
 )
-from choir._sections import deferred, delivered, lock, locked
+from choir._sections import deferred, lock, locked, with_handlers
 from choir.tensor import Constants, Tensor
 
 
@@ -104,7 +104,7 @@ class Engine(Owner, NotCopied):
         check(lib.model_set_updater(self._handle, updater))
         self.has_updater = True
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Of the updater, which may go to another engine now."""
         self.has_updater = False
         check(lib.model_set_updater(self._handle, None))
@@ -130,7 +130,7 @@ class Engine(Owner, NotCopied):
         here.engine = self
         here.model_step = autograd._Scope(scope, self._constants)
         here.training = True
-        delivered(self._body)
+        with_handlers(self._body)
         if self._loss_var is None:
             raise StateError(
                 "train_one_batch did not update: call the optimizer with the "

@@ -746,7 +746,7 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     elif is_training:
         step = autograd.place
         stream = step.next_stream()
-        rank, _ranks = step.first_share
+        rank, _ranks = step.partition
         own_seed = x.device.seed
         first = rank * (x.shape[0] if x.ndim() else 0)
     if not is_training or ratio == 0:

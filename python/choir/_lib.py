@@ -732,7 +732,7 @@ def check(status: int | None) -> None:
         del error  # whose traceback has this frame: see _callback.finish
 
 
-def words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Its kind and sentence; an exception may fail to give one."""
     kind = type(error).__name__
     try:
@@ -748,7 +748,7 @@ def make_status(error: BaseException) -> int:
         if issubclass(type(error), kind) and kind is not Error:
             code = value
             break
-    text = words(error).encode(errors="backslashreplace")
+    text = describe(error).encode(errors="backslashreplace")
     return lib.status_make(
         c_int(code), b"python", c_int(0), b"callback", b"%s", c_char_p(text)
     )
@@ -805,7 +805,8 @@ class Owner:
             self._take(release, out.value)
 
     def _take(self, release, handle: int | None) -> None:
-        """Takes over an object; twice the same is once."""
+        """Owns an object that was made, in place of what it owned; the same object
+        again is released once."""
         release = functools.partial(release, handle)
         self._release = locked(release) if self._computes else release
         self.handle = handle

@@ -22,7 +22,7 @@ from choir._lib import (
     lib,
 )
 from choir._raw import CTensor
-from choir._sections import deferred, delivered, lock
+from choir._sections import deferred, lock, with_handlers
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
 from choir._settings import Table
 from choir.tensor import Tensor
@@ -131,7 +131,7 @@ class Optimizer(Owner):
         """Makes one for its owner."""
         settings = self._table.make(
             type(self).__name__,
-            lr=delivered(self._schedule.value, self._step),
+            lr=with_handlers(self._schedule.value, self._step),
             **self._settings,
         )
         owner._own(
@@ -151,10 +151,8 @@ class Optimizer(Owner):
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
-        if self.handle is not None and not isinstance(
-            self._schedule, Constant
-        ):
-            rate = delivered(self._schedule.value, step)
+        if self.handle is not None and not isinstance(self._schedule, Constant):
+            rate = with_handlers(self._schedule.value, step)
             check(lib.optimizer_set_lr(self.handle, rate))
 
     # ---- As in SINGA ----
@@ -205,8 +203,10 @@ class Optimizer(Owner):
     def _train_alone(
         self, loss: Tensor, updater, first: int = 0, total: int = 1
     ) -> None:
-        """A step outside of a model: with an engine of its own. updater():
-        whom it gets."""
+        """A step outside of a model, by an engine of this optimizer's own.
+
+        updater: gives the choir_updater_t* that the engine trains with. first, total:
+        this step's sample and the number of samples of all ranks."""
         with lock, deferred():
             engine = self._engine_of(loss, updater)
             before = engine.step()
@@ -238,7 +238,7 @@ class Optimizer(Owner):
             names = _unique_names(params)
             step = self._engine.step() if self._engine else self._step
             states = self._engine.states() if self._engine else {}
-            self._let_go()
+            self._detach()
             self._engine = _engine.Engine(
                 "loss",
                 loss.device,
@@ -351,7 +351,7 @@ class Optimizer(Owner):
         for name in [n for n in self._pending if n in own]:
             own[name].copy_from_numpy(self._pending.pop(name))
 
-    def _let_go(self, model=None) -> None:
+    def _detach(self, model=None) -> None:
         """Before an engine of `model` gets this optimizer: takes it from the one
         before, unless that trains another model with it."""
         engine = self._engine
@@ -359,9 +359,9 @@ class Optimizer(Owner):
             return
         owner = engine.owner and engine.owner()
         if owner is None or owner is model or not owner._trains_with(self):
-            engine.let_go()
+            engine.detach()
 
-    def _take_engine(self, engine: _engine.Engine) -> None:
+    def _attach(self, engine: _engine.Engine) -> None:
         """The engine of a model that will use this optimizer."""
         self._engine = engine
         if self._resumes:

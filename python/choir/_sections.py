@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections that neither a signal's handler nor another thread may tear.
+"""Sections of code in which no signal handler runs and no other thread computes.
 
 Python runs signal handlers between two bytecodes of the main thread, wherever it
 is, and they may raise: by default Ctrl-C is a KeyboardInterrupt. A training step
@@ -8,7 +8,7 @@ wait until it is done:
 
     with lock, deferred():
         ...                        # whole, or not begun
-        delivered(function)        # a user's, which may be left anywhere
+        with_handlers(function)    # a user's, which may be left anywhere
         ...
 
 `lock` is held by the one thread that computes. The library's streams, and what
@@ -73,7 +73,7 @@ _getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 
 class _State:
-    """Of the main thread, the only one in which handlers run."""
+    """The state of the main thread: Python runs handlers in no other."""
 
     __slots__ = ("is_deferred", "is_entered", "pending", "handlers", "main")
 
@@ -130,8 +130,9 @@ class deferred:
         self._is_mine = not state.is_deferred and get_ident() == state.main
         if not self._is_mine:
             return
-        # In a function that a section outside of this one delivers to: its
-        # handlers stay, beside them those that the function has set.
+        # Inner: entered by a function that with_handlers calls for another section.
+        # Where _handle stands for that one it stays; this one replaces, and puts
+        # back, only the handlers that the function has set.
         self._is_inner = state.is_entered
         self._outer = state.handlers if self._is_inner else {}
         self._own = own = {}
@@ -173,15 +174,16 @@ class deferred:
 
 
 def _deliveries():
-    """Calls that let the signals run that wait, and forget them with that."""
+    """Calls that hand the pending signals to the interpreter, whose handlers run
+    behind them, and empty the list."""
     return chain(
         map(interrupt_main, state.pending), map(call, [state.pending.clear])
     )
 
 
-def delivered(function, *args):
-    """Calls a user's function from a section: in it handlers run, also those that
-    waited until now."""
+def with_handlers(function, *args):
+    """Calls a user's function from a section; handlers run in it, first those of
+    the pending signals."""
     is_mine = state.is_deferred and get_ident() == state.main
     try:
         if is_mine:

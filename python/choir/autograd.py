@@ -45,7 +45,7 @@ from choir._lib import (
     lib,
 )
 from choir._raw import CTensor, OPS
-from choir._sections import deferred, delivered, lock
+from choir._sections import deferred, lock, with_handlers
 from choir.tensor import Tensor
 
 
@@ -94,20 +94,20 @@ class no_grad:
 class _Place(threading.local):
     """The step that operators run in, outside of a model: each thread's own."""
 
-    _share = (0, 1)
+    _partition = (0, 1)
 
     def __init__(self) -> None:
         self.step = 0
         self._streams = 0
 
     @property
-    def first_share(self) -> tuple[int, int]:
+    def partition(self) -> tuple[int, int]:
         """Rank and number of ranks: the process's."""
-        return _Place._share
+        return _Place._partition
 
-    @first_share.setter
-    def first_share(self, share: tuple[int, int]) -> None:
-        _Place._share = share
+    @partition.setter
+    def partition(self, partition: tuple[int, int]) -> None:
+        _Place._partition = partition
 
     def next_stream(self) -> int:
         self._streams += 1
@@ -407,7 +407,7 @@ class _Custom:
                     self.node._results[i].shape(),
                     self.node._results[i].dtype,
                 )
-        grads = delivered(self.node.backward, *dys)
+        grads = with_handlers(self.node.backward, *dys)
         if not isinstance(grads, (tuple, list)):
             grads = (grads,)
         if len(grads) != len(self.node.src):
@@ -533,9 +533,7 @@ class _FreeScope(Owner):
 
     def __init__(self, device) -> None:
         self.device = device
-        self._own(
-            lib.scope_destroy, lib.scope_create, device.handle
-        )
+        self._own(lib.scope_destroy, lib.scope_create, device.handle)
 
 
 # By device; those that nobody uses. One that an exception passed is let go.

@@ -240,7 +240,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 n: t for n, t in self.get_states().items() if n not in params
             }
             core = getattr(optimizer, "opt", optimizer)
-            core._let_go(self)
+            core._detach(self)
             engine = _engine.Engine(
                 type(self).__name__,
                 next(iter(params.values())).device,
@@ -254,7 +254,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
-            core._take_engine(engine)
+            core._attach(engine)
         return self._engine_made
 
     def _trains_with(self, core) -> bool:
@@ -328,7 +328,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 stacklevel=7,
             )
         core = getattr(self.optimizer, "opt", self.optimizer)
-        core._let_go(self)
+        core._detach(self)
         core._engine = None
         object.__setattr__(self, "_engine_made", None)
         object.__setattr__(self, "_is_manual", True)

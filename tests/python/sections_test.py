@@ -57,12 +57,14 @@ class Signals(unittest.TestCase):
         def section():
             with _sections.deferred():
                 with self.assertRaises(Noted):
-                    _sections.delivered(function, signal.SIGINT)
+                    _sections.with_handlers(function, signal.SIGINT)
                 self.assertEqual(self.came, ["SIGINT"])
                 os.kill(os.getpid(), signal.SIGUSR1)
                 # One that waits comes as soon as it may.
                 with self.assertRaises(Noted):
-                    _sections.delivered(self.fail, "a handler raises before")
+                    _sections.with_handlers(
+                        self.fail, "a handler raises before"
+                    )
                 self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
                 with _sections.deferred():
                     os.kill(os.getpid(), signal.SIGALRM)
@@ -82,13 +84,13 @@ class Signals(unittest.TestCase):
 
         with _sections.deferred():
             with self.assertRaises(Noted):
-                _sections.delivered(function)
+                _sections.with_handlers(function)
             os.kill(os.getpid(), signal.SIGINT)
             self.assertEqual(self.came, ["SIGINT"])
             self.came.clear()
             self.addCleanup(self.came.clear)
             with self.assertRaises(Noted):
-                _sections.delivered(lambda: None)
+                _sections.with_handlers(lambda: None)
 
     def test_a_handler_that_a_users_function_sets(self):
         """As a limit of time for a part of it."""
@@ -108,7 +110,7 @@ class Signals(unittest.TestCase):
 
         with _sections.deferred():
             with self.assertRaises(Noted):
-                _sections.delivered(function)
+                _sections.with_handlers(function)
         self.assertEqual(self.came, ["mine"])
         self.assertEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
 
@@ -134,7 +136,7 @@ class Signals(unittest.TestCase):
             self.assertEqual(self.came, ["passing", "SIGUSR1"])
 
         with _sections.deferred():
-            _sections.delivered(function)
+            _sections.with_handlers(function)
         self.assertEqual(signal.getsignal(signal.SIGUSR1), self.handler)
 
     def test_signals_of_all_numbers(self):
@@ -262,7 +264,7 @@ class Signals(unittest.TestCase):
         def run():
             with _sections.deferred():
                 seen.append(signal.getsignal(signal.SIGINT))
-                seen.append(_sections.delivered(lambda: 5))
+                seen.append(_sections.with_handlers(lambda: 5))
 
         thread = threading.Thread(target=run)
         thread.start()
