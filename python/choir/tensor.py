@@ -792,12 +792,13 @@ def _operand(value, like: Tensor, wide: bool = False):
     if not isinstance(value, np.ndarray) and not _is_list(value):
         return NotImplemented
     array = np.asarray(value)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.int64 and code != _raw.I64:
         is_short = not wide and not is_float
         array = _narrow(array) if is_short else _numbers.narrowed(array)
-    elif is_float and code != _raw.F64 and not wide:
-        array = _narrow(array)
+    elif array.dtype == np.float64 and is_float and code != _raw.F64:
+        array = array if wide else array.astype(np.float32)
     return Tensor._of(_constant(like.device, array))
 
 
