@@ -91,9 +91,9 @@ def run_workers(target, options):
     """Starts options.workers processes and ends with the worst exit status."""
     from choir import singa_wrap
 
-    ticket = singa_wrap.NcclIdHolder()
+    nccl_id = singa_wrap.NcclIdHolder()
     workers = [
-        multiprocessing.Process(target=target, args=(rank, ticket, options))
+        multiprocessing.Process(target=target, args=(rank, nccl_id, options))
         for rank in range(options.workers)
     ]
     for worker in workers:

@@ -14,14 +14,14 @@ from train_cnn import CNN
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def train(local_rank, ticket, options):
+def train(local_rank, nccl_id, options):
     sgd = opt.SGD(
         lr=options.lr,
         momentum=options.momentum,
         weight_decay=options.weight_decay,
     )
     sgd = opt.DistOpt(
-        sgd, nccl_id=ticket, local_rank=local_rank, world_size=options.workers
+        sgd, nccl_id=nccl_id, local_rank=local_rank, world_size=options.workers
     )
     dev = open_device(options, sgd.local_rank)
     dev.SetRandSeed(options.seed)

@@ -9,14 +9,14 @@ from choir import opt
 from common import parse, run_workers
 
 
-def train(local_rank, ticket, options):
+def train(local_rank, nccl_id, options):
     sgd = opt.SGD(
         lr=options.lr,
         momentum=options.momentum,
         weight_decay=options.weight_decay,
     )
     sgd = opt.DistOpt(
-        sgd, nccl_id=ticket, local_rank=local_rank, world_size=options.workers
+        sgd, nccl_id=nccl_id, local_rank=local_rank, world_size=options.workers
     )
     mnist_cnn.train_mnist_cnn(sgd, options)
 

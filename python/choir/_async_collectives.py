@@ -7,18 +7,10 @@ from collections import deque
 from ctypes import byref, c_void_p
 from functools import partial
 
-from choir import _comm
+from choir._collectives import reducing, sending
 from choir._lib import NotCopied, Owner, StateError, check, lib
 from choir._sections import deferred
-from choir._values import (
-    Compression,
-    Value,
-    from_wire,
-    label_of,
-    reduction,
-    to_wire,
-)
-from choir._world import communicator
+from choir._values import Compression, from_wire
 
 
 class Handle(Owner, NotCopied):
@@ -28,21 +20,13 @@ class Handle(Owner, NotCopied):
     writes into the array."""
 
     def __init__(
-        self, comm, value, array, is_changed, kind, label, code, **more
-    ):
+        self, comm, value, is_changed, kind, label, array, **fields
+    ) -> None:
         self._value, self._array = value, array
         self._is_changed = is_changed
         self._work = c_void_p()
         with comm.preparing(kind, label):
-            self._collective = comm.collective(
-                kind,
-                label,
-                code,
-                array.size,
-                src=array.ctypes.data,
-                dst=array.ctypes.data,
-                **more,
-            )
+            self._collective = comm.collective(kind, label, array, **fields)
         self._comm = comm
         statuses = map(lib.work_wait, [self._work])
         self._release = partial(deque, map(lib.status_free, statuses), 0)
@@ -53,9 +37,14 @@ class Handle(Owner, NotCopied):
         )
 
     def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
         return not self._work or lib.work_is_done(self._work)
 
     def wait(self):
+        """Waits until it is done, and gives the result, or what was changed.
+
+        StateError when its result was taken before; CommError, ValueError as of
+        the operation."""
         if not self._work:
             raise StateError("synchronize: this handle's result was taken")
         with deferred():
@@ -67,22 +56,13 @@ class Handle(Owner, NotCopied):
 
 
 def _start_allreduce(given, is_changed: bool, name, *how) -> Handle:
-    comm = communicator()
-    with comm.preparing(_comm.ALL_REDUCE, name):
-        wish = reduction(name, *how)
-        value = Value(given, is_changed)
-        array, code = to_wire(value, wish.compression)
-    return Handle(
-        comm,
-        value,
-        array,
-        is_changed,
-        _comm.ALL_REDUCE,
-        wish.label(str(array.shape)),
-        code,
-        op=wish.op,
-        **wish.scales,
-    )
+    comm, value, what, fields = reducing(given, is_changed, name, *how)
+    return Handle(comm, value, is_changed, *what, **fields)
+
+
+def _start_broadcast(given, is_changed: bool, root_rank, name) -> Handle:
+    comm, value, what, fields = sending(given, is_changed, root_rank, name)
+    return Handle(comm, value, is_changed, *what, **fields)
 
 
 def allreduce_async(
@@ -128,22 +108,6 @@ def broadcast_async_(
 ) -> Handle:
     """The same in place: synchronize changes the tensor and returns it."""
     return _start_broadcast(tensor, True, root_rank, name)
-
-
-def _start_broadcast(given, is_changed: bool, root_rank, name) -> Handle:
-    comm = communicator()
-    with comm.preparing(_comm.BROADCAST, name):
-        value = Value(given, is_changed)
-    return Handle(
-        comm,
-        value,
-        value.array,
-        is_changed,
-        _comm.BROADCAST,
-        label_of(name, str(value.array.shape)),
-        value.code,
-        root=root_rank,
-    )
 
 
 def poll(handle: Handle) -> bool:

@@ -55,5 +55,10 @@ def finish(status: int | None, *callbacks: Callback) -> None:
         check(status)
         return
     lib.status_free(status)
-    # A KeyboardInterrupt before what only failed.
-    raise min(errors, key=lambda error: isinstance(error, Exception))
+    try:
+        # A KeyboardInterrupt before what only failed.
+        raise min(errors, key=lambda error: isinstance(error, Exception))
+    finally:
+        # Its traceback has this frame: a circle that would keep the frames of the
+        # step, and their tensors, until the garbage collector comes.
+        del errors

@@ -49,7 +49,7 @@ class Gathered(Owner, NotCopied):
 
     def __init__(self, dist_opt: int, states: dict[str, Tensor]) -> None:
         self._named = _named(states)  # must outlive the list
-        self._handle = self._own(
+        self._own(
             lib.rank_states_destroy,
             lib.dist_opt_gather_states,
             dist_opt,
@@ -60,7 +60,7 @@ class Gathered(Owner, NotCopied):
     def save(self, fpath: str, lines: dict[str, str]) -> None:
         """On rank 0."""
         count = c_size_t()
-        listed = lib.rank_states_list(self._handle, byref(count))
+        listed = lib.rank_states_list(self.handle, byref(count))
         _save(fpath, listed, count.value, lines)
 
 
@@ -68,7 +68,7 @@ class File(Owner, NotCopied):
     """An open file. NotFoundError: there is none; ValueError: another kind."""
 
     def __init__(self, fpath: str) -> None:
-        self._handle = self._own(
+        self._own(
             lib.checkpoint_destroy, lib.checkpoint_open, os.fsencode(fpath)
         )
 
@@ -78,13 +78,13 @@ class File(Owner, NotCopied):
     def metadata(self) -> dict[str, str]:
         """Its lines of text."""
         lines = {}
-        for i in range(lib.checkpoint_metadata_count(self._handle)):
-            line = lib.checkpoint_metadata_get(self._handle, i)
+        for i in range(lib.checkpoint_metadata_count(self.handle)):
+            line = lib.checkpoint_metadata_get(self.handle, i)
             lines[line.key.decode()] = line.value.decode()
         return lines
 
     def has(self, name: bytes) -> bool:
-        return lib.checkpoint_find(self._handle, name) is not None
+        return lib.checkpoint_find(self.handle, name) is not None
 
     def read(self, states: dict[str, Tensor]) -> None:
         """Fills the tensors. NotFoundError: one was not saved."""
@@ -92,7 +92,7 @@ class File(Owner, NotCopied):
             self.read_one(name.encode(), t.data.handle)
 
     def read_one(self, name: bytes, tensor: int) -> None:
-        check(lib.checkpoint_read(self._handle, name, tensor))
+        check(lib.checkpoint_read(self.handle, name, tensor))
 
 
 def write_new(fpath: str, data: bytes) -> None:

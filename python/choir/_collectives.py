@@ -22,23 +22,22 @@ from choir._world import communicator
 from choir.tensor import Tensor
 
 
-def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
+def reducing(given, is_changed: bool, name, *how):
+    """Of an allreduce: the communicator, what was given, and what `run` takes."""
     comm = communicator()
     with comm.preparing(_comm.ALL_REDUCE, name):
-        wish = reduction(name, *how)
+        how = reduction(name, *how)
         value = Value(given, is_changed)
-        array, code = to_wire(value, wish.compression)
-    comm.run(
-        _comm.ALL_REDUCE,
-        wish.label(str(array.shape)),
-        code,
-        array.size,
-        op=wish.op,
-        src=array.ctypes.data,
-        dst=array.ctypes.data,
-        **wish.scales,
-    )
-    return value, from_wire(value, array)
+        array, code = to_wire(value, how.compression)
+        label = how.label(str(array.shape))
+    fields = {"dtype": code, "op": how.op, **how.scales}
+    return comm, value, (_comm.ALL_REDUCE, label, array), fields
+
+
+def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
+    comm, value, what, fields = reducing(given, is_changed, name, *how)
+    comm.run(*what, **fields)
+    return value, from_wire(value, what[-1])
 
 
 def allreduce(
@@ -86,23 +85,22 @@ def _grouped(
 ) -> list[tuple[Value, np.ndarray]]:
     comm = communicator()
     with comm.preparing(_comm.ALL_REDUCE, name):
-        wish = reduction(name, *how)
+        how = reduction(name, *how)
         values = [Value(tensor, is_changed) for tensor in given]
-        wires = [to_wire(value, wish.compression) for value in values]
-        shapes = " ".join(str(array.shape) for array, _ in wires)
+        wires = [to_wire(value, how.compression) for value in values]
+        label = how.label(" ".join(str(array.shape) for array, _ in wires))
     # The same order of dtypes on all ranks, as their lists are alike. Without any
     # tensor too: others may have some.
     for dtype in dict.fromkeys(code for _, code in wires) or [_raw.F32]:
         arrays = [array for array, code in wires if code == dtype]
         comm.run(
             _comm.ALL_REDUCE,
-            wish.label(shapes),
-            dtype,
-            0,
-            op=wish.op,
+            label,
+            dtype=dtype,
+            op=how.op,
             tensors=_comm.listed(arrays),
             tensor_count=len(arrays),
-            **wish.scales,
+            **how.scales,
         )
     return [
         (value, from_wire(value, array))
@@ -161,29 +159,27 @@ def allgather(tensor, name: str | None = None):
     comm.run(
         _comm.ALL_GATHER_V,
         label,
-        value.code,
-        array.size,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
+        array,
+        out,
+        dtype=value.code,
         capacity=out.size,
     )
     return value.result(out)
 
 
-def _sent(given, is_changed: bool, root_rank, name) -> Value:
+def sending(given, is_changed: bool, root_rank, name):
+    """Of a broadcast: as `reducing`."""
     comm = communicator()
     with comm.preparing(_comm.BROADCAST, name):
         value = Value(given, is_changed)
-    array = value.array
-    comm.run(
-        _comm.BROADCAST,
-        label_of(name, str(array.shape)),
-        value.code,
-        array.size,
-        root=root_rank,
-        src=array.ctypes.data,
-        dst=array.ctypes.data,
-    )
+        label = label_of(name, str(value.array.shape))
+    fields = {"dtype": value.code, "root": root_rank}
+    return comm, value, (_comm.BROADCAST, label, value.array), fields
+
+
+def _sent(given, is_changed: bool, root_rank, name) -> Value:
+    comm, value, what, fields = sending(given, is_changed, root_rank, name)
+    comm.run(*what, **fields)
     return value
 
 
@@ -223,7 +219,7 @@ def reducescatter(
             name, None, op, prescale_factor, postscale_factor, compression
         )
         value = Value(tensor)
-        starts = _shares(rows_in(value, "reducescatter"), comm.world_size)
+        starts = _partition(rows_in(value, "reducescatter"), comm.world_size)
         array, code = to_wire(value, compression)
         label = how.label(str(array.shape))
         longest = int(np.diff(starts).max())
@@ -239,11 +235,11 @@ def reducescatter(
     comm.run(
         _comm.REDUCE_SCATTER,
         label,
-        code,
-        out.size,
+        array,
+        out,
+        dtype=code,
+        count=out.size,
         op=how.op,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
         **how.scales,
     )
     own = comm.global_rank
@@ -251,8 +247,8 @@ def reducescatter(
     return value.result(from_wire(value, out[:rows]))
 
 
-def _shares(count: int, parts: int) -> np.ndarray:
-    """Where each rank's share of `count` rows begins, and the end."""
+def _partition(count: int, parts: int) -> np.ndarray:
+    """Where each rank's part of `count` rows begins, and the end."""
     sizes = np.full(parts, count // parts, np.int64)
     sizes[: count % parts] += 1
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -272,27 +268,19 @@ def alltoall(tensor, splits=None, name: str | None = None):
     with comm.preparing(_comm.ALL_TO_ALL, name):
         value = Value(tensor)
         array = value.array
-        shares = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
+        rows = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
         label = label_of(name, rows_of(value))
         received = np.empty(comm.world_size, np.int64)
-    comm.run(
-        _comm.ALL_TO_ALL,
-        label,
-        _raw.I64,
-        1,
-        src=shares.ctypes.data,
-        dst=received.ctypes.data,
-    )
+    comm.run(_comm.ALL_TO_ALL, label, rows, received, count=1)
     with comm.preparing(_comm.ALL_TO_ALL_V, label):
         out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
-        elements = shares * int(np.prod(array.shape[1:], dtype=np.int64))
+        elements = rows * int(np.prod(array.shape[1:], dtype=np.int64))
     comm.run(
         _comm.ALL_TO_ALL_V,
         label,
-        value.code,
-        array.size,
-        src=array.ctypes.data,
-        dst=out.ctypes.data,
+        array,
+        out,
+        dtype=value.code,
         capacity=out.size,
         splits=elements.ctypes.data_as(POINTER(c_int64)),
     )
@@ -315,24 +303,24 @@ def _splits_of(rows: int, splits, parts: int) -> np.ndarray:
                 "ranks; give splits"
             )
         return np.full(parts, rows // parts, np.int64)
-    shares = np.asarray(
+    counts = np.asarray(
         splits.numpy() if isinstance(splits, Tensor) else splits
     )
-    if shares.dtype.kind not in "iu" and shares.size:
-        raise ValueError(f"alltoall: splits are {shares.dtype}, no integers")
-    if shares.shape != (parts,):
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise ValueError(f"alltoall: splits are {counts.dtype}, no integers")
+    if counts.shape != (parts,):
         raise ValueError(
-            f"alltoall: splits have shape {shares.shape}; one number for each of "
+            f"alltoall: splits have shape {counts.shape}; one number for each of "
             f"{parts} ranks is needed"
         )
-    if (shares < 0).any():
-        raise ValueError(f"alltoall: splits {shares.tolist()} are negative")
-    if shares.sum() != rows:
+    if (counts < 0).any():
+        raise ValueError(f"alltoall: splits {counts.tolist()} are negative")
+    if counts.sum() != rows:
         raise ValueError(
-            f"alltoall: splits {shares.tolist()} add to {shares.sum()}; the first "
+            f"alltoall: splits {counts.tolist()} add to {counts.sum()}; the first "
             f"dimension is {rows}"
         )
-    return np.ascontiguousarray(shares, np.int64)
+    return np.ascontiguousarray(counts, np.int64)
 
 
 def barrier(name: str = "barrier") -> None:

@@ -33,10 +33,10 @@ from choir._lib import (
     NotCopied,
     StateError,
     check,
+    describe,
     get,
     lib,
     ranged,
-    words,
 )
 from choir._raw import CTensor
 from choir._sections import deferred
@@ -67,12 +67,13 @@ _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 # happens is the garbage collector's choice, and peers may still count on them.
 _forgotten: list[tuple[int, int]] = []
 _numbers = itertools.count()
-_tickets: dict[str | None, set[int]] = {}  # the ranks that this process was
+_own_ranks: dict[str | None, set[int]] = {}  # of this process, by rendezvous id
 _default: Communicator | None = None
 
 
 class NcclIdHolder:
-    """The ticket by which the processes of one communicator find each other.
+    """A rendezvous id, by which the processes of one communicator find each other
+    (NCCL: unique id).
 
     Made by one process and handed to the others (`multiprocessing.Process`
     arguments, a file that only this user can read, ...). Who knows it can join,
@@ -117,7 +118,7 @@ class Communicator(NotCopied):
     """Joins `world_size` processes.
 
     Communicator(limit): as the launcher says (choirrun, mpiexec), or alone.
-    Communicator(local_rank, world_size, holder, limit): by a ticket, on one
+    Communicator(local_rank, world_size, holder, limit): by a rendezvous id, on one
     host. limit: elements of SINGA's buffers; there are none here. deadline:
     longest wait in seconds for a peer in one operation, CHOIR_DEADLINE or 60.
 
@@ -131,7 +132,7 @@ class Communicator(NotCopied):
         backend: str | None = None,
     ) -> None:
         self.handle: int | None = None
-        self.ticket: str | None = None
+        self.rendezvous_id: str | None = None
         config = CommConfig()
         check(lib.comm_config_init(byref(config)))
         if len(args) >= 3:
@@ -145,39 +146,41 @@ class Communicator(NotCopied):
                 )
             if not isinstance(holder, NcclIdHolder):
                 raise TypeError(
-                    f"Communicator: the ticket is a {type(holder).__name__}; a "
+                    "Communicator: the rendezvous id is a "
+                    f"{type(holder).__name__}; a "
                     "NcclIdHolder is needed"
                 )
-            # Of a launcher's environment only this goes with a ticket.
+            # Of a launcher's environment only this goes with an id.
             if config.backend != b"nccl":
                 config.backend = b"auto"
             config.rank, config.size = rank, size
             config.id.text = holder.id.encode()
-            self.ticket = holder.id
-            _tickets.setdefault(holder.id, set()).add(rank)
+            self.rendezvous_id = holder.id
+            _own_ranks.setdefault(holder.id, set()).add(rank)
         if backend is not None:
             config.backend = backend.encode()
         config.deadline = deadline if deadline is not None else _deadline()
         self._keep = config
         self.deadline: float = config.deadline  # seconds
         _terminate.watch(_activity)
+        self._pending: list[CTensor] = []
+        # What joined ends with the process, also when Ctrl-C comes meanwhile.
         with deferred():
             self.handle = get(lib.comm_create, byref(config))
-        self.global_rank: int = lib.comm_rank(self.handle)
-        self.world_size: int = lib.comm_size(self.handle)
-        self.local_rank: int = lib.comm_local_rank(self.handle)
-        self.local_size: int = lib.comm_local_size(self.handle)
-        self._pending: list[CTensor] = []
-        self._number = next(_numbers)
-        _living.add(self)
-        _end_with_process()
+            self.global_rank: int = lib.comm_rank(self.handle)
+            self.world_size: int = lib.comm_size(self.handle)
+            self.local_rank: int = lib.comm_local_rank(self.handle)
+            self.local_size: int = lib.comm_local_size(self.handle)
+            self._number = next(_numbers)
+            _living.add(self)
+            _end_with_process()
 
     def __del__(self) -> None:
         handle, self.handle = getattr(self, "handle", None), None
         if not handle:
             return
         fault = lib.comm_poll_error(handle)
-        if fault is None and "ended" not in _is_set:
+        if fault is None and not _process.has_ended:
             _forgotten.append((self._number, handle))
             return
         lib.status_free(fault)
@@ -206,9 +209,9 @@ class Communicator(NotCopied):
     def host_count(self) -> int:
         return lib.comm_host_count(self.handle)
 
-    def has_rank_beside(self) -> bool:
+    def shares_process(self) -> bool:
         """Whether another rank is a thread of this process."""
-        return len(_tickets.get(self.ticket, ())) > 1
+        return len(_own_ranks.get(self.rendezvous_id, ())) > 1
 
     def peer(self, rank: int) -> str:
         """'rank 2 (host node1, pid 4711)'"""
@@ -222,25 +225,32 @@ class Communicator(NotCopied):
 
     # ---- The general form ----
 
-    def run(self, kind: int, name: str, dtype: int, count: int, **fields):
-        """One collective on memory; see choir_collective_t in dist/comm.h."""
+    def run(self, kind: int, name: str, src=None, dst=None, **fields) -> None:
+        """One collective; see choir_collective_t in dist/comm.h.
+
+        src, dst: row-major arrays; dst is src unless given. dtype, count: src's
+        unless given."""
         if self.handle is None:
             raise StateError(f"{name}: the communicator has ended")
         with self.preparing(kind, name):
-            wish = self.collective(kind, name, dtype, count, **fields)
-        check(lib.comm_run(self.handle, byref(wish)))
+            collective = self.collective(kind, name, src, dst, **fields)
+        check(lib.comm_run(self.handle, byref(collective)))
 
     @staticmethod
     def collective(
-        kind: int, name: str, dtype: int, count: int, **fields
+        kind: int, name: str, src=None, dst=None, **fields
     ) -> Collective:
-        """What `run` and lib.comm_start take."""
-        made = Collective(
-            kind=kind, dtype=dtype, count=count, name=name.encode(), weight=1.0
-        )
+        """What `run` and lib.comm_start take; the arrays must outlive it."""
+        made = Collective(kind=kind, name=name.encode(), weight=1.0)
+        if src is not None:
+            if "dtype" not in fields:
+                fields["dtype"] = _raw.dtype_of(src.dtype)
+            fields.setdefault("count", src.size)
+            made.src = src.ctypes.data
+            made.dst = (src if dst is None else dst).ctypes.data
+        if "root" in fields:
+            fields["root"] = ranged(fields["root"], f"{name}: the root", 32)
         for field, value in fields.items():
-            if field == "root":
-                value = ranged(value, f"{name}: the root", 32)
             setattr(made, field, value)
         return made
 
@@ -248,22 +258,26 @@ class Communicator(NotCopied):
     def preparing(self, kind: int, name: str | None = None):
         """What this rank does before it can take part in its next operation.
 
-        A failure in it is told to all ranks, as an error of that operation: they
-        do not wait for this rank, and it is not one operation behind them if its
-        program goes on. Nothing here may be collective."""
+        A failure in it, Ctrl-C too, is told to all ranks, as an error of that
+        operation: they do not wait for this rank, and it is not one operation
+        behind them if its program goes on. Nothing here may be collective."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             if self.handle is not None:
-                self._refuse(kind, str(name or ""), error)
+                self._refuse(kind, name, error)
             raise
 
-    def _refuse(self, kind: int, name: str, why: Exception) -> None:
+    def _refuse(self, kind: int, name, why: BaseException) -> None:
         # As much as the library hands on, and no part of a letter.
-        text = _words(why).encode(errors="replace")[:199]
+        text = _describe(why).encode(errors="replace")[:199]
+        try:
+            label = None if name is None else str(name)
+        except Exception:
+            label = type(name).__name__
         refused = Collective(
             kind=kind,
-            name=name.encode(errors="replace") if name else None,
+            name=label.encode(errors="replace") if label else None,
             refusal=text.decode(errors="ignore").encode(),
         )
         # The same failure as on the others, or that the communicator broke.
@@ -273,33 +287,12 @@ class Communicator(NotCopied):
         self, array: np.ndarray, op: int = SUM, name="all_reduce", **more
     ):
         """Reduces a row-major array over ranks, in place."""
-        with self.preparing(ALL_REDUCE, name):
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            ALL_REDUCE,
-            name,
-            dtype,
-            array.size,
-            op=op,
-            src=array.ctypes.data,
-            dst=array.ctypes.data,
-            **more,
-        )
+        self.run(ALL_REDUCE, name, array, op=op, **more)
         return array
 
     def broadcast(self, array: np.ndarray, root: int, name="broadcast"):
         """The root's elements to all, in place."""
-        with self.preparing(BROADCAST, name):
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            BROADCAST,
-            name,
-            dtype,
-            array.size,
-            root=root,
-            src=array.ctypes.data,
-            dst=array.ctypes.data,
-        )
+        self.run(BROADCAST, name, array, root=root)
         return array
 
     def preparing_object(self, name: str):
@@ -323,15 +316,7 @@ class Communicator(NotCopied):
         """As many elements of each rank, one part after the other."""
         with self.preparing(ALL_GATHER, name):
             out = np.empty((self.world_size,) + array.shape, array.dtype)
-            dtype = _raw.dtype_of(array.dtype)
-        self.run(
-            ALL_GATHER,
-            name,
-            dtype,
-            array.size,
-            src=array.ctypes.data,
-            dst=out.ctypes.data,
-        )
+        self.run(ALL_GATHER, name, array, out)
         return out
 
     def all_gather_v(
@@ -340,26 +325,16 @@ class Communicator(NotCopied):
         """Each rank's own number of elements."""
         with self.preparing(ALL_GATHER, name):
             array = np.ascontiguousarray(array).reshape(-1)
-            dtype = _raw.dtype_of(array.dtype)
-        counts = self.all_gather(
-            np.array([array.size], np.int64), name
-        ).reshape(-1)
+            count = np.array([array.size], np.int64)
+        counts = self.all_gather(count, name).reshape(-1)
         with self.preparing(ALL_GATHER_V, name):
             out = np.empty(int(counts.sum()), array.dtype)
-        self.run(
-            ALL_GATHER_V,
-            name,
-            dtype,
-            array.size,
-            src=array.ctypes.data,
-            dst=out.ctypes.data,
-            capacity=out.size,
-        )
+        self.run(ALL_GATHER_V, name, array, out, capacity=out.size)
         return np.split(out, np.cumsum(counts)[:-1])
 
     def barrier(self, name: str = "barrier") -> None:
         """Waits until all ranks are here."""
-        self.run(BARRIER, name, _raw.U8, 0)
+        self.run(BARRIER, name, dtype=_raw.U8)
 
     def check_same(self, what: str, text: str) -> None:
         """ValueError on every rank, naming who differs, unless all are alike."""
@@ -451,8 +426,7 @@ class Communicator(NotCopied):
         self.run(
             ALL_REDUCE,
             name,
-            dtype,
-            0,
+            dtype=dtype,
             op=SUM,
             tensors=listed(arrays),
             tensor_count=len(arrays),
@@ -471,7 +445,7 @@ class Communicator(NotCopied):
 
     def _sum_sparse(self, tensors, accumulation, spars, top_k, name) -> None:
         with self.preparing(ALL_GATHER, name):
-            arrays, u, chosen = self._choose(
+            arrays, kept, u, chosen = self._choose(
                 tensors, accumulation, spars, top_k, name
             )
         places = self.all_gather_v(chosen.astype(np.int64), name)
@@ -479,16 +453,23 @@ class Communicator(NotCopied):
         total = np.zeros_like(u)
         for index, value in zip(places, values):
             total[index] += value
-        start = 0
-        for array in arrays:
-            array.reshape(-1)[:] = total[start : start + array.size]
-            start += array.size
-        _put_back(tensors, arrays)
+        # Only now, as what was not sent is still to be: a call that fails changes
+        # neither the tensors nor the accumulation.
+        u[chosen] = 0
+        with deferred():
+            if kept is not None:
+                kept.reshape(-1)[:] = u
+                _put_back([accumulation], [kept])
+            start = 0
+            for array in arrays:
+                array.reshape(-1)[:] = total[start : start + array.size]
+                start += array.size
+            _put_back(tensors, arrays)
 
     @staticmethod
     def _choose(tensors, accumulation, spars, top_k, name):
-        """The tensors' elements, one after the other, with the accumulation, and
-        where those are that are sent; the accumulation keeps the rest."""
+        """The tensors and the accumulation as arrays, their elements added up, one
+        after the other, and where those are that are sent."""
         for t in tensors:
             if t.dtype != _raw.F32:
                 raise TypeError(f"{name}: a tensor is not float32")
@@ -500,6 +481,7 @@ class Communicator(NotCopied):
             )
         arrays = [_in_rows(t) for t in tensors]
         u = np.concatenate([a.reshape(-1) for a in arrays])
+        kept = None
         if accumulation is not None:
             kept = _in_rows(accumulation)
             if kept.size != u.size:
@@ -515,12 +497,7 @@ class Communicator(NotCopied):
             chosen = np.sort(np.argsort(-magnitude, kind="stable")[:k])
         else:
             chosen = np.flatnonzero(magnitude >= spars)
-        if accumulation is not None:
-            rest = u.copy()
-            rest[chosen] = 0
-            kept.reshape(-1)[:] = rest
-            _put_back([accumulation], [kept])
-        return arrays, u, chosen
+        return arrays, kept, u, chosen
 
 
 def _sparse_arguments(args):
@@ -610,13 +587,27 @@ def local_workers() -> int:
 _BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__
 
 _failure: list[BaseException] = []
-_is_set: set[str] = set()
+
+
+class _Process:
+    """How far this process is in what it does about its end."""
+
+    def __init__(self) -> None:
+        self.has_exit_functions = False  # of atexit
+        self.has_finalizers = False  # of multiprocessing, in its children
+        self.is_child = False  # of multiprocessing, and watched
+        self.has_ended = False  # its communicators are finalized or aborted
+        self.has_failed = False  # and that went wrong: exit status 1
+
+
+_process = _Process()
 
 
 def _activity() -> str:
     """What this rank is doing, for its last words."""
     for comm in list(_living):
-        if comm.handle and (text := lib.comm_activity(comm.handle)):
+        handle = comm.handle  # read once: close() takes it away
+        if handle and (text := lib.comm_activity(handle)):
             return text.decode(errors="replace")
     return ""
 
@@ -624,18 +615,18 @@ def _activity() -> str:
 def _end_with_process() -> None:
     if multiprocessing.parent_process() is not None:
         # Up to Python 3.12 children of multiprocessing run no atexit functions.
-        if "finalize" not in _is_set:
-            _is_set.add("finalize")
+        if not _process.has_finalizers:
+            _process.has_finalizers = True
             finalize = multiprocessing.util.Finalize
             finalize(None, _end, exitpriority=100)
             finalize(None, _leave, exitpriority=-1000)
-        if "child" not in _is_set:
-            _is_set.add("child")
+        if not _process.is_child:
+            _process.is_child = True
             _watch_child()
         return
-    if "atexit" in _is_set:
+    if _process.has_exit_functions:
         return
-    _is_set.add("atexit")
+    _process.has_exit_functions = True
     atexit.register(_end)
     before = sys.excepthook
 
@@ -647,22 +638,22 @@ def _end_with_process() -> None:
     _watch_exit()
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         if isinstance(error, SystemExit):
             return f"sys.exit({error.code!r})"
     except Exception:
         pass  # a code without words
-    return words(error)
+    return describe(error)
 
 
 def _note(error: BaseException) -> None:
     """The process ends by this exception."""
     _failure.append(error)
     # The launcher's worker is the parent.
-    if "child" not in _is_set and lib.launch_is_worker():
+    if not _process.is_child and lib.launch_is_worker():
         code = 9 if isinstance(error, CommError) else 3
-        lib.launch_note_failure(code, _words(error).encode(errors="replace"))
+        lib.launch_note_failure(code, _describe(error).encode(errors="replace"))
 
 
 class _Exit(SystemExit):
@@ -732,11 +723,11 @@ def _after_fork() -> None:
         comm.handle = None  # not released: it is the parent's
         _living.discard(comm)
     _forgotten.clear()
-    _tickets.clear()
+    _own_ranks.clear()
     _default = None
     _failure.clear()
     # Which multiprocessing has forgotten, and what is the parent's.
-    _is_set.difference_update(("finalize", "failed"))
+    _process.has_finalizers = _process.has_failed = False
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -744,19 +735,19 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _end() -> None:
     error = _failure[0] if _failure else sys.exc_info()[1]
-    if error is None and "child" in _is_set:
+    if error is None and _process.is_child:
         status = _status_of_child()
         error = SystemExit(status) if status else None
     is_well = error is None or (
         isinstance(error, SystemExit) and not error.code
     )
-    _is_set.add("ended")
+    _process.has_ended = True
     handles = [(comm._number, comm.handle) for comm in _living if comm.handle]
     failures = []
     # All ranks made them in one order.
     for _, handle in sorted(handles + _forgotten):
         if not is_well:
-            lib.comm_abort(handle, _words(error).encode(errors="replace"))
+            lib.comm_abort(handle, _describe(error).encode(errors="replace"))
             continue
         failures.append(lib.comm_finalize(handle))
     for _, handle in _forgotten:
@@ -773,9 +764,9 @@ def _fail(status: int) -> None:
     code = lib.status_code(status)
     message = lib.status_message(status).decode(errors="replace")
     lib.status_free(status)
-    _is_set.add("failed")
+    _process.has_failed = True
     # The launcher tells it; its worker is the parent of a child.
-    if "child" not in _is_set and lib.launch_is_worker():
+    if not _process.is_child and lib.launch_is_worker():
         lib.launch_note_failure(code, message.encode())
     else:
         print(f"choir: {message}", file=sys.stderr)
@@ -784,7 +775,7 @@ def _fail(status: int) -> None:
 def _leave() -> None:
     """Runs after all other exit functions, but those of modules that were imported
     before this one. None of them can change the status otherwise."""
-    if "failed" not in _is_set:
+    if not _process.has_failed:
         return
     multiprocessing.util._exit_function()
     if "logging" in sys.modules:

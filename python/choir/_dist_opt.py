@@ -49,7 +49,7 @@ def strategies() -> dict[str, Table]:
 class DistOpt(Owner, NotCopied):
     """An optimizer on many workers: gradients are combined before each step.
 
-    opt: the optimizer; nccl_id, local_rank, world_size: the ticket
+    opt: the optimizer; nccl_id, local_rank, world_size: the rendezvous id
     (NcclIdHolder) of processes that a program started itself on one host;
     without it, what the launcher says (choirrun, mpiexec), or alone. buffSize
     is SINGA's and has no meaning here. deadline: longest wait in seconds for
@@ -89,8 +89,9 @@ class DistOpt(Owner, NotCopied):
         if nccl_id is None:
             if local_rank is not None or world_size is not None:
                 raise ValueError(
-                    "DistOpt: local_rank and world_size go with nccl_id, the ticket "
-                    "that singa_wrap.NcclIdHolder() makes; none was given"
+                    "DistOpt: local_rank and world_size go with nccl_id, the "
+                    "rendezvous id that singa_wrap.NcclIdHolder() makes; none was "
+                    "given"
                 )
             self.communicator = (
                 _comm.default()
@@ -105,7 +106,7 @@ class DistOpt(Owner, NotCopied):
             self.communicator = Communicator(
                 local_rank, world_size, nccl_id, buffSize, deadline=deadline
             )
-        if self.communicator.has_rank_beside():
+        if self.communicator.shares_process():
             sentence = (
                 "DistOpt: two ranks are threads of one process, where steps take "
                 "turns and would wait for each other; start a process for each"
@@ -124,24 +125,25 @@ class DistOpt(Owner, NotCopied):
         self._config = Table(lib.dist_opt_config_def).make(
             "DistOpt", **settings
         )
-        self._handle: int | None = None
+        self.handle: int | None = None
         self._strategy: tuple[str, tuple] = ("fp32", ())
         self._chosen = self._strategy  # by use()
-        autograd.place.first_share = (self.global_rank, self.world_size)
+        autograd.place.partition = (self.global_rank, self.world_size)
 
     def _own_handle(self) -> int:
-        if self._handle is None:
+        if self.handle is None:
             if self.communicator.handle is None:
                 raise StateError("DistOpt: the communicator has ended")
-            self._handle = self._own(
-                lib.dist_opt_release,
-                lib.dist_opt_create,
-                self.opt._own_handle(),
-                self.communicator.handle,
-                self._config,
-            )
-            self._use(*self._strategy)
-        return self._handle
+            with deferred():
+                self._own(
+                    lib.dist_opt_release,
+                    lib.dist_opt_create,
+                    self.opt._own_handle(),
+                    self.communicator.handle,
+                    self._config,
+                )
+                self._use(*self._strategy)
+        return self.handle
 
     def _updater(self) -> int:
         return lib.dist_opt_updater(self._own_handle())
@@ -165,9 +167,9 @@ class DistOpt(Owner, NotCopied):
             )
         config = known[option].make(option, **dict(settings))
         with deferred():
-            if self._handle is not None:
+            if self.handle is not None:
                 definition = get(lib.strategy_def_parse, option.encode())
-                check(lib.dist_opt_use(self._handle, definition, config))
+                check(lib.dist_opt_use(self.handle, definition, config))
             self._strategy = (option, settings)
 
     def use(self, dist_option: str, **settings) -> None:
@@ -207,22 +209,24 @@ class DistOpt(Owner, NotCopied):
     def _load(self, fpath: str, engine: _engine.Engine) -> dict[str, str]:
         """Collective: sets the states of all ranks from rank 0's file, and the
         strategy that it was saved with; its lines of text."""
-        file, news = None, None
+        file, metadata = None, None
         if self.global_rank == 0:
             try:
                 file = _checkpoint.File(fpath)
-                news = file.metadata()
+                metadata = file.metadata()
             except Exception as error:
-                news = error
-        news = self.communicator.share_object(news, 0, "load_checkpoint")
-        if isinstance(news, Exception):
-            raise news
-        strategy = news.get(_STRATEGY_LINE)
+                metadata = error
+        metadata = self.communicator.share_object(
+            metadata, 0, "load_checkpoint"
+        )
+        if isinstance(metadata, Exception):
+            raise metadata
+        strategy = metadata.get(_STRATEGY_LINE)
         if strategy is not None:
             option, settings = json.loads(strategy)
             self._use(option, tuple(map(tuple, settings)))
         _checkpoint.distribute(file, self._own_handle(), engine.states())
-        return news
+        return metadata
 
     def check_digest(self, digest: int) -> None:
         """Collective: raises on every rank unless all give the same digest."""
@@ -371,6 +375,7 @@ def _raw_of(value) -> CTensor:
 
 
 def _raws_of(values):
-    # What is wrong with the list is met, and told, where it is sent.
+    # A generator: what is no tensor fails when the communicator reads it, in
+    # `preparing`, which tells the other ranks.
     for value in values:
         yield _raw_of(value)

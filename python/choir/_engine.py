@@ -30,7 +30,7 @@ from choir._lib import (
     lib,
     ranged,
 )
-from choir._sections import deferred, delivered, lock, locked
+from choir._sections import deferred, lock, locked, with_handlers
 from choir.tensor import Constants, Tensor
 
 
@@ -71,6 +71,7 @@ class Engine(Owner, NotCopied):
         self.has_updater = False
         self._loss_var: int | None = None
         self._tape: autograd.Tape | None = None  # of the step that runs
+        self._one: _raw.CTensor | None = None  # in place of a batch
         self._constants = Constants()
         # How steps run from the second one on. The first is eager, also in a run
         # that goes on: it makes the constants that a graph cannot make.
@@ -103,7 +104,7 @@ class Engine(Owner, NotCopied):
         check(lib.model_set_updater(self._handle, updater))
         self.has_updater = True
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Of the updater, which may go to another engine now."""
         self.has_updater = False
         check(lib.model_set_updater(self._handle, None))
@@ -129,7 +130,7 @@ class Engine(Owner, NotCopied):
         here.engine = self
         here.model_step = autograd._Scope(scope, self._constants)
         here.training = True
-        delivered(self._body)
+        with_handlers(self._body)
         if self._loss_var is None:
             raise StateError(
                 "train_one_batch did not update: call the optimizer with the "
@@ -153,16 +154,18 @@ class Engine(Owner, NotCopied):
     ) -> None:
         """One training step: `body` runs forward and calls an optimizer.
 
-        In graph mode a step like an earlier one is replayed without it. To be
-        called in a section; `body` runs outside of it. When it raises, step()
-        tells whether the step was made.
+        In graph mode a step like an earlier one is replayed without it: of the same
+        shapes and the same `variant`, a number for each way in which `body` can go.
+        number: which batch of the run it is, above 0, which ranks compare; 0: not
+        told. To be called in a section; `body` runs outside of it. When it raises,
+        step() tells whether the step was made.
         """
         for param, tensor in self._frozen:
             param.contents.trainable = tensor.stores_grad
         self._body = body
         self.recorded = False
         if x is None:
-            if getattr(self, "_one", None) is None:
+            if self._one is None:
                 self._one = _raw.empty(self.device, (1,))
             raw_x = self._one
         else:

@@ -17,7 +17,7 @@ import operator
 
 import numpy as np
 
-from choir import _raw, autograd, tensor
+from choir import _numbers, _raw, autograd, tensor
 from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
@@ -54,12 +54,16 @@ def _need_tensor(x, name: str) -> Tensor:
     return x
 
 
-def _beside(value, like: Tensor) -> Tensor:
-    """A tensor, list or array as a tensor on the device of `like`."""
-    if isinstance(value, Tensor):
+def _given(value):
+    """A tensor or a number as it is, else an array."""
+    if isinstance(value, Tensor) or _numbers.is_number(value):
         return value
-    array = tensor._narrow(np.asarray(value))
-    return Tensor._of(tensor._constant(like.device, array))
+    return np.asarray(value)
+
+
+def _beside(value, like: Tensor) -> Tensor:
+    """A tensor, number, list or array as a tensor on the device of `like`."""
+    return tensor._operand(_given(value), like)
 
 
 def _as(x: Tensor, code: int) -> Tensor:
@@ -70,17 +74,11 @@ def _indices(value, like: Tensor) -> Tensor:
     """Indices or labels as int32 or int64; IndexError: one is no whole number."""
     if not isinstance(value, Tensor):
         array = np.asarray(value)
-        if array.dtype.kind in "iub":
-            array = array.astype(np.int64, copy=False)
-        elif array.dtype.kind == "f" or not array.size:
-            array = _whole(array)
-        else:
+        if array.dtype.kind not in "iubf" and array.size:
             raise IndexError(
                 f"indices of dtype {array.dtype}; whole numbers are needed"
             )
-        narrow = array.astype(np.int32)
-        if (narrow == array).all():
-            array = narrow
+        array = _numbers.narrowed(_whole(array))
         return Tensor._of(tensor._constant(like.device, array))
     if value.data.dtype in (_raw.I32, _raw.I64):
         return value
@@ -100,7 +98,7 @@ def _indices(value, like: Tensor) -> Tensor:
 def _whole(array: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         whole = array.astype(np.int64)
-    wrong = array[whole != array]
+    wrong = array[whole != array]  # also uint64 above int64
     if wrong.size:
         raise IndexError(
             f"an index or a label is {wrong.reshape(-1)[0]}; whole numbers are "
@@ -131,18 +129,7 @@ def _fold(name: str, op: str, xs) -> Tensor:
         raise TypeError(f"{name} takes one tensor or more; none was given")
     result = _need_tensor(xs[0], name)
     for x in xs[1:]:
-        result = _both(op, result, x)
-    return result
-
-
-def _both(op: str, a, b) -> Tensor:
-    """An op of two operands; one may be a number, dtypes may differ."""
-    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        _need_tensor(a, op)
-    result = tensor._binary(op, a, b)
-    if result is NotImplemented:
-        other = b if isinstance(a, Tensor) else a
-        _need_tensor(other, op)
+        result = tensor._both(op, result, x)
     return result
 
 
@@ -182,7 +169,9 @@ def add_bias(x: Tensor, b: Tensor, axis: int = 0) -> Tensor:
             f"matrix and a vector of {'columns' if axis == 0 else 'rows'} elements "
             "are needed"
         )
-    return _both("add", x, b if axis == 0 else _to_shape(b, (b.size(), 1)))
+    return tensor._both(
+        "add", x, b if axis == 0 else _to_shape(b, (b.size(), 1))
+    )
 
 
 # ---- Functions of one tensor with settings ----
@@ -516,18 +505,30 @@ def where(x, y, condition) -> Tensor:
     like = next((t for t in (x, y, condition) if isinstance(t, Tensor)), None)
     if like is None:
         _need_tensor(x, "where")
-    x, y = tensor._same_dtype(_beside(x, like), _beside(y, like), False)
-    return _op("where", _beside(condition, like), x, y)
+
+    def made(array) -> Tensor:
+        return Tensor._of(tensor._constant(like.device, array))
+
+    x, y = _given(x), _given(y)
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        # What is no number says of which dtype one is.
+        if _numbers.is_number(x):
+            y = made(tensor._narrow(np.asarray(y)))
+        else:
+            x = made(tensor._narrow(x))
+    if not isinstance(condition, Tensor):
+        condition = made(np.asarray(condition, np.bool_))
+    x, y, code = tensor._pair(x, y)
+    return _op("where", condition, tensor._as(x, code), tensor._as(y, code))
 
 
 def onehot(axis: int, indices, depth, values) -> Tensor:
     """A new axis of size `depth` at `axis`: values[1] at the index, else
     values[0]. No gradient."""
-    index = indices
-    if not isinstance(index, Tensor):
-        like = values if isinstance(values, Tensor) else tensor.zeros(())
-        index = _indices(indices, like)
-    index = _indices(index, index)
+    like = indices if isinstance(indices, Tensor) else values
+    if not isinstance(like, Tensor):
+        like = tensor.zeros(())
+    index = _indices(indices, like)
     depth = _ints(depth, "onehot: depth")[0]
     if isinstance(values, Tensor):
         values = tensor.to_numpy(values)
@@ -745,7 +746,7 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     elif is_training:
         step = autograd.place
         stream = step.next_stream()
-        rank, _ranks = step.first_share
+        rank, _ranks = step.partition
         own_seed = x.device.seed
         first = rank * (x.shape[0] if x.ndim() else 0)
     if not is_training or ratio == 0:
@@ -846,7 +847,7 @@ def _plain_functions() -> dict:
     for function, (op, arguments) in _TWO.items():
 
         def run(a, b, _name=op):
-            return _both(_name, a, b)
+            return tensor._both(_name, a, b)
 
         made[function] = _named(function, op, arguments, run)
     return made

@@ -18,6 +18,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.training = type(self).start
+        self.before: list[bool] = []  # in the blocks of autograd.no_grad
         # The library's dtype for the factors of products; None: their own.
         self.precision: int | None = None
         self.engine: Engine | None = None  # whose step runs

@@ -726,10 +726,13 @@ def check(status: int | None) -> None:
     error = kind(message)
     if origin:
         error.add_note(f"(from {origin.splitlines()[0]})")
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # whose traceback has this frame: see _callback.finish
 
 
-def words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Its kind and sentence; an exception may fail to give one."""
     kind = type(error).__name__
     try:
@@ -745,7 +748,7 @@ def make_status(error: BaseException) -> int:
         if issubclass(type(error), kind) and kind is not Error:
             code = value
             break
-    text = words(error).encode(errors="backslashreplace")
+    text = describe(error).encode(errors="backslashreplace")
     return lib.status_make(
         c_int(code), b"python", c_int(0), b"callback", b"%s", c_char_p(text)
     )
@@ -781,8 +784,10 @@ def get(function, *arguments) -> int:
 
 
 class Owner:
-    """Base of what owns an object of the library and releases it when it goes."""
+    """Base of what owns an object of the library, its `handle`, and releases it when
+    it goes."""
 
+    __slots__ = ()
     _release = tuple  # a call that does nothing
     _computes = False  # releasing it uses a device's stream
 
@@ -790,16 +795,21 @@ class Owner:
     # KeyboardInterrupt, is printed and lost.
     __del__ = property(operator.attrgetter("_release"))
 
-    def _own(self, release, function, *arguments) -> int:
+    def _own(self, release, function, *arguments) -> None:
         """Takes over what `function` makes, whose last argument is an
         out-pointer; also when KeyboardInterrupt comes as soon as it is made."""
         out = c_void_p()
         try:
             check(function(*arguments, ctypes.byref(out)))
         finally:
-            release = functools.partial(release, out.value)
-            self._release = locked(release) if self._computes else release
-        return out.value
+            self._take(release, out.value)
+
+    def _take(self, release, handle: int | None) -> None:
+        """Owns an object that was made, in place of what it owned; the same object
+        again is released once."""
+        release = functools.partial(release, handle)
+        self._release = locked(release) if self._computes else release
+        self.handle = handle
 
     def _release_now(self) -> None:
         release, self._release = self._release, tuple

@@ -89,6 +89,12 @@ def assigned_list(values, code: int) -> np.ndarray:
     return array.astype(dtype)
 
 
+def narrowed(array: np.ndarray) -> np.ndarray:
+    """An int64 array as int32 where all elements fit, else itself."""
+    narrow = array.astype(np.int32)
+    return narrow if (narrow == array).all() else array
+
+
 def indices(array: np.ndarray, axis: int, size: int) -> np.ndarray:
     """An array of indices of an axis, checked, from 0."""
     if array.dtype.kind not in "iu":
@@ -102,5 +108,4 @@ def indices(array: np.ndarray, axis: int, size: int) -> np.ndarray:
             f"gather: index {wrong} is out of range for axis {axis} of size {size}"
         )
     array = array.astype(np.int64)
-    narrow = np.int32 if size <= 1 << 31 else np.int64
-    return np.where(array < 0, array + size, array).astype(narrow)
+    return np.where(array < 0, array + size, array)

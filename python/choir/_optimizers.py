@@ -22,7 +22,7 @@ from choir._lib import (
     lib,
 )
 from choir._raw import CTensor
-from choir._sections import deferred, lock
+from choir._sections import deferred, lock, with_handlers
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
 from choir._settings import Table
 from choir.tensor import Tensor
@@ -34,7 +34,7 @@ class _Single(Owner, NotCopied):
     def __init__(
         self, owner: Optimizer, name: str, param: Tensor, grad: Tensor
     ):
-        self.handle = owner._create(self)
+        owner._create(self)
         self.tensor = param
         self.raw = param.data
         self.grad = grad
@@ -101,7 +101,7 @@ class Optimizer(Owner):
             self._settings[name] = value
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
-        self._handle: int | None = None  # of the engine, or of DistOpt
+        self.handle: int | None = None  # of the engine, or of DistOpt
         self._step = 0
         self._pending: dict[str, np.ndarray] = {}  # set_states before a step
         self._resumes = False
@@ -112,7 +112,7 @@ class Optimizer(Owner):
         """For pickle and copy: settings, the step and the states, as set_states
         takes them."""
         state = dict(self.__dict__)
-        for name in ("_singles", "_engine", "_handle", "_release", "_resumes"):
+        for name in ("_singles", "_engine", "handle", "_release", "_resumes"):
             state.pop(name, None)
         state["_pending"] = {**self._pending, **self.get_states()}
         return state
@@ -120,21 +120,21 @@ class Optimizer(Owner):
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._singles = {}
-        self._engine = self._handle = None
+        self._engine = self.handle = None
         self.set_states(self._pending)
         # The step is exact here.
         self._step = state["_step"]
 
     # ---- The library's object ----
 
-    def _create(self, owner: Owner) -> int:
+    def _create(self, owner: Owner) -> None:
         """Makes one for its owner."""
         settings = self._table.make(
             type(self).__name__,
-            lr=self._schedule.value(self._step),
+            lr=with_handlers(self._schedule.value, self._step),
             **self._settings,
         )
-        return owner._own(
+        owner._own(
             lib.optimizer_release,
             lib.optimizer_create,
             self._definition,
@@ -142,21 +142,18 @@ class Optimizer(Owner):
         )
 
     def _own_handle(self) -> int:
-        if self._handle is None:
-            self._handle = self._create(self)
-        return self._handle
+        if self.handle is None:
+            self._create(self)
+        return self.handle
 
     def _updater(self) -> int:
         return lib.optimizer_updater(self._own_handle())
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
-        if self._handle is not None and not isinstance(
-            self._schedule, Constant
-        ):
-            check(
-                lib.optimizer_set_lr(self._handle, self._schedule.value(step))
-            )
+        if self.handle is not None and not isinstance(self._schedule, Constant):
+            rate = with_handlers(self._schedule.value, step)
+            check(lib.optimizer_set_lr(self.handle, rate))
 
     # ---- As in SINGA ----
 
@@ -174,8 +171,8 @@ class Optimizer(Owner):
         self._table.make(type(self).__name__, lr=rate)
         with deferred():
             self._schedule = schedule
-            if self._handle is not None:
-                check(lib.optimizer_set_lr(self._handle, rate))
+            if self.handle is not None:
+                check(lib.optimizer_set_lr(self.handle, rate))
             for single in self._singles.values():
                 check(lib.optimizer_set_lr(single.handle, rate))
 
@@ -206,8 +203,10 @@ class Optimizer(Owner):
     def _train_alone(
         self, loss: Tensor, updater, first: int = 0, total: int = 1
     ) -> None:
-        """A step outside of a model: with an engine of its own. updater():
-        whom it gets."""
+        """A step outside of a model, by an engine of this optimizer's own.
+
+        updater: gives the choir_updater_t* that the engine trains with. first, total:
+        this step's sample and the number of samples of all ranks."""
         with lock, deferred():
             engine = self._engine_of(loss, updater)
             before = engine.step()
@@ -239,7 +238,7 @@ class Optimizer(Owner):
             names = _unique_names(params)
             step = self._engine.step() if self._engine else self._step
             states = self._engine.states() if self._engine else {}
-            self._let_go()
+            self._detach()
             self._engine = _engine.Engine(
                 "loss",
                 loss.device,
@@ -317,7 +316,7 @@ class Optimizer(Owner):
         for single in self._singles.values():
             for name, state in single.states().items():
                 states[name] = tensor.to_numpy(state)
-        if self._handle is not None and self._engine is not None:
+        if self.handle is not None and self._engine is not None:
             for name, state in self._engine.states().items():
                 if "/" in name:
                     states[name] = tensor.to_numpy(state)
@@ -352,7 +351,7 @@ class Optimizer(Owner):
         for name in [n for n in self._pending if n in own]:
             own[name].copy_from_numpy(self._pending.pop(name))
 
-    def _let_go(self, model=None) -> None:
+    def _detach(self, model=None) -> None:
         """Before an engine of `model` gets this optimizer: takes it from the one
         before, unless that trains another model with it."""
         engine = self._engine
@@ -360,9 +359,9 @@ class Optimizer(Owner):
             return
         owner = engine.owner and engine.owner()
         if owner is None or owner is model or not owner._trains_with(self):
-            engine.let_go()
+            engine.detach()
 
-    def _take_engine(self, engine: _engine.Engine) -> None:
+    def _attach(self, engine: _engine.Engine) -> None:
         """The engine of a model that will use this optimizer."""
         self._engine = engine
         if self._resumes:

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from choir._lib import OpInfo, View, check, dims, lib
+from choir._lib import OpInfo, Owner, View, check, dims, lib
 from choir._sections import lock
 from choir._settings import Table
 
@@ -81,7 +81,7 @@ _new = object.__new__
 _op_run, _release = lib.op_run, lib.tensor_release
 
 
-class CTensor:
+class CTensor(Owner):
     """A raw tensor of the C library; `Tensor.data` is one.
 
     As in SINGA, `CTensor([2, 3])` makes one on the default device, and
@@ -104,8 +104,9 @@ class CTensor:
         self._begin(device or devices.get_default_device())
         self._make(sizes(shape), tensor._code(dtype))
 
-    def _make(self, shape: tuple[int, ...], code: int) -> CTensor:
-        return self._fill(
+    def _make(self, shape: tuple[int, ...], code: int) -> None:
+        self._own(
+            _release,
             lib.tensor_create,
             self.device.handle,
             code,
@@ -120,31 +121,13 @@ class CTensor:
         self._release = tuple  # does nothing
         return self
 
-    def _own(self, handle: int | None) -> None:
-        """Takes over one reference; twice the same is once."""
-        release = partial(_release, handle)
-        self.handle = handle
-        self._release = release
-
-    def _fill(self, function, *arguments) -> CTensor:
-        """Takes over what a function of the library makes, also when
-        KeyboardInterrupt comes as soon as it is made."""
-        out = c_void_p()
-        try:
-            check(function(*arguments, byref(out)))
-        finally:
-            self._own(out.value)
-        return self
-
     @classmethod
     def borrow(cls, handle: int, device) -> CTensor:
         """Adds a reference."""
         self = _new(cls)._begin(device)
         lib.tensor_retain(handle)
-        self._own(handle)
+        self._take(_release, handle)
         return self
-
-    __del__ = property(operator.attrgetter("_release"))  # as in _lib.Owner
 
     @property
     def view(self) -> View:
@@ -265,13 +248,16 @@ _rebuild = rebuild  # its name in such a file
 
 def empty(device, shape, dtype: int = F32) -> CTensor:
     """A new tensor, row-major, with elements that are not set."""
-    return _new(CTensor)._begin(device)._make(tuple(shape), dtype)
+    raw = _new(CTensor)._begin(device)
+    raw._make(sizes(shape), dtype)
+    return raw
 
 
 def empty_layout(device, layout: View) -> CTensor:
     """A new tensor with the strides of `layout`."""
     raw = _new(CTensor)._begin(device)
-    return raw._fill(lib.tensor_create_layout, device.handle, byref(layout))
+    raw._own(_release, lib.tensor_create_layout, device.handle, byref(layout))
+    return raw
 
 
 def cast(raw: CTensor, code: int) -> CTensor:
@@ -300,7 +286,9 @@ def from_array(device, array) -> CTensor:
 
 def from_view(device, view: View) -> CTensor:
     """A tensor over part of a buffer that exists."""
-    return _new(CTensor)._begin(device)._fill(lib.tensor_from_view, byref(view))
+    raw = _new(CTensor)._begin(device)
+    raw._own(_release, lib.tensor_from_view, byref(view))
+    return raw
 
 
 # ---- Ops ----
@@ -400,7 +388,7 @@ class Op:
         except BaseException:
             # KeyboardInterrupt: what was made is released with its owners.
             for raw, handle in zip(made, results):
-                raw._own(handle)
+                raw._take(_release, handle)
             raise
         if status is not None:
             check(status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections that neither a signal's handler nor another thread may tear.
+"""Sections of code in which no signal handler runs and no other thread computes.
 
 Python runs signal handlers between two bytecodes of the main thread, wherever it
 is, and they may raise: by default Ctrl-C is a KeyboardInterrupt. A training step
@@ -8,7 +8,7 @@ wait until it is done:
 
     with lock, deferred():
         ...                        # whole, or not begun
-        delivered(function)        # a user's, which may be left anywhere
+        with_handlers(function)    # a user's, which may be left anywhere
         ...
 
 `lock` is held by the one thread that computes. The library's streams, and what
@@ -18,6 +18,7 @@ a graph records of them, are for one thread at a time (core/base.h).
 from __future__ import annotations
 
 import _signal
+import atexit
 import os
 import signal
 import threading
@@ -28,13 +29,18 @@ from itertools import chain
 from operator import call
 
 lock = threading.RLock()
-# A child that was forked while another thread computed must not wait for that
-# thread, which it does not have.
+# A child lacks the thread that computes when another one forks: it would find the
+# library in the middle of a step, and locks that nobody gives back. So a fork waits
+# for the step's end.
 os.register_at_fork(
     before=lock.acquire,
     after_in_parent=lock.release,
     after_in_child=lock.release,
 )
+# The interpreter ends daemon threads wherever they are, and runs finalizers after
+# that, which take the lock. So the main thread waits for the step of such a thread,
+# and keeps the lock.
+atexit.register(lock.acquire)
 
 
 def locked(function):
@@ -43,56 +49,69 @@ def locked(function):
     return partial(deque, map(call, (lock.acquire, function, lock.release)), 0)
 
 
-# Those that programs give handlers that raise: ends, timeouts, notices.
-_SIGNALS = [
+# The handlers of all are looked up when a section is entered. So none of the
+# real-time ones, which would cost as much again, and none that stands for a fault of
+# the program, which does not wait, or cannot have a handler.
+_FAULTS = {
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGKILL,
+    signal.SIGSTOP,
+}
+_SIGNALS = sorted(
     int(number)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGALRM,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGXCPU,
-    )
-]
-
+    for number in signal.valid_signals() - _FAULTS
+    if number < signal.SIGRTMIN
+)
 
 _getsignal, _setsignal = _signal.getsignal, _signal.signal
 
 
 class _State:
-    """Of the main thread, the only one in which handlers run."""
+    """The state of the main thread: Python runs handlers in no other."""
 
-    __slots__ = ("is_deferred", "is_entered", "noted", "main")
+    __slots__ = ("is_deferred", "is_entered", "pending", "handlers", "main")
 
     def __init__(self) -> None:
         self.is_deferred = False
         self.is_entered = False
-        self.noted: list[int] = []  # signals that came meanwhile
+        self.pending: list[int] = []  # signals that came meanwhile
+        # Of the program, by signal, in whose place _handle is or was.
+        self.handlers: dict = {}
         self.main = threading.main_thread().ident
 
 
 state = _State()
-_handlers: dict = {}  # signal: the program's handler, in whose place _handle is
 
 
 def _handle(number, frame):
     if state.is_deferred:
-        state.noted.append(number)
+        state.pending.append(number)
         return None
-    return _handlers[number](number, frame)
+    return state.handlers[number](number, frame)
 
 
 def handler_of(number):
     """The program's handler of a signal, as signal.getsignal gives it elsewhere."""
     handler = _getsignal(number)
-    return _handlers[number] if handler is _handle else handler
+    return state.handlers[number] if handler is _handle else handler
 
 
 def _after_fork() -> None:
+    state.pending.clear()  # the parent's
+    if state.main == get_ident():
+        return
+    # Another thread forked: a section that the main thread was in has no end here.
     state.main = get_ident()
+    state.is_deferred = state.is_entered = False
+    for number, handler in state.handlers.items():
+        if _getsignal(number) is _handle:
+            _setsignal(number, handler)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -105,59 +124,72 @@ class deferred:
     another such block, and outside of the main thread, it does nothing.
     """
 
-    __slots__ = ("_is_mine", "_is_inner")
+    __slots__ = ("_is_mine", "_is_inner", "_outer", "_own")
 
     def __enter__(self) -> None:
         self._is_mine = not state.is_deferred and get_ident() == state.main
         if not self._is_mine:
             return
-        # In a function that a section outside of this one delivers to.
+        # Inner: entered by a function that with_handlers calls for another section.
+        # Where _handle stands for that one it stays; this one replaces, and puts
+        # back, only the handlers that the function has set.
         self._is_inner = state.is_entered
-        if not self._is_inner:
-            state.noted = []
-        # Those of the program; beside them ours, in an inner section or where a
-        # program gave a signal back to whom it took it from.
+        self._outer = state.handlers if self._is_inner else {}
+        self._own = own = {}
         for number in _SIGNALS:
             handler = _getsignal(number)
-            if handler is not _handle and callable(handler):
-                _handlers[number] = handler
-                # Until the flag is set it does what the program's does.
-                _setsignal(number, _handle)
-        state.is_entered = True
-        state.is_deferred = True
+            if callable(handler):
+                if handler is _handle:
+                    if number in self._outer:
+                        continue
+                    # An interrupt of this function, or the program, left it there.
+                    handler = state.handlers[number]
+                own[number] = handler
+        # Until the flag is set it does what the program's does.
+        state.handlers = {**state.handlers, **own}
+        for number in own:
+            _setsignal(number, _handle)
+        state.is_entered = state.is_deferred = True
 
     def __exit__(self, *exc) -> None:
         if not self._is_mine:
             return
-        if self._is_inner:
-            _deliver()
-            return
         # Not what the program set meanwhile.
-        ours = [n for n in _handlers if _getsignal(n) is _handle]
+        own = [n for n in self._own if _getsignal(n) is _handle]
+        state.is_entered = self._is_inner
+        if self._is_inner:
+            state.handlers = {**state.handlers, **self._outer}
+        # Calls of C functions, made by one: no handler runs in between, but for one
+        # that is back already, which may run, and raise, as the next is put back.
         calls = chain(
-            map(_setsignal, ours, map(_handlers.get, ours)),
-            map(interrupt_main, state.noted),
+            map(_setsignal, own, map(self._own.get, own)),
+            map(setattr, [state], ["is_deferred"], [False]),
+            _deliveries(),
         )
-        state.is_entered = state.is_deferred = False
-        # One call of a C function: handlers run behind it, the program's own,
-        # one after the other.
-        deque(calls, 0)
+        try:
+            deque(calls, 0)
+        finally:
+            state.is_deferred = False
+            deque(calls, 0)  # what that one left of them
 
 
-def _deliver() -> None:
-    noted, state.noted = state.noted, []
-    state.is_deferred = False
-    if noted:
-        deque(map(interrupt_main, noted), 0)
+def _deliveries():
+    """Calls that hand the pending signals to the interpreter, whose handlers run
+    behind them, and empty the list."""
+    return chain(
+        map(interrupt_main, state.pending), map(call, [state.pending.clear])
+    )
 
 
-def delivered(function, *args):
-    """Calls a user's function from a section: in it handlers run, also those that
-    waited until now."""
+def with_handlers(function, *args):
+    """Calls a user's function from a section; handlers run in it, first those of
+    the pending signals."""
     is_mine = state.is_deferred and get_ident() == state.main
     try:
         if is_mine:
-            _deliver()
+            state.is_deferred = False
+            if state.pending:
+                deque(_deliveries(), 0)
         return function(*args)
     finally:
         # The interpreter lets no handler run between the function's end and

@@ -9,45 +9,49 @@ from choir._lib import StateError
 from choir._sections import deferred
 
 _comm_of_init: Communicator | None = None
-_ticket: str | None = None
+_rendezvous_id: str | None = None
 
 
 def init(
-    ticket: NcclIdHolder | str | None = None,
+    rendezvous_id: NcclIdHolder | str | None = None,
     rank: int | None = None,
     size: int | None = None,
     deadline: float | None = None,
+    *,
+    ticket: NcclIdHolder | str | None = None,
 ) -> None:
     """Joins the other workers; collective.
 
-    Without a ticket: as the launcher says (python -m choir -np, choirrun,
+    Without a rendezvous id: as the launcher says (python -m choir -np, choirrun,
     mpiexec), or alone. With one (`NcclIdHolder()`, made by one process and
     handed to the others, or its text `.id`): as `rank` of `size` on this host.
+    `ticket` is its old name, which is still read.
     deadline: longest wait in seconds for a peer in one operation and here;
     CHOIR_DEADLINE or 60. opt.DistOpt works on this communicator too.
 
     A second call does nothing; StateError if it asks for another place or
     deadline than the first. CommError names the ranks that did not come.
     """
-    global _comm_of_init, _ticket
-    text = ticket.id if isinstance(ticket, NcclIdHolder) else ticket
+    global _comm_of_init, _rendezvous_id
+    given = ticket if rendezvous_id is None else rendezvous_id
+    text = given.id if isinstance(given, NcclIdHolder) else given
     if text is None:
         if rank is not None or size is not None:
             raise ValueError(
-                "init: rank and size go with a ticket, which "
+                "init: rank and size go with a rendezvous id, which "
                 "singa_wrap.NcclIdHolder() makes; none was given"
             )
     elif not isinstance(text, str):
         raise TypeError(
-            f"init: the ticket is a {type(ticket).__name__}; a NcclIdHolder or "
-            "its text is needed"
+            f"init: the rendezvous id is a {type(given).__name__}; a NcclIdHolder "
+            "or its text is needed"
         )
     elif rank is None or size is None:
-        raise ValueError("init: a ticket needs rank and size beside it")
+        raise ValueError("init: a rendezvous id needs rank and size beside it")
     if is_initialized():
         comm = _comm_of_init
         if text is not None and (text, rank, size) != (
-            _ticket,
+            _rendezvous_id,
             comm.global_rank,
             comm.world_size,
         ):
@@ -68,7 +72,7 @@ def init(
         else:
             comm = Communicator(deadline=deadline)
         _comm.set_default(comm)
-        _comm_of_init, _ticket = comm, text
+        _comm_of_init, _rendezvous_id = comm, text
 
 
 def _check_deadline(comm: Communicator, deadline: float | None) -> None:
@@ -82,13 +86,13 @@ def _check_deadline(comm: Communicator, deadline: float | None) -> None:
 def shutdown() -> None:
     """Waits until all ranks are here, and leaves; collective.
 
-    Nothing where init was not called. A ticket serves once: to go on after it,
+    Nothing where init was not called. An id serves once: to go on after it,
     init with a new one."""
-    global _comm_of_init, _ticket
+    global _comm_of_init, _rendezvous_id
     if not is_initialized():
         return
     with deferred():
-        comm, _comm_of_init, _ticket = _comm_of_init, None, None
+        comm, _comm_of_init, _rendezvous_id = _comm_of_init, None, None
         _comm.set_default(None)
         comm.close()
 

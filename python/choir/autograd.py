@@ -45,7 +45,7 @@ from choir._lib import (
     lib,
 )
 from choir._raw import CTensor, OPS
-from choir._sections import deferred, delivered, lock
+from choir._sections import deferred, lock, with_handlers
 from choir.tensor import Tensor
 
 
@@ -59,10 +59,9 @@ class _Module(types.ModuleType):
     @training.setter
     def training(self, value: bool) -> None:
         set_training(value)
-        self.__dict__["training"] = value  # for those who look into vars()
 
 
-training = False
+training = False  # for dir(); the property of _Module goes before it
 sys.modules[__name__].__class__ = _Module
 
 
@@ -70,11 +69,11 @@ class no_grad:
     """A block, or a function, in which operators remember nothing."""
 
     def __enter__(self) -> None:
-        self._before = here.training
+        here.before.append(here.training)
         here.training = False
 
     def __exit__(self, *exc) -> None:
-        here.training = self._before
+        here.training = here.before.pop()
 
     def __call__(self, function):
         @functools.wraps(function)
@@ -95,20 +94,20 @@ class no_grad:
 class _Place(threading.local):
     """The step that operators run in, outside of a model: each thread's own."""
 
-    _share = (0, 1)
+    _partition = (0, 1)
 
     def __init__(self) -> None:
         self.step = 0
         self._streams = 0
 
     @property
-    def first_share(self) -> tuple[int, int]:
+    def partition(self) -> tuple[int, int]:
         """Rank and number of ranks: the process's."""
-        return _Place._share
+        return _Place._partition
 
-    @first_share.setter
-    def first_share(self, share: tuple[int, int]) -> None:
-        _Place._share = share
+    @partition.setter
+    def partition(self, partition: tuple[int, int]) -> None:
+        _Place._partition = partition
 
     def next_stream(self) -> int:
         self._streams += 1
@@ -408,7 +407,7 @@ class _Custom:
                     self.node._results[i].shape(),
                     self.node._results[i].dtype,
                 )
-        grads = delivered(self.node.backward, *dys)
+        grads = with_handlers(self.node.backward, *dys)
         if not isinstance(grads, (tuple, list)):
             grads = (grads,)
         if len(grads) != len(self.node.src):
@@ -534,9 +533,7 @@ class _FreeScope(Owner):
 
     def __init__(self, device) -> None:
         self.device = device
-        self.handle = self._own(
-            lib.scope_destroy, lib.scope_create, device.handle
-        )
+        self._own(lib.scope_destroy, lib.scope_create, device.handle)
 
 
 # By device; those that nobody uses. One that an exception passed is let go.
@@ -676,7 +673,7 @@ def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
         if x.creator is None or isinstance(x.creator, Dummy)
     }
     for i, x in enumerate(xs):
-        if id(x) not in sources and x is not y:
+        if id(x) not in sources and (x is not y or y.creator is not None):
             raise ValueError(
                 f"grad: xs[{i}] ({x.name}, shape {x.shape}) is no source of y: one "
                 "that no operator made, and that operators used on the way to y "

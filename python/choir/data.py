@@ -47,7 +47,7 @@ class Dataset(Owner, NotCopied):
 
     def __init__(self, make, *arguments) -> None:
         """make: the library's function."""
-        self.handle = self._own(lib.dataset_release, make, *arguments)
+        self._own(lib.dataset_release, make, *arguments)
 
     def __len__(self) -> int:
         return lib.dataset_count(self.handle)
@@ -171,7 +171,7 @@ class Loader(Owner, NotCopied):
         if "micro_shard" not in settings and batch < 16:
             settings["micro_shard"] = batch
         config = table.make("Loader", batch=batch, **settings)
-        self.handle = self._own(
+        self._own(
             lib.loader_destroy,
             lib.loader_create,
             dataset.handle,

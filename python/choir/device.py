@@ -272,7 +272,10 @@ default_device = _cpu
 
 
 def _find_device(name: str, lang_id: int) -> Device:
-    return _cpu if lang_id < 0 else create_cuda_gpu_on(lang_id)
+    if lang_id < 0:
+        return _cpu
+    # One that is there goes on as it is: making it again would reset it.
+    return _gpus.get(lang_id) or create_cuda_gpu_on(lang_id)
 
 
 def get_default_device() -> Device:

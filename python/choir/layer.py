@@ -49,13 +49,11 @@ def _param(
     trained: bool = True,
 ) -> Tensor:
     """A parameter with initial values, drawn as the C library's models do."""
+    shape = _raw.sizes(shape)
+    if 0 in shape:
+        raise ValueError(f"a parameter of shape {shape} has no elements")
     view = View(ndim=len(shape), dtype=dtype)
-    for i, size in enumerate(shape):
-        if size <= 0:
-            raise ValueError(
-                f"a parameter of shape {tuple(shape)} has no elements"
-            )
-        view.shape[i] = size
+    view.shape[: len(shape)] = shape
     if channels_last:
         lib.view_set_channels_last(ctypes.byref(view))
     else:

@@ -18,10 +18,10 @@
     m.compile([tx], is_train=True, use_graph=True)
     out, loss = m(tx, ty)
 
-In graph mode the second step of each kind (shapes, other arguments, way to
-share gradients) is recorded while it runs and replayed from then on, without
-Python: the results are the same Tensors each time, with new elements. A step of
-another kind is recorded anew.
+In graph mode the first step runs as it is written. From the second one on a step of
+a new kind (shapes, other arguments, way to share gradients) is recorded while it
+runs, and steps of that kind are replayed, without Python: the results are the same
+Tensors each time, with new elements.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 n: t for n, t in self.get_states().items() if n not in params
             }
             core = getattr(optimizer, "opt", optimizer)
-            core._let_go(self)
+            core._detach(self)
             engine = _engine.Engine(
                 type(self).__name__,
                 next(iter(params.values())).device,
@@ -254,7 +254,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
-            core._take_engine(engine)
+            core._attach(engine)
         return self._engine_made
 
     def _trains_with(self, core) -> bool:
@@ -289,31 +289,20 @@ class Model(layer.Layer, metaclass=ModelMeta):
         way = self._ways.get(key)
         if way is not None and way != optimizer_way(optimizer):
             optimizer._use(*way)
-        before = None
-        if way is None:
-            # The first step of its kind may have to begin again.
-            before = [
-                (t, t.clone())
-                for n, t in self.get_states().items()
-                if not t.stores_grad
-            ]
         try:
             result = self._step(engine, func, args, kwargs, key)
         except StrategyChange as change:
-            _put_back(before)
             optimizer._use(
                 change.option, tuple(sorted(change.settings.items()))
             )
             result = self._step(engine, func, args, kwargs, key)
         except ManualStep:
-            _put_back(before)
             self._use_manual_steps()
             return False, None
         finally:
             # Also of a step that raised behind the optimizer's call.
             getattr(optimizer, "opt", optimizer)._step = engine.step()
-        if way is None:
-            self._ways[key] = optimizer_way(optimizer)
+        self._ways[key] = optimizer_way(optimizer)
         return True, result
 
     def _train_without(self, func, args, kwargs):
@@ -339,7 +328,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 stacklevel=7,
             )
         core = getattr(self.optimizer, "opt", self.optimizer)
-        core._let_go(self)
+        core._detach(self)
         core._engine = None
         object.__setattr__(self, "_engine_made", None)
         object.__setattr__(self, "_is_manual", True)
@@ -570,11 +559,6 @@ def _of_this_process() -> dict:
 def optimizer_way(optimizer):
     """How it shares gradients now; None for one that does not."""
     return getattr(optimizer, "_strategy", ())
-
-
-def _put_back(states) -> None:
-    for t, copy in states or ():
-        t.copy_data(copy)
 
 
 def _flat(args, kwargs):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of SINGA's `singa_wrap` that its users meet.
 
-Raw tensors (`Tensor([2, 3])`), devices, the ticket of the multi-process way and
-the communicator behind DistOpt. Everything else of the C library is reached by
+Raw tensors (`Tensor([2, 3])`), devices, the rendezvous id of the multi-process way
+and the communicator behind DistOpt. Everything else of the C library is reached by
 the other modules.
 """
 

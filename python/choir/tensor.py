@@ -116,7 +116,7 @@ class Tensor:
         else:
             device = device or _device.get_default_device()
             if data is None:
-                self.data = _zeros(device, _raw.sizes(shape), _code(dtype))
+                self.data = _zeros(device, shape, _code(dtype))
             elif isinstance(data, Tensor):
                 self.data = data.clone().data
             else:
@@ -244,6 +244,11 @@ class Tensor:
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         if self.dtype == bfloat16 or not self.device.is_host():
+            if copy is False:
+                raise ValueError(
+                    f"{_NAMES[self.dtype]} on {self.device} is seen by NumPy as a "
+                    "copy alone"
+                )
             array = to_numpy(self)
         else:
             array = self.data.as_array()
@@ -470,13 +475,14 @@ class Tensor:
         if _numbers.is_number(x):
             result = _raw.F32 if _numbers.is_real(x) else own
         else:
-            x = _operand(x, self)
+            x = _operand(x, self, wide=True)
             if x is NotImplemented:
                 return x
             result = x.data.dtype
         if own not in _raw.FLOATS and (
             result in _raw.FLOATS
             or name == "div"
+            or own == _raw.BOOL
             or (own == _raw.U8 and result in (_raw.I32, _raw.I64))
         ):
             raise TypeError(
@@ -485,20 +491,18 @@ class Tensor:
             )
         if not isinstance(x, Tensor):
             other = _scalar(self.data, x)
-        elif own in _raw.FLOATS and result in _raw.FLOATS:
-            # In the wider of both, rounded once.
-            a, b = _same_dtype(self.detach(), x.detach(), False)
-            if a.data.dtype != own:
-                run(
-                    "cast",
-                    run(name, a.data, b.data),
-                    out=[self.data],
-                    dtype=own,
-                )
-                return self
-            other = b.data
         else:
-            other = x.data if result == own else _raw.cast(x.data, own)
+            met = own
+            if own in _raw.FLOATS:
+                # In a dtype that holds both, rounded once.
+                met = _promoted(own, result, False)
+                if result in (_raw.I32, _raw.I64):
+                    met = _raw.F64
+            other = _as(x.detach(), met).data
+            if met != own:
+                wide = _as(self.detach(), met).data
+                run("cast", run(name, wide, other), out=[self.data], dtype=own)
+                return self
         run(name, self.data, other, out=[self.data])
         return self
 
@@ -545,7 +549,7 @@ class Tensor:
         return _floor_divide(self, rhs)
 
     def __pow__(self, x) -> Tensor:
-        return pow(self, x)
+        return _binary("pow", self, x)
 
     def __matmul__(self, other) -> Tensor:
         return mult(self, other)
@@ -625,20 +629,19 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64:
-        narrow = array.astype(np.int32)
-        if array.size and (narrow != array).any():
+        array = _numbers.narrowed(array)
+        if array.dtype == np.int64:
             raise ValueError("an int64 element does not fit into int32")
-        return narrow
     return array
 
 
-def _scalar(like: CTensor, value) -> CTensor:
-    """A number as a tensor without dimensions, of the dtype of `like`.
+def _scalar(like: CTensor, value, code: int | None = None) -> CTensor:
+    """A number as a tensor without dimensions, of the dtype of `like` or another.
 
     Made by an op, so that a graph can make it again.
     """
-    raw = _raw.empty(like.device, (), like.dtype)
-    _fill(raw, _numbers.fitted(value, like.dtype))
+    raw = _raw.empty(like.device, (), like.dtype if code is None else code)
+    _fill(raw, _numbers.fitted(value, raw.dtype))
     return raw
 
 
@@ -746,16 +749,8 @@ def _promoted(left: int, right: int, is_division: bool) -> int:
     return builtins.max(left, right, key=order.index)
 
 
-def _same_dtype(
-    a: Tensor, b: Tensor, is_division: bool
-) -> tuple[Tensor, Tensor]:
-    """Both in the dtype in which they meet."""
-    wanted = _promoted(a.data.dtype, b.data.dtype, is_division)
-    cast = _DTYPES[wanted]
-    return (
-        a if a.data.dtype == wanted else a.as_type(cast),
-        b if b.data.dtype == wanted else b.as_type(cast),
-    )
+def _as(t: Tensor, code: int) -> Tensor:
+    return t if t.data.dtype == code else t.as_type(_DTYPES[code])
 
 
 _EXACT = 1 << 53  # up to here a double holds every whole number
@@ -772,39 +767,104 @@ _COMPARISONS = {
 }
 
 
-def _operand(value, like: Tensor):
-    """A tensor, an array or a list as a tensor beside another one."""
+# What arrays of 64 bits are, as SINGA takes them.
+_SHORT = {_raw.F64: _raw.F32, _raw.I64: _raw.I32}
+
+
+def _operand(value, like: Tensor, wide: bool = False):
+    """What is beside a tensor, as a tensor; NotImplemented if it is neither that nor
+    a number, an array or a list.
+
+    A number takes the tensor's dtype; a float beside integers is float32. An array
+    keeps 64 bits where the tensor has them, and floats of as many beside integers.
+    Else, and unless `wide`, it has 32: ValueError for an integer that does not fit.
+    """
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, np.ndarray) or _is_list(value):
-        return Tensor._of(_constant(like.device, _narrow(np.asarray(value))))
-    return NotImplemented
+    code = like.data.dtype
+    is_float = code in _raw.FLOATS
+    if _numbers.is_number(value):
+        if not is_float and _numbers.is_real(value):
+            code = _raw.F32
+        elif code == _raw.BOOL and not isinstance(value, (bool, np.bool_)):
+            code = _raw.I32
+        return Tensor._of(_scalar(like.data, value, code))
+    if not isinstance(value, np.ndarray) and not _is_list(value):
+        return NotImplemented
+    array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype == np.int64 and code != _raw.I64:
+        is_short = not wide and not is_float
+        array = _narrow(array) if is_short else _numbers.narrowed(array)
+    elif array.dtype == np.float64 and is_float and code != _raw.F64:
+        array = array if wide else array.astype(np.float32)
+    return Tensor._of(_constant(like.device, array))
+
+
+def _pair(lhs, rhs, wide: bool = False, is_division: bool = False):
+    """Two operands, of which one is a tensor, as tensors, and the dtype of what they
+    make; None if the other cannot be one."""
+    like = lhs if isinstance(lhs, Tensor) else rhs
+    operands, codes = [], []
+    for value in (lhs, rhs):
+        made = _operand(value, like, wide)
+        if made is NotImplemented:
+            return None
+        code = made.data.dtype
+        # An array's 64 bits count where the tensor has them.
+        if made is not value and code != like.data.dtype:
+            code = _SHORT.get(code, code)
+        operands.append(made)
+        codes.append(code)
+    return *operands, _promoted(*codes, is_division)
 
 
 def _binary(name: str, lhs, rhs) -> Tensor:
     """An elementwise op of two operands, one of which may be a number."""
     if isinstance(lhs, Tensor) and isinstance(rhs, Tensor):
         code = lhs.data.dtype
-        if code == rhs.data.dtype and (code in _raw.FLOATS or name != "div"):
+        if code == rhs.data.dtype and (
+            code in _raw.FLOATS or (code in _raw._WHOLE and name != "div")
+        ):
             return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
     like = lhs if isinstance(lhs, Tensor) else rhs
     other = rhs if like is lhs else lhs
     if _numbers.is_number(other):
         return _with_number(name, like, other, like is lhs)
-    if name in _COMPARISONS:
-        return _compare(name, lhs, rhs)
-    made = _operand(other, like)
-    if made is NotImplemented:
-        return made
-    lhs, rhs = (like, made) if like is lhs else (made, like)
-    if name == "div" and not _has_float(lhs, rhs):
-        wide = [x.as_type(float64) for x in (lhs, rhs)]
-        return _apply(name, *wide).as_type(float32)
-    return _apply(name, *_same_dtype(lhs, rhs, name == "div"))
+    is_comparison = name in _COMPARISONS
+    pair = _pair(lhs, rhs, is_comparison, name == "div")
+    if pair is None:
+        return NotImplemented
+    a, b, result = pair
+    codes = a.data.dtype, b.data.dtype
+    floats = [code for code in codes if code in _raw.FLOATS]
+    if is_comparison:
+        # As they are: integers meet floats in float64.
+        met = _promoted(*codes, False)
+        if len(floats) == 1:
+            met = _raw.F64
+        elif met == _raw.BOOL:
+            met = _raw.U8
+    elif _raw.F64 in codes or (name == "div" and not floats):
+        met = _raw.F64  # rounded to float32 once
+    else:
+        met = result
+    return _as(_apply(name, _as(a, met), _as(b, met)), result)
 
 
-def _has_float(*tensors: Tensor) -> bool:
-    return builtins.any(t.data.dtype in _raw.FLOATS for t in tensors)
+def _both(name: str, lhs, rhs) -> Tensor:
+    """The same by the name of a function: TypeError for what is no operand."""
+    result = NotImplemented
+    if isinstance(lhs, Tensor) or isinstance(rhs, Tensor):
+        result = _binary(name, lhs, rhs)
+    if result is NotImplemented:
+        wrong = rhs if isinstance(lhs, Tensor) else lhs
+        raise TypeError(
+            f"{name}: {type(wrong).__name__} given; a Tensor is needed "
+            "(tensor.from_numpy makes one of an array)"
+        )
+    return result
 
 
 def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
@@ -847,38 +907,15 @@ def _compare_number(name: str, t: Tensor, number) -> Tensor:
         wide = t.detach().as_type(float64)
         made = Tensor._of(_scalar(wide.data, number))
         return _apply(name, wide, made).as_type(float32)
+    if code == _raw.BOOL:
+        holds = _compare_number(name, t.as_type(uint8), number)
+        return holds.as_type(bool_)
     side = _numbers.out_of(code, int(number))
     if not side:
         return _apply(name, t, Tensor._of(_scalar(t.data, number)))
     mirrored, holds_above = _COMPARISONS[name]
     holds = holds_above if side > 0 else _COMPARISONS[mirrored][1]
     return zeros_like(t).set_value(holds)
-
-
-def _compare(name: str, lhs, rhs) -> Tensor:
-    """1 where it holds for two tensors or a tensor and an array, in the dtype in
-    which they would be added. Integers meet floats in float64."""
-    like = lhs if isinstance(lhs, Tensor) else rhs
-    a, b = _comparand(lhs, like), _comparand(rhs, like)
-    if a is NotImplemented or b is NotImplemented:
-        return NotImplemented
-    left, right = a.data.dtype, b.data.dtype
-    if (left in _raw.FLOATS) == (right in _raw.FLOATS):
-        return _apply(name, *_same_dtype(a, b, False))
-    holds = _apply(
-        name, a.detach().as_type(float64), b.detach().as_type(float64)
-    )
-    return holds.as_type(_DTYPES[_promoted(left, right, False)])
-
-
-def _comparand(value, like: Tensor):
-    """As _operand, but integers of 64 bits may be of any size."""
-    array = np.asarray(value) if _is_list(value) else value
-    if isinstance(array, np.ndarray) and array.dtype.kind == "i":
-        wide = array.astype(np.int64)
-        if (wide != wide.astype(np.int32)).any():
-            return Tensor._of(_constant(like.device, wide))
-    return _operand(array, like)
 
 
 def _floor_divide(lhs: Tensor, rhs) -> Tensor:
@@ -891,13 +928,12 @@ def _floor_divide(lhs: Tensor, rhs) -> Tensor:
         if code == _raw.F32 and not is_whole:
             rhs = float(np.float32(rhs))
     else:
-        rhs = _operand(rhs, lhs)
-        if rhs is NotImplemented:
-            return rhs
-        code = _promoted(lhs.data.dtype, rhs.data.dtype, True)
-        rhs = rhs.as_type(float64)
+        pair = _pair(lhs, rhs, is_division=True)
+        if pair is None:
+            return NotImplemented
+        rhs, code = pair[1].as_type(float64), pair[2]
     quotient = _binary("div", lhs.as_type(float64), rhs)
-    return _apply("floor", quotient).as_type(_DTYPES[code])
+    return _as(_apply("floor", quotient), code)
 
 
 def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
@@ -939,7 +975,7 @@ def _slice(t: Tensor, keys, must_share: bool = False) -> Tensor:
             # Of a step beyond the axis only that matters.
             step = builtins.min(step, builtins.max(size, 1))
             count = len(range(start, stop, step))
-            if step < 0 or not isinstance(step, int):
+            if step < 0:
                 if must_share:
                     raise NotImplementedError(
                         "setting elements through a slice with a negative step"
@@ -995,11 +1031,8 @@ def _take(t: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
 
 
 def _gather(t: Tensor, axis: int, indices) -> Tensor:
-    array = np.asarray(indices, np.int64).reshape(-1)
-    indices = array.astype(np.int32)
-    if (indices != array).any():
-        indices = array
-    index = Tensor._of(_constant(t.device, indices))
+    array = _numbers.narrowed(np.asarray(indices, np.int64).reshape(-1))
+    index = Tensor._of(_constant(t.device, array))
     return _apply("gather", t, index, axis=axis)
 
 
@@ -1298,7 +1331,7 @@ def _into(result: Tensor, out: Tensor | None) -> Tensor:
 
 def pow(t: Tensor, x, out: Tensor | None = None) -> Tensor:
     """t^x, for a number or a tensor."""
-    return _into(_binary("pow", t, x), out)
+    return _into(_both("pow", t, x), out)
 
 
 def lt(t: Tensor, x) -> Tensor:
@@ -1328,22 +1361,22 @@ def eq(t: Tensor, x) -> Tensor:
 
 def add(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs + rhs, into `ret` where that is given."""
-    return _into(_binary("add", lhs, rhs), ret)
+    return _into(_both("add", lhs, rhs), ret)
 
 
 def sub(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs - rhs, into `ret` where that is given."""
-    return _into(_binary("sub", lhs, rhs), ret)
+    return _into(_both("sub", lhs, rhs), ret)
 
 
 def eltwise_mult(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs * rhs element by element, into `ret` where that is given."""
-    return _into(_binary("mul", lhs, rhs), ret)
+    return _into(_both("mul", lhs, rhs), ret)
 
 
 def div(lhs, rhs, ret: Tensor | None = None) -> Tensor:
     """lhs / rhs, into `ret` where that is given."""
-    return _into(_binary("div", lhs, rhs), ret)
+    return _into(_both("div", lhs, rhs), ret)
 
 
 def axpy(alpha: float, x: Tensor, y: Tensor) -> Tensor:

@@ -239,12 +239,12 @@ class Dropout(Training):
         x = tensor.ones((8, 4))
         autograd.place.step = 5
         whole_mask = autograd.dropout(x).numpy()
-        self.addCleanup(setattr, autograd.place, "first_share", (0, 1))
+        self.addCleanup(setattr, autograd.place, "partition", (0, 1))
         parts = []
         for rank in range(2):
             autograd.place.end_step()
             autograd.place.step = 5
-            autograd.place.first_share = (rank, 2)
+            autograd.place.partition = (rank, 2)
             parts.append(autograd.dropout(x[:4]).numpy())
         np.testing.assert_array_equal(np.concatenate(parts), whole_mask)
 

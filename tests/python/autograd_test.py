@@ -60,6 +60,10 @@ class Backward(Training):
             autograd.grad(loss, [w, other])
         with self.assertRaisesRegex(ValueError, r"xs\[0\] .* no source of y"):
             autograd.grad(loss, [w * 1.0])
+        with self.assertRaisesRegex(ValueError, r"xs\[1\] .* no source of y"):
+            autograd.grad(loss, [w, loss])
+        one = self.param([2.0])  # which no operator made
+        np.testing.assert_array_equal(autograd.grad(one, [one])[0], [1.0])
         with self.assertRaisesRegex(TypeError, r"grad: xs\[1\] is a float"):
             autograd.grad(loss, [w, 3.0])
 

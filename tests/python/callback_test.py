@@ -2,10 +2,12 @@
 """Functions of Python's that the library calls: nothing may leave them."""
 
 import contextlib
+import gc
 import io
 import os
 import sys
 import unittest
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -220,6 +222,61 @@ class Callbacks(unittest.TestCase):
                 _callback.finish(
                     lib.text_writer_callback(callback.address, b"x", 1)
                 )
+
+    def test_a_failures_tensors_go_with_it(self):
+        """Without the garbage collector, as what a step holds may fill memory."""
+        kept = []
+
+        class FailsAnew(Fails):
+            def backward(self, dy):
+                raise self.failure()
+
+        class Keeps(Net):
+            place = kind = None
+
+            def train_one_batch(self, x, y):
+                big = x * 3.0
+                kept.append(weakref.ref(big))
+                out = self.forward(x)
+                if self.place == "backward":
+                    out = FailsAnew(self.kind)(out)[0]
+                loss = autograd.softmax_cross_entropy(out, y)
+                if self.place == "before":
+                    raise self.kind
+                self.optimizer(loss)
+                if self.place == "behind":
+                    raise self.kind
+                return out, loss
+
+        def wrong_shapes():
+            big = tensor.ones((5,))
+            kept.append(weakref.ref(big))
+            big + tensor.ones((3,))
+
+        m = made(Keeps)
+        x, y = samples()
+        m(x, y)
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+
+        def fails(call, failure):
+            try:
+                call()
+            except failure:
+                pass
+            else:
+                self.fail(f"no {failure}")
+            self.assertEqual([ref() for ref in kept], [None] * len(kept))
+            kept.clear()
+
+        for m.place in ("before", "backward", "behind"):
+            for m.kind in (ValueError, KeyboardInterrupt):
+                fails(lambda: m(x, y), m.kind)
+        m.place = None
+        fails(wrong_shapes, ValueError)
+        y.copy_from_numpy(y.numpy() + 7)
+        fails(lambda: m(x, y), IndexError)
 
     def test_a_table_of_times(self):
         dev = device.Device("cpu", -1)

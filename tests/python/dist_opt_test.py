@@ -24,18 +24,18 @@ def values(rank, shape, seed=0):
     return draw.uniform(-1, 1, shape).astype(np.float32)
 
 
-def joined(rank, size, ticket, core=None, **more):
+def joined(rank, size, nccl_id, core=None, **more):
     """A DistOpt on these ranks."""
-    dist.init(ticket, rank, size, deadline=25.0)
+    dist.init(nccl_id, rank, size, deadline=25.0)
     return opt.DistOpt(core or opt.SGD(lr=0.1), **more)
 
 
 # ---- Primitives ----
 
 
-def contract(rank, size, ticket):
+def contract(rank, size, nccl_id):
     """lr 0.1, parameter 10, gradient 1: 9.9 after each way of sharing."""
-    sgd = joined(rank, size, ticket)
+    sgd = joined(rank, size, nccl_id)
     shape = (3, 4)
     ways = {
         "all_reduce": lambda g: sgd.all_reduce(g.data),
@@ -70,9 +70,9 @@ def contract(rank, size, ticket):
     sgd.step()
 
 
-def sums(rank, size, ticket):
+def sums(rank, size, nccl_id):
     """The same with other gradients on every rank and at every place."""
-    sgd = joined(rank, size, ticket)
+    sgd = joined(rank, size, nccl_id)
     shapes = [(5,), (2, 3), (1, 2, 2)]
     every = [
         [values(r, s, i) for i, s in enumerate(shapes)] for r in range(size)
@@ -134,10 +134,10 @@ def choose(u, spars, top_k):
     return chosen
 
 
-def sparse(rank, size, ticket, top_k, spars, is_fused):
+def sparse(rank, size, nccl_id, top_k, spars, is_fused):
     """sent + accumulation == gradient + accumulation before, and the sum over
     ranks of what was sent is what all get."""
-    sgd = joined(rank, size, ticket)
+    sgd = joined(rank, size, nccl_id)
     shapes = [(4, 5), (7,)] if is_fused else [(4, 5)]
     count = sum(int(np.prod(s)) for s in shapes)
     kept = [np.zeros(count, np.float32) for _ in range(size)]
@@ -173,8 +173,8 @@ def sparse(rank, size, ticket, top_k, spars, is_fused):
     assert 0 < max(seen) and min(seen) < count, seen
 
 
-def sparse_mistakes(rank, size, ticket):
-    sgd = joined(rank, size, ticket)
+def sparse_mistakes(rank, size, nccl_id):
+    sgd = joined(rank, size, nccl_id)
     case = unittest.TestCase()
     t = Tensor((4,)).set_value(1.0)
     with case.assertRaisesRegex(ValueError, "share above 0"):
@@ -188,6 +188,16 @@ def sparse_mistakes(rank, size, ticket):
     sgd.sparsification(t.data, rest.data, 5.0, False)
     np.testing.assert_array_equal(t.numpy(), np.zeros(4))
     np.testing.assert_array_equal(rest.numpy(), np.ones(4))
+    # A call that fails, here on the last rank, changes nothing on any.
+    own, kept = values(rank, (4,)), values(rank, (4,), 1)
+    t, rest = tensor.from_numpy(own), tensor.from_numpy(kept)
+    wrong = Tensor((4,), dtype="float16")
+    for top_k in (True, False):
+        with case.assertRaises((TypeError, ValueError)):
+            given = wrong if rank == size - 1 else t
+            sgd.sparsification(given.data, rest.data, 0.5, top_k)
+        np.testing.assert_array_equal(t.numpy(), own)
+        np.testing.assert_array_equal(rest.numpy(), kept)
     # Of equal ones the first.
     t = Tensor((4,)).set_value(2.0)
     sgd.sparsification(t.data, None, 0.5, True)
@@ -286,11 +296,11 @@ def optimizers():
     }
 
 
-def shards(rank, size, ticket, use_graph):
+def shards(rank, size, nccl_id, use_graph):
     """Parameters after some steps on this rank's share of the samples."""
     found = {}
     for name, core in optimizers().items():
-        m = net(joined(rank, size, ticket, core), SAMPLES // size, use_graph)
+        m = net(joined(rank, size, nccl_id, core), SAMPLES // size, use_graph)
         train(m, rank, size, 5)
         found[name] = params_of(m)
     return found
@@ -305,13 +315,13 @@ def whole():
     return found
 
 
-def whole_ranks(rank, size, ticket):
+def whole_ranks(rank, size, nccl_id):
     return whole()
 
 
-def by_hand(rank, size, ticket):
+def by_hand(rank, size, nccl_id):
     """Without a model: y = x w, the loss a mean of squares."""
-    sgd = joined(rank, size, ticket, opt.SGD(lr=0.1, momentum=0.9))
+    sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.1, momentum=0.9))
     x, y = values(0, (12, 3), 1), values(0, (12, 1), 2)
     n = 12 // size
     tx = tensor.from_numpy(x[rank * n : (rank + 1) * n])
@@ -340,10 +350,10 @@ def by_hand(rank, size, ticket):
     return w.numpy().tobytes()
 
 
-def passes(rank, size, ticket):
+def passes(rank, size, nccl_id):
     """Two backward passes are one step on both batches."""
     sgd = joined(
-        rank, size, ticket, opt.SGD(lr=0.1), backward_passes_per_step=2
+        rank, size, nccl_id, opt.SGD(lr=0.1), backward_passes_per_step=2
     )
     n = SAMPLES // (2 * size)
     m = net(sgd, n, False)
@@ -360,15 +370,15 @@ def passes(rank, size, ticket):
     return params_of(m)
 
 
-def one_step(rank, size, ticket):
+def one_step(rank, size, nccl_id):
     m = net(opt.SGD(lr=0.1), SAMPLES, False)
     train(m, 0, 1, 1)
     return params_of(m)
 
 
-def variants(rank, size, ticket, option, spars, use_graph):
+def variants(rank, size, nccl_id, option, spars, use_graph):
     """Losses, and replicas before and after they are made equal."""
-    sgd = joined(rank, size, ticket, opt.SGD(lr=0.1))
+    sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.1))
     m = net(sgd, SAMPLES // size, use_graph)
     losses = train(m, rank, size, 30, (option,), spars)
     digest = m.digest()
@@ -378,10 +388,10 @@ def variants(rank, size, ticket, option, spars, use_graph):
     return losses, digest, m.digest(), name
 
 
-def clipped(rank, size, ticket, use_graph):
+def clipped(rank, size, nccl_id, use_graph):
     """No gradient is larger than 0.01 when it is shared."""
     m = net(
-        joined(rank, size, ticket, opt.SGD(lr=1.0)), SAMPLES // size, use_graph
+        joined(rank, size, nccl_id, opt.SGD(lr=1.0)), SAMPLES // size, use_graph
     )
     largest = 0
     for _ in range(3):
@@ -392,11 +402,11 @@ def clipped(rank, size, ticket, use_graph):
     return largest
 
 
-def resumes(rank, size, ticket, file, use_graph):
+def resumes(rank, size, nccl_id, file, use_graph):
     """Every strategy's run goes on from a checkpoint as if it had not ended."""
 
     def trained(option, seed):
-        sgd = joined(rank, size, ticket, opt.SGD(lr=0.1, momentum=0.9))
+        sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.1, momentum=0.9))
         if option == "partialUpdate":
             sgd.use(option, chunk=20)
         return net(sgd, SAMPLES // size, use_graph, seed)
@@ -423,9 +433,9 @@ def resumes(rank, size, ticket, file, use_graph):
     return None
 
 
-def changes(rank, size, ticket, use_graph):
+def changes(rank, size, nccl_id, use_graph):
     """One model, another way to share in every step."""
-    sgd = joined(rank, size, ticket, opt.SGD(lr=0.05))
+    sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.05))
     m = net(sgd, SAMPLES // size, use_graph)
     options = ("plain", "half", "top k", "partial", "threshold", "plain")
     names = []
@@ -453,9 +463,60 @@ def changes(rank, size, ticket, use_graph):
     return losses, before
 
 
-def used(rank, size, ticket):
+class Switched(Net):
+    """Whose strategy is an attribute, which no argument of a step tells; its
+    running averages follow the batches."""
+
+    option = "fp32"
+
+    def __init__(self):
+        super().__init__()
+        self.norm = layer.BatchNorm2d()
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+    def train_one_batch(self, x, y):
+        self.calls += 1
+        loss = self.loss(self.forward(x), y)
+        self.optimizer.step_with(loss, self.option)
+        return loss
+
+
+def switched(rank, size, nccl_id):
+    """How often Python ran in each of 8 steps; what two models have after a step by
+    fp16, of which the first was begun by fp32."""
+    tx, ty = Tensor((8, 1, 6, 6)), Tensor((8,), dtype=tensor.int32)
+    tx.copy_from_numpy(values(rank, (8, 1, 6, 6)))
+    ty.copy_from_numpy(np.arange(8, dtype=np.int32) % 4)
+    sgd = joined(rank, size, nccl_id)
+
+    def made(optimizer):
+        device.get_default_device().SetRandSeed(3)
+        m = Switched()
+        m.set_optimizer(optimizer)
+        m.compile([tx], True, False)
+        return m
+
+    m, calls = made(sgd), []
+    for option in ["fp32"] * 2 + ["fp16"] * 3 + ["fp32"] * 3:
+        m.option, before = option, m.calls
+        m(tx, ty)
+        calls.append(m.calls - before)
+    digests = []
+    for option in ("fp32", "fp16"):
+        other = opt.DistOpt(opt.SGD(lr=0.1))
+        other.use(option)
+        m = made(other)
+        m.option = "fp16"
+        m(tx, ty)
+        digests.append(m.digest())
+    return calls, digests
+
+
+def used(rank, size, nccl_id):
     """use() chooses for plain calls, before training and in it."""
-    dist.init(ticket, rank, size, deadline=25.0)
+    dist.init(nccl_id, rank, size, deadline=25.0)
     sgd = dist.DistributedOptimizer(
         opt.SGD(lr=0.05), compression=dist.Compression.fp16
     )
@@ -478,9 +539,9 @@ def used(rank, size, ticket):
     return m.digest()
 
 
-def partial(rank, size, ticket):
+def partial(rank, size, nccl_id):
     """Each chunk of the parameters has its turn, once in K steps."""
-    sgd = joined(rank, size, ticket, opt.SGD(lr=0.1))
+    sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.1))
     w = Tensor(data=np.zeros(16, np.float32), stores_grad=True)
     w.name = "w"
     own = tensor.from_numpy(values(rank, (16,)) + 3 * rank)
@@ -495,16 +556,16 @@ def partial(rank, size, ticket):
     return turns
 
 
-def different_models(rank, size, ticket):
-    sgd = joined(rank, size, ticket)
+def different_models(rank, size, nccl_id):
+    sgd = joined(rank, size, nccl_id)
     w = Tensor(data=np.ones(4 + rank, np.float32), stores_grad=True)
     w.name = "w"
     autograd.training = True
     sgd(autograd.reduce_sum(w, keepdims=0))
 
 
-def different_options(rank, size, ticket):
-    sgd = joined(rank, size, ticket)
+def different_options(rank, size, nccl_id):
+    sgd = joined(rank, size, nccl_id)
     m = net(sgd, SAMPLES // size, False)
     train(m, rank, size, 1)
     train(m, rank, size, 1, ("half" if rank else "bf16",))
@@ -513,9 +574,9 @@ def different_options(rank, size, ticket):
 # ---- Tests ----
 
 
-def skips(rank, size, ticket, use_graph):
+def skips(rank, size, nccl_id, use_graph):
     """The last rank leaves out a batch of its loader."""
-    joined(rank, size, ticket)
+    joined(rank, size, nccl_id)
     made = data.synthetic(160 * size, (1, 6, 6), 4, seed=3)
     loader = data.Loader(made, batch=16, rank=rank, size=size)
     m = Net()
@@ -533,11 +594,11 @@ def skips(rank, size, ticket, use_graph):
     return None
 
 
-def fails(rank, size, ticket, use_graph):
+def fails(rank, size, nccl_id, use_graph):
     """In step 3 the last rank's batch has too many classes, and its program goes
     on; what each rank got in all steps."""
     n = 8
-    m = net(joined(rank, size, ticket), n, use_graph)
+    m = net(joined(rank, size, nccl_id), n, use_graph)
     tx, ty = Tensor((n, 1, 6, 6)), Tensor((n,), dtype=tensor.int32)
     tx.copy_from_numpy(values(rank, (n, 1, 6, 6)))
     ty.copy_from_numpy(np.arange(n, dtype=np.int32) % 4)
@@ -563,8 +624,8 @@ class Manual(Net):
         return loss
 
 
-def by_hand_in_a_model(rank, size, ticket):
-    sgd = joined(rank, size, ticket)
+def by_hand_in_a_model(rank, size, nccl_id):
+    sgd = joined(rank, size, nccl_id)
     m = Manual()
     m.set_optimizer(sgd)
     m.compile([Tensor((8, 1, 6, 6))], True, True)
@@ -679,6 +740,13 @@ class Training(unittest.TestCase):
         self.assertEqual(eager, graph)
         for losses, _ in eager:
             self.assertLess(np.mean(losses[-6:]), 0.9 * np.mean(losses[:3]))
+
+    def test_an_option_that_an_attribute_says(self):
+        for size in (1, 2):
+            for calls, digests in ranks.results(size, switched):
+                # The step that changes it begins again; those after it do not.
+                self.assertEqual(calls, [1, 1, 2, 1, 1, 2, 1, 1])
+                self.assertEqual(len(set(digests)), 1)
 
     def test_use(self):
         self.assertEqual(len(set(ranks.results(2, used))), 1)

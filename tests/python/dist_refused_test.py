@@ -30,6 +30,16 @@ class Unpicklable:
         raise TypeError("no pickle of it")
 
 
+class Interrupted:
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+class Exits:
+    def __reduce__(self):
+        raise SystemExit(3)
+
+
 class UnpicklableLoud:
     def __reduce__(self):
         raise Loud
@@ -89,6 +99,13 @@ def calls(size, odd):
                      "TypeError: a list cannot be changed in place", reduce),
         "letters": (lambda n: dist.allreduce(f, name=n), "\udc80" * 300, "n",
                     "UnicodeEncodeError: ", reduce),
+        "no name": (lambda n: dist.allreduce(f, name=n), np.ones(2), "n",
+                    "ValueError: The truth value of an array",
+                    r"all_reduce '\[1. 1.\]'"),
+        "started without a name": (
+            lambda n: started(dist.broadcast_async, f, name=n), np.ones(2), "n",
+            "ValueError: The truth value of an array",
+            r"broadcast '\[1. 1.\]'"),
         "group": (dist.grouped_allreduce, [f, int16], [f, f], no_dtype, reduce),
         "group in place": (dist.grouped_allreduce_, [read_only()],
                            [np.ones(3, np.float32)],
@@ -128,6 +145,11 @@ def calls(size, odd):
                    r"broadcast 'it \(size\)'"),
         "objects": (lambda o: dist.allgather_object(o, "it"), Unpicklable(), 1,
                     "TypeError: no pickle of it", "all_gather 'it'"),
+        "Ctrl-C": (dist.allgather_object, Interrupted(), 1, "KeyboardInterrupt",
+                   "all_gather 'object'"),
+        "exit": (lambda o: dist.broadcast_object(o, odd, "it"), Exits(), 1,
+                 r"(SystemExit: 3|sys\.exit\(3\))",
+                 r"broadcast 'it \(size\)'"),
         "no words": (dist.allgather_object, UnpicklableLoud(), 1, "Loud",
                      "all_gather 'object'"),
         "parameters": (dist.broadcast_parameters, NoStates(), {"w": f.copy()},
@@ -177,7 +199,7 @@ def refused(odd):
         try:
             call(wrong if dist.rank() == odd else right)
             said[what] = ""
-        except Exception as error:
+        except BaseException as error:
             try:
                 said[what] = f"{type(error).__name__}: {error}"
             except Exception:
@@ -207,8 +229,8 @@ def refused(odd):
     return said
 
 
-def on_shared_memory(rank, size, ticket):
-    dist.init(ticket, rank, size, deadline=DEADLINE)
+def on_shared_memory(rank, size, nccl_id):
+    dist.init(nccl_id, rank, size, deadline=DEADLINE)
     return refused(size - 1), refused(0)
 
 

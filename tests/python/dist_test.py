@@ -50,8 +50,8 @@ def near(got, want, dtype="float32", share=1.0):
         np.testing.assert_array_equal(got, want)
 
 
-def begin(rank, size, ticket, deadline=20.0):
-    dist.init(ticket, rank, size, deadline=deadline)
+def begin(rank, size, nccl_id, deadline=20.0):
+    dist.init(nccl_id, rank, size, deadline=deadline)
     assert (dist.rank(), dist.size()) == (rank, size)
 
 
@@ -60,11 +60,11 @@ def begin(rank, size, ticket, deadline=20.0):
 KEPT = []
 
 
-def forgets(rank, size, ticket, other, folder):
+def forgets(rank, size, nccl_id, other, folder):
     """Rank 0 drops its communicators long before it ends, rank 1 keeps them."""
     sys.stderr = open(os.path.join(folder, str(rank)), "w", buffering=1)
     comms = [
-        Communicator(rank, size, ticket, deadline=20.0),
+        Communicator(rank, size, nccl_id, deadline=20.0),
         Communicator(rank, size, other, deadline=20.0),
     ]
     for comm in comms:
@@ -74,8 +74,8 @@ def forgets(rank, size, ticket, other, folder):
         time.sleep(0.3)
 
 
-def reduces(rank, size, ticket):
-    begin(rank, size, ticket)
+def reduces(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     for dtype in DTYPES:
         for shape in [(), (1,), (7,), (3, 5), (2, 3, 4), (0, 3)]:
             all_ = np.stack([values(r, shape, dtype) for r in range(size)])
@@ -133,8 +133,8 @@ def reduces(rank, size, ticket):
     return dist.allreduce(own).tobytes()
 
 
-def groups(rank, size, ticket):
-    begin(rank, size, ticket)
+def groups(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     shapes = [(3,), (2, 2), (), (5, 1)]
     dtypes = ["float32", "int32", "float32", "float64"]
 
@@ -159,8 +159,8 @@ def groups(rank, size, ticket):
     assert dist.grouped_allreduce([]) == []
 
 
-def moves(rank, size, ticket):
-    begin(rank, size, ticket)
+def moves(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     # allgather: as many rows, other numbers of rows, none at all.
     for counts in ([2] * 4, [3, 1, 0, 5], [0] * 4):
         parts = [values(r, (counts[r], 3), "int64") for r in range(size)]
@@ -224,8 +224,8 @@ def moves(rank, size, ticket):
     assert times[:, 1].min() >= times[:, 0].max(), times
 
 
-def asynchronous(rank, size, ticket):
-    begin(rank, size, ticket)
+def asynchronous(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     own = [values(rank, (50 + i,), seed=i) for i in range(8)]
     handles = [dist.allreduce_async(x, op=dist.Sum, name="a") for x in own]
     for i, handle in reversed(list(enumerate(handles))):
@@ -253,8 +253,8 @@ def asynchronous(rank, size, ticket):
     dist.barrier()
 
 
-def objects(rank, size, ticket):
-    begin(rank, size, ticket)
+def objects(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     root = size - 1
     own = {"rank": rank, "text": "x" * (10 * rank)}
     got = dist.broadcast_object(own, root, "it")
@@ -295,19 +295,20 @@ def objects(rank, size, ticket):
     assert called == (2 if rank == 0 else None)
 
 
-def lifecycle(rank, size, ticket, second):
+def lifecycle(rank, size, nccl_id, second):
     assert not dist.is_initialized()
     try:
         dist.rank()
         raise AssertionError("a rank before init")
     except StateError as error:
         assert "init" in str(error)
-    begin(rank, size, ticket)
+    begin(rank, size, nccl_id)
+    dist.init(ticket=nccl_id, rank=rank, size=size)  # its old name
     dist.init()
-    dist.init(ticket, rank, size)
+    dist.init(nccl_id, rank, size)
     try:
         dist.init(second, rank, size)
-        raise AssertionError("another ticket was taken")
+        raise AssertionError("another id was taken")
     except StateError:
         pass
     assert dist.local_rank() == rank and dist.local_size() == size
@@ -326,10 +327,10 @@ def lifecycle(rank, size, ticket, second):
     return True
 
 
-def forks(rank, size, ticket, second):
+def forks(rank, size, nccl_id, second):
     """A forked child is not its parent's rank: it hears why it cannot be one,
     and its end is not the parent's."""
-    begin(rank, size, ticket)
+    begin(rank, size, nccl_id)
     dist.barrier()
 
     def child():
@@ -349,8 +350,8 @@ def forks(rank, size, ticket, second):
     assert got[0] == 0
 
 
-def after_shutdown(rank, size, ticket):
-    begin(rank, size, ticket)
+def after_shutdown(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     sgd = dist.DistributedOptimizer(opt.SGD())
     dist.shutdown()
     for call in (
@@ -365,9 +366,9 @@ def after_shutdown(rank, size, ticket):
             pass
 
 
-def uneven(rank, size, ticket):
+def uneven(rank, size, nccl_id):
     """Rank r has r + 1 batches; who has none left counts as zeros."""
-    begin(rank, size, ticket)
+    begin(rank, size, nccl_id)
     for step in range(rank + 1):
         going = list(range(step, size))
         got = dist.allreduce(np.float32([rank + 1, step]), op=dist.Sum)
@@ -380,8 +381,8 @@ def uneven(rank, size, ticket):
     return last
 
 
-def after_join(rank, size, ticket):
-    begin(rank, size, ticket)
+def after_join(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     if rank == 0:
         return dist.join()
     with_join = []
@@ -398,9 +399,9 @@ def after_join(rank, size, ticket):
     return with_join
 
 
-def mismatches(rank, size, ticket):
+def mismatches(rank, size, nccl_id):
     """Each call is wrong on the last rank; then all go on."""
-    begin(rank, size, ticket)
+    begin(rank, size, nccl_id)
     odd = rank == size - 1
 
     def both(a, b):
@@ -459,8 +460,8 @@ def mismatches(rank, size, ticket):
     return said
 
 
-def kept_after_failure(rank, size, ticket):
-    begin(rank, size, ticket)
+def kept_after_failure(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     x = np.full(4 + rank, 7.0, np.float32)
     t = tensor.from_numpy(x)
     for call in (lambda: dist.allreduce_(x), lambda: dist.allreduce_(t)):
@@ -472,27 +473,27 @@ def kept_after_failure(rank, size, ticket):
     assert (x == 7).all() and (t.numpy() == 7).all()
 
 
-def joins_only(rank, size, ticket, deadline):
-    begin(rank, size, ticket, deadline)
+def joins_only(rank, size, nccl_id, deadline):
+    begin(rank, size, nccl_id, deadline)
     dist.barrier()
     return True
 
 
-def another_size(rank, size, ticket):
-    dist.init(ticket, rank, size + rank, deadline=2.0)
+def another_size(rank, size, nccl_id):
+    dist.init(nccl_id, rank, size + rank, deadline=2.0)
     dist.barrier()
 
 
-def dies(rank, size, ticket, victim):
-    begin(rank, size, ticket, deadline=30.0)
+def dies(rank, size, nccl_id, victim):
+    begin(rank, size, nccl_id, deadline=30.0)
     dist.allreduce(np.ones(3, np.float32))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.allreduce(np.ones(3, np.float32), name="next")
 
 
-def raises(rank, size, ticket):
-    begin(rank, size, ticket, deadline=30.0)
+def raises(rank, size, nccl_id):
+    begin(rank, size, nccl_id, deadline=30.0)
     if rank == 1:
         raise KeyError("own trouble")
     dist.allreduce(np.ones(3, np.float32), name="next")
@@ -502,24 +503,24 @@ class Trouble(BaseException):
     """What ranks.run does not catch."""
 
 
-def raises_to_the_end(rank, size, ticket):
-    begin(rank, size, ticket, deadline=30.0)
+def raises_to_the_end(rank, size, nccl_id):
+    begin(rank, size, nccl_id, deadline=30.0)
     dist.barrier()
     if rank == 1:
         raise Trouble("own trouble")
     dist.barrier("next")
 
 
-def exits(rank, size, ticket):
-    begin(rank, size, ticket)
+def exits(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     dist.barrier()
     if rank == 1:
         sys.exit(3)
     dist.barrier("next")
 
 
-def late(rank, size, ticket):
-    begin(rank, size, ticket, deadline=2.0)
+def late(rank, size, nccl_id):
+    begin(rank, size, nccl_id, deadline=2.0)
     if rank == 1:
         time.sleep(5.0)
     dist.allreduce(np.ones(3, np.float32), name="slow")
@@ -565,7 +566,7 @@ class AgainstNumPy(unittest.TestCase):
         ranks.results(1, _deadlines)
 
     def test_arguments(self):
-        with self.assertRaisesRegex(ValueError, "ticket"):
+        with self.assertRaisesRegex(ValueError, "rendezvous id"):
             dist.init(rank=0, size=2)
         with self.assertRaisesRegex(ValueError, "rank and size"):
             dist.init(NcclIdHolder())
@@ -576,7 +577,7 @@ class AgainstNumPy(unittest.TestCase):
         ranks.results(1, _arguments)
 
 
-def _deadlines(rank, size, ticket):
+def _deadlines(rank, size, nccl_id):
     case = unittest.TestCase()
     opt.DistOpt(opt.SGD())  # makes one, with 60 seconds
     with case.assertRaisesRegex(StateError, "60 seconds, not 5"):
@@ -587,8 +588,8 @@ def _deadlines(rank, size, ticket):
         dist.init(deadline=5.0)
 
 
-def _arguments(rank, size, ticket):
-    begin(rank, size, ticket)
+def _arguments(rank, size, nccl_id):
+    begin(rank, size, nccl_id)
     case = unittest.TestCase()
     read_only = np.ones(2, np.float32)
     read_only.flags.writeable = False
@@ -696,12 +697,12 @@ class Failures(unittest.TestCase):
             self.failed(outcome, "rank 2")
 
     def test_id_used_twice(self):
-        ticket = NcclIdHolder()
-        ranks.results(2, joins_only, 10.0, ticket=ticket)
+        nccl_id = NcclIdHolder()
+        ranks.results(2, joins_only, 10.0, nccl_id=nccl_id)
         # All have left: nothing of the first run is in the way.
-        ranks.results(2, joins_only, 10.0, ticket=ticket)
+        ranks.results(2, joins_only, 10.0, nccl_id=nccl_id)
         # A third process that claims a rank which is taken.
-        found = ranks.run(2, _third, ticket=NcclIdHolder())
+        found = ranks.run(2, _third, nccl_id=NcclIdHolder())
         said = [str(one) for one in found if isinstance(one, Exception)]
         self.assertTrue(said)
         for text in said:
@@ -750,9 +751,9 @@ class Failures(unittest.TestCase):
         self.assertIsInstance(found[1], CommError)
 
 
-def _third(rank, size, ticket):
+def _third(rank, size, nccl_id):
     """Both processes say that they are rank 0."""
-    dist.init(ticket, 0, size, deadline=2.0)
+    dist.init(nccl_id, 0, size, deadline=2.0)
     dist.barrier()
 
 

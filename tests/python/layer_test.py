@@ -753,6 +753,28 @@ class Names(Base):
         ):
             layer.Linear(3).set_params({"W": before})
 
+    def test_sizes_that_are_no_sizes(self):
+        """2^64 + 3 is not 3."""
+        x = tensor.ones((2, 3))
+        for size, failure in (
+            (2**64 + 3, ValueError),
+            (2**63, ValueError),
+            (-3, ValueError),
+            (0, ValueError),
+        ):
+            for made in (
+                layer.Linear(size),
+                layer.Gemm(size),
+                layer.Conv2d(size, 1),
+            ):
+                image = isinstance(made, layer.Conv2d)
+                with self.assertRaises(failure, msg=(made, size)):
+                    made(tensor.ones((2, 3, 1, 1)) if image else x)
+            with self.assertRaises(failure):
+                layer.RNN(3, size)([x], tensor.ones((2, 3)))
+            with self.assertRaises(failure):
+                layer.Embedding(size, 2)(tensor.Tensor((1,), dtype="int32"))
+
     def test_parts_and_bad_inputs(self):
         with self.assertRaisesRegex(
             NotImplementedError, "Layer defines no forw"

@@ -37,6 +37,9 @@ if what == "handles":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
     while True:
         time.sleep(0.05)
+while what == "takes the descriptor":
+    signal.set_wakeup_fd(-1)
+    time.sleep(0.05)
 if what == "sleeps before shutdown" and rank == "1":
     time.sleep(1000)
 if what != "shuts down at exit":
@@ -133,6 +136,18 @@ class MpiEnds(unittest.TestCase):
         status, _, err = self.finish(process)
         self.assertEqual(status, 7, err)
         self.assertNotIn("choir: ", err)
+
+    def test_own_wakeup_descriptor(self):
+        """As asyncio's: the thread that waits for signals hears of none."""
+        process = self.start("takes the descriptor")
+        pids = self.ranks()
+        os.kill(pids[1], signal.SIGTERM)
+        status, _, err = self.finish(process)
+        self.assertEqual(status, 128 + signal.SIGTERM, err)
+        self.assertRegex(
+            err,
+            PEER % (1, pids[1]) + r" was ended by signal 15 \(Terminated\)\n",
+        )
 
     def test_rank_that_is_late_at_the_end(self):
         for what, state, where in (

@@ -303,7 +303,7 @@ class Arrays(Case):
 
     def test_arrays_beside_tensors(self):
         t = tensor_of(np.int32([1, 2**31 - 1]))
-        np.testing.assert_array_equal(t < np.array([2**40, 0]), [1, 0])
+        self.alike(t < np.array([2**40, 0]), np.int32([1, 0]), "int64")
         np.testing.assert_array_equal(t == [2**40, 2**31 - 1], [0, 1])
         with self.assertRaisesRegex(ValueError, "does not fit into int32"):
             t + [2**40, 0]
@@ -420,6 +420,214 @@ class Arrays(Case):
             tensor.from_numpy(np.array([2**40], ">i8"))
 
 
+# What arrays of 64 bits count as beside a tensor that has fewer.
+SHORT = {"float64": "float32", "int64": "int32"}
+EVERY = WHOLE + FLOATS + ["bool"]
+
+
+def met(dtype, other):
+    """The dtype of what a tensor and an array make: SINGA's for arrays of 64 bits,
+    unless the tensor has as many."""
+    both = [dtype, other if other == dtype else SHORT.get(other, other)]
+    floats = [name for name in both if name in FLOATS]
+    order = ["bool", "uint8", "int32", "int64", "float16", "float32", "float64"]
+    return max(floats or both, key=order.index)
+
+
+def beside(sign, array, other, is_left=True):
+    """Arithmetic by NumPy 2's rule in Choir's dtype; the tensor's array is first."""
+    dtype, kind = array.dtype.name, other.dtype.name
+    wide = result = met(dtype, kind)
+    if dtype not in FLOATS:
+        if kind == "float64":
+            wide = "float64"
+        elif sign == "/" and kind not in FLOATS:
+            wide, result = "float64", "float32"
+        elif kind == dtype == "bool":
+            raise ValueError  # which the library has no arithmetic of
+        if kind == "int64" != dtype and (other != other.astype(np.int32)).any():
+            raise ValueError
+    array, other = array.astype(wide), other.astype(wide)
+    function = ARITHMETIC[sign]
+    made = function(array, other) if is_left else function(other, array)
+    return made.astype(result)
+
+
+class Beside(Case):
+    """Arrays, lists and arrays without dimensions beside tensors of all dtypes."""
+
+    def pairs(self):
+        """A tensor's elements, those beside it as an array, and as they are given."""
+        flags = np.array([True, False])
+        of = {dtype: [elements(dtype)] for dtype in WHOLE + FLOATS}
+        of["bool"] = [flags]
+        of["int64"].append(np.array([3, 1, -7, 2**24 + 1]))
+        of["float64"].append(np.array([0.1, 16777217.0, 1e300, -1 / 3]))
+        for dtype in EVERY:
+            for kind in EVERY:
+                for other in of[kind]:
+                    n = max(of[dtype][0].size, other.size)
+                    a, b = np.resize(of[dtype][0], n), np.resize(other, n)
+                    yield a, b, b
+                    # NumPy 1 would take this one for a number.
+                    yield a, np.full(n, other[0]), np.array(other[0])
+                    if kind in ("int64", "float64", "bool"):
+                        yield a, b, b.tolist()
+
+    def test_arithmetic(self):
+        for a, b, given in self.pairs():
+            for sign, function in ARITHMETIC.items():
+                for is_left in (True, False):
+                    what = a.dtype.name, sign, given, is_left
+                    wanted = outcome(lambda: beside(sign, a, b, is_left))
+                    t = tensor_of(a)
+
+                    def run():
+                        if is_left:
+                            return function(t, given)
+                        return function(given, t)
+
+                    self.alike(outcome(run), wanted, what)
+
+    def test_comparisons(self):
+        for a, b, given in self.pairs():
+            result = met(a.dtype.name, b.dtype.name)
+            for sign, function in COMPARISONS.items():
+                # As they are, in NumPy 2 and here.
+                wanted = function(a, b).astype(result)
+                got = function(tensor_of(a), given)
+                self.alike(got, wanted, (a.dtype.name, sign, given))
+
+    def test_in_place(self):
+        for a, b, given in self.pairs():
+            for sign, function in IN_PLACE.items():
+                what = a.dtype.name, sign + "=", given
+                wanted = outcome(lambda: function(a.copy(), b))
+                if a.dtype == bool:
+                    wanted = TypeError  # some of NumPy's are logic
+                t = tensor_of(a)
+                got = outcome(lambda: function(t, given))
+                self.alike(got, wanted, what)
+                if isinstance(got, type):
+                    self.alike(t, a, what)  # as it was
+
+    def test_floor_division(self):
+        for dtype in WHOLE + FLOATS:
+            a = elements(dtype)
+            for b in (
+                np.array([0.1, 16777217.0, -1 / 3]), np.array([3, -7, 2**24 + 1]),
+                np.float16([0.3, -2, 7]), np.array([2**40, 3, -(2**53) - 1]),
+            ):  # fmt: skip
+                b = np.resize(b, a.size)
+                result = met(dtype, b.dtype.name)
+                result = result if result in FLOATS else "float32"
+                short = b
+                if b.dtype == "float64" and dtype in ("float16", "float32"):
+                    short = b.astype(np.float32)
+                wanted = outcome(lambda: beside("+", a, b))
+                if wanted is not ValueError:
+                    wide = a.astype(np.float64), short.astype(np.float64)
+                    with np.errstate(all="ignore"):
+                        wanted = np.floor(wide[0] / wide[1]).astype(result)
+                for given in (b, b.tolist()):
+                    if b.dtype == np.float16 and given is not b:
+                        continue
+                    got = outcome(lambda: tensor_of(a) // given)
+                    self.alike(got, wanted, (dtype, given))
+
+    def test_where(self):
+        for a, b, given in self.pairs():
+            t, result = tensor_of(a), met(a.dtype.name, b.dtype.name)
+            what = a.dtype.name, given
+            condition = np.resize([True, False, False], a.size)
+            if outcome(lambda: beside("/", a, b)) is ValueError:
+                with self.assertRaises(ValueError):
+                    autograd.where(t, given, condition)
+                continue
+            with np.errstate(all="ignore"):
+                wanted = np.where(condition, a, b.astype(result)).astype(result)
+            self.alike(autograd.where(t, given, condition), wanted, what)
+            self.alike(autograd.where(given, t, ~condition), wanted, what)
+
+    def test_numbers_in_where(self):
+        """They take the tensor's dtype, a float beside integers float32."""
+        condition = np.array([True, False])
+        for dtype in EVERY:
+            a = np.array([1, 0], dtype)
+            t = tensor_of(a)
+            for number in (0.1, 1, True, np.float64(0.1), np.int64(1)):
+                result = dtype
+                if dtype not in FLOATS:
+                    if isinstance(plain(number), float):
+                        result = "float32"
+                    elif dtype == "bool" and plain(number) is not True:
+                        result = "int32"
+                wanted = np.where(
+                    condition, a.astype(result), np.array(number, result)
+                )
+                what = dtype, number
+                self.alike(autograd.where(t, number, condition), wanted, what)
+                self.alike(autograd.where(number, t, ~condition), wanted, what)
+        with self.assertRaises(OverflowError):
+            autograd.where(tensor_of(np.uint8([1, 2])), 300, condition)
+        # Without a tensor among the two they are taken as from_numpy takes them.
+        c = tensor_of(condition)
+        for x, y, wanted in [
+            (1.5, 2, np.float32([1.5, 2])), (1, 2, np.int32([1, 2])),
+            (np.float16([3, 4]), 0.1, np.float16([3, 0.1])),
+            ([2**40 + 0.5, 1], 3, np.float32([2**40 + 0.5, 3])),
+        ]:  # fmt: skip
+            self.alike(autograd.where(x, y, c), wanted, (x, y))
+
+    def test_conditions(self):
+        x, y = tensor_of(np.float32([1, 2])), tensor_of(np.float32([3, 4]))
+        for condition in (
+            np.array([1e-300, 0.0]), np.array([2**32, 0]), [True, False],
+            np.uint64([2**63, 0]),
+        ):  # fmt: skip
+            self.alike(
+                autograd.where(x, y, condition), np.float32([1, 4]), condition
+            )
+
+    def test_losses(self):
+        """In the dtype of what was predicted."""
+        for dtype, tolerance in (("float64", 1e-14), ("float32", 4e-6)):
+            x = np.array([[0.2, 0.3], [0.6, 0.1]], dtype)
+            t = np.array([[0.1, 0.9], [0.7, 1 / 3]])
+            given = t if dtype == "float64" else t.astype(np.float32)
+            wide = x.astype(np.float64), given.astype(np.float64)
+            rows = wide[1] / wide[1].sum(axis=1, keepdims=True)
+            log_softmax = wide[0] - np.log(
+                np.exp(wide[0]).sum(axis=1, keepdims=True)
+            )
+            losses = {
+                "mse_loss": np.mean((wide[0] - wide[1]) ** 2),
+                "ranking_loss": np.maximum(0, 0.2 - wide[0] + wide[1]).mean(),
+                "cross_entropy": -(wide[1] * np.log(wide[0])).sum() / 2,
+                "softmax_cross_entropy": -(rows * log_softmax).sum() / 2,
+                "binary_cross_entropy": -(
+                    wide[1] * np.log(wide[0] + 1e-4)
+                    + (1 - wide[1]) * np.log(1 - wide[0] + 1e-4)
+                ).sum()
+                / 2,
+            }
+            for name, wanted in losses.items():
+                for value in (t, t.tolist()):
+                    got = getattr(autograd, name)(tensor_of(x), value)
+                    self.assertEqual(got.numpy().dtype, np.dtype(dtype), name)
+                    np.testing.assert_allclose(
+                        got, [wanted], rtol=tolerance, err_msg=name
+                    )
+
+    def test_elements_that_are_scattered(self):
+        for dtype, value in (
+            ("float64", 0.1), ("int64", 2**40 + 1), ("float32", 0.1),
+        ):  # fmt: skip
+            x = tensor.Tensor((3, 1), dtype=dtype)
+            got = autograd.scatter_elements(x, [[1]], [[value]])
+            self.alike(got, np.array([[0], [value], [0]], dtype), dtype)
+
+
 class Indices(Case):
     def test_numbers(self):
         array = np.float32([10, 20, 30])
@@ -500,6 +708,9 @@ class Indices(Case):
                     call(wrong)
                 with self.assertRaises((IndexError, ValueError), msg=name):
                     call(tensor_of(np.array(wrong)))
+            for wrong in (2**64 - 1, 2**64 - 3, 2**63):
+                with self.assertRaises((IndexError, TypeError), msg=name):
+                    call(np.array([wrong, 0], np.uint64))
 
     def test_labels_in_a_models_step(self):
         class Net(model.Model):

@@ -158,6 +158,25 @@ class OneModelAtATimeTest(unittest.TestCase):
             with self.assertRaisesRegex(StateError, "is that of model Net"):
                 other(*batch(0))
 
+    def test_an_optimizer_that_serves_a_model_and_a_dist_opt_for_another(self):
+        for use_graph in (False, True):
+            for wrap in (lambda inner: inner, opt.DistOpt):
+                expected = made(sgd(), use_graph=use_graph)
+                inner = sgd()
+                first = made(wrap(inner), use_graph=use_graph)
+                self.assertEqual(train(first), train(expected))
+                second = made(opt.DistOpt(inner), Other, use_graph)
+                start = second.digest()
+                with self.assertRaisesRegex(StateError, "is that of model Net"):
+                    train(second)
+                self.assertEqual(second.digest(), start)
+                self.assertEqual(train(first), train(expected))
+                # It moves, with its states at 0, when the first has another.
+                first.set_optimizer(sgd())
+                train(first)
+                alone = made(sgd(), Other, use_graph)
+                self.assertEqual(train(second), train(alone))
+
     def test_the_optimizers_states_outlive_its_model(self):
         optimizer = sgd()
         m = made(optimizer)

@@ -50,7 +50,50 @@ def trained(use_graph=False, optimizer=None, steps=3):
     return m
 
 
-def train_on(_rank, _size, _ticket, m):
+class Recurrent(model.Model):
+    """LSTM, RNN, Gemm."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = layer.LSTM(5, 4)
+        self.rnn = layer.RNN(4, 3, nonlinearity="relu", bias=False)
+        self.fc = layer.Gemm(3)
+
+    def forward(self, x):
+        h, c = tensor.zeros((x.shape[0], 4)), tensor.zeros((x.shape[0], 4))
+        steps, _, _ = self.lstm([x, x * 0.5, x * x], (h, c))
+        _, h = self.rnn(steps, tensor.zeros((x.shape[0], 3)))
+        return self.fc(h)
+
+    train_one_batch = CNN.train_one_batch.__wrapped__
+
+
+class Separable(Recurrent):
+    """A separable convolution, whose parts are made at its first call."""
+
+    def __init__(self):
+        model.Model.__init__(self)
+        self.conv = layer.SeparableConv2d(4, 3, padding=1)
+        self.pool = layer.MaxPool2d(2)
+        self.fc = layer.Linear(3)
+
+    def forward(self, x):
+        return self.fc(autograd.flatten(self.pool(self.conv(x))))
+
+
+class Words(Recurrent):
+    """A table of which rows are taken."""
+
+    def __init__(self):
+        model.Model.__init__(self)
+        self.table = layer.Embedding(7, 4, "uniform")
+        self.fc = layer.Linear(3)
+
+    def forward(self, x):
+        return self.fc(autograd.flatten(self.table(x)))
+
+
+def train_on(_rank, _size, _nccl_id, m):
     """In another process."""
     for _ in range(3):
         m(*batch())
@@ -74,6 +117,36 @@ class Models(unittest.TestCase):
                 {n: t.name for n, t in other.get_states().items()},
                 {n: t.name for n, t in m.get_states().items()},
             )
+
+    def test_layers_of_other_kinds(self):
+        draw = np.random.default_rng(0)
+        y = tensor.from_numpy(np.int32([0, 2, 1, 1]))
+        for kind, x in [
+            (Recurrent, draw.normal(size=(4, 5)).astype(np.float32)),
+            (Separable, draw.normal(size=(4, 2, 6, 6)).astype(np.float32)),
+            (Words, draw.integers(0, 7, (4, 3))),
+        ]:
+            for use_graph in (False, True):
+                for steps in (0, 3):
+                    with self.subTest(kind, graph=use_graph, steps=steps):
+                        self.goes_on(
+                            kind, tensor.from_numpy(x), y, use_graph, steps
+                        )
+
+    def goes_on(self, kind, x, y, use_graph, steps):
+        CPU.SetRandSeed(5)
+        m = kind()
+        m.set_optimizer(opt.SGD(lr=0.1, momentum=0.9))
+        m.compile([x], True, use_graph)
+        for _ in range(steps):
+            m(x, y)
+        copies = [way(m) for way in WAYS]
+        results = [m(x, y).item() for _ in range(4)]
+        self.assertEqual(len(set(results)), 4)
+        for other in copies:
+            self.assertEqual([other(x, y).item() for _ in range(4)], results)
+            self.assertEqual(other.digest(), m.digest())
+            self.assertEqual(list(other.get_states()), list(m.get_states()))
 
     def test_before_its_first_step_and_before_compile(self):
         for steps in (0, None):
@@ -223,8 +296,8 @@ class Others(unittest.TestCase):
                     TypeError, f"{name} cannot be copied or pickled"
                 ):
                     way(made)
-        ticket = pickle.loads(pickle.dumps(singa_wrap.NcclIdHolder("a")))
-        self.assertEqual(ticket.id, "a")
+        nccl_id = pickle.loads(pickle.dumps(singa_wrap.NcclIdHolder("a")))
+        self.assertEqual(nccl_id.id, "a")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a function on several ranks, each a process of this host.
 
-    outcomes = ranks.run(3, function, "argument")      # function(rank, size, ticket,
+    outcomes = ranks.run(3, function, "argument")      # function(rank, size, nccl_id,
     ranks.results(3, function)                         #          "argument")
 
 `run` gives what each rank returned or, in its place, the exception it raised, or
@@ -30,9 +30,9 @@ class Lost(Exception):
         self.exitcode = exitcode
 
 
-def _main(function, rank, size, ticket, args, pipe):
+def _main(function, rank, size, nccl_id, args, pipe):
     try:
-        value = function(rank, size, ticket, *args)
+        value = function(rank, size, nccl_id, *args)
     except Exception as error:
         error.text = traceback.format_exc()
         pipe.send((False, error))
@@ -40,19 +40,19 @@ def _main(function, rank, size, ticket, args, pipe):
     pipe.send((True, value))
 
 
-def run(size, function, *args, how="fork", count=None, ticket=None):
-    """function(rank, size, ticket, *args) on ranks 0 .. count - 1.
+def run(size, function, *args, how="fork", count=None, nccl_id=None):
+    """function(rank, size, nccl_id, *args) on ranks 0 .. count - 1.
 
-    how: fork or spawn; count: `size` unless given; ticket: a new one."""
+    how: fork or spawn; count: `size` unless given; nccl_id: a new one."""
     context = multiprocessing.get_context(how)
-    ticket = ticket or NcclIdHolder()
+    nccl_id = nccl_id or NcclIdHolder()
     outcomes = {}
     waiting = {}
     processes = []
     for rank in range(size if count is None else count):
         own, other = context.Pipe(duplex=False)
         process = context.Process(
-            target=_main, args=(function, rank, size, ticket, args, other)
+            target=_main, args=(function, rank, size, nccl_id, args, other)
         )
         process.start()
         other.close()

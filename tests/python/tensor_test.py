@@ -6,6 +6,7 @@ import gc
 import inspect
 import pickle
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -210,6 +211,21 @@ class ToAndFrom(Case):
         self.assertFalse(np.shares_memory(np.array(t), array))
         self.assertEqual(np.asarray(t, np.float64).dtype, np.float64)
         self.assertEqual(np.sin(t).shape, (2, 3))
+        self.assertTrue(np.shares_memory(t.__array__(copy=False), array))
+        self.assertFalse(np.shares_memory(t.__array__(copy=True), array))
+
+    def test_array_without_a_copy_where_there_must_be_one(self):
+        t = tensor.ones((2,), dtype="bfloat16")
+        np.testing.assert_array_equal(np.asarray(t), [1, 1])
+        on_gpu = tensor.ones((2,))
+        with mock.patch.object(device.Device, "is_host", lambda self: False):
+            for far in (t, on_gpu):
+                with self.assertRaisesRegex(ValueError, "a copy"):
+                    far.__array__(copy=False)
+        with self.assertRaisesRegex(ValueError, "a copy"):
+            t.__array__(copy=False)
+        with self.assertRaisesRegex(ValueError, "a copy"):
+            on_gpu.__array__(np.float64, copy=False)
 
     def test_array_keeps_the_memory(self):
         before = in_use()
@@ -317,6 +333,13 @@ class ToAndFrom(Case):
         self.same(a, [1, 1])
         with CPU:
             self.assertIs(tensor.zeros((1,)).device, CPU)
+
+    def test_a_gpu_that_is_there_stays_as_it_is_for_pickles(self):
+        gpu = device.Device("cuda", 5)
+        gpu.SetSkipIteration(2)
+        with mock.patch.dict(device._gpus, {5: gpu}):
+            self.assertIs(pickle.loads(pickle.dumps(gpu)), gpu)
+        self.assertEqual(gpu._skip, 2)
 
     def test_making(self):
         like = tensor.Tensor((2, 3), dtype="float64").set_value(4)
@@ -525,10 +548,19 @@ class Elementwise(Case):
         self.same(np.ones((2, 2)) + x, 2 * np.ones((2, 2)))
         self.assertIsInstance(np.ones((2, 2)) + x, tensor.Tensor)
         self.same(x * [1, 2], [[1, 2], [1, 2]])
+        for wrong in ("text", None, 1j, object()):
+            for call in (
+                lambda a, b: a + b, lambda a, b: a**b, lambda a, b: a < b,
+                tensor.add, tensor.sub, tensor.eltwise_mult, tensor.div,
+                tensor.pow,
+            ):  # fmt: skip
+                with self.assertRaises(TypeError, msg=wrong):
+                    call(x, wrong)
+            for call in (tensor.add, tensor.sub, tensor.div):
+                with self.assertRaises(TypeError, msg=wrong):
+                    call(wrong, x)
         with self.assertRaises(TypeError):
-            x + "text"
-        with self.assertRaises(TypeError):
-            x + None
+            tensor.add(1.0, 2.0)
 
     def test_dtypes_of_results(self):
         def result(a, b, op):

@@ -120,8 +120,10 @@ class Mistakes(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "Linear has no setting 'biass'"):
             layer.Linear(3, biass=False)
 
-    def test_half_a_ticket(self):
-        with self.assertRaisesRegex(ValueError, "go with nccl_id, the ticket"):
+    def test_half_a_rendezvous(self):
+        with self.assertRaisesRegex(
+            ValueError, "go with nccl_id, the rendezvous"
+        ):
             opt.DistOpt(opt.SGD(), local_rank=0, world_size=2)
         with self.assertRaisesRegex(
             TypeError, "opt is a float; an optimizer is"
