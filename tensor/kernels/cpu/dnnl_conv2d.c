@@ -288,7 +288,7 @@ static choir_status_t choose(const choir__conv_t* conv, dnnl_engine_t engine,
 static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem) {
   const choir__conv_t* conv = problem;
-  conv_descs_t descs = {NULL};
+  conv_descs_t descs = {.x_own = NULL};
   dnnl_primitive_desc_t pd = NULL;
   choir_status_t status = choose(conv, engine, &descs, &pd);
   if (!status) status = build_calls(conv, &descs, plan, pd);
