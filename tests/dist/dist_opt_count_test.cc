@@ -45,7 +45,7 @@ void Train(Training* training, const Comm& comm, int64_t failing) {
     ++pass;
     step = choir_model_step(training->model());
   }
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &stage.stage);
   EXPECT_EQ(pass % kSteps, 0);
 }
 

@@ -495,7 +495,8 @@ inline void TrainAndSay(
       status = choir_updater_consolidate(training.updater());
     }
   }
-  for (choir_stream_t* stream : streams) choir_stream_pop_stage(stream);
+  for (int i = 0; i < 2; ++i)
+    choir_stream_pop_stage(streams[i], &stages[i].stage);
   Say(std::string(choir_status_code_text(choir_status_code(status))) + ": " +
       choir_status_message(status));
   choir_status_free(status);

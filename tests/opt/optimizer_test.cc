@@ -589,7 +589,7 @@ TEST(OptimizerTest, AFailureLeavesNoLabelBehind) {
                 choir_optimizer_update(parts.optimizer(), parts.stream(), 0));
   ASSERT_OK(
       choir_op_run(parts.stream(), CHOIR_OP_FILL, &dst, 1, &zero, false, &dst));
-  choir_stream_pop_stage(parts.stream());
+  choir_stream_pop_stage(parts.stream(), &noted.stage);
   EXPECT_EQ(noted.labels,
             (std::vector<std::string>{"w", "(none)", "w", "(none)"}));
 }
