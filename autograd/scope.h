@@ -132,7 +132,8 @@ typedef struct choir_custom_op_s {
                              choir_tensor_t** out_grads);
   void* self;
 } choir_custom_op_t;
-// A backward whose self is a choir_callback_t (core/callback.h).
+// A backward whose self is a choir_callback_t (core/callback.h); arguments: dy,
+// out_grads.
 CHOIR_API choir_status_t choir_custom_op_callback(void* self,
                                                   choir_tensor_t* dy,
                                                   choir_tensor_t** out_grads)
