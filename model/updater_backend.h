@@ -66,7 +66,8 @@ struct choir_updater_s {
 };
 
 // An updater serves one model at a time; the array params.params stands for it.
-// FAILED_PRECONDITION: it has another one. `model` as above.
+// FAILED_PRECONDITION: it has another one, or has one and `model` is NULL.
+// `model` as above.
 choir_status_t choir__updater_check_free(const choir_updater_t* updater,
                                          choir_param_list_t params,
                                          const char* model) CHOIR_NODISCARD;

@@ -144,10 +144,6 @@ choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
   return choir__updater_attach(&optimizer->updater, device, params, NULL);
 }
 
-void choir_optimizer_detach(choir_optimizer_t* optimizer) {
-  choir__updater_detach(&optimizer->updater, optimizer->updater.params);
-}
-
 size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
                               choir_named_tensor_t* out_states) {
   size_t count = 0;
