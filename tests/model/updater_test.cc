@@ -219,6 +219,10 @@ TEST_P(UpdaterTest, SeesEveryParameter) {
       choir_model_add_param(net->get(), "late", net->param(0)->value, true),
       nullptr);
   EXPECT_EQ(choir_model_params(net->get()).count, 4u);
+  MakeData(6);
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model net: parameter late after choir_model_compile",
+                Train(net.get()));
 }
 
 TEST_P(UpdaterTest, ModelsThatHaveNone) {
@@ -230,7 +234,8 @@ TEST_P(UpdaterTest, ModelsThatHaveNone) {
   ASSERT_OK(choir_model_set_updater(net->get(), nullptr));
   EXPECT_EQ(choir_model_states(net->get(), nullptr), 4u);
   const choir_update_options_t options = {nullptr, 0, nullptr};
-  EXPECT_STATUS(FAILED_PRECONDITION, "before choir_model_set_updater",
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model net: set_update_options without an updater",
                 choir_model_set_update_options(net->get(), &options));
   EXPECT_STATUS(FAILED_PRECONDITION, "model net: training without an updater",
                 Train(net.get()));
