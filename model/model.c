@@ -333,7 +333,7 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
       .is_partial = choir__model_is_partial(model),
-      .batch = batch->number};
+      .batch_number = batch->batch_number};
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
@@ -346,6 +346,15 @@ static choir_status_t train_eagerly(choir_model_t* model,
 bool choir__model_is_partial(const choir_model_t* model) {
   const choir_updater_vtable_t* vtable = model->updater->vtable;
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
+}
+
+// For the sentence of a failure that came after the update.
+static const char* counted_note(const choir_model_t* model) {
+  if (!model->is_counted) return "";
+  return model->pass > 0 ? " has the gradients of this pass, go on with the "
+                           "next batch; then"
+                         : " was applied and counted, go on with the next "
+                           "batch; then";
 }
 
 static choir_status_t train_one_batch(choir_model_t* model,
@@ -363,13 +372,8 @@ static choir_status_t train_one_batch(choir_model_t* model,
   choir_status_t status =
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
-  const char* counted =
-      !model->is_counted ? ""
-      : model->pass > 0  ? " has the gradients of this pass, go on with the "
-                           "next batch; then"
-                         : " was applied and counted, go on with the next "
-                           "batch; then";
-  CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step, counted);
+  CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
+                 counted_note(model));
   choir_span_end(&span, "step", NULL, NULL);
   return NULL;
 }

@@ -47,8 +47,8 @@ typedef struct choir_model_def_s {
   const char* name;
   // Creates the layers, in the order in which parameters shall be listed.
   void (*define)(choir_model_t* model, void* self);
-  // x: a batch; returns e.g. (n, classes). NULL, with train_one_batch: the model
-  // only trains (choir_model_evaluate and choir_model_predict:
+  // x: a batch; returns e.g. (n, classes). NULL, with train_one_batch: the
+  // model only trains (choir_model_evaluate and choir_model_predict:
   // FAILED_PRECONDITION) and has no layers.
   choir_var_t* (*forward)(choir_scope_t* scope, void* self, choir_var_t* x);
   // Optional, as SINGA's train_one_batch: forward, loss, and one call of
@@ -161,14 +161,14 @@ typedef struct choir_model_batch_s {
   // Which batch of the run it is by the program's count, above 0: DistOpt
   // compares it over ranks, so that one which skips a batch is noticed. 0: not
   // told.
-  int64_t number;
+  int64_t batch_number;
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an
 // updater whose steps have several passes (DistOpt) one of these. The step, or
-// pass, is counted as soon as the update is applied. A failure before the update
-// leaves parameters and choir_model_step as they were. One within it may leave
-// some parameters changed: then the optimizer refuses the next step
+// pass, is counted as soon as the update is applied. A failure before the
+// update leaves parameters and choir_model_step as they were. One within it may
+// leave some parameters changed: then the optimizer refuses the next step
 // (FAILED_PRECONDITION). One after it (a graph that can not be recorded, say)
 // says that the step was applied and counted.
 CHOIR_API choir_status_t choir_model_train_one_batch(
