@@ -58,7 +58,7 @@ typedef struct choir_step_s {
   int64_t sample_count;
   int64_t global_count;  // all ranks' samples in this step
   bool is_partial;       // another pass of this step follows
-  int64_t batch;         // the program's number of the batch; 0: not told
+  int64_t batch_number;  // of the batch, by the program's count; 0: not told
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,
@@ -132,7 +132,8 @@ typedef struct choir_custom_op_s {
                              choir_tensor_t** out_grads);
   void* self;
 } choir_custom_op_t;
-// A backward whose self is a choir_callback_t (core/callback.h).
+// A backward whose self is a choir_callback_t (core/callback.h); arguments: dy,
+// out_grads.
 CHOIR_API choir_status_t choir_custom_op_callback(void* self,
                                                   choir_tensor_t* dy,
                                                   choir_tensor_t** out_grads)

@@ -139,7 +139,7 @@ static choir_status_t measure(const limits_options_t* options, int index,
     const double start = step_profile_thread_seconds();
     status = train(&run, options->steps);
     report->seconds = step_profile_thread_seconds() - start;
-    choir_stream_pop_stage(stream);
+    choir_stream_pop_stage(stream, &report->profile.stage);
     report->graph = choir_model_graph_stats(run.model);
   }
   tear_down(&run);

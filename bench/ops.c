@@ -243,7 +243,7 @@ static choir_status_t measure(problem_t* problem, choir_device_t* device,
   watch_t watch = {.stage = {.submit = watch_submit}, .kernel = "view"};
   choir_stream_push_stage(stream, &watch.stage);
   choir_status_t status = run(problem, stream, 1);
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &watch.stage);
   if (status) return status;
   // Destinations are there from now on. The host's wait for a GPU takes some
   // microseconds, so more calls share one.

@@ -13,7 +13,7 @@
 //   step_profile_init(&profile);
 //   choir_stream_push_stage(stream, &profile.stage);
 //   ... steps ...
-//   choir_stream_pop_stage(stream);
+//   choir_stream_pop_stage(stream, &profile.stage);
 //   step_profile_sort(&profile);
 //
 // Ownership: a plain struct. Threads: one at a time.

@@ -304,7 +304,8 @@ static choir_status_t run_all(run_t* run) {
     choir_stream_push_stage(stream, &run->profile.stage);
   result_t result = {0};
   choir_status_t status = measure(run, &result);
-  if (run->options->profile) choir_stream_pop_stage(stream);
+  if (run->options->profile)
+    choir_stream_pop_stage(stream, &run->profile.stage);
   if (status) return status;
   const double data_bytes = (double)choir_dataset_count(run->dataset) *
                             (double)(choir_dataset_image_bytes(run->dataset) +

@@ -14,9 +14,15 @@ extern "C" {
 // *out_status, as the last thing that it does; until then that holds a mark
 // by which the library knows that the function was left.
 //
-// Function types of the library that return a status have an adapter beside
-// them (choir_custom_op_callback, choir_text_writer_callback, ...): a function
-// of that type whose `self` is a choir_callback_t.
+// Three function types have an adapter: a function of the type whose `self` is
+// a choir_callback_t. choir_custom_op_callback (autograd/scope.h) is for a
+// gradient, choir_text_writer_callback (core/profile.h) for text,
+// choir_state_read_callback (dist/dist_opt.h) for states of a checkpoint.
+// choir_model_def_callbacks (model/model.h) is a model's definition.
+//
+// Ownership: a plain struct that the caller keeps while calls may come, with
+// what `self` points to. Threads: it is called on the program's thread, within
+// a call of the library.
 typedef struct choir_callback_s {
   // arguments: those of the function type after `self`, in order, each as a
   // pointer (an integer by its value).
@@ -24,7 +30,8 @@ typedef struct choir_callback_s {
   void* self;
 } choir_callback_t;
 
-// What the callback wrote; INTERNAL when it was left before that.
+// What the callback wrote; INTERNAL when it was left before that,
+// INVALID_ARGUMENT when `callback` or its `run` is NULL.
 CHOIR_API choir_status_t choir_callback_run(const choir_callback_t* callback,
                                             void* const* arguments)
     CHOIR_NODISCARD;

@@ -542,19 +542,11 @@ choir_status_t choir_stream_call(choir_stream_t* stream,
 }
 
 void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
-  stage->is_recorder = false;
   stage->next = stream->stages;
   stream->stages = stage;
 }
 
-void choir_stream_pop_stage(choir_stream_t* stream) {
-  choir_stage_t* front = stream->stages;
-  while (front->is_recorder) front = front->next;
-  choir__stream_remove_stage(stream, front);
-}
-
-void choir__stream_remove_stage(choir_stream_t* stream, choir_stage_t* stage) {
-  if (stage == &stream->door) return;  // the door stays
+void choir_stream_pop_stage(choir_stream_t* stream, choir_stage_t* stage) {
   choir_stage_t** place = &stream->stages;
   while (*place && *place != stage) place = &(*place)->next;
   if (!*place) return;

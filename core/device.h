@@ -150,8 +150,9 @@ CHOIR_API choir_status_t choir_stream_call(choir_stream_t* stream,
 struct choir_stage_s;
 CHOIR_API void choir_stream_push_stage(choir_stream_t* stream,
                                        struct choir_stage_s* stage);
-// Takes the front stage away that is not a graph's recorder.
-CHOIR_API void choir_stream_pop_stage(choir_stream_t* stream);
+// Takes it away, wherever it stands; nothing happens where it does not.
+CHOIR_API void choir_stream_pop_stage(choir_stream_t* stream,
+                                      struct choir_stage_s* stage);
 
 // ---- Events ----
 

@@ -116,9 +116,6 @@ struct choir_buffer_s {
   bool wrapped;
 };
 
-// Takes a stage away wherever it stands; nothing when it is not there.
-void choir__stream_remove_stage(choir_stream_t* stream, choir_stage_t* stage);
-
 // Each has the other's memory from now on, and whoever holds a buffer sees it
 // there. Of one device and as many bytes; no stream has work on either.
 void choir__buffer_swap(choir_buffer_t* a, choir_buffer_t* b);

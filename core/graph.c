@@ -205,7 +205,7 @@ choir_status_t choir_graph_create(choir_workspace_t* workspace,
 
 static void pop_recorders(choir_graph_t* graph) {
   for (int32_t s = graph->stream_count; graph->is_recording && s-- > 0;)
-    choir__stream_remove_stage(graph->streams[s], &graph->recorders[s].stage);
+    choir_stream_pop_stage(graph->streams[s], &graph->recorders[s].stage);
   graph->is_recording = false;
 }
 
@@ -258,7 +258,6 @@ choir_status_t choir_graph_begin(choir_graph_t* graph,
                             .graph = graph,
                             .stream = s};
     choir_stream_push_stage(streams[s], &graph->recorders[s].stage);
-    graph->recorders[s].stage.is_recorder = true;
   }
   return NULL;
 }

@@ -115,7 +115,8 @@ CHOIR_API size_t choir_profile_rows(choir_profile_t* profile,
 // Takes a piece of text that it does not keep; no NUL behind it.
 typedef choir_status_t (*choir_text_writer_t)(void* self, const char* text,
                                               size_t bytes);
-// One whose self is a choir_callback_t (core/callback.h).
+// A choir_text_writer_t whose self is a choir_callback_t (core/callback.h);
+// arguments: text, bytes.
 CHOIR_API choir_status_t choir_text_writer_callback(void* self,
                                                     const char* text,
                                                     size_t bytes)

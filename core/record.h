@@ -30,7 +30,7 @@ typedef struct choir_step_values_s {
   int64_t first_sample;  // place of the first sample in the global batch
   int64_t sample_count;  // this rank's samples, of all passes so far
   double lr;             // learning rate, after the schedule
-  int64_t batch;         // the program's number of the batch; 0: not told
+  int64_t batch_number;  // of the batch, by the program's count; 0: not told
 } choir_step_values_t;
 
 typedef struct choir_kernel_s {

@@ -16,12 +16,7 @@ extern "C" {
 //   choir_count_stage_init(&count);
 //   choir_stream_push_stage(stream, &count.stage);
 //   ... work ...
-//   choir_stream_pop_stage(stream);
-//
-// Stages come and go in the order of a stack, also while a graph records the
-// stream: its recorder is not popped, so that a stage may be pushed before
-// choir_graph_begin and popped before choir_graph_end, or pushed between them
-// and popped later.
+//   choir_stream_pop_stage(stream, &count.stage);
 //
 // Ownership: a plain struct that the caller keeps until it is popped.
 
@@ -52,9 +47,7 @@ struct choir_stage_s {
   // Is told of what else happens on the stream, before it does; may be NULL.
   void (*order)(choir_stage_t* stage, choir_stream_t* stream,
                 const choir_order_t* order);
-  // Set by push and by graphs.
-  choir_stage_t* next;
-  bool is_recorder;  // choir_graph_end takes it away, wherever it stands
+  choir_stage_t* next;  // set by push
 };
 
 CHOIR_API choir_status_t choir_stage_forward(choir_stage_t* stage,

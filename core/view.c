@@ -291,7 +291,8 @@ bool choir_view_reshape(const choir_view_t* view, int32_t ndim,
     int64_t stride = strides[from_end - 1];
     for (int32_t k = to_end - 1; k >= to; --k) {
       result.strides[k] = stride;
-      // Of the group's first dimension nobody takes it.
+      // No dimension of the group lies outside its first one, so that the
+      // product with the first size is not needed.
       if (k > to && !multiply(stride, result.shape[k], &stride)) return false;
     }
     from = from_end;

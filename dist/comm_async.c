@@ -139,7 +139,7 @@ static void record_at_step(void* attrs_, const choir_step_values_t* values) {
   if (attrs->collective.weight_is_samples)
     attrs->collective.weight = (double)values->sample_count;
   attrs->collective.step = values->step;
-  attrs->collective.batch = values->batch;
+  attrs->collective.batch = values->batch_number;
 }
 
 static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,

@@ -572,7 +572,7 @@ choir_status_t choir__sharded_open(choir__sharded_t* sharded,
                                    .in_host_memory = true,
                                    .in_step = true,
                                    .step = values->step,
-                                   .batch = values->batch,
+                                   .batch = values->batch_number,
                                    .name = "gradients"};
   CHOIR_TRY(submit(sharded, &count_kernel, values->sample_count, stream));
   return choir_comm_submit(sharded->comm, stream, &open);
@@ -586,7 +586,7 @@ choir_status_t choir__sharded_update(choir__sharded_t* sharded,
                                     .in_host_memory = true,
                                     .in_step = true,
                                     .step = values->step,
-                                    .batch = values->batch,
+                                    .batch = values->batch_number,
                                     .name = "updated parameters"};
   CHOIR_TRY(choir_stream_call(stream, begin_span, sharded));
   choir_status_t status = submit_shards(sharded, stream, values->step);

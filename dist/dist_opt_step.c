@@ -202,7 +202,7 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
       .first_sample = step->first_sample,
       .sample_count = step->sample_count,
       .lr = choir_optimizer_lr(dist->optimizer, step->step),
-      .batch = step->batch};
+      .batch_number = step->batch_number};
   dist->compute = choir_scope_stream(scope);
   const choir_backward_options_t backward = {.params = dist->params.params,
                                              .param_count = dist->params.count,

@@ -228,7 +228,7 @@ choir_status_t choir__strategy_submit_collective(
   placed.in_host_memory = choir_device_is_host(device);
   placed.in_step = true;
   placed.step = strategy->values.step;
-  placed.batch = strategy->values.batch;
+  placed.batch = strategy->values.batch_number;
   return choir_comm_submit(strategy->comm, stream, &placed);
 }
 

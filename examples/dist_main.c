@@ -50,7 +50,9 @@ static const char* number_text(long number, char text[24]) {
   return digit;
 }
 
+// A sender of another pid namespace has no number here.
 static void say_sender(const siginfo_t* info) {
+  if (info->si_pid == 0) return;
   char number[24], path[40] = "/proc/", name[32];
   const char* pid = number_text(info->si_pid, number);
   strcat(strcat(path, pid), "/comm");
@@ -92,8 +94,13 @@ static void on_terminate(int number, siginfo_t* info, void* context) {
 }
 
 static void watch_terminate(void) {
-  char host[72] = "?";
-  gethostname(host, sizeof(host) - 1);
+  // As every other message names this host (choir_comm_peer).
+  const char* host = getenv("CHOIR_HOST");
+  char own[72] = "?";
+  if (!host || !host[0]) {
+    gethostname(own, sizeof(own) - 1);
+    host = own;
+  }
   const char* rank = getenv("OMPI_COMM_WORLD_RANK");
   snprintf(ended.rank, sizeof(ended.rank), "rank %s (host %s, pid %d)",
            rank ? rank : "?", host, (int)getpid());

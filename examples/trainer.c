@@ -535,11 +535,8 @@ static choir_status_t check_interrupt(void) {
                      strsignal((int)trainer_interrupted));
 }
 
-static choir_model_batch_t model_batch(const choir_loader_t* loader,
-                                       const choir_batch_t* batch) {
-  const int64_t steps = choir_loader_steps(loader);
-  return (choir_model_batch_t){.number = batch->epoch * steps + batch->step + 1,
-                               .x = batch->x,
+static choir_model_batch_t model_batch(const choir_batch_t* batch) {
+  return (choir_model_batch_t){.x = batch->x,
                                .y = batch->y,
                                .first_sample = batch->first_in_step,
                                .sample_count = batch->sample_count,
@@ -562,6 +559,7 @@ static bool tell_plan(trainer_t* trainer) {
 static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
                                   double* out_seconds) {
   const double start = choir_clock_seconds();
+  const int64_t steps = choir_loader_steps(trainer->training_loader);
   int64_t images = 0;
   CHOIR_TRY(start_profile(trainer));
   for (;;) {
@@ -571,8 +569,8 @@ static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
     CHOIR_TRY(choir_loader_next(trainer->training_loader, &batch));
     if (!batch) break;
     choir_launch_note_progress(epoch, batch->step);
-    const choir_model_batch_t one =
-        model_batch(trainer->training_loader, batch);
+    choir_model_batch_t one = model_batch(batch);
+    one.batch_number = batch->epoch * steps + batch->step + 1;
     CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
     if (tell_plan(trainer) && trainer->options->plan) break;
     ++trainer->steps_done;
@@ -592,8 +590,7 @@ static choir_status_t evaluate(trainer_t* trainer) {
     CHOIR_TRY(check_interrupt());
     CHOIR_TRY(choir_loader_next(trainer->evaluation_loader, &batch));
     if (!batch) return NULL;
-    const choir_model_batch_t one =
-        model_batch(trainer->evaluation_loader, batch);
+    const choir_model_batch_t one = model_batch(batch);
     CHOIR_TRY(choir_model_evaluate(trainer->model, &one));
   }
 }

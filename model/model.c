@@ -8,7 +8,7 @@
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 
-// The updater's streams and calls are in the graphs.
+// Graphs go first: they hold streams and calls of the updater.
 static void drop_updater(choir_model_t* model) {
   choir__model_drop_graphs(model);
   if (model->updater)
@@ -89,10 +89,11 @@ choir_status_t choir_model_create(choir_device_t* device,
                                   const choir_model_def_t* def, void* self,
                                   int64_t seed, choir_model_t** out_model) {
   *out_model = NULL;
-  if (!def->define || !def->forward)
+  if (!def->define || (!def->forward && !def->train_one_batch))
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "model %s: define or forward is NULL; both are needed",
-                       def->name);
+                       "model %s: %s is NULL; needs define, and forward or "
+                       "train_one_batch",
+                       def->name, def->define ? "forward" : "define");
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(choir_device_allocator(device),
                            sizeof(choir_model_t), "model", &memory));
@@ -124,7 +125,7 @@ choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
       choir_tensor_create(model->device, CHOIR_DTYPE_F32, ndim, shape, &x),
       "model %s: compile", model->def->name);
   choir_status_t status = clear_counter(model, x);
-  if (!status) {
+  if (!status && model->def->forward) {
     choir_scope_begin(model->scope, NULL);
     model->def->forward(model->scope, model->self,
                         choir_scope_input(model->scope, x));
@@ -144,20 +145,29 @@ choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
 
 static choir_status_t require_compiled(const choir_model_t* model,
                                        const char* what) {
+  if (model->error) return choir_status_clone(model->error);
   if (model->is_compiled) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: %s before choir_model_compile",
                      model->def->name, what);
 }
 
-static choir_status_t need_updater(const choir_model_t* model) {
-  // choir_optimizer_detach may have taken the parameters away.
-  if (model->updater && model->updater->params.params == model->params)
-    return NULL;
+static choir_status_t need_forward(const choir_model_t* model,
+                                   const char* what) {
+  CHOIR_TRY(require_compiled(model, what));
+  if (model->def->forward) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
-                     "model %s: training without an updater; call "
+                     "model %s: %s: its definition has no forward",
+                     model->def->name, what);
+}
+
+static choir_status_t need_updater(const choir_model_t* model,
+                                   const char* what) {
+  if (model->updater) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "model %s: %s without an updater; call "
                      "choir_model_set_updater",
-                     model->def->name);
+                     model->def->name, what);
 }
 
 static void begin_passes(choir_model_t* model) {
@@ -186,11 +196,7 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
 
 choir_status_t choir_model_set_update_options(
     choir_model_t* model, const choir_update_options_t* options) {
-  if (!model->updater)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "model %s: set_update_options before "
-                       "choir_model_set_updater",
-                       model->def->name);
+  CHOIR_TRY(need_updater(model, "set_update_options"));
   if (!model->updater->vtable->set_options) return NULL;
   return model->updater->vtable->set_options(model->updater, options);
 }
@@ -219,7 +225,7 @@ static choir_status_t count_pass(void* self) {
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
-  choir_status_t missing = need_updater(model);
+  choir_status_t missing = need_updater(model, "training");
   if (missing) {
     choir_scope_fail(scope, missing);
     return;
@@ -327,7 +333,7 @@ static choir_status_t train_eagerly(choir_model_t* model,
       .sample_count = model->pass_samples + batch->sample_count,
       .global_count = batch->global_count,
       .is_partial = choir__model_is_partial(model),
-      .batch = batch->number};
+      .batch_number = batch->batch_number};
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_TRAIN, batch, &recorded));
@@ -342,11 +348,20 @@ bool choir__model_is_partial(const choir_model_t* model) {
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
 }
 
+// For the sentence of a failure that came after the update.
+static const char* counted_note(const choir_model_t* model) {
+  if (!model->is_counted) return "";
+  return model->pass > 0 ? " has the gradients of this pass, go on with the "
+                           "next batch; then"
+                         : " was applied and counted, go on with the next "
+                           "batch; then";
+}
+
 static choir_status_t train_one_batch(choir_model_t* model,
                                       const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
-  CHOIR_TRY(need_updater(model));
+  CHOIR_TRY(need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
@@ -358,10 +373,7 @@ static choir_status_t train_one_batch(choir_model_t* model,
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
   CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
-                 model->is_counted
-                     ? " was applied and counted, go on with the next batch; "
-                       "then"
-                     : "");
+                 counted_note(model));
   choir_span_end(&span, "step", NULL, NULL);
   return NULL;
 }
@@ -376,16 +388,8 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   return status;
 }
 
-choir_status_t choir_model_evaluate(choir_model_t* model,
-                                    const choir_model_batch_t* batch) {
-  CHOIR_TRY(require_compiled(model, "evaluate"));
-  CHOIR_TRY(check_batch(model, batch));
-  if (batch->sample_count == 0) return NULL;
-  bool done = false;
-  CHOIR_TRY(
-      choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done));
-  if (done) return NULL;
-  const int64_t samples = model->metrics.samples;
+static choir_status_t evaluate_eagerly(choir_model_t* model,
+                                       const choir_model_batch_t* batch) {
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &recorded));
@@ -396,7 +400,19 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
   choir_status_t status = choir_scope_end(scope);
-  status = choir__model_end_graph(model, batch, &recorded, NULL, status);
+  return choir__model_end_graph(model, batch, &recorded, NULL, status);
+}
+
+choir_status_t choir_model_evaluate(choir_model_t* model,
+                                    const choir_model_batch_t* batch) {
+  CHOIR_TRY(need_forward(model, "evaluate"));
+  CHOIR_TRY(check_batch(model, batch));
+  if (batch->sample_count == 0) return NULL;
+  const int64_t samples = model->metrics.samples;
+  bool done = false;
+  choir_status_t status =
+      choir__model_replay(model, CHOIR__STEP_EVALUATE, batch, NULL, &done);
+  if (!status && !done) status = evaluate_eagerly(model, batch);
   CHOIR_TRY_NOTE(status, "model %s: evaluate%s", model->def->name,
                  model->metrics.samples != samples
                      ? " counted the batch, go on with the next one; then"
@@ -425,7 +441,7 @@ static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
 choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
                                    choir_tensor_t** out_y) {
   *out_y = NULL;
-  CHOIR_TRY(require_compiled(model, "predict"));
+  CHOIR_TRY(need_forward(model, "predict"));
   if (!x)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "model %s: predict: x is NULL; a tensor is needed",

@@ -47,7 +47,9 @@ typedef struct choir_model_def_s {
   const char* name;
   // Creates the layers, in the order in which parameters shall be listed.
   void (*define)(choir_model_t* model, void* self);
-  // x: a batch; returns e.g. (n, classes).
+  // x: a batch; returns e.g. (n, classes). NULL, with train_one_batch: the
+  // model only trains (choir_model_evaluate and choir_model_predict:
+  // FAILED_PRECONDITION) and has no layers.
   choir_var_t* (*forward)(choir_scope_t* scope, void* self, choir_var_t* x);
   // Optional, as SINGA's train_one_batch: forward, loss, and one call of
   // choir_model_backward_and_update. Returns forward's result and sets
@@ -58,9 +60,8 @@ typedef struct choir_model_def_s {
 } choir_model_def_t;
 
 // A definition whose functions are of another language (core/callback.h): the
-// model's `self` is a choir_model_callbacks_t. Copy it and give it a name.
-// Forward is the program's business: choir_model_evaluate and
-// choir_model_predict give x back.
+// model's `self` is a choir_model_callbacks_t. Copy it and give it a name. It
+// has no forward.
 typedef struct choir_model_callbacks_s {
   choir_callback_t define;           // arguments: model
   choir_callback_t train_one_batch;  // model, scope, x, y, out_loss
@@ -84,8 +85,9 @@ CHOIR_API choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
     CHOIR_NODISCARD;
 // In define: a parameter that belongs to no layer, with its value, which is
 // retained; it is the next in the list of parameters. trainable false: a state
-// that training does not learn (a running average). Lent; NULL once something
-// failed, which choir_model_create reports. In forward it is used by
+// that training does not learn (a running average). Lent. NULL: it failed, and
+// choir_model_create reports why; outside of define (FAILED_PRECONDITION after
+// compile) the next call that needs a compiled model. In forward it is used by
 // choir_scope_param.
 CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
                                                const char* name,
@@ -159,17 +161,19 @@ typedef struct choir_model_batch_s {
   // Which batch of the run it is by the program's count, above 0: DistOpt
   // compares it over ranks, so that one which skips a batch is noticed. 0: not
   // told.
-  int64_t number;
+  int64_t batch_number;
 } choir_model_batch_t;
 
 // Forward, loss, backward, update; counts loss and hits in the metrics. With an
 // updater whose steps have several passes (DistOpt) one of these. The step, or
-// pass, is counted where the update is applied: a failure before that leaves
-// parameters and choir_model_step as they were, one after it (a graph that can
-// not be recorded, say) says that the step was applied and counted.
+// pass, is counted as soon as the update is applied. A failure before the
+// update leaves parameters and choir_model_step as they were. One within it may
+// leave some parameters changed: then the optimizer refuses the next step
+// (FAILED_PRECONDITION). One after it (a graph that can not be recorded, say)
+// says that the step was applied and counted.
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
-// Forward in inference mode; counts hits.
+// Forward in inference mode; counts hits. A failure after that says so.
 CHOIR_API choir_status_t choir_model_evaluate(choir_model_t* model,
                                               const choir_model_batch_t* batch)
     CHOIR_NODISCARD;
@@ -182,9 +186,9 @@ CHOIR_API choir_status_t choir_model_predict(choir_model_t* model,
 CHOIR_API void choir_model_backward_and_update(choir_model_t* model,
                                                choir_scope_t* scope,
                                                choir_var_t* loss);
-// In place of it, before the callback fails the step: all ranks do so alike and
-// will run the step again, say with another updater. Else the failure of one
-// rank's step ends those of the others.
+// For train_one_batch callbacks that fail the step on purpose, on every rank
+// alike, to run it again. Call it before failing. Without it DistOpt aborts the
+// communicator, so that peers do not wait.
 CHOIR_API void choir_model_retract_step(choir_model_t* model);
 
 typedef struct choir_metrics_s {

@@ -4,13 +4,9 @@
 static void define(choir_model_t* model, void* self) {
   const choir_model_callbacks_t* callbacks = self;
   void* const arguments[] = {model};
-  choir__model_fail(model, choir_callback_run(&callbacks->define, arguments));
-}
-
-static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
-  (void)scope;
-  (void)self;
-  return x;
+  choir__model_fail(
+      model,
+      choir_callback_run(callbacks ? &callbacks->define : NULL, arguments));
 }
 
 static choir_var_t* train_one_batch(choir_model_t* model, choir_scope_t* scope,
@@ -26,7 +22,4 @@ static choir_var_t* train_one_batch(choir_model_t* model, choir_scope_t* scope,
 }
 
 const choir_model_def_t choir_model_def_callbacks = {
-    .name = "callbacks",
-    .define = define,
-    .forward = forward,
-    .train_one_batch = train_one_batch};
+    .name = "callbacks", .define = define, .train_one_batch = train_one_batch};

@@ -66,7 +66,7 @@ static choir_step_values_t step_values(const choir_model_t* model,
       .step = model->step,
       .first_sample = batch->first_sample,
       .sample_count = model->pass_samples + batch->sample_count,
-      .batch = batch->number};
+      .batch_number = batch->batch_number};
   if (model->updater && model->updater->vtable->lr)
     values.lr = model->updater->vtable->lr(model->updater, model->step);
   return values;

@@ -46,15 +46,15 @@ struct choir_model_s {
   void* self;
   int64_t seed;
   int64_t step;
-  int64_t pass;          // of the step
-  int64_t pass_samples;  // in the passes before it
+  int64_t pass;           // of the step: how many were counted before
+  int64_t pass_samples;   // in those passes
+  int64_t batch_samples;  // in the pass that runs
+  bool is_updated;        // choir_model_backward_and_update was called in it
+  bool is_counted;        // its update was applied, and it counted
+  bool is_retracted;      // choir_model_retract_step was called in it
   bool is_compiled;
-  int64_t batch_samples;  // in this one
-  bool is_updated;        // backward_and_update came in this step
-  bool is_counted;        // and it was applied
-  bool is_retracted;      // choir_model_retract_step
   choir_span_t forward_span;
-  choir_status_t error;  // the first failure of define
+  choir_status_t error;  // the first failure of a call that makes a part
   choir_scope_t* scope;
   choir_updater_t* updater;
   choir_layer_t** layers;

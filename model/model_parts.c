@@ -43,7 +43,7 @@ choir_status_t choir__model_add_layer(choir_model_t* model,
 
 choir_status_t choir__model_add_param(choir_model_t* model,
                                       choir_param_t* param) {
-  // The updater has the list.
+  // An updater keeps a pointer to the array of parameters: it may not move.
   if (model->is_compiled)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "model %s: parameter %s after choir_model_compile; "
@@ -102,12 +102,13 @@ choir_param_t* choir_model_add_param(choir_model_t* model, const char* name,
   choir_status_t status =
       choir_allocate(allocator, sizeof(choir_param_t), "parameter", &memory);
   choir_param_t* param = memory;
-  if (!status) status = fill_param(model, param, name, value, trainable);
-  if (!status)
+  if (!status) {
     status = append(allocator, (void***)&model->own_params,
                     &model->own_param_count, &model->own_param_capacity, param);
-  if (!status) return param;
+    if (status) choir__param_destroy(allocator, param);
+  }
+  // From here on it goes with the model.
+  if (!status) status = fill_param(model, param, name, value, trainable);
   choir__model_fail(model, status);
-  if (param) choir__param_destroy(allocator, param);
-  return NULL;
+  return status ? NULL : param;
 }

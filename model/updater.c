@@ -17,7 +17,8 @@ void choir_updater_release(choir_updater_t* updater) {
 choir_status_t choir__updater_check_free(const choir_updater_t* updater,
                                          choir_param_list_t params,
                                          const char* model) {
-  if (!updater->has_model || updater->params.params == params.params)
+  if (!updater->has_model ||
+      (updater->params.params == params.params && (model || !updater->model)))
     return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: the updater is that of model %s; make one for "

@@ -11,8 +11,9 @@
 
 typedef struct choir_updater_vtable_s {
   void (*destroy)(choir_updater_t* updater);
-  // Gets the parameters once they have values, and has none before: makes
-  // states, may replace param->grad and (DistOpt) the values by rank 0's.
+  // Called by choir__updater_attach, when the parameters have values and no
+  // others are attached. Makes states; may replace param->grad and (DistOpt)
+  // the values by rank 0's.
   choir_status_t (*attach)(choir_updater_t* updater, choir_device_t* device,
                            choir_param_list_t params);
   // The parameters go, or attach failed: ends the work on them and drops
@@ -49,9 +50,9 @@ typedef struct choir_updater_vtable_s {
   // report. NULL: nothing to do.
   choir_status_t (*replay_failed)(choir_updater_t* updater,
                                   choir_status_t status);
-  // A training step that this rank does not apply failed with `status` (lent),
-  // wherever that was: before, in or behind begin_step and backward_and_update.
-  // Tells peers, who may wait for this rank. NULL: there are none.
+  // A call of choir_model_train_one_batch failed with `status` (lent), at
+  // whatever place, and its step was neither counted nor retracted. Tells
+  // peers, who may wait for this rank. NULL: there are none.
   void (*step_failed)(choir_updater_t* updater, choir_status_t status);
 } choir_updater_vtable_t;
 
@@ -66,7 +67,8 @@ struct choir_updater_s {
 };
 
 // An updater serves one model at a time; the array params.params stands for it.
-// FAILED_PRECONDITION: it has another one. `model` as above.
+// FAILED_PRECONDITION: it has another one, or has one and `model` is NULL.
+// `model` as above.
 choir_status_t choir__updater_check_free(const choir_updater_t* updater,
                                          choir_param_list_t params,
                                          const char* model) CHOIR_NODISCARD;

@@ -25,7 +25,8 @@ struct choir_optimizer_s {
   size_t state_count;
   size_t names_per_param;
   bool is_shared;  // some parameters have memory in common
-  bool is_torn;    // an update that runs, or failed, has changed some of them
+  // An update that runs, or failed, may have changed some of them.
+  bool is_half_applied;
   choir_span_t span;  // of the update that runs
 };
 
@@ -102,7 +103,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_list_t params) {
   choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
-  optimizer->is_torn = false;
+  optimizer->is_half_applied = false;
   size_t trainable = 0;
   for (size_t i = 0; i < params.count; ++i)
     trainable += params.params[i]->trainable;
@@ -144,10 +145,6 @@ choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
   return choir__updater_attach(&optimizer->updater, device, params, NULL);
 }
 
-void choir_optimizer_detach(choir_optimizer_t* optimizer) {
-  choir__updater_detach(&optimizer->updater, optimizer->updater.params);
-}
-
 size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
                               choir_named_tensor_t* out_states) {
   size_t count = 0;
@@ -168,17 +165,19 @@ double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
-// Around an update, in replays too: of one that stops in the middle nothing but
-// other values of the parameters makes a whole step again.
+// Called around an update, also by graphs in each replay. A replay does not
+// tell where it failed, so that one that ends between the two calls counts as
+// half applied. Applying the step again would apply it twice to some
+// parameters: only other values of them help.
 static choir_status_t begin_update(void* self) {
   choir_optimizer_t* optimizer = self;
-  if (optimizer->is_torn)
+  if (optimizer->is_half_applied)
     return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "%s: an earlier update failed after it had changed some "
+                       "%s: an earlier update failed and may have changed some "
                        "of the parameters; call choir_model_set_updater again "
                        "and restore a checkpoint",
                        optimizer->def->name);
-  optimizer->is_torn = true;
+  optimizer->is_half_applied = true;
   optimizer->span = choir_span_begin(CHOIR_SPAN_PHASE);
   return NULL;
 }
@@ -186,7 +185,7 @@ static choir_status_t begin_update(void* self) {
 static choir_status_t end_update(void* self) {
   choir_optimizer_t* optimizer = self;
   choir_span_end(&optimizer->span, "update", NULL, NULL);
-  optimizer->is_torn = false;
+  optimizer->is_half_applied = false;
   return NULL;
 }
 
@@ -201,33 +200,23 @@ static choir_status_t update_one(choir_optimizer_t* optimizer,
   return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
 }
 
-// *out_changes: it may have changed a parameter.
-static choir_status_t update_all(choir_optimizer_t* optimizer,
-                                 choir_stream_t* stream, int64_t step,
-                                 bool* out_changes) {
-  const double lr = choir_optimizer_lr(optimizer, step);
-  choir_op_calls_t calls;
-  choir__op_calls_begin(&calls, stream, "parameters");
-  choir_status_t status = NULL;
-  for (size_t i = 0; i < optimizer->state_count && !status; ++i) {
-    if (!optimizer->states[i].param->trainable) continue;  // frozen since
-    status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
-    *out_changes |= !status;
-  }
-  return choir__op_calls_end(&calls, status);
-}
-
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
   CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
                                       "update"));
   CHOIR_TRY(choir_stream_call(stream, begin_update, optimizer));
-  bool changes = false;
-  choir_status_t status = update_all(optimizer, stream, step, &changes);
+  const double lr = choir_optimizer_lr(optimizer, step);
+  choir_op_calls_t calls;
+  choir__op_calls_begin(&calls, stream, "parameters");
+  choir_status_t status = NULL;
+  for (size_t i = 0; i < optimizer->state_count && !status; ++i)
+    if (optimizer->states[i].param->trainable)  // it may be frozen since
+      status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
+  status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
   status = choir_status_join(status,
                              choir_stream_call(stream, end_update, optimizer));
-  optimizer->is_torn = status && changes;
+  optimizer->is_half_applied = status && calls.has_submitted;
   return status;
 }
 

@@ -143,15 +143,15 @@ CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
 // steps.
 CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
 
-// For wrappers (DistOpt): makes the states for these parameters, which stay
-// until detach; updates all trainable ones from their gradients; lists the
-// states ("conv1.W/velocity"), until the next attach. FAILED_PRECONDITION:
-// attach, while other parameters are attached; update, while none are.
+// For programs without a model: makes the states for these parameters, which
+// the optimizer serves until it is released. Attaching them again starts anew.
+// FAILED_PRECONDITION: it serves a model, or other parameters.
 CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                                 choir_device_t* device,
                                                 choir_param_list_t params)
     CHOIR_NODISCARD;
-CHOIR_API void choir_optimizer_detach(choir_optimizer_t* optimizer);
+// Updates all trainable parameters from their gradients. FAILED_PRECONDITION:
+// there are none, or an update that failed may have changed some of them.
 CHOIR_API choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                                 choir_stream_t* stream,
                                                 int64_t step) CHOIR_NODISCARD;
@@ -161,6 +161,8 @@ CHOIR_API choir_status_t choir_optimizer_take_momentum(
     choir_optimizer_t* optimizer, double* out_momentum) CHOIR_NODISCARD;
 CHOIR_API void choir_optimizer_give_momentum(choir_optimizer_t* optimizer,
                                              double momentum);
+// Lists the states ("conv1.W/velocity"), lent until the next attach; returns
+// how many there are. out_states may be NULL to count.
 CHOIR_API size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
                                         choir_named_tensor_t* out_states);
 

@@ -45,7 +45,8 @@ int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
 // memory. `grad`, and each of `states` (as many as states_of tells), has so
 // many: where its gradient will be and where its states are kept, which may be
 // other memory than the parameter's own states. `param` is one of attach's and
-// trainable. Unique; destroy it before the next attach.
+// trainable. Unique; to be destroyed before the optimizer lets go of its
+// parameters.
 typedef struct choir__stretch_s choir__stretch_t;
 choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
                                      choir_param_t* param, int64_t start,

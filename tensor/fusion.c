@@ -21,7 +21,7 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) {
 
 bool choir__source_is_shape(const choir_record_t* record, int32_t index) {
   const choir_op_def_t* def = choir__op_def(choir__record_op(record));
-  return def && index < 32 && (def->shapes_only >> index & 1u);
+  return def && !choir__op_reads(def, record, index);
 }
 
 bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,

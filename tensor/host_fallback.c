@@ -46,7 +46,7 @@ typedef struct mirror_s {
   choir_buffer_t* host_buffer;  // wraps `data`
   size_t start;                 // bytes into the device buffer
   size_t stop;
-  bool is_read;  // some operand's elements are wanted
+  bool is_read;  // an operand's elements come down
   void* data;
 } mirror_t;
 
@@ -56,7 +56,8 @@ typedef struct fallback_s {
   choir_allocator_t allocator;
   mirror_t mirrors[CHOIR_MAX_OPERANDS];
   int32_t mirror_count;
-  int32_t mirror_of[CHOIR_MAX_OPERANDS];  // by operand; -1: empty or unused
+  // By operand; -1: it is empty, or its elements are not used.
+  int32_t mirror_of[CHOIR_MAX_OPERANDS];
   choir_view_t operands[CHOIR_MAX_OPERANDS];
 } fallback_t;
 
@@ -64,12 +65,6 @@ static void view_range(const choir_view_t* view, size_t* start, size_t* stop) {
   size_t bytes = choir_dtype_bytes(view->dtype);
   *start = (size_t)view->offset * bytes;
   *stop = *start + (size_t)choir_view_extent(view) * bytes;
-}
-
-static bool is_read(const choir_op_def_t* def, const choir_record_t* record,
-                    int32_t operand) {
-  return operand < record->src_count ? !(def->shapes_only >> operand & 1u)
-                                     : record->accumulate;
 }
 
 // Operands on one buffer share a mirror, so that a destination that is also a
@@ -80,7 +75,10 @@ static void plan_mirrors(const choir_op_def_t* def,
   for (int32_t i = 0; i < count; ++i) {
     const choir_view_t* view = &record->operands[i];
     fallback->mirror_of[i] = -1;
-    if (!view->buffer || choir_view_count(view) == 0) continue;
+    const bool reads = choir__op_reads(def, record, i);
+    if (!view->buffer || choir_view_count(view) == 0 ||
+        (i < record->src_count && !reads))
+      continue;
     size_t start, stop;
     view_range(view, &start, &stop);
     int32_t m = 0;
@@ -95,7 +93,7 @@ static void plan_mirrors(const choir_op_def_t* def,
     }
     if (start < mirror->start) mirror->start = start;
     if (stop > mirror->stop) mirror->stop = stop;
-    mirror->is_read |= is_read(def, record, i);
+    mirror->is_read |= reads;
     fallback->mirror_of[i] = m;
   }
   // Whole elements of every dtype, and aligned as in the device buffer.

@@ -94,7 +94,7 @@ static bool goes_with(const choir_op_waiting_t* waiting,
 static const choir_calls_kernel_t* kernel_for(const choir_op_calls_t* calls,
                                               const choir_op_def_t* def,
                                               const choir_record_t* record) {
-  for (int i = 0; calls->kernels[i]; ++i)
+  for (int i = 0; calls->kernels && calls->kernels[i]; ++i)
     if (calls->kernels[i]->op == def->op && calls->kernels[i]->takes(record))
       return calls->kernels[i];
   return NULL;
@@ -104,7 +104,11 @@ choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
                                     const choir_op_def_t* def,
                                     choir_record_t* record) {
   const choir_calls_kernel_t* kernel = kernel_for(calls, def, record);
-  if (!kernel) return choir__submit(calls->stream, def, record);
+  if (!kernel) {
+    CHOIR_TRY(choir__submit(calls->stream, def, record));
+    calls->has_submitted = true;
+    return NULL;
+  }
   if (calls->waiting && !goes_with(calls->waiting, kernel, record))
     CHOIR_TRY(choir__op_calls_flush(calls));
   if (!calls->waiting) CHOIR_TRY(make_waiting(calls, def, kernel, record));
@@ -131,8 +135,8 @@ choir_status_t choir__op_calls_run(choir_op_calls_t* calls, choir_op_t op,
                                    choir_tensor_t* const* srcs,
                                    int32_t src_count, const void* attrs,
                                    choir_tensor_t** dsts) {
-  return choir__op_run(calls->stream, calls->kernels ? calls : NULL, op, srcs,
-                       src_count, attrs, false, dsts);
+  return choir__op_run(calls->stream, calls, op, srcs, src_count, attrs, false,
+                       dsts);
 }
 
 choir_status_t choir__op_calls_flush(choir_op_calls_t* calls) {
@@ -157,6 +161,7 @@ choir_status_t choir__op_calls_flush(choir_op_calls_t* calls) {
   choir_status_t status = choir_stream_submit(calls->stream, &record);
   forget(calls);
   CHOIR_TRY_NOTE(status, "%d calls of %s", (int)count, def->name);
+  calls->has_submitted = true;
   return NULL;
 }
 

@@ -34,6 +34,7 @@ typedef struct choir_op_calls_s {
   const char* label;                           // of records of several calls
   const choir_calls_kernel_t* const* kernels;  // the device's; NULL: none
   choir_op_waiting_t* waiting;                 // NULL: none
+  bool has_submitted;  // the stream has taken a record of these calls
 } choir_op_calls_t;
 
 // `label` is borrowed until the end.

@@ -81,6 +81,15 @@ typedef struct choir_op_def_s {
   const choir_op_case_t* cases;  // ends with shapes == NULL
 } choir_op_def_t;
 
+// Whether a record of the op reads this operand's elements: not a source of
+// which it takes the shape, nor a destination that it overwrites.
+static inline bool choir__op_reads(const choir_op_def_t* def,
+                                   const choir_record_t* record,
+                                   int32_t operand) {
+  if (operand >= record->src_count) return record->accumulate;
+  return operand >= 32 || !(def->shapes_only >> operand & 1u);
+}
+
 #define CHOIR_DTYPE_MASK(DTYPE) (1u << CHOIR_DTYPE_##DTYPE)
 #define CHOIR_DTYPES_FLOAT                                                 \
   (CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64) | CHOIR_DTYPE_MASK(F16) | \

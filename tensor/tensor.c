@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "tensor/ops.h"
 #include "tensor/strided_internal.h"
 
 struct choir_tensor_s {
@@ -235,6 +236,24 @@ choir_status_t choir_tensor_read(choir_tensor_t* tensor, void* host,
   return status;
 }
 
+// Of a view with gaps, which other streams may be writing: the elements go up
+// as they lie on the host, and the device puts them into their places.
+static choir_status_t write_with_gaps(choir_tensor_t* tensor,
+                                      choir_stream_t* stream,
+                                      choir_view_t dense, const void* host) {
+  choir_device_t* device = choir_stream_device(stream);
+  const size_t bytes = view_bytes(&dense);
+  choir_tensor_t* src = NULL;
+  CHOIR_TRY(choir_buffer_create(device, bytes, &dense.buffer));
+  CHOIR_TRY(tensor_wrap(device, &dense, &src));
+  choir_status_t status =
+      choir_buffer_write(dense.buffer, stream, 0, host, bytes);
+  if (!status)
+    status = choir_op_run(stream, CHOIR_OP_COPY, &src, 1, NULL, false, &tensor);
+  choir_tensor_release(src);
+  return status ? status : choir_stream_synchronize(stream);
+}
+
 choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
                                   size_t bytes) {
   const choir_view_t* view = &tensor->view;
@@ -261,11 +280,13 @@ choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
     return choir_buffer_write(
         view->buffer, stream,
         (size_t)view->offset * choir_dtype_bytes(view->dtype), host, bytes);
+  if (!choir_view_is_dense(view))
+    return write_with_gaps(tensor, stream, dense, host);
   span_copy_t span;
   CHOIR_TRY(span_make(view, &span));
   choir__strided_copy(&dense, host, &span.view, span.data);
-  choir_status_t status =
-      choir__write_elements(view, stream, span.data, span.offset_bytes);
+  choir_status_t status = choir_buffer_write(
+      view->buffer, stream, span.offset_bytes, span.data, span.bytes);
   choir_deallocate(span.allocator, span.data, span.bytes);
   return status;
 }

@@ -99,11 +99,9 @@ static choir_status_t widen(wide_t* wide, int32_t i, bool has_elements) {
 static choir_status_t take_operands(wide_t* wide) {
   const choir_record_t* record = wide->record;
   for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
-    const bool is_read = i < record->src_count
-                             ? !(wide->def->shapes_only >> i & 1u)
-                             : record->accumulate;
     wide->operands[i] = record->operands[i];
-    if (is_half(&record->operands[i])) CHOIR_TRY(widen(wide, i, is_read));
+    if (is_half(&record->operands[i]))
+      CHOIR_TRY(widen(wide, i, choir__op_reads(wide->def, record, i)));
   }
   return NULL;
 }

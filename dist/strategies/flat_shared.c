@@ -77,7 +77,7 @@ choir_status_t choir__flat_average(const choir_strategy_t* strategy,
                                         .weight = 1,
                                         .in_step = step,
                                         .step = step ? step->step : 0,
-                                        .batch = step ? step->batch : 0,
+                                        .batch = step ? step->batch_number : 0,
                                         .name = "chunk of parameters"};
     CHOIR_TRY(choir_comm_run(strategy->comm, &average));
     choir__flat_write(strategy, i, i + count, data);

@@ -115,7 +115,7 @@ static choir_status_t begin_round(choir__local_t* self, int64_t steps,
   if (step) {
     collective.in_step = true;
     collective.step = step->step;
-    collective.batch = step->batch;
+    collective.batch = step->batch_number;
   }
   self->started = steps;
   self->steps = 0;

@@ -200,7 +200,7 @@ class Step(Structure):
         ("sample_count", c_int64),
         ("global_count", c_int64),
         ("is_partial", c_bool),
-        ("batch", c_int64),
+        ("batch_number", c_int64),
     ]
 
 
@@ -293,7 +293,7 @@ class ModelBatch(Structure):
         ("sample_count", c_int64),
         ("global_count", c_int64),
         ("variant", c_int64),
-        ("number", c_int64),
+        ("batch_number", c_int64),
     ]
 
 

@@ -12,7 +12,7 @@ static choir_status_t batch_norm_infer(const choir_view_t* srcs,
   (void)src_count;
   (void)attrs;
   const choir_view_t* x = &srcs[0];
-  CHOIR_TRY(choir__batch_norm_check("batch_norm", x));
+  CHOIR_TRY(choir__batch_norm_check("batch_norm", x, true));
   CHOIR_TRY(choir__need_vector("batch_norm", "scale", &srcs[1], x->shape[1]));
   CHOIR_TRY(choir__need_vector("batch_norm", "bias", &srcs[2], x->shape[1]));
   CHOIR_TRY(choir__infer_like("batch_norm", x, &dsts[0]));

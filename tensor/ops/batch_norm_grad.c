@@ -14,7 +14,7 @@ static choir_status_t batch_norm_grad_infer(const choir_view_t* srcs,
   (void)attrs;
   static const char* const names[] = {"x", "scale", "mean", "var"};
   const choir_view_t* x = &srcs[0];
-  CHOIR_TRY(choir__batch_norm_check("batch_norm_grad", x));
+  CHOIR_TRY(choir__batch_norm_check("batch_norm_grad", x, true));
   for (int32_t i = 1; i < 4; ++i) {
     CHOIR_TRY(
         choir__need_vector("batch_norm_grad", names[i], &srcs[i], x->shape[1]));

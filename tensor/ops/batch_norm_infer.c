@@ -13,12 +13,7 @@ static choir_status_t batch_norm_infer_infer(const choir_view_t* srcs,
   (void)attrs;
   static const char* const names[] = {"x", "scale", "bias", "mean", "var"};
   const choir_view_t* x = &srcs[0];
-  if (x->ndim < 2) {
-    char text[160];
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "batch_norm_infer: x is %s; needs 2 or more dimensions",
-                       choir_view_print(x, text, sizeof text));
-  }
+  CHOIR_TRY(choir__batch_norm_check("batch_norm_infer", x, false));
   for (int32_t i = 1; i < src_count; ++i) {
     CHOIR_TRY(choir__need_vector("batch_norm_infer", names[i], &srcs[i],
                                  x->shape[1]));

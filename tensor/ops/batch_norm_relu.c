@@ -15,7 +15,7 @@ static choir_status_t batch_norm_relu_infer(const choir_view_t* srcs,
   (void)attrs;
   const char* name = "batch_norm_relu";
   const choir_view_t* x = &srcs[0];
-  CHOIR_TRY(choir__batch_norm_check(name, x));
+  CHOIR_TRY(choir__batch_norm_check(name, x, true));
   CHOIR_TRY(choir__need_vector(name, "scale", &srcs[1], x->shape[1]));
   CHOIR_TRY(choir__need_vector(name, "bias", &srcs[2], x->shape[1]));
   if (src_count > 3)

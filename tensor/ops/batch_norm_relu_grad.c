@@ -19,7 +19,7 @@ static choir_status_t batch_norm_relu_grad_infer(const choir_view_t* srcs,
                                       "var", "dy",    "dy2"};
   const char* name = "batch_norm_relu_grad";
   const choir_view_t* x = &srcs[0];
-  CHOIR_TRY(choir__batch_norm_check(name, x));
+  CHOIR_TRY(choir__batch_norm_check(name, x, true));
   for (int32_t i = 1; i < 5; ++i)
     CHOIR_TRY(choir__need_vector(name, names[i], &srcs[i], x->shape[1]));
   for (int32_t i = 5; i < src_count && i < 7; ++i)

@@ -16,12 +16,14 @@ choir__channels_t choir__channels_of(const choir_view_t* x) {
   return sizes;
 }
 
-choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x) {
-  if (x->ndim >= 2 && choir_view_count(x) > 0) return NULL;
+choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x,
+                                       bool has_moments) {
+  if (x->ndim >= 2 && (!has_moments || choir_view_count(x) > 0)) return NULL;
   char text[160];
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s: x is %s; needs 2 or more dimensions and an element",
-                     op, choir_view_print(x, text, sizeof text));
+                     "%s: x is %s; needs 2 or more dimensions%s", op,
+                     choir_view_print(x, text, sizeof text),
+                     has_moments ? " and an element" : "");
 }
 
 void choir__batch_norm_moments(const choir__channels_t* sizes, int64_t c,

@@ -21,8 +21,10 @@ static inline int64_t choir__channel_place(const choir__channels_t* sizes,
   return (n * sizes->channels + c) * sizes->image + i;
 }
 
-// Fails unless x has 2 or more dimensions and an element in each channel.
-choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x);
+// Fails unless x has 2 or more dimensions and, where moments are taken of them,
+// an element in each channel.
+choir_status_t choir__batch_norm_check(const char* op, const choir_view_t* x,
+                                       bool has_moments);
 
 // Mean and biased variance of channel c of row-major x.
 void choir__batch_norm_moments(const choir__channels_t* sizes, int64_t c,

@@ -54,11 +54,11 @@ static choir_status_t check_sizes(const char* op, const choir_view_t* x,
   for (int32_t i = 2; i < 4; ++i)
     if (w->shape[i] < 1 || w->shape[i] > LARGEST || x->shape[i] > LARGEST)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: kernel is %lld x %lld; needs sizes 1 .. %d, also "
-                         "of the image of %lld x %lld",
+                         "%s: kernel is %lld x %lld, image %lld x %lld; needs "
+                         "sizes up to %d, and from 1 for the kernel",
                          op, (long long)w->shape[2], (long long)w->shape[3],
-                         LARGEST, (long long)x->shape[2],
-                         (long long)x->shape[3]);
+                         (long long)x->shape[2], (long long)x->shape[3],
+                         LARGEST);
   return NULL;
 }
 
@@ -89,14 +89,14 @@ choir_status_t choir__conv2d_make(const char* op, const choir_view_t* x,
   long long groups = attrs->groups;
   if (x->shape[1] % groups != 0 || x->shape[1] / groups != w->shape[1])
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: x has %lld channels in groups %lld; needs %lld in "
-                       "each, as W has",
+                       "%s: x has %lld channels in %lld groups; needs %lld in "
+                       "each group, as W has",
                        op, (long long)x->shape[1], groups,
                        (long long)w->shape[1]);
   if (w->shape[0] % groups != 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: W has %lld filters; needs a multiple of groups "
-                       "%lld",
+                       "%s: W has %lld filters; needs a multiple of the %lld "
+                       "groups",
                        op, (long long)w->shape[0], groups);
   CHOIR_TRY(check_sizes(op, x, w));
   *out_conv = choir__conv2d_of(x, w, attrs);

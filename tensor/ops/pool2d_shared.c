@@ -62,8 +62,9 @@ choir_status_t choir__pool2d_infer(const char* op, const choir_view_t* x,
   for (int32_t i = 2; i < 4; ++i)
     if (x->shape[i] > INT64_MAX / 2)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: image of %lld x %lld; needs smaller sizes", op,
-                         (long long)x->shape[2], (long long)x->shape[3]);
+                         "%s: image is %lld x %lld; needs sizes up to %lld", op,
+                         (long long)x->shape[2], (long long)x->shape[3],
+                         (long long)(INT64_MAX / 2));
   choir__pool2d_t pool = choir__pool2d_of(x, attrs);
   CHOIR_TRY(check_window(op, &pool));
   int64_t shape[] = {x->shape[0], x->shape[1], pool.out[0], pool.out[1]};

@@ -14,10 +14,9 @@ static choir_status_t softmax_reference(const choir_record_t* record,
   int64_t classes = choir__softmax_classes(choir_record_src(record, 0));
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
-  double largest;
   for (int64_t row = 0; row < rows; ++row)
     choir__softmax_row(dense.srcs[0] + row * classes, classes,
-                       dense.dsts[0] + row * classes, &largest);
+                       dense.dsts[0] + row * classes, NULL);
   return choir__dense_end(&dense, NULL);
 }
 

@@ -12,7 +12,7 @@ double choir__softmax_row(const double* x, int64_t classes, double* p,
   double sum = 0;
   for (int64_t i = 0; i < classes; ++i) sum += exp(x[i] - largest);
   for (int64_t i = 0; p && i < classes; ++i) p[i] = exp(x[i] - largest) / sum;
-  *out_largest = largest;
+  if (out_largest) *out_largest = largest;
   return log(sum);
 }
 

@@ -61,7 +61,7 @@ class ReluAndPoolingTest : public ::testing::Test {
     b_ = choir_scope_leaf(scope_, bias_.get());
   }
   void TearDown() override {
-    choir_stream_pop_stage(choir_device_stream(device_.get()));
+    choir_stream_pop_stage(choir_device_stream(device_.get()), &watch_.stage);
     choir_scope_destroy(scope_);
   }
 

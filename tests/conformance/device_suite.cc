@@ -355,9 +355,9 @@ TEST_P(DeviceSuite, StagesStandBeforeTheDoor) {
   choir_stream_push_stage(stream, &count.stage);
   choir_stream_push_stage(stream, &check.stage);
   Submit(stream, TestRecord::Fill(buffer, 1));
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &check.stage);
   Submit(stream, TestRecord::Fill(buffer, 2));
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &count.stage);
   Submit(stream, TestRecord::Fill(buffer, 3));
   EXPECT_EQ(count.records, 2u);
   EXPECT_EQ(FirstElement(buffer, stream), 3);

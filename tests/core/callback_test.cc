@@ -46,4 +46,12 @@ TEST(CallbackTest, OneThatIsLeftHasFailed) {
   EXPECT_EQ(called.text, "xxx");
 }
 
+TEST(CallbackTest, NoneIsRefused) {
+  choir_callback_t callback = {};
+  EXPECT_STATUS(INVALID_ARGUMENT, "callback: run is NULL",
+                choir_text_writer_callback(&callback, "x", 1));
+  EXPECT_STATUS(INVALID_ARGUMENT, "callback: self is NULL",
+                choir_text_writer_callback(nullptr, "x", 1));
+}
+
 }  // namespace

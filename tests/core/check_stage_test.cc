@@ -28,7 +28,7 @@ class CheckStageTest : public ::testing::Test {
     views_[1] = record.get()->operands[1];
   }
   void TearDown() override {
-    choir_stream_pop_stage(stream_);
+    choir_stream_pop_stage(stream_, &stage_.stage);
     EXPECT_EQ(FirstElement(dst_, stream_), expected_);
     choir_buffer_release(src_);
     choir_buffer_release(dst_);

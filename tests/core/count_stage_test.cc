@@ -30,7 +30,7 @@ TEST(CountStageTest, CountsRecordsAndWhatKernelsTell) {
   EXPECT_EQ(count.cost.flops, 2 * 20.0);
   EXPECT_EQ(count.cost.bytes, 2 * 160.0);
   EXPECT_EQ(FirstElement(buffer, stream), 9);  // and it hands them on
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &count.stage);
   choir_buffer_release(buffer);
   choir_device_release(device);
 }

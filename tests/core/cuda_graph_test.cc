@@ -818,7 +818,7 @@ TEST_F(CudaGraphTest, StagesSeeEachRecord) {
       Grow(input_);
       EXPECT_EQ(grown_, Expected(3));
     }
-    choir_stream_pop_stage(stream_);
+    choir_stream_pop_stage(stream_, &count.stage);
     EXPECT_EQ(count.records, 9u * static_cast<unsigned>(round + 1));
     for (int i = 0; i < 3; ++i) {
       Grow(input_);

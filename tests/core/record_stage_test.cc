@@ -34,7 +34,7 @@ class RecordStageTest : public ::testing::Test {
       ASSERT_OK(choir_stream_submit(
           stream_, TestRecord::Affine(buffer_, buffer_, 2, 0).get()));
     }
-    choir_stream_pop_stage(stream_);
+    choir_stream_pop_stage(stream_, &stage_.stage);
     EXPECT_EQ(choir_record_list_count(list_), 3u);
   }
   FailingAllocator allocator_;
@@ -66,7 +66,7 @@ TEST_F(RecordStageTest, WhatCannotBeKeptIsNotRun) {
   EXPECT_STATUS(OUT_OF_MEMORY, "choir_record_list_append",
                 choir_stream_submit(
                     stream_, TestRecord::Affine(buffer_, buffer_, 2, 0).get()));
-  choir_stream_pop_stage(stream_);
+  choir_stream_pop_stage(stream_, &stage_.stage);
   EXPECT_EQ(FirstElement(buffer_, stream_), 1);
 }
 

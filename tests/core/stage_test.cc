@@ -44,22 +44,26 @@ choir_status_t SubmitLetter(choir_stage_t* stage, choir_stream_t* stream,
   return choir_stage_forward(stage, stream, record);
 }
 
-TEST_F(StageTest, LastPushedSeesRecordsFirst) {
+// The last pushed sees records first; each goes from where it stands.
+TEST_F(StageTest, PushedInFrontAndPoppedAnywhere) {
   std::string seen;
   Letter a = {{SubmitLetter, nullptr}, 'a', &seen};
   Letter b = {{SubmitLetter, nullptr}, 'b', &seen};
-  choir_stream_push_stage(stream_, &a.stage);
-  choir_stream_push_stage(stream_, &b.stage);
-  ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 1).get()));
-  EXPECT_EQ(seen, "ba");
-  choir_stream_pop_stage(stream_);
-  ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 2).get()));
-  EXPECT_EQ(seen, "baa");
-  choir_stream_pop_stage(stream_);
-  choir_stream_pop_stage(stream_);  // the door stays
-  ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 3).get()));
-  EXPECT_EQ(seen, "baa");
-  EXPECT_EQ(FirstElement(buffer_, stream_), 3);
+  for (Letter* first : {&a, &b}) {
+    seen.clear();
+    choir_stream_push_stage(stream_, &a.stage);
+    choir_stream_push_stage(stream_, &b.stage);
+    ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 1).get()));
+    EXPECT_EQ(seen, "ba");
+    for (int i = 0; i < 2; ++i)  // the second time it is not there
+      choir_stream_pop_stage(stream_, &first->stage);
+    ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 2).get()));
+    EXPECT_EQ(seen, first == &a ? "bab" : "baa");
+    choir_stream_pop_stage(stream_, first == &a ? &b.stage : &a.stage);
+    ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 3).get()));
+    EXPECT_EQ(seen.size(), 3u);
+    EXPECT_EQ(FirstElement(buffer_, stream_), 3);
+  }
 }
 
 TEST_F(StageTest, AStageMayKeepARecord) {
@@ -70,7 +74,7 @@ TEST_F(StageTest, AStageMayKeepARecord) {
   };
   choir_stream_push_stage(stream_, &keep.stage);
   ASSERT_OK(choir_stream_submit(stream_, TestRecord::Fill(buffer_, 9).get()));
-  choir_stream_pop_stage(stream_);
+  choir_stream_pop_stage(stream_, &keep.stage);
   EXPECT_EQ(FirstElement(buffer_, stream_), 0);
 }
 

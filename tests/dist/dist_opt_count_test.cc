@@ -20,9 +20,11 @@ using choir_testing::Training;
 
 constexpr int64_t kSteps = 6;
 
-// All passes of kSteps steps. In pass `failing` of all (-1: none) the record
-// that counts hits, which comes after the update, is refused on the last rank.
-void Train(Training* training, const Comm& comm, int64_t failing) {
+// All passes of kSteps steps, `passes` each. In pass `failing` of all (-1:
+// none) the record that counts hits, which comes after the update, is refused
+// on the last rank.
+void Train(Training* training, const Comm& comm, int64_t passes,
+           int64_t failing) {
   bool fails = false;
   NoteStage stage;
   stage.before = [&](const choir_record_t* record) -> choir_status_t {
@@ -38,14 +40,17 @@ void Train(Training* training, const Comm& comm, int64_t failing) {
     choir_status_t status =
         training->TrainOn(pass, comm.rank() * 16, 16, 16 * comm.size());
     if (fails) {
-      EXPECT_STATUS(INTERNAL, " was applied and counted", status);
+      EXPECT_STATUS(INTERNAL,
+                    (pass + 1) % passes ? " has the gradients of this pass, go"
+                                        : " was applied and counted, go",
+                    status);
     } else {
       Must(status);
     }
     ++pass;
     step = choir_model_step(training->model());
   }
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &stage.stage);
   EXPECT_EQ(pass % kSteps, 0);
 }
 
@@ -61,7 +66,7 @@ TEST(DistOptCountTest, AFailureBehindTheUpdate) {
         options.sharded_update = sharded;
         Training expected(SmallLayers(), comm.get(), options);
         Must(expected.Attach());
-        Train(&expected, comm, -1);
+        Train(&expected, comm, passes, -1);
         // Each pass of the first three steps: eager, recorded, replayed.
         for (int64_t failing = 0; failing < 3 * passes; ++failing) {
           SCOPED_TRACE(std::string(device) + " pass " +
@@ -70,7 +75,7 @@ TEST(DistOptCountTest, AFailureBehindTheUpdate) {
                        (sharded ? " sharded" : " not sharded"));
           Training training(SmallLayers(), comm.get(), options);
           Must(training.Attach());
-          Train(&training, comm, failing);
+          Train(&training, comm, passes, failing);
           EXPECT_EQ(training.StatesDigest(), expected.StatesDigest());
         }
       }

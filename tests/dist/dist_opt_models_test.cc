@@ -144,6 +144,20 @@ TEST(DistOptModelsTest, ServesOneModelAtATime) {
                   "model net: the updater is that of model net; make one for "
                   "each model",
                   choir_model_set_updater(second.model(), updater));
+  // Nor is the optimizer attached by itself, or in another DistOpt.
+  for (const Training* whose : {&first, &second})
+    EXPECT_STATUS(FAILED_PRECONDITION, "the updater is that of model net",
+                  choir_optimizer_attach(first.optimizer(), whose->device(),
+                                         choir_model_params(whose->model())));
+  choir_dist_opt_t* another = nullptr;
+  Must(choir_dist_opt_create(first.optimizer(), comm.get(), nullptr, &another));
+  Training none(SmallLayers(), nullptr, {});
+  EXPECT_STATUS(
+      FAILED_PRECONDITION, "the updater is that of model net",
+      choir_model_set_updater(none.model(), choir_dist_opt_updater(another)));
+  EXPECT_STATUS(FAILED_PRECONDITION, "training without an updater",
+                none.TrainOn(0, 0, 16, 16));
+  choir_dist_opt_release(another);
   TrainSteps(&first, comm);
   TrainSteps(&expected, comm);
   EXPECT_EQ(first.StatesDigest(), expected.StatesDigest());

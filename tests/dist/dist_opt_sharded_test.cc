@@ -46,7 +46,7 @@ TEST(DistOptShardedTest, EachRankUpdatesAPart) {
   choir_stream_t* stream = choir_device_stream(training.device());
   choir_stream_push_stage(stream, &stage.stage);
   Must(training.TrainOn(0, comm.rank() * 16, 16, 48));
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &stage.stage);
   EXPECT_EQ(std::count(notes.begin(), notes.end(), "all_gather/comm"), 1);
   EXPECT_EQ(std::count(notes.begin(), notes.end(), "barrier/comm"), 1);
   EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
@@ -104,7 +104,7 @@ TEST(DistOptShardedTest, RanksOfSeveralThreadsShareNothingOut) {
   choir_stream_t* stream = choir_device_stream(training.device());
   choir_stream_push_stage(stream, &stage.stage);
   Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &stage.stage);
   EXPECT_EQ(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
   EXPECT_GT(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
   EXPECT_OK(

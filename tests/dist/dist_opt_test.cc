@@ -567,8 +567,8 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
   choir_stream_push_stage(streams[0], &compute.stage);
   choir_stream_push_stage(streams[1], &background.stage);
   Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
-  choir_stream_pop_stage(streams[0]);
-  choir_stream_pop_stage(streams[1]);
+  choir_stream_pop_stage(streams[0], &compute.stage);
+  choir_stream_pop_stage(streams[1], &background.stage);
   std::string all;
   for (const std::string& name : notes) all += name + "\n";
   EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 6) << all;

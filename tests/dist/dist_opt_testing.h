@@ -191,7 +191,7 @@ class Training {
   choir_status_t Train(const choir_batch_t* batch) {
     choir_model_batch_t step = {batch->x, batch->y, batch->first_in_step,
                                 batch->sample_count, batch->global_count};
-    step.number = batch->step + 1;
+    step.batch_number = batch->step + 1;
     return choir_model_train_one_batch(model_, &step);
   }
 
@@ -199,7 +199,7 @@ class Training {
   choir_status_t TrainOn(int64_t step, int64_t first, int64_t count,
                          int64_t global) {
     choir_model_batch_t batch = {nullptr, nullptr, first, count, global};
-    batch.number = step + 1;
+    batch.batch_number = step + 1;
     if (count > 0) {
       std::vector<float> pixels = Pixels(step, first, count);
       std::vector<int32_t> labels;
@@ -495,7 +495,8 @@ inline void TrainAndSay(
       status = choir_updater_consolidate(training.updater());
     }
   }
-  for (choir_stream_t* stream : streams) choir_stream_pop_stage(stream);
+  for (int i = 0; i < 2; ++i)
+    choir_stream_pop_stage(streams[i], &stages[i].stage);
   Say(std::string(choir_status_code_text(choir_status_code(status))) + ": " +
       choir_status_message(status));
   choir_status_free(status);

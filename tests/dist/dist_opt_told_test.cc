@@ -204,7 +204,7 @@ choir_status_t FailIn(Training* training, const std::string& kernel) {
   choir_stream_t* stream = choir_device_stream(training->device());
   choir_stream_push_stage(stream, &stage.stage);
   choir_status_t status = training->TrainOn(kStep, 16, 16, 32);
-  choir_stream_pop_stage(stream);
+  choir_stream_pop_stage(stream, &stage.stage);
   EXPECT_TRUE(failed) << "no record of " << kernel;
   return status;
 }
@@ -277,7 +277,7 @@ TEST(DistOptToldTest, WorkOfAThread) {
     };
     choir_stream_push_stage(stream, &stage.stage);
     choir_status_t status = training->TrainOn(kStep, 16, 16, 32);
-    choir_stream_pop_stage(stream);
+    choir_stream_pop_stage(stream, &stage.stage);
     return status;
   });
 }

@@ -5,6 +5,7 @@ who and where, nothing is left."""
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 
@@ -151,6 +152,7 @@ class FaultsTest(harness.ProgramTest):
                 self.assert_nothing_left()
 
     def test_terminated_rank_under_mpiexec(self):
+        self.environment["CHOIR_HOST"] = "elsewhere"
         process = self.begin("--comm", "mpi", under=self.mpiexec(2))
         pids = self.workers()
         os.kill(pids[1], signal.SIGTERM)
@@ -160,10 +162,24 @@ class FaultsTest(harness.ProgramTest):
         for rank, sender in ((1, os.getpid()), (0, process.pid)):
             self.assertRegex(
                 err,
-                WORKER % (rank, pids[rank])
-                + r" was ended by signal 15 \(Terminated\) from \S+ \(pid %d\)"
-                % sender,
+                r"rank %d \(host elsewhere, pid %d\) was ended by signal 15 "
+                r"\(Terminated\) from \S+ \(pid %d\)"
+                % (rank, pids[rank], sender),
             )
+        self.assert_nothing_left()
+
+    def test_terminated_rank_in_a_pid_namespace_of_its_own(self):
+        apart = ("unshare", "--pid", "--fork")
+        if subprocess.run([*apart, "true"], check=False).returncode:
+            self.skipTest("unshare --pid is not allowed here")
+        process = self.begin("--comm", "mpi", under=(*self.mpiexec(1), *apart))
+        os.kill(self.worker(1, 0), signal.SIGTERM)
+        _, _, err = self.finish(process)
+        # The number of its sender is none in there, and is not told.
+        self.assertRegex(
+            err,
+            WORKER % (0, 1) + r" was ended by signal 15 \(Terminated\)( in|\n)",
+        )
         self.assert_nothing_left()
 
     def test_stopped_rank_while_mpi_starts(self):

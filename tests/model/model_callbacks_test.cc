@@ -99,6 +99,34 @@ TEST_F(ModelCallbacksTest, Trains) {
   EXPECT_EQ(choir_model_step(model_), 1);
 }
 
+TEST_F(ModelCallbacksTest, HasNoForward) {
+  ASSERT_OK(Create());
+  TensorPtr x = Make<float>(device_.get(), {1}, {1});
+  choir_tensor_t* y = nullptr;
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model square: predict: its definition has no forward",
+                choir_model_predict(model_, x.get(), &y));
+  choir_model_batch_t batch = {};
+  batch.x = x.get();
+  batch.sample_count = batch.global_count = 1;
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model square: evaluate: its definition has no forward",
+                choir_model_evaluate(model_, &batch));
+}
+
+TEST_F(ModelCallbacksTest, CallbacksThatAreNone) {
+  callbacks_.train_one_batch.run = nullptr;
+  ASSERT_OK(Create());
+  EXPECT_STATUS(INVALID_ARGUMENT, "callback: run is NULL", Train());
+  choir_model_t* model = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT, "callback: self is NULL",
+                choir_model_create(device_.get(), &def_, nullptr, 0, &model));
+  callbacks_.define.run = nullptr;
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "callback: run is NULL",
+      choir_model_create(device_.get(), &def_, &callbacks_, 0, &model));
+}
+
 TEST_F(ModelCallbacksTest, DefineThatIsLeft) {
   square_.leaves_define = true;
   EXPECT_STATUS(INTERNAL, "left before its end", Create());

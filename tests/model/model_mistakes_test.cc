@@ -25,7 +25,10 @@ INSTANTIATE_TEST_SUITE_P(All, ModelTest,
 TEST_P(ModelTest, NeedsDefineAndForward) {
   choir_model_t* model = nullptr;
   choir_model_def_t def = {"half", nullptr, nullptr, nullptr};
-  EXPECT_STATUS(INVALID_ARGUMENT, "model half: define or forward is NULL",
+  EXPECT_STATUS(INVALID_ARGUMENT, "model half: define is NULL",
+                choir_model_create(device_.get(), &def, nullptr, 1, &model));
+  def.define = [](choir_model_t*, void*) {};
+  EXPECT_STATUS(INVALID_ARGUMENT, "model half: forward is NULL",
                 choir_model_create(device_.get(), &def, nullptr, 1, &model));
   EXPECT_EQ(model, nullptr);
 }

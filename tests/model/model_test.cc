@@ -773,11 +773,20 @@ TEST(ModelMemoryTest, OwnParametersSurviveEveryFailedAllocation) {
             device, CHOIR_DTYPE_F32, 1, shape, values, &value);
         Net net(
             [&](Net* self) {
-              // More than a list holds at first.
-              for (int i = 0; i < 20; ++i)
-                choir_model_add_param(self->defining,
-                                      ("p" + std::to_string(i)).c_str(), value,
-                                      i % 2 == 0);
+              // More than a list holds at first. The model has those that it
+              // gave, and no other.
+              std::vector<choir_param_t*> given;
+              for (int i = 0; i < 20; ++i) {
+                choir_param_t* param = choir_model_add_param(
+                    self->defining, ("p" + std::to_string(i)).c_str(), value,
+                    i % 2 == 0);
+                if (param) given.push_back(param);
+              }
+              const choir_param_list_t list =
+                  choir_model_params(self->defining);
+              EXPECT_EQ(std::vector<choir_param_t*>(list.params,
+                                                    list.params + list.count),
+                        given);
             },
             Chain);
         if (!status) status = net.Create(device);

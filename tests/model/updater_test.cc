@@ -182,24 +182,34 @@ TEST_P(UpdaterTest, IsNoModelsWhereItCannotBeAttached) {
   ASSERT_OK(Train(other.get()));
 }
 
-// As a wrapper may do, which shares the optimizer with a model.
-TEST_P(UpdaterTest, MayBeTakenAway) {
+// An optimizer that a model has is not attached by itself, nor the other way.
+TEST_P(UpdaterTest, IsNotAttachedBesideAModel) {
   MakeData(6);
-  std::unique_ptr<Net> net = Compiled("net", 1);
-  std::unique_ptr<Net> other = Compiled("other", 2);
-  const OptimizerPtr optimizer = std::move(AllOptimizers()[0]);
-  ASSERT_OK(Set(net.get(), optimizer));
-  choir_optimizer_detach(optimizer.get());
-  EXPECT_STATUS(FAILED_PRECONDITION, "model net: training without an updater",
-                Train(net.get()));
-  ASSERT_OK(Set(other.get(), optimizer));
-  const uint64_t start = other->Digest();
-  EXPECT_STATUS(FAILED_PRECONDITION, "model net: training without an updater",
-                Train(net.get()));
-  EXPECT_EQ(other->Digest(), start);
-  net.reset();
-  ASSERT_OK(Train(other.get()));
-  EXPECT_NE(other->Digest(), start);
+  std::vector<OptimizerPtr> same = AllOptimizers();
+  std::vector<OptimizerPtr> taken = AllOptimizers();
+  for (size_t i = 0; i < taken.size(); ++i) {
+    std::unique_ptr<Net> expected = Compiled("net", 1);
+    ASSERT_OK(Set(expected.get(), same[i]));
+    std::unique_ptr<Net> net = Compiled("net", 1);
+    std::unique_ptr<Net> other = Compiled("other", 2);
+    ASSERT_OK(Set(net.get(), taken[i]));
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_OK(Train(expected.get()));
+      ASSERT_OK(Train(net.get()));
+      EXPECT_EQ(net->Digest(), expected->Digest());
+      for (Net* whose : {net.get(), other.get()})
+        EXPECT_STATUS(FAILED_PRECONDITION, "the updater is that of model net",
+                      choir_optimizer_attach(taken[i].get(), device_.get(),
+                                             choir_model_params(whose->get())));
+    }
+    OptimizerPtr alone = std::move(AllOptimizers()[i]);
+    ASSERT_OK(choir_optimizer_attach(alone.get(), device_.get(),
+                                     choir_model_params(other->get())));
+    EXPECT_STATUS(FAILED_PRECONDITION,
+                  "model net: the updater is that of model (no name)",
+                  Set(net.get(), alone));
+    ASSERT_OK(Train(net.get()));
+  }
 }
 
 TEST_P(UpdaterTest, SeesEveryParameter) {
@@ -209,6 +219,10 @@ TEST_P(UpdaterTest, SeesEveryParameter) {
       choir_model_add_param(net->get(), "late", net->param(0)->value, true),
       nullptr);
   EXPECT_EQ(choir_model_params(net->get()).count, 4u);
+  MakeData(6);
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model net: parameter late after choir_model_compile",
+                Train(net.get()));
 }
 
 TEST_P(UpdaterTest, ModelsThatHaveNone) {
@@ -220,7 +234,8 @@ TEST_P(UpdaterTest, ModelsThatHaveNone) {
   ASSERT_OK(choir_model_set_updater(net->get(), nullptr));
   EXPECT_EQ(choir_model_states(net->get(), nullptr), 4u);
   const choir_update_options_t options = {nullptr, 0, nullptr};
-  EXPECT_STATUS(FAILED_PRECONDITION, "before choir_model_set_updater",
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "model net: set_update_options without an updater",
                 choir_model_set_update_options(net->get(), &options));
   EXPECT_STATUS(FAILED_PRECONDITION, "model net: training without an updater",
                 Train(net.get()));

@@ -83,6 +83,23 @@ class Stepper {
 
 class OptimizerGpu : public CudaKernelsTest {};
 
+// The other parameters' calls still wait, so the update may be repeated.
+TEST_F(OptimizerGpu, AnUpdateThatFailsBeforeItsLaunchChangesNothing) {
+  Stepper gpu(gpu_, &choir_optimizer_def_sgd);
+  Stepper cpu(cpu_, &choir_optimizer_def_sgd);
+  gpu.SetGrads(0);
+  cpu.SetGrads(0);
+  TensorPtr wrong = Make<float>(gpu_.get(), {2}, {1, 2});
+  choir_tensor_t* right = gpu.params()[3]->grad;
+  gpu.params()[3]->grad = wrong.get();
+  EXPECT_STATUS(INVALID_ARGUMENT, "sgd: w3: sgd_update: ", gpu.Update(0));
+  EXPECT_EQ(gpu.All(), cpu.All());
+  gpu.params()[3]->grad = right;
+  ASSERT_OK(gpu.Update(0));
+  ASSERT_OK(cpu.Update(0));
+  EXPECT_EQ(gpu.All(), cpu.All());
+}
+
 TEST_F(OptimizerGpu, StepsTakeFewLaunches) {
   for (int32_t i = 0; choir_optimizer_def_get(i); ++i) {
     const choir_optimizer_def_t* def = choir_optimizer_def_get(i);

@@ -188,6 +188,28 @@ TEST_F(CudaMove, CopiesAllDtypes) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+// In one transfer, however many elements lie apart from each other; the others
+// stay as they are.
+TEST_F(CudaMove, WritesElementsThatLieApart) {
+  for (int d = 0; d < CHOIR_DTYPE_COUNT; ++d) {
+    SCOPED_TRACE(choir_dtype_name(static_cast<choir_dtype_t>(d)));
+    const auto dtype = static_cast<choir_dtype_t>(d);
+    const Both both = Elements(dtype, Values(1027));
+    const std::vector<unsigned char> bytes =
+        Bytes(Elements(dtype, Numbers(513, 5)).on_cpu.get());
+    fake_.ClearLog();
+    for (choir_tensor_t* whole : {both.on_gpu.get(), both.on_cpu.get()})
+      ASSERT_OK(
+          choir_tensor_write(Sparse(whole).get(), bytes.data(), bytes.size()));
+    int transfers = 0;
+    for (const std::string& line : fake_.TakeLog())
+      transfers += line.rfind("to_device ", 0) == 0;
+    EXPECT_EQ(transfers, 1);
+    ExpectSame(both.on_gpu.get(), both.on_cpu.get());
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
 // NaN and the sign of zero stay.
 TEST_F(CudaMove, ReluOfAllFloats) {
   for (const choir_dtype_t dtype :

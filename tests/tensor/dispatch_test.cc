@@ -129,7 +129,7 @@ TEST_F(DispatchTest, EmptyResultsNeedNoRecord) {
   EXPECT_EQ(Read<float>(Result(CHOIR_OP_SUM, {none.get()})),
             (std::vector<float>{0}));
   EXPECT_EQ(count.records, 1u);
-  choir_stream_pop_stage(stream_);
+  choir_stream_pop_stage(stream_, &count.stage);
 }
 
 // ---- In place ----
@@ -323,7 +323,7 @@ TEST_F(DispatchTest, ElementwiseRecordsHaveOneShape) {
   TensorPtr x = Make(device_.get(), {2, 3}, Floats(6, 1));
   TensorPtr row = Make(device_.get(), {3}, Floats(3, 2));
   Result(CHOIR_OP_ADD, {x.get(), row.get()});
-  choir_stream_pop_stage(stream_);
+  choir_stream_pop_stage(stream_, &stage.stage);
   ASSERT_EQ(choir_record_list_count(list), 1u);
   const choir_record_t* record = choir_record_list_get(list, 0);
   EXPECT_EQ(record->src_count, 2);
@@ -352,7 +352,7 @@ TEST_F(DispatchTest, RecordsReplay) {
     ASSERT_OK(Into(CHOIR_OP_SCALE, {x.get()}, &attrs, false, y.get()));
     attrs = {100, 100};
   }
-  choir_stream_pop_stage(stream_);
+  choir_stream_pop_stage(stream_, &stage.stage);
   EXPECT_EQ(Read<float>(y), (std::vector<float>{0, 0, 0}));
   ASSERT_OK(choir_record_list_replay(list, stream_));
   EXPECT_EQ(Read<float>(y), (std::vector<float>{3, 5, 7}));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // oneDNN's primitives are made once for a problem and kept, up to a bound.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +10,18 @@
 
 #include "tensor/kernels/cpu/dnnl_engine.h"
 #include "tests/tensor/kernel_problem.h"
+
+// In the place of the library's, for all calls of this program.
+static bool has_no_memory;
+extern "C" dnnl_status_t dnnl_primitive_attr_create(
+    dnnl_primitive_attr_t* attr) {
+  static const auto create =
+      reinterpret_cast<decltype(&dnnl_primitive_attr_create)>(
+          dlsym(RTLD_NEXT, "dnnl_primitive_attr_create"));
+  if (!has_no_memory) return create(attr);
+  has_no_memory = false;
+  return dnnl_out_of_memory;
+}
 
 namespace {
 
@@ -81,6 +94,22 @@ TEST_F(DnnlPlans, ServeThreadsAtTheSameTime) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_LE(choir__dnnl_cache_stats().kept, kThreads);
+}
+
+// Of a problem for which Winograd's algorithm is tried first: what it is not
+// given once is no reason to do without it for ever.
+TEST_F(DnnlPlans, AFailureChoosesNoOtherAlgorithm) {
+  Device device(1);
+  Problem problem(def(), {"16,64,8,8;64,64,3,3;64", "padding=1,1"},
+                  Layout::kChannelsLast, false, CHOIR_DTYPE_F32, device);
+  const auto want = problem.Run(&choir__cpu_conv2d, device.stream());
+  choir__dnnl_cache_clear();
+  choir_record_t record = problem.record();
+  record.kernel = &choir__cpu_conv2d.kernel;
+  has_no_memory = true;
+  EXPECT_STATUS(OUT_OF_MEMORY, "dnnl_primitive_attr_create failed",
+                record.kernel->run(&record, device.stream()));
+  EXPECT_TRUE(problem.Run(&choir__cpu_conv2d, device.stream()) == want);
 }
 
 TEST_F(DnnlPlans, CountTheirReorders) {

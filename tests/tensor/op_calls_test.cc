@@ -286,7 +286,7 @@ TEST_F(OpCalls, AreRecordsByThemselvesOnTheCpu) {
       EXPECT_OK(Call(&calls, kSgd, param, attrs.data()));
     EXPECT_OK(choir__op_calls_end(&calls, nullptr));
     choir_stream_set_label(stream, nullptr);
-    choir_stream_pop_stage(stream);
+    choir_stream_pop_stage(stream, &stage.stage);
     const bool is_gpu = device == &gpu_;
     const size_t count = choir_record_list_count(list);
     EXPECT_EQ(count, is_gpu ? 1u : kCalls);

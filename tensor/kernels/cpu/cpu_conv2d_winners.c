@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of a convolution with a max pooling behind it, by the loops of
-// cpu_conv2d_winners.h: which records they take, memory, and samples for the
-// threads.
+// cpu_conv2d_winners.h: which records they take, memory, samples for the
+// threads, and what computes a record that the loops must not.
 #include "tensor/kernels/cpu/cpu_conv2d_winners.h"
 
 #include <stdatomic.h>
@@ -111,9 +111,8 @@ typedef struct call_s {
   int64_t pieces;
   float* sums;  // (pieces, sums of a piece)
   int64_t sums_count, bias_count;
-  // An image or a filter holds NaN or an infinity. Times the zeros that are
-  // left out here they make NaN: the reference computes such a record.
-  atomic_bool is_special;
+  // An image or a filter holds NaN or an infinity: see run_apart.
+  atomic_bool has_nonfinite;
 } call_t;
 
 // Without their signs, infinities and NaN have the largest bits of all.
@@ -132,11 +131,15 @@ CHOIR__ISA_VARIANTS(find_largest,
                     (const float* from, int64_t count, uint32_t* out_bits),
                     (from, count, out_bits))
 
-static void look_for_special(call_t* call, const float* from, int64_t count) {
+static void find_nonfinite(call_t* call, const float* from, int64_t count) {
   uint32_t bits;
   find_largest(from, count, &bits);
   if (bits >= 0x7f800000u)
-    atomic_store_explicit(&call->is_special, true, memory_order_relaxed);
+    atomic_store_explicit(&call->has_nonfinite, true, memory_order_relaxed);
+}
+
+static bool has_nonfinite(const call_t* call) {
+  return atomic_load_explicit(&call->has_nonfinite, memory_order_relaxed);
 }
 
 static void* take(const call_t* call, size_t bytes) {
@@ -268,14 +271,14 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for weights",
                        bytes);
   pack_weights(w, t, weights);
-  look_for_special(call, weights, bytes / sizeof(float));
+  find_nonfinite(call, weights, bytes / sizeof(float));
   t->weights = weights;
   const int64_t pairs =
       (call->samples + CHOIR__WINNERS_SAMPLES - 1) / CHOIR__WINNERS_SAMPLES;
   cutter_t cutter = {NULL, 0};
   cut_lists(t, &cutter, &(choir__winners_lists_t){0});
   choir_status_t status = NULL;
-  if (!call->is_special)
+  if (!has_nonfinite(call))
     status = choir__cpu_parallel_scratch(stream, pairs, 1, cutter.bytes,
                                          data_range, call);
   give(call, weights, bytes);
@@ -315,9 +318,10 @@ static void weight_range(void* context, void* memory, int64_t begin,
            (size_t)(call->sums_count + call->bias_count) * sizeof(float));
     const int64_t last = call->samples * (piece + 1) / call->pieces;
     for (int64_t n = call->samples * piece / call->pieces; n < last; n++) {
+      if (has_nonfinite(call)) return;
       (wide ? choir__winners_weight_avx512 : choir__winners_weight_avx2)(
           t, n, &scratch);
-      look_for_special(call, scratch.image, choir__winners_image(t));
+      find_nonfinite(call, scratch.image, choir__winners_image(t));
     }
   }
 }
@@ -376,7 +380,7 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   cut_scratch(t, &cutter, &(choir__winners_scratch_t){0});
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, call->pieces, 1, cutter.bytes, weight_range, call);
-  if (!status && !call->is_special) {
+  if (!status && !has_nonfinite(call)) {
     for (int64_t piece = 1; piece < call->pieces; piece++)
       add_up(call->sums, call->sums + piece * count, count);
     write_weights(call, choir_record_dst(record, 0),
@@ -386,9 +390,84 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
   return status;
 }
 
+// ---- Records that hold NaN or an infinity ----
+
+// Times the zeros that the loops leave out these make NaN. So such a record is
+// computed as the ops that it stands for, by their own kernels and in this
+// order: a run that has diverged shall not become slow as well.
+
+static choir_status_t run_op(choir_op_t op, choir_record_t record,
+                             choir_stream_t* stream) {
+  record.kernel =
+      choir__kernel_select(op, choir_stream_device(stream), &record);
+  return record.kernel->run(&record, stream);
+}
+
+// Of y's height and width, or of any other.
+static choir_status_t make_image(choir_stream_t* stream, const choir_view_t* y,
+                                 const int64_t size[2],
+                                 choir_tensor_t** out_image) {
+  const int64_t shape[] = {y->shape[0], y->shape[1], size[0], size[1]};
+  choir_view_t layout;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &layout));
+  choir_view_set_channels_last(&layout);
+  return choir_tensor_create_layout(choir_stream_device(stream), &layout,
+                                    out_image);
+}
+
+static choir_status_t run_ops(const choir_record_t* record,
+                              choir_stream_t* stream, winners_kind_t kind,
+                              const choir_view_t* masked,
+                              const choir_view_t* image) {
+  const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
+  const choir_view_t* o = record->operands;  // x, winners, W, y, dy; results
+  const bool has_relu = attrs->conv.activation == CHOIR_ACTIVATION_RELU;
+  const choir_view_t mask[] = {o[3], o[4], *masked};
+  if (has_relu)
+    CHOIR_TRY(run_op(
+        CHOIR_OP_RELU_GRAD,
+        (choir_record_t){.operands = mask, .src_count = 2, .dst_count = 1},
+        stream));
+  const choir_view_t spread[] = {*image, o[1], has_relu ? *masked : o[4],
+                                 *image};
+  CHOIR_TRY(run_op(CHOIR_OP_MAX_POOL2D_GRAD,
+                   (choir_record_t){.operands = spread,
+                                    .src_count = 3,
+                                    .dst_count = 1,
+                                    .attrs = &attrs->pool,
+                                    .attrs_bytes = sizeof(attrs->pool)},
+                   stream));
+  const choir_view_t conv[] = {o[0], o[2], *image, o[5],
+                               o[4 + record->dst_count]};
+  return run_op(
+      kind == DATA ? CHOIR_OP_CONV2D_GRAD_DATA : CHOIR_OP_CONV2D_GRAD_WEIGHT,
+      (choir_record_t){.operands = conv,
+                       .src_count = 3,
+                       .dst_count = record->dst_count,
+                       .accumulate = record->accumulate,
+                       .attrs = &attrs->conv,
+                       .attrs_bytes = sizeof(attrs->conv)},
+      stream);
+}
+
+static choir_status_t run_apart(const call_t* call,
+                                const choir_record_t* record,
+                                choir_stream_t* stream, winners_kind_t kind) {
+  const choir_view_t* dy = choir_record_src(record, 4);
+  choir_tensor_t *masked = NULL, *image = NULL;
+  choir_status_t status = make_image(stream, dy, dy->shape + 2, &masked);
+  if (!status) status = make_image(stream, dy, call->t.out, &image);
+  if (!status)
+    status = run_ops(record, stream, kind, choir_tensor_view(masked),
+                     choir_tensor_view(image));
+  choir_tensor_release(masked);
+  choir_tensor_release(image);
+  return status;
+}
+
 // ---- Records ----
 
-static choir_status_t winners_run(choir_op_t op, const choir_record_t* record,
+static choir_status_t winners_run(const choir_record_t* record,
                                   choir_stream_t* stream, winners_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
@@ -413,9 +492,9 @@ static choir_status_t winners_run(choir_op_t op, const choir_record_t* record,
   choir__pixels_give(&y, stream);
   choir__pixels_give(&winners, stream);
   choir__pixels_give(&x, stream);
-  if (!status && call.is_special)
-    status = choir__op_def(op)->reference(record, stream);
-  return status;
+  return !status && has_nonfinite(&call)
+             ? run_apart(&call, record, stream, kind)
+             : status;
 }
 
 #define WINNERS(OP, name, kind)                                            \
@@ -424,7 +503,7 @@ static choir_status_t winners_run(choir_op_t op, const choir_record_t* record,
   }                                                                        \
   static choir_status_t name##_winners_run(const choir_record_t* record,   \
                                            choir_stream_t* stream) {       \
-    return winners_run(OP, record, stream, kind);                          \
+    return winners_run(record, stream, kind);                              \
   }                                                                        \
   const choir_op_kernel_t choir__cpu_##name##_winners = {                  \
       {#name "/winners", name##_winners_run, choir__cpu_cost, NULL, NULL}, \

@@ -10,8 +10,9 @@
 // only the winner has a gradient, so that of four multiplications three would
 // be with zero. Here the winners are walked, one after the other: each adds its
 // slope times a patch of x to dW, or its slope times a filter to a patch of dx.
-// Slopes that are zero (a ReLU between the two) are left out as well. That
-// takes images and filters of finite numbers: others make NaN with zeros.
+// Slopes that are zero (a ReLU between the two) are left out as well. With NaN
+// or an infinity in an image or a filter those products are not zero:
+// cpu_conv2d_winners.c finds such records and computes them otherwise.
 //
 // A patch is what one row of the kernel (or all of it, when that is small)
 // covers of the image: kernel columns times channels lie side by side. They

@@ -13,7 +13,8 @@
 #include "tensor/kernels/cpu/dnnl_engine.h"
 
 static bool conv_fits(const choir__conv_t* conv) {
-  // The activation is of the sum alone, and done where that lies.
+  // The activation comes after the convolution, in place: where the result is
+  // added, it would be applied to what was there before, too.
   if (conv->kind == CHOIR__CONV_FORWARD && conv->record->accumulate &&
       conv->attrs->activation != CHOIR_ACTIVATION_NONE)
     return false;
@@ -28,16 +29,17 @@ static bool conv_fits(const choir__conv_t* conv) {
 
 // ---- Descriptors ----
 
-static choir_status_t tagged(int ndims, const dnnl_dims_t shape,
-                             dnnl_format_tag_t tag, dnnl_memory_desc_t* out) {
+static choir_status_t make_tagged_desc(int ndims, const dnnl_dims_t shape,
+                                       dnnl_format_tag_t tag,
+                                       dnnl_memory_desc_t* out) {
   CHOIR__DNNL_TRY(
       dnnl_memory_desc_create_with_tag(out, ndims, shape, dnnl_f32, tag));
   return NULL;
 }
 
-static choir_status_t strided(int ndims, const dnnl_dims_t shape,
-                              const dnnl_dims_t strides,
-                              dnnl_memory_desc_t* out) {
+static choir_status_t make_strided_desc(int ndims, const dnnl_dims_t shape,
+                                        const dnnl_dims_t strides,
+                                        dnnl_memory_desc_t* out) {
   CHOIR__DNNL_TRY(dnnl_memory_desc_create_with_strides(out, ndims, shape,
                                                        dnnl_f32, strides));
   return NULL;
@@ -62,12 +64,12 @@ static choir_status_t image_descs(const choir_view_t* view, bool blocked,
     is_channels_last &= strides[k] == next;
     next *= shape[k];
   }
-  CHOIR_TRY(tagged(4, shape, tag, wanted));
+  CHOIR_TRY(make_tagged_desc(4, shape, tag, wanted));
   // One block of sixteen channels is the same memory as sixteen channels side
   // by side.
   if (blocked && shape[1] == 16 && is_channels_last)
-    return tagged(4, shape, tag, own);
-  return strided(4, shape, strides, own);
+    return make_tagged_desc(4, shape, tag, own);
+  return make_strided_desc(4, shape, strides, own);
 }
 
 // Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
@@ -87,15 +89,15 @@ static choir_status_t weights_descs(const choir__conv_t* conv,
     shape[n] = k == 0 ? w->shape[0] / groups : w->shape[k];
     strides[n++] = w->strides[k] > 0 ? w->strides[k] : 1;
   }
-  CHOIR_TRY(strided(n, shape, strides, own));
-  return tagged(n, shape, dnnl_format_tag_any, any);
+  CHOIR_TRY(make_strided_desc(n, shape, strides, own));
+  return make_tagged_desc(n, shape, dnnl_format_tag_any, any);
 }
 
 static choir_status_t vector_desc(int64_t count, int64_t stride,
                                   dnnl_memory_desc_t* out) {
   const dnnl_dims_t shape = {count};
   const dnnl_dims_t strides = {count > 1 ? stride : 1};
-  return strided(1, shape, strides, out);
+  return make_strided_desc(1, shape, strides, out);
 }
 
 typedef struct conv_descs_s {
@@ -103,7 +105,7 @@ typedef struct conv_descs_s {
   dnnl_dims_t stride, dilation, before, after;
 } conv_descs_t;
 
-static void forget(conv_descs_t* d) {
+static void destroy_descs(conv_descs_t* d) {
   const dnnl_memory_desc_t all[] = {d->x_own, d->x, d->w_own, d->w_any,
                                     d->b_own, d->b, d->y_own, d->y};
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -111,7 +113,7 @@ static void forget(conv_descs_t* d) {
   memset(d, 0, sizeof(*d));
 }
 
-// Into zeros; forget() them also after a failure.
+// Into zeros. Destroy them also after a failure.
 static choir_status_t describe(const choir__conv_t* conv, bool blocked,
                                conv_descs_t* d) {
   CHOIR_TRY(image_descs(conv->x, blocked, &d->x, &d->x_own));
@@ -269,17 +271,19 @@ static bool is_winograd(const_dnnl_primitive_desc_t pd) {
 }
 
 // Describes the problem with images channels-last or, where oneDNN then takes
-// Winograd's algorithm, in blocks. `descs` are zeros; forget() them in any
-// case.
+// Winograd's algorithm, in blocks. `descs` are zeros; destroy them in any case.
 static choir_status_t choose(const choir__conv_t* conv, dnnl_engine_t engine,
                              conv_descs_t* descs, dnnl_primitive_desc_t* out) {
   if (may_be_winograd(conv)) {
     CHOIR_TRY(describe(conv, true, descs));
-    choir_status_free(conv_desc(conv, descs, engine, out));
+    choir_status_t status = conv_desc(conv, descs, engine, out);
+    if (status && choir_status_code(status) != CHOIR_STATUS_UNIMPLEMENTED)
+      return status;
+    choir_status_free(status);
     if (*out && is_winograd(*out)) return NULL;
     if (*out) dnnl_primitive_desc_destroy(*out);
     *out = NULL;
-    forget(descs);
+    destroy_descs(descs);
   }
   CHOIR_TRY(describe(conv, false, descs));
   return conv_desc(conv, descs, engine, out);
@@ -288,12 +292,12 @@ static choir_status_t choose(const choir__conv_t* conv, dnnl_engine_t engine,
 static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                             const void* problem) {
   const choir__conv_t* conv = problem;
-  conv_descs_t descs = {NULL};
+  conv_descs_t descs = {.x_own = NULL};
   dnnl_primitive_desc_t pd = NULL;
   choir_status_t status = choose(conv, engine, &descs, &pd);
   if (!status) status = build_calls(conv, &descs, plan, pd);
   if (pd) dnnl_primitive_desc_destroy(pd);
-  forget(&descs);
+  destroy_descs(&descs);
   return status;
 }
 

@@ -127,4 +127,4 @@ static choir_status_t relu_run(const choir_record_t* record,
 KERNEL(COPY, copy_bits, copy)
 KERNEL(FILL, fill_bits, fill)
 KERNEL(CAST, cast, cast)
-KERNEL(RELU, relu_of_others, relu)
+KERNEL(RELU, relu_non_f32, relu)
