@@ -53,7 +53,8 @@ typedef struct choir_comm_header_s {
   uint8_t dtype;  // likewise
   uint8_t words;  // CHOIR_COMM_WORDS_*: what stands ahead of the data
   // Each rank's own.
-  uint8_t refused;    // 1: this rank's arguments are wrong; why: in the data
+  uint8_t refused;    // choir_status_code_t, not 0: it cannot take part; why:
+                      // in the data
   uint8_t is_inline;  // 1: the data of this operation are in the message
   // The backend's `describe` says 1 where it serves even small data better from
   // where they lie.
@@ -169,11 +170,6 @@ typedef struct choir_comm_vtable_s {
   // exchange returns; messages[rank] is the own one.
   choir_status_t (*exchange)(choir_comm_t* comm, size_t bytes);
 
-  // Optional. Called before a header is sent, with what this rank asks for:
-  // gets the memory that `large` will need on it. A failure is told to all
-  // ranks, and the operation runs on none.
-  choir_status_t (*prepare)(choir_comm_t* comm,
-                            const choir_comm_operation_t* operation);
   // Optional. Called before a header is sent: src_place and dst_place.
   void (*describe)(choir_comm_t* comm, const choir_comm_operation_t* operation,
                    choir_comm_header_t* header);

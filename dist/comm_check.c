@@ -182,11 +182,6 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   int32_t kind = operation->kind;
   const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
-  if (collective->refusal) {
-    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s",
-             collective->refusal[0] ? collective->refusal : "no reason given");
-    return;
-  }
   if (kind == CHOIR_COMM_KIND_GROUP)
     choir__comm_group_check(comm, operation, reason);
   if (!traits->has_data) return;
@@ -495,8 +490,9 @@ static choir_status_t explain_refusal(choir_comm_t* comm, int32_t rank) {
   print_operation(&comm->headers[rank], operation, sizeof(operation));
   snprintf(reason, sizeof(reason), "%.*s", (int)sizeof(reason) - 1,
            (const char*)comm->messages[rank]->data);
-  return CHOIR_ERROR(INVALID_ARGUMENT, "%s: rank %d: %s", operation, rank,
-                     reason);
+  return choir_status_make((choir_status_code_t)comm->headers[rank].refused,
+                           __FILE__, __LINE__, __func__, "%s: rank %d: %s",
+                           operation, rank, reason);
 }
 
 static choir_status_t explain_difference(choir_comm_t* comm) {

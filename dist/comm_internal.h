@@ -65,10 +65,9 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
                                const choir_comm_operation_t* operation,
                                char reason[CHOIR_COMM_REASON_BYTES]);
 // Sets src and dst of the operation, whose arguments are right, to memory that
-// has the tensors; or a reason.
-void choir__comm_tensors_pack(choir_comm_t* comm,
-                              choir_comm_operation_t* operation,
-                              char reason[CHOIR_COMM_REASON_BYTES]);
+// has the tensors.
+choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
+                                        choir_comm_operation_t* operation);
 choir_status_t choir__comm_tensors_unpack(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
 void choir__comm_tensors_free(choir_comm_t* comm);
@@ -81,10 +80,9 @@ choir_status_t choir__comm_fetch(choir_stream_t* stream, const void* src,
 choir_status_t choir__comm_store(choir_stream_t* stream, const void* host,
                                  void* dst, size_t bytes);
 // For an operation on memory of a device, whose arguments are right: sets src
-// and dst to host memory that has the data; or a reason.
-void choir__comm_staged_read(choir_comm_t* comm,
-                             choir_comm_operation_t* operation,
-                             char reason[CHOIR_COMM_REASON_BYTES]);
+// and dst to host memory that has the data.
+choir_status_t choir__comm_staged_read(choir_comm_t* comm,
+                                       choir_comm_operation_t* operation);
 // After it: gives what came to the device.
 choir_status_t choir__comm_staged_write(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
@@ -145,6 +143,8 @@ void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex. `stream` as in
+// The caller's refusal as a failure; NULL: none.
+choir_status_t choir__comm_refusal(const choir_collective_t* collective);
 // choir_comm_operation_t.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,

@@ -109,8 +109,6 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
     c->prescale = choir__comm_words_factors(wish)[0];
     c->postscale = choir__comm_words_factors(wish)[1];
   }
-  if (comm->vtable->prepare) status = comm->vtable->prepare(comm, &others);
-  if (status) return fail(comm, status);
   choir__comm_large_t large = choir__comm_large(comm, &others);
   return large ? large(comm, &others) : choir__comm_run_rounds(comm, &others);
 }

@@ -14,9 +14,10 @@ typedef struct wish_s {
   int32_t dtype;
   int64_t count;
   uint64_t name_hash;
-  int64_t on_plane;
-  char name[CHOIR_COMM_NAME_BYTES];      // cut
-  char reason[CHOIR_COMM_REASON_BYTES];  // why the arguments are wrong, or ""
+  int32_t on_plane;
+  int32_t refused;                   // choir_status_code_t; 0: it takes part
+  char name[CHOIR_COMM_NAME_BYTES];  // cut
+  char reason[CHOIR_COMM_REASON_BYTES];  // why it cannot
 } wish_t;
 
 static void make_wish(const operation_t* operation, wish_t* wish) {
@@ -29,23 +30,35 @@ static void make_wish(const operation_t* operation, wish_t* wish) {
   if (c->name) choir__comm_name_copy(c->name, wish->name);
   int64_t bytes;
   const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
-  if (c->refusal)
-    snprintf(wish->reason, sizeof(wish->reason), "%s",
-             c->refusal[0] ? c->refusal : "no reason given");
-  else if (!operation->element_bytes)
-    snprintf(wish->reason, sizeof(wish->reason), "%d is no dtype",
-             (int)c->dtype);
-  else if (c->count < 0)
-    snprintf(wish->reason, sizeof(wish->reason),
-             "count is %lld; it must be 0 or more", (long long)c->count);
-  else if (__builtin_mul_overflow(c->count, (int64_t)operation->element_bytes,
-                                  &bytes))
-    snprintf(wish->reason, sizeof(wish->reason),
-             "%lld elements do not fit in 63 bits of bytes",
-             (long long)c->count);
-  else if (c->count > 0 && !(sends ? c->src : c->dst))
-    snprintf(wish->reason, sizeof(wish->reason), "%s is NULL",
-             sends ? "src" : "dst");
+}
+
+static choir_status_t check_arguments(const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  if (!operation->element_bytes)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%d is no dtype", (int)c->dtype);
+  if (c->count < 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "count is %lld; it must be 0 or more",
+                       (long long)c->count);
+  if (__builtin_mul_overflow(c->count, (int64_t)operation->element_bytes,
+                             &bytes))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%lld elements do not fit in 63 bits of bytes",
+                       (long long)c->count);
+  if (c->count > 0 && !(sends ? c->src : c->dst))
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s is NULL", sends ? "src" : "dst");
+  return NULL;
+}
+
+// Whether this rank can take part, and what it needs for that.
+static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
+  CHOIR_TRY(choir__comm_refusal(&operation->collective));
+  CHOIR_TRY(check_arguments(operation));
+  if (!operation->stream) return NULL;
+  char reason[CHOIR_COMM_REASON_BYTES] = "";
+  operation->on_plane = comm->plane && comm->plane->vtable->takes(
+                                           comm, operation->stream, reason);
+  if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
+  return operation->on_plane ? NULL : choir__comm_staged_read(comm, operation);
 }
 
 static void describe(const wish_t* wish, char* text, size_t text_bytes) {
@@ -79,9 +92,10 @@ static choir_status_t compare(const choir_comm_t* comm,
   const int32_t ranks[2] = {own_first ? comm->rank : peer,
                             own_first ? peer : comm->rank};
   for (int i = 0; i < 2; ++i)
-    if (wishes[i]->reason[0])
-      return CHOIR_ERROR(INVALID_ARGUMENT, "%s: rank %d: %s", what, ranks[i],
-                         wishes[i]->reason);
+    if (wishes[i]->refused)
+      return choir_status_make((choir_status_code_t)wishes[i]->refused,
+                               __FILE__, __LINE__, __func__, "%s: rank %d: %s",
+                               what, ranks[i], wishes[i]->reason);
   if (own->kind == theirs->kind)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: ranks %d and %d both %s; one of them must %s", what,
@@ -117,12 +131,12 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                        what, comm->rank, c->root, comm->size - 1);
   }
   // The peer learns of a failure by the wish.
-  if (!own.reason[0] && operation->stream && comm->plane)
-    operation->on_plane =
-        comm->plane->vtable->takes(comm, operation->stream, own.reason);
+  choir_status_t wrong = prepare(comm, operation);
   own.on_plane = operation->on_plane;
-  if (operation->stream && !own.reason[0] && !operation->on_plane)
-    choir__comm_staged_read(comm, operation, own.reason);
+  own.refused = (int32_t)choir_status_code(wrong);
+  if (wrong)
+    snprintf(own.reason, sizeof(own.reason), "%s", choir_status_message(wrong));
+  choir_status_free(wrong);
   CHOIR_TRY(comm->vtable->pair(comm, c->root, &own, sizeof(own), &theirs,
                                sizeof(theirs)));
   theirs.name[sizeof(theirs.name) - 1] = 0;

@@ -241,6 +241,14 @@ static choir_status_t run_join(choir_comm_t* comm,
   return choir__comm_run_joined(comm, operation, comm->messages[other]);
 }
 
+choir_status_t choir__comm_refusal(const choir_collective_t* c) {
+  if (!c->refusal) return NULL;
+  return choir_status_make(
+      c->refusal_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT,
+      __FILE__, __LINE__, __func__, "%s",
+      c->refusal[0] ? c->refusal : "no reason given");
+}
+
 // Who moves the data of a device.
 static void place(const choir_comm_t* comm, operation_t* operation,
                   char reason[CHOIR_COMM_REASON_BYTES]) {
@@ -257,19 +265,17 @@ static choir_status_t run_on_plane(choir_comm_t* comm,
   return NULL;
 }
 
-// Memory that this rank needs before it can say that it takes part.
-static void prepare(choir_comm_t* comm, operation_t* operation,
-                    char reason[CHOIR_COMM_REASON_BYTES]) {
-  if (operation->on_plane) return;
+// Whether this rank can take part, and what it needs for that.
+static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
+  CHOIR_TRY(choir__comm_refusal(&operation->collective));
+  char reason[CHOIR_COMM_REASON_BYTES];
+  choir__comm_check_arguments(comm, operation, reason);
+  if (!reason[0]) place(comm, operation, reason);
+  if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
+  if (operation->on_plane) return NULL;
   if (operation->collective.tensors)
-    choir__comm_tensors_pack(comm, operation, reason);
-  else if (operation->stream)
-    choir__comm_staged_read(comm, operation, reason);
-  if (reason[0] || !comm->vtable->prepare) return;
-  choir_status_t status = comm->vtable->prepare(comm, operation);
-  if (!status) return;
-  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
-  choir_status_free(status);
+    return choir__comm_tensors_pack(comm, operation);
+  return operation->stream ? choir__comm_staged_read(comm, operation) : NULL;
 }
 
 // All ranks compare the same headers and come to the same result.
@@ -284,18 +290,16 @@ static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   choir_comm_message_t* message = comm->vtable->stage(comm);
-  char reason[CHOIR_COMM_REASON_BYTES];
-  choir__comm_check_arguments(comm, operation, reason);
-  if (!reason[0]) place(comm, operation, reason);
-  if (!reason[0]) prepare(comm, operation, reason);
+  choir_status_t wrong = prepare(comm, operation);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
-  if (reason[0]) {
+  if (wrong) {
     // Peers come to the exchange too and learn of it there.
-    message->header.refused = 1;
-    bytes = sizeof(reason);
-    memcpy(message->data, reason, bytes);
+    message->header.refused = (uint8_t)choir_status_code(wrong);
+    bytes = CHOIR_COMM_REASON_BYTES;
+    snprintf((char*)message->data, bytes, "%s", choir_status_message(wrong));
+    choir_status_free(wrong);
   } else {
     payload = choir__comm_payload_bytes(comm, operation);
     bytes = operation->meta_bytes;
@@ -385,7 +389,8 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
 choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
                                   const choir_collective_t* wanted,
                                   choir_status_t why) {
-  choir_collective_t refused = {.refusal = choir_status_message(why)};
+  choir_collective_t refused = {.refusal = choir_status_message(why),
+                                .refusal_code = choir_status_code(why)};
   if (wanted) {
     refused.name = wanted->name;
     refused.root = wanted->root;

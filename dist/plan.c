@@ -62,6 +62,7 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
     // The others are at their first barrier.
     const choir_collective_t refused = {.kind = CHOIR_COLLECTIVE_BARRIER,
                                         .refusal = choir_status_message(status),
+                                        .refusal_code = choir_status_code(status),
                                         .name = "link"};
     choir_status_free(choir_comm_run(comm, &refused));
     return status;

@@ -373,6 +373,7 @@ class Collective(Structure):
         ("step", c_int64),
         ("batch", c_int64),
         ("refusal", c_char_p),
+        ("refusal_code", c_int),
         ("name", c_char_p),
     ]
 

@@ -81,6 +81,49 @@ TEST_P(CommRefusalSuite, EveryKindIsRefusedOnAllRanks) {
   }
 }
 
+// The code of a refusal is that of all ranks' failures.
+TEST_P(CommRefusalSuite, CodesAreHanded) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (choir_status_code_t code :
+       {CHOIR_STATUS_OUT_OF_MEMORY, CHOIR_STATUS_UNAVAILABLE}) {
+    choir_collective_t c = Collective(CHOIR_COLLECTIVE_ALL_REDUCE);
+    if (IsOdd()) {
+      c.refusal = "it";
+      c.refusal_code = code;
+    }
+    choir_status_t status = choir_comm_run(comm_, &c);
+    ++operation_;
+    EXPECT_EQ(choir_status_code(status), code);
+    choir_status_free(status);
+    // Of two that are wrong the lower one is told.
+    if (rank_ == 0) {
+      c.refusal = "another";
+      c.refusal_code = CHOIR_STATUS_NOT_FOUND;
+    }
+    status = choir_comm_run(comm_, &c);
+    ++operation_;
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_NOT_FOUND);
+    choir_status_free(status);
+    ASSERT_NO_FATAL_FAILURE(ExpectInOrder());
+  }
+  if (size_ == 1 || rank_ > 1) return;
+  float value = 1;
+  choir_collective_t pair = {};
+  pair.kind = rank_ ? CHOIR_COLLECTIVE_SEND : CHOIR_COLLECTIVE_RECEIVE;
+  pair.root = 1 - rank_;
+  pair.dtype = CHOIR_DTYPE_F32;
+  pair.count = 1;
+  pair.src = pair.dst = &value;
+  if (rank_ == 0) {
+    pair.refusal = "no room";
+    pair.refusal_code = CHOIR_STATUS_OUT_OF_MEMORY;
+  }
+  choir_status_t status = choir_comm_run(comm_, &pair);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_OUT_OF_MEMORY);
+  choir_status_free(status);
+}
+
 TEST_P(CommRefusalSuite, ALongReasonIsCutAndAnEmptyOneIsToldAsSuch) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());

@@ -455,7 +455,6 @@ static void mpi_destroy(choir_comm_t* comm) {
   forget_joined(mpi);
   if (mpi->world) end_controls(mpi);
   tell_leaving(mpi);
-  if (mpi->work) choir_deallocate(comm->allocator, mpi->work, mpi->work_bytes);
   if (mpi->memory)
     comm->allocator.free(comm->allocator.self, mpi->memory, mpi->memory_bytes,
                          64);
@@ -481,7 +480,6 @@ static const choir_comm_vtable_t mpi_vtable = {
     .destroy = mpi_destroy,
     .stage = mpi_stage,
     .exchange = mpi_exchange,
-    .prepare = choir_mpi_prepare,
     .describe = mpi_describe,
     .large =
         {
@@ -522,17 +520,19 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t controls = round_up(size * sizeof(choir_mpi_control_t));
   size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
-  mpi->memory_bytes = messages + controls + pending + ranks;
+  size_t cleared = round_up(messages + controls + pending + ranks);
+  mpi->memory_bytes = cleared + CHOIR_MPI_ROUND_BYTES + size * 128;
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)
     return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for %zu bytes",
                        mpi->memory_bytes);
-  memset(mpi->memory, 0, mpi->memory_bytes);
+  memset(mpi->memory, 0, cleared);
   mpi->out_message = mpi->memory;
   mpi->in_messages = mpi->memory + mpi->message_stride;
   mpi->controls = (choir_mpi_control_t*)(void*)(mpi->memory + messages);
   for (size_t r = 0; r < size; ++r) mpi->controls[r].activity.kind = -1;
+  mpi->work = mpi->memory + cleared;
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
   mpi->world_ranks = (int32_t*)(mpi->pending + CHOIR_MPI_PENDING * size);

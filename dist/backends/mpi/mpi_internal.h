@@ -73,7 +73,7 @@ typedef struct choir_mpi_comm_s {
   int32_t* world_ranks;  // [size]
   int tag;
 
-  unsigned char* memory;  // holds all below
+  unsigned char* memory;  // of all below
   size_t memory_bytes;
   size_t message_stride;
   unsigned char* out_message;
@@ -84,8 +84,9 @@ typedef struct choir_mpi_comm_s {
 
   struct choir_mpi_comm_s* next_joined;  // mpi.c
 
-  unsigned char* work;  // pieces of all ranks while they are summed
-  size_t work_bytes;
+  // Pieces of all ranks while they are summed: a round's, and 128 bytes for
+  // each rank, as a part is rounded up to cache lines.
+  unsigned char* work;
 } choir_mpi_comm_t;
 
 // Large data go to another host in messages of this size, so that a rank sees
@@ -122,9 +123,6 @@ choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
 choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi);
 
 // mpi_collectives.c
-// Memory for pieces of all ranks.
-choir_status_t choir_mpi_prepare(choir_comm_t* comm,
-                                 const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_reduce(choir_comm_t* comm,
