@@ -3,6 +3,7 @@
 // stream and as asynchronous work: all three end in choir__comm_execute.
 #include "core/profile.h"
 #include "dist/comm_internal.h"
+#include "dist/comm_shared_def.h"
 
 typedef struct record_attrs_s {
   choir_comm_t* comm;
@@ -134,12 +135,19 @@ static choir_status_t check_collective(const choir_comm_t* comm,
   return NULL;
 }
 
+void choir__comm_set_step(choir_collective_t* collective,
+                          const choir_step_values_t* values) {
+  collective->in_step = values;
+  if (!values) return;
+  collective->step = values->step;
+  collective->batch = values->batch;
+}
+
 static void record_at_step(void* attrs_, const choir_step_values_t* values) {
-  record_attrs_t* attrs = attrs_;
-  if (attrs->collective.weight_is_samples)
-    attrs->collective.weight = (double)values->sample_count;
-  attrs->collective.step = values->step;
-  attrs->collective.batch = values->batch;
+  choir_collective_t* collective = &((record_attrs_t*)attrs_)->collective;
+  if (collective->weight_is_samples)
+    collective->weight = (double)values->sample_count;
+  if (collective->in_step) choir__comm_set_step(collective, values);
 }
 
 static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,

@@ -22,6 +22,11 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
                                        int32_t count, void** out_data,
                                        bool* out_seen);
 
+// Makes the collective a part of the training step with these values; NULL: of
+// none.
+void choir__comm_set_step(choir_collective_t* collective,
+                          const choir_step_values_t* values);
+
 // How many operations of this communicator have failed on all ranks alike so
 // far, each in its place in the order (ranks wanted different things, or one
 // could not take part); of steps: those that were in a training step. A failure

@@ -563,17 +563,15 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
 choir_status_t choir__sharded_open(choir__sharded_t* sharded,
                                    const choir_step_values_t* values,
                                    choir_stream_t* stream) {
-  const choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
-                                   .dtype = CHOIR_DTYPE_I64,
-                                   .count = 1,
-                                   .src = &sharded->samples,
-                                   .dst = sharded->all_samples,
-                                   .weight = 1,
-                                   .in_host_memory = true,
-                                   .in_step = true,
-                                   .step = values->step,
-                                   .batch = values->batch,
-                                   .name = "gradients"};
+  choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
+                             .dtype = CHOIR_DTYPE_I64,
+                             .count = 1,
+                             .src = &sharded->samples,
+                             .dst = sharded->all_samples,
+                             .weight = 1,
+                             .in_host_memory = true,
+                             .name = "gradients"};
+  choir__comm_set_step(&open, values);
   CHOIR_TRY(submit(sharded, &count_kernel, values->sample_count, stream));
   return choir_comm_submit(sharded->comm, stream, &open);
 }
@@ -581,13 +579,11 @@ choir_status_t choir__sharded_open(choir__sharded_t* sharded,
 choir_status_t choir__sharded_update(choir__sharded_t* sharded,
                                      const choir_step_values_t* values,
                                      choir_stream_t* stream) {
-  const choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
-                                    .weight = 1,
-                                    .in_host_memory = true,
-                                    .in_step = true,
-                                    .step = values->step,
-                                    .batch = values->batch,
-                                    .name = "updated parameters"};
+  choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
+                              .weight = 1,
+                              .in_host_memory = true,
+                              .name = "updated parameters"};
+  choir__comm_set_step(&close, values);
   CHOIR_TRY(choir_stream_call(stream, begin_span, sharded));
   choir_status_t status = submit_shards(sharded, stream, values->step);
   CHOIR_TRY(
