@@ -290,8 +290,6 @@ struct choir_comm_s {
   pthread_mutex_t run_mutex;  // one operation at a time
   uint64_t sequence;
   const choir_comm_operation_t* running;  // NULL between operations
-  // Operations that failed on all ranks alike: all, and those of a step.
-  _Atomic uint64_t shared_failures[2];
   bool finalized;
   // Places where this rank's activity is noted: the backend's or own, then
   // the launcher's board if there is one.

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_COMM_INTERNAL_H_
 
 #include "dist/comm_backend.h"
+#include "dist/comm_shared_def.h"
 
 // What the sources of dist:comm share beyond what backends may call.
 
@@ -142,19 +143,13 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
 void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
-// Runs one operation of any kind under the run mutex. `stream` as in
 // The caller's refusal as a failure; NULL: none.
 choir_status_t choir__comm_refusal(const choir_collective_t* collective);
+// Runs one operation of any kind under the run mutex. `stream` as in
 // choir_comm_operation_t.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    choir_stream_t* stream, bool is_blocking);
-// This rank cannot come to the operation that the others are about to run: they
-// get `why` from it (choir_collective_t.refusal). `wanted`, which may be NULL,
-// is what it was asked for. Returns `why`. Waits for them.
-choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
-                                  const choir_collective_t* wanted,
-                                  choir_status_t why);
 
 // comm.c
 // Joins by the backend that suits the ranks and their hosts, for a backend that

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "core/status_backend.h"
 #include "dist/comm_internal.h"
 #include "dist/comm_shared_def.h"
 
@@ -208,12 +209,19 @@ static void copy_alone(choir_comm_t* comm, const operation_t* operation) {
   memmove(c->dst, c->src, (size_t)c->count * operation->element_bytes);
 }
 
+// A failure that all ranks have, unless it broke the communicator.
+static choir_status_t shared(choir_comm_t* comm, choir_status_t status) {
+  return atomic_load(&comm->broken) ? status
+                                    : choir__status_mark_shared(status, comm);
+}
+
 // The headers tell who has no room (src_place of this kind).
 static choir_status_t grow_if_needed(choir_comm_t* comm,
                                      const choir_collective_t* request) {
   for (int32_t r = 0; r < comm->size; ++r)
     if (comm->headers[r].src_place)
-      return comm->vtable->buffer_grow(comm, (size_t)request->count);
+      return shared(comm,
+                    comm->vtable->buffer_grow(comm, (size_t)request->count));
   return NULL;
 }
 
@@ -278,14 +286,6 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   return operation->stream ? choir__comm_staged_read(comm, operation) : NULL;
 }
 
-// All ranks compare the same headers and come to the same result.
-static choir_status_t agree(choir_comm_t* comm, const operation_t* operation) {
-  choir_status_t status = choir__comm_check_headers(comm, operation);
-  if (!status || atomic_load(&comm->broken)) return status;
-  choir__comm_note_shared_failure(comm, operation->collective.in_step);
-  return status;
-}
-
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
@@ -318,7 +318,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
-  CHOIR_TRY(agree(comm, operation));
+  CHOIR_TRY(shared(comm, choir__comm_check_headers(comm, operation)));
   if (operation->on_plane) return run_on_plane(comm, operation);
   if (choir__comm_traits(operation->kind)->moves)
     return choir__comm_run_moves(comm, operation);
@@ -396,6 +396,12 @@ choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
     refused.root = wanted->root;
   }
   choir__comm_drain(comm);
-  choir_status_free(choir__comm_execute(comm, kind, &refused, NULL, true));
+  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
+  if (choir__status_is_shared(heard, comm)) {
+    why = choir__status_mark_shared(why, comm);
+    // What stands for a lack of memory cannot be marked.
+    if (!choir__status_is_shared(why, comm)) return heard;
+  }
+  choir_status_free(heard);
   return why;
 }

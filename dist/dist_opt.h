@@ -85,6 +85,12 @@ CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
 CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                             const choir_strategy_def_t* def,
                                             const void* config) CHOIR_NODISCARD;
+// In the place of choir_dist_opt_use, for a rank that found something wrong
+// before that call (a binding, in what it was given): where it is collective
+// the other ranks get `why` from it. Takes `why` over, and returns it.
+CHOIR_API choir_status_t choir_dist_opt_refuse_use(choir_dist_opt_t* dist_opt,
+                                                   choir_status_t why)
+    CHOIR_NODISCARD;
 #define CHOIR_DIST_OPT_USE_(dist_opt, name, FIELDS, ...)       \
   CHOIR_CONFIG_CALL_(                                          \
       choir_status_t,                                          \

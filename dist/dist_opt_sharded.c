@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/device_backend.h"
+#include "core/status_backend.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_kept_internal.h"
 #include "opt/optimizer_def.h"
@@ -390,12 +391,12 @@ static choir_status_t run_weigh(const choir_record_t* record,
   double sum = 0;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     sum += (double)sharded->all_samples[r];
-  if (!(sum > 0)) {
-    choir__comm_note_shared_failure(sharded->comm, true);
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "dist_opt: the weights of all ranks add to 0; one must "
-                       "have a sample");
-  }
+  if (!(sum > 0))
+    return choir__status_mark_shared(
+        CHOIR_ERROR(INVALID_ARGUMENT,
+                    "dist_opt: the weights of all ranks add to 0; one must "
+                    "have a sample"),
+        sharded->comm);
   float* share = sharded->shares;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     if (sharded->all_samples[r] > 0)
