@@ -381,6 +381,7 @@ CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
 // computing); memory must stay until the stream is past it. Blocking calls do
 // not wait for it: all ranks need one order, so synchronise the stream first.
 //
+// A call that is wrong waits for the other ranks, who hear of it.
 // src and dst (or those of tensors) are memory of the stream's device. Where
 // the host cannot see that (a GPU), the data are read down, go over the host
 // and are written up, in the stream's order and before this returns: told once
@@ -396,7 +397,8 @@ CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
                                            const choir_collective_t* collective)
     CHOIR_NODISCARD;
 // Starts it on the communicator's own background thread. The handle is owned
-// by the caller, who calls _wait (once) or _release.
+// by the caller, who calls _wait (once) or _release. A call that is wrong, or
+// for which there is no memory, waits for the other ranks, who hear of it.
 CHOIR_API choir_status_t choir_comm_start(choir_comm_t* comm,
                                           const choir_collective_t* collective,
                                           choir_work_t** out_work)

@@ -3,7 +3,6 @@
 // stream and as asynchronous work: all three end in choir__comm_execute.
 #include "core/profile.h"
 #include "dist/comm_internal.h"
-#include "dist/comm_shared_def.h"
 
 typedef struct record_attrs_s {
   choir_comm_t* comm;
@@ -168,10 +167,14 @@ static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
 
 choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
                                  const choir_collective_t* collective) {
-  CHOIR_TRY(check_collective(comm, collective, "comm_submit"));
-  if (!stream)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
-  return submit(comm, stream, collective, NULL);
+  choir_status_t wrong = check_collective(comm, collective, "comm_submit");
+  if (!wrong && !stream)
+    wrong = CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
+  if (!wrong) return submit(comm, stream, collective, NULL);
+  // The others hear of it behind what was submitted before.
+  if (stream)
+    wrong = choir_status_join(wrong, choir_stream_synchronize(stream));
+  return refuse(comm, collective, wrong);
 }
 
 // ---- Asynchronous work ----

@@ -197,6 +197,10 @@ TEST_P(CommRefusalSuite, WrongCallsOfOneRankAreHeard) {
     status = choir_work_wait(work);
   }
   expect(status, "all_reduce 'it'", "comm_start: out_work is NULL");
+  choir_stream_t* stream = choir_device_stream(device_);
+  status = choir_comm_submit(comm_, stream, IsOdd() ? &wrong : &c);
+  expect(choir_status_join(status, choir_stream_synchronize(stream)),
+         "unknown operation 'it'", "comm_submit: 99 is no kind of collective");
   // The shared segment; what belongs to a rank alone concerns nobody.
   if (GetParam().backend == std::string("shm")) {
     choir_buffer_t* buffer = nullptr;
