@@ -247,6 +247,10 @@ static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
 static void describe_step(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
   const choir_comm_header_t* header = &comm->headers[rank];
+  if (header->step < 0) {
+    snprintf(text, text_bytes, "outside of a step");
+    return;
+  }
   const int length =
       snprintf(text, text_bytes, "at step %lld", (long long)header->step);
   if (header->batch && length > 0 && (size_t)length < text_bytes)
@@ -364,12 +368,15 @@ static bool same_members(const choir_comm_t* comm, int32_t a, int32_t b) {
                  (size_t)headers[a].count * sizeof(int32_t));
 }
 
-// Where both are in one; else the operations are not the same ones.
+// An operation in a step and one of another name outside of steps differ by
+// their names, which comes later.
 static bool same_step(const choir_comm_t* comm, int32_t a, int32_t b) {
   const choir_comm_header_t* of_a = &comm->headers[a];
   const choir_comm_header_t* of_b = &comm->headers[b];
-  return of_a->step < 0 || of_b->step < 0 ||
-         (of_a->step == of_b->step && of_a->batch == of_b->batch);
+  const bool same_name =
+      of_a->kind == of_b->kind && !strcmp(of_a->name, of_b->name);
+  if (!same_name && (of_a->step < 0 || of_b->step < 0)) return true;
+  return of_a->step == of_b->step && of_a->batch == of_b->batch;
 }
 static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].kind == comm->headers[b].kind &&
