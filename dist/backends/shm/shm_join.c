@@ -8,15 +8,18 @@
 // listens. So the name is a keyed one-way function of the id and the rank: who
 // sees one cannot tell the others', and cannot wait there for a rank that is
 // late. Both ends of a connection then ask the kernel for the other's user, and
-// both prove that they know the id (comm_proof_internal.h), before anything
-// else is told or taken:
+// both prove that they know the id (comm_proof_internal.h), before anything is
+// taken from them:
 //   caller    nonce
 //   listener  nonce, who it is, proof over both
 //   caller    who it is, proof over both
-// Then rank 0 hands the control segment to all. A rank that gives up says why
+// What the listener tells before the caller's proof (its rank, host, pid and
+// cores) goes to a process of the same user only, which can see it anyway. Then
+// rank 0 hands the control segment to all. A rank that gives up says why
 // on all its sockets, so that the others do not wait for their own deadline.
 #include <errno.h>
 #include <poll.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -34,6 +37,8 @@
 #define NONCE_BYTES 16
 // Connections of other users to be turned away in one look.
 #define MAX_REFUSED 256
+// A caller that has not proven itself for so long gives its place to another.
+#define UNPROVEN_SECONDS 1
 
 enum { HELLO_CALLS = 1, HELLO_GREETS = 2, HELLO_GIVES_UP = 3 };
 
@@ -63,6 +68,7 @@ typedef struct heard_s {
 // A connection whose hello has not come yet.
 typedef struct caller_s {
   int socket;  // -1: none
+  double since;
   bool has_nonces;
   unsigned char nonce[NONCE_BYTES];  // this rank's
 } caller_t;
@@ -87,8 +93,7 @@ static choir_status_t make_address(const choir_comm_id_t* id, int32_t rank,
   address->sun_family = AF_UNIX;
   char* name = address->sun_path + 1;
   memcpy(name, "choir-", 6);
-  for (int i = 0; i < 16; ++i)
-    snprintf(name + 6 + 2 * i, 3, "%02x", proof.bytes[i]);
+  sodium_bin2hex(name + 6, 32 + 1, proof.bytes, 16);
   *out_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 6 + 32);
   return NULL;
 }
@@ -130,8 +135,9 @@ static bool is_same_user(const struct ucred* peer) {
 static choir_status_t stranger_error(int32_t rank, const struct ucred* peer) {
   return CHOIR_ERROR(UNAVAILABLE,
                      "the place of rank %d is held by a process of another "
-                     "user (uid %u, pid %d): it could guess the id; an id from "
-                     "a launcher or choir_comm_id_make keeps others out",
+                     "user (uid %u, pid %d): the id can be guessed, or was in "
+                     "use before; a new one from a launcher or "
+                     "choir_comm_id_make keeps others out",
                      rank, (unsigned)peer->uid, (int)peer->pid);
 }
 
@@ -164,7 +170,8 @@ static choir_status_t open_listener(meeting_t* meeting) {
   if (bind(shm->listener, (struct sockaddr*)&address, bytes))
     return errno == EADDRINUSE ? taken_error(config->rank, &address, bytes)
                                : socket_error("bind");
-  if (listen(shm->listener, config->size)) return socket_error("listen");
+  // Other users can call too: the queue is as long as the kernel allows.
+  if (listen(shm->listener, SOMAXCONN)) return socket_error("listen");
   return NULL;
 }
 
@@ -346,38 +353,51 @@ static choir_status_t call_lower(meeting_t* meeting, int32_t rank) {
                        "not know the id (uid %u, pid %d)",
                        rank, (unsigned)peer.uid, (int)peer.pid);
   }
-  // Also where they differ: the other rank is to find the same.
-  CHOIR_TRY(greet(meeting, called, of_caller, heard.hello.nonce));
+  // Else somebody here hands on what another rank says.
   choir_status_t status = read_hello(meeting, &heard);
   if (!status && heard.hello.identity.rank != rank)
-    status = CHOIR_ERROR(INTERNAL, "rank %d says it is rank %d", rank,
-                         heard.hello.identity.rank);
+    return CHOIR_ERROR(INTERNAL, "rank %d says it is rank %d", rank,
+                       heard.hello.identity.rank);
+  // Also where they differ: the other rank is to find the same.
+  status = choir_status_join(
+      status, greet(meeting, called, of_caller, heard.hello.nonce));
   if (!status) adopt(meeting, &heard.hello, called);
   return status;
 }
 
 // ---- Called by higher ranks ----
 
-static void accept_callers(meeting_t* meeting) {
-  int refused = 0;
-  for (int32_t i = 0; i < meeting->config->size;) {
+// Free, or of the caller that has been silent for longest. NULL: none.
+static caller_t* find_place(meeting_t* meeting, double now) {
+  caller_t* oldest = NULL;
+  for (int32_t i = 0; i < meeting->config->size; ++i) {
     caller_t* caller = &meeting->callers[i];
-    if (caller->socket >= 0) {
-      ++i;
-      continue;
-    }
+    if (caller->socket < 0) return caller;
+    if (!oldest || caller->since < oldest->since) oldest = caller;
+  }
+  return now - oldest->since > UNPROVEN_SECONDS ? oldest : NULL;
+}
+
+static choir_status_t accept_callers(meeting_t* meeting, int* out_refused) {
+  const double now = choir_clock_seconds();
+  caller_t* place;
+  *out_refused = 0;
+  while (*out_refused < MAX_REFUSED && (place = find_place(meeting, now))) {
     int socket = accept4(meeting->shm->listener, NULL, NULL,
                          SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0) return;
+    if (socket < 0)
+      return errno == EMFILE || errno == ENFILE ? socket_error("accept") : NULL;
     struct ucred peer;
     if (get_peer(socket, &peer) && is_same_user(&peer)) {
-      caller->socket = socket;
+      drop(place);
+      *place = (caller_t){.socket = socket, .since = now};
       continue;
     }
     // Another user may see the name but has no business here.
     close(socket);
-    if (++refused == MAX_REFUSED) return;
+    ++*out_refused;
   }
+  return NULL;
 }
 
 static choir_status_t hear_caller(meeting_t* meeting, caller_t* caller) {
@@ -414,7 +434,8 @@ static choir_status_t hear_caller(meeting_t* meeting, caller_t* caller) {
   return NULL;
 }
 
-// Peers that were met say nothing unless they give up or die.
+// Peers that were met say nothing unless they give up or die; rank 0 gives
+// memory.
 static choir_status_t check_met(meeting_t* meeting, int32_t rank) {
   int socket = meeting->shm->sockets[rank];
   // The control segment may already be on its way: only look.
@@ -440,12 +461,22 @@ static choir_status_t tell_missing(meeting_t* meeting) {
     count += comm->flags[r];
   }
   choir__comm_rank_list(comm->flags, comm->size, ranks, sizeof(ranks));
+  char silent[128] = "";
+  for (int32_t r = 0; r < comm->size && !silent[0]; ++r) {
+    struct ucred peer;
+    const int socket = meeting->called[r].socket;
+    if (socket >= 0 && get_peer(socket, &peer))
+      snprintf(silent, sizeof(silent),
+               "; the process at the place of rank %d does not answer (uid %u, "
+               "pid %d)",
+               r, (unsigned)peer.uid, (int)peer.pid);
+  }
   return CHOIR_ERROR(TIMEOUT,
                      "rank %d (host %s, pid %d) waited %.1f s at the start; %s "
-                     "of %d %s not come",
+                     "of %d %s not come%s",
                      comm->rank, meeting->own.host, meeting->own.pid,
                      meeting->config->deadline, ranks, comm->size,
-                     count == 1 ? "has" : "have");
+                     count == 1 ? "has" : "have", silent);
 }
 
 static choir_status_t connect_mesh(meeting_t* meeting) {
@@ -454,10 +485,11 @@ static choir_status_t connect_mesh(meeting_t* meeting) {
   int32_t own = meeting->config->rank;
   for (useconds_t pause = 100;; pause = pause < 10000 ? pause * 2 : 10000) {
     int32_t missing = 0;
-    accept_callers(meeting);
+    int refused;
     for (int32_t i = 0; i < size; ++i)
       if (meeting->callers[i].socket >= 0)
         CHOIR_TRY(hear_caller(meeting, &meeting->callers[i]));
+    CHOIR_TRY(accept_callers(meeting, &refused));
     for (int32_t r = 0; r < size; ++r) {
       if (r == own) continue;
       if (shm->sockets[r] < 0 && r < own) CHOIR_TRY(call_lower(meeting, r));
@@ -466,7 +498,8 @@ static choir_status_t connect_mesh(meeting_t* meeting) {
     }
     if (missing == 0) return NULL;
     if (choir_clock_seconds() > meeting->deadline) return tell_missing(meeting);
-    usleep(pause);
+    // Those of others must not keep the queue full.
+    if (refused < MAX_REFUSED) usleep(pause);
   }
 }
 
