@@ -699,6 +699,22 @@ TEST(MpiTest, AllComeToTheEnd) {
   choir_status_free(status);
 }
 
+// A program that ends MPI and keeps a communicator: its thread does not call
+// MPI any more, which would end the program.
+TEST(MpiTest, ShutdownLeavesWhatIsNotFinalized) {
+  if (choir_testing::RunRanks("mpi", 2)) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_shutdown());
+  usleep(1000000);  // four heartbeats
+  choir_status_t status = choir_comm_barrier(comm, "late");
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  choir_status_free(status);
+  choir_comm_release(comm);
+}
+
 choir_comm_t* signal_comm;
 
 // As an executable would: Open MPI gives a second between SIGTERM and SIGKILL.

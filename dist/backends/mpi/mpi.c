@@ -8,6 +8,7 @@
 // one mutex keeps MPI to one thread at a time.
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -45,6 +46,7 @@ typedef struct news_s {
 } news_t;
 // All of a heartbeat.
 enum { BEAT_BYTES = offsetof(news_t, fault) };
+_Static_assert(BEAT_BYTES == 88, "docs/algorithms.md tells how long a beat is");
 
 // What passes between this rank and one peer beside the operations.
 struct choir_mpi_control_s {
@@ -85,47 +87,6 @@ static void note_life(choir_mpi_comm_t* mpi, int32_t rank) {
 
 // ---- Posting and waiting ----
 
-static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
-                                        bool is_receive) {
-  choir_mpi_pending_t* pending = &mpi->pending[mpi->pending_count++];
-  *pending = (choir_mpi_pending_t){.peer = peer, .is_receive = is_receive};
-  return pending;
-}
-
-static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                           void* data, size_t bytes, bool is_receive) {
-  const choir_mpi_shim_t* shim = mpi->world->shim;
-  const int32_t rank = mpi->world_ranks[peer];
-  const int tag = mpi->tag + kind;
-  for (size_t done = 0; done < bytes;) {
-    size_t left = bytes - done;
-    int now =
-        (int)(left < CHOIR_MPI_MESSAGE_BYTES ? left : CHOIR_MPI_MESSAGE_BYTES);
-    void* at = (char*)data + done;
-    choir_mpi_pending_t* pending = add_pending(mpi, peer, is_receive);
-    lock(mpi);
-    int code = is_receive ? shim->irecv(at, now, rank, tag, &pending->request)
-                          : shim->isend(at, now, rank, tag, &pending->request);
-    unlock(mpi);
-    if (code) {
-      --mpi->pending_count;
-      return break_by_code(mpi, peer, code);
-    }
-    done += (size_t)now;
-  }
-  return NULL;
-}
-
-choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                              const void* data, size_t bytes) {
-  return post(mpi, peer, kind, (void*)data, bytes, false);
-}
-
-choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                                 void* data, size_t bytes) {
-  return post(mpi, peer, kind, data, bytes, true);
-}
-
 typedef struct progress_s {
   int32_t open;   // requests not done
   int32_t moved;  // done since the last look
@@ -161,8 +122,9 @@ static progress_t test_pending(choir_mpi_comm_t* mpi) {
   return progress;
 }
 
-// The memory of requests must be free again as far as MPI can be talked into
-// it; after this the communicator makes no calls any more.
+// Of an operation that is given up: MPI must not write into memory that the
+// caller or this communicator frees. Messages that were sent cannot be taken
+// back; they get a moment.
 static void cancel_pending(choir_mpi_comm_t* mpi) {
   lock(mpi);
   for (int32_t i = 0; i < mpi->pending_count; ++i)
@@ -173,6 +135,48 @@ static void cancel_pending(choir_mpi_comm_t* mpi) {
   while (test_pending(mpi).open > 0 && choir_clock_seconds() < end)
     sched_yield();
   mpi->pending_count = 0;
+}
+
+static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
+                                        bool is_receive) {
+  choir_mpi_pending_t* pending = &mpi->pending[mpi->pending_count++];
+  *pending = (choir_mpi_pending_t){.peer = peer, .is_receive = is_receive};
+  return pending;
+}
+
+static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                           void* data, size_t bytes, bool is_receive) {
+  const choir_mpi_shim_t* shim = mpi->world->shim;
+  const int32_t rank = mpi->world_ranks[peer];
+  const int tag = mpi->tag + kind;
+  for (size_t done = 0; done < bytes;) {
+    size_t left = bytes - done;
+    int now =
+        (int)(left < CHOIR_MPI_MESSAGE_BYTES ? left : CHOIR_MPI_MESSAGE_BYTES);
+    void* at = (char*)data + done;
+    choir_mpi_pending_t* pending = add_pending(mpi, peer, is_receive);
+    lock(mpi);
+    int code = is_receive ? shim->irecv(at, now, rank, tag, &pending->request)
+                          : shim->isend(at, now, rank, tag, &pending->request);
+    unlock(mpi);
+    if (code) {
+      --mpi->pending_count;
+      cancel_pending(mpi);
+      return break_by_code(mpi, peer, code);
+    }
+    done += (size_t)now;
+  }
+  return NULL;
+}
+
+choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                              const void* data, size_t bytes) {
+  return post(mpi, peer, kind, (void*)data, bytes, false);
+}
+
+choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                                 void* data, size_t bytes) {
+  return post(mpi, peer, kind, data, bytes, true);
 }
 
 static void sleep_seconds(double seconds) {
@@ -249,19 +253,12 @@ static choir_status_t mpi_exchange(choir_comm_t* comm, size_t bytes) {
 
 // ---- Heartbeats and faults ----
 
-// With the lock. A request that failed counts as done: its peer is lost, which
-// the next operation tells.
-static bool is_over(choir_mpi_comm_t* mpi, choir_mpi_request_t* request) {
-  int done = 0;
-  return mpi->world->shim->test(request, &done) || done;
-}
-
 static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
   choir_mpi_control_t* control = &mpi->controls[rank];
   // A few at most: a peer that was held up sends its beats together.
   for (int i = 0; i < 4; ++i) {
     if (control->in_posted) {
-      if (!is_over(mpi, &control->in_request)) return;
+      if (!choir_mpi_is_over(mpi->world, &control->in_request)) return;
       control->in_posted = false;
       note_life(mpi, rank);
       if (control->in.has_fault)
@@ -279,7 +276,9 @@ static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
 static void beat_to(choir_mpi_comm_t* mpi, int32_t rank,
                     const choir_activity_t* activity) {
   choir_mpi_control_t* control = &mpi->controls[rank];
-  if (control->out_posted && !is_over(mpi, &control->out_request)) return;
+  if (control->out_posted &&
+      !choir_mpi_is_over(mpi->world, &control->out_request))
+    return;
   control->out = (news_t){.activity = *activity};
   control->out_posted = !mpi->world->shim->isend(
       &control->out, BEAT_BYTES, mpi->world_ranks[rank],
@@ -332,7 +331,8 @@ static void mpi_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
             mpi->world_ranks[r], mpi->tag + CHOIR_MPI_CONTROL,
             &control->fault_request);
       }
-      if (control->fault_posted && is_over(mpi, &control->fault_request))
+      if (control->fault_posted &&
+          choir_mpi_is_over(mpi->world, &control->fault_request))
         control->fault_posted = false;
       open = open || control->fault_posted;
     }
@@ -357,7 +357,8 @@ static bool drain_beats(choir_mpi_comm_t* mpi) {
   bool open = false;
   for (int32_t r = 0; r < mpi->base.size; ++r) {
     choir_mpi_control_t* control = &mpi->controls[r];
-    if (control->out_posted && is_over(mpi, &control->out_request))
+    if (control->out_posted &&
+        choir_mpi_is_over(mpi->world, &control->out_request))
       control->out_posted = false;
     open = open || control->out_posted;
   }
@@ -371,7 +372,7 @@ static void end_controls(choir_mpi_comm_t* mpi) {
     choir_mpi_control_t* control = &mpi->controls[r];
     if (!control->in_posted) continue;
     mpi->world->shim->cancel(&control->in_request);
-    is_over(mpi, &control->in_request);
+    choir_mpi_is_over(mpi->world, &control->in_request);
     control->in_posted = false;
   }
   double end = choir_clock_seconds() + TELL_SECONDS;
@@ -401,7 +402,6 @@ static bool tell_leaving(choir_mpi_comm_t* mpi) {
 static struct {
   pthread_mutex_t mutex;
   choir_mpi_comm_t* first;
-  pid_t pid;
 } joined_comms = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 // Whether a peer passes on, soon, that this rank left: it was waiting, and will
@@ -418,25 +418,22 @@ static bool hurts_peers(choir_comm_t* comm) {
   return false;
 }
 
-static void tell_at_exit(void) {
-  if (joined_comms.pid != getpid()) return;
+void choir_mpi_leave_all(void) {
   pthread_mutex_lock(&joined_comms.mutex);
   for (choir_mpi_comm_t* mpi = joined_comms.first; mpi;
        mpi = mpi->next_joined) {
     if (!mpi->world->shim->is_running()) continue;
     if (tell_leaving(mpi) && hurts_peers(&mpi->base)) choir_mpi_forsake();
-    // Its thread must not call MPI any more when that is finalized.
+    // Neither its thread nor its operations may call MPI when that is over.
     choir__comm_watch_stop(&mpi->base);
+    mpi->base.finalized = true;
     end_controls(mpi);
   }
   pthread_mutex_unlock(&joined_comms.mutex);
 }
 
-// After the world is open, so that its own end at exit comes later.
 static void note_joined(choir_mpi_comm_t* mpi) {
   pthread_mutex_lock(&joined_comms.mutex);
-  if (!joined_comms.pid) atexit(tell_at_exit);
-  joined_comms.pid = getpid();
   mpi->next_joined = joined_comms.first;
   joined_comms.first = mpi;
   pthread_mutex_unlock(&joined_comms.mutex);
@@ -532,10 +529,10 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   mpi->in_messages = mpi->memory + mpi->message_stride;
   mpi->controls = (choir_mpi_control_t*)(void*)(mpi->memory + messages);
   for (size_t r = 0; r < size; ++r) mpi->controls[r].activity.kind = -1;
-  mpi->work = mpi->memory + cleared;
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
   mpi->world_ranks = (int32_t*)(mpi->pending + CHOIR_MPI_PENDING * size);
+  mpi->work = mpi->memory + cleared;
   for (int32_t r = 0; r < comm->size; ++r) mpi->world_ranks[r] = r;
   return NULL;
 }
@@ -576,6 +573,9 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
   choir_comm_t* comm = &mpi->base;
   choir__comm_identify(config, &comm->peers[comm->rank].identity);
   comm->peers[comm->rank].identity.number = choir_mpi_world_next();
+  // For failures before ranks know more of each other.
+  for (int32_t r = 0; r < comm->size; ++r)
+    snprintf(comm->peers[r].text, sizeof(comm->peers[r].text), "rank %d", r);
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == comm->rank) continue;
     choir_comm_identity_t* theirs = &comm->peers[r].identity;
@@ -589,7 +589,10 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
   for (;;) {
     progress_t progress = test_pending(mpi);
     double waited = choir_clock_seconds() - start;
-    if (progress.code) return break_by_code(mpi, progress.peer, progress.code);
+    if (progress.code) {
+      cancel_pending(mpi);
+      return break_by_code(mpi, progress.code_peer, progress.code);
+    }
     if (progress.open == 0) break;
     if (waited > config->deadline) {
       choir_mpi_forsake();

@@ -58,12 +58,6 @@ void choir_mpi_end_name(choir_mpi_world_t* world,
   pthread_mutex_unlock(&world->mutex);
 }
 
-// A request that failed counts as done: mpiexec ends a rank whose peer died.
-static bool is_over(choir_mpi_world_t* world, choir_mpi_request_t* request) {
-  int done = 0;
-  return world->shim->test(request, &done) || done;
-}
-
 static void hear(choir_mpi_peer_t* peer) {
   peer->silent = 0;
   peer->answers = peer->answers || peer->in == WORD_ASK;
@@ -72,7 +66,7 @@ static void hear(choir_mpi_peer_t* peer) {
 
 static void listen_to(choir_mpi_world_t* world, int32_t rank) {
   choir_mpi_peer_t* peer = &world->peers[rank];
-  if (peer->in_posted && is_over(world, &peer->in_request)) {
+  if (peer->in_posted && choir_mpi_is_over(world, &peer->in_request)) {
     peer->in_posted = false;
     hear(peer);
   }
@@ -84,7 +78,7 @@ static void listen_to(choir_mpi_world_t* world, int32_t rank) {
 
 static void say_to(choir_mpi_world_t* world, int32_t rank, word_t word) {
   choir_mpi_peer_t* peer = &world->peers[rank];
-  if (peer->out_posted && is_over(world, &peer->out_request))
+  if (peer->out_posted && choir_mpi_is_over(world, &peer->out_request))
     peer->out_posted = false;
   if (peer->out_posted) return;
   if (peer->tells_end)
@@ -112,7 +106,8 @@ void choir_mpi_end_answer(choir_mpi_world_t* world) {
 
 // One look at all peers; of those that have not come the one that was silent
 // for longest, or one that was not told yet, or -1 when all is said and heard.
-static int32_t turn(choir_mpi_world_t* world, double slice, double interval) {
+static int32_t turn(choir_mpi_world_t* world, double slice, double interval,
+                    double* out_silent) {
   int32_t first = -1;
   int32_t untold = -1;
   pthread_mutex_lock(&world->mutex);
@@ -130,8 +125,10 @@ static int32_t turn(choir_mpi_world_t* world, double slice, double interval) {
         (first < 0 || peer->silent > world->peers[first].silent))
       first = r;
   }
+  if (first < 0) first = untold;
+  *out_silent = first < 0 ? 0 : world->peers[first].silent;
   pthread_mutex_unlock(&world->mutex);
-  return first < 0 ? untold : first;
+  return first;
 }
 
 static const char* name_of(const choir_mpi_world_t* world, int32_t rank,
@@ -141,14 +138,15 @@ static const char* name_of(const choir_mpi_world_t* world, int32_t rank,
   return text;
 }
 
+// silent: seconds; 0: it lives.
 static choir_status_t fail(const choir_mpi_world_t* world, int32_t rank,
-                           double waited, bool is_silent) {
+                           double waited, double silent) {
   char own[32], other[32], state[128];
-  if (is_silent)
+  if (silent > 0)
     snprintf(state, sizeof(state),
              "has given no sign of life for %.1f s (" CHOIR_COMM_SILENCE_TEXT
              ")",
-             world->peers[rank].silent);
+             silent);
   else
     snprintf(state, sizeof(state), "is alive but has not come");
   return CHOIR_ERROR(TIMEOUT,
@@ -164,18 +162,19 @@ choir_status_t choir_mpi_end_wait(choir_mpi_world_t* world, double deadline,
   if (!world->peers) return NULL;
   double limit = silence < deadline ? silence : deadline;
   double interval = limit / 10 < 0.25 ? limit / 10 : 0.25;
+  pthread_mutex_lock(&world->mutex);
   for (int32_t r = 0; r < world->size; ++r) {
     world->peers[r].tells_end = r != world->rank;
     world->peers[r].silent = world->peers[r].asked = 0;
   }
+  pthread_mutex_unlock(&world->mutex);
   double last = choir_clock_seconds();
   double slice = 0;
-  for (int32_t rank; (rank = turn(world, slice, interval)) >= 0;) {
-    double silent = world->peers[rank].silent;
-    bool is_silent = silent > limit;
-    if (is_silent || *out_waited > deadline)
-      return fail(world, rank, *out_waited,
-                  is_silent || silent > 4 * interval + 0.2);
+  double silent;
+  for (int32_t rank; (rank = turn(world, slice, interval, &silent)) >= 0;) {
+    bool is_silent = silent > limit || silent > 4 * interval + 0.2;
+    if (silent > limit || *out_waited > deadline)
+      return fail(world, rank, *out_waited, is_silent ? silent : 0);
     struct timespec pause = {0, *out_waited < 0.01 ? 100000 : 2000000};
     nanosleep(&pause, NULL);
     double now = choir_clock_seconds();
@@ -191,7 +190,7 @@ void choir_mpi_end_close(choir_mpi_world_t* world) {
     choir_mpi_peer_t* peer = &world->peers[r];
     if (!peer->in_posted) continue;
     world->shim->cancel(&peer->in_request);
-    is_over(world, &peer->in_request);
+    choir_mpi_is_over(world, &peer->in_request);
     peer->in_posted = false;
   }
 }

@@ -24,6 +24,14 @@ typedef struct choir_mpi_world_s {
   choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
 
+// With world->mutex. A request that failed counts as done: the operation that
+// needs its peer tells, and mpiexec ends a rank whose peer died.
+static inline bool choir_mpi_is_over(const choir_mpi_world_t* world,
+                                     choir_mpi_request_t* request) {
+  int done = 0;
+  return world->shim->test(request, &done) || done;
+}
+
 // mpi_world.c
 // Loads the plugin, initialises MPI or attaches to it; once per process.
 // Blocks at most `deadline` seconds.
@@ -113,6 +121,9 @@ enum {
 };
 
 // mpi.c
+// This process ends MPI: communicators that are not finalized leave, and no
+// thread of theirs calls MPI any more.
+void choir_mpi_leave_all(void);
 // Posts, at most CHOIR_MPI_ROUND_BYTES in messages that both sides cut alike;
 // the status is a broken communicator.
 choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,

@@ -173,14 +173,12 @@ static void set_state(world_state_t state) {
 
 // With process.mutex held.
 static bool wait_state_to_leave(world_state_t state, double seconds) {
-  struct timespec end;
-  clock_gettime(CLOCK_REALTIME, &end);
-  double whole = (double)end.tv_sec + 1e-9 * (double)end.tv_nsec + seconds;
-  end.tv_sec = (time_t)whole;
+  const double whole = choir_clock_seconds() + seconds;
+  struct timespec end = {.tv_sec = (time_t)whole};
   end.tv_nsec = (long)((whole - (double)end.tv_sec) * 1e9);
   while (process.state == state)
-    if (pthread_cond_timedwait(&process.changed, &process.mutex, &end) ==
-        ETIMEDOUT)
+    if (pthread_cond_clockwait(&process.changed, &process.mutex,
+                               CLOCK_MONOTONIC, &end) == ETIMEDOUT)
       return process.state != state;
   return true;
 }
@@ -223,11 +221,13 @@ static choir_status_t finalize(double seconds) {
 }
 
 choir_status_t choir_mpi_world_close(void) {
-  // A forked child has the thread's locks as they were, and no thread.
+  // A forked child has the threads' locks as they were, and no threads.
   if (atomic_load(&process.pid) != (int)getpid()) return NULL;
+  choir_mpi_leave_all();
   choir_status_t status = NULL;
   pthread_mutex_lock(&process.mutex);
-  if (process.state == WORLD_READY && !atomic_load(&forsaken)) {
+  if (process.state == WORLD_READY && !process.attached &&
+      !atomic_load(&forsaken)) {
     pthread_mutex_unlock(&process.mutex);
     double waited = 0;
     status = choir_mpi_end_wait(&process.world, process.deadline,
@@ -261,8 +261,6 @@ static choir_status_t start_owner(double deadline) {
                        strerror(error));
   }
   pthread_detach(thread);
-  atomic_store(&process.pid, (int)getpid());
-  atexit(close_at_exit);
   if (wait_state_to_leave(WORLD_STARTING, deadline)) return NULL;
   char ranks[512];
   choir_mpi_describe_ranks(ranks, sizeof(ranks));
@@ -304,6 +302,7 @@ static choir_status_t start_world(double deadline) {
   if (world->shim->is_finalized())
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "MPI was finalized; it starts once");
+  if (!atomic_exchange(&process.pid, (int)getpid())) atexit(close_at_exit);
   if (world->shim->is_running()) {
     CHOIR_TRY(attach(deadline));
   } else {
@@ -319,11 +318,14 @@ static choir_status_t start_world(double deadline) {
   world->size = world->shim->size();
   process.deadline = process.silence = deadline;
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(choir_allocator_default(),
-                           (size_t)world->size * sizeof(*world->heard), "peers",
-                           &memory));
+  choir_status_t status = choir_allocate(
+      choir_allocator_default(), (size_t)world->size * sizeof(*world->heard),
+      "peers", &memory);
   world->heard = memory;
-  return process.attached ? NULL : choir_mpi_end_open(world);
+  if (!status && !process.attached) status = choir_mpi_end_open(world);
+  // A process starts MPI once.
+  if (status) set_state(WORLD_FAILED);
+  return status;
 }
 
 choir_status_t choir_mpi_world_open(double deadline,
