@@ -81,6 +81,8 @@ typedef struct choir_comm_message_s {
   choir_comm_header_t header;
   _Alignas(64) unsigned char data[];
 } choir_comm_message_t;
+_Static_assert(sizeof(choir_comm_message_t) == 192,
+               "docs/algorithms.md tells how long a header is");
 
 // Why a communicator is broken. Handed from rank to rank unchanged, so that
 // all ranks tell the cause and not each other's failure.

@@ -19,6 +19,8 @@ typedef struct wish_s {
   char name[CHOIR_COMM_NAME_BYTES];  // cut
   char reason[CHOIR_COMM_REASON_BYTES];  // why it cannot
 } wish_t;
+_Static_assert(sizeof(wish_t) == 296,
+               "docs/algorithms.md tells how much of a pair is compared");
 
 static void make_wish(const operation_t* operation, wish_t* wish) {
   const choir_collective_t* c = &operation->collective;
@@ -28,12 +30,12 @@ static void make_wish(const operation_t* operation, wish_t* wish) {
   wish->count = c->count;
   wish->name_hash = choir__comm_name_hash(c->name);
   if (c->name) choir__comm_name_copy(c->name, wish->name);
-  int64_t bytes;
-  const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
 }
 
 static choir_status_t check_arguments(const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
+  int64_t bytes;
+  const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
   if (!operation->element_bytes)
     return CHOIR_ERROR(INVALID_ARGUMENT, "%d is no dtype", (int)c->dtype);
   if (c->count < 0)
