@@ -437,7 +437,7 @@ static void shm_destroy(choir_comm_t* comm) {
     atomic_store(&choir_shm_slot(shm, comm->rank)->left, 1);
     wake_all(shm);
   }
-  choir_shm_part(shm);
+  choir_shm_disconnect(shm);
   choir_shm_free_memory(shm);
   choir__comm_deallocate(comm);
 }
@@ -499,7 +499,7 @@ static const choir_comm_vtable_t shm_vtable = {
 
 static choir_status_t join(choir_shm_comm_t* shm,
                            const choir_comm_config_t* config) {
-  CHOIR_TRY(choir_shm_meet(shm, config));
+  CHOIR_TRY(choir_shm_connect(shm, config));
   choir__comm_map_hosts(&shm->base);
   shm->base.activities[0] = &choir_shm_slot(shm, shm->base.rank)->activity;
   choir__activity_clear(shm->base.activities[0]);
