@@ -166,7 +166,7 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
     return choir_comm_id_make(&config->id);
   if (is_mpi) {
     bool one_host = false;
-    CHOIR_TRY(choir_mpi_comm_meet(config, &config->id, &one_host));
+    CHOIR_TRY(choir_mpi_comm_rendezvous(config, &config->id, &one_host));
     if (!one_host && !is_auto)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "comm shm: the ranks are on several hosts; use mpi");

@@ -455,7 +455,7 @@ static void describe_groups(const choir_comm_t* comm,
   bool* group = told + comm->size;
   text[0] = 0;
   memset(told, 0, 2 * (size_t)comm->size);
-  // They have no wish of their own.
+  // They have no request of their own.
   for (int32_t r = 0; r < comm->size; ++r) told[r] = comm->joined[r];
   const char* separator = "";
   for (int32_t first = 0; first < comm->size; ++first) {

@@ -97,10 +97,10 @@ choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
                                       int32_t count, bool has_plane,
                                       choir_comm_t** out_group);
 // What ranks agree on to make a group.
-typedef struct choir__comm_group_news_s {
+typedef struct choir__comm_group_terms_s {
   choir_comm_id_t id;  // of the first rank's message
-  uint64_t number;     // see choir_comm_vtable_t.group
-} choir__comm_group_news_t;
+  uint64_t context;    // see choir_comm_vtable_t.group
+} choir__comm_group_terms_t;
 void choir__comm_group_check(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation,
                              char reason[CHOIR_COMM_REASON_BYTES]);
@@ -136,10 +136,11 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
 int32_t choir__comm_note_joined(choir_comm_t* comm);
 // After headers agreed: their data are zeros.
 choir_status_t choir__comm_zero_joined(choir_comm_t* comm);
-// Takes part in the others' operation `wish`, whose data are large.
+// Takes part in the others' operation, whose header is in `message` and whose
+// data are large.
 choir_status_t choir__comm_run_joined(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation,
-                                      const choir_comm_message_t* wish);
+                                      const choir_comm_message_t* message);
 void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
@@ -177,8 +178,9 @@ bool choir__comm_wait_is_late(const choir_comm_t* comm,
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
 // Breaks the communicator by `status`, the failure of an operation of `group`,
 // which it frees; if the group broke, by the group's cause.
-choir_status_t choir__comm_adopt(choir_comm_t* comm, choir_comm_t* group,
-                                 choir_status_t status);
+choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
+                                          choir_comm_t* group,
+                                          choir_status_t status);
 void choir__comm_watch_stop(choir_comm_t* comm);
 
 // comm_async.c
@@ -192,11 +194,12 @@ void choir__comm_set_shares(choir_comm_t* comm);
 // backends/mpi/mpi.c
 // Joins by MPI only to tell the ranks of one host a common id.
 // *out_one_host is false, and the id empty, when there are several hosts.
-choir_status_t choir_mpi_comm_meet(const choir_comm_config_t* config,
-                                   choir_comm_id_t* out_id, bool* out_one_host);
+choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
+                                         choir_comm_id_t* out_id,
+                                         bool* out_one_host);
 // A communicator broke: MPI, if it runs, is not finalized at exit, where it
 // would wait for a dead peer.
-void choir_mpi_forsake(void);
+void choir_mpi_skip_finalize(void);
 // choir_comm_shutdown.
 choir_status_t choir_mpi_world_close(void);
 

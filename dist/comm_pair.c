@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send and receive: an operation of two ranks. Both show each other what they
-// want, compare it, and only then move data; a difference is an error on both
-// and leaves everything in order.
+// Send and receive: an operation of two ranks. They exchange headers, compare
+// them, and only then move data; a difference is an error on both and leaves
+// everything in order.
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef choir_comm_operation_t operation_t;
 
-typedef struct wish_s {
+typedef struct pair_header_s {
   int32_t kind;
   int32_t dtype;
   int64_t count;
@@ -18,18 +18,18 @@ typedef struct wish_s {
   int32_t refused;                   // choir_status_code_t; 0: it takes part
   char name[CHOIR_COMM_NAME_BYTES];  // cut
   char reason[CHOIR_COMM_REASON_BYTES];  // why it cannot
-} wish_t;
-_Static_assert(sizeof(wish_t) == 296,
+} pair_header_t;
+_Static_assert(sizeof(pair_header_t) == 296,
                "docs/algorithms.md tells how much of a pair is compared");
 
-static void make_wish(const operation_t* operation, wish_t* wish) {
+static void fill_header(const operation_t* operation, pair_header_t* header) {
   const choir_collective_t* c = &operation->collective;
-  memset(wish, 0, sizeof(*wish));
-  wish->kind = operation->kind;
-  wish->dtype = (int32_t)c->dtype;
-  wish->count = c->count;
-  wish->name_hash = choir__comm_name_hash(c->name);
-  if (c->name) choir__comm_name_copy(c->name, wish->name);
+  memset(header, 0, sizeof(*header));
+  header->kind = operation->kind;
+  header->dtype = (int32_t)c->dtype;
+  header->count = c->count;
+  header->name_hash = choir__comm_name_hash(c->name);
+  if (c->name) choir__comm_name_copy(c->name, header->name);
 }
 
 static choir_status_t check_arguments(const operation_t* operation) {
@@ -63,17 +63,19 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   return operation->on_plane ? NULL : choir__comm_staged_read(comm, operation);
 }
 
-static void describe(const wish_t* wish, char* text, size_t text_bytes) {
-  snprintf(text, text_bytes, "%lld %s%s%s%s%s", (long long)wish->count,
-           choir_dtype_name((choir_dtype_t)wish->dtype),
-           wish->on_plane ? " of a GPU" : "",
-           wish->name_hash ? " as '" : " without name", wish->name,
-           wish->name_hash ? "'" : "");
+static void describe(const pair_header_t* header, char* text,
+                     size_t text_bytes) {
+  snprintf(text, text_bytes, "%lld %s%s%s%s%s", (long long)header->count,
+           choir_dtype_name((choir_dtype_t)header->dtype),
+           header->on_plane ? " of a GPU" : "",
+           header->name_hash ? " as '" : " without name", header->name,
+           header->name_hash ? "'" : "");
 }
 
 // "send 'x' (after operation 3)".
-static void describe_operation(const operation_t* operation, const wish_t* own,
-                               char* text, size_t text_bytes) {
+static void describe_operation(const operation_t* operation,
+                               const pair_header_t* own, char* text,
+                               size_t text_bytes) {
   choir_activity_t activity = {.kind = operation->kind,
                                .waiting_for = -1,
                                .sequence = operation->sequence};
@@ -82,22 +84,23 @@ static void describe_operation(const operation_t* operation, const wish_t* own,
 }
 
 static choir_status_t compare(const choir_comm_t* comm,
-                              const operation_t* operation, const wish_t* own,
-                              const wish_t* theirs) {
+                              const operation_t* operation,
+                              const pair_header_t* own,
+                              const pair_header_t* theirs) {
   const int32_t peer = operation->collective.root;
   char what[CHOIR_ACTIVITY_TEXT_BYTES];
   describe_operation(operation, own, what, sizeof(what));
   // The same words on both: those of the lower rank first.
   const bool own_first = comm->rank < peer;
-  const wish_t* wishes[2] = {own_first ? own : theirs,
-                             own_first ? theirs : own};
+  const pair_header_t* headers[2] = {own_first ? own : theirs,
+                                     own_first ? theirs : own};
   const int32_t ranks[2] = {own_first ? comm->rank : peer,
                             own_first ? peer : comm->rank};
   for (int i = 0; i < 2; ++i)
-    if (wishes[i]->refused)
-      return choir_status_make((choir_status_code_t)wishes[i]->refused,
+    if (headers[i]->refused)
+      return choir_status_make((choir_status_code_t)headers[i]->refused,
                                __FILE__, __LINE__, __func__, "%s: rank %d: %s",
-                               what, ranks[i], wishes[i]->reason);
+                               what, ranks[i], headers[i]->reason);
   if (own->kind == theirs->kind)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: ranks %d and %d both %s; one of them must %s", what,
@@ -106,11 +109,11 @@ static choir_status_t compare(const choir_comm_t* comm,
   if (own->dtype == theirs->dtype && own->count == theirs->count &&
       own->name_hash == theirs->name_hash && own->on_plane == theirs->on_plane)
     return NULL;
-  const bool first_sends = wishes[0]->kind == CHOIR_COLLECTIVE_SEND;
+  const bool first_sends = headers[0]->kind == CHOIR_COLLECTIVE_SEND;
   char sent[128];
   char received[128];
-  describe(wishes[first_sends ? 0 : 1], sent, sizeof(sent));
-  describe(wishes[first_sends ? 1 : 0], received, sizeof(received));
+  describe(headers[first_sends ? 0 : 1], sent, sizeof(sent));
+  describe(headers[first_sends ? 1 : 0], received, sizeof(received));
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "%s: rank %d sends %s, rank %d receives %s; both need the "
                      "same",
@@ -122,8 +125,8 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const bool sends = operation->kind == CHOIR_COLLECTIVE_SEND;
-  wish_t own, theirs;
-  make_wish(operation, &own);
+  pair_header_t own, theirs;
+  fill_header(operation, &own);
   if (c->root < 0 || c->root >= comm->size || c->root == comm->rank) {
     char what[CHOIR_ACTIVITY_TEXT_BYTES];
     describe_operation(operation, &own, what, sizeof(what));
@@ -132,7 +135,7 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
                        "one of 0 .. %d",
                        what, comm->rank, c->root, comm->size - 1);
   }
-  // The peer learns of a failure by the wish.
+  // The peer learns of a failure by the header.
   choir_status_t wrong = prepare(comm, operation);
   own.on_plane = operation->on_plane;
   own.refused = (int32_t)choir_status_code(wrong);

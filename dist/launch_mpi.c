@@ -21,7 +21,7 @@ static const double mpiexec_grace = 3;
 // The mpiexec of Open MPI 4.1 can lock itself up at its end when a rank died in
 // MPI_Init. So long its last rank may be gone.
 static const double hang_seconds = 5;
-static const double look_seconds = 0.25;
+static const double poll_seconds = 0.25;
 
 enum { MPIEXEC_ARGUMENTS = 8, FOLDERS = 2 };
 
@@ -159,7 +159,7 @@ static int rank_of(const mpi_launch_t* launch, const choir__folder_t* proc,
 // is when children of it that failed stay zombies, as it reaps no more. One
 // that stays without children after a good end waits for a slow reader of its
 // output, which is no fault.
-static void look(mpi_launch_t* launch) {
+static void poll_processes(mpi_launch_t* launch) {
   const int workers = launch->launcher.config->workers;
   for (int r = 0; r < workers; ++r) launch->ranks[r].state = 0;
   bool has_children = false;
@@ -244,14 +244,14 @@ static void report(mpi_launch_t* launch) {
 
 static void watch(mpi_launch_t* launch) {
   choir__launcher_t* launcher = &launch->launcher;
-  double look_at = 0;
+  double poll_at = 0;
   while (!launch->ended && !launcher->interrupted && !launcher->failure &&
          !launch->hangs && !launcher->guard.is_over) {
-    wait_event(launch, look_seconds);
+    wait_event(launch, poll_seconds);
     if (launch->mpiexec.pid && !launch->ended &&
-        choir_clock_seconds() > look_at) {
-      look(launch);
-      look_at = choir_clock_seconds() + look_seconds;
+        choir_clock_seconds() > poll_at) {
+      poll_processes(launch);
+      poll_at = choir_clock_seconds() + poll_seconds;
     }
   }
   const double grace = launcher->config->grace;

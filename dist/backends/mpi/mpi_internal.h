@@ -19,7 +19,7 @@ typedef struct choir_mpi_world_s {
   pthread_mutex_t mutex;  // around every call of the shim
   // How much was received from each rank, of whatever communicator: a rank that
   // sends lives.
-  _Atomic uint64_t* heard;  // [size]
+  _Atomic uint64_t* received;  // [size]
   // Of mpi_end.c; NULL where the program ends MPI, or there is one rank.
   choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
@@ -37,11 +37,11 @@ static inline bool choir_mpi_is_over(const choir_mpi_world_t* world,
 // Blocks at most `deadline` seconds.
 choir_status_t choir_mpi_world_open(double deadline,
                                     choir_mpi_world_t** out_world);
-// Communicators differ by their numbers; 0 is for joining. The next one that is
-// free on this rank: ranks that join take the largest of theirs.
-int32_t choir_mpi_world_next(void);
+// Communicators differ by their context ids; 0 is for joining. The next one
+// that is free on this rank: ranks that join take the largest of theirs.
+int32_t choir_mpi_world_next_context(void);
 // Takes it.
-choir_status_t choir_mpi_world_take(uint64_t number);
+choir_status_t choir_mpi_world_take_context(uint64_t context);
 
 // The last communicator's limits hold for the end too; `peers` are all ranks
 // of the world.
@@ -115,7 +115,7 @@ enum {
   CHOIR_MPI_PIECE = 1,    // of a rank's part
   CHOIR_MPI_RESULT = 2,   // a finished part
   CHOIR_MPI_CONTROL = 3,  // heartbeats and faults
-  CHOIR_MPI_HELLO = 4,
+  CHOIR_MPI_HANDSHAKE = 4,
   CHOIR_MPI_PAIR = 5,  // of an operation of two ranks
   CHOIR_MPI_TAGS = 8,
 };

@@ -43,7 +43,7 @@ static void note_process(job_t* job, const choir__folder_t* proc,
   *seen = (seen_t){process->pid, is_stopped};
 }
 
-static void look(job_t* job) {
+static void read_processes(job_t* job) {
   choir__folder_t proc;
   choir__process_t process;
   if (!choir__processes_open(&proc)) return;
@@ -81,7 +81,7 @@ void choir_mpi_describe_ranks(char* text, size_t text_bytes) {
     return;
   }
   job.seen = memory;
-  look(&job);
+  read_processes(&job);
   describe(&job, text, text_bytes);
   choir_deallocate(allocator, memory, bytes);
 }
