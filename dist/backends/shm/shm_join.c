@@ -372,11 +372,11 @@ static choir_status_t connect_to_lower(join_t* join, int32_t rank) {
 
 // Free, or of the caller that has been silent for longest. NULL: none.
 static caller_t* find_place(join_t* join, double now) {
-  caller_t* oldest = NULL;
+  caller_t* oldest = &join->callers[0];
   for (int32_t i = 0; i < join->config->size; ++i) {
     caller_t* caller = &join->callers[i];
     if (caller->socket < 0) return caller;
-    if (!oldest || caller->since < oldest->since) oldest = caller;
+    if (caller->since < oldest->since) oldest = caller;
   }
   return now - oldest->since > HANDSHAKE_SECONDS ? oldest : NULL;
 }
