@@ -324,7 +324,7 @@ TEST(LaunchTest, AProgramThatDoesNotStartIsTold) {
   if (IsLauncher()) {
     // More than the kernel takes for one variable.
     setenv("CHOIR_TEST_LONG", std::string(1 << 20, 'x').c_str(), 1);
-    RunLauncher(2);
+    RunLauncher(1);
   }
   Report report = Launch();
   EXPECT_EQ(LineAfter(report.process.output, "STATUS="),
