@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/memory_internal.h"
+#include "core/status_backend.h"
 
 // A failure is one struct with its origin text inside and the message beside
 // it. The origin is written when it arises and at each hand-over, not when it
@@ -20,6 +21,7 @@ struct choir_status_s {
   size_t message_bytes;  // with the NUL
   char* message;
   choir_allocator_t allocator;
+  const void* shared_by;  // see status_backend.h; NULL: by nobody
   size_t origin_length;
   char origin[ORIGIN_BYTES];
 };
@@ -189,4 +191,14 @@ choir_status_t choir_status_join(choir_status_t first, choir_status_t second) {
   if (!first) return second;
   choir_status_free(second);
   return first;
+}
+
+choir_status_t choir__status_mark_shared(choir_status_t status,
+                                         const void* group) {
+  if (status && status != &out_of_memory) status->shared_by = group;
+  return status;
+}
+
+bool choir__status_is_shared(choir_status_t status, const void* group) {
+  return status && status->shared_by == group;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,7 @@ choir_status_t choir_comm_id_make(choir_comm_id_t* out_id) {
   if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
     return CHOIR_ERROR(UNAVAILABLE, "comm_id_make: no random numbers: %s",
                        strerror(errno));
-  for (size_t i = 0; i < sizeof(bytes); ++i)
-    snprintf(out_id->text + 2 * i, 3, "%02x", bytes[i]);
+  sodium_bin2hex(out_id->text, sizeof(out_id->text), bytes, sizeof(bytes));
   return NULL;
 }
 
@@ -103,9 +103,10 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
       memcpy(out_config->id.text, id, strlen(id) + 1);
     if (!id_is_valid(&out_config->id))
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "environment: CHOIR_COMM_ID is '%.64s'; it must be 32 "
-                         "hexadecimal digits",
-                         id);
+                         "environment: CHOIR_COMM_ID has %zu characters (it is "
+                         "a secret, and not shown); it must be 32 hexadecimal "
+                         "digits",
+                         strlen(id));
   }
   return NULL;
 }
@@ -165,7 +166,7 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
     return choir_comm_id_make(&config->id);
   if (is_mpi) {
     bool one_host = false;
-    CHOIR_TRY(choir_mpi_comm_meet(config, &config->id, &one_host));
+    CHOIR_TRY(choir_mpi_comm_rendezvous(config, &config->id, &one_host));
     if (!one_host && !is_auto)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "comm shm: the ranks are on several hosts; use mpi");
@@ -175,10 +176,12 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
   config->backend = "shm";
   if (!id_is_valid(&config->id))
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "comm shm: id is '%.32s'; %d ranks need the same 32 "
-                       "hexadecimal digits (choir_comm_id_make in one of "
-                       "them), or a launcher that sets it",
-                       config->id.text, config->size);
+                       "comm shm: the id has %zu characters (it is a secret, "
+                       "and not shown); %d ranks need the same 32 hexadecimal "
+                       "digits (choir_comm_id_make in one of them), or a "
+                       "launcher that sets it",
+                       strnlen(config->id.text, sizeof(config->id.text)),
+                       config->size);
   return NULL;
 }
 

@@ -129,7 +129,8 @@ CHOIR_API void choir_comm_release(choir_comm_t* comm);
 CHOIR_API choir_status_t choir_comm_finalize(choir_comm_t* comm)
     CHOIR_NODISCARD;
 // Once, at the end of a program, when its communicators are released: ends what
-// backends keep for the process, which is MPI where Choir initialised it.
+// backends keep for the process, which is MPI where Choir initialised it. A
+// communicator over MPI that is there still leaves, and can only be released.
 // Collective there: waits until all ranks came here, with the deadline and the
 // heartbeat timeout of the last communicator, and fails with TIMEOUT and a
 // sentence that names a rank that did not come; mpiexec then ends all. OK at
@@ -365,9 +366,10 @@ typedef struct choir_collective_s {
   int64_t batch;
   // NULL, or why this rank cannot take part (a text of up to 199 bytes). It
   // takes part in agreeing on the operation alone, so that all ranks get the
-  // reason as INVALID_ARGUMENT at once and none is out of order after it;
-  // nothing but kind, name and root (of a pair) is looked at.
+  // reason at once, with this code (0: INVALID_ARGUMENT), and none is out of
+  // order after it; nothing but kind, name and root (of a pair) is looked at.
   const char* refusal;
+  choir_status_code_t refusal_code;
   // What pointers here lead to is long-lived until the operation is done.
   const char* name;
 } choir_collective_t;
@@ -379,6 +381,7 @@ CHOIR_API choir_status_t choir_comm_run(choir_comm_t* comm,
 // Submits it as a record to `stream` (a BACKGROUND stream overlaps with
 // computing); memory must stay until the stream is past it. Blocking calls do
 // not wait for it: all ranks need one order, so synchronise the stream first.
+// A call that is wrong waits for the other ranks, who hear of it.
 //
 // src and dst (or those of tensors) are memory of the stream's device. Where
 // the host cannot see that (a GPU), the data are read down, go over the host
@@ -395,7 +398,8 @@ CHOIR_API choir_status_t choir_comm_submit(choir_comm_t* comm,
                                            const choir_collective_t* collective)
     CHOIR_NODISCARD;
 // Starts it on the communicator's own background thread. The handle is owned
-// by the caller, who calls _wait (once) or _release.
+// by the caller, who calls _wait (once) or _release. A call that is wrong, or
+// for which there is no memory, waits for the other ranks, who hear of it.
 CHOIR_API choir_status_t choir_comm_start(choir_comm_t* comm,
                                           const choir_collective_t* collective,
                                           choir_work_t** out_work)

@@ -134,12 +134,19 @@ static choir_status_t check_collective(const choir_comm_t* comm,
   return NULL;
 }
 
+void choir__comm_set_step(choir_collective_t* collective,
+                          const choir_step_values_t* values) {
+  collective->in_step = values;
+  if (!values) return;
+  collective->step = values->step;
+  collective->batch = values->batch_number;
+}
+
 static void record_at_step(void* attrs_, const choir_step_values_t* values) {
-  record_attrs_t* attrs = attrs_;
-  if (attrs->collective.weight_is_samples)
-    attrs->collective.weight = (double)values->sample_count;
-  attrs->collective.step = values->step;
-  attrs->collective.batch = values->batch_number;
+  choir_collective_t* collective = &((record_attrs_t*)attrs_)->collective;
+  if (collective->weight_is_samples)
+    collective->weight = (double)values->sample_count;
+  if (collective->in_step) choir__comm_set_step(collective, values);
 }
 
 static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
@@ -160,10 +167,14 @@ static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
 
 choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
                                  const choir_collective_t* collective) {
-  CHOIR_TRY(check_collective(comm, collective, "comm_submit"));
-  if (!stream)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
-  return submit(comm, stream, collective, NULL);
+  choir_status_t wrong = check_collective(comm, collective, "comm_submit");
+  if (!wrong && !stream)
+    wrong = CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
+  if (!wrong) return submit(comm, stream, collective, NULL);
+  // The others hear of it behind what was submitted before.
+  if (stream)
+    wrong = choir_status_join(wrong, choir_stream_synchronize(stream));
+  return refuse(comm, collective, wrong);
 }
 
 // ---- Asynchronous work ----

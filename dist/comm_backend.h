@@ -19,7 +19,7 @@
 // backend that can move large data better fills in a collective's slot.
 //
 // Threads: stage, exchange and the collectives are called by one thread at a
-// time; `pulse` runs on the communicator's watch thread beside them.
+// time; `heartbeat` runs on the communicator's watch thread beside them.
 
 // Beyond the public kinds: operations that the common code itself runs.
 enum {
@@ -53,7 +53,8 @@ typedef struct choir_comm_header_s {
   uint8_t dtype;  // likewise
   uint8_t words;  // CHOIR_COMM_WORDS_*: what stands ahead of the data
   // Each rank's own.
-  uint8_t refused;    // 1: this rank's arguments are wrong; why: in the data
+  uint8_t refused;    // choir_status_code_t, not 0: it cannot take part; why:
+                      // in the data
   uint8_t is_inline;  // 1: the data of this operation are in the message
   // The backend's `describe` says 1 where it serves even small data better from
   // where they lie.
@@ -80,6 +81,8 @@ typedef struct choir_comm_message_s {
   choir_comm_header_t header;
   _Alignas(64) unsigned char data[];
 } choir_comm_message_t;
+_Static_assert(sizeof(choir_comm_message_t) == 192,
+               "docs/algorithms.md tells how long a header is");
 
 // Why a communicator is broken. Handed from rank to rank unchanged, so that
 // all ranks tell the cause and not each other's failure.
@@ -89,7 +92,7 @@ typedef struct choir_comm_fault_s {
   char text[504];  // a sentence about the cause
 } choir_comm_fault_t;
 
-// Behind the words about a peer that gives no sign of life.
+// What a missing heartbeat may mean: the end of a sentence about a silent peer.
 #define CHOIR_COMM_SILENCE_TEXT "stopped, or its host or the link to it is down"
 
 enum {
@@ -107,7 +110,7 @@ typedef struct choir_comm_identity_s {
   int32_t rank;
   int32_t size;
   int32_t pid;
-  int32_t number;  // the backend's own
+  int32_t context;  // id, of the backend's own
   char host[CHOIR_COMM_HOST_BYTES];
   char boot[CHOIR_COMM_BOOT_BYTES];  // tells hosts of one name apart
   // A bit for each core that the process may run on.
@@ -119,7 +122,7 @@ typedef struct choir_comm_peer_s {
   int32_t host_index;
   int32_t local_rank;
   char text[CHOIR_COMM_HOST_BYTES + 64];  // "rank 2 (host node1, pid 4711)"
-  _Atomic uint64_t beat;                  // written by `pulse`
+  _Atomic uint64_t beat;                  // written by `heartbeat`
   _Atomic uint32_t silent_ms;             // written by the watch thread
   atomic_int presence;                    // CHOIR_COMM_PEER_*
   uint64_t last_beat;                     // the watch thread's
@@ -169,11 +172,6 @@ typedef struct choir_comm_vtable_s {
   // exchange returns; messages[rank] is the own one.
   choir_status_t (*exchange)(choir_comm_t* comm, size_t bytes);
 
-  // Optional. Called before a header is sent, with what this rank asks for:
-  // gets the memory that `large` will need on it. A failure is told to all
-  // ranks, and the operation runs on none.
-  choir_status_t (*prepare)(choir_comm_t* comm,
-                            const choir_comm_operation_t* operation);
   // Optional. Called before a header is sent: src_place and dst_place.
   void (*describe)(choir_comm_t* comm, const choir_comm_operation_t* operation,
                    choir_comm_header_t* header);
@@ -199,10 +197,11 @@ typedef struct choir_comm_vtable_s {
   void* (*buffer_at)(choir_comm_t* comm, int32_t rank, uint64_t place);
 
   // Required for more than one rank. Joins those of ranks[config->size] of
-  // `comm`, at least 2, as a communicator of their own; `number` is the largest
-  // src_place that `describe` gave for CHOIR_COMM_KIND_GROUP on any rank.
+  // `comm`, at least 2, as a communicator of their own; `context` is the
+  // largest src_place that `describe` gave for CHOIR_COMM_KIND_GROUP on any
+  // rank.
   choir_status_t (*group)(choir_comm_t* comm, const choir_comm_config_t* config,
-                          const int32_t* ranks, uint64_t number,
+                          const int32_t* ranks, uint64_t context,
                           choir_comm_t** out_group);
 
   // Required for more than one rank. Sends to `peer` and receives from it, at
@@ -213,11 +212,12 @@ typedef struct choir_comm_vtable_s {
   // Optional, for backends with peers. One turn of the watch thread: beats,
   // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
   // goes, notes beats in peers[].beat, presence and faults.
-  void (*pulse)(choir_comm_t* comm, double seconds);
-  // Optional. A look for faults that peers told, in each slice of a wait.
-  void (*look)(choir_comm_t* comm);
-  // Optional. Tells peers that this rank is broken, and wakes them. Any thread.
-  void (*tell)(choir_comm_t* comm, const choir_comm_fault_t* fault);
+  void (*heartbeat)(choir_comm_t* comm, double seconds);
+  // Optional. Notes faults that peers broadcast; in each slice of a wait.
+  void (*poll_faults)(choir_comm_t* comm);
+  // Optional. Sends peers the fault by which this rank is broken, and wakes
+  // them. Any thread.
+  void (*broadcast_fault)(choir_comm_t* comm, const choir_comm_fault_t* fault);
   // Optional. What peer `rank` does, as far as is known.
   void (*peer_activity)(choir_comm_t* comm, int32_t rank,
                         choir_activity_t* out_activity);
@@ -240,7 +240,7 @@ typedef struct choir_comm_plane_vtable_s {
   choir_status_t (*run)(choir_comm_t* comm,
                         const choir_comm_operation_t* operation);
   // A turn of the watch thread.
-  void (*look)(choir_comm_t* comm);
+  void (*poll_faults)(choir_comm_t* comm);
   // The communicator broke: lets go of the GPU. Any thread, also again.
   void (*abort)(choir_comm_t* comm);
   // All ranks came to finalize: waits for the GPU.
@@ -294,8 +294,6 @@ struct choir_comm_s {
   pthread_mutex_t run_mutex;  // one operation at a time
   uint64_t sequence;
   const choir_comm_operation_t* running;  // NULL between operations
-  // Operations that failed on all ranks alike: all, and those of a step.
-  _Atomic uint64_t shared_failures[2];
   bool finalized;
   // Places where this rank's activity is noted: the backend's or own, then
   // the launcher's board if there is one.

@@ -182,11 +182,6 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   int32_t kind = operation->kind;
   const choir__comm_traits_t* traits = choir__comm_traits(kind);
   reason[0] = 0;
-  if (collective->refusal) {
-    snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s",
-             collective->refusal[0] ? collective->refusal : "no reason given");
-    return;
-  }
   if (kind == CHOIR_COMM_KIND_GROUP)
     choir__comm_group_check(comm, operation, reason);
   if (!traits->has_data) return;
@@ -252,6 +247,10 @@ static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
 static void describe_step(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
   const choir_comm_header_t* header = &comm->headers[rank];
+  if (header->step < 0) {
+    snprintf(text, text_bytes, "outside of a step");
+    return;
+  }
   const int length =
       snprintf(text, text_bytes, "at step %lld", (long long)header->step);
   if (header->batch && length > 0 && (size_t)length < text_bytes)
@@ -369,12 +368,15 @@ static bool same_members(const choir_comm_t* comm, int32_t a, int32_t b) {
                  (size_t)headers[a].count * sizeof(int32_t));
 }
 
-// Where both are in one; else the operations are not the same ones.
+// An operation in a step and one of another name outside of steps differ by
+// their names, which comes later.
 static bool same_step(const choir_comm_t* comm, int32_t a, int32_t b) {
   const choir_comm_header_t* of_a = &comm->headers[a];
   const choir_comm_header_t* of_b = &comm->headers[b];
-  return of_a->step < 0 || of_b->step < 0 ||
-         (of_a->step == of_b->step && of_a->batch == of_b->batch);
+  const bool same_name =
+      of_a->kind == of_b->kind && !strcmp(of_a->name, of_b->name);
+  if (!same_name && (of_a->step < 0 || of_b->step < 0)) return true;
+  return of_a->step == of_b->step && of_a->batch == of_b->batch;
 }
 static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
   return comm->headers[a].kind == comm->headers[b].kind &&
@@ -453,7 +455,7 @@ static void describe_groups(const choir_comm_t* comm,
   bool* group = told + comm->size;
   text[0] = 0;
   memset(told, 0, 2 * (size_t)comm->size);
-  // They have no wish of their own.
+  // They have no request of their own.
   for (int32_t r = 0; r < comm->size; ++r) told[r] = comm->joined[r];
   const char* separator = "";
   for (int32_t first = 0; first < comm->size; ++first) {
@@ -495,8 +497,9 @@ static choir_status_t explain_refusal(choir_comm_t* comm, int32_t rank) {
   print_operation(&comm->headers[rank], operation, sizeof(operation));
   snprintf(reason, sizeof(reason), "%.*s", (int)sizeof(reason) - 1,
            (const char*)comm->messages[rank]->data);
-  return CHOIR_ERROR(INVALID_ARGUMENT, "%s: rank %d: %s", operation, rank,
-                     reason);
+  return choir_status_make((choir_status_code_t)comm->headers[rank].refused,
+                           __FILE__, __LINE__, __func__, "%s: rank %d: %s",
+                           operation, rank, reason);
 }
 
 static choir_status_t explain_difference(choir_comm_t* comm) {

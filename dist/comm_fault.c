@@ -54,8 +54,9 @@ static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
     atomic_store(&comm->broken, true);
   }
   pthread_mutex_unlock(&comm->fault_mutex);
-  if (first) choir_mpi_forsake();
-  if (first && comm->vtable->tell) comm->vtable->tell(comm, &comm->fault);
+  if (first) choir_mpi_skip_finalize();
+  if (first && comm->vtable->broadcast_fault)
+    comm->vtable->broadcast_fault(comm, &comm->fault);
   if (first && comm->plane) comm->plane->vtable->abort(comm);
   // Ranks of this host may wait in the group that they exchange in.
   if (first && comm->local) comm_break(comm->local, fault);
@@ -85,8 +86,9 @@ choir_status_t choir__comm_break(choir_comm_t* comm, choir_status_code_t code,
   return choir__comm_fault_status(comm);
 }
 
-choir_status_t choir__comm_adopt(choir_comm_t* comm, choir_comm_t* group,
-                                 choir_status_t status) {
+choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
+                                          choir_comm_t* group,
+                                          choir_status_t status) {
   choir_comm_fault_t fault = {.code = (int32_t)choir_status_code(status),
                               .origin = comm->rank};
   snprintf(fault.text, sizeof(fault.text), "%s", choir_status_message(status));
@@ -136,7 +138,7 @@ static int32_t find_missing_peer(const choir_comm_t* comm) {
   return -1;
 }
 
-// Adopts what a peer told.
+// By the fault that a peer broadcast.
 static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
   pthread_mutex_lock(&comm->fault_mutex);
   choir_comm_fault_t fault = comm->peer_fault;
@@ -147,7 +149,7 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
 
 static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
   // It may have told why since the last look, and then left.
-  if (comm->vtable->look) comm->vtable->look(comm);
+  if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   const char* peer = comm->peers[rank].text;
   note_waiting(comm, rank);  // for the launcher: it was needed
@@ -160,7 +162,7 @@ static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
 }
 
 choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
-  if (comm->vtable->look) comm->vtable->look(comm);
+  if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   int32_t missing = find_missing_peer(comm);
   return missing < 0 ? NULL : break_by_missing_peer(comm, missing);
@@ -212,7 +214,7 @@ bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
   double slice = now - wait->last;
   wait->last = now;
   wait->waited += slice < max_slice ? slice : max_slice;
-  if (comm->vtable->look) comm->vtable->look(comm);
+  if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
   return atomic_load(&comm->broken) || atomic_load(&comm->peer_broken) ||
          find_missing_peer(comm) >= 0 || wait->waited > comm->deadline ||
          peer_silence(comm, wait->rank) > comm->silence;
@@ -309,17 +311,17 @@ static void* watch_main(void* argument) {
   choir_comm_t* comm = argument;
   double last = choir_clock_seconds();
   while (!atomic_load(&comm->watch_stop)) {
-    comm->vtable->pulse(comm, comm->watch_interval);
+    comm->vtable->heartbeat(comm, comm->watch_interval);
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
     last = now;
-    if (comm->plane) comm->plane->vtable->look(comm);
+    if (comm->plane) comm->plane->vtable->poll_faults(comm);
   }
   return NULL;
 }
 
 choir_status_t choir__comm_watch_start(choir_comm_t* comm) {
-  if (!comm->vtable->pulse || !comm->has_heartbeat || comm->size == 1)
+  if (!comm->vtable->heartbeat || !comm->has_heartbeat || comm->size == 1)
     return NULL;
   double limit =
       comm->silence < comm->deadline ? comm->silence : comm->deadline;

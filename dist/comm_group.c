@@ -9,7 +9,7 @@
 typedef choir_comm_operation_t operation_t;
 
 // Ahead of the first message's data, then the list. In an operation of this
-// kind src is the list, dst the news.
+// kind src is the list, dst the terms.
 typedef struct group_words_s {
   choir_comm_id_t id;
   char zeros_[7];
@@ -22,8 +22,8 @@ size_t choir__comm_group_bytes(int64_t count) {
 
 void choir__comm_group_fill(const operation_t* operation, unsigned char* data) {
   const choir_collective_t* c = &operation->collective;
-  const choir__comm_group_news_t* news = c->dst;
-  group_words_t words = {.id = news->id};
+  const choir__comm_group_terms_t* terms = c->dst;
+  group_words_t words = {.id = terms->id};
   memcpy(data, &words, sizeof(words));
   memcpy(data + sizeof(words), c->src, (size_t)c->count * sizeof(int32_t));
 }
@@ -61,30 +61,30 @@ void choir__comm_group_check(const choir_comm_t* comm,
 
 void choir__comm_group_agree(const choir_comm_t* comm,
                              const operation_t* operation) {
-  choir__comm_group_news_t* news = operation->collective.dst;
+  choir__comm_group_terms_t* terms = operation->collective.dst;
   const int32_t* ranks = operation->collective.src;
   group_words_t words;
   memcpy(&words, comm->messages[ranks[0]]->data, sizeof(words));
-  news->id = words.id;
-  news->number = 0;
+  terms->id = words.id;
+  terms->context = 0;
   for (int32_t r = 0; r < comm->size; ++r)
-    if (comm->headers[r].src_place > news->number)
-      news->number = comm->headers[r].src_place;
+    if (comm->headers[r].src_place > terms->context)
+      terms->context = comm->headers[r].src_place;
 }
 
 static choir_status_t join(choir_comm_t* comm, const int32_t* ranks,
                            int32_t count, int32_t own,
-                           const choir__comm_group_news_t* news,
+                           const choir__comm_group_terms_t* terms,
                            choir_comm_t** out_group) {
   choir_comm_config_t config = {.rank = own,
                                 .size = count,
-                                .id = news->id,
+                                .id = terms->id,
                                 .deadline = comm->deadline,
                                 .silence = comm->silence,
                                 .segment_bytes = comm->segment_bytes,
                                 .device = comm->device};
   if (count == 1) return choir_self_comm_join(&config, out_group);
-  return comm->vtable->group(comm, &config, ranks, news->number, out_group);
+  return comm->vtable->group(comm, &config, ranks, terms->context, out_group);
 }
 
 choir_status_t choir_comm_group(choir_comm_t* comm, const int32_t* ranks,
@@ -97,19 +97,19 @@ choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
                                       choir_comm_t** out_group) {
   if (out_group) *out_group = NULL;
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "group: comm is NULL");
-  choir__comm_group_news_t news;
+  choir__comm_group_terms_t terms;
   choir_status_t wrong =
-      out_group ? choir_comm_id_make(&news.id)
+      out_group ? choir_comm_id_make(&terms.id)
                 : CHOIR_ERROR(INVALID_ARGUMENT, "group: out_group is NULL");
   if (wrong)
     return choir__comm_refuse(comm, CHOIR_COMM_KIND_GROUP, NULL, wrong);
   choir__comm_drain(comm);
-  choir_collective_t request = {.count = count, .src = ranks, .dst = &news};
+  choir_collective_t request = {.count = count, .src = ranks, .dst = &terms};
   CHOIR_TRY(
       choir__comm_execute(comm, CHOIR_COMM_KIND_GROUP, &request, NULL, true));
   for (int32_t i = 0; i < count; ++i) {
     if (ranks[i] != comm->rank) continue;
-    CHOIR_TRY(join(comm, ranks, count, i, &news, out_group));
+    CHOIR_TRY(join(comm, ranks, count, i, &terms, out_group));
     choir_status_t status = has_plane && comm->plane
                                 ? comm->plane->vtable->group(comm, *out_group)
                                 : NULL;

@@ -93,7 +93,7 @@ choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm) {
   choir_comm_t* const groups[] = {comm->local, comm->leaders};
   for (int i = 0; i < 2; ++i) {
     choir_status_t status = groups[i] ? choir_comm_finalize(groups[i]) : NULL;
-    if (status) return choir__comm_adopt(comm, groups[i], status);
+    if (status) return choir__comm_break_by_group(comm, groups[i], status);
   }
   return NULL;
 }
@@ -115,7 +115,7 @@ static choir_status_t run_in(choir_comm_t* comm, choir_comm_t* group,
                              const choir_collective_t* c) {
   choir_status_t status = choir__comm_execute(group, (int32_t)c->kind, c, NULL,
                                               comm->running->is_blocking);
-  return status ? choir__comm_adopt(comm, group, status) : NULL;
+  return status ? choir__comm_break_by_group(comm, group, status) : NULL;
 }
 
 static choir_status_t broadcast_in(choir_comm_t* comm, choir_comm_t* group,

@@ -3,6 +3,7 @@
 #define CHOIR_DIST_COMM_INTERNAL_H_
 
 #include "dist/comm_backend.h"
+#include "dist/comm_shared_def.h"
 
 // What the sources of dist:comm share beyond what backends may call.
 
@@ -65,10 +66,9 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
                                const choir_comm_operation_t* operation,
                                char reason[CHOIR_COMM_REASON_BYTES]);
 // Sets src and dst of the operation, whose arguments are right, to memory that
-// has the tensors; or a reason.
-void choir__comm_tensors_pack(choir_comm_t* comm,
-                              choir_comm_operation_t* operation,
-                              char reason[CHOIR_COMM_REASON_BYTES]);
+// has the tensors.
+choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
+                                        choir_comm_operation_t* operation);
 choir_status_t choir__comm_tensors_unpack(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
 void choir__comm_tensors_free(choir_comm_t* comm);
@@ -81,10 +81,9 @@ choir_status_t choir__comm_fetch(choir_stream_t* stream, const void* src,
 choir_status_t choir__comm_store(choir_stream_t* stream, const void* host,
                                  void* dst, size_t bytes);
 // For an operation on memory of a device, whose arguments are right: sets src
-// and dst to host memory that has the data; or a reason.
-void choir__comm_staged_read(choir_comm_t* comm,
-                             choir_comm_operation_t* operation,
-                             char reason[CHOIR_COMM_REASON_BYTES]);
+// and dst to host memory that has the data.
+choir_status_t choir__comm_staged_read(choir_comm_t* comm,
+                                       choir_comm_operation_t* operation);
 // After it: gives what came to the device.
 choir_status_t choir__comm_staged_write(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
@@ -98,10 +97,10 @@ choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
                                       int32_t count, bool has_plane,
                                       choir_comm_t** out_group);
 // What ranks agree on to make a group.
-typedef struct choir__comm_group_news_s {
+typedef struct choir__comm_group_terms_s {
   choir_comm_id_t id;  // of the first rank's message
-  uint64_t number;     // see choir_comm_vtable_t.group
-} choir__comm_group_news_t;
+  uint64_t context;    // see choir_comm_vtable_t.group
+} choir__comm_group_terms_t;
 void choir__comm_group_check(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation,
                              char reason[CHOIR_COMM_REASON_BYTES]);
@@ -137,24 +136,21 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
 int32_t choir__comm_note_joined(choir_comm_t* comm);
 // After headers agreed: their data are zeros.
 choir_status_t choir__comm_zero_joined(choir_comm_t* comm);
-// Takes part in the others' operation `wish`, whose data are large.
+// Takes part in the others' operation, whose header is in `message` and whose
+// data are large.
 choir_status_t choir__comm_run_joined(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation,
-                                      const choir_comm_message_t* wish);
+                                      const choir_comm_message_t* message);
 void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
+// The caller's refusal as a failure; NULL: none.
+choir_status_t choir__comm_refusal(const choir_collective_t* collective);
 // Runs one operation of any kind under the run mutex. `stream` as in
 // choir_comm_operation_t.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    choir_stream_t* stream, bool is_blocking);
-// This rank cannot come to the operation that the others are about to run: they
-// get `why` from it (choir_collective_t.refusal). `wanted`, which may be NULL,
-// is what it was asked for. Returns `why`. Waits for them.
-choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
-                                  const choir_collective_t* wanted,
-                                  choir_status_t why);
 
 // comm.c
 // Joins by the backend that suits the ranks and their hosts, for a backend that
@@ -182,8 +178,9 @@ bool choir__comm_wait_is_late(const choir_comm_t* comm,
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
 // Breaks the communicator by `status`, the failure of an operation of `group`,
 // which it frees; if the group broke, by the group's cause.
-choir_status_t choir__comm_adopt(choir_comm_t* comm, choir_comm_t* group,
-                                 choir_status_t status);
+choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
+                                          choir_comm_t* group,
+                                          choir_status_t status);
 void choir__comm_watch_stop(choir_comm_t* comm);
 
 // comm_async.c
@@ -197,11 +194,12 @@ void choir__comm_set_shares(choir_comm_t* comm);
 // backends/mpi/mpi.c
 // Joins by MPI only to tell the ranks of one host a common id.
 // *out_one_host is false, and the id empty, when there are several hosts.
-choir_status_t choir_mpi_comm_meet(const choir_comm_config_t* config,
-                                   choir_comm_id_t* out_id, bool* out_one_host);
+choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
+                                         choir_comm_id_t* out_id,
+                                         bool* out_one_host);
 // A communicator broke: MPI, if it runs, is not finalized at exit, where it
 // would wait for a dead peer.
-void choir_mpi_forsake(void);
+void choir_mpi_skip_finalize(void);
 // choir_comm_shutdown.
 choir_status_t choir_mpi_world_close(void);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that ran out of data. A rank that joined comes to every operation with
-// no wish of its own; sums and averages by all_reduce count it as zeros, all
+// no request of its own; sums and averages by all_reduce count it as zeros, all
 // else fails on the others, until all ranks have joined.
 //
 // For those who compare headers a joined rank wants what the first of the
@@ -83,8 +83,8 @@ void choir__comm_join_free(choir_comm_t* comm) {
 // The others' all_reduce with zeros; its result is nobody's.
 choir_status_t choir__comm_run_joined(choir_comm_t* comm,
                                       const operation_t* operation,
-                                      const choir_comm_message_t* wish) {
-  const choir_comm_header_t* header = &wish->header;
+                                      const choir_comm_message_t* message) {
+  const choir_comm_header_t* header = &message->header;
   operation_t others = *operation;
   choir_collective_t* c = &others.collective;
   others.kind = header->kind;
@@ -106,11 +106,9 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
       .scales = (header->words & CHOIR_COMM_WORDS_FACTORS) != 0,
       .name = operation->collective.name};
   if (c->scales) {
-    c->prescale = choir__comm_words_factors(wish)[0];
-    c->postscale = choir__comm_words_factors(wish)[1];
+    c->prescale = choir__comm_words_factors(message)[0];
+    c->postscale = choir__comm_words_factors(message)[1];
   }
-  if (comm->vtable->prepare) status = comm->vtable->prepare(comm, &others);
-  if (status) return fail(comm, status);
   choir__comm_large_t large = choir__comm_large(comm, &others);
   return large ? large(comm, &others) : choir__comm_run_rounds(comm, &others);
 }

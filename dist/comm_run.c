@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "core/status_backend.h"
 #include "dist/comm_internal.h"
 #include "dist/comm_shared_def.h"
 
@@ -208,12 +209,19 @@ static void copy_alone(choir_comm_t* comm, const operation_t* operation) {
   memmove(c->dst, c->src, (size_t)c->count * operation->element_bytes);
 }
 
+// A failure that all ranks have, unless it broke the communicator.
+static choir_status_t shared(choir_comm_t* comm, choir_status_t status) {
+  return atomic_load(&comm->broken) ? status
+                                    : choir__status_mark_shared(status, comm);
+}
+
 // The headers tell who has no room (src_place of this kind).
 static choir_status_t grow_if_needed(choir_comm_t* comm,
                                      const choir_collective_t* request) {
   for (int32_t r = 0; r < comm->size; ++r)
     if (comm->headers[r].src_place)
-      return comm->vtable->buffer_grow(comm, (size_t)request->count);
+      return shared(comm,
+                    comm->vtable->buffer_grow(comm, (size_t)request->count));
   return NULL;
 }
 
@@ -241,6 +249,14 @@ static choir_status_t run_join(choir_comm_t* comm,
   return choir__comm_run_joined(comm, operation, comm->messages[other]);
 }
 
+choir_status_t choir__comm_refusal(const choir_collective_t* c) {
+  if (!c->refusal) return NULL;
+  return choir_status_make(
+      c->refusal_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT,
+      __FILE__, __LINE__, __func__, "%s",
+      c->refusal[0] ? c->refusal : "no reason given");
+}
+
 // Who moves the data of a device.
 static void place(const choir_comm_t* comm, operation_t* operation,
                   char reason[CHOIR_COMM_REASON_BYTES]) {
@@ -257,45 +273,33 @@ static choir_status_t run_on_plane(choir_comm_t* comm,
   return NULL;
 }
 
-// Memory that this rank needs before it can say that it takes part.
-static void prepare(choir_comm_t* comm, operation_t* operation,
-                    char reason[CHOIR_COMM_REASON_BYTES]) {
-  if (operation->on_plane) return;
+// Whether this rank can take part, and what it needs for that.
+static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
+  CHOIR_TRY(choir__comm_refusal(&operation->collective));
+  char reason[CHOIR_COMM_REASON_BYTES];
+  choir__comm_check_arguments(comm, operation, reason);
+  if (!reason[0]) place(comm, operation, reason);
+  if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
+  if (operation->on_plane) return NULL;
   if (operation->collective.tensors)
-    choir__comm_tensors_pack(comm, operation, reason);
-  else if (operation->stream)
-    choir__comm_staged_read(comm, operation, reason);
-  if (reason[0] || !comm->vtable->prepare) return;
-  choir_status_t status = comm->vtable->prepare(comm, operation);
-  if (!status) return;
-  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
-  choir_status_free(status);
-}
-
-// All ranks compare the same headers and come to the same result.
-static choir_status_t agree(choir_comm_t* comm, const operation_t* operation) {
-  choir_status_t status = choir__comm_check_headers(comm, operation);
-  if (!status || atomic_load(&comm->broken)) return status;
-  choir__comm_note_shared_failure(comm, operation->collective.in_step);
-  return status;
+    return choir__comm_tensors_pack(comm, operation);
+  return operation->stream ? choir__comm_staged_read(comm, operation) : NULL;
 }
 
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   choir_comm_message_t* message = comm->vtable->stage(comm);
-  char reason[CHOIR_COMM_REASON_BYTES];
-  choir__comm_check_arguments(comm, operation, reason);
-  if (!reason[0]) place(comm, operation, reason);
-  if (!reason[0]) prepare(comm, operation, reason);
+  choir_status_t wrong = prepare(comm, operation);
   fill_header(comm, operation, &message->header);
   int64_t payload = 0;
   size_t bytes = 0;
-  if (reason[0]) {
+  if (wrong) {
     // Peers come to the exchange too and learn of it there.
-    message->header.refused = 1;
-    bytes = sizeof(reason);
-    memcpy(message->data, reason, bytes);
+    message->header.refused = (uint8_t)choir_status_code(wrong);
+    bytes = CHOIR_COMM_REASON_BYTES;
+    snprintf((char*)message->data, bytes, "%s", choir_status_message(wrong));
+    choir_status_free(wrong);
   } else {
     payload = choir__comm_payload_bytes(comm, operation);
     bytes = operation->meta_bytes;
@@ -314,7 +318,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   }
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
-  CHOIR_TRY(agree(comm, operation));
+  CHOIR_TRY(shared(comm, choir__comm_check_headers(comm, operation)));
   if (operation->on_plane) return run_on_plane(comm, operation);
   if (choir__comm_traits(operation->kind)->moves)
     return choir__comm_run_moves(comm, operation);
@@ -385,12 +389,19 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
 choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
                                   const choir_collective_t* wanted,
                                   choir_status_t why) {
-  choir_collective_t refused = {.refusal = choir_status_message(why)};
+  choir_collective_t refused = {.refusal = choir_status_message(why),
+                                .refusal_code = choir_status_code(why)};
   if (wanted) {
     refused.name = wanted->name;
     refused.root = wanted->root;
   }
   choir__comm_drain(comm);
-  choir_status_free(choir__comm_execute(comm, kind, &refused, NULL, true));
+  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
+  if (choir__status_is_shared(heard, comm)) {
+    why = choir__status_mark_shared(why, comm);
+    // What stands for a lack of memory cannot be marked.
+    if (!choir__status_is_shared(why, comm)) return heard;
+  }
+  choir_status_free(heard);
   return why;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "core/status_backend.h"
 #include "dist/comm_internal.h"
 
 // What a rank has: all of it as a hash, and what a message can show of it.
@@ -36,7 +37,8 @@ choir_status_t choir_comm_check_same(choir_comm_t* comm, const char* what,
                               &(choir_collective_t){.name = what}, status);
   status =
       choir_comm_all_gather(comm, &own, all, sizeof(own), CHOIR_DTYPE_U8, what);
-  if (!status) status = compare(comm, what, all);
+  if (!status)
+    status = choir__status_mark_shared(compare(comm, what, all), comm);
   choir_deallocate(comm->allocator, all, bytes);
   return status;
 }

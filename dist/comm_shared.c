@@ -48,15 +48,6 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
   return status;
 }
 
-uint64_t choir__comm_shared_failures(const choir_comm_t* comm, bool of_steps) {
-  return atomic_load(&comm->shared_failures[of_steps]);
-}
-
-void choir__comm_note_shared_failure(choir_comm_t* comm, bool of_step) {
-  atomic_fetch_add(&comm->shared_failures[0], 1);
-  if (of_step) atomic_fetch_add(&comm->shared_failures[1], 1);
-}
-
 void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader) {
   reader->next = comm->readers;
   comm->readers = reader;

@@ -22,13 +22,19 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
                                        int32_t count, void** out_data,
                                        bool* out_seen);
 
-// How many operations of this communicator have failed on all ranks alike so
-// far, each in its place in the order (ranks wanted different things, or one
-// could not take part); of steps: those that were in a training step. A failure
-// that is not among them is this rank's own.
-uint64_t choir__comm_shared_failures(const choir_comm_t* comm, bool of_steps);
-// One that all ranks find by themselves, in what they have exchanged.
-void choir__comm_note_shared_failure(choir_comm_t* comm, bool of_step);
+// Makes the collective a part of the training step with these values; NULL: of
+// none.
+void choir__comm_set_step(choir_collective_t* collective,
+                          const choir_step_values_t* values);
+
+// This rank cannot come to the operation that the others are about to run: they
+// get `why` from it, with its code (choir_collective_t.refusal). `wanted`,
+// which may be NULL, is what it was asked for. Returns `why`, which is marked
+// as a failure of all ranks (core/status_backend.h) when all have heard it.
+// Waits for them.
+choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
+                                  const choir_collective_t* wanted,
+                                  choir_status_t why);
 
 // Work of a rank that reads later, between any two collectives, what its peers
 // left in their buffers. It is done at the latest before such memory can come

@@ -2,7 +2,6 @@
 // Memory of a device that the host cannot see, over a communicator that
 // exchanges host memory: what an operation gives is read down before it, what
 // came is written up after it. Several tensors as one: comm_tensors.c.
-#include <stdio.h>
 #include <string.h>
 
 #include "core/device_backend.h"
@@ -123,7 +122,8 @@ static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
 }
 
 // What is given, then from the next cache line on what comes.
-static choir_status_t read_down(choir_comm_t* comm, operation_t* operation) {
+choir_status_t choir__comm_staged_read(choir_comm_t* comm,
+                                       operation_t* operation) {
   choir_collective_t* c = &operation->collective;
   const size_t e = operation->element_bytes;
   const size_t src_bytes = (size_t)given(comm, operation) * e;
@@ -144,14 +144,6 @@ static choir_status_t read_down(choir_comm_t* comm, operation_t* operation) {
   c->dst =
       is_broadcast ? comm->staged_memory : (char*)comm->staged_memory + dst_at;
   return NULL;
-}
-
-void choir__comm_staged_read(choir_comm_t* comm, operation_t* operation,
-                             char reason[CHOIR_COMM_REASON_BYTES]) {
-  choir_status_t status = read_down(comm, operation);
-  if (!status) return;
-  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
-  choir_status_free(status);
 }
 
 choir_status_t choir__comm_staged_write(choir_comm_t* comm,

@@ -112,8 +112,8 @@ void choir__comm_tensors_free(choir_comm_t* comm) {
   comm->group_bytes = 0;
 }
 
-void choir__comm_tensors_pack(choir_comm_t* comm, operation_t* operation,
-                              char reason[CHOIR_COMM_REASON_BYTES]) {
+choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
+                                        operation_t* operation) {
   choir_collective_t* c = &operation->collective;
   const layout_t src = {parts_in_src(comm, operation->kind), c->count,
                         operation->element_bytes};
@@ -122,21 +122,17 @@ void choir__comm_tensors_pack(choir_comm_t* comm, operation_t* operation,
   size_t dst_bytes = (size_t)(dst_parts * c->count) * src.element_bytes;
   // In place where src and dst are alike.
   bool apart = src.parts != dst_parts;
-  choir_status_t status =
-      reserve(comm, apart ? src_bytes + dst_bytes : src_bytes);
+  CHOIR_TRY(reserve(comm, apart ? src_bytes + dst_bytes : src_bytes));
   char* memory = comm->group_memory;
   c->src = memory;
   c->dst = apart ? memory + src_bytes : memory;
   // A broadcast's data are in dst, and its root's alone.
   bool gives =
       operation->kind != CHOIR_COLLECTIVE_BROADCAST || comm->rank == c->root;
-  if (!status && gives) status = copy_tensors(operation, &src, memory, true);
-  if (!status) {
-    if (operation->stream && gives) choir__comm_staged_note(comm, src_bytes);
-    return;
-  }
-  snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s", choir_status_message(status));
-  choir_status_free(status);
+  if (!gives) return NULL;
+  CHOIR_TRY(copy_tensors(operation, &src, memory, true));
+  if (operation->stream) choir__comm_staged_note(comm, src_bytes);
+  return NULL;
 }
 
 choir_status_t choir__comm_tensors_unpack(choir_comm_t* comm,

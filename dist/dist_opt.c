@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dist/dist_opt.h"
 
-#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_parts_internal.h"
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
 const choir_struct_def_t choir_dist_opt_config_def = CHOIR_STRUCT_DEF(
     "dist_opt", choir_dist_opt_config_t, fields, "gradient exchange");
-
-choir_status_t choir__dist_opt_tell(choir_comm_t* comm, uint64_t before,
-                                    choir_status_t status) {
-  const choir_status_code_t code = choir_status_code(status);
-  const bool may_be_own = code == CHOIR_STATUS_OUT_OF_MEMORY ||
-                          code == CHOIR_STATUS_UNAVAILABLE ||
-                          code == CHOIR_STATUS_INTERNAL;
-  if (may_be_own && choir_comm_size(comm) > 1 &&
-      choir__comm_shared_failures(comm, false) == before)
-    choir_comm_abort(comm, choir_status_message(status));
-  return status;
-}
 
 // ---- Attach ----
 
@@ -167,9 +154,8 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                              choir_param_list_t params) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
-  return choir__dist_opt_tell(dist->comm, before,
-                              attach_all(dist, device, params));
+  return choir__agree_on_outcome(dist->comm, "attach",
+                                 attach_all(dist, device, params));
 }
 
 static int64_t passes(const choir_updater_t* updater) {
@@ -213,8 +199,8 @@ static choir_status_t consolidate(choir_updater_t* updater) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   if (!updater->had_model) return NULL;
   CHOIR_TRY(choir__dist_opt_need_model(dist, "consolidate"));
-  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
-  return choir__dist_opt_tell(dist->comm, before, consolidate_all(dist));
+  return choir__agree_on_outcome(dist->comm, "consolidate",
+                                 consolidate_all(dist));
 }
 
 static int64_t variant(const choir_updater_t* updater) {
@@ -232,24 +218,25 @@ static choir_stream_t* stream(const choir_updater_t* updater) {
 
 // ---- The strategy ----
 
+// Detaches the one in use.
+static choir_status_t attach_other(choir_dist_opt_t* dist,
+                                   choir_strategy_t* strategy) {
+  choir__strategy_detach(dist->strategy);
+  dist->strategy = strategy;
+  choir_status_t status =
+      choir__agree_on_outcome(dist->comm, "dist_option", attach_strategy(dist));
+  dist->attached = !status;
+  return status;
+}
+
 // In place of the one in use, which is so again when this one does not fit the
-// parameters or the optimizer (on any rank: all have the same).
+// parameters or the optimizer, or a rank has no memory for it.
 static choir_status_t replace_strategy(choir_dist_opt_t* dist,
                                        choir_strategy_t* strategy) {
   choir_strategy_t* before = dist->strategy;
-  choir__strategy_detach(before);
-  dist->attached = false;
-  dist->strategy = strategy;
-  choir_status_t status = attach_strategy(dist);
-  if (status) {
-    choir__strategy_detach(strategy);
-    dist->strategy = before;
-    choir_status_t again = attach_strategy(dist);
-    dist->attached = !again;
-    return choir_status_join(status, again);
-  }
+  choir_status_t status = attach_other(dist, strategy);
+  if (status) return choir_status_join(status, attach_other(dist, before));
   choir__strategy_destroy(before);
-  dist->attached = true;
   return NULL;
 }
 
@@ -266,20 +253,26 @@ static choir_status_t switch_to(choir_dist_opt_t* dist,
   return replace_strategy(dist, strategy);
 }
 
+choir_status_t choir_dist_opt_refuse_use(choir_dist_opt_t* dist_opt,
+                                         choir_status_t why) {
+  if (!why || !dist_opt->attached) return why;
+  // Operations that are on their way come first.
+  choir_status_free(choir__dist_opt_end_work(dist_opt));
+  return choir__agree_on_outcome(dist_opt->comm, "dist_option", why);
+}
+
 static choir_status_t use(choir_dist_opt_t* dist,
                           const choir_strategy_def_t* def, const void* config) {
   choir_strategy_t* strategy = NULL;
-  CHOIR_TRY(choir__strategy_create(def, config, &strategy));
-  if (!dist->attached) {
+  choir_status_t status = choir__strategy_create(def, config, &strategy);
+  if (!status && !dist->attached) {
     choir__strategy_destroy(dist->strategy);
     dist->strategy = strategy;
     return NULL;
   }
-  const uint64_t before = choir__comm_shared_failures(dist->comm, false);
-  choir_status_t status =
-      choir__dist_opt_tell(dist->comm, before, switch_to(dist, strategy));
+  if (!status) status = switch_to(dist, strategy);
   if (status) choir__strategy_destroy(strategy);
-  return status;
+  return choir_dist_opt_refuse_use(dist, status);
 }
 
 static choir_status_t begin_step(choir_updater_t* updater) {
@@ -293,9 +286,11 @@ static choir_status_t begin_step(choir_updater_t* updater) {
 choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                   const choir_strategy_def_t* def,
                                   const void* config) {
-  if (!dist_opt || !def)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt_use: %s is NULL",
-                       dist_opt ? "def" : "dist_opt");
+  if (!dist_opt)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt_use: dist_opt is NULL");
+  if (!def)
+    return choir_dist_opt_refuse_use(
+        dist_opt, CHOIR_ERROR(INVALID_ARGUMENT, "dist_opt_use: def is NULL"));
   return use(dist_opt, def, config);
 }
 
@@ -314,20 +309,31 @@ const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
   return choir__strategy_print(dist_opt->strategy, text, text_bytes);
 }
 
+// In: those in use.
+static choir_status_t read_options(const choir_update_options_t* options,
+                                   const choir_strategy_def_t** def,
+                                   choir_strategy_config_t* config) {
+  const choir_strategy_def_t* now = *def;
+  if (options->dist_option)
+    CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, def),
+                   "dist_opt");
+  if (*def != now) choir_struct_init((*def)->config, config);
+  const bool has_spars = choir_struct_find((*def)->config, "spars");
+  CHOIR_TRY_NOTE(
+      choir__strategy_config_set(*def, has_spars ? options->spars : 0,
+                                 options->settings, config),
+      "dist_opt");
+  return NULL;
+}
+
 static choir_status_t set_options(choir_updater_t* updater,
                                   const choir_update_options_t* options) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   const choir_strategy_t* now = dist->strategy;
   const choir_strategy_def_t* def = now->def;
-  if (options->dist_option)
-    CHOIR_TRY_NOTE(choir_strategy_def_parse(options->dist_option, &def),
-                   "dist_opt");
   choir_strategy_config_t config = now->config;
-  if (def != now->def) choir_struct_init(def->config, &config);
-  const bool has_spars = choir_struct_find(def->config, "spars");
-  CHOIR_TRY_NOTE(choir__strategy_config_set(def, has_spars ? options->spars : 0,
-                                            options->settings, &config),
-                 "dist_opt");
+  choir_status_t status = read_options(options, &def, &config);
+  if (status) return choir_dist_opt_refuse_use(dist, status);
   if (def == now->def && choir_struct_hash(def->config, &config) ==
                              choir_struct_hash(def->config, &now->config))
     return NULL;
@@ -427,10 +433,9 @@ choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
 
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
   CHOIR_TRY(choir__dist_opt_need_model(dist_opt, "broadcast"));
-  const uint64_t before = choir__comm_shared_failures(dist_opt->comm, false);
   choir_status_t status = choir__dist_opt_broadcast_states(dist_opt);
   if (!status) status = choir__dist_opt_take_params(dist_opt);
-  return choir__dist_opt_tell(dist_opt->comm, before, status);
+  return choir__agree_on_outcome(dist_opt->comm, "broadcast", status);
 }
 
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
@@ -446,21 +451,16 @@ choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
 
 choir_status_t choir_dist_opt_check_digest(choir_dist_opt_t* dist_opt,
                                            uint64_t digest) {
-  const int32_t size = choir_comm_size(dist_opt->comm);
-  const size_t bytes = sizeof(uint64_t) * (size_t)size;
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(dist_opt->allocator, bytes, "digests", &memory));
-  uint64_t* digests = memory;
-  choir_status_t status = choir_comm_all_gather(
-      dist_opt->comm, &digest, digests, 1, CHOIR_DTYPE_I64, "digest");
-  for (int32_t rank = 1; !status && rank < size; ++rank)
+  uint64_t* digests = dist_opt->hashes;
+  CHOIR_TRY(choir_comm_all_gather(dist_opt->comm, &digest, digests, 1,
+                                  CHOIR_DTYPE_I64, "digest"));
+  for (int32_t rank = 1; rank < choir_comm_size(dist_opt->comm); ++rank)
     if (digests[rank] != digests[0])
-      status = CHOIR_ERROR(INTERNAL,
-                           "the replicas differ: %s has digest %016llx, rank 0 "
-                           "has %016llx",
-                           choir_comm_peer(dist_opt->comm, rank),
-                           (unsigned long long)digests[rank],
-                           (unsigned long long)digests[0]);
-  choir_deallocate(dist_opt->allocator, memory, bytes);
-  return status;
+      return CHOIR_ERROR(INTERNAL,
+                         "the replicas differ: %s has digest %016llx, rank 0 "
+                         "has %016llx",
+                         choir_comm_peer(dist_opt->comm, rank),
+                         (unsigned long long)digests[rank],
+                         (unsigned long long)digests[0]);
+  return NULL;
 }

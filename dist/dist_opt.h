@@ -79,12 +79,20 @@ CHOIR_API void choir_dist_opt_release(choir_dist_opt_t* dist_opt);
 // The strategy from now on, with its config's struct (copied; NULL: defaults);
 // before any call: fp32. Before attach local, later collective, between steps:
 // replicas and the optimizer's states become equal, and what the strategy
-// before kept is dropped. FAILED_PRECONDITION on all ranks: one has another
-// strategy or other settings, and nothing changed. When it does not fit the
-// parameters or the optimizer, the one before is in use, as new.
+// before kept is dropped. On all ranks alike, and nothing changed:
+// FAILED_PRECONDITION, one has another strategy or other settings; or what is
+// wrong with the call of one of them, who waits for the others. When it does
+// not fit the parameters or the optimizer, or one rank has no memory for it,
+// the one before is in use, as new.
 CHOIR_API choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,
                                             const choir_strategy_def_t* def,
                                             const void* config) CHOIR_NODISCARD;
+// In the place of choir_dist_opt_use, for a rank that found something wrong
+// before that call (a binding, in what it was given): where it is collective
+// the other ranks get `why` from it. Takes `why` over, and returns it.
+CHOIR_API choir_status_t choir_dist_opt_refuse_use(choir_dist_opt_t* dist_opt,
+                                                   choir_status_t why)
+    CHOIR_NODISCARD;
 #define CHOIR_DIST_OPT_USE_(dist_opt, name, FIELDS, ...)       \
   CHOIR_CONFIG_CALL_(                                          \
       choir_status_t,                                          \

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "core/status_backend.h"
+#include "dist/comm_shared_def.h"
 #include "dist/dist_opt_internal.h"
 
 static uint64_t param_hash(const choir_param_t* param) {
@@ -29,12 +31,13 @@ static choir_status_t compare_with_rank_0(const choir__agreement_t* mine,
       if (all[(size_t)rank * count + i] == all[i]) continue;
       const choir_param_t* param = mine->params.params[i];
       char text[160];
-      return CHOIR_ERROR(
+      choir_status_t status = CHOIR_ERROR(
           FAILED_PRECONDITION,
           "dist_opt: the models differ: parameter %zu of %s is not that of "
           "rank 0 (here it is %s, %s); every rank must define the same model",
           i, choir_comm_peer(mine->comm, rank), param->name,
           choir_view_print(choir_tensor_view(param->value), text, sizeof text));
+      return choir__status_mark_shared(status, mine->comm);
     }
   }
   return NULL;
@@ -96,7 +99,8 @@ choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
       mine->comm, &settings, all, sizeof settings / sizeof(int64_t),
       CHOIR_DTYPE_I64, "settings");
   for (int32_t rank = 1; !status && rank < size; ++rank)
-    status = compare_settings(mine, all, rank);
+    status = choir__status_mark_shared(compare_settings(mine, all, rank),
+                                       mine->comm);
   choir_deallocate(mine->allocator, all, bytes);
   return status;
 }
@@ -118,4 +122,12 @@ choir_status_t choir__agree_on_model(const choir__agreement_t* mine) {
   choir_deallocate(mine->allocator, own, row);
   choir_deallocate(mine->allocator, all, table);
   return status;
+}
+
+choir_status_t choir__agree_on_outcome(choir_comm_t* comm, const char* call,
+                                       choir_status_t status) {
+  if (!status) return choir_comm_barrier(comm, call);
+  if (choir__status_is_shared(status, comm)) return status;
+  return choir__comm_refuse(comm, CHOIR_COLLECTIVE_BARRIER,
+                            &(choir_collective_t){.name = call}, status);
 }

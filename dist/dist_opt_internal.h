@@ -22,13 +22,6 @@ typedef struct choir__dist_opt_view_s {
 choir_status_t choir__dist_opt_settle(choir_dist_opt_t* dist_opt,
                                       const char* what,
                                       choir__dist_opt_view_t* out_view);
-// Of a call that all ranks make: a failure that this rank alone may have, as
-// for want of memory, breaks the communicator, with `status` as the reason, so
-// that no peer waits for it. `before` is choir__comm_shared_failures from the
-// call's beginning. (What follows from settings and models, all ranks have:
-// they have compared those.) Returns `status`.
-choir_status_t choir__dist_opt_tell(choir_comm_t* comm, uint64_t before,
-                                    choir_status_t status);
 // Parameters were set from outside, equal on all ranks.
 choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 
@@ -45,6 +38,12 @@ typedef struct choir__agreement_s {
 // something else than rank 0; _model: compares every parameter as well.
 choir_status_t choir__agree_on_settings(const choir__agreement_t* mine);
 choir_status_t choir__agree_on_model(const choir__agreement_t* mine);
+// Collective: the end of a call that all ranks make, whose `status` is this
+// rank's. Where it is a failure of this rank alone the others get it in the
+// operation that they come to next, at the latest in this one. Returns
+// `status`, or what was heard.
+choir_status_t choir__agree_on_outcome(choir_comm_t* comm, const char* call,
+                                       choir_status_t status);
 
 // dist_opt_passes.c
 // What one bucket keeps between the passes of a step; destroy it also after a

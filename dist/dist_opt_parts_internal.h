@@ -56,8 +56,6 @@ struct choir_dist_opt_s {
   bool is_partial;  // of the passes of a step not the last
   bool attached;
   choir_span_t span;  // of the wait
-  // choir__comm_shared_failures of steps when a step last failed.
-  uint64_t shared_failures;
 };
 
 static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {

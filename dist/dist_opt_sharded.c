@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/device_backend.h"
+#include "core/status_backend.h"
 #include "dist/comm_shared_def.h"
 #include "dist/dist_opt_kept_internal.h"
 #include "opt/optimizer_def.h"
@@ -390,12 +391,12 @@ static choir_status_t run_weigh(const choir_record_t* record,
   double sum = 0;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     sum += (double)sharded->all_samples[r];
-  if (!(sum > 0)) {
-    choir__comm_note_shared_failure(sharded->comm, true);
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "dist_opt: the weights of all ranks add to 0; one must "
-                       "have a sample");
-  }
+  if (!(sum > 0))
+    return choir__status_mark_shared(
+        CHOIR_ERROR(INVALID_ARGUMENT,
+                    "dist_opt: the weights of all ranks add to 0; one must "
+                    "have a sample"),
+        sharded->comm);
   float* share = sharded->shares;
   for (int32_t r = 0; r < size_of(sharded); ++r)
     if (sharded->all_samples[r] > 0)
@@ -563,17 +564,15 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
 choir_status_t choir__sharded_open(choir__sharded_t* sharded,
                                    const choir_step_values_t* values,
                                    choir_stream_t* stream) {
-  const choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
-                                   .dtype = CHOIR_DTYPE_I64,
-                                   .count = 1,
-                                   .src = &sharded->samples,
-                                   .dst = sharded->all_samples,
-                                   .weight = 1,
-                                   .in_host_memory = true,
-                                   .in_step = true,
-                                   .step = values->step,
-                                   .batch = values->batch_number,
-                                   .name = "gradients"};
+  choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
+                             .dtype = CHOIR_DTYPE_I64,
+                             .count = 1,
+                             .src = &sharded->samples,
+                             .dst = sharded->all_samples,
+                             .weight = 1,
+                             .in_host_memory = true,
+                             .name = "gradients"};
+  choir__comm_set_step(&open, values);
   CHOIR_TRY(submit(sharded, &count_kernel, values->sample_count, stream));
   return choir_comm_submit(sharded->comm, stream, &open);
 }
@@ -581,13 +580,11 @@ choir_status_t choir__sharded_open(choir__sharded_t* sharded,
 choir_status_t choir__sharded_update(choir__sharded_t* sharded,
                                      const choir_step_values_t* values,
                                      choir_stream_t* stream) {
-  const choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
-                                    .weight = 1,
-                                    .in_host_memory = true,
-                                    .in_step = true,
-                                    .step = values->step,
-                                    .batch = values->batch_number,
-                                    .name = "updated parameters"};
+  choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
+                              .weight = 1,
+                              .in_host_memory = true,
+                              .name = "updated parameters"};
+  choir__comm_set_step(&close, values);
   CHOIR_TRY(choir_stream_call(stream, begin_span, sharded));
   choir_status_t status = submit_shards(sharded, stream, values->step);
   CHOIR_TRY(

@@ -5,7 +5,7 @@
 
 #include "core/allocator.h"
 #include "core/callback.h"
-#include "dist/comm_shared_def.h"
+#include "core/status_backend.h"
 #include "dist/dist_opt_internal.h"
 
 // All elements of `tensor` in row-major memory, taken from `view`'s allocator.
@@ -88,11 +88,13 @@ static choir_status_t compare(const choir__dist_opt_view_t* view,
       if (digests[(size_t)rank * count + i] != digests[i])
         out_differing[i] = rank;
     if (out_differing[i] && is_trained(view, states[i].tensor))
-      return CHOIR_ERROR(FAILED_PRECONDITION,
-                         "dist_opt: parameter %s of %s is not that of rank 0; "
-                         "choir_updater_consolidate makes them equal",
-                         states[i].name,
-                         choir_comm_peer(view->comm, out_differing[i]));
+      return choir__status_mark_shared(
+          CHOIR_ERROR(FAILED_PRECONDITION,
+                      "dist_opt: parameter %s of %s is not that of rank 0; "
+                      "choir_updater_consolidate makes them equal",
+                      states[i].name,
+                      choir_comm_peer(view->comm, out_differing[i])),
+          view->comm);
   }
   return NULL;
 }
@@ -174,15 +176,15 @@ choir_status_t choir_dist_opt_gather_states(
   *out_gathered = NULL;
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "gather_states", &view));
-  const uint64_t before = choir__comm_shared_failures(view.comm, false);
   choir_rank_states_t* gathered = NULL;
   choir_status_t status = rank_states_create(view.allocator, &gathered);
   if (!status) status = gather(&view, gathered, states, count);
+  status = choir__agree_on_outcome(view.comm, "gather_states", status);
   if (status)
     choir_rank_states_destroy(gathered);
   else
     *out_gathered = gathered;
-  return choir__dist_opt_tell(view.comm, before, status);
+  return status;
 }
 
 const choir_named_tensor_t* choir_rank_states_list(
@@ -211,26 +213,6 @@ choir_status_t choir_state_read_callback(void* self, const char* name,
                                          bool* out_found) {
   void* const arguments[] = {(void*)name, tensor, out_found};
   return choir_callback_run(self, arguments);
-}
-
-// What became of rank 0's part, on all ranks. `status` is rank 0's, taken over.
-static choir_status_t share_status(const choir__dist_opt_view_t* view,
-                                   choir_status_t status) {
-  struct {
-    int64_t code;
-    char message[504];
-  } news = {.code = choir_status_code(status)};
-  if (status)
-    snprintf(news.message, sizeof news.message, "%s",
-             choir_status_message(status));
-  choir_status_t sent =
-      choir_comm_broadcast(view->comm, &news, sizeof news, CHOIR_DTYPE_U8, 0,
-                           "outcome of reading states");
-  if (news.code) choir__comm_note_shared_failure(view->comm, false);
-  if (status || sent) return choir_status_join(status, sent);
-  if (!news.code) return NULL;
-  return choir_status_make((choir_status_code_t)news.code, __FILE__, __LINE__,
-                           __func__, "rank 0: %s", news.message);
 }
 
 // Reads rank `rank`'s copy; tensor NULL: only looks for it.
@@ -298,11 +280,9 @@ static choir_status_t distribute_state(const choir__dist_opt_view_t* view,
   const int32_t own = choir_comm_rank(view->comm);
   const int32_t copies = has_own ? choir_comm_size(view->comm) : 1;
   for (int32_t rank = 0; rank < copies; ++rank) {
-    choir_status_t status = NULL;
     if (own == 0)
-      status = stage_copy(reader, state->name, rank,
-                          rank == 0 ? state->tensor : scratch, staging);
-    CHOIR_TRY(share_status(view, status));
+      CHOIR_TRY(stage_copy(reader, state->name, rank,
+                           rank == 0 ? state->tensor : scratch, staging));
     CHOIR_TRY(broadcast(view, staging, 0, state->name));
     if (own != 0 && (!has_own || rank == own))
       CHOIR_TRY(
@@ -315,17 +295,15 @@ static choir_status_t distribute(const choir__dist_opt_view_t* view,
                                  const reader_t* reader,
                                  const choir_named_tensor_t* states,
                                  size_t count, uint8_t* has_own) {
-  choir_status_t status = NULL;
   if (choir_comm_rank(view->comm) == 0)
-    status = look_for_copies(view, reader, states, count, has_own);
-  CHOIR_TRY(share_status(view, status));
+    CHOIR_TRY(look_for_copies(view, reader, states, count, has_own));
   CHOIR_TRY(choir_comm_broadcast(view->comm, has_own, (int64_t)count,
                                  CHOIR_DTYPE_U8, 0, "which states differ"));
   for (size_t i = 0; i < count; ++i) {
     staging_t staging;
     choir_tensor_t* scratch = NULL;
     CHOIR_TRY(staging_create(view, states[i].tensor, &staging));
-    status = create_like(view, states[i].tensor, &scratch);
+    choir_status_t status = create_like(view, states[i].tensor, &scratch);
     if (!status)
       status = distribute_state(view, reader, &states[i], has_own[i], scratch,
                                 &staging);
@@ -342,12 +320,11 @@ choir_status_t choir_dist_opt_distribute_states(
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "distribute_states", &view));
   const reader_t reader = {read, self};
-  const uint64_t before = choir__comm_shared_failures(view.comm, false);
   void* has_own = NULL;
   choir_status_t status =
       choir_allocate(view.allocator, count, "list of states", &has_own);
   if (!status) status = distribute(&view, &reader, states, count, has_own);
   choir_deallocate(view.allocator, has_own, count);
   if (!status) status = choir__dist_opt_take_params(dist_opt);
-  return choir__dist_opt_tell(view.comm, before, status);
+  return choir__agree_on_outcome(view.comm, "distribute_states", status);
 }

@@ -5,7 +5,7 @@
 // that are left follow, the compute stream waits for the background stream and
 // runs the last bucket itself, then the optimizer. A strategy that combines
 // parameters has no exchange; it runs after the optimizer.
-#include "dist/comm_shared_def.h"
+#include "core/status_backend.h"
 #include "dist/dist_opt_parts_internal.h"
 
 // Exchange and update are one, after backward.
@@ -244,10 +244,9 @@ choir_status_t choir__dist_opt_replay_failed(choir_updater_t* updater,
 void choir__dist_opt_step_failed(choir_updater_t* updater,
                                  choir_status_t status) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
-  const uint64_t shared = choir__comm_shared_failures(dist->comm, true);
-  const bool is_own = shared == dist->shared_failures;
-  dist->shared_failures = shared;
-  if (!is_own || choir_comm_size(dist->comm) == 1) return;
+  if (choir__status_is_shared(status, dist->comm) ||
+      choir_comm_size(dist->comm) == 1)
+    return;
   // A communicator that is broken stays so.
   choir_comm_abort(dist->comm, choir_status_message(status));
   if (dist->background)

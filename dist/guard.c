@@ -7,19 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "dist/proc_internal.h"
 
 // For processes that lost their parent when the launcher is gone: enough to
 // clean up behind them (Python's resource tracker).
@@ -37,7 +34,8 @@ typedef struct process_s {
 } process_t;
 
 typedef struct order_s {
-  double grace;  // below 0: what lost its parent alone is to end
+  bool ends_children;  // else what lost its parent alone
+  double grace;
   double orphan_grace;
 } order_t;
 
@@ -55,91 +53,19 @@ typedef struct state_s {
   double orphan_grace;  // of all others
 } state_t;
 
-// ---- /proc, by system calls alone ----
-
-typedef struct entry_s {
-  uint64_t inode;
-  int64_t offset;
-  uint16_t bytes;
-  uint8_t type;
-  char name[];
-} entry_t;
-
-typedef struct folder_s {
-  int fd;
-  long used;
-  long at;
-  _Alignas(8) char entries[4096];
-} folder_t;
-
-static bool folder_open(folder_t* folder, int parent, const char* name) {
-  folder->used = folder->at = 0;
-  folder->fd =
-      openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  return folder->fd >= 0;
-}
-
-static const char* folder_next(folder_t* folder) {
-  if (folder->at >= folder->used) {
-    folder->used = syscall(SYS_getdents64, folder->fd, folder->entries,
-                           sizeof(folder->entries));
-    folder->at = 0;
-    if (folder->used <= 0) return NULL;
-  }
-  const entry_t* entry = (const entry_t*)(void*)(folder->entries + folder->at);
-  folder->at += entry->bytes;
-  return entry->name;
-}
-
-static pid_t as_pid(const char* name) {
-  long number = 0;
-  for (; *name; ++name) {
-    if (*name < '0' || *name > '9' || number > 100000000) return 0;
-    number = 10 * number + (*name - '0');
-  }
-  return (pid_t)number;
-}
-
-// The first bytes of /proc/PID/NAME, as a string.
-static long read_of(int proc, const char* pid, const char* name, char* text,
-                    size_t text_bytes) {
-  char path[48];
-  size_t used = strlen(pid);
-  if (used + strlen(name) + 2 > sizeof(path)) return -1;
-  memcpy(path, pid, used);
-  path[used] = '/';
-  memcpy(path + used + 1, name, strlen(name) + 1);
-  int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  long bytes = read(fd, text, text_bytes - 1);
-  close(fd);
-  text[bytes > 0 ? bytes : 0] = 0;
-  return bytes;
-}
-
-// False for processes that have ended and only wait to be reaped.
-static bool read_parent(int proc, const char* pid, pid_t* out_parent) {
-  char text[512];
-  if (read_of(proc, pid, "stat", text, sizeof(text)) <= 0) return false;
-  // "PID (NAME) STATE PARENT ...", where NAME may have anything in it.
-  const char* end = strrchr(text, ')');
-  if (!end || end[1] != ' ' || !end[2] || end[3] != ' ') return false;
-  *out_parent = 0;
-  for (const char* digit = end + 4; *digit >= '0' && *digit <= '9'; ++digit)
-    *out_parent = 10 * *out_parent + (*digit - '0');
-  return end[2] != 'Z' && end[2] != 'X';
-}
+// ---- Folders ----
 
 static void remove_all(int parent, const char* name, int depth) {
-  folder_t folder;
-  if (depth == FOLDER_DEPTH || !folder_open(&folder, parent, name)) return;
-  for (const char* entry; (entry = folder_next(&folder));) {
+  choir__folder_t folder;
+  if (depth == FOLDER_DEPTH || !choir__folder_open(&folder, parent, name))
+    return;
+  for (const char* entry; (entry = choir__folder_next(&folder));) {
     if (!strcmp(entry, ".") || !strcmp(entry, "..")) continue;
     if (!unlinkat(folder.fd, entry, 0)) continue;
     remove_all(folder.fd, entry, depth + 1);
     unlinkat(folder.fd, entry, AT_REMOVEDIR);
   }
-  close(folder.fd);
+  choir__folder_close(&folder);
 }
 
 static void remove_folders(char* const* folders) {
@@ -150,6 +76,11 @@ static void remove_folders(char* const* folders) {
 }
 
 // ---- The guard's process ----
+
+// And only waits to be reaped.
+static bool has_ended(const choir__process_t* process) {
+  return process->state == 'Z' || process->state == 'X';
+}
 
 static void tell(const state_t* state, int32_t kind, const process_t* process,
                  int32_t status) {
@@ -182,9 +113,10 @@ static process_t* add_process(state_t* state, pid_t pid, int32_t child) {
   return place;
 }
 
-static void run_child(const state_t* state, const choir_guard_child_t* child,
-                      pid_t guard, const sigset_t* mask,
+static void run_child(const state_t* state, int32_t index, pid_t guard,
+                      const sigset_t* mask,
                       const struct sigaction* child_action) {
+  const choir_guard_child_t* child = &state->config->children[index];
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != guard) _exit(127);  // it died before the line above
   // A terminal's signals go to what the launcher started, as to itself.
@@ -194,6 +126,8 @@ static void run_child(const state_t* state, const choir_guard_child_t* child,
   sigaction(SIGCHLD, child_action, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
   execvpe(child->path, child->argv, child->environment);
+  const process_t failed = {.pid = getpid(), .child = index};
+  tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
   _exit(127);
 }
 
@@ -201,9 +135,8 @@ static void start_children(state_t* state, const sigset_t* mask,
                            const struct sigaction* child_action) {
   pid_t guard = getpid();
   for (int32_t i = 0; i < state->config->count; ++i) {
-    pid_t pid = fork();
-    if (pid == 0)
-      run_child(state, &state->config->children[i], guard, mask, child_action);
+    pid_t pid = _Fork();
+    if (pid == 0) run_child(state, i, guard, mask, child_action);
     process_t failed = {.child = i};
     if (pid < 0) {
       tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
@@ -259,15 +192,13 @@ static void end_one(state_t* state, pid_t pid, double now) {
 static void end_children(state_t* state) {
   pid_t own = getpid();
   double now = choir_clock_seconds();
-  folder_t proc;
-  if (!folder_open(&proc, AT_FDCWD, "/proc")) return;
-  for (const char* name; (name = folder_next(&proc));) {
-    pid_t pid = as_pid(name);
-    pid_t parent = 0;
-    if (pid && read_parent(proc.fd, name, &parent) && parent == own)
-      end_one(state, pid, now);
-  }
-  close(proc.fd);
+  choir__folder_t proc;
+  choir__process_t process;
+  if (!choir__processes_open(&proc)) return;
+  while (choir__processes_next(&proc, &process))
+    if (process.parent == own && !has_ended(&process))
+      end_one(state, process.pid, now);
+  choir__folder_close(&proc);
 }
 
 // False when the launcher is gone: then nobody waits for anything.
@@ -276,11 +207,11 @@ static bool take_order(state_t* state) {
   ssize_t bytes = recv(state->socket, &order, sizeof(order), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   bool has_launcher = bytes == (ssize_t)sizeof(order);
-  if (!has_launcher) order = (order_t){0, lost_grace};
+  if (!has_launcher) order = (order_t){true, 0, lost_grace};
   if (!state->is_ending) state->ending_since = choir_clock_seconds();
   state->is_ending_orphans = true;
-  state->is_ending = state->is_ending || order.grace >= 0;
-  state->grace = order.grace;
+  if (order.ends_children) state->grace = order.grace;
+  state->is_ending = state->is_ending || order.ends_children;
   state->orphan_grace = order.orphan_grace;
   return has_launcher;
 }
@@ -320,6 +251,8 @@ static void run_guard(state_t* state, const sigset_t* mask,
     if (fds[0].fd >= 0 && !take_order(state)) fds[0].fd = -1;
   }
   remove_folders(state->config->folders);
+  const process_t none = {.child = -1};
+  tell(state, CHOIR_GUARD_OVER, &none, 0);
   _exit(0);
 }
 
@@ -350,7 +283,8 @@ static choir_status_t fork_guard(const choir_guard_config_t* config,
                        bytes, strerror(error));
   }
   state.processes = memory;
-  guard->pid = fork();
+  // Not fork(), whose handlers take locks.
+  guard->pid = _Fork();
   if (guard->pid == 0) {
     close(sockets[0]);
     run_guard(&state, &guard->old_mask, &guard->old_child_action);
@@ -367,8 +301,7 @@ static choir_status_t fork_guard(const choir_guard_config_t* config,
 choir_status_t choir_guard_start(const choir_guard_config_t* config,
                                  choir_guard_t* out_guard) {
   choir_guard_t* guard = out_guard;
-  *guard = (choir_guard_t){.socket = -1, .folders = config->folders};
-  snprintf(guard->mark, sizeof(guard->mark), "%s", config->mark);
+  *guard = (choir_guard_t){.socket = -1, .config = config};
   sigset_t set;
   watched_signals(&set);
   sigprocmask(SIG_BLOCK, &set, &guard->old_mask);
@@ -397,54 +330,62 @@ static void give_order(const choir_guard_t* guard, order_t order) {
 void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace) {
   double most = grace > orphan_grace ? grace : orphan_grace;
   guard->give_up_at = choir_clock_seconds() + 2 * most + give_up_seconds;
-  give_order(guard, (order_t){grace, orphan_grace});
+  give_order(guard, (order_t){true, grace, orphan_grace});
 }
 
 void choir_guard_end_orphans(choir_guard_t* guard, double grace) {
-  give_order(guard, (order_t){-1, grace});
+  give_order(guard, (order_t){false, 0, grace});
 }
 
-// Reads an event of the guard, or notes its end.
+// Reads an event of the guard, whose last one says that all is over.
 static void read_event(choir_guard_t* guard, choir_guard_event_t* event) {
   ssize_t bytes;
   do bytes = recv(guard->socket, event, sizeof(*event), 0);
   while (bytes < 0 && errno == EINTR);
-  if (bytes == (ssize_t)sizeof(*event)) return;
-  *event = (choir_guard_event_t){.kind = CHOIR_GUARD_OVER};
+  if (bytes != (ssize_t)sizeof(*event)) {
+    guard->was_killed = true;
+    *event = (choir_guard_event_t){.kind = CHOIR_GUARD_OVER, .child = -1};
+  }
+  if (event->kind == CHOIR_GUARD_STARTED)
+    guard->config->children[event->child].pid = event->pid;
 }
 
-// Kills what has the run's mark in its environment; how many there were.
-static int kill_marked(const char* mark) {
-  enum { ENVIRONMENT_BYTES = 1 << 18 };
-  int count = 0;
-  size_t mark_bytes = strlen(mark) + 1;
-  char* text = malloc(ENVIRONMENT_BYTES);
-  folder_t proc;
-  if (!text || !folder_open(&proc, AT_FDCWD, "/proc")) {
-    free(text);
-    return 0;
-  }
-  for (const char* name; (name = folder_next(&proc));) {
-    pid_t pid = as_pid(name);
-    pid_t parent = 0;
-    if (!pid || pid == getpid() || !read_parent(proc.fd, name, &parent))
+// Kills what has the run's mark in its environment and is not killed yet; how
+// many there were.
+static int kill_marked(const char* mark, pid_t killed[ORPHANS], int* count) {
+  int found = 0;
+  choir__folder_t proc;
+  choir__process_t process;
+  if (!choir__processes_open(&proc)) return 0;
+  while (choir__processes_next(&proc, &process)) {
+    char value[64];
+    if (process.pid == getpid() || has_ended(&process) ||
+        !choir__process_variable(&proc, &process, CHOIR_GUARD_MARK "=", value,
+                                 sizeof(value)) ||
+        strcmp(value, mark) != 0)
       continue;
-    long bytes =
-        read_of(proc.fd, name, "environ", text, (size_t)ENVIRONMENT_BYTES);
-    if (bytes <= 0 || !memmem(text, (size_t)bytes, mark, mark_bytes)) continue;
-    ++count;
-    kill(pid, SIGKILL);
+    ++found;
+    kill(process.pid, SIGKILL);
+    if (*count < ORPHANS) killed[(*count)++] = process.pid;
   }
-  close(proc.fd);
-  free(text);
-  return count;
+  choir__folder_close(&proc);
+  return found;
 }
 
+// What lost its parent is this process's child now, and so to be reaped here.
 static void end_without_guard(choir_guard_t* guard) {
+  const choir_guard_config_t* config = guard->config;
+  pid_t killed[ORPHANS];
+  int count = 0;
   double end = choir_clock_seconds() + give_up_seconds;
-  while (kill_marked(guard->mark) > 0 && choir_clock_seconds() < end)
+  while (kill_marked(config->mark, killed, &count) > 0 &&
+         choir_clock_seconds() < end)
     poll(NULL, 0, (int)(pass_seconds * 1e3));
-  remove_folders(guard->folders);
+  for (int32_t i = 0; i < config->count; ++i)
+    if (config->children[i].pid > 0)
+      waitpid(config->children[i].pid, NULL, WNOHANG);
+  for (int i = 0; i < count; ++i) waitpid(killed[i], NULL, WNOHANG);
+  remove_folders(config->folders);
 }
 
 void choir_guard_wait(choir_guard_t* guard, double seconds,
@@ -474,9 +415,7 @@ void choir_guard_wait(choir_guard_t* guard, double seconds,
   if (fds[1].revents) read_event(guard, out_event);
   if (out_event->kind != CHOIR_GUARD_OVER) return;
   guard->is_over = true;
-  int status = 0;
-  waitpid(guard->pid, &status, 0);
-  guard->was_killed = !WIFEXITED(status);
+  while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) continue;
   if (guard->was_killed) end_without_guard(guard);
 }
 

@@ -7,6 +7,10 @@
 
 #include "core/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // The guard: a small process between a launcher and what it starts, so that
 // whole process trees end, whatever their processes do and whoever is killed.
 //
@@ -23,18 +27,22 @@
 // Between choir_guard_start and choir_guard_finish the calling thread blocks
 // SIGINT, SIGTERM and SIGHUP; they come as events.
 
+// A variable in the environment of all processes of a run.
+#define CHOIR_GUARD_MARK "CHOIR_LAUNCH"
+
 typedef struct choir_guard_child_s {
   const char* path;  // without a slash: looked for in PATH
   char* const* argv;
-  char* const* environment;  // with `mark` in it
+  char* const* environment;  // with the mark
+  pid_t pid;                 // set when it is told of as started
 } choir_guard_child_t;
 
 typedef struct choir_guard_config_s {
-  const choir_guard_child_t* children;
+  choir_guard_child_t* children;
   int32_t count;
   int inherited_fd;  // stays open in the children; -1: none
-  // "NAME=value" in all children's environments, of this run alone: by it the
-  // launcher finds what is left when the guard itself was killed.
+  // The mark's value, of this run alone: by it the launcher finds what is left
+  // when the guard itself was killed.
   const char* mark;
   // Folders that go when all has ended, with what is in them, or when the guard
   // cannot be started. NULL-terminated; NULL: none.
@@ -44,7 +52,7 @@ typedef struct choir_guard_config_s {
 typedef enum choir_guard_kind_e {
   CHOIR_GUARD_NOTHING,
   CHOIR_GUARD_STARTED,
-  CHOIR_GUARD_NOT_STARTED,  // status: errno of fork
+  CHOIR_GUARD_NOT_STARTED,  // status: errno of fork or exec
   CHOIR_GUARD_STOPPED,
   CHOIR_GUARD_CONTINUED,
   CHOIR_GUARD_ENDED,   // status: of waitpid
@@ -64,8 +72,7 @@ typedef struct choir_guard_s {
   pid_t pid;
   int socket;
   int signals;  // signalfd
-  char mark[64];
-  char* const* folders;
+  const choir_guard_config_t* config;
   int was_subreaper;
   sigset_t old_mask;
   struct sigaction old_child_action;
@@ -76,8 +83,8 @@ typedef struct choir_guard_s {
   bool was_killed;  // the guard itself
 } choir_guard_t;
 
-// Starts the guard, which starts the children. What `config` points to must
-// stay until choir_guard_finish. Call from the main thread.
+// Starts the guard, which starts the children. `config` must stay until
+// choir_guard_finish. Call from the main thread.
 choir_status_t choir_guard_start(const choir_guard_config_t* config,
                                  choir_guard_t* out_guard);
 // Waits up to `seconds` for the next event; NOTHING when none came.
@@ -92,5 +99,9 @@ void choir_guard_end(choir_guard_t* guard, double grace, double orphan_grace);
 void choir_guard_end_orphans(choir_guard_t* guard, double grace);
 // After OVER. The signals are the caller's again, without those that came.
 void choir_guard_finish(choir_guard_t* guard);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif  // CHOIR_DIST_GUARD_INTERNAL_H_

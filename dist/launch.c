@@ -17,17 +17,13 @@
 
 #include "core/clock.h"
 #include "dist/board_internal.h"
-#include "dist/guard_internal.h"
 #include "dist/launch_internal.h"
 #include "dist/memory_file_internal.h"
-
-extern char** environ;
 
 // After the first failure: time for peers to notice it and say so.
 static const double report_seconds = 2;
 
 typedef struct worker_s {
-  pid_t pid;
   bool ended;
   bool stopped;  // by a signal, not ended
   int wait_status;
@@ -35,11 +31,10 @@ typedef struct worker_s {
   char rank_text[24];  // of its environment
 } worker_t;
 
-enum { SHARED_TEXTS = 5, TEXT_BYTES = 96 };
+enum { SHARED_TEXTS = 4, TEXT_BYTES = 96 };
 
 typedef struct launch_s {
-  const choir_launch_config_t* config;
-  choir_launch_report_t* report;
+  choir__launcher_t launcher;
   choir_allocator_t allocator;
   choir_board_t* board;
   int board_fd;
@@ -48,12 +43,8 @@ typedef struct launch_s {
   char shared_texts[SHARED_TEXTS][TEXT_BYTES];
   char** environments;  // [workers], one after the other
   size_t environments_bytes;
-  choir_guard_t guard;
+  int32_t started;
   int32_t running;
-  char host[72];
-  choir_comm_id_t id;
-  int interrupted;         // signal that the launcher got; 0: none
-  choir_status_t failure;  // a worker that could not be started
 } launch_t;
 
 bool choir_launch_is_worker(void) {
@@ -63,61 +54,42 @@ bool choir_launch_is_worker(void) {
 
 // ---- Starting ----
 
-static const char* const own_variables[] = {
-    "CHOIR_RANK", "CHOIR_SIZE", "CHOIR_COMM_ID", "CHOIR_COMM",
-    CHOIR_BOARD_ENVIRONMENT, CHOIR_LAUNCH_MARK,
-    // The launcher itself may be a program under mpiexec; workers are not.
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"};
-#define OWN_VARIABLE_COUNT (sizeof(own_variables) / sizeof(own_variables[0]))
-
-static bool is_own_variable(const char* entry) {
-  for (size_t i = 0; i < OWN_VARIABLE_COUNT; ++i) {
-    size_t bytes = strlen(own_variables[i]);
-    if (!strncmp(entry, own_variables[i], bytes) && entry[bytes] == '=')
-      return true;
-  }
-  return false;
-}
-
 static choir_status_t fill_shared_texts(launch_t* launch) {
-  const char* comm = launch->config->comm;
-  choir_comm_id_t mark;
-  CHOIR_TRY(choir_comm_id_make(&mark));
+  const choir_launch_config_t* config = launch->launcher.config;
+  choir_comm_id_t id;
+  CHOIR_TRY(choir_comm_id_make(&id));
   char(*texts)[TEXT_BYTES] = launch->shared_texts;
-  snprintf(texts[0], TEXT_BYTES, "CHOIR_SIZE=%d", launch->config->workers);
-  snprintf(texts[1], TEXT_BYTES, "CHOIR_COMM_ID=%s", launch->id.text);
-  snprintf(texts[2], TEXT_BYTES, "CHOIR_COMM=%s", comm ? comm : "auto");
+  snprintf(texts[0], TEXT_BYTES, "CHOIR_SIZE=%d", config->workers);
+  snprintf(texts[1], TEXT_BYTES, "CHOIR_COMM_ID=%s", id.text);
+  snprintf(texts[2], TEXT_BYTES, "CHOIR_COMM=%s",
+           config->comm ? config->comm : "auto");
   snprintf(texts[3], TEXT_BYTES, CHOIR_BOARD_ENVIRONMENT "=%d",
            launch->board_fd);
-  snprintf(texts[4], TEXT_BYTES, CHOIR_LAUNCH_MARK "=%s", mark.text);
   return NULL;
 }
 
 // Made before fork: afterwards only system calls are safe.
 static choir_status_t make_environments(launch_t* launch) {
   CHOIR_TRY(fill_shared_texts(launch));
-  size_t most = SHARED_TEXTS + 2;
-  for (char** entry = environ; *entry; ++entry) ++most;
-  size_t workers = (size_t)launch->config->workers;
-  launch->environments_bytes = workers * most * sizeof(char*);
+  const size_t room = choir__launch_room(SHARED_TEXTS + 1);
+  const size_t workers = (size_t)launch->launcher.config->workers;
+  launch->environments_bytes = workers * room * sizeof(char*);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(launch->allocator, launch->environments_bytes,
                            "environments", &memory));
   launch->environments = memory;
   for (size_t r = 0; r < workers; ++r) {
     worker_t* worker = &launch->workers[r];
-    char** entries = launch->environments + r * most;
-    size_t used = 0;
-    for (char** entry = environ; *entry; ++entry)
-      if (!is_own_variable(*entry)) entries[used++] = *entry;
-    for (int i = 0; i < SHARED_TEXTS; ++i)
-      entries[used++] = launch->shared_texts[i];
+    char* texts[SHARED_TEXTS + 1] = {worker->rank_text};
     snprintf(worker->rank_text, sizeof(worker->rank_text), "CHOIR_RANK=%d",
              (int)r);
-    entries[used] = worker->rank_text;
+    for (int i = 0; i < SHARED_TEXTS; ++i)
+      texts[1 + i] = launch->shared_texts[i];
+    char** entries = launch->environments + r * room;
+    choir__launcher_fill(&launch->launcher, texts, SHARED_TEXTS + 1, entries);
     launch->children[r] = (choir_guard_child_t){
         .path = "/proc/self/exe",
-        .argv = launch->config->argv,
+        .argv = launch->launcher.config->argv,
         .environment = entries,
     };
   }
@@ -125,7 +97,7 @@ static choir_status_t make_environments(launch_t* launch) {
 }
 
 static choir_status_t make_board(launch_t* launch) {
-  int32_t size = launch->config->workers;
+  int32_t size = launch->launcher.config->workers;
   size_t bytes = choir__board_bytes(size);
   CHOIR_TRY_NOTE(
       choir__memory_file_create("choir-board", bytes, &launch->board_fd),
@@ -153,19 +125,20 @@ static bool is_failure(int wait_status) {
 }
 
 static void note_event(launch_t* launch, const choir_guard_event_t* event) {
-  if (event->kind == CHOIR_GUARD_SIGNAL && !launch->interrupted)
-    launch->interrupted = event->status;
   if (event->child < 0) return;
   worker_t* worker = &launch->workers[event->child];
+  choir__launcher_t* launcher = &launch->launcher;
   switch (event->kind) {
     case CHOIR_GUARD_STARTED:
-      worker->pid = event->pid;
+      ++launch->started;
       ++launch->running;
       break;
     case CHOIR_GUARD_NOT_STARTED:
-      launch->failure =
-          CHOIR_ERROR(UNAVAILABLE, "launch: cannot start rank %d: fork: %s",
-                      event->child, strerror(event->status));
+      // What keeps one from starting keeps others.
+      if (!launcher->failure)
+        launcher->failure =
+            CHOIR_ERROR(UNAVAILABLE, "launch: cannot start rank %d: %s",
+                        event->child, strerror(event->status));
       break;
     case CHOIR_GUARD_STOPPED:
     case CHOIR_GUARD_CONTINUED:
@@ -185,7 +158,7 @@ static void note_event(launch_t* launch, const choir_guard_event_t* event) {
 }
 
 static bool any_failed(const launch_t* launch) {
-  for (int32_t r = 0; r < launch->config->workers; ++r)
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r)
     if (launch->workers[r].failed) return true;
   return false;
 }
@@ -193,12 +166,12 @@ static bool any_failed(const launch_t* launch) {
 // Waits up to `seconds` or until something happened, and notes it.
 static void wait_event(launch_t* launch, double seconds) {
   choir_guard_event_t event;
-  choir_guard_wait(&launch->guard, seconds, &event);
+  choir__launcher_wait(&launch->launcher, seconds, &event);
   note_event(launch, &event);
 }
 
 static bool only_stopped_left(const launch_t* launch) {
-  for (int32_t r = 0; r < launch->config->workers; ++r)
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r)
     if (!launch->workers[r].ended && !launch->workers[r].stopped) return false;
   return true;
 }
@@ -209,8 +182,8 @@ static void wait_for_reports(launch_t* launch) {
   double end = choir_clock_seconds() + report_seconds;
   for (;;) {
     double left = end - choir_clock_seconds();
-    if (launch->running == 0 || left <= 0 || launch->interrupted ||
-        launch->guard.is_over || only_stopped_left(launch))
+    if (launch->running == 0 || left <= 0 || launch->launcher.interrupted ||
+        launch->launcher.guard.is_over || only_stopped_left(launch))
       return;
     wait_event(launch, left);
   }
@@ -218,9 +191,9 @@ static void wait_for_reports(launch_t* launch) {
 
 // The workers and all that they started.
 static void end_all(launch_t* launch) {
-  const double grace = launch->config->grace;
-  choir_guard_end(&launch->guard, grace, grace);
-  while (!launch->guard.is_over) wait_event(launch, 1);
+  const double grace = launch->launcher.config->grace;
+  choir_guard_end(&launch->launcher.guard, grace, grace);
+  while (!launch->launcher.guard.is_over) wait_event(launch, 1);
 }
 
 // ---- Reporting ----
@@ -232,7 +205,7 @@ static const char* noted_failure(const launch_t* launch, int32_t rank) {
 }
 
 static bool any_noted(const launch_t* launch) {
-  for (int32_t r = 0; r < launch->config->workers; ++r)
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r)
     if (noted_failure(launch, r)) return true;
   return false;
 }
@@ -240,7 +213,7 @@ static bool any_noted(const launch_t* launch) {
 // Every worker met the same thing, such as a missing file.
 static bool all_noted_the_same(const launch_t* launch) {
   const char* first = noted_failure(launch, 0);
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
     const char* text = noted_failure(launch, r);
     if (!first || !text || strcmp(first, text) != 0) return false;
   }
@@ -248,21 +221,13 @@ static bool all_noted_the_same(const launch_t* launch) {
 }
 
 static void append(launch_t* launch, const char* more) {
-  choir__text_append(launch->report->message, sizeof(launch->report->message),
-                     more);
-}
-
-static const char* ended_text(const launch_t* launch) {
-  return launch->guard.is_stuck
-             ? "; some of the workers' processes do not end (the kernel "
-               "keeps them)"
-             : "; all workers were ended";
+  choir__launcher_append(&launch->launcher, more);
 }
 
 static void append_worker(launch_t* launch, int32_t rank) {
   char text[128];
-  snprintf(text, sizeof(text), "rank %d (host %s, pid %d)", rank, launch->host,
-           (int)launch->workers[rank].pid);
+  snprintf(text, sizeof(text), "rank %d (host %s, pid %d)", rank,
+           launch->launcher.host, (int)launch->children[rank].pid);
   append(launch, text);
 }
 
@@ -296,7 +261,7 @@ static void append_waiters(launch_t* launch, int32_t culprit) {
   int32_t first = -1;
   int32_t more = 0;
   char first_operation[CHOIR_ACTIVITY_TEXT_BYTES] = "";
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
     char operation[CHOIR_ACTIVITY_TEXT_BYTES];
     if (r == culprit ||
         read_wait(launch, r, operation, sizeof(operation)) != culprit ||
@@ -351,7 +316,7 @@ static blame_t blame(const launch_t* launch, int32_t rank, bool was_stopped) {
 static int32_t find_culprit(const launch_t* launch, const bool* was_stopped) {
   int32_t culprit = -1;
   blame_t most = BLAME_NONE;
-  for (int32_t r = 0; r < launch->config->workers; ++r) {
+  for (int32_t r = 0; r < launch->launcher.config->workers; ++r) {
     blame_t own = blame(launch, r, was_stopped[r]);
     if (own >= most) continue;
     most = own;
@@ -361,7 +326,7 @@ static int32_t find_culprit(const launch_t* launch, const bool* was_stopped) {
 }
 
 static void report_failure(launch_t* launch, const bool* was_stopped) {
-  choir_launch_report_t* report = launch->report;
+  choir_launch_report_t* report = launch->launcher.report;
   int32_t culprit = find_culprit(launch, was_stopped);
   report->failed_rank = culprit;
   report->exit_status = 1;
@@ -388,8 +353,7 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
     if (noted)
       snprintf(what, sizeof(what), " failed");
     else
-      snprintf(what, sizeof(what), " ended with exit status %d%s", status,
-               status == 127 ? " (the program could not be started)" : "");
+      snprintf(what, sizeof(what), " ended with exit status %d", status);
   }
   append_worker(launch, culprit);
   append(launch, what);
@@ -399,92 +363,54 @@ static void report_failure(launch_t* launch, const bool* was_stopped) {
     append(launch, noted);
   }
   append_waiters(launch, culprit);
-  append(launch, ended_text(launch));
-}
-
-static void report_interrupt(launch_t* launch) {
-  launch->report->exit_status = 128 + launch->interrupted;
-  snprintf(launch->report->message, sizeof(launch->report->message),
-           "interrupted by signal %d (%s)%s", launch->interrupted,
-           strsignal(launch->interrupted), ended_text(launch));
-}
-
-static void report_lost_guard(launch_t* launch) {
-  launch->report->exit_status = 1;
-  snprintf(launch->report->message, sizeof(launch->report->message),
-           "the guard of the workers (host %s, pid %d) was killed%s",
-           launch->host, (int)launch->guard.pid, ended_text(launch));
+  choir__launcher_append_end(&launch->launcher);
 }
 
 static void watch(launch_t* launch) {
-  // All are told of in order, so the last one's start is that of all.
-  const worker_t* last = &launch->workers[launch->config->workers - 1];
-  while ((launch->running > 0 || last->pid == 0) && !launch->interrupted &&
-         !any_failed(launch) && !launch->failure && !launch->guard.is_over)
+  choir__launcher_t* launcher = &launch->launcher;
+  const int32_t workers = launcher->config->workers;
+  // The last ones may not have been told of as started yet.
+  while ((launch->running > 0 || launch->started < workers) &&
+         !launcher->interrupted && !any_failed(launch) && !launcher->failure &&
+         !launcher->guard.is_over)
     wait_event(launch, 1);
-  if (any_failed(launch) && !launch->interrupted) wait_for_reports(launch);
+  if (any_failed(launch) && !launcher->interrupted) wait_for_reports(launch);
   bool was_stopped[CHOIR_LAUNCH_MAX_WORKERS] = {false};
-  for (int32_t r = 0; r < launch->config->workers; ++r)
+  for (int32_t r = 0; r < workers; ++r)
     was_stopped[r] = launch->workers[r].stopped;
   end_all(launch);
   // Ctrl-C reaches workers too, and some first.
-  if (launch->interrupted)
-    report_interrupt(launch);
+  if (launcher->interrupted)
+    choir__launcher_report_interrupt(launcher);
   else if (any_failed(launch))
     report_failure(launch, was_stopped);
-  else if (launch->guard.was_killed)
-    report_lost_guard(launch);
+  else if (launcher->guard.was_killed)
+    choir__launcher_report_guard(launcher);
 }
 
 // ---- The whole ----
 
-choir_status_t choir__launch_check(const choir_launch_config_t* config) {
-  if (!config || !config->argv || !config->argv[0])
-    return CHOIR_ERROR(INVALID_ARGUMENT, "launch: %s",
-                       config ? "argv is empty" : "config is NULL");
-  if (config->workers < 1 || config->workers > CHOIR_LAUNCH_MAX_WORKERS)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "launch: workers is %d; it must be in 1 .. %d",
-                       config->workers, CHOIR_LAUNCH_MAX_WORKERS);
-  if (!(config->grace >= 0) || config->grace > 3600)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "launch: grace is %g s; it must be in 0 .. 3600",
-                       config->grace);
-  if (config->comm && strlen(config->comm) > 32)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "launch: comm '%.40s...' is unknown",
-                       config->comm);
-  return NULL;
-}
-
 static choir_status_t run(launch_t* launch) {
-  CHOIR_TRY(choir_comm_id_make(&launch->id));
+  choir__launcher_t* launcher = &launch->launcher;
   CHOIR_TRY(make_board(launch));
   CHOIR_TRY(make_environments(launch));
   const choir_guard_config_t config = {
       .children = launch->children,
-      .count = launch->config->workers,
+      .count = launcher->config->workers,
       .inherited_fd = launch->board_fd,
-      .mark = launch->shared_texts[SHARED_TEXTS - 1],
+      .mark = launcher->mark.text,
   };
-  CHOIR_TRY(choir_guard_start(&config, &launch->guard));
+  CHOIR_TRY(choir_guard_start(&config, &launcher->guard));
   watch(launch);
-  choir_guard_finish(&launch->guard);
-  return launch->failure;
+  choir_guard_finish(&launcher->guard);
+  return launcher->failure;
 }
 
 choir_status_t choir_launch_run(const choir_launch_config_t* config,
                                 choir_launch_report_t* out_report) {
-  if (!out_report)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "launch: out_report is NULL");
-  memset(out_report, 0, sizeof(*out_report));
-  out_report->failed_rank = -1;
-  CHOIR_TRY(choir__launch_check(config));
-  launch_t launch = {.config = config,
-                     .report = out_report,
-                     .allocator = choir_allocator_default(),
-                     .board_fd = -1};
-  if (gethostname(launch.host, sizeof(launch.host) - 1))
-    strcpy(launch.host, "?");
+  launch_t launch = {.allocator = choir_allocator_default(), .board_fd = -1};
+  CHOIR_TRY(
+      choir__launcher_open(&launch.launcher, config, out_report, "workers"));
   size_t count = (size_t)config->workers;
   size_t bytes = count * (sizeof(worker_t) + sizeof(choir_guard_child_t));
   void* memory = NULL;

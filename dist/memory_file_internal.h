@@ -11,8 +11,10 @@ extern "C" {
 // Memory that processes share as a file without a name.
 
 // `bytes` above 0, all of which the kernel has given, of a size that nobody can
-// change: a process that maps them never gets a SIGBUS. OUT_OF_MEMORY, and no
-// signal, also where the limit on the size of files (ulimit -f) is lower.
+// change: a process that maps them gets no SIGBUS, unless another who has the
+// file gives pages back (punches holes) and memory has run out since.
+// OUT_OF_MEMORY, and no signal, also where the limit on the size of files
+// (ulimit -f) is lower.
 choir_status_t choir__memory_file_create(const char* name, size_t bytes,
                                          int* out_fd) CHOIR_NODISCARD;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "dist/comm_shared_def.h"
 #include "dist/strategies/strategy_internal.h"
 
 // ---- The link ----
@@ -58,14 +59,10 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
   const size_t bytes = (size_t)PART * (size_t)(out_link->ranks + 1);
   void* memory = NULL;
   choir_status_t status = choir_allocate(allocator, bytes, "messages", &memory);
-  if (status) {
-    // The others are at their first barrier.
-    const choir_collective_t refused = {.kind = CHOIR_COLLECTIVE_BARRIER,
-                                        .refusal = choir_status_message(status),
-                                        .name = "link"};
-    choir_status_free(choir_comm_run(comm, &refused));
-    return status;
-  }
+  // The others are at their first barrier.
+  if (status)
+    return choir__comm_refuse(comm, CHOIR_COLLECTIVE_BARRIER,
+                              &(choir_collective_t){.name = "link"}, status);
   status = measure(comm, memory, (char*)memory + PART, out_link);
   choir_deallocate(allocator, memory, bytes);
   return status;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "dist/comm_shared_def.h"
 #include "dist/strategies/strategy_internal.h"
 #include "tensor/op_def.h"
 #include "tensor/ops.h"
@@ -226,9 +227,7 @@ choir_status_t choir__strategy_submit_collective(
     choir_stream_t* stream, const choir_collective_t* collective) {
   choir_collective_t placed = *collective;
   placed.in_host_memory = choir_device_is_host(device);
-  placed.in_step = true;
-  placed.step = strategy->values.step;
-  placed.batch = strategy->values.batch_number;
+  choir__comm_set_step(&placed, &strategy->values);
   return choir_comm_submit(strategy->comm, stream, &placed);
 }
 

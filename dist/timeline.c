@@ -8,6 +8,7 @@
 
 #include "core/allocator.h"
 #include "core/clock.h"
+#include "dist/comm_shared_def.h"
 
 enum { PIECE_BYTES = 64 * 1024, CLOCK_ROUNDS = 9 };
 
@@ -155,19 +156,25 @@ choir_status_t choir_timeline_write(choir_comm_t* comm,
                                     const choir_profile_t* profile,
                                     choir_text_writer_t writer, void* self) {
   const int32_t rank = comm ? choir_comm_rank(comm) : 0;
-  if (!profile || (rank == 0 && !writer))
-    return CHOIR_ERROR(INVALID_ARGUMENT, "timeline_write: %s is NULL",
-                       profile ? "writer" : "profile");
+  const choir_allocator_t allocator = choir_allocator_default();
+  void* memory = NULL;
+  choir_status_t status =
+      profile && (rank > 0 || writer)
+          ? choir_allocate(allocator, PIECE_BYTES, "a timeline", &memory)
+          : CHOIR_ERROR(INVALID_ARGUMENT, "timeline_write: %s is NULL",
+                        profile ? "writer" : "profile");
+  if (status)
+    return comm ? choir__comm_refuse(comm, CHOIR_COLLECTIVE_ALL_REDUCE,
+                                     &(choir_collective_t){.name = "timeline"},
+                                     status)
+                : status;
   timeline_t timeline = {.comm = comm,
                          .profile = profile,
                          .writer = writer,
                          .self = self,
-                         .rank = rank};
-  const choir_allocator_t allocator = choir_allocator_default();
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, PIECE_BYTES, "a timeline", &memory));
-  timeline.piece = memory;
-  choir_status_t status = write_all(&timeline);
+                         .rank = rank,
+                         .piece = memory};
+  status = write_all(&timeline);
   choir_deallocate(allocator, memory, PIECE_BYTES);
   return choir_status_join(status, timeline.failure);
 }

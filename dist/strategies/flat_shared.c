@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "dist/comm_shared_def.h"
+
 int64_t choir__flat_count(const choir_strategy_t* strategy) {
   int64_t count = 0;
   for (int32_t b = 0; b < strategy->bucket_count; ++b)
@@ -68,17 +70,15 @@ choir_status_t choir__flat_average(const choir_strategy_t* strategy,
     const int64_t count = end - i < chunk ? end - i : chunk;
     memset(data, 0, (size_t)count * sizeof(float));
     choir__flat_read(strategy, i, i + count, data);
-    const choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
-                                        .op = CHOIR_REDUCE_AVERAGE,
-                                        .dtype = CHOIR_DTYPE_F32,
-                                        .count = count,
-                                        .src = data,
-                                        .dst = data,
-                                        .weight = 1,
-                                        .in_step = step,
-                                        .step = step ? step->step : 0,
-                                        .batch = step ? step->batch_number : 0,
-                                        .name = "chunk of parameters"};
+    choir_collective_t average = {.kind = CHOIR_COLLECTIVE_ALL_REDUCE,
+                                  .op = CHOIR_REDUCE_AVERAGE,
+                                  .dtype = CHOIR_DTYPE_F32,
+                                  .count = count,
+                                  .src = data,
+                                  .dst = data,
+                                  .weight = 1,
+                                  .name = "chunk of parameters"};
+    choir__comm_set_step(&average, step);
     CHOIR_TRY(choir_comm_run(strategy->comm, &average));
     choir__flat_write(strategy, i, i + count, data);
   }

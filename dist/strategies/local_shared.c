@@ -2,6 +2,7 @@
 #include "dist/strategies/local_shared.h"
 
 #include "core/profile.h"
+#include "dist/comm_shared_def.h"
 #include "dist/compress_internal.h"
 
 static choir__local_t* as_local(choir_strategy_t* strategy) {
@@ -112,11 +113,7 @@ static choir_status_t begin_round(choir__local_t* self, int64_t steps,
   choir__flat_visit(strategy, 0, self->count, take_delta, self);
   choir_collective_t collective;
   CHOIR_TRY(self->encode(self, (double)self->samples, &collective));
-  if (step) {
-    collective.in_step = true;
-    collective.step = step->step;
-    collective.batch = step->batch_number;
-  }
+  choir__comm_set_step(&collective, step);
   self->started = steps;
   self->steps = 0;
   self->samples = 0;

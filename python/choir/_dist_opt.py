@@ -9,7 +9,15 @@ import json
 from choir import _checkpoint, _comm, _engine, autograd
 from choir._comm import Communicator, NcclIdHolder
 from choir._here import here
-from choir._lib import NotCopied, Owner, StateError, check, get, lib
+from choir._lib import (
+    NotCopied,
+    Owner,
+    StateError,
+    check,
+    get,
+    lib,
+    make_status,
+)
 from choir._optimizers import SGD, Optimizer
 from choir._raw import CTensor
 from choir._schedules import DecayScheduler
@@ -157,15 +165,26 @@ class DistOpt(Owner, NotCopied):
     def _set_lr(self, step: int) -> None:
         self.opt._set_lr(step)
 
-    def _use(self, option: str, settings: tuple) -> None:
-        option = _OLD_NAMES.get(option, option)
+    @staticmethod
+    def _config_of(option: str, settings: tuple):
         known = strategies()
         if option not in known:
             raise ValueError(
                 f"dist_option is {option!r}; one of {', '.join(known)} (or SINGA's "
                 "plain, half) is needed"
             )
-        config = known[option].make(option, **dict(settings))
+        return known[option].make(option, **dict(settings))
+
+    def _use(self, option: str, settings: tuple) -> None:
+        option = _OLD_NAMES.get(option, option)
+        try:
+            config = self._config_of(option, settings)
+        except Exception as error:
+            # The other ranks may make the change, and would wait for this one.
+            if self._handle is not None:
+                why = make_status(error)
+                lib.status_free(lib.dist_opt_refuse_use(self._handle, why))
+            raise
         with deferred():
             if self.handle is not None:
                 definition = get(lib.strategy_def_parse, option.encode())
@@ -249,6 +268,7 @@ class DistOpt(Owner, NotCopied):
             )
             return
         if wanted != self._strategy:
+            self._config_of(*wanted)  # a wrong one ends the step for all ranks
             _engine.retract()
             raise StrategyChange(option, dict(wanted[1]))
         here.engine.backward_and_update(loss)

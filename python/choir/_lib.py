@@ -373,6 +373,7 @@ class Collective(Structure):
         ("step", c_int64),
         ("batch", c_int64),
         ("refusal", c_char_p),
+        ("refusal_code", c_int),
         ("name", c_char_p),
     ]
 
@@ -570,6 +571,7 @@ _FUNCTIONS = {
     "dist_opt_create": (_P, [_P, _P, _P, POINTER(_P)]),
     "dist_opt_release": (None, [_P]),
     "dist_opt_use": (_P, [_P, _P, _P]),
+    "dist_opt_refuse_use": (_P, [_P, _P]),
     "dist_opt_updater": (_P, [_P]),
     "dist_opt_print_strategy": (c_char_p, [_P, c_char_p, c_size_t]),
     "dist_opt_ranks_differ": (c_bool, [_P]),
@@ -640,6 +642,7 @@ _COMPUTING = frozenset(
         "dist_opt_create",
         "dist_opt_distribute_states",
         "dist_opt_gather_states",
+        "dist_opt_refuse_use",
         "dist_opt_use",
         "initialize",
         "loader_create",

@@ -81,6 +81,49 @@ TEST_P(CommRefusalSuite, EveryKindIsRefusedOnAllRanks) {
   }
 }
 
+// The code of a refusal is that of all ranks' failures.
+TEST_P(CommRefusalSuite, CodesAreHanded) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  for (choir_status_code_t code :
+       {CHOIR_STATUS_OUT_OF_MEMORY, CHOIR_STATUS_UNAVAILABLE}) {
+    choir_collective_t c = Collective(CHOIR_COLLECTIVE_ALL_REDUCE);
+    if (IsOdd()) {
+      c.refusal = "it";
+      c.refusal_code = code;
+    }
+    choir_status_t status = choir_comm_run(comm_, &c);
+    ++operation_;
+    EXPECT_EQ(choir_status_code(status), code);
+    choir_status_free(status);
+    // Of two that are wrong the lower one is told.
+    if (rank_ == 0) {
+      c.refusal = "another";
+      c.refusal_code = CHOIR_STATUS_NOT_FOUND;
+    }
+    status = choir_comm_run(comm_, &c);
+    ++operation_;
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_NOT_FOUND);
+    choir_status_free(status);
+    ASSERT_NO_FATAL_FAILURE(ExpectInOrder());
+  }
+  if (size_ == 1 || rank_ > 1) return;
+  float value = 1;
+  choir_collective_t pair = {};
+  pair.kind = rank_ ? CHOIR_COLLECTIVE_SEND : CHOIR_COLLECTIVE_RECEIVE;
+  pair.root = 1 - rank_;
+  pair.dtype = CHOIR_DTYPE_F32;
+  pair.count = 1;
+  pair.src = pair.dst = &value;
+  if (rank_ == 0) {
+    pair.refusal = "no room";
+    pair.refusal_code = CHOIR_STATUS_OUT_OF_MEMORY;
+  }
+  choir_status_t status = choir_comm_run(comm_, &pair);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_OUT_OF_MEMORY);
+  choir_status_free(status);
+}
+
 TEST_P(CommRefusalSuite, ALongReasonIsCutAndAnEmptyOneIsToldAsSuch) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());
@@ -154,6 +197,10 @@ TEST_P(CommRefusalSuite, WrongCallsOfOneRankAreHeard) {
     status = choir_work_wait(work);
   }
   expect(status, "all_reduce 'it'", "comm_start: out_work is NULL");
+  choir_stream_t* stream = choir_device_stream(device_);
+  status = choir_comm_submit(comm_, stream, IsOdd() ? &wrong : &c);
+  expect(choir_status_join(status, choir_stream_synchronize(stream)),
+         "unknown operation 'it'", "comm_submit: 99 is no kind of collective");
   // The shared segment; what belongs to a rank alone concerns nobody.
   if (GetParam().backend == std::string("shm")) {
     choir_buffer_t* buffer = nullptr;
@@ -215,11 +262,21 @@ TEST_P(CommRefusalSuite, DifferentStepsAreNamed) {
                   " at step 7, rank " + odd +
                   " is at step 6; all ranks must take the same steps");
   ASSERT_NO_FATAL_FAILURE(ExpectInOrder());
-  // One that is in no step wants something else.
+  // One of the same name that is in no step.
   if (IsOdd()) c.in_step = false;
+  ExpectOnAll(choir_comm_run(comm_, &c),
+              "all_reduce 'bucket' (operation #): " + rest +
+                  " at step 7, rank " + odd +
+                  " is outside of a step; all ranks must take the same steps");
+  ASSERT_NO_FATAL_FAILURE(ExpectInOrder());
+  // One of another name differs by that.
+  if (IsOdd()) c.name = "other";
   choir_status_t status = choir_comm_run(comm_, &c);
   ++operation_;
-  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(choir_status_message(status))
+                .find("rank " + odd + " wants all_reduce 'other'"),
+            std::string::npos)
+      << choir_status_message(status);
   choir_status_free(status);
   ASSERT_NO_FATAL_FAILURE(ExpectInOrder());
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/allocator.h"
+#include "core/status_backend.h"
 #include "tests/testing/status_matchers.h"
 
 namespace {
@@ -186,6 +187,29 @@ TEST_F(StatusTest, WithoutMemoryANoteIsLeftOut) {
   choir_status_t clone = choir_status_clone(status);
   EXPECT_EQ(choir_status_code(clone), CHOIR_STATUS_OUT_OF_MEMORY);
   choir_status_free(clone);
+  choir_status_free(status);
+}
+
+TEST_F(StatusTest, AMarkOfAGroupIsKept) {
+  const int group = 0, other = 0;
+  EXPECT_EQ(choir__status_mark_shared(nullptr, &group), nullptr);
+  EXPECT_FALSE(choir__status_is_shared(nullptr, &group));
+  choir_status_t status = Fail();
+  EXPECT_FALSE(choir__status_is_shared(status, &group));
+  status = choir__status_mark_shared(status, &group);
+  status = choir_status_annotate(status, "file.c", 3, "a note");
+  status = choir_status_join(status, Fail());
+  choir_status_t copy = choir_status_clone(status);
+  for (choir_status_t each : {status, copy}) {
+    EXPECT_TRUE(choir__status_is_shared(each, &group));
+    EXPECT_FALSE(choir__status_is_shared(each, &other));
+    choir_status_free(each);
+  }
+  // That of a lack of memory is everybody's.
+  allocations_left = 0;
+  status = choir__status_mark_shared(Fail(), &group);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_OUT_OF_MEMORY);
+  EXPECT_FALSE(choir__status_is_shared(status, &group));
   choir_status_free(status);
 }
 

@@ -572,8 +572,10 @@ TEST_P(MpiStartTest, NamesTheRankThatDoesNotCome) {
   const std::string what = GetParam();
   if (choir_testing::InRank()) {
     if (choir_testing::Rank() == 1 && what == "stopped") raise(SIGSTOP);
-    // mpiexec takes it for the end of a program without MPI.
+    // mpiexec takes it for the end of a program without MPI, unless others are
+    // in MPI_Init by then: that ends them all.
     if (choir_testing::Rank() == 1) _exit(0);
+    usleep(500000);
     choir_comm_config_t config = Config();
     config.deadline = 1.5;
     choir_comm_t* comm = nullptr;
@@ -697,6 +699,22 @@ TEST(MpiTest, AllComeToTheEnd) {
   EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
   EXPECT_STREQ(choir_status_message(status), "comm mpi: MPI was finalized");
   choir_status_free(status);
+}
+
+// A program that ends MPI and keeps a communicator: its thread does not call
+// MPI any more, which would end the program.
+TEST(MpiTest, ShutdownLeavesWhatIsNotFinalized) {
+  if (choir_testing::RunRanks("mpi", 2)) return;
+  choir_comm_config_t config = Config();
+  choir_comm_t* comm = nullptr;
+  ASSERT_OK(choir_comm_create(&config, &comm));
+  AllReduceOnes(comm);
+  ASSERT_OK(choir_comm_shutdown());
+  usleep(1000000);  // four heartbeats
+  choir_status_t status = choir_comm_barrier(comm, "late");
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
+  choir_status_free(status);
+  choir_comm_release(comm);
 }
 
 choir_comm_t* signal_comm;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -79,6 +80,18 @@ std::string Heard(const ProcessResult& result) {
       choir_status_message(status));
   choir_status_free(status);
   _exit(0);
+}
+
+// What a rank needs before it accepts a caller.
+void LeaveTwoFiles() {
+  int fd;
+  while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 100)
+    if (fd < 0) _exit(1);
+  close(fd);
+  struct rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = static_cast<rlim_t>(fd) + 2;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void BecomeAnotherUser() {
@@ -188,6 +201,10 @@ class StrangersTest : public ::testing::Test {
       BecomeAnotherUser();
       BeRank(deadline);
     }
+    if (Role() == "poor rank") {
+      LeaveTwoFiles();
+      BeRank(deadline);
+    }
     if (Role() == "rank") BeRank(deadline);
   }
 
@@ -242,8 +259,8 @@ TEST_F(StrangersTest, AnotherUsersRank0IsNamed) {
             "unavailable: comm shm: the place of rank 0 is held by a process "
             "of another user (uid 31337, pid " +
                 stranger +
-                "): it could guess the id; an id from a launcher or "
-                "choir_comm_id_make keeps others out");
+                "): the id can be guessed, or was in use before; a new one "
+                "from a launcher or choir_comm_id_make keeps others out");
 }
 
 TEST_F(StrangersTest, AnotherUserAtTheOwnPlaceIsNamed) {
@@ -397,6 +414,104 @@ TEST_F(StrangersTest, CallersWithoutTheIdDisturbNobody) {
   EXPECT_FALSE(Contains(results[1].output, "CALLED 0")) << "nobody got through";
   EXPECT_EQ(Heard(results[0]), "ok: ok");
   EXPECT_EQ(Heard(results[2]), "ok: ok");
+}
+
+// They take all places there are, and say nothing.
+TEST_F(StrangersTest, SilentCallersDisturbNobody) {
+  Play(Patience(30));
+  if (Role() == "callers") {
+    int count = 0;
+    for (int i = 0; i < 5; ++i) count += Connect(Name()) >= 0;
+    printf("CALLED %d\n", count);
+    fflush(stdout);
+    for (;;) pause();
+  }
+  const std::string id = MakeId();
+  const std::string name = LearnName(id, 0);
+  ProcessGroup group;
+  Start(&group, "rank", id, 0);
+  WaitUntilListening(group, 0);
+  Start(&group, "callers", id, 0, name);
+  ASSERT_TRUE(group.WaitForOutput(1, "CALLED 5", Patience(30)));
+  Start(&group, "rank", id, 1);
+  ASSERT_TRUE(group.WaitForOutput(2, "SAYS", Patience(40)));
+  group.Signal(1, SIGKILL);
+  std::vector<ProcessResult> results = group.Wait(Patience(60));
+  EXPECT_EQ(Heard(results[0]), "ok: ok");
+  EXPECT_EQ(Heard(results[2]), "ok: ok");
+}
+
+// Another user, who keeps calling.
+TEST_F(StrangersTest, AFloodOfCallsDisturbsNobody) {
+  SKIP_UNLESS_ROOT();
+  Play(Patience(30));
+  if (Role() == "flood") {
+    BecomeAnotherUser();
+    printf("CALLING\n");
+    fflush(stdout);
+    std::vector<int> sockets;
+    for (;;) {
+      const int caller = Connect(Name());
+      if (caller >= 0) sockets.push_back(caller);
+      if (caller < 0 || sockets.size() > 500) {
+        for (int socket : sockets) close(socket);
+        sockets.clear();
+      }
+    }
+  }
+  const std::string id = MakeId();
+  const std::string name = LearnName(id, 0);
+  ProcessGroup group;
+  Start(&group, "rank", id, 0);
+  WaitUntilListening(group, 0);
+  for (int i = 0; i < 2; ++i) Start(&group, "flood", id, 0, name);
+  ASSERT_TRUE(group.WaitForOutput(2, "CALLING", Patience(20)));
+  Start(&group, "rank", id, 1);
+  ASSERT_TRUE(group.WaitForOutput(3, "SAYS", Patience(40)));
+  for (size_t i : {1, 2}) group.Signal(i, SIGKILL);
+  std::vector<ProcessResult> results = group.Wait(Patience(60));
+  EXPECT_EQ(Heard(results[0]), "ok: ok");
+  EXPECT_EQ(Heard(results[3]), "ok: ok");
+}
+
+TEST_F(StrangersTest, ASilentListenerIsNamed) {
+  Play(Patience(3));
+  if (Role() == "listener") {
+    const int listener = Listen(Name());
+    printf("READY\n");
+    fflush(stdout);
+    if (Waits(listener, 20000)) accept(listener, nullptr, nullptr);
+    for (;;) pause();
+  }
+  const std::string id = MakeId();
+  const std::string name = LearnName(id, 0);
+  ProcessGroup group;
+  Start(&group, "listener", id, 0, name);
+  ASSERT_TRUE(group.WaitForOutput(0, "READY", Patience(20)));
+  const std::string stranger = std::to_string(group.pid(0));
+  Start(&group, "rank", id, 1);
+  ASSERT_TRUE(group.WaitForOutput(1, "SAYS", Patience(20)));
+  group.Signal(0, SIGKILL);
+  const std::string said = Heard(group.Wait(Patience(40))[1]);
+  EXPECT_TRUE(Contains(
+      said,
+      "^deadline exceeded: comm shm: rank 1 \\(host .+, pid \\d+\\) waited "
+      ".+ s at the start; rank 0 of 2 has not come; the process at the place "
+      "of rank 0 does not answer \\(uid " +
+          std::to_string(geteuid()) + ", pid " + stranger + "\\)$"))
+      << said;
+}
+
+// With a limit on files that leaves none for a peer.
+TEST_F(StrangersTest, TooFewFilesForACallerIsTold) {
+  Play(Patience(5));
+  const std::string id = MakeId();
+  ProcessGroup group;
+  Start(&group, "poor rank", id, 0);
+  Start(&group, "rank", id, 1);
+  EXPECT_EQ(Heard(group.Wait(Patience(40))[0]),
+            "unavailable: comm shm: too few file descriptors: each rank needs "
+            "one per peer; raise the limit (ulimit -n)");
 }
 
 // ---- Memory ----

@@ -272,6 +272,7 @@ class Training {
   choir_model_t* model() const { return model_; }
   choir_dist_opt_t* dist() const { return dist_; }
   choir_optimizer_t* optimizer() const { return optimizer_; }
+  double lr() const { return options_.lr; }
   // The optimizer's own, with and without DistOpt.
   choir_updater_t* inner_updater() const {
     return choir_optimizer_updater(optimizer_);

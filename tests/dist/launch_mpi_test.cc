@@ -68,6 +68,81 @@ int NumberAfter(const std::string& text, const std::string& word) {
   return at == std::string::npos ? -1 : atoi(text.c_str() + at + word.size());
 }
 
+// What a launcher prints that is started with this and mpiexec's environment;
+// of what is in both the first counts.
+ProcessResult Launch(std::vector<std::string> environment) {
+  environment.push_back("CHOIR_TEST_LAUNCHER=1");
+  for (const std::string& entry : choir_testing::MpiexecEnvironment())
+    environment.push_back(entry);
+  ProcessGroup group;
+  group.Start({choir_testing::OwnPath(), choir_testing::OwnFilter()},
+              environment);
+  return group.Wait(Patience(40))[0];
+}
+
+bool IsRank() { return getenv("OMPI_COMM_WORLD_RANK") != nullptr; }
+bool IsLauncher() { return getenv("CHOIR_TEST_LAUNCHER") != nullptr; }
+
+TEST(LaunchMpiTest, ARanksExitStatusIsNotTakenForAMissingMpiexec) {
+  if (IsRank()) _exit(127);
+  if (IsLauncher()) RunLauncher();
+  const ProcessResult result = Launch({});
+  EXPECT_EQ(result.exit_status, 127) << result.output;
+  EXPECT_NE(result.output.find("MESSAGE=\n"), std::string::npos)
+      << result.output;
+}
+
+TEST(LaunchMpiTest, AMissingMpiexecIsTold) {
+  if (IsLauncher()) RunLauncher();
+  const ProcessResult result = Launch({"PATH=/nowhere"});
+  EXPECT_NE(result.output.find("MESSAGE=launch: there is no mpiexec; it comes "
+                               "with Open MPI (Debian: openmpi-bin)\n"),
+            std::string::npos)
+      << result.output;
+}
+
+TEST(LaunchMpiTest, AFolderThatCannotBeMadeIsTold) {
+  if (IsRank()) _exit(0);
+  if (IsLauncher()) RunLauncher();
+  const std::string lengthy = "/" + std::string(5000, 'x');
+  for (const std::string& folder : {std::string("/nowhere"), lengthy}) {
+    const ProcessResult result = Launch({"TMPDIR=" + folder});
+    EXPECT_TRUE(choir_testing::Contains(
+        result.output,
+        "MESSAGE=launch: cannot make a folder for Open MPI in /[a-z]+: "
+        "[A-Z][a-z "
+        "]+; OMPI_MCA_orte_tmpdir_base chooses another\n"))
+        << result.output;
+  }
+}
+
+// Of the worker that launches, ranks get nothing that says who they are.
+TEST(LaunchMpiTest, AWorkerCanLaunchRanks) {
+  const std::vector<std::string> outer = {
+      "CHOIR_RANK=7", "CHOIR_SIZE=9",
+      "CHOIR_COMM_ID=0123456789abcdef0123456789abcdef", "CHOIR_BOARD_FD=88",
+      "CHOIR_LAUNCH=0"};
+  if (IsRank()) {
+    for (const std::string& entry : outer) {
+      const char* value = getenv(entry.substr(0, entry.find('=')).c_str());
+      if (value && entry.substr(entry.find('=') + 1) == value)
+        printf("HAS %s\n", entry.c_str());
+    }
+    const char* comm = getenv("CHOIR_COMM");
+    printf("COMM=%s\n", comm ? comm : "(none)");
+    fflush(stdout);
+    _exit(0);
+  }
+  if (IsLauncher()) RunLauncher();
+  std::vector<std::string> environment = outer;
+  environment.push_back("CHOIR_COMM=mpi");  // the user's own choice
+  const ProcessResult result = Launch(environment);
+  EXPECT_EQ(result.exit_status, 0) << result.output;
+  EXPECT_EQ(result.output.find("HAS "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("COMM=mpi\n"), std::string::npos)
+      << result.output;
+}
+
 class MpiTreeTest : public ::testing::TestWithParam<End> {};
 
 TEST_P(MpiTreeTest, EndsWithAllItsProcesses) {

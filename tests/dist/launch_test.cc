@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/clock.h"
@@ -73,6 +74,39 @@ Report Launch() {
   return Finish(&group);
 }
 
+// "PID (NAME) STATE PARENT"; a state of 0: there is no such process.
+struct ProcessState {
+  char state = 0;
+  pid_t parent = 0;
+};
+
+ProcessState StateOf(pid_t pid) {
+  ProcessState found;
+  std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  FILE* file = fopen(path.c_str(), "r");
+  if (!file) return found;
+  char text[512] = "";
+  EXPECT_GT(fread(text, 1, sizeof(text) - 1, file), 0u);
+  fclose(file);
+  const char* end = strrchr(text, ')');
+  int parent = 0;
+  EXPECT_EQ(sscanf(end ? end : "", ") %c %d", &found.state, &parent), 2);
+  found.parent = parent;
+  return found;
+}
+
+// Of this process, that nobody has reaped.
+int CountZombies() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const int pid = atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    const ProcessState process = StateOf(pid);
+    count += process.state == 'Z' && process.parent == getpid();
+  }
+  return count;
+}
+
 // The launcher's role: prints the report for the parent, and what is left.
 void RunLauncher(int32_t workers, double grace = 1) {
   std::string filter = Filter();
@@ -95,7 +129,7 @@ void RunLauncher(int32_t workers, double grace = 1) {
   choir_status_free(status);
   printf("EXIT=%d\nRANK=%d\nMESSAGE=%s\n", report.exit_status,
          report.failed_rank, report.message);
-  printf("LEAKED=%d\n", count_fds() - before);
+  printf("LEAKED=%d\nZOMBIES=%d\n", count_fds() - before, CountZombies());
   fflush(stdout);
   _exit(report.exit_status);
 }
@@ -132,13 +166,8 @@ void Leave(choir_comm_t* comm) {
 }
 
 bool IsAlive(pid_t pid) {
-  std::string stat = "/proc/" + std::to_string(pid) + "/stat";
-  FILE* file = fopen(stat.c_str(), "r");
-  if (!file) return false;
-  char state = 'Z';
-  EXPECT_EQ(fscanf(file, "%*d %*s %c", &state), 1);
-  fclose(file);
-  return state != 'Z';
+  const char state = StateOf(pid).state;
+  return state && state != 'Z';
 }
 
 bool AllGone(const std::vector<pid_t>& pids, double seconds) {
@@ -274,6 +303,54 @@ TEST(LaunchTest, OddExitStatusIsTold) {
       "rank 1 \\(host .+, pid \\d+\\) ended with exit status 42 in epoch 2 "
       "step 5; all workers were ended");
   EXPECT_TRUE(choir_testing::Matches(report.message, pattern))
+      << report.message;
+}
+
+// That a program could not be started is not told by an exit status.
+TEST(LaunchTest, ExitStatus127IsAnotherOne) {
+  if (choir_launch_is_worker()) _exit(127);
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_TRUE(choir_testing::Matches(
+      report.message,
+      "rank 0 \\(host .+, pid \\d+\\) ended with exit status 127; all workers "
+      "were ended"))
+      << report.message;
+  EXPECT_EQ(LineAfter(report.process.output, "STATUS="), "ok");
+}
+
+TEST(LaunchTest, AProgramThatDoesNotStartIsTold) {
+  if (IsLauncher()) {
+    // More than the kernel takes for one variable.
+    setenv("CHOIR_TEST_LONG", std::string(1 << 20, 'x').c_str(), 1);
+    RunLauncher(1);
+  }
+  Report report = Launch();
+  EXPECT_EQ(LineAfter(report.process.output, "STATUS="),
+            "launch: cannot start rank 0: Argument list too long");
+}
+
+// The launcher's process has changed what becomes of its children: the guard
+// leaves no status behind.
+TEST(LaunchTest, AKilledGuardIsToldWhoeverReapsIt) {
+  if (choir_launch_is_worker()) {
+    usleep(500000);
+    if (!strcmp(getenv("CHOIR_RANK"), "0")) kill(getppid(), SIGKILL);
+    for (;;) pause();
+  }
+  if (IsLauncher()) {
+    std::thread([] {
+      for (;; usleep(1000)) signal(SIGCHLD, SIG_IGN);
+    }).detach();
+    RunLauncher(2);
+  }
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_TRUE(choir_testing::Matches(
+      report.message,
+      "the guard of the workers \\(host .+, pid \\d+\\) was killed; all "
+      "workers were ended"))
       << report.message;
 }
 
@@ -534,16 +611,6 @@ class TreeTest : public ::testing::TestWithParam<End> {
   std::string mark_;
 };
 
-pid_t ParentOf(pid_t pid) {
-  std::string stat = "/proc/" + std::to_string(pid) + "/stat";
-  int parent = 0;
-  FILE* file = fopen(stat.c_str(), "r");
-  if (!file) return 0;
-  EXPECT_EQ(fscanf(file, "%*d %*s %*c %d", &parent), 1);
-  fclose(file);
-  return parent;
-}
-
 TEST_P(TreeTest, EndsWithAllItsProcesses) {
   if (choir_launch_is_worker()) Work();
   if (IsLauncher()) RunLauncher(kRanks, 0.3);
@@ -558,7 +625,7 @@ TEST_P(TreeTest, EndsWithAllItsProcesses) {
   const std::string who = end.who;
   if (who == "rank") kill(rank, end.signal_number);
   if (who == "launcher") kill(launcher, end.signal_number);
-  if (who == "guard") kill(ParentOf(rank), end.signal_number);
+  if (who == "guard") kill(StateOf(rank).parent, end.signal_number);
   if (who == "group") kill(-launcher, end.signal_number);
   Report report = Finish(&group);
   EXPECT_EQ(report.process.exit_status, end.exit_status)
@@ -566,6 +633,7 @@ TEST_P(TreeTest, EndsWithAllItsProcesses) {
   if (end.message) {
     EXPECT_TRUE(choir_testing::Contains(report.message, end.message))
         << report.message;
+    EXPECT_EQ(LineAfter(report.process.output, "ZOMBIES="), "0");
   }
   // When the launcher is gone its guard has still to do.
   double patience = end.message ? 0 : Patience(10);

@@ -5,7 +5,9 @@
 #include <signal.h>
 
 #include <cmath>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/dist/strategy_testing.h"
@@ -76,6 +78,51 @@ TEST(StrategyMistakesTest, SettingsOutOfRange) {
   EXPECT_STATUS(INVALID_ARGUMENT, "spars is 7; needs",
                 choir_model_set_update_options(training.model(), &far));
   EXPECT_OK(training.TrainOn(0, 0, 16, 16));
+}
+
+// In training, where the others make the change: they hear of it, nobody makes
+// it, and all go on.
+TEST(StrategyMistakesTest, AWrongChoiceOfOneRankIsHeardByAll) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  Training training(SmallLayers(), comm.get(), {});
+  Must(training.Attach());
+  const bool is_odd = comm.rank() == 2;
+  const choir_strategy_def_t* def = &choir_strategy_def_local_sgd;
+  const auto right = StrategyConfig(def, {{"period", "6"}, {"delay", "2"}});
+  const auto wrong = StrategyConfig(def, {{"period", "6"}, {"delay", "7"}});
+  const choir_update_options_t fits = {"sparseTopK", 0, nullptr};
+  const choir_update_options_t unknown = {"fp8", 0, nullptr};
+  const std::pair<std::string, std::function<choir_status_t()>> cases[] = {
+      {"delay is 7 steps and period 6",
+       [&] {
+         return choir_dist_opt_use(training.dist(), def,
+                                   (is_odd ? wrong : right).data());
+       }},
+      {"dist_opt_use: def is NULL",
+       [&] {
+         return choir_dist_opt_use(training.dist(), is_odd ? nullptr : def,
+                                   right.data());
+       }},
+      {"dist_option is \"fp8\"", [&] {
+         return choir_model_set_update_options(training.model(),
+                                               is_odd ? &unknown : &fits);
+       }}};
+  int64_t step = 0;
+  for (const auto& one : cases) {
+    // Work on its way comes before it.
+    ASSERT_OK(training.TrainOn(step++, comm.rank() * 16, 16, 48));
+    choir_status_t status = one.second();
+    EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+    const std::string said = choir_status_message(status);
+    EXPECT_NE(said.find(one.first), std::string::npos) << said;
+    EXPECT_EQ(said.find(": rank 2: ") != std::string::npos, !is_odd) << said;
+    choir_status_free(status);
+    EXPECT_EQ(choir_dist_opt_strategy(training.dist()),
+              &choir_strategy_def_fp32);
+    ASSERT_OK(training.TrainOn(step++, comm.rank() * 16, 16, 48));
+  }
+  EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
 }
 
 TEST(StrategyMistakesTest, SettingsFromText) {

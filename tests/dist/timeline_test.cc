@@ -101,6 +101,18 @@ TEST(TimelineTest, RankZeroWritesTheEventsOfAll) {
   EXPECT_EQ(choir_status_code(status),
             Rank() == 0 ? CHOIR_STATUS_UNAVAILABLE : CHOIR_STATUS_OK);
   choir_status_free(status);
+  // What is wrong with one rank's call all hear.
+  status = choir_timeline_write(comm, Rank() == 1 ? nullptr : profile, Append,
+                                &text);
+  EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(choir_testing::Contains(
+      choir_status_message(status),
+      Rank() == 1 ? "^timeline_write: profile is NULL$"
+                  : "^all_reduce 'timeline' \\(operation \\d+\\): rank 1: "
+                    "timeline_write: profile is NULL$"))
+      << choir_status_message(status);
+  choir_status_free(status);
+  ASSERT_OK(choir_comm_barrier(comm, "in order"));
   choir_profile_destroy(profile);
   ASSERT_OK(choir_comm_finalize(comm));
   choir_comm_release(comm);

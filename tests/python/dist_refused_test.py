@@ -12,7 +12,7 @@ import unittest
 import numpy as np
 
 import ranks
-from choir import _raw, device, dist, opt, tensor
+from choir import _raw, autograd, device, dist, opt, tensor
 from choir._comm import NcclIdHolder
 
 SIZES = (2, 3, 4)
@@ -234,6 +234,33 @@ def on_shared_memory(rank, size, nccl_id):
     return refused(size - 1), refused(0)
 
 
+def changing(rank, size, ticket):
+    """What each rank hears of changes of strategy that the last one makes
+    wrongly, and what comes of the steps between them."""
+    dist.init(ticket, rank, size, deadline=DEADLINE)
+    sgd = opt.DistOpt(opt.SGD(lr=0.1))
+    w = tensor.from_numpy(np.float32([1, 2, 3]))
+    w.requires_grad = w.stores_grad = True
+    said = []
+
+    def step():
+        with_x = autograd.mul(w, tensor.from_numpy(np.float32([rank, 1, 2])))
+        sgd(autograd.reduce_sum(with_x))
+
+    autograd.training = True
+    step()
+    for wrong in ({"dist_option": "fp8"}, {"dist_option": "fp16", "clip": -1}):
+        right = {"dist_option": "fp16"}
+        try:
+            sgd.use(**(wrong if rank == size - 1 else right))
+            said.append("")
+        except ValueError as error:
+            said.append(str(error))
+        in_order(len(said))
+        step()
+    return said, sgd.strategy, w.numpy().tolist()
+
+
 class Refused(unittest.TestCase):
     def check(self, said, odd):
         """said: of all ranks."""
@@ -255,6 +282,21 @@ class Refused(unittest.TestCase):
             found = ranks.results(size, on_shared_memory)
             self.check([last for last, _ in found], size - 1)
             self.check([first for _, first in found], 0)
+
+    def test_use(self):
+        for size in SIZES:
+            found = ranks.results(size, changing)
+            for rank, (said, strategy, w) in enumerate(found):
+                for words, own in zip(said, ("dist_option is 'fp8'", ".*clip")):
+                    heard = rf"barrier 'dist_option' .*rank {size - 1}: "
+                    is_odd = rank == size - 1
+                    self.assertRegex(
+                        words, f"^{'' if is_odd else heard + '.*'}{own}"
+                    )
+                self.assertRegex(strategy, "^fp32")
+                self.assertEqual(w, found[0][2])
+            # Three steps of the averaged gradient.
+            self.assertAlmostEqual(w[1], 2 - 3 * 0.1, 5)
 
     def test_mpi(self):
         for size in SIZES:

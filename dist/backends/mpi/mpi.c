@@ -8,6 +8,7 @@
 // one mutex keeps MPI to one thread at a time.
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -27,30 +28,32 @@ typedef choir_comm_operation_t operation_t;
 
 // How a wait goes on: look, then yield, then sleep ever longer, but never for
 // more than a share of what was waited already.
-#define LOOK_COUNT 100
+#define POLL_COUNT 100
 #define YIELD_SECONDS 1e-3
 #define SLEEP_SHARE 0.1
 #define MAX_SLEEP 1e-3
 
 // After a fault: time for the messages that tell it.
-#define TELL_SECONDS 0.2
+#define BROADCAST_SECONDS 0.2
 // After this rank left: time for one that waits for it to say so.
-#define HURT_SECONDS 0.3
+#define WAITING_PEER_SECONDS 0.3
 
-typedef struct news_s {
+typedef struct control_message_s {
   int32_t has_fault;
   int32_t reserved_;
   choir_activity_t activity;
   choir_comm_fault_t fault;
-} news_t;
+} control_message_t;
 // All of a heartbeat.
-enum { BEAT_BYTES = offsetof(news_t, fault) };
+enum { HEARTBEAT_BYTES = offsetof(control_message_t, fault) };
+_Static_assert(HEARTBEAT_BYTES == 88,
+               "docs/algorithms.md tells how long a beat is");
 
 // What passes between this rank and one peer beside the operations.
 struct choir_mpi_control_s {
-  news_t in;
-  news_t out;
-  news_t fault_out;
+  control_message_t in;
+  control_message_t out;
+  control_message_t fault_out;
   choir_mpi_request_t in_request;
   choir_mpi_request_t out_request;
   choir_mpi_request_t fault_request;
@@ -80,51 +83,10 @@ static choir_status_t break_by_code(choir_mpi_comm_t* mpi, int32_t peer,
 }
 
 static void note_life(choir_mpi_comm_t* mpi, int32_t rank) {
-  atomic_fetch_add(&mpi->world->heard[mpi->world_ranks[rank]], 1);
+  atomic_fetch_add(&mpi->world->received[mpi->world_ranks[rank]], 1);
 }
 
 // ---- Posting and waiting ----
-
-static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
-                                        bool is_receive) {
-  choir_mpi_pending_t* pending = &mpi->pending[mpi->pending_count++];
-  *pending = (choir_mpi_pending_t){.peer = peer, .is_receive = is_receive};
-  return pending;
-}
-
-static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                           void* data, size_t bytes, bool is_receive) {
-  const choir_mpi_shim_t* shim = mpi->world->shim;
-  const int32_t rank = mpi->world_ranks[peer];
-  const int tag = mpi->tag + kind;
-  for (size_t done = 0; done < bytes;) {
-    size_t left = bytes - done;
-    int now =
-        (int)(left < CHOIR_MPI_MESSAGE_BYTES ? left : CHOIR_MPI_MESSAGE_BYTES);
-    void* at = (char*)data + done;
-    choir_mpi_pending_t* pending = add_pending(mpi, peer, is_receive);
-    lock(mpi);
-    int code = is_receive ? shim->irecv(at, now, rank, tag, &pending->request)
-                          : shim->isend(at, now, rank, tag, &pending->request);
-    unlock(mpi);
-    if (code) {
-      --mpi->pending_count;
-      return break_by_code(mpi, peer, code);
-    }
-    done += (size_t)now;
-  }
-  return NULL;
-}
-
-choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                              const void* data, size_t bytes) {
-  return post(mpi, peer, kind, (void*)data, bytes, false);
-}
-
-choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                                 void* data, size_t bytes) {
-  return post(mpi, peer, kind, data, bytes, true);
-}
 
 typedef struct progress_s {
   int32_t open;   // requests not done
@@ -161,8 +123,9 @@ static progress_t test_pending(choir_mpi_comm_t* mpi) {
   return progress;
 }
 
-// The memory of requests must be free again as far as MPI can be talked into
-// it; after this the communicator makes no calls any more.
+// Of an operation that is given up: MPI must not write into memory that the
+// caller or this communicator frees. Messages that were sent cannot be taken
+// back; they get a moment.
 static void cancel_pending(choir_mpi_comm_t* mpi) {
   lock(mpi);
   for (int32_t i = 0; i < mpi->pending_count; ++i)
@@ -173,6 +136,48 @@ static void cancel_pending(choir_mpi_comm_t* mpi) {
   while (test_pending(mpi).open > 0 && choir_clock_seconds() < end)
     sched_yield();
   mpi->pending_count = 0;
+}
+
+static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
+                                        bool is_receive) {
+  choir_mpi_pending_t* pending = &mpi->pending[mpi->pending_count++];
+  *pending = (choir_mpi_pending_t){.peer = peer, .is_receive = is_receive};
+  return pending;
+}
+
+static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                           void* data, size_t bytes, bool is_receive) {
+  const choir_mpi_shim_t* shim = mpi->world->shim;
+  const int32_t rank = mpi->world_ranks[peer];
+  const int tag = mpi->tag + kind;
+  for (size_t done = 0; done < bytes;) {
+    size_t left = bytes - done;
+    int now =
+        (int)(left < CHOIR_MPI_MESSAGE_BYTES ? left : CHOIR_MPI_MESSAGE_BYTES);
+    void* at = (char*)data + done;
+    choir_mpi_pending_t* pending = add_pending(mpi, peer, is_receive);
+    lock(mpi);
+    int code = is_receive ? shim->irecv(at, now, rank, tag, &pending->request)
+                          : shim->isend(at, now, rank, tag, &pending->request);
+    unlock(mpi);
+    if (code) {
+      --mpi->pending_count;
+      cancel_pending(mpi);
+      return break_by_code(mpi, peer, code);
+    }
+    done += (size_t)now;
+  }
+  return NULL;
+}
+
+choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                              const void* data, size_t bytes) {
+  return post(mpi, peer, kind, (void*)data, bytes, false);
+}
+
+choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+                                 void* data, size_t bytes) {
+  return post(mpi, peer, kind, data, bytes, true);
 }
 
 static void sleep_seconds(double seconds) {
@@ -213,7 +218,7 @@ static choir_status_t wait_slowly(choir_mpi_comm_t* mpi, int32_t peer) {
 
 choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi) {
   const operation_t* running = mpi->base.running;
-  int looks = running && running->may_spin ? LOOK_COUNT : 1;
+  int looks = running && running->may_spin ? POLL_COUNT : 1;
   progress_t progress = {0};
   for (int i = 0; i < looks; ++i) {
     progress = test_pending(mpi);
@@ -249,19 +254,12 @@ static choir_status_t mpi_exchange(choir_comm_t* comm, size_t bytes) {
 
 // ---- Heartbeats and faults ----
 
-// With the lock. A request that failed counts as done: its peer is lost, which
-// the next operation tells.
-static bool is_over(choir_mpi_comm_t* mpi, choir_mpi_request_t* request) {
-  int done = 0;
-  return mpi->world->shim->test(request, &done) || done;
-}
-
-static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
+static void receive_control(choir_mpi_comm_t* mpi, int32_t rank) {
   choir_mpi_control_t* control = &mpi->controls[rank];
   // A few at most: a peer that was held up sends its beats together.
   for (int i = 0; i < 4; ++i) {
     if (control->in_posted) {
-      if (!is_over(mpi, &control->in_request)) return;
+      if (!choir_mpi_is_over(mpi->world, &control->in_request)) return;
       control->in_posted = false;
       note_life(mpi, rank);
       if (control->in.has_fault)
@@ -276,26 +274,28 @@ static void listen_to(choir_mpi_comm_t* mpi, int32_t rank) {
   }
 }
 
-static void beat_to(choir_mpi_comm_t* mpi, int32_t rank,
-                    const choir_activity_t* activity) {
+static void send_heartbeat(choir_mpi_comm_t* mpi, int32_t rank,
+                           const choir_activity_t* activity) {
   choir_mpi_control_t* control = &mpi->controls[rank];
-  if (control->out_posted && !is_over(mpi, &control->out_request)) return;
-  control->out = (news_t){.activity = *activity};
+  if (control->out_posted &&
+      !choir_mpi_is_over(mpi->world, &control->out_request))
+    return;
+  control->out = (control_message_t){.activity = *activity};
   control->out_posted = !mpi->world->shim->isend(
-      &control->out, BEAT_BYTES, mpi->world_ranks[rank],
+      &control->out, HEARTBEAT_BYTES, mpi->world_ranks[rank],
       mpi->tag + CHOIR_MPI_CONTROL, &control->out_request);
 }
 
-static void mpi_look(choir_comm_t* comm) {
+static void mpi_poll_faults(choir_comm_t* comm) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
   if (!mpi->controls) return;
   lock(mpi);
   for (int32_t r = 0; r < comm->size; ++r)
-    if (r != comm->rank) listen_to(mpi, r);
+    if (r != comm->rank) receive_control(mpi, r);
   unlock(mpi);
 }
 
-static void mpi_pulse(choir_comm_t* comm, double seconds) {
+static void mpi_heartbeat(choir_comm_t* comm, double seconds) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
   if (!atomic_load(&comm->broken)) {
     choir_activity_t activity;
@@ -303,10 +303,10 @@ static void mpi_pulse(choir_comm_t* comm, double seconds) {
     lock(mpi);
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
-      beat_to(mpi, r, &activity);
-      listen_to(mpi, r);
+      send_heartbeat(mpi, r, &activity);
+      receive_control(mpi, r);
       atomic_store(&comm->peers[r].beat,
-                   atomic_load(&mpi->world->heard[mpi->world_ranks[r]]));
+                   atomic_load(&mpi->world->received[mpi->world_ranks[r]]));
     }
     unlock(mpi);
   }
@@ -314,10 +314,11 @@ static void mpi_pulse(choir_comm_t* comm, double seconds) {
   poll(&wake, 1, (int)(seconds * 1e3) + 1);
 }
 
-static void mpi_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+static void mpi_broadcast_fault(choir_comm_t* comm,
+                                const choir_comm_fault_t* fault) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
   if (!mpi->controls) return;
-  double end = choir_clock_seconds() + TELL_SECONDS;
+  double end = choir_clock_seconds() + BROADCAST_SECONDS;
   bool open = true;
   for (bool first = true; open && choir_clock_seconds() < end; first = false) {
     open = false;
@@ -326,13 +327,15 @@ static void mpi_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
       choir_mpi_control_t* control = &mpi->controls[r];
       if (r == comm->rank) continue;
       if (first) {
-        control->fault_out = (news_t){.has_fault = 1, .fault = *fault};
+        control->fault_out =
+            (control_message_t){.has_fault = 1, .fault = *fault};
         control->fault_posted = !mpi->world->shim->isend(
             &control->fault_out, sizeof(control->fault_out),
             mpi->world_ranks[r], mpi->tag + CHOIR_MPI_CONTROL,
             &control->fault_request);
       }
-      if (control->fault_posted && is_over(mpi, &control->fault_request))
+      if (control->fault_posted &&
+          choir_mpi_is_over(mpi->world, &control->fault_request))
         control->fault_posted = false;
       open = open || control->fault_posted;
     }
@@ -351,13 +354,14 @@ static void mpi_peer_activity(choir_comm_t* comm, int32_t rank,
 
 // ---- Life ----
 
-// Beats under way are short and leave at once; the memory they are sent from
-// is about to go.
-static bool drain_beats(choir_mpi_comm_t* mpi) {
+// Whether all heartbeats have left the memory that they are sent from, which is
+// about to be freed.
+static bool drain_heartbeats(choir_mpi_comm_t* mpi) {
   bool open = false;
   for (int32_t r = 0; r < mpi->base.size; ++r) {
     choir_mpi_control_t* control = &mpi->controls[r];
-    if (control->out_posted && is_over(mpi, &control->out_request))
+    if (control->out_posted &&
+        choir_mpi_is_over(mpi->world, &control->out_request))
       control->out_posted = false;
     open = open || control->out_posted;
   }
@@ -371,17 +375,17 @@ static void end_controls(choir_mpi_comm_t* mpi) {
     choir_mpi_control_t* control = &mpi->controls[r];
     if (!control->in_posted) continue;
     mpi->world->shim->cancel(&control->in_request);
-    is_over(mpi, &control->in_request);
+    choir_mpi_is_over(mpi->world, &control->in_request);
     control->in_posted = false;
   }
-  double end = choir_clock_seconds() + TELL_SECONDS;
-  while (!drain_beats(mpi) && choir_clock_seconds() < end) sched_yield();
+  double end = choir_clock_seconds() + BROADCAST_SECONDS;
+  while (!drain_heartbeats(mpi) && choir_clock_seconds() < end) sched_yield();
   unlock(mpi);
 }
 
-// Peers that still wait for this rank, or will, learn that it left. False:
-// there is nothing to tell.
-static bool tell_leaving(choir_mpi_comm_t* mpi) {
+// Tells peers that this rank leaves a communicator in which they may wait for
+// it. False: it is finalized or broken.
+static bool broadcast_leaving(choir_mpi_comm_t* mpi) {
   choir_comm_t* comm = &mpi->base;
   if (!mpi->world || comm->size == 1 || comm->finalized ||
       atomic_load(&comm->broken) || !mpi->controls)
@@ -392,25 +396,26 @@ static bool tell_leaving(choir_mpi_comm_t* mpi) {
                      comm->peers[comm->rank].text);
   choir__text_append(fault.text, sizeof(fault.text),
                      " left the communicator without finalize");
-  mpi_tell(comm, &fault);
+  mpi_broadcast_fault(comm, &fault);
   return true;
 }
 
-// Those that a program still has when it ends: at the other ends of shared
-// memory's sockets the kernel tells of its end, here nobody would.
+// Communicators over MPI that are not released yet: those that are not
+// finalized when the program ends broadcast that they leave, as MPI does not
+// tell peers of it (over shared memory the kernel closes the sockets).
 static struct {
   pthread_mutex_t mutex;
   choir_mpi_comm_t* first;
-  pid_t pid;
 } joined_comms = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-// Whether a peer passes on, soon, that this rank left: it was waiting, and will
-// not come to MPI_Finalize, where this process would wait for it. Where all
-// programs end so, nobody does.
-static bool hurts_peers(choir_comm_t* comm) {
-  const double end = choir_clock_seconds() + HURT_SECONDS;
+// After the broadcast that this rank leaves. A peer that was waiting for it
+// fails, broadcasts that fault with this rank as its origin, and does not come
+// to MPI_Finalize, in which this process would wait for it. A peer that leaves
+// likewise answers nothing.
+static bool peer_was_waiting(choir_comm_t* comm) {
+  const double end = choir_clock_seconds() + WAITING_PEER_SECONDS;
   while (choir_clock_seconds() < end) {
-    mpi_look(comm);
+    mpi_poll_faults(comm);
     if (atomic_load(&comm->peer_broken))
       return comm->peer_fault.origin == comm->rank;
     sleep_seconds(MAX_SLEEP);
@@ -418,25 +423,23 @@ static bool hurts_peers(choir_comm_t* comm) {
   return false;
 }
 
-static void tell_at_exit(void) {
-  if (joined_comms.pid != getpid()) return;
+void choir_mpi_leave_all(void) {
   pthread_mutex_lock(&joined_comms.mutex);
   for (choir_mpi_comm_t* mpi = joined_comms.first; mpi;
        mpi = mpi->next_joined) {
     if (!mpi->world->shim->is_running()) continue;
-    if (tell_leaving(mpi) && hurts_peers(&mpi->base)) choir_mpi_forsake();
-    // Its thread must not call MPI any more when that is finalized.
+    if (broadcast_leaving(mpi) && peer_was_waiting(&mpi->base))
+      choir_mpi_skip_finalize();
+    // Neither its thread nor its operations may call MPI when that is over.
     choir__comm_watch_stop(&mpi->base);
+    mpi->base.finalized = true;
     end_controls(mpi);
   }
   pthread_mutex_unlock(&joined_comms.mutex);
 }
 
-// After the world is open, so that its own end at exit comes later.
 static void note_joined(choir_mpi_comm_t* mpi) {
   pthread_mutex_lock(&joined_comms.mutex);
-  if (!joined_comms.pid) atexit(tell_at_exit);
-  joined_comms.pid = getpid();
   mpi->next_joined = joined_comms.first;
   joined_comms.first = mpi;
   pthread_mutex_unlock(&joined_comms.mutex);
@@ -454,8 +457,7 @@ static void mpi_destroy(choir_comm_t* comm) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
   forget_joined(mpi);
   if (mpi->world) end_controls(mpi);
-  tell_leaving(mpi);
-  if (mpi->work) choir_deallocate(comm->allocator, mpi->work, mpi->work_bytes);
+  broadcast_leaving(mpi);
   if (mpi->memory)
     comm->allocator.free(comm->allocator.self, mpi->memory, mpi->memory_bytes,
                          64);
@@ -466,12 +468,12 @@ static void mpi_describe(choir_comm_t* comm, const operation_t* operation,
                          choir_comm_header_t* header) {
   (void)comm;
   if (operation->kind == CHOIR_COMM_KIND_GROUP)
-    header->src_place = (uint64_t)choir_mpi_world_next();
+    header->src_place = (uint64_t)choir_mpi_world_next_context();
 }
 
 static choir_status_t mpi_group(choir_comm_t* comm,
                                 const choir_comm_config_t* config,
-                                const int32_t* ranks, uint64_t number,
+                                const int32_t* ranks, uint64_t context,
                                 choir_comm_t** out_group);
 
 static void mpi_finalize(choir_comm_t* comm) { end_controls(as_mpi(comm)); }
@@ -481,7 +483,6 @@ static const choir_comm_vtable_t mpi_vtable = {
     .destroy = mpi_destroy,
     .stage = mpi_stage,
     .exchange = mpi_exchange,
-    .prepare = choir_mpi_prepare,
     .describe = mpi_describe,
     .large =
         {
@@ -501,9 +502,9 @@ static const choir_comm_vtable_t mpi_vtable = {
         },
     .group = mpi_group,
     .pair = choir_mpi_pair,
-    .pulse = mpi_pulse,
-    .look = mpi_look,
-    .tell = mpi_tell,
+    .heartbeat = mpi_heartbeat,
+    .poll_faults = mpi_poll_faults,
+    .broadcast_fault = mpi_broadcast_fault,
     .peer_activity = mpi_peer_activity,
     .finalize = mpi_finalize,
 };
@@ -522,13 +523,14 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t controls = round_up(size * sizeof(choir_mpi_control_t));
   size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
-  mpi->memory_bytes = messages + controls + pending + ranks;
+  size_t cleared = round_up(messages + controls + pending + ranks);
+  mpi->memory_bytes = cleared + CHOIR_MPI_ROUND_BYTES + size * 128;
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)
     return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for %zu bytes",
                        mpi->memory_bytes);
-  memset(mpi->memory, 0, mpi->memory_bytes);
+  memset(mpi->memory, 0, cleared);
   mpi->out_message = mpi->memory;
   mpi->in_messages = mpi->memory + mpi->message_stride;
   mpi->controls = (choir_mpi_control_t*)(void*)(mpi->memory + messages);
@@ -536,6 +538,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
   mpi->world_ranks = (int32_t*)(mpi->pending + CHOIR_MPI_PENDING * size);
+  mpi->work = mpi->memory + cleared;
   for (int32_t r = 0; r < comm->size; ++r) mpi->world_ranks[r] = r;
   return NULL;
 }
@@ -550,7 +553,7 @@ static choir_status_t check_world(const choir_mpi_world_t* world,
       config->rank, config->size, world->rank, world->size, config->size);
 }
 
-static choir_status_t tell_missing(choir_mpi_comm_t* mpi, double waited) {
+static choir_status_t missing_error(choir_mpi_comm_t* mpi, double waited) {
   choir_comm_t* comm = &mpi->base;
   const choir_comm_identity_t* own = &comm->peers[comm->rank].identity;
   memset(comm->flags, 0, (size_t)comm->size);
@@ -571,17 +574,20 @@ static choir_status_t tell_missing(choir_mpi_comm_t* mpi, double waited) {
 }
 
 // Everybody tells everybody who they are.
-static choir_status_t greet(choir_mpi_comm_t* mpi,
-                            const choir_comm_config_t* config) {
+static choir_status_t exchange_identities(choir_mpi_comm_t* mpi,
+                                          const choir_comm_config_t* config) {
   choir_comm_t* comm = &mpi->base;
   choir__comm_identify(config, &comm->peers[comm->rank].identity);
-  comm->peers[comm->rank].identity.number = choir_mpi_world_next();
+  comm->peers[comm->rank].identity.context = choir_mpi_world_next_context();
+  // For failures before ranks know more of each other.
+  for (int32_t r = 0; r < comm->size; ++r)
+    snprintf(comm->peers[r].text, sizeof(comm->peers[r].text), "rank %d", r);
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == comm->rank) continue;
     choir_comm_identity_t* theirs = &comm->peers[r].identity;
-    CHOIR_TRY(
-        choir_mpi_receive(mpi, r, CHOIR_MPI_HELLO, theirs, sizeof(*theirs)));
-    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_HELLO,
+    CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_HANDSHAKE, theirs,
+                                sizeof(*theirs)));
+    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_HANDSHAKE,
                              &comm->peers[comm->rank].identity,
                              sizeof(*theirs)));
   }
@@ -589,11 +595,14 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
   for (;;) {
     progress_t progress = test_pending(mpi);
     double waited = choir_clock_seconds() - start;
-    if (progress.code) return break_by_code(mpi, progress.peer, progress.code);
+    if (progress.code) {
+      cancel_pending(mpi);
+      return break_by_code(mpi, progress.code_peer, progress.code);
+    }
     if (progress.open == 0) break;
     if (waited > config->deadline) {
-      choir_mpi_forsake();
-      choir_status_t status = tell_missing(mpi, waited);
+      choir_mpi_skip_finalize();
+      choir_status_t status = missing_error(mpi, waited);
       cancel_pending(mpi);
       return status;
     }
@@ -607,9 +616,9 @@ static choir_status_t greet(choir_mpi_comm_t* mpi,
   return NULL;
 }
 
-static choir_status_t take_number(choir_mpi_comm_t* mpi, uint64_t number) {
-  CHOIR_TRY(choir_mpi_world_take(number));
-  mpi->tag = CHOIR_MPI_TAGS * (int)number;
+static choir_status_t take_context(choir_mpi_comm_t* mpi, uint64_t context) {
+  CHOIR_TRY(choir_mpi_world_take_context(context));
+  mpi->tag = CHOIR_MPI_TAGS * (int)context;
   return NULL;
 }
 
@@ -619,26 +628,26 @@ static choir_status_t join(choir_mpi_comm_t* mpi,
   CHOIR_TRY(check_world(mpi->world, config));
   CHOIR_TRY(allocate_memory(mpi));
   mpi->base.has_heartbeat = mpi->world->has_own_thread;
-  CHOIR_TRY(greet(mpi, config));
+  CHOIR_TRY(exchange_identities(mpi, config));
   choir_mpi_world_note(config, mpi->base.peers);
-  int32_t number = 0;
+  int32_t context = 0;
   for (int32_t r = 0; r < config->size; ++r)
-    if (mpi->base.peers[r].identity.number > number)
-      number = mpi->base.peers[r].identity.number;
-  return take_number(mpi, (uint64_t)number);
+    if (mpi->base.peers[r].identity.context > context)
+      context = mpi->base.peers[r].identity.context;
+  return take_context(mpi, (uint64_t)context);
 }
 
 static choir_status_t join_group(choir_mpi_comm_t* mpi,
                                  const choir_mpi_comm_t* parent,
                                  const choir_comm_config_t* config,
-                                 const int32_t* ranks, uint64_t number) {
+                                 const int32_t* ranks, uint64_t context) {
   mpi->world = parent->world;
   CHOIR_TRY(allocate_memory(mpi));
   for (int32_t r = 0; r < config->size; ++r)
     mpi->world_ranks[r] = parent->world_ranks[ranks[r]];
   mpi->base.has_heartbeat = mpi->world->has_own_thread;
-  CHOIR_TRY(take_number(mpi, number));
-  return greet(mpi, config);
+  CHOIR_TRY(take_context(mpi, context));
+  return exchange_identities(mpi, config);
 }
 
 static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
@@ -662,7 +671,7 @@ choir_status_t choir_mpi_comm_join(const choir_comm_config_t* config,
 
 static choir_status_t mpi_group(choir_comm_t* comm,
                                 const choir_comm_config_t* config,
-                                const int32_t* ranks, uint64_t number,
+                                const int32_t* ranks, uint64_t context,
                                 choir_comm_t** out_group) {
   bool one_host = true;
   for (int32_t r = 1; r < config->size; ++r)
@@ -672,7 +681,7 @@ static choir_status_t mpi_group(choir_comm_t* comm,
   CHOIR_TRY(choir__comm_allocate(&mpi_vtable, sizeof(choir_mpi_comm_t), config,
                                  out_group));
   return joined(out_group, join_group(as_mpi(*out_group), as_mpi(comm), config,
-                                      ranks, number));
+                                      ranks, context));
 }
 
 static choir_status_t share_id(choir_comm_t* comm, choir_comm_id_t* out_id) {
@@ -684,9 +693,9 @@ static choir_status_t share_id(choir_comm_t* comm, choir_comm_id_t* out_id) {
   return NULL;
 }
 
-choir_status_t choir_mpi_comm_meet(const choir_comm_config_t* config,
-                                   choir_comm_id_t* out_id,
-                                   bool* out_one_host) {
+choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
+                                         choir_comm_id_t* out_id,
+                                         bool* out_one_host) {
   memset(out_id, 0, sizeof(*out_id));
   *out_one_host = false;
   choir_comm_t* comm = NULL;

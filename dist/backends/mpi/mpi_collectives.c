@@ -17,19 +17,6 @@ static choir_mpi_comm_t* as_mpi(choir_comm_t* comm) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static choir_status_t reserve_work(choir_mpi_comm_t* mpi, size_t bytes) {
-  if (bytes <= mpi->work_bytes) return NULL;
-  choir_allocator_t allocator = mpi->base.allocator;
-  if (mpi->work) choir_deallocate(allocator, mpi->work, mpi->work_bytes);
-  mpi->work = NULL;
-  mpi->work_bytes = 0;
-  void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, bytes, "pieces", &memory));
-  mpi->work = memory;
-  mpi->work_bytes = bytes;
-  return NULL;
-}
-
 // Elements of each rank's share in one round of a reduce-scatter.
 static int64_t scatter_round(const choir_comm_t* comm, size_t element_bytes,
                              int64_t total) {
@@ -37,31 +24,6 @@ static int64_t scatter_round(const choir_comm_t* comm, size_t element_bytes,
   choir_comm_share(total, 0, comm->size, &start, &most);
   return smaller((int64_t)(ROUND_BYTES / element_bytes / (size_t)comm->size),
                  most);
-}
-
-choir_status_t choir_mpi_prepare(choir_comm_t* comm,
-                                 const operation_t* operation) {
-  const int64_t count = operation->collective.count;
-  const size_t e = operation->element_bytes;
-  const size_t size = (size_t)comm->size;
-  if (count == 0) return NULL;
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_ALL_REDUCE:
-    case CHOIR_COLLECTIVE_REDUCE:
-      // A part is at most a rank's share of a round and one grain of 64 bytes.
-      return reserve_work(
-          as_mpi(comm),
-          (size_t)smaller(count, (int64_t)(ROUND_BYTES / e)) * e + size * 128);
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
-      return reserve_work(
-          as_mpi(comm),
-          (size_t)scatter_round(comm, e,
-                                choir__comm_shared_count(comm, operation)) *
-              e * size);
-    default:
-      return NULL;
-  }
 }
 
 // A stretch of `count` elements of which each rank has one part.

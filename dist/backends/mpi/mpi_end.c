@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks come to their ends together. MPI_Finalize waits for all ranks
-// without limit and without a word, so before it each rank tells the others
-// that it is there, and waits for theirs with the limits of the communicators.
-// A rank that waits asks those that have not come whether they live; the thread
-// that owns MPI answers, whatever the program does meanwhile.
+// The end of MPI in all ranks. MPI_Finalize waits for all of them without limit
+// and without a word, so before it each rank sends the others that it has
+// ended, and waits for theirs with the limits of the communicators. A rank that
+// waits asks those that have not ended whether they live; the thread that owns
+// MPI answers, whatever the program does meanwhile.
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -11,15 +11,15 @@
 #include "core/clock.h"
 #include "dist/backends/mpi/mpi_internal.h"
 
-// Of communicator number 0, which joins alone use.
+// In context 0, in which else only ranks that join have messages.
 enum { END_TAG = CHOIR_MPI_CONTROL };
 
-typedef enum word_e {
-  WORD_NONE = 0,
-  WORD_ASK,    // are you there?
-  WORD_HERE,   // yes
-  WORD_ENDED,  // at its end
-} word_t;
+typedef enum control_e {
+  CONTROL_NONE = 0,
+  CONTROL_ASK,    // are you there?
+  CONTROL_HERE,   // yes
+  CONTROL_ENDED,  // the sender has come to its end
+} control_t;
 
 // A wait slice longer than this was this process standing still.
 static const double max_slice = 1.0;
@@ -30,8 +30,8 @@ struct choir_mpi_peer_s {
   int32_t out;
   bool in_posted;
   bool out_posted;
-  bool answers;    // it asked
-  bool tells_end;  // WORD_ENDED is still to be sent
+  bool owes_answer;  // it asked
+  bool owes_end;     // CONTROL_ENDED is still to be sent
   bool has_ended;
   choir_mpi_request_t in_request;
   choir_mpi_request_t out_request;
@@ -58,43 +58,38 @@ void choir_mpi_end_name(choir_mpi_world_t* world,
   pthread_mutex_unlock(&world->mutex);
 }
 
-// A request that failed counts as done: mpiexec ends a rank whose peer died.
-static bool is_over(choir_mpi_world_t* world, choir_mpi_request_t* request) {
-  int done = 0;
-  return world->shim->test(request, &done) || done;
-}
-
-static void hear(choir_mpi_peer_t* peer) {
+static void note_control(choir_mpi_peer_t* peer) {
   peer->silent = 0;
-  peer->answers = peer->answers || peer->in == WORD_ASK;
-  peer->has_ended = peer->has_ended || peer->in == WORD_ENDED;
+  peer->owes_answer = peer->owes_answer || peer->in == CONTROL_ASK;
+  peer->has_ended = peer->has_ended || peer->in == CONTROL_ENDED;
 }
 
-static void listen_to(choir_mpi_world_t* world, int32_t rank) {
+static void receive_control(choir_mpi_world_t* world, int32_t rank) {
   choir_mpi_peer_t* peer = &world->peers[rank];
-  if (peer->in_posted && is_over(world, &peer->in_request)) {
+  if (peer->in_posted && choir_mpi_is_over(world, &peer->in_request)) {
     peer->in_posted = false;
-    hear(peer);
+    note_control(peer);
   }
-  // Also one that has ended asks.
+  // Again, also after CONTROL_ENDED: a peer that waits at its end asks.
   if (peer->in_posted) return;
   peer->in_posted = !world->shim->irecv(&peer->in, sizeof(peer->in), rank,
                                         END_TAG, &peer->in_request);
 }
 
-static void say_to(choir_mpi_world_t* world, int32_t rank, word_t word) {
+static void send_control(choir_mpi_world_t* world, int32_t rank,
+                         control_t control) {
   choir_mpi_peer_t* peer = &world->peers[rank];
-  if (peer->out_posted && is_over(world, &peer->out_request))
+  if (peer->out_posted && choir_mpi_is_over(world, &peer->out_request))
     peer->out_posted = false;
   if (peer->out_posted) return;
-  if (peer->tells_end)
-    word = WORD_ENDED;
-  else if (word == WORD_NONE && peer->answers)
-    word = WORD_HERE;
-  if (word == WORD_NONE) return;
-  if (word == WORD_ENDED) peer->tells_end = false;
-  peer->answers = false;
-  peer->out = (int32_t)word;
+  if (peer->owes_end)
+    control = CONTROL_ENDED;
+  else if (control == CONTROL_NONE && peer->owes_answer)
+    control = CONTROL_HERE;
+  if (control == CONTROL_NONE) return;
+  if (control == CONTROL_ENDED) peer->owes_end = false;
+  peer->owes_answer = false;
+  peer->out = (int32_t)control;
   peer->out_posted = !world->shim->isend(&peer->out, sizeof(peer->out), rank,
                                          END_TAG, &peer->out_request);
 }
@@ -104,34 +99,38 @@ void choir_mpi_end_answer(choir_mpi_world_t* world) {
   pthread_mutex_lock(&world->mutex);
   for (int32_t r = 0; r < world->size; ++r) {
     if (r == world->rank) continue;
-    listen_to(world, r);
-    say_to(world, r, WORD_NONE);
+    receive_control(world, r);
+    send_control(world, r, CONTROL_NONE);
   }
   pthread_mutex_unlock(&world->mutex);
 }
 
-// One look at all peers; of those that have not come the one that was silent
-// for longest, or one that was not told yet, or -1 when all is said and heard.
-static int32_t turn(choir_mpi_world_t* world, double slice, double interval) {
+// Receives from all peers and sends what is due. Returns, of the peers that
+// have not ended, the one that was silent for longest; else one to which
+// something is still to be sent; else -1.
+static int32_t poll_peers(choir_mpi_world_t* world, double slice,
+                          double interval, double* out_silent) {
   int32_t first = -1;
-  int32_t untold = -1;
+  int32_t owed = -1;
   pthread_mutex_lock(&world->mutex);
   for (int32_t r = 0; r < world->size; ++r) {
     if (r == world->rank) continue;
     choir_mpi_peer_t* peer = &world->peers[r];
     peer->silent += slice;
     peer->asked += slice;
-    listen_to(world, r);
+    receive_control(world, r);
     bool asks = !peer->has_ended && peer->asked >= interval;
     if (asks) peer->asked = 0;
-    say_to(world, r, asks ? WORD_ASK : WORD_NONE);
-    if (peer->tells_end || peer->out_posted) untold = r;
+    send_control(world, r, asks ? CONTROL_ASK : CONTROL_NONE);
+    if (peer->owes_end || peer->out_posted) owed = r;
     if (!peer->has_ended &&
         (first < 0 || peer->silent > world->peers[first].silent))
       first = r;
   }
+  if (first < 0) first = owed;
+  *out_silent = first < 0 ? 0 : world->peers[first].silent;
   pthread_mutex_unlock(&world->mutex);
-  return first < 0 ? untold : first;
+  return first;
 }
 
 static const char* name_of(const choir_mpi_world_t* world, int32_t rank,
@@ -141,14 +140,15 @@ static const char* name_of(const choir_mpi_world_t* world, int32_t rank,
   return text;
 }
 
+// silent: seconds; 0: the peer lives.
 static choir_status_t fail(const choir_mpi_world_t* world, int32_t rank,
-                           double waited, bool is_silent) {
+                           double waited, double silent) {
   char own[32], other[32], state[128];
-  if (is_silent)
+  if (silent > 0)
     snprintf(state, sizeof(state),
              "has given no sign of life for %.1f s (" CHOIR_COMM_SILENCE_TEXT
              ")",
-             world->peers[rank].silent);
+             silent);
   else
     snprintf(state, sizeof(state), "is alive but has not come");
   return CHOIR_ERROR(TIMEOUT,
@@ -164,18 +164,20 @@ choir_status_t choir_mpi_end_wait(choir_mpi_world_t* world, double deadline,
   if (!world->peers) return NULL;
   double limit = silence < deadline ? silence : deadline;
   double interval = limit / 10 < 0.25 ? limit / 10 : 0.25;
+  pthread_mutex_lock(&world->mutex);
   for (int32_t r = 0; r < world->size; ++r) {
-    world->peers[r].tells_end = r != world->rank;
+    world->peers[r].owes_end = r != world->rank;
     world->peers[r].silent = world->peers[r].asked = 0;
   }
+  pthread_mutex_unlock(&world->mutex);
   double last = choir_clock_seconds();
   double slice = 0;
-  for (int32_t rank; (rank = turn(world, slice, interval)) >= 0;) {
-    double silent = world->peers[rank].silent;
-    bool is_silent = silent > limit;
-    if (is_silent || *out_waited > deadline)
-      return fail(world, rank, *out_waited,
-                  is_silent || silent > 4 * interval + 0.2);
+  double silent;
+  for (int32_t rank;
+       (rank = poll_peers(world, slice, interval, &silent)) >= 0;) {
+    bool is_silent = silent > limit || silent > 4 * interval + 0.2;
+    if (silent > limit || *out_waited > deadline)
+      return fail(world, rank, *out_waited, is_silent ? silent : 0);
     struct timespec pause = {0, *out_waited < 0.01 ? 100000 : 2000000};
     nanosleep(&pause, NULL);
     double now = choir_clock_seconds();
@@ -191,7 +193,7 @@ void choir_mpi_end_close(choir_mpi_world_t* world) {
     choir_mpi_peer_t* peer = &world->peers[r];
     if (!peer->in_posted) continue;
     world->shim->cancel(&peer->in_request);
-    is_over(world, &peer->in_request);
+    choir_mpi_is_over(world, &peer->in_request);
     peer->in_posted = false;
   }
 }

@@ -19,21 +19,29 @@ typedef struct choir_mpi_world_s {
   pthread_mutex_t mutex;  // around every call of the shim
   // How much was received from each rank, of whatever communicator: a rank that
   // sends lives.
-  _Atomic uint64_t* heard;  // [size]
+  _Atomic uint64_t* received;  // [size]
   // Of mpi_end.c; NULL where the program ends MPI, or there is one rank.
   choir_mpi_peer_t* peers;  // [size]
 } choir_mpi_world_t;
+
+// With world->mutex. A request that failed counts as done: the operation that
+// needs its peer tells, and mpiexec ends a rank whose peer died.
+static inline bool choir_mpi_is_over(const choir_mpi_world_t* world,
+                                     choir_mpi_request_t* request) {
+  int done = 0;
+  return world->shim->test(request, &done) || done;
+}
 
 // mpi_world.c
 // Loads the plugin, initialises MPI or attaches to it; once per process.
 // Blocks at most `deadline` seconds.
 choir_status_t choir_mpi_world_open(double deadline,
                                     choir_mpi_world_t** out_world);
-// Communicators differ by their numbers; 0 is for joining. The next one that is
-// free on this rank: ranks that join take the largest of theirs.
-int32_t choir_mpi_world_next(void);
+// Communicators differ by their context ids; 0 is for joining. The next one
+// that is free on this rank: ranks that join take the largest of theirs.
+int32_t choir_mpi_world_next_context(void);
 // Takes it.
-choir_status_t choir_mpi_world_take(uint64_t number);
+choir_status_t choir_mpi_world_take_context(uint64_t context);
 
 // The last communicator's limits hold for the end too; `peers` are all ranks
 // of the world.
@@ -73,7 +81,7 @@ typedef struct choir_mpi_comm_s {
   int32_t* world_ranks;  // [size]
   int tag;
 
-  unsigned char* memory;  // holds all below
+  unsigned char* memory;  // of all below
   size_t memory_bytes;
   size_t message_stride;
   unsigned char* out_message;
@@ -84,8 +92,9 @@ typedef struct choir_mpi_comm_s {
 
   struct choir_mpi_comm_s* next_joined;  // mpi.c
 
-  unsigned char* work;  // pieces of all ranks while they are summed
-  size_t work_bytes;
+  // Pieces of all ranks while they are summed: a round's, and 128 bytes for
+  // each rank, as a part is rounded up to cache lines.
+  unsigned char* work;
 } choir_mpi_comm_t;
 
 // Large data go to another host in messages of this size, so that a rank sees
@@ -106,12 +115,15 @@ enum {
   CHOIR_MPI_PIECE = 1,    // of a rank's part
   CHOIR_MPI_RESULT = 2,   // a finished part
   CHOIR_MPI_CONTROL = 3,  // heartbeats and faults
-  CHOIR_MPI_HELLO = 4,
+  CHOIR_MPI_HANDSHAKE = 4,
   CHOIR_MPI_PAIR = 5,  // of an operation of two ranks
   CHOIR_MPI_TAGS = 8,
 };
 
 // mpi.c
+// This process ends MPI: communicators that are not finalized leave, and no
+// thread of theirs calls MPI any more.
+void choir_mpi_leave_all(void);
 // Posts, at most CHOIR_MPI_ROUND_BYTES in messages that both sides cut alike;
 // the status is a broken communicator.
 choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
@@ -122,9 +134,6 @@ choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
 choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi);
 
 // mpi_collectives.c
-// Memory for pieces of all ranks.
-choir_status_t choir_mpi_prepare(choir_comm_t* comm,
-                                 const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
                                     const choir_comm_operation_t* operation);
 choir_status_t choir_mpi_reduce(choir_comm_t* comm,

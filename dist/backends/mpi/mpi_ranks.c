@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranks that mpiexec started on this host, by their environments in /proc:
 // while they are in MPI_Init nobody else can say where they are.
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "dist/backends/mpi/mpi_internal.h"
+#include "dist/proc_internal.h"
 
 typedef struct seen_s {
   int32_t pid;  // 0: not there
@@ -25,52 +25,31 @@ static int32_t number_of(const char* variable) {
   return text ? (int32_t)atoi(text) : 0;
 }
 
-static bool is_stopped(int32_t pid) {
-  char path[64], text[512];
-  snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-  FILE* file = fopen(path, "re");
-  if (!file) return false;
-  text[fread(text, 1, sizeof(text) - 1, file)] = 0;
-  fclose(file);
-  const char* end = strrchr(text, ')');
-  return end && (!strncmp(end, ") T", 3) || !strncmp(end, ") t", 3));
-}
-
 // Of a rank that has started others the stopped one is told, else the first.
-static void note_process(job_t* job, int32_t pid) {
-  static const char name_of[] = "PMIX_NAMESPACE=";
-  static const char rank_of[] = "OMPI_COMM_WORLD_RANK=";
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%d/environ", pid);
-  FILE* file = fopen(path, "re");
-  if (!file) return;
-  char* entry = NULL;
-  size_t entry_bytes = 0;
-  bool is_ours = false;
-  int32_t rank = -1;
-  while (getdelim(&entry, &entry_bytes, 0, file) > 0) {
-    if (!strncmp(entry, name_of, sizeof(name_of) - 1))
-      is_ours = !strcmp(entry + sizeof(name_of) - 1, job->name);
-    if (!strncmp(entry, rank_of, sizeof(rank_of) - 1))
-      rank = (int32_t)atoi(entry + sizeof(rank_of) - 1);
-  }
-  free(entry);
-  fclose(file);
-  if (!is_ours || rank < 0 || rank >= job->size) return;
+static void note_process(job_t* job, const choir__folder_t* proc,
+                         const choir__process_t* process) {
+  char name[256], number[16];
+  if (!choir__process_variable(proc, process, "PMIX_NAMESPACE=", name,
+                               sizeof(name)) ||
+      strcmp(name, job->name) != 0 ||
+      !choir__process_variable(proc, process, "OMPI_COMM_WORLD_RANK=", number,
+                               sizeof(number)))
+    return;
+  const int32_t rank = (int32_t)atoi(number);
+  if (rank < 0 || rank >= job->size) return;
   seen_t* seen = &job->seen[rank];
-  const bool stands = is_stopped(pid);
-  if (seen->pid && !stands) return;
-  *seen = (seen_t){pid, stands};
+  const bool is_stopped = process->state == 'T' || process->state == 't';
+  if (seen->pid && !is_stopped) return;
+  *seen = (seen_t){process->pid, is_stopped};
 }
 
-static void look(job_t* job) {
-  DIR* proc = opendir("/proc");
-  if (!proc) return;
-  for (struct dirent* entry; (entry = readdir(proc));) {
-    const int32_t pid = (int32_t)atoi(entry->d_name);
-    if (pid > 0) note_process(job, pid);
-  }
-  closedir(proc);
+static void read_processes(job_t* job) {
+  choir__folder_t proc;
+  choir__process_t process;
+  if (!choir__processes_open(&proc)) return;
+  while (choir__processes_next(&proc, &process))
+    note_process(job, &proc, &process);
+  choir__folder_close(&proc);
 }
 
 static void describe(const job_t* job, char* text, size_t text_bytes) {
@@ -102,7 +81,7 @@ void choir_mpi_describe_ranks(char* text, size_t text_bytes) {
     return;
   }
   job.seen = memory;
-  look(&job);
+  read_processes(&job);
   describe(&job, text, text_bytes);
   choir_deallocate(allocator, memory, bytes);
 }

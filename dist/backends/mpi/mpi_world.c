@@ -39,7 +39,7 @@ static struct {
   int code;
   bool attached;
   atomic_int pid;
-  int32_t next;  // the last number taken
+  int32_t last_context;  // id that was taken
   double deadline;
   double silence;
   choir_mpi_world_t world;
@@ -49,9 +49,9 @@ static struct {
 
 // Set when a communicator broke: a peer may be dead, and MPI_Finalize would
 // wait for it.
-static atomic_bool forsaken;
+static atomic_bool skips_finalize;
 
-void choir_mpi_forsake(void) { atomic_store(&forsaken, true); }
+void choir_mpi_skip_finalize(void) { atomic_store(&skips_finalize, true); }
 
 // ---- The plugin ----
 
@@ -173,14 +173,12 @@ static void set_state(world_state_t state) {
 
 // With process.mutex held.
 static bool wait_state_to_leave(world_state_t state, double seconds) {
-  struct timespec end;
-  clock_gettime(CLOCK_REALTIME, &end);
-  double whole = (double)end.tv_sec + 1e-9 * (double)end.tv_nsec + seconds;
-  end.tv_sec = (time_t)whole;
+  const double whole = choir_clock_seconds() + seconds;
+  struct timespec end = {.tv_sec = (time_t)whole};
   end.tv_nsec = (long)((whole - (double)end.tv_sec) * 1e9);
   while (process.state == state)
-    if (pthread_cond_timedwait(&process.changed, &process.mutex, &end) ==
-        ETIMEDOUT)
+    if (pthread_cond_clockwait(&process.changed, &process.mutex,
+                               CLOCK_MONOTONIC, &end) == ETIMEDOUT)
       return process.state != state;
   return true;
 }
@@ -223,11 +221,13 @@ static choir_status_t finalize(double seconds) {
 }
 
 choir_status_t choir_mpi_world_close(void) {
-  // A forked child has the thread's locks as they were, and no thread.
+  // A forked child has the threads' locks as they were, and no threads.
   if (atomic_load(&process.pid) != (int)getpid()) return NULL;
+  choir_mpi_leave_all();
   choir_status_t status = NULL;
   pthread_mutex_lock(&process.mutex);
-  if (process.state == WORLD_READY && !atomic_load(&forsaken)) {
+  if (process.state == WORLD_READY && !process.attached &&
+      !atomic_load(&skips_finalize)) {
     pthread_mutex_unlock(&process.mutex);
     double waited = 0;
     status = choir_mpi_end_wait(&process.world, process.deadline,
@@ -237,7 +237,7 @@ choir_status_t choir_mpi_world_close(void) {
     if (!status && process.state == WORLD_READY)
       status = finalize(left > 1 ? left : 1);
     // It was told; the program's exit does not wait again.
-    if (status) choir_mpi_forsake();
+    if (status) choir_mpi_skip_finalize();
   }
   pthread_mutex_unlock(&process.mutex);
   return status;
@@ -261,8 +261,6 @@ static choir_status_t start_owner(double deadline) {
                        strerror(error));
   }
   pthread_detach(thread);
-  atomic_store(&process.pid, (int)getpid());
-  atexit(close_at_exit);
   if (wait_state_to_leave(WORLD_STARTING, deadline)) return NULL;
   char ranks[512];
   choir_mpi_describe_ranks(ranks, sizeof(ranks));
@@ -304,6 +302,7 @@ static choir_status_t start_world(double deadline) {
   if (world->shim->is_finalized())
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "MPI was finalized; it starts once");
+  if (!atomic_exchange(&process.pid, (int)getpid())) atexit(close_at_exit);
   if (world->shim->is_running()) {
     CHOIR_TRY(attach(deadline));
   } else {
@@ -319,11 +318,14 @@ static choir_status_t start_world(double deadline) {
   world->size = world->shim->size();
   process.deadline = process.silence = deadline;
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(choir_allocator_default(),
-                           (size_t)world->size * sizeof(*world->heard), "peers",
-                           &memory));
-  world->heard = memory;
-  return process.attached ? NULL : choir_mpi_end_open(world);
+  choir_status_t status = choir_allocate(
+      choir_allocator_default(), (size_t)world->size * sizeof(*world->received),
+      "peers", &memory);
+  world->received = memory;
+  if (!status && !process.attached) status = choir_mpi_end_open(world);
+  // A process starts MPI once.
+  if (status) set_state(WORLD_FAILED);
+  return status;
 }
 
 choir_status_t choir_mpi_world_open(double deadline,
@@ -351,19 +353,20 @@ void choir_mpi_world_note(const choir_comm_config_t* config,
   choir_mpi_end_name(&process.world, peers);
 }
 
-int32_t choir_mpi_world_next(void) {
+int32_t choir_mpi_world_next_context(void) {
   pthread_mutex_lock(&process.mutex);
-  int32_t number = process.next + 1;
+  int32_t context = process.last_context + 1;
   pthread_mutex_unlock(&process.mutex);
-  return number;
+  return context;
 }
 
-choir_status_t choir_mpi_world_take(uint64_t number) {
+choir_status_t choir_mpi_world_take_context(uint64_t context) {
   // Open MPI's tags go up to 2^31.
-  if (number >= INT32_MAX / CHOIR_MPI_TAGS)
+  if (context >= INT32_MAX / CHOIR_MPI_TAGS)
     return CHOIR_ERROR(UNAVAILABLE, "MPI has no tags left");
   pthread_mutex_lock(&process.mutex);
-  if ((int32_t)number > process.next) process.next = (int32_t)number;
+  if ((int32_t)context > process.last_context)
+    process.last_context = (int32_t)context;
   pthread_mutex_unlock(&process.mutex);
   return NULL;
 }

@@ -148,7 +148,7 @@ static double stuck_seconds(nccl_plane_t* plane,
 
 // ---- The watch thread ----
 
-static void nccl_look(choir_comm_t* comm) {
+static void nccl_poll_faults(choir_comm_t* comm) {
   nccl_plane_t* plane = plane_of(comm);
   char text[CHOIR_ACTIVITY_TEXT_BYTES];
   const double seconds = stuck_seconds(plane, text);
@@ -363,7 +363,7 @@ static const choir_comm_plane_vtable_t nccl_vtable = {
     .open = nccl_open,
     .takes = nccl_takes,
     .run = choir__nccl_run,
-    .look = nccl_look,
+    .poll_faults = nccl_poll_faults,
     .abort = nccl_abort,
     .finalize = nccl_finalize,
     .group = nccl_group,

@@ -395,7 +395,7 @@ void choir_shm_poll_sockets(choir_shm_comm_t* shm, int timeout_ms) {
   if (woken) wake_all(shm);
 }
 
-static void shm_look(choir_comm_t* comm) {
+static void shm_poll_faults(choir_comm_t* comm) {
   choir_shm_comm_t* shm = as_shm(comm);
   // Alone there is nobody to look at, and no watch that would.
   if (!comm->watch_started && comm->size > 1) choir_shm_poll_sockets(shm, 0);
@@ -406,7 +406,7 @@ static void shm_look(choir_comm_t* comm) {
   }
 }
 
-static void shm_pulse(choir_comm_t* comm, double seconds) {
+static void shm_heartbeat(choir_comm_t* comm, double seconds) {
   choir_shm_comm_t* shm = as_shm(comm);
   atomic_fetch_add(&choir_shm_slot(shm, comm->rank)->beat, 1);
   choir_shm_poll_sockets(shm, (int)(seconds * 1e3) + 1);
@@ -415,7 +415,8 @@ static void shm_pulse(choir_comm_t* comm, double seconds) {
                  atomic_load(&choir_shm_slot(shm, r)->beat));
 }
 
-static void shm_tell(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+static void shm_broadcast_fault(choir_comm_t* comm,
+                                const choir_comm_fault_t* fault) {
   choir_shm_comm_t* shm = as_shm(comm);
   choir_shm_slot_t* own = choir_shm_slot(shm, comm->rank);
   own->fault = *fault;
@@ -437,18 +438,18 @@ static void shm_destroy(choir_comm_t* comm) {
     atomic_store(&choir_shm_slot(shm, comm->rank)->left, 1);
     wake_all(shm);
   }
-  choir_shm_part(shm);
+  choir_shm_disconnect(shm);
   choir_shm_free_memory(shm);
   choir__comm_deallocate(comm);
 }
 
 static choir_status_t shm_group(choir_comm_t* comm,
                                 const choir_comm_config_t* config,
-                                const int32_t* ranks, uint64_t number,
+                                const int32_t* ranks, uint64_t context,
                                 choir_comm_t** out_group) {
   (void)comm;
   (void)ranks;
-  (void)number;
+  (void)context;
   return choir_shm_comm_join(config, out_group);
 }
 
@@ -491,15 +492,15 @@ static const choir_comm_vtable_t shm_vtable = {
     .buffer_at = shm_buffer_at,
     .group = shm_group,
     .pair = shm_pair,
-    .pulse = shm_pulse,
-    .look = shm_look,
-    .tell = shm_tell,
+    .heartbeat = shm_heartbeat,
+    .poll_faults = shm_poll_faults,
+    .broadcast_fault = shm_broadcast_fault,
     .peer_activity = shm_peer_activity,
 };
 
 static choir_status_t join(choir_shm_comm_t* shm,
                            const choir_comm_config_t* config) {
-  CHOIR_TRY(choir_shm_meet(shm, config));
+  CHOIR_TRY(choir_shm_connect(shm, config));
   choir__comm_map_hosts(&shm->base);
   shm->base.activities[0] = &choir_shm_slot(shm, shm->base.rank)->activity;
   choir__activity_clear(shm->base.activities[0]);

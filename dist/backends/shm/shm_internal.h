@@ -66,9 +66,9 @@ static inline choir_shm_slot_t* choir_shm_slot(const choir_shm_comm_t* shm,
 
 // shm_join.c
 // Connects the mesh of sockets and maps the control segment.
-choir_status_t choir_shm_meet(choir_shm_comm_t* shm,
-                              const choir_comm_config_t* config);
-void choir_shm_part(choir_shm_comm_t* shm);
+choir_status_t choir_shm_connect(choir_shm_comm_t* shm,
+                                 const choir_comm_config_t* config);
+void choir_shm_disconnect(choir_shm_comm_t* shm);
 
 // shm_memory.c
 // A memfd of `bytes` all of which the kernel has given, else a status.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dist/comm_proof_internal.h"
+#include "dist/comm_mac_internal.h"
 
 #include <sodium.h>
 #include <string.h>
@@ -8,9 +8,9 @@ enum { KEY_BYTES = (CHOIR_COMM_ID_BYTES - 1) / 2, PURPOSE_BYTES = 16 };
 _Static_assert(KEY_BYTES >= crypto_generichash_KEYBYTES_MIN,
                "an id is long enough for a key");
 
-choir_status_t choir__comm_prove(const choir_comm_id_t* id, const char* purpose,
-                                 const void* message, size_t bytes,
-                                 choir__comm_proof_t* out_proof) {
+choir_status_t choir__comm_mac_make(const choir_comm_id_t* id,
+                                    const char* purpose, const void* message,
+                                    size_t bytes, choir__comm_mac_t* out_mac) {
   unsigned char key[KEY_BYTES];
   size_t key_bytes = 0;
   if (sodium_init() < 0)
@@ -24,16 +24,16 @@ choir_status_t choir__comm_prove(const choir_comm_id_t* id, const char* purpose,
   char head[PURPOSE_BYTES] = {0};
   memcpy(head, purpose, strnlen(purpose, sizeof(head) - 1));
   crypto_generichash_state state;
-  crypto_generichash_init(&state, key, sizeof(key), sizeof(out_proof->bytes));
+  crypto_generichash_init(&state, key, sizeof(key), sizeof(out_mac->bytes));
   crypto_generichash_update(&state, (const unsigned char*)head, sizeof(head));
   crypto_generichash_update(&state, message, bytes);
-  crypto_generichash_final(&state, out_proof->bytes, sizeof(out_proof->bytes));
+  crypto_generichash_final(&state, out_mac->bytes, sizeof(out_mac->bytes));
   sodium_memzero(key, sizeof(key));
   sodium_memzero(&state, sizeof(state));
   return NULL;
 }
 
-bool choir__comm_proof_equal(const choir__comm_proof_t* a,
-                             const choir__comm_proof_t* b) {
+bool choir__comm_mac_equal(const choir__comm_mac_t* a,
+                           const choir__comm_mac_t* b) {
   return sodium_memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
 }

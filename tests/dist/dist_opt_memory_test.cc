@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of DistOpt that all ranks make, between steps, and for which one of
+// them has no memory: all hear of it at once, and the communicator stays in
+// order. The last rank lacks one allocation, the first, the second and so on.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/allocator.h"
+#include "tests/dist/dist_opt_testing.h"
+#include "tests/tensor/cuda_on_host.h"
+#include "tests/testing/failing_allocator.h"
+#include "tests/testing/fake_cuda.h"
+
+namespace {
+
+using choir::testing::FailingAllocator;
+using choir_testing::Comm;
+using choir_testing::Layers;
+using choir_testing::Must;
+using choir_testing::SmallLayers;
+using choir_testing::Training;
+
+// With states that training does not learn.
+Layers LayersWithAverages() {
+  Layers layers = SmallLayers();
+  layers.insert(layers.begin() + 1, {"batch_norm2d", "norm", {}});
+  return layers;
+}
+
+struct Call {
+  const char* name;
+  bool is_attached;
+  std::function<choir_status_t(Training*)> run;
+};
+
+void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
+
+choir_status_t Gather(Training* training) {
+  std::vector<choir_named_tensor_t> states = training->States();
+  choir_rank_states_t* gathered = nullptr;
+  choir_status_t status = choir_dist_opt_gather_states(
+      training->dist(), states.data(), states.size(), &gathered);
+  choir_rank_states_destroy(gathered);
+  return status;
+}
+
+// One copy of each state, for all ranks.
+choir_status_t Read(void*, const char* name, choir_tensor_t*, bool* out_found) {
+  *out_found = std::string(name).find("rank") != 0;
+  return nullptr;
+}
+
+choir_status_t Distribute(Training* training) {
+  std::vector<choir_named_tensor_t> states = training->States();
+  return choir_dist_opt_distribute_states(training->dist(), states.data(),
+                                          states.size(), Read, nullptr);
+}
+
+choir_status_t Use(Training* training) {
+  const choir_strategy_def_t* def = &choir_strategy_def_fp16;
+  return choir_dist_opt_use(training->dist(), def,
+                            choir_testing::StrategyConfig(def, {}).data());
+}
+
+const Call kCalls[] = {
+    {"attach", false, [](Training* t) { return t->Attach(); }},
+    {"consolidate", true,
+     [](Training* t) { return choir_updater_consolidate(t->updater()); }},
+    {"broadcast", true,
+     [](Training* t) { return choir_dist_opt_broadcast(t->dist()); }},
+    {"gather", true, Gather},
+    {"distribute", true, Distribute},
+    {"use", true, Use},
+};
+
+class DistOptMemoryTest : public ::testing::TestWithParam<Call> {};
+
+// Whether the call failed.
+bool Attempt(const Call& call, const Training::Options& options, Comm* world,
+             FailingAllocator* allocator, int64_t nth) {
+  const std::vector<int32_t> all = {0, 1, 2};
+  choir_comm_t* comm = nullptr;
+  Must(choir_comm_group(world->get(), all.data(), 3, &comm));
+  choir_status_code_t code;
+  {
+    Training training(LayersWithAverages(), comm, options);
+    if (call.is_attached) {
+      Must(training.Attach());
+      Must(training.TrainOn(0, world->rank() * 16, 16, 48));
+    }
+    if (world->rank() == 2) allocator->FailAt(nth);
+    choir_status_t status = call.run(&training);
+    const bool failed = allocator->failed();
+    allocator->FailAt(-1);
+    code = choir_status_code(status);
+    if (world->rank() != 2 && status) {
+      EXPECT_TRUE(
+          choir_testing::Contains(choir_status_message(status), ": rank 2: "))
+          << choir_status_message(status);
+    }
+    choir_status_free(status);
+    for (uint64_t heard : world->Gather(static_cast<uint64_t>(code)))
+      EXPECT_EQ(heard, static_cast<uint64_t>(code)) << "allocation " << nth;
+    EXPECT_TRUE(failed || code == CHOIR_STATUS_OK || world->rank() != 2);
+    EXPECT_OK(choir_comm_barrier(comm, "in order"));
+  }
+  EXPECT_OK(choir_comm_finalize(comm));
+  choir_comm_release(comm);
+  return code != CHOIR_STATUS_OK;
+}
+
+TEST_P(DistOptMemoryTest, AllHearOfALackOnOneRank) {
+  if (choir_testing::RunRanks("shm", 3)) return;
+  // For the rest of the process.
+  auto* allocator = new FailingAllocator;
+  Must(choir_allocator_set_default(allocator->get()));
+  choir::testing::CudaKernelsOnHost(false);
+  choir::testing::FakeCuda gpu;
+  Comm world;
+  Training::Options options[3];
+  options[1].strategy = &choir_strategy_def_sparse_top_k;  // has states
+  options[2].device = "cuda";  // copies of what is on it
+  int failures = 0;
+  for (const Training::Options& one : options) {
+    // Some calls do without a part of what they ask for.
+    int well = 0;
+    for (int64_t nth = 0; well < 3; nth += 1 + nth / 8) {
+      const bool failed = Attempt(GetParam(), one, &world, allocator, nth);
+      failures += failed;
+      well = failed ? 0 : well + 1;
+    }
+  }
+  EXPECT_GT(failures, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, DistOptMemoryTest, ::testing::ValuesIn(kCalls),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+}  // namespace
