@@ -33,6 +33,7 @@ from choir._lib import (
     NotCopied,
     StateError,
     check,
+    code_of,
     describe,
     get,
     lib,
@@ -279,6 +280,7 @@ class Communicator(NotCopied):
             kind=kind,
             name=label.encode(errors="replace") if label else None,
             refusal=text.decode(errors="ignore").encode(),
+            refusal_code=code_of(why),
         )
         # The same failure as on the others, or that the communicator broke.
         lib.status_free(lib.comm_run(self.handle, byref(refused)))

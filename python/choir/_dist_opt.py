@@ -181,9 +181,9 @@ class DistOpt(Owner, NotCopied):
             config = self._config_of(option, settings)
         except Exception as error:
             # The other ranks may make the change, and would wait for this one.
-            if self._handle is not None:
+            if self.handle is not None:
                 why = make_status(error)
-                lib.status_free(lib.dist_opt_refuse_use(self._handle, why))
+                lib.status_free(lib.dist_opt_refuse_use(self.handle, why))
             raise
         with deferred():
             if self.handle is not None:

@@ -744,16 +744,24 @@ def describe(error: BaseException) -> str:
         return f"{kind} (its sentence raises {type(other).__name__})"
 
 
-def make_status(error: BaseException) -> int:
-    """A failure for the library to hand on, from an exception."""
-    code = 1
+def code_of(error: BaseException) -> int:
+    """The choir_status_code_t that it becomes; INVALID_ARGUMENT for others'."""
     for value, kind in _KINDS.items():
         if issubclass(type(error), kind) and kind is not Error:
-            code = value
-            break
+            return value
+    return 1
+
+
+def make_status(error: BaseException) -> int:
+    """A failure for the library to hand on, from an exception."""
     text = describe(error).encode(errors="backslashreplace")
     return lib.status_make(
-        c_int(code), b"python", c_int(0), b"callback", b"%s", c_char_p(text)
+        c_int(code_of(error)),
+        b"python",
+        c_int(0),
+        b"callback",
+        b"%s",
+        c_char_p(text),
     )
 
 

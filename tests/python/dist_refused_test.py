@@ -267,7 +267,10 @@ class Refused(unittest.TestCase):
         rows = calls(len(said), odd)
         self.assertEqual(set(said[0]), set(rows) | {"nothing", "no sums"})
         for what, (_, _, _, own, operation) in rows.items():
-            heard = rf"^ValueError: {operation} \(operation \d+\): rank {odd}: "
+            kind = (
+                "StateError" if own.startswith("StateError") else "ValueError"
+            )
+            heard = rf"^{kind}: {operation} \(operation \d+\): rank {odd}: "
             for rank, words in enumerate(said):
                 with self.subTest(what, rank=rank, size=len(said)):
                     self.assertRegex(
