@@ -183,7 +183,7 @@ class TalkTest(unittest.TestCase):
             script = (
                 "import sys; sys.stdin.buffer.read(%d)\n"
                 f"mark = {host_agent.MARK!r}\n"
-                'print(mark + \'{"event": "hello"}\', flush=True)\n'
+                'print(mark + \'{"event": "handshake"}\', flush=True)\n'
                 f"sys.stdout.buffer.write(mark.encode() + b'{text}\\n')\n"
                 "sys.stdout.flush()\n"
                 "sys.stdin.buffer.read()\n"
@@ -212,7 +212,7 @@ class VerdictTest(unittest.TestCase):
         return self.verdict.first_cause(self.hosts, status)
 
     def test_signal(self):
-        self.verdict.hear(
+        self.verdict.read_line(
             "mnist_dist: rank 0 (host h1, pid 20) was ended by mpiexec "
             "(SIGTERM) in all_reduce 'gradient bucket 0' (operation 23), "
             "waiting for rank 1 (host h2, pid 120)\n"
@@ -347,7 +347,7 @@ class VersionsTest(unittest.TestCase):
                 with open(os.path.join(folder, "rank.2", "stdout")) as file:
                     self.assertEqual(file.read(), " out\n")
 
-    def test_reports_and_what_is_no_word(self):
+    def test_reports_and_other_lines_of_open_mpi(self):
         four, five = mpi_versions.VERSIONS
         rule = b"-" * 74 + b"\n"
         data = (

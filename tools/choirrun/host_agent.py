@@ -518,7 +518,8 @@ def op_link(request):
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-# Between SIGTERM and SIGKILL for what lost its parent, when its run has ended.
+# Seconds between SIGTERM and SIGKILL, at the end of a run, for processes whose
+# parents have ended.
 ORPHAN_GRACE = 1.0
 PASS_SECONDS = 0.05
 
@@ -540,7 +541,7 @@ def _stat(pid):
 
 
 def children_of(parent):
-    """Those that have not ended."""
+    """The ids of its children that have not ended."""
     found = []
     for name in os.listdir("/proc"):
         there = name.isdigit() and _stat(int(name))
@@ -550,8 +551,8 @@ def children_of(parent):
 
 
 def _remove(folder, is_own, host):
-    """A folder that is not this host's own (a file system that hosts share) only
-    loses what has the host's name."""
+    """Removes a folder. Where hosts share the file system it is not this one's
+    own; then only what has this host's name in it is removed."""
     if is_own:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -574,13 +575,13 @@ class _Child:
         self.folders = []
         self.grace = None  # of its children; None: nothing is to end
         self.since = {}  # pid: when SIGTERM was sent
-        self.ending_since = 0.0
+        self.ending_since = 0.0  # when `end` was asked for first
 
     def run(self, keeps_stdin):
         _prctl(PR_SET_NAME, ctypes.c_char_p(b"choir-guard"))
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         os.setpgid(0, 0)
-        # Who reads what the parent writes must not wait for this process.
+        # A reader of the parent's output waits until all have closed it.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(1 if keeps_stdin else 0, 3):
             os.dup2(null, fd)
@@ -604,7 +605,7 @@ class _Child:
             if reader in ready:
                 os.read(reader, 1 << 12)
             if self.connection in ready and not self.take():
-                # Nobody waits for anything any more.
+                # The parent has ended.
                 has_parent = False
                 self.end(0)
         for folder, is_own in self.folders:
@@ -777,7 +778,8 @@ class Guard:
         self.on_event({"event": "over", "status": status})
 
     def _end_adopted(self):
-        """What came to this process when the guard was killed."""
+        """Kills the guard's children, which became this process's when the guard
+        was killed, and what comes from them until there is none."""
         while True:
             own = set(self._spare())
             left = [p for p in children_of(os.getpid()) if p not in own]
@@ -800,7 +802,7 @@ class Guard:
             with self._lock:
                 self._connection.sendmsg([json.dumps(request).encode()], rights)
         except OSError:
-            pass  # its end is told by the thread
+            pass  # the guard has ended, which _read tells
 
     def start(self, id, command, environment, output, error):
         """Starts it in a session of its own, with these descriptors for its output
@@ -1017,14 +1019,14 @@ OPS = {
 }
 
 
-def hello():
+def handshake():
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
     except OSError:
         boot = ""
     say(
-        event="hello",
+        event="handshake",
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot,
@@ -1040,7 +1042,7 @@ def main(lines):
     guard = Guard()
     guard.listen(on_guard_event)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hello()
+    handshake()
     try:
         for line in lines:
             request = json.loads(line.decode())

@@ -179,7 +179,7 @@ class Output(threading.Thread):
         super().__init__(daemon=True)
         self.source = source
         self.target = target
-        self.on_line = run.verdict.hear
+        self.on_line = run.verdict.read_line
         self.on_report = run.show_report
         self.folder = run.options.output_filename
         self.tag = run.mpi.tag
@@ -259,7 +259,7 @@ class Verdict:
         self.lost = None  # (what ended of the run's own processes, the signal)
         self.failed = False
 
-    def hear(self, line):
+    def read_line(self, line):
         """A line that a rank printed."""
         rank = _RANK.search(line)
         if rank and _OPERATION.search(line):
@@ -304,8 +304,8 @@ class Verdict:
             return ", in " + _OPERATION.search(self.sentences[rank])[0]
         return ""
 
-    def own_words(self, rank):
-        """Why it ended, as it said itself; ""."""
+    def stated_reason(self, rank):
+        """Why it ended, by its own last line about it; "" if there is none."""
         line = self.sentences.get(rank, "")
         if not line or "was ended by signal" in line:
             return ""
@@ -363,7 +363,7 @@ class Verdict:
             return "%s ended with exit status %d%s" % (
                 self.who(rank, hosts),
                 status,
-                self.own_words(rank) or self.last_operation(rank),
+                self.stated_reason(rank) or self.last_operation(rank),
             )
         if 0 < mpi_status < 128 and self.failed:
             return "a rank ended with exit status %d" % mpi_status
@@ -384,7 +384,7 @@ class Run:
         self.program = program
         self.name = secrets.token_hex(8)
         self.verdict = Verdict()
-        self.news = queue.Queue()
+        self.events = queue.Queue()
         self.present = set()  # sessions whose hosts Open MPI came to
         self.here = {}  # rank: whether its process is there
         self.gone_since = 0.0
@@ -401,7 +401,7 @@ class Run:
         known = self.verdict
         was_failed = known.failed
         known.read_report(text)
-        self.news.put((None, {"event": "report"}))
+        self.events.put((None, {"event": "report"}))
         # Open MPI's words about a failure are choirrun's own sentence.
         is_told = was_failed or known.failed or self.ended_by
         is_told = is_told or any(
@@ -431,7 +431,7 @@ class Run:
 
     def start(self, tell, stdout, stderr):
         for session in self.sessions:
-            session.watch(self.name, AGENT_SILENCE_SECONDS, self.news)
+            session.watch(self.name, AGENT_SILENCE_SECONDS, self.events)
         if self.result.networks:
             self.daemons = Daemons(self.folder, self.sessions)
             self.daemons.start()
@@ -470,7 +470,7 @@ class Run:
         elif kind == "over" and event["status"]:
             self.lose("the guard of mpirun on this host was killed", 0)
             self.status = 1
-        self.news.put((None, event))
+        self.events.put((None, event))
 
     def lose(self, what, number):
         """Notes what ended of the run's own processes; the first one counts, and
@@ -533,7 +533,7 @@ class Run:
             )
             known.failed = True
 
-    def look_at_hosts(self, tell):
+    def check_hosts(self, tell):
         now = time.monotonic()
         for session in self.sessions:
             silence = now - session.heard
@@ -567,13 +567,13 @@ class Run:
                 for session in self.sessions:
                     session.beat()
             try:
-                session, event = self.news.get(timeout=0.25)
+                session, event = self.events.get(timeout=0.25)
                 if session:
                     self.note(session, event)
             except queue.Empty:
                 pass
-            self.look_at_hosts(tell)
-            self.look_at_ranks(now)
+            self.check_hosts(tell)
+            self.check_ranks(now)
             absent = [s for s in self.sessions if s not in self.present]
             if absent and not self.is_ending() and now > started_by:
                 tell(
@@ -597,7 +597,7 @@ class Run:
             self.guard.is_over.wait(10)
         return 1 if self.status is None else self.status
 
-    def look_at_ranks(self, now):
+    def check_ranks(self, now):
         """mpirun waits while what a rank started keeps the rank's output open;
         and version 4 can lock itself up when a rank died in MPI_Init."""
         is_writing = any(reader.is_writing for reader in self.readers)

@@ -127,7 +127,7 @@ def locate(host, settings, own):
     """Where a host is: None for this one, else its address."""
     if host.name == "localhost" or host.name == socket.gethostname():
         return None
-    address = settings.where(host)[0]
+    address = settings.endpoint(host)[0]
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except socket.gaierror:
@@ -327,7 +327,7 @@ def split_interfaces(interfaces):
 
 
 def _copy_command(path, session):
-    address, port, user = session.where
+    address, port, user = session.endpoint
     if ":" in address:
         address = "[%s]" % address
     return "scp -P %d -pr %s %s@%s:%s" % (
