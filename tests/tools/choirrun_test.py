@@ -198,6 +198,103 @@ class TalkTest(unittest.TestCase):
                     session.request("sources", 20, peers=[])
 
 
+class GuardTest(unittest.TestCase):
+    """host_agent.Guard, in a process of its own that may fork: it has no threads
+    yet, and children of its own alone."""
+
+    def run_guard(self, script):
+        """What `script` prints, which has a `guard`, a list of its `events` and
+        start(COMMAND), which gives what the command printed."""
+        head = """
+import os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+import host_agent
+events = []
+def start(*command):
+    reader, writer = os.pipe()
+    guard.start(0, command, {}, writer, writer)
+    os.close(writer)
+    with open(reader) as file:
+        return file.read()
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", head + script, FOLDER],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_long_command(self):
+        # Longer than a socket's buffer, which a packet has to fit into.
+        said = self.run_guard(
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "words = [str(i) * 1000 for i in range(100, 500)]\n"
+            "print(start('sh', '-c', 'echo $# ${400}', 'sh', *words))\n"
+            "print(start('echo', 'next'))\n"
+        )
+        self.assertEqual(said, "400 %s\n\nnext\n\n" % ("499" * 1000))
+
+    def test_what_a_command_inherits(self):
+        said = self.run_guard(
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "start('true')\n"
+            "print(start('sh', '-c', 'readlink /proc/$$/fd/*'))\n"
+        )
+        # Its output alone, as stdout and stderr.
+        pipes = [line for line in said.split() if line.startswith("pipe:")]
+        sockets = [line for line in said.split() if line.startswith("socket:")]
+        self.assertEqual((len(pipes), len(set(pipes)), sockets), (2, 1, []))
+
+    def test_a_guard_that_fails(self):
+        said = self.run_guard(
+            "def fail(self): raise OSError('no more processes')\n"
+            "host_agent._Child.reap = fail\n"
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "guard.is_over.wait(60)\n"
+            "while not events: pass\n"
+            "print(os.WEXITSTATUS(events[0]['status']))\n"
+        )
+        self.assertEqual(said, "1\n")
+
+    def test_the_shorter_time_to_end_holds(self):
+        for times in ((3, 0), (0, 3)):
+            child = host_agent._Child(None)
+            for grace in times:
+                child.end(grace)
+            self.assertEqual(child.grace, 0)
+
+
+class RunTest(unittest.TestCase):
+    """mpi_run.Run by itself: a guard that only notes what it is asked."""
+
+    def setUp(self):
+        result = types.SimpleNamespace(sessions=[], mpi=None)
+        self.guard = mock.Mock()
+        self.run = mpi_run.Run([], result, "", None, None, {}, self.guard)
+
+    def test_a_guard_that_ends_before_mpirun(self):
+        for status, sentence in (
+            (0, "the guard of mpirun on this host failed"),
+            (256, "the guard of mpirun on this host failed"),
+            (9, "the guard of mpirun on this host was killed"),
+        ):
+            self.setUp()
+            self.run.note_guard({"event": "over", "status": status})
+            self.assertEqual(self.run.verdict.lost, (sentence, 0))
+            self.assertEqual(self.run.status, 1)
+        # After mpirun's end nothing is lost.
+        self.setUp()
+        self.run.status = 0
+        self.run.note_guard({"event": "over", "status": 0})
+        self.assertIsNone(self.run.verdict.lost)
+
+
 class VerdictTest(unittest.TestCase):
     """Open MPI's paragraphs, of 4.1 where not said otherwise, and the sentences
     of ranks."""

@@ -571,7 +571,9 @@ class _Child:
 
     def __init__(self, connection):
         self.connection = connection
-        self.groups = {}  # pid: name, of what it was asked to start
+        self.received = b""  # of a request that is not here whole
+        self.fds = []  # of requests to come
+        self.groups = set()  # ids of what it was asked to start
         self.folders = []
         self.grace = None  # of its children; None: nothing is to end
         self.since = {}  # pid: when SIGTERM was sent
@@ -613,14 +615,17 @@ class _Child:
 
     def tell(self, **event):
         try:
-            self.connection.send(json.dumps(event).encode())
+            self.connection.sendall(json.dumps(event).encode() + b"\n")
         except OSError:
             pass
 
     def take(self):
+        """Reads what there is of requests, and does those that are whole. False:
+        the parent is gone."""
         try:
+            # Else what is started would inherit what comes.
             data, ancillary, _, _ = self.connection.recvmsg(
-                1 << 20, socket.CMSG_SPACE(8 * 4)
+                1 << 16, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC
             )
         except OSError:
             return False
@@ -630,9 +635,17 @@ class _Child:
         for _, kind, part in ancillary:
             if kind == socket.SCM_RIGHTS:
                 fds.frombytes(part[: len(part) // fds.itemsize * fds.itemsize])
-        request = json.loads(data.decode())
+        self.fds += fds
+        *lines, self.received = (self.received + data).split(b"\n")
+        for line in lines:
+            self.do(json.loads(line.decode()))
+        return True
+
+    def do(self, request):
         if request["op"] == "start":
-            self.start(request, list(fds))
+            # They come with the first byte of their request.
+            fds, self.fds = self.fds[:2], self.fds[2:]
+            self.start(request, fds)
         elif request["op"] == "signal":
             for pid in self.groups:
                 try:
@@ -643,7 +656,6 @@ class _Child:
             self.folders.append((request["path"], request["is_own"]))
         else:
             self.end(request["grace"])
-        return True
 
     def start(self, request, fds):
         guard = os.getpid()
@@ -674,7 +686,7 @@ class _Child:
                 os._exit(127)
         for fd in fds:
             os.close(fd)
-        self.groups[pid] = request["command"][0]
+        self.groups.add(pid)
         self.tell(event="started", pid=pid, id=request["id"])
 
     def reap(self):
@@ -696,15 +708,16 @@ class _Child:
                 name=there[0] if there else "?",
                 status=status,
                 was_signalled=found.si_pid in self.since,
-                is_asked=found.si_pid in self.groups,
             )
-            self.groups.pop(found.si_pid, None)
+            self.groups.discard(found.si_pid)
             self.since.pop(found.si_pid, None)
 
     def end(self, grace):
+        """Begins to end all; once more: with the smaller of both times."""
         if self.grace is None:
             self.ending_since = time.monotonic()
-        self.grace = grace
+            self.grace = grace
+        self.grace = min(self.grace, grace)
 
     def end_children(self):
         now = time.monotonic()
@@ -740,7 +753,7 @@ class Guard:
         self._spare = spare
         self._folders = []
         self._lock = threading.Lock()
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own, other = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -748,8 +761,9 @@ class Guard:
             own.close()
             try:
                 _Child(other).run(keeps_stdin)
-            finally:
                 os._exit(0)
+            except BaseException:  # pylint: disable=broad-except
+                os._exit(1)
         other.close()
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._connection = own
@@ -761,14 +775,11 @@ class Guard:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
-        while True:
-            try:
-                data = self._connection.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            self.on_event(json.loads(data.decode()))
+        try:
+            for line in self._connection.makefile("rb"):
+                self.on_event(json.loads(line.decode()))
+        except OSError:
+            pass  # it was killed
         _, status = os.waitpid(self.pid, 0)
         if status:
             self._end_adopted()
@@ -798,9 +809,11 @@ class Guard:
             rights = [
                 (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
             ]
+        line = json.dumps(request).encode() + b"\n"
         try:
             with self._lock:
-                self._connection.sendmsg([json.dumps(request).encode()], rights)
+                sent = self._connection.sendmsg([line], rights)
+                self._connection.sendall(line[sent:])
         except OSError:
             pass  # the guard has ended, which _read tells
 
@@ -945,7 +958,7 @@ def on_guard_event(event):
         elif not event["was_signalled"]:
             say(**event)
     elif event["status"]:
-        say(event="guard killed", status=event["status"])
+        say(event="guard over", status=event["status"])
 
 
 def op_watch(request):

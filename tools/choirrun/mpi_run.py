@@ -370,6 +370,10 @@ class Verdict:
         return ""
 
 
+def guard_end(event):
+    return "was killed" if os.WIFSIGNALED(event["status"]) else "failed"
+
+
 class Run:
     """One call of mpirun."""
 
@@ -467,8 +471,8 @@ class Run:
             if status < 0 and not event["was_signalled"]:
                 self.lose_process("mpirun", socket.gethostname(), event)
             self.status = status
-        elif kind == "over" and event["status"]:
-            self.lose("the guard of mpirun on this host was killed", 0)
+        elif kind == "over" and self.status is None:
+            self.lose("the guard of mpirun on this host " + guard_end(event), 0)
             self.status = 1
         self.events.put((None, event))
 
@@ -526,9 +530,10 @@ class Run:
         elif kind == "ended" and event["name"] == self.mpi.daemon:
             if os.WIFSIGNALED(event["status"]):
                 self.lose_process(event["name"], session.info["host"], event)
-        elif kind == "guard killed":
+        elif kind == "guard over":
             self.lose(
-                "choirrun's guard on host %s was killed" % session.info["host"],
+                "choirrun's guard on host %s %s"
+                % (session.info["host"], guard_end(event)),
                 0,
             )
             known.failed = True
