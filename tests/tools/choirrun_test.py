@@ -5,9 +5,11 @@ and what it makes of Open MPI's words. Between hosts: tests/netlab."""
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import unittest
 from unittest import mock
@@ -293,6 +295,27 @@ class RunTest(unittest.TestCase):
         self.run.status = 0
         self.run.note_guard({"event": "over", "status": 0})
         self.assertIsNone(self.run.verdict.lost)
+
+    def test_a_signal_takes_no_lock(self):
+        # The thread that it interrupts may hold any.
+        lock = threading.Lock()
+
+        def ask(*_):
+            self.assertTrue(lock.acquire(timeout=5), "this would be for ever")
+            lock.release()
+
+        self.guard.signal.side_effect = self.guard.end.side_effect = ask
+        with lock:
+            self.run.interrupt(signal.SIGINT)
+            self.run.interrupt(signal.SIGTERM)
+        self.guard.signal.assert_not_called()
+        self.run.handle_signals()
+        self.assertEqual(self.run.ended_by, signal.SIGINT)
+        self.guard.signal.assert_called_once_with(signal.SIGTERM)
+        # The second one does not wait.
+        self.guard.end.assert_called_once_with()
+        self.run.handle_signals()
+        self.guard.end.assert_called_once_with()
 
 
 class VerdictTest(unittest.TestCase):

@@ -392,7 +392,9 @@ class Run:
         self.present = set()  # sessions whose hosts Open MPI came to
         self.here = {}  # rank: whether its process is there
         self.gone_since = 0.0
-        self.ended_by = 0  # a signal that choirrun got
+        self.has_ended_ranks = False  # what they left behind, too
+        self.signals = []  # that choirrun got
+        self.ended_by = 0  # the first of them
         self.withheld = []  # reports of Open MPI that were not shown
         self.exported = environment
         self.guard = guard
@@ -498,12 +500,17 @@ class Run:
             session.end_run(self.name)
 
     def interrupt(self, number):
-        """Ctrl-C and the like; the second one does not wait."""
-        if self.ended_by:
-            self.end_all()
-        else:
-            self.ended_by = number
+        """The handler of Ctrl-C and the like. It takes no lock, as the thread
+        that it interrupts may hold it."""
+        self.signals.append(number)
+
+    def handle_signals(self):
+        """The first one asks mpirun to end; the second one does not wait."""
+        if self.signals and not self.ended_by:
+            self.ended_by = self.signals[0]
             self.guard.signal(signal.SIGTERM)
+        if len(self.signals) > 1 and not self.is_over:
+            self.end_all()
 
     def note(self, session, event):
         known = self.verdict
@@ -577,6 +584,7 @@ class Run:
                     self.note(session, event)
             except queue.Empty:
                 pass
+            self.handle_signals()
             self.check_hosts(tell)
             self.check_ranks(now)
             absent = [s for s in self.sessions if s not in self.present]
@@ -612,7 +620,8 @@ class Run:
         if not are_gone or is_writing:
             self.gone_since = now
         gone = now - self.gone_since
-        if gone > GONE_SECONDS:
+        if gone > GONE_SECONDS and not self.has_ended_ranks:
+            self.has_ended_ranks = True
             for session in self.sessions:
                 session.end_run(self.name, ranks_only=True)
         if gone > 2 * GONE_SECONDS:
