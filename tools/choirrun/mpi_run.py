@@ -123,22 +123,19 @@ class Daemons(threading.Thread):
     def __init__(self, folder, sessions):
         super().__init__(daemon=True)
         self.sessions = {s.host.alias: s for s in sessions}
-        path = os.path.join(folder, "daemons")
-        # Paths of sockets have 108 characters at most.
+        # A path of a socket has 108 characters at most, and mpirun splits its
+        # setting at blanks: TMPDIR may be long and have some.
         self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        short = "/proc/%d/fd/%d/daemons" % (os.getpid(), self.folder)
+        short = "/proc/%d/fd/%d/" % (os.getpid(), self.folder)
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(short)
+        self.listener.bind(short + "daemons")
         self.listener.listen(16)
-        # mpirun splits its setting at blanks.
-        self.shell = os.path.join(folder, "remote_shell")
-        with open(self.shell, "w", encoding="utf-8") as file:
+        # Read by a shell, not executed: TMPDIR may be mounted noexec.
+        self.shell = "/bin/sh %sremote_shell" % short
+        with open(short + "remote_shell", "w", encoding="utf-8") as file:
             words = [sys.executable, os.path.realpath(remote_shell.__file__)]
-            file.write(
-                '#!/bin/sh\nexec %s "$@"\n' % shlex.join([*words, short])
-            )
-        os.chmod(self.shell, 0o700)
-        del path
+            words.append(short + "daemons")
+            file.write('exec %s "$@"\n' % shlex.join(words))
 
     def run(self):
         while True:
