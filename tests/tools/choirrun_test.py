@@ -199,6 +199,15 @@ class TalkTest(unittest.TestCase):
                 ):
                     session.request("sources", 20, peers=[])
 
+    def test_an_agent_that_cannot(self):
+        session = host_session.Session(None, None, 20)
+        self.addCleanup(session.close)
+        with self.assertRaisesRegex(
+            host_session.HostError,
+            "this host: 'folders' failed there: TypeError: ",
+        ):
+            session.request("folders", 20, paths=None)
+
 
 class GuardTest(unittest.TestCase):
     """host_agent.Guard, in a process of its own that may fork: it has no threads

@@ -950,7 +950,7 @@ def on_guard_event(event):
     if kind == "started":
         spawned[event["pid"]] = event["id"]
     elif kind == "not started":
-        say(answer=event["id"], error=event["why"])
+        say(answer=event["id"], failure=event["why"])
     elif kind == "ended":
         request = spawned.pop(event["pid"], None)
         if request is not None:
@@ -1062,7 +1062,7 @@ def main(lines):
             try:
                 answer = OPS[request["op"]](request)
             except Exception as error:  # pylint: disable=broad-except
-                answer = {"error": "%s: %s" % (type(error).__name__, error)}
+                answer = {"failure": "%s: %s" % (type(error).__name__, error)}
             if answer is not None:
                 say(answer=request["id"], **answer)
     except OSError:

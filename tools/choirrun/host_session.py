@@ -316,8 +316,8 @@ class Session:
         raise HostError(_explain(self, log, timed_out))
 
     def request(self, op, limit=60, said=None, **arguments):
-        """The agent's answer; HostError when it has none. `said` is called with
-        lines that come before it."""
+        """The agent's answer; HostError when it has none, or could not do it.
+        `said` is called with lines that come before it."""
         answers = queue.Queue()
         with self._lock:
             self._next_id += 1
@@ -342,6 +342,10 @@ class Session:
             raise HostError(
                 "%s: the connection ended in '%s': %s"
                 % (self.name, op, "".join(self._log[-1:]).strip() or "no word")
+            )
+        if "failure" in answer:
+            raise HostError(
+                "%s: '%s' failed there: %s" % (self.name, op, answer["failure"])
             )
         return answer
 
