@@ -209,6 +209,61 @@ class TalkTest(unittest.TestCase):
             session.request("folders", 20, paths=None)
 
 
+class LibrariesTest(unittest.TestCase):
+    """Which files of Choir the preflight compares."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        for name in ("bin", "lib", "other"):
+            os.mkdir(self.path(name))
+        os.symlink(self.path("lib"), self.path("link"))
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def found(self, *files, linked=None, named=""):
+        """With these files there."""
+        for file in files:
+            with open(self.path(file), "w"):
+                pass
+        libraries = {"libc.so.6": "/lib/libc.so.6"}
+        if linked:
+            libraries["libchoir.so"] = self.path(linked)
+        environment = {"CHOIR_MPI_LIBRARY": named} if named else {}
+        return {
+            name: os.path.relpath(os.path.realpath(file), self.folder)
+            for name, file in host_agent.choir_libraries(
+                self.path("bin/program"), libraries, environment
+            ).items()
+        }
+
+    def test_places(self):
+        plugin = "libchoir_mpi.so"
+        self.assertEqual(self.found(), {})
+        # Of a program that holds the library: PREFIX/lib, then beside it.
+        self.assertEqual(self.found("lib/" + plugin), {plugin: "lib/" + plugin})
+        self.assertEqual(self.found("bin/" + plugin), {plugin: "bin/" + plugin})
+        # Of one that is linked with it: beside the library, behind links, and
+        # not beside the program.
+        self.assertEqual(
+            self.found(linked="link/libchoir.so"),
+            {"libchoir.so": "lib/libchoir.so", plugin: "lib/" + plugin},
+        )
+        self.assertEqual(
+            self.found(linked="other/libchoir.so"),
+            {"libchoir.so": "other/libchoir.so", plugin: "lib/" + plugin},
+        )
+        # The one that is named, or none.
+        other = self.path("other", plugin)
+        self.assertEqual(self.found(named=other), {})
+        self.assertEqual(
+            self.found("other/" + plugin, named=other),
+            {plugin: "other/" + plugin},
+        )
+
+
 class GuardTest(unittest.TestCase):
     """host_agent.Guard, in a process of its own that may fork: it has no threads
     yet, and children of its own alone."""

@@ -186,8 +186,9 @@ def linked_libraries(program):
 
 
 def choir_libraries(program, libraries, environment):
-    """The files of Choir that `program` would load, by the library's rules
-    (dist/backends/mpi/mpi_world.c)."""
+    """The files of Choir that `program` would load: the library's places in its
+    order (dist/backends/mpi/mpi_world.c). Whether others could have written the
+    plugin is not looked at: the library refuses it then, and says so."""
     files = {}
     folder = os.path.dirname(os.path.realpath(program))
     for name, path in libraries.items():
@@ -673,10 +674,8 @@ class _Child:
                 for number, fd in enumerate(fds, 1):
                     os.dup2(fd, number)
                 signal.set_wakeup_fd(-1)
-                for number in (
-                    *[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
-                    *[signal.SIGCHLD, signal.SIGPIPE],
-                ):
+                for name in ("INT", "TERM", "HUP", "CHLD", "PIPE"):
+                    number = getattr(signal, "SIG" + name)
                     signal.signal(number, signal.SIG_DFL)
                 os.environ.update(request["environment"])
                 os.execvp(request["command"][0], request["command"])

@@ -66,10 +66,10 @@ def exported_environment(more):
     return found
 
 
-def mpirun_command(hosts, result, options, program, environment, run, folders):
-    """The command line, as --verbose shows it. folders: (of this run, of its
-    shared memory), or None to leave Open MPI to its own."""
-    mpi = result.mpi
+def mpirun_command(run, folders):
+    """The command line of a Run, as --verbose shows it. folders: (of this run, of
+    its shared memory), or None to leave Open MPI to its own."""
+    result, options, mpi = run.result, run.options, run.mpi
     found = mpi.of_ranks(
         [
             # The plainest ways of Open MPI: TCP, and memory within a host.
@@ -99,7 +99,7 @@ def mpirun_command(hosts, result, options, program, environment, run, folders):
     here = {s.host.name for s in result.sessions if s.is_local}
     places = [
         "%s:%d" % ("localhost" if h.name in here else h.alias, len(h.ranks))
-        for h in hosts
+        for h in run.hosts
     ]
     command = ["mpirun", "-np", str(options.np), "-H", ",".join(places)]
     # A rank's own threads must not share one core.
@@ -109,11 +109,11 @@ def mpirun_command(hosts, result, options, program, environment, run, folders):
         command.append("--allow-run-as-root")
     for option, name, value in found:
         command += [option, name, str(value)]
-    for name in sorted(environment) + ["CHOIR_RUN"]:
+    for name in sorted(run.exported) + ["CHOIR_RUN"]:
         command += ["-x", name]
     if options.output_filename:
         command.append("--tag-output")
-    return command + [program.path] + program.arguments
+    return command + [run.program.path] + run.program.arguments
 
 
 class Daemons(threading.Thread):
@@ -438,10 +438,7 @@ class Run:
         if self.result.networks:
             self.daemons = Daemons(self.folder, self.sessions)
             self.daemons.start()
-        command = mpirun_command(
-            *[self.hosts, self.result, self.options, self.program],
-            *[self.exported, self, self.make_folders()],
-        )
+        command = mpirun_command(self, self.make_folders())
         if self.options.verbose:
             tell("runs: " + shlex.join(command))
         self.guard.listen(self.note_guard)
@@ -650,10 +647,8 @@ def exit_status(run, status):
     return 1 if status < 0 else status
 
 
-def run_program(hosts, result, folder, options, program, environment, guard,
-                tell, stdout, stderr):  # fmt: skip
+def run_program(run, tell, stdout, stderr):
     """Runs to the end; choirrun's exit status."""
-    run = Run(hosts, result, folder, options, program, environment, guard)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda n, _frame: run.interrupt(n))
     # Stopping choirrun alone would look like its end to the agents.
@@ -667,7 +662,7 @@ def run_program(hosts, result, folder, options, program, environment, guard,
             % (run.ended_by, signal.strsignal(run.ended_by))
         )
     elif status:
-        cause = run.verdict.first_cause(hosts, status)
+        cause = run.verdict.first_cause(run.hosts, status)
         if cause:
             tell(cause + "; all ranks were ended")
         else:
