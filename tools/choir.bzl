@@ -244,6 +244,20 @@ def choir_cc_binary(
         **kwargs
     )
 
+def choir_mpi_plugin(name):
+    """libchoir_mpi.so in this package: programs open it from their own folder.
+
+    Args:
+      name: target name, for `data` of the programs.
+    """
+    native.genrule(
+        name = name,
+        srcs = ["//:libchoir_mpi.so"],
+        outs = ["libchoir_mpi.so"],
+        cmd = "cp $< $@",
+        visibility = ["//visibility:private"],
+    )
+
 def choir_cc_test(
         name,
         srcs,
