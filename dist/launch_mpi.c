@@ -25,7 +25,8 @@ static const double poll_seconds = 0.25;
 
 enum { MPIEXEC_ARGUMENTS = 8, FOLDERS = 2 };
 
-// Where Open MPI 4 and 5 keep the files of a session and their shared memory.
+// Where Open MPI 4 and 5 keep the files of a session and their shared memory;
+// also in tools/choirrun/mpi_versions.py.
 static const char* const variables[FOLDERS][2] = {
     {"OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"},
     {"OMPI_MCA_btl_vader_backing_directory",

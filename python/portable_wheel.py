@@ -28,7 +28,8 @@ import make_wheel
 LICENCES = {
     "libOpenCL": (["BSD-2-Clause"], []),
     "libcjson": (["MIT"], []),
-    "libsodium": (["ISC"], []),
+    # The others are of its scrypt and HMAC, and of its BLAKE2 and Argon2.
+    "libsodium": (["ISC", "BSD-2-Clause", "CC0-1.0"], ["CC0-1.0"]),
     # With Xbyak and ITT, which are part of it.
     "libdnnl": (["Apache-2.0", "BSD-3-Clause"], ["Apache-2.0"]),
     "libgomp": (["GPL-3.0-or-later WITH GCC-exception-3.1"], ["GPL-3"]),
@@ -86,7 +87,8 @@ class Bundled:
             self.source,
             self.source_version,
         ) = dpkg_query(
-            *("--show", "--showformat"),
+            "--show",
+            "--showformat",
             "${Package} ${Version} ${source:Package} ${source:Version}",
             packages[0],
         ).split()

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/check_wheel.sh [--suite SUITE]... [WHEEL]
-# The portable wheel (WHEEL, or one made now) as a user has it: in an empty virtual
-# environment of a bare Debian two workers train on MNIST, twice, with the accuracy
-# that is due and the same digest; without Open MPI `mpi` says what is missing, with
-# Debian's it trains to that digest too. SUITEs as of tools/clean_room.sh, which makes
-# the systems; trixie if none is given. Needs root, debootstrap and a network.
+# The portable wheel as a user has it: in an empty virtual environment of a bare Debian
+# two workers train on MNIST, twice, with the accuracy that is due and the same digest;
+# without Open MPI `mpi` says what is missing, with Debian's it trains to that digest
+# too. SUITEs as of tools/clean_room.sh, which makes the systems; trixie if none is
+# given. Without WHEEL one is made, twice, with the same bytes. Needs root, debootstrap
+# and a network.
 set -euo pipefail
 
 die() {
@@ -59,8 +60,9 @@ suites=() wheel=
 while [ $# -gt 0 ]; do
   case $1 in
     --suite)
+      [ $# -gt 1 ] || die "--suite needs a SUITE; $usage" 2
+      suites+=("$2")
       shift
-      suites+=("${1:-}")
       ;;
     -* | '') die "unknown flag '$1'; $usage" 2 ;;
     *)
@@ -72,29 +74,41 @@ while [ $# -gt 0 ]; do
 done
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-# In the background, so that a signal is dealt with at once; clean_room.sh takes its
-# room away by itself.
-room=
+child=
 finish() {
-  [ -z "$room" ] || kill "$room" 2>/dev/null || :
+  trap '' INT TERM HUP
+  # clean_room.sh takes its room away by itself.
+  [ -z "$child" ] || kill -- "-$child" 2>/dev/null || :
   wait
   rm -rf "$work"
 }
 trap finish EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# run COMMAND...: in the background, so that a signal is dealt with at once, and in a
+# process group of its own, so that finish ends all of it.
+run() {
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  wait "$child"
+  child=
+}
+
 if [ -z "$wheel" ]; then
-  tools/portable_wheel.sh "$work"
+  run tools/portable_wheel.sh "$work"
   wheel=$(echo "$work"/choir-*.whl)
+  run tools/portable_wheel.sh "$work/again"
+  cmp "$wheel" "$work/again/${wheel##*/}" || die "the same tree made another wheel"
 fi
 size=$(stat -c %s "$wheel")
 echo "check_wheel.sh: ${wheel##*/}, $((size / 1000000)) MB"
 [ "$size" -le 40000000 ] || die "the wheel is larger than 40 MB"
 for suite in "${suites[@]:-trixie}"; do
-  tools/clean_room.sh --suite "$suite" --with "$wheel" --with tools/check_wheel.sh \
-    --with examples/python --with examples/data/mnist "$work/room" \
-    ./check_wheel.sh --inside &
-  room=$!
-  wait "$room"
-  room=
+  run tools/clean_room.sh --suite "$suite" --with "$wheel" \
+    --with tools/check_wheel.sh --with examples/python --with examples/data/mnist \
+    "$work/room" ./check_wheel.sh --inside
 done

@@ -244,6 +244,20 @@ def choir_cc_binary(
         **kwargs
     )
 
+def choir_mpi_plugin(name):
+    """libchoir_mpi.so in this package: programs open it from their own folder.
+
+    Args:
+      name: target name, for `data` of the programs.
+    """
+    native.genrule(
+        name = name,
+        srcs = ["//:libchoir_mpi.so"],
+        outs = ["libchoir_mpi.so"],
+        cmd = "cp $< $@",
+        visibility = ["//visibility:private"],
+    )
+
 def choir_cc_test(
         name,
         srcs,
@@ -388,6 +402,39 @@ def choir_cuda_image(name, src, hdrs):
         tags = ["manual"],
         visibility = ["//visibility:private"],
     )
+
+_Sources = provider(fields = ["files"])
+
+def _sources_aspect_impl(target, ctx):
+    direct = []
+    for name in ["srcs", "hdrs", "textual_hdrs"]:
+        for source in getattr(ctx.rule.attr, name, []):
+            direct += [
+                file
+                for file in source.files.to_list()
+                if file.is_source and not file.owner.workspace_name
+            ]
+    deps = getattr(ctx.rule.attr, "deps", [])
+    return [_Sources(files = depset(
+        direct,
+        transitive = [dep[_Sources].files for dep in deps if _Sources in dep],
+    ))]
+
+_sources_aspect = aspect(
+    implementation = _sources_aspect_impl,
+    attr_aspects = ["deps"],
+)
+
+def _choir_sources_impl(ctx):
+    files = depset(transitive = [dep[_Sources].files for dep in ctx.attr.deps])
+    return [DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files))]
+
+# The source files of programs and libraries, and of all that they are made of, for
+# tests that read them.
+choir_sources = rule(
+    implementation = _choir_sources_impl,
+    attrs = {"deps": attr.label_list(aspects = [_sources_aspect])},
+)
 
 def choir_assert_no_dependency(name, target, forbidden):
     """A test that fails if target reaches a forbidden package or repository.

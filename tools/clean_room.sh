@@ -50,13 +50,14 @@ while [ $# -gt 0 ]; do
   case $1 in
     --keep) keep=1 ;;
     --suite)
+      [ $# -gt 1 ] || die "--suite needs a SUITE; $usage" 2
+      suite=$2
       shift
-      suite=${1:-}
       ;;
     --with)
+      [ -e "${2:-}" ] || die "there is no '${2:-}'; $usage" 2
+      files+=("$(realpath "$2")")
       shift
-      [ -e "${1:-}" ] || die "there is no '${1:-}'; $usage" 2
-      files+=("$(realpath "$1")")
       ;;
     -* | '') die "unknown flag '$1'; $usage" 2 ;;
     *) break ;;
@@ -96,7 +97,10 @@ finish() {
     wait "$child" 2>/dev/null || :
   fi
   rm -f "$log"
-  [ $keep = 1 ] && [ -e "$room/$mark" ] || rm -rf --one-file-system "$room"
+  # Once more if a process that is just being killed wrote a file meanwhile.
+  [ $keep = 1 ] && [ -e "$room/$mark" ] ||
+    rm -rf --one-file-system "$room" 2>/dev/null ||
+    { sleep 1 && rm -rf --one-file-system "$room"; }
   exit $status
 }
 trap finish EXIT
@@ -142,7 +146,6 @@ if [ ! -e "$room/$mark" ]; then
     -exec cp -t "$room/usr/local/share/ca-certificates" {} +
   contained chroot "$room" update-ca-certificates >"$log" 2>&1 ||
     die "update-ca-certificates failed: $(tail -n 3 "$log")"
-  rm -f "$log"
   echo "$suite" >"$room/$mark"
 fi
 

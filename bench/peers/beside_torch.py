@@ -46,15 +46,25 @@ def timed(functions, seconds, quantile):
             start = time.perf_counter()
             function()
             taken.append(time.perf_counter() - start)
-    return [sorted(taken)[int(quantile * len(taken))] for taken in times]
+    return [
+        sorted(taken)[min(int(quantile * len(taken)), len(taken) - 1)]
+        for taken in times
+    ]
 
 
 def torch_step(torch):
     nn = torch.nn
     net = nn.Sequential(
-        *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
+        nn.Conv2d(1, 20, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(800, 500),
+        nn.ReLU(),
+        nn.Linear(500, 10),
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.005, momentum=0.9)
     x = torch.rand(BATCH, 1, 28, 28)
@@ -192,12 +202,10 @@ def main():
         f"{SIZE} x {SIZE}, CNN of batch {BATCH}"
     )
     for (python, order, part), found in ratios.items():
+        middle = statistics.median(found)
         print(
-            "%s  %-12s %-7s %.3f (%.3f to %.3f)"
-            % (
-                *(python, order, part, statistics.median(found)),
-                *(min(found), max(found)),
-            )
+            f"{python}  {order:12} {part:7} {middle:.3f} "
+            f"({min(found):.3f} to {max(found):.3f})"
         )
 
 

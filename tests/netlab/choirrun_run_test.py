@@ -154,6 +154,18 @@ class RunTest(harness.ProgramTest):
             (done.returncode, done.stdout, done.stderr), (0, "seen\n" * 2, "")
         )
 
+    def test_folder_with_a_blank_where_nothing_is_executed(self):
+        folder = os.path.join(self.h1.temporary, "a folder")
+        os.mkdir(folder)
+        self.h1.call("mount", "-t", "tmpfs", "-o", "noexec", "tmp", folder)
+        self.extra["TMPDIR"] = folder
+        done = self.choirrun(
+            *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
+            "sleep 1; echo on $(hostname)",
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["on h1", "on h2"])
+
     def test_output_and_environment(self):
         folder = self.path("logs")
         # Not for the other hosts, whose name it is not.

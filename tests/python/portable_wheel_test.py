@@ -57,14 +57,17 @@ class PortableWheel(unittest.TestCase):
                 )
         return path
 
-    def cjson(self, mark=None):
+    def library(self, base, mark=None):
         """Its name and bytes in a wheel; auditwheel's mark is of the file."""
-        path = loaded("libcjson")
+        path = loaded(base)
         with open(path, "rb") as file:
             data = file.read()
         mark = mark or hashlib.sha256(data).hexdigest()[:8]
         name = os.path.basename(path).replace(".", f"-{mark}.", 1)
         return {name: data + b"patched"}
+
+    def cjson(self, mark=None):
+        return self.library("libcjson", mark)
 
     def run_it(self, wheel, out):
         os.mkdir(out)
@@ -87,13 +90,14 @@ class PortableWheel(unittest.TestCase):
     def test_everything_bundled_has_its_licence(self):
         cjson = self.cjson()
         (name,) = cjson
-        with zipfile.ZipFile(self.made(cjson)) as wheel:
+        libraries = {**cjson, **self.library("libsodium")}
+        with zipfile.ZipFile(self.made(libraries)) as wheel:
             members = {place: wheel.read(place) for place in wheel.namelist()}
         head, _ = members[f"{INFO}/METADATA"].decode().split("\n\n", 1)
         lines = head.splitlines()
         self.assertIn(
-            "License-Expression: Apache-2.0 AND "
-            "GPL-3.0-or-later WITH GCC-exception-3.1 AND MIT",
+            "License-Expression: Apache-2.0 AND BSD-2-Clause AND CC0-1.0 AND "
+            "GPL-3.0-or-later WITH GCC-exception-3.1 AND ISC AND MIT",
             lines,
         )
         named = [
@@ -115,6 +119,8 @@ class PortableWheel(unittest.TestCase):
         self.assertIn("GCC RUNTIME LIBRARY EXCEPTION", gomp)
         self.assertIn("GNU GENERAL PUBLIC LICENSE", texts["GPL-3"])
         self.assertIn("Apache License", texts["LICENSE"])
+        # Some of libsodium is under this, which its package only refers to.
+        self.assertIn("CC0 1.0 Universal", texts["CC0-1.0"])
         self.assertRegex(texts["BUNDLED"], f"{name}: MIT; package libcjson1 ")
         self.assertRegex(texts["BUNDLED"], "libgomp.so.1: GPL.*gcc-1[0-9]")
         # Nothing of Debian's is left to be installed.

@@ -5,9 +5,11 @@ and what it makes of Open MPI's words. Between hosts: tests/netlab."""
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import unittest
 from unittest import mock
@@ -183,7 +185,7 @@ class TalkTest(unittest.TestCase):
             script = (
                 "import sys; sys.stdin.buffer.read(%d)\n"
                 f"mark = {host_agent.MARK!r}\n"
-                'print(mark + \'{"event": "hello"}\', flush=True)\n'
+                'print(mark + \'{"event": "handshake"}\', flush=True)\n'
                 f"sys.stdout.buffer.write(mark.encode() + b'{text}\\n')\n"
                 "sys.stdout.flush()\n"
                 "sys.stdin.buffer.read()\n"
@@ -196,6 +198,188 @@ class TalkTest(unittest.TestCase):
                     host_session.HostError, "no answer of an agent's"
                 ):
                     session.request("sources", 20, peers=[])
+
+    def test_an_agent_that_cannot(self):
+        session = host_session.Session(None, None, 20)
+        self.addCleanup(session.close)
+        with self.assertRaisesRegex(
+            host_session.HostError,
+            "this host: 'folders' failed there: TypeError: ",
+        ):
+            session.request("folders", 20, paths=None)
+
+
+class LibrariesTest(unittest.TestCase):
+    """Which files of Choir the preflight compares."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        for name in ("bin", "lib", "other"):
+            os.mkdir(self.path(name))
+        os.symlink(self.path("lib"), self.path("link"))
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def found(self, *files, linked=None, named=""):
+        """With these files there."""
+        for file in files:
+            with open(self.path(file), "w"):
+                pass
+        libraries = {"libc.so.6": "/lib/libc.so.6"}
+        if linked:
+            libraries["libchoir.so"] = self.path(linked)
+        environment = {"CHOIR_MPI_LIBRARY": named} if named else {}
+        return {
+            name: os.path.relpath(os.path.realpath(file), self.folder)
+            for name, file in host_agent.choir_libraries(
+                self.path("bin/program"), libraries, environment
+            ).items()
+        }
+
+    def test_places(self):
+        plugin = "libchoir_mpi.so"
+        self.assertEqual(self.found(), {})
+        # Of a program that holds the library: PREFIX/lib, then beside it.
+        self.assertEqual(self.found("lib/" + plugin), {plugin: "lib/" + plugin})
+        self.assertEqual(self.found("bin/" + plugin), {plugin: "bin/" + plugin})
+        # Of one that is linked with it: beside the library, behind links, and
+        # not beside the program.
+        self.assertEqual(
+            self.found(linked="link/libchoir.so"),
+            {"libchoir.so": "lib/libchoir.so", plugin: "lib/" + plugin},
+        )
+        self.assertEqual(
+            self.found(linked="other/libchoir.so"),
+            {"libchoir.so": "other/libchoir.so", plugin: "lib/" + plugin},
+        )
+        # The one that is named, or none.
+        other = self.path("other", plugin)
+        self.assertEqual(self.found(named=other), {})
+        self.assertEqual(
+            self.found("other/" + plugin, named=other),
+            {plugin: "other/" + plugin},
+        )
+
+
+class GuardTest(unittest.TestCase):
+    """host_agent.Guard, in a process of its own that may fork: it has no threads
+    yet, and children of its own alone."""
+
+    def run_guard(self, script):
+        """What `script` prints, which has a `guard`, a list of its `events` and
+        start(COMMAND), which gives what the command printed."""
+        head = """
+import os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+import host_agent
+events = []
+def start(*command):
+    reader, writer = os.pipe()
+    guard.start(0, command, {}, writer, writer)
+    os.close(writer)
+    with open(reader) as file:
+        return file.read()
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", head + script, FOLDER],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_long_command(self):
+        # Longer than a socket's buffer, which a packet has to fit into.
+        said = self.run_guard(
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "words = [str(i) * 1000 for i in range(100, 500)]\n"
+            "print(start('sh', '-c', 'echo $# ${400}', 'sh', *words))\n"
+            "print(start('echo', 'next'))\n"
+        )
+        self.assertEqual(said, "400 %s\n\nnext\n\n" % ("499" * 1000))
+
+    def test_what_a_command_inherits(self):
+        said = self.run_guard(
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "start('true')\n"
+            "print(start('sh', '-c', 'readlink /proc/$$/fd/*'))\n"
+        )
+        # Its output alone, as stdout and stderr.
+        pipes = [line for line in said.split() if line.startswith("pipe:")]
+        sockets = [line for line in said.split() if line.startswith("socket:")]
+        self.assertEqual((len(pipes), len(set(pipes)), sockets), (2, 1, []))
+
+    def test_a_guard_that_fails(self):
+        said = self.run_guard(
+            "def fail(self): raise OSError('no more processes')\n"
+            "host_agent._Child.reap = fail\n"
+            "guard = host_agent.Guard()\n"
+            "guard.listen(events.append)\n"
+            "guard.is_over.wait(60)\n"
+            "while not events: pass\n"
+            "print(os.WEXITSTATUS(events[0]['status']))\n"
+        )
+        self.assertEqual(said, "1\n")
+
+    def test_the_shorter_time_to_end_holds(self):
+        for times in ((3, 0), (0, 3)):
+            child = host_agent._Child(None)
+            for grace in times:
+                child.end(grace)
+            self.assertEqual(child.grace, 0)
+
+
+class RunTest(unittest.TestCase):
+    """mpi_run.Run by itself: a guard that only notes what it is asked."""
+
+    def setUp(self):
+        result = types.SimpleNamespace(sessions=[], mpi=None)
+        self.guard = mock.Mock()
+        self.run = mpi_run.Run([], result, "", None, None, {}, self.guard)
+
+    def test_a_guard_that_ends_before_mpirun(self):
+        for status, sentence in (
+            (0, "the guard of mpirun on this host failed"),
+            (256, "the guard of mpirun on this host failed"),
+            (9, "the guard of mpirun on this host was killed"),
+        ):
+            self.setUp()
+            self.run.note_guard({"event": "over", "status": status})
+            self.assertEqual(self.run.verdict.lost, (sentence, 0))
+            self.assertEqual(self.run.status, 1)
+        # After mpirun's end nothing is lost.
+        self.setUp()
+        self.run.status = 0
+        self.run.note_guard({"event": "over", "status": 0})
+        self.assertIsNone(self.run.verdict.lost)
+
+    def test_a_signal_takes_no_lock(self):
+        # The thread that it interrupts may hold any.
+        lock = threading.Lock()
+
+        def ask(*_):
+            self.assertTrue(lock.acquire(timeout=5), "this would be for ever")
+            lock.release()
+
+        self.guard.signal.side_effect = self.guard.end.side_effect = ask
+        with lock:
+            self.run.interrupt(signal.SIGINT)
+            self.run.interrupt(signal.SIGTERM)
+        self.guard.signal.assert_not_called()
+        self.run.handle_signals()
+        self.assertEqual(self.run.ended_by, signal.SIGINT)
+        self.guard.signal.assert_called_once_with(signal.SIGTERM)
+        # The second one does not wait.
+        self.guard.end.assert_called_once_with()
+        self.run.handle_signals()
+        self.guard.end.assert_called_once_with()
 
 
 class VerdictTest(unittest.TestCase):
@@ -212,7 +396,7 @@ class VerdictTest(unittest.TestCase):
         return self.verdict.first_cause(self.hosts, status)
 
     def test_signal(self):
-        self.verdict.hear(
+        self.verdict.read_line(
             "mnist_dist: rank 0 (host h1, pid 20) was ended by mpiexec "
             "(SIGTERM) in all_reduce 'gradient bucket 0' (operation 23), "
             "waiting for rank 1 (host h2, pid 120)\n"
@@ -347,7 +531,7 @@ class VersionsTest(unittest.TestCase):
                 with open(os.path.join(folder, "rank.2", "stdout")) as file:
                     self.assertEqual(file.read(), " out\n")
 
-    def test_reports_and_what_is_no_word(self):
+    def test_reports_and_other_lines_of_open_mpi(self):
         four, five = mpi_versions.VERSIONS
         rule = b"-" * 74 + b"\n"
         data = (

@@ -2,9 +2,13 @@
 #ifndef CHOIR_THIRD_PARTY_DNNL_DNNL_V3_OVER_V2_H_
 #define CHOIR_THIRD_PARTY_DNNL_DNNL_V3_OVER_V2_H_
 
-// Functions of oneDNN 3 that this tree uses, made of those of oneDNN 2. What
-// version 2 cannot do returns dnnl_unimplemented. A call more lies between
-// caller and library while primitives are made, and none when they run.
+// Functions of oneDNN 3 that this tree uses, made of those of oneDNN 2, which
+// dnnl_v3.h includes this for. What version 2 cannot do returns
+// dnnl_unimplemented. A call more lies between caller and library while
+// primitives are made, and none when they run.
+//
+// Those of inner products, poolings, softmax and element-wise functions serve
+// bench/peers/dnnl_loop.c alone; the library has kernels of its own.
 //
 // A memory descriptor of version 2 is a struct of the caller's, one of version
 // 3 an object of the library's, and both are passed on by address: here it is a
@@ -13,9 +17,6 @@
 
 #include <stdlib.h>
 
-#include "oneapi/dnnl/dnnl_version.h"
-
-#if DNNL_VERSION_MAJOR < 3
 #define dnnl_memory_desc_t choir__dnnl_v2_md_t
 #include "oneapi/dnnl/dnnl.h"
 #undef dnnl_memory_desc_t
@@ -248,7 +249,5 @@ static inline dnnl_status_t dnnl_eltwise_backward_primitive_desc_create(
 #ifdef __cplusplus
 }
 #endif
-
-#endif  // DNNL_VERSION_MAJOR < 3
 
 #endif  // CHOIR_THIRD_PARTY_DNNL_DNNL_V3_OVER_V2_H_

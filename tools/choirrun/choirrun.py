@@ -100,7 +100,9 @@ def make_parser():
         help="for ssh, and for all ranks to start; 30")  # fmt: skip
     add("-x", dest="export", action="append", default=[],
         metavar="NAME[=VALUE]",
-        help="more environment for the ranks than CHOIR_* and OMP_*")  # fmt: skip
+        help="more environment for the ranks than %s"
+        % ", ".join([name + "*" for name in mpi_run.EXPORTED]
+                    + list(mpi_run.EXPORTED_NAMES)))  # fmt: skip
     add("--output-filename", metavar="DIR",
         help="also write DIR/rank.N/stdout and stderr")  # fmt: skip
     add("--verbose", action="store_true",
@@ -254,9 +256,11 @@ def run(options, hosts, folder, guard):
         if options.preflight:
             tell("preflight passed")
             return 0
+        running = mpi_run.Run(
+            hosts, result, folder, options, program, environment, guard
+        )
         return mpi_run.run_program(
-            *[hosts, result, folder, options, program, environment, guard],
-            *[tell, sys.stdout.buffer, sys.stderr.buffer],
+            running, tell, sys.stdout.buffer, sys.stderr.buffer
         )
     except preflight.Problems as problems:
         for sentence in problems.sentences:

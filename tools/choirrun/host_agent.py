@@ -186,8 +186,9 @@ def linked_libraries(program):
 
 
 def choir_libraries(program, libraries, environment):
-    """The files of Choir that `program` would load, by the library's rules
-    (dist/backends/mpi/mpi_world.c)."""
+    """The files of Choir that `program` would load: the library's places in its
+    order (dist/backends/mpi/mpi_world.c). Whether others could have written the
+    plugin is not looked at: the library refuses it then, and says so."""
     files = {}
     folder = os.path.dirname(os.path.realpath(program))
     for name, path in libraries.items():
@@ -518,7 +519,8 @@ def op_link(request):
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-# Between SIGTERM and SIGKILL for what lost its parent, when its run has ended.
+# Seconds between SIGTERM and SIGKILL, at the end of a run, for processes whose
+# parents have ended.
 ORPHAN_GRACE = 1.0
 PASS_SECONDS = 0.05
 
@@ -540,7 +542,7 @@ def _stat(pid):
 
 
 def children_of(parent):
-    """Those that have not ended."""
+    """The ids of its children that have not ended."""
     found = []
     for name in os.listdir("/proc"):
         there = name.isdigit() and _stat(int(name))
@@ -550,8 +552,8 @@ def children_of(parent):
 
 
 def _remove(folder, is_own, host):
-    """A folder that is not this host's own (a file system that hosts share) only
-    loses what has the host's name."""
+    """Removes a folder. Where hosts share the file system it is not this one's
+    own; then only what has this host's name in it is removed."""
     if is_own:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -570,17 +572,19 @@ class _Child:
 
     def __init__(self, connection):
         self.connection = connection
-        self.groups = {}  # pid: name, of what it was asked to start
+        self.received = b""  # of a request that is not here whole
+        self.fds = []  # of requests to come
+        self.groups = set()  # ids of what it was asked to start
         self.folders = []
         self.grace = None  # of its children; None: nothing is to end
         self.since = {}  # pid: when SIGTERM was sent
-        self.ending_since = 0.0
+        self.ending_since = 0.0  # when `end` was asked for first
 
     def run(self, keeps_stdin):
         _prctl(PR_SET_NAME, ctypes.c_char_p(b"choir-guard"))
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         os.setpgid(0, 0)
-        # Who reads what the parent writes must not wait for this process.
+        # A reader of the parent's output waits until all have closed it.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(1 if keeps_stdin else 0, 3):
             os.dup2(null, fd)
@@ -604,7 +608,7 @@ class _Child:
             if reader in ready:
                 os.read(reader, 1 << 12)
             if self.connection in ready and not self.take():
-                # Nobody waits for anything any more.
+                # The parent has ended.
                 has_parent = False
                 self.end(0)
         for folder, is_own in self.folders:
@@ -612,14 +616,17 @@ class _Child:
 
     def tell(self, **event):
         try:
-            self.connection.send(json.dumps(event).encode())
+            self.connection.sendall(json.dumps(event).encode() + b"\n")
         except OSError:
             pass
 
     def take(self):
+        """Reads what there is of requests, and does those that are whole. False:
+        the parent is gone."""
         try:
+            # Else what is started would inherit what comes.
             data, ancillary, _, _ = self.connection.recvmsg(
-                1 << 20, socket.CMSG_SPACE(8 * 4)
+                1 << 16, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC
             )
         except OSError:
             return False
@@ -629,9 +636,17 @@ class _Child:
         for _, kind, part in ancillary:
             if kind == socket.SCM_RIGHTS:
                 fds.frombytes(part[: len(part) // fds.itemsize * fds.itemsize])
-        request = json.loads(data.decode())
+        self.fds += fds
+        *lines, self.received = (self.received + data).split(b"\n")
+        for line in lines:
+            self.do(json.loads(line.decode()))
+        return True
+
+    def do(self, request):
         if request["op"] == "start":
-            self.start(request, list(fds))
+            # They come with the first byte of their request.
+            fds, self.fds = self.fds[:2], self.fds[2:]
+            self.start(request, fds)
         elif request["op"] == "signal":
             for pid in self.groups:
                 try:
@@ -642,7 +657,6 @@ class _Child:
             self.folders.append((request["path"], request["is_own"]))
         else:
             self.end(request["grace"])
-        return True
 
     def start(self, request, fds):
         guard = os.getpid()
@@ -660,10 +674,8 @@ class _Child:
                 for number, fd in enumerate(fds, 1):
                     os.dup2(fd, number)
                 signal.set_wakeup_fd(-1)
-                for number in (
-                    *[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
-                    *[signal.SIGCHLD, signal.SIGPIPE],
-                ):
+                for name in ("INT", "TERM", "HUP", "CHLD", "PIPE"):
+                    number = getattr(signal, "SIG" + name)
                     signal.signal(number, signal.SIG_DFL)
                 os.environ.update(request["environment"])
                 os.execvp(request["command"][0], request["command"])
@@ -673,7 +685,7 @@ class _Child:
                 os._exit(127)
         for fd in fds:
             os.close(fd)
-        self.groups[pid] = request["command"][0]
+        self.groups.add(pid)
         self.tell(event="started", pid=pid, id=request["id"])
 
     def reap(self):
@@ -695,15 +707,16 @@ class _Child:
                 name=there[0] if there else "?",
                 status=status,
                 was_signalled=found.si_pid in self.since,
-                is_asked=found.si_pid in self.groups,
             )
-            self.groups.pop(found.si_pid, None)
+            self.groups.discard(found.si_pid)
             self.since.pop(found.si_pid, None)
 
     def end(self, grace):
+        """Begins to end all; once more: with the smaller of both times."""
         if self.grace is None:
             self.ending_since = time.monotonic()
-        self.grace = grace
+            self.grace = grace
+        self.grace = min(self.grace, grace)
 
     def end_children(self):
         now = time.monotonic()
@@ -739,7 +752,7 @@ class Guard:
         self._spare = spare
         self._folders = []
         self._lock = threading.Lock()
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own, other = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -747,8 +760,9 @@ class Guard:
             own.close()
             try:
                 _Child(other).run(keeps_stdin)
-            finally:
                 os._exit(0)
+            except BaseException:  # pylint: disable=broad-except
+                os._exit(1)
         other.close()
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._connection = own
@@ -760,14 +774,11 @@ class Guard:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
-        while True:
-            try:
-                data = self._connection.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            self.on_event(json.loads(data.decode()))
+        try:
+            for line in self._connection.makefile("rb"):
+                self.on_event(json.loads(line.decode()))
+        except OSError:
+            pass  # it was killed
         _, status = os.waitpid(self.pid, 0)
         if status:
             self._end_adopted()
@@ -777,7 +788,8 @@ class Guard:
         self.on_event({"event": "over", "status": status})
 
     def _end_adopted(self):
-        """What came to this process when the guard was killed."""
+        """Kills the guard's children, which became this process's when the guard
+        was killed, and what comes from them until there is none."""
         while True:
             own = set(self._spare())
             left = [p for p in children_of(os.getpid()) if p not in own]
@@ -796,11 +808,13 @@ class Guard:
             rights = [
                 (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
             ]
+        line = json.dumps(request).encode() + b"\n"
         try:
             with self._lock:
-                self._connection.sendmsg([json.dumps(request).encode()], rights)
+                sent = self._connection.sendmsg([line], rights)
+                self._connection.sendall(line[sent:])
         except OSError:
-            pass  # its end is told by the thread
+            pass  # the guard has ended, which _read tells
 
     def start(self, id, command, environment, output, error):
         """Starts it in a session of its own, with these descriptors for its output
@@ -935,7 +949,7 @@ def on_guard_event(event):
     if kind == "started":
         spawned[event["pid"]] = event["id"]
     elif kind == "not started":
-        say(answer=event["id"], error=event["why"])
+        say(answer=event["id"], failure=event["why"])
     elif kind == "ended":
         request = spawned.pop(event["pid"], None)
         if request is not None:
@@ -943,7 +957,7 @@ def on_guard_event(event):
         elif not event["was_signalled"]:
             say(**event)
     elif event["status"]:
-        say(event="guard killed", status=event["status"])
+        say(event="guard over", status=event["status"])
 
 
 def op_watch(request):
@@ -1017,14 +1031,14 @@ OPS = {
 }
 
 
-def hello():
+def handshake():
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
     except OSError:
         boot = ""
     say(
-        event="hello",
+        event="handshake",
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot,
@@ -1040,14 +1054,14 @@ def main(lines):
     guard = Guard()
     guard.listen(on_guard_event)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hello()
+    handshake()
     try:
         for line in lines:
             request = json.loads(line.decode())
             try:
                 answer = OPS[request["op"]](request)
             except Exception as error:  # pylint: disable=broad-except
-                answer = {"error": "%s: %s" % (type(error).__name__, error)}
+                answer = {"failure": "%s: %s" % (type(error).__name__, error)}
             if answer is not None:
                 say(answer=request["id"], **answer)
     except OSError:

@@ -78,7 +78,7 @@ class Settings:
         with open(self.path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
-    def where(self, host):
+    def endpoint(self, host):
         """(host name or address, port, user) that ssh would use."""
         try:
             done = subprocess.run(
@@ -116,7 +116,7 @@ def _explain(session, debug_log, timed_out):
     is_connected = "Connection established" in debug_log
     # ssh gives up by itself when its peer is silent (ServerAliveInterval).
     timed_out = timed_out or (is_connected and " timed out" in log)
-    name, (address, port, user) = session.name, session.where
+    name, (address, port, user) = session.name, session.endpoint
     at = "%s port %d" % (address, port)
     target = "%s@%s" % (user, address)
     by_hand = "ssh -p %d %s" % (port, target)
@@ -191,18 +191,18 @@ def _explain(session, debug_log, timed_out):
 
 class Session:
     """A running agent. `name` is the host as the user called it, `info` what
-    the agent said first, `news` a queue of (session, event) while a run is
+    the agent said first, `events` a queue of (session, event) while a run is
     watched; the event is None when the connection has ended."""
 
     def __init__(self, host, settings, limit):
         self.host = host
         self.name = host.name if host else "this host"
         self.is_local = settings is None
-        self.where = ("localhost", 0, "")
-        self.news = None
+        self.endpoint = ("localhost", 0, "")
+        self.events = None
         self.info = None
         self.heard = time.monotonic()
-        self._hello = queue.Queue()
+        self._handshake = queue.Queue()
         self._answers = {}  # id of a request: queue
         self._said = {}  # id: what is called with its events
         self._is_over = False
@@ -215,7 +215,7 @@ class Session:
         if self.is_local:
             command = [sys.executable, "-c", _BOOTSTRAP % len(text)]
         else:
-            self.where = settings.where(host)
+            self.endpoint = settings.endpoint(host)
             remote = _REMOTE % (
                 shlex.quote(_BOOTSTRAP % len(text)),
                 shlex.quote(
@@ -242,7 +242,7 @@ class Session:
             reader.start()
         self._log_reader = readers[1]
         self._send(text)
-        self._wait_hello(limit)
+        self._wait_handshake(limit)
 
     def _send(self, data):
         with self._lock:
@@ -270,23 +270,23 @@ class Session:
         with self._lock:
             self._is_over = True
             waiting = list(self._answers.values())
-        for one in [self._hello, *waiting]:
+        for one in [self._handshake, *waiting]:
             one.put(None)
-        if self.news:
-            self.news.put((self, None))
+        if self.events:
+            self.events.put((self, None))
 
     def _take(self, message):
         event = message.get("event")
-        if event == "hello":
-            self._hello.put(message)
+        if event == "handshake":
+            self._handshake.put(message)
         elif event == "agent over":
             self._agent_status = message["status"]
         elif event == "said":
             said = self._said.get(message["id"])
             if said:
                 said(message["text"])
-        elif event and self.news:
-            self.news.put((self, message))
+        elif event and self.events:
+            self.events.put((self, message))
         elif message.get("answer") in self._answers:
             self._answers[message["answer"]].put(message)
 
@@ -295,10 +295,10 @@ class Session:
             self._log.append(line.decode(errors="replace"))
             del self._log[:-200]
 
-    def _wait_hello(self, limit):
+    def _wait_handshake(self, limit):
         timed_out = False
         try:
-            self.info = self._hello.get(timeout=limit)
+            self.info = self._handshake.get(timeout=limit)
             if self.info:
                 return
             self._process.wait(timeout=5)
@@ -316,8 +316,8 @@ class Session:
         raise HostError(_explain(self, log, timed_out))
 
     def request(self, op, limit=60, said=None, **arguments):
-        """The agent's answer; HostError when it has none. `said` is called with
-        lines that come before it."""
+        """The agent's answer; HostError when it has none, or could not do it.
+        `said` is called with lines that come before it."""
         answers = queue.Queue()
         with self._lock:
             self._next_id += 1
@@ -342,6 +342,10 @@ class Session:
             raise HostError(
                 "%s: the connection ended in '%s': %s"
                 % (self.name, op, "".join(self._log[-1:]).strip() or "no word")
+            )
+        if "failure" in answer:
+            raise HostError(
+                "%s: '%s' failed there: %s" % (self.name, op, answer["failure"])
             )
         return answer
 
@@ -372,9 +376,9 @@ class Session:
             return text % (agent, -status, signal.strsignal(-status)), -status
         return "%s ended with status %d" % (agent, status), 0
 
-    def watch(self, run, silence, news):
-        """From now on events go to `news`."""
-        self.news = news
+    def watch(self, run, silence, events):
+        """From now on what the agent tells goes to the queue `events`."""
+        self.events = events
         self.request("watch", run=run, silence=silence)
 
     def beat(self):

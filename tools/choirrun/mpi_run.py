@@ -66,10 +66,10 @@ def exported_environment(more):
     return found
 
 
-def mpirun_command(hosts, result, options, program, environment, run, folders):
-    """The command line, as --verbose shows it. folders: (of this run, of its
-    shared memory), or None to leave Open MPI to its own."""
-    mpi = result.mpi
+def mpirun_command(run, folders):
+    """The command line of a Run, as --verbose shows it. folders: (of this run, of
+    its shared memory), or None to leave Open MPI to its own."""
+    result, options, mpi = run.result, run.options, run.mpi
     found = mpi.of_ranks(
         [
             # The plainest ways of Open MPI: TCP, and memory within a host.
@@ -99,7 +99,7 @@ def mpirun_command(hosts, result, options, program, environment, run, folders):
     here = {s.host.name for s in result.sessions if s.is_local}
     places = [
         "%s:%d" % ("localhost" if h.name in here else h.alias, len(h.ranks))
-        for h in hosts
+        for h in run.hosts
     ]
     command = ["mpirun", "-np", str(options.np), "-H", ",".join(places)]
     # A rank's own threads must not share one core.
@@ -109,11 +109,11 @@ def mpirun_command(hosts, result, options, program, environment, run, folders):
         command.append("--allow-run-as-root")
     for option, name, value in found:
         command += [option, name, str(value)]
-    for name in sorted(environment) + ["CHOIR_RUN"]:
+    for name in sorted(run.exported) + ["CHOIR_RUN"]:
         command += ["-x", name]
     if options.output_filename:
         command.append("--tag-output")
-    return command + [program.path] + program.arguments
+    return command + [run.program.path] + run.program.arguments
 
 
 class Daemons(threading.Thread):
@@ -123,22 +123,19 @@ class Daemons(threading.Thread):
     def __init__(self, folder, sessions):
         super().__init__(daemon=True)
         self.sessions = {s.host.alias: s for s in sessions}
-        path = os.path.join(folder, "daemons")
-        # Paths of sockets have 108 characters at most.
+        # A path of a socket has 108 characters at most, and mpirun splits its
+        # setting at blanks: TMPDIR may be long and have some.
         self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        short = "/proc/%d/fd/%d/daemons" % (os.getpid(), self.folder)
+        short = "/proc/%d/fd/%d/" % (os.getpid(), self.folder)
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(short)
+        self.listener.bind(short + "daemons")
         self.listener.listen(16)
-        # mpirun splits its setting at blanks.
-        self.shell = os.path.join(folder, "remote_shell")
-        with open(self.shell, "w", encoding="utf-8") as file:
+        # Read by a shell, not executed: TMPDIR may be mounted noexec.
+        self.shell = "/bin/sh %sremote_shell" % short
+        with open(short + "remote_shell", "w", encoding="utf-8") as file:
             words = [sys.executable, os.path.realpath(remote_shell.__file__)]
-            file.write(
-                '#!/bin/sh\nexec %s "$@"\n' % shlex.join([*words, short])
-            )
-        os.chmod(self.shell, 0o700)
-        del path
+            words.append(short + "daemons")
+            file.write('exec %s "$@"\n' % shlex.join(words))
 
     def run(self):
         while True:
@@ -179,7 +176,7 @@ class Output(threading.Thread):
         super().__init__(daemon=True)
         self.source = source
         self.target = target
-        self.on_line = run.verdict.hear
+        self.on_line = run.verdict.read_line
         self.on_report = run.show_report
         self.folder = run.options.output_filename
         self.tag = run.mpi.tag
@@ -259,7 +256,7 @@ class Verdict:
         self.lost = None  # (what ended of the run's own processes, the signal)
         self.failed = False
 
-    def hear(self, line):
+    def read_line(self, line):
         """A line that a rank printed."""
         rank = _RANK.search(line)
         if rank and _OPERATION.search(line):
@@ -304,8 +301,8 @@ class Verdict:
             return ", in " + _OPERATION.search(self.sentences[rank])[0]
         return ""
 
-    def own_words(self, rank):
-        """Why it ended, as it said itself; ""."""
+    def stated_reason(self, rank):
+        """Why it ended, by its own last line about it; "" if there is none."""
         line = self.sentences.get(rank, "")
         if not line or "was ended by signal" in line:
             return ""
@@ -363,11 +360,15 @@ class Verdict:
             return "%s ended with exit status %d%s" % (
                 self.who(rank, hosts),
                 status,
-                self.own_words(rank) or self.last_operation(rank),
+                self.stated_reason(rank) or self.last_operation(rank),
             )
         if 0 < mpi_status < 128 and self.failed:
             return "a rank ended with exit status %d" % mpi_status
         return ""
+
+
+def guard_end(event):
+    return "was killed" if os.WIFSIGNALED(event["status"]) else "failed"
 
 
 class Run:
@@ -384,11 +385,13 @@ class Run:
         self.program = program
         self.name = secrets.token_hex(8)
         self.verdict = Verdict()
-        self.news = queue.Queue()
+        self.events = queue.Queue()
         self.present = set()  # sessions whose hosts Open MPI came to
         self.here = {}  # rank: whether its process is there
         self.gone_since = 0.0
-        self.ended_by = 0  # a signal that choirrun got
+        self.has_ended_ranks = False  # what they left behind, too
+        self.signals = []  # that choirrun got
+        self.ended_by = 0  # the first of them
         self.withheld = []  # reports of Open MPI that were not shown
         self.exported = environment
         self.guard = guard
@@ -401,7 +404,7 @@ class Run:
         known = self.verdict
         was_failed = known.failed
         known.read_report(text)
-        self.news.put((None, {"event": "report"}))
+        self.events.put((None, {"event": "report"}))
         # Open MPI's words about a failure are choirrun's own sentence.
         is_told = was_failed or known.failed or self.ended_by
         is_told = is_told or any(
@@ -431,14 +434,11 @@ class Run:
 
     def start(self, tell, stdout, stderr):
         for session in self.sessions:
-            session.watch(self.name, AGENT_SILENCE_SECONDS, self.news)
+            session.watch(self.name, AGENT_SILENCE_SECONDS, self.events)
         if self.result.networks:
             self.daemons = Daemons(self.folder, self.sessions)
             self.daemons.start()
-        command = mpirun_command(
-            *[self.hosts, self.result, self.options, self.program],
-            *[self.exported, self, self.make_folders()],
-        )
+        command = mpirun_command(self, self.make_folders())
         if self.options.verbose:
             tell("runs: " + shlex.join(command))
         self.guard.listen(self.note_guard)
@@ -467,10 +467,10 @@ class Run:
             if status < 0 and not event["was_signalled"]:
                 self.lose_process("mpirun", socket.gethostname(), event)
             self.status = status
-        elif kind == "over" and event["status"]:
-            self.lose("the guard of mpirun on this host was killed", 0)
+        elif kind == "over" and self.status is None:
+            self.lose("the guard of mpirun on this host " + guard_end(event), 0)
             self.status = 1
-        self.news.put((None, event))
+        self.events.put((None, event))
 
     def lose(self, what, number):
         """Notes what ended of the run's own processes; the first one counts, and
@@ -494,12 +494,17 @@ class Run:
             session.end_run(self.name)
 
     def interrupt(self, number):
-        """Ctrl-C and the like; the second one does not wait."""
-        if self.ended_by:
-            self.end_all()
-        else:
-            self.ended_by = number
+        """The handler of Ctrl-C and the like. It takes no lock, as the thread
+        that it interrupts may hold it."""
+        self.signals.append(number)
+
+    def handle_signals(self):
+        """The first one asks mpirun to end; the second one does not wait."""
+        if self.signals and not self.ended_by:
+            self.ended_by = self.signals[0]
             self.guard.signal(signal.SIGTERM)
+        if len(self.signals) > 1 and not self.is_over:
+            self.end_all()
 
     def note(self, session, event):
         known = self.verdict
@@ -526,14 +531,15 @@ class Run:
         elif kind == "ended" and event["name"] == self.mpi.daemon:
             if os.WIFSIGNALED(event["status"]):
                 self.lose_process(event["name"], session.info["host"], event)
-        elif kind == "guard killed":
+        elif kind == "guard over":
             self.lose(
-                "choirrun's guard on host %s was killed" % session.info["host"],
+                "choirrun's guard on host %s %s"
+                % (session.info["host"], guard_end(event)),
                 0,
             )
             known.failed = True
 
-    def look_at_hosts(self, tell):
+    def check_hosts(self, tell):
         now = time.monotonic()
         for session in self.sessions:
             silence = now - session.heard
@@ -567,13 +573,14 @@ class Run:
                 for session in self.sessions:
                     session.beat()
             try:
-                session, event = self.news.get(timeout=0.25)
+                session, event = self.events.get(timeout=0.25)
                 if session:
                     self.note(session, event)
             except queue.Empty:
                 pass
-            self.look_at_hosts(tell)
-            self.look_at_ranks(now)
+            self.handle_signals()
+            self.check_hosts(tell)
+            self.check_ranks(now)
             absent = [s for s in self.sessions if s not in self.present]
             if absent and not self.is_ending() and now > started_by:
                 tell(
@@ -597,7 +604,7 @@ class Run:
             self.guard.is_over.wait(10)
         return 1 if self.status is None else self.status
 
-    def look_at_ranks(self, now):
+    def check_ranks(self, now):
         """mpirun waits while what a rank started keeps the rank's output open;
         and version 4 can lock itself up when a rank died in MPI_Init."""
         is_writing = any(reader.is_writing for reader in self.readers)
@@ -607,7 +614,8 @@ class Run:
         if not are_gone or is_writing:
             self.gone_since = now
         gone = now - self.gone_since
-        if gone > GONE_SECONDS:
+        if gone > GONE_SECONDS and not self.has_ended_ranks:
+            self.has_ended_ranks = True
             for session in self.sessions:
                 session.end_run(self.name, ranks_only=True)
         if gone > 2 * GONE_SECONDS:
@@ -639,10 +647,8 @@ def exit_status(run, status):
     return 1 if status < 0 else status
 
 
-def run_program(hosts, result, folder, options, program, environment, guard,
-                tell, stdout, stderr):  # fmt: skip
+def run_program(run, tell, stdout, stderr):
     """Runs to the end; choirrun's exit status."""
-    run = Run(hosts, result, folder, options, program, environment, guard)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda n, _frame: run.interrupt(n))
     # Stopping choirrun alone would look like its end to the agents.
@@ -656,7 +662,7 @@ def run_program(hosts, result, folder, options, program, environment, guard,
             % (run.ended_by, signal.strsignal(run.ended_by))
         )
     elif status:
-        cause = run.verdict.first_cause(hosts, status)
+        cause = run.verdict.first_cause(run.hosts, status)
         if cause:
             tell(cause + "; all ranks were ended")
         else:

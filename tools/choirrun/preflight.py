@@ -127,7 +127,7 @@ def locate(host, settings, own):
     """Where a host is: None for this one, else its address."""
     if host.name == "localhost" or host.name == socket.gethostname():
         return None
-    address = settings.where(host)[0]
+    address = settings.endpoint(host)[0]
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except socket.gaierror:
@@ -327,7 +327,7 @@ def split_interfaces(interfaces):
 
 
 def _copy_command(path, session):
-    address, port, user = session.where
+    address, port, user = session.endpoint
     if ":" in address:
         address = "[%s]" % address
     return "scp -P %d -pr %s %s@%s:%s" % (
@@ -373,11 +373,6 @@ def check_programs(sessions, local, program, environment):
         )
     for session, there in zip(everyone, answers):
         name = session.name
-        if "error" in there:
-            problems.append(
-                "%s: cannot look at the program: %s" % (name, there["error"])
-            )
-            continue
         if not there["mpi"] or (
             there["mpi"] == here["mpi"] and mpi.daemon not in there["daemons"]
         ):
@@ -439,11 +434,10 @@ def check_data(sessions, path):
     problems = []
     first = None
     for session, there in zip(sessions, answers):
-        if "missing" in there or "error" in there:
-            what = there.get("error", "there is no %s" % path)
+        if "missing" in there:
             problems.append(
-                f"{session.name}: {what}; put the data there, or give "
-                "another folder with --data"
+                f"{session.name}: there is no {path}; put the data there, or "
+                "give another folder with --data"
             )
         elif first is None:
             first = session, there
@@ -543,9 +537,7 @@ def check_links(sessions, target, ports):
         for way in (pairs, [(b, a) for a, b in pairs]):
             for result in stop_at_problems(all_at_once(probe, way)):
                 source, peer, address, answer = result
-                if "error" in answer:
-                    problems.append(f"{source.name}: {answer['error']}")
-                elif "failed" in answer:
+                if "failed" in answer:
                     problems.append(
                         _link_problem(source, peer, address, answer, ports)
                     )
