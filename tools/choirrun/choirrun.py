@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 
 # Installed, the modules are not beside the script but in PREFIX/lib/choirrun.
 _here = os.path.dirname(os.path.realpath(__file__))
@@ -213,12 +214,39 @@ def print_build(sessions):
             print("  GPU       %s: %s" % (name, state))
 
 
-def run(options, hosts, folder, guard):
+class Interrupts:
+    """Calls `act` with the number of each signal that asks for the end, in a thread
+    of its own. The interpreter writes the number to a pipe at once; the main
+    thread would not see a signal that comes just before it waits for a lock. Who
+    holds `lock` keeps `act` from running, or waits until it has."""
+
+    def __init__(self, act):
+        self.act = act
+        self.lock = threading.Lock()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup, and a shell's &, have one ignored.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._run, args=(reader,), daemon=True).start()
+
+    def _run(self, reader):
+        while True:
+            for number in os.read(reader, 64):
+                with self.lock:
+                    self.act(number)
+
+
+def run(options, hosts, folder, guard, interrupts):
     is_report = options.preflight or options.check_build
     out = sys.stdout if is_report else sys.stderr
 
     def tell(text):
-        print("choirrun: " + text, file=out, flush=True)
+        # After an interrupt nothing is said of what it broke.
+        with interrupts.lock:
+            print("choirrun: " + text, file=out, flush=True)
 
     settings = host_session.Settings(
         folder, hosts, options.ssh_port, options.ssh_identity_file
@@ -259,6 +287,8 @@ def run(options, hosts, folder, guard):
         running = mpi_run.Run(
             hosts, result, folder, options, program, environment, guard
         )
+        with interrupts.lock:
+            interrupts.act = running.interrupt
         return mpi_run.run_program(
             running, tell, sys.stdout.buffer, sys.stderr.buffer
         )
@@ -289,26 +319,25 @@ def main(arguments):
         print("choirrun of Choir " + version())
         return 0
 
-    def end(number, _frame):
-        raise SystemExit(128 + number)
-
     # Before the first thread.
     guard = host_agent.Guard(True, host_session.own_children)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
     folder = tempfile.mkdtemp(prefix="choirrun-")
     guard.remove_at_end(folder)
-    try:
-        return run(options, hosts, folder, guard)
-    except (KeyboardInterrupt, SystemExit) as error:
+
+    def end(number):
         # Threads may still wait for hosts; nothing keeps choirrun now.
         host_session.kill_all()
         shutil.rmtree(folder, ignore_errors=True)
         print("choirrun: interrupted; nothing was started", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(getattr(error, "code", None) or 128 + signal.SIGINT)
+        os._exit(128 + number)
+
+    interrupts = Interrupts(end)
+    try:
+        return run(options, hosts, folder, guard, interrupts)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with interrupts.lock:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ _BOOTSTRAP = (
 
 
 _running = set()  # of all sessions
+_lock = threading.Lock()  # held while one starts
 
 
 def own_children():
@@ -36,8 +37,9 @@ def own_children():
 
 
 def kill_all():
-    """Ends all sessions without waiting for anything; agents that watch a run
-    clean up behind them."""
+    """Ends all sessions, and none starts any more; waits for nothing; agents that
+    watch a run clean up behind them."""
+    _lock.acquire()
     for process in list(_running):
         process.kill()
 
@@ -225,15 +227,16 @@ class Session:
             # -v: its stages tell causes apart that its errors do not.
             command = ["ssh", "-v", "-F", settings.path, "-T", host.alias]
             command.append(remote)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C is choirrun's to handle.
-            start_new_session=True,
-        )
-        _running.add(self._process)
+        with _lock:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # Ctrl-C is choirrun's to handle.
+                start_new_session=True,
+            )
+            _running.add(self._process)
         readers = [
             threading.Thread(target=read, daemon=True)
             for read in (self._read_answers, self._read_log)

@@ -494,8 +494,7 @@ class Run:
             session.end_run(self.name)
 
     def interrupt(self, number):
-        """The handler of Ctrl-C and the like. It takes no lock, as the thread
-        that it interrupts may hold it."""
+        """Notes Ctrl-C and the like; from any thread."""
         self.signals.append(number)
 
     def handle_signals(self):
@@ -649,8 +648,6 @@ def exit_status(run, status):
 
 def run_program(run, tell, stdout, stderr):
     """Runs to the end; choirrun's exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda n, _frame: run.interrupt(n))
     # Stopping choirrun alone would look like its end to the agents.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     run.start(tell, stdout, stderr)
