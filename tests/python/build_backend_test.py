@@ -40,7 +40,7 @@ class BuildBackend(unittest.TestCase):
     def libraries(self, folder):
         for name in ["libchoir.so", "libchoir_mpi.so"]:
             os.makedirs(os.path.join(self.root, folder), exist_ok=True)
-            shutil.copy(LIBRARY, os.path.join(self.root, folder, name))
+            shutil.copyfile(LIBRARY, os.path.join(self.root, folder, name))
 
     def bazel(self, body):
         path = os.path.join(self.bin, "bazel")
