@@ -10,6 +10,7 @@ first cause when something breaks.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -217,8 +218,8 @@ def print_build(sessions):
 class Interrupts:
     """Calls `act` with the number of each signal that asks for the end, in a thread
     of its own. The interpreter writes the number to a pipe at once; the main
-    thread would not see a signal that comes just before it waits for a lock. Who
-    holds `lock` keeps `act` from running, or waits until it has."""
+    thread would not see a signal that comes just before it waits for a lock. `act`
+    runs with `lock` held; hold it to keep `act` from running meanwhile."""
 
     def __init__(self, act):
         self.act = act
@@ -235,8 +236,11 @@ class Interrupts:
     def _run(self, reader):
         while True:
             for number in os.read(reader, 64):
-                with self.lock:
-                    self.act(number)
+                # A line that nobody reads must not keep it.
+                held = self.lock.acquire(timeout=2)
+                self.act(number)
+                if held:
+                    self.lock.release()
 
 
 def run(options, hosts, folder, guard, interrupts):
@@ -245,7 +249,7 @@ def run(options, hosts, folder, guard, interrupts):
 
     def tell(text):
         # After an interrupt nothing is said of what it broke.
-        with interrupts.lock:
+        with interrupts.lock, contextlib.suppress(OSError):
             print("choirrun: " + text, file=out, flush=True)
 
     settings = host_session.Settings(
@@ -287,6 +291,7 @@ def run(options, hosts, folder, guard, interrupts):
         running = mpi_run.Run(
             hosts, result, folder, options, program, environment, guard
         )
+        running.prepare(tell)
         with interrupts.lock:
             interrupts.act = running.interrupt
         return mpi_run.run_program(
@@ -325,12 +330,15 @@ def main(arguments):
     guard.remove_at_end(folder)
 
     def end(number):
-        # Threads may still wait for hosts; nothing keeps choirrun now.
-        host_session.kill_all()
-        shutil.rmtree(folder, ignore_errors=True)
-        print("choirrun: interrupted; nothing was started", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(128 + number)
+        # Threads may still wait for hosts; nothing keeps choirrun now, nor
+        # when nobody reads what it says.
+        try:
+            host_session.kill_all()
+            shutil.rmtree(folder, ignore_errors=True)
+            text = "choirrun: interrupted; nothing was started"
+            print(text, file=sys.stderr, flush=True)
+        finally:
+            os._exit(128 + number)
 
     interrupts = Interrupts(end)
     try:

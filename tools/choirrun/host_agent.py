@@ -624,7 +624,7 @@ class _Child:
         """Reads what there is of requests, and does those that are whole. False:
         the parent is gone."""
         try:
-            # Else what is started would inherit what comes.
+            # Close-on-exec: no command inherits another's descriptors.
             data, ancillary, _, _ = self.connection.recvmsg(
                 1 << 16, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC
             )
@@ -664,6 +664,8 @@ class _Child:
             pid = os.fork()
         except OSError as error:
             self.tell(event="not started", id=request["id"], why=str(error))
+            for fd in fds:
+                os.close(fd)
             return
         if pid == 0:
             try:
@@ -712,7 +714,7 @@ class _Child:
             self.since.pop(found.si_pid, None)
 
     def end(self, grace):
-        """Begins to end all; once more: with the smaller of both times."""
+        """Begins to end all. A later call can only shorten the time."""
         if self.grace is None:
             self.ending_since = time.monotonic()
             self.grace = grace

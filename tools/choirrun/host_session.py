@@ -37,8 +37,9 @@ def own_children():
 
 
 def kill_all():
-    """Ends all sessions, and none starts any more; waits for nothing; agents that
-    watch a run clean up behind them."""
+    """Kills the sessions' processes without waiting for their end; agents that
+    watch a run clean up behind them. Keeps the lock, so that no session starts any
+    more: the caller ends the process."""
     _lock.acquire()
     for process in list(_running):
         process.kill()

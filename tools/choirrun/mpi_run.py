@@ -396,6 +396,7 @@ class Run:
         self.exported = environment
         self.guard = guard
         self.daemons = None
+        self.command = None  # mpirun's
         self.pid = 0  # of mpirun
         self.status = None  # its, as of subprocess
         self.is_over = False  # choirrun ended all
@@ -432,15 +433,19 @@ class Run:
                 return None
         return paths
 
-    def start(self, tell, stdout, stderr):
+    def prepare(self, tell):
+        """All that comes before mpirun; when choirrun ends, agents and guards
+        remove what this has made."""
         for session in self.sessions:
             session.watch(self.name, AGENT_SILENCE_SECONDS, self.events)
         if self.result.networks:
             self.daemons = Daemons(self.folder, self.sessions)
             self.daemons.start()
-        command = mpirun_command(self, self.make_folders())
+        self.command = mpirun_command(self, self.make_folders())
         if self.options.verbose:
-            tell("runs: " + shlex.join(command))
+            tell("runs: " + shlex.join(self.command))
+
+    def start(self, stdout, stderr):
         self.guard.listen(self.note_guard)
         pipes = [os.pipe(), os.pipe()]
         self.readers = [
@@ -450,8 +455,9 @@ class Run:
         for reader in self.readers:
             reader.start()
         environment = dict(self.exported, CHOIR_RUN=self.name)
-        self.guard.start(0, command, environment, *[w for _, w in pipes])
-        for _, writer in pipes:
+        writers = [writer for _, writer in pipes]
+        self.guard.start(0, self.command, environment, *writers)
+        for writer in writers:
             os.close(writer)
 
     def note_guard(self, event):
@@ -647,10 +653,10 @@ def exit_status(run, status):
 
 
 def run_program(run, tell, stdout, stderr):
-    """Runs to the end; choirrun's exit status."""
+    """Runs what was prepared to the end; choirrun's exit status."""
     # Stopping choirrun alone would look like its end to the agents.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    run.start(tell, stdout, stderr)
+    run.start(stdout, stderr)
     status = run.supervise(tell)
     run.finish()
     if run.ended_by:

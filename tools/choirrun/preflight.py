@@ -93,7 +93,7 @@ def all_at_once(function, items):
     try:
         return list(pool.map(safe, items))
     finally:
-        # After Ctrl-C nobody waits for what they wait for.
+        # After an exception nobody waits for what they wait for.
         pool.shutdown(wait=False)
 
 
