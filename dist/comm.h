@@ -366,7 +366,7 @@ typedef struct choir_collective_s {
   int64_t batch;
   // NULL, or why this rank cannot take part (a text of up to 199 bytes). It
   // takes part in agreeing on the operation alone, so that all ranks get the
-  // reason at once, with this code (0: INVALID_ARGUMENT), and none is out of
+  // reason at once, with this code (none: INVALID_ARGUMENT), and none is out of
   // order after it; nothing but kind, name and root (of a pair) is looked at.
   const char* refusal;
   choir_status_code_t refusal_code;

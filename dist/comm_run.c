@@ -251,10 +251,11 @@ static choir_status_t run_join(choir_comm_t* comm,
 
 choir_status_t choir__comm_refusal(const choir_collective_t* c) {
   if (!c->refusal) return NULL;
+  const bool is_code = c->refusal_code > CHOIR_STATUS_OK &&
+                       c->refusal_code <= CHOIR_STATUS_INTERNAL;
   return choir_status_make(
-      c->refusal_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT,
-      __FILE__, __LINE__, __func__, "%s",
-      c->refusal[0] ? c->refusal : "no reason given");
+      is_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT, __FILE__,
+      __LINE__, __func__, "%s", c->refusal[0] ? c->refusal : "no reason given");
 }
 
 // Who moves the data of a device.

@@ -240,16 +240,22 @@ static choir_status_t replace_strategy(choir_dist_opt_t* dist,
   return NULL;
 }
 
-// All ranks hear of a difference before anything is changed. Local steps have
-// left each rank its own states of the optimizer, which would make replicas
-// drift apart where all are to apply one step.
-static choir_status_t switch_to(choir_dist_opt_t* dist,
-                                choir_strategy_t* strategy) {
+// Local steps have left each rank its own states of the optimizer, which would
+// make replicas drift apart where all are to apply one step.
+static choir_status_t prepare_switch(choir_dist_opt_t* dist,
+                                     const choir_strategy_t* strategy) {
   CHOIR_TRY(choir__dist_opt_end_work(dist));
   const choir__agreement_t all_have = agreement(dist, strategy);
   CHOIR_TRY(choir__agree_on_settings(&all_have));
   CHOIR_TRY(consolidate_all(dist));
-  CHOIR_TRY(choir__dist_opt_average_states(dist));
+  return choir__dist_opt_average_states(dist);
+}
+
+// All ranks hear of a difference, or of a failure, before anything is replaced.
+static choir_status_t switch_to(choir_dist_opt_t* dist,
+                                choir_strategy_t* strategy) {
+  CHOIR_TRY(choir__agree_on_outcome(dist->comm, "dist_option",
+                                    prepare_switch(dist, strategy)));
   return replace_strategy(dist, strategy);
 }
 

@@ -143,17 +143,18 @@ choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
   return NULL;
 }
 
-static choir_status_t require_compiled(const choir_model_t* model,
-                                       const char* what) {
-  if (model->error) return choir_status_clone(model->error);
+static choir_status_t require_compiled(choir_model_t* model, const char* what) {
+  // Reported once: what is in the model's lists is whole.
+  choir_status_t error = model->error;
+  model->error = NULL;
+  if (error) return error;
   if (model->is_compiled) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: %s before choir_model_compile",
                      model->def->name, what);
 }
 
-static choir_status_t need_forward(const choir_model_t* model,
-                                   const char* what) {
+static choir_status_t need_forward(choir_model_t* model, const char* what) {
   CHOIR_TRY(require_compiled(model, what));
   if (model->def->forward) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of DistOpt that all ranks make, between steps, and for which one of
-// them has no memory: all hear of it at once, and the communicator stays in
-// order. The last rank lacks one allocation, the first, the second and so on.
+// Calls of DistOpt that all ranks make, between steps, and that fail on one of
+// them: all hear of it at once, and the communicator stays in order. On the
+// last rank one allocation fails, or one copy to its GPU: the first, the second
+// and so on.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -78,9 +79,14 @@ const Call kCalls[] = {
 
 class DistOptMemoryTest : public ::testing::TestWithParam<Call> {};
 
+struct Fault {
+  std::function<void(int64_t nth)> arm;
+  std::function<bool()> disarm;  // whether it happened
+};
+
 // Whether the call failed.
 bool Attempt(const Call& call, const Training::Options& options, Comm* world,
-             FailingAllocator* allocator, int64_t nth) {
+             const Fault& fault, int64_t nth) {
   const std::vector<int32_t> all = {0, 1, 2};
   choir_comm_t* comm = nullptr;
   Must(choir_comm_group(world->get(), all.data(), 3, &comm));
@@ -91,10 +97,9 @@ bool Attempt(const Call& call, const Training::Options& options, Comm* world,
       Must(training.Attach());
       Must(training.TrainOn(0, world->rank() * 16, 16, 48));
     }
-    if (world->rank() == 2) allocator->FailAt(nth);
+    if (world->rank() == 2) fault.arm(nth);
     choir_status_t status = call.run(&training);
-    const bool failed = allocator->failed();
-    allocator->FailAt(-1);
+    const bool failed = world->rank() == 2 && fault.disarm();
     code = choir_status_code(status);
     if (world->rank() != 2 && status) {
       EXPECT_TRUE(
@@ -103,13 +108,27 @@ bool Attempt(const Call& call, const Training::Options& options, Comm* world,
     }
     choir_status_free(status);
     for (uint64_t heard : world->Gather(static_cast<uint64_t>(code)))
-      EXPECT_EQ(heard, static_cast<uint64_t>(code)) << "allocation " << nth;
+      EXPECT_EQ(heard, static_cast<uint64_t>(code)) << "fault " << nth;
     EXPECT_TRUE(failed || code == CHOIR_STATUS_OK || world->rank() != 2);
     EXPECT_OK(choir_comm_barrier(comm, "in order"));
   }
   EXPECT_OK(choir_comm_finalize(comm));
   choir_comm_release(comm);
   return code != CHOIR_STATUS_OK;
+}
+
+// Whether the call failed at all.
+bool AttemptAll(const Call& call, const Training::Options& options, Comm* world,
+                const Fault& fault) {
+  int failures = 0;
+  // Some calls do without a part of what they ask for.
+  int well = 0;
+  for (int64_t nth = 0; well < 3; nth += 1 + nth / 8) {
+    const bool failed = Attempt(call, options, world, fault, nth);
+    failures += failed;
+    well = failed ? 0 : well + 1;
+  }
+  return failures > 0;
 }
 
 TEST_P(DistOptMemoryTest, AllHearOfALackOnOneRank) {
@@ -119,21 +138,45 @@ TEST_P(DistOptMemoryTest, AllHearOfALackOnOneRank) {
   Must(choir_allocator_set_default(allocator->get()));
   choir::testing::CudaKernelsOnHost(false);
   choir::testing::FakeCuda gpu;
+  const Fault no_memory = {[&](int64_t nth) { allocator->FailAt(nth); },
+                           [&] {
+                             const bool failed = allocator->failed();
+                             allocator->FailAt(-1);
+                             return failed;
+                           }};
   Comm world;
   Training::Options options[3];
   options[1].strategy = &choir_strategy_def_sparse_top_k;  // has states
   options[2].device = "cuda";  // copies of what is on it
-  int failures = 0;
-  for (const Training::Options& one : options) {
-    // Some calls do without a part of what they ask for.
-    int well = 0;
-    for (int64_t nth = 0; well < 3; nth += 1 + nth / 8) {
-      const bool failed = Attempt(GetParam(), one, &world, allocator, nth);
-      failures += failed;
-      well = failed ? 0 : well + 1;
-    }
-  }
-  EXPECT_GT(failures, 0);
+  bool failed = false;
+  for (const Training::Options& one : options)
+    failed |= AttemptAll(GetParam(), one, &world, no_memory);
+  EXPECT_TRUE(failed);
+}
+
+TEST_P(DistOptMemoryTest, AllHearOfACopyThatFailsOnOneRank) {
+  if (choir_testing::RunRanks("shm", 3)) return;
+  choir::testing::CudaKernelsOnHost(false);
+  choir::testing::FakeCuda gpu;
+  const std::string copy = "cuMemcpyHtoDAsync";
+  int last = 0;
+  const Fault no_copy = {[&](int64_t nth) {
+                           last = gpu.Calls(copy) + static_cast<int>(nth);
+                           gpu.FailNext(copy, 2 /* no memory */,
+                                        static_cast<int>(nth));
+                         },
+                         [&] {
+                           gpu.FailNext(copy, 0);
+                           return gpu.Calls(copy) > last;
+                         }};
+  Comm world;
+  Training::Options options;
+  options.device = "cuda";
+  bool failed = AttemptAll(GetParam(), options, &world, no_copy);
+  // Nothing is compared behind the last copy of an average.
+  options.momentum = 0;
+  failed |= AttemptAll(GetParam(), options, &world, no_copy);
+  EXPECT_EQ(failed, std::string(GetParam().name) != "gather");
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, DistOptMemoryTest, ::testing::ValuesIn(kCalls),

@@ -134,6 +134,7 @@ class Training {
     bool use_graph = kUseGraph;
     std::string optimizer = "sgd";
     double lr = 0.005;
+    double momentum = 0.9;  // of sgd
     bool nesterov = false;
     int64_t bucket_bytes = 1048576;
     int64_t passes = 1;  // per step
@@ -297,7 +298,7 @@ class Training {
     choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
                       &sgd);
     sgd.lr = options_.lr;
-    sgd.momentum = 0.9;
+    sgd.momentum = options_.momentum;
     sgd.nesterov = options_.nesterov;
     sgd.weight_decay = 1e-5;
     Must(choir_optimizer_create(&choir_optimizer_def_sgd, &sgd, &optimizer_));

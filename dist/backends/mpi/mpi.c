@@ -432,8 +432,13 @@ void choir_mpi_leave_all(void) {
       choir_mpi_skip_finalize();
     // Neither its thread nor its operations may call MPI when that is over.
     choir__comm_watch_stop(&mpi->base);
+    if (pthread_mutex_trylock(&mpi->base.run_mutex)) {
+      choir_mpi_skip_finalize();  // an operation of another thread does
+      continue;
+    }
     mpi->base.finalized = true;
     end_controls(mpi);
+    pthread_mutex_unlock(&mpi->base.run_mutex);
   }
   pthread_mutex_unlock(&joined_comms.mutex);
 }

@@ -234,7 +234,8 @@ choir_status_t choir_mpi_world_close(void) {
                                 process.silence, &waited);
     pthread_mutex_lock(&process.mutex);
     double left = process.deadline - waited;
-    if (!status && process.state == WORLD_READY)
+    if (!status && process.state == WORLD_READY &&
+        !atomic_load(&skips_finalize))
       status = finalize(left > 1 ? left : 1);
     // It was told; the program's exit does not wait again.
     if (status) choir_mpi_skip_finalize();

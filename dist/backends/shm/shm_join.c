@@ -103,7 +103,7 @@ static int open_socket(void) {
 }
 
 static choir_status_t socket_error(const char* what) {
-  if (errno == EMFILE || errno == ENFILE)
+  if (errno == EMFILE)
     return CHOIR_ERROR(UNAVAILABLE,
                        "too few file descriptors: each rank needs one per "
                        "peer; raise the limit (ulimit -n)");
@@ -175,7 +175,7 @@ static choir_status_t open_listener(join_t* join) {
   return NULL;
 }
 
-// ---- Hellos ----
+// ---- Handshakes ----
 
 static choir_status_t make_nonce(unsigned char nonce[NONCE_BYTES]) {
   if (getrandom(nonce, NONCE_BYTES, 0) == NONCE_BYTES) return NULL;
@@ -388,8 +388,7 @@ static choir_status_t accept_callers(join_t* join, int* out_refused) {
   while (*out_refused < MAX_REFUSED && (place = find_place(join, now))) {
     int socket =
         accept4(join->shm->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0)
-      return errno == EMFILE || errno == ENFILE ? socket_error("accept") : NULL;
+    if (socket < 0) return errno == EMFILE ? socket_error("accept") : NULL;
     struct ucred peer;
     if (get_peer(socket, &peer) && is_same_user(&peer)) {
       drop(place);
