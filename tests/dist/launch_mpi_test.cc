@@ -181,8 +181,8 @@ TEST_P(MpiTreeTest, EndsWithAllItsProcesses) {
 
 const End kEnds[] = {
     {"well", "", 0, 0, "MESSAGE=\n"},
-    {"rank_killed", "rank", SIGKILL, 137, "rank 1.* signal 9 "},
-    {"rank_terminated", "rank", SIGTERM, 143, "rank 1.* signal 15 "},
+    {"rank_killed", "rank", SIGKILL, 137, "rank 1.*\\ssignal 9 "},
+    {"rank_terminated", "rank", SIGTERM, 143, "rank 1.*\\ssignal 15 "},
     {"mpiexec_killed", "mpiexec", SIGKILL, 137,
      "MESSAGE=mpiexec \\(host .+, pid \\d+\\) was killed by signal 9 "
      "\\(Killed\\); all ranks were ended\n"},
