@@ -288,10 +288,17 @@ class RunTest(harness.ProgramTest):
         `part`; its parent has `parent` in that."""
         rows = self.rows(host)
         words = {row[0]: row[3] for row in rows}
+        # Open MPI 5's daemon forks, and the first one ends.
+        starters = {
+            row[1]
+            for row in rows
+            if row[2] == name and words.get(row[1]) == row[3]
+        }
         found = [
             row[0]
             for row in rows
             if row[2] == name
+            and row[0] not in starters
             and part in row[3]
             and (parent is None or parent in words.get(row[1], ""))
         ]
