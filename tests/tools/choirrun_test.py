@@ -22,6 +22,7 @@ import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
+import process_guard  # noqa: E402
 
 
 class HostsTest(unittest.TestCase):
@@ -264,7 +265,7 @@ class LibrariesTest(unittest.TestCase):
 
 
 class GuardTest(unittest.TestCase):
-    """host_agent.Guard, in a process of its own that may fork: it has no threads
+    """process_guard.Guard, in a process of its own that may fork: it has no threads
     yet, and children of its own alone."""
 
     def run_guard(self, script):
@@ -273,7 +274,7 @@ class GuardTest(unittest.TestCase):
         head = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
-import host_agent
+import process_guard
 events = []
 def start(*command):
     reader, writer = os.pipe()
@@ -295,7 +296,7 @@ def start(*command):
     def test_long_command(self):
         # Longer than a socket's buffer, which a packet has to fit into.
         said = self.run_guard(
-            "guard = host_agent.Guard()\n"
+            "guard = process_guard.Guard()\n"
             "guard.listen(events.append)\n"
             "words = [str(i) * 1000 for i in range(100, 500)]\n"
             "print(start('sh', '-c', 'echo $# ${400}', 'sh', *words))\n"
@@ -305,7 +306,7 @@ def start(*command):
 
     def test_what_a_command_inherits(self):
         said = self.run_guard(
-            "guard = host_agent.Guard()\n"
+            "guard = process_guard.Guard()\n"
             "guard.listen(events.append)\n"
             "start('true')\n"
             "print(start('sh', '-c', 'readlink /proc/$$/fd/*'))\n"
@@ -318,8 +319,8 @@ def start(*command):
     def test_a_guard_that_fails(self):
         said = self.run_guard(
             "def fail(self): raise OSError('no more processes')\n"
-            "host_agent._Child.reap = fail\n"
-            "guard = host_agent.Guard()\n"
+            "process_guard._Child.reap = fail\n"
+            "guard = process_guard.Guard()\n"
             "guard.listen(events.append)\n"
             "guard.is_over.wait(60)\n"
             "while not events: pass\n"
@@ -329,7 +330,7 @@ def start(*command):
 
     def test_the_shorter_time_to_end_holds(self):
         for times in ((3, 0), (0, 3)):
-            child = host_agent._Child(None)
+            child = process_guard._Child(None)
             for grace in times:
                 child.end(grace)
             self.assertEqual(child.grace, 0)
@@ -358,6 +359,25 @@ class RunTest(unittest.TestCase):
         self.run.status = 0
         self.run.note_guard({"event": "over", "status": 0})
         self.assertIsNone(self.run.verdict.lost)
+
+    def test_a_loss_that_is_told_behind_a_good_end(self):
+        session = mock.Mock(info={"host": "h2"})
+        event = {"event": "guard over", "status": 9}
+
+        def request(op, **_):
+            self.assertEqual(op, "settle")
+            self.run.events.put((session, event))
+
+        session.request = request
+        self.run.sessions = [session]
+        self.run.status = 0
+        self.run.options = types.SimpleNamespace(start_timeout=1)
+        self.assertEqual(self.run.supervise(None), 0)
+        self.assertEqual(
+            self.run.verdict.lost,
+            ("choirrun's guard on host h2 was killed", 0),
+        )
+        self.assertEqual(mpi_run.exit_status(self.run, 0), 1)
 
     def test_interrupts(self):
         self.run.interrupt(signal.SIGINT)

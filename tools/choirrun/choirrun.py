@@ -24,13 +24,13 @@ _here = os.path.dirname(os.path.realpath(__file__))
 _installed = os.path.join(os.path.dirname(_here), "lib", "choirrun")
 sys.path.insert(0, _installed if os.path.isdir(_installed) else _here)
 
-import host_agent  # noqa: E402
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
 import prediction  # noqa: E402
 import preflight  # noqa: E402
+import process_guard  # noqa: E402
 
 _EPILOG = """\
 exit status: the program's; 128 + n for a rank, choirrun or a process that the run
@@ -325,7 +325,7 @@ def main(arguments):
         return 0
 
     # Before the first thread.
-    guard = host_agent.Guard(True, host_session.own_children)
+    guard = process_guard.Guard(True, host_session.own_children)
     folder = tempfile.mkdtemp(prefix="choirrun-")
     guard.remove_at_end(folder)
 

@@ -15,20 +15,34 @@ import threading
 import time
 
 import host_agent
+import process_guard
 
 # Tells how the agent ended, whatever the login shell is.
 _REMOTE = (
     'exec sh -c \'python3 -c "$1"; status=$?; printf "%%s\\\\n" '
     '"$2$status}"; exit $status\' sh %s %s'
 )
+# One line, as some login shells end a quoted text there.
 _BOOTSTRAP = (
-    "import sys;"
-    "exec(compile(sys.stdin.buffer.read(%d).decode(),'host_agent','exec'))"
+    "import json,sys,types;"
+    "[exec(compile(text,name,'exec'),"
+    "sys.modules.setdefault(name,types.ModuleType(name)).__dict__)"
+    " for name,text in json.loads(sys.stdin.buffer.read(%d).decode())];"
+    "sys.modules['host_agent'].main(sys.stdin.buffer)"
 )
 
 
 _running = set()  # of all sessions
 _lock = threading.Lock()  # held while one starts
+
+
+def _agent():
+    """What the bootstrap reads: names and texts of the agent's modules."""
+    texts = []
+    for module in (process_guard, host_agent):
+        with open(module.__file__, encoding="utf-8") as file:
+            texts.append((module.__name__, file.read()))
+    return json.dumps(texts).encode()
 
 
 def own_children():
@@ -213,8 +227,7 @@ class Session:
         self._log = []
         self._next_id = 0
         self._lock = threading.Lock()
-        with open(host_agent.__file__, "rb") as file:
-            text = file.read()
+        text = _agent()
         if self.is_local:
             command = [sys.executable, "-c", _BOOTSTRAP % len(text)]
         else:

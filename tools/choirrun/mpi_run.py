@@ -29,6 +29,8 @@ END_SECONDS = 6
 
 # How long all ranks may be gone before mpirun is.
 GONE_SECONDS = 5
+# A host has this long to tell, after a good end, what else ended there.
+SETTLE_SECONDS = 5
 
 # Exported to all hosts, by first letters.
 EXPORTED = ("CHOIR_", "OMP_", "NCCL_", "MKL_", "OPENBLAS_")
@@ -607,7 +609,22 @@ class Run:
                     break
         if self.status is None:
             self.guard.is_over.wait(10)
+        elif self.status == 0:
+            self.settle()
         return 1 if self.status is None else self.status
+
+    def settle(self):
+        """mpirun ended well. Version 5 says so also when it has lost a daemon: asks
+        each host what else ended there."""
+        for session in self.sessions:
+            try:
+                session.request("settle", limit=SETTLE_SECONDS)
+            except HostError:
+                pass  # a connection that ended is in the queue
+        while not self.events.empty():
+            session, event = self.events.get()
+            if session:
+                self.note(session, event)
 
     def check_ranks(self, now):
         """mpirun waits while what a rank started keeps the rank's output open;
@@ -664,7 +681,7 @@ def run_program(run, tell, stdout, stderr):
             "interrupted by signal %d (%s); all ranks were ended"
             % (run.ended_by, signal.strsignal(run.ended_by))
         )
-    elif status:
+    elif status or run.verdict.lost:
         cause = run.verdict.first_cause(run.hosts, status)
         if cause:
             tell(cause + "; all ranks were ended")
