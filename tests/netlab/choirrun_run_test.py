@@ -288,17 +288,10 @@ class RunTest(harness.ProgramTest):
         `part`; its parent has `parent` in that."""
         rows = self.rows(host)
         words = {row[0]: row[3] for row in rows}
-        # Open MPI 5's daemon forks, and the first one ends.
-        starters = {
-            row[1]
-            for row in rows
-            if row[2] == name and words.get(row[1]) == row[3]
-        }
         found = [
             row[0]
             for row in rows
             if row[2] == name
-            and row[0] not in starters
             and part in row[3]
             and (parent is None or parent in words.get(row[1], ""))
         ]
@@ -422,12 +415,26 @@ class RunTest(harness.ProgramTest):
     def test_children_of_a_killed_rank(self):
         name = "orted" if self.major == 4 else "prted"
 
-        def rank():
-            daemon = self.find(self.h2, name)
-            (pid,) = [r[0] for r in self.rows(self.h2) if r[1] == daemon]
-            return self.h2, pid
+        def child_of(host, name):
+            parent = self.find(host, name)
+            (pid,) = [
+                row[0]
+                for row in self.rows(host)
+                if row[1] == parent and row[2] == "sh"
+            ]
+            return pid
 
-        self.expect_no_children(rank, signal.SIGKILL, 137)
+        def rank():
+            if self.major > 4:
+                # Version 5 tells no end of a rank whose output is open. What
+                # ranks left is ended when all are gone; what has cleared its
+                # environment keeps an output open, and mpirun counts as hung.
+                here = child_of(self.h1, "prterun")
+                self.h1.run(["kill", "-KILL", here])
+            return self.h2, child_of(self.h2, name)
+
+        status = 137 if self.major == 4 else 1
+        self.expect_no_children(rank, signal.SIGKILL, status)
 
     def test_children_when_choirrun_is_ended(self):
         def choirrun():

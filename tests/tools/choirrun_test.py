@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 from unittest import mock
@@ -334,6 +335,35 @@ def start(*command):
             for grace in times:
                 child.end(grace)
             self.assertEqual(child.grace, 0)
+
+
+class ProcessesTest(unittest.TestCase):
+    def test_what_a_rank_left_is_not_the_rank(self):
+        mark = "mark-%d" % os.getpid()
+        daemon = subprocess.Popen(
+            ["sh", "-c", "OMPI_COMM_WORLD_RANK=3 sh -c "
+             "'sleep 1000 & echo $$ $!; wait' & wait"],
+            env=dict(os.environ, CHOIR_RUN=mark),
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        self.addCleanup(daemon.stdout.close)
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        rank, left = map(int, daemon.stdout.readline().split())
+        found = host_agent.run_processes(mark)
+        self.assertEqual(
+            sorted(found), sorted([(daemon.pid, None), (rank, 3), (left, 3)])
+        )
+        self.assertEqual(host_agent.first_processes(found), {3: rank})
+        # It is the last to be reaped.
+        os.kill(daemon.pid, signal.SIGSTOP)
+        os.kill(rank, signal.SIGKILL)
+        while host_agent.process_state(rank):
+            time.sleep(0.01)
+        found = host_agent.run_processes(mark)
+        self.assertEqual(host_agent.first_processes(found), {3: None})
+        os.kill(left, signal.SIGKILL)
 
 
 class RunTest(unittest.TestCase):

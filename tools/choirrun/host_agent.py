@@ -539,6 +539,20 @@ def run_processes(run):
     return found
 
 
+def first_processes(found):
+    """{rank: id of the process that a daemon of Open MPI started as this rank, or
+    None where that one is gone and what it started is left}."""
+    daemons = {pid for pid, rank in found if rank is None}
+    first = {}
+    for pid, rank in found:
+        there = process_guard.stat(pid)
+        if rank is not None and there and there[2] in daemons:
+            first[rank] = pid
+        elif rank is not None:
+            first.setdefault(rank, None)
+    return first
+
+
 def process_state(pid):
     """The letter of ps, or "" when it is gone or only waits to be reaped."""
     there = process_guard.stat(pid)
@@ -571,7 +585,6 @@ class Watch(threading.Thread):
 
     INTERVAL = 0.25
     BEAT_SECONDS = 1.0
-    # A rank's first process is there soon after; its children come later.
     SCAN_SECONDS = 1.0
 
     def __init__(self, run, silence):
@@ -592,10 +605,11 @@ class Watch(threading.Thread):
                 if found and not self.is_present:
                     self.is_present = True
                     say(event="present")
-                for pid, rank in found:
-                    if rank is not None and rank not in self.ranks:
-                        self.ranks[rank] = [pid, "started"]
-                        say(event="started", rank=rank, pid=pid)
+                for rank, pid in first_processes(found).items():
+                    if rank not in self.ranks:
+                        word = "started" if pid else "gone"
+                        self.ranks[rank] = [pid or 0, word]
+                        say(event=word, rank=rank, pid=pid)
             for rank, entry in self.ranks.items():
                 state = process_state(entry[0])
                 word = {"": "gone", "T": "stopped"}.get(state, "started")
@@ -628,10 +642,10 @@ def on_guard_event(event):
         say(answer=event["id"], failure=event["why"])
     elif kind == "ended":
         request = spawned.pop(event["pid"], None)
+        if not event["was_signalled"]:
+            say(**event)
         if request is not None:
             say(answer=request, status=event["status"])
-        elif not event["was_signalled"]:
-            say(**event)
     elif kind == "settled":
         answer_settled(event["id"])
     else:

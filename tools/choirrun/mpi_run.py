@@ -122,8 +122,9 @@ class Daemons(threading.Thread):
     """Starts mpirun's daemons through the agents (remote_shell.py). In a folder
     that others do not see, as who reaches the socket runs commands on hosts."""
 
-    def __init__(self, folder, sessions):
+    def __init__(self, folder, sessions, mpi):
         super().__init__(daemon=True)
+        self.mpi = mpi
         self.sessions = {s.host.alias: s for s in sessions}
         # A path of a socket has 108 characters at most, and mpirun splits its
         # setting at blanks: TMPDIR may be long and have some.
@@ -160,7 +161,7 @@ class Daemons(threading.Thread):
                     "spawn",
                     limit=None,
                     said=lambda text: answer(said=text),
-                    command=request["command"],
+                    command=self.mpi.attached(request["command"]),
                 )
                 status = os.waitstatus_to_exitcode(there["status"])
                 answer(status=status if status >= 0 else 128 - status)
@@ -441,7 +442,7 @@ class Run:
         for session in self.sessions:
             session.watch(self.name, AGENT_SILENCE_SECONDS, self.events)
         if self.result.networks:
-            self.daemons = Daemons(self.folder, self.sessions)
+            self.daemons = Daemons(self.folder, self.sessions, self.mpi)
             self.daemons.start()
         self.command = mpirun_command(self, self.make_folders())
         if self.options.verbose:

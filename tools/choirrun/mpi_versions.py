@@ -20,6 +20,7 @@ class OpenMpi:
     runtime: str  # the option for settings of mpirun and its daemons
     start: str  # the first letters of settings of how daemons are started
     agent: str  # the setting that names the daemon's command
+    stay: str  # the daemon's option to stay the child of its starter
     shared_memory: tuple  # how ranks of a host exchange, by plain copies
     session_folder: str  # the setting for daemons: where their files are
     memory_folder: str  # that for ranks: where their shared memory is
@@ -40,10 +41,16 @@ class OpenMpi:
                 # Every daemon is started from here: the other hosts need no
                 # keys.
                 (self.start + "no_tree_spawn", 1),
-                # The mark by which agents know the run's processes.
-                (self.agent, "env CHOIR_RUN=%s %s" % (run, self.daemon)),
+                # The mark by which agents know the run's processes; the shell
+                # becomes the daemon.
+                (self.agent, "exec env CHOIR_RUN=%s %s" % (run, self.daemon)),
             ]
         )
+
+    def attached(self, command):
+        """A daemon's command, changed so that it stays the child of who started it
+        and ends with the status that it has."""
+        return command.replace(" --daemonize ", " %s " % self.stay)
 
     def local(self):
         """All on this host: no ssh, and no network where that can be said."""
@@ -109,6 +116,7 @@ VERSIONS = (
         runtime="--mca",
         start="plm_rsh_",
         agent="orte_launch_agent",
+        stay="",
         shared_memory=(
             ("btl", "self,vader,tcp"),
             ("btl_vader_single_copy_mechanism", "none"),
@@ -124,6 +132,7 @@ VERSIONS = (
         runtime="--prtemca",
         start="plm_ssh_",
         agent="prte_launch_agent",
+        stay="--leave-session-attached",
         shared_memory=(
             ("btl", "self,sm,tcp"),
             ("smsc", "^cma,knem,xpmem"),
