@@ -427,14 +427,12 @@ class RunTest(harness.ProgramTest):
         def rank():
             if self.major > 4:
                 # Version 5 tells no end of a rank whose output is open. What
-                # ranks left is ended when all are gone; what has cleared its
-                # environment keeps an output open, and mpirun counts as hung.
+                # ranks left is ended when all are gone.
                 here = child_of(self.h1, "prterun")
                 self.h1.run(["kill", "-KILL", here])
             return self.h2, child_of(self.h2, name)
 
-        status = 137 if self.major == 4 else 1
-        self.expect_no_children(rank, signal.SIGKILL, status)
+        self.expect_no_children(rank, signal.SIGKILL, 137)
 
     def test_children_when_choirrun_is_ended(self):
         def choirrun():

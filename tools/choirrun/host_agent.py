@@ -718,7 +718,9 @@ def op_spawn(request):
 
 
 def op_end(request):
-    if not request["ranks_only"]:
+    if request["ranks_only"]:
+        guard.end_orphans()
+    else:
         guard.end()
     end_run(request["run"], request["ranks_only"])
     return None

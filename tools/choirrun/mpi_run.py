@@ -639,6 +639,7 @@ class Run:
         gone = now - self.gone_since
         if gone > GONE_SECONDS and not self.has_ended_ranks:
             self.has_ended_ranks = True
+            self.guard.end_orphans()
             for session in self.sessions:
                 session.end_run(self.name, ranks_only=True)
         if gone > 2 * GONE_SECONDS:

@@ -76,9 +76,10 @@ class _Child:
         self.fds = []  # of requests to come
         self.groups = set()  # ids of what it was asked to start
         self.folders = []
-        self.grace = None  # of its children; None: nothing is to end
+        self.grace = None  # of its children; None: they are not to end
+        self.ends_orphans = False  # what has lost its parent ends all the same
         self.since = {}  # pid: when SIGTERM was sent
-        self.ending_since = 0.0  # when `end` was asked for first
+        self.ending_since = 0.0
 
     def run(self, keeps_stdin):
         _prctl(PR_SET_NAME, ctypes.c_char_p(b"choir-guard"))
@@ -98,12 +99,13 @@ class _Child:
         has_parent = True
         while True:
             has_children = self.reap()
-            if self.grace is not None:
-                if not has_children:
-                    break
+            if self.grace is not None and not has_children:
+                break
+            is_ending = self.grace is not None or self.ends_orphans
+            if is_ending:
                 self.end_children()
             inputs = [reader] + [self.connection] * has_parent
-            timeout = None if self.grace is None else PASS_SECONDS
+            timeout = PASS_SECONDS if is_ending else None
             ready = select.select(inputs, [], [], timeout)[0]
             if reader in ready:
                 os.read(reader, 1 << 12)
@@ -153,6 +155,9 @@ class _Child:
                     os.killpg(pid, request["number"])
                 except OSError:
                     pass
+        elif request["op"] == "orphans":
+            self.ends_orphans = True
+            self.ending_since = time.monotonic()
         elif request["op"] == "settle":
             self.reap()
             self.tell(event="settled", id=request["id"])
@@ -227,6 +232,8 @@ class _Child:
         now = time.monotonic()
         for pid in children_of(os.getpid()):
             grace = self.grace if pid in self.groups else ORPHAN_GRACE
+            if grace is None:
+                continue
             is_new = pid not in self.since
             since = self.since.setdefault(pid, now)
             number = signal.SIGKILL
@@ -340,6 +347,10 @@ class Guard:
     def signal(self, number):
         """To the process groups of all that was started."""
         self._ask(op="signal", number=int(number))
+
+    def end_orphans(self):
+        """From now on ends what loses its parent."""
+        self._ask(op="orphans")
 
     def remove_at_end(self, path, is_own=True):
         """is_own: nobody else has it; else see _remove."""
