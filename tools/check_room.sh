@@ -3,10 +3,14 @@
 # tools/check_room.sh
 # What .ci/run tries in a clean room of another Debian, in the clone: the kernels and
 # their gradients, everything that knows oneDNN, the communicators over shared memory
-# and MPI, a Python suite with ranks, and a training run of two workers, twice, with
-# the same bits.
+# and MPI, a Python suite with ranks, runs across the hosts of a network laboratory,
+# and a training run of two workers, twice, with the same bits.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# Without these the tests in tests/netlab are skipped.
+apt-get install -qq -y --no-install-recommends iproute2 openssh-server procps \
+  >/dev/null
 
 ./bootstrap bazel test --noshow_progress --color=no \
   //tests/conformance:op_suite_cpu //tests/conformance:grad_suite_cpu \
@@ -14,7 +18,7 @@ cd "$(dirname "$0")/.."
   //tests/tensor:cpu_kernels_test //tests/tensor:dnnl_matmul_test \
   //tests/tensor:dnnl_matmul_avx2_test //tests/tensor:dnnl_plans_test \
   //tests/tensor:host_threads_test //tests/dist:comm_mpi_test \
-  //tests/python:dist_test //tests/install:install_test
+  //tests/python:dist_test //tests/install:install_test //tests/netlab/...
 
 digests() {
   bazel run --noshow_progress --ui_event_filters=-info //examples:mnist_dist -- \
