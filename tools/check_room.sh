@@ -9,10 +9,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Without these the tests in tests/netlab are skipped.
-apt-get install -qq -y --no-install-recommends iproute2 openssh-server procps \
-  >/dev/null
+DEBIAN_FRONTEND=noninteractive ./bootstrap apt-get install -qq -y \
+  --no-install-recommends iproute2 openssh-server procps >/dev/null
 
-./bootstrap bazel test --noshow_progress --color=no \
+bazel test --noshow_progress --color=no \
   //tests/conformance:op_suite_cpu //tests/conformance:grad_suite_cpu \
   //tests/conformance:comm_suite_shm //tests/conformance:comm_suite_mpi \
   //tests/tensor:cpu_kernels_test //tests/tensor:dnnl_matmul_test \

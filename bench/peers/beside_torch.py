@@ -28,6 +28,8 @@ import subprocess
 import sys
 import time
 
+import torch_nets
+
 MISSING = 3
 ORDERS = ("torch", "torch choir", "choir torch")
 SIZE = 768
@@ -53,26 +55,14 @@ def timed(functions, seconds, quantile):
 
 
 def torch_step(torch):
-    nn = torch.nn
-    net = nn.Sequential(
-        nn.Conv2d(1, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 500),
-        nn.ReLU(),
-        nn.Linear(500, 10),
-    )
+    net = torch_nets.make_model(torch, "mnist_cnn")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.005, momentum=0.9)
     x = torch.rand(BATCH, 1, 28, 28)
     y = torch.randint(0, 10, (BATCH,))
 
     def step():
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
 
     return step
