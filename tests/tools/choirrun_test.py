@@ -329,6 +329,17 @@ def start(*command):
         )
         self.assertEqual(said, "1\n")
 
+    def test_orphans_alone(self):
+        # The command waits for its orphan to close the pipe, and then goes on.
+        said = self.run_guard(
+            "guard = process_guard.Guard()\n"
+            "guard.listen(events.append)\n"
+            "guard.end_orphans()\n"
+            "print(start('sh', '-c',"
+            " 'x=$(env -i setsid sleep 1000 & echo left); echo $x'))\n"
+        )
+        self.assertEqual(said, "left\n\n")
+
     def test_the_shorter_time_to_end_holds(self):
         for times in ((3, 0), (0, 3)):
             child = process_guard._Child(None)
