@@ -188,7 +188,7 @@ static choir_status_t make_problem(choir_device_t* device, choir_op_t op,
 
 // ---- Timing ----
 
-// Sees which kernel the door was given.
+// Sees which kernel the device was given.
 typedef struct watch_s {
   choir_stage_t stage;
   const char* kernel;
@@ -199,8 +199,7 @@ static choir_status_t watch_submit(choir_stage_t* stage, choir_stream_t* stream,
                                    const choir_record_t* record) {
   watch_t* watch = (watch_t*)stage;
   watch->kernel = record->kernel->name;
-  watch->cost = (choir_cost_t){0};
-  if (record->kernel->cost) record->kernel->cost(record, &watch->cost);
+  watch->cost = choir_record_cost(record);
   return choir_stage_forward(stage, stream, record);
 }
 
@@ -240,7 +239,8 @@ static choir_status_t measure(problem_t* problem, choir_device_t* device,
                               double seconds, result_t* out) {
   choir_stream_t* stream = choir_device_stream(device);
   static double samples[MAX_SAMPLES];
-  watch_t watch = {.stage = {.submit = watch_submit}, .kernel = "view"};
+  watch_t watch = {.stage = {.submit = watch_submit, .sees_kernels = true},
+                   .kernel = "view"};
   choir_stream_push_stage(stream, &watch.stage);
   choir_status_t status = run(problem, stream, 1);
   choir_stream_pop_stage(stream, &watch.stage);

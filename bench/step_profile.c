@@ -33,8 +33,7 @@ static choir_status_t submit(choir_stage_t* stage, choir_stream_t* stream,
                              const choir_record_t* record) {
   step_profile_t* profile = (step_profile_t*)stage;
   step_row_t* row = find_row(profile, record);
-  choir_cost_t cost = {0, 0};
-  if (record->kernel->cost) record->kernel->cost(record, &cost);
+  const choir_cost_t cost = choir_record_cost(record);
   const double start = step_profile_thread_seconds();
   choir_status_t status = choir_stage_forward(stage, stream, record);
   const double seconds = step_profile_thread_seconds() - start;
@@ -47,7 +46,8 @@ static choir_status_t submit(choir_stage_t* stage, choir_stream_t* stream,
 }
 
 void step_profile_init(step_profile_t* profile) {
-  *profile = (step_profile_t){.stage.submit = submit};
+  *profile =
+      (step_profile_t){.stage = {.submit = submit, .sees_kernels = true}};
 }
 
 static int by_seconds(const void* a, const void* b) {

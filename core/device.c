@@ -418,6 +418,20 @@ static choir_status_t submit_to_device(choir_stage_t* stage,
   return stream->vtable->stream_submit(stream, record);
 }
 
+static choir_status_t submit_lowered(void* stream_,
+                                     const choir_record_t* record) {
+  choir_stream_t* stream = stream_;
+  return choir_stage_forward(&stream->lowering, stream, record);
+}
+
+static choir_status_t lower(choir_stage_t* stage, choir_stream_t* stream,
+                            const choir_record_t* record) {
+  if (record->kernel) return choir_stage_forward(stage, stream, record);
+  const choir_lowering_t lowering = {
+      .device = stream->device, .emit = submit_lowered, .self = stream};
+  return record->operation->lower(&lowering, record);
+}
+
 static void init_stream(choir_stream_t* stream, choir_device_t* device,
                         choir_stream_kind_t kind, bool is_device_stream) {
   atomic_init(&stream->ref_count, 1);
@@ -425,10 +439,9 @@ static void init_stream(choir_stream_t* stream, choir_device_t* device,
   stream->device = device;
   stream->kind = kind;
   stream->is_device_stream = is_device_stream;
-  stream->door.submit = submit_to_device;
-  stream->door.order = NULL;
-  stream->door.next = NULL;
-  stream->stages = &stream->door;
+  stream->door = (choir_stage_t){.submit = submit_to_device};
+  stream->lowering = (choir_stage_t){.submit = lower, .next = &stream->door};
+  stream->stages = &stream->lowering;
 }
 
 choir_status_t choir_stream_create(choir_device_t* device,
@@ -542,8 +555,10 @@ choir_status_t choir_stream_call(choir_stream_t* stream,
 }
 
 void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
-  stage->next = stream->stages;
-  stream->stages = stage;
+  choir_stage_t** place =
+      stage->sees_kernels ? &stream->lowering.next : &stream->stages;
+  stage->next = *place;
+  *place = stage;
 }
 
 void choir_stream_pop_stage(choir_stream_t* stream, choir_stage_t* stage) {

@@ -66,6 +66,7 @@ void choir__graph_clear_record(choir_graph_t* graph, choir__node_t* node) {
   node->kind = CHOIR__NODE_DROPPED;
 }
 
+// Room for one more node behind the last, which is not counted yet.
 static choir_status_t add_node(choir_graph_t* graph, choir__node_t** out_node) {
   if (graph->node_count == graph->node_capacity) {
     const int32_t capacity =
@@ -89,6 +90,16 @@ static choir_status_t add_node(choir_graph_t* graph, choir__node_t** out_node) {
   return NULL;
 }
 
+choir_status_t choir__graph_insert(choir_graph_t* graph, int32_t node) {
+  choir__node_t* last = NULL;
+  CHOIR_TRY(add_node(graph, &last));
+  const choir__node_t dropped = *last;
+  choir__node_t* at = &graph->nodes[node];
+  memmove(at + 1, at, (size_t)(graph->node_count++ - node) * sizeof(*at));
+  *at = dropped;
+  return NULL;
+}
+
 // ---- Recording ----
 
 static void fail(choir_graph_t* graph, choir_status_t status) {
@@ -107,7 +118,7 @@ static choir_status_t check_at_step(const choir_graph_t* graph,
     return CHOIR_ERROR(INTERNAL,
                        "graph: %s has %zu bytes of attributes; at "
                        "most %d may change with the step",
-                       record->kernel->name, record->attrs_bytes,
+                       choir_record_name(record), record->attrs_bytes,
                        STEP_ATTRS_BYTES);
   memcpy(attrs, record->attrs, record->attrs_bytes);
   record->at_step(attrs, &graph->values);
@@ -116,7 +127,7 @@ static choir_status_t check_at_step(const choir_graph_t* graph,
                      "graph: the attributes of %s%s%s are not those of the "
                      "step (learning rate, step, samples); a graph can not "
                      "follow other ones",
-                     record->kernel->name, record->label ? " in " : "",
+                     choir_record_name(record), record->label ? " in " : "",
                      record->label ? record->label : "");
 }
 

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-// A graph is one step of a program, recorded at the door of its streams while
-// it runs, planned once, and run again without the program:
+// A graph is one step of a program, recorded in front of the lowering of its
+// streams while it runs, planned once, and run again without the program:
 //
 //   CHOIR_TRY(choir_graph_begin(graph, &stream, 1, &values));
 //   ... the step, as always ...
@@ -19,12 +19,14 @@ extern "C" {
 //   for (...) CHOIR_TRY(choir_graph_replay(graph, &values, inputs));
 //
 // It holds records, recorded and awaited events, and calls of the host
-// (choir_stream_call), in the order in which the host gave them. Planning finds
-// the temporary buffers, those that nobody but the graph holds any more, and
-// places them in one workspace by their lifetimes: two that never live at the
-// same time may share bytes. Other buffers (parameters, gradients, counters)
-// stay where they are, but inputs are given anew to each replay, and a record's
-// attributes follow the step's values (choir_record_t.at_step).
+// (choir_stream_call), in the order in which the host gave them. Planning lets
+// operations be rewritten (several become one), lowers what then stands there
+// (core/record.h) and finds the temporary buffers, those that nobody but the
+// graph holds any more, and places them in one workspace by their lifetimes:
+// two that never live at the same time may share bytes. Other buffers
+// (parameters, gradients, counters) stay where they are, but inputs are given
+// anew to each replay, and a record's attributes follow the step's values
+// (choir_record_t.at_step).
 //
 // What a graph cannot do again is an error of choir_graph_end or _plan, never a
 // wrong replay: data that the host read or wrote in the middle of the step,
@@ -71,9 +73,6 @@ typedef struct choir_graph_options_s {
   int32_t result_count;
   // Puts records in the place of others (core/graph_backend.h); may be NULL.
   choir_status_t (*rewrite)(choir_graph_t* graph);
-  // Whether a record takes only the shape of its source `index`: then the
-  // source need not live until there. NULL: all elements are read.
-  bool (*is_shape)(const choir_record_t* record, int32_t index);
 } choir_graph_options_t;
 
 // Chooses where temporaries lie. Once, after choir_graph_end.

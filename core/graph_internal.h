@@ -93,7 +93,6 @@ struct choir_graph_s {
   int32_t buffer_capacity;
   choir_view_t inputs[CHOIR_GRAPH_MAX_INPUTS];
   int32_t input_count;
-  bool (*is_shape)(const choir_record_t* record, int32_t index);
   const choir_buffer_t* bound;  // the workspace's buffer that operands name
   choir_graph_stats_t stats;
   // graph_segments.c: what the device keeps, or NULL; then by what its records
@@ -119,6 +118,12 @@ choir_status_t choir__graph_set_record(choir_graph_t* graph,
                                        const choir_record_t* record)
     CHOIR_NODISCARD;
 void choir__graph_clear_record(choir_graph_t* graph, choir__node_t* node);
+// Makes a node, which is dropped, at this index; the others move up.
+choir_status_t choir__graph_insert(choir_graph_t* graph, int32_t node)
+    CHOIR_NODISCARD;
+// Gives every record a kernel: where it names an operation, the records that
+// this is lowered to for the graph's device stand in its place.
+choir_status_t choir__graph_lower(choir_graph_t* graph) CHOIR_NODISCARD;
 // Finds every buffer's users and place anew.
 choir_status_t choir__graph_find_buffers(choir_graph_t* graph) CHOIR_NODISCARD;
 
@@ -146,10 +151,6 @@ void choir__graph_segments_close(choir_graph_t* graph);
 // Lets the attributes of the node's record follow the step.
 void choir__node_set_step(const choir__node_t* node,
                           const choir_step_values_t* values);
-
-// Whether operand k of a node lends its shape alone.
-bool choir__graph_is_shape(const choir_graph_t* graph,
-                           const choir__node_t* node, size_t operand);
 
 static inline choir_view_t* choir__node_operand(const choir__node_t* node,
                                                 size_t k) {

@@ -49,10 +49,10 @@ static choir_status_t number_buffer(choir_graph_t* graph,
   return NULL;
 }
 
-bool choir__graph_is_shape(const choir_graph_t* graph,
-                           const choir__node_t* node, size_t operand) {
-  return graph->is_shape && (int32_t)operand < node->record.src_count &&
-         graph->is_shape(&node->record, (int32_t)operand);
+// Whether operand k of a node lends its shape alone.
+static bool is_shape(const choir__node_t* node, size_t k) {
+  return (int32_t)k < node->record.src_count &&
+         !choir_record_reads(&node->record, (int32_t)k);
 }
 
 static choir__place_t place_of(const choir_graph_t* graph,
@@ -83,7 +83,7 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
       choir__graph_buffer_t* entry = &graph->buffers[node->buffer_ids[k]];
       ++entry->references;
       entry->other_stream |= node->stream != 0;
-      if (choir__graph_is_shape(graph, node, k)) continue;
+      if (is_shape(node, k)) continue;
       if (entry->first < 0) entry->first = i;
       entry->last = i;
     }
@@ -101,8 +101,7 @@ static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
   const choir__node_t* node = &graph->nodes[buffer->first];
   bool written = buffer->bytes == 0;
   for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
-    if (node->buffer_ids[k] != id || choir__graph_is_shape(graph, node, k))
-      continue;
+    if (node->buffer_ids[k] != id || is_shape(node, k)) continue;
     const bool is_source = (int32_t)k < node->record.src_count;
     written |= !is_source && !node->record.accumulate;
     if (is_source && buffer->bytes > 0) {
@@ -116,7 +115,7 @@ static choir_status_t check_written(const choir_graph_t* graph, int32_t id) {
       FAILED_PRECONDITION,
       "graph: %s%s%s reads what no record of the step wrote (%s); "
       "what the host fills in must be made before the step, or be an input",
-      node->record.kernel->name, node->record.label ? " in " : "",
+      choir_record_name(&node->record), node->record.label ? " in " : "",
       node->record.label ? node->record.label : "",
       choir_view_print(&node->record.operands[0], text, sizeof text));
 }
@@ -322,21 +321,19 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->inputs[i] = options->inputs[i];
   }
   graph->input_count = options->input_count;
-  graph->is_shape = options->is_shape;
   const int32_t first_result = options->input_count - options->result_count;
   // Work that still runs holds its operands' buffers.
   for (int32_t s = 0; s < graph->stream_count; ++s)
     CHOIR_TRY(choir_stream_synchronize(graph->streams[s]));
   CHOIR_TRY(choir__graph_find_buffers(graph));
-  if (options->rewrite) {
-    CHOIR_TRY(options->rewrite(graph));
-    CHOIR_TRY(choir__graph_find_buffers(graph));
-  }
+  if (options->rewrite) CHOIR_TRY(options->rewrite(graph));
   memset(&graph->stats, 0, offsetof(choir_graph_stats_t, recorded_bytes));
-  for (int32_t i = 0; i < graph->node_count; ++i) {
-    graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
+  for (int32_t i = 0; i < graph->node_count; ++i)
     graph->stats.fused += graph->nodes[i].kind == CHOIR__NODE_DROPPED;
-  }
+  CHOIR_TRY(choir__graph_lower(graph));
+  CHOIR_TRY(choir__graph_find_buffers(graph));
+  for (int32_t i = 0; i < graph->node_count; ++i)
+    graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
   for (int32_t id = 0; id < graph->buffer_count; ++id) {
     const choir__graph_buffer_t* buffer = &graph->buffers[id];
     if (buffer->place == CHOIR__PLACE_TEMPORARY ||

@@ -82,3 +82,48 @@ choir_status_t choir_graph_put(choir_graph_t* graph, int32_t node,
 void choir_graph_drop(choir_graph_t* graph, int32_t node) {
   choir__graph_clear_record(graph, &graph->nodes[node]);
 }
+
+// ---- Lowering ----
+
+typedef struct lowering_s {
+  choir_graph_t* graph;
+  int32_t next;    // where the next record goes
+  int32_t stream;  // of all of them
+  bool has_room;   // that node is there and is dropped
+} lowering_t;
+
+static choir_status_t put_lowered(void* lowering_,
+                                  const choir_record_t* record) {
+  lowering_t* lowering = lowering_;
+  choir_graph_t* graph = lowering->graph;
+  if (!lowering->has_room)
+    CHOIR_TRY(choir__graph_insert(graph, lowering->next));
+  lowering->has_room = false;
+  choir__node_t* node = &graph->nodes[lowering->next];
+  CHOIR_TRY(choir__graph_set_record(graph, node, record));
+  node->kind = CHOIR__NODE_RECORD;
+  node->stream = lowering->stream;
+  ++lowering->next;
+  return NULL;
+}
+
+choir_status_t choir__graph_lower(choir_graph_t* graph) {
+  lowering_t lowering = {.graph = graph};
+  const choir_lowering_t into = {.device = choir_graph_device(graph),
+                                 .emit = put_lowered,
+                                 .self = &lowering};
+  for (int32_t i = 0; i < graph->node_count; i = lowering.next) {
+    choir__node_t whole = graph->nodes[i];
+    lowering.next = i + 1;
+    if (whole.kind != CHOIR__NODE_RECORD || whole.record.kernel) continue;
+    graph->nodes[i].kind = CHOIR__NODE_DROPPED;
+    lowering.next = i;
+    lowering.has_room = true;
+    lowering.stream = whole.stream;
+    choir_status_t status = whole.record.operation->lower(&into, &whole.record);
+    choir__graph_clear_record(graph, &whole);
+    CHOIR_TRY(status);
+    lowering.next += lowering.has_room;
+  }
+  return NULL;
+}

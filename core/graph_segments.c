@@ -122,7 +122,9 @@ choir_status_t choir__graph_segments_begin(choir_graph_t* graph,
   *out_launches = false;
   graph->looks = false;
   // Whoever stands at the door wants to see each record.
-  if (!vtable || graph->has_no_segments || stream->stages != &stream->door)
+  if (!vtable || graph->has_no_segments ||
+      stream->stages != &stream->lowering ||
+      stream->lowering.next != &stream->door)
     return NULL;
   if (!graph->segments) {
     CHOIR_TRY(vtable->create(graph->streams[0], &graph->segments));
@@ -146,9 +148,8 @@ static void tell_profile(const choir_graph_t* graph,
                          const choir_span_t* span) {
   choir_cost_t cost = {0, 0};
   for (int32_t i = 0; span->start >= 0 && i < segment->count; ++i) {
-    const choir_record_t* record = graph->records[segment->start + i];
-    choir_cost_t one = {0, 0};
-    if (record->kernel->cost) record->kernel->cost(record, &one);
+    const choir_cost_t one =
+        choir_record_cost(graph->records[segment->start + i]);
     cost.flops += one.flops;
     cost.bytes += one.bytes;
   }

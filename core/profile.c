@@ -299,11 +299,9 @@ choir_status_t choir__record_run(const choir_record_t* record,
   const choir_kernel_t* kernel = record->kernel;
   if (!atomic_load_explicit(&active, memory_order_relaxed))
     return kernel->run(record, stream);
-  const char* family = kernel->name ? strrchr(kernel->name, '/') : NULL;
-  choir_cost_t cost = {0, 0};
-  if (kernel->cost) kernel->cost(record, &cost);
-  const choir_span_t span = choir_span_begin(
-      family && strcmp(family, "/comm") == 0 ? CHOIR_SPAN_COMM : CHOIR_SPAN_OP);
+  const choir_cost_t cost = choir_record_cost(record);
+  const choir_span_t span =
+      choir_span_begin(kernel->communicates ? CHOIR_SPAN_COMM : CHOIR_SPAN_OP);
   choir_status_t status = kernel->run(record, stream);
   choir_span_end(&span, kernel->name, record->label, &cost);
   return status;

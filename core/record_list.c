@@ -39,12 +39,13 @@ void choir__record_clone(const choir_record_t* record, void* block,
   out_clone->attrs = record->attrs_bytes > 0 ? attrs : NULL;
   if (record->attrs_bytes > 0) {
     memcpy(attrs, record->attrs, record->attrs_bytes);
-    if (record->kernel->retain_attrs) record->kernel->retain_attrs(attrs);
+    if (record->kernel && record->kernel->retain_attrs)
+      record->kernel->retain_attrs(attrs);
   }
 }
 
 void choir__record_drop(const choir_record_t* clone) {
-  if (clone->attrs && clone->kernel->release_attrs)
+  if (clone->attrs && clone->kernel && clone->kernel->release_attrs)
     clone->kernel->release_attrs(clone->attrs);
   for (size_t k = 0; k < choir__record_operands(clone); ++k)
     choir_buffer_release(clone->operands[k].buffer);
@@ -187,7 +188,7 @@ static uint64_t hash_i64(uint64_t hash, int64_t value) {
 
 uint64_t choir__record_hash(uint64_t hash, const choir_record_t* record,
                             const int32_t* buffer_ids) {
-  const char* name = record->kernel->name ? record->kernel->name : "";
+  const char* name = choir_record_name(record);
   hash = choir_hash_bytes(hash, name, strlen(name) + 1);
   hash = hash_i64(hash, record->src_count);
   hash = hash_i64(hash, record->dst_count);
@@ -245,7 +246,7 @@ choir_status_t choir_record_list_replay(const choir_record_list_t* list,
   for (size_t i = 0; i < list->count; ++i) {
     const choir_record_t* record = &list->entries[i].record;
     CHOIR_TRY_NOTE(choir_stream_submit(stream, record), "record %zu, %s", i,
-                   record->kernel->name ? record->kernel->name : "?");
+                   choir_record_name(record));
   }
   return NULL;
 }
@@ -258,8 +259,7 @@ uint64_t choir_record_list_hash(const choir_record_list_t* list) {
 
 void choir__record_print(choir__text_t* text, const choir_record_t* record,
                          const int32_t* buffer_ids) {
-  choir__text_put(text, "%s",
-                  record->kernel->name ? record->kernel->name : "?");
+  choir__text_put(text, "%s", choir_record_name(record));
   if (record->label) choir__text_put(text, " [%s]", record->label);
   for (size_t k = 0; k < choir__record_operands(record); ++k) {
     const choir_view_t* view = &record->operands[k];

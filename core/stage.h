@@ -47,6 +47,9 @@ struct choir_stage_s {
   // Is told of what else happens on the stream, before it does; may be NULL.
   void (*order)(choir_stage_t* stage, choir_stream_t* stream,
                 const choir_order_t* order);
+  // It stands behind the lowering of operations and sees records that have
+  // kernels; else in front of it, and sees what the program submits.
+  bool sees_kernels;
   choir_stage_t* next;  // set by push
 };
 

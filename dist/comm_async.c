@@ -103,9 +103,9 @@ static void record_release(const void* attrs_) {
 }
 
 static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
-#define CHOIR_COLLECTIVE_KERNEL_(ENUM, name)                           \
-  [CHOIR_COLLECTIVE_##ENUM] = {#name "/comm", record_run, record_cost, \
-                               record_retain, record_release},
+#define CHOIR_COLLECTIVE_KERNEL_(ENUM, name)                               \
+  [CHOIR_COLLECTIVE_##ENUM] = {#name "/comm", record_run,     record_cost, \
+                               record_retain, record_release, true},
     CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_KERNEL_)
 #undef CHOIR_COLLECTIVE_KERNEL_
 };

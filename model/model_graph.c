@@ -150,7 +150,7 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
         .inputs = inputs,
         .input_count = list_inputs(batch, inputs),
         .rewrite = model->sequential ? NULL : choir__graph_fuse,
-        .is_shape = choir__source_is_shape};
+    };
     if (y) {
       inputs[options.input_count++] = *choir_tensor_view(y);
       options.result_count = 1;

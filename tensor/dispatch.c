@@ -10,9 +10,9 @@
 #include "tensor/strided_internal.h"
 #include "tensor/widen_internal.h"
 
-// From a call to a record: check, infer, find or make destinations, choose the
-// kernel, hand over to the stream. All on the stack: a steady loop takes
-// memory from the device's pool only.
+// From a call to a record: check, infer, find or make destinations, hand over
+// to the stream; and from a record to one with a kernel (choir__lower). All on
+// the stack: a steady loop takes memory from the device's pool only.
 
 // ---- Counters ----
 
@@ -65,20 +65,19 @@ static const choir_kernel_table_t* const tables[] = {
 #undef X
     NULL};
 
-const choir_kernel_t* choir__kernel_select(choir_op_t op,
-                                           const choir_device_t* device,
-                                           const choir_record_t* record) {
+const choir_op_kernel_t* choir__native_kernel(const choir_device_t* device,
+                                              const choir_record_t* record) {
+  const choir_op_t op = choir__record_op(record);
   const char* family = choir_device_kernels(device);
   for (int i = 0; tables[i]; ++i) {
     if (strcmp(tables[i]->family, family) != 0) continue;
     for (int k = 0; tables[i]->kernels[k]; ++k) {
       const choir_op_kernel_t* kernel = tables[i]->kernels[k];
       if (kernel->op == op && (!kernel->supports || kernel->supports(record)))
-        return &kernel->kernel;
+        return kernel;
     }
   }
-  return choir_device_is_host(device) ? choir__reference_kernel(op)
-                                      : choir__host_kernel(op);
+  return NULL;
 }
 
 const choir_calls_kernel_t* const* choir__calls_kernels(
@@ -88,11 +87,6 @@ const choir_calls_kernel_t* const* choir__calls_kernels(
     if (tables[i]->calls_kernels && strcmp(tables[i]->family, family) == 0)
       return tables[i]->calls_kernels;
   return NULL;
-}
-
-bool choir__kernel_is_own(choir_op_t op, const choir_kernel_t* kernel) {
-  return kernel != choir__reference_kernel(op) &&
-         kernel != choir__host_kernel(op);
 }
 
 bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
@@ -112,25 +106,57 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
   for (int32_t i = 0; i < def->dst_count; ++i)
     if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
   const choir_record_t record = {
+      .operation = choir__operation(op),
       .operands = operands,
       .src_count = src_count,
       .dst_count = def->dst_count,
       .accumulate = accumulate,
       .attrs = attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0};
-  return choir__kernel_is_own(op, choir__kernel_select(op, device, &record));
+  return choir__native_kernel(device, &record) != NULL;
 }
 
-choir_op_t choir__record_op(const choir_record_t* record) {
-  for (int i = 0; tables[i]; ++i)
-    for (int k = 0; tables[i]->kernels[k]; ++k)
-      if (record->kernel == &tables[i]->kernels[k]->kernel)
-        return tables[i]->kernels[k]->op;
-  for (int op = 0; op < CHOIR_OP_COUNT; ++op)
-    if (record->kernel == choir__reference_kernel((choir_op_t)op) ||
-        record->kernel == choir__host_kernel((choir_op_t)op))
-      return (choir_op_t)op;
-  return CHOIR_OP_COUNT;
+// ---- Lowering ----
+
+// What runs a record for which the device has no kernel of its own.
+static choir_status_t fall_back(const choir_device_t* device,
+                                const choir_record_t* record,
+                                const choir_kernel_t** out_kernel) {
+  const choir_op_t op = choir__record_op(record);
+  const bool is_host = choir_device_is_host(device);
+  if (!is_host && choir__host_fallback_is_forbidden())
+    return choir__host_fallback_refusal(op, device, record);
+  *out_kernel = is_host ? choir__reference_kernel(op) : choir__host_kernel(op);
+  return NULL;
+}
+
+choir_status_t choir__lower(const choir_lowering_t* lowering,
+                            const choir_record_t* record) {
+  const choir_op_kernel_t* native =
+      choir__native_kernel(lowering->device, record);
+  if (!native && choir__widens(lowering->device, record)) {
+    count_up(&widened, 1);
+    return choir__lower_wide(lowering, record);
+  }
+  choir_record_t lowered = *record;
+  if (native)
+    lowered.kernel = &native->kernel;
+  else
+    CHOIR_TRY(fall_back(lowering->device, record, &lowered.kernel));
+  return lowering->emit(lowering->self, &lowered);
+}
+
+choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
+                                 choir_stream_t* stream) {
+  choir_record_t inside = *record;
+  inside.operation = choir__operation(op);
+  const choir_device_t* device = choir_stream_device(stream);
+  const choir_op_kernel_t* native = choir__native_kernel(device, &inside);
+  if (native)
+    inside.kernel = &native->kernel;
+  else
+    CHOIR_TRY(fall_back(device, &inside, &inside.kernel));
+  return inside.kernel->run(&inside, stream);
 }
 
 // ---- One call ----
@@ -331,30 +357,15 @@ static choir_status_t check_overlap(call_t* call) {
 
 // ---- Records ----
 
-choir_status_t choir__submit(choir_stream_t* stream, const choir_op_def_t* def,
-                             choir_record_t* record) {
-  const choir_device_t* device = choir_stream_device(stream);
-  record->kernel = choir__kernel_select(def->op, device, record);
-  const bool is_on_host = record->kernel == choir__host_kernel(def->op);
-  const bool is_slow =
-      is_on_host || record->kernel == choir__reference_kernel(def->op);
-  if (is_slow && choir__widens(def, device, record)) {
-    count_up(&widened, 1);
-    return choir__submit_wide(stream, def, record);
-  }
-  if (is_on_host && choir__host_fallback_is_forbidden())
-    return choir__host_fallback_refusal(def->op, device, record);
-  return choir_stream_submit(stream, record);
-}
-
 static choir_status_t submit_copy(const call_t* call, const choir_view_t* src,
                                   const choir_view_t* dst) {
   choir_view_t operands[2] = {*src, *dst};
-  choir_record_t record = {.operands = operands,
-                           .src_count = 1,
-                           .dst_count = 1,
-                           .accumulate = call->accumulate};
-  return choir__submit(call->stream, choir__op_def(CHOIR_OP_COPY), &record);
+  const choir_record_t record = {.operation = choir__operation(CHOIR_OP_COPY),
+                                 .operands = operands,
+                                 .src_count = 1,
+                                 .dst_count = 1,
+                                 .accumulate = call->accumulate};
+  return choir_stream_submit(call->stream, &record);
 }
 
 static choir_status_t submit_op(call_t* call) {
@@ -370,7 +381,8 @@ static choir_status_t submit_op(call_t* call) {
     }
   }
   CHOIR_TRY(check_overlap(call));
-  choir_record_t record = {
+  const choir_record_t record = {
+      .operation = choir__operation(def->op),
       .operands = call->operands,
       .src_count = call->src_count,
       .dst_count = def->dst_count,
@@ -379,8 +391,8 @@ static choir_status_t submit_op(call_t* call) {
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
   };
-  return call->calls ? choir__op_calls_take(call->calls, def, &record)
-                     : choir__submit(call->stream, def, &record);
+  return call->calls ? choir__op_calls_take(call->calls, &record)
+                     : choir_stream_submit(call->stream, &record);
 }
 
 // reshape, transpose and their like: a view when strides can say it, else one

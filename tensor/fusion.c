@@ -19,18 +19,13 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) {
   return NULL;
 }
 
-bool choir__source_is_shape(const choir_record_t* record, int32_t index) {
-  const choir_op_def_t* def = choir__op_def(choir__record_op(record));
-  return def && !choir__op_reads(def, record, index);
-}
-
-bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,
-                         const choir_view_t* operands, int32_t src_count,
-                         int32_t dst_count, const void* attrs, bool accumulate,
-                         const choir_record_t* like,
-                         choir_record_t* out_record) {
+const choir_op_kernel_t* choir__fused_record(
+    const choir_graph_t* graph, choir_op_t op, const choir_view_t* operands,
+    int32_t src_count, int32_t dst_count, const void* attrs, bool accumulate,
+    const choir_record_t* like, choir_record_t* out_record) {
   const choir_op_def_t* def = choir__op_def(op);
   *out_record = (choir_record_t){
+      .operation = choir__operation(op),
       .operands = operands,
       .src_count = src_count,
       .dst_count = dst_count,
@@ -40,9 +35,7 @@ bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,
       .at_step = def->at_step,
       .label = like->label,
   };
-  out_record->kernel =
-      choir__kernel_select(op, choir_graph_device(graph), out_record);
-  return choir__kernel_is_own(op, out_record->kernel);
+  return choir__native_kernel(choir_graph_device(graph), out_record);
 }
 
 bool choir__same_view(const choir_view_t* a, const choir_view_t* b) {

@@ -30,23 +30,13 @@ extern "C" {
 // Applies all fusions; a rewriting for choir_graph_plan.
 choir_status_t choir__graph_fuse(choir_graph_t* graph) CHOIR_NODISCARD;
 
-// Whether the record's op takes only the shape of source `index`.
-bool choir__source_is_shape(const choir_record_t* record, int32_t index);
-
-// The op that a record runs; CHOIR_OP_COUNT when it is none.
-choir_op_t choir__record_op(const choir_record_t* record);
-// Whether a kernel of the op is a family's own: not the reference, here or by
-// the host fallback.
-bool choir__kernel_is_own(choir_op_t op, const choir_kernel_t* kernel);
-
 // Makes *out_record the op on these operands (sources, then destinations; the
-// array is borrowed), with `like`'s label; false when the graph's device has no
-// kernel of its own for it.
-bool choir__fused_record(const choir_graph_t* graph, choir_op_t op,
-                         const choir_view_t* operands, int32_t src_count,
-                         int32_t dst_count, const void* attrs, bool accumulate,
-                         const choir_record_t* like,
-                         choir_record_t* out_record);
+// array is borrowed), with `like`'s label. Returns the kernel that it will be
+// lowered to; NULL: the graph's device has none of its own.
+const choir_op_kernel_t* choir__fused_record(
+    const choir_graph_t* graph, choir_op_t op, const choir_view_t* operands,
+    int32_t src_count, int32_t dst_count, const void* attrs, bool accumulate,
+    const choir_record_t* like, choir_record_t* out_record);
 // The same elements in the same places.
 bool choir__same_view(const choir_view_t* a, const choir_view_t* b);
 

@@ -32,8 +32,9 @@ choir_status_t choir__host_fallback_refusal(choir_op_t op,
       choir_view_print(&record->operands[0], text, sizeof text));
 }
 
-choir_status_t choir__host_instead(choir_op_t op, const choir_record_t* record,
-                                   choir_stream_t* stream) {
+choir_status_t choir__run_on_host(const choir_record_t* record,
+                                  choir_stream_t* stream) {
+  const choir_op_t op = choir__record_op(record);
   if (choir__host_fallback_is_forbidden())
     return choir__host_fallback_refusal(op, choir_stream_device(stream),
                                         record);
@@ -69,13 +70,12 @@ static void view_range(const choir_view_t* view, size_t* start, size_t* stop) {
 
 // Operands on one buffer share a mirror, so that a destination that is also a
 // source stays one.
-static void plan_mirrors(const choir_op_def_t* def,
-                         const choir_record_t* record, fallback_t* fallback) {
+static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
   int32_t count = record->src_count + record->dst_count;
   for (int32_t i = 0; i < count; ++i) {
     const choir_view_t* view = &record->operands[i];
     fallback->mirror_of[i] = -1;
-    const bool reads = choir__op_reads(def, record, i);
+    const bool reads = choir_record_reads(record, i);
     if (!view->buffer || choir_view_count(view) == 0 ||
         (i < record->src_count && !reads))
       continue;
@@ -152,7 +152,7 @@ choir_status_t choir__host_fallback(const choir_op_def_t* def,
   fallback_t fallback = {.stream = stream,
                          .device = choir_stream_device(stream)};
   fallback.allocator = choir_device_allocator(fallback.device);
-  plan_mirrors(def, record, &fallback);
+  plan_mirrors(record, &fallback);
   choir_status_t status = copy_down(&fallback);
   if (!status) status = compute(def, record, &fallback);
   if (!status) status = copy_up(record, &fallback);

@@ -25,8 +25,8 @@ choir_status_t choir__host_fallback_refusal(choir_op_t op,
 
 // For a kernel that supported the record and learns in its run that it cannot
 // do it: the host run, counted, or the refusal.
-choir_status_t choir__host_instead(choir_op_t op, const choir_record_t* record,
-                                   choir_stream_t* stream) CHOIR_NODISCARD;
+choir_status_t choir__run_on_host(const choir_record_t* record,
+                                  choir_stream_t* stream) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

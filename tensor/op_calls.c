@@ -3,7 +3,6 @@
 
 #include "tensor/op_calls_internal.h"
 #include "tensor/strided_internal.h"
-#include "tensor/widen_internal.h"
 
 // Calls that will be one record. All sources come first, with room for so many
 // calls', then all destinations.
@@ -35,7 +34,6 @@ static choir_view_t* destinations_of(choir_op_waiting_t* waiting,
 }
 
 static choir_status_t make_waiting(choir_op_calls_t* calls,
-                                   const choir_op_def_t* def,
                                    const choir_calls_kernel_t* kernel,
                                    const choir_record_t* record) {
   const size_t operands =
@@ -47,7 +45,7 @@ static choir_status_t make_waiting(choir_op_calls_t* calls,
                            "calls that wait", &memory));
   choir_op_waiting_t* waiting = memory;
   waiting->bytes = attrs_at + record->attrs_bytes;
-  waiting->def = def;
+  waiting->def = choir__op_def(kernel->op);
   waiting->kernel = kernel;
   waiting->room = kernel->most;
   waiting->src_count = record->src_count;
@@ -92,26 +90,25 @@ static bool goes_with(const choir_op_waiting_t* waiting,
 
 // The kernel that would run this call with others; NULL: none.
 static const choir_calls_kernel_t* kernel_for(const choir_op_calls_t* calls,
-                                              const choir_op_def_t* def,
                                               const choir_record_t* record) {
+  const choir_op_t op = choir__record_op(record);
   for (int i = 0; calls->kernels && calls->kernels[i]; ++i)
-    if (calls->kernels[i]->op == def->op && calls->kernels[i]->takes(record))
+    if (calls->kernels[i]->op == op && calls->kernels[i]->takes(record))
       return calls->kernels[i];
   return NULL;
 }
 
 choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
-                                    const choir_op_def_t* def,
-                                    choir_record_t* record) {
-  const choir_calls_kernel_t* kernel = kernel_for(calls, def, record);
+                                    const choir_record_t* record) {
+  const choir_calls_kernel_t* kernel = kernel_for(calls, record);
   if (!kernel) {
-    CHOIR_TRY(choir__submit(calls->stream, def, record));
+    CHOIR_TRY(choir_stream_submit(calls->stream, record));
     calls->has_submitted = true;
     return NULL;
   }
   if (calls->waiting && !goes_with(calls->waiting, kernel, record))
     CHOIR_TRY(choir__op_calls_flush(calls));
-  if (!calls->waiting) CHOIR_TRY(make_waiting(calls, def, kernel, record));
+  if (!calls->waiting) CHOIR_TRY(make_waiting(calls, kernel, record));
   choir_op_waiting_t* waiting = calls->waiting;
   keep(sources_of(waiting, waiting->count), record->operands,
        record->src_count);

@@ -24,8 +24,8 @@ const choir_calls_kernel_t* const* choir__calls_kernels(
 
 // Lets one call's record, which is borrowed, wait or submits it.
 choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
-                                    const choir_op_def_t* def,
-                                    choir_record_t* record) CHOIR_NODISCARD;
+                                    const choir_record_t* record)
+    CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

@@ -81,15 +81,6 @@ typedef struct choir_op_def_s {
   const choir_op_case_t* cases;  // ends with shapes == NULL
 } choir_op_def_t;
 
-// Whether a record of the op reads this operand's elements: not a source of
-// which it takes the shape, nor a destination that it overwrites.
-static inline bool choir__op_reads(const choir_op_def_t* def,
-                                   const choir_record_t* record,
-                                   int32_t operand) {
-  if (operand >= record->src_count) return record->accumulate;
-  return operand >= 32 || !(def->shapes_only >> operand & 1u);
-}
-
 #define CHOIR_DTYPE_MASK(DTYPE) (1u << CHOIR_DTYPE_##DTYPE)
 #define CHOIR_DTYPES_FLOAT                                                 \
   (CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64) | CHOIR_DTYPE_MASK(F16) | \
@@ -104,15 +95,28 @@ CHOIR_OP_LIST(CHOIR_OP_DECLARE_)
 
 // The op's definition; NULL for a value that is no op.
 const choir_op_def_t* choir__op_def(choir_op_t op);
+// What a record of the op names; NULL for a value that is no op.
+const choir_operation_t* choir__operation(choir_op_t op);
+// The op that a record names; CHOIR_OP_COUNT when it names none.
+static inline choir_op_t choir__record_op(const choir_record_t* record) {
+  return record->operation ? (choir_op_t)record->operation->id : CHOIR_OP_COUNT;
+}
 
 // ---- Fast kernels of one device family ("cpu", "cuda") ----
 
 typedef struct choir_op_kernel_s {
-  choir_kernel_t kernel;  // name, run, cost (NULL: the op's)
+  choir_kernel_t kernel;  // "<op>/<algorithm>", run
   choir_op_t op;
+  // How it computes: "cpu", "dnnl", "direct". Kernels of one algorithm, of
+  // whatever ops, give the same bits for the same sums.
+  const char* algorithm;
   // Whether it takes this record (strides, dtypes, sizes, accumulate).
   bool (*supports)(const choir_record_t* record);
 } choir_op_kernel_t;
+
+// The initializer of one. OP: CHOIR_OP_...; op_name, how: literals.
+#define CHOIR_OP_KERNEL(OP, op_name, how, function, supports) \
+  { {.name = op_name "/" how, .run = function}, OP, how, supports }
 
 // One that runs many calls of an op with the same attributes, which no call
 // could tell from calls one after the other (tensor/op_calls_def.h). Its
@@ -136,12 +140,21 @@ typedef struct choir_kernel_table_s {
   const choir_calls_kernel_t* const* calls_kernels;  // the same; NULL: none
 } choir_kernel_table_t;
 
-// The record's kernel for a device: the first of its family that supports it,
-// else the reference (host devices) or the host fallback (others).
-// record->kernel is not looked at.
-const choir_kernel_t* choir__kernel_select(choir_op_t op,
-                                           const choir_device_t* device,
-                                           const choir_record_t* record);
+// The first kernel of the device's family that supports the record, which names
+// an op; NULL: none. record->kernel is not looked at.
+const choir_op_kernel_t* choir__native_kernel(const choir_device_t* device,
+                                              const choir_record_t* record);
+
+// The lowering of all ops: a native kernel; else, where 16-bit floats are the
+// reason that there is none, casts around one for f32 (tensor/widen.c); else
+// the reference, on devices other than the host as the host fallback.
+choir_status_t choir__lower(const choir_lowering_t* lowering,
+                            const choir_record_t* record) CHOIR_NODISCARD;
+
+// For a kernel that is made of other ops: runs one of them now, in the place of
+// the kernel, by whatever the device has for it. `record` needs no operation.
+choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
+                                 choir_stream_t* stream) CHOIR_NODISCARD;
 
 // Whether a call of the op on these would run a kernel of the device's own.
 // dsts: as choir_op_run takes them; nothing is made. False for a call that

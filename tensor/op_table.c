@@ -5,7 +5,7 @@
 #include "tensor/op_def.h"
 
 // Everything that the op list makes: the table of definitions and, for each
-// op, two kernels around its reference.
+// op, what records of it name and two kernels around its reference.
 
 #define DEF_ENTRY(ENUM, name, sources, attrs, grad) &choir_op_def_##name,
 static const choir_op_def_t* const defs[CHOIR_OP_COUNT] = {
@@ -21,25 +21,36 @@ static const choir_op_def_t* const defs[CHOIR_OP_COUNT] = {
                                     choir_stream_t* stream) {          \
     choir__count_host_fallback();                                      \
     return choir__host_fallback(&choir_op_def_##name, record, stream); \
-  }                                                                    \
-  static void cost_##name(const choir_record_t* record,                \
-                          choir_cost_t* out_cost) {                    \
-    if (choir_op_def_##name.cost)                                      \
-      choir_op_def_##name.cost(record, out_cost);                      \
-    else                                                               \
-      choir__cost_bytes(record, out_cost);                             \
   }
 CHOIR_OP_LIST(RUN_FUNCTIONS)
 
 #define REFERENCE_ENTRY(ENUM, name, sources, attrs, grad) \
-  {#name "/reference", reference_##name, cost_##name, NULL, NULL},
+  {#name "/reference", reference_##name, NULL, NULL, NULL, false},
 static const choir_kernel_t reference_kernels[CHOIR_OP_COUNT] = {
     CHOIR_OP_LIST(REFERENCE_ENTRY)};
 
 #define HOST_ENTRY(ENUM, name, sources, attrs, grad) \
-  {#name "/host", host_##name, cost_##name, NULL, NULL},
+  {#name "/host", host_##name, NULL, NULL, NULL, false},
 static const choir_kernel_t host_kernels[CHOIR_OP_COUNT] = {
     CHOIR_OP_LIST(HOST_ENTRY)};
+
+static void cost_of(const choir_record_t* record, choir_cost_t* out_cost) {
+  const choir_op_def_t* def = defs[choir__record_op(record)];
+  if (def->cost)
+    def->cost(record, out_cost);
+  else
+    choir__cost_bytes(record, out_cost);
+}
+
+static bool reads(const choir_record_t* record, int32_t source) {
+  const choir_op_def_t* def = defs[choir__record_op(record)];
+  return source >= 32 || !(def->shapes_only >> source & 1u);
+}
+
+#define OPERATION_ENTRY(ENUM, name, sources, attrs, grad) \
+  {#name, CHOIR_OP_##ENUM, choir__lower, cost_of, reads},
+static const choir_operation_t operations[CHOIR_OP_COUNT] = {
+    CHOIR_OP_LIST(OPERATION_ENTRY)};
 
 static bool op_is_valid(choir_op_t op) {
   return (int)op >= 0 && (int)op < CHOIR_OP_COUNT;
@@ -47,6 +58,10 @@ static bool op_is_valid(choir_op_t op) {
 
 const choir_op_def_t* choir__op_def(choir_op_t op) {
   return op_is_valid(op) ? defs[op] : NULL;
+}
+
+const choir_operation_t* choir__operation(choir_op_t op) {
+  return op_is_valid(op) ? &operations[op] : NULL;
 }
 
 const choir_kernel_t* choir__reference_kernel(choir_op_t op) {

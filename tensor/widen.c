@@ -35,8 +35,8 @@ static choir_view_t repeated_as(choir_view_t wide, const choir_view_t* view) {
   return wide;
 }
 
-bool choir__widens(const choir_op_def_t* def, const choir_device_t* device,
-                   const choir_record_t* record) {
+bool choir__widens(const choir_device_t* device, const choir_record_t* record) {
+  const choir_op_def_t* def = choir__op_def(choir__record_op(record));
   // A cast is what widening is made of.
   if (def->op == CHOIR_OP_CAST) return false;
   for (int32_t i = 0; i < record->dst_count; ++i) {
@@ -57,43 +57,42 @@ bool choir__widens(const choir_op_def_t* def, const choir_device_t* device,
   }
   choir_record_t wide = *record;
   wide.operands = operands;
-  const choir_kernel_t* kernel = choir__kernel_select(def->op, device, &wide);
-  return kernel != choir__reference_kernel(def->op) &&
-         kernel != choir__host_kernel(def->op);
+  return choir__native_kernel(device, &wide) != NULL;
 }
 
 // One record on its way.
 typedef struct wide_s {
-  choir_stream_t* stream;
-  const choir_op_def_t* def;
+  const choir_lowering_t* lowering;
   const choir_record_t* record;
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   choir_tensor_t* made[CHOIR_MAX_OPERANDS];  // NULL: the operand itself
 } wide_t;
 
-static choir_status_t submit_cast(const wide_t* wide, const choir_view_t* from,
-                                  const choir_view_t* to) {
+static choir_status_t emit_cast(const wide_t* wide, const choir_view_t* from,
+                                const choir_view_t* to) {
   const choir_cast_attrs_t attrs = {.dtype = to->dtype};
   choir_view_t operands[2] = {*from, *to};
-  choir_record_t record = {.operands = operands,
-                           .src_count = 1,
-                           .dst_count = 1,
-                           .attrs = &attrs,
-                           .attrs_bytes = sizeof(attrs)};
-  return choir__submit(wide->stream, choir__op_def(CHOIR_OP_CAST), &record);
+  const choir_record_t record = {.operation = choir__operation(CHOIR_OP_CAST),
+                                 .operands = operands,
+                                 .src_count = 1,
+                                 .dst_count = 1,
+                                 .attrs = &attrs,
+                                 .attrs_bytes = sizeof(attrs),
+                                 .label = wide->record->label};
+  return choir__lower(wide->lowering, &record);
 }
 
 // Memory for operand i, with its elements if `has_elements`.
 static choir_status_t widen(wide_t* wide, int32_t i, bool has_elements) {
   const choir_view_t* view = &wide->record->operands[i];
   const choir_view_t layout = wide_layout(view);
-  CHOIR_TRY(choir_tensor_create_layout(choir_stream_device(wide->stream),
-                                       &layout, &wide->made[i]));
+  CHOIR_TRY(choir_tensor_create_layout(wide->lowering->device, &layout,
+                                       &wide->made[i]));
   const choir_view_t* made = choir_tensor_view(wide->made[i]);
   wide->operands[i] = repeated_as(*made, view);
   if (!has_elements || choir_view_count(made) == 0) return NULL;
   const choir_view_t once = each_once(view);
-  return submit_cast(wide, &once, made);
+  return emit_cast(wide, &once, made);
 }
 
 static choir_status_t take_operands(wide_t* wide) {
@@ -101,36 +100,34 @@ static choir_status_t take_operands(wide_t* wide) {
   for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
     wide->operands[i] = record->operands[i];
     if (is_half(&record->operands[i]))
-      CHOIR_TRY(widen(wide, i, choir__op_reads(wide->def, record, i)));
+      CHOIR_TRY(widen(wide, i, choir_record_reads(record, i)));
   }
   return NULL;
 }
 
-static choir_status_t submit_all(wide_t* wide) {
+static choir_status_t emit_all(wide_t* wide) {
   const choir_record_t* record = wide->record;
   CHOIR_TRY(take_operands(wide));
   choir_record_t op = *record;
   op.operands = wide->operands;
-  CHOIR_TRY(choir__submit(wide->stream, wide->def, &op));
+  CHOIR_TRY(choir__lower(wide->lowering, &op));
   for (int32_t i = record->src_count; i < record->src_count + record->dst_count;
        ++i) {
     if (is_half(&record->operands[i]) &&
         choir_view_count(&record->operands[i]) > 0)
-      CHOIR_TRY(submit_cast(wide, &wide->operands[i], &record->operands[i]));
+      CHOIR_TRY(emit_cast(wide, &wide->operands[i], &record->operands[i]));
   }
   return NULL;
 }
 
-choir_status_t choir__submit_wide(choir_stream_t* stream,
-                                  const choir_op_def_t* def,
-                                  const choir_record_t* record) {
+choir_status_t choir__lower_wide(const choir_lowering_t* lowering,
+                                 const choir_record_t* record) {
   wide_t wide;
-  wide.stream = stream;
-  wide.def = def;
+  wide.lowering = lowering;
   wide.record = record;
   memset(wide.made, 0, sizeof(wide.made));
-  choir_status_t status = submit_all(&wide);
-  // In the stream's order: the records still have it.
+  choir_status_t status = emit_all(&wide);
+  // In the order of the records, which still hold it.
   for (int32_t i = 0; i < CHOIR_MAX_OPERANDS; ++i)
     choir_tensor_release(wide.made[i]);
   return status;

@@ -12,17 +12,11 @@ extern "C" {
 // are cast up, the op runs in f32, its results are cast down; each is a record
 // of its own. Exact but for one rounding to f32 ahead of the last.
 
-// The dispatcher's: chooses the kernel and hands the record over.
-choir_status_t choir__submit(choir_stream_t* stream, const choir_op_def_t* def,
-                             choir_record_t* record) CHOIR_NODISCARD;
-
 // Whether the record, which has no kernel of the device's, has one in f32. Ops
 // without sources do not: they draw values in the result's own dtype.
-bool choir__widens(const choir_op_def_t* def, const choir_device_t* device,
-                   const choir_record_t* record);
-choir_status_t choir__submit_wide(choir_stream_t* stream,
-                                  const choir_op_def_t* def,
-                                  const choir_record_t* record) CHOIR_NODISCARD;
+bool choir__widens(const choir_device_t* device, const choir_record_t* record);
+choir_status_t choir__lower_wide(const choir_lowering_t* lowering,
+                                 const choir_record_t* record) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

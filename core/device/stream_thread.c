@@ -128,8 +128,7 @@ static choir_status_t run_item(choir_stream_thread_t* thread,
       if (status) {
         status = choir_status_annotate(
             status, __FILE__, __LINE__, "submitted earlier, %s%s%s",
-            item->record.kernel->name ? item->record.kernel->name : "?",
-            item->record.label ? " of " : "",
+            choir_record_name(&item->record), item->record.label ? " of " : "",
             item->record.label ? item->record.label : "");
       }
     }

@@ -64,8 +64,7 @@ static choir_status_t submit(choir_stage_t* stage, choir_stream_t* stream,
   for (int32_t k = 0; k < record->src_count + record->dst_count; ++k) {
     bool is_src = k < record->src_count;
     CHOIR_TRY_NOTE(check_operand(&record->operands[k], device), "%s%s%s: %s %d",
-                   record->kernel->name ? record->kernel->name : "?",
-                   record->label ? " of " : "",
+                   choir_record_name(record), record->label ? " of " : "",
                    record->label ? record->label : "", is_src ? "src" : "dst",
                    is_src ? k : k - record->src_count);
   }

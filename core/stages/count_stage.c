@@ -7,12 +7,9 @@ static choir_status_t submit(choir_stage_t* stage, choir_stream_t* stream,
                              const choir_record_t* record) {
   choir_count_stage_t* count = (choir_count_stage_t*)stage;
   ++count->records;
-  if (record->kernel->cost) {
-    choir_cost_t cost = {0.0, 0.0};
-    record->kernel->cost(record, &cost);
-    count->cost.flops += cost.flops;
-    count->cost.bytes += cost.bytes;
-  }
+  const choir_cost_t cost = choir_record_cost(record);
+  count->cost.flops += cost.flops;
+  count->cost.bytes += cost.bytes;
   return choir_stage_forward(stage, stream, record);
 }
 

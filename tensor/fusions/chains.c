@@ -88,7 +88,7 @@ static const choir_record_t* link_at(const choir_graph_t* graph, int32_t node) {
   if (!record || record->at_step || record->dst_count != 1) return NULL;
   const choir_op_t op = choir__record_op(record);
   if (choir__formula_of(op) == CHOIR__FORMULA_COUNT ||
-      !choir__kernel_is_own(op, record->kernel))
+      !choir__native_kernel(choir_graph_device(graph), record))
     return NULL;
   const choir_view_t* dst = choir_record_dst(record, 0);
   if (dst->dtype != CHOIR_DTYPE_F32 || !choir_view_is_dense(dst)) return NULL;

@@ -8,14 +8,6 @@
 // image between them is for the pooling only. (Its gradient goes by the
 // winners, see autograd/rules/image_rules.c.)
 
-// Kernels of one way of computing, "conv2d/direct" and
-// "conv2d_max_pool2d/direct", give the same bits.
-static bool same_way(const choir_kernel_t* a, const choir_kernel_t* b) {
-  const char* x = strchr(a->name, '/');
-  const char* y = strchr(b->name, '/');
-  return x && y && strcmp(x, y) == 0;
-}
-
 choir_status_t choir__fuse_conv_pool(choir_graph_t* graph, int32_t node) {
   const choir_record_t* pool = choir_graph_record(graph, node);
   if (choir__record_op(pool) != CHOIR_OP_MAX_POOL2D) return NULL;
@@ -40,9 +32,13 @@ choir_status_t choir__fuse_conv_pool(choir_graph_t* graph, int32_t node) {
   memcpy(&attrs.conv, conv->attrs, sizeof attrs.conv);
   memcpy(&attrs.pool, pool->attrs, sizeof attrs.pool);
   choir_record_t fused;
-  if (!choir__fused_record(graph, CHOIR_OP_CONV2D_MAX_POOL2D, operands, 3, 2,
-                           &attrs, false, conv, &fused) ||
-      !same_way(fused.kernel, conv->kernel))
+  const choir_op_kernel_t* together =
+      choir__fused_record(graph, CHOIR_OP_CONV2D_MAX_POOL2D, operands, 3, 2,
+                          &attrs, false, conv, &fused);
+  const choir_op_kernel_t* alone =
+      choir__native_kernel(choir_graph_device(graph), conv);
+  // One algorithm gives the same bits.
+  if (!together || !alone || strcmp(together->algorithm, alone->algorithm) != 0)
     return NULL;
   CHOIR_TRY(choir_graph_put(graph, node, &fused));
   choir_graph_drop(graph, at);

@@ -267,8 +267,8 @@ choir_status_t CountUp(const choir_record_t* record, choir_stream_t*) {
   ++**static_cast<int64_t* const*>(record->attrs);
   return nullptr;
 }
-const choir_kernel_t kCountUp = {"count_up/test", CountUp, nullptr, nullptr,
-                                 nullptr};
+const choir_kernel_t kCountUp = {"count_up/test", CountUp, nullptr,
+                                 nullptr,         nullptr, false};
 
 // A record before it on the stream says how much there is to give.
 TEST_P(CommSuite, AllGatherVReadsItsCountWhenItRuns) {

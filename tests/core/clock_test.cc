@@ -68,7 +68,8 @@ TEST(ClockTest, AChildForkedAfterThreadsIsRefusedAndNeverHangs) {
   ASSERT_OK(choir_buffer_create(device, 64, &buffer));
   choir_event_t* event = nullptr;
   ASSERT_OK(choir_event_create(device, &event));
-  choir_kernel_t kernel = {"nothing", Nothing, nullptr, nullptr, nullptr};
+  choir_kernel_t kernel = {"nothing", Nothing, nullptr,
+                           nullptr,   nullptr, false};
   choir_record_t record = {};
   record.kernel = &kernel;
   choir_stream_t* stream = choir_device_stream(device);

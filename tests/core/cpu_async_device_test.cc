@@ -34,7 +34,8 @@ choir_status_t RunStep(const choir_record_t* record, choir_stream_t*) {
   return nullptr;
 }
 
-const choir_kernel_t kStep = {"step/test", RunStep, nullptr, nullptr, nullptr};
+const choir_kernel_t kStep = {"step/test", RunStep, nullptr,
+                              nullptr,     nullptr, false};
 
 void SubmitStep(choir_stream_t* stream, int64_t number, bool is_consumer) {
   Step step = {number, is_consumer};

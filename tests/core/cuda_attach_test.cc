@@ -49,7 +49,10 @@ class CudaAttachTest : public CudaTest {
           return (*static_cast<const std::function<choir_status_t()>*>(
               record->attrs))();
         },
-        nullptr, nullptr, nullptr};
+        nullptr,
+        nullptr,
+        nullptr,
+        false};
     choir_record_t record = {};
     record.kernel = &kernel;
     record.attrs = &call;

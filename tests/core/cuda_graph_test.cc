@@ -145,9 +145,12 @@ class CudaGraphTest : public CudaTest {
   choir_status_t Try(choir_buffer_t* src, choir_buffer_t* dst, Attrs attrs,
                      bool accumulate = false, bool follows = false) {
     static const choir_kernel_t kernel = {
-        "affine/test", RunAffine,
+        "affine/test",
+        RunAffine,
         [](const choir_record_t*, choir_cost_t* cost) { cost->flops = 1; },
-        nullptr, nullptr};
+        nullptr,
+        nullptr,
+        false};
     const choir_view_t operands[] = {View(src), View(dst)};
     choir_record_t record = {};
     record.kernel = &kernel;

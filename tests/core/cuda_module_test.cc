@@ -50,7 +50,10 @@ class CudaModuleTest : public CudaTest {
               static_cast<uint32_t>(choir_buffer_bytes(dst) / 4), one->add};
           return choir__cuda_launch(stream, one->kernel, 2, 64, &params);
         },
-        nullptr, nullptr, nullptr};
+        nullptr,
+        nullptr,
+        nullptr,
+        false};
     choir_view_t view;
     const int64_t count = static_cast<int64_t>(choir_buffer_bytes(buffer));
     EXPECT_OK(choir_view_make(CHOIR_DTYPE_U8, 1, &count, &view));
@@ -132,7 +135,10 @@ choir_status_t Ask(choir_stream_t* stream, Scratch* scratch) {
         }
         return choir_status_t{};
       },
-      nullptr, nullptr, nullptr};
+      nullptr,
+      nullptr,
+      nullptr,
+      false};
   choir_record_t record = {};
   record.kernel = &kernel;
   record.attrs = scratch;

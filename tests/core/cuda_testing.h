@@ -43,8 +43,8 @@ class CudaTest : public ::testing::Test {
   choir_status_t TrySubmit(choir_stream_t* stream, int number,
                            std::function<void()> work,
                            std::vector<choir_buffer_t*> buffers = {}) {
-    static const choir_kernel_t kernel = {"work/test", Run, nullptr, nullptr,
-                                          nullptr};
+    static const choir_kernel_t kernel = {"work/test", Run,     nullptr,
+                                          nullptr,     nullptr, false};
     std::vector<choir_view_t> views;
     std::vector<const void*> touches;
     for (choir_buffer_t* buffer : buffers) {

@@ -225,7 +225,7 @@ TEST(DeviceTest, AStreamMayGoInsideItself) {
         nullptr,
         [](const void*) {},
         ReleaseStream,
-    };
+        false};
     choir_record_t record = {};
     record.kernel = &kernel;
     record.attrs = &stream;
@@ -305,7 +305,11 @@ TEST(DeviceTest, BuffersAreFilledWhenSomebodyLooks) {
             (*static_cast<LateBuffer* const*>(record->attrs))->late.is_due =
                 true;
             return nullptr;
-          }};
+          },
+          nullptr,
+          nullptr,
+          nullptr,
+          false};
       choir_record_t record = {};
       record.kernel = &due;
       record.attrs = &self;

@@ -29,8 +29,8 @@ void ReleaseAttrs(const void*) { --references; }
 choir_status_t Nothing(const choir_record_t*, choir_stream_t*) {
   return nullptr;
 }
-const choir_kernel_t kHolding = {"holding/test", Nothing, nullptr, RetainAttrs,
-                                 ReleaseAttrs};
+const choir_kernel_t kHolding = {"holding/test", Nothing,      nullptr,
+                                 RetainAttrs,    ReleaseAttrs, false};
 
 class RecordListTest : public ::testing::Test {
  protected:
@@ -256,6 +256,10 @@ TEST_F(RecordListTest, RefusesWhatIsNoRecord) {
   choir_kernel_t empty = {};
   bad.kernel = &empty;
   refused("record->kernel->run is NULL", bad);
+  const choir_operation_t nothing = {"nothing", 0, nullptr, nullptr, nullptr};
+  bad.kernel = nullptr;
+  bad.operation = &nothing;
+  refused("record->kernel is NULL; needs a kernel or an operation", bad);
   bad = record;
   bad.src_count = CHOIR_RECORD_MAX_OPERANDS;
   refused("1024 sources and 1 destinations; needs 0 to 1024", bad);

@@ -200,8 +200,10 @@ TEST_F(StreamThreadTest, AttributesAreHeldUntilTheRecordHasRun) {
           return CHOIR_ERROR(INTERNAL, "not held");
         return nullptr;
       },
-      nullptr, [](const void*) { ++references; },
-      [](const void*) { --references; }};
+      nullptr,
+      [](const void*) { ++references; },
+      [](const void*) { --references; },
+      false};
   int attrs = 42;
   choir_record_t record = {};
   record.kernel = &kernel;
@@ -280,7 +282,10 @@ TEST_F(StreamThreadTest, WaitingForOneselfIsRefusedNotAHang) {
       [](const choir_record_t*, choir_stream_t* stream) -> choir_status_t {
         return choir_stream_synchronize(stream);
       },
-      nullptr, nullptr, nullptr};
+      nullptr,
+      nullptr,
+      nullptr,
+      false};
   choir_record_t record = {};
   record.kernel = &kernel;
   ASSERT_OK(choir_stream_submit(a_, &record));

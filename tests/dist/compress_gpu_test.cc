@@ -118,7 +118,10 @@ class CompressGpuTest : public ::testing::TestWithParam<const char*> {
         [](const choir_record_t* record, choir_stream_t* stream) {
           return (**static_cast<const Work* const*>(record->attrs))(stream);
         },
-        nullptr, nullptr, nullptr};
+        nullptr,
+        nullptr,
+        nullptr,
+        false};
     const Work* attrs = &work;
     choir_record_t record = {};
     record.kernel = &kernel;

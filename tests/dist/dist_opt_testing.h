@@ -435,7 +435,7 @@ struct NoteStage {
     stage.submit = [](choir_stage_t* self, choir_stream_t* stream,
                       const choir_record_t* record) {
       NoteStage* own = reinterpret_cast<NoteStage*>(self);
-      if (own->notes) own->notes->push_back(record->kernel->name);
+      if (own->notes) own->notes->push_back(choir_record_name(record));
       if (own->before) {
         choir_status_t status = own->before(record);
         if (status) return status;
@@ -464,7 +464,7 @@ inline void ExpectWords(const std::string& backend, int size,
 }
 
 inline bool IsCalled(const choir_record_t* record, const std::string& start) {
-  return std::string(record->kernel->name).find(start) == 0;
+  return std::string(choir_record_name(record)).find(start) == 0;
 }
 
 // Trains until a step fails, and says why. `middle` is called each time a

@@ -310,7 +310,7 @@ TEST(DistOptToldTest, WorkOfAThread) {
   options.use_graph = false;
   TrainUntilTold(options, [](Training* training) {
     static const choir_kernel_t kernel = {"broken/test", RunBroken, nullptr,
-                                          nullptr, nullptr};
+                                          nullptr,       nullptr,   false};
     choir_stream_t* stream = choir_device_stream(training->device());
     NoteStage stage;
     stage.before = [&](const choir_record_t* record) -> choir_status_t {

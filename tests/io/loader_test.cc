@@ -636,8 +636,8 @@ choir_status_t ReadLate(const choir_record_t* record, choir_stream_s*) {
 
 void SubmitReading(const Device& device, const choir_batch_t* batch,
                    const Reading& reading) {
-  static const choir_kernel_t kernel = {"read_late", ReadLate, nullptr, nullptr,
-                                        nullptr};
+  static const choir_kernel_t kernel = {"read_late", ReadLate, nullptr,
+                                        nullptr,     nullptr,  false};
   choir_record_t record = {};
   record.kernel = &kernel;
   record.operands = choir_tensor_view(batch->x);

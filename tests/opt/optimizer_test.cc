@@ -611,7 +611,8 @@ struct LabelStage {
                       const choir_record_t* record) -> choir_status_t {
       auto* own = reinterpret_cast<LabelStage*>(self);
       own->labels.push_back(record->label ? record->label : "(none)");
-      if (std::string(record->kernel->name).find("update") != std::string::npos)
+      if (std::string(choir_record_name(record)).find("update") !=
+          std::string::npos)
         return CHOIR_ERROR(INTERNAL, "on purpose");
       return choir_stage_forward(self, stream, record);
     };

@@ -86,9 +86,9 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
-  const bool own = strstr(kernel->kernel.name, "/cpu") != nullptr;
-  const bool winners = strstr(kernel->kernel.name, "/winners") != nullptr;
-  const bool direct = strstr(kernel->kernel.name, "/direct") != nullptr;
+  const bool own = strcmp(kernel->algorithm, "cpu") == 0;
+  const bool winners = strcmp(kernel->algorithm, "winners") == 0;
+  const bool direct = strcmp(kernel->algorithm, "direct") == 0;
   if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || winners))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
@@ -187,7 +187,7 @@ TEST_P(CpuKernels, KeepNaNAndInfinity) {
   const choir_op_kernel_t* kernel = GetParam();
   const choir_op_def_t* def = choir__op_def(kernel->op);
   const bool is_conv2d = strncmp(def->name, "conv2d", 6) == 0;
-  const bool is_dnnl = strstr(kernel->kernel.name, "/dnnl") != nullptr;
+  const bool is_dnnl = strcmp(kernel->algorithm, "dnnl") == 0;
   Device device(1);
   int number = 0;
   for (const choir_op_case_t& c : Cases(def)) {
@@ -380,10 +380,12 @@ TEST(CpuKernelsIsa, IsLimitedWithOneDnn) {
 }
 
 TEST(CpuKernelsList, NamesEveryKernelUnderItsOp) {
-#define CHOIR__CPU_KERNEL(OP, name)                  \
-  EXPECT_EQ(choir__cpu_##name.op, CHOIR_OP_##OP);    \
-  EXPECT_NE(choir__cpu_##name.kernel.cost, nullptr); \
-  EXPECT_NE(choir__cpu_##name.supports, nullptr);
+#define CHOIR__CPU_KERNEL(OP, one)                            \
+  EXPECT_EQ(choir__cpu_##one.op, CHOIR_OP_##OP);              \
+  EXPECT_EQ(choir__cpu_##one.kernel.name,                     \
+            std::string(choir_op_name(CHOIR_OP_##OP)) + "/" + \
+                choir__cpu_##one.algorithm);                  \
+  EXPECT_NE(choir__cpu_##one.supports, nullptr);
 #include "tensor/kernels/cpu/kernels.def"
 #undef CHOIR__CPU_KERNEL
 }
@@ -417,6 +419,7 @@ TEST(CpuKernelsList, NanGoesThrough) {
        {&choir__cpu_relu, &choir__cpu_exp, &choir__cpu_log, &choir__cpu_tanh,
         &choir__cpu_sigmoid, &choir__cpu_gelu, &choir__cpu_sqrt}) {
     record.kernel = &kernel->kernel;
+    record.operation = choir__operation(kernel->op);
     ASSERT_OK(kernel->kernel.run(&record, device.stream()));
     EXPECT_TRUE(std::isnan(data[237])) << kernel->kernel.name;
     EXPECT_FALSE(std::isnan(data[240])) << kernel->kernel.name;
@@ -429,6 +432,7 @@ TEST(CpuKernelsList, NanGoesThrough) {
   for (const choir_op_kernel_t* kernel :
        {&choir__cpu_sum, &choir__cpu_mean, &choir__cpu_max}) {
     record.kernel = &kernel->kernel;
+    record.operation = choir__operation(kernel->op);
     ASSERT_OK(kernel->kernel.run(&record, device.stream()));
     EXPECT_TRUE(std::isnan(data[200])) << kernel->kernel.name;
   }

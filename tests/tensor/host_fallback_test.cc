@@ -43,14 +43,28 @@ TEST_F(HostFallback, RunsAndCounts) {
   EXPECT_EQ(choir_op_stats().reference_runs, 0u);
 }
 
-TEST_F(HostFallback, ChoosesByDevice) {
-  choir_record_t record = {};
+// What an op is lowered to on a device, and the label that this has.
+TEST_F(HostFallback, IsWhatAnOpIsLoweredTo) {
   choir_view_t views[2] = {};
+  choir_record_t record = {};
+  record.operation = choir__operation(CHOIR_OP_RELU);
   record.operands = views;
   record.src_count = 1;
   record.dst_count = 1;
-  EXPECT_EQ(choir__kernel_select(CHOIR_OP_RELU, device_.get(), &record),
-            choir__host_kernel(CHOIR_OP_RELU));
+  record.label = "layer";
+  std::vector<choir_record_t> emitted;
+  const choir_lowering_t lowering = {
+      device_.get(),
+      [](void* self, const choir_record_t* one) -> choir_status_t {
+        static_cast<std::vector<choir_record_t>*>(self)->push_back(*one);
+        return nullptr;
+      },
+      &emitted};
+  ASSERT_OK(choir__lower(&lowering, &record));
+  ASSERT_EQ(emitted.size(), 1u);
+  EXPECT_EQ(emitted[0].kernel, choir__host_kernel(CHOIR_OP_RELU));
+  EXPECT_EQ(emitted[0].operation, record.operation);
+  EXPECT_STREQ(emitted[0].label, "layer");
 }
 
 // Sources and destinations on one buffer stay on one: steps in place.

@@ -125,6 +125,7 @@ class Problem {
     choir_record_t record = record_;
     record.kernel =
         kernel ? &kernel->kernel : choir__reference_kernel(def_->op);
+    record.operation = choir__operation(def_->op);
     EXPECT_OK(record.kernel->run(&record, stream));
     std::vector<std::vector<char>> results;
     for (int32_t i = 0; i < def_->dst_count; ++i) {

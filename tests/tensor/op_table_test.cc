@@ -109,6 +109,7 @@ TEST(OpTable, ValuesThatAreNoOps) {
     EXPECT_EQ(info.result_count, 0);
     EXPECT_EQ(info.attrs, nullptr);
     EXPECT_EQ(choir__op_def(op), nullptr);
+    EXPECT_EQ(choir__operation(op), nullptr);
     EXPECT_EQ(choir__reference_kernel(op), nullptr);
     EXPECT_EQ(choir__host_kernel(op), nullptr);
   }
@@ -117,6 +118,23 @@ TEST(OpTable, ValuesThatAreNoOps) {
 TEST(OpTable, KernelsAroundTheReference) {
   EXPECT_STREQ(choir__reference_kernel(CHOIR_OP_RELU)->name, "relu/reference");
   EXPECT_STREQ(choir__host_kernel(CHOIR_OP_CONV2D)->name, "conv2d/host");
+}
+
+TEST(OpTable, OperationsKnowTheirOp) {
+  for (int i = 0; i < CHOIR_OP_COUNT; ++i) {
+    const choir_op_t op = static_cast<choir_op_t>(i);
+    choir_record_t record = {};
+    record.operation = choir__operation(op);
+    ASSERT_NE(record.operation, nullptr);
+    EXPECT_EQ(choir__record_op(&record), op);
+    EXPECT_STREQ(choir_record_name(&record), choir_op_name(op));
+    record.src_count = choir__op_def(op)->src_max;
+    for (int32_t s = 0; s < record.src_count; ++s)
+      EXPECT_EQ(choir_record_reads(&record, s),
+                s >= 32 || !(choir__op_def(op)->shapes_only >> s & 1u));
+  }
+  const choir_record_t none = {};
+  EXPECT_EQ(choir__record_op(&none), CHOIR_OP_COUNT);
 }
 
 TEST(OpTable, Cost) {
@@ -130,11 +148,12 @@ TEST(OpTable, Cost) {
   record.operands = operands;
   record.src_count = 3;
   record.dst_count = 1;
-  choir_cost_t cost;
-  choir__reference_kernel(CHOIR_OP_LINEAR)->cost(&record, &cost);
+  record.operation = choir__operation(CHOIR_OP_LINEAR);
+  choir_cost_t cost = choir_record_cost(&record);
   EXPECT_EQ(cost.flops, 2.0 * 2 * 3 * 5 + 2 * 5);
   EXPECT_EQ(cost.bytes, 4.0 * (6 + 15 + 5 + 10));
-  choir__reference_kernel(CHOIR_OP_ADD)->cost(&record, &cost);
+  record.operation = choir__operation(CHOIR_OP_ADD);
+  cost = choir_record_cost(&record);
   EXPECT_EQ(cost.flops, 0);
   EXPECT_EQ(cost.bytes, 4.0 * (6 + 15 + 5 + 10));
 }

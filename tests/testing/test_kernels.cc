@@ -75,10 +75,12 @@ void AffineCost(const choir_record_t* record, choir_cost_t* out_cost) {
   *out_cost = {2 * count, 16 * count};
 }
 
-const choir_kernel_t kFill = {"fill/test", RunFill, nullptr, nullptr, nullptr};
-const choir_kernel_t kAffine = {"affine/test", RunAffine, AffineCost, nullptr,
-                                nullptr};
-const choir_kernel_t kFail = {"fail/test", RunFail, nullptr, nullptr, nullptr};
+const choir_kernel_t kFill = {"fill/test", RunFill, nullptr,
+                              nullptr,     nullptr, false};
+const choir_kernel_t kAffine = {"affine/test", RunAffine, AffineCost,
+                                nullptr,       nullptr,   false};
+const choir_kernel_t kFail = {"fail/test", RunFail, nullptr,
+                              nullptr,     nullptr, false};
 
 }  // namespace
 
@@ -154,8 +156,8 @@ choir_status_t Gate::Run(const choir_record_t* record, choir_stream_t*) {
 }
 
 choir_record_t Gate::Record() {
-  static const choir_kernel_t kernel = {"gate/test", Run, nullptr, nullptr,
-                                        nullptr};
+  static const choir_kernel_t kernel = {"gate/test", Run,     nullptr,
+                                        nullptr,     nullptr, false};
   choir_record_t record = {};
   record.kernel = &kernel;
   record.attrs = &self_;

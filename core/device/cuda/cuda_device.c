@@ -68,9 +68,9 @@ choir_status_t choir__cuda_stream_tell(cuda_stream_t* stream,
 
 void choir__cuda_stream_note(cuda_stream_t* stream,
                              const choir_record_t* record) {
-  const char* name = record->kernel->name;
-  snprintf(stream->last, sizeof(stream->last), "%s%s%s", name ? name : "?",
-           record->label ? " of " : "", record->label ? record->label : "");
+  snprintf(stream->last, sizeof(stream->last), "%s%s%s",
+           choir_record_name(record), record->label ? " of " : "",
+           record->label ? record->label : "");
   ++stream->since;
 }
 

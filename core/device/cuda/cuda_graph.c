@@ -245,8 +245,7 @@ static choir_status_t run(choir_segments_t* segments, segment_t* segment,
   stream->scratch_count = 0;
   if (!status) return NULL;
   return choir_status_annotate(
-      status, __FILE__, __LINE__, "%s%s%s",
-      record->kernel->name ? record->kernel->name : "?",
+      status, __FILE__, __LINE__, "%s%s%s", choir_record_name(record),
       record->label ? " of " : "", record->label ? record->label : "");
 }
 

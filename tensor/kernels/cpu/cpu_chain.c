@@ -65,4 +65,4 @@ static choir_status_t chain_run(const choir_record_t* record,
 }
 
 const choir__chain_kernel_t choir__cpu_chain = {
-    {"chain/cpu", chain_run, choir__cost_bytes, NULL, NULL}, NULL};
+    {.name = "chain/cpu", .run = chain_run, .cost = choir__cost_bytes}, NULL};

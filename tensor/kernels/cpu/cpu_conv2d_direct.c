@@ -465,18 +465,16 @@ static choir_status_t direct_run(const choir_record_t* record,
   return status;
 }
 
-#define DIRECT(OP, name, kind)                                           \
-  static bool name##_direct_supports(const choir_record_t* record) {     \
-    return direct_fits(record, kind);                                    \
-  }                                                                      \
-  static choir_status_t name##_direct_run(const choir_record_t* record,  \
-                                          choir_stream_t* stream) {      \
-    return direct_run(record, stream, kind);                             \
-  }                                                                      \
-  const choir_op_kernel_t choir__cpu_##name##_direct = {                 \
-      {#name "/direct", name##_direct_run, choir__cpu_cost, NULL, NULL}, \
-      OP,                                                                \
-      name##_direct_supports};
+#define DIRECT(OP, name, kind)                                          \
+  static bool name##_direct_supports(const choir_record_t* record) {    \
+    return direct_fits(record, kind);                                   \
+  }                                                                     \
+  static choir_status_t name##_direct_run(const choir_record_t* record, \
+                                          choir_stream_t* stream) {     \
+    return direct_run(record, stream, kind);                            \
+  }                                                                     \
+  const choir_op_kernel_t choir__cpu_##name##_direct = CHOIR_OP_KERNEL( \
+      OP, #name, "direct", name##_direct_run, name##_direct_supports);
 
 #else
 
@@ -490,11 +488,9 @@ static choir_status_t no_direct_run(const choir_record_t* record,
   (void)stream;
   return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
 }
-#define DIRECT(OP, name, kind)                                       \
-  const choir_op_kernel_t choir__cpu_##name##_direct = {             \
-      {#name "/direct", no_direct_run, choir__cpu_cost, NULL, NULL}, \
-      OP,                                                            \
-      no_direct};
+#define DIRECT(OP, name, kind)                         \
+  const choir_op_kernel_t choir__cpu_##name##_direct = \
+      CHOIR_OP_KERNEL(OP, #name, "direct", no_direct_run, no_direct);
 
 #endif
 

@@ -396,13 +396,6 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
 // computed as the ops that it stands for, by their own kernels and in this
 // order: a run that has diverged shall not become slow as well.
 
-static choir_status_t run_op(choir_op_t op, choir_record_t record,
-                             choir_stream_t* stream) {
-  record.kernel =
-      choir__kernel_select(op, choir_stream_device(stream), &record);
-  return record.kernel->run(&record, stream);
-}
-
 // Of y's height and width, or of any other.
 static choir_status_t make_image(choir_stream_t* stream, const choir_view_t* y,
                                  const int64_t size[2],
@@ -424,29 +417,30 @@ static choir_status_t run_ops(const choir_record_t* record,
   const bool has_relu = attrs->conv.activation == CHOIR_ACTIVATION_RELU;
   const choir_view_t mask[] = {o[3], o[4], *masked};
   if (has_relu)
-    CHOIR_TRY(run_op(
+    CHOIR_TRY(choir__run_inside(
         CHOIR_OP_RELU_GRAD,
-        (choir_record_t){.operands = mask, .src_count = 2, .dst_count = 1},
+        &(choir_record_t){.operands = mask, .src_count = 2, .dst_count = 1},
         stream));
   const choir_view_t spread[] = {*image, o[1], has_relu ? *masked : o[4],
                                  *image};
-  CHOIR_TRY(run_op(CHOIR_OP_MAX_POOL2D_GRAD,
-                   (choir_record_t){.operands = spread,
-                                    .src_count = 3,
-                                    .dst_count = 1,
-                                    .attrs = &attrs->pool,
-                                    .attrs_bytes = sizeof(attrs->pool)},
-                   stream));
+  CHOIR_TRY(
+      choir__run_inside(CHOIR_OP_MAX_POOL2D_GRAD,
+                        &(choir_record_t){.operands = spread,
+                                          .src_count = 3,
+                                          .dst_count = 1,
+                                          .attrs = &attrs->pool,
+                                          .attrs_bytes = sizeof(attrs->pool)},
+                        stream));
   const choir_view_t conv[] = {o[0], o[2], *image, o[5],
                                o[4 + record->dst_count]};
-  return run_op(
+  return choir__run_inside(
       kind == DATA ? CHOIR_OP_CONV2D_GRAD_DATA : CHOIR_OP_CONV2D_GRAD_WEIGHT,
-      (choir_record_t){.operands = conv,
-                       .src_count = 3,
-                       .dst_count = record->dst_count,
-                       .accumulate = record->accumulate,
-                       .attrs = &attrs->conv,
-                       .attrs_bytes = sizeof(attrs->conv)},
+      &(choir_record_t){.operands = conv,
+                        .src_count = 3,
+                        .dst_count = record->dst_count,
+                        .accumulate = record->accumulate,
+                        .attrs = &attrs->conv,
+                        .attrs_bytes = sizeof(attrs->conv)},
       stream);
 }
 
@@ -497,18 +491,16 @@ static choir_status_t winners_run(const choir_record_t* record,
              : status;
 }
 
-#define WINNERS(OP, name, kind)                                            \
-  static bool name##_winners_supports(const choir_record_t* record) {      \
-    return winners_fit(record, kind);                                      \
-  }                                                                        \
-  static choir_status_t name##_winners_run(const choir_record_t* record,   \
-                                           choir_stream_t* stream) {       \
-    return winners_run(record, stream, kind);                              \
-  }                                                                        \
-  const choir_op_kernel_t choir__cpu_##name##_winners = {                  \
-      {#name "/winners", name##_winners_run, choir__cpu_cost, NULL, NULL}, \
-      OP,                                                                  \
-      name##_winners_supports};
+#define WINNERS(OP, name, kind)                                          \
+  static bool name##_winners_supports(const choir_record_t* record) {    \
+    return winners_fit(record, kind);                                    \
+  }                                                                      \
+  static choir_status_t name##_winners_run(const choir_record_t* record, \
+                                           choir_stream_t* stream) {     \
+    return winners_run(record, stream, kind);                            \
+  }                                                                      \
+  const choir_op_kernel_t choir__cpu_##name##_winners = CHOIR_OP_KERNEL( \
+      OP, #name, "winners", name##_winners_run, name##_winners_supports);
 
 #else
 
@@ -522,11 +514,9 @@ static choir_status_t no_winners_run(const choir_record_t* record,
   (void)stream;
   return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
 }
-#define WINNERS(OP, name, kind)                                        \
-  const choir_op_kernel_t choir__cpu_##name##_winners = {              \
-      {#name "/winners", no_winners_run, choir__cpu_cost, NULL, NULL}, \
-      OP,                                                              \
-      no_winners};
+#define WINNERS(OP, name, kind)                         \
+  const choir_op_kernel_t choir__cpu_##name##_winners = \
+      CHOIR_OP_KERNEL(OP, #name, "winners", no_winners_run, no_winners);
 
 #endif
 

@@ -127,10 +127,8 @@ static choir_status_t copy_run(const choir_record_t* record,
                   record->accumulate ? add_plane : copy_plane(bytes), NULL);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_copy = {
-    {"copy/cpu", copy_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_COPY,
-    copy_supports};
+const choir_op_kernel_t choir__cpu_copy =
+    CHOIR_OP_KERNEL(CHOIR_OP_COPY, "copy", "cpu", copy_run, copy_supports);
 
 void choir__cpu_copy_view(const choir_view_t* dst, void* dst_data,
                           const choir_view_t* src, int32_t threads) {
@@ -269,7 +267,5 @@ static choir_status_t cast_run(const choir_record_t* record,
                   &record->accumulate);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_cast = {
-    {"cast/cpu", cast_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_CAST,
-    cast_supports};
+const choir_op_kernel_t choir__cpu_cast =
+    CHOIR_OP_KERNEL(CHOIR_OP_CAST, "cast", "cpu", cast_run, cast_supports);

@@ -137,10 +137,8 @@ static choir_status_t elementwise_run(const choir_record_t* record,
         choir__element_params(CHOIR_OP_##OP, record);              \
     return elementwise_run(record, stream, name##_plane, &params); \
   }                                                                \
-  const choir_op_kernel_t choir__cpu_##name = {                    \
-      {#name "/cpu", name##_run, choir__cpu_cost, NULL, NULL},     \
-      CHOIR_OP_##OP,                                               \
-      elementwise_supports};
+  const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL(     \
+      CHOIR_OP_##OP, #name, "cpu", name##_run, elementwise_supports);
 #define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
 #include "tensor/kernels/element_formulas.def"
 
@@ -183,7 +181,5 @@ static choir_status_t fill_run(const choir_record_t* record,
                   &params);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_fill = {
-    {"fill/cpu", fill_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_FILL,
-    fill_supports};
+const choir_op_kernel_t choir__cpu_fill =
+    CHOIR_OP_KERNEL(CHOIR_OP_FILL, "fill", "cpu", fill_run, fill_supports);

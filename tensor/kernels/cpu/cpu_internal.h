@@ -130,9 +130,6 @@ static inline float* choir__view_f32(const choir_view_t* view) {
   return (float*)choir_buffer_data(view->buffer) + view->offset;
 }
 
-// The cost of a kernel of this folder: its op's.
-void choir__cpu_cost(const choir_record_t* record, choir_cost_t* out_cost);
-
 // True when all operands of the record are f32.
 bool choir__all_f32(const choir_record_t* record);
 

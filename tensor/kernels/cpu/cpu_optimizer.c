@@ -95,26 +95,24 @@ static choir_status_t sgd_update_run(const choir_record_t* record,
              ? update_run(record, stream, 2, plain_sgd_plane, &factors)
              : update_run(record, stream, 3, sgd_plane, &factors);
 }
-const choir_op_kernel_t choir__cpu_sgd_update = {
-    {"sgd_update/cpu", sgd_update_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_SGD_UPDATE,
-    sgd_update_supports};
+const choir_op_kernel_t choir__cpu_sgd_update =
+    CHOIR_OP_KERNEL(CHOIR_OP_SGD_UPDATE, "sgd_update", "cpu", sgd_update_run,
+                    sgd_update_supports);
 
-#define UPDATE(OP, name, kept)                                               \
-  static bool name##_update_supports(const choir_record_t* record) {         \
-    choir__nest_t nest;                                                      \
-    return update_nest(record, 2 + kept, &nest);                             \
-  }                                                                          \
-  static choir_status_t name##_update_run(const choir_record_t* record,      \
-                                          choir_stream_t* stream) {          \
-    const choir__##name##_f32_t factors =                                    \
-        choir__##name##_make_f32(record->attrs);                             \
-    return update_run(record, stream, 2 + kept, name##_plane, &factors);     \
-  }                                                                          \
-  const choir_op_kernel_t choir__cpu_##name##_update = {                     \
-      {#name "_update/cpu", name##_update_run, choir__cpu_cost, NULL, NULL}, \
-      CHOIR_OP_##OP,                                                         \
-      name##_update_supports};
+#define UPDATE(OP, name, kept)                                           \
+  static bool name##_update_supports(const choir_record_t* record) {     \
+    choir__nest_t nest;                                                  \
+    return update_nest(record, 2 + kept, &nest);                         \
+  }                                                                      \
+  static choir_status_t name##_update_run(const choir_record_t* record,  \
+                                          choir_stream_t* stream) {      \
+    const choir__##name##_f32_t factors =                                \
+        choir__##name##_make_f32(record->attrs);                         \
+    return update_run(record, stream, 2 + kept, name##_plane, &factors); \
+  }                                                                      \
+  const choir_op_kernel_t choir__cpu_##name##_update =                   \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name "_update", "cpu",             \
+                      name##_update_run, name##_update_supports);
 UPDATE(ADAM_UPDATE, adam, 2)
 UPDATE(RMSPROP_UPDATE, rmsprop, 1)
 UPDATE(ADAGRAD_UPDATE, adagrad, 1)

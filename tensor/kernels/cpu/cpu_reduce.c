@@ -223,10 +223,8 @@ static choir_status_t reduce_run(const choir_record_t* record,
                                    choir_stream_t* stream) {     \
     return reduce_run(record, stream, kind);                     \
   }                                                              \
-  const choir_op_kernel_t choir__cpu_##name = {                  \
-      {#name "/cpu", name##_run, choir__cpu_cost, NULL, NULL},   \
-      OP,                                                        \
-      name##_supports};
+  const choir_op_kernel_t choir__cpu_##name =                    \
+      CHOIR_OP_KERNEL(OP, #name, "cpu", name##_run, name##_supports);
 REDUCE(CHOIR_OP_SUM, sum, SUM)
 REDUCE(CHOIR_OP_MEAN, mean, MEAN)
 REDUCE(CHOIR_OP_MAX, max, MAX)
@@ -277,7 +275,5 @@ static choir_status_t argmax_run(const choir_record_t* record,
                       grain > 1 ? grain : 1, argmax_range, &task);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_argmax = {
-    {"argmax/cpu", argmax_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_ARGMAX,
-    argmax_supports};
+const choir_op_kernel_t choir__cpu_argmax = CHOIR_OP_KERNEL(
+    CHOIR_OP_ARGMAX, "argmax", "cpu", argmax_run, argmax_supports);

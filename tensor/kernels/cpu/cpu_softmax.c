@@ -167,10 +167,10 @@ static choir_status_t check_labels(const choir_record_t* record,
   for (int64_t r = 0; r < rows; r++) {
     const int64_t label = label_at(task, r);
     if (label < 0 || label >= task->columns)
-      return CHOIR_ERROR(
-          OUT_OF_RANGE, "%.*s: label %lld at row %lld; needs 0 .. %lld",
-          (int)strcspn(record->kernel->name, "/"), record->kernel->name,
-          (long long)label, (long long)r, (long long)(task->columns - 1));
+      return CHOIR_ERROR(OUT_OF_RANGE,
+                         "%s: label %lld at row %lld; needs 0 .. %lld",
+                         record->operation->name, (long long)label,
+                         (long long)r, (long long)(task->columns - 1));
   }
   return NULL;
 }
@@ -471,11 +471,9 @@ static choir_status_t count_correct_run(const choir_record_t* record,
   return NULL;
 }
 
-#define KERNEL(OP, name, supports_name)                        \
-  const choir_op_kernel_t choir__cpu_##name = {                \
-      {#name "/cpu", name##_run, choir__cpu_cost, NULL, NULL}, \
-      CHOIR_OP_##OP,                                           \
-      supports_name};
+#define KERNEL(OP, name, supports_name)       \
+  const choir_op_kernel_t choir__cpu_##name = \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, "cpu", name##_run, supports_name);
 KERNEL(SOFTMAX, softmax, softmax_supports)
 KERNEL(LOG_SOFTMAX, log_softmax, softmax_supports)
 KERNEL(SOFTMAX_GRAD, softmax_grad, softmax_grad_supports)

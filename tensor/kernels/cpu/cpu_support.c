@@ -138,16 +138,6 @@ bool choir__all_f32(const choir_record_t* record) {
   return true;
 }
 
-void choir__cpu_cost(const choir_record_t* record, choir_cost_t* out_cost) {
-  // All kernels of the table begin with what the record points to.
-  const choir_op_kernel_t* kernel = (const choir_op_kernel_t*)record->kernel;
-  const choir_op_def_t* def = choir__op_def(kernel->op);
-  if (def && def->cost)
-    def->cost(record, out_cost);
-  else
-    choir__cost_bytes(record, out_cost);
-}
-
 typedef struct nest_task_s {
   const choir__nest_t* nest;
   void* const* data;

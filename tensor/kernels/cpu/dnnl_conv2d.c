@@ -335,11 +335,9 @@ static choir_status_t activate(const choir_record_t* record,
     return NULL;
   const choir_view_t* y = choir_record_dst(record, 0);
   const choir_view_t operands[] = {*y, *y};
-  const choir_record_t relu = {.kernel = &choir__cpu_relu.kernel,
-                               .operands = operands,
-                               .src_count = 1,
-                               .dst_count = 1};
-  return relu.kernel->run(&relu, stream);
+  const choir_record_t relu = {
+      .operands = operands, .src_count = 1, .dst_count = 1};
+  return choir__run_inside(CHOIR_OP_RELU, &relu, stream);
 }
 
 #define CONV(OP, name, kind)                                     \
@@ -352,10 +350,8 @@ static choir_status_t activate(const choir_record_t* record,
     CHOIR_TRY(conv_run(record, stream, kind));                   \
     return activate(record, stream, kind);                       \
   }                                                              \
-  const choir_op_kernel_t choir__cpu_##name = {                  \
-      {#name "/dnnl", name##_run, choir__cpu_cost, NULL, NULL},  \
-      CHOIR_OP_##OP,                                             \
-      name##_supports};
+  const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL(   \
+      CHOIR_OP_##OP, #name, "dnnl", name##_run, name##_supports);
 CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
 CONV(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
 CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)

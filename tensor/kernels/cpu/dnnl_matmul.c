@@ -295,10 +295,8 @@ static choir_status_t matmul_run(const choir_record_t* record,
   }
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_matmul = {
-    {"matmul/dnnl", matmul_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_MATMUL,
-    matmul_supports};
+const choir_op_kernel_t choir__cpu_matmul = CHOIR_OP_KERNEL(
+    CHOIR_OP_MATMUL, "matmul", "dnnl", matmul_run, matmul_supports);
 
 // ---- linear: x (n, in), W (in, out), b (out) ----
 
@@ -338,7 +336,5 @@ static choir_status_t linear_run(const choir_record_t* record,
   }
   return multiply(&product, &places, 1.0f, stream);
 }
-const choir_op_kernel_t choir__cpu_linear = {
-    {"linear/dnnl", linear_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_LINEAR,
-    linear_supports};
+const choir_op_kernel_t choir__cpu_linear = CHOIR_OP_KERNEL(
+    CHOIR_OP_LINEAR, "linear", "dnnl", linear_run, linear_supports);

@@ -398,7 +398,7 @@ static choir_status_t run(choir_op_t op, const choir_record_t* record,
   choir_status_t status = multiply(cublas, &problem, stream, &is_done);
   pthread_mutex_unlock(&cublas->lock);
   CHOIR_TRY(status);
-  return is_done ? NULL : choir__host_instead(op, record, stream);
+  return is_done ? NULL : choir__run_on_host(record, stream);
 }
 
 #define MATMUL_DTYPES CHOIR_DTYPES_FLOAT

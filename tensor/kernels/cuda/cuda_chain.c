@@ -36,4 +36,4 @@ static choir_status_t run(const choir_record_t* record,
 }
 
 const choir__chain_kernel_t choir__cuda_chain = {
-    {"chain/cuda", run, choir__cost_bytes, NULL, NULL}, supports};
+    {.name = "chain/cuda", .run = run, .cost = choir__cost_bytes}, supports};

@@ -22,8 +22,8 @@ extern "C" {
 
 // Defines one of the first: `maker` is "cuda", or the library that computes.
 #define CHOIR__CUDA_OP_KERNEL(OP, name, maker, run, supports) \
-  const choir_op_kernel_t choir__cuda_##name = {              \
-      {#name "/" maker, run, NULL, NULL, NULL}, CHOIR_OP_##OP, supports};
+  const choir_op_kernel_t choir__cuda_##name =                \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, maker, run, supports);
 
 // One per .cu file of this folder. Without the toolkit they have no image, and
 // then no kernel of theirs supports any record. Not constant for the sake of

@@ -107,7 +107,7 @@ static uint32_t list(const choir_record_t* record, int32_t sources,
       "a record has room for them");                                           \
   const choir_calls_kernel_t choir__cuda_##name##_updates = {                  \
       {#name "_update_many/cuda", name##_many_run, choir__cost_bytes, NULL,    \
-       NULL},                                                                  \
+       NULL, false},                                                           \
       CHOIR_OP_##OP,                                                           \
       CHOIR__CUDA_UPDATES,                                                     \
       takes};

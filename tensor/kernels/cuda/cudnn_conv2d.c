@@ -306,16 +306,6 @@ static choir_status_t convolve(choir__cudnn_t* cudnn, const choir__conv_t* conv,
   return launch(cudnn, conv, plan, scratch, stream);
 }
 
-// By whatever the device has for the op.
-static choir_status_t run_op(choir_op_t op, choir_record_t* record,
-                             choir_stream_t* stream) {
-  record->kernel =
-      choir__kernel_select(op, choir_stream_device(stream), record);
-  return record->kernel == choir__host_kernel(op)
-             ? choir__host_instead(op, record, stream)
-             : record->kernel->run(record, stream);
-}
-
 // db: the sum over the rows of dy.
 static choir_status_t add_up_bias(const choir__conv_t* conv,
                                   choir_stream_t* stream) {
@@ -323,28 +313,27 @@ static choir_status_t add_up_bias(const choir__conv_t* conv,
   (void)rows_of(conv->y, &operands[0]);
   operands[1] = *conv->b;
   const choir_sum_attrs_t attrs = {.axis = 0, .keep_dims = false};
-  choir_record_t sum = {.operands = operands,
-                        .src_count = 1,
-                        .dst_count = 1,
-                        .accumulate = conv->record->accumulate,
-                        .attrs = &attrs,
-                        .attrs_bytes = sizeof(attrs),
-                        .label = conv->record->label};
-  return run_op(CHOIR_OP_SUM, &sum, stream);
+  const choir_record_t sum = {.operands = operands,
+                              .src_count = 1,
+                              .dst_count = 1,
+                              .accumulate = conv->record->accumulate,
+                              .attrs = &attrs,
+                              .attrs_bytes = sizeof(attrs),
+                              .label = conv->record->label};
+  return choir__run_inside(CHOIR_OP_SUM, &sum, stream);
 }
 
 static choir_status_t activate(const choir__conv_t* conv,
                                choir_stream_t* stream) {
   const choir_view_t operands[2] = {*conv->y, *conv->y};
-  choir_record_t relu = {.operands = operands,
-                         .src_count = 1,
-                         .dst_count = 1,
-                         .label = conv->record->label};
-  return run_op(CHOIR_OP_RELU, &relu, stream);
+  const choir_record_t relu = {.operands = operands,
+                               .src_count = 1,
+                               .dst_count = 1,
+                               .label = conv->record->label};
+  return choir__run_inside(CHOIR_OP_RELU, &relu, stream);
 }
 
-static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
-                          choir_stream_t* stream) {
+static choir_status_t run(const choir__conv_t* conv, choir_stream_t* stream) {
   choir__cudnn_t* cudnn = NULL;
   CHOIR_TRY(choir__cudnn_of(choir_stream_device(stream), &cudnn));
   bool is_done = false;
@@ -352,7 +341,7 @@ static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
   choir_status_t status = convolve(cudnn, conv, stream, &is_done);
   pthread_mutex_unlock(&cudnn->lock);
   CHOIR_TRY(status);
-  if (!is_done) return choir__host_instead(op, conv->record, stream);
+  if (!is_done) return choir__run_on_host(conv->record, stream);
   if (conv->kind == CHOIR__CONV_GRAD_WEIGHT) return add_up_bias(conv, stream);
   return conv->kind == CHOIR__CONV_FORWARD &&
                  conv->attrs->activation == CHOIR_ACTIVATION_RELU
@@ -368,7 +357,7 @@ static choir_status_t run(choir_op_t op, const choir__conv_t* conv,
   static choir_status_t name##_run(const choir_record_t* record, \
                                    choir_stream_t* stream) {     \
     const choir__conv_t conv = choir__conv_of(record, kind);     \
-    return run(CHOIR_OP_##OP, &conv, stream);                    \
+    return run(&conv, stream);                                   \
   }                                                              \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cudnn", name##_run, name##_supports)
 CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
