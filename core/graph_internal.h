@@ -60,6 +60,10 @@ typedef struct choir__graph_buffer_s {
   size_t bytes;
   size_t offset;  // in the workspace
   bool other_stream;
+  // The temporary in whose place this one lies, which ends where this begins;
+  // -1: it has a place of its own, which is used up to node `until`.
+  int32_t shares;
+  int32_t until;
 } choir__graph_buffer_t;
 
 typedef struct choir__recorder_s {

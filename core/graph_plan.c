@@ -45,7 +45,8 @@ static choir_status_t number_buffer(choir_graph_t* graph,
                               .first = -1,
                               .last = -1,
                               .bytes = choir_buffer_bytes(buffer),
-                              .input = -1};
+                              .input = -1,
+                              .shares = -1};
   return NULL;
 }
 
@@ -88,8 +89,11 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
       entry->last = i;
     }
   }
-  for (int32_t id = 0; id < graph->buffer_count; ++id)
-    graph->buffers[id].place = place_of(graph, &graph->buffers[id]);
+  for (int32_t id = 0; id < graph->buffer_count; ++id) {
+    choir__graph_buffer_t* buffer = &graph->buffers[id];
+    buffer->place = place_of(graph, buffer);
+    buffer->until = buffer->last;
+  }
   return NULL;
 }
 
@@ -143,7 +147,7 @@ static int by_size(const void* a_, const void* b_) {
 }
 
 static size_t life(const choir__graph_buffer_t* buffer) {
-  return (size_t)buffer->last - (size_t)buffer->first + 1;
+  return (size_t)buffer->until - (size_t)buffer->first + 1;
 }
 
 static int by_life(const void* a_, const void* b_) {
@@ -170,7 +174,7 @@ static int by_first_use(const void* a_, const void* b_) {
 
 static bool live_together(const choir__graph_buffer_t* a,
                           const choir__graph_buffer_t* b) {
-  return a->first <= b->last && b->first <= a->last;
+  return a->first <= b->until && b->first <= a->until;
 }
 
 // The tightest gap among those already placed (sorted by offset) that live at
@@ -233,6 +237,63 @@ static size_t place_all(choir__graph_buffer_t** order, int32_t count,
   return least;
 }
 
+// Whether all that the record does with the buffer is to read this view of it.
+static bool reads_only(const choir__node_t* node, int32_t id,
+                       const choir_view_t* view) {
+  for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
+    if (node->buffer_ids[k] != id || is_shape(node, k)) continue;
+    if ((int32_t)k >= node->record.src_count ||
+        !choir_view_same_layout(choir__node_operand(node, k), view))
+      return false;
+  }
+  return true;
+}
+
+// Whether destination d of the node may take the place of source s: both are
+// temporary, one ends here, the other begins here, and the operation allows it.
+static bool takes_place(const choir_graph_t* graph, int32_t at, int32_t s,
+                        int32_t d) {
+  const choir__node_t* node = &graph->nodes[at];
+  const choir_record_t* record = &node->record;
+  const int32_t src_id = node->buffer_ids[s];
+  const int32_t dst_id = node->buffer_ids[record->src_count + d];
+  if (src_id < 0 || dst_id < 0 || src_id == dst_id) return false;
+  const choir__graph_buffer_t* src = &graph->buffers[src_id];
+  const choir__graph_buffer_t* dst = &graph->buffers[dst_id];
+  const choir__graph_buffer_t* own =
+      src->shares < 0 ? src : &graph->buffers[src->shares];
+  const choir_view_t* view = choir_record_src(record, s);
+  return src->place == CHOIR__PLACE_TEMPORARY &&
+         dst->place == CHOIR__PLACE_TEMPORARY && dst->shares < 0 &&
+         src->last == at && own->until == at && dst->first == at &&
+         src->bytes == dst->bytes &&
+         choir_view_same_layout(view, choir_record_dst(record, d)) &&
+         reads_only(node, src_id, view) &&
+         record->operation->in_place(record, s, d);
+}
+
+// Lets results take their operands' places where they may.
+static void share_places(choir_graph_t* graph) {
+  for (int32_t at = 0; at < graph->node_count; ++at) {
+    const choir__node_t* node = &graph->nodes[at];
+    const choir_record_t* record = &node->record;
+    if (node->kind != CHOIR__NODE_RECORD || !record->operation ||
+        !record->operation->in_place)
+      continue;
+    for (int32_t d = 0; d < record->dst_count; ++d) {
+      int32_t s = 0;
+      while (s < record->src_count && !takes_place(graph, at, s, d)) ++s;
+      if (s == record->src_count) continue;
+      const int32_t src = node->buffer_ids[s];
+      choir__graph_buffer_t* dst =
+          &graph->buffers[node->buffer_ids[record->src_count + d]];
+      const int32_t before = graph->buffers[src].shares;
+      dst->shares = before < 0 ? src : before;
+      graph->buffers[dst->shares].until = dst->last;
+    }
+  }
+}
+
 static choir_status_t place_temporaries(choir_graph_t* graph) {
   void* memory = NULL;
   const size_t bytes =
@@ -245,19 +306,24 @@ static choir_status_t place_temporaries(choir_graph_t* graph) {
   for (int32_t id = 0; id < graph->buffer_count; ++id) {
     choir__graph_buffer_t* buffer = &graph->buffers[id];
     if (buffer->place != CHOIR__PLACE_TEMPORARY) continue;
-    order[count++] = buffer;
+    ++stats->temporaries;
     stats->temporary_bytes += buffer->bytes;
+    if (buffer->shares < 0) order[count++] = buffer;
   }
-  stats->temporaries = count;
   if (count > 0) stats->arena_bytes = place_all(order, count, placed);
   for (int32_t node = 0; node < graph->node_count; ++node) {
     size_t live = 0;
     for (int32_t i = 0; i < count; ++i)
-      if (order[i]->first <= node && node <= order[i]->last)
+      if (order[i]->first <= node && node <= order[i]->until)
         live += order[i]->bytes;
     if (live > stats->live_bytes) stats->live_bytes = live;
   }
   choir_deallocate(graph->allocator, memory, bytes);
+  for (int32_t id = 0; id < graph->buffer_count; ++id) {
+    choir__graph_buffer_t* buffer = &graph->buffers[id];
+    if (buffer->shares >= 0)
+      buffer->offset = graph->buffers[buffer->shares].offset;
+  }
   return NULL;
 }
 
@@ -342,6 +408,7 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
   }
   for (int32_t i = first_result; i < graph->input_count; ++i)
     CHOIR_TRY(check_result_used(graph, i));
+  share_places(graph);
   CHOIR_TRY(place_temporaries(graph));
   move_operands(graph);
   graph->is_planned = true;

@@ -60,6 +60,10 @@ typedef struct choir_operation_s {
   // Whether the elements of this source are read, and not its shape alone; may
   // be NULL: they are.
   bool (*reads)(const choir_record_t* record, int32_t source);
+  // Whether this destination may lie where the source does, of equal views; may
+  // be NULL: none may.
+  bool (*in_place)(const choir_record_t* record, int32_t source,
+                   int32_t destination);
 } choir_operation_t;
 
 typedef struct choir_kernel_s {

@@ -133,6 +133,16 @@ bool choir_view_same_shape(const choir_view_t* a, const choir_view_t* b) {
   return true;
 }
 
+bool choir_view_same_layout(const choir_view_t* a, const choir_view_t* b) {
+  if (a->offset != b->offset || a->dtype != b->dtype ||
+      !choir_view_same_shape(a, b))
+    return false;
+  for (int32_t axis = 0; axis < a->ndim; ++axis)
+    if (a->shape[axis] > 1 && a->strides[axis] != b->strides[axis])
+      return false;
+  return true;
+}
+
 // Whether the dimensions, walked in `order` from the innermost, have no gaps.
 static bool is_packed(const choir_view_t* view, const int32_t* order,
                       int32_t ndim) {

@@ -39,6 +39,10 @@ CHOIR_API int64_t choir_view_count(const choir_view_t* view);
 CHOIR_API int64_t choir_view_extent(const choir_view_t* view);
 CHOIR_API bool choir_view_same_shape(const choir_view_t* a,
                                      const choir_view_t* b);
+// Same dtype, offset and shape, and same strides where there are several
+// elements.
+CHOIR_API bool choir_view_same_layout(const choir_view_t* a,
+                                      const choir_view_t* b);
 // Row-major without gaps (size-1 dimensions may have any stride).
 CHOIR_API bool choir_view_is_contiguous(const choir_view_t* view);
 // Without gaps or repeats in some order of dimensions.

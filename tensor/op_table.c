@@ -47,8 +47,14 @@ static bool reads(const choir_record_t* record, int32_t source) {
   return source >= 32 || !(def->shapes_only >> source & 1u);
 }
 
+static bool in_place(const choir_record_t* record, int32_t source,
+                     int32_t destination) {
+  const choir_op_def_t* def = defs[choir__record_op(record)];
+  return def->elementwise || def->inplace[destination] == source + 1;
+}
+
 #define OPERATION_ENTRY(ENUM, name, sources, attrs, grad) \
-  {#name, CHOIR_OP_##ENUM, choir__lower, cost_of, reads},
+  {#name, CHOIR_OP_##ENUM, choir__lower, cost_of, reads, in_place},
 static const choir_operation_t operations[CHOIR_OP_COUNT] = {
     CHOIR_OP_LIST(OPERATION_ENTRY)};
 

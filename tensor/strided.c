@@ -109,14 +109,7 @@ bool choir__walk_next(choir__walk_t* walk) {
 }
 
 bool choir__views_equal(const choir_view_t* a, const choir_view_t* b) {
-  if (a->buffer != b->buffer || a->offset != b->offset ||
-      a->dtype != b->dtype || !choir_view_same_shape(a, b))
-    return false;
-  for (int32_t axis = 0; axis < a->ndim; ++axis) {
-    if (a->shape[axis] > 1 && a->strides[axis] != b->strides[axis])
-      return false;
-  }
-  return true;
+  return a->buffer == b->buffer && choir_view_same_layout(a, b);
 }
 
 // One dimension of a layout.

@@ -182,6 +182,61 @@ TEST_P(GraphTest, BuffersThatNeverLiveTogetherShareBytes) {
   EXPECT_EQ(FirstElement(kept_, stream_), 13);
 }
 
+// Its destination may lie where its source does.
+const choir_operation_t kInPlace = {
+    "in_place",
+    2,
+    [](const choir_lowering_t*, const choir_record_t*) -> choir_status_t {
+      return nullptr;
+    },
+    nullptr,
+    nullptr,
+    [](const choir_record_t*, int32_t source, int32_t destination) {
+      return source == 0 && destination == 0;
+    }};
+
+// dst = src + 1
+choir_status_t SubmitInPlace(choir_stream_t* stream, choir_buffer_t* src,
+                             choir_buffer_t* dst) {
+  TestRecord affine = TestRecord::Affine(src, dst, 1, 1);
+  choir_record_t record = *affine.get();
+  record.operation = &kInPlace;
+  return choir_stream_submit(stream, &record);
+}
+
+TEST_P(GraphTest, AResultMayTakeItsOperandsPlace) {
+  ASSERT_OK(Begin());
+  choir_buffer_t* first = Buffer(8);
+  Submit(TestRecord::Affine(input_, first, 1, 0));
+  choir_buffer_t* before = first;
+  choir_buffer_retain(before);
+  for (int i = 0; i < 10; ++i) {
+    choir_buffer_t* next = Buffer(8);
+    ASSERT_OK(SubmitInPlace(stream_, before, next));
+    choir_buffer_release(before);
+    before = next;
+    // The third result is read at the end once more, so the fourth has its own
+    // place; the others lie where their operands did.
+    if (i != 2) continue;
+    choir_buffer_release(first);
+    first = next;
+    choir_buffer_retain(first);
+  }
+  Submit(TestRecord::Affine(before, kept_, 1, 0));
+  Submit(TestRecord::Affine(first, kept_, 1, 0, /*accumulate=*/true));
+  choir_buffer_release(before);
+  choir_buffer_release(first);
+  ASSERT_OK(choir_graph_end(graph_));
+  EXPECT_EQ(FirstElement(kept_, stream_), 13 + 6);
+  ASSERT_OK(Plan());
+  const choir_graph_stats_t stats = choir_graph_stats(graph_);
+  EXPECT_EQ(stats.temporaries, 11);
+  EXPECT_EQ(stats.live_bytes, 128u);
+  EXPECT_EQ(stats.arena_bytes, 128u);
+  ASSERT_OK(Replay(input_));
+  EXPECT_EQ(FirstElement(kept_, stream_), 13 + 6);
+}
+
 // Programs of random records over random buffers give the same with and
 // without a plan, so no two that live together share bytes.
 TEST_P(GraphTest, RandomProgramsKeepTheirValues) {
@@ -195,7 +250,16 @@ TEST_P(GraphTest, RandomProgramsKeepTheirValues) {
     for (int i = 0; i < 40; ++i) {
       // Sizes grow or shrink; a record reads from one at least as large.
       choir_buffer_t* fresh = Buffer(1 + random() % 50);
-      Submit(TestRecord::Fill(fresh, static_cast<int64_t>(random() % 9)));
+      choir_buffer_t* like = nullptr;
+      for (choir_buffer_t* other : alive)
+        if (random() % 2 == 0) like = other;
+      if (like) {
+        choir_buffer_release(fresh);
+        fresh = Buffer(choir_buffer_bytes(like) / sizeof(int64_t));
+        ASSERT_OK(SubmitInPlace(stream_, like, fresh));
+      } else {
+        Submit(TestRecord::Fill(fresh, static_cast<int64_t>(random() % 9)));
+      }
       for (choir_buffer_t* other : alive)
         if (choir_buffer_bytes(other) >= choir_buffer_bytes(fresh) &&
             random() % 3 == 0)
@@ -410,7 +474,8 @@ choir_status_t LowerInTwo(const choir_lowering_t* lowering,
   choir_buffer_release(middle);
   return status;
 }
-const choir_operation_t kInTwo = {"in_two", 1, LowerInTwo, nullptr, nullptr};
+const choir_operation_t kInTwo = {"in_two", 1,       LowerInTwo,
+                                  nullptr,  nullptr, nullptr};
 
 class LoweringTest : public GraphTest {
  public:

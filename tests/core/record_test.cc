@@ -256,7 +256,8 @@ TEST_F(RecordListTest, RefusesWhatIsNoRecord) {
   choir_kernel_t empty = {};
   bad.kernel = &empty;
   refused("record->kernel->run is NULL", bad);
-  const choir_operation_t nothing = {"nothing", 0, nullptr, nullptr, nullptr};
+  const choir_operation_t nothing = {"nothing", 0,       nullptr,
+                                     nullptr,   nullptr, nullptr};
   bad.kernel = nullptr;
   bad.operation = &nothing;
   refused("record->kernel is NULL; needs a kernel or an operation", bad);
