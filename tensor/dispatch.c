@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/fusion_def.h"
 #include "tensor/host_fallback_internal.h"
 #include "tensor/op_calls_internal.h"
 #include "tensor/op_def.h"
@@ -161,9 +160,6 @@ choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
 
 // ---- One call ----
 
-// Longest attribute struct.
-#define ATTRS_MAX_BYTES 160
-
 typedef struct call_s {
   const choir_op_def_t* def;
   choir_stream_t* stream;
@@ -175,7 +171,7 @@ typedef struct call_s {
   choir_tensor_t** dsts;
   bool made[CHOIR_OP_MAX_RESULTS];  // dsts that this call must release again
   const void* attrs;
-  _Alignas(8) unsigned char default_attrs[ATTRS_MAX_BYTES];
+  _Alignas(8) unsigned char default_attrs[CHOIR_OP_ATTRS_MAX_BYTES];
   choir_view_t operands[CHOIR_MAX_OPERANDS];  // sources, then destinations
 } call_t;
 
@@ -241,10 +237,10 @@ static choir_status_t take_attrs(call_t* call, const void* attrs) {
     call->attrs = attrs;
     return NULL;
   }
-  if (def->attrs->bytes > ATTRS_MAX_BYTES)
+  if (def->attrs->bytes > CHOIR_OP_ATTRS_MAX_BYTES)
     return CHOIR_ERROR(INTERNAL,
                        "%s: attributes have %zu bytes; at most %d fit",
-                       def->name, def->attrs->bytes, ATTRS_MAX_BYTES);
+                       def->name, def->attrs->bytes, CHOIR_OP_ATTRS_MAX_BYTES);
   choir_struct_init(def->attrs, call->default_attrs);
   call->attrs = call->default_attrs;
   return NULL;

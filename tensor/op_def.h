@@ -81,6 +81,9 @@ typedef struct choir_op_def_s {
   const choir_op_case_t* cases;  // ends with shapes == NULL
 } choir_op_def_t;
 
+// Longest attribute struct.
+#define CHOIR_OP_ATTRS_MAX_BYTES 160
+
 #define CHOIR_DTYPE_MASK(DTYPE) (1u << CHOIR_DTYPE_##DTYPE)
 #define CHOIR_DTYPES_FLOAT                                                 \
   (CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64) | CHOIR_DTYPE_MASK(F16) | \
