@@ -26,6 +26,7 @@
 
 #include "tensor/gpu_parts.h"
 #include "tensor/ops.h"
+#include "tensor/optimizers.h"
 #include "tensor/tensor.h"
 
 #include "autograd/functions.h"

@@ -8,6 +8,8 @@
 #include "core/random.h"
 #include "model/updater_backend.h"
 #include "opt/optimizer_def.h"
+#include "opt/optimizer_list_internal.h"
+#include "tensor/op_calls_def.h"
 
 typedef struct param_state_s {
   choir_param_t* param;  // the model's; NULL: it is gone
@@ -30,28 +32,6 @@ struct choir_optimizer_s {
   choir_span_t span;  // of the update that runs
 };
 
-static const choir_optimizer_def_t* const defs[] = {
-#define DEF(name, FIELDS) &choir_optimizer_def_##name,
-    CHOIR_OPTIMIZER_LIST(DEF)
-#undef DEF
-        NULL};
-
-const choir_optimizer_def_t* choir_optimizer_def_find(const char* name) {
-  for (int32_t i = 0; defs[i]; ++i)
-    if (strcmp(defs[i]->name, name) == 0) return defs[i];
-  return NULL;
-}
-
-const choir_optimizer_def_t* choir_optimizer_def_get(int32_t index) {
-  const int32_t count = (int32_t)(sizeof(defs) / sizeof(defs[0])) - 1;
-  return index >= 0 && index < count ? defs[index] : NULL;
-}
-
-const choir_struct_def_t* choir_optimizer_def_config(
-    const choir_optimizer_def_t* def) {
-  return def->config;
-}
-
 // ---- States ----
 
 static void drop_states(choir_optimizer_t* optimizer) {
@@ -71,7 +51,8 @@ static void drop_states(choir_optimizer_t* optimizer) {
 
 static choir_status_t make_state(choir_optimizer_t* optimizer,
                                  choir_device_t* device, param_state_t* state,
-                                 int32_t k, const char* name) {
+                                 size_t k) {
+  const char* name = optimizer->def->states[k];
   const choir_view_t* layout = choir_tensor_view(state->param->value);
   const size_t bytes = strlen(state->param->name) + strlen(name) + 2;
   void* text = NULL;
@@ -117,18 +98,17 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                            "optimizer states", &memory));
   optimizer->states = memory;
   optimizer->state_count = trainable;
-  const char* const* names = optimizer->def->states(optimizer->config);
+  const choir_optimizer_def_t* def = optimizer->def;
   param_state_t* state = optimizer->states;
   for (size_t i = 0; i < params.count; ++i)
     if (params.params[i]->trainable) (state++)->param = params.params[i];
   optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
-  optimizer->names_per_param = 0;
-  while (names[optimizer->names_per_param]) ++optimizer->names_per_param;
+  optimizer->names_per_param =
+      def->keeps(optimizer->config) ? (size_t)def->state_count : 0;
   choir_status_t status = NULL;
   for (size_t i = 0; i < trainable && !status; ++i)
-    for (int32_t k = 0; names[k] && !status; ++k)
-      status =
-          make_state(optimizer, device, &optimizer->states[i], k, names[k]);
+    for (size_t k = 0; k < optimizer->names_per_param && !status; ++k)
+      status = make_state(optimizer, device, &optimizer->states[i], k);
   if (status) drop_states(optimizer);
   return status;
 }
@@ -160,8 +140,15 @@ size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
 
 // ---- Updating ----
 
+// Where the settings have the field, else NULL.
+static void* field_of(const choir_optimizer_t* optimizer, const char* name,
+                      void* settings) {
+  const choir_field_t* field = choir_struct_find(optimizer->def->config, name);
+  return field ? (char*)settings + field->offset : NULL;
+}
+
 double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
-  return optimizer->def->lr(optimizer->config) *
+  return *(const double*)field_of(optimizer, "lr", optimizer->config) *
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
@@ -189,14 +176,55 @@ static choir_status_t end_update(void* self) {
   return NULL;
 }
 
+// One call of the op, whose attributes are the settings and then the step.
+static choir_status_t run_update(const choir_optimizer_t* optimizer,
+                                 choir_op_calls_t* calls,
+                                 const choir_param_t* param,
+                                 choir_tensor_t* const* states, double lr,
+                                 int64_t step) {
+  const choir_optimizer_def_t* def = optimizer->def;
+  _Alignas(8) char attrs[CHOIR__UPDATE_ATTRS_BYTES];
+  memcpy(attrs, optimizer->config, def->config->bytes);
+  *(double*)field_of(optimizer, "lr", attrs) = lr;
+  *(int64_t*)(void*)(attrs + def->config->bytes) = step + 1;
+  choir_tensor_t* srcs[2 + CHOIR_OPTIMIZER_MAX_STATES] = {param->value,
+                                                          param->grad};
+  choir_tensor_t* dsts[1 + CHOIR_OPTIMIZER_MAX_STATES] = {param->value};
+  for (int32_t k = 0; k < def->state_count; ++k)
+    srcs[2 + k] = dsts[1 + k] = states[k];
+  return choir__op_calls_run(calls, def->op, srcs, 2 + def->state_count, attrs,
+                             dsts);
+}
+
+// An update of an element depends on that element alone: `param` may be a
+// stretch of one.
+static choir_status_t update_param(const choir_optimizer_t* optimizer,
+                                   choir_op_calls_t* calls,
+                                   const choir_param_t* param,
+                                   choir_tensor_t* const* states, double lr,
+                                   int64_t step) {
+  choir_stream_set_label(calls->stream, param->name);
+  choir_tensor_t* none = NULL;
+  choir_tensor_t* nones[CHOIR_OPTIMIZER_MAX_STATES] = {NULL};
+  const int64_t no_element = 0;
+  if (!optimizer->def->keeps(optimizer->config))
+    CHOIR_TRY(choir_tensor_create(choir_tensor_device(param->value),
+                                  choir_tensor_dtype(param->value), 1,
+                                  &no_element, &none));
+  for (int32_t k = 0; k < optimizer->def->state_count; ++k) nones[k] = none;
+  choir_status_t status =
+      run_update(optimizer, calls, param, none ? nones : states, lr, step);
+  choir_tensor_release(none);
+  CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, param->name);
+  return NULL;
+}
+
 static choir_status_t update_one(choir_optimizer_t* optimizer,
                                  choir_op_calls_t* calls,
                                  const param_state_t* state, double lr,
                                  int64_t step) {
-  choir_stream_set_label(calls->stream, state->param->name);
-  CHOIR_TRY_NOTE(optimizer->def->update(optimizer->config, calls, state->param,
-                                        state->tensors, lr, step),
-                 "%s: %s", optimizer->def->name, state->param->name);
+  CHOIR_TRY(
+      update_param(optimizer, calls, state->param, state->tensors, lr, step));
   return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
 }
 
@@ -337,14 +365,12 @@ choir_status_t choir__stretch_update(choir__stretch_t* stretch,
   if (!stretch->whole->trainable) return NULL;  // frozen since
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, stretch->param.name);
-  choir_stream_set_label(stream, stretch->param.name);
-  choir_status_t status = optimizer->def->update(
-      optimizer->config, &calls, &stretch->param, stretch->states,
-      choir_optimizer_lr(optimizer, step), step);
+  choir_status_t status =
+      update_param(optimizer, &calls, &stretch->param, stretch->states,
+                   choir_optimizer_lr(optimizer, step), step);
   status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
-  CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, stretch->param.name);
-  return NULL;
+  return status;
 }
 
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
@@ -367,22 +393,16 @@ uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer) {
   return choir_hash_bytes(hash, parts, sizeof parts);
 }
 
-// Where the settings have the field, else NULL.
-static void* field_of(choir_optimizer_t* optimizer, const char* name) {
-  const choir_field_t* field = choir_struct_find(optimizer->def->config, name);
-  return field ? (char*)optimizer->config + field->offset : NULL;
-}
-
 choir_status_t choir_optimizer_take_momentum(choir_optimizer_t* optimizer,
                                              double* out_momentum) {
   *out_momentum = 0;
-  const bool* nesterov = field_of(optimizer, "nesterov");
+  const bool* nesterov = field_of(optimizer, "nesterov", optimizer->config);
   if (nesterov && *nesterov)
     return CHOIR_ERROR(UNIMPLEMENTED,
                        "%s: nesterov is set; momentum outside the optimizer is "
                        "plain momentum only",
                        optimizer->def->name);
-  double* momentum = field_of(optimizer, "momentum");
+  double* momentum = field_of(optimizer, "momentum", optimizer->config);
   if (!momentum) return NULL;
   *out_momentum = *momentum;
   *momentum = 0;
@@ -391,12 +411,12 @@ choir_status_t choir_optimizer_take_momentum(choir_optimizer_t* optimizer,
 
 void choir_optimizer_give_momentum(choir_optimizer_t* optimizer,
                                    double momentum) {
-  double* own = field_of(optimizer, "momentum");
+  double* own = field_of(optimizer, "momentum", optimizer->config);
   if (own) *own = momentum;
 }
 
 choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer, double lr) {
-  double* own = field_of(optimizer, "lr");  // CHOIR_OPTIMIZER_DEFINE needs one
+  double* own = field_of(optimizer, "lr", optimizer->config);
   const double before = *own;
   *own = lr;
   choir_status_t status =
@@ -465,7 +485,9 @@ choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
                                       choir_optimizer_t** out_optimizer) {
   *out_optimizer = NULL;
   CHOIR_TRY(choir_struct_check(def->config, config));
-  if (def->check) CHOIR_TRY(def->check(config));
+  if (def->fault(config))
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s", def->name,
+                       def->fault(config));
   choir_allocator_t allocator = choir_allocator_default();
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(allocator, sizeof(choir_optimizer_t), "optimizer",

@@ -5,6 +5,7 @@
 #include "core/config.h"
 #include "model/updater.h"
 #include "opt/schedule.h"
+#include "tensor/optimizers.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,70 +18,20 @@ extern "C" {
 //   CHOIR_TRY(choir_optimizer_sgd(&sgd, .lr = 0.005, .momentum = 0.9));
 //   CHOIR_TRY(choir_model_set_updater(model, choir_optimizer_updater(sgd)));
 //
-// Steps are bit-equal on every device: the formulas stand in tensor/ops.h.
+// Steps are bit-equal on every device: the formulas stand in
+// tensor/optimizers.h.
 //
 // Ownership: shared. Threads: one thread at a time.
 
 typedef struct choir_optimizer_s choir_optimizer_t;
 typedef struct choir_optimizer_def_s choir_optimizer_def_t;
 
-// THE OPTIMIZER LIST. One line each; the file is
-// opt/optimizers/<name>_optimizer.c.
-// X(name, FIELDS)
-#define CHOIR_OPTIMIZER_LIST(X)    \
-  X(sgd, CHOIR_SGD_FIELDS)         \
-  X(adam, CHOIR_ADAM_FIELDS)       \
-  X(rmsprop, CHOIR_RMSPROP_FIELDS) \
-  X(adagrad, CHOIR_ADAGRAD_FIELDS) \
-  X(adadelta, CHOIR_ADADELTA_FIELDS)
-
-// g += weight_decay p; v = momentum v + (1 - dampening) g; with Nesterov
-// g += momentum v, else g = v; p -= lr g. v starts as 0.
-#define CHOIR_SGD_FIELDS(X, T)                                              \
-  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                                 \
-  X(T, FLOAT, momentum, 0, 0, 1, "weight of the old velocity")              \
-  X(T, FLOAT, dampening, 0, 0, 1, "share of the gradient that is left out") \
-  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")    \
-  X(T, BOOL, nesterov, false, 0, 1,                                         \
-    "look ahead; needs momentum and no dampening")
-
-// Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
-#define CHOIR_ADAM_FIELDS(X, T)                                    \
-  X(T, FLOAT, lr, 0.001, 0, 1e9, "step size")                      \
-  X(T, FLOAT, beta1, 0.9, 0, 0.999999999, "decay of the mean")     \
-  X(T, FLOAT, beta2, 0.999, 0, 0.999999999, "decay of the square") \
-  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added outside the root")   \
-  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
-
-// Tieleman and Hinton, "Lecture 6.5: RMSProp", 2012. g += weight_decay p;
-// s = rho s + (1 - rho) g^2; p -= lr g / sqrt(s + epsilon). s starts as 0.
-#define CHOIR_RMSPROP_FIELDS(X, T)                              \
-  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                     \
-  X(T, FLOAT, rho, 0.9, 0, 0.999999999, "decay of the square")  \
-  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added inside the root") \
-  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
-
-// Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011.
-// g += weight_decay p; s += g^2; p -= lr g / sqrt(s + epsilon).
-#define CHOIR_ADAGRAD_FIELDS(X, T)                              \
-  X(T, FLOAT, lr, 0.1, 0, 1e9, "step size")                     \
-  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added inside the root") \
-  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
-
-// Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
-// g += weight_decay p; s = rho s + (1 - rho) g^2;
-// x = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + (1 - rho) x^2;
-// p -= lr x. s and d start as 0.
-#define CHOIR_ADADELTA_FIELDS(X, T)                               \
-  X(T, FLOAT, lr, 1, 0, 1e9, "share of the step that is taken")   \
-  X(T, FLOAT, rho, 0.95, 0, 0.999999999, "decay of both squares") \
-  X(T, FLOAT, epsilon, 1e-6, 1e-30, 1, "added inside both roots") \
-  X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
-
-#define CHOIR_OPTIMIZER_DECLARE_(name, FIELDS)          \
-  CHOIR_CONFIG_STRUCT(choir_##name##_config_t, FIELDS); \
+// THE OPTIMIZER LIST, with the settings and the formula of each, stands in
+// tensor/optimizers.h. Each has a struct of settings choir_<name>_config_t.
+#define CHOIR_OPTIMIZER_DECLARE_(T, NAME, name, states, doc)           \
+  CHOIR_CONFIG_STRUCT(choir_##name##_config_t, CHOIR_##NAME##_FIELDS); \
   CHOIR_API extern const choir_optimizer_def_t choir_optimizer_def_##name;
-CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_)
+CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_, )
 #undef CHOIR_OPTIMIZER_DECLARE_
 
 #define CHOIR_OPTIMIZER_MAKE_(name, FIELDS, out, ...)                        \

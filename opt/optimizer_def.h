@@ -3,32 +3,14 @@
 #define CHOIR_OPT_OPTIMIZER_DEF_H_
 
 #include "opt/optimizer.h"
-#include "tensor/op_calls_def.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// For writers of an optimizer (opt/optimizers/<name>_optimizer.c) and of what
-// wraps them. Not installed.
+// For what wraps an optimizer. Not installed.
 
-#define CHOIR_OPTIMIZER_MAX_STATES 4
-
-struct choir_optimizer_def_s {
-  const char* name;
-  const choir_struct_def_t* config;
-  // Further checks of a config whose fields are in range; may be NULL.
-  choir_status_t (*check)(const void* config);
-  // Names of the tensors kept for each parameter, NULL-terminated, in its
-  // shape and layout, starting as 0.
-  const char* const* (*states)(const void* config);
-  double (*lr)(const void* config);
-  // Updates one parameter, by one of many calls; lr is after the schedule. Each
-  // element by itself: `param` may be a stretch of one.
-  choir_status_t (*update)(const void* config, choir_op_calls_t* calls,
-                           choir_param_t* param, choir_tensor_t* const* states,
-                           double lr, int64_t step);
-};
+enum { CHOIR_OPTIMIZER_MAX_STATES = 2 };
 
 // ---- For who shares out an update (DistOpt) ----
 
@@ -59,18 +41,6 @@ void choir__stretch_destroy(choir__stretch_t* stretch);
 choir_status_t choir__stretch_update(choir__stretch_t* stretch,
                                      choir_stream_t* stream, int64_t step)
     CHOIR_NODISCARD;
-
-// In opt/optimizers/<name>_optimizer.c: the field table and the definition.
-#define CHOIR_OPTIMIZER_DEFINE(name, FIELDS, doc)                           \
-  static const choir_field_t name##_fields[] = {                            \
-      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)};                 \
-  static const choir_struct_def_t name##_config =                           \
-      CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, name##_fields, doc); \
-  static double name##_lr(const void* config) {                             \
-    return ((const choir_##name##_config_t*)config)->lr;                    \
-  }                                                                         \
-  const choir_optimizer_def_t choir_optimizer_def_##name = {                \
-      #name, &name##_config, check, states, name##_lr, update}
 
 #ifdef __cplusplus
 }

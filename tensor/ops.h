@@ -2,7 +2,8 @@
 #ifndef CHOIR_TENSOR_OPS_H_
 #define CHOIR_TENSOR_OPS_H_
 
-#include "core/field.h"
+#include "core/config.h"
+#include "tensor/optimizers.h"
 #include "tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -170,11 +171,9 @@ extern "C" {
   /* regularisation */                                                         \
   X(DROPOUT, dropout, 1, ATTRS, GRAD)                                          \
   /* optimizer steps: in place on destination 0 */                             \
-  X(SGD_UPDATE, sgd_update, 3, ATTRS, INTERNAL)                                \
-  X(ADAM_UPDATE, adam_update, N, ATTRS, INTERNAL)                              \
-  X(RMSPROP_UPDATE, rmsprop_update, 3, ATTRS, INTERNAL)                        \
-  X(ADAGRAD_UPDATE, adagrad_update, 3, ATTRS, INTERNAL)                        \
-  X(ADADELTA_UPDATE, adadelta_update, N, ATTRS, INTERNAL)
+  CHOIR_OPTIMIZER_LIST(CHOIR_OP_UPDATE_, X)
+#define CHOIR_OP_UPDATE_(X, NAME, name, states, doc)                           \
+  X(NAME##_UPDATE, name##_update, N, ATTRS, INTERNAL)
 // clang-format on
 
 typedef enum choir_op_e {
@@ -446,68 +445,15 @@ typedef struct choir_dropout_attrs_s {
   int64_t first_sample;
 } choir_dropout_attrs_t;
 
-// Sources p, g, v; destinations p, v (the same tensors). All f32 (or all f64);
-// scale multiplies g first. Without momentum v may be empty (0). Element by
-// element, with fma where written; factors made of attributes alone, such as
-// (1 - dampening), are computed in double and rounded once:
-//   g = fma(weight_decay, p, scale * g);
-//   v = fma(momentum, v, (1 - dampening) * g);   [momentum 0: v untouched]
-//   g = nesterov ? fma(momentum, v, g) : v;       [momentum 0: g]
-//   p = fma(-lr, g, p)
-typedef struct choir_sgd_update_attrs_s {
-  double lr;
-  double momentum;
-  double dampening;
-  double weight_decay;
-  bool nesterov;
-  double scale;
-} choir_sgd_update_attrs_t;
-
-// Sources p, g, m, v; destinations p, m, v (Kingma and Ba, "Adam", 2015, with
-// bias correction by `step` = 1, 2, ...). correction1 = 1 - beta1^step etc. are
-// computed once in double. As fma:
-//   g = fma(weight_decay, p, scale * g); m = fma(beta1, m, (1 - beta1) * g);
-//   v = fma(beta2, v, (1 - beta2) * (g * g));
-//   p = fma(-lr / correction1, m / (sqrt(v / correction2) + epsilon), p)
-typedef struct choir_adam_update_attrs_s {
-  double lr;
-  double beta1;
-  double beta2;
-  double epsilon;
-  double weight_decay;
-  int64_t step;
-  double scale;
-} choir_adam_update_attrs_t;
-
-// Sources p, g, s; destinations p, s (RMSProp). As fma:
-//   g = fma(weight_decay, p, g); s = fma(rho, s, (1 - rho) * (g * g));
-//   p = fma(-lr, g / sqrt(s + epsilon), p)
-typedef struct choir_rmsprop_update_attrs_s {
-  double lr;
-  double rho;
-  double epsilon;
-  double weight_decay;
-} choir_rmsprop_update_attrs_t;
-
-// Sources p, g, s; destinations p, s (AdaGrad). As fma:
-//   g = fma(weight_decay, p, g); s = fma(g, g, s);
-//   p = fma(-lr, g / sqrt(s + epsilon), p)
-typedef struct choir_adagrad_update_attrs_s {
-  double lr;
-  double epsilon;
-  double weight_decay;
-} choir_adagrad_update_attrs_t;
-
-// Sources p, g, s, d; destinations p, s, d (AdaDelta). As fma:
-//   g = fma(weight_decay, p, g); s = fma(rho, s, (1 - rho) * (g * g));
-//   x = sqrt(d + epsilon) / sqrt(s + epsilon) * g;
-//   d = fma(rho, d, (1 - rho) * (x * x)); p = fma(-lr, x, p)
-typedef struct choir_adadelta_update_attrs_s {
-  double lr;
-  double rho;
-  double epsilon;
-  double weight_decay;
-} choir_adadelta_update_attrs_t;
+// Sources p, g and the states; destinations p and the states, the same tensors,
+// all f32 or all f64: one step of an optimizer, by its entry in
+// tensor/optimizers.h. States that the settings do not need may be empty (0).
+#define CHOIR_UPDATE_ATTRS_(T, NAME, name, states, doc)                      \
+  typedef struct choir_##name##_update_attrs_s {                             \
+    CHOIR_##NAME##_FIELDS(CHOIR_CONFIG_MEMBER_, ) int64_t step; /* from 1 */ \
+  } choir_##name##_update_attrs_t;
+CHOIR_OPTIMIZER_LIST(CHOIR_UPDATE_ATTRS_, )
+#undef CHOIR_UPDATE_ATTRS_
 
 // ---- Running an op ----
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers. The arithmetic is the C library's (tensor/ops.h), so its steps have
+"""Optimizers. The arithmetic is the C library's (tensor/optimizers.h), so its steps have
 the same bits in both languages."""
 
 from __future__ import annotations

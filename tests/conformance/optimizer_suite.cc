@@ -62,9 +62,9 @@ const std::map<std::string, Expected>& AllExpected() {
          {"momentum=1.5", "sgd: momentum is 1.5; needs a number from 0 to 1"},
          {"dampening=-0.5", "sgd: dampening is -0.5; needs"},
          {"weight_decay=-3", "sgd: weight_decay is -3; needs"},
-         {"nesterov=true", "sgd: nesterov with momentum 0 and dampening 0"},
+         {"nesterov=true", "sgd: nesterov needs momentum above 0"},
          {"nesterov=true momentum=0.5 dampening=0.5",
-          "sgd: nesterov with momentum 0.5 and dampening 0.5"}},
+          "sgd: nesterov needs momentum above 0 and dampening 0"}},
         {{"lr=0.1 weight_decay=0.5", {0.9, 0.88, 0.761}},
          {"lr=0.1 momentum=0.5 dampening=0.5", {0.975, 0.975, 0.9375}},
          {"lr=0.1 momentum=0.5 nesterov=true", {0.925, 0.95, 0.8375}}}}},
@@ -449,8 +449,8 @@ TEST_P(OptimizerSuite, AsksTheBaseForNothingInASteadyLoop) {
 std::vector<Line> AllLines() {
   std::vector<Line> lines;
   for (const char* device : kDevices) {
-#define LINE(name, FIELDS) lines.emplace_back(device, #name);
-    CHOIR_OPTIMIZER_LIST(LINE)
+#define LINE(T, NAME, name, states, doc) lines.emplace_back(device, #name);
+    CHOIR_OPTIMIZER_LIST(LINE, )
 #undef LINE
   }
   return lines;

@@ -215,8 +215,8 @@ void ExpectEqual(const choir_metrics_t& a, const choir_metrics_t& b) {
 }
 
 TEST_P(ModelGraphTest, GivesTheBitsOfEagerSteps) {
-#define NAME(name, FIELDS) #name,
-  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME)}) {
+#define NAME(T, ENUM, name, states, doc) #name,
+  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME, )}) {
 #undef NAME
     SCOPED_TRACE(optimizer);
     Training eager(GetParam(), false, false, optimizer);
@@ -263,8 +263,8 @@ TEST_P(ModelGraphTest, LaunchesRecordsTogetherWhereTheDeviceDoes) {
 
 // Learning rates that the program works out itself, one a step.
 TEST_P(ModelGraphTest, TakesAnotherLearningRateAtEachStep) {
-#define NAME(name, FIELDS) #name,
-  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME)}) {
+#define NAME(T, ENUM, name, states, doc) #name,
+  for (const char* optimizer : {CHOIR_OPTIMIZER_LIST(NAME, )}) {
 #undef NAME
     SCOPED_TRACE(optimizer);
     Training eager(GetParam(), false, false, optimizer);

@@ -135,9 +135,9 @@ struct Update {
   int kept;
 };
 const Update kUpdates[] = {
-#define CHOIR__UPDATE(OP, name, kept) {CHOIR_OP_##OP, #name, kept},
-#include "tensor/kernels/cuda/cuda_optimizer.def"
-};
+#define UPDATE(T, NAME, name, states, doc) \
+  {CHOIR_OP_##NAME##_UPDATE, #name, states},
+    CHOIR_OPTIMIZER_LIST(UPDATE, )};
 
 class CudaUpdates : public CudaKernels {
  protected:
@@ -186,7 +186,7 @@ TEST_F(CudaUpdates, HaveTheBitsOfTheCpus) {
         const bool is_sgd = update.op == CHOIR_OP_SGD_UPDATE;
         std::vector<Settings> all = {{{"weight_decay", "0.01"}}};
         if (is_sgd) {
-          all.push_back({{"momentum", "0.9"}, {"scale", "0.5"}});
+          all.push_back({{"momentum", "0.9"}, {"dampening", "0.5"}});
           all.push_back({{"momentum", "0.9"}, {"nesterov", "1"}});
         }
         for (const Settings& settings : all) {

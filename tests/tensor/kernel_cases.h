@@ -179,13 +179,13 @@ inline std::vector<choir_op_case_t> Cases(const choir_op_def_t* def) {
         return List{{"500,800;500,800;500,800", "momentum=0.9"},
                     {"5,7;5,7;5,7", "momentum=0.5 dampening=0.25"},
                     {"1;1;1", "lr=0.5"},
-                    {"3,3,3;3,3,3;3,3,3", "scale=0.125"},
-                    {"130;130;130", "momentum=0.9 scale=0.5"},
+                    {"3,3,3;3,3,3;3,3,3", "lr=0.125"},
+                    {"130;130;130", "momentum=0.9 lr=0.5"},
                     {"50,20,5,5;50,20,5,5;50,20,5,5",
                      "momentum=0.9 nesterov=1 weight_decay=0.01"}};
       case CHOIR_OP_ADAM_UPDATE:
         return List{{"500,80;500,80;500,80;500,80", "step=7"},
-                    {"5,7;5,7;5,7;5,7", "scale=0.5 step=2"},
+                    {"5,7;5,7;5,7;5,7", "lr=0.5 step=2"},
                     {"1;1;1;1", "lr=0.5"},
                     {"3,3,3;3,3,3;3,3,3;3,3,3", "beta1=0.8 beta2=0.9"},
                     {"130;130;130;130", "weight_decay=0.1 step=1000"}};

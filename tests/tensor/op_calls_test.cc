@@ -24,9 +24,9 @@ struct Update {
   int kept;
 };
 const Update kUpdates[] = {
-#define CHOIR__UPDATE(OP, name, kept) {CHOIR_OP_##OP, #name, kept},
-#include "tensor/kernels/cuda/cuda_optimizer.def"
-};
+#define UPDATE(T, NAME, name, states, doc) \
+  {CHOIR_OP_##NAME##_UPDATE, #name, states},
+    CHOIR_OPTIMIZER_LIST(UPDATE, )};
 constexpr Update kSgd = {CHOIR_OP_SGD_UPDATE, "sgd", 1};
 
 using Symbols = std::vector<std::string>;
@@ -164,7 +164,7 @@ TEST_F(OpCalls, HaveTheBitsOfCallsOneByOne) {
   for (const Update& update : kUpdates) {
     std::vector<Settings> all = {{{"weight_decay", "0.01"}}};
     if (update.op == CHOIR_OP_SGD_UPDATE) {
-      all.push_back({{"momentum", "0.9"}, {"scale", "0.5"}});
+      all.push_back({{"momentum", "0.9"}, {"dampening", "0.5"}});
       all.push_back({{"momentum", "0.9"}, {"nesterov", "1"}});
     }
     for (size_t i = 0; i < all.size(); ++i) {

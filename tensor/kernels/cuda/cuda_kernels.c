@@ -13,10 +13,10 @@ static const choir_op_kernel_t* const kernels[] = {
     NULL};
 
 static const choir_calls_kernel_t* const calls_kernels[] = {
-#define CHOIR__UPDATE(OP, name, kept) &choir__cuda_##name##_updates,
-#include "tensor/kernels/cuda/cuda_optimizer.def"
-#undef CHOIR__UPDATE
-    NULL};
+#define UPDATES(T, NAME, name, states, doc) &choir__cuda_##name##_updates,
+    CHOIR_OPTIMIZER_LIST(UPDATES, )
+#undef UPDATES
+        NULL};
 
 // Every op has a kernel or is a known gap. A second line of the same kind says
 // the same again; of the other kind, it contradicts; and what has none is

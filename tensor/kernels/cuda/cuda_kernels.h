@@ -15,10 +15,10 @@ extern "C" {
 #include "tensor/kernels/cuda/kernels.def"
 #undef CHOIR__CUDA_KERNEL
 
-#define CHOIR__UPDATE(OP, name, kept) \
+#define CHOIR__UPDATES(T, NAME, name, states, doc) \
   extern const choir_calls_kernel_t choir__cuda_##name##_updates;
-#include "tensor/kernels/cuda/cuda_optimizer.def"
-#undef CHOIR__UPDATE
+CHOIR_OPTIMIZER_LIST(CHOIR__UPDATES, )
+#undef CHOIR__UPDATES
 
 // Defines one of the first: `maker` is "cuda", or the library that computes.
 #define CHOIR__CUDA_OP_KERNEL(OP, name, maker, run, supports) \

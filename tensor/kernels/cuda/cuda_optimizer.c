@@ -74,7 +74,7 @@ static uint32_t list(const choir_record_t* record, int32_t sources,
 // ---- Kernels ----
 
 // Of a parameter, and of many: choir__cuda_sgd_update, choir__cuda_sgd_updates.
-#define CHOIR__UPDATE(OP, name, kept)                                          \
+#define CHOIR__UPDATE(T, NAME, name, states, doc)                              \
   static choir_status_t name##_run(const choir_record_t* record,               \
                                    choir_stream_t* stream) {                   \
     static const choir_cuda_kernel_t dense = {&choir__cuda_optimizer_module,   \
@@ -87,7 +87,8 @@ static uint32_t list(const choir_record_t* record, int32_t sources,
     return choir__cuda_nest_launch(stream, is_dense ? &dense : &strided,       \
                                    &params.nest, is_dense, &params);           \
   }                                                                            \
-  CHOIR__CUDA_OP_KERNEL(OP, name##_update, "cuda", name##_run, supports)       \
+  CHOIR__CUDA_OP_KERNEL(NAME##_UPDATE, name##_update, "cuda", name##_run,      \
+                        supports)                                              \
                                                                                \
   static choir_status_t name##_many_run(const choir_record_t* record,          \
                                         choir_stream_t* stream) {              \
@@ -96,20 +97,20 @@ static uint32_t list(const choir_record_t* record, int32_t sources,
     choir__cuda_##name##_many_t params = {                                     \
         .factors = choir__##name##_make_f32(record->attrs)};                   \
     const uint32_t blocks =                                                    \
-        list(record, 2 + kept, params.updates, &params.count);                 \
+        list(record, 2 + states, params.updates, &params.count);               \
     return choir__cuda_launch(stream, &many, blocks, CHOIR__CUDA_THREADS,      \
                               &params);                                        \
   }                                                                            \
   _Static_assert(sizeof(choir__cuda_##name##_many_t) <= 4096,                  \
                  "a launch has room for it");                                  \
   _Static_assert(                                                              \
-      CHOIR__CUDA_UPDATES * (3 + 2 * kept) <= CHOIR_RECORD_MAX_OPERANDS,       \
+      CHOIR__CUDA_UPDATES * (3 + 2 * states) <= CHOIR_RECORD_MAX_OPERANDS,     \
       "a record has room for them");                                           \
   const choir_calls_kernel_t choir__cuda_##name##_updates = {                  \
       {#name "_update_many/cuda", name##_many_run, choir__cost_bytes, NULL,    \
        NULL, false},                                                           \
-      CHOIR_OP_##OP,                                                           \
+      CHOIR_OP_##NAME##_UPDATE,                                                \
       CHOIR__CUDA_UPDATES,                                                     \
       takes};
-#include "tensor/kernels/cuda/cuda_optimizer.def"
+CHOIR_OPTIMIZER_LIST(CHOIR__UPDATE, )
 #undef CHOIR__UPDATE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer steps, by the definition of each (tensor/ops/optimizer_steps.h):
+// Optimizer steps, by the entry of each (tensor/optimizers.h):
 // every rank applies them itself, so their bits are those of all other
 // processors.
 #include "tensor/kernels/cuda/cuda_optimizer.h"
@@ -8,18 +8,16 @@
 
 namespace {
 
-#define STEP_1(name, f, x) choir__##name##_step_f32(f, &x[0], x[1], &x[2])
-#define STEP_2(name, f, x) \
-  choir__##name##_step_f32(f, &x[0], x[1], &x[2], &x[3])
-#define CHOIR__UPDATE(OP, name, kept)                   \
-  struct name##_update {                                \
-    static constexpr int kOperands = 2 + kept;          \
-    const choir__##name##_f32_t* factors;               \
-    CHOIR__GPU_METHOD void operator()(float* x) const { \
-      STEP_##kept(name, factors, x);                    \
-    }                                                   \
+#define CHOIR__UPDATE(T, NAME, name, states, doc)           \
+  struct name##_update {                                    \
+    static constexpr int kOperands = 2 + states;            \
+    const choir__##name##_f32_t* factors;                   \
+    CHOIR__GPU_METHOD void operator()(float* x) const {     \
+      choir__##name##_step_f32(factors, &x[0], x[1], &x[2], \
+                               &x[states > 1 ? 3 : 2]);     \
+    }                                                       \
   };
-#include "tensor/kernels/cuda/cuda_optimizer.def"
+CHOIR_OPTIMIZER_LIST(CHOIR__UPDATE, )
 #undef CHOIR__UPDATE
 
 // What the block is of: the last whose blocks begin here or before.
@@ -81,7 +79,7 @@ CHOIR__GPU void many(const Params& params, const Body& body, uint32_t thread) {
 
 }  // namespace
 
-#define CHOIR__UPDATE(OP, name, kept)                                      \
+#define CHOIR__UPDATE(T, NAME, name, states, doc)                          \
   CHOIR__KERNEL(choir_##name##_update_dense, choir__cuda_##name##_t) {     \
     dense(params.nest, name##_update{&params.factors}, CHOIR__THREAD);     \
   }                                                                        \
@@ -91,5 +89,5 @@ CHOIR__GPU void many(const Params& params, const Body& body, uint32_t thread) {
   CHOIR__KERNEL(choir_##name##_update_many, choir__cuda_##name##_many_t) { \
     many(params, name##_update{&params.factors}, CHOIR__THREAD);           \
   }
-#include "tensor/kernels/cuda/cuda_optimizer.def"
+CHOIR_OPTIMIZER_LIST(CHOIR__UPDATE, )
 #undef CHOIR__UPDATE

@@ -25,7 +25,7 @@ typedef struct choir__cuda_update_s {
 // What the host hands the kernels of cuda_optimizer.cu, choir__cuda_sgd_t and
 // so on: the parameter, its gradient, what is kept. And choir__cuda_sgd_many_t
 // for many parameters, in the order of their blocks.
-#define CHOIR__UPDATE(OP, name, kept)                  \
+#define CHOIR__UPDATE(T, NAME, name, states, doc)      \
   typedef struct choir__cuda_##name##_s {              \
     choir__cuda_nest_t nest;                           \
     choir__##name##_f32_t factors;                     \
@@ -35,7 +35,7 @@ typedef struct choir__cuda_update_s {
     uint32_t count;                                    \
     choir__cuda_update_t updates[CHOIR__CUDA_UPDATES]; \
   } choir__cuda_##name##_many_t;
-#include "tensor/kernels/cuda/cuda_optimizer.def"
+CHOIR_OPTIMIZER_LIST(CHOIR__UPDATE, )
 #undef CHOIR__UPDATE
 
 #endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_OPTIMIZER_H_

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops <name>_update of all optimizers, made of tensor/optimizers.h: shape
+// rule, reference and cases. What an op calls its sources is p, g and the names
+// of the states.
+#include "core/config.h"
+#include "tensor/ops/elements.h"
+#include "tensor/ops/optimizer_factors.h"
+
+enum { OPERANDS = 4 };  // p, g and two states
+
+// Sources p, g and the states, all like p; destinations p and the states.
+// keeps: else the states may be empty.
+static choir_status_t infer(const char* op, const char* const* names,
+                            bool keeps, const choir_view_t* srcs,
+                            int32_t src_count, choir_view_t* dsts) {
+  for (int32_t i = 1; i < src_count; ++i)
+    if (i == 1 || keeps || choir_view_count(&srcs[i]) > 0)
+      CHOIR_TRY(
+          choir__need_same_shape(op, names[i], &srcs[i], names[0], &srcs[0]));
+  CHOIR_TRY(choir__infer_like(op, &srcs[0], &dsts[0]));
+  for (int32_t i = 2; i < src_count; ++i)
+    CHOIR_TRY(choir__infer_like(op, &srcs[i], &dsts[i - 1]));
+  return NULL;
+}
+
+// p, g and the states of a record; p in the place of a state that there is not.
+static void list_operands(const choir_record_t* record,
+                          const choir_view_t** out_views, void** out_data) {
+  for (int32_t i = 0; i < OPERANDS; ++i) {
+    const bool is_there =
+        i < record->src_count &&
+        (i < 2 || choir_view_count(choir_record_src(record, i)) > 0);
+    out_views[i] = choir_record_src(record, is_there ? i : 0);
+    out_data[i] = choir_buffer_data(out_views[i]->buffer);
+  }
+}
+
+// The step of one element, at(i) of operand i, in the record's type.
+#define REFERENCE(name)                                                        \
+  static choir_status_t name##_reference(const choir_record_t* record,         \
+                                         choir_stream_t* stream) {             \
+    (void)stream;                                                              \
+    const choir_view_t* views[OPERANDS];                                       \
+    void* data[OPERANDS];                                                      \
+    list_operands(record, views, data);                                        \
+    const choir__##name##_f32_t f32 = choir__##name##_make_f32(record->attrs); \
+    const choir__##name##_f64_t f64 = choir__##name##_make_f64(record->attrs); \
+    const bool is_f64 = views[0]->dtype == CHOIR_DTYPE_F64;                    \
+    choir__walk_t walk;                                                        \
+    for (bool more = choir__walk_start(&walk, views, OPERANDS); more;          \
+         more = choir__walk_next(&walk)) {                                     \
+      const int64_t* at = walk.offsets;                                        \
+      if (is_f64)                                                              \
+        choir__##name##_step_f64(                                              \
+            &f64, (double*)data[0] + at[0], ((const double*)data[1])[at[1]],   \
+            (double*)data[2] + at[2], (double*)data[3] + at[3]);               \
+      else                                                                     \
+        choir__##name##_step_f32(                                              \
+            &f32, (float*)data[0] + at[0], ((const float*)data[1])[at[1]],     \
+            (float*)data[2] + at[2], (float*)data[3] + at[3]);                 \
+    }                                                                          \
+    return NULL;                                                               \
+  }
+
+// ---- Cases: each shape for p, g and the states ----
+
+#define SHAPES_1(shape) shape ";" shape ";" shape
+#define SHAPES_2(shape) shape ";" SHAPES_1(shape)
+#define CASES(S, ...) CASES_OF(S, __VA_ARGS__)
+#define CASES_OF(S, A, B, C, D)                                              \
+  {S(""), NULL}, {S("1"), A}, {S("7"), B}, {S("15"), C}, {S("16"), D},       \
+      {S("17"), NULL}, {S("33"), A}, {S("64"), B}, {S("257"), C},            \
+      {S("1025"), D}, {S("3,5"), NULL}, {S("1,9"), A}, {S("9,1"), B},        \
+      {S("33,17"), C}, {S("20,1,5,5"), D}, {S("6,3,5,5"), NULL},             \
+      {S("16,6,3,3"), A}, {S("500,10"), B}, {S("120,84"), C}, {S("0"), D}, { \
+    NULL, NULL                                                               \
+  }
+
+#define NAME_OF(T, name, domain) , name
+#define DOMAIN_OF(T, name, domain) , CHOIR_DOMAIN_##domain
+#define DEFINE(T, NAME, id, states, doc_)                                      \
+  static const choir_field_t id##_fields[] = {                                 \
+      CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS)   \
+          CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,             \
+                          INT64_C(1) << 62, "1 for the first")};               \
+  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(               \
+      #id "_update", choir_##id##_update_attrs_t, id##_fields, "one step");    \
+  static choir_status_t id##_infer(const choir_view_t* srcs,                   \
+                                   int32_t src_count, const void* attrs,       \
+                                   choir_view_t* dsts) {                       \
+    static const char* const names[] = {"p",                                   \
+                                        "g" CHOIR_##NAME##_STATES(NAME_OF, )}; \
+    return infer(#id "_update", names, choir__##id##_keeps(attrs), srcs,       \
+                 src_count, dsts);                                             \
+  }                                                                            \
+  REFERENCE(id)                                                                \
+  static void id##_at_step(void* attrs, const choir_step_values_t* values) {   \
+    choir_##id##_update_attrs_t* a = attrs;                                    \
+    a->lr = values->lr;                                                        \
+    a->step = values->step + 1;                                                \
+  }                                                                            \
+  static const choir_op_case_t id##_cases[] = {                                \
+      CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                           \
+  const choir_op_def_t choir_op_def_##id##_update = {                          \
+      .op = CHOIR_OP_##NAME##_UPDATE,                                          \
+      .name = #id "_update",                                                   \
+      .doc = "p, g, states -> p, states, in place: one step of " doc_,         \
+      .src_min = 2 + states,                                                   \
+      .src_max = 2 + states,                                                   \
+      .dst_count = 1 + states,                                                 \
+      .attrs = &id##_attrs,                                                    \
+      .infer = id##_infer,                                                     \
+      .reference = id##_reference,                                             \
+      .at_step = id##_at_step,                                                 \
+      .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                  \
+      .no_accumulate = true,                                                   \
+      .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),                 \
+      .domains = {CHOIR_DOMAIN_ANY,                                            \
+                  CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},        \
+      .cases = id##_cases,                                                     \
+  };
+CHOIR_OPTIMIZER_LIST(DEFINE, )
