@@ -20,6 +20,7 @@
 #include "core/random.h"
 #include "core/record.h"
 #include "core/record_list.h"
+#include "core/scalar.h"
 #include "core/stage.h"
 #include "core/status.h"
 #include "core/view.h"

@@ -109,10 +109,18 @@ static void fail(choir_graph_t* graph, choir_status_t status) {
 // Longest attributes that change with the step.
 enum { STEP_ATTRS_BYTES = 512 };
 
+static void set_attrs(const choir_record_t* record, void* attrs,
+                      const choir_step_values_t* values) {
+  if (record->at_step) record->at_step(attrs, values);
+  if (!record->scalar) return;
+  const double value = choir_scalar_get(record->scalar);
+  memcpy((char*)attrs + record->scalar_offset, &value, sizeof(value));
+}
+
 // What a replay will set must be what the step itself set.
 static choir_status_t check_at_step(const choir_graph_t* graph,
                                     const choir_record_t* record) {
-  if (!record->at_step) return NULL;
+  if (!choir__record_changes(record)) return NULL;
   _Alignas(16) unsigned char attrs[STEP_ATTRS_BYTES];
   if (record->attrs_bytes > sizeof(attrs))
     return CHOIR_ERROR(INTERNAL,
@@ -121,14 +129,16 @@ static choir_status_t check_at_step(const choir_graph_t* graph,
                        choir_record_name(record), record->attrs_bytes,
                        STEP_ATTRS_BYTES);
   memcpy(attrs, record->attrs, record->attrs_bytes);
-  record->at_step(attrs, &graph->values);
+  set_attrs(record, attrs, &graph->values);
   if (memcmp(attrs, record->attrs, record->attrs_bytes) == 0) return NULL;
-  return CHOIR_ERROR(FAILED_PRECONDITION,
-                     "graph: the attributes of %s%s%s are not those of the "
-                     "step (learning rate, step, samples); a graph can not "
-                     "follow other ones",
-                     choir_record_name(record), record->label ? " in " : "",
-                     record->label ? record->label : "");
+  return CHOIR_ERROR(
+      FAILED_PRECONDITION,
+      "graph: the attributes of %s%s%s are not those of the "
+      "step (%s, step, samples); a graph can not follow other "
+      "ones",
+      choir_record_name(record), record->label ? " in " : "",
+      record->label ? record->label : "",
+      record->scalar ? choir_scalar_name(record->scalar) : "no scalar");
 }
 
 static choir_status_t record_node(choir_graph_t* graph, int32_t stream,
@@ -331,8 +341,7 @@ static void bind(choir_graph_t* graph, const choir_view_t* inputs) {
 
 void choir__node_set_step(const choir__node_t* node,
                           const choir_step_values_t* values) {
-  if (node->record.at_step)
-    node->record.at_step((void*)(uintptr_t)node->record.attrs, values);
+  set_attrs(&node->record, (void*)(uintptr_t)node->record.attrs, values);
 }
 
 static choir_status_t run_node(choir_graph_t* graph, choir__node_t* node,

@@ -26,7 +26,8 @@ extern "C" {
 // two that never live at the same time may share bytes. Other buffers
 // (parameters, gradients, counters) stay where they are, but inputs are given
 // anew to each replay, and a record's attributes follow the step's values
-// (choir_record_t.at_step).
+// (choir_record_t.at_step) and a scalar that its owner sets before the replay
+// (core/scalar.h).
 //
 // What a graph cannot do again is an error of choir_graph_end or _plan, never a
 // wrong replay: data that the host read or wrote in the middle of the step,

@@ -9,6 +9,7 @@
 #include "core/device_backend.h"
 #include "core/graph_internal.h"
 #include "core/profile.h"
+#include "core/record_internal.h"
 
 // Fewer are no less work as one launch.
 enum { LEAST_RECORDS = 2 };
@@ -21,7 +22,7 @@ static const choir_segments_vtable_t* vtable_of(const choir_graph_t* graph) {
 
 // Whether the record has other attributes or addresses from replay to replay.
 static bool changes(const choir_graph_t* graph, const choir__node_t* node) {
-  if (node->record.at_step) return true;
+  if (choir__record_changes(&node->record)) return true;
   const int32_t count = node->record.src_count + node->record.dst_count;
   for (int32_t k = 0; k < count; ++k) {
     const int32_t id = node->buffer_ids[k];

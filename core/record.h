@@ -2,6 +2,7 @@
 #ifndef CHOIR_CORE_RECORD_H_
 #define CHOIR_CORE_RECORD_H_
 
+#include "core/scalar.h"
 #include "core/view.h"
 
 #ifdef __cplusplus
@@ -35,7 +36,6 @@ typedef struct choir_step_values_s {
   int64_t step;          // training steps before this one
   int64_t first_sample;  // place of the first sample in the global batch
   int64_t sample_count;  // this rank's samples, of all passes so far
-  double lr;             // learning rate, after the schedule
   int64_t batch_number;  // of the batch, by the program's count; 0: not told
 } choir_step_values_t;
 
@@ -99,6 +99,10 @@ struct choir_record_s {
   // Sets the attributes that change from step to step, when a graph runs the
   // record again (core/graph.h); NULL: none do.
   void (*at_step)(void* attrs, const choir_step_values_t* values);
+  // The double at `scalar_offset` of the attributes follows this scalar, when a
+  // graph runs the record again; NULL: none does.
+  choir_scalar_t* scalar;
+  size_t scalar_offset;
   const char* label;  // what it is for ("conv1"), or NULL
 };
 

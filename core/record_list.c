@@ -32,6 +32,7 @@ void choir__record_clone(const choir_record_t* record, void* block,
     operands[k] = record->operands[k];
     choir_buffer_retain(operands[k].buffer);
   }
+  choir_scalar_retain(record->scalar);
   if (record->label) {
     char* label = attrs + align_up(record->attrs_bytes);
     out_clone->label = strcpy(label, record->label);
@@ -47,6 +48,7 @@ void choir__record_clone(const choir_record_t* record, void* block,
 void choir__record_drop(const choir_record_t* clone) {
   if (clone->attrs && clone->kernel && clone->kernel->release_attrs)
     clone->kernel->release_attrs(clone->attrs);
+  choir_scalar_release(clone->scalar);
   for (size_t k = 0; k < choir__record_operands(clone); ++k)
     choir_buffer_release(clone->operands[k].buffer);
 }

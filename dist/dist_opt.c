@@ -207,11 +207,6 @@ static int64_t variant(const choir_updater_t* updater) {
   return ((const choir_dist_opt_t*)updater)->variant;
 }
 
-static double lr(const choir_updater_t* updater, int64_t step) {
-  return choir_optimizer_lr(((const choir_dist_opt_t*)updater)->optimizer,
-                            step);
-}
-
 static choir_stream_t* stream(const choir_updater_t* updater) {
   return ((const choir_dist_opt_t*)updater)->background;
 }
@@ -281,8 +276,9 @@ static choir_status_t use(choir_dist_opt_t* dist,
   return choir_dist_opt_refuse_use(dist, status);
 }
 
-static choir_status_t begin_step(choir_updater_t* updater) {
+static choir_status_t begin_step(choir_updater_t* updater, int64_t step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  choir_optimizer_begin_step(dist->optimizer, step);
   if (!dist->attached || !dist->strategy->def->successor) return NULL;
   const choir_strategy_def_t* def = NULL;
   CHOIR_TRY(dist->strategy->def->successor(dist->strategy, &def));
@@ -375,7 +371,6 @@ static const choir_updater_vtable_t vtable = {
     .begin_step = begin_step,
     .passes = passes,
     .variant = variant,
-    .lr = lr,
     .stream = stream,
     .replay_failed = choir__dist_opt_replay_failed,
     .step_failed = choir__dist_opt_step_failed,

@@ -197,12 +197,12 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;
   dist->next_bucket = exchanges ? 0 : dist->bucket_count;
-  dist->strategy->values = (choir_step_values_t){
-      .step = step->step,
-      .first_sample = step->first_sample,
-      .sample_count = step->sample_count,
-      .lr = choir_optimizer_lr(dist->optimizer, step->step),
-      .batch_number = step->batch_number};
+  dist->strategy->values =
+      (choir_step_values_t){.step = step->step,
+                            .first_sample = step->first_sample,
+                            .sample_count = step->sample_count,
+                            .batch_number = step->batch_number};
+  choir_optimizer_begin_step(dist->optimizer, step->step);
   dist->compute = choir_scope_stream(scope);
   const choir_backward_options_t backward = {.params = dist->params.params,
                                              .param_count = dist->params.count,

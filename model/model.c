@@ -364,7 +364,7 @@ static choir_status_t train_one_batch(choir_model_t* model,
   CHOIR_TRY(check_batch(model, batch));
   CHOIR_TRY(need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
-    CHOIR_TRY(model->updater->vtable->begin_step(model->updater));
+    CHOIR_TRY(model->updater->vtable->begin_step(model->updater, model->step));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;

@@ -62,14 +62,11 @@ static int32_t list_inputs(const choir_model_batch_t* batch,
 
 static choir_step_values_t step_values(const choir_model_t* model,
                                        const choir_model_batch_t* batch) {
-  choir_step_values_t values = {
+  return (choir_step_values_t){
       .step = model->step,
       .first_sample = batch->first_sample,
       .sample_count = model->pass_samples + batch->sample_count,
       .batch_number = batch->batch_number};
-  if (model->updater && model->updater->vtable->lr)
-    values.lr = model->updater->vtable->lr(model->updater, model->step);
-  return values;
 }
 
 // ---- Recording ----

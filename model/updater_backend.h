@@ -32,17 +32,16 @@ typedef struct choir_updater_vtable_s {
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
-  // Before each training step, by the thread that trains; may change what comes
-  // below. NULL: nothing to do.
-  choir_status_t (*begin_step)(choir_updater_t* updater);
+  // Before each training step, eager or replayed, by the thread that trains:
+  // sets the scalars of the step (core/scalar.h); may change what comes below.
+  // NULL: nothing to do.
+  choir_status_t (*begin_step)(choir_updater_t* updater, int64_t step);
   // How many passes forward and backward make one step; of the first ones,
   // step.is_partial, backward_and_update keeps the gradients. NULL: one.
   int64_t (*passes)(const choir_updater_t* updater);
   // For graphs (core/graph.h). Changes when backward_and_update begins to do
   // something else than before; NULL: it never does.
   int64_t (*variant)(const choir_updater_t* updater);
-  // The learning rate of a step, as backward_and_update applies it.
-  double (*lr)(const choir_updater_t* updater, int64_t step);
   // A second stream that backward_and_update gives work to, lent; NULL (also
   // the slot): none.
   choir_stream_t* (*stream)(const choir_updater_t* updater);

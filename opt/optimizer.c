@@ -22,6 +22,8 @@ struct choir_optimizer_s {
   const choir_optimizer_def_t* def;
   void* config;
   choir_schedule_config_t schedule;
+  int64_t step;        // that began last
+  choir_scalar_t* lr;  // the learning rate of that step
   choir_allocator_t allocator;
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
@@ -152,6 +154,11 @@ double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
          choir_schedule_factor(&optimizer->schedule, step);
 }
 
+void choir_optimizer_begin_step(choir_optimizer_t* optimizer, int64_t step) {
+  optimizer->step = step;
+  choir_scalar_set(optimizer->lr, choir_optimizer_lr(optimizer, step));
+}
+
 // Called around an update, also by graphs in each replay. A replay does not
 // tell where it failed, so that one that ends between the two calls counts as
 // half applied. Applying the step again would apply it twice to some
@@ -180,13 +187,15 @@ static choir_status_t end_update(void* self) {
 static choir_status_t run_update(const choir_optimizer_t* optimizer,
                                  choir_op_calls_t* calls,
                                  const choir_param_t* param,
-                                 choir_tensor_t* const* states, double lr,
-                                 int64_t step) {
+                                 choir_tensor_t* const* states) {
   const choir_optimizer_def_t* def = optimizer->def;
   _Alignas(8) char attrs[CHOIR__UPDATE_ATTRS_BYTES];
   memcpy(attrs, optimizer->config, def->config->bytes);
-  *(double*)field_of(optimizer, "lr", attrs) = lr;
-  *(int64_t*)(void*)(attrs + def->config->bytes) = step + 1;
+  double* lr = field_of(optimizer, "lr", attrs);
+  *lr = choir_scalar_get(optimizer->lr);
+  *(int64_t*)(void*)(attrs + def->config->bytes) = optimizer->step + 1;
+  calls->scalar = optimizer->lr;
+  calls->scalar_offset = (size_t)((char*)lr - attrs);
   choir_tensor_t* srcs[2 + CHOIR_OPTIMIZER_MAX_STATES] = {param->value,
                                                           param->grad};
   choir_tensor_t* dsts[1 + CHOIR_OPTIMIZER_MAX_STATES] = {param->value};
@@ -201,8 +210,7 @@ static choir_status_t run_update(const choir_optimizer_t* optimizer,
 static choir_status_t update_param(const choir_optimizer_t* optimizer,
                                    choir_op_calls_t* calls,
                                    const choir_param_t* param,
-                                   choir_tensor_t* const* states, double lr,
-                                   int64_t step) {
+                                   choir_tensor_t* const* states) {
   choir_stream_set_label(calls->stream, param->name);
   choir_tensor_t* none = NULL;
   choir_tensor_t* nones[CHOIR_OPTIMIZER_MAX_STATES] = {NULL};
@@ -213,7 +221,7 @@ static choir_status_t update_param(const choir_optimizer_t* optimizer,
                                   &no_element, &none));
   for (int32_t k = 0; k < optimizer->def->state_count; ++k) nones[k] = none;
   choir_status_t status =
-      run_update(optimizer, calls, param, none ? nones : states, lr, step);
+      run_update(optimizer, calls, param, none ? nones : states);
   choir_tensor_release(none);
   CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, param->name);
   return NULL;
@@ -221,10 +229,8 @@ static choir_status_t update_param(const choir_optimizer_t* optimizer,
 
 static choir_status_t update_one(choir_optimizer_t* optimizer,
                                  choir_op_calls_t* calls,
-                                 const param_state_t* state, double lr,
-                                 int64_t step) {
-  CHOIR_TRY(
-      update_param(optimizer, calls, state->param, state->tensors, lr, step));
+                                 const param_state_t* state) {
+  CHOIR_TRY(update_param(optimizer, calls, state->param, state->tensors));
   return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
 }
 
@@ -233,13 +239,13 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
   CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
                                       "update"));
   CHOIR_TRY(choir_stream_call(stream, begin_update, optimizer));
-  const double lr = choir_optimizer_lr(optimizer, step);
+  choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, "parameters");
   choir_status_t status = NULL;
   for (size_t i = 0; i < optimizer->state_count && !status; ++i)
     if (optimizer->states[i].param->trainable)  // it may be frozen since
-      status = update_one(optimizer, &calls, &optimizer->states[i], lr, step);
+      status = update_one(optimizer, &calls, &optimizer->states[i]);
   status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
   status = choir_status_join(status,
@@ -361,13 +367,13 @@ void choir__stretch_destroy(choir__stretch_t* stretch) {
 
 choir_status_t choir__stretch_update(choir__stretch_t* stretch,
                                      choir_stream_t* stream, int64_t step) {
-  const choir_optimizer_t* optimizer = stretch->optimizer;
+  choir_optimizer_t* optimizer = stretch->optimizer;
   if (!stretch->whole->trainable) return NULL;  // frozen since
+  choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, stretch->param.name);
   choir_status_t status =
-      update_param(optimizer, &calls, &stretch->param, stretch->states,
-                   choir_optimizer_lr(optimizer, step), step);
+      update_param(optimizer, &calls, &stretch->param, stretch->states);
   status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
   return status;
@@ -422,6 +428,7 @@ choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer, double lr) {
   choir_status_t status =
       choir_struct_check(optimizer->def->config, optimizer->config);
   if (status) *own = before;
+  choir_optimizer_begin_step(optimizer, optimizer->step);
   return status;
 }
 
@@ -438,6 +445,7 @@ static void updater_destroy(choir_updater_t* updater) {
   choir_optimizer_t* optimizer = of_updater(updater);
   choir_allocator_t allocator = optimizer->allocator;
   drop_states(optimizer);
+  choir_scalar_release(optimizer->lr);
   choir_deallocate(allocator, optimizer->config, optimizer->def->config->bytes);
   choir_deallocate(allocator, optimizer, sizeof(*optimizer));
 }
@@ -466,8 +474,10 @@ static choir_status_t updater_consolidate(choir_updater_t* updater) {
   return NULL;
 }
 
-static double updater_lr(const choir_updater_t* updater, int64_t step) {
-  return choir_optimizer_lr((const choir_optimizer_t*)updater, step);
+static choir_status_t updater_begin_step(choir_updater_t* updater,
+                                         int64_t step) {
+  choir_optimizer_begin_step(of_updater(updater), step);
+  return NULL;
 }
 
 static const choir_updater_vtable_t vtable = {
@@ -477,7 +487,7 @@ static const choir_updater_vtable_t vtable = {
     .backward_and_update = updater_backward_and_update,
     .states = updater_states,
     .consolidate = updater_consolidate,
-    .lr = updater_lr,
+    .begin_step = updater_begin_step,
 };
 
 choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
@@ -495,7 +505,9 @@ choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
   choir_optimizer_t* optimizer = memory;
   choir_status_t status = choir_allocate(
       allocator, def->config->bytes, "optimizer config", &optimizer->config);
+  if (!status) status = choir_scalar_create(allocator, "lr", 0, &optimizer->lr);
   if (status) {
+    choir_deallocate(allocator, optimizer->config, def->config->bytes);
     choir_deallocate(allocator, optimizer, sizeof(*optimizer));
     return status;
   }

@@ -80,6 +80,12 @@ CHOIR_API choir_status_t choir_optimizer_set_schedule(
 CHOIR_API double choir_optimizer_lr(const choir_optimizer_t* optimizer,
                                     int64_t step);
 
+// Sets the learning rate of a step, which choir_optimizer_update and a model do
+// themselves: for a program that replays a graph of its own (core/graph.h), in
+// which updates were recorded, before each replay.
+CHOIR_API void choir_optimizer_begin_step(choir_optimizer_t* optimizer,
+                                          int64_t step);
+
 // Another learning rate from the next step on, of graphs too; for programs that
 // work it out themselves. With a schedule its factor is applied as before. Call
 // between steps; with DistOpt on every rank, with the same value.

@@ -377,7 +377,7 @@ static choir_status_t submit_op(call_t* call) {
     }
   }
   CHOIR_TRY(check_overlap(call));
-  const choir_record_t record = {
+  choir_record_t record = {
       .operation = choir__operation(def->op),
       .operands = call->operands,
       .src_count = call->src_count,

@@ -11,6 +11,7 @@ struct choir_op_waiting_s {
   const choir_op_def_t* def;
   const choir_calls_kernel_t* kernel;
   void* attrs;  // NULL: none
+  choir_scalar_t* scalar;
   int32_t count;
   int32_t room;
   int32_t src_count;  // of one call
@@ -50,6 +51,7 @@ static choir_status_t make_waiting(choir_op_calls_t* calls,
   waiting->room = kernel->most;
   waiting->src_count = record->src_count;
   waiting->dst_count = record->dst_count;
+  waiting->scalar = record->scalar;
   if (record->attrs_bytes > 0) {
     waiting->attrs = (char*)memory + attrs_at;
     memcpy(waiting->attrs, record->attrs, record->attrs_bytes);
@@ -85,6 +87,7 @@ static bool goes_with(const choir_op_waiting_t* waiting,
   const choir_struct_def_t* attrs = waiting->def->attrs;
   return waiting->kernel == kernel && waiting->count < waiting->room &&
          waiting->src_count == record->src_count &&
+         waiting->scalar == record->scalar &&
          (!attrs || choir_struct_equal(attrs, waiting->attrs, record->attrs));
 }
 
@@ -99,7 +102,9 @@ static const choir_calls_kernel_t* kernel_for(const choir_op_calls_t* calls,
 }
 
 choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
-                                    const choir_record_t* record) {
+                                    choir_record_t* record) {
+  record->scalar = calls->scalar;
+  record->scalar_offset = calls->scalar_offset;
   const choir_calls_kernel_t* kernel = kernel_for(calls, record);
   if (!kernel) {
     CHOIR_TRY(choir_stream_submit(calls->stream, record));
@@ -153,6 +158,8 @@ choir_status_t choir__op_calls_flush(choir_op_calls_t* calls) {
       .attrs = waiting->attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0,
       .at_step = def->at_step,
+      .scalar = waiting->scalar,
+      .scalar_offset = calls->scalar_offset,
       .label = calls->label};
   const int32_t count = waiting->count;
   choir_status_t status = choir_stream_submit(calls->stream, &record);

@@ -33,8 +33,12 @@ typedef struct choir_op_calls_s {
   choir_stream_t* stream;
   const char* label;                           // of records of several calls
   const choir_calls_kernel_t* const* kernels;  // the device's; NULL: none
-  choir_op_waiting_t* waiting;                 // NULL: none
-  bool has_submitted;  // the stream has taken a record of these calls
+  // Set by the caller between calls, which keeps it until the end: a double of
+  // the attributes follows it (choir_record_t). NULL: none.
+  choir_scalar_t* scalar;
+  size_t scalar_offset;         // the same for all calls
+  choir_op_waiting_t* waiting;  // NULL: none
+  bool has_submitted;           // the stream has taken a record of these calls
 } choir_op_calls_t;
 
 // `label` is borrowed until the end.

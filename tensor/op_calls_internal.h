@@ -22,10 +22,10 @@ choir_status_t choir__op_run(choir_stream_t* stream, choir_op_calls_t* calls,
 const choir_calls_kernel_t* const* choir__calls_kernels(
     const choir_device_t* device);
 
-// Lets one call's record, which is borrowed, wait or submits it.
+// Lets one call's record, which is borrowed and is given the calls' scalar,
+// wait or submits it.
 choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
-                                    const choir_record_t* record)
-    CHOIR_NODISCARD;
+                                    choir_record_t* record) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

@@ -85,7 +85,8 @@ static bool is_flat(const choir_view_t* view, const choir_view_t* dense,
 // The record at `node`, if it can be of a chain; else NULL.
 static const choir_record_t* link_at(const choir_graph_t* graph, int32_t node) {
   const choir_record_t* record = choir_graph_record(graph, node);
-  if (!record || record->at_step || record->dst_count != 1) return NULL;
+  if (!record || record->at_step || record->scalar || record->dst_count != 1)
+    return NULL;
   const choir_op_t op = choir__record_op(record);
   if (choir__formula_of(op) == CHOIR__FORMULA_COUNT ||
       !choir__native_kernel(choir_graph_device(graph), record))

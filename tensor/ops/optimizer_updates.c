@@ -95,9 +95,7 @@ static void list_operands(const choir_record_t* record,
   }                                                                            \
   REFERENCE(id)                                                                \
   static void id##_at_step(void* attrs, const choir_step_values_t* values) {   \
-    choir_##id##_update_attrs_t* a = attrs;                                    \
-    a->lr = values->lr;                                                        \
-    a->step = values->step + 1;                                                \
+    ((choir_##id##_update_attrs_t*)attrs)->step = values->step + 1;            \
   }                                                                            \
   static const choir_op_case_t id##_cases[] = {                                \
       CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                           \

@@ -257,7 +257,7 @@ class CudaGraphTest : public CudaTest {
   std::vector<choir_graph_t*> graphs_;
   choir_buffer_t* input_ = nullptr;
   choir_buffer_t* kept_ = nullptr;
-  choir_step_values_t values_ = {1, 0, 4, 0.5};
+  choir_step_values_t values_ = {1, 0, 4, 0};
   Lines warnings_;
   Lines log_;
   int32_t grown_ = 0;

@@ -22,7 +22,7 @@ using choir::testing::FailEveryAllocation;
 using choir::testing::FirstElement;
 using choir::testing::TestRecord;
 
-constexpr choir_step_values_t kValues = {1, 0, 4, 0.5};
+constexpr choir_step_values_t kValues = {1, 0, 4, 0};
 
 class GraphTest : public ::testing::TestWithParam<const char*> {
  public:
@@ -403,10 +403,65 @@ TEST_P(GraphTest, AttributesFollowTheStep) {
   ASSERT_OK(choir_graph_end(graph_));
   ASSERT_OK(Plan(false));
   for (int64_t step : {5, 9, 2}) {
-    const choir_step_values_t values = {step, 0, 4, 0.5};
+    const choir_step_values_t values = {step, 0, 4, 0};
     ASSERT_OK(choir_graph_replay(graph_, &values, nullptr));
     EXPECT_EQ(FirstElement(kept_, stream_), step);
   }
+}
+
+// The owner sets the scalar before each replay; the record keeps it alive.
+TEST_P(GraphTest, AttributesFollowAScalar) {
+  choir_scalar_t* scalar = nullptr;
+  ASSERT_OK(
+      choir_scalar_create(choir_allocator_default(), "rate", 1.5, &scalar));
+  EXPECT_STREQ(choir_scalar_name(scalar), "rate");
+  double seen = 0;
+  struct Attrs {
+    double* seen;
+    double rate;
+  } attrs = {&seen, 1.5};
+  const choir_kernel_t kernel = {
+      "look/test",
+      [](const choir_record_t* record, choir_stream_t*) -> choir_status_t {
+        const auto* own = static_cast<const Attrs*>(record->attrs);
+        *own->seen = own->rate;
+        return nullptr;
+      },
+      nullptr, nullptr, nullptr};
+  choir_record_t record = {};
+  record.kernel = &kernel;
+  record.attrs = &attrs;
+  record.attrs_bytes = sizeof(attrs);
+  record.scalar = scalar;
+  record.scalar_offset = offsetof(Attrs, rate);
+  ASSERT_OK(Begin());
+  ASSERT_OK(choir_stream_submit(stream_, &record));
+  ASSERT_OK(choir_graph_end(graph_));
+  ASSERT_OK(Plan(false));
+  for (double rate : {0.25, 7.0, 1.5}) {
+    choir_scalar_set(scalar, rate);
+    ASSERT_OK(choir_graph_replay(graph_, &kValues, nullptr));
+    ASSERT_OK(choir_stream_synchronize(stream_));
+    EXPECT_EQ(seen, rate);
+  }
+  choir_scalar_release(scalar);
+  ASSERT_OK(choir_graph_replay(graph_, &kValues, nullptr));
+  ASSERT_OK(choir_stream_synchronize(stream_));
+  EXPECT_EQ(seen, 1.5);
+}
+
+// What a replay would set is what the step has.
+TEST_P(GraphTest, RefusesAttributesThatAreNotTheScalars) {
+  choir_scalar_t* scalar = nullptr;
+  ASSERT_OK(choir_scalar_create(choir_allocator_default(), "rate", 2, &scalar));
+  TestRecord fill = TestRecord::Fill(kept_, 1);
+  choir_record_t record = *fill.get();
+  record.scalar = scalar;
+  ASSERT_OK(Begin());
+  ASSERT_OK(choir_stream_submit(stream_, &record));
+  EXPECT_STATUS(FAILED_PRECONDITION, "(rate, step, samples)",
+                choir_graph_end(graph_));
+  choir_scalar_release(scalar);
 }
 
 TEST_P(GraphTest, RewritingPutsOneRecordInThePlaceOfTwo) {

@@ -107,7 +107,7 @@ class StrategyRig {
 
   // One step's exchange of all buckets, then what comes after the optimizer.
   choir_status_t Exchange(int64_t step, int64_t samples) {
-    strategy_->values = {step, 0, samples, 0.1};
+    strategy_->values = {step, 0, samples, 0};
     for (int32_t b = 0; b < strategy_->bucket_count; ++b) {
       choir_status_t status =
           strategy_->def->exchange(strategy_, b, choir_device_stream(device_));

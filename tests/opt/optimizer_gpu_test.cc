@@ -62,10 +62,11 @@ class Stepper {
     return choir_optimizer_update(optimizer_, choir_device_stream(device_),
                                   step);
   }
+  // Of a replay of the step.
   choir_step_values_t ValuesOf(int64_t step) const {
+    choir_optimizer_begin_step(optimizer_, step);
     choir_step_values_t values = {};
     values.step = step;
-    values.lr = choir_optimizer_lr(optimizer_, step);
     return values;
   }
   std::vector<std::vector<float>> All() {
