@@ -9,10 +9,12 @@
 #include "model/updater_backend.h"
 #include "opt/optimizer_def.h"
 #include "opt/optimizer_list_internal.h"
+#include "opt/param_groups_internal.h"
 #include "tensor/op_calls_def.h"
 
 typedef struct param_state_s {
   choir_param_t* param;  // the model's; NULL: it is gone
+  size_t group;
   choir_tensor_t* tensors[CHOIR_OPTIMIZER_MAX_STATES];
   char* names[CHOIR_OPTIMIZER_MAX_STATES];
 } param_state_t;
@@ -22,8 +24,8 @@ struct choir_optimizer_s {
   const choir_optimizer_def_t* def;
   void* config;
   choir_schedule_config_t schedule;
-  int64_t step;        // that began last
-  choir_scalar_t* lr;  // the learning rate of that step
+  choir__groups_t groups;
+  int64_t step;  // that began last
   choir_allocator_t allocator;
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
@@ -87,6 +89,8 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
   optimizer->is_half_applied = false;
+  CHOIR_TRY(choir__groups_apply(&optimizer->groups, params,
+                                updater->model != NULL, optimizer->def->name));
   size_t trainable = 0;
   for (size_t i = 0; i < params.count; ++i)
     trainable += params.params[i]->trainable;
@@ -102,8 +106,12 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   optimizer->state_count = trainable;
   const choir_optimizer_def_t* def = optimizer->def;
   param_state_t* state = optimizer->states;
-  for (size_t i = 0; i < params.count; ++i)
-    if (params.params[i]->trainable) (state++)->param = params.params[i];
+  for (size_t i = 0; i < params.count; ++i) {
+    choir_param_t* param = params.params[i];
+    if (!param->trainable) continue;
+    state->param = param;
+    (state++)->group = choir__groups_find(&optimizer->groups, param->name);
+  }
   optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
   optimizer->names_per_param =
       def->keeps(optimizer->config) ? (size_t)def->state_count : 0;
@@ -149,14 +157,29 @@ static void* field_of(const choir_optimizer_t* optimizer, const char* name,
   return field ? (char*)settings + field->offset : NULL;
 }
 
-double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
-  return *(const double*)field_of(optimizer, "lr", optimizer->config) *
+static double group_lr(const choir_optimizer_t* optimizer,
+                       const choir_param_group_t* group, int64_t step) {
+  const double* own = field_of(optimizer, "lr", optimizer->config);
+  return (group->lr < 0 ? *own : group->lr) * group->lr_factor *
          choir_schedule_factor(&optimizer->schedule, step);
+}
+
+double choir_optimizer_lr(const choir_optimizer_t* optimizer, int64_t step) {
+  return group_lr(optimizer, &optimizer->groups.items[0].settings, step);
+}
+
+double choir_optimizer_param_lr(const choir_optimizer_t* optimizer,
+                                const char* param, int64_t step) {
+  const size_t group = choir__groups_find(&optimizer->groups, param);
+  return group_lr(optimizer, &optimizer->groups.items[group].settings, step);
 }
 
 void choir_optimizer_begin_step(choir_optimizer_t* optimizer, int64_t step) {
   optimizer->step = step;
-  choir_scalar_set(optimizer->lr, choir_optimizer_lr(optimizer, step));
+  for (size_t i = 0; i < optimizer->groups.count; ++i)
+    choir_scalar_set(
+        optimizer->groups.items[i].lr,
+        group_lr(optimizer, &optimizer->groups.items[i].settings, step));
 }
 
 // Called around an update, also by graphs in each replay. A replay does not
@@ -186,15 +209,19 @@ static choir_status_t end_update(void* self) {
 // One call of the op, whose attributes are the settings and then the step.
 static choir_status_t run_update(const choir_optimizer_t* optimizer,
                                  choir_op_calls_t* calls,
-                                 const choir_param_t* param,
+                                 const choir_param_t* param, size_t group_index,
                                  choir_tensor_t* const* states) {
   const choir_optimizer_def_t* def = optimizer->def;
+  const choir__group_t* group = &optimizer->groups.items[group_index];
   _Alignas(8) char attrs[CHOIR__UPDATE_ATTRS_BYTES];
   memcpy(attrs, optimizer->config, def->config->bytes);
   double* lr = field_of(optimizer, "lr", attrs);
-  *lr = choir_scalar_get(optimizer->lr);
+  *lr = choir_scalar_get(group->lr);
+  if (group->settings.weight_decay >= 0)
+    *(double*)field_of(optimizer, "weight_decay", attrs) =
+        group->settings.weight_decay;
   *(int64_t*)(void*)(attrs + def->config->bytes) = optimizer->step + 1;
-  calls->scalar = optimizer->lr;
+  calls->scalar = group->lr;
   calls->scalar_offset = (size_t)((char*)lr - attrs);
   choir_tensor_t* srcs[2 + CHOIR_OPTIMIZER_MAX_STATES] = {param->value,
                                                           param->grad};
@@ -209,7 +236,7 @@ static choir_status_t run_update(const choir_optimizer_t* optimizer,
 // stretch of one.
 static choir_status_t update_param(const choir_optimizer_t* optimizer,
                                    choir_op_calls_t* calls,
-                                   const choir_param_t* param,
+                                   const choir_param_t* param, size_t group,
                                    choir_tensor_t* const* states) {
   choir_stream_set_label(calls->stream, param->name);
   choir_tensor_t* none = NULL;
@@ -221,7 +248,7 @@ static choir_status_t update_param(const choir_optimizer_t* optimizer,
                                   &no_element, &none));
   for (int32_t k = 0; k < optimizer->def->state_count; ++k) nones[k] = none;
   choir_status_t status =
-      run_update(optimizer, calls, param, none ? nones : states);
+      run_update(optimizer, calls, param, group, none ? nones : states);
   choir_tensor_release(none);
   CHOIR_TRY_NOTE(status, "%s: %s", optimizer->def->name, param->name);
   return NULL;
@@ -230,8 +257,21 @@ static choir_status_t update_param(const choir_optimizer_t* optimizer,
 static choir_status_t update_one(choir_optimizer_t* optimizer,
                                  choir_op_calls_t* calls,
                                  const param_state_t* state) {
-  CHOIR_TRY(update_param(optimizer, calls, state->param, state->tensors));
+  CHOIR_TRY(update_param(optimizer, calls, state->param, state->group,
+                         state->tensors));
   return optimizer->is_shared ? choir__op_calls_flush(calls) : NULL;
+}
+
+// Group by group: a device takes many calls as one record where attributes and
+// scalar are the same.
+static choir_status_t update_all(choir_optimizer_t* optimizer,
+                                 choir_op_calls_t* calls) {
+  for (size_t group = 0; group < optimizer->groups.count; ++group)
+    for (size_t i = 0; i < optimizer->state_count; ++i)
+      if (optimizer->states[i].group == group &&
+          optimizer->states[i].param->trainable)  // it may be frozen since
+        CHOIR_TRY(update_one(optimizer, calls, &optimizer->states[i]));
+  return NULL;
 }
 
 choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
@@ -242,11 +282,8 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
   choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, "parameters");
-  choir_status_t status = NULL;
-  for (size_t i = 0; i < optimizer->state_count && !status; ++i)
-    if (optimizer->states[i].param->trainable)  // it may be frozen since
-      status = update_one(optimizer, &calls, &optimizer->states[i]);
-  status = choir__op_calls_end(&calls, status);
+  choir_status_t status =
+      choir__op_calls_end(&calls, update_all(optimizer, &calls));
   choir_stream_set_label(stream, NULL);
   status = choir_status_join(status,
                              choir_stream_call(stream, end_update, optimizer));
@@ -259,6 +296,7 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
 struct choir__stretch_s {
   choir_optimizer_t* optimizer;  // borrowed
   const choir_param_t* whole;
+  size_t group;
   choir_param_t param;  // as if the stretch were one
   int32_t state_count;
   choir_tensor_t* states[CHOIR_OPTIMIZER_MAX_STATES];
@@ -344,6 +382,7 @@ choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
   choir__stretch_t* stretch = memory;
   stretch->optimizer = optimizer;
   stretch->whole = param;
+  stretch->group = find_state(optimizer, param)->group;
   choir_tensor_retain(grad);
   stretch->param = (choir_param_t){
       .name = param->name, .value = value, .grad = grad, .trainable = true};
@@ -372,31 +411,50 @@ choir_status_t choir__stretch_update(choir__stretch_t* stretch,
   choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
   choir__op_calls_begin(&calls, stream, stretch->param.name);
-  choir_status_t status =
-      update_param(optimizer, &calls, &stretch->param, stretch->states);
+  choir_status_t status = update_param(optimizer, &calls, &stretch->param,
+                                       stretch->group, stretch->states);
   status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
   return status;
 }
 
+// Appends to `text`, which is cut at text_bytes.
+static void print_struct(const char* name, const choir_struct_def_t* def,
+                         const void* object, char* text, size_t text_bytes) {
+  const size_t used = strlen(text);
+  snprintf(text + used, text_bytes - used, "%s%s ", used ? "; " : "", name);
+  const size_t start = strlen(text);
+  choir_struct_print(def, object, text + start, text_bytes - start);
+}
+
 const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
                                   char* text, size_t text_bytes) {
   if (text_bytes == 0) return text;
-  const int used = snprintf(text, text_bytes, "%s ", optimizer->def->name);
-  if (used > 0 && (size_t)used < text_bytes)
-    choir_struct_print(optimizer->def->config, optimizer->config, text + used,
-                       text_bytes - (size_t)used);
+  text[0] = '\0';
+  print_struct(optimizer->def->name, optimizer->def->config, optimizer->config,
+               text, text_bytes);
+  for (size_t i = 1; i < optimizer->groups.count; ++i)
+    print_struct("group", &choir_param_group_def,
+                 &optimizer->groups.items[i].settings, text, text_bytes);
   return text;
 }
 
+static uint64_t hash_struct(uint64_t hash, const choir_struct_def_t* def,
+                            const void* object) {
+  const uint64_t part = choir_struct_hash(def, object);
+  return choir_hash_bytes(hash, &part, sizeof part);
+}
+
 uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer) {
-  const char* name = optimizer->def->name;
-  const uint64_t parts[] = {
-      choir_struct_hash(optimizer->def->config, optimizer->config),
-      choir_struct_hash(&choir_schedule_config_def, &optimizer->schedule)};
-  const uint64_t hash =
-      choir_hash_bytes(CHOIR_HASH_START, name, strlen(name) + 1);
-  return choir_hash_bytes(hash, parts, sizeof parts);
+  const choir_optimizer_def_t* def = optimizer->def;
+  uint64_t hash =
+      choir_hash_bytes(CHOIR_HASH_START, def->name, strlen(def->name) + 1);
+  hash = hash_struct(hash, def->config, optimizer->config);
+  hash = hash_struct(hash, &choir_schedule_config_def, &optimizer->schedule);
+  for (size_t i = 1; i < optimizer->groups.count; ++i)
+    hash = hash_struct(hash, &choir_param_group_def,
+                       &optimizer->groups.items[i].settings);
+  return hash;
 }
 
 choir_status_t choir_optimizer_take_momentum(choir_optimizer_t* optimizer,
@@ -432,6 +490,43 @@ choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer, double lr) {
   return status;
 }
 
+// What is recorded in graphs, or laid out for ranks, is not changed any more.
+static choir_status_t need_no_model(const choir_optimizer_t* optimizer,
+                                    const char* what) {
+  if (!optimizer->updater.has_model) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "%s: %s after it got its parameters; needs to be before",
+                     optimizer->def->name, what);
+}
+
+choir_status_t choir_optimizer_add_param_group(
+    choir_optimizer_t* optimizer, const choir_param_group_t* group) {
+  CHOIR_TRY(need_no_model(optimizer, "a group was added"));
+  if (!group->match)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: the group has no `match`; needs names or patterns",
+                       optimizer->def->name);
+  CHOIR_TRY_NOTE(choir__groups_add(&optimizer->groups, group), "%s",
+                 optimizer->def->name);
+  return NULL;
+}
+
+choir_status_t choir_optimizer_set_group_lr(choir_optimizer_t* optimizer,
+                                            size_t group, double lr) {
+  const choir__groups_t* groups = &optimizer->groups;
+  if (group + 1 >= groups->count)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: group %zu of %zu",
+                       optimizer->def->name, group, groups->count - 1);
+  const choir_field_t* field = choir_struct_find(&choir_param_group_def, "lr");
+  if (!(lr >= 0 && lr <= field->maximum))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: lr of group %zu is %g; needs a number from 0 to %g",
+                       optimizer->def->name, group, lr, field->maximum);
+  groups->items[group + 1].settings.lr = lr;
+  choir_optimizer_begin_step(optimizer, optimizer->step);
+  return NULL;
+}
+
 choir_status_t choir_optimizer_set_schedule(
     choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule) {
   CHOIR_TRY(choir_struct_check(&choir_schedule_config_def, schedule));
@@ -445,7 +540,7 @@ static void updater_destroy(choir_updater_t* updater) {
   choir_optimizer_t* optimizer = of_updater(updater);
   choir_allocator_t allocator = optimizer->allocator;
   drop_states(optimizer);
-  choir_scalar_release(optimizer->lr);
+  choir__groups_clear(&optimizer->groups);
   choir_deallocate(allocator, optimizer->config, optimizer->def->config->bytes);
   choir_deallocate(allocator, optimizer, sizeof(*optimizer));
 }
@@ -505,7 +600,10 @@ choir_status_t choir_optimizer_create(const choir_optimizer_def_t* def,
   choir_optimizer_t* optimizer = memory;
   choir_status_t status = choir_allocate(
       allocator, def->config->bytes, "optimizer config", &optimizer->config);
-  if (!status) status = choir_scalar_create(allocator, "lr", 0, &optimizer->lr);
+  optimizer->groups.allocator = allocator;
+  const choir_param_group_t all = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_PARAM_GROUP_FIELDS)};
+  if (!status) status = choir__groups_add(&optimizer->groups, &all);
   if (status) {
     choir_deallocate(allocator, optimizer->config, def->config->bytes);
     choir_deallocate(allocator, optimizer, sizeof(*optimizer));

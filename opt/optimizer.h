@@ -72,6 +72,42 @@ CHOIR_API const choir_struct_def_t* choir_optimizer_def_config(
 // The optimizer as a model's updater; lent.
 CHOIR_API choir_updater_t* choir_optimizer_updater(
     choir_optimizer_t* optimizer);
+// A group of parameters with settings of its own, made with a macro that takes
+// designated fields:
+//
+//   CHOIR_TRY(choir_optimizer_add_group(sgd, .match = "*.b,fc.*",
+//                                       .weight_decay = 0, .lr_factor = 2));
+//
+// A parameter is of the first group, in the order in which they were added,
+// with a pattern that is its whole name; of none, it has the optimizer's
+// settings. A group's learning rate at a step is
+// (lr or the optimizer's) * lr_factor * factor(step) of the schedule. Frozen
+// parameters have no states and no gradients: choir_param_t.trainable is set to
+// false when the optimizer gets them.
+#define CHOIR_PARAM_GROUP_FIELDS(X, T)                           \
+  X(T, STRING, match, NULL, 0, 0,                                \
+    "names with commas between; * stands for any text")          \
+  X(T, FLOAT, lr, -1, -1, 1e9, "step size; -1: the optimizer's") \
+  X(T, FLOAT, lr_factor, 1, 0, 1e9, "multiplies the step size")  \
+  X(T, FLOAT, weight_decay, -1, -1, 1e9,                         \
+    "weight of the parameter itself; -1: the optimizer's")       \
+  X(T, BOOL, trainable, true, 0, 1, "false: the parameters are frozen")
+CHOIR_CONFIG_STRUCT(choir_param_group_t, CHOIR_PARAM_GROUP_FIELDS);
+CHOIR_API extern const choir_struct_def_t choir_param_group_def;
+
+// The general form: `group` is copied. FAILED_PRECONDITION once the optimizer
+// has parameters. When a model gets the optimizer, a group that matches none of
+// its parameters is INVALID_ARGUMENT. With DistOpt the same on every rank.
+CHOIR_API choir_status_t choir_optimizer_add_param_group(
+    choir_optimizer_t* optimizer, const choir_param_group_t* group)
+    CHOIR_NODISCARD;
+#define choir_optimizer_add_group(optimizer, ...)                  \
+  CHOIR_CONFIG_CALL_(                                              \
+      choir_status_t,                                              \
+      choir_optimizer_add_param_group(                             \
+          optimizer, &(choir_param_group_t){CHOIR_CONFIG_DEFAULTS( \
+                         CHOIR_PARAM_GROUP_FIELDS) __VA_ARGS__}))
+
 // The learning rate at a step is lr * factor(step); copied.
 CHOIR_API choir_status_t choir_optimizer_set_schedule(
     choir_optimizer_t* optimizer, const choir_schedule_config_t* schedule)
@@ -80,9 +116,13 @@ CHOIR_API choir_status_t choir_optimizer_set_schedule(
 CHOIR_API double choir_optimizer_lr(const choir_optimizer_t* optimizer,
                                     int64_t step);
 
-// Sets the learning rate of a step, which choir_optimizer_update and a model do
-// themselves: for a program that replays a graph of its own (core/graph.h), in
-// which updates were recorded, before each replay.
+// That of the parameter with this name, by its group.
+CHOIR_API double choir_optimizer_param_lr(const choir_optimizer_t* optimizer,
+                                          const char* param, int64_t step);
+
+// Sets the learning rates of a step, which choir_optimizer_update and a model
+// do themselves: for a program that replays a graph of its own (core/graph.h),
+// in which updates were recorded, before each replay.
 CHOIR_API void choir_optimizer_begin_step(choir_optimizer_t* optimizer,
                                           int64_t step);
 
@@ -92,12 +132,16 @@ CHOIR_API void choir_optimizer_begin_step(choir_optimizer_t* optimizer,
 // INVALID_ARGUMENT, and nothing is changed, outside the range of the field.
 CHOIR_API choir_status_t choir_optimizer_set_lr(choir_optimizer_t* optimizer,
                                                 double lr) CHOIR_NODISCARD;
+// The same of a group, by its number from 0 in the order of adding.
+CHOIR_API choir_status_t choir_optimizer_set_group_lr(
+    choir_optimizer_t* optimizer, size_t group, double lr) CHOIR_NODISCARD;
 
-// "sgd lr=0.005 momentum=0.9 ..." into `text`, cut at text_bytes; returns it.
+// "sgd lr=0.005 momentum=0.9 ...; group match=..." into `text`, cut at
+// text_bytes; returns it.
 CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
                                             char* text, size_t text_bytes);
-// 64 bits over kind, settings and schedule: equal for those that take the same
-// steps.
+// 64 bits over kind, settings, schedule and groups: equal for those that take
+// the same steps.
 CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
 
 // For programs without a model: makes the states for these parameters, which

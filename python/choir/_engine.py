@@ -103,6 +103,10 @@ class Engine(Owner, NotCopied):
         check(lib.model_compile(self._handle, 1, dims((1,))))
         check(lib.model_set_updater(self._handle, updater))
         self.has_updater = True
+        # A parameter group may have frozen some.
+        for param, tensor in self._frozen:
+            if not param.contents.trainable:
+                tensor.stores_grad = False
 
     def detach(self) -> None:
         """Of the updater, which may go to another engine now."""

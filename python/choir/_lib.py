@@ -538,6 +538,8 @@ _FUNCTIONS = {
     "optimizer_release": (None, [_P]),
     "optimizer_updater": (_P, [_P]),
     "optimizer_set_lr": (_P, [_P, c_double]),
+    "optimizer_add_param_group": (_P, [_P, _P]),
+    "optimizer_set_group_lr": (_P, [_P, c_size_t, c_double]),
     "optimizer_attach": (_P, [_P, _P, ParamList]),
     "optimizer_update": (_P, [_P, _P, c_int64]),
     "optimizer_states": (c_size_t, [_P, POINTER(NamedTensor)]),
@@ -705,13 +707,12 @@ class _Library:
             self._dll, "choir_model_def_callbacks"
         )
         # Variables of the library.
-        self.dist_opt_config_def = self._table("dist_opt")
-        self.loader_config_def = self._table("loader")
+        self.dist_opt_config_def = self._table("dist_opt_config")
+        self.loader_config_def = self._table("loader_config")
+        self.param_group_def = self._table("param_group")
 
     def _table(self, name: str):
-        return ctypes.pointer(
-            StructDef.in_dll(self._dll, f"choir_{name}_config_def")
-        )
+        return ctypes.pointer(StructDef.in_dll(self._dll, f"choir_{name}_def"))
 
 
 lib = _Library()

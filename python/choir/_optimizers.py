@@ -99,6 +99,7 @@ class Optimizer(Owner):
                     )
                 value = value.init_value
             self._settings[name] = value
+        self._groups: list[dict] = []
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
         self.handle: int | None = None  # of the engine, or of DistOpt
@@ -118,6 +119,7 @@ class Optimizer(Owner):
         return state
 
     def __setstate__(self, state: dict) -> None:
+        self._groups = []  # of what was pickled before there were any
         self.__dict__.update(state)
         self._singles = {}
         self._engine = self.handle = None
@@ -140,6 +142,65 @@ class Optimizer(Owner):
             self._definition,
             settings,
         )
+        for group in self._groups:
+            self._give_group(owner.handle, group)
+
+    def _give_group(self, handle: int, group: dict) -> None:
+        """Adds a group to an optimizer of the library."""
+        settings = {k: v for k, v in group.items() if v is not None}
+        if isinstance(group["lr"], DecayScheduler):
+            settings["lr"] = with_handlers(group["lr"].value, self._step)
+        struct = _GROUP.make(type(self).__name__, **settings)
+        check(lib.optimizer_add_param_group(handle, struct))
+
+    def add_group(
+        self,
+        match,
+        lr=None,
+        lr_factor: float = 1.0,
+        weight_decay: float | None = None,
+        trainable: bool = True,
+    ) -> int:
+        """Settings of their own for parameters, by their names; before the first
+        step. The number of the group.
+
+        match: a name, a pattern ("*.b", where * stands for any text) or several of
+        them. A parameter is of the first group that has a pattern which is its
+        whole name. lr: a number or a DecayScheduler in the place of the
+        optimizer's; lr_factor multiplies either. weight_decay in the place of the
+        optimizer's. trainable=False freezes the parameters.
+        """
+        if not isinstance(match, str):
+            match = ",".join(match)
+        group = {
+            "match": match,
+            "lr": lr.init_value if isinstance(lr, Constant) else lr,
+            "lr_factor": lr_factor,
+            "weight_decay": weight_decay,
+            "trainable": trainable,
+        }
+        if self._singles or self._pending:
+            raise StateError(
+                f"{type(self).__name__}: a group after steps with other settings; "
+                "add groups before the first"
+            )
+        with deferred():
+            self._give_group(self._own_handle(), group)
+            self._groups.append(group)
+        return len(self._groups) - 1
+
+    def set_group_lr(self, group: int, lr) -> None:
+        """Another lr of a group, by its number: from the next step on."""
+        rate = as_schedule(lr).value(self._step)
+        with deferred():
+            for handle in self._handles():
+                check(lib.optimizer_set_group_lr(handle, group, rate))
+            self._groups[group]["lr"] = lr
+
+    def _handles(self) -> list[int]:
+        """Of the library's optimizers: the own one and those of apply."""
+        own = [] if self.handle is None else [self.handle]
+        return own + [single.handle for single in self._singles.values()]
 
     def _own_handle(self) -> int:
         if self.handle is None:
@@ -151,9 +212,19 @@ class Optimizer(Owner):
 
     def _set_lr(self, step: int) -> None:
         """Before each step of an engine: what the schedule says."""
-        if self.handle is not None and not isinstance(self._schedule, Constant):
+        if self.handle is not None:
+            self._follow_schedules([self.handle], step)
+
+    def _follow_schedules(self, handles: list[int], step: int) -> None:
+        if not isinstance(self._schedule, Constant):
             rate = with_handlers(self._schedule.value, step)
-            check(lib.optimizer_set_lr(self.handle, rate))
+            for handle in handles:
+                check(lib.optimizer_set_lr(handle, rate))
+        for i, group in enumerate(self._groups):
+            if isinstance(group["lr"], DecayScheduler):
+                rate = with_handlers(group["lr"].value, step)
+                for handle in handles:
+                    check(lib.optimizer_set_group_lr(handle, i, rate))
 
     # ---- As in SINGA ----
 
@@ -171,10 +242,8 @@ class Optimizer(Owner):
         self._table.make(type(self).__name__, lr=rate)
         with deferred():
             self._schedule = schedule
-            if self.handle is not None:
-                check(lib.optimizer_set_lr(self.handle, rate))
-            for single in self._singles.values():
-                check(lib.optimizer_set_lr(single.handle, rate))
+            for handle in self._handles():
+                check(lib.optimizer_set_lr(handle, rate))
 
     @property
     def lr_value(self) -> Tensor:
@@ -256,10 +325,8 @@ class Optimizer(Owner):
     def step(self) -> None:
         """Counts a step; for those who apply gradients one by one."""
         self._step += 1
-        rate = self._schedule.value(self._step)
-        if not isinstance(self._schedule, Constant):
-            for single in self._singles.values():
-                check(lib.optimizer_set_lr(single.handle, rate))
+        singles = [single.handle for single in self._singles.values()]
+        self._follow_schedules(singles, self._step)
 
     def apply(
         self, param_name: str, param_value: Tensor, param_grad: Tensor
@@ -382,6 +449,9 @@ def _unique_names(params: list[Tensor]) -> list[str]:
         name = p.name
         names.append(name if name not in names else f"{name}#{i}")
     return names
+
+
+_GROUP = Table(lib.param_group_def)
 
 
 def _definitions() -> dict[str, int]:

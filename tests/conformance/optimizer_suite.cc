@@ -426,6 +426,47 @@ TEST_P(OptimizerSuite, FollowsASchedule) {
   }
 }
 
+// Parameters of a group step as those of an optimizer with its settings.
+TEST_P(OptimizerSuite, GroupsHaveSettingsOfTheirOwn) {
+  for (const Expected::Setting& setting : expected_->settings) {
+    SCOPED_TRACE(setting.config);
+    const std::string config = setting.config;
+    OptimizerPtr all;
+    OptimizerPtr own;
+    ASSERT_OK(Create(name_, config, &all));
+    const double lr = choir_optimizer_lr(all.get(), 0);
+    char text[200];
+    std::snprintf(text, sizeof text, "%s%slr=%.17g weight_decay=0.25",
+                  config.c_str(), config.empty() ? "" : " ", lr / 4);
+    ASSERT_OK(Create(name_, text, &own));
+    choir_param_group_t group = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_PARAM_GROUP_FIELDS)};
+    group.match = "b*";
+    group.lr_factor = 0.25;
+    group.weight_decay = 0.25;
+    ASSERT_OK(choir_optimizer_add_param_group(all.get(), &group));
+    ParamSet<float> grouped(device_);
+    ParamSet<float> alone(device_);
+    grouped.Add("a", {33}, Floats(33, 1));
+    for (ParamSet<float>* params : {&grouped, &alone})
+      params->Add("b.W", {3, 17}, Floats(51, 2));
+    ASSERT_OK(choir_optimizer_attach(all.get(), device_, grouped.list()));
+    ASSERT_OK(choir_optimizer_attach(own.get(), device_, alone.list()));
+    choir_stream_t* stream = choir_device_stream(device_);
+    for (int64_t step = 0; step < 3; ++step) {
+      const std::vector<float> grad =
+          Floats(51, 7 + static_cast<uint32_t>(step));
+      grouped.SetGrad(0, Floats(33, 3));
+      grouped.SetGrad(1, grad);
+      alone.SetGrad(0, grad);
+      ASSERT_OK(choir_optimizer_update(all.get(), stream, step));
+      ASSERT_OK(choir_optimizer_update(own.get(), stream, step));
+      EXPECT_EQ(grouped.value(1), alone.value(0)) << step;
+    }
+    EXPECT_NE(alone.value(0), Floats(51, 2));
+  }
+}
+
 TEST_P(OptimizerSuite, AsksTheBaseForNothingInASteadyLoop) {
   for (const Expected::Setting& setting : expected_->settings) {
     SCOPED_TRACE(setting.config);

@@ -81,6 +81,37 @@ void UpdateManyParameters() {
   EXPECT_EQ(TrainAndDigest(&comm, options, layers), sharded);
 }
 
+// A parameter's group goes with its shards.
+TEST(DistOptShardedTest, GroupsHaveTheirSettings) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  for (const char* optimizer : {"sgd", "adam"}) {
+    Training::Options options;
+    options.optimizer = optimizer;
+    const uint64_t none = TrainAndDigest(&comm, options);
+    options.group = "*.W";
+    const uint64_t grouped = TrainAndDigest(&comm, options);
+    EXPECT_NE(grouped, none);
+    options.frozen_group = "*.b";
+    const uint64_t frozen = TrainAndDigest(&comm, options);
+    EXPECT_NE(frozen, grouped);
+    options.sharded_update = false;
+    EXPECT_EQ(TrainAndDigest(&comm, options), frozen);
+    options.use_graph = !options.use_graph;
+    EXPECT_EQ(TrainAndDigest(&comm, options), frozen);
+  }
+}
+
+TEST(DistOptShardedTest, GroupsOfAllRanksAreCompared) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  Training::Options options;
+  if (comm.rank() == 1) options.group = "*.W";
+  Training training(SmallLayers(), comm.get(), options);
+  EXPECT_STATUS(FAILED_PRECONDITION, "dist_opt: the optimizers differ",
+                training.Attach());
+}
+
 TEST(DistOptShardedTest, ManyParametersOfTwoRanksAreSharedOut) {
   if (!RunRanks("shm", 2)) UpdateManyParameters();
 }

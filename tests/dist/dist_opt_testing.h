@@ -142,6 +142,8 @@ class Training {
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
+    std::string group;   // names with half the rate and no weight decay
+    std::string frozen_group;
     std::vector<int64_t> shape = {1, 1, kSide, kSide};
   };
 
@@ -285,6 +287,21 @@ class Training {
 
  private:
   void MakeOptimizer() {
+    MakePlainOptimizer();
+    choir_param_group_t group;
+    choir_struct_init(&choir_param_group_def, &group);
+    group.lr_factor = 0.5;
+    group.weight_decay = 0;
+    group.match = options_.group.c_str();
+    if (!options_.group.empty())
+      Must(choir_optimizer_add_param_group(optimizer_, &group));
+    group.trainable = false;
+    group.match = options_.frozen_group.c_str();
+    if (!options_.frozen_group.empty())
+      Must(choir_optimizer_add_param_group(optimizer_, &group));
+  }
+
+  void MakePlainOptimizer() {
     if (options_.optimizer == "adam") {
       choir_adam_config_t adam;
       choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_adam),

@@ -113,7 +113,8 @@ class Training {
  public:
   Training(const std::string& device, bool use_graph, bool sequential,
            const std::string& optimizer = "sgd",
-           const choir_device_options_t* options = nullptr)
+           const choir_device_options_t* options = nullptr,
+           const std::function<void(choir_optimizer_t*)>& prepare = nullptr)
       : device_(MakeDevice(device.c_str(), options)) {
     EXPECT_OK(choir_model_create(device_.get(), &kCnnDef, &net, 7, &model_));
     const int64_t shape[] = {1, 1, 8, 8};
@@ -140,6 +141,7 @@ class Training {
     EXPECT_OK(choir_struct_set(&choir_schedule_config_def, &schedule, "factor",
                                "0.1"));
     EXPECT_OK(choir_optimizer_set_schedule(made, &schedule));
+    if (prepare) prepare(made);
     EXPECT_OK(choir_model_set_updater(model_, choir_optimizer_updater(made)));
     optimizer_ = made;
     choir_model_set_graph(model_, use_graph, sequential);
@@ -259,6 +261,54 @@ TEST_P(ModelGraphTest, LaunchesRecordsTogetherWhereTheDeviceDoes) {
   EXPECT_EQ(stats.refused_launches, 0) << text;
   EXPECT_NE(text.find("launch 0: nodes "), std::string::npos) << text;
   EXPECT_NE(text.find(": a call of the host\n"), std::string::npos) << text;
+}
+
+choir_param_group_t Group(const char* match) {
+  choir_param_group_t group = {CHOIR_CONFIG_DEFAULTS(CHOIR_PARAM_GROUP_FIELDS)};
+  group.match = match;
+  return group;
+}
+
+// Two rates that follow a schedule, and a frozen layer.
+TEST_P(ModelGraphTest, GroupsGiveTheBitsOfEagerSteps) {
+  const auto add_groups = [](choir_optimizer_t* optimizer) {
+    choir_param_group_t group = Group("*.b");
+    group.lr_factor = 0.25;
+    group.weight_decay = 0.125;
+    EXPECT_OK(choir_optimizer_add_param_group(optimizer, &group));
+    group = Group("hidden.*");
+    group.trainable = false;
+    EXPECT_OK(choir_optimizer_add_param_group(optimizer, &group));
+  };
+  Training eager(GetParam(), false, false, "sgd", nullptr, add_groups);
+  Training graph(GetParam(), true, true, "sgd", nullptr, add_groups);
+  Training plain(GetParam(), true, true, "sgd");
+  for (uint32_t i = 0; i < 12; ++i) {
+    if (i == 8) {
+      for (Training* training : {&eager, &graph})
+        ASSERT_OK(choir_optimizer_set_group_lr(training->optimizer(), 0, 0.5));
+    }
+    ASSERT_OK(eager.Step(4, i));
+    ASSERT_OK(graph.Step(4, i));
+    ASSERT_OK(plain.Step(4, i));
+    ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
+    EXPECT_NE(plain.Digest(), graph.Digest());
+  }
+  EXPECT_LT(graph.net.forwards, 4);
+}
+
+TEST_P(ModelGraphTest, AGroupThatMatchesNothingIsRefused) {
+  Training training(GetParam(), false, false);
+  choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+  choir_optimizer_t* sgd = nullptr;
+  ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+  const choir_param_group_t group = Group("conv2.*");
+  ASSERT_OK(choir_optimizer_add_param_group(sgd, &group));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT,
+      "sgd: group 0, \"conv2.*\", matches no parameter of the model",
+      choir_model_set_updater(training.get(), choir_optimizer_updater(sgd)));
+  choir_optimizer_release(sgd);
 }
 
 // Learning rates that the program works out itself, one a step.

@@ -161,6 +161,39 @@ TEST_F(OptimizerGpu, GraphsFollowTheStep) {
   }
 }
 
+// Those of one group go together, in whatever order the model has them.
+TEST_F(OptimizerGpu, EachGroupTakesItsLaunches) {
+  std::vector<std::vector<float>> results;
+  for (const DevicePtr* device : {&cpu_, &gpu_}) {
+    choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+    choir_optimizer_t* sgd = nullptr;
+    ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+    choir_param_group_t group = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_PARAM_GROUP_FIELDS)};
+    group.match = "*.b";
+    group.lr_factor = 2;
+    ASSERT_OK(choir_optimizer_add_param_group(sgd, &group));
+    ParamSet<float> params(device->get());
+    for (uint32_t i = 0; i < 20; ++i) {
+      params.Add("l" + std::to_string(i / 2) + (i % 2 ? ".b" : ".W"), {40},
+                 Floats(40, i));
+      params.SetGrad(i, Floats(40, 100 + i));
+    }
+    ASSERT_OK(choir_optimizer_attach(sgd, device->get(), params.list()));
+    (void)Launched();
+    ASSERT_OK(
+        choir_optimizer_update(sgd, choir_device_stream(device->get()), 0));
+    if (device == &gpu_) {
+      EXPECT_EQ(Launched(), Symbols(2, "choir_sgd_update_many"));
+    }
+    results.emplace_back();
+    for (size_t i = 0; i < params.size(); ++i)
+      for (float element : params.value(i)) results.back().push_back(element);
+    choir_optimizer_release(sgd);
+  }
+  EXPECT_EQ(results[1], results[0]);
+}
+
 TEST_F(OptimizerGpu, FrozenOnesAreLeftOut) {
   Stepper gpu(gpu_, &choir_optimizer_def_adam);
   Stepper cpu(cpu_, &choir_optimizer_def_adam);
