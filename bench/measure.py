@@ -183,7 +183,22 @@ def newest_python(folder):
     return python
 
 
+def json_text(value, indent=0):
+    """JSON with what has no lists or objects inside on a line of its own, so that
+    a result is a line and a change of one is a line of a diff."""
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)) or not any(
+        isinstance(part, (dict, list)) for part in parts
+    ):
+        return json.dumps(value)
+    inside = [json_text(part, indent + 1) for part in parts]
+    if isinstance(value, dict):
+        inside = [f"{json.dumps(k)}: {t}" for k, t in zip(value, inside)]
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    space = "\n" + " " * indent
+    return f"{start}{space} " + f",{space} ".join(inside) + space + end
+
+
 def write_json(path, record):
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
-        file.write("\n")
+        file.write(json_text(record) + "\n")

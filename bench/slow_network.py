@@ -311,9 +311,7 @@ def main(arguments):
         os.chdir(os.environ.get("BUILD_WORKSPACE_DIRECTORY", measure.ROOT))
         path = os.path.join("bench", "results", "slow_network.json")
     if path:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        measure.write_json(path, record)
     if options.page:
         strategies_page.write(record, "docs")
     return 0

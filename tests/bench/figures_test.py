@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables and pictures of docs/performance*.md are those of bench/results."""
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,9 @@ import xml.etree.ElementTree
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
+sys.path.insert(0, ROOT)
+from bench import figures, measure  # noqa: E402
+
 FIGURES = os.path.join(ROOT, "bench", "figures.py")
 # Page: the flags that make it.
 PAGES = {
@@ -73,6 +77,21 @@ class FiguresTest(unittest.TestCase):
                     first, "<", "%s: table %s is empty" % (page, name)
                 )
             xml.etree.ElementTree.parse(self.path(page + ".svg"))
+
+    def test_every_result_belongs_to_a_page(self):
+        known = {"slow_network.json"}  # of docs/strategies.md
+        for run in figures.RUNS:
+            known |= {f"{run}.json", f"{run}_avx2.json"}
+        found = os.listdir(os.path.join(ROOT, "bench", "results"))
+        self.assertGreater(len(found), 20)
+        self.assertEqual(set(found) - known, set())
+
+    def test_a_result_is_a_line(self):
+        record = {"a": [1, 2], "b": [{"c": "x", "d": []}, {}], "e": {}}
+        text = measure.json_text(record)
+        self.assertEqual(json.loads(text), record)
+        self.assertIn('\n "a": [1, 2],\n', text)
+        self.assertIn("\n  {}\n", text)
 
     def test_a_lost_table_comes_back(self):
         page = read(self.path("docs/performance.md"))
