@@ -6,7 +6,7 @@
 Names and meaning are those of Apache SINGA's Python package; see docs/python.md.
 """
 
-from choir._lib import (
+from choir._calls import (
     CommError,
     Error,
     NotFoundError,

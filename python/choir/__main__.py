@@ -26,7 +26,8 @@ from ctypes import byref, c_char_p, c_int32
 
 import choir
 from choir import _find, _raw, device, opt
-from choir._lib import LaunchConfig, LaunchReport, check, lib
+from choir._calls import check, lib
+from choir._lib import LaunchConfig, LaunchReport
 
 # What ends a run.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

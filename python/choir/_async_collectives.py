@@ -8,7 +8,7 @@ from ctypes import byref, c_void_p
 from functools import partial
 
 from choir._collectives import reducing, sending
-from choir._lib import NotCopied, Owner, StateError, check, lib
+from choir._calls import NotCopied, Owner, StateError, check, lib
 from choir._sections import deferred
 from choir._values import Compression, from_wire
 

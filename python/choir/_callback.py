@@ -10,8 +10,14 @@ see from what was written, not from what came back, whether it came to its end.
 from __future__ import annotations
 
 import ctypes
+from ctypes import POINTER, c_void_p
 
-from choir._lib import RUN, CallbackStruct, check, lib, make_status
+from choir._calls import check, lib, make_status
+from choir._lib import Callback as _Struct
+
+# choir_callback_t.run. It returns nothing, as ctypes leaves a result that was not
+# made undefined.
+_RUN = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_void_p), POINTER(c_void_p))
 
 
 class Callback:
@@ -21,7 +27,7 @@ class Callback:
     the library and comes out of `finish`, behind the library's call.
     """
 
-    __slots__ = ("struct", "errors")
+    __slots__ = ("struct", "run", "errors")
 
     def __init__(self, function) -> None:
         errors: list[BaseException] = []
@@ -36,7 +42,9 @@ class Callback:
             out_status[0] = status
 
         self.errors = errors
-        self.struct = CallbackStruct(RUN(run), None)
+        self.run = _RUN(run)  # lives as long as the struct
+        # Not by ctypes.cast, which makes a circle of references.
+        self.struct = _Struct(c_void_p.from_buffer(self.run).value, None)
 
     @property
     def address(self) -> int:

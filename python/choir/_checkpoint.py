@@ -9,15 +9,8 @@ from contextlib import closing, suppress
 from ctypes import byref, c_bool, c_size_t, string_at
 
 from choir._callback import Callback, finish
-from choir._lib import (
-    Metadata,
-    NamedTensor,
-    NotCopied,
-    Owner,
-    address_of,
-    check,
-    lib,
-)
+from choir._calls import NotCopied, Owner, address_of, check, lib
+from choir._lib import Metadata, NamedTensor
 from choir._sections import deferred
 from choir.tensor import Tensor
 
@@ -84,7 +77,7 @@ class File(Owner, NotCopied):
         return lines
 
     def has(self, name: bytes) -> bool:
-        return lib.checkpoint_find(self.handle, name) is not None
+        return bool(lib.checkpoint_find(self.handle, name))
 
     def read(self, states: dict[str, Tensor]) -> None:
         """Fills the tensors. NotFoundError: one was not saved."""

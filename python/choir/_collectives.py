@@ -25,13 +25,13 @@ from choir.tensor import Tensor
 def reducing(given, is_changed: bool, name, *how):
     """Of an allreduce: the communicator, what was given, and what `run` takes."""
     comm = communicator()
-    with comm.preparing(_comm.ALL_REDUCE, name):
+    with comm.preparing(_comm.Kind.ALL_REDUCE, name):
         how = reduction(name, *how)
         value = Value(given, is_changed)
         array, code = to_wire(value, how.compression)
         label = how.label(str(array.shape))
     fields = {"dtype": code, "op": how.op, **how.scales}
-    return comm, value, (_comm.ALL_REDUCE, label, array), fields
+    return comm, value, (_comm.Kind.ALL_REDUCE, label, array), fields
 
 
 def _reduced(given, is_changed: bool, name, *how) -> tuple[Value, np.ndarray]:
@@ -84,7 +84,7 @@ def _grouped(
     given, is_changed: bool, name, *how
 ) -> list[tuple[Value, np.ndarray]]:
     comm = communicator()
-    with comm.preparing(_comm.ALL_REDUCE, name):
+    with comm.preparing(_comm.Kind.ALL_REDUCE, name):
         how = reduction(name, *how)
         values = [Value(tensor, is_changed) for tensor in given]
         wires = [to_wire(value, how.compression) for value in values]
@@ -94,7 +94,7 @@ def _grouped(
     for dtype in dict.fromkeys(code for _, code in wires) or [_raw.F32]:
         arrays = [array for array, code in wires if code == dtype]
         comm.run(
-            _comm.ALL_REDUCE,
+            _comm.Kind.ALL_REDUCE,
             label,
             dtype=dtype,
             op=how.op,
@@ -148,16 +148,16 @@ def allgather(tensor, name: str | None = None):
     0, the others and the dtype are the same. Result: (sum of the first
     dimensions, the others). ValueError on all ranks where they differ."""
     comm = communicator()
-    with comm.preparing(_comm.ALL_GATHER, name):
+    with comm.preparing(_comm.Kind.ALL_GATHER, name):
         value = Value(tensor)
         array = value.array
         count = rows_in(value, "allgather")
         label = label_of(name, rows_of(value))
     counts = comm.all_gather(np.array([count], np.int64), label)
-    with comm.preparing(_comm.ALL_GATHER_V, label):
+    with comm.preparing(_comm.Kind.ALL_GATHER_V, label):
         out = np.empty((int(counts.sum()),) + array.shape[1:], array.dtype)
     comm.run(
-        _comm.ALL_GATHER_V,
+        _comm.Kind.ALL_GATHER_V,
         label,
         array,
         out,
@@ -170,11 +170,11 @@ def allgather(tensor, name: str | None = None):
 def sending(given, is_changed: bool, root_rank, name):
     """Of a broadcast: as `reducing`."""
     comm = communicator()
-    with comm.preparing(_comm.BROADCAST, name):
+    with comm.preparing(_comm.Kind.BROADCAST, name):
         value = Value(given, is_changed)
         label = label_of(name, str(value.array.shape))
     fields = {"dtype": value.code, "root": root_rank}
-    return comm, value, (_comm.BROADCAST, label, value.array), fields
+    return comm, value, (_comm.Kind.BROADCAST, label, value.array), fields
 
 
 def _sent(given, is_changed: bool, root_rank, name) -> Value:
@@ -214,7 +214,7 @@ def reducescatter(
     order. op: Average unless given. ValueError on all ranks where they
     differ."""
     comm = communicator()
-    with comm.preparing(_comm.REDUCE_SCATTER, name):
+    with comm.preparing(_comm.Kind.REDUCE_SCATTER, name):
         how = reduction(
             name, None, op, prescale_factor, postscale_factor, compression
         )
@@ -233,7 +233,7 @@ def reducescatter(
             array = padded
         out = np.empty((longest,) + value.array.shape[1:], array.dtype)
     comm.run(
-        _comm.REDUCE_SCATTER,
+        _comm.Kind.REDUCE_SCATTER,
         label,
         array,
         out,
@@ -265,18 +265,18 @@ def alltoall(tensor, splits=None, name: str | None = None):
     rows came from each rank (int64, of the kind that was given). ValueError on
     all ranks where they differ or one's splits are wrong."""
     comm = communicator()
-    with comm.preparing(_comm.ALL_TO_ALL, name):
+    with comm.preparing(_comm.Kind.ALL_TO_ALL, name):
         value = Value(tensor)
         array = value.array
         rows = _splits_of(rows_in(value, "alltoall"), splits, comm.world_size)
         label = label_of(name, rows_of(value))
         received = np.empty(comm.world_size, np.int64)
-    comm.run(_comm.ALL_TO_ALL, label, rows, received, count=1)
-    with comm.preparing(_comm.ALL_TO_ALL_V, label):
+    comm.run(_comm.Kind.ALL_TO_ALL, label, rows, received, count=1)
+    with comm.preparing(_comm.Kind.ALL_TO_ALL_V, label):
         out = np.empty((int(received.sum()),) + array.shape[1:], array.dtype)
         elements = rows * int(np.prod(array.shape[1:], dtype=np.int64))
     comm.run(
-        _comm.ALL_TO_ALL_V,
+        _comm.Kind.ALL_TO_ALL_V,
         label,
         array,
         out,

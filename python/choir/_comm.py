@@ -24,12 +24,8 @@ from ctypes import byref, c_int32
 import numpy as np
 
 from choir import _raw, _terminate
-from choir._lib import (
-    Collective,
-    CommConfig,
+from choir._calls import (
     CommError,
-    CommId,
-    CommTensor,
     NotCopied,
     StateError,
     check,
@@ -39,29 +35,19 @@ from choir._lib import (
     lib,
     ranged,
 )
+from choir._lib import (
+    Collective,
+    CollectiveKind as Kind,
+    CommConfig,
+    CommId,
+    CommTensor,
+    Reduce,
+)
 from choir._raw import CTensor
 from choir._sections import deferred
 
-# As CHOIR_REDUCE_LIST and CHOIR_COLLECTIVE_LIST.
-SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
-(
-    ALL_REDUCE,
-    BROADCAST,
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    ALL_GATHER_V,
-    REDUCE_SCATTER_V,
-    REDUCE,
-    GATHER,
-    GATHER_V,
-    SCATTER,
-    SCATTER_V,
-    ALL_TO_ALL,
-    ALL_TO_ALL_V,
-    SEND,
-    RECEIVE,
-    BARRIER,
-) = range(16)
+SUM, AVERAGE, MIN = Reduce.SUM, Reduce.AVERAGE, Reduce.MIN
+MAX, PRODUCT = Reduce.MAX, Reduce.PRODUCT
 
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 # Of those that were forgotten and not closed: number and handle. When that
@@ -289,17 +275,17 @@ class Communicator(NotCopied):
         self, array: np.ndarray, op: int = SUM, name="all_reduce", **more
     ):
         """Reduces a row-major array over ranks, in place."""
-        self.run(ALL_REDUCE, name, array, op=op, **more)
+        self.run(Kind.ALL_REDUCE, name, array, op=op, **more)
         return array
 
     def broadcast(self, array: np.ndarray, root: int, name="broadcast"):
         """The root's elements to all, in place."""
-        self.run(BROADCAST, name, array, root=root)
+        self.run(Kind.BROADCAST, name, array, root=root)
         return array
 
     def preparing_object(self, name: str):
         """`preparing` for share_object."""
-        return self.preparing(BROADCAST, f"{name} (size)")
+        return self.preparing(Kind.BROADCAST, f"{name} (size)")
 
     def share_object(self, obj, root: int, name: str):
         """The root's object, by pickle; the root's own there."""
@@ -308,7 +294,7 @@ class Communicator(NotCopied):
             data = pickled(obj) if is_root else np.empty(0, np.uint8)
             count = np.array([data.size], np.int64)
         self.broadcast(count, root, f"{name} (size)")
-        with self.preparing(BROADCAST, name):
+        with self.preparing(Kind.BROADCAST, name):
             if not is_root:
                 data = np.empty(int(count[0]), np.uint8)
         self.broadcast(data, root, name)
@@ -316,27 +302,27 @@ class Communicator(NotCopied):
 
     def all_gather(self, array: np.ndarray, name="all_gather") -> np.ndarray:
         """As many elements of each rank, one part after the other."""
-        with self.preparing(ALL_GATHER, name):
+        with self.preparing(Kind.ALL_GATHER, name):
             out = np.empty((self.world_size,) + array.shape, array.dtype)
-        self.run(ALL_GATHER, name, array, out)
+        self.run(Kind.ALL_GATHER, name, array, out)
         return out
 
     def all_gather_v(
         self, array: np.ndarray, name="all_gather"
     ) -> list[np.ndarray]:
         """Each rank's own number of elements."""
-        with self.preparing(ALL_GATHER, name):
+        with self.preparing(Kind.ALL_GATHER, name):
             array = np.ascontiguousarray(array).reshape(-1)
             count = np.array([array.size], np.int64)
         counts = self.all_gather(count, name).reshape(-1)
-        with self.preparing(ALL_GATHER_V, name):
+        with self.preparing(Kind.ALL_GATHER_V, name):
             out = np.empty(int(counts.sum()), array.dtype)
-        self.run(ALL_GATHER_V, name, array, out, capacity=out.size)
+        self.run(Kind.ALL_GATHER_V, name, array, out, capacity=out.size)
         return np.split(out, np.cumsum(counts)[:-1])
 
     def barrier(self, name: str = "barrier") -> None:
         """Waits until all ranks are here."""
-        self.run(BARRIER, name, dtype=_raw.U8)
+        self.run(Kind.BARRIER, name, dtype=_raw.U8)
 
     def check_same(self, what: str, text: str) -> None:
         """ValueError on every rank, naming who differs, unless all are alike."""
@@ -363,7 +349,7 @@ class Communicator(NotCopied):
         if not send:
             self._pending.extend(tensors)
             return
-        with self.preparing(ALL_REDUCE, "fusedSynch"):
+        with self.preparing(Kind.ALL_REDUCE, "fusedSynch"):
             kept = self._kept(tensors, "fusedSynch")
         self._sum(kept, "fusedSynch")
 
@@ -376,20 +362,20 @@ class Communicator(NotCopied):
         if not send:
             self._pending.extend(tensors)
             return
-        with self.preparing(ALL_REDUCE, "fusedSynchHalf"):
+        with self.preparing(Kind.ALL_REDUCE, "fusedSynchHalf"):
             kept = self._kept(tensors, "fusedSynchHalf")
         self._sum_half(kept, "fusedSynchHalf")
 
     def sparsification(self, t: CTensor, *args) -> None:
         """sparsification(t, [accumulation,] spars, topK): see
         opt.DistOpt.sparsification."""
-        with self.preparing(ALL_GATHER, "sparsification"):
+        with self.preparing(Kind.ALL_GATHER, "sparsification"):
             accumulation, spars, top_k = _sparse_arguments(args)
         self._sum_sparse([t], accumulation, spars, top_k, "sparsification")
 
     def fusedSparsification(self, tensors, *args) -> None:
         """The same over all elements of several tensors."""
-        with self.preparing(ALL_GATHER, "fusedSparsification"):
+        with self.preparing(Kind.ALL_GATHER, "fusedSparsification"):
             accumulation, spars, top_k = _sparse_arguments(args)
             tensors = list(tensors)
         self._sum_sparse(
@@ -422,11 +408,11 @@ class Communicator(NotCopied):
         return kept
 
     def _sum(self, tensors: list[CTensor], name: str) -> None:
-        with self.preparing(ALL_REDUCE, name):
+        with self.preparing(Kind.ALL_REDUCE, name):
             arrays = [_in_rows(t) for t in tensors]
             dtype = tensors[0].dtype if tensors else _raw.F32
         self.run(
-            ALL_REDUCE,
+            Kind.ALL_REDUCE,
             name,
             dtype=dtype,
             op=SUM,
@@ -436,7 +422,7 @@ class Communicator(NotCopied):
         _put_back(tensors, arrays)
 
     def _sum_half(self, tensors: list[CTensor], name: str) -> None:
-        with self.preparing(ALL_REDUCE, name):
+        with self.preparing(Kind.ALL_REDUCE, name):
             for t in tensors:
                 if t.dtype != _raw.F32:
                     raise TypeError(f"{name}: a tensor is not float32")
@@ -446,7 +432,7 @@ class Communicator(NotCopied):
             _raw.run("cast", half, out=[t], dtype=_raw.F32)
 
     def _sum_sparse(self, tensors, accumulation, spars, top_k, name) -> None:
-        with self.preparing(ALL_GATHER, name):
+        with self.preparing(Kind.ALL_GATHER, name):
             arrays, kept, u, chosen = self._choose(
                 tensors, accumulation, spars, top_k, name
             )
@@ -531,6 +517,8 @@ def _put_back(tensors, arrays) -> None:
 
 
 def _deadline() -> float:
+    # $CHOIR_DEADLINE: seconds that one wait may take; C programs set
+    # choir_comm_config_t.deadline. Not set: 60.
     text = os.environ.get("CHOIR_DEADLINE", "60")
     try:
         value = float(text)
@@ -785,6 +773,7 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    # exit 1: a script came to its end, and the ranks' common end then failed.
     os._exit(1)
 
 

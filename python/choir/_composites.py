@@ -10,7 +10,7 @@ import inspect
 from choir import _functions as functions
 from choir import _raw, autograd, tensor
 from choir._here import here
-from choir._lib import StateError
+from choir._calls import StateError
 from choir._raw import CTensor
 from choir.autograd import Operator
 from choir.tensor import Tensor

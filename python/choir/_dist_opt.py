@@ -9,7 +9,7 @@ import json
 from choir import _checkpoint, _comm, _engine, autograd
 from choir._comm import Communicator, NcclIdHolder
 from choir._here import here
-from choir._lib import (
+from choir._calls import (
     NotCopied,
     Owner,
     StateError,
@@ -130,7 +130,7 @@ class DistOpt(Owner, NotCopied):
         }
         if bucket_bytes is not None:
             settings["bucket_bytes"] = bucket_bytes
-        self._config = Table(lib.dist_opt_config_def).make(
+        self._config = Table(ctypes.pointer(lib.dist_opt_config_def)).make(
             "DistOpt", **settings
         )
         self.handle: int | None = None

@@ -24,7 +24,8 @@ from ctypes import (
 )
 
 from choir import _raw, device
-from choir._lib import MAX_NDIM, View, get, lib
+from choir._calls import get, lib
+from choir._lib import View
 from choir._raw import CTensor
 from choir._sections import deferred
 from choir.tensor import Tensor
@@ -260,9 +261,10 @@ def _view_of(given: _DLTensor) -> View:
         raise BufferError(
             f"from_dlpack: dtype {name}{pair[1]}{lanes} is none of Choir's"
         )
-    if given.ndim > MAX_NDIM:
+    most = len(View().shape)
+    if given.ndim > most:
         raise BufferError(
-            f"from_dlpack: {given.ndim} dimensions; at most {MAX_NDIM} are "
+            f"from_dlpack: {given.ndim} dimensions; at most {most} are "
             "possible"
         )
     view = View(ndim=given.ndim, dtype=code)

@@ -17,11 +17,7 @@ from functools import partial
 from choir import _raw, autograd
 from choir._callback import Callback, finish
 from choir._here import here
-from choir._lib import (
-    ModelBatch,
-    ModelCallbacks,
-    ModelDef,
-    NamedTensor,
+from choir._calls import (
     NotCopied,
     Owner,
     StateError,
@@ -30,6 +26,7 @@ from choir._lib import (
     lib,
     ranged,
 )
+from choir._lib import ModelBatch, ModelCallbacks, ModelDef, NamedTensor
 from choir._sections import deferred, lock, locked, with_handlers
 from choir.tensor import Constants, Tensor
 

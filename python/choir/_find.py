@@ -65,6 +65,8 @@ def find_library():
     Raises ImportError if there is none. A CHOIR_LIBRARY that names no file is
     an error too: nobody who sets it wants another library.
     """
+    # $CHOIR_LIBRARY: a file that is loaded in place of libchoir.so. Not set:
+    # the one beside the package, else two folders up.
     named = os.environ.get("CHOIR_LIBRARY")
     if named:
         if not os.path.isfile(named):

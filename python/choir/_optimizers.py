@@ -11,16 +11,8 @@ import numpy as np
 
 from choir import _engine, autograd, tensor
 from choir._here import here
-from choir._lib import (
-    NamedTensor,
-    NotCopied,
-    Owner,
-    Param,
-    ParamList,
-    StateError,
-    check,
-    lib,
-)
+from choir._calls import NotCopied, Owner, StateError, check, lib
+from choir._lib import NamedTensor, Param, ParamList
 from choir._raw import CTensor
 from choir._sections import deferred, lock, with_handlers
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
@@ -451,7 +443,7 @@ def _unique_names(params: list[Tensor]) -> list[str]:
     return names
 
 
-_GROUP = Table(lib.param_group_def)
+_GROUP = Table(ctypes.pointer(lib.param_group_def))
 
 
 def _definitions() -> dict[str, int]:

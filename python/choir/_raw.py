@@ -15,11 +15,13 @@ from functools import partial
 
 import numpy as np
 
-from choir._lib import OpInfo, Owner, View, check, dims, lib
+from choir._calls import Owner, check, dims, lib
+from choir._lib import Dtype, OpGradient, OpInfo, View
 from choir._sections import lock
 from choir._settings import Table
 
-F32, F64, F16, BF16, I32, I64, U8, BOOL = range(8)
+F32, F64, F16, BF16 = Dtype.F32, Dtype.F64, Dtype.F16, Dtype.BF16
+I32, I64, U8, BOOL = Dtype.I32, Dtype.I64, Dtype.U8, Dtype.BOOL
 _NUMPY = {
     F32: np.dtype(np.float32),
     F64: np.dtype(np.float64),
@@ -294,7 +296,8 @@ def from_view(device, view: View) -> CTensor:
 # ---- Ops ----
 
 
-GRAD, NO_GRAD, INTERNAL = range(3)
+GRAD, NO_GRAD = OpGradient.GRAD, OpGradient.NO_GRAD
+INTERNAL = OpGradient.INTERNAL
 
 
 class Op:

@@ -12,7 +12,7 @@ from choir import _comm
 from choir import opt as _opt
 from choir._collectives import broadcast_
 from choir._comm import pickled
-from choir._lib import StateError
+from choir._calls import StateError
 from choir._values import Average, Compression, Sum
 from choir._world import communicator, rank, size
 
@@ -30,7 +30,7 @@ def broadcast_object(obj=None, root_rank: int = 0, name: str | None = None):
 def allgather_object(obj, name: str | None = None) -> list:
     """All ranks' objects, by pickle, in rank order; collective."""
     comm, name = communicator(), name or "object"
-    with comm.preparing(_comm.ALL_GATHER, name):
+    with comm.preparing(_comm.Kind.ALL_GATHER, name):
         data = pickled(obj)
     parts = comm.all_gather_v(data, name)
     return [pickle.loads(part.tobytes()) for part in parts]
@@ -44,7 +44,7 @@ def broadcast_parameters(params, root_rank: int = 0) -> None:
     ValueError on all ranks names the first that differs; StateError for a model
     before compile. DistOpt does it by itself at the first step."""
     comm, what = communicator(), "broadcast_parameters: number of parameters"
-    with comm.preparing(_comm.ALL_GATHER, what):
+    with comm.preparing(_comm.Kind.ALL_GATHER, what):
         if hasattr(params, "get_states"):
             name = type(params).__name__
             params = params.get_states()
@@ -126,7 +126,7 @@ def average_metrics(metrics: dict, weight: float = 1.0) -> dict[str, float]:
     any gives 0. NaN where all weights are 0. The same names on all ranks, else
     a ValueError on all. The same floats on all ranks."""
     comm, what = communicator(), "average_metrics"
-    with comm.preparing(_comm.ALL_GATHER, what):
+    with comm.preparing(_comm.Kind.ALL_GATHER, what):
         if not weight >= 0:
             raise ValueError(f"{what}: weight is {weight}; 0 or more")
         names = sorted(metrics)

@@ -11,10 +11,15 @@ from __future__ import annotations
 import ctypes
 import struct
 
-from choir._lib import check, lib
+from choir._calls import check, lib
+from choir._lib import FieldKind
 
-_BOOL, _INT, _FLOAT, _ENUM, _STRING = range(5)
-_FORMATS = {_BOOL: "?", _INT: "q", _FLOAT: "d", _ENUM: "i"}
+_FORMATS = {
+    FieldKind.BOOL: "?",
+    FieldKind.INT: "q",
+    FieldKind.FLOAT: "d",
+    FieldKind.ENUM: "i",
+}
 
 
 class _Field:
@@ -29,24 +34,24 @@ class _Field:
         self.minimum: float = row.minimum
         self.maximum: float = row.maximum
         self.choices: list[str] = []
-        if self.kind == _ENUM:
+        if self.kind == FieldKind.ENUM:
             while row.enum_names[len(self.choices)]:
                 self.choices.append(row.enum_names[len(self.choices)].decode())
         self.default = self._default(row)
 
     def _default(self, row):
-        if self.kind == _STRING:
+        if self.kind == FieldKind.STRING:
             return row.default_text.decode() if row.default_text else None
-        if self.kind == _ENUM:
+        if self.kind == FieldKind.ENUM:
             return self.choices[int(row.default_value)]
         value = row.default_value
-        one = bool(value) if self.kind == _BOOL else value
-        if self.kind == _INT:
+        one = bool(value) if self.kind == FieldKind.BOOL else value
+        if self.kind == FieldKind.INT:
             one = int(value)
         return one if self.count == 1 else (one,) * self.count
 
     def _number(self, owner: str, value):
-        if self.kind == _ENUM:
+        if self.kind == FieldKind.ENUM:
             if isinstance(value, str):
                 if value.lower() not in self.choices:
                     raise ValueError(
@@ -56,18 +61,18 @@ class _Field:
                 return self.choices.index(value.lower())
             return int(value)
         try:
-            if self.kind == _BOOL:
+            if self.kind == FieldKind.BOOL:
                 return bool(value)
-            if self.kind == _FLOAT:
+            if self.kind == FieldKind.FLOAT:
                 return float(value)
             if int(value) != value:
                 raise TypeError
             return int(value)
         except (TypeError, ValueError):
             needed = {
-                _BOOL: "a truth value",
-                _INT: "an integer",
-                _FLOAT: "a number",
+                FieldKind.BOOL: "a truth value",
+                FieldKind.INT: "an integer",
+                FieldKind.FLOAT: "a number",
             }
             raise TypeError(
                 f"{owner}: {self.name} is {value!r}; {needed[self.kind]} is needed"
@@ -75,7 +80,7 @@ class _Field:
 
     def pack(self, owner: str, buffer, keep: list, value) -> None:
         """Writes a value into the struct; `keep` holds texts it points to."""
-        if self.kind == _STRING:
+        if self.kind == FieldKind.STRING:
             text = (
                 None if value is None else ctypes.c_char_p(str(value).encode())
             )

@@ -40,6 +40,7 @@ def _end() -> None:
         )
         os.write(2, text.encode())
     finally:
+        # exit 143: of a rank under mpiexec: SIGTERM ended it.
         os._exit(128 + signal.SIGTERM)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from choir import _comm, _raw
-from choir._lib import lib
+from choir._calls import lib
 from choir._raw import CTensor
 from choir.tensor import Tensor
 

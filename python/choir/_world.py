@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from choir import _comm
 from choir._comm import Communicator, NcclIdHolder
-from choir._lib import StateError
+from choir._calls import StateError
 from choir._sections import deferred
 
 _comm_of_init: Communicator | None = None

@@ -34,16 +34,8 @@ from ctypes import byref, c_void_p
 from choir import _raw, tensor
 from choir._callback import Callback, finish
 from choir._here import here, set_training
-from choir._lib import (
-    BackwardOptions,
-    CustomOp,
-    Owner,
-    Step,
-    StateError,
-    address_of,
-    check,
-    lib,
-)
+from choir._calls import Owner, StateError, address_of, check, lib
+from choir._lib import BackwardOptions, CustomOp, Step
 from choir._raw import CTensor, OPS
 from choir._sections import deferred, lock, with_handlers
 from choir.tensor import Tensor

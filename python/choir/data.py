@@ -27,15 +27,8 @@ import numpy as np
 from choir import _raw
 from choir import device as _device
 from choir._lib import Batch as _CBatch
-from choir._lib import (
-    LoaderPosition,
-    NotCopied,
-    Owner,
-    Synthetic,
-    check,
-    lib,
-    ranged,
-)
+from choir._calls import NotCopied, Owner, check, lib, ranged
+from choir._lib import LoaderPosition, DatasetSynthetic
 from choir._settings import Table
 from choir.tensor import Tensor
 
@@ -68,9 +61,9 @@ class Dataset(Owner, NotCopied):
         pixels = (ctypes.c_uint8 * count).from_address(
             lib.dataset_pixels(self.handle)
         )
-        labels = (ctypes.c_int32 * n).from_address(
-            lib.dataset_labels(self.handle)
-        )
+        labels = ctypes.cast(
+            lib.dataset_labels(self.handle), ctypes.POINTER(ctypes.c_int32 * n)
+        ).contents
         pixels.keep = labels.keep = self
         x = np.frombuffer(pixels, np.uint8).reshape((n,) + self.shape)
         y = np.frombuffer(labels, np.int32)
@@ -113,7 +106,7 @@ def synthetic(
     """Images drawn by numbers, for where no real data are at hand."""
     channels, height, width = shape
     numbers = (seed, first, count, channels, height, width, class_count)
-    config = Synthetic(*[ranged(n, "synthetic") for n in numbers])
+    config = DatasetSynthetic(*[ranged(n, "synthetic") for n in numbers])
     return Dataset(lib.dataset_create_synthetic, byref(config))
 
 
@@ -167,7 +160,7 @@ class Loader(Owner, NotCopied):
     ) -> None:
         self.device = device or _device.get_default_device()
         self.dataset = dataset
-        table = Table(lib.loader_config_def)
+        table = Table(ctypes.pointer(lib.loader_config_def))
         if "micro_shard" not in settings and batch < 16:
             settings["micro_shard"] = batch
         config = table.make("Loader", batch=batch, **settings)

@@ -21,10 +21,7 @@ import sys
 import threading
 
 from choir._callback import Callback, finish
-from choir._lib import (
-    DeviceOptions,
-    GpuInfo,
-    GpuPart,
+from choir._calls import (
     UnavailableError,
     address_of,
     check,
@@ -32,6 +29,7 @@ from choir._lib import (
     lib,
     ranged,
 )
+from choir._lib import DeviceOptions, GpuInfo, GpuPart
 from choir._sections import deferred, lock
 
 _told_cpu = False
@@ -45,6 +43,9 @@ def _local_workers() -> int:
 
 
 def _default_threads() -> int:
+    # $CHOIR_THREADS: threads of one op on the CPU; C programs set
+    # choir_device_options_t.threads. Not set: this process's cores divided by
+    # the workers of this host.
     text = os.environ.get("CHOIR_THREADS", "")
     if text:
         if not text.isdigit() or int(text) < 1:
@@ -295,6 +296,8 @@ def create_cuda_gpu_on(device_id: int) -> Device:
     environment it is the host's CPU instead, which is said once.
     """
     global _told_cpu
+    # $CHOIR_DEVICE: cpu: create_cuda_gpu_on gives the CPU; or cuda. Not set: as
+    # cuda.
     wanted = os.environ.get("CHOIR_DEVICE", "")
     if wanted not in ("", "cpu", "cuda"):
         raise ValueError(f"CHOIR_DEVICE is {wanted!r}; cpu or cuda is needed")

@@ -20,20 +20,13 @@ from collections import OrderedDict
 import numpy as np
 
 from choir import _handles, _raw, autograd, tensor
-from choir._lib import Initializer, RandomKey, View, check, lib
+from choir._calls import check, lib
+from choir._lib import Initializer, InitializerKind, RandomKey, View
 from choir._raw import OPS
 from choir.tensor import Tensor
 
-# As CHOIR_INITIALIZER_LIST.
-(
-    CONSTANT,
-    UNIFORM,
-    NORMAL,
-    GLOROT_UNIFORM,
-    GLOROT_NORMAL,
-    HE_UNIFORM,
-    HE_NORMAL,
-) = range(7)
+CONSTANT, UNIFORM = InitializerKind.CONSTANT, InitializerKind.UNIFORM
+NORMAL, GLOROT_NORMAL = InitializerKind.NORMAL, InitializerKind.GLOROT_NORMAL
 
 
 def _param(

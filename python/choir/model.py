@@ -41,7 +41,7 @@ from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
 from choir._dist_opt import StrategyChange
 from choir._here import here
-from choir._lib import StateError
+from choir._calls import StateError
 from choir._sections import deferred, lock
 from choir.autograd import ManualStep
 from choir.tensor import Tensor

@@ -24,7 +24,7 @@ import numpy as np
 
 from choir import _numbers, _raw, device as _device
 from choir._here import here
-from choir._lib import check, lib
+from choir._calls import check, lib
 from choir._raw import CTensor, OPS, run
 
 # ---- Element types: SINGA's numbers, and more after them ----

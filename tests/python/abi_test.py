@@ -12,6 +12,7 @@ import subprocess
 import unittest
 
 from choir import _lib
+from choir._calls import lib
 
 FOLDERS = ("autograd", "core", "dist", "io", "model", "opt", "tensor")
 
@@ -109,7 +110,7 @@ class Abi(unittest.TestCase):
     def test_functions_are_exported(self):
         with open("docs/api/exports.txt", encoding="utf-8") as file:
             exported = [line.strip() for line in file if line.strip()]
-        for name in list(_lib._FUNCTIONS) + ["status_make"]:
+        for name in _lib.FUNCTIONS:
             self.assertTrue(
                 any(fnmatch.fnmatch(f"choir_{name}", one) for one in exported),
                 f"choir_{name} is not in docs/api/exports.txt",
@@ -118,11 +119,12 @@ class Abi(unittest.TestCase):
     def test_functions_have_as_many_arguments_as_their_declarations(self):
         declared = declarations()
         self.assertGreater(len(declared), 150)
-        for name, (_, arguments) in _lib._FUNCTIONS.items():
+        for name, (_, arguments) in _lib.FUNCTIONS.items():
             self.assertIn(f"choir_{name}", declared)
-            self.assertEqual(
-                len(arguments), declared[f"choir_{name}"], f"choir_{name}"
-            )
+            if arguments is not None:  # it takes any number
+                self.assertEqual(
+                    len(arguments), declared[f"choir_{name}"], f"choir_{name}"
+                )
 
     def test_what_keeps_and_lets_go_takes_null(self):
         names = [
@@ -132,7 +134,7 @@ class Abi(unittest.TestCase):
             and re.search(r"_(retain|release|destroy|free)$", name)
         ]
         self.assertGreater(len(names), 30)
-        library = ctypes.CDLL(_lib.lib.path)
+        library = ctypes.CDLL(lib.path)
         # In a process of its own, which says what it calls.
         reader, writer = os.pipe()
         child = os.fork()

@@ -14,7 +14,7 @@ import numpy as np
 
 import choir
 from choir import _callback, autograd, device, opt, tensor
-from choir._lib import address_of, lib
+from choir._calls import address_of, lib
 from small_models import Net, made, samples
 
 
@@ -216,7 +216,8 @@ class Callbacks(unittest.TestCase):
             raise KeyboardInterrupt
 
         callback = _callback.Callback(lambda arguments: None)
-        callback.struct.run = type(callback.struct.run)(gone)
+        callback.run = type(callback.run)(gone)
+        callback.struct.run = address_of(callback.run)
         with mock.patch("sys.unraisablehook"):
             with self.assertRaisesRegex(choir.Error, "was left before its end"):
                 _callback.finish(

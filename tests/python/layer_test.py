@@ -800,7 +800,7 @@ class Names(Base):
         self.assertIs(b.device, a.device)
 
     def test_every_layer_of_the_library_has_a_class(self):
-        from choir._lib import lib
+        from choir._calls import lib
 
         index = 0
         while definition := lib.layer_def_get(index):

@@ -14,7 +14,7 @@ import uuid
 
 import choir
 from choir import _raw, device, opt
-from choir._lib import lib
+from choir._calls import lib
 
 ENVIRONMENT = {
     **os.environ,

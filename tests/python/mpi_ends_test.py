@@ -185,7 +185,7 @@ class MpiEnds(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertRegex(
             err,
-            r"choir._lib.CommError: comm mpi: MPI_Init did not return within 2.0 "
+            r"choir._calls.CommError: comm mpi: MPI_Init did not return within 2.0 "
             r"s: .*; rank 1 \(pid \d+\) is stopped\n",
         )
 

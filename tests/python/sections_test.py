@@ -14,7 +14,7 @@ import numpy as np
 
 from choir import StateError, _comm, _sections, autograd, device, opt
 from choir import singa_wrap, tensor
-from choir._lib import lib
+from choir._calls import lib
 from small_models import Net, made, samples
 
 CPU = device.create_cpu_device()

@@ -22,7 +22,7 @@ import unittest
 import choir
 from choir import _comm
 from choir._comm import Communicator, NcclIdHolder
-from choir._lib import lib
+from choir._calls import lib
 
 OTHER_USER = 31337
 ENVIRONMENT = {
