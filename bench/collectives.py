@@ -69,6 +69,7 @@ def build_gloo(folder):
     program = os.path.join(folder, "gloo_all_reduce")
     if os.path.exists(program):
         return program
+    # $CXX: the compiler for the peers' programs. Not set: c++.
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     flags = ["-std=c++17", "-O3", "-march=native", "-o", program]
     command = [str(compiler), *flags, GLOO_SOURCE, "-lgloo", "-lpthread"]

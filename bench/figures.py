@@ -109,6 +109,8 @@ def parse(argv):
 def main(argv):
     options = parse(argv)
     # Of the sources, not of Bazel's copies.
+    # $BUILD_WORKSPACE_DIRECTORY: the tree in which bazel run was called; pages
+    # and results are written there. Not set: the script's tree.
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY", measure.ROOT)
     suffix = "_" + options.machine if options.machine else ""
     page = os.path.join(root, "docs", "performance" + suffix)

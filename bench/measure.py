@@ -11,7 +11,8 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MISSING = 3  # exit status of a peer that is not installed
+# exit 3: a peer is not installed; the last line of stdout says what to do.
+MISSING = 3
 
 
 class Failure(Exception):
@@ -171,6 +172,8 @@ def user_path(path):
 def newest_python(folder):
     """The interpreter with the newest PyTorch, in the folder named or in
     $CHOIR_TORCH_NEWEST. Raises Missing."""
+    # $CHOIR_TORCH_NEWEST: the folder that bench/peers/install_torch_newest.sh
+    # filled. Not set: only Debian's PyTorch is measured beside Choir.
     folder = folder or os.environ.get("CHOIR_TORCH_NEWEST")
     if not folder:
         raise Missing(

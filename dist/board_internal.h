@@ -10,6 +10,8 @@
 // The launcher's board: memory that it shares with its workers, with a place
 // where each one notes what it does. The launcher reads it when a worker ends.
 
+// $CHOIR_BOARD_FD: not for users: the descriptor by which a worker reaches its
+// launcher's board. Not set: no launcher of Choir's started the process.
 #define CHOIR_BOARD_ENVIRONMENT "CHOIR_BOARD_FD"
 #define CHOIR_BOARD_MAGIC 0x43484f4952424f31ull
 #define CHOIR_BOARD_TEXT_BYTES 1024

@@ -82,6 +82,14 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   out_config->segment_bytes = 4u << 20;
   bool is_choir, is_mpi;
   int32_t rank, size, mpi_rank, mpi_size;
+  // $CHOIR_RANK: this rank, 0 to size - 1; launchers set it. Not set: Open
+  // MPI's rank, else 0.
+  // $CHOIR_SIZE: how many ranks there are; set with CHOIR_RANK or not at all.
+  // Not set: Open MPI's, else 1.
+  // $OMPI_COMM_WORLD_RANK: Open MPI's rank; a CHOIR_RANK beside it has to be
+  // the same.
+  // $OMPI_COMM_WORLD_SIZE: Open MPI's number of ranks. Set: mpiexec started the
+  // program.
   CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_choir, &rank, &size));
   CHOIR_TRY(read_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &is_mpi,
                        &mpi_rank, &mpi_size));
@@ -95,6 +103,11 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
     out_config->rank = is_choir ? rank : mpi_rank;
     out_config->size = is_choir ? size : mpi_size;
   }
+  // $CHOIR_COMM: the communicator: auto, self, shm, mpi or nccl. Not set: auto,
+  // which is self for one rank, shm where all ranks are on one host, else mpi.
+  // $CHOIR_COMM_ID: 32 hexadecimal digits, the same on all ranks, which are the
+  // secret of the run (docs/security.md). Not set: shm with several ranks
+  // fails, unless Open MPI started them.
   const char* backend = getenv("CHOIR_COMM");
   if (backend && backend[0]) out_config->backend = backend;
   const char* id = getenv("CHOIR_COMM_ID");
@@ -216,6 +229,8 @@ void choir__comm_identify(const choir_comm_config_t* config,
   out_identity->size = config->size;
   out_identity->pid = (int32_t)getpid();
   list_cores(out_identity->cores);
+  // $CHOIR_HOST: a name in place of the host's, in messages and to tell hosts
+  // apart. Not set: the host's name.
   const char* named = getenv("CHOIR_HOST");
   if (named && named[0])
     snprintf(out_identity->host, sizeof(out_identity->host), "%s", named);

@@ -128,6 +128,7 @@ static void run_child(const state_t* state, int32_t index, pid_t guard,
   execvpe(child->path, child->argv, child->environment);
   const process_t failed = {.pid = getpid(), .child = index};
   tell(state, CHOIR_GUARD_NOT_STARTED, &failed, errno);
+  // exit 127: of a worker's process: its program could not be started.
   _exit(127);
 }
 

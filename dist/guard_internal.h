@@ -27,7 +27,8 @@ extern "C" {
 // Between choir_guard_start and choir_guard_finish the calling thread blocks
 // SIGINT, SIGTERM and SIGHUP; they come as events.
 
-// A variable in the environment of all processes of a run.
+// $CHOIR_LAUNCH: not for users: is in the environment of all processes of a
+// run, so that what is left of it can be found and ended.
 #define CHOIR_GUARD_MARK "CHOIR_LAUNCH"
 
 typedef struct choir_guard_child_s {

@@ -37,7 +37,12 @@ typedef struct choir_launch_config_s {
   { NULL, 2, NULL, 1.0 }
 
 typedef struct choir_launch_report_s {
-  int exit_status;      // what the launcher should exit with: 0, 1, 2 or 128+n
+  // What the launcher should exit with:
+  // exit 0: all went well.
+  // exit 1: a failure: of a rank, of the launcher, of what is read or written.
+  // exit 2: wrong usage; no rank began to train.
+  // exit 128 + n: signal n ended a rank or the run.
+  int exit_status;
   int32_t failed_rank;  // the cause's; -1: none
   // "rank 1 (host h, pid 123) was killed by signal 9 (Killed) in epoch 0 step
   // 17; rank 0 (host h, pid 122) was waiting for it in all_reduce 'bucket 0'

@@ -28,6 +28,13 @@ enum { MPIEXEC_ARGUMENTS = 8, FOLDERS = 2 };
 // Where Open MPI 4 and 5 keep the files of a session and their shared memory;
 // also in tools/choirrun/mpi_versions.py.
 static const char* const variables[FOLDERS][2] = {
+    // $OMPI_MCA_orte_tmpdir_base: where Open MPI 4 keeps a run's files. Not
+    // set: in a folder that is removed at the end (docs/faults.md).
+    // $PRTE_MCA_prte_tmpdir_base: where Open MPI 5 does. Not set: likewise.
+    // $OMPI_MCA_btl_vader_backing_directory: where Open MPI 4 keeps shared
+    // memory. Not set: in a folder that is removed at the end.
+    // $OMPI_MCA_btl_sm_backing_directory: where Open MPI 5 does. Not set:
+    // likewise.
     {"OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"},
     {"OMPI_MCA_btl_vader_backing_directory",
      "OMPI_MCA_btl_sm_backing_directory"},
@@ -86,6 +93,7 @@ static void fill_arguments(mpi_launch_t* launch) {
 
 // Folders that the guard can remove, unless the user chose others.
 static choir_status_t make_folders(mpi_launch_t* launch) {
+  // $TMPDIR: the folder in which a run makes its own. Not set: /tmp.
   const char* temporary = getenv("TMPDIR");
   const char* const parents[FOLDERS] = {
       temporary && temporary[0] ? temporary : "/tmp", "/dev/shm"};

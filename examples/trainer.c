@@ -62,6 +62,8 @@ typedef struct epoch_result_s {
 volatile sig_atomic_t trainer_interrupted;
 
 void trainer_enter_users_folder(void) {
+  // $BUILD_WORKING_DIRECTORY: the folder in which bazel run was called; paths
+  // count from there. Not set: the current folder.
   const char* folder = getenv("BUILD_WORKING_DIRECTORY");
   // Where it does not exist any more, paths count from here.
   if (folder && chdir(folder) != 0) errno = 0;

@@ -11,6 +11,8 @@ static pthread_once_t strict_once = PTHREAD_ONCE_INIT;
 static bool strict;
 
 static void read_strict(void) {
+  // $CHOIR_STRICT_DEVICE: 1: an op without a kernel for its device fails with
+  // UNIMPLEMENTED. Not set: it runs on the host and is counted.
   const char* text = getenv("CHOIR_STRICT_DEVICE");
   strict = text && strcmp(text, "1") == 0;
 }

@@ -35,6 +35,7 @@ if found=$(version); then
   exit 0
 fi
 
+# $CHOIR_PYTHON: the Python to install PyTorch into. Not set: /usr/bin/python3.
 python=${CHOIR_PYTHON:-/usr/bin/python3}
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   echo "install_torch_newest.sh: $python cannot make virtual environments;" \

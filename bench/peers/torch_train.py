@@ -83,6 +83,8 @@ def environment(options):
     core = openblas_core()
     if core:
         # The user's own choice goes first.
+        # $OPENBLAS_CORETYPE: the kernels of PyTorch's OpenBLAS. Not set: those
+        # of this processor.
         values["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", core)
     return values
 

@@ -1,42 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/environment.md names every variable that the sources read, and no other of
-Choir's. The sources are those that the test has for data."""
+"""docs/environment.md is what tools/environment_page.py makes of the sources, which
+the test has for data."""
 
 import os
-import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import unittest
 
-PAGE = "docs/environment.md"
-# In C and Python a name is a string of its own; `getenv` and `environ` have it at
-# hand or in a table.
-NAME = re.compile(r'"((?:CHOIR|OMPI|PMIX|PRTE)_[A-Z0-9_a-z]*[A-Z0-9a-z])=?"')
-READ = re.compile(r'(?:getenv\(|environ\[|environ\.get\()\s*"([A-Z_0-9]+)"')
-SHELL = re.compile(r"\$\{?(CHOIR_[A-Z_]+)")
-# Strings of this form that are no variables.
-OTHERS = {"CHOIR_DTYPE_LIST"}
+SCRIPT = os.path.join("tools", "environment_page.py")
+PAGE = os.path.join("docs", "environment.md")
 
 
-def variables(path):
+def run(folder, *flags):
+    return subprocess.run(
+        [sys.executable, SCRIPT, *flags],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def read(path):
     with open(path, encoding="utf-8") as file:
-        text = file.read()
-    if path.endswith((".c", ".h", ".inc", ".def", ".cu", ".cuh")):
-        text = re.sub(r"//.*", "", text)
-        return set(NAME.findall(text) + READ.findall(text)) - OTHERS
-    if path.endswith(".py"):
-        return set(NAME.findall(text) + READ.findall(text))
-    return set(SHELL.findall(text))
+        return file.read()
 
 
 class EnvironmentPageTest(unittest.TestCase):
-    def test_page(self):
-        found = {}
-        for folder, _, names in os.walk(".", followlinks=True):
-            for name in names:
-                path = os.path.join(folder, name)
-                if path != os.path.join(".", PAGE) and "/tests/" not in path:
-                    for variable in variables(path):
-                        found.setdefault(variable, path)
-        # Of the library, the package, choirrun and the shell scripts.
+    def test_the_page_is_current(self):
+        done = run(".")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        page = read(PAGE)
+        # Of the library, the package, choirrun, benchmarks and the shell scripts.
         for known in (
             "CHOIR_COMM_ID",
             "CHOIR_NCCL_LIBRARY",
@@ -45,15 +43,67 @@ class EnvironmentPageTest(unittest.TestCase):
             "CHOIR_TORCH_NEWEST",
             "CHOIR_CI_LIMIT",
         ):
-            self.assertIn(known, found)
-        with open(PAGE, encoding="utf-8") as file:
-            text = file.read()
-        named = set(re.findall(r"\b[A-Z][A-Za-z0-9_]*[A-Za-z0-9]\b", text))
-        for variable, path in sorted(found.items()):
-            self.assertIn(variable, named, f"{path} reads it")
-        for variable in sorted(named):
-            if variable.startswith("CHOIR_"):
-                self.assertIn(variable, found, "nothing reads it")
+            self.assertIn(f"| `{known}` |", page)
+
+
+class MadeUpTest(unittest.TestCase):
+    """Of sources made up here."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for part in ("core", "docs", "python", "tools"):
+            os.mkdir(os.path.join(self.root, part))
+        shutil.copy(SCRIPT, os.path.join(self.root, "tools"))
+        begin = "<!-- From here on written by tools/environment_page.py. -->\n"
+        self.write(PAGE, f"# Title\n{begin}<!-- To here. -->\nend\n")
+        self.write(
+            "core/a.c",
+            "// $CHOIR_A: 1: does this,\n// as docs/faults.md says. Not\n"
+            '// set: nothing.\nconst char* a = getenv("CHOIR_A");\n'
+            "// exit 2: wrong usage.\n// exit 128 + n: signal n.\n",
+        )
+
+    def write(self, path, text):
+        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def page(self):
+        done = run(self.root, "--write")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(run(self.root).returncode, 0)
+        return read(os.path.join(self.root, PAGE))
+
+    def mistake(self):
+        done = run(self.root)
+        self.assertEqual(done.returncode, 1)
+        return done.stderr
+
+    def test_comments_become_rows(self):
+        self.write("python/b.py", '# $B: more.\n\nx = os.environ["B"]\n')
+        self.assertIn("environment_page.py --write", self.mistake())
+        page = self.page()
+        a = "1: does this, as [faults](faults.md) says. Not set: nothing."
+        self.assertIn(f"| `CHOIR_A` | {a} | [a.c](../core/a.c) |\n", page)
+        self.assertIn("### Python package\n", page)
+        self.assertIn("| `B` | more. | [b.py](../python/b.py) |\n", page)
+        self.assertIn("| 2 | wrong usage. | [a.c](../core/a.c) |\n", page)
+        self.assertIn("| 128 + n | signal n. | [a.c](../core/a.c) |\n", page)
+        self.assertTrue(page.startswith("# Title\n"))
+        self.assertTrue(page.endswith("<!-- To here. -->\nend\n"))
+
+    def test_what_no_comment_describes(self):
+        self.write("core/b.c", 'getenv("CHOIR_B");\n')
+        self.assertIn("core/b.c reads CHOIR_B, and no comment", self.mistake())
+
+    def test_what_nothing_reads(self):
+        self.write("core/b.h", "// $CHOIR_B: is old.\n")
+        self.assertIn("CHOIR_B; nothing reads it", self.mistake())
+
+    def test_what_is_described_twice(self):
+        self.write("core/b.h", '// $CHOIR_A: again.\n#define A "CHOIR_A"\n')
+        self.assertIn("describe CHOIR_A", self.mistake())
 
 
 if __name__ == "__main__":

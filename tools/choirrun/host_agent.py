@@ -519,6 +519,7 @@ def op_link(request):
 
 def run_processes(run):
     """[(pid, rank or None)] of this user's processes that belong to `run`."""
+    # $CHOIR_RUN: not for users: as CHOIR_LAUNCH, in the processes of choirrun.
     mark = b"CHOIR_RUN=" + run.encode()
     found = []
     for name in os.listdir("/proc"):
@@ -759,6 +760,7 @@ def handshake():
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot,
+        # $USER: the user's name in what agents say. Not set: the user's number.
         user=os.environ.get("USER", str(os.getuid())),
         python=platform.python_version(),
         system=platform.platform(),

@@ -657,6 +657,12 @@ class Run:
         self.guard.is_over.wait(10)
 
 
+# exit 0: all ranks ended well; --preflight: nothing was found.
+# exit 1: the preflight found something, or a host was lost; else, as any status of
+# 1 to 127 but 2, what the first rank that failed ended with.
+# exit 2: wrong usage.
+# exit 128 + n: signal n ended a rank, choirrun, or a process that the run needs
+# (mpirun, its daemon, an agent, the ssh connection).
 def exit_status(run, status):
     """choirrun's own: the ranks', 128 + n for signal n."""
     if run.ended_by:

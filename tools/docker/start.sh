@@ -5,6 +5,8 @@
 # know it and the key by which root reaches them, from the folder that is mounted
 # at /keys. Without that it makes keys that no other container has.
 set -eu
+# $CHOIR_KEYS: the folder of the keys from outside. Not set: /keys.
+# $CHOIR_OWN_KEYS: the folder of the container's own keys. Not set: /etc/choir.
 from=${CHOIR_KEYS:-/keys}
 own=${CHOIR_OWN_KEYS:-/etc/choir}
 

@@ -125,6 +125,8 @@ static void destroy(choir_segments_t* segments) {
 }
 
 static bool is_wanted(void) {
+  // $CHOIR_CUDA_GRAPHS: 0: a graph's records are launched one by one on a GPU.
+  // Not set: by CUDA graphs.
   const char* text = getenv("CHOIR_CUDA_GRAPHS");
   return !text || strcmp(text, "0") != 0;
 }

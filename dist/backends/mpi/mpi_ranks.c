@@ -68,6 +68,10 @@ static void describe(const job_t* job, char* text, size_t text_bytes) {
 
 void choir_mpi_describe_ranks(char* text, size_t text_bytes) {
   text[0] = 0;
+  // $PMIX_NAMESPACE: Open MPI's name of the run, by which ranks of this host
+  // that did not start are found.
+  // $OMPI_COMM_WORLD_LOCAL_SIZE: Open MPI's number of ranks on this host; the
+  // Python package divides the cores by it.
   job_t job = {.name = getenv("PMIX_NAMESPACE"),
                .size = number_of("OMPI_COMM_WORLD_SIZE"),
                .local_size = number_of("OMPI_COMM_WORLD_LOCAL_SIZE")};

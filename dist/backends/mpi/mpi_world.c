@@ -119,6 +119,8 @@ static bool own_folder(char folder[PATH_MAX]) {
 static choir_status_t load_shim(const choir_mpi_shim_t** out_shim) {
   *out_shim = NULL;
   search_t search = {0};
+  // $CHOIR_MPI_LIBRARY: a file that is loaded in place of libchoir_mpi.so. Not
+  // set: the one beside libchoir.so or the program, else in ../lib.
   const char* named = getenv("CHOIR_MPI_LIBRARY");
   char folder[PATH_MAX];
   if (named && named[0]) {

@@ -14,6 +14,8 @@ static const choir_library_symbol_t symbols[] = {
 static choir_library_t library = {
     .who = "comm nccl: this machine has no NCCL that Choir can use",
     .needs = "NCCL 2.14 or newer, libnccl.so.2",
+    // $CHOIR_NCCL_LIBRARY: a file that is loaded in place of libnccl.so.2. Not
+    // set: the system's loader finds it, or it is in the toolkit's folder.
     .variable = "CHOIR_NCCL_LIBRARY",
     .files = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
               "/usr/local/cuda/lib/libnccl.so.2"},

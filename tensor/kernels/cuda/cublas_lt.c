@@ -17,6 +17,9 @@ static const choir_library_symbol_t symbols[] = {
 static choir_library_t library = {
     .who = "cuBLASLt",
     .needs = "cuBLAS of CUDA 13",
+    // $CHOIR_CUBLASLT_LIBRARY: a file that is loaded in place of
+    // libcublasLt.so.13. Not set: the system's loader finds it, or it is in the
+    // toolkit's folder.
     .variable = "CHOIR_CUBLASLT_LIBRARY",
     .without = "products of matrices on GPUs run on the host",
     .files = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"},

@@ -65,6 +65,8 @@ choir_status_t choir__gpu_part_kernels(choir_gpu_part_t* part) {
 }
 
 bool choir__cuda_allows_tf32(void) {
+  // $CHOIR_TF32: 1: products and convolutions of f32 on a GPU may round their
+  // factors to TF32. Not set: they do not.
   const char* text = getenv("CHOIR_TF32");
   return text && strcmp(text, "1") == 0;
 }

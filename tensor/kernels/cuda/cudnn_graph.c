@@ -19,6 +19,8 @@ static const choir_library_symbol_t symbols[] = {
 static choir_library_t library = {
     .who = "cuDNN",
     .needs = "cuDNN 9 for CUDA 13",
+    // $CHOIR_CUDNN_LIBRARY: a file that is loaded in place of libcudnn.so.9.
+    // Not set: the system's loader finds it, or it is in the toolkit's folder.
     .variable = "CHOIR_CUDNN_LIBRARY",
     .without = "convolutions on GPUs run on the host",
     .files = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"},
