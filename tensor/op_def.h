@@ -36,6 +36,8 @@ typedef struct choir_op_case_s {
   const char* attrs;  // may be NULL
 } choir_op_case_t;
 
+struct choir__index_map_s;
+
 typedef struct choir_op_def_s {
   choir_op_t op;  // ties the file to its line in the list
   const char* name;
@@ -56,6 +58,10 @@ typedef struct choir_op_def_s {
   // are tested against.
   choir_status_t (*reference)(const choir_record_t* record,
                               choir_stream_t* stream);
+  // Ops that move elements: which one comes from where, as an index map
+  // (tensor/ops/index_map.h), which reference and kernels execute.
+  void (*index_map)(const choir_record_t* record, int32_t part,
+                    struct choir__index_map_s* map);
   void (*cost)(const choir_record_t* record, choir_cost_t* out_cost);
   // Attributes that follow the step (see choir_record_t); NULL: none do.
   void (*at_step)(void* attrs, const choir_step_values_t* values);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elements.h"
+#include "tensor/ops/index_map.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_concat_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1,
@@ -44,26 +44,20 @@ static choir_status_t concat_infer(const choir_view_t* srcs, int32_t src_count,
   return NULL;
 }
 
-// One copy for each source, into its part of the destination.
-static choir_status_t concat_reference(const choir_record_t* record,
-                                       choir_stream_t* stream) {
-  int32_t axis = (int32_t)((const choir_concat_attrs_t*)record->attrs)->axis;
-  int64_t start = 0;
-  for (int32_t i = 0; i < record->src_count; ++i) {
-    choir_view_t operands[2] = {*choir_record_src(record, i)};
-    int64_t size = operands[0].shape[axis];
-    if (choir_view_count(&operands[0]) > 0) {
-      CHOIR_TRY(choir_view_slice(choir_record_dst(record, 0), axis, start,
-                                 start + size, 1, &operands[1]));
-      choir_record_t copy = *record;
-      copy.operands = operands;
-      copy.src_count = 1;
-      CHOIR_TRY(choir_op_def_copy.reference(&copy, stream));
-    }
-    start += size;
-  }
-  return NULL;
+// A part for each source: its elements in their part of the destination.
+static void concat_map(const choir_record_t* record, int32_t part,
+                       choir__index_map_t* map) {
+  const int64_t axis = ((const choir_concat_attrs_t*)record->attrs)->axis;
+  const choir_view_t* src = choir_record_src(record, part);
+  choir_view_t places = *choir_record_dst(record, 0);
+  for (int32_t i = 0; i < part; ++i)
+    places.offset +=
+        choir_record_src(record, i)->shape[axis] * places.strides[axis];
+  places.shape[axis] = src->shape[axis];
+  choir__index_map_start(map, CHOIR__INDEX_PULL, &places, src);
+  map->parts = record->src_count;
 }
+CHOIR__INDEX_MAP_REFERENCE(concat)
 
 static const choir_op_case_t cases[] = {{"3;4", NULL},
                                         {"2,3;2,3", NULL},
@@ -85,6 +79,7 @@ const choir_op_def_t choir_op_def_concat = {
     .attrs = &attrs_def,
     .infer = concat_infer,
     .reference = concat_reference,
+    .index_map = concat_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
     .cases = cases,

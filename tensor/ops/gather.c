@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/gather_shared.h"
+#include "tensor/ops/index_map.h"
 
 CHOIR__AXIS_ATTRS(gather, "dimension that indices count along");
 
@@ -11,22 +11,15 @@ static choir_status_t gather_infer(const choir_view_t* srcs, int32_t src_count,
                              &dsts[0]);
 }
 
-static choir_status_t gather_reference(const choir_record_t* record,
-                                       choir_stream_t* stream) {
-  (void)stream;
-  int64_t axis = ((const choir_gather_attrs_t*)record->attrs)->axis;
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  CHOIR_TRY(choir__check_indices("gather", record, 1, src->shape[axis]));
-  choir__walk_t walk;
-  for (bool more = choir__walk_start(&walk, &dst, 1); more;
-       more = choir__walk_next(&walk))
-    choir__element_copy(choir__src_data(record, 0),
-                        choir__gathered_offset(record, src, axis, &walk),
-                        choir__dst_data(record, 0), walk.offsets[0], dst->dtype,
-                        record->accumulate);
-  return NULL;
+static void gather_map(const choir_record_t* record, int32_t part,
+                       choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
+                         choir_record_src(record, 0));
+  choir__index_map_by_axis(map, record, 1,
+                           ((const choir_gather_attrs_t*)record->attrs)->axis);
 }
+CHOIR__INDEX_MAP_REFERENCE(gather)
 
 static const choir_op_case_t cases[] = {{"5;3", NULL},
                                         {"5,3;4", NULL},
@@ -48,6 +41,7 @@ const choir_op_def_t choir_op_def_gather = {
     .attrs = &attrs_def,
     .infer = gather_infer,
     .reference = gather_reference,
+    .index_map = gather_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .second_dtypes = CHOIR__DTYPES_INDEX,
     .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES},

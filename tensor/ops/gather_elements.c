@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/gather_shared.h"
+#include "tensor/ops/index_map.h"
 
 CHOIR__AXIS_ATTRS(gather_elements, "dimension that indices count along");
 
@@ -15,26 +15,16 @@ static choir_status_t gather_elements_infer(const choir_view_t* srcs,
                             srcs[1].shape, &dsts[0]);
 }
 
-static choir_status_t gather_elements_reference(const choir_record_t* record,
-                                                choir_stream_t* stream) {
-  (void)stream;
-  int64_t axis = ((const choir_gather_elements_attrs_t*)record->attrs)->axis;
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const int64_t size = src->shape[axis];
-  CHOIR_TRY(choir__check_indices("gather_elements", record, 1, size));
-  choir__walk_t walk;
-  const choir_view_t* views[] = {choir_record_src(record, 1), dst};
-  for (bool more = choir__walk_start(&walk, views, 2); more;
-       more = choir__walk_next(&walk)) {
-    int64_t index = choir__index_at(record, 1, walk.offsets[0], size);
-    choir__element_copy(choir__src_data(record, 0),
-                        choir__indexed_offset(src, &walk, axis, index),
-                        choir__dst_data(record, 0), walk.offsets[1], dst->dtype,
-                        record->accumulate);
-  }
-  return NULL;
+static void gather_elements_map(const choir_record_t* record, int32_t part,
+                                choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
+                         choir_record_src(record, 0));
+  choir__index_map_by_element(
+      map, record, 1,
+      ((const choir_gather_elements_attrs_t*)record->attrs)->axis);
 }
+CHOIR__INDEX_MAP_REFERENCE(gather_elements)
 
 static const choir_op_case_t cases[] = {{"5;7", NULL},
                                         {"5,3;4,3", NULL},
@@ -54,6 +44,7 @@ const choir_op_def_t choir_op_def_gather_elements = {
     .attrs = &attrs_def,
     .infer = gather_elements_infer,
     .reference = gather_elements_reference,
+    .index_map = gather_elements_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .second_dtypes = CHOIR__DTYPES_INDEX,
     .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES},

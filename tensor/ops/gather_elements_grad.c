@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/gather_shared.h"
+#include "tensor/ops/index_map.h"
 
 CHOIR__AXIS_ATTRS(gather_elements_grad, "as in gather_elements");
 
@@ -17,27 +17,16 @@ static choir_status_t gather_elements_grad_infer(const choir_view_t* srcs,
 }
 
 // Elements that were taken several times get the sum.
-static choir_status_t gather_elements_grad_reference(
-    const choir_record_t* record, choir_stream_t* stream) {
-  int64_t axis =
-      ((const choir_gather_elements_grad_attrs_t*)record->attrs)->axis;
-  choir_view_t plain = *choir_record_src(record, 0);
-  const choir_view_t* indices = choir_record_src(record, 1);
-  const int64_t size = plain.shape[axis];
-  CHOIR_TRY(choir__check_indices("gather_elements_grad", record, 1, size));
-  plain.offset = 0;
-  choir_view_set_contiguous(&plain);
-  choir__dense_t dense;
-  CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__SOURCE(2), &dense));
-  const double* next = dense.srcs[2];
-  choir__walk_t walk;
-  for (bool more = choir__walk_start(&walk, &indices, 1); more;
-       more = choir__walk_next(&walk)) {
-    int64_t index = choir__index_at(record, 1, walk.offsets[0], size);
-    dense.dsts[0][choir__indexed_offset(&plain, &walk, axis, index)] += *next++;
-  }
-  return choir__dense_end(&dense, NULL);
+static void gather_elements_grad_map(const choir_record_t* record, int32_t part,
+                                     choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_SUM, choir_record_src(record, 2),
+                         choir_record_dst(record, 0));
+  choir__index_map_by_element(
+      map, record, 1,
+      ((const choir_gather_elements_grad_attrs_t*)record->attrs)->axis);
 }
+CHOIR__INDEX_MAP_REFERENCE(gather_elements_grad)
 
 static const choir_op_case_t cases[] = {{"5;7;7", NULL},
                                         {"5,3;4,3;4,3", NULL},
@@ -57,6 +46,7 @@ const choir_op_def_t choir_op_def_gather_elements_grad = {
     .attrs = &attrs_def,
     .infer = gather_elements_grad_infer,
     .reference = gather_elements_grad_reference,
+    .index_map = gather_elements_grad_map,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .second_dtypes = CHOIR__DTYPES_INDEX,

@@ -49,20 +49,3 @@ choir_status_t choir__check_indices(const char* op,
   }
   return NULL;
 }
-
-int64_t choir__index_at(const choir_record_t* record, int32_t source,
-                        int64_t offset, int64_t size) {
-  int64_t index =
-      choir__integer_load(choir__src_data(record, source),
-                          choir_record_src(record, source)->dtype, offset);
-  return index < 0 ? index + size : index;
-}
-
-int64_t choir__indexed_offset(const choir_view_t* view,
-                              const choir__walk_t* walk, int64_t axis,
-                              int64_t index) {
-  int64_t offset = view->offset;
-  for (int32_t k = 0; k < view->ndim; ++k)
-    offset += (k == axis ? index : walk->index[k]) * view->strides[k];
-  return offset;
-}

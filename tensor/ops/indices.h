@@ -27,14 +27,4 @@ choir_status_t choir__check_indices(const char* op,
                                     const choir_record_t* record,
                                     int32_t source, int64_t size);
 
-// One checked index of source `source`, from 0 on.
-int64_t choir__index_at(const choir_record_t* record, int32_t source,
-                        int64_t offset, int64_t size);
-
-// Where the element of `view` lies that the index at walk->index points to:
-// that place with dimension `axis` replaced.
-int64_t choir__indexed_offset(const choir_view_t* view,
-                              const choir__walk_t* walk, int64_t axis,
-                              int64_t index);
-
 #endif  // CHOIR_TENSOR_OPS_INDICES_H_

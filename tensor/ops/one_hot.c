@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
 
-#include "tensor/ops/indices.h"
+#include "tensor/ops/index_map.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_one_hot_attrs_t, depth, 1, 1, INT64_MAX,
@@ -46,35 +46,25 @@ static choir_status_t one_hot_infer(const choir_view_t* srcs, int32_t src_count,
                             indices->ndim + 1, shape, &dsts[0]);
 }
 
-static choir_status_t one_hot_reference(const choir_record_t* record,
-                                        choir_stream_t* stream) {
-  (void)stream;
+static void one_hot_map(const choir_record_t* record, int32_t part,
+                        choir__index_map_t* map) {
+  (void)part;
   const choir_one_hot_attrs_t* attrs = record->attrs;
+  const choir_view_t* indices = choir_record_src(record, 0);
   const choir_view_t* dst = choir_record_dst(record, 0);
-  const int32_t axis = axis_of(attrs, choir_record_src(record, 0)->ndim);
-  CHOIR_TRY(choir__check_indices("one_hot", record, 0, attrs->depth));
-  unsigned char on[8], off[8];
-  choir_element_store(on, dst->dtype, attrs->on);
-  choir_element_store(off, dst->dtype, attrs->off);
-  // The indices, repeated along the new dimension.
-  choir_view_t indices = *choir_record_src(record, 0);
-  for (int32_t k = indices.ndim++; k > axis; --k) {
-    indices.shape[k] = indices.shape[k - 1];
-    indices.strides[k] = indices.strides[k - 1];
-  }
-  indices.shape[axis] = attrs->depth;
-  indices.strides[axis] = 0;
-  choir__walk_t walk;
-  const choir_view_t* views[] = {&indices, dst};
-  for (bool more = choir__walk_start(&walk, views, 2); more;
-       more = choir__walk_next(&walk)) {
-    int64_t index = choir__index_at(record, 0, walk.offsets[0], attrs->depth);
-    choir__element_copy(walk.index[axis] == index ? on : off, 0,
-                        choir__dst_data(record, 0), walk.offsets[1], dst->dtype,
-                        record->accumulate);
-  }
-  return NULL;
+  const int32_t axis = axis_of(attrs, indices->ndim);
+  choir_view_t places = {.ndim = dst->ndim, .dtype = dst->dtype};
+  for (int32_t k = 0; k < dst->ndim; ++k)
+    places.shape[k] = k == axis ? 1 : dst->shape[k];
+  choir__index_map_start(map, CHOIR__INDEX_PUT, &places, dst);
+  choir__index_map_by_element(map, record, 0, axis);
+  map->indices.ndim = dst->ndim;
+  for (int32_t k = dst->ndim - 1; k >= axis; --k)
+    map->indices.strides[k] = k == axis ? 0 : indices->strides[k - 1];
+  choir_element_store(&map->place_value, dst->dtype, attrs->on);
+  choir_element_store(&map->other_value, dst->dtype, attrs->off);
 }
+CHOIR__INDEX_MAP_REFERENCE(one_hot)
 
 static const choir_op_case_t cases[] = {{"", "depth=3"},
                                         {"7", "depth=5"},
@@ -95,6 +85,7 @@ const choir_op_def_t choir_op_def_one_hot = {
     .attrs = &attrs_def,
     .infer = one_hot_infer,
     .reference = one_hot_reference,
+    .index_map = one_hot_map,
     .dtypes = CHOIR__DTYPES_INDEX,
     .domains = {CHOIR_DOMAIN_INDICES},
     .tolerance = 0,

@@ -11,12 +11,16 @@ static choir_status_t pad_infer(const choir_view_t* srcs, int32_t src_count,
   return choir__pad_shape("pad", &srcs[0], attrs, &dsts[0]);
 }
 
-static choir_status_t pad_reference(const choir_record_t* record,
-                                    choir_stream_t* stream) {
-  (void)stream;
-  return choir__mapped_reference(
-      record, choir__pad_map, ((const choir_pad_attrs_t*)record->attrs)->value);
+static void pad_map(const choir_record_t* record, int32_t part,
+                    choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
+                         choir_record_src(record, 0));
+  choir__pad_rules(record->attrs, map);
+  choir_element_store(&map->other_value, map->places.dtype,
+                      ((const choir_pad_attrs_t*)record->attrs)->value);
 }
+CHOIR__INDEX_MAP_REFERENCE(pad)
 
 static const choir_op_case_t cases[] = {
     {"5", "before=2 after=3 value=1.5"},
@@ -42,6 +46,7 @@ const choir_op_def_t choir_op_def_pad = {
     .attrs = &attrs_def,
     .infer = pad_infer,
     .reference = pad_reference,
+    .index_map = pad_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
     .cases = cases,

@@ -16,10 +16,14 @@ static choir_status_t pad_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("pad_grad", &srcs[0], &dsts[0]);
 }
 
-static choir_status_t pad_grad_reference(const choir_record_t* record,
-                                         choir_stream_t* stream) {
-  return choir__mapped_grad_reference(record, stream, choir__pad_map);
+static void pad_grad_map(const choir_record_t* record, int32_t part,
+                         choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_SUM, choir_record_src(record, 1),
+                         choir_record_dst(record, 0));
+  choir__pad_rules(record->attrs, map);
 }
+CHOIR__INDEX_MAP_REFERENCE(pad_grad)
 
 static const choir_op_case_t cases[] = {
     {"5;10", "before=2 after=3"},
@@ -41,6 +45,7 @@ const choir_op_def_t choir_op_def_pad_grad = {
     .attrs = &attrs_def,
     .infer = pad_grad_infer,
     .reference = pad_grad_reference,
+    .index_map = pad_grad_map,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-6,

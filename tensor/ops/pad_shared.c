@@ -31,17 +31,16 @@ choir_status_t choir__pad_shape(const char* op, const choir_view_t* x,
   return choir__infer_shape(op, x->dtype, x->ndim, shape, out_view);
 }
 
-int64_t choir__pad_map(const void* attrs, int32_t axis, int64_t size,
-                       int64_t place) {
-  const choir_pad_attrs_t* pad = attrs;
-  place -= pad->before[axis];
-  if (place >= 0 && place < size) return place;
-  if (pad->mode == CHOIR_PAD_CONSTANT) return -1;
-  if (pad->mode == CHOIR_PAD_EDGE) return place < 0 ? 0 : size - 1;
-  // Back and forth, the ends once each.
-  if (size == 1) return 0;
-  const int64_t period = 2 * (size - 1);
-  place %= period;
-  if (place < 0) place += period;
-  return place < size ? place : period - place;
+void choir__pad_rules(const choir_pad_attrs_t* attrs, choir__index_map_t* map) {
+  static const choir__outside_t outside[] = {
+      [CHOIR_PAD_CONSTANT] = CHOIR__OUTSIDE_NONE,
+      [CHOIR_PAD_REFLECT] = CHOIR__OUTSIDE_REFLECT,
+      [CHOIR_PAD_EDGE] = CHOIR__OUTSIDE_EDGE};
+  for (int32_t k = 0; k < map->places.ndim; ++k) {
+    if (attrs->before[k] == 0 && attrs->after[k] == 0) continue;
+    map->rules[k] = (choir__index_rule_t){.size = map->elements.shape[k],
+                                          .before = attrs->before[k],
+                                          .each = 1,
+                                          .outside = outside[attrs->mode]};
+  }
 }

@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_PAD_SHARED_H_
 #define CHOIR_TENSOR_OPS_PAD_SHARED_H_
 
-#include "tensor/ops/mapped.h"
+#include "tensor/ops/index_map.h"
 
 // What pad and pad_grad share.
 
@@ -25,8 +25,7 @@ extern const char* const choir__pad_modes[];
 choir_status_t choir__pad_shape(const char* op, const choir_view_t* x,
                                 const choir_pad_attrs_t* attrs,
                                 choir_view_t* out_view);
-// See choir__map_t.
-int64_t choir__pad_map(const void* attrs, int32_t axis, int64_t size,
-                       int64_t place);
+// The map's rules.
+void choir__pad_rules(const choir_pad_attrs_t* attrs, choir__index_map_t* map);
 
 #endif  // CHOIR_TENSOR_OPS_PAD_SHARED_H_

@@ -9,11 +9,14 @@ static choir_status_t repeat_infer(const choir_view_t* srcs, int32_t src_count,
   return choir__repeat_shape("repeat", &srcs[0], attrs, &dsts[0]);
 }
 
-static choir_status_t repeat_reference(const choir_record_t* record,
-                                       choir_stream_t* stream) {
-  (void)stream;
-  return choir__mapped_reference(record, choir__repeat_map, 0);
+static void repeat_map(const choir_record_t* record, int32_t part,
+                       choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
+                         choir_record_src(record, 0));
+  choir__repeat_rules(record->attrs, map);
 }
+CHOIR__INDEX_MAP_REFERENCE(repeat)
 
 static const choir_op_case_t cases[] = {{"5", NULL},
                                         {"5", "repeats=3"},
@@ -34,6 +37,7 @@ const choir_op_def_t choir_op_def_repeat = {
     .attrs = &attrs_def,
     .infer = repeat_infer,
     .reference = repeat_reference,
+    .index_map = repeat_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
     .cases = cases,

@@ -14,10 +14,14 @@ static choir_status_t repeat_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("repeat_grad", &srcs[0], &dsts[0]);
 }
 
-static choir_status_t repeat_grad_reference(const choir_record_t* record,
-                                            choir_stream_t* stream) {
-  return choir__mapped_grad_reference(record, stream, choir__repeat_map);
+static void repeat_grad_map(const choir_record_t* record, int32_t part,
+                            choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_SUM, choir_record_src(record, 1),
+                         choir_record_dst(record, 0));
+  choir__repeat_rules(record->attrs, map);
 }
+CHOIR__INDEX_MAP_REFERENCE(repeat_grad)
 
 static const choir_op_case_t cases[] = {{"5;5", NULL},
                                         {"5;15", "repeats=3"},
@@ -38,6 +42,7 @@ const choir_op_def_t choir_op_def_repeat_grad = {
     .attrs = &attrs_def,
     .infer = repeat_grad_infer,
     .reference = repeat_grad_reference,
+    .index_map = repeat_grad_map,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-6,

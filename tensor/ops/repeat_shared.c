@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/repeat_shared.h"
 
-#include "tensor/ops/indices.h"
-
 // size * repeats, if 63 bits hold it.
 static choir_status_t multiplied(const char* op, const choir_view_t* x,
                                  int64_t size, int64_t repeats,
@@ -45,16 +43,21 @@ choir_status_t choir__repeat_shape(const char* op, const choir_view_t* x,
   return choir__infer_shape(op, x->dtype, x->ndim, shape, out_view);
 }
 
-int64_t choir__tile_map(const void* attrs, int32_t axis, int64_t size,
-                        int64_t place) {
+void choir__tile_rules(const choir_tile_attrs_t* attrs,
+                       choir__index_map_t* map) {
   (void)attrs;
-  (void)axis;
-  return place % size;
+  for (int32_t k = 0; k < map->places.ndim; ++k) {
+    if (map->places.shape[k] == map->elements.shape[k]) continue;
+    map->rules[k] = (choir__index_rule_t){.size = map->elements.shape[k],
+                                          .each = 1,
+                                          .outside = CHOIR__OUTSIDE_WRAP};
+  }
 }
 
-int64_t choir__repeat_map(const void* attrs, int32_t axis, int64_t size,
-                          int64_t place) {
-  (void)size;
-  const choir_repeat_attrs_t* repeat = attrs;
-  return axis == repeat->axis ? place / repeat->repeats : place;
+void choir__repeat_rules(const choir_repeat_attrs_t* attrs,
+                         choir__index_map_t* map) {
+  const int64_t size = map->elements.shape[attrs->axis];
+  // Without places there is nothing to repeat.
+  map->rules[attrs->axis] = (choir__index_rule_t){
+      .size = size, .each = attrs->repeats > 0 ? attrs->repeats : 1};
 }

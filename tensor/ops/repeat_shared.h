@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_REPEAT_SHARED_H_
 #define CHOIR_TENSOR_OPS_REPEAT_SHARED_H_
 
-#include "tensor/ops/mapped.h"
+#include "tensor/ops/index_map.h"
 
 // What tile, repeat and their gradients share.
 
@@ -34,10 +34,10 @@ choir_status_t choir__tile_shape(const char* op, const choir_view_t* x,
 choir_status_t choir__repeat_shape(const char* op, const choir_view_t* x,
                                    const choir_repeat_attrs_t* attrs,
                                    choir_view_t* out_view);
-// See choir__map_t.
-int64_t choir__tile_map(const void* attrs, int32_t axis, int64_t size,
-                        int64_t place);
-int64_t choir__repeat_map(const void* attrs, int32_t axis, int64_t size,
-                          int64_t place);
+// The map's rules.
+void choir__tile_rules(const choir_tile_attrs_t* attrs,
+                       choir__index_map_t* map);
+void choir__repeat_rules(const choir_repeat_attrs_t* attrs,
+                         choir__index_map_t* map);
 
 #endif  // CHOIR_TENSOR_OPS_REPEAT_SHARED_H_

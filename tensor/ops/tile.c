@@ -9,11 +9,14 @@ static choir_status_t tile_infer(const choir_view_t* srcs, int32_t src_count,
   return choir__tile_shape("tile", &srcs[0], attrs, &dsts[0]);
 }
 
-static choir_status_t tile_reference(const choir_record_t* record,
-                                     choir_stream_t* stream) {
-  (void)stream;
-  return choir__mapped_reference(record, choir__tile_map, 0);
+static void tile_map(const choir_record_t* record, int32_t part,
+                     choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
+                         choir_record_src(record, 0));
+  choir__tile_rules(record->attrs, map);
 }
+CHOIR__INDEX_MAP_REFERENCE(tile)
 
 static const choir_op_case_t cases[] = {
     {"5", NULL},
@@ -37,6 +40,7 @@ const choir_op_def_t choir_op_def_tile = {
     .attrs = &attrs_def,
     .infer = tile_infer,
     .reference = tile_reference,
+    .index_map = tile_map,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
     .cases = cases,

@@ -14,10 +14,14 @@ static choir_status_t tile_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("tile_grad", &srcs[0], &dsts[0]);
 }
 
-static choir_status_t tile_grad_reference(const choir_record_t* record,
-                                          choir_stream_t* stream) {
-  return choir__mapped_grad_reference(record, stream, choir__tile_map);
+static void tile_grad_map(const choir_record_t* record, int32_t part,
+                          choir__index_map_t* map) {
+  (void)part;
+  choir__index_map_start(map, CHOIR__INDEX_SUM, choir_record_src(record, 1),
+                         choir_record_dst(record, 0));
+  choir__tile_rules(record->attrs, map);
 }
+CHOIR__INDEX_MAP_REFERENCE(tile_grad)
 
 static const choir_op_case_t cases[] = {
     {"5;5", NULL},
@@ -41,6 +45,7 @@ const choir_op_def_t choir_op_def_tile_grad = {
     .attrs = &attrs_def,
     .infer = tile_grad_infer,
     .reference = tile_grad_reference,
+    .index_map = tile_grad_map,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .tolerance = 2e-6,

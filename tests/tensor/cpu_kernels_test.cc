@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/index_rule.h"
 #include "tests/tensor/kernel_cases.h"
 #include "tests/tensor/kernel_problem.h"
 #include "tests/testing/sanitized.h"
@@ -47,7 +48,7 @@ bool IsExact(choir_op_t op) {
     case CHOIR_OP_COUNT_CORRECT:
       return true;
     default:
-      return false;
+      return choir__op_def(op)->index_map;
   }
 }
 
@@ -334,6 +335,67 @@ TEST(CpuKernelsDtypes, CopiesAndCastsOfAllAreExact) {
       EXPECT_GE(supported, 4)
           << kernel->kernel.name << " of "
           << choir_dtype_name(static_cast<choir_dtype_t>(dtype));
+    }
+  }
+}
+
+// The sums of gradients too are those of the reference, in its order.
+TEST(CpuKernelsDtypes, IndexMapsHaveTheBitsOfTheReference) {
+  Device device(1);
+  for (const choir_op_kernel_t* kernel : AllKernels()) {
+    const choir_op_def_t* def = choir__op_def(kernel->op);
+    if (!def->index_map) continue;
+    for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
+      if (!(def->dtypes & (1u << dtype))) continue;
+      int compared = 0;
+      for (const choir_op_case_t& c : Cases(def)) {
+        for (Layout layout : kLayouts) {
+          if (kSanitized && ++compared % 4) continue;
+          for (bool accumulate : {false, true}) {
+            Problem problem(def, c, layout, accumulate,
+                            static_cast<choir_dtype_t>(dtype), device);
+            if (problem.empty() ||
+                (problem.size() > 20000 && dtype != CHOIR_DTYPE_F32))
+              continue;
+            ASSERT_TRUE(kernel->supports(&problem.record()));
+            ++compared;
+            ASSERT_EQ(problem.Run(kernel, device.stream()),
+                      problem.Run(nullptr, device.stream()))
+                << problem.Describe();
+          }
+        }
+      }
+      EXPECT_GE(compared, kSanitized ? 4 : 20) << kernel->kernel.name;
+    }
+  }
+}
+
+// Every rule there and back.
+TEST(IndexRules, NextNamesThePlacesOfEachElement) {
+  for (int outside = CHOIR__OUTSIDE_NONE; outside <= CHOIR__OUTSIDE_WRAP;
+       ++outside) {
+    for (int64_t size = 1; size <= 5; ++size) {
+      for (int64_t before = 0; before <= 9; ++before) {
+        for (int64_t each = 0; each <= 3; ++each) {
+          const bool is_plain = each <= 1 && before > 0;
+          if (outside != CHOIR__OUTSIDE_NONE && each != 1) continue;
+          if (outside == CHOIR__OUTSIDE_WRAP && before > 0) continue;
+          if (each == 0 && before > 0) continue;
+          const choir__index_rule_t rule = {size, before, each, outside};
+          const int64_t places = is_plain ? before + size + 7 : size * 5;
+          for (int64_t element = 0; element < size; ++element) {
+            std::vector<int64_t> want, got;
+            for (int64_t p = 0; p < places; ++p)
+              if (choir__rule_element(&rule, p) == element) want.push_back(p);
+            for (int64_t p = choir__rule_next(&rule, element, 0); p < places;
+                 p = choir__rule_next(&rule, element, p + 1))
+              got.push_back(p);
+            ASSERT_EQ(got, want)
+                << "element " << element << " of " << size << ", " << before
+                << " before, " << each << " each, outside " << outside;
+          }
+        }
+      }
     }
   }
 }

@@ -36,6 +36,9 @@
 #define CHOIR__FILE chain_kernels
 #include "tensor/kernels/cuda/cuda_chain.cu"
 #undef CHOIR__FILE
+#define CHOIR__FILE index_map_kernels
+#include "tensor/kernels/cuda/cuda_index_map.cu"
+#undef CHOIR__FILE
 
 namespace choir {
 namespace testing {

@@ -274,6 +274,46 @@ inline std::vector<choir_op_case_t> Cases(const choir_op_def_t* def) {
       case CHOIR_OP_SOFTMAX:
       case CHOIR_OP_LOG_SOFTMAX:
         return List{{"64,10", nullptr}, {"100,1000", nullptr}};
+      // Rows of several windows, and enough for two threads.
+      case CHOIR_OP_CONCAT:
+        return List{{"40,700;30,700", nullptr}, {"300,9;300,140", "axis=1"}};
+      case CHOIR_OP_GATHER:
+        return List{{"90,1100;50", nullptr}, {"3,50000;40000", "axis=1"}};
+      case CHOIR_OP_GATHER_GRAD:
+        return List{{"90,1100;50;50,1100", nullptr},
+                    {"2,17,700;9,5;2,9,5,700", "axis=1"},
+                    {"3,20000;4000;3,4000", "axis=1"}};
+      case CHOIR_OP_GATHER_ELEMENTS:
+        return List{{"300,500;300,130", "axis=1"}, {"70,900;60,900", nullptr}};
+      case CHOIR_OP_GATHER_ELEMENTS_GRAD:
+        return List{{"300,130;300,140;300,140", "axis=1"},
+                    {"40,1100;60,1000;60,1000", nullptr}};
+      case CHOIR_OP_SCATTER_ELEMENTS:
+        return List{{"300,130;300,20;300,20", "axis=1"},
+                    {"40,1100;60,1000;60,1000", nullptr}};
+      case CHOIR_OP_SCATTER_ELEMENTS_GRAD:
+        return List{{"300,130;300,140", "axis=1"},
+                    {"40,1100;60,1000", nullptr}};
+      case CHOIR_OP_ONE_HOT:
+        return List{{"3000", "depth=20"}, {"150,3", "depth=90 axis=1"}};
+      case CHOIR_OP_PAD:
+        return List{{"40,900", "before=1,70,0,0,0,0,0,0 mode=reflect"},
+                    {"7,3,40,40", "before=0,0,3,2,0,0,0,0 mode=edge"}};
+      case CHOIR_OP_PAD_GRAD:
+        return List{
+            {"40,900;41,970", "before=1,70,0,0,0,0,0,0 mode=reflect"},
+            {"7,3,40,40;7,3,43,42", "before=0,0,3,2,0,0,0,0 mode=edge"}};
+      case CHOIR_OP_TILE:
+        return List{{"9,1100", "ndim=2 repeats=4,1,1,1,1,1,1,1"},
+                    {"300,7", "repeats=20"}};
+      case CHOIR_OP_TILE_GRAD:
+        return List{{"9,1100;36,1100", "ndim=2 repeats=4,1,1,1,1,1,1,1"},
+                    {"300,7;300,140", "repeats=20"}};
+      case CHOIR_OP_REPEAT:
+        return List{{"9,1100", "repeats=4"}, {"300,70", "axis=1 repeats=2"}};
+      case CHOIR_OP_REPEAT_GRAD:
+        return List{{"9,1100;36,1100", "repeats=4"},
+                    {"300,70;300,140", "axis=1 repeats=2"}};
       default:
         if (def->elementwise && def->src_max == 1)
           return List{{"16,20,24,24", nullptr}, {"50000", nullptr}};

@@ -194,6 +194,21 @@ class Problem {
     }
   }
 
+  // What indices count: the attribute "depth", or the elements of source 0
+  // along the attribute "axis".
+  int64_t IndexLimit() const {
+    int64_t limit = 1;
+    for (size_t f = 0; f < def_->attrs->field_count; ++f) {
+      const choir_field_t& field = def_->attrs->fields[f];
+      const int64_t value =
+          *reinterpret_cast<const int64_t*>(attrs_ + field.offset);
+      if (std::string(field.name) == "depth") return value;
+      if (std::string(field.name) == "axis" && value >= 0)
+        limit = operands_[0].shape[value];
+    }
+    return limit;
+  }
+
   // Values of the op's domain into source `index`.
   void Shape(int32_t index) {
     choir_view_t* view = &operands_[index];
@@ -223,6 +238,12 @@ class Problem {
           value = static_cast<double>(
               (static_cast<int64_t>(std::fabs(value) * 7) + i) %
               (classes > 0 ? classes : 1));
+          break;
+        case CHOIR_DOMAIN_INDICES:
+          value = static_cast<double>(
+              (static_cast<int64_t>(std::fabs(value) * 7) + i) %
+                  (2 * IndexLimit()) -
+              IndexLimit());
           break;
         default:
           break;
@@ -289,7 +310,7 @@ class Problem {
       choir_dtype_t own = dtype;
       const choir_op_domain_t domain =
           i < 4 ? def_->domains[i] : CHOIR_DOMAIN_ANY;
-      if (domain == CHOIR_DOMAIN_LABELS)
+      if (domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES)
         own = layout == Layout::kPadded ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_I64;
       if (domain == CHOIR_DOMAIN_WINNER) own = CHOIR_DTYPE_U8;
       EXPECT_OK(choir_view_make(own, static_cast<int32_t>(shapes[i].size()),
