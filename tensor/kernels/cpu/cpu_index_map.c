@@ -565,8 +565,7 @@ static choir_status_t run_part(const choir_record_t* record,
 
 static choir_status_t map_run(const choir_record_t* record,
                               choir_stream_t* stream) {
-  const choir_op_def_t* def =
-      choir__op_def(((const choir_op_kernel_t*)record->kernel)->op);
+  const choir_op_def_t* def = choir__op_def(choir__record_op(record));
   choir__index_map_t map = {.parts = 1};
   for (int32_t part = 0; part < map.parts; ++part) {
     def->index_map(record, part, &map);
@@ -581,10 +580,8 @@ static bool map_supports(const choir_record_t* record) {
   return true;
 }
 
-#define CHOIR__INDEX_MAPPED(OP, name)                       \
-  const choir_op_kernel_t choir__cpu_##name = {             \
-      {#name "/cpu", map_run, choir__cpu_cost, NULL, NULL}, \
-      CHOIR_OP_##OP,                                        \
-      map_supports};
+#define CHOIR__INDEX_MAPPED(OP, name)         \
+  const choir_op_kernel_t choir__cpu_##name = \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, "cpu", map_run, map_supports);
 #include "tensor/kernels/index_map.def"
 #undef CHOIR__INDEX_MAPPED
