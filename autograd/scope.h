@@ -31,6 +31,17 @@ extern "C" {
 typedef struct choir_scope_s choir_scope_t;
 typedef struct choir_var_s choir_var_t;
 
+// Variables that are handed to a forward: at[0] .. at[count - 1]. Borrowed.
+// CHOIR_VARS(x, mask) is such a list, for C; it lives until its block ends.
+typedef struct choir_vars_s {
+  choir_var_t* const* at;
+  int32_t count;
+} choir_vars_t;
+#define CHOIR_VARS(...)                    \
+  ((choir_vars_t){                         \
+      (choir_var_t* const[]){__VA_ARGS__}, \
+      sizeof((choir_var_t* const[]){__VA_ARGS__}) / sizeof(choir_var_t*)})
+
 // A tensor to be learnt, with its gradient. Plain struct; the maker (model)
 // owns the tensors and the name.
 typedef struct choir_param_s {

@@ -97,7 +97,9 @@ static choir_status_t make_model(run_t* run) {
   if (!run->layers) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
   CHOIR_TRY(choir_model_create(run->device, net->def, run->layers,
                                options->seed, &run->model));
-  CHOIR_TRY(choir_model_compile(run->model, 4, net->shape));
+  choir_view_t x;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, net->shape, &x));
+  CHOIR_TRY(choir_model_compile(run->model, &x, 1));
   choir_model_set_graph(run->model, true, false);
   CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = options->lr,
                                 .momentum = options->momentum,
@@ -146,8 +148,8 @@ static void tear_down(run_t* run) {
 // ---- Training ----
 
 static choir_model_batch_t model_batch(const choir_batch_t* batch) {
-  return (choir_model_batch_t){.x = batch->x,
-                               .y = batch->y,
+  return (choir_model_batch_t){.inputs = {batch->x},
+                               .targets = {batch->y},
                                .first_sample = batch->first_in_step,
                                .sample_count = batch->sample_count,
                                .global_count = batch->global_count};

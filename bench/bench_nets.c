@@ -95,6 +95,8 @@ choir_status_t bench_net_make_model(const bench_net_t* net,
   *out_layers = calloc(1, net->bytes);
   if (!*out_layers) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
   CHOIR_TRY(choir_model_create(device, net->def, *out_layers, 0, out_model));
-  CHOIR_TRY(choir_model_compile(*out_model, 4, net->shape));
+  choir_view_t x;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, net->shape, &x));
+  CHOIR_TRY(choir_model_compile(*out_model, &x, 1));
   return net->initialize ? net->initialize(*out_model, 0) : NULL;
 }

@@ -334,8 +334,8 @@ static choir_status_t train_one(training_t* training) {
   const choir_batch_t* batch = NULL;
   // Between two epochs there is none.
   while (!batch) CHOIR_TRY(choir_loader_next(training->loader, &batch));
-  const choir_model_batch_t one = {.x = batch->x,
-                                   .y = batch->y,
+  const choir_model_batch_t one = {.inputs = {batch->x},
+                                   .targets = {batch->y},
                                    .first_sample = batch->first_sample,
                                    .sample_count = batch->sample_count,
                                    .global_count = batch->global_count};

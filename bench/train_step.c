@@ -155,15 +155,15 @@ static void tear_down(run_t* run) {
 // The batch forward in inference mode; nobody reads the result.
 static choir_status_t predict(run_t* run, const choir_batch_t* batch) {
   choir_tensor_t* scores = NULL;
-  CHOIR_TRY(choir_model_predict(run->model, batch->x, &scores));
+  CHOIR_TRY(choir_model_predict(run->model, &batch->x, 1, &scores));
   choir_tensor_release(scores);
   return NULL;
 }
 
 static choir_status_t train_one(run_t* run, const choir_batch_t* batch) {
   choir_launch_note_progress(batch->epoch, batch->step);
-  const choir_model_batch_t one = {.x = batch->x,
-                                   .y = batch->y,
+  const choir_model_batch_t one = {.inputs = {batch->x},
+                                   .targets = {batch->y},
                                    .first_sample = batch->first_sample,
                                    .sample_count = batch->sample_count,
                                    .global_count = batch->global_count};

@@ -64,7 +64,7 @@ CHOIR_API choir_status_t choir_graph_begin(choir_graph_t* graph,
 // step that cannot be run again; the step itself is not affected.
 CHOIR_API choir_status_t choir_graph_end(choir_graph_t* graph) CHOIR_NODISCARD;
 
-enum { CHOIR_GRAPH_MAX_INPUTS = 4 };
+enum { CHOIR_GRAPH_MAX_INPUTS = 24 };
 
 typedef struct choir_graph_options_s {
   // Where lay what each replay is given: different buffers. The last

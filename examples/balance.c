@@ -28,7 +28,9 @@ static choir_status_t open_rehearsal(const train_task_t* task,
   CHOIR_TRY(choir_model_create(device, task->model, rehearsal->net,
                                options->seed, &rehearsal->model));
   const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
-  CHOIR_TRY(choir_model_compile(rehearsal->model, 4, shape));
+  choir_view_t x;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
+  CHOIR_TRY(choir_model_compile(rehearsal->model, &x, 1));
   CHOIR_TRY(train_options_set_steps(options, rehearsal->model));
   // Of one batch, again and again, there is nothing to learn.
   CHOIR_TRY(choir_optimizer_sgd(&rehearsal->optimizer, .lr = 0,
@@ -49,8 +51,8 @@ static choir_status_t time_step(const rehearsal_t* rehearsal,
                                 const choir_batch_t* batch,
                                 double* out_seconds) {
   const double start = choir_clock_seconds();
-  const choir_model_batch_t one = {.x = batch->x,
-                                   .y = batch->y,
+  const choir_model_batch_t one = {.inputs = {batch->x},
+                                   .targets = {batch->y},
                                    .sample_count = batch->sample_count,
                                    .global_count = batch->sample_count};
   CHOIR_TRY(choir_model_train_one_batch(rehearsal->model, &one));

@@ -10,9 +10,10 @@ static void define(choir_model_t* model, void* layers) {
   layer[1] = choir_layer_linear(model, "out", .out_features = 2);
 }
 
-static choir_var_t* forward(choir_scope_t* s, void* layers, choir_var_t* x) {
+static choir_var_t* forward(choir_scope_t* s, void* layers, choir_vars_t in) {
   choir_layer_t** layer = layers;
-  return choir_layer_forward(s, layer[1], choir_layer_forward(s, layer[0], x));
+  choir_var_t* hidden = choir_layer_forward(s, layer[0], in.at[0]);
+  return choir_layer_forward(s, layer[1], hidden);
 }
 
 static choir_status_t run(void) {
@@ -34,12 +35,12 @@ static choir_status_t run(void) {
   CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_F32, 2, n, points, &x));
   CHOIR_TRY(choir_tensor_from_data(device, CHOIR_DTYPE_I32, 1, n, labels, &y));
   CHOIR_TRY(choir_model_create(device, &ring, layers, 1, &model));
-  CHOIR_TRY(choir_model_compile(model, 2, (int64_t[]){1, 2}));
+  CHOIR_TRY(choir_model_compile(model, choir_tensor_view(x), 1));
   CHOIR_TRY(choir_optimizer_adam(&adam, .lr = 0.01));
   CHOIR_TRY(choir_model_set_updater(model, choir_optimizer_updater(adam)));
   choir_metrics_t metrics;
   const choir_model_batch_t batch = {
-      .x = x, .y = y, .sample_count = 256, .global_count = 256};
+      .inputs = {x}, .targets = {y}, .sample_count = 256, .global_count = 256};
   for (int step = 0; step < 500; ++step) {
     CHOIR_TRY(choir_model_train_one_batch(model, &batch));
     CHOIR_TRY(choir_model_take_metrics(model, &metrics));

@@ -11,9 +11,10 @@ static void define(choir_model_t* model, void* self) {
   net->linear3 = choir_layer_linear(model, "linear3", .out_features = 10);
 }
 
-static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+static choir_var_t* forward(choir_scope_t* scope, void* self,
+                            choir_vars_t inputs) {
   mlp_net_t* net = self;
-  x = choir_layer_forward(scope, net->flatten, x);
+  choir_var_t* x = choir_layer_forward(scope, net->flatten, inputs.at[0]);
   x = choir_layer_forward(scope, net->linear1, x);
   x = choir_layer_forward(scope, net->linear2, x);
   return choir_layer_forward(scope, net->linear3, x);

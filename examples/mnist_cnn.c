@@ -17,9 +17,10 @@ static void define(choir_model_t* model, void* self) {
   net->linear2 = choir_layer_linear(model, "linear2", .out_features = 10);
 }
 
-static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+static choir_var_t* forward(choir_scope_t* scope, void* self,
+                            choir_vars_t inputs) {
   mnist_cnn_t* net = self;
-  x = choir_layer_forward(scope, net->conv1, x);
+  choir_var_t* x = choir_layer_forward(scope, net->conv1, inputs.at[0]);
   x = choir_layer_forward(scope, net->pool1, x);
   x = choir_layer_forward(scope, net->conv2, x);
   x = choir_layer_forward(scope, net->pool2, x);

@@ -52,9 +52,10 @@ static choir_var_t* forward_block(choir_scope_t* scope,
   return choir_layer_forward(scope, block->relu2, choir_var_add(scope, y, x));
 }
 
-static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+static choir_var_t* forward(choir_scope_t* scope, void* self,
+                            choir_vars_t inputs) {
   resnet20_t* net = self;
-  x = choir_layer_forward(scope, net->conv, x);
+  choir_var_t* x = choir_layer_forward(scope, net->conv, inputs.at[0]);
   x = choir_layer_forward(scope, net->norm, x);
   x = choir_layer_forward(scope, net->relu, x);
   for (int s = 0; s < RESNET20_STAGES; ++s)

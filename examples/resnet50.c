@@ -73,9 +73,10 @@ static choir_var_t* mean_of_image(choir_scope_t* scope, choir_var_t* x) {
   return y;
 }
 
-static choir_var_t* forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+static choir_var_t* forward(choir_scope_t* scope, void* self,
+                            choir_vars_t inputs) {
   resnet50_t* net = self;
-  x = choir_layer_forward(scope, net->conv, x);
+  choir_var_t* x = choir_layer_forward(scope, net->conv, inputs.at[0]);
   x = choir_layer_forward(scope, net->norm, x);
   x = choir_layer_forward(scope, net->relu, x);
   x = choir_layer_forward(scope, net->pool, x);

@@ -175,7 +175,9 @@ static choir_status_t make_model(trainer_t* trainer) {
   CHOIR_TRY(choir_model_create(trainer->device, task->model, trainer->net,
                                options->seed, &trainer->model));
   const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
-  CHOIR_TRY(choir_model_compile(trainer->model, 4, shape));
+  choir_view_t x;
+  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
+  CHOIR_TRY(choir_model_compile(trainer->model, &x, 1));
   CHOIR_TRY(train_options_set_steps(options, trainer->model));
   CHOIR_TRY(choir_optimizer_sgd(&trainer->optimizer, .lr = options->lr,
                                 .momentum = options->momentum,
@@ -538,8 +540,8 @@ static choir_status_t check_interrupt(void) {
 }
 
 static choir_model_batch_t model_batch(const choir_batch_t* batch) {
-  return (choir_model_batch_t){.x = batch->x,
-                               .y = batch->y,
+  return (choir_model_batch_t){.inputs = {batch->x},
+                               .targets = {batch->y},
                                .first_sample = batch->first_in_step,
                                .sample_count = batch->sample_count,
                                .global_count = batch->global_count};

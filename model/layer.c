@@ -130,7 +130,9 @@ choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
 }
 
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
-                                       const choir_view_t* x, int32_t ndim) {
+                                       choir_vars_t inputs, int32_t ndim,
+                                       const choir_view_t** out_x) {
+  const choir_view_t* x = *out_x = choir_var_view(inputs.at[0]);
   if (x->ndim == ndim) return NULL;
   char text[128];
   return CHOIR_ERROR(INVALID_ARGUMENT,
@@ -139,34 +141,52 @@ choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
                      choir_view_print(x, text, sizeof text), ndim);
 }
 
-choir_var_t* choir_layer_forward(choir_scope_t* scope, choir_layer_t* layer,
-                                 choir_var_t* x) {
+static choir_status_t check_inputs(const choir_layer_t* layer,
+                                   choir_vars_t inputs) {
+  const choir_layer_def_t* def = layer->def;
+  if (inputs.count < def->min_inputs || inputs.count > def->max_inputs)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT, "%s (%s): %d inputs were given; %d to %d are needed",
+        layer->name, def->name, inputs.count, def->min_inputs, def->max_inputs);
+  for (int32_t i = 0; i < inputs.count; ++i)
+    if (!choir_var_view(inputs.at[i]))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: input %d is not a variable of this step",
+                         layer->name, i);
+  return NULL;
+}
+
+static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
+  if (layer->is_built) return NULL;
+  if (layer->model->is_compiled)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "%s: used for the first time after the model was "
+                       "compiled; forward must use every layer",
+                       layer->name);
+  if (layer->def->build) CHOIR_TRY(layer->def->build(layer, inputs));
+  layer->is_built = true;
+  return NULL;
+}
+
+choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
+                                      choir_layer_t* layer,
+                                      choir_vars_t inputs) {
   if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
   if (!layer)
     return choir_scope_fail(
         scope, CHOIR_ERROR(INVALID_ARGUMENT,
                            "layer_forward: the layer is NULL; the model's "
                            "define must create it"));
-  const choir_view_t* view = choir_var_view(x);
-  if (!view)
-    return choir_scope_fail(
-        scope, CHOIR_ERROR(INVALID_ARGUMENT,
-                           "%s: the input is not a variable of this step",
-                           layer->name));
-  if (!layer->is_built) {
-    choir_status_t status = NULL;
-    if (layer->model->is_compiled)
-      status = CHOIR_ERROR(FAILED_PRECONDITION,
-                           "%s: used for the first time after the model was "
-                           "compiled; forward must use every layer",
-                           layer->name);
-    else if (layer->def->build)
-      status = layer->def->build(layer, view);
-    if (status) return choir_scope_fail(scope, status);
-    layer->is_built = true;
-  }
+  choir_status_t status = check_inputs(layer, inputs);
+  if (!status) status = build(layer, inputs);
+  if (status) return choir_scope_fail(scope, status);
   choir_scope_set_label(scope, layer->name);
-  choir_var_t* y = layer->def->forward(scope, layer, x);
+  choir_var_t* y = layer->def->forward(scope, layer, inputs);
   choir_scope_set_label(scope, NULL);
   return y;
+}
+
+choir_var_t* choir_layer_forward(choir_scope_t* scope, choir_layer_t* layer,
+                                 choir_var_t* x) {
+  return choir_layer_forward_list(scope, layer, CHOIR_VARS(x));
 }

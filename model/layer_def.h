@@ -13,10 +13,14 @@
 struct choir_layer_def_s {
   const char* name;
   const choir_struct_def_t* config;
-  // Once, at the first input: checks it and adds the parameters. May be NULL.
-  choir_status_t (*build)(choir_layer_t* layer, const choir_view_t* x);
+  // How many inputs forward takes.
+  int32_t min_inputs;
+  int32_t max_inputs;
+  // Once, at the first inputs: checks them and adds the parameters. May be
+  // NULL.
+  choir_status_t (*build)(choir_layer_t* layer, choir_vars_t inputs);
   choir_var_t* (*forward)(choir_scope_t* scope, choir_layer_t* layer,
-                          choir_var_t* x);
+                          choir_vars_t inputs);
 };
 
 struct choir_layer_s {
@@ -37,19 +41,26 @@ choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
                                       const choir_initializer_t* initializer,
                                       bool trainable) CHOIR_NODISCARD;
 
-// Fails with a sentence when x has not `ndim` dimensions.
+// *out_x is the first input's view; fails with a sentence when that has not
+// `ndim` dimensions.
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
-                                       const choir_view_t* x, int32_t ndim)
+                                       choir_vars_t inputs, int32_t ndim,
+                                       const choir_view_t** out_x)
     CHOIR_NODISCARD;
 
 // Layer `name`, file model/layers/<name>_layer.c: defines its field table and
-// definition.
-#define CHOIR_LAYER_DEFINE(name, FIELDS, doc, build_fn, forward_fn)         \
-  static const choir_field_t name##_fields[] = {                            \
-      CHOIR_CONFIG_TABLE(choir_##name##_config_t, FIELDS)};                 \
-  static const choir_struct_def_t name##_config =                           \
-      CHOIR_STRUCT_DEF(#name, choir_##name##_config_t, name##_fields, doc); \
-  const choir_layer_def_t choir_layer_def_##name = {#name, &name##_config,  \
-                                                    build_fn, forward_fn}
+// definition. Then come .forward = ... and what else the definition has; of one
+// input unless it says otherwise.
+#define CHOIR_LAYER_DEFINE(layer_name, FIELDS, doc, ...)                     \
+  static const choir_field_t layer_name##_fields[] = {                       \
+      CHOIR_CONFIG_TABLE(choir_##layer_name##_config_t, FIELDS)};            \
+  static const choir_struct_def_t layer_name##_config = CHOIR_STRUCT_DEF(    \
+      #layer_name, choir_##layer_name##_config_t, layer_name##_fields, doc); \
+  const choir_layer_def_t choir_layer_def_##layer_name = {                   \
+      .name = #layer_name,                                                   \
+      .config = &layer_name##_config,                                        \
+      .min_inputs = 1,                                                       \
+      .max_inputs = 1,                                                       \
+      __VA_ARGS__}
 
 #endif  // CHOIR_MODEL_LAYER_DEF_H_

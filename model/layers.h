@@ -137,6 +137,10 @@ CHOIR_API const choir_struct_def_t* choir_layer_def_config(
 CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
                                            choir_layer_t* layer,
                                            choir_var_t* x);
+// The same with any number of inputs: CHOIR_VARS(x, mask).
+CHOIR_API choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
+                                                choir_layer_t* layer,
+                                                choir_vars_t inputs);
 CHOIR_API const char* choir_layer_name(const choir_layer_t* layer);
 
 #ifdef __cplusplus

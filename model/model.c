@@ -113,26 +113,71 @@ choir_status_t choir_model_create(choir_device_t* device,
   return NULL;
 }
 
-choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
-                                   const int64_t* shape) {
+// ---- Forward ----
+
+// Tensors as variables of the scope, for the time of one call; what is behind
+// the last one is NULL.
+typedef struct vars_s {
+  choir_var_t* at[CHOIR_MODEL_MAX_TENSORS];
+} vars_t;
+
+static choir_vars_t take_tensors(const choir_model_t* model,
+                                 choir_tensor_t* const* tensors, vars_t* vars) {
+  int32_t count = 0;
+  memset(vars, 0, sizeof(*vars));
+  for (; count < CHOIR_MODEL_MAX_TENSORS && tensors[count]; ++count)
+    vars->at[count] = choir_scope_input(model->scope, tensors[count]);
+  return (choir_vars_t){vars->at, count};
+}
+
+static choir_var_t* run_forward(const choir_model_t* model,
+                                const choir_model_batch_t* batch) {
+  vars_t vars;
+  return model->def->forward(model->scope, model->self,
+                             take_tensors(model, batch->inputs, &vars));
+}
+
+// Zeros like the views.
+static choir_status_t make_inputs(choir_model_t* model,
+                                  const choir_view_t* views, int32_t count,
+                                  choir_model_batch_t* batch) {
+  for (int32_t i = 0; i < count; ++i) {
+    CHOIR_TRY_NOTE(
+        choir_tensor_create_layout(model->device, &views[i], &batch->inputs[i]),
+        "input %d", i);
+    CHOIR_TRY(clear_counter(model, batch->inputs[i]));
+  }
+  return NULL;
+}
+
+static choir_status_t learn_shapes(choir_model_t* model,
+                                   const choir_view_t* views, int32_t count) {
+  choir_model_batch_t batch = {.sample_count = 1};
+  choir_status_t status = make_inputs(model, views, count, &batch);
+  if (!status && model->def->forward) {
+    choir_scope_begin(model->scope, NULL);
+    run_forward(model, &batch);
+    status = choir_scope_end(model->scope);
+  }
+  for (int32_t i = 0; i < count; ++i) choir_tensor_release(batch.inputs[i]);
+  return status;
+}
+
+choir_status_t choir_model_compile(choir_model_t* model,
+                                   const choir_view_t* inputs, int32_t count) {
   if (model->is_compiled)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "model %s: compiled twice; once is enough, any batch "
                        "size may follow",
                        model->def->name);
-  choir_tensor_t* x = NULL;
-  CHOIR_TRY_NOTE(
-      choir_tensor_create(model->device, CHOIR_DTYPE_F32, ndim, shape, &x),
-      "model %s: compile", model->def->name);
-  choir_status_t status = clear_counter(model, x);
-  if (!status && model->def->forward) {
-    choir_scope_begin(model->scope, NULL);
-    model->def->forward(model->scope, model->self,
-                        choir_scope_input(model->scope, x));
-    status = choir_scope_end(model->scope);
-  }
-  choir_tensor_release(x);
-  CHOIR_TRY_NOTE(status, "model %s: compile", model->def->name);
+  const int32_t least = model->def->forward ? 1 : 0;
+  if (count < least || count > CHOIR_MODEL_MAX_TENSORS)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: compile: %d inputs; %d to %d are possible",
+                       model->def->name, count, least, CHOIR_MODEL_MAX_TENSORS);
+  CHOIR_TRY_NOTE(learn_shapes(model, inputs, count), "model %s: compile",
+                 model->def->name);
+  model->input_count = count;
   for (size_t i = 0; i < model->layer_count; ++i)
     if (!model->layers[i]->is_built)
       return CHOIR_ERROR(FAILED_PRECONDITION,
@@ -246,11 +291,12 @@ void choir_model_retract_step(choir_model_t* model) {
 }
 
 static choir_var_t* default_train_one_batch(choir_model_t* model,
-                                            choir_scope_t* scope,
-                                            choir_var_t* x, choir_var_t* y,
+                                            choir_scope_t* scope, void* self,
+                                            choir_vars_t inputs,
+                                            choir_vars_t targets,
                                             choir_var_t** out_loss) {
-  choir_var_t* out = model->def->forward(scope, model->self, x);
-  *out_loss = choir_var_softmax_cross_entropy(scope, out, y);
+  choir_var_t* out = model->def->forward(scope, self, inputs);
+  *out_loss = choir_var_softmax_cross_entropy(scope, out, targets.at[0]);
   choir_model_backward_and_update(model, scope, *out_loss);
   return out;
 }
@@ -285,14 +331,42 @@ static choir_status_t count_metrics(choir_model_t* model, choir_var_t* out,
   return NULL;
 }
 
+// How many there are; -1: one stands behind a NULL.
+static int32_t count_tensors(choir_tensor_t* const* tensors) {
+  int32_t count = 0;
+  int32_t last = 0;
+  for (int32_t i = 0; i < CHOIR_MODEL_MAX_TENSORS; ++i) {
+    if (!tensors[i]) continue;
+    ++count;
+    last = i + 1;
+  }
+  return count == last ? count : -1;
+}
+
+static choir_status_t check_lists(const choir_model_t* model,
+                                  const choir_model_batch_t* batch) {
+  const int32_t inputs = count_tensors(batch->inputs);
+  if (inputs < 0 || count_tensors(batch->targets) < 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: a tensor of the batch stands behind a NULL, "
+                       "which ends a list",
+                       model->def->name);
+  if (!model->def->forward || inputs == model->input_count) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "model %s: %d inputs; it was compiled for %d",
+                     model->def->name, inputs, model->input_count);
+}
+
 static choir_status_t check_batch(const choir_model_t* model,
                                   const choir_model_batch_t* batch) {
   if (batch->sample_count == 0) return NULL;
-  if (!batch->x || choir_tensor_ndim(batch->x) < 1 ||
-      choir_tensor_shape(batch->x)[0] != batch->sample_count)
+  CHOIR_TRY(check_lists(model, batch));
+  const choir_tensor_t* x = batch->inputs[0];
+  if (!x || choir_tensor_ndim(x) < 1 ||
+      choir_tensor_shape(x)[0] != batch->sample_count)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "model %s: the batch has %lld samples but x does not "
-                       "hold as many",
+                       "model %s: the batch has %lld samples but its first "
+                       "input does not hold as many",
                        model->def->name, (long long)batch->sample_count);
   return NULL;
 }
@@ -306,13 +380,14 @@ static void train_in_scope(choir_model_t* model,
     choir_model_backward_and_update(model, scope, NULL);
     return;
   }
-  choir_var_t* x = choir_scope_input(scope, batch->x);
-  choir_var_t* y = choir_scope_input(scope, batch->y);
+  vars_t xs;
+  vars_t ys;
+  const choir_vars_t inputs = take_tensors(model, batch->inputs, &xs);
+  const choir_vars_t targets = take_tensors(model, batch->targets, &ys);
   choir_var_t* loss = NULL;
-  choir_var_t* out =
-      model->def->train_one_batch
-          ? model->def->train_one_batch(model, scope, model->self, x, y, &loss)
-          : default_train_one_batch(model, scope, x, y, &loss);
+  choir_var_t* out = (model->def->train_one_batch ? model->def->train_one_batch
+                                                  : default_train_one_batch)(
+      model, scope, model->self, inputs, targets, &loss);
   // Other ranks would wait for the gradients of this one.
   if (choir_scope_is_ok(scope) && !model->is_updated)
     choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
@@ -321,7 +396,7 @@ static void train_in_scope(choir_model_t* model,
                                         "choir_model_backward_and_update",
                                         model->def->name));
   if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, count_metrics(model, out, batch->y, loss));
+    choir_scope_fail(scope, count_metrics(model, out, batch->targets[0], loss));
 }
 
 static choir_status_t train_eagerly(choir_model_t* model,
@@ -396,10 +471,9 @@ static choir_status_t evaluate_eagerly(choir_model_t* model,
       choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &recorded));
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
-  choir_var_t* out = model->def->forward(scope, model->self,
-                                         choir_scope_input(scope, batch->x));
+  choir_var_t* out = run_forward(model, batch);
   if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, count_metrics(model, out, batch->y, NULL));
+    choir_scope_fail(scope, count_metrics(model, out, batch->targets[0], NULL));
   choir_status_t status = choir_scope_end(scope);
   return choir__model_end_graph(model, batch, &recorded, NULL, status);
 }
@@ -421,12 +495,12 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
   return NULL;
 }
 
-static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
+static choir_status_t predict_eagerly(choir_model_t* model,
+                                      const choir_model_batch_t* batch,
                                       choir_tensor_t** out_y) {
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
-  choir_var_t* out =
-      model->def->forward(scope, model->self, choir_scope_input(scope, x));
+  choir_var_t* out = run_forward(model, batch);
   choir_tensor_t* y = choir_scope_is_ok(scope) ? choir_var_tensor(out) : NULL;
   if (y)
     choir_tensor_retain(y);
@@ -439,15 +513,15 @@ static choir_status_t predict_eagerly(choir_model_t* model, choir_tensor_t* x,
   return choir_scope_end(scope);
 }
 
-choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
+choir_status_t choir_model_predict(choir_model_t* model,
+                                   choir_tensor_t* const* inputs, int32_t count,
                                    choir_tensor_t** out_y) {
   *out_y = NULL;
   CHOIR_TRY(need_forward(model, "predict"));
-  if (!x)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "model %s: predict: x is NULL; a tensor is needed",
-                       model->def->name);
-  const choir_model_batch_t batch = {.x = x, .sample_count = 1};
+  choir_model_batch_t batch = {.sample_count = 1};
+  for (int32_t i = 0; i < count && count <= CHOIR_MODEL_MAX_TENSORS; ++i)
+    batch.inputs[i] = inputs[i];
+  CHOIR_TRY_NOTE(check_lists(model, &batch), "predict");
   bool done = false;
   CHOIR_TRY(
       choir__model_replay(model, CHOIR__STEP_PREDICT, &batch, out_y, &done));
@@ -455,7 +529,7 @@ choir_status_t choir_model_predict(choir_model_t* model, choir_tensor_t* x,
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &recorded));
-  choir_status_t status = predict_eagerly(model, x, out_y);
+  choir_status_t status = predict_eagerly(model, &batch, out_y);
   status = choir__model_end_graph(model, &batch, &recorded, *out_y, status);
   if (!status) return NULL;
   choir_tensor_release(*out_y);

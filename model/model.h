@@ -27,9 +27,9 @@ extern "C" {
 //     net->fc = choir_layer_linear(model, "fc", .out_features = 10);
 //   }
 //   static choir_var_t* net_forward(choir_scope_t* s, void* self,
-//                                   choir_var_t* x) {
+//                                   choir_vars_t inputs) {
 //     net_t* net = self;
-//     x = choir_layer_forward(s, net->conv, x);
+//     choir_var_t* x = choir_layer_forward(s, net->conv, inputs.at[0]);
 //     ...
 //     return choir_layer_forward(s, net->fc, x);
 //   }
@@ -47,24 +47,27 @@ typedef struct choir_model_def_s {
   const char* name;
   // Creates the layers, in the order in which parameters shall be listed.
   void (*define)(choir_model_t* model, void* self);
-  // x: a batch; returns e.g. (n, classes). NULL, with train_one_batch: the
-  // model only trains (choir_model_evaluate and choir_model_predict:
-  // FAILED_PRECONDITION) and has no layers.
-  choir_var_t* (*forward)(choir_scope_t* scope, void* self, choir_var_t* x);
+  // inputs: a batch's, as many as choir_model_compile was told; returns e.g.
+  // (n, classes). NULL, with train_one_batch: the model only trains
+  // (choir_model_evaluate and choir_model_predict: FAILED_PRECONDITION) and has
+  // no layers.
+  choir_var_t* (*forward)(choir_scope_t* scope, void* self,
+                          choir_vars_t inputs);
   // Optional, as SINGA's train_one_batch: forward, loss, and one call of
   // choir_model_backward_and_update. Returns forward's result and sets
-  // *out_loss. NULL: softmax cross-entropy.
+  // *out_loss. NULL: softmax cross-entropy of the first target.
   choir_var_t* (*train_one_batch)(choir_model_t* model, choir_scope_t* scope,
-                                  void* self, choir_var_t* x, choir_var_t* y,
-                                  choir_var_t** out_loss);
+                                  void* self, choir_vars_t inputs,
+                                  choir_vars_t targets, choir_var_t** out_loss);
 } choir_model_def_t;
 
 // A definition whose functions are of another language (core/callback.h): the
 // model's `self` is a choir_model_callbacks_t. Copy it and give it a name. It
 // has no forward.
 typedef struct choir_model_callbacks_s {
-  choir_callback_t define;           // arguments: model
-  choir_callback_t train_one_batch;  // model, scope, x, y, out_loss
+  choir_callback_t define;  // arguments: model
+  // model, scope, inputs and targets (const choir_vars_t*), out_loss
+  choir_callback_t train_one_batch;
 } choir_model_callbacks_t;
 CHOIR_API extern const choir_model_def_t choir_model_def_callbacks;
 
@@ -79,10 +82,15 @@ CHOIR_API void choir_model_retain(choir_model_t* model);
 CHOIR_API void choir_model_release(choir_model_t* model);
 
 // Gives every layer its shapes and every parameter its initial value by one
-// forward on zeros of `shape` (f32; dimension 0 is the batch, 1 will do).
-CHOIR_API choir_status_t choir_model_compile(choir_model_t* model, int32_t ndim,
-                                             const int64_t* shape)
-    CHOIR_NODISCARD;
+// forward on zeros like these: inputs[i] has the dtype, the shape and the
+// (dense) strides of input i, of tokens I32 or I64, say; dimension 0 is the
+// batch, and another size of it may follow. Buffers and offsets are not looked
+// at, so that choir_tensor_view(x) will do. count: 1 to
+// CHOIR_MODEL_MAX_TENSORS, or 0 for a model without forward. INVALID_ARGUMENT:
+// another count, or strides with gaps.
+CHOIR_API choir_status_t choir_model_compile(choir_model_t* model,
+                                             const choir_view_t* inputs,
+                                             int32_t count) CHOIR_NODISCARD;
 // In define: a parameter that belongs to no layer, with its value, which is
 // retained; it is the next in the list of parameters. trainable false: a state
 // that training does not learn (a running average). Lent. NULL: it failed, and
@@ -108,7 +116,7 @@ CHOIR_API choir_status_t choir_model_set_update_options(
     CHOIR_NODISCARD;
 
 // How steps run from now on. With use_graph the second training step of each
-// kind (shape of x and y, trainable parameters, way to share gradients), the
+// kind (shapes of the batch, trainable parameters, way to share gradients), the
 // first evaluation and the first prediction are recorded while they run,
 // planned once and replayed from then on: without the calls of forward and
 // train_one_batch, in memory laid out in advance (core/graph.h), and with the
@@ -147,11 +155,14 @@ choir_model_graph_stats(const choir_model_t* model);
 // recorded stays where it is, and each replay of this graph writes it again.
 CHOIR_API uint64_t choir_model_last_graph(const choir_model_t* model);
 
-// One batch: x (n, ...), y (n). n may be 0 on a rank that has no sample left;
-// x and y may then be NULL.
+// One batch: what forward takes, and what the loss compares it with. A list
+// ends with its first NULL. inputs[0] is (n, ...), and so are, as a rule, the
+// others; dtypes are the program's choice. n may be 0 on a rank that has no
+// sample left; both lists may then be empty.
+enum { CHOIR_MODEL_MAX_TENSORS = 8 };
 typedef struct choir_model_batch_s {
-  choir_tensor_t* x;
-  choir_tensor_t* y;
+  choir_tensor_t* inputs[CHOIR_MODEL_MAX_TENSORS];
+  choir_tensor_t* targets[CHOIR_MODEL_MAX_TENSORS];
   int64_t first_sample;  // see choir_step_t
   int64_t sample_count;
   int64_t global_count;
@@ -177,9 +188,11 @@ CHOIR_API choir_status_t choir_model_train_one_batch(
 CHOIR_API choir_status_t choir_model_evaluate(choir_model_t* model,
                                               const choir_model_batch_t* batch)
     CHOIR_NODISCARD;
-// Forward in inference mode; *out_y is the result (one reference).
+// Forward in inference mode; *out_y is the result (one reference). count: as
+// compile was told.
 CHOIR_API choir_status_t choir_model_predict(choir_model_t* model,
-                                             choir_tensor_t* x,
+                                             choir_tensor_t* const* inputs,
+                                             int32_t count,
                                              choir_tensor_t** out_y)
     CHOIR_NODISCARD;
 // For train_one_batch callbacks: backward from loss through the updater.

@@ -10,10 +10,11 @@ static void define(choir_model_t* model, void* self) {
 }
 
 static choir_var_t* train_one_batch(choir_model_t* model, choir_scope_t* scope,
-                                    void* self, choir_var_t* x, choir_var_t* y,
+                                    void* self, choir_vars_t inputs,
+                                    choir_vars_t targets,
                                     choir_var_t** out_loss) {
   const choir_model_callbacks_t* callbacks = self;
-  void* const arguments[] = {model, scope, x, y, out_loss};
+  void* const arguments[] = {model, scope, &inputs, &targets, out_loss};
   choir_status_t status =
       choir_callback_run(&callbacks->train_one_batch, arguments);
   if (status) return choir_scope_fail(scope, status);

@@ -30,18 +30,37 @@ static uint64_t hash_trainable(const choir_model_t* model) {
   return hash;
 }
 
+static const choir_view_t* view_of(const choir_model_batch_t* batch,
+                                   int32_t i) {
+  const int32_t target = i - CHOIR_MODEL_MAX_TENSORS;
+  choir_tensor_t* tensor =
+      target < 0 ? batch->inputs[i] : batch->targets[target];
+  return tensor ? choir_tensor_view(tensor) : NULL;
+}
+
+static void describe_tensors(const choir_model_batch_t* batch,
+                             choir__graph_key_t* key) {
+  for (int32_t i = 0; i < CHOIR__BATCH_TENSORS; ++i) {
+    const choir_view_t* view = view_of(batch, i);
+    if (!view) continue;
+    int32_t owner = 0;
+    while (owner < i && (!view_of(batch, owner) ||
+                         view_of(batch, owner)->buffer != view->buffer))
+      ++owner;
+    key->owners[i] = owner + 1;
+    key->tensors[i] = place_of(view, owner < i);
+    if (owner < i) key->tensors[owner].offset = view_of(batch, owner)->offset;
+  }
+}
+
 static choir__graph_key_t make_key(const choir_model_t* model,
                                    choir__step_kind_t kind,
                                    const choir_model_batch_t* batch) {
   choir__graph_key_t key;
   memset(&key, 0, sizeof(key));
-  const choir_view_t* x = choir_tensor_view(batch->x);
-  const choir_view_t* y = batch->y ? choir_tensor_view(batch->y) : NULL;
   key.kind = (int64_t)kind;
   key.asked = batch->variant;
-  key.shared = y && y->buffer == x->buffer;
-  key.x = place_of(x, key.shared);
-  if (y) key.y = place_of(y, key.shared);
+  describe_tensors(batch, &key);
   if (kind == CHOIR__STEP_TRAIN) {
     if (model->updater && model->updater->vtable->variant)
       key.variant = model->updater->vtable->variant(model->updater);
@@ -51,13 +70,14 @@ static choir__graph_key_t make_key(const choir_model_t* model,
   return key;
 }
 
-// The inputs of a step: x and, unless it lies in x's buffer, y.
+// The inputs of a step: of the batch's tensors the first one in each buffer.
 static int32_t list_inputs(const choir_model_batch_t* batch,
-                           choir_view_t inputs[2]) {
-  inputs[0] = *choir_tensor_view(batch->x);
-  if (!batch->y) return 1;
-  inputs[1] = *choir_tensor_view(batch->y);
-  return inputs[1].buffer == inputs[0].buffer ? 1 : 2;
+                           const choir__graph_key_t* key,
+                           choir_view_t inputs[CHOIR__BATCH_TENSORS]) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < CHOIR__BATCH_TENSORS; ++i)
+    if (key->owners[i] == i + 1) inputs[count++] = *view_of(batch, i);
+  return count;
 }
 
 static choir_step_values_t step_values(const choir_model_t* model,
@@ -142,10 +162,10 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
   if (!graph) return status;
   status = choir_status_join(status, choir_graph_end(graph));
   if (!status) {
-    choir_view_t inputs[3];
+    choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
     choir_graph_options_t options = {
         .inputs = inputs,
-        .input_count = list_inputs(batch, inputs),
+        .input_count = list_inputs(batch, &recorded->key, inputs),
         .rewrite = model->sequential ? NULL : choir__graph_fuse,
     };
     if (y) {
@@ -204,8 +224,8 @@ choir_status_t choir__model_replay(choir_model_t* model,
       entry = &model->graphs[i];
   if (!entry) return NULL;
   entry->used = ++model->graph_clock;
-  choir_view_t inputs[3];
-  const int32_t count = list_inputs(batch, inputs);
+  choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
+  const int32_t count = list_inputs(batch, &key, inputs);
   if (out_y) CHOIR_TRY(make_result(model, entry, out_y));
   if (out_y) inputs[count] = *choir_tensor_view(*out_y);
   const choir_step_values_t values = step_values(model, batch);

@@ -9,7 +9,10 @@
 
 // The model's insides, for model.c, model_graph.c, model_parts.c and layer.c.
 
-enum { CHOIR__MODEL_MAX_GRAPHS = 8 };
+enum {
+  CHOIR__MODEL_MAX_GRAPHS = 8,
+  CHOIR__BATCH_TENSORS = 2 * CHOIR_MODEL_MAX_TENSORS,
+};
 
 typedef enum choir__step_kind_e {
   CHOIR__STEP_TRAIN,
@@ -20,9 +23,11 @@ typedef enum choir__step_kind_e {
 // What steps must share to be replays of one graph. Compared byte by byte.
 typedef struct choir__graph_key_s {
   int64_t kind;
-  choir_view_t x;  // without buffer and, but for shared ones, offset
-  choir_view_t y;
-  int64_t shared;   // y lies in the buffer of x
+  // Without buffer and, but for those that share one, offset.
+  choir_view_t tensors[CHOIR__BATCH_TENSORS];
+  // Which tensor of the batch is the first in the same buffer, counted from 1;
+  // 0: there is no tensor.
+  int64_t owners[CHOIR__BATCH_TENSORS];
   int64_t variant;  // of the updater
   int64_t asked;    // the batch's variant
   int64_t partial;  // a pass that is not the step's last
@@ -53,6 +58,7 @@ struct choir_model_s {
   bool is_counted;        // its update was applied, and it counted
   bool is_retracted;      // choir_model_retract_step was called in it
   bool is_compiled;
+  int32_t input_count;  // of forward, as compiled
   choir_span_t forward_span;
   choir_status_t error;  // the first failure of a call that makes a part
   choir_scope_t* scope;

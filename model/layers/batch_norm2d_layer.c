@@ -3,8 +3,9 @@
 
 enum { SCALE, BIAS, MEAN, VAR };
 
-static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
-  CHOIR_TRY(choir__layer_check_ndim(layer, x, 4));
+static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
+  const choir_view_t* x = NULL;
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
   choir_view_t v;
   CHOIR_TRY(choir_view_make(x->dtype, 1, &x->shape[1], &v));
   choir_initializer_t zeros = {.kind = CHOIR_INITIALIZER_CONSTANT};
@@ -29,7 +30,8 @@ static choir_status_t update_average(choir_scope_t* scope,
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_var_t* x) {
+                            choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   const choir_batch_norm2d_config_t* config = layer->config;
   choir_batch_norm_attrs_t attrs = {.epsilon = config->epsilon};
   choir_var_t* vars[5] = {x};
@@ -57,4 +59,5 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
 }
 
 CHOIR_LAYER_DEFINE(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS,
-                   "normalises each channel over the batch", build, forward);
+                   "normalises each channel over the batch", .build = build,
+                   .forward = forward);

@@ -5,9 +5,10 @@ static int64_t width(int64_t own, int64_t height) {
   return own < 0 ? height : own;
 }
 
-static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
+static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
+  const choir_view_t* x = NULL;
   const choir_conv2d_config_t* config = layer->config;
-  CHOIR_TRY(choir__layer_check_ndim(layer, x, 4));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
   if (config->kernel_width == 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s (conv2d): kernel_width is 0; needs 1 or more, or -1 "
@@ -40,7 +41,8 @@ static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_var_t* x) {
+                            choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   const choir_conv2d_config_t* config = layer->config;
   choir_conv2d_attrs_t attrs = {
       .stride = {config->stride, width(config->stride_width, config->stride)},
@@ -53,5 +55,5 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                           choir_scope_param(scope, layer->params[1]), &attrs);
 }
 
-CHOIR_LAYER_DEFINE(conv2d, CHOIR_CONV2D_FIELDS, "2-D convolution", build,
-                   forward);
+CHOIR_LAYER_DEFINE(conv2d, CHOIR_CONV2D_FIELDS, "2-D convolution",
+                   .build = build, .forward = forward);

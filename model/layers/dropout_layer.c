@@ -5,7 +5,8 @@
 #define FIRST_STREAM 0x20000000
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_var_t* x) {
+                            choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   const choir_dropout_config_t* config = layer->config;
   const choir_step_t* step = choir_scope_step(scope);
   const int64_t stream = FIRST_STREAM + choir_scope_next_random_stream(scope);
@@ -18,4 +19,5 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   return choir_var_dropout(scope, x, &attrs);
 }
 
-CHOIR_LAYER_DEFINE(dropout, CHOIR_DROPOUT_FIELDS, "dropout", NULL, forward);
+CHOIR_LAYER_DEFINE(dropout, CHOIR_DROPOUT_FIELDS, "dropout",
+                   .forward = forward);

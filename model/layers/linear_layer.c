@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layer_def.h"
 
-static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
+static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
+  const choir_view_t* x = NULL;
   const choir_linear_config_t* config = layer->config;
-  CHOIR_TRY(choir__layer_check_ndim(layer, x, 2));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
   const int64_t in = x->shape[1];
   const int64_t out = config->out_features;
   choir_view_t w;
@@ -20,7 +21,8 @@ static choir_status_t build(choir_layer_t* layer, const choir_view_t* x) {
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_var_t* x) {
+                            choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   const choir_linear_config_t* config = layer->config;
   choir_var_t* w = choir_scope_param(scope, layer->params[0]);
   choir_var_t* y =
@@ -32,4 +34,5 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                                                      : y;
 }
 
-CHOIR_LAYER_DEFINE(linear, CHOIR_LINEAR_FIELDS, "x W + b", build, forward);
+CHOIR_LAYER_DEFINE(linear, CHOIR_LINEAR_FIELDS, "x W + b", .build = build,
+                   .forward = forward);

@@ -2,9 +2,10 @@
 #include "model/layer_def.h"
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_var_t* x) {
+                            choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   const choir_relu_config_t* config = layer->config;
   return config->enabled ? choir_var_relu(scope, x) : x;
 }
 
-CHOIR_LAYER_DEFINE(relu, CHOIR_NO_FIELDS, "relu", NULL, forward);
+CHOIR_LAYER_DEFINE(relu, CHOIR_NO_FIELDS, "relu", .forward = forward);

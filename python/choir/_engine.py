@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from ctypes import byref, c_uint64, c_void_p
 from functools import partial
 
@@ -22,13 +23,15 @@ from choir._calls import (
     Owner,
     StateError,
     check,
-    dims,
     lib,
     ranged,
 )
 from choir._lib import ModelBatch, ModelCallbacks, ModelDef, NamedTensor
 from choir._sections import deferred, lock, locked, with_handlers
 from choir.tensor import Constants, Tensor
+
+
+MAX_TENSORS = ModelBatch.inputs.size // ctypes.sizeof(c_void_p)
 
 
 def retract() -> None:
@@ -97,7 +100,7 @@ class Engine(Owner, NotCopied):
         self._handle = out.value
         self._release = locked(partial(lib.model_release, out.value))
         finish(status, self._define)
-        check(lib.model_compile(self._handle, 1, dims((1,))))
+        check(lib.model_compile(self._handle, None, 0))
         check(lib.model_set_updater(self._handle, updater))
         self.has_updater = True
         # A parameter group may have frozen some.
@@ -145,8 +148,7 @@ class Engine(Owner, NotCopied):
     def train(
         self,
         body,
-        x: Tensor | None = None,
-        y: Tensor | None = None,
+        inputs: Sequence[Tensor] = (),
         first_sample: int = 0,
         sample_count: int = 1,
         global_count: int = 1,
@@ -156,7 +158,7 @@ class Engine(Owner, NotCopied):
         """One training step: `body` runs forward and calls an optimizer.
 
         In graph mode a step like an earlier one is replayed without it: of the same
-        shapes and the same `variant`, a number for each way in which `body` can go.
+        shapes of `inputs` and the same `variant`, a number for each way in which `body` can go.
         number: which batch of the run it is, above 0, which ranks compare; 0: not
         told. To be called in a section; `body` runs outside of it. When it raises,
         step() tells whether the step was made.
@@ -165,15 +167,14 @@ class Engine(Owner, NotCopied):
             param.contents.trainable = tensor.stores_grad
         self._body = body
         self.recorded = False
-        if x is None:
+        raws = [x.data for x in inputs]
+        if not raws:
             if self._one is None:
                 self._one = _raw.empty(self.device, (1,))
-            raw_x = self._one
-        else:
-            raw_x = x.data
+            raws = [self._one]
         batch = ModelBatch(
-            raw_x.handle,
-            y.data.handle if y is not None else raw_x.handle,
+            (c_void_p * MAX_TENSORS)(*(raw.handle for raw in raws)),
+            (c_void_p * MAX_TENSORS)(),
             first_sample,
             sample_count,
             global_count,

@@ -229,6 +229,9 @@ class ModelCallbacks(Structure):
     _fields_ = [("define", Callback), ("train_one_batch", Callback)]
 
 
+MAX_TENSORS = 8  # CHOIR_MODEL_MAX_TENSORS
+
+
 class ModelBatch(Structure):
     """choir_model_batch_t"""
 

@@ -282,8 +282,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         library's steps, and nothing was done."""
         engine = self._engine()
         optimizer._set_lr(engine.step())
-        x, y, *_ = self._batch(args, kwargs)
-        key = _key(args, kwargs, x, y)
+        inputs, *_ = self._batch(args, kwargs)
+        key = _key(args, kwargs, inputs)
         # A step that calls the optimizer plainly goes by what use() chose.
         key += (getattr(optimizer, "_chosen", None), self._precision)
         way = self._ways.get(key)
@@ -335,11 +335,10 @@ class Model(layer.Layer, metaclass=ModelMeta):
         object.__setattr__(self, "graph_mode", False)
 
     def _batch(self, args, kwargs):
-        """What the C library takes of a step's arguments: the first two tensors
-        as inputs, if they are a batch, and its place among all samples."""
-        tensors = list(_flat(args, kwargs))
+        """What the C library takes of a step's arguments: the tensors as inputs,
+        if they are a batch, and its place among all samples."""
+        tensors = list(_flat(args, kwargs))[: _engine.MAX_TENSORS]
         x = tensors[0] if tensors else None
-        y = tensors[1] if len(tensors) > 1 else None
         rank, size = 0, 1
         optimizer = self.optimizer
         if isinstance(optimizer, _opt.DistOpt):
@@ -352,17 +351,16 @@ class Model(layer.Layer, metaclass=ModelMeta):
             first, total, number = rank * n, size * n, 0
         if x is None or x.ndim() == 0 or x.shape[0] != n:
             return (
-                None,
-                None,
+                [],
                 first,
                 n if n == 0 else 1,
                 total if n == 0 else size,
                 number,
             )
-        return x, y, first, n, total, number
+        return tensors, first, n, total, number
 
     def _step(self, engine, func, args, kwargs, key):
-        x, y, first, n, total, number = self._batch(args, kwargs)
+        inputs, first, n, total, number = self._batch(args, kwargs)
         variant = self._variants.get(key)
         if variant is None:
             object.__setattr__(self, "_kinds", self._kinds + 1)
@@ -380,7 +378,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_last", result)
 
         try:
-            engine.train(body, x, y, first, n, total, variant, number)
+            engine.train(body, inputs, first, n, total, variant, number)
             result = self._last
         finally:
             object.__setattr__(self, "_last", None)
@@ -572,13 +570,14 @@ def _flat(args, kwargs):
             yield from _flat(value.values(), {})
 
 
-def _key(args, kwargs, x, y):
-    """What steps of one kind share, beside the shapes of their inputs x and y."""
+def _key(args, kwargs, inputs):
+    """What steps of one kind share, beside the shapes of their inputs."""
+    places = {id(value): i for i, value in enumerate(inputs)}
 
     def part(value):
         if isinstance(value, Tensor):
-            if value is x or value is y:
-                return "input", value is y
+            if id(value) in places:
+                return "input", places[id(value)]
             return weakref.ref(value.data)
         if isinstance(value, (list, tuple)):
             return tuple(part(one) for one in value)

@@ -321,8 +321,13 @@ class OneLayer {
     return choir_model_create(device, &model_def_, this, 3, &model_);
   }
   choir_status_t Compile(const Shape& shape) {
-    return choir_model_compile(model_, static_cast<int32_t>(shape.size()),
-                               shape.data());
+    choir_view_t x;
+    CHOIR_TRY(choir_view_make(
+        CHOIR_DTYPE_F32, static_cast<int32_t>(shape.size()), shape.data(), &x));
+    return choir_model_compile(model_, &x, 1);
+  }
+  choir_status_t Predict(choir_tensor_t* x, choir_tensor_t** out_y) {
+    return choir_model_predict(model_, &x, 1, out_y);
   }
   choir_model_t* model() { return model_; }
   choir_scope_t* scope() { return scope_; }
@@ -394,8 +399,9 @@ class OneLayer {
         choir_layer_create(model, "it", one->def_, one->config_.data());
   }
   static choir_var_t* Forward(choir_scope_t* scope, void* self,
-                              choir_var_t* x) {
-    return choir_layer_forward(scope, static_cast<OneLayer*>(self)->layer_, x);
+                              choir_vars_t inputs) {
+    return choir_layer_forward_list(scope, static_cast<OneLayer*>(self)->layer_,
+                                    inputs);
   }
 
   const choir_model_def_t model_def_ = {"one", Define, Forward, nullptr};
@@ -455,7 +461,7 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
       output[0] = batch;
       Placed x(device_, MakeInput(CHOIR_DTYPE_F32, input, 1), kContiguous);
       choir_tensor_t* y = nullptr;
-      ASSERT_OK(choir_model_predict(it.model(), x.tensor(), &y));
+      ASSERT_OK(it.Predict(x.tensor(), &y));
       EXPECT_EQ(OneLayer::ShapeOf(y), output);
       EXPECT_EQ(choir_tensor_dtype(y), CHOIR_DTYPE_F32);
       choir_tensor_release(y);
@@ -679,8 +685,7 @@ TEST_P(LayerSuite, RefusesOtherWidthsThanItLearnt) {
   wider[1] += 1;
   Placed x(device_, MakeInput(CHOIR_DTYPE_F32, wider, 1), kContiguous);
   choir_tensor_t* y = nullptr;
-  EXPECT_STATUS(INVALID_ARGUMENT,
-                "it: ", choir_model_predict(it.model(), x.tensor(), &y));
+  EXPECT_STATUS(INVALID_ARGUMENT, "it: ", it.Predict(x.tensor(), &y));
   EXPECT_EQ(y, nullptr);
 }
 

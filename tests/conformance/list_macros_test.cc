@@ -16,7 +16,9 @@ const layer_macro_t* tried = nullptr;
 choir_layer_t* made = nullptr;
 
 void Define(choir_model_t* model, void*) { made = tried->make(model); }
-choir_var_t* Forward(choir_scope_t*, void*, choir_var_t* x) { return x; }
+choir_var_t* Forward(choir_scope_t*, void*, choir_vars_t inputs) {
+  return inputs.at[0];
+}
 
 TEST(ListMacros, MakeEveryLayer) {
   choir_device_t* device = nullptr;

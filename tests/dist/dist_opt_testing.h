@@ -160,11 +160,13 @@ class Training {
     def->define = [](choir_model_t* model, void* self) {
       static_cast<Training*>(self)->Define(model);
     };
-    def->forward = [](choir_scope_t* scope, void* self, choir_var_t* x) {
-      return static_cast<Training*>(self)->Forward(scope, x);
+    def->forward = [](choir_scope_t* scope, void* self, choir_vars_t inputs) {
+      return static_cast<Training*>(self)->Forward(scope, inputs.at[0]);
     };
     Must(choir_model_create(device_, def, this, options_.seed, &model_));
-    Must(choir_model_compile(model_, 4, options_.shape.data()));
+    choir_view_t x;
+    Must(choir_view_make(CHOIR_DTYPE_F32, 4, options_.shape.data(), &x));
+    Must(choir_model_compile(model_, &x, 1));
     choir_model_set_graph(model_, options_.use_graph, false);
     if (!options_.frozen.empty()) Param(options_.frozen)->trainable = false;
     MakeOptimizer();
@@ -192,8 +194,11 @@ class Training {
   choir_status_t Attach() { return choir_model_set_updater(model_, updater()); }
 
   choir_status_t Train(const choir_batch_t* batch) {
-    choir_model_batch_t step = {batch->x, batch->y, batch->first_in_step,
-                                batch->sample_count, batch->global_count};
+    choir_model_batch_t step = {{batch->x},
+                                {batch->y},
+                                batch->first_in_step,
+                                batch->sample_count,
+                                batch->global_count};
     step.batch_number = batch->step + 1;
     return choir_model_train_one_batch(model_, &step);
   }
@@ -201,7 +206,7 @@ class Training {
   // Samples [first, first + count) of the `global` ones of step `step`.
   choir_status_t TrainOn(int64_t step, int64_t first, int64_t count,
                          int64_t global) {
-    choir_model_batch_t batch = {nullptr, nullptr, first, count, global};
+    choir_model_batch_t batch = {{nullptr}, {nullptr}, first, count, global};
     batch.batch_number = step + 1;
     if (count > 0) {
       std::vector<float> pixels = Pixels(step, first, count);
@@ -210,13 +215,13 @@ class Training {
         labels.push_back(Label(step, first + i));
       const int64_t shape[] = {count, 1, kSide, kSide};
       Must(choir_tensor_from_data(device_, CHOIR_DTYPE_F32, 4, shape,
-                                  pixels.data(), &batch.x));
+                                  pixels.data(), &batch.inputs[0]));
       Must(choir_tensor_from_data(device_, CHOIR_DTYPE_I32, 1, &count,
-                                  labels.data(), &batch.y));
+                                  labels.data(), &batch.targets[0]));
     }
     choir_status_t status = choir_model_train_one_batch(model_, &batch);
-    choir_tensor_release(batch.x);
-    choir_tensor_release(batch.y);
+    choir_tensor_release(batch.inputs[0]);
+    choir_tensor_release(batch.targets[0]);
     return status;
   }
 

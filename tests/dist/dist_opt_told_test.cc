@@ -132,21 +132,21 @@ choir_status_t TrainOnWrong(Training* training, int64_t count, int64_t side) {
   batch.sample_count = 16;
   batch.global_count = 32;
   Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_F32, 4, shape,
-                              pixels.data(), &batch.x));
+                              pixels.data(), &batch.inputs[0]));
   Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_I32, 1, &count,
-                              labels.data(), &batch.y));
+                              labels.data(), &batch.targets[0]));
   choir_status_t status =
       choir_model_train_one_batch(training->model(), &batch);
-  choir_tensor_release(batch.x);
-  choir_tensor_release(batch.y);
+  choir_tensor_release(batch.inputs[0]);
+  choir_tensor_release(batch.targets[0]);
   return status;
 }
 
 TEST(DistOptToldTest, ABatchOfTheWrongSize) {
   if (!InRank()) {
     Expect(
-        "model net: the batch has 16 samples but x does not hold as "
-        "many",
+        "model net: the batch has 16 samples but its first input does not "
+        "hold as many",
         kGradients);
     return;
   }
@@ -183,15 +183,15 @@ TEST(DistOptToldTest, NoMemoryForForward) {
     batch.sample_count = 64;
     batch.global_count = 80;
     Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_F32, 4, shape,
-                                pixels.data(), &batch.x));
+                                pixels.data(), &batch.inputs[0]));
     Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_I32, 1, shape,
-                                labels.data(), &batch.y));
+                                labels.data(), &batch.targets[0]));
     allocator->FailLarge(16384);
     choir_status_t status =
         choir_model_train_one_batch(training->model(), &batch);
     allocator->FailLarge(SIZE_MAX);
-    choir_tensor_release(batch.x);
-    choir_tensor_release(batch.y);
+    choir_tensor_release(batch.inputs[0]);
+    choir_tensor_release(batch.targets[0]);
     return status;
   });
 }

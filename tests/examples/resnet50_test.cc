@@ -29,7 +29,9 @@ class Network {
   explicit Network(choir_device_t* device) : device_(device) {
     const int64_t shape[] = {1, 3, 32, 32};
     EXPECT_OK(choir_model_create(device, &resnet50_def, &layers_, 3, &model_));
-    EXPECT_OK(choir_model_compile(model_, 4, shape));
+    choir_view_t x;
+    EXPECT_OK(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
+    EXPECT_OK(choir_model_compile(model_, &x, 1));
     EXPECT_OK(resnet50_initialize(model_, 3));
   }
   ~Network() { choir_model_release(model_); }
@@ -52,7 +54,7 @@ class Network {
     const TensorPtr x =
         Make(device_, {count, 3, 32, 32}, Floats(count * 3 * 32 * 32, 5));
     const TensorPtr y = Make(device_, {count}, labels);
-    const choir_model_batch_t batch = {x.get(), y.get(), 0, count, count};
+    const choir_model_batch_t batch = {{x.get()}, {y.get()}, 0, count, count};
     ASSERT_OK(choir_model_train_one_batch(model_, &batch));
   }
   // Of the step before.
@@ -65,8 +67,9 @@ class Network {
   TensorPtr Predict(const Shape& shape) {
     const TensorPtr x =
         Make(device_, shape, Floats(choir::testing::Count(shape), 7));
+    choir_tensor_t* const inputs[] = {x.get()};
     choir_tensor_t* scores = nullptr;
-    EXPECT_OK(choir_model_predict(model_, x.get(), &scores));
+    EXPECT_OK(choir_model_predict(model_, inputs, 1, &scores));
     return TensorPtr(scores);
   }
   uint64_t Digest() {

@@ -63,7 +63,9 @@ class ModelCallbacksTest : public ::testing::Test {
     const int64_t one = 1;
     CHOIR_TRY(
         choir_model_create(device_.get(), &def_, &callbacks_, 0, &model_));
-    CHOIR_TRY(choir_model_compile(model_, 1, &one));
+    choir_view_t x;
+    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &one, &x));
+    CHOIR_TRY(choir_model_compile(model_, &x, 1));
     CHOIR_TRY(MakeSgd());
     return choir_model_set_updater(model_, choir_optimizer_updater(sgd_));
   }
@@ -75,7 +77,7 @@ class ModelCallbacksTest : public ::testing::Test {
   choir_status_t Train() {
     TensorPtr x = Make<float>(device_.get(), {1}, {1});
     choir_model_batch_t batch = {};
-    batch.x = batch.y = x.get();
+    batch.inputs[0] = batch.targets[0] = x.get();
     batch.sample_count = batch.global_count = 1;
     return choir_model_train_one_batch(model_, &batch);
   }
@@ -102,12 +104,13 @@ TEST_F(ModelCallbacksTest, Trains) {
 TEST_F(ModelCallbacksTest, HasNoForward) {
   ASSERT_OK(Create());
   TensorPtr x = Make<float>(device_.get(), {1}, {1});
+  choir_tensor_t* const inputs[] = {x.get()};
   choir_tensor_t* y = nullptr;
   EXPECT_STATUS(FAILED_PRECONDITION,
                 "model square: predict: its definition has no forward",
-                choir_model_predict(model_, x.get(), &y));
+                choir_model_predict(model_, inputs, 1, &y));
   choir_model_batch_t batch = {};
-  batch.x = x.get();
+  batch.inputs[0] = x.get();
   batch.sample_count = batch.global_count = 1;
   EXPECT_STATUS(FAILED_PRECONDITION,
                 "model square: evaluate: its definition has no forward",

@@ -80,7 +80,7 @@ class Training {
   // failure. With what threads met.
   choir_status_t Step() {
     const size_t i = static_cast<size_t>(steps());
-    const choir_model_batch_t batch = {x_[i].get(), y_[i].get(), 0, 6, 6};
+    const choir_model_batch_t batch = {{x_[i].get()}, {y_[i].get()}, 0, 6, 6};
     choir_status_t status = choir_model_train_one_batch(net_.get(), &batch);
     return status ? status
                   : choir_stream_synchronize(choir_device_stream(device()));

@@ -74,7 +74,8 @@ void Define(choir_model_t* model, void* self) {
   net->out = choir_layer_create(model, "out", &choir_layer_def_linear, &linear);
 }
 
-choir_var_t* Forward(choir_scope_t* scope, void* self, choir_var_t* x) {
+choir_var_t* Forward(choir_scope_t* scope, void* self, choir_vars_t inputs) {
+  choir_var_t* x = inputs.at[0];
   Cnn* net = static_cast<Cnn*>(self);
   ++net->forwards;
   if (net->in_forward) net->in_forward(scope);
@@ -91,7 +92,7 @@ struct Batch {
   TensorPtr y;
   choir_model_batch_t get() const {
     const int64_t n = choir_tensor_shape(x.get())[0];
-    return {x.get(), y.get(), 0, n, n};
+    return {{x.get()}, {y.get()}, 0, n, n};
   }
 };
 
@@ -118,7 +119,9 @@ class Training {
       : device_(MakeDevice(device.c_str(), options)) {
     EXPECT_OK(choir_model_create(device_.get(), &kCnnDef, &net, 7, &model_));
     const int64_t shape[] = {1, 1, 8, 8};
-    EXPECT_OK(choir_model_compile(model_, 4, shape));
+    choir_view_t x;
+    EXPECT_OK(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
+    EXPECT_OK(choir_model_compile(model_, &x, 1));
     const choir_optimizer_def_t* def =
         choir_optimizer_def_find(optimizer.c_str());
     const choir_struct_def_t* fields = choir_optimizer_def_config(def);
@@ -406,7 +409,8 @@ TEST_P(ModelGraphTest, PredictionsAreTheCallersOwn) {
     for (Training* training : {&eager, &graph}) {
       const Batch batch = MakeBatch(training->device(), 6, i);
       choir_tensor_t* y = nullptr;
-      ASSERT_OK(choir_model_predict(training->get(), batch.x.get(), &y));
+      choir_tensor_t* const inputs[] = {batch.x.get()};
+      ASSERT_OK(choir_model_predict(training->get(), inputs, 1, &y));
       if (training == &eager)
         expected.push_back(Read<float>(y));
       else
@@ -557,11 +561,11 @@ TEST(ModelGraph, ShowsRecordsLifetimesAndBytes) {
 
 // x and y may be one tensor (an autoencoder), where y has no place of its own.
 choir_var_t* TrainOnItself(choir_model_t* model, choir_scope_t* scope,
-                           void* self, choir_var_t* x, choir_var_t* y,
-                           choir_var_t** out_loss) {
-  choir_var_t* out =
-      choir_layer_forward(scope, *static_cast<choir_layer_t**>(self), x);
-  *out_loss = choir_var_mse_loss(scope, out, y);
+                           void* self, choir_vars_t inputs,
+                           choir_vars_t targets, choir_var_t** out_loss) {
+  choir_var_t* out = choir_layer_forward(
+      scope, *static_cast<choir_layer_t**>(self), inputs.at[0]);
+  *out_loss = choir_var_mse_loss(scope, out, targets.at[0]);
   choir_model_backward_and_update(model, scope, *out_loss);
   return out;
 }
@@ -575,8 +579,9 @@ TEST(ModelGraph, InputAndTargetMayBeOneTensor) {
     *static_cast<choir_layer_t**>(self) =
         choir_layer_create(model, "fc", &choir_layer_def_linear, &linear);
   };
-  def.forward = [](choir_scope_t* scope, void* self, choir_var_t* x) {
-    return choir_layer_forward(scope, *static_cast<choir_layer_t**>(self), x);
+  def.forward = [](choir_scope_t* scope, void* self, choir_vars_t inputs) {
+    return choir_layer_forward(scope, *static_cast<choir_layer_t**>(self),
+                               inputs.at[0]);
   };
   def.train_one_batch = TrainOnItself;
   uint64_t digests[2];
@@ -586,7 +591,9 @@ TEST(ModelGraph, InputAndTargetMayBeOneTensor) {
     choir_model_t* model = nullptr;
     ASSERT_OK(choir_model_create(device.get(), &def, &layer, 1, &model));
     const int64_t shape[] = {1, 6};
-    ASSERT_OK(choir_model_compile(model, 2, shape));
+    choir_view_t like;
+    ASSERT_OK(choir_view_make(CHOIR_DTYPE_F32, 2, shape, &like));
+    ASSERT_OK(choir_model_compile(model, &like, 1));
     choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
     choir_optimizer_t* sgd = nullptr;
     ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
@@ -598,7 +605,7 @@ TEST(ModelGraph, InputAndTargetMayBeOneTensor) {
       for (size_t k = 0; k < values.size(); ++k)
         values[k] = std::cos(static_cast<float>(k) + static_cast<float>(i));
       TensorPtr x = Make(device.get(), Shape{4, 6}, values);
-      const choir_model_batch_t batch = {x.get(), x.get(), 0, 4, 4};
+      const choir_model_batch_t batch = {{x.get()}, {x.get()}, 0, 4, 4};
       ASSERT_OK(choir_model_train_one_batch(model, &batch));
     }
     ASSERT_OK(choir_model_digest(model, &digests[use_graph]));

@@ -82,8 +82,7 @@ TEST_P(ModelTest, NothingWorksBeforeCompile) {
   EXPECT_STATUS(FAILED_PRECONDITION, sentence, Train(net.get()));
   EXPECT_STATUS(FAILED_PRECONDITION, sentence,
                 choir_model_evaluate(net->get(), &batch));
-  EXPECT_STATUS(FAILED_PRECONDITION, sentence,
-                choir_model_predict(net->get(), x_.get(), &y));
+  EXPECT_STATUS(FAILED_PRECONDITION, sentence, net->Predict(x_.get(), &y));
   EXPECT_STATUS(FAILED_PRECONDITION, sentence,
                 choir_model_digest(net->get(), &digest));
   EXPECT_EQ(choir_model_params(net->get()).count, 0u);
@@ -106,8 +105,12 @@ TEST_P(ModelTest, CompileNamesWhatIsWrong) {
         INVALID_ARGUMENT,
         "model net: compile: fc1 (linear): the input is f32 (1, 2, 2)",
         net->Compile({1, 2, 2}));
-    EXPECT_STATUS(OUT_OF_RANGE,
-                  "model net: compile: tensor: ", net->Compile({-1, 2}));
+    choir_view_t x;
+    const int64_t shape[] = {1, 2};
+    ASSERT_OK(choir_view_make(CHOIR_DTYPE_F32, 2, shape, &x));
+    x.shape[0] = -1;
+    EXPECT_STATUS(OUT_OF_RANGE, "model net: compile: input 0: tensor: ",
+                  choir_model_compile(net->get(), &x, 1));
   }
   {
     Net net(
@@ -146,7 +149,7 @@ TEST_P(ModelTest, ForwardMustReturnSomething) {
   MakeData(3);
   choir_tensor_t* y = nullptr;
   EXPECT_STATUS(FAILED_PRECONDITION, "model net: forward returned no variable",
-                choir_model_predict(net.get(), x_.get(), &y));
+                net.Predict(x_.get(), &y));
   EXPECT_STATUS(INVALID_ARGUMENT,
                 "softmax_cross_entropy: source 0 is not a variable",
                 Train(&net));
@@ -183,20 +186,21 @@ TEST_P(ModelTest, RefusesBatchesThatDoNotFit) {
   EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 5 samples",
                 choir_model_evaluate(net->get(), &batch));
   batch = Batch();
-  batch.x = nullptr;
-  EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+  batch.inputs[0] = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT, "model net: 0 inputs; it was compiled for 1",
                 choir_model_train_one_batch(net->get(), &batch));
   batch = Batch();
-  batch.y = nullptr;
-  EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: scope_input: the tensor",
+  batch.targets[0] = nullptr;
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "softmax_cross_entropy: source 1 is not a variable",
                 choir_model_train_one_batch(net->get(), &batch));
   TensorPtr few = Make<int64_t>(device_.get(), {2}, {0, 1});
-  batch.y = few.get();
+  batch.targets[0] = few.get();
   EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: softmax_cross_entropy: ",
                 choir_model_train_one_batch(net->get(), &batch));
   TensorPtr wide = Make(device_.get(), {6, 3}, Floats(18, 1));
   batch = Batch();
-  batch.x = wide.get();
+  batch.inputs[0] = wide.get();
   EXPECT_STATUS(INVALID_ARGUMENT, "training step 0: fc1: linear: ",
                 choir_model_train_one_batch(net->get(), &batch));
   EXPECT_STATUS(INVALID_ARGUMENT,
@@ -214,22 +218,24 @@ TEST_P(ModelTest, RefusesWhatIsNull) {
     choir_model_set_graph(net->get(), use_graph, false);
     for (int round = 0; round < 3; ++round) {
       choir_tensor_t* y = nullptr;
-      EXPECT_STATUS(INVALID_ARGUMENT, "model net: predict: x is NULL",
-                    choir_model_predict(net->get(), nullptr, &y));
+      EXPECT_STATUS(INVALID_ARGUMENT,
+                    "model net: 0 inputs; it was compiled for 1",
+                    choir_model_predict(net->get(), nullptr, 0, &y));
       EXPECT_EQ(y, nullptr);
       choir_model_batch_t batch = Batch();
-      batch.x = nullptr;
-      EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+      batch.inputs[0] = nullptr;
+      EXPECT_STATUS(INVALID_ARGUMENT, "model net: 0 inputs",
                     choir_model_train_one_batch(net->get(), &batch));
-      EXPECT_STATUS(INVALID_ARGUMENT, "model net: the batch has 6 samples",
+      EXPECT_STATUS(INVALID_ARGUMENT, "model net: 0 inputs",
                     choir_model_evaluate(net->get(), &batch));
       batch = Batch();
-      batch.y = nullptr;
-      EXPECT_STATUS(INVALID_ARGUMENT, "scope_input: the tensor is NULL",
+      batch.targets[0] = nullptr;
+      EXPECT_STATUS(INVALID_ARGUMENT,
+                    "softmax_cross_entropy: source 1 is not a variable",
                     choir_model_train_one_batch(net->get(), &batch));
       ASSERT_OK(choir_model_evaluate(net->get(), &batch));  // counts no hits
       batch.sample_count = 0;
-      batch.x = nullptr;
+      batch.inputs[0] = nullptr;
       ASSERT_OK(choir_model_evaluate(net->get(), &batch));
       ASSERT_OK(choir_model_train_one_batch(net->get(), &batch));
       // What graphs are recorded of.

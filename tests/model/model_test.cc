@@ -200,7 +200,7 @@ TEST_P(ModelTest, ABatchWithoutSamplesIsAStep) {
   ASSERT_OK(Train(net.get()));
   net->Metrics();
   uint64_t digest = net->Digest();
-  choir_model_batch_t none = {nullptr, nullptr, 6, 0, 6};
+  choir_model_batch_t none = {{nullptr}, {nullptr}, 6, 0, 6};
   ASSERT_OK(choir_model_train_one_batch(net->get(), &none));
   ASSERT_OK(choir_model_evaluate(net->get(), &none));
   EXPECT_EQ(choir_model_step(net->get()), 2);
@@ -403,7 +403,8 @@ TEST_P(ModelTest, DropoutGoesByStepAndSample) {
     TensorPtr y_part = Make(
         device_.get(), {count},
         std::vector<int64_t>(y.begin() + first, y.begin() + first + count));
-    choir_model_batch_t batch = {x_part.get(), y_part.get(), first, count, 8};
+    choir_model_batch_t batch = {
+        {x_part.get()}, {y_part.get()}, first, count, 8};
     EXPECT_OK(choir_model_train_one_batch(net->get(), &batch));
     return net->seen;
   };
@@ -462,7 +463,7 @@ TEST_P(ModelTest, RunningAveragesGiveTheNewBatchItsWeight) {
     }
     TensorPtr image = Make(device_.get(), {3, 2, 2, 2}, x);
     TensorPtr labels = Make<int64_t>(device_.get(), {3}, {0, 7, 3});
-    choir_model_batch_t batch = {image.get(), labels.get(), 0, 3, 3};
+    choir_model_batch_t batch = {{image.get()}, {labels.get()}, 0, 3, 3};
     ASSERT_OK(choir_model_train_one_batch(net.get(), &batch));
     ExpectNear(net.value(2), mean, 1e-6);
     ExpectNear(net.value(3), var, 1e-6);
@@ -655,7 +656,8 @@ TEST_P(ModelTest, ActivationsOfLayersKeepNaNAsReluDoes) {
         choir_model_set_graph(net->get(), way.use_graph, way.sequential);
         ASSERT_OK(choir_model_set_precision(net->get(), precision));
         const auto train = [&](const TensorPtr& x) {
-          choir_model_batch_t batch = {x.get(), y.get(), 0, kSamples, kSamples};
+          choir_model_batch_t batch = {
+              {x.get()}, {y.get()}, 0, kSamples, kSamples};
           ASSERT_OK(choir_model_train_one_batch(net->get(), &batch));
         };
         for (int step = 0; step < 3; ++step) train(healthy);
@@ -744,7 +746,7 @@ TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
           status = choir_tensor_from_data(device, CHOIR_DTYPE_I64, 1, shape,
                                           labels, &y);
         if (!status) {
-          choir_model_batch_t batch = {x, y, 0, 2, 2};
+          choir_model_batch_t batch = {{x}, {y}, 0, 2, 2};
           status = choir_model_train_one_batch(net.get(), &batch);
         }
         uint64_t digest = 0;

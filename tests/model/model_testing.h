@@ -43,8 +43,10 @@ class Net {
     return choir_model_create(device, &def_, this, seed, &model_);
   }
   choir_status_t Compile(const Shape& shape) {
-    return choir_model_compile(model_, static_cast<int32_t>(shape.size()),
-                               shape.data());
+    choir_view_t x;
+    choir_status_t status = choir_view_make(
+        CHOIR_DTYPE_F32, static_cast<int32_t>(shape.size()), shape.data(), &x);
+    return status ? status : choir_model_compile(model_, &x, 1);
   }
   choir_status_t UseSgd(double lr, double momentum = 0) {
     choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
@@ -76,9 +78,12 @@ class Net {
     EXPECT_OK(choir_model_digest(model_, &digest));
     return digest;
   }
+  choir_status_t Predict(choir_tensor_t* x, choir_tensor_t** out_y) {
+    return choir_model_predict(model_, &x, 1, out_y);
+  }
   std::vector<float> Predict(choir_tensor_t* x) {
     choir_tensor_t* y = nullptr;
-    EXPECT_OK(choir_model_predict(model_, x, &y));
+    EXPECT_OK(Predict(x, &y));
     TensorPtr kept(y);
     return y ? Read<float>(y) : std::vector<float>();
   }
@@ -121,14 +126,15 @@ class Net {
     static_cast<Net*>(self)->define_(static_cast<Net*>(self));
   }
   static choir_var_t* CallForward(choir_scope_t* scope, void* self,
-                                  choir_var_t* x) {
-    return static_cast<Net*>(self)->forward_(static_cast<Net*>(self), scope, x);
+                                  choir_vars_t inputs) {
+    return static_cast<Net*>(self)->forward_(static_cast<Net*>(self), scope,
+                                             inputs.at[0]);
   }
   static choir_var_t* CallTrain(choir_model_t*, choir_scope_t* scope,
-                                void* self, choir_var_t* x, choir_var_t* y,
-                                choir_var_t** out_loss) {
-    return static_cast<Net*>(self)->train_(static_cast<Net*>(self), scope, x, y,
-                                           out_loss);
+                                void* self, choir_vars_t inputs,
+                                choir_vars_t targets, choir_var_t** out_loss) {
+    return static_cast<Net*>(self)->train_(
+        static_cast<Net*>(self), scope, inputs.at[0], targets.at[0], out_loss);
   }
   choir_model_def_t def_ = {"net", CallDefine, CallForward, nullptr};
   Define define_;
@@ -179,7 +185,7 @@ class ModelTest : public ::testing::TestWithParam<const char*> {
   }
   choir_model_batch_t Batch() const {
     int64_t count = choir_tensor_shape(x_.get())[0];
-    return {x_.get(), y_.get(), 0, count, count};
+    return {{x_.get()}, {y_.get()}, 0, count, count};
   }
   choir_status_t Train(Net* net) {
     choir_model_batch_t batch = Batch();

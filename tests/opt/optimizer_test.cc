@@ -700,14 +700,14 @@ class UpdaterTest : public ::testing::TestWithParam<const char*> {
         choir_layer_create(model, "fc", &choir_layer_def_linear, &config);
   }
   static choir_var_t* Forward(choir_scope_t* scope, void* self,
-                              choir_var_t* x) {
+                              choir_vars_t inputs) {
     return choir_layer_forward(scope, static_cast<UpdaterTest*>(self)->layer_,
-                               x);
+                               inputs.at[0]);
   }
   static choir_var_t* TrainOneBatch(choir_model_t* model, choir_scope_t* scope,
-                                    void* self, choir_var_t* x, choir_var_t*,
-                                    choir_var_t** out_loss) {
-    choir_var_t* y = Forward(scope, self, x);
+                                    void* self, choir_vars_t inputs,
+                                    choir_vars_t, choir_var_t** out_loss) {
+    choir_var_t* y = Forward(scope, self, inputs);
     *out_loss = choir_var_sum(scope, choir_var_square(scope, y), nullptr);
     if (static_cast<UpdaterTest*>(self)->fails_)
       choir_scope_fail(scope, CHOIR_ERROR(INTERNAL, "no luck"));
@@ -718,7 +718,9 @@ class UpdaterTest : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     ASSERT_OK(choir_model_create(device_.get(), &def_, this, 1, &model_));
     const int64_t shape[] = {2, 2};
-    ASSERT_OK(choir_model_compile(model_, 2, shape));
+    choir_view_t x;
+    ASSERT_OK(choir_view_make(CHOIR_DTYPE_F32, 2, shape, &x));
+    ASSERT_OK(choir_model_compile(model_, &x, 1));
     const float start[] = {3, 4};
     ASSERT_OK(choir_tensor_write(weight()->value, start, sizeof start));
     choir_sgd_config_t config = Sgd();
@@ -733,8 +735,11 @@ class UpdaterTest : public ::testing::TestWithParam<const char*> {
   choir_param_t* weight() { return choir_model_params(model_).params[0]; }
   std::vector<float> values() { return Read<float>(weight()->value); }
   choir_status_t Train(int64_t samples) {
-    choir_model_batch_t batch = {samples ? x_.get() : nullptr,
-                                 samples ? y_.get() : nullptr, 0, samples, 2};
+    choir_model_batch_t batch = {{samples ? x_.get() : nullptr},
+                                 {samples ? y_.get() : nullptr},
+                                 0,
+                                 samples,
+                                 2};
     return choir_model_train_one_batch(model_, &batch);
   }
 
