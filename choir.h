@@ -36,6 +36,7 @@
 #include "model/initializer.h"
 #include "model/layers.h"
 #include "model/model.h"
+#include "model/param_set.h"
 #include "model/updater.h"
 
 #include "opt/optimizer.h"

@@ -157,6 +157,10 @@ void choir_scope_set_label(choir_scope_t* scope, const char* label) {
   choir_stream_set_label(scope->stream, label);
 }
 
+const char* choir_scope_label(const choir_scope_t* scope) {
+  return scope->label;
+}
+
 int64_t choir_scope_next_random_stream(choir_scope_t* scope) {
   return scope->next_random_stream++;
 }

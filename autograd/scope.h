@@ -106,6 +106,7 @@ CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
 // Names the work that follows ("conv1") in failures, those of its gradients
 // too; long-lived or NULL.
 CHOIR_API void choir_scope_set_label(choir_scope_t* scope, const char* label);
+CHOIR_API const char* choir_scope_label(const choir_scope_t* scope);
 // A number for each place in a step that draws random numbers: 0, 1, ... in
 // the order of calls, so the same in every step and on every rank.
 CHOIR_API int64_t choir_scope_next_random_stream(choir_scope_t* scope);

@@ -127,11 +127,11 @@ static void detach(choir_updater_t* updater) {
   dist->exchanged = NULL;
   dist->host = NULL;
   dist->device = NULL;
-  dist->params = (choir_param_list_t){NULL, 0};
+  dist->params = NULL;
 }
 
 static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
-                                 choir_param_list_t params) {
+                                 choir_param_set_t* params) {
   choir_device_retain(device);
   dist->device = device;
   dist->params = params;
@@ -152,7 +152,7 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
-                             choir_param_list_t params) {
+                             choir_param_set_t* params) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   return choir__agree_on_outcome(dist->comm, "attach",
                                  attach_all(dist, device, params));
@@ -186,8 +186,8 @@ static choir_status_t consolidate_strategy(choir_dist_opt_t* dist) {
 static choir_status_t consolidate_all(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir__dist_opt_end_work(dist));
   if (dist->strategy->def->consolidate) CHOIR_TRY(consolidate_strategy(dist));
-  for (size_t i = 0; i < dist->params.count; ++i) {
-    const choir_param_t* param = dist->params.params[i];
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    const choir_param_t* param = dist->params->params[i];
     if (!param->trainable)
       CHOIR_TRY(
           choir__dist_opt_average_tensor(dist, param->name, param->value));

@@ -29,7 +29,7 @@ static choir_status_t compare_with_rank_0(const choir__agreement_t* mine,
   for (int32_t rank = 1; rank < size; ++rank) {
     for (size_t i = 0; i < count; ++i) {
       if (all[(size_t)rank * count + i] == all[i]) continue;
-      const choir_param_t* param = mine->params.params[i];
+      const choir_param_t* param = mine->params->params[i];
       char text[160];
       choir_status_t status = CHOIR_ERROR(
           FAILED_PRECONDITION,
@@ -88,7 +88,7 @@ static choir_status_t compare_settings(const choir__agreement_t* mine,
 choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
   const int32_t size = choir_comm_size(mine->comm);
   const settings_t settings = {
-      .params = (int64_t)mine->params.count,
+      .params = (int64_t)mine->params->count,
       .optimizer = choir_optimizer_hash(mine->optimizer),
       .own = choir_struct_hash(&choir_dist_opt_config_def, mine->config),
       .strategy = choir__strategy_hash(mine->strategy)};
@@ -108,17 +108,18 @@ choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
 choir_status_t choir__agree_on_model(const choir__agreement_t* mine) {
   CHOIR_TRY(choir__agree_on_settings(mine));
   // The optimizer says what is wrong with none.
-  if (mine->params.count == 0) return NULL;
-  const size_t row = sizeof(uint64_t) * mine->params.count;
+  if (mine->params->count == 0) return NULL;
+  const size_t row = sizeof(uint64_t) * mine->params->count;
   const size_t table = row * (size_t)choir_comm_size(mine->comm);
   void* own = NULL;
   void* all = NULL;
   CHOIR_TRY(choir_allocate(mine->allocator, row, "parameter hashes", &own));
   choir_status_t status =
       choir_allocate(mine->allocator, table, "parameter hashes", &all);
-  for (size_t i = 0; i < mine->params.count; ++i)
-    ((uint64_t*)own)[i] = param_hash(mine->params.params[i]);
-  if (!status) status = compare_with_rank_0(mine, own, mine->params.count, all);
+  for (size_t i = 0; i < mine->params->count; ++i)
+    ((uint64_t*)own)[i] = param_hash(mine->params->params[i]);
+  if (!status)
+    status = compare_with_rank_0(mine, own, mine->params->count, all);
   choir_deallocate(mine->allocator, own, row);
   choir_deallocate(mine->allocator, all, table);
   return status;

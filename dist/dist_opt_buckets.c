@@ -14,8 +14,8 @@ static int64_t padded(int64_t count, choir_dtype_t dtype) {
 static void assign_buckets(choir_dist_opt_t* dist) {
   choir__bucket_t* bucket = NULL;
   dist->bucket_count = 0;
-  for (size_t i = dist->params.count; i-- > 0;) {
-    const choir_param_t* param = dist->params.params[i];
+  for (size_t i = dist->params->count; i-- > 0;) {
+    const choir_param_t* param = dist->params->params[i];
     dist->bucket_of[i] = -1;
     if (!param->trainable) continue;
     const choir_dtype_t dtype = choir_tensor_dtype(param->value);
@@ -49,9 +49,9 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
                                        .count = bucket->count,
                                        .pieces = piece};
     int64_t offset = 0;
-    for (size_t i = dist->params.count; i-- > 0;) {
+    for (size_t i = dist->params->count; i-- > 0;) {
       if (dist->bucket_of[i] != b) continue;
-      choir_param_t* param = dist->params.params[i];
+      choir_param_t* param = dist->params->params[i];
       choir_view_t view = *choir_tensor_view(param->value);
       *piece++ = (choir_strategy_piece_t){.offset = offset,
                                           .count = choir_view_count(&view)};
@@ -61,8 +61,8 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
       view.offset = offset;
       choir_tensor_t* grad = NULL;
       CHOIR_TRY(choir_tensor_from_view(&view, &grad));
-      choir_tensor_release(param->grad);
-      param->grad = grad;
+      choir_param_use_grad(param, grad);
+      choir_tensor_release(grad);
       offset += padded(choir_view_count(&view), bucket->dtype);
     }
   }
@@ -78,7 +78,7 @@ static choir_status_t make_passes(choir_dist_opt_t* dist) {
 }
 
 static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
-  const size_t count = dist->params.count;
+  const size_t count = dist->params->count;
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir__bucket_t),
                            "buckets", &memory));
@@ -101,25 +101,26 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
 }
 
 void choir__buckets_drop(choir_dist_opt_t* dist) {
+  if (!dist->params) return;  // never laid out, or dropped before
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
     choir_buffer_release(dist->buckets[b].buffer);
     choir_event_release(dist->buckets[b].ready);
   }
   choir_deallocate(dist->allocator, dist->buckets,
-                   dist->params.count * sizeof(choir__bucket_t));
+                   dist->params->count * sizeof(choir__bucket_t));
   choir_deallocate(dist->allocator, dist->bucket_of,
-                   dist->params.count * sizeof(int32_t));
+                   dist->params->count * sizeof(int32_t));
   choir_deallocate(dist->allocator, dist->strategy_buckets,
-                   dist->params.count * sizeof(choir_strategy_bucket_t));
+                   dist->params->count * sizeof(choir_strategy_bucket_t));
   choir_deallocate(dist->allocator, dist->pieces,
-                   dist->params.count * sizeof(choir_strategy_piece_t));
+                   dist->params->count * sizeof(choir_strategy_piece_t));
   dist->buckets = NULL;
   dist->bucket_of = NULL;
   dist->strategy_buckets = NULL;
   dist->pieces = NULL;
   choir_deallocate(dist->allocator, dist->values,
-                   dist->params.count * sizeof(choir_tensor_t*));
+                   dist->params->count * sizeof(choir_tensor_t*));
   dist->values = NULL;
   dist->value_count = 0;
   dist->bucket_count = 0;

@@ -114,9 +114,9 @@ static choir_status_t visit_optimizer_states(choir_dist_opt_t* dist,
 
 choir_status_t choir__dist_opt_broadcast_states(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
-  for (size_t i = 0; i < dist->params.count; ++i)
-    CHOIR_TRY(broadcast_tensor(dist, dist->params.params[i]->name,
-                               dist->params.params[i]->value));
+  for (size_t i = 0; i < dist->params->count; ++i)
+    CHOIR_TRY(broadcast_tensor(dist, dist->params->params[i]->name,
+                               dist->params->params[i]->value));
   return visit_optimizer_states(dist, broadcast_tensor);
 }
 

@@ -14,7 +14,7 @@ typedef struct choir__dist_opt_view_s {
   choir_comm_t* comm;
   choir_device_t* device;
   choir_allocator_t allocator;
-  choir_param_list_t params;
+  choir_param_set_t* params;
 } choir__dist_opt_view_t;
 
 // Waits for all work of the last step. FAILED_PRECONDITION, with `what` was
@@ -29,7 +29,7 @@ choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 typedef struct choir__agreement_s {
   choir_comm_t* comm;
   choir_allocator_t allocator;
-  choir_param_list_t params;
+  choir_param_set_t* params;
   const choir_optimizer_t* optimizer;
   const choir_dist_opt_config_t* config;
   const choir_strategy_t* strategy;  // to be used

@@ -160,9 +160,9 @@ static choir_status_t fill(choir__kept_t* kept, const choir_dist_opt_t* dist) {
   kept->states = memory;
   for (int32_t b = 0; b < kept->bucket_count; ++b) {
     int32_t piece = 0;
-    for (size_t i = dist->params.count; i-- > 0;)
+    for (size_t i = dist->params->count; i-- > 0;)
       if (dist->bucket_of[i] == b)
-        add_states(kept, dist, dist->params.params[i], b,
+        add_states(kept, dist, dist->params->params[i], b,
                    kept->buckets[b].pieces[piece++].offset);
   }
   lay_out(kept);

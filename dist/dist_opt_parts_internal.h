@@ -36,7 +36,7 @@ struct choir_dist_opt_s {
   choir_device_t* host;  // `device` where the host sees its memory
   choir_stream_t* background;
   choir_event_t* exchanged;
-  choir_param_list_t params;
+  choir_param_set_t* params;
   int32_t* bucket_of;  // for each parameter of the list; -1: none
   choir__bucket_t* buckets;
   int32_t bucket_count;

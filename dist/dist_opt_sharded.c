@@ -93,16 +93,17 @@ static void list_buffer(moves_t* moves, const choir_tensor_t* tensor) {
 }
 
 static choir_status_t list_buffers(const choir__sharded_t* sharded,
-                                   choir_param_list_t params, moves_t* moves) {
-  *moves = (moves_t){.room = params.count};
+                                   const choir_param_set_t* params,
+                                   moves_t* moves) {
+  *moves = (moves_t){.room = params->count};
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(sharded->allocator,
                            moves->room * sizeof(choir_buffer_t*),
                            "buffers to be moved", &memory));
   moves->buffers = memory;
-  for (size_t i = 0; i < params.count; ++i)
-    if (params.params[i]->trainable)
-      list_buffer(moves, params.params[i]->value);
+  for (size_t i = 0; i < params->count; ++i)
+    if (params->params[i]->trainable)
+      list_buffer(moves, params->params[i]->value);
   return NULL;
 }
 
@@ -237,9 +238,9 @@ static choir_status_t make_shards(choir__sharded_t* sharded,
     choir__sharded_part(bucket->count, choir_comm_rank(sharded->comm),
                         size_of(sharded), &begin, &end);
     int32_t piece = 0;
-    for (size_t i = dist->params.count; i-- > 0;)
+    for (size_t i = dist->params->count; i-- > 0;)
       if (dist->bucket_of[i] == b)
-        CHOIR_TRY(add_shards(sharded, dist->params.params[i], b,
+        CHOIR_TRY(add_shards(sharded, dist->params->params[i], b,
                              bucket->pieces[piece++].offset, begin, end));
   }
   return NULL;

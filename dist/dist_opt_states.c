@@ -67,9 +67,9 @@ static choir_status_t no_memory(void) {
 
 static bool is_trained(const choir__dist_opt_view_t* view,
                        const choir_tensor_t* tensor) {
-  for (size_t i = 0; i < view->params.count; ++i)
-    if (view->params.params[i]->value == tensor)
-      return view->params.params[i]->trainable;
+  for (size_t i = 0; i < view->params->count; ++i)
+    if (view->params->params[i]->value == tensor)
+      return view->params->params[i]->trainable;
   return false;
 }
 

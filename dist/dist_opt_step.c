@@ -80,8 +80,8 @@ static choir_status_t start_next_bucket(choir_dist_opt_t* dist) {
 
 static choir_status_t on_grad(void* self, choir_param_t* param) {
   choir_dist_opt_t* dist = self;
-  for (size_t i = 0; i < dist->params.count; ++i) {
-    if (dist->params.params[i] != param) continue;
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    if (dist->params->params[i] != param) continue;
     if (dist->bucket_of[i] < 0)
       return CHOIR_ERROR(FAILED_PRECONDITION,
                          "dist_opt: parameter %s was frozen when the model got "
@@ -204,8 +204,8 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
                             .batch_number = step->batch_number};
   choir_optimizer_begin_step(dist->optimizer, step->step);
   dist->compute = choir_scope_stream(scope);
-  const choir_backward_options_t backward = {.params = dist->params.params,
-                                             .param_count = dist->params.count,
+  const choir_backward_options_t backward = {.params = dist->params->params,
+                                             .param_count = dist->params->count,
                                              .on_grad = on_grad,
                                              .self = dist};
   choir_scope_backward(scope, loss, &backward);

@@ -15,6 +15,9 @@
 enum { RESNET20_STAGES = 3, RESNET20_BLOCKS = 3 };
 
 typedef struct resnet20_block_s {
+  choir_layer_t* layer;  // the block itself
+  int64_t channels;
+  int64_t stride;
   choir_layer_t* conv1;
   choir_layer_t* norm1;
   choir_layer_t* relu1;

@@ -23,6 +23,10 @@ extern "C" {
 enum { RESNET50_STAGES = 4, RESNET50_MAX_BLOCKS = 6 };
 
 typedef struct resnet50_block_s {
+  choir_layer_t* layer;  // the block itself
+  int64_t channels;
+  int64_t stride;
+  bool is_first;  // of its stage
   choir_layer_t* conv1;
   choir_layer_t* norm1;
   choir_layer_t* relu1;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stdio.h>
 #include <string.h>
 
 #include "model/layer_def.h"
@@ -35,98 +36,104 @@ const choir_struct_def_t* choir_layer_def_config(const choir_layer_def_t* def) {
 
 const char* choir_layer_name(const choir_layer_t* layer) { return layer->name; }
 
-static char* copy_text(choir_allocator_t allocator, const char* a,
-                       const char* b) {
-  const size_t a_bytes = strlen(a);
-  const size_t b_bytes = b ? strlen(b) + 1 : 0;
+choir_status_t choir__full_name(const choir_model_t* model,
+                                const choir_layer_t* parent, const char* name,
+                                char** out_text) {
+  const char* before = parent ? parent->name : "";
+  const size_t bytes = strlen(before) + strlen(name) + 2;
+  char* text = NULL;
   void* memory = NULL;
-  choir_status_t status =
-      choir_allocate(allocator, a_bytes + b_bytes + 1, "name", &memory);
-  choir_status_free(status);
-  if (status) return NULL;
-  char* text = memory;
-  memcpy(text, a, a_bytes);
-  if (b) {
-    text[a_bytes] = '.';
-    memcpy(text + a_bytes + 1, b, b_bytes - 1);
-  }
-  text[a_bytes + b_bytes] = '\0';
-  return text;
+  CHOIR_TRY(choir_allocate(choir_device_allocator(model->device), bytes,
+                           "name of a layer", &memory));
+  *out_text = text = memory;
+  snprintf(text, bytes, "%s%s%s", before, parent ? "." : "", name);
+  return NULL;
 }
 
-static void free_text(choir_allocator_t allocator, const char* text) {
-  if (text) choir_deallocate(allocator, (void*)text, strlen(text) + 1);
+void choir__free_text(const choir_model_t* model, char* text) {
+  if (text)
+    choir_deallocate(choir_device_allocator(model->device), text,
+                     strlen(text) + 1);
+}
+
+static choir_status_t fill_layer(choir_layer_t* layer, const char* name,
+                                 const void* config) {
+  const choir_struct_def_t* def = layer->def->config;
+  choir_allocator_t allocator = choir_device_allocator(layer->model->device);
+  CHOIR_TRY(
+      choir__full_name(layer->model, layer->model->parent, name, &layer->name));
+  CHOIR_TRY(
+      choir_allocate(allocator, def->bytes, "layer config", &layer->config));
+  memcpy(layer->config, config, def->bytes);
+  CHOIR_TRY_NOTE(choir_struct_check(def, config), "layer %s", layer->name);
+  return NULL;
 }
 
 choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
                                   const choir_layer_def_t* def,
                                   const void* config) {
-  choir_allocator_t allocator = choir_device_allocator(model->device);
   void* memory = NULL;
-  choir_status_t status =
-      choir_allocate(allocator, sizeof(choir_layer_t), "layer", &memory);
-  if (status) {
-    choir__model_fail(model, status);
-    return NULL;
-  }
+  choir_status_t status = choir_allocate(choir_device_allocator(model->device),
+                                         sizeof(choir_layer_t), name, &memory);
+  choir__model_fail(model, status);
+  if (status) return NULL;
   choir_layer_t* layer = memory;
   layer->def = def;
   layer->model = model;
-  layer->name = copy_text(allocator, name, NULL);
-  status = choir_allocate(allocator, def->config->bytes, "layer config",
-                          &layer->config);
-  if (!status && !layer->name)
-    status = CHOIR_ERROR(OUT_OF_MEMORY, "%s: no memory for its name", name);
-  if (!status) {
-    memcpy(layer->config, config, def->config->bytes);
-    status = choir_struct_check(def->config, config);
-    if (status)
-      status =
-          choir_status_annotate(status, __FILE__, __LINE__, "layer %s", name);
-  }
-  choir__model_fail(model, status);
+  choir_status_t wrong = fill_layer(layer, name, config);
+  const bool is_whole = !wrong;
+  choir__model_fail(model, wrong);
   status = choir__model_add_layer(model, layer);
-  if (!status) return layer;
   choir__model_fail(model, status);
-  choir__layer_destroy(layer);
-  return NULL;
+  if (status) {
+    choir__layer_destroy(layer);
+    return NULL;
+  }
+  choir_layer_t* parent = model->parent;
+  model->parent = layer;
+  if (is_whole && def->define) def->define(layer);
+  model->parent = parent;
+  return layer;
 }
 
 void choir__layer_destroy(choir_layer_t* layer) {
   choir_allocator_t allocator = choir_device_allocator(layer->model->device);
-  for (int32_t i = 0; i < layer->param_count; ++i)
-    choir__param_destroy(allocator, layer->params[i]);
+  choir_deallocate(allocator, layer->params,
+                   layer->param_capacity * sizeof(void*));
   choir_deallocate(allocator, layer->config, layer->def->config->bytes);
-  free_text(allocator, layer->name);
+  choir__free_text(layer->model, layer->name);
   choir_deallocate(allocator, layer, sizeof(*layer));
+}
+
+static choir_status_t add_param(choir_layer_t* layer, const char* name,
+                                choir_tensor_t* value,
+                                const choir_initializer_t* initializer,
+                                bool trainable) {
+  choir_model_t* model = layer->model;
+  const choir_random_key_t key = {.seed = (uint64_t)model->seed,
+                                  .stream = (uint32_t)model->params->count};
+  CHOIR_TRY_NOTE(choir_initialize(value, initializer, key), "%s", name);
+  choir_param_t* param = NULL;
+  CHOIR_TRY(choir__model_add_param(model, name, value, trainable, &param));
+  return choir__append(choir_device_allocator(model->device),
+                       (void***)&layer->params, &layer->param_count,
+                       &layer->param_capacity, param);
 }
 
 choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
                                       const choir_view_t* layout,
                                       const choir_initializer_t* initializer,
                                       bool trainable) {
-  choir_model_t* model = layer->model;
-  choir_allocator_t allocator = choir_device_allocator(model->device);
-  if (layer->param_count == CHOIR_LAYER_MAX_PARAMS)
-    return CHOIR_ERROR(INTERNAL, "%s: more than %d parameters", layer->name,
-                       CHOIR_LAYER_MAX_PARAMS);
-  void* memory = NULL;
-  CHOIR_TRY(
-      choir_allocate(allocator, sizeof(choir_param_t), "parameter", &memory));
-  choir_param_t* param = memory;
-  layer->params[layer->param_count++] = param;
-  param->trainable = trainable;
-  param->name = copy_text(allocator, layer->name, name);
-  if (!param->name)
-    return CHOIR_ERROR(OUT_OF_MEMORY, "%s: no memory for a name", layer->name);
-  CHOIR_TRY(choir_tensor_create_layout(model->device, layout, &param->value));
-  if (trainable)
-    CHOIR_TRY(choir_tensor_create_layout(model->device, layout, &param->grad));
-  const choir_random_key_t key = {.seed = (uint64_t)model->seed,
-                                  .stream = (uint32_t)model->param_count};
-  CHOIR_TRY_NOTE(choir_initialize(param->value, initializer, key), "%s",
-                 param->name);
-  return choir__model_add_param(model, param);
+  choir_device_t* device = layer->model->device;
+  char* full_name = NULL;
+  CHOIR_TRY(choir__full_name(layer->model, layer, name, &full_name));
+  choir_tensor_t* value = NULL;
+  choir_status_t status = choir_tensor_create_layout(device, layout, &value);
+  if (!status)
+    status = add_param(layer, full_name, value, initializer, trainable);
+  choir_tensor_release(value);
+  choir__free_text(layer->model, full_name);
+  return status;
 }
 
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
@@ -180,9 +187,10 @@ choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
   choir_status_t status = check_inputs(layer, inputs);
   if (!status) status = build(layer, inputs);
   if (status) return choir_scope_fail(scope, status);
+  const char* outer = choir_scope_label(scope);
   choir_scope_set_label(scope, layer->name);
   choir_var_t* y = layer->def->forward(scope, layer, inputs);
-  choir_scope_set_label(scope, NULL);
+  choir_scope_set_label(scope, outer);
   return y;
 }
 

@@ -8,14 +8,15 @@
 
 // For writers of a layer (model/layers/<name>_layer.c). Not installed.
 
-#define CHOIR_LAYER_MAX_PARAMS 8
-
 struct choir_layer_def_s {
   const char* name;
   const choir_struct_def_t* config;
   // How many inputs forward takes.
   int32_t min_inputs;
   int32_t max_inputs;
+  // Once, when the layer is made: creates the layers that it is made of, whose
+  // names come after its own. May be NULL.
+  void (*define)(choir_layer_t* layer);
   // Once, at the first inputs: checks them and adds the parameters. May be
   // NULL.
   choir_status_t (*build)(choir_layer_t* layer, choir_vars_t inputs);
@@ -29,8 +30,9 @@ struct choir_layer_s {
   char* name;
   void* config;  // a copy of the layer's struct
   bool is_built;
-  choir_param_t* params[CHOIR_LAYER_MAX_PARAMS];
-  int32_t param_count;
+  choir_param_t** params;  // of the model's set
+  size_t param_count;
+  size_t param_capacity;
 };
 
 // Adds parameter "<layer>.<name>" with dense strides as in `layout` (dtype and

@@ -36,7 +36,8 @@ struct choir_model_s;
 
 CHOIR_API extern const char* const choir_activation_names[];
 
-// x (n, in) -> activation(x W + b), (n, out). W (in, out) starts as
+// x (..., in) -> activation(x W + b), (..., out), of 2 or more dimensions, all
+// but the last of which are a batch. W (in, out) starts as
 // N(0, sqrt(2 / (in + out))), b as 0. `in` is learnt from the first input.
 #define CHOIR_LINEAR_FIELDS(X, T)                                       \
   X(T, INT, out_features, 0, 1, 1e9, "columns of the result; required") \
@@ -120,7 +121,8 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, flatten, CHOIR_NO_FIELDS, __VA_ARGS__, )
 
 // The general form: `config` is the layer's struct. `name` is copied; names
-// are unique within a model.
+// are unique within a model. In a block's define it is the part behind the
+// block's name.
 CHOIR_API choir_layer_t* choir_layer_create(struct choir_model_s* model,
                                             const char* name,
                                             const choir_layer_def_t* def,
@@ -133,6 +135,21 @@ CHOIR_API const choir_layer_def_t* choir_layer_def_get(int32_t index);
 CHOIR_API const choir_struct_def_t* choir_layer_def_config(
     const choir_layer_def_t* def);
 
+// A layer of the program's own, made of others. What define creates belongs to
+// it: their names, and those of choir_model_add_param, come after its own
+// ("block3.attention", "block3.attention.query.W"), and so do the labels of
+// their work in failures and profiles. `self` is handed to both functions, as a
+// model's is, and must outlive the model; `def` is borrowed as long.
+typedef struct choir_block_def_s {
+  void (*define)(struct choir_model_s* model, void* self);
+  choir_var_t* (*forward)(choir_scope_t* scope, void* self,
+                          choir_vars_t inputs);
+} choir_block_def_t;
+CHOIR_API choir_layer_t* choir_layer_block(struct choir_model_s* model,
+                                           const char* name,
+                                           const choir_block_def_t* def,
+                                           void* self);
+
 // Runs the layer; the first call learns its shapes and makes its parameters.
 CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
                                            choir_layer_t* layer,
@@ -141,6 +158,7 @@ CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
 CHOIR_API choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
                                                 choir_layer_t* layer,
                                                 choir_vars_t inputs);
+// The whole one: "block3.attention".
 CHOIR_API const char* choir_layer_name(const choir_layer_t* layer);
 
 #ifdef __cplusplus

@@ -11,8 +11,7 @@
 // Graphs go first: they hold streams and calls of the updater.
 static void drop_updater(choir_model_t* model) {
   choir__model_drop_graphs(model);
-  if (model->updater)
-    choir__updater_detach(model->updater, choir_model_params(model));
+  if (model->updater) choir__updater_detach(model->updater, model->params);
   choir_updater_release(model->updater);
   model->updater = NULL;
 }
@@ -28,12 +27,7 @@ static void model_destroy(choir_model_t* model) {
     choir__layer_destroy(model->layers[i]);
   choir_deallocate(allocator, model->layers,
                    model->layer_capacity * sizeof(void*));
-  for (size_t i = 0; i < model->own_param_count; ++i)
-    choir__param_destroy(allocator, model->own_params[i]);
-  choir_deallocate(allocator, model->own_params,
-                   model->own_param_capacity * sizeof(void*));
-  choir_deallocate(allocator, model->params,
-                   model->param_capacity * sizeof(void*));
+  choir_param_set_release(model->params);
   choir_tensor_release(model->loss_sum);
   choir_tensor_release(model->correct);
   choir_deallocate(allocator, model, sizeof(*model));
@@ -73,6 +67,7 @@ static choir_status_t clear_counter(choir_model_t* model,
 static choir_status_t model_init(choir_model_t* model) {
   const int64_t one = 1;
   CHOIR_TRY(choir_scope_create(model->device, &model->scope));
+  CHOIR_TRY(choir_param_set_create(model->device, &model->params));
   CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_F64, 1, &one,
                                 &model->loss_sum));
   CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_I64, 1, &one,
@@ -224,15 +219,15 @@ static void begin_passes(choir_model_t* model) {
 choir_status_t choir_model_set_updater(choir_model_t* model,
                                        choir_updater_t* updater) {
   CHOIR_TRY(require_compiled(model, "set_updater"));
-  const choir_param_list_t params = choir_model_params(model);
   if (updater)
-    CHOIR_TRY(choir__updater_check_free(updater, params, model->def->name));
+    CHOIR_TRY(
+        choir__updater_check_free(updater, model->params, model->def->name));
   choir_updater_retain(updater);  // it may be the one that goes
   drop_updater(model);
   begin_passes(model);
   if (!updater) return NULL;
-  choir_status_t status =
-      choir__updater_attach(updater, model->device, params, model->def->name);
+  choir_status_t status = choir__updater_attach(
+      updater, model->device, model->params, model->def->name);
   if (status)
     choir_updater_release(updater);
   else
@@ -557,16 +552,17 @@ void choir_model_set_step(choir_model_t* model, int64_t step) {
 choir_device_t* choir_model_device(const choir_model_t* model) {
   return model->device;
 }
-choir_param_list_t choir_model_params(const choir_model_t* model) {
-  return (choir_param_list_t){model->params, model->param_count};
+choir_param_set_t* choir_model_params(const choir_model_t* model) {
+  return model->params;
 }
 
 static size_t model_tensors(const choir_model_t* model,
                             choir_named_tensor_t* out_tensors) {
-  for (size_t i = 0; out_tensors && i < model->param_count; ++i)
+  const choir_param_set_t* set = model->params;
+  for (size_t i = 0; out_tensors && i < set->count; ++i)
     out_tensors[i] =
-        (choir_named_tensor_t){model->params[i]->name, model->params[i]->value};
-  return model->param_count;
+        (choir_named_tensor_t){set->params[i]->name, set->params[i]->value};
+  return set->count;
 }
 
 size_t choir_model_states(const choir_model_t* model,
@@ -582,7 +578,7 @@ choir_status_t choir_model_digest(choir_model_t* model, uint64_t* out_digest) {
   *out_digest = 0;
   CHOIR_TRY(require_compiled(model, "digest"));
   choir_allocator_t allocator = choir_device_allocator(model->device);
-  const size_t bytes = (model->param_count ? model->param_count : 1) *
+  const size_t bytes = (model->params->count ? model->params->count : 1) *
                        sizeof(choir_named_tensor_t);
   void* tensors = NULL;
   CHOIR_TRY(choir_allocate(allocator, bytes, "digest list", &tensors));

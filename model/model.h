@@ -222,7 +222,9 @@ CHOIR_API int64_t choir_model_step(const choir_model_t* model);
 CHOIR_API void choir_model_set_step(choir_model_t* model, int64_t step);
 
 CHOIR_API choir_device_t* choir_model_device(const choir_model_t* model);
-CHOIR_API choir_param_list_t choir_model_params(const choir_model_t* model);
+// All parameters and states; lent: retain the set to keep it longer than the
+// model. Empty before compile, but for those of choir_model_add_param.
+CHOIR_API choir_param_set_t* choir_model_params(const choir_model_t* model);
 // Parameters, states and the updater's states for a checkpoint, by name;
 // lent. out_states may be NULL to count.
 CHOIR_API size_t choir_model_states(const choir_model_t* model,

@@ -24,9 +24,9 @@ static choir_view_t place_of(const choir_view_t* view, bool keep_offset) {
 
 static uint64_t hash_trainable(const choir_model_t* model) {
   uint64_t hash = CHOIR_HASH_START;
-  for (size_t i = 0; i < model->param_count; ++i)
-    hash = choir_hash_bytes(hash, &model->params[i]->trainable,
-                            sizeof(model->params[i]->trainable));
+  for (size_t i = 0; i < model->params->count; ++i)
+    hash = choir_hash_bytes(hash, &model->params->params[i]->trainable,
+                            sizeof(bool));
   return hash;
 }
 

@@ -63,18 +63,14 @@ struct choir_model_s {
   choir_status_t error;  // the first failure of a call that makes a part
   choir_scope_t* scope;
   choir_updater_t* updater;
+  choir_layer_t* parent;  // whose define runs; NULL: the model's own
   choir_layer_t** layers;
   size_t layer_count;
   size_t layer_capacity;
-  choir_param_t** params;  // the layers' and the model's own
-  size_t param_count;
-  size_t param_capacity;
-  choir_param_t** own_params;
-  size_t own_param_count;
-  size_t own_param_capacity;
-  choir_tensor_t* loss_sum;  // f64 (1), summed on the device
-  choir_tensor_t* correct;   // i64 (1)
-  choir_metrics_t metrics;   // the parts that the host counts
+  choir_param_set_t* params;  // the layers' and the model's own
+  choir_tensor_t* loss_sum;   // f64 (1), summed on the device
+  choir_tensor_t* correct;    // i64 (1)
+  choir_metrics_t metrics;    // the parts that the host counts
   bool use_graph;
   bool sequential;
   choir_workspace_t* workspace;  // of all graphs
@@ -119,10 +115,21 @@ void choir__model_fail(choir_model_t* model, choir_status_t status);
 // the model's failure.
 choir_status_t choir__model_add_layer(choir_model_t* model,
                                       choir_layer_t* layer) CHOIR_NODISCARD;
-choir_status_t choir__model_add_param(choir_model_t* model,
-                                      choir_param_t* param) CHOIR_NODISCARD;
-void choir__param_destroy(choir_allocator_t allocator, choir_param_t* param);
+// See choir_param_set_add; before compile. *out_param is the model's.
+choir_status_t choir__model_add_param(choir_model_t* model, const char* name,
+                                      choir_tensor_t* value, bool trainable,
+                                      choir_param_t** out_param)
+    CHOIR_NODISCARD;
+// Appends a pointer to a growing array.
+choir_status_t choir__append(choir_allocator_t allocator, void*** items,
+                             size_t* count, size_t* capacity, void* item)
+    CHOIR_NODISCARD;
 // layer.c
+// *out_text is "parent.name" or, without a parent, "name"; choir__free_text.
+choir_status_t choir__full_name(const choir_model_t* model,
+                                const choir_layer_t* parent, const char* name,
+                                char** out_text) CHOIR_NODISCARD;
+void choir__free_text(const choir_model_t* model, char* text);
 void choir__layer_destroy(choir_layer_t* layer);
 
 #endif  // CHOIR_MODEL_MODEL_INTERNAL_H_

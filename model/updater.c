@@ -9,16 +9,19 @@ void choir_updater_retain(choir_updater_t* updater) {
 }
 
 void choir_updater_release(choir_updater_t* updater) {
-  if (updater && atomic_fetch_sub_explicit(&updater->ref_count, 1,
-                                           memory_order_acq_rel) == 1)
-    updater->vtable->destroy(updater);
+  if (!updater || atomic_fetch_sub_explicit(&updater->ref_count, 1,
+                                            memory_order_acq_rel) != 1)
+    return;
+  choir_param_set_t* params = updater->params;
+  updater->vtable->destroy(updater);
+  choir_param_set_release(params);
 }
 
 choir_status_t choir__updater_check_free(const choir_updater_t* updater,
-                                         choir_param_list_t params,
+                                         const choir_param_set_t* params,
                                          const char* model) {
   if (!updater->has_model ||
-      (updater->params.params == params.params && (model || !updater->model)))
+      (updater->params == params && (model || !updater->model)))
     return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: the updater is that of model %s; make one for "
@@ -30,12 +33,13 @@ choir_status_t choir__updater_check_free(const choir_updater_t* updater,
 
 choir_status_t choir__updater_attach(choir_updater_t* updater,
                                      choir_device_t* device,
-                                     choir_param_list_t params,
+                                     choir_param_set_t* params,
                                      const char* model) {
   CHOIR_TRY(choir__updater_check_free(updater, params, model));
   choir__updater_detach(updater, params);
   updater->has_model = true;
   updater->had_model = true;
+  choir_param_set_retain(params);
   updater->params = params;
   updater->model = model;
   choir_status_t status = updater->vtable->attach(updater, device, params);
@@ -44,11 +48,12 @@ choir_status_t choir__updater_attach(choir_updater_t* updater,
 }
 
 void choir__updater_detach(choir_updater_t* updater,
-                           choir_param_list_t params) {
-  if (!updater->has_model || updater->params.params != params.params) return;
+                           const choir_param_set_t* params) {
+  if (!updater->has_model || updater->params != params) return;
   updater->vtable->detach(updater);
   updater->has_model = false;
-  updater->params = (choir_param_list_t){NULL, 0};
+  choir_param_set_release(updater->params);
+  updater->params = NULL;
   updater->model = NULL;
 }
 

@@ -2,7 +2,7 @@
 #ifndef CHOIR_MODEL_UPDATER_H_
 #define CHOIR_MODEL_UPDATER_H_
 
-#include "autograd/scope.h"
+#include "model/param_set.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,19 +11,13 @@ extern "C" {
 // What a model needs of whoever updates its parameters: loss in, parameters
 // updated. The optimizers of opt and DistOpt implement it; the model knows
 // neither; what they fill in is in model/updater_backend.h. An updater serves
-// one model at a time, until that is released or gets another one; then it
-// keeps its states, and what would reach the model's parameters is
-// FAILED_PRECONDITION.
+// one model at a time and keeps its parameters alive, until that is released or
+// gets another one; then it keeps its states, and what would reach the model's
+// parameters is FAILED_PRECONDITION.
 //
 // Ownership: shared. Threads: one thread at a time.
 
 typedef struct choir_updater_s choir_updater_t;
-
-// The parameters and other states of a model, in definition order. Borrowed.
-typedef struct choir_param_list_s {
-  choir_param_t* const* params;  // trainable or not (batch norm's averages)
-  size_t count;
-} choir_param_list_t;
 
 // How gradients are shared; a lone optimizer ignores it.
 typedef struct choir_update_options_s {

@@ -15,7 +15,7 @@ typedef struct choir_updater_vtable_s {
   // others are attached. Makes states; may replace param->grad and (DistOpt)
   // the values by rank 0's.
   choir_status_t (*attach)(choir_updater_t* updater, choir_device_t* device,
-                           choir_param_list_t params);
+                           choir_param_set_t* params);
   // The parameters go, or attach failed: ends the work on them and drops
   // whatever points to them. States stay readable until the next attach.
   void (*detach)(choir_updater_t* updater);
@@ -61,24 +61,25 @@ struct choir_updater_s {
   // Of choir__updater_attach.
   bool has_model;
   bool had_model;
-  choir_param_list_t params;
-  const char* model;  // its name, lent; NULL: not told
+  choir_param_set_t* params;  // one reference while it has a model
+  const char* model;          // its name, lent; NULL: not told
 };
 
-// An updater serves one model at a time; the array params.params stands for it.
+// An updater serves one model at a time; its parameter set stands for it.
 // FAILED_PRECONDITION: it has another one, or has one and `model` is NULL.
 // `model` as above.
 choir_status_t choir__updater_check_free(const choir_updater_t* updater,
-                                         choir_param_list_t params,
+                                         const choir_param_set_t* params,
                                          const char* model) CHOIR_NODISCARD;
 // Checks that, and calls attach. With the same parameters as before the updater
 // begins anew. After a failure of attach it has no model.
 choir_status_t choir__updater_attach(choir_updater_t* updater,
                                      choir_device_t* device,
-                                     choir_param_list_t params,
+                                     choir_param_set_t* params,
                                      const char* model) CHOIR_NODISCARD;
 // Before the parameters go: calls detach if they are the updater's.
-void choir__updater_detach(choir_updater_t* updater, choir_param_list_t params);
+void choir__updater_detach(choir_updater_t* updater,
+                           const choir_param_set_t* params);
 // FAILED_PRECONDITION while it has none: `what` was asked of `name`.
 choir_status_t choir__updater_need_model(const choir_updater_t* updater,
                                          const char* name, const char* what)

@@ -85,15 +85,15 @@ static choir_optimizer_t* of_updater(choir_updater_t* updater) {
 }
 
 static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
-                             choir_param_list_t params) {
+                             choir_param_set_t* params) {
   choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
   optimizer->is_half_applied = false;
   CHOIR_TRY(choir__groups_apply(&optimizer->groups, params,
                                 updater->model != NULL, optimizer->def->name));
   size_t trainable = 0;
-  for (size_t i = 0; i < params.count; ++i)
-    trainable += params.params[i]->trainable;
+  for (size_t i = 0; i < params->count; ++i)
+    trainable += params->params[i]->trainable;
   if (trainable == 0)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "%s: the model has no trainable parameter",
@@ -106,8 +106,8 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   optimizer->state_count = trainable;
   const choir_optimizer_def_t* def = optimizer->def;
   param_state_t* state = optimizer->states;
-  for (size_t i = 0; i < params.count; ++i) {
-    choir_param_t* param = params.params[i];
+  for (size_t i = 0; i < params->count; ++i) {
+    choir_param_t* param = params->params[i];
     if (!param->trainable) continue;
     state->param = param;
     (state++)->group = choir__groups_find(&optimizer->groups, param->name);
@@ -131,7 +131,7 @@ static void detach(choir_updater_t* updater) {
 
 choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                       choir_device_t* device,
-                                      choir_param_list_t params) {
+                                      choir_param_set_t* params) {
   return choir__updater_attach(&optimizer->updater, device, params, NULL);
 }
 
@@ -550,8 +550,8 @@ static void updater_backward_and_update(choir_updater_t* updater,
                                         choir_var_t* loss) {
   choir_optimizer_t* optimizer = of_updater(updater);
   if (!loss) return;  // no sample, nobody else: nothing to learn
-  const choir_backward_options_t all = {.params = updater->params.params,
-                                        .param_count = updater->params.count};
+  const choir_backward_options_t all = {.params = updater->params->params,
+                                        .param_count = updater->params->count};
   choir_scope_backward(scope, loss, &all);
   if (choir_scope_is_ok(scope))
     choir_scope_fail(

@@ -145,11 +145,12 @@ CHOIR_API const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
 CHOIR_API uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer);
 
 // For programs without a model: makes the states for these parameters, which
-// the optimizer serves until it is released. Attaching them again starts anew.
+// the optimizer serves, and keeps alive, until it is released. Attaching them
+// again starts anew.
 // FAILED_PRECONDITION: it serves a model, or other parameters.
 CHOIR_API choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                                 choir_device_t* device,
-                                                choir_param_list_t params)
+                                                choir_param_set_t* params)
     CHOIR_NODISCARD;
 // Updates all trainable parameters from their gradients. FAILED_PRECONDITION:
 // there are none, or an update that failed may have changed some of them.

@@ -38,22 +38,22 @@ size_t choir__groups_find(const choir__groups_t* groups, const char* name) {
 }
 
 choir_status_t choir__groups_apply(const choir__groups_t* groups,
-                                   choir_param_list_t params, bool is_whole,
+                                   const choir_param_set_t* params, bool is_whole,
                                    const char* optimizer) {
   for (size_t i = 1; i < groups->count; ++i) {
     const choir_param_group_t* group = &groups->items[i].settings;
     bool is_found = false;
-    for (size_t k = 0; k < params.count; ++k)
-      is_found |= matches(group->match, params.params[k]->name);
+    for (size_t k = 0; k < params->count; ++k)
+      is_found |= matches(group->match, params->params[k]->name);
     if (is_whole && !is_found)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "%s: group %zu, \"%s\", matches no parameter of the "
                          "model; the first of %zu is %s",
-                         optimizer, i - 1, group->match, params.count,
-                         params.count ? params.params[0]->name : "(none)");
+                         optimizer, i - 1, group->match, params->count,
+                         params->count ? params->params[0]->name : "(none)");
   }
-  for (size_t k = 0; k < params.count; ++k) {
-    choir_param_t* param = params.params[k];
+  for (size_t k = 0; k < params->count; ++k) {
+    choir_param_t* param = params->params[k];
     if (!groups->items[choir__groups_find(groups, param->name)]
              .settings.trainable)
       param->trainable = false;

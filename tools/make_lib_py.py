@@ -100,6 +100,7 @@ class Declared:
     def __init__(self):
         self.structs = {}  # of each: [(name, C type, array size or None)]
         self.enums = {}  # of each: {enumerator: value}
+        self.constants = {}  # enumerators of all, and of enums without a name
         self.pointers = set()  # types that are pointers
         self.functions = {}  # name: (result, [C types], is variadic)
         self.variables = {}  # name: C type
@@ -117,10 +118,12 @@ class Declared:
         if body:
             _, kind, tag, inside, name = body.groups()
             name = name or self.tags.get(tag, tag)
-            if not name:
-                return None
             if kind == "enum":
-                self.enums[name] = self._enumerators(inside)
+                values = self._enumerators(inside)
+                self.constants |= values
+                if not name:
+                    return None
+                self.enums[name] = values
             elif kind == "struct":
                 self.structs[name] = self._fields(name, inside)
                 self.tags[tag] = name
@@ -164,7 +167,8 @@ class Declared:
             return function[1], "void*", None
         array = re.search(r"\[(.*)\]$", text)
         text = self._clean(re.sub(r" ?\[.*\]$", "", text))
-        size = eval(array[1], {}) if array and array[1].strip() else None
+        is_sized = array and array[1].strip()
+        size = eval(array[1], {}, self.constants) if is_sized else None
         named = re.match(r"(.*[ *])(\w+)$", text)
         if not named:
             return "", text, size
@@ -179,12 +183,12 @@ class Declared:
             if part.strip()
         ]
 
-    @staticmethod
-    def _enumerators(inside):
+    def _enumerators(self, inside):
         values, value = {}, -1
         for part in split_list(inside):
             name, _, text = part.partition("=")
-            value = eval(text, {}, dict(values)) if text else value + 1
+            known = self.constants | values
+            value = eval(text, {}, known) if text else value + 1
             values[name.strip()] = value
         return values
 
@@ -287,10 +291,8 @@ class Maker:
             fields.append(f'("{field}", {made})')
         return [
             "",
-            "",
             f"class {class_name(name)}(Structure):",
             f'    """{name}"""',
-            "",
             *packed("    _fields_ = [", fields, "]"),
         ]
 
@@ -305,10 +307,8 @@ class Maker:
             raise Mistake(f"the values of {name} are not 0, 1, 2, ...")
         return [
             "",
-            "",
             f"class {class_name(name)}:",
             f'    """{name}"""',
-            "",
             *(
                 packed("    ", short, end)
                 if len(", ".join(short) + end) < 75
@@ -337,7 +337,7 @@ class Maker:
             if name in self.structs:
                 lines += self.struct(name, known)
                 known.add(name)
-        lines += ["", "", "# Name: (result, arguments). A status is a pointer."]
+        lines += ["", "# Name: (result, arguments). A status is a pointer."]
         lines.append("FUNCTIONS = {")
         header = ""
         for name in self.functions:

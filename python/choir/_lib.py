@@ -13,84 +13,62 @@ from ctypes import (
 
 _P = c_void_p
 
-
 class StatusCode:
     """choir_status_code_t"""
-
     (
         OK, INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION, NOT_FOUND,
         ALREADY_EXISTS, OUT_OF_MEMORY, UNIMPLEMENTED, UNAVAILABLE, TIMEOUT,
         ABORTED, INTERNAL,
     ) = range(12)
 
-
 class FieldKind:
     """choir_field_kind_t"""
-
     BOOL, INT, FLOAT, ENUM, STRING = range(5)
-
 
 class Dtype:
     """choir_dtype_t"""
-
     F32, F64, F16, BF16, I32, I64, U8, BOOL, COUNT = range(9)
-
 
 class OpGradient:
     """choir_op_gradient_t"""
-
     GRAD, NO_GRAD, INTERNAL = range(3)
-
 
 class InitializerKind:
     """choir_initializer_kind_t"""
-
     (
         CONSTANT, UNIFORM, NORMAL, GLOROT_UNIFORM, GLOROT_NORMAL, HE_UNIFORM,
         HE_NORMAL, COUNT,
     ) = range(8)
 
-
 class Reduce:
     """choir_reduce_t"""
-
     SUM, AVERAGE, MIN, MAX, PRODUCT, COUNT = range(6)
-
 
 class CollectiveKind:
     """choir_collective_kind_t"""
-
     (
         ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_GATHER_V,
         REDUCE_SCATTER_V, REDUCE, GATHER, GATHER_V, SCATTER, SCATTER_V,
         ALL_TO_ALL, ALL_TO_ALL_V, SEND, RECEIVE, BARRIER, COUNT,
     ) = range(17)
 
-
 class Allocator(Structure):
     """choir_allocator_t"""
-
     _fields_ = [("self", _P), ("alloc", _P), ("free", _P)]
-
 
 class PoolStats(Structure):
     """choir_pool_stats_t"""
-
     _fields_ = [
         ("base_allocations", c_uint64), ("in_use_bytes", c_uint64),
         ("cached_bytes", c_uint64), ("peak_bytes", c_uint64),
     ]
 
-
 class Callback(Structure):
     """choir_callback_t"""
-
     _fields_ = [("run", _P), ("self", _P)]
-
 
 class Field(Structure):
     """choir_field_t"""
-
     _fields_ = [
         ("name", c_char_p), ("kind", c_int), ("offset", c_size_t),
         ("count", c_int32), ("default_value", c_double),
@@ -99,83 +77,63 @@ class Field(Structure):
         ("doc", c_char_p),
     ]
 
-
 class StructDef(Structure):
     """choir_struct_def_t"""
-
     _fields_ = [
         ("name", c_char_p), ("doc", c_char_p), ("bytes", c_size_t),
         ("fields", POINTER(Field)), ("field_count", c_size_t),
     ]
 
-
 class View(Structure):
     """choir_view_t"""
-
     _fields_ = [
         ("buffer", _P), ("offset", c_int64), ("shape", c_int64 * 8),
         ("strides", c_int64 * 8), ("ndim", c_int32), ("dtype", c_int),
     ]
 
-
 class DeviceOptions(Structure):
     """choir_device_options_t"""
-
     _fields_ = [
         ("threads", c_int32), ("allocator", Allocator), ("seed", c_uint64),
         ("index", c_int32),
     ]
 
-
 class GpuInfo(Structure):
     """choir_gpu_info_t"""
-
     _fields_ = [
         ("name", c_char * 96), ("major", c_int32), ("minor", c_int32),
         ("is_supported", c_bool), ("total_bytes", c_uint64),
     ]
 
-
 class RandomKey(Structure):
     """choir_random_key_t"""
-
     _fields_ = [("seed", c_uint64), ("stream", c_uint32), ("step", c_uint32)]
-
 
 class GpuPart(Structure):
     """choir_gpu_part_t"""
-
     _fields_ = [("name", c_char_p), ("version", c_char * 32)]
-
 
 class NamedTensor(Structure):
     """choir_named_tensor_t"""
-
     _fields_ = [("name", c_char_p), ("tensor", _P)]
-
 
 class OpInfo(Structure):
     """choir_op_info_t"""
-
     _fields_ = [
         ("name", c_char_p), ("doc", c_char_p), ("src_min", c_int32),
         ("src_max", c_int32), ("result_count", c_int32), ("gradient", c_int),
         ("is_product", c_bool), ("attrs", POINTER(StructDef)),
     ]
 
-
 class Param(Structure):
     """choir_param_t"""
-
     _fields_ = [
         ("name", c_char_p), ("value", _P), ("grad", _P), ("trainable", c_bool),
         ("scope", _P), ("var", _P), ("generation", c_uint64),
     ]
 
-
 class Step(Structure):
     """choir_step_t"""
-
     _fields_ = [
         ("training", c_bool), ("seed", c_int64), ("step", c_int64),
         ("first_sample", c_int64), ("sample_count", c_int64),
@@ -183,93 +141,64 @@ class Step(Structure):
         ("batch_number", c_int64),
     ]
 
-
 class CustomOp(Structure):
     """choir_custom_op_t"""
-
     _fields_ = [("name", c_char_p), ("backward", _P), ("self", _P)]
-
 
 class BackwardOptions(Structure):
     """choir_backward_options_t"""
-
     _fields_ = [
         ("params", POINTER(POINTER(Param))), ("param_count", c_size_t),
         ("on_grad", _P), ("self", _P), ("start", _P),
     ]
 
-
 class Initializer(Structure):
     """choir_initializer_t"""
-
     _fields_ = [
         ("kind", c_int), ("a", c_double), ("b", c_double),
         ("fan_in", c_double), ("fan_out", c_double),
     ]
 
-
-class ParamList(Structure):
-    """choir_param_list_t"""
-
-    _fields_ = [("params", POINTER(POINTER(Param))), ("count", c_size_t)]
-
-
 class ModelDef(Structure):
     """choir_model_def_t"""
-
     _fields_ = [
         ("name", c_char_p), ("define", _P), ("forward", _P),
         ("train_one_batch", _P),
     ]
 
-
 class ModelCallbacks(Structure):
     """choir_model_callbacks_t"""
-
     _fields_ = [("define", Callback), ("train_one_batch", Callback)]
-
-
-MAX_TENSORS = 8  # CHOIR_MODEL_MAX_TENSORS
-
 
 class ModelBatch(Structure):
     """choir_model_batch_t"""
-
     _fields_ = [
-        ("x", _P), ("y", _P), ("first_sample", c_int64),
+        ("inputs", _P * 8), ("targets", _P * 8), ("first_sample", c_int64),
         ("sample_count", c_int64), ("global_count", c_int64),
         ("variant", c_int64), ("batch_number", c_int64),
     ]
 
-
 class Metadata(Structure):
     """choir_metadata_t"""
-
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
-
 
 class CheckpointEntry(Structure):
     """choir_checkpoint_entry_t"""
-
     _fields_ = [
         ("name", c_char_p), ("dtype", c_int), ("ndim", c_int32),
         ("shape", c_int64 * 8), ("bytes", c_size_t),
     ]
 
-
 class DatasetSynthetic(Structure):
     """choir_dataset_synthetic_t"""
-
     _fields_ = [
         ("seed", c_int64), ("first", c_int64), ("count", c_int64),
         ("channels", c_int64), ("height", c_int64), ("width", c_int64),
         ("class_count", c_int64),
     ]
 
-
 class Batch(Structure):
     """choir_batch_t"""
-
     _fields_ = [
         ("x", _P), ("y", _P), ("sample_count", c_int64),
         ("global_count", c_int64), ("micro_shard", c_int64),
@@ -277,38 +206,28 @@ class Batch(Structure):
         ("epoch", c_int64), ("step", c_int64), ("samples", POINTER(c_int64)),
     ]
 
-
 class LoaderPosition(Structure):
     """choir_loader_position_t"""
-
     _fields_ = [("epoch", c_int64), ("step", c_int64)]
-
 
 class CommId(Structure):
     """choir_comm_id_t"""
-
     _fields_ = [("text", c_char * 33)]
-
 
 class CommConfig(Structure):
     """choir_comm_config_t"""
-
     _fields_ = [
         ("backend", c_char_p), ("rank", c_int32), ("size", c_int32),
         ("id", CommId), ("deadline", c_double), ("silence", c_double),
         ("segment_bytes", c_size_t), ("device", _P),
     ]
 
-
 class CommTensor(Structure):
     """choir_comm_tensor_t"""
-
     _fields_ = [("src", _P), ("dst", _P), ("count", c_int64)]
-
 
 class Collective(Structure):
     """choir_collective_t"""
-
     _fields_ = [
         ("kind", c_int), ("op", c_int), ("dtype", c_int), ("root", c_int32),
         ("count", c_int64), ("src", _P), ("dst", _P), ("weight", c_double),
@@ -321,24 +240,19 @@ class Collective(Structure):
         ("refusal", c_char_p), ("refusal_code", c_int), ("name", c_char_p),
     ]
 
-
 class LaunchConfig(Structure):
     """choir_launch_config_t"""
-
     _fields_ = [
         ("argv", POINTER(c_char_p)), ("workers", c_int32), ("comm", c_char_p),
         ("grace", c_double),
     ]
 
-
 class LaunchReport(Structure):
     """choir_launch_report_t"""
-
     _fields_ = [
         ("exit_status", c_int), ("failed_rank", c_int32),
         ("message", c_char * 2048),
     ]
-
 
 # Name: (result, arguments). A status is a pointer.
 FUNCTIONS = {
@@ -423,12 +337,17 @@ FUNCTIONS = {
     # model/layers.h
     "layer_def_get": (_P, [c_int32]),
     "layer_def_config": (POINTER(StructDef), [_P]),
+    # ./model/param_set.h
+    "param_set_create": (_P, [_P, POINTER(_P)]),
+    "param_set_release": (None, [_P]),
+    "param_set_add": (_P, [_P, c_char_p, _P, c_bool, POINTER(POINTER(Param))]),
+    "param_use_grad": (None, [POINTER(Param), _P]),
     # ./model/updater.h
     "updater_consolidate": (_P, [_P]),
     # model/model.h
     "model_create": (_P, [_P, POINTER(ModelDef), _P, c_int64, POINTER(_P)]),
     "model_release": (None, [_P]),
-    "model_compile": (_P, [_P, c_int32, POINTER(c_int64)]),
+    "model_compile": (_P, [_P, POINTER(View), c_int32]),
     "model_add_param": (POINTER(Param), [_P, c_char_p, _P, c_bool]),
     "model_set_updater": (_P, [_P, _P]),
     "model_set_graph": (None, [_P, c_bool, c_bool]),
@@ -450,7 +369,7 @@ FUNCTIONS = {
     "optimizer_add_param_group": (_P, [_P, _P]),
     "optimizer_set_lr": (_P, [_P, c_double]),
     "optimizer_set_group_lr": (_P, [_P, c_size_t, c_double]),
-    "optimizer_attach": (_P, [_P, _P, ParamList]),
+    "optimizer_attach": (_P, [_P, _P, _P]),
     "optimizer_update": (_P, [_P, _P, c_int64]),
     "optimizer_states": (c_size_t, [_P, POINTER(NamedTensor)]),
     # io/checkpoint.h

@@ -4,15 +4,14 @@ the same bits in both languages."""
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER
+from ctypes import POINTER, byref, c_void_p
 
 import numpy as np
 
 from choir import _engine, autograd, tensor
 from choir._here import here
 from choir._calls import NotCopied, Owner, StateError, check, lib
-from choir._lib import NamedTensor, Param, ParamList
+from choir._lib import NamedTensor, Param
 from choir._raw import CTensor
 from choir._sections import deferred, lock, with_handlers
 from choir._schedules import Constant, DecayScheduler, as_schedule, scalar
@@ -29,26 +28,28 @@ class _Single(Owner, NotCopied):
         owner._create(self)
         self.tensor = param
         self.raw = param.data
-        self.grad = grad
-        self.param = Param(
-            name=name.encode(),
-            value=param.data.handle,
-            grad=grad.data.handle,
-            trainable=True,
-        )
-        self._list = (POINTER(Param) * 1)(ctypes.pointer(self.param))
+        self.param = POINTER(Param)()
         self._device = param.device
-        check(
-            lib.optimizer_attach(
-                self.handle,
-                self._device.handle,
-                ParamList(ctypes.cast(self._list, POINTER(POINTER(Param))), 1),
+        made = c_void_p()
+        check(lib.param_set_create(self._device.handle, byref(made)))
+        try:
+            check(
+                lib.param_set_add(
+                    made,
+                    name.encode(),
+                    self.raw.handle,
+                    False,
+                    byref(self.param),
+                )
             )
-        )
+            lib.param_use_grad(self.param, grad.data.handle)
+            self.param.contents.trainable = True
+            check(lib.optimizer_attach(self.handle, self._device.handle, made))
+        finally:
+            lib.param_set_release(made)  # the optimizer keeps it
 
     def update(self, grad: Tensor, step: int) -> None:
-        self.grad = grad  # alive until the next one
-        self.param.grad = grad.data.handle
+        lib.param_use_grad(self.param, grad.data.handle)
         check(lib.optimizer_update(self.handle, self._device.stream, step))
 
     def states(self) -> dict[str, Tensor]:

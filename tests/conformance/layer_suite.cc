@@ -332,7 +332,7 @@ class OneLayer {
   choir_model_t* model() { return model_; }
   choir_scope_t* scope() { return scope_; }
   choir_layer_t* layer() { return layer_; }
-  choir_param_list_t params() { return choir_model_params(model_); }
+  const choir_param_set_t* params() { return choir_model_params(model_); }
 
   void Begin(bool training) {
     const choir_step_t step = {training, 5, 2, 8, 4, 16};
@@ -351,8 +351,8 @@ class OneLayer {
 
   // Numbers in the place of the initial values; variances are positive.
   void FillParams() {
-    for (size_t i = 0; i < params().count; ++i) {
-      choir_param_t* param = params().params[i];
+    for (size_t i = 0; i < params()->count; ++i) {
+      choir_param_t* param = params()->params[i];
       std::string name = param->name;
       if (!param->trainable && name == "it.b") continue;  // of no bias
       Values values = MakeInput(choir_tensor_dtype(param->value),
@@ -439,9 +439,9 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
     ASSERT_OK(it.Create(device_, type_, one.config));
     EXPECT_STREQ(choir_layer_name(it.layer()), "it");
     ASSERT_OK(it.Compile(one.input));
-    ASSERT_EQ(it.params().count, one.params.size());
+    ASSERT_EQ(it.params()->count, one.params.size());
     for (size_t i = 0; i < one.params.size(); ++i) {
-      const choir_param_t* param = it.params().params[i];
+      const choir_param_t* param = it.params()->params[i];
       EXPECT_EQ(param->name, one.params[i].name);
       EXPECT_EQ(OneLayer::ShapeOf(param->value), one.params[i].shape);
       EXPECT_EQ(choir_tensor_dtype(param->value), CHOIR_DTYPE_F32);
@@ -481,8 +481,8 @@ TEST_P(LayerSuite, ComputesItsOp) {
       if (layout == kChannelsLast && one.input.size() != 4) continue;
       Placed x(device_, MakeInput(CHOIR_DTYPE_F32, one.input, 1), layout);
       std::vector<choir_tensor_t*> srcs = {x.tensor()};
-      for (size_t i = 0; i < it.params().count; ++i)
-        srcs.push_back(it.params().params[i]->value);
+      for (size_t i = 0; i < it.params()->count; ++i)
+        srcs.push_back(it.params()->params[i]->value);
       std::vector<unsigned char> attrs = ParseAttrs(one.op, one.attrs);
       choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {};
       ASSERT_OK(choir_op_run(choir_device_stream(device_), one.op, srcs.data(),
@@ -521,8 +521,9 @@ TEST_P(LayerSuite, GivesTheSameOnEveryDevice) {
         results[d][0] = it.Run(x.tensor(), false);
         results[d][1] = it.Run(x.tensor(), true);
         // Running averages as training left them.
-        for (size_t i = 0; i < it.params().count; ++i)
-          for (double element : OneLayer::ReadAll(it.params().params[i]->value))
+        for (size_t i = 0; i < it.params()->count; ++i)
+          for (double element :
+               OneLayer::ReadAll(it.params()->params[i]->value))
             results[d][1].push_back(element);
       }
       bool same_kernels = std::string(choir_device_kernels(device_)) == "cpu";
@@ -587,9 +588,9 @@ TEST_P(LayerSuite, GradientsAgreeWithFiniteDifferences) {
       choir_var_t* y = choir_layer_forward(it.scope(), it.layer(), input);
       std::vector<choir_param_t*> params;
       std::vector<choir_tensor_t*> tensors = {x.tensor()};
-      for (size_t i = 0; i < it.params().count; ++i) {
-        if (!it.params().params[i]->trainable) continue;
-        params.push_back(it.params().params[i]);
+      for (size_t i = 0; i < it.params()->count; ++i) {
+        if (!it.params()->params[i]->trainable) continue;
+        params.push_back(it.params()->params[i]);
         tensors.push_back(params.back()->value);
       }
       const choir_backward_options_t options = {params.data(), params.size(),

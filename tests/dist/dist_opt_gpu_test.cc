@@ -53,10 +53,10 @@ class DistOptGpu : public ::testing::Test {
     mine.device = "cuda";
     Training training(SmallLayers(), comm_, mine);
     Must(training.Attach());
-    const choir_param_list_t params = choir_model_params(training.model());
-    for (size_t i = 0; i < params.count; ++i)
+    const choir_param_set_t* params = choir_model_params(training.model());
+    for (size_t i = 0; i < params->count; ++i)
       run.count +=
-          (static_cast<size_t>(choir_tensor_count(params.params[i]->value)) +
+          (static_cast<size_t>(choir_tensor_count(params->params[i]->value)) +
            15) /
           16 * 16;
     gpu.ClearLog();

@@ -287,9 +287,10 @@ TEST(DistOptTest, ConsolidateAveragesRunningStates) {
   for (int64_t step = 0; step < 3; ++step)
     ASSERT_OK(training.TrainOn(step, comm.rank() * 16, 16, 48));
   std::vector<std::string> states;
-  choir_param_list_t params = choir_model_params(training.model());
-  for (size_t i = 0; i < params.count; ++i)
-    if (!params.params[i]->trainable) states.push_back(params.params[i]->name);
+  const choir_param_set_t* params = choir_model_params(training.model());
+  for (size_t i = 0; i < params->count; ++i)
+    if (!params->params[i]->trainable)
+      states.push_back(params->params[i]->name);
   ASSERT_EQ(states.size(), 2u);
   std::vector<std::vector<float>> expected;
   for (const std::string& name : states) {

@@ -259,9 +259,9 @@ class Training {
   }
 
   choir_param_t* Param(const std::string& name) {
-    choir_param_list_t list = choir_model_params(model_);
-    for (size_t i = 0; i < list.count; ++i)
-      if (name == list.params[i]->name) return list.params[i];
+    const choir_param_set_t* list = choir_model_params(model_);
+    for (size_t i = 0; i < list->count; ++i)
+      if (name == list->params[i]->name) return list->params[i];
     ADD_FAILURE() << "no parameter " << name;
     return nullptr;
   }

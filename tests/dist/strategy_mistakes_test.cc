@@ -361,8 +361,9 @@ TEST(StrategyMistakesTest, StepWithoutAStrategy) {
   Training training(SmallLayers(), comm.get(), {});
   Must(training.Attach());
   Must(training.TrainOn(0, 0, 16, 16));
-  choir_param_list_t params = choir_model_params(training.model());
-  for (size_t i = 0; i < params.count; ++i) params.params[i]->trainable = false;
+  const choir_param_set_t* params = choir_model_params(training.model());
+  for (size_t i = 0; i < params->count; ++i)
+    params->params[i]->trainable = false;
   EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
                 training.Attach());
   EXPECT_STATUS(FAILED_PRECONDITION, "training without an updater",

@@ -53,16 +53,15 @@ class StrategyRig {
     choir_device_options_t device_options = {};
     device_options.threads = 1;
     Must(choir_device_create("cpu", &device_options, &device_));
+    Must(choir_param_set_create(device_, &set_));
     for (const auto& counts : options.buckets) AddBucket(counts);
-    for (auto& param : params_) list_.push_back(&param);
     choir_sgd_config_t sgd;
     choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
                       &sgd);
     sgd.lr = options.lr;
     sgd.momentum = options.momentum;
     Must(choir_optimizer_create(&choir_optimizer_def_sgd, &sgd, &optimizer_));
-    Must(choir_optimizer_attach(optimizer_, device_,
-                                {list_.data(), list_.size()}));
+    Must(choir_optimizer_attach(optimizer_, device_, set_));
     Must(choir__strategy_create(
         def, StrategyConfig(def, options.settings).data(), &strategy_));
     Must(choir__strategy_attach(strategy_, comm, device_, device_, optimizer_,
@@ -73,10 +72,7 @@ class StrategyRig {
   ~StrategyRig() {
     choir__strategy_destroy(strategy_);
     choir_optimizer_release(optimizer_);
-    for (auto& param : params_) {
-      choir_tensor_release(param.value);
-      choir_tensor_release(param.grad);
-    }
+    choir_param_set_release(set_);
     for (choir_buffer_t* buffer : memory_) choir_buffer_release(buffer);
     choir_device_release(device_);
   }
@@ -91,11 +87,11 @@ class StrategyRig {
     return Floats(grads(bucket), grads(bucket) + count(bucket));
   }
   float* value(size_t param) {
-    return static_cast<float*>(
-        choir_buffer_data(choir_tensor_view(params_[param].value)->buffer));
+    return static_cast<float*>(choir_buffer_data(
+        choir_tensor_view(set_->params[param]->value)->buffer));
   }
   int64_t param_count(size_t param) const {
-    return choir_tensor_count(params_[param].value);
+    return choir_tensor_count(set_->params[param]->value);
   }
   choir_optimizer_t* optimizer() { return optimizer_; }
   choir_strategy_t* strategy() { return strategy_; }
@@ -152,20 +148,22 @@ class StrategyRig {
     std::vector<choir_strategy_piece_t>& pieces = pieces_.emplace_back();
     int64_t offset = 0;
     for (int64_t count : counts) {
-      choir_param_t& param = params_.emplace_back();
-      param = {};
-      param.name =
-          names_.emplace_back("p" + std::to_string(names_.size())).c_str();
-      param.trainable = true;
-      Must(choir_tensor_create(device_, CHOIR_DTYPE_F32, 1, &count,
-                               &param.value));
-      choir_view_t view = *choir_tensor_view(param.value);
+      choir_tensor_t* tensor = nullptr;
+      choir_param_t* param = nullptr;
+      Must(choir_tensor_create(device_, CHOIR_DTYPE_F32, 1, &count, &tensor));
+      Must(choir_param_set_add(set_,
+                               ("p" + std::to_string(set_->count)).c_str(),
+                               tensor, true, &param));
+      choir_tensor_release(tensor);
+      choir_view_t view = *choir_tensor_view(param->value);
       void* data = choir_buffer_data(view.buffer);
       memset(data, 0, static_cast<size_t>(count) * sizeof(float));
       pieces.push_back({data, offset, count});
       view.buffer = memory;
       view.offset = offset;
-      Must(choir_tensor_from_view(&view, &param.grad));
+      Must(choir_tensor_from_view(&view, &tensor));
+      choir_param_use_grad(param, tensor);
+      choir_tensor_release(tensor);
       offset += Padded(count);
     }
     names_.emplace_back("gradient bucket " + std::to_string(buckets_.size()));
@@ -179,8 +177,7 @@ class StrategyRig {
   choir_optimizer_t* optimizer_ = nullptr;
   choir_strategy_t* strategy_ = nullptr;
   std::deque<std::string> names_;
-  std::deque<choir_param_t> params_;
-  std::vector<choir_param_t*> list_;
+  choir_param_set_t* set_ = nullptr;
   std::vector<choir_buffer_t*> memory_;
   std::deque<std::vector<choir_strategy_piece_t>> pieces_;
   std::vector<choir_strategy_bucket_t> buckets_;

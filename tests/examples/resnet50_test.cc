@@ -78,8 +78,8 @@ class Network {
     return digest;
   }
   std::vector<choir_param_t*> Params() {
-    const choir_param_list_t list = choir_model_params(model_);
-    return {list.params, list.params + list.count};
+    const choir_param_set_t* list = choir_model_params(model_);
+    return {list->params, list->params + list->count};
   }
   // Everything that a checkpoint would have.
   std::vector<choir_named_tensor_t> States() {

@@ -439,7 +439,7 @@ TEST_P(ModelGraphTest, FreezingAParameterIsSeen) {
   Training graph(GetParam(), true, true);
   for (uint32_t i = 0; i < 9; ++i) {
     for (Training* training : {&eager, &graph}) {
-      choir_model_params(training->get()).params[0]->trainable = i / 3 != 1;
+      choir_model_params(training->get())->params[0]->trainable = i / 3 != 1;
       ASSERT_OK(training->Step(9, i));
     }
     ASSERT_EQ(eager.Digest(), graph.Digest()) << "step " << i;
@@ -480,7 +480,7 @@ TEST(ModelGraphErrors, AHostReadInTheMiddleIsRefused) {
   Training graph("cpu", true, false);
   ASSERT_OK(graph.Step(9, 0));
   graph.net.in_forward = [&graph](choir_scope_t*) {
-    const choir_param_t* param = choir_model_params(graph.get()).params[0];
+    const choir_param_t* param = choir_model_params(graph.get())->params[0];
     std::vector<float> values(
         static_cast<size_t>(choir_tensor_count(param->value)));
     EXPECT_OK(choir_tensor_read(param->value, values.data(),

@@ -85,7 +85,7 @@ TEST_P(ModelTest, NothingWorksBeforeCompile) {
   EXPECT_STATUS(FAILED_PRECONDITION, sentence, net->Predict(x_.get(), &y));
   EXPECT_STATUS(FAILED_PRECONDITION, sentence,
                 choir_model_digest(net->get(), &digest));
-  EXPECT_EQ(choir_model_params(net->get()).count, 0u);
+  EXPECT_EQ(choir_model_params(net->get())->count, 0u);
   EXPECT_EQ(choir_model_states(net->get(), nullptr), 0u);
 }
 
@@ -267,7 +267,7 @@ TEST_P(ModelTest, LayersMayBeUsedTwice) {
           });
   ASSERT_OK(net.Create(device_.get()));
   ASSERT_OK(net.Compile({1, 2}));
-  EXPECT_EQ(choir_model_params(net.get()).count, 2u);
+  EXPECT_EQ(choir_model_params(net.get())->count, 2u);
   net.SetValue(0, {2, 0, 0, 3});
   net.SetValue(1, {1, 1});
   TensorPtr x = Make<float>(device_.get(), {1, 2}, {10, 20});

@@ -253,14 +253,14 @@ TEST_P(ModelTest, TrainsParametersWithoutALayer) {
   ASSERT_OK(net->Create(device_.get()));
   ASSERT_OK(net->Compile({1, 2}));
   ASSERT_OK(net->UseSgd(0.5));
-  choir_param_list_t list = choir_model_params(net->get());
-  ASSERT_EQ(list.count, 3u);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(list.params[i], affine.params[i]);
-  EXPECT_STREQ(list.params[1]->name, "shift");
-  EXPECT_EQ(list.params[0]->value, affine.scale.get());
-  EXPECT_NE(list.params[0]->grad, nullptr);
-  EXPECT_FALSE(list.params[2]->trainable);
-  EXPECT_EQ(list.params[2]->grad, nullptr);
+  const choir_param_set_t* list = choir_model_params(net->get());
+  ASSERT_EQ(list->count, 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(list->params[i], affine.params[i]);
+  EXPECT_STREQ(list->params[1]->name, "shift");
+  EXPECT_EQ(list->params[0]->value, affine.scale.get());
+  EXPECT_NE(list->params[0]->grad, nullptr);
+  EXPECT_FALSE(list->params[2]->trainable);
+  EXPECT_EQ(list->params[2]->grad, nullptr);
   x_ = Make<float>(device_.get(), {1, 2}, {1, 2});
   y_ = Make<float>(device_.get(), {1, 2}, {2, 4});
   EXPECT_EQ(net->Predict(x_.get()), (std::vector<float>{3, 5}));
@@ -665,7 +665,7 @@ TEST_P(ModelTest, ActivationsOfLayersKeepNaNAsReluDoes) {
         std::vector<std::vector<float>> found = {net->Predict(healthy.get()),
                                                  net->Predict(ill.get())};
         train(ill);
-        for (size_t i = 0; i < choir_model_params(net->get()).count; ++i)
+        for (size_t i = 0; i < choir_model_params(net->get())->count; ++i)
           found.push_back(net->value(i));
         if (wanted.empty()) wanted = found;
         ASSERT_EQ(found.size(), wanted.size());
@@ -784,10 +784,10 @@ TEST(ModelMemoryTest, OwnParametersSurviveEveryFailedAllocation) {
                     i % 2 == 0);
                 if (param) given.push_back(param);
               }
-              const choir_param_list_t list =
+              const choir_param_set_t* list =
                   choir_model_params(self->defining);
-              EXPECT_EQ(std::vector<choir_param_t*>(list.params,
-                                                    list.params + list.count),
+              EXPECT_EQ(std::vector<choir_param_t*>(list->params,
+                                                    list->params + list->count),
                         given);
             },
             Chain);

@@ -66,7 +66,7 @@ class Net {
 
   choir_model_t* get() { return model_; }
   choir_param_t* param(size_t i) {
-    return choir_model_params(model_).params[i];
+    return choir_model_params(model_)->params[i];
   }
   std::vector<float> value(size_t i) { return Read<float>(param(i)->value); }
   void SetValue(size_t i, const std::vector<float>& values) {

@@ -218,7 +218,7 @@ TEST_P(UpdaterTest, SeesEveryParameter) {
   EXPECT_EQ(
       choir_model_add_param(net->get(), "late", net->param(0)->value, true),
       nullptr);
-  EXPECT_EQ(choir_model_params(net->get()).count, 4u);
+  EXPECT_EQ(choir_model_params(net->get())->count, 4u);
   MakeData(6);
   EXPECT_STATUS(FAILED_PRECONDITION,
                 "model net: parameter late after choir_model_compile",

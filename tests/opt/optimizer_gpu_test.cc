@@ -222,16 +222,15 @@ TEST_F(OptimizerGpu, WhatIsSharedTakesTwoSteps) {
     choir_optimizer_t* optimizer = nullptr;
     ASSERT_OK(choir_optimizer_create(def, config.data(), &optimizer));
     ParamSet<float> params(device->get());
-    for (const char* name : {"a", "b", "c"})
-      params.Add(name, {3, 4}, Floats(12, 1));
+    for (const char* name : {"a", "b"}) params.Add(name, {3, 4}, Floats(12, 1));
     choir_view_t view = *choir_tensor_view(params[0]->value);
     view.ndim = 2;
     view.shape[0] = 2;  // the first two rows of a
     choir_tensor_t* part = nullptr;
     ASSERT_OK(choir_tensor_from_view(&view, &part));
     TensorPtr grad = Make<float>(device->get(), {2, 4}, Floats(8, 9));
-    params[2]->value = part;
-    params[2]->grad = grad.get();
+    ASSERT_OK(choir_param_set_add(params.list(), "c", part, true, nullptr));
+    choir_param_use_grad(params[2], grad.get());
     params.SetGrad(0, Floats(12, 5));
     params.SetGrad(1, Floats(12, 6));
     ASSERT_OK(choir_optimizer_attach(optimizer, device->get(), params.list()));

@@ -371,8 +371,9 @@ TEST(OptimizerTest, NeedsSomethingToTrain) {
   EXPECT_STATUS(FAILED_PRECONDITION,
                 "sgd: the model has no trainable parameter",
                 choir_optimizer_attach(sgd.get(), device.get(), params.list()));
+  ParamSet<float> none(device.get());
   EXPECT_STATUS(FAILED_PRECONDITION, "no trainable parameter",
-                choir_optimizer_attach(sgd.get(), device.get(), {nullptr, 0}));
+                choir_optimizer_attach(sgd.get(), device.get(), none.list()));
   EXPECT_STATUS(
       FAILED_PRECONDITION, "sgd: update without a model",
       choir_optimizer_update(sgd.get(), choir_device_stream(device.get()), 0));
@@ -415,7 +416,7 @@ TEST(OptimizerTest, NamesTheParameterThatItCannotUpdate) {
   params.Add("fc.W", {2}, {1, 2});
   ASSERT_OK(choir_optimizer_attach(sgd.get(), device.get(), params.list()));
   TensorPtr wrong = Make<float>(device.get(), {3}, {1, 2, 3});
-  params[1]->grad = wrong.get();
+  choir_param_use_grad(params[1], wrong.get());
   EXPECT_STATUS(
       INVALID_ARGUMENT, "sgd: fc.W: sgd_update: ",
       choir_optimizer_update(sgd.get(), choir_device_stream(device.get()), 0));
@@ -732,7 +733,7 @@ class UpdaterTest : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override { choir_model_release(model_); }
 
-  choir_param_t* weight() { return choir_model_params(model_).params[0]; }
+  choir_param_t* weight() { return choir_model_params(model_)->params[0]; }
   std::vector<float> values() { return Read<float>(weight()->value); }
   choir_status_t Train(int64_t samples) {
     choir_model_batch_t batch = {{samples ? x_.get() : nullptr},

@@ -2,12 +2,12 @@
 #ifndef CHOIR_TESTS_OPT_PARAM_TESTING_H_
 #define CHOIR_TESTS_OPT_PARAM_TESTING_H_
 
-#include <deque>
 #include <string>
 #include <vector>
 
-#include "model/updater.h"
+#include "model/param_set.h"
 #include "tests/tensor/ops_testing.h"
+#include "tests/testing/status_matchers.h"
 
 namespace choir {
 namespace testing {
@@ -16,57 +16,44 @@ namespace testing {
 template <typename T>
 class ParamSet {
  public:
-  explicit ParamSet(choir_device_t* device) : device_(device) {}
+  explicit ParamSet(choir_device_t* device) : device_(device) {
+    EXPECT_OK(choir_param_set_create(device, &set_));
+  }
+  ~ParamSet() { choir_param_set_release(set_); }
   ParamSet(const ParamSet&) = delete;
   ParamSet& operator=(const ParamSet&) = delete;
 
   choir_param_t* Add(const std::string& name, const Shape& shape,
                      const std::vector<T>& values, bool channels_last = false) {
-    Entry& entry = entries_.emplace_back();
-    entry.name = name;
-    const std::vector<T> zeros(values.size());
-    if (channels_last) {
-      entry.value = MakeChannelsLast(device_, shape, values);
-      entry.grad = MakeChannelsLast(device_, shape, zeros);
-    } else {
-      entry.value = Make(device_, shape, values);
-      entry.grad = Make(device_, shape, zeros);
-    }
-    entry.param = {};
-    entry.param.name = entry.name.c_str();
-    entry.param.value = entry.value.get();
-    entry.param.grad = entry.grad.get();
-    entry.param.trainable = true;
-    pointers_.push_back(&entry.param);
-    return &entry.param;
+    const TensorPtr value = channels_last
+                                ? MakeChannelsLast(device_, shape, values)
+                                : Make(device_, shape, values);
+    choir_param_t* param = nullptr;
+    EXPECT_OK(
+        choir_param_set_add(set_, name.c_str(), value.get(), true, &param));
+    SetGrad(size() - 1, std::vector<T>(values.size()));
+    return param;
   }
-  choir_param_list_t list() const {
-    return {pointers_.data(), pointers_.size()};
-  }
-  choir_param_t* operator[](size_t i) { return &entries_[i].param; }
-  size_t size() const { return entries_.size(); }
+  choir_param_set_t* list() const { return set_; }
+  choir_param_t* operator[](size_t i) { return set_->params[i]; }
+  size_t size() const { return set_->count; }
 
-  std::vector<T> value(size_t i) const { return Read<T>(entries_[i].value); }
-  std::vector<T> grad(size_t i) const { return Read<T>(entries_[i].grad); }
+  std::vector<T> value(size_t i) const {
+    return Read<T>(set_->params[i]->value);
+  }
+  std::vector<T> grad(size_t i) const { return Read<T>(set_->params[i]->grad); }
   void SetGrad(size_t i, const std::vector<T>& grad) {
-    EXPECT_OK(choir_tensor_write(entries_[i].grad.get(), grad.data(),
+    EXPECT_OK(choir_tensor_write(set_->params[i]->grad, grad.data(),
                                  grad.size() * sizeof(T)));
   }
   void SetValue(size_t i, const std::vector<T>& value) {
-    EXPECT_OK(choir_tensor_write(entries_[i].value.get(), value.data(),
+    EXPECT_OK(choir_tensor_write(set_->params[i]->value, value.data(),
                                  value.size() * sizeof(T)));
   }
 
  private:
-  struct Entry {
-    std::string name;
-    TensorPtr value;
-    TensorPtr grad;
-    choir_param_t param;
-  };
   choir_device_t* device_;
-  std::deque<Entry> entries_;
-  std::vector<choir_param_t*> pointers_;
+  choir_param_set_t* set_ = nullptr;
 };
 
 }  // namespace testing
