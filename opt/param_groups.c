@@ -38,8 +38,8 @@ size_t choir__groups_find(const choir__groups_t* groups, const char* name) {
 }
 
 choir_status_t choir__groups_apply(const choir__groups_t* groups,
-                                   const choir_param_set_t* params, bool is_whole,
-                                   const char* optimizer) {
+                                   const choir_param_set_t* params,
+                                   bool is_whole, const char* optimizer) {
   for (size_t i = 1; i < groups->count; ++i) {
     const choir_param_group_t* group = &groups->items[i].settings;
     bool is_found = false;

@@ -27,7 +27,8 @@ size_t choir__groups_find(const choir__groups_t* groups, const char* name);
 // Marks what frozen groups match as not trainable. is_whole: INVALID_ARGUMENT
 // names a group that matches none of the parameters.
 choir_status_t choir__groups_apply(const choir__groups_t* groups,
-                                   const choir_param_set_t* params, bool is_whole,
-                                   const char* optimizer) CHOIR_NODISCARD;
+                                   const choir_param_set_t* params,
+                                   bool is_whole, const char* optimizer)
+    CHOIR_NODISCARD;
 
 #endif  // CHOIR_OPT_PARAM_GROUPS_INTERNAL_H_

@@ -180,7 +180,7 @@ static bool add_record(draft_t* draft, const choir_record_t* record) {
     (void)is_flat(src, dst, &is_single);
     if (!take(draft, src, is_single, &inputs[i])) return false;
   }
-  const choir__element_params_t params = choir__element_params(op, record);
+  const choir__element_params_t params = choir__element_params(record);
   if (!add_step(draft, choir__formula_of(op), inputs, record->src_count,
                 params))
     return false;

@@ -11,23 +11,60 @@ extern "C" {
 // What the formulas of tensor/kernels/element_formulas.def stand on, for hosts
 // and GPUs.
 
-#define CHOIR__HALF_SQRT2 0.70710678118654752440f
-#define CHOIR__INV_SQRT_2PI 0.39894228040143267794f
+// The function for the type of x. GPUs compute formulas in f32 alone.
+#if defined(__cplusplus)
+#define CHOIR__BY_TYPE(x, of_float, of_double) of_float(x)
+#define CHOIR__LIKE(x, value) static_cast<float>(value)
+#else
+// A number in the type of x.
+#define CHOIR__LIKE(x, value) ((__typeof__(x))(value))
+#define CHOIR__BY_TYPE(x, of_float, of_double) \
+  _Generic((x), float : of_float, double : of_double)(x)
+static inline double choir__math_sigmoid_f64(double x) {
+  return 1 / (1 + exp(-x));
+}
+static inline double choir__math_unit_scale_f64(double x) {
+  int exponent = 0;
+  if (x == 0 || !isfinite(x)) return 1;
+  (void)frexp(x, &exponent);
+  const int power = 1 - exponent;
+  return ldexp(1, power < -126 ? -126 : power > 127 ? 127 : power);
+}
+#endif
+#define CHOIR__ABS(x) CHOIR__BY_TYPE(x, fabsf, fabs)
+#define CHOIR__EXP(x) CHOIR__BY_TYPE(x, choir__math_exp, exp)
+#define CHOIR__LOG(x) CHOIR__BY_TYPE(x, choir__math_log, log)
+#define CHOIR__SQRT(x) CHOIR__BY_TYPE(x, sqrtf, sqrt)
+#define CHOIR__TANH(x) CHOIR__BY_TYPE(x, choir__math_tanh, tanh)
+#define CHOIR__ERFC(x) CHOIR__BY_TYPE(x, choir__math_erfc, erfc)
+#define CHOIR__CEIL(x) CHOIR__BY_TYPE(x, ceilf, ceil)
+#define CHOIR__FLOOR(x) CHOIR__BY_TYPE(x, floorf, floor)
+#define CHOIR__ROUND(x) CHOIR__BY_TYPE(x, roundf, round)
+#define CHOIR__ROUND_EVEN(x) CHOIR__BY_TYPE(x, rintf, rint)
+#define CHOIR__SIGMOID(x) \
+  CHOIR__BY_TYPE(x, choir__math_sigmoid, choir__math_sigmoid_f64)
+#define CHOIR__UNIT_SCALE(x) \
+  CHOIR__BY_TYPE(x, choir__math_unit_scale, choir__math_unit_scale_f64)
+// A NaN stays one; `high` wins where it is below `low`.
+#define CHOIR__CLIP(x, low, high)                  \
+  ((x) < (low) ? ((low) > (high) ? (high) : (low)) \
+               : ((x) > (high) ? (high) : (x)))
+
+#define CHOIR__NUMBER(i, x) CHOIR__LIKE(x, p->number[i])
+#define CHOIR__HALF_SQRT2(x) CHOIR__LIKE(x, 0.70710678118654752440)
+#define CHOIR__INV_SQRT_2PI(x) CHOIR__LIKE(x, 0.39894228040143267794)
 
 // Their numbers.
 typedef enum choir__formula_e {
-#define CHOIR__UNARY(OP, name, formula) CHOIR__FORMULA_##OP,
-#define CHOIR__BINARY(OP, name, formula) CHOIR__FORMULA_##OP,
+#define CHOIR__FORMULA(OP, name, sources, formula) CHOIR__FORMULA_##OP,
 #include "tensor/kernels/element_formulas.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
   CHOIR__FORMULA_COUNT
 } choir__formula_t;
 
 // What a formula may want beside its elements, and where its value goes.
 typedef struct choir__element_params_s {
-  float factor;
-  float shift;
+  double number[2];  // the op's attributes, in their order
   bool accumulate;
 } choir__element_params_t;
 

@@ -339,11 +339,9 @@ struct Formula {
   int sources;
 };
 const Formula kFormulas[] = {
-#define CHOIR__UNARY(OP, name, formula) {CHOIR_OP_##OP, 1},
-#define CHOIR__BINARY(OP, name, formula) {CHOIR_OP_##OP, 2},
+#define CHOIR__FORMULA(OP, name, sources, formula) {CHOIR_OP_##OP, sources},
 #include "tensor/kernels/element_formulas.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
 };
 
 class Chance {

@@ -26,8 +26,10 @@ struct Formula {
   int sources;
 };
 const Formula kFormulas[] = {
-#define CHOIR__UNARY(OP, name, formula) {CHOIR_OP_##OP, #name, 1},
-#define CHOIR__BINARY(OP, name, formula) {CHOIR_OP_##OP, #name, 2},
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  {CHOIR_OP_##OP, #name, sources},
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  {CHOIR_OP_##OP, #name, sources},
 #include "tensor/kernels/cuda/cuda_elementwise.def"
 };
 

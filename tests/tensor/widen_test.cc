@@ -28,6 +28,12 @@ class Widen : public ::testing::TestWithParam<choir_dtype_t> {
     attrs.dtype = dtype;
     return Result(CHOIR_OP_CAST, {x.get()}, &attrs);
   }
+  static std::vector<uint16_t> Bits(const TensorPtr& x) {
+    std::vector<uint16_t> bits(
+        static_cast<size_t>(choir_tensor_count(x.get())));
+    EXPECT_OK(choir_tensor_read(x.get(), bits.data(), bits.size() * 2));
+    return bits;
+  }
   static std::vector<float> Values(const TensorPtr& x) {
     return Read<float>(Cast(x, CHOIR_DTYPE_F32));
   }
@@ -64,16 +70,55 @@ TEST_P(Widen, AddsToWhatIsThere) {
   EXPECT_EQ(Values(a), (std::vector<float>{1, 2, 3, 4}));
 }
 
-// A repeated operand is cast once, and a destination may be its source.
-TEST_P(Widen, RepeatsAndInPlace) {
-  TensorPtr x = Half({2, 3}, {1, 2, 3, 4, 5, 6});
-  TensorPtr row = Half({3}, {1, 0, -1});
-  choir_tensor_t* srcs[] = {x.get(), row.get()};
-  choir_tensor_t* dst = x.get();
-  ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), CHOIR_OP_ADD, srcs,
-                         2, nullptr, false, &dst));
-  EXPECT_EQ(Values(x), (std::vector<float>{2, 2, 2, 5, 5, 5}));
-  EXPECT_EQ(choir_op_stats().widened, 1u);
+// Formulas have loops for these dtypes: no casts, but their bits, those of one
+// rounding of what f32 gives; with an operand repeated, and in place.
+TEST_P(Widen, FormulasHaveTheBitsOfCastsWithoutThem) {
+  struct Formula {
+    choir_op_t op;
+    int sources;
+  };
+  const Formula formulas[] = {
+#define CHOIR__FORMULA(OP, name, sources, formula) {CHOIR_OP_##OP, sources},
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+  };
+  std::vector<float> values = Floats(1300, 5);
+  for (float& value : values) value *= 3;
+  TensorPtr x = Half({1300}, values), row = Half({1}, {0.7f});
+  TensorPtr other = Half({1300}, Floats(1300, 6));
+  for (const Formula& formula : formulas) {
+    SCOPED_TRACE(choir_op_name(formula.op));
+    const bool is_grad = std::string(choir_op_name(formula.op)).find("_grad") !=
+                         std::string::npos;
+    const TensorPtr& second = is_grad ? other : row;
+    std::vector<choir_tensor_t*> srcs = {x.get()}, wide;
+    std::vector<TensorPtr> kept;
+    if (formula.sources == 2) srcs.push_back(second.get());
+    choir_op_stats_reset();
+    TensorPtr got = Result(formula.op, srcs);
+    TensorPtr sum = Cast(other, GetParam());
+    choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {sum.get()};
+    ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), formula.op,
+                           srcs.data(), formula.sources, nullptr, true, dsts));
+    EXPECT_EQ(choir_op_stats().widened, 0u);
+    EXPECT_EQ(choir_op_stats().reference_runs, 0u);
+    kept.push_back(Cast(x, CHOIR_DTYPE_F32));
+    kept.push_back(Cast(second, CHOIR_DTYPE_F32));
+    for (int i = 0; i < formula.sources; ++i) wide.push_back(kept[i].get());
+    TensorPtr want = Result(formula.op, wide);
+    EXPECT_EQ(Bits(got), Bits(Cast(want, GetParam())));
+    TensorPtr wide_sum = Cast(other, CHOIR_DTYPE_F32);
+    dsts[0] = wide_sum.get();
+    ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), formula.op,
+                           wide.data(), formula.sources, nullptr, true, dsts));
+    EXPECT_EQ(Bits(sum), Bits(Cast(wide_sum, GetParam())));
+    dsts[0] = x.get();
+    TensorPtr before = Cast(x, GetParam());
+    ASSERT_OK(choir_op_run(choir_device_stream(device_.get()), formula.op,
+                           srcs.data(), formula.sources, nullptr, false, dsts));
+    EXPECT_EQ(Bits(x), Bits(got));
+    x = std::move(before);
+  }
 }
 
 TEST_P(Widen, StridedOperands) {

@@ -1,146 +1,273 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that make each element from the elements at its place. One function of
-// an element gives one loop over planes, in all layouts and for every
-// instruction set.
+// Ops that make each element from the elements at its place. A formula gives a
+// loop over planes in f32, in all layouts and for every instruction set, and
+// one in f64. Elements of other dtypes are brought to f32 block by block,
+// within the first cache, and rounded once on the way back; so are all for
+// functions, to f64.
 #include "tensor/kernels/cpu/cpu_elementwise.h"
 
 #include <math.h>
 
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/dtype_traits.h"
 #include "tensor/kernels/element_params.h"
 
-// ---- One source ----
+// ---- In f32 ----
 
-#define CHOIR__UNARY(OP, name, formula)                                    \
-  CHOIR__BODY float name##_of(float x, const choir__element_params_t* p) { \
-    (void)p;                                                               \
-    return formula;                                                        \
-  }                                                                        \
-  CHOIR__BODY void name##_plane_body(const choir__plane_t* plane) {        \
-    const choir__element_params_t p =                                      \
-        *(const choir__element_params_t*)plane->params;                    \
-    const int64_t n = plane->columns;                                      \
-    const int64_t ys = plane->column_stride[0];                            \
-    const int64_t xs = plane->column_stride[1];                            \
-    for (int64_t r = 0; r < plane->rows; r++) {                            \
-      float* y = (float*)plane->data[0] + r * plane->row_stride[0];        \
-      const float* x =                                                     \
-          (const float*)plane->data[1] + r * plane->row_stride[1];         \
-      if (ys == 1 && xs == 1 && !p.accumulate) {                           \
-        CHOIR__INDEPENDENT                                                 \
-        for (int64_t i = 0; i < n; i++) y[i] = name##_of(x[i], &p);        \
-      } else if (ys == 1 && xs == 1) {                                     \
-        CHOIR__INDEPENDENT                                                 \
-        for (int64_t i = 0; i < n; i++) y[i] += name##_of(x[i], &p);       \
-      } else {                                                             \
-        for (int64_t i = 0; i < n; i++) {                                  \
-          const float value = name##_of(x[i * xs], &p);                    \
-          y[i * ys] = p.accumulate ? y[i * ys] + value : value;            \
-        }                                                                  \
-      }                                                                    \
-    }                                                                      \
-  }                                                                        \
+#define CHOIR__FORMULA(OP, name, sources, formula)                             \
+  CHOIR__BODY float name##_of(float x, float b,                                \
+                              const choir__element_params_t* p) {              \
+    const float a = x;                                                         \
+    (void)a, (void)b, (void)p;                                                 \
+    return formula;                                                            \
+  }                                                                            \
+  CHOIR__BODY void name##_plane_body(const choir__plane_t* plane) {            \
+    const choir__element_params_t p =                                          \
+        *(const choir__element_params_t*)plane->params;                        \
+    enum { LAST = sources };                                                   \
+    const int64_t n = plane->columns;                                          \
+    const int64_t ys = plane->column_stride[0];                                \
+    const int64_t as = plane->column_stride[1];                                \
+    const int64_t bs = plane->column_stride[LAST];                             \
+    const bool is_dense = ys == 1 && as == 1 && bs == 1;                       \
+    for (int64_t r = 0; r < plane->rows; r++) {                                \
+      float* y = (float*)plane->data[0] + r * plane->row_stride[0];            \
+      const float* a =                                                         \
+          (const float*)plane->data[1] + r * plane->row_stride[1];             \
+      const float* b =                                                         \
+          (const float*)plane->data[LAST] + r * plane->row_stride[LAST];       \
+      if (is_dense && !p.accumulate) {                                         \
+        CHOIR__INDEPENDENT                                                     \
+        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a[i], b[i], &p);      \
+      } else if (is_dense) {                                                   \
+        CHOIR__INDEPENDENT                                                     \
+        for (int64_t i = 0; i < n; i++) y[i] += name##_of(a[i], b[i], &p);     \
+      } else if (LAST > 1 && ys == 1 && as == 1 && bs == 0 && !p.accumulate) { \
+        const float b0 = b[0];                                                 \
+        CHOIR__INDEPENDENT                                                     \
+        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a[i], b0, &p);        \
+      } else if (LAST > 1 && ys == 1 && as == 0 && bs == 1 && !p.accumulate) { \
+        const float a0 = a[0];                                                 \
+        CHOIR__INDEPENDENT                                                     \
+        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a0, b[i], &p);        \
+      } else {                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                      \
+          const float value = name##_of(a[i * as], b[i * bs], &p);             \
+          y[i * ys] = p.accumulate ? y[i * ys] + value : value;                \
+        }                                                                      \
+      }                                                                        \
+    }                                                                          \
+  }                                                                            \
   CHOIR__ISA_VARIANTS(name##_plane, (const choir__plane_t* plane), (plane))
-
-// ---- Two sources ----
-
-#define CHOIR__BINARY(OP, name, formula)                               \
-  CHOIR__BODY float name##_of(float a, float b) { return formula; }    \
-  CHOIR__BODY void name##_plane_body(const choir__plane_t* plane) {    \
-    const bool accumulate =                                            \
-        ((const choir__element_params_t*)plane->params)->accumulate;   \
-    const int64_t n = plane->columns;                                  \
-    const int64_t ys = plane->column_stride[0];                        \
-    const int64_t as = plane->column_stride[1];                        \
-    const int64_t bs = plane->column_stride[2];                        \
-    for (int64_t r = 0; r < plane->rows; r++) {                        \
-      float* y = (float*)plane->data[0] + r * plane->row_stride[0];    \
-      const float* a =                                                 \
-          (const float*)plane->data[1] + r * plane->row_stride[1];     \
-      const float* b =                                                 \
-          (const float*)plane->data[2] + r * plane->row_stride[2];     \
-      if (ys == 1 && as == 1 && bs == 1 && !accumulate) {              \
-        CHOIR__INDEPENDENT                                             \
-        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a[i], b[i]);  \
-      } else if (ys == 1 && as == 1 && bs == 1) {                      \
-        CHOIR__INDEPENDENT                                             \
-        for (int64_t i = 0; i < n; i++) y[i] += name##_of(a[i], b[i]); \
-      } else if (ys == 1 && as == 1 && bs == 0 && !accumulate) {       \
-        const float b0 = b[0];                                         \
-        CHOIR__INDEPENDENT                                             \
-        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a[i], b0);    \
-      } else if (ys == 1 && as == 0 && bs == 1 && !accumulate) {       \
-        const float a0 = a[0];                                         \
-        CHOIR__INDEPENDENT                                             \
-        for (int64_t i = 0; i < n; i++) y[i] = name##_of(a0, b[i]);    \
-      } else {                                                         \
-        for (int64_t i = 0; i < n; i++) {                              \
-          const float value = name##_of(a[i * as], b[i * bs]);         \
-          y[i * ys] = accumulate ? y[i * ys] + value : value;          \
-        }                                                              \
-      }                                                                \
-    }                                                                  \
-  }                                                                    \
-  CHOIR__ISA_VARIANTS(name##_plane, (const choir__plane_t* plane), (plane))
-
 #include "tensor/kernels/element_formulas.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
+
+// ---- In f64: formulas, and functions of the C library ----
+
+static double element_f64(const choir__plane_t* plane, int32_t operand,
+                          int64_t row, int64_t column) {
+  return ((const double*)
+              plane->data[operand])[row * plane->row_stride[operand] +
+                                    column * plane->column_stride[operand]];
+}
+
+#define CHOIR__FUNCTION(OP, name, sources, formula)                       \
+  static void name##_plane_f64(const choir__plane_t* plane) {             \
+    const choir__element_params_t* p = plane->params;                     \
+    for (int64_t r = 0; r < plane->rows; r++) {                           \
+      double* y = (double*)plane->data[0] + r * plane->row_stride[0];     \
+      for (int64_t i = 0; i < plane->columns; i++) {                      \
+        const double x = element_f64(plane, 1, r, i), a = x;              \
+        const double b = element_f64(plane, (sources) > 1 ? 2 : 1, r, i); \
+        const double c = element_f64(plane, (sources) > 2 ? 3 : 1, r, i); \
+        (void)a, (void)b, (void)c;                                        \
+        const double value = formula;                                     \
+        double* at = y + i * plane->column_stride[0];                     \
+        *at = p->accumulate ? *at + value : value;                        \
+      }                                                                   \
+    }                                                                     \
+  }
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  CHOIR__FUNCTION(OP, name, sources, formula)
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
 
 choir__plane_fn_t choir__cpu_formula(choir__formula_t formula) {
   static const choir__plane_fn_t planes[] = {
-#define CHOIR__UNARY(OP, name, formula) name##_plane,
-#define CHOIR__BINARY(OP, name, formula) name##_plane,
+#define CHOIR__FORMULA(OP, name, sources, formula) name##_plane,
 #include "tensor/kernels/element_formulas.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
   };
   return planes[formula];
 }
 
-static bool elementwise_supports(const choir_record_t* record) {
-  if (!choir__all_f32(record) || record->dst_count != 1) return false;
-  const choir_view_t* views[CHOIR__NEST_OPERANDS];
+// ---- Other dtypes: blocks of elements, widened and narrowed again ----
+
+// count elements, `step` apart in memory and side by side in a block.
+typedef void (*load_fn_t)(void* to, const void* from, int64_t step,
+                          int64_t count);
+typedef void (*store_fn_t)(void* to, const void* from, int64_t step,
+                           int64_t count);
+
+#define BLOCK_MOVES(DTYPE, real, math, stored)                                 \
+  CHOIR__BODY void load_##DTYPE##_##real##_body(void* to, const void* from,    \
+                                                int64_t step, int64_t count) { \
+    math* y = to;                                                              \
+    const choir__##DTYPE##_t* x = from;                                        \
+    if (step == 1) {                                                           \
+      CHOIR__INDEPENDENT                                                       \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = (math)choir__##DTYPE##_load(x[i]);                              \
+    } else {                                                                   \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = (math)choir__##DTYPE##_load(x[i * step]);                       \
+    }                                                                          \
+  }                                                                            \
+  CHOIR__ISA_VARIANTS(                                                         \
+      load_##DTYPE##_##real,                                                   \
+      (void* to, const void* from, int64_t step, int64_t count),               \
+      (to, from, step, count))                                                 \
+  CHOIR__BODY void store_##DTYPE##_##real##_body(                              \
+      void* to, const void* from, int64_t step, int64_t count) {               \
+    choir__##DTYPE##_t* y = to;                                                \
+    const math* x = from;                                                      \
+    if (step == 1) {                                                           \
+      CHOIR__INDEPENDENT                                                       \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = choir__##DTYPE##_##stored(x[i]);                                \
+    } else {                                                                   \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i * step] = choir__##DTYPE##_##stored(x[i]);                         \
+    }                                                                          \
+  }                                                                            \
+  CHOIR__ISA_VARIANTS(                                                         \
+      store_##DTYPE##_##real,                                                  \
+      (void* to, const void* from, int64_t step, int64_t count),               \
+      (to, from, step, count))
+#define BLOCKS(DTYPE)                   \
+  BLOCK_MOVES(DTYPE, f32, float, store) \
+  BLOCK_MOVES(DTYPE, f64, double, round)
+CHOIR__FLOATS(BLOCKS)
+
+// By whether blocks are f64.
+static const struct {
+  load_fn_t load[2];
+  store_fn_t store[2];
+} moves[CHOIR_DTYPE_COUNT] = {
+#define MOVES_ROW(DTYPE)                                             \
+  [CHOIR_DTYPE_##DTYPE] = {{load_##DTYPE##_f32, load_##DTYPE##_f64}, \
+                           {store_##DTYPE##_f32, store_##DTYPE##_f64}},
+    CHOIR__FLOATS(MOVES_ROW)};
+
+typedef struct blocks_s {
+  const choir__element_params_t* params;
+  choir__plane_fn_t fn;
+  choir_dtype_t dtype;
+  bool is_f64;
+  int32_t operands;
+} blocks_t;
+
+static void blocks_plane(const choir__plane_t* plane) {
+  enum { BLOCK = 512 };
+  _Alignas(64) double room[CHOIR__NEST_OPERANDS][BLOCK];
+  const blocks_t* blocks = plane->params;
+  const int64_t bytes = (int64_t)choir_dtype_bytes(blocks->dtype);
+  const load_fn_t load = moves[blocks->dtype].load[blocks->is_f64];
+  choir__plane_t block = {.rows = 1, .params = blocks->params};
+  for (int64_t r = 0; r < plane->rows; r++) {
+    for (int64_t i = 0; i < plane->columns; i += BLOCK) {
+      const int64_t rest = plane->columns - i;
+      block.columns = rest < BLOCK ? rest : BLOCK;
+      char* data[CHOIR__NEST_OPERANDS];
+      for (int32_t k = 0; k < blocks->operands; k++) {
+        const int64_t step = plane->column_stride[k];
+        const bool is_one = k > 0 && step == 0;
+        data[k] =
+            plane->data[k] + (r * plane->row_stride[k] + i * step) * bytes;
+        block.data[k] = (char*)room[k];
+        block.column_stride[k] = is_one ? 0 : 1;
+        if (k > 0 || blocks->params->accumulate)
+          load(room[k], data[k], step, is_one ? 1 : block.columns);
+      }
+      blocks->fn(&block);
+      moves[blocks->dtype].store[blocks->is_f64](
+          data[0], room[0], plane->column_stride[0], block.columns);
+    }
+  }
+}
+
+// ---- Records ----
+
+// `f32` is NULL of functions.
+static const struct {
+  choir__plane_fn_t f32;
+  choir__plane_fn_t f64;
+} planes_of[CHOIR_OP_COUNT] = {
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  [CHOIR_OP_##OP] = {name##_plane, name##_plane_f64},
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  [CHOIR_OP_##OP] = {NULL, name##_plane_f64},
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
+};
+
+// Destination and sources.
+static bool nest_of(const choir_record_t* record, const choir_view_t** views,
+                    choir__nest_t* nest) {
   views[0] = choir_record_dst(record, 0);
   for (int32_t i = 0; i < record->src_count; i++)
     views[i + 1] = choir_record_src(record, i);
+  return choir__nest_make(views, record->src_count + 1, nest);
+}
+
+static bool elementwise_supports(const choir_record_t* record) {
+  const choir_view_t* views[CHOIR__NEST_OPERANDS];
   choir__nest_t nest;
-  return choir__nest_make(views, record->src_count + 1, &nest);
+  const choir_dtype_t dtype = choir_record_dst(record, 0)->dtype;
+  return choir_dtype_is_float(dtype) && nest_of(record, views, &nest);
 }
 
 static choir_status_t elementwise_run(const choir_record_t* record,
-                                      choir_stream_t* stream,
-                                      void (*plane)(const choir__plane_t*),
-                                      const choir__element_params_t* params) {
+                                      choir_stream_t* stream) {
+  const choir_op_t op = choir__record_op(record);
+  const choir__element_params_t params = choir__element_params(record);
   const choir_view_t* views[CHOIR__NEST_OPERANDS];
-  void* data[CHOIR__NEST_OPERANDS];
-  const size_t sizes[CHOIR__NEST_OPERANDS] = {sizeof(float), sizeof(float),
-                                              sizeof(float), sizeof(float)};
-  views[0] = choir_record_dst(record, 0);
-  for (int32_t i = 0; i < record->src_count; i++)
-    views[i + 1] = choir_record_src(record, i);
-  const int32_t count = record->src_count + 1;
   choir__nest_t nest;
-  if (!choir__nest_make(views, count, &nest))
+  if (!nest_of(record, views, &nest))
     return CHOIR_ERROR(INTERNAL, "%s: operands do not broadcast",
                        record->kernel->name);
-  for (int32_t i = 0; i < count; i++) data[i] = choir__view_data(views[i]);
-  choir__nest_run(&nest, data, sizes, choir__cpu_threads(stream), plane,
-                  params);
+  blocks_t blocks = {.params = &params,
+                     .dtype = views[0]->dtype,
+                     .is_f64 = !planes_of[op].f32,
+                     .operands = nest.operand_count};
+  blocks.fn = blocks.is_f64 ? planes_of[op].f64 : planes_of[op].f32;
+  void* data[CHOIR__NEST_OPERANDS];
+  size_t sizes[CHOIR__NEST_OPERANDS];
+  for (int32_t i = 0; i < nest.operand_count; i++) {
+    data[i] = choir__view_data(views[i]);
+    sizes[i] = choir_dtype_bytes(blocks.dtype);
+  }
+  const bool is_f64 = blocks.dtype == CHOIR_DTYPE_F64;
+  const bool has_loop =
+      is_f64 || (blocks.dtype == CHOIR_DTYPE_F32 && !blocks.is_f64);
+  choir__nest_run(&nest, data, sizes, choir__cpu_threads(stream),
+                  is_f64     ? planes_of[op].f64
+                  : has_loop ? blocks.fn
+                             : blocks_plane,
+                  has_loop ? (const void*)&params : &blocks);
   return NULL;
 }
 
-#define CHOIR__UNARY(OP, name, formula)                            \
-  static choir_status_t name##_run(const choir_record_t* record,   \
-                                   choir_stream_t* stream) {       \
-    const choir__element_params_t params =                         \
-        choir__element_params(CHOIR_OP_##OP, record);              \
-    return elementwise_run(record, stream, name##_plane, &params); \
-  }                                                                \
-  const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL(     \
-      CHOIR_OP_##OP, #name, "cpu", name##_run, elementwise_supports);
-#define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
+#define CHOIR__FORMULA(OP, name, sources, formula)             \
+  const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL( \
+      CHOIR_OP_##OP, #name, "cpu", elementwise_run, elementwise_supports);
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  CHOIR__FORMULA(OP, name, sources, formula)
 #include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
 
 // ---- Fill: a plane without sources ----
 
@@ -148,13 +275,14 @@ CHOIR__BODY void fill_plane_body(const choir__plane_t* plane) {
   const choir__element_params_t p =
       *(const choir__element_params_t*)plane->params;
   const int64_t n = plane->columns, ys = plane->column_stride[0];
+  const float value = (float)p.number[0];
   for (int64_t r = 0; r < plane->rows; r++) {
     float* y = (float*)plane->data[0] + r * plane->row_stride[0];
     if (ys == 1 && !p.accumulate) {
-      for (int64_t i = 0; i < n; i++) y[i] = p.shift;
+      for (int64_t i = 0; i < n; i++) y[i] = value;
     } else {
       for (int64_t i = 0; i < n; i++)
-        y[i * ys] = p.accumulate ? y[i * ys] + p.shift : p.shift;
+        y[i * ys] = p.accumulate ? y[i * ys] + value : value;
     }
   }
 }
@@ -168,10 +296,8 @@ static bool fill_supports(const choir_record_t* record) {
 
 static choir_status_t fill_run(const choir_record_t* record,
                                choir_stream_t* stream) {
-  const choir_fill_attrs_t* attrs = record->attrs;
   const choir_view_t* dst = choir_record_dst(record, 0);
-  const choir__element_params_t params = {.shift = (float)attrs->value,
-                                          .accumulate = record->accumulate};
+  const choir__element_params_t params = choir__element_params(record);
   choir__nest_t nest;
   if (!choir__nest_make(&dst, 1, &nest))
     return CHOIR_ERROR(INTERNAL, "fill/cpu: destination repeats elements");

@@ -47,23 +47,16 @@ CHOIR__GPU Pack<kElements> chain_result(const choir__chain_step_t& step,
   const choir__element_params_t* p = &step.params;
   (void)p;
   switch (step.formula) {
-#define CHOIR__UNARY(OP, name, formula)   \
-  case CHOIR__FORMULA_##OP:               \
-    for (int i = 0; i < kElements; ++i) { \
-      const float x = left.at[i];         \
-      y.at[i] = formula;                  \
-    }                                     \
-    break;
-#define CHOIR__BINARY(OP, name, formula)           \
-  case CHOIR__FORMULA_##OP:                        \
-    for (int i = 0; i < kElements; ++i) {          \
-      const float a = left.at[i], b = right.at[i]; \
-      y.at[i] = formula;                           \
-    }                                              \
+#define CHOIR__FORMULA(OP, name, sources, formula)        \
+  case CHOIR__FORMULA_##OP:                               \
+    for (int i = 0; i < kElements; ++i) {                 \
+      const float x = left.at[i], a = x, b = right.at[i]; \
+      (void)a, (void)b;                                   \
+      y.at[i] = formula;                                  \
+    }                                                     \
     break;
 #include "tensor/kernels/element_formulas.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
   }
   return y;
 }

@@ -21,12 +21,11 @@ static bool supports(const choir_record_t* record) {
 }
 
 static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
-                          choir_op_t op, const choir_cuda_kernel_t* dense,
+                          const choir_cuda_kernel_t* dense,
                           const choir_cuda_kernel_t* strided) {
   const choir_view_t* views[CHOIR__CUDA_NEST_OPERANDS];
   const int32_t count = operands(record, views);
-  choir__cuda_elementwise_t params = {.element =
-                                          choir__element_params(op, record)};
+  choir__cuda_elementwise_t params = {.element = choir__element_params(record)};
   const bool is_dense = choir__cuda_nest_make(views, count, &params.nest);
   params.nest.written = 1;
   params.nest.read = (1u << count) - (record->accumulate ? 1 : 2);
@@ -34,17 +33,18 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
                                  &params.nest, is_dense, &params);
 }
 
-#define CHOIR__UNARY(OP, name, formula)                                        \
-  static const choir_cuda_kernel_t name##_dense = {                            \
-      &choir__cuda_elementwise_module, "choir_" #name "_dense"};               \
-  static const choir_cuda_kernel_t name##_strided = {                          \
-      &choir__cuda_elementwise_module, "choir_" #name "_strided"};             \
-  static choir_status_t name##_run(const choir_record_t* record,               \
-                                   choir_stream_t* stream) {                   \
-    return run(record, stream, CHOIR_OP_##OP, &name##_dense, &name##_strided); \
-  }                                                                            \
+#define CHOIR__FORMULA(OP, name, sources, formula)                 \
+  static const choir_cuda_kernel_t name##_dense = {                \
+      &choir__cuda_elementwise_module, "choir_" #name "_dense"};   \
+  static const choir_cuda_kernel_t name##_strided = {              \
+      &choir__cuda_elementwise_module, "choir_" #name "_strided"}; \
+  static choir_status_t name##_run(const choir_record_t* record,   \
+                                   choir_stream_t* stream) {       \
+    return run(record, stream, &name##_dense, &name##_strided);    \
+  }                                                                \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports)
-#define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  CHOIR__FORMULA(OP, name, sources, formula)
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION

@@ -12,41 +12,39 @@
 
 namespace {
 
-#define CHOIR__UNARY(OP, name, formula)                          \
-  struct name##_body {                                           \
-    static constexpr int kOperands = 2;                          \
-    const choir__element_params_t* p;                            \
-    CHOIR__GPU_METHOD void operator()(float* operands) const {   \
-      const float x = operands[1];                               \
-      (void)x;                                                   \
-      const float value = formula;                               \
-      operands[0] = p->accumulate ? operands[0] + value : value; \
-    }                                                            \
+#define BODY(name, sources, real, formula)                                 \
+  struct name##_body {                                                     \
+    static constexpr int kOperands = (sources) + 1;                        \
+    const choir__element_params_t* p;                                      \
+    CHOIR__GPU_METHOD void operator()(float* operands) const {             \
+      const real x = operands[1], a = x;                                   \
+      const real b = operands[(sources) > 1 ? 2 : 1];                      \
+      const real c = operands[(sources) > 2 ? 3 : 1];                      \
+      (void)a, (void)b, (void)c;                                           \
+      const real value = static_cast<real>(formula);                       \
+      operands[0] =                                                        \
+          static_cast<float>(p->accumulate ? operands[0] + value : value); \
+    }                                                                      \
   };
-#define CHOIR__BINARY(OP, name, formula)                         \
-  struct name##_body {                                           \
-    static constexpr int kOperands = 3;                          \
-    const choir__element_params_t* p;                            \
-    CHOIR__GPU_METHOD void operator()(float* operands) const {   \
-      const float a = operands[1], b = operands[2];              \
-      const float value = formula;                               \
-      operands[0] = p->accumulate ? operands[0] + value : value; \
-    }                                                            \
-  };
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  BODY(name, sources, float, formula)
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  BODY(name, sources, double, formula)
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
 
 }  // namespace
 
-#define CHOIR__UNARY(OP, name, formula)                                \
+#define CHOIR__FORMULA(OP, name, sources, formula)                     \
   CHOIR__KERNEL(choir_##name##_dense, choir__cuda_elementwise_t) {     \
     dense(params.nest, name##_body{&params.element}, CHOIR__THREAD);   \
   }                                                                    \
   CHOIR__KERNEL(choir_##name##_strided, choir__cuda_elementwise_t) {   \
     strided(params.nest, name##_body{&params.element}, CHOIR__THREAD); \
   }
-#define CHOIR__BINARY(OP, name, formula) CHOIR__UNARY(OP, name, formula)
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  CHOIR__FORMULA(OP, name, sources, formula)
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__UNARY
-#undef CHOIR__BINARY
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
