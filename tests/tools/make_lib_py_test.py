@@ -60,7 +60,12 @@ class MakeLibPyTest(unittest.TestCase):
         self.change(
             "core/gpu.h",
             "  int32_t minor;",
-            "  int32_t minor;\n  double more[2 * 3];",
+            "  int32_t minor;\n  double more[2 * SIDES];",
+        )
+        self.change(
+            "core/gpu.h",
+            "typedef struct choir_gpu_info_s",
+            "enum { ONE = 1, SIDES = ONE + 2 };\ntypedef struct choir_gpu_info_s",
         )
         self.assertIn('("more", c_double * 6)', self.made())
 
