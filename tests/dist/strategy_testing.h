@@ -116,7 +116,7 @@ class StrategyRig {
                                   step);
   }
   choir_status_t Combine(int64_t step, int64_t samples) {
-    const choir_step_values_t values = {step, 0, samples, 0.1};
+    const choir_step_values_t values = {step, 0, samples, 0};
     return strategy_->def->combine(strategy_, &values);
   }
 
