@@ -47,6 +47,8 @@ CHOIR_OPTIMIZER_LIST(CHOIR_OPTIMIZER_DECLARE_, )
   CHOIR_OPTIMIZER_MAKE_(sgd, CHOIR_SGD_FIELDS, __VA_ARGS__, )
 #define choir_optimizer_adam(...) \
   CHOIR_OPTIMIZER_MAKE_(adam, CHOIR_ADAM_FIELDS, __VA_ARGS__, )
+#define choir_optimizer_adamw(...) \
+  CHOIR_OPTIMIZER_MAKE_(adamw, CHOIR_ADAMW_FIELDS, __VA_ARGS__, )
 #define choir_optimizer_rmsprop(...) \
   CHOIR_OPTIMIZER_MAKE_(rmsprop, CHOIR_RMSPROP_FIELDS, __VA_ARGS__, )
 #define choir_optimizer_adagrad(...) \

@@ -28,6 +28,7 @@
 #define CHOIR_OPTIMIZER_LIST(X, T)                               \
   X(T, SGD, sgd, 1, "stochastic gradient descent with momentum") \
   X(T, ADAM, adam, 2, "Adam")                                    \
+  X(T, ADAMW, adamw, 2, "Adam with decoupled weight decay")      \
   X(T, RMSPROP, rmsprop, 1, "RMSProp")                           \
   X(T, ADAGRAD, adagrad, 1, "AdaGrad")                           \
   X(T, ADADELTA, adadelta, 2, "AdaDelta")
@@ -73,23 +74,27 @@
 // v = beta2 v + (1 - beta2) g^2; p -= lr m' / (sqrt(v') + epsilon), where
 // m' = m / (1 - beta1^step) and v' = v / (1 - beta2^step). m and v start as 0.
 
-#define CHOIR_ADAM_FIELDS(X, T)                                    \
+#define CHOIR_ADAM_MOMENT_FIELDS(X, T)                             \
   X(T, FLOAT, lr, 0.001, 0, 1e9, "step size")                      \
   X(T, FLOAT, beta1, 0.9, 0, 0.999999999, "decay of the mean")     \
   X(T, FLOAT, beta2, 0.999, 0, 0.999999999, "decay of the square") \
-  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added outside the root")   \
+  X(T, FLOAT, epsilon, 1e-8, 1e-30, 1, "added outside the root")
+#define CHOIR_ADAM_FIELDS(X, T)  \
+  CHOIR_ADAM_MOMENT_FIELDS(X, T) \
   X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
 #define CHOIR_ADAM_FAULT(c) NULL
 #define CHOIR_ADAM_KEEPS(c) true
 #define CHOIR_ADAM_STATES(X, T) X(T, "mean", ANY) X(T, "square", POSITIVE)
-#define CHOIR_ADAM_FACTORS(X, T)                                   \
+#define CHOIR_ADAM_MOMENT_FACTORS(X, T)                            \
   X(T, neg_lr, -a->lr / choir__bias_correction(a->beta1, a->step)) \
   X(T, beta1, a->beta1)                                            \
   X(T, one_minus_beta1, 1 - a->beta1)                              \
   X(T, beta2, a->beta2)                                            \
   X(T, one_minus_beta2, 1 - a->beta2)                              \
   X(T, correction2, choir__bias_correction(a->beta2, a->step))     \
-  X(T, epsilon, a->epsilon)                                        \
+  X(T, epsilon, a->epsilon)
+#define CHOIR_ADAM_FACTORS(X, T)  \
+  CHOIR_ADAM_MOMENT_FACTORS(X, T) \
   X(T, weight_decay, a->weight_decay)
 #define CHOIR_ADAM_STEP(T, FMA, SQRT)                   \
   g = FMA(f->weight_decay, *p, g);                      \
@@ -99,6 +104,28 @@
 #define CHOIR_ADAM_CASES                                                     \
   "lr=0.01", "step=7 weight_decay=0.0001", "beta1=0.8 beta2=0.95 step=1000", \
       "epsilon=0.001 step=123456"
+
+// ---- AdamW ----
+// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019,
+// algorithm 2: p -= lr (m' / (sqrt(v') + epsilon) + weight_decay p), with
+// Adam's m' and v' of the gradient alone. lr is the one after the schedule.
+
+#define CHOIR_ADAMW_FIELDS(X, T)          \
+  CHOIR_ADAM_MOMENT_FIELDS(X, T)          \
+  X(T, FLOAT, weight_decay, 0.01, 0, 1e9, \
+    "share of the parameter, times lr, that goes in each step")
+#define CHOIR_ADAMW_FAULT(c) NULL
+#define CHOIR_ADAMW_KEEPS(c) true
+#define CHOIR_ADAMW_STATES(X, T) CHOIR_ADAM_STATES(X, T)
+#define CHOIR_ADAMW_FACTORS(X, T) \
+  CHOIR_ADAM_MOMENT_FACTORS(X, T) \
+  X(T, neg_decay, -a->lr * a->weight_decay)
+#define CHOIR_ADAMW_STEP(T, FMA, SQRT)                                \
+  *s = FMA(f->beta1, *s, f->one_minus_beta1 * g);                     \
+  *d = FMA(f->beta2, *d, f->one_minus_beta2 * (g * g));               \
+  *p += FMA(f->neg_lr, *s / (SQRT(*d / f->correction2) + f->epsilon), \
+            f->neg_decay * *p);
+#define CHOIR_ADAMW_CASES CHOIR_ADAM_CASES
 
 // ---- RMSProp ----
 // Tieleman and Hinton, "Lecture 6.5: RMSProp", 2012. g += weight_decay p;

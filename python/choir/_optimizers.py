@@ -512,6 +512,27 @@ class Adam(Optimizer):
         )
 
 
+class AdamW(Optimizer):
+    """Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019: Adam,
+    and p -= lr weight_decay p beside its step."""
+
+    def __init__(
+        self,
+        lr=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-8,
+        weight_decay=0.01,
+    ) -> None:
+        super().__init__(
+            lr,
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+        )
+
+
 class RMSProp(Optimizer):
     """avg = rho avg + (1 - rho) g^2; p -= lr g / sqrt(avg + epsilon)."""
 
@@ -530,7 +551,13 @@ class AdaGrad(Optimizer):
 
 def _make_classes() -> dict[str, type[Optimizer]]:
     """The classes above with their definitions, and one for each other of the list."""
-    written = {"sgd": SGD, "adam": Adam, "rmsprop": RMSProp, "adagrad": AdaGrad}
+    written = {
+        "sgd": SGD,
+        "adam": Adam,
+        "adamw": AdamW,
+        "rmsprop": RMSProp,
+        "adagrad": AdaGrad,
+    }
     classes = {}
     for name in _OPTIMIZERS:
         cls = written.get(name)

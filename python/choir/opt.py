@@ -12,7 +12,15 @@ behind the loss.
 
 from choir import _optimizers
 from choir._dist_opt import DistOpt, strategies
-from choir._optimizers import SGD, AdaGrad, Adam, Optimizer, RMSProp, optimizers
+from choir._optimizers import (
+    SGD,
+    AdaGrad,
+    Adam,
+    AdamW,
+    Optimizer,
+    RMSProp,
+    optimizers,
+)
 from choir._schedules import (
     Constant,
     Cosine,
@@ -24,6 +32,7 @@ from choir._schedules import (
 __all__ = [
     "AdaGrad",
     "Adam",
+    "AdamW",
     "Constant",
     "Cosine",
     "DecayScheduler",

@@ -39,6 +39,9 @@ choir_sgd_config_t Sgd() { return {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)}; }
 choir_adam_config_t Adam() {
   return {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAM_FIELDS)};
 }
+choir_adamw_config_t Adamw() {
+  return {CHOIR_CONFIG_DEFAULTS(CHOIR_ADAMW_FIELDS)};
+}
 choir_rmsprop_config_t Rmsprop() {
   return {CHOIR_CONFIG_DEFAULTS(CHOIR_RMSPROP_FIELDS)};
 }
@@ -84,6 +87,16 @@ void AdamStep(const choir_adam_config_t& config, double g, int step,
   double mean = e->a / (1 - std::pow(config.beta1, step + 1));
   double square = e->b / (1 - std::pow(config.beta2, step + 1));
   e->p -= config.lr * mean / (std::sqrt(square) + config.epsilon);
+}
+
+void AdamwStep(const choir_adamw_config_t& config, double g, int step,
+               Element* e) {
+  e->a = config.beta1 * e->a + (1 - config.beta1) * g;
+  e->b = config.beta2 * e->b + (1 - config.beta2) * g * g;
+  double mean = e->a / (1 - std::pow(config.beta1, step + 1));
+  double square = e->b / (1 - std::pow(config.beta2, step + 1));
+  e->p -= config.lr * (mean / (std::sqrt(square) + config.epsilon) +
+                       config.weight_decay * e->p);
 }
 
 void RmspropStep(const choir_rmsprop_config_t& config, double g, Element* e) {
@@ -162,6 +175,13 @@ class FormulaTest : public ::testing::TestWithParam<const char*> {
     Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
     Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
   }
+  void Check(const choir_adamw_config_t& config) {
+    auto step = [&](double g, int t, Element* e) {
+      AdamwStep(config, g, t, e);
+    };
+    Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
+    Follows<float>(GetParam()).Run(Create(config).get(), 5e-6, step);
+  }
   void Check(const choir_rmsprop_config_t& config) {
     auto step = [&](double g, int, Element* e) { RmspropStep(config, g, e); };
     Follows<double>(GetParam()).Run(Create(config).get(), 1e-12, step);
@@ -226,6 +246,36 @@ TEST_P(FormulaTest, AdamWithoutMemory) {
   config.beta1 = 0;
   config.beta2 = 0;
   Check(config);
+}
+
+TEST_P(FormulaTest, Adamw) {
+  choir_adamw_config_t config = Adamw();
+  EXPECT_EQ(config.weight_decay, 0.01);
+  Check(config);
+  config.lr = 0.05;
+  config.beta1 = 0.5;
+  config.beta2 = 0.9;
+  config.weight_decay = 0.5;
+  Check(config);
+}
+
+// A decay that is too small for a factor of the parameter still counts, where
+// the step is of its size.
+TEST(OptimizerTest, AdamwKeepsSmallDecays) {
+  DevicePtr device = MakeDevice("cpu");
+  choir_adamw_config_t config = Adamw();
+  config.lr = 1.05e-6;
+  config.weight_decay = 0.028;  // 1 - lr weight_decay is 1 in float
+  OptimizerPtr adamw = Create(config);
+  ParamSet<float> params(device.get());
+  params.Add("w", {1}, {0.5f});
+  ASSERT_OK(choir_optimizer_attach(adamw.get(), device.get(), params.list()));
+  params.SetGrad(0, {1});
+  ASSERT_OK(choir_optimizer_update(adamw.get(),
+                                   choir_device_stream(device.get()), 0));
+  const float expected = static_cast<float>(0.5 - 1.05e-6 * (1 + 0.028 * 0.5));
+  EXPECT_EQ(params.value(0)[0], expected);
+  EXPECT_NE(expected, static_cast<float>(0.5 - 1.05e-6));
 }
 
 TEST_P(FormulaTest, Rmsprop) {

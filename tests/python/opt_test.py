@@ -32,6 +32,10 @@ def adam(p, g, s, t, lr, beta1, beta2, epsilon, weight_decay):
     return p - lr * m / (np.sqrt(v) + epsilon)
 
 
+def adamw(p, g, s, t, lr, weight_decay, **betas):
+    return adam(p, g, s, t, lr, weight_decay=0, **betas) - lr * weight_decay * p
+
+
 def rmsprop(p, g, s, t, lr, rho, epsilon, weight_decay):
     g = g + weight_decay * p
     s["a"] = rho * s.get("a", 0) + (1 - rho) * g**2
@@ -65,6 +69,7 @@ KNOWN = {
         ],
     ),
     "adam": (adam, [{}, {"beta1": 0.5, "beta2": 0.9, "weight_decay": 0.1}]),
+    "adamw": (adamw, [{}, {"beta1": 0.5, "beta2": 0.9, "weight_decay": 0.5}]),
     "rmsprop": (rmsprop, [{}, {"rho": 0.5, "weight_decay": 0.1}]),
     "adagrad": (adagrad, [{}, {"epsilon": 0.1, "weight_decay": 0.1}]),
     "adadelta": (adadelta, [{}, {"rho": 0.5, "weight_decay": 0.1}]),
@@ -90,7 +95,7 @@ def classes():
 
 def make(name, settings, lr=RATE):
     cls = classes()[name]
-    if cls is opt.Adam:
+    if cls in (opt.Adam, opt.AdamW):
         settings = {RENAMED.get(k, k): v for k, v in settings.items()}
     return cls(lr=lr, **settings)
 
@@ -272,6 +277,31 @@ class Against(unittest.TestCase):
             m(x, y)
         np.testing.assert_array_equal(m.l.W.numpy(), w)
         self.assertTrue((m.l.b.numpy() != b).all())
+
+
+class AdamW(unittest.TestCase):
+    def test_steps_of_pytorch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("PyTorch is not installed")
+        x, y, w, b = values()
+        for settings in ({}, {"weight_decay": 0.3}):
+            m, tx, ty = line(opt.AdamW(lr=0.01, **settings))
+            params = [torch.tensor(v, requires_grad=True) for v in (w, b)]
+            other = torch.optim.AdamW(params, lr=0.01, **settings)
+            for _ in range(STEPS):
+                m(tx, ty)
+                other.zero_grad()
+                error = (
+                    torch.tensor(x) @ params[0] + params[1] - torch.tensor(y)
+                )
+                (error**2).mean().backward()
+                other.step()
+            for ours, theirs in zip((m.l.W, m.l.b), params):
+                np.testing.assert_allclose(
+                    ours.numpy(), theirs.detach().numpy(), atol=1e-5
+                )
 
 
 class Groups(unittest.TestCase):
