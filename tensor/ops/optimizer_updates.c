@@ -78,43 +78,44 @@ static void list_operands(const choir_record_t* record,
 
 #define NAME_OF(T, name, domain) , name
 #define DOMAIN_OF(T, name, domain) , CHOIR_DOMAIN_##domain
-#define DEFINE(T, NAME, id, states, doc_)                                      \
-  static const choir_field_t id##_fields[] = {                                 \
-      CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS)   \
-          CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,             \
-                          INT64_C(1) << 62, "1 for the first")};               \
-  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(               \
-      #id "_update", choir_##id##_update_attrs_t, id##_fields, "one step");    \
-  static choir_status_t id##_infer(const choir_view_t* srcs,                   \
-                                   int32_t src_count, const void* attrs,       \
-                                   choir_view_t* dsts) {                       \
-    static const char* const names[] = {"p",                                   \
-                                        "g" CHOIR_##NAME##_STATES(NAME_OF, )}; \
-    return infer(#id "_update", names, choir__##id##_keeps(attrs), srcs,       \
-                 src_count, dsts);                                             \
-  }                                                                            \
-  REFERENCE(id)                                                                \
-  static void id##_at_step(void* attrs, const choir_step_values_t* values) {   \
-    ((choir_##id##_update_attrs_t*)attrs)->step = values->step + 1;            \
-  }                                                                            \
-  static const choir_op_case_t id##_cases[] = {                                \
-      CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                           \
-  const choir_op_def_t choir_op_def_##id##_update = {                          \
-      .op = CHOIR_OP_##NAME##_UPDATE,                                          \
-      .name = #id "_update",                                                   \
-      .doc = "p, g, states -> p, states, in place: one step of " doc_,         \
-      .src_min = 2 + states,                                                   \
-      .src_max = 2 + states,                                                   \
-      .dst_count = 1 + states,                                                 \
-      .attrs = &id##_attrs,                                                    \
-      .infer = id##_infer,                                                     \
-      .reference = id##_reference,                                             \
-      .at_step = id##_at_step,                                                 \
-      .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                  \
-      .no_accumulate = true,                                                   \
-      .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),                 \
-      .domains = {CHOIR_DOMAIN_ANY,                                            \
-                  CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},        \
-      .cases = id##_cases,                                                     \
+#define DEFINE(T, NAME, id, states, doc_)                                    \
+  static const choir_field_t id##_fields[] = {                               \
+      CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS) \
+          CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,           \
+                          INT64_C(1) << 62, "1 for the first")};             \
+  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(             \
+      #id "_update", choir_##id##_update_attrs_t, id##_fields, "one step");  \
+  static choir_status_t id##_infer(const choir_view_t* srcs,                 \
+                                   int32_t src_count, const void* attrs,     \
+                                   choir_view_t* dsts) {                     \
+    static const char* const names[OPERANDS] = {                             \
+        "p", "g" CHOIR_##NAME##_STATES(NAME_OF, )};                          \
+    (void)src_count;                                                         \
+    return infer(#id "_update", names, choir__##id##_keeps(attrs), srcs,     \
+                 2 + states, dsts);                                          \
+  }                                                                          \
+  REFERENCE(id)                                                              \
+  static void id##_at_step(void* attrs, const choir_step_values_t* values) { \
+    ((choir_##id##_update_attrs_t*)attrs)->step = values->step + 1;          \
+  }                                                                          \
+  static const choir_op_case_t id##_cases[] = {                              \
+      CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                         \
+  const choir_op_def_t choir_op_def_##id##_update = {                        \
+      .op = CHOIR_OP_##NAME##_UPDATE,                                        \
+      .name = #id "_update",                                                 \
+      .doc = "p, g, states -> p, states, in place: one step of " doc_,       \
+      .src_min = 2 + states,                                                 \
+      .src_max = 2 + states,                                                 \
+      .dst_count = 1 + states,                                               \
+      .attrs = &id##_attrs,                                                  \
+      .infer = id##_infer,                                                   \
+      .reference = id##_reference,                                           \
+      .at_step = id##_at_step,                                               \
+      .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                \
+      .no_accumulate = true,                                                 \
+      .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),               \
+      .domains = {CHOIR_DOMAIN_ANY,                                          \
+                  CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},      \
+      .cases = id##_cases,                                                   \
   };
 CHOIR_OPTIMIZER_LIST(DEFINE, )
