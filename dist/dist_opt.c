@@ -2,6 +2,7 @@
 #include "dist/dist_opt.h"
 
 #include "dist/dist_opt_parts_internal.h"
+#include "opt/optimizer_def.h"
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
@@ -138,6 +139,12 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
   CHOIR_TRY(open_host(dist));
   const choir__agreement_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
+  if (choir__optimizer_clips(dist->optimizer))
+    return CHOIR_ERROR(
+        UNIMPLEMENTED,
+        "dist_opt: the optimizer clips gradients, which needs "
+        "all of them on every rank, and shards and strategies "
+        "leave parts; train without DistOpt or without clipping");
   CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
                                   device, params, dist->updater.model));
   CHOIR_TRY(choir__dist_opt_broadcast_states(dist));

@@ -7,6 +7,7 @@
 #include "core/profile.h"
 #include "core/random.h"
 #include "model/updater_backend.h"
+#include "opt/clip_gradients_internal.h"
 #include "opt/optimizer_def.h"
 #include "opt/optimizer_list_internal.h"
 #include "opt/param_groups_internal.h"
@@ -24,6 +25,7 @@ struct choir_optimizer_s {
   const choir_optimizer_def_t* def;
   void* config;
   choir_schedule_config_t schedule;
+  choir_gradient_clip_t clip;
   choir__groups_t groups;
   int64_t step;  // that began last
   choir_allocator_t allocator;
@@ -278,6 +280,9 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
   CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
                                       "update"));
+  CHOIR_TRY_NOTE(choir__clip_gradients(&optimizer->clip, stream,
+                                       optimizer->updater.params),
+                 "%s", optimizer->def->name);
   CHOIR_TRY(choir_stream_call(stream, begin_update, optimizer));
   choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
@@ -304,6 +309,10 @@ struct choir__stretch_s {
 
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
   return !optimizer->is_shared;
+}
+
+bool choir__optimizer_clips(const choir_optimizer_t* optimizer) {
+  return optimizer->clip.value > 0 || optimizer->clip.norm > 0;
 }
 
 static const param_state_t* find_state(const choir_optimizer_t* optimizer,
@@ -433,6 +442,9 @@ const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
   text[0] = '\0';
   print_struct(optimizer->def->name, optimizer->def->config, optimizer->config,
                text, text_bytes);
+  if (choir__optimizer_clips(optimizer))
+    print_struct("clip", &choir_gradient_clip_def, &optimizer->clip, text,
+                 text_bytes);
   for (size_t i = 1; i < optimizer->groups.count; ++i)
     print_struct("group", &choir_param_group_def,
                  &optimizer->groups.items[i].settings, text, text_bytes);
@@ -451,6 +463,7 @@ uint64_t choir_optimizer_hash(const choir_optimizer_t* optimizer) {
       choir_hash_bytes(CHOIR_HASH_START, def->name, strlen(def->name) + 1);
   hash = hash_struct(hash, def->config, optimizer->config);
   hash = hash_struct(hash, &choir_schedule_config_def, &optimizer->schedule);
+  hash = hash_struct(hash, &choir_gradient_clip_def, &optimizer->clip);
   for (size_t i = 1; i < optimizer->groups.count; ++i)
     hash = hash_struct(hash, &choir_param_group_def,
                        &optimizer->groups.items[i].settings);
@@ -508,6 +521,15 @@ choir_status_t choir_optimizer_add_param_group(
                        optimizer->def->name);
   CHOIR_TRY_NOTE(choir__groups_add(&optimizer->groups, group), "%s",
                  optimizer->def->name);
+  return NULL;
+}
+
+choir_status_t choir_optimizer_set_clip(choir_optimizer_t* optimizer,
+                                        const choir_gradient_clip_t* clip) {
+  CHOIR_TRY(need_no_model(optimizer, "clipping was set"));
+  CHOIR_TRY_NOTE(choir_struct_check(&choir_gradient_clip_def, clip), "%s",
+                 optimizer->def->name);
+  optimizer->clip = *clip;
   return NULL;
 }
 

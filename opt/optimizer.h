@@ -74,6 +74,7 @@ CHOIR_API const choir_struct_def_t* choir_optimizer_def_config(
 // The optimizer as a model's updater; lent.
 CHOIR_API choir_updater_t* choir_optimizer_updater(
     choir_optimizer_t* optimizer);
+
 // A group of parameters with settings of its own, made with a macro that takes
 // designated fields:
 //
@@ -109,6 +110,26 @@ CHOIR_API choir_status_t choir_optimizer_add_param_group(
       choir_optimizer_add_param_group(                             \
           optimizer, &(choir_param_group_t){CHOIR_CONFIG_DEFAULTS( \
                          CHOIR_PARAM_GROUP_FIELDS) __VA_ARGS__}))
+
+// Limits of the gradients before each update, which changes them where they
+// lie: first of each element, then of the norm of all gradients together, the
+// root of the sum of all squares (Pascanu, Mikolov and Bengio, "On the
+// difficulty of training recurrent neural networks", ICML 2013: g becomes
+// norm / |g| g where |g| is above `norm`). The sum goes over the trainable
+// parameters in their order, on the device, and has the same bits in each run
+// on one machine. A NaN in a gradient makes all of them NaN.
+#define CHOIR_GRADIENT_CLIP_FIELDS(X, T)                               \
+  X(T, FLOAT, value, 0, 0, 1e30, "largest size of an element; 0: any") \
+  X(T, FLOAT, norm, 0, 0, 1e30, "largest norm of all together; 0: any")
+CHOIR_CONFIG_STRUCT(choir_gradient_clip_t, CHOIR_GRADIENT_CLIP_FIELDS);
+CHOIR_API extern const choir_struct_def_t choir_gradient_clip_def;
+
+// Copied. FAILED_PRECONDITION once the optimizer has parameters, which need one
+// dtype. A model that gets a DistOpt with such an
+// optimizer is told UNIMPLEMENTED.
+CHOIR_API choir_status_t choir_optimizer_set_clip(
+    choir_optimizer_t* optimizer, const choir_gradient_clip_t* clip)
+    CHOIR_NODISCARD;
 
 // The learning rate at a step is lr * factor(step); copied.
 CHOIR_API choir_status_t choir_optimizer_set_schedule(

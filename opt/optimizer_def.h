@@ -17,6 +17,8 @@ enum { CHOIR_OPTIMIZER_MAX_STATES = 2 };
 // Whether the update of an element depends on that element alone, so that it
 // may be taken stretch by stretch; no, where parameters have memory in common.
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
+// Whether it clips gradients before an update, which needs all of them.
+bool choir__optimizer_clips(const choir_optimizer_t* optimizer);
 // The states of `param`, one of attach's that is trainable, in the order of
 // choir_optimizer_states; lent. 0 where the optimizer keeps none, or `param` is
 // not such a one.

@@ -367,6 +367,7 @@ FUNCTIONS = {
     "optimizer_def_config": (POINTER(StructDef), [_P]),
     "optimizer_updater": (_P, [_P]),
     "optimizer_add_param_group": (_P, [_P, _P]),
+    "optimizer_set_clip": (_P, [_P, _P]),
     "optimizer_set_lr": (_P, [_P, c_double]),
     "optimizer_set_group_lr": (_P, [_P, c_size_t, c_double]),
     "optimizer_attach": (_P, [_P, _P, _P]),
@@ -457,6 +458,7 @@ FUNCTIONS = {
 VARIABLES = {
     "model_def_callbacks": ModelDef,
     "param_group_def": StructDef,
+    "gradient_clip_def": StructDef,
     "loader_config_def": StructDef,
     "dist_opt_config_def": StructDef,
 }

@@ -93,6 +93,7 @@ class Optimizer(Owner):
                 value = value.init_value
             self._settings[name] = value
         self._groups: list[dict] = []
+        self._clip: dict = {}
         self._singles: dict[str, _Single] = {}
         self._engine: _engine.Engine | None = None
         self.handle: int | None = None  # of the engine, or of DistOpt
@@ -112,7 +113,8 @@ class Optimizer(Owner):
         return state
 
     def __setstate__(self, state: dict) -> None:
-        self._groups = []  # of what was pickled before there were any
+        # Of what was pickled before there were any.
+        self._groups, self._clip = [], {}
         self.__dict__.update(state)
         self._singles = {}
         self._engine = self.handle = None
@@ -137,6 +139,7 @@ class Optimizer(Owner):
         )
         for group in self._groups:
             self._give_group(owner.handle, group)
+        self._give_clip(owner.handle, self._clip)
 
     def _give_group(self, handle: int, group: dict) -> None:
         """Adds a group to an optimizer of the library."""
@@ -181,6 +184,23 @@ class Optimizer(Owner):
             self._give_group(self._own_handle(), group)
             self._groups.append(group)
         return len(self._groups) - 1
+
+    def _give_clip(self, handle: int, clip: dict) -> None:
+        struct = _CLIP.make(type(self).__name__, **clip)
+        check(lib.optimizer_set_clip(handle, struct))
+
+    def clip_gradients(self, value: float = 0, norm: float = 0) -> None:
+        """Limits of the gradients before each update; before the first step.
+
+        value: the largest size of an element. norm: the largest norm of all
+        gradients together, which are scaled by norm / theirs where that is above
+        (Pascanu, Mikolov and Bengio, 2013). 0: no limit. `apply` and DistOpt,
+        which do not have all gradients at once, refuse it.
+        """
+        clip = {"value": value, "norm": norm}
+        with deferred():
+            self._give_clip(self._own_handle(), clip)
+            self._clip = clip
 
     def set_group_lr(self, group: int, lr) -> None:
         """Another lr of a group, by its number: from the next step on."""
@@ -332,6 +352,11 @@ class Optimizer(Owner):
                 f"apply: {param_name} has shape {param_value.shape} and its gradient "
                 f"{param_grad.shape}"
             )
+        if self._clip.get("norm"):
+            raise NotImplementedError(
+                "apply: gradients are clipped by the norm of all of them, and "
+                "apply has one; call the optimizer with the loss"
+            )
         with lock, deferred():
             self._apply(param_name, param_value, param_grad)
 
@@ -445,6 +470,7 @@ def _unique_names(params: list[Tensor]) -> list[str]:
 
 
 _GROUP = Table(ctypes.pointer(lib.param_group_def))
+_CLIP = Table(ctypes.pointer(lib.gradient_clip_def))
 
 
 def _definitions() -> dict[str, int]:

@@ -20,3 +20,7 @@ const layer_macro_t layer_macros[] = {
   {#name, make_optimizer_##name},
 const optimizer_macro_t optimizer_macros[] = {
     CHOIR_OPTIMIZER_LIST(OPTIMIZER_ENTRY, ){NULL, NULL}};
+
+choir_status_t add_group_by_macro(choir_optimizer_t* optimizer) {
+  return choir_optimizer_add_group(optimizer, .match = "*.b", .lr_factor = 2);
+}

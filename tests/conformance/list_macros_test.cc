@@ -47,6 +47,16 @@ TEST(ListMacros, MakeEveryLayer) {
   choir_device_release(device);
 }
 
+TEST(ListMacros, AddAGroup) {
+  choir_optimizer_t* sgd = nullptr;
+  ASSERT_OK(optimizer_macros[0].make(&sgd));
+  ASSERT_OK(add_group_by_macro(sgd));
+  const double lr = choir_optimizer_lr(sgd, 0);
+  EXPECT_EQ(choir_optimizer_param_lr(sgd, "fc.W", 0), lr);
+  EXPECT_EQ(choir_optimizer_param_lr(sgd, "fc.b", 0), 2 * lr);
+  choir_optimizer_release(sgd);
+}
+
 TEST(ListMacros, MakeEveryOptimizer) {
   int count = 0;
   for (const optimizer_macro_t* one = optimizer_macros; one->name; ++one) {

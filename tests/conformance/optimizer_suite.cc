@@ -480,6 +480,27 @@ TEST_P(OptimizerSuite, GroupsHaveSettingsOfTheirOwn) {
   }
 }
 
+// Gradients are limited where they lie.
+TEST_P(OptimizerSuite, ClipsGradients) {
+  OptimizerPtr optimizer;
+  ASSERT_OK(Create(name_, "", &optimizer));
+  choir_gradient_clip_t clip = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_GRADIENT_CLIP_FIELDS)};
+  clip.value = 12;
+  clip.norm = 3.25;
+  ASSERT_OK(choir_optimizer_set_clip(optimizer.get(), &clip));
+  ParamSet<float> params(device_);
+  params.Add("a", {3}, {1, 2, 3});
+  params.Add("b", {}, {4});
+  ASSERT_OK(choir_optimizer_attach(optimizer.get(), device_, params.list()));
+  params.SetGrad(0, {3, 0, -4});
+  params.SetGrad(1, {100});
+  ASSERT_OK(
+      choir_optimizer_update(optimizer.get(), choir_device_stream(device_), 0));
+  EXPECT_EQ(params.grad(0), (std::vector<float>{0.75f, 0, -1}));
+  EXPECT_EQ(params.grad(1), (std::vector<float>{3}));
+}
+
 TEST_P(OptimizerSuite, AsksTheBaseForNothingInASteadyLoop) {
   for (const Expected::Setting& setting : expected_->settings) {
     SCOPED_TRACE(setting.config);

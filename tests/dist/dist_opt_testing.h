@@ -144,6 +144,7 @@ class Training {
     std::string frozen;  // a parameter, before the updater comes
     std::string group;   // names with half the rate and no weight decay
     std::string frozen_group;
+    double clip_norm = 0;
     std::vector<int64_t> shape = {1, 1, kSide, kSide};
   };
 
@@ -293,6 +294,10 @@ class Training {
  private:
   void MakeOptimizer() {
     MakePlainOptimizer();
+    choir_gradient_clip_t clip;
+    choir_struct_init(&choir_gradient_clip_def, &clip);
+    clip.norm = options_.clip_norm;
+    Must(choir_optimizer_set_clip(optimizer_, &clip));
     choir_param_group_t group;
     choir_struct_init(&choir_param_group_def, &group);
     group.lr_factor = 0.5;

@@ -300,6 +300,30 @@ TEST_P(ModelGraphTest, GroupsGiveTheBitsOfEagerSteps) {
   EXPECT_LT(graph.net.forwards, 4);
 }
 
+TEST_P(ModelGraphTest, ClippingGivesTheBitsOfEagerSteps) {
+  for (double norm : {0.25, 1e6}) {
+    const auto set_clip = [norm](choir_optimizer_t* optimizer) {
+      choir_gradient_clip_t clip = {
+          CHOIR_CONFIG_DEFAULTS(CHOIR_GRADIENT_CLIP_FIELDS)};
+      clip.value = norm / 2;
+      clip.norm = norm;
+      EXPECT_OK(choir_optimizer_set_clip(optimizer, &clip));
+    };
+    Training eager(GetParam(), false, false, "sgd", nullptr, set_clip);
+    Training sequential(GetParam(), true, true, "sgd", nullptr, set_clip);
+    Training fused(GetParam(), true, false, "sgd", nullptr, set_clip);
+    Training plain(GetParam(), false, false, "sgd");
+    for (uint32_t i = 0; i < 8; ++i) {
+      for (Training* training : {&eager, &sequential, &fused, &plain})
+        ASSERT_OK(training->Step(4, i));
+      ASSERT_EQ(eager.Digest(), sequential.Digest()) << "step " << i;
+      ASSERT_EQ(eager.Digest(), fused.Digest()) << "step " << i;
+    }
+    // A limit that no norm reaches changes no bit.
+    EXPECT_EQ(plain.Digest() == eager.Digest(), norm > 1);
+  }
+}
+
 TEST_P(ModelGraphTest, AGroupThatMatchesNothingIsRefused) {
   Training training(GetParam(), false, false);
   choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};

@@ -194,6 +194,29 @@ TEST_F(OptimizerGpu, EachGroupTakesItsLaunches) {
   EXPECT_EQ(results[1], results[0]);
 }
 
+TEST_F(OptimizerGpu, ClipsWithoutTheHost) {
+  choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
+  choir_optimizer_t* sgd = nullptr;
+  ASSERT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
+  choir_gradient_clip_t clip = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_GRADIENT_CLIP_FIELDS)};
+  clip.value = 12;
+  clip.norm = 3.25;
+  ASSERT_OK(choir_optimizer_set_clip(sgd, &clip));
+  ParamSet<float> params(gpu_.get());
+  params.Add("a", {3}, {1, 2, 3});
+  params.Add("b", {1}, {4});
+  ASSERT_OK(choir_optimizer_attach(sgd, gpu_.get(), params.list()));
+  params.SetGrad(0, {3, 0, -4});
+  params.SetGrad(1, {100});
+  choir_op_stats_reset();
+  ASSERT_OK(choir_optimizer_update(sgd, choir_device_stream(gpu_.get()), 0));
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+  EXPECT_EQ(params.grad(0), (std::vector<float>{0.75f, 0, -1}));
+  EXPECT_EQ(params.grad(1), (std::vector<float>{3}));
+  choir_optimizer_release(sgd);
+}
+
 TEST_F(OptimizerGpu, FrozenOnesAreLeftOut) {
   Stepper gpu(gpu_, &choir_optimizer_def_adam);
   Stepper cpu(cpu_, &choir_optimizer_def_adam);

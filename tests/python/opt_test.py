@@ -402,6 +402,51 @@ class Groups(unittest.TestCase):
             m.optimizer.add_group("*")
 
 
+class Clipping(unittest.TestCase):
+    def want(self, value, norm):
+        x, y, w, b = (v.astype(np.float64) for v in values())
+        for _ in range(STEPS):
+            grads = gradients(x, y, w, b)
+            if value:
+                grads = [np.clip(g, -value, value) for g in grads]
+            size = np.sqrt(sum((g**2).sum() for g in grads))
+            scale = min(1, norm / size) if norm else 1
+            w, b = w - scale * grads[0], b - scale * grads[1]
+        return w, b
+
+    def test_by_value_and_norm(self):
+        for value, norm in ((0.1, 0), (0, 0.25), (0.2, 0.3), (0, 1e6)):
+            want = self.want(value, norm)
+            for use_graph in (False, True):
+                one = opt.SGD(lr=1.0)
+                one.clip_gradients(value, norm)
+                m, x, y = line(copy.deepcopy(one), use_graph)
+                for _ in range(STEPS):
+                    m(x, y)
+                np.testing.assert_allclose(m.l.W.numpy(), want[0], atol=1e-5)
+                np.testing.assert_allclose(m.l.b.numpy(), want[1], atol=1e-5)
+
+    def test_parameter_by_parameter(self):
+        one = opt.SGD(lr=1.0)
+        one.clip_gradients(value=0.5)
+        p = tensor.zeros((2,))
+        one.apply("p", p, tensor.from_numpy(np.float32([0.25, -2])))
+        np.testing.assert_array_equal(p.numpy(), [-0.25, 0.5])
+        one = opt.SGD(lr=1.0)
+        one.clip_gradients(norm=0.5)
+        with self.assertRaisesRegex(NotImplementedError, "norm of all of them"):
+            one.apply("p", p, tensor.ones((2,)))
+
+    def test_refusals(self):
+        one = opt.SGD(lr=1.0)
+        with self.assertRaisesRegex(ValueError, "norm is -1; needs"):
+            one.clip_gradients(norm=-1)
+        m, x, y = line(one)
+        m(x, y)
+        with self.assertRaisesRegex(StateError, "needs to be before"):
+            one.clip_gradients(norm=1)
+
+
 class Schedules(unittest.TestCase):
     def test_values(self):
         decay = opt.ExponentialDecay(0.1, 2, 0.5)
