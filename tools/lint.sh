@@ -70,6 +70,14 @@ complain "a path or host of one machine" "$(
     xargs -r grep -InE '(^|[^A-Za-z0-9_.>/-])/(work|home|root|Users|farm)/|pypi[.]org|deb[.]debian[.]org' | cut -c1-160
 )"
 
+complain "links to files that are not there" "$(
+  pick '\.md$' | while read -r file; do
+    grep -oP '\]\(\K[^)#:]+(?=[)#])' "$file" | while read -r link; do
+      [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+    done
+  done
+)"
+
 # What clang-format does not break: lists, which it does not see, and comments. A
 # text may be longer.
 complain "lines of more than 80 columns" "$(
