@@ -2,6 +2,7 @@
 #ifndef CHOIR_TENSOR_KERNELS_DTYPE_TRAITS_H_
 #define CHOIR_TENSOR_KERNELS_DTYPE_TRAITS_H_
 
+#include "core/dtype.h"
 #include "tensor/kernels/half_math.h"
 
 // DTYPE TRAITS: how loops hold elements of each dtype and compute with them.
@@ -33,6 +34,12 @@ CHOIR__FLOAT_TRAITS(F16, uint16_t, float, choir__f16_to(x),
 CHOIR__FLOAT_TRAITS(BF16, uint16_t, float, choir__bf16_to(x),
                     choir__bf16_from(value),
                     choir__bf16_from(choir__round_to_odd(value)))
+
+// The bits one of which an element has that is not 0: not the sign of a float.
+static inline uint64_t choir__truth_mask(choir_dtype_t dtype) {
+  const uint64_t sign = UINT64_C(1) << (8 * choir_dtype_bytes(dtype) - 1);
+  return choir_dtype_is_float(dtype) ? ~sign : UINT64_MAX;
+}
 
 #ifdef __cplusplus
 }

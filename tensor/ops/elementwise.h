@@ -41,7 +41,7 @@ choir_status_t choir__ternary_reference(const choir_record_t* record,
 extern const choir_op_case_t choir__unary_cases[];
 extern const choir_op_case_t choir__binary_cases[];
 extern const choir_op_case_t choir__gradient_cases[];
-// For ops without a fast kernel.
+// Fewer.
 extern const choir_op_case_t choir__plain_unary_cases[];
 extern const choir_op_case_t choir__plain_binary_cases[];
 extern const choir_op_case_t choir__plain_ternary_cases[];
@@ -86,7 +86,7 @@ extern const choir_op_case_t choir__plain_ternary_cases[];
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, unary, 1, choir__unary_cases, \
                         choir__unary_reference(record, real, integer), \
                         .dtypes = CHOIR__DTYPES_NUMERIC, __VA_ARGS__)
-// y = f(x) without a fast kernel; says which dtypes.
+// y = f(x) with fewer cases; says which dtypes.
 #define CHOIR_PLAIN_UNARY_OP(ENUM, name, doc, dtypes_, real, integer, ...)   \
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, unary, 1, choir__plain_unary_cases, \
                         choir__unary_reference(record, real, integer),       \
@@ -108,12 +108,12 @@ extern const choir_op_case_t choir__plain_ternary_cases[];
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, binary, 2, choir__binary_cases, \
                         choir__binary_reference(record, real, integer),  \
                         .dtypes = CHOIR__DTYPES_NUMERIC, __VA_ARGS__)
-// y = f(a, b) without a fast kernel; says which dtypes.
+// y = f(a, b) with fewer cases; says which dtypes.
 #define CHOIR_PLAIN_BINARY_OP(ENUM, name, doc, dtypes_, real, integer, ...)    \
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, binary, 2, choir__plain_binary_cases, \
                         choir__binary_reference(record, real, integer),        \
                         .dtypes = dtypes_, __VA_ARGS__)
-// y = f(a, b, c) without a fast kernel, floats only.
+// y = f(a, b, c), floats only.
 #define CHOIR_PLAIN_TERNARY_OP(ENUM, name, doc, real, ...)      \
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, ternary, 3,            \
                         choir__plain_ternary_cases,             \
@@ -124,7 +124,7 @@ extern const choir_op_case_t choir__plain_ternary_cases[];
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, gradient, 2, choir__gradient_cases, \
                         choir__binary_reference(record, real, NULL),         \
                         .dtypes = CHOIR_DTYPES_FLOAT, __VA_ARGS__)
-// dx = f(x, dy, attributes) without a fast kernel, as CHOIR_UNARY_ATTRS_OP.
+// dx = f(x, dy, attributes), as CHOIR_UNARY_ATTRS_OP.
 #define CHOIR_GRADIENT_ATTRS_OP(ENUM, name, doc, real, cases, ...)         \
   CHOIR__ELEMENTWISE_OP(ENUM, name, doc, gradient, 2, cases,               \
                         choir__gradient_attrs_reference(record, real),     \

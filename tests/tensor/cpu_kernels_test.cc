@@ -43,6 +43,7 @@ bool IsExact(choir_op_t op) {
     case CHOIR_OP_DROPOUT:
     case CHOIR_OP_COPY:
     case CHOIR_OP_CAST:
+    case CHOIR_OP_WHERE:
     case CHOIR_OP_FILL:
     case CHOIR_OP_ARGMAX:
     case CHOIR_OP_COUNT_CORRECT:
@@ -455,9 +456,9 @@ TEST(CpuKernelsList, NamesEveryKernelUnderItsOp) {
 TEST(CpuKernelsList, DeclinesOtherDtypes) {
   Device device(1);
   for (choir_dtype_t dtype : {CHOIR_DTYPE_F64, CHOIR_DTYPE_BF16}) {
-    Problem problem(choir__op_def(CHOIR_OP_RELU), {"3,5", nullptr},
+    Problem problem(choir__op_def(CHOIR_OP_SOFTMAX), {"3,5", nullptr},
                     Layout::kDense, false, dtype, device);
-    EXPECT_FALSE(choir__cpu_relu.supports(&problem.record()));
+    EXPECT_FALSE(choir__cpu_softmax.supports(&problem.record()));
   }
 }
 

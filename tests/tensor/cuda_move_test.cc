@@ -261,4 +261,28 @@ TEST_F(CudaMove, FillsAllDtypes) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+// A condition and what it chooses from, of every dtype; -0 is 0, NaN is not.
+TEST_F(CudaMove, ChoosesBetweenAllDtypes) {
+  for (int c = 0; c < CHOIR_DTYPE_COUNT; ++c) {
+    for (int d = 0; d < CHOIR_DTYPE_COUNT; ++d) {
+      SCOPED_TRACE(
+          std::string(choir_dtype_name(static_cast<choir_dtype_t>(c))) + " " +
+          choir_dtype_name(static_cast<choir_dtype_t>(d)));
+      std::vector<double> values = Values(40);
+      for (size_t i = 0; i < values.size(); i += 3)
+        values[i] = i % 2 ? 0 : -0.0;
+      const Both condition = Elements(static_cast<choir_dtype_t>(c), values);
+      const Both x = Elements(static_cast<choir_dtype_t>(d), Values(40));
+      const Both y = Elements(static_cast<choir_dtype_t>(d), {77});
+      ExpectSame(Result(CHOIR_OP_WHERE, {condition.on_gpu.get(), x.on_gpu.get(),
+                                         y.on_gpu.get()})
+                     .get(),
+                 Result(CHOIR_OP_WHERE, {condition.on_cpu.get(), x.on_cpu.get(),
+                                         y.on_cpu.get()})
+                     .get());
+    }
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
 }  // namespace

@@ -7,15 +7,12 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/cpu_moves.h"
 #include "tensor/kernels/dtype_traits.h"
 #include "tensor/kernels/index_axes.h"
 #include "tensor/ops/index_map.h"
 
 // ---- Elements of a row: moved, added, summed up ----
-
-// dst[i * to] = src[i * from], or += it.
-typedef void (*move_fn_t)(void* dst, int64_t to, const void* src, int64_t from,
-                          int64_t count);
 
 #define MOVE(bytes, type)                                          \
   static void move_##bytes(void* dst, int64_t to, const void* src, \
@@ -55,11 +52,11 @@ ADD(I64, uint64_t, *y + x)
 ADD(U8, uint8_t, (uint8_t)(*y + x))
 ADD(BOOL, uint8_t, (*y | x) != 0)
 
-static move_fn_t move_of(choir_dtype_t dtype, bool accumulate) {
-  static const move_fn_t moves[] = {
+choir__move_fn_t choir__cpu_move(choir_dtype_t dtype, bool accumulate) {
+  static const choir__move_fn_t moves[] = {
       [1] = move_1, [2] = move_2, [4] = move_4, [8] = move_8};
 #define ADD_ROW(ENUM, name, bytes, is_float) add_##ENUM,
-  static const move_fn_t adds[] = {CHOIR_DTYPE_LIST(ADD_ROW)};
+  static const choir__move_fn_t adds[] = {CHOIR_DTYPE_LIST(ADD_ROW)};
   return accumulate ? adds[dtype] : moves[choir_dtype_bytes(dtype)];
 }
 
@@ -167,7 +164,7 @@ typedef struct task_s {
   char* places;
   char* elements;
   char* others;
-  move_fn_t move;
+  choir__move_fn_t move;
   choir__index_axes_t axes;
   int32_t row;       // the last of them
   int64_t row_size;  // and its size
@@ -554,7 +551,7 @@ static choir_status_t run_part(const choir_record_t* record,
       .places = start_of(&map->places, &map->place_value),
       .elements = start_of(&map->elements, &map->other_value),
       .others = start_of(&map->others, &map->other_value),
-      .move = move_of(dtype, record->accumulate)};
+      .move = choir__cpu_move(dtype, record->accumulate)};
   choir_status_t status = run_map(&task);
   deallocate(&task, task.runs, task.run_count, sizeof(run_t));
   deallocate(&task, task.heads, task.head_count, sizeof(int64_t));

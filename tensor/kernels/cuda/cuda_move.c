@@ -5,6 +5,7 @@
 
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cuda_nest_host.h"
+#include "tensor/kernels/dtype_traits.h"
 
 // A kernel for operands that lie densely, and one for all others.
 typedef struct forms_s {
@@ -93,6 +94,39 @@ static choir_status_t fill_run(const choir_record_t* record,
   return launch(record, stream, &fills[choir_dtype_bytes(dtype)], 1, value);
 }
 
+// ---- Choice ----
+
+static void where_operands(const choir_record_t* record,
+                           const choir_view_t** out_views) {
+  out_views[0] = choir_record_dst(record, 0);
+  for (int32_t i = 0; i < 3; ++i)
+    out_views[i + 1] = choir_record_src(record, i);
+}
+static bool where_supports(const choir_record_t* record) {
+  const choir_view_t* views[4];
+  where_operands(record, views);
+  return !record->accumulate && choir__cuda_move_module.image &&
+         choir__cuda_nest_covers(views, 4);
+}
+static choir_status_t where_run(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  static const choir_cuda_kernel_t wheres[] = {
+#define CHOIR__MOVE(bytes, type) \
+  [bytes] = {&choir__cuda_move_module, "choir_where_" #bytes},
+#include "tensor/kernels/cuda/cuda_move.def"
+#undef CHOIR__MOVE
+  };
+  const choir_view_t* views[4];
+  where_operands(record, views);
+  choir__cuda_move_t params = {
+      .value = choir__truth_mask(views[1]->dtype),
+      .condition_bytes = (int32_t)choir_dtype_bytes(views[1]->dtype)};
+  (void)choir__cuda_nest_make(views, 4, &params.nest);
+  return choir__cuda_nest_launch(stream,
+                                 &wheres[choir_dtype_bytes(views[0]->dtype)],
+                                 &params.nest, false, &params);
+}
+
 // ---- Other dtypes ----
 
 // Sums of the small floats would need a rounding of their own, those of
@@ -127,4 +161,5 @@ static choir_status_t relu_run(const choir_record_t* record,
 KERNEL(COPY, copy_bits, copy)
 KERNEL(FILL, fill_bits, fill)
 KERNEL(CAST, cast, cast)
+KERNEL(WHERE, where, where)
 KERNEL(RELU, relu_non_f32, relu)

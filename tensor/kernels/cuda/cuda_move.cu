@@ -117,9 +117,37 @@ CHOIR__GPU void fill_strided(const move_t& p, uint32_t place) {
   static_cast<typename Kind::To*>(p.nest.data[0])[offsets[0]] = Kind::of(p);
 }
 
+CHOIR__GPU uint64_t bits_at(const void* data, int32_t bytes, int64_t offset) {
+  switch (bytes) {
+    case 1:
+      return static_cast<const uint8_t*>(data)[offset];
+    case 2:
+      return static_cast<const uint16_t*>(data)[offset];
+    case 4:
+      return static_cast<const uint32_t*>(data)[offset];
+    default:
+      return static_cast<const uint64_t*>(data)[offset];
+  }
+}
+
+template <typename Type>
+CHOIR__GPU void choose(const move_t& p, uint32_t place) {
+  if (place >= p.nest.count) return;
+  int64_t offsets[4] = {};
+  locate<4>(p.nest, place, offsets);
+  const bool is_true =
+      (bits_at(p.nest.data[1], p.condition_bytes, offsets[1]) & p.value) != 0;
+  const int chosen = is_true ? 2 : 3;
+  static_cast<Type*>(p.nest.data[0])[offsets[0]] =
+      static_cast<const Type*>(p.nest.data[chosen])[offsets[chosen]];
+}
+
 }  // namespace
 
 #define CHOIR__MOVE(bytes, type)                                    \
+  CHOIR__KERNEL(choir_where_##bytes, choir__cuda_move_t) {          \
+    choose<type>(params, CHOIR__THREAD);                            \
+  }                                                                 \
   CHOIR__KERNEL(choir_copy_##bytes##_dense, choir__cuda_move_t) {   \
     move_dense<Copy<type>>(params, CHOIR__THREAD);                  \
   }                                                                 \
