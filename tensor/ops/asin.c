@@ -3,5 +3,5 @@
 
 CHOIR_PLAIN_UNARY_OP(ASIN, asin,
                      "the angle between -pi/2 and pi/2 whose sine is x",
-                     CHOIR_DTYPES_FLOAT, asin, NULL,
-                     .domains = {CHOIR_DOMAIN_UNIT}, .tolerance = 2e-6);
+                     CHOIR_DTYPES_FLOAT, NULL, .domains = {CHOIR_DOMAIN_UNIT},
+                     .tolerance = 2e-6);

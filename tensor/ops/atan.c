@@ -3,4 +3,4 @@
 
 CHOIR_PLAIN_UNARY_OP(ATAN, atan,
                      "the angle between -pi/2 and pi/2 whose tangent is x",
-                     CHOIR_DTYPES_FLOAT, atan, NULL, .tolerance = 2e-6);
+                     CHOIR_DTYPES_FLOAT, NULL, .tolerance = 2e-6);

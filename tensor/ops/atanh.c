@@ -2,5 +2,5 @@
 #include "tensor/ops/elementwise.h"
 
 CHOIR_PLAIN_UNARY_OP(ATANH, atanh, "the number whose tanh is x",
-                     CHOIR_DTYPES_FLOAT, atanh, NULL,
-                     .domains = {CHOIR_DOMAIN_UNIT}, .tolerance = 2e-6);
+                     CHOIR_DTYPES_FLOAT, NULL, .domains = {CHOIR_DOMAIN_UNIT},
+                     .tolerance = 2e-6);

@@ -2,4 +2,4 @@
 #include "tensor/ops/elementwise.h"
 
 CHOIR_PLAIN_UNARY_OP(CEIL, ceil, "the next integer above or at x",
-                     CHOIR_DTYPES_FLOAT, ceil, NULL, .tolerance = 0);
+                     CHOIR_DTYPES_FLOAT, NULL, .tolerance = 0);

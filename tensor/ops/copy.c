@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-static double copy_real(double x) { return x; }
-static int64_t copy_integer(int64_t x) { return x; }
-
 static choir_status_t copy_infer(const choir_view_t* srcs, int32_t src_count,
                                  const void* attrs, choir_view_t* dsts) {
   (void)src_count;
@@ -15,13 +12,15 @@ static choir_status_t copy_infer(const choir_view_t* srcs, int32_t src_count,
 static choir_status_t copy_reference(const choir_record_t* record,
                                      choir_stream_t* stream) {
   (void)stream;
-  if (record->accumulate)
-    return choir__unary_reference(record, copy_real, copy_integer);
   const choir_view_t* src = choir_record_src(record, 0);
   const choir_view_t* dst = choir_record_dst(record, 0);
-  if (!choir__views_equal(src, dst))
-    choir__strided_copy(src, choir__src_data(record, 0), dst,
-                        choir__dst_data(record, 0));
+  const choir_view_t* views[] = {src, dst};
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, views, 2); more;
+       more = choir__walk_next(&walk))
+    choir__element_copy(choir__src_data(record, 0), walk.offsets[0],
+                        choir__dst_data(record, 0), walk.offsets[1], dst->dtype,
+                        record->accumulate);
   return NULL;
 }
 

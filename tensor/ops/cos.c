@@ -2,4 +2,4 @@
 #include "tensor/ops/elementwise.h"
 
 CHOIR_PLAIN_UNARY_OP(COS, cos, "the cosine of x radians", CHOIR_DTYPES_FLOAT,
-                     cos, NULL, .tolerance = 2e-6);
+                     NULL, .tolerance = 2e-6);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
+#include "tensor/kernels/element_params.h"
+
 choir_status_t choir__unary_infer(const char* op, const choir_view_t* srcs,
                                   choir_view_t* dsts) {
   return choir__infer_like(op, &srcs[0], &dsts[0]);
@@ -36,118 +38,67 @@ choir_status_t choir__gradient_infer(const char* op, const choir_view_t* srcs,
   return choir__infer_like(op, &srcs[0], &dsts[0]);
 }
 
-choir_status_t choir__unary_reference(const choir_record_t* record,
-                                      double (*real)(double x),
-                                      int64_t (*integer)(int64_t x)) {
-  const choir_view_t* src = choir_record_src(record, 0);
+// ---- References, by the formulas in double ----
+
+typedef double (*real_fn_t)(double x, double b, double c,
+                            const choir__element_params_t* p);
+
+#define CHOIR__FUNCTION(OP, name, sources, formula)             \
+  static double name##_real(double x, double b, double c,       \
+                            const choir__element_params_t* p) { \
+    const double a = x;                                         \
+    (void)a, (void)b, (void)c, (void)p;                         \
+    return formula;                                             \
+  }
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  CHOIR__FUNCTION(OP, name, sources, formula)
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
+
+static const real_fn_t reals[CHOIR_OP_COUNT] = {
+#define CHOIR__FUNCTION(OP, name, sources, formula) \
+  [CHOIR_OP_##OP] = name##_real,
+#define CHOIR__FORMULA(OP, name, sources, formula) \
+  CHOIR__FUNCTION(OP, name, sources, formula)
+#include "tensor/kernels/element_formulas.def"
+#undef CHOIR__FORMULA
+#undef CHOIR__FUNCTION
+};
+
+choir_status_t choir__elementwise_reference(const choir_record_t* record,
+                                            choir_op_t op,
+                                            choir__integer_fn_t integer) {
+  const int32_t count = record->src_count;
   const choir_view_t* dst = choir_record_dst(record, 0);
-  const void* src_data = choir__src_data(record, 0);
-  void* dst_data = choir__dst_data(record, 0);
-  bool is_real = choir_dtype_is_float(src->dtype);
+  const choir_dtype_t dtype = dst->dtype;
+  choir__element_params_t params = choir__element_params(record);
+  // As formulas in f32 take them.
+  for (int32_t i = 0; dtype != CHOIR_DTYPE_F64 && i < 2; ++i)
+    params.number[i] = (float)params.number[i];
+  void* data = choir__dst_data(record, 0);
+  const choir_view_t* views[CHOIR__WALK_VIEWS] = {dst};
+  for (int32_t i = 0; i < count; ++i)
+    views[i + 1] = choir_record_src(record, i);
   choir__walk_t walk;
-  const choir_view_t* views[] = {src, dst};
-  for (bool more = choir__walk_start(&walk, views, 2); more;
+  for (bool more = choir__walk_start(&walk, views, count + 1); more;
        more = choir__walk_next(&walk)) {
-    if (is_real) {
-      double x = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-      choir__real_store(dst_data, dst->dtype, walk.offsets[1], real(x),
-                        record->accumulate);
-    } else {
-      int64_t x = choir__integer_load(src_data, src->dtype, walk.offsets[0]);
-      choir__integer_store(dst_data, dst->dtype, walk.offsets[1], integer(x),
-                           record->accumulate);
+    double x[3] = {0};
+    int64_t n[3] = {0};
+    for (int32_t i = 0; i < count; ++i) {
+      const void* src = choir__src_data(record, i);
+      if (choir_dtype_is_float(dtype))
+        x[i] = choir__real_load(src, dtype, walk.offsets[i + 1]);
+      else
+        n[i] = choir__integer_load(src, dtype, walk.offsets[i + 1]);
     }
-  }
-  return NULL;
-}
-
-choir_status_t choir__binary_reference(const choir_record_t* record,
-                                       double (*real)(double a, double b),
-                                       int64_t (*integer)(int64_t a,
-                                                          int64_t b)) {
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* other = choir_record_src(record, 1);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const void* src_data = choir__src_data(record, 0);
-  const void* other_data = choir__src_data(record, 1);
-  void* dst_data = choir__dst_data(record, 0);
-  bool is_real = choir_dtype_is_float(src->dtype);
-  choir__walk_t walk;
-  const choir_view_t* views[] = {src, other, dst};
-  for (bool more = choir__walk_start(&walk, views, 3); more;
-       more = choir__walk_next(&walk)) {
-    if (is_real) {
-      double a = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-      double b = choir__real_load(other_data, other->dtype, walk.offsets[1]);
-      choir__real_store(dst_data, dst->dtype, walk.offsets[2], real(a, b),
+    if (choir_dtype_is_float(dtype))
+      choir__real_store(data, dtype, walk.offsets[0],
+                        reals[op](x[0], x[1], x[2], &params),
                         record->accumulate);
-    } else {
-      int64_t a = choir__integer_load(src_data, src->dtype, walk.offsets[0]);
-      int64_t b =
-          choir__integer_load(other_data, other->dtype, walk.offsets[1]);
-      choir__integer_store(dst_data, dst->dtype, walk.offsets[2], integer(a, b),
+    else
+      choir__integer_store(data, dtype, walk.offsets[0], integer(n[0], n[1]),
                            record->accumulate);
-    }
-  }
-  return NULL;
-}
-
-choir_status_t choir__unary_attrs_reference(const choir_record_t* record,
-                                            double (*real)(double x,
-                                                           const void* attrs)) {
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const void* src_data = choir__src_data(record, 0);
-  void* dst_data = choir__dst_data(record, 0);
-  choir__walk_t walk;
-  const choir_view_t* views[] = {src, dst};
-  for (bool more = choir__walk_start(&walk, views, 2); more;
-       more = choir__walk_next(&walk)) {
-    double x = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-    choir__real_store(dst_data, dst->dtype, walk.offsets[1],
-                      real(x, record->attrs), record->accumulate);
-  }
-  return NULL;
-}
-
-choir_status_t choir__gradient_attrs_reference(
-    const choir_record_t* record,
-    double (*real)(double x, double dy, const void* attrs)) {
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* other = choir_record_src(record, 1);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const void* src_data = choir__src_data(record, 0);
-  const void* other_data = choir__src_data(record, 1);
-  void* dst_data = choir__dst_data(record, 0);
-  choir__walk_t walk;
-  const choir_view_t* views[] = {src, other, dst};
-  for (bool more = choir__walk_start(&walk, views, 3); more;
-       more = choir__walk_next(&walk)) {
-    double x = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-    double dy = choir__real_load(other_data, other->dtype, walk.offsets[1]);
-    choir__real_store(dst_data, dst->dtype, walk.offsets[2],
-                      real(x, dy, record->attrs), record->accumulate);
-  }
-  return NULL;
-}
-
-choir_status_t choir__ternary_reference(const choir_record_t* record,
-                                        double (*real)(double a, double b,
-                                                       double c)) {
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const choir_view_t* views[] = {choir_record_src(record, 0),
-                                 choir_record_src(record, 1),
-                                 choir_record_src(record, 2), dst};
-  void* dst_data = choir__dst_data(record, 0);
-  choir__walk_t walk;
-  for (bool more = choir__walk_start(&walk, views, 4); more;
-       more = choir__walk_next(&walk)) {
-    double x[3];
-    for (int32_t i = 0; i < 3; ++i)
-      x[i] = choir__real_load(choir__src_data(record, i), views[i]->dtype,
-                              walk.offsets[i]);
-    choir__real_store(dst_data, dst->dtype, walk.offsets[3],
-                      real(x[0], x[1], x[2]), record->accumulate);
   }
   return NULL;
 }

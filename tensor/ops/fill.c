@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
+#include "tensor/ops/index_map.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_FLOAT(choir_fill_attrs_t, value, 0, -INFINITY, INFINITY,
@@ -15,31 +16,17 @@ static choir_status_t fill_infer(const choir_view_t* srcs, int32_t src_count,
   return choir__unary_infer("fill", srcs, dsts);
 }
 
-static choir_status_t fill_reference(const choir_record_t* record,
-                                     choir_stream_t* stream) {
-  (void)stream;
-  const choir_fill_attrs_t* attrs = record->attrs;
+// No element, but the value for all places.
+static void fill_map(const choir_record_t* record, int32_t part,
+                     choir__index_map_t* map) {
+  (void)part;
   const choir_view_t* dst = choir_record_dst(record, 0);
-  void* data = choir__dst_data(record, 0);
-  // One element is rounded (or truncated) as choir_element_store says.
-  unsigned char element[8];
-  choir_element_store(element, dst->dtype, attrs->value);
-  bool is_real = choir_dtype_is_float(dst->dtype);
-  double real = is_real ? choir__real_load(element, dst->dtype, 0) : 0;
-  int64_t integer = is_real ? 0 : choir__integer_load(element, dst->dtype, 0);
-  choir__walk_t walk;
-  const choir_view_t* views[] = {dst};
-  for (bool more = choir__walk_start(&walk, views, 1); more;
-       more = choir__walk_next(&walk)) {
-    if (is_real)
-      choir__real_store(data, dst->dtype, walk.offsets[0], real,
-                        record->accumulate);
-    else
-      choir__integer_store(data, dst->dtype, walk.offsets[0], integer,
-                           record->accumulate);
-  }
-  return NULL;
+  const choir_view_t none = {.ndim = 0, .dtype = dst->dtype};
+  choir__index_map_start(map, CHOIR__INDEX_PULL, dst, &none);
+  choir_element_store(&map->other_value, dst->dtype,
+                      ((const choir_fill_attrs_t*)record->attrs)->value);
 }
+CHOIR__INDEX_MAP_REFERENCE(fill)
 
 static const choir_op_case_t cases[] = {{"", "value=3"},
                                         {"1", "value=-0.5"},
@@ -74,6 +61,7 @@ const choir_op_def_t choir_op_def_fill = {
     .attrs = &attrs_def,
     .infer = fill_infer,
     .reference = fill_reference,
+    .index_map = fill_map,
     .elementwise = true,
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_ALL,

@@ -2,4 +2,4 @@
 #include "tensor/ops/elementwise.h"
 
 CHOIR_PLAIN_UNARY_OP(FLOOR, floor, "the next integer below or at x",
-                     CHOIR_DTYPES_FLOAT, floor, NULL, .tolerance = 0);
+                     CHOIR_DTYPES_FLOAT, NULL, .tolerance = 0);

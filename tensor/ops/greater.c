@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-static double greater_real(double a, double b) { return a > b; }
 static int64_t greater_integer(int64_t a, int64_t b) { return a > b; }
 
 CHOIR_BINARY_NUMERIC_OP(GREATER, greater,
                         "1 where a > b, else 0, in the dtype of a",
-                        greater_real, greater_integer, .tolerance = 0);
+                        greater_integer, .tolerance = 0);

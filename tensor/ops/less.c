@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-static double less_real(double a, double b) { return a < b; }
 static int64_t less_integer(int64_t a, int64_t b) { return a < b; }
 
 CHOIR_BINARY_NUMERIC_OP(LESS, less, "1 where a < b, else 0, in the dtype of a",
-                        less_real, less_integer, .tolerance = 0);
+                        less_integer, .tolerance = 0);

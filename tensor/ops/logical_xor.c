@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-static double logical_xor_real(double a, double b) {
-  return (a != 0) != (b != 0);
-}
 static int64_t logical_xor_integer(int64_t a, int64_t b) {
   return (a != 0) != (b != 0);
 }
 
 CHOIR_PLAIN_BINARY_OP(LOGICAL_XOR, logical_xor,
                       "1 where one of a and b is 0, else 0, in the dtype of a",
-                      CHOIR_DTYPES_ALL, logical_xor_real, logical_xor_integer,
+                      CHOIR_DTYPES_ALL, logical_xor_integer,
                       .domains = {CHOIR_DOMAIN_CONDITION,
                                   CHOIR_DOMAIN_CONDITION},
                       .tolerance = 0);

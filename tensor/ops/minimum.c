@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-// A NaN on either side is the result.
-static double minimum_real(double a, double b) {
-  return a < b || a != a ? a : b;
-}
 static int64_t minimum_integer(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// A NaN on either side is the result.
 CHOIR_BINARY_NUMERIC_OP(MINIMUM, minimum, "the smaller of a and b",
-                        minimum_real, minimum_integer,
+                        minimum_integer,
                         .domains = {CHOIR_DOMAIN_NO_KINK, CHOIR_DOMAIN_NO_KINK},
                         .tolerance = 2e-7);

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elementwise.h"
 
-static double pow_grad_exponent_real(double a, double b, double dy) {
-  return a <= 0 ? 0 : pow(a, b) * log(a) * dy;
-}
-
 CHOIR_PLAIN_TERNARY_OP(POW_GRAD_EXPONENT, pow_grad_exponent,
                        "db = a^b log(a) dy, 0 where a is not above 0",
-                       pow_grad_exponent_real,
                        .domains = {CHOIR_DOMAIN_POSITIVE}, .tolerance = 2e-6);

@@ -3,4 +3,4 @@
 
 CHOIR_PLAIN_UNARY_OP(ROUND, round,
                      "the nearest integer, of two the one away from 0",
-                     CHOIR_DTYPES_FLOAT, round, NULL, .tolerance = 0);
+                     CHOIR_DTYPES_FLOAT, NULL, .tolerance = 0);

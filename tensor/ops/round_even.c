@@ -4,4 +4,4 @@
 // In the usual rounding mode.
 CHOIR_PLAIN_UNARY_OP(ROUND_EVEN, round_even,
                      "the nearest integer, of two the even one",
-                     CHOIR_DTYPES_FLOAT, rint, NULL, .tolerance = 0);
+                     CHOIR_DTYPES_FLOAT, NULL, .tolerance = 0);

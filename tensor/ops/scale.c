@@ -10,40 +10,6 @@ static const choir_field_t fields[] = {
 static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
     "scale", choir_scale_attrs_t, fields, "a linear function of x");
 
-static choir_status_t scale_infer(const choir_view_t* srcs, int32_t src_count,
-                                  const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
-  return choir__unary_infer("scale", srcs, dsts);
-}
-
-static double rounded(double value, choir_dtype_t dtype) {
-  unsigned char element[8];
-  choir_element_store(element, dtype, value);
-  return choir_element_load(element, dtype);
-}
-
-static choir_status_t scale_reference(const choir_record_t* record,
-                                      choir_stream_t* stream) {
-  (void)stream;
-  const choir_scale_attrs_t* attrs = record->attrs;
-  const choir_view_t* src = choir_record_src(record, 0);
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const void* src_data = choir__src_data(record, 0);
-  void* dst_data = choir__dst_data(record, 0);
-  double factor = rounded(attrs->factor, src->dtype);
-  double shift = rounded(attrs->shift, src->dtype);
-  choir__walk_t walk;
-  const choir_view_t* views[] = {src, dst};
-  for (bool more = choir__walk_start(&walk, views, 2); more;
-       more = choir__walk_next(&walk)) {
-    double x = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-    choir__real_store(dst_data, dst->dtype, walk.offsets[1], factor * x + shift,
-                      record->accumulate);
-  }
-  return NULL;
-}
-
 static const choir_op_case_t cases[] = {
     {"", NULL},
     {"1", "factor=2"},
@@ -68,18 +34,5 @@ static const choir_op_case_t cases[] = {
     {"2,1,3,1,2,1,2,2", "factor=-0.3 shift=0.7"},
     {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_scale = {
-    .op = CHOIR_OP_SCALE,
-    .name = "scale",
-    .doc = "factor * x + shift",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = scale_infer,
-    .reference = scale_reference,
-    .elementwise = true,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 1e-6,
-    .cases = cases,
-};
+CHOIR_UNARY_ATTRS_OP(SCALE, scale, "factor * x + shift", cases,
+                     .tolerance = 1e-6);

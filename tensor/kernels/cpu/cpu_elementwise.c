@@ -179,7 +179,7 @@ static void blocks_plane(const choir__plane_t* plane) {
     for (int64_t i = 0; i < plane->columns; i += BLOCK) {
       const int64_t rest = plane->columns - i;
       block.columns = rest < BLOCK ? rest : BLOCK;
-      char* data[CHOIR__NEST_OPERANDS];
+      char* data[CHOIR__NEST_OPERANDS] = {NULL};
       for (int32_t k = 0; k < blocks->operands; k++) {
         const int64_t step = plane->column_stride[k];
         const bool is_one = k > 0 && step == 0;
@@ -268,44 +268,3 @@ static choir_status_t elementwise_run(const choir_record_t* record,
 #include "tensor/kernels/element_formulas.def"
 #undef CHOIR__FORMULA
 #undef CHOIR__FUNCTION
-
-// ---- Fill: a plane without sources ----
-
-CHOIR__BODY void fill_plane_body(const choir__plane_t* plane) {
-  const choir__element_params_t p =
-      *(const choir__element_params_t*)plane->params;
-  const int64_t n = plane->columns, ys = plane->column_stride[0];
-  const float value = (float)p.number[0];
-  for (int64_t r = 0; r < plane->rows; r++) {
-    float* y = (float*)plane->data[0] + r * plane->row_stride[0];
-    if (ys == 1 && !p.accumulate) {
-      for (int64_t i = 0; i < n; i++) y[i] = value;
-    } else {
-      for (int64_t i = 0; i < n; i++)
-        y[i * ys] = p.accumulate ? y[i * ys] + value : value;
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(fill_plane, (const choir__plane_t* plane), (plane))
-
-static bool fill_supports(const choir_record_t* record) {
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  choir__nest_t nest;
-  return dst->dtype == CHOIR_DTYPE_F32 && choir__nest_make(&dst, 1, &nest);
-}
-
-static choir_status_t fill_run(const choir_record_t* record,
-                               choir_stream_t* stream) {
-  const choir_view_t* dst = choir_record_dst(record, 0);
-  const choir__element_params_t params = choir__element_params(record);
-  choir__nest_t nest;
-  if (!choir__nest_make(&dst, 1, &nest))
-    return CHOIR_ERROR(INTERNAL, "fill/cpu: destination repeats elements");
-  void* data[] = {choir__view_data(dst)};
-  const size_t sizes[] = {sizeof(float)};
-  choir__nest_run(&nest, data, sizes, choir__cpu_threads(stream), fill_plane,
-                  &params);
-  return NULL;
-}
-const choir_op_kernel_t choir__cpu_fill =
-    CHOIR_OP_KERNEL(CHOIR_OP_FILL, "fill", "cpu", fill_run, fill_supports);

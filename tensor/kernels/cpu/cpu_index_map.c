@@ -21,6 +21,9 @@
     const type* x = src;                                           \
     if (to == 1 && from == 1) {                                    \
       memcpy(y, x, (size_t)count * sizeof(type));                  \
+    } else if (from == 0 && to == 1) {                             \
+      const type value = *x;                                       \
+      for (int64_t i = 0; i < count; ++i) y[i] = value;            \
     } else if (from == 0) {                                        \
       const type value = *x;                                       \
       for (int64_t i = 0; i < count; ++i) y[i * to] = value;       \
@@ -363,25 +366,28 @@ static void add_run(const window_t* window, int64_t to, int64_t step,
 static void add_places(const window_t* window, int32_t k, int64_t offset) {
   const task_t* task = window->task;
   const int64_t step = task->place_step;
-  if (k < task->row) {
-    const choir__index_rule_t* rule = &task->axes.rules[k];
-    const int64_t element = window->spot->index[k];
-    if (rule->each == 0)
-      add_places(window, k + 1, offset);
-    else
-      for (int64_t p = choir__rule_next(rule, element, 0);
-           p < task->axes.rule_places[k];
-           p = choir__rule_next(rule, element, p + 1))
-        add_places(window, k + 1, offset + p * task->axes.rule_stride[k]);
-  } else if (!task->runs) {
+  if (k == task->row && !task->runs) {
     add_run(window, 0, 1, offset + window->first * step, window->count);
+    return;
   }
-  for (int64_t r = 0; k == task->row && r < task->run_count; ++r) {
-    const run_t* run = &task->runs[r];
-    if (run->element >= 0)
-      add_run(window, run->element, run->step, offset + run->place * step,
-              run->count);
+  if (k == task->row) {
+    for (const run_t* run = task->runs; run < task->runs + task->run_count;
+         ++run)
+      if (run->element >= 0)
+        add_run(window, run->element, run->step, offset + run->place * step,
+                run->count);
+    return;
   }
+  const choir__index_rule_t* rule = &task->axes.rules[k];
+  const int64_t element = window->spot->index[k];
+  if (rule->each == 0) {
+    add_places(window, k + 1, offset);
+    return;
+  }
+  for (int64_t p = choir__rule_next(rule, element, 0);
+       p < task->axes.rule_places[k];
+       p = choir__rule_next(rule, element, p + 1))
+    add_places(window, k + 1, offset + p * task->axes.rule_stride[k]);
 }
 
 // The same by the lists of indices: one for all of the row, or one for each of

@@ -124,8 +124,9 @@ CHOIR__GPU void pull(const map_t& map, uint32_t number) {
     from += index_at(map, spot.at[CHOIR__AT_INDEX]) * map.axis_stride;
   }
   write_element(map, static_cast<Type*>(map.places) + spot.at[CHOIR__AT_PLACE],
-                is_none ? read_element<Type>(nullptr, map.other_value, 0)
-                        : static_cast<const Type*>(map.elements)[from]);
+                is_none
+                    ? read_element<Type>(nullptr, map.other_value, 0)
+                    : read_element<Type>(map.elements, map.other_value, from));
 }
 
 // The sum of the places that rules lead to the element: in each dimension with
