@@ -26,6 +26,9 @@ extern "C" {
   X(max_pool2d, CHOIR_POOL2D_FIELDS)         \
   X(avg_pool2d, CHOIR_POOL2D_FIELDS)         \
   X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS) \
+  X(layer_norm, CHOIR_ROW_NORM_FIELDS)       \
+  X(rms_norm, CHOIR_ROW_NORM_FIELDS)         \
+  X(embedding, CHOIR_EMBEDDING_FIELDS)       \
   X(dropout, CHOIR_DROPOUT_FIELDS)           \
   X(relu, CHOIR_NO_FIELDS)                   \
   X(gelu, CHOIR_NO_FIELDS)                   \
@@ -76,6 +79,22 @@ CHOIR_API extern const char* const choir_activation_names[];
   X(T, FLOAT, momentum, 0.9, 0, 1, "weight of the new batch") \
   X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added to the variance")
 
+// Each row (the last axis), with a scale per column that starts as 1.
+// layer_norm: (x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al.,
+// 2016, arXiv:1607.06450); rms_norm: x / sqrt(mean(x^2) + epsilon) * scale
+// (Zhang and Sennrich, 2019, arXiv:1910.07467).
+#define CHOIR_ROW_NORM_FIELDS(X, T) \
+  X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added below the root")
+
+// x (...) of whole numbers, i32 or i64 -> rows of W with these numbers, (...,
+// embedding_dim). W (num_embeddings, embedding_dim), f32, starts as
+// N(0, deviation). A number below 0 counts from the end; OUT_OF_RANGE: one that
+// there is not.
+#define CHOIR_EMBEDDING_FIELDS(X, T)                                  \
+  X(T, INT, num_embeddings, 0, 1, 1e9, "rows of the table; required") \
+  X(T, INT, embedding_dim, 0, 1, 1e9, "length of a row; required")    \
+  X(T, FLOAT, deviation, 1, 0, 1e9, "of the initial values")
+
 // Zeroes elements in training, scales the rest by 1 / (1 - ratio).
 #define CHOIR_DROPOUT_FIELDS(X, T) \
   X(T, FLOAT, ratio, 0.5, 0, 0.999999, "share of elements set to 0")
@@ -111,6 +130,12 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
 #define choir_layer_batch_norm2d(model, ...)                        \
   CHOIR_LAYER_MAKE_(model, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
                     __VA_ARGS__, )
+#define choir_layer_layer_norm(model, ...) \
+  CHOIR_LAYER_MAKE_(model, layer_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
+#define choir_layer_rms_norm(model, ...) \
+  CHOIR_LAYER_MAKE_(model, rms_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
+#define choir_layer_embedding(model, ...) \
+  CHOIR_LAYER_MAKE_(model, embedding, CHOIR_EMBEDDING_FIELDS, __VA_ARGS__, )
 #define choir_layer_dropout(model, ...) \
   CHOIR_LAYER_MAKE_(model, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__, )
 #define choir_layer_relu(model, ...) \

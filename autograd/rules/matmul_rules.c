@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "autograd/grad_rule.h"
 
 // Gradients of matrix products. With C = A B: dA = dC B^T, dB = A^T dC. An
@@ -40,13 +42,37 @@ choir_status_t choir__grad_matmul(choir_grad_t* grad) {
             : emit_summed(grad, 1, a, dc, &right);
 }
 
+// (..., columns) as (rows, columns).
+static choir_status_t as_rows(choir_grad_t* grad, choir_tensor_t* tensor,
+                              choir_tensor_t** out_rows) {
+  const choir_view_t* view = choir_tensor_view(tensor);
+  *out_rows = tensor;
+  if (view->ndim == 2) return NULL;
+  choir_reshape_attrs_t attrs = {.ndim = 2,
+                                 .shape = {1, view->shape[view->ndim - 1]}};
+  for (int32_t k = 0; k < view->ndim - 1; ++k) attrs.shape[0] *= view->shape[k];
+  return choir_grad_temp(grad, CHOIR_OP_RESHAPE, &tensor, 1, &attrs, out_rows);
+}
+
 choir_status_t choir__grad_linear(choir_grad_t* grad) {
-  choir_tensor_t* x = grad->srcs[0];  // (n, in)
+  choir_tensor_t* x = NULL;           // (n, in)
+  choir_tensor_t* dy = NULL;          // (n, out)
   choir_tensor_t* w = grad->srcs[1];  // (in, out)
+  CHOIR_TRY(as_rows(grad, grad->srcs[0], &x));
+  CHOIR_TRY(as_rows(grad, grad->dy, &dy));
   choir_sum_attrs_t over_samples = {.axis = 0, .keep_dims = false};
-  CHOIR_TRY(choir_grad_emit1(grad, 2, CHOIR_OP_SUM, grad->dy, &over_samples));
+  CHOIR_TRY(choir_grad_emit1(grad, 2, CHOIR_OP_SUM, dy, &over_samples));
   choir_matmul_attrs_t xt_dy = {.transpose_a = true, .transpose_b = false};
-  CHOIR_TRY(choir_grad_emit2(grad, 1, CHOIR_OP_MATMUL, x, grad->dy, &xt_dy));
+  CHOIR_TRY(choir_grad_emit2(grad, 1, CHOIR_OP_MATMUL, x, dy, &xt_dy));
   choir_matmul_attrs_t dy_wt = {.transpose_a = false, .transpose_b = true};
-  return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, grad->dy, w, &dy_wt);
+  if (x == grad->srcs[0])
+    return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, dy, w, &dy_wt);
+  if (!choir_grad_wants(grad, 0)) return NULL;
+  choir_tensor_t* srcs[] = {dy, w};
+  choir_tensor_t* dx = NULL;
+  CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_MATMUL, srcs, 2, &dy_wt, &dx));
+  const choir_view_t* view = choir_tensor_view(grad->srcs[0]);
+  choir_reshape_attrs_t back = {.ndim = view->ndim};
+  memcpy(back.shape, view->shape, sizeof(back.shape));
+  return choir_grad_emit1(grad, 0, CHOIR_OP_RESHAPE, dx, &back);
 }

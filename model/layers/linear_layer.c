@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "model/layer_def.h"
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
   const choir_linear_config_t* config = layer->config;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
-  const int64_t in = x->shape[1];
+  if (choir_var_view(inputs.at[0])->ndim < 2)
+    CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
+  x = choir_var_view(inputs.at[0]);
+  const int64_t in = x->shape[x->ndim - 1];
   const int64_t out = config->out_features;
   choir_view_t w;
   choir_view_t b;
@@ -20,6 +24,23 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
                       : NULL;
 }
 
+// x W, of all rows at once.
+static choir_var_t* multiply(choir_scope_t* scope, choir_var_t* x,
+                             choir_var_t* w) {
+  const choir_view_t* view = choir_var_view(x);
+  const int32_t last = view->ndim - 1;
+  if (last == 1) return choir_var_matmul(scope, x, w, NULL);
+  choir_reshape_attrs_t rows = {.ndim = 2, .shape = {1, view->shape[last]}};
+  choir_reshape_attrs_t back = {.ndim = view->ndim};
+  memcpy(back.shape, view->shape, sizeof(back.shape));
+  for (int32_t k = 0; k < last; ++k) rows.shape[0] *= view->shape[k];
+  const choir_view_t* weights = choir_var_view(w);
+  if (weights) back.shape[last] = weights->shape[1];
+  choir_var_t* y =
+      choir_var_matmul(scope, choir_var_reshape(scope, x, &rows), w, NULL);
+  return choir_var_reshape(scope, y, &back);
+}
+
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   choir_var_t* x = inputs.at[0];
@@ -29,7 +50,7 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
       config->bias
           ? choir_var_linear(scope, x, w,
                              choir_scope_param(scope, layer->params[1]))
-          : choir_var_matmul(scope, x, w, NULL);
+          : multiply(scope, x, w);
   return config->activation == CHOIR_ACTIVATION_RELU ? choir_var_relu(scope, y)
                                                      : y;
 }

@@ -446,6 +446,14 @@ class Optimizer(Owner):
         if owner is None or owner is model or not owner._trains_with(self):
             engine.detach()
 
+    def _trained_alone(self, params) -> bool:
+        """Whether it made steps with these parameters outside of a model, as one
+        makes before compile."""
+        engine = self._engine
+        if engine is None or engine.owner is not None:
+            return False
+        return engine._params.keys() <= {id(p) for p in params}
+
     def _attach(self, engine: _engine.Engine) -> None:
         """The engine of a model that will use this optimizer."""
         self._engine = engine

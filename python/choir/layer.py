@@ -91,6 +91,19 @@ class LayerMeta(type):
         return super().__new__(mcs, name, bases, attr)
 
 
+_CONTAINERS = (list, tuple, dict)
+
+
+def _layers_in(path: str, value):
+    """(path, layer) of the layers in lists, tuples and dictionaries."""
+    if isinstance(value, Layer):
+        yield path, value
+    elif isinstance(value, _CONTAINERS):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in pairs:
+            yield from _layers_in(f"{path}{Layer.sep}{key}", part)
+
+
 class Layer(metaclass=LayerMeta):
     """The base class. Subclasses define `forward`, and `initialize`, which makes
     parameters: Tensors with stores_grad, assigned to attributes."""
@@ -173,12 +186,25 @@ class Layer(metaclass=LayerMeta):
 
     # ---- Parameters and states ----
 
-    def _walk(self, prefix: str = ""):
-        """(name, tensor) of this layer and those in it, in order of making."""
+    def _walk(self, prefix: str = "", seen: set | None = None):
+        """(name, tensor) of this layer and those in it, in order of making; last
+        those of layers that are in lists and dictionaries alone ("blocks.0.W").
+        """
+        seen = set() if seen is None else seen
+        seen.add(id(self))
         for name, value in self._own.items():
             yield prefix + name, value
         for name, part in self._layers.items():
-            yield from part._walk(f"{prefix}{name}{self.sep}")
+            yield from part._walk(f"{prefix}{name}{self.sep}", seen)
+        for name, value in list(self.__dict__.items()):
+            if name.startswith("_") or not isinstance(value, _CONTAINERS):
+                continue
+            for path, part in _layers_in(name, value):
+                if id(part) in seen:
+                    continue
+                if part.name is None:
+                    part._rename(self._path(path))
+                yield from part._walk(f"{prefix}{path}{self.sep}", seen)
 
     def _prefix(self) -> str:
         return f"{self.name}{self.sep}" if self.name else ""
@@ -269,7 +295,7 @@ def _check_ndim(x: Tensor, ndim, what: str) -> None:
 
 
 class Linear(Layer):
-    """y = x W + b: (n, in) to (n, out).
+    """y = x W + b: (..., in) to (..., out).
 
     W (in, out) starts as N(0, sqrt(2 / (in + out))), b as 0; `in` is learnt from
     the first input. Linear(in, out[, bias]) is accepted too.
@@ -290,10 +316,14 @@ class Linear(Layer):
         self.bias = bias
 
     def initialize(self, x: Tensor) -> None:
-        _check_ndim(x, 2, "Linear")
+        if x.ndim() < 2:
+            raise ValueError(
+                f"Linear: the input has shape {x.shape}; 2 or more dimensions are "
+                "needed"
+            )
         code = _floats(x, "Linear")
         if self.in_features is None:
-            self.in_features = x.shape[1]
+            self.in_features = x.shape[-1]
         n, m = self.in_features, self.out_features
         self.W = _param(
             x.device, (n, m), GLOROT_NORMAL, fan_in=n, fan_out=m, dtype=code
@@ -394,6 +424,42 @@ class Embedding(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return autograd.embedding(x, self.W)
+
+
+class RMSNorm(Layer):
+    """x / sqrt(mean(x^2) + epsilon) * scale for each row, the last axis."""
+
+    def __init__(self, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.epsilon = float(epsilon)
+
+    def initialize(self, x: Tensor) -> None:
+        code = _floats(x, type(self).__name__)
+        self.scale = _param(x.device, x.shape[-1:], a=1.0, dtype=code)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        mean = autograd.apply(
+            OPS["mean"], (x * x,), {"axis": x.ndim() - 1, "keep_dims": True}
+        )
+        return x / tensor.sqrt(mean + self.epsilon) * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._scaled(x)
+
+
+class LayerNorm(RMSNorm):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias for each row."""
+
+    def initialize(self, x: Tensor) -> None:
+        super().initialize(x)
+        code = x.data.dtype
+        self.bias = _param(x.device, x.shape[-1:], dtype=code)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = autograd.apply(
+            OPS["mean"], (x,), {"axis": x.ndim() - 1, "keep_dims": True}
+        )
+        return self._scaled(x - mean) + self.bias
 
 
 def _pair(value, what: str) -> tuple[int, int]:
@@ -958,6 +1024,9 @@ def _list_layers() -> None:
         "max_pool2d": MaxPool2d,
         "avg_pool2d": AvgPool2d,
         "batch_norm2d": BatchNorm2d,
+        "layer_norm": LayerNorm,
+        "rms_norm": RMSNorm,
+        "embedding": Embedding,
         "dropout": Dropout,
         "relu": ReLU,
         "gelu": Gelu,

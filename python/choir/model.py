@@ -151,12 +151,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         )
 
     def __call__(self, *input, **kwargs):
-        """train_one_batch in training mode, else forward."""
-        if not self._compiled:
-            raise StateError(
-                f"{type(self).__name__} was called before compile: call "
-                "model.compile([tx], is_train=True, use_graph=...) first"
-            )
+        """train_one_batch in training mode, else forward. Before compile it runs
+        as it is written, and layers make their parameters."""
         autograd.training = self.training
         if self.training:
             return self.train_one_batch(*input, **kwargs)
@@ -240,6 +236,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 n: t for n, t in self.get_states().items() if n not in params
             }
             core = getattr(optimizer, "opt", optimizer)
+            goes_on = core._trained_alone(params.values())
+            so_far = core.get_states() if goes_on else {}
             core._detach(self)
             engine = _engine.Engine(
                 type(self).__name__,
@@ -255,6 +253,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
             core._attach(engine)
+            if so_far:
+                core.set_states(so_far)
         return self._engine_made
 
     def _trains_with(self, core) -> bool:
@@ -270,7 +270,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         optimizer = self.optimizer
         if optimizer is None:
             return self._train_without(func, args, kwargs)
-        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+        is_known = isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt))
+        if not (is_known and self._compiled):
             return func(self, *args, **kwargs)
         # What is kept of a step here goes with what the library did in it.
         with lock, deferred():

@@ -42,6 +42,23 @@ bool choir__matmul_product(const choir_record_t* record,
          describe(out->m, out->n, c->strides[cr], c->strides[cc], &out->c);
 }
 
+// The view as one matrix of rows: how many there are, and how far apart. False
+// where they are not equally far.
+static bool join_rows(const choir_view_t* view, int64_t* out_rows,
+                      int64_t* out_stride) {
+  *out_rows = 1;
+  *out_stride = view->strides[view->ndim - 2];
+  for (int32_t k = view->ndim - 2; k >= 0; --k) {
+    if (view->shape[k] == 1) continue;
+    if (*out_rows == 1)
+      *out_stride = view->strides[k];
+    else if (view->strides[k] != *out_rows * *out_stride)
+      return false;
+    *out_rows *= view->shape[k];
+  }
+  return true;
+}
+
 bool choir__linear_product(const choir_record_t* record,
                            choir__product_t* out_product) {
   choir__product_t* out = out_product;
@@ -49,13 +66,15 @@ bool choir__linear_product(const choir_record_t* record,
   const choir_view_t* w = choir_record_src(record, 1);
   const choir_view_t* b = choir_record_src(record, 2);
   const choir_view_t* y = choir_record_dst(record, 0);
-  if (x->ndim != 2 || w->ndim != 2 || y->ndim != 2) return false;
-  out->m = x->shape[0];
-  out->k = x->shape[1];
+  const int32_t last = x->ndim - 1;
+  int64_t x_stride, y_stride;
+  out->k = x->shape[last];
   out->n = w->shape[1];
   if (choir_view_count(y) == 0 || out->k == 0) return false;
-  return describe(out->m, out->k, x->strides[0], x->strides[1], &out->a) &&
+  if (!join_rows(x, &out->m, &x_stride) || !join_rows(y, &out->m, &y_stride))
+    return false;
+  return describe(out->m, out->k, x_stride, x->strides[last], &out->a) &&
          describe(out->k, out->n, w->strides[0], w->strides[1], &out->b) &&
-         describe(out->m, out->n, y->strides[0], y->strides[1], &out->c) &&
+         describe(out->m, out->n, y_stride, y->strides[last], &out->c) &&
          !out->c.transposed && (b->strides[0] == 1 || b->shape[0] == 1);
 }

@@ -27,7 +27,8 @@ typedef struct choir__product_s {
 // neither rows nor columns of an operand are dense. Dtypes are not looked at.
 bool choir__matmul_product(const choir_record_t* record,
                            choir__product_t* out_product);
-// linear: here y must have dense rows, and so must the bias.
+// linear: all rows of x and of y are one matrix, as they must lie equally far
+// apart; here y must have dense rows, and so must the bias.
 bool choir__linear_product(const choir_record_t* record,
                            choir__product_t* out_product);
 

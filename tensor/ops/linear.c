@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "tensor/ops/elements.h"
 
 static choir_status_t linear_infer(const choir_view_t* srcs, int32_t src_count,
@@ -7,15 +9,18 @@ static choir_status_t linear_infer(const choir_view_t* srcs, int32_t src_count,
   (void)attrs;
   const choir_view_t* x = &srcs[0];
   const choir_view_t* w = &srcs[1];
-  CHOIR_TRY(choir__need_ndim("linear", "x", x, 2));
+  const int32_t last = x->ndim - 1;
+  if (last < 1) CHOIR_TRY(choir__need_ndim("linear", "x", x, 2));
   CHOIR_TRY(choir__need_ndim("linear", "W", w, 2));
-  if (x->shape[1] != w->shape[0])
+  if (x->shape[last] != w->shape[0])
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "linear: x has %lld features; W (in, out) needs %lld",
-                       (long long)x->shape[1], (long long)w->shape[0]);
+                       (long long)x->shape[last], (long long)w->shape[0]);
   CHOIR_TRY(choir__need_vector("linear", "b", &srcs[2], w->shape[1]));
-  int64_t shape[] = {x->shape[0], w->shape[1]};
-  return choir__infer_shape("linear", x->dtype, 2, shape, &dsts[0]);
+  int64_t shape[CHOIR_MAX_NDIM];
+  memcpy(shape, x->shape, sizeof shape);
+  shape[last] = w->shape[1];
+  return choir__infer_shape("linear", x->dtype, x->ndim, shape, &dsts[0]);
 }
 
 static choir_status_t linear_reference(const choir_record_t* record,
@@ -23,7 +28,9 @@ static choir_status_t linear_reference(const choir_record_t* record,
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
   const choir_view_t* w_view = choir_record_src(record, 1);
-  int64_t rows = choir_record_src(record, 0)->shape[0];
+  const choir_view_t* x_view = choir_record_src(record, 0);
+  int64_t rows = 1;
+  for (int32_t k = 0; k < x_view->ndim - 1; ++k) rows *= x_view->shape[k];
   int64_t in = w_view->shape[0];
   int64_t out = w_view->shape[1];
   const double* x = dense.srcs[0];  // (rows, in)
@@ -48,23 +55,38 @@ static void linear_cost(const choir_record_t* record, choir_cost_t* out_cost) {
                     (double)choir_view_count(choir_record_dst(record, 0));
 }
 
-static const choir_op_case_t cases[] = {
-    {"1,1;1,1;1", NULL},       {"2,3;3,4;4", NULL},
-    {"5,1;1,7;7", NULL},       {"7,9;9,1;1", NULL},
-    {"17,33;33,9;9", NULL},    {"1,64;64,10;10", NULL},
-    {"64,65;65,63;63", NULL},  {"16,84;84,10;10", NULL},
-    {"3,500;500,10;10", NULL}, {"16,9;9,512;512", NULL},
-    {"8,8;8,8;8", NULL},       {"15,16;16,17;17", NULL},
-    {"31,7;7,33;33", NULL},    {"2,128;128,2;2", NULL},
-    {"1,1;1,100;100", NULL},   {"100,1;1,1;1", NULL},
-    {"6,120;120,84;84", NULL}, {"32,24;24,40;40", NULL},
-    {"0,4;4,3;3", NULL},       {"3,0;0,4;4", NULL},
-    {"4,5;5,0;0", NULL},       {NULL, NULL}};
+static const choir_op_case_t cases[] = {{"1,1;1,1;1", NULL},
+                                        {"2,3;3,4;4", NULL},
+                                        {"5,1;1,7;7", NULL},
+                                        {"7,9;9,1;1", NULL},
+                                        {"17,33;33,9;9", NULL},
+                                        {"1,64;64,10;10", NULL},
+                                        {"64,65;65,63;63", NULL},
+                                        {"16,84;84,10;10", NULL},
+                                        {"3,500;500,10;10", NULL},
+                                        {"16,9;9,512;512", NULL},
+                                        {"8,8;8,8;8", NULL},
+                                        {"15,16;16,17;17", NULL},
+                                        {"31,7;7,33;33", NULL},
+                                        {"2,128;128,2;2", NULL},
+                                        {"1,1;1,100;100", NULL},
+                                        {"100,1;1,1;1", NULL},
+                                        {"6,120;120,84;84", NULL},
+                                        {"32,24;24,40;40", NULL},
+                                        {"0,4;4,3;3", NULL},
+                                        {"3,0;0,4;4", NULL},
+                                        {"4,5;5,0;0", NULL},
+                                        {"3,4,5;5,7;7", NULL},
+                                        {"2,1,3,6;6,4;4", NULL},
+                                        {"5,1,8;8,9;9", NULL},
+                                        {"2,0,3;3,4;4", NULL},
+                                        {"2,70,33;33,40;40", NULL},
+                                        {NULL, NULL}};
 
 const choir_op_def_t choir_op_def_linear = {
     .op = CHOIR_OP_LINEAR,
     .name = "linear",
-    .doc = "x W + b with x (n, in), W (in, out), b (out)",
+    .doc = "x W + b with x (..., in), W (in, out), b (out)",
     .src_min = 3,
     .src_max = 3,
     .dst_count = 1,

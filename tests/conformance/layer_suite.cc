@@ -63,6 +63,7 @@ struct Expected {
   std::vector<Refusal> config;    // at creation
   std::vector<Refusal> at_build;  // at the first input
   bool trains_differently;        // from inference
+  int64_t ids = 0;                // the input is i64, from 0 to below this
 };
 
 const std::vector<Refusal> kWindowRefusals = {
@@ -91,6 +92,17 @@ std::vector<Refusal> ConvRefusals() {
   return refusals;
 }
 
+const std::vector<Refusal> kRowNormRefusals = {
+    {"epsilon=0", {}, "epsilon is 0; needs"},
+    {"epsilon=2", {}, "epsilon is 2; needs"},
+};
+
+std::vector<Parameter> Rows(int64_t length, bool has_bias) {
+  std::vector<Parameter> params = {{"it.scale", {length}, true}};
+  if (has_bias) params.push_back({"it.bias", {length}, true});
+  return params;
+}
+
 std::vector<Parameter> Conv(const Shape& w) {
   return {{"it.W", w, true}, {"it.b", {w[0]}, true}};
 }
@@ -117,6 +129,20 @@ const std::map<std::string, Expected>& AllExpected() {
           CHOIR_OP_MATMUL,
           nullptr,
           false},
+         {"out_features=3",
+          {2, 4, 5},
+          {2, 4, 3},
+          {{"it.W", {5, 3}, true}, {"it.b", {3}, true}},
+          CHOIR_OP_LINEAR,
+          nullptr,
+          false},
+         {"out_features=2 bias=false",
+          {2, 3, 1, 7},
+          {2, 3, 1, 2},
+          {{"it.W", {7, 2}, true}},
+          CHOIR_OP_MATMUL,
+          nullptr,
+          false},
          {"out_features=6 activation=1",
           {4, 5},
           {4, 6},
@@ -127,8 +153,7 @@ const std::map<std::string, Expected>& AllExpected() {
         {{"", {}, "out_features is 0; needs a whole number from 1"},
          {"out_features=-4", {}, "out_features is -4; needs"},
          {"out_features=4 activation=2", {}, "activation is 2; needs one of"}},
-        {{"out_features=3", {4, 5, 6}, "f32 (4, 5, 6); 2 dimensions are"},
-         {"out_features=3", {4}, "f32 (4); 2 dimensions are"}},
+        {{"out_features=3", {4}, "f32 (4); 2 dimensions are"}},
         false}},
       {"conv2d",
        {{{"out_channels=3 kernel_size=3",
@@ -250,6 +275,53 @@ const std::map<std::string, Expected>& AllExpected() {
          {"epsilon=0", {}, "epsilon is 0; needs a number from 1e-12"}},
         {{"", {4, 5}, "f32 (4, 5); 4 dimensions are needed"}},
         true}},
+      {"layer_norm",
+       {{{"", {4, 5}, {4, 5}, Rows(5, true), CHOIR_OP_COUNT, nullptr, false},
+         {"epsilon=0.01",
+          {2, 3, 7},
+          {2, 3, 7},
+          Rows(7, true),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        kRowNormRefusals,
+        {},
+        false}},
+      {"rms_norm",
+       {{{"", {4, 5}, {4, 5}, Rows(5, false), CHOIR_OP_COUNT, nullptr, false},
+         {"epsilon=0.01",
+          {2, 3, 7},
+          {2, 3, 7},
+          Rows(7, false),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        kRowNormRefusals,
+        {},
+        false}},
+      {"embedding",
+       {{{"num_embeddings=6 embedding_dim=3",
+          {4},
+          {4, 3},
+          {{"it.W", {6, 3}, true}},
+          CHOIR_OP_COUNT,
+          nullptr,
+          false},
+         {"num_embeddings=6 embedding_dim=1 deviation=0.02",
+          {2, 5},
+          {2, 5, 1},
+          {{"it.W", {6, 1}, true}},
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        {{"", {}, "num_embeddings is 0; needs a whole number from 1"},
+         {"num_embeddings=3", {}, "embedding_dim is 0; needs a whole number"},
+         {"num_embeddings=3 embedding_dim=2 deviation=-1",
+          {},
+          "deviation is -1; needs"}},
+        {{"num_embeddings=3 embedding_dim=2", {4}, "it: gather: "}},
+        false,
+        6}},
       {"dropout",
        {{{"", {8, 16}, {8, 16}, {}, CHOIR_OP_COPY, nullptr, false},
          {"ratio=0.25", kImage, kImage, {}, CHOIR_OP_COPY, nullptr, false}},
@@ -301,6 +373,15 @@ Values MakeInput(choir_dtype_t dtype, const Shape& shape, uint64_t seed) {
   return values;
 }
 
+Values MakeIds(int64_t ids, const Shape& shape) {
+  Values values{CHOIR_DTYPE_I64, shape,
+                std::vector<double>(static_cast<size_t>(CountOf(shape)))};
+  for (size_t i = 0; i < values.elements.size(); ++i)
+    values.elements[i] =
+        static_cast<double>((7 * static_cast<int64_t>(i) + 3) % ids);
+  return values;
+}
+
 // A model of one layer called "it".
 class OneLayer {
  public:
@@ -320,10 +401,11 @@ class OneLayer {
     CHOIR_TRY(choir_scope_create(device, &scope_));
     return choir_model_create(device, &model_def_, this, 3, &model_);
   }
-  choir_status_t Compile(const Shape& shape) {
+  choir_status_t Compile(const Shape& shape,
+                         choir_dtype_t dtype = CHOIR_DTYPE_F32) {
     choir_view_t x;
-    CHOIR_TRY(choir_view_make(
-        CHOIR_DTYPE_F32, static_cast<int32_t>(shape.size()), shape.data(), &x));
+    CHOIR_TRY(choir_view_make(dtype, static_cast<int32_t>(shape.size()),
+                              shape.data(), &x));
     return choir_model_compile(model_, &x, 1);
   }
   choir_status_t Predict(choir_tensor_t* x, choir_tensor_t** out_y) {
@@ -427,6 +509,14 @@ class LayerSuite : public ::testing::TestWithParam<Line> {
     expected_ = &AllExpected().at(type_);
     ASSERT_GE(expected_->cases.size(), 2u);
   }
+  Values Input(choir_dtype_t dtype, const Shape& shape) const {
+    return expected_->ids ? MakeIds(expected_->ids, shape)
+                          : MakeInput(dtype, shape, 1);
+  }
+  choir_status_t Compile(OneLayer* it, const Shape& shape) const {
+    return it->Compile(shape,
+                       expected_->ids ? CHOIR_DTYPE_I64 : CHOIR_DTYPE_F32);
+  }
   choir_device_t* device_ = nullptr;
   std::string type_;
   const Expected* expected_ = nullptr;
@@ -438,7 +528,7 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
     OneLayer it;
     ASSERT_OK(it.Create(device_, type_, one.config));
     EXPECT_STREQ(choir_layer_name(it.layer()), "it");
-    ASSERT_OK(it.Compile(one.input));
+    ASSERT_OK(Compile(&it, one.input));
     ASSERT_EQ(it.params()->count, one.params.size());
     for (size_t i = 0; i < one.params.size(); ++i) {
       const choir_param_t* param = it.params()->params[i];
@@ -459,7 +549,7 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
       Shape output = one.output;
       input[0] = batch;
       output[0] = batch;
-      Placed x(device_, MakeInput(CHOIR_DTYPE_F32, input, 1), kContiguous);
+      Placed x(device_, Input(CHOIR_DTYPE_F32, input), kContiguous);
       choir_tensor_t* y = nullptr;
       ASSERT_OK(it.Predict(x.tensor(), &y));
       EXPECT_EQ(OneLayer::ShapeOf(y), output);
@@ -475,7 +565,7 @@ TEST_P(LayerSuite, ComputesItsOp) {
     if (one.op == CHOIR_OP_COUNT) continue;
     OneLayer it;
     ASSERT_OK(it.Create(device_, type_, one.config));
-    ASSERT_OK(it.Compile(one.input));
+    ASSERT_OK(Compile(&it, one.input));
     it.FillParams();
     for (Layout layout : {kContiguous, kChannelsLast, kGaps}) {
       if (layout == kChannelsLast && one.input.size() != 4) continue;
@@ -515,7 +605,7 @@ TEST_P(LayerSuite, GivesTheSameOnEveryDevice) {
       for (size_t d = 0; d < 2; ++d) {
         OneLayer it;
         ASSERT_OK(it.Create(devices[d], type_, one.config));
-        Placed x(devices[d], MakeInput(dtype, one.input, 1), kContiguous);
+        Placed x(devices[d], Input(dtype, one.input), kContiguous);
         it.Run(x.tensor(), false);  // makes the parameters
         it.FillParams();
         results[d][0] = it.Run(x.tensor(), false);
@@ -572,6 +662,7 @@ class Loss {
 };
 
 TEST_P(LayerSuite, GradientsAgreeWithFiniteDifferences) {
+  if (expected_->ids) return;  // its own: tests/model/row_layers_test.cc
   constexpr double kStep = 1e-5;
   for (const Case& one : expected_->cases) {
     for (Layout layout : {kContiguous, kChannelsLast, kGaps}) {
@@ -678,7 +769,7 @@ TEST_P(LayerSuite, RefusesWrongInputs) {
 // An input of another width than that which it was built for.
 TEST_P(LayerSuite, RefusesOtherWidthsThanItLearnt) {
   const Case& one = expected_->cases[0];
-  if (one.params.empty()) return;
+  if (one.params.empty() || expected_->ids) return;
   OneLayer it;
   ASSERT_OK(it.Create(device_, type_, one.config));
   ASSERT_OK(it.Compile(one.input));

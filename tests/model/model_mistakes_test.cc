@@ -103,8 +103,8 @@ TEST_P(ModelTest, CompileNamesWhatIsWrong) {
     ASSERT_OK(net->Create(device_.get()));
     EXPECT_STATUS(
         INVALID_ARGUMENT,
-        "model net: compile: fc1 (linear): the input is f32 (1, 2, 2)",
-        net->Compile({1, 2, 2}));
+        "model net: compile: fc1 (linear): the input is f32 (2); 2 dimensions",
+        net->Compile({2}));
     choir_view_t x;
     const int64_t shape[] = {1, 2};
     ASSERT_OK(choir_view_make(CHOIR_DTYPE_F32, 2, shape, &x));

@@ -127,6 +127,8 @@ STARTS = [
             "point_conv.b": ZERO,
         },
     ),
+    (layer.LayerNorm, [array(2, 3, 4)], {"scale": Constant(1), "bias": ZERO}),
+    (layer.RMSNorm, [array(2, 3, 4)], {"scale": Constant(1)}),
     (
         # Without weight in the running averages they are as they began.
         lambda: layer.BatchNorm2d(momentum=0.0),

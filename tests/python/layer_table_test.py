@@ -96,6 +96,8 @@ for _bias in (True, False):
         lambda p, x: x @ p["W"] + p.get("b", 0),
         [away(4, 3)],
         [away(1, 7)],
+        [away(2, 3, 4)],
+        [away(2, 1, 2, 3)],
     )
     for _a, _b in [(False, True), (True, False), (True, True), (False, False)]:
         rows(
@@ -200,6 +202,16 @@ rows(
     layer.BatchNorm2d, normed,
     [away(3, 2, 2, 2)], [away(2, 3, 1, 4)], [away(6, 3)], [away(4, 1)],
 )  # fmt: skip
+
+
+def row_normed(p, x):
+    x = x - x.mean(-1, keepdims=True) if "bias" in p else x
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    return y * p["scale"] + p.get("bias", 0)
+
+
+for _norm in (layer.LayerNorm, layer.RMSNorm):
+    rows(_norm, row_normed, [away(3, 4)], [away(2, 3, 5)], [away(2, 1, 2, 3)])
 
 
 def pooled(x, kernel, stride, padding, is_max):

@@ -719,8 +719,13 @@ class Names(Base):
         del made.first
         self.assertEqual(len(made.get_params()), 4)
         made.Linear_0 = None
-        self.assertEqual(list(made.get_params()), ["Linear_2.W", "Linear_2.b"])
+        # Still in the list of parts, and used.
+        left = ["Linear_2.W", "Linear_2.b", "parts.0.W", "parts.0.b"]
+        self.assertEqual(list(made.get_params()), left)
+        made.parts = made.parts[2:]
+        self.assertEqual(list(made.get_params()), left[:2])
         made.Linear_2 = layer.Linear(7)
+        made.parts.clear()
         self.assertEqual(list(made.get_params()), [])
 
     def test_set_params_and_states(self):
@@ -783,9 +788,9 @@ class Names(Base):
         with self.assertRaisesRegex(TypeError, "Linear: the input is int32"):
             layer.Linear(3)(t(np.ones((2, 2), np.int32)))
         with self.assertRaisesRegex(
-            ValueError, r"has shape \(2, 2, 2\); 2 dim"
+            ValueError, r"has shape \(2,\); 2 or more dim"
         ):
-            layer.Linear(3)(t(array(2, 2, 2)))
+            layer.Linear(3)(t(array(2)))
         made = layer.Linear(3)
         made(t(array(2, 4)))
         with self.assertRaises(ValueError):

@@ -113,14 +113,80 @@ class Steps(Base):
         losses = [m(x, y)[1].item() for _ in range(30)]
         self.assertLess(losses[-1], losses[0] / 2)
 
-    def test_no_step_without_compile_forward_or_optimizer_call(self):
+    def test_before_compile_steps_are_eager(self):
+        """With the bits of a compiled model, and compile goes on from there."""
         x, y = samples()
+        losses = []
+        for compiled_at in (0, 2, 4, None):
+            DEV.SetRandSeed(7)
+            m = Net(ratio=0)
+            m.set_optimizer(opt.SGD(lr=0.1, momentum=0.9))
+            own = []
+            for step in range(6):
+                if step == compiled_at:
+                    m.compile([x], is_train=True, use_graph=True)
+                own.append(m(x, y)[1].item())
+            self.assertEqual(len(m.get_params()), 6)
+            self.assertEqual(m.optimizer._step, 6)
+            losses.append(own)
+        for other in losses[1:]:
+            self.assertEqual(other, losses[0])
+        self.assertEqual(len(set(losses[0])), 6)
+
+    def test_before_compile_forward_makes_the_layers(self):
+        x, _ = samples()
         m = Net()
-        m.set_optimizer(opt.SGD(lr=0.1))
-        with self.assertRaisesRegex(
-            StateError, "Net was called before compile"
-        ):
-            m(x, y)
+        m.eval()
+        out = m(x)
+        self.assertEqual(out.shape, (6, 3))
+        self.assertEqual(len(m.get_params()), 6)
+        m.compile([x], is_train=False)
+        np.testing.assert_array_equal(m(x).numpy(), out.numpy())
+
+    def test_layers_in_lists_and_of_forward_are_trained(self):
+        class Listed(Net):
+            def __init__(self):
+                model.Model.__init__(self)
+                self.blocks = [layer.Linear(4)]
+                self.blocks.append((layer.ReLU(), layer.Linear(6)))
+                self.heads = {"a": layer.Linear(3), "b": layer.Linear(3)}
+                self.first = self.blocks[0]
+                self.calls, self.failure, self.fails_late = 0, None, False
+
+            def forward(self, x):
+                x = self.blocks[0](x)
+                for part in self.blocks[1]:
+                    x = part(x)
+                if not hasattr(self, "last"):
+                    self.last = layer.Linear(6)
+                x = self.last(x)
+                return self.heads["a"](x) + self.heads["b"](x)
+
+        names = [
+            f"{part}.{name}"
+            for part in ("first", "last", "blocks.1.1", "heads.a", "heads.b")
+            for name in "Wb"
+        ]
+        x, y = samples()
+        for use_graph in (False, True):
+            m = Listed()
+            m.set_optimizer(opt.SGD(lr=0.1))
+            m.compile([x], is_train=True, use_graph=use_graph)
+            self.assertEqual(list(m.get_params()), names)
+            before = {n: p.numpy().copy() for n, p in m.get_params().items()}
+            for _ in range(3):
+                m(x, y)
+            for name, p in m.get_params().items():
+                self.assertTrue((p.numpy() != before[name]).any(), name)
+            file = path(f"listed{use_graph}.zip")
+            m.save_states(file)
+            other = Listed()
+            other.compile([x], is_train=True)
+            other.load_states(file)
+            self.same(other, m)
+
+    def test_no_step_without_forward_or_optimizer_call(self):
+        x, y = samples()
         with self.assertRaisesRegex(
             NotImplementedError, "Model defines no forw"
         ):

@@ -155,7 +155,7 @@ class Models(unittest.TestCase):
                 other = way(m)
                 self.assertEqual(list(other.get_states()), list(m.get_states()))
                 if steps is None:
-                    with self.assertRaisesRegex(StateError, "before compile"):
+                    with self.assertRaisesRegex(StateError, "no optimizer"):
                         other(*batch())
 
     def test_evaluation_mode_and_attributes_of_ones_own(self):

@@ -76,8 +76,8 @@ class Mistakes(unittest.TestCase):
             tensor.from_numpy(np.ones(3, np.complex64))
         with self.assertRaisesRegex(TypeError, "Linear: the input is int32"):
             Net().compile([y.reshape((2, 2))])
-        with self.assertRaisesRegex(ValueError, r"\(4, 5, 1\); 2 dimensions"):
-            Net().compile([x.reshape((4, 5, 1))])
+        with self.assertRaisesRegex(ValueError, r"\(20,\); 2 or more dim"):
+            Net().compile([x.reshape((20,))])
         with self.assertRaisesRegex(ValueError, "linear"):
             m(tensor.ones((4, 6)), y)
         with self.assertRaisesRegex(ValueError, "one element is needed"):
@@ -92,12 +92,6 @@ class Mistakes(unittest.TestCase):
 
     def test_forgotten_steps(self):
         x, y = batch()
-        m = Net()
-        m.set_optimizer(opt.SGD(lr=0.1))
-        with self.assertRaisesRegex(
-            StateError, r"Net was called before compile: call model.compile"
-        ):
-            m(x, y)
         m = Net()
         m.compile([x], is_train=True)
         with self.assertRaisesRegex(

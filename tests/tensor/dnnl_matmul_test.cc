@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products have the same bits for every number of threads: with AVX-512 all,
-// with AVX2 those of few rows or few columns (dnnl_matmul_avx2_test).
+// with AVX2 those of few rows or few columns (dnnl_matmul_avx2_test); batches
+// of them too.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -18,6 +19,7 @@ using choir::testing::Problem;
 
 struct Sizes {
   int m, n, k;
+  int batch = 1;
 };
 
 TEST(DnnlMatmul, HasTheSameBitsForEveryNumberOfThreads) {
@@ -51,6 +53,12 @@ TEST(DnnlMatmul, HasTheSameBitsForEveryNumberOfThreads) {
       // Neither is few.
       {400, 300, 500},
       {512, 1024, 768},
+      // Batches: threads share the products, or, of fewer, each of them.
+      {64, 64, 32, 6},
+      {33, 65, 70, 5},
+      {1, 64, 65, 6},
+      {16, 512, 300, 4},
+      {300, 129, 33, 6},
   };
   for (const Sizes& s : all) {
     for (int transposed = 0; transposed < 4; ++transposed) {
@@ -58,8 +66,9 @@ TEST(DnnlMatmul, HasTheSameBitsForEveryNumberOfThreads) {
       const bool is_copied = !tb && s.n % 512 == 0 && s.m < 380;
       if (isa == CHOIR__ISA_AVX2 && s.m > 256 && s.n > 256 && !is_copied)
         continue;
-      auto pair = [](int rows, int columns) {
-        return std::to_string(rows) + "," + std::to_string(columns);
+      auto pair = [&s](int rows, int columns) {
+        return (s.batch > 1 ? std::to_string(s.batch) + "," : "") +
+               std::to_string(rows) + "," + std::to_string(columns);
       };
       const std::string shapes = (ta ? pair(s.k, s.m) : pair(s.m, s.k)) + ";" +
                                  (tb ? pair(s.n, s.k) : pair(s.k, s.n));

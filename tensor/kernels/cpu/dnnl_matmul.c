@@ -118,10 +118,9 @@ static void share_ended(share_t* share, choir_status_t status) {
     choir_status_free(status);
 }
 
-static void columns_range(void* context, void* block, int64_t begin,
-                          int64_t end) {
-  share_t* share = context;
-  sgemm_t part = *share->whole;
+static void share_columns(share_t* share, const sgemm_t* whole, void* block,
+                          int64_t begin, int64_t end) {
+  sgemm_t part = *whole;
   const int64_t first = begin * COLUMNS_UNIT, next = end * COLUMNS_UNIT;
   // The last unit has what is left over: a kernel for single columns would
   // have other bits.
@@ -131,10 +130,16 @@ static void columns_range(void* context, void* block, int64_t begin,
   share_ended(share, block ? run_blocks(&part, block) : run_sgemm(&part, 1));
 }
 
-static void rows_range(void* context, int64_t begin, int64_t end) {
+static void columns_range(void* context, void* block, int64_t begin,
+                          int64_t end) {
   share_t* share = context;
+  share_columns(share, share->whole, block, begin, end);
+}
+
+static void share_rows(share_t* share, const sgemm_t* whole, int64_t begin,
+                       int64_t end) {
   for (int64_t unit = begin; unit < end; unit++) {
-    sgemm_t part = *share->whole;
+    sgemm_t part = *whole;
     const int64_t first = unit * ROWS_UNIT, left = part.m - first;
     part.m = left < ROWS_UNIT ? left : ROWS_UNIT;
     part.a += part.ta == 'N' ? first * part.lda : first;
@@ -143,18 +148,30 @@ static void rows_range(void* context, int64_t begin, int64_t end) {
   }
 }
 
+static void rows_range(void* context, int64_t begin, int64_t end) {
+  share_t* share = context;
+  share_rows(share, share->whole, begin, end);
+}
+
+static int64_t column_units(const sgemm_t* g) {
+  return g->n < COLUMNS_UNIT ? 1 : g->n / COLUMNS_UNIT;
+}
+
+static int64_t row_units(const sgemm_t* g) {
+  return (g->m + ROWS_UNIT - 1) / ROWS_UNIT;
+}
+
 static choir_status_t run_shares(const sgemm_t* g, choir_stream_t* stream) {
   share_t share = {.whole = g};
   if (is_copied(g) || g->m <= FEW) {
-    const int64_t units = g->n < COLUMNS_UNIT ? 1 : g->n / COLUMNS_UNIT;
     CHOIR_TRY(choir__cpu_parallel_scratch(
-        stream, units, SHARE_WORK / (g->m * g->k * COLUMNS_UNIT),
+        stream, column_units(g), SHARE_WORK / (g->m * g->k * COLUMNS_UNIT),
         is_copied(g) ? BLOCK_K * BLOCK_LD * sizeof(float) : 0, columns_range,
         &share));
   } else {
-    choir__cpu_parallel(
-        choir__cpu_threads(stream), (g->m + ROWS_UNIT - 1) / ROWS_UNIT,
-        SHARE_WORK / (g->n * g->k * ROWS_UNIT), rows_range, &share);
+    choir__cpu_parallel(choir__cpu_threads(stream), row_units(g),
+                        SHARE_WORK / (g->n * g->k * ROWS_UNIT), rows_range,
+                        &share);
   }
   return atomic_load(&share.status);
 }
@@ -232,28 +249,30 @@ static choir_status_t run_matmul(const sgemm_t* g, choir_stream_t* stream) {
   return choir__dnnl_run(&key, build_matmul, g, stream, operands);
 }
 
-static choir_status_t multiply(const choir__product_t* product,
-                               const places_t* places, float beta,
-                               choir_stream_t* stream) {
+static sgemm_t sgemm_of(const choir__product_t* product, const places_t* places,
+                        float beta) {
   // c^T = b^T a^T when c lies by columns.
   const bool swap = product->c.transposed;
   const choir__matrix_t* left = swap ? &product->b : &product->a;
   const choir__matrix_t* right = swap ? &product->a : &product->b;
-  const sgemm_t g = {.ta = left->transposed == swap ? 'N' : 'T',
-                     .tb = right->transposed == swap ? 'N' : 'T',
-                     .m = swap ? product->n : product->m,
-                     .n = swap ? product->m : product->n,
-                     .k = product->k,
-                     .a = swap ? places->b : places->a,
-                     .lda = left->ld,
-                     .b = swap ? places->a : places->b,
-                     .ldb = right->ld,
-                     .c = places->c,
-                     .ldc = product->c.ld,
-                     .beta = beta};
-  if (is_shared_here(&g)) return run_shares(&g, stream);
-  if (is_matmul(&g)) return run_matmul(&g, stream);
-  return run_sgemm(&g, choir__cpu_threads(stream));
+  return (sgemm_t){.ta = left->transposed == swap ? 'N' : 'T',
+                   .tb = right->transposed == swap ? 'N' : 'T',
+                   .m = swap ? product->n : product->m,
+                   .n = swap ? product->m : product->n,
+                   .k = product->k,
+                   .a = swap ? places->b : places->a,
+                   .lda = left->ld,
+                   .b = swap ? places->a : places->b,
+                   .ldb = right->ld,
+                   .c = places->c,
+                   .ldc = product->c.ld,
+                   .beta = beta};
+}
+
+static choir_status_t multiply(const sgemm_t* g, choir_stream_t* stream) {
+  if (is_shared_here(g)) return run_shares(g, stream);
+  if (is_matmul(g)) return run_matmul(g, stream);
+  return run_sgemm(g, choir__cpu_threads(stream));
 }
 
 // ---- matmul ----
@@ -277,28 +296,72 @@ static int64_t batch_offset(const choir_view_t* view, const choir_view_t* dst,
   return offset;
 }
 
+// Whether one thread gives the bits of several. Of those that the library
+// shares out itself with AVX-512 alone.
+static bool is_same_alone(const sgemm_t* g) {
+  return is_shared_here(g) ||
+         (choir__isa() == CHOIR__ISA_AVX512 && !is_matmul(g));
+}
+
+// All products of a batch, which lie alike.
+typedef struct batch_s {
+  const choir_record_t* record;
+  choir__product_t product;
+  int64_t count;
+  share_t share;  // its status
+} batch_t;
+
+static sgemm_t product_at(const batch_t* batch, int64_t i) {
+  const choir_view_t* a = choir_record_src(batch->record, 0);
+  const choir_view_t* b = choir_record_src(batch->record, 1);
+  const choir_view_t* c = choir_record_dst(batch->record, 0);
+  const places_t places = {choir__view_f32(a) + batch_offset(a, c, i),
+                           choir__view_f32(b) + batch_offset(b, c, i),
+                           choir__view_f32(c) + batch_offset(c, c, i)};
+  return sgemm_of(&batch->product, &places,
+                  batch->record->accumulate ? 1.0f : 0.0f);
+}
+
+// One thread's products, with the bits that each has when threads share it.
+static void batch_range(void* context, void* block, int64_t begin,
+                        int64_t end) {
+  batch_t* batch = context;
+  for (int64_t i = begin; i < end; ++i) {
+    const sgemm_t g = product_at(batch, i);
+    if (!is_shared_here(&g))
+      share_ended(&batch->share, run_sgemm(&g, 1));
+    else if (is_copied(&g) || g.m <= FEW)
+      share_columns(&batch->share, &g, block, 0, column_units(&g));
+    else
+      share_rows(&batch->share, &g, 0, row_units(&g));
+  }
+}
+
 static choir_status_t matmul_run(const choir_record_t* record,
                                  choir_stream_t* stream) {
-  const choir_view_t* a = choir_record_src(record, 0);
-  const choir_view_t* b = choir_record_src(record, 1);
-  const choir_view_t* c = choir_record_dst(record, 0);
-  choir__product_t product;
-  if (!choir__matmul_product(record, &product))
+  batch_t batch = {.record = record};
+  if (!choir__matmul_product(record, &batch.product))
     return CHOIR_ERROR(INTERNAL, "matmul/dnnl: layout not supported");
-  const int64_t batch = choir_view_count(c) / (product.m * product.n);
-  for (int64_t i = 0; i < batch; i++) {
-    const places_t places = {choir__view_f32(a) + batch_offset(a, c, i),
-                             choir__view_f32(b) + batch_offset(b, c, i),
-                             choir__view_f32(c) + batch_offset(c, c, i)};
-    CHOIR_TRY(
-        multiply(&product, &places, record->accumulate ? 1.0f : 0.0f, stream));
+  batch.count = choir_view_count(choir_record_dst(record, 0)) /
+                (batch.product.m * batch.product.n);
+  const sgemm_t first = product_at(&batch, 0);
+  if (batch.count >= choir__cpu_threads(stream) && is_same_alone(&first)) {
+    CHOIR_TRY(choir__cpu_parallel_scratch(
+        stream, batch.count, SHARE_WORK / (first.m * first.n * first.k),
+        is_copied(&first) ? BLOCK_K * BLOCK_LD * sizeof(float) : 0, batch_range,
+        &batch));
+    return atomic_load(&batch.share.status);
+  }
+  for (int64_t i = 0; i < batch.count; i++) {
+    const sgemm_t g = product_at(&batch, i);
+    CHOIR_TRY(multiply(&g, stream));
   }
   return NULL;
 }
 const choir_op_kernel_t choir__cpu_matmul = CHOIR_OP_KERNEL(
     CHOIR_OP_MATMUL, "matmul", "dnnl", matmul_run, matmul_supports);
 
-// ---- linear: x (n, in), W (in, out), b (out) ----
+// ---- linear: x (..., in), W (in, out), b (out) ----
 
 static bool linear_supports(const choir_record_t* record) {
   choir__product_t product;
@@ -334,7 +397,8 @@ static choir_status_t linear_run(const choir_record_t* record,
       memcpy(places.c + r * product.c.ld, bias,
              (size_t)product.n * sizeof(float));
   }
-  return multiply(&product, &places, 1.0f, stream);
+  const sgemm_t g = sgemm_of(&product, &places, 1.0f);
+  return multiply(&g, stream);
 }
 const choir_op_kernel_t choir__cpu_linear = CHOIR_OP_KERNEL(
     CHOIR_OP_LINEAR, "linear", "dnnl", linear_run, linear_supports);

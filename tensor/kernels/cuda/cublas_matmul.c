@@ -63,7 +63,9 @@ static void share_out(problem_t* problem, const choir__matrix_t* c) {
   const choir_view_t* views[3];
   for (int i = 0; i < 3; ++i) {
     leading[i] = *operands[i];
-    leading[i].ndim -= 2;
+    // The rows of a linear layer are one matrix.
+    leading[i].ndim =
+        problem->op == CHOIR_OP_LINEAR ? 0 : operands[i]->ndim - 2;
     views[i] = &leading[i];
   }
   choir__nest_t nest;
