@@ -80,24 +80,18 @@ choir_layer_t* choir_layer_create(choir_model_t* model, const char* name,
   choir_layer_t* layer = memory;
   layer->def = def;
   layer->model = model;
-  choir_status_t wrong = fill_layer(layer, name, config);
-  const bool is_whole = !wrong;
-  choir__model_fail(model, wrong);
+  choir__model_fail(model, fill_layer(layer, name, config));
   status = choir__model_add_layer(model, layer);
   choir__model_fail(model, status);
-  if (status) {
-    choir__layer_destroy(layer);
-    return NULL;
-  }
-  choir_layer_t* parent = model->parent;
-  model->parent = layer;
-  if (is_whole && def->define) def->define(layer);
-  model->parent = parent;
-  return layer;
+  if (!status) return layer;
+  choir__layer_destroy(layer);
+  return NULL;
 }
 
 void choir__layer_destroy(choir_layer_t* layer) {
   choir_allocator_t allocator = choir_device_allocator(layer->model->device);
+  choir_deallocate(allocator, layer->children,
+                   layer->child_capacity * sizeof(void*));
   choir_deallocate(allocator, layer->params,
                    layer->param_capacity * sizeof(void*));
   choir_deallocate(allocator, layer->config, layer->def->config->bytes);
@@ -170,9 +164,13 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
                        "%s: used for the first time after the model was "
                        "compiled; forward must use every layer",
                        layer->name);
-  if (layer->def->build) CHOIR_TRY(layer->def->build(layer, inputs));
-  layer->is_built = true;
-  return NULL;
+  choir_layer_t* parent = choir__model_enter(layer->model, layer);
+  choir_status_t status =
+      layer->def->build ? layer->def->build(layer, inputs) : NULL;
+  choir__model_enter(layer->model, parent);
+  if (!status) status = choir__model_take_error(layer->model);
+  layer->is_built = !status;
+  return status;
 }
 
 choir_var_t* choir_layer_forward_list(choir_scope_t* scope,

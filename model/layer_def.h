@@ -14,11 +14,8 @@ struct choir_layer_def_s {
   // How many inputs forward takes.
   int32_t min_inputs;
   int32_t max_inputs;
-  // Once, when the layer is made: creates the layers that it is made of, whose
-  // names come after its own. May be NULL.
-  void (*define)(choir_layer_t* layer);
-  // Once, at the first inputs: checks them and adds the parameters. May be
-  // NULL.
+  // Once, at the first inputs: checks them and adds the parameters. Layers that
+  // it makes become its children, whose names come after its own. May be NULL.
   choir_status_t (*build)(choir_layer_t* layer, choir_vars_t inputs);
   choir_var_t* (*forward)(choir_scope_t* scope, choir_layer_t* layer,
                           choir_vars_t inputs);
@@ -30,6 +27,9 @@ struct choir_layer_s {
   char* name;
   void* config;  // a copy of the layer's struct
   bool is_built;
+  choir_layer_t** children;  // the model's, in the order of their making
+  size_t child_count;
+  size_t child_capacity;
   choir_param_t** params;  // of the model's set
   size_t param_count;
   size_t param_capacity;

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-// THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c,
-// its config below. Made with a macro that takes designated fields:
+// THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c
+// (function_layers.c: of one op without settings), its config below. Made with
+// a macro that takes designated fields:
 //
 //   choir_layer_t* fc = choir_layer_linear(model, "fc", .out_features = 10);
 //
@@ -20,18 +21,22 @@ extern "C" {
 // Ownership: a layer belongs to its model. Threads: one thread at a time.
 //
 // X(name, FIELDS)
-#define CHOIR_LAYER_LIST(X)                  \
-  X(linear, CHOIR_LINEAR_FIELDS)             \
-  X(conv2d, CHOIR_CONV2D_FIELDS)             \
-  X(max_pool2d, CHOIR_POOL2D_FIELDS)         \
-  X(avg_pool2d, CHOIR_POOL2D_FIELDS)         \
-  X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS) \
-  X(layer_norm, CHOIR_ROW_NORM_FIELDS)       \
-  X(rms_norm, CHOIR_ROW_NORM_FIELDS)         \
-  X(embedding, CHOIR_EMBEDDING_FIELDS)       \
-  X(dropout, CHOIR_DROPOUT_FIELDS)           \
-  X(relu, CHOIR_NO_FIELDS)                   \
-  X(gelu, CHOIR_NO_FIELDS)                   \
+#define CHOIR_LAYER_LIST(X)                          \
+  X(linear, CHOIR_LINEAR_FIELDS)                     \
+  X(conv2d, CHOIR_CONV2D_FIELDS)                     \
+  X(separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS) \
+  X(max_pool2d, CHOIR_POOL2D_FIELDS)                 \
+  X(avg_pool2d, CHOIR_POOL2D_FIELDS)                 \
+  X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS)         \
+  X(layer_norm, CHOIR_ROW_NORM_FIELDS)               \
+  X(rms_norm, CHOIR_ROW_NORM_FIELDS)                 \
+  X(embedding, CHOIR_EMBEDDING_FIELDS)               \
+  X(dropout, CHOIR_DROPOUT_FIELDS)                   \
+  X(relu, CHOIR_NO_FIELDS)                           \
+  X(gelu, CHOIR_NO_FIELDS)                           \
+  X(sigmoid, CHOIR_NO_FIELDS)                        \
+  X(tanh, CHOIR_NO_FIELDS)                           \
+  X(softmax, CHOIR_NO_FIELDS)                        \
   X(flatten, CHOIR_NO_FIELDS)
 
 typedef struct choir_layer_s choir_layer_t;
@@ -61,6 +66,20 @@ CHOIR_API extern const char* const choir_activation_names[];
   X(T, INT, dilation, 1, 1, 1e6, "distance of kernel elements")            \
   X(T, INT, groups, 1, 1, 1e6, "independent groups of channels")           \
   X(T, BOOL, bias, true, 0, 1, "add b")                                    \
+  X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
+
+// x (n, c, h, w): child depthwise_conv, a filter for each channel, and behind
+// it point_conv, a convolution of 1x1 (Chollet, CVPR 2017, without an
+// activation in between). Both have the bias.
+#define CHOIR_SEPARABLE_CONV2D_FIELDS(X, T)                                \
+  X(T, INT, out_channels, 0, 1, 1e9, "filters of 1x1; required")           \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required")      \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")              \
+  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                     \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")          \
+  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")           \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right") \
+  X(T, BOOL, bias, false, 0, 1, "add b")                                   \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
 // x (n, c, h, w) -> the window's maximum or mean. stride 0: the kernel's size.
@@ -123,6 +142,9 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, linear, CHOIR_LINEAR_FIELDS, __VA_ARGS__, )
 #define choir_layer_conv2d(model, ...) \
   CHOIR_LAYER_MAKE_(model, conv2d, CHOIR_CONV2D_FIELDS, __VA_ARGS__, )
+#define choir_layer_separable_conv2d(model, ...)                            \
+  CHOIR_LAYER_MAKE_(model, separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS, \
+                    __VA_ARGS__, )
 #define choir_layer_max_pool2d(model, ...) \
   CHOIR_LAYER_MAKE_(model, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
 #define choir_layer_avg_pool2d(model, ...) \
@@ -142,6 +164,13 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, relu, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_gelu(model, ...) \
   CHOIR_LAYER_MAKE_(model, gelu, CHOIR_NO_FIELDS, __VA_ARGS__, )
+#define choir_layer_sigmoid(model, ...) \
+  CHOIR_LAYER_MAKE_(model, sigmoid, CHOIR_NO_FIELDS, __VA_ARGS__, )
+#define choir_layer_tanh(model, ...) \
+  CHOIR_LAYER_MAKE_(model, tanh, CHOIR_NO_FIELDS, __VA_ARGS__, )
+// Over the last axis.
+#define choir_layer_softmax(model, ...) \
+  CHOIR_LAYER_MAKE_(model, softmax, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_flatten(model, ...) \
   CHOIR_LAYER_MAKE_(model, flatten, CHOIR_NO_FIELDS, __VA_ARGS__, )
 

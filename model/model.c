@@ -75,9 +75,7 @@ static choir_status_t model_init(choir_model_t* model) {
   CHOIR_TRY(clear_counter(model, model->loss_sum));
   CHOIR_TRY(clear_counter(model, model->correct));
   model->def->define(model, model->self);
-  choir_status_t error = model->error;
-  model->error = NULL;
-  return error;
+  return choir__model_take_error(model);
 }
 
 choir_status_t choir_model_create(choir_device_t* device,
@@ -185,9 +183,7 @@ choir_status_t choir_model_compile(choir_model_t* model,
 
 static choir_status_t require_compiled(choir_model_t* model, const char* what) {
   // Reported once: what is in the model's lists is whole.
-  choir_status_t error = model->error;
-  model->error = NULL;
-  if (error) return error;
+  CHOIR_TRY(choir__model_take_error(model));
   if (model->is_compiled) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: %s before choir_model_compile",

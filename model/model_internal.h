@@ -63,7 +63,7 @@ struct choir_model_s {
   choir_status_t error;  // the first failure of a call that makes a part
   choir_scope_t* scope;
   choir_updater_t* updater;
-  choir_layer_t* parent;  // whose define runs; NULL: the model's own
+  choir_layer_t* parent;  // which makes children; NULL: none
   choir_layer_t** layers;
   size_t layer_count;
   size_t layer_capacity;
@@ -111,6 +111,11 @@ void choir__model_drop_graphs(choir_model_t* model);
 // model_parts.c
 // Keeps the first failure; NULL does nothing.
 void choir__model_fail(choir_model_t* model, choir_status_t status);
+// That failure, once.
+choir_status_t choir__model_take_error(choir_model_t* model) CHOIR_NODISCARD;
+// What is made from now on belongs to `layer`, or, where it is NULL, to the
+// model. Returns the one before.
+choir_layer_t* choir__model_enter(choir_model_t* model, choir_layer_t* layer);
 // Takes the layer over unless it fails; a name that is taken already becomes
 // the model's failure.
 choir_status_t choir__model_add_layer(choir_model_t* model,

@@ -10,6 +10,18 @@ void choir__model_fail(choir_model_t* model, choir_status_t status) {
   model->error = choir_status_join(model->error, status);
 }
 
+choir_status_t choir__model_take_error(choir_model_t* model) {
+  choir_status_t error = model->error;
+  model->error = NULL;
+  return error;
+}
+
+choir_layer_t* choir__model_enter(choir_model_t* model, choir_layer_t* layer) {
+  choir_layer_t* before = model->parent;
+  model->parent = layer;
+  return before;
+}
+
 choir_status_t choir__append(choir_allocator_t allocator, void*** items,
                              size_t* count, size_t* capacity, void* item) {
   if (*count == *capacity) {
@@ -28,6 +40,8 @@ choir_status_t choir__append(choir_allocator_t allocator, void*** items,
 
 choir_status_t choir__model_add_layer(choir_model_t* model,
                                       choir_layer_t* layer) {
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  choir_layer_t* parent = model->parent;
   for (size_t i = 0; layer->name && i < model->layer_count; ++i)
     if (model->layers[i]->name &&
         strcmp(model->layers[i]->name, layer->name) == 0)
@@ -36,9 +50,15 @@ choir_status_t choir__model_add_layer(choir_model_t* model,
                              "model %s: two layers are called %s; names must "
                              "differ",
                              model->def->name, layer->name));
-  return choir__append(choir_device_allocator(model->device),
-                       (void***)&model->layers, &model->layer_count,
-                       &model->layer_capacity, layer);
+  if (parent)
+    CHOIR_TRY(choir__append(allocator, (void***)&parent->children,
+                            &parent->child_count, &parent->child_capacity,
+                            layer));
+  choir_status_t status =
+      choir__append(allocator, (void***)&model->layers, &model->layer_count,
+                    &model->layer_capacity, layer);
+  if (status && parent) --parent->child_count;
+  return status;
 }
 
 choir_status_t choir__model_add_param(choir_model_t* model, const char* name,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layer_def.h"
-#include "model/model.h"
+#include "model/model_internal.h"
 
 // choir_layer_block: a layer whose functions are the program's.
 
@@ -8,11 +8,6 @@ typedef struct block_s {
   const choir_block_def_t* def;
   void* self;
 } block_t;
-
-static void define(choir_layer_t* layer) {
-  const block_t* block = layer->config;
-  block->def->define(layer->model, block->self);
-}
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
@@ -26,11 +21,15 @@ static const choir_layer_def_t block_def = {
     .name = "block",
     .config = &block_config,
     .max_inputs = CHOIR_MODEL_MAX_TENSORS,
-    .define = define,
     .forward = forward};
 
 choir_layer_t* choir_layer_block(choir_model_t* model, const char* name,
                                  const choir_block_def_t* def, void* self) {
   const block_t block = {.def = def, .self = self};
-  return choir_layer_create(model, name, &block_def, &block);
+  choir_layer_t* layer = choir_layer_create(model, name, &block_def, &block);
+  if (!layer || !layer->name) return layer;  // the model knows
+  choir_layer_t* parent = choir__model_enter(model, layer);
+  def->define(model, self);
+  choir__model_enter(model, parent);
+  return layer;
 }

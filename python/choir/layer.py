@@ -1030,6 +1030,8 @@ def _list_layers() -> None:
         "dropout": Dropout,
         "relu": ReLU,
         "gelu": Gelu,
+        "softmax": SoftMax,
+        "separable_conv2d": SeparableConv2d,
         "flatten": Flatten,
     }
     index = 0

@@ -157,6 +157,39 @@ TEST_F(LayerNestTest, FailuresTellTheWholeName) {
   choir_scope_destroy(scope);
 }
 
+// As two convolutions with the same values.
+TEST_F(LayerNestTest, SeparableConvolutionIsTwo) {
+  choir_conv2d_config_t conv = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+  choir_separable_conv2d_config_t both = {
+      CHOIR_CONFIG_DEFAULTS(CHOIR_SEPARABLE_CONV2D_FIELDS)};
+  both.out_channels = 5;
+  both.kernel_size = conv.kernel_size = 3;
+  both.stride = conv.stride = 2;
+  both.bias = true;
+  conv.out_channels = conv.groups = 4;
+  choir_conv2d_config_t point = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+  point.out_channels = 5;
+  point.kernel_size = 1;
+  Net two(
+      [&](Net* net) {
+        net->Add("a", &choir_layer_def_conv2d, conv);
+        net->Add("b", &choir_layer_def_conv2d, point);
+      },
+      choir::testing::Chain);
+  Net one(
+      [&](Net* net) { net->Add("s", &choir_layer_def_separable_conv2d, both); },
+      choir::testing::Chain);
+  const TensorPtr x = Make(device_.get(), {2, 4, 7, 9}, Floats(504, 2));
+  for (Net* net : {&one, &two}) {
+    ASSERT_OK(net->Create(device_.get()));
+    ASSERT_OK(net->Compile({1, 4, 7, 9}));
+  }
+  EXPECT_EQ(Names(&one), (std::vector<std::string>{
+                             "s.depthwise_conv.W", "s.depthwise_conv.b",
+                             "s.point_conv.W", "s.point_conv.b"}));
+  EXPECT_EQ(one.Predict(x.get()), two.Predict(x.get()));
+}
+
 TEST_F(LayerNestTest, NamesOfABlockMustDiffer) {
   Net net(
       [](Net* self) {
