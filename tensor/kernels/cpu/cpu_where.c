@@ -133,7 +133,5 @@ static choir_status_t where_run(const choir_record_t* record,
   return NULL;
 }
 
-const choir_op_kernel_t choir__cpu_where = {
-    {"where/cpu", where_run, choir__cpu_cost, NULL, NULL},
-    CHOIR_OP_WHERE,
-    where_supports};
+const choir_op_kernel_t choir__cpu_where =
+    CHOIR_OP_KERNEL(CHOIR_OP_WHERE, "where", "cpu", where_run, where_supports);
