@@ -16,7 +16,8 @@ static choir_status_t gather_elements_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("gather_elements_grad", &srcs[0], &dsts[0]);
 }
 
-// Elements that were taken several times get the sum.
+// Elements that were taken several times get the sum, in double, in the
+// row-major order of dy.
 static void gather_elements_grad_map(const choir_record_t* record, int32_t part,
                                      choir__index_map_t* map) {
   (void)part;

@@ -16,6 +16,7 @@ static choir_status_t pad_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("pad_grad", &srcs[0], &dsts[0]);
 }
 
+// Sums in double, in the row-major order of dy.
 static void pad_grad_map(const choir_record_t* record, int32_t part,
                          choir__index_map_t* map) {
   (void)part;

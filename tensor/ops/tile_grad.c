@@ -14,6 +14,7 @@ static choir_status_t tile_grad_infer(const choir_view_t* srcs,
   return choir__infer_like("tile_grad", &srcs[0], &dsts[0]);
 }
 
+// Sums in double, in the row-major order of dy.
 static void tile_grad_map(const choir_record_t* record, int32_t part,
                           choir__index_map_t* map) {
   (void)part;
