@@ -10,10 +10,11 @@
 extern "C" {
 #endif
 
-// THE OP LIST. One line an op; its file is tensor/ops/<name>.c, its fast
-// kernels are in tensor/kernels/<device>/kernels.def, its gradient rule is in
-// autograd/rules. The list makes the enum, the table, the gradient table, the
-// conformance tests, the benchmark rows and the functions of autograd.
+// THE OP LIST. One line an op; its file is tensor/ops/<name>.c (of optimizer
+// steps: optimizer_updates.c), its fast kernels are in
+// tensor/kernels/<device>/kernels.def, its gradient rule is in autograd/rules.
+// The list makes the enum, the table, the gradient table, the conformance
+// tests, the benchmark rows and the functions of autograd.
 //
 // X(ENUM, name, SOURCES, ATTRS, GRAD)
 //   SOURCES  1, 2, 3: that many operands; N: 1 to 15
