@@ -146,9 +146,11 @@ static choir_status_t check_inputs(const choir_layer_t* layer,
                                    choir_vars_t inputs) {
   const choir_layer_def_t* def = layer->def;
   if (inputs.count < def->min_inputs || inputs.count > def->max_inputs)
-    return CHOIR_ERROR(
-        INVALID_ARGUMENT, "%s (%s): %d inputs were given; %d to %d are needed",
-        layer->name, def->name, inputs.count, def->min_inputs, def->max_inputs);
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s (%s): %d inputs were given; needs %d at least and "
+                       "%d at most",
+                       layer->name, def->name, inputs.count, def->min_inputs,
+                       def->max_inputs);
   for (int32_t i = 0; i < inputs.count; ++i)
     if (!choir_var_view(inputs.at[i]))
       return CHOIR_ERROR(INVALID_ARGUMENT,

@@ -190,6 +190,45 @@ TEST_F(LayerNestTest, SeparableConvolutionIsTwo) {
   EXPECT_EQ(one.Predict(x.get()), two.Predict(x.get()));
 }
 
+TEST_F(LayerNestTest, LayersTakeAsManyInputsAsTheyAreMadeFor) {
+  static const choir_block_def_t product = {
+      [](choir_model_t*, void*) {},
+      [](choir_scope_t* scope, void*, choir_vars_t in) {
+        return choir_var_mul(scope, in.at[0], in.at[1]);
+      }};
+  choir_layer_t* block = nullptr;
+  Net net(
+      [&block](Net* self) {
+        block = choir_layer_block(self->defining, "product", &product, nullptr);
+        self->Linear("fc", 2);
+      },
+      [&block](Net* self, choir_scope_t* scope, choir_var_t* x) {
+        choir_var_t* const both[] = {x, choir_var_relu(scope, x)};
+        x = choir_layer_forward_list(scope, block, {both, 2});
+        return choir_layer_forward(scope, self->layers[0], x);
+      });
+  ASSERT_OK(net.Create(device_.get()));
+  ASSERT_OK(net.Compile({1, 4}));
+  choir_scope_t* scope = nullptr;
+  ASSERT_OK(choir_scope_create(device_.get(), &scope));
+  choir_scope_begin(scope, nullptr);
+  const TensorPtr x = Make(device_.get(), {2, 4}, Floats(8, 1));
+  choir_var_t* const both[] = {choir_scope_input(scope, x.get()), nullptr};
+  const std::vector<float> y = choir::testing::Read<float>(
+      choir_var_tensor(choir_layer_forward(scope, net.layers[0], both[0])));
+  EXPECT_EQ(y.size(), 4u);
+  choir_layer_forward_list(scope, net.layers[0], {both, 2});
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "fc (linear): 2 inputs were given; needs 1 at least and 1 at",
+                choir_scope_end(scope));
+  choir_scope_begin(scope, nullptr);
+  choir_var_t* const again[] = {choir_scope_input(scope, x.get()), nullptr};
+  choir_layer_forward_list(scope, block, {again, 2});
+  EXPECT_STATUS(INVALID_ARGUMENT, "product: input 1 is not a variable",
+                choir_scope_end(scope));
+  choir_scope_destroy(scope);
+}
+
 TEST_F(LayerNestTest, NamesOfABlockMustDiffer) {
   Net net(
       [](Net* self) {
