@@ -352,17 +352,17 @@ class Optimizer(Owner):
                 f"apply: {param_name} has shape {param_value.shape} and its gradient "
                 f"{param_grad.shape}"
             )
-        if self._clip.get("norm"):
-            raise NotImplementedError(
-                "apply: gradients are clipped by the norm of all of them, and "
-                "apply has one; call the optimizer with the loss"
-            )
         with lock, deferred():
             self._apply(param_name, param_value, param_grad)
 
     def _apply(
         self, param_name: str, param_value: Tensor, param_grad: Tensor
     ) -> None:
+        if self._clip.get("norm"):
+            raise NotImplementedError(
+                "apply: gradients are clipped by the norm of all of them, and "
+                "apply has one; call the optimizer with the loss"
+            )
         key, kept, count = param_name, {}, 0
         single = self._singles.get(key)
         while single is not None and single.raw is not param_value.data:
