@@ -4,7 +4,7 @@ the same bits in both languages."""
 
 from __future__ import annotations
 
-from ctypes import POINTER, byref, c_void_p
+from ctypes import POINTER, byref, c_void_p, pointer
 
 import numpy as np
 
@@ -477,8 +477,8 @@ def _unique_names(params: list[Tensor]) -> list[str]:
     return names
 
 
-_GROUP = Table(ctypes.pointer(lib.param_group_def))
-_CLIP = Table(ctypes.pointer(lib.gradient_clip_def))
+_GROUP = Table(pointer(lib.param_group_def))
+_CLIP = Table(pointer(lib.gradient_clip_def))
 
 
 def _definitions() -> dict[str, int]:
