@@ -97,10 +97,11 @@ static choir_status_t fill(choir_tensor_t* tensor, choir_op_domain_t domain,
   return status;
 }
 
-// Winners of pooled images: those of the smallest images that they can be of.
-static choir_status_t make_winners(const problem_t* problem,
-                                   choir_device_t* device, const int64_t* shape,
-                                   choir_tensor_t** out) {
+// Argmax indices of pooled images: those of the smallest images that they can
+// be of.
+static choir_status_t make_argmax(const problem_t* problem,
+                                  choir_device_t* device, const int64_t* shape,
+                                  choir_tensor_t** out) {
   const choir_pool2d_attrs_t* pool = (const void*)problem->attrs;
   if (problem->op != CHOIR_OP_MAX_POOL2D_GRAD) {
     const choir_conv2d_max_pool2d_attrs_t* both = (const void*)problem->attrs;
@@ -132,8 +133,8 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   const choir_op_domain_t domain = domain_of(problem->def, index);
   const choir_dtype_t dtype =
       domain == CHOIR_DOMAIN_LABELS ? CHOIR_DTYPE_I64 : CHOIR_DTYPE_F32;
-  if (domain == CHOIR_DOMAIN_WINNER) {
-    CHOIR_TRY(make_winners(problem, device, shape, &problem->srcs[index]));
+  if (domain == CHOIR_DOMAIN_ARGMAX) {
+    CHOIR_TRY(make_argmax(problem, device, shape, &problem->srcs[index]));
     problem->src_count++;
     return NULL;
   }

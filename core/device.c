@@ -439,8 +439,9 @@ static void init_stream(choir_stream_t* stream, choir_device_t* device,
   stream->device = device;
   stream->kind = kind;
   stream->is_device_stream = is_device_stream;
-  stream->door = (choir_stage_t){.submit = submit_to_device};
-  stream->lowering = (choir_stage_t){.submit = lower, .next = &stream->door};
+  stream->to_device = (choir_stage_t){.submit = submit_to_device};
+  stream->lowering =
+      (choir_stage_t){.submit = lower, .next = &stream->to_device};
   stream->stages = &stream->lowering;
 }
 

@@ -120,8 +120,8 @@ CHOIR_API void choir_stream_release(choir_stream_t* stream);
 CHOIR_API choir_device_t* choir_stream_device(const choir_stream_t* stream);
 CHOIR_API choir_stream_kind_t choir_stream_kind(const choir_stream_t* stream);
 
-// THE DOOR. Hands one record to the stream's stages, the last of which gives
-// it to the device. Records run in order of submission; operands are kept
+// The submit path. Hands one record to the stream's stages, the last of which
+// gives it to the device. Records run in order of submission; operands are kept
 // alive until then. The record itself is borrowed for the call. A failure of
 // an asynchronous record makes the later ones no-ops and is returned by the
 // next submit or synchronize; the stream then works again.

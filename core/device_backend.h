@@ -85,8 +85,8 @@ struct choir_stream_s {
   bool is_device_stream;
   const char* label;  // for records that have none
   choir_stage_t* stages;
-  choir_stage_t lowering;  // gives records that name an operation kernels
-  choir_stage_t door;      // the last stage: gives the record to the device
+  choir_stage_t lowering;   // gives records that name an operation kernels
+  choir_stage_t to_device;  // the last stage: gives the record to the device
 };
 
 struct choir_event_s {

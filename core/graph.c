@@ -351,7 +351,7 @@ static choir_status_t run_node(choir_graph_t* graph, choir__node_t* node,
     case CHOIR__NODE_RECORD:
       choir__node_set_step(node, values);
       CHOIR_TRY(choir_stream_submit(stream, &node->record));
-      choir__graph_segments_look(graph, node);
+      choir__graph_segments_observe(graph, node);
       return NULL;
     case CHOIR__NODE_EVENT:
       return choir_event_record(node->event, stream);

@@ -143,7 +143,7 @@ choir_status_t choir__graph_segments_launch(choir_graph_t* graph, int32_t* node,
                                             const choir_step_values_t* values,
                                             bool* out_done) CHOIR_NODISCARD;
 // After the node's record was submitted by itself.
-void choir__graph_segments_look(choir_graph_t* graph, choir__node_t* node);
+void choir__graph_segments_observe(choir_graph_t* graph, choir__node_t* node);
 // The replay went through.
 void choir__graph_segments_end(choir_graph_t* graph);
 void choir__graph_segments_print(const choir_graph_t* graph,

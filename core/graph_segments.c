@@ -122,10 +122,10 @@ choir_status_t choir__graph_segments_begin(choir_graph_t* graph,
   const choir_stream_t* stream = graph->streams[0];
   *out_launches = false;
   graph->looks = false;
-  // Whoever stands at the door wants to see each record.
+  // Whoever stands on the submit path wants to see each record.
   if (!vtable || graph->has_no_segments ||
       stream->stages != &stream->lowering ||
-      stream->lowering.next != &stream->door)
+      stream->lowering.next != &stream->to_device)
     return NULL;
   if (!graph->segments) {
     CHOIR_TRY(vtable->create(graph->streams[0], &graph->segments));
@@ -184,9 +184,9 @@ choir_status_t choir__graph_segments_launch(choir_graph_t* graph, int32_t* node,
   return NULL;
 }
 
-void choir__graph_segments_look(choir_graph_t* graph, choir__node_t* node) {
+void choir__graph_segments_observe(choir_graph_t* graph, choir__node_t* node) {
   if (!graph->looks || node->stream != 0) return;
-  const choir_part_t part = vtable_of(graph)->look(graph->segments);
+  const choir_part_t part = vtable_of(graph)->observe(graph->segments);
   if (!graph->is_seen) node->part = part;
 }
 

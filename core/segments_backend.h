@@ -45,7 +45,7 @@ typedef struct choir_segments_vtable_s {
   // Work under way is not disturbed.
   void (*destroy)(choir_segments_t* segments);
   // Right after each record that was submitted by itself.
-  choir_part_t (*look)(choir_segments_t* segments);
+  choir_part_t (*observe)(choir_segments_t* segments);
   // Runs the records in order, behind what the stream has: `count` of them, the
   // same each time but for attributes and the places of operands. Those whose
   // parts are FIXED change rarely. A status is a failure of the launch itself.

@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-// A stage stands in front of the door: it sees every record of one stream and
-// hands it on, changes it or keeps it. Ops, layers and optimizers know
-// nothing of stages.
+// A stage stands on the submit path of a stream: it sees every record of one
+// stream and hands it on, changes it or keeps it. Ops, layers and optimizers
+// know nothing of stages.
 //
 //   choir_count_stage_t count;
 //   choir_count_stage_init(&count);

@@ -29,7 +29,7 @@
 #define LINE 64
 
 typedef struct shard_s {
-  choir__stretch_t* stretch;
+  choir__param_shard_t* stretch;
   int32_t bucket;
   int64_t start;         // in the bucket, elements
   choir_view_t average;  // of `averages`
@@ -188,9 +188,9 @@ static choir_status_t create_stretch(const choir__sharded_t* sharded,
   choir_status_t status = choir__kept_stretch(
       sharded->kept, shard->bucket, shard->start, count, state_count, states);
   if (!status)
-    status =
-        choir__stretch_create(sharded->optimizer, param, shard->start - piece,
-                              count, grad, states, &shard->stretch);
+    status = choir__param_shard_create(sharded->optimizer, param,
+                                       shard->start - piece, count, grad,
+                                       states, &shard->stretch);
   for (int32_t k = 0; k < state_count; ++k) choir_tensor_release(states[k]);
   return status;
 }
@@ -347,7 +347,7 @@ void choir__sharded_destroy(choir__sharded_t* sharded) {
   choir__kept_destroy(sharded->kept);
   choir_event_release(sharded->worked);
   for (size_t i = 0; i < sharded->shard_count; ++i)
-    choir__stretch_destroy(sharded->shards[i].stretch);
+    choir__param_shard_destroy(sharded->shards[i].stretch);
   choir_buffer_release(sharded->region);
   choir_buffer_release(sharded->averages);
   choir_deallocate(allocator, sharded->shards,
@@ -554,7 +554,8 @@ static choir_status_t submit_shards(choir__sharded_t* sharded,
   CHOIR_TRY(submit(sharded, &take_kernel, 0, stream));
   for (size_t i = 0; i < sharded->shard_count; ++i) {
     CHOIR_TRY(submit(sharded, &average_kernel, (int64_t)i, stream));
-    CHOIR_TRY(choir__stretch_update(sharded->shards[i].stretch, stream, step));
+    CHOIR_TRY(
+        choir__param_shard_update(sharded->shards[i].stretch, stream, step));
     // What goes past the caches goes beside the next average.
     if (!sharded->copies_away || i + 1 == sharded->shard_count)
       CHOIR_TRY(submit(sharded, &give_kernel, (int64_t)i, stream));

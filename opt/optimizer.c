@@ -235,7 +235,7 @@ static choir_status_t run_update(const choir_optimizer_t* optimizer,
 }
 
 // An update of an element depends on that element alone: `param` may be a
-// stretch of one.
+// shard of one.
 static choir_status_t update_param(const choir_optimizer_t* optimizer,
                                    choir_op_calls_t* calls,
                                    const choir_param_t* param, size_t group,
@@ -296,13 +296,13 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
   return status;
 }
 
-// ---- Stretches ----
+// ---- Shards ----
 
-struct choir__stretch_s {
+struct choir__param_shard_s {
   choir_optimizer_t* optimizer;  // borrowed
   const choir_param_t* whole;
   size_t group;
-  choir_param_t param;  // as if the stretch were one
+  choir_param_t param;  // as if the shard were one
   int32_t state_count;
   choir_tensor_t* states[CHOIR_OPTIMIZER_MAX_STATES];
 };
@@ -343,7 +343,7 @@ static choir_status_t check_stretch(const choir_optimizer_t* optimizer,
   const int64_t whole = choir_tensor_count(param->value);
   if (start < 0 || count < 0 || start > whole - count)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: a stretch of %lld elements from %lld of parameter "
+                       "%s: a shard of %lld elements from %lld of parameter "
                        "%s, which has %lld",
                        kind, (long long)count, (long long)start, param->name,
                        (long long)whole);
@@ -352,7 +352,7 @@ static choir_status_t check_stretch(const choir_optimizer_t* optimizer,
     const int64_t given = choir_tensor_count(is_grad ? grad : states[k]);
     if (given != count)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: a stretch of %lld elements of parameter %s with "
+                         "%s: a shard of %lld elements of parameter %s with "
                          "a %s of %lld",
                          kind, (long long)count, param->name,
                          is_grad ? "gradient" : "state", (long long)given);
@@ -360,9 +360,9 @@ static choir_status_t check_stretch(const choir_optimizer_t* optimizer,
   return NULL;
 }
 
-static choir_status_t make_stretch_of(const choir_tensor_t* whole,
-                                      int64_t start, int64_t count,
-                                      choir_tensor_t** out_tensor) {
+static choir_status_t make_shard_of(const choir_tensor_t* whole, int64_t start,
+                                    int64_t count,
+                                    choir_tensor_t** out_tensor) {
   const choir_view_t* view = choir_tensor_view(whole);
   choir_view_t part;
   CHOIR_TRY(choir_view_make(view->dtype, 1, &count, &part));
@@ -371,57 +371,57 @@ static choir_status_t make_stretch_of(const choir_tensor_t* whole,
   return choir_tensor_from_view(&part, out_tensor);
 }
 
-choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
-                                     choir_param_t* param, int64_t start,
-                                     int64_t count, choir_tensor_t* grad,
-                                     choir_tensor_t* const* states,
-                                     choir__stretch_t** out_stretch) {
-  *out_stretch = NULL;
+choir_status_t choir__param_shard_create(choir_optimizer_t* optimizer,
+                                         choir_param_t* param, int64_t start,
+                                         int64_t count, choir_tensor_t* grad,
+                                         choir_tensor_t* const* states,
+                                         choir__param_shard_t** out_shard) {
+  *out_shard = NULL;
   CHOIR_TRY(check_stretch(optimizer, param, start, count, grad, states));
   choir_tensor_t* value = NULL;
-  CHOIR_TRY(make_stretch_of(param->value, start, count, &value));
+  CHOIR_TRY(make_shard_of(param->value, start, count, &value));
   void* memory = NULL;
   choir_status_t status =
-      choir_allocate(optimizer->allocator, sizeof(choir__stretch_t),
-                     "stretch of a parameter", &memory);
+      choir_allocate(optimizer->allocator, sizeof(choir__param_shard_t),
+                     "shard of a parameter", &memory);
   if (status) {
     choir_tensor_release(value);
     return status;
   }
-  choir__stretch_t* stretch = memory;
-  stretch->optimizer = optimizer;
-  stretch->whole = param;
-  stretch->group = find_state(optimizer, param)->group;
+  choir__param_shard_t* shard = memory;
+  shard->optimizer = optimizer;
+  shard->whole = param;
+  shard->group = find_state(optimizer, param)->group;
   choir_tensor_retain(grad);
-  stretch->param = (choir_param_t){
+  shard->param = (choir_param_t){
       .name = param->name, .value = value, .grad = grad, .trainable = true};
-  stretch->state_count = (int32_t)optimizer->names_per_param;
-  for (int32_t k = 0; k < stretch->state_count; ++k) {
+  shard->state_count = (int32_t)optimizer->names_per_param;
+  for (int32_t k = 0; k < shard->state_count; ++k) {
     choir_tensor_retain(states[k]);
-    stretch->states[k] = states[k];
+    shard->states[k] = states[k];
   }
-  *out_stretch = stretch;
+  *out_shard = shard;
   return NULL;
 }
 
-void choir__stretch_destroy(choir__stretch_t* stretch) {
-  if (!stretch) return;
-  for (int32_t k = 0; k < stretch->state_count; ++k)
-    choir_tensor_release(stretch->states[k]);
-  choir_tensor_release(stretch->param.value);
-  choir_tensor_release(stretch->param.grad);
-  choir_deallocate(stretch->optimizer->allocator, stretch, sizeof(*stretch));
+void choir__param_shard_destroy(choir__param_shard_t* shard) {
+  if (!shard) return;
+  for (int32_t k = 0; k < shard->state_count; ++k)
+    choir_tensor_release(shard->states[k]);
+  choir_tensor_release(shard->param.value);
+  choir_tensor_release(shard->param.grad);
+  choir_deallocate(shard->optimizer->allocator, shard, sizeof(*shard));
 }
 
-choir_status_t choir__stretch_update(choir__stretch_t* stretch,
-                                     choir_stream_t* stream, int64_t step) {
-  choir_optimizer_t* optimizer = stretch->optimizer;
-  if (!stretch->whole->trainable) return NULL;  // frozen since
+choir_status_t choir__param_shard_update(choir__param_shard_t* shard,
+                                         choir_stream_t* stream, int64_t step) {
+  choir_optimizer_t* optimizer = shard->optimizer;
+  if (!shard->whole->trainable) return NULL;  // frozen since
   choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
-  choir__op_calls_begin(&calls, stream, stretch->param.name);
-  choir_status_t status = update_param(optimizer, &calls, &stretch->param,
-                                       stretch->group, stretch->states);
+  choir__op_calls_begin(&calls, stream, shard->param.name);
+  choir_status_t status = update_param(optimizer, &calls, &shard->param,
+                                       shard->group, shard->states);
   status = choir__op_calls_end(&calls, status);
   choir_stream_set_label(stream, NULL);
   return status;

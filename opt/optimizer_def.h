@@ -15,7 +15,7 @@ enum { CHOIR_OPTIMIZER_MAX_STATES = 2 };
 // ---- For who shares out an update (DistOpt) ----
 
 // Whether the update of an element depends on that element alone, so that it
-// may be taken stretch by stretch; no, where parameters have memory in common.
+// may be taken shard by shard; no, where parameters have memory in common.
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
 // Whether it clips gradients before an update, which needs all of them.
 bool choir__optimizer_clips(const choir_optimizer_t* optimizer);
@@ -25,23 +25,23 @@ bool choir__optimizer_clips(const choir_optimizer_t* optimizer);
 int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
                                    const choir_param_t* param,
                                    choir_tensor_t* const** out_tensors);
-// A stretch of a parameter: `count` elements from `start`, in the order of
+// A shard of a parameter: `count` elements from `start`, in the order of
 // memory. `grad`, and each of `states` (as many as states_of tells), has so
 // many: where its gradient will be and where its states are kept, which may be
 // other memory than the parameter's own states. `param` is one of attach's and
 // trainable. Unique; to be destroyed before the optimizer lets go of its
 // parameters.
-typedef struct choir__stretch_s choir__stretch_t;
-choir_status_t choir__stretch_create(choir_optimizer_t* optimizer,
-                                     choir_param_t* param, int64_t start,
-                                     int64_t count, choir_tensor_t* grad,
-                                     choir_tensor_t* const* states,
-                                     choir__stretch_t** out_stretch)
+typedef struct choir__param_shard_s choir__param_shard_t;
+choir_status_t choir__param_shard_create(choir_optimizer_t* optimizer,
+                                         choir_param_t* param, int64_t start,
+                                         int64_t count, choir_tensor_t* grad,
+                                         choir_tensor_t* const* states,
+                                         choir__param_shard_t** out_shard)
     CHOIR_NODISCARD;
-void choir__stretch_destroy(choir__stretch_t* stretch);
-// As choir_optimizer_update, of this stretch alone.
-choir_status_t choir__stretch_update(choir__stretch_t* stretch,
-                                     choir_stream_t* stream, int64_t step)
+void choir__param_shard_destroy(choir__param_shard_t* shard);
+// As choir_optimizer_update, of this shard alone.
+choir_status_t choir__param_shard_update(choir__param_shard_t* shard,
+                                         choir_stream_t* stream, int64_t step)
     CHOIR_NODISCARD;
 
 #ifdef __cplusplus

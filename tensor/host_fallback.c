@@ -44,23 +44,23 @@ choir_status_t choir__run_on_host(const choir_record_t* record,
 }
 
 // What the operands cover of one device buffer, in host memory.
-typedef struct mirror_s {
+typedef struct host_copy_s {
   choir_buffer_t* device_buffer;
   choir_buffer_t* host_buffer;  // wraps `data`
   size_t start;                 // bytes into the device buffer
   size_t stop;
   bool is_read;  // an operand's elements come down
   void* data;
-} mirror_t;
+} host_copy_t;
 
 typedef struct fallback_s {
   choir_stream_t* stream;
   choir_device_t* device;
   choir_allocator_t allocator;
-  mirror_t mirrors[CHOIR_MAX_OPERANDS];
-  int32_t mirror_count;
+  host_copy_t copies[CHOIR_MAX_OPERANDS];
+  int32_t copy_count;
   // By operand; -1: it is empty, or its elements are not used.
-  int32_t mirror_of[CHOIR_MAX_OPERANDS];
+  int32_t copy_of[CHOIR_MAX_OPERANDS];
   choir_view_t operands[CHOIR_MAX_OPERANDS];
 } fallback_t;
 
@@ -70,13 +70,14 @@ static void view_range(const choir_view_t* view, size_t* start, size_t* stop) {
   *stop = *start + (size_t)choir_view_extent(view) * bytes;
 }
 
-// Operands on one buffer share a mirror, so that a destination that is also a
+// Operands on one buffer share a copy, so that a destination that is also a
 // source stays one.
-static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
+static void plan_host_copies(const choir_record_t* record,
+                             fallback_t* fallback) {
   int32_t count = record->src_count + record->dst_count;
   for (int32_t i = 0; i < count; ++i) {
     const choir_view_t* view = &record->operands[i];
-    fallback->mirror_of[i] = -1;
+    fallback->copy_of[i] = -1;
     const bool reads = choir_record_reads(record, i);
     if (!view->buffer || choir_view_count(view) == 0 ||
         (i < record->src_count && !reads))
@@ -84,49 +85,48 @@ static void plan_mirrors(const choir_record_t* record, fallback_t* fallback) {
     size_t start, stop;
     view_range(view, &start, &stop);
     int32_t m = 0;
-    while (m < fallback->mirror_count &&
-           fallback->mirrors[m].device_buffer != view->buffer)
+    while (m < fallback->copy_count &&
+           fallback->copies[m].device_buffer != view->buffer)
       ++m;
-    mirror_t* mirror = &fallback->mirrors[m];
-    if (m == fallback->mirror_count) {
-      ++fallback->mirror_count;
-      *mirror = (mirror_t){
+    host_copy_t* copy = &fallback->copies[m];
+    if (m == fallback->copy_count) {
+      ++fallback->copy_count;
+      *copy = (host_copy_t){
           .device_buffer = view->buffer, .start = start, .stop = stop};
     }
-    if (start < mirror->start) mirror->start = start;
-    if (stop > mirror->stop) mirror->stop = stop;
-    mirror->is_read |= reads;
-    fallback->mirror_of[i] = m;
+    if (start < copy->start) copy->start = start;
+    if (stop > copy->stop) copy->stop = stop;
+    copy->is_read |= reads;
+    fallback->copy_of[i] = m;
   }
   // Whole elements of every dtype, and aligned as in the device buffer.
-  for (int32_t m = 0; m < fallback->mirror_count; ++m)
-    fallback->mirrors[m].start &= ~(size_t)63;
+  for (int32_t m = 0; m < fallback->copy_count; ++m)
+    fallback->copies[m].start &= ~(size_t)63;
 }
 
-static choir_status_t copy_down(fallback_t* fallback) {
-  for (int32_t m = 0; m < fallback->mirror_count; ++m) {
-    mirror_t* mirror = &fallback->mirrors[m];
-    size_t bytes = mirror->stop - mirror->start;
+static choir_status_t device_to_host(fallback_t* fallback) {
+  for (int32_t m = 0; m < fallback->copy_count; ++m) {
+    host_copy_t* copy = &fallback->copies[m];
+    size_t bytes = copy->stop - copy->start;
     CHOIR_TRY(
-        choir_allocate(fallback->allocator, bytes, "host copy", &mirror->data));
-    CHOIR_TRY(choir_buffer_wrap(fallback->device, mirror->data, bytes, NULL,
-                                NULL, &mirror->host_buffer));
-    if (mirror->is_read)
-      CHOIR_TRY(choir_buffer_read(mirror->device_buffer, fallback->stream,
-                                  mirror->start, mirror->data, bytes));
+        choir_allocate(fallback->allocator, bytes, "host copy", &copy->data));
+    CHOIR_TRY(choir_buffer_wrap(fallback->device, copy->data, bytes, NULL, NULL,
+                                &copy->host_buffer));
+    if (copy->is_read)
+      CHOIR_TRY(choir_buffer_read(copy->device_buffer, fallback->stream,
+                                  copy->start, copy->data, bytes));
   }
   return NULL;
 }
 
-static choir_status_t copy_up(const choir_record_t* record,
-                              fallback_t* fallback) {
+static choir_status_t host_to_device(const choir_record_t* record,
+                                     fallback_t* fallback) {
   for (int32_t i = 0; i < record->dst_count; ++i) {
     int32_t operand = record->src_count + i;
-    if (fallback->mirror_of[operand] < 0) continue;
-    const mirror_t* mirror = &fallback->mirrors[fallback->mirror_of[operand]];
+    if (fallback->copy_of[operand] < 0) continue;
+    const host_copy_t* copy = &fallback->copies[fallback->copy_of[operand]];
     CHOIR_TRY(choir__write_elements(&record->operands[operand],
-                                    fallback->stream, mirror->data,
-                                    mirror->start));
+                                    fallback->stream, copy->data, copy->start));
   }
   return NULL;
 }
@@ -138,10 +138,10 @@ static choir_status_t compute(const choir_op_def_t* def,
   for (int32_t i = 0; i < count; ++i) {
     choir_view_t* view = &fallback->operands[i];
     *view = record->operands[i];
-    if (fallback->mirror_of[i] < 0) continue;
-    const mirror_t* mirror = &fallback->mirrors[fallback->mirror_of[i]];
-    view->buffer = mirror->host_buffer;
-    view->offset -= (int64_t)(mirror->start / choir_dtype_bytes(view->dtype));
+    if (fallback->copy_of[i] < 0) continue;
+    const host_copy_t* copy = &fallback->copies[fallback->copy_of[i]];
+    view->buffer = copy->host_buffer;
+    view->offset -= (int64_t)(copy->start / choir_dtype_bytes(view->dtype));
   }
   choir_record_t host_record = *record;
   host_record.operands = fallback->operands;
@@ -154,16 +154,16 @@ choir_status_t choir__host_fallback(const choir_op_def_t* def,
   fallback_t fallback = {.stream = stream,
                          .device = choir_stream_device(stream)};
   fallback.allocator = choir_device_allocator(fallback.device);
-  plan_mirrors(record, &fallback);
-  choir_status_t status = copy_down(&fallback);
+  plan_host_copies(record, &fallback);
+  choir_status_t status = device_to_host(&fallback);
   if (!status) status = compute(def, record, &fallback);
-  if (!status) status = copy_up(record, &fallback);
-  for (int32_t m = 0; m < fallback.mirror_count; ++m) {
-    const mirror_t* mirror = &fallback.mirrors[m];
-    choir_buffer_release(mirror->host_buffer);
-    if (mirror->data)
-      choir_deallocate(fallback.allocator, mirror->data,
-                       mirror->stop - mirror->start);
+  if (!status) status = host_to_device(record, &fallback);
+  for (int32_t m = 0; m < fallback.copy_count; ++m) {
+    const host_copy_t* copy = &fallback.copies[m];
+    choir_buffer_release(copy->host_buffer);
+    if (copy->data)
+      choir_deallocate(fallback.allocator, copy->data,
+                       copy->stop - copy->start);
   }
   if (status)
     return choir_status_annotate(status, __FILE__, __LINE__,

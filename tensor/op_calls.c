@@ -37,8 +37,8 @@ static choir_view_t* destinations_of(choir_op_waiting_t* waiting,
 static choir_status_t make_waiting(choir_op_calls_t* calls,
                                    const choir_calls_kernel_t* kernel,
                                    const choir_record_t* record) {
-  const size_t operands =
-      (size_t)kernel->most * (size_t)(record->src_count + record->dst_count);
+  const size_t operands = (size_t)kernel->max_calls *
+                          (size_t)(record->src_count + record->dst_count);
   const size_t attrs_at =
       sizeof(choir_op_waiting_t) + operands * sizeof(choir_view_t);
   void* memory = NULL;
@@ -48,7 +48,7 @@ static choir_status_t make_waiting(choir_op_calls_t* calls,
   waiting->bytes = attrs_at + record->attrs_bytes;
   waiting->def = choir__op_def(kernel->op);
   waiting->kernel = kernel;
-  waiting->room = kernel->most;
+  waiting->room = kernel->max_calls;
   waiting->src_count = record->src_count;
   waiting->dst_count = record->dst_count;
   waiting->scalar = record->scalar;
@@ -96,7 +96,7 @@ static const choir_calls_kernel_t* kernel_for(const choir_op_calls_t* calls,
                                               const choir_record_t* record) {
   const choir_op_t op = choir__record_op(record);
   for (int i = 0; calls->kernels && calls->kernels[i]; ++i)
-    if (calls->kernels[i]->op == op && calls->kernels[i]->takes(record))
+    if (calls->kernels[i]->op == op && calls->kernels[i]->supports(record))
       return calls->kernels[i];
   return NULL;
 }

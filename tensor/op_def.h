@@ -26,7 +26,7 @@ typedef enum choir_op_domain_e {
   CHOIR_DOMAIN_INDICES,      // along the attribute "axis" of source 0, or below
                              // the attribute "depth"; some negative
   CHOIR_DOMAIN_MAXIMUM,      // source 0's maxima along the attribute "axis"
-  CHOIR_DOMAIN_WINNER,       // places inside source 0's pooling windows (u8)
+  CHOIR_DOMAIN_ARGMAX,       // places inside source 0's pooling windows (u8)
 } choir_op_domain_t;
 
 // One problem for the conformance suite and the benchmark: shapes as text
@@ -134,9 +134,9 @@ typedef struct choir_op_kernel_s {
 typedef struct choir_calls_kernel_s {
   choir_kernel_t kernel;  // cost: not NULL
   choir_op_t op;
-  int32_t most;  // calls in one record
+  int32_t max_calls;  // in one record
   // Whether the record of one call can be a part.
-  bool (*takes)(const choir_record_t* record);
+  bool (*supports)(const choir_record_t* record);
 } choir_calls_kernel_t;
 
 // The line X(cpu) in tensor/kernels/tables.def stands for

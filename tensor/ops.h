@@ -380,9 +380,10 @@ typedef choir_conv2d_attrs_t choir_conv2d_grad_data_attrs_t;
 typedef choir_conv2d_attrs_t choir_conv2d_grad_weight_attrs_t;
 
 // Windows lie inside the padded image (floor). max: padding never wins; two
-// results: y and the winner's index within the window (u8; kernels of up to
-// 255 elements; the first of equal maxima). max grad: sources (x [shape only],
-// index, dy). avg: divides by the kernel's full size; grad: (x [shape], dy).
+// results: y and the argmax index's index within the window (u8; kernels of up
+// to 255 elements; the first of equal maxima). max grad: sources (x [shape
+// only], index, dy). avg: divides by the kernel's full size; grad: (x [shape],
+// dy).
 typedef struct choir_pool2d_attrs_s {
   int64_t kernel[2];
   int64_t stride[2];
@@ -393,12 +394,12 @@ typedef choir_pool2d_attrs_t choir_max_pool2d_grad_attrs_t;
 typedef choir_pool2d_attrs_t choir_avg_pool2d_attrs_t;
 typedef choir_pool2d_attrs_t choir_avg_pool2d_grad_attrs_t;
 
-// max_pool2d(conv2d(x, W, b)): sources x, W, b -> y and the winners' places, as
-// the two ops give them one after the other. Gradients: sources x, winners
-// (u8), W, y, dy, the last two of the pooled image; with an activation dy
-// counts where y > 0 only. grad_data (x [shape only]) -> dx; grad_weight (W
-// [shape only]) -> dW, db. As of all of a window only the winner has a
-// gradient, they cost a window's share of the convolution's own.
+// max_pool2d(conv2d(x, W, b)): sources x, W, b -> y and the argmax indices'
+// places, as the two ops give them one after the other. Gradients: sources x,
+// argmax indices (u8), W, y, dy, the last two of the pooled image; with an
+// activation dy counts where y > 0 only. grad_data (x [shape only]) -> dx;
+// grad_weight (W [shape only]) -> dW, db. As of all of a window only the argmax
+// index has a gradient, they cost a window's share of the convolution's own.
 typedef struct choir_conv2d_max_pool2d_attrs_s {
   choir_conv2d_attrs_t conv;
   choir_pool2d_attrs_t pool;

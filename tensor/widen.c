@@ -8,7 +8,7 @@ static bool is_half(const choir_view_t* view) {
 }
 
 // Each element once: dimensions along which it is repeated have size 1.
-static choir_view_t each_once(const choir_view_t* view) {
+static choir_view_t strip_broadcast(const choir_view_t* view) {
   choir_view_t once = *view;
   for (int32_t k = 0; k < once.ndim; ++k)
     if (once.strides[k] == 0 && once.shape[k] > 1) once.shape[k] = 1;
@@ -17,7 +17,7 @@ static choir_view_t each_once(const choir_view_t* view) {
 
 // The same in f32, dense in the operand's order of dimensions.
 static choir_view_t wide_layout(const choir_view_t* view) {
-  const choir_view_t once = each_once(view);
+  const choir_view_t once = strip_broadcast(view);
   choir_view_t wide = once;
   wide.dtype = CHOIR_DTYPE_F32;
   wide.offset = 0;
@@ -26,7 +26,8 @@ static choir_view_t wide_layout(const choir_view_t* view) {
 }
 
 // Lets `wide` repeat elements where the operand does.
-static choir_view_t repeated_as(choir_view_t wide, const choir_view_t* view) {
+static choir_view_t restore_broadcast(choir_view_t wide,
+                                      const choir_view_t* view) {
   for (int32_t k = 0; k < wide.ndim; ++k) {
     if (wide.shape[k] == view->shape[k]) continue;
     wide.shape[k] = view->shape[k];
@@ -53,7 +54,8 @@ bool choir__widens(const choir_device_t* device, const choir_record_t* record) {
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
     const choir_view_t* view = &record->operands[i];
-    operands[i] = is_half(view) ? repeated_as(wide_layout(view), view) : *view;
+    operands[i] =
+        is_half(view) ? restore_broadcast(wide_layout(view), view) : *view;
   }
   choir_record_t wide = *record;
   wide.operands = operands;
@@ -89,9 +91,9 @@ static choir_status_t widen(wide_t* wide, int32_t i, bool has_elements) {
   CHOIR_TRY(choir_tensor_create_layout(wide->lowering->device, &layout,
                                        &wide->made[i]));
   const choir_view_t* made = choir_tensor_view(wide->made[i]);
-  wide->operands[i] = repeated_as(*made, view);
+  wide->operands[i] = restore_broadcast(*made, view);
   if (!has_elements || choir_view_count(made) == 0) return NULL;
-  const choir_view_t once = each_once(view);
+  const choir_view_t once = strip_broadcast(view);
   return emit_cast(wide, &once, made);
 }
 

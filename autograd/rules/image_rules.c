@@ -39,7 +39,7 @@ static bool lie_alike(const choir_tensor_t* a, const choir_tensor_t* b) {
 }
 
 // A convolution in front of the pooling, and only used by it, gets its
-// gradients right here, from the pooled image's and the winners: of four
+// gradients right here, from the pooled image's and the argmax indices: of four
 // elements of its result, three have none. *out_done: whether there were
 // kernels for that.
 static choir_status_t grad_conv2d_max_pool2d(choir_grad_t* grad,

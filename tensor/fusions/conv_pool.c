@@ -5,7 +5,7 @@
 
 // conv2d, max_pool2d -> conv2d_max_pool2d, where the max_pool2d was, when the
 // image between them is for the pooling only. (Its gradient goes by the
-// winners, see autograd/rules/image_rules.c.)
+// argmax indices, see autograd/rules/image_rules.c.)
 
 static bool attrs(const choir_record_t* const* records, void* out_attrs) {
   choir_conv2d_max_pool2d_attrs_t* both = out_attrs;

@@ -52,7 +52,7 @@ choir_status_t choir__conv2d_pool_check_grad(
     const char* op, const choir_view_t* srcs,
     const choir_conv2d_max_pool2d_attrs_t* attrs,
     choir__conv2d_pool_t* out_pair) {
-  static const char* const names[] = {"x", "winners", "W", "y", "dy"};
+  static const char* const names[] = {"x", "argmax", "W", "y", "dy"};
   CHOIR_TRY(choir__conv2d_pool_make(op, &srcs[0], &srcs[2], attrs, out_pair));
   choir_view_t pooled = out_pair->pooled;
   choir_view_set_contiguous(&pooled);

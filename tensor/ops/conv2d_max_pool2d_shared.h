@@ -21,7 +21,7 @@ choir_status_t choir__conv2d_pool_make(
     const choir_conv2d_max_pool2d_attrs_t* attrs,
     choir__conv2d_pool_t* out_pair);
 
-// The shape rule of both gradients: sources x, winners, W, y, dy.
+// The shape rule of both gradients: sources x, argmax indices, W, y, dy.
 choir_status_t choir__conv2d_pool_check_grad(
     const char* op, const choir_view_t* srcs,
     const choir_conv2d_max_pool2d_attrs_t* attrs,
@@ -53,7 +53,7 @@ choir_status_t choir__conv2d_pool_grad_reference(
     void (*finish)(const choir__conv2d_pool_t* pair,
                    const choir__dense_t* dense));
 
-// Two flops for each product of a gradient: those of the winners.
+// Two flops for each product of a gradient: those of the argmax indices.
 void choir__conv2d_pool_grad_cost(const choir_record_t* record,
                                   choir_cost_t* out_cost);
 
@@ -66,7 +66,7 @@ extern const choir_field_t choir__conv2d_pool_fields[];
         CHOIR__CONV2D_POOL_FIELD_COUNT                                      \
   }
 
-// Shapes of x, winners, W, y, dy.
+// Shapes of x, argmax indices, W, y, dy.
 extern const choir_op_case_t choir__conv2d_pool_grad_cases[];
 
 #endif  // CHOIR_TENSOR_OPS_CONV2D_MAX_POOL2D_SHARED_H_

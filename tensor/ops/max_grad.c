@@ -35,8 +35,8 @@ static choir_status_t max_grad_reference(const choir_record_t* record,
   for (bool more = choir__lanes_start(&x_lanes, x, axis); more;
        more = choir__lanes_next(&x_lanes), choir__lanes_next(&dx_lanes),
             choir__walk_next(&grads)) {
-    int64_t winner, offset;
-    choir__lane_maximum(&x_lanes.lane, x_data, &winner, &offset);
+    int64_t argmax_index, offset;
+    choir__lane_maximum(&x_lanes.lane, x_data, &argmax_index, &offset);
     double grad = choir__real_load(dy_data, dy->dtype, grads.offsets[0]);
     const choir_view_t* lane = &dx_lanes.lane;
     int64_t place = 0;
@@ -44,7 +44,7 @@ static choir_status_t max_grad_reference(const choir_record_t* record,
     for (bool inside = choir__walk_start(&walk, &lane, 1); inside;
          inside = choir__walk_next(&walk), ++place)
       choir__real_store(dx_data, dx->dtype, walk.offsets[0],
-                        place == winner ? grad : 0, record->accumulate);
+                        place == argmax_index ? grad : 0, record->accumulate);
   }
   return NULL;
 }

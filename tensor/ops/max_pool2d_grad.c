@@ -37,7 +37,7 @@ const choir_op_def_t choir_op_def_max_pool2d_grad = {
     .shapes_only = 1u << 0,
     .dtypes = CHOIR_DTYPES_FLOAT,
     .second_dtypes = CHOIR_DTYPE_MASK(U8),
-    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_WINNER},
+    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ARGMAX},
     .tolerance = 2e-6,
     .cases = choir__max_pool2d_grad_cases,
 };

@@ -175,12 +175,12 @@ choir_status_t choir__max_pool2d_spread(const char* op,
            ++out_column, ++place) {
         choir__window_t window =
             choir__pool2d_window(pool, out_row, out_column);
-        int64_t winner = (int64_t)index[place];
-        int64_t row = window.top + winner / pool->kernel[1];
-        int64_t column = window.left + winner % pool->kernel[1];
+        int64_t argmax_index = (int64_t)index[place];
+        int64_t row = window.top + argmax_index / pool->kernel[1];
+        int64_t column = window.left + argmax_index % pool->kernel[1];
         if (row < window.row_begin || row >= window.row_end ||
             column < window.column_begin || column >= window.column_end)
-          return bad_index(op, &window, winner, place);
+          return bad_index(op, &window, argmax_index, place);
         image[row * pool->size[1] + column] += dy[place];
       }
     }

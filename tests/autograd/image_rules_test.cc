@@ -32,7 +32,7 @@ constexpr choir_step_t kTraining = {true, 1, 0, 0, 2, 2};
 struct WatchStage {
   choir_stage_t stage;  // first
   std::vector<Shape> masked;
-  int by_winners;  // gradients of a convolution from the pooled image
+  int by_argmax;  // gradients of a convolution from the pooled image
 
   static choir_status_t Submit(choir_stage_t* stage, choir_stream_t* stream,
                                const choir_record_t* record) {
@@ -41,8 +41,8 @@ struct WatchStage {
       reinterpret_cast<WatchStage*>(stage)->masked.emplace_back(
           y->shape, y->shape + y->ndim);
     }
-    if (std::strstr(record->kernel->name, "/winners"))
-      ++reinterpret_cast<WatchStage*>(stage)->by_winners;
+    if (std::strstr(record->kernel->name, "/argmax"))
+      ++reinterpret_cast<WatchStage*>(stage)->by_argmax;
     return choir_stage_forward(stage, stream, record);
   }
 };
@@ -252,10 +252,10 @@ TEST_F(ReluAndPoolingTest, NothingIsMaskedWithoutARelu) {
 }
 
 // Enough channels for the kernels that take a convolution's gradients from the
-// pooled image and the winners: x (3, 12, 8, 9) to y (3, 5, 6, 7).
-class WinnersTest : public ReluAndPoolingTest {
+// pooled image and the argmax indices: x (3, 12, 8, 9) to y (3, 5, 6, 7).
+class ArgmaxTest : public ReluAndPoolingTest {
  protected:
-  WinnersTest() {
+  ArgmaxTest() {
     image_ = Make(device_.get(), {3, 12, 8, 9}, Floats(2592, 1));
     weight_ = Make(device_.get(), {5, 12, 3, 3}, Floats(540, 2));
     bias_ = Make(device_.get(), {5}, Values{-0.5f, 0.25f, 0, -1, 2});
@@ -268,15 +268,15 @@ class WinnersTest : public ReluAndPoolingTest {
   bool HasKernels() {
     const Shape pooled = {3, 5, 3, 3};
     TensorPtr dy = Make(device_.get(), pooled, Floats(135, 3));
-    choir_tensor_t* winners = nullptr;
+    choir_tensor_t* argmax = nullptr;
     choir_view_t view;
     EXPECT_OK(choir_view_make(CHOIR_DTYPE_U8, 4, pooled.data(), &view));
-    EXPECT_OK(choir_tensor_create_layout(device_.get(), &view, &winners));
-    TensorPtr owner(winners);
+    EXPECT_OK(choir_tensor_create_layout(device_.get(), &view, &argmax));
+    TensorPtr owner(argmax);
     choir_conv2d_max_pool2d_attrs_t attrs;
     choir_struct_init(choir_op_attrs_def(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA),
                       &attrs);
-    choir_tensor_t* srcs[] = {image_.get(), winners, weight_.get(), dy.get(),
+    choir_tensor_t* srcs[] = {image_.get(), argmax, weight_.get(), dy.get(),
                               dy.get()};
     choir_tensor_t* none[] = {nullptr, nullptr, nullptr};
     return choir__op_has_kernel(device_.get(),
@@ -304,16 +304,16 @@ class WinnersTest : public ReluAndPoolingTest {
   }
 };
 
-TEST_F(WinnersTest, AConvolutionGetsItsGradientsFromThePooledImage) {
+TEST_F(ArgmaxTest, AConvolutionGetsItsGradientsFromThePooledImage) {
   for (const bool channels_last : {true, false}) {
     loss_ = nullptr;
     choir_var_t* y = Conv(CHOIR_ACTIVATION_RELU);
     TensorPtr dp =
         AddToLoss(choir_var_max_pool2d(scope_, y, &kTiles), 3, channels_last);
     TensorPtr image = Keep(y);
-    watch_.by_winners = 0;
+    watch_.by_argmax = 0;
     Backward();
-    EXPECT_EQ(watch_.by_winners, 2);
+    EXPECT_EQ(watch_.by_argmax, 2);
     EXPECT_TRUE(masked_.empty());
     TensorPtr dy = PoolGrad(image, kTiles, dp);
     ExpectNearGradients(
@@ -323,24 +323,24 @@ TEST_F(WinnersTest, AConvolutionGetsItsGradientsFromThePooledImage) {
   }
 }
 
-TEST_F(WinnersTest, AlsoWithoutARelu) {
+TEST_F(ArgmaxTest, AlsoWithoutARelu) {
   choir_var_t* y = Conv(CHOIR_ACTIVATION_NONE);
   TensorPtr dp = AddToLoss(choir_var_max_pool2d(scope_, y, &kTiles), 3);
   TensorPtr image = Keep(y);
   Backward();
-  EXPECT_EQ(watch_.by_winners, 2);
+  EXPECT_EQ(watch_.by_argmax, 2);
   ExpectNearGradients(PoolGrad(image, kTiles, dp));
 }
 
 // Both convolutions have one W: their gradients are added.
-TEST_F(WinnersTest, TwoConvolutionsOfOneWeight) {
+TEST_F(ArgmaxTest, TwoConvolutionsOfOneWeight) {
   choir_var_t* y = Conv(CHOIR_ACTIVATION_RELU);
   choir_var_t* z = Conv(CHOIR_ACTIVATION_RELU);
   TensorPtr dp = AddToLoss(choir_var_max_pool2d(scope_, y, &kTiles), 3);
   TensorPtr dq = AddToLoss(choir_var_max_pool2d(scope_, z, &kTiles), 4);
   TensorPtr image = Keep(y);
   Backward();
-  EXPECT_EQ(watch_.by_winners, 4);
+  EXPECT_EQ(watch_.by_argmax, 4);
   TensorPtr first = PoolGrad(image, kTiles, dp);
   TensorPtr second = PoolGrad(image, kTiles, dq);
   TensorPtr dy = Run(CHOIR_OP_ADD, {first.get(), second.get()}, nullptr);
@@ -348,14 +348,14 @@ TEST_F(WinnersTest, TwoConvolutionsOfOneWeight) {
       Run(CHOIR_OP_RELU_GRAD, {image.get(), dy.get()}, nullptr));
 }
 
-// Somebody else's gradient has no winners: the usual way.
-TEST_F(WinnersTest, AnotherUseOfTheImageNeedsAllOfIt) {
+// Somebody else's gradient has no argmax indices: the usual way.
+TEST_F(ArgmaxTest, AnotherUseOfTheImageNeedsAllOfIt) {
   choir_var_t* y = Conv(CHOIR_ACTIVATION_NONE);
   TensorPtr dp = AddToLoss(choir_var_max_pool2d(scope_, y, &kTiles), 8);
   TensorPtr direct = AddToLoss(y, 9);
   TensorPtr image = Keep(y);
   Backward();
-  EXPECT_EQ(watch_.by_winners, 0);
+  EXPECT_EQ(watch_.by_argmax, 0);
   TensorPtr pooled = PoolGrad(image, kTiles, dp);
   ExpectNearGradients(Run(CHOIR_OP_ADD, {direct.get(), pooled.get()}, nullptr));
 }

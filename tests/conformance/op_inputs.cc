@@ -117,25 +117,26 @@ choir_pool2d_attrs_t PoolOf(choir_op_t op,
 
 // Some place of each window that is on the image: the smallest one that these
 // windows fit on.
-std::vector<double> WinnersOf(const Shape& pooled,
-                              const choir_pool2d_attrs_t& pool,
-                              std::mt19937_64* random) {
-  std::vector<double> winners;
+std::vector<double> ArgmaxOf(const Shape& pooled,
+                             const choir_pool2d_attrs_t& pool,
+                             std::mt19937_64* random) {
+  std::vector<double> argmax;
   for (int64_t i = 0; i < CountOf(pooled); ++i) {
     int64_t place[2] = {i / pooled[3] % pooled[2], i % pooled[3]};
-    int64_t winner[2];
+    int64_t argmax_index[2];
     for (int k = 0; k < 2; ++k) {
       int64_t start = place[k] * pool.stride[k] - pool.padding[k];
       int64_t first = std::max<int64_t>(0, -start);
       int64_t size = (pooled[2 + k] - 1) * pool.stride[k] + pool.kernel[k] -
                      2 * pool.padding[k];
       int64_t last = std::min(pool.kernel[k], size - start) - 1;
-      winner[k] = std::uniform_int_distribution<int64_t>(first, last)(*random);
+      argmax_index[k] =
+          std::uniform_int_distribution<int64_t>(first, last)(*random);
     }
-    winners.push_back(
-        static_cast<double>(winner[0] * pool.kernel[1] + winner[1]));
+    argmax.push_back(static_cast<double>(argmax_index[0] * pool.kernel[1] +
+                                         argmax_index[1]));
   }
-  return winners;
+  return argmax;
 }
 
 }  // namespace
@@ -215,8 +216,8 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
           *reinterpret_cast<const choir_reduce_attrs_t*>(attrs.data());
       elements = MaximaOf(sources[0], reduce.axis);
     }
-    if (domain == CHOIR_DOMAIN_WINNER) {
-      elements = WinnersOf(shapes[1], PoolOf(op, attrs), &random);
+    if (domain == CHOIR_DOMAIN_ARGMAX) {
+      elements = ArgmaxOf(shapes[1], PoolOf(op, attrs), &random);
     }
     if (repeated && !source.shape.empty() && source.shape[0] > 1 &&
         domain != CHOIR_DOMAIN_MAXIMUM) {

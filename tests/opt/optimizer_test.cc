@@ -529,18 +529,18 @@ TEST(OptimizerTest, AnUpdateThatIsHalfAppliedIsNotRepeated) {
   }
 }
 
-// ---- Stretches ----
+// ---- Shards ----
 
-struct StretchDestroy {
-  void operator()(choir__stretch_t* stretch) const {
-    choir__stretch_destroy(stretch);
+struct ShardDestroy {
+  void operator()(choir__param_shard_t* shard) const {
+    choir__param_shard_destroy(shard);
   }
 };
-using StretchPtr = std::unique_ptr<choir__stretch_t, StretchDestroy>;
+using ShardPtr = std::unique_ptr<choir__param_shard_t, ShardDestroy>;
 
-class Stretches {
+class Shards {
  public:
-  explicit Stretches(OptimizerPtr optimizer, choir_device_t* device)
+  explicit Shards(OptimizerPtr optimizer, choir_device_t* device)
       : optimizer_(std::move(optimizer)), device_(device), params_(device) {
     params_.Add("w", {2, 3, 4, 5}, Start(), true);
     EXPECT_OK(
@@ -561,7 +561,7 @@ class Stretches {
 
   // Its states are memory of their own, and start as 0.
   choir_status_t Make(int64_t start, int64_t count, choir_tensor_t* grad,
-                      StretchPtr* out, int64_t state_size = -1) {
+                      ShardPtr* out, int64_t state_size = -1) {
     const int64_t size = state_size < 0 ? count : state_size;
     const std::vector<float> zeros(static_cast<size_t>(size));
     choir_tensor_t* const* whole = nullptr;
@@ -570,14 +570,14 @@ class Stretches {
       states_.push_back(choir::testing::Make<float>(device_, {size}, zeros));
       states.push_back(states_.back().get());
     }
-    choir__stretch_t* stretch = nullptr;
+    choir__param_shard_t* shard = nullptr;
     choir_status_t status =
-        choir__stretch_create(optimizer_.get(), params_[0], start, count, grad,
-                              states.data(), &stretch);
-    out->reset(stretch);
+        choir__param_shard_create(optimizer_.get(), params_[0], start, count,
+                                  grad, states.data(), &shard);
+    out->reset(shard);
     return status;
   }
-  // State `k` of the stretches, one after the other.
+  // State `k` of the shards, one after the other.
   std::vector<float> KeptState(size_t k) {
     choir_tensor_t* const* whole = nullptr;
     const size_t step = static_cast<size_t>(StatesOfParam(&whole));
@@ -602,22 +602,22 @@ std::vector<float> InMemory(const choir_tensor_t* tensor) {
   return {data, data + choir_view_count(view)};
 }
 
-// Updating all stretches is updating the parameter, bit for bit; elements are
+// Updating all shards is updating the parameter, bit for bit; elements are
 // those of memory, which is not in the order of the shape here.
 template <typename Config>
-void UpdatesByStretches(const Config& config) {
+void UpdatesByShards(const Config& config) {
   DevicePtr device = MakeDevice("cpu");
-  Stretches whole(Create(config), device.get());
-  Stretches parts(Create(config), device.get());
+  Shards whole(Create(config), device.get());
+  Shards parts(Create(config), device.get());
   EXPECT_TRUE(choir__optimizer_is_elementwise(parts.optimizer()));
   const int64_t ends[] = {0, 1, 17, 64, 120};
-  std::vector<StretchPtr> stretches(4);
+  std::vector<ShardPtr> shards(4);
   std::vector<TensorPtr> grads;
   for (size_t i = 0; i < 4; ++i) {
     const int64_t count = ends[i + 1] - ends[i];
     grads.push_back(
         Make<float>(device.get(), {count}, std::vector<float>(count)));
-    ASSERT_OK(parts.Make(ends[i], count, grads[i].get(), &stretches[i]));
+    ASSERT_OK(parts.Make(ends[i], count, grads[i].get(), &shards[i]));
   }
   for (uint32_t t = 0; t < 3; ++t) {
     Doubles numbers = Numbers(120, 50 + t);
@@ -627,12 +627,12 @@ void UpdatesByStretches(const Config& config) {
       const size_t count = static_cast<size_t>(ends[i + 1] - ends[i]);
       ASSERT_OK(choir_tensor_write(grads[i].get(), grad.data() + ends[i],
                                    count * sizeof(float)));
-      ASSERT_OK(choir__stretch_update(stretches[i].get(), parts.stream(), t));
+      ASSERT_OK(choir__param_shard_update(shards[i].get(), parts.stream(), t));
     }
     ASSERT_OK(choir_optimizer_update(whole.optimizer(), whole.stream(), t));
     EXPECT_EQ(parts.params()->value(0), whole.params()->value(0)) << t;
   }
-  EXPECT_NE(parts.params()->value(0), Stretches::Start());
+  EXPECT_NE(parts.params()->value(0), Shards::Start());
   choir_tensor_t* const* states = nullptr;
   choir_tensor_t* const* unused = nullptr;
   const int32_t count = whole.StatesOfParam(&states);
@@ -644,9 +644,9 @@ void UpdatesByStretches(const Config& config) {
   }
 }
 
-TEST(OptimizerTest, StretchesOfEveryOptimizer) {
+TEST(OptimizerTest, ShardesOfEveryOptimizer) {
 #define UPDATES(T, NAME, name, states, doc) \
-  UpdatesByStretches(                       \
+  UpdatesByShards(                          \
       choir_##name##_config_t{CHOIR_CONFIG_DEFAULTS(CHOIR_##NAME##_FIELDS)});
   CHOIR_OPTIMIZER_LIST(UPDATES, )
 #undef UPDATES
@@ -654,7 +654,7 @@ TEST(OptimizerTest, StretchesOfEveryOptimizer) {
   sgd.momentum = 0.9;
   sgd.nesterov = true;
   sgd.weight_decay = 0.01;
-  UpdatesByStretches(sgd);
+  UpdatesByShards(sgd);
 }
 
 // Notes the labels of records; refuses those of an update.
@@ -678,16 +678,16 @@ struct LabelStage {
 // The parameter's name may be gone with the parameter.
 TEST(OptimizerTest, AFailureLeavesNoLabelBehind) {
   DevicePtr device = MakeDevice("cpu");
-  Stretches parts(Create(Sgd()), device.get());
+  Shards parts(Create(Sgd()), device.get());
   TensorPtr grad = Make<float>(device.get(), {20}, std::vector<float>(20));
-  StretchPtr stretch;
-  ASSERT_OK(parts.Make(0, 20, grad.get(), &stretch));
+  ShardPtr shard;
+  ASSERT_OK(parts.Make(0, 20, grad.get(), &shard));
   LabelStage noted;
   choir_stream_push_stage(parts.stream(), &noted.stage);
   choir_fill_attrs_t zero = {0};
   choir_tensor_t* dst = grad.get();
   EXPECT_STATUS(INTERNAL, "on purpose",
-                choir__stretch_update(stretch.get(), parts.stream(), 0));
+                choir__param_shard_update(shard.get(), parts.stream(), 0));
   ASSERT_OK(
       choir_op_run(parts.stream(), CHOIR_OP_FILL, &dst, 1, &zero, false, &dst));
   EXPECT_STATUS(INTERNAL, "on purpose",
@@ -699,40 +699,40 @@ TEST(OptimizerTest, AFailureLeavesNoLabelBehind) {
             (std::vector<std::string>{"w", "(none)", "w", "(none)"}));
 }
 
-TEST(OptimizerTest, StretchesThatAreNoneAreRefused) {
+TEST(OptimizerTest, ShardesThatAreNoneAreRefused) {
   DevicePtr device = MakeDevice("cpu");
   choir_sgd_config_t config = Sgd();
   config.momentum = 0.9;
-  Stretches parts(Create(config), device.get());
+  Shards parts(Create(config), device.get());
   TensorPtr grad = Make<float>(device.get(), {20}, std::vector<float>(20));
-  StretchPtr stretch;
+  ShardPtr shard;
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "sgd: a stretch of 20 elements from 101 of parameter w, which "
+                "sgd: a shard of 20 elements from 101 of parameter w, which "
                 "has 120",
-                parts.Make(101, 20, grad.get(), &stretch));
-  EXPECT_STATUS(INVALID_ARGUMENT, "a stretch of 20 elements from -1",
-                parts.Make(-1, 20, grad.get(), &stretch));
+                parts.Make(101, 20, grad.get(), &shard));
+  EXPECT_STATUS(INVALID_ARGUMENT, "a shard of 20 elements from -1",
+                parts.Make(-1, 20, grad.get(), &shard));
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "a stretch of 19 elements of parameter w with a gradient of 20",
-                parts.Make(0, 19, grad.get(), &stretch));
+                "a shard of 19 elements of parameter w with a gradient of 20",
+                parts.Make(0, 19, grad.get(), &shard));
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "sgd: a stretch of 20 elements of parameter w with a state of "
+                "sgd: a shard of 20 elements of parameter w with a state of "
                 "21",
-                parts.Make(0, 20, grad.get(), &stretch, 21));
-  EXPECT_EQ(stretch, nullptr);
-  ASSERT_OK(parts.Make(100, 20, grad.get(), &stretch));
+                parts.Make(0, 20, grad.get(), &shard, 21));
+  EXPECT_EQ(shard, nullptr);
+  ASSERT_OK(parts.Make(100, 20, grad.get(), &shard));
   // Frozen since: nothing happens.
   (*parts.params())[0]->trainable = false;
   ASSERT_OK(choir_tensor_write(grad.get(), std::vector<float>(20, 1).data(),
                                20 * sizeof(float)));
-  ASSERT_OK(choir__stretch_update(stretch.get(), parts.stream(), 0));
-  EXPECT_EQ(parts.params()->value(0), Stretches::Start());
+  ASSERT_OK(choir__param_shard_update(shard.get(), parts.stream(), 0));
+  EXPECT_EQ(parts.params()->value(0), Shards::Start());
   ParamSet<float> other(device.get());
   choir_param_t* unknown = other.Add("other", {20}, std::vector<float>(20));
-  choir__stretch_t* none = nullptr;
+  choir__param_shard_t* none = nullptr;
   EXPECT_STATUS(INVALID_ARGUMENT, "sgd: parameter other has no states",
-                choir__stretch_create(parts.optimizer(), unknown, 0, 20,
-                                      grad.get(), nullptr, &none));
+                choir__param_shard_create(parts.optimizer(), unknown, 0, 20,
+                                          grad.get(), nullptr, &none));
   choir_tensor_t* const* states = nullptr;
   EXPECT_EQ(choir__optimizer_states_of(parts.optimizer(), unknown, &states), 0);
   EXPECT_EQ(states, nullptr);

@@ -51,7 +51,7 @@ class ConvPoolFusion : public ::testing::Test {
         Make<float>(device_.get(), problem.w, Floats(Count(problem.w), 2));
     TensorPtr b =
         Make<float>(device_.get(), {problem.w[0]}, Floats(problem.w[0], 3));
-    choir_tensor_t* kept[3] = {};  // y, winners, the image
+    choir_tensor_t* kept[3] = {};  // y, argmax indices, the image
     choir_stream_t* stream = choir_device_stream(device_.get());
     const auto step = [&] {
       choir_tensor_t* srcs[] = {x.get(), w.get(), b.get()};
@@ -68,7 +68,7 @@ class ConvPoolFusion : public ::testing::Test {
     };
     step();
     const std::vector<float> y = Read<float>(kept[0]);
-    const std::vector<uint8_t> winners = Read<uint8_t>(kept[1]);
+    const std::vector<uint8_t> argmax = Read<uint8_t>(kept[1]);
     choir_workspace_t* workspace = nullptr;
     choir_graph_t* graph = nullptr;
     EXPECT_OK(choir_workspace_create(device_.get(), &workspace));
@@ -83,11 +83,11 @@ class ConvPoolFusion : public ::testing::Test {
     const std::vector<float> sevens(y.size(), 7);
     EXPECT_OK(choir_tensor_write(kept[0], sevens.data(),
                                  sevens.size() * sizeof(float)));
-    const std::vector<uint8_t> nines(winners.size(), 9);
+    const std::vector<uint8_t> nines(argmax.size(), 9);
     EXPECT_OK(choir_tensor_write(kept[1], nines.data(), nines.size()));
     EXPECT_OK(choir_graph_replay(graph, &values, nullptr));
     EXPECT_EQ(Read<float>(kept[0]), y);
-    EXPECT_EQ(Read<uint8_t>(kept[1]), winners);
+    EXPECT_EQ(Read<uint8_t>(kept[1]), argmax);
     const int32_t fused = choir_graph_stats(graph).fused;
     choir_graph_destroy(graph);
     choir_workspace_destroy(workspace);

@@ -89,9 +89,9 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
   const bool own = strcmp(kernel->algorithm, "cpu") == 0;
-  const bool winners = strcmp(kernel->algorithm, "winners") == 0;
+  const bool argmax = strcmp(kernel->algorithm, "argmax") == 0;
   const bool direct = strcmp(kernel->algorithm, "direct") == 0;
-  if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || winners))
+  if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || argmax))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
   std::set<std::string> shapes;
@@ -108,7 +108,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
         if (!kernel->supports(&problem.record())) continue;
         // The reference takes its time over the large ones, oneDNN over
         // generating code.
-        if (problem.size() > (own || winners || direct ? 20000 : 2000) &&
+        if (problem.size() > (own || argmax || direct ? 20000 : 2000) &&
             (layout != Layout::kChannelsLast || accumulate))
           continue;
         shapes.insert(std::string(c.shapes) + (c.attrs ? c.attrs : "") +
@@ -126,10 +126,10 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
         if (testing::Test::HasFatalFailure()) return;
         // A kernel of ours has the same bits on every instruction set and for
         // every number of threads.
-        if (own || winners) {
+        if (own || argmax) {
           for (choir__isa_t isa : InstructionSets()) {
             choir__isa_limit(isa);
-            if (winners && isa == CHOIR__ISA_BASE) continue;
+            if (argmax && isa == CHOIR__ISA_BASE) continue;
             ASSERT_EQ(problem.Run(kernel, one.stream()), got)
                 << problem.Describe() << " on instruction set " << isa;
           }
@@ -256,9 +256,9 @@ TEST_P(CpuKernelsForward, HaveTheSameBitsOnAvx2AndAvx512) {
   EXPECT_GE(compared, 5);
 }
 
-// The pooling within the convolution has the bits, and the winners, of the two
-// kernels one after the other: a graph that fuses them computes what eager
-// does.
+// The pooling within the convolution has the bits, and the argmax indices, of
+// the two kernels one after the other: a graph that fuses them computes what
+// eager does.
 class CpuKernelsPooled : public WithIsaLimit<choir__isa_t> {};
 
 TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {

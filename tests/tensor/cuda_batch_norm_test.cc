@@ -93,7 +93,7 @@ TEST_F(CudaBatchNorm, Inference) {
 }
 TEST_F(CudaBatchNorm, Gradient) {
   ExpectAgreement(CHOIR_OP_BATCH_NORM_GRAD, "xccvg",
-                  {"choir_batch_norm_grad_sums", "choir_batch_norm_slopes",
+                  {"choir_batch_norm_grad_sums", "choir_batch_norm_gradients",
                    "choir_batch_norm_grad"});
 }
 TEST_F(CudaBatchNorm, WithRelu) {
@@ -104,15 +104,16 @@ TEST_F(CudaBatchNorm, WithRelu) {
 }
 TEST_F(CudaBatchNorm, GradientThroughRelu) {
   for (const char* kinds : {"xcccvg", "xcccvgg"})
-    ExpectAgreement(CHOIR_OP_BATCH_NORM_RELU_GRAD, kinds,
-                    {"choir_batch_norm_relu_grad_sums",
-                     "choir_batch_norm_slopes", "choir_batch_norm_relu_grad"});
+    ExpectAgreement(
+        CHOIR_OP_BATCH_NORM_RELU_GRAD, kinds,
+        {"choir_batch_norm_relu_grad_sums", "choir_batch_norm_gradients",
+         "choir_batch_norm_relu_grad"});
 }
 TEST_F(CudaBatchNorm, GradientThroughReluAndSum) {
   for (const char* kinds : {"xccvgg", "xccvggg"})
     ExpectAgreement(
         CHOIR_OP_BATCH_NORM_ADD_RELU_GRAD, kinds,
-        {"choir_batch_norm_add_relu_grad_sums", "choir_batch_norm_slopes",
+        {"choir_batch_norm_add_relu_grad_sums", "choir_batch_norm_gradients",
          "choir_batch_norm_add_relu_grad"});
 }
 

@@ -249,12 +249,12 @@ TEST_P(FusedActivations, Conv2dMaxPool2d) {
 }
 
 TEST_P(FusedActivations, Conv2dMaxPool2dGradients) {
-  TensorPtr winners;
+  TensorPtr argmax;
   {
     std::vector<uint8_t> places(static_cast<size_t>(Count(kPooled)));
     for (size_t i = 0; i < places.size(); ++i)
       places[i] = static_cast<uint8_t>(i * 7 / 3 % 4);
-    winners = MakeChannelsLast<uint8_t>(device_.get(), kPooled, places);
+    argmax = MakeChannelsLast<uint8_t>(device_.get(), kPooled, places);
   }
   const TensorPtr image =
       Place4({16, 5, 6, 6}, std::vector<float>(16 * 5 * 6 * 6));
@@ -263,7 +263,7 @@ TEST_P(FusedActivations, Conv2dMaxPool2dGradients) {
     const choir_conv2d_max_pool2d_attrs_t attrs = ConvPool(activation);
     const choir_conv2d_attrs_t plain = ConvPool(CHOIR_ACTIVATION_NONE).conv;
     const Op fused = [&](const Sources& s) {
-      const Sources all = {s[0], winners.get(), s[1], s[2], s[3]};
+      const Sources all = {s[0], argmax.get(), s[1], s[2], s[3]};
       Tensors results;
       for (choir_op_t op : {CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA,
                             CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT}) {
@@ -279,7 +279,7 @@ TEST_P(FusedActivations, Conv2dMaxPool2dGradients) {
         masked = Run(CHOIR_OP_RELU_GRAD, {s[2], s[3]});
       const Tensors spread = Run(
           CHOIR_OP_MAX_POOL2D_GRAD,
-          {image.get(), winners.get(), masked.empty() ? s[3] : masked[0].get()},
+          {image.get(), argmax.get(), masked.empty() ? s[3] : masked[0].get()},
           &attrs.pool);
       Tensors results;
       for (choir_op_t op :

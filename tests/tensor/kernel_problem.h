@@ -253,7 +253,7 @@ class Problem {
   }
 
   // Places of windows into source 1: on the smallest image that they fit on.
-  void DrawWinners() {
+  void DrawArgmax() {
     const choir_view_t& view = operands_[1];
     const bool alone = def_->op == CHOIR_OP_MAX_POOL2D_GRAD;
     const choir_pool2d_attrs_t& pool =
@@ -266,14 +266,14 @@ class Problem {
       const int64_t place[2] = {i / view.shape[3] % view.shape[2],
                                 i % view.shape[3]};
       uint32_t word = choir_random_word(key, 0, static_cast<uint64_t>(i));
-      int64_t winner[2];
+      int64_t argmax_index[2];
       for (int k = 0; k < 2; ++k, word >>= 16) {
         const int64_t start = place[k] * pool.stride[k] - pool.padding[k];
         const int64_t size = (view.shape[2 + k] - 1) * pool.stride[k] +
                              pool.kernel[k] - 2 * pool.padding[k];
         const int64_t first = std::max<int64_t>(0, -start);
         const int64_t end = std::min(pool.kernel[k], size - start);
-        winner[k] = first + (word & 0xffff) % (end - first);
+        argmax_index[k] = first + (word & 0xffff) % (end - first);
       }
       data[view.offset +
            i / (view.shape[1] * view.shape[2] * view.shape[3]) *
@@ -281,7 +281,8 @@ class Problem {
            i / (view.shape[2] * view.shape[3]) % view.shape[1] *
                view.strides[1] +
            place[0] * view.strides[2] + place[1] * view.strides[3]] =
-          static_cast<uint8_t>(winner[0] * pool.kernel[1] + winner[1]);
+          static_cast<uint8_t>(argmax_index[0] * pool.kernel[1] +
+                               argmax_index[1]);
     }
   }
 
@@ -312,7 +313,7 @@ class Problem {
           i < 4 ? def_->domains[i] : CHOIR_DOMAIN_ANY;
       if (domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES)
         own = layout == Layout::kPadded ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_I64;
-      if (domain == CHOIR_DOMAIN_WINNER) own = CHOIR_DTYPE_U8;
+      if (domain == CHOIR_DOMAIN_ARGMAX) own = CHOIR_DTYPE_U8;
       EXPECT_OK(choir_view_make(own, static_cast<int32_t>(shapes[i].size()),
                                 shapes[i].data(), &operands_[i]));
       // A destination that is a source takes its layout from it.
@@ -349,7 +350,7 @@ class Problem {
     record_.accumulate = accumulate_;
     record_.attrs = attrs;
     record_.attrs_bytes = def_->attrs ? def_->attrs->bytes : 0;
-    if (src_count > 1 && def_->domains[1] == CHOIR_DOMAIN_WINNER) DrawWinners();
+    if (src_count > 1 && def_->domains[1] == CHOIR_DOMAIN_ARGMAX) DrawArgmax();
     for (choir_buffer_t* buffer : buffers_) {
       const char* data = static_cast<const char*>(choir_buffer_data(buffer));
       start_.emplace_back(data, data + choir_buffer_bytes(buffer));

@@ -60,7 +60,7 @@ Answer Solve(const Problem& problem, const std::vector<double>& x) {
         double dy = static_cast<float>(answer.dy[answer.max.size()]);
         double best = -std::numeric_limits<double>::infinity(), sum = 0;
         size_t best_at = 0;
-        int64_t place = 0, winner = 0;
+        int64_t place = 0, argmax_index = 0;
         for (int64_t k = 0; k < a.kernel[0]; ++k) {
           for (int64_t l = 0; l < a.kernel[1]; ++l, ++place) {
             int64_t row = i * a.stride[0] + k - a.padding[0];
@@ -73,13 +73,13 @@ Answer Solve(const Problem& problem, const std::vector<double>& x) {
             if (x[at] > best) {
               best = x[at];
               best_at = at;
-              winner = place;
+              argmax_index = place;
             }
           }
         }
         answer.max_dx[best_at] += dy;
         answer.max.push_back(best);
-        answer.index.push_back(static_cast<double>(winner));
+        answer.index.push_back(static_cast<double>(argmax_index));
         answer.mean.push_back(sum /
                               static_cast<double>(a.kernel[0] * a.kernel[1]));
       }
@@ -192,7 +192,7 @@ TEST_P(Pool2dRules, Refusals) {
 }
 
 // An index that no forward pass can have made must not write anywhere.
-TEST_P(Pool2dRules, WinnersOutsideTheImageAreRefused) {
+TEST_P(Pool2dRules, ArgmaxOutsideTheImageAreRefused) {
   TensorPtr x = Make<double>(device_.get(), {1, 1, 2, 2}, {1, 2, 3, 4});
   TensorPtr dy = Make<double>(device_.get(), {1, 1, 1, 1}, {1});
   for (uint8_t bad : {uint8_t{4}, uint8_t{255}}) {

@@ -142,7 +142,7 @@ TEST_P(Widen, NoElements) {
   EXPECT_EQ(Values(c), std::vector<float>{});
 }
 
-// The winner among rounded sums could be another than among exact ones.
+// The argmax index among rounded sums could be another than among exact ones.
 TEST_P(Widen, ChoicesStayExact) {
   TensorPtr x = Half({1, 1, 4, 4}, std::vector<float>(16, 1));
   TensorPtr w = Half({1, 1, 3, 3}, std::vector<float>(9, 1));

@@ -154,7 +154,7 @@ static choir_status_t create(choir_stream_t* stream,
   return NULL;
 }
 
-static choir_part_t look(choir_segments_t* segments) {
+static choir_part_t observe(choir_segments_t* segments) {
   const cuda_seen_t* seen = &segments->stream->seen;
   for (int i = 0; i < CUDA_SCRATCH_PIECES; ++i)
     if (segments->wanted[i] < seen->scratch[i])
@@ -527,6 +527,6 @@ const choir_segments_vtable_t choir__cuda_segments = {
     .name = "graph/cuda",
     .create = create,
     .destroy = destroy,
-    .look = look,
+    .observe = observe,
     .launch = launch,
 };

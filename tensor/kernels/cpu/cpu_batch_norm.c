@@ -22,7 +22,7 @@
 #define STRANDS 4  // rows summed side by side
 
 // A pass that goes backwards takes so many bytes of each image at a time, in
-// which it goes forwards: shorter ones cost the processor its foresight.
+// which it goes forwards: shorter ones stop the hardware prefetcher.
 #define TILE_BYTES 65536
 // A result of so many bytes is not read again before the next ops have pushed
 // it out of the nearer caches. Written past them it need not be fetched first.
@@ -156,7 +156,7 @@ static void apply_range(void* context, int64_t begin, int64_t end) {
   const norm_t* norm = context;
   walk_back(norm, begin, end, apply_rows);
 #if defined(__x86_64__)
-  // What went past the caches has no order with other stores until here.
+  // Non-temporal stores have no order with other stores until here.
   if (norm->past_caches) _mm_sfence();
 #endif
 }

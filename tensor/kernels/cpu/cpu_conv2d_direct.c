@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__)
 
-// One block of an operand has to stay in the second cache.
+// One block of an operand has to stay in the L2 cache.
 #define MAX_BLOCK_BYTES (1 << 20)
 
 typedef enum conv_kind_e {
@@ -83,8 +83,8 @@ static double padding_of(int64_t channels, int64_t lanes) {
 
 // Whether this way is the quicker one. With AVX-512 oneDNN keeps up where
 // channels fill its vectors, and is ahead where in addition a pixel's vectors
-// fall on few sets of the first cache; with AVX2 it falls behind sooner, and in
-// y and the gradient of the weights also with many taps. Measured against it
+// conflict in the sets of the L1 cache; with AVX2 it falls behind sooner, and
+// in y and the gradient of the weights also with many taps. Measured against it
 // pass by pass on the layers of the MNIST network, LeNet-5 and CIFAR networks
 // of 8 to 128 channels, with AVX2 those of ResNet-20 also on an AMD EPYC (batch
 // 128, 16 channels at 32 x 32: y 7.6 ms to 8.2, the weights' 8.3 to 9.2; 64 at
@@ -125,11 +125,11 @@ static bool is_f32(const choir_record_t* record) {
 static bool pool_fits(const choir_record_t* record) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const choir_pool2d_attrs_t* pool = &attrs->pool;
-  const choir_view_t* winners = choir_record_dst(record, 1);
+  const choir_view_t* argmax = choir_record_dst(record, 1);
   for (int k = 0; k < 2; k++)
     if (pool->kernel[k] != 2 || pool->stride[k] != 2 || pool->padding[k] != 0)
       return false;
-  return !record->accumulate && has_dense_rows(winners);
+  return !record->accumulate && has_dense_rows(argmax);
 }
 
 static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
@@ -439,10 +439,10 @@ static choir_status_t direct_run(const choir_record_t* record,
     describe(record, &o, &call.conv);
     if (is_forward(kind)) call.conv.bias = choir__view_f32(o.b);
     if (kind == POOLED) {
-      const choir_view_t* winners = choir_record_dst(record, 1);
-      call.conv.winners = choir__view_data(winners);
-      call.conv.winner_sample_stride = winners->strides[0];
-      call.conv.winner_row_stride = winners->strides[2];
+      const choir_view_t* argmax = choir_record_dst(record, 1);
+      call.conv.argmax = choir__view_data(argmax);
+      call.conv.argmax_sample_stride = argmax->strides[0];
+      call.conv.argmax_row_stride = argmax->strides[2];
     }
     const int64_t lanes = call.loops->lanes;
     call.blocks = choir__conv_blocks(call.conv.samples, lanes);
@@ -455,7 +455,7 @@ static choir_status_t direct_run(const choir_record_t* record,
     call.x_bytes = (size_t)choir__conv_padded_vectors(&call.conv) * vector;
     call.y_bytes = (size_t)choir__conv_result_vectors(&call.conv) * vector;
     call.row_bytes = (size_t)row_columns * vector;
-    // A byte for each winner behind them.
+    // A byte for each argmax index behind them.
     if (kind == POOLED) call.row_bytes += (size_t)(row_columns * lanes);
     status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
                                  : run_blocks(&call, stream, &o);

@@ -32,8 +32,8 @@ typedef struct choir__conv_s {
   choir__conv_image_t x;  // or dx
   choir__conv_image_t y;  // or dy, or the pooled image
   // Pooled: places within windows, channels side by side.
-  uint8_t* winners;
-  int64_t winner_sample_stride, winner_row_stride;
+  uint8_t* argmax;
+  int64_t argmax_sample_stride, argmax_row_stride;
   int64_t samples;
   int64_t kernel[2], stride[2], padding[2], dilation[2];
   int64_t taps;            // kernel[0] * kernel[1] * x.channels
@@ -99,10 +99,10 @@ typedef struct choir__conv_loops_s {
                   const float* x_vectors, float* row);
 
   // The same, pooled: the largest of each 2 x 2 window, and its place. `row`
-  // holds a pooled row as vectors, `winner_row` a byte for each of its floats.
+  // holds a pooled row as vectors, `argmax_row` a byte for each of its floats.
   // Each element has the bits that `forward` gives it.
   void (*forward_pool)(const choir__conv_t* conv, int64_t block,
-                       const float* x_vectors, float* row, uint8_t* winner_row);
+                       const float* x_vectors, float* row, uint8_t* argmax_row);
 
   // dx of one block, for stride and dilation 1 and kernels of 3 or 5 columns.
   // Weights: for each block of channels (grad_channels), for each kernel row,

@@ -50,7 +50,7 @@ static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
 }
 
 CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
-                         float* y, uint8_t* winners) {
+                         float* y, uint8_t* argmax) {
   const vector_t others[3] = {b, c, d};
   vector_t best = a, place = SET1(0);
   UNROLL
@@ -66,7 +66,7 @@ CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
   const __m256i places = _mm256_castps_si256(place);
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(places),
                                         _mm256_extracti128_si256(places, 1));
-  _mm_storel_epi64((__m128i*)winners, _mm_packus_epi16(words, words));
+  _mm_storel_epi64((__m128i*)argmax, _mm_packus_epi16(words, words));
 }
 
 CHOIR__BODY void sum_lanes(float* to, vector_t a, vector_t b, vector_t c,

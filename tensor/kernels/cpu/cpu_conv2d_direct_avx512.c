@@ -76,7 +76,7 @@ static void bytes_out(const uint8_t* bytes, int64_t count, uint8_t* dst,
 }
 
 CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
-                         float* y, uint8_t* winners) {
+                         float* y, uint8_t* argmax) {
   const vector_t others[3] = {b, c, d};
   vector_t best = a;
   __m512i place = _mm512_setzero_si512();
@@ -89,7 +89,7 @@ CHOIR__BODY void best_of(vector_t a, vector_t b, vector_t c, vector_t d,
     place = _mm512_mask_mov_epi32(place, wins, _mm512_set1_epi32(p + 1));
   }
   STORE(y, best);
-  _mm_store_si128((__m128i*)winners, _mm512_cvtepi32_epi8(place));
+  _mm_store_si128((__m128i*)argmax, _mm512_cvtepi32_epi8(place));
 }
 
 CHOIR__BODY void sum_lanes(float* to, vector_t a, vector_t b, vector_t c,

@@ -2,7 +2,7 @@
 // Ops that make each element from the elements at its place. A formula gives a
 // loop over planes in f32, in all layouts and for every instruction set, and
 // one in f64. Elements of other dtypes are brought to f32 block by block,
-// within the first cache, and rounded once on the way back; so are all for
+// within the L1 cache, and rounded once on the way back; so are all for
 // functions, to f64.
 #include "tensor/kernels/cpu/cpu_elementwise.h"
 

@@ -37,7 +37,7 @@ static choir_status_t run_sgemm(const sgemm_t* g, int32_t threads) {
 // ---- Blocks of b ----
 //
 // With AVX2 and up to some 380 rows dnnl_sgemm walks down b as it lies. Rows
-// that are a multiple of 2 KiB apart then fall on few sets of the first cache,
+// that are a multiple of 2 KiB apart then conflict in the sets of the L1 cache,
 // and the product takes twice as long: 128 by 4096 by 4096 on an AMD EPYC 104
 // ms in place of 53 (500 or 800 columns: no difference). So b is copied block
 // by block to rows that are not. Measured against each other for 8 to 4096

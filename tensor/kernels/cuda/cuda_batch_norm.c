@@ -123,7 +123,7 @@ static choir_status_t launch_all(choir_stream_t* stream,
 KERNEL(batch_norm_sums)
 KERNEL(batch_norm_moments)
 KERNEL(batch_norm_grad_sums)
-KERNEL(batch_norm_slopes)
+KERNEL(batch_norm_gradients)
 KERNEL(batch_norm_relu_grad_sums)
 KERNEL(batch_norm_add_relu_grad_sums)
 #undef KERNEL
@@ -177,7 +177,8 @@ static choir_status_t batch_norm_grad_run(const choir_record_t* record,
   params.variance = source(record, 3);
   params.dy = source(record, 4);
   return launch_all(stream, &batch_norm_grad_sums_kernel,
-                    &batch_norm_slopes_kernel, &batch_norm_grad_forms, &params);
+                    &batch_norm_gradients_kernel, &batch_norm_grad_forms,
+                    &params);
 }
 
 // x, scale, bias, mean, variance, dy (, dy2)
@@ -190,7 +191,7 @@ static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
   params.dy = source(record, 5);
   params.dy2 = source(record, 6);
   return launch_all(stream, &batch_norm_relu_grad_sums_kernel,
-                    &batch_norm_slopes_kernel, &batch_norm_relu_grad_forms,
+                    &batch_norm_gradients_kernel, &batch_norm_relu_grad_forms,
                     &params);
 }
 
@@ -205,8 +206,8 @@ static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
   params.dy2 = source(record, 6);
   params.dresidual = result(record, 3);
   return launch_all(stream, &batch_norm_add_relu_grad_sums_kernel,
-                    &batch_norm_slopes_kernel, &batch_norm_add_relu_grad_forms,
-                    &params);
+                    &batch_norm_gradients_kernel,
+                    &batch_norm_add_relu_grad_forms, &params);
 }
 
 #define KERNEL(OP, name) \

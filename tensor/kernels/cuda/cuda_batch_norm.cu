@@ -8,8 +8,8 @@
 
 #include <math.h>
 
+#include "tensor/kernels/cuda/cuda_block_reduce.cuh"
 #include "tensor/kernels/cuda/cuda_group.cuh"
-#include "tensor/kernels/cuda/cuda_meet.cuh"
 
 namespace {
 
@@ -21,7 +21,7 @@ struct Pair {
 };
 struct Pairs {
   typedef Pair Total;
-  CHOIR__GPU_METHOD static Pair both(const Pair& a, const Pair& b) {
+  CHOIR__GPU_METHOD static Pair combine(const Pair& a, const Pair& b) {
     return {a.first + b.first, a.second + b.second};
   }
 };
@@ -147,11 +147,11 @@ CHOIR__GPU void sum_chunk(const norm_t& p, uint32_t block) {
     Pair sum = {0, 0};
     if (c < p.channels)
       for (uint32_t r = begin + thread / wide; r < end; r += p.members)
-        sum = Pairs::both(
+        sum = Pairs::combine(
             sum, Summand::of(p, Operands<1>(p, r * p.channels + c).at(0), c));
     parts[thread] = sum;
   }
-  meet<Pairs>(parts, p.members, wide);
+  block_reduce<Pairs>(parts, p.members, wide);
   CHOIR__EACH_THREAD(thread) {
     if (thread < wide && first + thread < p.channels)
       reinterpret_cast<Pair*>(p.parts)[chunk * p.channels + first + thread] =
@@ -167,11 +167,11 @@ CHOIR__GPU void sum_parts(const norm_t& p, uint32_t block, Pair* parts) {
     Pair sum = {0, 0};
     if (c < p.channels)
       for (uint32_t i = thread / wide; i < p.chunks; i += p.members)
-        sum = Pairs::both(
+        sum = Pairs::combine(
             sum, reinterpret_cast<const Pair*>(p.parts)[i * p.channels + c]);
     parts[thread] = sum;
   }
-  meet<Pairs>(parts, p.members, wide);
+  block_reduce<Pairs>(parts, p.members, wide);
 }
 
 // ---- Elements ----
@@ -284,7 +284,7 @@ CHOIR__BLOCK_KERNEL(choir_batch_norm_moments, choir__cuda_batch_norm_t) {
 }
 
 // Sums of g normal and g: dscale and dbias, and their means.
-CHOIR__BLOCK_KERNEL(choir_batch_norm_slopes, choir__cuda_batch_norm_t) {
+CHOIR__BLOCK_KERNEL(choir_batch_norm_gradients, choir__cuda_batch_norm_t) {
   CHOIR__SHARED Pair parts[CHOIR__CUDA_THREADS];
   sum_parts(params, CHOIR__BLOCK, parts);
   CHOIR__EACH_THREAD(thread) {

@@ -40,7 +40,7 @@ static bool start(const choir_record_t* record, choir__cuda_nest_t* out_nest) {
 
 // Whether the parameter can be one of many: its operands lie densely, in one
 // order.
-static bool takes(const choir_record_t* record) {
+static bool supports_call(const choir_record_t* record) {
   choir__cuda_nest_t nest;
   if (!supports(record)) return false;
   (void)start(record, &nest);
@@ -111,6 +111,6 @@ static uint32_t list(const choir_record_t* record, int32_t sources,
        NULL, false},                                                           \
       CHOIR_OP_##NAME##_UPDATE,                                                \
       CHOIR__CUDA_UPDATES,                                                     \
-      takes};
+      supports_call};
 CHOIR_OPTIMIZER_LIST(CHOIR__UPDATE, )
 #undef CHOIR__UPDATE

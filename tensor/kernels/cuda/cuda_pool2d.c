@@ -31,8 +31,8 @@ static bool has_groups(const choir_view_t* view) {
          0;
 }
 
-// What a pooling and its gradient work on: x or dx, y or dy, the winners (NULL:
-// none), and the op's first source, whose shape is x's.
+// What a pooling and its gradient work on: x or dx, y or dy, the argmax indices
+// (NULL: none), and the op's first source, whose shape is x's.
 typedef struct operands_s {
   const choir_view_t* shape;
   const choir_view_t* x;

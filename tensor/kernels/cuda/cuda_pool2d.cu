@@ -89,7 +89,7 @@ CHOIR__GPU void max_pool(const pool2d_t& p, uint32_t thread) {
   const int top = spot.row * p.stride[0] - p.padding[0];
   const int left = spot.column * p.stride[1] - p.padding[1];
   Channels<float, each> most = {};
-  Channels<uint8_t, each> winner = {};
+  Channels<uint8_t, each> argmax_index = {};
   bool is_first = true;
   Spot from = spot;
   for (from.row = rows.begin; from.row < rows.end; ++from.row) {
@@ -102,14 +102,15 @@ CHOIR__GPU void max_pool(const pool2d_t& p, uint32_t thread) {
         const float value = x.at[k], best = most.at[k];
         if (is_first || value > best || (value != value && best == best)) {
           most.at[k] = value;
-          winner.at[k] = static_cast<uint8_t>(place);
+          argmax_index.at[k] = static_cast<uint8_t>(place);
         }
       }
       is_first = false;
     }
   }
   *channels_at<float, each>(p.y, offset_of(p.at_y, spot)) = most;
-  *channels_at<uint8_t, each>(p.index, offset_of(p.at_index, spot)) = winner;
+  *channels_at<uint8_t, each>(p.index, offset_of(p.at_index, spot)) =
+      argmax_index;
 }
 
 template <int each>
@@ -143,7 +144,7 @@ CHOIR__GPU void avg_pool(const pool2d_t& p, uint32_t thread) {
 }
 
 // The sum of dy over the windows that hold the place: all of them, divided by
-// the size of a window, or those whose winner it is.
+// the size of a window, or those whose argmax index it is.
 template <int each, bool is_max>
 CHOIR__GPU void pool_grad(const pool2d_t& p, uint32_t thread) {
   Spot spot;
@@ -162,10 +163,10 @@ CHOIR__GPU void pool_grad(const pool2d_t& p, uint32_t thread) {
         const int right =
             spot.column + p.padding[1] - from.column * p.stride[1];
         const int place = down * p.kernel[1] + right;
-        const Channels<uint8_t, each> winner =
+        const Channels<uint8_t, each> argmax_index =
             *channels_at<uint8_t, each>(p.index, offset_of(p.at_index, from));
         for (int k = 0; k < each; ++k)
-          if (winner.at[k] == place) sum.at[k] += dy.at[k];
+          if (argmax_index.at[k] == place) sum.at[k] += dy.at[k];
       } else {
         for (int k = 0; k < each; ++k) sum.at[k] += dy.at[k];
       }

@@ -7,9 +7,9 @@
 // `finish` for lanes that several blocks shared.
 #include "tensor/kernels/cuda/cuda_reduce.h"
 
+#include "tensor/kernels/cuda/cuda_block_reduce.cuh"
 #include "tensor/kernels/cuda/cuda_dims.cuh"
 #include "tensor/kernels/cuda/cuda_group.cuh"
-#include "tensor/kernels/cuda/cuda_meet.cuh"
 #include "tensor/kernels/half_math.h"
 
 namespace {
@@ -122,7 +122,7 @@ CHOIR__GPU void rows(const reduce_t& p, uint32_t block) {
                           range_of(p, chunk), member);
     parts[member * lanes + own] = Kind::total(piece);
   }
-  meet<Kind>(parts, p.members, lanes);
+  block_reduce<Kind>(parts, p.members, lanes);
   CHOIR__EACH_THREAD(thread) {
     if (thread < lanes && first + thread < p.lane_count)
       leave(p, first + thread, chunk, parts[thread]);
@@ -162,7 +162,7 @@ CHOIR__GPU void columns(const reduce_t& p, uint32_t block) {
       parts[member * results + own + static_cast<uint32_t>(k)] =
           Kind::total(pieces[k]);
   }
-  meet<Kind>(parts, p.members, results);
+  block_reduce<Kind>(parts, p.members, results);
   CHOIR__EACH_THREAD(thread) {
     for (uint32_t i = thread; i < results && first + i < p.columns;
          i += CHOIR__CUDA_THREADS)
@@ -185,11 +185,11 @@ CHOIR__GPU void finish(const reduce_t& p, uint32_t block) {
       const Total* totals = static_cast<const Total*>(p.totals) +
                             static_cast<int64_t>(lane) * p.chunks;
       for (uint32_t i = member; i < p.chunks; i += p.members)
-        total = Kind::both(total, totals[i]);
+        total = Kind::combine(total, totals[i]);
     }
     parts[member * lanes + thread / p.members] = total;
   }
-  meet<Kind>(parts, p.members, lanes);
+  block_reduce<Kind>(parts, p.members, lanes);
   CHOIR__EACH_THREAD(thread) {
     const uint32_t lane = first + thread;
     if (thread < lanes && lane < p.lane_count)

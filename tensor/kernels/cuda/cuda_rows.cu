@@ -4,8 +4,8 @@
 // row, added up in double by a second kernel.
 #include "tensor/kernels/cuda/cuda_rows.h"
 
+#include "tensor/kernels/cuda/cuda_block_reduce.cuh"
 #include "tensor/kernels/cuda/cuda_group.cuh"
-#include "tensor/kernels/cuda/cuda_meet.cuh"
 #include "tensor/kernels/element_math.h"
 
 namespace {
@@ -13,13 +13,14 @@ namespace {
 typedef choir__cuda_rows_t rows_t;
 
 // The row and the place in it of a thread.
-struct Seat {
+struct RowThread {
   uint32_t own;  // row of the block
-  uint32_t member;
+  uint32_t lane;
   uint32_t row;
   bool is_taken;
 };
-CHOIR__GPU Seat seat_of(const rows_t& p, uint32_t block, uint32_t thread) {
+CHOIR__GPU RowThread row_thread_of(const rows_t& p, uint32_t block,
+                                   uint32_t thread) {
   const uint32_t own = thread / p.members;
   const uint32_t row = block * (CHOIR__CUDA_THREADS / p.members) + own;
   return {own, thread % p.members, row, row < p.rows};
@@ -32,14 +33,13 @@ CHOIR__GPU void gather_rows(const rows_t& p, uint32_t block,
                             typename Kind::Total* parts, const Value& value) {
   const uint32_t rows = CHOIR__CUDA_THREADS / p.members;
   CHOIR__EACH_THREAD(thread) {
-    const Seat seat = seat_of(p, block, thread);
+    const RowThread self = row_thread_of(p, block, thread);
     typename Kind::Piece piece = Kind::none();
-    for (uint32_t c = seat.member; seat.is_taken && c < p.columns;
-         c += p.members)
-      Kind::take(&piece, value(seat, c), c);
-    parts[seat.member * rows + seat.own] = Kind::total(piece);
+    for (uint32_t c = self.lane; self.is_taken && c < p.columns; c += p.members)
+      Kind::take(&piece, value(self, c), c);
+    parts[self.lane * rows + self.own] = Kind::total(piece);
   }
-  meet<Kind>(parts, p.members, rows);
+  block_reduce<Kind>(parts, p.members, rows);
 }
 
 // Sets y of each column to value(row, column), or adds it.
@@ -47,11 +47,11 @@ template <typename Value>
 CHOIR__GPU void write_rows(const rows_t& p, uint32_t block,
                            const Value& value) {
   CHOIR__EACH_THREAD(thread) {
-    const Seat seat = seat_of(p, block, thread);
-    for (uint32_t c = seat.member; seat.is_taken && c < p.columns;
+    const RowThread self = row_thread_of(p, block, thread);
+    for (uint32_t c = self.lane; self.is_taken && c < p.columns;
          c += p.members) {
-      float* y = p.y + seat.row * p.y_stride + c;
-      const float given = value(seat, c);
+      float* y = p.y + self.row * p.y_stride + c;
+      const float given = value(self, c);
       *y = p.accumulate ? *y + given : given;
     }
   }
@@ -61,8 +61,8 @@ CHOIR__GPU void write_rows(const rows_t& p, uint32_t block,
 
 struct Elements {
   const rows_t& p;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
-    return p.x[seat.row * p.x_stride + c];
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    return p.x[self.row * p.x_stride + c];
   }
 };
 
@@ -70,26 +70,26 @@ struct Elements {
 struct Powers {
   const rows_t& p;
   const float* most;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
-    return choir__math_exp(p.x[seat.row * p.x_stride + c] - most[seat.own]);
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    return choir__math_exp(p.x[self.row * p.x_stride + c] - most[self.own]);
   }
 };
 
 struct Probabilities {
   Powers powers;
   const double* sums;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
-    return powers(seat, c) / static_cast<float>(sums[seat.own]);
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    return powers(self, c) / static_cast<float>(sums[self.own]);
   }
 };
 
 struct Logarithms {
   Powers powers;
   const double* sums;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
     const rows_t& p = powers.p;
-    return p.x[seat.row * p.x_stride + c] - powers.most[seat.own] -
-           choir__math_log(static_cast<float>(sums[seat.own]));
+    return p.x[self.row * p.x_stride + c] - powers.most[self.own] -
+           choir__math_log(static_cast<float>(sums[self.own]));
   }
 };
 
@@ -97,9 +97,9 @@ struct Logarithms {
 template <bool is_log>
 struct Weights {
   const rows_t& p;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
-    const float dy = p.dy[seat.row * p.dy_stride + c];
-    return is_log ? dy : p.x[seat.row * p.x_stride + c] * dy;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const float dy = p.dy[self.row * p.dy_stride + c];
+    return is_log ? dy : p.x[self.row * p.x_stride + c] * dy;
   }
 };
 
@@ -107,10 +107,10 @@ template <bool is_log>
 struct Gradients {
   const rows_t& p;
   const double* sums;
-  CHOIR__GPU_METHOD float operator()(const Seat& seat, uint32_t c) const {
-    const float y = p.x[seat.row * p.x_stride + c];
-    const float dy = p.dy[seat.row * p.dy_stride + c];
-    const float sum = static_cast<float>(sums[seat.own]);
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const float y = p.x[self.row * p.x_stride + c];
+    const float dy = p.dy[self.row * p.dy_stride + c];
+    const float sum = static_cast<float>(sums[self.own]);
     return is_log ? dy - choir__math_exp(y) * sum : y * (dy - sum);
   }
 };
@@ -151,7 +151,7 @@ CHOIR__GPU void add_up(const rows_t& p, double* parts) {
       sum += p.values[r];
     parts[thread] = sum;
   }
-  meet<Sum>(parts, CHOIR__CUDA_THREADS, 1);
+  block_reduce<Sum>(parts, CHOIR__CUDA_THREADS, 1);
 }
 
 CHOIR__GPU float square_of(float x) { return x * x; }
@@ -187,11 +187,11 @@ CHOIR__BLOCK_KERNEL(choir_softmax_cross_entropy, choir__cuda_rows_t) {
   find_sums(params, CHOIR__BLOCK, most, sums);
   write_rows(params, CHOIR__BLOCK, Probabilities{{params, most}, sums});
   CHOIR__EACH_THREAD(thread) {
-    const Seat seat = seat_of(params, CHOIR__BLOCK, thread);
-    if (seat.is_taken && seat.member == 0) {
-      const uint32_t label = label_of(params, seat.row);
-      const double chosen = params.x[seat.row * params.x_stride + label];
-      params.values[seat.row] = log(sums[seat.own]) - (chosen - most[seat.own]);
+    const RowThread self = row_thread_of(params, CHOIR__BLOCK, thread);
+    if (self.is_taken && self.lane == 0) {
+      const uint32_t label = label_of(params, self.row);
+      const double chosen = params.x[self.row * params.x_stride + label];
+      params.values[self.row] = log(sums[self.own]) - (chosen - most[self.own]);
     }
   }
 }
@@ -232,10 +232,10 @@ CHOIR__BLOCK_KERNEL(choir_count_correct, choir__cuda_rows_t) {
   CHOIR__SHARED Place::Total most[CHOIR__CUDA_THREADS];
   gather_rows<Place>(params, CHOIR__BLOCK, most, Elements{params});
   CHOIR__EACH_THREAD(thread) {
-    const Seat seat = seat_of(params, CHOIR__BLOCK, thread);
-    if (seat.is_taken && seat.member == 0)
-      params.values[seat.row] =
-          most[seat.own].at == label_of(params, seat.row) ? 1 : 0;
+    const RowThread self = row_thread_of(params, CHOIR__BLOCK, thread);
+    if (self.is_taken && self.lane == 0)
+      params.values[self.row] =
+          most[self.own].at == label_of(params, self.row) ? 1 : 0;
   }
 }
 
@@ -261,7 +261,7 @@ CHOIR__BLOCK_KERNEL(choir_mse_loss, choir__cuda_rows_t) {
         sum += square_of(params.x[k] - params.dy[k]);
     parts[thread] = sum;
   }
-  meet<Sum>(parts, CHOIR__CUDA_THREADS, 1);
+  block_reduce<Sum>(parts, CHOIR__CUDA_THREADS, 1);
   CHOIR__EACH_THREAD(thread) {
     if (thread == 0) params.values[CHOIR__BLOCK] = parts[0];
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_MEET_CUH_
-#define CHOIR_TENSOR_KERNELS_CUDA_CUDA_MEET_CUH_
+#ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_BLOCK_REDUCE_CUH_
+#define CHOIR_TENSOR_KERNELS_CUDA_CUDA_BLOCK_REDUCE_CUH_
 
 #include <math.h>
 
@@ -13,7 +13,7 @@
 //   none()          the Piece of no elements
 //   take(p, x, at)  one more, number `at` of its lane
 //   total(p)        the Total of a Piece
-//   both(a, b)      the Total of two
+//   combine(a, b)      the Total of two
 
 namespace {
 
@@ -27,7 +27,7 @@ struct Sum {
   }
   CHOIR__GPU_METHOD static Piece joined(Piece a, Piece b) { return a + b; }
   CHOIR__GPU_METHOD static Total total(Piece piece) { return piece; }
-  CHOIR__GPU_METHOD static Total both(Total a, Total b) { return a + b; }
+  CHOIR__GPU_METHOD static Total combine(Total a, Total b) { return a + b; }
 };
 
 // The largest; a NaN counts as larger than all.
@@ -42,7 +42,9 @@ struct Maximum {
     return a > b || a != a ? a : b;
   }
   CHOIR__GPU_METHOD static Total total(Piece piece) { return piece; }
-  CHOIR__GPU_METHOD static Total both(Total a, Total b) { return joined(a, b); }
+  CHOIR__GPU_METHOD static Total combine(Total a, Total b) {
+    return joined(a, b);
+  }
 };
 
 // The place of the first of the largest.
@@ -63,23 +65,25 @@ struct Place {
     return a.at < b.at ? a : b;
   }
   CHOIR__GPU_METHOD static Total total(Piece piece) { return piece; }
-  CHOIR__GPU_METHOD static Total both(Total a, Total b) { return joined(a, b); }
+  CHOIR__GPU_METHOD static Total combine(Total a, Total b) {
+    return joined(a, b);
+  }
 };
 
 // Total number r of member m is at parts[m * results + r]; leaves that of all
 // members at parts[r]. Members: a power of two. A phase for each step.
 template <typename Kind>
-CHOIR__GPU void meet(typename Kind::Total* parts, uint32_t members,
-                     uint32_t results) {
+CHOIR__GPU void block_reduce(typename Kind::Total* parts, uint32_t members,
+                             uint32_t results) {
   for (uint32_t half = members / 2; half > 0; half /= 2) {
     const uint32_t pairs = half * results;
     CHOIR__EACH_THREAD(thread) {
       for (uint32_t i = thread; i < pairs; i += CHOIR__CUDA_THREADS)
-        parts[i] = Kind::both(parts[i], parts[i + pairs]);
+        parts[i] = Kind::combine(parts[i], parts[i + pairs]);
     }
   }
 }
 
 }  // namespace
 
-#endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_MEET_CUH_
+#endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_BLOCK_REDUCE_CUH_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of a convolution with a max pooling behind it, by the loops of
-// cpu_conv2d_winners.h: which records they take, memory, samples for the
+// cpu_conv2d_argmax.h: which records they take, memory, samples for the
 // threads, and what computes a record that the loops must not.
-#include "tensor/kernels/cpu/cpu_conv2d_winners.h"
+#include "tensor/kernels/cpu/cpu_conv2d_argmax.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #if defined(__x86_64__)
 
-#define GROUP CHOIR__WINNERS_GROUP
+#define GROUP CHOIR__ARGMAX_GROUP
 // Lists and tables hold places as 32 bits.
 #define MOST_ELEMENTS (1 << 28)
 // The weight gradient adds up pieces of the samples apart from each other, so
@@ -21,15 +21,15 @@
 #define LEAST_SAMPLES 16  // of a piece
 #define PIECES_BYTES (16 << 20)
 
-typedef enum winners_kind_e { DATA, WEIGHT } winners_kind_t;
+typedef enum argmax_kind_e { DATA, WEIGHT } argmax_kind_t;
 
-// Sources x, winners, W, y, dy.
+// Sources x, argmax indices, W, y, dy.
 typedef struct operands_s {
-  const choir_view_t *x, *winners, *w, *y, *dy;  // x: or dx; w: or dW
+  const choir_view_t *x, *argmax, *w, *y, *dy;  // x: or dx; w: or dW
 } operands_t;
 
 static operands_t operands_of(const choir_record_t* record,
-                              winners_kind_t kind) {
+                              argmax_kind_t kind) {
   return (operands_t){
       kind == DATA ? choir_record_dst(record, 0) : choir_record_src(record, 0),
       choir_record_src(record, 1),
@@ -41,12 +41,12 @@ static operands_t operands_of(const choir_record_t* record,
 
 // How patches are made: kernel rows one by one, or all together where they are
 // so short that they would leave most lanes empty.
-static void plan_patches(const operands_t* o, winners_kind_t kind,
-                         choir__winners_t* t) {
+static void plan_patches(const operands_t* o, argmax_kind_t kind,
+                         choir__argmax_t* t) {
   const int64_t rows = o->w->shape[2];
   const int64_t length = o->w->shape[3] * o->w->shape[1];
   const bool together =
-      kind == WEIGHT && rows * length <= CHOIR__WINNERS_VECTORS * GROUP;
+      kind == WEIGHT && rows * length <= CHOIR__ARGMAX_VECTORS * GROUP;
   t->merged = together ? rows : 1;
   t->groups = rows / t->merged;
   t->length = t->merged * length;
@@ -58,7 +58,7 @@ static void plan_patches(const operands_t* o, winners_kind_t kind,
 // two loads for each multiplication at the most; so windows must be apart from
 // each other and lanes be filled. Measured on the layers of the MNIST network
 // with AVX-512; the limits for other layers are reckoned from that.
-static bool is_quicker(const choir__winners_t* t,
+static bool is_quicker(const choir__argmax_t* t,
                        const choir_conv2d_max_pool2d_attrs_t* attrs) {
   return attrs->pool.stride[0] * attrs->pool.stride[1] >= 4 &&
          t->length * 3 >= t->vectors * GROUP * 2;
@@ -72,11 +72,11 @@ static bool has_pixels(const choir_view_t* view) {
   return view->strides[1] == 1 || view->shape[1] == 1;
 }
 
-static bool winners_fit(const choir_record_t* record, winners_kind_t kind) {
+static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
   if (choir__isa() < CHOIR__ISA_AVX2 || attrs->conv.groups != 1 ||
-      !is_image(o.x, CHOIR_DTYPE_F32) || !is_image(o.winners, CHOIR_DTYPE_U8) ||
+      !is_image(o.x, CHOIR_DTYPE_F32) || !is_image(o.argmax, CHOIR_DTYPE_U8) ||
       !is_image(o.w, CHOIR_DTYPE_F32) || !is_image(o.y, CHOIR_DTYPE_F32) ||
       !is_image(o.dy, CHOIR_DTYPE_F32))
     return false;
@@ -89,14 +89,14 @@ static bool winners_fit(const choir_record_t* record, winners_kind_t kind) {
     const choir_view_t* db = choir_record_dst(record, 1);
     if (db->dtype != CHOIR_DTYPE_F32) return false;
   }
-  choir__winners_t t;
+  choir__argmax_t t;
   plan_patches(&o, kind, &t);
   const int64_t padded = (o.x->shape[2] + 2 * attrs->conv.padding[0]) *
                          (o.x->shape[3] + 2 * attrs->conv.padding[1]);
   const int64_t weights = o.w->shape[0] * t.groups * t.vectors * GROUP;
   return padded * (o.x->shape[1] + t.vectors * GROUP) < MOST_ELEMENTS &&
-         choir_view_count(o.winners) / o.winners->shape[0] *
-                 CHOIR__WINNERS_SAMPLES <
+         choir_view_count(o.argmax) / o.argmax->shape[0] *
+                 CHOIR__ARGMAX_SAMPLES <
              MOST_ELEMENTS &&
          weights * (int64_t)sizeof(float) <= PIECES_BYTES / 2 &&
          is_quicker(&t, attrs);
@@ -105,7 +105,7 @@ static bool winners_fit(const choir_record_t* record, winners_kind_t kind) {
 // ---- One call ----
 
 typedef struct call_s {
-  choir__winners_t t;
+  choir__argmax_t t;
   choir_allocator_t pool;
   int64_t samples;
   int64_t pieces;
@@ -166,20 +166,20 @@ static int64_t to_lines(int64_t floats) {
   return (floats + GROUP - 1) / GROUP * GROUP;
 }
 
-static void describe(const choir_record_t* record, winners_kind_t kind,
-                     const choir__pixels_t* x, const choir__pixels_t* winners,
+static void describe(const choir_record_t* record, argmax_kind_t kind,
+                     const choir__pixels_t* x, const choir__pixels_t* argmax,
                      const choir__pixels_t* y, const choir__pixels_t* dy,
                      call_t* call) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
-  choir__winners_t* t = &call->t;
-  t->x = (choir__winners_image_t){x->data,
-                                  x->view.strides[0],
-                                  x->view.strides[2],
-                                  x->view.strides[3],
-                                  x->view.shape[2],
-                                  x->view.shape[3],
-                                  x->view.shape[1]};
+  choir__argmax_t* t = &call->t;
+  t->x = (choir__argmax_image_t){x->data,
+                                 x->view.strides[0],
+                                 x->view.strides[2],
+                                 x->view.strides[3],
+                                 x->view.shape[2],
+                                 x->view.shape[3],
+                                 x->view.shape[1]};
   for (int k = 0; k < 2; k++) {
     t->kernel[k] = o.w->shape[2 + k];
     t->padding[k] = attrs->conv.padding[k];
@@ -190,12 +190,12 @@ static void describe(const choir_record_t* record, winners_kind_t kind,
   }
   static const int order[] = {0, 2, 3};
   for (int k = 0; k < 3; k++) {
-    t->winners_strides[k] = winners->view.strides[order[k]];
+    t->argmax_strides[k] = argmax->view.strides[order[k]];
     t->y_strides[k] = y->view.strides[order[k]];
     t->dy_strides[k] = dy->view.strides[order[k]];
   }
   t->filters = o.w->shape[0];
-  t->winners = winners->data;
+  t->argmax = argmax->data;
   t->y = attrs->conv.activation == CHOIR_ACTIVATION_RELU ? y->data : NULL;
   t->dy = dy->data;
   t->accumulate = record->accumulate;
@@ -205,18 +205,18 @@ static void describe(const choir_record_t* record, winners_kind_t kind,
 
 // ---- Data ----
 
-static void cut_lists(const choir__winners_t* t, cutter_t* cutter,
-                      choir__winners_lists_t* lists) {
-  const int64_t slopes =
-      CHOIR__WINNERS_SAMPLES * choir__winners_places(t) * t->filters + GROUP;
+static void cut_lists(const choir__argmax_t* t, cutter_t* cutter,
+                      choir__argmax_lists_t* lists) {
+  const int64_t gradients =
+      CHOIR__ARGMAX_SAMPLES * choir__argmax_places(t) * t->filters + GROUP;
   const int64_t starts =
-      choir__winners_places(t) * t->window[0] * t->window[1] + 1;
-  lists->images = cut(cutter, CHOIR__WINNERS_SAMPLES * choir__winners_image(t),
+      choir__argmax_places(t) * t->window[0] * t->window[1] + 1;
+  lists->images = cut(cutter, CHOIR__ARGMAX_SAMPLES * choir__argmax_image(t),
                       sizeof(float));
-  lists->slopes = cut(cutter, t->filters, sizeof(float));
-  lists->offsets = cut(cutter, slopes, sizeof(int32_t));
-  lists->list_slopes = cut(cutter, slopes, sizeof(float));
-  lists->starts = cut(cutter, CHOIR__WINNERS_SAMPLES * starts, sizeof(int32_t));
+  lists->gradients = cut(cutter, t->filters, sizeof(float));
+  lists->offsets = cut(cutter, gradients, sizeof(int32_t));
+  lists->list_gradients = cut(cutter, gradients, sizeof(float));
+  lists->starts = cut(cutter, CHOIR__ARGMAX_SAMPLES * starts, sizeof(int32_t));
 }
 
 // Pairs of samples.
@@ -225,26 +225,26 @@ static void data_range(void* context, void* memory, int64_t begin,
   const call_t* call = context;
   const bool wide = choir__isa() == CHOIR__ISA_AVX512;
   cutter_t cutter = {memory, 0};
-  choir__winners_lists_t lists;
+  choir__argmax_lists_t lists;
   cut_lists(&call->t, &cutter, &lists);
   for (int64_t i = begin; i < end; i++) {
-    const int64_t first = i * CHOIR__WINNERS_SAMPLES;
+    const int64_t first = i * CHOIR__ARGMAX_SAMPLES;
     const int64_t left = call->samples - first;
     const int64_t last =
-        first + (left < CHOIR__WINNERS_SAMPLES ? left : CHOIR__WINNERS_SAMPLES);
-    (wide ? choir__winners_data_avx512 : choir__winners_data_avx2)(
+        first + (left < CHOIR__ARGMAX_SAMPLES ? left : CHOIR__ARGMAX_SAMPLES);
+    (wide ? choir__argmax_data_avx512 : choir__argmax_data_avx2)(
         &call->t, first, last, &lists);
   }
 }
 
-static void pack_weights(const choir_view_t* w, const choir__winners_t* t,
+static void pack_weights(const choir_view_t* w, const choir__argmax_t* t,
                          float* to) {
   const float* src = choir__view_f32(w);
   const int64_t channels = t->x.channels;
   for (int64_t ky = 0; ky < t->kernel[0]; ky++) {
-    for (int64_t b = 0; b < choir__winners_blocks(t); b++) {
-      const int64_t first = choir__winners_block_start(t, b) * GROUP;
-      const int64_t end = choir__winners_block_start(t, b + 1) * GROUP;
+    for (int64_t b = 0; b < choir__argmax_blocks(t); b++) {
+      const int64_t first = choir__argmax_block_start(t, b) * GROUP;
+      const int64_t end = choir__argmax_block_start(t, b + 1) * GROUP;
       for (int64_t f = 0; f < t->filters; f++) {
         const float* from = src + f * w->strides[0] + ky * w->strides[2];
         int64_t kx = first / channels, c = first % channels;
@@ -263,7 +263,7 @@ static void pack_weights(const choir_view_t* w, const choir__winners_t* t,
 
 static choir_status_t run_data(call_t* call, choir_stream_t* stream,
                                const choir_view_t* w) {
-  choir__winners_t* t = &call->t;
+  choir__argmax_t* t = &call->t;
   const size_t bytes =
       (size_t)(t->groups * t->filters * t->vectors * GROUP) * sizeof(float);
   float* weights = take(call, bytes);
@@ -274,9 +274,9 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
   find_nonfinite(call, weights, bytes / sizeof(float));
   t->weights = weights;
   const int64_t pairs =
-      (call->samples + CHOIR__WINNERS_SAMPLES - 1) / CHOIR__WINNERS_SAMPLES;
+      (call->samples + CHOIR__ARGMAX_SAMPLES - 1) / CHOIR__ARGMAX_SAMPLES;
   cutter_t cutter = {NULL, 0};
-  cut_lists(t, &cutter, &(choir__winners_lists_t){0});
+  cut_lists(t, &cutter, &(choir__argmax_lists_t){0});
   choir_status_t status = NULL;
   if (!has_nonfinite(call))
     status = choir__cpu_parallel_scratch(stream, pairs, 1, cutter.bytes,
@@ -287,30 +287,30 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
 
 // ---- Weights ----
 
-static void cut_scratch(const choir__winners_t* t, cutter_t* cutter,
-                        choir__winners_scratch_t* scratch) {
-  const int64_t slopes = choir__winners_slopes(t);
-  scratch->image = cut(cutter, choir__winners_image(t), sizeof(float));
-  scratch->patches = cut(cutter, choir__winners_patches(t), sizeof(float));
-  scratch->offsets = cut(cutter, slopes, sizeof(int32_t));
-  scratch->slopes = cut(cutter, slopes, sizeof(float));
-  scratch->list_offsets = cut(cutter, slopes, sizeof(int32_t));
-  scratch->list_slopes = cut(cutter, slopes, sizeof(float));
+static void cut_scratch(const choir__argmax_t* t, cutter_t* cutter,
+                        choir__argmax_scratch_t* scratch) {
+  const int64_t gradients = choir__argmax_gradients(t);
+  scratch->image = cut(cutter, choir__argmax_image(t), sizeof(float));
+  scratch->patches = cut(cutter, choir__argmax_patches(t), sizeof(float));
+  scratch->offsets = cut(cutter, gradients, sizeof(int32_t));
+  scratch->gradients = cut(cutter, gradients, sizeof(float));
+  scratch->list_offsets = cut(cutter, gradients, sizeof(int32_t));
+  scratch->list_gradients = cut(cutter, gradients, sizeof(float));
   scratch->list_ends = cut(cutter, t->filters, sizeof(int64_t));
 }
 
 static void weight_range(void* context, void* memory, int64_t begin,
                          int64_t end) {
   call_t* call = context;
-  const choir__winners_t* t = &call->t;
+  const choir__argmax_t* t = &call->t;
   const bool wide = choir__isa() == CHOIR__ISA_AVX512;
   cutter_t cutter = {memory, 0};
-  choir__winners_scratch_t scratch;
+  choir__argmax_scratch_t scratch;
   cut_scratch(t, &cutter, &scratch);
-  memset(scratch.image, 0, (size_t)choir__winners_image(t) * sizeof(float));
+  memset(scratch.image, 0, (size_t)choir__argmax_image(t) * sizeof(float));
   // Lanes behind a patch are computed with, too: what lies there by chance may
   // be denormal numbers, which take a hundred times as long.
-  memset(scratch.patches, 0, (size_t)choir__winners_patches(t) * sizeof(float));
+  memset(scratch.patches, 0, (size_t)choir__argmax_patches(t) * sizeof(float));
   for (int64_t piece = begin; piece < end; piece++) {
     scratch.sums = call->sums + piece * (call->sums_count + call->bias_count);
     scratch.bias = scratch.sums + call->sums_count;
@@ -319,9 +319,9 @@ static void weight_range(void* context, void* memory, int64_t begin,
     const int64_t last = call->samples * (piece + 1) / call->pieces;
     for (int64_t n = call->samples * piece / call->pieces; n < last; n++) {
       if (has_nonfinite(call)) return;
-      (wide ? choir__winners_weight_avx512 : choir__winners_weight_avx2)(
+      (wide ? choir__argmax_weight_avx512 : choir__argmax_weight_avx2)(
           t, n, &scratch);
-      find_nonfinite(call, scratch.image, choir__winners_image(t));
+      find_nonfinite(call, scratch.image, choir__argmax_image(t));
     }
   }
 }
@@ -335,7 +335,7 @@ CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
 
 static void write_weights(const call_t* call, const choir_view_t* dw,
                           const choir_view_t* db) {
-  const choir__winners_t* t = &call->t;
+  const choir__argmax_t* t = &call->t;
   const float* bias = call->sums + call->sums_count;
   float* to = choir__view_f32(dw);
   float* to_bias = choir__view_f32(db);
@@ -363,7 +363,7 @@ static void write_weights(const call_t* call, const choir_view_t* dw,
 
 static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
                                  const choir_record_t* record) {
-  const choir__winners_t* t = &call->t;
+  const choir__argmax_t* t = &call->t;
   call->sums_count = t->groups * t->filters * t->vectors * GROUP;
   call->bias_count = to_lines(t->filters);
   const int64_t count = call->sums_count + call->bias_count;
@@ -377,7 +377,7 @@ static choir_status_t run_weight(call_t* call, choir_stream_t* stream,
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for sums",
                        bytes);
   cutter_t cutter = {NULL, 0};
-  cut_scratch(t, &cutter, &(choir__winners_scratch_t){0});
+  cut_scratch(t, &cutter, &(choir__argmax_scratch_t){0});
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, call->pieces, 1, cutter.bytes, weight_range, call);
   if (!status && !has_nonfinite(call)) {
@@ -409,11 +409,12 @@ static choir_status_t make_image(choir_stream_t* stream, const choir_view_t* y,
 }
 
 static choir_status_t run_ops(const choir_record_t* record,
-                              choir_stream_t* stream, winners_kind_t kind,
+                              choir_stream_t* stream, argmax_kind_t kind,
                               const choir_view_t* masked,
                               const choir_view_t* image) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
-  const choir_view_t* o = record->operands;  // x, winners, W, y, dy; results
+  const choir_view_t* o =
+      record->operands;  // x, argmax indices, W, y, dy; results
   const bool has_relu = attrs->conv.activation == CHOIR_ACTIVATION_RELU;
   const choir_view_t mask[] = {o[3], o[4], *masked};
   if (has_relu)
@@ -446,7 +447,7 @@ static choir_status_t run_ops(const choir_record_t* record,
 
 static choir_status_t run_apart(const call_t* call,
                                 const choir_record_t* record,
-                                choir_stream_t* stream, winners_kind_t kind) {
+                                choir_stream_t* stream, argmax_kind_t kind) {
   const choir_view_t* dy = choir_record_src(record, 4);
   choir_tensor_t *masked = NULL, *image = NULL;
   choir_status_t status = make_image(stream, dy, dy->shape + 2, &masked);
@@ -461,11 +462,11 @@ static choir_status_t run_apart(const call_t* call,
 
 // ---- Records ----
 
-static choir_status_t winners_run(const choir_record_t* record,
-                                  choir_stream_t* stream, winners_kind_t kind) {
+static choir_status_t argmax_run(const choir_record_t* record,
+                                 choir_stream_t* stream, argmax_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   choir__pixels_t x = {.copy = NULL}, y = {.copy = NULL};
-  choir__pixels_t winners = {.copy = NULL}, dy = {.copy = NULL};
+  choir__pixels_t argmax = {.copy = NULL}, dy = {.copy = NULL};
   call_t call;
   memset(&call, 0, sizeof(call));
   call.pool = choir_device_allocator(choir_stream_device(stream));
@@ -474,52 +475,52 @@ static choir_status_t winners_run(const choir_record_t* record,
     x = (choir__pixels_t){.view = *o.x, .data = choir__view_data(o.x)};
   else
     status = choir__pixels_take(o.x, stream, &x);
-  if (!status) status = choir__pixels_take(o.winners, stream, &winners);
+  if (!status) status = choir__pixels_take(o.argmax, stream, &argmax);
   if (!status) status = choir__pixels_take(o.y, stream, &y);
   if (!status) status = choir__pixels_take(o.dy, stream, &dy);
   if (!status) {
-    describe(record, kind, &x, &winners, &y, &dy, &call);
+    describe(record, kind, &x, &argmax, &y, &dy, &call);
     status = kind == DATA ? run_data(&call, stream, o.w)
                           : run_weight(&call, stream, record);
   }
   choir__pixels_give(&dy, stream);
   choir__pixels_give(&y, stream);
-  choir__pixels_give(&winners, stream);
+  choir__pixels_give(&argmax, stream);
   choir__pixels_give(&x, stream);
   return !status && has_nonfinite(&call)
              ? run_apart(&call, record, stream, kind)
              : status;
 }
 
-#define WINNERS(OP, name, kind)                                          \
-  static bool name##_winners_supports(const choir_record_t* record) {    \
-    return winners_fit(record, kind);                                    \
-  }                                                                      \
-  static choir_status_t name##_winners_run(const choir_record_t* record, \
-                                           choir_stream_t* stream) {     \
-    return winners_run(record, stream, kind);                            \
-  }                                                                      \
-  const choir_op_kernel_t choir__cpu_##name##_winners = CHOIR_OP_KERNEL( \
-      OP, #name, "winners", name##_winners_run, name##_winners_supports);
+#define ARGMAX(OP, name, kind)                                          \
+  static bool name##_argmax_supports(const choir_record_t* record) {    \
+    return argmax_fit(record, kind);                                    \
+  }                                                                     \
+  static choir_status_t name##_argmax_run(const choir_record_t* record, \
+                                          choir_stream_t* stream) {     \
+    return argmax_run(record, stream, kind);                            \
+  }                                                                     \
+  const choir_op_kernel_t choir__cpu_##name##_argmax = CHOIR_OP_KERNEL( \
+      OP, #name, "argmax", name##_argmax_run, name##_argmax_supports);
 
 #else
 
 // Elsewhere there is no such kernel.
-static bool no_winners(const choir_record_t* record) {
+static bool no_argmax(const choir_record_t* record) {
   (void)record;
   return false;
 }
-static choir_status_t no_winners_run(const choir_record_t* record,
-                                     choir_stream_t* stream) {
+static choir_status_t no_argmax_run(const choir_record_t* record,
+                                    choir_stream_t* stream) {
   (void)stream;
   return CHOIR_ERROR(UNIMPLEMENTED, "%s: needs AVX2", record->kernel->name);
 }
-#define WINNERS(OP, name, kind)                         \
-  const choir_op_kernel_t choir__cpu_##name##_winners = \
-      CHOIR_OP_KERNEL(OP, #name, "winners", no_winners_run, no_winners);
+#define ARGMAX(OP, name, kind)                         \
+  const choir_op_kernel_t choir__cpu_##name##_argmax = \
+      CHOIR_OP_KERNEL(OP, #name, "argmax", no_argmax_run, no_argmax);
 
 #endif
 
-WINNERS(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, DATA)
-WINNERS(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight,
-        WEIGHT)
+ARGMAX(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, DATA)
+ARGMAX(CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight,
+       WEIGHT)
