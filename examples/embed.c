@@ -11,9 +11,8 @@ static void define(choir_model_t* model, void* layers) {
 }
 
 static choir_var_t* forward(choir_scope_t* s, void* layers, choir_vars_t in) {
-  choir_layer_t** layer = layers;
-  choir_var_t* hidden = choir_layer_forward(s, layer[0], in.at[0]);
-  return choir_layer_forward(s, layer[1], hidden);
+  choir_layer_t** l = layers;
+  return choir_layer_forward(s, l[1], choir_layer_forward(s, l[0], in.at[0]));
 }
 
 static choir_status_t run(void) {

@@ -134,6 +134,10 @@ static void detach(choir_updater_t* updater) {
 choir_status_t choir_optimizer_attach(choir_optimizer_t* optimizer,
                                       choir_device_t* device,
                                       choir_param_set_t* params) {
+  if (!device || !params)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: %s is NULL; needs a device and parameters",
+                       optimizer->def->name, device ? "params" : "device");
   return choir__updater_attach(&optimizer->updater, device, params, NULL);
 }
 

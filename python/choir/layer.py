@@ -96,10 +96,12 @@ _CONTAINERS = (list, tuple, dict)
 
 def _layers_in(path: str, value):
     """(path, layer) of the layers in lists, tuples and dictionaries."""
-    if isinstance(value, Layer):
+    # By type: an object may answer isinstance with anything, or raise.
+    kind = type(value)
+    if issubclass(kind, Layer):
         yield path, value
-    elif isinstance(value, _CONTAINERS):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    elif issubclass(kind, _CONTAINERS):
+        pairs = value.items() if issubclass(kind, dict) else enumerate(value)
         for key, part in pairs:
             yield from _layers_in(f"{path}{Layer.sep}{key}", part)
 
@@ -197,7 +199,7 @@ class Layer(metaclass=LayerMeta):
         for name, part in self._layers.items():
             yield from part._walk(f"{prefix}{name}{self.sep}", seen)
         for name, value in list(self.__dict__.items()):
-            if name.startswith("_") or not isinstance(value, _CONTAINERS):
+            if name.startswith("_") or not issubclass(type(value), _CONTAINERS):
                 continue
             for path, part in _layers_in(name, value):
                 if id(part) in seen:

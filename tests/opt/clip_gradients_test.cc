@@ -10,7 +10,6 @@
 
 #include "core/graph.h"
 #include "opt/optimizer.h"
-#include "tensor/fusion_def.h"
 #include "tests/opt/param_testing.h"
 #include "tests/testing/status_matchers.h"
 
@@ -178,7 +177,6 @@ TEST_P(ClipTest, InAGraph) {
   ASSERT_OK(one.Update());
   ASSERT_OK(choir_graph_end(graph));
   choir_graph_options_t options = {};
-  options.is_shape = choir__source_is_shape;
   ASSERT_OK(choir_graph_plan(graph, &options));
   const Values grads[][2] = {{{12}, {6}}, {{0.5f}, {0.25f}}, {{0}, {-10}}};
   const Values seen[][2] = {{{2}, {1.5f}}, {{0.5f}, {0.25f}}, {{0}, {-2.5f}}};

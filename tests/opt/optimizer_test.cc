@@ -481,7 +481,7 @@ struct RefusingStage {
     stage.submit = [](choir_stage_t* self, choir_stream_t* stream,
                       const choir_record_t* record) -> choir_status_t {
       auto* own = reinterpret_cast<RefusingStage*>(self);
-      if (std::string(record->kernel->name).find("update") !=
+      if (std::string(choir_record_name(record)).find("update") !=
               std::string::npos &&
           own->left-- == 0)
         return CHOIR_ERROR(INTERNAL, "on purpose");
@@ -491,6 +491,17 @@ struct RefusingStage {
 };
 
 // Where it failed before it submitted anything it may be repeated, else not.
+TEST(OptimizerTest, NeedsADeviceAndParameters) {
+  DevicePtr device = MakeDevice("cpu");
+  OptimizerPtr optimizer = Create(Sgd());
+  ParamSet<float> params(device.get());
+  EXPECT_STATUS(INVALID_ARGUMENT, "sgd: params is NULL; needs a device",
+                choir_optimizer_attach(optimizer.get(), device.get(), nullptr));
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "sgd: device is NULL; needs a device",
+      choir_optimizer_attach(optimizer.get(), nullptr, params.list()));
+}
+
 TEST(OptimizerTest, AnUpdateThatIsHalfAppliedIsNotRepeated) {
   for (const char* name : {"cpu", "cpu_async", "null"}) {
     DevicePtr device = MakeDevice(name);

@@ -125,7 +125,6 @@ class Problem {
     choir_record_t record = record_;
     record.kernel =
         kernel ? &kernel->kernel : choir__reference_kernel(def_->op);
-    record.operation = choir__operation(def_->op);
     EXPECT_OK(record.kernel->run(&record, stream));
     std::vector<std::vector<char>> results;
     for (int32_t i = 0; i < def_->dst_count; ++i) {
@@ -345,6 +344,7 @@ class Problem {
       }
     }
     record_.operands = operands_;
+    record_.operation = choir__operation(def_->op);
     record_.src_count = src_count;
     record_.dst_count = def_->dst_count;
     record_.accumulate = accumulate_;
