@@ -16,7 +16,7 @@ static bool attrs(const choir_record_t* const* records, void* out_attrs) {
 
 const choir_fusion_t choir__fusion_conv_pool[] = {
     {.node_count = 2,
-     .nodes = {{CHOIR_OP_MAX_POOL2D}, {CHOIR_OP_CONV2D}},
+     .nodes = {{.op = CHOIR_OP_MAX_POOL2D}, {.op = CHOIR_OP_CONV2D}},
      .op = CHOIR_OP_CONV2D_MAX_POOL2D,
      .src_count = 3,
      .dst_count = 2,

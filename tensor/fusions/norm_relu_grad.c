@@ -20,17 +20,17 @@ static bool same_epsilon(const choir_record_t* const* records,
 }
 
 #define NORM_GRAD \
-  { CHOIR_OP_BATCH_NORM_GRAD }
+  { .op = CHOIR_OP_BATCH_NORM_GRAD }
 #define RELU_GRAD \
-  { CHOIR_OP_RELU_GRAD, .source = 4 }
+  { .op = CHOIR_OP_RELU_GRAD, .source = 4 }
 // y, and that it was made from what the gradient is of.
-#define FORWARD                                                         \
-  {                                                                     \
-    CHOIR_OP_BATCH_NORM_RELU, .reader = 1, .source = 0, .src_count = 3, \
-                              .stays = true                             \
+#define FORWARD                                                               \
+  {                                                                           \
+    .op = CHOIR_OP_BATCH_NORM_RELU, .reader = 1, .source = 0, .src_count = 3, \
+    .stays = true                                                             \
   }
 #define ADD \
-  { CHOIR_OP_ADD, .reader = 1, .source = 1 }
+  { .op = CHOIR_OP_ADD, .reader = 1, .source = 1 }
 #define OF_FORWARD             \
   .same_count = 4,             \
   .same = {{{2, 0}, {0, 0}},   \

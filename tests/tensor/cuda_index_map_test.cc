@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tensor/ops/index_map.h"
 #include "tests/tensor/cuda_kernels_testing.h"
 
 namespace {
