@@ -420,7 +420,7 @@ TEST_P(GraphTest, AttributesFollowAScalar) {
     double* seen;
     double rate;
   } attrs = {&seen, 1.5};
-  const choir_kernel_t kernel = {
+  static const choir_kernel_t kernel = {
       "look/test",
       [](const choir_record_t* record, choir_stream_t*) -> choir_status_t {
         const auto* own = static_cast<const Attrs*>(record->attrs);
