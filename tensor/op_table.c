@@ -35,7 +35,7 @@ static const choir_kernel_t host_kernels[CHOIR_OP_COUNT] = {
     CHOIR_OP_LIST(HOST_ENTRY)};
 
 static void cost_of(const choir_record_t* record, choir_cost_t* out_cost) {
-  const choir_op_def_t* def = defs[choir__record_op(record)];
+  const choir_op_def_t* def = defs[record->operation->id];
   if (def->cost)
     def->cost(record, out_cost);
   else
@@ -43,13 +43,13 @@ static void cost_of(const choir_record_t* record, choir_cost_t* out_cost) {
 }
 
 static bool reads(const choir_record_t* record, int32_t source) {
-  const choir_op_def_t* def = defs[choir__record_op(record)];
+  const choir_op_def_t* def = defs[record->operation->id];
   return source >= 32 || !(def->shapes_only >> source & 1u);
 }
 
 static bool in_place(const choir_record_t* record, int32_t source,
                      int32_t destination) {
-  const choir_op_def_t* def = defs[choir__record_op(record)];
+  const choir_op_def_t* def = defs[record->operation->id];
   return def->elementwise || def->inplace[destination] == source + 1;
 }
 
