@@ -54,7 +54,9 @@ def functions_that_ran(gcda, source_root):
         ).stdout
     for line in output.splitlines():
         for one in json.loads(line)["files"]:
-            path = os.path.relpath(os.path.join(source_root, one["file"]), source_root)
+            path = os.path.relpath(
+                os.path.join(source_root, one["file"]), source_root
+            )
             if path.split("/")[0] not in LAYERS:
                 continue
             for function in one["functions"]:
@@ -69,7 +71,9 @@ def main():
     execution_root = bazel("info", *BUILD, *options, "execution_root")
     for old in folder.rglob("*.gcda"):
         old.unlink()
-    subprocess.run([folder / "bench" / "train_step", *STEPS], check=True, cwd=ROOT)
+    subprocess.run(
+        [folder / "bench" / "train_step", *STEPS], check=True, cwd=ROOT
+    )
     lines = collections.defaultdict(set)
     for gcda in folder.rglob("*.gcda"):
         for path, first, last in functions_that_ran(gcda, execution_root):
