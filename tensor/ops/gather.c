@@ -1,25 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/index_map.h"
+#include "tensor/ops/move.h"
 
-CHOIR__AXIS_ATTRS(gather, "dimension that indices count along");
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_gather_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1,
+                    "dimension that indices count along")};
 
-static choir_status_t gather_infer(const choir_view_t* srcs, int32_t src_count,
-                                   const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  return choir__gather_shape("gather", &srcs[0], &srcs[1],
-                             ((const choir_gather_attrs_t*)attrs)->axis,
-                             &dsts[0]);
+// The shape of x with dimension `axis` replaced by the shape of the indices.
+static choir_status_t gather_shape(const char* op, const choir_view_t* srcs,
+                                   const choir_gather_attrs_t* attrs,
+                                   choir_view_t* dst) {
+  const choir_view_t* x = &srcs[0];
+  const choir_view_t* indices = &srcs[1];
+  const int64_t axis = attrs->axis;
+  CHOIR_TRY(choir__need_axis(op, x, axis));
+  if (x->ndim - 1 + indices->ndim > CHOIR_MAX_NDIM) {
+    char text[2][160];
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: source 0 is %s, indices are %s; needs at most %d "
+                       "dimensions of both, less one",
+                       op, choir_view_print(x, text[0], sizeof text[0]),
+                       choir_view_print(indices, text[1], sizeof text[1]),
+                       CHOIR_MAX_NDIM);
+  }
+  int64_t shape[CHOIR_MAX_NDIM];
+  int32_t ndim = 0;
+  for (int32_t k = 0; k < axis; ++k) shape[ndim++] = x->shape[k];
+  for (int32_t k = 0; k < indices->ndim; ++k) shape[ndim++] = indices->shape[k];
+  for (int32_t k = (int32_t)axis + 1; k < x->ndim; ++k)
+    shape[ndim++] = x->shape[k];
+  return choir__infer_shape(op, x->dtype, ndim, shape, dst);
 }
 
-static void gather_map(const choir_record_t* record, int32_t part,
-                       choir__index_map_t* map) {
-  (void)part;
-  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
-                         choir_record_src(record, 0));
+static void gather_rules(const choir_record_t* record,
+                         choir__index_map_t* map) {
   choir__index_map_by_axis(map, record, 1,
                            ((const choir_gather_attrs_t*)record->attrs)->axis);
 }
-CHOIR__INDEX_MAP_REFERENCE(gather)
 
 static const choir_op_case_t cases[] = {{"5;3", NULL},
                                         {"5,3;4", NULL},
@@ -30,21 +46,15 @@ static const choir_op_case_t cases[] = {{"5;3", NULL},
                                         {"5,3;0", NULL},
                                         {"2,1,3,2;2,1,2,1", "axis=3"},
                                         {NULL, NULL}};
-
-const choir_op_def_t choir_op_def_gather = {
-    .op = CHOIR_OP_GATHER,
-    .name = "gather",
-    .doc = "x, indices -> x with a dimension replaced by what indices name",
-    .src_min = 2,
-    .src_max = 2,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = gather_infer,
-    .reference = gather_reference,
-    .index_map = gather_map,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .second_dtypes = CHOIR__DTYPES_INDEX,
-    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES},
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+static const choir_op_case_t grad_cases[] = {{"5;3;3", NULL},
+                                             {"5,3;4;4,3", NULL},
+                                             {"5,3;2,2;5,2,2", "axis=1"},
+                                             {"2,3,4;3,2;2,3,2,4", "axis=1"},
+                                             {"4,3,7,5;6;4,3,6,5", "axis=2"},
+                                             {"5,3;;5", "axis=1"},
+                                             {"5,3;0;0,3", NULL},
+                                             {NULL, NULL}};
+CHOIR_MOVE_OP(GATHER, gather, 2,
+              "x, indices -> x with a dimension replaced by what indices name",
+              .second_dtypes = CHOIR__DTYPES_INDEX,
+              .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES});

@@ -83,26 +83,20 @@ choir_status_t choir__index_map_check(const char* op,
   return choir__check_indices(op, record, map->index_source, map->axis_size);
 }
 
-choir_status_t choir__gather_shape(const char* op, const choir_view_t* x,
-                                   const choir_view_t* indices, int64_t axis,
-                                   choir_view_t* out_view) {
-  CHOIR_TRY(choir__need_axis(op, x, axis));
-  if (x->ndim - 1 + indices->ndim > CHOIR_MAX_NDIM) {
-    char text[2][160];
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: source 0 is %s, indices are %s; needs at most %d "
-                       "dimensions of both, less one",
-                       op, choir_view_print(x, text[0], sizeof text[0]),
-                       choir_view_print(indices, text[1], sizeof text[1]),
-                       CHOIR_MAX_NDIM);
+choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
+                                    int64_t size, int64_t repeats,
+                                    int64_t* out_size) {
+  *out_size = 0;
+  if (size == 0 || repeats <= INT64_MAX / size) {
+    *out_size = size * repeats;
+    return NULL;
   }
-  int64_t shape[CHOIR_MAX_NDIM];
-  int32_t ndim = 0;
-  for (int32_t k = 0; k < axis; ++k) shape[ndim++] = x->shape[k];
-  for (int32_t k = 0; k < indices->ndim; ++k) shape[ndim++] = indices->shape[k];
-  for (int32_t k = (int32_t)axis + 1; k < x->ndim; ++k)
-    shape[ndim++] = x->shape[k];
-  return choir__infer_shape(op, x->dtype, ndim, shape, out_view);
+  char text[160];
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: %lld times a dimension of %s is too large; needs 63 "
+                     "bits",
+                     op, (long long)repeats,
+                     choir_view_print(x, text, sizeof text));
 }
 
 // ---- The reference ----

@@ -116,10 +116,10 @@ choir_status_t choir__index_map_reference(const choir_record_t* record,
   static const choir_struct_def_t attrs_def =                      \
       CHOIR_STRUCT_DEF(#op, choir_##op##_attrs_t, fields, "where")
 
-// The shape of x with dimension `axis` replaced by the shape of the indices.
-choir_status_t choir__gather_shape(const char* op, const choir_view_t* x,
-                                   const choir_view_t* indices, int64_t axis,
-                                   choir_view_t* out_view) CHOIR_NODISCARD;
+// size * repeats, of a dimension of x, if 63 bits hold it.
+choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
+                                    int64_t size, int64_t repeats,
+                                    int64_t* out_size) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

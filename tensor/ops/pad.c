@@ -1,26 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
 
-#include "tensor/ops/pad_shared.h"
+#include "tensor/ops/move.h"
 
-CHOIR__PAD_ATTRS(pad);
+#define PAD_MODE_NAME(ENUM, name) #name,
+static const char* const modes[] = {CHOIR_PAD_MODE_LIST(PAD_MODE_NAME) NULL};
 
-static choir_status_t pad_infer(const choir_view_t* srcs, int32_t src_count,
-                                const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  return choir__pad_shape("pad", &srcs[0], attrs, &dsts[0]);
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_ENUM(choir_pad_attrs_t, mode, modes, CHOIR_PAD_CONSTANT,
+                     "what lies around x"),
+    CHOIR_FIELD_FLOAT(choir_pad_attrs_t, value, 0, -INFINITY, INFINITY,
+                      "the constant"),
+    CHOIR_FIELD_INTS(choir_pad_attrs_t, before, CHOIR_MAX_NDIM, 0, 0, INT64_MAX,
+                     "elements in front, by dimension"),
+    CHOIR_FIELD_INTS(choir_pad_attrs_t, after, CHOIR_MAX_NDIM, 0, 0, INT64_MAX,
+                     "elements behind, by dimension"),
+};
+
+static choir_status_t pad_shape(const char* op, const choir_view_t* x,
+                                const choir_pad_attrs_t* attrs,
+                                choir_view_t* out_view) {
+  int64_t shape[CHOIR_MAX_NDIM];
+  for (int32_t k = 0; k < x->ndim; ++k) {
+    const int64_t room = INT64_MAX - x->shape[k];
+    const bool is_padded = attrs->before[k] > 0 || attrs->after[k] > 0;
+    char text[160];
+    if (attrs->before[k] > room || attrs->after[k] > room - attrs->before[k])
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: dimension %d of %s with %lld and %lld around it "
+                         "is too large; needs 63 bits",
+                         op, (int)k, choir_view_print(x, text, sizeof text),
+                         (long long)attrs->before[k],
+                         (long long)attrs->after[k]);
+    if (is_padded && x->shape[k] == 0 && attrs->mode != CHOIR_PAD_CONSTANT)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: dimension %d of %s has no element; needs one to "
+                         "%s, or mode constant",
+                         op, (int)k, choir_view_print(x, text, sizeof text),
+                         attrs->mode == CHOIR_PAD_EDGE ? "repeat" : "reflect");
+    shape[k] = attrs->before[k] + x->shape[k] + attrs->after[k];
+  }
+  return choir__infer_shape(op, x->dtype, x->ndim, shape, out_view);
 }
 
-static void pad_map(const choir_record_t* record, int32_t part,
-                    choir__index_map_t* map) {
-  (void)part;
-  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
-                         choir_record_src(record, 0));
-  choir__pad_rules(record->attrs, map);
-  choir_element_store(&map->other_value, map->places.dtype,
-                      ((const choir_pad_attrs_t*)record->attrs)->value);
+static void pad_rules(const choir_record_t* record, choir__index_map_t* map) {
+  static const choir__outside_t outside[] = {
+      [CHOIR_PAD_CONSTANT] = CHOIR__OUTSIDE_NONE,
+      [CHOIR_PAD_REFLECT] = CHOIR__OUTSIDE_REFLECT,
+      [CHOIR_PAD_EDGE] = CHOIR__OUTSIDE_EDGE};
+  const choir_pad_attrs_t* attrs = record->attrs;
+  for (int32_t k = 0; k < map->places.ndim; ++k) {
+    if (attrs->before[k] == 0 && attrs->after[k] == 0) continue;
+    map->rules[k] = (choir__index_rule_t){.size = map->elements.shape[k],
+                                          .before = attrs->before[k],
+                                          .each = 1,
+                                          .outside = outside[attrs->mode]};
+  }
+  if (map->kind == CHOIR__INDEX_PULL)
+    choir_element_store(&map->other_value, map->places.dtype, attrs->value);
 }
-CHOIR__INDEX_MAP_REFERENCE(pad)
 
 static const choir_op_case_t cases[] = {
     {"5", "before=2 after=3 value=1.5"},
@@ -35,19 +73,14 @@ static const choir_op_case_t cases[] = {
     {"2,3", NULL},
     {"", NULL},
     {NULL, NULL}};
-
-const choir_op_def_t choir_op_def_pad = {
-    .op = CHOIR_OP_PAD,
-    .name = "pad",
-    .doc = "x with more elements around it",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = pad_infer,
-    .reference = pad_reference,
-    .index_map = pad_map,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+static const choir_op_case_t grad_cases[] = {
+    {"5;10", "before=2 after=3"},
+    {"5;11", "before=2 after=4 mode=reflect"},
+    {"5;25", "before=11 after=9 mode=reflect"},
+    {"5;10", "before=2 after=3 mode=edge"},
+    {"1,4;4,9", "before=1,3,0,0,0,0,0,0 after=2,2,0,0,0,0,0,0 mode=reflect"},
+    {"2,3,4,2;2,3,7,5",
+     "before=0,0,1,2,0,0,0,0 after=0,0,2,1,0,0,0,0 mode=edge"},
+    {NULL, NULL}};
+CHOIR_MOVE_OP(PAD, pad, 1, "x with more elements around it",
+              .domains = {CHOIR_DOMAIN_ANY});

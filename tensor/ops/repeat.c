@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/repeat_shared.h"
+#include "tensor/ops/move.h"
 
-CHOIR__REPEAT_ATTRS(repeat);
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_repeat_attrs_t, repeats, 1, 0, INT64_MAX,
+                    "how often each element comes"),
+    CHOIR_FIELD_INT(choir_repeat_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1,
+                    "dimension that gets longer"),
+};
 
-static choir_status_t repeat_infer(const choir_view_t* srcs, int32_t src_count,
-                                   const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  return choir__repeat_shape("repeat", &srcs[0], attrs, &dsts[0]);
+static choir_status_t repeat_shape(const char* op, const choir_view_t* x,
+                                   const choir_repeat_attrs_t* attrs,
+                                   choir_view_t* out_view) {
+  CHOIR_TRY(choir__need_axis(op, x, attrs->axis));
+  int64_t shape[CHOIR_MAX_NDIM];
+  for (int32_t k = 0; k < x->ndim; ++k) shape[k] = x->shape[k];
+  CHOIR_TRY(choir__repeated_size(op, x, shape[attrs->axis], attrs->repeats,
+                                 &shape[attrs->axis]));
+  return choir__infer_shape(op, x->dtype, x->ndim, shape, out_view);
 }
 
-static void repeat_map(const choir_record_t* record, int32_t part,
-                       choir__index_map_t* map) {
-  (void)part;
-  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
-                         choir_record_src(record, 0));
-  choir__repeat_rules(record->attrs, map);
+static void repeat_rules(const choir_record_t* record,
+                         choir__index_map_t* map) {
+  const choir_repeat_attrs_t* attrs = record->attrs;
+  const int64_t size = map->elements.shape[attrs->axis];
+  // Without places there is nothing to repeat.
+  map->rules[attrs->axis] = (choir__index_rule_t){
+      .size = size, .each = attrs->repeats > 0 ? attrs->repeats : 1};
 }
-CHOIR__INDEX_MAP_REFERENCE(repeat)
 
 static const choir_op_case_t cases[] = {{"5", NULL},
                                         {"5", "repeats=3"},
@@ -26,19 +36,15 @@ static const choir_op_case_t cases[] = {{"5", NULL},
                                         {"3,4", "repeats=0 axis=1"},
                                         {"0,2", "repeats=2 axis=1"},
                                         {NULL, NULL}};
-
-const choir_op_def_t choir_op_def_repeat = {
-    .op = CHOIR_OP_REPEAT,
-    .name = "repeat",
-    .doc = "every element several times along an axis, as NumPy does",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = repeat_infer,
-    .reference = repeat_reference,
-    .index_map = repeat_map,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+static const choir_op_case_t grad_cases[] = {
+    {"5;5", NULL},
+    {"5;15", "repeats=3"},
+    {"3,4;6,4", "repeats=2"},
+    {"3,4;3,12", "repeats=3 axis=1"},
+    {"2,3,4,2;2,3,8,2", "repeats=2 axis=2"},
+    {"3,4;3,0", "repeats=0 axis=1"},
+    {"0,2;0,4", "repeats=2 axis=1"},
+    {NULL, NULL}};
+CHOIR_MOVE_OP(REPEAT, repeat, 1,
+              "every element several times along an axis, as NumPy does",
+              .domains = {CHOIR_DOMAIN_ANY});

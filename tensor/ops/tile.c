@@ -1,22 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/repeat_shared.h"
+#include "tensor/ops/move.h"
 
-CHOIR__TILE_ATTRS(tile);
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_tile_attrs_t, ndim, 1, 0, CHOIR_MAX_NDIM,
+                    "how many of repeats are meant"),
+    CHOIR_FIELD_INTS(choir_tile_attrs_t, repeats, CHOIR_MAX_NDIM, 1, 0,
+                     INT64_MAX,
+                     "copies, by dimension, the last for the "
+                     "last"),
+};
 
-static choir_status_t tile_infer(const choir_view_t* srcs, int32_t src_count,
-                                 const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  return choir__tile_shape("tile", &srcs[0], attrs, &dsts[0]);
+static choir_status_t tile_shape(const char* op, const choir_view_t* x,
+                                 const choir_tile_attrs_t* attrs,
+                                 choir_view_t* out_view) {
+  const int32_t count = (int32_t)attrs->ndim;
+  const int32_t ndim = x->ndim > count ? x->ndim : count;
+  int64_t shape[CHOIR_MAX_NDIM];
+  for (int32_t k = 1; k <= ndim; ++k) {  // from the last
+    const int64_t size = k <= x->ndim ? x->shape[x->ndim - k] : 1;
+    const int64_t repeats = k <= count ? attrs->repeats[count - k] : 1;
+    CHOIR_TRY(choir__repeated_size(op, x, size, repeats, &shape[ndim - k]));
+  }
+  return choir__infer_shape(op, x->dtype, ndim, shape, out_view);
 }
 
-static void tile_map(const choir_record_t* record, int32_t part,
-                     choir__index_map_t* map) {
-  (void)part;
-  choir__index_map_start(map, CHOIR__INDEX_PULL, choir_record_dst(record, 0),
-                         choir_record_src(record, 0));
-  choir__tile_rules(record->attrs, map);
+static void tile_rules(const choir_record_t* record, choir__index_map_t* map) {
+  (void)record;
+  for (int32_t k = 0; k < map->places.ndim; ++k) {
+    if (map->places.shape[k] == map->elements.shape[k]) continue;
+    map->rules[k] = (choir__index_rule_t){.size = map->elements.shape[k],
+                                          .each = 1,
+                                          .outside = CHOIR__OUTSIDE_WRAP};
+  }
 }
-CHOIR__INDEX_MAP_REFERENCE(tile)
 
 static const choir_op_case_t cases[] = {
     {"5", NULL},
@@ -29,19 +45,16 @@ static const choir_op_case_t cases[] = {
     {"", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
     {"2,0", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
     {NULL, NULL}};
-
-const choir_op_def_t choir_op_def_tile = {
-    .op = CHOIR_OP_TILE,
-    .name = "tile",
-    .doc = "x several times in each dimension, as NumPy does",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = tile_infer,
-    .reference = tile_reference,
-    .index_map = tile_map,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+static const choir_op_case_t grad_cases[] = {
+    {"5;5", NULL},
+    {"5;15", "repeats=3"},
+    {"3,4;6,4", "ndim=2 repeats=2,1,1,1,1,1,1,1"},
+    {"3,4;3,12", "repeats=3"},
+    {"3;2,2,9", "ndim=3 repeats=2,2,3,1,1,1,1,1"},
+    {"2,3,4,2;2,6,4,6", "ndim=3 repeats=2,1,3,1,1,1,1,1"},
+    {"3,4;0,4", "ndim=2 repeats=0,1,1,1,1,1,1,1"},
+    {";2,2", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
+    {"2,0;4,0", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
+    {NULL, NULL}};
+CHOIR_MOVE_OP(TILE, tile, 1, "x several times in each dimension, as NumPy does",
+              .domains = {CHOIR_DOMAIN_ANY});
