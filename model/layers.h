@@ -52,34 +52,32 @@ CHOIR_API extern const char* const choir_activation_names[];
   X(T, BOOL, bias, true, 0, 1, "add b")                                 \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
+// Of convolutions. A _width of -1 means: as the height's.
+#define CHOIR_KERNEL_WINDOW_FIELDS(X, T)                              \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required") \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")         \
+  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")     \
+  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")      \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right")
+
 // x (n, c, h, w) -> activation(conv(x, W) + b). W (out, c / groups, kh, kw)
-// starts as N(0, sqrt(2 / (c / groups * kh * kw + out))), b as 0. A _width of
-// -1 means: as the height's.
-#define CHOIR_CONV2D_FIELDS(X, T)                                          \
-  X(T, INT, out_channels, 0, 1, 1e9, "filters; required")                  \
-  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required")      \
-  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")              \
-  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                     \
-  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")          \
-  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")           \
-  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right") \
-  X(T, INT, dilation, 1, 1, 1e6, "distance of kernel elements")            \
-  X(T, INT, groups, 1, 1, 1e6, "independent groups of channels")           \
-  X(T, BOOL, bias, true, 0, 1, "add b")                                    \
+// starts as N(0, sqrt(2 / (c / groups * kh * kw + out))), b as 0.
+#define CHOIR_CONV2D_FIELDS(X, T)                                \
+  X(T, INT, out_channels, 0, 1, 1e9, "filters; required")        \
+  CHOIR_KERNEL_WINDOW_FIELDS(X, T)                               \
+  X(T, INT, dilation, 1, 1, 1e6, "distance of kernel elements")  \
+  X(T, INT, groups, 1, 1, 1e6, "independent groups of channels") \
+  X(T, BOOL, bias, true, 0, 1, "add b")                          \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
 // x (n, c, h, w): child depthwise_conv, a filter for each channel, and behind
 // it point_conv, a convolution of 1x1 (Chollet, CVPR 2017, without an
 // activation in between). Both have the bias.
-#define CHOIR_SEPARABLE_CONV2D_FIELDS(X, T)                                \
-  X(T, INT, out_channels, 0, 1, 1e9, "filters of 1x1; required")           \
-  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required")      \
-  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")              \
-  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                     \
-  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")          \
-  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")           \
-  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right") \
-  X(T, BOOL, bias, false, 0, 1, "add b")                                   \
+#define CHOIR_SEPARABLE_CONV2D_FIELDS(X, T)                      \
+  X(T, INT, out_channels, 0, 1, 1e9, "filters of 1x1; required") \
+  CHOIR_KERNEL_WINDOW_FIELDS(X, T)                               \
+  X(T, BOOL, bias, false, 0, 1, "add b")                         \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
 // x (n, c, h, w) -> the window's maximum or mean. stride 0: the kernel's size.

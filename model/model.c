@@ -510,8 +510,8 @@ choir_status_t choir_model_predict(choir_model_t* model,
   *out_y = NULL;
   CHOIR_TRY(need_forward(model, "predict"));
   choir_model_batch_t batch = {.sample_count = 1};
-  for (int32_t i = 0; i < count && count <= CHOIR_MODEL_MAX_TENSORS; ++i)
-    batch.inputs[i] = inputs[i];
+  if (inputs && count <= CHOIR_MODEL_MAX_TENSORS)
+    for (int32_t i = 0; i < count; ++i) batch.inputs[i] = inputs[i];
   CHOIR_TRY_NOTE(check_lists(model, &batch), "predict");
   bool done = false;
   CHOIR_TRY(

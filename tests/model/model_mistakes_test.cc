@@ -221,6 +221,8 @@ TEST_P(ModelTest, RefusesWhatIsNull) {
       EXPECT_STATUS(INVALID_ARGUMENT,
                     "model net: 0 inputs; it was compiled for 1",
                     choir_model_predict(net->get(), nullptr, 0, &y));
+      EXPECT_STATUS(INVALID_ARGUMENT, "0 inputs; it was compiled for 1",
+                    choir_model_predict(net->get(), nullptr, 1, &y));
       EXPECT_EQ(y, nullptr);
       choir_model_batch_t batch = Batch();
       batch.inputs[0] = nullptr;
