@@ -546,7 +546,7 @@ class Adam(Optimizer):
         )
 
 
-class AdamW(Optimizer):
+class AdamW(Adam):
     """Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019: Adam,
     and p -= lr weight_decay p beside its step."""
 
@@ -558,13 +558,7 @@ class AdamW(Optimizer):
         epsilon=1e-8,
         weight_decay=0.01,
     ) -> None:
-        super().__init__(
-            lr,
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-        )
+        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay)
 
 
 class RMSProp(Optimizer):
