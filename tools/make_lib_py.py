@@ -66,7 +66,7 @@ def statements(text):
     for line in text.splitlines():
         marker = re.match(r'# \d+ "(.*?)"', line)
         if marker:
-            header = marker[1]
+            header = os.path.normpath(marker[1])
             continue
         for piece in re.split(r"([;{}])", line):
             parts.append(piece)

@@ -11,7 +11,6 @@ others are made is in docs/api/singa_operators.tsv. A layer is in C if the C lib
 lists one of its name.
 """
 
-import argparse
 import os
 import sys
 
@@ -147,14 +146,7 @@ def summary(body):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="operators_page.py")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument(
-        "--tree",
-        default=os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."),
-        help="folder of the repository",
-    )
-    given = parser.parse_args()
+    given = python_api.arguments("operators_page.py")
     path = os.path.join(given.tree, PAGE)
     try:
         made = make_page(given.tree)

@@ -353,15 +353,19 @@ def replace_part(text, lines):
     return text[: begin + len(BEGIN)] + middle + text[end:]
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="python_api.py")
+def arguments(program):
+    parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("--check", action="store_true")
     parser.add_argument(
         "--tree",
         default=os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."),
         help="folder of the repository",
     )
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    given = arguments("python_api.py")
     page = os.path.join(given.tree, PAGE)
     try:
         with open(page, encoding="utf-8") as file:

@@ -256,21 +256,21 @@ class LaunchReport(Structure):
 
 # Name: (result, arguments). A status is a pointer.
 FUNCTIONS = {
-    # ./core/base.h
+    # core/base.h
     "version": (c_char_p, []),
-    # ./core/status.h
+    # core/status.h
     "status_make": (_P, None),
     "status_code": (c_int, [_P]),
     "status_message": (c_char_p, [_P]),
     "status_origin": (c_char_p, [_P]),
     "status_free": (None, [_P]),
-    # ./core/field.h
+    # core/field.h
     "struct_init": (None, [POINTER(StructDef), _P]),
     "struct_check": (_P, [POINTER(StructDef), _P]),
-    # ./core/dtype.h
+    # core/dtype.h
     "dtype_bytes": (c_size_t, [c_int]),
     "dtype_name": (c_char_p, [c_int]),
-    # ./core/view.h
+    # core/view.h
     "view_is_contiguous": (c_bool, [POINTER(View)]),
     "view_is_dense": (c_bool, [POINTER(View)]),
     "view_set_contiguous": (None, [POINTER(View)]),
@@ -301,7 +301,7 @@ FUNCTIONS = {
     # tensor/gpu_parts.h
     "gpu_part_count": (c_int32, []),
     "gpu_part": (_P, [c_int32, POINTER(GpuPart)]),
-    # ./tensor/tensor.h
+    # tensor/tensor.h
     "tensor_create": (_P, [_P, c_int, c_int32, POINTER(c_int64), POINTER(_P)]),
     "tensor_create_layout": (_P, [_P, POINTER(View), POINTER(_P)]),
     "tensor_from_view": (_P, [POINTER(View), POINTER(_P)]),
@@ -314,7 +314,7 @@ FUNCTIONS = {
     # tensor/ops.h
     "op_run": (_P, [_P, c_int, POINTER(_P), c_int32, _P, c_bool, POINTER(_P)]),
     "op_info": (OpInfo, [c_int]),
-    # ./autograd/scope.h
+    # autograd/scope.h
     "scope_create": (_P, [_P, POINTER(_P)]),
     "scope_destroy": (None, [_P]),
     "scope_begin": (None, [_P, POINTER(Step)]),
@@ -337,12 +337,12 @@ FUNCTIONS = {
     # model/layers.h
     "layer_def_get": (_P, [c_int32]),
     "layer_def_config": (POINTER(StructDef), [_P]),
-    # ./model/param_set.h
+    # model/param_set.h
     "param_set_create": (_P, [_P, POINTER(_P)]),
     "param_set_release": (None, [_P]),
     "param_set_add": (_P, [_P, c_char_p, _P, c_bool, POINTER(POINTER(Param))]),
     "param_use_grad": (None, [POINTER(Param), _P]),
-    # ./model/updater.h
+    # model/updater.h
     "updater_consolidate": (_P, [_P]),
     # model/model.h
     "model_create": (_P, [_P, POINTER(ModelDef), _P, c_int64, POINTER(_P)]),
@@ -426,7 +426,7 @@ FUNCTIONS = {
     "comm_nccl_version": (_P, [POINTER(c_int32)]),
     "work_is_done": (c_bool, [_P]),
     "work_wait": (_P, [_P]),
-    # ./dist/strategy.h
+    # dist/strategy.h
     "strategy_def_parse": (_P, [c_char_p, POINTER(_P)]),
     "strategy_def_get": (_P, [c_int32]),
     "strategy_def_option": (c_char_p, [_P]),
