@@ -496,10 +496,39 @@ const choir_checkpoint_entry_t* choir_checkpoint_get(
   return &checkpoint->header.entries[index].entry;
 }
 
-const choir_checkpoint_entry_t* choir_checkpoint_find(
+// Adam's states had other names in files of earlier versions.
+static const char* const former_suffixes[][2] = {{"/exp_avg", "/mean"},
+                                                 {"/exp_avg_sq", "/square"}};
+
+static bool is_joined(const char* name, const char* stem, size_t stem_bytes,
+                      const char* suffix) {
+  return strncmp(name, stem, stem_bytes) == 0 &&
+         strcmp(name + stem_bytes, suffix) == 0;
+}
+
+static const choir__safetensors_entry_t* find_former(
+    const choir__safetensors_t* header, const char* name) {
+  const char* slash = strrchr(name, '/');
+  for (int k = 0; slash && k < 2; ++k) {
+    if (strcmp(slash, former_suffixes[k][0]) != 0) continue;
+    for (size_t i = 0; i < header->count; ++i)
+      if (is_joined(header->entries[i].entry.name, name, (size_t)(slash - name),
+                    former_suffixes[k][1]))
+        return &header->entries[i];
+  }
+  return NULL;
+}
+
+static const choir__safetensors_entry_t* find(
     const choir_checkpoint_t* checkpoint, const char* name) {
   const choir__safetensors_entry_t* entry =
       choir__safetensors_find(&checkpoint->header, name);
+  return entry ? entry : find_former(&checkpoint->header, name);
+}
+
+const choir_checkpoint_entry_t* choir_checkpoint_find(
+    const choir_checkpoint_t* checkpoint, const char* name) {
+  const choir__safetensors_entry_t* entry = find(checkpoint, name);
   return entry ? &entry->entry : NULL;
 }
 
@@ -531,8 +560,7 @@ static choir_status_t match(const choir_checkpoint_t* checkpoint,
                        WHERE ": '%s': a name or a tensor to read is NULL",
                        checkpoint->path);
   }
-  const choir__safetensors_entry_t* found =
-      choir__safetensors_find(&checkpoint->header, name);
+  const choir__safetensors_entry_t* found = find(checkpoint, name);
   if (!found) {
     return CHOIR_ERROR(NOT_FOUND,
                        WHERE

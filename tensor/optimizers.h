@@ -84,7 +84,8 @@
   X(T, FLOAT, weight_decay, 0, 0, 1e9, "weight of the parameter itself")
 #define CHOIR_ADAM_FAULT(c) NULL
 #define CHOIR_ADAM_KEEPS(c) true
-#define CHOIR_ADAM_STATES(X, T) X(T, "mean", ANY) X(T, "square", POSITIVE)
+#define CHOIR_ADAM_STATES(X, T) \
+  X(T, "exp_avg", ANY) X(T, "exp_avg_sq", POSITIVE)
 #define CHOIR_ADAM_MOMENT_FACTORS(X, T)                            \
   X(T, neg_lr, -a->lr / choir__bias_correction(a->beta1, a->step)) \
   X(T, beta1, a->beta1)                                            \

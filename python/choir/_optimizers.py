@@ -416,7 +416,11 @@ class Optimizer(Owner):
             own.update(single.states())
         if self._engine is not None:
             own.update(self._engine.states())
-        given = {n: np.asarray(v) for n, v in states.items() if "/" in n}
+        given = {
+            self._state_name(n): np.asarray(v)
+            for n, v in states.items()
+            if "/" in n
+        }
         for name, value in given.items():
             if name in own and own[name].shape != value.shape:
                 raise ValueError(
@@ -430,6 +434,11 @@ class Optimizer(Owner):
             if self._engine is not None:
                 self._engine.set_step(step)
             self._resumes = self._engine is None
+
+    @staticmethod
+    def _state_name(name: str) -> str:
+        """Today's name of a state that an earlier version may have named."""
+        return name
 
     def _take_pending(self, own: dict[str, Tensor]) -> None:
         """States that were set before their parameters were known."""
@@ -544,6 +553,12 @@ class Adam(Optimizer):
             epsilon=epsilon,
             weight_decay=weight_decay,
         )
+
+    @staticmethod
+    def _state_name(name: str) -> str:
+        param, state = name.rsplit("/", 1)
+        now = {"mean": "exp_avg", "square": "exp_avg_sq"}
+        return f"{param}/{now.get(state, state)}"
 
 
 class AdamW(Adam):

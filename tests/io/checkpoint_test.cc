@@ -436,6 +436,27 @@ TEST_F(Checkpoint, AFileOfAnotherProgramOpensWithoutSum) {
   choir_checkpoint_destroy(checkpoint);
 }
 
+// Adam's states were called mean and square.
+TEST_F(Checkpoint, FormerNamesOfStatesAreRead) {
+  const std::string path = folder_.Write(
+      "former",
+      File(
+          R"({"fc/mean":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+          R"("rank1/fc/square":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+          "abcd"));
+  Tensors tensors("cpu");
+  tensors.Add("fc/exp_avg", CHOIR_DTYPE_U8, {2});
+  tensors.Add("rank1/fc/exp_avg_sq", CHOIR_DTYPE_U8, {2});
+  EXPECT_EQ(Load(path, tensors).code, CHOIR_STATUS_OK);
+  EXPECT_THAT(tensors.Values(), ::testing::ElementsAre("ab", "cd"));
+  choir_checkpoint_t* checkpoint = nullptr;
+  ASSERT_OK(choir_checkpoint_open(path.c_str(), &checkpoint));
+  for (const char* name :
+       {"fc/exp_avg_sq", "f/exp_avg", "c/exp_avg", "exp_avg", "/exp_avg"})
+    EXPECT_EQ(choir_checkpoint_find(checkpoint, name), nullptr) << name;
+  choir_checkpoint_destroy(checkpoint);
+}
+
 TEST_F(Checkpoint, OurOwnFileMustHaveItsSum) {
   EXPECT_THAT(
       Open(folder_.Write("lost",

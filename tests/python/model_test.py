@@ -787,6 +787,39 @@ class Files(Base):
             self.assertEqual([b(x, y)[1].item() for _ in range(4)], losses)
             self.same(a, b)
 
+    def test_former_names_of_adams_states(self):
+        """Files and arrays of versions that said mean and square."""
+        x, y = samples()
+        file = path("former.safetensors")
+        a = made(optimizer=opt.Adam(lr=0.01))
+        for _ in range(3):
+            a(x, y)
+        a.save_checkpoint(file)
+        former = {
+            name.replace("exp_avg_sq", "square").replace("exp_avg", "mean"): v
+            for name, v in a.optimizer.get_states().items()
+        }
+        with open(file, "rb") as saved:
+            data = saved.read()
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:end])
+        header["__metadata__"] = {"step": header["__metadata__"]["step"]}
+        text = json.dumps(header)
+        self.assertEqual(text.count("exp_avg"), len(former) - 1)
+        text = text.replace("exp_avg_sq", "square").replace("exp_avg", "mean")
+        with open(file, "wb") as saved:
+            saved.write(len(text).to_bytes(8, "little"))
+            saved.write(text.encode() + data[end:])
+        b = made(optimizer=opt.Adam(lr=0.01))
+        b.load_checkpoint(file)
+        c = made(optimizer=opt.Adam(lr=0.01))
+        c.set_states(a.get_states())
+        c.optimizer.set_states(former)
+        losses = [a(x, y)[1].item() for _ in range(3)]
+        for other in (b, c):
+            self.assertEqual([other(x, y)[1].item() for _ in range(3)], losses)
+            self.same(a, other)
+
     def test_a_missing_checkpoint_is_named(self):
         m = made(Plain)
         with self.assertRaisesRegex(FileNotFoundError, "no-such.safetensors"):
