@@ -36,6 +36,9 @@
 #define CHOIR_VERSION_MAJOR 0
 #define CHOIR_VERSION_MINOR 1
 #define CHOIR_VERSION_PATCH 0
+// The number in the shared library's name (libchoir.so.1). It is raised when
+// programs that were built before have to be compiled again.
+#define CHOIR_VERSION_SONAME 1
 
 // Most dimensions a view may have.
 #define CHOIR_MAX_NDIM 8

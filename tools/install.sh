@@ -58,8 +58,8 @@ fi
 version_part() {
   sed -n "s/^#define CHOIR_VERSION_$1 \([0-9]*\)$/\1/p" core/base.h
 }
-major=$(version_part MAJOR)
-version=$major.$(version_part MINOR).$(version_part PATCH)
+version=$(version_part MAJOR).$(version_part MINOR).$(version_part PATCH)
+soname=libchoir.so.$(version_part SONAME)
 
 # do_or_die COMMAND...: its complaint becomes the reason in one sentence.
 do_or_die() {
@@ -74,9 +74,8 @@ while IFS= read -r header; do
   put -D -m 644 "$header" "$root/include/choir/${header#./}"
 done < <(find -L . -name '*.h' -not -path './external/*')
 
-put -m 755 libchoir.so "$root/lib/libchoir.so.$version"
-do_or_die ln -sf "libchoir.so.$version" "$root/lib/libchoir.so.$major"
-do_or_die ln -sf "libchoir.so.$major" "$root/lib/libchoir.so"
+put -m 755 libchoir.so "$root/lib/$soname"
+do_or_die ln -sf "$soname" "$root/lib/libchoir.so"
 put -m 755 libchoir_mpi.so "$root/lib/libchoir_mpi.so"
 
 # Its modules are no commands of their own.
