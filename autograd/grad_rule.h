@@ -69,6 +69,12 @@ choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
                                choir_tensor_t* const* srcs, int32_t src_count,
                                const void* attrs, choir_tensor_t** out_tensor)
     CHOIR_NODISCARD;
+// The same with all results; out_tensors has CHOIR_OP_MAX_RESULTS entries.
+choir_status_t choir_grad_temp_all(choir_grad_t* grad, choir_op_t op,
+                                   choir_tensor_t* const* srcs,
+                                   int32_t src_count, const void* attrs,
+                                   choir_tensor_t** out_tensors)
+    CHOIR_NODISCARD;
 
 // The op and attributes that made source `src`; CHOIR_OP_COUNT and NULL for a
 // parameter or an input.

@@ -663,16 +663,25 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
   return status;
 }
 
+choir_status_t choir_grad_temp_all(choir_grad_t* grad, choir_op_t op,
+                                   choir_tensor_t* const* srcs,
+                                   int32_t src_count, const void* attrs,
+                                   choir_tensor_t** out_tensors) {
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i) out_tensors[i] = NULL;
+  CHOIR_TRY(choir_op_run(grad->scope->stream, op, srcs, src_count, attrs, false,
+                         out_tensors));
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i)
+    (void)var_make(grad->scope, out_tensors[i]);
+  return grad->scope->error ? choir_status_clone(grad->scope->error) : NULL;
+}
+
 choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
                                choir_tensor_t* const* srcs, int32_t src_count,
                                const void* attrs, choir_tensor_t** out_tensor) {
-  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
-  CHOIR_TRY(choir_op_run(grad->scope->stream, op, srcs, src_count, attrs, false,
-                         results));
-  for (int32_t i = 0; i < choir_op_result_count(op); ++i)
-    (void)var_make(grad->scope, results[i]);
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS];
+  CHOIR_TRY(choir_grad_temp_all(grad, op, srcs, src_count, attrs, results));
   *out_tensor = results[0];
-  return grad->scope->error ? choir_status_clone(grad->scope->error) : NULL;
+  return NULL;
 }
 
 // ---- Backward ----

@@ -25,6 +25,7 @@ typedef enum choir_op_domain_e {
   CHOIR_DOMAIN_LABELS,       // class ids below the last size of source 0
   CHOIR_DOMAIN_INDICES,      // along the attribute "axis" of source 0, or below
                              // the attribute "depth"; some negative
+  CHOIR_DOMAIN_LENGTHS,      // 0 .. the first size of source 0
   CHOIR_DOMAIN_MAXIMUM,      // source 0's maxima along the attribute "axis"
   CHOIR_DOMAIN_ARGMAX,       // places inside source 0's pooling windows (u8)
 } choir_op_domain_t;

@@ -169,6 +169,9 @@ extern "C" {
   X(BINARY_CROSS_ENTROPY_GRAD, binary_cross_entropy_grad, 3, PLAIN, INTERNAL)  \
   X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                                        \
   X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                           \
+  /* sequences */                                                              \
+  X(RECURRENT, recurrent, N, ATTRS, GRAD)                                      \
+  X(RECURRENT_GRAD, recurrent_grad, N, ATTRS, INTERNAL)                        \
   /* regularisation */                                                         \
   X(DROPOUT, dropout, 1, ATTRS, GRAD)                                          \
   /* optimizer steps: in place on destination 0 */                             \
@@ -436,6 +439,48 @@ typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;
 // mse_loss: x, t -> (1), mean of (x - t)^2 over all elements.
 // count_correct: x (n, c), labels (n) -> i64 (1): rows whose first maximum is
 // the label.
+
+// One layer of a recurrent network over all T steps of a batch of N sequences,
+// with H hidden units and G gates of H columns each, in this order:
+//   rnn_tanh, rnn_relu  G = 1   h' = f(x + h W)
+//   lstm                G = 4   i, f, g, o: c' = f c + i g, h' = o tanh(c')
+//   gru                 G = 3   r, z, n: n = tanh(x_n + r (h W_n + b)),
+//                               h' = (1 - z) n + z h
+// f, i, o, r, z are sigmoids, g and n tanh of the same sum x + h W (Hochreiter
+// and Schmidhuber, 1997; Cho et al., 2014, as PyTorch writes them).
+// Sources:
+//   x (T, N, G H)     the inputs' part of the gates, biases in it: one linear
+//                     of all steps
+//   lengths (N)       i32 or i64, 0 .. T: after its length the state of a
+//                     sample stays as it is; OUT_OF_RANGE: another number
+//   W (H, G H)        the state's part
+//   initial (S, N, H) h and, of lstm, c: S is 2 for it and 1 for the others
+//   b (H)             of gru only
+// Results:
+//   states (S (T + 1), N, H)  before the first step, then after each; with
+//                     `reverse`, which goes from the last step to the first,
+//                     after each and then before. Of lstm first all h, then
+//                     all c. So the results y of the steps are rows 1 .. T, in
+//                     reverse 0 .. T - 1, and the last state is row T, or 0.
+//   gates (T, N, G H) as they went into h' (0 after the length); of gru
+//                     (T, N, 4 H): r, z, h W_n + b, n
+//   mask (T, N, 1)    1 up to a sample's length and 0 after it
+// recurrent_grad: gates, lengths, W, states, dstates -> dx, dinitial.
+#define CHOIR_CELL_LIST(X) \
+  X(RNN_TANH, rnn_tanh)    \
+  X(RNN_RELU, rnn_relu)    \
+  X(LSTM, lstm)            \
+  X(GRU, gru)
+typedef enum choir_cell_e {
+#define CHOIR_CELL_ENUM_(ENUM, name) CHOIR_CELL_##ENUM,
+  CHOIR_CELL_LIST(CHOIR_CELL_ENUM_)
+#undef CHOIR_CELL_ENUM_
+} choir_cell_t;
+typedef struct choir_recurrent_attrs_s {
+  int32_t cell;  // choir_cell_t
+  bool reverse;
+} choir_recurrent_attrs_t;
+typedef choir_recurrent_attrs_t choir_recurrent_grad_attrs_t;
 
 // y = x * mask / (1 - ratio); the mask is drawn as in choir_random_attrs_t and
 // drawn again in the backward pass, so nothing is kept.

@@ -204,6 +204,11 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
         element =
             static_cast<double>(random() % static_cast<uint64_t>(classes));
     }
+    if (domain == CHOIR_DOMAIN_LENGTHS) {
+      for (double& element : elements)
+        element = static_cast<double>(
+            random() % (static_cast<uint64_t>(shapes[0][0]) + 1));
+    }
     if (domain == CHOIR_DOMAIN_INDICES) {
       const int64_t limit = IndexLimit(op, attrs, shapes[0]);
       for (double& element : elements)

@@ -446,6 +446,58 @@ ROWS.append(
     )
 )
 
+
+def recurrent(cell, reverse, x, lengths, w, initial, b=None):
+    """The states: h and, of an LSTM, c behind it."""
+    steps, hidden = len(x), len(w)
+    order = range(steps - 1, -1, -1) if reverse else range(steps)
+    states = np.zeros((len(initial), steps + 1, *initial.shape[1:]))
+    states[:, steps if reverse else 0] = initial
+    for t in order:
+        before, after = (t + 1, t) if reverse else (t, t + 1)
+        h = states[0, before]
+        for n, length in enumerate(lengths):
+            states[:, after, n] = states[:, before, n]
+            if t >= length:
+                continue
+            parts = np.split(x[t, n], x.shape[2] // hidden)
+            sums = np.split(h[n] @ w, x.shape[2] // hidden)
+            if cell == "gru":
+                r, z = (sigmoid(parts[k] + sums[k]) for k in (0, 1))
+                new = np.tanh(parts[2] + r * (sums[2] + b))
+                states[0, after, n] = (1 - z) * new + z * h[n]
+                continue
+            p = [part + part_sum for part, part_sum in zip(parts, sums)]
+            if cell == "lstm":
+                c = sigmoid(p[1]) * states[1, before, n]
+                c = c + sigmoid(p[0]) * np.tanh(p[2])
+                states[:, after, n] = sigmoid(p[3]) * np.tanh(c), c
+            else:
+                f = (
+                    np.tanh
+                    if cell == "rnn_tanh"
+                    else lambda v: np.maximum(v, 0)
+                )
+                states[0, after, n] = f(p[0])
+    return states.reshape(-1, *initial.shape[1:])
+
+
+for _cell, _gates, _states in [
+    ("rnn_tanh", 1, 1), ("rnn_relu", 1, 1), ("lstm", 4, 2), ("gru", 3, 1),
+]:  # fmt: skip
+    for _reverse in (False, True):
+        _inputs = [
+            away(4, 3, 3 * _gates), np.array([4, 0, 2], np.int32),
+            away(3, 3 * _gates) / 2, away(_states, 3, 3),
+        ]  # fmt: skip
+        ROWS.append(op_row(
+            "recurrent",
+            lambda *xs, c=_cell, r=_reverse: recurrent(c, r, *xs),
+            _inputs + ([away(3)] if _cell == "gru" else []),
+            cell=_cell,
+            reverse=_reverse,
+        ))  # fmt: skip
+
 # Probabilities and losses.
 for _axis, _flat in [(1, (2, 12)), (0, (1, 24)), (2, (6, 4)), (-1, (6, 4))]:
     shaped("softmax", lambda x, f=_flat: softmax(x.reshape(f)).reshape(x.shape), _axis,
