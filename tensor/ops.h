@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-// THE OP LIST. One line an op; its file is tensor/ops/<name>.c (of optimizer
+// THE OP LIST. One line an op; an elementwise op's entry is in
+// tensor/elementwise.def, another's file is tensor/ops/<name>.c (of optimizer
 // steps: optimizer_updates.c), its fast kernels are in
 // tensor/kernels/<device>/kernels.def, its gradient rule is in autograd/rules.
 // The list makes the enum, the table, the gradient table, the conformance
@@ -187,37 +188,38 @@ typedef enum choir_op_e {
       CHOIR_OP_COUNT
 } choir_op_t;
 
-// ---- Attributes. Defaults and ranges: the field table in the op's file. ----
+// ---- Attributes; defaults and ranges: in the op's file or its fields ----
 
-typedef struct choir_scale_attrs_s {
-  double factor;  // rounded to the dtype before use
-  double shift;
-} choir_scale_attrs_t;
-
-// Activations with a slope or a level for x not above 0: elu alpha (e^x - 1),
-// selu gamma alpha (e^x - 1) below and gamma x above, leaky_relu alpha x.
-// (prelu takes its slope as a source.)
-typedef struct choir_elu_attrs_s {
-  double alpha;
-} choir_elu_attrs_t;
+// Of elementwise ops, X(T, FLOAT, name, default, minimum, maximum, doc) for
+// each (core/config.h).
+#define CHOIR_SCALE_FIELDS(X, T)                     \
+  X(T, FLOAT, factor, 1, -INFINITY, INFINITY,        \
+    "multiplies x; rounded to the dtype before use") \
+  X(T, FLOAT, shift, 0, -INFINITY, INFINITY, "added after; rounded as well")
+#define CHOIR_ELU_FIELDS(X, T)               \
+  X(T, FLOAT, alpha, 1, -INFINITY, INFINITY, \
+    "the value far below 0, with the sign changed")
+#define CHOIR_SELU_FIELDS(X, T)                    \
+  X(T, FLOAT, alpha, 1.67326, -INFINITY, INFINITY, \
+    "the level below 0, before gamma")             \
+  X(T, FLOAT, gamma, 1.0507, -INFINITY, INFINITY, "multiplies all")
+#define CHOIR_LEAKY_RELU_FIELDS(X, T) \
+  X(T, FLOAT, alpha, 0.01, -INFINITY, INFINITY, "slope below 0")
+#define CHOIR_HARD_SIGMOID_FIELDS(X, T)                      \
+  X(T, FLOAT, alpha, 0.2, -INFINITY, INFINITY, "slope at 0") \
+  X(T, FLOAT, gamma, 0.5, -INFINITY, INFINITY, "value at 0")
+#define CHOIR_CLIP_FIELDS(X, T)                                        \
+  X(T, FLOAT, low, -INFINITY, -INFINITY, INFINITY, "the least result") \
+  X(T, FLOAT, high, INFINITY, -INFINITY, INFINITY,                     \
+    "the largest one; it wins when it is below low")
+CHOIR_CONFIG_STRUCT(choir_scale_attrs_t, CHOIR_SCALE_FIELDS);
+CHOIR_CONFIG_STRUCT(choir_elu_attrs_t, CHOIR_ELU_FIELDS);
+CHOIR_CONFIG_STRUCT(choir_selu_attrs_t, CHOIR_SELU_FIELDS);
+CHOIR_CONFIG_STRUCT(choir_leaky_relu_attrs_t, CHOIR_LEAKY_RELU_FIELDS);
+CHOIR_CONFIG_STRUCT(choir_hard_sigmoid_attrs_t, CHOIR_HARD_SIGMOID_FIELDS);
+CHOIR_CONFIG_STRUCT(choir_clip_attrs_t, CHOIR_CLIP_FIELDS);
 typedef choir_elu_attrs_t choir_elu_grad_attrs_t;
-typedef choir_elu_attrs_t choir_leaky_relu_attrs_t;
-typedef choir_elu_attrs_t choir_leaky_relu_grad_attrs_t;
-
-typedef struct choir_selu_attrs_s {
-  double alpha;
-  double gamma;
-} choir_selu_attrs_t;
-
-typedef struct choir_hard_sigmoid_attrs_s {
-  double alpha;
-  double gamma;
-} choir_hard_sigmoid_attrs_t;
-
-typedef struct choir_clip_attrs_s {
-  double low;
-  double high;
-} choir_clip_attrs_t;
+typedef choir_leaky_relu_attrs_t choir_leaky_relu_grad_attrs_t;
 typedef choir_clip_attrs_t choir_clip_grad_attrs_t;
 
 typedef struct choir_cast_attrs_s {

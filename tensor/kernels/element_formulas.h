@@ -8,18 +8,24 @@
 extern "C" {
 #endif
 
-// What the formulas of tensor/kernels/element_formulas.def stand on, for hosts
-// and GPUs.
+// What the formulas of tensor/elementwise.def stand on, for hosts and GPUs.
 
 // The function for the type of x. GPUs compute formulas in f32 alone.
 #if defined(__cplusplus)
 #define CHOIR__BY_TYPE(x, of_float, of_double) of_float(x)
+#define CHOIR__ABS(x) fabsf(x)
 #define CHOIR__LIKE(x, value) static_cast<float>(value)
 #else
 // A number in the type of x.
 #define CHOIR__LIKE(x, value) ((__typeof__(x))(value))
 #define CHOIR__BY_TYPE(x, of_float, of_double) \
   _Generic((x), float : of_float, double : of_double)(x)
+#define CHOIR__ABS(x) \
+  _Generic((x), float : fabsf, double : fabs, int64_t : choir__math_abs_i64)(x)
+// Wraps around.
+static inline int64_t choir__math_abs_i64(int64_t x) {
+  return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
+}
 static inline double choir__math_sigmoid_f64(double x) {
   return 1 / (1 + exp(-x));
 }
@@ -31,7 +37,6 @@ static inline double choir__math_unit_scale_f64(double x) {
   return ldexp(1, power < -126 ? -126 : power > 127 ? 127 : power);
 }
 #endif
-#define CHOIR__ABS(x) CHOIR__BY_TYPE(x, fabsf, fabs)
 #define CHOIR__EXP(x) CHOIR__BY_TYPE(x, choir__math_exp, exp)
 #define CHOIR__LOG(x) CHOIR__BY_TYPE(x, choir__math_log, log)
 #define CHOIR__SQRT(x) CHOIR__BY_TYPE(x, sqrtf, sqrt)
@@ -56,9 +61,8 @@ static inline double choir__math_unit_scale_f64(double x) {
 
 // Their numbers.
 typedef enum choir__formula_e {
-#define CHOIR__FORMULA(OP, name, sources, formula) CHOIR__FORMULA_##OP,
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) CHOIR__FORMULA_##OP,
+#include "tensor/elementwise.def"
   CHOIR__FORMULA_COUNT
 } choir__formula_t;
 

@@ -20,9 +20,8 @@ static inline choir__element_params_t choir__element_params(
 // The op's formula; CHOIR__FORMULA_COUNT: it has none.
 static inline choir__formula_t choir__formula_of(choir_op_t op) {
   static const choir_op_t ops[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) CHOIR_OP_##OP,
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) CHOIR_OP_##OP,
+#include "tensor/elementwise.def"
   };
   int formula = 0;
   while (formula < CHOIR__FORMULA_COUNT && ops[formula] != op) ++formula;

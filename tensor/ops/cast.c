@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
+#include "tensor/ops/elements.h"
 
 static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_cast_attrs_t, dtype, CHOIR_DTYPE_F32, 0,

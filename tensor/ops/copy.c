@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
+#include "tensor/ops/elements.h"
 
 static choir_status_t copy_infer(const choir_view_t* srcs, int32_t src_count,
                                  const void* attrs, choir_view_t* dsts) {
   (void)src_count;
   (void)attrs;
-  return choir__unary_infer("copy", srcs, dsts);
+  return choir__infer_like("copy", &srcs[0], &dsts[0]);
 }
 
 // Moves bits, so that a NaN keeps its payload.
@@ -36,5 +36,5 @@ const choir_op_def_t choir_op_def_copy = {
     .elementwise = true,
     .dtypes = CHOIR_DTYPES_ALL,
     .tolerance = 2e-7,
-    .cases = choir__unary_cases,
+    .cases = choir__cases_1,
 };

@@ -170,3 +170,21 @@ choir_status_t choir__need_vector(const char* op, const char* what,
                      what, choir_view_print(view, text, sizeof text),
                      (long long)size);
 }
+
+choir_status_t choir__broadcast_infer(const char* op, const choir_view_t* srcs,
+                                      int32_t src_count, choir_view_t* dst) {
+  *dst = srcs[0];
+  for (int32_t i = 0; i < src_count; ++i) {
+    int32_t ndim;
+    int64_t shape[CHOIR_MAX_NDIM];
+    CHOIR_TRY_NOTE(choir_view_broadcast_shape(dst, &srcs[i], &ndim, shape),
+                   "%s", op);
+    CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, ndim, shape, dst));
+  }
+  for (int32_t i = 0; i < src_count; ++i) {
+    if (!choir_view_same_shape(&srcs[i], dst)) continue;
+    choir_view_set_layout_like(dst, &srcs[i]);
+    break;
+  }
+  return NULL;
+}

@@ -72,6 +72,10 @@ choir_status_t choir__infer_shape(const char* op, choir_dtype_t dtype,
 // dst = shape and dtype of `like`, dense, in the same order of dimensions.
 choir_status_t choir__infer_like(const char* op, const choir_view_t* like,
                                  choir_view_t* dst);
+// dst = the dtype of source 0 and the shape that all sources broadcast to, as
+// NumPy's do, in the layout of the first that has it.
+choir_status_t choir__broadcast_infer(const char* op, const choir_view_t* srcs,
+                                      int32_t src_count, choir_view_t* dst);
 // Fails unless the source has `ndim` dimensions: "linear: x is f32 (5); needs
 // 2 dimensions".
 choir_status_t choir__need_ndim(const char* op, const char* what,
@@ -85,5 +89,10 @@ choir_status_t choir__need_same_shape(const char* op, const char* what,
 // Fails unless the view is one dimension of `size` elements.
 choir_status_t choir__need_vector(const char* op, const char* what,
                                   const choir_view_t* view, int64_t size);
+
+// ---- Cases of one source, and of three that broadcast ----
+
+extern const choir_op_case_t choir__cases_1[];
+extern const choir_op_case_t choir__cases_3[];
 
 #endif  // CHOIR_TENSOR_OPS_ELEMENTS_H_

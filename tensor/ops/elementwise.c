@@ -1,74 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
+#include <math.h>
 
+#include "core/config.h"
 #include "tensor/kernels/element_params.h"
+#include "tensor/ops/elements.h"
 
-choir_status_t choir__unary_infer(const char* op, const choir_view_t* srcs,
-                                  choir_view_t* dsts) {
-  return choir__infer_like(op, &srcs[0], &dsts[0]);
-}
+// All that tensor/elementwise.def says of ops, but for their fast kernels and
+// gradients.
 
-choir_status_t choir__binary_infer(const char* op, const choir_view_t* srcs,
-                                   choir_view_t* dsts) {
-  int32_t ndim;
-  int64_t shape[CHOIR_MAX_NDIM];
-  CHOIR_TRY_NOTE(choir_view_broadcast_shape(&srcs[0], &srcs[1], &ndim, shape),
-                 "%s", op);
-  CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, ndim, shape, &dsts[0]));
-  for (int32_t i = 0; i < 2; ++i) {
-    if (!choir_view_same_shape(&srcs[i], &dsts[0])) continue;
-    choir_view_set_layout_like(&dsts[0], &srcs[i]);
-    break;
-  }
-  return NULL;
-}
-
-choir_status_t choir__ternary_infer(const char* op, const choir_view_t* srcs,
-                                    choir_view_t* dsts) {
-  choir_view_t pair;
-  CHOIR_TRY(choir__binary_infer(op, srcs, &pair));
-  choir_view_t views[] = {pair, srcs[2]};
-  return choir__binary_infer(op, views, dsts);
-}
-
-choir_status_t choir__gradient_infer(const char* op, const choir_view_t* srcs,
-                                     choir_view_t* dsts) {
-  CHOIR_TRY(
-      choir__need_same_shape(op, "source 1", &srcs[1], "source 0", &srcs[0]));
-  return choir__infer_like(op, &srcs[0], &dsts[0]);
-}
-
-// ---- References, by the formulas in double ----
+// ---- References: the formulas in double, or in integers ----
 
 typedef double (*real_fn_t)(double x, double b, double c,
                             const choir__element_params_t* p);
+typedef int64_t (*integer_fn_t)(int64_t x, int64_t b);
 
-#define CHOIR__FUNCTION(OP, name, sources, formula)             \
-  static double name##_real(double x, double b, double c,       \
-                            const choir__element_params_t* p) { \
-    const double a = x;                                         \
-    (void)a, (void)b, (void)c, (void)p;                         \
-    return formula;                                             \
-  }
-#define CHOIR__FORMULA(OP, name, sources, formula) \
-  CHOIR__FUNCTION(OP, name, sources, formula)
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
-
-static const real_fn_t reals[CHOIR_OP_COUNT] = {
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
-  [CHOIR_OP_##OP] = name##_real,
-#define CHOIR__FORMULA(OP, name, sources, formula) \
-  CHOIR__FUNCTION(OP, name, sources, formula)
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
-};
-
-choir_status_t choir__elementwise_reference(const choir_record_t* record,
-                                            choir_op_t op,
-                                            choir__integer_fn_t integer) {
+static choir_status_t reference(const choir_record_t* record, real_fn_t real,
+                                integer_fn_t integer) {
   const int32_t count = record->src_count;
   const choir_view_t* dst = choir_record_dst(record, 0);
   const choir_dtype_t dtype = dst->dtype;
@@ -94,8 +41,7 @@ choir_status_t choir__elementwise_reference(const choir_record_t* record,
     }
     if (choir_dtype_is_float(dtype))
       choir__real_store(data, dtype, walk.offsets[0],
-                        reals[op](x[0], x[1], x[2], &params),
-                        record->accumulate);
+                        real(x[0], x[1], x[2], &params), record->accumulate);
     else
       choir__integer_store(data, dtype, walk.offsets[0], integer(n[0], n[1]),
                            record->accumulate);
@@ -103,103 +49,115 @@ choir_status_t choir__elementwise_reference(const choir_record_t* record,
   return NULL;
 }
 
-const choir_op_case_t choir__unary_cases[] = {
-    {"", NULL},           {"1", NULL},         {"7", NULL},
-    {"64", NULL},         {"257", NULL},       {"1025", NULL},
-    {"0", NULL},          {"3,5", NULL},       {"1,9", NULL},
-    {"9,1", NULL},        {"33,17", NULL},     {"2,0,3", NULL},
-    {"2,3,4", NULL},      {"5,1,7", NULL},     {"1,1,1,1", NULL},
-    {"4,3,7,5", NULL},    {"2,16,5,5", NULL},  {"3,8,1,9", NULL},
-    {"2,20,12,12", NULL}, {"5,4,3,2,3", NULL}, {"2,1,3,1,2,1,2,2", NULL},
-    {NULL, NULL}};
+// In double, and in the type of integers that `dtypes` says.
+#define REAL(name, formula)                                     \
+  static double name##_real(double x, double b, double c,       \
+                            const choir__element_params_t* p) { \
+    const double a = x;                                         \
+    (void)a, (void)b, (void)c, (void)p;                         \
+    return formula;                                             \
+  }
+#define INTEGER_FLOATS(name, formula)
+#define INTEGER(name, type, formula)                             \
+  static int64_t name##_integer(int64_t first, int64_t second) { \
+    const type x = (type)first, a = x, b = (type)second;         \
+    (void)a, (void)b;                                            \
+    return (int64_t)(formula);                                   \
+  }
+#define INTEGER_SIGNED(name, formula) INTEGER(name, int64_t, formula)
+#define INTEGER_WRAPPING(name, formula) INTEGER(name, uint64_t, formula)
+#define INTEGER_TRUTH(name, formula) INTEGER(name, int64_t, formula)
+#define INTEGER_OF_FLOATS(name) NULL
+#define INTEGER_OF_SIGNED(name) name##_integer
+#define INTEGER_OF_WRAPPING(name) name##_integer
+#define INTEGER_OF_TRUTH(name) name##_integer
 
-const choir_op_case_t choir__binary_cases[] = {
-    {";", NULL},
-    {"1;1", NULL},
-    {"7;7", NULL},
-    {"257;257", NULL},
-    {"1025;1025", NULL},
-    {"0;0", NULL},
-    {"7;", NULL},
-    {";7", NULL},
-    {"3,5;3,5", NULL},
-    {"3,5;5", NULL},
-    {"5;3,5", NULL},
-    {"3,1;1,5", NULL},
-    {"33,17;33,1", NULL},
-    {"1,17;33,17", NULL},
-    {"2,0,3;3", NULL},
-    {"2,3,4;3,1", NULL},
-    {"4,3,7,5;4,3,7,5", NULL},
-    {"4,3,7,5;3,1,1", NULL},
-    {"3,1,1;2,3,9,8", NULL},
-    {"2,20,12,12;2,20,12,12", NULL},
-    {"4,1,7,1;1,3,1,5", NULL},
-    {"2,1,3,1,2,1,2,2;3,1,2,1,2,2", NULL},
-    {NULL, NULL}};
+// ---- Cases: shapes, and settings that take turns ----
 
-const choir_op_case_t choir__gradient_cases[] = {
-    {";", NULL},
-    {"1;1", NULL},
-    {"7;7", NULL},
-    {"64;64", NULL},
-    {"257;257", NULL},
-    {"1025;1025", NULL},
-    {"0;0", NULL},
-    {"3,5;3,5", NULL},
-    {"1,9;1,9", NULL},
-    {"9,1;9,1", NULL},
-    {"33,17;33,17", NULL},
-    {"2,0,3;2,0,3", NULL},
-    {"2,3,4;2,3,4", NULL},
-    {"5,1,7;5,1,7", NULL},
-    {"1,1,1,1;1,1,1,1", NULL},
-    {"4,3,7,5;4,3,7,5", NULL},
-    {"2,16,5,5;2,16,5,5", NULL},
-    {"3,8,1,9;3,8,1,9", NULL},
-    {"2,20,12,12;2,20,12,12", NULL},
-    {"5,4,3,2,3;5,4,3,2,3", NULL},
-    {"2,1,3,1,2,1,2,2;2,1,3,1,2,1,2,2", NULL},
-    {NULL, NULL}};
+#define CASES_1(A, B, C)                                                     \
+  {"", A}, {"1", B}, {"7", C}, {"64", A}, {"257", B}, {"1025", C}, {"0", A}, \
+      {"3,5", B}, {"1,9", C}, {"9,1", A}, {"33,17", B}, {"2,0,3", C},        \
+      {"2,3,4", A}, {"5,1,7", B}, {"1,1,1,1", C}, {"4,3,7,5", A},            \
+      {"2,16,5,5", B}, {"3,8,1,9", C}, {"2,20,12,12", A}, {"5,4,3,2,3", B},  \
+      {"2,1,3,1,2,1,2,2", C}, {                                              \
+    NULL, NULL                                                               \
+  }
+#define CASES_2(A, B, C)                                                  \
+  {";", A}, {"1;1", B}, {"7;7", C}, {"257;257", A}, {"1025;1025", B},     \
+      {"0;0", C}, {"7;", A}, {";7", B}, {"3,5;3,5", C}, {"3,5;5", A},     \
+      {"5;3,5", B}, {"3,1;1,5", C}, {"33,17;33,1", A}, {"1,17;33,17", B}, \
+      {"2,0,3;3", C}, {"2,3,4;3,1", A}, {"4,3,7,5;4,3,7,5", B},           \
+      {"4,3,7,5;3,1,1", C}, {"3,1,1;2,3,9,8", A},                         \
+      {"2,20,12,12;2,20,12,12", B}, {"4,1,7,1;1,3,1,5", C},               \
+      {"2,1,3,1,2,1,2,2;3,1,2,1,2,2", A}, {                               \
+    NULL, NULL                                                            \
+  }
+#define CASES_3(A, B, C)                                                     \
+  {";;", A}, {"1;1;1", B}, {"7;7;7", C}, {"7;;", A}, {";7;", B}, {";;7", C}, \
+      {"257;257;257", A}, {"1025;1025;1025", B}, {"1025;1025;", C},          \
+      {"1025;;1025", A}, {"3,5;5;3,5", B}, {"3,1;1,5;", C},                  \
+      {"33,17;33,1;17", A}, {";2,3;4,1,1", B}, {"2,0,3;3;1", C},             \
+      {"5,1,7;5,2,7;2,1", A}, {"2,3,4,2;3,1,1;2,3,4,2", B},                  \
+      {"4,3,7,5;4,3,7,5;4,3,7,5", C}, {"1,1,7,5;4,3,7,5;", A},               \
+      {"5,4,3,2,3;3;5,4,3,2,3", B}, {"2,1,3,1,2,1,2,2;3,1,2,1,2,2;2", C}, {  \
+    NULL, NULL                                                               \
+  }
 
-const choir_op_case_t choir__plain_unary_cases[] = {
-    {"", NULL},        {"7", NULL},         {"257", NULL},
-    {"3,5", NULL},     {"2,0,3", NULL},     {"2,3,4", NULL},
-    {"4,3,7,5", NULL}, {"5,4,3,2,3", NULL}, {"2,1,3,1,2,1,2,2", NULL},
-    {NULL, NULL}};
+const choir_op_case_t choir__cases_1[] = {CASES_1(NULL, NULL, NULL)};
+static const choir_op_case_t choir__cases_2[] = {CASES_2(NULL, NULL, NULL)};
+const choir_op_case_t choir__cases_3[] = {CASES_3(NULL, NULL, NULL)};
 
-const choir_op_case_t choir__plain_binary_cases[] = {
-    {";", NULL},
-    {"7;7", NULL},
-    {"257;257", NULL},
-    {";7", NULL},
-    {"3,5;5", NULL},
-    {"3,1;1,5", NULL},
-    {"2,0,3;3", NULL},
-    {"4,3,7,5;3,1,1", NULL},
-    {"2,1,3,1,2,1,2,2;3,1,2,1,2,2", NULL},
-    {NULL, NULL}};
+// ---- Definitions ----
 
-const choir_op_case_t choir__plain_ternary_cases[] = {
-    {";;", NULL},
-    {"1;1;1", NULL},
-    {"7;7;7", NULL},
-    {"7;;", NULL},
-    {";7;", NULL},
-    {";;7", NULL},
-    {"257;257;257", NULL},
-    {"1025;1025;1025", NULL},
-    {"1025;1025;", NULL},
-    {"1025;;1025", NULL},
-    {"3,5;5;3,5", NULL},
-    {"3,1;1,5;", NULL},
-    {"33,17;33,1;17", NULL},
-    {";2,3;4,1,1", NULL},
-    {"2,0,3;3;1", NULL},
-    {"5,1,7;5,2,7;2,1", NULL},
-    {"2,3,4,2;3,1,1;2,3,4,2", NULL},
-    {"4,3,7,5;4,3,7,5;4,3,7,5", NULL},
-    {"1,1,7,5;4,3,7,5;", NULL},
-    {"5,4,3,2,3;3;5,4,3,2,3", NULL},
-    {"2,1,3,1,2,1,2,2;3,1,2,1,2,2;2", NULL},
-    {NULL, NULL}};
+enum {
+  FLOATS = CHOIR_DTYPES_FLOAT,
+  SIGNED = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),
+  WRAPPING = SIGNED,
+  TRUTH = CHOIR_DTYPES_ALL,
+};
+
+#define ON(a, b)        \
+  .domains = {          \
+      CHOIR_DOMAIN_##a, \
+      CHOIR_DOMAIN_##b, \
+  }
+#define ATTRS(sources, NAME, name, doc, A, B, C)                               \
+  .attrs = &(const choir_struct_def_t)CHOIR_STRUCT_DEF(                        \
+      #name, choir_##name##_attrs_t,                                           \
+      ((const choir_field_t[]){                                                \
+          CHOIR_CONFIG_TABLE(choir_##name##_attrs_t, CHOIR_##NAME##_FIELDS)}), \
+      doc),                                                                    \
+  .cases = (const choir_op_case_t[]) {                                         \
+    CASES_##sources(A, B, C)                                                   \
+  }
+#define DEFINE(OP, op_name, sources, formula, dtypes_, tolerance_, ...)      \
+  REAL(op_name, formula)                                                     \
+  INTEGER_##dtypes_(op_name, formula) static choir_status_t op_name##_infer( \
+      const choir_view_t* srcs, int32_t src_count, const void* attrs,        \
+      choir_view_t* dsts) {                                                  \
+    (void)attrs;                                                             \
+    return choir__broadcast_infer(#op_name, srcs, src_count, &dsts[0]);      \
+  }                                                                          \
+  static choir_status_t op_name##_reference(const choir_record_t* record,    \
+                                            choir_stream_t* stream) {        \
+    (void)stream;                                                            \
+    return reference(record, op_name##_real, INTEGER_OF_##dtypes_(op_name)); \
+  }                                                                          \
+  const choir_op_def_t choir_op_def_##op_name = {                            \
+      .op = CHOIR_OP_##OP,                                                   \
+      .name = #op_name,                                                      \
+      .src_min = sources,                                                    \
+      .src_max = sources,                                                    \
+      .dst_count = 1,                                                        \
+      .infer = op_name##_infer,                                              \
+      .reference = op_name##_reference,                                      \
+      .elementwise = true,                                                   \
+      .dtypes = dtypes_,                                                     \
+      .tolerance = tolerance_,                                               \
+      .cases = choir__cases_##sources,                                       \
+      .doc = __VA_ARGS__};
+#define CHOIR__FORMULA DEFINE
+#define CHOIR__FUNCTION DEFINE
+// ATTRS has cases of its own.
+#pragma GCC diagnostic ignored "-Woverride-init"
+#include "tensor/elementwise.def"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
+#include <math.h>
+
 #include "tensor/ops/index_map.h"
 
 static const choir_field_t fields[] = {
@@ -13,7 +14,7 @@ static choir_status_t fill_infer(const choir_view_t* srcs, int32_t src_count,
                                  const void* attrs, choir_view_t* dsts) {
   (void)src_count;
   (void)attrs;
-  return choir__unary_infer("fill", srcs, dsts);
+  return choir__infer_like("fill", &srcs[0], &dsts[0]);
 }
 
 // No element, but the value for all places.

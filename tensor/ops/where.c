@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
+#include "tensor/ops/elements.h"
 
 static choir_status_t where_infer(const choir_view_t* srcs, int32_t src_count,
                                   const void* attrs, choir_view_t* dsts) {
@@ -8,7 +8,7 @@ static choir_status_t where_infer(const choir_view_t* srcs, int32_t src_count,
   choir_view_t condition = srcs[0];
   condition.dtype = srcs[1].dtype;
   const choir_view_t views[] = {srcs[1], srcs[2], condition};
-  return choir__ternary_infer("where", views, dsts);
+  return choir__broadcast_infer("where", views, 3, &dsts[0]);
 }
 
 static choir_status_t where_reference(const choir_record_t* record,
@@ -50,5 +50,5 @@ const choir_op_def_t choir_op_def_where = {
     .rest_as_second = true,
     .domains = {CHOIR_DOMAIN_CONDITION},
     .tolerance = 2e-7,
-    .cases = choir__plain_ternary_cases,
+    .cases = choir__cases_3,
 };

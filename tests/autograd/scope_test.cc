@@ -64,7 +64,7 @@ TEST_P(ScopeTest, KeepsTheFirstErrorWithItsLabel) {
   choir_status_t status = choir_scope_end(scope_);
   EXPECT_EQ(std::string(choir_status_message(status)).find("fc1: add: "), 0u)
       << choir_status_message(status);
-  EXPECT_NE(std::string(choir_status_origin(status)).find("elementwise"),
+  EXPECT_NE(std::string(choir_status_origin(status)).find("elements.c"),
             std::string::npos)
       << choir_status_origin(status);
   EXPECT_STATUS(INVALID_ARGUMENT, "shapes (2) and (3)", status);

@@ -339,9 +339,9 @@ struct Formula {
   int sources;
 };
 const Formula kFormulas[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) {CHOIR_OP_##OP, sources},
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
+  {CHOIR_OP_##OP, sources},
+#include "tensor/elementwise.def"
 };
 
 class Chance {

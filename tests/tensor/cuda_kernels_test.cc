@@ -26,10 +26,9 @@ struct Formula {
   int sources;
 };
 const Formula kFormulas[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
   {CHOIR_OP_##OP, #name, sources},
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
-  {CHOIR_OP_##OP, #name, sources},
+#define CHOIR__FUNCTION CHOIR__FORMULA
 #include "tensor/kernels/cuda/cuda_elementwise.def"
 };
 

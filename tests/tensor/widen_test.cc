@@ -78,9 +78,9 @@ TEST_P(Widen, FormulasHaveTheBitsOfCastsWithoutThem) {
     int sources;
   };
   const Formula formulas[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) {CHOIR_OP_##OP, sources},
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
+  {CHOIR_OP_##OP, sources},
+#include "tensor/elementwise.def"
   };
   std::vector<float> values = Floats(1300, 5);
   for (float& value : values) value *= 3;

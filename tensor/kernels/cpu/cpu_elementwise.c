@@ -14,7 +14,7 @@
 
 // ---- In f32 ----
 
-#define CHOIR__FORMULA(OP, name, sources, formula)                             \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)                        \
   CHOIR__BODY float name##_of(float x, float b,                                \
                               const choir__element_params_t* p) {              \
     const float a = x;                                                         \
@@ -59,8 +59,7 @@
     }                                                                          \
   }                                                                            \
   CHOIR__ISA_VARIANTS(name##_plane, (const choir__plane_t* plane), (plane))
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#include "tensor/elementwise.def"
 
 // ---- In f64: formulas, and functions of the C library ----
 
@@ -71,7 +70,7 @@ static double element_f64(const choir__plane_t* plane, int32_t operand,
                                     column * plane->column_stride[operand]];
 }
 
-#define CHOIR__FUNCTION(OP, name, sources, formula)                       \
+#define CHOIR__FUNCTION(OP, name, sources, formula, ...)                  \
   static void name##_plane_f64(const choir__plane_t* plane) {             \
     const choir__element_params_t* p = plane->params;                     \
     for (int64_t r = 0; r < plane->rows; r++) {                           \
@@ -87,17 +86,13 @@ static double element_f64(const choir__plane_t* plane, int32_t operand,
       }                                                                   \
     }                                                                     \
   }
-#define CHOIR__FORMULA(OP, name, sources, formula) \
-  CHOIR__FUNCTION(OP, name, sources, formula)
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
+#define CHOIR__FORMULA CHOIR__FUNCTION
+#include "tensor/elementwise.def"
 
 choir__plane_fn_t choir__cpu_formula(choir__formula_t formula) {
   static const choir__plane_fn_t planes[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) name##_plane,
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) name##_plane,
+#include "tensor/elementwise.def"
   };
   return planes[formula];
 }
@@ -204,13 +199,11 @@ static const struct {
   choir__plane_fn_t f32;
   choir__plane_fn_t f64;
 } planes_of[CHOIR_OP_COUNT] = {
-#define CHOIR__FORMULA(OP, name, sources, formula) \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
   [CHOIR_OP_##OP] = {name##_plane, name##_plane_f64},
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
+#define CHOIR__FUNCTION(OP, name, sources, formula, ...) \
   [CHOIR_OP_##OP] = {NULL, name##_plane_f64},
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
+#include "tensor/elementwise.def"
 };
 
 // Destination and sources.
@@ -260,11 +253,8 @@ static choir_status_t elementwise_run(const choir_record_t* record,
   return NULL;
 }
 
-#define CHOIR__FORMULA(OP, name, sources, formula)             \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)        \
   const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL( \
       CHOIR_OP_##OP, #name, "cpu", elementwise_run, elementwise_supports);
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
-  CHOIR__FORMULA(OP, name, sources, formula)
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
+#define CHOIR__FUNCTION CHOIR__FORMULA
+#include "tensor/elementwise.def"

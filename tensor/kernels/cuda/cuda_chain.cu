@@ -47,7 +47,7 @@ CHOIR__GPU Pack<kElements> chain_result(const choir__chain_step_t& step,
   const choir__element_params_t* p = &step.params;
   (void)p;
   switch (step.formula) {
-#define CHOIR__FORMULA(OP, name, sources, formula)        \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)   \
   case CHOIR__FORMULA_##OP:                               \
     for (int i = 0; i < kElements; ++i) {                 \
       const float x = left.at[i], a = x, b = right.at[i]; \
@@ -55,8 +55,7 @@ CHOIR__GPU Pack<kElements> chain_result(const choir__chain_step_t& step,
       y.at[i] = formula;                                  \
     }                                                     \
     break;
-#include "tensor/kernels/element_formulas.def"
-#undef CHOIR__FORMULA
+#include "tensor/elementwise.def"
   }
   return y;
 }

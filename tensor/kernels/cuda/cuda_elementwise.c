@@ -33,7 +33,7 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
                                  &params.nest, is_dense, &params);
 }
 
-#define CHOIR__FORMULA(OP, name, sources, formula)                 \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)            \
   static const choir_cuda_kernel_t name##_dense = {                \
       &choir__cuda_elementwise_module, "choir_" #name "_dense"};   \
   static const choir_cuda_kernel_t name##_strided = {              \
@@ -43,8 +43,5 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
     return run(record, stream, &name##_dense, &name##_strided);    \
   }                                                                \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports)
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
-  CHOIR__FORMULA(OP, name, sources, formula)
+#define CHOIR__FUNCTION CHOIR__FORMULA
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION

@@ -26,25 +26,20 @@ namespace {
           static_cast<float>(p->accumulate ? operands[0] + value : value); \
     }                                                                      \
   };
-#define CHOIR__FORMULA(OP, name, sources, formula) \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
   BODY(name, sources, float, formula)
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
+#define CHOIR__FUNCTION(OP, name, sources, formula, ...) \
   BODY(name, sources, double, formula)
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION
 
 }  // namespace
 
-#define CHOIR__FORMULA(OP, name, sources, formula)                     \
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)                \
   CHOIR__KERNEL(choir_##name##_dense, choir__cuda_elementwise_t) {     \
     dense(params.nest, name##_body{&params.element}, CHOIR__THREAD);   \
   }                                                                    \
   CHOIR__KERNEL(choir_##name##_strided, choir__cuda_elementwise_t) {   \
     strided(params.nest, name##_body{&params.element}, CHOIR__THREAD); \
   }
-#define CHOIR__FUNCTION(OP, name, sources, formula) \
-  CHOIR__FORMULA(OP, name, sources, formula)
+#define CHOIR__FUNCTION CHOIR__FORMULA
 #include "tensor/kernels/cuda/cuda_elementwise.def"
-#undef CHOIR__FORMULA
-#undef CHOIR__FUNCTION

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
-
-static int64_t add_integer(int64_t a, int64_t b) {
-  return (int64_t)((uint64_t)a + (uint64_t)b);
-}
-
-CHOIR_BINARY_NUMERIC_OP(ADD, add, "a + b", add_integer, .tolerance = 2e-7);

@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
-
-CHOIR_PLAIN_UNARY_OP(ATANH, atanh, "the number whose tanh is x",
-                     CHOIR_DTYPES_FLOAT, NULL, .domains = {CHOIR_DOMAIN_UNIT},
-                     .tolerance = 2e-6);

@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
-
-CHOIR_PLAIN_UNARY_OP(COS, cos, "the cosine of x radians", CHOIR_DTYPES_FLOAT,
-                     NULL, .tolerance = 2e-6);

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
-
-static int64_t greater_integer(int64_t a, int64_t b) { return a > b; }
-
-CHOIR_BINARY_NUMERIC_OP(GREATER, greater,
-                        "1 where a > b, else 0, in the dtype of a",
-                        greater_integer, .tolerance = 0);

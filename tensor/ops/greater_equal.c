@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/elementwise.h"
-
-static int64_t greater_equal_integer(int64_t a, int64_t b) { return a >= b; }
-
-CHOIR_PLAIN_BINARY_OP(GREATER_EQUAL, greater_equal,
-                      "1 where a >= b, else 0, in the dtype of a",
-                      CHOIR__DTYPES_NUMERIC, greater_equal_integer,
-                      .tolerance = 0);
