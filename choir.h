@@ -55,5 +55,6 @@
 #include "dist/plan.h"
 #include "dist/strategy.h"
 #include "dist/timeline.h"
+#include "dist/training.h"
 
 #endif  // CHOIR_CHOIR_H_

@@ -16,8 +16,7 @@ extern "C" {
 //
 // Three function types have an adapter: a function of the type whose `self` is
 // a choir_callback_t. choir_custom_op_callback (autograd/scope.h) is for a
-// gradient, choir_text_writer_callback (core/profile.h) for text,
-// choir_state_read_callback (dist/dist_opt.h) for states of a checkpoint.
+// gradient, choir_text_writer_callback (core/profile.h) for text;
 // choir_model_def_callbacks (model/model.h) is a model's definition.
 //
 // Ownership: a plain struct that the caller keeps while calls may come, with

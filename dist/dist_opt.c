@@ -427,6 +427,11 @@ void choir_dist_opt_retain(choir_dist_opt_t* dist_opt) {
 void choir_dist_opt_release(choir_dist_opt_t* dist_opt) {
   if (dist_opt) choir_updater_release(&dist_opt->updater);
 }
+choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater) {
+  return updater && updater->vtable == &vtable ? choir__dist_opt_of(updater)
+                                               : NULL;
+}
+
 choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt) {
   return &dist_opt->updater;
 }

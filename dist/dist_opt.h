@@ -147,58 +147,10 @@ CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 CHOIR_API choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt)
     CHOIR_NODISCARD;
 
-// ---- Checkpoints ----
-// What a strategy keeps may be another on each rank: what was not sent yet,
-// and, with local steps, the optimizer's states. Gathered, it goes into one
-// file; distributed, the run goes on bit for bit:
-//
-//   CHOIR_TRY(choir_updater_consolidate(choir_dist_opt_updater(dist)));
-//   size_t count = choir_model_states(model, states);
-//   CHOIR_TRY(choir_dist_opt_gather_states(dist, states, count, &gathered));
-//   const choir_named_tensor_t* all = choir_rank_states_list(gathered, &count);
-//   if (rank == 0) CHOIR_TRY(choir_checkpoint_save(path, all, count, ...));
-//   choir_rank_states_destroy(gathered);
-
-// Whether ranks may hold different things under the strategy in use. Where not,
-// rank 0's states are everybody's, and nothing need be gathered.
+// Whether ranks may hold different things under the strategy in use: what was
+// not sent yet, and, with local steps, the optimizer's states. Where not, rank
+// 0's states are everybody's.
 CHOIR_API bool choir_dist_opt_ranks_differ(const choir_dist_opt_t* dist_opt);
-
-// A list of tensors of all ranks. Unique; `states` must outlive it.
-typedef struct choir_rank_states_s choir_rank_states_t;
-
-// Collective, after consolidate, with the model's states (choir_model_states)
-// on every rank. On rank 0 the result lists these and, of each that is not the
-// same on all ranks, copies of all others' as "rank1/<name>", "rank2/<name>";
-// elsewhere nothing. FAILED_PRECONDITION on all ranks: not yet a model's
-// updater; a trained parameter differs. Blocks; each such tensor is sent to all
-// ranks, one at a time.
-CHOIR_API choir_status_t choir_dist_opt_gather_states(
-    choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir_rank_states_t** out_gathered) CHOIR_NODISCARD;
-// Lent.
-CHOIR_API const choir_named_tensor_t* choir_rank_states_list(
-    const choir_rank_states_t* gathered, size_t* out_count);
-CHOIR_API void choir_rank_states_destroy(choir_rank_states_t* gathered);
-
-// Collective, after attach: sets the model's states on every rank from what
-// rank 0 reads. There `read` sets *out_found if something was saved as `name`
-// and, unless `tensor` is NULL, fills it; elsewhere it is not called and may be
-// NULL. A name with others' copies gives each rank its own, one without gives
-// all the same. Fails on every rank with rank 0's reason: NOT_FOUND, a name is
-// missing; FAILED_PRECONDITION, the copies are those of another number of
-// ranks; after either nothing was changed; or a failure of `read`, after which
-// some states may be.
-typedef choir_status_t (*choir_state_read_t)(void* self, const char* name,
-                                             choir_tensor_t* tensor,
-                                             bool* out_found);
-// One whose self is a choir_callback_t (core/callback.h).
-CHOIR_API choir_status_t choir_state_read_callback(void* self, const char* name,
-                                                   choir_tensor_t* tensor,
-                                                   bool* out_found)
-    CHOIR_NODISCARD;
-CHOIR_API choir_status_t choir_dist_opt_distribute_states(
-    choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir_state_read_t read, void* self) CHOIR_NODISCARD;
 
 // Collective: fails with INTERNAL on every rank, naming the first that differs
 // from rank 0, unless all have the same digest.

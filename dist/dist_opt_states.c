@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/allocator.h"
-#include "core/callback.h"
 #include "core/status_backend.h"
 #include "dist/dist_opt_internal.h"
 
@@ -53,7 +52,7 @@ static size_t print_name(int32_t rank, const char* name, char* text,
 
 // ---- Gather ----
 
-struct choir_rank_states_s {
+struct choir__rank_states_s {
   choir_allocator_t allocator;
   choir_arena_t* arena;  // names and the list
   choir_named_tensor_t* tensors;
@@ -101,7 +100,7 @@ static choir_status_t compare(const choir__dist_opt_view_t* view,
 
 // Rank 0 lists a copy of what came from `rank`.
 static choir_status_t add_copy(const choir__dist_opt_view_t* view,
-                               choir_rank_states_t* gathered,
+                               choir__rank_states_t* gathered,
                                const choir_named_tensor_t* state, int32_t rank,
                                const staging_t* staging) {
   const size_t bytes = print_name(rank, state->name, NULL, 0) + 1;
@@ -115,7 +114,7 @@ static choir_status_t add_copy(const choir__dist_opt_view_t* view,
 }
 
 static choir_status_t gather_state(const choir__dist_opt_view_t* view,
-                                   choir_rank_states_t* gathered,
+                                   choir__rank_states_t* gathered,
                                    const choir_named_tensor_t* state,
                                    staging_t* staging) {
   const int32_t own = choir_comm_rank(view->comm);
@@ -130,7 +129,7 @@ static choir_status_t gather_state(const choir__dist_opt_view_t* view,
 }
 
 static choir_status_t gather(const choir__dist_opt_view_t* view,
-                             choir_rank_states_t* gathered,
+                             choir__rank_states_t* gathered,
                              const choir_named_tensor_t* states, size_t count) {
   const size_t size = (size_t)choir_comm_size(view->comm);
   uint64_t* digests =
@@ -160,40 +159,40 @@ static choir_status_t gather(const choir__dist_opt_view_t* view,
 }
 
 static choir_status_t rank_states_create(choir_allocator_t allocator,
-                                         choir_rank_states_t** out_gathered) {
+                                         choir__rank_states_t** out_gathered) {
   void* memory = NULL;
-  CHOIR_TRY(choir_allocate(allocator, sizeof(choir_rank_states_t),
+  CHOIR_TRY(choir_allocate(allocator, sizeof(choir__rank_states_t),
                            "states of ranks", &memory));
-  choir_rank_states_t* gathered = memory;
+  choir__rank_states_t* gathered = memory;
   gathered->allocator = allocator;
   *out_gathered = gathered;
   return choir_arena_create(allocator, 4096, &gathered->arena);
 }
 
-choir_status_t choir_dist_opt_gather_states(
+choir_status_t choir__dist_opt_gather_states(
     choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir_rank_states_t** out_gathered) {
+    size_t count, choir__rank_states_t** out_gathered) {
   *out_gathered = NULL;
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "gather_states", &view));
-  choir_rank_states_t* gathered = NULL;
+  choir__rank_states_t* gathered = NULL;
   choir_status_t status = rank_states_create(view.allocator, &gathered);
   if (!status) status = gather(&view, gathered, states, count);
   status = choir__agree_on_outcome(view.comm, "gather_states", status);
   if (status)
-    choir_rank_states_destroy(gathered);
+    choir__rank_states_destroy(gathered);
   else
     *out_gathered = gathered;
   return status;
 }
 
-const choir_named_tensor_t* choir_rank_states_list(
-    const choir_rank_states_t* gathered, size_t* out_count) {
+const choir_named_tensor_t* choir__rank_states_list(
+    const choir__rank_states_t* gathered, size_t* out_count) {
   *out_count = gathered->count;
   return gathered->tensors;
 }
 
-void choir_rank_states_destroy(choir_rank_states_t* gathered) {
+void choir__rank_states_destroy(choir__rank_states_t* gathered) {
   if (!gathered) return;
   for (size_t i = gathered->lent; i < gathered->count; ++i)
     choir_tensor_release(gathered->tensors[i].tensor);
@@ -204,16 +203,9 @@ void choir_rank_states_destroy(choir_rank_states_t* gathered) {
 // ---- Distribute ----
 
 typedef struct reader_s {
-  choir_state_read_t read;
+  choir__state_read_t read;
   void* self;
 } reader_t;
-
-choir_status_t choir_state_read_callback(void* self, const char* name,
-                                         choir_tensor_t* tensor,
-                                         bool* out_found) {
-  void* const arguments[] = {(void*)name, tensor, out_found};
-  return choir_callback_run(self, arguments);
-}
 
 // Reads rank `rank`'s copy; tensor NULL: only looks for it.
 static choir_status_t read_copy(const reader_t* reader, const char* name,
@@ -239,15 +231,14 @@ static choir_status_t count_copies(const reader_t* reader, const char* name,
   return NULL;
 }
 
-// out_has_own[i]: state i was saved for each rank.
-static choir_status_t look_for_copies(const choir__dist_opt_view_t* view,
-                                      const reader_t* reader,
-                                      const choir_named_tensor_t* states,
-                                      size_t count, uint8_t* out_has_own) {
-  const int32_t size = choir_comm_size(view->comm);
+choir_status_t choir__check_copies(const choir_named_tensor_t* states,
+                                   size_t count, int32_t size,
+                                   choir__state_read_t read, void* self,
+                                   uint8_t* out_has_own) {
+  const reader_t reader = {read, self};
   for (size_t i = 0; i < count; ++i) {
     int32_t saved = 0;
-    CHOIR_TRY(count_copies(reader, states[i].name, size, &saved));
+    CHOIR_TRY(count_copies(&reader, states[i].name, size, &saved));
     if (saved == 0)
       return CHOIR_ERROR(NOT_FOUND, "there is no %s", states[i].name);
     if (saved != 1 && saved != size)
@@ -256,7 +247,7 @@ static choir_status_t look_for_copies(const choir__dist_opt_view_t* view,
           "%s was saved for each of %d workers%s and this run has %d; it needs "
           "as many as it was saved with",
           states[i].name, saved, saved > size ? " or more" : "", size);
-    out_has_own[i] = saved > 1;
+    if (out_has_own) out_has_own[i] = saved > 1;
   }
   return NULL;
 }
@@ -296,7 +287,8 @@ static choir_status_t distribute(const choir__dist_opt_view_t* view,
                                  const choir_named_tensor_t* states,
                                  size_t count, uint8_t* has_own) {
   if (choir_comm_rank(view->comm) == 0)
-    CHOIR_TRY(look_for_copies(view, reader, states, count, has_own));
+    CHOIR_TRY(choir__check_copies(states, count, choir_comm_size(view->comm),
+                                  reader->read, reader->self, has_own));
   CHOIR_TRY(choir_comm_broadcast(view->comm, has_own, (int64_t)count,
                                  CHOIR_DTYPE_U8, 0, "which states differ"));
   for (size_t i = 0; i < count; ++i) {
@@ -314,9 +306,9 @@ static choir_status_t distribute(const choir__dist_opt_view_t* view,
   return NULL;
 }
 
-choir_status_t choir_dist_opt_distribute_states(
+choir_status_t choir__dist_opt_distribute_states(
     choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir_state_read_t read, void* self) {
+    size_t count, choir__state_read_t read, void* self) {
   choir__dist_opt_view_t view;
   CHOIR_TRY(choir__dist_opt_settle(dist_opt, "distribute_states", &view));
   const reader_t reader = {read, self};

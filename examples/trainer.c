@@ -306,206 +306,39 @@ static choir_status_t report_profile(trainer_t* trainer, bool is_last) {
 
 // ---- Checkpoints ----
 
-// What a run must share with the one that it continues.
-enum {
-  SETTING_MODEL,
-  SETTING_SEED,
-  SETTING_BATCH,
-  SETTING_SAMPLES,
-  SETTING_OPTION,
-  SETTINGS
-};
-static const char* const setting_names[SETTINGS] = {
-    "model", "seed", "global batch", "training samples", "dist option"};
-typedef char setting_texts_t[SETTINGS][32];
-
-static void describe_run(const trainer_t* trainer, setting_texts_t texts) {
-  snprintf(texts[SETTING_MODEL], 32, "%s", trainer->task->model->name);
-  snprintf(texts[SETTING_SEED], 32, "%" PRId64, trainer->options->seed);
-  snprintf(texts[SETTING_BATCH], 32, "%" PRId64,
-           trainer->options->batch_size * trainer->size);
-  snprintf(texts[SETTING_SAMPLES], 32, "%" PRId64,
-           choir_dataset_count(trainer->training_data));
-  snprintf(texts[SETTING_OPTION], 32, "%s",
-           choir_strategy_def_option(
-               trainer->dist_opt ? choir_dist_opt_strategy(trainer->dist_opt)
-                                 : &choir_strategy_def_fp32));
+// What a run must share with the one that it continues, beside its samples.
+enum { SETTINGS = 2 };
+static void list_settings(const trainer_t* trainer,
+                          choir_metadata_t settings[SETTINGS]) {
+  const choir_strategy_def_t* strategy =
+      trainer->dist_opt ? choir_dist_opt_strategy(trainer->dist_opt)
+                        : &choir_strategy_def_fp32;
+  settings[0] = (choir_metadata_t){"model", trainer->task->model->name};
+  settings[1] =
+      (choir_metadata_t){"dist option", choir_strategy_def_option(strategy)};
 }
 
-// Parameters, states and the optimizer's states; free() the list.
-static choir_status_t list_states(const trainer_t* trainer,
-                                  choir_named_tensor_t** out_states,
-                                  size_t* out_count) {
-  *out_count = choir_model_states(trainer->model, NULL);
-  *out_states = calloc(*out_count, sizeof(choir_named_tensor_t));
-  if (!*out_states)
-    return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for the list of tensors");
-  choir_model_states(trainer->model, *out_states);
-  return NULL;
+static choir_status_t save(const trainer_t* trainer) {
+  choir_metadata_t settings[SETTINGS];
+  list_settings(trainer, settings);
+  return choir_training_save(trainer->model, trainer->training_loader,
+                             trainer->rank == 0 ? trainer->options->save : NULL,
+                             settings, SETTINGS);
 }
 
-static choir_status_t write_checkpoint(const trainer_t* trainer,
-                                       int64_t epochs_done,
-                                       const choir_named_tensor_t* states,
-                                       size_t count) {
-  setting_texts_t texts;
-  describe_run(trainer, texts);
-  char epoch[32];
-  char step[32];
-  char workers[32];
-  snprintf(epoch, sizeof(epoch), "%" PRId64, epochs_done);
-  snprintf(step, sizeof(step), "%" PRId64, choir_model_step(trainer->model));
-  snprintf(workers, sizeof(workers), "%d", trainer->size);
-  choir_metadata_t metadata[SETTINGS + 3] = {
-      {"epoch", epoch}, {"step", step}, {"workers", workers}};
-  for (int i = 0; i < SETTINGS; ++i)
-    metadata[i + 3] = (choir_metadata_t){setting_names[i], texts[i]};
-  return choir_checkpoint_save(trainer->options->save, states, count, metadata,
-                               SETTINGS + 3);
-}
-
-// On all ranks; rank 0 writes what differs of the others too.
-static choir_status_t save_states(const trainer_t* trainer, int64_t epochs_done,
-                                  const choir_named_tensor_t* states,
-                                  size_t count) {
-  if (!trainer->dist_opt)
-    return write_checkpoint(trainer, epochs_done, states, count);
-  choir_rank_states_t* gathered = NULL;
-  CHOIR_TRY(choir_dist_opt_gather_states(trainer->dist_opt, states, count,
-                                         &gathered));
-  const choir_named_tensor_t* all = choir_rank_states_list(gathered, &count);
-  choir_status_t status =
-      trainer->rank == 0 ? write_checkpoint(trainer, epochs_done, all, count)
-                         : NULL;
-  choir_rank_states_destroy(gathered);
-  return status;
-}
-
-static choir_status_t save(const trainer_t* trainer, int64_t epochs_done) {
-  choir_named_tensor_t* states = NULL;
-  size_t count = 0;
-  CHOIR_TRY(list_states(trainer, &states, &count));
-  choir_status_t status = save_states(trainer, epochs_done, states, count);
-  free(states);
-  return status;
-}
-
-static choir_status_t check_settings(const trainer_t* trainer,
-                                     const choir_checkpoint_t* checkpoint) {
-  setting_texts_t texts;
-  describe_run(trainer, texts);
-  for (int i = 0; i < SETTINGS; ++i) {
-    const char* saved = choir_checkpoint_metadata(checkpoint, setting_names[i]);
-    if (!saved || strcmp(saved, texts[i]) != 0)
-      return CHOIR_ERROR(FAILED_PRECONDITION,
-                         "resume: %s was saved with %s %s, this run has %s; "
-                         "both must be the same",
-                         trainer->options->resume, setting_names[i],
-                         saved ? saved : "(none)", texts[i]);
-  }
-  return NULL;
-}
-
-// Whether the file has states that are another for each worker.
-static bool has_rank_states(const choir_checkpoint_t* checkpoint) {
-  for (size_t i = 0; i < choir_checkpoint_count(checkpoint); ++i)
-    if (strncmp(choir_checkpoint_get(checkpoint, i)->name, "rank1/", 6) == 0)
-      return true;
-  return false;
-}
-
-static choir_status_t check_workers(const trainer_t* trainer,
-                                    const choir_checkpoint_t* checkpoint) {
-  const char* saved = choir_checkpoint_metadata(checkpoint, "workers");
-  char own[32];
-  snprintf(own, sizeof(own), "%d", trainer->size);
-  if (!has_rank_states(checkpoint) || (saved && strcmp(saved, own) == 0))
-    return NULL;
-  return CHOIR_ERROR(FAILED_PRECONDITION,
-                     "resume: %s was saved by %s workers, each with states of "
-                     "its own (dist option %s), this run has %s; both must be "
-                     "the same",
-                     trainer->options->resume, saved ? saved : "other",
-                     choir_checkpoint_metadata(checkpoint, "dist option"), own);
-}
-
-static choir_status_t read_number(const trainer_t* trainer,
-                                  const choir_checkpoint_t* checkpoint,
-                                  const char* key, int64_t* out_number) {
-  const char* text = choir_checkpoint_metadata(checkpoint, key);
-  char* end = NULL;
-  *out_number = text ? strtoll(text, &end, 10) : -1;
-  if (!text || end == text || *end || *out_number < 0)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "resume: %s has %s '%s'; a number from 0 is needed",
-                       trainer->options->resume, key, text ? text : "(none)");
-  return NULL;
-}
-
-typedef struct place_s {
-  int64_t epoch;
-  int64_t step;
-} place_t;
-
-static choir_status_t read_place(const trainer_t* trainer,
-                                 const choir_checkpoint_t* checkpoint,
-                                 place_t* out_place) {
-  CHOIR_TRY(check_settings(trainer, checkpoint));
-  CHOIR_TRY(check_workers(trainer, checkpoint));
-  CHOIR_TRY(read_number(trainer, checkpoint, "epoch", &out_place->epoch));
-  CHOIR_TRY(read_number(trainer, checkpoint, "step", &out_place->step));
-  if (out_place->epoch >= trainer->options->epochs)
+static choir_status_t resume(trainer_t* trainer, int64_t* out_epoch) {
+  const train_options_t* options = trainer->options;
+  choir_metadata_t settings[SETTINGS];
+  list_settings(trainer, settings);
+  CHOIR_TRY(choir_training_resume(trainer->model, trainer->training_loader,
+                                  options->resume, settings, SETTINGS));
+  *out_epoch = choir_loader_position(trainer->training_loader).epoch;
+  if (*out_epoch >= options->epochs)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "resume: %s has all of its %" PRId64
                        " epochs and --epochs is %" PRId64 "; more are needed",
-                       trainer->options->resume, out_place->epoch,
-                       trainer->options->epochs);
+                       options->resume, *out_epoch, options->epochs);
   return NULL;
-}
-
-static choir_status_t read_state(void* checkpoint, const char* name,
-                                 choir_tensor_t* tensor, bool* out_found) {
-  *out_found = choir_checkpoint_find(checkpoint, name);
-  return *out_found && tensor ? choir_checkpoint_read(checkpoint, name, tensor)
-                              : NULL;
-}
-
-// checkpoint NULL: rank 0 has it.
-static choir_status_t read_states(const trainer_t* trainer,
-                                  choir_checkpoint_t* checkpoint) {
-  choir_named_tensor_t* states = NULL;
-  size_t count = 0;
-  CHOIR_TRY(list_states(trainer, &states, &count));
-  choir_status_t status =
-      trainer->dist_opt
-          ? choir_dist_opt_distribute_states(trainer->dist_opt, states, count,
-                                             read_state, checkpoint)
-          : choir_checkpoint_read_all(checkpoint, states, count);
-  free(states);
-  return status;
-}
-
-static choir_status_t read_checkpoint(const trainer_t* trainer,
-                                      choir_checkpoint_t* checkpoint,
-                                      place_t* out_place) {
-  if (checkpoint) CHOIR_TRY(read_place(trainer, checkpoint, out_place));
-  if (trainer->comm)
-    CHOIR_TRY(choir_comm_broadcast(trainer->comm, out_place, 2, CHOIR_DTYPE_I64,
-                                   0, "place of the checkpoint"));
-  return read_states(trainer, checkpoint);
-}
-
-// Only rank 0 needs the file; the others get what it read.
-static choir_status_t resume(trainer_t* trainer, place_t* out_place) {
-  choir_checkpoint_t* checkpoint = NULL;
-  if (trainer->rank == 0)
-    CHOIR_TRY(choir_checkpoint_open(trainer->options->resume, &checkpoint));
-  choir_status_t status = read_checkpoint(trainer, checkpoint, out_place);
-  choir_checkpoint_destroy(checkpoint);
-  CHOIR_TRY(status);
-  choir_model_set_step(trainer->model, out_place->step);
-  return choir_loader_seek(trainer->training_loader,
-                           (choir_loader_position_t){out_place->epoch, 0});
 }
 
 // ---- Epochs ----
@@ -673,18 +506,18 @@ static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
   CHOIR_TRY(report_profile(trainer, done == options->epochs));
   const bool is_due = options->save_every && done % options->save_every == 0;
   if (options->save && (is_due || done == options->epochs))
-    CHOIR_TRY(save(trainer, done));
+    CHOIR_TRY(save(trainer));
   return NULL;
 }
 
 static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
-  place_t place = {0, 0};
-  if (trainer->options->resume) CHOIR_TRY(resume(trainer, &place));
-  CHOIR_TRY(make_profile(trainer, trainer->options->epochs - place.epoch));
+  int64_t first = 0;
+  if (trainer->options->resume) CHOIR_TRY(resume(trainer, &first));
+  CHOIR_TRY(make_profile(trainer, trainer->options->epochs - first));
   bool has_plan = false;
-  for (int64_t epoch = place.epoch;
-       epoch < trainer->options->epochs && !has_plan; ++epoch) {
+  for (int64_t epoch = first; epoch < trainer->options->epochs && !has_plan;
+       ++epoch) {
     CHOIR_TRY(run_epoch(trainer, epoch));
     has_plan = trainer->options->plan && tell_plan(trainer);
   }

@@ -11,7 +11,6 @@
 #include "core/log.h"
 #include "core/profile.h"
 #include "core/random.h"
-#include "io/partition.h"
 #include "io/shares.h"
 
 // A ring of slots, each one batch's memory. Three counters that only grow say
@@ -565,6 +564,14 @@ choir_status_t choir_loader_seek(choir_loader_t* loader,
 
 int64_t choir_loader_steps(const choir_loader_t* loader) {
   return loader->steps;
+}
+
+const choir_partition_t* choir_loader_partition(const choir_loader_t* loader) {
+  return &loader->partition;
+}
+
+int64_t choir_loader_seed(const choir_loader_t* loader) {
+  return loader->config.seed;
 }
 
 choir_dataset_t* choir_loader_dataset(const choir_loader_t* loader) {

@@ -4,6 +4,7 @@
 
 #include "core/config.h"
 #include "io/dataset.h"
+#include "io/partition.h"
 #include "tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -119,6 +120,11 @@ CHOIR_API choir_status_t choir_loader_seek(choir_loader_t* loader,
 
 // Steps of an epoch, the same for every rank.
 CHOIR_API int64_t choir_loader_steps(const choir_loader_t* loader);
+// What it makes its batches of: samples, global batch, shares. Lent.
+CHOIR_API const choir_partition_t* choir_loader_partition(
+    const choir_loader_t* loader);
+// Of the order of samples.
+CHOIR_API int64_t choir_loader_seed(const choir_loader_t* loader);
 CHOIR_API choir_dataset_t* choir_loader_dataset(const choir_loader_t* loader);
 
 #ifdef __cplusplus

@@ -231,6 +231,10 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
   return status;
 }
 
+choir_updater_t* choir_model_updater(const choir_model_t* model) {
+  return model->updater;
+}
+
 choir_status_t choir_model_set_update_options(
     choir_model_t* model, const choir_update_options_t* options) {
   CHOIR_TRY(need_updater(model, "set_update_options"));

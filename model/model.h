@@ -108,6 +108,8 @@ CHOIR_API choir_param_t* choir_model_add_param(choir_model_t* model,
 CHOIR_API choir_status_t choir_model_set_updater(choir_model_t* model,
                                                  choir_updater_t* updater)
     CHOIR_NODISCARD;
+// The updater that it has now, lent; NULL: none.
+CHOIR_API choir_updater_t* choir_model_updater(const choir_model_t* model);
 // How the updater shares gradients from now on; the texts are borrowed for the
 // call. INVALID_ARGUMENT or NOT_FOUND: the updater has no such option or
 // setting. Collective with DistOpt, once it is the model's updater.

@@ -6,55 +6,47 @@ from __future__ import annotations
 import os
 import uuid
 from contextlib import closing, suppress
-from ctypes import byref, c_bool, c_size_t, string_at
 
-from choir._callback import Callback, finish
-from choir._calls import NotCopied, Owner, address_of, check, lib
+from choir._calls import NotCopied, Owner, check, lib
 from choir._lib import Metadata, NamedTensor
-from choir._sections import deferred
 from choir.tensor import Tensor
 
 
 def _named(states: dict[str, Tensor]):
-    return (NamedTensor * max(len(states), 1))(
+    named = (NamedTensor * max(len(states), 1))(
         *[(name.encode(), t.data.handle) for name, t in states.items()]
     )
+    return named, len(states)
 
 
-def _save(fpath: str, named, count: int, lines: dict[str, str]) -> None:
+def _lines(lines: dict[str, str]):
     metadata = (Metadata * max(len(lines), 1))(
         *[(key.encode(), str(text).encode()) for key, text in lines.items()]
     )
-    check(
-        lib.checkpoint_save(
-            os.fsencode(fpath), named, count, metadata, len(lines)
-        )
-    )
+    return metadata, len(lines)
 
 
 def save(fpath: str, states: dict[str, Tensor], lines: dict[str, str]) -> None:
     """Writes tensors and lines of text."""
-    _save(fpath, _named(states), len(states), lines)
+    check(
+        lib.checkpoint_save(os.fsencode(fpath), *_named(states), *_lines(lines))
+    )
 
 
-class Gathered(Owner, NotCopied):
-    """The states of all ranks on rank 0; to make one is collective."""
+def save_training(
+    model: int, loader: Owner | None, fpath: str, lines: dict[str, str]
+) -> None:
+    """Writes all that a run goes on from (dist/training.h)."""
+    check(lib.training_save(model, *_place(loader, fpath), *_lines(lines)))
 
-    def __init__(self, dist_opt: int, states: dict[str, Tensor]) -> None:
-        self._named = _named(states)  # must outlive the list
-        self._own(
-            lib.rank_states_destroy,
-            lib.dist_opt_gather_states,
-            dist_opt,
-            self._named,
-            len(states),
-        )
 
-    def save(self, fpath: str, lines: dict[str, str]) -> None:
-        """On rank 0."""
-        count = c_size_t()
-        listed = lib.rank_states_list(self.handle, byref(count))
-        _save(fpath, listed, count.value, lines)
+def resume_training(model: int, loader: Owner | None, fpath: str) -> None:
+    """Goes on from such a file."""
+    check(lib.training_resume(model, *_place(loader, fpath), *_lines({})))
+
+
+def _place(loader: Owner | None, fpath: str):
+    return None if loader is None else loader.handle, os.fsencode(fpath)
 
 
 class File(Owner, NotCopied):
@@ -76,16 +68,9 @@ class File(Owner, NotCopied):
             lines[line.key.decode()] = line.value.decode()
         return lines
 
-    def has(self, name: bytes) -> bool:
-        return bool(lib.checkpoint_find(self.handle, name))
-
     def read(self, states: dict[str, Tensor]) -> None:
         """Fills the tensors. NotFoundError: one was not saved."""
-        for name, t in states.items():
-            self.read_one(name.encode(), t.data.handle)
-
-    def read_one(self, name: bytes, tensor: int) -> None:
-        check(lib.checkpoint_read(self.handle, name, tensor))
+        check(lib.checkpoint_read_all(self.handle, *_named(states)))
 
 
 def write_new(fpath: str, data: bytes) -> None:
@@ -122,28 +107,3 @@ def write_new(fpath: str, data: bytes) -> None:
 def opened(fpath: str):
     """A File for a with statement."""
     return closing(File(fpath))
-
-
-def distribute(
-    file: File | None, dist_opt: int, states: dict[str, Tensor]
-) -> None:
-    """Collective: sets all ranks' states from what rank 0's file has."""
-
-    def read(arguments) -> None:
-        text, tensor, found = arguments[:3]
-        name = string_at(text)
-        is_there = file.has(name)
-        c_bool.from_address(found).value = is_there
-        if is_there and tensor:
-            file.read_one(name, tensor)
-
-    callback = Callback(read)
-    with deferred():
-        status = lib.dist_opt_distribute_states(
-            dist_opt,
-            _named(states),
-            len(states),
-            address_of(lib.state_read_callback),
-            callback.address,
-        )
-        finish(status, callback)

@@ -212,40 +212,29 @@ class DistOpt(Owner, NotCopied):
         differ between exchanges (partialUpdate, localSGD, sparseLocal)."""
         check(lib.updater_consolidate(self._updater()))
 
-    def _save(
-        self, fpath: str, states: dict[str, Tensor], lines: dict[str, str]
-    ) -> None:
-        """Writes a checkpoint, of all ranks where they may differ."""
-        lines = {**lines, _STRATEGY_LINE: json.dumps(self._strategy)}
-        if not lib.dist_opt_ranks_differ(self._own_handle()):
-            _checkpoint.save(fpath, states, lines)
-            return
-        self.consolidate()
-        gathered = _checkpoint.Gathered(self._own_handle(), states)
-        if self.global_rank == 0:
-            gathered.save(fpath, lines)
+    def _before_save(self) -> dict[str, str]:
+        """Makes replicas equal where they may differ; lines for the file."""
+        if lib.dist_opt_ranks_differ(self._own_handle()):
+            self.consolidate()
+        return {_STRATEGY_LINE: json.dumps(self._strategy)}
 
-    def _load(self, fpath: str, engine: _engine.Engine) -> dict[str, str]:
-        """Collective: sets the states of all ranks from rank 0's file, and the
-        strategy that it was saved with; its lines of text."""
-        file, metadata = None, None
+    def _before_load(self, fpath: str) -> None:
+        """Collective: the strategy that rank 0's file was saved with."""
+        strategy = None
         if self.global_rank == 0:
             try:
-                file = _checkpoint.File(fpath)
-                metadata = file.metadata()
+                with _checkpoint.opened(fpath) as file:
+                    strategy = file.metadata().get(_STRATEGY_LINE)
             except Exception as error:
-                metadata = error
-        metadata = self.communicator.share_object(
-            metadata, 0, "load_checkpoint"
+                strategy = error
+        strategy = self.communicator.share_object(
+            strategy, 0, "load_checkpoint"
         )
-        if isinstance(metadata, Exception):
-            raise metadata
-        strategy = metadata.get(_STRATEGY_LINE)
+        if isinstance(strategy, Exception):
+            raise strategy
         if strategy is not None:
             option, settings = json.loads(strategy)
             self._use(option, tuple(map(tuple, settings)))
-        _checkpoint.distribute(file, self._own_handle(), engine.states())
-        return metadata
 
     def check_digest(self, digest: int) -> None:
         """Collective: raises on every rank unless all give the same digest."""

@@ -182,13 +182,6 @@ class Metadata(Structure):
     """choir_metadata_t"""
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
 
-class CheckpointEntry(Structure):
-    """choir_checkpoint_entry_t"""
-    _fields_ = [
-        ("name", c_char_p), ("dtype", c_int), ("ndim", c_int32),
-        ("shape", c_int64 * 8), ("bytes", c_size_t),
-    ]
-
 class DatasetSynthetic(Structure):
     """choir_dataset_synthetic_t"""
     _fields_ = [
@@ -379,10 +372,9 @@ FUNCTIONS = {
     ]),
     "checkpoint_open": (_P, [c_char_p, POINTER(_P)]),
     "checkpoint_destroy": (None, [_P]),
-    "checkpoint_find": (POINTER(CheckpointEntry), [_P, c_char_p]),
     "checkpoint_metadata_count": (c_size_t, [_P]),
     "checkpoint_metadata_get": (Metadata, [_P, c_size_t]),
-    "checkpoint_read": (_P, [_P, c_char_p, _P]),
+    "checkpoint_read_all": (_P, [_P, POINTER(NamedTensor), c_size_t]),
     # io/dataset.h
     "dataset_open_mnist": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
     "dataset_open_cifar10": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),
@@ -439,20 +431,14 @@ FUNCTIONS = {
     "dist_opt_print_strategy": (c_char_p, [_P, c_char_p, c_size_t]),
     "dist_opt_updater": (_P, [_P]),
     "dist_opt_ranks_differ": (c_bool, [_P]),
-    "dist_opt_gather_states": (_P, [
-        _P, POINTER(NamedTensor), c_size_t, POINTER(_P),
-    ]),
-    "rank_states_list": (POINTER(NamedTensor), [_P, POINTER(c_size_t)]),
-    "rank_states_destroy": (None, [_P]),
-    "state_read_callback": (_P, [_P, c_char_p, _P, POINTER(c_bool)]),
-    "dist_opt_distribute_states": (_P, [
-        _P, POINTER(NamedTensor), c_size_t, _P, _P,
-    ]),
     "dist_opt_check_digest": (_P, [_P, c_uint64]),
     # dist/launch.h
     "launch_is_worker": (c_bool, []),
     "launch_run": (_P, [POINTER(LaunchConfig), POINTER(LaunchReport)]),
     "launch_note_failure": (None, [c_int, c_char_p]),
+    # dist/training.h
+    "training_save": (_P, [_P, _P, c_char_p, POINTER(Metadata), c_size_t]),
+    "training_resume": (_P, [_P, _P, c_char_p, POINTER(Metadata), c_size_t]),
 }
 
 VARIABLES = {

@@ -488,50 +488,54 @@ class Model(layer.Layer, metaclass=ModelMeta):
         self.set_states(states)
         return aux
 
-    def save_checkpoint(self, fpath: str, **metadata: str) -> None:
+    def save_checkpoint(self, fpath: str, loader=None, **metadata: str) -> None:
         """Writes everything that a run needs to go on, as safetensors.
 
-        Parameters, states, the optimizer's states and the step, in the format of
-        the C programs' --save. The file appears whole or not at all. metadata:
-        lines of text beside them.
+        Parameters, states, the optimizer's states, the step and, of a
+        data.Loader, the place in the samples, in the format of the C programs'
+        --save. The file appears whole or not at all. metadata: lines of text
+        beside them.
 
         With a DistOpt whose strategy lets ranks differ (all but fp32, fp16 and
         bf16: what was not sent yet, local steps) it is collective: replicas are
         made equal, as `DistOpt.consolidate` does, and rank 0 writes the states of
         all. With the others any rank may call it, say rank 0 alone.
         """
-        optimizer = self.optimizer
-        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+        if not self._resumes(loader):
             _checkpoint.save(fpath, self._own_states(), metadata)
             return
-        engine = self._engine()
-        lines = {"step": str(engine.step()), **metadata}
-        if not isinstance(optimizer, _opt.DistOpt):
-            _checkpoint.save(fpath, engine.states(), lines)
-            return
-        optimizer._save(fpath, engine.states(), lines)
+        handle = self._engine()._handle
+        if isinstance(self.optimizer, _opt.DistOpt):
+            metadata = {**metadata, **self.optimizer._before_save()}
+        _checkpoint.save_training(handle, loader, fpath, metadata)
 
-    def load_checkpoint(self, fpath: str) -> None:
+    def load_checkpoint(self, fpath: str, loader=None) -> None:
         """Goes on where save_checkpoint was called; after compile and, to train
-        on, set_optimizer.
+        on, set_optimizer. loader: one of the same samples, batch and seed, which
+        goes on at its place.
 
         With a DistOpt it is collective and rank 0 alone reads the file; there
         must be as many ranks as there were where its strategy lets them differ.
         """
-        optimizer = self.optimizer
-        if not isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt)):
+        if not self._resumes(loader):
             with _checkpoint.opened(fpath) as file:
                 file.read(self._own_states())
             return
-        engine = self._engine()
-        if isinstance(optimizer, _opt.DistOpt):
-            lines = optimizer._load(fpath, engine)
-        else:
-            with _checkpoint.opened(fpath) as file:
-                file.read(engine.states())
-                lines = file.metadata()
-        if "step" in lines:
-            engine.set_step(int(lines["step"]))
+        handle = self._engine()._handle
+        if isinstance(self.optimizer, _opt.DistOpt):
+            self.optimizer._before_load(fpath)
+        _checkpoint.resume_training(handle, loader, fpath)
+
+    def _resumes(self, loader) -> bool:
+        """Whether it has an optimizer, with which a run goes on."""
+        if isinstance(self.optimizer, (_opt.Optimizer, _opt.DistOpt)):
+            return True
+        if loader is not None:
+            raise StateError(
+                f"{type(self).__name__} has no optimizer, and a loader's place is "
+                "that of a run which trains; call set_optimizer first"
+            )
+        return False
 
     def _own_states(self) -> dict[str, Tensor]:
         states = self.get_states()

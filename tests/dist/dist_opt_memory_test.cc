@@ -41,10 +41,10 @@ void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 
 choir_status_t Gather(Training* training) {
   std::vector<choir_named_tensor_t> states = training->States();
-  choir_rank_states_t* gathered = nullptr;
-  choir_status_t status = choir_dist_opt_gather_states(
+  choir__rank_states_t* gathered = nullptr;
+  choir_status_t status = choir__dist_opt_gather_states(
       training->dist(), states.data(), states.size(), &gathered);
-  choir_rank_states_destroy(gathered);
+  choir__rank_states_destroy(gathered);
   return status;
 }
 
@@ -56,8 +56,8 @@ choir_status_t Read(void*, const char* name, choir_tensor_t*, bool* out_found) {
 
 choir_status_t Distribute(Training* training) {
   std::vector<choir_named_tensor_t> states = training->States();
-  return choir_dist_opt_distribute_states(training->dist(), states.data(),
-                                          states.size(), Read, nullptr);
+  return choir__dist_opt_distribute_states(training->dist(), states.data(),
+                                           states.size(), Read, nullptr);
 }
 
 choir_status_t Use(Training* training) {

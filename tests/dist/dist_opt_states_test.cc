@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "dist/dist_opt.h"
-#include "io/checkpoint.h"
+#include "dist/training.h"
 #include "tests/dist/compress_on_host.h"
 #include "tests/dist/dist_opt_testing.h"
 #include "tests/tensor/cuda_on_host.h"
@@ -62,36 +61,23 @@ void TrainPart(Training* training, const Comm& comm, int64_t first_step) {
 
 // Returns how many tensors are another on other ranks.
 size_t Save(Training* training, const Comm& comm, const std::string& path) {
-  std::vector<choir_named_tensor_t> states = training->States();
-  choir_rank_states_t* gathered = nullptr;
-  Must(choir_dist_opt_gather_states(training->dist(), states.data(),
-                                    states.size(), &gathered));
-  size_t count = 0;
-  const choir_named_tensor_t* all = choir_rank_states_list(gathered, &count);
-  EXPECT_EQ(count > 0, comm.rank() == 0);
-  if (comm.rank() == 0)
-    Must(choir_checkpoint_save(path.c_str(), all, count, nullptr, 0));
-  choir_rank_states_destroy(gathered);
-  return count == 0 ? 0 : count - states.size();
-}
-
-choir_status_t ReadFile(void* file, const char* name, choir_tensor_t* tensor,
-                        bool* out_found) {
-  choir_checkpoint_t* checkpoint = static_cast<choir_checkpoint_t*>(file);
-  *out_found = choir_checkpoint_find(checkpoint, name) != nullptr;
-  return *out_found && tensor ? choir_checkpoint_read(checkpoint, name, tensor)
-                              : nullptr;
-}
-
-void Restore(Training* training, const Comm& comm, const std::string& path) {
+  Must(choir_training_save(training->model(), nullptr,
+                           comm.rank() == 0 ? path.c_str() : nullptr, nullptr,
+                           0));
+  if (comm.rank() != 0) return 0;
   choir_checkpoint_t* file = nullptr;
-  if (comm.rank() == 0) Must(choir_checkpoint_open(path.c_str(), &file));
-  std::vector<choir_named_tensor_t> states = training->States();
-  ASSERT_OK(choir_dist_opt_distribute_states(
-      training->dist(), states.data(), states.size(),
-      comm.rank() == 0 ? ReadFile : nullptr, file));
+  Must(choir_checkpoint_open(path.c_str(), &file));
+  const size_t count = choir_checkpoint_count(file);
   choir_checkpoint_destroy(file);
-  choir_model_set_step(training->model(), kSteps);
+  return count - training->States().size();
+}
+
+// Only rank 0 has the file.
+void Restore(Training* training, const Comm& comm, const std::string& path) {
+  ASSERT_OK(choir_training_resume(training->model(), nullptr,
+                                  comm.rank() == 0 ? path.c_str() : "nowhere",
+                                  nullptr, 0));
+  EXPECT_EQ(choir_model_step(training->model()), kSteps);
 }
 
 // A run that stops half-way goes on bit for bit. Returns how many tensors were
@@ -172,8 +158,8 @@ TEST(DistOptStatesTest, OneCopyIsForAll) {
     return choir_tensor_write(tensor, data.data(), data.size() * sizeof(float));
   };
   std::vector<choir_named_tensor_t> states = training.States();
-  ASSERT_OK(choir_dist_opt_distribute_states(training.dist(), states.data(),
-                                             states.size(), read, nullptr));
+  ASSERT_OK(choir__dist_opt_distribute_states(training.dist(), states.data(),
+                                              states.size(), read, nullptr));
   for (const auto& value : training.Values())
     for (size_t i = 0; i < value.second.size(); ++i)
       ASSERT_EQ(value.second[i],
@@ -206,7 +192,7 @@ struct FakeFile {
 void ExpectRefusal(Training* training, const Comm& comm, FakeFile file,
                    choir_status_code_t code, const std::string& sentence) {
   std::vector<choir_named_tensor_t> states = training->States();
-  choir_status_t status = choir_dist_opt_distribute_states(
+  choir_status_t status = choir__dist_opt_distribute_states(
       training->dist(), states.data(), states.size(), FakeFile::Read, &file);
   EXPECT_EQ(choir_status_code(status), code);
   const std::string said = choir_status_message(status);
@@ -224,14 +210,14 @@ TEST(DistOptStatesTest, FilesThatDoNotFitAreToldOnEveryRank) {
   Training training(SmallLayers(), comm.get(),
                     OptionsOf(&choir_strategy_def_sparse_top_k));
   EXPECT_STATUS(FAILED_PRECONDITION, "distribute_states before it has a model",
-                choir_dist_opt_distribute_states(training.dist(), nullptr, 0,
-                                                 nullptr, nullptr));
-  choir_rank_states_t* gathered = nullptr;
+                choir__dist_opt_distribute_states(training.dist(), nullptr, 0,
+                                                  nullptr, nullptr));
+  choir__rank_states_t* gathered = nullptr;
   EXPECT_STATUS(
       FAILED_PRECONDITION, "gather_states before it has a model",
-      choir_dist_opt_gather_states(training.dist(), nullptr, 0, &gathered));
+      choir__dist_opt_gather_states(training.dist(), nullptr, 0, &gathered));
   EXPECT_EQ(gathered, nullptr);
-  choir_rank_states_destroy(nullptr);
+  choir__rank_states_destroy(nullptr);
   Must(training.Attach());
   const uint64_t digest = training.StatesDigest();
   const std::string name = "sparseTopK/residual/0";
@@ -269,8 +255,8 @@ TEST(DistOptStatesTest, ReplicasThatDifferAreNotGathered) {
   Must(training.Attach());
   Must(TrainUnevenly(&training, comm, 0));
   std::vector<choir_named_tensor_t> states = training.States();
-  choir_rank_states_t* gathered = nullptr;
-  choir_status_t status = choir_dist_opt_gather_states(
+  choir__rank_states_t* gathered = nullptr;
+  choir_status_t status = choir__dist_opt_gather_states(
       training.dist(), states.data(), states.size(), &gathered);
   EXPECT_EQ(choir_status_code(status), CHOIR_STATUS_FAILED_PRECONDITION);
   EXPECT_TRUE(choir_testing::Matches(

@@ -4,7 +4,6 @@
 import contextlib
 import gc
 import io
-import os
 import sys
 import unittest
 import weakref
@@ -291,20 +290,8 @@ class Callbacks(unittest.TestCase):
         self.assertIn("Time Profiling:", said.getvalue())
         dev.SetVerbosity(0)
 
-    def test_a_checkpoint_of_all_ranks(self):
-        x, y = samples()
-        dist = opt.DistOpt(opt.SGD(lr=0.1, momentum=0.9))
-        m = made(optimizer=dist)
-        m(x, y)
-        with mock.patch("choir._checkpoint.File.has", side_effect=Speechless):
-            path = os.path.join(os.environ["TEST_TMPDIR"], "all.safetensors")
-            m.save_checkpoint(path)
-            with nothing_is_ignored(self), self.assertRaises(Speechless):
-                m.load_checkpoint(path)
-        m.load_checkpoint(path)
-
     def test_adapters_are_the_librarys(self):
-        for name in ("custom_op", "text_writer", "state_read"):
+        for name in ("custom_op", "text_writer"):
             self.assertNotEqual(address_of(getattr(lib, f"{name}_callback")), 0)
         np.testing.assert_equal(lib.model_def_callbacks.name, b"callbacks")
 

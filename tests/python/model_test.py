@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from choir import StateError, autograd, layer, model, opt, tensor
+from choir import StateError, autograd, data, layer, model, opt, tensor
 from small_models import DEV, Net, Plain, made, samples
 
 
@@ -786,6 +786,39 @@ class Files(Base):
             b.load_checkpoint(file)
             self.assertEqual([b(x, y)[1].item() for _ in range(4)], losses)
             self.same(a, b)
+
+    def test_a_loader_goes_on_at_its_place(self):
+        images = data.synthetic(20, shape=(1, 1, 5), class_count=3)
+
+        def started(seed):
+            loader = data.Loader(images, batch=4, seed=seed)
+            return made(optimizer=opt.SGD(lr=0.1)), loader
+
+        def losses(m, loader):
+            return [
+                m(tensor.reshape(b.x, (-1, 5)), b.y)[1].item() for b in loader
+            ]
+
+        file = path("place.safetensors")
+        a, loader = started(3)
+        losses(a, loader)
+        epoch = iter(loader)
+        for _ in range(2):
+            b = next(epoch)
+            a(tensor.reshape(b.x, (-1, 5)), b.y)
+        a.save_checkpoint(file, loader, note="mine")
+        b, other = started(3)
+        b.load_checkpoint(file, loader=other)
+        self.assertEqual(other.position, (1, 2))
+        self.assertEqual(losses(a, loader), losses(b, other))
+        self.same(a, b)
+        c, other = started(4)
+        with self.assertRaisesRegex(
+            StateError, "was saved with seed 3, this run has 4; both must"
+        ):
+            c.load_checkpoint(file, other)
+        with self.assertRaisesRegex(StateError, "call set_optimizer first"):
+            Plain().save_checkpoint(file, loader)
 
     def test_former_names_of_adams_states(self):
         """Files and arrays of versions that said mean and square."""
