@@ -23,6 +23,7 @@ struct choir_var_s {
   int32_t pending;         // of those, still to visit
   int32_t masked;          // of those, with choir_grad_note_masked
   choir_tensor_t* scale;   // of its gradient, the scope's; NULL: none
+  choir_vars_t tuple;      // whose first it is; count 0: of none
   bool wants_grad;
   bool is_leaf;
   bool reached;         // the loss depends on it
@@ -409,6 +410,29 @@ choir_status_t choir_custom_op_callback(void* self, choir_tensor_t* dy,
                                         choir_tensor_t** out_grads) {
   void* const arguments[] = {dy, out_grads};
   return choir_callback_run(self, arguments);
+}
+
+choir_var_t* choir_scope_tuple(choir_scope_t* scope, choir_vars_t vars) {
+  bool wants_grad = false;
+  if (scope->error ||
+      !check_sources(scope, "scope_tuple", vars.at, vars.count, &wants_grad))
+    return &scope->failed;
+  const size_t bytes = sizeof(choir_var_t*) * (size_t)vars.count;
+  choir_var_t** at = scope_alloc(scope, bytes);
+  if (!at) return &scope->failed;
+  memcpy(at, vars.at, bytes);
+  at[0]->tuple = (choir_vars_t){at, vars.count};
+  return at[0];
+}
+
+choir_var_t* choir_scope_result(choir_scope_t* scope, choir_var_t* var,
+                                int32_t index) {
+  if (scope->error || var_is_failed(scope, var)) return &scope->failed;
+  if (index == 0) return var;
+  if (index > 0 && index < var->tuple.count) return var->tuple.at[index];
+  return choir_scope_fail(
+      scope, CHOIR_ERROR(OUT_OF_RANGE, "scope_result: result %d; needs 0 .. %d",
+                         index, var->tuple.count ? var->tuple.count - 1 : 0));
 }
 
 choir_tensor_t* choir_var_tensor(const choir_var_t* var) {

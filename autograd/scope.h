@@ -157,6 +157,16 @@ CHOIR_API choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
                                                  int32_t src_count,
                                                  choir_tensor_t* result);
 
+// Several variables handed on as one, for a layer with several results: returns
+// the first, with which the others are found. A gradient flows into each of
+// them. A variable that is the first of two tuples remembers the later one.
+CHOIR_API choir_var_t* choir_scope_tuple(choir_scope_t* scope,
+                                         choir_vars_t vars);
+// Variable `index`, from 0, of the tuple whose first is `var`; 0 of any other
+// variable is itself. The scope fails where there is none of this number.
+CHOIR_API choir_var_t* choir_scope_result(choir_scope_t* scope,
+                                          choir_var_t* var, int32_t index);
+
 // A variable's tensor, lent; NULL for a failed one.
 CHOIR_API choir_tensor_t* choir_var_tensor(const choir_var_t* var);
 // The tensor's view, for shapes; NULL for a failed one.

@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 // THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c
-// (function_layers.c: of one op without settings), its config below. Made with
+// (function_layers.c: of one op without settings; recurrent_layers.c: rnn, lstm
+// and gru), its config below. Made with
 // a macro that takes designated fields:
 //
 //   choir_layer_t* fc = choir_layer_linear(model, "fc", .out_features = 10);
@@ -31,6 +32,9 @@ extern "C" {
   X(layer_norm, CHOIR_ROW_NORM_FIELDS)               \
   X(rms_norm, CHOIR_ROW_NORM_FIELDS)                 \
   X(embedding, CHOIR_EMBEDDING_FIELDS)               \
+  X(rnn, CHOIR_RNN_FIELDS)                           \
+  X(lstm, CHOIR_RECURRENT_FIELDS)                    \
+  X(gru, CHOIR_RECURRENT_FIELDS)                     \
   X(dropout, CHOIR_DROPOUT_FIELDS)                   \
   X(relu, CHOIR_NO_FIELDS)                           \
   X(gelu, CHOIR_NO_FIELDS)                           \
@@ -112,6 +116,33 @@ CHOIR_API extern const char* const choir_activation_names[];
   X(T, INT, embedding_dim, 0, 1, 1e9, "length of a row; required")    \
   X(T, FLOAT, deviation, 1, 0, 1e9, "of the initial values")
 
+// Recurrent networks, by the formulas of the op `recurrent` (tensor/ops.h).
+// Inputs: x (T, N, F), T of 1 and more; then, or not, h and, of lstm, c before
+// the first step, (L D, N, H) with L layers of D directions, layer by layer and
+// in each the reverse one second (not given: zeros); last, or not, lengths (N)
+// of i32 or i64: what lies behind a sample's length is not looked at, its y is
+// 0 and its last states are those at its end. Results (choir_scope_result): y
+// (T, N, D H) of the last layer, the states h of all layers after the last
+// step, as above, and of lstm c.
+//
+// Parameters of the first layer: Wx (F, G H), Wh (H, G H), b (G H), the gates'
+// columns in the op's order, and of gru bn (H), the op's b. Names of the others
+// end with _l1, _l2 ... for the layer and then _reverse for the direction:
+// "Wx_l1_reverse". Weights start as N(0, 1) (rnn), N(0, 0.01) (lstm), as
+// SINGA's, or evenly between -1 and 1 / sqrt(H) (gru), as PyTorch's; biases as
+// 0.
+#define CHOIR_RECURRENT_FIELDS(X, T)                                         \
+  X(T, INT, hidden_size, 0, 1, 1e9, "units of a direction; required")        \
+  X(T, INT, num_layers, 1, 1, 1000, "one upon the other")                    \
+  X(T, BOOL, bidirectional, false, 0, 1, "another one from the end as well") \
+  X(T, BOOL, batch_first, false, 0, 1, "x is (N, T, F), and y likewise")     \
+  X(T, FLOAT, dropout, 0, 0, 0.999999, "share set to 0 between layers")      \
+  X(T, BOOL, bias, true, 0, 1, "add b, and bn of gru")
+#define CHOIR_RNN_FIELDS(X, T) \
+  CHOIR_RECURRENT_FIELDS(X, T) \
+  X(T, ENUM, nonlinearity, 0, choir_nonlinearity_names, 0, "f of a step")
+CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
+
 // Zeroes elements in training, scales the rest by 1 / (1 - ratio).
 #define CHOIR_DROPOUT_FIELDS(X, T) \
   X(T, FLOAT, ratio, 0.5, 0, 0.999999, "share of elements set to 0")
@@ -156,6 +187,12 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, rms_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
 #define choir_layer_embedding(model, ...) \
   CHOIR_LAYER_MAKE_(model, embedding, CHOIR_EMBEDDING_FIELDS, __VA_ARGS__, )
+#define choir_layer_rnn(model, ...) \
+  CHOIR_LAYER_MAKE_(model, rnn, CHOIR_RNN_FIELDS, __VA_ARGS__, )
+#define choir_layer_lstm(model, ...) \
+  CHOIR_LAYER_MAKE_(model, lstm, CHOIR_RECURRENT_FIELDS, __VA_ARGS__, )
+#define choir_layer_gru(model, ...) \
+  CHOIR_LAYER_MAKE_(model, gru, CHOIR_RECURRENT_FIELDS, __VA_ARGS__, )
 #define choir_layer_dropout(model, ...) \
   CHOIR_LAYER_MAKE_(model, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__, )
 #define choir_layer_relu(model, ...) \

@@ -4,7 +4,7 @@ the functions of autograd that take them. New code uses the layers."""
 
 from __future__ import annotations
 
-from choir import _composites, _raw, autograd, tensor
+from choir import _composites, _raw, _recurrent, autograd, tensor
 from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.tensor import Tensor
@@ -218,6 +218,38 @@ class _BatchNorm2d(_Handled):
         return super().backward(dy)
 
 
+class _RNN(_Handled):
+    """The operator of a recurrent network: y, h and of an LSTM c."""
+
+    _function = staticmethod(_recurrent.rnn_of)
+
+    def __init__(
+        self,
+        handle,
+        return_sequences=False,
+        use_mask=False,
+        seq_lengths=None,
+    ) -> None:
+        self._begin(
+            handle=handle,
+            return_sequences=return_sequences,
+            use_mask=use_mask,
+            seq_lengths=seq_lengths,
+        )
+
+    def __call__(self, x, hx, cx, W) -> tuple:
+        return _recurrent.rnn_of(x, hx, cx, W, **self._given)
+
+    def forward(self, x, hx, cx, w):
+        """Raw tensors in, a tuple of them out."""
+        return super().forward(x, hx, cx, w)
+
+    def backward(self, *grad):
+        """Gradients of x, hx, cx and W; grad: of y or of all results."""
+        _, results = self._tape or (None, ())
+        return super().backward(*grad, *[0.0] * (len(results) - len(grad)))
+
+
 def public() -> dict:
     """The names that `autograd` has from here."""
     return {
@@ -227,4 +259,5 @@ def public() -> dict:
         "_Conv2d": _Conv2d,
         "_Pooling2d": _Pooling2d,
         "_BatchNorm2d": _BatchNorm2d,
+        "_RNN": _RNN,
     }

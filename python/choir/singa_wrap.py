@@ -9,12 +9,14 @@ the other modules.
 from choir._comm import Communicator, NcclIdHolder
 from choir._handles import BatchNormHandle, ConvHandle, PoolingHandle
 from choir._raw import CTensor as Tensor
+from choir._recurrent import RNNHandle as CudnnRNNHandle
 from choir.device import Device
 
 __all__ = [
     "BatchNormHandle",
     "Communicator",
     "ConvHandle",
+    "CudnnRNNHandle",
     "Device",
     "NcclIdHolder",
     "PoolingHandle",

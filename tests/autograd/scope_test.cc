@@ -35,6 +35,28 @@ INSTANTIATE_TEST_SUITE_P(All, ScopeTest,
                            return std::string(info.param);
                          });
 
+// ---- Several results ----
+
+TEST_P(ScopeTest, ATupleLetsGradientsIntoEachOfIt) {
+  choir_var_t* x = Leaf({2}, {1, 2});
+  choir_var_t* const both[] = {choir_var_square(scope_, x),
+                               choir_var_exp(scope_, x)};
+  choir_var_t* y = choir_scope_tuple(scope_, {both, 2});
+  choir_var_t* second = choir_scope_result(scope_, y, 1);
+  EXPECT_EQ(choir_scope_result(scope_, y, 0), y);
+  EXPECT_EQ(choir_scope_result(scope_, second, 0), second);
+  choir_var_t* sum =
+      choir_var_add(scope_, Dot(y, {2}, {1, 10}), Dot(second, {2}, {100, 0}));
+  choir_scope_backward(scope_, sum, nullptr);
+  const Doubles grad = Grad(x);
+  ASSERT_EQ(grad.size(), 2u);
+  EXPECT_NEAR(grad[0], 2 + 100 * std::exp(1), 1e-9);
+  EXPECT_NEAR(grad[1], 40, 1e-9);
+  EXPECT_EQ(choir_var_tensor(choir_scope_result(scope_, y, 2)), nullptr);
+  EXPECT_STATUS(OUT_OF_RANGE, "scope_result: result 2; needs 0 .. 1",
+                choir_scope_end(scope_));
+}
+
 // ---- Errors ----
 
 TEST_P(ScopeTest, KeepsTheFirstErrorWithItsLabel) {

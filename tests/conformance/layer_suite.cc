@@ -107,6 +107,36 @@ std::vector<Parameter> Conv(const Shape& w) {
   return {{"it.W", w, true}, {"it.b", {w[0]}, true}};
 }
 
+// Of one layer and direction; of gates == 3 bn too.
+std::vector<Parameter> Recurrent(const std::string& suffix, int64_t in,
+                                 int64_t hidden, int64_t gates,
+                                 bool has_bias = true) {
+  std::vector<Parameter> params = {
+      {"it.Wx" + suffix, {in, gates * hidden}, true},
+      {"it.Wh" + suffix, {hidden, gates * hidden}, true},
+      {"it.b" + suffix, {gates * hidden}, has_bias}};
+  if (gates == 3) params.push_back({"it.bn" + suffix, {hidden}, has_bias});
+  return params;
+}
+
+std::vector<Parameter> Joined(
+    const std::vector<std::vector<Parameter>>& parts) {
+  std::vector<Parameter> all;
+  for (const auto& part : parts)
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+std::vector<Refusal> RecurrentRefusals(const char* own, const char* sentence) {
+  return {{"", {}, "hidden_size is 0; needs a whole number from 1"},
+          {own, {}, sentence}};
+}
+
+const std::vector<Refusal> kRecurrentBuildRefusals = {
+    {"hidden_size=3", {4, 5}, "f32 (4, 5); 3 dimensions are needed"},
+    {"hidden_size=3", {0, 4, 5}, "needs one step at least"},
+};
+
 const std::map<std::string, Expected>& AllExpected() {
   static const Shape kImage = {2, 4, 7, 5};
   static const std::vector<Parameter> kNorm = {{"it.scale", {4}, true},
@@ -393,6 +423,64 @@ const std::map<std::string, Expected>& AllExpected() {
           {4, 5},
           "f32 (4, 5); 4 dimensions are needed"},
          {"out_channels=3 kernel_size=3", {2, 4, 2, 5}, "it.depthwise_conv: "}},
+        false}},
+      {"rnn",
+       {{{"hidden_size=3",
+          {4, 2, 5},
+          {4, 2, 3},
+          Recurrent("", 5, 3, 1),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false},
+         {"hidden_size=4 nonlinearity=1 batch_first=true bias=false",
+          {2, 3, 5},
+          {2, 3, 4},
+          Recurrent("", 5, 4, 1, false),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        RecurrentRefusals("hidden_size=3 nonlinearity=2",
+                          "nonlinearity is 2; needs one of"),
+        kRecurrentBuildRefusals,
+        false}},
+      {"lstm",
+       {{{"hidden_size=4",
+          {3, 2, 5},
+          {3, 2, 4},
+          Recurrent("", 5, 4, 4),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false},
+         {"hidden_size=3 bidirectional=true num_layers=2",
+          {4, 2, 5},
+          {4, 2, 6},
+          Joined({Recurrent("", 5, 3, 4), Recurrent("_reverse", 5, 3, 4),
+                  Recurrent("_l1", 6, 3, 4),
+                  Recurrent("_l1_reverse", 6, 3, 4)}),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        RecurrentRefusals("hidden_size=3 dropout=1", "dropout is 1; needs"),
+        kRecurrentBuildRefusals,
+        false}},
+      {"gru",
+       {{{"hidden_size=3 bias=false",
+          {4, 2, 5},
+          {4, 2, 3},
+          Recurrent("", 5, 3, 3, false),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false},
+         {"hidden_size=3 num_layers=2",
+          {4, 2, 5},
+          {4, 2, 3},
+          Joined({Recurrent("", 5, 3, 3), Recurrent("_l1", 3, 3, 3)}),
+          CHOIR_OP_COUNT,
+          nullptr,
+          false}},
+        RecurrentRefusals("hidden_size=3 num_layers=0",
+                          "num_layers is 0; needs"),
+        kRecurrentBuildRefusals,
         false}},
       {"flatten",
        {{{"", kImage, {2, 140}, {}, CHOIR_OP_FLATTEN, nullptr, false},
@@ -825,7 +913,7 @@ TEST_P(LayerSuite, RefusesOtherWidthsThanItLearnt) {
   ASSERT_OK(it.Create(device_, type_, one.config));
   ASSERT_OK(it.Compile(one.input));
   Shape wider = one.input;
-  wider[1] += 1;
+  wider[wider.size() == 3 ? 2 : 1] += 1;  // of sequences the last
   Placed x(device_, MakeInput(CHOIR_DTYPE_F32, wider, 1), kContiguous);
   choir_tensor_t* y = nullptr;
   const std::string param = one.params[0].name;

@@ -163,6 +163,21 @@ STARTS = [
             for gate in "ifog"
         },
     ),
+    (
+        lambda: layer.GRU(120, 130),
+        [array(2, 1, 120)],
+        {
+            "Wx": Uniform(130**-0.5),
+            "Wh": Uniform(130**-0.5),
+            "b": ZERO,
+            "bn": ZERO,
+        },
+    ),
+    (
+        lambda: layer.CudnnRNN(64),
+        [array(1, 2, 30)],
+        {"W": Uniform(64**-0.5)},
+    ),
 ]
 
 # The base classes, and what has no states.

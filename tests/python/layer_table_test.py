@@ -305,6 +305,44 @@ for _bias in (True, False):
     )
 
 
+def gru(xs, h, Wx, Wh, b, bn):
+    results = []
+    for x in xs:
+        xr, xz, xn = np.split(x @ Wx + b, 3, 1)
+        hr, hz, hn = np.split(h @ Wh, 3, 1)
+        r, z = sigmoid(xr + hr), sigmoid(xz + hz)
+        h = (1 - z) * np.tanh(xn + r * (hn + bn)) + z * h
+        results.append(h)
+    return results + [h]
+
+
+rows(
+    lambda: layer.GRU(3, 4),
+    lambda p, *xs: gru(xs[:-1], xs[-1], p["Wx"], p["Wh"], p["b"], p["bn"]),
+    [away(2, 3), away(2, 3), away(2, 4)],
+    [away(1, 3), away(1, 4)],
+    run=run_rnn,
+)
+
+
+def cudnn_gru(p, x):
+    """x (N, T, F) with the weights one after the other in W."""
+    n, m = x.shape[2], 4
+    cuts = np.cumsum([n * 3 * m, m * 3 * m, 3 * m])
+    Wx, Wh, b, bn = np.split(p["W"], cuts)
+    Wx, Wh = Wx.reshape(n, 3 * m), Wh.reshape(m, 3 * m)
+    steps = gru(x.transpose(1, 0, 2), np.zeros((len(x), m)), Wx, Wh, b, bn)
+    return np.stack(steps[:-1], 1)
+
+
+rows(
+    lambda: layer.CudnnRNN(4, rnn_mode="gru"),
+    cudnn_gru,
+    [away(2, 3, 5)],
+    [away(1, 1, 2)],
+)
+
+
 # Without parameters.
 for _make, _formula in [
     (layer.ReLU, lambda x: np.maximum(x, 0)),
