@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-// What dist_opt_states.c needs of it; lent.
+// What training.c needs of it; lent.
 typedef struct choir__dist_opt_view_s {
   choir_comm_t* comm;
   choir_device_t* device;
@@ -27,43 +27,6 @@ choir_status_t choir__dist_opt_take_params(choir_dist_opt_t* dist_opt);
 
 // The DistOpt that this updater is; NULL: none.
 choir_dist_opt_t* choir__dist_opt_from(choir_updater_t* updater);
-
-// dist_opt_states.c
-// A list of tensors of all ranks. Unique; `states` must outlive it.
-typedef struct choir__rank_states_s choir__rank_states_t;
-// Collective, after consolidate, with the model's states on every rank. On rank
-// 0 the result lists these and, of each that is not the same on all ranks,
-// copies of all others' as "rank1/<name>", "rank2/<name>"; elsewhere nothing.
-// FAILED_PRECONDITION on all ranks: not yet a model's updater; a trained
-// parameter differs. Blocks; each such tensor is sent to all ranks, one at a
-// time.
-choir_status_t choir__dist_opt_gather_states(
-    choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir__rank_states_t** out_gathered) CHOIR_NODISCARD;
-// Lent.
-const choir_named_tensor_t* choir__rank_states_list(
-    const choir__rank_states_t* gathered, size_t* out_count);
-void choir__rank_states_destroy(choir__rank_states_t* gathered);
-// Sets *out_found if something was saved as `name` and, unless `tensor` is
-// NULL, fills it.
-typedef choir_status_t (*choir__state_read_t)(void* self, const char* name,
-                                              choir_tensor_t* tensor,
-                                              bool* out_found);
-// NOT_FOUND: one of the states was not saved; FAILED_PRECONDITION: it was, but
-// for each of another number of ranks than `size`. out_has_own[i] (may be
-// NULL): whether state i was saved for each rank.
-choir_status_t choir__check_copies(const choir_named_tensor_t* states,
-                                   size_t count, int32_t size,
-                                   choir__state_read_t read, void* self,
-                                   uint8_t* out_has_own) CHOIR_NODISCARD;
-// Collective, after attach: sets the model's states on every rank from what
-// rank 0 reads; elsewhere `read` is not called. A name with others' copies
-// gives each rank its own, one without gives all the same. Fails on every rank
-// with rank 0's reason: one of choir__check_copies, after which nothing was
-// changed; or a failure of `read`, after which some states may be.
-choir_status_t choir__dist_opt_distribute_states(
-    choir_dist_opt_t* dist_opt, const choir_named_tensor_t* states,
-    size_t count, choir__state_read_t read, void* self) CHOIR_NODISCARD;
 
 // dist_opt_agree.c
 typedef struct choir__agreement_s {

@@ -7,7 +7,10 @@
 #include <string.h>
 
 #include "core/allocator.h"
+#include "core/status_backend.h"
 #include "dist/dist_opt_internal.h"
+
+enum { NAME_BYTES = 512 };
 
 // What the file says of a run beside the caller's lines. Of the loader: all but
 // the step. From SEED on they must be the same in the run that goes on.
@@ -78,6 +81,153 @@ static const char* print_number(int64_t number, number_text_t text) {
   return text;
 }
 
+// ---- States that differ from rank to rank ----
+
+// All elements of `tensor` in row-major memory, taken from `view`'s allocator.
+typedef struct staging_s {
+  void* data;
+  size_t bytes;
+} staging_t;
+
+static choir_status_t staging_create(const choir__dist_opt_view_t* view,
+                                     const choir_tensor_t* tensor,
+                                     staging_t* out_staging) {
+  *out_staging =
+      (staging_t){.bytes = (size_t)choir_tensor_count(tensor) *
+                           choir_dtype_bytes(choir_tensor_dtype(tensor))};
+  return choir_allocate(view->allocator, out_staging->bytes,
+                        "elements of a state", &out_staging->data);
+}
+
+static void staging_destroy(const choir__dist_opt_view_t* view,
+                            staging_t* staging) {
+  choir_deallocate(view->allocator, staging->data, staging->bytes);
+}
+
+static choir_status_t broadcast(const choir__dist_opt_view_t* view,
+                                staging_t* staging, int32_t root,
+                                const char* name) {
+  return choir_comm_broadcast(view->comm, staging->data,
+                              (int64_t)staging->bytes, CHOIR_DTYPE_U8, root,
+                              name);
+}
+
+static choir_status_t create_like(const choir__dist_opt_view_t* view,
+                                  const choir_tensor_t* tensor,
+                                  choir_tensor_t** out_tensor) {
+  return choir_tensor_create(view->device, choir_tensor_dtype(tensor),
+                             choir_tensor_ndim(tensor),
+                             choir_tensor_shape(tensor), out_tensor);
+}
+
+// What rank `rank`'s copy is called in a file.
+static const char* copy_name(int32_t rank, const char* name,
+                             char text[NAME_BYTES]) {
+  if (rank == 0) return name;
+  snprintf(text, NAME_BYTES, "rank%d/%s", rank, name);
+  return text;
+}
+
+// The tensors of all ranks, on rank 0: the model's, and copies of others'.
+typedef struct list_s {
+  choir_arena_t* arena;  // names and the list
+  choir_named_tensor_t* tensors;
+  size_t count;
+} list_t;
+
+static choir_status_t no_memory(void) {
+  return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a list of states");
+}
+
+static bool is_trained(const choir__dist_opt_view_t* view,
+                       const choir_tensor_t* tensor) {
+  for (size_t i = 0; i < view->params->count; ++i)
+    if (view->params->params[i]->value == tensor)
+      return view->params->params[i]->trainable;
+  return false;
+}
+
+// out_differing[i]: the first rank whose state i is not rank 0's; 0: none. The
+// same on all ranks. `digests` has room for `count` of each rank.
+static choir_status_t compare(const choir__dist_opt_view_t* view,
+                              const choir_named_tensor_t* states, size_t count,
+                              uint64_t* own, uint64_t* digests,
+                              int32_t* out_differing) {
+  for (size_t i = 0; i < count; ++i)
+    CHOIR_TRY(choir_tensor_digest(&states[i], 1, &own[i]));
+  CHOIR_TRY(choir_comm_all_gather(view->comm, own, digests, (int64_t)count,
+                                  CHOIR_DTYPE_I64, "digests of states"));
+  for (size_t i = 0; i < count; ++i) {
+    for (int32_t rank = choir_comm_size(view->comm) - 1; rank > 0; --rank)
+      if (digests[(size_t)rank * count + i] != digests[i])
+        out_differing[i] = rank;
+    if (out_differing[i] && is_trained(view, states[i].tensor))
+      return choir__status_mark_shared(
+          CHOIR_ERROR(FAILED_PRECONDITION,
+                      "dist_opt: parameter %s of %s is not that of rank 0; "
+                      "choir_updater_consolidate makes them equal",
+                      states[i].name,
+                      choir_comm_peer(view->comm, out_differing[i])),
+          view->comm);
+  }
+  return NULL;
+}
+
+// Rank 0 lists a copy of what came from `rank`.
+static choir_status_t add_copy(const choir__dist_opt_view_t* view, list_t* list,
+                               const choir_named_tensor_t* state, int32_t rank,
+                               const staging_t* staging) {
+  char* name = choir_arena_alloc(list->arena, NAME_BYTES);
+  if (!name) return no_memory();
+  choir_tensor_t* copy = NULL;
+  CHOIR_TRY(create_like(view, state->tensor, &copy));
+  list->tensors[list->count++] =
+      (choir_named_tensor_t){copy_name(rank, state->name, name), copy};
+  return choir_tensor_write(copy, staging->data, staging->bytes);
+}
+
+static choir_status_t gather_state(const choir__dist_opt_view_t* view,
+                                   list_t* list,
+                                   const choir_named_tensor_t* state,
+                                   staging_t* staging) {
+  const int32_t own = choir_comm_rank(view->comm);
+  for (int32_t rank = 1; rank < choir_comm_size(view->comm); ++rank) {
+    if (rank == own)
+      CHOIR_TRY(
+          choir_tensor_read(state->tensor, staging->data, staging->bytes));
+    CHOIR_TRY(broadcast(view, staging, rank, state->name));
+    if (own == 0) CHOIR_TRY(add_copy(view, list, state, rank, staging));
+  }
+  return NULL;
+}
+
+static choir_status_t gather(const choir__dist_opt_view_t* view, list_t* list,
+                             const choir_named_tensor_t* states, size_t count) {
+  const size_t size = (size_t)choir_comm_size(view->comm);
+  uint64_t* digests =
+      choir_arena_alloc(list->arena, (size + 1) * count * sizeof(uint64_t));
+  int32_t* differing = choir_arena_alloc(list->arena, count * sizeof(int32_t));
+  list->tensors = choir_arena_alloc(
+      list->arena, size * count * sizeof(choir_named_tensor_t));
+  if (!digests || !differing || !list->tensors) return no_memory();
+  memset(differing, 0, count * sizeof(int32_t));
+  CHOIR_TRY(
+      compare(view, states, count, digests + size * count, digests, differing));
+  if (choir_comm_rank(view->comm) == 0) {
+    memcpy(list->tensors, states, count * sizeof(choir_named_tensor_t));
+    list->count = count;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!differing[i]) continue;
+    staging_t staging;
+    CHOIR_TRY(staging_create(view, states[i].tensor, &staging));
+    choir_status_t status = gather_state(view, list, &states[i], &staging);
+    staging_destroy(view, &staging);
+    CHOIR_TRY(status);
+  }
+  return NULL;
+}
+
 // ---- Save ----
 
 static choir_status_t write_file(const run_t* run,
@@ -103,13 +253,16 @@ static choir_status_t write_file(const run_t* run,
 }
 
 static choir_status_t write_all_ranks(const run_t* run) {
-  choir__rank_states_t* gathered = NULL;
-  CHOIR_TRY(choir__dist_opt_gather_states(run->dist_opt, run->states,
-                                          run->state_count, &gathered));
-  size_t count = 0;
-  const choir_named_tensor_t* all = choir__rank_states_list(gathered, &count);
-  choir_status_t status = run->rank == 0 ? write_file(run, all, count) : NULL;
-  choir__rank_states_destroy(gathered);
+  list_t list = {0};
+  choir_status_t status =
+      choir_arena_create(run->view.allocator, 4096, &list.arena);
+  if (!status)
+    status = gather(&run->view, &list, run->states, run->state_count);
+  if (!status && run->rank == 0)
+    status = write_file(run, list.tensors, list.count);
+  for (size_t i = run->state_count; i < list.count; ++i)
+    choir_tensor_release(list.tensors[i].tensor);
+  choir_arena_destroy(list.arena);
   return status;
 }
 
@@ -172,30 +325,95 @@ static choir_status_t read_lines(run_t* run, const choir_checkpoint_t* file) {
   return NULL;
 }
 
-static choir_status_t read_state(void* file, const char* name,
-                                 choir_tensor_t* tensor, bool* out_found) {
-  *out_found = choir_checkpoint_find(file, name);
-  return *out_found && tensor ? choir_checkpoint_read(file, name, tensor)
-                              : NULL;
+// has_own[i]: state i was saved for each of `size` ranks.
+static choir_status_t look_for_copies(const run_t* run,
+                                      const choir_checkpoint_t* file,
+                                      int32_t size, uint8_t* has_own) {
+  for (size_t i = 0; i < run->state_count; ++i) {
+    const char* name = run->states[i].name;
+    char text[NAME_BYTES];
+    int32_t saved = 0;  // looks no further than one beyond size
+    while (saved <= size &&
+           choir_checkpoint_find(file, copy_name(saved, name, text)))
+      ++saved;
+    if (saved == 0)
+      return CHOIR_ERROR(NOT_FOUND, "resume: %s: there is no %s", run->path,
+                         name);
+    if (saved != 1 && saved != size)
+      return CHOIR_ERROR(
+          FAILED_PRECONDITION,
+          "resume: %s: %s was saved for each of %d workers%s and this run has "
+          "%d; it needs as many as it was saved with",
+          run->path, name, saved, saved > size ? " or more" : "", size);
+    has_own[i] = saved > 1;
+  }
+  return NULL;
+}
+
+// One copy for all, or one for each, from rank 0, whose `scratch` takes those
+// of others.
+static choir_status_t distribute_state(const run_t* run,
+                                       choir_checkpoint_t* file,
+                                       const choir_named_tensor_t* state,
+                                       bool has_own, choir_tensor_t* scratch,
+                                       staging_t* staging) {
+  const int32_t copies = has_own ? choir_comm_size(run->view.comm) : 1;
+  for (int32_t rank = 0; rank < copies; ++rank) {
+    if (file) {
+      char text[NAME_BYTES];
+      choir_tensor_t* tensor = rank == 0 ? state->tensor : scratch;
+      CHOIR_TRY(choir_checkpoint_read(file, copy_name(rank, state->name, text),
+                                      tensor));
+      CHOIR_TRY(choir_tensor_read(tensor, staging->data, staging->bytes));
+    }
+    CHOIR_TRY(broadcast(&run->view, staging, 0, state->name));
+    if (!file && (!has_own || rank == run->rank))
+      CHOIR_TRY(
+          choir_tensor_write(state->tensor, staging->data, staging->bytes));
+  }
+  return NULL;
 }
 
 // Only rank 0 has the file.
-static choir_status_t read_file(run_t* run, choir_checkpoint_t* file) {
-  if (file) CHOIR_TRY(read_lines(run, file));
-  if (!run->dist_opt) {
-    CHOIR_TRY_NOTE(choir__check_copies(run->states, run->state_count, 1,
-                                       read_state, file, NULL),
-                   "resume: %s", run->path);
-    return choir_checkpoint_read_all(file, run->states, run->state_count);
-  }
+static choir_status_t distribute(run_t* run, choir_checkpoint_t* file,
+                                 uint8_t* has_own) {
   CHOIR_TRY(choir_comm_broadcast(run->view.comm, run->numbers, SEED,
                                  CHOIR_DTYPE_I64, 0,
                                  "place of the checkpoint"));
-  choir_status_t status = choir__dist_opt_distribute_states(
-      run->dist_opt, run->states, run->state_count, read_state, file);
-  return status && file ? choir_status_annotate(status, __FILE__, __LINE__,
-                                                "resume: %s", run->path)
-                        : status;
+  CHOIR_TRY(choir_comm_broadcast(run->view.comm, has_own,
+                                 (int64_t)run->state_count, CHOIR_DTYPE_U8, 0,
+                                 "which states differ"));
+  for (size_t i = 0; i < run->state_count; ++i) {
+    staging_t staging;
+    choir_tensor_t* scratch = NULL;
+    CHOIR_TRY(staging_create(&run->view, run->states[i].tensor, &staging));
+    choir_status_t status =
+        create_like(&run->view, run->states[i].tensor, &scratch);
+    if (!status)
+      status = distribute_state(run, file, &run->states[i], has_own[i], scratch,
+                                &staging);
+    choir_tensor_release(scratch);
+    staging_destroy(&run->view, &staging);
+    CHOIR_TRY(status);
+  }
+  return choir__dist_opt_take_params(run->dist_opt);
+}
+
+static choir_status_t read_file(run_t* run, choir_checkpoint_t* file) {
+  void* has_own = NULL;
+  CHOIR_TRY(choir_allocate(run->view.allocator, run->state_count,
+                           "list of states", &has_own));
+  choir_status_t status = file ? read_lines(run, file) : NULL;
+  if (!status && file)
+    status = look_for_copies(
+        run, file, run->view.comm ? choir_comm_size(run->view.comm) : 1,
+        has_own);
+  if (!status)
+    status = run->view.comm ? distribute(run, file, has_own)
+                            : choir_checkpoint_read_all(file, run->states,
+                                                        run->state_count);
+  choir_deallocate(run->view.allocator, has_own, run->state_count);
+  return status;
 }
 
 choir_status_t choir_training_resume(choir_model_t* model,

@@ -87,14 +87,6 @@ TEST(DistOptModelsTest, NothingReachesAModelThatIsGone) {
                   choir_updater_consolidate(updater.get()));
     EXPECT_STATUS(FAILED_PRECONDITION, sentence,
                   choir_dist_opt_broadcast(updater.dist));
-    choir__rank_states_t* gathered = nullptr;
-    EXPECT_STATUS(
-        FAILED_PRECONDITION, sentence,
-        choir__dist_opt_gather_states(updater.dist, nullptr, 0, &gathered));
-    EXPECT_EQ(gathered, nullptr);
-    EXPECT_STATUS(FAILED_PRECONDITION, sentence,
-                  choir__dist_opt_distribute_states(updater.dist, nullptr, 0,
-                                                    nullptr, nullptr));
     EXPECT_EQ(choir__dist_opt_background(updater.dist), nullptr);
     choir_dist_opt_ranks_differ(updater.dist);
     // Of the next model's.
