@@ -36,12 +36,22 @@ static inline double choir__math_unit_scale_f64(double x) {
   const int power = 1 - exponent;
   return ldexp(1, power < -126 ? -126 : power > 127 ? 127 : power);
 }
+static inline double choir__math_gelu_f64(double x) {
+  return 0.5 * x * erfc(-x * 0.70710678118654752440);
+}
+static inline double choir__math_gelu_slope_f64(double x) {
+  return 0.5 * erfc(-x * 0.70710678118654752440) +
+         x * 0.39894228040143267794 * exp(-0.5 * x * x);
+}
 #endif
 #define CHOIR__EXP(x) CHOIR__BY_TYPE(x, choir__math_exp, exp)
 #define CHOIR__LOG(x) CHOIR__BY_TYPE(x, choir__math_log, log)
 #define CHOIR__SQRT(x) CHOIR__BY_TYPE(x, sqrtf, sqrt)
 #define CHOIR__TANH(x) CHOIR__BY_TYPE(x, choir__math_tanh, tanh)
 #define CHOIR__ERFC(x) CHOIR__BY_TYPE(x, choir__math_erfc, erfc)
+#define CHOIR__GELU(x) CHOIR__BY_TYPE(x, choir__math_gelu, choir__math_gelu_f64)
+#define CHOIR__GELU_SLOPE(x) \
+  CHOIR__BY_TYPE(x, choir__math_gelu_slope, choir__math_gelu_slope_f64)
 #define CHOIR__CEIL(x) CHOIR__BY_TYPE(x, ceilf, ceil)
 #define CHOIR__FLOOR(x) CHOIR__BY_TYPE(x, floorf, floor)
 #define CHOIR__ROUND(x) CHOIR__BY_TYPE(x, roundf, round)
@@ -56,8 +66,6 @@ static inline double choir__math_unit_scale_f64(double x) {
                : ((x) > (high) ? (high) : (x)))
 
 #define CHOIR__NUMBER(i, x) CHOIR__LIKE(x, p->number[i])
-#define CHOIR__HALF_SQRT2(x) CHOIR__LIKE(x, 0.70710678118654752440)
-#define CHOIR__INV_SQRT_2PI(x) CHOIR__LIKE(x, 0.39894228040143267794)
 
 // Their numbers.
 typedef enum choir__formula_e {

@@ -11,7 +11,8 @@
 
 // Elementary functions of f32 without calls and branches, so that loops over
 // them vectorise. Right to a few units in the last place, and the same bits on
-// every processor: sums, products and quotients alone, none of them contracted.
+// every processor: sums, products, quotients and fmaf alone, and the compiler
+// contracts none of them.
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,31 +29,26 @@ CHOIR__BODY int32_t choir__math_bits(float value) {
   return bits;
 }
 
-// e^x = 2^n e^r with |r| <= ln(2) / 2, and e^r by its series. 2^n is applied
-// in two steps, so that results below the normal range come out right too.
+// e^x = 2^n e^r with |r| <= ln(2) / 2, and e^r by its series. Results below the
+// normal range are 0.
 CHOIR__BODY float choir__math_exp(float x) {
-  const float low = x < -104.0f ? -104.0f : x;
-  const float z = low > 89.0f ? 89.0f : low;
   const float magic = 12582912.0f;  // 1.5 * 2^23: rounds to an integer
-  const float shifted = z * 1.44269504f + magic;
+  const float shifted = fmaf(x, 1.44269504f, magic);
   const float n = shifted - magic;
-  const int32_t power = (int32_t)((uint32_t)choir__math_bits(shifted) -
-                                  (uint32_t)choir__math_bits(magic));
-  // ln(2) in two parts; the first has few enough bits for n times it.
-  const float r = (z - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * (r * r) + r + 1.0f;
-  const int32_t half = power >> 1;
-  const float a =
-      choir__math_from_bits((int32_t)((uint32_t)(half + 127) << 23));
-  const float b =
-      choir__math_from_bits((int32_t)((uint32_t)(power - half + 127) << 23));
-  return p * a * b;
+  // ln(2) in two parts.
+  const float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
+  float p = fmaf(r, 1.0f / 5040.0f, 1.0f / 720.0f);
+  p = fmaf(p, r, 1.0f / 120.0f);
+  p = fmaf(p, r, 1.0f / 24.0f);
+  p = fmaf(p, r, 1.0f / 6.0f);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r * r, r) + 1.0f;
+  // n, in the last bits of the shifted number, is added to the exponent.
+  const float y = choir__math_from_bits(
+      (int32_t)((uint32_t)choir__math_bits(p) +
+                ((uint32_t)choir__math_bits(shifted) << 23)));
+  const float z = x < -87.33654f ? 0.0f : y;
+  return x <= 88.72283f ? z : x + INFINITY;
 }
 
 // log(2^e m) with m in [sqrt(1/2), sqrt(2)) by atanh: log m = 2 atanh(s) with
@@ -111,24 +107,47 @@ CHOIR__BODY float choir__math_tanh(float x) {
   return (x < 0.625f && x > -0.625f) ? small : big;
 }
 
-// For z >= 0 by erfc(z) = t e^(-z^2 + P(t)), t = 1 / (1 + z/2): P is a
-// least-squares fit of log(erfc(z) e^(z^2) / t) at Chebyshev's points, degree
-// 9, error 1e-7, so the result is right where it is tiny.
+// e^(z^2) erfc(z) for z >= 0 by t Q(t), t = 1 / (1 + z/2): Q is a least-squares
+// fit at Chebyshev's points, degree 9, relative error 1.6e-7.
+CHOIR__BODY float choir__math_erfcx(float z) {
+  const float t = 1.0f / fmaf(z, 0.5f, 1.0f);
+  float p = fmaf(t, -0.0255235024f, 0.0644650608f);
+  p = fmaf(p, t, 0.0307450835f);
+  p = fmaf(p, t, -0.198538989f);
+  p = fmaf(p, t, 0.0794623271f);
+  p = fmaf(p, t, 0.0582643487f);
+  p = fmaf(p, t, 0.180414274f);
+  p = fmaf(p, t, 0.246512279f);
+  p = fmaf(p, t, 0.282104224f);
+  p = fmaf(p, t, 0.282094747f);
+  return p * t;
+}
+
+// Right where it is tiny.
 CHOIR__BODY float choir__math_erfc(float x) {
-  const float z = fabsf(x);
-  const float t = 1.0f / (1.0f + 0.5f * z);
-  float p = 0.17087278f;
-  p = p * t - 0.82215226f;
-  p = p * t + 1.488516f;
-  p = p * t - 1.1352041f;
-  p = p * t + 0.2788681f;
-  p = p * t - 0.18628807f;
-  p = p * t + 0.096784189f;
-  p = p * t + 0.37409195f;
-  p = p * t + 1.0000237f;
-  p = p * t - 1.2655122f;
-  const float y = t * choir__math_exp(p - z * z);
+  const float y = choir__math_erfcx(fabsf(x)) * choir__math_exp(-x * x);
   return x < 0.0f ? 2.0f - y : y;
+}
+
+// The normal distribution up to x, by erfc(-x / sqrt 2) / 2, and its density
+// times sqrt(2 pi), which the former is made of.
+CHOIR__BODY float choir__math_normal(float x, float* out_power) {
+  const float power = choir__math_exp(-0.5f * x * x);
+  const float tail = 0.5f * power * choir__math_erfcx(fabsf(x) * 0.70710678f);
+  *out_power = power;
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+
+// x times the normal distribution up to x (Hendrycks and Gimpel, 2016,
+// arXiv:1606.08415), and its slope.
+CHOIR__BODY float choir__math_gelu(float x) {
+  float power;
+  return x * choir__math_normal(x, &power);
+}
+CHOIR__BODY float choir__math_gelu_slope(float x) {
+  float power;
+  const float share = choir__math_normal(x, &power);
+  return fmaf(x * 0.39894228f, power, share);
 }
 
 #ifdef __cplusplus
