@@ -119,11 +119,30 @@ static const net_op_t resnet20_ops[] = {
      "momentum=0.9 weight_decay=1e-5", 1},
 };
 
+// What a GPT does beside its products, at 12 blocks, words of 256 and heads of
+// 64 columns; `heads` batches of (256, 256) stand for each sample's.
+#define GPT_OPS(width, heads, hidden)                                          \
+  {CHOIR_OP_GATHER, "50257," #width ";N,256", NULL, 1},                        \
+      {CHOIR_OP_GATHER_GRAD, "50257," #width ";N,256;N,256," #width, NULL, 1}, \
+      {CHOIR_OP_LAYER_NORM, "N,256," #width ";" #width ";" #width, NULL, 25},  \
+      {CHOIR_OP_LAYER_NORM_GRAD, "N,256," #width ";" #width ";N,256," #width,  \
+       NULL, 25},                                                              \
+      {CHOIR_OP_WHERE, "256,256;N,256,256;1", NULL, 12 * (heads)},             \
+      {CHOIR_OP_SOFTMAX, "N,256,256", NULL, 12 * (heads)},                     \
+      {CHOIR_OP_SOFTMAX_GRAD, "N,256,256;N,256,256", NULL, 12 * (heads)},      \
+      {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},                             \
+      {CHOIR_OP_GELU_GRAD, "N,256," #hidden ";N,256," #hidden, NULL, 12},      \
+      {CHOIR_OP_ADD, "N,256," #width ";N,256," #width, NULL, 24},
+static const net_op_t gpt384_ops[] = {GPT_OPS(384, 6, 1536)};
+static const net_op_t gpt768_ops[] = {GPT_OPS(768, 12, 3072)};
+
 #define OPS_OF(net) net##_ops, sizeof(net##_ops) / sizeof(net##_ops[0])
 
 static const net_ops_t nets[] = {{"mnist_cnn", 64, OPS_OF(mnist_cnn)},
                                  {"mlp", 128, OPS_OF(mlp)},
-                                 {"resnet20", 128, OPS_OF(resnet20)}};
+                                 {"resnet20", 128, OPS_OF(resnet20)},
+                                 {"gpt384", 8, OPS_OF(gpt384)},
+                                 {"gpt768", 8, OPS_OF(gpt768)}};
 
 const net_ops_t* net_ops_find(const char* name) {
   for (size_t i = 0; i < sizeof(nets) / sizeof(nets[0]); ++i)

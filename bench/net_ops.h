@@ -5,7 +5,8 @@
 #include "tensor/op_def.h"
 
 // The ops of one training step of a network of examples/, from the image to
-// the update: each shape once, with how often it comes.
+// the update, or of a GPT those that are no products: each shape once, with how
+// often it comes.
 
 typedef struct net_op_s {
   choir_op_t op;

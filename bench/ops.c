@@ -5,11 +5,12 @@
 // shared machine wanders.
 //
 //   bench_ops [--op NAME] [--net NAME [--batch N]] [--device NAME]
-//             [--threads N] [--seconds S] [--json]
+//             [--threads N] [--seconds S] [--dtype NAME] [--json]
 //
 // Cases are the op list's own; --net takes those of a training step of
-// mnist_cnn, mlp or resnet20 instead, says how often each comes in a step, and
-// adds them up. --seconds: for one case.
+// mnist_cnn, mlp, resnet20, gpt384 or gpt768 instead, says how often each comes
+// in a step, and adds them up. --seconds: for one case. --dtype: of floats, f32
+// unless told otherwise.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ typedef struct options_s {
   const char* device;
   int threads;
   double seconds;  // for one case
+  choir_dtype_t dtype;
 } options_t;
 
 static int fail(choir_status_t status) {
@@ -76,7 +78,9 @@ static void fill_elements(char* data, const choir_view_t* view,
     double value = (double)choir_random_to_normal(word);
     if (domain == CHOIR_DOMAIN_POSITIVE || domain == CHOIR_DOMAIN_PROBABILITY)
       value = 0.5 + (double)choir_random_to_uniform(word);
-    if (domain == CHOIR_DOMAIN_LABELS) value = (double)(word % classes);
+    if (domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES)
+      value = (double)(word % classes);
+    if (domain == CHOIR_DOMAIN_CONDITION) value = word % 2;
     choir_element_store(data + (size_t)i * bytes, view->dtype, value);
   }
 }
@@ -127,12 +131,26 @@ static choir_status_t make_argmax(const problem_t* problem,
   return status;
 }
 
+// How many numbers a label or an index chooses from: columns, or what source 0
+// has along the attribute "axis".
+static int64_t choices(const problem_t* problem, choir_op_domain_t domain) {
+  const choir_view_t* first = choir_tensor_view(problem->srcs[0]);
+  if (first->ndim == 0) return 1;
+  if (domain != CHOIR_DOMAIN_INDICES) return first->shape[first->ndim - 1];
+  return first->shape[((const choir_gather_attrs_t*)problem->attrs)->axis];
+}
+
 static choir_status_t make_source(problem_t* problem, choir_device_t* device,
-                                  const int64_t* shape, int32_t ndim) {
+                                  choir_dtype_t floats, const int64_t* shape,
+                                  int32_t ndim) {
   const int32_t index = problem->src_count;
   const choir_op_domain_t domain = domain_of(problem->def, index);
-  const choir_dtype_t dtype =
-      domain == CHOIR_DOMAIN_LABELS ? CHOIR_DTYPE_I64 : CHOIR_DTYPE_F32;
+  const bool is_number =
+      domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES;
+  const choir_dtype_t dtype = is_number ? CHOIR_DTYPE_I64
+                              : domain == CHOIR_DOMAIN_CONDITION
+                                  ? CHOIR_DTYPE_BOOL
+                                  : floats;
   if (domain == CHOIR_DOMAIN_ARGMAX) {
     CHOIR_TRY(make_argmax(problem, device, shape, &problem->srcs[index]));
     problem->src_count++;
@@ -143,9 +161,7 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   if (ndim == 4) choir_view_set_channels_last(&view);
   CHOIR_TRY(choir_tensor_create_layout(device, &view, &problem->srcs[index]));
   problem->src_count++;
-  const choir_view_t* first = choir_tensor_view(problem->srcs[0]);
-  return fill(problem->srcs[index], domain,
-              first->ndim > 0 ? first->shape[first->ndim - 1] : 1,
+  return fill(problem->srcs[index], domain, choices(problem, domain),
               (uint32_t)index);
 }
 
@@ -165,7 +181,8 @@ static choir_status_t set_attrs(problem_t* problem, const char* text) {
   return NULL;
 }
 
-static choir_status_t make_problem(choir_device_t* device, choir_op_t op,
+static choir_status_t make_problem(choir_device_t* device, choir_dtype_t floats,
+                                   choir_op_t op,
                                    const choir_op_case_t* op_case,
                                    problem_t* out) {
   memset(out, 0, sizeof(*out));
@@ -181,7 +198,7 @@ static choir_status_t make_problem(choir_device_t* device, choir_op_t op,
       shape[ndim++] = strtoll(at, &end, 10);
       at = *end == ',' ? end + 1 : end;
     }
-    CHOIR_TRY(make_source(out, device, shape, ndim));
+    CHOIR_TRY(make_source(out, device, floats, shape, ndim));
     if (!*at) return NULL;
     at++;
   }
@@ -282,12 +299,14 @@ static void print_result(const options_t* options, const char* op,
   if (options->json)
     printf(
         "{\"op\": \"%s\", \"kernel\": \"%s\", \"shapes\": \"%s\", "
-        "\"attrs\": \"%s\", \"a_step\": %d, \"device\": \"%s\", "
+        "\"attrs\": \"%s\", \"dtype\": \"%s\", \"a_step\": %d, "
+        "\"device\": \"%s\", "
         "\"threads\": %d, "
         "\"median_us\": %.3f, "
         "\"spread_us\": %.3f, \"samples\": %d, \"gflops\": %.2f, "
         "\"gbytes\": %.2f}\n",
-        op, result->kernel, problem->shapes, attrs, a_step, options->device,
+        op, result->kernel, problem->shapes, attrs,
+        choir_dtype_name(options->dtype), a_step, options->device,
         options->threads, 1e6 * result->median, 1e6 * result->spread,
         result->samples, gflops, gbytes);
   else
@@ -302,7 +321,8 @@ static choir_status_t bench_case(const options_t* options,
                                  double* total) {
   problem_t problem;
   result_t result = {.kernel = "none"};
-  choir_status_t status = make_problem(device, op, op_case, &problem);
+  choir_status_t status =
+      make_problem(device, options->dtype, op, op_case, &problem);
   if (!status) status = measure(&problem, device, options->seconds, &result);
   if (!status) {
     print_result(options, choir_op_name(op), op_case, a_step, &result);
@@ -367,12 +387,19 @@ int main(int argc, char** argv) {
         fprintf(stderr, "bench_ops: --net: there is no '%s'\n", argv[i]);
         return 2;
       }
+    } else if (!strcmp(argv[i], "--dtype") && has_value) {
+      choir_status_t status = choir_dtype_parse(argv[++i], &options.dtype);
+      if (status) {
+        fail(status);
+        return 2;
+      }
     } else if (!strcmp(argv[i], "--json")) {
       options.json = true;
     } else {
       fprintf(stderr,
               "usage: bench_ops [--op NAME] [--net NAME [--batch N]] "
-              "[--device NAME] [--threads N] [--seconds S] [--json]\n");
+              "[--device NAME] [--threads N] [--seconds S] [--dtype NAME] "
+              "[--json]\n");
       return 2;
     }
   }

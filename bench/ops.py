@@ -3,6 +3,7 @@
 
 usage: bazel run //bench:ops -- [--net NAME] [--batch N] [--threads N]
                                 [--op NAME] [--rounds N] [--seconds S]
+                                [--dtype f32|f16|bf16]
                                 [--torch-python FILE] [--torch-newest FOLDER]
                                 [--json FILE]
 
@@ -29,7 +30,7 @@ BENCH_OPS = os.path.join(measure.ROOT, "bench", "bench_ops")
 TORCH_OPS = os.path.join(measure.ROOT, "bench", "peers", "torch_ops.py")
 PEERS = {"torch": "PyTorch", "torch_newest": "newest PyTorch"}
 # Those whose ops bench_ops has a list of (bench/net_ops.c).
-LISTED = ("mnist_cnn", "mlp", "resnet20")
+LISTED = ("mnist_cnn", "mlp", "resnet20", "gpt384", "gpt768")
 
 
 def output_of(command, text=None):
@@ -58,7 +59,7 @@ def run_choir(options):
     command = [BENCH_OPS, "--json", "--net", options.net]
     command += ["--batch", str(options.batch)]
     command += ["--threads", str(options.threads)]
-    command += ["--seconds", str(options.seconds)]
+    command += ["--seconds", str(options.seconds), "--dtype", options.dtype]
     if options.op:
         command += ["--op", options.op]
     return [json.loads(line) for line in output_of(command).splitlines()]
@@ -113,10 +114,11 @@ def sums_of(rows):
 def print_tables(record, options):
     rows, sums = record["rows"], record["step_us"]
     print(
-        "%s\n%s, batch %d, %d thread%s, %d rounds."
+        "%s\n%s, %s, batch %d, %d thread%s, %d rounds."
         % (
             record["machine"],
             options.net,
+            options.dtype,
             options.batch,
             options.threads,
             "" if options.threads == 1 else "s",
@@ -147,7 +149,12 @@ def parse(argv):
         prog="ops", description=__doc__.split("\n", 1)[0]
     )
     parser.add_argument("--net", choices=LISTED, default="mnist_cnn")
-    parser.add_argument("--batch", type=int, help="64; mlp, resnet20: 128")
+    parser.add_argument(
+        "--batch", type=int, help="64; mlp, resnet20: 128; gpt: 8"
+    )
+    parser.add_argument(
+        "--dtype", choices=("f32", "f16", "bf16"), default="f32"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--op", help="this one only")
     parser.add_argument("--rounds", type=int, default=3)
@@ -156,7 +163,9 @@ def parse(argv):
     parser.add_argument("--torch-newest", help="else $CHOIR_TORCH_NEWEST")
     parser.add_argument("--json", help="file for every single result")
     options = parser.parse_args(argv)
-    options.batch = options.batch or NETS[options.net].batch
+    if not options.batch:
+        gpt = options.net.startswith("gpt")
+        options.batch = 8 if gpt else NETS[options.net].batch
     if options.rounds < 1 or options.seconds <= 0 or options.threads < 1:
         parser.error("--rounds, --seconds and --threads must be above 0")
     return options
@@ -176,6 +185,7 @@ def main(argv):
     record = {
         "machine": measure.machine(),
         "net": options.net,
+        "dtype": options.dtype,
         "batch": options.batch,
         "threads": options.threads,
         "rounds": options.rounds,

@@ -156,6 +156,11 @@ extern "C" {
   X(BATCH_NORM_RELU, batch_norm_relu, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, N, ATTRS, INTERNAL)            \
   X(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, N, ATTRS, INTERNAL)    \
+  /* each row, along the last axis */                                          \
+  X(LAYER_NORM, layer_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
+  X(LAYER_NORM_GRAD, layer_norm_grad, 3, ATTRS, INTERNAL) /* x, scale, dy */   \
+  X(RMS_NORM, rms_norm, 2, ATTRS, GRAD) /* x, scale */                         \
+  X(RMS_NORM_GRAD, rms_norm_grad, 3, ATTRS, INTERNAL) /* x, scale, dy */       \
   /* probabilities and losses; (n, classes) along the last axis */             \
   X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                          \
   X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
@@ -430,6 +435,18 @@ typedef choir_batch_norm_attrs_t choir_batch_norm_infer_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_relu_grad_attrs_t;
 typedef choir_batch_norm_attrs_t choir_batch_norm_add_relu_grad_attrs_t;
+
+// layer_norm: x (..., c), scale (c), bias (c) -> (x - mean) / sqrt(variance +
+// epsilon) scale + bias, with mean and biased variance of each row (Ba et al.,
+// 2016, arXiv:1607.06450). rms_norm: x / sqrt(mean(x^2) + epsilon) scale (Zhang
+// and Sennrich, 2019, arXiv:1910.07467). Their gradients take the moments from
+// x again: x, scale, dy -> dx, dscale (c), dbias (c; not of rms_norm).
+typedef struct choir_layer_norm_attrs_s {
+  double epsilon;
+} choir_layer_norm_attrs_t;
+typedef choir_layer_norm_attrs_t choir_layer_norm_grad_attrs_t;
+typedef choir_layer_norm_attrs_t choir_rms_norm_attrs_t;
+typedef choir_layer_norm_attrs_t choir_rms_norm_grad_attrs_t;
 
 // softmax_cross_entropy: x (n, c), labels (n) i32 or i64 -> loss (1), the mean
 // over n of -log softmax(x)[label]; and p (n, c), the softmax, for the

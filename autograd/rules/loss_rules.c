@@ -1,7 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/grad_rule.h"
 
-// Gradients of probabilities and losses.
+// Gradients of norms of rows, probabilities and losses.
+
+choir_status_t choir__grad_layer_norm(choir_grad_t* grad) {
+  choir_tensor_t* srcs[] = {grad->srcs[0], grad->srcs[1], grad->dy};
+  const int32_t sources[] = {0, 1, 2};
+  return choir_grad_emit_many(grad, sources, 3, CHOIR_OP_LAYER_NORM_GRAD, srcs,
+                              3, grad->attrs);
+}
+
+choir_status_t choir__grad_rms_norm(choir_grad_t* grad) {
+  choir_tensor_t* srcs[] = {grad->srcs[0], grad->srcs[1], grad->dy};
+  const int32_t sources[] = {0, 1};
+  return choir_grad_emit_many(grad, sources, 2, CHOIR_OP_RMS_NORM_GRAD, srcs, 3,
+                              grad->attrs);
+}
 
 choir_status_t choir__grad_softmax(choir_grad_t* grad) {
   return choir_grad_emit2(grad, 0, CHOIR_OP_SOFTMAX_GRAD, grad->dsts[0],

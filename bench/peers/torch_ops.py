@@ -3,7 +3,7 @@
 
 usage: torch_ops.py [--threads N] [--seconds S] < CASES
 
-CASES: a JSON array of {"op", "shapes", "attrs"} as bench_ops prints them. Prints
+CASES: a JSON array of {"op", "shapes", "attrs", "dtype"} as bench_ops prints them. Prints
 one JSON line: {"version", "results": one for each case, the median time or null
 where PyTorch has no such op}. Exits with 3 and {"missing": ...} where PyTorch is
 not installed.
@@ -35,16 +35,29 @@ def parse(argv):
     return options
 
 
+DTYPES = {
+    "f32": lambda torch: torch.float32,
+    "f16": lambda torch: torch.float16,
+    "bf16": lambda torch: torch.bfloat16,
+}
+
+
 def read_case(torch, case):
     """Returns the operands and the attributes, numbers by name."""
     torch.manual_seed(0)
     operands = []
     for shape in case["shapes"].split(";"):
         shape = [int(size) for size in shape.split(",")]
-        if "softmax" in case["op"] and len(operands) == 1:
+        if "cross_entropy" in case["op"] and len(operands) == 1:
             operands.append(torch.randint(0, 10, shape))
             continue
-        operand = torch.randn(shape)
+        if "gather" in case["op"] and len(operands) == 1:
+            operands.append(torch.randint(0, len(operands[0]), shape))
+            continue
+        if case["op"] == "where" and not operands:
+            operands.append(torch.rand(shape) < 0.5)
+            continue
+        operand = torch.randn(shape).to(DTYPES[case["dtype"]](torch))
         if len(shape) == 4:
             operand = operand.to(memory_format=torch.channels_last)
         operands.append(operand)
@@ -144,6 +157,48 @@ def batch_norm_grad(torch, x, scale, mean, var, dy):
     return lambda: grad(dy, x, scale, *rest)
 
 
+def gather(torch, x, indices):
+    return lambda: torch.embedding(x, indices)
+
+
+def gather_grad(torch, x, indices, dy):
+    grad = torch.ops.aten.embedding_dense_backward
+    return lambda: grad(dy, indices, len(x), -1, False)
+
+
+def where(torch, condition, x, y):
+    return lambda: torch.where(condition, x, y)
+
+
+def layer_norm(torch, x, scale, bias):
+    return lambda: torch.native_layer_norm(x, scale.shape, scale, bias, 1e-5)
+
+
+def layer_norm_grad(torch, x, scale, dy):
+    bias = torch.zeros_like(scale)
+    _, mean, factor = torch.native_layer_norm(x, scale.shape, scale, bias, 1e-5)
+    rest = (scale.shape, mean, factor, scale, bias, [True, True, True])
+    grad = torch.ops.aten.native_layer_norm_backward
+    return lambda: grad(dy, x, *rest)
+
+
+def softmax(torch, x):
+    return lambda: torch.softmax(x, -1)
+
+
+def softmax_grad(torch, y, dy):
+    grad = torch.ops.aten._softmax_backward_data
+    return lambda: grad(dy, y, -1, y.dtype)
+
+
+def gelu(torch, x):
+    return lambda: torch.nn.functional.gelu(x)
+
+
+def gelu_grad(torch, x, dy):
+    return lambda: torch.ops.aten.gelu_backward(dy, x)
+
+
 def softmax_cross_entropy(torch, x, labels):
     return lambda: torch.nn.functional.cross_entropy(x, labels)
 
@@ -187,6 +242,12 @@ OPS = {
     "conv2d_grad_data": conv2d_grad_data,
     "conv2d_grad_weight": conv2d_grad_weight,
     "flatten": flatten,
+    "gather": gather,
+    "gather_grad": gather_grad,
+    "gelu": gelu,
+    "gelu_grad": gelu_grad,
+    "layer_norm": layer_norm,
+    "layer_norm_grad": layer_norm_grad,
     "linear": linear,
     "matmul": matmul,
     "max_pool2d": max_pool2d,
@@ -194,9 +255,12 @@ OPS = {
     "relu": relu,
     "relu_grad": relu_grad,
     "sgd_update": sgd_update,
+    "softmax": softmax,
     "softmax_cross_entropy": softmax_cross_entropy,
     "softmax_cross_entropy_grad": softmax_cross_entropy_grad,
+    "softmax_grad": softmax_grad,
     "sum": sum_of,
+    "where": where,
 }
 
 

@@ -1,21 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/layers/row_norm.h"
+// layer_norm and rms_norm.
+#include "model/layer_def.h"
 
-static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
-  CHOIR_TRY(choir__row_norm_add_param(layer, "scale", inputs, 1));
-  return choir__row_norm_add_param(layer, "bias", inputs, 0);
+// Adds a parameter of one number for each column of the input.
+static choir_status_t add_row(choir_layer_t* layer, const char* name,
+                              choir_vars_t inputs, double value) {
+  const choir_view_t* x = choir_var_view(inputs.at[0]);
+  if (x->ndim < 1)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s (%s): the input has no dimension; 1 or more are "
+                       "needed",
+                       layer->name, layer->def->name);
+  choir_view_t row;
+  CHOIR_TRY(choir_view_make(x->dtype, 1, &x->shape[x->ndim - 1], &row));
+  const choir_initializer_t constant = {.kind = CHOIR_INITIALIZER_CONSTANT,
+                                        .a = value};
+  return choir__layer_add_param(layer, name, &row, &constant, true);
 }
 
-static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
-                            choir_vars_t inputs) {
+static choir_status_t build_scale(choir_layer_t* layer, choir_vars_t inputs) {
+  return add_row(layer, "scale", inputs, 1);
+}
+
+static choir_status_t build_both(choir_layer_t* layer, choir_vars_t inputs) {
+  CHOIR_TRY(build_scale(layer, inputs));
+  return add_row(layer, "bias", inputs, 0);
+}
+
+static choir_var_t* layer_norm(choir_scope_t* scope, choir_layer_t* layer,
+                               choir_vars_t inputs) {
   const choir_layer_norm_config_t* config = layer->config;
-  choir_var_t* x = inputs.at[0];
-  x = choir_var_sub(scope, x, choir__row_norm_mean(scope, x));
-  x = choir__row_norm_scale(scope, x, config->epsilon);
-  x = choir_var_mul(scope, x, choir_scope_param(scope, layer->params[0]));
-  return choir_var_add(scope, x, choir_scope_param(scope, layer->params[1]));
+  const choir_layer_norm_attrs_t attrs = {.epsilon = config->epsilon};
+  return choir_var_layer_norm(
+      scope, inputs.at[0], choir_scope_param(scope, layer->params[0]),
+      choir_scope_param(scope, layer->params[1]), &attrs);
+}
+
+static choir_var_t* rms_norm(choir_scope_t* scope, choir_layer_t* layer,
+                             choir_vars_t inputs) {
+  const choir_rms_norm_config_t* config = layer->config;
+  const choir_rms_norm_attrs_t attrs = {.epsilon = config->epsilon};
+  return choir_var_rms_norm(scope, inputs.at[0],
+                            choir_scope_param(scope, layer->params[0]), &attrs);
 }
 
 CHOIR_LAYER_DEFINE(layer_norm, CHOIR_ROW_NORM_FIELDS,
-                   "normalises each row by mean and variance", .build = build,
-                   .forward = forward);
+                   "normalises each row by mean and variance",
+                   .build = build_both, .forward = layer_norm);
+CHOIR_LAYER_DEFINE(rms_norm, CHOIR_ROW_NORM_FIELDS,
+                   "normalises each row by its root mean square",
+                   .build = build_scale, .forward = rms_norm);

@@ -177,14 +177,10 @@ class RMSNorm(Layer):
         code = floats(x, type(self).__name__)
         self.scale = param(x.device, x.shape[-1:], a=1.0, dtype=code)
 
-    def _scaled(self, x: Tensor) -> Tensor:
-        mean = autograd.apply(
-            OPS["mean"], (x * x,), {"axis": x.ndim() - 1, "keep_dims": True}
-        )
-        return x / tensor.sqrt(mean + self.epsilon) * self.scale
-
     def forward(self, x: Tensor) -> Tensor:
-        return self._scaled(x)
+        return autograd.apply(
+            OPS["rms_norm"], (x, self.scale), {"epsilon": self.epsilon}
+        )
 
 
 class LayerNorm(RMSNorm):
@@ -196,10 +192,10 @@ class LayerNorm(RMSNorm):
         self.bias = param(x.device, x.shape[-1:], dtype=code)
 
     def forward(self, x: Tensor) -> Tensor:
-        mean = autograd.apply(
-            OPS["mean"], (x,), {"axis": x.ndim() - 1, "keep_dims": True}
+        attrs = {"epsilon": self.epsilon}
+        return autograd.apply(
+            OPS["layer_norm"], (x, self.scale, self.bias), attrs
         )
-        return self._scaled(x - mean) + self.bias
 
 
 def _pair(value, what: str) -> tuple[int, int]:

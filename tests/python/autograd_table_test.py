@@ -439,6 +439,19 @@ def normed(x, scale, bias, mean=None, var=None):
 
 
 _norm = [away(3, 2, 2, 2), away(2), away(2)]
+
+
+def _row_normed(x, scale, bias=None):
+    """By the root of the mean square; with a bias by mean and variance."""
+    if bias is not None:
+        x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+    return y if bias is None else y + bias
+
+
+_row_norm = [away(2, 3, 4), away(4), away(4)]
+ROWS.append(op_row("layer_norm", _row_normed, _row_norm, epsilon=1e-5))
+ROWS.append(op_row("rms_norm", _row_normed, _row_norm[:2], epsilon=1e-5))
 ROWS.append(op_row("batch_norm", normed, _norm, epsilon=1e-5))
 ROWS.append(
     op_row(

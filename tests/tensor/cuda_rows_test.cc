@@ -82,6 +82,53 @@ TEST_F(CudaRows, SoftmaxAndItsGradient) {
   EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
 }
 
+TEST_F(CudaRows, NormsAndTheirGradients) {
+  const struct {
+    choir_op_t op;
+    choir_op_t grad;
+    size_t sources;
+  } kinds[] = {{CHOIR_OP_LAYER_NORM, CHOIR_OP_LAYER_NORM_GRAD, 3},
+               {CHOIR_OP_RMS_NORM, CHOIR_OP_RMS_NORM_GRAD, 2}};
+  for (const auto& kind : kinds) {
+    for (const Size& size : kSizes) {
+      SCOPED_TRACE(std::string(choir_op_name(kind.op)) + " " +
+                   std::to_string(size.rows) + " " +
+                   std::to_string(size.columns));
+      const Shape shape = {size.rows, size.columns}, row = {size.columns};
+      choir_layer_norm_attrs_t attrs = {0.01};
+      const std::vector<float> values[] = {
+          Floats(Count(shape), 3), Floats(Count(row), 4), Floats(Count(row), 5),
+          Floats(Count(shape), 6)};
+      std::vector<TensorPtr> on_gpu, exact;
+      for (size_t i = 0; i < 4; ++i) {
+        const Shape& of = i == 0 || i == 3 ? shape : row;
+        on_gpu.push_back(Make<float>(gpu_.get(), of, values[i]));
+        exact.push_back(Make<double>(cpu_.get(), of, Doubles(values[i])));
+      }
+      (void)Launched();
+      const auto forward = [&](const std::vector<TensorPtr>& t) {
+        std::vector<choir_tensor_t*> sources = {t[0].get(), t[1].get(),
+                                                t[2].get()};
+        sources.resize(kind.sources);
+        return Results(kind.op, sources, &attrs);
+      };
+      const auto backward = [&](const std::vector<TensorPtr>& t) {
+        return Results(kind.grad, {t[0].get(), t[1].get(), t[3].get()}, &attrs);
+      };
+      ExpectClose(Read<float>(forward(on_gpu)[0]), Rounded(forward(exact)[0]),
+                  1e-5);
+      const auto got = backward(on_gpu), want = backward(exact);
+      for (size_t i = 0; i < kind.sources; ++i)
+        ExpectClose(Read<float>(got[i]), Rounded(want[i]), 3e-5);
+      EXPECT_EQ(Launched(),
+                (std::vector<std::string>{"choir_norm", "choir_norm_grad",
+                                          "choir_norm_sums"}));
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_EQ(choir_op_stats().host_fallbacks, 0u);
+}
+
 // What the CPU makes of such rows in double, losses_test.cc compares with
 // mathematics.
 TEST_F(CudaRows, LogitsFarFromZero) {

@@ -155,6 +155,16 @@ static const struct {
                            {store_##DTYPE##_f32, store_##DTYPE##_f64}},
     CHOIR__FLOATS(MOVES_ROW)};
 
+void choir__cpu_load_f32(choir_dtype_t dtype, float* to, const void* from,
+                         int64_t step, int64_t count) {
+  moves[dtype].load[0](to, from, step, count);
+}
+
+void choir__cpu_store_f32(choir_dtype_t dtype, void* to, const float* from,
+                          int64_t step, int64_t count) {
+  moves[dtype].store[0](to, from, step, count);
+}
+
 typedef struct blocks_s {
   const choir__element_params_t* params;
   choir__plane_fn_t fn;

@@ -12,6 +12,9 @@ KERNEL(softmax)
 KERNEL(log_softmax)
 KERNEL(softmax_grad)
 KERNEL(log_softmax_grad)
+KERNEL(norm)
+KERNEL(norm_grad)
+KERNEL(norm_sums)
 KERNEL(softmax_cross_entropy)
 KERNEL(softmax_cross_entropy_grad)
 KERNEL(cross_entropy)
@@ -134,6 +137,48 @@ static choir_status_t softmax_any_run(const choir_record_t* record,
   return launch(stream, kernel, rows.rows * rows.members, &rows);
 }
 
+// ---- layer_norm, rms_norm and their gradients ----
+
+static bool norm_supports(const choir_record_t* record) {
+  if (!choir__cuda_rows_module.image) return false;
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i)
+    if (!is_rows(&record->operands[i])) return false;
+  return choir_view_count(choir_record_src(record, 0)) > 0;
+}
+
+static choir__cuda_rows_t norm_rows_of(const choir_record_t* record,
+                                       bool centred) {
+  const choir_layer_norm_attrs_t* attrs = record->attrs;
+  choir__cuda_rows_t rows = rows_of(record);
+  take_result(record, 0, &rows);
+  rows.scale = data_of(choir_record_src(record, 1));
+  rows.epsilon = attrs->epsilon;
+  rows.centred = centred;
+  return rows;
+}
+
+static choir_status_t norm_run(const choir_record_t* record,
+                               choir_stream_t* stream, bool centred) {
+  choir__cuda_rows_t rows = norm_rows_of(record, centred);
+  if (centred) rows.bias = data_of(choir_record_src(record, 2));
+  return launch(stream, &norm_kernel, rows.rows * rows.members, &rows);
+}
+
+static choir_status_t norm_grad_run(const choir_record_t* record,
+                                    choir_stream_t* stream, bool centred) {
+  choir__cuda_rows_t rows = norm_rows_of(record, centred);
+  rows.dy = data_of(choir_record_src(record, 2));
+  rows.dy_stride = stride_of(choir_record_src(record, 2));
+  rows.dscale = data_of(choir_record_dst(record, 1));
+  if (centred) rows.dbias = data_of(choir_record_dst(record, 2));
+  void* values = NULL;
+  CHOIR_TRY(
+      choir__cuda_scratch(stream, 2 * rows.rows * sizeof(double), &values));
+  rows.values = values;
+  CHOIR_TRY(launch(stream, &norm_grad_kernel, rows.rows * rows.members, &rows));
+  return launch(stream, &norm_sums_kernel, rows.columns, &rows);
+}
+
 // ---- Losses on labels ----
 
 static bool labelled_supports(const choir_record_t* record) {
@@ -245,8 +290,22 @@ SOFTMAX(log_softmax)
 SOFTMAX(softmax_grad)
 SOFTMAX(log_softmax_grad)
 
+#define NORM(name, function, centred)                            \
+  static choir_status_t name##_run(const choir_record_t* record, \
+                                   choir_stream_t* stream) {     \
+    return function(record, stream, centred);                    \
+  }
+NORM(layer_norm, norm_run, true)
+NORM(rms_norm, norm_run, false)
+NORM(layer_norm_grad, norm_grad_run, true)
+NORM(rms_norm_grad, norm_grad_run, false)
+
 #define KERNEL(OP, name, supports_name) \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, supports_name)
+KERNEL(LAYER_NORM, layer_norm, norm_supports)
+KERNEL(LAYER_NORM_GRAD, layer_norm_grad, norm_supports)
+KERNEL(RMS_NORM, rms_norm, norm_supports)
+KERNEL(RMS_NORM_GRAD, rms_norm_grad, norm_supports)
 KERNEL(SOFTMAX, softmax, softmax_supports)
 KERNEL(LOG_SOFTMAX, log_softmax, softmax_supports)
 KERNEL(SOFTMAX_GRAD, softmax_grad, softmax_supports)

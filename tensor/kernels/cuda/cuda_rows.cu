@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, the losses on it, and counting hits. Some threads share a row, and a
-// block takes as many rows as it has threads for. A loss is one value of each
-// row, added up in double by a second kernel.
+// Softmax, norms of rows, losses, and counting hits. Some threads share a row,
+// and a block takes as many rows as it has threads for. A loss is one value of
+// each row, added up in double by a second kernel.
 #include "tensor/kernels/cuda/cuda_rows.h"
 
 #include "tensor/kernels/cuda/cuda_block_reduce.cuh"
@@ -115,6 +115,82 @@ struct Gradients {
   }
 };
 
+// ---- Norms ----
+
+struct Differences {
+  const rows_t& p;
+  const double* sums;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const double mean = p.centred ? sums[self.own] / p.columns : 0.0;
+    return p.x[self.row * p.x_stride + c] - static_cast<float>(mean);
+  }
+};
+
+struct Squares {
+  Differences differences;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const float d = differences(self, c);
+    return d * d;
+  }
+};
+
+// The normalised row: what the differences from the rounded mean have of a mean
+// is taken off as well.
+struct Normals {
+  Differences differences;
+  const double* rests;
+  const double* squares;
+  CHOIR__GPU_METHOD double rest(const RowThread& self) const {
+    const rows_t& p = differences.p;
+    return p.centred ? rests[self.own] / p.columns : 0.0;
+  }
+  CHOIR__GPU_METHOD double factor(const RowThread& self) const {
+    const rows_t& p = differences.p;
+    const double variance =
+        squares[self.own] / p.columns - rest(self) * rest(self);
+    return 1.0 / sqrt(variance + p.epsilon);
+  }
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    return (differences(self, c) - static_cast<float>(rest(self))) *
+           static_cast<float>(factor(self));
+  }
+};
+
+struct Norms {
+  Normals normals;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const rows_t& p = normals.differences.p;
+    const float y = normals(self, c) * p.scale[c];
+    return p.bias ? y + p.bias[c] : y;
+  }
+};
+
+// dy scale, and that times the normalised row.
+template <bool is_along>
+struct NormWeights {
+  Normals normals;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const rows_t& p = normals.differences.p;
+    const float g = p.dy[self.row * p.dy_stride + c] * p.scale[c];
+    return is_along ? g * normals(self, c) : g;
+  }
+};
+
+struct NormGradients {
+  NormWeights<false> weights;
+  const double* across;
+  const double* along;
+  CHOIR__GPU_METHOD float operator()(const RowThread& self, uint32_t c) const {
+    const Normals& normals = weights.normals;
+    const rows_t& p = normals.differences.p;
+    const double mean = p.centred ? across[self.own] / p.columns : 0.0;
+    const float mean_along = static_cast<float>(along[self.own] / p.columns);
+    return (weights(self, c) - static_cast<float>(mean) -
+            normals(self, c) * mean_along) *
+           static_cast<float>(normals.factor(self));
+  }
+};
+
 // ---- Labels ----
 
 CHOIR__GPU uint32_t label_of(const rows_t& p, uint32_t row) {
@@ -141,6 +217,15 @@ CHOIR__GPU void softmax_grad(const rows_t& p, uint32_t block) {
   CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
   gather_rows<Sum>(p, block, sums, Weights<is_log>{p});
   write_rows(p, block, Gradients<is_log>{p, sums});
+}
+
+CHOIR__GPU Normals find_moments(const rows_t& p, uint32_t block, double* sums,
+                                double* rests, double* squares) {
+  const Differences differences{p, sums};
+  gather_rows<Sum>(p, block, sums, Elements{p});
+  gather_rows<Sum>(p, block, rests, differences);
+  gather_rows<Sum>(p, block, squares, Squares{differences});
+  return Normals{differences, rests, squares};
 }
 
 // The sum of all rows' values.
@@ -178,6 +263,59 @@ CHOIR__BLOCK_KERNEL(choir_softmax_grad, choir__cuda_rows_t) {
 
 CHOIR__BLOCK_KERNEL(choir_log_softmax_grad, choir__cuda_rows_t) {
   softmax_grad<true>(params, CHOIR__BLOCK);
+}
+
+CHOIR__BLOCK_KERNEL(choir_norm, choir__cuda_rows_t) {
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double rests[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double squares[CHOIR__CUDA_THREADS];
+  const Normals normals =
+      find_moments(params, CHOIR__BLOCK, sums, rests, squares);
+  write_rows(params, CHOIR__BLOCK, Norms{normals});
+}
+
+// dx, and of each row what normalises it, for choir_norm_sums.
+CHOIR__BLOCK_KERNEL(choir_norm_grad, choir__cuda_rows_t) {
+  CHOIR__SHARED double sums[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double rests[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double squares[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double across[CHOIR__CUDA_THREADS];
+  CHOIR__SHARED double along[CHOIR__CUDA_THREADS];
+  const Normals normals =
+      find_moments(params, CHOIR__BLOCK, sums, rests, squares);
+  const NormWeights<false> weights{normals};
+  gather_rows<Sum>(params, CHOIR__BLOCK, across, weights);
+  gather_rows<Sum>(params, CHOIR__BLOCK, along, NormWeights<true>{normals});
+  write_rows(params, CHOIR__BLOCK, NormGradients{weights, across, along});
+  CHOIR__EACH_THREAD(thread) {
+    const RowThread self = row_thread_of(params, CHOIR__BLOCK, thread);
+    if (self.is_taken && self.lane == 0) {
+      const double mean =
+          params.centred ? sums[self.own] / params.columns : 0.0;
+      params.values[2 * self.row] =
+          static_cast<double>(static_cast<float>(mean)) + normals.rest(self);
+      params.values[2 * self.row + 1] = normals.factor(self);
+    }
+  }
+}
+
+// dscale and dbias of a column.
+CHOIR__KERNEL(choir_norm_sums, choir__cuda_rows_t) {
+  const uint32_t c = CHOIR__THREAD;
+  if (c >= params.columns) return;
+  double dscale = 0, dbias = 0;
+  for (uint32_t r = 0; r < params.rows; ++r) {
+    const double* moments = params.values + 2 * static_cast<int64_t>(r);
+    const float dy = params.dy[r * params.dy_stride + c];
+    const float x = params.x[r * params.x_stride + c];
+    dscale += dy * ((x - moments[0]) * moments[1]);
+    dbias += dy;
+  }
+  float* to = params.dscale + c;
+  *to = static_cast<float>(params.accumulate ? *to + dscale : dscale);
+  if (!params.dbias) return;
+  to = params.dbias + c;
+  *to = static_cast<float>(params.accumulate ? *to + dbias : dbias);
 }
 
 // -log p by way of the exponents, as p itself may be 0.

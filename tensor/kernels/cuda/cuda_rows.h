@@ -12,8 +12,13 @@ typedef struct choir__cuda_rows_s {
   const float* dy;
   float* y;  // (rows, columns)
   const void* labels;
-  double* values;  // of each row, for a second kernel to add up
-  void* result;    // that kernel's: f32, or i64
+  double* values;  // of each row, for a second kernel to add up; of norms two
+  const float* scale;  // norms: (columns)
+  const float* bias;   // NULL: none
+  float* dscale;
+  float* dbias;  // NULL: none
+  double epsilon;
+  void* result;  // that kernel's: f32, or i64
   double divisor;
   int64_t x_stride;  // from row to row
   int64_t dy_stride;
@@ -24,6 +29,7 @@ typedef struct choir__cuda_rows_s {
   uint32_t members;  // threads of a row, a power of two
   bool labels_are_i64;
   bool by_groups;  // mse_loss: of CHOIR__CUDA_GROUP elements
+  bool centred;    // norms: by the mean too
   bool accumulate;
 } choir__cuda_rows_t;
 

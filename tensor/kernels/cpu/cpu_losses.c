@@ -1,146 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, the losses on it, and counting hits. A row is the classes of one
-// sample; few rows are long, so the loops run along a row.
+// Losses, and counting hits. A row is the classes of one sample.
 #include <math.h>
-#include <string.h>
 
-#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/kernels/element_math.h"
+#include "tensor/kernels/cpu/cpu_rows.h"
 
 typedef struct rows_s {
-  const float* x;  // (rows, columns); or y of the forward pass
-  const float* dy;
+  const float* x;  // (rows, columns)
   float* y;
+  int64_t x_stride, y_stride;
+  int64_t columns;
   const void* labels;
   choir_dtype_t label_dtype;
   int64_t label_stride;
-  int64_t columns;
-  int64_t x_stride, dy_stride, y_stride;
   float factor;
-  bool log;
   bool accumulate;
 } rows_t;
 
-// ---- Loops over one row ----
-
-CHOIR__BODY float row_max_of(const float* x, int64_t n) {
-  float most = x[0];
-  for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
-  return most;
-}
-
-// Sum in sixteen lanes, then of the lanes.
-CHOIR__BODY float row_sum_of(const float* x, int64_t n) {
-  float lanes[16] = {0};
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    for (int k = 0; k < 16; k++) lanes[k] += x[i + k];
-  float sum = 0;
-  for (int k = 0; k < 16; k++) sum += lanes[k];
-  for (; i < n; i++) sum += x[i];
-  return sum;
-}
-
-// y may be x.
-CHOIR__BODY void softmax_row(const float* x, float* y, int64_t n) {
-  const float most = row_max_of(x, n);
-  CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < n; i++) y[i] = choir__math_exp(x[i] - most);
-  const float share = 1.0f / row_sum_of(y, n);
-  CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < n; i++) y[i] *= share;
-}
-
-CHOIR__BODY void log_softmax_row(const float* x, float* y, int64_t n) {
-  const float most = row_max_of(x, n);
-  CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < n; i++) y[i] = choir__math_exp(x[i] - most);
-  const float log_sum = logf(row_sum_of(y, n));
-  // Not their sum: next to a large `most` the logarithm would be rounded away.
-  CHOIR__INDEPENDENT
-  for (int64_t i = 0; i < n; i++) y[i] = (x[i] - most) - log_sum;
-}
-
-CHOIR__BODY void softmax_rows_body(const rows_t* task, int64_t begin,
-                                   int64_t end) {
-  for (int64_t r = begin; r < end; r++) {
-    const float* x = task->x + r * task->x_stride;
-    float* y = task->y + r * task->y_stride;
-    if (task->log)
-      log_softmax_row(x, y, task->columns);
-    else
-      softmax_row(x, y, task->columns);
-  }
-}
-CHOIR__ISA_VARIANTS(softmax_rows,
-                    (const rows_t* task, int64_t begin, int64_t end),
-                    (task, begin, end))
-
-// softmax:     dx = y (dy - sum(y dy))
-// log_softmax: dx = dy - e^y sum(dy)
-CHOIR__BODY void softmax_grad_rows_body(const rows_t* task, int64_t begin,
-                                        int64_t end) {
-  const int64_t n = task->columns;
-  for (int64_t r = begin; r < end; r++) {
-    const float* y = task->x + r * task->x_stride;
-    const float* dy = task->dy + r * task->dy_stride;
-    float* dx = task->y + r * task->y_stride;
-    float sum = 0;
-    if (task->log) {
-      sum = row_sum_of(dy, n);
-    } else {
-      float lanes[16] = {0};
-      int64_t i = 0;
-      for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++) lanes[k] += y[i + k] * dy[i + k];
-      for (int k = 0; k < 16; k++) sum += lanes[k];
-      for (; i < n; i++) sum += y[i] * dy[i];
-    }
-    if (task->log && task->accumulate) {
-      CHOIR__INDEPENDENT
-      for (int64_t i = 0; i < n; i++)
-        dx[i] += dy[i] - choir__math_exp(y[i]) * sum;
-    } else if (task->log) {
-      CHOIR__INDEPENDENT
-      for (int64_t i = 0; i < n; i++)
-        dx[i] = dy[i] - choir__math_exp(y[i]) * sum;
-    } else if (task->accumulate) {
-      CHOIR__INDEPENDENT
-      for (int64_t i = 0; i < n; i++) dx[i] += y[i] * (dy[i] - sum);
-    } else {
-      CHOIR__INDEPENDENT
-      for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - sum);
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(softmax_grad_rows,
-                    (const rows_t* task, int64_t begin, int64_t end),
-                    (task, begin, end))
-
-static void softmax_range(void* context, int64_t begin, int64_t end) {
-  softmax_rows(context, begin, end);
-}
-static void softmax_grad_range(void* context, int64_t begin, int64_t end) {
-  softmax_grad_rows(context, begin, end);
-}
-
 // ---- Operands ----
 
-// f32 whose last dimension is dense; more than two dimensions without gaps.
 static bool dense_rows(const choir_view_t* view) {
-  const int32_t last = view->ndim - 1;
-  if (view->dtype != CHOIR_DTYPE_F32 || view->ndim < 1 ||
-      choir_view_count(view) == 0)
-    return false;
-  if (view->ndim > 2) return choir_view_is_contiguous(view);
-  return view->strides[last] == 1 || view->shape[last] == 1;
-}
-static int64_t row_count(const choir_view_t* view) {
-  return choir_view_count(view) / view->shape[view->ndim - 1];
-}
-static int64_t row_stride(const choir_view_t* view) {
-  return view->ndim == 2 ? view->strides[0] : view->shape[view->ndim - 1];
+  return view->dtype == CHOIR_DTYPE_F32 && choir__rows_fit(view);
 }
 
 static bool labels_fit(const choir_view_t* labels, int64_t rows) {
@@ -175,74 +55,6 @@ static choir_status_t check_labels(const choir_record_t* record,
   return NULL;
 }
 
-static int64_t row_grain(int64_t columns) {
-  const int64_t grain = CHOIR__CPU_GRAIN / 8 / columns;
-  return grain > 1 ? grain : 1;
-}
-
-// ---- softmax, log_softmax and their gradients ----
-
-static bool softmax_supports(const choir_record_t* record) {
-  return !record->accumulate && dense_rows(choir_record_src(record, 0)) &&
-         dense_rows(choir_record_dst(record, 0));
-}
-
-static choir_status_t softmax_any_run(const choir_record_t* record,
-                                      choir_stream_t* stream, bool log) {
-  const choir_view_t* x = choir_record_src(record, 0);
-  const choir_view_t* y = choir_record_dst(record, 0);
-  rows_t task = {.x = choir__view_f32(x),
-                 .y = choir__view_f32(y),
-                 .x_stride = row_stride(x),
-                 .y_stride = row_stride(y),
-                 .columns = x->shape[x->ndim - 1],
-                 .log = log};
-  choir__cpu_parallel(choir__cpu_threads(stream), row_count(x),
-                      row_grain(task.columns), softmax_range, &task);
-  return NULL;
-}
-static choir_status_t softmax_run(const choir_record_t* record,
-                                  choir_stream_t* stream) {
-  return softmax_any_run(record, stream, false);
-}
-static choir_status_t log_softmax_run(const choir_record_t* record,
-                                      choir_stream_t* stream) {
-  return softmax_any_run(record, stream, true);
-}
-
-static bool softmax_grad_supports(const choir_record_t* record) {
-  return dense_rows(choir_record_src(record, 0)) &&
-         dense_rows(choir_record_src(record, 1)) &&
-         dense_rows(choir_record_dst(record, 0));
-}
-
-static choir_status_t softmax_any_grad_run(const choir_record_t* record,
-                                           choir_stream_t* stream, bool log) {
-  const choir_view_t* y = choir_record_src(record, 0);
-  const choir_view_t* dy = choir_record_src(record, 1);
-  const choir_view_t* dx = choir_record_dst(record, 0);
-  rows_t task = {.x = choir__view_f32(y),
-                 .dy = choir__view_f32(dy),
-                 .y = choir__view_f32(dx),
-                 .x_stride = row_stride(y),
-                 .dy_stride = row_stride(dy),
-                 .y_stride = row_stride(dx),
-                 .columns = y->shape[y->ndim - 1],
-                 .log = log,
-                 .accumulate = record->accumulate};
-  choir__cpu_parallel(choir__cpu_threads(stream), row_count(y),
-                      row_grain(task.columns), softmax_grad_range, &task);
-  return NULL;
-}
-static choir_status_t softmax_grad_run(const choir_record_t* record,
-                                       choir_stream_t* stream) {
-  return softmax_any_grad_run(record, stream, false);
-}
-static choir_status_t log_softmax_grad_run(const choir_record_t* record,
-                                           choir_stream_t* stream) {
-  return softmax_any_grad_run(record, stream, true);
-}
-
 // ---- softmax_cross_entropy: loss and p ----
 
 static bool softmax_cross_entropy_supports(const choir_record_t* record) {
@@ -251,6 +63,10 @@ static bool softmax_cross_entropy_supports(const choir_record_t* record) {
          labels_fit(choir_record_src(record, 1), x->shape[0]) &&
          choir_record_dst(record, 0)->dtype == CHOIR_DTYPE_F32 &&
          dense_rows(choir_record_dst(record, 1));
+}
+
+static void softmax_range(void* context, int64_t begin, int64_t end) {
+  choir__cpu_softmax_rows(context, begin, end);
 }
 
 static choir_status_t softmax_cross_entropy_run(const choir_record_t* record,
@@ -265,8 +81,13 @@ static choir_status_t softmax_cross_entropy_run(const choir_record_t* record,
                  .columns = x->shape[1]};
   take_labels(choir_record_src(record, 1), &task);
   CHOIR_TRY(check_labels(record, &task, rows));
-  choir__cpu_parallel(choir__cpu_threads(stream), rows, row_grain(task.columns),
-                      softmax_range, &task);
+  choir__rows_t softmax = {.x = task.x,
+                           .y = task.y,
+                           .x_stride = task.x_stride,
+                           .y_stride = task.y_stride,
+                           .columns = task.columns};
+  choir__cpu_parallel(choir__cpu_threads(stream), rows,
+                      choir__row_grain(task.columns), softmax_range, &softmax);
   // -log p by way of the exponents, as p itself may be 0. In double: the mean
   // is one number a batch and decides what a user sees.
   double loss = 0;
@@ -343,8 +164,8 @@ static choir_status_t softmax_cross_entropy_grad_run(
   const int64_t rows = choir_record_src(record, 0)->shape[0];
   rows_t task = grad_rows_of(record);
   CHOIR_TRY(check_labels(record, &task, rows));
-  choir__cpu_parallel(choir__cpu_threads(stream), rows, row_grain(task.columns),
-                      scaled_range, &task);
+  choir__cpu_parallel(choir__cpu_threads(stream), rows,
+                      choir__row_grain(task.columns), scaled_range, &task);
   return NULL;
 }
 
@@ -474,10 +295,6 @@ static choir_status_t count_correct_run(const choir_record_t* record,
 #define KERNEL(OP, name, supports_name)       \
   const choir_op_kernel_t choir__cpu_##name = \
       CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, "cpu", name##_run, supports_name);
-KERNEL(SOFTMAX, softmax, softmax_supports)
-KERNEL(LOG_SOFTMAX, log_softmax, softmax_supports)
-KERNEL(SOFTMAX_GRAD, softmax_grad, softmax_grad_supports)
-KERNEL(LOG_SOFTMAX_GRAD, log_softmax_grad, softmax_grad_supports)
 KERNEL(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy,
        softmax_cross_entropy_supports)
 KERNEL(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad,
