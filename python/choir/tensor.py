@@ -86,6 +86,66 @@ def _zeros(device, shape, code: int) -> CTensor:
     return raw
 
 
+# ---- Functions that differ by their op alone ----
+
+
+def _called(function, name: str, doc: str | None = None):
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def _both_sides(op: str):
+    """An operator, and the one for what has a tensor on its right."""
+
+    def left(self, rhs) -> Tensor:
+        return _binary(op, self, rhs)
+
+    def right(self, lhs) -> Tensor:
+        return _binary(op, lhs, self)
+
+    return left, right
+
+
+def _in_place(op: str):
+    return lambda self, x: self._inplace(op, x)
+
+
+def _with_vector(name: str, op: str, doc: str):
+    def function(self, v: Tensor) -> None:
+        operand = v.data
+        if name.endswith("column"):
+            operand = _reshape_raw(operand, (v.size(), 1))
+        run(op, self.data, operand, out=[self.data])
+
+    return _called(function, name, f"{doc} (deprecated in SINGA).")
+
+
+def _function(name: str, doc: str):
+    def function(t: Tensor) -> Tensor:
+        return _apply(name, t)
+
+    return _called(function, name, doc)
+
+
+def _comparison(name: str, sign: str):
+    compare = getattr(operator, name)
+
+    def function(t: Tensor, x) -> Tensor:
+        return compare(t, x)
+
+    doc = f"1 where t {sign} x, else 0, in the dtype of t."
+    return _called(function, name, doc)
+
+
+def _of_two(name: str, op: str, doc: str):
+    def function(lhs, rhs, ret: Tensor | None = None) -> Tensor:
+        return _into(_both(op, lhs, rhs), ret)
+
+    doc = f"{doc}, into `ret` where that is given."
+    return _called(function, name, doc)
+
+
 class Tensor:
     """An n-dimensional array on a device.
 
@@ -436,35 +496,20 @@ class Tensor:
 
     # ---- SINGA's old in-place forms for matrices ----
 
-    def _with_vector(self, name: str, v: Tensor, is_column: bool) -> None:
-        operand = v.data
-        if is_column:
-            operand = _reshape_raw(operand, (v.size(), 1))
-        run(name, self.data, operand, out=[self.data])
-
-    def add_column(self, v: Tensor) -> None:
-        """Adds a vector to each column (deprecated in SINGA)."""
-        self._with_vector("add", v, True)
-
-    def add_row(self, v: Tensor) -> None:
-        """Adds a vector to each row (deprecated in SINGA)."""
-        self._with_vector("add", v, False)
-
-    def div_column(self, v: Tensor) -> None:
-        """Divides each column by a vector (deprecated in SINGA)."""
-        self._with_vector("div", v, True)
-
-    def div_row(self, v: Tensor) -> None:
-        """Divides each row by a vector (deprecated in SINGA)."""
-        self._with_vector("div", v, False)
-
-    def mult_column(self, v: Tensor) -> None:
-        """Multiplies each column by a vector (deprecated in SINGA)."""
-        self._with_vector("mul", v, True)
-
-    def mult_row(self, v: Tensor) -> None:
-        """Multiplies each row by a vector (deprecated in SINGA)."""
-        self._with_vector("mul", v, False)
+    add_column = _with_vector(
+        "add_column", "add", "Adds a vector to each column"
+    )
+    add_row = _with_vector("add_row", "add", "Adds a vector to each row")
+    div_column = _with_vector(
+        "div_column", "div", "Divides each column by a vector"
+    )
+    div_row = _with_vector("div_row", "div", "Divides each row by a vector")
+    mult_column = _with_vector(
+        "mult_column", "mul", "Multiplies each column by a vector"
+    )
+    mult_row = _with_vector(
+        "mult_row", "mul", "Multiplies each row by a vector"
+    )
 
     # ---- Operators ----
 
@@ -506,50 +551,24 @@ class Tensor:
         run(name, self.data, other, out=[self.data])
         return self
 
-    def __iadd__(self, x) -> Tensor:
-        return self._inplace("add", x)
-
-    def __isub__(self, x) -> Tensor:
-        return self._inplace("sub", x)
-
-    def __imul__(self, x) -> Tensor:
-        return self._inplace("mul", x)
-
-    def __itruediv__(self, x) -> Tensor:
-        return self._inplace("div", x)
-
-    def __add__(self, rhs) -> Tensor:
-        return _binary("add", self, rhs)
-
-    def __radd__(self, lhs) -> Tensor:
-        return _binary("add", lhs, self)
-
-    def __sub__(self, rhs) -> Tensor:
-        return _binary("sub", self, rhs)
-
-    def __rsub__(self, lhs) -> Tensor:
-        return _binary("sub", lhs, self)
-
-    def __mul__(self, rhs) -> Tensor:
-        return _binary("mul", self, rhs)
-
-    def __rmul__(self, lhs) -> Tensor:
-        return _binary("mul", lhs, self)
-
-    def __truediv__(self, rhs) -> Tensor:
-        return _binary("div", self, rhs)
-
-    def __rtruediv__(self, lhs) -> Tensor:
-        return _binary("div", lhs, self)
-
+    __iadd__ = _in_place("add")
+    __isub__ = _in_place("sub")
+    __imul__ = _in_place("mul")
+    __itruediv__ = _in_place("div")
+    __add__, __radd__ = _both_sides("add")
+    __sub__, __rsub__ = _both_sides("sub")
+    __mul__, __rmul__ = _both_sides("mul")
+    __truediv__, __rtruediv__ = _both_sides("div")
     __div__ = __truediv__
     __rdiv__ = __rtruediv__
 
+    __pow__ = _both_sides("pow")[0]
+    __lt__, __gt__ = _both_sides("less")[0], _both_sides("greater")[0]
+    __le__ = _both_sides("less_equal")[0]
+    __ge__ = _both_sides("greater_equal")[0]
+
     def __floordiv__(self, rhs) -> Tensor:
         return _floor_divide(self, rhs)
-
-    def __pow__(self, x) -> Tensor:
-        return _binary("pow", self, x)
 
     def __matmul__(self, other) -> Tensor:
         return mult(self, other)
@@ -558,19 +577,7 @@ class Tensor:
         return _apply("neg", self)
 
     def __abs__(self) -> Tensor:
-        return abs(self)
-
-    def __lt__(self, rhs) -> Tensor:
-        return _binary("less", self, rhs)
-
-    def __le__(self, rhs) -> Tensor:
-        return _binary("less_equal", self, rhs)
-
-    def __gt__(self, rhs) -> Tensor:
-        return _binary("greater", self, rhs)
-
-    def __ge__(self, rhs) -> Tensor:
-        return _binary("greater_equal", self, rhs)
+        return _apply("abs", self)
 
     def __eq__(self, rhs):
         if rhs is None:
@@ -1266,54 +1273,16 @@ def repeat(t: Tensor, repeats, axis: int | None = None) -> Tensor:
 # ---- Elementwise ----
 
 
-def abs(t: Tensor) -> Tensor:
-    """|x|"""
-    return _apply("abs", t)
-
-
-def exp(t: Tensor) -> Tensor:
-    """e^x"""
-    return _apply("exp", t)
-
-
-def ceil(t: Tensor) -> Tensor:
-    """The least integer that is not below x."""
-    return _apply("ceil", t)
-
-
-def log(t: Tensor) -> Tensor:
-    """Natural logarithm."""
-    return _apply("log", t)
-
-
-def sigmoid(t: Tensor) -> Tensor:
-    """1 / (1 + e^-x)"""
-    return _apply("sigmoid", t)
-
-
-def sign(t: Tensor) -> Tensor:
-    """-1, 0 or 1."""
-    return _apply("sign", t)
-
-
-def sqrt(t: Tensor) -> Tensor:
-    """Square root."""
-    return _apply("sqrt", t)
-
-
-def square(t: Tensor) -> Tensor:
-    """x^2"""
-    return _apply("square", t)
-
-
-def tanh(t: Tensor) -> Tensor:
-    """Hyperbolic tangent."""
-    return _apply("tanh", t)
-
-
-def relu(t: Tensor) -> Tensor:
-    """max(0, x)"""
-    return _apply("relu", t)
+abs = _function("abs", "|x|")
+exp = _function("exp", "e^x")
+ceil = _function("ceil", "The least integer that is not below x.")
+log = _function("log", "Natural logarithm.")
+sigmoid = _function("sigmoid", "1 / (1 + e^-x)")
+sign = _function("sign", "-1, 0 or 1.")
+sqrt = _function("sqrt", "Square root.")
+square = _function("square", "x^2")
+tanh = _function("tanh", "Hyperbolic tangent.")
+relu = _function("relu", "max(0, x)")
 
 
 def softmax(t: Tensor, out: Tensor | None = None) -> Tensor:
@@ -1334,49 +1303,15 @@ def pow(t: Tensor, x, out: Tensor | None = None) -> Tensor:
     return _into(_both("pow", t, x), out)
 
 
-def lt(t: Tensor, x) -> Tensor:
-    """1 where t < x, else 0, in the dtype of t."""
-    return t < x
-
-
-def le(t: Tensor, x) -> Tensor:
-    """1 where t <= x, else 0, in the dtype of t."""
-    return t <= x
-
-
-def gt(t: Tensor, x) -> Tensor:
-    """1 where t > x, else 0, in the dtype of t."""
-    return t > x
-
-
-def ge(t: Tensor, x) -> Tensor:
-    """1 where t >= x, else 0, in the dtype of t."""
-    return t >= x
-
-
-def eq(t: Tensor, x) -> Tensor:
-    """1 where t == x, else 0, in the dtype of t."""
-    return t == x
-
-
-def add(lhs, rhs, ret: Tensor | None = None) -> Tensor:
-    """lhs + rhs, into `ret` where that is given."""
-    return _into(_both("add", lhs, rhs), ret)
-
-
-def sub(lhs, rhs, ret: Tensor | None = None) -> Tensor:
-    """lhs - rhs, into `ret` where that is given."""
-    return _into(_both("sub", lhs, rhs), ret)
-
-
-def eltwise_mult(lhs, rhs, ret: Tensor | None = None) -> Tensor:
-    """lhs * rhs element by element, into `ret` where that is given."""
-    return _into(_both("mul", lhs, rhs), ret)
-
-
-def div(lhs, rhs, ret: Tensor | None = None) -> Tensor:
-    """lhs / rhs, into `ret` where that is given."""
-    return _into(_both("div", lhs, rhs), ret)
+lt = _comparison("lt", "<")
+le = _comparison("le", "<=")
+gt = _comparison("gt", ">")
+ge = _comparison("ge", ">=")
+eq = _comparison("eq", "==")
+add = _of_two("add", "add", "lhs + rhs")
+sub = _of_two("sub", "sub", "lhs - rhs")
+eltwise_mult = _of_two("eltwise_mult", "mul", "lhs * rhs element by element")
+div = _of_two("div", "div", "lhs / rhs")
 
 
 def axpy(alpha: float, x: Tensor, y: Tensor) -> Tensor:
