@@ -129,8 +129,8 @@ CHOIR_API extern const char* const choir_activation_names[];
 // columns in the op's order, and of gru bn (H), the op's b. Names of the others
 // end with _l1, _l2 ... for the layer and then _reverse for the direction:
 // "Wx_l1_reverse". Weights start as N(0, 1) (rnn), N(0, 0.01) (lstm), as
-// SINGA's, or evenly between -1 and 1 / sqrt(H) (gru), as PyTorch's; biases as
-// 0.
+// SINGA's, or evenly from -1 / sqrt(H) to 1 / sqrt(H) (gru), as PyTorch's;
+// biases as 0.
 #define CHOIR_RECURRENT_FIELDS(X, T)                                         \
   X(T, INT, hidden_size, 0, 1, 1e9, "units of a direction; required")        \
   X(T, INT, num_layers, 1, 1, 1000, "one upon the other")                    \
