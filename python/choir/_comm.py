@@ -346,12 +346,7 @@ class Communicator(NotCopied):
     def fusedSynch(self, tensors, send: bool = True) -> None:
         """send False: keeps the tensors in mind. True: sums what was kept, or
         these if none was, in one exchange."""
-        if not send:
-            self._pending.extend(tensors)
-            return
-        with self.preparing(Kind.ALL_REDUCE, "fusedSynch"):
-            kept = self._kept(tensors, "fusedSynch")
-        self._sum(kept, "fusedSynch")
+        self._sum_kept(self._sum, tensors, send, "fusedSynch")
 
     def synchHalf(self, t: CTensor) -> None:
         """The sum of values that travel as float16."""
@@ -359,12 +354,7 @@ class Communicator(NotCopied):
 
     def fusedSynchHalf(self, tensors, send: bool = True) -> None:
         """As fusedSynch, with float16 on the way."""
-        if not send:
-            self._pending.extend(tensors)
-            return
-        with self.preparing(Kind.ALL_REDUCE, "fusedSynchHalf"):
-            kept = self._kept(tensors, "fusedSynchHalf")
-        self._sum_half(kept, "fusedSynchHalf")
+        self._sum_kept(self._sum_half, tensors, send, "fusedSynchHalf")
 
     def sparsification(self, t: CTensor, *args) -> None:
         """sparsification(t, [accumulation,] spars, topK): see
@@ -394,6 +384,14 @@ class Communicator(NotCopied):
                 f"wait: {count} tensors were given with send=False and never sent; "
                 "call with send=True first"
             )
+
+    def _sum_kept(self, sum_up, tensors, send: bool, name: str) -> None:
+        if not send:
+            self._pending.extend(tensors)
+            return
+        with self.preparing(Kind.ALL_REDUCE, name):
+            kept = self._kept(tensors, name)
+        sum_up(kept, name)
 
     def _kept(self, tensors, name: str) -> list[CTensor]:
         tensors = list(tensors)

@@ -21,7 +21,7 @@ from choir import _numbers, _raw, autograd, tensor
 from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
-from choir.tensor import Tensor
+from choir.tensor import Tensor, _need_tensor
 
 # ---- Arguments ----
 
@@ -43,15 +43,6 @@ def _ints(value, what: str) -> tuple[int, ...]:
 
 def _axis(axis, ndim: int, name: str) -> int:
     return tensor._axes(axis, ndim, name)[0]
-
-
-def _need_tensor(x, name: str) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name}: {type(x).__name__} given; a Tensor is needed "
-            "(tensor.from_numpy makes one of an array)"
-        )
-    return x
 
 
 def _given(value):

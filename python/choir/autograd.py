@@ -173,11 +173,7 @@ class Operator:
 
     def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
         for x in xs:
-            if not isinstance(x, Tensor):
-                raise TypeError(
-                    f"{self.name}: {type(x).__name__} given; a Tensor is needed "
-                    "(tensor.from_numpy makes one of an array)"
-                )
+            tensor._need_tensor(x, self.name)
         results = self.forward(*[x.data for x in xs])
         if not isinstance(results, (tuple, list)):
             results = (results,)
@@ -315,10 +311,7 @@ def _check_tensors(op: _raw.Op, xs) -> None:
         )
     for x in xs:
         if not isinstance(x, Tensor):
-            raise TypeError(
-                f"{op.name}: {type(x).__name__} given; a Tensor is needed "
-                "(tensor.from_numpy makes one of an array)"
-            )
+            tensor._need_tensor(x, op.name)
 
 
 def apply(op: _raw.Op, xs, settings: dict) -> Tensor:

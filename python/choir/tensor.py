@@ -866,12 +866,17 @@ def _both(name: str, lhs, rhs) -> Tensor:
     if isinstance(lhs, Tensor) or isinstance(rhs, Tensor):
         result = _binary(name, lhs, rhs)
     if result is NotImplemented:
-        wrong = rhs if isinstance(lhs, Tensor) else lhs
+        _need_tensor(rhs if isinstance(lhs, Tensor) else lhs, name)
+    return result
+
+
+def _need_tensor(x, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
         raise TypeError(
-            f"{name}: {type(wrong).__name__} given; a Tensor is needed "
+            f"{name}: {type(x).__name__} given; a Tensor is needed "
             "(tensor.from_numpy makes one of an array)"
         )
-    return result
+    return x
 
 
 def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
