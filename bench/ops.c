@@ -114,7 +114,8 @@ static choir_status_t make_argmax(const problem_t* problem,
   int64_t size[] = {shape[0], shape[1], 0, 0};
   for (int k = 0; k < 2; k++)
     size[2 + k] = (shape[2 + k] - 1) * pool->stride[k] + pool->kernel[k] -
-                  2 * pool->padding[k];
+                  pool->padding[k] -
+                  (pool->pad_mode ? pool->padding_after[k] : pool->padding[k]);
   choir_view_t view;
   CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, size, &view));
   choir_view_set_channels_last(&view);

@@ -13,6 +13,12 @@ const char* const choir_activation_names[] = {
 #undef NAME
         NULL};
 
+const char* const choir_window_pad_names[] = {
+#define NAME(ENUM, name) #name,
+    CHOIR_WINDOW_PAD_LIST(NAME)
+#undef NAME
+        NULL};
+
 static const choir_layer_def_t* const defs[] = {
 #define DEF(name, FIELDS) &choir_layer_def_##name,
     CHOIR_LAYER_LIST(DEF)

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 // THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c
-// (function_layers.c: of one op without settings; recurrent_layers.c: rnn, lstm
-// and gru), its config below. Made with
-// a macro that takes designated fields:
+// (pool_layers.c: the poolings; recurrent_layers.c: rnn, lstm and gru;
+// function_layers.c: of one op without settings), its config below. Made with a
+// macro that takes designated fields:
 //
 //   choir_layer_t* fc = choir_layer_linear(model, "fc", .out_features = 10);
 //
@@ -28,6 +28,8 @@ extern "C" {
   X(separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS) \
   X(max_pool2d, CHOIR_POOL2D_FIELDS)                 \
   X(avg_pool2d, CHOIR_POOL2D_FIELDS)                 \
+  X(max_pool1d, CHOIR_POOL1D_FIELDS)                 \
+  X(avg_pool1d, CHOIR_POOL1D_FIELDS)                 \
   X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS)         \
   X(layer_norm, CHOIR_ROW_NORM_FIELDS)               \
   X(rms_norm, CHOIR_ROW_NORM_FIELDS)                 \
@@ -56,21 +58,28 @@ CHOIR_API extern const char* const choir_activation_names[];
   X(T, BOOL, bias, true, 0, 1, "add b")                                 \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
-// Of convolutions. A _width of -1 means: as the height's.
-#define CHOIR_KERNEL_WINDOW_FIELDS(X, T)                              \
-  X(T, INT, kernel_size, 0, 1, 1e6, "height of the kernel; required") \
-  X(T, INT, kernel_width, -1, -1, 1e6, "width of the kernel")         \
-  X(T, INT, stride, 1, 1, 1e6, "rows between windows")                \
-  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")     \
-  X(T, INT, padding, 0, 0, 1e6, "rows of zeros above and below")      \
-  X(T, INT, padding_width, -1, -1, 1e6, "columns of zeros left and right")
+CHOIR_API extern const char* const choir_window_pad_names[];
+
+// Of windows over images. A _width of -1 means: as the height's. What lies
+// around an image: choir_window_pad_t (tensor/ops.h).
+#define CHOIR_WINDOW_FIELDS(X, T, STRIDE)                                \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the window; required")    \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the window")            \
+  X(T, INT, stride, STRIDE, STRIDE, 1e6, "rows between windows")         \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")        \
+  X(T, INT, padding, 0, 0, 1e6, "rows above and below")                  \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns left and right")        \
+  X(T, INT, padding_after, 0, 0, 1e6, "rows below, where explicit")      \
+  X(T, INT, padding_after_width, -1, -1, 1e6, "columns right, likewise") \
+  X(T, ENUM, pad_mode, 0, choir_window_pad_names, 0, "what decides on padding")
 
 // x (n, c, h, w) -> activation(conv(x, W) + b). W (out, c / groups, kh, kw)
 // starts as N(0, sqrt(2 / (c / groups * kh * kw + out))), b as 0.
 #define CHOIR_CONV2D_FIELDS(X, T)                                \
   X(T, INT, out_channels, 0, 1, 1e9, "filters; required")        \
-  CHOIR_KERNEL_WINDOW_FIELDS(X, T)                               \
-  X(T, INT, dilation, 1, 1, 1e6, "distance of kernel elements")  \
+  CHOIR_WINDOW_FIELDS(X, T, 1)                                   \
+  X(T, INT, dilation, 1, 1, 1e6, "rows between kernel elements") \
+  X(T, INT, dilation_width, -1, -1, 1e6, "columns between them") \
   X(T, INT, groups, 1, 1, 1e6, "independent groups of channels") \
   X(T, BOOL, bias, true, 0, 1, "add b")                          \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
@@ -80,18 +89,21 @@ CHOIR_API extern const char* const choir_activation_names[];
 // activation in between). Both have the bias.
 #define CHOIR_SEPARABLE_CONV2D_FIELDS(X, T)                      \
   X(T, INT, out_channels, 0, 1, 1e9, "filters of 1x1; required") \
-  CHOIR_KERNEL_WINDOW_FIELDS(X, T)                               \
+  CHOIR_WINDOW_FIELDS(X, T, 1)                                   \
   X(T, BOOL, bias, false, 0, 1, "add b")                         \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
 
 // x (n, c, h, w) -> the window's maximum or mean. stride 0: the kernel's size.
-#define CHOIR_POOL2D_FIELDS(X, T)                                     \
-  X(T, INT, kernel_size, 0, 1, 1e6, "height of the window; required") \
-  X(T, INT, kernel_width, -1, -1, 1e6, "width of the window")         \
-  X(T, INT, stride, 0, 0, 1e6, "rows between windows")                \
-  X(T, INT, stride_width, -1, -1, 1e6, "columns between windows")     \
-  X(T, INT, padding, 0, 0, 1e6, "rows above and below")               \
-  X(T, INT, padding_width, -1, -1, 1e6, "columns left and right")
+// Padding never is the maximum; the mean divides by the window's full size.
+#define CHOIR_POOL2D_FIELDS(X, T) CHOIR_WINDOW_FIELDS(X, T, 0)
+
+// The same along the last axis of x (n, c, w) or (n, c, h, w).
+#define CHOIR_POOL1D_FIELDS(X, T)                                     \
+  X(T, INT, kernel_size, 0, 1, 1e6, "length of the window; required") \
+  X(T, INT, stride, 0, 0, 1e6, "elements between windows")            \
+  X(T, INT, padding, 0, 0, 1e6, "elements in front and behind")       \
+  X(T, INT, padding_after, 0, 0, 1e6, "those behind, where explicit") \
+  X(T, ENUM, pad_mode, 0, choir_window_pad_names, 0, "what decides on padding")
 
 // Normalises each channel over the batch, then scale and bias. Averages for
 // inference: running = (1 - momentum) running + momentum batch, as SINGA: the
@@ -178,6 +190,10 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
 #define choir_layer_avg_pool2d(model, ...) \
   CHOIR_LAYER_MAKE_(model, avg_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
+#define choir_layer_max_pool1d(model, ...) \
+  CHOIR_LAYER_MAKE_(model, max_pool1d, CHOIR_POOL1D_FIELDS, __VA_ARGS__, )
+#define choir_layer_avg_pool1d(model, ...) \
+  CHOIR_LAYER_MAKE_(model, avg_pool1d, CHOIR_POOL1D_FIELDS, __VA_ARGS__, )
 #define choir_layer_batch_norm2d(model, ...)                        \
   CHOIR_LAYER_MAKE_(model, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
                     __VA_ARGS__, )

@@ -375,6 +375,23 @@ typedef enum choir_activation_e {
 #undef CHOIR_ACTIVATION_ENUM_
 } choir_activation_t;
 
+// What lies around an image, in ONNX's words. notset: `padding` rows and
+// columns on both sides; explicit: `padding` in front, `padding_after` behind;
+// valid: none; same_upper, same_lower: so many that each `stride` rows of x
+// have a row of the result, an odd one behind or in front. Only the first two
+// look at padding, only explicit at padding_after.
+#define CHOIR_WINDOW_PAD_LIST(X) \
+  X(NOTSET, notset)              \
+  X(EXPLICIT, explicit)          \
+  X(VALID, valid)                \
+  X(SAME_UPPER, same_upper)      \
+  X(SAME_LOWER, same_lower)
+typedef enum choir_window_pad_e {
+#define CHOIR_WINDOW_PAD_ENUM_(ENUM, name) CHOIR_WINDOW_PAD_##ENUM,
+  CHOIR_WINDOW_PAD_LIST(CHOIR_WINDOW_PAD_ENUM_)
+#undef CHOIR_WINDOW_PAD_ENUM_
+} choir_window_pad_t;
+
 // y = activation(conv(x, W) + b). Sources x, W, b (b of shape (O); a bias of
 // zeros for none). grad_data: sources (x [shape only], W, dy) -> dx.
 // grad_weight: sources (x, W [shape only], dy) -> dW, db; both overwritten or,
@@ -385,6 +402,8 @@ typedef struct choir_conv2d_attrs_s {
   int64_t dilation[2];
   int64_t groups;
   int32_t activation;  // choir_activation_t
+  int32_t pad_mode;    // choir_window_pad_t
+  int64_t padding_after[2];
 } choir_conv2d_attrs_t;
 typedef choir_conv2d_attrs_t choir_conv2d_grad_data_attrs_t;
 typedef choir_conv2d_attrs_t choir_conv2d_grad_weight_attrs_t;
@@ -398,6 +417,8 @@ typedef struct choir_pool2d_attrs_s {
   int64_t kernel[2];
   int64_t stride[2];
   int64_t padding[2];
+  int64_t padding_after[2];
+  int32_t pad_mode;  // choir_window_pad_t
 } choir_pool2d_attrs_t;
 typedef choir_pool2d_attrs_t choir_max_pool2d_attrs_t;
 typedef choir_pool2d_attrs_t choir_max_pool2d_grad_attrs_t;

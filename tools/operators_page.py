@@ -21,6 +21,8 @@ PAGE = "docs/operators.md"
 # Classes that compute nothing, and those that others are made of.
 NO_OPERATORS = {"Operator", "Dummy"}
 NO_LAYERS = {"LayerMeta", "Layer", "RNN_Base"}
+# Layers of C under other names.
+C_NAMES = {"Pooling2d": "max_pool2d, avg_pool2d"}
 HEAD = """\
 # SINGA's operators and layers
 
@@ -131,7 +133,7 @@ def make_page(tree):
     known = {name.replace("_", ""): name for name in c_layers(lib)}
     body = []
     for name, qualified, text in layers:
-        c_name = known.get(name.lower())
+        c_name = C_NAMES.get(name) or known.get(name.lower())
         own = state(notes, qualified, text)
         body.append(row(f"`{name}`", own, f"`{c_name}`" if c_name else "-"))
     lines += [summary(body), "", "| layer | here | layer in C |"]

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/layer_def.h"
-
-static int64_t width(int64_t own, int64_t height) {
-  return own < 0 ? height : own;
-}
+#include "model/layers/window_fields.h"
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
@@ -22,8 +18,9 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
                        "groups; both must be multiples of the groups",
                        layer->name, (long long)channels, (long long)out,
                        (long long)config->groups);
-  const int64_t shape[] = {out, channels / config->groups, config->kernel_size,
-                           width(config->kernel_width, config->kernel_size)};
+  const int64_t shape[] = {
+      out, channels / config->groups, config->kernel_size,
+      choir__width(config->kernel_width, config->kernel_size)};
   choir_view_t w;
   choir_view_t b;
   CHOIR_TRY(choir_view_make(x->dtype, 4, shape, &w));
@@ -42,16 +39,17 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
-  choir_var_t* x = inputs.at[0];
   const choir_conv2d_config_t* config = layer->config;
   choir_conv2d_attrs_t attrs = {
-      .stride = {config->stride, width(config->stride_width, config->stride)},
-      .padding = {config->padding,
-                  width(config->padding_width, config->padding)},
-      .dilation = {config->dilation, config->dilation},
+      .stride = CHOIR__PAIR(config, stride),
+      .padding = CHOIR__PAIR(config, padding),
+      .padding_after = CHOIR__PAIR(config, padding_after),
+      .pad_mode = config->pad_mode,
+      .dilation = CHOIR__PAIR(config, dilation),
       .groups = config->groups,
       .activation = config->activation};
-  return choir_var_conv2d(scope, x, choir_scope_param(scope, layer->params[0]),
+  return choir_var_conv2d(scope, inputs.at[0],
+                          choir_scope_param(scope, layer->params[0]),
                           choir_scope_param(scope, layer->params[1]), &attrs);
 }
 

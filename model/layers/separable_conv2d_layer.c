@@ -8,12 +8,12 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_separable_conv2d_config_t* config = layer->config;
   const choir_view_t* x = NULL;
   CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
+#define SAME(config, KIND, field, ...) .field = (config)->field,
   choir_layer_conv2d(
-      layer->model, "depthwise_conv", .out_channels = x->shape[1],
-      .groups = x->shape[1], .kernel_size = config->kernel_size,
-      .kernel_width = config->kernel_width, .stride = config->stride,
-      .stride_width = config->stride_width, .padding = config->padding,
-      .padding_width = config->padding_width, .bias = config->bias);
+      layer->model, "depthwise_conv",
+      CHOIR_WINDOW_FIELDS(SAME, config, ).out_channels = x->shape[1],
+      .groups = x->shape[1], .bias = config->bias);
+#undef SAME
   choir_layer_conv2d(layer->model, "point_conv",
                      .out_channels = config->out_channels, .kernel_size = 1,
                      .bias = config->bias, .activation = config->activation);

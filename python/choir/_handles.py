@@ -64,25 +64,26 @@ class BatchNormHandle:
         self.factor = momentum
 
 
-def _odd(x: Tensor, odd_padding, value: float) -> Tensor:
+def _padding(handle, odd_padding) -> dict:
     top, bottom, left, right = odd_padding
-    if not any(odd_padding):
-        return x
-    pads = (0, 0, top, left, 0, 0, bottom, right)
-    return autograd.pad(x, "constant", pads, value)
+    rows, columns = handle.padding
+    return {
+        "padding": (rows + top, columns + left),
+        "padding_after": (rows + bottom, columns + right),
+        "pad_mode": "explicit" if any(odd_padding) else "notset",
+    }
 
 
 def conv2d(handle, x, W, b=None, odd_padding=(0, 0, 0, 0)) -> Tensor:
     """A convolution as the handle says; odd_padding: (top, bottom, left, right)
-    around the image first."""
-    x = _odd(x, odd_padding, 0.0)
+    around the image beside the handle's padding."""
     if b is None:
         b = Tensor(
             (handle.num_filters,), x.device, x.dtype, requires_grad=False
         )
     settings = {
         "stride": handle.stride,
-        "padding": handle.padding,
+        **_padding(handle, odd_padding),
         "groups": handle.group,
     }
     return autograd.apply(OPS["conv2d"], (x, W, b), settings)
@@ -90,11 +91,10 @@ def conv2d(handle, x, W, b=None, odd_padding=(0, 0, 0, 0)) -> Tensor:
 
 def pooling_2d(handle, x, odd_padding=(0, 0, 0, 0)) -> Tensor:
     """A pooling as the handle says."""
-    x = _odd(x, odd_padding, -3e38 if handle.is_max_pooling else 0.0)
     settings = {
         "kernel": handle.kernel_size,
         "stride": handle.stride,
-        "padding": handle.padding,
+        **_padding(handle, odd_padding),
     }
     op = "max_pool2d" if handle.is_max_pooling else "avg_pool2d"
     return autograd.apply(OPS[op], (x,), settings)

@@ -147,7 +147,7 @@ class Layer(metaclass=LayerMeta):
             if name in state:
                 state[name] = OrderedDict(state[name])
         if "_attrs" in state:
-            state["_attrs"] = {}
+            state["_attrs"] = None
         return state
 
     def _path(self, name: str) -> str:

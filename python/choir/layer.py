@@ -207,35 +207,16 @@ def _pair(value, what: str) -> tuple[int, int]:
     return pair
 
 
-def _padding(padding, pad_mode: str, size, kernel, stride, what: str):
-    """((top, left), (bottom, right)) rows and columns around an image."""
-    if pad_mode in ("SAME_UPPER", "SAME_LOWER"):
-        before, after = [], []
-        for n, k, s in zip(size, kernel, stride):
-            total = max((-(-n // s) - 1) * s + k - n, 0)
-            small, large = total // 2, total - total // 2
-            before.append(small if pad_mode == "SAME_UPPER" else large)
-            after.append(large if pad_mode == "SAME_UPPER" else small)
-        return tuple(before), tuple(after)
-    if pad_mode not in ("NOTSET", "VALID"):
-        raise ValueError(
-            f"{what}: pad_mode is {pad_mode!r}; one of NOTSET, VALID, SAME_UPPER, "
-            "SAME_LOWER is needed"
-        )
-    if pad_mode == "VALID":
-        return (0, 0), (0, 0)
-    if not isinstance(padding, (int, np.integer)) and len(padding) == 4:
-        return tuple(padding[:2]), tuple(padding[2:])
-    pair = _pair(padding, f"{what}: padding")
-    return pair, pair
-
-
-def _pad_odd(x: Tensor, before, after, value: float) -> tuple[Tensor, tuple]:
-    """Evens padding out: an image with the excess around it, and the rest."""
-    if before == after:
-        return x, before
-    pads = (0, 0) + tuple(before) + (0, 0) + tuple(after)
-    return autograd.pad(x, "constant", pads, value), (0, 0)
+def _padding(padding, pad_mode: str, what: str) -> dict:
+    """The attributes that say what lies around an image."""
+    if isinstance(padding, (int, np.integer)) or len(padding) != 4:
+        pair = _pair(padding, f"{what}: padding")
+        return {"padding": pair, "pad_mode": pad_mode}
+    return {
+        "padding": padding[:2],
+        "padding_after": padding[2:],
+        "pad_mode": "EXPLICIT" if pad_mode == "NOTSET" else pad_mode,
+    }
 
 
 class Conv2d(Layer):
@@ -288,7 +269,7 @@ class Conv2d(Layer):
         self.bias = bias
         self.pad_mode = pad_mode
         self.activation = activation.upper()
-        self._attrs: dict = {}
+        self._attrs = None
 
     def initialize(self, x: Tensor) -> None:
         check_ndim(x, 4, "Conv2d")
@@ -324,29 +305,18 @@ class Conv2d(Layer):
             self._zeros = made
 
     def forward(self, x: Tensor) -> Tensor:
-        key = x.shape[2:]
-        made = self._attrs.get(key)
-        if made is None:
-            k = [
-                (n - 1) * d + 1 for n, d in zip(self.kernel_size, self.dilation)
-            ]
-            before, after = _padding(
-                self.padding, self.pad_mode, key, k, self.stride, "Conv2d"
-            )
-            attrs = OPS["conv2d"].attrs(
+        if self._attrs is None:
+            self._attrs = OPS["conv2d"].attrs(
                 stride=self.stride,
-                padding=before if before == after else (0, 0),
                 dilation=self.dilation,
                 groups=self.group,
                 activation="relu" if self.activation == "RELU" else "none",
+                **_padding(self.padding, self.pad_mode, "Conv2d"),
             )
-            made = self._attrs[key] = (attrs, before, after)
-        attrs, before, after = made
-        x, _ = _pad_odd(x, before, after, 0.0)
         return autograd.apply_attrs(
             OPS["conv2d"],
             (x, self.W, self.b if self.bias else self._zeros),
-            attrs,
+            self._attrs,
         )
 
 
@@ -461,31 +431,18 @@ class Pooling2d(Layer):
         self.padding = padding
         self.is_max = is_max
         self.pad_mode = pad_mode
-        self._attrs: dict = {}
+        self._attrs = None
 
     def forward(self, x: Tensor) -> Tensor:
         check_ndim(x, 4, type(self).__name__)
         op = OPS["max_pool2d" if self.is_max else "avg_pool2d"]
-        key = x.shape[2:]
-        made = self._attrs.get(key)
-        if made is None:
-            before, after = _padding(
-                self.padding,
-                self.pad_mode,
-                key,
-                self.kernel_size,
-                self.stride,
-                type(self).__name__,
-            )
-            attrs = op.attrs(
+        if self._attrs is None:
+            self._attrs = op.attrs(
                 kernel=self.kernel_size,
                 stride=self.stride,
-                padding=before if before == after else (0, 0),
+                **_padding(self.padding, self.pad_mode, type(self).__name__),
             )
-            made = self._attrs[key] = (attrs, before, after)
-        attrs, before, after = made
-        x, _ = _pad_odd(x, before, after, -3e38 if self.is_max else 0.0)
-        return autograd.apply_attrs(op, (x,), attrs)
+        return autograd.apply_attrs(op, (x,), self._attrs)
 
 
 class MaxPool2d(Pooling2d):

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/convolution.h"
 
+#include "tensor/ops/conv2d_shared.h"
+
 choir__conv_t choir__conv_of(const choir_record_t* record,
                              choir__conv_kind_t kind) {
   choir__conv_t conv = {.record = record, .attrs = record->attrs, .kind = kind};
@@ -22,6 +24,11 @@ choir__conv_t choir__conv_of(const choir_record_t* record,
       conv.b = choir_record_dst(record, 1);
       conv.y = choir_record_src(record, 2);
       break;
+  }
+  const choir__conv2d_t sizes = choir__conv2d_of(conv.x, conv.w, conv.attrs);
+  for (int32_t k = 0; k < 2; ++k) {
+    conv.before[k] = sizes.padding[k];
+    conv.after[k] = sizes.after[k];
   }
   return conv;
 }

@@ -24,6 +24,8 @@ typedef struct choir__conv_s {
   const choir_view_t* w;  // or dW
   const choir_view_t* b;  // or db; NULL
   const choir_view_t* y;  // or dy
+  int64_t before[2];      // padding above and left
+  int64_t after[2];       // padding below and right
 } choir__conv_t;
 
 choir__conv_t choir__conv_of(const choir_record_t* record,

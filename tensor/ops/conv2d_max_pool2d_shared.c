@@ -18,6 +18,9 @@ static const char* const activation_names[] = {
 const choir_field_t choir__conv2d_pool_fields[] = {
     INTS(conv.stride, 1, 1, "step of the convolution's window"),
     INTS(conv.padding, 0, 0, "zeros on each side of x, height and width"),
+    INTS(conv.padding_after, 0, 0, "zeros below and right of x"),
+    CHOIR_FIELD_ENUM(choir_conv2d_max_pool2d_attrs_t, conv.pad_mode,
+                     choir__window_pad_names, 0, "decides on conv.padding"),
     INTS(conv.dilation, 1, 1, "step inside the convolution's window"),
     CHOIR_FIELD_INT(choir_conv2d_max_pool2d_attrs_t, conv.groups, 1, 1, LARGEST,
                     "parts of channels and filters that see only each other"),
@@ -26,6 +29,9 @@ const choir_field_t choir__conv2d_pool_fields[] = {
     INTS(pool.kernel, 2, 1, "size of the pooling's window"),
     INTS(pool.stride, 2, 1, "step of the pooling's window"),
     INTS(pool.padding, 0, 0, "rows and columns added for the pooling"),
+    INTS(pool.padding_after, 0, 0, "those below and right"),
+    CHOIR_FIELD_ENUM(choir_conv2d_max_pool2d_attrs_t, pool.pad_mode,
+                     choir__window_pad_names, 0, "decides on pool.padding"),
 };
 _Static_assert(sizeof choir__conv2d_pool_fields /
                        sizeof choir__conv2d_pool_fields[0] ==

@@ -58,7 +58,7 @@ void choir__conv2d_pool_grad_cost(const choir_record_t* record,
                                   choir_cost_t* out_cost);
 
 extern const choir_field_t choir__conv2d_pool_fields[];
-#define CHOIR__CONV2D_POOL_FIELD_COUNT 8
+#define CHOIR__CONV2D_POOL_FIELD_COUNT 12
 #define CHOIR__CONV2D_POOL_STRUCT_DEF(name)                                 \
   {                                                                         \
     name, "the convolution and the windows on its result",                  \

@@ -15,6 +15,10 @@ const choir_field_t choir__conv2d_fields[] = {
                      "step of the window, height and width"),
     CHOIR_FIELD_INTS(choir_conv2d_attrs_t, padding, 2, 0, 0, LARGEST,
                      "zeros on each side, height and width"),
+    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, padding_after, 2, 0, 0, LARGEST,
+                     "zeros below and right, where pad_mode is explicit"),
+    CHOIR_FIELD_ENUM(choir_conv2d_attrs_t, pad_mode, choir__window_pad_names, 0,
+                     "what decides on padding"),
     CHOIR_FIELD_INTS(choir_conv2d_attrs_t, dilation, 2, 1, 1, LARGEST,
                      "step inside the window, height and width"),
     CHOIR_FIELD_INT(choir_conv2d_attrs_t, groups, 1, 1, LARGEST,
@@ -38,11 +42,14 @@ choir__conv2d_t choir__conv2d_of(const choir_view_t* x, const choir_view_t* w,
     conv.size[i] = x->shape[2 + i];
     conv.kernel[i] = w->shape[2 + i];
     conv.stride[i] = attrs->stride[i];
-    conv.padding[i] = attrs->padding[i];
     conv.dilation[i] = attrs->dilation[i];
     int64_t reach = (conv.kernel[i] - 1) * conv.dilation[i] + 1;
-    conv.out[i] =
-        (conv.size[i] + 2 * conv.padding[i] - reach) / conv.stride[i] + 1;
+    choir__window_pad(attrs->pad_mode, attrs->padding[i],
+                      attrs->padding_after[i], conv.size[i], reach,
+                      conv.stride[i], &conv.padding[i], &conv.after[i]);
+    conv.out[i] = (conv.size[i] + conv.padding[i] + conv.after[i] - reach) /
+                      conv.stride[i] +
+                  1;
   }
   return conv;
 }
@@ -69,7 +76,7 @@ static choir_status_t check_window(const char* op,
   bool fits = true;
   for (int32_t i = 0; i < 2; ++i) {
     reach[i] = (conv->kernel[i] - 1) * conv->dilation[i] + 1;
-    padded[i] = conv->size[i] + 2 * conv->padding[i];
+    padded[i] = conv->size[i] + conv->padding[i] + conv->after[i];
     if (reach[i] > padded[i]) fits = false;
   }
   if (fits) return NULL;
@@ -208,6 +215,11 @@ const choir_op_case_t choir__conv2d_cases[] = {
     {"32,3,6,6;5,3,3,3;5", NULL},
     {"16,8,4,4;16,8,1,1;16", NULL},
     {"17,2,5,5;3,2,3,3;3", "stride=2,2 activation=relu"},
+    {"16,5,8,7;10,5,3,2;10", "pad_mode=same_upper activation=relu"},
+    {"16,5,8,7;10,5,3,2;10", "pad_mode=same_lower"},
+    {"2,3,9,8;6,3,3,3;6", "stride=2,2 dilation=1,2 pad_mode=same_upper"},
+    {"16,3,6,6;4,3,3,3;4", "padding=2,0 padding_after=1,3 pad_mode=explicit"},
+    {"16,4,6,6;4,2,3,3;4", "padding=9,9 pad_mode=valid groups=2"},
     {NULL, NULL}};
 
 const choir_op_case_t choir__conv2d_grad_cases[] = {
@@ -243,6 +255,12 @@ const choir_op_case_t choir__conv2d_grad_cases[] = {
     {"32,3,6,6;5,3,3,3;32,5,4,4", NULL},
     {"16,8,4,4;16,8,1,1;16,16,4,4", NULL},
     {"17,2,5,5;3,2,3,3;17,3,2,2", "stride=2,2"},
+    {"16,5,8,7;10,5,3,2;16,10,8,7", "pad_mode=same_upper"},
+    {"16,5,8,7;10,5,3,3;16,10,8,7", "pad_mode=same_lower"},
+    {"2,3,9,8;6,3,3,3;2,6,5,4", "stride=2,2 dilation=1,2 pad_mode=same_upper"},
+    {"16,3,6,6;4,3,3,3;16,4,7,7",
+     "padding=2,0 padding_after=1,3 pad_mode=explicit"},
+    {"16,4,6,6;4,2,3,3;16,4,4,4", "padding=9,9 pad_mode=valid groups=2"},
     {"16,20,19,21;5,20,3,3;16,5,19,21", "padding=1,1"},
     {"16,2,23,26;5,2,3,3;16,5,21,24", NULL},
     {NULL, NULL}};

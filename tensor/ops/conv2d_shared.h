@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
 #define CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
 
-#include "tensor/ops/elements.h"
+#include "tensor/ops/window.h"
 
 // What conv2d and its two gradients share.
 
@@ -16,7 +16,8 @@ typedef struct choir__conv2d_s {
   int64_t out[2];  // height and width of y
   int64_t groups;
   int64_t stride[2];
-  int64_t padding[2];
+  int64_t padding[2];  // above and left
+  int64_t after[2];    // below and right
   int64_t dilation[2];
 } choir__conv2d_t;
 
@@ -46,7 +47,7 @@ void choir__conv2d_cost(const choir__conv2d_t* conv,
                         const choir_record_t* record, choir_cost_t* out_cost);
 
 extern const choir_field_t choir__conv2d_fields[];
-#define CHOIR__CONV2D_FIELD_COUNT 5
+#define CHOIR__CONV2D_FIELD_COUNT 7
 #define CHOIR__CONV2D_STRUCT_DEF(name, doc)                        \
   {                                                                \
     name, doc, sizeof(choir_conv2d_attrs_t), choir__conv2d_fields, \

@@ -11,6 +11,10 @@ const choir_field_t choir__pool2d_fields[] = {
                      "step of the window, height and width"),
     CHOIR_FIELD_INTS(choir_pool2d_attrs_t, padding, 2, 0, 0, LARGEST,
                      "rows and columns added on each side"),
+    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, padding_after, 2, 0, 0, LARGEST,
+                     "those below and right, where pad_mode is explicit"),
+    CHOIR_FIELD_ENUM(choir_pool2d_attrs_t, pad_mode, choir__window_pad_names, 0,
+                     "what decides on padding"),
 };
 _Static_assert(sizeof choir__pool2d_fields / sizeof choir__pool2d_fields[0] ==
                    CHOIR__POOL2D_FIELD_COUNT,
@@ -23,12 +27,22 @@ choir__pool2d_t choir__pool2d_of(const choir_view_t* x,
     pool.size[i] = x->shape[2 + i];
     pool.kernel[i] = attrs->kernel[i];
     pool.stride[i] = attrs->stride[i];
-    pool.padding[i] = attrs->padding[i];
+    choir__window_pad(attrs->pad_mode, attrs->padding[i],
+                      attrs->padding_after[i], pool.size[i], pool.kernel[i],
+                      pool.stride[i], &pool.padding[i], &pool.after[i]);
     pool.out[i] =
-        (pool.size[i] + 2 * pool.padding[i] - pool.kernel[i]) / pool.stride[i] +
+        (pool.size[i] + pool.padding[i] + pool.after[i] - pool.kernel[i]) /
+            pool.stride[i] +
         1;
   }
   return pool;
+}
+
+bool choir__pool2d_is_padded(const int64_t* size,
+                             const choir_pool2d_attrs_t* attrs) {
+  const choir_view_t x = {.ndim = 4, .shape = {1, 1, size[0], size[1]}};
+  const choir__pool2d_t pool = choir__pool2d_of(&x, attrs);
+  return pool.padding[0] || pool.padding[1] || pool.after[0] || pool.after[1];
 }
 
 // Every window holds at least one element of the image when the padding is
@@ -37,19 +51,20 @@ static choir_status_t check_window(const char* op,
                                    const choir__pool2d_t* pool) {
   for (int32_t i = 0; i < 2; ++i) {
     const char* side = i == 0 ? "rows" : "columns";
-    if (pool->padding[i] >= pool->kernel[i])
+    const int64_t padded = pool->size[i] + pool->padding[i] + pool->after[i];
+    const int64_t most =
+        pool->padding[i] > pool->after[i] ? pool->padding[i] : pool->after[i];
+    if (most >= pool->kernel[i])
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "%s: padding is %lld %s for a kernel of %lld; needs "
                          "less than the kernel",
-                         op, (long long)pool->padding[i], side,
-                         (long long)pool->kernel[i]);
-    if (pool->size[i] < 1 ||
-        pool->size[i] + 2 * pool->padding[i] < pool->kernel[i])
+                         op, (long long)most, side, (long long)pool->kernel[i]);
+    if (pool->size[i] < 1 || padded < pool->kernel[i])
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "%s: kernel covers %lld %s; needs to fit the padded "
                          "image of %lld (and an image of at least 1)",
                          op, (long long)pool->kernel[i], side,
-                         (long long)(pool->size[i] + 2 * pool->padding[i]));
+                         (long long)padded);
   }
   return NULL;
 }
@@ -209,6 +224,12 @@ const choir_op_case_t choir__pool2d_cases[] = {
     {"2,8,3,12", "kernel=1,4 stride=1,4"},
     {"1,1,16,15", "kernel=15,15 stride=1,1 padding=7,7"},
     {"4,7,6,8", "kernel=2,2 stride=2,2"},
+    {"2,8,5,7", "kernel=2,2 stride=2,2 pad_mode=same_upper"},
+    {"2,8,5,7", "kernel=2,2 stride=2,2 pad_mode=same_lower"},
+    {"2,8,6,8", "kernel=2,2 stride=2,2 pad_mode=same_lower"},
+    {"2,3,5,7",
+     "kernel=3,2 stride=1,1 padding=2,0 padding_after=1,1 "
+     "pad_mode=explicit"},
     {"0,3,4,4", "kernel=2,2 stride=2,2"},
     {"2,0,4,4", "kernel=2,2 stride=2,2"},
     {NULL, NULL}};
@@ -234,6 +255,12 @@ const choir_op_case_t choir__max_pool2d_grad_cases[] = {
     {"2,8,3,12;2,8,3,3;2,8,3,3", "kernel=1,4 stride=1,4"},
     {"1,1,16,15;1,1,16,15;1,1,16,15", "kernel=15,15 stride=1,1 padding=7,7"},
     {"4,7,6,8;4,7,3,4;4,7,3,4", "kernel=2,2 stride=2,2"},
+    {"2,8,5,7;2,8,3,4;2,8,3,4",
+     "kernel=2,2 stride=2,2 padding_after=1,1 pad_mode=explicit"},
+    {"2,8,5,7;2,8,3,4;2,8,3,4",
+     "kernel=2,2 stride=2,2 padding=1,1 pad_mode=explicit"},
+    {"2,3,5,7;2,3,6,7;2,3,6,7",
+     "kernel=3,2 stride=1,1 padding=2,0 padding_after=1,1 pad_mode=explicit"},
     {"0,3,4,4;0,3,2,2;0,3,2,2", "kernel=2,2 stride=2,2"},
     {"2,0,4,4;2,0,2,2;2,0,2,2", "kernel=2,2 stride=2,2"},
     {NULL, NULL}};
@@ -259,6 +286,10 @@ const choir_op_case_t choir__avg_pool2d_grad_cases[] = {
     {"2,8,3,12;2,8,3,3", "kernel=1,4 stride=1,4"},
     {"1,1,16,15;1,1,16,15", "kernel=15,15 stride=1,1 padding=7,7"},
     {"4,7,6,8;4,7,3,4", "kernel=2,2 stride=2,2"},
+    {"2,8,5,7;2,8,3,4", "kernel=2,2 stride=2,2 pad_mode=same_upper"},
+    {"2,8,5,7;2,8,3,4", "kernel=2,2 stride=2,2 pad_mode=same_lower"},
+    {"2,3,5,7;2,3,6,7",
+     "kernel=3,2 stride=1,1 padding=2,0 padding_after=1,1 pad_mode=explicit"},
     {"0,3,4,4;0,3,2,2", "kernel=2,2 stride=2,2"},
     {"2,0,4,4;2,0,2,2", "kernel=2,2 stride=2,2"},
     {NULL, NULL}};

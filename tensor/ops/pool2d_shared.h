@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_OPS_POOL2D_SHARED_H_
 #define CHOIR_TENSOR_OPS_POOL2D_SHARED_H_
 
-#include "tensor/ops/elements.h"
+#include "tensor/ops/window.h"
 
 // What the pooling ops and their gradients share.
 
@@ -13,7 +13,8 @@ typedef struct choir__pool2d_s {
   int64_t out[2];   // of y
   int64_t kernel[2];
   int64_t stride[2];
-  int64_t padding[2];
+  int64_t padding[2];  // above and left
+  int64_t after[2];    // below and right
 } choir__pool2d_t;
 
 // Checks x against the attributes and tells the shape of y, channels-last.
@@ -34,6 +35,10 @@ choir_status_t choir__pool2d_grad_infer(const char* op,
 // For shapes that were checked when the record was made.
 choir__pool2d_t choir__pool2d_of(const choir_view_t* x,
                                  const choir_pool2d_attrs_t* attrs);
+
+// Whether anything lies around images of this size.
+bool choir__pool2d_is_padded(const int64_t* size,
+                             const choir_pool2d_attrs_t* attrs);
 
 // The part of one window that lies on the image.
 typedef struct choir__window_s {
@@ -56,7 +61,7 @@ choir_status_t choir__max_pool2d_spread(const char* op,
                                         double* dx);
 
 extern const choir_field_t choir__pool2d_fields[];
-#define CHOIR__POOL2D_FIELD_COUNT 3
+#define CHOIR__POOL2D_FIELD_COUNT 5
 #define CHOIR__POOL2D_STRUCT_DEF(name, doc)                        \
   {                                                                \
     name, doc, sizeof(choir_pool2d_attrs_t), choir__pool2d_fields, \

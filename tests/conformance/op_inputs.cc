@@ -128,7 +128,8 @@ std::vector<double> ArgmaxOf(const Shape& pooled,
       int64_t start = place[k] * pool.stride[k] - pool.padding[k];
       int64_t first = std::max<int64_t>(0, -start);
       int64_t size = (pooled[2 + k] - 1) * pool.stride[k] + pool.kernel[k] -
-                     2 * pool.padding[k];
+                     pool.padding[k] -
+                     (pool.pad_mode ? pool.padding_after[k] : pool.padding[k]);
       int64_t last = std::min(pool.kernel[k], size - start) - 1;
       argmax_index[k] =
           std::uniform_int_distribution<int64_t>(first, last)(*random);

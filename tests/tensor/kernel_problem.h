@@ -273,8 +273,10 @@ class Problem {
       int64_t argmax_index[2];
       for (int k = 0; k < 2; ++k, word >>= 16) {
         const int64_t start = place[k] * pool.stride[k] - pool.padding[k];
-        const int64_t size = (view.shape[2 + k] - 1) * pool.stride[k] +
-                             pool.kernel[k] - 2 * pool.padding[k];
+        const int64_t size =
+            (view.shape[2 + k] - 1) * pool.stride[k] + pool.kernel[k] -
+            pool.padding[k] -
+            (pool.pad_mode ? pool.padding_after[k] : pool.padding[k]);
         const int64_t first = std::max<int64_t>(0, -start);
         const int64_t end = std::min(pool.kernel[k], size - start);
         argmax_index[k] = first + (word & 0xffff) % (end - first);

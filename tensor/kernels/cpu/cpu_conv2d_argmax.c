@@ -9,6 +9,8 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/pool2d_shared.h"
 
 #if defined(__x86_64__)
 
@@ -80,10 +82,12 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
       !is_image(o.w, CHOIR_DTYPE_F32) || !is_image(o.y, CHOIR_DTYPE_F32) ||
       !is_image(o.dy, CHOIR_DTYPE_F32))
     return false;
+  const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, &attrs->conv);
   for (int k = 0; k < 2; k++)
-    if (attrs->conv.stride[k] != 1 || attrs->conv.dilation[k] != 1 ||
-        attrs->pool.padding[k] != 0)
+    if (conv.stride[k] != 1 || conv.dilation[k] != 1 ||
+        conv.padding[k] != conv.after[k])
       return false;
+  if (choir__pool2d_is_padded(conv.out, &attrs->pool)) return false;
   if (kind == DATA && !has_pixels(o.x)) return false;
   if (kind == WEIGHT) {
     const choir_view_t* db = choir_record_dst(record, 1);
@@ -91,8 +95,8 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
   }
   choir__argmax_t t;
   plan_patches(&o, kind, &t);
-  const int64_t padded = (o.x->shape[2] + 2 * attrs->conv.padding[0]) *
-                         (o.x->shape[3] + 2 * attrs->conv.padding[1]);
+  const int64_t padded = (conv.size[0] + 2 * conv.padding[0]) *
+                         (conv.size[1] + 2 * conv.padding[1]);
   const int64_t weights = o.w->shape[0] * t.groups * t.vectors * GROUP;
   return padded * (o.x->shape[1] + t.vectors * GROUP) < MOST_ELEMENTS &&
          choir_view_count(o.argmax) / o.argmax->shape[0] *
@@ -172,6 +176,7 @@ static void describe(const choir_record_t* record, argmax_kind_t kind,
                      call_t* call) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
+  const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, &attrs->conv);
   choir__argmax_t* t = &call->t;
   t->x = (choir__argmax_image_t){x->data,
                                  x->view.strides[0],
@@ -182,8 +187,8 @@ static void describe(const choir_record_t* record, argmax_kind_t kind,
                                  x->view.shape[1]};
   for (int k = 0; k < 2; k++) {
     t->kernel[k] = o.w->shape[2 + k];
-    t->padding[k] = attrs->conv.padding[k];
-    t->out[k] = o.x->shape[2 + k] + 2 * t->padding[k] - t->kernel[k] + 1;
+    t->padding[k] = conv.padding[k];
+    t->out[k] = conv.out[k];
     t->pooled[k] = o.dy->shape[2 + k];
     t->window[k] = attrs->pool.kernel[k];
     t->window_stride[k] = attrs->pool.stride[k];

@@ -8,6 +8,8 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/pool2d_shared.h"
 
 #if defined(__x86_64__)
 
@@ -122,14 +124,14 @@ static bool is_f32(const choir_record_t* record) {
   return true;
 }
 
-static bool pool_fits(const choir_record_t* record) {
+static bool pool_fits(const choir_record_t* record, const int64_t* image) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const choir_pool2d_attrs_t* pool = &attrs->pool;
   const choir_view_t* argmax = choir_record_dst(record, 1);
   for (int k = 0; k < 2; k++)
-    if (pool->kernel[k] != 2 || pool->stride[k] != 2 || pool->padding[k] != 0)
-      return false;
-  return !record->accumulate && has_dense_rows(argmax);
+    if (pool->kernel[k] != 2 || pool->stride[k] != 2) return false;
+  return !choir__pool2d_is_padded(image, pool) && !record->accumulate &&
+         has_dense_rows(argmax);
 }
 
 static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
@@ -137,11 +139,13 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   static const int64_t no_padding[] = {0, 0};
   const choir__conv_loops_t* loops = best_loops();
-  if (!loops ||
-      (kind == POOLED ? !is_f32(record) || !pool_fits(record)
-                      : !choir__all_f32(record)) ||
+  if (!loops || (kind == POOLED ? !is_f32(record) : !choir__all_f32(record)) ||
       attrs->groups != 1 || o.x->ndim != 4 || o.y->ndim != 4 ||
       choir_view_count(o.x) == 0 || choir_view_count(o.y) == 0)
+    return false;
+  const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, attrs);
+  if (conv.padding[0] != conv.after[0] || conv.padding[1] != conv.after[1] ||
+      (kind == POOLED && !pool_fits(record, conv.out)))
     return false;
   if (o.b && o.b->strides[0] != 1 && o.b->shape[0] != 1) return false;
   // Lanes without a sample are wasted: four in five must have one.
@@ -149,7 +153,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
   if (samples * 5 < choir__conv_blocks(samples, lanes) * lanes * 4)
     return false;
   if (kind != GRAD_DATA &&
-      block_bytes(o.x, attrs->padding, lanes) > MAX_BLOCK_BYTES)
+      block_bytes(o.x, conv.padding, lanes) > MAX_BLOCK_BYTES)
     return false;
   if (!is_forward(kind) &&
       block_bytes(o.y, no_padding, lanes) > MAX_BLOCK_BYTES)
@@ -195,11 +199,12 @@ static choir__conv_image_t image_of(const choir_view_t* view, void* data) {
 static void describe(const choir_record_t* record, const operands_t* o,
                      choir__conv_t* conv) {
   const choir_conv2d_attrs_t* attrs = record->attrs;
+  const choir__conv2d_t sizes = choir__conv2d_of(o->x, o->w, attrs);
   conv->samples = o->x->shape[0];
   for (int k = 0; k < 2; k++) {
     conv->kernel[k] = o->w->shape[2 + k];
     conv->stride[k] = attrs->stride[k];
-    conv->padding[k] = attrs->padding[k];
+    conv->padding[k] = sizes.padding[k];
     conv->dilation[k] = attrs->dilation[k];
   }
   conv->taps = conv->kernel[0] * conv->kernel[1] * o->x->shape[1];

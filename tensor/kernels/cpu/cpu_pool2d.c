@@ -5,6 +5,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/ops/pool2d_shared.h"
 
 // An image operand whose channels lie side by side.
 typedef struct image_s {
@@ -20,6 +21,7 @@ typedef struct pool_s {
   int64_t out_height, out_width;
   int64_t kernel[2], stride[2], padding[2];
   float scale;
+  bool is_padded;
   bool accumulate;
 } pool_t;
 
@@ -45,11 +47,13 @@ static void describe(const choir_pool2d_attrs_t* attrs, const choir_view_t* in,
   pool->channels = in->shape[1];
   pool->out_height = out->shape[2];
   pool->out_width = out->shape[3];
+  const choir__pool2d_t sizes = choir__pool2d_of(in, attrs);
   for (int k = 0; k < 2; k++) {
-    pool->kernel[k] = attrs->kernel[k];
-    pool->stride[k] = attrs->stride[k];
-    pool->padding[k] = attrs->padding[k];
+    pool->kernel[k] = sizes.kernel[k];
+    pool->stride[k] = sizes.stride[k];
+    pool->padding[k] = sizes.padding[k];
   }
+  pool->is_padded = choir__pool2d_is_padded(sizes.size, attrs);
   pool->scale = 1.0f / (float)(attrs->kernel[0] * attrs->kernel[1]);
 }
 
@@ -64,8 +68,7 @@ CHOIR__BODY void clip(int64_t start, int64_t kernel, int64_t size,
 // True when windows tile the image, so that each input has at most one.
 static bool tiles(const pool_t* pool) {
   return pool->kernel[0] == pool->stride[0] &&
-         pool->kernel[1] == pool->stride[1] && pool->padding[0] == 0 &&
-         pool->padding[1] == 0;
+         pool->kernel[1] == pool->stride[1] && !pool->is_padded;
 }
 
 // ---- Loops ----
@@ -95,10 +98,7 @@ static int64_t grain_of(int64_t elements) {
 }
 
 static bool max_pool2d_supports(const choir_record_t* record) {
-  const choir_pool2d_attrs_t* attrs = record->attrs;
-  // Else a window may lie beside the image altogether.
-  return attrs->padding[0] < attrs->kernel[0] &&
-         attrs->padding[1] < attrs->kernel[1] && !record->accumulate &&
+  return !record->accumulate &&
          is_image(choir_record_src(record, 0), CHOIR_DTYPE_F32) &&
          is_dense_image(choir_record_dst(record, 0), CHOIR_DTYPE_F32) &&
          is_dense_image(choir_record_dst(record, 1), CHOIR_DTYPE_U8);

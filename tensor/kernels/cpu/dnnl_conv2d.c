@@ -128,7 +128,7 @@ static choir_status_t describe(const choir__conv_t* conv, bool blocked,
     const int64_t window = (conv->w->shape[2 + k] - 1) * dilation + 1;
     d->stride[k] = conv->attrs->stride[k];
     d->dilation[k] = dilation - 1;  // oneDNN counts the holes
-    d->before[k] = conv->attrs->padding[k];
+    d->before[k] = conv->before[k];
     // What the last window needs behind the image; negative where rows are
     // left over.
     d->after[k] = (conv->y->shape[2 + k] - 1) * d->stride[k] + window -
@@ -314,7 +314,7 @@ static choir_status_t conv_run(const choir_record_t* record,
   if (conv.b) choir__key_add_view(&key, conv.b);
   for (int k = 0; k < 2; k++) {
     choir__key_add(&key, conv.attrs->stride[k]);
-    choir__key_add(&key, conv.attrs->padding[k]);
+    choir__key_add(&key, conv.before[k]);
     choir__key_add(&key, conv.attrs->dilation[k]);
   }
   choir__key_add(&key, conv.attrs->groups);

@@ -84,7 +84,8 @@ static void key_of(const choir__conv_t* conv, choir__key_t* out_key) {
   }
   for (int k = 0; k < 2; ++k) {
     choir__key_add(out_key, conv->attrs->stride[k]);
-    choir__key_add(out_key, conv->attrs->padding[k]);
+    choir__key_add(out_key, conv->before[k]);
+    choir__key_add(out_key, conv->after[k]);
     choir__key_add(out_key, conv->attrs->dilation[k]);
   }
 }
@@ -142,7 +143,8 @@ static choir_status_t add_conv(const choir__cudnn_t* cudnn,
                              .dtype = conv->y->dtype,
                              .accumulate = conv->record->accumulate};
   memcpy(one.stride, conv->attrs->stride, sizeof(one.stride));
-  memcpy(one.padding, conv->attrs->padding, sizeof(one.padding));
+  memcpy(one.before, conv->before, sizeof(one.before));
+  memcpy(one.after, conv->after, sizeof(one.after));
   memcpy(one.dilation, conv->attrs->dilation, sizeof(one.dilation));
   CHOIR_TRY(operand(cudnn, graph, conv->x, X, &one.x));
   CHOIR_TRY(operand(cudnn, graph, conv->w, W, &one.w));

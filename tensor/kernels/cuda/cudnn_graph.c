@@ -287,9 +287,9 @@ choir_status_t choir__cudnn_conv(const choir__cudnn_t* cudnn,
       {CHOIR__CUDNN_CONVOLUTION_DILATIONS, CHOIR__CUDNN_TYPE_INT64, 2,
        conv->dilation},
       {CHOIR__CUDNN_CONVOLUTION_PRE_PADDINGS, CHOIR__CUDNN_TYPE_INT64, 2,
-       conv->padding},
+       conv->before},
       {CHOIR__CUDNN_CONVOLUTION_POST_PADDINGS, CHOIR__CUDNN_TYPE_INT64, 2,
-       conv->padding},
+       conv->after},
   };
   choir__cudnn_desc_t window = NULL;
   CHOIR_TRY(DESCRIBE(cudnn, graph, CHOIR__CUDNN_CONVOLUTION, windows, &window));

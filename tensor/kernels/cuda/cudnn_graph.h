@@ -248,7 +248,7 @@ typedef struct choir__cudnn_conv_s {
   choir__cudnn_desc_t x, w, y;  // or their gradients
   choir_dtype_t dtype;
   int64_t stride[2];
-  int64_t padding[2];
+  int64_t before[2], after[2];  // padding
   int64_t dilation[2];
   bool accumulate;
 } choir__cudnn_conv_t;
