@@ -85,7 +85,7 @@ CHOIR_API void choir_scope_begin(choir_scope_t* scope,
 CHOIR_API choir_status_t choir_scope_end(choir_scope_t* scope) CHOIR_NODISCARD;
 
 // From the next begin on: the dtype of the factors of products (the ops with
-// choir_op_info().is_product: linear, matmul, conv2d). Other than F32, the
+// choir_op_info().is_product: linear, matmul, conv2d, ...). Other than F32, the
 // default, f32 sources of these are cast to it and results back, as ops on the
 // tape, so that gradients are computed alike; all else stays f32, parameters
 // and their gradients too (Micikevicius et al. 2018, arXiv:1710.03740). With

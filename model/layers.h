@@ -11,8 +11,8 @@ extern "C" {
 
 // THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c
 // (pool_layers.c: the poolings; recurrent_layers.c: rnn, lstm and gru;
-// function_layers.c: of one op without settings), its config below. Made with a
-// macro that takes designated fields:
+// function_layers.c: of one op alone), its config below. Made with a macro that
+// takes designated fields:
 //
 //   choir_layer_t* fc = choir_layer_linear(model, "fc", .out_features = 10);
 //
@@ -22,27 +22,32 @@ extern "C" {
 // Ownership: a layer belongs to its model. Threads: one thread at a time.
 //
 // X(name, FIELDS)
-#define CHOIR_LAYER_LIST(X)                          \
-  X(linear, CHOIR_LINEAR_FIELDS)                     \
-  X(conv2d, CHOIR_CONV2D_FIELDS)                     \
-  X(separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS) \
-  X(max_pool2d, CHOIR_POOL2D_FIELDS)                 \
-  X(avg_pool2d, CHOIR_POOL2D_FIELDS)                 \
-  X(max_pool1d, CHOIR_POOL1D_FIELDS)                 \
-  X(avg_pool1d, CHOIR_POOL1D_FIELDS)                 \
-  X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS)         \
-  X(layer_norm, CHOIR_ROW_NORM_FIELDS)               \
-  X(rms_norm, CHOIR_ROW_NORM_FIELDS)                 \
-  X(embedding, CHOIR_EMBEDDING_FIELDS)               \
-  X(rnn, CHOIR_RNN_FIELDS)                           \
-  X(lstm, CHOIR_RECURRENT_FIELDS)                    \
-  X(gru, CHOIR_RECURRENT_FIELDS)                     \
-  X(dropout, CHOIR_DROPOUT_FIELDS)                   \
-  X(relu, CHOIR_NO_FIELDS)                           \
-  X(gelu, CHOIR_NO_FIELDS)                           \
-  X(sigmoid, CHOIR_NO_FIELDS)                        \
-  X(tanh, CHOIR_NO_FIELDS)                           \
-  X(softmax, CHOIR_NO_FIELDS)                        \
+#define CHOIR_LAYER_LIST(X)                                  \
+  X(linear, CHOIR_LINEAR_FIELDS)                             \
+  X(conv2d, CHOIR_CONV2D_FIELDS)                             \
+  X(separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS)         \
+  X(conv_transpose2d, CHOIR_CONV_TRANSPOSE2D_FIELDS)         \
+  X(max_pool2d, CHOIR_POOL2D_FIELDS)                         \
+  X(avg_pool2d, CHOIR_POOL2D_FIELDS)                         \
+  X(max_pool1d, CHOIR_POOL1D_FIELDS)                         \
+  X(avg_pool1d, CHOIR_POOL1D_FIELDS)                         \
+  X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS)                 \
+  X(layer_norm, CHOIR_ROW_NORM_FIELDS)                       \
+  X(rms_norm, CHOIR_ROW_NORM_FIELDS)                         \
+  X(embedding, CHOIR_EMBEDDING_FIELDS)                       \
+  X(multi_head_attention, CHOIR_MULTI_HEAD_ATTENTION_FIELDS) \
+  X(rnn, CHOIR_RNN_FIELDS)                                   \
+  X(lstm, CHOIR_RECURRENT_FIELDS)                            \
+  X(gru, CHOIR_RECURRENT_FIELDS)                             \
+  X(gemm, CHOIR_GEMM_FIELDS)                                 \
+  X(cat, CHOIR_CAT_FIELDS)                                   \
+  X(add, CHOIR_NO_FIELDS)                                    \
+  X(dropout, CHOIR_DROPOUT_FIELDS)                           \
+  X(relu, CHOIR_NO_FIELDS)                                   \
+  X(gelu, CHOIR_NO_FIELDS)                                   \
+  X(sigmoid, CHOIR_NO_FIELDS)                                \
+  X(tanh, CHOIR_NO_FIELDS)                                   \
+  X(softmax, CHOIR_NO_FIELDS)                                \
   X(flatten, CHOIR_NO_FIELDS)
 
 typedef struct choir_layer_s choir_layer_t;
@@ -92,6 +97,24 @@ CHOIR_API extern const char* const choir_window_pad_names[];
   CHOIR_WINDOW_FIELDS(X, T, 1)                                   \
   X(T, BOOL, bias, false, 0, 1, "add b")                         \
   X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
+
+// x (n, c, h, w) -> (n, out, ...), larger by the stride: the op
+// conv_transpose2d, and b added. W (c, out / groups, kh, kw) starts as
+// N(0, sqrt(2 / (c / groups * kh * kw + out))), b as 0.
+#define CHOIR_CONV_TRANSPOSE2D_FIELDS(X, T)                                \
+  X(T, INT, out_channels, 0, 1, 1e9, "channels of the result; required")   \
+  X(T, INT, kernel_size, 0, 1, 1e6, "height of the window; required")      \
+  X(T, INT, kernel_width, -1, -1, 1e6, "width of the window")              \
+  X(T, INT, stride, 1, 1, 1e6, "rows of the result for each of x")         \
+  X(T, INT, stride_width, -1, -1, 1e6, "columns likewise")                 \
+  X(T, INT, padding, 0, 0, 1e6, "rows left out above and below")           \
+  X(T, INT, padding_width, -1, -1, 1e6, "columns left out left and right") \
+  X(T, INT, output_padding, 0, 0, 1e6, "more rows; less than the stride")  \
+  X(T, INT, output_padding_width, -1, -1, 1e6, "more columns")             \
+  X(T, INT, dilation, 1, 1, 1e6, "rows between kernel elements")           \
+  X(T, INT, dilation_width, -1, -1, 1e6, "columns between them")           \
+  X(T, INT, groups, 1, 1, 1e6, "independent groups of channels")           \
+  X(T, BOOL, bias, true, 0, 1, "add b")
 
 // x (n, c, h, w) -> the window's maximum or mean. stride 0: the kernel's size.
 // Padding never is the maximum; the mean divides by the window's full size.
@@ -155,6 +178,36 @@ CHOIR_API extern const char* const choir_window_pad_names[];
   X(T, ENUM, nonlinearity, 0, choir_nonlinearity_names, 0, "f of a step")
 CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
 
+// Multi-head attention (Vaswani et al., 2017, arXiv:1706.03762). Inputs x; x,
+// mask; query, key, value; or these and mask. Query (n, t, e), key and value
+// (n, s, ...) -> (n, t, e). Children query, key, value and out, layers
+// `linear`, and dropout, of the weights. For each head:
+//   softmax(q k' / sqrt(head_dim)) v
+// mask, of a shape that broadcasts to (n, heads, t, s): bool or a whole number,
+// 0 where a place must not be seen; or of the dtype of x, added to the scores.
+// causal: place i sees those up to i. A place that sees none is NaN.
+#define CHOIR_MULTI_HEAD_ATTENTION_FIELDS(X, T)                         \
+  X(T, INT, num_heads, 0, 1, 1e6, "heads; required")                    \
+  X(T, INT, head_dim, 0, 0, 1e6, "of query and key; 0: e / heads")      \
+  X(T, INT, value_dim, 0, 0, 1e6, "of a head's values; 0: as head_dim") \
+  X(T, BOOL, bias, true, 0, 1, "of the children")                       \
+  X(T, BOOL, causal, false, 0, 1, "no place sees a later one")          \
+  X(T, FLOAT, dropout, 0, 0, 0.999999, "share of the weights that are set 0")
+
+// x of two dimensions -> alpha op(x) op(W) + beta b, where op may transpose. W
+// (out, in), or (in, out) without transpose_b, starts as
+// N(0, sqrt(2 / (in + out))), b (1, out) as 0.
+#define CHOIR_GEMM_FIELDS(X, T)                                         \
+  X(T, INT, out_features, 0, 1, 1e9, "columns of the result; required") \
+  X(T, FLOAT, alpha, 1, -1e9, 1e9, "factor of the product")             \
+  X(T, FLOAT, beta, 1, -1e9, 1e9, "factor of b")                        \
+  X(T, BOOL, transpose_a, false, 0, 1, "the transpose of x")            \
+  X(T, BOOL, transpose_b, true, 0, 1, "the transpose of W")             \
+  X(T, BOOL, bias, true, 0, 1, "add b")
+
+// 1 to 15 inputs side by side. add: the sum of two.
+#define CHOIR_CAT_FIELDS(X, T) X(T, INT, axis, 0, 0, 7, "along which they lie")
+
 // Zeroes elements in training, scales the rest by 1 / (1 - ratio).
 #define CHOIR_DROPOUT_FIELDS(X, T) \
   X(T, FLOAT, ratio, 0.5, 0, 0.999999, "share of elements set to 0")
@@ -186,6 +239,9 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
 #define choir_layer_separable_conv2d(model, ...)                            \
   CHOIR_LAYER_MAKE_(model, separable_conv2d, CHOIR_SEPARABLE_CONV2D_FIELDS, \
                     __VA_ARGS__, )
+#define choir_layer_conv_transpose2d(model, ...)                            \
+  CHOIR_LAYER_MAKE_(model, conv_transpose2d, CHOIR_CONV_TRANSPOSE2D_FIELDS, \
+                    __VA_ARGS__, )
 #define choir_layer_max_pool2d(model, ...) \
   CHOIR_LAYER_MAKE_(model, max_pool2d, CHOIR_POOL2D_FIELDS, __VA_ARGS__, )
 #define choir_layer_avg_pool2d(model, ...) \
@@ -209,6 +265,15 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, lstm, CHOIR_RECURRENT_FIELDS, __VA_ARGS__, )
 #define choir_layer_gru(model, ...) \
   CHOIR_LAYER_MAKE_(model, gru, CHOIR_RECURRENT_FIELDS, __VA_ARGS__, )
+#define choir_layer_multi_head_attention(model, ...) \
+  CHOIR_LAYER_MAKE_(model, multi_head_attention,     \
+                    CHOIR_MULTI_HEAD_ATTENTION_FIELDS, __VA_ARGS__, )
+#define choir_layer_gemm(model, ...) \
+  CHOIR_LAYER_MAKE_(model, gemm, CHOIR_GEMM_FIELDS, __VA_ARGS__, )
+#define choir_layer_cat(model, ...) \
+  CHOIR_LAYER_MAKE_(model, cat, CHOIR_CAT_FIELDS, __VA_ARGS__, )
+#define choir_layer_add(model, ...) \
+  CHOIR_LAYER_MAKE_(model, add, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_dropout(model, ...) \
   CHOIR_LAYER_MAKE_(model, dropout, CHOIR_DROPOUT_FIELDS, __VA_ARGS__, )
 #define choir_layer_relu(model, ...) \

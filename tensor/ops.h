@@ -138,6 +138,7 @@ extern "C" {
   X(LINEAR, linear, 3, PLAIN, GRAD) /* x (n,in) W (in,out) b */                \
   /* images, N C H W */                                                        \
   X(CONV2D, conv2d, 3, ATTRS, GRAD) /* x, W (O, I/g, kh, kw), b */             \
+  X(CONV_TRANSPOSE2D, conv_transpose2d, 2, ATTRS, GRAD) /* x, W */             \
   X(CONV2D_GRAD_DATA, conv2d_grad_data, 3, ATTRS, INTERNAL)                    \
   X(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, ATTRS, INTERNAL)                \
   X(MAX_POOL2D, max_pool2d, 1, ATTRS, GRAD)                                    \
@@ -407,6 +408,19 @@ typedef struct choir_conv2d_attrs_s {
 } choir_conv2d_attrs_t;
 typedef choir_conv2d_attrs_t choir_conv2d_grad_data_attrs_t;
 typedef choir_conv2d_attrs_t choir_conv2d_grad_weight_attrs_t;
+
+// x (n, c, h, w), W (c, o / groups, kh, kw) -> y (n, o, ...): the gradient of
+// conv2d, with these settings and W, for an image of y's shape, where x is the
+// gradient of its result. Of y's rows (its columns likewise) there are
+// (h - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding;
+// output_padding is less than the stride.
+typedef struct choir_conv_transpose2d_attrs_s {
+  int64_t stride[2];
+  int64_t padding[2];
+  int64_t output_padding[2];
+  int64_t dilation[2];
+  int64_t groups;
+} choir_conv_transpose2d_attrs_t;
 
 // Windows lie inside the padded image (floor). max: padding never wins; two
 // results: y and the argmax index's index within the window (u8; kernels of up

@@ -23,6 +23,33 @@ choir_status_t choir__grad_conv2d(choir_grad_t* grad) {
                          attrs);
 }
 
+choir_status_t choir__grad_conv_transpose2d(choir_grad_t* grad) {
+  const choir_conv_transpose2d_attrs_t* own = grad->attrs;
+  choir_conv2d_attrs_t attrs = {.groups = own->groups};
+  memcpy(attrs.stride, own->stride, sizeof attrs.stride);
+  memcpy(attrs.padding, own->padding, sizeof attrs.padding);
+  memcpy(attrs.dilation, own->dilation, sizeof attrs.dilation);
+  choir_tensor_t* w = grad->srcs[1];
+  choir_tensor_t* for_weight[] = {grad->dy, w, grad->srcs[0]};
+  const int32_t sources[] = {1, -1};
+  CHOIR_TRY(choir_grad_emit_many(grad, sources, 2, CHOIR_OP_CONV2D_GRAD_WEIGHT,
+                                 for_weight, 3, &attrs));
+  if (!choir_grad_wants(grad, 0)) return NULL;
+  // A bias of zeros for each channel of x.
+  choir_view_t channels = *choir_tensor_view(w);
+  channels.ndim = 1;
+  choir_tensor_t* shape = NULL;
+  CHOIR_TRY(choir_tensor_from_view(&channels, &shape));
+  const choir_fill_attrs_t zero = {.value = 0};
+  choir_tensor_t* bias = NULL;
+  choir_status_t status =
+      choir_grad_temp(grad, CHOIR_OP_FILL, &shape, 1, &zero, &bias);
+  choir_tensor_release(shape);
+  CHOIR_TRY(status);
+  choir_tensor_t* for_data[] = {grad->dy, w, bias};
+  return choir_grad_emit(grad, 0, CHOIR_OP_CONV2D, for_data, 3, &attrs);
+}
+
 // Whether source 0 is the result of a ReLU.
 static bool is_rectified(const choir_grad_t* grad) {
   const void* attrs;

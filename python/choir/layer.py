@@ -13,6 +13,7 @@ _layer.py.
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
@@ -30,7 +31,7 @@ from choir._layer import (
     param,
 )
 from choir._functions import _to_shape
-from choir._raw import OPS
+from choir._raw import FLOATS, OPS
 from choir.tensor import Tensor
 
 
@@ -358,6 +359,139 @@ class SeparableConv2d(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.point_conv(self.depthwise_conv(x))
+
+
+class ConvTranspose2d(Layer):
+    """The transposed 2-d convolution of images (n, c, h, w), with a bias.
+
+    nb_kernels: channels of the result; the others are numbers or (height,
+    width), as Conv2d's; output_padding, less than the stride: more rows below
+    and columns right. W (c, nb_kernels / group, kh, kw) starts as
+    N(0, sqrt(2 / (c / group kh kw + nb_kernels))), b as 0.
+    """
+
+    def __init__(
+        self,
+        nb_kernels: int,
+        kernel_size,
+        stride=1,
+        padding=0,
+        output_padding=0,
+        dilation=1,
+        group: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.nb_kernels = operator.index(nb_kernels)
+        self.kernel_size = _pair(kernel_size, "ConvTranspose2d: kernel_size")
+        self.group = group
+        self.bias = bias
+        self._settings = {
+            "stride": _pair(stride, "ConvTranspose2d: stride"),
+            "padding": _pair(padding, "ConvTranspose2d: padding"),
+            "output_padding": _pair(
+                output_padding, "ConvTranspose2d: output_padding"
+            ),
+            "dilation": _pair(dilation, "ConvTranspose2d: dilation"),
+            "groups": group,
+        }
+
+    def initialize(self, x: Tensor) -> None:
+        check_ndim(x, 4, "ConvTranspose2d")
+        code = floats(x, "ConvTranspose2d")
+        channels, out, group = x.shape[1], self.nb_kernels, self.group
+        if channels % group or out % group:
+            raise ValueError(
+                f"ConvTranspose2d: {channels} input and {out} output channels in "
+                f"{group} groups; both must be multiples of the groups"
+            )
+        rows, columns = self.kernel_size
+        self.W = param(
+            x.device,
+            (channels, out // group, rows, columns),
+            GLOROT_NORMAL,
+            fan_in=channels // group * rows * columns,
+            fan_out=out,
+            channels_last=True,
+            dtype=code,
+        )
+        if self.bias:
+            self.b = param(x.device, (out,), dtype=code)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = autograd.apply(OPS["conv_transpose2d"], (x, self.W), self._settings)
+        return y + autograd.reshape(self.b, (-1, 1, 1)) if self.bias else y
+
+
+class MultiHeadAttention(Layer):
+    """softmax(q k' / sqrt(head_dim)) v for each head (Vaswani et al., 2017).
+
+    Called with x, or query (n, t, e), key and value (n, s, ...), it gives
+    (n, t, e). mask, of a shape that broadcasts to (n, num_heads, t, s): of
+    integers or truth values, 0 where a place must not be seen; or of floats, which
+    are added to the scores. causal: place i sees those up to i. head_dim None: e /
+    num_heads; value_dim None: as head_dim. dropout: of the weights.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_heads = operator.index(num_heads)
+        self.head_dim = head_dim
+        self.value_dim = value_dim
+        self.bias = bias
+        self.dropout = Dropout(dropout)
+        self.causal = causal
+
+    def initialize(
+        self, query: Tensor, key=None, value=None, mask=None
+    ) -> None:
+        for x in (query, key, value):
+            if x is not None:
+                check_ndim(x, 3, "MultiHeadAttention")
+        heads, width = self.num_heads, query.shape[2]
+        if self.head_dim is None and width % heads:
+            raise ValueError(
+                f"MultiHeadAttention: a row has {width} elements for {heads} "
+                "heads; a multiple of the heads, or head_dim, is needed"
+            )
+        size = self.head_dim or width // heads
+        self._factor = size**-0.5
+        self.query = Linear(heads * size, bias=self.bias)
+        self.key = Linear(heads * size, bias=self.bias)
+        self.value = Linear(heads * (self.value_dim or size), bias=self.bias)
+        self.out = Linear(width, bias=self.bias)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(n, t, heads * size) as (n, heads, t, size)."""
+        n, rows, _ = x.shape
+        x = autograd.reshape(x, (n, rows, self.num_heads, -1))
+        return autograd.transpose(x, (0, 2, 1, 3))
+
+    def forward(self, query: Tensor, key=None, value=None, mask=None) -> Tensor:
+        key = query if key is None else key
+        value = key if value is None else value
+        q = self._heads(self.query(query)) * self._factor
+        k, v = self._heads(self.key(key)), self._heads(self.value(value))
+        scores = autograd.apply(OPS["matmul"], (q, k), {"transpose_b": True})
+        if isinstance(mask, Tensor) and mask.data.dtype in FLOATS:
+            scores = scores + mask
+        elif mask is not None:
+            scores = autograd.where(scores, -math.inf, mask)
+        if self.causal:
+            seen = np.tri(*scores.shape[2:], dtype=np.float32)
+            scores = autograd.where(scores, -math.inf, seen)
+        weights = self.dropout(autograd.softmax(scores, 3))
+        y = autograd.apply(OPS["matmul"], (weights, v), None)
+        y = autograd.transpose(y, (0, 2, 1, 3))
+        return self.out(autograd.reshape(y, query.shape[:2] + (-1,)))
 
 
 class BatchNorm2d(Layer):
@@ -937,6 +1071,7 @@ def _list_layers() -> None:
         "gelu": Gelu,
         "softmax": SoftMax,
         "separable_conv2d": SeparableConv2d,
+        "conv_transpose2d": ConvTranspose2d,
         "flatten": Flatten,
     }
     index = 0

@@ -172,6 +172,39 @@ void choir__conv2d_products(const choir__conv2d_t* conv,
   }
 }
 
+choir_conv2d_attrs_t choir__conv2d_attrs_of(
+    const choir_conv_transpose2d_attrs_t* attrs) {
+  choir_conv2d_attrs_t conv = {.groups = attrs->groups};
+  for (int32_t k = 0; k < 2; ++k) {
+    conv.stride[k] = attrs->stride[k];
+    conv.padding[k] = attrs->padding[k];
+    conv.dilation[k] = attrs->dilation[k];
+  }
+  return conv;
+}
+
+void choir__conv_transpose2d_inside(const choir_record_t* record,
+                                    choir__conv2d_inside_t* out_inside) {
+  out_inside->attrs = choir__conv2d_attrs_of(record->attrs);
+  out_inside->operands[0] = *choir_record_dst(record, 0);
+  out_inside->operands[1] = *choir_record_src(record, 1);
+  out_inside->operands[2] = *choir_record_src(record, 0);
+  out_inside->operands[3] = *choir_record_dst(record, 0);
+  out_inside->record = *record;
+  out_inside->record.operation = choir__operation(CHOIR_OP_CONV2D_GRAD_DATA);
+  out_inside->record.operands = out_inside->operands;
+  out_inside->record.src_count = 3;
+  out_inside->record.attrs = &out_inside->attrs;
+  out_inside->record.attrs_bytes = sizeof(out_inside->attrs);
+}
+
+choir_status_t choir__conv_transpose2d_run(const choir_record_t* record,
+                                           choir_stream_t* stream) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  return choir__run_inside(CHOIR_OP_CONV2D_GRAD_DATA, &inside.record, stream);
+}
+
 void choir__conv2d_cost(const choir__conv2d_t* conv,
                         const choir_record_t* record, choir_cost_t* out_cost) {
   choir__cost_bytes(record, out_cost);

@@ -42,6 +42,21 @@ void choir__conv2d_products(const choir__conv2d_t* conv,
                                           int64_t w_place, int64_t y_place),
                             void* self);
 
+// A conv_transpose2d as the conv2d_grad_data that it is.
+typedef struct choir__conv2d_inside_s {
+  choir_record_t record;     // of views and attributes below
+  choir_view_t operands[4];  // y for its shape, W, x; y
+  choir_conv2d_attrs_t attrs;
+} choir__conv2d_inside_t;
+choir_conv2d_attrs_t choir__conv2d_attrs_of(
+    const choir_conv_transpose2d_attrs_t* attrs);
+void choir__conv_transpose2d_inside(const choir_record_t* record,
+                                    choir__conv2d_inside_t* out_inside);
+// Its kernel: whatever the stream's device has for conv2d_grad_data.
+choir_status_t choir__conv_transpose2d_run(const choir_record_t* record,
+                                           choir_stream_t* stream)
+    CHOIR_NODISCARD;
+
 // Two flops for each product, the bytes of the operands.
 void choir__conv2d_cost(const choir__conv2d_t* conv,
                         const choir_record_t* record, choir_cost_t* out_cost);

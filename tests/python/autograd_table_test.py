@@ -423,6 +423,19 @@ def convolved(x, w, b):
 _image = away(2, 2, 5, 4)
 ROWS.append(op_row("conv2d", convolved, [_image, away(3, 2, 3, 2), away(3)],
                    stride=(2, 1), padding=(1, 0)))  # fmt: skip
+
+
+def transposed(x, w):
+    n, _, rows, columns = x.shape
+    y = np.zeros((n, w.shape[1], 2 * rows + 2, columns + 1))
+    for i, j in np.ndindex(w.shape[2:]):
+        part = np.einsum("nchw,co->nohw", x, w[:, :, i, j])
+        y[:, :, i : i + 2 * rows : 2, j : j + columns] += part
+    return y[:, :, 1:-1]
+
+
+ROWS.append(op_row("conv_transpose2d", transposed, [_image, away(2, 3, 3, 2)], stride=(2, 1),
+                   padding=(1, 0), output_padding=(1, 0)))  # fmt: skip
 _pool = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0)}
 ROWS.append(op_row("max_pool2d", lambda x: windows(x, (3, 2), (2, 1), (1, 0), -9e9).max((4, 5)),
                    [apart(2, 2, 5, 4)], **_pool))  # fmt: skip

@@ -214,6 +214,66 @@ for _norm in (layer.LayerNorm, layer.RMSNorm):
     rows(_norm, row_normed, [away(3, 4)], [away(2, 3, 5)], [away(2, 1, 2, 3)])
 
 
+def transposed(x, w, stride, padding, more, groups):
+    (h, wide), (kh, kw) = x.shape[2:], w.shape[2:]
+    size = [(n - 1) * s + k for n, s, k in zip((h, wide), stride, (kh, kw))]
+    parts = []
+    for one, kernel in zip(np.split(x, groups, 1), np.split(w, groups)):
+        y = np.zeros((len(x), w.shape[1], size[0] + more, size[1] + more))
+        for i, j in np.ndindex(kh, kw):
+            part = np.einsum("nchw,co->nohw", one, kernel[:, :, i, j])
+            rows = slice(i, i + h * stride[0], stride[0])
+            y[:, :, rows, j : j + wide * stride[1] : stride[1]] += part
+        end = [n + more - padding for n in size]
+        parts.append(y[:, :, padding : end[0], padding : end[1]])
+    return np.concatenate(parts, 1)
+
+
+for _stride, _padding, _more, _group, _bias in [
+    ((1, 1), 0, 0, 1, True),
+    ((2, 3), 1, 1, 2, True),
+    ((2, 2), 0, 0, 2, False),
+]:
+    rows(
+        lambda s=_stride, d=_padding, m=_more, g=_group, b=_bias: (
+            layer.ConvTranspose2d(4, (3, 2), s, d, m, group=g, bias=b)
+        ),
+        lambda p, x, s=_stride, d=_padding, m=_more, g=_group: (
+            transposed(x, p["W"], s, d, m, g)
+            + p.get("b", np.zeros(4))[:, None, None]
+        ),
+        [away(1, 2, 3, 4)],
+        [away(2, 4, 2, 3)],
+    )
+
+
+def attended(p, query, key, value, heads, causal):
+    def split(x, part):
+        y = x @ p[f"{part}.W"] + p.get(f"{part}.b", 0)
+        return y.reshape(y.shape[:2] + (heads, -1)).transpose(0, 2, 1, 3)
+
+    q, k, v = split(query, "query"), split(key, "key"), split(value, "value")
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
+    if causal:
+        scores = np.where(np.tri(*scores.shape[2:]), scores, -np.inf)
+    y = (softmax(scores) @ v).transpose(0, 2, 1, 3)
+    y = y.reshape(query.shape[:2] + (-1,))
+    return y @ p["out.W"] + p.get("out.b", 0)
+
+
+rows(
+    lambda: layer.MultiHeadAttention(2, causal=True),
+    lambda p, x: attended(p, x, x, x, 2, True),
+    [share(2, 3, 4)],
+    [share(1, 1, 2)],
+)
+rows(
+    lambda: layer.MultiHeadAttention(2, 3, 1, False),
+    lambda p, q, k, v: attended(p, q, k, v, 2, False),
+    [share(2, 3, 5), share(2, 4, 3), share(2, 4, 2)],
+)
+
+
 def pooled(x, kernel, stride, padding, is_max):
     fill = -9e9 if is_max else 0
     found = windows(x, kernel, stride, padding, fill)

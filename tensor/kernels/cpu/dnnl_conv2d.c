@@ -11,6 +11,7 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/dnnl_engine.h"
+#include "tensor/ops/conv2d_shared.h"
 
 static bool conv_fits(const choir__conv_t* conv) {
   // The activation comes after the convolution, in place: where the result is
@@ -355,3 +356,12 @@ static choir_status_t activate(const choir_record_t* record,
 CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
 CONV(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
 CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
+
+static bool conv_transpose2d_supports(const choir_record_t* record) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  return choir__cpu_conv2d_grad_data.supports(&inside.record);
+}
+const choir_op_kernel_t choir__cpu_conv_transpose2d =
+    CHOIR_OP_KERNEL(CHOIR_OP_CONV_TRANSPOSE2D, "conv_transpose2d", "dnnl",
+                    choir__conv_transpose2d_run, conv_transpose2d_supports);

@@ -13,6 +13,7 @@
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cudnn_graph.h"
 #include "tensor/kernels/nest.h"
+#include "tensor/ops/conv2d_shared.h"
 
 // ---- Problems ----
 
@@ -365,3 +366,11 @@ static choir_status_t run(const choir__conv_t* conv, choir_stream_t* stream) {
 CONV(CONV2D, conv2d, CHOIR__CONV_FORWARD)
 CONV(CONV2D_GRAD_DATA, conv2d_grad_data, CHOIR__CONV_GRAD_DATA)
 CONV(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, CHOIR__CONV_GRAD_WEIGHT)
+
+static bool conv_transpose2d_supports(const choir_record_t* record) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  return choir__cuda_conv2d_grad_data.supports(&inside.record);
+}
+CHOIR__CUDA_OP_KERNEL(CONV_TRANSPOSE2D, conv_transpose2d, "cudnn",
+                      choir__conv_transpose2d_run, conv_transpose2d_supports)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/ops/conv2d_shared.h"
+
+// Large enough for every image, small enough that no sum of them overflows.
+#define LARGEST (1 << 30)
+
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, stride, 2, 1, 1, LARGEST,
+                     "rows and columns of y for each of x"),
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, padding, 2, 0, 0, LARGEST,
+                     "rows and columns left out on each side of y"),
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, output_padding, 2, 0, 0,
+                     LARGEST, "more rows below and columns right"),
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, dilation, 2, 1, 1, LARGEST,
+                     "step inside the window, height and width"),
+    CHOIR_FIELD_INT(
+        choir_conv_transpose2d_attrs_t, groups, 1, 1, LARGEST,
+        "parts of the channels of x and y that see only each other"),
+};
+static const choir_struct_def_t attrs_def =
+    CHOIR_STRUCT_DEF("conv_transpose2d", choir_conv_transpose2d_attrs_t, fields,
+                     "a transposed convolution of images");
+
+static choir_status_t infer(const choir_view_t* srcs, int32_t src_count,
+                            const void* attrs, choir_view_t* dsts) {
+  (void)src_count;
+  const char* op = "conv_transpose2d";
+  const choir_conv_transpose2d_attrs_t* own = attrs;
+  const choir_view_t *x = &srcs[0], *w = &srcs[1];
+  CHOIR_TRY(choir__need_ndim(op, "x", x, 4));
+  CHOIR_TRY(choir__need_ndim(op, "W", w, 4));
+  if (w->shape[1] > LARGEST)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: W has %lld channels; needs at "
+                       "most %d",
+                       op, (long long)w->shape[1], LARGEST);
+  int64_t shape[] = {x->shape[0], w->shape[1] * own->groups, 0, 0};
+  for (int32_t k = 0; k < 2; ++k) {
+    const int64_t size = x->shape[2 + k], kernel = w->shape[2 + k];
+    if (size < 1 || size > LARGEST || kernel < 1 || kernel > LARGEST)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: image is %lld x %lld, kernel %lld x %lld; needs "
+                         "sizes from 1 to %d",
+                         op, (long long)x->shape[2], (long long)x->shape[3],
+                         (long long)w->shape[2], (long long)w->shape[3],
+                         LARGEST);
+    if (own->output_padding[k] >= own->stride[k])
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: output_padding is %lld with a stride of %lld; "
+                         "needs less than the stride",
+                         op, (long long)own->output_padding[k],
+                         (long long)own->stride[k]);
+    shape[2 + k] = (size - 1) * own->stride[k] - 2 * own->padding[k] +
+                   own->dilation[k] * (kernel - 1) + 1 + own->output_padding[k];
+    if (shape[2 + k] < 1)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "%s: the result would have %lld %s; needs 1 or more",
+                         op, (long long)shape[2 + k],
+                         k == 0 ? "rows" : "columns");
+  }
+  CHOIR_TRY(choir__infer_shape(op, x->dtype, 4, shape, &dsts[0]));
+  choir_view_set_channels_last(&dsts[0]);
+  const choir_conv2d_attrs_t conv_attrs = choir__conv2d_attrs_of(own);
+  choir__conv2d_t conv;
+  CHOIR_TRY(choir__conv2d_make(op, &dsts[0], w, &conv_attrs, &conv));
+  if (x->shape[1] != conv.filters)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: x has %lld channels; needs %lld, as W has", op,
+                       (long long)x->shape[1], (long long)conv.filters);
+  return NULL;
+}
+
+static choir_status_t reference(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  return choir_op_def_conv2d_grad_data.reference(&inside.record, stream);
+}
+
+static void cost(const choir_record_t* record, choir_cost_t* out_cost) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  choir_op_def_conv2d_grad_data.cost(&inside.record, out_cost);
+}
+
+// Shapes of x, W.
+static const choir_op_case_t cases[] = {
+    {"1,1,1,1;1,1,1,1", NULL},
+    {"2,3,4,5;3,4,3,3", NULL},
+    {"2,3,4,5;3,4,3,3", "padding=1,1"},
+    {"2,3,4,5;3,6,3,2", "stride=2,2 padding=1,0 output_padding=1,0"},
+    {"2,4,4,3;4,3,3,3", "stride=2,3 output_padding=1,2 groups=2"},
+    {"1,4,3,3;4,1,2,2", "stride=2,2 groups=4"},
+    {"1,3,5,4;3,2,3,3", "dilation=2,2 padding=1,2"},
+    {"16,8,5,5;8,5,5,5", "padding=2,2"},
+    {"16,16,4,4;16,16,3,3", "stride=2,2 padding=1,1 output_padding=1,1"},
+    {"2,33,3,3;33,17,4,4", "stride=2,2 padding=1,1"},
+    {"0,3,4,4;3,2,3,3", NULL},
+    {"2,4,6,6;4,8,1,1", NULL},
+    {"2,4,4,4;4,8,1,1", "stride=2,2 output_padding=1,1"},
+    {"5,2,2,2;2,3,2,2", "stride=2,2"},
+    {"1,8,3,17;8,8,1,5", "padding=0,2"},
+    {"1,8,17,3;8,8,5,1", "padding=2,0"},
+    {"1,6,3,3;6,3,3,3", "stride=2,2 groups=3"},
+    {"16,20,12,12;20,1,5,5", NULL},
+    {"31,3,7,9;3,2,3,5", "padding=1,2"},
+    {"17,3,2,2;3,2,3,3", "stride=2,2"},
+    {"16,5,6,5;5,20,3,3", "padding=1,1"},
+    {"2,16,6,6;16,16,3,3", "padding=1,1"},
+    {NULL, NULL}};
+
+const choir_op_def_t choir_op_def_conv_transpose2d = {
+    .op = CHOIR_OP_CONV_TRANSPOSE2D,
+    .name = "conv_transpose2d",
+    .doc = "transposed convolution of x with W; x (n, c, h, w)",
+    .src_min = 2,
+    .src_max = 2,
+    .dst_count = 1,
+    .attrs = &attrs_def,
+    .infer = infer,
+    .reference = reference,
+    .cost = cost,
+    .is_product = true,
+    .dtypes = CHOIR_DTYPES_FLOAT,
+    .tolerance = 2e-5,
+    .cases = cases,
+};
