@@ -88,6 +88,19 @@ typedef struct choir_op_def_s {
   const choir_op_case_t* cases;  // ends with shapes == NULL
 } choir_op_def_t;
 
+// The definition of an op of a fixed number of sources, whose file has
+// <name>_infer and <name>_reference; what follows `doc` are more fields.
+#define CHOIR_OP_DEFINE(ENUM, op_name, sources, results, ...) \
+  const choir_op_def_t choir_op_def_##op_name = {             \
+      .op = CHOIR_OP_##ENUM,                                  \
+      .name = #op_name,                                       \
+      .src_min = sources,                                     \
+      .src_max = sources,                                     \
+      .dst_count = results,                                   \
+      .infer = op_name##_infer,                               \
+      .reference = op_name##_reference,                       \
+      .doc = __VA_ARGS__}
+
 // Longest attribute struct.
 #define CHOIR_OP_ATTRS_MAX_BYTES 160
 
@@ -97,7 +110,7 @@ typedef struct choir_op_def_s {
    CHOIR_DTYPE_MASK(BF16))
 #define CHOIR_DTYPES_ALL ((1u << CHOIR_DTYPE_COUNT) - 1u)
 
-// One in each tensor/ops/<name>.c.
+// Each in a file of tensor/ops.
 #define CHOIR_OP_DECLARE_(ENUM, name, sources, attrs, grad) \
   extern const choir_op_def_t choir_op_def_##name;
 CHOIR_OP_LIST(CHOIR_OP_DECLARE_)

@@ -11,11 +11,11 @@ extern "C" {
 #endif
 
 // THE OP LIST. One line an op; an elementwise op's entry is in
-// tensor/elementwise.def, another's file is tensor/ops/<name>.c (of optimizer
-// steps: optimizer_updates.c), its fast kernels are in
-// tensor/kernels/<device>/kernels.def, its gradient rule is in autograd/rules.
-// The list makes the enum, the table, the gradient table, the conformance
-// tests, the benchmark rows and the functions of autograd.
+// tensor/elementwise.def, the others are in files of tensor/ops, one or a
+// family each. Fast kernels are in tensor/kernels/<device>/kernels.def,
+// gradient rules in autograd/rules. The list makes the enum, the table, the
+// gradient table, the conformance tests, the benchmark rows and the functions
+// of autograd.
 //
 // X(ENUM, name, SOURCES, ATTRS, GRAD)
 //   SOURCES  1, 2, 3: that many operands; N: 1 to 15

@@ -42,17 +42,8 @@ static const choir_op_case_t cases[] = {
     {"2,0;2,0", NULL}, {"4,3,7,5;4,3,7,5", NULL},
     {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_binary_cross_entropy = {
-    .op = CHOIR_OP_BINARY_CROSS_ENTROPY,
-    .name = "binary_cross_entropy",
-    .doc = "p, t -> sum of -t log p - (1 - t) log(1 - p), by sample",
-    .src_min = 2,
-    .src_max = 2,
-    .dst_count = 1,
-    .infer = binary_cross_entropy_infer,
-    .reference = binary_cross_entropy_reference,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .domains = {CHOIR_DOMAIN_SHARE, CHOIR_DOMAIN_SHARE},
-    .tolerance = 5e-6,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, 1,
+                "p, t -> sum of -t log p - (1 - t) log(1 - p), by sample",
+                .dtypes = CHOIR_DTYPES_FLOAT,
+                .domains = {CHOIR_DOMAIN_SHARE, CHOIR_DOMAIN_SHARE},
+                .tolerance = 5e-6, .cases = cases);

@@ -43,17 +43,7 @@ static const choir_op_case_t cases[] = {{";;1", NULL},
                                         {"4,3,7,5;4,3,7,5;1", NULL},
                                         {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_binary_cross_entropy_grad = {
-    .op = CHOIR_OP_BINARY_CROSS_ENTROPY_GRAD,
-    .name = "binary_cross_entropy_grad",
-    .doc = "p, t, dy -> dp, dt",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 2,
-    .infer = binary_cross_entropy_grad_infer,
-    .reference = binary_cross_entropy_grad_reference,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .domains = {CHOIR_DOMAIN_SHARE, CHOIR_DOMAIN_SHARE},
-    .tolerance = 5e-6,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(BINARY_CROSS_ENTROPY_GRAD, binary_cross_entropy_grad, 3, 2,
+                "p, t, dy -> dp, dt", .dtypes = CHOIR_DTYPES_FLOAT,
+                .domains = {CHOIR_DOMAIN_SHARE, CHOIR_DOMAIN_SHARE},
+                .tolerance = 5e-6, .cases = cases);

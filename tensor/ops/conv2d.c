@@ -48,19 +48,8 @@ static void conv2d_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   choir__conv2d_cost(&conv, record, out_cost);
 }
 
-const choir_op_def_t choir_op_def_conv2d = {
-    .op = CHOIR_OP_CONV2D,
-    .name = "conv2d",
-    .doc = "activation(convolution of x with W + b); x (n, c, h, w)",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = conv2d_infer,
-    .reference = conv2d_reference,
-    .cost = conv2d_cost,
-    .is_product = true,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 2e-5,
-    .cases = choir__conv2d_cases,
-};
+CHOIR_OP_DEFINE(CONV2D, conv2d, 3, 1,
+                "activation(convolution of x with W + b); x (n, c, h, w)",
+                .attrs = &attrs_def, .cost = conv2d_cost, .is_product = true,
+                .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 2e-5,
+                .cases = choir__conv2d_cases);

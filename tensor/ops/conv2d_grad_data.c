@@ -43,19 +43,8 @@ static void conv2d_grad_data_cost(const choir_record_t* record,
   choir__conv2d_cost(&conv, record, out_cost);
 }
 
-const choir_op_def_t choir_op_def_conv2d_grad_data = {
-    .op = CHOIR_OP_CONV2D_GRAD_DATA,
-    .name = "conv2d_grad_data",
-    .doc = "x (its shape only), W, dy -> dx of a convolution",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = conv2d_grad_data_infer,
-    .reference = conv2d_grad_data_reference,
-    .cost = conv2d_grad_data_cost,
-    .shapes_only = 1u << 0,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 2e-5,
-    .cases = choir__conv2d_grad_cases,
-};
+CHOIR_OP_DEFINE(CONV2D_GRAD_DATA, conv2d_grad_data, 3, 1,
+                "x (its shape only), W, dy -> dx of a convolution",
+                .attrs = &attrs_def, .cost = conv2d_grad_data_cost,
+                .shapes_only = 1u << 0, .dtypes = CHOIR_DTYPES_FLOAT,
+                .tolerance = 2e-5, .cases = choir__conv2d_grad_cases);

@@ -49,19 +49,8 @@ static void conv2d_grad_weight_cost(const choir_record_t* record,
   choir__conv2d_cost(&conv, record, out_cost);
 }
 
-const choir_op_def_t choir_op_def_conv2d_grad_weight = {
-    .op = CHOIR_OP_CONV2D_GRAD_WEIGHT,
-    .name = "conv2d_grad_weight",
-    .doc = "x, W (its shape only), dy -> dW, db of a convolution",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 2,
-    .attrs = &attrs_def,
-    .infer = conv2d_grad_weight_infer,
-    .reference = conv2d_grad_weight_reference,
-    .cost = conv2d_grad_weight_cost,
-    .shapes_only = 1u << 1,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 2e-5,
-    .cases = choir__conv2d_grad_cases,
-};
+CHOIR_OP_DEFINE(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, 2,
+                "x, W (its shape only), dy -> dW, db of a convolution",
+                .attrs = &attrs_def, .cost = conv2d_grad_weight_cost,
+                .shapes_only = 1u << 1, .dtypes = CHOIR_DTYPES_FLOAT,
+                .tolerance = 2e-5, .cases = choir__conv2d_grad_cases);

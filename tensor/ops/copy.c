@@ -24,17 +24,6 @@ static choir_status_t copy_reference(const choir_record_t* record,
   return NULL;
 }
 
-const choir_op_def_t choir_op_def_copy = {
-    .op = CHOIR_OP_COPY,
-    .name = "copy",
-    .doc = "x, element by element",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .infer = copy_infer,
-    .reference = copy_reference,
-    .elementwise = true,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = choir__cases_1,
-};
+CHOIR_OP_DEFINE(COPY, copy, 1, 1, "x, element by element", .elementwise = true,
+                .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,
+                .cases = choir__cases_1);

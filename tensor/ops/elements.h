@@ -90,8 +90,22 @@ choir_status_t choir__need_same_shape(const char* op, const char* what,
 choir_status_t choir__need_vector(const char* op, const char* what,
                                   const choir_view_t* view, int64_t size);
 
-// ---- Cases of one source, and of three that broadcast ----
+// ---- Cases ----
 
+// Shapes of any number of elements and dimensions, with settings that take
+// turns. S(shape): the shapes of an op's sources.
+#define CHOIR__CASES(S, A, B, C, D, E, F, G)                                   \
+  {S(""), A}, {S("1"), B}, {S("7"), C}, {S("15"), D}, {S("16"), E},            \
+      {S("17"), F}, {S("64"), G}, {S("257"), A}, {S("1025"), B}, {S("0"), C},  \
+      {S("3,5"), D}, {S("1,9"), E}, {S("9,1"), F}, {S("33,17"), G},            \
+      {S("2,0,3"), A}, {S("5,1,7"), B}, {S("4,3,7,5"), C}, {S("2,16,5,5"), D}, \
+      {S("2,20,12,12"), E}, {S("5,4,3,2,3"), F}, {                             \
+    S("2,1,3,1,2,1,2,2"), G                                                    \
+  }
+#define CHOIR__ONCE(shape) shape
+#define CHOIR__TWICE(shape) shape ";" shape
+
+// One source without settings; three that broadcast.
 extern const choir_op_case_t choir__cases_1[];
 extern const choir_op_case_t choir__cases_3[];
 

@@ -72,40 +72,62 @@ static choir_status_t reference(const choir_record_t* record, real_fn_t real,
 #define INTEGER_OF_WRAPPING(name) name##_integer
 #define INTEGER_OF_TRUTH(name) name##_integer
 
-// ---- Cases: shapes, and settings that take turns ----
+// ---- Cases ----
 
-#define CASES_1(A, B, C)                                                     \
-  {"", A}, {"1", B}, {"7", C}, {"64", A}, {"257", B}, {"1025", C}, {"0", A}, \
-      {"3,5", B}, {"1,9", C}, {"9,1", A}, {"33,17", B}, {"2,0,3", C},        \
-      {"2,3,4", A}, {"5,1,7", B}, {"1,1,1,1", C}, {"4,3,7,5", A},            \
-      {"2,16,5,5", B}, {"3,8,1,9", C}, {"2,20,12,12", A}, {"5,4,3,2,3", B},  \
-      {"2,1,3,1,2,1,2,2", C}, {                                              \
-    NULL, NULL                                                               \
-  }
-#define CASES_2(A, B, C)                                                  \
-  {";", A}, {"1;1", B}, {"7;7", C}, {"257;257", A}, {"1025;1025", B},     \
-      {"0;0", C}, {"7;", A}, {";7", B}, {"3,5;3,5", C}, {"3,5;5", A},     \
-      {"5;3,5", B}, {"3,1;1,5", C}, {"33,17;33,1", A}, {"1,17;33,17", B}, \
-      {"2,0,3;3", C}, {"2,3,4;3,1", A}, {"4,3,7,5;4,3,7,5", B},           \
-      {"4,3,7,5;3,1,1", C}, {"3,1,1;2,3,9,8", A},                         \
-      {"2,20,12,12;2,20,12,12", B}, {"4,1,7,1;1,3,1,5", C},               \
-      {"2,1,3,1,2,1,2,2;3,1,2,1,2,2", A}, {                               \
-    NULL, NULL                                                            \
-  }
-#define CASES_3(A, B, C)                                                     \
-  {";;", A}, {"1;1;1", B}, {"7;7;7", C}, {"7;;", A}, {";7;", B}, {";;7", C}, \
-      {"257;257;257", A}, {"1025;1025;1025", B}, {"1025;1025;", C},          \
-      {"1025;;1025", A}, {"3,5;5;3,5", B}, {"3,1;1,5;", C},                  \
-      {"33,17;33,1;17", A}, {";2,3;4,1,1", B}, {"2,0,3;3;1", C},             \
-      {"5,1,7;5,2,7;2,1", A}, {"2,3,4,2;3,1,1;2,3,4,2", B},                  \
-      {"4,3,7,5;4,3,7,5;4,3,7,5", C}, {"1,1,7,5;4,3,7,5;", A},               \
-      {"5,4,3,2,3;3;5,4,3,2,3", B}, {"2,1,3,1,2,1,2,2;3,1,2,1,2,2;2", C}, {  \
-    NULL, NULL                                                               \
-  }
+// Three settings.
+#define CASES(S, A, B, C) \
+  CHOIR__CASES(S, A, B, C, A, B, C, A), { NULL, NULL }
 
-const choir_op_case_t choir__cases_1[] = {CASES_1(NULL, NULL, NULL)};
-static const choir_op_case_t choir__cases_2[] = {CASES_2(NULL, NULL, NULL)};
-const choir_op_case_t choir__cases_3[] = {CASES_3(NULL, NULL, NULL)};
+const choir_op_case_t choir__cases_1[] = {CASES(CHOIR__ONCE, NULL, NULL, NULL)};
+
+static const choir_op_case_t choir__cases_2[] = {
+    {";", NULL},
+    {"1;1", NULL},
+    {"7;7", NULL},
+    {"257;257", NULL},
+    {"1025;1025", NULL},
+    {"0;0", NULL},
+    {"7;", NULL},
+    {";7", NULL},
+    {"3,5;3,5", NULL},
+    {"3,5;5", NULL},
+    {"5;3,5", NULL},
+    {"3,1;1,5", NULL},
+    {"33,17;33,1", NULL},
+    {"1,17;33,17", NULL},
+    {"2,0,3;3", NULL},
+    {"2,3,4;3,1", NULL},
+    {"4,3,7,5;4,3,7,5", NULL},
+    {"4,3,7,5;3,1,1", NULL},
+    {"3,1,1;2,3,9,8", NULL},
+    {"2,20,12,12;2,20,12,12", NULL},
+    {"4,1,7,1;1,3,1,5", NULL},
+    {"2,1,3,1,2,1,2,2;3,1,2,1,2,2", NULL},
+    {NULL, NULL}};
+
+const choir_op_case_t choir__cases_3[] = {
+    {";;", NULL},
+    {"1;1;1", NULL},
+    {"7;7;7", NULL},
+    {"7;;", NULL},
+    {";7;", NULL},
+    {";;7", NULL},
+    {"257;257;257", NULL},
+    {"1025;1025;1025", NULL},
+    {"1025;1025;", NULL},
+    {"1025;;1025", NULL},
+    {"3,5;5;3,5", NULL},
+    {"3,1;1,5;", NULL},
+    {"33,17;33,1;17", NULL},
+    {";2,3;4,1,1", NULL},
+    {"2,0,3;3;1", NULL},
+    {"5,1,7;5,2,7;2,1", NULL},
+    {"2,3,4,2;3,1,1;2,3,4,2", NULL},
+    {"4,3,7,5;4,3,7,5;4,3,7,5", NULL},
+    {"1,1,7,5;4,3,7,5;", NULL},
+    {"5,4,3,2,3;3;5,4,3,2,3", NULL},
+    {"2,1,3,1,2,1,2,2;3,1,2,1,2,2;2", NULL},
+    {NULL, NULL}};
 
 // ---- Definitions ----
 
@@ -121,6 +143,8 @@ enum {
       CHOIR_DOMAIN_##a, \
       CHOIR_DOMAIN_##b, \
   }
+#define SHAPES_1 CHOIR__ONCE
+#define SHAPES_2 CHOIR__TWICE
 #define ATTRS(sources, NAME, name, doc, A, B, C)                               \
   .attrs = &(const choir_struct_def_t)CHOIR_STRUCT_DEF(                        \
       #name, choir_##name##_attrs_t,                                           \
@@ -128,7 +152,7 @@ enum {
           CHOIR_CONFIG_TABLE(choir_##name##_attrs_t, CHOIR_##NAME##_FIELDS)}), \
       doc),                                                                    \
   .cases = (const choir_op_case_t[]) {                                         \
-    CASES_##sources(A, B, C)                                                   \
+    CASES(SHAPES_##sources, A, B, C)                                           \
   }
 #define DEFINE(OP, op_name, sources, formula, dtypes_, tolerance_, ...)      \
   REAL(op_name, formula)                                                     \

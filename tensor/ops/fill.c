@@ -29,43 +29,13 @@ static void fill_map(const choir_record_t* record, int32_t part,
 }
 CHOIR__INDEX_MAP_REFERENCE(fill)
 
-static const choir_op_case_t cases[] = {{"", "value=3"},
-                                        {"1", "value=-0.5"},
-                                        {"7", NULL},
-                                        {"15", "value=1"},
-                                        {"16", "value=0.1"},
-                                        {"17", "value=255"},
-                                        {"64", "value=3"},
-                                        {"257", "value=-0.5"},
-                                        {"1025", NULL},
-                                        {"0", "value=1"},
-                                        {"3,5", "value=0.1"},
-                                        {"1,9", "value=255"},
-                                        {"9,1", "value=3"},
-                                        {"33,17", "value=-0.5"},
-                                        {"2,0,3", NULL},
-                                        {"5,1,7", "value=1"},
-                                        {"4,3,7,5", "value=0.1"},
-                                        {"2,16,5,5", "value=255"},
-                                        {"2,20,12,12", "value=3"},
-                                        {"5,4,3,2,3", "value=-0.5"},
-                                        {"2,1,3,1,2,1,2,2", NULL},
-                                        {NULL, NULL}};
+static const choir_op_case_t cases[] = {
+    CHOIR__CASES(CHOIR__ONCE, "value=3", "value=-0.5", NULL, "value=1",
+                 "value=0.1", "value=255", "value=-7"),
+    {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_fill = {
-    .op = CHOIR_OP_FILL,
-    .name = "fill",
-    .doc = "one value in the shape of x, whose elements are not read",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = fill_infer,
-    .reference = fill_reference,
-    .index_map = fill_map,
-    .elementwise = true,
-    .shapes_only = 1u << 0,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(FILL, fill, 1, 1,
+                "one value in the shape of x, whose elements are not read",
+                .attrs = &attrs_def, .index_map = fill_map, .elementwise = true,
+                .shapes_only = 1u << 0, .dtypes = CHOIR_DTYPES_ALL,
+                .tolerance = 2e-7, .cases = cases);

@@ -109,13 +109,6 @@ choir_status_t choir__index_map_reference(const choir_record_t* record,
     return choir__index_map_reference(record, stream, #op, op##_map); \
   }
 
-// `attrs_def` of choir_<op>_attrs_t, whose one field is the axis.
-#define CHOIR__AXIS_ATTRS(op, doc)                                 \
-  static const choir_field_t fields[] = {CHOIR_FIELD_INT(          \
-      choir_##op##_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1, doc)}; \
-  static const choir_struct_def_t attrs_def =                      \
-      CHOIR_STRUCT_DEF(#op, choir_##op##_attrs_t, fields, "where")
-
 // size * repeats, of a dimension of x, if 63 bits hold it.
 choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
                                     int64_t size, int64_t repeats,

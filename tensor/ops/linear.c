@@ -83,18 +83,8 @@ static const choir_op_case_t cases[] = {{"1,1;1,1;1", NULL},
                                         {"2,70,33;33,40;40", NULL},
                                         {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_linear = {
-    .op = CHOIR_OP_LINEAR,
-    .name = "linear",
-    .doc = "x W + b with x (..., in), W (in, out), b (out)",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 1,
-    .infer = linear_infer,
-    .reference = linear_reference,
-    .cost = linear_cost,
-    .is_product = true,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 1e-5,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(LINEAR, linear, 3, 1,
+                "x W + b with x (..., in), W (in, out), b (out)",
+                .cost = linear_cost, .is_product = true,
+                .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5,
+                .cases = cases);

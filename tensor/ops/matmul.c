@@ -148,19 +148,8 @@ static const choir_op_case_t cases[] = {
     {"20,16;20,1024", "transpose_a=1"},
     {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_matmul = {
-    .op = CHOIR_OP_MATMUL,
-    .name = "matmul",
-    .doc = "(..., m, k) x (..., k, n), leading dimensions broadcast",
-    .src_min = 2,
-    .src_max = 2,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = matmul_infer,
-    .reference = matmul_reference,
-    .cost = matmul_cost,
-    .is_product = true,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 1e-5,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(MATMUL, matmul, 2, 1,
+                "(..., m, k) x (..., k, n), leading dimensions broadcast",
+                .attrs = &attrs_def, .cost = matmul_cost, .is_product = true,
+                .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5,
+                .cases = cases);

@@ -59,36 +59,15 @@
   }                                                                            \
   CHOIR__INDEX_MAP_REFERENCE(op_name)                                          \
   CHOIR__INDEX_MAP_REFERENCE(op_name##_grad)                                   \
-  const choir_op_def_t choir_op_def_##op_name = {                              \
-      .op = CHOIR_OP_##ENUM,                                                   \
-      .name = #op_name,                                                        \
-      .doc = doc_text,                                                         \
-      .src_min = sources,                                                      \
-      .src_max = sources,                                                      \
-      .dst_count = 1,                                                          \
-      .attrs = &op_name##_attrs,                                               \
-      .infer = op_name##_infer,                                                \
-      .reference = op_name##_reference,                                        \
-      .index_map = op_name##_map,                                              \
-      .dtypes = CHOIR_DTYPES_ALL,                                              \
-      .tolerance = 2e-7,                                                       \
-      .cases = cases,                                                          \
-      __VA_ARGS__};                                                            \
-  const choir_op_def_t choir_op_def_##op_name##_grad = {                       \
-      .op = CHOIR_OP_##ENUM##_GRAD,                                            \
-      .name = #op_name "_grad",                                                \
-      .doc = "gradient of " #op_name ": dy added where it came from",          \
-      .src_min = sources + 1,                                                  \
-      .src_max = sources + 1,                                                  \
-      .dst_count = 1,                                                          \
-      .attrs = &op_name##_grad_attrs,                                          \
-      .infer = op_name##_grad_infer,                                           \
-      .reference = op_name##_grad_reference,                                   \
-      .index_map = op_name##_grad_map,                                         \
-      .shapes_only = 1u << 0,                                                  \
-      .dtypes = CHOIR_DTYPES_FLOAT,                                            \
-      .tolerance = 2e-6,                                                       \
-      .cases = grad_cases,                                                     \
-      __VA_ARGS__}
+  CHOIR_OP_DEFINE(ENUM, op_name, sources, 1, doc_text,                         \
+                  .attrs = &op_name##_attrs, .index_map = op_name##_map,       \
+                  .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,               \
+                  .cases = cases, __VA_ARGS__);                                \
+  CHOIR_OP_DEFINE(ENUM##_GRAD, op_name##_grad, sources + 1, 1,                 \
+                  "gradient of " #op_name ": dy added where it came from",     \
+                  .attrs = &op_name##_grad_attrs,                              \
+                  .index_map = op_name##_grad_map, .shapes_only = 1u << 0,     \
+                  .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 2e-6,             \
+                  .cases = grad_cases, __VA_ARGS__)
 
 #endif  // CHOIR_TENSOR_OPS_MOVE_H_

@@ -75,19 +75,9 @@ static const choir_op_case_t cases[] = {{"", "depth=3"},
                                         {"3,0", "depth=2"},
                                         {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_one_hot = {
-    .op = CHOIR_OP_ONE_HOT,
-    .name = "one_hot",
-    .doc = "indices -> a new dimension with one value on at the index",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = one_hot_infer,
-    .reference = one_hot_reference,
-    .index_map = one_hot_map,
-    .dtypes = CHOIR__DTYPES_INDEX,
-    .domains = {CHOIR_DOMAIN_INDICES},
-    .tolerance = 0,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE(ONE_HOT, one_hot, 1, 1,
+                "indices -> a new dimension with one value on at the index",
+                .attrs = &attrs_def, .index_map = one_hot_map,
+                .dtypes = CHOIR__DTYPES_INDEX,
+                .domains = {CHOIR_DOMAIN_INDICES}, .tolerance = 0,
+                .cases = cases);

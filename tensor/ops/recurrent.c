@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tensor/ops/elements.h"
-#include "tensor/ops/labels.h"
+#include "tensor/ops/indices.h"
 
 #define CELL_NAME(ENUM, name) #name,
 static const char* const cells[] = {CHOIR_CELL_LIST(CELL_NAME) NULL};
@@ -407,7 +407,7 @@ const choir_op_def_t choir_op_def_recurrent = {
     .reference = recurrent_reference,
     .cost = recurrent_cost,
     .dtypes = CHOIR_DTYPES_FLOAT,
-    .second_dtypes = CHOIR__DTYPES_LABEL,
+    .second_dtypes = CHOIR__DTYPES_INDEX,
     .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_LENGTHS, CHOIR_DOMAIN_UNIT,
                 CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT},
     .tolerance = 1e-5,
@@ -426,7 +426,7 @@ const choir_op_def_t choir_op_def_recurrent_grad = {
     .reference = recurrent_grad_reference,
     .cost = recurrent_cost,
     .dtypes = CHOIR_DTYPES_FLOAT,
-    .second_dtypes = CHOIR__DTYPES_LABEL,
+    .second_dtypes = CHOIR__DTYPES_INDEX,
     .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_LENGTHS, CHOIR_DOMAIN_UNIT,
                 CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_ANY},
     .tolerance = 1e-5,

@@ -31,6 +31,7 @@ bool choir__lanes_next(choir__lanes_t* lanes) {
 
 void choir__lane_maximum(const choir_view_t* lane, const void* data,
                          int64_t* out_place, int64_t* out_offset) {
+  *out_place = *out_offset = 0;
   bool is_real = choir_dtype_is_float(lane->dtype);
   double best_real = 0;
   int64_t best_integer = 0;
@@ -55,7 +56,9 @@ void choir__lane_maximum(const choir_view_t* lane, const void* data,
   }
 }
 
-choir_status_t choir__reduce_infer(const char* op, const choir_view_t* src,
+// The result's shape: the axis gone, or 1 with keep_dims. `needs_element`:
+// the op has no value for a lane of nothing.
+static choir_status_t reduce_infer(const char* op, const choir_view_t* src,
                                    const choir_reduce_attrs_t* attrs,
                                    choir_dtype_t dtype, bool needs_element,
                                    choir_view_t* dst) {
@@ -82,6 +85,82 @@ choir_status_t choir__reduce_infer(const char* op, const choir_view_t* src,
   return choir__infer_shape(op, dtype, ndim, shape, dst);
 }
 
+// ---- sum, mean, max, argmax ----
+
+static double sum_real(const choir_view_t* lane, const void* data) {
+  double sum = 0;
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, &lane, 1); more;
+       more = choir__walk_next(&walk))
+    sum += choir__real_load(data, lane->dtype, walk.offsets[0]);
+  return sum;
+}
+
+// Exact, wrapping around.
+static int64_t sum_integer(const choir_view_t* lane, const void* data) {
+  uint64_t sum = 0;
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, &lane, 1); more;
+       more = choir__walk_next(&walk))
+    sum += (uint64_t)choir__integer_load(data, lane->dtype, walk.offsets[0]);
+  return (int64_t)sum;
+}
+
+static double mean_real(const choir_view_t* lane, const void* data) {
+  return sum_real(lane, data) / (double)choir_view_count(lane);
+}
+
+static double max_real(const choir_view_t* lane, const void* data) {
+  int64_t place, offset;
+  choir__lane_maximum(lane, data, &place, &offset);
+  return choir__real_load(data, lane->dtype, offset);
+}
+
+static int64_t max_integer(const choir_view_t* lane, const void* data) {
+  int64_t place, offset;
+  choir__lane_maximum(lane, data, &place, &offset);
+  return choir__integer_load(data, lane->dtype, offset);
+}
+
+static int64_t argmax_integer(const choir_view_t* lane, const void* data) {
+  int64_t place, offset;
+  choir__lane_maximum(lane, data, &place, &offset);
+  return place;
+}
+
+// Each element of the result by `real`, or by `integer` where it is one; NULL:
+// the op has none.
+static choir_status_t reduce(const choir_record_t* record,
+                             double (*real)(const choir_view_t* lane,
+                                            const void* data),
+                             int64_t (*integer)(const choir_view_t* lane,
+                                                const void* data)) {
+  const choir_view_t* dst = choir_record_dst(record, 0);
+  const void* src_data = choir__src_data(record, 0);
+  void* dst_data = choir__dst_data(record, 0);
+  choir__lanes_t lanes;
+  choir__walk_t results;
+  choir__walk_start(&results, &dst, 1);
+  for (bool more = choir__lanes_start(
+           &lanes, choir_record_src(record, 0),
+           ((const choir_reduce_attrs_t*)record->attrs)->axis);
+       more; more = choir__lanes_next(&lanes), choir__walk_next(&results)) {
+    if (!integer || (real && choir_dtype_is_float(dst->dtype)))
+      choir__real_store(dst_data, dst->dtype, results.offsets[0],
+                        real(&lanes.lane, src_data), record->accumulate);
+    else
+      choir__integer_store(dst_data, dst->dtype, results.offsets[0],
+                           integer(&lanes.lane, src_data), record->accumulate);
+  }
+  return NULL;
+}
+
+static const choir_field_t fields[] = {
+    CHOIR_FIELD_INT(choir_reduce_attrs_t, axis, -1, -1, CHOIR_MAX_NDIM - 1,
+                    "dimension that is reduced; -1: all"),
+    CHOIR_FIELD_BOOL(choir_reduce_attrs_t, keep_dims, false,
+                     "leave it as a size of 1")};
+
 // Whatever is done with the elements of a lane.
 #define CASES_WITH_ELEMENTS                                                 \
   {"", NULL}, {"7", NULL}, {"7", "axis=0 keep_dims=1"}, {"3,5", "axis=0"},  \
@@ -95,9 +174,108 @@ choir_status_t choir__reduce_infer(const char* op, const choir_view_t* src,
     "0,3", "axis=1"                                                         \
   }
 
-const choir_op_case_t choir__reduce_cases[] = {
+static const choir_op_case_t sum_cases[] = {
     CASES_WITH_ELEMENTS, {"0", NULL}, {"3,0", "axis=1"}, {NULL, NULL}};
 
 // Of no element there is no largest one.
-const choir_op_case_t choir__maximum_cases[] = {CASES_WITH_ELEMENTS,
-                                                {NULL, NULL}};
+static const choir_op_case_t max_cases[] = {CASES_WITH_ELEMENTS, {NULL, NULL}};
+
+#define DEFINE(ENUM, id, dtype, needs_element, real, integer, ...)             \
+  static const choir_struct_def_t id##_attrs =                                 \
+      CHOIR_STRUCT_DEF(#id, choir_reduce_attrs_t, fields, "what is reduced");  \
+  static choir_status_t id##_infer(const choir_view_t* srcs,                   \
+                                   int32_t src_count, const void* attrs,       \
+                                   choir_view_t* dsts) {                       \
+    (void)src_count;                                                           \
+    return reduce_infer(#id, &srcs[0], attrs, dtype, needs_element, &dsts[0]); \
+  }                                                                            \
+  static choir_status_t id##_reference(const choir_record_t* record,           \
+                                       choir_stream_t* stream) {               \
+    (void)stream;                                                              \
+    return reduce(record, real, integer);                                      \
+  }                                                                            \
+  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__, .attrs = &id##_attrs)
+
+DEFINE(SUM, sum, srcs[0].dtype, false, sum_real, sum_integer,
+       "sum over one axis or all", .tolerance = 1e-5, .cases = sum_cases,
+       .dtypes = CHOIR_DTYPES_FLOAT | CHOIR_DTYPE_MASK(I32) |
+                 CHOIR_DTYPE_MASK(I64));
+DEFINE(MEAN, mean, srcs[0].dtype, false, mean_real, NULL,
+       "mean over one axis or all; NaN of nothing",
+       .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5, .cases = sum_cases);
+DEFINE(MAX, max, srcs[0].dtype, true, max_real, max_integer,
+       "largest element over one axis or all",
+       .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),
+       .domains = {CHOIR_DOMAIN_NO_KINK}, .tolerance = 2e-7,
+       .cases = max_cases);
+DEFINE(ARGMAX, argmax, CHOIR_DTYPE_I64, true, NULL, argmax_integer,
+       "place of the first largest element, as i64", .no_accumulate = true,
+       .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),
+       .domains = {CHOIR_DOMAIN_NO_KINK}, .tolerance = 0, .cases = max_cases);
+
+// ---- max_grad ----
+
+static const choir_struct_def_t max_grad_attrs = CHOIR_STRUCT_DEF(
+    "max_grad", choir_reduce_attrs_t, fields, "what was reduced");
+
+static choir_status_t max_grad_infer(const choir_view_t* srcs,
+                                     int32_t src_count, const void* attrs,
+                                     choir_view_t* dsts) {
+  (void)src_count;
+  choir_view_t y;
+  CHOIR_TRY(reduce_infer("max_grad", &srcs[0], attrs, srcs[0].dtype, true, &y));
+  CHOIR_TRY(choir__need_same_shape("max_grad", "y", &srcs[1], "max(x)", &y));
+  CHOIR_TRY(choir__need_same_shape("max_grad", "dy", &srcs[2], "max(x)", &y));
+  return choir__infer_like("max_grad", &srcs[0], &dsts[0]);
+}
+
+// All of dy goes to the first of the largest, as argmax names it; 0 elsewhere.
+static choir_status_t max_grad_reference(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  (void)stream;
+  const choir_view_t* x = choir_record_src(record, 0);
+  const choir_view_t* dy = choir_record_src(record, 2);
+  const choir_view_t* dx = choir_record_dst(record, 0);
+  const void* x_data = choir__src_data(record, 0);
+  const void* dy_data = choir__src_data(record, 2);
+  void* dx_data = choir__dst_data(record, 0);
+  int64_t axis = ((const choir_reduce_attrs_t*)record->attrs)->axis;
+  choir__lanes_t x_lanes, dx_lanes;
+  choir__walk_t grads;
+  choir__walk_start(&grads, &dy, 1);
+  choir__lanes_start(&dx_lanes, dx, axis);
+  for (bool more = choir__lanes_start(&x_lanes, x, axis); more;
+       more = choir__lanes_next(&x_lanes), choir__lanes_next(&dx_lanes),
+            choir__walk_next(&grads)) {
+    int64_t argmax_index, offset;
+    choir__lane_maximum(&x_lanes.lane, x_data, &argmax_index, &offset);
+    double grad = choir__real_load(dy_data, dy->dtype, grads.offsets[0]);
+    const choir_view_t* lane = &dx_lanes.lane;
+    int64_t place = 0;
+    choir__walk_t walk;
+    for (bool inside = choir__walk_start(&walk, &lane, 1); inside;
+         inside = choir__walk_next(&walk), ++place)
+      choir__real_store(dx_data, dx->dtype, walk.offsets[0],
+                        place == argmax_index ? grad : 0, record->accumulate);
+  }
+  return NULL;
+}
+
+static const choir_op_case_t max_grad_cases[] = {
+    {";;", NULL},
+    {"7;;", NULL},
+    {"7;1;1", "axis=0 keep_dims=1"},
+    {"3,5;5;5", "axis=0"},
+    {"3,5;3;3", "axis=1"},
+    {"3,5;1,1;1,1", "keep_dims=1"},
+    {"33,17;33,1;33,1", "axis=1 keep_dims=1"},
+    {"4,3,7,5;4,1,7,5;4,1,7,5", "axis=1 keep_dims=1"},
+    {"4,3,7,5;4,3,7;4,3,7", "axis=3"},
+    {"0,3;0;0", "axis=1"},
+    {NULL, NULL}};
+
+CHOIR_OP_DEFINE(MAX_GRAD, max_grad, 3, 1,
+                "x, y, dy -> dx: dy at the first largest of x, 0 elsewhere",
+                .attrs = &max_grad_attrs, .dtypes = CHOIR_DTYPES_FLOAT,
+                .domains = {CHOIR_DOMAIN_NO_KINK, CHOIR_DOMAIN_MAXIMUM},
+                .tolerance = 2e-7, .cases = max_grad_cases);

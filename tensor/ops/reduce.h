@@ -23,21 +23,4 @@ bool choir__lanes_next(choir__lanes_t* lanes);
 void choir__lane_maximum(const choir_view_t* lane, const void* data,
                          int64_t* out_place, int64_t* out_offset);
 
-// The result's shape: the axis gone, or 1 with keep_dims. `needs_element`:
-// the op has no value for a lane of nothing.
-choir_status_t choir__reduce_infer(const char* op, const choir_view_t* src,
-                                   const choir_reduce_attrs_t* attrs,
-                                   choir_dtype_t dtype, bool needs_element,
-                                   choir_view_t* dst);
-
-// The attributes' fields, under the op's own name.
-#define CHOIR__REDUCE_FIELDS                                              \
-  CHOIR_FIELD_INT(choir_reduce_attrs_t, axis, -1, -1, CHOIR_MAX_NDIM - 1, \
-                  "dimension that is reduced; -1: all"),                  \
-      CHOIR_FIELD_BOOL(choir_reduce_attrs_t, keep_dims, false,            \
-                       "leave it as a size of 1")
-
-extern const choir_op_case_t choir__reduce_cases[];
-extern const choir_op_case_t choir__maximum_cases[];
-
 #endif  // CHOIR_TENSOR_OPS_REDUCE_H_

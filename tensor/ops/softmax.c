@@ -1,35 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/softmax_shared.h"
+#include "tensor/ops/softmax_row.h"
 
-static choir_status_t softmax_infer(const choir_view_t* srcs, int32_t src_count,
-                                    const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
-  return choir__softmax_infer("softmax", &srcs[0], &dsts[0]);
+#include <math.h>
+
+// softmax and log_softmax along the last axis, and their gradients: each is a
+// function of a row.
+
+double choir__softmax_row(const double* x, int64_t classes, double* p,
+                          double* out_largest) {
+  double largest = -INFINITY;
+  for (int64_t i = 0; i < classes; ++i) {
+    if (x[i] > largest || x[i] != x[i]) largest = x[i];
+  }
+  double sum = 0;
+  for (int64_t i = 0; i < classes; ++i) sum += exp(x[i] - largest);
+  for (int64_t i = 0; p && i < classes; ++i) p[i] = exp(x[i] - largest) / sum;
+  if (out_largest) *out_largest = largest;
+  return log(sum);
 }
 
-static choir_status_t softmax_reference(const choir_record_t* record,
-                                        choir_stream_t* stream) {
-  int64_t rows = choir__softmax_rows(choir_record_src(record, 0));
-  int64_t classes = choir__softmax_classes(choir_record_src(record, 0));
+// A row of x (`dy` is x again), or of y and dy.
+typedef void (*row_fn_t)(const double* x, const double* dy, int64_t classes,
+                         double* out);
+
+static void softmax_row(const double* x, const double* dy, int64_t classes,
+                        double* y) {
+  (void)dy;
+  choir__softmax_row(x, classes, y, NULL);
+}
+
+static void log_softmax_row(const double* x, const double* dy, int64_t classes,
+                            double* y) {
+  (void)dy;
+  double largest;
+  const double log_sum = choir__softmax_row(x, classes, NULL, &largest);
+  for (int64_t i = 0; i < classes; ++i) y[i] = (x[i] - largest) - log_sum;
+}
+
+static void softmax_grad_row(const double* y, const double* dy, int64_t classes,
+                             double* dx) {
+  double sum = 0;
+  for (int64_t i = 0; i < classes; ++i) sum += y[i] * dy[i];
+  for (int64_t i = 0; i < classes; ++i) dx[i] = y[i] * (dy[i] - sum);
+}
+
+static void log_softmax_grad_row(const double* y, const double* dy,
+                                 int64_t classes, double* dx) {
+  double sum = 0;
+  for (int64_t i = 0; i < classes; ++i) sum += dy[i];
+  for (int64_t i = 0; i < classes; ++i) dx[i] = dy[i] - exp(y[i]) * sum;
+}
+
+static choir_status_t infer(const char* op, const choir_view_t* srcs,
+                            int32_t src_count, choir_view_t* dst) {
+  if (srcs[0].ndim < 1)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: source 0 is a scalar; needs 1 or more dimensions",
+                       op);
+  if (src_count > 1)
+    CHOIR_TRY(choir__need_same_shape(op, "dy", &srcs[1], "y", &srcs[0]));
+  return choir__infer_like(op, &srcs[0], dst);
+}
+
+static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
+                          row_fn_t row) {
+  const choir_view_t* x = choir_record_src(record, 0);
+  const int64_t classes = x->shape[x->ndim - 1], count = choir_view_count(x);
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
-  for (int64_t row = 0; row < rows; ++row)
-    choir__softmax_row(dense.srcs[0] + row * classes, classes,
-                       dense.dsts[0] + row * classes, NULL);
+  for (int64_t i = 0; i < count; i += classes)
+    row(dense.srcs[0] + i, dense.srcs[record->src_count - 1] + i, classes,
+        dense.dsts[0] + i);
   return choir__dense_end(&dense, NULL);
 }
 
-const choir_op_def_t choir_op_def_softmax = {
-    .op = CHOIR_OP_SOFTMAX,
-    .name = "softmax",
-    .doc = "e^x / sum of e^x along the last axis",
-    .src_min = 1,
-    .src_max = 1,
-    .dst_count = 1,
-    .infer = softmax_infer,
-    .reference = softmax_reference,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 2e-6,
-    .cases = choir__softmax_cases,
-};
+#define CASES(S)                                                       \
+  {S("1"), NULL}, {S("7"), NULL}, {S("1,1"), NULL}, {S("1,10"), NULL}, \
+      {S("2,2"), NULL}, {S("3,3"), NULL}, {S("7,3"), NULL},            \
+      {S("16,10"), NULL}, {S("33,17"), NULL}, {S("5,8"), NULL},        \
+      {S("5,9"), NULL}, {S("5,15"), NULL}, {S("5,16"), NULL},          \
+      {S("4,31"), NULL}, {S("4,33"), NULL}, {S("5,100"), NULL},        \
+      {S("3,1000"), NULL}, {S("64,10"), NULL}, {S("2,3,4"), NULL},     \
+      {S("4,3,7,5"), NULL}, {S("0,10"), NULL}, {                       \
+    NULL, NULL                                                         \
+  }
+
+#define ONE(shape) shape
+#define TWO(shape) shape ";" shape
+static const choir_op_case_t cases[] = {CASES(ONE)};
+static const choir_op_case_t grad_cases[] = {CASES(TWO)};
+
+#define DEFINE(ENUM, id, sources, ...)                                   \
+  static choir_status_t id##_infer(const choir_view_t* srcs,             \
+                                   int32_t src_count, const void* attrs, \
+                                   choir_view_t* dsts) {                 \
+    (void)attrs;                                                         \
+    return infer(#id, srcs, src_count, &dsts[0]);                        \
+  }                                                                      \
+  static choir_status_t id##_reference(const choir_record_t* record,     \
+                                       choir_stream_t* stream) {         \
+    return run(record, stream, id##_row);                                \
+  }                                                                      \
+  CHOIR_OP_DEFINE(ENUM, id, sources, 1, __VA_ARGS__,                     \
+                  .dtypes = CHOIR_DTYPES_FLOAT)
+
+DEFINE(SOFTMAX, softmax, 1, "e^x / sum of e^x along the last axis",
+       .tolerance = 2e-6, .cases = cases);
+DEFINE(LOG_SOFTMAX, log_softmax, 1, "log of softmax along the last axis",
+       .tolerance = 2e-6, .cases = cases);
+DEFINE(SOFTMAX_GRAD, softmax_grad, 2, "y, dy -> dx = y (dy - sum of y dy)",
+       .domains = {CHOIR_DOMAIN_PROBABILITY}, .tolerance = 5e-6,
+       .cases = grad_cases);
+DEFINE(LOG_SOFTMAX_GRAD, log_softmax_grad, 2,
+       "y, dy -> dx = dy - e^y sum of dy", .tolerance = 1e-5,
+       .cases = grad_cases);

@@ -35,20 +35,9 @@ static choir_status_t where_reference(const choir_record_t* record,
   return NULL;
 }
 
-const choir_op_def_t choir_op_def_where = {
-    .op = CHOIR_OP_WHERE,
-    .name = "where",
-    .doc = "condition, x, y -> x where condition is not 0, else y",
-    .src_min = 3,
-    .src_max = 3,
-    .dst_count = 1,
-    .infer = where_infer,
-    .reference = where_reference,
-    .elementwise = true,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .second_dtypes = CHOIR_DTYPES_ALL,
-    .rest_as_second = true,
-    .domains = {CHOIR_DOMAIN_CONDITION},
-    .tolerance = 2e-7,
-    .cases = choir__cases_3,
-};
+CHOIR_OP_DEFINE(WHERE, where, 3, 1,
+                "condition, x, y -> x where condition is not 0, else y",
+                .elementwise = true, .dtypes = CHOIR_DTYPES_ALL,
+                .second_dtypes = CHOIR_DTYPES_ALL, .rest_as_second = true,
+                .domains = {CHOIR_DOMAIN_CONDITION}, .tolerance = 2e-7,
+                .cases = choir__cases_3);
