@@ -238,6 +238,11 @@ class Problem {
               (static_cast<int64_t>(std::fabs(value) * 7) + i) %
               (classes > 0 ? classes : 1));
           break;
+        case CHOIR_DOMAIN_LENGTHS:
+          value = static_cast<double>(
+              (static_cast<int64_t>(std::fabs(value) * 7) + i) %
+              (first.shape[0] + 1));
+          break;
         case CHOIR_DOMAIN_INDICES:
           value = static_cast<double>(
               (static_cast<int64_t>(std::fabs(value) * 7) + i) %
@@ -310,7 +315,8 @@ class Problem {
       choir_dtype_t own = dtype;
       const choir_op_domain_t domain =
           i < 4 ? def_->domains[i] : CHOIR_DOMAIN_ANY;
-      if (domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES)
+      if (domain == CHOIR_DOMAIN_LABELS || domain == CHOIR_DOMAIN_INDICES ||
+          domain == CHOIR_DOMAIN_LENGTHS)
         own = layout == Layout::kPadded ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_I64;
       if (domain == CHOIR_DOMAIN_ARGMAX) own = CHOIR_DTYPE_U8;
       EXPECT_OK(choir_view_make(own, static_cast<int32_t>(shapes[i].size()),

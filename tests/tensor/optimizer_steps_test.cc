@@ -306,7 +306,7 @@ TYPED_TEST(OptimizerSteps, Refusals) {
   EXPECT_STATUS(INVALID_ARGUMENT, "sgd_update: g is",
                 Failure(CHOIR_OP_SGD_UPDATE, {p.get(), two.get(), m.get()}));
   EXPECT_STATUS(
-      INVALID_ARGUMENT, "adam_update: square is",
+      INVALID_ARGUMENT, "adam_update: exp_avg_sq is",
       Failure(CHOIR_OP_ADAM_UPDATE, {p.get(), q.get(), m.get(), two.get()}));
   auto a = Attrs<choir_adam_update_attrs_t>(CHOIR_OP_ADAM_UPDATE);
   a.beta2 = 1;
