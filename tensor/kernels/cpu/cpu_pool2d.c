@@ -5,7 +5,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/ops/pool2d_shared.h"
+#include "tensor/ops/pool2d.h"
 
 // An image operand whose channels lie side by side.
 typedef struct image_s {

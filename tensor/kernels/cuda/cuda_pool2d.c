@@ -3,7 +3,7 @@
 
 #include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
-#include "tensor/ops/pool2d_shared.h"
+#include "tensor/ops/pool2d.h"
 
 static bool is_images(const choir_view_t* view, choir_dtype_t dtype) {
   return view->dtype == dtype && view->ndim == 4 &&
