@@ -127,6 +127,23 @@ STARTS = [
             "point_conv.b": ZERO,
         },
     ),
+    (
+        lambda: layer.ConvTranspose2d(60, 5),
+        [array(1, 40, 5, 5)],
+        {"W": Normal(math.sqrt(2 / (40 * 25 + 60))), "b": ZERO},
+    ),
+    (
+        lambda: layer.MultiHeadAttention(4),
+        [array(1, 2, 120)],
+        {
+            f"{part}.{name}": start
+            for part in ("query", "key", "value", "out")
+            for name, start in (
+                ("W", Normal(math.sqrt(2 / (120 + 120)))),
+                ("b", ZERO),
+            )
+        },
+    ),
     (layer.LayerNorm, [array(2, 3, 4)], {"scale": Constant(1), "bias": ZERO}),
     (layer.RMSNorm, [array(2, 3, 4)], {"scale": Constant(1)}),
     (
