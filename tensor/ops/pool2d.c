@@ -317,10 +317,11 @@ static choir_status_t run(const char* op, const choir_record_t* record,
     NULL, NULL                                                             \
   }
 // Modes that follow the image; inputs of max_pool2d_grad do not know them.
-#define MODE_CASES(S)                                                       \
-  {S("2,8", "5,7", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_upper"},     \
-      {S("2,8", "5,7", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_lower"}, \
-      {S("2,8", "6,8", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_lower"}
+#define MODE_CASES(S)                                                          \
+  {S("2,8", "5,7", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_upper"},       \
+      {S("2,8", "5,7", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_lower"}, { \
+    S("2,8", "6,8", "3,4"), "kernel=2,2 stride=2,2 pad_mode=same_lower"        \
+  }
 #define OF_X(n, x, y) n "," x
 #define OF_X_DY(n, x, y) n "," x ";" n "," y
 #define OF_X_INDEX_DY(n, x, y) OF_X_DY(n, x, y) ";" n "," y
