@@ -22,6 +22,9 @@ static const choir_struct_def_t grad_attrs_def =
     CHOIR_STRUCT_DEF("recurrent_grad", choir_recurrent_grad_attrs_t, fields,
                      "the gradient of one");
 
+// Small enough that no product with a cell's numbers overflows.
+#define LARGEST (1 << 30)
+
 // Gates of a cell, those that it keeps for its gradient, and its states.
 static const struct {
   int64_t gates, kept, states;
@@ -82,6 +85,11 @@ static choir_status_t check_first(const char* op, const char* what,
                                   bool is_kept, choir__recurrent_t* out_sizes) {
   CHOIR_TRY(choir__need_ndim(op, what, &srcs[0], 3));
   CHOIR_TRY(choir__need_ndim(op, "W", &srcs[2], 2));
+  const int64_t steps = srcs[0].shape[0], hidden = srcs[2].shape[0];
+  if (steps > LARGEST || hidden > LARGEST)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "%s: %lld steps of %lld units; needs at most %d of each",
+                       op, (long long)steps, (long long)hidden, LARGEST);
   const choir__recurrent_t sizes = *out_sizes =
       choir__recurrent_of(attrs, &srcs[0], &srcs[2]);
   CHOIR_TRY(
