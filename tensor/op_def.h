@@ -72,6 +72,8 @@ typedef struct choir_op_def_s {
   // same place only: a destination may be a source, and the record's sources
   // all have the destination's shape (stride 0 where they are broadcast).
   bool elementwise;
+  // Its two sources do not broadcast: they have one shape.
+  bool same_shape;
   // Sums of many products: what mixed precision gives 16-bit factors.
   bool is_product;
   // Adding to a destination has no meaning (indices, steps): refused.

@@ -8,6 +8,14 @@
 // All that tensor/elementwise.def says of ops, but for their fast kernels and
 // gradients.
 
+static choir_status_t infer(const choir_op_def_t* def, const choir_view_t* srcs,
+                            int32_t src_count, choir_view_t* dst) {
+  if (def->same_shape)  // of two sources
+    CHOIR_TRY(choir__need_same_shape(def->name, "source 1", &srcs[1],
+                                     "source 0", &srcs[0]));
+  return choir__broadcast_infer(def->name, srcs, src_count, dst);
+}
+
 // ---- References: the formulas in double, or in integers ----
 
 typedef double (*real_fn_t)(double x, double b, double c,
@@ -80,6 +88,9 @@ static choir_status_t reference(const choir_record_t* record, real_fn_t real,
 
 const choir_op_case_t choir__cases_1[] = {CASES(CHOIR__ONCE, NULL, NULL, NULL)};
 
+static const choir_op_case_t same_shape_cases[] = {
+    CASES(CHOIR__TWICE, NULL, NULL, NULL)};
+
 static const choir_op_case_t choir__cases_2[] = {
     {";", NULL},
     {"1;1", NULL},
@@ -143,6 +154,7 @@ enum {
       CHOIR_DOMAIN_##a, \
       CHOIR_DOMAIN_##b, \
   }
+#define SAME_SHAPE .same_shape = true, .cases = same_shape_cases
 #define SHAPES_1 CHOIR__ONCE
 #define SHAPES_2 CHOIR__TWICE
 #define ATTRS(sources, NAME, name, doc, A, B, C)                               \
@@ -160,7 +172,7 @@ enum {
       const choir_view_t* srcs, int32_t src_count, const void* attrs,        \
       choir_view_t* dsts) {                                                  \
     (void)attrs;                                                             \
-    return choir__broadcast_infer(#op_name, srcs, src_count, &dsts[0]);      \
+    return infer(&choir_op_def_##op_name, srcs, src_count, &dsts[0]);        \
   }                                                                          \
   static choir_status_t op_name##_reference(const choir_record_t* record,    \
                                             choir_stream_t* stream) {        \
@@ -182,6 +194,6 @@ enum {
       .doc = __VA_ARGS__};
 #define CHOIR__FORMULA DEFINE
 #define CHOIR__FUNCTION DEFINE
-// ATTRS has cases of its own.
+// ATTRS and SAME_SHAPE have cases of their own.
 #pragma GCC diagnostic ignored "-Woverride-init"
 #include "tensor/elementwise.def"

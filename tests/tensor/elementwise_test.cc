@@ -322,8 +322,11 @@ TEST_F(Elementwise, Refusals) {
   TensorPtr b = Make<float>(device_.get(), {4}, std::vector<float>(4));
   EXPECT_STATUS(INVALID_ARGUMENT,
                 "add: ", Failure(CHOIR_OP_ADD, {a.get(), b.get()}));
+  TensorPtr row = Make<float>(device_.get(), {3}, std::vector<float>(3));
   EXPECT_STATUS(INVALID_ARGUMENT,
-                "relu_grad: ", Failure(CHOIR_OP_RELU_GRAD, {a.get(), b.get()}));
+                "relu_grad: source 1 is f32 (3); needs the shape of source 0, "
+                "f32 (2, 3)",
+                Failure(CHOIR_OP_RELU_GRAD, {a.get(), row.get()}));
   TensorPtr c = Make<float>(device_.get(), {3}, std::vector<float>(3));
   EXPECT_STATUS(INVALID_ARGUMENT, "prelu_grad: ",
                 Failure(CHOIR_OP_PRELU_GRAD, {a.get(), c.get(), b.get()}));
