@@ -332,19 +332,17 @@ static choir_status_t look_for_copies(const run_t* run,
   for (size_t i = 0; i < run->state_count; ++i) {
     const char* name = run->states[i].name;
     char text[NAME_BYTES];
-    int32_t saved = 0;  // looks no further than one beyond size
-    while (saved <= size &&
-           choir_checkpoint_find(file, copy_name(saved, name, text)))
-      ++saved;
+    int32_t saved = 0;
+    while (choir_checkpoint_find(file, copy_name(saved, name, text))) ++saved;
     if (saved == 0)
       return CHOIR_ERROR(NOT_FOUND, "resume: %s: there is no %s", run->path,
                          name);
     if (saved != 1 && saved != size)
       return CHOIR_ERROR(
           FAILED_PRECONDITION,
-          "resume: %s: %s was saved for each of %d workers%s and this run has "
+          "resume: %s: %s was saved for each of %d workers and this run has "
           "%d; it needs as many as it was saved with",
-          run->path, name, saved, saved > size ? " or more" : "", size);
+          run->path, name, saved, size);
     has_own[i] = saved > 1;
   }
   return NULL;

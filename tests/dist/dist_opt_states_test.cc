@@ -229,7 +229,7 @@ TEST(DistOptStatesTest, FilesThatDoNotFitAreToldOnEveryRank) {
   ExpectRefusal(&training, comm, {"", {"rank1/" + name, "rank2/" + name}, ""},
                 CHOIR_STATUS_FAILED_PRECONDITION,
                 name +
-                    " was saved for each of 3 workers or more and this run "
+                    " was saved for each of 3 workers and this run "
                     "has 2; it needs as many as it was saved with");
   EXPECT_EQ(training.StatesDigest(), digest);
   ExpectRefusal(&training, comm, {"", {"rank1/" + name}, "rank1/" + name},

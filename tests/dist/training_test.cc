@@ -193,7 +193,7 @@ TEST_F(TrainingFile, StatesOfAllRanksNeedAsManyRanks) {
   if (comm.rank() != 0) return;
   Job alone;
   EXPECT_STATUS(FAILED_PRECONDITION,
-                "was saved for each of 2 workers or more and this run has 1",
+                "was saved for each of 2 workers and this run has 1",
                 choir_training_resume(alone.training().model(), nullptr,
                                       Path().c_str(), nullptr, 0));
 }
