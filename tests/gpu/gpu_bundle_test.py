@@ -56,7 +56,7 @@ class GpuBundleTest(unittest.TestCase):
             return json.load(file), page
 
     def test_it_is_small_and_stays_in_its_folder(self):
-        self.assertLess(os.path.getsize(self.bundle), 63 << 20)
+        self.assertLess(os.path.getsize(self.bundle), 60 << 20)
         for name in self.names:
             self.assertTrue(name.startswith(TOP + "/"), name)
             self.assertNotIn("..", name)
