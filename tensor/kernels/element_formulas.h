@@ -48,7 +48,6 @@ static inline double choir__math_gelu_slope_f64(double x) {
 #define CHOIR__LOG(x) CHOIR__BY_TYPE(x, choir__math_log, log)
 #define CHOIR__SQRT(x) CHOIR__BY_TYPE(x, sqrtf, sqrt)
 #define CHOIR__TANH(x) CHOIR__BY_TYPE(x, choir__math_tanh, tanh)
-#define CHOIR__ERFC(x) CHOIR__BY_TYPE(x, choir__math_erfc, erfc)
 #define CHOIR__GELU(x) CHOIR__BY_TYPE(x, choir__math_gelu, choir__math_gelu_f64)
 #define CHOIR__GELU_SLOPE(x) \
   CHOIR__BY_TYPE(x, choir__math_gelu_slope, choir__math_gelu_slope_f64)

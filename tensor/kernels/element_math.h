@@ -123,14 +123,8 @@ CHOIR__BODY float choir__math_erfcx(float z) {
   return p * t;
 }
 
-// Right where it is tiny.
-CHOIR__BODY float choir__math_erfc(float x) {
-  const float y = choir__math_erfcx(fabsf(x)) * choir__math_exp(-x * x);
-  return x < 0.0f ? 2.0f - y : y;
-}
-
-// The normal distribution up to x, by erfc(-x / sqrt 2) / 2, and its density
-// times sqrt(2 pi), which the former is made of.
+// The normal distribution up to x, by erfc(-x / sqrt 2) / 2, right where it is
+// tiny; and its density times sqrt(2 pi), which the former is made of.
 CHOIR__BODY float choir__math_normal(float x, float* out_power) {
   const float power = choir__math_exp(-0.5f * x * x);
   const float tail = 0.5f * power * choir__math_erfcx(fabsf(x) * 0.70710678f);

@@ -321,32 +321,15 @@ static void pull_row(const task_t* task, const spot_t* spot, int64_t begin,
   }
 }
 
-// Asks for the first elements of the row that the spot's index points to.
-static void prefetch_row(const task_t* task, const spot_t* spot) {
-  enum { LINE = 64, LINES = 8 };
-  const int64_t row = row_of(task, spot);
-  const int64_t index =
-      row < 0 ? -1 : index_at(task, spot->at[CHOIR__AT_INDEX]);
-  if (index < 0) return;
-  const char* first =
-      task->elements + (row + index * task->map->axis_stride) * task->bytes;
-  for (int64_t i = 0; i < LINES; ++i) __builtin_prefetch(first + i * LINE);
-}
-
 static void pull_range(void* context, int64_t begin, int64_t end) {
   const task_t* task = context;
-  const bool is_random = task->map->has_indices &&
-                         task->steps[CHOIR__AT_INDEX] == 0 &&
-                         task->row_size * task->bytes >= 512;
   spot_t spot = spot_of(&task->axes, begin / task->row_size);
   while (begin < end) {
     const int64_t first = begin % task->row_size;
     const int64_t last = smaller(task->row_size, first + end - begin);
-    const spot_t here = spot;
-    begin += last - first;
+    pull_row(task, &spot, first, last);
     spot_next(&task->axes, &spot);
-    if (is_random && begin < end) prefetch_row(task, &spot);
-    pull_row(task, &here, first, last);
+    begin += last - first;
   }
 }
 
@@ -432,33 +415,37 @@ static bool is_untouched(const window_t* window) {
          task->heads[window->spot->at[CHOIR__AT_HEAD]] < 0;
 }
 
+// Makes the window's elements, the first of which is element `at`.
+static void sum_window(const window_t* window, int64_t at) {
+  static const uint64_t zero = 0;
+  const task_t* task = window->task;
+  const bool accumulate = task->record->accumulate;
+  const int64_t step = task->steps[CHOIR__AT_ELEMENT];
+  void* elements = task->elements + at * task->bytes;
+  if (is_untouched(window)) {
+    if (!accumulate) task->move(elements, step, &zero, 0, window->count);
+    return;
+  }
+  memset(window->sums, 0, (size_t)window->count * sizeof(double));
+  if (task->map->has_indices)
+    add_indexed(window);
+  else
+    add_places(window, 0, window->spot->at[CHOIR__AT_PLACE]);
+  rounds_of[task->map->elements.dtype](elements, step, window->sums,
+                                       window->count, accumulate);
+}
+
 static void sum_range(void* context, void* scratch, int64_t begin,
                       int64_t end) {
-  static const uint64_t zero = 0;
   const task_t* task = context;
   const int64_t windows = (task->row_size + task->window - 1) / task->window;
-  const int64_t step = task->steps[CHOIR__AT_ELEMENT];
   spot_t spot = spot_of(&task->axes, begin / windows);
   window_t window = {.task = task, .spot = &spot, .sums = scratch};
   for (; begin < end; ++begin) {
     window.first = begin % windows * task->window;
     window.count = smaller(task->window, task->row_size - window.first);
-    const int64_t at = spot.at[CHOIR__AT_ELEMENT] + window.first * step;
-    if (is_untouched(&window)) {
-      if (!task->record->accumulate)
-        task->move(task->elements + at * task->bytes, step, &zero, 0,
-                   window.count);
-      if ((begin + 1) % windows == 0) spot_next(&task->axes, &spot);
-      continue;
-    }
-    memset(window.sums, 0, (size_t)window.count * sizeof(double));
-    if (task->map->has_indices)
-      add_indexed(&window);
-    else
-      add_places(&window, 0, spot.at[CHOIR__AT_PLACE]);
-    rounds_of[task->map->elements.dtype](task->elements + at * task->bytes,
-                                         step, window.sums, window.count,
-                                         task->record->accumulate);
+    sum_window(&window, spot.at[CHOIR__AT_ELEMENT] +
+                            window.first * task->steps[CHOIR__AT_ELEMENT]);
     if ((begin + 1) % windows == 0) spot_next(&task->axes, &spot);
   }
 }
