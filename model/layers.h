@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 // THE LAYER LIST. One line a layer; its file is model/layers/<name>_layer.c
-// (pool_layers.c: the poolings; recurrent_layers.c: rnn, lstm and gru;
+// (conv_layers.c: convolution and its transpose; pool_layers.c: the poolings;
+// layer_norm_layer.c: rms_norm too; recurrent_layers.c: rnn, lstm and gru;
 // function_layers.c: of one op alone), its config below. Made with a macro that
 // takes designated fields:
 //
