@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "tests/conformance/layer_cases.h"
 #include "tests/conformance/op_inputs.h"
 #include "tests/conformance/placed.h"
 #include "tests/testing/config_text.h"
@@ -27,686 +28,13 @@ using choir::testing::kChannelsLast;
 using choir::testing::kContiguous;
 using choir::testing::kDevices;
 using choir::testing::kGaps;
+using choir::testing::LayerExpected;
+using choir::testing::LayersExpected;
 using choir::testing::Layout;
 using choir::testing::ParseAttrs;
 using choir::testing::Placed;
 using choir::testing::Shape;
 using choir::testing::Values;
-
-struct Parameter {
-  std::string name;
-  Shape shape;
-  bool trainable;
-};
-
-struct Case {
-  const char* config;  // "out_features=3 ...", beside the defaults
-  Shape input;
-  Shape output;
-  std::vector<Parameter> params;
-  // What it does in inference: this op on x and the parameters.
-  // CHOIR_OP_COUNT: more than one op; a test of its own has numbers.
-  choir_op_t op;
-  const char* attrs;  // of the op
-  bool relu;          // and that on top
-};
-
-struct Refusal {
-  const char* config;
-  Shape input;
-  const char* sentence;
-};
-
-// A line of the list needs its entry here.
-struct Expected {
-  std::vector<Case> cases;
-  std::vector<Refusal> config;    // at creation
-  std::vector<Refusal> at_build;  // at the first input
-  bool trains_differently;        // from inference
-  int64_t ids = 0;                // the input is i64, from 0 to below this
-  size_t inputs = 1;              // the input so many times
-};
-
-const std::vector<Refusal> kWindowRefusals = {
-    {"", {}, "kernel_size is 0; needs a whole number from 1"},
-    {"kernel_size=-1", {}, "kernel_size is -1; needs"},
-    {"kernel_size=2 kernel_width=-2", {}, "kernel_width is -2; needs"},
-    {"kernel_size=2 stride=-1", {}, "stride is -1; needs"},
-    {"kernel_size=2 stride_width=-2", {}, "stride_width is -2; needs"},
-    {"kernel_size=2 padding=-1", {}, "padding is -1; needs"},
-    {"kernel_size=2 padding_width=-2", {}, "padding_width is -2; needs"},
-    {"kernel_size=2 padding_after=-1", {}, "padding_after is -1; needs"},
-    {"kernel_size=2 pad_mode=9", {}, "pad_mode is 9; needs one of notset, ex"},
-};
-
-std::vector<Refusal> ConvRefusals() {
-  std::vector<Refusal> refusals = {
-      {"", {}, "out_channels is 0; needs a whole number from 1"},
-      {"out_channels=3", {}, "kernel_size is 0; needs a whole number from 1"},
-      {"out_channels=-3 kernel_size=1", {}, "out_channels is -3; needs"},
-      {"out_channels=3 kernel_size=1 stride=0", {}, "stride is 0; needs"},
-      {"out_channels=3 kernel_size=1 padding=-1", {}, "padding is -1; needs"},
-      {"out_channels=3 kernel_size=1 dilation=0", {}, "dilation is 0; needs"},
-      {"out_channels=3 kernel_size=1 groups=0", {}, "groups is 0; needs"},
-      {"out_channels=3 kernel_size=1 activation=9",
-       {},
-       "activation is 9; needs one of none, relu"},
-  };
-  return refusals;
-}
-
-const std::vector<Refusal> kRowNormRefusals = {
-    {"epsilon=0", {}, "epsilon is 0; needs"},
-    {"epsilon=2", {}, "epsilon is 2; needs"},
-};
-
-std::vector<Parameter> Rows(int64_t length, bool has_bias) {
-  std::vector<Parameter> params = {{"it.scale", {length}, true}};
-  if (has_bias) params.push_back({"it.bias", {length}, true});
-  return params;
-}
-
-std::vector<Parameter> Conv(const Shape& w) {
-  return {{"it.W", w, true}, {"it.b", {w[0]}, true}};
-}
-
-// Of one layer and direction; of gates == 3 bn too.
-std::vector<Parameter> Recurrent(const std::string& suffix, int64_t in,
-                                 int64_t hidden, int64_t gates,
-                                 bool has_bias = true) {
-  std::vector<Parameter> params = {
-      {"it.Wx" + suffix, {in, gates * hidden}, true},
-      {"it.Wh" + suffix, {hidden, gates * hidden}, true},
-      {"it.b" + suffix, {gates * hidden}, has_bias}};
-  if (gates == 3) params.push_back({"it.bn" + suffix, {hidden}, has_bias});
-  return params;
-}
-
-std::vector<Parameter> Joined(
-    const std::vector<std::vector<Parameter>>& parts) {
-  std::vector<Parameter> all;
-  for (const auto& part : parts)
-    all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
-
-std::vector<Refusal> RecurrentRefusals(const char* own, const char* sentence) {
-  return {{"", {}, "hidden_size is 0; needs a whole number from 1"},
-          {own, {}, sentence}};
-}
-
-const std::vector<Refusal> kRecurrentBuildRefusals = {
-    {"hidden_size=3", {4, 5}, "f32 (4, 5); 3 dimensions are needed"},
-    {"hidden_size=3", {0, 4, 5}, "needs one step at least"},
-};
-
-const std::map<std::string, Expected>& AllExpected() {
-  static const Shape kImage = {2, 4, 7, 5};
-  static const std::vector<Parameter> kNorm = {{"it.scale", {4}, true},
-                                               {"it.bias", {4}, true},
-                                               {"it.running_mean", {4}, false},
-                                               {"it.running_var", {4}, false}};
-  static const std::map<std::string, Expected> all = {
-      {"linear",
-       {{{"out_features=3",
-          {4, 5},
-          {4, 3},
-          {{"it.W", {5, 3}, true}, {"it.b", {3}, true}},
-          CHOIR_OP_LINEAR,
-          nullptr,
-          false},
-         {"out_features=2 bias=false",
-          {3, 7},
-          {3, 2},
-          {{"it.W", {7, 2}, true}},
-          CHOIR_OP_MATMUL,
-          nullptr,
-          false},
-         {"out_features=3",
-          {2, 4, 5},
-          {2, 4, 3},
-          {{"it.W", {5, 3}, true}, {"it.b", {3}, true}},
-          CHOIR_OP_LINEAR,
-          nullptr,
-          false},
-         {"out_features=2 bias=false",
-          {2, 3, 1, 7},
-          {2, 3, 1, 2},
-          {{"it.W", {7, 2}, true}},
-          CHOIR_OP_MATMUL,
-          nullptr,
-          false},
-         {"out_features=6 activation=1",
-          {4, 5},
-          {4, 6},
-          {{"it.W", {5, 6}, true}, {"it.b", {6}, true}},
-          CHOIR_OP_LINEAR,
-          nullptr,
-          true}},
-        {{"", {}, "out_features is 0; needs a whole number from 1"},
-         {"out_features=-4", {}, "out_features is -4; needs"},
-         {"out_features=4 activation=2", {}, "activation is 2; needs one of"}},
-        {{"out_features=3", {4}, "f32 (4); 2 dimensions are"}},
-        false}},
-      {"conv2d",
-       {{{"out_channels=3 kernel_size=3",
-          kImage,
-          {2, 3, 5, 3},
-          Conv({3, 4, 3, 3}),
-          CHOIR_OP_CONV2D,
-          nullptr,
-          false},
-         {"out_channels=6 kernel_size=3 kernel_width=2 stride=2 "
-          "stride_width=1 padding=1 padding_width=0 activation=1",
-          kImage,
-          {2, 6, 4, 4},
-          Conv({6, 4, 3, 2}),
-          CHOIR_OP_CONV2D,
-          "stride=2,1 padding=1,0 activation=relu",
-          false},
-         {"out_channels=2 kernel_size=3 dilation=2 dilation_width=1 stride=2 "
-          "pad_mode=3",
-          kImage,
-          {2, 2, 4, 3},
-          Conv({2, 4, 3, 3}),
-          CHOIR_OP_CONV2D,
-          "stride=2 dilation=2,1 padding=2,1",
-          false},
-         {"out_channels=2 kernel_size=2 pad_mode=4",
-          kImage,
-          {2, 2, 7, 5},
-          Conv({2, 4, 2, 2}),
-          CHOIR_OP_CONV2D,
-          "padding=1,1 pad_mode=explicit",
-          false},
-         {"out_channels=2 kernel_size=3 padding=1 padding_width=0 "
-          "padding_after_width=2 stride_width=2 pad_mode=1",
-          kImage,
-          {2, 2, 6, 3},
-          Conv({2, 4, 3, 3}),
-          CHOIR_OP_CONV2D,
-          "stride=1,2 padding=1,0 padding_after=0,2 pad_mode=explicit",
-          false},
-         {"out_channels=2 kernel_size=3 padding=7 pad_mode=2",
-          kImage,
-          {2, 2, 5, 3},
-          Conv({2, 4, 3, 3}),
-          CHOIR_OP_CONV2D,
-          nullptr,
-          false},
-         {"out_channels=4 kernel_size=2 groups=2 dilation=2 padding=1",
-          kImage,
-          {2, 4, 7, 5},
-          Conv({4, 2, 2, 2}),
-          CHOIR_OP_CONV2D,
-          "groups=2 dilation=2 padding=1",
-          false},
-         {"out_channels=3 kernel_size=1 bias=false",
-          kImage,
-          {2, 3, 7, 5},
-          {{"it.W", {3, 4, 1, 1}, true}, {"it.b", {3}, false}},
-          CHOIR_OP_CONV2D,
-          nullptr,
-          false}},
-        ConvRefusals(),
-        {{"out_channels=3 kernel_size=3",
-          {4, 5},
-          "f32 (4, 5); 4 dimensions are needed"},
-         {"out_channels=4 kernel_size=1 groups=3",
-          {2, 6, 5, 5},
-          "6 input and 4 output channels in 3 groups; both must be multiples"},
-         {"out_channels=3 kernel_size=3", {2, 4, 2, 5}, "it: conv2d: "},
-         {"out_channels=3 kernel_size=1 kernel_width=0",
-          {2, 4, 5, 5},
-          "it (conv2d): kernel_width is 0; needs"},
-         {"out_channels=3 kernel_size=1 stride_width=0",
-          {2, 4, 5, 5},
-          "it: conv2d: stride is 0; needs"}},
-        false}},
-      {"max_pool2d",
-       {{{"kernel_size=2",
-          kImage,
-          {2, 4, 3, 2},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=2 stride=2",
-          false},
-         {"kernel_size=3 kernel_width=2 stride=1",
-          kImage,
-          {2, 4, 5, 4},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=3,2 stride=1",
-          false},
-         {"kernel_size=3 kernel_width=2",
-          kImage,
-          {2, 4, 2, 2},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=3,2 stride=3,2",
-          false},
-         {"kernel_size=2 stride=3 stride_width=1 padding=1 padding_width=0",
-          kImage,
-          {2, 4, 3, 4},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=2 stride=3,1 padding=1,0",
-          false},
-         {"kernel_size=3 stride=2 pad_mode=3",
-          kImage,
-          {2, 4, 4, 3},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=3 stride=2 padding=1",
-          false},
-         {"kernel_size=2 stride=2 pad_mode=4",
-          kImage,
-          {2, 4, 4, 3},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=2 stride=2 padding=1 pad_mode=explicit",
-          false}},
-        kWindowRefusals,
-        {{"kernel_size=2", {4, 5, 5}, "f32 (4, 5, 5); 4 dimensions are"},
-         {"kernel_size=9", {2, 4, 7, 5}, "it: max_pool2d: "},
-         {"kernel_size=2 padding_after=2 pad_mode=1",
-          {2, 4, 7, 5},
-          "padding is 2 rows for a kernel of 2; needs less than the kernel"},
-         {"kernel_size=2 kernel_width=0",
-          {2, 4, 7, 5},
-          "it: max_pool2d: kernel is 0; needs"}},
-        false}},
-      {"avg_pool2d",
-       {{{"kernel_size=2",
-          kImage,
-          {2, 4, 3, 2},
-          {},
-          CHOIR_OP_AVG_POOL2D,
-          "kernel=2 stride=2",
-          false},
-         {"kernel_size=2 kernel_width=3 stride=1 padding=1 padding_width=0",
-          kImage,
-          {2, 4, 8, 3},
-          {},
-          CHOIR_OP_AVG_POOL2D,
-          "kernel=2,3 stride=1 padding=1,0",
-          false},
-         {"kernel_size=7 kernel_width=5",
-          kImage,
-          {2, 4, 1, 1},
-          {},
-          CHOIR_OP_AVG_POOL2D,
-          "kernel=7,5 stride=7,5",
-          false},
-         {"kernel_size=2 stride=1 padding_after=1 padding_after_width=0 "
-          "pad_mode=1",
-          kImage,
-          {2, 4, 7, 4},
-          {},
-          CHOIR_OP_AVG_POOL2D,
-          "kernel=2 stride=1 padding_after=1,0 pad_mode=explicit",
-          false}},
-        kWindowRefusals,
-        {{"kernel_size=2", {4, 5, 5}, "f32 (4, 5, 5); 4 dimensions are"},
-         {"kernel_size=9", {2, 4, 7, 5}, "it: avg_pool2d: "},
-         {"kernel_size=2 kernel_width=0",
-          {2, 4, 7, 5},
-          "it: avg_pool2d: kernel is 0; needs"}},
-        false}},
-      {"max_pool1d",
-       {{{"kernel_size=2",
-          kImage,
-          {2, 4, 7, 2},
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=1,2 stride=1,2",
-          false},
-         {"kernel_size=3 stride=2 padding=1",
-          {2, 4, 6},
-          {2, 4, 3},
-          {},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"kernel_size=3 stride=1 pad_mode=3",
-          kImage,
-          kImage,
-          {},
-          CHOIR_OP_MAX_POOL2D,
-          "kernel=1,3 stride=1,1 padding=0,1",
-          false}},
-        {{"", {}, "kernel_size is 0; needs a whole number from 1"},
-         {"kernel_size=2 stride=-1", {}, "stride is -1; needs"}},
-        {{"kernel_size=2", {4, 5}, "f32 (4, 5); 4 dimensions are"},
-         {"kernel_size=9", {2, 4, 7}, "it: max_pool2d: "}},
-        false}},
-      {"avg_pool1d",
-       {{{"kernel_size=5",
-          kImage,
-          {2, 4, 7, 1},
-          {},
-          CHOIR_OP_AVG_POOL2D,
-          "kernel=1,5 stride=1,5",
-          false},
-         {"kernel_size=2 stride=1 padding_after=1 pad_mode=1",
-          {2, 4, 6},
-          {2, 4, 6},
-          {},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "kernel_size is 0; needs a whole number from 1"},
-         {"kernel_size=2 padding=-1", {}, "padding is -1; needs"}},
-        {{"kernel_size=2", {4, 5}, "f32 (4, 5); 4 dimensions are"},
-         {"kernel_size=9", {2, 4, 7}, "it: avg_pool2d: "}},
-        false}},
-      {"batch_norm2d",
-       {{{"", kImage, kImage, kNorm, CHOIR_OP_BATCH_NORM_INFER,
-          "epsilon=0.00001", false},
-         {"epsilon=0.01 momentum=0.25", kImage, kImage, kNorm,
-          CHOIR_OP_BATCH_NORM_INFER, "epsilon=0.01", false}},
-        {{"momentum=1.5", {}, "momentum is 1.5; needs a number from 0 to 1"},
-         {"momentum=-0.5", {}, "momentum is -0.5; needs"},
-         {"epsilon=0", {}, "epsilon is 0; needs a number from 1e-12"}},
-        {{"", {4, 5}, "f32 (4, 5); 4 dimensions are needed"}},
-        true}},
-      {"layer_norm",
-       {{{"", {4, 5}, {4, 5}, Rows(5, true), CHOIR_OP_COUNT, nullptr, false},
-         {"epsilon=0.01",
-          {2, 3, 7},
-          {2, 3, 7},
-          Rows(7, true),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        kRowNormRefusals,
-        {},
-        false}},
-      {"rms_norm",
-       {{{"", {4, 5}, {4, 5}, Rows(5, false), CHOIR_OP_COUNT, nullptr, false},
-         {"epsilon=0.01",
-          {2, 3, 7},
-          {2, 3, 7},
-          Rows(7, false),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        kRowNormRefusals,
-        {},
-        false}},
-      {"embedding",
-       {{{"num_embeddings=6 embedding_dim=3",
-          {4},
-          {4, 3},
-          {{"it.W", {6, 3}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"num_embeddings=6 embedding_dim=1 deviation=0.02",
-          {2, 5},
-          {2, 5, 1},
-          {{"it.W", {6, 1}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "num_embeddings is 0; needs a whole number from 1"},
-         {"num_embeddings=3", {}, "embedding_dim is 0; needs a whole number"},
-         {"num_embeddings=3 embedding_dim=2 deviation=-1",
-          {},
-          "deviation is -1; needs"}},
-        {{"num_embeddings=3 embedding_dim=2", {4}, "it: gather: "}},
-        false,
-        6}},
-      {"dropout",
-       {{{"", {8, 16}, {8, 16}, {}, CHOIR_OP_COPY, nullptr, false},
-         {"ratio=0.25", kImage, kImage, {}, CHOIR_OP_COPY, nullptr, false}},
-        {{"ratio=1", {}, "ratio is 1; needs a number from 0 to 0.999999"},
-         {"ratio=-0.1", {}, "ratio is -0.1; needs"},
-         {"ratio=nan", {}, "ratio is nan; needs"}},
-        {},
-        true}},
-      {"relu",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_RELU, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_RELU, nullptr, false},
-         {"enabled=false", {7}, {7}, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-      {"gelu",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_GELU, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_GELU, nullptr, false},
-         {"enabled=false", {7}, {7}, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-      {"sigmoid",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_SIGMOID, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_SIGMOID, nullptr, false},
-         {"enabled=false", {7}, {7}, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-      {"tanh",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_TANH, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_TANH, nullptr, false},
-         {"enabled=false", {7}, {7}, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-      {"softmax",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_SOFTMAX, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_SOFTMAX, nullptr, false},
-         {"enabled=false", {7}, {7}, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-      {"separable_conv2d",
-       {{{"out_channels=3 kernel_size=3",
-          kImage,
-          {2, 3, 5, 3},
-          {{"it.depthwise_conv.W", {4, 1, 3, 3}, true},
-           {"it.depthwise_conv.b", {4}, false},
-           {"it.point_conv.W", {3, 4, 1, 1}, true},
-           {"it.point_conv.b", {3}, false}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"out_channels=5 kernel_size=3 stride=2 padding=1 bias=true",
-          kImage,
-          {2, 5, 4, 3},
-          {{"it.depthwise_conv.W", {4, 1, 3, 3}, true},
-           {"it.depthwise_conv.b", {4}, true},
-           {"it.point_conv.W", {5, 4, 1, 1}, true},
-           {"it.point_conv.b", {5}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "out_channels is 0; needs a whole number from 1"},
-         {"out_channels=3", {}, "kernel_size is 0; needs a whole number"},
-         {"out_channels=3 kernel_size=1 stride=0", {}, "stride is 0; needs"}},
-        {{"out_channels=3 kernel_size=3",
-          {4, 5},
-          "f32 (4, 5); 4 dimensions are needed"},
-         {"out_channels=3 kernel_size=3", {2, 4, 2, 5}, "it.depthwise_conv: "}},
-        false}},
-      {"rnn",
-       {{{"hidden_size=3",
-          {4, 2, 5},
-          {4, 2, 3},
-          Recurrent("", 5, 3, 1),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"hidden_size=4 nonlinearity=1 batch_first=true bias=false",
-          {2, 3, 5},
-          {2, 3, 4},
-          Recurrent("", 5, 4, 1, false),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        RecurrentRefusals("hidden_size=3 nonlinearity=2",
-                          "nonlinearity is 2; needs one of"),
-        kRecurrentBuildRefusals,
-        false}},
-      {"lstm",
-       {{{"hidden_size=4",
-          {3, 2, 5},
-          {3, 2, 4},
-          Recurrent("", 5, 4, 4),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"hidden_size=3 bidirectional=true num_layers=2",
-          {4, 2, 5},
-          {4, 2, 6},
-          Joined({Recurrent("", 5, 3, 4), Recurrent("_reverse", 5, 3, 4),
-                  Recurrent("_l1", 6, 3, 4),
-                  Recurrent("_l1_reverse", 6, 3, 4)}),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        RecurrentRefusals("hidden_size=3 dropout=1", "dropout is 1; needs"),
-        kRecurrentBuildRefusals,
-        false}},
-      {"gru",
-       {{{"hidden_size=3 bias=false",
-          {4, 2, 5},
-          {4, 2, 3},
-          Recurrent("", 5, 3, 3, false),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"hidden_size=3 num_layers=2",
-          {4, 2, 5},
-          {4, 2, 3},
-          Joined({Recurrent("", 5, 3, 3), Recurrent("_l1", 3, 3, 3)}),
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        RecurrentRefusals("hidden_size=3 num_layers=0",
-                          "num_layers is 0; needs"),
-        kRecurrentBuildRefusals,
-        false}},
-      {"conv_transpose2d",
-       {{{"out_channels=3 kernel_size=3 bias=false",
-          kImage,
-          {2, 3, 9, 7},
-          {{"it.W", {4, 3, 3, 3}, true}},
-          CHOIR_OP_CONV_TRANSPOSE2D,
-          nullptr,
-          false},
-         {"out_channels=6 kernel_size=3 kernel_width=2 stride=2 "
-          "stride_width=3 padding=1 padding_width=0 output_padding=1 "
-          "output_padding_width=2 groups=2 bias=false",
-          kImage,
-          {2, 6, 14, 16},
-          {{"it.W", {4, 3, 3, 2}, true}},
-          CHOIR_OP_CONV_TRANSPOSE2D,
-          "stride=2,3 padding=1,0 output_padding=1,2 groups=2",
-          false},
-         {"out_channels=2 kernel_size=2 dilation=2 dilation_width=1",
-          kImage,
-          {2, 2, 9, 6},
-          {{"it.W", {4, 2, 2, 2}, true}, {"it.b", {2}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "out_channels is 0; needs a whole number from 1"},
-         {"out_channels=3", {}, "kernel_size is 0; needs a whole number"},
-         {"out_channels=3 kernel_size=1 stride=0", {}, "stride is 0; needs"}},
-        {{"out_channels=3 kernel_size=3",
-          {4, 5},
-          "f32 (4, 5); 4 dimensions are needed"},
-         {"out_channels=4 kernel_size=1 groups=3",
-          {2, 6, 5, 5},
-          "6 input and 4 output channels in 3 groups; both must be multiples"},
-         {"out_channels=3 kernel_size=1 padding=9",
-          {2, 4, 7, 5},
-          "it: conv_transpose2d: the result would have -11 rows"},
-         {"out_channels=3 kernel_size=1 stride=2 output_padding=2",
-          {2, 4, 7, 5},
-          "output_padding is 2 with a stride of 2; needs less"}},
-        false}},
-      {"multi_head_attention",
-       {{{"num_heads=2",
-          {2, 3, 4},
-          {2, 3, 4},
-          {{"it.query.W", {4, 4}, true},
-           {"it.query.b", {4}, true},
-           {"it.key.W", {4, 4}, true},
-           {"it.key.b", {4}, true},
-           {"it.value.W", {4, 4}, true},
-           {"it.value.b", {4}, true},
-           {"it.out.W", {4, 4}, true},
-           {"it.out.b", {4}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false},
-         {"num_heads=3 head_dim=2 value_dim=5 causal=true bias=false",
-          {2, 4, 5},
-          {2, 4, 5},
-          {{"it.query.W", {5, 6}, true},
-           {"it.key.W", {5, 6}, true},
-           {"it.value.W", {5, 15}, true},
-           {"it.out.W", {15, 5}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "num_heads is 0; needs a whole number from 1"},
-         {"num_heads=2 dropout=1", {}, "dropout is 1; needs a number from 0"}},
-        {{"num_heads=2", {4, 5}, "f32 (4, 5); 3 dimensions are needed"},
-         {"num_heads=3", {2, 3, 4}, "a row has 4 elements for 3 heads"}},
-        false}},
-      {"gemm",
-       {{{"out_features=3 bias=false",
-          {4, 5},
-          {4, 3},
-          {{"it.W", {3, 5}, true}},
-          CHOIR_OP_MATMUL,
-          "transpose_b=true",
-          false},
-         {"out_features=3 transpose_b=false alpha=0.5 beta=2",
-          {4, 5},
-          {4, 3},
-          {{"it.W", {5, 3}, true}, {"it.b", {1, 3}, true}},
-          CHOIR_OP_COUNT,
-          nullptr,
-          false}},
-        {{"", {}, "out_features is 0; needs a whole number from 1"}},
-        {{"out_features=3", {4}, "f32 (4); 2 dimensions are"}},
-        false}},
-      {"cat",
-       {{{"axis=1", {3, 5}, {3, 10}, {}, CHOIR_OP_CONCAT, "axis=1", false},
-         {"axis=3",
-          kImage,
-          {2, 4, 7, 10},
-          {},
-          CHOIR_OP_CONCAT,
-          "axis=3",
-          false}},
-        {{"axis=-1", {}, "axis is -1; needs a whole number from 0"}},
-        {{"axis=2", {4, 5}, "it: concat: "}},
-        false,
-        0,
-        2}},
-      {"add",
-       {{{"", {3, 5}, {3, 5}, {}, CHOIR_OP_ADD, nullptr, false},
-         {"", kImage, kImage, {}, CHOIR_OP_ADD, nullptr, false}},
-        {},
-        {},
-        false,
-        0,
-        2}},
-      {"flatten",
-       {{{"", kImage, {2, 140}, {}, CHOIR_OP_FLATTEN, nullptr, false},
-         {"", {3, 5}, {3, 5}, {}, CHOIR_OP_FLATTEN, nullptr, false},
-         {"enabled=false", kImage, kImage, {}, CHOIR_OP_COPY, nullptr, false}},
-        {},
-        {},
-        false}},
-  };
-  return all;
-}
 
 // Distinct numbers, none near 0: no kink within a step of differences.
 Values MakeInput(choir_dtype_t dtype, const Shape& shape, uint64_t seed) {
@@ -749,7 +77,7 @@ class OneLayer {
   choir_status_t Create(choir_device_t* device, const std::string& type,
                         const std::string& config) {
     def_ = choir_layer_def_find(type.c_str());
-    inputs_ = AllExpected().at(type).inputs;
+    inputs_ = LayersExpected().at(type).inputs;
     config_ = ConfigFromText(choir_layer_def_config(def_), config);
     device_ = device;
     CHOIR_TRY(choir_scope_create(device, &scope_));
@@ -863,9 +191,9 @@ class LayerSuite : public ::testing::TestWithParam<Line> {
     device_ = Device(GetParam().first, &why);
     if (!why.empty()) GTEST_SKIP() << why;
     type_ = GetParam().second;
-    ASSERT_EQ(AllExpected().count(type_), 1u)
+    ASSERT_EQ(LayersExpected().count(type_), 1u)
         << "layer " << type_ << " has no entry in this suite";
-    expected_ = &AllExpected().at(type_);
+    expected_ = &LayersExpected().at(type_);
     ASSERT_GE(expected_->cases.size(), 2u);
   }
   Values Input(choir_dtype_t dtype, const Shape& shape) const {
@@ -878,11 +206,11 @@ class LayerSuite : public ::testing::TestWithParam<Line> {
   }
   choir_device_t* device_ = nullptr;
   std::string type_;
-  const Expected* expected_ = nullptr;
+  const LayerExpected* expected_ = nullptr;
 };
 
 TEST_P(LayerSuite, HasItsShapesAndParameters) {
-  for (const Case& one : expected_->cases) {
+  for (const auto& one : expected_->cases) {
     SCOPED_TRACE(one.config);
     OneLayer it;
     ASSERT_OK(it.Create(device_, type_, one.config));
@@ -919,7 +247,7 @@ TEST_P(LayerSuite, HasItsShapesAndParameters) {
 }
 
 TEST_P(LayerSuite, ComputesItsOp) {
-  for (const Case& one : expected_->cases) {
+  for (const auto& one : expected_->cases) {
     SCOPED_TRACE(one.config);
     if (one.op == CHOIR_OP_COUNT) continue;
     OneLayer it;
@@ -956,7 +284,7 @@ TEST_P(LayerSuite, ComputesItsOp) {
 }
 
 TEST_P(LayerSuite, GivesTheSameOnEveryDevice) {
-  for (const Case& one : expected_->cases) {
+  for (const auto& one : expected_->cases) {
     for (choir_dtype_t dtype : {CHOIR_DTYPE_F32, CHOIR_DTYPE_F64}) {
       SCOPED_TRACE(std::string(one.config) + ", " + choir_dtype_name(dtype));
       std::vector<double> results[2][2];  // by device, in training
@@ -1023,7 +351,7 @@ class Loss {
 TEST_P(LayerSuite, GradientsAgreeWithFiniteDifferences) {
   if (expected_->ids) return;  // its own: tests/model/row_layers_test.cc
   constexpr double kStep = 1e-5;
-  for (const Case& one : expected_->cases) {
+  for (const auto& one : expected_->cases) {
     for (Layout layout : {kContiguous, kChannelsLast, kGaps}) {
       if (layout == kChannelsLast && one.input.size() != 4) continue;
       SCOPED_TRACE(one.config);
@@ -1079,7 +407,7 @@ TEST_P(LayerSuite, GradientsAgreeWithFiniteDifferences) {
 // ---- Refusals ----
 
 TEST_P(LayerSuite, RefusesWrongSettings) {
-  for (const Refusal& refusal : expected_->config) {
+  for (const auto& refusal : expected_->config) {
     SCOPED_TRACE(refusal.config);
     OneLayer it;
     EXPECT_STATUS(INVALID_ARGUMENT,
@@ -1113,7 +441,7 @@ TEST_P(LayerSuite, RefusesEveryNumberOutOfRange) {
 }
 
 TEST_P(LayerSuite, RefusesWrongInputs) {
-  for (const Refusal& refusal : expected_->at_build) {
+  for (const auto& refusal : expected_->at_build) {
     SCOPED_TRACE(refusal.sentence);
     OneLayer it;
     ASSERT_OK(it.Create(device_, type_, refusal.config));
@@ -1128,7 +456,7 @@ TEST_P(LayerSuite, RefusesWrongInputs) {
 
 // An input of another width than that which it was built for.
 TEST_P(LayerSuite, RefusesOtherWidthsThanItLearnt) {
-  const Case& one = expected_->cases[0];
+  const auto& one = expected_->cases[0];
   if (one.params.empty() || expected_->ids) return;
   OneLayer it;
   ASSERT_OK(it.Create(device_, type_, one.config));
