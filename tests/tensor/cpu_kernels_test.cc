@@ -449,8 +449,7 @@ TEST(CpuKernelsList, NamesEveryKernelUnderItsOp) {
             std::string(choir_op_name(CHOIR_OP_##OP)) + "/" + \
                 choir__cpu_##one.algorithm);                  \
   EXPECT_NE(choir__cpu_##one.supports, nullptr);
-#include "tensor/kernels/cpu/kernels.def"
-#undef CHOIR__CPU_KERNEL
+#include "tensor/kernels/kernels.def"
 }
 
 TEST(CpuKernelsList, DeclinesOtherDtypes) {

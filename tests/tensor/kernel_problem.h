@@ -380,8 +380,7 @@ class Problem {
 inline std::vector<const choir_op_kernel_t*> AllKernels() {
   return {
 #define CHOIR__CPU_KERNEL(OP, kernel) &choir__cpu_##kernel,
-#include "tensor/kernels/cpu/kernels.def"
-#undef CHOIR__CPU_KERNEL
+#include "tensor/kernels/kernels.def"
   };
 }
 

@@ -605,5 +605,4 @@ static bool map_supports(const choir_record_t* record) {
 #define CHOIR__INDEX_MAPPED(OP, name)         \
   const choir_op_kernel_t choir__cpu_##name = \
       CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, "cpu", map_run, map_supports);
-#include "tensor/kernels/index_map.def"
-#undef CHOIR__INDEX_MAPPED
+#include "tensor/kernels/kernels.def"

@@ -8,11 +8,10 @@
 extern "C" {
 #endif
 
-// The kernels of kernels.def: choir__cpu_relu and so on.
+// choir__cpu_relu and so on.
 #define CHOIR__CPU_KERNEL(OP, kernel) \
   extern const choir_op_kernel_t choir__cpu_##kernel;
-#include "tensor/kernels/cpu/kernels.def"
-#undef CHOIR__CPU_KERNEL
+#include "tensor/kernels/kernels.def"
 
 #ifdef __cplusplus
 }

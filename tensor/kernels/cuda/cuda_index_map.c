@@ -117,5 +117,4 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
     return run(record, stream, &choir_op_def_##name);            \
   }                                                              \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, name##_supports)
-#include "tensor/kernels/index_map.def"
-#undef CHOIR__INDEX_MAPPED
+#include "tensor/kernels/kernels.def"

@@ -8,8 +8,7 @@
 
 static const choir_op_kernel_t* const kernels[] = {
 #define CHOIR__CUDA_KERNEL(OP, kernel) &choir__cuda_##kernel,
-#include "tensor/kernels/cuda/kernels.def"
-#undef CHOIR__CUDA_KERNEL
+#include "tensor/kernels/kernels.def"
     NULL};
 
 static const choir_calls_kernel_t* const calls_kernels[] = {
@@ -18,15 +17,10 @@ static const choir_calls_kernel_t* const calls_kernels[] = {
 #undef UPDATES
         NULL};
 
-// Every op has a kernel or is a known gap. A second line of the same kind says
-// the same again; of the other kind, it contradicts; and what has none is
-// unknown below.
+// Every op has a kernel or is a known gap, as in cpu_kernels.c.
 #define CHOIR__CUDA_KERNEL(OP, kernel) typedef char place_of_##OP[1];
-#include "tensor/kernels/cuda/kernels.def"
-#undef CHOIR__CUDA_KERNEL
-#define CHOIR__HOST_OP(OP) typedef char place_of_##OP[2];
-#include "tensor/kernels/cuda/host_ops.def"
-#undef CHOIR__HOST_OP
+#define CHOIR__NO_CUDA_KERNEL(OP, why) typedef char place_of_##OP[2];
+#include "tensor/kernels/kernels.def"
 #define CHOIR__PLACED(OP, name, sources, attrs, grad) \
   _Static_assert(sizeof(place_of_##OP) <= 2, #name);
 CHOIR_OP_LIST(CHOIR__PLACED)

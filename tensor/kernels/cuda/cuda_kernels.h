@@ -12,8 +12,7 @@ extern "C" {
 
 #define CHOIR__CUDA_KERNEL(OP, kernel) \
   extern const choir_op_kernel_t choir__cuda_##kernel;
-#include "tensor/kernels/cuda/kernels.def"
-#undef CHOIR__CUDA_KERNEL
+#include "tensor/kernels/kernels.def"
 
 #define CHOIR__UPDATES(T, NAME, name, states, doc) \
   extern const choir_calls_kernel_t choir__cuda_##name##_updates;
