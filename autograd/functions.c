@@ -24,6 +24,8 @@
     return choir_scope_op(scope, CHOIR_OP_##ENUM, srcs, src_count, \
                           ATTRS_##attrs_kind, NULL);               \
   }
+#define DEFINE_OP_GRAD(ENUM, name, n, attrs_kind) \
+  DEFINE_GRAD(ENUM, name, n, attrs_kind)
 #define DEFINE_NO_GRAD(ENUM, name, n, attrs_kind) \
   DEFINE_GRAD(ENUM, name, n, attrs_kind)
 #define DEFINE_INTERNAL(ENUM, name, n, attrs_kind)

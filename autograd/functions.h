@@ -32,6 +32,8 @@ extern "C" {
 #define CHOIR_VAR_DECLARE_GRAD(name, n, attrs) \
   CHOIR_API choir_var_t* choir_var_##name(     \
       choir_scope_t* scope, CHOIR_VAR_ARGS_##n CHOIR_VAR_ATTRS_##attrs(name));
+#define CHOIR_VAR_DECLARE_OP_GRAD(name, n, attrs) \
+  CHOIR_VAR_DECLARE_GRAD(name, n, attrs)
 #define CHOIR_VAR_DECLARE_NO_GRAD(name, n, attrs) \
   CHOIR_VAR_DECLARE_GRAD(name, n, attrs)
 #define CHOIR_VAR_DECLARE_INTERNAL(name, n, attrs)

@@ -5,7 +5,8 @@
 #include "autograd/scope.h"
 #include "tensor/op_def.h"
 
-// For writers of gradient rules (autograd/rules/<family>.c). Not installed.
+// For writers of gradient rules (autograd/rules/<family>.c). Not installed. A
+// gradient that is one op needs none (CHOIR_OP_GRADIENT, tensor/op_def.h).
 //
 // A rule `choir__grad_<op>` gets one record of the tape and the gradient of
 // its first result, and writes the gradients of the sources that want one by
@@ -76,10 +77,9 @@ choir_status_t choir_grad_temp_all(choir_grad_t* grad, choir_op_t op,
                                    choir_tensor_t** out_tensors)
     CHOIR_NODISCARD;
 
-// The op and attributes that made source `src`; CHOIR_OP_COUNT and NULL for a
-// parameter or an input.
-choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
-                               const void** out_attrs);
+// Whether source `src` is the result of a ReLU, of its own or of an op that
+// ends with one.
+bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src);
 // Tells the rule of the op that made source `src` that this contribution is 0
 // wherever the source is not above 0, so that a ReLU there has nothing left to
 // do. When all contributions are, that rule sees dy_is_masked.
@@ -109,11 +109,17 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
 
 // The rule of an op; NULL for NO_GRAD and INTERNAL ones.
 choir_grad_rule_t choir__grad_rule(choir_op_t op);
+// Runs the rule of an op that has one; where the op and the one in front of it
+// are a fusion with gradients of its own (tensor/fusion_def.h), those, and then
+// the source between them gets none.
+choir_status_t choir__grad_run(choir_op_t op, choir_grad_t* grad)
+    CHOIR_NODISCARD;
 
 // One prototype for each op with GRAD, so that a missing rule fails to link
 // and names the op.
 #define CHOIR_GRAD_DECLARE_GRAD(name) \
   choir_status_t choir__grad_##name(choir_grad_t* grad);
+#define CHOIR_GRAD_DECLARE_OP_GRAD(name)
 #define CHOIR_GRAD_DECLARE_NO_GRAD(name)
 #define CHOIR_GRAD_DECLARE_INTERNAL(name)
 #define CHOIR_GRAD_DECLARE_(ENUM, name, n, attrs, grad) \

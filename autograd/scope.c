@@ -451,11 +451,11 @@ bool choir_grad_wants(const choir_grad_t* grad, int32_t src) {
   return grad->src_vars[src]->wants_grad;
 }
 
-choir_op_t choir_grad_producer(const choir_grad_t* grad, int32_t src,
-                               const void** out_attrs) {
+bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
   const tape_entry_t* entry = grad->src_vars[src]->entry;
-  *out_attrs = entry ? entry->attrs : NULL;
-  return entry ? entry->op : CHOIR_OP_COUNT;
+  const choir_op_def_t* def = entry ? choir__op_def(entry->op) : NULL;
+  return def && (entry->op == CHOIR_OP_RELU ||
+                 (def->is_rectified && def->is_rectified(entry->attrs)));
 }
 
 void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
@@ -808,7 +808,7 @@ static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
     for (int32_t i = 0; i < entry->src_count; ++i)
       choir_grad_set_scale(&grad, i, grad.scale);
   CHOIR_TRY_NOTE(
-      is_custom ? run_custom(entry, &grad) : choir__grad_rule(entry->op)(&grad),
+      is_custom ? run_custom(entry, &grad) : choir__grad_run(entry->op, &grad),
       "%s%sgradient of %s", entry->label ? entry->label : "",
       entry->label ? ": " : "",
       is_custom ? entry->custom.name : choir_op_name(entry->op));

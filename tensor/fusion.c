@@ -6,7 +6,7 @@
 #include "core/graph_backend.h"
 #include "tensor/strided_internal.h"
 
-static const choir_fusion_t* const fusions[] = {
+const choir_fusion_t* const choir__fusions[] = {
 #define X(name) choir__fusion_##name,
 #include "tensor/fusions/fusions.def"
 #undef X
@@ -210,8 +210,9 @@ static choir_status_t fuse(choir_graph_t* graph, const choir_fusion_t* fusion,
 
 choir_status_t choir__graph_fuse(choir_graph_t* graph) {
   const int32_t count = choir_graph_node_count(graph);
-  for (int i = 0; fusions[i]; ++i)
-    for (const choir_fusion_t* one = fusions[i]; one->node_count > 0; ++one)
+  for (int i = 0; choir__fusions[i]; ++i)
+    for (const choir_fusion_t* one = choir__fusions[i]; one->node_count > 0;
+         ++one)
       for (int32_t node = count; node-- > 0;) CHOIR_TRY(fuse(graph, one, node));
   for (int32_t node = count; node-- > 0;)
     if (choir_graph_record(graph, node))

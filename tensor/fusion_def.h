@@ -74,7 +74,15 @@ typedef struct choir_fusion_s {
   // Where ops with several kernels have equal bits only by equal algorithms:
   // the node whose kernel the fused op's has to agree with; 0: none.
   int32_t same_algorithm;
+  // The fused op's gradient, where it is not that of the ops one by one: used
+  // by every step, of a graph or not (autograd/rule_table.c), if the last of
+  // two ops alone uses the first one's result and the device has kernels for
+  // it. Ended by one without sources; NULL: none.
+  const choir_gradient_t* gradients;
 } choir_fusion_t;
+
+// The fusions, ended by NULL.
+extern const choir_fusion_t* const choir__fusions[];
 
 // One array of patterns for each line of the list, ended by one without nodes.
 // A pattern is tried before those behind it.

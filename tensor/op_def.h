@@ -76,6 +76,8 @@ typedef struct choir_op_def_s {
   bool same_shape;
   // Sums of many products: what mixed precision gives 16-bit factors.
   bool is_product;
+  // Whether these attributes make its result that of a ReLU; NULL: none do.
+  bool (*is_rectified)(const void* attrs);
   // Adding to a destination has no meaning (indices, steps): refused.
   bool no_accumulate;
   // Bit i: of source i only the shape is taken, by the reference and by every
@@ -103,6 +105,21 @@ typedef struct choir_op_def_s {
       .reference = op_name##_reference,                       \
       .doc = __VA_ARGS__}
 
+// A gradient that is one op, with the attributes of the op itself: its results
+// are the gradients of the sources from `first` on.
+typedef struct choir_gradient_s {
+  choir_op_t op;
+  int32_t first;
+  int32_t src_count;
+  int8_t srcs[6];  // i: source i; ~i: result i; CHOIR_DY
+} choir_gradient_t;
+enum { CHOIR_DY = 100 };
+
+// In the file of an op with OP_GRAD: the gradient's op and what it takes.
+#define CHOIR_OP_GRADIENT(name, ENUM, ...)         \
+  const choir_gradient_t choir_gradient_##name = { \
+      CHOIR_OP_##ENUM, 0, sizeof((int8_t[]){__VA_ARGS__}), {__VA_ARGS__}}
+
 // Longest attribute struct.
 #define CHOIR_OP_ATTRS_MAX_BYTES 160
 
@@ -113,8 +130,14 @@ typedef struct choir_op_def_s {
 #define CHOIR_DTYPES_ALL ((1u << CHOIR_DTYPE_COUNT) - 1u)
 
 // Each in a file of tensor/ops.
+#define CHOIR_OP_DECLARE_OP_GRAD(name) \
+  extern const choir_gradient_t choir_gradient_##name;
+#define CHOIR_OP_DECLARE_GRAD(name)
+#define CHOIR_OP_DECLARE_NO_GRAD(name)
+#define CHOIR_OP_DECLARE_INTERNAL(name)
 #define CHOIR_OP_DECLARE_(ENUM, name, sources, attrs, grad) \
-  extern const choir_op_def_t choir_op_def_##name;
+  extern const choir_op_def_t choir_op_def_##name;          \
+  CHOIR_OP_DECLARE_##grad(name)
 CHOIR_OP_LIST(CHOIR_OP_DECLARE_)
 #undef CHOIR_OP_DECLARE_
 

@@ -106,6 +106,7 @@ choir_status_t choir_op_find(const char* name, choir_op_t* out_op) {
                      name ? name : "NULL");
 }
 
+#define CHOIR_OP_GRADIENT_OP_GRAD CHOIR_OP_GRADIENT_GRAD
 #define GRADIENT_ENTRY(ENUM, name, sources, attrs, grad) \
   CHOIR_OP_GRADIENT_##grad,
 static const choir_op_gradient_t gradients[CHOIR_OP_COUNT] = {

@@ -12,7 +12,7 @@ extern "C" {
 
 // THE OP LIST. One line an op; an elementwise op's entry is in
 // tensor/elementwise.def, the others are in files of tensor/ops, one or a
-// family each. Fast kernels are in tensor/kernels/<device>/kernels.def,
+// family each. Fast kernels are in tensor/kernels/kernels.def,
 // gradient rules in autograd/rules. The list makes the enum, the table, the
 // gradient table, the conformance tests, the benchmark rows and the functions
 // of autograd.
@@ -20,8 +20,10 @@ extern "C" {
 // X(ENUM, name, SOURCES, ATTRS, GRAD)
 //   SOURCES  1, 2, 3: that many operands; N: 1 to 15
 //   ATTRS    PLAIN: none; ATTRS: takes a choir_<name>_attrs_t
-//   GRAD     GRAD: has a rule; NO_GRAD: its result is a constant to autograd;
-//            INTERNAL: called by rules, layers and optimizers only
+//   GRAD     OP_GRAD: its gradient is one op, which its file names
+//            (CHOIR_OP_GRADIENT); GRAD: has a rule; NO_GRAD: its result is a
+//            constant to autograd; INTERNAL: called by rules, layers and
+//            optimizers only
 //
 // Elementwise ops broadcast as NumPy does. Comparisons and logical ops give 1
 // or 0 in the sources' dtype; to the latter all but 0 is true. All sources have
@@ -113,13 +115,13 @@ extern "C" {
   X(CONCAT, concat, N, ATTRS, GRAD)                                            \
   /* choosing and placing elements */                                          \
   X(WHERE, where, 3, PLAIN, GRAD) /* condition, x, y */                        \
-  X(GATHER, gather, 2, ATTRS, GRAD) /* x, indices */                           \
-  X(GATHER_ELEMENTS, gather_elements, 2, ATTRS, GRAD) /* x, indices */         \
+  X(GATHER, gather, 2, ATTRS, OP_GRAD) /* x, indices */                        \
+  X(GATHER_ELEMENTS, gather_elements, 2, ATTRS, OP_GRAD) /* x, indices */      \
   X(SCATTER_ELEMENTS, scatter_elements, 3, ATTRS, GRAD)                        \
   X(ONE_HOT, one_hot, 1, ATTRS, NO_GRAD)                                       \
-  X(PAD, pad, 1, ATTRS, GRAD)                                                  \
-  X(TILE, tile, 1, ATTRS, GRAD)                                                \
-  X(REPEAT, repeat, 1, ATTRS, GRAD)                                            \
+  X(PAD, pad, 1, ATTRS, OP_GRAD)                                               \
+  X(TILE, tile, 1, ATTRS, OP_GRAD)                                             \
+  X(REPEAT, repeat, 1, ATTRS, OP_GRAD)                                         \
   /* their gradients: (x [shape only], ..., dy) -> dx; (dy, indices) */        \
   X(GATHER_GRAD, gather_grad, 3, ATTRS, INTERNAL)                              \
   X(GATHER_ELEMENTS_GRAD, gather_elements_grad, 3, ATTRS, INTERNAL)            \
@@ -130,7 +132,7 @@ extern "C" {
   /* reductions */                                                             \
   X(SUM, sum, 1, ATTRS, GRAD)                                                  \
   X(MEAN, mean, 1, ATTRS, GRAD)                                                \
-  X(MAX, max, 1, ATTRS, GRAD)                                                  \
+  X(MAX, max, 1, ATTRS, OP_GRAD)                                               \
   X(ARGMAX, argmax, 1, ATTRS, NO_GRAD)                                         \
   X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL) /* x, y, dy */                     \
   /* linear algebra */                                                         \
@@ -143,7 +145,7 @@ extern "C" {
   X(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 3, ATTRS, INTERNAL)                \
   X(MAX_POOL2D, max_pool2d, 1, ATTRS, GRAD)                                    \
   X(MAX_POOL2D_GRAD, max_pool2d_grad, 3, ATTRS, INTERNAL)                      \
-  X(AVG_POOL2D, avg_pool2d, 1, ATTRS, GRAD)                                    \
+  X(AVG_POOL2D, avg_pool2d, 1, ATTRS, OP_GRAD)                                 \
   X(AVG_POOL2D_GRAD, avg_pool2d_grad, 2, ATTRS, INTERNAL)                      \
   /* max_pool2d of conv2d without the image between them */                    \
   X(CONV2D_MAX_POOL2D, conv2d_max_pool2d, 3, ATTRS, INTERNAL)                  \
@@ -151,28 +153,28 @@ extern "C" {
     INTERNAL)                                                                  \
   X(CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight, N, ATTRS,    \
     INTERNAL)                                                                  \
-  X(BATCH_NORM, batch_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
+  X(BATCH_NORM, batch_norm, 3, ATTRS, OP_GRAD) /* x, scale, bias */            \
   X(BATCH_NORM_GRAD, batch_norm_grad, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_INFER, batch_norm_infer, N, ATTRS, GRAD)                        \
   X(BATCH_NORM_RELU, batch_norm_relu, N, ATTRS, INTERNAL)                      \
   X(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, N, ATTRS, INTERNAL)            \
   X(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, N, ATTRS, INTERNAL)    \
   /* each row, along the last axis */                                          \
-  X(LAYER_NORM, layer_norm, 3, ATTRS, GRAD) /* x, scale, bias */               \
+  X(LAYER_NORM, layer_norm, 3, ATTRS, OP_GRAD) /* x, scale, bias */            \
   X(LAYER_NORM_GRAD, layer_norm_grad, 3, ATTRS, INTERNAL) /* x, scale, dy */   \
-  X(RMS_NORM, rms_norm, 2, ATTRS, GRAD) /* x, scale */                         \
+  X(RMS_NORM, rms_norm, 2, ATTRS, OP_GRAD) /* x, scale */                      \
   X(RMS_NORM_GRAD, rms_norm_grad, 3, ATTRS, INTERNAL) /* x, scale, dy */       \
   /* probabilities and losses; (n, classes) along the last axis */             \
-  X(SOFTMAX, softmax, 1, PLAIN, GRAD)                                          \
+  X(SOFTMAX, softmax, 1, PLAIN, OP_GRAD)                                       \
   X(SOFTMAX_GRAD, softmax_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
-  X(LOG_SOFTMAX, log_softmax, 1, PLAIN, GRAD)                                  \
+  X(LOG_SOFTMAX, log_softmax, 1, PLAIN, OP_GRAD)                               \
   X(LOG_SOFTMAX_GRAD, log_softmax_grad, 2, PLAIN, INTERNAL)                    \
-  X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, GRAD)              \
+  X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, OP_GRAD)           \
   X(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, PLAIN,          \
     INTERNAL) /* p, labels, dy */                                              \
-  X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, GRAD)                              \
+  X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, OP_GRAD)                           \
   X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)                \
-  X(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, PLAIN, GRAD) /* p, t */     \
+  X(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, PLAIN, OP_GRAD) /* p, t */  \
   X(BINARY_CROSS_ENTROPY_GRAD, binary_cross_entropy_grad, 3, PLAIN, INTERNAL)  \
   X(MSE_LOSS, mse_loss, 2, PLAIN, GRAD)                                        \
   X(COUNT_CORRECT, count_correct, 2, PLAIN, NO_GRAD)                           \
@@ -180,7 +182,7 @@ extern "C" {
   X(RECURRENT, recurrent, N, ATTRS, GRAD)                                      \
   X(RECURRENT_GRAD, recurrent_grad, N, ATTRS, INTERNAL)                        \
   /* regularisation */                                                         \
-  X(DROPOUT, dropout, 1, ATTRS, GRAD)                                          \
+  X(DROPOUT, dropout, 1, ATTRS, OP_GRAD)                                       \
   /* optimizer steps: in place on destination 0 */                             \
   CHOIR_OPTIMIZER_LIST(CHOIR_OP_UPDATE_, X)
 #define CHOIR_OP_UPDATE_(X, NAME, name, states, doc)                           \
@@ -587,7 +589,7 @@ CHOIR_API choir_status_t choir_op_find(const char* name, choir_op_t* out_op)
 // What the list says of an op, for programs that make functions of it (other
 // languages); static storage.
 typedef enum choir_op_gradient_e {
-  CHOIR_OP_GRADIENT_GRAD,      // has a gradient rule
+  CHOIR_OP_GRADIENT_GRAD,      // has a gradient
   CHOIR_OP_GRADIENT_NO_GRAD,   // its result is a constant to autograd
   CHOIR_OP_GRADIENT_INTERNAL,  // for rules, layers and optimizers only
 } choir_op_gradient_t;

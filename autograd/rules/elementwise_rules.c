@@ -150,8 +150,3 @@ choir_status_t choir__grad_relu(choir_grad_t* grad) {
   return choir_grad_emit2(grad, 0, CHOIR_OP_RELU_GRAD, grad->dsts[0], grad->dy,
                           NULL);
 }
-
-choir_status_t choir__grad_dropout(choir_grad_t* grad) {
-  // The mask depends on place only: dropping dy draws the same one.
-  return choir_grad_emit1(grad, 0, CHOIR_OP_DROPOUT, grad->dy, grad->attrs);
-}

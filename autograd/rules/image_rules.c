@@ -50,49 +50,9 @@ choir_status_t choir__grad_conv_transpose2d(choir_grad_t* grad) {
   return choir_grad_emit(grad, 0, CHOIR_OP_CONV2D, for_data, 3, &attrs);
 }
 
-// Whether source 0 is the result of a ReLU.
-static bool is_rectified(const choir_grad_t* grad) {
-  const void* attrs;
-  const choir_op_t op = choir_grad_producer(grad, 0, &attrs);
-  if (op == CHOIR_OP_RELU) return true;
-  if (op != CHOIR_OP_CONV2D) return false;
-  const choir_conv2d_attrs_t* conv2d = attrs;
-  return conv2d->activation == CHOIR_ACTIVATION_RELU;
-}
-
 static bool lie_alike(const choir_tensor_t* a, const choir_tensor_t* b) {
   const size_t bytes = (size_t)choir_tensor_ndim(a) * sizeof(int64_t);
   return memcmp(choir_tensor_strides(a), choir_tensor_strides(b), bytes) == 0;
-}
-
-// A convolution in front of the pooling, and only used by it, gets its
-// gradients right here, from the pooled image's and the argmax indices: of four
-// elements of its result, three have none. *out_done: whether there were
-// kernels for that.
-static choir_status_t grad_conv2d_max_pool2d(choir_grad_t* grad,
-                                             bool* out_done) {
-  *out_done = false;
-  choir_op_t op;
-  choir_grad_t conv;
-  if (!choir_grad_wants(grad, 0) ||
-      !choir_grad_only_producer(grad, 0, &op, &conv) || op != CHOIR_OP_CONV2D)
-    return NULL;
-  choir_conv2d_max_pool2d_attrs_t attrs;
-  memset(&attrs, 0, sizeof attrs);
-  memcpy(&attrs.conv, conv.attrs, sizeof attrs.conv);
-  memcpy(&attrs.pool, grad->attrs, sizeof attrs.pool);
-  choir_tensor_t* srcs[] = {conv.srcs[0], grad->dsts[1], conv.srcs[1],
-                            grad->dsts[0], grad->dy};
-  const int32_t weight[] = {1, 2}, data[] = {0};
-  const choir_op_t to_weight = CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_WEIGHT;
-  const choir_op_t to_data = CHOIR_OP_CONV2D_MAX_POOL2D_GRAD_DATA;
-  if (!choir_grad_has_kernel(&conv, weight, 2, to_weight, srcs, 5, &attrs) ||
-      !choir_grad_has_kernel(&conv, data, 1, to_data, srcs, 5, &attrs))
-    return NULL;
-  *out_done = true;
-  choir_scope_set_label(grad->scope, conv.label);
-  CHOIR_TRY(choir_grad_emit_many(&conv, weight, 2, to_weight, srcs, 5, &attrs));
-  return choir_grad_emit_many(&conv, data, 1, to_data, srcs, 5, &attrs);
 }
 
 // A gradient goes to the largest of a window, which is above 0 just where the
@@ -101,11 +61,8 @@ static choir_status_t grad_conv2d_max_pool2d(choir_grad_t* grad,
 // gradient lies otherwise than the image (after a flatten): walking two orders
 // at once costs more than is won.
 choir_status_t choir__grad_max_pool2d(choir_grad_t* grad) {
-  bool is_done;
-  CHOIR_TRY(grad_conv2d_max_pool2d(grad, &is_done));
-  if (is_done) return NULL;
   choir_tensor_t* dy = grad->dy;
-  if (choir_grad_wants(grad, 0) && is_rectified(grad) &&
+  if (choir_grad_wants(grad, 0) && choir_grad_is_rectified(grad, 0) &&
       lie_alike(dy, grad->dsts[0])) {
     choir_tensor_t* masked[] = {grad->dsts[0], dy};
     CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_RELU_GRAD, masked, 2, NULL, &dy));
@@ -114,19 +71,6 @@ choir_status_t choir__grad_max_pool2d(choir_grad_t* grad) {
   choir_tensor_t* srcs[] = {grad->srcs[0], grad->dsts[1], dy};
   return choir_grad_emit(grad, 0, CHOIR_OP_MAX_POOL2D_GRAD, srcs, 3,
                          grad->attrs);
-}
-
-choir_status_t choir__grad_avg_pool2d(choir_grad_t* grad) {
-  return choir_grad_emit2(grad, 0, CHOIR_OP_AVG_POOL2D_GRAD, grad->srcs[0],
-                          grad->dy, grad->attrs);
-}
-
-choir_status_t choir__grad_batch_norm(choir_grad_t* grad) {
-  choir_tensor_t* srcs[] = {grad->srcs[0], grad->srcs[1], grad->dsts[1],
-                            grad->dsts[2], grad->dy};
-  const int32_t sources[] = {0, 1, 2};
-  return choir_grad_emit_many(grad, sources, 3, CHOIR_OP_BATCH_NORM_GRAD, srcs,
-                              5, grad->attrs);
 }
 
 // Sums over all dimensions but 1, one by one from the last.

@@ -269,6 +269,7 @@ static const choir_field_t fields[] = {
                                             .dtypes = CHOIR_DTYPES_FLOAT, \
                                             .doc = __VA_ARGS__}
 
+CHOIR_OP_GRADIENT(batch_norm, BATCH_NORM_GRAD, 0, 1, ~1, ~2, CHOIR_DY);
 DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 3, 3, 2, 3, false,
        "x, scale, bias -> normalised x, mean, biased variance",
        .tolerance = 1e-5, .cases = norm_cases);

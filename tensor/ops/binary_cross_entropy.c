@@ -42,6 +42,8 @@ static const choir_op_case_t cases[] = {
     {"2,0;2,0", NULL}, {"4,3,7,5;4,3,7,5", NULL},
     {NULL, NULL}};
 
+CHOIR_OP_GRADIENT(binary_cross_entropy, BINARY_CROSS_ENTROPY_GRAD, 0, 1,
+                  CHOIR_DY);
 CHOIR_OP_DEFINE(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, 1,
                 "p, t -> sum of -t log p - (1 - t) log(1 - p), by sample",
                 .dtypes = CHOIR_DTYPES_FLOAT,

@@ -42,6 +42,11 @@ static choir_status_t conv2d_reference(const choir_record_t* record,
   return choir__dense_end(&dense, NULL);
 }
 
+static bool conv2d_is_rectified(const void* attrs) {
+  return ((const choir_conv2d_attrs_t*)attrs)->activation ==
+         CHOIR_ACTIVATION_RELU;
+}
+
 static void conv2d_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   choir__conv2d_t conv = choir__conv2d_of(
       choir_record_src(record, 0), choir_record_src(record, 1), record->attrs);
@@ -51,5 +56,6 @@ static void conv2d_cost(const choir_record_t* record, choir_cost_t* out_cost) {
 CHOIR_OP_DEFINE(CONV2D, conv2d, 3, 1,
                 "activation(convolution of x with W + b); x (n, c, h, w)",
                 .attrs = &attrs_def, .cost = conv2d_cost, .is_product = true,
+                .is_rectified = conv2d_is_rectified,
                 .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 2e-5,
                 .cases = choir__conv2d_cases);

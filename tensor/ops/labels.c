@@ -140,6 +140,9 @@ static choir_status_t run(const char* op, const choir_record_t* record,
                   .domains = {CHOIR_DOMAIN_##domain, CHOIR_DOMAIN_LABELS}, \
                   .tolerance = 2e-6, .cases = cases_)
 
+CHOIR_OP_GRADIENT(cross_entropy, CROSS_ENTROPY_GRAD, 0, 1, CHOIR_DY);
+CHOIR_OP_GRADIENT(softmax_cross_entropy, SOFTMAX_CROSS_ENTROPY_GRAD, ~1, 1,
+                  CHOIR_DY);
 DEFINE(CROSS_ENTROPY, cross_entropy, 2, 1, PROBABILITY, cases,
        "p, labels -> mean of -log p[label] (0 of no rows)");
 DEFINE(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, 1, PROBABILITY, grad_cases,

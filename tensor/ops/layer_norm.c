@@ -201,3 +201,6 @@ NORM_OP(LAYER_NORM_GRAD, layer_norm_grad, "x, scale, dy -> dx, dscale, dbias",
         true, true, 3, 3, norm_grad_reference, grad_cases, 2e-5)
 NORM_OP(RMS_NORM_GRAD, rms_norm_grad, "x, scale, dy -> dx, dscale", false, true,
         3, 2, norm_grad_reference, grad_cases, 2e-5)
+
+CHOIR_OP_GRADIENT(layer_norm, LAYER_NORM_GRAD, 0, 1, CHOIR_DY);
+CHOIR_OP_GRADIENT(rms_norm, RMS_NORM_GRAD, 0, 1, CHOIR_DY);

@@ -59,6 +59,10 @@
   }                                                                            \
   CHOIR__INDEX_MAP_REFERENCE(op_name)                                          \
   CHOIR__INDEX_MAP_REFERENCE(op_name##_grad)                                   \
+  const choir_gradient_t choir_gradient_##op_name = {                          \
+      .op = CHOIR_OP_##ENUM##_GRAD,                                            \
+      .src_count = sources + 1,                                                \
+      .srcs = {0, sources == 1 ? CHOIR_DY : 1, CHOIR_DY}};                     \
   CHOIR_OP_DEFINE(ENUM, op_name, sources, 1, doc_text,                         \
                   .attrs = &op_name##_attrs, .index_map = op_name##_map,       \
                   .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,               \

@@ -354,6 +354,7 @@ DEFINE(MAX_POOL2D_GRAD, max_pool2d_grad, 3, 1,
        .second_dtypes = CHOIR_DTYPE_MASK(U8),
        .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ARGMAX}, .tolerance = 2e-6,
        .cases = max_grad_cases);
+CHOIR_OP_GRADIENT(avg_pool2d, AVG_POOL2D_GRAD, 0, CHOIR_DY);
 DEFINE(AVG_POOL2D, avg_pool2d, 1, 1,
        "mean of each window, padding counted as zeros", .tolerance = 2e-6,
        .cases = cases);

@@ -185,6 +185,8 @@ static const choir_op_case_t dropout_cases[] = {
         "ratio=0.9 seed=12345 step=9 first_sample=1000000", "ratio=0.25"),
     {NULL, NULL}};
 
+// The mask depends on place only: dropping dy draws the same one.
+CHOIR_OP_GRADIENT(dropout, DROPOUT, CHOIR_DY);
 CHOIR_OP_DEFINE(DROPOUT, dropout, 1, 1,
                 "x / (1 - ratio), or 0 for a random share of elements",
                 .attrs = &dropout_attrs, .at_step = dropout_at_step,

@@ -274,6 +274,7 @@ static const choir_op_case_t max_grad_cases[] = {
     {"0,3;0;0", "axis=1"},
     {NULL, NULL}};
 
+CHOIR_OP_GRADIENT(max, MAX_GRAD, 0, ~0, CHOIR_DY);
 CHOIR_OP_DEFINE(MAX_GRAD, max_grad, 3, 1,
                 "x, y, dy -> dx: dy at the first largest of x, 0 elsewhere",
                 .attrs = &max_grad_attrs, .dtypes = CHOIR_DTYPES_FLOAT,

@@ -114,3 +114,6 @@ DEFINE(SOFTMAX_GRAD, softmax_grad, 2, "y, dy -> dx = y (dy - sum of y dy)",
 DEFINE(LOG_SOFTMAX_GRAD, log_softmax_grad, 2,
        "y, dy -> dx = dy - e^y sum of dy", .tolerance = 1e-5,
        .cases = grad_cases);
+
+CHOIR_OP_GRADIENT(softmax, SOFTMAX_GRAD, ~0, CHOIR_DY);
+CHOIR_OP_GRADIENT(log_softmax, LOG_SOFTMAX_GRAD, ~0, CHOIR_DY);

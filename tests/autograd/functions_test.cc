@@ -62,6 +62,7 @@ class FunctionsTest : public ::testing::Test {
     choir_var_##name(scope_, SOURCES_##n ATTRS_##attrs); \
     ExpectNames(#name, PLACE_##n);                       \
   }
+#define CALL_OP_GRAD(name, n, attrs) CALL_GRAD(name, n, attrs)
 #define CALL_NO_GRAD(name, n, attrs) CALL_GRAD(name, n, attrs)
 #define CALL_INTERNAL(name, n, attrs)
 #define CALL(ENUM, name, n, attrs, grad) CALL_##grad(name, n, attrs)
@@ -91,6 +92,7 @@ TEST_F(FunctionsTest, HandsOnSourcesAndAttributes) {
 // The table of rules says the same as the list.
 TEST(RuleTableTest, HasARuleWhereTheListSaysSo) {
 #define HAS_GRAD true
+#define HAS_OP_GRAD true
 #define HAS_NO_GRAD false
 #define HAS_INTERNAL false
 #define CHECK_RULE(ENUM, name, n, attrs, grad) \

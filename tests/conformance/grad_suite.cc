@@ -42,6 +42,7 @@ using choir::testing::Shape;
 using choir::testing::Values;
 
 #define HAS_GRAD true
+#define HAS_OP_GRAD true
 #define HAS_NO_GRAD false
 #define HAS_INTERNAL false
 #define HAS(ENUM, name, n, attrs, grad) HAS_##grad,
