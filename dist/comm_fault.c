@@ -143,6 +143,7 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
   pthread_mutex_lock(&comm->fault_mutex);
   choir_comm_fault_t fault = comm->peer_fault;
   pthread_mutex_unlock(&comm->fault_mutex);
+  if (fault.origin != comm->rank) choir_mpi_note_follower();
   comm_break(comm, &fault);
   return choir__comm_fault_status(comm);
 }
@@ -153,6 +154,7 @@ static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   const char* peer = comm->peers[rank].text;
   note_waiting(comm, rank);  // for the launcher: it was needed
+  choir_mpi_note_follower();
   if (atomic_load(&comm->peers[rank].presence) == CHOIR_COMM_PEER_LEFT)
     return choir__comm_break(comm, CHOIR_STATUS_ABORTED,
                              "%s left the communicator without finalize", peer);

@@ -200,6 +200,10 @@ choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
 // A communicator broke: MPI, if it runs, is not finalized at exit, where it
 // would wait for a dead peer.
 void choir_mpi_skip_finalize(void);
+// A communicator broke by what happened to another rank. If this process ends
+// with a failure while an MPI runtime runs it, it first waits some seconds for
+// that runtime, which ends all ranks and tells how the first one ended.
+void choir_mpi_note_follower(void);
 // choir_comm_shutdown.
 choir_status_t choir_mpi_world_close(void);
 

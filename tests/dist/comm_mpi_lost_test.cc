@@ -4,6 +4,7 @@
 // once in one.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,14 +27,19 @@ using choir_testing::ProcessResult;
 
 const char kPlugin[] = "tests/dist/fake_mpi_plugin.so";
 
-ProcessResult RunScript(const std::string& script) {
-  ProcessGroup group;
-  group.Start(
+void StartScript(ProcessGroup* group, const std::string& script,
+                 const std::string& runtime = "PMIX_RANK") {
+  group->Start(
       {choir_testing::OwnPath(), choir_testing::OwnFilter()},
       {"CHOIR_TEST_SIZE=2", "CHOIR_TEST_SCRIPT=" + script,
        "CHOIR_MPI_LIBRARY=" + std::filesystem::absolute(kPlugin).string(),
        "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "CHOIR_RANK",
-       "CHOIR_SIZE", "CHOIR_COMM_ID"});
+       "CHOIR_SIZE", "CHOIR_COMM_ID", "PMI_RANK", runtime});
+}
+
+ProcessResult RunScript(const std::string& script) {
+  ProcessGroup group;
+  StartScript(&group, script);
   return group.Wait(Patience(30))[0];
 }
 
@@ -78,6 +84,32 @@ TEST(MpiLostTest, TheLostRankIsNamedAndItsReceivesAreCancelled) {
     EXPECT_NE(result.output.find(one.second), std::string::npos)
         << one.first << ": " << result.output;
   }
+}
+
+// The runtime tells how the first rank ended, which must be the one that was
+// lost: the others wait for it with their failure, not with a good end.
+TEST(MpiLostTest, ARankThatLostAnotherWaitsForTheRuntimeToEndIt) {
+  if (choir_testing::InRank()) {
+    atexit([] {
+      printf("OVER\n");
+      fflush(stdout);
+    });
+    Fake()->receive_code = 8;
+    printf("SAYS %s\n", Join().c_str());
+    fflush(stdout);
+    exit(std::stoi(Script()));
+  }
+  ProcessGroup failing;
+  StartScript(&failing, "1", "PMIX_RANK=0");
+  EXPECT_TRUE(failing.WaitForOutput(0, "MPI lost rank 1", Patience(30)));
+  EXPECT_FALSE(failing.WaitForOutput(0, "OVER", 0.3));
+  failing.Signal(0, SIGTERM);
+  EXPECT_EQ(failing.Wait(Patience(30))[0].exit_status, 128 + SIGTERM);
+
+  ProcessGroup good;
+  StartScript(&good, "0", "PMIX_RANK=0");
+  EXPECT_TRUE(good.WaitForOutput(0, "OVER", Patience(30)));
+  EXPECT_EQ(good.Wait(Patience(30))[0].exit_status, 0);
 }
 
 // A world for which there was no memory is not half there afterwards.

@@ -78,6 +78,7 @@ static choir_status_t break_by_code(choir_mpi_comm_t* mpi, int32_t peer,
                                     int code) {
   char text[200];
   mpi->world->shim->error_text(code, text, sizeof(text));
+  choir_mpi_note_follower();
   return choir__comm_break(&mpi->base, CHOIR_STATUS_ABORTED, "MPI lost %s: %s",
                            mpi->base.peers[peer].text, text);
 }

@@ -22,6 +22,8 @@
 
 // A rank that waits asks at most four times a second.
 #define ANSWER_SECONDS 0.1
+// How long a rank that failed after another one waits to be ended.
+#define FOLLOWER_SECONDS 5.0
 
 typedef enum world_state_e {
   WORLD_NEW,
@@ -50,8 +52,12 @@ static struct {
 // Set when a communicator broke: a peer may be dead, and MPI_Finalize would
 // wait for it.
 static atomic_bool skips_finalize;
+// Another rank is the reason.
+static atomic_bool is_follower;
 
 void choir_mpi_skip_finalize(void) { atomic_store(&skips_finalize, true); }
+
+void choir_mpi_note_follower(void) { atomic_store(&is_follower, true); }
 
 // ---- The plugin ----
 
@@ -246,8 +252,26 @@ choir_status_t choir_mpi_world_close(void) {
   return status;
 }
 
+// The runtime ends all ranks and tells how the first one ended. A rank that
+// fails because a peer was lost must not be the first one: the peer's
+// connection closes before the peer's host has told the runtime how it ended.
+static void wait_for_runtime(void) {
+  static const char* const variables[] = {"PMIX_RANK", "PMI_RANK"};
+  bool has_runtime = false;
+  for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); ++i)
+    has_runtime |= getenv(variables[i]) != NULL;
+  const double end = choir_clock_seconds() + FOLLOWER_SECONDS;
+  while (has_runtime && choir_clock_seconds() < end)
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
 // For programs that do not call choir_comm_shutdown.
-static void close_at_exit(void) { choir_status_free(choir_mpi_world_close()); }
+static void close_at_exit(int exit_status, void* unused) {
+  (void)unused;
+  if (atomic_load(&process.pid) != (int)getpid()) return;  // a forked child
+  choir_status_free(choir_mpi_world_close());
+  if (exit_status && atomic_load(&is_follower)) wait_for_runtime();
+}
 
 static choir_status_t start_owner(double deadline) {
   choir_threads_started();
@@ -305,7 +329,8 @@ static choir_status_t start_world(double deadline) {
   if (world->shim->is_finalized())
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "MPI was finalized; it starts once");
-  if (!atomic_exchange(&process.pid, (int)getpid())) atexit(close_at_exit);
+  if (!atomic_exchange(&process.pid, (int)getpid()))
+    on_exit(close_at_exit, NULL);
   if (world->shim->is_running()) {
     CHOIR_TRY(attach(deadline));
   } else {
