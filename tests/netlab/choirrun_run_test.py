@@ -202,13 +202,7 @@ class RunTest(harness.ProgramTest):
             "exit status 7; all ranks were ended\n$",
         )
 
-    def test_killed_rank(self):
-        process = self.begin()
-        # So slow that nearly all of a step is its exchange, with rank 0 in it.
-        self.h2.set_rate("1mbit")
-        time.sleep(2)
-        pid = self.ranks(self.h2)[1]
-        self.h2.run(["kill", "-KILL", pid])
+    def expect_killed_rank(self, process, pid):
         self.expect_end(
             process,
             137,
@@ -217,6 +211,29 @@ class RunTest(harness.ProgramTest):
             r"was in %s; all ranks were ended" % (pid, OPERATION),
         )
         self.assert_host_is_clean(self.h2)
+
+    def test_killed_rank(self):
+        process = self.begin()
+        # So slow that nearly all of a step is its exchange, with rank 0 in it.
+        self.h2.set_rate("1mbit")
+        time.sleep(2)
+        pid = self.ranks(self.h2)[1]
+        self.h2.run(["kill", "-KILL", pid])
+        self.expect_killed_rank(process, pid)
+
+    def test_killed_rank_of_which_the_other_hears_first(self):
+        process = self.begin()
+        self.h2.set_rate("1mbit")
+        time.sleep(2)
+        pid = self.ranks(self.h2)[1]
+        name = "orted" if self.major == 4 else "prted"
+        daemon = self.find(self.h2, name)
+        self.h2.run(["kill", "-STOP", daemon])
+        self.h2.run(["kill", "-KILL", pid])
+        # Rank 0 has noticed by then.
+        time.sleep(1)
+        self.h2.run(["kill", "-CONT", daemon])
+        self.expect_killed_rank(process, pid)
 
     def test_stopped_rank(self):
         process = self.begin(deadline=5)
