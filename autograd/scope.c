@@ -11,34 +11,21 @@
 // Variables and tape entries lie in an arena that the next step reuses, and
 // tensors come from the device's pool: a steady loop allocates nothing.
 
-typedef struct tape_entry_s tape_entry_t;
-
 struct choir_var_s {
   choir_var_t* next;       // all variables of the step, for the release
   choir_tensor_t* tensor;  // one reference
   choir_tensor_t* grad;    // one reference; NULL until something arrives
   choir_param_t* param;    // of a parameter
-  tape_entry_t* entry;     // whose result 0 it is; NULL: none
-  int32_t uses;            // that backward visits
-  int32_t pending;         // of those, still to visit
-  int32_t masked;          // of those, with choir_grad_note_masked
-  choir_tensor_t* scale;   // of its gradient, the scope's; NULL: none
-  choir_vars_t tuple;      // whose first it is; count 0: of none
+  const choir_tape_entry_t* entry;  // whose result 0 it is; NULL: none
+  int32_t uses;                     // that backward visits
+  int32_t pending;                  // of those, still to visit
+  int32_t masked;                   // of those, with choir_grad_note_masked
+  choir_tensor_t* scale;            // of its gradient, the scope's; NULL: none
+  choir_vars_t tuple;               // whose first it is; count 0: of none
   bool wants_grad;
   bool is_leaf;
   bool reached;         // the loss depends on it
   bool grad_is_shared;  // grad is also somebody else's tensor: do not add
-};
-
-struct tape_entry_s {
-  tape_entry_t* previous;
-  choir_op_t op;             // CHOIR_OP_COUNT: see custom
-  choir_custom_op_t custom;  // of an op that is none of the list
-  int32_t src_count;
-  choir_var_t** srcs;
-  choir_var_t* dsts[CHOIR_OP_MAX_RESULTS];
-  const void* attrs;
-  const char* label;
 };
 
 struct choir_scope_s {
@@ -49,7 +36,7 @@ struct choir_scope_s {
   choir_status_t error;
   choir_var_t failed;  // what calls return after a failure
   choir_var_t* vars;
-  tape_entry_t* tape;  // the last entry
+  const choir_tape_entry_t* tape;  // the last entry
   const char* label;
   uint64_t generation;
   int64_t next_random_stream;
@@ -114,11 +101,11 @@ void choir_scope_begin(choir_scope_t* scope, const choir_step_t* step) {
   scope_drop(scope);
   choir_status_free(scope->error);
   scope->error = NULL;
-  scope->next_random_stream = 0;
   scope->backward_done = false;
   scope->step_precision = scope->precision;
   memset(&scope->step, 0, sizeof(scope->step));
   if (step) scope->step = *step;
+  scope->next_random_stream = scope->step.random_stream;
 }
 
 choir_status_t choir_scope_end(choir_scope_t* scope) {
@@ -215,6 +202,13 @@ choir_var_t* choir_scope_leaf(choir_scope_t* scope, choir_tensor_t* tensor) {
   return var;
 }
 
+void choir_scope_bind(choir_scope_t* scope, choir_param_t* param,
+                      choir_var_t* var) {
+  param->scope = scope;
+  param->generation = scope->generation;
+  param->var = var;
+}
+
 choir_var_t* choir_scope_param(choir_scope_t* scope, choir_param_t* param) {
   if (scope->error) return &scope->failed;
   if (param->scope == scope && param->generation == scope->generation)
@@ -235,19 +229,22 @@ choir_var_t* choir_scope_param(choir_scope_t* scope, choir_param_t* param) {
   if (var_is_failed(scope, var)) return var;
   var->param = param;
   var->wants_grad = param->trainable;
-  param->scope = scope;
-  param->generation = scope->generation;
-  param->var = var;
+  choir_scope_bind(scope, param, var);
   return var;
+}
+
+const choir_tape_entry_t* choir_scope_tape(const choir_scope_t* scope) {
+  return scope->tape;
 }
 
 // Remembers an op that a gradient can flow through. NULL: no memory, and the
 // scope knows.
-static tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
-                                 choir_var_t* const* srcs, int32_t src_count,
-                                 const void* attrs, choir_var_t* const* dsts) {
+static choir_tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
+                                       choir_var_t* const* srcs,
+                                       int32_t src_count, const void* attrs,
+                                       choir_var_t* const* dsts) {
   const choir_struct_def_t* attrs_def = choir_op_attrs_def(op);
-  tape_entry_t* entry = scope_alloc(scope, sizeof(*entry));
+  choir_tape_entry_t* entry = scope_alloc(scope, sizeof(*entry));
   choir_var_t** entry_srcs =
       scope_alloc(scope, sizeof(choir_var_t*) * (size_t)src_count);
   void* entry_attrs = attrs_def ? scope_alloc(scope, attrs_def->bytes) : NULL;
@@ -264,7 +261,7 @@ static tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
   entry->srcs = entry_srcs;
   entry->attrs = entry_attrs;
   entry->label = scope->label;
-  memcpy(entry->dsts, dsts, sizeof(entry->dsts));
+  memcpy(entry->results, dsts, sizeof(entry->results));
   entry->previous = scope->tape;
   scope->tape = entry;
   dsts[0]->entry = entry;
@@ -399,7 +396,7 @@ choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
   choir_var_t* dsts[CHOIR_OP_MAX_RESULTS] = {choir_scope_input(scope, result)};
   if (scope->error || !scope->step.training || !wants_grad) return dsts[0];
   dsts[0]->wants_grad = true;
-  tape_entry_t* entry =
+  choir_tape_entry_t* entry =
       tape_append(scope, CHOIR_OP_COUNT, srcs, src_count, NULL, dsts);
   if (!entry) return &scope->failed;
   entry->custom = *op;
@@ -452,7 +449,7 @@ bool choir_grad_wants(const choir_grad_t* grad, int32_t src) {
 }
 
 bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
-  const tape_entry_t* entry = grad->src_vars[src]->entry;
+  const choir_tape_entry_t* entry = grad->src_vars[src]->entry;
   const choir_op_def_t* def = entry ? choir__op_def(entry->op) : NULL;
   return def && (entry->op == CHOIR_OP_RELU ||
                  (def->is_rectified && def->is_rectified(entry->attrs)));
@@ -713,8 +710,9 @@ choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
 // Marks what the loss depends on and counts the uses of each variable.
 static void mark_reached(choir_scope_t* scope, choir_var_t* loss) {
   loss->reached = true;
-  for (tape_entry_t* entry = scope->tape; entry; entry = entry->previous) {
-    if (!entry->dsts[0]->reached) continue;
+  for (const choir_tape_entry_t* entry = scope->tape; entry;
+       entry = entry->previous) {
+    if (!entry->results[0]->reached) continue;
     for (int32_t i = 0; i < entry->src_count; ++i) {
       if (!entry->srcs[i]->wants_grad) continue;
       entry->srcs[i]->reached = true;
@@ -732,7 +730,7 @@ static choir_status_t report_grad(const choir_backward_options_t* options,
 
 // The uses of an entry's sources are done; parameters that have their whole
 // gradient now are reported.
-static choir_status_t finish_uses(tape_entry_t* entry,
+static choir_status_t finish_uses(const choir_tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
   for (int32_t i = 0; i < entry->src_count; ++i) {
     choir_var_t* var = entry->srcs[i];
@@ -744,7 +742,8 @@ static choir_status_t finish_uses(tape_entry_t* entry,
 }
 
 // What an entry's rule gets, but for dy.
-static choir_grad_t grad_of(choir_scope_t* scope, const tape_entry_t* entry) {
+static choir_grad_t grad_of(choir_scope_t* scope,
+                            const choir_tape_entry_t* entry) {
   choir_grad_t grad = {.scope = scope,
                        .attrs = entry->attrs,
                        .src_count = entry->src_count,
@@ -754,7 +753,7 @@ static choir_grad_t grad_of(choir_scope_t* scope, const tape_entry_t* entry) {
     grad.src_vars[i] = entry->srcs[i];
   }
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
-    grad.dsts[i] = entry->dsts[i] ? entry->dsts[i]->tensor : NULL;
+    grad.dsts[i] = entry->results[i] ? entry->results[i]->tensor : NULL;
   return grad;
 }
 
@@ -768,7 +767,7 @@ bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
 }
 
 // Asks a custom op for the gradients of its sources.
-static choir_status_t run_custom(const tape_entry_t* entry,
+static choir_status_t run_custom(const choir_tape_entry_t* entry,
                                  choir_grad_t* grad) {
   choir_tensor_t* grads[CHOIR_MAX_OPERANDS] = {NULL};
   choir_status_t status =
@@ -793,9 +792,10 @@ static choir_status_t run_custom(const tape_entry_t* entry,
   return status;
 }
 
-static choir_status_t visit_entry(choir_scope_t* scope, tape_entry_t* entry,
+static choir_status_t visit_entry(choir_scope_t* scope,
+                                  const choir_tape_entry_t* entry,
                                   const choir_backward_options_t* options) {
-  choir_var_t* result = entry->dsts[0];
+  choir_var_t* result = entry->results[0];
   if (!result->reached) return NULL;
   if (!result->grad) return finish_uses(entry, options);
   choir_grad_t grad = grad_of(scope, entry);
@@ -867,7 +867,8 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     }
     loss->grad = start;
     if (loss->param) CHOIR_TRY(report_grad(options, loss->param));
-    for (tape_entry_t* entry = scope->tape; entry; entry = entry->previous)
+    for (const choir_tape_entry_t* entry = scope->tape; entry;
+         entry = entry->previous)
       CHOIR_TRY(visit_entry(scope, entry, options));
   }
   for (size_t i = 0; options && i < options->param_count; ++i) {

@@ -67,9 +67,10 @@ typedef struct choir_step_s {
       first_sample;  // place of this rank's first sample in the global batch
   // This rank's samples; of a step in several passes those so far.
   int64_t sample_count;
-  int64_t global_count;  // all ranks' samples in this step
-  bool is_partial;       // another pass of this step follows
-  int64_t batch_number;  // of the batch, by the program's count; 0: not told
+  int64_t global_count;   // all ranks' samples in this step
+  bool is_partial;        // another pass of this step follows
+  int64_t batch_number;   // of the batch, by the program's count; 0: not told
+  int64_t random_stream;  // the first of choir_scope_next_random_stream
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,
@@ -107,8 +108,9 @@ CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
 // too; long-lived or NULL.
 CHOIR_API void choir_scope_set_label(choir_scope_t* scope, const char* label);
 CHOIR_API const char* choir_scope_label(const choir_scope_t* scope);
-// A number for each place in a step that draws random numbers: 0, 1, ... in
-// the order of calls, so the same in every step and on every rank.
+// A number for each place in a step that draws random numbers: from the step's
+// random_stream on in the order of calls, so the same in every step and on
+// every rank.
 CHOIR_API int64_t choir_scope_next_random_stream(choir_scope_t* scope);
 
 // A constant (retains the tensor).
@@ -117,6 +119,11 @@ CHOIR_API choir_var_t* choir_scope_input(choir_scope_t* scope,
 // A parameter: the same variable each time within a step.
 CHOIR_API choir_var_t* choir_scope_param(choir_scope_t* scope,
                                          choir_param_t* param);
+// From here to the end of the step choir_scope_param gives `var`, a variable of
+// this step, for the parameter, whose value and gradient are not looked at: a
+// layer computes with a tensor that somebody else keeps.
+CHOIR_API void choir_scope_bind(choir_scope_t* scope, choir_param_t* param,
+                                choir_var_t* var);
 // Any op: result 0; further results into out_more (may be NULL), which has
 // choir_op_result_count(op) - 1 entries. Gradients flow through result 0 only,
 // and only where it is of a floating-point dtype.
@@ -156,6 +163,22 @@ CHOIR_API choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
                                                  choir_var_t* const* srcs,
                                                  int32_t src_count,
                                                  choir_tensor_t* result);
+
+// An op of the tape: what choir_scope_record takes, to put it on the tape of
+// another scope. Lives as long as the step.
+typedef struct choir_tape_entry_s {
+  const struct choir_tape_entry_s* previous;
+  choir_op_t op;  // CHOIR_OP_COUNT: custom, none of the list
+  int32_t src_count;
+  choir_var_t** srcs;
+  choir_var_t* results[CHOIR_OP_MAX_RESULTS];  // then NULL
+  const void* attrs;  // the op's struct; NULL: it has none
+  const char* label;
+  choir_custom_op_t custom;
+} choir_tape_entry_t;
+// The last op so far that a gradient can flow through; NULL: there is none.
+CHOIR_API const choir_tape_entry_t* choir_scope_tape(
+    const choir_scope_t* scope);
 
 // Several variables handed on as one, for a layer with several results: returns
 // the first, with which the others are found. A gradient flows into each of

@@ -110,8 +110,10 @@ static choir_status_t add_param(choir_layer_t* layer, const char* name,
                                 const choir_initializer_t* initializer,
                                 bool trainable) {
   choir_model_t* model = layer->model;
-  const choir_random_key_t key = {.seed = (uint64_t)model->seed,
-                                  .stream = (uint32_t)model->params->count};
+  const choir_random_key_t key = {
+      .seed = (uint64_t)model->seed,
+      .stream =
+          (uint32_t)(model->first_stream + (int64_t)model->params->count)};
   CHOIR_TRY_NOTE(choir_initialize(value, initializer, key), "%s", name);
   choir_param_t* param = NULL;
   CHOIR_TRY(choir__model_add_param(model, name, value, trainable, &param));
@@ -203,4 +205,35 @@ choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
 choir_var_t* choir_layer_forward(choir_scope_t* scope, choir_layer_t* layer,
                                  choir_var_t* x) {
   return choir_layer_forward_list(scope, layer, CHOIR_VARS(x));
+}
+
+// ---- A layer without a model: one whose model nobody sees ----
+
+static const choir_model_def_t alone = {.name = "alone"};
+
+choir_status_t choir_layer_create_alone(choir_device_t* device,
+                                        const char* name,
+                                        const choir_layer_def_t* def,
+                                        const void* config, int64_t seed,
+                                        int64_t first_stream,
+                                        choir_layer_t** out_layer) {
+  choir_model_t* model = NULL;
+  *out_layer = NULL;
+  CHOIR_TRY(choir__model_make(device, &alone, NULL, seed, &model));
+  model->first_stream = first_stream;
+  *out_layer = choir_layer_create(model, name, def, config);
+  choir_status_t status = choir__model_take_error(model);
+  if (!status) return NULL;
+  *out_layer = NULL;
+  choir_model_release(model);
+  return status;
+}
+
+void choir_layer_release(choir_layer_t* layer) {
+  if (layer) choir_model_release(layer->model);
+}
+
+choir_param_t* choir_layer_param(const choir_layer_t* layer, size_t index) {
+  const choir_param_set_t* set = layer->model->params;
+  return index < set->count ? set->params[index] : NULL;
 }

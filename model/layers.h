@@ -195,8 +195,8 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
   X(T, BOOL, causal, false, 0, 1, "no place sees a later one")          \
   X(T, FLOAT, dropout, 0, 0, 0.999999, "share of the weights that are set 0")
 
-// x of two dimensions -> alpha op(x) op(W) + beta b, where op may transpose. W
-// (out, in), or (in, out) without transpose_b, starts as
+// x, a matrix or a batch of them -> alpha op(x) op(W) + beta b, where op may
+// transpose. W (out, in), or (in, out) without transpose_b, starts as
 // N(0, sqrt(2 / (in + out))), b (1, out) as 0.
 #define CHOIR_GEMM_FIELDS(X, T)                                         \
   X(T, INT, out_features, 0, 1, 1e9, "columns of the result; required") \
@@ -329,6 +329,23 @@ CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
 CHOIR_API choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
                                                 choir_layer_t* layer,
                                                 choir_vars_t inputs);
+
+// A layer without a model, for programs that keep parameters themselves: they
+// bind each to a variable of their own before forward (choir_scope_bind). The
+// first forward makes the parameters, of initial values by the seed, the first
+// one drawn from random stream `first_stream`, the next from the one after it.
+// name: in failures and labels. INVALID_ARGUMENT: a setting out of range.
+// Ownership: release it, and no other layer.
+CHOIR_API choir_status_t choir_layer_create_alone(
+    choir_device_t* device, const char* name, const choir_layer_def_t* def,
+    const void* config, int64_t seed, int64_t first_stream,
+    choir_layer_t** out_layer) CHOIR_NODISCARD;
+CHOIR_API void choir_layer_release(choir_layer_t* layer);
+// Parameter `index` of its own and its children's, "<name>.query.W", in the
+// order of their making, lent; NULL: there are no more.
+CHOIR_API choir_param_t* choir_layer_param(const choir_layer_t* layer,
+                                           size_t index);
+
 // The whole one: "block3.attention".
 CHOIR_API const char* choir_layer_name(const choir_layer_t* layer);
 

@@ -74,7 +74,7 @@ static choir_status_t model_init(choir_model_t* model) {
                                 &model->correct));
   CHOIR_TRY(clear_counter(model, model->loss_sum));
   CHOIR_TRY(clear_counter(model, model->correct));
-  model->def->define(model, model->self);
+  if (model->def->define) model->def->define(model, model->self);
   return choir__model_take_error(model);
 }
 
@@ -87,6 +87,12 @@ choir_status_t choir_model_create(choir_device_t* device,
                        "model %s: %s is NULL; needs define, and forward or "
                        "train_one_batch",
                        def->name, def->define ? "forward" : "define");
+  return choir__model_make(device, def, self, seed, out_model);
+}
+
+choir_status_t choir__model_make(choir_device_t* device,
+                                 const choir_model_def_t* def, void* self,
+                                 int64_t seed, choir_model_t** out_model) {
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(choir_device_allocator(device),
                            sizeof(choir_model_t), "model", &memory));

@@ -50,6 +50,7 @@ struct choir_model_s {
   const choir_model_def_t* def;
   void* self;
   int64_t seed;
+  int64_t first_stream;  // of the parameters' initial values
   int64_t step;
   int64_t pass;           // of the step: how many were counted before
   int64_t pass_samples;   // in those passes
@@ -81,6 +82,11 @@ struct choir_model_s {
   choir_graph_stats_t graph_stats;
 };
 
+// See choir_model_create; of any definition, also of one without functions.
+choir_status_t choir__model_make(choir_device_t* device,
+                                 const choir_model_def_t* def, void* self,
+                                 int64_t seed, choir_model_t** out_model)
+    CHOIR_NODISCARD;
 // Whether the pass that comes is not the step's last.
 bool choir__model_is_partial(const choir_model_t* model);
 

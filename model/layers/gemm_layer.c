@@ -4,8 +4,10 @@
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
   const choir_gemm_config_t* config = layer->config;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
-  const int64_t in = x->shape[config->transpose_a ? 0 : 1];
+  if (choir_var_view(inputs.at[0])->ndim < 2)
+    CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
+  x = choir_var_view(inputs.at[0]);
+  const int64_t in = x->shape[x->ndim - (config->transpose_a ? 2 : 1)];
   const int64_t out = config->out_features;
   const int64_t shape[] = {config->transpose_b ? out : in,
                            config->transpose_b ? in : out};

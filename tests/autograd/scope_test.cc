@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,11 @@ TEST_P(ScopeTest, KnowsItsStepAndNumbersRandomStreams) {
     EXPECT_EQ(choir_scope_next_random_stream(scope_), 1);
     EXPECT_OK(choir_scope_end(scope_));
   }
+  choir_step_t later = step;
+  later.random_stream = 5;
+  choir_scope_begin(scope_, &later);
+  EXPECT_EQ(choir_scope_next_random_stream(scope_), 5);
+  EXPECT_EQ(choir_scope_next_random_stream(scope_), 6);
   choir_scope_begin(scope_, nullptr);
   EXPECT_FALSE(choir_scope_step(scope_)->training);
   EXPECT_EQ(choir_scope_device(scope_), device_.get());
@@ -343,6 +349,64 @@ TEST_P(ScopeTest, OverwritesAParametersGradientWhereItLies) {
     EXPECT_EQ(w.grad(), (Doubles{6, 80}));
     EXPECT_OK(choir_scope_end(scope_));
   }
+}
+
+TEST_P(ScopeTest, AParameterIsTheVariableThatItIsBoundTo) {
+  Param w(device_.get(), "w", {2}, {3, 5});
+  choir_var_t* x = Leaf({2}, {7, 11});
+  choir_var_t* twice = choir_var_add(scope_, x, x);
+  choir_scope_bind(scope_, w.get(), twice);
+  choir_scope_backward(
+      scope_, Dot(choir_var_square(scope_, Use(&w)), {2}, {1, 10}), nullptr);
+  EXPECT_EQ(Grad(x), (Doubles{56, 880}));  // of (2 x)^2: 8 x
+  EXPECT_EQ(w.grad(), (Doubles{-77, -77}));
+  EXPECT_OK(choir_scope_end(scope_));
+  choir_scope_begin(scope_, &kTraining);
+  EXPECT_EQ(Read<double>(choir_var_tensor(Use(&w))), (Doubles{3, 5}));
+  EXPECT_OK(choir_scope_end(scope_));
+}
+
+// Of x^2 (x + 1) relu(-x) and what carries no gradient, in another scope.
+TEST_P(ScopeTest, TheTapeGoesOnInAnotherScope) {
+  EXPECT_EQ(choir_scope_tape(scope_), nullptr);
+  const TensorPtr values = Tensor({2}, {3, -2});
+  choir_var_t* x = choir_scope_leaf(scope_, values.get());
+  const choir_scale_attrs_t plus = {1, 1}, minus = {-1, 0};
+  choir_var_square(scope_, Input({1}, {1}));
+  choir_var_t* y = choir_var_square(scope_, x);
+  choir_var_t* factor = choir_var_scale(scope_, x, &plus);
+  y = choir_var_mul(scope_, y, factor);
+  factor = choir_var_scale(scope_, x, &minus);
+  y = choir_var_mul(scope_, y, choir_var_relu(scope_, factor));
+  std::vector<const choir_tape_entry_t*> entries;
+  for (auto* entry = choir_scope_tape(scope_); entry; entry = entry->previous)
+    entries.insert(entries.begin(), entry);
+  EXPECT_EQ(entries.size(), 6u);
+  EXPECT_EQ(entries.front()->op, CHOIR_OP_SQUARE);
+  EXPECT_EQ(entries.back()->results[0], y);
+  choir_scope_t* other = nullptr;
+  ASSERT_OK(choir_scope_create(device_.get(), &other));
+  choir_scope_begin(other, &kTraining);
+  choir_var_t* leaf = choir_scope_leaf(other, values.get());
+  std::map<choir_var_t*, choir_var_t*> found = {{x, leaf}};
+  for (const choir_tape_entry_t* entry : entries) {
+    std::vector<choir_var_t*> srcs;
+    for (int32_t i = 0; i < entry->src_count; ++i)
+      srcs.push_back(found.at(entry->srcs[i]));
+    choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {
+        choir_var_tensor(entry->results[0])};
+    found[entry->results[0]] = choir_scope_record(
+        other, entry->op, srcs.data(), entry->src_count, entry->attrs, results);
+  }
+  EXPECT_OK(choir_scope_end(scope_));
+  const TensorPtr ones = Tensor({2}, {1, 10});
+  choir_backward_options_t options = {};
+  options.start = ones.get();
+  choir_scope_backward(other, found.at(y), &options);
+  // At -2 it is -x^4 - x^3, whose slope is -4 x^3 - 3 x^2: 20.
+  EXPECT_EQ(Grad(leaf), (Doubles{0, 200}));
+  EXPECT_OK(choir_scope_end(other));
+  choir_scope_destroy(other);
 }
 
 TEST_P(ScopeTest, AddsOverTwoUsesOfAParameter) {

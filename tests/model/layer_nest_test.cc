@@ -190,6 +190,47 @@ TEST_F(LayerNestTest, SeparableConvolutionIsTwo) {
   EXPECT_EQ(one.Predict(x.get()), two.Predict(x.get()));
 }
 
+// As the second layer of a model with its values.
+TEST_F(LayerNestTest, ALayerWithoutAModel) {
+  choir_layer_t* alone = nullptr;
+  choir_linear_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LINEAR_FIELDS)};
+  EXPECT_STATUS(
+      INVALID_ARGUMENT, "layer it: linear: out_features is 0; needs",
+      choir_layer_create_alone(device_.get(), "it", &choir_layer_def_linear,
+                               &config, 4, 2, &alone));
+  EXPECT_EQ(alone, nullptr);
+  config.out_features = 3;
+  ASSERT_OK(choir_layer_create_alone(
+      device_.get(), "it", &choir_layer_def_linear, &config, 4, 2, &alone));
+  EXPECT_EQ(choir_layer_param(alone, 0), nullptr);
+  Net net(
+      [](Net* net) {
+        net->Linear("first", 4);
+        net->Linear("it", 3);
+      },
+      choir::testing::Chain);
+  ASSERT_OK(net.Create(device_.get(), 4));
+  ASSERT_OK(net.Compile({1, 5}));
+
+  choir_scope_t* scope = nullptr;
+  ASSERT_OK(choir_scope_create(device_.get(), &scope));
+  choir_scope_begin(scope, nullptr);
+  const TensorPtr x = Make(device_.get(), {2, 4}, Floats(8, 1));
+  choir_var_t* y =
+      choir_layer_forward(scope, alone, choir_scope_input(scope, x.get()));
+  EXPECT_EQ(choir_scope_label(scope), nullptr);
+  EXPECT_EQ(choir_var_view(y)->shape[1], 3);
+  ASSERT_OK(choir_scope_end(scope));
+  choir_param_t* w = choir_layer_param(alone, 0);
+  EXPECT_STREQ(w->name, "it.W");
+  EXPECT_STREQ(choir_layer_param(alone, 1)->name, "it.b");
+  EXPECT_EQ(choir_layer_param(alone, 2), nullptr);
+  EXPECT_EQ(choir::testing::Read<float>(w->value), net.value(2));
+  choir_scope_destroy(scope);
+  choir_layer_release(alone);
+  choir_layer_release(nullptr);
+}
+
 TEST_F(LayerNestTest, LayersTakeAsManyInputsAsTheyAreMadeFor) {
   static const choir_block_def_t product = {
       [](choir_model_t*, void*) {},
