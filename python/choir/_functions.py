@@ -19,6 +19,7 @@ import numpy as np
 
 from choir import _numbers, _raw, autograd, tensor
 from choir._here import here
+from choir._lib import Step
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
 from choir.tensor import Tensor, _need_tensor
@@ -727,30 +728,40 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
-    is_training = (
-        here.training if here.outer_training is None else here.outer_training
-    )
-    step = here.model_step
-    if step is not None:
-        stream = step.next_stream()
-        own_seed, first = step.seed, step.first_sample
-    elif is_training:
-        step = autograd.place
-        stream = step.next_stream()
-        rank, _ranks = step.partition
-        own_seed = x.device.seed
-        first = rank * (x.shape[0] if x.ndim() else 0)
-    if not is_training or ratio == 0:
+    step = draw_step(x, 1)
+    if not step.training or ratio == 0:
         return x
     return _op(
         "dropout",
         x,
         ratio=float(ratio),
-        seed=operator.index(seed) or own_seed,
-        stream=_FIRST_STREAM + stream,
+        seed=operator.index(seed) or step.seed,
+        stream=_FIRST_STREAM + step.random_stream,
         step=step.step,
-        first_sample=first,
+        first_sample=step.first_sample,
     )
+
+
+def draw_step(x: Tensor, count: int) -> Step:
+    """Where in a run the work on x is: what is drawn there, `count` times, is
+    keyed by it."""
+    is_training = (
+        here.training if here.outer_training is None else here.outer_training
+    )
+    at = here.model_step or (autograd.place if is_training else None)
+    if at is None:
+        return Step(training=False)
+    step = Step(training=is_training, step=at.step)
+    if at is here.model_step:
+        step.seed, step.first_sample = at.seed, at.first_sample
+    elif count:
+        rank, _ranks = at.partition
+        step.seed = x.device.seed
+        step.first_sample = rank * (x.shape[0] if x.ndim() else 0)
+    for i in range(count):
+        stream = at.next_stream()
+        step.random_stream = step.random_stream if i else stream
+    return step
 
 
 # ---- Plain ops by SINGA's names and argument names ----

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a layer is: how it makes its parameters at the first call, finds those of
-the layers in it and names them by their paths. The layers are in layer.py."""
+the layers in it and names them by their paths; and how one of the C library's runs.
+The layers are in layer.py."""
 
 from __future__ import annotations
 
@@ -11,12 +12,23 @@ from collections import OrderedDict
 import numpy as np
 
 from choir import _raw, autograd, tensor
-from choir._calls import check, lib
-from choir._lib import Initializer, InitializerKind, RandomKey, View
+from choir._calls import NotCopied, Owner, check, lib
+from choir._functions import draw_step
+from choir._here import here
+from choir._lib import (
+    Initializer,
+    InitializerKind,
+    RandomKey,
+    Step,
+    TapeEntry,
+    Vars,
+)
+from choir._sections import deferred, lock
+from choir._settings import Table
 from choir.tensor import Tensor
 
 CONSTANT, UNIFORM = InitializerKind.CONSTANT, InitializerKind.UNIFORM
-NORMAL, GLOROT_NORMAL = InitializerKind.NORMAL, InitializerKind.GLOROT_NORMAL
+NORMAL = InitializerKind.NORMAL
 
 
 def param(
@@ -25,9 +37,6 @@ def param(
     kind: int = CONSTANT,
     a: float = 0.0,
     b: float = 1.0,
-    fan_in: float = 0.0,
-    fan_out: float = 0.0,
-    channels_last: bool = False,
     dtype: int = _raw.F32,
     trained: bool = True,
 ) -> Tensor:
@@ -35,16 +44,10 @@ def param(
     shape = _raw.sizes(shape)
     if 0 in shape:
         raise ValueError(f"a parameter of shape {shape} has no elements")
-    view = View(ndim=len(shape), dtype=dtype)
-    view.shape[: len(shape)] = shape
-    if channels_last:
-        lib.view_set_channels_last(ctypes.byref(view))
-    else:
-        lib.view_set_contiguous(ctypes.byref(view))
-    raw = _raw.empty_layout(device, view)
-    initializer = Initializer(kind, a, b, fan_in, fan_out)
+    raw = _raw.empty(device, shape, dtype)
+    start = Initializer(kind, a, b)
     key = RandomKey(seed=device.seed, stream=device.next_param_stream(), step=0)
-    check(lib.initialize(raw.handle, ctypes.byref(initializer), key))
+    check(lib.initialize(raw.handle, ctypes.byref(start), key))
     made = Tensor._of(raw, requires_grad=trained)
     made.stores_grad = trained
     return made
@@ -146,8 +149,7 @@ class Layer(metaclass=LayerMeta):
         for name in ("_layers", "_own"):
             if name in state:
                 state[name] = OrderedDict(state[name])
-        if "_attrs" in state:
-            state["_attrs"] = None
+        state.pop("_made", None)
         return state
 
     def _path(self, name: str) -> str:
@@ -267,20 +269,205 @@ class Layer(metaclass=LayerMeta):
         return f"{type(self).__name__}({self.name or ''})"
 
 
+@functools.cache
+def definition_of(kind: str) -> tuple[int, Table]:
+    definition = lib.layer_def_find(kind.encode())
+    return definition, Table(lib.layer_def_config(definition))
+
+
+class LibraryLayer(Owner, NotCopied):
+    """A layer of the C library's, to which parameters are handed as inputs are.
+
+    It learns its shapes from inputs like `xs`. paths, values: the parameters that
+    training learns, by name, and initial values; count: of all parameters.
+    """
+
+    _computes = True
+
+    def __init__(
+        self, kind: str, name: str, settings: dict, xs, first_stream: int = 0
+    ) -> None:
+        device = xs[0].device
+        definition, table = definition_of(kind)
+        config = table.make(name, **settings)
+        key = device.seed, first_stream
+        self._name = name
+        self._params, self.paths, self.values = [], [], []
+        with lock, deferred():
+            self._own(
+                lib.layer_release, lib.layer_create_alone, device.handle,
+                name.encode(), definition, config, *key,
+            )  # fmt: skip
+            self._run(xs, (), Step(), 0)
+            self.count = 0
+            while param := lib.layer_param(self.handle, self.count):
+                self.count += 1
+                made = param.contents
+                if made.trainable:
+                    self._params.append(param)
+                    self.paths.append(made.name.decode()[len(name) + 1 :])
+                    self.values.append(_raw.CTensor.borrow(made.value, device))
+                    # From now on it is the caller's alone.
+                    lib.param_use_grad(param, None)
+                    lib.tensor_release(made.value)
+                    made.value = None
+
+    def __call__(self, xs, weights, results: int = 1, draws: int = 0) -> list:
+        """Its results. weights: of each value. draws: of random numbers."""
+        with lock, deferred():
+            step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
+            step.training = here.training
+            return self._run(xs, weights, step, results)
+
+    def _run(self, xs, weights, step: Step, results: int) -> list:
+        device = xs[0].device
+        free = autograd._take_scope(device, step, here.precision)
+        scope = free.handle
+        known: dict[int, Tensor] = {}
+
+        def taken(x: Tensor) -> int:
+            if tensor._need_tensor(x, self._name).device is not device:
+                raise ValueError(
+                    f"{self._name}: tensors lie on {device} and {x.device}; one "
+                    "device is needed (to_device moves a tensor)"
+                )
+            wants = x.requires_grad and x.data.dtype in _raw.FLOATS
+            make = lib.scope_leaf if wants else lib.scope_input
+            var = make(scope, x.data.handle)
+            known[var] = x
+            return var
+
+        def found(var: int) -> Tensor:
+            if var not in known:
+                raw = _raw.CTensor.borrow(lib.var_tensor(var), device)
+                known[var] = Tensor._of(raw)
+            return known[var]
+
+        for param, x in zip(self._params, weights):
+            lib.scope_bind(scope, param, taken(x))
+        inputs = (ctypes.c_void_p * len(xs))(*map(taken, xs))
+        y = lib.layer_forward_list(scope, self.handle, Vars(inputs, len(xs)))
+        ys = []
+        if lib.scope_is_ok(scope):
+            for entry in _tape(scope):
+                op, srcs = _raw.OP_LIST[entry.op], entry.srcs[: entry.src_count]
+                made = entry.results[: op.result_count]
+                known[made[0]] = autograd._remember(
+                    op,
+                    [found(src) for src in srcs],
+                    op.copy(entry.attrs),
+                    [found(result).data for result in made],
+                )
+            ys = [found(lib.scope_result(scope, y, i)) for i in range(results)]
+        check(lib.scope_end(scope))
+        autograd._free_scopes[device].append(free)
+        return ys
+
+
+def _tape(scope: int) -> list[TapeEntry]:
+    """The ops that gradients flow through, in the order in which they ran."""
+    entries = []
+    pointer = lib.scope_tape(scope)
+    while pointer:
+        entries.append(pointer.contents)
+        pointer = ctypes.cast(entries[-1].previous, type(pointer))
+    return entries[::-1]
+
+
+class ListLayer(Layer):
+    """A layer of the C library's list, _kind. Its settings are attributes of their
+    names there, or of others by _names. _input: an attribute for the size of its
+    input's axis, and the axis."""
+
+    _kind = ""
+    _names: dict[str, str] = {}
+    _input: tuple[str, int] | None = None
+    _results = 1
+    _draws = 0
+    _made: LibraryLayer | None = None
+
+    def _settings(self) -> dict:
+        """As the C library has them: of a pair two, rows and columns."""
+        settings = {}
+        for name in definition_of(self._kind)[1].fields:
+            value = getattr(self, self._names.get(name, name), None)
+            if isinstance(value, (tuple, list)):
+                is_four = name == "padding" and len(value) == 4
+                if not (len(value) == 2 or is_four) or min(value) < 0:
+                    raise ValueError(
+                        f"{type(self).__name__}: {name} is {value!r}; one number "
+                        "or a pair, none below 0, is needed"
+                    )
+                width = name.removesuffix("_size") + "_width"
+                settings[name], settings[width] = value[:2]
+                if is_four:
+                    after = "padding_after", "padding_after_width"
+                    settings.update(zip(after, value[2:]), pad_mode="explicit")
+            elif value not in (None, "NOTSET"):
+                settings[name] = value
+        return settings
+
+    def _check(self) -> None:
+        """Refuses what is no setting, before the first call."""
+        table = definition_of(self._kind)[1]
+        table.make(type(self).__name__, **self._settings())
+
+    def _make(self, xs) -> LibraryLayer:
+        first = xs[0].device.next_param_stream(0)
+        name = self.name or type(self).__name__
+        made = LibraryLayer(self._kind, name, self._settings(), xs, first)
+        object.__setattr__(self, "_made", made)
+        return made
+
+    def initialize(self, *xs: Tensor) -> None:
+        floats(xs[0], type(self).__name__)
+        made = self._make(xs)
+        if self._input is not None:
+            announced(self, *self._input, xs[0])
+        xs[0].device.next_param_stream(made.count)
+        for path, raw in zip(made.paths, made.values):
+            *parts, name = path.split(".")
+            owner = self
+            for part in parts:
+                if part not in owner._layers:
+                    setattr(owner, part, Layer())
+                owner = owner._layers[part]
+            value = Tensor._of(raw, True)
+            value.stores_grad = True
+            setattr(owner, name, value)
+        made.values.clear()
+
+    def _weights(self) -> list[Tensor]:
+        """As the C library's layer has them."""
+        return [
+            functools.reduce(getattr, path.split("."), self)
+            for path in self._made.paths
+        ]
+
+    def _run(self, *xs: Tensor) -> list[Tensor]:
+        made = self._made or self._make(xs)  # a copy has none
+        return made(xs, self._weights(), self._results, self._draws)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return self._run(*xs)[0]
+
+
+def announced(layer: Layer, name: str, axis: int, x: Tensor) -> None:
+    """Sets a size that the layer learns from x; it may have been given."""
+    given, size = getattr(layer, name), x.shape[axis]
+    if given not in (None, size):
+        raise ValueError(
+            f"{type(layer).__name__}: the input has shape {x.shape}; {name} was "
+            f"given as {given}"
+        )
+    setattr(layer, name, size)
+
+
 def floats(x: Tensor, what: str) -> int:
-    code = x.data.dtype
+    code = tensor._need_tensor(x, what).data.dtype
     if code not in _raw.FLOATS:
         raise TypeError(
             f"{what}: the input is {tensor._NAMES[x.dtype]}; floating-point numbers "
             "are needed (as_type(tensor.float32))"
         )
     return code
-
-
-def check_ndim(x: Tensor, ndim, what: str) -> None:
-    allowed = (ndim,) if isinstance(ndim, int) else ndim
-    if x.ndim() not in allowed:
-        raise ValueError(
-            f"{what}: the input has shape {x.shape}; "
-            f"{' or '.join(map(str, allowed))} dimensions are needed"
-        )

@@ -125,6 +125,10 @@ class OpInfo(Structure):
         ("is_product", c_bool), ("attrs", POINTER(StructDef)),
     ]
 
+class Vars(Structure):
+    """choir_vars_t"""
+    _fields_ = [("at", POINTER(_P)), ("count", c_int32)]
+
 class Param(Structure):
     """choir_param_t"""
     _fields_ = [
@@ -138,12 +142,20 @@ class Step(Structure):
         ("training", c_bool), ("seed", c_int64), ("step", c_int64),
         ("first_sample", c_int64), ("sample_count", c_int64),
         ("global_count", c_int64), ("is_partial", c_bool),
-        ("batch_number", c_int64),
+        ("batch_number", c_int64), ("random_stream", c_int64),
     ]
 
 class CustomOp(Structure):
     """choir_custom_op_t"""
     _fields_ = [("name", c_char_p), ("backward", _P), ("self", _P)]
+
+class TapeEntry(Structure):
+    """choir_tape_entry_t"""
+    _fields_ = [
+        ("previous", _P), ("op", c_int), ("src_count", c_int32),
+        ("srcs", POINTER(_P)), ("results", _P * 4), ("attrs", _P),
+        ("label", c_char_p), ("custom", CustomOp),
+    ]
 
 class BackwardOptions(Structure):
     """choir_backward_options_t"""
@@ -267,7 +279,6 @@ FUNCTIONS = {
     "view_is_contiguous": (c_bool, [POINTER(View)]),
     "view_is_dense": (c_bool, [POINTER(View)]),
     "view_set_contiguous": (None, [POINTER(View)]),
-    "view_set_channels_last": (None, [POINTER(View)]),
     # core/device.h
     "device_create": (_P, [c_char_p, POINTER(DeviceOptions), POINTER(_P)]),
     "device_threads": (c_int32, [_P]),
@@ -312,24 +323,36 @@ FUNCTIONS = {
     "scope_destroy": (None, [_P]),
     "scope_begin": (None, [_P, POINTER(Step)]),
     "scope_end": (_P, [_P]),
+    "scope_set_precision": (None, [_P, c_int]),
     "scope_step": (POINTER(Step), [_P]),
     "scope_is_ok": (c_bool, [_P]),
     "scope_next_random_stream": (c_int64, [_P]),
     "scope_input": (_P, [_P, _P]),
     "scope_param": (_P, [_P, POINTER(Param)]),
+    "scope_bind": (None, [_P, POINTER(Param), _P]),
     "scope_record": (_P, [_P, c_int, POINTER(_P), c_int32, _P, POINTER(_P)]),
     "custom_op_callback": (_P, [_P, _P, POINTER(_P)]),
     "scope_record_custom": (_P, [
         _P, POINTER(CustomOp), POINTER(_P), c_int32, _P,
     ]),
+    "scope_tape": (POINTER(TapeEntry), [_P]),
+    "scope_result": (_P, [_P, _P, c_int32]),
+    "var_tensor": (_P, [_P]),
     "var_grad": (_P, [_P]),
     "scope_leaf": (_P, [_P, _P]),
     "scope_backward": (None, [_P, _P, POINTER(BackwardOptions)]),
     # model/initializer.h
     "initialize": (_P, [_P, POINTER(Initializer), RandomKey]),
     # model/layers.h
+    "layer_def_find": (_P, [c_char_p]),
     "layer_def_get": (_P, [c_int32]),
     "layer_def_config": (POINTER(StructDef), [_P]),
+    "layer_forward_list": (_P, [_P, _P, Vars]),
+    "layer_create_alone": (_P, [
+        _P, c_char_p, _P, _P, c_int64, c_int64, POINTER(_P),
+    ]),
+    "layer_release": (None, [_P]),
+    "layer_param": (POINTER(Param), [_P, c_size_t]),
     # model/param_set.h
     "param_set_create": (_P, [_P, POINTER(_P)]),
     "param_set_release": (None, [_P]),

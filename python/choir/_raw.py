@@ -336,6 +336,12 @@ class Op:
             return None
         return self.table.make(self.name, check_ranges=False, **values)
 
+    def copy(self, attrs: int):
+        """A copy of such a struct."""
+        count = self.table.bytes if self.table else 0
+        bits = ctypes.string_at(attrs, count) if count else None
+        return bits and ctypes.create_string_buffer(bits, count)
+
     def __call__(self, *srcs: CTensor, attrs=None, out=None, accumulate=False):
         """Runs it on raw tensors; a list of its results.
 
@@ -409,6 +415,7 @@ def _read_ops() -> dict[str, Op]:
 
 
 OPS: dict[str, Op] = _read_ops()
+OP_LIST = list(OPS.values())
 
 
 def run(name: str, *srcs: CTensor, out=None, accumulate=False, **settings):

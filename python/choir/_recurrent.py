@@ -5,14 +5,11 @@ GRU and CudnnRNN and the operator _RNN share. `layer` and `_handles` import this
 
 from __future__ import annotations
 
-import numpy as np
-
-from choir import _functions, autograd, tensor
+from choir import _functions, tensor
+from choir._here import here
+from choir._layer import LibraryLayer
 from choir.autograd import _op
 from choir.tensor import Tensor
-
-# Gates and states of a cell.
-SIZES = {"rnn_tanh": (1, 1), "rnn_relu": (1, 1), "lstm": (4, 2), "gru": (3, 1)}
 
 
 def _rows(x: Tensor, start: int, count: int) -> Tensor:
@@ -28,78 +25,24 @@ def turned(x: Tensor) -> Tensor:
     return tensor.transpose(x, (1, 0, 2))
 
 
-def _zeros(shape, like: Tensor) -> Tensor:
-    return Tensor._of(tensor._zeros(like.device, shape, like.data.dtype))
-
-
-def _direction(x, weights, cell, h0, c0, lengths, mask, reverse):
-    """One direction of x (T, N, F): y, h and, of an LSTM, c (1, N, H)."""
-    Wx, Wh, b, bn = weights
-    steps, batch, features = x.shape
-    x = _shaped(x, steps * batch, features)
-    gates = tensor.mult(x, Wx) if b is None else _op("linear", x, Wx, b)
-    gates = _shaped(gates, steps, batch, Wx.shape[1])
-    initial = h0 if c0 is None else _op("concat", h0, c0, axis=0)
-    srcs = [gates, lengths, Wh, initial]
-    if cell == "gru":
-        srcs.append(_zeros(Wh.shape[:1], x) if bn is None else bn)
-    states = _op("recurrent", *srcs, cell=cell, reverse=reverse)
-    y = _rows(states, int(not reverse), steps)
-    last = 0 if reverse else steps
-    h = _rows(states, last, 1)
-    c = None if c0 is None else _rows(states, steps + 1 + last, 1)
-    return (y if mask is None else y * mask), h, c
-
-
-def _joined(parts: list[Tensor], axis: int) -> Tensor:
-    return parts[0] if len(parts) == 1 else _op("concat", *parts, axis=axis)
-
-
-def run(x, weights, cell, h0, c0, lengths, directions, dropout):
-    """y (T, N, D H), h and c (L D, N, H), c None where the cell has none.
-
-    x: (T, N, F); weights: (Wx, Wh, b, bn) of each direction of each layer, as
-    model/layers.h has them, b or bn None: none; h0, c0: None is zeros; lengths:
-    whole numbers, one for each sample, or None.
-    """
-    steps, batch, _ = x.shape
-    hidden = weights[0][1].shape[0]
-    mask = None
-    if lengths is None:
-        lengths = np.full((batch,), steps, np.int32)
-        lengths = Tensor._of(tensor._constant(x.device, lengths))
-    else:
-        lengths = _functions._indices(lengths, x)
-        numbers = np.arange(steps).reshape(steps, 1)
-        is_in = _functions._beside(numbers, lengths) < lengths
-        mask = _functions._as(is_in, x.data.dtype)
-        mask = _shaped(mask, steps, batch, 1)
-    states = []
-    for state in (h0, c0)[: SIZES[cell][1]]:
+def inputs(x: Tensor, states, lengths, shape) -> list[Tensor]:
+    """What the C library's layer takes. states: in this shape, a first size of 1 may
+    be left out; None: zeros."""
+    xs = [x]
+    for state in states:
+        if state is not None and state.ndim() == 2:
+            state = _shaped(state, 1, *state.shape)
         if state is None:
-            state = _zeros((len(weights), batch, hidden), x)
-        elif state.shape != (len(weights), batch, hidden):
+            state = Tensor._of(tensor._zeros(x.device, shape, x.data.dtype))
+        elif state.shape != shape:
             raise ValueError(
                 f"a state before the first step has shape {state.shape}; needs "
-                f"{(len(weights), batch, hidden)}"
+                f"{shape}"
             )
-        states.append(state)
-    ys, hs, cs = [x], [], []
-    for place, ws in enumerate(weights):
-        if place % directions == 0:
-            if place:
-                x = _joined(ys, 2)
-                if dropout:  # masks are drawn by sample, which so comes first
-                    x = turned(autograd.dropout(turned(x), ratio=dropout))
-            ys = []
-        own = [_rows(state, place, 1) for state in states] + [None]
-        reverse = bool(place % directions)
-        y, h, c = _direction(x, ws, cell, *own[:2], lengths, mask, reverse)
-        ys.append(y)
-        hs.append(h)
-        cs.append(c)
-    c = None if cs[0] is None else _joined(cs, 0)
-    return _joined(ys, 2), _joined(hs, 0), c
+        xs.append(state)
+    if lengths is not None:
+        xs.append(_functions._indices(lengths, x))
+    return xs
 
 
 def last_steps(y: Tensor, lengths) -> Tensor:
@@ -136,46 +79,49 @@ class RNNHandle:
         dropout: float = 0.0,
         bidirectional: int = 0,
     ) -> None:
-        shape = input.shape() if callable(input.shape) else input.shape
-        if len(shape) != 3:
-            raise ValueError(
-                f"CudnnRNNHandle: the input has shape {shape}; three dimensions "
-                "(steps, samples, features) are needed"
-            )
-        self.cell = ("rnn_relu", "rnn_tanh", "lstm", "gru")[mode]
-        self.dropout = dropout
-        self.directions = 2 if bidirectional else 1
-        self._shapes = []
-        for place in range(num_layers * self.directions):
-            features = shape[2] if place < self.directions else 0
-            features = features or hidden_size * self.directions
-            columns = SIZES[self.cell][0] * hidden_size
-            shapes = [(features, columns), (hidden_size, columns), None, None]
-            if bias:
-                shapes[2] = (columns,)
-            if bias and self.cell == "gru":
-                shapes[3] = (hidden_size,)
-            self._shapes.append(shapes)
-        self.weights_size = sum(
-            int(np.prod(one))
-            for shapes in self._shapes
-            for one in shapes
-            if one
-        )
+        x = input if isinstance(input, Tensor) else Tensor._of(input)
+        self._kind = ("rnn", "rnn", "lstm", "gru")[mode]
+        self._settings = {
+            "hidden_size": hidden_size,
+            "num_layers": num_layers,
+            "bias": bias,
+            "dropout": dropout,
+            "bidirectional": bidirectional,
+        }
+        if mode < 2:
+            self._settings["nonlinearity"] = ("relu", "tanh")[mode]
+        self.states = 2 if mode == 2 else 1
+        self.directions = num_layers * (2 if bidirectional else 1)
+        self.hidden_size = hidden_size
+        self._draws = num_layers - 1 if dropout else 0
+        self._layers: dict[bool, LibraryLayer] = {}
+        values = self._layer(x, True).values
+        self._shapes = [raw.shape() for raw in values]
+        self.weights_size = sum(raw.count() for raw in values)
+        values.clear()
 
-    def split(self, W: Tensor) -> list:
-        """The weights as `run` takes them."""
-        at, result = 0, []
-        for shapes in self._shapes:
-            parts = []
-            for shape in shapes:
-                parts.append(None)
-                if shape:
-                    size = int(np.prod(shape))
-                    parts[-1] = _shaped(_rows(W, at, size), *shape)
-                    at += size
-            result.append(parts)
-        return result
+    def _layer(self, x: Tensor, drops: bool) -> LibraryLayer:
+        if drops not in self._layers:
+            settings = dict(self._settings)
+            if not drops:
+                settings["dropout"] = 0
+            name = "CudnnRNNHandle"
+            made = LibraryLayer(self._kind, name, settings, [x])
+            self._layers[drops] = made
+        return self._layers[drops]
+
+    def run(self, x, states, W: Tensor, lengths) -> list[Tensor]:
+        """y (T, N, D H) and the states after the last step."""
+        at, weights = 0, []
+        for shape in self._shapes:
+            size = tensor.product(shape)
+            weights.append(_shaped(_rows(W, at, size), *shape))
+            at += size
+        shape = (self.directions, x.shape[1], self.hidden_size)
+        xs = inputs(x, states[: self.states], lengths, shape)
+        # A Composite's forward may record outside of training.
+        layer = self._layer(x, here.outer_training is not False)
+        return layer(xs, weights, 1 + self.states, self._draws)
 
 
 def rnn_of(
@@ -191,16 +137,7 @@ def rnn_of(
     """SINGA's operator: y, h and of an LSTM c, of x (T, N, F); y is (T, N, D H),
     or the last step of each sample (N, D H)."""
     lengths = seq_lengths if use_mask else None
-    y, h, c = run(
-        x,
-        handle.split(W),
-        handle.cell,
-        hx,
-        cx,
-        lengths,
-        handle.directions,
-        handle.dropout,
-    )
+    y, *states = handle.run(x, (hx, cx), W, lengths)
     if not return_sequences:
         y = last_steps(y, lengths)
-    return (y, h) if c is None else (y, h, c)
+    return (y, *states)

@@ -7,11 +7,20 @@ import operator
 
 from choir import _recurrent, autograd
 from choir._functions import _to_shape
-from choir._layer import NORMAL, UNIFORM, Layer, check_ndim, floats, param
+from choir._layer import (
+    CONSTANT,
+    NORMAL,
+    UNIFORM,
+    Layer,
+    ListLayer,
+    announced,
+    floats,
+    param,
+)
 from choir.tensor import Tensor
 
 
-class RNN_Base(Layer):
+class RNN_Base(ListLayer):
     """Recurrent layers: num_layers one upon the other, with bidirectional a second
     direction of each from the last step to the first, dropout between layers.
 
@@ -27,8 +36,8 @@ class RNN_Base(Layer):
     those of the other direction with _reverse.
     """
 
-    _cell = ""
-    _start: tuple = ()  # how weights start
+    _input = "input_size", -1
+    _results = 2  # y and the states
 
     def __init__(
         self,
@@ -56,70 +65,37 @@ class RNN_Base(Layer):
         self.bias = bias
         self.batch_first = batch_first
         self.dropout = dropout
-        self.directions = 2 if bidirectional else 1
+        self.bidirectional = bidirectional
+        self._draws = num_layers - 1 if dropout else 0
 
     def step_forward(self, *args):
         raise NotImplementedError(
             f"{type(self).__name__} defines no step_forward"
         )
 
-    def _suffixes(self):
-        """The end of names, of each layer and direction."""
-        for level in range(self.num_layers):
-            for reverse in range(self.directions):
-                yield (f"_l{level}" if level else "") + "_reverse" * reverse
+    def _settings(self) -> dict:
+        return super()._settings() | {"batch_first": False}
 
     def initialize(self, xs, *args, **kwargs) -> None:
-        x = xs[0] if isinstance(xs, (list, tuple)) else xs
-        name = type(self).__name__
-        code = floats(x, name)
-        for place, suffix in enumerate(self._suffixes()):
-            features = self.input_size
-            if place >= self.directions:
-                features = self.hidden_size * self.directions
-            self._make(x.device, code, features, suffix)
+        is_list = isinstance(xs, (list, tuple))
+        x = _to_shape(xs[0], (1, *xs[0].shape)) if is_list else xs
+        self._initialize(x)
 
-    def _make(self, device, code: int, features: int, suffix: str) -> None:
-        """Parameters of one layer and direction."""
-        m = self.hidden_size
-        columns = _recurrent.SIZES[self._cell][0] * m
-        for name, rows in (("Wx", features), ("Wh", m)):
-            w = param(device, (rows, columns), *self._start, dtype=code)
-            setattr(self, name + suffix, w)
-        for name, size in (("b", columns), ("bn", m)):
-            if name == "b" or self._cell == "gru":
-                # Drawn without a bias as well, as the C library's layers do.
-                made = param(device, (size,), trained=self.bias, dtype=code)
-                if self.bias:
-                    setattr(self, name + suffix, made)
+    def _initialize(self, x: Tensor) -> None:
+        """By steps as one tensor."""
+        super().initialize(x)
 
-    def _weights(self, suffix: str) -> tuple:
-        """Wx, Wh, b and bn of one layer and direction."""
-        return tuple(
-            self.__dict__.get(name + suffix) for name in ("Wx", "Wh", "b", "bn")
-        )
-
-    def _run(self, xs, states, lengths):
-        """y, h and c, in the form of the steps and the states that were given."""
+    def _steps(self, xs, states, lengths) -> list:
+        """y and the states, in the form of the steps and the states that were given."""
         is_list = isinstance(xs, (list, tuple))
         if is_list:
             x = autograd.cat([_to_shape(x, (1, *x.shape)) for x in xs], 0)
         else:
             x = _recurrent.turned(xs) if self.batch_first else xs
-        check_ndim(x, 3, type(self).__name__)
         is_flat = any(s is not None and s.ndim() == 2 for s in states)
-        y, h, c = _recurrent.run(
-            x,
-            [self._weights(suffix) for suffix in self._suffixes()],
-            self._cell,
-            *[
-                _to_shape(s, (1, *s.shape)) if is_flat and s is not None else s
-                for s in (*states, None)[:2]
-            ],
-            lengths,
-            self.directions,
-            self.dropout,
-        )
+        places = self.num_layers * (2 if self.bidirectional else 1)
+        shape = places, x.shape[1], self.hidden_size
+        y, *states = self._run(*_recurrent.inputs(x, states, lengths, shape))
         if is_list:
             y = [
                 _to_shape(part, part.shape[1:])
@@ -128,9 +104,8 @@ class RNN_Base(Layer):
         elif self.batch_first:
             y = _recurrent.turned(y)
         if is_flat:
-            h = _to_shape(h, h.shape[1:])
-            c = None if c is None else _to_shape(c, c.shape[1:])
-        return y, h, c
+            states = [_to_shape(s, s.shape[1:]) for s in states]
+        return [y, *states]
 
 
 class RNN(RNN_Base):
@@ -139,7 +114,7 @@ class RNN(RNN_Base):
     Takes steps, h and lengths and gives (y, h) as RNN_Base tells.
     """
 
-    _start = (NORMAL, 0.0, 1.0)
+    _kind = "rnn"
 
     def __init__(
         self,
@@ -153,26 +128,20 @@ class RNN(RNN_Base):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
+            input_size, hidden_size, num_layers, bias, batch_first, dropout,
             bidirectional,
-        )
+        )  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(
                 f"RNN: nonlinearity is {nonlinearity!r}; tanh or relu"
             )
         self.nonlinearity = nonlinearity
-        self._cell = f"rnn_{nonlinearity}"
 
     def forward(self, xs, h0=None, lengths=None):
-        return self._run(xs, (h0,), lengths)[:2]
+        return tuple(self._steps(xs, (h0,), lengths))
 
     def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
-        return self._run([x], (h,), None)[1]
+        return self._steps([x], (h,), None)[1]
 
 
 class LSTM(RNN_Base):
@@ -184,7 +153,8 @@ class LSTM(RNN_Base):
     as SINGA's; the C library's layer has them side by side.
     """
 
-    _cell = "lstm"
+    _kind = "lstm"
+    _results = 3
 
     def __init__(
         self,
@@ -198,46 +168,41 @@ class LSTM(RNN_Base):
         bidirectional: bool = False,
     ) -> None:
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
+            input_size, hidden_size, num_layers, bias, batch_first, dropout,
             bidirectional,
-        )
+        )  # fmt: skip
         if nonlinearity != "tanh":
             raise NotImplementedError(f"LSTM: nonlinearity is {nonlinearity!r}")
 
-    def _make(self, device, code: int, features: int, suffix: str) -> None:
-        m = self.hidden_size
-        for gate in "ifog":
-            for name, shape in (("Wx", (features, m)), ("Wh", (m, m))):
-                w = param(device, shape, NORMAL, 0.0, 0.01, dtype=code)
-                setattr(self, f"{name}_{gate}{suffix}", w)
-            if self.bias:
-                b = param(device, (m,), dtype=code)
-                setattr(self, f"b_{gate}{suffix}", b)
+    def _initialize(self, x: Tensor) -> None:
+        code = floats(x, "LSTM")
+        announced(self, *self._input, x)
+        made = self._make([x])
+        for suffix in [p[2:] for p in made.paths if p.startswith("Wx")]:
+            for gate in "ifog":
+                for name in ("Wx", "Wh", "b")[: 3 if self.bias else 2]:
+                    wide = made.values[made.paths.index(name + suffix)].shape()
+                    start = (CONSTANT,) if name == "b" else (NORMAL, 0.0, 0.01)
+                    shape = (*wide[:-1], self.hidden_size)
+                    one = param(x.device, shape, *start, dtype=code)
+                    setattr(self, f"{name}_{gate}{suffix}", one)
+        made.values.clear()
 
-    def _weights(self, suffix: str) -> tuple:
-        Wx, Wh, b = (
-            [getattr(self, f"{name}_{gate}{suffix}") for gate in "ifgo"]
-            if name != "b" or self.bias
-            else None
-            for name in ("Wx", "Wh", "b")
-        )
-        return (
-            autograd.cat(Wx, 1),
-            autograd.cat(Wh, 1),
-            b and autograd.cat(b, 0),
-            None,
-        )
+    def _weights(self) -> list[Tensor]:
+        weights = []
+        for path in self._made.paths:
+            name, *end = path.split("_", 1)
+            gates = [
+                getattr(self, "_".join([name, gate, *end])) for gate in "ifgo"
+            ]
+            weights.append(autograd.cat(gates, gates[0].ndim() - 1))
+        return weights
 
     def forward(self, xs, h0_c0=None, lengths=None):
-        return self._run(xs, h0_c0 or (None, None), lengths)
+        return tuple(self._steps(xs, h0_c0 or (None, None), lengths))
 
     def step_forward(self, x: Tensor, h: Tensor, c: Tensor):
-        return self._run([x], (h, c), None)[1:]
+        return tuple(self._steps([x], (h, c), None)[1:])
 
 
 class GRU(RNN_Base):
@@ -250,18 +215,13 @@ class GRU(RNN_Base):
     steps, h and lengths and gives (y, h) as RNN_Base tells.
     """
 
-    _cell = "gru"
-
-    @property
-    def _start(self) -> tuple:
-        bound = 1 / max(self.hidden_size, 1) ** 0.5
-        return (UNIFORM, -bound, bound)
+    _kind = "gru"
 
     def forward(self, xs, h0=None, lengths=None):
-        return self._run(xs, (h0,), lengths)[:2]
+        return tuple(self._steps(xs, (h0,), lengths))
 
     def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
-        return self._run([x], (h,), None)[1]
+        return self._steps([x], (h,), None)[1]
 
 
 class CudnnRNN(Layer):
@@ -308,15 +268,12 @@ class CudnnRNN(Layer):
         self.return_sequences = return_sequences
 
     def _handle(self, x: Tensor):
-        return _recurrent.RNNHandle(
-            x,
-            self.hidden_size,
-            self.mode,
-            self.num_layers,
-            self.bias,
-            self.dropout,
-            self.bidirectional,
-        )
+        if "_made" not in self.__dict__:
+            self._made = _recurrent.RNNHandle(
+                x, self.hidden_size, self.mode, self.num_layers, self.bias,
+                self.dropout, self.bidirectional,
+            )  # fmt: skip
+        return self._made
 
     def initialize(self, x, hx=None, cx=None, seq_lengths=None) -> None:
         size = self._handle(x).weights_size

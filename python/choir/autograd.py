@@ -34,7 +34,7 @@ from ctypes import byref, c_void_p
 from choir import _raw, tensor
 from choir._callback import Callback, finish
 from choir._here import here, set_training
-from choir._calls import Owner, StateError, address_of, check, lib
+from choir._calls import Owner, StateError, address_of, lib
 from choir._lib import BackwardOptions, CustomOp, Step
 from choir._raw import CTensor, OPS
 from choir._sections import deferred, lock, with_handlers
@@ -525,45 +525,22 @@ class _FreeScope(Owner):
 _free_scopes: dict = {}
 
 
-def _take_scope(device) -> _FreeScope:
+def _take_scope(device, step=Step(training=True), precision=None):
+    """One whose step has begun."""
     free = _free_scopes.setdefault(device, [])
     scope = free.pop() if free else _FreeScope(device)
-    lib.scope_begin(scope.handle, byref(Step(training=True)))
+    lib.scope_set_precision(
+        scope.handle, _raw.F32 if precision is None else precision
+    )
+    lib.scope_begin(scope.handle, byref(step))
     return scope
 
 
 def _gradients_of(op, attrs, inputs, results, dy) -> list:
     """The gradients of one op's sources."""
-    device = results[0].device
-    with lock, deferred():
-        free = _take_scope(device)
-        scope = free.handle
-        leaves = [
-            (
-                lib.scope_leaf(scope, raw.handle)
-                if raw.dtype in _raw.FLOATS
-                else lib.scope_input(scope, raw.handle)
-            )
-            for raw in inputs
-        ]
-        y = lib.scope_record(
-            scope,
-            op.code,
-            (c_void_p * len(leaves))(*leaves),
-            len(leaves),
-            attrs,
-            (c_void_p * len(results))(*[raw.handle for raw in results]),
-        )
-        options = BackwardOptions(start=dy.handle)
-        lib.scope_backward(scope, y, byref(options))
-        grads = []
-        if lib.scope_is_ok(scope):
-            for leaf in leaves:
-                grad = lib.var_grad(leaf)
-                grads.append(CTensor.borrow(grad, device) if grad else None)
-        check(lib.scope_end(scope))
-        _free_scopes[device].append(free)
-        return grads
+    xs = [Tensor._of(raw, True) for raw in inputs]
+    grads = _grad(_remember(op, xs, attrs, results), xs, dy)
+    return [None if grad is None else grad.data for grad in grads]
 
 
 def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -62,7 +62,7 @@ class _Numbers:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.draws = itertools.count(0x40000001)
-        self.params = itertools.count()
+        self.params = 0
 
 
 class Device:
@@ -234,9 +234,13 @@ class Device:
         """A number for one draw, by which its random numbers are keyed."""
         return next(self._keys().draws)
 
-    def next_param_stream(self) -> int:
-        """The same for the initial values of one parameter, as C models count."""
-        return next(self._keys().params)
+    def next_param_stream(self, count: int = 1) -> int:
+        """The first of `count` for the initial values of parameters, one for each,
+        as C models count."""
+        with lock:
+            numbers = self._keys()
+            numbers.params += count
+            return numbers.params - count
 
     @property
     def seed(self) -> int:

@@ -13,33 +13,42 @@ _layer.py.
 
 from __future__ import annotations
 
-import math
 import operator
 
 import numpy as np
 
-from choir import _handles, _recurrent_layers, autograd, tensor
+from choir import (
+    _functions,
+    _handles,
+    _layer,
+    _raw,
+    _recurrent_layers,
+    autograd,
+    tensor,
+)
 from choir._calls import lib
 from choir._layer import (
-    GLOROT_NORMAL,
     NORMAL,
     UNIFORM,
     Layer,
     LayerMeta,
-    check_ndim,
+    announced,
     floats,
     param,
 )
-from choir._raw import FLOATS, OPS
+from choir._raw import FLOATS
 from choir.tensor import Tensor
 
 
-class Linear(Layer):
+class Linear(_layer.ListLayer):
     """y = x W + b: (..., in) to (..., out).
 
     W (in, out) starts as N(0, sqrt(2 / (in + out))), b as 0; `in` is learnt from
     the first input. Linear(in, out[, bias]) is accepted too.
     """
+
+    _kind = "linear"
+    _input = "in_features", -1
 
     def __init__(
         self, out_features: int, *args, bias: bool = True, **kwargs
@@ -56,35 +65,20 @@ class Linear(Layer):
         self.bias = bias
 
     def initialize(self, x: Tensor) -> None:
-        if x.ndim() < 2:
-            raise ValueError(
-                f"Linear: the input has shape {x.shape}; 2 or more dimensions are "
-                "needed"
-            )
-        code = floats(x, "Linear")
-        if self.in_features is None:
-            self.in_features = x.shape[-1]
-        n, m = self.in_features, self.out_features
-        self.W = param(
-            x.device, (n, m), GLOROT_NORMAL, fan_in=n, fan_out=m, dtype=code
-        )
-        # The op always takes a bias: zeros that nobody learns.
-        made = param(x.device, (m,), dtype=code, trained=self.bias)
-        if self.bias:
-            self.b = made
-        else:
-            self._zeros = made
-
-    def forward(self, x: Tensor) -> Tensor:
-        return autograd.apply_attrs(
-            OPS["linear"],
-            (x, self.W, self.b if self.bias else self._zeros),
-            None,
-        )
+        super().initialize(x)
+        if not self.bias:
+            x.device.next_param_stream()  # counted as b is
 
 
-class Gemm(Layer):
+class Gemm(_layer.ListLayer):
     """alpha A' B' + beta C with a weight B and a bias C."""
+
+    _kind = "gemm"
+    _names = {
+        "out_features": "nb_kernels",
+        "transpose_a": "transA",
+        "transpose_b": "transB",
+    }
 
     def __init__(
         self,
@@ -106,26 +100,11 @@ class Gemm(Layer):
         self.bias_shape = bias_shape or (1, nb_kernels)
 
     def initialize(self, x: Tensor) -> None:
-        code = floats(x, "Gemm")
-        n = x.shape[0] if self.transA else x.shape[-1]
-        m = self.nb_kernels
-        shape = (m, n) if self.transB else (n, m)
-        self.W = param(
-            x.device, shape, GLOROT_NORMAL, fan_in=n, fan_out=m, dtype=code
-        )
+        super().initialize(x)
         if self.bias:
-            self.b = param(x.device, self.bias_shape, dtype=code)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = autograd.apply(
-            OPS["matmul"],
-            (x, self.W),
-            {"transpose_a": self.transA, "transpose_b": self.transB},
-        )
-        y = y * self.alpha if self.alpha != 1.0 else y
-        if not self.bias:
-            return y
-        return y + (self.b * self.beta if self.beta != 1.0 else self.b)
+            self.b.data = _raw.run(
+                "reshape", self.b.data, **tensor._to(self.bias_shape)
+            )
 
 
 class Embedding(Layer):
@@ -166,36 +145,20 @@ class Embedding(Layer):
         return autograd.embedding(x, self.W)
 
 
-class RMSNorm(Layer):
+class RMSNorm(_layer.ListLayer):
     """x / sqrt(mean(x^2) + epsilon) * scale for each row, the last axis."""
+
+    _kind = "rms_norm"
 
     def __init__(self, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.epsilon = float(epsilon)
 
-    def initialize(self, x: Tensor) -> None:
-        code = floats(x, type(self).__name__)
-        self.scale = param(x.device, x.shape[-1:], a=1.0, dtype=code)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return autograd.apply(
-            OPS["rms_norm"], (x, self.scale), {"epsilon": self.epsilon}
-        )
-
 
 class LayerNorm(RMSNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias for each row."""
 
-    def initialize(self, x: Tensor) -> None:
-        super().initialize(x)
-        code = x.data.dtype
-        self.bias = param(x.device, x.shape[-1:], dtype=code)
-
-    def forward(self, x: Tensor) -> Tensor:
-        attrs = {"epsilon": self.epsilon}
-        return autograd.apply(
-            OPS["layer_norm"], (x, self.scale, self.bias), attrs
-        )
+    _kind = "layer_norm"
 
 
 def _pair(value, what: str) -> tuple[int, int]:
@@ -207,19 +170,10 @@ def _pair(value, what: str) -> tuple[int, int]:
     return pair
 
 
-def _padding(padding, pad_mode: str, what: str) -> dict:
-    """The attributes that say what lies around an image."""
-    if isinstance(padding, (int, np.integer)) or len(padding) != 4:
-        pair = _pair(padding, f"{what}: padding")
-        return {"padding": pair, "pad_mode": pad_mode}
-    return {
-        "padding": padding[:2],
-        "padding_after": padding[2:],
-        "pad_mode": "EXPLICIT" if pad_mode == "NOTSET" else pad_mode,
-    }
+_FILTERS = {"out_channels": "nb_kernels", "groups": "group"}
 
 
-class Conv2d(Layer):
+class Conv2d(_layer.ListLayer):
     """2-d convolution of images (n, c, h, w).
 
     nb_kernels: channels of the result; kernel_size, stride, padding, dilation:
@@ -229,6 +183,10 @@ class Conv2d(Layer):
     Conv2d(in_channels, nb_kernels, kernel_size[, stride[, padding]]) is accepted
     too.
     """
+
+    _kind = "conv2d"
+    _names = _FILTERS
+    _input = "in_channels", 1
 
     def __init__(
         self,
@@ -269,59 +227,13 @@ class Conv2d(Layer):
         self.bias = bias
         self.pad_mode = pad_mode
         self.activation = activation.upper()
-        self._attrs = None
-
-    def initialize(self, x: Tensor) -> None:
-        check_ndim(x, 4, "Conv2d")
-        code = floats(x, "Conv2d")
-        channels = x.shape[1]
-        if self.in_channels is not None and self.in_channels != channels:
-            raise ValueError(
-                f"Conv2d: the input has shape {x.shape}; {self.in_channels} channels "
-                "were announced"
-            )
-        self.in_channels = channels
-        if channels % self.group or self.nb_kernels % self.group:
-            raise ValueError(
-                f"Conv2d: {channels} input and {self.nb_kernels} output channels in "
-                f"{self.group} groups; both must be multiples of the groups"
-            )
-        shape = (self.nb_kernels, channels // self.group) + self.kernel_size
-        self.W = param(
-            x.device,
-            shape,
-            GLOROT_NORMAL,
-            fan_in=shape[1] * shape[2] * shape[3],
-            fan_out=self.nb_kernels,
-            channels_last=True,
-            dtype=code,
-        )
-        made = param(
-            x.device, (self.nb_kernels,), dtype=code, trained=self.bias
-        )
-        if self.bias:
-            self.b = made
-        else:
-            self._zeros = made
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._attrs is None:
-            self._attrs = OPS["conv2d"].attrs(
-                stride=self.stride,
-                dilation=self.dilation,
-                groups=self.group,
-                activation="relu" if self.activation == "RELU" else "none",
-                **_padding(self.padding, self.pad_mode, "Conv2d"),
-            )
-        return autograd.apply_attrs(
-            OPS["conv2d"],
-            (x, self.W, self.b if self.bias else self._zeros),
-            self._attrs,
-        )
 
 
-class SeparableConv2d(Layer):
+class SeparableConv2d(_layer.ListLayer):
     """A convolution of each channel by itself, then one of 1 by 1."""
+
+    _kind = "separable_conv2d"
+    _names = _FILTERS
 
     def __init__(
         self,
@@ -344,23 +256,8 @@ class SeparableConv2d(Layer):
         self.padding = padding
         self.bias = bias
 
-    def initialize(self, x: Tensor) -> None:
-        check_ndim(x, 4, "SeparableConv2d")
-        self.depthwise_conv = Conv2d(
-            x.shape[1],
-            self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            group=x.shape[1],
-            bias=self.bias,
-        )
-        self.point_conv = Conv2d(self.nb_kernels, 1, bias=self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.point_conv(self.depthwise_conv(x))
-
-
-class ConvTranspose2d(Layer):
+class ConvTranspose2d(_layer.ListLayer):
     """The transposed 2-d convolution of images (n, c, h, w), with a bias.
 
     nb_kernels: channels of the result; the others are numbers or (height,
@@ -368,6 +265,9 @@ class ConvTranspose2d(Layer):
     and columns right. W (c, nb_kernels / group, kh, kw) starts as
     N(0, sqrt(2 / (c / group kh kw + nb_kernels))), b as 0.
     """
+
+    _kind = "conv_transpose2d"
+    _names = _FILTERS
 
     def __init__(
         self,
@@ -383,46 +283,15 @@ class ConvTranspose2d(Layer):
         super().__init__()
         self.nb_kernels = operator.index(nb_kernels)
         self.kernel_size = _pair(kernel_size, "ConvTranspose2d: kernel_size")
+        self.stride = stride
+        self.padding = padding
+        self.output_padding = output_padding
+        self.dilation = dilation
         self.group = group
         self.bias = bias
-        self._settings = {
-            "stride": _pair(stride, "ConvTranspose2d: stride"),
-            "padding": _pair(padding, "ConvTranspose2d: padding"),
-            "output_padding": _pair(
-                output_padding, "ConvTranspose2d: output_padding"
-            ),
-            "dilation": _pair(dilation, "ConvTranspose2d: dilation"),
-            "groups": group,
-        }
-
-    def initialize(self, x: Tensor) -> None:
-        check_ndim(x, 4, "ConvTranspose2d")
-        code = floats(x, "ConvTranspose2d")
-        channels, out, group = x.shape[1], self.nb_kernels, self.group
-        if channels % group or out % group:
-            raise ValueError(
-                f"ConvTranspose2d: {channels} input and {out} output channels in "
-                f"{group} groups; both must be multiples of the groups"
-            )
-        rows, columns = self.kernel_size
-        self.W = param(
-            x.device,
-            (channels, out // group, rows, columns),
-            GLOROT_NORMAL,
-            fan_in=channels // group * rows * columns,
-            fan_out=out,
-            channels_last=True,
-            dtype=code,
-        )
-        if self.bias:
-            self.b = param(x.device, (out,), dtype=code)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = autograd.apply(OPS["conv_transpose2d"], (x, self.W), self._settings)
-        return y + autograd.reshape(self.b, (-1, 1, 1)) if self.bias else y
 
 
-class MultiHeadAttention(Layer):
+class MultiHeadAttention(_layer.ListLayer):
     """softmax(q k' / sqrt(head_dim)) v for each head (Vaswani et al., 2017).
 
     Called with x, or query (n, t, e), key and value (n, s, ...), it gives
@@ -431,6 +300,9 @@ class MultiHeadAttention(Layer):
     are added to the scores. causal: place i sees those up to i. head_dim None: e /
     num_heads; value_dim None: as head_dim. dropout: of the weights.
     """
+
+    _kind = "multi_head_attention"
+    _draws = 1
 
     def __init__(
         self,
@@ -446,51 +318,26 @@ class MultiHeadAttention(Layer):
         self.head_dim = head_dim
         self.value_dim = value_dim
         self.bias = bias
-        self.dropout = Dropout(dropout)
+        self.dropout = dropout
         self.causal = causal
 
-    def initialize(
-        self, query: Tensor, key=None, value=None, mask=None
-    ) -> None:
-        for x in (query, key, value):
-            if x is not None:
-                check_ndim(x, 3, "MultiHeadAttention")
-        heads, width = self.num_heads, query.shape[2]
-        if self.head_dim is None and width % heads:
-            raise ValueError(
-                f"MultiHeadAttention: a row has {width} elements for {heads} "
-                "heads; a multiple of the heads, or head_dim, is needed"
-            )
-        size = self.head_dim or width // heads
-        self._factor = size**-0.5
-        self.query = Linear(heads * size, bias=self.bias)
-        self.key = Linear(heads * size, bias=self.bias)
-        self.value = Linear(heads * (self.value_dim or size), bias=self.bias)
-        self.out = Linear(width, bias=self.bias)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """(n, t, heads * size) as (n, heads, t, size)."""
-        n, rows, _ = x.shape
-        x = autograd.reshape(x, (n, rows, self.num_heads, -1))
-        return autograd.transpose(x, (0, 2, 1, 3))
-
-    def forward(self, query: Tensor, key=None, value=None, mask=None) -> Tensor:
+    def _inputs(self, query, key=None, value=None, mask=None) -> list:
         key = query if key is None else key
-        value = key if value is None else value
-        q = self._heads(self.query(query)) * self._factor
-        k, v = self._heads(self.key(key)), self._heads(self.value(value))
-        scores = autograd.apply(OPS["matmul"], (q, k), {"transpose_b": True})
-        if isinstance(mask, Tensor) and mask.data.dtype in FLOATS:
-            scores = scores + mask
-        elif mask is not None:
-            scores = autograd.where(scores, -math.inf, mask)
-        if self.causal:
-            seen = np.tri(*scores.shape[2:], dtype=np.float32)
-            scores = autograd.where(scores, -math.inf, seen)
-        weights = self.dropout(autograd.softmax(scores, 3))
-        y = autograd.apply(OPS["matmul"], (weights, v), None)
-        y = autograd.transpose(y, (0, 2, 1, 3))
-        return self.out(autograd.reshape(y, query.shape[:2] + (-1,)))
+        xs = [query, key, key if value is None else value]
+        if mask is not None:
+            if not isinstance(mask, Tensor):
+                mask = np.asarray(mask, np.bool_)
+                mask = Tensor._of(tensor._constant(query.device, mask))
+            elif mask.data.dtype in FLOATS:
+                mask = _functions._as(mask, query.data.dtype)
+            xs.append(mask)
+        return xs
+
+    def initialize(self, *xs, **named) -> None:
+        super().initialize(*self._inputs(*xs, **named))
+
+    def forward(self, *xs, **named) -> Tensor:
+        return super().forward(*self._inputs(*xs, **named))
 
 
 class BatchNorm2d(Layer):
@@ -514,15 +361,14 @@ class BatchNorm2d(Layer):
         self._handle = _handles.BatchNormHandle(momentum)
 
     def initialize(self, x: Tensor) -> None:
-        check_ndim(x, (2, 4), "BatchNorm2d")
-        code = floats(x, "BatchNorm2d")
-        c = x.shape[1]
-        if self.channels is not None and self.channels != c:
+        if x.ndim() not in (2, 4):
             raise ValueError(
-                f"BatchNorm2d: the input has shape {x.shape}; {self.channels} "
-                "channels were announced"
+                f"BatchNorm2d: the input has shape {x.shape}; 2 or 4 dimensions "
+                "are needed"
             )
-        self.channels = c
+        code = floats(x, "BatchNorm2d")
+        announced(self, "channels", 1, x)
+        c = self.channels
         self.scale = param(x.device, (c,), a=1.0, dtype=code)
         self.bias = param(x.device, (c,), dtype=code)
         for name, value in (("running_mean", 0.0), ("running_var", 1.0)):
@@ -540,7 +386,7 @@ class BatchNorm2d(Layer):
         )
 
 
-class Pooling2d(Layer):
+class Pooling2d(_layer.ListLayer):
     """The largest or the mean element of windows of (n, c, h, w).
 
     stride None: the kernel's size. The mean divides by the window's full size.
@@ -555,71 +401,46 @@ class Pooling2d(Layer):
         pad_mode: str = "NOTSET",
     ) -> None:
         super().__init__()
-        self.kernel_size = _pair(kernel_size, "Pooling2d: kernel_size")
-        self.stride = (
-            self.kernel_size
-            if stride is None
-            else _pair(stride, "Pooling2d: stride")
-        )
+        self._kind = self._kind or ("max_pool2d" if is_max else "avg_pool2d")
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
         self.padding = padding
         self.is_max = is_max
         self.pad_mode = pad_mode
-        self._attrs = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        check_ndim(x, 4, type(self).__name__)
-        op = OPS["max_pool2d" if self.is_max else "avg_pool2d"]
-        if self._attrs is None:
-            self._attrs = op.attrs(
-                kernel=self.kernel_size,
-                stride=self.stride,
-                **_padding(self.padding, self.pad_mode, type(self).__name__),
-            )
-        return autograd.apply_attrs(op, (x,), self._attrs)
+        self._check()
 
 
-class MaxPool2d(Pooling2d):
+class _Pooling(Pooling2d):
+    """Of one kind."""
+
+    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
+        is_max = self._kind.startswith("max")
+        super().__init__(kernel_size, stride, padding, is_max, pad_mode)
+
+
+class MaxPool2d(_Pooling):
     """The largest element of each window."""
 
-    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
-        super().__init__(kernel_size, stride, padding, True, pad_mode)
+    _kind = "max_pool2d"
 
 
-class AvgPool2d(Pooling2d):
+class AvgPool2d(_Pooling):
     """The mean of each window."""
 
-    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
-        super().__init__(kernel_size, stride, padding, False, pad_mode)
+    _kind = "avg_pool2d"
 
 
-def _flat(value, other: int):
-    return None if value is None else (other, operator.index(value))
+class MaxPool1d(_Pooling):
+    """The largest element of windows along the last axis of (n, c, w) or
+    (n, c, h, w)."""
+
+    _kind = "max_pool1d"
 
 
-class MaxPool1d(Pooling2d):
-    """The largest element of windows along the last axis of (n, c, h, w)."""
+class AvgPool1d(_Pooling):
+    """The mean of windows along the last axis of (n, c, w) or (n, c, h, w)."""
 
-    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
-        super().__init__(
-            (1, kernel_size),
-            _flat(stride, 1),
-            _flat(padding, 0),
-            True,
-            pad_mode,
-        )
-
-
-class AvgPool1d(Pooling2d):
-    """The mean of windows along the last axis of (n, c, h, w)."""
-
-    def __init__(self, kernel_size, stride=None, padding=0, pad_mode="NOTSET"):
-        super().__init__(
-            (1, kernel_size),
-            _flat(stride, 1),
-            _flat(padding, 0),
-            False,
-            pad_mode,
-        )
+    _kind = "avg_pool1d"
 
 
 RNN_Base = _recurrent_layers.RNN_Base
@@ -713,38 +534,27 @@ BinaryCrossEntropy = _function_layer(
 )
 
 
+def _class_of(kind: str, name: str) -> type[Layer]:
+    """Of a layer of the C library's list, with its settings there."""
+
+    def __init__(self, **settings) -> None:
+        _layer.ListLayer.__init__(self)
+        self.__dict__.update(settings)
+
+    members = {"_kind": kind, "__init__": __init__, "__module__": __name__}
+    return LayerMeta(name, (_layer.ListLayer,), members)
+
+
 def _list_layers() -> None:
-    """The C library's layers that have no class here: by their name."""
-    known = {
-        "linear": Linear,
-        "conv2d": Conv2d,
-        "max_pool2d": MaxPool2d,
-        "avg_pool2d": AvgPool2d,
-        "batch_norm2d": BatchNorm2d,
-        "layer_norm": LayerNorm,
-        "rms_norm": RMSNorm,
-        "embedding": Embedding,
-        "dropout": Dropout,
-        "relu": ReLU,
-        "gelu": Gelu,
-        "softmax": SoftMax,
-        "separable_conv2d": SeparableConv2d,
-        "conv_transpose2d": ConvTranspose2d,
-        "flatten": Flatten,
-    }
+    """Classes of the C library's layers that have none here."""
+    known = {name.lower() for name in globals()}
     index = 0
-    while True:
-        definition = lib.layer_def_get(index)
-        if not definition:
-            return
+    while definition := lib.layer_def_get(index):
         index += 1
-        name = lib.layer_def_config(definition).contents.name.decode()
-        if name in known or name not in OPS:
-            continue
-        words = "".join(word.capitalize() for word in name.split("_"))
-        globals().setdefault(
-            words, _function_layer(words, name, f"Layer of {name}.")
-        )
+        kind = lib.layer_def_config(definition).contents.name.decode()
+        name = "".join(word.capitalize() for word in kind.split("_"))
+        if name.lower() not in known:
+            globals()[name] = _class_of(kind, name)
 
 
 _list_layers()
