@@ -5,10 +5,6 @@
 #include "core/clock.h"
 #include "core/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Counts forks on the way down to this process that left threads behind. An
 // object that notes it at creation knows later whether its locks may be held
 // by a thread that exists in the parent only.
@@ -16,9 +12,5 @@ uint32_t choir__fork_generation(void);
 
 // FAILED_PRECONDITION in a forked child; `where` is the public function.
 choir_status_t choir__check_not_forked(const char* where) CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_CORE_CLOCK_INTERNAL_H_

@@ -4,10 +4,6 @@
 
 #include "core/memory.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // The process default as it stands, without closing the door on
 // choir_allocator_set_default: for statuses, which carry the allocator that
 // they came from and may arise before the program has set one.
@@ -15,9 +11,5 @@ choir_allocator_t choir__allocator_peek_default(void);
 
 // False, and nothing changed, when the default is in use.
 bool choir__allocator_replace_default(choir_allocator_t allocator);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_CORE_MEMORY_INTERNAL_H_

@@ -4,10 +4,6 @@
 
 #include "core/record.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline size_t choir__record_operands(const choir_record_t* record) {
   return (size_t)record->src_count + (size_t)record->dst_count;
 }
@@ -22,9 +18,5 @@ static inline bool choir__record_changes(const choir_record_t* record) {
 choir_status_t choir__record_check(const char* where,
                                    const choir_record_t* record)
     CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_CORE_RECORD_INTERNAL_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clipping of gradients, made of ops: each is a record, so that graphs and GPUs
 // run it like any other work, and the host waits for nothing.
-#include "opt/clip_gradients_internal.h"
+#include "opt/optimizer_internal.h"
 #include "tensor/ops.h"
 
 static const choir_field_t fields[] = {

@@ -7,10 +7,7 @@
 #include "core/profile.h"
 #include "core/random.h"
 #include "model/updater_backend.h"
-#include "opt/clip_gradients_internal.h"
-#include "opt/optimizer_def.h"
-#include "opt/optimizer_list_internal.h"
-#include "opt/param_groups_internal.h"
+#include "opt/optimizer_internal.h"
 #include "tensor/op_calls_def.h"
 
 typedef struct param_state_s {

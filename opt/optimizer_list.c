@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entries of tensor/optimizers.h as values.
-#include "opt/optimizer_list_internal.h"
+#include "opt/optimizer_internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "opt/param_groups_internal.h"
+#include "opt/optimizer_internal.h"
 
 #include <string.h>
 

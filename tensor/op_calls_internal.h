@@ -4,10 +4,6 @@
 
 #include "tensor/op_calls_def.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Between the dispatcher and op_calls.c.
 
 // The dispatcher's: a call up to its record, which then goes to `calls`, or,
@@ -26,9 +22,5 @@ const choir_calls_kernel_t* const* choir__calls_kernels(
 // wait or submits it.
 choir_status_t choir__op_calls_take(choir_op_calls_t* calls,
                                     choir_record_t* record) CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_OP_CALLS_INTERNAL_H_

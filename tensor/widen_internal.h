@@ -4,10 +4,6 @@
 
 #include "tensor/op_def.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // 16-bit floats (f16, bf16) where a device has a kernel for f32 alone: sources
 // are cast up, the op runs in f32, its results are cast down; each is a record
 // of its own. Exact but for one rounding to f32 ahead of the last.
@@ -17,9 +13,5 @@ extern "C" {
 bool choir__widens(const choir_device_t* device, const choir_record_t* record);
 choir_status_t choir__lower_wide(const choir_lowering_t* lowering,
                                  const choir_record_t* record) CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_WIDEN_INTERNAL_H_

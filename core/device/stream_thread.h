@@ -4,10 +4,6 @@
 
 #include "core/device_backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // A queue of records with a thread that runs them in order: a stream for
 // devices that are host threads. And the marks in such a queue that events
 // refer to.
@@ -60,9 +56,5 @@ choir_status_t choir__queue_mark_wait(const choir_queue_mark_t* mark)
     CHOIR_NODISCARD;
 // Drops what the mark holds and zeroes it.
 void choir__queue_mark_clear(choir_queue_mark_t* mark);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_CORE_DEVICE_STREAM_THREAD_H_

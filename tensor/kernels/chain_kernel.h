@@ -4,10 +4,6 @@
 
 #include "core/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What runs chains (tensor/kernels/chain.h), which are no op and so in no
 // kernels.def. It gives the bits of the family's kernels for the ops.
 typedef struct choir__chain_kernel_s {
@@ -23,9 +19,5 @@ typedef struct choir__chain_kernel_s {
 // The device's kernel for the chain; NULL: it has none.
 const choir_kernel_t* choir__chain_kernel(const choir_device_t* device,
                                           const choir_record_t* record);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_CHAIN_KERNEL_H_

@@ -4,10 +4,6 @@
 
 #include "tensor/op_def.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // A record of conv2d or of one of its gradients, as the libraries' kernels see
 // it.
 typedef enum choir__conv_kind_e {
@@ -33,9 +29,5 @@ choir__conv_t choir__conv_of(const choir_record_t* record,
 
 // Elements that exist and repeat none.
 bool choir__elements_are_distinct(const choir_view_t* view);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_CONVOLUTION_H_

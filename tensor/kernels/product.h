@@ -4,10 +4,6 @@
 
 #include "tensor/op_def.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Products of matrices as the libraries take them, which is with any leading
 // dimension: operands that are transposed by strides or flags cost nothing.
 
@@ -31,9 +27,5 @@ bool choir__matmul_product(const choir_record_t* record,
 // apart; here y must have dense rows, and so must the bias.
 bool choir__linear_product(const choir_record_t* record,
                            choir__product_t* out_product);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_PRODUCT_H_

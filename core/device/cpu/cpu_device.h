@@ -4,10 +4,6 @@
 
 #include "core/device/stream_thread.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // What "cpu" and "cpu_async" share: all but which streams get a thread and how
 // those threads walk.
 
@@ -34,9 +30,5 @@ choir_status_t choir__cpu_device_make_with(bool runs_inline,
                                            uint64_t seed, choir_pool_t* pool,
                                            choir_device_t** out_device)
     CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_CORE_DEVICE_CPU_CPU_DEVICE_H_

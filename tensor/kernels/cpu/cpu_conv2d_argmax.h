@@ -23,10 +23,6 @@
 // cpu_conv2d_argmax.c decides, takes memory and shares samples out;
 // cpu_conv2d_argmax_loops.inc computes, built for AVX2 and for AVX-512.
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
   CHOIR__ARGMAX_GROUP = 16,   // lanes of a vector
   CHOIR__ARGMAX_VECTORS = 7,  // most vectors of a register tile
@@ -146,9 +142,5 @@ void choir__argmax_data_avx2(const choir__argmax_t* t, int64_t begin,
 void choir__argmax_data_avx512(const choir__argmax_t* t, int64_t begin,
                                int64_t end,
                                const choir__argmax_lists_t* scratch);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_CPU_CPU_CONV2D_ARGMAX_H_

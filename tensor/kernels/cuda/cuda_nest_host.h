@@ -6,10 +6,6 @@
 #include "tensor/kernels/cuda/cuda_nest.h"
 #include "tensor/op_def.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Whether these views are operands for kernels over a nest: broadcast to the
 // first, few enough elements. Their buffers are not looked at.
 bool choir__cuda_nest_covers(const choir_view_t* const* views, int32_t count);
@@ -29,9 +25,5 @@ choir_status_t choir__cuda_nest_launch(choir_stream_t* stream,
                                        const choir__cuda_nest_t* nest,
                                        bool is_dense, const void* params)
     CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_NEST_HOST_H_

@@ -1,9 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_OPT_PARAM_GROUPS_INTERNAL_H_
-#define CHOIR_OPT_PARAM_GROUPS_INTERNAL_H_
+#ifndef CHOIR_OPT_OPTIMIZER_INTERNAL_H_
+#define CHOIR_OPT_OPTIMIZER_INTERNAL_H_
 
 #include "core/scalar.h"
-#include "opt/optimizer.h"
+#include "opt/optimizer_def.h"
+#include "tensor/ops.h"
+
+// An entry of tensor/optimizers.h as a value.
+struct choir_optimizer_def_s {
+  const char* name;
+  const choir_struct_def_t* config;
+  choir_op_t op;  // its attributes are the config and then the step
+  // What is wrong with settings that are in range; NULL: nothing.
+  const char* (*fault)(const void* config);
+  // Whether these settings need the states.
+  bool (*keeps)(const void* config);
+  int32_t state_count;
+  const char* states[CHOIR_OPTIMIZER_MAX_STATES];  // names
+};
+
+enum {
+  CHOIR__UPDATE_ATTRS_BYTES = 160,  // room for the attributes of any update
+};
+
+// ---- param_groups.c ----
 
 typedef struct choir__group_s {
   choir_param_group_t settings;  // `match` is a copy of its own
@@ -31,4 +51,13 @@ choir_status_t choir__groups_apply(const choir__groups_t* groups,
                                    bool is_whole, const char* optimizer)
     CHOIR_NODISCARD;
 
-#endif  // CHOIR_OPT_PARAM_GROUPS_INTERNAL_H_
+// ---- clip_gradients.c ----
+
+// Submits the records that limit the gradients of the trainable parameters,
+// where they lie.
+choir_status_t choir__clip_gradients(const choir_gradient_clip_t* clip,
+                                     choir_stream_t* stream,
+                                     const choir_param_set_t* params)
+    CHOIR_NODISCARD;
+
+#endif  // CHOIR_OPT_OPTIMIZER_INTERNAL_H_
