@@ -88,6 +88,19 @@ const choir_calls_kernel_t* const* choir__calls_kernels(
   return NULL;
 }
 
+choir_status_t choir__op_infer(choir_op_t op, const choir_view_t* srcs,
+                               int32_t src_count, const void* attrs,
+                               choir_view_t* dsts) {
+  const choir_op_def_t* def = choir__op_def(op);
+  const choir_record_t record = {.operation = choir__operation(op),
+                                 .operands = srcs,
+                                 .src_count = src_count,
+                                 .dst_count = def->dst_count,
+                                 .attrs = attrs};
+  CHOIR_TRY_NOTE(def->infer(&record, dsts), "%s", def->name);
+  return NULL;
+}
+
 bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
                           choir_tensor_t* const* srcs, int32_t src_count,
                           const void* attrs, bool accumulate,
@@ -96,14 +109,6 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < src_count; ++i)
     operands[i] = *choir_tensor_view(srcs[i]);
-  choir_status_t status =
-      def->infer(operands, src_count, attrs, operands + src_count);
-  if (status) {
-    choir_status_free(status);
-    return false;
-  }
-  for (int32_t i = 0; i < def->dst_count; ++i)
-    if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
   const choir_record_t record = {
       .operation = choir__operation(op),
       .operands = operands,
@@ -112,6 +117,14 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
       .accumulate = accumulate,
       .attrs = attrs,
       .attrs_bytes = def->attrs ? def->attrs->bytes : 0};
+  choir_status_t status =
+      choir__op_infer(op, operands, src_count, attrs, operands + src_count);
+  if (status) {
+    choir_status_free(status);
+    return false;
+  }
+  for (int32_t i = 0; i < def->dst_count; ++i)
+    if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
   return choir__native_kernel(device, &record) != NULL;
 }
 
@@ -429,8 +442,8 @@ static choir_status_t run(call_t* call, const void* attrs) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: accumulate was asked for; it only overwrites",
                        def->name);
-  CHOIR_TRY(def->infer(call->operands, call->src_count, call->attrs,
-                       dst_view(call, 0)));
+  CHOIR_TRY(choir__op_infer(def->op, call->operands, call->src_count,
+                            call->attrs, dst_view(call, 0)));
   if (def->alias) return run_view_op(call);
   CHOIR_TRY(take_destinations(call));
   for (int32_t i = 0; i < def->dst_count; ++i) {

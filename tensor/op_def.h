@@ -47,10 +47,11 @@ typedef struct choir_op_def_s {
   int32_t src_max;
   int32_t dst_count;
   const choir_struct_def_t* attrs;  // NULL: none
-  // Checks sources (dispatch has checked count and dtypes) and fills dtype,
-  // ndim, shape and preferred dense strides of every destination.
-  choir_status_t (*infer)(const choir_view_t* srcs, int32_t src_count,
-                          const void* attrs, choir_view_t* dsts);
+  // Of a record whose destinations have no views yet: checks the sources
+  // (dispatch has checked count and dtypes, and puts the op's name before a
+  // failure) and fills dtype, ndim, shape and preferred dense strides of every
+  // destination.
+  choir_status_t (*infer)(const choir_record_t* record, choir_view_t* dsts);
   // View ops: the result as a view of source 0; false when strides cannot.
   bool (*alias)(const choir_view_t* src, const void* attrs, choir_view_t* dst);
   // Plain, slow and right, on host memory, any strides: computes in double (or
@@ -92,18 +93,27 @@ typedef struct choir_op_def_s {
   const choir_op_case_t* cases;  // ends with shapes == NULL
 } choir_op_def_t;
 
-// The definition of an op of a fixed number of sources, whose file has
-// <name>_infer and <name>_reference; what follows `doc` are more fields.
-#define CHOIR_OP_DEFINE(ENUM, op_name, sources, results, ...) \
-  const choir_op_def_t choir_op_def_##op_name = {             \
-      .op = CHOIR_OP_##ENUM,                                  \
-      .name = #op_name,                                       \
-      .src_min = sources,                                     \
-      .src_max = sources,                                     \
-      .dst_count = results,                                   \
-      .infer = op_name##_infer,                               \
-      .reference = op_name##_reference,                       \
-      .doc = __VA_ARGS__}
+// The definition of an op of `least` to `most` sources; what follows the
+// documentation are more fields.
+#define CHOIR_OP_DEFINE_BY(ENUM, op_name, least, most, results, infer_fn,   \
+                           reference_fn, ...)                               \
+  const choir_op_def_t choir_op_def_##op_name = {.op = CHOIR_OP_##ENUM,     \
+                                                 .name = #op_name,          \
+                                                 .src_min = least,          \
+                                                 .src_max = most,           \
+                                                 .dst_count = results,      \
+                                                 .infer = infer_fn,         \
+                                                 .reference = reference_fn, \
+                                                 .doc = __VA_ARGS__}
+// Of a fixed number, in a file that has <name>_infer and <name>_reference.
+#define CHOIR_OP_DEFINE(ENUM, op_name, sources, results, ...)  \
+  CHOIR_OP_DEFINE_BY(ENUM, op_name, sources, sources, results, \
+                     op_name##_infer, op_name##_reference, __VA_ARGS__)
+
+// .attrs of such a definition: choir_<op>_attrs_t has these fields.
+#define CHOIR_OP_ATTRS(op_name, fields, doc)            \
+  .attrs = &(const choir_struct_def_t)CHOIR_STRUCT_DEF( \
+      #op_name, choir_##op_name##_attrs_t, fields, doc)
 
 // A gradient that is one op, with the attributes of the op itself: its results
 // are the gradients of the sources from `first` on.
@@ -203,6 +213,11 @@ choir_status_t choir__lower(const choir_lowering_t* lowering,
 // the kernel, by whatever the device has for it. `record` needs no operation.
 choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
                                  choir_stream_t* stream) CHOIR_NODISCARD;
+
+// Runs the op's shape rule; failures name the op.
+choir_status_t choir__op_infer(choir_op_t op, const choir_view_t* srcs,
+                               int32_t src_count, const void* attrs,
+                               choir_view_t* dsts) CHOIR_NODISCARD;
 
 // Whether a call of the op on these would run a kernel of the device's own.
 // dsts: as choir_op_run takes them; nothing is made. False for a call that

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/convolution.h"
 
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 
 choir__conv_t choir__conv_of(const choir_record_t* record,
                              choir__conv_kind_t kind) {

@@ -17,37 +17,35 @@ enum { MAX_SOURCES = 7 };
 
 // Results are an image, `vectors` vectors, and images again.
 typedef struct norm_s {
-  const char* name;
   role_t sources[MAX_SOURCES];
   int32_t vectors;
-  int32_t results;
   bool has_relu;
 } norm_t;
 
-static choir_status_t infer(const norm_t* norm, const choir_view_t* srcs,
-                            int32_t src_count, choir_view_t* dsts) {
+static choir_status_t infer(const norm_t* norm, const choir_record_t* record,
+                            choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   const choir_view_t* x = &srcs[0];
   // Moments are of at least one element.
   const bool has_moments = norm->vectors > 0;
   if (x->ndim < 2 || (has_moments && choir_view_count(x) == 0)) {
     char text[160];
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: x is %s; needs 2 or more dimensions%s", norm->name,
+                       "x is %s; needs 2 or more dimensions%s",
                        choir_view_print(x, text, sizeof text),
                        has_moments ? " and an element" : "");
   }
-  for (int32_t i = 1; i < src_count; ++i) {
+  for (int32_t i = 1; i < record->src_count; ++i) {
     const role_t role = norm->sources[i];
-    CHOIR_TRY(role < SCALE ? choir__need_same_shape(
-                                 norm->name, role_names[role], &srcs[i], "x", x)
-                           : choir__need_vector(norm->name, role_names[role],
-                                                &srcs[i], x->shape[1]));
+    CHOIR_TRY(
+        role < SCALE
+            ? choir__need_same_shape(role_names[role], &srcs[i], "x", x)
+            : choir__need_vector(role_names[role], &srcs[i], x->shape[1]));
   }
-  for (int32_t i = 0; i < norm->results; ++i)
+  for (int32_t i = 0; i < record->dst_count; ++i)
     CHOIR_TRY(i > 0 && i <= norm->vectors
-                  ? choir__infer_shape(norm->name, x->dtype, 1, &x->shape[1],
-                                       &dsts[i])
-                  : choir__infer_like(norm->name, x, &dsts[i]));
+                  ? choir__infer_shape(x->dtype, 1, &x->shape[1], &dsts[i])
+                  : choir__infer_like(x, &dsts[i]));
   return NULL;
 }
 
@@ -183,7 +181,7 @@ static choir_status_t backward(const norm_t* norm, const choir_record_t* record,
       const double normal = (x[at] - mean) * inverse;
       dsts[0][at] = source(&task, SCALE)[c] * inverse *
                     (g[at] - across / count - normal * along / count);
-      if (norm->results > 3) dsts[3][at] = g[at];
+      if (record->dst_count > 3) dsts[3][at] = g[at];
     }
     dsts[1][c] = along;
     dsts[2][c] = across;
@@ -242,32 +240,21 @@ static const choir_field_t fields[] = {
 
 #define LIST(...) \
   { __VA_ARGS__ }
-#define DEFINE(ENUM, id, run, sources_, least, most, vectors_, results_,  \
-               has_relu_, ...)                                            \
-  static const norm_t id##_norm = {#id, sources_, vectors_, results_,     \
-                                   has_relu_};                            \
-  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(          \
-      #id, choir_batch_norm_attrs_t, fields, "normalisation");            \
-  static choir_status_t id##_infer(const choir_view_t* srcs,              \
-                                   int32_t src_count, const void* attrs,  \
-                                   choir_view_t* dsts) {                  \
-    (void)attrs;                                                          \
-    return infer(&id##_norm, srcs, src_count, dsts);                      \
-  }                                                                       \
-  static choir_status_t id##_reference(const choir_record_t* record,      \
-                                       choir_stream_t* stream) {          \
-    return run(&id##_norm, record, stream);                               \
-  }                                                                       \
-  const choir_op_def_t choir_op_def_##id = {.op = CHOIR_OP_##ENUM,        \
-                                            .name = #id,                  \
-                                            .src_min = least,             \
-                                            .src_max = most,              \
-                                            .dst_count = results_,        \
-                                            .attrs = &id##_attrs,         \
-                                            .infer = id##_infer,          \
-                                            .reference = id##_reference,  \
-                                            .dtypes = CHOIR_DTYPES_FLOAT, \
-                                            .doc = __VA_ARGS__}
+#define DEFINE(ENUM, id, run, sources_, least, most, vectors_, results_, \
+               has_relu_, ...)                                           \
+  static const norm_t id##_norm = {sources_, vectors_, has_relu_};       \
+  static choir_status_t id##_infer(const choir_record_t* record,         \
+                                   choir_view_t* dsts) {                 \
+    return infer(&id##_norm, record, dsts);                              \
+  }                                                                      \
+  static choir_status_t id##_reference(const choir_record_t* record,     \
+                                       choir_stream_t* stream) {         \
+    return run(&id##_norm, record, stream);                              \
+  }                                                                      \
+  CHOIR_OP_DEFINE_BY(ENUM, id, least, most, results_, id##_infer,        \
+                     id##_reference, __VA_ARGS__,                        \
+                     CHOIR_OP_ATTRS(id, fields, "normalisation"),        \
+                     .dtypes = CHOIR_DTYPES_FLOAT)
 
 CHOIR_OP_GRADIENT(batch_norm, BATCH_NORM_GRAD, 0, 1, ~1, ~2, CHOIR_DY);
 DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 3, 3, 2, 3, false,

@@ -5,15 +5,11 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_cast_attrs_t, dtype, CHOIR_DTYPE_F32, 0,
                     CHOIR_DTYPE_COUNT - 1, "a choir_dtype_t"),
 };
-static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
-    "cast", choir_cast_attrs_t, fields, "the dtype of the result");
-
-static choir_status_t cast_infer(const choir_view_t* srcs, int32_t src_count,
-                                 const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  choir_view_t like = srcs[0];
-  like.dtype = (choir_dtype_t)((const choir_cast_attrs_t*)attrs)->dtype;
-  return choir__infer_like("cast", &like, &dsts[0]);
+static choir_status_t cast_infer(const choir_record_t* record,
+                                 choir_view_t* dsts) {
+  choir_view_t like = record->operands[0];
+  like.dtype = (choir_dtype_t)((const choir_cast_attrs_t*)record->attrs)->dtype;
+  return choir__infer_like(&like, &dsts[0]);
 }
 
 // Integers between integers go without a double in between, which would lose
@@ -90,6 +86,7 @@ static const choir_op_case_t cases[] = {
     {"33,17", "dtype=7"},
     {NULL, NULL}};
 
-CHOIR_OP_DEFINE(CAST, cast, 1, 1, "x in another dtype", .attrs = &attrs_def,
+CHOIR_OP_DEFINE(CAST, cast, 1, 1, "x in another dtype",
+                CHOIR_OP_ATTRS(cast, fields, "the dtype of the result"),
                 .elementwise = true, .dtypes = CHOIR_DTYPES_ALL,
                 .tolerance = 2e-7, .cases = cases);

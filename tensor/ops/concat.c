@@ -5,41 +5,39 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_concat_attrs_t, axis, 0, 0, CHOIR_MAX_NDIM - 1,
                     "dimension along which the sources follow each other"),
 };
-static const choir_struct_def_t attrs_def =
-    CHOIR_STRUCT_DEF("concat", choir_concat_attrs_t, fields, "where to join");
-
-static choir_status_t concat_infer(const choir_view_t* srcs, int32_t src_count,
-                                   const void* attrs, choir_view_t* dsts) {
-  int64_t axis = ((const choir_concat_attrs_t*)attrs)->axis;
+static choir_status_t concat_infer(const choir_record_t* record,
+                                   choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
+  int64_t axis = ((const choir_concat_attrs_t*)record->attrs)->axis;
   char text[2][160];
   if (axis >= srcs[0].ndim)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "concat: axis is %lld, source 0 is %s; needs an axis "
+                       "axis is %lld, source 0 is %s; needs an axis "
                        "below its dimensions",
                        (long long)axis,
                        choir_view_print(&srcs[0], text[0], sizeof text[0]));
   choir_view_t joined = srcs[0];
-  for (int32_t i = 1; i < src_count; ++i) {
+  for (int32_t i = 1; i < record->src_count; ++i) {
     choir_view_t others = srcs[i];
     if (others.ndim == joined.ndim) others.shape[axis] = joined.shape[axis];
     if (!choir_view_same_shape(&others, &joined))
       return CHOIR_ERROR(
           INVALID_ARGUMENT,
-          "concat: source %d is %s, source 0 is %s; needs equal "
+          "source %d is %s, source 0 is %s; needs equal "
           "sizes except along axis %lld",
           (int)i, choir_view_print(&srcs[i], text[0], sizeof text[0]),
           choir_view_print(&srcs[0], text[1], sizeof text[1]), (long long)axis);
     if (__builtin_add_overflow(joined.shape[axis], srcs[i].shape[axis],
                                &joined.shape[axis]))
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "concat: source %d is %s; needs sizes whose sum along "
+                         "source %d is %s; needs sizes whose sum along "
                          "axis %lld fits in 63 bits",
                          (int)i,
                          choir_view_print(&srcs[i], text[0], sizeof text[0]),
                          (long long)axis);
   }
-  CHOIR_TRY(choir__infer_shape("concat", joined.dtype, joined.ndim,
-                               joined.shape, &dsts[0]));
+  CHOIR_TRY(
+      choir__infer_shape(joined.dtype, joined.ndim, joined.shape, &dsts[0]));
   choir_view_set_layout_like(&dsts[0], &srcs[0]);
   return NULL;
 }
@@ -69,18 +67,8 @@ static const choir_op_case_t cases[] = {{"3;4", NULL},
                                         {"1;1;1;1;1;1;1;1;1;1;1;1;1;1;1", NULL},
                                         {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_concat = {
-    .op = CHOIR_OP_CONCAT,
-    .name = "concat",
-    .doc = "the sources one after the other along an axis",
-    .src_min = 1,
-    .src_max = 15,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = concat_infer,
-    .reference = concat_reference,
-    .index_map = concat_map,
-    .dtypes = CHOIR_DTYPES_ALL,
-    .tolerance = 2e-7,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE_BY(CONCAT, concat, 1, 15, 1, concat_infer, concat_reference,
+                   "the sources one after the other along an axis",
+                   CHOIR_OP_ATTRS(concat, fields, "where to join"),
+                   .index_map = concat_map, .dtypes = CHOIR_DTYPES_ALL,
+                   .tolerance = 2e-7, .cases = cases);

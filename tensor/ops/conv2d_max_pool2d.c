@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 #include "tensor/ops/pool2d.h"
 
 // max_pool2d of conv2d, and its gradients.
@@ -13,27 +13,22 @@ typedef struct pair_s {
 } pair_t;
 
 // Checks x and W against each other and the attributes; `op` is for messages.
-static choir_status_t make_pair(const char* op, const choir_view_t* x,
-                                const choir_view_t* w,
+static choir_status_t make_pair(const choir_view_t* x, const choir_view_t* w,
                                 const choir_conv2d_max_pool2d_attrs_t* attrs,
                                 pair_t* out_pair) {
-  CHOIR_TRY(choir__conv2d_make(op, x, w, &attrs->conv, &out_pair->conv));
-  const choir__conv2d_t* conv = &out_pair->conv;
-  const int64_t shape[] = {conv->batch, conv->filters, conv->out[0],
-                           conv->out[1]};
-  CHOIR_TRY(choir__infer_shape(op, x->dtype, 4, shape, &out_pair->image));
-  choir_view_set_channels_last(&out_pair->image);
-  CHOIR_TRY(choir__max_pool2d_infer(op, &out_pair->image, &attrs->pool,
+  CHOIR_TRY(choir__conv2d_make(x, w, &attrs->conv, &out_pair->conv,
+                               &out_pair->image));
+  CHOIR_TRY(choir__max_pool2d_infer(&out_pair->image, &attrs->pool,
                                     &out_pair->pooled));
   out_pair->pool = choir__pool2d_of(&out_pair->image, &attrs->pool);
   return NULL;
 }
 
-static choir_status_t infer(const char* op, const choir_view_t* srcs,
-                            const void* attrs, choir_view_t* dsts) {
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   pair_t pair;
-  CHOIR_TRY(make_pair(op, &srcs[0], &srcs[1], attrs, &pair));
-  CHOIR_TRY(choir__need_vector(op, "b", &srcs[2], pair.conv.filters));
+  CHOIR_TRY(make_pair(&srcs[0], &srcs[1], record->attrs, &pair));
+  CHOIR_TRY(choir__need_vector("b", &srcs[2], pair.conv.filters));
   dsts[0] = pair.pooled;
   dsts[1] = pair.pooled;
   dsts[1].dtype = CHOIR_DTYPE_U8;
@@ -41,24 +36,17 @@ static choir_status_t infer(const char* op, const choir_view_t* srcs,
 }
 
 // Sources x, argmax indices, W, y, dy; results dx, or dW and db.
-static choir_status_t infer_grad(const char* op, const choir_view_t* srcs,
-                                 const void* attrs, bool of_weight,
+static choir_status_t infer_grad(const choir_record_t* record,
                                  choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   static const char* const names[] = {"x", "argmax", "W", "y", "dy"};
   pair_t pair;
-  CHOIR_TRY(make_pair(op, &srcs[0], &srcs[2], attrs, &pair));
+  CHOIR_TRY(make_pair(&srcs[0], &srcs[2], record->attrs, &pair));
   choir_view_set_contiguous(&pair.pooled);
   for (int32_t i = 1; i < 5; i += i == 1 ? 2 : 1)
-    CHOIR_TRY(choir__need_same_shape(op, names[i], &srcs[i],
+    CHOIR_TRY(choir__need_same_shape(names[i], &srcs[i],
                                      "max_pool2d(conv(x, W))", &pair.pooled));
-  if (of_weight) {
-    CHOIR_TRY(choir__infer_like(op, &srcs[2], &dsts[0]));
-    return choir__infer_shape(op, srcs[0].dtype, 1, &pair.conv.filters,
-                              &dsts[1]);
-  }
-  CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, 4, srcs[0].shape, &dsts[0]));
-  choir_view_set_channels_last(&dsts[0]);
-  return NULL;
+  return choir__conv2d_infer_grad(record, &srcs[0], &srcs[2], dsts);
 }
 
 // ---- References ----
@@ -138,7 +126,7 @@ static choir_status_t run(const char* op, const choir_record_t* record,
   const bool is_grad = record->src_count > 3;
   const bool has_relu = attrs->conv.activation == CHOIR_ACTIVATION_RELU;
   pair_t pair;
-  CHOIR_TRY(make_pair(op, choir_record_src(record, 0),
+  CHOIR_TRY(make_pair(choir_record_src(record, 0),
                       choir_record_src(record, is_grad ? 2 : 1), attrs, &pair));
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(
@@ -177,12 +165,6 @@ static void grad_cost(const choir_record_t* record, choir_cost_t* out_cost) {
                     (double)(w->shape[1] * w->shape[2] * w->shape[3]);
 }
 
-static const char* const activation_names[] = {
-#define NAME(ENUM, name) #name,
-    CHOIR_ACTIVATION_LIST(NAME)
-#undef NAME
-        NULL};
-
 // Large enough for every image, small enough that no sum of them overflows.
 #define LARGEST (1 << 30)
 
@@ -199,7 +181,7 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_conv2d_max_pool2d_attrs_t, conv.groups, 1, 1, LARGEST,
                     "parts of channels and filters that see only each other"),
     CHOIR_FIELD_ENUM(choir_conv2d_max_pool2d_attrs_t, conv.activation,
-                     activation_names, 0, "applied before the pooling"),
+                     choir__activation_names, 0, "applied before the pooling"),
     INTS(pool.kernel, 2, 1, "size of the pooling's window"),
     INTS(pool.stride, 2, 1, "step of the pooling's window"),
     INTS(pool.padding, 0, 0, "rows and columns added for the pooling"),
@@ -265,38 +247,29 @@ static const choir_field_t fields[] = {
 static const choir_op_case_t cases[] = {CASES(FORWARD)};
 static const choir_op_case_t grad_cases[] = {CASES(BACKWARD)};
 
-// infer_call: of srcs, attrs and dsts.
-#define DEFINE(ENUM, id, least, results, infer_call, shape_only, cost_, ...)   \
-  static const choir_struct_def_t id##_attrs =                                 \
-      CHOIR_STRUCT_DEF(#id, choir_conv2d_max_pool2d_attrs_t, fields,           \
-                       "the convolution and the windows on its result");       \
-  static choir_status_t id##_infer(const choir_view_t* srcs,                   \
-                                   int32_t src_count, const void* attrs,       \
-                                   choir_view_t* dsts) {                       \
-    (void)src_count;                                                           \
-    return infer_call;                                                         \
-  }                                                                            \
-  static choir_status_t id##_reference(const choir_record_t* record,           \
-                                       choir_stream_t* stream) {               \
-    return run(#id, record, stream, shape_only);                               \
-  }                                                                            \
-  CHOIR_OP_DEFINE(ENUM, id, least, results, __VA_ARGS__, .attrs = &id##_attrs, \
-                  .cost = cost_, .dtypes = CHOIR_DTYPES_FLOAT)
+#define DEFINE(ENUM, id, least, results, infer, shape_only, cost_, ...)    \
+  static choir_status_t id##_reference(const choir_record_t* record,       \
+                                       choir_stream_t* stream) {           \
+    return run(#id, record, stream, shape_only);                           \
+  }                                                                        \
+  CHOIR_OP_DEFINE_BY(                                                      \
+      ENUM, id, least, least, results, infer, id##_reference, __VA_ARGS__, \
+      CHOIR_OP_ATTRS(id, fields,                                           \
+                     "the convolution and the windows on its result"),     \
+      .cost = cost_, .dtypes = CHOIR_DTYPES_FLOAT)
 #define GRAD_FIELDS                                                    \
   .second_dtypes = CHOIR_DTYPE_MASK(U8), .cases = grad_cases,          \
   .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ARGMAX, CHOIR_DOMAIN_ANY, \
               CHOIR_DOMAIN_NO_KINK}
 
-DEFINE(CONV2D_MAX_POOL2D, conv2d_max_pool2d, 3, 2,
-       infer("conv2d_max_pool2d", srcs, attrs, dsts), -1,
+DEFINE(CONV2D_MAX_POOL2D, conv2d_max_pool2d, 3, 2, infer, -1,
        conv2d_max_pool2d_cost,
        "largest of each window of activation(conv(x, W) + b), its place",
        .no_accumulate = true, .tolerance = 1e-5, .cases = cases);
 DEFINE(CONV2D_MAX_POOL2D_GRAD_DATA, conv2d_max_pool2d_grad_data, 5, 1,
-       infer_grad("conv2d_max_pool2d_grad_data", srcs, attrs, false, dsts), 0,
-       grad_cost, "x (its shape only), argmax, W, y, dy -> dx",
+       infer_grad, 0, grad_cost, "x (its shape only), argmax, W, y, dy -> dx",
        .tolerance = 1e-5, GRAD_FIELDS);
 DEFINE(CONV2D_MAX_POOL2D_GRAD_WEIGHT, conv2d_max_pool2d_grad_weight, 5, 2,
-       infer_grad("conv2d_max_pool2d_grad_weight", srcs, attrs, true, dsts), 2,
-       grad_cost, "x, argmax, W (its shape only), y, dy -> dW, db",
-       .tolerance = 2e-5, GRAD_FIELDS);
+       infer_grad, 2, grad_cost,
+       "x, argmax, W (its shape only), y, dy -> dW, db", .tolerance = 2e-5,
+       GRAD_FIELDS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 
 // Large enough for every image, small enough that no sum of them overflows.
 #define LARGEST (1 << 30)
@@ -17,55 +17,82 @@ static const choir_field_t fields[] = {
         choir_conv_transpose2d_attrs_t, groups, 1, 1, LARGEST,
         "parts of the channels of x and y that see only each other"),
 };
-static const choir_struct_def_t attrs_def =
-    CHOIR_STRUCT_DEF("conv_transpose2d", choir_conv_transpose2d_attrs_t, fields,
-                     "a transposed convolution of images");
+static choir_conv2d_attrs_t conv_attrs_of(
+    const choir_conv_transpose2d_attrs_t* attrs) {
+  choir_conv2d_attrs_t conv = {.groups = attrs->groups};
+  for (int32_t k = 0; k < 2; ++k) {
+    conv.stride[k] = attrs->stride[k];
+    conv.padding[k] = attrs->padding[k];
+    conv.dilation[k] = attrs->dilation[k];
+  }
+  return conv;
+}
 
-static choir_status_t infer(const choir_view_t* srcs, int32_t src_count,
-                            const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  const char* op = "conv_transpose2d";
-  const choir_conv_transpose2d_attrs_t* own = attrs;
+void choir__conv_transpose2d_inside(const choir_record_t* record,
+                                    choir__conv2d_inside_t* out_inside) {
+  out_inside->attrs = conv_attrs_of(record->attrs);
+  out_inside->operands[0] = *choir_record_dst(record, 0);
+  out_inside->operands[1] = *choir_record_src(record, 1);
+  out_inside->operands[2] = *choir_record_src(record, 0);
+  out_inside->operands[3] = *choir_record_dst(record, 0);
+  out_inside->record = *record;
+  out_inside->record.operation = choir__operation(CHOIR_OP_CONV2D_GRAD_DATA);
+  out_inside->record.operands = out_inside->operands;
+  out_inside->record.src_count = 3;
+  out_inside->record.attrs = &out_inside->attrs;
+  out_inside->record.attrs_bytes = sizeof(out_inside->attrs);
+}
+
+choir_status_t choir__conv_transpose2d_run(const choir_record_t* record,
+                                           choir_stream_t* stream) {
+  choir__conv2d_inside_t inside;
+  choir__conv_transpose2d_inside(record, &inside);
+  return choir__run_inside(CHOIR_OP_CONV2D_GRAD_DATA, &inside.record, stream);
+}
+
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
+  const choir_conv_transpose2d_attrs_t* own = record->attrs;
   const choir_view_t *x = &srcs[0], *w = &srcs[1];
-  CHOIR_TRY(choir__need_ndim(op, "x", x, 4));
-  CHOIR_TRY(choir__need_ndim(op, "W", w, 4));
+  CHOIR_TRY(choir__need_ndim("x", x, 4));
+  CHOIR_TRY(choir__need_ndim("W", w, 4));
   if (w->shape[1] > LARGEST)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: W has %lld channels; needs at "
+                       "W has %lld channels; needs at "
                        "most %d",
-                       op, (long long)w->shape[1], LARGEST);
+                       (long long)w->shape[1], LARGEST);
   int64_t shape[] = {x->shape[0], w->shape[1] * own->groups, 0, 0};
   for (int32_t k = 0; k < 2; ++k) {
     const int64_t size = x->shape[2 + k], kernel = w->shape[2 + k];
     if (size < 1 || size > LARGEST || kernel < 1 || kernel > LARGEST)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: image is %lld x %lld, kernel %lld x %lld; needs "
+                         "image is %lld x %lld, kernel %lld x %lld; needs "
                          "sizes from 1 to %d",
-                         op, (long long)x->shape[2], (long long)x->shape[3],
+                         (long long)x->shape[2], (long long)x->shape[3],
                          (long long)w->shape[2], (long long)w->shape[3],
                          LARGEST);
     if (own->output_padding[k] >= own->stride[k])
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: output_padding is %lld with a stride of %lld; "
+                         "output_padding is %lld with a stride of %lld; "
                          "needs less than the stride",
-                         op, (long long)own->output_padding[k],
+                         (long long)own->output_padding[k],
                          (long long)own->stride[k]);
     shape[2 + k] = (size - 1) * own->stride[k] - 2 * own->padding[k] +
                    own->dilation[k] * (kernel - 1) + 1 + own->output_padding[k];
     if (shape[2 + k] < 1)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: the result would have %lld %s; needs 1 or more",
-                         op, (long long)shape[2 + k],
-                         k == 0 ? "rows" : "columns");
+                         "the result would have %lld %s; needs 1 or more",
+                         (long long)shape[2 + k], k == 0 ? "rows" : "columns");
   }
-  CHOIR_TRY(choir__infer_shape(op, x->dtype, 4, shape, &dsts[0]));
+  CHOIR_TRY(choir__infer_shape(x->dtype, 4, shape, &dsts[0]));
   choir_view_set_channels_last(&dsts[0]);
-  const choir_conv2d_attrs_t conv_attrs = choir__conv2d_attrs_of(own);
+  const choir_conv2d_attrs_t conv_attrs = conv_attrs_of(own);
   choir__conv2d_t conv;
-  CHOIR_TRY(choir__conv2d_make(op, &dsts[0], w, &conv_attrs, &conv));
+  choir_view_t like_x;
+  CHOIR_TRY(choir__conv2d_make(&dsts[0], w, &conv_attrs, &conv, &like_x));
   if (x->shape[1] != conv.filters)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: x has %lld channels; needs %lld, as W has", op,
+                       "x has %lld channels; needs %lld, as W has",
                        (long long)x->shape[1], (long long)conv.filters);
   return NULL;
 }
@@ -109,19 +136,11 @@ static const choir_op_case_t cases[] = {
     {"2,16,6,6;16,16,3,3", "padding=1,1"},
     {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_conv_transpose2d = {
-    .op = CHOIR_OP_CONV_TRANSPOSE2D,
-    .name = "conv_transpose2d",
-    .doc = "transposed convolution of x with W; x (n, c, h, w)",
-    .src_min = 2,
-    .src_max = 2,
-    .dst_count = 1,
-    .attrs = &attrs_def,
-    .infer = infer,
-    .reference = reference,
-    .cost = cost,
-    .is_product = true,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .tolerance = 2e-5,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE_BY(CONV_TRANSPOSE2D, conv_transpose2d, 2, 2, 1, infer,
+                   reference,
+                   "transposed convolution of x with W; x (n, c, h, w)",
+                   CHOIR_OP_ATTRS(conv_transpose2d, fields,
+                                  "a transposed convolution of images"),
+                   .cost = cost, .is_product = true,
+                   .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 2e-5,
+                   .cases = cases);

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elements.h"
 
-static choir_status_t copy_infer(const choir_view_t* srcs, int32_t src_count,
-                                 const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
-  return choir__infer_like("copy", &srcs[0], &dsts[0]);
-}
-
 // Moves bits, so that a NaN keeps its payload.
 static choir_status_t copy_reference(const choir_record_t* record,
                                      choir_stream_t* stream) {
@@ -24,6 +17,7 @@ static choir_status_t copy_reference(const choir_record_t* record,
   return NULL;
 }
 
-CHOIR_OP_DEFINE(COPY, copy, 1, 1, "x, element by element", .elementwise = true,
-                .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,
-                .cases = choir__cases_1);
+CHOIR_OP_DEFINE_BY(COPY, copy, 1, 1, 1, choir__infer_as_source, copy_reference,
+                   "x, element by element", .elementwise = true,
+                   .dtypes = CHOIR_DTYPES_ALL, .tolerance = 2e-7,
+                   .cases = choir__cases_1);

@@ -127,59 +127,60 @@ choir_status_t choir__dense_end(choir__dense_t* dense, choir_status_t status) {
 
 // ---- Shape rules ----
 
-choir_status_t choir__infer_shape(const char* op, choir_dtype_t dtype,
-                                  int32_t ndim, const int64_t* shape,
-                                  choir_view_t* dst) {
-  CHOIR_TRY_NOTE(choir_view_make(dtype, ndim, shape, dst), "%s", op);
-  return NULL;
+choir_status_t choir__infer_shape(choir_dtype_t dtype, int32_t ndim,
+                                  const int64_t* shape, choir_view_t* dst) {
+  return choir_view_make(dtype, ndim, shape, dst);
 }
 
-choir_status_t choir__infer_like(const char* op, const choir_view_t* like,
-                                 choir_view_t* dst) {
-  CHOIR_TRY(choir__infer_shape(op, like->dtype, like->ndim, like->shape, dst));
+choir_status_t choir__infer_like(const choir_view_t* like, choir_view_t* dst) {
+  CHOIR_TRY(choir__infer_shape(like->dtype, like->ndim, like->shape, dst));
   choir_view_set_layout_like(dst, like);
   return NULL;
 }
 
-choir_status_t choir__need_ndim(const char* op, const char* what,
-                                const choir_view_t* view, int32_t ndim) {
+choir_status_t choir__infer_as_source(const choir_record_t* record,
+                                      choir_view_t* dsts) {
+  return choir__infer_like(choir_record_src(record, 0), &dsts[0]);
+}
+
+choir_status_t choir__need_ndim(const char* what, const choir_view_t* view,
+                                int32_t ndim) {
   if (view->ndim == ndim) return NULL;
   char text[160];
-  return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is %s; needs %d dimension%s", op,
-                     what, choir_view_print(view, text, sizeof text), (int)ndim,
+  return CHOIR_ERROR(INVALID_ARGUMENT, "%s is %s; needs %d dimension%s", what,
+                     choir_view_print(view, text, sizeof text), (int)ndim,
                      ndim == 1 ? "" : "s");
 }
 
-choir_status_t choir__need_same_shape(const char* op, const char* what,
+choir_status_t choir__need_same_shape(const char* what,
                                       const choir_view_t* view,
                                       const char* other_what,
                                       const choir_view_t* other) {
   if (choir_view_same_shape(view, other)) return NULL;
   char text[160], other_text[160];
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s: %s is %s; needs the shape of %s, %s", op, what,
-                     choir_view_print(view, text, sizeof text), other_what,
+  return CHOIR_ERROR(INVALID_ARGUMENT, "%s is %s; needs the shape of %s, %s",
+                     what, choir_view_print(view, text, sizeof text),
+                     other_what,
                      choir_view_print(other, other_text, sizeof other_text));
 }
 
-choir_status_t choir__need_vector(const char* op, const char* what,
-                                  const choir_view_t* view, int64_t size) {
+choir_status_t choir__need_vector(const char* what, const choir_view_t* view,
+                                  int64_t size) {
   if (view->ndim == 1 && view->shape[0] == size) return NULL;
   char text[160];
-  return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is %s; needs shape (%lld)", op,
-                     what, choir_view_print(view, text, sizeof text),
+  return CHOIR_ERROR(INVALID_ARGUMENT, "%s is %s; needs shape (%lld)", what,
+                     choir_view_print(view, text, sizeof text),
                      (long long)size);
 }
 
-choir_status_t choir__broadcast_infer(const char* op, const choir_view_t* srcs,
+choir_status_t choir__broadcast_infer(const choir_view_t* srcs,
                                       int32_t src_count, choir_view_t* dst) {
   *dst = srcs[0];
   for (int32_t i = 0; i < src_count; ++i) {
     int32_t ndim;
     int64_t shape[CHOIR_MAX_NDIM];
-    CHOIR_TRY_NOTE(choir_view_broadcast_shape(dst, &srcs[i], &ndim, shape),
-                   "%s", op);
-    CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, ndim, shape, dst));
+    CHOIR_TRY(choir_view_broadcast_shape(dst, &srcs[i], &ndim, shape));
+    CHOIR_TRY(choir__infer_shape(srcs[0].dtype, ndim, shape, dst));
   }
   for (int32_t i = 0; i < src_count; ++i) {
     if (!choir_view_same_shape(&srcs[i], dst)) continue;

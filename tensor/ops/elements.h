@@ -65,30 +65,32 @@ choir_status_t choir__dense_end(choir__dense_t* dense, choir_status_t status);
 
 // ---- For shape rules ----
 
-// dst = dtype, shape and row-major strides; `op` names the op in a failure.
-choir_status_t choir__infer_shape(const char* op, choir_dtype_t dtype,
-                                  int32_t ndim, const int64_t* shape,
-                                  choir_view_t* dst);
+// dst = dtype, shape and row-major strides.
+choir_status_t choir__infer_shape(choir_dtype_t dtype, int32_t ndim,
+                                  const int64_t* shape, choir_view_t* dst);
+// The whole rule of an op whose first result has dtype and shape of its first
+// source.
+choir_status_t choir__infer_as_source(const choir_record_t* record,
+                                      choir_view_t* dsts);
 // dst = shape and dtype of `like`, dense, in the same order of dimensions.
-choir_status_t choir__infer_like(const char* op, const choir_view_t* like,
-                                 choir_view_t* dst);
+choir_status_t choir__infer_like(const choir_view_t* like, choir_view_t* dst);
 // dst = the dtype of source 0 and the shape that all sources broadcast to, as
 // NumPy's do, in the layout of the first that has it.
-choir_status_t choir__broadcast_infer(const char* op, const choir_view_t* srcs,
+choir_status_t choir__broadcast_infer(const choir_view_t* srcs,
                                       int32_t src_count, choir_view_t* dst);
-// Fails unless the source has `ndim` dimensions: "linear: x is f32 (5); needs
-// 2 dimensions".
-choir_status_t choir__need_ndim(const char* op, const char* what,
-                                const choir_view_t* view, int32_t ndim);
-// Fails unless the shapes are equal: "mse_loss: t is f32 (5); needs the shape
-// of x, f32 (4)".
-choir_status_t choir__need_same_shape(const char* op, const char* what,
+// Fails unless the source has `ndim` dimensions: "x is f32 (5); needs 2
+// dimensions".
+choir_status_t choir__need_ndim(const char* what, const choir_view_t* view,
+                                int32_t ndim);
+// Fails unless the shapes are equal: "t is f32 (5); needs the shape of x, f32
+// (4)".
+choir_status_t choir__need_same_shape(const char* what,
                                       const choir_view_t* view,
                                       const char* other_what,
                                       const choir_view_t* other);
 // Fails unless the view is one dimension of `size` elements.
-choir_status_t choir__need_vector(const char* op, const char* what,
-                                  const choir_view_t* view, int64_t size);
+choir_status_t choir__need_vector(const char* what, const choir_view_t* view,
+                                  int64_t size);
 
 // ---- Cases ----
 

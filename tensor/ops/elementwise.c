@@ -8,12 +8,12 @@
 // All that tensor/elementwise.def says of ops, but for their fast kernels and
 // gradients.
 
-static choir_status_t infer(const choir_op_def_t* def, const choir_view_t* srcs,
-                            int32_t src_count, choir_view_t* dst) {
-  if (def->same_shape)  // of two sources
-    CHOIR_TRY(choir__need_same_shape(def->name, "source 1", &srcs[1],
-                                     "source 0", &srcs[0]));
-  return choir__broadcast_infer(def->name, srcs, src_count, dst);
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
+  if (choir__op_def(choir__record_op(record))->same_shape)  // of two sources
+    CHOIR_TRY(
+        choir__need_same_shape("source 1", &srcs[1], "source 0", &srcs[0]));
+  return choir__broadcast_infer(srcs, record->src_count, &dsts[0]);
 }
 
 // ---- References: the formulas in double, or in integers ----
@@ -168,14 +168,9 @@ enum {
   }
 #define DEFINE(OP, op_name, sources, formula, dtypes_, tolerance_, ...)      \
   REAL(op_name, formula)                                                     \
-  INTEGER_##dtypes_(op_name, formula) static choir_status_t op_name##_infer( \
-      const choir_view_t* srcs, int32_t src_count, const void* attrs,        \
-      choir_view_t* dsts) {                                                  \
-    (void)attrs;                                                             \
-    return infer(&choir_op_def_##op_name, srcs, src_count, &dsts[0]);        \
-  }                                                                          \
-  static choir_status_t op_name##_reference(const choir_record_t* record,    \
-                                            choir_stream_t* stream) {        \
+  INTEGER_##dtypes_(op_name, formula) static choir_status_t                  \
+      op_name##_reference(const choir_record_t* record,                      \
+                          choir_stream_t* stream) {                          \
     (void)stream;                                                            \
     return reference(record, op_name##_real, INTEGER_OF_##dtypes_(op_name)); \
   }                                                                          \
@@ -185,7 +180,7 @@ enum {
       .src_min = sources,                                                    \
       .src_max = sources,                                                    \
       .dst_count = 1,                                                        \
-      .infer = op_name##_infer,                                              \
+      .infer = infer,                                                        \
       .reference = op_name##_reference,                                      \
       .elementwise = true,                                                   \
       .dtypes = dtypes_,                                                     \

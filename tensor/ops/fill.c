@@ -7,16 +7,6 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_FLOAT(choir_fill_attrs_t, value, 0, -INFINITY, INFINITY,
                       "what every element becomes"),
 };
-static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
-    "fill", choir_fill_attrs_t, fields, "one value everywhere");
-
-static choir_status_t fill_infer(const choir_view_t* srcs, int32_t src_count,
-                                 const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
-  return choir__infer_like("fill", &srcs[0], &dsts[0]);
-}
-
 // No element, but the value for all places.
 static void fill_map(const choir_record_t* record, int32_t part,
                      choir__index_map_t* map) {
@@ -34,8 +24,9 @@ static const choir_op_case_t cases[] = {
                  "value=0.1", "value=255", "value=-7"),
     {NULL, NULL}};
 
-CHOIR_OP_DEFINE(FILL, fill, 1, 1,
-                "one value in the shape of x, whose elements are not read",
-                .attrs = &attrs_def, .index_map = fill_map, .elementwise = true,
-                .shapes_only = 1u << 0, .dtypes = CHOIR_DTYPES_ALL,
-                .tolerance = 2e-7, .cases = cases);
+CHOIR_OP_DEFINE_BY(FILL, fill, 1, 1, 1, choir__infer_as_source, fill_reference,
+                   "one value in the shape of x, whose elements are not read",
+                   CHOIR_OP_ATTRS(fill, fields, "one value everywhere"),
+                   .index_map = fill_map, .elementwise = true,
+                   .shapes_only = 1u << 0, .dtypes = CHOIR_DTYPES_ALL,
+                   .tolerance = 2e-7, .cases = cases);

@@ -83,9 +83,8 @@ choir_status_t choir__index_map_check(const char* op,
   return choir__check_indices(op, record, map->index_source, map->axis_size);
 }
 
-choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
-                                    int64_t size, int64_t repeats,
-                                    int64_t* out_size) {
+choir_status_t choir__repeated_size(const choir_view_t* x, int64_t size,
+                                    int64_t repeats, int64_t* out_size) {
   *out_size = 0;
   if (size == 0 || repeats <= INT64_MAX / size) {
     *out_size = size * repeats;
@@ -93,9 +92,9 @@ choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
   }
   char text[160];
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s: %lld times a dimension of %s is too large; needs 63 "
+                     "%lld times a dimension of %s is too large; needs 63 "
                      "bits",
-                     op, (long long)repeats,
+                     (long long)repeats,
                      choir_view_print(x, text, sizeof text));
 }
 

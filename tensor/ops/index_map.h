@@ -8,16 +8,12 @@
 // Ops that move elements (gather, pad, concat, ...) and the gradients that add
 // them up again say where elements come from as an index map. The reference
 // below executes maps, and so does one kernel of each family
-// (tensor/kernels/index_map.def lists the ops).
+// (tensor/kernels/kernels.def lists the ops).
 //
 // A map leads from places to elements of another tensor. Dimension k of the
 // place decides on dimension k of the element by a formula, its rule; besides,
 // or instead, an index that is read at the place decides on one more dimension
 // of the elements, the axis.
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef enum choir__index_kind_e {
   // The destination has the places. Each becomes the element that it points to,
@@ -110,12 +106,8 @@ choir_status_t choir__index_map_reference(const choir_record_t* record,
   }
 
 // size * repeats, of a dimension of x, if 63 bits hold it.
-choir_status_t choir__repeated_size(const char* op, const choir_view_t* x,
-                                    int64_t size, int64_t repeats,
-                                    int64_t* out_size) CHOIR_NODISCARD;
-
-#ifdef __cplusplus
-}
-#endif
+choir_status_t choir__repeated_size(const choir_view_t* x, int64_t size,
+                                    int64_t repeats, int64_t* out_size)
+    CHOIR_NODISCARD;
 
 #endif  // CHOIR_TENSOR_OPS_INDEX_MAP_H_

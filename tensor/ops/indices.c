@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/indices.h"
 
-choir_status_t choir__need_axis(const char* op, const choir_view_t* view,
-                                int64_t axis) {
+choir_status_t choir__need_axis(const choir_view_t* view, int64_t axis) {
   if (axis < view->ndim) return NULL;
   char text[160];
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s: axis is %lld, source 0 is %s; needs an axis below "
+                     "axis is %lld, source 0 is %s; needs an axis below "
                      "its dimensions",
-                     op, (long long)axis,
+                     (long long)axis,
                      choir_view_print(view, text, sizeof text));
 }
 
-choir_status_t choir__need_element_indices(const char* op,
-                                           const choir_view_t* view,
+choir_status_t choir__need_element_indices(const choir_view_t* view,
                                            const choir_view_t* indices,
                                            int64_t axis) {
-  CHOIR_TRY(choir__need_axis(op, view, axis));
+  CHOIR_TRY(choir__need_axis(view, axis));
   bool fits = indices->ndim == view->ndim;
   for (int32_t k = 0; fits && k < view->ndim; ++k)
     fits = k == axis || indices->shape[k] <= view->shape[k];
   if (fits) return NULL;
   char text[2][160];
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s: indices are %s, source 0 is %s; needs as many "
+                     "indices are %s, source 0 is %s; needs as many "
                      "dimensions, none larger except %lld",
-                     op, choir_view_print(indices, text[0], sizeof text[0]),
+                     choir_view_print(indices, text[0], sizeof text[0]),
                      choir_view_print(view, text[1], sizeof text[1]),
                      (long long)axis);
 }

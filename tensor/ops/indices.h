@@ -10,13 +10,11 @@
 
 // Fails unless the view has dimension `axis`: "gather: axis is 2, source 0 is
 // f32 (3, 4); needs an axis below its dimensions".
-choir_status_t choir__need_axis(const char* op, const choir_view_t* view,
-                                int64_t axis);
+choir_status_t choir__need_axis(const choir_view_t* view, int64_t axis);
 
 // Fails unless indices have as many dimensions as the view that they point
 // into, and no more elements in any but `axis`.
-choir_status_t choir__need_element_indices(const char* op,
-                                           const choir_view_t* view,
+choir_status_t choir__need_element_indices(const choir_view_t* view,
                                            const choir_view_t* indices,
                                            int64_t axis);
 

@@ -8,10 +8,10 @@
 // Ops of scores (n, classes) and labels (n), i32 or i64.
 
 // Fails unless they are that.
-static choir_status_t need_labels(const char* op, const choir_view_t* scores,
+static choir_status_t need_labels(const choir_view_t* scores,
                                   const choir_view_t* labels) {
-  CHOIR_TRY(choir__need_ndim(op, "source 0", scores, 2));
-  return choir__need_vector(op, "labels", labels, scores->shape[0]);
+  CHOIR_TRY(choir__need_ndim("source 0", scores, 2));
+  return choir__need_vector("labels", labels, scores->shape[0]);
 }
 
 // The label of one row of source 1; OUT_OF_RANGE with its place
@@ -83,17 +83,16 @@ static double softmax_cross_entropy_grad_row(const double* p, int64_t classes,
   return 0;
 }
 
-static choir_status_t infer(const char* op, const choir_view_t* srcs,
-                            int32_t src_count, int32_t results,
-                            choir_view_t* dsts) {
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   const int64_t one = 1;
-  CHOIR_TRY(need_labels(op, &srcs[0], &srcs[1]));
-  if (src_count > 2) {
-    CHOIR_TRY(choir__need_vector(op, "dy", &srcs[2], 1));
-    return choir__infer_like(op, &srcs[0], &dsts[0]);
+  CHOIR_TRY(need_labels(&srcs[0], &srcs[1]));
+  if (record->src_count > 2) {
+    CHOIR_TRY(choir__need_vector("dy", &srcs[2], 1));
+    return choir__infer_like(&srcs[0], &dsts[0]);
   }
-  CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, 1, &one, &dsts[0]));
-  return results > 1 ? choir__infer_like(op, &srcs[0], &dsts[1]) : NULL;
+  CHOIR_TRY(choir__infer_shape(srcs[0].dtype, 1, &one, &dsts[0]));
+  return record->dst_count > 1 ? choir__infer_like(&srcs[0], &dsts[1]) : NULL;
 }
 
 static choir_status_t run_rows(const char* op, const choir_record_t* record,
@@ -123,22 +122,16 @@ static choir_status_t run(const char* op, const choir_record_t* record,
   return choir__dense_end(&dense, run_rows(op, record, row_fn, &dense));
 }
 
-#define DEFINE(ENUM, id, sources, results, domain, cases_, doc_)           \
-  static choir_status_t id##_infer(const choir_view_t* srcs,               \
-                                   int32_t src_count, const void* attrs,   \
-                                   choir_view_t* dsts) {                   \
-    (void)attrs;                                                           \
-    return infer(#id, srcs, src_count, results, dsts);                     \
-  }                                                                        \
-  static choir_status_t id##_reference(const choir_record_t* record,       \
-                                       choir_stream_t* stream) {           \
-    return run(#id, record, stream, id##_row);                             \
-  }                                                                        \
-  CHOIR_OP_DEFINE(ENUM, id, sources, results, doc_,                        \
-                  .dtypes = CHOIR_DTYPES_FLOAT,                            \
-                  .second_dtypes = CHOIR__DTYPES_INDEX,                    \
-                  .domains = {CHOIR_DOMAIN_##domain, CHOIR_DOMAIN_LABELS}, \
-                  .tolerance = 2e-6, .cases = cases_)
+#define DEFINE(ENUM, id, sources, results, domain, cases_, doc_)              \
+  static choir_status_t id##_reference(const choir_record_t* record,          \
+                                       choir_stream_t* stream) {              \
+    return run(#id, record, stream, id##_row);                                \
+  }                                                                           \
+  CHOIR_OP_DEFINE_BY(ENUM, id, sources, sources, results, infer,              \
+                     id##_reference, doc_, .dtypes = CHOIR_DTYPES_FLOAT,      \
+                     .second_dtypes = CHOIR__DTYPES_INDEX,                    \
+                     .domains = {CHOIR_DOMAIN_##domain, CHOIR_DOMAIN_LABELS}, \
+                     .tolerance = 2e-6, .cases = cases_)
 
 CHOIR_OP_GRADIENT(cross_entropy, CROSS_ENTROPY_GRAD, 0, 1, CHOIR_DY);
 CHOIR_OP_GRADIENT(softmax_cross_entropy, SOFTMAX_CROSS_ENTROPY_GRAD, ~1, 1,
@@ -155,18 +148,14 @@ DEFINE(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, 1,
 
 // ---- count_correct ----
 
-static choir_status_t count_correct_infer(const choir_view_t* srcs,
-                                          int32_t src_count, const void* attrs,
+static choir_status_t count_correct_infer(const choir_record_t* record,
                                           choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
-  CHOIR_TRY(need_labels("count_correct", &srcs[0], &srcs[1]));
+  const choir_view_t* srcs = record->operands;
+  CHOIR_TRY(need_labels(&srcs[0], &srcs[1]));
   if (srcs[0].shape[1] == 0 && srcs[0].shape[0] > 0)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "count_correct: x has 0 classes; needs at least 1");
+    return CHOIR_ERROR(INVALID_ARGUMENT, "x has 0 classes; needs at least 1");
   int64_t one = 1;
-  return choir__infer_shape("count_correct", CHOIR_DTYPE_I64, 1, &one,
-                            &dsts[0]);
+  return choir__infer_shape(CHOIR_DTYPE_I64, 1, &one, &dsts[0]);
 }
 
 static choir_status_t count_correct_reference(const choir_record_t* record,

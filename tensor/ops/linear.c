@@ -3,24 +3,23 @@
 
 #include "tensor/ops/elements.h"
 
-static choir_status_t linear_infer(const choir_view_t* srcs, int32_t src_count,
-                                   const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
+static choir_status_t linear_infer(const choir_record_t* record,
+                                   choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   const choir_view_t* x = &srcs[0];
   const choir_view_t* w = &srcs[1];
   const int32_t last = x->ndim - 1;
-  if (last < 1) CHOIR_TRY(choir__need_ndim("linear", "x", x, 2));
-  CHOIR_TRY(choir__need_ndim("linear", "W", w, 2));
+  if (last < 1) CHOIR_TRY(choir__need_ndim("x", x, 2));
+  CHOIR_TRY(choir__need_ndim("W", w, 2));
   if (x->shape[last] != w->shape[0])
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "linear: x has %lld features; W (in, out) needs %lld",
+                       "x has %lld features; W (in, out) needs %lld",
                        (long long)x->shape[last], (long long)w->shape[0]);
-  CHOIR_TRY(choir__need_vector("linear", "b", &srcs[2], w->shape[1]));
+  CHOIR_TRY(choir__need_vector("b", &srcs[2], w->shape[1]));
   int64_t shape[CHOIR_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
   shape[last] = w->shape[1];
-  return choir__infer_shape("linear", x->dtype, x->ndim, shape, &dsts[0]);
+  return choir__infer_shape(x->dtype, x->ndim, shape, &dsts[0]);
 }
 
 static choir_status_t linear_reference(const choir_record_t* record,

@@ -9,9 +9,6 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_BOOL(choir_matmul_attrs_t, transpose_b, false,
                      "swap the last two dimensions of b first"),
 };
-static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
-    "matmul", choir_matmul_attrs_t, fields, "product of matrices");
-
 static void swap_last_two(choir_view_t* view) {
   int32_t last = view->ndim - 1;
   int64_t size = view->shape[last];
@@ -36,24 +33,23 @@ static choir_view_t leading(const choir_view_t* view) {
   return batch;
 }
 
-static choir_status_t matmul_infer(const choir_view_t* srcs, int32_t src_count,
-                                   const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
+static choir_status_t matmul_infer(const choir_record_t* record,
+                                   choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   char text[2][160];
   for (int32_t i = 0; i < 2; ++i) {
     if (srcs[i].ndim >= 2) continue;
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "matmul: %s is %s; needs 2 or more dimensions",
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s is %s; needs 2 or more dimensions",
                        i == 0 ? "a" : "b",
                        choir_view_print(&srcs[i], text[0], sizeof text[0]));
   }
   choir_view_t a = srcs[0];
   choir_view_t b = srcs[1];
-  untranspose(attrs, &a, &b);
+  untranspose(record->attrs, &a, &b);
   if (a.shape[a.ndim - 1] != b.shape[b.ndim - 2])
     return CHOIR_ERROR(
         INVALID_ARGUMENT,
-        "matmul: a %s has %lld columns and b %s has %lld rows (after the "
+        "a %s has %lld columns and b %s has %lld rows (after the "
         "transposes); needs as many",
         choir_view_print(&srcs[0], text[0], sizeof text[0]),
         (long long)a.shape[a.ndim - 1],
@@ -64,10 +60,10 @@ static choir_status_t matmul_infer(const choir_view_t* srcs, int32_t src_count,
   int32_t ndim;
   int64_t shape[CHOIR_MAX_NDIM];
   CHOIR_TRY_NOTE(choir_view_broadcast_shape(&a_batch, &b_batch, &ndim, shape),
-                 "matmul: leading dimensions");
+                 "leading dimensions");
   shape[ndim] = a.shape[a.ndim - 2];
   shape[ndim + 1] = b.shape[b.ndim - 1];
-  return choir__infer_shape("matmul", a.dtype, ndim + 2, shape, &dsts[0]);
+  return choir__infer_shape(a.dtype, ndim + 2, shape, &dsts[0]);
 }
 
 // (..., rows, columns) repeated over the destination's leading dimensions.
@@ -150,6 +146,7 @@ static const choir_op_case_t cases[] = {
 
 CHOIR_OP_DEFINE(MATMUL, matmul, 2, 1,
                 "(..., m, k) x (..., k, n), leading dimensions broadcast",
-                .attrs = &attrs_def, .cost = matmul_cost, .is_product = true,
+                CHOIR_OP_ATTRS(matmul, fields, "product of matrices"),
+                .cost = matmul_cost, .is_product = true,
                 .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5,
                 .cases = cases);

@@ -15,23 +15,19 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_one_hot_attrs_t, dtype, CHOIR_DTYPE_F32, 0,
                     CHOIR_DTYPE_COUNT - 1, "of the result, choir_dtype_t"),
 };
-static const choir_struct_def_t attrs_def =
-    CHOIR_STRUCT_DEF("one_hot", choir_one_hot_attrs_t, fields, "what is made");
-
 static int32_t axis_of(const choir_one_hot_attrs_t* attrs, int32_t ndim) {
   return attrs->axis < 0 ? ndim : (int32_t)attrs->axis;
 }
 
-static choir_status_t one_hot_infer(const choir_view_t* srcs, int32_t src_count,
-                                    const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  const choir_one_hot_attrs_t* one_hot = attrs;
-  const choir_view_t* indices = &srcs[0];
+static choir_status_t one_hot_infer(const choir_record_t* record,
+                                    choir_view_t* dsts) {
+  const choir_one_hot_attrs_t* one_hot = record->attrs;
+  const choir_view_t* indices = choir_record_src(record, 0);
   const int32_t axis = axis_of(one_hot, indices->ndim);
   if (axis > indices->ndim || indices->ndim == CHOIR_MAX_NDIM) {
     char text[160];
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "one_hot: axis is %lld, indices are %s; needs an axis "
+                       "axis is %lld, indices are %s; needs an axis "
                        "up to their dimensions, and these below %d",
                        (long long)one_hot->axis,
                        choir_view_print(indices, text, sizeof text),
@@ -42,8 +38,8 @@ static choir_status_t one_hot_infer(const choir_view_t* srcs, int32_t src_count,
     shape[k] = k == axis  ? one_hot->depth
                : k < axis ? indices->shape[k]
                           : indices->shape[k - 1];
-  return choir__infer_shape("one_hot", (choir_dtype_t)one_hot->dtype,
-                            indices->ndim + 1, shape, &dsts[0]);
+  return choir__infer_shape((choir_dtype_t)one_hot->dtype, indices->ndim + 1,
+                            shape, &dsts[0]);
 }
 
 static void one_hot_map(const choir_record_t* record, int32_t part,
@@ -77,7 +73,7 @@ static const choir_op_case_t cases[] = {{"", "depth=3"},
 
 CHOIR_OP_DEFINE(ONE_HOT, one_hot, 1, 1,
                 "indices -> a new dimension with one value on at the index",
-                .attrs = &attrs_def, .index_map = one_hot_map,
-                .dtypes = CHOIR__DTYPES_INDEX,
+                CHOIR_OP_ATTRS(one_hot, fields, "what is made"),
+                .index_map = one_hot_map, .dtypes = CHOIR__DTYPES_INDEX,
                 .domains = {CHOIR_DOMAIN_INDICES}, .tolerance = 0,
                 .cases = cases);

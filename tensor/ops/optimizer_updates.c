@@ -10,16 +10,16 @@ enum { OPERANDS = 4 };  // p, g and two states
 
 // Sources p, g and the states, all like p; destinations p and the states.
 // keeps: else the states may be empty.
-static choir_status_t infer(const char* op, const char* const* names,
-                            bool keeps, const choir_view_t* srcs,
-                            int32_t src_count, choir_view_t* dsts) {
-  for (int32_t i = 1; i < src_count; ++i)
+static choir_status_t infer(const choir_record_t* record,
+                            const char* const* names, bool keeps,
+                            choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
+  for (int32_t i = 1; i < record->src_count && i < OPERANDS; ++i)
     if (i == 1 || keeps || choir_view_count(&srcs[i]) > 0)
-      CHOIR_TRY(
-          choir__need_same_shape(op, names[i], &srcs[i], names[0], &srcs[0]));
-  CHOIR_TRY(choir__infer_like(op, &srcs[0], &dsts[0]));
-  for (int32_t i = 2; i < src_count; ++i)
-    CHOIR_TRY(choir__infer_like(op, &srcs[i], &dsts[i - 1]));
+      CHOIR_TRY(choir__need_same_shape(names[i], &srcs[i], names[0], &srcs[0]));
+  CHOIR_TRY(choir__infer_like(&srcs[0], &dsts[0]));
+  for (int32_t i = 2; i < record->src_count; ++i)
+    CHOIR_TRY(choir__infer_like(&srcs[i], &dsts[i - 1]));
   return NULL;
 }
 
@@ -83,16 +83,11 @@ static void list_operands(const choir_record_t* record,
       CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS) \
           CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,           \
                           INT64_C(1) << 62, "1 for the first")};             \
-  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(             \
-      #id "_update", choir_##id##_update_attrs_t, id##_fields, "one step");  \
-  static choir_status_t id##_infer(const choir_view_t* srcs,                 \
-                                   int32_t src_count, const void* attrs,     \
+  static choir_status_t id##_infer(const choir_record_t* record,             \
                                    choir_view_t* dsts) {                     \
     static const char* const names[OPERANDS] = {                             \
         "p", "g" CHOIR_##NAME##_STATES(NAME_OF, )};                          \
-    (void)src_count;                                                         \
-    return infer(#id "_update", names, choir__##id##_keeps(attrs), srcs,     \
-                 2 + states, dsts);                                          \
+    return infer(record, names, choir__##id##_keeps(record->attrs), dsts);   \
   }                                                                          \
   REFERENCE(id)                                                              \
   static void id##_at_step(void* attrs, const choir_step_values_t* values) { \
@@ -100,22 +95,16 @@ static void list_operands(const choir_record_t* record,
   }                                                                          \
   static const choir_op_case_t id##_cases[] = {                              \
       CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                         \
-  const choir_op_def_t choir_op_def_##id##_update = {                        \
-      .op = CHOIR_OP_##NAME##_UPDATE,                                        \
-      .name = #id "_update",                                                 \
-      .doc = "p, g, states -> p, states, in place: one step of " doc_,       \
-      .src_min = 2 + states,                                                 \
-      .src_max = 2 + states,                                                 \
-      .dst_count = 1 + states,                                               \
-      .attrs = &id##_attrs,                                                  \
-      .infer = id##_infer,                                                   \
-      .reference = id##_reference,                                           \
+  CHOIR_OP_DEFINE_BY(                                                        \
+      NAME##_UPDATE, id##_update, 2 + states, 2 + states, 1 + states,        \
+      id##_infer, id##_reference,                                            \
+      "p, g, states -> p, states, in place: one step of " doc_,              \
+      CHOIR_OP_ATTRS(id##_update, id##_fields, "one step"),                  \
       .at_step = id##_at_step,                                               \
       .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                \
       .no_accumulate = true,                                                 \
       .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),               \
       .domains = {CHOIR_DOMAIN_ANY,                                          \
                   CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},      \
-      .cases = id##_cases,                                                   \
-  };
+      .cases = id##_cases);
 CHOIR_OPTIMIZER_LIST(DEFINE, )

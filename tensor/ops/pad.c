@@ -17,7 +17,7 @@ static const choir_field_t fields[] = {
                      "elements behind, by dimension"),
 };
 
-static choir_status_t pad_shape(const char* op, const choir_view_t* x,
+static choir_status_t pad_shape(const choir_view_t* x,
                                 const choir_pad_attrs_t* attrs,
                                 choir_view_t* out_view) {
   int64_t shape[CHOIR_MAX_NDIM];
@@ -27,20 +27,20 @@ static choir_status_t pad_shape(const char* op, const choir_view_t* x,
     char text[160];
     if (attrs->before[k] > room || attrs->after[k] > room - attrs->before[k])
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: dimension %d of %s with %lld and %lld around it "
+                         "dimension %d of %s with %lld and %lld around it "
                          "is too large; needs 63 bits",
-                         op, (int)k, choir_view_print(x, text, sizeof text),
+                         (int)k, choir_view_print(x, text, sizeof text),
                          (long long)attrs->before[k],
                          (long long)attrs->after[k]);
     if (is_padded && x->shape[k] == 0 && attrs->mode != CHOIR_PAD_CONSTANT)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: dimension %d of %s has no element; needs one to "
+                         "dimension %d of %s has no element; needs one to "
                          "%s, or mode constant",
-                         op, (int)k, choir_view_print(x, text, sizeof text),
+                         (int)k, choir_view_print(x, text, sizeof text),
                          attrs->mode == CHOIR_PAD_EDGE ? "repeat" : "reflect");
     shape[k] = attrs->before[k] + x->shape[k] + attrs->after[k];
   }
-  return choir__infer_shape(op, x->dtype, x->ndim, shape, out_view);
+  return choir__infer_shape(x->dtype, x->ndim, shape, out_view);
 }
 
 static void pad_rules(const choir_record_t* record, choir__index_map_t* map) {
@@ -60,27 +60,22 @@ static void pad_rules(const choir_record_t* record, choir__index_map_t* map) {
     choir_element_store(&map->other_value, map->places.dtype, attrs->value);
 }
 
-static const choir_op_case_t cases[] = {
-    {"5", "before=2 after=3 value=1.5"},
-    {"5", "before=2 after=4 mode=reflect"},
-    {"5", "before=11 after=9 mode=reflect"},
-    {"5", "before=2 after=3 mode=edge"},
-    {"3,4", "before=1,0,0,0,0,0,0,0 after=0,2,0,0,0,0,0,0 value=-1"},
-    {"1,4", "before=1,3,0,0,0,0,0,0 after=2,2,0,0,0,0,0,0 mode=reflect"},
-    {"0,2", "before=1"},
-    {"2,3,4,2", "before=0,0,1,2,0,0,0,0 after=0,0,2,1,0,0,0,0 mode=edge"},
-    {"2,3,4,2", "before=0,0,1,2,0,0,0,0 after=0,1,2,1,0,0,0,0 mode=reflect"},
-    {"2,3", NULL},
-    {"", NULL},
-    {NULL, NULL}};
-static const choir_op_case_t grad_cases[] = {
-    {"5;10", "before=2 after=3"},
-    {"5;11", "before=2 after=4 mode=reflect"},
-    {"5;25", "before=11 after=9 mode=reflect"},
-    {"5;10", "before=2 after=3 mode=edge"},
-    {"1,4;4,9", "before=1,3,0,0,0,0,0,0 after=2,2,0,0,0,0,0,0 mode=reflect"},
-    {"2,3,4,2;2,3,7,5",
-     "before=0,0,1,2,0,0,0,0 after=0,0,2,1,0,0,0,0 mode=edge"},
-    {NULL, NULL}};
+#define CASES(S)                                                     \
+  {S("5", "10"), "before=2 after=3 value=1.5"},                      \
+      {S("5", "11"), "before=2 after=4 mode=reflect"},               \
+      {S("5", "25"), "before=11 after=9 mode=reflect"},              \
+      {S("5", "10"), "before=2 after=3 mode=edge"},                  \
+      {S("3,4", "4,6"),                                              \
+       "before=1,0,0,0,0,0,0,0 after=0,2,0,0,0,0,0,0 value=-1"},     \
+      {S("1,4", "4,9"),                                              \
+       "before=1,3,0,0,0,0,0,0 after=2,2,0,0,0,0,0,0 mode=reflect"}, \
+      {S("0,2", "1,3"), "before=1"},                                 \
+      {S("2,3,4,2", "2,3,7,5"),                                      \
+       "before=0,0,1,2,0,0,0,0 after=0,0,2,1,0,0,0,0 mode=edge"},    \
+      {S("2,3,4,2", "2,4,7,5"),                                      \
+       "before=0,0,1,2,0,0,0,0 after=0,1,2,1,0,0,0,0 mode=reflect"}, \
+      {S("2,3", "2,3"), NULL}, {                                     \
+    S("", ""), NULL                                                  \
+  }
 CHOIR_MOVE_OP(PAD, pad, 1, "x with more elements around it",
               .domains = {CHOIR_DOMAIN_ANY});

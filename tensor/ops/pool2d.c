@@ -44,8 +44,7 @@ bool choir__pool2d_is_padded(const int64_t* size,
 
 // Every window holds at least one element of the image when the padding is
 // smaller than the kernel.
-static choir_status_t check_window(const char* op,
-                                   const choir__pool2d_t* pool) {
+static choir_status_t check_window(const choir__pool2d_t* pool) {
   for (int32_t i = 0; i < 2; ++i) {
     const char* side = i == 0 ? "rows" : "columns";
     const int64_t padded = pool->size[i] + pool->padding[i] + pool->after[i];
@@ -53,72 +52,70 @@ static choir_status_t check_window(const char* op,
         pool->padding[i] > pool->after[i] ? pool->padding[i] : pool->after[i];
     if (most >= pool->kernel[i])
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: padding is %lld %s for a kernel of %lld; needs "
+                         "padding is %lld %s for a kernel of %lld; needs "
                          "less than the kernel",
-                         op, (long long)most, side, (long long)pool->kernel[i]);
+                         (long long)most, side, (long long)pool->kernel[i]);
     if (pool->size[i] < 1 || padded < pool->kernel[i])
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: kernel covers %lld %s; needs to fit the padded "
+                         "kernel covers %lld %s; needs to fit the padded "
                          "image of %lld (and an image of at least 1)",
-                         op, (long long)pool->kernel[i], side,
-                         (long long)padded);
+                         (long long)pool->kernel[i], side, (long long)padded);
   }
   return NULL;
 }
 
 // Tells the shape of y.
-static choir_status_t pool2d_infer(const char* op, const choir_view_t* x,
+static choir_status_t pool2d_infer(const choir_view_t* x,
                                    const choir_pool2d_attrs_t* attrs,
                                    choir_view_t* y) {
-  CHOIR_TRY(choir__need_ndim(op, "x", x, 4));
+  CHOIR_TRY(choir__need_ndim("x", x, 4));
   // An empty x may have any size; no sum of this one and padding overflows.
   for (int32_t i = 2; i < 4; ++i)
     if (x->shape[i] > INT64_MAX / 2)
       return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: image is %lld x %lld; needs sizes up to %lld", op,
+                         "image is %lld x %lld; needs sizes up to %lld",
                          (long long)x->shape[2], (long long)x->shape[3],
                          (long long)(INT64_MAX / 2));
   choir__pool2d_t pool = choir__pool2d_of(x, attrs);
-  CHOIR_TRY(check_window(op, &pool));
+  CHOIR_TRY(check_window(&pool));
   int64_t shape[] = {x->shape[0], x->shape[1], pool.out[0], pool.out[1]};
-  CHOIR_TRY(choir__infer_shape(op, x->dtype, 4, shape, y));
+  CHOIR_TRY(choir__infer_shape(x->dtype, 4, shape, y));
   choir_view_set_channels_last(y);
   return NULL;
 }
 
-choir_status_t choir__max_pool2d_infer(const char* op, const choir_view_t* x,
+choir_status_t choir__max_pool2d_infer(const choir_view_t* x,
                                        const choir_pool2d_attrs_t* attrs,
                                        choir_view_t* y) {
-  CHOIR_TRY(pool2d_infer(op, x, attrs, y));
+  CHOIR_TRY(pool2d_infer(x, attrs, y));
   if (attrs->kernel[0] * attrs->kernel[1] > 255)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: kernel is %lld x %lld; needs at most 255 elements",
-                       op, (long long)attrs->kernel[0],
-                       (long long)attrs->kernel[1]);
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT, "kernel is %lld x %lld; needs at most 255 elements",
+        (long long)attrs->kernel[0], (long long)attrs->kernel[1]);
   return NULL;
 }
 
-static choir_status_t infer(const char* op, const choir_view_t* srcs,
-                            int32_t src_count,
-                            const choir_pool2d_attrs_t* attrs, int32_t results,
-                            choir_view_t* dsts) {
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
+  const choir_pool2d_attrs_t* attrs = record->attrs;
+  const int32_t src_count = record->src_count;
   if (src_count == 1) {
-    CHOIR_TRY(results > 1
-                  ? choir__max_pool2d_infer(op, &srcs[0], attrs, &dsts[0])
-                  : pool2d_infer(op, &srcs[0], attrs, &dsts[0]));
-    if (results == 1) return NULL;
+    const bool has_index = record->dst_count > 1;
+    CHOIR_TRY(has_index ? choir__max_pool2d_infer(&srcs[0], attrs, &dsts[0])
+                        : pool2d_infer(&srcs[0], attrs, &dsts[0]));
+    if (!has_index) return NULL;
     dsts[1] = dsts[0];
     dsts[1].dtype = CHOIR_DTYPE_U8;
     return NULL;
   }
   choir_view_t y;
-  CHOIR_TRY(pool2d_infer(op, &srcs[0], attrs, &y));
+  CHOIR_TRY(pool2d_infer(&srcs[0], attrs, &y));
   choir_view_set_contiguous(&y);
   for (int32_t i = 1; i < src_count; ++i) {
-    CHOIR_TRY(choir__need_same_shape(op, i + 1 < src_count ? "index" : "dy",
+    CHOIR_TRY(choir__need_same_shape(i + 1 < src_count ? "index" : "dy",
                                      &srcs[i], "the pooled x", &y));
   }
-  CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, 4, srcs[0].shape, &dsts[0]));
+  CHOIR_TRY(choir__infer_shape(srcs[0].dtype, 4, srcs[0].shape, &dsts[0]));
   choir_view_set_channels_last(&dsts[0]);
   return NULL;
 }
@@ -330,20 +327,15 @@ static const choir_op_case_t avg_grad_cases[] = {MODE_CASES(OF_X_DY),
                                                  CASES(OF_X_DY)};
 static const choir_op_case_t max_grad_cases[] = {CASES(OF_X_INDEX_DY)};
 
-#define DEFINE(ENUM, id, sources, results, ...)                          \
-  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(         \
-      #id, choir_pool2d_attrs_t, fields, "windows of images");           \
-  static choir_status_t id##_infer(const choir_view_t* srcs,             \
-                                   int32_t src_count, const void* attrs, \
-                                   choir_view_t* dsts) {                 \
-    return infer(#id, srcs, src_count, attrs, results, dsts);            \
-  }                                                                      \
-  static choir_status_t id##_reference(const choir_record_t* record,     \
-                                       choir_stream_t* stream) {         \
-    return run(#id, record, stream, id##_window);                        \
-  }                                                                      \
-  CHOIR_OP_DEFINE(ENUM, id, sources, results, __VA_ARGS__,               \
-                  .attrs = &id##_attrs, .dtypes = CHOIR_DTYPES_FLOAT)
+#define DEFINE(ENUM, id, sources, results, ...)                       \
+  static choir_status_t id##_reference(const choir_record_t* record,  \
+                                       choir_stream_t* stream) {      \
+    return run(#id, record, stream, id##_window);                     \
+  }                                                                   \
+  CHOIR_OP_DEFINE_BY(ENUM, id, sources, sources, results, infer,      \
+                     id##_reference, __VA_ARGS__,                     \
+                     CHOIR_OP_ATTRS(id, fields, "windows of images"), \
+                     .dtypes = CHOIR_DTYPES_FLOAT)
 
 DEFINE(MAX_POOL2D, max_pool2d, 1, 2,
        "largest of each window, and its place within the window",

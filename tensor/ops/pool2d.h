@@ -19,7 +19,7 @@ typedef struct choir__pool2d_s {
 
 // Checks x against the attributes, those of an op that tells places within
 // windows, and tells the shape of y, channels-last.
-choir_status_t choir__max_pool2d_infer(const char* op, const choir_view_t* x,
+choir_status_t choir__max_pool2d_infer(const choir_view_t* x,
                                        const choir_pool2d_attrs_t* attrs,
                                        choir_view_t* y);
 // For shapes that were checked when the record was made.

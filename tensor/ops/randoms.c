@@ -78,43 +78,35 @@ static void random_at_step(void* attrs, const choir_step_values_t* values) {
   random->first_sample = values->first_sample;
 }
 
-#define DEFINE(ENUM, id, range, variate, low_doc, high_doc, low_high, ...)   \
-  static const choir_field_t id##_fields[] = {                               \
-      KEY_FIELDS(choir_random_attrs_t),                                      \
-      CHOIR_FIELD_FLOAT(choir_random_attrs_t, low, 0, -INFINITY, INFINITY,   \
-                        low_doc),                                            \
-      CHOIR_FIELD_FLOAT(choir_random_attrs_t, high, 1, -INFINITY, INFINITY,  \
-                        high_doc),                                           \
-      CHOIR_FIELD_BOOL(choir_random_attrs_t, whole_tensor, false,            \
-                       "all elements are of one sample, first_sample"),      \
-  };                                                                         \
-  static const choir_struct_def_t id##_attrs = CHOIR_STRUCT_DEF(             \
-      #id, choir_random_attrs_t, id##_fields, "which numbers");              \
-  static choir_status_t id##_infer(const choir_view_t* srcs,                 \
-                                   int32_t src_count, const void* attrs,     \
-                                   choir_view_t* dsts) {                     \
-    (void)src_count;                                                         \
-    (void)attrs;                                                             \
-    return choir__infer_like(#id, &srcs[0], &dsts[0]);                       \
-  }                                                                          \
-  static choir_status_t id##_reference(const choir_record_t* record,         \
-                                       choir_stream_t* stream) {             \
-    (void)stream;                                                            \
-    const choir_random_attrs_t* attrs = record->attrs;                       \
-    return random_reference(record, range, variate);                         \
-  }                                                                          \
-  static const choir_op_case_t id##_cases[] = {                              \
-      CHOIR__CASES(                                                          \
-          CHOIR__ONCE, NULL, "seed=1", "seed=2 stream=3 step=4 " low_high,   \
-          "seed=2 stream=3 step=4 first_sample=5", "seed=-9 whole_tensor=1", \
-          "seed=12345 step=9 first_sample=1000000",                          \
-          "whole_tensor=1 " low_high),                                       \
-      {NULL, NULL}};                                                         \
-  /* Of the source only the shape counts. */                                 \
-  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__, .attrs = &id##_attrs,         \
-                  .at_step = random_at_step, .elementwise = true,            \
-                  .shapes_only = 1u << 0, .dtypes = CHOIR_DTYPES_FLOAT,      \
-                  .tolerance = 0, .cases = id##_cases)
+#define DEFINE(ENUM, id, range, variate, low_doc, high_doc, low_high, ...)    \
+  static const choir_field_t id##_fields[] = {                                \
+      KEY_FIELDS(choir_random_attrs_t),                                       \
+      CHOIR_FIELD_FLOAT(choir_random_attrs_t, low, 0, -INFINITY, INFINITY,    \
+                        low_doc),                                             \
+      CHOIR_FIELD_FLOAT(choir_random_attrs_t, high, 1, -INFINITY, INFINITY,   \
+                        high_doc),                                            \
+      CHOIR_FIELD_BOOL(choir_random_attrs_t, whole_tensor, false,             \
+                       "all elements are of one sample, first_sample"),       \
+  };                                                                          \
+  static choir_status_t id##_reference(const choir_record_t* record,          \
+                                       choir_stream_t* stream) {              \
+    (void)stream;                                                             \
+    const choir_random_attrs_t* attrs = record->attrs;                        \
+    return random_reference(record, range, variate);                          \
+  }                                                                           \
+  static const choir_op_case_t id##_cases[] = {                               \
+      CHOIR__CASES(                                                           \
+          CHOIR__ONCE, NULL, "seed=1", "seed=2 stream=3 step=4 " low_high,    \
+          "seed=2 stream=3 step=4 first_sample=5", "seed=-9 whole_tensor=1",  \
+          "seed=12345 step=9 first_sample=1000000",                           \
+          "whole_tensor=1 " low_high),                                        \
+      {NULL, NULL}};                                                          \
+  /* Of the source only the shape counts. */                                  \
+  CHOIR_OP_DEFINE_BY(                                                         \
+      ENUM, id, 1, 1, 1, choir__infer_as_source, id##_reference, __VA_ARGS__, \
+      CHOIR_OP_ATTRS(id, id##_fields, "which numbers"),                       \
+      .at_step = random_at_step, .elementwise = true, .shapes_only = 1u << 0, \
+      .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 0, .cases = id##_cases)
 
 DEFINE(RANDOM_UNIFORM, random_uniform, attrs->high - attrs->low,
        choir_random_to_uniform, "lower end", "upper end", "low=-0.5 high=0.5",
@@ -130,18 +122,13 @@ static const choir_field_t dropout_fields[] = {
                       "share of elements that become 0; below 1"),
     KEY_FIELDS(choir_dropout_attrs_t),
 };
-static const choir_struct_def_t dropout_attrs =
-    CHOIR_STRUCT_DEF("dropout", choir_dropout_attrs_t, dropout_fields,
-                     "which elements become 0");
-
-static choir_status_t dropout_infer(const choir_view_t* srcs, int32_t src_count,
-                                    const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  double ratio = ((const choir_dropout_attrs_t*)attrs)->ratio;
+static choir_status_t dropout_infer(const choir_record_t* record,
+                                    choir_view_t* dsts) {
+  double ratio = ((const choir_dropout_attrs_t*)record->attrs)->ratio;
   if (!(ratio < 1))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "dropout: ratio is %g; needs to be below 1", ratio);
-  return choir__infer_like("dropout", &srcs[0], &dsts[0]);
+    return CHOIR_ERROR(INVALID_ARGUMENT, "ratio is %g; needs to be below 1",
+                       ratio);
+  return choir__infer_like(choir_record_src(record, 0), &dsts[0]);
 }
 
 // An element is kept when its uniform number is at least the ratio. The factor
@@ -189,6 +176,8 @@ static const choir_op_case_t dropout_cases[] = {
 CHOIR_OP_GRADIENT(dropout, DROPOUT, CHOIR_DY);
 CHOIR_OP_DEFINE(DROPOUT, dropout, 1, 1,
                 "x / (1 - ratio), or 0 for a random share of elements",
-                .attrs = &dropout_attrs, .at_step = dropout_at_step,
-                .elementwise = true, .dtypes = CHOIR_DTYPES_FLOAT,
-                .tolerance = 0, .cases = dropout_cases);
+                CHOIR_OP_ATTRS(dropout, dropout_fields,
+                               "which elements become 0"),
+                .at_step = dropout_at_step, .elementwise = true,
+                .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 0,
+                .cases = dropout_cases);

@@ -16,12 +16,6 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_BOOL(choir_recurrent_attrs_t, reverse, false,
                      "from the last step to the first"),
 };
-static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
-    "recurrent", choir_recurrent_attrs_t, fields, "a recurrent network");
-static const choir_struct_def_t grad_attrs_def =
-    CHOIR_STRUCT_DEF("recurrent_grad", choir_recurrent_grad_attrs_t, fields,
-                     "the gradient of one");
-
 // Small enough that no product with a cell's numbers overflows.
 #define LARGEST (1 << 30)
 
@@ -65,77 +59,74 @@ choir_status_t choir__recurrent_lengths(const choir_record_t* record,
 }
 
 // Fails unless the view has this shape.
-static choir_status_t need_shape(const char* op, const char* what,
-                                 const choir_view_t* view, int32_t ndim,
-                                 const int64_t* shape) {
+static choir_status_t need_shape(const char* what, const choir_view_t* view,
+                                 int32_t ndim, const int64_t* shape) {
   choir_view_t needed = *view;
   needed.ndim = ndim;
   for (int32_t k = 0; k < ndim; ++k) needed.shape[k] = shape[k];
   if (choir_view_same_shape(view, &needed)) return NULL;
   choir_view_set_contiguous(&needed);
   char text[2][160];
-  return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is %s; needs %s", op, what,
+  return CHOIR_ERROR(INVALID_ARGUMENT, "%s is %s; needs %s", what,
                      choir_view_print(view, text[0], sizeof text[0]),
                      choir_view_print(&needed, text[1], sizeof text[1]));
 }
 
 // Sources 0 to 2, which both ops have.
-static choir_status_t check_first(const char* op, const char* what,
-                                  const choir_view_t* srcs, const void* attrs,
-                                  bool is_kept, choir__recurrent_t* out_sizes) {
-  CHOIR_TRY(choir__need_ndim(op, what, &srcs[0], 3));
-  CHOIR_TRY(choir__need_ndim(op, "W", &srcs[2], 2));
+static choir_status_t check_first(const char* what, const choir_view_t* srcs,
+                                  const void* attrs, bool is_kept,
+                                  choir__recurrent_t* out_sizes) {
+  CHOIR_TRY(choir__need_ndim(what, &srcs[0], 3));
+  CHOIR_TRY(choir__need_ndim("W", &srcs[2], 2));
   const int64_t steps = srcs[0].shape[0], hidden = srcs[2].shape[0];
   if (steps > LARGEST || hidden > LARGEST)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: %lld steps of %lld units; needs at most %d of each",
-                       op, (long long)steps, (long long)hidden, LARGEST);
+                       "%lld steps of %lld units; needs at most %d of each",
+                       (long long)steps, (long long)hidden, LARGEST);
   const choir__recurrent_t sizes = *out_sizes =
       choir__recurrent_of(attrs, &srcs[0], &srcs[2]);
   CHOIR_TRY(
-      need_shape(op, "W", &srcs[2], 2, (int64_t[]){sizes.hidden, sizes.gates}));
-  CHOIR_TRY(need_shape(op, what, &srcs[0], 3,
+      need_shape("W", &srcs[2], 2, (int64_t[]){sizes.hidden, sizes.gates}));
+  CHOIR_TRY(need_shape(what, &srcs[0], 3,
                        (int64_t[]){sizes.steps, sizes.batch,
                                    is_kept ? sizes.kept : sizes.gates}));
-  return choir__need_vector(op, "lengths", &srcs[1], sizes.batch);
+  return choir__need_vector("lengths", &srcs[1], sizes.batch);
 }
 
-static choir_status_t recurrent_infer(const choir_view_t* srcs,
-                                      int32_t src_count, const void* attrs,
+static choir_status_t recurrent_infer(const choir_record_t* record,
                                       choir_view_t* dsts) {
-  static const char op[] = "recurrent";
+  const choir_view_t* srcs = record->operands;
   choir__recurrent_t s;
-  CHOIR_TRY(check_first(op, "x", srcs, attrs, false, &s));
-  CHOIR_TRY(need_shape(op, "initial", &srcs[3], 3,
+  CHOIR_TRY(check_first("x", srcs, record->attrs, false, &s));
+  CHOIR_TRY(need_shape("initial", &srcs[3], 3,
                        (int64_t[]){s.states, s.batch, s.hidden}));
   const int32_t needed = s.cell == CHOIR_CELL_GRU ? 5 : 4;
-  if (src_count != needed)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: got %d sources; %s needs %d", op,
-                       (int)src_count, cells[s.cell], (int)needed);
-  if (src_count > 4) CHOIR_TRY(choir__need_vector(op, "b", &srcs[4], s.hidden));
+  if (record->src_count != needed)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "got %d sources; %s needs %d",
+                       (int)record->src_count, cells[s.cell], (int)needed);
+  if (record->src_count > 4)
+    CHOIR_TRY(choir__need_vector("b", &srcs[4], s.hidden));
   const int64_t shapes[][3] = {
       {s.states * (s.steps + 1), s.batch, s.hidden},
       {s.steps, s.batch, s.kept},
       {s.steps, s.batch, 1},
   };
   for (int32_t i = 0; i < 3; ++i)
-    CHOIR_TRY(choir__infer_shape(op, srcs[0].dtype, 3, shapes[i], &dsts[i]));
+    CHOIR_TRY(choir__infer_shape(srcs[0].dtype, 3, shapes[i], &dsts[i]));
   return NULL;
 }
 
-static choir_status_t recurrent_grad_infer(const choir_view_t* srcs,
-                                           int32_t src_count, const void* attrs,
+static choir_status_t recurrent_grad_infer(const choir_record_t* record,
                                            choir_view_t* dsts) {
-  static const char op[] = "recurrent_grad";
-  (void)src_count;
+  const choir_view_t* srcs = record->operands;
   choir__recurrent_t s;
-  CHOIR_TRY(check_first(op, "gates", srcs, attrs, true, &s));
+  CHOIR_TRY(check_first("gates", srcs, record->attrs, true, &s));
   const int64_t shape[] = {s.states * (s.steps + 1), s.batch, s.hidden};
-  CHOIR_TRY(need_shape(op, "states", &srcs[3], 3, shape));
-  CHOIR_TRY(need_shape(op, "dstates", &srcs[4], 3, shape));
+  CHOIR_TRY(need_shape("states", &srcs[3], 3, shape));
+  CHOIR_TRY(need_shape("dstates", &srcs[4], 3, shape));
   CHOIR_TRY(choir__infer_shape(
-      op, srcs[0].dtype, 3, (int64_t[]){s.steps, s.batch, s.gates}, &dsts[0]));
-  return choir__infer_shape(op, srcs[0].dtype, 3,
+      srcs[0].dtype, 3, (int64_t[]){s.steps, s.batch, s.gates}, &dsts[0]));
+  return choir__infer_shape(srcs[0].dtype, 3,
                             (int64_t[]){s.states, s.batch, s.hidden}, &dsts[1]);
 }
 
@@ -403,40 +394,25 @@ static const choir_op_case_t grad_cases[] = {
     {"3,0,8;0;2,8;8,0,2;8,0,2", NULL},
     {NULL, NULL}};
 
-const choir_op_def_t choir_op_def_recurrent = {
-    .op = CHOIR_OP_RECURRENT,
-    .name = "recurrent",
-    .doc = "x, lengths, W, initial (, b) -> states, gates, mask",
-    .src_min = 4,
-    .src_max = 5,
-    .dst_count = 3,
-    .attrs = &attrs_def,
-    .infer = recurrent_infer,
-    .reference = recurrent_reference,
-    .cost = recurrent_cost,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .second_dtypes = CHOIR__DTYPES_INDEX,
-    .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_LENGTHS, CHOIR_DOMAIN_UNIT,
-                CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT},
-    .tolerance = 1e-5,
-    .cases = cases,
-};
+CHOIR_OP_DEFINE_BY(RECURRENT, recurrent, 4, 5, 3, recurrent_infer,
+                   recurrent_reference,
+                   "x, lengths, W, initial (, b) -> states, gates, mask",
+                   CHOIR_OP_ATTRS(recurrent, fields, "a recurrent network"),
+                   .cost = recurrent_cost, .dtypes = CHOIR_DTYPES_FLOAT,
+                   .second_dtypes = CHOIR__DTYPES_INDEX,
+                   .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_LENGTHS,
+                               CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT,
+                               CHOIR_DOMAIN_UNIT},
+                   .tolerance = 1e-5, .cases = cases);
 
-const choir_op_def_t choir_op_def_recurrent_grad = {
-    .op = CHOIR_OP_RECURRENT_GRAD,
-    .name = "recurrent_grad",
-    .doc = "gates, lengths, W, states, dstates -> dx, dinitial",
-    .src_min = 5,
-    .src_max = 5,
-    .dst_count = 2,
-    .attrs = &grad_attrs_def,
-    .infer = recurrent_grad_infer,
-    .reference = recurrent_grad_reference,
-    .cost = recurrent_cost,
-    .dtypes = CHOIR_DTYPES_FLOAT,
-    .second_dtypes = CHOIR__DTYPES_INDEX,
-    .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_LENGTHS, CHOIR_DOMAIN_UNIT,
-                CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_ANY},
-    .tolerance = 1e-5,
-    .cases = grad_cases,
-};
+CHOIR_OP_DEFINE_BY(RECURRENT_GRAD, recurrent_grad, 5, 5, 2,
+                   recurrent_grad_infer, recurrent_grad_reference,
+                   "gates, lengths, W, states, dstates -> dx, dinitial",
+                   CHOIR_OP_ATTRS(recurrent_grad, fields,
+                                  "the gradient of one"),
+                   .cost = recurrent_cost, .dtypes = CHOIR_DTYPES_FLOAT,
+                   .second_dtypes = CHOIR__DTYPES_INDEX,
+                   .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_LENGTHS,
+                               CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT,
+                               CHOIR_DOMAIN_ANY},
+                   .tolerance = 1e-5, .cases = grad_cases);

@@ -58,7 +58,7 @@ void choir__lane_maximum(const choir_view_t* lane, const void* data,
 
 // The result's shape: the axis gone, or 1 with keep_dims. `needs_element`:
 // the op has no value for a lane of nothing.
-static choir_status_t reduce_infer(const char* op, const choir_view_t* src,
+static choir_status_t reduce_infer(const choir_view_t* src,
                                    const choir_reduce_attrs_t* attrs,
                                    choir_dtype_t dtype, bool needs_element,
                                    choir_view_t* dst) {
@@ -66,15 +66,15 @@ static choir_status_t reduce_infer(const char* op, const choir_view_t* src,
   char text[160];
   if (axis >= src->ndim)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: axis is %lld, x is %s; needs an axis below its "
+                       "axis is %lld, x is %s; needs an axis below its "
                        "dimensions or -1",
-                       op, (long long)axis,
+                       (long long)axis,
                        choir_view_print(src, text, sizeof text));
   int64_t lane = axis < 0 ? choir_view_count(src) : src->shape[axis];
   if (needs_element && lane == 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: x is %s; needs at least one element along the axis",
-                       op, choir_view_print(src, text, sizeof text));
+                       "x is %s; needs at least one element along the axis",
+                       choir_view_print(src, text, sizeof text));
   int64_t shape[CHOIR_MAX_NDIM];
   int32_t ndim = 0;
   for (int32_t i = 0; i < src->ndim; ++i) {
@@ -82,7 +82,7 @@ static choir_status_t reduce_infer(const char* op, const choir_view_t* src,
     if (!reduced) shape[ndim++] = src->shape[i];
     if (reduced && attrs->keep_dims) shape[ndim++] = 1;
   }
-  return choir__infer_shape(op, dtype, ndim, shape, dst);
+  return choir__infer_shape(dtype, ndim, shape, dst);
 }
 
 // ---- sum, mean, max, argmax ----
@@ -180,30 +180,28 @@ static const choir_op_case_t sum_cases[] = {
 // Of no element there is no largest one.
 static const choir_op_case_t max_cases[] = {CASES_WITH_ELEMENTS, {NULL, NULL}};
 
-#define DEFINE(ENUM, id, dtype, needs_element, real, integer, ...)             \
-  static const choir_struct_def_t id##_attrs =                                 \
-      CHOIR_STRUCT_DEF(#id, choir_reduce_attrs_t, fields, "what is reduced");  \
-  static choir_status_t id##_infer(const choir_view_t* srcs,                   \
-                                   int32_t src_count, const void* attrs,       \
-                                   choir_view_t* dsts) {                       \
-    (void)src_count;                                                           \
-    return reduce_infer(#id, &srcs[0], attrs, dtype, needs_element, &dsts[0]); \
-  }                                                                            \
-  static choir_status_t id##_reference(const choir_record_t* record,           \
-                                       choir_stream_t* stream) {               \
-    (void)stream;                                                              \
-    return reduce(record, real, integer);                                      \
-  }                                                                            \
-  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__, .attrs = &id##_attrs)
+#define DEFINE(ENUM, id, dtype, needs_element, real, integer, ...)           \
+  static choir_status_t id##_infer(const choir_record_t* record,             \
+                                   choir_view_t* dsts) {                     \
+    const choir_view_t* src = choir_record_src(record, 0);                   \
+    return reduce_infer(src, record->attrs, dtype, needs_element, &dsts[0]); \
+  }                                                                          \
+  static choir_status_t id##_reference(const choir_record_t* record,         \
+                                       choir_stream_t* stream) {             \
+    (void)stream;                                                            \
+    return reduce(record, real, integer);                                    \
+  }                                                                          \
+  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__,                               \
+                  CHOIR_OP_ATTRS(id, fields, "what is reduced"))
 
-DEFINE(SUM, sum, srcs[0].dtype, false, sum_real, sum_integer,
+DEFINE(SUM, sum, src->dtype, false, sum_real, sum_integer,
        "sum over one axis or all", .tolerance = 1e-5, .cases = sum_cases,
        .dtypes = CHOIR_DTYPES_FLOAT | CHOIR_DTYPE_MASK(I32) |
                  CHOIR_DTYPE_MASK(I64));
-DEFINE(MEAN, mean, srcs[0].dtype, false, mean_real, NULL,
+DEFINE(MEAN, mean, src->dtype, false, mean_real, NULL,
        "mean over one axis or all; NaN of nothing",
        .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5, .cases = sum_cases);
-DEFINE(MAX, max, srcs[0].dtype, true, max_real, max_integer,
+DEFINE(MAX, max, src->dtype, true, max_real, max_integer,
        "largest element over one axis or all",
        .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),
        .domains = {CHOIR_DOMAIN_NO_KINK}, .tolerance = 2e-7,
@@ -215,18 +213,14 @@ DEFINE(ARGMAX, argmax, CHOIR_DTYPE_I64, true, NULL, argmax_integer,
 
 // ---- max_grad ----
 
-static const choir_struct_def_t max_grad_attrs = CHOIR_STRUCT_DEF(
-    "max_grad", choir_reduce_attrs_t, fields, "what was reduced");
-
-static choir_status_t max_grad_infer(const choir_view_t* srcs,
-                                     int32_t src_count, const void* attrs,
+static choir_status_t max_grad_infer(const choir_record_t* record,
                                      choir_view_t* dsts) {
-  (void)src_count;
+  const choir_view_t* srcs = record->operands;
   choir_view_t y;
-  CHOIR_TRY(reduce_infer("max_grad", &srcs[0], attrs, srcs[0].dtype, true, &y));
-  CHOIR_TRY(choir__need_same_shape("max_grad", "y", &srcs[1], "max(x)", &y));
-  CHOIR_TRY(choir__need_same_shape("max_grad", "dy", &srcs[2], "max(x)", &y));
-  return choir__infer_like("max_grad", &srcs[0], &dsts[0]);
+  CHOIR_TRY(reduce_infer(&srcs[0], record->attrs, srcs[0].dtype, true, &y));
+  CHOIR_TRY(choir__need_same_shape("y", &srcs[1], "max(x)", &y));
+  CHOIR_TRY(choir__need_same_shape("dy", &srcs[2], "max(x)", &y));
+  return choir__infer_like(&srcs[0], &dsts[0]);
 }
 
 // All of dy goes to the first of the largest, as argmax names it; 0 elsewhere.
@@ -277,6 +271,7 @@ static const choir_op_case_t max_grad_cases[] = {
 CHOIR_OP_GRADIENT(max, MAX_GRAD, 0, ~0, CHOIR_DY);
 CHOIR_OP_DEFINE(MAX_GRAD, max_grad, 3, 1,
                 "x, y, dy -> dx: dy at the first largest of x, 0 elsewhere",
-                .attrs = &max_grad_attrs, .dtypes = CHOIR_DTYPES_FLOAT,
+                CHOIR_OP_ATTRS(max_grad, fields, "what was reduced"),
+                .dtypes = CHOIR_DTYPES_FLOAT,
                 .domains = {CHOIR_DOMAIN_NO_KINK, CHOIR_DOMAIN_MAXIMUM},
                 .tolerance = 2e-7, .cases = max_grad_cases);

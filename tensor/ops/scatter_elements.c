@@ -4,23 +4,14 @@
 static const choir_field_t fields[] = {
     CHOIR_FIELD_INT(choir_scatter_elements_attrs_t, axis, 0, 0,
                     CHOIR_MAX_NDIM - 1, "dimension that indices count along")};
-static const choir_struct_def_t attrs_def = CHOIR_STRUCT_DEF(
-    "scatter_elements", choir_scatter_elements_attrs_t, fields, "where");
-static const choir_struct_def_t grad_attrs_def =
-    CHOIR_STRUCT_DEF("scatter_elements_grad", choir_scatter_elements_attrs_t,
-                     fields, "as in scatter_elements");
-
-static choir_status_t scatter_elements_infer(const choir_view_t* srcs,
-                                             int32_t src_count,
-                                             const void* attrs,
+static choir_status_t scatter_elements_infer(const choir_record_t* record,
                                              choir_view_t* dsts) {
-  (void)src_count;
+  const choir_view_t* srcs = record->operands;
   CHOIR_TRY(choir__need_element_indices(
-      "scatter_elements", &srcs[0], &srcs[1],
-      ((const choir_scatter_elements_attrs_t*)attrs)->axis));
-  CHOIR_TRY(choir__need_same_shape("scatter_elements", "updates", &srcs[2],
-                                   "indices", &srcs[1]));
-  return choir__infer_like("scatter_elements", &srcs[0], &dsts[0]);
+      &srcs[0], &srcs[1],
+      ((const choir_scatter_elements_attrs_t*)record->attrs)->axis));
+  CHOIR_TRY(choir__need_same_shape("updates", &srcs[2], "indices", &srcs[1]));
+  return choir__infer_like(&srcs[0], &dsts[0]);
 }
 
 static void scatter_elements_map(const choir_record_t* record, int32_t part,
@@ -48,24 +39,22 @@ static const choir_op_case_t cases[] = {{"5;7;7", NULL},
 
 CHOIR_OP_DEFINE(SCATTER_ELEMENTS, scatter_elements, 3, 1,
                 "x, indices, updates -> x with updates where indices point",
-                .attrs = &attrs_def, .index_map = scatter_elements_map,
-                .dtypes = CHOIR_DTYPES_ALL,
+                CHOIR_OP_ATTRS(scatter_elements, fields, "where"),
+                .index_map = scatter_elements_map, .dtypes = CHOIR_DTYPES_ALL,
                 .second_dtypes = CHOIR__DTYPES_INDEX,
                 .domains = {CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_INDICES},
                 .tolerance = 2e-7, .cases = cases);
 
 // ---- The gradient of the updates ----
 
-static choir_status_t scatter_elements_grad_infer(const choir_view_t* srcs,
-                                                  int32_t src_count,
-                                                  const void* attrs,
+static choir_status_t scatter_elements_grad_infer(const choir_record_t* record,
                                                   choir_view_t* dsts) {
-  (void)src_count;
+  const choir_view_t* srcs = record->operands;
   CHOIR_TRY(choir__need_element_indices(
-      "scatter_elements_grad", &srcs[0], &srcs[1],
-      ((const choir_scatter_elements_grad_attrs_t*)attrs)->axis));
-  return choir__infer_shape("scatter_elements_grad", srcs[0].dtype,
-                            srcs[1].ndim, srcs[1].shape, &dsts[0]);
+      &srcs[0], &srcs[1],
+      ((const choir_scatter_elements_grad_attrs_t*)record->attrs)->axis));
+  return choir__infer_shape(srcs[0].dtype, srcs[1].ndim, srcs[1].shape,
+                            &dsts[0]);
 }
 
 // An update that a later one overwrote has no gradient.
@@ -91,7 +80,8 @@ static const choir_op_case_t grad_cases[] = {{"5;7", NULL},
 
 CHOIR_OP_DEFINE(SCATTER_ELEMENTS_GRAD, scatter_elements_grad, 2, 1,
                 "dy, indices -> dupdates: dy where the update is what is seen",
-                .attrs = &grad_attrs_def,
+                CHOIR_OP_ATTRS(scatter_elements_grad, fields,
+                               "as in scatter_elements"),
                 .index_map = scatter_elements_grad_map,
                 .dtypes = CHOIR_DTYPES_FLOAT,
                 .second_dtypes = CHOIR__DTYPES_INDEX,

@@ -51,15 +51,14 @@ static void log_softmax_grad_row(const double* y, const double* dy,
   for (int64_t i = 0; i < classes; ++i) dx[i] = dy[i] - exp(y[i]) * sum;
 }
 
-static choir_status_t infer(const char* op, const choir_view_t* srcs,
-                            int32_t src_count, choir_view_t* dst) {
+static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   if (srcs[0].ndim < 1)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "%s: source 0 is a scalar; needs 1 or more dimensions",
-                       op);
-  if (src_count > 1)
-    CHOIR_TRY(choir__need_same_shape(op, "dy", &srcs[1], "y", &srcs[0]));
-  return choir__infer_like(op, &srcs[0], dst);
+                       "source 0 is a scalar; needs 1 or more dimensions");
+  if (record->src_count > 1)
+    CHOIR_TRY(choir__need_same_shape("dy", &srcs[1], "y", &srcs[0]));
+  return choir__infer_like(&srcs[0], &dsts[0]);
 }
 
 static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
@@ -90,19 +89,13 @@ static choir_status_t run(const choir_record_t* record, choir_stream_t* stream,
 static const choir_op_case_t cases[] = {CASES(ONE)};
 static const choir_op_case_t grad_cases[] = {CASES(TWO)};
 
-#define DEFINE(ENUM, id, sources, ...)                                   \
-  static choir_status_t id##_infer(const choir_view_t* srcs,             \
-                                   int32_t src_count, const void* attrs, \
-                                   choir_view_t* dsts) {                 \
-    (void)attrs;                                                         \
-    return infer(#id, srcs, src_count, &dsts[0]);                        \
-  }                                                                      \
-  static choir_status_t id##_reference(const choir_record_t* record,     \
-                                       choir_stream_t* stream) {         \
-    return run(record, stream, id##_row);                                \
-  }                                                                      \
-  CHOIR_OP_DEFINE(ENUM, id, sources, 1, __VA_ARGS__,                     \
-                  .dtypes = CHOIR_DTYPES_FLOAT)
+#define DEFINE(ENUM, id, sources, ...)                                     \
+  static choir_status_t id##_reference(const choir_record_t* record,       \
+                                       choir_stream_t* stream) {           \
+    return run(record, stream, id##_row);                                  \
+  }                                                                        \
+  CHOIR_OP_DEFINE_BY(ENUM, id, sources, sources, 1, infer, id##_reference, \
+                     __VA_ARGS__, .dtypes = CHOIR_DTYPES_FLOAT)
 
 DEFINE(SOFTMAX, softmax, 1, "e^x / sum of e^x along the last axis",
        .tolerance = 2e-6, .cases = cases);

@@ -10,7 +10,7 @@ static const choir_field_t fields[] = {
                      "last"),
 };
 
-static choir_status_t tile_shape(const char* op, const choir_view_t* x,
+static choir_status_t tile_shape(const choir_view_t* x,
                                  const choir_tile_attrs_t* attrs,
                                  choir_view_t* out_view) {
   const int32_t count = (int32_t)attrs->ndim;
@@ -19,9 +19,9 @@ static choir_status_t tile_shape(const char* op, const choir_view_t* x,
   for (int32_t k = 1; k <= ndim; ++k) {  // from the last
     const int64_t size = k <= x->ndim ? x->shape[x->ndim - k] : 1;
     const int64_t repeats = k <= count ? attrs->repeats[count - k] : 1;
-    CHOIR_TRY(choir__repeated_size(op, x, size, repeats, &shape[ndim - k]));
+    CHOIR_TRY(choir__repeated_size(x, size, repeats, &shape[ndim - k]));
   }
-  return choir__infer_shape(op, x->dtype, ndim, shape, out_view);
+  return choir__infer_shape(x->dtype, ndim, shape, out_view);
 }
 
 static void tile_rules(const choir_record_t* record, choir__index_map_t* map) {
@@ -34,27 +34,15 @@ static void tile_rules(const choir_record_t* record, choir__index_map_t* map) {
   }
 }
 
-static const choir_op_case_t cases[] = {
-    {"5", NULL},
-    {"5", "repeats=3"},
-    {"3,4", "ndim=2 repeats=2,1,1,1,1,1,1,1"},
-    {"3,4", "repeats=3"},
-    {"3", "ndim=3 repeats=2,2,3,1,1,1,1,1"},
-    {"2,3,4,2", "ndim=3 repeats=2,1,3,1,1,1,1,1"},
-    {"3,4", "ndim=2 repeats=0,1,1,1,1,1,1,1"},
-    {"", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
-    {"2,0", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
-    {NULL, NULL}};
-static const choir_op_case_t grad_cases[] = {
-    {"5;5", NULL},
-    {"5;15", "repeats=3"},
-    {"3,4;6,4", "ndim=2 repeats=2,1,1,1,1,1,1,1"},
-    {"3,4;3,12", "repeats=3"},
-    {"3;2,2,9", "ndim=3 repeats=2,2,3,1,1,1,1,1"},
-    {"2,3,4,2;2,6,4,6", "ndim=3 repeats=2,1,3,1,1,1,1,1"},
-    {"3,4;0,4", "ndim=2 repeats=0,1,1,1,1,1,1,1"},
-    {";2,2", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
-    {"2,0;4,0", "ndim=2 repeats=2,2,1,1,1,1,1,1"},
-    {NULL, NULL}};
+#define CASES(S)                                                   \
+  {S("5", "5"), NULL}, {S("5", "15"), "repeats=3"},                \
+      {S("3,4", "6,4"), "ndim=2 repeats=2,1,1,1,1,1,1,1"},         \
+      {S("3,4", "3,12"), "repeats=3"},                             \
+      {S("3", "2,2,9"), "ndim=3 repeats=2,2,3,1,1,1,1,1"},         \
+      {S("2,3,4,2", "2,6,4,6"), "ndim=3 repeats=2,1,3,1,1,1,1,1"}, \
+      {S("3,4", "0,4"), "ndim=2 repeats=0,1,1,1,1,1,1,1"},         \
+      {S("", "2,2"), "ndim=2 repeats=2,2,1,1,1,1,1,1"}, {          \
+    S("2,0", "4,0"), "ndim=2 repeats=2,2,1,1,1,1,1,1"              \
+  }
 CHOIR_MOVE_OP(TILE, tile, 1, "x several times in each dimension, as NumPy does",
               .domains = {CHOIR_DOMAIN_ANY});

@@ -12,13 +12,13 @@
 typedef choir_status_t (*view_fn_t)(const choir_view_t* src, const void* attrs,
                                     choir_view_t* dst, bool* out_is_view);
 
-static choir_status_t infer(const char* op, view_fn_t view,
-                            const choir_view_t* src, const void* attrs,
-                            choir_view_t* dst) {
+static choir_status_t infer(const choir_record_t* record, view_fn_t view,
+                            choir_view_t* dsts) {
+  const choir_view_t* src = choir_record_src(record, 0);
   choir_view_t result;
   bool is_view = false;
-  CHOIR_TRY_NOTE(view(src, attrs, &result, &is_view), "%s", op);
-  return choir__infer_shape(op, src->dtype, result.ndim, result.shape, dst);
+  CHOIR_TRY(view(src, record->attrs, &result, &is_view));
+  return choir__infer_shape(src->dtype, result.ndim, result.shape, &dsts[0]);
 }
 
 static bool alias(view_fn_t view, const choir_view_t* src, const void* attrs,
@@ -44,26 +44,23 @@ static choir_status_t reference(const choir_record_t* record, view_fn_t view) {
   return NULL;
 }
 
-#define DEFINE(ENUM, id, attrs_doc, ...)                                   \
-  static const choir_struct_def_t id##_attrs =                             \
-      CHOIR_STRUCT_DEF(#id, choir_##id##_attrs_t, id##_fields, attrs_doc); \
-  static choir_status_t id##_infer(const choir_view_t* srcs,               \
-                                   int32_t src_count, const void* attrs,   \
-                                   choir_view_t* dsts) {                   \
-    (void)src_count;                                                       \
-    return infer(#id, id##_view, &srcs[0], attrs, &dsts[0]);               \
-  }                                                                        \
-  static bool id##_alias(const choir_view_t* src, const void* attrs,       \
-                         choir_view_t* dst) {                              \
-    return alias(id##_view, src, attrs, dst);                              \
-  }                                                                        \
-  static choir_status_t id##_reference(const choir_record_t* record,       \
-                                       choir_stream_t* stream) {           \
-    (void)stream;                                                          \
-    return reference(record, id##_view);                                   \
-  }                                                                        \
-  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__, .attrs = &id##_attrs,       \
-                  .alias = id##_alias, .dtypes = CHOIR_DTYPES_ALL,         \
+#define DEFINE(ENUM, id, attrs_doc, ...)                             \
+  static choir_status_t id##_infer(const choir_record_t* record,     \
+                                   choir_view_t* dsts) {             \
+    return infer(record, id##_view, dsts);                           \
+  }                                                                  \
+  static bool id##_alias(const choir_view_t* src, const void* attrs, \
+                         choir_view_t* dst) {                        \
+    return alias(id##_view, src, attrs, dst);                        \
+  }                                                                  \
+  static choir_status_t id##_reference(const choir_record_t* record, \
+                                       choir_stream_t* stream) {     \
+    (void)stream;                                                    \
+    return reference(record, id##_view);                             \
+  }                                                                  \
+  CHOIR_OP_DEFINE(ENUM, id, 1, 1, __VA_ARGS__,                       \
+                  CHOIR_OP_ATTRS(id, id##_fields, attrs_doc),        \
+                  .alias = id##_alias, .dtypes = CHOIR_DTYPES_ALL,   \
                   .tolerance = 2e-7, .cases = id##_cases)
 
 // ---- By sizes ----
@@ -104,8 +101,6 @@ static bool resolve(const choir_view_t* src, const choir_reshape_attrs_t* attrs,
   return true;
 }
 
-static const choir_struct_def_t reshape_attrs;
-
 static choir_status_t reshape_view(const choir_view_t* src, const void* attrs,
                                    choir_view_t* dst, bool* out_is_view) {
   const choir_reshape_attrs_t* reshape = attrs;
@@ -117,8 +112,8 @@ static choir_status_t reshape_view(const choir_view_t* src, const void* attrs,
         "x is %s, asked for %s; needs as many elements (%lld), at most one "
         "size -1",
         choir_view_print(src, text, sizeof text),
-        choir_struct_print(&reshape_attrs, attrs, attrs_text,
-                           sizeof attrs_text),
+        choir_struct_print(choir_op_attrs_def(CHOIR_OP_RESHAPE), attrs,
+                           attrs_text, sizeof attrs_text),
         (long long)choir_view_count(src));
   }
   return reshaped(src, (int32_t)reshape->ndim, shape, dst, out_is_view);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/elements.h"
 
-static choir_status_t where_infer(const choir_view_t* srcs, int32_t src_count,
-                                  const void* attrs, choir_view_t* dsts) {
-  (void)src_count;
-  (void)attrs;
+static choir_status_t where_infer(const choir_record_t* record,
+                                  choir_view_t* dsts) {
+  const choir_view_t* srcs = record->operands;
   choir_view_t condition = srcs[0];
   condition.dtype = srcs[1].dtype;
   const choir_view_t views[] = {srcs[1], srcs[2], condition};
-  return choir__broadcast_infer("where", views, 3, &dsts[0]);
+  return choir__broadcast_infer(views, 3, &dsts[0]);
 }
 
 static choir_status_t where_reference(const choir_record_t* record,

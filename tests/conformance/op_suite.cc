@@ -118,8 +118,9 @@ std::vector<choir_view_t> Infer(const choir_op_def_t* def,
                               static_cast<int32_t>(sources[i].shape.size()),
                               sources[i].shape.data(), &srcs[i]));
   std::vector<choir_view_t> dsts(static_cast<size_t>(def->dst_count));
-  EXPECT_OK(def->infer(srcs.data(), static_cast<int32_t>(srcs.size()),
-                       attrs.data(), dsts.data()));
+  EXPECT_OK(choir__op_infer(def->op, srcs.data(),
+                            static_cast<int32_t>(srcs.size()), attrs.data(),
+                            dsts.data()));
   return dsts;
 }
 
@@ -796,8 +797,9 @@ class Sizes {
     }
     if (def_->attrs) CHOIR_TRY(choir_struct_check(def_->attrs, attrs_.data()));
     std::vector<choir_view_t> dsts(static_cast<size_t>(def_->dst_count));
-    CHOIR_TRY(def_->infer(srcs.data(), static_cast<int32_t>(srcs.size()),
-                          attrs_.data(), dsts.data()));
+    CHOIR_TRY(choir__op_infer(def_->op, srcs.data(),
+                              static_cast<int32_t>(srcs.size()), attrs_.data(),
+                              dsts.data()));
     for (const choir_view_t& dst : dsts)
       is_empty &= choir_view_count(&dst) == 0;
     return is_empty ? RunEmpty(srcs) : nullptr;

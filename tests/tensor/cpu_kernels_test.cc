@@ -276,8 +276,8 @@ TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
     const auto* attrs = static_cast<const choir_conv2d_max_pool2d_attrs_t*>(
         fused.record().attrs);
     choir_view_t image;
-    ASSERT_OK(choir__op_def(CHOIR_OP_CONV2D)
-                  ->infer(fused.record().operands, 3, &attrs->conv, &image));
+    ASSERT_OK(choir__op_infer(CHOIR_OP_CONV2D, fused.record().operands, 3,
+                              &attrs->conv, &image));
     ASSERT_OK(choir_buffer_create(device.device,
                                   sizeof(float) * choir_view_count(&image),
                                   &image.buffer));

@@ -330,7 +330,8 @@ class Problem {
     }
     choir_view_t dsts[CHOIR_OP_MAX_RESULTS];
     const void* attrs = def_->attrs ? attrs_ : nullptr;
-    choir_status_t status = def_->infer(operands_, src_count, attrs, dsts);
+    choir_status_t status =
+        choir__op_infer(def_->op, operands_, src_count, attrs, dsts);
     EXPECT_EQ(status, nullptr) << choir_status_message(status);
     if (status) return false;
     for (int32_t i = 0; i < def_->dst_count; ++i) {

@@ -9,7 +9,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 #include "tensor/ops/pool2d.h"
 
 #if defined(__x86_64__)

@@ -8,7 +8,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 #include "tensor/ops/pool2d.h"
 
 #if defined(__x86_64__)
@@ -175,7 +175,7 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
 
 typedef struct call_s {
   conv_kind_t kind;
-  choir__conv_t conv;
+  choir__direct_t conv;
   const choir__conv_loops_t* loops;
   choir_allocator_t pool;
   int64_t blocks;  // of samples
@@ -197,7 +197,7 @@ static choir__conv_image_t image_of(const choir_view_t* view, void* data) {
 }
 
 static void describe(const choir_record_t* record, const operands_t* o,
-                     choir__conv_t* conv) {
+                     choir__direct_t* conv) {
   const choir_conv2d_attrs_t* attrs = record->attrs;
   const choir__conv2d_t sizes = choir__conv2d_of(o->x, o->w, attrs);
   conv->samples = o->x->shape[0];
@@ -244,7 +244,7 @@ static choir_status_t take_tables(const call_t* call, int64_t weights,
 
 static void fill_offsets(const call_t* call, const choir_view_t* w,
                          tables_t* tables) {
-  const choir__conv_t* conv = &call->conv;
+  const choir__direct_t* conv = &call->conv;
   const int64_t channels = conv->x.channels;
   const int64_t row = (conv->x.width + 2 * conv->padding[1]) * channels;
   int64_t tap = 0;
@@ -277,7 +277,7 @@ static void pack_forward(const call_t* call, const choir_view_t* w,
 
 static void pack_grad(const call_t* call, const choir_view_t* w,
                       const tables_t* tables) {
-  const choir__conv_t* conv = &call->conv;
+  const choir__direct_t* conv = &call->conv;
   const float* src = choir__view_f32(w);
   const int64_t channels = conv->x.channels;
   const int64_t blocks =
@@ -301,7 +301,7 @@ static void pack_grad(const call_t* call, const choir_view_t* w,
 // `vectors` holds a block of the source, `row` a row of the result.
 static void run_block(const call_t* call, int64_t block, float* vectors,
                       float* row) {
-  const choir__conv_t* conv = &call->conv;
+  const choir__direct_t* conv = &call->conv;
   const choir__conv_loops_t* loops = call->loops;
   switch (call->kind) {
     case FORWARD:
@@ -374,7 +374,7 @@ static void grad_weight_range(void* context, void* sums, int64_t begin,
 static choir_status_t run_grad_weight(call_t* call, choir_stream_t* stream,
                                       const operands_t* o) {
   const int32_t threads = choir__cpu_threads(stream);
-  choir__conv_t* conv = &call->conv;
+  choir__direct_t* conv = &call->conv;
   tables_t tables = {.bytes = 0};
   CHOIR_TRY(take_tables(call, 0, &tables));
   const size_t places = (size_t)(conv->x.channels + conv->y.channels) *

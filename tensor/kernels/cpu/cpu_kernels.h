@@ -13,6 +13,11 @@ extern "C" {
   extern const choir_op_kernel_t choir__cpu_##kernel;
 #include "tensor/kernels/kernels.def"
 
+// Defines one of them.
+#define CHOIR__CPU_OP_KERNEL(OP, name, how, run, supports) \
+  const choir_op_kernel_t choir__cpu_##name =              \
+      CHOIR_OP_KERNEL(CHOIR_OP_##OP, #name, how, run, supports);
+
 #ifdef __cplusplus
 }
 #endif

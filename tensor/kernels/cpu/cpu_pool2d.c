@@ -194,15 +194,11 @@ static choir_status_t avg_pool2d_grad_run(const choir_record_t* record,
   return backward(record, stream, false);
 }
 
-const choir_op_kernel_t choir__cpu_max_pool2d =
-    CHOIR_OP_KERNEL(CHOIR_OP_MAX_POOL2D, "max_pool2d", "cpu", max_pool2d_run,
-                    max_pool2d_supports);
-const choir_op_kernel_t choir__cpu_max_pool2d_grad =
-    CHOIR_OP_KERNEL(CHOIR_OP_MAX_POOL2D_GRAD, "max_pool2d_grad", "cpu",
-                    max_pool2d_grad_run, max_pool2d_grad_supports);
-const choir_op_kernel_t choir__cpu_avg_pool2d =
-    CHOIR_OP_KERNEL(CHOIR_OP_AVG_POOL2D, "avg_pool2d", "cpu", avg_pool2d_run,
-                    avg_pool2d_supports);
-const choir_op_kernel_t choir__cpu_avg_pool2d_grad =
-    CHOIR_OP_KERNEL(CHOIR_OP_AVG_POOL2D_GRAD, "avg_pool2d_grad", "cpu",
-                    avg_pool2d_grad_run, avg_pool2d_grad_supports);
+CHOIR__CPU_OP_KERNEL(MAX_POOL2D, max_pool2d, "cpu", max_pool2d_run,
+                     max_pool2d_supports)
+CHOIR__CPU_OP_KERNEL(MAX_POOL2D_GRAD, max_pool2d_grad, "cpu",
+                     max_pool2d_grad_run, max_pool2d_grad_supports)
+CHOIR__CPU_OP_KERNEL(AVG_POOL2D, avg_pool2d, "cpu", avg_pool2d_run,
+                     avg_pool2d_supports)
+CHOIR__CPU_OP_KERNEL(AVG_POOL2D_GRAD, avg_pool2d_grad, "cpu",
+                     avg_pool2d_grad_run, avg_pool2d_grad_supports)

@@ -11,7 +11,7 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/dnnl_engine.h"
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 
 static bool conv_fits(const choir__conv_t* conv) {
   // The activation comes after the convolution, in place: where the result is

@@ -13,7 +13,7 @@
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cudnn_graph.h"
 #include "tensor/kernels/nest.h"
-#include "tensor/ops/conv2d_shared.h"
+#include "tensor/ops/conv2d.h"
 
 // ---- Problems ----
 

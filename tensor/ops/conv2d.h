@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
-#define CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
+#ifndef CHOIR_TENSOR_OPS_CONV2D_H_
+#define CHOIR_TENSOR_OPS_CONV2D_H_
 
 #include "tensor/ops/window.h"
 
-// What conv2d and its two gradients share.
+// The convolution ops, for those that are made of them.
 
 // Sizes of a convolution.
 typedef struct choir__conv2d_s {
@@ -21,26 +21,27 @@ typedef struct choir__conv2d_s {
   int64_t dilation[2];
 } choir__conv2d_t;
 
-// Checks x and W against each other and the attributes; `op` is for messages.
-choir_status_t choir__conv2d_make(const char* op, const choir_view_t* x,
-                                  const choir_view_t* w,
+// Checks x and W against each other and the attributes, and tells what y is,
+// channels-last.
+choir_status_t choir__conv2d_make(const choir_view_t* x, const choir_view_t* w,
                                   const choir_conv2d_attrs_t* attrs,
-                                  choir__conv2d_t* out_conv);
+                                  choir__conv2d_t* out_conv, choir_view_t* y);
 // The same for views that were checked when the record was made.
 choir__conv2d_t choir__conv2d_of(const choir_view_t* x, const choir_view_t* w,
                                  const choir_conv2d_attrs_t* attrs);
 
-// Fails unless dy has the shape of y.
-choir_status_t choir__conv2d_check_dy(const char* op,
-                                      const choir__conv2d_t* conv,
-                                      const choir_view_t* dy);
+// The result dx of a gradient's record, or the two dW and db.
+choir_status_t choir__conv2d_infer_grad(const choir_record_t* record,
+                                        const choir_view_t* x,
+                                        const choir_view_t* w,
+                                        choir_view_t* dsts);
 
 // Calls `visit` with the row-major places in x, W and y of every product that
 // the convolution sums up.
+typedef void (*choir__conv2d_visit_t)(void* self, int64_t x_place,
+                                      int64_t w_place, int64_t y_place);
 void choir__conv2d_products(const choir__conv2d_t* conv,
-                            void (*visit)(void* self, int64_t x_place,
-                                          int64_t w_place, int64_t y_place),
-                            void* self);
+                            choir__conv2d_visit_t visit, void* self);
 
 // A conv_transpose2d as the conv2d_grad_data that it is.
 typedef struct choir__conv2d_inside_s {
@@ -48,8 +49,6 @@ typedef struct choir__conv2d_inside_s {
   choir_view_t operands[4];  // y for its shape, W, x; y
   choir_conv2d_attrs_t attrs;
 } choir__conv2d_inside_t;
-choir_conv2d_attrs_t choir__conv2d_attrs_of(
-    const choir_conv_transpose2d_attrs_t* attrs);
 void choir__conv_transpose2d_inside(const choir_record_t* record,
                                     choir__conv2d_inside_t* out_inside);
 // Its kernel: whatever the stream's device has for conv2d_grad_data.
@@ -61,16 +60,6 @@ choir_status_t choir__conv_transpose2d_run(const choir_record_t* record,
 void choir__conv2d_cost(const choir__conv2d_t* conv,
                         const choir_record_t* record, choir_cost_t* out_cost);
 
-extern const choir_field_t choir__conv2d_fields[];
-#define CHOIR__CONV2D_FIELD_COUNT 7
-#define CHOIR__CONV2D_STRUCT_DEF(name, doc)                        \
-  {                                                                \
-    name, doc, sizeof(choir_conv2d_attrs_t), choir__conv2d_fields, \
-        CHOIR__CONV2D_FIELD_COUNT                                  \
-  }
+extern const char* const choir__activation_names[];
 
-// Shapes of x, W, b or of x, W, dy.
-extern const choir_op_case_t choir__conv2d_cases[];
-extern const choir_op_case_t choir__conv2d_grad_cases[];
-
-#endif  // CHOIR_TENSOR_OPS_CONV2D_SHARED_H_
+#endif  // CHOIR_TENSOR_OPS_CONV2D_H_
