@@ -52,6 +52,12 @@ bool choir__views_equal(const choir_view_t* a, const choir_view_t* b);
 // Whether two different elements of the view may share memory.
 bool choir__view_repeats(const choir_view_t* view);
 
+// The bits one of which an element has that is not 0: not the sign of a float.
+static inline uint64_t choir__truth_mask(choir_dtype_t dtype) {
+  const uint64_t sign = UINT64_C(1) << (8 * choir_dtype_bytes(dtype) - 1);
+  return choir_dtype_is_float(dtype) ? ~sign : UINT64_MAX;
+}
+
 #ifdef __cplusplus
 }
 #endif

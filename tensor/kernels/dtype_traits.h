@@ -2,11 +2,12 @@
 #ifndef CHOIR_TENSOR_KERNELS_DTYPE_TRAITS_H_
 #define CHOIR_TENSOR_KERNELS_DTYPE_TRAITS_H_
 
-#include "core/dtype.h"
 #include "tensor/kernels/half_math.h"
 
 // DTYPE TRAITS: how loops hold elements of each dtype and compute with them.
-// CHOIR__FLOATS(X): X(DTYPE) for the floats, X(DTYPE) of which has
+// CHOIR__FLOATS(X): X(DTYPE) for the floats, CHOIR__NARROW_FLOATS(X) and
+// CHOIR__NARROW_FLOATS_TO(X, TO): X(DTYPE), X(DTYPE, TO) for those that are
+// widened to be computed with. Each has, for CPUs and GPUs,
 //   choir__<DTYPE>_t       an element in memory
 //   choir__<DTYPE>_math_t  what formulas compute in
 //   choir__<DTYPE>_load    an element as that, exactly
@@ -17,7 +18,9 @@
 extern "C" {
 #endif
 
-#define CHOIR__FLOATS(X) X(F32) X(F64) X(F16) X(BF16)
+#define CHOIR__NARROW_FLOATS(X) X(F16) X(BF16)
+#define CHOIR__NARROW_FLOATS_TO(X, TO) X(F16, TO) X(BF16, TO)
+#define CHOIR__FLOATS(X) X(F32) X(F64) CHOIR__NARROW_FLOATS(X)
 
 #define CHOIR__FLOAT_TRAITS(DTYPE, type, math, loaded, stored, rounded)  \
   typedef type choir__##DTYPE##_t;                                       \
@@ -34,12 +37,6 @@ CHOIR__FLOAT_TRAITS(F16, uint16_t, float, choir__f16_to(x),
 CHOIR__FLOAT_TRAITS(BF16, uint16_t, float, choir__bf16_to(x),
                     choir__bf16_from(value),
                     choir__bf16_from(choir__round_to_odd(value)))
-
-// The bits one of which an element has that is not 0: not the sign of a float.
-static inline uint64_t choir__truth_mask(choir_dtype_t dtype) {
-  const uint64_t sign = UINT64_C(1) << (8 * choir_dtype_bytes(dtype) - 1);
-  return choir_dtype_is_float(dtype) ? ~sign : UINT64_MAX;
-}
 
 #ifdef __cplusplus
 }

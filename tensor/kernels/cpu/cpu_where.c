@@ -4,7 +4,7 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/cpu_moves.h"
-#include "tensor/kernels/dtype_traits.h"
+#include "tensor/strided_internal.h"
 
 enum { BLOCK = 1024, DST = 0, CONDITION = 1, LEFT = 2, RIGHT = 3 };
 
@@ -133,5 +133,4 @@ static choir_status_t where_run(const choir_record_t* record,
   return NULL;
 }
 
-const choir_op_kernel_t choir__cpu_where =
-    CHOIR_OP_KERNEL(CHOIR_OP_WHERE, "where", "cpu", where_run, where_supports);
+CHOIR__CPU_OP_KERNEL(WHERE, where, "cpu", where_run, where_supports)

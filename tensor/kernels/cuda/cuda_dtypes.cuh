@@ -3,7 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_DTYPES_CUH_
 
 #include "tensor/kernels/cuda/cuda_code.cuh"
-#include "tensor/kernels/half_math.h"
+#include "tensor/kernels/dtype_traits.h"
 
 // A type for each dtype, <DTYPE>_t, its value, a real number or an integer, and
 // what becomes of a value, as core/dtype.h says.
@@ -12,12 +12,6 @@ namespace {
 
 typedef float F32_t;
 typedef double F64_t;
-struct F16_t {
-  uint16_t bits;
-};
-struct BF16_t {
-  uint16_t bits;
-};
 typedef int32_t I32_t;
 typedef int64_t I64_t;
 typedef uint8_t U8_t;
@@ -27,8 +21,6 @@ struct BOOL_t {
 
 CHOIR__GPU double value_of(F32_t x) { return x; }
 CHOIR__GPU double value_of(F64_t x) { return x; }
-CHOIR__GPU double value_of(F16_t x) { return choir__f16_to(x.bits); }
-CHOIR__GPU double value_of(BF16_t x) { return choir__bf16_to(x.bits); }
 CHOIR__GPU int64_t value_of(I32_t x) { return x; }
 CHOIR__GPU int64_t value_of(I64_t x) { return x; }
 CHOIR__GPU int64_t value_of(U8_t x) { return x; }
@@ -56,14 +48,19 @@ template <typename Value>
 CHOIR__GPU void put(Value value, F64_t* y) {
   *y = static_cast<double>(value);
 }
-template <typename Value>
-CHOIR__GPU void put(Value value, F16_t* y) {
-  y->bits = choir__f16_from(choir__round_to_odd(static_cast<double>(value)));
-}
-template <typename Value>
-CHOIR__GPU void put(Value value, BF16_t* y) {
-  y->bits = choir__bf16_from(choir__round_to_odd(static_cast<double>(value)));
-}
+#define NARROW_FLOAT(DTYPE)                                       \
+  struct DTYPE##_t {                                              \
+    choir__##DTYPE##_t bits;                                      \
+  };                                                              \
+  CHOIR__GPU double value_of(DTYPE##_t x) {                       \
+    return choir__##DTYPE##_load(x.bits);                         \
+  }                                                               \
+  template <typename Value>                                       \
+  CHOIR__GPU void put(Value value, DTYPE##_t* y) {                \
+    y->bits = choir__##DTYPE##_round(static_cast<double>(value)); \
+  }
+CHOIR__NARROW_FLOATS(NARROW_FLOAT)
+#undef NARROW_FLOAT
 template <typename Value>
 CHOIR__GPU void put(Value value, I32_t* y) {
   *y = static_cast<I32_t>(truncated(value, INT32_MIN, INT32_MAX, 2147483647.0));

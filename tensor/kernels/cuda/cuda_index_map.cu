@@ -208,10 +208,7 @@ CHOIR__KERNEL(choir_index_link, choir__cuda_index_map_t) {
   CHOIR__KERNEL(choir_index_make_##DTYPE, choir__cuda_index_map_t) { \
     make_element<DTYPE##_t>(params, CHOIR__THREAD);                  \
   }
-INDEX_KERNELS(F32)
-INDEX_KERNELS(F64)
-INDEX_KERNELS(F16)
-INDEX_KERNELS(BF16)
+CHOIR__FLOATS(INDEX_KERNELS)
 INDEX_KERNELS(I32)
 INDEX_KERNELS(I64)
 INDEX_KERNELS(U8)

@@ -6,6 +6,7 @@
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cuda_nest_host.h"
 #include "tensor/kernels/dtype_traits.h"
+#include "tensor/strided_internal.h"
 
 // A kernel for operands that lie densely, and one for all others.
 typedef struct forms_s {
