@@ -8,7 +8,6 @@
 #include "dist/compress_cuda_modules_internal.h"
 #include "dist/compress_gpu_internal.h"
 #include "dist/compress_internal.h"
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_threads.h"
 
 enum {

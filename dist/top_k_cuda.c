@@ -5,7 +5,6 @@
 #include "dist/compress_gpu_internal.h"
 #include "dist/compress_internal.h"
 #include "dist/top_k_cuda_kernels_internal.h"
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_threads.h"
 
 enum {

@@ -16,9 +16,9 @@ namespace {
 
 TEST(GpuParts, KernelsAreThereIfThisBuildHasTheirCode) {
   bool has_code = true;
-#define X(name) has_code = has_code && choir__cuda_##name##_module.image;
-#include "tensor/kernels/cuda/modules.def"
-#undef X
+#define CHOIR__CUDA_FILE(name) \
+  has_code = has_code && choir__cuda_##name##_module.image;
+#include "tensor/kernels/kernels.def"
   choir_gpu_part_t part;
   choir_status_t status = choir_gpu_part(0, &part);
   EXPECT_STREQ(part.name, "kernels");

@@ -271,17 +271,15 @@ static choir_status_t batch_norm_run(const choir_record_t* record,
                                      choir_stream_t* stream) {
   return normalise(record, stream, false);
 }
-const choir_op_kernel_t choir__cpu_batch_norm =
-    CHOIR_OP_KERNEL(CHOIR_OP_BATCH_NORM, "batch_norm", "cpu", batch_norm_run,
-                    batch_norm_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM, batch_norm, "cpu", batch_norm_run,
+                     batch_norm_supports)
 
 static choir_status_t batch_norm_relu_run(const choir_record_t* record,
                                           choir_stream_t* stream) {
   return normalise(record, stream, true);
 }
-const choir_op_kernel_t choir__cpu_batch_norm_relu =
-    CHOIR_OP_KERNEL(CHOIR_OP_BATCH_NORM_RELU, "batch_norm_relu", "cpu",
-                    batch_norm_relu_run, batch_norm_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_RELU, batch_norm_relu, "cpu",
+                     batch_norm_relu_run, batch_norm_supports)
 
 // ---- batch_norm_infer: x, scale, bias, mean, var -> y ----
 
@@ -314,9 +312,8 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
   give_scratch(stream, &norm, 1);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_batch_norm_infer =
-    CHOIR_OP_KERNEL(CHOIR_OP_BATCH_NORM_INFER, "batch_norm_infer", "cpu",
-                    batch_norm_infer_run, batch_norm_infer_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_INFER, batch_norm_infer, "cpu",
+                     batch_norm_infer_run, batch_norm_infer_supports)
 
 // ---- Gradients -> dx, dscale, dbias (, dresidual) ----
 //
@@ -397,9 +394,8 @@ static choir_status_t batch_norm_grad_run(const choir_record_t* record,
   return differentiate(record, stream,
                        choir__view_f32(choir_record_src(record, 3)), &norm);
 }
-const choir_op_kernel_t choir__cpu_batch_norm_grad =
-    CHOIR_OP_KERNEL(CHOIR_OP_BATCH_NORM_GRAD, "batch_norm_grad", "cpu",
-                    batch_norm_grad_run, batch_norm_grad_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_GRAD, batch_norm_grad, "cpu",
+                     batch_norm_grad_run, batch_norm_grad_supports)
 
 static bool batch_norm_relu_grad_supports(const choir_record_t* record) {
   return !record->accumulate && gradient_supports(record, 5);
@@ -416,9 +412,8 @@ static choir_status_t batch_norm_relu_grad_run(const choir_record_t* record,
   return differentiate(record, stream,
                        choir__view_f32(choir_record_src(record, 4)), &norm);
 }
-const choir_op_kernel_t choir__cpu_batch_norm_relu_grad = CHOIR_OP_KERNEL(
-    CHOIR_OP_BATCH_NORM_RELU_GRAD, "batch_norm_relu_grad", "cpu",
-    batch_norm_relu_grad_run, batch_norm_relu_grad_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, "cpu",
+                     batch_norm_relu_grad_run, batch_norm_relu_grad_supports)
 
 static bool batch_norm_add_relu_grad_supports(const choir_record_t* record) {
   return !record->accumulate && gradient_supports(record, 4);
@@ -436,6 +431,6 @@ static choir_status_t batch_norm_add_relu_grad_run(const choir_record_t* record,
   return differentiate(record, stream,
                        choir__view_f32(choir_record_src(record, 3)), &norm);
 }
-const choir_op_kernel_t choir__cpu_batch_norm_add_relu_grad = CHOIR_OP_KERNEL(
-    CHOIR_OP_BATCH_NORM_ADD_RELU_GRAD, "batch_norm_add_relu_grad", "cpu",
-    batch_norm_add_relu_grad_run, batch_norm_add_relu_grad_supports);
+CHOIR__CPU_OP_KERNEL(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, "cpu",
+                     batch_norm_add_relu_grad_run,
+                     batch_norm_add_relu_grad_supports)

@@ -127,8 +127,7 @@ static choir_status_t copy_run(const choir_record_t* record,
                   record->accumulate ? add_plane : copy_plane(bytes), NULL);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_copy =
-    CHOIR_OP_KERNEL(CHOIR_OP_COPY, "copy", "cpu", copy_run, copy_supports);
+CHOIR__CPU_OP_KERNEL(COPY, copy, "cpu", copy_run, copy_supports)
 
 void choir__cpu_copy_view(const choir_view_t* dst, void* dst_data,
                           const choir_view_t* src, int32_t threads) {
@@ -267,5 +266,4 @@ static choir_status_t cast_run(const choir_record_t* record,
                   &record->accumulate);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_cast =
-    CHOIR_OP_KERNEL(CHOIR_OP_CAST, "cast", "cpu", cast_run, cast_supports);
+CHOIR__CPU_OP_KERNEL(CAST, cast, "cpu", cast_run, cast_supports)

@@ -223,12 +223,10 @@ static choir_status_t random_normal_run(const choir_record_t* record,
                                         choir_stream_t* stream) {
   return random_run(record, stream, true);
 }
-const choir_op_kernel_t choir__cpu_random_uniform =
-    CHOIR_OP_KERNEL(CHOIR_OP_RANDOM_UNIFORM, "random_uniform", "cpu",
-                    random_uniform_run, random_supports);
-const choir_op_kernel_t choir__cpu_random_normal =
-    CHOIR_OP_KERNEL(CHOIR_OP_RANDOM_NORMAL, "random_normal", "cpu",
-                    random_normal_run, random_supports);
+CHOIR__CPU_OP_KERNEL(RANDOM_UNIFORM, random_uniform, "cpu", random_uniform_run,
+                     random_supports)
+CHOIR__CPU_OP_KERNEL(RANDOM_NORMAL, random_normal, "cpu", random_normal_run,
+                     random_supports)
 
 // ---- dropout ----
 
@@ -307,5 +305,4 @@ static choir_status_t dropout_run(const choir_record_t* record,
   pool.free(pool.self, factors, bytes, 64);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_dropout = CHOIR_OP_KERNEL(
-    CHOIR_OP_DROPOUT, "dropout", "cpu", dropout_run, dropout_supports);
+CHOIR__CPU_OP_KERNEL(DROPOUT, dropout, "cpu", dropout_run, dropout_supports)

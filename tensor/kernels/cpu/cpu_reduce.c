@@ -275,5 +275,4 @@ static choir_status_t argmax_run(const choir_record_t* record,
                       grain > 1 ? grain : 1, argmax_range, &task);
   return NULL;
 }
-const choir_op_kernel_t choir__cpu_argmax = CHOIR_OP_KERNEL(
-    CHOIR_OP_ARGMAX, "argmax", "cpu", argmax_run, argmax_supports);
+CHOIR__CPU_OP_KERNEL(ARGMAX, argmax, "cpu", argmax_run, argmax_supports)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_batch_norm.h"
 
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 // As in cuda_reduce.c: blocks that keep a large GPU busy, and rows that a
@@ -31,27 +30,22 @@ static bool supports(const choir_record_t* record) {
   return true;
 }
 
-static float* data_of(const choir_view_t* view) {
-  return (float*)choir_buffer_data(view->buffer) + view->offset;
-}
 static const float* source(const choir_record_t* record, int32_t index) {
-  return index < record->src_count ? data_of(choir_record_src(record, index))
-                                   : NULL;
+  return index < record->src_count
+             ? choir__cuda_data(choir_record_src(record, index))
+             : NULL;
 }
 static float* result(const choir_record_t* record, int32_t index) {
-  return index < record->dst_count ? data_of(choir_record_dst(record, index))
-                                   : NULL;
-}
-
-static uint32_t quotient_up(uint32_t a, uint32_t b) {
-  return (uint32_t)(((uint64_t)a + b - 1) / b);
+  return index < record->dst_count
+             ? choir__cuda_data(choir_record_dst(record, index))
+             : NULL;
 }
 
 static choir__cuda_batch_norm_t start(const choir_record_t* record) {
   const choir_view_t* x = choir_record_src(record, 0);
   const choir_batch_norm_attrs_t* attrs = record->attrs;
   choir__cuda_batch_norm_t params = {
-      .x = data_of(x),
+      .x = choir__cuda_data(x),
       .scale = source(record, 1),
       .y = result(record, 0),
       .first = result(record, 1),
@@ -63,12 +57,12 @@ static choir__cuda_batch_norm_t start(const choir_record_t* record) {
   uint32_t wide = 1;
   while (wide < 32 && wide < params.channels) wide *= 2;
   params.members = CHOIR__CUDA_THREADS / wide;
-  params.stripes = quotient_up(params.channels, wide);
-  params.chunk_rows =
-      quotient_up(params.rows, quotient_up(ENOUGH_BLOCKS, params.stripes));
+  params.stripes = choir__cuda_quotient_up(params.channels, wide);
+  params.chunk_rows = choir__cuda_quotient_up(
+      params.rows, choir__cuda_quotient_up(ENOUGH_BLOCKS, params.stripes));
   const uint32_t least = FEW_ROWS * params.members;
   if (params.chunk_rows < least) params.chunk_rows = least;
-  params.chunks = quotient_up(params.rows, params.chunk_rows);
+  params.chunks = choir__cuda_quotient_up(params.rows, params.chunk_rows);
   return params;
 }
 
@@ -78,22 +72,20 @@ typedef struct forms_s {
   choir_cuda_kernel_t grouped;
 } forms_t;
 
-static bool is_group(const float* data) {
-  return (uintptr_t)data % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
-}
-
 static choir_status_t launch_elements(choir_stream_t* stream,
                                       const forms_t* forms,
                                       const choir__cuda_batch_norm_t* params) {
   const bool by_groups = params->channels % CHOIR__CUDA_GROUP == 0 &&
-                         is_group(params->x) && is_group(params->residual) &&
-                         is_group(params->dy) && is_group(params->dy2) &&
-                         is_group(params->y) && is_group(params->dresidual);
+                         choir__cuda_is_group(params->x) &&
+                         choir__cuda_is_group(params->residual) &&
+                         choir__cuda_is_group(params->dy) &&
+                         choir__cuda_is_group(params->dy2) &&
+                         choir__cuda_is_group(params->y) &&
+                         choir__cuda_is_group(params->dresidual);
   const uint32_t threads =
       params->rows * params->channels / (by_groups ? CHOIR__CUDA_GROUP : 1);
-  return choir__cuda_launch(stream, by_groups ? &forms->grouped : &forms->one,
-                            quotient_up(threads, CHOIR__CUDA_THREADS),
-                            CHOIR__CUDA_THREADS, params);
+  return choir__cuda_launch_threads(
+      stream, by_groups ? &forms->grouped : &forms->one, threads, params);
 }
 
 // Two sums of each channel, what follows from them, and the elements.

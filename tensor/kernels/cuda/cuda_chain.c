@@ -2,7 +2,6 @@
 #include "tensor/kernels/cuda/cuda_chain.h"
 
 #include "tensor/kernels/chain_kernel.h"
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 static int64_t count_of(const choir_record_t* record) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/kernels/cuda/cuda_dims_host.h"
+#include "tensor/kernels/cuda/cuda_dims.h"
 
 #include "core/view.h"
 

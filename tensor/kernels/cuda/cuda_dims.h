@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-// Dimensions whose places have numbers, as the host hands them over
-// (cuda_dims_host.h) and threads read them (cuda_dims.cuh).
+// Dimensions whose places have numbers, as the host hands them over and
+// threads read them (cuda_dims.cuh).
 
 enum { CHOIR__CUDA_DIMS = 8 };
 
@@ -16,5 +16,19 @@ typedef struct choir__cuda_dims_s {
   int64_t src[CHOIR__CUDA_DIMS];  // strides of a source
   int64_t dst[CHOIR__CUDA_DIMS];  // and of a result
 } choir__cuda_dims_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Of the host: one more dimension, inside of those so far. Begin with zeros.
+void choir__cuda_dims_add(choir__cuda_dims_t* dims, int64_t size, int64_t src,
+                          int64_t dst);
+// That was all of them.
+void choir__cuda_dims_end(choir__cuda_dims_t* dims);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif  // CHOIR_TENSOR_KERNELS_CUDA_CUDA_DIMS_H_

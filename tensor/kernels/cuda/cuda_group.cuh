@@ -2,7 +2,7 @@
 #ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_GROUP_CUH_
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_GROUP_CUH_
 
-#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_threads.h"
 
 namespace {
 

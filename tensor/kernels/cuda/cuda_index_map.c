@@ -33,9 +33,7 @@ static choir_status_t launch(choir_stream_t* stream,
                              const choir_cuda_kernel_t* kernel, uint32_t count,
                              const choir__cuda_index_map_t* params) {
   if (count == 0) return NULL;
-  return choir__cuda_launch(
-      stream, kernel, (count + CHOIR__CUDA_THREADS - 1) / CHOIR__CUDA_THREADS,
-      CHOIR__CUDA_THREADS, params);
+  return choir__cuda_launch_threads(stream, kernel, count, params);
 }
 
 // The lists of indices that point to each element.

@@ -30,22 +30,20 @@ const choir_kernel_table_t choir_kernel_table_cuda = {"cuda", kernels,
                                                       calls_kernels};
 
 #if defined(CHOIR_CUDA_IMAGES)
-#define X(name)                                            \
+#define CHOIR__CUDA_FILE(name)                             \
   extern const unsigned char choir__cuda_##name##_image[]; \
   choir_cuda_module_t choir__cuda_##name##_module = {      \
       "cuda_" #name ".cu", choir__cuda_##name##_image};
 #else
-#define X(name) \
+#define CHOIR__CUDA_FILE(name) \
   choir_cuda_module_t choir__cuda_##name##_module = {"cuda_" #name ".cu", NULL};
 #endif
-#include "tensor/kernels/cuda/modules.def"
-#undef X
+#include "tensor/kernels/kernels.def"
 
 choir_status_t choir__gpu_part_kernels(choir_gpu_part_t* part) {
   static choir_cuda_module_t* const modules[] = {
-#define X(name) &choir__cuda_##name##_module,
-#include "tensor/kernels/cuda/modules.def"
-#undef X
+#define CHOIR__CUDA_FILE(name) &choir__cuda_##name##_module,
+#include "tensor/kernels/kernels.def"
   };
   (void)part;  // their version is Choir's
   for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); ++i) {

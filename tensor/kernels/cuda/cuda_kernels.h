@@ -28,17 +28,34 @@ CHOIR_OPTIMIZER_LIST(CHOIR__UPDATES, )
 // then no kernel of theirs supports any record. Not constant for the sake of
 // tests, which give them an image that a script in the place of the driver
 // understands.
-#define X(name) extern choir_cuda_module_t choir__cuda_##name##_module;
-#include "tensor/kernels/cuda/modules.def"
-#undef X
+#define CHOIR__CUDA_FILE(name) \
+  extern choir_cuda_module_t choir__cuda_##name##_module;
+#include "tensor/kernels/kernels.def"
 
-// For libraries: where the view's first element lies, ...
+// Launches a thread for each of so many things, in blocks of
+// CHOIR__CUDA_THREADS.
+static inline uint32_t choir__cuda_quotient_up(uint64_t a, uint64_t b) {
+  return (uint32_t)((a + b - 1) / b);
+}
+static inline choir_status_t choir__cuda_launch_threads(
+    choir_stream_t* stream, const choir_cuda_kernel_t* kernel, uint64_t threads,
+    const void* params) {
+  return choir__cuda_launch(
+      stream, kernel, choir__cuda_quotient_up(threads, CHOIR__CUDA_THREADS),
+      CHOIR__CUDA_THREADS, params);
+}
+// Whether CHOIR__CUDA_GROUP elements of f32 may be read at once from there.
+static inline bool choir__cuda_is_group(const void* data) {
+  return (uintptr_t)data % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
+}
+
+// Where the view's first element lies, ...
 static inline void* choir__cuda_data(const choir_view_t* view) {
   return (char*)choir_buffer_data(view->buffer) +
          (size_t)view->offset * choir_dtype_bytes(view->dtype);
 }
-// ... how an address, or several with their bits put together, is aligned, in
-// bytes up to `most`, a power of two, ...
+// For libraries: how an address, or several with their bits put together, is
+// aligned, in bytes up to `most`, a power of two, ...
 static inline uint32_t choir__cuda_alignment(uint64_t bits, uint32_t most) {
   bits |= most;
   return (uint32_t)(bits & (~bits + 1));

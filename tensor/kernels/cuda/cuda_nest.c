@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cuda_nest_host.h"
 #include "tensor/kernels/nest.h"
@@ -18,11 +17,6 @@ bool choir__cuda_nest_covers(const choir_view_t* const* views, int32_t count) {
   if (count > CHOIR__NEST_OPERANDS) return false;
   choir__nest_t nest;
   return choir__nest_make(views, count, &nest) && nest.count <= INT32_MAX;
-}
-
-static void* data_of(const choir_view_t* view) {
-  return (char*)choir_buffer_data(view->buffer) +
-         (size_t)view->offset * choir_dtype_bytes(view->dtype);
 }
 
 static bool is_dense(const choir__cuda_nest_t* nest,
@@ -44,7 +38,8 @@ bool choir__cuda_nest_make(const choir_view_t* const* views, int32_t count,
   (void)choir__nest_make(views, count, &nest);
   *out_nest = (choir__cuda_nest_t){
       .count = (uint32_t)nest.count, .ndim = nest.ndim, .operand_count = count};
-  for (int32_t i = 0; i < count; ++i) out_nest->data[i] = data_of(views[i]);
+  for (int32_t i = 0; i < count; ++i)
+    out_nest->data[i] = choir__cuda_data(views[i]);
   for (int32_t k = 0; k < nest.ndim; ++k) {
     out_nest->shape[k] = (uint32_t)nest.shape[k];
     for (int32_t i = 0; i < count; ++i)
@@ -58,8 +53,9 @@ choir_status_t choir__cuda_nest_launch(choir_stream_t* stream,
                                        const choir__cuda_nest_t* nest,
                                        bool is_dense_nest, const void* params) {
   if (nest->count == 0) return NULL;
-  const uint32_t share =
-      CHOIR__CUDA_THREADS * (is_dense_nest ? CHOIR__CUDA_GROUP : 1);
-  return choir__cuda_launch(stream, kernel, (nest->count + share - 1) / share,
-                            CHOIR__CUDA_THREADS, params);
+  return choir__cuda_launch_threads(
+      stream, kernel,
+      choir__cuda_quotient_up(nest->count,
+                              is_dense_nest ? CHOIR__CUDA_GROUP : 1),
+      params);
 }

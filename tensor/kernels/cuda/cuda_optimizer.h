@@ -2,7 +2,6 @@
 #ifndef CHOIR_TENSOR_KERNELS_CUDA_CUDA_OPTIMIZER_H_
 #define CHOIR_TENSOR_KERNELS_CUDA_CUDA_OPTIMIZER_H_
 
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_nest.h"
 #include "tensor/kernels/cuda/cuda_threads.h"
 #include "tensor/ops/optimizer_steps.h"

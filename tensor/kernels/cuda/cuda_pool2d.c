@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_pool2d.h"
 
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/ops/pool2d.h"
 
@@ -15,18 +14,13 @@ static choir__cuda_image_t image_of(const choir_view_t* view) {
                                view->strides[3], view->strides[1]};
 }
 
-static void* data_of(const choir_view_t* view) {
-  return (char*)choir_buffer_data(view->buffer) +
-         (size_t)view->offset * choir_dtype_bytes(view->dtype);
-}
-
 // Whether channels may be taken CHOIR__CUDA_GROUP at a time.
 static bool has_groups(const choir_view_t* view) {
   if (view->strides[1] != 1 || view->shape[1] % CHOIR__CUDA_GROUP) return false;
   for (int32_t k = 0; k < 4; ++k)
     if (k != 1 && view->shape[k] > 1 && view->strides[k] % CHOIR__CUDA_GROUP)
       return false;
-  return (uintptr_t)data_of(view) %
+  return (uintptr_t)choir__cuda_data(view) %
              (CHOIR__CUDA_GROUP * choir_dtype_bytes(view->dtype)) ==
          0;
 }
@@ -80,8 +74,8 @@ static choir_status_t launch(const choir_record_t* record,
                              const choir_cuda_kernel_t* grouped) {
   const choir__pool2d_t pool = choir__pool2d_of(operands->shape, record->attrs);
   choir__cuda_pool2d_t params = {
-      .x = data_of(operands->x),
-      .y = data_of(operands->y),
+      .x = choir__cuda_data(operands->x),
+      .y = choir__cuda_data(operands->y),
       .at_x = image_of(operands->x),
       .at_y = image_of(operands->y),
       .samples = (uint32_t)operands->x->shape[0],
@@ -97,17 +91,15 @@ static choir_status_t launch(const choir_record_t* record,
   }
   bool by_groups = has_groups(operands->x) && has_groups(operands->y);
   if (operands->index) {
-    params.index = data_of(operands->index);
+    params.index = choir__cuda_data(operands->index);
     params.at_index = image_of(operands->index);
     by_groups = by_groups && has_groups(operands->index);
   }
   uint32_t threads =
       (uint32_t)choir_view_count(is_grad ? operands->x : operands->y);
   if (by_groups) threads /= CHOIR__CUDA_GROUP;
-  return choir__cuda_launch(
-      stream, by_groups ? grouped : one,
-      (threads + CHOIR__CUDA_THREADS - 1) / CHOIR__CUDA_THREADS,
-      CHOIR__CUDA_THREADS, &params);
+  return choir__cuda_launch_threads(stream, by_groups ? grouped : one, threads,
+                                    &params);
 }
 
 #define POOLING(OP, name, direction, is_grad)                               \

@@ -4,17 +4,8 @@
 #include <math.h>
 
 #include "core/random.h"
-#include "tensor/kernels/cuda/cuda_dims_host.h"
-#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_dims.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
-
-static float* data_of(const choir_view_t* view) {
-  return (float*)choir_buffer_data(view->buffer) + view->offset;
-}
-
-static bool is_group(const float* data) {
-  return (uintptr_t)data % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
-}
 
 // `x`: NULL, or a source of the shape of y.
 static choir__cuda_random_t start(const choir_record_t* record,
@@ -22,8 +13,8 @@ static choir__cuda_random_t start(const choir_record_t* record,
                                   int64_t first_sample, int64_t samples) {
   const choir_view_t* y = choir_record_dst(record, 0);
   choir__cuda_random_t params = {
-      .x = x ? data_of(x) : NULL,
-      .y = data_of(y),
+      .x = x ? choir__cuda_data(x) : NULL,
+      .y = choir__cuda_data(y),
       .step = key.step,
       .samples = (uint32_t)samples,
       .first_sample = (uint64_t)first_sample,
@@ -36,8 +27,9 @@ static choir__cuda_random_t start(const choir_record_t* record,
                          y->strides[k]);
   choir__cuda_dims_end(&params.dims);
   params.by_groups = choir_view_is_contiguous(y) &&
-                     choir_view_is_contiguous(from) && is_group(params.y) &&
-                     (!x || is_group(params.x)) &&
+                     choir_view_is_contiguous(from) &&
+                     choir__cuda_is_group(params.y) &&
+                     (!x || choir__cuda_is_group(params.x)) &&
                      params.sample_size % CHOIR__CUDA_GROUP == 0;
   return params;
 }
@@ -45,13 +37,10 @@ static choir__cuda_random_t start(const choir_record_t* record,
 static choir_status_t launch(choir_stream_t* stream,
                              const choir_cuda_kernel_t* kernel,
                              const choir__cuda_random_t* params) {
-  const uint64_t blocks =
-      ((uint64_t)params->sample_size + CHOIR__CUDA_GROUP - 1) /
-      CHOIR__CUDA_GROUP * params->samples;
-  return choir__cuda_launch(
-      stream, kernel,
-      (uint32_t)((blocks + CHOIR__CUDA_THREADS - 1) / CHOIR__CUDA_THREADS),
-      CHOIR__CUDA_THREADS, params);
+  const uint64_t groups = (uint64_t)choir__cuda_quotient_up(params->sample_size,
+                                                            CHOIR__CUDA_GROUP) *
+                          params->samples;
+  return choir__cuda_launch_threads(stream, kernel, groups, params);
 }
 
 static bool random_supports(const choir_record_t* record) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_reduce.h"
 
-#include "tensor/kernels/cuda/cuda_dims_host.h"
-#include "tensor/kernels/cuda/cuda_group.h"
+#include "tensor/kernels/cuda/cuda_dims.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 
 // Blocks that keep a large GPU busy; not the number that this one could run at
@@ -40,10 +39,6 @@ static uint32_t power_of_two(uint32_t least) {
   uint32_t power = 1;
   while (power < least) power *= 2;
   return power;
-}
-
-static uint32_t quotient_up(uint64_t a, uint64_t b) {
-  return (uint32_t)((a + b - 1) / b);
 }
 
 // ---- Dimensions ----
@@ -92,8 +87,7 @@ static bool all_are_groups(const choir__cuda_dims_t* dims, int32_t count) {
 }
 
 static bool starts_group(const choir__cuda_reduce_t* params) {
-  return params->half == 0 &&
-         (uintptr_t)params->x % (CHOIR__CUDA_GROUP * sizeof(float)) == 0;
+  return params->half == 0 && choir__cuda_is_group(params->x);
 }
 
 // Lanes lie side by side.
@@ -110,12 +104,14 @@ static void cut(choir__cuda_reduce_t* params, uint64_t blocks, uint32_t unit) {
   const uint32_t elements = params->lane_elements;
   uint32_t chunk = MANY_ELEMENTS * unit;
   if (blocks < ENOUGH_BLOCKS) {
-    const uint32_t wanted = quotient_up(ENOUGH_BLOCKS, blocks);
-    const uint32_t fair = quotient_up(elements, (uint64_t)wanted * unit) * unit;
+    const uint32_t wanted = choir__cuda_quotient_up(ENOUGH_BLOCKS, blocks);
+    const uint32_t fair =
+        choir__cuda_quotient_up(elements, (uint64_t)wanted * unit) * unit;
     const uint32_t least = FEW_ELEMENTS * unit;
     if (fair < chunk) chunk = fair > least ? fair : least;
   }
-  params->chunks = elements > chunk ? quotient_up(elements, chunk) : 1;
+  params->chunks =
+      elements > chunk ? choir__cuda_quotient_up(elements, chunk) : 1;
   params->chunk_elements = params->chunks > 1 ? chunk : elements;
 }
 
@@ -133,7 +129,7 @@ static uint64_t form_columns(choir__cuda_reduce_t* params) {
   uint32_t wide = power_of_two(params->columns / each);
   if (wide > 32) wide = 32;
   params->members = CHOIR__CUDA_THREADS / wide;
-  params->stripes = quotient_up(params->columns, wide * each);
+  params->stripes = choir__cuda_quotient_up(params->columns, wide * each);
   const uint64_t blocks =
       (uint64_t)(params->lane_count / params->columns) * params->stripes;
   cut(params, blocks, params->members);
@@ -146,11 +142,12 @@ static uint64_t form_rows(choir__cuda_reduce_t* params) {
                       (params->lane_count == 1 ||
                        all_are_groups(&params->lanes, params->lanes.ndim));
   const uint32_t each = params->by_groups ? CHOIR__CUDA_GROUP : 1;
-  params->members = power_of_two(quotient_up(params->lane_elements, 4));
+  params->members =
+      power_of_two(choir__cuda_quotient_up(params->lane_elements, 4));
   if (params->members > CHOIR__CUDA_THREADS)
     params->members = CHOIR__CUDA_THREADS;
-  const uint64_t blocks =
-      quotient_up(params->lane_count, CHOIR__CUDA_THREADS / params->members);
+  const uint64_t blocks = choir__cuda_quotient_up(
+      params->lane_count, CHOIR__CUDA_THREADS / params->members);
   cut(params, blocks, params->members * each);
   return blocks * params->chunks;
 }
@@ -211,7 +208,8 @@ static choir_status_t reduce_run(const choir_record_t* record,
     params.members = CHOIR__CUDA_THREADS;
   return choir__cuda_launch(
       stream, &reduction->finish,
-      quotient_up(params.lane_count, CHOIR__CUDA_THREADS / params.members),
+      choir__cuda_quotient_up(params.lane_count,
+                              CHOIR__CUDA_THREADS / params.members),
       CHOIR__CUDA_THREADS, &params);
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/kernels/cuda/cuda_rows.h"
 
-#include "tensor/kernels/cuda/cuda_group.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/nest.h"
 
@@ -41,9 +40,6 @@ static int64_t columns_of(const choir_view_t* view) {
 static int64_t stride_of(const choir_view_t* view) {
   return view->ndim == 2 ? view->strides[0] : columns_of(view);
 }
-static float* data_of(const choir_view_t* view) {
-  return (float*)choir_buffer_data(view->buffer) + view->offset;
-}
 
 static bool are_labels(const choir_view_t* view) {
   return view->dtype == CHOIR_DTYPE_I32 || view->dtype == CHOIR_DTYPE_I64;
@@ -56,7 +52,7 @@ static choir__cuda_rows_t rows_of(const choir_record_t* record) {
   uint32_t members = 1;
   while (members < CHOIR__CUDA_THREADS && 2 * members < columns) members *= 2;
   return (choir__cuda_rows_t){
-      .x = data_of(x),
+      .x = choir__cuda_data(x),
       .x_stride = stride_of(x),
       .rows = (uint32_t)(columns ? choir_view_count(x) / columns : 0),
       .columns = (uint32_t)columns,
@@ -67,8 +63,7 @@ static choir__cuda_rows_t rows_of(const choir_record_t* record) {
 static void take_labels(const choir_record_t* record,
                         choir__cuda_rows_t* rows) {
   const choir_view_t* labels = choir_record_src(record, 1);
-  rows->labels = (const char*)choir_buffer_data(labels->buffer) +
-                 (size_t)labels->offset * choir_dtype_bytes(labels->dtype);
+  rows->labels = choir__cuda_data(labels);
   rows->labels_are_i64 = labels->dtype == CHOIR_DTYPE_I64;
   rows->label_stride = labels->strides[0];
 }
@@ -76,23 +71,11 @@ static void take_labels(const choir_record_t* record,
 static void take_result(const choir_record_t* record, int32_t index,
                         choir__cuda_rows_t* rows) {
   const choir_view_t* y = choir_record_dst(record, index);
-  rows->y = data_of(y);
+  rows->y = choir__cuda_data(y);
   rows->y_stride = stride_of(y);
 }
 
 // ---- Launches ----
-
-static uint32_t quotient_up(uint32_t a, uint32_t b) {
-  return (uint32_t)(((uint64_t)a + b - 1) / b);
-}
-
-static choir_status_t launch(choir_stream_t* stream,
-                             const choir_cuda_kernel_t* kernel,
-                             uint32_t threads, choir__cuda_rows_t* rows) {
-  return choir__cuda_launch(stream, kernel,
-                            quotient_up(threads, CHOIR__CUDA_THREADS),
-                            CHOIR__CUDA_THREADS, rows);
-}
 
 // One value of each row by the first kernel, from `threads` threads, their sum
 // by the second.
@@ -103,16 +86,15 @@ static choir_status_t launch_two(const choir_record_t* record,
                                  const choir_cuda_kernel_t* second,
                                  choir__cuda_rows_t* rows) {
   const choir_view_t* y = choir_record_dst(record, 0);
-  rows->result = (char*)choir_buffer_data(y->buffer) +
-                 (size_t)y->offset * choir_dtype_bytes(y->dtype);
+  rows->result = choir__cuda_data(y);
   if (rows->rows > 0) {
     void* values = NULL;
     CHOIR_TRY(
         choir__cuda_scratch(stream, rows->rows * sizeof(double), &values));
     rows->values = values;
-    CHOIR_TRY(launch(stream, first, threads, rows));
+    CHOIR_TRY(choir__cuda_launch_threads(stream, first, threads, rows));
   }
-  return launch(stream, second, 1, rows);
+  return choir__cuda_launch_threads(stream, second, 1, rows);
 }
 
 // ---- softmax, log_softmax and their gradients ----
@@ -131,10 +113,11 @@ static choir_status_t softmax_any_run(const choir_record_t* record,
   choir__cuda_rows_t rows = rows_of(record);
   take_result(record, 0, &rows);
   if (record->src_count == 2) {
-    rows.dy = data_of(choir_record_src(record, 1));
+    rows.dy = choir__cuda_data(choir_record_src(record, 1));
     rows.dy_stride = stride_of(choir_record_src(record, 1));
   }
-  return launch(stream, kernel, rows.rows * rows.members, &rows);
+  return choir__cuda_launch_threads(stream, kernel, rows.rows * rows.members,
+                                    &rows);
 }
 
 // ---- layer_norm, rms_norm and their gradients ----
@@ -151,7 +134,7 @@ static choir__cuda_rows_t norm_rows_of(const choir_record_t* record,
   const choir_layer_norm_attrs_t* attrs = record->attrs;
   choir__cuda_rows_t rows = rows_of(record);
   take_result(record, 0, &rows);
-  rows.scale = data_of(choir_record_src(record, 1));
+  rows.scale = choir__cuda_data(choir_record_src(record, 1));
   rows.epsilon = attrs->epsilon;
   rows.centred = centred;
   return rows;
@@ -160,23 +143,26 @@ static choir__cuda_rows_t norm_rows_of(const choir_record_t* record,
 static choir_status_t norm_run(const choir_record_t* record,
                                choir_stream_t* stream, bool centred) {
   choir__cuda_rows_t rows = norm_rows_of(record, centred);
-  if (centred) rows.bias = data_of(choir_record_src(record, 2));
-  return launch(stream, &norm_kernel, rows.rows * rows.members, &rows);
+  if (centred) rows.bias = choir__cuda_data(choir_record_src(record, 2));
+  return choir__cuda_launch_threads(stream, &norm_kernel,
+                                    rows.rows * rows.members, &rows);
 }
 
 static choir_status_t norm_grad_run(const choir_record_t* record,
                                     choir_stream_t* stream, bool centred) {
   choir__cuda_rows_t rows = norm_rows_of(record, centred);
-  rows.dy = data_of(choir_record_src(record, 2));
+  rows.dy = choir__cuda_data(choir_record_src(record, 2));
   rows.dy_stride = stride_of(choir_record_src(record, 2));
-  rows.dscale = data_of(choir_record_dst(record, 1));
-  if (centred) rows.dbias = data_of(choir_record_dst(record, 2));
+  rows.dscale = choir__cuda_data(choir_record_dst(record, 1));
+  if (centred) rows.dbias = choir__cuda_data(choir_record_dst(record, 2));
   void* values = NULL;
   CHOIR_TRY(
       choir__cuda_scratch(stream, 2 * rows.rows * sizeof(double), &values));
   rows.values = values;
-  CHOIR_TRY(launch(stream, &norm_grad_kernel, rows.rows * rows.members, &rows));
-  return launch(stream, &norm_sums_kernel, rows.columns, &rows);
+  CHOIR_TRY(choir__cuda_launch_threads(stream, &norm_grad_kernel,
+                                       rows.rows * rows.members, &rows));
+  return choir__cuda_launch_threads(stream, &norm_sums_kernel, rows.columns,
+                                    &rows);
 }
 
 // ---- Losses on labels ----
@@ -233,9 +219,10 @@ static choir_status_t labelled_grad_run(const choir_record_t* record,
                                         choir_stream_t* stream,
                                         const choir_cuda_kernel_t* kernel) {
   choir__cuda_rows_t rows = labelled_rows_of(record);
-  rows.dy = data_of(choir_record_src(record, 2));
+  rows.dy = choir__cuda_data(choir_record_src(record, 2));
   take_result(record, 0, &rows);
-  return launch(stream, kernel, rows.rows * rows.columns, &rows);
+  return choir__cuda_launch_threads(stream, kernel, rows.rows * rows.columns,
+                                    &rows);
 }
 
 static choir_status_t softmax_cross_entropy_grad_run(
@@ -265,15 +252,15 @@ static choir_status_t mse_loss_run(const choir_record_t* record,
                                    choir_stream_t* stream) {
   const uint32_t count =
       (uint32_t)choir_view_count(choir_record_src(record, 0));
-  choir__cuda_rows_t rows = {.x = data_of(choir_record_src(record, 0)),
-                             .dy = data_of(choir_record_src(record, 1)),
-                             .rows = quotient_up(count, CHOIR__CUDA_MSE_CHUNK),
-                             .columns = count,
-                             .divisor = count ? count : 1,
-                             .accumulate = record->accumulate};
-  const uintptr_t group = CHOIR__CUDA_GROUP * sizeof(float);
+  choir__cuda_rows_t rows = {
+      .x = choir__cuda_data(choir_record_src(record, 0)),
+      .dy = choir__cuda_data(choir_record_src(record, 1)),
+      .rows = choir__cuda_quotient_up(count, CHOIR__CUDA_MSE_CHUNK),
+      .columns = count,
+      .divisor = count ? count : 1,
+      .accumulate = record->accumulate};
   rows.by_groups =
-      (uintptr_t)rows.x % group == 0 && (uintptr_t)rows.dy % group == 0;
+      choir__cuda_is_group(rows.x) && choir__cuda_is_group(rows.dy);
   return launch_two(record, stream, &mse_loss_kernel,
                     rows.rows * CHOIR__CUDA_THREADS, &rows_mean_kernel, &rows);
 }
