@@ -375,8 +375,8 @@ def _tape(scope: int) -> list[TapeEntry]:
 
 
 class ListLayer(Layer):
-    """A layer of the C library's list, _kind. Its settings are attributes of their
-    names there, or of others by _names. _input: an attribute for the size of its
+    """A layer of the C library's list, _kind. Its settings are attributes, given to
+    __init__, of their names there or of others by _names. _input: an attribute for the size of its
     input's axis, and the axis."""
 
     _kind = ""
@@ -385,6 +385,10 @@ class ListLayer(Layer):
     _results = 1
     _draws = 0
     _made: LibraryLayer | None = None
+
+    def __init__(self, **settings) -> None:
+        super().__init__()
+        self.__dict__.update(settings)
 
     def _settings(self) -> dict:
         """As the C library has them: of a pair two, rows and columns."""

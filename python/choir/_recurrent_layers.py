@@ -49,7 +49,6 @@ class RNN_Base(ListLayer):
         dropout: float = 0,
         bidirectional: bool = False,
     ) -> None:
-        super().__init__()
         if not 0 <= dropout < 1:
             raise ValueError(
                 f"{type(self).__name__}: dropout is {dropout}; needs 0 to below 1"
@@ -59,14 +58,12 @@ class RNN_Base(ListLayer):
                 f"{type(self).__name__}: num_layers is {num_layers}; needs 1 at "
                 "least"
             )
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.bias = bias
-        self.batch_first = batch_first
-        self.dropout = dropout
-        self.bidirectional = bidirectional
-        self._draws = num_layers - 1 if dropout else 0
+        super().__init__(
+            input_size=input_size, hidden_size=hidden_size,
+            num_layers=num_layers, bias=bias, batch_first=batch_first,
+            dropout=dropout, bidirectional=bidirectional,
+            _draws=num_layers - 1 if dropout else 0,
+        )  # fmt: skip
 
     def step_forward(self, *args):
         raise NotImplementedError(

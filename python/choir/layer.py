@@ -90,14 +90,10 @@ class Gemm(_layer.ListLayer):
         bias: bool = True,
         bias_shape=None,
     ) -> None:
-        super().__init__()
-        self.nb_kernels = nb_kernels
-        self.alpha = alpha
-        self.beta = beta
-        self.transA = transA
-        self.transB = transB
-        self.bias = bias
-        self.bias_shape = bias_shape or (1, nb_kernels)
+        super().__init__(
+            nb_kernels=nb_kernels, alpha=alpha, beta=beta, transA=transA,
+            transB=transB, bias=bias, bias_shape=bias_shape or (1, nb_kernels),
+        )  # fmt: skip
 
     def initialize(self, x: Tensor) -> None:
         super().initialize(x)
@@ -122,7 +118,6 @@ class Embedding(Layer):
         self.input_dim = input_dim
         self.output_dim = output_dim
         self.initializer = initializer
-        self._frozen = False
 
     def initialize(self, x: Tensor) -> None:
         shape = (self.input_dim, self.output_dim)
@@ -151,8 +146,7 @@ class RMSNorm(_layer.ListLayer):
     _kind = "rms_norm"
 
     def __init__(self, epsilon: float = 1e-5) -> None:
-        super().__init__()
-        self.epsilon = float(epsilon)
+        super().__init__(epsilon=float(epsilon))
 
 
 class LayerNorm(RMSNorm):
@@ -202,14 +196,10 @@ class Conv2d(_layer.ListLayer):
         activation: str = "NOTSET",
         **kwargs,
     ) -> None:
-        super().__init__()
-        self.in_channels: int | None = None
+        in_channels = None
         if args:
-            self.in_channels, nb_kernels, kernel_size = (
-                nb_kernels,
-                kernel_size,
-                args[0],
-            )
+            in_channels, nb_kernels = nb_kernels, kernel_size
+            kernel_size = args[0]
             stride = args[1] if len(args) > 1 else stride
             padding = args[2] if len(args) > 2 else padding
         if kwargs:
@@ -218,15 +208,13 @@ class Conv2d(_layer.ListLayer):
             raise ValueError(
                 f"Conv2d: activation is {activation!r}; NOTSET or RELU is needed"
             )
-        self.nb_kernels = operator.index(nb_kernels)
-        self.kernel_size = _pair(kernel_size, "Conv2d: kernel_size")
-        self.stride = _pair(stride, "Conv2d: stride")
-        self.padding = padding
-        self.dilation = _pair(dilation, "Conv2d: dilation")
-        self.group = group
-        self.bias = bias
-        self.pad_mode = pad_mode
-        self.activation = activation.upper()
+        super().__init__(
+            in_channels=in_channels, nb_kernels=operator.index(nb_kernels),
+            kernel_size=_pair(kernel_size, "Conv2d: kernel_size"),
+            stride=_pair(stride, "Conv2d: stride"), padding=padding,
+            dilation=_pair(dilation, "Conv2d: dilation"), group=group,
+            bias=bias, pad_mode=pad_mode, activation=activation.upper(),
+        )  # fmt: skip
 
 
 class SeparableConv2d(_layer.ListLayer):
@@ -244,17 +232,15 @@ class SeparableConv2d(_layer.ListLayer):
         padding=0,
         bias=False,
     ) -> None:
-        super().__init__()
         if args:
             # (in_channels, nb_kernels, kernel_size[, stride[, padding]])
             nb_kernels, kernel_size = kernel_size, args[0]
             stride = args[1] if len(args) > 1 else stride
             padding = args[2] if len(args) > 2 else padding
-        self.nb_kernels = nb_kernels
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.bias = bias
+        super().__init__(
+            nb_kernels=nb_kernels, kernel_size=kernel_size, stride=stride,
+            padding=padding, bias=bias,
+        )  # fmt: skip
 
 
 class ConvTranspose2d(_layer.ListLayer):
@@ -280,15 +266,12 @@ class ConvTranspose2d(_layer.ListLayer):
         group: int = 1,
         bias: bool = True,
     ) -> None:
-        super().__init__()
-        self.nb_kernels = operator.index(nb_kernels)
-        self.kernel_size = _pair(kernel_size, "ConvTranspose2d: kernel_size")
-        self.stride = stride
-        self.padding = padding
-        self.output_padding = output_padding
-        self.dilation = dilation
-        self.group = group
-        self.bias = bias
+        super().__init__(
+            nb_kernels=operator.index(nb_kernels),
+            kernel_size=_pair(kernel_size, "ConvTranspose2d: kernel_size"),
+            stride=stride, padding=padding, output_padding=output_padding,
+            dilation=dilation, group=group, bias=bias,
+        )  # fmt: skip
 
 
 class MultiHeadAttention(_layer.ListLayer):
@@ -313,13 +296,10 @@ class MultiHeadAttention(_layer.ListLayer):
         dropout: float = 0.0,
         causal: bool = False,
     ) -> None:
-        super().__init__()
-        self.num_heads = operator.index(num_heads)
-        self.head_dim = head_dim
-        self.value_dim = value_dim
-        self.bias = bias
-        self.dropout = dropout
-        self.causal = causal
+        super().__init__(
+            num_heads=operator.index(num_heads), head_dim=head_dim,
+            value_dim=value_dim, bias=bias, dropout=dropout, causal=causal,
+        )  # fmt: skip
 
     def _inputs(self, query, key=None, value=None, mask=None) -> list:
         key = query if key is None else key
@@ -400,13 +380,11 @@ class Pooling2d(_layer.ListLayer):
         is_max: bool = True,
         pad_mode: str = "NOTSET",
     ) -> None:
-        super().__init__()
-        self._kind = self._kind or ("max_pool2d" if is_max else "avg_pool2d")
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.is_max = is_max
-        self.pad_mode = pad_mode
+        super().__init__(
+            _kind=self._kind or ("max_pool2d" if is_max else "avg_pool2d"),
+            kernel_size=kernel_size, padding=padding, is_max=is_max,
+            stride=kernel_size if stride is None else stride, pad_mode=pad_mode,
+        )  # fmt: skip
         self._check()
 
 
@@ -536,12 +514,7 @@ BinaryCrossEntropy = _function_layer(
 
 def _class_of(kind: str, name: str) -> type[Layer]:
     """Of a layer of the C library's list, with its settings there."""
-
-    def __init__(self, **settings) -> None:
-        _layer.ListLayer.__init__(self)
-        self.__dict__.update(settings)
-
-    members = {"_kind": kind, "__init__": __init__, "__module__": __name__}
+    members = {"_kind": kind, "__module__": __name__}
     return LayerMeta(name, (_layer.ListLayer,), members)
 
 
