@@ -272,6 +272,8 @@ class Layer(metaclass=LayerMeta):
 @functools.cache
 def definition_of(kind: str) -> tuple[int, Table]:
     definition = lib.layer_def_find(kind.encode())
+    if not definition:
+        raise NotImplementedError(f"{kind!r} is no layer of the C library's")
     return definition, Table(lib.layer_def_config(definition))
 
 

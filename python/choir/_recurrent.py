@@ -100,14 +100,17 @@ class RNNHandle:
         self.weights_size = sum(raw.count() for raw in values)
         values.clear()
 
+    def __getstate__(self) -> dict:
+        return dict(self.__dict__, _layers={})
+
     def _layer(self, x: Tensor, drops: bool) -> LibraryLayer:
         if drops not in self._layers:
             settings = dict(self._settings)
             if not drops:
                 settings["dropout"] = 0
-            name = "CudnnRNNHandle"
-            made = LibraryLayer(self._kind, name, settings, [x])
-            self._layers[drops] = made
+            self._layers[drops] = LibraryLayer(
+                self._kind, "CudnnRNNHandle", settings, [x]
+            )
         return self._layers[drops]
 
     def run(self, x, states, W: Tensor, lengths) -> list[Tensor]:
@@ -125,15 +128,9 @@ class RNNHandle:
 
 
 def rnn_of(
-    x,
-    hx,
-    cx,
-    W,
-    handle,
-    return_sequences=False,
-    use_mask=False,
+    x, hx, cx, W, handle, return_sequences=False, use_mask=False,
     seq_lengths=None,
-):
+):  # fmt: skip
     """SINGA's operator: y, h and of an LSTM c, of x (T, N, F); y is (T, N, D H),
     or the last step of each sample (N, D H)."""
     lengths = seq_lengths if use_mask else None

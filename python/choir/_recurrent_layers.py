@@ -65,10 +65,11 @@ class RNN_Base(ListLayer):
             _draws=num_layers - 1 if dropout else 0,
         )  # fmt: skip
 
-    def step_forward(self, *args):
-        raise NotImplementedError(
-            f"{type(self).__name__} defines no step_forward"
-        )
+    def forward(self, xs, h0=None, lengths=None):
+        return tuple(self._steps(xs, (h0,), lengths))
+
+    def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return self._steps([x], (h,), None)[1]
 
     def _settings(self) -> dict:
         return super()._settings() | {"batch_first": False}
@@ -133,12 +134,6 @@ class RNN(RNN_Base):
                 f"RNN: nonlinearity is {nonlinearity!r}; tanh or relu"
             )
         self.nonlinearity = nonlinearity
-
-    def forward(self, xs, h0=None, lengths=None):
-        return tuple(self._steps(xs, (h0,), lengths))
-
-    def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
-        return self._steps([x], (h,), None)[1]
 
 
 class LSTM(RNN_Base):
@@ -214,12 +209,6 @@ class GRU(RNN_Base):
 
     _kind = "gru"
 
-    def forward(self, xs, h0=None, lengths=None):
-        return tuple(self._steps(xs, (h0,), lengths))
-
-    def step_forward(self, x: Tensor, h: Tensor) -> Tensor:
-        return self._steps([x], (h,), None)[1]
-
 
 class CudnnRNN(Layer):
     """SINGA's recurrent layer with all weights in one tensor W, which starts evenly
@@ -282,15 +271,9 @@ class CudnnRNN(Layer):
         if self.batch_first:
             x = _recurrent.turned(x)
         y = _recurrent.rnn_of(
-            x,
-            hx,
-            cx,
-            self.W,
-            self._handle(x),
-            self.return_sequences,
-            self.use_mask,
-            seq_lengths,
-        )[0]
+            x, hx, cx, self.W, self._handle(x), self.return_sequences,
+            self.use_mask, seq_lengths,
+        )[0]  # fmt: skip
         if self.batch_first and self.return_sequences:
             y = _recurrent.turned(y)
         return y

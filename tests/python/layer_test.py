@@ -559,6 +559,8 @@ class Recurrent(Base):
             layer.RNN(3, 4, nonlinearity="gelu")
         with self.assertRaisesRegex(NotImplementedError, "is 'relu'"):
             layer.LSTM(3, 4, "relu")
+        with self.assertRaisesRegex(NotImplementedError, "'' is no layer"):
+            layer.RNN_Base(3, 4)(t(array(1, 2, 3)))
 
 
 class Functions(Base):

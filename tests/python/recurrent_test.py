@@ -3,6 +3,7 @@
 directions, with states and lengths. Skips where PyTorch is not installed."""
 
 import itertools
+import pickle
 import unittest
 
 import numpy as np
@@ -246,6 +247,9 @@ class Forms(unittest.TestCase):
             )
             raw = op.forward(x.data, zeros.data, zeros.data, made.W.data)
             np.testing.assert_array_equal(raw[0].read(), results[0].numpy())
+            again = pickle.loads(pickle.dumps(autograd._RNN(handle, True)))
+            other = again(x, zeros, zeros, made.W)
+            np.testing.assert_array_equal(other[0].numpy(), results[0].numpy())
             dx, _, _, dW = op.backward(tensor.ones(y.shape).data)
             self.assertEqual(dx.shape(), x.shape)
             self.assertEqual(dW.shape(), made.W.shape)
