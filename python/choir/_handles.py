@@ -141,16 +141,11 @@ def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
     return y
 
 
-def _conv_of(x, W, b=None, handle=None, odd_padding=(0, 0, 0, 0)):
-    return conv2d(handle, x, W, b, odd_padding)
-
-
-def _pool_of(x, handle, odd_padding=(0, 0, 0, 0)):
-    return pooling_2d(handle, x, odd_padding)
-
-
-def _norm_of(x, scale, bias, handle, running_mean, running_var):
-    return batchnorm_2d(handle, x, scale, bias, running_mean, running_var)
+def _of(function):
+    """Of tensors and, by name, the handle."""
+    return staticmethod(
+        lambda *xs, handle, **given: function(handle, *xs, **given)
+    )
 
 
 class _Handled(_composites.Composite):
@@ -165,7 +160,7 @@ class _Handled(_composites.Composite):
 class _Conv2d(_Handled):
     """The operator of conv2d."""
 
-    _function = staticmethod(_conv_of)
+    _function = _of(conv2d)
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
         self._begin(handle=handle, odd_padding=odd_padding)
@@ -182,7 +177,7 @@ class _Conv2d(_Handled):
 class _Pooling2d(_Handled):
     """The operator of pooling_2d."""
 
-    _function = staticmethod(_pool_of)
+    _function = _of(pooling_2d)
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
         self._begin(handle=handle, odd_padding=odd_padding)
@@ -199,7 +194,7 @@ class _Pooling2d(_Handled):
 class _BatchNorm2d(_Handled):
     """The operator of batchnorm_2d."""
 
-    _function = staticmethod(_norm_of)
+    _function = _of(batchnorm_2d)
 
     def __init__(self, handle, running_mean, running_var, name=None) -> None:
         self._begin(
