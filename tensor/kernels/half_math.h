@@ -18,8 +18,10 @@ CHOIR__BODY float choir__half_float(uint32_t bits) {
 CHOIR__BODY uint16_t choir__bf16_from(float value) {
   const uint32_t bits = (uint32_t)choir__math_bits(value);
   const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return (uint16_t)((nan ? bits | 0x00400000u : rounded) >> 16);
+  // A choice of floats, as compilers would make one of 16 bits, and slower.
+  const float kept =
+      choir__half_float(value != value ? bits | 0x00400000u : rounded);
+  return (uint16_t)((uint32_t)choir__math_bits(kept) >> 16);
 }
 CHOIR__BODY float choir__bf16_to(uint16_t bits) {
   return choir__half_float((uint32_t)bits << 16);
@@ -53,10 +55,10 @@ CHOIR__BODY float choir__f16_to(uint16_t half) {
 // to f16 or bf16 gives what rounding the double at once would (core/dtype.c).
 CHOIR__BODY float choir__round_to_odd(double value) {
   const float nearest = (float)value;
-  if (value != value || (double)nearest == value) return nearest;
-  uint32_t bits = (uint32_t)choir__math_bits(nearest);
-  if (fabs((double)nearest) > fabs(value)) --bits;
-  return choir__half_float(bits | 1u);
+  const double size = fabs((double)nearest);
+  const bool is_below = size<fabs(value), is_above = size> fabs(value);
+  const uint32_t bits = (uint32_t)choir__math_bits(nearest) - is_above;
+  return choir__half_float(bits | (uint32_t)(is_below || is_above));
 }
 
 #ifdef __cplusplus

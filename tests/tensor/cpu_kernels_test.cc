@@ -462,6 +462,76 @@ TEST(CpuKernelsList, DeclinesOtherDtypes) {
   }
 }
 
+// All elements of 16 bits, side by side and apart: as in f32, rounded once by
+// core.
+TEST(CpuKernelsList, SixteenBitsAreF32RoundedOnce) {
+  constexpr int64_t kCount = 65536;
+  Device device(1);
+  choir_buffer_t* buffer;
+  ASSERT_OK(choir_buffer_create(device.device, 12 * kCount, &buffer));
+  char* data = static_cast<char*>(choir_buffer_data(buffer));
+  const auto run = [&](const choir_op_kernel_t* kernel, choir_dtype_t dtype,
+                       int64_t step) {
+    choir_view_t operands[3];
+    const int64_t shape[] = {kCount / step};
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_OK(choir_view_make(dtype, 1, shape, &operands[i]));
+      operands[i].buffer = buffer;
+      operands[i].offset = i * kCount;
+      operands[i].strides[0] = step;
+    }
+    const int32_t sources = choir__op_def(kernel->op)->src_max;
+    operands[sources] = operands[2];
+    choir_record_t record = {};
+    record.operands = operands;
+    record.src_count = sources;
+    record.dst_count = 1;
+    record.kernel = &kernel->kernel;
+    record.operation = choir__operation(kernel->op);
+    ASSERT_OK(kernel->kernel.run(&record, device.stream()));
+  };
+  const auto at = [&](int operand, int64_t i, choir_dtype_t dtype) {
+    return data + (operand * kCount + i) *
+                      static_cast<int64_t>(choir_dtype_bytes(dtype));
+  };
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    std::vector<uint16_t> bits(2 * kCount);
+    for (int64_t i = 0; i < 2 * kCount; ++i)
+      bits[i] = static_cast<uint16_t>(i < kCount ? i : i * 40503);
+    for (const choir_op_kernel_t* kernel :
+         {&choir__cpu_gelu, &choir__cpu_gelu_grad, &choir__cpu_sigmoid,
+          &choir__cpu_add, &choir__cpu_mul, &choir__cpu_div}) {
+      for (int64_t i = 0; i < 2 * kCount; ++i)
+        choir_element_store(at(0, i, CHOIR_DTYPE_F32), CHOIR_DTYPE_F32,
+                            choir_element_load(&bits[i], dtype));
+      run(kernel, CHOIR_DTYPE_F32, 1);
+      std::vector<uint16_t> want(kCount), got(kCount);
+      for (int64_t i = 0; i < kCount; ++i)
+        choir_element_store(
+            &want[i], dtype,
+            choir_element_load(at(2, i, CHOIR_DTYPE_F32), CHOIR_DTYPE_F32));
+      for (choir__isa_t isa : InstructionSets()) {
+        choir__isa_limit(isa);
+        for (int64_t step : {1, 3}) {
+          memcpy(data, bits.data(), 4 * kCount);
+          run(kernel, dtype, step);
+          memcpy(got.data(), at(2, 0, dtype), 2 * kCount);
+          for (int64_t i = 0; i < kCount / step; ++i) {
+            const int64_t k = i * step;
+            if (std::isnan(choir_element_load(&want[k], dtype)))
+              ASSERT_TRUE(std::isnan(choir_element_load(&got[k], dtype)));
+            else
+              ASSERT_EQ(got[k], want[k])
+                  << kernel->kernel.name << " of element " << k
+                  << ", instruction set " << isa << ", step " << step;
+          }
+        }
+      }
+    }
+  }
+  choir_buffer_release(buffer);
+}
+
 TEST(CpuKernelsList, NanGoesThrough) {
   Device device(1);
   choir_buffer_t* buffer;

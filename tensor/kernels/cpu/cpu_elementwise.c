@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that make each element from the elements at its place. A formula gives a
-// loop over planes in f32, in all layouts and for every instruction set, and
-// one in f64. Elements of other dtypes are brought to f32 block by block,
-// within the L1 cache, and rounded once on the way back; so are all for
-// functions, to f64.
+// Ops that make each element from the elements at its place. A formula gives
+// loops over planes for every instruction set: in f32, in all layouts, and in
+// 16 bits side by side, which are f32 in registers; and one in f64. In other
+// layouts 16 bits are brought to f32 block by block, within the L1 cache, and
+// rounded once on the way back; so are all for functions, to f64.
 #include "tensor/kernels/cpu/cpu_elementwise.h"
 
 #include <math.h>
@@ -12,7 +12,28 @@
 #include "tensor/kernels/dtype_traits.h"
 #include "tensor/kernels/element_params.h"
 
-// ---- In f32 ----
+// ---- In f32, and in 16 bits ----
+
+#define DENSE_PLANE(DTYPE, name, sources)                                   \
+  CHOIR__BODY void name##_##DTYPE##_body(const choir__plane_t* plane) {     \
+    const choir__element_params_t p =                                       \
+        *(const choir__element_params_t*)plane->params;                     \
+    for (int64_t r = 0; r < plane->rows; r++) {                             \
+      choir__##DTYPE##_t* y =                                               \
+          (choir__##DTYPE##_t*)plane->data[0] + r * plane->row_stride[0];   \
+      const choir__##DTYPE##_t* a =                                         \
+          (const choir__##DTYPE##_t*)plane->data[1] +                       \
+          r * plane->row_stride[1];                                         \
+      const choir__##DTYPE##_t* b =                                         \
+          (const choir__##DTYPE##_t*)plane->data[sources] +                 \
+          r * plane->row_stride[sources];                                   \
+      CHOIR__INDEPENDENT                                                    \
+      for (int64_t i = 0; i < plane->columns; i++)                          \
+        y[i] = choir__##DTYPE##_store(name##_of(                            \
+            choir__##DTYPE##_load(a[i]), choir__##DTYPE##_load(b[i]), &p)); \
+    }                                                                       \
+  }                                                                         \
+  CHOIR__ISA_VARIANTS(name##_##DTYPE, (const choir__plane_t* plane), (plane))
 
 #define CHOIR__FORMULA(OP, name, sources, formula, ...)                        \
   CHOIR__BODY float name##_of(float x, float b,                                \
@@ -21,7 +42,7 @@
     (void)a, (void)b, (void)p;                                                 \
     return formula;                                                            \
   }                                                                            \
-  CHOIR__BODY void name##_plane_body(const choir__plane_t* plane) {            \
+  CHOIR__BODY void name##_F32_body(const choir__plane_t* plane) {              \
     const choir__element_params_t p =                                          \
         *(const choir__element_params_t*)plane->params;                        \
     enum { LAST = sources };                                                   \
@@ -58,7 +79,9 @@
       }                                                                        \
     }                                                                          \
   }                                                                            \
-  CHOIR__ISA_VARIANTS(name##_plane, (const choir__plane_t* plane), (plane))
+  CHOIR__ISA_VARIANTS(name##_F32, (const choir__plane_t* plane), (plane))      \
+  DENSE_PLANE(F16, name, sources)                                              \
+  DENSE_PLANE(BF16, name, sources)
 #include "tensor/elementwise.def"
 
 // ---- In f64: formulas, and functions of the C library ----
@@ -71,7 +94,7 @@ static double element_f64(const choir__plane_t* plane, int32_t operand,
 }
 
 #define CHOIR__FUNCTION(OP, name, sources, formula, ...)                  \
-  static void name##_plane_f64(const choir__plane_t* plane) {             \
+  static void name##_F64(const choir__plane_t* plane) {                   \
     const choir__element_params_t* p = plane->params;                     \
     for (int64_t r = 0; r < plane->rows; r++) {                           \
       double* y = (double*)plane->data[0] + r * plane->row_stride[0];     \
@@ -91,7 +114,7 @@ static double element_f64(const choir__plane_t* plane, int32_t operand,
 
 choir__plane_fn_t choir__cpu_formula(choir__formula_t formula) {
   static const choir__plane_fn_t planes[] = {
-#define CHOIR__FORMULA(OP, name, sources, formula, ...) name##_plane,
+#define CHOIR__FORMULA(OP, name, sources, formula, ...) name##_F32,
 #include "tensor/elementwise.def"
   };
   return planes[formula];
@@ -204,17 +227,21 @@ static void blocks_plane(const choir__plane_t* plane) {
 
 // ---- Records ----
 
-// `f32` is NULL of functions.
-static const struct {
-  choir__plane_fn_t f32;
-  choir__plane_fn_t f64;
-} planes_of[CHOIR_OP_COUNT] = {
-#define CHOIR__FORMULA(OP, name, sources, formula, ...) \
-  [CHOIR_OP_##OP] = {name##_plane, name##_plane_f64},
+// NULL: of functions there is F64 alone.
+static choir__plane_fn_t plane_of(choir_op_t op, choir_dtype_t dtype) {
+  static const struct {
+    choir__plane_fn_t of[CHOIR_DTYPE_COUNT];
+  } planes[CHOIR_OP_COUNT] = {
+#define PLANE(DTYPE, name) [CHOIR_DTYPE_##DTYPE] = name##_##DTYPE
+#define CHOIR__FORMULA(OP, name, sources, formula, ...)                     \
+  [CHOIR_OP_##OP] = {{PLANE(F32, name), PLANE(F64, name), PLANE(F16, name), \
+                      PLANE(BF16, name)}},
 #define CHOIR__FUNCTION(OP, name, sources, formula, ...) \
-  [CHOIR_OP_##OP] = {NULL, name##_plane_f64},
+  [CHOIR_OP_##OP] = {{PLANE(F64, name)}},
 #include "tensor/elementwise.def"
-};
+  };
+  return planes[op].of[dtype];
+}
 
 // Destination and sources.
 static bool nest_of(const choir_record_t* record, const choir_view_t** views,
@@ -232,6 +259,16 @@ static bool elementwise_supports(const choir_record_t* record) {
   return choir_dtype_is_float(dtype) && nest_of(record, views, &nest);
 }
 
+// Whether a loop of the dtype can do the nest: those of 16 bits want elements
+// side by side, to be stored.
+static bool is_within_reach(const choir__nest_t* nest, choir_dtype_t dtype,
+                            bool accumulate) {
+  bool is_dense = !accumulate;
+  for (int32_t i = 0; i < nest->operand_count; i++)
+    is_dense = is_dense && nest->strides[i][nest->ndim - 1] == 1;
+  return choir_dtype_bytes(dtype) > 2 || is_dense;
+}
+
 static choir_status_t elementwise_run(const choir_record_t* record,
                                       choir_stream_t* stream) {
   const choir_op_t op = choir__record_op(record);
@@ -241,25 +278,26 @@ static choir_status_t elementwise_run(const choir_record_t* record,
   if (!nest_of(record, views, &nest))
     return CHOIR_ERROR(INTERNAL, "%s: operands do not broadcast",
                        record->kernel->name);
-  blocks_t blocks = {.params = &params,
-                     .dtype = views[0]->dtype,
-                     .is_f64 = !planes_of[op].f32,
-                     .operands = nest.operand_count};
-  blocks.fn = blocks.is_f64 ? planes_of[op].f64 : planes_of[op].f32;
+  const choir_dtype_t dtype = views[0]->dtype;
+  const bool is_f64 = !plane_of(op, CHOIR_DTYPE_F32);
+  const blocks_t blocks = {
+      .params = &params,
+      .fn = plane_of(op, is_f64 ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_F32),
+      .dtype = dtype,
+      .is_f64 = is_f64,
+      .operands = nest.operand_count};
   void* data[CHOIR__NEST_OPERANDS];
   size_t sizes[CHOIR__NEST_OPERANDS];
   for (int32_t i = 0; i < nest.operand_count; i++) {
     data[i] = choir__view_data(views[i]);
-    sizes[i] = choir_dtype_bytes(blocks.dtype);
+    sizes[i] = choir_dtype_bytes(dtype);
   }
-  const bool is_f64 = blocks.dtype == CHOIR_DTYPE_F64;
-  const bool has_loop =
-      is_f64 || (blocks.dtype == CHOIR_DTYPE_F32 && !blocks.is_f64);
+  const choir__plane_fn_t plane =
+      is_within_reach(&nest, dtype, params.accumulate) ? plane_of(op, dtype)
+                                                       : NULL;
   choir__nest_run(&nest, data, sizes, choir__cpu_threads(stream),
-                  is_f64     ? planes_of[op].f64
-                  : has_loop ? blocks.fn
-                             : blocks_plane,
-                  has_loop ? (const void*)&params : &blocks);
+                  plane ? plane : blocks_plane,
+                  plane ? (const void*)&params : &blocks);
   return NULL;
 }
 
