@@ -19,7 +19,13 @@ typedef struct moments_s {
   float mean, factor, offset;
 } moments_t;
 
-enum { SUMS = 32 };
+// The means of g and of g times the normalised row, g = dy scale.
+typedef struct slopes_s {
+  float mean_g, mean_gn;
+} slopes_t;
+
+// Sums along a row; rows whose gradients are made side by side.
+enum { SUMS = 32, GROUP = 4 };
 
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_rows_loops.inc"
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
