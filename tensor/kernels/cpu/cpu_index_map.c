@@ -174,6 +174,9 @@ typedef struct task_s {
   const int64_t* steps;
   int64_t place_step;  // of the row, where it is summed up
   int64_t window;      // elements of a row that are summed up at a time
+  // Few elements are pointed to: all become zeros first, which memset writes
+  // without reading memory before.
+  bool is_sparse;
   // Of a row with a rule.
   run_t* runs;
   int64_t run_count;
@@ -423,7 +426,8 @@ static void sum_window(const window_t* window, int64_t at) {
   const int64_t step = task->steps[CHOIR__AT_ELEMENT];
   void* elements = task->elements + at * task->bytes;
   if (is_untouched(window)) {
-    if (!accumulate) task->move(elements, step, &zero, 0, window->count);
+    if (!accumulate && !task->is_sparse)
+      task->move(elements, step, &zero, 0, window->count);
     return;
   }
   memset(window->sums, 0, (size_t)window->count * sizeof(double));
@@ -435,12 +439,27 @@ static void sum_window(const window_t* window, int64_t at) {
                                        window->count, accumulate);
 }
 
+static int64_t windows_of(const task_t* task) {
+  return (task->row_size + task->window - 1) / task->window;
+}
+
+// Where a window begins among all elements.
+static int64_t element_of(const task_t* task, int64_t window) {
+  const int64_t windows = windows_of(task);
+  return window / windows * task->row_size + window % windows * task->window;
+}
+
 static void sum_range(void* context, void* scratch, int64_t begin,
                       int64_t end) {
   const task_t* task = context;
-  const int64_t windows = (task->row_size + task->window - 1) / task->window;
+  const int64_t windows = windows_of(task);
   spot_t spot = spot_of(&task->axes, begin / windows);
   window_t window = {.task = task, .spot = &spot, .sums = scratch};
+  if (task->is_sparse) {
+    const int64_t first = element_of(task, begin);
+    memset(task->elements + first * task->bytes, 0,
+           (size_t)((element_of(task, end) - first) * task->bytes));
+  }
   for (; begin < end; ++begin) {
     window.first = begin % windows * task->window;
     window.count = smaller(task->window, task->row_size - window.first);
@@ -459,8 +478,13 @@ static choir_status_t sum(task_t* task) {
   task->place_step = has_rule ? task->axes.rule_stride[task->row]
                               : task->steps[CHOIR__AT_PLACE];
   task->window = has_rule ? size : smaller(size, WINDOW);
+  const choir_view_t* dst = choir_record_dst(task->record, 0);
+  task->is_sparse = task->index_count < task->head_count / 4 &&
+                    !task->record->accumulate &&
+                    choir_view_is_contiguous(dst) &&
+                    count == choir_view_count(dst);
   return choir__cpu_parallel_scratch(
-      task->stream, count / size * ((size + task->window - 1) / task->window),
+      task->stream, count / size * windows_of(task),
       CHOIR__CPU_GRAIN / task->window, (size_t)task->window * sizeof(double),
       sum_range, task);
 }
