@@ -76,11 +76,28 @@ static void* row_at(const choir_view_t* view, int64_t row) {
              (int64_t)choir_dtype_bytes(view->dtype);
 }
 
+// Rows one behind the other are as one.
+static void join_rows(const choir_view_t* view, int64_t* count,
+                      int64_t* columns) {
+  if (choir__row_stride(view) != *columns) return;
+  *columns *= *count;
+  *count = 1;
+}
+
 static void load_rows(const choir_view_t* view, int64_t first, int64_t count,
                       int64_t columns, float* to) {
+  join_rows(view, &count, &columns);
   for (int64_t r = 0; r < count; r++)
     choir__cpu_load_f32(view->dtype, to + r * columns, row_at(view, first + r),
                         1, columns);
+}
+
+static void store_rows(const choir_view_t* view, int64_t first, int64_t count,
+                       int64_t columns, const float* from) {
+  join_rows(view, &count, &columns);
+  for (int64_t r = 0; r < count; r++)
+    choir__cpu_store_f32(view->dtype, row_at(view, first + r),
+                         from + r * columns, 1, columns);
 }
 
 static void run_rows(const call_t* call, rows_t rows, float* scratch,
@@ -99,15 +116,11 @@ static void run_rows(const call_t* call, rows_t rows, float* scratch,
     load_rows(call->x, r, count, n, scratch);
     if (call->dy) load_rows(call->dy, r, count, n, scratch + room);
     call->fn(&rows, 0, count);
-    for (int64_t k = 0; k < count; k++) {
-      float* y = rows.y + k * n;
-      if (call->accumulate) {
-        choir__cpu_load_f32(call->y->dtype, scratch, row_at(call->y, r + k), 1,
-                            n);
-        for (int64_t i = 0; i < n; i++) y[i] += scratch[i];
-      }
-      choir__cpu_store_f32(call->y->dtype, row_at(call->y, r + k), y, 1, n);
+    if (call->accumulate) {
+      load_rows(call->y, r, count, n, scratch);
+      for (int64_t i = 0; i < count * n; i++) rows.y[i] += scratch[i];
     }
+    store_rows(call->y, r, count, n, rows.y);
   }
 }
 
