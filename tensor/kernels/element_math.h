@@ -30,8 +30,8 @@ CHOIR__BODY int32_t choir__math_bits(float value) {
 }
 
 // e^x = 2^n e^r with |r| <= ln(2) / 2, and e^r by its series. Results below the
-// normal range are 0.
-CHOIR__BODY float choir__math_exp(float x) {
+// normal range are 0. For x up to 88.7; anything may come of a NaN.
+CHOIR__BODY float choir__math_exp_in_range(float x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: rounds to an integer
   const float shifted = fmaf(x, 1.44269504f, magic);
   const float n = shifted - magic;
@@ -47,8 +47,11 @@ CHOIR__BODY float choir__math_exp(float x) {
   const float y = choir__math_from_bits(
       (int32_t)((uint32_t)choir__math_bits(p) +
                 ((uint32_t)choir__math_bits(shifted) << 23)));
-  const float z = x < -87.33654f ? 0.0f : y;
-  return x <= 88.72283f ? z : x + INFINITY;
+  return x < -87.33654f ? 0.0f : y;
+}
+CHOIR__BODY float choir__math_exp(float x) {
+  const float y = choir__math_exp_in_range(x);
+  return x <= 88.72283f ? y : x + INFINITY;
 }
 
 // log(2^e m) with m in [sqrt(1/2), sqrt(2)) by atanh: log m = 2 atanh(s) with
@@ -124,9 +127,10 @@ CHOIR__BODY float choir__math_erfcx(float z) {
 }
 
 // The normal distribution up to x, by erfc(-x / sqrt 2) / 2, right where it is
-// tiny; and its density times sqrt(2 pi), which the former is made of.
+// tiny; and its density times sqrt(2 pi), which the former is made of. Anything
+// may come of a NaN.
 CHOIR__BODY float choir__math_normal(float x, float* out_power) {
-  const float power = choir__math_exp(-0.5f * x * x);
+  const float power = choir__math_exp_in_range(-0.5f * x * x);
   const float tail = 0.5f * power * choir__math_erfcx(fabsf(x) * 0.70710678f);
   *out_power = power;
   return x < 0.0f ? tail : 1.0f - tail;
