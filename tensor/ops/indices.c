@@ -28,11 +28,32 @@ choir_status_t choir__need_element_indices(const choir_view_t* view,
                      (long long)axis);
 }
 
+// Of integers one behind the other, as indices mostly are; false also of
+// others.
+#define ARE_WITHIN(name, type)                                      \
+  static bool name(const void* data, int64_t count, int64_t size) { \
+    const type* indices = data;                                     \
+    bool are = true;                                                \
+    for (int64_t i = 0; i < count; ++i)                             \
+      are = are && indices[i] >= -size && indices[i] < size;        \
+    return are;                                                     \
+  }
+ARE_WITHIN(are_within_i32, int32_t)
+ARE_WITHIN(are_within_i64, int64_t)
+
 choir_status_t choir__check_indices(const char* op,
                                     const choir_record_t* record,
                                     int32_t source, int64_t size) {
   const choir_view_t* indices = choir_record_src(record, source);
   const void* data = choir__src_data(record, source);
+  const int64_t count = choir_view_count(indices);
+  if (choir_view_is_contiguous(indices) &&
+      (indices->dtype == CHOIR_DTYPE_I64
+           ? are_within_i64((const int64_t*)data + indices->offset, count, size)
+           : indices->dtype == CHOIR_DTYPE_I32 &&
+                 are_within_i32((const int32_t*)data + indices->offset, count,
+                                size)))
+    return NULL;
   int64_t place = 0;
   choir__walk_t walk;
   for (bool more = choir__walk_start(&walk, &indices, 1); more;

@@ -324,11 +324,62 @@ static void pull_row(const task_t* task, const spot_t* spot, int64_t begin,
   }
 }
 
+// Up to `most` whole rows of the dimension before the last, each from where an
+// index says; 0: it does not. While one is moved the memory is asked for the
+// next, which no processor foresees.
+static int64_t pull_rows(const task_t* task, spot_t* spot, int64_t most) {
+  enum { LINE = 64, MOST_LINES = 24 };
+  const int32_t k = task->row - 1;
+  const int64_t row = row_of(task, spot), bytes = task->bytes;
+  if (most < 1 || k < 0 || row < 0 || !task->map->has_indices || task->runs ||
+      task->steps[CHOIR__AT_INDEX] != 0 || task->axes.rules[k].each > 0)
+    return 0;
+  const int64_t* steps = task->axes.strides[k];
+  const int64_t axis_stride = task->map->axis_stride;
+  const int64_t count = smaller(most, task->axes.shape[k] - spot->index[k]);
+  const int64_t length =
+      smaller(task->row_size * task->steps[CHOIR__AT_ELEMENT] * bytes,
+              MOST_LINES * LINE);
+  int64_t index = index_at(task, spot->at[CHOIR__AT_INDEX]);
+  for (int64_t r = 0; r < count; ++r) {
+    const int64_t element =
+        index < 0 ? -1
+                  : row + r * steps[CHOIR__AT_ELEMENT] + index * axis_stride;
+    if (r + 1 < count) {
+      index = index_at(
+          task, spot->at[CHOIR__AT_INDEX] + (r + 1) * steps[CHOIR__AT_INDEX]);
+      const char* next =
+          task->elements + (row + (r + 1) * steps[CHOIR__AT_ELEMENT] +
+                            (index < 0 ? 0 : index) * axis_stride) *
+                               bytes;
+      for (int64_t i = 0; i < length; i += LINE) __builtin_prefetch(next + i);
+    }
+    const int64_t at = spot->at[CHOIR__AT_PLACE] + r * steps[CHOIR__AT_PLACE];
+    const int64_t to = task->steps[CHOIR__AT_PLACE];
+    if (element < 0)
+      task->move(task->places + at * bytes, to, task->others, 0,
+                 task->row_size);
+    else
+      task->move(task->places + at * bytes, to,
+                 task->elements + element * bytes,
+                 task->steps[CHOIR__AT_ELEMENT], task->row_size);
+  }
+  spot_move(&task->axes, spot, k, count - 1);
+  return count;
+}
+
 static void pull_range(void* context, int64_t begin, int64_t end) {
   const task_t* task = context;
   spot_t spot = spot_of(&task->axes, begin / task->row_size);
   while (begin < end) {
     const int64_t first = begin % task->row_size;
+    const int64_t rows =
+        first > 0 ? 0 : pull_rows(task, &spot, (end - begin) / task->row_size);
+    if (rows > 0) {
+      spot_next(&task->axes, &spot);
+      begin += rows * task->row_size;
+      continue;
+    }
     const int64_t last = smaller(task->row_size, first + end - begin);
     pull_row(task, &spot, first, last);
     spot_next(&task->axes, &spot);
@@ -479,10 +530,9 @@ static choir_status_t sum(task_t* task) {
                               : task->steps[CHOIR__AT_PLACE];
   task->window = has_rule ? size : smaller(size, WINDOW);
   const choir_view_t* dst = choir_record_dst(task->record, 0);
-  task->is_sparse = task->index_count < task->head_count / 4 &&
-                    !task->record->accumulate &&
-                    choir_view_is_contiguous(dst) &&
-                    count == choir_view_count(dst);
+  task->is_sparse =
+      task->index_count < task->head_count / 4 && !task->record->accumulate &&
+      choir_view_is_contiguous(dst) && count == choir_view_count(dst);
   return choir__cpu_parallel_scratch(
       task->stream, count / size * windows_of(task),
       CHOIR__CPU_GRAIN / task->window, (size_t)task->window * sizeof(double),
