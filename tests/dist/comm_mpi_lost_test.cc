@@ -34,7 +34,7 @@ void StartScript(ProcessGroup* group, const std::string& script,
       {"CHOIR_TEST_SIZE=2", "CHOIR_TEST_SCRIPT=" + script,
        "CHOIR_MPI_LIBRARY=" + std::filesystem::absolute(kPlugin).string(),
        "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "CHOIR_RANK",
-       "CHOIR_SIZE", "CHOIR_COMM_ID", "PMI_RANK", runtime});
+       "CHOIR_SIZE", "CHOIR_COMM_ID", runtime});
 }
 
 ProcessResult RunScript(const std::string& script) {

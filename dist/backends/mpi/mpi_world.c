@@ -256,10 +256,9 @@ choir_status_t choir_mpi_world_close(void) {
 // fails because a peer was lost must not be the first one: the peer's
 // connection closes before the peer's host has told the runtime how it ended.
 static void wait_for_runtime(void) {
-  static const char* const variables[] = {"PMIX_RANK", "PMI_RANK"};
-  bool has_runtime = false;
-  for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); ++i)
-    has_runtime |= getenv(variables[i]) != NULL;
+  // $PMIX_RANK: set by Open MPI's runtime: a rank that fails after another one
+  // waits to be ended by it.
+  const bool has_runtime = getenv("PMIX_RANK") != NULL;
   const double end = choir_clock_seconds() + FOLLOWER_SECONDS;
   while (has_runtime && choir_clock_seconds() < end)
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
