@@ -22,6 +22,7 @@ struct choir_status_s {
   char* message;
   choir_allocator_t allocator;
   const void* shared_by;  // see status_backend.h; NULL: by nobody
+  bool is_deferred;       // likewise
   size_t origin_length;
   char origin[ORIGIN_BYTES];
 };
@@ -201,4 +202,13 @@ choir_status_t choir__status_mark_shared(choir_status_t status,
 
 bool choir__status_is_shared(choir_status_t status, const void* group) {
   return status && status->shared_by == group;
+}
+
+choir_status_t choir__status_mark_deferred(choir_status_t status) {
+  if (status && status != &out_of_memory) status->is_deferred = true;
+  return status;
+}
+
+bool choir__status_is_deferred(choir_status_t status) {
+  return status && status->is_deferred;
 }

@@ -19,6 +19,14 @@ choir_status_t choir__status_mark_shared(choir_status_t status,
                                          const void* group) CHOIR_NODISCARD;
 bool choir__status_is_shared(choir_status_t status, const void* group);
 
+// A failure of work that was submitted before the call that returns it: what
+// was submitted since then did not run. The mark is kept likewise.
+
+// Marks `status`, which may be NULL, and returns it.
+choir_status_t choir__status_mark_deferred(choir_status_t status)
+    CHOIR_NODISCARD;
+bool choir__status_is_deferred(choir_status_t status);
+
 #ifdef __cplusplus
 }
 #endif

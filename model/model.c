@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/profile.h"
+#include "core/status_backend.h"
 #include "model/layer_def.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
@@ -425,9 +426,15 @@ bool choir__model_is_partial(const choir_model_t* model) {
   return vtable->passes && model->pass + 1 < vtable->passes(model->updater);
 }
 
-// For the sentence of a failure that came after the update.
-static const char* counted_note(const choir_model_t* model) {
-  if (!model->is_counted) return "";
+// Whether a failure came after the update, and did not keep it from being
+// applied, as one of work that was submitted before may have.
+static bool is_applied(const choir_model_t* model, choir_status_t status) {
+  return model->is_counted && !choir__status_is_deferred(status);
+}
+
+static const char* counted_note(const choir_model_t* model,
+                                choir_status_t status) {
+  if (!is_applied(model, status)) return "";
   return model->pass > 0 ? " has the gradients of this pass, go on with the "
                            "next batch; then"
                          : " was applied and counted, go on with the next "
@@ -450,7 +457,7 @@ static choir_status_t train_one_batch(choir_model_t* model,
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);
   if (!status && !done) status = train_eagerly(model, batch);
   CHOIR_TRY_NOTE(status, "training step %lld%s", (long long)step,
-                 counted_note(model));
+                 counted_note(model, status));
   choir_span_end(&span, "step", NULL, NULL);
   return NULL;
 }
@@ -460,7 +467,7 @@ choir_status_t choir_model_train_one_batch(choir_model_t* model,
   model->is_retracted = model->is_counted = false;
   choir_status_t status = train_one_batch(model, batch);
   if (status && model->updater && model->updater->vtable->step_failed &&
-      !model->is_retracted && !model->is_counted)
+      !model->is_retracted && !is_applied(model, status))
     model->updater->vtable->step_failed(model->updater, status);
   return status;
 }

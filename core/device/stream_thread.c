@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/record_list_internal.h"
+#include "core/status_backend.h"
 
 // Every piece of work has a number in its queue, 1, 2, 3, ...; `completed` is
 // the number of the last one that is done. So an event needs nothing in the
@@ -126,10 +127,10 @@ static choir_status_t run_item(choir_stream_thread_t* thread,
     if (!skip) {
       status = choir__record_run(&item->record, thread->stream);
       if (status) {
-        status = choir_status_annotate(
+        status = choir__status_mark_deferred(choir_status_annotate(
             status, __FILE__, __LINE__, "submitted earlier, %s%s%s",
             choir_record_name(&item->record), item->record.label ? " of " : "",
-            item->record.label ? item->record.label : "");
+            item->record.label ? item->record.label : ""));
       }
     }
     choir__record_drop(&item->record);

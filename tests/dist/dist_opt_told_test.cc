@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -292,14 +293,18 @@ TEST(DistOptToldTest, ALocalStep) {
                  [](Training* training) { return FailIn(training, "sgd"); });
 }
 
+std::atomic<bool> has_run{false};
+
 choir_status_t RunBroken(const choir_record_t* record, choir_stream_t* stream) {
   (void)record;
   (void)stream;
+  has_run = true;
   return CHOIR_ERROR(INTERNAL, "broken");
 }
 
-// On a thread, after the call that trains has returned.
-TEST(DistOptToldTest, WorkOfAThread) {
+// On a thread, after the call that trains has returned; or, if `is_awaited`,
+// before that call has submitted all, but after the update.
+void TrainWithABrokenThread(bool is_awaited) {
   if (!InRank()) {
     // Met by the step's end, or by any of the records that come after it.
     Expect("(.*submitted earlier, broken/test: )?broken", ".*");
@@ -308,12 +313,14 @@ TEST(DistOptToldTest, WorkOfAThread) {
   Training::Options options;
   options.device = "cpu_async";
   options.use_graph = false;
-  TrainUntilTold(options, [](Training* training) {
+  TrainUntilTold(options, [&](Training* training) {
     static const choir_kernel_t kernel = {"broken/test", RunBroken, nullptr,
                                           nullptr,       nullptr,   false};
     choir_stream_t* stream = choir_device_stream(training->device());
     NoteStage stage;
     stage.before = [&](const choir_record_t* record) -> choir_status_t {
+      while (is_awaited && IsCalled(record, "count_correct") && !has_run)
+        usleep(1000);
       if (!IsCalled(record, "softmax_cross_entropy_grad")) return nullptr;
       choir_record_t broken = {};
       broken.kernel = &kernel;
@@ -324,6 +331,11 @@ TEST(DistOptToldTest, WorkOfAThread) {
     choir_stream_pop_stage(stream, &stage.stage);
     return status;
   });
+}
+
+TEST(DistOptToldTest, WorkOfAThread) { TrainWithABrokenThread(false); }
+TEST(DistOptToldTest, WorkOfAThreadThatIsMetAfterTheUpdate) {
+  TrainWithABrokenThread(true);
 }
 
 }  // namespace

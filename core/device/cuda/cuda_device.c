@@ -8,6 +8,7 @@
 #include "core/cuda_backend.h"
 #include "core/device/cuda/cuda_gpus.h"
 #include "core/log.h"
+#include "core/status_backend.h"
 
 // One NVIDIA GPU: docs/gpu.md. Records run on the caller's thread; a kernel for
 // the GPU launches and returns.
@@ -60,10 +61,10 @@ choir_status_t choir__cuda_stream_tell(cuda_stream_t* stream,
   const uint64_t since = stream->since;
   stream->since = 0;
   if (!status || since == 0) return status;
-  return choir_status_annotate(
+  return choir__status_mark_deferred(choir_status_annotate(
       status, __FILE__, __LINE__,
       "one of %llu records submitted earlier, the last of them %s",
-      (unsigned long long)since, stream->last);
+      (unsigned long long)since, stream->last));
 }
 
 void choir__cuda_stream_note(cuda_stream_t* stream,
