@@ -21,6 +21,7 @@ static void model_destroy(choir_model_t* model) {
   choir_device_t* device = model->device;
   choir_allocator_t allocator = choir_device_allocator(device);
   drop_updater(model);
+  choir_deallocate(allocator, model->graphs, CHOIR__MODEL_GRAPHS_BYTES);
   choir_workspace_destroy(model->workspace);
   choir_scope_destroy(model->scope);
   choir_status_free(model->error);

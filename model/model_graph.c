@@ -122,6 +122,12 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
   if (kind == CHOIR__STEP_TRAIN && model->step == 0) return NULL;
   if (!model->workspace)
     CHOIR_TRY(choir_workspace_create(model->device, &model->workspace));
+  if (!model->graphs) {
+    void* memory = NULL;
+    CHOIR_TRY(choir_allocate(choir_device_allocator(model->device),
+                             CHOIR__MODEL_GRAPHS_BYTES, "graphs", &memory));
+    model->graphs = memory;
+  }
   choir_graph_t* graph = NULL;
   CHOIR_TRY(choir_graph_create(model->workspace, &graph));
   choir_stream_t* streams[2] = {choir_device_stream(model->device), NULL};

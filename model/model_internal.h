@@ -44,6 +44,9 @@ typedef struct choir__model_graph_s {
   uint64_t id;
 } choir__model_graph_t;
 
+#define CHOIR__MODEL_GRAPHS_BYTES \
+  (CHOIR__MODEL_MAX_GRAPHS * sizeof(choir__model_graph_t))
+
 struct choir_model_s {
   atomic_int ref_count;
   choir_device_t* device;
@@ -75,7 +78,7 @@ struct choir_model_s {
   bool use_graph;
   bool sequential;
   choir_workspace_t* workspace;  // of all graphs
-  choir__model_graph_t graphs[CHOIR__MODEL_MAX_GRAPHS];
+  choir__model_graph_t* graphs;  // room for the most; NULL before the first
   int32_t graph_count;
   uint64_t graph_clock;
   uint64_t last_graph;  // see choir_model_last_graph
