@@ -139,15 +139,20 @@ choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
 }
 
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
-                                       choir_vars_t inputs, int32_t ndim,
+                                       choir_vars_t inputs, int32_t least,
+                                       int32_t most,
                                        const choir_view_t** out_x) {
   const choir_view_t* x = *out_x = choir_var_view(inputs.at[0]);
-  if (x->ndim == ndim) return NULL;
-  char text[128];
+  if (x->ndim >= least && x->ndim <= most) return NULL;
+  char text[128], upto[32] = "";
+  if (most == CHOIR_MAX_NDIM)
+    snprintf(upto, sizeof upto, " or more");
+  else if (most > least)
+    snprintf(upto, sizeof upto, " to %d", most);
   return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "%s (%s): the input is %s; %d dimensions are needed",
+                     "%s (%s): the input is %s; %d%s dimensions are needed",
                      layer->name, layer->def->name,
-                     choir_view_print(x, text, sizeof text), ndim);
+                     choir_view_print(x, text, sizeof text), least, upto);
 }
 
 static choir_status_t check_inputs(const choir_layer_t* layer,

@@ -44,10 +44,10 @@ choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
                                       bool trainable) CHOIR_NODISCARD;
 
 // *out_x is the first input's view; fails with a sentence when that has not
-// `ndim` dimensions.
+// from `least` to `most` dimensions.
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
-                                       choir_vars_t inputs, int32_t ndim,
-                                       const choir_view_t** out_x)
+                                       choir_vars_t inputs, int32_t least,
+                                       int32_t most, const choir_view_t** out_x)
     CHOIR_NODISCARD;
 
 // Layer `name`, file model/layers/<name>_layer.c: defines its field table and

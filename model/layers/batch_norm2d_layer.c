@@ -5,7 +5,7 @@ enum { SCALE, BIAS, MEAN, VAR };
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, 4, &x));
   choir_view_t v;
   CHOIR_TRY(choir_view_make(x->dtype, 1, &x->shape[1], &v));
   choir_initializer_t zeros = {.kind = CHOIR_INITIALIZER_CONSTANT};

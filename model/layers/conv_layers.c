@@ -13,7 +13,7 @@ typedef struct filters_s {
 static choir_status_t add_w(choir_layer_t* layer, choir_vars_t inputs,
                             const filters_t* filters) {
   const choir_view_t* x = NULL;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, 4, &x));
   if (filters->kernel_width == 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s (%s): kernel_width is 0; needs 1 or more, or -1 for "

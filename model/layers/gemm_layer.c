@@ -4,9 +4,7 @@
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
   const choir_gemm_config_t* config = layer->config;
-  if (choir_var_view(inputs.at[0])->ndim < 2)
-    CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, &x));
-  x = choir_var_view(inputs.at[0]);
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 2, CHOIR_MAX_NDIM, &x));
   const int64_t in = x->shape[x->ndim - (config->transpose_a ? 2 : 1)];
   const int64_t out = config->out_features;
   const int64_t shape[] = {config->transpose_b ? out : in,

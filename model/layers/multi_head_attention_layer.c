@@ -33,9 +33,9 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_multi_head_attention_config_t* config = layer->config;
   const sources_t s = sources_of(inputs);
   const choir_view_t* query = NULL;
-  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.key), 3, &query));
-  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.value), 3, &query));
-  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.query), 3, &query));
+  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.key), 3, 3, &query));
+  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.value), 3, 3, &query));
+  CHOIR_TRY(choir__layer_check_ndim(layer, CHOIR_VARS(s.query), 3, 3, &query));
   const int64_t heads = config->num_heads;
   if (config->head_dim == 0 && query->shape[2] % heads != 0)
     return CHOIR_ERROR(

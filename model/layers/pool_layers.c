@@ -15,7 +15,7 @@ static choir_var_t* pool(choir_scope_t* scope, const choir_layer_t* layer,
 
 static choir_status_t build_2d(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
-  return choir__layer_check_ndim(layer, inputs, 4, &x);
+  return choir__layer_check_ndim(layer, inputs, 4, 4, &x);
 }
 
 static choir_var_t* forward_2d(choir_scope_t* scope, choir_layer_t* layer,
@@ -32,8 +32,8 @@ static choir_var_t* forward_2d(choir_scope_t* scope, choir_layer_t* layer,
 }
 
 static choir_status_t build_1d(choir_layer_t* layer, choir_vars_t inputs) {
-  const choir_view_t* x = choir_var_view(inputs.at[0]);
-  return x->ndim == 3 ? NULL : choir__layer_check_ndim(layer, inputs, 4, &x);
+  const choir_view_t* x = NULL;
+  return choir__layer_check_ndim(layer, inputs, 3, 4, &x);
 }
 
 static choir_var_t* forward_1d(choir_scope_t* scope, choir_layer_t* layer,

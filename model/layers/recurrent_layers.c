@@ -76,7 +76,7 @@ static choir_status_t add_param(choir_layer_t* layer, const net_t* net,
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_view_t* x = NULL;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 3, &x));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 3, 3, &x));
   const net_t net = net_of(layer, inputs);
   const int64_t hidden = net.config.hidden_size, columns = net.gates * hidden;
   const bool bias = net.config.bias;
@@ -195,7 +195,7 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   const choir_view_t* view = NULL;
   const choir_status_t status =
-      choir__layer_check_ndim(layer, inputs, 3, &view);
+      choir__layer_check_ndim(layer, inputs, 3, 3, &view);
   if (status) return choir_scope_fail(scope, status);
   net_t net = net_of(layer, inputs);
   const char* needs = take_inputs(scope, inputs, &net);

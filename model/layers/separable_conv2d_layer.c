@@ -7,7 +7,7 @@ enum { DEPTHWISE, POINT };
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_separable_conv2d_config_t* config = layer->config;
   const choir_view_t* x = NULL;
-  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, &x));
+  CHOIR_TRY(choir__layer_check_ndim(layer, inputs, 4, 4, &x));
 #define SAME(config, KIND, field, ...) .field = (config)->field,
   choir_layer_conv2d(
       layer->model, "depthwise_conv",

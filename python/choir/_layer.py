@@ -378,8 +378,8 @@ def _tape(scope: int) -> list[TapeEntry]:
 
 class ListLayer(Layer):
     """A layer of the C library's list, _kind. Its settings are attributes, given to
-    __init__, of their names there or of others by _names. _input: an attribute for the size of its
-    input's axis, and the axis."""
+    __init__, of their names there or of others by _names. _input: an attribute for
+    the size of its input's axis, and the axis."""
 
     _kind = ""
     _names: dict[str, str] = {}

@@ -145,7 +145,12 @@ class Table:
                 raise TypeError(
                     f"{owner or self.name} has no setting {name!r}; it has: {known}"
                 )
-            field.pack(owner or self.name, buffer, keep, value)
+            try:
+                field.pack(owner or self.name, buffer, keep, value)
+            except OverflowError as error:
+                if check_ranges:
+                    raise ValueError(str(error)) from None
+                raise
         if check_ranges:
             check(lib.struct_check(self.pointer, buffer))
         buffer.keep = keep  # lives as long as the struct

@@ -755,8 +755,8 @@ class Names(Base):
         """2^64 + 3 is not 3."""
         x = tensor.ones((2, 3))
         for size, failure in (
-            (2**64 + 3, (ValueError, OverflowError)),
-            (2**63, (ValueError, OverflowError)),
+            (2**64 + 3, ValueError),
+            (2**63, ValueError),
             (-3, ValueError),
             (0, ValueError),
         ):
@@ -781,7 +781,7 @@ class Names(Base):
         with self.assertRaisesRegex(TypeError, "Linear: the input is int32"):
             layer.Linear(3)(t(np.ones((2, 2), np.int32)))
         with self.assertRaisesRegex(
-            ValueError, r"Linear .*: the input is f32 \(2\); 2 dim"
+            ValueError, r"Linear .*: the input is f32 \(2\); 2 or more dim"
         ):
             layer.Linear(3)(t(array(2)))
         made = layer.Linear(3)

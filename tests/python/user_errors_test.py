@@ -76,7 +76,7 @@ class Mistakes(unittest.TestCase):
             tensor.from_numpy(np.ones(3, np.complex64))
         with self.assertRaisesRegex(TypeError, "Linear: the input is int32"):
             Net().compile([y.reshape((2, 2))])
-        with self.assertRaisesRegex(ValueError, r"f32 \(20\); 2 dim"):
+        with self.assertRaisesRegex(ValueError, r"f32 \(20\); 2 or more dim"):
             Net().compile([x.reshape((20,))])
         with self.assertRaisesRegex(ValueError, "linear"):
             m(tensor.ones((4, 6)), y)
