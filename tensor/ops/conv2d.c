@@ -8,21 +8,12 @@ const char* const choir__activation_names[] = {
 #undef NAME
         NULL};
 
-// Large enough for every image, small enough that no sum of them overflows.
-#define LARGEST (1 << 30)
-
 static const choir_field_t fields[] = {
-    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, stride, 2, 1, 1, LARGEST,
-                     "step of the window, height and width"),
-    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, padding, 2, 0, 0, LARGEST,
-                     "zeros on each side, height and width"),
-    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, padding_after, 2, 0, 0, LARGEST,
-                     "zeros below and right, where pad_mode is explicit"),
-    CHOIR_FIELD_ENUM(choir_conv2d_attrs_t, pad_mode, choir__window_pad_names, 0,
-                     "what decides on padding"),
-    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, dilation, 2, 1, 1, LARGEST,
+    CHOIR__WINDOW_FIELDS(choir_conv2d_attrs_t, 1),
+    CHOIR_FIELD_INTS(choir_conv2d_attrs_t, dilation, 2, 1, 1,
+                     CHOIR__LARGEST_SIZE,
                      "step inside the window, height and width"),
-    CHOIR_FIELD_INT(choir_conv2d_attrs_t, groups, 1, 1, LARGEST,
+    CHOIR_FIELD_INT(choir_conv2d_attrs_t, groups, 1, 1, CHOIR__LARGEST_SIZE,
                     "parts of channels and filters that see only each other"),
     CHOIR_FIELD_ENUM(choir_conv2d_attrs_t, activation, choir__activation_names,
                      0, "applied to the result; gradients do not look at it"),
@@ -56,13 +47,14 @@ choir__conv2d_t choir__conv2d_of(const choir_view_t* x, const choir_view_t* w,
 static choir_status_t check_sizes(const choir_view_t* x,
                                   const choir_view_t* w) {
   for (int32_t i = 2; i < 4; ++i)
-    if (w->shape[i] < 1 || w->shape[i] > LARGEST || x->shape[i] > LARGEST)
+    if (w->shape[i] < 1 || w->shape[i] > CHOIR__LARGEST_SIZE ||
+        x->shape[i] > CHOIR__LARGEST_SIZE)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "kernel is %lld x %lld, image %lld x %lld; needs "
                          "sizes up to %d, and from 1 for the kernel",
                          (long long)w->shape[2], (long long)w->shape[3],
                          (long long)x->shape[2], (long long)x->shape[3],
-                         LARGEST);
+                         CHOIR__LARGEST_SIZE);
   return NULL;
 }
 

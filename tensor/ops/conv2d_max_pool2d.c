@@ -165,12 +165,9 @@ static void grad_cost(const choir_record_t* record, choir_cost_t* out_cost) {
                     (double)(w->shape[1] * w->shape[2] * w->shape[3]);
 }
 
-// Large enough for every image, small enough that no sum of them overflows.
-#define LARGEST (1 << 30)
-
 #define INTS(field, def, min, doc)                                      \
   CHOIR_FIELD_INTS(choir_conv2d_max_pool2d_attrs_t, field, 2, def, min, \
-                   LARGEST, doc)
+                   CHOIR__LARGEST_SIZE, doc)
 static const choir_field_t fields[] = {
     INTS(conv.stride, 1, 1, "step of the convolution's window"),
     INTS(conv.padding, 0, 0, "zeros on each side of x, height and width"),
@@ -178,7 +175,8 @@ static const choir_field_t fields[] = {
     CHOIR_FIELD_ENUM(choir_conv2d_max_pool2d_attrs_t, conv.pad_mode,
                      choir__window_pad_names, 0, "decides on conv.padding"),
     INTS(conv.dilation, 1, 1, "step inside the convolution's window"),
-    CHOIR_FIELD_INT(choir_conv2d_max_pool2d_attrs_t, conv.groups, 1, 1, LARGEST,
+    CHOIR_FIELD_INT(choir_conv2d_max_pool2d_attrs_t, conv.groups, 1, 1,
+                    CHOIR__LARGEST_SIZE,
                     "parts of channels and filters that see only each other"),
     CHOIR_FIELD_ENUM(choir_conv2d_max_pool2d_attrs_t, conv.activation,
                      choir__activation_names, 0, "applied before the pooling"),

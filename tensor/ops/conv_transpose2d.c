@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/conv2d.h"
 
-// Large enough for every image, small enough that no sum of them overflows.
-#define LARGEST (1 << 30)
-
 static const choir_field_t fields[] = {
-    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, stride, 2, 1, 1, LARGEST,
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, stride, 2, 1, 1,
+                     CHOIR__LARGEST_SIZE,
                      "rows and columns of y for each of x"),
-    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, padding, 2, 0, 0, LARGEST,
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, padding, 2, 0, 0,
+                     CHOIR__LARGEST_SIZE,
                      "rows and columns left out on each side of y"),
     CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, output_padding, 2, 0, 0,
-                     LARGEST, "more rows below and columns right"),
-    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, dilation, 2, 1, 1, LARGEST,
+                     CHOIR__LARGEST_SIZE, "more rows below and columns right"),
+    CHOIR_FIELD_INTS(choir_conv_transpose2d_attrs_t, dilation, 2, 1, 1,
+                     CHOIR__LARGEST_SIZE,
                      "step inside the window, height and width"),
     CHOIR_FIELD_INT(
-        choir_conv_transpose2d_attrs_t, groups, 1, 1, LARGEST,
+        choir_conv_transpose2d_attrs_t, groups, 1, 1, CHOIR__LARGEST_SIZE,
         "parts of the channels of x and y that see only each other"),
 };
 static choir_conv2d_attrs_t conv_attrs_of(
@@ -56,21 +56,22 @@ static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
   const choir_view_t *x = &srcs[0], *w = &srcs[1];
   CHOIR_TRY(choir__need_ndim("x", x, 4));
   CHOIR_TRY(choir__need_ndim("W", w, 4));
-  if (w->shape[1] > LARGEST)
+  if (w->shape[1] > CHOIR__LARGEST_SIZE)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "W has %lld channels; needs at "
                        "most %d",
-                       (long long)w->shape[1], LARGEST);
+                       (long long)w->shape[1], CHOIR__LARGEST_SIZE);
   int64_t shape[] = {x->shape[0], w->shape[1] * own->groups, 0, 0};
   for (int32_t k = 0; k < 2; ++k) {
     const int64_t size = x->shape[2 + k], kernel = w->shape[2 + k];
-    if (size < 1 || size > LARGEST || kernel < 1 || kernel > LARGEST)
+    if (size < 1 || size > CHOIR__LARGEST_SIZE || kernel < 1 ||
+        kernel > CHOIR__LARGEST_SIZE)
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "image is %lld x %lld, kernel %lld x %lld; needs "
                          "sizes from 1 to %d",
                          (long long)x->shape[2], (long long)x->shape[3],
                          (long long)w->shape[2], (long long)w->shape[3],
-                         LARGEST);
+                         CHOIR__LARGEST_SIZE);
     if (own->output_padding[k] >= own->stride[k])
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "output_padding is %lld with a stride of %lld; "

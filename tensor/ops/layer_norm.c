@@ -93,27 +93,28 @@ static choir_status_t norm_grad_reference(const choir_record_t* record,
   return choir__dense_end(&dense, NULL);
 }
 
-// S(x, c): the shapes of an op's sources.
-#define CASES(S)                                                           \
-  {S("1", "1"), "epsilon=0.1"}, {S("7", "7"), "epsilon=0.001"},            \
-      {S("1,1", "1"), "epsilon=0.1"}, {S("1,10", "10"), NULL},             \
-      {S("2,2", "2"), "epsilon=0.1"}, {S("3,3", "3"), "epsilon=0.1"},      \
-      {S("7,3", "3"), "epsilon=0.1"}, {S("16,10", "10"), "epsilon=0.001"}, \
-      {S("33,17", "17"), NULL}, {S("5,8", "8"), NULL},                     \
-      {S("5,15", "15"), NULL}, {S("5,16", "16"), NULL},                    \
-      {S("4,31", "31"), NULL}, {S("4,33", "33"), NULL},                    \
-      {S("5,64", "64"), NULL}, {S("5,100", "100"), NULL},                  \
-      {S("130,65", "65"), NULL}, {S("3,1000", "1000"), NULL},              \
-      {S("70,384", "384"), NULL}, {S("2,3,4", "4"), "epsilon=0.1"},        \
-      {S("4,3,7,5", "5"), "epsilon=0.1"}, {S("0,10", "10"), NULL}, {       \
-    NULL, NULL                                                             \
+// S(x, c): the shapes of an op's sources; small: the attributes of short rows,
+// whose gradients are steep where epsilon is small.
+#define CASES(S, small)                                                        \
+  {S("1", "1"), small}, {S("7", "7"), "epsilon=0.001"},                        \
+      {S("1,1", "1"), small}, {S("1,10", "10"), NULL}, {S("2,2", "2"), small}, \
+      {S("3,3", "3"), small}, {S("7,3", "3"), small},                          \
+      {S("16,10", "10"), NULL}, {S("16,10", "10"), "epsilon=0.001"},           \
+      {S("33,17", "17"), NULL}, {S("5,8", "8"), NULL},                         \
+      {S("5,15", "15"), NULL}, {S("5,16", "16"), NULL},                        \
+      {S("4,31", "31"), NULL}, {S("4,33", "33"), NULL},                        \
+      {S("5,64", "64"), NULL}, {S("5,100", "100"), NULL},                      \
+      {S("130,65", "65"), NULL}, {S("3,1000", "1000"), NULL},                  \
+      {S("70,384", "384"), NULL}, {S("2,3,4", "4"), small},                    \
+      {S("4,3,7,5", "5"), small}, {S("0,10", "10"), NULL}, {                   \
+    NULL, NULL                                                                 \
   }
 #define OF_LAYER(x, c) x ";" c ";" c
 #define OF_RMS(x, c) x ";" c
 #define OF_GRAD(x, c) x ";" c ";" x
-static const choir_op_case_t layer_norm_cases[] = {CASES(OF_LAYER)};
-static const choir_op_case_t rms_norm_cases[] = {CASES(OF_RMS)};
-static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD)};
+static const choir_op_case_t layer_norm_cases[] = {CASES(OF_LAYER, NULL)};
+static const choir_op_case_t rms_norm_cases[] = {CASES(OF_RMS, NULL)};
+static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD, "epsilon=0.1")};
 
 #define NORM_OP(NAME, op_name, text, is_centred, sources, results,          \
                 reference_name, op_cases, error)                            \

@@ -61,9 +61,11 @@ static choir_status_t binary_cross_entropy_reference(
 #define WITH_DY(shape) CHOIR__TWICE(shape) ";1"
 static const choir_op_case_t cases[] = {
     CHOIR__CASES(CHOIR__TWICE, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+    {CHOIR__TWICE("2,0"), NULL},
     {NULL, NULL}};
 static const choir_op_case_t grad_cases[] = {
     CHOIR__CASES(WITH_DY, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+    {WITH_DY("2,0"), NULL},
     {NULL, NULL}};
 
 #define DEFINE(ENUM, id, sources, results, reference, ...)                  \

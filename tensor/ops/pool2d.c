@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/ops/pool2d.h"
 
-// Large enough for every image, small enough that no sum of them overflows.
-#define LARGEST (1 << 30)
-
 static const choir_field_t fields[] = {
-    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, kernel, 2, 2, 1, LARGEST,
+    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, kernel, 2, 2, 1, CHOIR__LARGEST_SIZE,
                      "size of the window, height and width"),
-    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, stride, 2, 2, 1, LARGEST,
-                     "step of the window, height and width"),
-    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, padding, 2, 0, 0, LARGEST,
-                     "rows and columns added on each side"),
-    CHOIR_FIELD_INTS(choir_pool2d_attrs_t, padding_after, 2, 0, 0, LARGEST,
-                     "those below and right, where pad_mode is explicit"),
-    CHOIR_FIELD_ENUM(choir_pool2d_attrs_t, pad_mode, choir__window_pad_names, 0,
-                     "what decides on padding"),
+    CHOIR__WINDOW_FIELDS(choir_pool2d_attrs_t, 2),
 };
 
 choir__pool2d_t choir__pool2d_of(const choir_view_t* x,
