@@ -494,11 +494,11 @@ class RunTest(harness.ProgramTest):
         self.fail("it ended by itself: " + process.communicate()[1])
 
     def test_link_that_gets_slow(self):
-        # A message of 1 MiB would take 8 s. TCP itself may pause for seconds while
+        # A message of 1 MiB would take 16 s. TCP itself may pause for seconds while
         # the queue of the slow link overflows.
-        process = self.begin(deadline=6)
+        process = self.begin(deadline=8)
         for host in self.lab.hosts:
-            host.set_rate("1mbit")
+            host.set_rate("500kbit")
         self.expect_epochs(process, 2)
 
     def test_link_that_is_cut_for_a_while(self):
