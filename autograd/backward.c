@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk from the loss back along the tape.
+#include "autograd/scope_internal.h"
+
+// Marks what the loss depends on and counts the uses of each variable.
+static void mark_reached(choir_scope_t* scope, choir_var_t* loss) {
+  loss->reached = true;
+  for (const choir_tape_entry_t* entry = scope->tape; entry;
+       entry = entry->previous) {
+    if (!entry->results[0]->reached) continue;
+    for (int32_t i = 0; i < entry->src_count; ++i) {
+      if (!entry->srcs[i]->wants_grad) continue;
+      entry->srcs[i]->reached = true;
+      ++entry->srcs[i]->uses;
+      ++entry->srcs[i]->pending;
+    }
+  }
+}
+
+static choir_status_t report_grad(const choir_backward_options_t* options,
+                                  choir_param_t* param) {
+  if (!options || !options->on_grad) return NULL;
+  return options->on_grad(options->self, param);
+}
+
+// The uses of an entry's sources are done; parameters that have their whole
+// gradient now are reported.
+static choir_status_t finish_uses(const choir_tape_entry_t* entry,
+                                  const choir_backward_options_t* options) {
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    choir_var_t* var = entry->srcs[i];
+    if (!var->wants_grad || --var->pending > 0 || !var->param || !var->grad)
+      continue;
+    CHOIR_TRY(report_grad(options, var->param));
+  }
+  return NULL;
+}
+
+// Asks a custom op for the gradients of its sources.
+static choir_status_t run_custom(const choir_tape_entry_t* entry,
+                                 choir_grad_t* grad) {
+  choir_tensor_t* grads[CHOIR_MAX_OPERANDS] = {NULL};
+  choir_status_t status =
+      entry->custom.backward(entry->custom.self, grad->dy, grads);
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    if (!status && grads[i] && choir_grad_wants(grad, i) &&
+        !choir_view_same_shape(choir_tensor_view(grads[i]),
+                               choir_tensor_view(grad->srcs[i]))) {
+      char given[128];
+      char needed[128];
+      status = CHOIR_ERROR(
+          INVALID_ARGUMENT,
+          "%s: backward gave %s for source %d; its shape is %s",
+          entry->custom.name,
+          choir_view_print(choir_tensor_view(grads[i]), given, sizeof given), i,
+          choir_view_print(choir_tensor_view(grad->srcs[i]), needed,
+                           sizeof needed));
+    }
+    if (!status && grads[i]) status = choir_grad_pass(grad, i, grads[i]);
+    choir_tensor_release(grads[i]);
+  }
+  return status;
+}
+
+static choir_status_t visit_entry(choir_scope_t* scope,
+                                  const choir_tape_entry_t* entry,
+                                  const choir_backward_options_t* options) {
+  choir_var_t* result = entry->results[0];
+  if (!result->reached) return NULL;
+  if (!result->grad) return finish_uses(entry, options);
+  choir_grad_t grad = choir__grad_of(scope, entry);
+  grad.dy = result->grad;
+  grad.scale = result->scale;
+  grad.dy_is_masked = result->uses > 0 && result->masked == result->uses;
+  choir_scope_set_label(scope, entry->label);
+  const bool is_custom = entry->op == CHOIR_OP_COUNT;
+  if (grad.scale && !is_custom && choir_op_info(entry->op).is_product)
+    for (int32_t i = 0; i < entry->src_count; ++i)
+      choir_grad_set_scale(&grad, i, grad.scale);
+  CHOIR_TRY_NOTE(
+      is_custom ? run_custom(entry, &grad) : choir__grad_run(entry->op, &grad),
+      "%s%sgradient of %s", entry->label ? entry->label : "",
+      entry->label ? ": " : "",
+      is_custom ? entry->custom.name : choir_op_name(entry->op));
+  choir_scope_set_label(scope, NULL);
+  CHOIR_TRY(finish_uses(entry, options));
+  // Nothing before this entry needs the gradient of its result.
+  if (!result->is_leaf && !result->param) {
+    choir_tensor_release(result->grad);
+    result->grad = NULL;
+  }
+  return NULL;
+}
+
+static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
+                               const choir_backward_options_t* options) {
+  if (!scope->step.training)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "backward: the step was begun for inference; training "
+                       "is needed");
+  if (scope->backward_done)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "backward: called twice in one step; once is possible");
+  scope->backward_done = true;
+  if (loss) {
+    const choir_view_t* view = choir_tensor_view(loss->tensor);
+    choir_tensor_t* given = options ? options->start : NULL;
+    char text[128];
+    if (given && !choir_view_same_shape(choir_tensor_view(given), view)) {
+      char given_text[128];
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "backward: starts from a gradient %s for %s",
+                         choir_view_print(choir_tensor_view(given), given_text,
+                                          sizeof given_text),
+                         choir_view_print(view, text, sizeof text));
+    }
+    if (!given && choir_view_count(view) != 1) {
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "backward: the loss is %s; one element is needed",
+                         choir_view_print(view, text, sizeof text));
+    }
+    if (!loss->wants_grad)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "backward: the loss depends on no parameter; at least "
+                         "one is needed");
+    mark_reached(scope, loss);
+    choir_fill_attrs_t one = {.value = 1.0};
+    bool accumulate = false;
+    choir_tensor_t* start = NULL;
+    choir__grad_destination(loss, &start, &accumulate);
+    choir_status_t status = choir_op_run(
+        scope->stream, given ? CHOIR_OP_COPY : CHOIR_OP_FILL,
+        given ? &given : &loss->tensor, 1, given ? NULL : &one, false, &start);
+    if (status) {
+      choir_tensor_release(start);
+      return status;
+    }
+    loss->grad = start;
+    if (loss->param) CHOIR_TRY(report_grad(options, loss->param));
+    for (const choir_tape_entry_t* entry = scope->tape; entry;
+         entry = entry->previous)
+      CHOIR_TRY(visit_entry(scope, entry, options));
+  }
+  for (size_t i = 0; options && i < options->param_count; ++i) {
+    choir_param_t* param = options->params[i];
+    const bool used =
+        param->scope == scope && param->generation == scope->generation;
+    if (!param->trainable || (used && param->var->grad)) continue;
+    choir_fill_attrs_t zero = {.value = 0.0};
+    CHOIR_TRY(choir_op_run(scope->stream, CHOIR_OP_FILL, &param->value, 1,
+                           &zero, false, &param->grad));
+    CHOIR_TRY(report_grad(options, param));
+  }
+  return NULL;
+}
+
+static choir_status_t begin_backward(void* self) {
+  ((choir_scope_t*)self)->backward_span = choir_span_begin(CHOIR_SPAN_PHASE);
+  return NULL;
+}
+
+static choir_status_t end_backward(void* self) {
+  choir_span_end(&((choir_scope_t*)self)->backward_span, "backward", NULL,
+                 NULL);
+  return NULL;
+}
+
+void choir_scope_backward(choir_scope_t* scope, choir_var_t* loss,
+                          const choir_backward_options_t* options) {
+  if (scope->error) return;
+  if (loss == &scope->failed) loss = NULL;
+  choir_scope_fail(scope,
+                   choir_stream_call(scope->stream, begin_backward, scope));
+  choir_scope_fail(scope, backward(scope, loss, options));
+  choir_scope_fail(scope,
+                   choir_stream_call(scope->stream, end_backward, scope));
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "autograd/grad_rule.h"
+
+#include <string.h>
+
+#include "autograd/scope_internal.h"
+
+// Gradients into their destinations: what rules call.
+
+bool choir_grad_wants(const choir_grad_t* grad, int32_t src) {
+  return grad->src_vars[src]->wants_grad;
+}
+
+bool choir_grad_is_rectified(const choir_grad_t* grad, int32_t src) {
+  const choir_tape_entry_t* entry = grad->src_vars[src]->entry;
+  const choir_op_def_t* def = entry ? choir__op_def(entry->op) : NULL;
+  return def && (entry->op == CHOIR_OP_RELU ||
+                 (def->is_rectified && def->is_rectified(entry->attrs)));
+}
+
+void choir_grad_note_masked(choir_grad_t* grad, int32_t src) {
+  ++grad->src_vars[src]->masked;
+}
+
+void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
+                          choir_tensor_t* scale) {
+  grad->src_vars[src]->scale = scale;
+}
+
+void choir__grad_destination(choir_var_t* var, choir_tensor_t** out_dst,
+                             bool* out_accumulate) {
+  *out_dst = NULL;
+  *out_accumulate = false;
+  if (var->grad) {
+    if (!var->grad_is_shared) {
+      *out_dst = var->grad;
+      *out_accumulate = true;
+    }
+  } else if (var->param && var->param->grad) {
+    *out_dst = var->param->grad;
+  }
+  if (*out_dst) choir_tensor_retain(*out_dst);
+}
+
+bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
+                           int32_t count, choir_op_t op,
+                           choir_tensor_t* const* srcs, int32_t src_count,
+                           const void* attrs) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
+  bool accumulate = false;
+  bool is_wanted = false;
+  for (int32_t i = 0; i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
+    if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
+    bool adds = false;
+    choir__grad_destination(grad->src_vars[sources[i]], &dsts[i], &adds);
+    accumulate |= adds;
+    is_wanted = true;
+  }
+  const bool has_kernel =
+      !is_wanted || choir__op_has_kernel(grad->scope->device, op, srcs,
+                                         src_count, attrs, accumulate, dsts);
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    choir_tensor_release(dsts[i]);
+  return has_kernel;
+}
+
+// `tensor` (one reference, taken over) is now the gradient of `var`, or one
+// more contribution that was not added yet.
+static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
+                                 choir_tensor_t* tensor, bool is_shared) {
+  // Added in place; a shared one that comes again is one more contribution.
+  if (var->grad == tensor && !var->grad_is_shared) {
+    choir_tensor_release(tensor);
+    return NULL;
+  }
+  if (!var->grad) {
+    var->grad = tensor;
+    var->grad_is_shared = is_shared;
+    return NULL;
+  }
+  choir_tensor_t* sum = NULL;
+  choir_tensor_t* srcs[] = {var->grad, tensor};
+  choir_status_t status =
+      choir_op_run(scope->stream, CHOIR_OP_ADD, srcs, 2, NULL, false, &sum);
+  choir_tensor_release(tensor);
+  if (status) return status;
+  choir_tensor_release(var->grad);
+  var->grad = sum;
+  var->grad_is_shared = false;
+  return NULL;
+}
+
+choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
+                               choir_tensor_t* tensor) {
+  choir_var_t* var = grad->src_vars[src];
+  if (!var->wants_grad) return NULL;
+  if (!choir_view_same_shape(choir_tensor_view(tensor),
+                             choir_tensor_view(var->tensor)))
+    return choir_grad_emit1(grad, src, CHOIR_OP_COPY, tensor, NULL);
+  choir_tensor_t* dst = NULL;
+  bool accumulate = false;
+  choir__grad_destination(var, &dst, &accumulate);
+  if (!dst) {
+    choir_tensor_retain(tensor);
+    return grad_store(grad->scope, var, tensor, true);
+  }
+  choir_status_t status = choir_op_run(grad->scope->stream, CHOIR_OP_COPY,
+                                       &tensor, 1, NULL, accumulate, &dst);
+  if (status) {
+    choir_tensor_release(dst);
+    return status;
+  }
+  return grad_store(grad->scope, var, dst, false);
+}
+
+// Sums a gradient of a broadcast result down to the shape of the source.
+static choir_status_t grad_reduce(choir_grad_t* grad, choir_tensor_t* wide,
+                                  const choir_view_t* target,
+                                  choir_tensor_t** out_tensor) {
+  choir_tensor_t* current = wide;
+  while (choir_tensor_ndim(current) > target->ndim) {
+    choir_sum_attrs_t attrs = {.axis = 0, .keep_dims = false};
+    CHOIR_TRY(
+        choir_grad_temp(grad, CHOIR_OP_SUM, &current, 1, &attrs, &current));
+  }
+  for (int32_t k = 0; k < target->ndim; ++k) {
+    if (choir_tensor_shape(current)[k] == target->shape[k]) continue;
+    choir_sum_attrs_t attrs = {.axis = k, .keep_dims = true};
+    CHOIR_TRY(
+        choir_grad_temp(grad, CHOIR_OP_SUM, &current, 1, &attrs, &current));
+  }
+  *out_tensor = current;
+  return NULL;
+}
+
+// Whether op(srcs) has the shape of source `src`: only elementwise ops
+// broadcast, and then the result has the shape of dy or of all operands.
+static bool result_is_wide(const choir_grad_t* grad, int32_t src, choir_op_t op,
+                           choir_tensor_t* const* srcs, int32_t src_count) {
+  const choir_view_t* target = choir_tensor_view(grad->srcs[src]);
+  const choir_op_def_t* def = choir__op_def(op);
+  if (!def->elementwise && op != CHOIR_OP_COPY) return false;
+  for (int32_t i = 0; i < src_count; ++i) {
+    const choir_view_t* view = choir_tensor_view(srcs[i]);
+    if (view->ndim > target->ndim) return true;
+    for (int32_t k = 1; k <= view->ndim; ++k) {
+      const int64_t size = view->shape[view->ndim - k];
+      if (size != 1 && size != target->shape[target->ndim - k]) return true;
+    }
+  }
+  return false;
+}
+
+choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
+                               choir_tensor_t* const* srcs, int32_t src_count,
+                               const void* attrs) {
+  choir_var_t* var = grad->src_vars[src];
+  if (!var->wants_grad) return NULL;
+  if (result_is_wide(grad, src, op, srcs, src_count)) {
+    choir_tensor_t* wide = NULL;
+    CHOIR_TRY(choir_grad_temp(grad, op, srcs, src_count, attrs, &wide));
+    CHOIR_TRY(grad_reduce(grad, wide, choir_tensor_view(var->tensor), &wide));
+    return choir_grad_pass(grad, src, wide);
+  }
+  int32_t sources[CHOIR_OP_MAX_RESULTS] = {src};
+  for (int32_t i = 1; i < CHOIR_OP_MAX_RESULTS; ++i) sources[i] = -1;
+  return choir_grad_emit_many(grad, sources, choir_op_result_count(op), op,
+                              srcs, src_count, attrs);
+}
+
+choir_status_t choir_grad_emit1(choir_grad_t* grad, int32_t src, choir_op_t op,
+                                choir_tensor_t* a, const void* attrs) {
+  choir_tensor_t* srcs[] = {a};
+  return choir_grad_emit(grad, src, op, srcs, 1, attrs);
+}
+
+choir_status_t choir_grad_emit2(choir_grad_t* grad, int32_t src, choir_op_t op,
+                                choir_tensor_t* a, choir_tensor_t* b,
+                                const void* attrs) {
+  choir_tensor_t* srcs[] = {a, b};
+  return choir_grad_emit(grad, src, op, srcs, 2, attrs);
+}
+
+// Whether a result is a view of a source (reshape, slice, ...).
+static bool shares_memory(const choir_tensor_t* result,
+                          choir_tensor_t* const* srcs, int32_t src_count) {
+  for (int32_t i = 0; i < src_count; ++i)
+    if (choir_tensor_view(result)->buffer == choir_tensor_view(srcs[i])->buffer)
+      return true;
+  return false;
+}
+
+choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
+                                    int32_t count, choir_op_t op,
+                                    choir_tensor_t* const* srcs,
+                                    int32_t src_count, const void* attrs) {
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
+  bool wanted[CHOIR_OP_MAX_RESULTS] = {false};
+  int32_t wanted_count = 0;
+  bool accumulate = false;
+  // The op writes straight to the destinations when all of them agree on
+  // whether to add; else it makes new tensors, which are passed on.
+  bool direct = true;
+  for (int32_t i = 0; i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
+    if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
+    choir_var_t* var = grad->src_vars[sources[i]];
+    bool adds = false;
+    choir__grad_destination(var, &dsts[i], &adds);
+    for (int32_t j = 0; j < i; ++j)
+      if (wanted[j] && grad->src_vars[sources[j]] == var) direct = false;
+    if (wanted_count > 0 && adds != accumulate) direct = false;
+    accumulate |= adds;
+    wanted[i] = true;
+    ++wanted_count;
+  }
+  if (wanted_count == 0) return NULL;
+  if (accumulate && wanted_count < choir_op_result_count(op)) direct = false;
+  if (!direct) {
+    for (int32_t i = 0; i < count; ++i) {
+      choir_tensor_release(dsts[i]);
+      dsts[i] = NULL;
+    }
+    accumulate = false;
+  }
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS];
+  memcpy(results, dsts, sizeof(results));
+  choir_status_t status = choir_op_run(grad->scope->stream, op, srcs, src_count,
+                                       attrs, accumulate, results);
+  if (status) {
+    for (int32_t i = 0; i < count; ++i) choir_tensor_release(dsts[i]);
+    return status;
+  }
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i) {
+    if (i < count && wanted[i] && !status) {
+      if (direct) {
+        status =
+            grad_store(grad->scope, grad->src_vars[sources[i]], results[i],
+                       !dsts[i] && shares_memory(results[i], srcs, src_count));
+        continue;
+      }
+      status = choir_grad_pass(grad, sources[i], results[i]);
+    }
+    choir_tensor_release(results[i]);
+  }
+  return status;
+}
+
+choir_status_t choir_grad_temp_all(choir_grad_t* grad, choir_op_t op,
+                                   choir_tensor_t* const* srcs,
+                                   int32_t src_count, const void* attrs,
+                                   choir_tensor_t** out_tensors) {
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i) out_tensors[i] = NULL;
+  CHOIR_TRY(choir_op_run(grad->scope->stream, op, srcs, src_count, attrs, false,
+                         out_tensors));
+  for (int32_t i = 0; i < choir_op_result_count(op); ++i)
+    (void)choir__var_make(grad->scope, out_tensors[i]);
+  return grad->scope->error ? choir_status_clone(grad->scope->error) : NULL;
+}
+
+choir_status_t choir_grad_temp(choir_grad_t* grad, choir_op_t op,
+                               choir_tensor_t* const* srcs, int32_t src_count,
+                               const void* attrs, choir_tensor_t** out_tensor) {
+  choir_tensor_t* results[CHOIR_OP_MAX_RESULTS];
+  CHOIR_TRY(choir_grad_temp_all(grad, op, srcs, src_count, attrs, results));
+  *out_tensor = results[0];
+  return NULL;
+}
+
+choir_grad_t choir__grad_of(choir_scope_t* scope,
+                            const choir_tape_entry_t* entry) {
+  choir_grad_t grad = {.scope = scope,
+                       .attrs = entry->attrs,
+                       .src_count = entry->src_count,
+                       .label = entry->label};
+  for (int32_t i = 0; i < entry->src_count; ++i) {
+    grad.srcs[i] = entry->srcs[i]->tensor;
+    grad.src_vars[i] = entry->srcs[i];
+  }
+  for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
+    grad.dsts[i] = entry->results[i] ? entry->results[i]->tensor : NULL;
+  return grad;
+}
+
+bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
+                              choir_op_t* out_op, choir_grad_t* out_producer) {
+  const choir_var_t* var = grad->src_vars[src];
+  if (!var->entry || var->uses != 1 || var->grad) return false;
+  *out_op = var->entry->op;
+  *out_producer = choir__grad_of(grad->scope, var->entry);
+  return true;
+}
