@@ -246,5 +246,24 @@ Values MakeAnything(choir_dtype_t dtype, const Shape& shape, uint64_t seed) {
   return values;
 }
 
+std::vector<choir_view_t> InferResults(
+    const choir_op_def_t* def, const std::vector<Values>& sources,
+    const std::vector<unsigned char>& attrs) {
+  std::vector<choir_view_t> srcs(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i)
+    EXPECT_OK(choir_view_make(sources[i].dtype,
+                              static_cast<int32_t>(sources[i].shape.size()),
+                              sources[i].shape.data(), &srcs[i]));
+  std::vector<choir_view_t> dsts(static_cast<size_t>(def->dst_count));
+  EXPECT_OK(choir__op_infer(def->op, srcs.data(),
+                            static_cast<int32_t>(srcs.size()), attrs.data(),
+                            dsts.data()));
+  return dsts;
+}
+
+Shape ShapeOf(const choir_view_t& view) {
+  return Shape(view.shape, view.shape + view.ndim);
+}
+
 }  // namespace testing
 }  // namespace choir

@@ -45,6 +45,12 @@ std::vector<Values> MakeSources(choir_op_t op, const std::vector<Shape>& shapes,
 // Numbers of no special kind, for what a destination holds before.
 Values MakeAnything(choir_dtype_t dtype, const Shape& shape, uint64_t seed);
 
+// Views of the destinations as the op infers them for row-major sources.
+std::vector<choir_view_t> InferResults(const choir_op_def_t* def,
+                                       const std::vector<Values>& sources,
+                                       const std::vector<unsigned char>& attrs);
+Shape ShapeOf(const choir_view_t& view);
+
 }  // namespace testing
 }  // namespace choir
 
