@@ -110,42 +110,35 @@ CHOIR__BODY float choir__math_tanh(float x) {
   return (x < 0.625f && x > -0.625f) ? small : big;
 }
 
-// e^(z^2) erfc(z) for z >= 0 by t Q(t), t = 1 / (1 + z/2): Q is a least-squares
-// fit at Chebyshev's points, degree 9, relative error 1.6e-7.
-CHOIR__BODY float choir__math_erfcx(float z) {
-  const float t = 1.0f / fmaf(z, 0.5f, 1.0f);
-  float p = fmaf(t, -0.0255235024f, 0.0644650608f);
-  p = fmaf(p, t, 0.0307450835f);
-  p = fmaf(p, t, -0.198538989f);
-  p = fmaf(p, t, 0.0794623271f);
-  p = fmaf(p, t, 0.0582643487f);
-  p = fmaf(p, t, 0.180414274f);
-  p = fmaf(p, t, 0.246512279f);
-  p = fmaf(p, t, 0.282104224f);
-  p = fmaf(p, t, 0.282094747f);
-  return p * t;
-}
-
-// The normal distribution up to x, by erfc(-x / sqrt 2) / 2, right where it is
-// tiny; and its density times sqrt(2 pi), which the former is made of. Anything
-// may come of a NaN.
-CHOIR__BODY float choir__math_normal(float x, float* out_power) {
-  const float power = choir__math_exp_in_range(-0.5f * x * x);
-  const float tail = 0.5f * power * choir__math_erfcx(fabsf(x) * 0.70710678f);
-  *out_power = power;
+// The normal distribution up to x. Its tail beyond z = |x| is 1/2 / D(z)^16, D a
+// polynomial as in Hastings (Approximations for Digital Computers, 1955): of
+// degree 8, fitted up to z = 4, where the tail's relative error is 1.8e-6; its
+// absolute error is below 4e-7 everywhere.
+CHOIR__BODY float choir__math_normal(float x) {
+  const float z = fabsf(x);
+  float d = fmaf(z, 1.42462726e-7f, -9.25990062e-7f);
+  d = fmaf(d, z, 6.44980196e-6f);
+  d = fmaf(d, z, 5.33664665e-5f);
+  d = fmaf(d, z, 2.44158116e-5f);
+  d = fmaf(d, z, 0.0032911888f);
+  d = fmaf(d, z, 0.0211356596f);
+  d = fmaf(d, z, 0.0498679888f);
+  d = fmaf(d, z, 1.0f);
+  const float d2 = d * d;
+  const float d4 = d2 * d2;
+  const float d8 = d4 * d4;
+  const float tail = 0.5f / (d8 * d8);
   return x < 0.0f ? tail : 1.0f - tail;
 }
 
 // x times the normal distribution up to x (Hendrycks and Gimpel, 2016,
 // arXiv:1606.08415), and its slope.
 CHOIR__BODY float choir__math_gelu(float x) {
-  float power;
-  return x * choir__math_normal(x, &power);
+  return x * choir__math_normal(x);
 }
 CHOIR__BODY float choir__math_gelu_slope(float x) {
-  float power;
-  const float share = choir__math_normal(x, &power);
-  return fmaf(x * 0.39894228f, power, share);
+  return fmaf(x * 0.39894228f, choir__math_exp_in_range(-0.5f * x * x),
+              choir__math_normal(x));
 }
 
 #ifdef __cplusplus
