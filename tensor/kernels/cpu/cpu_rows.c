@@ -109,8 +109,8 @@ static void run_rows(const call_t* call, rows_t rows, float* scratch,
   }
   const int64_t n = rows.columns, room = call->block * n;
   rows.x = scratch;
-  rows.dy = scratch + room;
-  rows.y = scratch + 2 * room;
+  // A gradient may take the place of dy, element by element.
+  rows.dy = rows.y = scratch + room;
   rows.x_stride = rows.dy_stride = rows.y_stride = n;
   for (int64_t r = begin; r < end; r += call->block) {
     const int64_t count = end - r < call->block ? end - r : call->block;
@@ -133,7 +133,7 @@ static void rows_range(void* context, void* scratch, int64_t begin,
 
 static call_t call_of(const choir_record_t* record, const choir_view_t* dy,
                       rows_fn_t fn) {
-  enum { BLOCK_ELEMENTS = 1024 };
+  enum { BLOCK_ELEMENTS = 1536 };
   const choir_view_t* x = choir_record_src(record, 0);
   const choir_view_t* y = choir_record_dst(record, 0);
   call_t call = {.fn = fn,
@@ -158,7 +158,7 @@ static call_t call_of(const choir_record_t* record, const choir_view_t* dy,
 }
 
 static size_t scratch_bytes(const call_t* call) {
-  return (size_t)(3 * call->block * call->rows.columns) * sizeof(float);
+  return (size_t)(2 * call->block * call->rows.columns) * sizeof(float);
 }
 
 static choir_status_t call_run(call_t* call, choir_stream_t* stream) {
