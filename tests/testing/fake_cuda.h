@@ -215,6 +215,7 @@ class FakeCuda {
   std::map<const void*, size_t> memory_;
   std::map<const void*, size_t> pinned_;
   std::set<Graph*> graphs_;
+  std::set<Stream*> captured_;
   std::set<Exec*> execs_;
   int exec_count_ = 0;
   size_t live_bytes_ = 0;

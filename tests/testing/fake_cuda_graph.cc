@@ -73,9 +73,9 @@ int FakeCuda::Break(Stream* stream, int result) {
 
 int FakeCuda::Unsafe() {
   int result = 0;
-  for (Stream& stream : streams_)
-    if (stream.graph && stream.thread == std::this_thread::get_id())
-      result = Break(&stream, kUnsupported);
+  for (Stream* stream : captured_)
+    if (stream->thread == std::this_thread::get_id())
+      result = Break(stream, kUnsupported);
   return result;
 }
 
@@ -85,6 +85,7 @@ int FakeCuda::BeginCapture(Stream* stream, int mode) {
     Misuse("a capture that is in the way of other threads, or unprotected");
   stream->graph = new Graph;
   graphs_.insert(stream->graph);
+  captured_.insert(stream);
   stream->is_broken = false;
   stream->thread = std::this_thread::get_id();
   stream->latest = nullptr;
@@ -97,6 +98,7 @@ int FakeCuda::EndCapture(Stream* stream, Graph** graph) {
   if (stream->thread != std::this_thread::get_id())
     return Break(stream, kWrongThread);
   Graph* captured = std::exchange(stream->graph, nullptr);
+  captured_.erase(stream);
   if (!stream->is_broken) {
     *graph = captured;
     return 0;
