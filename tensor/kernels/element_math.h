@@ -110,8 +110,8 @@ CHOIR__BODY float choir__math_tanh(float x) {
   return (x < 0.625f && x > -0.625f) ? small : big;
 }
 
-// The normal distribution up to x. Its tail beyond z = |x| is 1/2 / D(z)^16, D a
-// polynomial as in Hastings (Approximations for Digital Computers, 1955): of
+// The normal distribution up to x. Its tail beyond z = |x| is 1/2 / D(z)^16, D
+// a polynomial as in Hastings (Approximations for Digital Computers, 1955): of
 // degree 8, fitted up to z = 4, where the tail's relative error is 1.8e-6; its
 // absolute error is below 4e-7 everywhere.
 CHOIR__BODY float choir__math_normal(float x) {
