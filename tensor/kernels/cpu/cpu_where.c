@@ -38,6 +38,10 @@ typedef void (*choose_fn_t)(void* dst, const uint8_t* is_true, const void* left,
                       (uint8_t * is_true, const void* condition, int64_t step, \
                        uint64_t mask, int64_t count),                          \
                       (is_true, condition, step, mask, count))                 \
+  /* Both are read: AVX2 cannot read 16 bits here and there. */                \
+  CHOIR__BODY type either_##bytes(uint8_t is_true, type a, type b) {           \
+    return is_true ? a : b;                                                    \
+  }                                                                            \
   CHOIR__BODY void choose_##bytes##_body(                                      \
       void* dst, const uint8_t* is_true, const void* left, int64_t left_step,  \
       const void* right, int64_t right_step, int64_t count) {                  \
@@ -45,13 +49,14 @@ typedef void (*choose_fn_t)(void* dst, const uint8_t* is_true, const void* left,
     const type *a = left, *b = right;                                          \
     const type a0 = *a, b0 = *b;                                               \
     if (left_step == 1 && right_step == 1)                                     \
-      LOOP(y[i] = is_true[i] ? a[i] : b[i]);                                   \
+      LOOP(y[i] = either_##bytes(is_true[i], a[i], b[i]));                     \
     else if (left_step == 1 && right_step == 0)                                \
-      LOOP(y[i] = is_true[i] ? a[i] : b0);                                     \
+      LOOP(y[i] = either_##bytes(is_true[i], a[i], b0));                       \
     else if (left_step == 0 && right_step == 1)                                \
-      LOOP(y[i] = is_true[i] ? a0 : b[i]);                                     \
+      LOOP(y[i] = either_##bytes(is_true[i], a0, b[i]));                       \
     else                                                                       \
-      LOOP(y[i] = is_true[i] ? a[i * left_step] : b[i * right_step]);          \
+      LOOP(y[i] = either_##bytes(is_true[i], a[i * left_step],                 \
+                                 b[i * right_step]));                          \
   }                                                                            \
   CHOIR__ISA_VARIANTS(                                                         \
       choose_##bytes,                                                          \
