@@ -133,6 +133,7 @@ static void rows_range(void* context, void* scratch, int64_t begin,
 
 static call_t call_of(const choir_record_t* record, const choir_view_t* dy,
                       rows_fn_t fn) {
+  // Two blocks of f32 and the rows of 16 bits: 21 of 32 KiB of an L1 cache.
   enum { BLOCK_ELEMENTS = 1536 };
   const choir_view_t* x = choir_record_src(record, 0);
   const choir_view_t* y = choir_record_dst(record, 0);
