@@ -288,21 +288,6 @@ void choir_buffer_release(choir_buffer_t* buffer) {
   choir_device_release(device);
 }
 
-void choir__buffer_swap(choir_buffer_t* a, choir_buffer_t* b) {
-  const choir_buffer_t before = {.data = a->data,
-                                 .release = a->release,
-                                 .context = a->context,
-                                 .wrapped = a->wrapped};
-  a->data = b->data;
-  a->release = b->release;
-  a->context = b->context;
-  a->wrapped = b->wrapped;
-  b->data = before.data;
-  b->release = before.release;
-  b->context = before.context;
-  b->wrapped = before.wrapped;
-}
-
 size_t choir_buffer_bytes(const choir_buffer_t* buffer) {
   return buffer->bytes;
 }
@@ -311,27 +296,7 @@ choir_device_t* choir_buffer_device(const choir_buffer_t* buffer) {
   return buffer->device;
 }
 
-void choir__buffer_set_late_fill(choir_buffer_t* buffer,
-                                 choir__late_fill_t* late) {
-  buffer->late = late;
-}
-
-static void fill_late(choir__late_fill_t* late, void* data) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&lock);
-  if (atomic_load(&late->is_due)) {
-    late->fill(late->self, data);
-    atomic_store(&late->is_due, false);
-  }
-  pthread_mutex_unlock(&lock);
-}
-
-void* choir_buffer_data(const choir_buffer_t* buffer) {
-  if (buffer->late &&
-      atomic_load_explicit(&buffer->late->is_due, memory_order_acquire))
-    fill_late(buffer->late, buffer->data);
-  return buffer->data;
-}
+void* choir_buffer_data(const choir_buffer_t* buffer) { return buffer->data; }
 
 static choir_status_t check_transfer(const char* where,
                                      const choir_buffer_t* buffer,
@@ -377,22 +342,13 @@ static void tell_host_access(choir_stream_t* stream) {
   tell_stages(stream, &order);
 }
 
-// A late fill may be due only after the stream's work.
-static choir_status_t look_after_work(const choir_buffer_t* buffer,
-                                      choir_stream_t* stream, char** out_data) {
-  if (buffer->late) CHOIR_TRY(choir_stream_synchronize(stream));
-  *out_data = choir_buffer_data(buffer);
-  return NULL;
-}
-
 choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
                                  size_t offset_bytes, void* host,
                                  size_t bytes) {
   CHOIR_TRY(check_transfer("choir_buffer_read", buffer, stream, offset_bytes,
                            host, bytes));
   tell_host_access(stream);
-  char* data = NULL;
-  CHOIR_TRY(look_after_work(buffer, stream, &data));
+  char* data = buffer->data;
   return buffer->device->vtable->read(
       buffer->device, stream, bytes ? data + offset_bytes : data, host, bytes);
 }
@@ -403,8 +359,7 @@ choir_status_t choir_buffer_write(choir_buffer_t* buffer,
   CHOIR_TRY(check_transfer("choir_buffer_write", buffer, stream, offset_bytes,
                            host, bytes));
   tell_host_access(stream);
-  char* data = NULL;
-  CHOIR_TRY(look_after_work(buffer, stream, &data));
+  char* data = buffer->data;
   return buffer->device->vtable->write(
       buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);
 }

@@ -95,35 +95,15 @@ struct choir_event_s {
   choir_device_t* device;  // retained
 };
 
-// Work on a buffer's memory that is put off until somebody looks at it
-// (choir_buffer_data, a read, a write), and not done where nobody does. `fill`
-// is given the memory, on the thread of the first who looks; others who look
-// meanwhile wait. It is due whenever `is_due` is set, by who owns this, while
-// nobody looks.
-typedef struct choir__late_fill_s {
-  atomic_bool is_due;
-  void (*fill)(void* self, void* data);
-  void* self;
-} choir__late_fill_t;
-
 struct choir_buffer_s {
   atomic_int ref_count;
   choir_device_t* device;  // retained
   void* data;
-  choir__late_fill_t* late;  // borrowed; NULL: none
   size_t bytes;
   void (*release)(void* context, void* data);  // set for wrapped memory
   void* context;
   bool wrapped;
 };
-
-// Each has the other's memory from now on, and whoever holds a buffer sees it
-// there. Of one device and as many bytes; no stream has work on either.
-void choir__buffer_swap(choir_buffer_t* a, choir_buffer_t* b);
-// Of a buffer that the host sees; NULL: none any more, and what was due is not
-// done. Nobody looks meanwhile.
-void choir__buffer_set_late_fill(choir_buffer_t* buffer,
-                                 choir__late_fill_t* late);
 
 // Each device has one line in core/device/devices.def and one function that
 // makes its struct from `pool`: it sets the vtable and its own fields, core

@@ -580,7 +580,7 @@ choir_status_t choir_comm_buffer_create(choir_comm_t* comm,
   if (!is_own_memory)
     return choir__comm_buffer_cleared(device, bytes, out_buffer);
   choir__comm_drain(comm);
-  choir__comm_readers_finish(comm);
+  ++comm->buffers_made;
   choir_collective_t request = {.count = (int64_t)bytes};
   CHOIR_TRY(
       choir__comm_execute(comm, CHOIR_COMM_KIND_BUFFER, &request, NULL, true));

@@ -323,7 +323,7 @@ struct choir_comm_s {
 
   choir_comm_plane_t* plane;  // NULL: none
 
-  struct choir__comm_reader_s* readers;  // comm_shared_def.h
+  uint64_t buffers_made;  // calls of choir_comm_buffer_create
 
   void* group_memory;  // where tensors of a group stand side by side
   size_t group_bytes;

@@ -164,10 +164,6 @@ choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
 // when it fails.
 choir_status_t choir__comm_start_up(choir_comm_t** comm);
 
-// comm_shared.c
-// What readers (comm_shared_def.h) have put off.
-void choir__comm_readers_finish(choir_comm_t* comm);
-
 // comm_fault.c
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);
 // Breaks the communicator if a peer told a fault or is gone. Never waits.

@@ -48,22 +48,8 @@ choir_status_t choir__comm_shared_look(choir_comm_t* comm,
   return status;
 }
 
-void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader) {
-  reader->next = comm->readers;
-  comm->readers = reader;
-}
-
-void choir__comm_reader_remove(choir_comm_t* comm,
-                               choir__comm_reader_t* reader) {
-  choir__comm_reader_t** at = &comm->readers;
-  while (*at && *at != reader) at = &(*at)->next;
-  if (*at) *at = reader->next;
-}
-
-void choir__comm_readers_finish(choir_comm_t* comm) {
-  for (choir__comm_reader_t* reader = comm->readers; reader;
-       reader = reader->next)
-    reader->read(reader->self);
+uint64_t choir__comm_buffers_made(const choir_comm_t* comm) {
+  return comm->buffers_made;
 }
 
 void choir__comm_average(const float* const* sources, const float* shares,

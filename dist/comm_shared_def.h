@@ -36,18 +36,10 @@ choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
                                   const choir_collective_t* wanted,
                                   choir_status_t why);
 
-// Work of a rank that reads later, between any two collectives, what its peers
-// left in their buffers. It is done at the latest before such memory can come
-// into other hands: choir_comm_buffer_create does it first, on its caller's
-// thread. Owned by the caller, who removes it.
-typedef struct choir__comm_reader_s {
-  void (*read)(void* self);
-  void* self;
-  struct choir__comm_reader_s* next;
-} choir__comm_reader_t;
-void choir__comm_reader_add(choir_comm_t* comm, choir__comm_reader_t* reader);
-void choir__comm_reader_remove(choir_comm_t* comm,
-                               choir__comm_reader_t* reader);
+// How many times this rank has called choir_comm_buffer_create. What a peer had
+// in a buffer that it gave back is in nobody else's hands before the next call,
+// which all ranks make.
+uint64_t choir__comm_buffers_made(const choir_comm_t* comm);
 
 // dst = the average of `count` f32 of all sources, weighted by shares, with the
 // bits of all_reduce's; dst may be a source. A source of weight 0 is to be left

@@ -3,6 +3,8 @@
 
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
+#include "tensor/op_def.h"
+#include "tensor/ops.h"
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
@@ -79,13 +81,103 @@ static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
   return works_there(dist) ? NULL : make_mirror(dist);
 }
 
+// ---- The optimizer's states ----
+
+static size_t list_states(const choir_dist_opt_t* dist,
+                          choir_named_tensor_t* out_states) {
+  return dist->has_states ? choir_optimizer_states(dist->optimizer, out_states)
+                          : 0;
+}
+
+// The whole of each state that there is.
+static choir_status_t gather_all(choir_dist_opt_t* dist, size_t count,
+                                 choir_named_tensor_t* states,
+                                 choir_tensor_t** wholes) {
+  list_states(dist, states);
+  for (size_t i = 0; i < count; ++i)
+    CHOIR_TRY(
+        states[i].shard
+            ? choir__shards_gather(dist->shards, &states[i], -1, &wholes[i])
+            : choir_named_tensor_make_whole(&states[i], &wholes[i]));
+  return choir_comm_barrier(dist->comm, "states");
+}
+
+static choir_status_t set_all(const choir_dist_opt_t* dist, size_t count,
+                              choir_named_tensor_t* states,
+                              choir_tensor_t** wholes) {
+  list_states(dist, states);
+  for (size_t i = 0; i < count; ++i) {
+    choir_tensor_t* tensor = states[i].tensor;
+    CHOIR_TRY(states[i].shard ? choir_named_tensor_take(&states[i], wholes[i])
+                              : choir_op_run(choir_device_stream(dist->device),
+                                             CHOIR_OP_COPY, &wholes[i], 1, NULL,
+                                             false, &tensor));
+  }
+  return choir_stream_synchronize(choir_device_stream(dist->device));
+}
+
+// The optimizer begins anew, and has the states again that it had.
+static choir_status_t attach_optimizer(choir_dist_opt_t* dist, size_t count,
+                                       choir_named_tensor_t* states,
+                                       choir_tensor_t** wholes) {
+  if (dist->has_states) CHOIR_TRY(gather_all(dist, count, states, wholes));
+  if (dist->shards) choir__shards_drop_plan(dist->shards);
+  dist->uses_shards = dist->shards && dist->strategy->def->exchange;
+  if (dist->uses_shards)
+    choir__shards_use(dist->shards);
+  else
+    choir__optimizer_set_sharding(dist->optimizer, NULL);
+  CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
+                                  dist->device, dist->params,
+                                  dist->updater.model));
+  if (dist->has_states) CHOIR_TRY(set_all(dist, count, states, wholes));
+  dist->has_states = true;
+  return NULL;
+}
+
+// A strategy that exchanges gradients leaves the same ones on all ranks, so
+// that each can update a part; others need whole states on each.
+static choir_status_t place_states(choir_dist_opt_t* dist) {
+  const bool exchanges = dist->strategy->def->exchange;
+  if (dist->config.shard && !exchanges && choir_comm_size(dist->comm) > 1)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "dist_opt: shard is set, and with %s each rank makes "
+                       "steps of its own, which need whole states",
+                       choir_strategy_def_option(dist->strategy->def));
+  if (dist->has_states && dist->uses_shards == (dist->shards && exchanges))
+    return NULL;
+  const size_t count = list_states(dist, NULL);
+  const size_t bytes =
+      count * (sizeof(choir_named_tensor_t) + sizeof(choir_tensor_t*));
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "states of parameters", &memory));
+  choir_named_tensor_t* states = memory;
+  choir_tensor_t** wholes = (choir_tensor_t**)(void*)(states + count);
+  choir_status_t status = attach_optimizer(dist, count, states, wholes);
+  for (size_t i = 0; i < count; ++i) choir_tensor_release(wholes[i]);
+  choir_deallocate(dist->allocator, memory, bytes);
+  return status;
+}
+
+static choir_status_t gather(choir_updater_t* updater,
+                             const choir_named_tensor_t* state, int32_t root,
+                             choir_tensor_t** out_whole) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  CHOIR_TRY(choir__dist_opt_need_model(dist, "gather"));
+  CHOIR_TRY(choir__dist_opt_end_work(dist));
+  return choir__shards_gather(dist->shards, state, root, out_whole);
+}
+
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
   dist->strategy->plan = &dist->plan;
+  CHOIR_TRY(place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
   CHOIR_TRY(choir__strategy_attach(
       dist->strategy, dist->comm, dist->mirror ? dist->host : dist->device,
       dist->host, dist->optimizer, dist->strategy_buckets, dist->bucket_count));
+  if (dist->uses_shards) CHOIR_TRY(choir__shards_plan(dist->shards));
   return choir__dist_opt_take_params(dist);
 }
 
@@ -118,8 +210,10 @@ static void detach(choir_updater_t* updater) {
   dist->background = NULL;
   choir__strategy_detach(dist->strategy);
   drop_mirror(dist);
-  choir__sharded_destroy(dist->sharded);
-  dist->sharded = NULL;
+  choir__shards_destroy(dist->shards);
+  dist->shards = NULL;
+  dist->has_states = false;
+  dist->uses_shards = false;
   choir__buckets_drop(dist);
   choir__updater_detach(choir_optimizer_updater(dist->optimizer), dist->params);
   choir_event_release(dist->exchanged);
@@ -145,14 +239,16 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
         "dist_opt: the optimizer clips gradients, which needs "
         "all of them on every rank, and shards and strategies "
         "leave parts; train without DistOpt or without clipping");
-  CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
-                                  device, params, dist->updater.model));
-  CHOIR_TRY(choir__dist_opt_broadcast_states(dist));
+  CHOIR_TRY(choir__updater_check_free(choir_optimizer_updater(dist->optimizer),
+                                      params, dist->updater.model));
+  CHOIR_TRY(choir__optimizer_prepare(dist->optimizer, params,
+                                     dist->updater.model != NULL));
+  CHOIR_TRY(choir__dist_opt_broadcast_params(dist));
   CHOIR_TRY(
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
   CHOIR_TRY(choir_event_create(device, &dist->exchanged));
   CHOIR_TRY(choir__buckets_lay_out(dist));
-  CHOIR_TRY(choir__sharded_create(dist, &dist->sharded));
+  CHOIR_TRY(choir__shards_create(dist, &dist->shards));
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;
   return NULL;
@@ -309,8 +405,10 @@ const choir_strategy_def_t* choir_dist_opt_strategy(
 }
 
 bool choir_dist_opt_ranks_differ(const choir_dist_opt_t* dist_opt) {
-  // What is combined after local steps, or kept from one exchange to the next.
-  return dist_opt->strategy->def->combine || dist_opt->strategy->def->states;
+  // What is combined after local steps, kept from one exchange to the next, or
+  // shared out.
+  return dist_opt->strategy->def->combine || dist_opt->strategy->def->states ||
+         dist_opt->config.shard;
 }
 
 const char* choir_dist_opt_print_strategy(const choir_dist_opt_t* dist_opt,
@@ -373,6 +471,7 @@ static const choir_updater_vtable_t vtable = {
     .detach = detach,
     .backward_and_update = choir__dist_opt_backward_and_update,
     .states = states,
+    .gather = gather,
     .consolidate = consolidate,
     .set_options = set_options,
     .begin_step = begin_step,
@@ -444,10 +543,21 @@ choir_stream_t* choir__dist_opt_background(const choir_dist_opt_t* dist_opt) {
   return dist_opt->background;
 }
 
+static choir_status_t broadcast_all(choir_dist_opt_t* dist) {
+  if (dist->uses_shards)
+    return CHOIR_ERROR(
+        FAILED_PRECONDITION,
+        "dist_opt: broadcast: each rank keeps a shard of the optimizer's "
+        "states, and rank 0 has not those of others; choir_training_resume "
+        "reads a checkpoint for all ranks");
+  CHOIR_TRY(choir__dist_opt_broadcast_params(dist));
+  CHOIR_TRY(choir__dist_opt_broadcast_states(dist));
+  return choir__dist_opt_take_params(dist);
+}
+
 choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt) {
   CHOIR_TRY(choir__dist_opt_need_model(dist_opt, "broadcast"));
-  choir_status_t status = choir__dist_opt_broadcast_states(dist_opt);
-  if (!status) status = choir__dist_opt_take_params(dist_opt);
+  choir_status_t status = broadcast_all(dist_opt);
   return choir__agree_on_outcome(dist_opt->comm, "broadcast", status);
 }
 

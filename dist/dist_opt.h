@@ -27,17 +27,28 @@ extern "C" {
 // on a background stream as soon as its last gradient is written, while
 // backward goes on; that of the last bucket runs on the compute stream.
 //
-// Where ranks see each other's memory (shm, on CPUs), their devices have one
-// thread and parameters are f32, fp32 takes the sharded update instead, unless
-// sharded_update is false: parameters move to memory of the communicator too
-// (choir_buffer_data changes), and each rank keeps the optimizer's states of
-// its part; after backward it averages its part of the gradients, updates that
-// part and writes it into every rank's memory. The bits are the same;
-// afterwards param->grad is this rank's own gradient, not the average. States
-// are gathered when somebody looks at them, on that rank alone: after each step
-// ask for their memory (choir_buffer_data) again. Ranks that joined
-// (choir_comm_join) cannot take part, and a rank that is killed in the middle
-// leaves the others with parts of two steps.
+// param->grad is the gradient of this rank's samples until the exchange takes
+// it; after the step its content is undefined.
+//
+// With `shard` each rank keeps the optimizer's states of its part of every
+// bucket alone, 1 / ranks of the memory, and updates that part (ZeRO-1). fp32
+// then sends its gradients by reduce_scatter and the parameters by all_gather,
+// together the bytes of an all-reduce; the bits are those of the whole update.
+// Parameters move into one range of memory for each bucket (their tensors stay;
+// choir_buffer_data changes). The optimizer's states are shards
+// (choir_named_tensor_t): choir_updater_gather gives whole ones,
+// choir_training_save writes and choir_training_resume reads them at any number
+// of ranks; all are collective. FAILED_PRECONDITION at attach: parameters have
+// memory in common, or the strategy makes local steps.
+//
+// Where ranks see each other's memory (shm, on CPUs, f32), unless peer_memory
+// is false, each updates a part for all in any case, and writes it into every
+// rank's memory; fp32 averages that part in the same pass, after backward,
+// without messages. States are shards then too, but choir_updater_gather reads
+// them from the peers' memory, and with it choir_training_save, on any rank
+// without the others. Ranks that joined (choir_comm_join) cannot take part, and
+// a rank that is killed in the middle leaves the others with parts of two
+// steps.
 //
 // With backward_passes_per_step = n, n calls of choir_model_train_one_batch
 // make one step, as if their batches were one: of the first n - 1 only the
@@ -58,13 +69,15 @@ extern "C" {
 
 typedef struct choir_dist_opt_s choir_dist_opt_t;
 
-#define CHOIR_DIST_OPT_FIELDS(X, T)                   \
-  X(T, INT, bucket_bytes, 1048576, 1, 1e15,           \
-    "a bucket is closed when it has this many bytes") \
-  X(T, INT, backward_passes_per_step, 1, 1, 1e6,      \
-    "calls of train_one_batch that make one step")    \
-  X(T, BOOL, sharded_update, true, 0, 1,              \
-    "where it can, each rank updates a part of the parameters, for all")
+#define CHOIR_DIST_OPT_FIELDS(X, T)                                       \
+  X(T, INT, bucket_bytes, 1048576, 1, 1e15,                               \
+    "a bucket is closed when it has this many bytes")                     \
+  X(T, INT, backward_passes_per_step, 1, 1, 1e6,                          \
+    "calls of train_one_batch that make one step")                        \
+  X(T, BOOL, shard, false, 0, 1,                                          \
+    "each rank keeps the optimizer's states of a part of the parameters") \
+  X(T, BOOL, peer_memory, true, 0, 1,                                     \
+    "ranks that see each other's memory update a part each, for all")
 CHOIR_CONFIG_STRUCT(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS);
 
 CHOIR_API extern const choir_struct_def_t choir_dist_opt_config_def;
@@ -142,14 +155,16 @@ CHOIR_API const choir_plan_t* choir_dist_opt_plan(
 CHOIR_API choir_updater_t* choir_dist_opt_updater(choir_dist_opt_t* dist_opt);
 
 // Collective: sends rank 0's parameters, model states and optimizer states to
-// all, as attach does at the start; for after a checkpoint was restored, by
-// rank 0 alone or by all. FAILED_PRECONDITION before it is a model's updater.
+// all, for after a checkpoint was restored by rank 0 alone.
+// FAILED_PRECONDITION: it is no model's updater yet, or states are shards, of
+// which rank 0 has its own: choir_training_resume reads a checkpoint for all
+// ranks.
 CHOIR_API choir_status_t choir_dist_opt_broadcast(choir_dist_opt_t* dist_opt)
     CHOIR_NODISCARD;
 
-// Whether ranks may hold different things under the strategy in use: what was
-// not sent yet, and, with local steps, the optimizer's states. Where not, rank
-// 0's states are everybody's.
+// Whether ranks may hold different things: under the strategy in use what was
+// not sent yet, and, with local steps, the optimizer's states; with `shard`
+// their shards. Where not, each rank can tell everybody's states.
 CHOIR_API bool choir_dist_opt_ranks_differ(const choir_dist_opt_t* dist_opt);
 
 // Collective: fails with INTERNAL on every rank, naming the first that differs

@@ -16,7 +16,7 @@ static void assign_buckets(choir_dist_opt_t* dist) {
   dist->bucket_count = 0;
   for (size_t i = dist->params->count; i-- > 0;) {
     const choir_param_t* param = dist->params->params[i];
-    dist->bucket_of[i] = -1;
+    dist->places[i].bucket = -1;
     if (!param->trainable) continue;
     const choir_dtype_t dtype = choir_tensor_dtype(param->value);
     const int64_t bytes =
@@ -28,9 +28,14 @@ static void assign_buckets(choir_dist_opt_t* dist) {
       snprintf(bucket->name, sizeof bucket->name, "gradient bucket %d",
                dist->bucket_count++);
     }
-    dist->bucket_of[i] = dist->bucket_count - 1;
+    dist->places[i] = (choir__place_t){dist->bucket_count - 1, bucket->count};
     bucket->count += padded(choir_tensor_count(param->value), dtype);
     ++bucket->param_count;
+  }
+  const int32_t size = choir_comm_size(dist->comm);
+  for (int32_t b = 0; b < dist->bucket_count; ++b) {
+    bucket = &dist->buckets[b];
+    bucket->part = padded((bucket->count + size - 1) / size, bucket->dtype);
   }
 }
 
@@ -39,18 +44,19 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir__bucket_t* bucket = &dist->buckets[b];
     CHOIR_TRY(choir_event_create(dist->device, &bucket->ready));
-    CHOIR_TRY(choir_comm_buffer_create(
-        dist->comm, dist->device,
-        (size_t)bucket->count * choir_dtype_bytes(bucket->dtype),
-        &bucket->buffer));
+    CHOIR_TRY(choir_comm_buffer_create(dist->comm, dist->device,
+                                       (size_t)choir_comm_size(dist->comm) *
+                                           (size_t)bucket->part *
+                                           choir_dtype_bytes(bucket->dtype),
+                                       &bucket->buffer));
     choir_strategy_bucket_t* shown = &dist->strategy_buckets[b];
     *shown = (choir_strategy_bucket_t){.name = bucket->name,
                                        .dtype = bucket->dtype,
                                        .count = bucket->count,
                                        .pieces = piece};
-    int64_t offset = 0;
     for (size_t i = dist->params->count; i-- > 0;) {
-      if (dist->bucket_of[i] != b) continue;
+      if (dist->places[i].bucket != b) continue;
+      const int64_t offset = dist->places[i].offset;
       choir_param_t* param = dist->params->params[i];
       choir_view_t view = *choir_tensor_view(param->value);
       *piece++ = (choir_strategy_piece_t){.offset = offset,
@@ -63,7 +69,6 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
       CHOIR_TRY(choir_tensor_from_view(&view, &grad));
       choir_param_use_grad(param, grad);
       choir_tensor_release(grad);
-      offset += padded(choir_view_count(&view), bucket->dtype);
     }
   }
   return NULL;
@@ -83,9 +88,9 @@ static choir_status_t allocate_lists(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir__bucket_t),
                            "buckets", &memory));
   dist->buckets = memory;
-  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(int32_t),
+  CHOIR_TRY(choir_allocate(dist->allocator, count * sizeof(choir__place_t),
                            "bucket map", &memory));
-  dist->bucket_of = memory;
+  dist->places = memory;
   CHOIR_TRY(choir_allocate(dist->allocator,
                            count * sizeof(choir_strategy_bucket_t),
                            "buckets for the strategy", &memory));
@@ -105,18 +110,19 @@ void choir__buckets_drop(choir_dist_opt_t* dist) {
   for (int32_t b = 0; b < dist->bucket_count; ++b) {
     choir__passes_destroy(dist->allocator, dist->buckets[b].passes);
     choir_buffer_release(dist->buckets[b].buffer);
+    choir_buffer_release(dist->buckets[b].values);
     choir_event_release(dist->buckets[b].ready);
   }
   choir_deallocate(dist->allocator, dist->buckets,
                    dist->params->count * sizeof(choir__bucket_t));
-  choir_deallocate(dist->allocator, dist->bucket_of,
-                   dist->params->count * sizeof(int32_t));
+  choir_deallocate(dist->allocator, dist->places,
+                   dist->params->count * sizeof(choir__place_t));
   choir_deallocate(dist->allocator, dist->strategy_buckets,
                    dist->params->count * sizeof(choir_strategy_bucket_t));
   choir_deallocate(dist->allocator, dist->pieces,
                    dist->params->count * sizeof(choir_strategy_piece_t));
   dist->buckets = NULL;
-  dist->bucket_of = NULL;
+  dist->places = NULL;
   dist->strategy_buckets = NULL;
   dist->pieces = NULL;
   choir_deallocate(dist->allocator, dist->values,

@@ -107,16 +107,21 @@ static choir_status_t visit_optimizer_states(choir_dist_opt_t* dist,
   choir_optimizer_states(dist->optimizer, states);
   choir_status_t status = NULL;
   for (size_t i = 0; !status && i < count; ++i)
-    status = visit(dist, states[i].name, states[i].tensor);
+    if (!states[i].shard)
+      status = visit(dist, states[i].name, states[i].tensor);
   choir_deallocate(dist->allocator, memory, bytes);
   return status;
 }
 
-choir_status_t choir__dist_opt_broadcast_states(choir_dist_opt_t* dist) {
+choir_status_t choir__dist_opt_broadcast_params(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
   for (size_t i = 0; i < dist->params->count; ++i)
     CHOIR_TRY(broadcast_tensor(dist, dist->params->params[i]->name,
                                dist->params->params[i]->value));
+  return NULL;
+}
+
+choir_status_t choir__dist_opt_broadcast_states(choir_dist_opt_t* dist) {
   return visit_optimizer_states(dist, broadcast_tensor);
 }
 

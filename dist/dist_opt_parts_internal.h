@@ -14,9 +14,12 @@ extern "C" {
 #endif
 
 typedef struct choir__bucket_s {
-  choir_buffer_t* buffer;
+  choir_buffer_t* buffer;  // gradients
+  choir_buffer_t* values;  // parameters, in the same places; NULL: elsewhere
   choir_dtype_t dtype;
   int64_t count;  // elements
+  int64_t part;   // of a rank: count / ranks, rounded up to cache lines; both
+                  // buffers have room for one of each
   int32_t param_count;
   int32_t missing;          // gradients not yet written in this step
   choir_event_t* ready;     // all gradients written
@@ -24,7 +27,13 @@ typedef struct choir__bucket_s {
   char name[32];
 } choir__bucket_t;
 
-typedef struct choir__sharded_s choir__sharded_t;
+// Where a parameter is among the buckets.
+typedef struct choir__place_s {
+  int32_t bucket;  // -1: in none
+  int64_t offset;  // elements
+} choir__place_t;
+
+typedef struct choir__shards_s choir__shards_t;
 
 struct choir_dist_opt_s {
   choir_updater_t updater;  // first
@@ -37,7 +46,7 @@ struct choir_dist_opt_s {
   choir_stream_t* background;
   choir_event_t* exchanged;
   choir_param_set_t* params;
-  int32_t* bucket_of;  // for each parameter of the list; -1: none
+  choir__place_t* places;  // for each parameter of the list
   choir__bucket_t* buckets;
   int32_t bucket_count;
   int32_t next_bucket;  // the first that was not started in this step
@@ -47,7 +56,9 @@ struct choir_dist_opt_s {
   choir_tensor_t** values;  // of the pieces
   int32_t value_count;
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
-  choir__sharded_t* sharded;  // NULL: each rank updates everything
+  choir__shards_t* shards;  // NULL: each rank updates everything
+  bool has_states;          // of the optimizer
+  bool uses_shards;         // those states are shards
   choir_strategy_t* strategy;
   int64_t variant;   // strategies so far
   uint64_t* hashes;  // of a tensor, [ranks]
@@ -65,13 +76,14 @@ static inline choir_dist_opt_t* choir__dist_opt_of(choir_updater_t* updater) {
 // dist_opt_equal.c
 // Where the elements of a dense tensor lie in its device's memory.
 void* choir__tensor_bytes(choir_tensor_t* tensor, size_t* out_bytes);
-// Rank 0's parameters and states of the optimizer on all ranks.
+// Rank 0's parameters on all ranks, and the optimizer's whole states.
+choir_status_t choir__dist_opt_broadcast_params(choir_dist_opt_t* dist);
 choir_status_t choir__dist_opt_broadcast_states(choir_dist_opt_t* dist);
 // Averages a tensor of floats over ranks where they differ.
 choir_status_t choir__dist_opt_average_tensor(choir_dist_opt_t* dist,
                                               const char* name,
                                               choir_tensor_t* tensor);
-// All states of the optimizer.
+// All whole states of the optimizer.
 choir_status_t choir__dist_opt_average_states(choir_dist_opt_t* dist);
 
 // dist_opt_buckets.c
@@ -80,25 +92,34 @@ choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
 // When nothing uses them any more.
 void choir__buckets_drop(choir_dist_opt_t* dist);
 
-// dist_opt_sharded.c
-// Collective, after the buckets: parameters move to memory that all ranks see,
-// and states are kept there (dist_opt_kept_internal.h). NULL, and nothing
-// moved: ranks do not see each other's memory, or the update cannot be shared
-// out.
-choir_status_t choir__sharded_create(const choir_dist_opt_t* dist,
-                                     choir__sharded_t** out_sharded);
-// Before the buckets go. The optimizer's states are filled; parameters stay in
-// that memory, and keep it and the communicator. NULL: nothing.
-void choir__sharded_destroy(choir__sharded_t* sharded);
-// After the gradients: waits until all ranks have theirs, and tells them of how
-// many samples. Then averages them, weighted so, and updates; the gradients
-// themselves stay each rank's own.
-choir_status_t choir__sharded_open(choir__sharded_t* sharded,
-                                   const choir_step_values_t* values,
-                                   choir_stream_t* stream);
-choir_status_t choir__sharded_update(choir__sharded_t* sharded,
-                                     const choir_step_values_t* values,
-                                     choir_stream_t* stream);
+// dist_opt_shards.c
+// Collective, after the buckets: parameters move, so that those of a bucket are
+// one range of memory, and each rank gets memory for the states of its part.
+// NULL, and nothing moved: every rank updates everything.
+choir_status_t choir__shards_create(const choir_dist_opt_t* dist,
+                                    choir__shards_t** out_shards);
+// Before the buckets go. Parameters stay where they are. NULL: nothing.
+void choir__shards_destroy(choir__shards_t* shards);
+// The optimizer's states are shards from its next attach on.
+void choir__shards_use(choir__shards_t* shards);
+// What a step does with the strategy that dist has now, after that attach. Drop
+// it before the next attach.
+choir_status_t choir__shards_plan(choir__shards_t* shards);
+void choir__shards_drop_plan(choir__shards_t* shards);
+// Whether gradients are combined by choir__shards_update; else by
+// choir__shards_reduce of each bucket, in place of the strategy's exchange.
+bool choir__shards_reduce_late(const choir__shards_t* shards);
+choir_status_t choir__shards_reduce(const choir__shards_t* shards,
+                                    int32_t index, choir_stream_t* stream);
+// After the gradients: updates, and gives ranks what others have updated.
+choir_status_t choir__shards_update(choir__shards_t* shards,
+                                    const choir_step_values_t* values,
+                                    choir_stream_t* stream);
+// See choir_updater_gather; collective where ranks do not see each other's
+// memory.
+choir_status_t choir__shards_gather(const choir__shards_t* shards,
+                                    const choir_named_tensor_t* state,
+                                    int32_t root, choir_tensor_t** out_whole);
 
 // dist_opt_step.c
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

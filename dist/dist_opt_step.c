@@ -9,8 +9,8 @@
 #include "dist/dist_opt_parts_internal.h"
 
 // Exchange and update are one, after backward.
-static bool is_sharded(const choir_dist_opt_t* dist) {
-  return dist->sharded && dist->strategy->def->is_average;
+static bool reduces_late(const choir_dist_opt_t* dist) {
+  return dist->uses_shards && choir__shards_reduce_late(dist->shards);
 }
 
 // On the compute stream, after the bucket's gradients.
@@ -64,7 +64,9 @@ static choir_status_t submit_bucket(choir_dist_opt_t* dist, int32_t bucket,
   if (!dist->buckets[bucket].passes)
     CHOIR_TRY(choir__mirror_submit_bucket(dist->mirror, bucket, stream, false));
   CHOIR_TRY(exchange_failure(
-      dist, strategy->def->exchange(strategy, bucket, stream)));
+      dist, dist->uses_shards
+                ? choir__shards_reduce(dist->shards, bucket, stream)
+                : strategy->def->exchange(strategy, bucket, stream)));
   return choir__mirror_submit_bucket(dist->mirror, bucket, stream, true);
 }
 
@@ -82,12 +84,12 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   choir_dist_opt_t* dist = self;
   for (size_t i = 0; i < dist->params->count; ++i) {
     if (dist->params->params[i] != param) continue;
-    if (dist->bucket_of[i] < 0)
+    if (dist->places[i].bucket < 0)
       return CHOIR_ERROR(FAILED_PRECONDITION,
                          "dist_opt: parameter %s was frozen when the model got "
                          "its updater; call choir_model_set_updater again",
                          param->name);
-    --dist->buckets[dist->bucket_of[i]].missing;
+    --dist->buckets[dist->places[i].bucket].missing;
     break;
   }
   // In bucket order, also when a later bucket is complete first: all ranks
@@ -160,22 +162,17 @@ static choir_status_t submit_combine(choir_dist_opt_t* dist) {
   return choir__mirror_submit_values(mirror, dist->compute, true);
 }
 
-static choir_status_t update_sharded(choir_dist_opt_t* dist) {
-  const choir_step_values_t* values = &dist->strategy->values;
-  CHOIR_TRY(submit_passes(dist));
-  CHOIR_TRY(exchange_failure(
-      dist, choir__sharded_open(dist->sharded, values, dist->compute)));
-  return exchange_failure(
-      dist, choir__sharded_update(dist->sharded, values, dist->compute));
-}
-
 // Gradients, combined or not, become a step; then parameters are combined where
 // gradients were not.
 static choir_status_t update(choir_dist_opt_t* dist) {
   choir_strategy_t* strategy = dist->strategy;
-  if (is_sharded(dist)) return update_sharded(dist);
-  CHOIR_TRY(strategy->def->exchange ? finish_exchange(dist)
-                                    : submit_passes(dist));
+  CHOIR_TRY(strategy->def->exchange && !reduces_late(dist)
+                ? finish_exchange(dist)
+                : submit_passes(dist));
+  if (dist->uses_shards)
+    return exchange_failure(
+        dist,
+        choir__shards_update(dist->shards, &strategy->values, dist->compute));
   CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
                                    strategy->values.step));
   return strategy->def->combine ? submit_combine(dist) : NULL;
@@ -192,7 +189,7 @@ void choir__dist_opt_backward_and_update(choir_updater_t* updater,
   }
   const choir_step_t* step = choir_scope_step(scope);
   const bool exchanges =
-      dist->strategy->def->exchange && !step->is_partial && !is_sharded(dist);
+      dist->strategy->def->exchange && !step->is_partial && !reduces_late(dist);
   dist->is_partial = step->is_partial;
   for (int32_t b = 0; b < dist->bucket_count; ++b)
     dist->buckets[b].missing = dist->buckets[b].param_count;

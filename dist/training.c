@@ -24,7 +24,8 @@ typedef struct run_s {
   const choir_metadata_t* lines;
   size_t line_count;
   int64_t numbers[NUMBERS];
-  int number_count;            // 1 or NUMBERS
+  int number_count;  // 1 or NUMBERS
+  choir_updater_t* updater;
   choir_dist_opt_t* dist_opt;  // NULL: a lone updater
   choir__dist_opt_view_t view;
   int32_t rank;
@@ -52,7 +53,8 @@ static choir_status_t run_init(choir_model_t* model,
     out_run->number_count = NUMBERS;
   }
   out_run->view.allocator = choir_allocator_default();
-  out_run->dist_opt = choir__dist_opt_from(choir_model_updater(model));
+  out_run->updater = choir_model_updater(model);
+  out_run->dist_opt = choir__dist_opt_from(out_run->updater);
   if (out_run->dist_opt) {
     CHOIR_TRY(choir__dist_opt_settle(out_run->dist_opt, call, &out_run->view));
     out_run->rank = choir_comm_rank(out_run->view.comm);
@@ -128,7 +130,8 @@ static const char* copy_name(int32_t rank, const char* name,
   return text;
 }
 
-// The tensors of all ranks, on rank 0: the model's, and copies of others'.
+// The tensors of a file, each with a reference: those of the model, whole, and
+// copies of others'.
 typedef struct list_s {
   choir_arena_t* arena;  // names and the list
   choir_named_tensor_t* tensors;
@@ -153,8 +156,11 @@ static choir_status_t compare(const choir__dist_opt_view_t* view,
                               const choir_named_tensor_t* states, size_t count,
                               uint64_t* own, uint64_t* digests,
                               int32_t* out_differing) {
-  for (size_t i = 0; i < count; ++i)
-    CHOIR_TRY(choir_tensor_digest(&states[i], 1, &own[i]));
+  for (size_t i = 0; i < count; ++i) {
+    own[i] = 0;  // of a shard
+    if (!states[i].shard)
+      CHOIR_TRY(choir_tensor_digest(&states[i], 1, &own[i]));
+  }
   CHOIR_TRY(choir_comm_all_gather(view->comm, own, digests, (int64_t)count,
                                   CHOIR_DTYPE_I64, "digests of states"));
   for (size_t i = 0; i < count; ++i) {
@@ -181,8 +187,8 @@ static choir_status_t add_copy(const choir__dist_opt_view_t* view, list_t* list,
   if (!name) return no_memory();
   choir_tensor_t* copy = NULL;
   CHOIR_TRY(create_like(view, state->tensor, &copy));
-  list->tensors[list->count++] =
-      (choir_named_tensor_t){copy_name(rank, state->name, name), copy};
+  list->tensors[list->count++] = (choir_named_tensor_t){
+      .name = copy_name(rank, state->name, name), .tensor = copy};
   return choir_tensor_write(copy, staging->data, staging->bytes);
 }
 
@@ -201,22 +207,39 @@ static choir_status_t gather_state(const choir__dist_opt_view_t* view,
   return NULL;
 }
 
-static choir_status_t gather(const choir__dist_opt_view_t* view, list_t* list,
-                             const choir_named_tensor_t* states, size_t count) {
+// The states, whole, on rank `root`; on others none.
+static choir_status_t list_wholes(const run_t* run, int32_t root,
+                                  int32_t copies, list_t* list) {
+  list->tensors =
+      choir_arena_alloc(list->arena, (size_t)copies * run->state_count *
+                                         sizeof(choir_named_tensor_t));
+  if (!list->tensors) return no_memory();
+  for (size_t i = 0; i < run->state_count; ++i) {
+    choir_tensor_t* whole = NULL;
+    CHOIR_TRY(
+        choir_updater_gather(run->updater, &run->states[i], root, &whole));
+    if (run->rank == root)
+      list->tensors[list->count++] =
+          (choir_named_tensor_t){.name = run->states[i].name, .tensor = whole};
+    else
+      choir_tensor_release(whole);
+  }
+  return NULL;
+}
+
+static choir_status_t gather(const run_t* run, list_t* list) {
+  const choir__dist_opt_view_t* view = &run->view;
+  const choir_named_tensor_t* states = run->states;
+  const size_t count = run->state_count;
   const size_t size = (size_t)choir_comm_size(view->comm);
   uint64_t* digests =
       choir_arena_alloc(list->arena, (size + 1) * count * sizeof(uint64_t));
   int32_t* differing = choir_arena_alloc(list->arena, count * sizeof(int32_t));
-  list->tensors = choir_arena_alloc(
-      list->arena, size * count * sizeof(choir_named_tensor_t));
-  if (!digests || !differing || !list->tensors) return no_memory();
+  if (!digests || !differing) return no_memory();
   memset(differing, 0, count * sizeof(int32_t));
   CHOIR_TRY(
       compare(view, states, count, digests + size * count, digests, differing));
-  if (choir_comm_rank(view->comm) == 0) {
-    memcpy(list->tensors, states, count * sizeof(choir_named_tensor_t));
-    list->count = count;
-  }
+  CHOIR_TRY(list_wholes(run, 0, (int32_t)size, list));
   for (size_t i = 0; i < count; ++i) {
     if (!differing[i]) continue;
     staging_t staging;
@@ -252,15 +275,17 @@ static choir_status_t write_file(const run_t* run,
   return status;
 }
 
-static choir_status_t write_all_ranks(const run_t* run) {
+// Of all ranks on rank 0, or of this one.
+static choir_status_t write_list(const run_t* run, bool of_all) {
   list_t list = {0};
   choir_status_t status =
       choir_arena_create(run->view.allocator, 4096, &list.arena);
   if (!status)
-    status = gather(&run->view, &list, run->states, run->state_count);
-  if (!status && run->rank == 0)
+    status =
+        of_all ? gather(run, &list) : list_wholes(run, run->rank, 1, &list);
+  if (!status && (!of_all || run->rank == 0))
     status = write_file(run, list.tensors, list.count);
-  for (size_t i = run->state_count; i < list.count; ++i)
+  for (size_t i = 0; i < list.count; ++i)
     choir_tensor_release(list.tensors[i].tensor);
   choir_arena_destroy(list.arena);
   return status;
@@ -277,10 +302,8 @@ choir_status_t choir_training_save(choir_model_t* model,
   const bool is_collective =
       run.dist_opt && choir_dist_opt_ranks_differ(run.dist_opt);
   if (!is_collective) run.view.comm = NULL;  // the others are elsewhere
-  if (!status && is_collective)
-    status = write_all_ranks(&run);
-  else if (!status && path)
-    status = write_file(&run, run.states, run.state_count);
+  if (!status && (is_collective || path))
+    status = write_list(&run, is_collective);
   return run_end(&run, "save", status);
 }
 
@@ -350,26 +373,39 @@ static choir_status_t look_for_copies(const run_t* run,
 
 // One copy for all, or one for each, from rank 0, whose `scratch` takes those
 // of others.
-static choir_status_t distribute_state(const run_t* run,
-                                       choir_checkpoint_t* file,
-                                       const choir_named_tensor_t* state,
-                                       bool has_own, choir_tensor_t* scratch,
-                                       staging_t* staging) {
+static choir_status_t distribute_state(
+    const run_t* run, choir_checkpoint_t* file, const char* name, bool has_own,
+    choir_tensor_t* whole, choir_tensor_t* scratch, staging_t* staging) {
   const int32_t copies = has_own ? choir_comm_size(run->view.comm) : 1;
   for (int32_t rank = 0; rank < copies; ++rank) {
     if (file) {
       char text[NAME_BYTES];
-      choir_tensor_t* tensor = rank == 0 ? state->tensor : scratch;
-      CHOIR_TRY(choir_checkpoint_read(file, copy_name(rank, state->name, text),
-                                      tensor));
+      choir_tensor_t* tensor = rank == 0 ? whole : scratch;
+      CHOIR_TRY(
+          choir_checkpoint_read(file, copy_name(rank, name, text), tensor));
       CHOIR_TRY(choir_tensor_read(tensor, staging->data, staging->bytes));
     }
-    CHOIR_TRY(broadcast(&run->view, staging, 0, state->name));
+    CHOIR_TRY(broadcast(&run->view, staging, 0, name));
     if (!file && (!has_own || rank == run->rank))
-      CHOIR_TRY(
-          choir_tensor_write(state->tensor, staging->data, staging->bytes));
+      CHOIR_TRY(choir_tensor_write(whole, staging->data, staging->bytes));
   }
   return NULL;
+}
+
+static choir_status_t distribute_whole(const run_t* run,
+                                       choir_checkpoint_t* file,
+                                       const char* name, bool has_own,
+                                       choir_tensor_t* whole) {
+  staging_t staging;
+  choir_tensor_t* scratch = NULL;
+  CHOIR_TRY(staging_create(&run->view, whole, &staging));
+  choir_status_t status = create_like(&run->view, whole, &scratch);
+  if (!status)
+    status =
+        distribute_state(run, file, name, has_own, whole, scratch, &staging);
+  choir_tensor_release(scratch);
+  staging_destroy(&run->view, &staging);
+  return status;
 }
 
 // Only rank 0 has the file.
@@ -382,16 +418,12 @@ static choir_status_t distribute(run_t* run, choir_checkpoint_t* file,
                                  (int64_t)run->state_count, CHOIR_DTYPE_U8, 0,
                                  "which states differ"));
   for (size_t i = 0; i < run->state_count; ++i) {
-    staging_t staging;
-    choir_tensor_t* scratch = NULL;
-    CHOIR_TRY(staging_create(&run->view, run->states[i].tensor, &staging));
+    choir_tensor_t* whole = NULL;
+    CHOIR_TRY(choir_named_tensor_make_whole(&run->states[i], &whole));
     choir_status_t status =
-        create_like(&run->view, run->states[i].tensor, &scratch);
-    if (!status)
-      status = distribute_state(run, file, &run->states[i], has_own[i], scratch,
-                                &staging);
-    choir_tensor_release(scratch);
-    staging_destroy(&run->view, &staging);
+        distribute_whole(run, file, run->states[i].name, has_own[i], whole);
+    if (!status) status = choir_named_tensor_take(&run->states[i], whole);
+    choir_tensor_release(whole);
     CHOIR_TRY(status);
   }
   return choir__dist_opt_take_params(run->dist_opt);

@@ -103,6 +103,13 @@ static choir_status_t build_header(save_t* save, size_t tensor_count,
       break;
     }
     choir_checkpoint_entry_t* entry = &entries[i];
+    if (save->tensors[i].shard) {
+      status = CHOIR_ERROR(FAILED_PRECONDITION,
+                           "tensor '%s' is a shard; needs whole ones: "
+                           "choir_training_save writes them",
+                           save->tensors[i].name);
+      break;
+    }
     entry->name = save->tensors[i].name;
     entry->dtype = choir_tensor_dtype(tensor);
     entry->ndim = choir_tensor_ndim(tensor);
@@ -552,10 +559,10 @@ choir_metadata_t choir_checkpoint_metadata_get(
 // ---- Reading ----
 
 static choir_status_t match(const choir_checkpoint_t* checkpoint,
-                            const char* name, const choir_tensor_t* tensor,
+                            const char* name, const choir_view_t* wanted,
                             const choir__safetensors_entry_t** out_entry) {
   *out_entry = NULL;
-  if (!name || !tensor) {
+  if (!name || !wanted) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        WHERE ": '%s': a name or a tensor to read is NULL",
                        checkpoint->path);
@@ -569,12 +576,12 @@ static choir_status_t match(const choir_checkpoint_t* checkpoint,
                        checkpoint->path, name, checkpoint->header.count);
   }
   const choir_checkpoint_entry_t* entry = &found->entry;
-  const int32_t ndim = choir_tensor_ndim(tensor);
-  const int64_t* shape = choir_tensor_shape(tensor);
-  if (entry->dtype != choir_tensor_dtype(tensor) || entry->ndim != ndim ||
-      memcmp(entry->shape, shape, (size_t)ndim * sizeof(int64_t)) != 0) {
+  const int32_t ndim = wanted->ndim;
+  if (entry->dtype != wanted->dtype || entry->ndim != ndim ||
+      memcmp(entry->shape, wanted->shape, (size_t)ndim * sizeof(int64_t)) !=
+          0) {
     char in_file[SHAPE_TEXT_BYTES];
-    char wanted[SHAPE_TEXT_BYTES];
+    char in_model[SHAPE_TEXT_BYTES];
     return CHOIR_ERROR(
         INVALID_ARGUMENT,
         WHERE
@@ -582,7 +589,7 @@ static choir_status_t match(const choir_checkpoint_t* checkpoint,
         "of another model",
         name, print_shape(entry->dtype, entry->ndim, entry->shape, in_file),
         checkpoint->path,
-        print_shape(choir_tensor_dtype(tensor), ndim, shape, wanted));
+        print_shape(wanted->dtype, ndim, wanted->shape, in_model));
   }
   *out_entry = found;
   return NULL;
@@ -608,7 +615,8 @@ static choir_status_t check_bools(const choir_checkpoint_t* checkpoint,
 choir_status_t choir_checkpoint_read(choir_checkpoint_t* checkpoint,
                                      const char* name, choir_tensor_t* tensor) {
   const choir__safetensors_entry_t* found;
-  CHOIR_TRY(match(checkpoint, name, tensor, &found));
+  CHOIR_TRY(match(checkpoint, name, tensor ? choir_tensor_view(tensor) : NULL,
+                  &found));
   const choir_checkpoint_entry_t* entry = &found->entry;
   if (entry->bytes == 0) return NULL;
   void* elements;
@@ -623,16 +631,29 @@ choir_status_t choir_checkpoint_read(choir_checkpoint_t* checkpoint,
   return status;
 }
 
+static choir_status_t read_named(choir_checkpoint_t* checkpoint,
+                                 const choir_named_tensor_t* named) {
+  choir_tensor_t* whole = NULL;
+  CHOIR_TRY(choir_named_tensor_make_whole(named, &whole));
+  choir_status_t status = choir_checkpoint_read(checkpoint, named->name, whole);
+  if (!status) status = choir_named_tensor_take(named, whole);
+  choir_tensor_release(whole);
+  return status;
+}
+
+static const choir_view_t* view_of(const choir_named_tensor_t* named) {
+  if (named->shard) return &named->shard->whole;
+  return named->tensor ? choir_tensor_view(named->tensor) : NULL;
+}
+
 choir_status_t choir_checkpoint_read_all(choir_checkpoint_t* checkpoint,
                                          const choir_named_tensor_t* tensors,
                                          size_t tensor_count) {
   for (size_t i = 0; i < tensor_count; ++i) {
     const choir__safetensors_entry_t* found;
-    CHOIR_TRY(match(checkpoint, tensors[i].name, tensors[i].tensor, &found));
+    CHOIR_TRY(match(checkpoint, tensors[i].name, view_of(&tensors[i]), &found));
   }
-  for (size_t i = 0; i < tensor_count; ++i) {
-    CHOIR_TRY(
-        choir_checkpoint_read(checkpoint, tensors[i].name, tensors[i].tensor));
-  }
+  for (size_t i = 0; i < tensor_count; ++i)
+    CHOIR_TRY(read_named(checkpoint, &tensors[i]));
   return NULL;
 }

@@ -43,6 +43,7 @@ typedef struct choir_metadata_s {
 // one, which a failure takes away), flushed to the disk, put in place by a
 // rename, and the folder flushed.
 // Only a failed flush of the folder is told after the new file is in place.
+// A shard among the tensors: FAILED_PRECONDITION.
 // Names and keys must be unique, UTF-8 and not empty; "__metadata__" is no
 // tensor's name and keys do not start with "choir." (INVALID_ARGUMENT).
 // Missing folder: NOT_FOUND; other refusals of the system:
@@ -106,7 +107,8 @@ CHOIR_API choir_status_t choir_checkpoint_read(choir_checkpoint_t* checkpoint,
                                                const char* name,
                                                choir_tensor_t* tensor)
     CHOIR_NODISCARD;
-// Reads each of `tensors` under its name. All names, shapes and dtypes are
+// Reads each of `tensors` under its name; a shard gets its part of the file's
+// tensor, which is whole. All names, shapes and dtypes are
 // checked before the first one is changed. What else the file has is left.
 CHOIR_API choir_status_t choir_checkpoint_read_all(
     choir_checkpoint_t* checkpoint, const choir_named_tensor_t* tensors,

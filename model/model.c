@@ -574,8 +574,8 @@ static size_t model_tensors(const choir_model_t* model,
                             choir_named_tensor_t* out_tensors) {
   const choir_param_set_t* set = model->params;
   for (size_t i = 0; out_tensors && i < set->count; ++i)
-    out_tensors[i] =
-        (choir_named_tensor_t){set->params[i]->name, set->params[i]->value};
+    out_tensors[i] = (choir_named_tensor_t){.name = set->params[i]->name,
+                                            .tensor = set->params[i]->value};
   return set->count;
 }
 

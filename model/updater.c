@@ -71,3 +71,15 @@ choir_status_t choir__updater_need_model(const choir_updater_t* updater,
 choir_status_t choir_updater_consolidate(choir_updater_t* updater) {
   return updater ? updater->vtable->consolidate(updater) : NULL;
 }
+
+choir_status_t choir_updater_gather(choir_updater_t* updater,
+                                    const choir_named_tensor_t* state,
+                                    int32_t root, choir_tensor_t** out_whole) {
+  *out_whole = NULL;
+  if (!state->shard) return choir_named_tensor_make_whole(state, out_whole);
+  if (updater->vtable->gather)
+    return updater->vtable->gather(updater, state, root, out_whole);
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "gather: %s is a shard, and this updater has one rank",
+                     state->name);
+}

@@ -36,6 +36,19 @@ CHOIR_API void choir_updater_release(choir_updater_t* updater);
 CHOIR_API choir_status_t choir_updater_consolidate(choir_updater_t* updater)
     CHOIR_NODISCARD;
 
+// All elements of one of the updater's states (choir_model_states). Where each
+// rank keeps a shard of it they come from all ranks, and go to rank `root`
+// alone, others get NULL; -1: to all. Collective if choir_dist_opt_ranks_differ
+// tells so; else any rank may call it, between steps. Of what is no shard the
+// tensor itself. The caller's reference.
+// FAILED_PRECONDITION: a shard of a model that is gone, or a rank has let go of
+// its own.
+CHOIR_API choir_status_t choir_updater_gather(choir_updater_t* updater,
+                                              const choir_named_tensor_t* state,
+                                              int32_t root,
+                                              choir_tensor_t** out_whole)
+    CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,6 +30,10 @@ typedef struct choir_updater_vtable_s {
   // The states, by name, for checkpoints; lent. `out_states` may be NULL to
   // count.
   size_t (*states)(choir_updater_t* updater, choir_named_tensor_t* out_states);
+  // See choir_updater_gather; of shards only. NULL: there are none.
+  choir_status_t (*gather)(choir_updater_t* updater,
+                           const choir_named_tensor_t* state, int32_t root,
+                           choir_tensor_t** out_whole);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
   // Before each training step, eager or replayed, by the thread that trains:

@@ -9,12 +9,15 @@
 #include "model/updater_backend.h"
 #include "opt/optimizer_internal.h"
 #include "tensor/op_calls_def.h"
+#include "tensor/tensor_def.h"
 
 typedef struct param_state_s {
   choir_param_t* param;  // the model's; NULL: it is gone
   size_t group;
   choir_tensor_t* tensors[CHOIR_OPTIMIZER_MAX_STATES];
   char* names[CHOIR_OPTIMIZER_MAX_STATES];
+  choir_shard_t shard;  // what the tensors are of; all of it: they are whole
+  int64_t count;        // their elements
 } param_state_t;
 
 struct choir_optimizer_s {
@@ -29,7 +32,9 @@ struct choir_optimizer_s {
   param_state_t* states;  // one for each trainable parameter
   size_t state_count;
   size_t names_per_param;
-  bool is_shared;  // some parameters have memory in common
+  bool is_shared;                     // some parameters have memory in common
+  bool is_sharded;                    // tensors of `states` are shards
+  const choir__sharding_t* sharding;  // of the next attach; NULL: whole states
   // An update that runs, or failed, may have changed some of them.
   bool is_half_applied;
   choir_span_t span;  // of the update that runs
@@ -62,7 +67,11 @@ static choir_status_t make_state(choir_optimizer_t* optimizer,
   CHOIR_TRY(choir_allocate(optimizer->allocator, bytes, "state name", &text));
   state->names[k] = text;
   snprintf(text, bytes, "%s/%s", state->param->name, name);
-  CHOIR_TRY(choir_tensor_create_layout(device, layout, &state->tensors[k]));
+  const choir__sharding_t* sharding = optimizer->sharding;
+  CHOIR_TRY(sharding ? sharding->place(sharding->self, state->param, (int32_t)k,
+                                       &state->tensors[k])
+                     : choir_tensor_create_layout(device, layout,
+                                                  &state->tensors[k]));
   choir_fill_attrs_t zero = {.value = 0};
   return choir_op_run(choir_device_stream(device), CHOIR_OP_FILL,
                       &state->tensors[k], 1, &zero, false, &state->tensors[k]);
@@ -70,13 +79,41 @@ static choir_status_t make_state(choir_optimizer_t* optimizer,
 
 // Of two parameters that are views of one memory, the second is updated from
 // what the first left.
-static bool have_memory_in_common(const param_state_t* states, size_t count) {
-  for (size_t i = 0; i < count; ++i)
+static bool have_memory_in_common(const choir_param_set_t* params) {
+  for (size_t i = 0; i < params->count; ++i)
     for (size_t k = 0; k < i; ++k)
-      if (choir__tensors_overlap(states[i].param->value,
-                                 states[k].param->value))
+      if (params->params[i]->trainable && params->params[k]->trainable &&
+          choir__tensors_overlap(params->params[i]->value,
+                                 params->params[k]->value))
         return true;
   return false;
+}
+
+choir_status_t choir__optimizer_prepare(choir_optimizer_t* optimizer,
+                                        const choir_param_set_t* params,
+                                        bool is_whole) {
+  CHOIR_TRY(choir__groups_apply(&optimizer->groups, params, is_whole,
+                                optimizer->def->name));
+  optimizer->is_shared = have_memory_in_common(params);
+  return NULL;
+}
+
+int32_t choir__optimizer_state_count(const choir_optimizer_t* optimizer) {
+  return optimizer->def->keeps(optimizer->config) ? optimizer->def->state_count
+                                                  : 0;
+}
+
+// Of which part of the parameter the states are.
+static void set_part(const choir_optimizer_t* optimizer, param_state_t* state) {
+  const choir__sharding_t* sharding = optimizer->sharding;
+  int64_t count = choir_tensor_count(state->param->value);
+  state->shard.whole = *choir_tensor_view(state->param->value);
+  state->shard.whole.buffer = NULL;
+  state->shard.whole.offset = 0;
+  if (sharding)
+    sharding->part_of(sharding->self, state->param, &state->shard.start,
+                      &count);
+  state->count = count;
 }
 
 static choir_optimizer_t* of_updater(choir_updater_t* updater) {
@@ -88,8 +125,8 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   choir_optimizer_t* optimizer = of_updater(updater);
   drop_states(optimizer);
   optimizer->is_half_applied = false;
-  CHOIR_TRY(choir__groups_apply(&optimizer->groups, params,
-                                updater->model != NULL, optimizer->def->name));
+  CHOIR_TRY(
+      choir__optimizer_prepare(optimizer, params, updater->model != NULL));
   size_t trainable = 0;
   for (size_t i = 0; i < params->count; ++i)
     trainable += params->params[i]->trainable;
@@ -103,17 +140,16 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
                            "optimizer states", &memory));
   optimizer->states = memory;
   optimizer->state_count = trainable;
-  const choir_optimizer_def_t* def = optimizer->def;
   param_state_t* state = optimizer->states;
   for (size_t i = 0; i < params->count; ++i) {
     choir_param_t* param = params->params[i];
     if (!param->trainable) continue;
     state->param = param;
-    (state++)->group = choir__groups_find(&optimizer->groups, param->name);
+    state->group = choir__groups_find(&optimizer->groups, param->name);
+    set_part(optimizer, state++);
   }
-  optimizer->is_shared = have_memory_in_common(optimizer->states, trainable);
-  optimizer->names_per_param =
-      def->keeps(optimizer->config) ? (size_t)def->state_count : 0;
+  optimizer->is_sharded = optimizer->sharding != NULL;
+  optimizer->names_per_param = (size_t)choir__optimizer_state_count(optimizer);
   choir_status_t status = NULL;
   for (size_t i = 0; i < trainable && !status; ++i)
     for (size_t k = 0; k < optimizer->names_per_param && !status; ++k)
@@ -143,9 +179,12 @@ size_t choir_optimizer_states(const choir_optimizer_t* optimizer,
   size_t count = 0;
   for (size_t i = 0; i < optimizer->state_count; ++i) {
     for (size_t k = 0; k < optimizer->names_per_param; ++k, ++count) {
-      if (!out_states) continue;
-      out_states[count].name = optimizer->states[i].names[k];
-      out_states[count].tensor = optimizer->states[i].tensors[k];
+      const param_state_t* state = &optimizer->states[i];
+      if (out_states)
+        out_states[count] = (choir_named_tensor_t){
+            .name = state->names[k],
+            .tensor = state->tensors[k],
+            .shard = optimizer->is_sharded ? &state->shard : NULL};
     }
   }
   return count;
@@ -281,6 +320,11 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                                       choir_stream_t* stream, int64_t step) {
   CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
                                       "update"));
+  if (optimizer->is_sharded)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "%s: update: this rank keeps a part of the states, and "
+                       "DistOpt updates it",
+                       optimizer->def->name);
   CHOIR_TRY_NOTE(choir__clip_gradients(&optimizer->clip, stream,
                                        optimizer->updater.params),
                  "%s", optimizer->def->name);
@@ -304,7 +348,6 @@ struct choir__param_shard_s {
   const choir_param_t* whole;
   size_t group;
   choir_param_t param;  // as if the shard were one
-  int32_t state_count;
   choir_tensor_t* states[CHOIR_OPTIMIZER_MAX_STATES];
 };
 
@@ -323,91 +366,89 @@ static const param_state_t* find_state(const choir_optimizer_t* optimizer,
   return NULL;
 }
 
-int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
-                                   const choir_param_t* param,
-                                   choir_tensor_t* const** out_tensors) {
-  const param_state_t* state = find_state(optimizer, param);
-  *out_tensors = state ? state->tensors : NULL;
-  return state ? (int32_t)optimizer->names_per_param : 0;
+const choir_param_t* choir__optimizer_find_state(
+    const choir_optimizer_t* optimizer, const choir_tensor_t* tensor,
+    int32_t* out_number) {
+  for (size_t i = 0; i < optimizer->state_count; ++i)
+    for (size_t k = 0; k < optimizer->names_per_param; ++k) {
+      if (optimizer->states[i].tensors[k] != tensor) continue;
+      *out_number = (int32_t)k;
+      return optimizer->states[i].param;
+    }
+  return NULL;
 }
 
-static choir_status_t check_stretch(const choir_optimizer_t* optimizer,
-                                    const choir_param_t* param, int64_t start,
-                                    int64_t count, const choir_tensor_t* grad,
-                                    choir_tensor_t* const* states) {
+void choir__optimizer_set_sharding(choir_optimizer_t* optimizer,
+                                   const choir__sharding_t* sharding) {
+  optimizer->sharding = sharding;
+}
+
+static choir_status_t check_shard(const choir_optimizer_t* optimizer,
+                                  const choir_param_t* param, int64_t start,
+                                  int64_t count, const choir_tensor_t* grad) {
   const char* kind = optimizer->def->name;
-  if (!find_state(optimizer, param))
+  const param_state_t* state = find_state(optimizer, param);
+  if (!state)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: parameter %s has no states: it was not trainable "
                        "at attach",
                        kind, param->name);
-  const int64_t whole = choir_tensor_count(param->value);
-  if (start < 0 || count < 0 || start > whole - count)
+  const int64_t first = state->shard.start;
+  if (start < first || count < 0 || start - first > state->count - count)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s: a shard of %lld elements from %lld of parameter "
-                       "%s, which has %lld",
+                       "%s, of which %lld from %lld are here",
                        kind, (long long)count, (long long)start, param->name,
-                       (long long)whole);
-  for (size_t k = 0; k <= optimizer->names_per_param; ++k) {
-    const bool is_grad = k == optimizer->names_per_param;
-    const int64_t given = choir_tensor_count(is_grad ? grad : states[k]);
-    if (given != count)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "%s: a shard of %lld elements of parameter %s with "
-                         "a %s of %lld",
-                         kind, (long long)count, param->name,
-                         is_grad ? "gradient" : "state", (long long)given);
-  }
-  return NULL;
+                       (long long)state->count, (long long)first);
+  if (choir_tensor_count(grad) == count) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "%s: a shard of %lld elements of parameter %s with a "
+                     "gradient of %lld",
+                     kind, (long long)count, param->name,
+                     (long long)choir_tensor_count(grad));
 }
 
-static choir_status_t make_shard_of(const choir_tensor_t* whole, int64_t start,
-                                    int64_t count,
-                                    choir_tensor_t** out_tensor) {
-  const choir_view_t* view = choir_tensor_view(whole);
-  choir_view_t part;
-  CHOIR_TRY(choir_view_make(view->dtype, 1, &count, &part));
-  part.buffer = view->buffer;
-  part.offset = view->offset + start;
-  return choir_tensor_from_view(&part, out_tensor);
+// Of a shard that has been checked.
+static choir_status_t fill_shard(choir__param_shard_t* shard,
+                                 const choir_param_t* param, int64_t start,
+                                 int64_t count, choir_tensor_t* grad) {
+  const param_state_t* state = find_state(shard->optimizer, param);
+  shard->whole = param;
+  shard->group = state->group;
+  choir_tensor_retain(grad);
+  shard->param =
+      (choir_param_t){.name = param->name, .grad = grad, .trainable = true};
+  CHOIR_TRY(
+      choir__tensor_stretch(param->value, start, count, &shard->param.value));
+  for (size_t k = 0; k < shard->optimizer->names_per_param; ++k)
+    CHOIR_TRY(choir__tensor_stretch(state->tensors[k],
+                                    start - state->shard.start, count,
+                                    &shard->states[k]));
+  return NULL;
 }
 
 choir_status_t choir__param_shard_create(choir_optimizer_t* optimizer,
                                          choir_param_t* param, int64_t start,
                                          int64_t count, choir_tensor_t* grad,
-                                         choir_tensor_t* const* states,
                                          choir__param_shard_t** out_shard) {
   *out_shard = NULL;
-  CHOIR_TRY(check_stretch(optimizer, param, start, count, grad, states));
-  choir_tensor_t* value = NULL;
-  CHOIR_TRY(make_shard_of(param->value, start, count, &value));
+  CHOIR_TRY(check_shard(optimizer, param, start, count, grad));
   void* memory = NULL;
-  choir_status_t status =
-      choir_allocate(optimizer->allocator, sizeof(choir__param_shard_t),
-                     "shard of a parameter", &memory);
-  if (status) {
-    choir_tensor_release(value);
-    return status;
-  }
+  CHOIR_TRY(choir_allocate(optimizer->allocator, sizeof(choir__param_shard_t),
+                           "shard of a parameter", &memory));
   choir__param_shard_t* shard = memory;
   shard->optimizer = optimizer;
-  shard->whole = param;
-  shard->group = find_state(optimizer, param)->group;
-  choir_tensor_retain(grad);
-  shard->param = (choir_param_t){
-      .name = param->name, .value = value, .grad = grad, .trainable = true};
-  shard->state_count = (int32_t)optimizer->names_per_param;
-  for (int32_t k = 0; k < shard->state_count; ++k) {
-    choir_tensor_retain(states[k]);
-    shard->states[k] = states[k];
-  }
-  *out_shard = shard;
-  return NULL;
+  choir_status_t status = fill_shard(shard, param, start, count, grad);
+  if (status)
+    choir__param_shard_destroy(shard);
+  else
+    *out_shard = shard;
+  return status;
 }
 
 void choir__param_shard_destroy(choir__param_shard_t* shard) {
   if (!shard) return;
-  for (int32_t k = 0; k < shard->state_count; ++k)
+  for (int32_t k = 0; k < CHOIR_OPTIMIZER_MAX_STATES; ++k)
     choir_tensor_release(shard->states[k]);
   choir_tensor_release(shard->param.value);
   choir_tensor_release(shard->param.grad);

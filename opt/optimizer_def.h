@@ -14,28 +14,48 @@ enum { CHOIR_OPTIMIZER_MAX_STATES = 2 };
 
 // ---- For who shares out an update (DistOpt) ----
 
+// What attach begins with: marks what frozen groups match as not trainable
+// (is_whole: INVALID_ARGUMENT names a group that matches none). After it:
+choir_status_t choir__optimizer_prepare(choir_optimizer_t* optimizer,
+                                        const choir_param_set_t* params,
+                                        bool is_whole) CHOIR_NODISCARD;
 // Whether the update of an element depends on that element alone, so that it
 // may be taken shard by shard; no, where parameters have memory in common.
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
 // Whether it clips gradients before an update, which needs all of them.
 bool choir__optimizer_clips(const choir_optimizer_t* optimizer);
-// The states of `param`, one of attach's that is trainable, in the order of
-// choir_optimizer_states; lent. 0 where the optimizer keeps none, or `param` is
-// not such a one.
-int32_t choir__optimizer_states_of(const choir_optimizer_t* optimizer,
-                                   const choir_param_t* param,
-                                   choir_tensor_t* const** out_tensors);
+// How many states a parameter has.
+int32_t choir__optimizer_state_count(const choir_optimizer_t* optimizer);
+
+// Which states are kept here and where, instead of all in memory of their own.
+typedef struct choir__sharding_s {
+  // `count` elements of a trainable parameter from `start`, in the order of
+  // memory; count may be 0.
+  void (*part_of)(void* self, const choir_param_t* param, int64_t* out_start,
+                  int64_t* out_count);
+  // Those elements of its state `number`: a tensor [count].
+  choir_status_t (*place)(void* self, const choir_param_t* param,
+                          int32_t number, choir_tensor_t** out_state);
+  void* self;
+} choir__sharding_t;
+// From the next attach on; borrowed. NULL: whole states. States that are shards
+// are updated by choir__param_shard_update alone.
+void choir__optimizer_set_sharding(choir_optimizer_t* optimizer,
+                                   const choir__sharding_t* sharding);
+// Whose state `tensor`, one of choir_optimizer_states, is; NULL: of none that
+// is there.
+const choir_param_t* choir__optimizer_find_state(
+    const choir_optimizer_t* optimizer, const choir_tensor_t* tensor,
+    int32_t* out_number);
+
 // A shard of a parameter: `count` elements from `start`, in the order of
-// memory. `grad`, and each of `states` (as many as states_of tells), has so
-// many: where its gradient will be and where its states are kept, which may be
-// other memory than the parameter's own states. `param` is one of attach's and
-// trainable. Unique; to be destroyed before the optimizer lets go of its
-// parameters.
+// memory, whose states are kept here. `grad` has so many: where its gradient
+// will be. `param` is one of attach's and trainable. Unique; to be destroyed
+// before the optimizer lets go of its parameters.
 typedef struct choir__param_shard_s choir__param_shard_t;
 choir_status_t choir__param_shard_create(choir_optimizer_t* optimizer,
                                          choir_param_t* param, int64_t start,
                                          int64_t count, choir_tensor_t* grad,
-                                         choir_tensor_t* const* states,
                                          choir__param_shard_t** out_shard)
     CHOIR_NODISCARD;
 void choir__param_shard_destroy(choir__param_shard_t* shard);

@@ -175,7 +175,3 @@ choir_status_t choir__op_calls_end(choir_op_calls_t* calls,
   forget(calls);
   return status;
 }
-
-bool choir__tensors_overlap(const choir_tensor_t* a, const choir_tensor_t* b) {
-  return choir__views_overlap(choir_tensor_view(a), choir_tensor_view(b));
-}

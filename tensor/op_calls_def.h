@@ -57,9 +57,6 @@ choir_status_t choir__op_calls_flush(choir_op_calls_t* calls) CHOIR_NODISCARD;
 choir_status_t choir__op_calls_end(choir_op_calls_t* calls,
                                    choir_status_t status) CHOIR_NODISCARD;
 
-// Whether two tensors may have memory in common.
-bool choir__tensors_overlap(const choir_tensor_t* a, const choir_tensor_t* b);
-
 #ifdef __cplusplus
 }
 #endif

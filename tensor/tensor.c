@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "tensor/ops.h"
 #include "tensor/strided_internal.h"
+#include "tensor/tensor_def.h"
 
 struct choir_tensor_s {
   atomic_int ref_count;
@@ -291,6 +292,66 @@ choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
   return status;
 }
 
+// ---- Places ----
+
+bool choir__tensors_overlap(const choir_tensor_t* a, const choir_tensor_t* b) {
+  return choir__views_overlap(&a->view, &b->view);
+}
+
+choir_status_t choir__tensor_stretch(choir_tensor_t* tensor, int64_t start,
+                                     int64_t count,
+                                     choir_tensor_t** out_stretch) {
+  choir_view_t view;
+  CHOIR_TRY(choir_view_make(tensor->view.dtype, 1, &count, &view));
+  view.buffer = tensor->view.buffer;
+  view.offset = tensor->view.offset + start;
+  return choir_tensor_from_view(&view, out_stretch);
+}
+
+choir_status_t choir__tensor_move(choir_tensor_t* tensor,
+                                  choir_buffer_t* buffer, int64_t offset) {
+  choir_view_t view = tensor->view;
+  view.buffer = buffer;
+  view.offset = offset;
+  choir_tensor_t* moved = NULL;
+  CHOIR_TRY(choir_tensor_from_view(&view, &moved));
+  choir_status_t status =
+      choir_op_run(choir_device_stream(choir_buffer_device(buffer)),
+                   CHOIR_OP_COPY, &tensor, 1, NULL, false, &moved);
+  if (!status) {
+    moved->view = tensor->view;
+    tensor->view = view;
+  }
+  choir_tensor_release(moved);
+  return status;
+}
+
+// ---- Shards ----
+
+choir_status_t choir_named_tensor_make_whole(const choir_named_tensor_t* named,
+                                             choir_tensor_t** out_whole) {
+  if (named->shard)
+    return choir_tensor_create_layout(choir_tensor_device(named->tensor),
+                                      &named->shard->whole, out_whole);
+  choir_tensor_retain(named->tensor);
+  *out_whole = named->tensor;
+  return NULL;
+}
+
+choir_status_t choir_named_tensor_take(const choir_named_tensor_t* named,
+                                       choir_tensor_t* whole) {
+  if (!named->shard) return NULL;
+  choir_tensor_t* tensor = named->tensor;
+  choir_tensor_t* part = NULL;
+  CHOIR_TRY(choir__tensor_stretch(whole, named->shard->start,
+                                  choir_tensor_count(tensor), &part));
+  choir_status_t status =
+      choir_op_run(choir_device_stream(choir_tensor_device(tensor)),
+                   CHOIR_OP_COPY, &part, 1, NULL, false, &tensor);
+  choir_tensor_release(part);
+  return status;
+}
+
 // ---- Digest ----
 
 // Odd constants of 64-bit mixers (Steele, Lea and Flood, "Fast Splittable
@@ -362,6 +423,11 @@ choir_status_t choir_tensor_digest(const choir_named_tensor_t* tensors,
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "tensor digest: tensor %zu \"%s\" is NULL; needs all",
                          i, name);
+    if (tensors[i].shard)
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "tensor digest: %s is a shard; needs whole tensors "
+                         "(choir_updater_gather)",
+                         name);
     const choir_view_t* view = &tensors[i].tensor->view;
     hash = mix_bytes(hash, name, strlen(name));
     hash = mix_word(hash, (uint64_t)view->dtype);

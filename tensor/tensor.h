@@ -68,15 +68,34 @@ CHOIR_API choir_status_t choir_tensor_write(choir_tensor_t* tensor,
                                             const void* host, size_t bytes)
     CHOIR_NODISCARD;
 
+// What a shard, a tensor of one axis, is a part of: its elements follow one
+// another from `start`, in the order of memory of the whole.
+typedef struct choir_shard_s {
+  int64_t start;
+  choir_view_t whole;  // dtype, shape and strides; no buffer
+} choir_shard_t;
+
 // A tensor and its name: the currency of parameters, optimizer states and
 // checkpoints. Borrowed.
 typedef struct choir_named_tensor_s {
   const char* name;  // "conv1.W"
   choir_tensor_t* tensor;
+  const choir_shard_t* shard;  // NULL: the tensor is the whole
 } choir_named_tensor_t;
+
+// Room for the whole of a shard, on its device: a tensor whose elements are not
+// set. Of what is no shard the tensor itself. The caller's reference.
+CHOIR_API choir_status_t choir_named_tensor_make_whole(
+    const choir_named_tensor_t* named, choir_tensor_t** out_whole)
+    CHOIR_NODISCARD;
+// Sets a shard to its part of `whole`, which that function made; of what is no
+// shard there is nothing to do. Work of the device's stream.
+CHOIR_API choir_status_t choir_named_tensor_take(
+    const choir_named_tensor_t* named, choir_tensor_t* whole) CHOIR_NODISCARD;
 
 // 64 bits over names, shapes, dtypes and row-major elements of all tensors:
 // equal bits, equal digest, whatever the physical layout. Blocks.
+// FAILED_PRECONDITION: one is a shard.
 CHOIR_API choir_status_t choir_tensor_digest(
     const choir_named_tensor_t* tensors, size_t count, uint64_t* out_digest)
     CHOIR_NODISCARD;

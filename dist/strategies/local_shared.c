@@ -94,7 +94,7 @@ size_t choir__local_states(const choir_strategy_t* strategy,
   if (!self->velocity_tensor) return 0;
   if (out_states)
     *out_states =
-        (choir_named_tensor_t){"outer/velocity", self->velocity_tensor};
+        (choir_named_tensor_t){"outer/velocity", self->velocity_tensor, NULL};
   return 1;
 }
 

@@ -93,8 +93,8 @@ static size_t states(const choir_strategy_t* strategy,
   const sparse_local_t* self = (const sparse_local_t*)strategy;
   const size_t count = choir__local_states(strategy, out_states);
   if (out_states)
-    out_states[count] =
-        (choir_named_tensor_t){"sparseLocal/residual", self->residual_tensor};
+    out_states[count] = (choir_named_tensor_t){"sparseLocal/residual",
+                                               self->residual_tensor, NULL};
   return count + 1;
 }
 

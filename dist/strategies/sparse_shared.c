@@ -332,7 +332,7 @@ size_t choir__sparse_gradient_states(const choir_strategy_t* strategy,
       if (!part->tensors[i]) continue;
       if (out_states)
         out_states[count] =
-            (choir_named_tensor_t){part->names[i], part->tensors[i]};
+            (choir_named_tensor_t){part->names[i], part->tensors[i], NULL};
       ++count;
     }
   }

@@ -64,13 +64,15 @@ class DistOpt(Owner, NotCopied):
     another worker; CHOIR_DEADLINE or 60. bucket_bytes: gradients are exchanged
     in buckets of at least so many bytes (1 MiB where it is not given);
     `threshold`, which SINGA has for this in every step, has no meaning here.
-    sharded_update: with fp32, workers of one host and of one thread average and
-    update a part of the parameters each, for all, and keep their own gradients;
-    False: every worker has the averages of all gradients and updates everything.
+    shard: each worker keeps the optimizer's states of a part of the parameters
+    alone, and updates that (ZeRO-1): 1 / world_size of their memory, with the
+    same bits; get_states, set_states and checkpoints are collective then.
+    peer_memory: workers of one host that see each other's memory update a part
+    each, for all, in any case; False: they exchange messages.
 
     At the first step the models of all ranks are compared, rank 0's parameters
     are sent to all, and gradients come to lie in memory that the communicator
-    allocated. Unless the update is sharded, their exchange begins while backward
+    allocated. Where they are exchanged by messages, that begins while backward
     goes on.
     """
 
@@ -86,7 +88,8 @@ class DistOpt(Owner, NotCopied):
         deadline: float | None = None,
         backward_passes_per_step: int = 1,
         bucket_bytes: int | None = None,
-        sharded_update: bool = True,
+        shard: bool = False,
+        peer_memory: bool = True,
     ) -> None:
         self.opt = opt if opt is not None else SGD()
         if not isinstance(self.opt, Optimizer):
@@ -126,7 +129,8 @@ class DistOpt(Owner, NotCopied):
         self.global_rank: int = self.communicator.global_rank
         settings = {
             "backward_passes_per_step": backward_passes_per_step,
-            "sharded_update": sharded_update,
+            "shard": shard,
+            "peer_memory": peer_memory,
         }
         if bucket_bytes is not None:
             settings["bucket_bytes"] = bucket_bytes

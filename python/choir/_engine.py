@@ -23,6 +23,7 @@ from choir._calls import (
     Owner,
     StateError,
     check,
+    get,
     lib,
     ranged,
 )
@@ -261,17 +262,36 @@ class Engine(Owner, NotCopied):
         _free(out)
         return text
 
-    def states(self) -> dict[str, Tensor]:
-        """Parameters, states and the updater's states, by name."""
+    def _named(self) -> list[NamedTensor]:
         count = lib.model_states(self._handle, None)
         named = (NamedTensor * max(count, 1))()
         lib.model_states(self._handle, named)
-        return {
-            named[i].name.decode(): Tensor._of(
-                _raw.CTensor.borrow(named[i].tensor, self.device)
-            )
-            for i in range(count)
-        }
+        return list(named)[:count]
+
+    def states(self) -> dict[str, Tensor]:
+        """Parameters, states and the updater's states, by name.
+
+        Of a state that this rank keeps a shard of, a copy of the whole, which
+        with DistOpt(shard=True) is collective; `put` takes it back."""
+        updater = lib.model_updater(self._handle)
+        states = {}
+        for named in self._named():
+            handle = named.tensor
+            if named.shard:
+                handle = get(lib.updater_gather, updater, byref(named), -1)
+            raw = _raw.CTensor.borrow(handle, self.device)
+            if named.shard:
+                lib.tensor_release(handle)
+            states[named.name.decode()] = Tensor._of(raw)
+        return states
+
+    def put(self, states: dict[str, Tensor]) -> None:
+        """After elements of tensors from states() were set: this rank's shards
+        of them too."""
+        for named in self._named():
+            whole = states.get(named.name.decode()) if named.shard else None
+            if whole is not None:
+                check(lib.named_tensor_take(byref(named), whole.data.handle))
 
 
 _libc = ctypes.CDLL(None)

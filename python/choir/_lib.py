@@ -113,9 +113,13 @@ class GpuPart(Structure):
     """choir_gpu_part_t"""
     _fields_ = [("name", c_char_p), ("version", c_char * 32)]
 
+class Shard(Structure):
+    """choir_shard_t"""
+    _fields_ = [("start", c_int64), ("whole", View)]
+
 class NamedTensor(Structure):
     """choir_named_tensor_t"""
-    _fields_ = [("name", c_char_p), ("tensor", _P)]
+    _fields_ = [("name", c_char_p), ("tensor", _P), ("shard", POINTER(Shard))]
 
 class OpInfo(Structure):
     """choir_op_info_t"""
@@ -314,6 +318,7 @@ FUNCTIONS = {
     "tensor_view": (POINTER(View), [_P]),
     "tensor_read": (_P, [_P, _P, c_size_t]),
     "tensor_write": (_P, [_P, _P, c_size_t]),
+    "named_tensor_take": (_P, [POINTER(NamedTensor), _P]),
     "tensor_digest": (_P, [POINTER(NamedTensor), c_size_t, POINTER(c_uint64)]),
     # tensor/ops.h
     "op_run": (_P, [_P, c_int, POINTER(_P), c_int32, _P, c_bool, POINTER(_P)]),
@@ -360,12 +365,14 @@ FUNCTIONS = {
     "param_use_grad": (None, [POINTER(Param), _P]),
     # model/updater.h
     "updater_consolidate": (_P, [_P]),
+    "updater_gather": (_P, [_P, POINTER(NamedTensor), c_int32, POINTER(_P)]),
     # model/model.h
     "model_create": (_P, [_P, POINTER(ModelDef), _P, c_int64, POINTER(_P)]),
     "model_release": (None, [_P]),
     "model_compile": (_P, [_P, POINTER(View), c_int32]),
     "model_add_param": (POINTER(Param), [_P, c_char_p, _P, c_bool]),
     "model_set_updater": (_P, [_P, _P]),
+    "model_updater": (_P, [_P]),
     "model_set_graph": (None, [_P, c_bool, c_bool]),
     "model_print_graphs": (_P, [_P, POINTER(_P)]),
     "model_last_graph": (c_uint64, [_P]),

@@ -329,10 +329,12 @@ class Optimizer(Owner):
                 updater(),
             )
             self._engine.set_step(step)
-            for name, state in self._engine.states().items():
+            own = self._engine.states()
+            for name, state in own.items():
                 if "/" in name and name in states:
                     state.copy_data(states[name])
-            self._take_pending(self._engine.states())
+            self._engine.put(own)
+            self._take_pending(own)
         return self._engine
 
     def step(self) -> None:
@@ -442,8 +444,11 @@ class Optimizer(Owner):
 
     def _take_pending(self, own: dict[str, Tensor]) -> None:
         """States that were set before their parameters were known."""
-        for name in [n for n in self._pending if n in own]:
-            own[name].copy_from_numpy(self._pending.pop(name))
+        taken = {n: own[n] for n in self._pending if n in own}
+        for name, state in taken.items():
+            state.copy_from_numpy(self._pending.pop(name))
+        if self._engine is not None:
+            self._engine.put(taken)
 
     def _detach(self, model=None) -> None:
         """Before an engine of `model` gets this optimizer: takes it from the one

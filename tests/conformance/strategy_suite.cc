@@ -155,7 +155,7 @@ TEST_P(StrategySuite, SameBitsInEveryMode) {
     EXPECT_EQ(Train(comm, options), expected) << "again, " << bytes;
     options.use_graph = true;
     EXPECT_EQ(Train(comm, options), expected) << "as a graph, " << bytes;
-    options.sharded_update = false;
+    options.peer_memory = false;
     EXPECT_EQ(Train(comm, options), expected) << "everything, " << bytes;
   }
 }

@@ -63,7 +63,7 @@ TEST(DistOptCountTest, AFailureBehindTheUpdate) {
         Training::Options options;
         options.device = device;
         options.passes = passes;
-        options.sharded_update = sharded;
+        options.peer_memory = sharded;
         Training expected(SmallLayers(), comm.get(), options);
         Must(expected.Attach());
         Train(&expected, comm, passes, -1);

@@ -25,7 +25,7 @@ using choir_testing::Training;
 Training::Options WithAnExchangeEach() {
   Training::Options options;
   options.bucket_bytes = 1;
-  options.sharded_update = false;
+  options.peer_memory = false;
   return options;
 }
 
@@ -157,7 +157,7 @@ TEST(DistOptFaultTest, AStepTooManyIsToldAtTheNextStep) {
       continue;
     }
     Training::Options options;
-    options.sharded_update = false;
+    options.peer_memory = false;
     options.bucket_bytes = 1;
     const std::string odd = std::to_string(choir_testing::Size() - 1);
     ExpectOutOfStep(options, false,

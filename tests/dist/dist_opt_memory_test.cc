@@ -94,10 +94,11 @@ bool Attempt(const Call& call, const Training::Options& options, Comm* world,
       Must(training.Attach());
       Must(training.TrainOn(0, world->rank() * 16, 16, 48));
     }
-    if (world->rank() == 0 && std::string(call.name) == "resume") {
-      std::vector<choir_named_tensor_t> states = training.States();
-      Must(choir_checkpoint_save(Path().c_str(), states.data(), states.size(),
-                                 nullptr, 0));
+    if (std::string(call.name) == "resume") {
+      std::vector<choir_named_tensor_t> states = training.WholeStates();
+      if (world->rank() == 0)
+        Must(choir_checkpoint_save(Path().c_str(), states.data(), states.size(),
+                                   nullptr, 0));
     }
     if (world->rank() == 2) fault.arm(nth);
     choir_status_t status = call.run(&training);
@@ -148,12 +149,17 @@ TEST_P(DistOptMemoryTest, AllHearOfALackOnOneRank) {
                              return failed;
                            }};
   Comm world;
-  Training::Options options[3];
+  const bool is_broadcast = std::string(GetParam().name) == "broadcast";
+  Training::Options options[4];
   options[1].strategy = &choir_strategy_def_sparse_top_k;  // has states
   options[2].device = "cuda";  // copies of what is on it
+  options[3].shard = !is_broadcast;
+  options[3].peer_memory = false;
   bool failed = false;
-  for (const Training::Options& one : options)
+  for (Training::Options& one : options) {
+    if (is_broadcast) one.peer_memory = false;  // it refuses shards
     failed |= AttemptAll(GetParam(), one, &world, no_memory);
+  }
   EXPECT_TRUE(failed);
 }
 

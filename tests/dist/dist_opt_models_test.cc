@@ -30,7 +30,7 @@ std::vector<Training::Options> Kinds() {
       options.optimizer = "adam";
       if (options.strategy == &choir_strategy_def_fp32) {
         kinds.push_back(options);
-        options.sharded_update = false;
+        options.peer_memory = false;
         kinds.push_back(options);
         options.passes = 2;
         kinds.push_back(options);
@@ -44,7 +44,7 @@ std::string Describe(const Training::Options& options) {
   return options.device + " " + options.optimizer + " " +
          choir_strategy_def_option(options.strategy) + " passes " +
          std::to_string(options.passes) +
-         (options.sharded_update ? "" : " not sharded");
+         (options.peer_memory ? "" : " not sharded");
 }
 
 void StartSteps(Training* training, const Comm& comm) {

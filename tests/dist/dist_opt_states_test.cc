@@ -191,12 +191,12 @@ void ExpectRefusal(Training* training, const Comm& comm, const FakeFile& file,
   if (comm.rank() == 0) {
     std::vector<choir_named_tensor_t> saved;
     choir_tensor_t* any = training->States()[0].tensor;
-    for (const choir_named_tensor_t& state : training->States()) {
+    for (const choir_named_tensor_t& state : training->WholeStates()) {
       if (state.name != file.missing) saved.push_back(state);
       for (const std::string& copy : file.copies)
         if (copy.substr(copy.find('/') + 1) == state.name)
-          saved.push_back(
-              {copy.c_str(), copy == file.broken ? any : state.tensor});
+          saved.push_back({copy.c_str(),
+                           copy == file.broken ? any : state.tensor, nullptr});
     }
     Must(choir_checkpoint_save(path.c_str(), saved.data(), saved.size(),
                                nullptr, 0));

@@ -118,7 +118,9 @@ TEST(DistOptTest, StartsWithRankZerosParameters) {
 TEST(DistOptTest, BroadcastSendsParametersAndStates) {
   if (RunRanks("shm", 3)) return;
   Comm comm;
-  Training training(SmallLayers(), comm.get(), {});
+  Training::Options options;
+  options.peer_memory = false;
+  Training training(SmallLayers(), comm.get(), options);
   EXPECT_STATUS(FAILED_PRECONDITION, "broadcast before it has a model",
                 choir_dist_opt_broadcast(training.dist()));
   Must(training.Attach());
@@ -142,6 +144,13 @@ TEST(DistOptTest, BroadcastSendsParametersAndStates) {
     for (size_t i = 0; i < values[t].second.size(); ++i)
       ASSERT_EQ(values[t].second[i], value(0, t, i))
           << values[t].first << " " << i;
+  // Of shards rank 0 has its own alone.
+  options.peer_memory = true;
+  Training sharded(SmallLayers(), comm.get(), options);
+  Must(sharded.Attach());
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "broadcast: each rank keeps a shard of the optimizer's states",
+                choir_dist_opt_broadcast(sharded.dist()));
 }
 
 void ExpectDifferentModels(Comm* comm, const Layers& layers,
@@ -221,7 +230,7 @@ TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
   cases[2].sentence =
       "dist_opt: the settings of rank 1 \\(.+\\) are not those of rank 0 "
       "\\(here bucket_bytes=\\d+ backward_passes_per_step=1 "
-      "sharded_update=true\\); every rank must have the same ones";
+      "shard=false peer_memory=true\\); every rank must have the same ones";
   for (const auto& one : cases) {
     Training training(SmallLayers(), comm.get(),
                       is_1 ? one.rank_1 : Training::Options());
@@ -565,7 +574,7 @@ TEST(DistOptTest, ExchangeStartsWhileBackwardGoesOn) {
   Comm comm;
   Training::Options options;
   options.bucket_bytes = 1;  // one for each parameter
-  options.sharded_update = false;
+  options.peer_memory = false;
   Training training(SmallLayers(), comm.get(), options);
   Must(training.Attach());
   std::vector<std::string> notes;

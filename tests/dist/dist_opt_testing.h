@@ -138,7 +138,8 @@ class Training {
     bool nesterov = false;
     int64_t bucket_bytes = 1048576;
     int64_t passes = 1;  // per step
-    bool sharded_update = true;
+    bool shard = false;
+    bool peer_memory = true;
     const choir_strategy_def_t* strategy = &choir_strategy_def_fp32;
     Settings settings;   // of the strategy, where it has them
     std::string frozen;  // a parameter, before the updater comes
@@ -176,7 +177,8 @@ class Training {
     choir_struct_init(&choir_dist_opt_config_def, &config);
     config.bucket_bytes = options_.bucket_bytes;
     config.backward_passes_per_step = options_.passes;
-    config.sharded_update = options_.sharded_update;
+    config.shard = options_.shard;
+    config.peer_memory = options_.peer_memory;
     Must(choir_dist_opt_create(optimizer_, comm, &config, &dist_));
     Must(choir_dist_opt_use(
         dist_, options_.strategy,
@@ -184,6 +186,7 @@ class Training {
   }
 
   ~Training() {
+    ReleaseWholes();
     choir_model_release(model_);
     choir_dist_opt_release(dist_);
     choir_optimizer_release(optimizer_);
@@ -240,8 +243,21 @@ class Training {
     return states;
   }
 
-  uint64_t StatesDigest() {
+  // The same, without shards (choir_updater_gather); until the next call.
+  std::vector<choir_named_tensor_t> WholeStates() {
     std::vector<choir_named_tensor_t> states = States();
+    ReleaseWholes();
+    for (choir_named_tensor_t& state : states) {
+      wholes_.push_back(nullptr);
+      Must(choir_updater_gather(choir_model_updater(model_), &state, -1,
+                                &wholes_.back()));
+      state = {state.name, wholes_.back(), nullptr};
+    }
+    return states;
+  }
+
+  uint64_t StatesDigest() {
+    std::vector<choir_named_tensor_t> states = WholeStates();
     uint64_t digest = 0;
     Must(choir_tensor_digest(states.data(), states.size(), &digest));
     return digest;
@@ -249,7 +265,7 @@ class Training {
 
   std::vector<std::pair<std::string, std::vector<float>>> Values() {
     std::vector<std::pair<std::string, std::vector<float>>> values;
-    for (const choir_named_tensor_t& state : States()) {
+    for (const choir_named_tensor_t& state : WholeStates()) {
       std::vector<float> data(
           static_cast<size_t>(choir_tensor_count(state.tensor)));
       Must(choir_tensor_read(state.tensor, data.data(),
@@ -292,6 +308,11 @@ class Training {
   }
 
  private:
+  void ReleaseWholes() {
+    for (choir_tensor_t* whole : wholes_) choir_tensor_release(whole);
+    wholes_.clear();
+  }
+
   void MakeOptimizer() {
     MakePlainOptimizer();
     choir_gradient_clip_t clip;
@@ -357,6 +378,7 @@ class Training {
   choir_model_def_t def_ = {};
   std::vector<choir_layer_t*> made_;
   std::string skipped_;
+  std::vector<choir_tensor_t*> wholes_;
   choir_device_t* device_ = nullptr;
   choir_model_t* model_ = nullptr;
   choir_optimizer_t* optimizer_ = nullptr;

@@ -161,7 +161,7 @@ TEST(DistOptToldTest, ABatchOfAnotherShape) {
     return;
   }
   Training::Options options;
-  options.sharded_update = false;
+  options.peer_memory = false;
   TrainUntilTold(options, [](Training* training) {
     return TrainOnWrong(training, 16, kSide - 2);
   });
@@ -221,7 +221,7 @@ TEST(DistOptToldTest, AnUpdateOfGradientsThatAllHave) {
     return;
   }
   Training::Options options;
-  options.sharded_update = false;
+  options.peer_memory = false;
   TrainUntilTold(options,
                  [](Training* training) { return FailIn(training, "sgd"); });
 }
@@ -246,7 +246,7 @@ TEST(DistOptToldTest, AfterAFailureOfAllInAnother) {
     return;
   }
   Training::Options options;
-  options.sharded_update = false;
+  options.peer_memory = false;
   std::unique_ptr<Training> other;
   TrainUntilTold(
       options, [](Training* training) { return FailIn(training, "sgd"); },
@@ -260,7 +260,7 @@ TEST(DistOptToldTest, AfterAFailureOfAllInAnEarlierOne) {
     return;
   }
   Training::Options options;
-  options.sharded_update = false;
+  options.peer_memory = false;
   TrainUntilTold(
       options, [](Training* training) { return FailIn(training, "sgd"); },
       [](Comm* comm) { FailTogether(comm); });

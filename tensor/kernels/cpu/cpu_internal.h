@@ -3,6 +3,7 @@
 #define CHOIR_TENSOR_KERNELS_CPU_CPU_INTERNAL_H_
 
 #include "core/body_backend.h"
+#include "tensor/cpu_threads_def.h"
 #include "tensor/kernels/nest.h"
 #include "tensor/op_def.h"
 
@@ -100,21 +101,14 @@ CHOIR__VECTORS(4)
 
 // ---- Threads ----
 
-// Calls fn(context, begin, end) for consecutive ranges that cover 0 .. count,
-// on up to `threads` threads, each range at least `grain` long (or all of
-// it). Ranges depend on the number of threads: a result must not.
-void choir__cpu_parallel(int32_t threads, int64_t count, int64_t grain,
-                         void (*fn)(void* context, int64_t begin, int64_t end),
-                         void* context);
-// The same on the stream's threads with `bytes` of scratch memory for each
-// range, at addresses of 64 bytes. All of it is taken before: how much a loop
-// asks for does not follow the threads' timing. OUT_OF_MEMORY: nothing was run.
+// choir__cpu_parallel (tensor/cpu_threads_def.h) on the stream's threads with
+// `bytes` of scratch memory for each range, at addresses of 64 bytes. All of it
+// is taken before: how much a loop asks for does not follow the threads'
+// timing. OUT_OF_MEMORY: nothing was run.
 choir_status_t choir__cpu_parallel_scratch(
     choir_stream_t* stream, int64_t count, int64_t grain, size_t bytes,
     void (*fn)(void* context, void* scratch, int64_t begin, int64_t end),
     void* context) CHOIR_NODISCARD;
-// The threads that a kernel on this stream may use.
-int32_t choir__cpu_threads(choir_stream_t* stream);
 
 // Elements that are worth a thread of their own in a simple loop.
 #define CHOIR__CPU_GRAIN 16384

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sharded update (dist/dist_opt_sharded.c, dist/dist_opt_kept.c).
+// The update of ranks that see each other's memory (dist/dist_opt_peers.c).
 #include <gtest/gtest.h>
 #include <string.h>
 
@@ -22,11 +22,12 @@ using choir_testing::RunRanks;
 using choir_testing::SmallLayers;
 using choir_testing::TrainAndDigest;
 using choir_testing::Training;
+using choir_testing::TrainUnevenly;
 using choir_testing::Values;
 
 // Each rank steps a part of the parameters, and the parts are all of them; two
 // waits for each other are all that ranks have of it.
-TEST(DistOptShardedTest, EachRankUpdatesAPart) {
+TEST(DistOptPeersTest, EachRankUpdatesAPart) {
   if (RunRanks("shm", 3)) return;
   Comm comm;
   Training::Options options;
@@ -77,12 +78,12 @@ void UpdateManyParameters() {
   options.optimizer = "adam";
   options.lr = 1e-4;
   const uint64_t sharded = TrainAndDigest(&comm, options, layers);
-  options.sharded_update = false;
+  options.peer_memory = false;
   EXPECT_EQ(TrainAndDigest(&comm, options, layers), sharded);
 }
 
 // A parameter's group goes with its shards.
-TEST(DistOptShardedTest, GroupsHaveTheirSettings) {
+TEST(DistOptPeersTest, GroupsHaveTheirSettings) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   for (const char* optimizer : {"sgd", "adam"}) {
@@ -95,14 +96,14 @@ TEST(DistOptShardedTest, GroupsHaveTheirSettings) {
     options.frozen_group = "*.b";
     const uint64_t frozen = TrainAndDigest(&comm, options);
     EXPECT_NE(frozen, grouped);
-    options.sharded_update = false;
+    options.peer_memory = false;
     EXPECT_EQ(TrainAndDigest(&comm, options), frozen);
     options.use_graph = !options.use_graph;
     EXPECT_EQ(TrainAndDigest(&comm, options), frozen);
   }
 }
 
-TEST(DistOptShardedTest, GroupsOfAllRanksAreCompared) {
+TEST(DistOptPeersTest, GroupsOfAllRanksAreCompared) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   Training::Options options;
@@ -112,42 +113,118 @@ TEST(DistOptShardedTest, GroupsOfAllRanksAreCompared) {
                 training.Attach());
 }
 
-TEST(DistOptShardedTest, ManyParametersOfTwoRanksAreSharedOut) {
+TEST(DistOptPeersTest, ManyParametersOfTwoRanksAreSharedOut) {
   if (!RunRanks("shm", 2)) UpdateManyParameters();
 }
 
-TEST(DistOptShardedTest, ManyParametersOfThreeRanksAreSharedOut) {
+TEST(DistOptPeersTest, ManyParametersOfThreeRanksAreSharedOut) {
   if (!RunRanks("shm", 3)) UpdateManyParameters();
 }
 
-// One rank that has several threads is enough for all to take the long way.
-TEST(DistOptShardedTest, RanksOfSeveralThreadsShareNothingOut) {
+// Ranks share the update out whatever number of threads each has.
+TEST(DistOptPeersTest, RanksMayHaveSeveralThreads) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   Training::Options options;
-  const uint64_t expected = TrainAndDigest(&comm, options);
-  options.threads = comm.rank() == 1 ? 2 : 1;
-  Training training(SmallLayers(), comm.get(), options);
+  options.optimizer = "adam";
+  const Layers layers = {
+      {"flatten", "flat", {}},
+      {"linear", "fc1", {{"out_features", "1531"}, {"activation", "relu"}}},
+      {"linear", "fc2", {{"out_features", "10"}}},
+  };
+  const uint64_t expected = TrainAndDigest(&comm, options, layers);
+  for (int threads : {2, 3}) {
+    options.threads = comm.rank() == 1 ? threads : 1;
+    Training training(SmallLayers(), comm.get(), options);
+    Must(training.Attach());
+    std::vector<std::string> notes;
+    NoteStage stage;
+    stage.notes = &notes;
+    choir_stream_t* stream = choir_device_stream(training.device());
+    choir_stream_push_stage(stream, &stage.stage);
+    Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
+    choir_stream_pop_stage(stream, &stage.stage);
+    EXPECT_GT(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
+    EXPECT_EQ(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
+    EXPECT_EQ(TrainAndDigest(&comm, options, layers), expected) << threads;
+  }
+}
+
+uint64_t DigestOfParams(Comm* comm, const Training::Options& options) {
+  Training training(SmallLayers(), comm->get(), options);
   Must(training.Attach());
-  std::vector<std::string> notes;
-  NoteStage stage;
-  stage.notes = &notes;
-  choir_stream_t* stream = choir_device_stream(training.device());
-  choir_stream_push_stage(stream, &stage.stage);
-  Must(training.TrainOn(0, comm.rank() * 16, 16, 32));
-  choir_stream_pop_stage(stream, &stage.stage);
-  EXPECT_EQ(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
-  EXPECT_GT(std::count_if(notes.begin(), notes.end(), IsExchange), 0);
-  EXPECT_OK(
-      choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
-  options.threads = 1;
-  options.sharded_update = false;
-  EXPECT_EQ(TrainAndDigest(&comm, options), expected);
+  for (int64_t step = 0; step < 4; ++step)
+    Must(TrainUnevenly(&training, *comm, step));
+  EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
+  return training.Digest();
+}
+
+// A strategy that combines gradients itself: the update of its result is shared
+// out, and states stay where they are while strategies change.
+TEST(DistOptPeersTest, StrategiesThatExchangeShareOutToo) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (const choir_strategy_def_t* strategy :
+       {&choir_strategy_def_fp16, &choir_strategy_def_bf16,
+        &choir_strategy_def_sparse_top_k}) {
+    Training::Options options;
+    options.optimizer = "adam";
+    options.strategy = strategy;
+    const uint64_t expected = DigestOfParams(&comm, options);
+    Training training(SmallLayers(), comm.get(), options);
+    Must(training.Attach());
+    std::vector<std::string> notes;
+    NoteStage stage;
+    stage.notes = &notes;
+    choir_stream_t* stream = choir_device_stream(training.device());
+    choir_stream_push_stage(stream, &stage.stage);
+    Must(training.TrainOn(0, comm.rank() * 16, 16, 48));
+    choir_stream_pop_stage(stream, &stage.stage);
+    EXPECT_GT(std::count(notes.begin(), notes.end(), "give/dist_opt"), 0);
+    EXPECT_EQ(std::count(notes.begin(), notes.end(), "average/dist_opt"), 0);
+    options.peer_memory = false;
+    EXPECT_EQ(DigestOfParams(&comm, options), expected);
+  }
+}
+
+// From shards to whole states, which local steps need, and back.
+TEST(DistOptPeersTest, StatesGoWithChangesOfStrategy) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  Training::Options options;
+  options.optimizer = "adam";
+  uint64_t digests[2];
+  for (bool peer_memory : {true, false}) {
+    options.peer_memory = peer_memory;
+    Training training(SmallLayers(), comm.get(), options);
+    Must(training.Attach());
+    int64_t step = 0;
+    for (const choir_strategy_def_t* strategy :
+         {&choir_strategy_def_fp32, &choir_strategy_def_local_sgd,
+          &choir_strategy_def_fp16, &choir_strategy_def_partial_update,
+          &choir_strategy_def_fp32}) {
+      const uint64_t before = training.StatesDigest();
+      Must(choir_dist_opt_use(training.dist(), strategy, nullptr));
+      const bool had_shards = training.States().back().shard != nullptr;
+      EXPECT_EQ(had_shards, peer_memory &&
+                                strategy != &choir_strategy_def_local_sgd &&
+                                strategy != &choir_strategy_def_partial_update);
+      if (strategy == &choir_strategy_def_local_sgd) {
+        EXPECT_EQ(training.StatesDigest(), before);
+      }
+      for (int i = 0; i < 2; ++i, ++step)
+        Must(TrainUnevenly(&training, comm, step));
+    }
+    EXPECT_OK(
+        choir_dist_opt_check_digest(training.dist(), training.StatesDigest()));
+    digests[peer_memory] = training.StatesDigest();
+  }
+  EXPECT_EQ(digests[0], digests[1]);
 }
 
 // The model outlives DistOpt in the memory that ranks saw of each other, where
 // it belongs to its own rank alone.
-TEST(DistOptShardedTest, ModelGoesOnAfterShardedUpdates) {
+TEST(DistOptPeersTest, ModelGoesOnAfterShardedUpdates) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   Training training(SmallLayers(), comm.get(), {});
@@ -187,7 +264,7 @@ struct Twins {
   Twins(const Comm& comm, Training::Options options)
       : rank(comm.rank()), size(comm.size()) {
     sharded = std::make_unique<Training>(SmallLayers(), comm.get(), options);
-    options.sharded_update = false;
+    options.peer_memory = false;
     plain = std::make_unique<Training>(SmallLayers(), comm.get(), options);
     Must(sharded->Attach());
     Must(plain->Attach());
@@ -213,9 +290,9 @@ struct Twins {
   std::unique_ptr<Training> plain;
 };
 
-// Each rank keeps the states of its part alone; whoever looks at them, when and
-// as often as it likes, sees them all.
-TEST(DistOptShardedTest, StatesAreWholeWhenSomebodyLooks) {
+// Each rank keeps the states of its part alone; whoever asks for all of them,
+// when and as often as it likes, gets them without the others.
+TEST(DistOptPeersTest, AnyRankGathersStates) {
   if (RunRanks("shm", 3)) return;
   Comm comm;
   for (const char* device : {"cpu", "cpu_async"}) {
@@ -234,6 +311,12 @@ TEST(DistOptShardedTest, StatesAreWholeWhenSomebodyLooks) {
       twins.ExpectSameStates();
     }
     EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+    // Not where it belongs to another rank.
+    const choir_named_tensor_t last = twins.sharded->States().back();
+    choir_tensor_t* whole = nullptr;
+    ASSERT_OK(choir_updater_gather(twins.sharded->updater(), &last, 1, &whole));
+    EXPECT_EQ(whole != nullptr, comm.rank() == 1);
+    choir_tensor_release(whole);
   }
 }
 
@@ -249,9 +332,8 @@ void HalveOptimizerStates(Training* training) {
   }
 }
 
-// What a program does to its states counts from the next step on; until then
-// other ranks see what the step left.
-TEST(DistOptShardedTest, StatesMayBeChanged) {
+// What every rank does to its own counts from the next step on.
+TEST(DistOptPeersTest, StatesMayBeChanged) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   for (const char* device : {"cpu", "cpu_async"}) {
@@ -259,13 +341,9 @@ TEST(DistOptShardedTest, StatesMayBeChanged) {
     options.device = device;
     Twins twins(comm, options);
     twins.Train();
-    if (comm.rank() == 1) HalveOptimizerStates(twins.sharded.get());
-    Must(choir_comm_barrier(comm.get(), "rank 1 changed its own"));
-    if (comm.rank() == 0) {
-      twins.ExpectSameStates();
-      HalveOptimizerStates(twins.sharded.get());
-    }
+    HalveOptimizerStates(twins.sharded.get());
     HalveOptimizerStates(twins.plain.get());
+    Must(choir_comm_barrier(comm.get(), "all have changed theirs"));
     twins.ExpectSameStates();
     twins.Train();
     EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
@@ -274,22 +352,38 @@ TEST(DistOptShardedTest, StatesMayBeChanged) {
   }
 }
 
-// Rank 1 has done with training, and the memory of its part is used again.
-TEST(DistOptShardedTest, StatesOutliveTheOtherRanks) {
+// Rank 1 has done with training. What it kept is there until the memory of its
+// part is used again, and then it is told.
+TEST(DistOptPeersTest, StatesOutliveTheOtherRanks) {
   if (RunRanks("shm", 2)) return;
   Comm comm;
   Twins twins(comm, {});
   twins.Train();
   if (comm.rank() == 1) twins.sharded.reset();
   Must(choir_comm_barrier(comm.get(), "rank 1 has done"));
+  if (comm.rank() == 0) {
+    twins.ExpectSameStates();
+    EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+  }
+  Must(choir_comm_barrier(comm.get(), "rank 0 has looked"));
   choir_buffer_t* buffer = nullptr;
   Must(choir_comm_buffer_create(comm.get(), twins.plain->device(), 1 << 16,
                                 &buffer));
   memset(choir_buffer_data(buffer), 0x55, 1 << 16);
   Must(choir_comm_barrier(comm.get(), "memory is used again"));
   if (comm.rank() == 0) {
-    twins.ExpectSameStates();
-    EXPECT_EQ(twins.sharded->StatesDigest(), twins.plain->StatesDigest());
+    // Buckets begin with the last parameters.
+    choir_named_tensor_t of_rank_1 = {};
+    for (const choir_named_tensor_t& state : twins.sharded->States())
+      if (state.shard && !of_rank_1.shard) of_rank_1 = state;
+    ASSERT_NE(of_rank_1.shard, nullptr);
+    choir_tensor_t* whole = nullptr;
+    EXPECT_STATUS(
+        FAILED_PRECONDITION,
+        "has let go of its DistOpt, and the memory of its states is "
+        "used again",
+        choir_updater_gather(twins.sharded->updater(), &of_rank_1, -1, &whole));
+    EXPECT_EQ(whole, nullptr);
   }
   choir_buffer_release(buffer);
 }

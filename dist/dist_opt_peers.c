@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sharded update of ranks that see each other's memory. Each
+//   - waits until all have their gradients,
+//   - averages its part of them, steps that part and writes the parameters into
+//     every rank's memory, stretch by stretch, as long as they are in the
+//     cache,
+//   - waits until all have.
+// That moves little more than half the bytes of an all-reduce and an update of
+// everything on every rank. Where a strategy has combined the gradients, the
+// average is left out.
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/status_backend.h"
+#include "dist/comm_shared_def.h"
+#include "dist/dist_opt_shards_internal.h"
+#include "tensor/cpu_threads_def.h"
+
+// Elements of a stretch, for each thread: gradients of two ranks, parameter and
+// a state are half a MiB, which stays in a core's second-level cache.
+#define STRETCH (32 << 10)
+// Elements of a loop that is worth a thread of its own.
+#define GRAIN (4 << 10)
+// Up to here a rank's parameters may still be in its caches when the next step
+// reads them; what is larger goes past them.
+#define CACHED_BYTES ((size_t)8 << 20)
+
+// What a rank's states begin with.
+typedef struct head_s {
+  _Atomic uint64_t id;  // of these states, the same on all ranks
+  _Atomic uint64_t
+      ended;  // choir__comm_buffers_made at their end; 0: before it
+} head_t;
+
+struct choir__peers_s {
+  choir_allocator_t allocator;
+  choir_comm_t* comm;
+  int32_t size;
+  int32_t bucket_count;
+  void** grads;   // [bucket_count][size]
+  void** values;  // [bucket_count][size]
+  void** states;  // [size]
+  uint64_t id;
+  int32_t threads;
+  int64_t stretch;
+  choir_buffer_t* averages;  // of the gradients of one stretch
+  int64_t samples;           // this rank's, of the step
+  int64_t* all_samples;      // [size]
+  float* shares;          // [size] of ranks with samples, one after the other
+  const float** sources;  // [threads][size] scratch
+  bool copies_away;
+};
+
+// ---- Life ----
+
+static choir_status_t allocate(const choir__peers_t* peers, size_t bytes,
+                               void* out_memory) {
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(peers->allocator, bytes, "memory of peers", &memory));
+  *(void**)out_memory = memory;
+  return NULL;
+}
+
+static size_t places_bytes(const choir__peers_t* peers) {
+  return (size_t)peers->bucket_count * (size_t)peers->size * sizeof(void*);
+}
+
+static size_t sources_bytes(const choir__peers_t* peers) {
+  return (size_t)peers->threads * (size_t)peers->size * sizeof(float*);
+}
+
+static choir_status_t make_lists(choir__peers_t* peers) {
+  const size_t size = (size_t)peers->size;
+  CHOIR_TRY(allocate(peers, places_bytes(peers), &peers->grads));
+  CHOIR_TRY(allocate(peers, places_bytes(peers), &peers->values));
+  CHOIR_TRY(allocate(peers, size * sizeof(void*), &peers->states));
+  CHOIR_TRY(allocate(peers, size * sizeof(int64_t), &peers->all_samples));
+  CHOIR_TRY(allocate(peers, size * sizeof(float), &peers->shares));
+  return allocate(peers, sources_bytes(peers), &peers->sources);
+}
+
+// Where all ranks' gradients, or parameters, are.
+static choir_status_t look_at_buckets(const choir__peers_t* peers,
+                                      const choir_dist_opt_t* dist,
+                                      bool at_values, void** out_places,
+                                      bool* out_seen) {
+  const size_t bytes = (size_t)peers->bucket_count * sizeof(choir_buffer_t*);
+  choir_buffer_t** buffers = NULL;
+  CHOIR_TRY(allocate(peers, bytes, &buffers));
+  for (int32_t b = 0; b < peers->bucket_count; ++b)
+    buffers[b] = at_values ? dist->buckets[b].values : dist->buckets[b].buffer;
+  choir_status_t status = choir__comm_shared_look(
+      peers->comm, buffers, peers->bucket_count, out_places, out_seen);
+  choir_deallocate(peers->allocator, buffers, bytes);
+  return status;
+}
+
+static choir_status_t fill(choir__peers_t* peers, const choir_dist_opt_t* dist,
+                           bool* out_seen) {
+  CHOIR_TRY(make_lists(peers));
+  CHOIR_TRY(look_at_buckets(peers, dist, false, peers->grads, out_seen));
+  if (!*out_seen) return NULL;
+  return choir_buffer_create(
+      dist->device, (size_t)peers->stretch * sizeof(float), &peers->averages);
+}
+
+// The answer is the same on every rank.
+static bool is_wanted(const choir_dist_opt_t* dist) {
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    if (dist->buckets[b].dtype != CHOIR_DTYPE_F32) return false;
+  return dist->config.peer_memory;
+}
+
+choir_status_t choir__peers_create(const choir_dist_opt_t* dist,
+                                   choir__peers_t** out_peers) {
+  *out_peers = NULL;
+  if (!is_wanted(dist)) return NULL;
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(dist->allocator, sizeof(choir__peers_t),
+                           "memory of peers", &memory));
+  choir__peers_t* peers = memory;
+  peers->allocator = dist->allocator;
+  peers->comm = dist->comm;
+  peers->size = choir_comm_size(dist->comm);
+  peers->bucket_count = dist->bucket_count;
+  peers->threads = choir_device_threads(dist->device);
+  peers->stretch = (int64_t)STRETCH * peers->threads;
+  bool seen = false;
+  choir_status_t status = fill(peers, dist, &seen);
+  if (status || !seen)
+    choir__peers_destroy(peers, NULL);
+  else
+    *out_peers = peers;
+  return status;
+}
+
+choir_status_t choir__peers_look(choir__peers_t* peers,
+                                 const choir__shards_t* shards) {
+  const choir_dist_opt_t* dist = shards->dist;
+  size_t bytes = 0;
+  for (int32_t b = 0; b < dist->bucket_count; ++b)
+    bytes += (size_t)dist->buckets[b].count * sizeof(float);
+  peers->copies_away = bytes > CACHED_BYTES;
+  peers->id = choir__comm_buffers_made(peers->comm);
+  head_t* head = choir_buffer_data(shards->states);
+  atomic_store(&head->id, peers->id);
+  bool seen = false;
+  CHOIR_TRY(choir__comm_shared_look(peers->comm, &shards->states, 1,
+                                    peers->states, &seen));
+  if (seen) CHOIR_TRY(look_at_buckets(peers, dist, true, peers->values, &seen));
+  if (seen) return NULL;
+  return CHOIR_ERROR(INTERNAL,
+                     "dist_opt: gradients are seen by peers, parameters and "
+                     "states are not");
+}
+
+void choir__peers_destroy(choir__peers_t* peers,
+                          const choir__shards_t* shards) {
+  if (!peers) return;
+  const choir_allocator_t allocator = peers->allocator;
+  const size_t size = (size_t)peers->size;
+  if (peers->id) {
+    head_t* head = choir_buffer_data(shards->states);
+    atomic_store(&head->ended, choir__comm_buffers_made(peers->comm));
+  }
+  choir_buffer_release(peers->averages);
+  choir_deallocate(allocator, peers->grads, places_bytes(peers));
+  choir_deallocate(allocator, peers->values, places_bytes(peers));
+  choir_deallocate(allocator, peers->states, size * sizeof(void*));
+  choir_deallocate(allocator, peers->all_samples, size * sizeof(int64_t));
+  choir_deallocate(allocator, peers->shares, size * sizeof(float));
+  choir_deallocate(allocator, peers->sources, sources_bytes(peers));
+  choir_deallocate(allocator, peers, sizeof(*peers));
+}
+
+int64_t choir__peers_stretch(const choir__peers_t* peers) {
+  return peers->stretch;
+}
+
+choir_buffer_t* choir__peers_averages(const choir__peers_t* peers) {
+  return peers->averages;
+}
+
+choir_status_t choir__peers_states_of(const choir__shards_t* shards,
+                                      int32_t rank, const void** out_states) {
+  const choir__peers_t* peers = shards->peers;
+  *out_states = peers->states[rank];
+  head_t* head = peers->states[rank];
+  const uint64_t ended = atomic_load(&head->ended);
+  if (atomic_load(&head->id) == peers->id &&
+      (ended == 0 || ended == choir__comm_buffers_made(peers->comm)))
+    return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "dist_opt: gather: %s has let go of its DistOpt, and the "
+                     "memory of its states is used again; gather before",
+                     choir_comm_peer(peers->comm, rank));
+}
+
+// ---- A step ----
+
+typedef struct work_attrs_s {
+  choir__shards_t* shards;
+  int64_t value;  // samples, or which shard
+} work_attrs_t;
+
+static choir__shards_t* shards_of(const choir_record_t* record) {
+  return ((const work_attrs_t*)record->attrs)->shards;
+}
+
+static const choir__shard_t* shard_of(const choir_record_t* record) {
+  const work_attrs_t* attrs = record->attrs;
+  return &attrs->shards->items[attrs->value];
+}
+
+static choir_status_t run_count(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  const work_attrs_t* attrs = record->attrs;
+  (void)stream;
+  attrs->shards->peers->samples = attrs->value;
+  return NULL;
+}
+
+static void count_at_step(void* attrs, const choir_step_values_t* values) {
+  ((work_attrs_t*)attrs)->value = values->sample_count;
+}
+
+static choir_status_t run_weigh(const choir_record_t* record,
+                                choir_stream_t* stream) {
+  choir__peers_t* peers = shards_of(record)->peers;
+  (void)stream;
+  double sum = 0;
+  for (int32_t r = 0; r < peers->size; ++r)
+    sum += (double)peers->all_samples[r];
+  if (!(sum > 0))
+    return choir__status_mark_shared(
+        CHOIR_ERROR(INVALID_ARGUMENT,
+                    "dist_opt: the weights of all ranks add to 0; one must "
+                    "have a sample"),
+        peers->comm);
+  float* share = peers->shares;
+  for (int32_t r = 0; r < peers->size; ++r)
+    if (peers->all_samples[r] > 0)
+      *share++ = (float)((double)peers->all_samples[r] / sum);
+  return NULL;
+}
+
+static float* elements_in(const choir__peers_t* peers, int32_t rank,
+                          const choir__shard_t* shard) {
+  void* const* bucket =
+      peers->values + (size_t)shard->bucket * (size_t)peers->size;
+  return (float*)bucket[rank] + shard->start;
+}
+
+// What one record does with its shard and the one before.
+typedef struct work_s {
+  const choir__peers_t* peers;
+  const choir__shard_t* average;  // NULL: nothing
+  const choir__shard_t* give;     // NULL: nothing
+  int64_t parts;                  // of threads
+} work_t;
+
+// Elements [*out_begin, *out_end) of a shard; none of NULL.
+static void part(const work_t* work, const choir__shard_t* shard, int64_t index,
+                 int64_t* out_begin, int64_t* out_count) {
+  const int64_t count = shard ? shard->count : 0;
+  *out_begin = count * index / work->parts;
+  *out_count = count * (index + 1) / work->parts - *out_begin;
+}
+
+// Elements of the parameter to ranks [first, size).
+static void give(const choir__peers_t* peers, const choir__shard_t* shard,
+                 int32_t first, int64_t begin, int64_t count) {
+  const int32_t rank = choir_comm_rank(peers->comm);
+  const float* src = elements_in(peers, rank, shard) + begin;
+  const size_t bytes = (size_t)count * sizeof(float);
+  for (int32_t r = first; r < peers->size; ++r) {
+    if (r == rank) continue;
+    float* dst = elements_in(peers, r, shard) + begin;
+    if (peers->copies_away)
+      choir__comm_copy_away(dst, src, bytes);
+    else
+      memcpy(dst, src, bytes);
+  }
+}
+
+// Of ranks with samples, from element `at` of the bucket; how many they are.
+static int32_t find_sources(const choir__peers_t* peers, int32_t bucket,
+                            int64_t at, const float** sources) {
+  void* const* grads = peers->grads + (size_t)bucket * (size_t)peers->size;
+  int32_t count = 0;
+  for (int32_t r = 0; r < peers->size; ++r)
+    if (peers->all_samples[r] > 0)
+      sources[count++] = (const float*)grads[r] + at;
+  return count;
+}
+
+static void run_part(const work_t* work, int64_t index) {
+  const choir__peers_t* peers = work->peers;
+  int64_t begin, count, given_from, given;
+  part(work, work->average, index, &begin, &count);
+  part(work, work->give, index, &given_from, &given);
+  int32_t first = 0;
+  if (work->average) {
+    const float** sources = peers->sources + index * peers->size;
+    const int32_t source_count = find_sources(
+        peers, work->average->bucket, work->average->start + begin, sources);
+    float* dst = (float*)choir_buffer_data(peers->averages) + begin;
+    if (work->give) {
+      const int32_t rank = choir_comm_rank(peers->comm);
+      first = rank == 0 ? 1 : 0;
+      choir__comm_average_and_copy(
+          sources, peers->shares, source_count, dst, count,
+          elements_in(peers, first, work->give) + given_from,
+          elements_in(peers, rank, work->give) + given_from, given);
+      ++first;
+    } else {
+      choir__comm_average(sources, peers->shares, source_count, dst, count);
+    }
+  }
+  if (work->give) give(peers, work->give, first, given_from, given);
+}
+
+static void run_parts(void* context, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) run_part(context, i);
+}
+
+static void run_work(work_t* work, choir_stream_t* stream) {
+  const int64_t count =
+      work->average ? work->average->count : work->give->count;
+  const int64_t threads = choir__cpu_threads(stream);
+  work->parts = count / GRAIN < threads ? count / GRAIN : threads;
+  if (work->parts < 1) work->parts = 1;
+  choir__cpu_parallel((int32_t)work->parts, work->parts, 1, run_parts, work);
+}
+
+// The shard whose parameters go to other ranks beside the average of this one:
+// that before it, where they go past the caches. NULL: none.
+static const choir__shard_t* given_beside(const choir__shards_t* shards,
+                                          const choir__shard_t* shard) {
+  return shards->peers->copies_away && shard > shards->items ? shard - 1 : NULL;
+}
+
+static choir_status_t run_average(const choir_record_t* record,
+                                  choir_stream_t* stream) {
+  const choir__shards_t* shards = shards_of(record);
+  const choir__shard_t* shard = shard_of(record);
+  work_t work = {.peers = shards->peers,
+                 .average = shard,
+                 .give = given_beside(shards, shard)};
+  run_work(&work, stream);
+  return NULL;
+}
+
+static choir_status_t run_give(const choir_record_t* record,
+                               choir_stream_t* stream) {
+  work_t work = {.peers = shards_of(record)->peers, .give = shard_of(record)};
+  run_work(&work, stream);
+  return NULL;
+}
+
+static double bytes_given(const choir__shards_t* shards,
+                          const choir__shard_t* shard) {
+  return shards->peers->size * (double)shard->count * sizeof(float);
+}
+
+static void cost_average(const choir_record_t* record, choir_cost_t* out_cost) {
+  const choir__shards_t* shards = shards_of(record);
+  const choir__shard_t* shard = shard_of(record);
+  const choir__shard_t* before = given_beside(shards, shard);
+  const double ranks = shards->peers->size;
+  const double count = (double)shard->count;
+  *out_cost = (choir_cost_t){.flops = (2 * ranks - 1) * count,
+                             .bytes = (ranks + 1) * count * sizeof(float)};
+  if (before) out_cost->bytes += bytes_given(shards, before);
+}
+
+static void cost_give(const choir_record_t* record, choir_cost_t* out_cost) {
+  *out_cost =
+      (choir_cost_t){.bytes = bytes_given(shards_of(record), shard_of(record))};
+}
+
+static const choir_kernel_t count_kernel = {.name = "count/dist_opt",
+                                            .run = run_count};
+static const choir_kernel_t weigh_kernel = {.name = "weigh/dist_opt",
+                                            .run = run_weigh};
+static const choir_kernel_t average_kernel = {
+    .name = "average/dist_opt", .run = run_average, .cost = cost_average};
+static const choir_kernel_t give_kernel = {
+    .name = "give/dist_opt", .run = run_give, .cost = cost_give};
+
+static choir_status_t submit(choir__shards_t* shards,
+                             const choir_kernel_t* kernel, int64_t value,
+                             choir_stream_t* stream) {
+  const work_attrs_t attrs = {shards, value};
+  choir_record_t record = {
+      .kernel = kernel,
+      .attrs = &attrs,
+      .attrs_bytes = sizeof(attrs),
+      .at_step = kernel == &count_kernel ? count_at_step : NULL};
+  choir_view_t average;
+  if (kernel == &average_kernel) {
+    const int64_t count = shards->items[value].count;
+    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &count, &average));
+    average.buffer = shards->peers->averages;
+    record.operands = &average;
+    record.dst_count = 1;
+  }
+  return choir_stream_submit(stream, &record);
+}
+
+choir_status_t choir__peers_open(choir__shards_t* shards,
+                                 const choir_step_values_t* values,
+                                 choir_stream_t* stream) {
+  choir__peers_t* peers = shards->peers;
+  choir_collective_t open = {.kind = CHOIR_COLLECTIVE_ALL_GATHER,
+                             .dtype = CHOIR_DTYPE_I64,
+                             .count = 1,
+                             .src = &peers->samples,
+                             .dst = peers->all_samples,
+                             .weight = 1,
+                             .in_host_memory = true,
+                             .name = "gradients"};
+  choir__comm_set_step(&open, values);
+  CHOIR_TRY(submit(shards, &count_kernel, values->sample_count, stream));
+  return choir_comm_submit(peers->comm, stream, &open);
+}
+
+choir_status_t choir__peers_update(choir__shards_t* shards, bool averages,
+                                   int64_t step, choir_stream_t* stream) {
+  if (averages) CHOIR_TRY(submit(shards, &weigh_kernel, 0, stream));
+  for (size_t i = 0; i < shards->count; ++i) {
+    if (averages)
+      CHOIR_TRY(submit(shards, &average_kernel, (int64_t)i, stream));
+    CHOIR_TRY(choir__param_shard_update(shards->items[i].update, stream, step));
+    // What goes past the caches goes beside the next average.
+    if (!averages || !shards->peers->copies_away || i + 1 == shards->count)
+      CHOIR_TRY(submit(shards, &give_kernel, (int64_t)i, stream));
+  }
+  return NULL;
+}
+
+choir_status_t choir__peers_close(choir__shards_t* shards,
+                                  const choir_step_values_t* values,
+                                  choir_stream_t* stream) {
+  choir_collective_t close = {.kind = CHOIR_COLLECTIVE_BARRIER,
+                              .weight = 1,
+                              .in_host_memory = true,
+                              .name = "updated parameters"};
+  choir__comm_set_step(&close, values);
+  return choir_comm_submit(shards->dist->comm, stream, &close);
+}
