@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // train_step [--net NAME] [--workers N] [--batch N] [--threads N] [--seconds S]
 //            [--steps N] [--warmup N] [--limit N] [--data DIR] [--gate true]
+//            [--adam true] [--shard true] [--peer_memory false]
 //            [--forward_only true] [--profile true] [--device NAME]
 // Trains one of the networks of examples/ for a while and prints one JSON line:
 // images/s over all workers, resident memory, and how often work ran beside
@@ -43,6 +44,9 @@
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
   X(T, BOOL, profile, false, 0, 1, "print where the step goes")               \
   X(T, BOOL, bf16, false, 0, 1, "products of bf16 factors")                   \
+  X(T, BOOL, adam, false, 0, 1, "Adam instead of SGD")                        \
+  X(T, BOOL, shard, false, 0, 1, "optimizer states are shared out")           \
+  X(T, BOOL, peer_memory, true, 0, 1, "false: workers exchange messages")     \
   X(T, BOOL, graph, false, 0, 1, "replay a planned graph of the step")        \
   X(T, BOOL, print_graph, false, 0, 1, "print it at the end")
 CHOIR_CONFIG_STRUCT(options_t, TRAIN_STEP_FIELDS);
@@ -94,7 +98,7 @@ typedef struct run_s {
   const bench_net_t* net;
   void* layers;  // the model's `self`
   choir_model_t* model;
-  choir_optimizer_t* sgd;
+  choir_optimizer_t* optimizer;
   choir_dist_opt_t* dist;
   step_profile_t profile;
 } run_t;
@@ -111,11 +115,19 @@ static choir_status_t open_data(run_t* run, int32_t size) {
 static choir_status_t make_model(run_t* run) {
   CHOIR_TRY(
       bench_net_make_model(run->net, run->device, &run->layers, &run->model));
-  CHOIR_TRY(choir_optimizer_sgd(&run->sgd, .lr = 0.005, .momentum = 0.9,
-                                .weight_decay = 1e-5));
-  choir_updater_t* updater = choir_optimizer_updater(run->sgd);
+  if (run->options->adam)
+    CHOIR_TRY(choir_optimizer_adam(&run->optimizer, .lr = 1e-4));
+  else
+    CHOIR_TRY(choir_optimizer_sgd(&run->optimizer, .lr = 0.005, .momentum = 0.9,
+                                  .weight_decay = 1e-5));
+  choir_updater_t* updater = choir_optimizer_updater(run->optimizer);
   if (run->comm && !run->options->meet) {
-    CHOIR_TRY(choir_dist_opt_create(run->sgd, run->comm, NULL, &run->dist));
+    choir_dist_opt_config_t config;
+    choir_struct_init(&choir_dist_opt_config_def, &config);
+    config.shard = run->options->shard;
+    config.peer_memory = run->options->peer_memory;
+    CHOIR_TRY(
+        choir_dist_opt_create(run->optimizer, run->comm, &config, &run->dist));
     updater = choir_dist_opt_updater(run->dist);
   }
   choir_model_set_graph(run->model, run->options->graph, false);
@@ -144,7 +156,7 @@ static choir_status_t set_up(run_t* run) {
 static void tear_down(run_t* run) {
   choir_dist_opt_release(run->dist);
   choir_model_release(run->model);
-  choir_optimizer_release(run->sgd);
+  choir_optimizer_release(run->optimizer);
   choir_loader_destroy(run->loader);
   choir_dataset_release(run->dataset);
   choir_comm_release(run->comm);

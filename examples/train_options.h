@@ -61,6 +61,8 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
     "is sent; 0: the strategy's default")                                     \
   X(T, STRING, dist_settings, NULL, 0, 0,                                     \
     "other settings of the strategy: name=value,...")                         \
+  X(T, BOOL, shard_optimizer, false, 0, 1,                                    \
+    "each worker keeps a part of the optimizer's states")                     \
   X(T, BOOL, plan, false, 0, 1,                                               \
     "measure link and step, tell what every strategy would take, and end")    \
   X(T, STRING, shares, NULL, 0, 0,                                            \

@@ -184,7 +184,10 @@ static choir_status_t make_model(trainer_t* trainer) {
                                 .weight_decay = options->weight_decay));
   trainer->updater = choir_optimizer_updater(trainer->optimizer);
   if (trainer->comm) {
-    CHOIR_TRY(choir_dist_opt_create(trainer->optimizer, trainer->comm, NULL,
+    choir_dist_opt_config_t config;
+    choir_struct_init(&choir_dist_opt_config_def, &config);
+    config.shard = options->shard_optimizer;
+    CHOIR_TRY(choir_dist_opt_create(trainer->optimizer, trainer->comm, &config,
                                     &trainer->dist_opt));
     trainer->updater = choir_dist_opt_updater(trainer->dist_opt);
     CHOIR_TRY(use_strategy(trainer));
