@@ -496,8 +496,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
         --save. The file appears whole or not at all. metadata: lines of text
         beside them.
 
-        With a DistOpt whose strategy lets ranks differ (all but fp32, fp16 and
-        bf16: what was not sent yet, local steps) it is collective: replicas are
+        With a DistOpt that has shard=True, or whose strategy lets ranks differ (all
+        but fp32, fp16 and bf16: what was not sent yet, local steps), it is collective: replicas are
         made equal, as `DistOpt.consolidate` does, and rank 0 writes the states of
         all. With the others any rank may call it, say rank 0 alone.
         """
