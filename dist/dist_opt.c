@@ -212,6 +212,8 @@ static void detach(choir_updater_t* updater) {
   drop_mirror(dist);
   choir__shards_destroy(dist->shards);
   dist->shards = NULL;
+  choir__clip_destroy(dist->clip);
+  dist->clip = NULL;
   dist->has_states = false;
   dist->uses_shards = false;
   choir__buckets_drop(dist);
@@ -233,12 +235,6 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
   CHOIR_TRY(open_host(dist));
   const choir__agreement_t all_have = agreement(dist, dist->strategy);
   CHOIR_TRY(choir__agree_on_model(&all_have));
-  if (choir__optimizer_clips(dist->optimizer))
-    return CHOIR_ERROR(
-        UNIMPLEMENTED,
-        "dist_opt: the optimizer clips gradients, which needs "
-        "all of them on every rank, and shards and strategies "
-        "leave parts; train without DistOpt or without clipping");
   CHOIR_TRY(choir__updater_check_free(choir_optimizer_updater(dist->optimizer),
                                       params, dist->updater.model));
   CHOIR_TRY(choir__optimizer_prepare(dist->optimizer, params,
@@ -248,6 +244,7 @@ static choir_status_t attach_all(choir_dist_opt_t* dist, choir_device_t* device,
       choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &dist->background));
   CHOIR_TRY(choir_event_create(device, &dist->exchanged));
   CHOIR_TRY(choir__buckets_lay_out(dist));
+  CHOIR_TRY(choir__clip_create(dist, &dist->clip));
   CHOIR_TRY(choir__shards_create(dist, &dist->shards));
   CHOIR_TRY(attach_strategy(dist));
   dist->attached = true;

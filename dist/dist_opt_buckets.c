@@ -39,6 +39,17 @@ static void assign_buckets(choir_dist_opt_t* dist) {
   }
 }
 
+int64_t choir__bucket_part_of(const choir__bucket_t* bucket, int32_t rank,
+                              int64_t offset, int64_t count,
+                              int64_t* out_start) {
+  int64_t begin = rank * bucket->part - offset;
+  int64_t end = begin + bucket->part;
+  if (begin < 0) begin = 0;
+  if (end > count) end = count;
+  *out_start = begin < end ? begin : 0;
+  return begin < end ? end - begin : 0;
+}
+
 static choir_status_t place_gradients(choir_dist_opt_t* dist) {
   choir_strategy_piece_t* piece = dist->pieces;
   for (int32_t b = 0; b < dist->bucket_count; ++b) {

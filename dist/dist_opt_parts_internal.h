@@ -34,6 +34,7 @@ typedef struct choir__place_s {
 } choir__place_t;
 
 typedef struct choir__shards_s choir__shards_t;
+typedef struct choir__clip_s choir__clip_t;
 
 struct choir_dist_opt_s {
   choir_updater_t updater;  // first
@@ -57,6 +58,7 @@ struct choir_dist_opt_s {
   int32_t value_count;
   choir__mirror_t* mirror;  // NULL: the strategy works where the gradients are
   choir__shards_t* shards;  // NULL: each rank updates everything
+  choir__clip_t* clip;      // NULL: gradients have no limits
   bool has_states;          // of the optimizer
   bool uses_shards;         // those states are shards
   choir_strategy_t* strategy;
@@ -91,6 +93,23 @@ choir_status_t choir__dist_opt_average_states(choir_dist_opt_t* dist);
 choir_status_t choir__buckets_lay_out(choir_dist_opt_t* dist);
 // When nothing uses them any more.
 void choir__buckets_drop(choir_dist_opt_t* dist);
+
+// Elements of a parameter of `count`, from *out_start, that are of the rank's
+// part of the bucket that it lies in at `offset`.
+int64_t choir__bucket_part_of(const choir__bucket_t* bucket, int32_t rank,
+                              int64_t offset, int64_t count,
+                              int64_t* out_start);
+
+// dist_opt_clip.c
+// After the buckets. NULL: the optimizer has no limits.
+choir_status_t choir__clip_create(const choir_dist_opt_t* dist,
+                                  choir__clip_t** out_clip);
+void choir__clip_destroy(choir__clip_t* clip);
+// After gradients were combined: limits those in the buckets; is_owned: this
+// rank's parts alone, which are all that was combined. Where there is a norm,
+// it is a collective.
+choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
+                                  choir_stream_t* stream);
 
 // dist_opt_shards.c
 // Collective, after the buckets: parameters move, so that those of a bucket are

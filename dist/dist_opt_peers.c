@@ -201,7 +201,8 @@ choir_status_t choir__peers_states_of(const choir__shards_t* shards,
 
 typedef struct work_attrs_s {
   choir__shards_t* shards;
-  int64_t value;  // samples, or which shard
+  int64_t value;     // samples, or which shard
+  int64_t is_apart;  // its average
 } work_attrs_t;
 
 static choir__shards_t* shards_of(const choir_record_t* record) {
@@ -252,15 +253,23 @@ static float* elements_in(const choir__peers_t* peers, int32_t rank,
   return (float*)bucket[rank] + shard->start;
 }
 
+static float* grads_in(const choir__peers_t* peers, int32_t rank,
+                       const choir__shard_t* shard) {
+  void* const* bucket =
+      peers->grads + (size_t)shard->bucket * (size_t)peers->size;
+  return (float*)bucket[rank] + shard->start;
+}
+
 // What one record does with its shard and the one before.
 typedef struct work_s {
   const choir__peers_t* peers;
   const choir__shard_t* average;  // NULL: nothing
   const choir__shard_t* give;     // NULL: nothing
+  bool is_apart;                  // the average
   int64_t parts;                  // of threads
 } work_t;
 
-// Elements [*out_begin, *out_end) of a shard; none of NULL.
+// *out_count elements of a shard from *out_begin; none of NULL.
 static void part(const work_t* work, const choir__shard_t* shard, int64_t index,
                  int64_t* out_begin, int64_t* out_count) {
   const int64_t count = shard ? shard->count : 0;
@@ -305,9 +314,11 @@ static void run_part(const work_t* work, int64_t index) {
     const float** sources = peers->sources + index * peers->size;
     const int32_t source_count = find_sources(
         peers, work->average->bucket, work->average->start + begin, sources);
-    float* dst = (float*)choir_buffer_data(peers->averages) + begin;
+    const int32_t rank = choir_comm_rank(peers->comm);
+    float* dst = work->is_apart ? choir_buffer_data(peers->averages)
+                                : grads_in(peers, rank, work->average);
+    dst += begin;
     if (work->give) {
-      const int32_t rank = choir_comm_rank(peers->comm);
       first = rank == 0 ? 1 : 0;
       choir__comm_average_and_copy(
           sources, peers->shares, source_count, dst, count,
@@ -336,18 +347,20 @@ static void run_work(work_t* work, choir_stream_t* stream) {
 
 // The shard whose parameters go to other ranks beside the average of this one:
 // that before it, where they go past the caches. NULL: none.
-static const choir__shard_t* given_beside(const choir__shards_t* shards,
-                                          const choir__shard_t* shard) {
-  return shards->peers->copies_away && shard > shards->items ? shard - 1 : NULL;
+static const choir__shard_t* given_beside(const choir_record_t* record) {
+  const work_attrs_t* attrs = record->attrs;
+  return attrs->is_apart && attrs->shards->peers->copies_away &&
+                 attrs->value > 0
+             ? shard_of(record) - 1
+             : NULL;
 }
 
 static choir_status_t run_average(const choir_record_t* record,
                                   choir_stream_t* stream) {
-  const choir__shards_t* shards = shards_of(record);
-  const choir__shard_t* shard = shard_of(record);
-  work_t work = {.peers = shards->peers,
-                 .average = shard,
-                 .give = given_beside(shards, shard)};
+  work_t work = {.peers = shards_of(record)->peers,
+                 .average = shard_of(record),
+                 .give = given_beside(record),
+                 .is_apart = ((const work_attrs_t*)record->attrs)->is_apart};
   run_work(&work, stream);
   return NULL;
 }
@@ -367,7 +380,7 @@ static double bytes_given(const choir__shards_t* shards,
 static void cost_average(const choir_record_t* record, choir_cost_t* out_cost) {
   const choir__shards_t* shards = shards_of(record);
   const choir__shard_t* shard = shard_of(record);
-  const choir__shard_t* before = given_beside(shards, shard);
+  const choir__shard_t* before = given_beside(record);
   const double ranks = shards->peers->size;
   const double count = (double)shard->count;
   *out_cost = (choir_cost_t){.flops = (2 * ranks - 1) * count,
@@ -391,8 +404,8 @@ static const choir_kernel_t give_kernel = {
 
 static choir_status_t submit(choir__shards_t* shards,
                              const choir_kernel_t* kernel, int64_t value,
-                             choir_stream_t* stream) {
-  const work_attrs_t attrs = {shards, value};
+                             bool is_apart, choir_stream_t* stream) {
+  const work_attrs_t attrs = {shards, value, is_apart};
   choir_record_t record = {
       .kernel = kernel,
       .attrs = &attrs,
@@ -400,9 +413,11 @@ static choir_status_t submit(choir__shards_t* shards,
       .at_step = kernel == &count_kernel ? count_at_step : NULL};
   choir_view_t average;
   if (kernel == &average_kernel) {
-    const int64_t count = shards->items[value].count;
-    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &count, &average));
-    average.buffer = shards->peers->averages;
+    const choir__shard_t* shard = &shards->items[value];
+    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 1, &shard->count, &average));
+    average.buffer = is_apart ? shards->peers->averages
+                              : shards->dist->buckets[shard->bucket].buffer;
+    average.offset = is_apart ? 0 : shard->start;
     record.operands = &average;
     record.dst_count = 1;
   }
@@ -422,20 +437,27 @@ choir_status_t choir__peers_open(choir__shards_t* shards,
                              .in_host_memory = true,
                              .name = "gradients"};
   choir__comm_set_step(&open, values);
-  CHOIR_TRY(submit(shards, &count_kernel, values->sample_count, stream));
-  return choir_comm_submit(peers->comm, stream, &open);
+  CHOIR_TRY(submit(shards, &count_kernel, values->sample_count, false, stream));
+  CHOIR_TRY(choir_comm_submit(peers->comm, stream, &open));
+  return submit(shards, &weigh_kernel, 0, false, stream);
 }
 
-choir_status_t choir__peers_update(choir__shards_t* shards, bool averages,
+choir_status_t choir__peers_average(choir__shards_t* shards,
+                                    choir_stream_t* stream) {
+  for (size_t i = 0; i < shards->count; ++i)
+    CHOIR_TRY(submit(shards, &average_kernel, (int64_t)i, false, stream));
+  return NULL;
+}
+
+choir_status_t choir__peers_update(choir__shards_t* shards, bool is_apart,
                                    int64_t step, choir_stream_t* stream) {
-  if (averages) CHOIR_TRY(submit(shards, &weigh_kernel, 0, stream));
   for (size_t i = 0; i < shards->count; ++i) {
-    if (averages)
-      CHOIR_TRY(submit(shards, &average_kernel, (int64_t)i, stream));
+    if (is_apart)
+      CHOIR_TRY(submit(shards, &average_kernel, (int64_t)i, true, stream));
     CHOIR_TRY(choir__param_shard_update(shards->items[i].update, stream, step));
     // What goes past the caches goes beside the next average.
-    if (!averages || !shards->peers->copies_away || i + 1 == shards->count)
-      CHOIR_TRY(submit(shards, &give_kernel, (int64_t)i, stream));
+    if (!is_apart || !shards->peers->copies_away || i + 1 == shards->count)
+      CHOIR_TRY(submit(shards, &give_kernel, (int64_t)i, false, stream));
   }
   return NULL;
 }

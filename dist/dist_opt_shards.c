@@ -27,14 +27,6 @@ static int32_t rank_of(const choir__shards_t* shards) {
 
 // ---- Who has what ----
 
-void choir__bucket_part(const choir__bucket_t* bucket, int32_t rank,
-                        int64_t* out_begin, int64_t* out_end) {
-  const int64_t begin = rank * bucket->part;
-  const int64_t end = begin + bucket->part;
-  *out_begin = begin < bucket->count ? begin : bucket->count;
-  *out_end = end < bucket->count ? end : bucket->count;
-}
-
 static size_t part_bytes(const choir__bucket_t* bucket) {
   return (size_t)bucket->part * choir_dtype_bytes(bucket->dtype);
 }
@@ -63,15 +55,9 @@ static int64_t part_of(const choir__shards_t* shards,
                        const choir_param_t* param, int32_t rank,
                        int64_t* out_start) {
   const choir__place_t* place = place_of(shards, param);
-  const int64_t count = choir_tensor_count(param->value);
-  int64_t begin, end;
-  choir__bucket_part(&shards->dist->buckets[place->bucket], rank, &begin, &end);
-  begin -= place->offset;
-  end -= place->offset;
-  if (begin < 0) begin = 0;
-  if (end > count) end = count;
-  *out_start = begin < end ? begin : 0;
-  return begin < end ? end - begin : 0;
+  return choir__bucket_part_of(&shards->dist->buckets[place->bucket], rank,
+                               place->offset, choir_tensor_count(param->value),
+                               out_start);
 }
 
 static void own_part_of(void* self, const choir_param_t* param,
@@ -86,10 +72,8 @@ static size_t state_of(const choir__shards_t* shards,
                        int64_t start) {
   const choir__place_t* place = place_of(shards, param);
   const choir__bucket_t* bucket = &shards->dist->buckets[place->bucket];
-  int64_t begin, end;
-  choir__bucket_part(bucket, rank, &begin, &end);
   return choir__shards_state_place(shards, number, place->bucket) +
-         (size_t)(place->offset + start - begin) *
+         (size_t)(place->offset + start - rank * bucket->part) *
              choir_dtype_bytes(bucket->dtype);
 }
 
@@ -212,6 +196,12 @@ static bool averages(const choir__shards_t* shards) {
   return shards->dist->strategy->def->is_average;
 }
 
+// Each stretch is updated from its average at once; else all are averaged
+// before, where the gradients are.
+static bool is_apart(const choir__shards_t* shards) {
+  return shards->peers && averages(shards) && !shards->dist->clip;
+}
+
 static choir_status_t add_item(choir__shards_t* shards, choir_param_t* param,
                                int32_t bucket, int64_t start, int64_t count) {
   choir__shard_t* item = &shards->items[shards->count++];
@@ -221,10 +211,10 @@ static choir_status_t add_item(choir__shards_t* shards, choir_param_t* param,
   choir_view_t view;
   CHOIR_TRY(
       choir_view_make(choir_tensor_dtype(param->value), 1, &count, &view));
-  const bool is_apart = shards->peers && averages(shards);
-  view.buffer = is_apart ? choir__peers_averages(shards->peers)
-                         : shards->dist->buckets[bucket].buffer;
-  view.offset = is_apart ? 0 : item->start;
+  const bool apart = is_apart(shards);
+  view.buffer = apart ? choir__peers_averages(shards->peers)
+                      : shards->dist->buckets[bucket].buffer;
+  view.offset = apart ? 0 : item->start;
   choir_tensor_t* grad = NULL;
   CHOIR_TRY(choir_tensor_from_view(&view, &grad));
   choir_status_t status = choir__param_shard_create(
@@ -331,16 +321,24 @@ static choir_status_t end_span(void* self) {
   return NULL;
 }
 
+static choir_status_t update(choir__shards_t* shards, int64_t step,
+                             choir_stream_t* stream) {
+  const bool apart = is_apart(shards);
+  if (choir__shards_reduce_late(shards) && !apart)
+    CHOIR_TRY(choir__peers_average(shards, stream));
+  if (shards->dist->clip)
+    CHOIR_TRY(choir__clip_submit(shards->dist->clip, true, stream));
+  return shards->peers ? choir__peers_update(shards, apart, step, stream)
+                       : update_by_messages(shards, step, stream);
+}
+
 choir_status_t choir__shards_update(choir__shards_t* shards,
                                     const choir_step_values_t* values,
                                     choir_stream_t* stream) {
   if (choir__shards_reduce_late(shards))
     CHOIR_TRY(choir__peers_open(shards, values, stream));
   CHOIR_TRY(choir_stream_call(stream, begin_span, shards));
-  choir_status_t status =
-      shards->peers
-          ? choir__peers_update(shards, averages(shards), values->step, stream)
-          : update_by_messages(shards, values->step, stream);
+  choir_status_t status = update(shards, values->step, stream);
   CHOIR_TRY(
       choir_status_join(status, choir_stream_call(stream, end_span, shards)));
   return shards->peers ? choir__peers_close(shards, values, stream) : NULL;

@@ -36,9 +36,6 @@ struct choir__shards_s {
   choir_span_t span;  // of the update
 };
 
-// Elements [*out_begin, *out_end) of a bucket are the rank's part.
-void choir__bucket_part(const choir__bucket_t* bucket, int32_t rank,
-                        int64_t* out_begin, int64_t* out_end);
 // Bytes from the start of a rank's states to those of `number` of its part of
 // the bucket.
 size_t choir__shards_state_place(const choir__shards_t* shards, int32_t number,
@@ -57,15 +54,18 @@ choir_status_t choir__peers_look(choir__peers_t* peers,
 void choir__peers_destroy(choir__peers_t* peers, const choir__shards_t* shards);
 // Elements that a shard has at most.
 int64_t choir__peers_stretch(const choir__peers_t* peers);
-// Where the average of a shard's gradients will be.
+// Where the average of a shard's gradients is, if it is apart.
 choir_buffer_t* choir__peers_averages(const choir__peers_t* peers);
 // Records of a step: waits until all have their gradients, and tells them of
-// how many samples; updates what this rank has, from the averages of all
-// ranks' gradients, or from what is in the buckets; waits until all have.
+// how many samples; averages this rank's part of them, where it lies; updates
+// that part, from there or, is_apart, from each shard's average, which it makes
+// before; waits until all have.
 choir_status_t choir__peers_open(choir__shards_t* shards,
                                  const choir_step_values_t* values,
                                  choir_stream_t* stream);
-choir_status_t choir__peers_update(choir__shards_t* shards, bool averages,
+choir_status_t choir__peers_average(choir__shards_t* shards,
+                                    choir_stream_t* stream);
+choir_status_t choir__peers_update(choir__shards_t* shards, bool is_apart,
                                    int64_t step, choir_stream_t* stream);
 choir_status_t choir__peers_close(choir__shards_t* shards,
                                   const choir_step_values_t* values,

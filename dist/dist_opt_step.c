@@ -7,6 +7,7 @@
 // parameters has no exchange; it runs after the optimizer.
 #include "core/status_backend.h"
 #include "dist/dist_opt_parts_internal.h"
+#include "opt/optimizer_def.h"
 
 // Exchange and update are one, after backward.
 static bool reduces_late(const choir_dist_opt_t* dist) {
@@ -173,9 +174,16 @@ static choir_status_t update(choir_dist_opt_t* dist) {
     return exchange_failure(
         dist,
         choir__shards_update(dist->shards, &strategy->values, dist->compute));
-  CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
-                                   strategy->values.step));
-  return strategy->def->combine ? submit_combine(dist) : NULL;
+  if (strategy->def->combine) {
+    CHOIR_TRY(choir_optimizer_update(dist->optimizer, dist->compute,
+                                     strategy->values.step));
+    return submit_combine(dist);
+  }
+  if (dist->clip)
+    CHOIR_TRY(exchange_failure(
+        dist, choir__clip_submit(dist->clip, false, dist->compute)));
+  return choir__optimizer_update_clipped(dist->optimizer, dist->compute,
+                                         strategy->values.step);
 }
 
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

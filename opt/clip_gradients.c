@@ -28,6 +28,17 @@ static choir_status_t make_constant(choir_stream_t* stream,
                       out_tensor);
 }
 
+bool choir__clips(const choir_gradient_clip_t* clip) {
+  return clip->value > 0 || clip->norm > 0;
+}
+
+// A sum of squares.
+choir_status_t choir__clip_make_total(const choir_tensor_t* grad,
+                                      choir_tensor_t** out_total) {
+  return choir_tensor_create(choir_tensor_device(grad),
+                             choir_tensor_dtype(grad), 0, NULL, out_total);
+}
+
 // ---- By value: g = min(max(g, -limit), limit) ----
 
 static choir_status_t clip_one(choir_stream_t* stream, choir_tensor_t* grad,
@@ -36,76 +47,77 @@ static choir_status_t clip_one(choir_stream_t* stream, choir_tensor_t* grad,
   return run(stream, CHOIR_OP_MINIMUM, grad, high, &grad);
 }
 
-static choir_status_t clip_values(choir_stream_t* stream,
-                                  const choir_param_set_t* params,
-                                  double limit) {
+choir_status_t choir__clip_values(const choir_gradient_clip_t* clip,
+                                  choir_stream_t* stream,
+                                  choir_tensor_t* const* grads, size_t count) {
+  if (!(clip->value > 0) || count == 0) return NULL;
   choir_tensor_t* low = NULL;
   choir_tensor_t* high = NULL;
-  choir_status_t status = NULL;
-  for (size_t i = 0; i < params->count && !status; ++i) {
-    choir_tensor_t* grad = params->params[i]->grad;
-    if (!params->params[i]->trainable) continue;
-    if (!low) status = make_constant(stream, grad, -limit, &low);
-    if (!status && !high) status = make_constant(stream, grad, limit, &high);
-    if (!status) status = clip_one(stream, grad, low, high);
-  }
+  choir_status_t status = make_constant(stream, grads[0], -clip->value, &low);
+  if (!status) status = make_constant(stream, grads[0], clip->value, &high);
+  for (size_t i = 0; i < count && !status; ++i)
+    status = clip_one(stream, grads[i], low, high);
   choir_tensor_release(low);
   choir_tensor_release(high);
-  return status;
+  CHOIR_TRY_NOTE(status, "clip by value");
+  return NULL;
 }
 
 // ---- By norm: g *= limit / max(norm, limit), which is 1 up to the limit ----
 
-// *total += the sum of the squares of one gradient; makes it at first.
+// total += the sum of the squares of one gradient.
 static choir_status_t add_squares(choir_stream_t* stream, choir_tensor_t* grad,
-                                  choir_tensor_t** total) {
+                                  bool is_first, choir_tensor_t* total) {
   const choir_reduce_attrs_t all = {.axis = -1};
   choir_tensor_t* squares = NULL;
   choir_status_t status = run(stream, CHOIR_OP_SQUARE, grad, NULL, &squares);
   if (!status)
-    status = choir_op_run(stream, CHOIR_OP_SUM, &squares, 1, &all,
-                          *total != NULL, total);
+    status = choir_op_run(stream, CHOIR_OP_SUM, &squares, 1, &all, !is_first,
+                          &total);
   choir_tensor_release(squares);
   return status;
+}
+
+choir_status_t choir__clip_squares(choir_stream_t* stream,
+                                   choir_tensor_t* const* grads, size_t count,
+                                   choir_tensor_t* total) {
+  choir_status_t status = NULL;
+  if (count == 0) {
+    const choir_fill_attrs_t zero = {.value = 0};
+    status =
+        choir_op_run(stream, CHOIR_OP_FILL, &total, 1, &zero, false, &total);
+  }
+  for (size_t i = 0; i < count && !status; ++i)
+    status = add_squares(stream, grads[i], i == 0, total);
+  CHOIR_TRY_NOTE(status, "clip by norm");
+  return NULL;
 }
 
 // *factor, from the sum of all squares.
 static choir_status_t make_factor(choir_stream_t* stream, choir_tensor_t* total,
                                   double limit, choir_tensor_t** factor) {
   choir_tensor_t* bound = NULL;
+  choir_tensor_t* norm = NULL;
   choir_status_t status = make_constant(stream, total, limit, &bound);
-  if (!status) status = run(stream, CHOIR_OP_SQRT, total, NULL, &total);
-  if (!status) status = run(stream, CHOIR_OP_MAXIMUM, total, bound, &total);
-  if (!status) status = run(stream, CHOIR_OP_DIV, bound, total, factor);
+  if (!status) status = run(stream, CHOIR_OP_SQRT, total, NULL, &norm);
+  if (!status) status = run(stream, CHOIR_OP_MAXIMUM, norm, bound, &norm);
+  if (!status) status = run(stream, CHOIR_OP_DIV, bound, norm, factor);
   choir_tensor_release(bound);
+  choir_tensor_release(norm);
   return status;
 }
 
-static choir_status_t clip_norm(choir_stream_t* stream,
-                                const choir_param_set_t* params, double limit) {
-  choir_tensor_t* total = NULL;
+choir_status_t choir__clip_scale(const choir_gradient_clip_t* clip,
+                                 choir_stream_t* stream,
+                                 choir_tensor_t* const* grads, size_t count,
+                                 choir_tensor_t* total) {
   choir_tensor_t* factor = NULL;
-  choir_status_t status = NULL;
-  for (size_t i = 0; i < params->count && !status; ++i)
-    if (params->params[i]->trainable)
-      status = add_squares(stream, params->params[i]->grad, &total);
-  if (!status && total) status = make_factor(stream, total, limit, &factor);
-  for (size_t i = 0; i < params->count && !status; ++i) {
-    choir_tensor_t* grad = params->params[i]->grad;
-    if (params->params[i]->trainable)
-      status = run(stream, CHOIR_OP_MUL, grad, factor, &grad);
+  choir_status_t status = make_factor(stream, total, clip->norm, &factor);
+  for (size_t i = 0; i < count && !status; ++i) {
+    choir_tensor_t* grad = grads[i];
+    status = run(stream, CHOIR_OP_MUL, grad, factor, &grad);
   }
-  choir_tensor_release(total);
   choir_tensor_release(factor);
-  return status;
-}
-
-choir_status_t choir__clip_gradients(const choir_gradient_clip_t* clip,
-                                     choir_stream_t* stream,
-                                     const choir_param_set_t* params) {
-  if (clip->value > 0)
-    CHOIR_TRY_NOTE(clip_values(stream, params, clip->value), "clip by value");
-  if (clip->norm > 0)
-    CHOIR_TRY_NOTE(clip_norm(stream, params, clip->norm), "clip by norm");
+  CHOIR_TRY_NOTE(status, "clip by norm");
   return NULL;
 }

@@ -316,8 +316,40 @@ static choir_status_t update_all(choir_optimizer_t* optimizer,
   return NULL;
 }
 
-choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
-                                      choir_stream_t* stream, int64_t step) {
+static choir_status_t clip_norm(const choir_optimizer_t* optimizer,
+                                choir_stream_t* stream,
+                                choir_tensor_t* const* grads, size_t count) {
+  if (!(optimizer->clip.norm > 0) || count == 0) return NULL;
+  choir_tensor_t* total = NULL;
+  CHOIR_TRY(choir__clip_make_total(grads[0], &total));
+  choir_status_t status = choir__clip_squares(stream, grads, count, total);
+  if (!status)
+    status = choir__clip_scale(&optimizer->clip, stream, grads, count, total);
+  choir_tensor_release(total);
+  return status;
+}
+
+static choir_status_t clip_gradients(const choir_optimizer_t* optimizer,
+                                     choir_stream_t* stream) {
+  if (!choir__clips(&optimizer->clip)) return NULL;
+  const size_t bytes = optimizer->state_count * sizeof(choir_tensor_t*);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(optimizer->allocator, bytes, "list of gradients",
+                           &memory));
+  choir_tensor_t** grads = memory;
+  size_t count = 0;
+  for (size_t i = 0; i < optimizer->state_count; ++i)
+    if (optimizer->states[i].param->trainable)
+      grads[count++] = optimizer->states[i].param->grad;
+  choir_status_t status =
+      choir__clip_values(&optimizer->clip, stream, grads, count);
+  if (!status) status = clip_norm(optimizer, stream, grads, count);
+  choir_deallocate(optimizer->allocator, memory, bytes);
+  CHOIR_TRY_NOTE(status, "%s", optimizer->def->name);
+  return NULL;
+}
+
+static choir_status_t need_states(const choir_optimizer_t* optimizer) {
   CHOIR_TRY(choir__updater_need_model(&optimizer->updater, optimizer->def->name,
                                       "update"));
   if (optimizer->is_sharded)
@@ -325,9 +357,20 @@ choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
                        "%s: update: this rank keeps a part of the states, and "
                        "DistOpt updates it",
                        optimizer->def->name);
-  CHOIR_TRY_NOTE(choir__clip_gradients(&optimizer->clip, stream,
-                                       optimizer->updater.params),
-                 "%s", optimizer->def->name);
+  return NULL;
+}
+
+choir_status_t choir_optimizer_update(choir_optimizer_t* optimizer,
+                                      choir_stream_t* stream, int64_t step) {
+  CHOIR_TRY(need_states(optimizer));
+  CHOIR_TRY(clip_gradients(optimizer, stream));
+  return choir__optimizer_update_clipped(optimizer, stream, step);
+}
+
+choir_status_t choir__optimizer_update_clipped(choir_optimizer_t* optimizer,
+                                               choir_stream_t* stream,
+                                               int64_t step) {
+  CHOIR_TRY(need_states(optimizer));
   CHOIR_TRY(choir_stream_call(stream, begin_update, optimizer));
   choir_optimizer_begin_step(optimizer, step);
   choir_op_calls_t calls;
@@ -355,8 +398,9 @@ bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer) {
   return !optimizer->is_shared;
 }
 
-bool choir__optimizer_clips(const choir_optimizer_t* optimizer) {
-  return optimizer->clip.value > 0 || optimizer->clip.norm > 0;
+const choir_gradient_clip_t* choir__optimizer_clip(
+    const choir_optimizer_t* optimizer) {
+  return &optimizer->clip;
 }
 
 static const param_state_t* find_state(const choir_optimizer_t* optimizer,
@@ -484,7 +528,7 @@ const char* choir_optimizer_print(const choir_optimizer_t* optimizer,
   text[0] = '\0';
   print_struct(optimizer->def->name, optimizer->def->config, optimizer->config,
                text, text_bytes);
-  if (choir__optimizer_clips(optimizer))
+  if (choir__clips(&optimizer->clip))
     print_struct("clip", &choir_gradient_clip_def, &optimizer->clip, text,
                  text_bytes);
   for (size_t i = 1; i < optimizer->groups.count; ++i)

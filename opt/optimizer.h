@@ -124,9 +124,13 @@ CHOIR_API choir_status_t choir_optimizer_add_param_group(
 CHOIR_CONFIG_STRUCT(choir_gradient_clip_t, CHOIR_GRADIENT_CLIP_FIELDS);
 CHOIR_API extern const choir_struct_def_t choir_gradient_clip_def;
 
+// With DistOpt the gradients are those that all ranks have combined, in every
+// layout of shards, and the norm is theirs; a strategy that makes local steps
+// limits each rank's own. The sum goes over ranks then, and has the same bits
+// on all of them and with any layout.
+//
 // Copied. FAILED_PRECONDITION once the optimizer has parameters, which need one
-// dtype. A model that gets a DistOpt with such an
-// optimizer is told UNIMPLEMENTED.
+// dtype.
 CHOIR_API choir_status_t choir_optimizer_set_clip(
     choir_optimizer_t* optimizer, const choir_gradient_clip_t* clip)
     CHOIR_NODISCARD;

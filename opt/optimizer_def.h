@@ -22,8 +22,13 @@ choir_status_t choir__optimizer_prepare(choir_optimizer_t* optimizer,
 // Whether the update of an element depends on that element alone, so that it
 // may be taken shard by shard; no, where parameters have memory in common.
 bool choir__optimizer_is_elementwise(const choir_optimizer_t* optimizer);
-// Whether it clips gradients before an update, which needs all of them.
-bool choir__optimizer_clips(const choir_optimizer_t* optimizer);
+// The limits of gradients that it was given.
+const choir_gradient_clip_t* choir__optimizer_clip(
+    const choir_optimizer_t* optimizer);
+// As choir_optimizer_update, of gradients that are within the limits.
+choir_status_t choir__optimizer_update_clipped(choir_optimizer_t* optimizer,
+                                               choir_stream_t* stream,
+                                               int64_t step) CHOIR_NODISCARD;
 // How many states a parameter has.
 int32_t choir__optimizer_state_count(const choir_optimizer_t* optimizer);
 
@@ -63,6 +68,30 @@ void choir__param_shard_destroy(choir__param_shard_t* shard);
 choir_status_t choir__param_shard_update(choir__param_shard_t* shard,
                                          choir_stream_t* stream, int64_t step)
     CHOIR_NODISCARD;
+
+// ---- clip_gradients.c ----
+
+// Whether there is any limit.
+bool choir__clips(const choir_gradient_clip_t* clip);
+// Records that limit gradients where they lie, or a part of them: first their
+// values, where there is a limit.
+choir_status_t choir__clip_values(const choir_gradient_clip_t* clip,
+                                  choir_stream_t* stream,
+                                  choir_tensor_t* const* grads, size_t count)
+    CHOIR_NODISCARD;
+// Then the norm, where there is one: total = the sum of their squares, in a
+// tensor that make_total made; and, from the sum over all, the gradients times
+// limit / max(norm, limit).
+choir_status_t choir__clip_make_total(const choir_tensor_t* grad,
+                                      choir_tensor_t** out_total)
+    CHOIR_NODISCARD;
+choir_status_t choir__clip_squares(choir_stream_t* stream,
+                                   choir_tensor_t* const* grads, size_t count,
+                                   choir_tensor_t* total) CHOIR_NODISCARD;
+choir_status_t choir__clip_scale(const choir_gradient_clip_t* clip,
+                                 choir_stream_t* stream,
+                                 choir_tensor_t* const* grads, size_t count,
+                                 choir_tensor_t* total) CHOIR_NODISCARD;
 
 #ifdef __cplusplus
 }

@@ -51,13 +51,4 @@ choir_status_t choir__groups_apply(const choir__groups_t* groups,
                                    bool is_whole, const char* optimizer)
     CHOIR_NODISCARD;
 
-// ---- clip_gradients.c ----
-
-// Submits the records that limit the gradients of the trainable parameters,
-// where they lie.
-choir_status_t choir__clip_gradients(const choir_gradient_clip_t* clip,
-                                     choir_stream_t* stream,
-                                     const choir_param_set_t* params)
-    CHOIR_NODISCARD;
-
 #endif  // CHOIR_OPT_OPTIMIZER_INTERNAL_H_

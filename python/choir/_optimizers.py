@@ -194,8 +194,8 @@ class Optimizer(Owner):
 
         value: the largest size of an element. norm: the largest norm of all
         gradients together, which are scaled by norm / theirs where that is above
-        (Pascanu, Mikolov and Bengio, 2013). 0: no limit. `apply` and DistOpt,
-        which do not have all gradients at once, refuse it.
+        (Pascanu, Mikolov and Bengio, 2013). 0: no limit. With DistOpt they are what
+        all ranks have combined. `apply`, which has one gradient, refuses a norm.
         """
         clip = {"value": value, "norm": norm}
         with deferred():

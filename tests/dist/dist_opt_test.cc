@@ -197,16 +197,6 @@ TEST(DistOptTest, DifferentModelsAreToldOnEveryRank) {
   TrainAndDigest(&comm, {});
 }
 
-TEST(DistOptTest, ClippingIsRefusedOnEveryRank) {
-  if (RunRanks("shm", 2)) return;
-  Comm comm;
-  Training::Options options;
-  options.clip_norm = 1;
-  Training training(SmallLayers(), comm.get(), options);
-  EXPECT_STATUS(UNIMPLEMENTED, "dist_opt: the optimizer clips gradients",
-                training.Attach());
-}
-
 TEST(DistOptTest, DifferentSettingsAreToldOnEveryRank) {
   if (RunRanks("shm", 2)) return;
   Comm comm;

@@ -146,6 +146,7 @@ class Training {
     std::string group;   // names with half the rate and no weight decay
     std::string frozen_group;
     double clip_norm = 0;
+    double clip_value = 0;
     std::vector<int64_t> shape = {1, 1, kSide, kSide};
   };
 
@@ -318,6 +319,7 @@ class Training {
     choir_gradient_clip_t clip;
     choir_struct_init(&choir_gradient_clip_def, &clip);
     clip.norm = options_.clip_norm;
+    clip.value = options_.clip_value;
     Must(choir_optimizer_set_clip(optimizer_, &clip));
     choir_param_group_t group;
     choir_struct_init(&choir_param_group_def, &group);
