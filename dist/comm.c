@@ -72,6 +72,27 @@ static choir_status_t read_world(const char* rank_name, const char* size_name,
   return NULL;
 }
 
+static choir_status_t read_rendezvous(choir_comm_config_t* config) {
+  // $CHOIR_RENDEZVOUS: HOST:PORT at which ranks meet over tcp: rank 0 listens
+  // there, and the others come. Not set: MASTER_ADDR and MASTER_PORT.
+  // $MASTER_ADDR: the host of rank 0, as torchrun tells it. Not set: tcp cannot
+  // be used.
+  // $MASTER_PORT: the port there; set with MASTER_ADDR.
+  const char* text = getenv("CHOIR_RENDEZVOUS");
+  const char* host = getenv("MASTER_ADDR");
+  const char* port = getenv("MASTER_PORT");
+  const bool is_choir = text && text[0];
+  if (!is_choir && !(host && host[0] && port && port[0])) return NULL;
+  const int length = snprintf(config->rendezvous, sizeof(config->rendezvous),
+                              "%s%s%s", is_choir ? text : host,
+                              is_choir ? "" : ":", is_choir ? "" : port);
+  if (length > 0 && (size_t)length < sizeof(config->rendezvous)) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "environment: the rendezvous has %d characters; "
+                     "HOST:PORT of up to %zu is needed",
+                     length, sizeof(config->rendezvous) - 1);
+}
+
 choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   if (!out_config)
     return CHOIR_ERROR(INVALID_ARGUMENT, "comm_config_init: NULL");
@@ -103,8 +124,10 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
     out_config->rank = is_choir ? rank : mpi_rank;
     out_config->size = is_choir ? size : mpi_size;
   }
-  // $CHOIR_COMM: the communicator: auto, self, shm, mpi or nccl. Not set: auto,
-  // which is self for one rank, shm where all ranks are on one host, else mpi.
+  CHOIR_TRY(read_rendezvous(out_config));
+  // $CHOIR_COMM: the communicator: auto, self, shm, tcp, mpi or nccl. Not set:
+  // auto, which is self for one rank, shm where all ranks are on one host, tcp
+  // where there is a rendezvous, else mpi.
   // $CHOIR_COMM_ID: 32 hexadecimal digits, the same on all ranks, which are the
   // secret of the run (docs/security.md). Not set: shm with several ranks
   // fails, unless Open MPI started them.
@@ -165,15 +188,41 @@ static choir_status_t check_config(const choir_comm_config_t* config) {
   return NULL;
 }
 
+static choir_status_t need_id(const choir_comm_config_t* config) {
+  if (id_is_valid(&config->id)) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "comm %s: the id has %zu characters (it is a secret, "
+                     "and not shown); %d ranks need the same 32 hexadecimal "
+                     "digits (choir_comm_id_make in one of them), or a "
+                     "launcher that sets it",
+                     config->backend,
+                     strnlen(config->id.text, sizeof(config->id.text)),
+                     config->size);
+}
+
+static choir_status_t choose_tcp(choir_comm_config_t* config) {
+  config->backend = "tcp";
+  if (config->size == 1) return NULL;
+  if (!config->rendezvous[0])
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "comm tcp: there is no rendezvous; %d ranks need the "
+                       "same HOST:PORT (CHOIR_RENDEZVOUS), where rank 0 "
+                       "listens while they join",
+                       config->size);
+  return need_id(config);
+}
+
 // Replaces "auto", and finds the id that shm needs where only MPI can.
 static choir_status_t choose_backend(choir_comm_config_t* config) {
   bool is_auto = !strcmp(config->backend, "auto");
   bool is_mpi = getenv("OMPI_COMM_WORLD_SIZE") && !config->id.text[0];
+  bool is_tcp = !strcmp(config->backend, "tcp");
   bool wants_shm = is_auto || !strcmp(config->backend, "shm");
   if (is_auto && config->size == 1) {
     config->backend = "self";
     return NULL;
   }
+  if (is_tcp || (is_auto && config->rendezvous[0])) return choose_tcp(config);
   if (!wants_shm) return NULL;
   if (!config->id.text[0] && config->size == 1)
     return choir_comm_id_make(&config->id);
@@ -187,15 +236,7 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
     return NULL;
   }
   config->backend = "shm";
-  if (!id_is_valid(&config->id))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "comm shm: the id has %zu characters (it is a secret, "
-                       "and not shown); %d ranks need the same 32 hexadecimal "
-                       "digits (choir_comm_id_make in one of them), or a "
-                       "launcher that sets it",
-                       strnlen(config->id.text, sizeof(config->id.text)),
-                       config->size);
-  return NULL;
+  return need_id(config);
 }
 
 // ---- Joining ----

@@ -81,6 +81,7 @@ typedef enum choir_collective_kind_e {
 // as NCCL's unique id. Made by one process and handed to the others, and a
 // secret: who of the same user knows it can join (docs/security.md).
 #define CHOIR_COMM_ID_BYTES 33
+#define CHOIR_COMM_ADDRESS_BYTES 272
 typedef struct choir_comm_id_s {
   char text[CHOIR_COMM_ID_BYTES];
 } choir_comm_id_t;
@@ -88,14 +89,18 @@ CHOIR_API choir_status_t choir_comm_id_make(choir_comm_id_t* out_id)
     CHOIR_NODISCARD;
 
 typedef struct choir_comm_config_s {
-  // "self", "shm", "mpi", or "auto": `self` for one rank, `shm` when all
-  // ranks share a host, else `mpi`. "nccl": what auto chooses, and NCCL beside
-  // it for memory of GPUs, of which each rank has one.
+  // "self", "shm", "tcp", "mpi", or "auto": `self` for one rank, `shm` when all
+  // ranks share a host, else `mpi`; where there is a rendezvous, `tcp`. "nccl":
+  // what auto chooses, and NCCL beside it for memory of GPUs, of which each
+  // rank has one.
   const char* backend;
   int32_t rank;
   int32_t size;
-  // shm: the same on all ranks. Empty under MPI, where ids travel by MPI.
+  // shm, tcp: the same on all ranks. Empty under MPI, where ids travel by MPI.
   choir_comm_id_t id;
+  // tcp: "HOST:PORT" ("[ADDRESS]:PORT" of IPv6), where rank 0 listens while
+  // ranks join.
+  char rendezvous[CHOIR_COMM_ADDRESS_BYTES];
   // Longest wait in seconds for a peer in one operation, and for all ranks to
   // arrive at the start; above 0.
   double deadline;

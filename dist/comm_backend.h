@@ -157,6 +157,21 @@ typedef struct choir_comm_moves_s {
   bool* open;           // rank's parts are still to be moved
 } choir_comm_moves_t;
 
+// What is posted to one peer beside each other.
+enum {
+  CHOIR_COMM_CHANNEL_EXCHANGE = 0,
+  CHOIR_COMM_CHANNEL_PIECE = 1,   // of a rank's part
+  CHOIR_COMM_CHANNEL_RESULT = 2,  // a finished part
+  CHOIR_COMM_CHANNEL_PAIR = 3,    // of an operation of two ranks
+  CHOIR_COMM_CHANNEL_COUNT,
+};
+// Most data to one peer, or together in one round of all.
+#define CHOIR_COMM_ROUND_BYTES ((size_t)1 << 20)
+// Pieces of all ranks while they are summed: a round's, and 128 bytes for each
+// rank, as a part is rounded up to cache lines.
+#define CHOIR_COMM_WORK_BYTES(size) \
+  (CHOIR_COMM_ROUND_BYTES + (size_t)(size)*128)
+
 typedef struct choir_comm_vtable_s {
   const char* name;
   // Required. Leaves (peers see "left", not a death) and frees the struct by
@@ -208,6 +223,14 @@ typedef struct choir_comm_vtable_s {
   // the same time; either may be 0 bytes. Both sides agree on the sizes.
   choir_status_t (*pair)(choir_comm_t* comm, int32_t peer, const void* out,
                          size_t out_bytes, void* in, size_t in_bytes);
+
+  // Optional, both or none, for dist/algorithms. Sends `data` to the peer, or
+  // receives it from there, until `wait` has returned; both sides cut what they
+  // post on a channel (CHOIR_COMM_CHANNEL_*) alike, into at most
+  // CHOIR_COMM_ROUND_BYTES, and it comes in their order. comm->work is there.
+  choir_status_t (*post)(choir_comm_t* comm, int32_t peer, int32_t channel,
+                         void* data, size_t bytes, bool is_receive);
+  choir_status_t (*wait)(choir_comm_t* comm);
 
   // Optional, for backends with peers. One turn of the watch thread: beats,
   // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
@@ -270,7 +293,9 @@ struct choir_comm_s {
   size_t inline_bytes;    // data up to this size travels with the header
   // Likewise for kinds of which each rank needs a share only.
   size_t inline_share_bytes;
+  unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES
   bool has_heartbeat;   // peers' silence means something
+  double beat_seconds;  // longest time between two beats; 0: 0.25
   int32_t local_cores;  // of all ranks here, together
   bool oversubscribed;  // more ranks here than cores: never spin
 

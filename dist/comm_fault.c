@@ -328,7 +328,8 @@ choir_status_t choir__comm_watch_start(choir_comm_t* comm) {
   double limit =
       comm->silence < comm->deadline ? comm->silence : comm->deadline;
   comm->watch_interval = limit / 10;
-  if (comm->watch_interval > 0.25) comm->watch_interval = 0.25;
+  const double most = comm->beat_seconds > 0 ? comm->beat_seconds : 0.25;
+  if (comm->watch_interval > most) comm->watch_interval = most;
   if (comm->watch_interval < 0.01) comm->watch_interval = 0.01;
   choir_threads_started();
   // Signals belong to the program's threads.

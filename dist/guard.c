@@ -121,8 +121,9 @@ static void run_child(const state_t* state, int32_t index, pid_t guard,
   if (getppid() != guard) _exit(127);  // it died before the line above
   // A terminal's signals go to what the launcher started, as to itself.
   setpgid(0, state->launcher_group);
-  if (state->config->inherited_fd >= 0)
-    fcntl(state->config->inherited_fd, F_SETFD, 0);
+  for (int i = 0; i < 2; ++i)
+    if (state->config->inherited_fds[i] >= 0)
+      fcntl(state->config->inherited_fds[i], F_SETFD, 0);
   sigaction(SIGCHLD, child_action, NULL);
   sigprocmask(SIG_SETMASK, mask, NULL);
   execvpe(child->path, child->argv, child->environment);

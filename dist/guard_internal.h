@@ -41,7 +41,7 @@ typedef struct choir_guard_child_s {
 typedef struct choir_guard_config_s {
   choir_guard_child_t* children;
   int32_t count;
-  int inherited_fd;  // stays open in the children; -1: none
+  int inherited_fds[2];  // stay open in the children; -1: none
   // The mark's value, of this run alone: by it the launcher finds what is left
   // when the guard itself was killed.
   const char* mark;

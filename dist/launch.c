@@ -19,6 +19,7 @@
 #include "dist/board_internal.h"
 #include "dist/launch_internal.h"
 #include "dist/memory_file_internal.h"
+#include "dist/rendezvous_internal.h"
 
 // After the first failure: time for peers to notice it and say so.
 static const double report_seconds = 2;
@@ -31,7 +32,7 @@ typedef struct worker_s {
   char rank_text[24];  // of its environment
 } worker_t;
 
-enum { SHARED_TEXTS = 4, TEXT_BYTES = 96 };
+enum { SHARED_TEXTS = 6, TEXT_BYTES = 96 };
 
 typedef struct launch_s {
   choir__launcher_t launcher;
@@ -40,6 +41,7 @@ typedef struct launch_s {
   int board_fd;
   worker_t* workers;
   choir_guard_child_t* children;  // [workers]
+  int rendezvous_fd;              // of workers that meet over tcp; -1: none
   char shared_texts[SHARED_TEXTS][TEXT_BYTES];
   char** environments;  // [workers], one after the other
   size_t environments_bytes;
@@ -65,6 +67,16 @@ static choir_status_t fill_shared_texts(launch_t* launch) {
            config->comm ? config->comm : "auto");
   snprintf(texts[3], TEXT_BYTES, CHOIR_BOARD_ENVIRONMENT "=%d",
            launch->board_fd);
+  // Empty: not set.
+  snprintf(texts[4], TEXT_BYTES, "CHOIR_RENDEZVOUS=");
+  snprintf(texts[5], TEXT_BYTES, "CHOIR_RENDEZVOUS_FD=");
+  if (!config->comm || strcmp(config->comm, "tcp")) return NULL;
+  uint16_t port = 0;
+  CHOIR_TRY_NOTE(choir__rendezvous_open(&launch->rendezvous_fd, &port),
+                 "launch");
+  snprintf(texts[4], TEXT_BYTES, "CHOIR_RENDEZVOUS=127.0.0.1:%u", port);
+  snprintf(texts[5], TEXT_BYTES, "CHOIR_RENDEZVOUS_FD=%d",
+           launch->rendezvous_fd);
   return NULL;
 }
 
@@ -397,7 +409,7 @@ static choir_status_t run(launch_t* launch) {
   const choir_guard_config_t config = {
       .children = launch->children,
       .count = launcher->config->workers,
-      .inherited_fd = launch->board_fd,
+      .inherited_fds = {launch->board_fd, launch->rendezvous_fd},
       .mark = launcher->mark.text,
   };
   CHOIR_TRY(choir_guard_start(&config, &launcher->guard));
@@ -408,7 +420,9 @@ static choir_status_t run(launch_t* launch) {
 
 choir_status_t choir_launch_run(const choir_launch_config_t* config,
                                 choir_launch_report_t* out_report) {
-  launch_t launch = {.allocator = choir_allocator_default(), .board_fd = -1};
+  launch_t launch = {.allocator = choir_allocator_default(),
+                     .board_fd = -1,
+                     .rendezvous_fd = -1};
   CHOIR_TRY(
       choir__launcher_open(&launch.launcher, config, out_report, "workers"));
   size_t count = (size_t)config->workers;
@@ -420,6 +434,7 @@ choir_status_t choir_launch_run(const choir_launch_config_t* config,
   choir_status_t status = run(&launch);
   if (launch.board) munmap(launch.board, choir__board_bytes(config->workers));
   if (launch.board_fd >= 0) close(launch.board_fd);
+  if (launch.rendezvous_fd >= 0) close(launch.rendezvous_fd);
   choir_deallocate(launch.allocator, launch.environments,
                    launch.environments_bytes);
   choir_deallocate(launch.allocator, memory, bytes);

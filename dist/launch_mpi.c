@@ -287,7 +287,7 @@ static choir_status_t run(mpi_launch_t* launch) {
                                           .environment = launch->environment};
   const choir_guard_config_t config = {.children = &launch->mpiexec,
                                        .count = 1,
-                                       .inherited_fd = -1,
+                                       .inherited_fds = {-1, -1},
                                        .mark = launcher->mark.text,
                                        .folders = launch->folders};
   CHOIR_TRY(choir_guard_start(&config, &launcher->guard));

@@ -6,7 +6,8 @@
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
 const char* const train_precision_names[] = {"f32", "bf16", "f16", NULL};
-const char* const train_comm_names[] = {"auto", "shm", "mpi", "nccl", NULL};
+const char* const train_comm_names[] = {"auto", "shm",  "tcp",
+                                        "mpi",  "nccl", NULL};
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(train_options_t, TRAIN_ALL_OPTIONS)};

@@ -52,7 +52,7 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
   X(T, ENUM, launcher, 0, train_launcher_names, 0,                            \
     "who starts them: spawn: this program, on this host; mpi: mpiexec")       \
   X(T, ENUM, comm, 0, train_comm_names, 0,                                    \
-    "how they talk; auto: shm on one host, mpi across hosts; nccl: as auto, " \
+    "how they talk; auto: shm on one host, else tcp or mpi; nccl: as auto, "  \
     "and GPUs (--device cuda) by NCCL")                                       \
   X(T, STRING, dist_option, "fp32", 0, 0,                                     \
     "how gradients are shared (docs/strategies.md)")                          \

@@ -227,8 +227,8 @@ class CommConfig(Structure):
     """choir_comm_config_t"""
     _fields_ = [
         ("backend", c_char_p), ("rank", c_int32), ("size", c_int32),
-        ("id", CommId), ("deadline", c_double), ("silence", c_double),
-        ("segment_bytes", c_size_t), ("device", _P),
+        ("id", CommId), ("rendezvous", c_char * 272), ("deadline", c_double),
+        ("silence", c_double), ("segment_bytes", c_size_t), ("device", _P),
     ]
 
 class CommTensor(Structure):

@@ -35,7 +35,7 @@ TEST(GuardTest, AnOrderForOrphansLeavesChildrenTheirGrace) {
   choir_guard_config_t config = {};
   config.children = &child;
   config.count = 1;
-  config.inherited_fd = -1;
+  config.inherited_fds[0] = config.inherited_fds[1] = -1;
   config.mark = "guard-test";
   choir_guard_t guard;
   ASSERT_EQ(choir_guard_start(&config, &guard), nullptr);

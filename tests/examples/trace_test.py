@@ -171,12 +171,12 @@ class TraceTest(harness.ProgramTest):
             "--launcher", "mpi", "--comm", "mpi"
         )
 
-    def test_all_ranks_of_several_threads(self):
-        self.check_exchange_beside_backward("--threads", 2)
+    def test_all_ranks_over_tcp(self):
+        self.check_exchange_beside_backward("--comm", "tcp")
 
-    def test_all_ranks_through_shared_memory(self):
+    def check_shared_update(self, threads):
         steps = 4
-        trace = self.ranks(steps, "--threads", 1)
+        trace = self.ranks(steps, "--threads", threads)
         updated = set()
         for name in ("all_gather/comm", "barrier/comm"):
             meetings = [trace.find(name, rank) for rank in range(3)]
@@ -186,6 +186,12 @@ class TraceTest(harness.ProgramTest):
             updates = trace.find("sgd_update/cpu", rank)
             updated |= {event["args"]["of"] for event in updates}
         self.assertEqual(updated, PARAMS)
+
+    def test_all_ranks_through_shared_memory(self):
+        self.check_shared_update(1)
+
+    def test_all_ranks_of_several_threads(self):
+        self.check_shared_update(2)
 
     def test_verbosity_prints_a_table_after_each_epoch(self):
         run = ("--epochs", 2, "--workers", 2, "--threads", 1, "--limit", 256)

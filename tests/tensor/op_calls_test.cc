@@ -12,6 +12,7 @@
 #include "core/record_list.h"
 #include "core/stage.h"
 #include "tensor/op_calls_def.h"
+#include "tensor/tensor_def.h"
 #include "tests/tensor/cuda_kernels_testing.h"
 
 namespace {

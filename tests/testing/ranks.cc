@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <regex.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -329,6 +331,23 @@ std::vector<std::string> MpiexecEnvironment() {
   return result;
 }
 
+// A socket that ranks inherit, and where it is.
+static int ListenForRanks(std::vector<std::string>* environment) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  sockaddr* plain = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener, plain, bytes), 0);
+  EXPECT_EQ(listen(listener, 128), 0);
+  EXPECT_EQ(getsockname(listener, plain, &bytes), 0);
+  environment->push_back("CHOIR_RENDEZVOUS=127.0.0.1:" +
+                         std::to_string(ntohs(address.sin_port)));
+  environment->push_back("CHOIR_RENDEZVOUS_FD=" + std::to_string(listener));
+  return listener;
+}
+
 void StartRanks(ProcessGroup* group, const std::string& backend, int size,
                 const std::vector<std::string>& environment,
                 const std::string& filter) {
@@ -349,6 +368,8 @@ void StartRanks(ProcessGroup* group, const std::string& backend, int size,
     return;
   }
   std::string id = MakeId();
+  // No other process can take the port before rank 0 listens there.
+  const int listener = backend == "tcp" ? ListenForRanks(&common) : -1;
   for (int rank = 0; rank < size; ++rank) {
     std::vector<std::string> own = common;
     own.push_back("CHOIR_RANK=" + std::to_string(rank));
@@ -356,6 +377,7 @@ void StartRanks(ProcessGroup* group, const std::string& backend, int size,
     own.push_back("CHOIR_COMM_ID=" + id);
     group->Start({OwnPath(), own_filter}, own);
   }
+  if (listener >= 0) close(listener);
 }
 
 static int Count(const std::vector<ProcessResult>& results,

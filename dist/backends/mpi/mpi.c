@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "dist/algorithms/direct.h"
 #include "dist/backends/mpi/mpi_internal.h"
 
 typedef choir_comm_operation_t operation_t;
@@ -146,8 +147,9 @@ static choir_mpi_pending_t* add_pending(choir_mpi_comm_t* mpi, int32_t peer,
   return pending;
 }
 
-static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
+static choir_status_t post(choir_comm_t* comm, int32_t peer, int32_t kind,
                            void* data, size_t bytes, bool is_receive) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
   const choir_mpi_shim_t* shim = mpi->world->shim;
   const int32_t rank = mpi->world_ranks[peer];
   const int tag = mpi->tag + kind;
@@ -169,16 +171,6 @@ static choir_status_t post(choir_mpi_comm_t* mpi, int32_t peer, int kind,
     done += (size_t)now;
   }
   return NULL;
-}
-
-choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                              const void* data, size_t bytes) {
-  return post(mpi, peer, kind, (void*)data, bytes, false);
-}
-
-choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                                 void* data, size_t bytes) {
-  return post(mpi, peer, kind, data, bytes, true);
 }
 
 static void sleep_seconds(double seconds) {
@@ -217,7 +209,8 @@ static choir_status_t wait_slowly(choir_mpi_comm_t* mpi, int32_t peer) {
   return NULL;
 }
 
-choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi) {
+static choir_status_t mpi_wait(choir_comm_t* comm) {
+  choir_mpi_comm_t* mpi = as_mpi(comm);
   const operation_t* running = mpi->base.running;
   int looks = running && running->may_spin ? POLL_COUNT : 1;
   progress_t progress = {0};
@@ -244,13 +237,13 @@ static choir_status_t mpi_exchange(choir_comm_t* comm, size_t bytes) {
     unsigned char* in = mpi->in_messages + (size_t)r * mpi->message_stride;
     comm->messages[r] = (const choir_comm_message_t*)(void*)in;
     if (r == comm->rank) continue;
-    CHOIR_TRY(
-        choir_mpi_receive(mpi, r, CHOIR_MPI_EXCHANGE, in, mpi->message_stride));
-    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_EXCHANGE, mpi->out_message,
-                             own_bytes));
+    CHOIR_TRY(post(comm, r, CHOIR_COMM_CHANNEL_EXCHANGE, in,
+                   mpi->message_stride, true));
+    CHOIR_TRY(post(comm, r, CHOIR_COMM_CHANNEL_EXCHANGE, mpi->out_message,
+                   own_bytes, false));
   }
   comm->messages[comm->rank] = mpi_stage(comm);
-  return choir_mpi_wait(mpi);
+  return mpi_wait(comm);
 }
 
 // ---- Heartbeats and faults ----
@@ -492,22 +485,24 @@ static const choir_comm_vtable_t mpi_vtable = {
     .describe = mpi_describe,
     .large =
         {
-            [CHOIR_COLLECTIVE_ALL_REDUCE] = choir_mpi_all_reduce,
-            [CHOIR_COLLECTIVE_BROADCAST] = choir_mpi_broadcast,
-            [CHOIR_COLLECTIVE_ALL_GATHER] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir_mpi_reduce_scatter,
-            [CHOIR_COLLECTIVE_ALL_GATHER_V] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = choir_mpi_reduce_scatter,
-            [CHOIR_COLLECTIVE_REDUCE] = choir_mpi_reduce,
-            [CHOIR_COLLECTIVE_GATHER] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_GATHER_V] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_SCATTER] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_SCATTER_V] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_ALL_TO_ALL] = choir_mpi_move,
-            [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir_mpi_move,
+            [CHOIR_COLLECTIVE_ALL_REDUCE] = choir__direct_all_reduce,
+            [CHOIR_COLLECTIVE_BROADCAST] = choir__direct_broadcast,
+            [CHOIR_COLLECTIVE_ALL_GATHER] = choir__direct_move,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir__direct_reduce_scatter,
+            [CHOIR_COLLECTIVE_ALL_GATHER_V] = choir__direct_move,
+            [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = choir__direct_reduce_scatter,
+            [CHOIR_COLLECTIVE_REDUCE] = choir__direct_reduce,
+            [CHOIR_COLLECTIVE_GATHER] = choir__direct_move,
+            [CHOIR_COLLECTIVE_GATHER_V] = choir__direct_move,
+            [CHOIR_COLLECTIVE_SCATTER] = choir__direct_move,
+            [CHOIR_COLLECTIVE_SCATTER_V] = choir__direct_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL] = choir__direct_move,
+            [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir__direct_move,
         },
     .group = mpi_group,
-    .pair = choir_mpi_pair,
+    .pair = choir__direct_pair,
+    .post = post,
+    .wait = mpi_wait,
     .heartbeat = mpi_heartbeat,
     .poll_faults = mpi_poll_faults,
     .broadcast_fault = mpi_broadcast_fault,
@@ -530,7 +525,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
   size_t cleared = round_up(messages + controls + pending + ranks);
-  mpi->memory_bytes = cleared + CHOIR_MPI_ROUND_BYTES + size * 128;
+  mpi->memory_bytes = cleared + CHOIR_COMM_WORK_BYTES(size);
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)
@@ -544,7 +539,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   mpi->pending =
       (choir_mpi_pending_t*)(void*)(mpi->memory + messages + controls);
   mpi->world_ranks = (int32_t*)(mpi->pending + CHOIR_MPI_PENDING * size);
-  mpi->work = mpi->memory + cleared;
+  comm->work = mpi->memory + cleared;
   for (int32_t r = 0; r < comm->size; ++r) mpi->world_ranks[r] = r;
   return NULL;
 }
@@ -591,11 +586,10 @@ static choir_status_t exchange_identities(choir_mpi_comm_t* mpi,
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == comm->rank) continue;
     choir_comm_identity_t* theirs = &comm->peers[r].identity;
-    CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_HANDSHAKE, theirs,
-                                sizeof(*theirs)));
-    CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_HANDSHAKE,
-                             &comm->peers[comm->rank].identity,
-                             sizeof(*theirs)));
+    CHOIR_TRY(
+        post(comm, r, CHOIR_MPI_HANDSHAKE, theirs, sizeof(*theirs), true));
+    CHOIR_TRY(post(comm, r, CHOIR_MPI_HANDSHAKE,
+                   &comm->peers[comm->rank].identity, sizeof(*theirs), false));
   }
   double start = choir_clock_seconds();
   for (;;) {

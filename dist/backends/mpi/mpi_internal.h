@@ -91,10 +91,6 @@ typedef struct choir_mpi_comm_s {
   int32_t pending_count;
 
   struct choir_mpi_comm_s* next_joined;  // mpi.c
-
-  // Pieces of all ranks while they are summed: a round's, and 128 bytes for
-  // each rank, as a part is rounded up to cache lines.
-  unsigned char* work;
 } choir_mpi_comm_t;
 
 // Large data go to another host in messages of this size, so that a rank sees
@@ -103,20 +99,14 @@ typedef struct choir_mpi_comm_s {
 // limit for TCP (64 KiB with its header) no message waits for an answer, which
 // would wait behind the data of the other direction.
 #define CHOIR_MPI_MESSAGE_BYTES ((size_t)63 << 10)
-// Most data to one peer, or together in one round of all.
-#define CHOIR_MPI_ROUND_BYTES ((size_t)1 << 20)
 // Both ways, and what is beside them.
 #define CHOIR_MPI_PENDING \
-  (2 * (int)(CHOIR_MPI_ROUND_BYTES / CHOIR_MPI_MESSAGE_BYTES) + 6)
+  (2 * (int)(CHOIR_COMM_ROUND_BYTES / CHOIR_MPI_MESSAGE_BYTES) + 6)
 
-// Kinds of messages, by tag.
+// Kinds of messages, by tag: the channels, and
 enum {
-  CHOIR_MPI_EXCHANGE = 0,
-  CHOIR_MPI_PIECE = 1,    // of a rank's part
-  CHOIR_MPI_RESULT = 2,   // a finished part
-  CHOIR_MPI_CONTROL = 3,  // heartbeats and faults
-  CHOIR_MPI_HANDSHAKE = 4,
-  CHOIR_MPI_PAIR = 5,  // of an operation of two ranks
+  CHOIR_MPI_CONTROL = CHOIR_COMM_CHANNEL_COUNT,  // heartbeats and faults
+  CHOIR_MPI_HANDSHAKE,
   CHOIR_MPI_TAGS = 8,
 };
 
@@ -124,28 +114,5 @@ enum {
 // This process ends MPI: communicators that are not finalized leave, and no
 // thread of theirs calls MPI any more.
 void choir_mpi_leave_all(void);
-// Posts, at most CHOIR_MPI_ROUND_BYTES in messages that both sides cut alike;
-// the status is a broken communicator.
-choir_status_t choir_mpi_send(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                              const void* data, size_t bytes);
-choir_status_t choir_mpi_receive(choir_mpi_comm_t* mpi, int32_t peer, int kind,
-                                 void* data, size_t bytes);
-// Waits until all that was posted is done.
-choir_status_t choir_mpi_wait(choir_mpi_comm_t* mpi);
-
-// mpi_collectives.c
-choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
-                                    const choir_comm_operation_t* operation);
-choir_status_t choir_mpi_reduce(choir_comm_t* comm,
-                                const choir_comm_operation_t* operation);
-choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
-                                   const choir_comm_operation_t* operation);
-choir_status_t choir_mpi_pair(choir_comm_t* comm, int32_t peer, const void* out,
-                              size_t out_bytes, void* in, size_t in_bytes);
-// What is open in comm->moves.
-choir_status_t choir_mpi_move(choir_comm_t* comm,
-                              const choir_comm_operation_t* operation);
-choir_status_t choir_mpi_reduce_scatter(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
 
 #endif  // CHOIR_DIST_BACKENDS_MPI_MPI_INTERNAL_H_

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large collectives over point-to-point messages, in rounds of a size that
-// stays in cache and below MPI's int counts. MPI moves bytes; sums are
-// choir__comm_reduce's, in rank order.
-#include <string.h>
+#include "dist/algorithms/direct.h"
 
-#include "dist/backends/mpi/mpi_internal.h"
+#include <string.h>
 
 typedef choir_comm_operation_t operation_t;
 
 // Data of all ranks together in one round.
-#define ROUND_BYTES CHOIR_MPI_ROUND_BYTES
+#define ROUND_BYTES CHOIR_COMM_ROUND_BYTES
 
-static choir_mpi_comm_t* as_mpi(choir_comm_t* comm) {
-  return (choir_mpi_comm_t*)comm;
+static choir_status_t post_send(choir_comm_t* comm, int32_t peer,
+                                int32_t channel, const void* data,
+                                size_t bytes) {
+  return comm->vtable->post(comm, peer, channel, (void*)data, bytes, false);
+}
+
+static choir_status_t post_receive(choir_comm_t* comm, int32_t peer,
+                                   int32_t channel, void* data, size_t bytes) {
+  return comm->vtable->post(comm, peer, channel, data, bytes, true);
+}
+
+static choir_status_t wait_all(choir_comm_t* comm) {
+  return comm->vtable->wait(comm);
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -50,11 +58,9 @@ static choir_status_t post_pieces(const stretch_t* stretch, const char* src) {
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == comm->rank) continue;
     part_bytes(stretch, r, &at, &bytes);
-    CHOIR_TRY(choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_PIECE,
-                                as_mpi(comm)->work + (size_t)r * own_bytes,
-                                own_bytes));
-    CHOIR_TRY(
-        choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_PIECE, src + at, bytes));
+    CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_PIECE,
+                           comm->work + (size_t)r * own_bytes, own_bytes));
+    CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, src + at, bytes));
   }
   return NULL;
 }
@@ -69,11 +75,11 @@ static choir_status_t post_results(const stretch_t* stretch, char* dst,
     if (r == comm->rank) continue;
     part_bytes(stretch, r, &at, &bytes);
     if (comm->rank != except)
-      CHOIR_TRY(choir_mpi_receive(as_mpi(comm), r, CHOIR_MPI_RESULT, dst + at,
-                                  bytes));
+      CHOIR_TRY(
+          post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT, dst + at, bytes));
     if (r != except)
-      CHOIR_TRY(choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_RESULT, dst + own_at,
-                               own_bytes));
+      CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_RESULT, dst + own_at,
+                          own_bytes));
   }
   return NULL;
 }
@@ -85,7 +91,7 @@ static void reduce_part(const stretch_t* stretch, const operation_t* operation,
   size_t at, bytes;
   part_bytes(stretch, comm->rank, &at, &bytes);
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->sources[r] = as_mpi(comm)->work + (size_t)r * bytes;
+    comm->sources[r] = comm->work + (size_t)r * bytes;
   comm->sources[comm->rank] = src + at;
   choir__comm_reduce(comm, operation, comm->sources, &result, 1,
                      (int64_t)(bytes / stretch->element_bytes));
@@ -93,15 +99,15 @@ static void reduce_part(const stretch_t* stretch, const operation_t* operation,
 
 // Reduce-scatter, then all-gather; the pieces of a round travel beside the
 // results of the one before.
-choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
-                                    const operation_t* operation) {
+choir_status_t choir__direct_all_reduce(choir_comm_t* comm,
+                                        const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(ROUND_BYTES / e);
   int64_t first = smaller(c->count, round);
   stretch_t stretch = {comm, e, first};
   CHOIR_TRY(post_pieces(&stretch, c->src));
-  CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+  CHOIR_TRY(wait_all(comm));
   for (int64_t done = 0; done < c->count; done += round) {
     stretch.count = smaller(c->count - done, round);
     const char* src = (const char*)c->src + (size_t)done * e;
@@ -112,17 +118,16 @@ choir_status_t choir_mpi_all_reduce(choir_comm_t* comm,
     CHOIR_TRY(post_results(&stretch, dst, -1));
     stretch_t next = {comm, e, smaller(c->count - done - round, round)};
     if (next.count > 0) CHOIR_TRY(post_pieces(&next, src + (size_t)round * e));
-    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+    CHOIR_TRY(wait_all(comm));
   }
   return NULL;
 }
 
 // Reduce-scatter, then the root gathers: it receives each byte of the result
 // once, where all ranks' src would be n - 1 times as much.
-choir_status_t choir_mpi_reduce(choir_comm_t* comm,
-                                const operation_t* operation) {
+choir_status_t choir__direct_reduce(choir_comm_t* comm,
+                                    const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  choir_mpi_comm_t* mpi = as_mpi(comm);
   bool is_root = comm->rank == c->root;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(ROUND_BYTES / e);
@@ -130,30 +135,31 @@ choir_status_t choir_mpi_reduce(choir_comm_t* comm,
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     const char* src = (const char*)c->src + (size_t)done * e;
     CHOIR_TRY(post_pieces(&stretch, src));
-    CHOIR_TRY(choir_mpi_wait(mpi));
+    CHOIR_TRY(wait_all(comm));
     size_t at, bytes;
     part_bytes(&stretch, comm->rank, &at, &bytes);
     // The own piece has a place there that is not used.
-    char* result = (char*)mpi->work + (size_t)comm->rank * bytes;
+    char* result = (char*)comm->work + (size_t)comm->rank * bytes;
     if (is_root) result = (char*)c->dst + (size_t)done * e + at;
     reduce_part(&stretch, operation, src, result);
     for (int32_t r = 0; r < comm->size && is_root; ++r) {
       part_bytes(&stretch, r, &at, &bytes);
       char* dst = (char*)c->dst + (size_t)done * e + at;
       if (r != comm->rank)
-        CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_RESULT, dst, bytes));
+        CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT, dst, bytes));
     }
     if (!is_root)
-      CHOIR_TRY(choir_mpi_send(mpi, c->root, CHOIR_MPI_RESULT, result, bytes));
-    CHOIR_TRY(choir_mpi_wait(mpi));
+      CHOIR_TRY(
+          post_send(comm, c->root, CHOIR_COMM_CHANNEL_RESULT, result, bytes));
+    CHOIR_TRY(wait_all(comm));
   }
   return NULL;
 }
 
 // The root hands out parts, then all give theirs to all: the root sends each
 // byte once.
-choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
-                                   const operation_t* operation) {
+choir_status_t choir__direct_broadcast(choir_comm_t* comm,
+                                       const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(ROUND_BYTES / e);
@@ -163,19 +169,19 @@ choir_status_t choir_mpi_broadcast(choir_comm_t* comm,
     size_t at, bytes;
     if (comm->rank != c->root) {
       part_bytes(&stretch, comm->rank, &at, &bytes);
-      CHOIR_TRY(choir_mpi_receive(as_mpi(comm), c->root, CHOIR_MPI_PIECE,
-                                  dst + at, bytes));
+      CHOIR_TRY(post_receive(comm, c->root, CHOIR_COMM_CHANNEL_PIECE, dst + at,
+                             bytes));
     } else {
       for (int32_t r = 0; r < comm->size; ++r) {
         part_bytes(&stretch, r, &at, &bytes);
         if (r != c->root)
-          CHOIR_TRY(choir_mpi_send(as_mpi(comm), r, CHOIR_MPI_PIECE, dst + at,
-                                   bytes));
+          CHOIR_TRY(
+              post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, dst + at, bytes));
       }
     }
-    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+    CHOIR_TRY(wait_all(comm));
     CHOIR_TRY(post_results(&stretch, dst, c->root));
-    CHOIR_TRY(choir_mpi_wait(as_mpi(comm)));
+    CHOIR_TRY(wait_all(comm));
   }
   return NULL;
 }
@@ -189,10 +195,9 @@ static size_t stretch_of(int64_t count, size_t element_bytes, size_t at) {
 
 // Each rank gives each peer its part. A round's stretches make progress on a
 // slow link before the deadline passes.
-choir_status_t choir_mpi_move(choir_comm_t* comm,
-                              const operation_t* operation) {
+choir_status_t choir__direct_move(choir_comm_t* comm,
+                                  const operation_t* operation) {
   const choir_comm_moves_t* moves = &comm->moves;
-  choir_mpi_comm_t* mpi = as_mpi(comm);
   size_t e = operation->element_bytes;
   const char* src = operation->collective.src;
   char* dst = operation->collective.dst;
@@ -207,24 +212,21 @@ choir_status_t choir_mpi_move(choir_comm_t* comm,
       if (moves->open[comm->rank])
         out = stretch_of(moves->send_count[r], e, done);
       if (in)
-        CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_RESULT,
-                                    dst + (size_t)moves->recv_at[r] * e + done,
-                                    in));
+        CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT,
+                               dst + (size_t)moves->recv_at[r] * e + done, in));
       if (out)
-        CHOIR_TRY(choir_mpi_send(mpi, r, CHOIR_MPI_RESULT,
-                                 src + (size_t)moves->send_at[r] * e + done,
-                                 out));
+        CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_RESULT,
+                            src + (size_t)moves->send_at[r] * e + done, out));
       more = more || in || out;
     }
-    CHOIR_TRY(choir_mpi_wait(mpi));
+    CHOIR_TRY(wait_all(comm));
   }
   return NULL;
 }
 
-choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
-                                        const operation_t* operation) {
+choir_status_t choir__direct_reduce_scatter(choir_comm_t* comm,
+                                            const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  choir_mpi_comm_t* mpi = as_mpi(comm);
   size_t e = operation->element_bytes;
   int64_t total = choir__comm_shared_count(comm, operation);
   int64_t start, most, own_start, own;
@@ -238,15 +240,14 @@ choir_status_t choir_mpi_reduce_scatter(choir_comm_t* comm,
       int64_t count;
       choir_comm_share(total, r, comm->size, &start, &count);
       const char* src = (const char*)c->src + (size_t)(start + done) * e;
-      unsigned char* piece = mpi->work + (size_t)r * bytes;
+      unsigned char* piece = comm->work + (size_t)r * bytes;
       comm->sources[r] = r == comm->rank ? (const void*)src : piece;
       if (r == comm->rank) continue;
-      CHOIR_TRY(choir_mpi_receive(mpi, r, CHOIR_MPI_PIECE, piece, bytes));
-      CHOIR_TRY(
-          choir_mpi_send(mpi, r, CHOIR_MPI_PIECE, src,
-                         (size_t)choir__comm_stretch(count, done, round) * e));
+      CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_PIECE, piece, bytes));
+      CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, src,
+                          (size_t)choir__comm_stretch(count, done, round) * e));
     }
-    CHOIR_TRY(choir_mpi_wait(mpi));
+    CHOIR_TRY(wait_all(comm));
     void* dst = (char*)c->dst + (size_t)done * e;
     choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
   }
@@ -257,21 +258,21 @@ static size_t round_of(size_t bytes) {
   return bytes < ROUND_BYTES ? bytes : ROUND_BYTES;
 }
 
-choir_status_t choir_mpi_pair(choir_comm_t* comm, int32_t peer, const void* out,
-                              size_t out_bytes, void* in, size_t in_bytes) {
-  choir_mpi_comm_t* mpi = as_mpi(comm);
+choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,
+                                  const void* out, size_t out_bytes, void* in,
+                                  size_t in_bytes) {
   size_t sent = 0;
   size_t received = 0;
   while (sent < out_bytes || received < in_bytes) {
     const size_t out_now = round_of(out_bytes - sent);
     const size_t in_now = round_of(in_bytes - received);
     if (in_now)
-      CHOIR_TRY(choir_mpi_receive(mpi, peer, CHOIR_MPI_PAIR,
-                                  (char*)in + received, in_now));
+      CHOIR_TRY(post_receive(comm, peer, CHOIR_COMM_CHANNEL_PAIR,
+                             (char*)in + received, in_now));
     if (out_now)
-      CHOIR_TRY(choir_mpi_send(mpi, peer, CHOIR_MPI_PAIR,
-                               (const char*)out + sent, out_now));
-    CHOIR_TRY(choir_mpi_wait(mpi));
+      CHOIR_TRY(post_send(comm, peer, CHOIR_COMM_CHANNEL_PAIR,
+                          (const char*)out + sent, out_now));
+    CHOIR_TRY(wait_all(comm));
     sent += out_now;
     received += in_now;
   }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_ALGORITHMS_DIRECT_H_
+#define CHOIR_DIST_ALGORITHMS_DIRECT_H_
+
+#include "dist/comm_backend.h"
+
+// Large collectives as messages from each rank to each other that needs them,
+// in rounds of a size that stays in cache: for the slots `large` and `pair` of
+// a backend with `post` and `wait`. Sums are choir__comm_reduce's, in rank
+// order.
+
+// Reduce-scatter, then all-gather.
+choir_status_t choir__direct_all_reduce(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+choir_status_t choir__direct_reduce(choir_comm_t* comm,
+                                    const choir_comm_operation_t* operation);
+choir_status_t choir__direct_broadcast(choir_comm_t* comm,
+                                       const choir_comm_operation_t* operation);
+choir_status_t choir__direct_reduce_scatter(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+// What is open in comm->moves.
+choir_status_t choir__direct_move(choir_comm_t* comm,
+                                  const choir_comm_operation_t* operation);
+choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,
+                                  const void* out, size_t out_bytes, void* in,
+                                  size_t in_bytes);
+
+#endif  // CHOIR_DIST_ALGORITHMS_DIRECT_H_

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_DIST_BACKENDS_TCP_TCP_INTERNAL_H_
+#define CHOIR_DIST_BACKENDS_TCP_TCP_INTERNAL_H_
+
+#include <netinet/in.h>
+#include <poll.h>
+
+#include "dist/comm_internal.h"
+
+// Two connections for each pair of ranks. One has the operations' data, in
+// frames; only the thread that runs an operation touches it. The other has
+// heartbeats, faults and the word of a rank that leaves, which so never wait
+// behind data; the watch thread reads it.
+
+// Ahead of what is posted on a channel.
+typedef struct choir_tcp_frame_s {
+  uint32_t channel;
+  uint32_t bytes;
+} choir_tcp_frame_t;
+
+// Posted to one peer, one way.
+typedef struct choir_tcp_request_s {
+  choir_tcp_frame_t frame;
+  void* data;
+  size_t done;  // of frame and data
+} choir_tcp_request_t;
+
+// What rounds post beside each other: results of one, pieces of the next.
+enum { CHOIR_TCP_POSTED = 4 };
+
+typedef struct choir_tcp_queue_s {
+  choir_tcp_request_t requests[CHOIR_TCP_POSTED];
+  int32_t first;
+  int32_t count;
+} choir_tcp_queue_t;
+
+typedef struct choir_tcp_link_s {
+  int data;                         // -1: none
+  int control;                      // -1: none, or closed by the peer
+  struct sockaddr_storage address;  // of the peer's host
+  choir_tcp_queue_t out;
+  choir_tcp_queue_t in;
+  choir_tcp_frame_t frame;  // of what comes
+  size_t frame_bytes;       // of it that have come
+  bool is_lost;             // the data connection ended
+  double lost_at;
+  // Of the control connection; with the mutex.
+  unsigned char control_in[1024];
+  size_t control_bytes;
+  bool has_left;
+  atomic_bool has_ended;  // came to finalize: it may go when all have its data
+  choir_activity_t activity;
+} choir_tcp_link_t;
+
+typedef struct choir_tcp_comm_s {
+  choir_comm_t base;
+  pthread_mutex_t mutex;    // of the control connections
+  choir_tcp_link_t* links;  // [size]
+  struct pollfd* polls;     // [size + 1] of operations
+  struct pollfd* watched;   // [size + 1] of the watch thread
+  // For a group that is about to be made; -1: none.
+  int group_listener;
+
+  unsigned char* memory;  // of all above and below
+  size_t memory_bytes;
+  size_t message_stride;
+  unsigned char* out_message;
+  unsigned char* in_messages;  // [size], message_stride apart
+} choir_tcp_comm_t;
+
+// ---- tcp_join.c ----
+
+// Meets all ranks at config->rendezvous, and connects to each.
+choir_status_t choir_tcp_meet(choir_tcp_comm_t* tcp,
+                              const choir_comm_config_t* config);
+// The same for a group, of which links[].address are filled in; ports[r] is
+// where rank r listens, `listener` (taken over) this one's.
+choir_status_t choir_tcp_meet_group(choir_tcp_comm_t* tcp,
+                                    const choir_comm_config_t* config,
+                                    int listener, const uint16_t* ports);
+// A socket that listens on any port of any interface.
+choir_status_t choir_tcp_listen(int* out_listener, uint16_t* out_port);
+
+#endif  // CHOIR_DIST_BACKENDS_TCP_TCP_INTERNAL_H_
