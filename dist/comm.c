@@ -72,25 +72,32 @@ static choir_status_t read_world(const char* rank_name, const char* size_name,
   return NULL;
 }
 
+static bool is_set(const char* text) { return text && text[0]; }
+
 static choir_status_t read_rendezvous(choir_comm_config_t* config) {
   // $CHOIR_RENDEZVOUS: HOST:PORT at which ranks meet over tcp: rank 0 listens
   // there, and the others come. Not set: MASTER_ADDR and MASTER_PORT.
   // $MASTER_ADDR: the host of rank 0, as torchrun tells it. Not set: tcp cannot
   // be used.
-  // $MASTER_PORT: the port there; set with MASTER_ADDR.
-  const char* text = getenv("CHOIR_RENDEZVOUS");
-  const char* host = getenv("MASTER_ADDR");
-  const char* port = getenv("MASTER_PORT");
-  const bool is_choir = text && text[0];
-  if (!is_choir && !(host && host[0] && port && port[0])) return NULL;
-  const int length = snprintf(config->rendezvous, sizeof(config->rendezvous),
-                              "%s%s%s", is_choir ? text : host,
-                              is_choir ? "" : ":", is_choir ? "" : port);
-  if (length > 0 && (size_t)length < sizeof(config->rendezvous)) return NULL;
+  // $MASTER_PORT: a port there; set with MASTER_ADDR. Ranks meet at the next
+  // one, as torchrun itself may listen at this.
+  const size_t room = sizeof(config->rendezvous);
+  int length = 0;
+  if (is_set(getenv("CHOIR_RENDEZVOUS"))) {
+    length =
+        snprintf(config->rendezvous, room, "%s", getenv("CHOIR_RENDEZVOUS"));
+  } else if (is_set(getenv("MASTER_ADDR")) && is_set(getenv("MASTER_PORT"))) {
+    bool is_given;
+    int32_t port;
+    CHOIR_TRY(read_integer("MASTER_PORT", &is_given, &port));
+    length = snprintf(config->rendezvous, room, "%s:%d", getenv("MASTER_ADDR"),
+                      port + 1);
+  }
+  if (length >= 0 && (size_t)length < room) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "environment: the rendezvous has %d characters; "
                      "HOST:PORT of up to %zu is needed",
-                     length, sizeof(config->rendezvous) - 1);
+                     length, room - 1);
 }
 
 choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
@@ -104,9 +111,9 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   bool is_choir, is_mpi;
   int32_t rank, size, mpi_rank, mpi_size;
   // $CHOIR_RANK: this rank, 0 to size - 1; launchers set it. Not set: Open
-  // MPI's rank, else 0.
+  // MPI's rank, else RANK, else 0.
   // $CHOIR_SIZE: how many ranks there are; set with CHOIR_RANK or not at all.
-  // Not set: Open MPI's, else 1.
+  // Not set: Open MPI's, else WORLD_SIZE, else 1.
   // $OMPI_COMM_WORLD_RANK: Open MPI's rank; a CHOIR_RANK beside it has to be
   // the same.
   // $OMPI_COMM_WORLD_SIZE: Open MPI's number of ranks. Set: mpiexec started the
@@ -120,6 +127,11 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
                        "%d, Open MPI's variables say rank %d of %d; start "
                        "under one launcher only",
                        rank, size, mpi_rank, mpi_size);
+  // $RANK: where MASTER_ADDR is set too, this rank, as torchrun tells it.
+  // $WORLD_SIZE: how many ranks there are; set with RANK.
+  if (!is_choir && !is_mpi && is_set(getenv("MASTER_ADDR")) &&
+      (is_set(getenv("RANK")) || is_set(getenv("WORLD_SIZE"))))
+    CHOIR_TRY(read_world("RANK", "WORLD_SIZE", &is_choir, &rank, &size));
   if (is_choir || is_mpi) {
     out_config->rank = is_choir ? rank : mpi_rank;
     out_config->size = is_choir ? size : mpi_size;

@@ -10,8 +10,6 @@
 
 static const char* program;  // its name, first in every message
 
-static bool is_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE"); }
-
 static void log_to_stderr(void* self, choir_log_level_t level,
                           const char* subsystem, const char* message) {
   (void)self;
@@ -32,9 +30,20 @@ static int fail(choir_status_t status, int exit_status) {
 // signal. Only calls that are safe in a handler.
 static struct {
   choir_comm_t* comm;  // NULL: not joined
+  bool is_rank;        // by another launcher than this program
   char rank[160];      // "rank 0 (host h, pid 12)"
   char text[1024];
 } ended;
+
+// Whether mpiexec, or what sets the names of choir_comm_config_init, started
+// it.
+static choir_status_t read_world(void) {
+  choir_comm_config_t config;
+  CHOIR_TRY(choir_comm_config_init(&config));
+  snprintf(ended.rank, sizeof(ended.rank), "rank %d", config.rank);
+  ended.is_rank = config.size > 1 || getenv("OMPI_COMM_WORLD_SIZE");
+  return NULL;
+}
 
 static void say(const char* more) {
   size_t used = strlen(ended.text);
@@ -101,9 +110,9 @@ static void watch_terminate(void) {
     gethostname(own, sizeof(own) - 1);
     host = own;
   }
-  const char* rank = getenv("OMPI_COMM_WORLD_RANK");
-  snprintf(ended.rank, sizeof(ended.rank), "rank %s (host %s, pid %d)",
-           rank ? rank : "?", host, (int)getpid());
+  const size_t length = strlen(ended.rank);
+  snprintf(ended.rank + length, sizeof(ended.rank) - length,
+           " (host %s, pid %d)", host, (int)getpid());
   struct sigaction action = {.sa_sigaction = on_terminate,
                              .sa_flags = SA_SIGINFO};
   sigaction(SIGTERM, &action, NULL);
@@ -122,7 +131,7 @@ static choir_status_t join(const train_options_t* options,
 static choir_status_t work(const train_task_t* task,
                            const train_options_t* options) {
   choir_comm_t* comm = NULL;
-  if (is_under_mpi()) watch_terminate();
+  if (ended.is_rank) watch_terminate();
   CHOIR_TRY(join(options, &comm));
   ended.comm = comm;
   // Every rank would say the same.
@@ -133,7 +142,7 @@ static choir_status_t work(const train_task_t* task,
     choir_comm_abort(comm, choir_status_message(status));
   else
     status = choir_comm_finalize(comm);
-  if (status && is_under_mpi())
+  if (status && ended.is_rank)
     status =
         choir_status_annotate(status, __FILE__, __LINE__, "%s",
                               choir_comm_peer(comm, choir_comm_rank(comm)));
@@ -234,13 +243,15 @@ int dist_main(const char* name, const train_task_t* task, int argc,
   if (status) return fail(status, 2);
   trainer_enter_users_folder();
   if (choir_launch_is_worker()) return run_worker(task, &options);
-  if (is_under_mpi()) {
+  status = read_world();
+  if (status) return fail(status, 2);
+  if (ended.is_rank) {
     if (train_options_given(argc, argv, "workers") ||
         train_options_given(argc, argv, "launcher"))
       return fail(CHOIR_ERROR(INVALID_ARGUMENT,
                               "--workers and --launcher are not for a program "
-                              "under mpiexec, which says how many there are "
-                              "(-n)"),
+                              "under mpiexec or another launcher, which says "
+                              "how many there are"),
                   2);
     return run_worker(task, &options);
   }

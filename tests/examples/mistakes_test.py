@@ -40,8 +40,8 @@ class MistakesTest(harness.ProgramTest):
             (["--deadline", "0"], "flags: deadline is '0'; needs .*"),
             (["--launcher", "ssh"], ".*launcher is 'ssh'; .* spawn, mpi.*"),
             (
-                ["--comm", "tcp"],
-                ".*comm is 'tcp'; needs one of auto, shm, mpi.*",
+                ["--comm", "ucx"],
+                ".*comm is 'ucx'; needs one of auto, shm, tcp, mpi.*",
             ),
             (["--dist-option", "fp8"], '.*dist_option is "fp8"; .*fp32.*'),
             (["--save-every", "2"], "--save-every .* give --save FILE too"),
