@@ -41,6 +41,7 @@ struct choir__peers_s {
   void** values;  // [bucket_count][size]
   void** states;  // [size]
   uint64_t id;
+  head_t* head;  // of this rank's states; NULL: there are none yet
   int32_t threads;
   int64_t stretch;
   choir_buffer_t* averages;  // of the gradients of one stretch
@@ -129,7 +130,7 @@ choir_status_t choir__peers_create(const choir_dist_opt_t* dist,
   bool seen = false;
   choir_status_t status = fill(peers, dist, &seen);
   if (status || !seen)
-    choir__peers_destroy(peers, NULL);
+    choir__peers_destroy(peers);
   else
     *out_peers = peers;
   return status;
@@ -143,8 +144,8 @@ choir_status_t choir__peers_look(choir__peers_t* peers,
     bytes += (size_t)dist->buckets[b].count * sizeof(float);
   peers->copies_away = bytes > CACHED_BYTES;
   peers->id = choir__comm_buffers_made(peers->comm);
-  head_t* head = choir_buffer_data(shards->states);
-  atomic_store(&head->id, peers->id);
+  peers->head = choir_buffer_data(shards->states);
+  atomic_store(&peers->head->id, peers->id);
   bool seen = false;
   CHOIR_TRY(choir__comm_shared_look(peers->comm, &shards->states, 1,
                                     peers->states, &seen));
@@ -155,15 +156,12 @@ choir_status_t choir__peers_look(choir__peers_t* peers,
                      "states are not");
 }
 
-void choir__peers_destroy(choir__peers_t* peers,
-                          const choir__shards_t* shards) {
+void choir__peers_destroy(choir__peers_t* peers) {
   if (!peers) return;
   const choir_allocator_t allocator = peers->allocator;
   const size_t size = (size_t)peers->size;
-  if (peers->id) {
-    head_t* head = choir_buffer_data(shards->states);
-    atomic_store(&head->ended, choir__comm_buffers_made(peers->comm));
-  }
+  if (peers->head)
+    atomic_store(&peers->head->ended, choir__comm_buffers_made(peers->comm));
   choir_buffer_release(peers->averages);
   choir_deallocate(allocator, peers->grads, places_bytes(peers));
   choir_deallocate(allocator, peers->values, places_bytes(peers));
@@ -336,9 +334,8 @@ static void run_parts(void* context, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) run_part(context, i);
 }
 
-static void run_work(work_t* work, choir_stream_t* stream) {
-  const int64_t count =
-      work->average ? work->average->count : work->give->count;
+// `count`: elements of the larger of its shards.
+static void run_work(work_t* work, int64_t count, choir_stream_t* stream) {
   const int64_t threads = choir__cpu_threads(stream);
   work->parts = count / GRAIN < threads ? count / GRAIN : threads;
   if (work->parts < 1) work->parts = 1;
@@ -361,14 +358,14 @@ static choir_status_t run_average(const choir_record_t* record,
                  .average = shard_of(record),
                  .give = given_beside(record),
                  .is_apart = ((const work_attrs_t*)record->attrs)->is_apart};
-  run_work(&work, stream);
+  run_work(&work, work.average->count, stream);
   return NULL;
 }
 
 static choir_status_t run_give(const choir_record_t* record,
                                choir_stream_t* stream) {
   work_t work = {.peers = shards_of(record)->peers, .give = shard_of(record)};
-  run_work(&work, stream);
+  run_work(&work, work.give->count, stream);
   return NULL;
 }
 

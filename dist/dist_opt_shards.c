@@ -149,7 +149,7 @@ choir_status_t choir__shards_create(const choir_dist_opt_t* dist,
   choir_status_t status = choir_allocate(
       dist->allocator, sizeof(choir__shards_t), "shards", &memory);
   if (status) {
-    choir__peers_destroy(peers, NULL);
+    choir__peers_destroy(peers);
     return status;
   }
   choir__shards_t* shards = memory;
@@ -180,7 +180,7 @@ void choir__shards_destroy(choir__shards_t* shards) {
   if (!shards) return;
   choir__shards_drop_plan(shards);
   choir__optimizer_set_sharding(shards->dist->optimizer, NULL);
-  choir__peers_destroy(shards->peers, shards);
+  choir__peers_destroy(shards->peers);
   choir_buffer_release(shards->states);
   choir_deallocate(shards->dist->allocator, shards, sizeof(*shards));
 }

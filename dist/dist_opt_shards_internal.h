@@ -50,8 +50,9 @@ choir_status_t choir__peers_create(const choir_dist_opt_t* dist,
 // Collective, when parameters and states are where they will be.
 choir_status_t choir__peers_look(choir__peers_t* peers,
                                  const choir__shards_t* shards);
-// Others may still read the states (gather), until their memory is used again.
-void choir__peers_destroy(choir__peers_t* peers, const choir__shards_t* shards);
+// Before the states go. Others may still read them (gather), until their memory
+// is used again.
+void choir__peers_destroy(choir__peers_t* peers);
 // Elements that a shard has at most.
 int64_t choir__peers_stretch(const choir__peers_t* peers);
 // Where the average of a shard's gradients is, if it is apart.

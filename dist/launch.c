@@ -70,7 +70,7 @@ static choir_status_t fill_shared_texts(launch_t* launch) {
   // Empty: not set.
   snprintf(texts[4], TEXT_BYTES, "CHOIR_RENDEZVOUS=");
   snprintf(texts[5], TEXT_BYTES, "CHOIR_RENDEZVOUS_FD=");
-  if (!config->comm || strcmp(config->comm, "tcp")) return NULL;
+  if (!config->comm || strcmp(config->comm, "tcp") != 0) return NULL;
   uint16_t port = 0;
   CHOIR_TRY_NOTE(choir__rendezvous_open(&launch->rendezvous_fd, &port),
                  "launch");

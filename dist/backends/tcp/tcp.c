@@ -380,7 +380,9 @@ static void tcp_heartbeat(choir_comm_t* comm, double seconds) {
     choir__activity_read(comm->activities[0], &beat.activity);
     send_to_all(tcp, &beat);
   }
-  for (double left = seconds; left > 0; left = end - choir_clock_seconds()) {
+  for (;;) {
+    const double left = end - choir_clock_seconds();
+    if (left <= 0) return;
     pthread_mutex_lock(&tcp->mutex);
     for (int32_t r = 0; r < comm->size; ++r)
       tcp->watched[r] =

@@ -155,7 +155,7 @@ static void set_port(struct sockaddr_storage* address, uint16_t port) {
 
 choir_status_t choir_tcp_listen(int* out_listener, uint16_t* out_port) {
   CHOIR_TRY(listen_at(0, out_listener));
-  struct sockaddr_storage address;
+  struct sockaddr_storage address = {0};
   socklen_t bytes = sizeof(address);
   if (getsockname(*out_listener, (struct sockaddr*)&address, &bytes)) {
     choir_status_t status = socket_error("getsockname");
@@ -195,7 +195,7 @@ static void read_address(const unsigned char in[16],
 }
 
 static bool is_loopback(const struct sockaddr_storage* address) {
-  unsigned char bytes[16];
+  unsigned char bytes[16] = {0};
   write_address(address, bytes);
   struct sockaddr_storage plain;
   read_address(bytes, &plain);
@@ -572,7 +572,7 @@ static choir_status_t hand_out_table(join_t* join) {
 choir_status_t choir__rendezvous_open(int* out_fd, uint16_t* out_port) {
   const struct sockaddr_in loopback = {
       .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  struct sockaddr_storage address;
+  struct sockaddr_storage address = {0};
   socklen_t bytes = sizeof(address);
   *out_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (*out_fd < 0) return socket_error("socket");
