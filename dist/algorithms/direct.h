@@ -21,6 +21,23 @@ choir_status_t choir__direct_reduce_scatter(
 // What is open in comm->moves.
 choir_status_t choir__direct_move(choir_comm_t* comm,
                                   const choir_comm_operation_t* operation);
+// All that a backend has of it in `large`.
+#define CHOIR__DIRECT_LARGE                                             \
+  {                                                                     \
+    [CHOIR_COLLECTIVE_ALL_REDUCE] = choir__direct_all_reduce,           \
+    [CHOIR_COLLECTIVE_BROADCAST] = choir__direct_broadcast,             \
+    [CHOIR_COLLECTIVE_ALL_GATHER] = choir__direct_move,                 \
+    [CHOIR_COLLECTIVE_REDUCE_SCATTER] = choir__direct_reduce_scatter,   \
+    [CHOIR_COLLECTIVE_ALL_GATHER_V] = choir__direct_move,               \
+    [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = choir__direct_reduce_scatter, \
+    [CHOIR_COLLECTIVE_REDUCE] = choir__direct_reduce,                   \
+    [CHOIR_COLLECTIVE_GATHER] = choir__direct_move,                     \
+    [CHOIR_COLLECTIVE_GATHER_V] = choir__direct_move,                   \
+    [CHOIR_COLLECTIVE_SCATTER] = choir__direct_move,                    \
+    [CHOIR_COLLECTIVE_SCATTER_V] = choir__direct_move,                  \
+    [CHOIR_COLLECTIVE_ALL_TO_ALL] = choir__direct_move,                 \
+    [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = choir__direct_move,               \
+  }
 choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,
                                   const void* out, size_t out_bytes, void* in,
                                   size_t in_bytes);

@@ -141,9 +141,12 @@ static choir_status_t listen_at(uint16_t port, int* out_listener) {
 }
 
 static uint16_t port_of(const struct sockaddr_storage* address) {
-  return ntohs(address->ss_family == AF_INET6
-                   ? ((const struct sockaddr_in6*)address)->sin6_port
-                   : ((const struct sockaddr_in*)address)->sin_port);
+  const size_t at = address->ss_family == AF_INET6
+                        ? offsetof(struct sockaddr_in6, sin6_port)
+                        : offsetof(struct sockaddr_in, sin_port);
+  uint16_t port;
+  memcpy(&port, (const char*)address + at, sizeof(port));
+  return ntohs(port);
 }
 
 static void set_port(struct sockaddr_storage* address, uint16_t port) {
