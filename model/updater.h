@@ -39,8 +39,9 @@ CHOIR_API choir_status_t choir_updater_consolidate(choir_updater_t* updater)
 // All elements of one of the updater's states (choir_model_states). Where each
 // rank keeps a shard of it they come from all ranks, and go to rank `root`
 // alone, others get NULL; -1: to all. Collective if choir_dist_opt_ranks_differ
-// tells so; else any rank may call it, between steps. Of what is no shard the
-// tensor itself. The caller's reference.
+// tells so; else any rank may call it, between steps, and sees what the others'
+// shards hold then. Of what is no shard the tensor itself. The caller's
+// reference.
 // FAILED_PRECONDITION: a shard of a model that is gone, or a rank has let go of
 // its own.
 CHOIR_API choir_status_t choir_updater_gather(choir_updater_t* updater,

@@ -369,12 +369,15 @@ class DistOpt(Owner, NotCopied):
         self.opt.step()
 
     def get_states(self) -> dict:
-        """The optimizer's."""
+        """The optimizer's, whole. With shard=True collective."""
         return self.opt.get_states()
 
     def set_states(self, states: dict) -> None:
-        """The optimizer's."""
+        """The optimizer's, whole: collective once training has begun, with the
+        same states on all ranks, of which each may keep a part."""
         self.opt.set_states(states)
+        if self.handle is not None:
+            self.communicator.barrier("set_states")
 
     def __repr__(self) -> str:
         return (

@@ -38,6 +38,7 @@ class TrainTest(harness.ProgramTest):
             self.assertEqual(len(set(first)), 2)
             again = {
                 "spawn": self.train(*run, *count),
+                "tcp": self.train(*run, *count, "--comm", "tcp"),
                 "mpi, shm": self.train(*run, *count, *mpi, "--comm", "shm"),
                 "mpi, mpi": self.train(*run, *count, *mpi, "--comm", "mpi"),
                 "mpiexec": self.train(*run, **under),
@@ -145,6 +146,43 @@ class TrainTest(harness.ProgramTest):
         with self.subTest(option=option, flags=flags):
             self.assertTrue(self.files_are_equal(whole, rest))
             self.assertFalse(self.files_are_equal(whole, part))
+
+    # A file has whole states, whoever keeps which part of them.
+    def test_shards_are_the_whole_and_go_on_with_any_number(self):
+        run = ("--epochs", 2, "--batch-size", 32)
+        for workers in (2, 3):
+            whole, sharded = self.path("whole"), self.path("sharded")
+            count = ("--workers", workers)
+            out = self.train(*run, *count, "--save", whole)
+            for comm in ("shm", "tcp"):
+                with self.subTest(workers=workers, comm=comm):
+                    flags = (*count, "--comm", comm, "--shard-optimizer")
+                    again = self.train(*run, *flags, "--save", sharded)
+                    self.assertEqual(
+                        harness.digests_of(again), harness.digests_of(out)
+                    )
+                    self.assertTrue(self.files_are_equal(whole, sharded))
+        file = self.path("file")
+        run = ("--workers", 3, "--batch-size", 64, "--comm", "tcp")
+        self.train(*run, "--epochs", 1, "--shard-optimizer", "--save", file)
+        for workers in (1, 2, 3, 4):
+            with self.subTest(workers=workers):
+                flags = (
+                    "--workers", workers, "--batch-size", 192 // workers,
+                    "--epochs", 2, "--resume", file,
+                )  # fmt: skip
+                plain = self.train(*flags)
+                for comm in ("shm", "tcp"):
+                    out = self.train(
+                        *flags, "--comm", comm, "--shard-optimizer"
+                    )
+                    self.assertEqual(
+                        harness.digests_of(out), harness.digests_of(plain)
+                    )
+        error = self.run_program(
+            "--shard-optimizer", "--dist-option", "localSGD"
+        )[2]
+        self.assertRegex(error, "shard is set, and with localSGD each rank")
 
     def strategies(self):
         err = self.run_program("--dist-option", "what")[2]

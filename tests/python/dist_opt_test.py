@@ -433,6 +433,52 @@ def resumes(rank, size, nccl_id, file, use_graph):
     return None
 
 
+# How the optimizer's states and the work on them may lie.
+LAYOUTS = (
+    {"peer_memory": False},
+    {"peer_memory": True},
+    {"peer_memory": False, "shard": True},
+    {"peer_memory": True, "shard": True},
+)
+
+
+def layouts(rank, size, nccl_id, file, use_graph):
+    """States, digests and checkpoints do not tell the layout."""
+    found = []
+    for layout in LAYOUTS:
+        adam = opt.Adam(lr=0.01)
+        adam.clip_gradients(norm=0.05)
+        m = net(
+            joined(rank, size, nccl_id, adam, **layout),
+            SAMPLES // size,
+            use_graph,
+        )
+        train(m, rank, size, 4)
+        states = m.optimizer.get_states()
+        dist.barrier("all have read")
+        # Halved on every rank: each has its part of them.
+        m.optimizer.set_states(
+            {n: s / 2 if "/" in n else s for n, s in states.items()}
+        )
+        halved = m.optimizer.get_states()
+        for name, state in states.items():
+            if "/" in name:
+                np.testing.assert_array_equal(halved[name], state / 2)
+        if not found:
+            m.save_checkpoint(file)
+        else:
+            # As another layout left it, before these steps.
+            m.load_checkpoint(file if rank == 0 else "no such file")
+        losses = train(m, rank, size, 3)
+        found.append((losses, m.digest(), m.optimizer.get_states()))
+    for losses, digest, states in found[1:]:
+        assert losses == found[0][0]
+        assert digest == found[0][1]
+        for name, state in found[0][2].items():
+            np.testing.assert_array_equal(states[name], state, name)
+    return digest
+
+
 def changes(rank, size, nccl_id, use_graph):
     """One model, another way to share in every step."""
     sgd = joined(rank, size, nccl_id, opt.SGD(lr=0.05))
@@ -699,6 +745,14 @@ class Training(unittest.TestCase):
             )
             for said in ranks.results(size, resumes, file, use_graph):
                 self.assertIn("no such file", said)
+
+    def test_states_in_shards_are_the_same(self):
+        for size, use_graph in ((1, False), (2, True), (3, False)):
+            file = os.path.join(
+                os.environ["TEST_TMPDIR"], f"layouts{size}.safetensors"
+            )
+            found = ranks.results(size, layouts, file, use_graph)
+            self.assertEqual(len(set(found)), 1)
 
     def learns(self, size, option, spars, use_graph):
         found = ranks.results(size, variants, option, spars, use_graph)
