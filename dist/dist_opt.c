@@ -3,8 +3,6 @@
 
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
-#include "tensor/op_def.h"
-#include "tensor/ops.h"
 
 static const choir_field_t fields[] = {
     CHOIR_CONFIG_TABLE(choir_dist_opt_config_t, CHOIR_DIST_OPT_FIELDS)};
@@ -81,85 +79,6 @@ static choir_status_t place_for_strategy(choir_dist_opt_t* dist) {
   return works_there(dist) ? NULL : make_mirror(dist);
 }
 
-// ---- The optimizer's states ----
-
-static size_t list_states(const choir_dist_opt_t* dist,
-                          choir_named_tensor_t* out_states) {
-  return dist->has_states ? choir_optimizer_states(dist->optimizer, out_states)
-                          : 0;
-}
-
-// The whole of each state that there is.
-static choir_status_t gather_all(choir_dist_opt_t* dist, size_t count,
-                                 choir_named_tensor_t* states,
-                                 choir_tensor_t** wholes) {
-  list_states(dist, states);
-  for (size_t i = 0; i < count; ++i)
-    CHOIR_TRY(
-        states[i].shard
-            ? choir__shards_gather(dist->shards, &states[i], -1, &wholes[i])
-            : choir_named_tensor_make_whole(&states[i], &wholes[i]));
-  return choir_comm_barrier(dist->comm, "states");
-}
-
-static choir_status_t set_all(const choir_dist_opt_t* dist, size_t count,
-                              choir_named_tensor_t* states,
-                              choir_tensor_t** wholes) {
-  list_states(dist, states);
-  for (size_t i = 0; i < count; ++i) {
-    choir_tensor_t* tensor = states[i].tensor;
-    CHOIR_TRY(states[i].shard ? choir_named_tensor_take(&states[i], wholes[i])
-                              : choir_op_run(choir_device_stream(dist->device),
-                                             CHOIR_OP_COPY, &wholes[i], 1, NULL,
-                                             false, &tensor));
-  }
-  return choir_stream_synchronize(choir_device_stream(dist->device));
-}
-
-// The optimizer begins anew, and has the states again that it had.
-static choir_status_t attach_optimizer(choir_dist_opt_t* dist, size_t count,
-                                       choir_named_tensor_t* states,
-                                       choir_tensor_t** wholes) {
-  if (dist->has_states) CHOIR_TRY(gather_all(dist, count, states, wholes));
-  if (dist->shards) choir__shards_drop_plan(dist->shards);
-  dist->uses_shards = dist->shards && dist->strategy->def->exchange;
-  if (dist->uses_shards)
-    choir__shards_use(dist->shards);
-  else
-    choir__optimizer_set_sharding(dist->optimizer, NULL);
-  CHOIR_TRY(choir__updater_attach(choir_optimizer_updater(dist->optimizer),
-                                  dist->device, dist->params,
-                                  dist->updater.model));
-  if (dist->has_states) CHOIR_TRY(set_all(dist, count, states, wholes));
-  dist->has_states = true;
-  return NULL;
-}
-
-// A strategy that exchanges gradients leaves the same ones on all ranks, so
-// that each can update a part; others need whole states on each.
-static choir_status_t place_states(choir_dist_opt_t* dist) {
-  const bool exchanges = dist->strategy->def->exchange;
-  if (dist->config.shard && !exchanges && choir_comm_size(dist->comm) > 1)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "dist_opt: shard is set, and with %s each rank makes "
-                       "steps of its own, which need whole states",
-                       choir_strategy_def_option(dist->strategy->def));
-  if (dist->has_states && dist->uses_shards == (dist->shards && exchanges))
-    return NULL;
-  const size_t count = list_states(dist, NULL);
-  const size_t bytes =
-      count * (sizeof(choir_named_tensor_t) + sizeof(choir_tensor_t*));
-  void* memory = NULL;
-  CHOIR_TRY(
-      choir_allocate(dist->allocator, bytes, "states of parameters", &memory));
-  choir_named_tensor_t* states = memory;
-  choir_tensor_t** wholes = (choir_tensor_t**)(void*)(states + count);
-  choir_status_t status = attach_optimizer(dist, count, states, wholes);
-  for (size_t i = 0; i < count; ++i) choir_tensor_release(wholes[i]);
-  choir_deallocate(dist->allocator, memory, bytes);
-  return status;
-}
-
 static choir_status_t gather(choir_updater_t* updater,
                              const choir_named_tensor_t* state, int32_t root,
                              choir_tensor_t** out_whole) {
@@ -172,7 +91,7 @@ static choir_status_t gather(choir_updater_t* updater,
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
   dist->strategy->plan = &dist->plan;
-  CHOIR_TRY(place_states(dist));
+  CHOIR_TRY(choir__dist_opt_place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
   CHOIR_TRY(choir__strategy_attach(
       dist->strategy, dist->comm, dist->mirror ? dist->host : dist->device,
@@ -216,6 +135,7 @@ static void detach(choir_updater_t* updater) {
   dist->clip = NULL;
   dist->has_states = false;
   dist->uses_shards = false;
+  dist->has_lost_states = false;
   choir__buckets_drop(dist);
   choir__updater_detach(choir_optimizer_updater(dist->optimizer), dist->params);
   choir_event_release(dist->exchanged);

@@ -61,6 +61,7 @@ struct choir_dist_opt_s {
   choir__clip_t* clip;      // NULL: gradients have no limits
   bool has_states;          // of the optimizer
   bool uses_shards;         // those states are shards
+  bool has_lost_states;     // on their way from shards to wholes, or back
   choir_strategy_t* strategy;
   int64_t variant;   // strategies so far
   uint64_t* hashes;  // of a tensor, [ranks]
@@ -110,6 +111,11 @@ void choir__clip_destroy(choir__clip_t* clip);
 // it is a collective.
 choir_status_t choir__clip_submit(choir__clip_t* clip, bool is_owned,
                                   choir_stream_t* stream);
+
+// dist_opt_states.c
+// Attaches the optimizer, with states as the strategy of dist needs them, or
+// takes those that there are to where it needs them. Collective.
+choir_status_t choir__dist_opt_place_states(choir_dist_opt_t* dist);
 
 // dist_opt_shards.c
 // Collective, after the buckets: parameters move, so that those of a bucket are

@@ -31,8 +31,10 @@ static size_t part_bytes(const choir__bucket_t* bucket) {
   return (size_t)bucket->part * choir_dtype_bytes(bucket->dtype);
 }
 
-size_t choir__shards_state_place(const choir__shards_t* shards, int32_t number,
-                                 int32_t bucket) {
+// Bytes from the start of a rank's states to those of `number` of its part of
+// the bucket; of the one behind the last: of all.
+static size_t place_of_states(const choir__shards_t* shards, int32_t number,
+                              int32_t bucket) {
   const choir__bucket_t* buckets = shards->dist->buckets;
   size_t place = LINE_BYTES;
   for (int32_t b = 0; b < bucket; ++b)
@@ -72,7 +74,7 @@ static size_t state_of(const choir__shards_t* shards,
                        int64_t start) {
   const choir__place_t* place = place_of(shards, param);
   const choir__bucket_t* bucket = &shards->dist->buckets[place->bucket];
-  return choir__shards_state_place(shards, number, place->bucket) +
+  return place_of_states(shards, number, place->bucket) +
          (size_t)(place->offset + start - rank * bucket->part) *
              choir_dtype_bytes(bucket->dtype);
 }
@@ -116,7 +118,7 @@ static choir_status_t move_params(const choir_dist_opt_t* dist) {
 
 static choir_status_t fill(choir__shards_t* shards) {
   const choir_dist_opt_t* dist = shards->dist;
-  const size_t bytes = choir__shards_state_place(shards, 0, dist->bucket_count);
+  const size_t bytes = place_of_states(shards, 0, dist->bucket_count);
   CHOIR_TRY(move_params(dist));
   if (!shards->peers)
     return choir_buffer_create(dist->device, bytes, &shards->states);

@@ -36,11 +36,6 @@ struct choir__shards_s {
   choir_span_t span;  // of the update
 };
 
-// Bytes from the start of a rank's states to those of `number` of its part of
-// the bucket.
-size_t choir__shards_state_place(const choir__shards_t* shards, int32_t number,
-                                 int32_t bucket);
-
 // ---- dist_opt_peers.c ----
 
 // For ranks that see each other's memory. Collective. NULL: they do not, or

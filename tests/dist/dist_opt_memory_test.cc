@@ -57,8 +57,7 @@ choir_status_t Resume(Training* training) {
                                nullptr, 0);
 }
 
-choir_status_t Use(Training* training) {
-  const choir_strategy_def_t* def = &choir_strategy_def_fp16;
+choir_status_t Use(Training* training, const choir_strategy_def_t* def) {
   return choir_dist_opt_use(training->dist(), def,
                             choir_testing::StrategyConfig(def, {}).data());
 }
@@ -71,7 +70,10 @@ const Call kCalls[] = {
      [](Training* t) { return choir_dist_opt_broadcast(t->dist()); }},
     {"save", true, Save},
     {"resume", true, Resume},
-    {"use", true, Use},
+    {"use", true, [](Training* t) { return Use(t, &choir_strategy_def_fp16); }},
+    // From shards to whole states.
+    {"use_local", true,
+     [](Training* t) { return Use(t, &choir_strategy_def_local_sgd); }},
 };
 
 class DistOptMemoryTest : public ::testing::TestWithParam<Call> {};
@@ -153,7 +155,8 @@ TEST_P(DistOptMemoryTest, AllHearOfALackOnOneRank) {
   Training::Options options[4];
   options[1].strategy = &choir_strategy_def_sparse_top_k;  // has states
   options[2].device = "cuda";  // copies of what is on it
-  options[3].shard = !is_broadcast;
+  options[3].shard =
+      !is_broadcast && std::string(GetParam().name) != "use_local";
   options[3].peer_memory = false;
   bool failed = false;
   for (Training::Options& one : options) {

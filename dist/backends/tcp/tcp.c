@@ -88,7 +88,10 @@ static bool send_some(choir_tcp_link_t* link) {
 // else, which waits until this rank comes to it.
 static bool fits(const choir_tcp_link_t* link,
                  const choir_tcp_request_t* request) {
-  return link->frame.channel == request->frame.channel &&
+  if (link->frame.channel != request->frame.channel) return false;
+  if (link->frame.channel != CHOIR_COMM_CHANNEL_EXCHANGE)
+    return link->frame.bytes == request->frame.bytes;
+  return link->frame.bytes >= sizeof(choir_comm_message_t) &&
          link->frame.bytes <= request->frame.bytes;
 }
 

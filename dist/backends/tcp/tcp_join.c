@@ -452,8 +452,9 @@ static choir_status_t introduce(const join_t* join, int32_t purpose,
 
 // ---- The rendezvous ----
 
-static choir_status_t resolve(const char* text,
-                              struct sockaddr_storage* out_address) {
+// The addresses of the rendezvous, for freeaddrinfo.
+static choir_status_t resolve(const char* text, struct addrinfo** out_found) {
+  *out_found = NULL;
   char host[CHOIR_COMM_ADDRESS_BYTES];
   snprintf(host, sizeof(host), "%s", text);
   char* colon = strrchr(host, ':');
@@ -467,15 +468,16 @@ static choir_status_t resolve(const char* text,
     colon[-1] = 0;
   }
   const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-  struct addrinfo* found = NULL;
-  const int error = getaddrinfo(name, colon + 1, &hints, &found);
-  if (error)
-    return CHOIR_ERROR(NOT_FOUND, "the rendezvous %s: %s", text,
-                       gai_strerror(error));
+  const int error = getaddrinfo(name, colon + 1, &hints, out_found);
+  if (!error) return NULL;
+  return CHOIR_ERROR(NOT_FOUND, "the rendezvous %s: %s", text,
+                     gai_strerror(error));
+}
+
+static void copy_address(const struct addrinfo* found,
+                         struct sockaddr_storage* out_address) {
   memset(out_address, 0, sizeof(*out_address));
   memcpy(out_address, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return NULL;
 }
 
 static choir_status_t check_card(const join_t* join, const card_t* card) {
@@ -602,7 +604,10 @@ static choir_status_t open_rendezvous(join_t* join) {
     return NULL;
   }
   struct sockaddr_storage address;
-  CHOIR_TRY(resolve(join->config->rendezvous, &address));
+  struct addrinfo* found;
+  CHOIR_TRY(resolve(join->config->rendezvous, &found));
+  copy_address(found, &address);
+  freeaddrinfo(found);
   return listen_at(port_of(&address), &join->listener);
 }
 
@@ -648,24 +653,39 @@ static choir_status_t take_table(join_t* join, int socket,
   return moved ? lost_rank_0(join) : NULL;
 }
 
-// Until rank 0 listens.
-static choir_status_t call_rank_0(join_t* join,
-                                  struct sockaddr_storage* out_address,
-                                  int* out_socket) {
-  CHOIR_TRY(resolve(join->config->rendezvous, out_address));
-  for (;;) {
+// A name may have several addresses, of which rank 0 listens at some.
+static choir_status_t try_rank_0(join_t* join, const struct addrinfo* found,
+                                 struct sockaddr_storage* out_address,
+                                 int* out_socket) {
+  for (; found && *out_socket < 0; found = found->ai_next) {
+    copy_address(found, out_address);
     CHOIR_TRY(connect_to(out_address, join->deadline, out_socket));
     if (*out_socket >= 0)
       CHOIR_TRY(
           introduce(join, REGISTER, "rank 0", join->deadline, out_socket));
-    if (*out_socket >= 0) return NULL;
+  }
+  return NULL;
+}
+
+// Until rank 0 listens.
+static choir_status_t call_rank_0(join_t* join,
+                                  struct sockaddr_storage* out_address,
+                                  int* out_socket) {
+  struct addrinfo* found;
+  CHOIR_TRY(resolve(join->config->rendezvous, &found));
+  choir_status_t status = NULL;
+  while (!status && *out_socket < 0) {
+    status = try_rank_0(join, found, out_address, out_socket);
+    if (status || *out_socket >= 0) break;
     if (choir_clock_seconds() > join->deadline) {
       join->tcp->base.flags[0] = true;
-      choir_status_t status = tell_missing(join);
-      return choir_status_annotate(status, __FILE__, __LINE__, "rendezvous");
+      status = choir_status_annotate(tell_missing(join), __FILE__, __LINE__,
+                                     "rendezvous");
     }
     poll(NULL, 0, RETRY_MILLISECONDS);
   }
+  freeaddrinfo(found);
+  return status;
 }
 
 static choir_status_t visit_rendezvous(join_t* join) {
