@@ -130,6 +130,8 @@ CHOIR_API choir_status_t choir_dist_opt_refuse_use(choir_dist_opt_t* dist_opt,
                       CHOIR_SPARSE_THRESHOLD_FIELDS, __VA_ARGS__)
 #define choir_dist_opt_use_dgc(dist_opt, ...) \
   CHOIR_DIST_OPT_USE_(dist_opt, dgc, CHOIR_DGC_FIELDS, __VA_ARGS__)
+#define choir_dist_opt_use_power_sgd(dist_opt, ...) \
+  CHOIR_DIST_OPT_USE_(dist_opt, power_sgd, CHOIR_POWER_SGD_FIELDS, __VA_ARGS__)
 #define choir_dist_opt_use_local_sgd(dist_opt, ...) \
   CHOIR_DIST_OPT_USE_(dist_opt, local_sgd, CHOIR_LOCAL_SGD_FIELDS, __VA_ARGS__)
 #define choir_dist_opt_use_sparse_local(dist_opt, ...)                   \

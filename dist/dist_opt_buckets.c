@@ -39,6 +39,18 @@ static void assign_buckets(choir_dist_opt_t* dist) {
   }
 }
 
+// Of the axis whose elements are furthest apart.
+static int64_t rows_of(const choir_view_t* view) {
+  int64_t rows = 1;
+  int64_t stride = 0;
+  for (int32_t axis = 0; axis < view->ndim; ++axis) {
+    if (view->shape[axis] == 1 || view->strides[axis] <= stride) continue;
+    stride = view->strides[axis];
+    rows = view->shape[axis];
+  }
+  return rows;
+}
+
 int64_t choir__bucket_part_of(const choir__bucket_t* bucket, int32_t rank,
                               int64_t offset, int64_t count,
                               int64_t* out_start) {
@@ -71,7 +83,8 @@ static choir_status_t place_gradients(choir_dist_opt_t* dist) {
       choir_param_t* param = dist->params->params[i];
       choir_view_t view = *choir_tensor_view(param->value);
       *piece++ = (choir_strategy_piece_t){.offset = offset,
-                                          .count = choir_view_count(&view)};
+                                          .count = choir_view_count(&view),
+                                          .rows = rows_of(&view)};
       dist->values[dist->value_count++] = param->value;
       ++shown->piece_count;
       view.buffer = bucket->buffer;

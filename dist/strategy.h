@@ -31,6 +31,7 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
   X(sparse_top_k, CHOIR_SPARSE_TOP_K_FIELDS)         \
   X(sparse_threshold, CHOIR_SPARSE_THRESHOLD_FIELDS) \
   X(dgc, CHOIR_DGC_FIELDS)                           \
+  X(power_sgd, CHOIR_POWER_SGD_FIELDS)               \
   X(local_sgd, CHOIR_LOCAL_SGD_FIELDS)               \
   X(sparse_local, CHOIR_SPARSE_LOCAL_FIELDS)         \
   X(auto, CHOIR_AUTO_FIELDS)
@@ -83,6 +84,12 @@ CHOIR_API extern const char* const choir_strategy_value_names[];
   X(T, FLOAT, clip, 0, 0, 1e30, "largest norm of a gradient; 0: any")   \
   X(T, ENUM, values, 1, choir_strategy_value_names, 0,                  \
     "how the sent ones travel")
+
+// "powerSGD": of each gradient matrix two thin ones are averaged, whose product
+// is its best approximation of that rank; the rest is added to the next step's
+// gradient. What is no matrix, or too small to gain by it, is averaged whole.
+#define CHOIR_POWER_SGD_FIELDS(X, T) \
+  X(T, INT, rank, 2, 1, 64, "columns of the thin matrices")
 
 // "localSGD": `period` steps with own gradients, then averages of parameters;
 // the exchange may take `delay` of the next steps. The outer step is SGD on the

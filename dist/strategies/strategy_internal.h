@@ -33,6 +33,7 @@ typedef struct choir_strategy_piece_s {
   void* value;  // the parameter's elements, in the order of the bucket's
   int64_t offset;
   int64_t count;
+  int64_t rows;  // of the matrix that it is in memory: of the outermost axis
 } choir_strategy_piece_t;
 
 typedef struct choir_strategy_bucket_s {

@@ -179,7 +179,7 @@ TEST(DistOptShardsTest, EveryExchangeIsShared) {
     EXPECT_TRUE(RunSteps(comm, options) == sharded)
         << choir_strategy_def_option(strategy);
   }
-  EXPECT_EQ(shared, 6);
+  EXPECT_EQ(shared, 7);
 }
 
 TEST(DistOptShardsTest, AChangeThatIsRefusedChangesNothing) {

@@ -43,6 +43,7 @@ class StrategyRig {
   struct Options {
     Settings settings;
     std::vector<std::vector<int64_t>> buckets = {{100}};
+    int64_t rows = 1;  // of parameters that have as many or a multiple
     double lr = 0.1;
     double momentum = 0.9;
   };
@@ -54,7 +55,7 @@ class StrategyRig {
     device_options.threads = 1;
     Must(choir_device_create("cpu", &device_options, &device_));
     Must(choir_param_set_create(device_, &set_));
-    for (const auto& counts : options.buckets) AddBucket(counts);
+    for (const auto& counts : options.buckets) AddBucket(counts, options.rows);
     choir_sgd_config_t sgd;
     choir_struct_init(choir_optimizer_def_config(&choir_optimizer_def_sgd),
                       &sgd);
@@ -136,7 +137,7 @@ class StrategyRig {
   }
 
  private:
-  void AddBucket(const std::vector<int64_t>& counts) {
+  void AddBucket(const std::vector<int64_t>& counts, int64_t rows) {
     int64_t total = 0;
     for (int64_t count : counts) total += Padded(count);
     choir_buffer_t* memory = nullptr;
@@ -158,7 +159,8 @@ class StrategyRig {
       choir_view_t view = *choir_tensor_view(param->value);
       void* data = choir_buffer_data(view.buffer);
       memset(data, 0, static_cast<size_t>(count) * sizeof(float));
-      pieces.push_back({data, offset, count});
+      pieces.push_back(
+          {data, offset, count, count % rows == 0 ? rows : int64_t{1}});
       view.buffer = memory;
       view.offset = offset;
       Must(choir_tensor_from_view(&view, &tensor));
