@@ -35,7 +35,7 @@ typedef struct part_s {  // of a bucket
   int64_t first_count;  // elements of the two messages
   int64_t second_count;
   choir_buffer_t* first;
-  choir_buffer_t* second;      // NULL: all blocks are whole
+  choir_buffer_t* second;
   choir_tensor_t* tensors[2];  // states: what was not sent, and the Q
   float* residual;
   float* q;
@@ -104,12 +104,11 @@ typedef struct work_s {
 
 static work_t work_on(choir_strategy_t* strategy, int32_t index) {
   const part_t* part = &((power_sgd_t*)strategy)->parts[index];
-  return (work_t){
-      .part = part,
-      .bucket = &strategy->buckets[index],
-      .rank = rank_of(strategy),
-      .first = choir_buffer_data(part->first),
-      .second = part->second ? choir_buffer_data(part->second) : NULL};
+  return (work_t){.part = part,
+                  .bucket = &strategy->buckets[index],
+                  .rank = rank_of(strategy),
+                  .first = choir_buffer_data(part->first),
+                  .second = choir_buffer_data(part->second)};
 }
 
 static float* matrix_of(const work_t* work, const block_t* block) {
@@ -237,7 +236,7 @@ static choir_status_t exchange(choir_strategy_t* strategy, int32_t index,
                                    index, stream));
   CHOIR_TRY(
       average(strategy, index, work.first, work.part->first_count, stream));
-  if (work.second) {
+  if (work.part->second_count > 0) {
     CHOIR_TRY(choir__strategy_submit(strategy, CHOIR_STRATEGY_ENCODE, turn,
                                      index, stream));
     CHOIR_TRY(
@@ -302,13 +301,13 @@ static choir_status_t make_part(choir_strategy_t* strategy, int32_t index) {
                            "matrices of a bucket", &memory));
   part->blocks = memory;
   lay_out(strategy, bucket, part);
-  CHOIR_TRY(choir_comm_buffer_create(strategy->comm, strategy->host,
-                                     (size_t)part->first_count * sizeof(float),
-                                     &part->first));
-  if (part->second_count == 0) return NULL;
-  CHOIR_TRY(choir_comm_buffer_create(strategy->comm, strategy->host,
-                                     (size_t)part->second_count * sizeof(float),
-                                     &part->second));
+  const int64_t counts[] = {part->first_count, part->second_count};
+  choir_buffer_t** buffers[] = {&part->first, &part->second};
+  for (int k = 0; k < 2; ++k)
+    CHOIR_TRY(choir_comm_buffer_create(
+        strategy->comm, strategy->host,
+        (size_t)(counts[k] > 0 ? counts[k] : 1) * sizeof(float), buffers[k]));
+  if (part->second_count == 0) return NULL;  // all blocks are whole
   return make_states(strategy, index, part);
 }
 
