@@ -201,6 +201,30 @@ TEST(DistOptShardsTest, AChangeThatIsRefusedChangesNothing) {
   EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
 }
 
+// They are updated one after the other, whole. Without `shard` that is done.
+TEST(DistOptShardsTest, ParametersNeedMemoryOfTheirOwn) {
+  if (RunRanks(kBackend, 2)) return;
+  Comm comm;
+  for (bool shard : {false, true}) {
+    Training::Options options = Sharded();
+    options.shard = shard;
+    options.peer_memory = true;
+    Training training(SmallLayers(), comm.get(), options);
+    Must(choir_param_set_add(choir_model_params(training.model()), "again",
+                             training.Param("fc2.W")->value,
+                             /*trainable=*/true, nullptr));
+    if (shard) {
+      EXPECT_STATUS(FAILED_PRECONDITION,
+                    "shard: some parameters have memory in common",
+                    training.Attach());
+      continue;
+    }
+    ASSERT_OK(training.Attach());
+    ASSERT_OK(TrainUnevenly(&training, comm, 0));
+    EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
+  }
+}
+
 TEST(DistOptShardsTest, PassesOfAStepAreAddedUp) {
   if (RunRanks(kBackend, 2)) return;
   Comm comm;
