@@ -58,8 +58,8 @@ def _ops(net):
 # Its compiled form has some 160 layers to compile, both ways.
 RESNET50_LIMIT = 420
 
-# Not the communicators that need no GPU.
-_OTHERS = "-*/self_*:*/shm_*:*/mpi_*"
+# The communicators that need GPUs.
+_GPU_COMMS = "*/nccl_*"
 
 STEPS = (
     _suite("cuda_driver_test", "tests/core/cuda_driver_test", "*", 30),
@@ -77,11 +77,13 @@ STEPS = (
         "optimizer_suite", "tests/conformance/optimizer_suite", "*/cuda_*", 120
     ),
     _suite("model_graph", "tests/model/model_graph_test", "*/cuda", 120),
-    _suite("comm_suite", "tests/conformance/comm_suite_others", _OTHERS, 180),
+    _suite(
+        "comm_suite", "tests/conformance/comm_suite_others", _GPU_COMMS, 180
+    ),
     _suite(
         "strategy_suite",
         "tests/conformance/strategy_suite_others",
-        _OTHERS,
+        _GPU_COMMS,
         180,
     ),
     _suite(
