@@ -222,7 +222,7 @@ class Session:
         self._handshake = queue.Queue()
         self._answers = {}  # id of a request: queue
         self._said = {}  # id: what is called with its events
-        self._is_over = False
+        self.is_over = False  # the connection has ended
         self._agent_status = None  # of a remote agent, as its shell has it
         self._log = []
         self._next_id = 0
@@ -285,7 +285,7 @@ class Session:
                 break
             self._take(message)
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             waiting = list(self._answers.values())
         for one in [self._handshake, *waiting]:
             one.put(None)
@@ -341,7 +341,7 @@ class Session:
             number = self._next_id
             self._answers[number] = answers
             self._said[number] = said
-            if self._is_over:
+            if self.is_over:
                 answers.put(None)
         message = dict(arguments, id=number, op=op)
         self._send(json.dumps(message).encode() + b"\n")

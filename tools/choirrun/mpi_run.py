@@ -414,6 +414,8 @@ class Run:
         is_told = is_told or any(
             words in text for words in mpi_versions.PEER_IS_LOST
         )
+        # Known before Open MPI hears of it; its event may still be in the queue.
+        is_told = is_told or any(session.is_over for session in self.sessions)
         if self.options.verbose or not is_told:
             return True
         self.withheld.append(text)
