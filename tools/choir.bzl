@@ -24,6 +24,8 @@ _C_COPTS = _COMMON_COPTS + [
     "-Wshadow",
     "-Wstrict-prototypes",
     "-Wmissing-prototypes",
+    # A choice between a void* and another pointer is a void*, and counts bytes.
+    "-Wpointer-arith",
     # Config macros give every field its default; the caller's come after.
     "-Wno-override-init",
 ]
