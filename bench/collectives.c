@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_collectives [--workers N] [--comm shm|mpi] [--collective NAME|all]
+// bench_collectives [--workers N] [--comm shm|tcp|mpi] [--collective NAME|all]
 //                   [--memory comm|private|both] [--bytes N[,N...]] [--touch]
 //                   [--json]
 // Times collectives of f32 over ranks. Starts its own workers, or runs under
@@ -42,7 +42,7 @@ static const char program[] = "bench_collectives";
 static int usage(const char* what) {
   fprintf(stderr,
           "bench_collectives: %s\nusage: bench_collectives [--workers N] "
-          "[--comm shm|mpi] [--collective NAME|all] [--memory "
+          "[--comm shm|tcp|mpi] [--collective NAME|all] [--memory "
           "comm|private|both] [--bytes N[,N...]] [--touch] [--json]\n",
           what);
   return 2;

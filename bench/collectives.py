@@ -5,7 +5,8 @@ usage: bazel run //bench:collectives -- [--rounds N] [--ranks N[,N...]]
                                         [--bytes N[,N...]] [--touch] [--top-k]
                                         [--only NAME,...] [--json FILE]
 
-Every round runs each job once for each number of ranks, in turns from the first
+Choir and Open MPI run over shared memory and, without it, over TCP on loopback;
+Gloo always takes TCP. Every round runs each job once for each number of ranks, in turns from the first
 to the last and back. A job times blocking sums of f32 in place: 11 batches of
 about 20 ms for each size, of which it gives the median. The table has the median
 and the range over the rounds; a ratio is taken within a round. Choir's memory is
@@ -43,6 +44,8 @@ GLOO_HEADER = "gloo/allreduce.h"
 JOBS = {
     "choir": "Choir, shm",
     "open_mpi": "Open MPI, in place",
+    "choir_tcp": "Choir, tcp",
+    "open_mpi_tcp": "Open MPI, tcp",
     "gloo_ring": "Gloo, ring",
     "gloo_bcube": "Gloo, bcube",
 }
@@ -51,12 +54,19 @@ TOP_K = os.path.join(BENCH, "bench_top_k")
 TOP_K_GOALS = {431080: 6, 25000000: 2.5}
 LIMIT = 300  # seconds of one job; guards against a hang
 
-# (ranks, bytes): (least ratio to Open MPI, to Gloo).
-GOALS = {
-    (2, 4096): (3, None),
-    (2, 1724320): (3.5, 10),
-    (4, 1724320): (5, 20),
-}
+GLOO = ("gloo_ring", "gloo_bcube")
+# Choir's job, the peers it is set beside (the quickest one counts), and
+# {(ranks, bytes): the least ratio}; of all others under None.
+PAIRS = (
+    (
+        "choir",
+        ("open_mpi",),
+        {(2, 4096): 3, (2, 1724320): 3.5, (4, 1724320): 5},
+    ),
+    ("choir", GLOO, {(2, 1724320): 10, (4, 1724320): 20}),
+    ("choir_tcp", ("open_mpi_tcp",), {None: 0.97}),
+    ("choir_tcp", GLOO, {(2, 1724320): 1.5, None: 0.97}),
+)
 
 
 def run_ranks(commands):
@@ -94,11 +104,12 @@ def run_job(name, ranks, options, folder):
     """One measurement: {bytes: {"median_us": ..., ...}}."""
     sizes = ",".join(str(size) for size in options.bytes)
     touch = ["--touch"] if options.touch else []
-    if name == "choir":
+    if name in ("choir", "choir_tcp"):
         command = [CHOIR, "--workers", str(ranks), "--bytes", sizes, "--json"]
+        command += ["--comm", "tcp" if name == "choir_tcp" else "shm"]
         command += ["--collective", "all_reduce", "--memory", "comm", *touch]
         lines = run_ranks([command])
-    elif name == "open_mpi":
+    elif name in ("open_mpi", "open_mpi_tcp"):
         if not shutil.which("mpiexec"):
             raise measure.Missing("no mpiexec")
         # Bound to cores where there are enough of them, its default.
@@ -107,6 +118,8 @@ def run_job(name, ranks, options, folder):
             command.append("--allow-run-as-root")
         if ranks <= len(os.sched_getaffinity(0)):
             command += ["--bind-to", "core"]
+        if name == "open_mpi_tcp":
+            command += ["--mca", "btl", "self,tcp"]
         lines = run_ranks([[*command, OPEN_MPI, sizes, *touch]])
     else:
         program = build_gloo(folder)
@@ -175,10 +188,10 @@ def times(results, name, ranks, size):
     return [result[size]["median_us"] for result in rounds]
 
 
-def peer_ratio(results, peers, ranks, size):
+def peer_ratio(results, own, peers, ranks, size):
     """Of the peer's job that is quickest here: (name, [ratio of a round])."""
     peers = [name for name in peers if times(results, name, ranks, size)]
-    own = times(results, "choir", ranks, size)
+    own = times(results, own, ranks, size)
     if not peers or not own:
         return None, []
 
@@ -208,19 +221,17 @@ def print_tables(results, missing, options, others_cores):
                 elif times(results, name, ranks, size):
                     value = measure.spread(times(results, name, ranks, size), 2)
                     print("  %-24s %s" % (JOBS[name], value))
-            goals = GOALS.get((ranks, size), (None, None))
-            peers = (["open_mpi"], ["gloo_ring", "gloo_bcube"])
-            for names, goal in zip(peers, goals):
-                best, ratios = peer_ratio(results, names, ranks, size)
+            for own, peers, goals in PAIRS:
+                best, ratios = peer_ratio(results, own, peers, ranks, size)
                 if not best:
                     continue
-                wanted = "  wanted: >= %g" % goal if goal else ""
+                goal = goals.get((ranks, size), goals.get(None))
                 print(
-                    "  %-24s %s%s"
+                    "  %-32s %s%s"
                     % (
-                        JOBS[best] + " / Choir",
-                        measure.spread(ratios, 1),
-                        wanted,
+                        "%s / %s" % (JOBS[best], JOBS[own]),
+                        measure.spread(ratios, 2),
+                        "  wanted: >= %g" % goal if goal else "",
                     )
                 )
 

@@ -226,6 +226,7 @@ def ops_table(ops):
 
 def collectives_table(record):
     texts = {"choir": "Choir, shm", "open_mpi": "Open MPI, in place"}
+    texts.update({"choir_tcp": "Choir, tcp", "open_mpi_tcp": "Open MPI, tcp"})
     texts.update({"gloo_ring": "Gloo, ring", "gloo_bcube": "Gloo, bcube"})
     times = {}
     for row in record["rows"]:
@@ -234,9 +235,10 @@ def collectives_table(record):
     jobs = [job for job in texts if any(key[2] == job for key in times)]
     rows = []
     for ranks, size in sorted({key[:2] for key in times}):
-        own = dict(times.get((ranks, size, "choir"), ()))
         cells = ["%d ranks, %d bytes" % (ranks, size)]
         for job in jobs:
+            own = "choir_tcp" if job == "open_mpi_tcp" else "choir"
+            own = dict(times.get((ranks, size, own), ()))
             theirs = times.get((ranks, size, job), [])
             values = [us for _, us in theirs]
             if not values:
@@ -244,7 +246,7 @@ def collectives_table(record):
                 continue
             cell = measure.spread(values, 1)
             ratios = [us / own[turn] for turn, us in theirs if turn in own]
-            if job != "choir" and ratios:
+            if job not in ("choir", "choir_tcp") and ratios:
                 cell += " × %.1f" % statistics.median(ratios)
             cells.append(cell)
         rows.append(cells)

@@ -45,13 +45,17 @@ class CollectivesTest(unittest.TestCase):
                 record = json.load(file)
         self.assertEqual(sorted(record["missing"]), ["gloo_bcube", "gloo_ring"])
         rows = [(row["job"], row["bytes"]) for row in record["rows"]]
-        jobs = ("choir", "open_mpi")
+        jobs = ("choir", "choir_tcp", "open_mpi", "open_mpi_tcp")
         self.assertEqual(
             sorted(rows), [(job, size) for job in jobs for size in (64, 4096)]
         )
         self.assertTrue(all(row["median_us"] > 0 for row in record["rows"]))
         self.assertIn("not installed: no C++ compiler", done.stdout)
-        self.assertIn("Open MPI, in place / Choir", done.stdout)
+        for pair in (
+            "Open MPI, in place / Choir, shm",
+            "Open MPI, tcp / Choir, tcp",
+        ):
+            self.assertIn(pair, done.stdout)
 
     def test_memory_can_be_written_before(self):
         flags = ("--only", "choir", "--bytes", "4096", "--touch")
