@@ -141,7 +141,7 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   // auto, which is self for one rank, shm where all ranks are on one host, tcp
   // where there is a rendezvous, else mpi.
   // $CHOIR_COMM_ID: 32 hexadecimal digits, the same on all ranks, which are the
-  // secret of the run (docs/security.md). Not set: shm with several ranks
+  // secret of the run (docs/trust.md). Not set: shm with several ranks
   // fails, unless Open MPI started them.
   const char* backend = getenv("CHOIR_COMM");
   if (backend && backend[0]) out_config->backend = backend;

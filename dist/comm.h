@@ -79,7 +79,7 @@ typedef enum choir_collective_kind_e {
 
 // 32 hexadecimal digits and a NUL: what the ranks of one communicator share,
 // as NCCL's unique id. Made by one process and handed to the others, and a
-// secret: who of the same user knows it can join (docs/security.md).
+// secret: who of the same user knows it can join (docs/trust.md).
 #define CHOIR_COMM_ID_BYTES 33
 #define CHOIR_COMM_ADDRESS_BYTES 272
 typedef struct choir_comm_id_s {
