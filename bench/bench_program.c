@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dist/comm.h"
 #include "dist/launch.h"
 
 choir_status_t bench_flags_parse(const choir_struct_def_t* def, int argc,
@@ -28,7 +29,11 @@ int bench_fail(const char* program, choir_status_t status, int exit_status) {
 }
 
 bool bench_is_worker(void) {
-  return choir_launch_is_worker() || getenv("OMPI_COMM_WORLD_SIZE");
+  choir_comm_config_t config = {0};
+  // What is wrong with a variable, choir_comm_create tells again.
+  choir_status_free(choir_comm_config_init(&config));
+  return choir_launch_is_worker() || config.size > 1 ||
+         getenv("OMPI_COMM_WORLD_SIZE");
 }
 
 int bench_launch(const char* program, char** argv, int64_t workers,

@@ -13,7 +13,8 @@ choir_status_t bench_flags_parse(const choir_struct_def_t* def, int argc,
                                  char** argv, void* options) CHOIR_NODISCARD;
 // "<program>: <message>" on stderr; frees the status, gives exit_status.
 int bench_fail(const char* program, choir_status_t status, int exit_status);
-// Whether a launcher (ours, or mpiexec) started this process as one of several.
+// Whether a launcher (ours, mpiexec, or one that sets the variables of
+// choir_comm_config_init) started this process as one of several.
 bool bench_is_worker(void);
 // Runs `workers` processes of this program to their end (dist/launch.h), which
 // talk over `comm`; says what went wrong. Gives what main should return.
