@@ -111,6 +111,13 @@ static work_t work_on(choir_strategy_t* strategy, int32_t index) {
                   .second = choir_buffer_data(part->second)};
 }
 
+static void run_blocks(choir_strategy_t* strategy, int32_t index,
+                       void (*run)(const work_t*, const block_t*)) {
+  const work_t work = work_on(strategy, index);
+  for (int32_t i = 0; i < work.bucket->piece_count; ++i)
+    run(&work, &work.part->blocks[i]);
+}
+
 static float* matrix_of(const work_t* work, const block_t* block) {
   return (float*)work->bucket->grads + block->offset;
 }
@@ -136,9 +143,7 @@ static choir_status_t encode(choir_strategy_t* strategy, int32_t index,
                              choir_stream_t* stream) {
   (void)values;
   (void)stream;
-  const work_t work = work_on(strategy, index);
-  for (int32_t i = 0; i < work.bucket->piece_count; ++i)
-    encode_block(&work, &work.part->blocks[i]);
+  run_blocks(strategy, index, encode_block);
   return NULL;
 }
 
@@ -161,9 +166,7 @@ static choir_status_t turn(choir_strategy_t* strategy, int32_t index,
                            choir_stream_t* stream) {
   (void)values;
   (void)stream;
-  const work_t work = work_on(strategy, index);
-  for (int32_t i = 0; i < work.bucket->piece_count; ++i)
-    turn_block(&work, &work.part->blocks[i]);
+  run_blocks(strategy, index, turn_block);
   return NULL;
 }
 
@@ -207,8 +210,7 @@ static choir_status_t decode(choir_strategy_t* strategy, int32_t index,
   const work_t work = work_on(strategy, index);
   for (int32_t i = 0; i < work.bucket->piece_count; ++i)
     decode_block(&work, &work.part->blocks[i], values->sample_count > 0);
-  for (int32_t i = 0; i < work.bucket->piece_count; ++i)
-    keep_q(&work, &work.part->blocks[i]);
+  run_blocks(strategy, index, keep_q);
   return NULL;
 }
 

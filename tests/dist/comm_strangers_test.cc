@@ -31,10 +31,12 @@
 namespace {
 
 using choir_testing::Contains;
+using choir_testing::Heard;
 using choir_testing::MakeId;
 using choir_testing::Patience;
 using choir_testing::ProcessGroup;
 using choir_testing::ProcessResult;
+using choir_testing::Say;
 
 // Nobody's on any machine that we know.
 constexpr uid_t kOtherUser = 31337;
@@ -42,20 +44,6 @@ constexpr uid_t kOtherUser = 31337;
 std::string Role() {
   const char* role = getenv("CHOIR_TEST_ROLE");
   return role ? role : "";
-}
-
-void Say(const std::string& text) {
-  std::string line = "\nSAYS " + text + "\n";
-  EXPECT_EQ(write(1, line.data(), line.size()),
-            static_cast<ssize_t>(line.size()));
-}
-
-std::string Heard(const ProcessResult& result) {
-  const std::string mark = "SAYS ";
-  size_t at = result.output.find(mark);
-  if (at == std::string::npos) return "(nothing) " + result.output;
-  at += mark.size();
-  return result.output.substr(at, result.output.find('\n', at) - at);
 }
 
 // A rank of two that joins, adds up, and says how it went.

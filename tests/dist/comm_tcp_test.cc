@@ -22,26 +22,14 @@
 namespace {
 
 using choir_testing::Contains;
+using choir_testing::Heard;
 using choir_testing::MakeId;
 using choir_testing::OwnFilter;
 using choir_testing::OwnPath;
 using choir_testing::Patience;
 using choir_testing::ProcessGroup;
 using choir_testing::ProcessResult;
-
-void Say(const std::string& text) {
-  std::string line = "\nSAYS " + text + "\n";
-  EXPECT_EQ(write(1, line.data(), line.size()),
-            static_cast<ssize_t>(line.size()));
-}
-
-std::string Heard(const ProcessResult& result) {
-  const std::string mark = "SAYS ";
-  size_t at = result.output.find(mark);
-  if (at == std::string::npos) return "(nothing) " + result.output;
-  at += mark.size();
-  return result.output.substr(at, result.output.find('\n', at) - at);
-}
+using choir_testing::Say;
 
 double Seconds(const char* name, double otherwise) {
   const char* text = getenv(name);

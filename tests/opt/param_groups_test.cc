@@ -5,36 +5,29 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/graph.h"
 #include "opt/optimizer.h"
+#include "tests/opt/optimizer_testing.h"
 #include "tests/opt/param_testing.h"
 #include "tests/testing/status_matchers.h"
 
 namespace {
 
+using choir::testing::Create;
 using choir::testing::DevicePtr;
 using choir::testing::MakeDevice;
+using choir::testing::OptimizerPtr;
 using choir::testing::ParamSet;
-
-struct OptimizerRelease {
-  void operator()(choir_optimizer_t* optimizer) const {
-    choir_optimizer_release(optimizer);
-  }
-};
-using OptimizerPtr = std::unique_ptr<choir_optimizer_t, OptimizerRelease>;
 
 OptimizerPtr Sgd(double lr, double momentum = 0, double weight_decay = 0) {
   choir_sgd_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_SGD_FIELDS)};
   config.lr = lr;
   config.momentum = momentum;
   config.weight_decay = weight_decay;
-  choir_optimizer_t* sgd = nullptr;
-  EXPECT_OK(choir_optimizer_create(&choir_optimizer_def_sgd, &config, &sgd));
-  return OptimizerPtr(sgd);
+  return Create(config);
 }
 
 choir_param_group_t Group(const char* match) {

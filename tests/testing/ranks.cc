@@ -119,6 +119,20 @@ bool Matches(const std::string& text, const std::string& pattern) {
   return Contains(text, "^(" + pattern + ")$");
 }
 
+void Say(const std::string& text) {
+  std::string line = "\nSAYS " + text + "\n";
+  EXPECT_EQ(write(1, line.data(), line.size()),
+            static_cast<ssize_t>(line.size()));
+}
+
+std::string Heard(const ProcessResult& result) {
+  const std::string mark = "SAYS ";
+  size_t at = result.output.find(mark);
+  if (at == std::string::npos) return "(nothing) " + result.output;
+  at += mark.size();
+  return result.output.substr(at, result.output.find('\n', at) - at);
+}
+
 std::string MakeId() {
   unsigned char bytes[16] = {0};
   if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return "";

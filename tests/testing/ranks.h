@@ -112,6 +112,10 @@ bool RunRanksTogether(const std::string& backend, int size,
 bool Matches(const std::string& text, const std::string& pattern);
 bool Contains(const std::string& text, const std::string& pattern);
 
+// A line of a process for its parent: what it says, and what was heard of it.
+void Say(const std::string& text);
+std::string Heard(const ProcessResult& result);
+
 // 32 random hexadecimal digits.
 std::string MakeId();
 
