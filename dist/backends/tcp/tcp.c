@@ -291,10 +291,13 @@ static void send_word(choir_tcp_link_t* link, const word_t* word) {
     if (n > 0) done += (size_t)n;
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     const bool is_full = n < 0 && errno == EAGAIN;
-    // A beat may be left out, but not a part of a word.
-    if (!is_full || (done == 0 && word->kind == WORD_BEAT) ||
-        choir_clock_seconds() > end)
+    // A beat may be left out, but not a part of a word: nothing after that
+    // would be understood.
+    if (is_full && done == 0 && word->kind == WORD_BEAT) return;
+    if (!is_full || choir_clock_seconds() > end) {
+      if (done > 0) shutdown(link->control, SHUT_WR);
       return;
+    }
     struct pollfd ready = {.fd = link->control, .events = POLLOUT};
     poll(&ready, 1, 10);
   }
