@@ -23,6 +23,7 @@
 
 namespace {
 
+using choir_testing::Heard;
 using choir_testing::Patience;
 using choir_testing::ProcessGroup;
 using choir_testing::ProcessResult;
@@ -55,13 +56,10 @@ choir_comm_config_t Config(double deadline) {
   return config;
 }
 
-// One line in one write, as ranks may share a pipe.
 void Say(choir_status_t status) {
-  char text[2048];
-  int bytes = snprintf(text, sizeof(text), "\nRANK %d SAYS %s: %s.\n", Rank(),
-                       choir_status_code_text(choir_status_code(status)),
-                       choir_status_message(status));
-  EXPECT_EQ(write(1, text, static_cast<size_t>(bytes)), bytes);
+  choir_testing::Say(
+      std::string(choir_status_code_text(choir_status_code(status))) + ": " +
+      choir_status_message(status) + ".");
   choir_status_free(status);
 }
 
@@ -94,18 +92,6 @@ void ReduceOrEnd(choir_comm_t* comm, const char* name, int64_t count = 1000) {
   if (!status) return;
   Say(status);
   End();
-}
-
-std::string Heard(const std::vector<ProcessResult>& results, int rank) {
-  std::string mark = "RANK " + std::to_string(rank) + " SAYS ";
-  for (const ProcessResult& result : results) {
-    size_t at = result.output.find(mark);
-    if (at == std::string::npos) continue;
-    at += mark.size();
-    size_t end = result.output.find_first_of("\r\n", at);
-    return result.output.substr(at, end - at);
-  }
-  return "(nothing)";
 }
 
 // Runs `size` ranks and compares what those of `speakers` say.

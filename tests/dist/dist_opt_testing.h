@@ -435,26 +435,6 @@ inline double RelativeError(const std::vector<float>& a,
   return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
 }
 
-// One line in one write, as ranks may share a pipe.
-inline void Say(const std::string& text) {
-  std::string line =
-      "\nRANK " + std::to_string(Rank()) + " SAYS " + text + "\n";
-  EXPECT_EQ(write(1, line.data(), line.size()),
-            static_cast<ssize_t>(line.size()));
-}
-
-inline std::string Heard(const std::vector<ProcessResult>& results, int rank) {
-  std::string mark = "RANK " + std::to_string(rank) + " SAYS ";
-  for (const ProcessResult& result : results) {
-    size_t at = result.output.find(mark);
-    if (at == std::string::npos) continue;
-    at += mark.size();
-    return result.output.substr(at,
-                                result.output.find_first_of("\r\n", at) - at);
-  }
-  return "(nothing)";
-}
-
 // Shares of 64 samples: of three ranks the last one has none.
 inline choir_status_t TrainUnevenly(Training* training, const Comm& comm,
                                     int64_t step) {

@@ -120,17 +120,36 @@ bool Matches(const std::string& text, const std::string& pattern) {
 }
 
 void Say(const std::string& text) {
-  std::string line = "\nSAYS " + text + "\n";
+  const std::string line =
+      "\nRANK " + std::to_string(Rank()) + " SAYS " + text + "\n";
   EXPECT_EQ(write(1, line.data(), line.size()),
             static_cast<ssize_t>(line.size()));
 }
 
-std::string Heard(const ProcessResult& result) {
-  const std::string mark = "SAYS ";
-  size_t at = result.output.find(mark);
-  if (at == std::string::npos) return "(nothing) " + result.output;
+namespace {
+
+// What follows `mark` in its line; "": it is not there.
+std::string LineAfter(const std::string& output, const std::string& mark) {
+  size_t at = output.find(mark);
+  if (at == std::string::npos) return "";
   at += mark.size();
-  return result.output.substr(at, result.output.find('\n', at) - at);
+  return output.substr(at, output.find_first_of("\r\n", at) - at);
+}
+
+}  // namespace
+
+std::string Heard(const std::vector<ProcessResult>& results, int rank) {
+  for (const ProcessResult& result : results) {
+    const std::string line =
+        LineAfter(result.output, "RANK " + std::to_string(rank) + " SAYS ");
+    if (!line.empty()) return line;
+  }
+  return "(nothing)";
+}
+
+std::string Heard(const ProcessResult& result) {
+  const std::string line = LineAfter(result.output, " SAYS ");
+  return line.empty() ? "(nothing) " + result.output : line;
 }
 
 std::string MakeId() {

@@ -112,8 +112,10 @@ bool RunRanksTogether(const std::string& backend, int size,
 bool Matches(const std::string& text, const std::string& pattern);
 bool Contains(const std::string& text, const std::string& pattern);
 
-// A line of a process for its parent: what it says, and what was heard of it.
+// A line of a rank for its parent, in one write, as ranks may share a pipe.
 void Say(const std::string& text);
+// The first one of that rank, in any process's output; of this process.
+std::string Heard(const std::vector<ProcessResult>& results, int rank);
 std::string Heard(const ProcessResult& result);
 
 // 32 random hexadecimal digits.
