@@ -274,6 +274,15 @@ static choir_status_t run_on_plane(choir_comm_t* comm,
   return NULL;
 }
 
+// One rank's reduction in place, without scales, is what lies there: a GPU's
+// memory need not come to the host for it.
+static bool leaves_memory(const choir_comm_t* comm,
+                          const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  return comm->size == 1 && choir__comm_traits(operation->kind)->reduces &&
+         !c->scales && !c->tensors && c->src == c->dst;
+}
+
 // Whether this rank can take part, and what it needs for that.
 static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   CHOIR_TRY(choir__comm_refusal(&operation->collective));
@@ -281,7 +290,8 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   choir__comm_check_arguments(comm, operation, reason);
   if (!reason[0]) place(comm, operation, reason);
   if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
-  if (operation->on_plane) return NULL;
+  operation->stays = leaves_memory(comm, operation);
+  if (operation->on_plane || operation->stays) return NULL;
   if (operation->collective.tensors)
     return choir__comm_tensors_pack(comm, operation);
   return operation->stream ? choir__comm_staged_read(comm, operation) : NULL;
@@ -374,7 +384,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
     if (!status)
       status = is_pair ? choir__comm_run_pair(comm, &operation)
                        : run_operation(comm, &operation);
-    const bool is_there = !stream || operation.on_plane;
+    const bool is_there = !stream || operation.on_plane || operation.stays;
     if (!status && collective->tensors && !operation.on_plane)
       status = choir__comm_tensors_unpack(comm, &operation);
     else if (!status && !is_there)

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/convert_internal.h"
 #include "tensor/host_fallback_internal.h"
 #include "tensor/op_calls_internal.h"
 #include "tensor/op_def.h"
 #include "tensor/strided_internal.h"
-#include "tensor/widen_internal.h"
 
 // From a call to a record: check, infer, find or make destinations, hand over
 // to the stream; and from a record to one with a kernel (choir__lower). All on
@@ -33,6 +33,8 @@ void choir__count_reorder(uint64_t bytes) {
 void choir__count_reference_run(void) { count_up(&reference_runs, 1); }
 
 void choir__count_host_fallback(void) { count_up(&host_fallbacks, 1); }
+
+void choir__count_widened(void) { count_up(&widened, 1); }
 
 choir_op_stats_t choir_op_stats(void) {
   return (choir_op_stats_t){
@@ -146,10 +148,9 @@ choir_status_t choir__lower(const choir_lowering_t* lowering,
                             const choir_record_t* record) {
   const choir_op_kernel_t* native =
       choir__native_kernel(lowering->device, record);
-  if (!native && choir__widens(lowering->device, record)) {
-    count_up(&widened, 1);
-    return choir__lower_wide(lowering, record);
-  }
+  bool is_done = false;
+  if (!native) CHOIR_TRY(choir__lower_converted(lowering, record, &is_done));
+  if (is_done) return NULL;
   choir_record_t lowered = *record;
   if (native)
     lowered.kernel = &native->kernel;

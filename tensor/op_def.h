@@ -203,9 +203,10 @@ typedef struct choir_kernel_table_s {
 const choir_op_kernel_t* choir__native_kernel(const choir_device_t* device,
                                               const choir_record_t* record);
 
-// The lowering of all ops: a native kernel; else, where 16-bit floats are the
-// reason that there is none, casts around one for f32 (tensor/widen.c); else
-// the reference, on devices other than the host as the host fallback.
+// The lowering of all ops: a native kernel; else, where 16-bit floats or the
+// layout are the reason that there is none, conversions around one
+// (tensor/convert.c); else the reference, on devices other than the host as the
+// host fallback.
 choir_status_t choir__lower(const choir_lowering_t* lowering,
                             const choir_record_t* record) CHOIR_NODISCARD;
 
@@ -237,6 +238,7 @@ const choir_kernel_t* choir__host_kernel(choir_op_t op);
 void choir__count_reorder(uint64_t bytes);
 void choir__count_reference_run(void);
 void choir__count_host_fallback(void);
+void choir__count_widened(void);
 
 // The bytes of all operands and no flops: what moving data costs.
 void choir__cost_bytes(const choir_record_t* record, choir_cost_t* out_cost);

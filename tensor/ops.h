@@ -611,7 +611,7 @@ CHOIR_API const choir_struct_def_t* choir_op_attrs_def(choir_op_t op);
 CHOIR_API int32_t choir_op_result_count(choir_op_t op);
 
 // How often this process fell back to something slower: copies made because a
-// view op or kernel could not use the layout (reorders), ops that a device
+// view op or kernels could not use the layout (reorders), ops that a device
 // without a kernel ran as the host reference, and ops of 16-bit floats that
 // have a kernel for f32 alone and were cast up and down for it (widened).
 typedef struct choir_op_stats_s {

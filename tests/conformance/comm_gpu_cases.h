@@ -232,6 +232,66 @@ class GpuImage {
   size_t bytes_;
 };
 
+// What rounding and another order may make of sums.
+inline double Tolerance(choir_dtype_t dtype) {
+  switch (dtype) {
+    case CHOIR_DTYPE_F64:
+      return 1e-12;
+    case CHOIR_DTYPE_F32:
+      return 1e-5;
+    case CHOIR_DTYPE_F16:
+      return 1e-2;
+    case CHOIR_DTYPE_BF16:
+      return 5e-2;
+    default:
+      return 0;
+  }
+}
+
+// The first byte that is not what it should be, or -1.
+inline int64_t FirstFar(const std::vector<unsigned char>& found,
+                        const std::vector<unsigned char>& wanted,
+                        choir_dtype_t dtype, double tolerance) {
+  const size_t e = choir_dtype_bytes(dtype);
+  for (size_t at = 0; at + e <= wanted.size(); at += e) {
+    if (!memcmp(&found[at], &wanted[at], e)) continue;
+    if (!choir_dtype_is_float(dtype)) return static_cast<int64_t>(at);
+    const double x = choir_element_load(&found[at], dtype);
+    const double y = choir_element_load(&wanted[at], dtype);
+    if (!(fabs(x - y) <= tolerance * (1 + fabs(y))))
+      return static_cast<int64_t>(at);
+  }
+  return -1;
+}
+
+// Runs all cases on memory of the stream's GPU and on the host's, with the same
+// results, but for `tolerance` of numbers.
+inline void DoLikeTheHost(choir_comm_t* comm, choir_stream_t* stream,
+                          double (*tolerance)(choir_dtype_t)) {
+  const int size = choir_comm_size(comm);
+  const GpuCases cases(choir_comm_rank(comm), size);
+  for (const GpuCase& one : cases.list()) {
+    SCOPED_TRACE(one.name);
+    std::vector<unsigned char> host = one.image;
+    std::vector<int64_t> host_counts;
+    ASSERT_OK(RunCase(
+        one, host.data(), size,
+        [&](const choir_collective_t& c) { return choir_comm_run(comm, &c); },
+        &host_counts));
+    GpuImage image(stream, one.image);
+    std::vector<int64_t> counts;
+    ASSERT_OK(RunCase(
+        one, image.data(), size,
+        [&](const choir_collective_t& c) {
+          return choir_comm_submit(comm, stream, &c);
+        },
+        &counts));
+    const choir_dtype_t dtype = one.collective.dtype;
+    ASSERT_EQ(FirstFar(image.Read(), host, dtype, tolerance(dtype)), -1);
+    ASSERT_EQ(counts, host_counts);
+  }
+}
+
 }  // namespace comm_suite
 
 #endif  // CHOIR_TESTS_CONFORMANCE_COMM_GPU_CASES_H_

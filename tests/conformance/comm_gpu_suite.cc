@@ -9,24 +9,20 @@ namespace comm_suite {
 
 class CommGpuSuite : public CommSuite {
  protected:
-  // tests/dist:comm_nccl_test has those of NCCL.
-  void SetUp() override {
-    if (GetParam().backend == std::string("nccl"))
-      GTEST_SKIP() << "a GPU's memory does not go over the host";
-  }
   // With the GPU, after Join.
   void Open() {
-    ASSERT_OK(choir_device_create("cuda", nullptr, &gpu_));
-    ASSERT_OK(choir_stream_create(gpu_, CHOIR_STREAM_BACKGROUND, &stream_));
+    ASSERT_OK(choir_device_create("cuda", nullptr, &scripted_));
+    ASSERT_OK(
+        choir_stream_create(scripted_, CHOIR_STREAM_BACKGROUND, &stream_));
   }
   void TearDown() override {
     CommSuite::TearDown();
     choir_stream_release(stream_);
-    choir_device_release(gpu_);
+    choir_device_release(scripted_);
   }
 
   choir::testing::FakeCuda fake_;
-  choir_device_t* gpu_ = nullptr;
+  choir_device_t* scripted_ = nullptr;
   choir_stream_t* stream_ = nullptr;
 };
 
@@ -34,27 +30,8 @@ TEST_P(CommGpuSuite, DoesWhatTheHostDoes) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());
   ASSERT_NO_FATAL_FAILURE(Open());
-  const GpuCases cases(rank_, size_);
   EXPECT_EQ(choir_comm_staged_bytes(comm_), 0u);
-  for (const GpuCase& own : cases.list()) {
-    SCOPED_TRACE(own.name);
-    std::vector<unsigned char> host = own.image;
-    std::vector<int64_t> host_counts;
-    ASSERT_OK(RunCase(
-        own, host.data(), size_,
-        [&](const choir_collective_t& c) { return choir_comm_run(comm_, &c); },
-        &host_counts));
-    GpuImage image(stream_, own.image);
-    std::vector<int64_t> counts;
-    ASSERT_OK(RunCase(
-        own, image.data(), size_,
-        [&](const choir_collective_t& c) {
-          return choir_comm_submit(comm_, stream_, &c);
-        },
-        &counts));
-    ASSERT_TRUE(image.Read() == host);
-    ASSERT_EQ(counts, host_counts);
-  }
+  DoLikeTheHost(comm_, stream_, [](choir_dtype_t) { return 0.0; });
   EXPECT_GT(choir_comm_staged_bytes(comm_), 100000u);
 }
 
@@ -77,6 +54,27 @@ TEST_P(CommGpuSuite, KeepsTheOrderOfTheStream) {
   fake_.Launch(stream, [&] { seen = *value; }, {value});
   ASSERT_OK(choir_stream_synchronize(stream_));
   EXPECT_EQ(seen, 5 * size_);
+}
+
+// An average of one is there already.
+TEST_P(CommGpuSuite, OneRankInPlaceCopiesNothing) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const std::vector<unsigned char> bytes = Data(0, 100, CHOIR_DTYPE_F32);
+  GpuImage image(stream_, bytes);
+  choir_collective_t average = {};
+  average.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
+  average.op = CHOIR_REDUCE_AVERAGE;
+  average.dtype = CHOIR_DTYPE_F32;
+  average.count = 100;
+  average.weight = 3;
+  average.src = average.dst = image.data();
+  ASSERT_OK(choir_comm_submit(comm_, stream_, &average));
+  EXPECT_EQ(choir_comm_staged_bytes(comm_), size_ == 1 ? 0u : 800u);
+  if (size_ > 1) return;
+  const std::vector<unsigned char> now = image.Read();
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), now.begin()));
 }
 
 TEST_P(CommGpuSuite, SendAndReceive) {
@@ -124,8 +122,8 @@ TEST_P(CommGpuSuite, BuffersAreOfTheGpu) {
   ASSERT_NO_FATAL_FAILURE(Join());
   ASSERT_NO_FATAL_FAILURE(Open());
   choir_buffer_t* buffer = nullptr;
-  ASSERT_OK(choir_comm_buffer_create(comm_, gpu_, 10000, &buffer));
-  EXPECT_EQ(choir_buffer_device(buffer), gpu_);
+  ASSERT_OK(choir_comm_buffer_create(comm_, scripted_, 10000, &buffer));
+  EXPECT_EQ(choir_buffer_device(buffer), scripted_);
   std::vector<unsigned char> bytes(10000, 1);
   ASSERT_OK(choir_buffer_read(buffer, stream_, 0, bytes.data(), bytes.size()));
   EXPECT_EQ(bytes, std::vector<unsigned char>(10000, 0));
@@ -137,12 +135,14 @@ TEST_P(CommGpuSuite, AFailedCopyIsARefusal) {
   if (Start()) return;
   ASSERT_NO_FATAL_FAILURE(Join());
   ASSERT_NO_FATAL_FAILURE(Open());
-  GpuImage image(stream_, std::vector<unsigned char>(400, 1));
+  std::vector<unsigned char> bytes(800, 1);
+  GpuImage image(stream_, bytes);
   choir_collective_t sum = {};
   sum.kind = CHOIR_COLLECTIVE_ALL_REDUCE;
   sum.dtype = CHOIR_DTYPE_U8;
   sum.count = 400;
-  sum.src = sum.dst = image.data();
+  sum.src = image.data();
+  sum.dst = image.data() + 400;
   sum.name = "x";
   const int last = size_ - 1;
   if (rank_ == last) fake_.FailNext("cuMemcpyDtoHAsync", 1);
@@ -156,8 +156,9 @@ TEST_P(CommGpuSuite, AFailedCopyIsARefusal) {
   EXPECT_NE(text.find("cuMemcpyDtoHAsync"), std::string::npos) << text;
   choir_status_free(status);
   ASSERT_OK(choir_comm_submit(comm_, stream_, &sum));
-  EXPECT_EQ(image.Read(),
-            std::vector<unsigned char>(400, static_cast<unsigned char>(size_)));
+  std::fill(bytes.begin() + 400, bytes.end(),
+            static_cast<unsigned char>(size_));
+  EXPECT_EQ(image.Read(), bytes);
 }
 
 // Whatever a rank gives that is wrong, it is told and nothing is touched.
@@ -185,7 +186,36 @@ TEST_P(CommGpuSuite, WrongArgumentsAreToldBeforeAnythingIsRead) {
   choir_status_free(status);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CommGpuSuite,
-                         ::testing::ValuesIn(AllCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    Backends, CommGpuSuite,
+    ::testing::ValuesIn(CasesOf([](const std::string& name) {
+      return name != "nccl";
+    })),
+    CaseName);
+
+// NCCL and the GPUs of this machine; ranks may share one.
+class CommNcclSuite : public CommSuite {
+ protected:
+  void SetUp() override {
+    if (!HasGpus(1)) GTEST_SKIP() << "this machine has no GPU";
+  }
+};
+
+TEST_P(CommNcclSuite, DoesWhatTheHostDoes) {
+  if (Start()) return;
+  ASSERT_NO_FATAL_FAILURE(Join());
+  choir_stream_t* stream = nullptr;
+  ASSERT_OK(choir_stream_create(gpu_, CHOIR_STREAM_BACKGROUND, &stream));
+  DoLikeTheHost(comm_, stream, Tolerance);
+  EXPECT_EQ(choir_comm_staged_bytes(comm_), 0u);
+  choir_stream_release(stream);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, CommNcclSuite,
+    ::testing::ValuesIn(CasesOf([](const std::string& name) {
+      return name == "nccl";
+    })),
+    CaseName);
 
 }  // namespace comm_suite

@@ -30,9 +30,11 @@ inline std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(info.param.size);
 }
 
-inline std::vector<Case> AllCases() {
+// Of the backends that `is_wanted` takes, all sizes.
+inline std::vector<Case> CasesOf(bool (*is_wanted)(const std::string& name)) {
   std::vector<Case> cases;
-#define CHOIR_COMM_BACKEND(name) cases.push_back({#name, 1});
+#define CHOIR_COMM_BACKEND(name) \
+  if (is_wanted(#name)) cases.push_back({#name, 1});
 #include "dist/backends/backends.def"
 #undef CHOIR_COMM_BACKEND
   size_t backend_count = cases.size();
@@ -41,6 +43,9 @@ inline std::vector<Case> AllCases() {
     for (int size : {2, 3, 4, 7}) cases.push_back({cases[i].backend, size});
   }
   return cases;
+}
+inline std::vector<Case> AllCases() {
+  return CasesOf([](const std::string&) { return true; });
 }
 
 const size_t kGuard = 64;
@@ -267,6 +272,8 @@ class CommSuite : public ::testing::TestWithParam<Case> {
     choir_device_options_t options = {};
     options.threads = 1;
     ASSERT_OK(choir_device_create("cpu", &options, &device_));
+    ASSERT_OK(choir_testing::OpenNcclGpu(&gpu_));
+    config.device = gpu_;
     ASSERT_OK(choir_comm_create(&config, &comm_));
     ASSERT_STREQ(choir_comm_backend(comm_), GetParam().backend);
     rank_ = choir_comm_rank(comm_);
@@ -280,6 +287,7 @@ class CommSuite : public ::testing::TestWithParam<Case> {
       choir_status_free(status);
     }
     choir_comm_release(comm_);
+    choir_device_release(gpu_);
     choir_device_release(device_);
   }
 
@@ -292,6 +300,7 @@ class CommSuite : public ::testing::TestWithParam<Case> {
 
   choir_comm_t* comm_ = nullptr;
   choir_device_t* device_ = nullptr;
+  choir_device_t* gpu_ = nullptr;  // of NCCL
   int rank_ = 0;
   int size_ = 0;
 };

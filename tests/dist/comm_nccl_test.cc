@@ -9,73 +9,18 @@
 namespace {
 
 using choir_testing::NcclRanks;
-using comm_suite::GpuCase;
-using comm_suite::GpuCases;
+using comm_suite::DoLikeTheHost;
 using comm_suite::GpuImage;
-using comm_suite::RunCase;
+using comm_suite::Tolerance;
 using Own = NcclRanks::Own;
-
-// What rounding and another order may make of sums.
-double Tolerance(choir_dtype_t dtype) {
-  switch (dtype) {
-    case CHOIR_DTYPE_F64:
-      return 1e-12;
-    case CHOIR_DTYPE_F32:
-      return 1e-5;
-    case CHOIR_DTYPE_F16:
-      return 1e-2;
-    case CHOIR_DTYPE_BF16:
-      return 5e-2;
-    default:
-      return 0;
-  }
-}
-
-// The first byte that is not what it should be, or -1.
-int64_t FirstFar(const std::vector<unsigned char>& found,
-                 const std::vector<unsigned char>& wanted,
-                 choir_dtype_t dtype) {
-  const size_t e = choir_dtype_bytes(dtype);
-  for (size_t at = 0; at + e <= wanted.size(); at += e) {
-    if (!memcmp(&found[at], &wanted[at], e)) continue;
-    if (!choir_dtype_is_float(dtype)) return static_cast<int64_t>(at);
-    const double x = choir_element_load(&found[at], dtype);
-    const double y = choir_element_load(&wanted[at], dtype);
-    if (!(fabs(x - y) <= Tolerance(dtype) * (1 + fabs(y))))
-      return static_cast<int64_t>(at);
-  }
-  return -1;
-}
 
 class CommNcclSizes : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommNcclSizes, DoesWhatTheHostDoes) {
   NcclRanks ranks(GetParam());
   ranks.Run([](Own* own) {
-    const int size = choir_comm_size(own->comm);
     EXPECT_STREQ(choir_comm_backend(own->comm), "nccl");
-    const GpuCases cases(own->rank, size);
-    for (const GpuCase& one : cases.list()) {
-      SCOPED_TRACE(one.name);
-      std::vector<unsigned char> host = one.image;
-      std::vector<int64_t> host_counts;
-      ASSERT_OK(RunCase(
-          one, host.data(), size,
-          [&](const choir_collective_t& c) {
-            return choir_comm_run(own->comm, &c);
-          },
-          &host_counts));
-      GpuImage image(own->stream, one.image);
-      std::vector<int64_t> counts;
-      ASSERT_OK(RunCase(
-          one, image.data(), size,
-          [&](const choir_collective_t& c) {
-            return choir_comm_submit(own->comm, own->stream, &c);
-          },
-          &counts));
-      ASSERT_EQ(FirstFar(image.Read(), host, one.collective.dtype), -1);
-      ASSERT_EQ(counts, host_counts);
-    }
+    DoLikeTheHost(own->comm, own->stream, Tolerance);
     EXPECT_EQ(choir_comm_staged_bytes(own->comm), 0u);
   });
 }

@@ -394,6 +394,8 @@ class Comm {
     choir_comm_config_t config;
     Must(choir_comm_config_init(&config));
     config.deadline = Patience(deadline);
+    Must(OpenNcclGpu(&gpu_));
+    config.device = gpu_;
     Must(choir_comm_create(&config, &comm_));
   }
   ~Comm() {
@@ -401,6 +403,7 @@ class Comm {
       EXPECT_OK(choir_comm_finalize(comm_));
     }
     choir_comm_release(comm_);
+    choir_device_release(gpu_);
   }
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -420,6 +423,7 @@ class Comm {
 
  private:
   choir_comm_t* comm_ = nullptr;
+  choir_device_t* gpu_ = nullptr;  // of NCCL
   bool broken_ = false;
 };
 

@@ -4,6 +4,7 @@
 import collections
 import json
 import os
+import sys
 
 from bench import measure
 from bench.train_jobs import JOBS
@@ -160,6 +161,19 @@ def page(record):
     return "\n".join(lines) + "\n"
 
 
+def without_paths(text, folder):
+    """The text without where things lie on this machine: reports are kept."""
+    bundle = os.path.abspath(__file__)
+    for _ in range(3):
+        bundle = os.path.dirname(bundle)
+    names = {folder: "report", bundle: "choir_gpu_bundle"}
+    if sys.prefix != "/usr":
+        names[sys.prefix] = "python"
+    for path in sorted(names, key=len, reverse=True):
+        text = text.replace(path, names[path])
+    return text
+
+
 def write(folder, record):
     """report.json and report.md, each whole at every moment."""
     for name, text in (
@@ -168,5 +182,5 @@ def write(folder, record):
     ):
         path = os.path.join(folder, name)
         with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(without_paths(text, folder))
         os.replace(path + ".new", path)

@@ -122,6 +122,12 @@ class GpuReportTest(unittest.TestCase):
         self.assertIn("does not load: libdnnl.so.2", page)
         self.assertIn("# Choir on a machine without a GPU", page)
 
+    def test_where_things_lie_is_not_told(self):
+        text = "%s: no %s/lib/x, %s/said" % (__file__, sys.prefix, "/some/out")
+        text = gpu_report.without_paths(text, "/some/out")
+        self.assertNotIn(HERE, text)
+        self.assertTrue(text.endswith("report/said"), text)
+
     def test_files_are_replaced_as_a_whole(self):
         with tempfile.TemporaryDirectory() as folder:
             for interrupted in ("", "SIGTERM"):

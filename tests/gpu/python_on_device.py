@@ -50,7 +50,7 @@ def train(dev):
     net = Net()
     net.set_optimizer(opt.SGD(lr=0.1, momentum=0.9))
     net.compile([x], is_train=True, use_graph=True)
-    return [float(tensor.to_numpy(net(x, y)[1])) for _ in range(STEPS)]
+    return [tensor.to_numpy(net(x, y)[1]).item() for _ in range(STEPS)]
 
 
 def main(argv):

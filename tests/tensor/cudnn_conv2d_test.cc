@@ -96,6 +96,34 @@ TEST_F(CudnnConv2d, IsWhatRuns) {
   EXPECT_EQ(OnHost(), 0u);
 }
 
+// cuDNN sees images and filters with channels last, however they lie.
+TEST_F(CudnnConv2d, OtherLayoutsAreCopiedBeforeAndBehind) {
+  const choir_conv2d_attrs_t attrs = Conv(CHOIR_ACTIVATION_NONE);
+  std::vector<float> values[2];
+  for (const DevicePtr* device : {&cpu_, &gpu_}) {
+    TensorPtr x = Make<float>(device->get(), {2, 3, 7, 5}, Floats(210, 1));
+    TensorPtr whole = Image(*device, {4, 6, 3, 3}, 2);
+    auto slice = Attrs<choir_slice_attrs_t>(CHOIR_OP_SLICE);
+    slice.axis = 1;
+    slice.stop = 6;
+    slice.step = 2;
+    TensorPtr w = Result(CHOIR_OP_SLICE, {whole.get()}, &slice);
+    TensorPtr b = Make<float>(device->get(), {4}, Floats(4, 3));
+    TensorPtr y = Make<float>(device->get(), {2, 4, 4, 5}, Floats(160, 4));
+    choir_tensor_t* srcs[] = {x.get(), w.get(), b.get()};
+    choir_tensor_t* dst = y.get();
+    choir_op_stats_reset();
+    ASSERT_OK(choir_op_run(choir_device_stream(device->get()), CHOIR_OP_CONV2D,
+                           srcs, 3, &attrs, false, &dst));
+    values[device == &gpu_] = Read<float>(y);
+  }
+  ExpectNear(values[1], std::vector<double>(values[0].begin(), values[0].end()),
+             1e-5);
+  EXPECT_EQ(OnHost(), 0u);
+  EXPECT_EQ(choir_op_stats().reorders, 3u);  // x, w and y
+  EXPECT_EQ(Runs(), 1);
+}
+
 // In a build without kernels the host does what cuDNN does not.
 TEST_F(CudnnConv2d, LeavesTheActivationToTheHostWhereItMust) {
   CudaKernelsOnHost(false);
@@ -203,11 +231,15 @@ TEST_F(CudnnConv2d, KeepsNoMoreThanTheBound) {
 
 // Engines that round factors to TF32 are for those who ask for it.
 TEST_F(CudnnConv2d, TakesNoTensorCoresForF32) {
-  cudnn_.set_engines(kModeA,
-                     {{{CHOIR__CUDNN_NOTE_TENSOR_CORE}, 0, true, false},
-                      {{CHOIR__CUDNN_NOTE_WINOGRAD_TILE_6X6}, 0, true, false},
-                      {{CHOIR__CUDNN_NOTE_WINOGRAD_TILE_13X13}, 0, true, false},
-                      {{}, 0, true, true}});
+  cudnn_.set_engines(
+      kModeA,
+      {{{CHOIR__CUDNN_NOTE_TENSOR_CORE}, 0, true, false},
+       {{CHOIR__CUDNN_NOTE_FFT}, 0, true, false},
+       {{CHOIR__CUDNN_NOTE_WINOGRAD}, 0, true, false},
+       {{CHOIR__CUDNN_NOTE_WINOGRAD, CHOIR__CUDNN_NOTE_WINOGRAD_TILE_4X4},
+        0,
+        true,
+        true}});
   ExpectRight(CHOIR_OP_CONV2D, CHOIR_ACTIVATION_RELU);
   EXPECT_EQ(OnHost(), 0u);
 }

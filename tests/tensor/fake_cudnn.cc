@@ -393,6 +393,12 @@ bool FakeCudnn::CheckConv(const Desc* op) {
                     conv.stride[k] +
                 1;
   }
+  for (const Tensor* tensor : {&conv.x, &conv.w, &conv.y}) {
+    const int64_t* shape = tensor->shape;
+    const int64_t row = shape[3] * shape[1];
+    const std::vector<int64_t> wanted = {shape[2] * row, 1, row, shape[1]};
+    fits &= std::equal(wanted.begin(), wanted.end(), tensor->strides);
+  }
   if (!fits) Misuse("tensors that do not go together");
   return fits;
 }

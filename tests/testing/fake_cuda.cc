@@ -88,13 +88,17 @@ FakeCuda::FakeCuda(std::vector<Gpu> gpus) : gpus_(std::move(gpus)) {
   // unless the test says otherwise or has a script for them too.
   for (const char* library :
        {"CHOIR_CUBLASLT_LIBRARY", "CHOIR_CUDNN_LIBRARY", "CHOIR_NCCL_LIBRARY"})
-    setenv(library, "/dev/null", 0);
+    if (!std::getenv(library)) {
+      setenv(library, "/dev/null", 1);
+      hidden_.push_back(library);
+    }
   table_ = MakeTable();
   choir__cuda_driver_replace(&table_);
 }
 
 FakeCuda::~FakeCuda() {
   choir__cuda_driver_replace(nullptr);
+  for (const char* library : hidden_) unsetenv(library);
   self_ = nullptr;
   // A lost context gives nothing back.
   if (lost_ == 0) {

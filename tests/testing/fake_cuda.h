@@ -199,6 +199,7 @@ class FakeCuda {
   static FakeCuda* self_;
   mutable std::recursive_mutex lock_;
   choir__cuda_driver_t table_;
+  std::vector<const char*> hidden_;  // variables set to hide libraries
   std::vector<Gpu> gpus_;
   int version_ = 13000;
   int lost_ = 0;  // the result of every call once a kernel failed

@@ -15,10 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "core/clock.h"
+#include "core/gpu.h"
 
 extern char** environ;
 
@@ -381,6 +383,23 @@ static int ListenForRanks(std::vector<std::string>* environment) {
   return listener;
 }
 
+static int32_t GpuCount() {
+  int32_t count = 0;
+  choir_status_free(choir_gpu_count(&count));
+  return count;
+}
+
+choir_status_t OpenNcclGpu(choir_device_t** out_gpu) {
+  *out_gpu = nullptr;
+  const char* backend = getenv("CHOIR_COMM");
+  const char* rank = getenv("CHOIR_RANK");
+  if (!backend || strcmp(backend, "nccl") != 0 || !rank) return nullptr;
+  choir_device_options_t options = {};
+  options.threads = 1;
+  options.index = atoi(rank) % std::max(GpuCount(), 1);
+  return choir_device_create("cuda", &options, out_gpu);
+}
+
 void StartRanks(ProcessGroup* group, const std::string& backend, int size,
                 const std::vector<std::string>& environment,
                 const std::string& filter) {
@@ -408,6 +427,11 @@ void StartRanks(ProcessGroup* group, const std::string& backend, int size,
     own.push_back("CHOIR_RANK=" + std::to_string(rank));
     own.push_back("CHOIR_SIZE=" + std::to_string(size));
     own.push_back("CHOIR_COMM_ID=" + id);
+    if (backend == "nccl" && GpuCount() < size) {
+      // NCCL refuses two ranks of one host on one GPU.
+      own.push_back("NCCL_HOSTID=" + std::to_string(rank));
+      own.push_back("NCCL_SOCKET_IFNAME=lo");
+    }
     group->Start({OwnPath(), own_filter}, own);
   }
   if (listener >= 0) close(listener);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
+
 // Tests of several processes. A test runs twice: first in the process that
 // Bazel started, where it starts this binary again once per rank with a filter
 // for the same test; then in each rank.
@@ -81,6 +83,10 @@ class ProcessGroup {
   double started_ = 0;
   std::vector<Process> processes_;
 };
+
+// For a rank over NCCL the GPU that it works on, which ranks share where there
+// are not enough; else NULL.
+choir_status_t OpenNcclGpu(choir_device_t** out_gpu);
 
 // Starts the ranks of the running test. For "mpi" it is one process, mpiexec;
 // "auto+mpi" is that with Choir's choice of the backend.

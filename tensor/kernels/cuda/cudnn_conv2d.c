@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions by cuDNN. Tensors are described as they lie. What was made for a
-// problem is kept, and so is its engine: a problem is always computed in the
-// same way. Where no engine adds the bias itself, a second graph does, from
-// memory between the two. The bias's gradient is a sum over rows of dy, and the
-// activation is done where y lies, as cuDNN's engines need not keep a NaN: ops
-// of their own.
+// Convolutions by cuDNN, of images and filters that lie densely with channels
+// last: with other strides it refuses filters, and its answers can be wrong
+// (seen with 9.19). What was made for a problem is kept, and so is its engine:
+// a problem is always computed in the same way. Where no engine adds the bias
+// itself, a second graph does, from memory between the two. The bias's gradient
+// is a sum over rows of dy, and the activation is done where y lies, as cuDNN's
+// engines need not keep a NaN: ops of their own.
 #include <string.h>
 
 #include "core/log.h"
@@ -12,7 +13,6 @@
 #include "tensor/kernels/convolution.h"
 #include "tensor/kernels/cuda/cuda_kernels.h"
 #include "tensor/kernels/cuda/cudnn_graph.h"
-#include "tensor/kernels/nest.h"
 #include "tensor/ops/conv2d.h"
 
 // ---- Problems ----
@@ -28,48 +28,26 @@ static int64_t alignment_of(const choir_view_t* view) {
                                MOST_ALIGNMENT);
 }
 
-// dy as rows (n h w, filters); false when its pixels are not in one row.
-static bool rows_of(const choir_view_t* dy, choir_view_t* out_rows) {
-  choir_view_t pixels = *dy;
-  pixels.ndim = 3;
-  for (int k = 1; k < 3; ++k) {
-    pixels.shape[k] = dy->shape[k + 1];
-    pixels.strides[k] = dy->strides[k + 1];
-  }
-  const choir_view_t* views[] = {&pixels};
-  choir__nest_t nest;
-  if (!choir__nest_make(views, 1, &nest) || nest.ndim != 2 ||
-      nest.shape[0] != 1)
-    return false;
-  *out_rows = *dy;
-  out_rows->ndim = 2;
-  out_rows->shape[0] = nest.shape[1];
-  out_rows->strides[0] = nest.strides[0][1];
-  out_rows->shape[1] = dy->shape[1];
-  out_rows->strides[1] = dy->strides[1];
-  return true;
+// dy as rows (n h w, filters).
+static choir_view_t rows_of(const choir_view_t* dy) {
+  choir_view_t rows = *dy;
+  rows.ndim = 2;
+  rows.shape[0] = dy->shape[0] * dy->shape[2] * dy->shape[3];
+  choir_view_set_contiguous(&rows);
+  return rows;
 }
 
 static bool fits(const choir__conv_t* conv) {
-  const choir_record_t* record = conv->record;
   const choir_dtype_t dtype = conv->y->dtype;
   if (!(CHOIR_DTYPES_FLOAT >> dtype & 1u)) return false;
   const choir_view_t* images[] = {conv->x, conv->w, conv->y};
   for (int i = 0; i < 3; ++i)
-    if (images[i]->dtype != dtype || images[i]->ndim != 4 ||
-        !choir__elements_are_distinct(images[i]))
+    if (images[i]->dtype != dtype || choir_view_count(images[i]) == 0 ||
+        !choir_view_is_channels_last(images[i]))
       return false;
-  if (conv->b && !choir__elements_are_distinct(conv->b)) return false;
-  choir_view_t rows;
-  switch (conv->kind) {
-    case CHOIR__CONV_FORWARD:
-      // An activation is not a sum.
-      return !record->accumulate;
-    case CHOIR__CONV_GRAD_WEIGHT:
-      return rows_of(conv->y, &rows);
-    default:
-      return true;
-  }
+  if (conv->b && !choir_view_is_contiguous(conv->b)) return false;
+  // An activation is not a sum.
+  return conv->kind != CHOIR__CONV_FORWARD || !conv->record->accumulate;
 }
 
 static void key_of(const choir__conv_t* conv, choir__key_t* out_key) {
@@ -122,10 +100,8 @@ static choir_status_t operand(const choir__cudnn_t* cudnn,
 static choir_view_t bias_image(const choir__conv_t* conv) {
   choir_view_t image = *conv->b;
   image.ndim = 4;
-  for (int k = 0; k < 4; ++k) {
-    image.shape[k] = k == 1 ? conv->b->shape[0] : 1;
-    image.strides[k] = conv->b->strides[0] * (k == 1 ? 1 : conv->b->shape[0]);
-  }
+  for (int k = 0; k < 4; ++k) image.shape[k] = k == 1 ? conv->b->shape[0] : 1;
+  choir_view_set_channels_last(&image);
   return image;
 }
 
@@ -193,19 +169,17 @@ static choir_status_t build_one(const choir__cudnn_t* cudnn,
 static choir_status_t build_two(const choir__cudnn_t* cudnn,
                                 const choir__conv_t* conv, plan_t* plan) {
   const choir_dtype_t dtype = conv->y->dtype;
-  choir_view_t between = *conv->y;
-  choir_view_set_layout_like(&between, conv->y);
   choir__cudnn_desc_t to = NULL, from = NULL;
-  CHOIR_TRY(choir__cudnn_tensor(cudnn, &plan->first, &between, BETWEEN,
+  CHOIR_TRY(choir__cudnn_tensor(cudnn, &plan->first, conv->y, BETWEEN,
                                 MOST_ALIGNMENT, false, &to));
   CHOIR_TRY(add_conv(cudnn, &plan->first, conv, to));
   CHOIR_TRY(choir__cudnn_choose(cudnn, &plan->first, dtype));
-  CHOIR_TRY(choir__cudnn_tensor(cudnn, &plan->second, &between, BETWEEN,
+  CHOIR_TRY(choir__cudnn_tensor(cudnn, &plan->second, conv->y, BETWEEN,
                                 MOST_ALIGNMENT, false, &from));
   CHOIR_TRY(add_bias(cudnn, &plan->second, conv, from));
   CHOIR_TRY(choir__cudnn_choose(cudnn, &plan->second, dtype));
   plan->between_bytes =
-      (size_t)choir_view_extent(&between) * choir_dtype_bytes(dtype);
+      (size_t)choir_view_count(conv->y) * choir_dtype_bytes(dtype);
   return NULL;
 }
 
@@ -312,9 +286,7 @@ static choir_status_t convolve(choir__cudnn_t* cudnn, const choir__conv_t* conv,
 // db: the sum over the rows of dy.
 static choir_status_t add_up_bias(const choir__conv_t* conv,
                                   choir_stream_t* stream) {
-  choir_view_t operands[2];
-  (void)rows_of(conv->y, &operands[0]);
-  operands[1] = *conv->b;
+  const choir_view_t operands[2] = {rows_of(conv->y), *conv->b};
   const choir_sum_attrs_t attrs = {.axis = 0, .keep_dims = false};
   const choir_record_t sum = {.operands = operands,
                               .src_count = 1,

@@ -196,30 +196,19 @@ static int32_t compute_of(choir_dtype_t dtype) {
   return dtype == CHOIR_DTYPE_F64 ? CHOIR__CUDNN_DOUBLE : CHOIR__CUDNN_FLOAT;
 }
 
-// A size of 1 leaves its stride without meaning: it gets that of the layout, so
-// that the library knows the layout again.
-static void strides_of(const choir_view_t* view, int64_t* out_strides) {
-  choir_view_t layout = *view;
-  if (choir_view_is_channels_last(view)) {
-    choir_view_set_channels_last(&layout);
-  } else if (choir_view_is_contiguous(view)) {
-    choir_view_set_contiguous(&layout);
-  }
-  memcpy(out_strides, layout.strides, 4 * sizeof(int64_t));
-}
-
 choir_status_t choir__cudnn_tensor(const choir__cudnn_t* cudnn,
                                    choir__cudnn_graph_t* graph,
                                    const choir_view_t* view, int64_t id,
                                    int64_t alignment, bool is_virtual,
                                    choir__cudnn_desc_t* out_desc) {
   const int32_t dtype = dtype_of(view->dtype);
-  int64_t strides[4];
-  strides_of(view, strides);
+  // A size of 1 leaves its stride without meaning: it gets that of the layout.
+  choir_view_t layout = *view;
+  choir_view_set_channels_last(&layout);
   const attr_t attrs[] = {
       {CHOIR__CUDNN_TENSOR_DATA_TYPE, CHOIR__CUDNN_TYPE_DATA_TYPE, 1, &dtype},
       {CHOIR__CUDNN_TENSOR_DIMENSIONS, CHOIR__CUDNN_TYPE_INT64, 4, view->shape},
-      {CHOIR__CUDNN_TENSOR_STRIDES, CHOIR__CUDNN_TYPE_INT64, 4, strides},
+      {CHOIR__CUDNN_TENSOR_STRIDES, CHOIR__CUDNN_TYPE_INT64, 4, layout.strides},
       {CHOIR__CUDNN_TENSOR_UNIQUE_ID, CHOIR__CUDNN_TYPE_INT64, 1, &id},
       {CHOIR__CUDNN_TENSOR_BYTE_ALIGNMENT, CHOIR__CUDNN_TYPE_INT64, 1,
        &alignment},
@@ -345,23 +334,25 @@ choir_status_t choir__cudnn_add(const choir__cudnn_t* cudnn,
 // Configurations of one question that are looked at.
 enum { MOST_CONFIGS = 32, MOST_NOTES = 32 };
 
-// Whether what an engine says of its numbers rules it out: other bits each
+// What an engine says of its numbers, as bits, rules it out: other bits each
 // time, sums or factors of less precision than the elements have. Tensor cores
-// are that for f32, as they round the factors to TF32.
+// are that for f32, as they round the factors to TF32; an FFT, whose errors are
+// those of the largest element and which makes a whole image of one NaN; and
+// Winograd's transforms but for the smallest, whose tile is 4 by 4 (others do
+// not always say which they are).
 static bool is_ruled_out(const choir__cudnn_t* cudnn, choir_dtype_t dtype,
-                         int32_t note) {
-  switch (note) {
-    case CHOIR__CUDNN_NOTE_NONDETERMINISTIC:
-    case CHOIR__CUDNN_NOTE_DOWN_CONVERT_INPUTS:
-    case CHOIR__CUDNN_NOTE_REDUCED_PRECISION_REDUCTION:
-    case CHOIR__CUDNN_NOTE_WINOGRAD_TILE_6X6:
-    case CHOIR__CUDNN_NOTE_WINOGRAD_TILE_13X13:
-      return true;
-    case CHOIR__CUDNN_NOTE_TENSOR_CORE:
-      return dtype == CHOIR_DTYPE_F32 && !cudnn->tf32;
-    default:
-      return false;
-  }
+                         uint32_t notes) {
+  enum {
+    NEVER = 1u << CHOIR__CUDNN_NOTE_NONDETERMINISTIC |
+            1u << CHOIR__CUDNN_NOTE_DOWN_CONVERT_INPUTS |
+            1u << CHOIR__CUDNN_NOTE_REDUCED_PRECISION_REDUCTION |
+            1u << CHOIR__CUDNN_NOTE_FFT,
+    WINOGRAD = 1u << CHOIR__CUDNN_NOTE_WINOGRAD,
+    TILE_4X4 = 1u << CHOIR__CUDNN_NOTE_WINOGRAD_TILE_4X4,
+    TENSOR_CORE = 1u << CHOIR__CUDNN_NOTE_TENSOR_CORE,
+  };
+  return (notes & NEVER) || ((notes & WINOGRAD) && !(notes & TILE_4X4)) ||
+         ((notes & TENSOR_CORE) && dtype == CHOIR_DTYPE_F32 && !cudnn->tf32);
 }
 
 static choir_status_t check_notes(const choir__cudnn_t* cudnn,
@@ -377,9 +368,10 @@ static choir_status_t check_notes(const choir__cudnn_t* cudnn,
                               CHOIR__CUDNN_ENGINE_NUMERICAL_NOTE,
                               CHOIR__CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES,
                               &count, notes));
-  *out_fits = count <= MOST_NOTES;
-  for (int64_t i = 0; *out_fits && i < count; ++i)
-    *out_fits = !is_ruled_out(cudnn, dtype, notes[i]);
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < count && i < MOST_NOTES; ++i)
+    if (notes[i] >= 0 && notes[i] < 32) bits |= 1u << notes[i];
+  *out_fits = count <= MOST_NOTES && !is_ruled_out(cudnn, dtype, bits);
   return NULL;
 }
 
@@ -507,8 +499,10 @@ choir_status_t choir__cudnn_choose(const choir__cudnn_t* cudnn,
   choir__cudnn_desc_t operations = NULL;
   CHOIR_TRY(
       DESCRIBE(cudnn, graph, CHOIR__CUDNN_OPERATIONGRAPH, attrs, &operations));
-  static const int32_t modes[] = {CHOIR__CUDNN_HEUR_MODE_A,
-                                  CHOIR__CUDNN_HEUR_MODE_B,
+  // B takes longer to answer and knows better: bf16 steps were a quarter
+  // quicker by it. Each problem is asked for once.
+  static const int32_t modes[] = {CHOIR__CUDNN_HEUR_MODE_B,
+                                  CHOIR__CUDNN_HEUR_MODE_A,
                                   CHOIR__CUDNN_HEUR_MODE_FALLBACK};
   choir_status_t status = NULL;
   for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); ++i) {

@@ -136,9 +136,10 @@ enum {
   CHOIR__CUDNN_NOTE_TENSOR_CORE = 0,
   CHOIR__CUDNN_NOTE_DOWN_CONVERT_INPUTS = 1,
   CHOIR__CUDNN_NOTE_REDUCED_PRECISION_REDUCTION = 2,
+  CHOIR__CUDNN_NOTE_FFT = 3,
   CHOIR__CUDNN_NOTE_NONDETERMINISTIC = 4,
-  CHOIR__CUDNN_NOTE_WINOGRAD_TILE_6X6 = 7,
-  CHOIR__CUDNN_NOTE_WINOGRAD_TILE_13X13 = 8,
+  CHOIR__CUDNN_NOTE_WINOGRAD = 5,
+  CHOIR__CUDNN_NOTE_WINOGRAD_TILE_4X4 = 6,
 };
 
 // X(type of the result, symbol, parameters)
@@ -232,9 +233,9 @@ typedef struct choir__cudnn_graph_s {
   size_t workspace_bytes;
 } choir__cudnn_graph_t;
 
-// A tensor of four dimensions that lies as the view does; its memory is given
-// when the graph runs, by `id` (1, 2, ...), and aligned to so many bytes.
-// Virtual: between two operations, without memory.
+// A tensor of the view's four dimensions and dtype, dense with channels last;
+// its memory is given when the graph runs, by `id` (1, 2, ...), and aligned to
+// so many bytes. Virtual: between two operations, without memory.
 choir_status_t choir__cudnn_tensor(const choir__cudnn_t* cudnn,
                                    choir__cudnn_graph_t* graph,
                                    const choir_view_t* view, int64_t id,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-bit floats by kernels for f32. That numbers are right is the op suite's
-// (tests/conformance); here: when it happens, in which records, and that
-// nothing else than the operands is touched.
+// Records that no kernel takes as they are: 16-bit floats by kernels for f32,
+// layouts by kernels for dense operands. That numbers are right is the op
+// suite's (tests/conformance); here: when it happens, in which records, and
+// that nothing else than the operands is touched.
 #include <gtest/gtest.h>
 
 #include <string>
