@@ -63,15 +63,16 @@ typedef struct choir_comm_header_s {
   double weight;
   uint64_t src_place;  // for the backend: where src and dst lie
   uint64_t dst_place;
-  // Told where ranks differ; from the second cache line on.
-  char name[CHOIR_COMM_NAME_BYTES];  // see choir__comm_name_copy
-  int64_t step;                      // of training; -1: in none
+  // Told where ranks differ; from the second cache line on. What is not there
+  // is zero, so that a backend may leave it out.
+  int64_t step;                      // of training, from 1 on; 0: in none
   int64_t batch;                     // 0: not told
+  char name[CHOIR_COMM_NAME_BYTES];  // see choir__comm_name_copy
 } choir_comm_header_t;
 #define CHOIR_COMM_HEADER_START offsetof(choir_comm_header_t, root)
 #define CHOIR_COMM_HEADER_COMPARED \
   (offsetof(choir_comm_header_t, refused) - CHOIR_COMM_HEADER_START)
-_Static_assert(offsetof(choir_comm_header_t, name) == 64,
+_Static_assert(offsetof(choir_comm_header_t, step) == 64,
                "one cache line while ranks agree");
 
 // The data of an operation's first message begin with its words (factors and

@@ -247,12 +247,12 @@ static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
 static void describe_step(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
   const choir_comm_header_t* header = &comm->headers[rank];
-  if (header->step < 0) {
+  if (header->step == 0) {
     snprintf(text, text_bytes, "outside of a step");
     return;
   }
   const int length =
-      snprintf(text, text_bytes, "at step %lld", (long long)header->step);
+      snprintf(text, text_bytes, "at step %lld", (long long)header->step - 1);
   if (header->batch && length > 0 && (size_t)length < text_bytes)
     snprintf(text + length, text_bytes - (size_t)length, " (batch %lld)",
              (long long)header->batch);
@@ -375,7 +375,7 @@ static bool same_step(const choir_comm_t* comm, int32_t a, int32_t b) {
   const choir_comm_header_t* of_b = &comm->headers[b];
   const bool same_name =
       of_a->kind == of_b->kind && !strcmp(of_a->name, of_b->name);
-  if (!same_name && (of_a->step < 0 || of_b->step < 0)) return true;
+  if (!same_name && (of_a->step == 0 || of_b->step == 0)) return true;
   return of_a->step == of_b->step && of_a->batch == of_b->batch;
 }
 static bool same_kind(const choir_comm_t* comm, int32_t a, int32_t b) {
@@ -604,7 +604,7 @@ choir_status_t choir__comm_check_headers(
   int32_t refused = -1;
   for (int32_t r = 0; r < comm->size; ++r)
     memcpy(&comm->headers[r].root, &comm->messages[r]->header.root,
-           offsetof(choir_comm_header_t, name) - CHOIR_COMM_HEADER_START);
+           offsetof(choir_comm_header_t, step) - CHOIR_COMM_HEADER_START);
   int32_t joined = choir__comm_note_joined(comm);
   if (joined == comm->size) return NULL;
   for (int32_t r = comm->size - 1; r >= 0; --r) {

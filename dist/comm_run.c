@@ -167,9 +167,8 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   memset(&header->root, 0, sizeof(*header) - CHOIR_COMM_HEADER_START);
   header->sequence = operation->sequence;
   header->name_hash = choir__comm_name_hash(c->name);
-  header->step = -1;
   if (c->in_step) {
-    header->step = c->step;
+    header->step = c->step + 1;
     header->batch = c->batch;
     const int64_t place[] = {c->step, c->batch};
     header->name_hash =

@@ -57,22 +57,67 @@ static size_t moved_bytes(choir_tcp_link_t* link, ssize_t n) {
   return 0;
 }
 
-static bool send_some(choir_tcp_link_t* link) {
+static uint32_t channel_of(const choir_tcp_frame_t* frame) {
+  return frame->channel & ((1u << CHOIR_TCP_CHANNEL_BITS) - 1);
+}
+
+static size_t header_bytes(const choir_tcp_frame_t* frame) {
+  return (size_t)__builtin_popcount(frame->channel >> CHOIR_TCP_CHANNEL_BITS) *
+         sizeof(uint64_t);
+}
+
+// The words that are not zero; returns which these are.
+static uint32_t pack_header(const choir_comm_header_t* header,
+                            uint64_t* packed) {
+  uint32_t which = 0;
+  for (int i = 0; i < CHOIR_TCP_HEADER_WORDS; ++i) {
+    memcpy(packed, (const char*)header + i * sizeof(*packed), sizeof(*packed));
+    if (!*packed) continue;
+    which |= 1u << i;
+    ++packed;
+  }
+  return which;
+}
+
+static void unpack_header(uint32_t which, const uint64_t* packed,
+                          choir_comm_header_t* header) {
+  memset(header, 0, sizeof(*header));
+  for (int i = 0; i < CHOIR_TCP_HEADER_WORDS; ++i)
+    if (which >> i & 1)
+      memcpy((char*)header + i * sizeof(*packed), packed++, sizeof(*packed));
+}
+
+// Where the frame and what follows it lie, without the first `done` bytes.
+static struct msghdr message_of(const choir_tcp_frame_t* frame,
+                                uint64_t* header, void* data, size_t done,
+                                struct iovec parts[3]) {
+  const bool is_exchange = channel_of(frame) == CHOIR_COMM_CHANNEL_EXCHANGE;
+  const size_t head = header_bytes(frame);
+  char* rest = (char*)data + (is_exchange ? sizeof(choir_comm_message_t) : 0);
+  const struct iovec all[3] = {
+      {.iov_base = (void*)frame, .iov_len = sizeof(*frame)},
+      {.iov_base = header, .iov_len = head},
+      {.iov_base = rest, .iov_len = frame->bytes - head}};
+  size_t count = 0;
+  for (int i = 0; i < 3; ++i) {
+    const size_t skipped = done < all[i].iov_len ? done : all[i].iov_len;
+    done -= skipped;
+    if (skipped < all[i].iov_len)
+      parts[count++] =
+          (struct iovec){.iov_base = (char*)all[i].iov_base + skipped,
+                         .iov_len = all[i].iov_len - skipped};
+  }
+  return (struct msghdr){.msg_iov = parts, .msg_iovlen = count};
+}
+
+static bool send_some(choir_tcp_comm_t* tcp, choir_tcp_link_t* link) {
   bool moved = false;
   choir_tcp_request_t* request;
   while (!link->is_lost && (request = head_of(&link->out))) {
     const size_t head = sizeof(choir_tcp_frame_t);
-    const size_t at = request->done > head ? request->done - head : 0;
-    struct iovec parts[2];
-    int count = 0;
-    if (request->done < head)
-      parts[count++] =
-          (struct iovec){.iov_base = (char*)&request->frame + request->done,
-                         .iov_len = head - request->done};
-    parts[count++] = (struct iovec){.iov_base = (char*)request->data + at,
-                                    .iov_len = request->frame.bytes - at};
-    const struct msghdr message = {.msg_iov = parts,
-                                   .msg_iovlen = (size_t)count};
+    struct iovec parts[3];
+    const struct msghdr message = message_of(
+        &request->frame, tcp->header, request->data, request->done, parts);
     const size_t n =
         moved_bytes(link, sendmsg(link->data, &message, MSG_NOSIGNAL));
     if (!n) break;
@@ -88,11 +133,16 @@ static bool send_some(choir_tcp_link_t* link) {
 // else, which waits until this rank comes to it.
 static bool fits(const choir_tcp_link_t* link,
                  const choir_tcp_request_t* request) {
-  if (link->frame.channel != request->frame.channel) return false;
-  if (link->frame.channel != CHOIR_COMM_CHANNEL_EXCHANGE)
-    return link->frame.bytes == request->frame.bytes;
-  return link->frame.bytes >= sizeof(choir_comm_message_t) &&
-         link->frame.bytes <= request->frame.bytes;
+  const choir_tcp_frame_t* came = &link->frame;
+  if (channel_of(came) != channel_of(&request->frame)) return false;
+  if (channel_of(came) != CHOIR_COMM_CHANNEL_EXCHANGE)
+    return came->bytes == request->frame.bytes &&
+           came->channel == request->frame.channel;
+  const size_t head = header_bytes(came);
+  return !(came->channel >> CHOIR_TCP_CHANNEL_BITS >> CHOIR_TCP_HEADER_WORDS) &&
+         came->bytes >= head &&
+         came->bytes - head <=
+             request->frame.bytes - sizeof(choir_comm_message_t);
 }
 
 static bool receive_some(choir_tcp_link_t* link) {
@@ -110,34 +160,46 @@ static bool receive_some(choir_tcp_link_t* link) {
     }
     if (!fits(link, request)) break;
     if (request->done < link->frame.bytes) {
-      const size_t n = moved_bytes(
-          link, recv(link->data, (char*)request->data + request->done,
-                     link->frame.bytes - request->done, 0));
+      struct iovec parts[3];
+      struct msghdr message =
+          message_of(&link->frame, link->header, request->data,
+                     sizeof(link->frame) + request->done, parts);
+      const size_t n = moved_bytes(link, recvmsg(link->data, &message, 0));
       if (!n) break;
       moved = true;
       request->done += n;
     }
     if (request->done < link->frame.bytes) continue;
+    if (channel_of(&link->frame) == CHOIR_COMM_CHANNEL_EXCHANGE)
+      unpack_header(link->frame.channel >> CHOIR_TCP_CHANNEL_BITS, link->header,
+                    request->data);
     link->frame_bytes = 0;
     pop(&link->in);
   }
   return moved;
 }
 
-static choir_status_t tcp_post(choir_comm_t* comm, int32_t peer,
-                               int32_t channel, void* data, size_t bytes,
-                               bool is_receive) {
+static choir_status_t post(choir_comm_t* comm, int32_t peer,
+                           choir_tcp_frame_t frame, void* data,
+                           bool is_receive) {
   choir_tcp_link_t* link = &as_tcp(comm)->links[peer];
   choir_tcp_queue_t* queue = is_receive ? &link->in : &link->out;
-  if (bytes == 0) return NULL;
   if (queue->count == CHOIR_TCP_POSTED)
     return CHOIR_ERROR(INTERNAL, "comm tcp: more than %d posted to %s",
                        CHOIR_TCP_POSTED, comm->peers[peer].text);
   queue->requests[(queue->first + queue->count++) % CHOIR_TCP_POSTED] =
-      (choir_tcp_request_t){.frame = {(uint32_t)channel, (uint32_t)bytes},
-                            .data = data};
-  if (!is_receive) send_some(link);
+      (choir_tcp_request_t){.frame = frame, .data = data};
+  if (!is_receive) send_some(as_tcp(comm), link);
   return NULL;
+}
+
+static choir_status_t tcp_post(choir_comm_t* comm, int32_t peer,
+                               int32_t channel, void* data, size_t bytes,
+                               bool is_receive) {
+  if (bytes == 0) return NULL;
+  const choir_tcp_frame_t frame = {.channel = (uint32_t)channel,
+                                   .bytes = (uint32_t)bytes};
+  return post(comm, peer, frame, data, is_receive);
 }
 
 // ---- Waiting ----
@@ -166,7 +228,7 @@ static progress_t look(choir_tcp_comm_t* tcp) {
     choir_tcp_link_t* link = &tcp->links[r];
     if (!link->in.count && !link->out.count) continue;
     const bool came = link->in.count && receive_some(link);
-    const bool went = link->out.count && send_some(link);
+    const bool went = link->out.count && send_some(tcp, link);
     if (came) atomic_fetch_add(&tcp->base.peers[r].beat, 1);
     progress.moved = progress.moved || came || went;
     check_lost(&tcp->base, r);
@@ -243,14 +305,18 @@ static choir_comm_message_t* tcp_stage(choir_comm_t* comm) {
 
 static choir_status_t tcp_exchange(choir_comm_t* comm, size_t bytes) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
+  const uint32_t words = pack_header(&tcp_stage(comm)->header, tcp->header);
+  const choir_tcp_frame_t most = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE,
+                                  .bytes = (uint32_t)tcp->message_stride};
+  choir_tcp_frame_t own = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE |
+                                      words << CHOIR_TCP_CHANNEL_BITS};
+  own.bytes = (uint32_t)(header_bytes(&own) + bytes);
   for (int32_t r = 0; r < comm->size; ++r) {
     unsigned char* in = tcp->in_messages + (size_t)r * tcp->message_stride;
     comm->messages[r] = (const choir_comm_message_t*)(void*)in;
     if (r == comm->rank) continue;
-    CHOIR_TRY(tcp_post(comm, r, CHOIR_COMM_CHANNEL_EXCHANGE, in,
-                       tcp->message_stride, true));
-    CHOIR_TRY(tcp_post(comm, r, CHOIR_COMM_CHANNEL_EXCHANGE, tcp->out_message,
-                       sizeof(choir_comm_message_t) + bytes, false));
+    CHOIR_TRY(post(comm, r, most, in, true));
+    CHOIR_TRY(post(comm, r, own, tcp->out_message, false));
   }
   comm->messages[comm->rank] = tcp_stage(comm);
   return tcp_wait(comm);

@@ -12,10 +12,21 @@
 // heartbeats, faults and the word of a rank that leaves, which so never wait
 // behind data; the watch thread reads it.
 
-// Ahead of what is posted on a channel.
+// Ahead of what is posted on a channel. An operation's first message is its
+// header's words of 8 bytes that are not zero, most of which are, then its
+// data.
+enum {
+  CHOIR_TCP_CHANNEL_BITS = 8,
+  CHOIR_TCP_HEADER_WORDS = sizeof(choir_comm_header_t) / sizeof(uint64_t),
+};
+_Static_assert(CHOIR_TCP_HEADER_WORDS * sizeof(uint64_t) ==
+                   sizeof(choir_comm_header_t),
+               "whole words");
+_Static_assert(CHOIR_TCP_HEADER_WORDS + CHOIR_TCP_CHANNEL_BITS <= 32,
+               "a bit for each word beside the channel");
 typedef struct choir_tcp_frame_s {
-  uint32_t channel;
-  uint32_t bytes;
+  uint32_t channel;  // above it a bit for each word of a header that follows
+  uint32_t bytes;    // that follow
 } choir_tcp_frame_t;
 
 // Posted to one peer, one way.
@@ -40,9 +51,10 @@ typedef struct choir_tcp_link_s {
   struct sockaddr_storage address;  // of the peer's host
   choir_tcp_queue_t out;
   choir_tcp_queue_t in;
-  choir_tcp_frame_t frame;  // of what comes
-  size_t frame_bytes;       // of it that have come
-  bool is_lost;             // the data connection ended
+  choir_tcp_frame_t frame;                  // of what comes
+  size_t frame_bytes;                       // of it that have come
+  uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that come
+  bool is_lost;                             // the data connection ended
   double lost_at;
   // Of the control connection; with the mutex.
   unsigned char control_in[1024];
@@ -54,10 +66,11 @@ typedef struct choir_tcp_link_s {
 
 typedef struct choir_tcp_comm_s {
   choir_comm_t base;
-  pthread_mutex_t mutex;    // of the control connections
-  choir_tcp_link_t* links;  // [size]
-  struct pollfd* polls;     // [size + 1] of operations
-  struct pollfd* watched;   // [size + 1] of the watch thread
+  pthread_mutex_t mutex;                    // of the control connections
+  choir_tcp_link_t* links;                  // [size]
+  struct pollfd* polls;                     // [size + 1] of operations
+  uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that go
+  struct pollfd* watched;                   // [size + 1] of the watch thread
   // For a group that is about to be made; -1: none.
   int group_listener;
 
