@@ -3,6 +3,7 @@
 something breaks everybody ends and the first cause is told."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -36,7 +37,14 @@ def setUpModule():
         raise harness.unittest.SkipTest(reason)
 
 
-class RunTest(harness.ProgramTest):
+class RunCases:
+    """What holds whoever starts the ranks."""
+
+    comm = ""
+    ports = ()
+    # The environment of a shell that is a rank.
+    rank = ""
+
     def setUp(self):
         super().setUp()
         self.lab = netlab.Lab(
@@ -46,14 +54,15 @@ class RunTest(harness.ProgramTest):
         )
         self.addCleanup(self.lab.close)
         self.h1, self.h2 = self.lab.hosts[:2]
-        said = self.h1.run(["mpirun", "--version"]).stdout
-        self.major = 5 if "(Open MPI) 5" in said else 4
+        self.choirrun_command = [CHOIRRUN, "--comm", self.comm]
         # Cores are few, and other tests run too.
         self.extra = {"OMP_NUM_THREADS": "1"}
 
     def choirrun(self, *words):
         return self.h1.run(
-            [CHOIRRUN, *words], timeout=TIME_LIMIT, env=self.extra
+            [*self.choirrun_command, *words],
+            timeout=TIME_LIMIT,
+            env=self.extra,
         )
 
     def ranks(self, host):
@@ -61,7 +70,7 @@ class RunTest(harness.ProgramTest):
         script = (
             "for p in $(pidof mnist_dist); do "
             "echo $p $(tr '\\0' '\\n' </proc/$p/environ | "
-            "sed -n s/^OMPI_COMM_WORLD_RANK=//p); done"
+            "sed -n s/^%s=//p); done" % self.rank
         )
         found = {}
         for line in host.run(["sh", "-c", script]).stdout.splitlines():
@@ -74,7 +83,7 @@ class RunTest(harness.ProgramTest):
         tests that wait for it: on a busy machine it ends others."""
         harness.small_data(self.data, training=128, evaluation=64)
         process = self.h1.start(
-            [CHOIRRUN, "-np", np, "-H", hosts, *more, PROGRAM]
+            [*self.choirrun_command, "-np", np, "-H", hosts, *more, PROGRAM]
             + ["--data", self.data, "--epochs", "1000000"]
             + ["--deadline", deadline],
             env=self.extra,
@@ -120,31 +129,14 @@ class RunTest(harness.ProgramTest):
         for hosts in ("localhost:1,h2:1", "h1,root@[fd77::2]:1", "h2:2"):
             with self.subTest(hosts):
                 done = self.choirrun(
-                    *["-np", "2", "-H", hosts, "--port-range", "20000-20050"],
-                    *["--", PROGRAM, *flags],
+                    *["-np", "2", "-H", hosts, *self.ports, "--", PROGRAM],
+                    *flags,
                 )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(
                     harness.digests_of(done.stdout),
                     harness.digests_of(self.train("--workers", "2", *flags)),
                 )
-
-    def test_preflight_predicts(self):
-        harness.small_data(self.data, training=4096, evaluation=64)
-        done = self.choirrun(
-            *["--preflight", "-np", "2", "-H", "localhost,h2"],
-            *[PROGRAM, "--data", self.data],
-        )
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for line in (
-            r"2 workers, \d+ parameters, [\d.]+ ms to compute a step; link: "
-            r"[\d.]+ ms, [\d.]+ MB/s",
-            r". fp32 +17\d+ +[\d.]+ +[\d.]+",
-            r". sparseLocal +\d+ +[\d.]+ +[\d.]+",
-            r".* [\d.]+ times faster.*",
-            "preflight passed",
-        ):
-            self.assertRegex(done.stdout, "(?m)^choirrun: %s$" % line)
 
     def test_local_run_needs_no_ssh(self):
         self.h1.call("mount", "--bind", "/dev/null", "/usr/bin/ssh")
@@ -154,18 +146,6 @@ class RunTest(harness.ProgramTest):
             (done.returncode, done.stdout, done.stderr), (0, "seen\n" * 2, "")
         )
 
-    def test_folder_with_a_blank_where_nothing_is_executed(self):
-        folder = os.path.join(self.h1.temporary, "a folder")
-        os.mkdir(folder)
-        self.h1.call("mount", "-t", "tmpfs", "-o", "noexec", "tmp", folder)
-        self.extra["TMPDIR"] = folder
-        done = self.choirrun(
-            *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
-            "sleep 1; echo on $(hostname)",
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(sorted(done.stdout.splitlines()), ["on h1", "on h2"])
-
     def test_output_and_environment(self):
         folder = self.path("logs")
         # Not for the other hosts, whose name it is not.
@@ -174,7 +154,7 @@ class RunTest(harness.ProgramTest):
             *["-np", "2", "-H", "localhost,h2", "--output-filename", folder],
             *["-x", "ONE=1 and more", "sh", "-c"],
             "sleep 1; echo $ONE on $(hostname)$CHOIR_HOST; echo oh >&2; "
-            "exit $OMPI_COMM_WORLD_RANK",
+            "exit $" + self.rank,
         )
         self.assertEqual(done.returncode, 1)
         for rank, host in ((0, "h1me"), (1, "h2")):
@@ -193,7 +173,7 @@ class RunTest(harness.ProgramTest):
     def test_exit_status(self):
         done = self.choirrun(
             *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
-            "sleep 1; [ $OMPI_COMM_WORLD_RANK = 0 ] || exit 7; sleep 100",
+            "sleep 1; [ $%s = 0 ] || exit 7; sleep 100" % self.rank,
         )
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertRegex(
@@ -219,20 +199,6 @@ class RunTest(harness.ProgramTest):
         time.sleep(2)
         pid = self.ranks(self.h2)[1]
         self.h2.run(["kill", "-KILL", pid])
-        self.expect_killed_rank(process, pid)
-
-    def test_killed_rank_of_which_the_other_hears_first(self):
-        process = self.begin()
-        self.h2.set_rate("1mbit")
-        time.sleep(2)
-        pid = self.ranks(self.h2)[1]
-        name = "orted" if self.major == 4 else "prted"
-        daemon = self.find(self.h2, name)
-        self.h2.run(["kill", "-STOP", daemon])
-        self.h2.run(["kill", "-KILL", pid])
-        # Rank 0 has noticed by then.
-        time.sleep(1)
-        self.h2.run(["kill", "-CONT", daemon])
         self.expect_killed_rank(process, pid)
 
     def test_stopped_rank(self):
@@ -317,8 +283,8 @@ class RunTest(harness.ProgramTest):
 
     def begin_families(self, mark):
         process = self.h1.start(
-            [CHOIRRUN, "-np", "2", "-H", "localhost,h2", "sh", "-c", FAMILY]
-            + [mark],
+            [*self.choirrun_command, "-np", "2", "-H", "localhost,h2"]
+            + ["sh", "-c", FAMILY, mark],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -365,20 +331,6 @@ class RunTest(harness.ProgramTest):
         self.assert_family_is_gone("family")
         self.assert_folders_are_gone()
 
-    def test_killed_mpirun(self):
-        name = "mpirun" if self.major == 4 else "prterun"
-        self.expect_lost(
-            lambda: (self.h1, self.find(self.h1, name)),
-            r"mpirun \(host h1, pid PID\) was killed by signal 9 \(Killed\)",
-        )
-
-    def test_killed_daemon(self):
-        name = "orted" if self.major == 4 else "prted"
-        self.expect_lost(
-            lambda: (self.h2, self.find(self.h2, name)),
-            name + r" \(host h2, pid PID\) was killed by signal 9 \(Killed\)",
-        )
-
     def test_killed_agent_here(self):
         self.expect_lost(
             lambda: (
@@ -403,13 +355,6 @@ class RunTest(harness.ProgramTest):
             r"signal 9 \(Killed\)",
         )
 
-    def test_killed_guard_here(self):
-        self.expect_lost(
-            lambda: (self.h1, self.find(self.h1, "choir-guard", "choirrun.py")),
-            "the guard of mpirun on this host was killed",
-            status=1,
-        )
-
     def test_killed_guard_there(self):
         self.expect_lost(
             lambda: (self.h2, self.find(self.h2, "choir-guard", AGENT)),
@@ -429,28 +374,6 @@ class RunTest(harness.ProgramTest):
         self.assert_family_is_gone("children")
         self.assert_folders_are_gone()
 
-    def test_children_of_a_killed_rank(self):
-        name = "orted" if self.major == 4 else "prted"
-
-        def child_of(host, name):
-            parent = self.find(host, name)
-            (pid,) = [
-                row[0]
-                for row in self.rows(host)
-                if row[1] == parent and row[2] == "sh"
-            ]
-            return pid
-
-        def rank():
-            if self.major > 4:
-                # Version 5 tells no end of a rank whose output is open. What
-                # ranks left is ended when all are gone.
-                here = child_of(self.h1, "prterun")
-                self.h1.run(["kill", "-KILL", here])
-            return self.h2, child_of(self.h2, name)
-
-        self.expect_no_children(rank, signal.SIGKILL, 137)
-
     def test_children_when_choirrun_is_ended(self):
         def choirrun():
             return self.h1, self.find(self.h1, "python3", "choirrun.py")
@@ -462,9 +385,9 @@ class RunTest(harness.ProgramTest):
     def test_stopped_rank_at_the_start(self):
         harness.small_data(self.data)
         process = self.h1.start(
-            [CHOIRRUN, "-np", "2", "-H", "localhost,h2", "sh", "-c"]
-            + ["[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec %s --data "
-               "%s --deadline 3" % (PROGRAM, self.data)],
+            [*self.choirrun_command, "-np", "2", "-H", "localhost,h2"]
+            + ["sh", "-c", "[ $%s = 0 ] || kill -STOP $$; exec %s --data "
+               "%s --deadline 3" % (self.rank, PROGRAM, self.data)],
             env=self.extra,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -516,6 +439,137 @@ class RunTest(harness.ProgramTest):
         process.communicate(timeout=TIME_LIMIT)
         self.assert_host_is_clean(self.h1)
         self.assert_host_is_clean(self.h2)
+
+
+class MpiRunTest(RunCases, harness.ProgramTest):
+    comm = "mpi"
+    ports = ("--port-range", "20000-20050")
+    rank = "OMPI_COMM_WORLD_RANK"
+
+    def setUp(self):
+        super().setUp()
+        said = self.h1.run(["mpirun", "--version"]).stdout
+        self.major = 5 if "(Open MPI) 5" in said else 4
+
+    def test_preflight_predicts(self):
+        harness.small_data(self.data, training=4096, evaluation=64)
+        done = self.choirrun(
+            *["--preflight", "-np", "2", "-H", "localhost,h2"],
+            *[PROGRAM, "--data", self.data],
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for line in (
+            r"2 workers, \d+ parameters, [\d.]+ ms to compute a step; link: "
+            r"[\d.]+ ms, [\d.]+ MB/s",
+            r". fp32 +17\d+ +[\d.]+ +[\d.]+",
+            r". sparseLocal +\d+ +[\d.]+ +[\d.]+",
+            r".* [\d.]+ times faster.*",
+            "preflight passed",
+        ):
+            self.assertRegex(done.stdout, "(?m)^choirrun: %s$" % line)
+
+    def test_folder_with_a_blank_where_nothing_is_executed(self):
+        folder = os.path.join(self.h1.temporary, "a folder")
+        os.mkdir(folder)
+        self.h1.call("mount", "-t", "tmpfs", "-o", "noexec", "tmp", folder)
+        self.extra["TMPDIR"] = folder
+        done = self.choirrun(
+            *["-np", "2", "-H", "localhost,h2", "sh", "-c"],
+            "sleep 1; echo on $(hostname)",
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["on h1", "on h2"])
+
+    def test_killed_rank_of_which_the_other_hears_first(self):
+        process = self.begin()
+        self.h2.set_rate("1mbit")
+        time.sleep(2)
+        pid = self.ranks(self.h2)[1]
+        name = "orted" if self.major == 4 else "prted"
+        daemon = self.find(self.h2, name)
+        self.h2.run(["kill", "-STOP", daemon])
+        self.h2.run(["kill", "-KILL", pid])
+        # Rank 0 has noticed by then.
+        time.sleep(1)
+        self.h2.run(["kill", "-CONT", daemon])
+        self.expect_killed_rank(process, pid)
+
+    def test_killed_mpirun(self):
+        name = "mpirun" if self.major == 4 else "prterun"
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, name)),
+            r"mpirun \(host h1, pid PID\) was killed by signal 9 \(Killed\)",
+        )
+
+    def test_killed_daemon(self):
+        name = "orted" if self.major == 4 else "prted"
+        self.expect_lost(
+            lambda: (self.h2, self.find(self.h2, name)),
+            name + r" \(host h2, pid PID\) was killed by signal 9 \(Killed\)",
+        )
+
+    def test_killed_guard_here(self):
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, "choir-guard", "choirrun.py")),
+            "the guard of mpirun on this host was killed",
+            status=1,
+        )
+
+    def test_children_of_a_killed_rank(self):
+        name = "orted" if self.major == 4 else "prted"
+
+        def child_of(host, name):
+            parent = self.find(host, name)
+            (pid,) = [
+                row[0]
+                for row in self.rows(host)
+                if row[1] == parent and row[2] == "sh"
+            ]
+            return pid
+
+        def rank():
+            if self.major > 4:
+                # Version 5 tells no end of a rank whose output is open. What
+                # ranks left is ended when all are gone.
+                here = child_of(self.h1, "prterun")
+                self.h1.run(["kill", "-KILL", here])
+            return self.h2, child_of(self.h2, name)
+
+        self.expect_no_children(rank, signal.SIGKILL, 137)
+
+
+class TcpRunTest(RunCases, harness.ProgramTest):
+    """On hosts without MPI."""
+
+    comm = "tcp"
+    rank = "CHOIR_RANK"
+
+    def setUp(self):
+        super().setUp()
+        for host in self.lab.hosts:
+            for name in ("mpirun", "orted", "prted"):
+                path = shutil.which(name)
+                if path:
+                    host.call("mount", "--bind", "/dev/null", path)
+
+    def test_killed_guard_here(self):
+        self.expect_lost(
+            lambda: (self.h1, self.find(self.h1, "choir-guard", AGENT)),
+            "choirrun's guard on host h1 was killed",
+            status=1,
+        )
+
+    def test_children_of_a_killed_rank(self):
+        def rank():
+            guard = self.find(self.h2, "choir-guard", AGENT)
+            (pid,) = [
+                row[0]
+                for row in self.rows(self.h2)
+                if row[1] == guard and "setsid" in row[3]
+            ]
+            return self.h2, pid
+
+        self.expect_no_children(rank, signal.SIGKILL, 137)
 
 
 if __name__ == "__main__":

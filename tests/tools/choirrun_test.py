@@ -24,6 +24,7 @@ import host_session  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
 import process_guard  # noqa: E402
+import run_base  # noqa: E402
 
 
 class HostsTest(unittest.TestCase):
@@ -378,12 +379,15 @@ class ProcessesTest(unittest.TestCase):
 
 
 class RunTest(unittest.TestCase):
-    """mpi_run.Run by itself: a guard that only notes what it is asked."""
+    """mpi_run.MpiRun by itself: a guard that only notes what it is asked."""
 
     def setUp(self):
-        result = types.SimpleNamespace(sessions=[], mpi=None)
+        result = types.SimpleNamespace(sessions=[])
+        mpi = types.SimpleNamespace(daemon="orted")
         self.guard = mock.Mock()
-        self.run = mpi_run.Run([], result, "", None, None, {}, self.guard)
+        self.run = mpi_run.MpiRun(
+            "", mpi, [], result, None, None, {}, self.guard
+        )
 
     def test_a_guard_that_ends_before_mpirun(self):
         for status, sentence in (
@@ -418,7 +422,7 @@ class RunTest(unittest.TestCase):
             self.run.verdict.lost,
             ("choirrun's guard on host h2 was killed", 0),
         )
-        self.assertEqual(mpi_run.exit_status(self.run, 0), 1)
+        self.assertEqual(run_base.exit_status(self.run, 0), 1)
 
     def test_interrupts(self):
         self.run.interrupt(signal.SIGINT)

@@ -4,9 +4,9 @@
 
     choirrun -np 2 -H localhost:1,user@10.0.0.5:1 -p 12345 program args...
 
-A thin layer over Open MPI's mpirun: it finds the interfaces by the routes,
-looks at everything that the run needs before it starts anything, and tells the
-first cause when something breaks.
+It finds the interfaces by the routes, looks at everything that the run needs before
+it starts anything, starts the ranks by Open MPI's mpirun or, with --comm tcp, by
+itself, and tells the first cause when something breaks.
 """
 
 import argparse
@@ -31,6 +31,8 @@ import mpi_versions  # noqa: E402
 import prediction  # noqa: E402
 import preflight  # noqa: E402
 import process_guard  # noqa: E402
+import run_base  # noqa: E402
+import tcp_run  # noqa: E402
 
 _EPILOG = """\
 exit status: the program's; 128 + n for a rank, choirrun or a process that the run
@@ -89,6 +91,9 @@ def make_parser():
         help="lines 'host slots=n'")  # fmt: skip
     add("-p", "--ssh-port", type=int, metavar="PORT")
     add("-i", "--ssh-identity-file", metavar="FILE")
+    add("--comm", choices=("mpi", "tcp"), default="mpi",
+        help="how ranks of several hosts talk: by Open MPI, whose mpirun then "
+        "starts them, or over tcp, which needs no MPI on any host; mpi")  # fmt: skip
     add("--network-interfaces", type=_names, metavar="NAME,...", default=[],
         help="names, or networks as 10.0.0.0/24; found by the routes if not "
         "given")  # fmt: skip
@@ -103,8 +108,8 @@ def make_parser():
     add("-x", dest="export", action="append", default=[],
         metavar="NAME[=VALUE]",
         help="more environment for the ranks than %s"
-        % ", ".join([name + "*" for name in mpi_run.EXPORTED]
-                    + list(mpi_run.EXPORTED_NAMES)))  # fmt: skip
+        % ", ".join([name + "*" for name in run_base.EXPORTED]
+                    + list(run_base.EXPORTED_NAMES)))  # fmt: skip
     add("--output-filename", metavar="DIR",
         help="also write DIR/rank.N/stdout and stderr")  # fmt: skip
     add("--verbose", action="store_true",
@@ -159,6 +164,10 @@ def parse(arguments):
         raise host_list.UsageError("there is no program to run")
     if options.ssh_port is not None and not 1 <= options.ssh_port <= 65535:
         raise host_list.UsageError("-p %d is no port" % options.ssh_port)
+    if options.comm == "tcp" and options.port_range:
+        raise host_list.UsageError(
+            "--port-range is Open MPI's; over tcp ranks listen at any port"
+        )
     identity = options.ssh_identity_file
     if identity and not os.path.isfile(identity):
         raise host_list.UsageError("-i: there is no file %s" % identity)
@@ -255,7 +264,7 @@ def run(options, hosts, folder, guard, interrupts):
     settings = host_session.Settings(
         folder, hosts, options.ssh_port, options.ssh_identity_file
     )
-    environment = mpi_run.exported_environment(options.export)
+    environment = run_base.exported_environment(options.export)
     program = None
     sessions = []
     try:
@@ -288,13 +297,15 @@ def run(options, hosts, folder, guard, interrupts):
         if options.preflight:
             tell("preflight passed")
             return 0
-        running = mpi_run.Run(
-            hosts, result, folder, options, program, environment, guard
-        )
+        parts = (hosts, result, options, program, environment, guard)
+        if options.comm == "tcp":
+            running = tcp_run.TcpRun(*parts)
+        else:
+            running = mpi_run.MpiRun(folder, result.mpi, *parts)
         running.prepare(tell)
         with interrupts.lock:
             interrupts.act = running.interrupt
-        return mpi_run.run_program(
+        return run_base.run_program(
             running, tell, sys.stdout.buffer, sys.stderr.buffer
         )
     except preflight.Problems as problems:

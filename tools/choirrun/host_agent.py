@@ -534,16 +534,17 @@ def run_processes(run):
             continue
         rank = None
         for word in words:
-            if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+            if word.startswith((b"OMPI_COMM_WORLD_RANK=", b"CHOIR_RANK=")):
                 rank = int(word.split(b"=")[1])
         found.append((int(name), rank))
     return found
 
 
-def first_processes(found):
-    """{rank: id of the process that a daemon of Open MPI started as this rank, or
-    None where that one is gone and what it started is left}."""
-    daemons = {pid for pid, rank in found if rank is None}
+def first_processes(found, own_guard=None):
+    """{rank: id of the process that a daemon of Open MPI or the agent's guard
+    started as this rank, or None where that one is gone and what it started is left}.
+    """
+    daemons = {pid for pid, rank in found if rank is None} | {own_guard}
     first = {}
     for pid, rank in found:
         there = process_guard.stat(pid)
@@ -606,7 +607,7 @@ class Watch(threading.Thread):
                 if found and not self.is_present:
                     self.is_present = True
                     say(event="present")
-                for rank, pid in first_processes(found).items():
+                for rank, pid in first_processes(found, guard.pid).items():
                     if rank not in self.ranks:
                         word = "started" if pid else "gone"
                         self.ranks[rank] = [pid or 0, word]
@@ -628,6 +629,7 @@ class Watch(threading.Thread):
 
 watch = None
 guard = None
+rendezvous = None  # the socket at which ranks meet
 is_guarded = True
 spawned = {}  # pid: id of the request
 settling = set()  # ids of requests
@@ -701,6 +703,18 @@ def op_folders(request):
     return {"made": True}
 
 
+def pass_on(reader, request, stream):
+    """Tells line by line what comes from a pipe; None is its end."""
+
+    def read():
+        with open(reader, errors="surrogateescape", newline="\n") as lines:
+            for line in lines:
+                say(event="said", id=request, stream=stream, text=line)
+        say(event="said", id=request, stream=stream, text=None)
+
+    threading.Thread(target=read, daemon=True).start()
+
+
 def op_spawn(request):
     """Runs a shell's command line; the answer comes at its end. What it says
     meanwhile comes as events."""
@@ -708,13 +722,47 @@ def op_spawn(request):
     command = ["sh", "-c", request["command"]]
     guard.start(request["id"], command, {}, writer, writer)
     os.close(writer)
+    pass_on(reader, request["id"], 1)
+    return None
 
-    def read():
-        with open(reader, errors="replace") as lines:
-            for line in lines:
-                say(event="said", id=request["id"], text=line)
 
-    threading.Thread(target=read, daemon=True).start()
+def op_rendezvous(request):
+    """Opens the port at which ranks meet, for the first one to inherit."""
+    global rendezvous
+    try:
+        rendezvous = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        rendezvous.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        rendezvous.bind(("::", 0))
+    except OSError:  # a host without IPv6
+        rendezvous = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        rendezvous.bind(("0.0.0.0", 0))
+    rendezvous.listen(socket.SOMAXCONN)
+    return {"port": rendezvous.getsockname()[1]}
+
+
+def op_rank(request):
+    """Runs a rank; the answer comes at its end, as of op_spawn."""
+    pipes = [os.pipe(), os.pipe()]
+    # In the home folder where the other is not there.
+    enter = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
+    command = ["sh", "-c", enter, request["folder"], *request["command"]]
+    environment = request["environment"]
+    more = []
+    if request["is_first"]:
+        more = [rendezvous.fileno()]
+        environment["CHOIR_RENDEZVOUS_FD"] = "3"
+    writers = [writer for _, writer in pipes]
+    guard.start(request["id"], command, environment, *writers, *more)
+    if request["is_first"]:
+        rendezvous.close()
+    for stream, (reader, writer) in enumerate(pipes, 1):
+        os.close(writer)
+        pass_on(reader, request["id"], stream)
+    return None
+
+
+def op_signal(request):
+    guard.signal(request["number"])
     return None
 
 
@@ -744,6 +792,9 @@ OPS = {
     "folders": op_folders,
     "settle": op_settle,
     "spawn": op_spawn,
+    "rendezvous": op_rendezvous,
+    "rank": op_rank,
+    "signal": op_signal,
     "end": op_end,
     "beat": op_beat,
 }

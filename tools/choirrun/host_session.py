@@ -301,7 +301,7 @@ class Session:
         elif event == "said":
             said = self._said.get(message["id"])
             if said:
-                said(message["text"])
+                said(message)
         elif event and self.events:
             self.events.put((self, message))
         elif message.get("answer") in self._answers:
@@ -334,7 +334,7 @@ class Session:
 
     def request(self, op, limit=60, said=None, **arguments):
         """The agent's answer; HostError when it has none, or could not do it.
-        `said` is called with lines that come before it."""
+        `said` is called with what is said before it: {"text": a line, ...}."""
         answers = queue.Queue()
         with self._lock:
             self._next_id += 1
@@ -400,6 +400,11 @@ class Session:
 
     def beat(self):
         self._send(b'{"op": "beat", "id": 0}\n')
+
+    def signal_run(self, number):
+        """To all that the agent has started."""
+        message = {"op": "signal", "id": 0, "number": int(number)}
+        self._send(json.dumps(message).encode() + b"\n")
 
     def end_run(self, run, ranks_only=False):
         """Asks for the end of the run's processes there, or of ranks and what they

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run under Open MPI's mpirun, watched by the agents of its hosts: output,
-ends of all kinds, and the first cause when something breaks."""
+"""A run under Open MPI's mpirun, whose daemons the agents start: its command line,
+its words, its end."""
 
 import json
 import os
-import queue
 import re
-import secrets
 import shlex
 import signal
 import socket
@@ -16,62 +14,16 @@ import time
 
 import mpi_versions
 import remote_shell
+import run_base
 from host_session import HostError
 
-# A host whose agent says nothing for so long is told of as silent.
-SILENCE_SECONDS = 4
-# An agent that hears nothing for so long ends the run's processes on its host.
-AGENT_SILENCE_SECONDS = 15
-BEAT_SECONDS = 2
-# How long mpirun may take to end everything once a rank has failed; Open MPI
-# gives ranks a second between SIGTERM and SIGKILL.
-END_SECONDS = 6
-
-# How long all ranks may be gone before mpirun is.
-GONE_SECONDS = 5
-# A host has this long to tell, after a good end, what else ended there.
-SETTLE_SECONDS = 5
-
-# Exported to all hosts, by first letters.
-EXPORTED = ("CHOIR_", "OMP_", "NCCL_", "MKL_", "OPENBLAS_")
-EXPORTED_NAMES = ("LD_LIBRARY_PATH", "PYTHONPATH")
-# Those of one process or host.
-NOT_EXPORTED = (
-    "CHOIR_HOST",
-    "CHOIR_RANK",
-    "CHOIR_SIZE",
-    "CHOIR_COMM_ID",
-    "CHOIR_BOARD_FD",
-    "CHOIR_LAUNCH",
-)
-
-_RANK = re.compile(r"rank (\d+) \(host ([^,()]+), pid (\d+)\)")
-_OPERATION = re.compile(r"\w+ '[^']*' \(operation \d+\)|\w+ \(operation \d+\)")
 _RULE = re.compile(r"-{60,}\s*")
 
 
-def exported_environment(more):
-    """The environment that all ranks get: {name: value}. `more` are the -x
-    options, NAME or NAME=VALUE."""
-    found = {}
-    for name, value in os.environ.items():
-        if name in NOT_EXPORTED:
-            continue
-        if name.startswith(EXPORTED) or name in EXPORTED_NAMES:
-            found[name] = value
-    for word in more:
-        name, equals, value = word.partition("=")
-        if equals:
-            found[name] = value
-        elif name in os.environ:
-            found[name] = os.environ[name]
-    return found
-
-
-def mpirun_command(run, folders):
+def mpirun_command(mpi_run, folders):
     """The command line of a Run, as --verbose shows it. folders: (of this run, of
     its shared memory), or None to leave Open MPI to its own."""
-    result, options, mpi = run.result, run.options, run.mpi
+    result, options, mpi = mpi_run.result, mpi_run.options, mpi_run.mpi
     found = mpi.of_ranks(
         [
             # The plainest ways of Open MPI: TCP, and memory within a host.
@@ -91,7 +43,7 @@ def mpirun_command(run, folders):
     )
     if result.networks:
         found += mpi.interfaces(result.networks, result.used, result.unused)
-        found += mpi.remote(run.daemons.shell, run.name)
+        found += mpi.remote(mpi_run.daemons.shell, mpi_run.name)
     else:
         found += mpi.local()
     if folders:
@@ -101,7 +53,7 @@ def mpirun_command(run, folders):
     here = {s.host.name for s in result.sessions if s.is_local}
     places = [
         "%s:%d" % ("localhost" if h.name in here else h.alias, len(h.ranks))
-        for h in run.hosts
+        for h in mpi_run.hosts
     ]
     command = ["mpirun", "-np", str(options.np), "-H", ",".join(places)]
     # A rank's own threads must not share one core.
@@ -111,11 +63,11 @@ def mpirun_command(run, folders):
         command.append("--allow-run-as-root")
     for option, name, value in found:
         command += [option, name, str(value)]
-    for name in sorted(run.exported) + ["CHOIR_RUN"]:
+    for name in sorted(mpi_run.exported) + ["CHOIR_RUN"]:
         command += ["-x", name]
     if options.output_filename:
         command.append("--tag-output")
-    return command + [run.program.path] + run.program.arguments
+    return command + [mpi_run.program.path] + mpi_run.program.arguments
 
 
 class Daemons(threading.Thread):
@@ -160,7 +112,8 @@ class Daemons(threading.Thread):
                 there = self.sessions[request["host"]].request(
                     "spawn",
                     limit=None,
-                    said=lambda text: answer(said=text),
+                    said=lambda told: told["text"]
+                    and answer(said=told["text"]),
                     command=self.mpi.attached(request["command"]),
                 )
                 status = os.waitstatus_to_exitcode(there["status"])
@@ -175,15 +128,15 @@ class Output(threading.Thread):
     (paragraphs between two rules) go to `on_report`, which says whether to
     show them."""
 
-    def __init__(self, source, target, run):
+    def __init__(self, source, target, mpi_run):
         super().__init__(daemon=True)
         self.source = source
         self.target = target
-        self.on_line = run.verdict.read_line
-        self.on_report = run.show_report
-        self.folder = run.options.output_filename
-        self.tag = run.mpi.tag
-        self.noise = None if run.options.verbose else run.mpi.noise
+        self.on_line = mpi_run.verdict.read_line
+        self.on_report = mpi_run.show_report
+        self.folder = mpi_run.options.output_filename
+        self.tag = mpi_run.mpi.tag
+        self.noise = None if mpi_run.options.verbose else mpi_run.mpi.noise
         self.files = {}
         self.is_writing = False
 
@@ -246,24 +199,8 @@ class Output(threading.Thread):
         self.is_writing = False
 
 
-class Verdict:
-    """What is known about how the run went wrong."""
-
-    def __init__(self):
-        self.by_signal = None  # (rank, signal)
-        self.by_status = None  # (rank, status)
-        self.silent = {}  # session: seconds when it was noticed
-        self.stopped = {}  # rank: seconds when it went on, or None
-        self.pids = {}  # rank: (session, pid)
-        self.sentences = {}  # rank: its own last line about a failure
-        self.lost = None  # (what ended of the run's own processes, the signal)
-        self.failed = False
-
-    def read_line(self, line):
-        """A line that a rank printed."""
-        rank = _RANK.search(line)
-        if rank and _OPERATION.search(line):
-            self.sentences.setdefault(int(rank[1]), line.strip())
+class Verdict(run_base.Verdict):
+    """With what Open MPI says."""
 
     def read_report(self, text):
         """One of Open MPI's paragraphs."""
@@ -280,129 +217,22 @@ class Verdict:
         if by_signal or by_status or "Primary job  terminated" in text:
             self.failed = True
 
-    def who(self, rank, hosts):
-        if rank in self.pids:
-            session, pid = self.pids[rank]
-            return "rank %d (host %s, pid %d)" % (
-                rank,
-                session.info["host"],
-                pid,
-            )
-        for host in hosts:
-            if rank in host.ranks:
-                return "rank %d (host %s)" % (rank, host.name)
-        return "rank %d" % rank
 
-    def last_operation(self, rank):
-        """Where the others were, by their own words."""
-        for other, line in sorted(self.sentences.items()):
-            if other == rank:
-                continue
-            operation = _OPERATION.search(line)
-            return "; rank %d was in %s" % (other, operation[0])
-        if rank in self.sentences:
-            return ", in " + _OPERATION.search(self.sentences[rank])[0]
-        return ""
-
-    def stated_reason(self, rank):
-        """Why it ended, by its own last line about it; "" if there is none."""
-        line = self.sentences.get(rank, "")
-        if not line or "was ended by signal" in line:
-            return ""
-        name = _RANK.search(line)
-        rest = line[name.end() :]
-        return rest if rest.startswith(": ") else ": " + line[name.start() :]
-
-    def stopped_ranks(self):
-        """Those that stood still when the run broke."""
-        recently = time.monotonic() - END_SECONDS - 5
-        return [
-            rank
-            for rank, went_on in self.stopped.items()
-            if went_on is None or went_on > recently
-        ]
-
-    def first_cause(self, hosts, mpi_status):
-        """A sentence, or "": a process of choirrun or mpirun that was lost, a
-        silent host, a stopped rank, a signal, an exit status; the latter two may
-        be Open MPI's doing after one of the former."""
-        if self.lost:
-            return self.lost[0]
-        for session, seconds in self.silent.items():
-            ranks = session.host.ranks
-            return (
-                "host %s (rank%s %s) gave no sign of life for %d s: it is "
-                "frozen, off or cut off%s"
-                % (
-                    session.name,
-                    "s" if len(ranks) > 1 else "",
-                    ", ".join(map(str, ranks)),
-                    seconds,
-                    self.last_operation(ranks[0]),
-                )
-            )
-        for rank in self.stopped_ranks():
-            return "%s was stopped by a signal%s" % (
-                self.who(rank, hosts),
-                self.last_operation(rank),
-            )
-        if self.by_signal:
-            rank, number = self.by_signal
-            text = "%s was killed by signal %d (%s)" % (
-                self.who(rank, hosts),
-                number,
-                signal.strsignal(number),
-            )
-            if number == signal.SIGKILL:
-                text += (
-                    ", perhaps by the kernel for want of memory (dmesg tells)"
-                )
-            return text + self.last_operation(rank)
-        if self.by_status:
-            rank, status = self.by_status
-            return "%s ended with exit status %d%s" % (
-                self.who(rank, hosts),
-                status,
-                self.stated_reason(rank) or self.last_operation(rank),
-            )
-        if 0 < mpi_status < 128 and self.failed:
-            return "a rank ended with exit status %d" % mpi_status
-        return ""
-
-
-def guard_end(event):
-    return "was killed" if os.WIFSIGNALED(event["status"]) else "failed"
-
-
-class Run:
+class MpiRun(run_base.Run):
     """One call of mpirun."""
 
-    def __init__(self, hosts, result, folder, options, program, environment,
-                 guard):  # fmt: skip
-        self.hosts = hosts
-        self.result = result
-        self.sessions = result.sessions
-        self.mpi = result.mpi
-        self.folder = folder
-        self.options = options
-        self.program = program
-        self.name = secrets.token_hex(8)
+    def __init__(self, folder, mpi, *arguments):
+        super().__init__(*arguments)
         self.verdict = Verdict()
-        self.events = queue.Queue()
-        self.present = set()  # sessions whose hosts Open MPI came to
-        self.here = {}  # rank: whether its process is there
+        self.mpi = mpi
+        self.daemon = mpi.daemon
+        self.folder = folder
         self.gone_since = 0.0
         self.has_ended_ranks = False  # what they left behind, too
-        self.signals = []  # that choirrun got
-        self.ended_by = 0  # the first of them
-        self.withheld = []  # reports of Open MPI that were not shown
-        self.exported = environment
-        self.guard = guard
         self.daemons = None
         self.command = None  # mpirun's
         self.pid = 0  # of mpirun
-        self.status = None  # its, as of subprocess
-        self.is_over = False  # choirrun ended all
+        self.started_by = None  # when it must have come to all hosts
 
     def show_report(self, text):
         known = self.verdict
@@ -442,7 +272,9 @@ class Run:
         """All that comes before mpirun; when choirrun ends, agents and guards
         remove what this has made."""
         for session in self.sessions:
-            session.watch(self.name, AGENT_SILENCE_SECONDS, self.events)
+            session.watch(
+                self.name, run_base.AGENT_SILENCE_SECONDS, self.events
+            )
         if self.result.networks:
             self.daemons = Daemons(self.folder, self.sessions, self.mpi)
             self.daemons.start()
@@ -451,6 +283,7 @@ class Run:
             tell("runs: " + shlex.join(self.command))
 
     def start(self, stdout, stderr):
+        self.started_by = time.monotonic() + self.options.start_timeout
         self.guard.listen(self.note_guard)
         pipes = [os.pipe(), os.pipe()]
         self.readers = [
@@ -479,155 +312,33 @@ class Run:
                 self.lose_process("mpirun", socket.gethostname(), event)
             self.status = status
         elif kind == "over" and self.status is None:
-            self.lose("the guard of mpirun on this host " + guard_end(event), 0)
+            self.lose(
+                "the guard of mpirun on this host " + run_base.guard_end(event),
+                0,
+            )
             self.status = 1
         self.events.put((None, event))
 
-    def lose(self, what, number):
-        """Notes what ended of the run's own processes; the first one counts, and
-        none does when choirrun ends the run."""
-        if not (self.verdict.lost or self.ended_by or self.is_over):
-            self.verdict.lost = what, number
+    def ask_to_end(self):
+        self.guard.signal(signal.SIGTERM)
 
-    def lose_process(self, name, host, event):
-        number = -os.waitstatus_to_exitcode(event["status"])
-        self.lose(
-            "%s (host %s, pid %d) was killed by signal %d (%s)"
-            % (name, host, event["pid"], number, signal.strsignal(number)),
-            number,
-        )
+    def check(self, now, tell):
+        self.check_ranks(now)
+        self.check_start(now, tell)
 
-    def end_all(self):
-        """At once, on all hosts."""
-        self.is_over = True
-        self.guard.end()
-        for session in self.sessions:
-            session.end_run(self.name)
-
-    def interrupt(self, number):
-        """Notes Ctrl-C and the like; from any thread."""
-        self.signals.append(number)
-
-    def handle_signals(self):
-        """The first one asks mpirun to end; the second one does not wait."""
-        if self.signals and not self.ended_by:
-            self.ended_by = self.signals[0]
-            self.guard.signal(signal.SIGTERM)
-        if len(self.signals) > 1 and not self.is_over:
-            self.end_all()
-
-    def note(self, session, event):
-        known = self.verdict
-        if event is None:
-            # A silent host is the cause of what follows from it.
-            if session not in known.silent:
-                self.lose(*session.how_it_ended())
-            known.failed = True
-            self.guard.signal(signal.SIGTERM)
+    def check_start(self, now, tell):
+        absent = [s for s in self.sessions if s not in self.present]
+        if not absent or self.is_ending() or now <= self.started_by:
             return
-        rank = event.get("rank")
-        kind = event["event"]
-        if rank is not None:
-            self.here[rank] = kind != "gone"
-        if kind == "present":
-            self.present.add(session)
-        elif kind == "started":
-            known.pids[rank] = session, event["pid"]
-            # Open MPI lets stopped ranks go on before it ends them.
-            if rank in known.stopped:
-                known.stopped[rank] = time.monotonic()
-        elif kind == "stopped":
-            known.stopped[rank] = None
-        elif kind == "ended" and event["name"] == self.mpi.daemon:
-            if os.WIFSIGNALED(event["status"]):
-                self.lose_process(event["name"], session.info["host"], event)
-        elif kind == "guard over":
-            self.lose(
-                "choirrun's guard on host %s %s"
-                % (session.info["host"], guard_end(event)),
-                0,
+        tell(
+            "Open MPI did not come to %s within %g s; look at the host, try "
+            "--verbose, or give more time with --start-timeout"
+            % (
+                ", ".join(s.name for s in absent),
+                self.options.start_timeout,
             )
-            known.failed = True
-
-    def check_hosts(self, tell):
-        now = time.monotonic()
-        for session in self.sessions:
-            silence = now - session.heard
-            was_silent = session in self.verdict.silent
-            if silence >= SILENCE_SECONDS:
-                self.verdict.silent[session] = silence
-                if not was_silent and not self.is_ending():
-                    tell(
-                        "host %s gives no sign of life; the ranks that wait "
-                        "for it end at their deadline" % session.name
-                        if not session.is_local
-                        else "the agent on this host gives no sign of life"
-                    )
-            elif was_silent:
-                del self.verdict.silent[session]
-                if not self.is_ending():
-                    tell("host %s is back" % session.name)
-
-    def is_ending(self):
-        return self.verdict.failed or self.ended_by
-
-    def supervise(self, tell):
-        """Until mpirun has ended, or had to be ended: its status."""
-        beat = 0
-        deadline = None
-        started_by = time.monotonic() + self.options.start_timeout
-        while self.status is None:
-            now = time.monotonic()
-            if now - beat >= BEAT_SECONDS:
-                beat = now
-                for session in self.sessions:
-                    session.beat()
-            try:
-                session, event = self.events.get(timeout=0.25)
-                if session:
-                    self.note(session, event)
-            except queue.Empty:
-                pass
-            self.handle_signals()
-            self.check_hosts(tell)
-            self.check_ranks(now)
-            absent = [s for s in self.sessions if s not in self.present]
-            if absent and not self.is_ending() and now > started_by:
-                tell(
-                    "Open MPI did not come to %s within %g s; look at the "
-                    "host, try --verbose, or give more time with "
-                    "--start-timeout"
-                    % (
-                        ", ".join(s.name for s in absent),
-                        self.options.start_timeout,
-                    )
-                )
-                self.end_all()
-                break
-            if self.is_ending():
-                deadline = deadline or now + END_SECONDS
-                if now > deadline:
-                    # Open MPI waits for a host that is gone.
-                    self.end_all()
-                    break
-        if self.status is None:
-            self.guard.is_over.wait(10)
-        elif self.status == 0:
-            self.settle()
-        return 1 if self.status is None else self.status
-
-    def settle(self):
-        """mpirun ended well. Version 5 says so also when it has lost a daemon: asks
-        each host what else ended there."""
-        for session in self.sessions:
-            try:
-                session.request("settle", limit=SETTLE_SECONDS)
-            except HostError:
-                pass  # a connection that ended is in the queue
-        while not self.events.empty():
-            session, event = self.events.get()
-            if session:
-                self.note(session, event)
+        )
+        self.end_all()
 
     def check_ranks(self, now):
         """mpirun waits while what a rank started keeps the rank's output open;
@@ -639,63 +350,16 @@ class Run:
         if not are_gone or is_writing:
             self.gone_since = now
         gone = now - self.gone_since
-        if gone > GONE_SECONDS and not self.has_ended_ranks:
+        if gone > run_base.GONE_SECONDS and not self.has_ended_ranks:
             self.has_ended_ranks = True
             self.guard.end_orphans()
             for session in self.sessions:
                 session.end_run(self.name, ranks_only=True)
-        if gone > 2 * GONE_SECONDS:
+        if gone > 2 * run_base.GONE_SECONDS:
             self.lose("mpirun hung after the end of all ranks", 0)
             self.end_all()
 
     def finish(self):
-        self.is_over = True
-        # What ranks of this host left keeps their output open.
-        self.guard.end(1)
-        for session in self.sessions:
-            session.end_run(self.name)
+        super().finish()
         for reader in self.readers:
             reader.join(2)
-        self.guard.is_over.wait(10)
-
-
-# exit 0: all ranks ended well; --preflight: nothing was found.
-# exit 1: the preflight found something, or a host was lost; else, as any status of
-# 1 to 127 but 2, what the first rank that failed ended with.
-# exit 2: wrong usage.
-# exit 128 + n: signal n ended a rank, choirrun, or a process that the run needs
-# (mpirun, its daemon, an agent, the ssh connection).
-def exit_status(run, status):
-    """choirrun's own: the ranks', 128 + n for signal n."""
-    if run.ended_by:
-        return 128 + run.ended_by
-    known = run.verdict
-    if known.lost:
-        return 128 + known.lost[1] if known.lost[1] else 1
-    if known.by_signal and not (known.silent or known.stopped_ranks()):
-        return 128 + known.by_signal[1]
-    if known.by_status:
-        return known.by_status[1]
-    return 1 if status < 0 else status
-
-
-def run_program(run, tell, stdout, stderr):
-    """Runs what was prepared to the end; choirrun's exit status."""
-    # Stopping choirrun alone would look like its end to the agents.
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    run.start(stdout, stderr)
-    status = run.supervise(tell)
-    run.finish()
-    if run.ended_by:
-        tell(
-            "interrupted by signal %d (%s); all ranks were ended"
-            % (run.ended_by, signal.strsignal(run.ended_by))
-        )
-    elif status or run.verdict.lost:
-        cause = run.verdict.first_cause(run.hosts, status)
-        if cause:
-            tell(cause + "; all ranks were ended")
-        else:
-            sys.stderr.write("".join(run.withheld))
-            tell("mpirun ended with status %d" % status)
-    return exit_status(run, status)

@@ -77,7 +77,8 @@ class Result:
     used: list  # names of interfaces that a host uses
     unused: list  # names of interfaces that no host uses
     links: list
-    mpi: mpi_versions.OpenMpi  # None if there is no program to start
+    meeting: str  # the address of the first rank's host, as others see it
+    mpi: mpi_versions.OpenMpi  # None if there is no program to start by it
 
 
 def all_at_once(function, items):
@@ -339,7 +340,42 @@ def _copy_command(path, session):
     )
 
 
-def check_programs(sessions, local, program, environment):
+def check_mpi(everyone, answers):
+    """The version of Open MPI, which all hosts need."""
+    here = answers[0]
+    if not here["mpi"]:
+        raise Problems(
+            ["this host: there is no mpirun; install Open MPI (Debian: "
+             "apt-get install openmpi-bin), or do without: --comm tcp"]
+        )  # fmt: skip
+    mpi = mpi_versions.find_version(here["mpi"])
+    if not mpi:
+        raise Problems(
+            [
+                "this host: mpirun is %s, which is neither Open MPI 4 nor 5; "
+                "put one of these first on the PATH (Debian: update-"
+                "alternatives --config mpirun)" % here["mpi"]
+            ]
+        )
+    problems = []
+    for session, there in zip(everyone, answers):
+        if not there["mpi"] or (
+            there["mpi"] == here["mpi"] and mpi.daemon not in there["daemons"]
+        ):
+            problems.append(
+                f"{session.name}: Open MPI is missing, or not on the PATH of a "
+                "shell that ssh starts; install it (Debian: apt-get install "
+                "openmpi-bin)"
+            )
+        elif there["mpi"] != here["mpi"]:
+            problems.append(
+                f"{session.name}: it has {there['mpi']}, this host "
+                f"{here['mpi']}; install the same version on both"
+            )
+    return mpi, problems
+
+
+def check_programs(sessions, local, program, environment, needs_mpi):
     """The same program and libraries everywhere, and Open MPI: its version, and
     notes."""
 
@@ -357,35 +393,11 @@ def check_programs(sessions, local, program, environment):
     answers = stop_at_problems(all_at_once(ask, everyone))
     here = answers[0]
     problems, notes = [], []
-    if not here["mpi"]:
-        raise Problems(
-            ["this host: there is no mpirun; install Open MPI (Debian: "
-             "apt-get install openmpi-bin)"]
-        )  # fmt: skip
-    mpi = mpi_versions.find_version(here["mpi"])
-    if not mpi:
-        raise Problems(
-            [
-                "this host: mpirun is %s, which is neither Open MPI 4 nor 5; "
-                "put one of these first on the PATH (Debian: update-"
-                "alternatives --config mpirun)" % here["mpi"]
-            ]
-        )
+    mpi = None
+    if needs_mpi:
+        mpi, problems = check_mpi(everyone, answers)
     for session, there in zip(everyone, answers):
         name = session.name
-        if not there["mpi"] or (
-            there["mpi"] == here["mpi"] and mpi.daemon not in there["daemons"]
-        ):
-            problems.append(
-                f"{name}: Open MPI is missing, or not on the PATH of a shell "
-                "that ssh starts; install it (Debian: apt-get install "
-                "openmpi-bin)"
-            )
-        elif there["mpi"] != here["mpi"]:
-            problems.append(
-                f"{name}: it has {there['mpi']}, this host {here['mpi']}; "
-                "install the same version on both"
-            )
         if there["missing"]:
             problems.append(
                 f"{name}: there is no {there['missing']}; copy it: "
@@ -604,7 +616,9 @@ def run_preflight(hosts, settings, options, program, environment, tell):
         for session in sessions:
             tell(_describe(session, interfaces))
         if program:
-            mpi, notes = check_programs(sessions, local, program, environment)
+            mpi, notes = check_programs(
+                sessions, local, program, environment, options.comm == "mpi"
+            )
             for note in notes:
                 tell(note)
         if options.data and len(sessions) > 1:
@@ -639,5 +653,9 @@ def run_preflight(hosts, settings, options, program, environment, tell):
         used,
         unused,
         links,
+        next(
+            (at for (_, to), at in target.items() if to is sessions[0]),
+            "127.0.0.1",
+        ),
         mpi,
     )

@@ -147,7 +147,8 @@ class _Child:
     def do(self, request):
         if request["op"] == "start":
             # They come with the first byte of their request.
-            fds, self.fds = self.fds[:2], self.fds[2:]
+            count = request["fd_count"]
+            fds, self.fds = self.fds[:count], self.fds[count:]
             self.start(request, fds)
         elif request["op"] == "signal":
             for pid in self.groups:
@@ -183,6 +184,7 @@ class _Child:
                 os.setsid()
                 for number, fd in enumerate(fds, 1):
                     os.dup2(fd, number)
+                    os.set_inheritable(number, True)
                 signal.set_wakeup_fd(-1)
                 for name in ("INT", "TERM", "HUP", "CHLD", "PIPE"):
                     number = getattr(signal, "SIG" + name)
@@ -328,12 +330,14 @@ class Guard:
         except OSError:
             pass  # the guard has ended, which _read tells
 
-    def start(self, id, command, environment, output, error):
-        """Starts it in a session of its own, with these descriptors for its output
-        and more environment. The events of its start have `id`."""
+    def start(self, id, command, environment, output, error, *more):
+        """Starts it in a session of its own, with these descriptors for its output,
+        more from 3 on, and more environment. The events of its start have `id`.
+        """
         self._ask(
-            [output, error],
+            [output, error, *more],
             op="start",
+            fd_count=2 + len(more),
             id=id,
             command=list(command),
             environment=environment,
