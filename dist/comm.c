@@ -30,135 +30,6 @@ choir_status_t choir_comm_id_make(choir_comm_id_t* out_id) {
   return NULL;
 }
 
-static bool id_is_valid(const choir_comm_id_t* id) {
-  return strnlen(id->text, sizeof(id->text)) == sizeof(id->text) - 1 &&
-         strspn(id->text, "0123456789abcdefABCDEF") == sizeof(id->text) - 1;
-}
-
-static choir_status_t read_integer(const char* name, bool* out_set,
-                                   int32_t* out_value) {
-  const char* text = getenv(name);
-  *out_set = text && text[0];
-  *out_value = 0;
-  if (!*out_set) return NULL;
-  char* end = NULL;
-  errno = 0;
-  long value = strtol(text, &end, 10);
-  if (errno || *end || value < 0 || value > INT32_MAX)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "environment: %s is '%s'; it must be a whole number",
-                       name, text);
-  *out_value = (int32_t)value;
-  return NULL;
-}
-
-// Reads a pair of variables; fails when one of them is missing or they do not
-// fit together.
-static choir_status_t read_world(const char* rank_name, const char* size_name,
-                                 bool* out_set, int32_t* out_rank,
-                                 int32_t* out_size) {
-  bool has_size = false;
-  CHOIR_TRY(read_integer(rank_name, out_set, out_rank));
-  CHOIR_TRY(read_integer(size_name, &has_size, out_size));
-  if (*out_set != has_size)
-    return CHOIR_ERROR(
-        INVALID_ARGUMENT, "environment: %s is set but %s is not; both or none",
-        *out_set ? rank_name : size_name, *out_set ? size_name : rank_name);
-  if (*out_set && *out_rank >= *out_size)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "environment: %s is %d and %s is %d; ranks are 0 .. "
-                       "size-1",
-                       rank_name, *out_rank, size_name, *out_size);
-  return NULL;
-}
-
-static bool is_set(const char* text) { return text && text[0]; }
-
-static choir_status_t read_rendezvous(choir_comm_config_t* config) {
-  // $CHOIR_RENDEZVOUS: HOST:PORT at which ranks meet over tcp: rank 0 listens
-  // there, and the others come. Not set: MASTER_ADDR and MASTER_PORT.
-  // $MASTER_ADDR: the host of rank 0, as torchrun tells it. Not set: tcp cannot
-  // be used.
-  // $MASTER_PORT: a port there; set with MASTER_ADDR. Ranks meet at the next
-  // one, as torchrun itself may listen at this.
-  const size_t room = sizeof(config->rendezvous);
-  int length = 0;
-  if (is_set(getenv("CHOIR_RENDEZVOUS"))) {
-    length =
-        snprintf(config->rendezvous, room, "%s", getenv("CHOIR_RENDEZVOUS"));
-  } else if (is_set(getenv("MASTER_ADDR")) && is_set(getenv("MASTER_PORT"))) {
-    bool is_given;
-    int32_t port;
-    CHOIR_TRY(read_integer("MASTER_PORT", &is_given, &port));
-    length = snprintf(config->rendezvous, room, "%s:%d", getenv("MASTER_ADDR"),
-                      port + 1);
-  }
-  if (length >= 0 && (size_t)length < room) return NULL;
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "environment: the rendezvous has %d characters; "
-                     "HOST:PORT of up to %zu is needed",
-                     length, room - 1);
-}
-
-choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
-  if (!out_config)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_config_init: NULL");
-  memset(out_config, 0, sizeof(*out_config));
-  out_config->backend = "auto";
-  out_config->size = 1;
-  out_config->deadline = 60;
-  out_config->segment_bytes = 4u << 20;
-  bool is_choir, is_mpi;
-  int32_t rank, size, mpi_rank, mpi_size;
-  // $CHOIR_RANK: this rank, 0 to size - 1; launchers set it. Not set: Open
-  // MPI's rank, else RANK, else 0.
-  // $CHOIR_SIZE: how many ranks there are; set with CHOIR_RANK or not at all.
-  // Not set: Open MPI's, else WORLD_SIZE, else 1.
-  // $OMPI_COMM_WORLD_RANK: Open MPI's rank; a CHOIR_RANK beside it has to be
-  // the same.
-  // $OMPI_COMM_WORLD_SIZE: Open MPI's number of ranks. Set: mpiexec started the
-  // program.
-  CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_choir, &rank, &size));
-  CHOIR_TRY(read_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &is_mpi,
-                       &mpi_rank, &mpi_size));
-  if (is_choir && is_mpi && (rank != mpi_rank || size != mpi_size))
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "environment: CHOIR_RANK and CHOIR_SIZE say rank %d of "
-                       "%d, Open MPI's variables say rank %d of %d; start "
-                       "under one launcher only",
-                       rank, size, mpi_rank, mpi_size);
-  // $RANK: where MASTER_ADDR is set too, this rank, as torchrun tells it.
-  // $WORLD_SIZE: how many ranks there are; set with RANK.
-  if (!is_choir && !is_mpi && is_set(getenv("MASTER_ADDR")) &&
-      (is_set(getenv("RANK")) || is_set(getenv("WORLD_SIZE"))))
-    CHOIR_TRY(read_world("RANK", "WORLD_SIZE", &is_choir, &rank, &size));
-  if (is_choir || is_mpi) {
-    out_config->rank = is_choir ? rank : mpi_rank;
-    out_config->size = is_choir ? size : mpi_size;
-  }
-  CHOIR_TRY(read_rendezvous(out_config));
-  // $CHOIR_COMM: the communicator: auto, self, shm, tcp, mpi or nccl. Not set:
-  // auto, which is self for one rank, shm where all ranks are on one host, tcp
-  // where there is a rendezvous, else mpi.
-  // $CHOIR_COMM_ID: 32 hexadecimal digits, the same on all ranks, which are the
-  // secret of the run (docs/trust.md). Not set: shm with several ranks
-  // fails, unless Open MPI started them.
-  const char* backend = getenv("CHOIR_COMM");
-  if (backend && backend[0]) out_config->backend = backend;
-  const char* id = getenv("CHOIR_COMM_ID");
-  if (id && id[0]) {
-    if (strlen(id) < sizeof(out_config->id.text))
-      memcpy(out_config->id.text, id, strlen(id) + 1);
-    if (!id_is_valid(&out_config->id))
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "environment: CHOIR_COMM_ID has %zu characters (it is "
-                         "a secret, and not shown); it must be 32 hexadecimal "
-                         "digits",
-                         strlen(id));
-  }
-  return NULL;
-}
-
 static const struct {
   const char* name;
   choir_comm_join_t join;
@@ -201,7 +72,7 @@ static choir_status_t check_config(const choir_comm_config_t* config) {
 }
 
 static choir_status_t need_id(const choir_comm_config_t* config) {
-  if (id_is_valid(&config->id)) return NULL;
+  if (choir__comm_id_is_valid(&config->id)) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "comm %s: the id has %zu characters (it is a secret, "
                      "and not shown); %d ranks need the same 32 hexadecimal "

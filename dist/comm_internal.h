@@ -22,6 +22,9 @@ typedef struct choir__comm_traits_s {
 } choir__comm_traits_t;
 const choir__comm_traits_t* choir__comm_traits(int32_t kind);
 
+// 32 hexadecimal digits.
+bool choir__comm_id_is_valid(const choir_comm_id_t* id);
+
 // comm_check.c
 // Empties `reason` or says what is wrong with this rank's arguments.
 void choir__comm_check_arguments(const choir_comm_t* comm,

@@ -36,7 +36,9 @@ FOLDERS = [
 ]  # fmt: skip
 # In C and Python a name is a string of its own; `getenv` and `environ` have it at
 # hand or in a table.
-NAME = re.compile(r'"((?:CHOIR|OMPI|PMIX|PRTE)_[A-Z0-9_a-z]*[A-Z0-9a-z])=?"')
+NAME = re.compile(
+    r'"((?:CHOIR|OMPI|PMIX|PRTE|SLURM)_[A-Z0-9_a-z]*[A-Z0-9a-z])=?"'
+)
 READ = re.compile(r'(?:getenv\(|environ\[|environ\.get\()\s*"([A-Z_0-9]+)"')
 MARK = re.compile(r'b"(CHOIR_[A-Z_]+)="')
 SHELL = re.compile(r"\$\{(CHOIR_[A-Z_]+)")

@@ -149,6 +149,28 @@ TEST(CommTcpTest, OtherLaunchersNamesAreKnown) {
     ExpectHeard(result, "ok: ok");
 }
 
+// The names of a step of Slurm's, whose ranks meet on the first node of a list.
+TEST(CommTcpTest, SlurmsNamesAreKnown) {
+  if (choir_testing::InRank()) return BeRank();
+  for (const char* nodes : {"localhost", "localhost,b7", "local[host-9,b],c",
+                            "loc[al,7]ho[st-x]"}) {
+    SCOPED_TRACE(nodes);
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    const std::string text = rendezvous.text();
+    const std::string port = text.substr(text.find(':') + 1);
+    for (int rank = 0; rank < 2; ++rank)
+      Start(&group, rendezvous, rank, 2, id,
+            {"CHOIR_RENDEZVOUS", "CHOIR_RANK", "CHOIR_SIZE",
+             "SLURM_PROCID=" + std::to_string(rank), "SLURM_STEP_NUM_TASKS=2",
+             std::string("SLURM_STEP_NODELIST=") + nodes,
+             "SLURM_STEP_RESV_PORTS=" + port + "-65535"});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      ExpectHeard(result, "ok: ok");
+  }
+}
+
 // Whoever has another id is not let in, and finds that out at once.
 TEST(CommTcpTest, AnotherIdIsNotLetIn) {
   if (choir_testing::InRank()) return BeRank();

@@ -703,14 +703,14 @@ def op_folders(request):
     return {"made": True}
 
 
-def pass_on(reader, request, stream):
-    """Tells line by line what comes from a pipe; None is its end."""
+def pass_on(reader, tell):
+    """Calls `tell` with each line that comes from a pipe, and with None at its end."""
 
     def read():
         with open(reader, errors="surrogateescape", newline="\n") as lines:
             for line in lines:
-                say(event="said", id=request, stream=stream, text=line)
-        say(event="said", id=request, stream=stream, text=None)
+                tell(line)
+        tell(None)
 
     threading.Thread(target=read, daemon=True).start()
 
@@ -722,7 +722,12 @@ def op_spawn(request):
     command = ["sh", "-c", request["command"]]
     guard.start(request["id"], command, {}, writer, writer)
     os.close(writer)
-    pass_on(reader, request["id"], 1)
+
+    def tell(line):
+        if line is not None:
+            say(event="said", id=request["id"], text=line)
+
+    pass_on(reader, tell)
     return None
 
 
@@ -741,23 +746,26 @@ def op_rendezvous(request):
 
 
 def op_rank(request):
-    """Runs a rank; the answer comes at its end, as of op_spawn."""
+    """Runs a rank; the answer comes at its end. What it prints comes as events,
+    also behind that, as what it started may print, too; None is a stream's end.
+    """
     pipes = [os.pipe(), os.pipe()]
     # In the home folder where the other is not there.
     enter = 'cd -- "$0" 2>/dev/null || cd; exec "$@"'
     command = ["sh", "-c", enter, request["folder"], *request["command"]]
     environment = request["environment"]
     more = []
-    if request["is_first"]:
+    if request["rank"] == 0:
         more = [rendezvous.fileno()]
         environment["CHOIR_RENDEZVOUS_FD"] = "3"
     writers = [writer for _, writer in pipes]
     guard.start(request["id"], command, environment, *writers, *more)
-    if request["is_first"]:
+    if request["rank"] == 0:
         rendezvous.close()
     for stream, (reader, writer) in enumerate(pipes, 1):
         os.close(writer)
-        pass_on(reader, request["id"], stream)
+        what = {"event": "output", "rank": request["rank"], "stream": stream}
+        pass_on(reader, lambda line, what=what: say(text=line, **what))
     return None
 
 

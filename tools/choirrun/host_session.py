@@ -222,6 +222,9 @@ class Session:
         self._handshake = queue.Queue()
         self._answers = {}  # id of a request: queue
         self._said = {}  # id: what is called with its events
+        self.on_output = (
+            None  # called with what ranks print: rank, stream, text
+        )
         self.is_over = False  # the connection has ended
         self._agent_status = None  # of a remote agent, as its shell has it
         self._log = []
@@ -301,7 +304,9 @@ class Session:
         elif event == "said":
             said = self._said.get(message["id"])
             if said:
-                said(message)
+                said(message["text"])
+        elif event == "output":
+            self.on_output(message)
         elif event and self.events:
             self.events.put((self, message))
         elif message.get("answer") in self._answers:
@@ -334,7 +339,7 @@ class Session:
 
     def request(self, op, limit=60, said=None, **arguments):
         """The agent's answer; HostError when it has none, or could not do it.
-        `said` is called with what is said before it: {"text": a line, ...}."""
+        `said` is called with lines that come before it."""
         answers = queue.Queue()
         with self._lock:
             self._next_id += 1

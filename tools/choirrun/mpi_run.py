@@ -112,8 +112,7 @@ class Daemons(threading.Thread):
                 there = self.sessions[request["host"]].request(
                     "spawn",
                     limit=None,
-                    said=lambda told: told["text"]
-                    and answer(said=told["text"]),
+                    said=lambda text: answer(said=text),
                     command=self.mpi.attached(request["command"]),
                 )
                 status = os.waitstatus_to_exitcode(there["status"])

@@ -57,6 +57,7 @@ class TcpRun(run_base.Run):
         self.targets = {1: stdout, 2: stderr}
         self.guard.listen(self.note_guard)
         for session in self.sessions:
+            session.on_output = self.pass_on
             for rank in session.host.ranks:
                 threading.Thread(
                     target=self.run_rank, args=(session, rank), daemon=True
@@ -73,8 +74,7 @@ class TcpRun(run_base.Run):
             status = session.request(
                 "rank",
                 limit=None,
-                said=lambda told: self.pass_on(rank, told),
-                is_first=rank == 0,
+                rank=rank,
                 command=[self.program.path, *self.program.arguments],
                 environment=dict(self.exported, CHOIR_RANK=str(rank)),
                 folder=os.getcwd(),
@@ -89,9 +89,9 @@ class TcpRun(run_base.Run):
             self.over[rank] = status
         self.events.put((None, {"event": "over"}))
 
-    def pass_on(self, rank, told):
+    def pass_on(self, event):
         """A line of a rank's, or a stream's end."""
-        stream, text = told["stream"], told["text"]
+        rank, stream, text = event["rank"], event["stream"], event["text"]
         with self.lock:
             if text is None:
                 self.open_streams -= 1

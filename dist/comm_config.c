@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the environment of a rank says: by Choir's own names, Open MPI's,
+// torchrun's or Slurm's.
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/comm_internal.h"
+
+bool choir__comm_id_is_valid(const choir_comm_id_t* id) {
+  return strnlen(id->text, sizeof(id->text)) == sizeof(id->text) - 1 &&
+         strspn(id->text, "0123456789abcdefABCDEF") == sizeof(id->text) - 1;
+}
+
+static choir_status_t read_integer(const char* name, bool* out_set,
+                                   int32_t* out_value) {
+  const char* text = getenv(name);
+  *out_set = text && text[0];
+  *out_value = 0;
+  if (!*out_set) return NULL;
+  char* end = NULL;
+  errno = 0;
+  long value = strtol(text, &end, 10);
+  if (errno || *end || value < 0 || value > INT32_MAX)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: %s is '%s'; it must be a whole number",
+                       name, text);
+  *out_value = (int32_t)value;
+  return NULL;
+}
+
+// Reads a pair of variables; fails when one of them is missing or they do not
+// fit together.
+static choir_status_t read_world(const char* rank_name, const char* size_name,
+                                 bool* out_set, int32_t* out_rank,
+                                 int32_t* out_size) {
+  bool has_size = false;
+  CHOIR_TRY(read_integer(rank_name, out_set, out_rank));
+  CHOIR_TRY(read_integer(size_name, &has_size, out_size));
+  if (*out_set != has_size)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT, "environment: %s is set but %s is not; both or none",
+        *out_set ? rank_name : size_name, *out_set ? size_name : rank_name);
+  if (*out_set && *out_rank >= *out_size)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: %s is %d and %s is %d; ranks are 0 .. "
+                       "size-1",
+                       rank_name, *out_rank, size_name, *out_size);
+  return NULL;
+}
+
+static bool is_set(const char* text) { return text && text[0]; }
+
+// The first host of a list as Slurm writes it: "a1,b2" or "a[1-3,7],b2".
+static void first_host(const char* list, char* host, size_t room) {
+  size_t length = 0;
+  while (*list && *list != ',' && length + 1 < room) {
+    if (*list != '[') {
+      host[length++] = *list++;
+      continue;
+    }
+    const size_t first = strcspn(list + 1, "-,]");
+    for (size_t i = 1; i <= first && length + 1 < room; ++i)
+      host[length++] = list[i];
+    list += strcspn(list, "]");
+    if (*list) ++list;
+  }
+  host[length] = 0;
+}
+
+// Ranks of a step of Slurm's meet on its first node, where rank 0 is.
+static choir_status_t slurm_rendezvous(char* text, size_t room,
+                                       int* out_length) {
+  // $SLURM_STEP_NODELIST: the nodes of srun's step; rank 0 is on the first one.
+  // $SLURM_STEP_RESV_PORTS: ports that `srun --resv-ports` keeps free; ranks
+  // meet at the first. Not set: at one of 20000 to 31999 that follows from
+  // SLURM_JOB_ID and SLURM_STEP_ID.
+  // $SLURM_JOB_ID: the number of Slurm's job.
+  // $SLURM_STEP_ID: that of srun's step in it.
+  char host[256];
+  bool is_given;
+  int32_t job, step, port;
+  const char* nodes = getenv("SLURM_STEP_NODELIST");
+  if (!is_set(nodes)) return NULL;
+  first_host(nodes, host, sizeof(host));
+  CHOIR_TRY(read_integer("SLURM_JOB_ID", &is_given, &job));
+  CHOIR_TRY(read_integer("SLURM_STEP_ID", &is_given, &step));
+  const char* ports = getenv("SLURM_STEP_RESV_PORTS");
+  port = is_set(ports)
+             ? atoi(ports)
+             : 20000 + (int32_t)((31 * (uint64_t)job + (uint64_t)step) % 12000);
+  *out_length = snprintf(text, room, "%s:%d", host, (int)port);
+  return NULL;
+}
+
+static choir_status_t read_rendezvous(choir_comm_config_t* config,
+                                      bool is_slurm) {
+  // $CHOIR_RENDEZVOUS: HOST:PORT at which ranks meet over tcp: rank 0 listens
+  // there, and the others come. Not set: MASTER_ADDR and MASTER_PORT, else
+  // what Slurm tells.
+  // $MASTER_ADDR: the host of rank 0, as torchrun tells it. Not set: tcp cannot
+  // be used.
+  // $MASTER_PORT: a port there; set with MASTER_ADDR. Ranks meet at the next
+  // one, as torchrun itself may listen at this.
+  const size_t room = sizeof(config->rendezvous);
+  int length = 0;
+  if (is_set(getenv("CHOIR_RENDEZVOUS"))) {
+    length =
+        snprintf(config->rendezvous, room, "%s", getenv("CHOIR_RENDEZVOUS"));
+  } else if (is_set(getenv("MASTER_ADDR")) && is_set(getenv("MASTER_PORT"))) {
+    bool is_given;
+    int32_t port;
+    CHOIR_TRY(read_integer("MASTER_PORT", &is_given, &port));
+    length = snprintf(config->rendezvous, room, "%s:%d", getenv("MASTER_ADDR"),
+                      port + 1);
+  } else if (is_slurm) {
+    CHOIR_TRY(slurm_rendezvous(config->rendezvous, room, &length));
+  }
+  if (length >= 0 && (size_t)length < room) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "environment: the rendezvous has %d characters; "
+                     "HOST:PORT of up to %zu is needed",
+                     length, room - 1);
+}
+
+choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
+  if (!out_config)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "comm_config_init: NULL");
+  memset(out_config, 0, sizeof(*out_config));
+  out_config->backend = "auto";
+  out_config->size = 1;
+  out_config->deadline = 60;
+  out_config->segment_bytes = 4u << 20;
+  bool is_choir, is_mpi;
+  int32_t rank, size, mpi_rank, mpi_size;
+  // $CHOIR_RANK: this rank, 0 to size - 1; launchers set it. Not set: Open
+  // MPI's rank, else RANK, else SLURM_PROCID, else 0.
+  // $CHOIR_SIZE: how many ranks there are; set with CHOIR_RANK or not at all.
+  // Not set: Open MPI's, else WORLD_SIZE, else SLURM_STEP_NUM_TASKS, else 1.
+  // $OMPI_COMM_WORLD_RANK: Open MPI's rank; a CHOIR_RANK beside it has to be
+  // the same.
+  // $OMPI_COMM_WORLD_SIZE: Open MPI's number of ranks. Set: mpiexec started the
+  // program.
+  CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_choir, &rank, &size));
+  CHOIR_TRY(read_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &is_mpi,
+                       &mpi_rank, &mpi_size));
+  if (is_choir && is_mpi && (rank != mpi_rank || size != mpi_size))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: CHOIR_RANK and CHOIR_SIZE say rank %d of "
+                       "%d, Open MPI's variables say rank %d of %d; start "
+                       "under one launcher only",
+                       rank, size, mpi_rank, mpi_size);
+  // $RANK: where MASTER_ADDR is set too, this rank, as torchrun tells it.
+  // $WORLD_SIZE: how many ranks there are; set with RANK.
+  if (!is_choir && !is_mpi && is_set(getenv("MASTER_ADDR")) &&
+      (is_set(getenv("RANK")) || is_set(getenv("WORLD_SIZE"))))
+    CHOIR_TRY(read_world("RANK", "WORLD_SIZE", &is_choir, &rank, &size));
+  // $SLURM_STEP_NUM_TASKS: how many ranks srun has started. Set: this is one,
+  // unless another launcher's names are set.
+  // $SLURM_PROCID: which one of them this is.
+  const bool is_slurm =
+      !is_choir && !is_mpi && is_set(getenv("SLURM_STEP_NUM_TASKS"));
+  if (is_slurm)
+    CHOIR_TRY(read_world("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &is_choir,
+                         &rank, &size));
+  if (is_choir || is_mpi) {
+    out_config->rank = is_choir ? rank : mpi_rank;
+    out_config->size = is_choir ? size : mpi_size;
+  }
+  CHOIR_TRY(read_rendezvous(out_config, is_slurm));
+  // $CHOIR_COMM: the communicator: auto, self, shm, tcp, mpi or nccl. Not set:
+  // auto, which is self for one rank, shm where all ranks are on one host, tcp
+  // where there is a rendezvous, else mpi.
+  // $CHOIR_COMM_ID: 32 hexadecimal digits, the same on all ranks, which are the
+  // secret of the run (docs/trust.md). Not set: shm with several ranks
+  // fails, unless Open MPI started them.
+  const char* backend = getenv("CHOIR_COMM");
+  if (backend && backend[0]) out_config->backend = backend;
+  const char* id = getenv("CHOIR_COMM_ID");
+  if (id && id[0]) {
+    if (strlen(id) < sizeof(out_config->id.text))
+      memcpy(out_config->id.text, id, strlen(id) + 1);
+    if (!choir__comm_id_is_valid(&out_config->id))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "environment: CHOIR_COMM_ID has %zu characters (it is "
+                         "a secret, and not shown); it must be 32 hexadecimal "
+                         "digits",
+                         strlen(id));
+  }
+  return NULL;
+}
