@@ -66,25 +66,33 @@ static size_t header_bytes(const choir_tcp_frame_t* frame) {
          sizeof(uint64_t);
 }
 
-// The words that are not zero; returns which these are.
+// The words that are not those of the header before; returns which these are.
+// The header is then the one before.
 static uint32_t pack_header(const choir_comm_header_t* header,
-                            uint64_t* packed) {
+                            choir_comm_header_t* last, uint64_t* packed) {
   uint32_t which = 0;
+  ++last->sequence;
   for (int i = 0; i < CHOIR_TCP_HEADER_WORDS; ++i) {
-    memcpy(packed, (const char*)header + i * sizeof(*packed), sizeof(*packed));
-    if (!*packed) continue;
+    const size_t at = (size_t)i * sizeof(*packed);
+    if (!memcmp((const char*)header + at, (const char*)last + at,
+                sizeof(*packed)))
+      continue;
+    memcpy(packed++, (const char*)header + at, sizeof(*packed));
     which |= 1u << i;
-    ++packed;
   }
+  memcpy(last, header, sizeof(*last));
   return which;
 }
 
 static void unpack_header(uint32_t which, const uint64_t* packed,
+                          choir_comm_header_t* last,
                           choir_comm_header_t* header) {
-  memset(header, 0, sizeof(*header));
+  ++last->sequence;
   for (int i = 0; i < CHOIR_TCP_HEADER_WORDS; ++i)
     if (which >> i & 1)
-      memcpy((char*)header + i * sizeof(*packed), packed++, sizeof(*packed));
+      memcpy((char*)last + (size_t)i * sizeof(*packed), packed++,
+             sizeof(*packed));
+  memcpy(header, last, sizeof(*header));
 }
 
 // Where the frame and what follows it lie, without the first `done` bytes.
@@ -172,7 +180,7 @@ static bool receive_some(choir_tcp_link_t* link) {
     if (request->done < link->frame.bytes) continue;
     if (channel_of(&link->frame) == CHOIR_COMM_CHANNEL_EXCHANGE)
       unpack_header(link->frame.channel >> CHOIR_TCP_CHANNEL_BITS, link->header,
-                    request->data);
+                    &link->last_header, request->data);
     link->frame_bytes = 0;
     pop(&link->in);
   }
@@ -305,7 +313,8 @@ static choir_comm_message_t* tcp_stage(choir_comm_t* comm) {
 
 static choir_status_t tcp_exchange(choir_comm_t* comm, size_t bytes) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
-  const uint32_t words = pack_header(&tcp_stage(comm)->header, tcp->header);
+  const uint32_t words =
+      pack_header(&tcp_stage(comm)->header, &tcp->last_header, tcp->header);
   const choir_tcp_frame_t most = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE,
                                   .bytes = (uint32_t)tcp->message_stride};
   choir_tcp_frame_t own = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE |

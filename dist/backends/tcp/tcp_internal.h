@@ -12,9 +12,10 @@
 // heartbeats, faults and the word of a rank that leaves, which so never wait
 // behind data; the watch thread reads it.
 
-// Ahead of what is posted on a channel. An operation's first message is its
-// header's words of 8 bytes that are not zero, most of which are, then its
-// data.
+// Ahead of what is posted on a channel. An operation's first message is those
+// words of 8 bytes of its header that were others in the message before, where
+// the sequence number was one less; then its data. Of a header that is as the
+// one before nothing is sent.
 enum {
   CHOIR_TCP_CHANNEL_BITS = 8,
   CHOIR_TCP_HEADER_WORDS = sizeof(choir_comm_header_t) / sizeof(uint64_t),
@@ -54,6 +55,7 @@ typedef struct choir_tcp_link_s {
   choir_tcp_frame_t frame;                  // of what comes
   size_t frame_bytes;                       // of it that have come
   uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that come
+  choir_comm_header_t last_header;          // that came
   bool is_lost;                             // the data connection ended
   double lost_at;
   // Of the control connection; with the mutex.
@@ -70,6 +72,7 @@ typedef struct choir_tcp_comm_s {
   choir_tcp_link_t* links;                  // [size]
   struct pollfd* polls;                     // [size + 1] of operations
   uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that go
+  choir_comm_header_t last_header;          // that went
   struct pollfd* watched;                   // [size + 1] of the watch thread
   // For a group that is about to be made; -1: none.
   int group_listener;
