@@ -243,6 +243,7 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   comm->vtable = vtable;
   comm->allocator = allocator;
   comm->struct_bytes = total;
+  comm->round_bytes = CHOIR_COMM_ROUND_BYTES;
   comm->rank = config->rank;
   comm->size = config->size;
   comm->host_count = 1;

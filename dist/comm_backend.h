@@ -167,12 +167,13 @@ enum {
   CHOIR_COMM_CHANNEL_PAIR = 3,    // of an operation of two ranks
   CHOIR_COMM_CHANNEL_COUNT,
 };
-// Most data to one peer, or together in one round of all.
+// Most data to one peer, or together in one round of all, so that they stay in
+// cache; unless the backend chose other rounds (round_bytes).
 #define CHOIR_COMM_ROUND_BYTES ((size_t)1 << 20)
 // Pieces of all ranks while they are summed: a round's, and 128 bytes for each
 // rank, as a part is rounded up to cache lines.
-#define CHOIR_COMM_WORK_BYTES(size) \
-  (CHOIR_COMM_ROUND_BYTES + (size_t)(size)*128)
+#define CHOIR_COMM_WORK_BYTES(round_bytes, size) \
+  ((round_bytes) + (size_t)(size)*128)
 
 typedef struct choir_comm_vtable_s {
   const char* name;
@@ -229,7 +230,7 @@ typedef struct choir_comm_vtable_s {
   // Optional, both or none, for dist/algorithms. Sends `data` to the peer, or
   // receives it from there, until `wait` has returned; both sides cut what they
   // post on a channel (CHOIR_COMM_CHANNEL_*) alike, into at most
-  // CHOIR_COMM_ROUND_BYTES, and it comes in their order. comm->work is there.
+  // comm->round_bytes, and it comes in their order. comm->work is there.
   choir_status_t (*post)(choir_comm_t* comm, int32_t peer, int32_t channel,
                          void* data, size_t bytes, bool is_receive);
   choir_status_t (*wait)(choir_comm_t* comm);
@@ -296,6 +297,7 @@ struct choir_comm_s {
   // Likewise for kinds of which each rank needs a share only.
   size_t inline_share_bytes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES
+  size_t round_bytes;   // the same on all ranks
   bool has_heartbeat;   // peers' silence means something
   double beat_seconds;  // longest time between two beats; 0: 0.25
   int32_t local_cores;  // of all ranks here, together

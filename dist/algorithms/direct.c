@@ -5,9 +5,6 @@
 
 typedef choir_comm_operation_t operation_t;
 
-// Data of all ranks together in one round.
-#define ROUND_BYTES CHOIR_COMM_ROUND_BYTES
-
 static choir_status_t post_send(choir_comm_t* comm, int32_t peer,
                                 int32_t channel, const void* data,
                                 size_t bytes) {
@@ -30,8 +27,8 @@ static int64_t scatter_round(const choir_comm_t* comm, size_t element_bytes,
                              int64_t total) {
   int64_t start, most;
   choir_comm_share(total, 0, comm->size, &start, &most);
-  return smaller((int64_t)(ROUND_BYTES / element_bytes / (size_t)comm->size),
-                 most);
+  return smaller(
+      (int64_t)(comm->round_bytes / element_bytes / (size_t)comm->size), most);
 }
 
 // A stretch of `count` elements of which each rank has one part.
@@ -103,7 +100,7 @@ choir_status_t choir__direct_all_reduce(choir_comm_t* comm,
                                         const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(ROUND_BYTES / e);
+  int64_t round = (int64_t)(comm->round_bytes / e);
   int64_t first = smaller(c->count, round);
   stretch_t stretch = {comm, e, first};
   CHOIR_TRY(post_pieces(&stretch, c->src));
@@ -130,7 +127,7 @@ choir_status_t choir__direct_reduce(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   bool is_root = comm->rank == c->root;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(ROUND_BYTES / e);
+  int64_t round = (int64_t)(comm->round_bytes / e);
   for (int64_t done = 0; done < c->count; done += round) {
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     const char* src = (const char*)c->src + (size_t)done * e;
@@ -162,7 +159,7 @@ choir_status_t choir__direct_broadcast(choir_comm_t* comm,
                                        const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(ROUND_BYTES / e);
+  int64_t round = (int64_t)(comm->round_bytes / e);
   for (int64_t done = 0; done < c->count; done += round) {
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     char* dst = (char*)c->dst + (size_t)done * e;
@@ -186,11 +183,12 @@ choir_status_t choir__direct_broadcast(choir_comm_t* comm,
   return NULL;
 }
 
-// One stretch of at most ROUND_BYTES from `at` on of a part.
-static size_t stretch_of(int64_t count, size_t element_bytes, size_t at) {
+// One stretch of at most a round's bytes from `at` on of a part.
+static size_t stretch_of(const choir_comm_t* comm, int64_t count,
+                         size_t element_bytes, size_t at) {
   size_t total = (size_t)count * element_bytes;
   if (total <= at) return 0;
-  return total - at < ROUND_BYTES ? total - at : ROUND_BYTES;
+  return total - at < comm->round_bytes ? total - at : comm->round_bytes;
 }
 
 // Each rank gives each peer its part. A round's stretches make progress on a
@@ -202,15 +200,15 @@ choir_status_t choir__direct_move(choir_comm_t* comm,
   const char* src = operation->collective.src;
   char* dst = operation->collective.dst;
   bool more = true;
-  for (size_t done = 0; more; done += ROUND_BYTES) {
+  for (size_t done = 0; more; done += comm->round_bytes) {
     more = false;
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
       size_t in = 0;
       size_t out = 0;
-      if (moves->open[r]) in = stretch_of(moves->recv_count[r], e, done);
+      if (moves->open[r]) in = stretch_of(comm, moves->recv_count[r], e, done);
       if (moves->open[comm->rank])
-        out = stretch_of(moves->send_count[r], e, done);
+        out = stretch_of(comm, moves->send_count[r], e, done);
       if (in)
         CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT,
                                dst + (size_t)moves->recv_at[r] * e + done, in));
@@ -254,8 +252,8 @@ choir_status_t choir__direct_reduce_scatter(choir_comm_t* comm,
   return NULL;
 }
 
-static size_t round_of(size_t bytes) {
-  return bytes < ROUND_BYTES ? bytes : ROUND_BYTES;
+static size_t round_of(const choir_comm_t* comm, size_t bytes) {
+  return bytes < comm->round_bytes ? bytes : comm->round_bytes;
 }
 
 choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,
@@ -264,8 +262,8 @@ choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,
   size_t sent = 0;
   size_t received = 0;
   while (sent < out_bytes || received < in_bytes) {
-    const size_t out_now = round_of(out_bytes - sent);
-    const size_t in_now = round_of(in_bytes - received);
+    const size_t out_now = round_of(comm, out_bytes - sent);
+    const size_t in_now = round_of(comm, in_bytes - received);
     if (in_now)
       CHOIR_TRY(post_receive(comm, peer, CHOIR_COMM_CHANNEL_PAIR,
                              (char*)in + received, in_now));

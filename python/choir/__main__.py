@@ -167,6 +167,7 @@ def check_build() -> None:
         print(f"  {line}")
     print("  communicator self: yes")
     print("  communicator shm: yes")
+    print("  communicator tcp: yes")
     print(f"  communicator mpi: {_mpi()}")
     print(f"  communicator nccl: {_nccl()}")
     print(f"  strategies: {', '.join(opt.strategies())}")

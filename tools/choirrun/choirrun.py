@@ -211,7 +211,7 @@ def print_build(sessions):
             mpi = "no: it lacks " + ", ".join(there["plugin_lacks"])
         else:
             mpi = "yes"
-        print("  backends  self: yes; shm: yes; mpi: %s" % mpi)
+        print("  backends  self: yes; shm: yes; tcp: yes; mpi: %s" % mpi)
         print("  backends  nccl: %s" % there["nccl"])
         for name, state in there["devices"].items():
             # Without a driver that one line, below, says it all.

@@ -145,9 +145,7 @@ class TcpRun(run_base.Run):
             and now - self.all_over_since < run_base.GONE_SECONDS
         ):
             return
-        self.status = 0 if not any(over.values()) else 1
-        if None in over.values():
-            self.status = 1
+        self.status = int(any(status != 0 for status in over.values()))
 
     def judge(self, over):
         known = self.verdict

@@ -510,7 +510,7 @@ static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
   size_t cleared = round_up(messages + controls + pending + ranks);
-  mpi->memory_bytes = cleared + CHOIR_COMM_WORK_BYTES(size);
+  mpi->memory_bytes = cleared + CHOIR_COMM_WORK_BYTES(comm->round_bytes, size);
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)

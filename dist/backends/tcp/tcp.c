@@ -512,6 +512,10 @@ static void tcp_describe(choir_comm_t* comm, const operation_t* operation,
 
 // ---- Life ----
 
+static size_t work_bytes(const choir_comm_t* comm) {
+  return CHOIR_COMM_WORK_BYTES(comm->round_bytes, comm->size);
+}
+
 static void tcp_destroy(choir_comm_t* comm) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
   if (tcp->memory && !comm->finalized && !atomic_load(&comm->broken)) {
@@ -526,6 +530,7 @@ static void tcp_destroy(choir_comm_t* comm) {
   if (tcp->memory)
     comm->allocator.free(comm->allocator.self, tcp->memory, tcp->memory_bytes,
                          64);
+  if (tcp->work) choir_deallocate(comm->allocator, tcp->work, work_bytes(comm));
   pthread_mutex_destroy(&tcp->mutex);
   choir__comm_deallocate(comm);
 }
@@ -568,7 +573,7 @@ static choir_status_t allocate_memory(choir_tcp_comm_t* tcp) {
   const size_t messages = (size + 1) * tcp->message_stride;
   const size_t links = round_up(size * sizeof(choir_tcp_link_t));
   const size_t polls = round_up(2 * (size + 1) * sizeof(struct pollfd));
-  tcp->memory_bytes = messages + links + polls + CHOIR_COMM_WORK_BYTES(size);
+  tcp->memory_bytes = messages + links + polls;
   tcp->memory =
       comm->allocator.alloc(comm->allocator.self, tcp->memory_bytes, 64);
   if (!tcp->memory)
@@ -581,7 +586,6 @@ static choir_status_t allocate_memory(choir_tcp_comm_t* tcp) {
   tcp->links = (choir_tcp_link_t*)(void*)next;
   tcp->polls = (struct pollfd*)(void*)(next + links);
   tcp->watched = tcp->polls + size + 1;
-  comm->work = next + links + polls;
   for (size_t r = 0; r < size; ++r) {
     tcp->links[r].data = tcp->links[r].control = -1;
     tcp->links[r].activity.kind = -1;
@@ -599,16 +603,20 @@ static choir_status_t allocate(const choir_comm_config_t* config,
   return allocate_memory(tcp);
 }
 
+// How long rounds are is known when ranks have met.
 static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
   choir_comm_t* comm = *out_comm;
+  // Else nobody joined, and there is nobody to tell.
+  if (comm) comm->finalized = status != NULL;
+  if (!status)
+    status = choir_allocate(comm->allocator, work_bytes(comm), "pieces of sums",
+                            &as_tcp(comm)->work);
   if (!status) {
+    comm->work = as_tcp(comm)->work;
     choir__comm_map_hosts(comm);
     return NULL;
   }
-  if (comm) {
-    comm->finalized = true;  // nobody joined, nobody to tell
-    tcp_destroy(comm);
-  }
+  if (comm) tcp_destroy(comm);
   *out_comm = NULL;
   return choir_status_annotate(status, __FILE__, __LINE__, "comm tcp");
 }
@@ -652,6 +660,7 @@ static choir_status_t tcp_group(choir_comm_t* comm,
                                comm->peers[ranks[0]].host_index;
   if (one_host) return choir_shm_comm_join(config, out_group);
   choir_status_t status = allocate(config, out_group);
+  if (!status) (*out_group)->round_bytes = comm->round_bytes;
   if (!status)
     status = meet_group(as_tcp(*out_group), as_tcp(comm), config, ranks);
   return joined(out_group, status);

@@ -73,7 +73,8 @@ typedef struct choir_tcp_comm_s {
   struct pollfd* polls;                     // [size + 1] of operations
   uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that go
   choir_comm_header_t last_header;          // that went
-  struct pollfd* watched;                   // [size + 1] of the watch thread
+  void* work;
+  struct pollfd* watched;  // [size + 1] of the watch thread
   // For a group that is about to be made; -1: none.
   int group_listener;
 
