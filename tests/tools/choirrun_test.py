@@ -136,6 +136,12 @@ class CommandLineTest(unittest.TestCase):
             (["-np", "1", "-i", "/none", "true"], "there is no file /none"),
             (["-np", "1", "--port-range", "9", "true"], "FIRST-LAST"),
             (["-np", "1", "--port-range", "1-5", "true"], "too few"),
+            (["-np", "1", "--comm", "udp", "true"], "invalid choice: 'udp'"),
+            (
+                ["--comm", "tcp", "--port-range", "1-99"]
+                + ["-np", "1", "true"],
+                "--port-range is Open MPI's",
+            ),
         ):
             status, out, err = self.run_script(*arguments)
             self.assertEqual((status, out), (2, ""), err)
