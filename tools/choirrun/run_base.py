@@ -7,7 +7,6 @@ import queue
 import re
 import secrets
 import signal
-import socket
 import sys
 import time
 
