@@ -14,10 +14,12 @@ bool choir__comm_id_is_valid(const choir_comm_id_t* id) {
          strspn(id->text, "0123456789abcdefABCDEF") == sizeof(id->text) - 1;
 }
 
+static bool is_set(const char* text) { return text && text[0]; }
+
 static choir_status_t read_integer(const char* name, bool* out_set,
                                    int32_t* out_value) {
   const char* text = getenv(name);
-  *out_set = text && text[0];
+  *out_set = is_set(text);
   *out_value = 0;
   if (!*out_set) return NULL;
   char* end = NULL;
@@ -51,8 +53,6 @@ static choir_status_t read_world(const char* rank_name, const char* size_name,
   return NULL;
 }
 
-static bool is_set(const char* text) { return text && text[0]; }
-
 // The first host of a list as Slurm writes it: "a1,b2" or "a[1-3,7],b2".
 static void first_host(const char* list, char* host, size_t room) {
   size_t length = 0;
@@ -81,17 +81,21 @@ static choir_status_t slurm_rendezvous(char* text, size_t room,
   // $SLURM_STEP_ID: that of srun's step in it.
   char host[256];
   bool is_given;
-  int32_t job, step, port;
+  int32_t job, step;
   const char* nodes = getenv("SLURM_STEP_NODELIST");
   if (!is_set(nodes)) return NULL;
   first_host(nodes, host, sizeof(host));
   CHOIR_TRY(read_integer("SLURM_JOB_ID", &is_given, &job));
   CHOIR_TRY(read_integer("SLURM_STEP_ID", &is_given, &step));
+  long port = 20000 + (long)((31 * (uint64_t)job + (uint64_t)step) % 12000);
   const char* ports = getenv("SLURM_STEP_RESV_PORTS");
-  port = is_set(ports)
-             ? atoi(ports)
-             : 20000 + (int32_t)((31 * (uint64_t)job + (uint64_t)step) % 12000);
-  *out_length = snprintf(text, room, "%s:%d", host, (int)port);
+  if (is_set(ports)) port = strtol(ports, NULL, 10);  // "13001-13002"
+  if (port < 1 || port > 65535)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: SLURM_STEP_RESV_PORTS is '%s'; it must "
+                       "begin with a port",
+                       ports);
+  *out_length = snprintf(text, room, "%s:%ld", host, port);
   return NULL;
 }
 
@@ -133,7 +137,7 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   out_config->size = 1;
   out_config->deadline = 60;
   out_config->segment_bytes = 4u << 20;
-  bool is_choir, is_mpi;
+  bool is_told, is_mpi;  // by a launcher's names; by Open MPI's
   int32_t rank, size, mpi_rank, mpi_size;
   // $CHOIR_RANK: this rank, 0 to size - 1; launchers set it. Not set: Open
   // MPI's rank, else RANK, else SLURM_PROCID, else 0.
@@ -143,10 +147,10 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   // the same.
   // $OMPI_COMM_WORLD_SIZE: Open MPI's number of ranks. Set: mpiexec started the
   // program.
-  CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_choir, &rank, &size));
+  CHOIR_TRY(read_world("CHOIR_RANK", "CHOIR_SIZE", &is_told, &rank, &size));
   CHOIR_TRY(read_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &is_mpi,
                        &mpi_rank, &mpi_size));
-  if (is_choir && is_mpi && (rank != mpi_rank || size != mpi_size))
+  if (is_told && is_mpi && (rank != mpi_rank || size != mpi_size))
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "environment: CHOIR_RANK and CHOIR_SIZE say rank %d of "
                        "%d, Open MPI's variables say rank %d of %d; start "
@@ -154,20 +158,20 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
                        rank, size, mpi_rank, mpi_size);
   // $RANK: where MASTER_ADDR is set too, this rank, as torchrun tells it.
   // $WORLD_SIZE: how many ranks there are; set with RANK.
-  if (!is_choir && !is_mpi && is_set(getenv("MASTER_ADDR")) &&
+  if (!is_told && !is_mpi && is_set(getenv("MASTER_ADDR")) &&
       (is_set(getenv("RANK")) || is_set(getenv("WORLD_SIZE"))))
-    CHOIR_TRY(read_world("RANK", "WORLD_SIZE", &is_choir, &rank, &size));
+    CHOIR_TRY(read_world("RANK", "WORLD_SIZE", &is_told, &rank, &size));
   // $SLURM_STEP_NUM_TASKS: how many ranks srun has started. Set: this is one,
   // unless another launcher's names are set.
   // $SLURM_PROCID: which one of them this is.
   const bool is_slurm =
-      !is_choir && !is_mpi && is_set(getenv("SLURM_STEP_NUM_TASKS"));
+      !is_told && !is_mpi && is_set(getenv("SLURM_STEP_NUM_TASKS"));
   if (is_slurm)
-    CHOIR_TRY(read_world("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &is_choir,
+    CHOIR_TRY(read_world("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &is_told,
                          &rank, &size));
-  if (is_choir || is_mpi) {
-    out_config->rank = is_choir ? rank : mpi_rank;
-    out_config->size = is_choir ? size : mpi_size;
+  if (is_told || is_mpi) {
+    out_config->rank = is_told ? rank : mpi_rank;
+    out_config->size = is_told ? size : mpi_size;
   }
   CHOIR_TRY(read_rendezvous(out_config, is_slurm));
   // $CHOIR_COMM: the communicator: auto, self, shm, tcp, mpi or nccl. Not set:
@@ -177,9 +181,9 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   // secret of the run (docs/trust.md). Not set: shm with several ranks
   // fails, unless Open MPI started them.
   const char* backend = getenv("CHOIR_COMM");
-  if (backend && backend[0]) out_config->backend = backend;
+  if (is_set(backend)) out_config->backend = backend;
   const char* id = getenv("CHOIR_COMM_ID");
-  if (id && id[0]) {
+  if (is_set(id)) {
     if (strlen(id) < sizeof(out_config->id.text))
       memcpy(out_config->id.text, id, strlen(id) + 1);
     if (!choir__comm_id_is_valid(&out_config->id))

@@ -22,6 +22,7 @@ typedef struct choir__comm_traits_s {
 } choir__comm_traits_t;
 const choir__comm_traits_t* choir__comm_traits(int32_t kind);
 
+// comm_config.c
 // 32 hexadecimal digits.
 bool choir__comm_id_is_valid(const choir_comm_id_t* id);
 

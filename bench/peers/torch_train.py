@@ -138,11 +138,11 @@ def prepare(torch, model, options, example):
 
 def full_batches(torch, count, options):
     """Indices of the rank's part of each batch, epoch after epoch."""
-    order = torch.Generator().manual_seed(0)
+    order = torch.Generator(options.device).manual_seed(0)
     whole = options.batch * options.workers
     first = options.batch * options.rank
     while True:
-        shuffled = torch.randperm(count, generator=order).to(options.device)
+        shuffled = torch.randperm(count, generator=order, device=options.device)
         for at in range(first, count - count % whole, whole):
             yield shuffled[at : at + options.batch]
 
@@ -178,6 +178,8 @@ def capture(torch, train, x, y):
         graph.replay()
         return loss
 
+    # The graph reads and writes its model and states, but does not keep them.
+    replay.train = train
     return replay
 
 

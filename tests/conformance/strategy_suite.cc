@@ -225,9 +225,9 @@ TEST_P(StrategyModes, OnTheMachinesGpu) {
   if (Start()) return;
   Comm comm;
   Training::Options options = Options();
-  options.device_index = comm.rank() % gpus;
   const std::map<std::string, std::vector<float>> near = Learn(comm, options);
   options.device = "cuda";
+  options.device_index = comm.rank() % gpus;
   for (const auto& entry : Learn(comm, options))
     EXPECT_LE(RelativeError(near.at(entry.first), entry.second), 1e-3)
         << entry.first;

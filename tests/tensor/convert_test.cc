@@ -159,6 +159,46 @@ TEST_P(Widen, ChoicesStayExact) {
   EXPECT_EQ(choir_op_stats().reference_runs, 1u);
 }
 
+// Columns of a matrix as rows: no kernel takes rows with gaps, for sources or
+// results.
+TEST(ConvertLayouts, OperandsAreCopiedBeforeAndBehind) {
+  DevicePtr device = MakeDevice("cpu");
+  TensorPtr plain = Make<float>(device.get(), {3, 4}, Floats(12, 1));
+  TensorPtr want = Result(CHOIR_OP_SOFTMAX, {plain.get()});
+  const auto by_columns = [&](const std::vector<float>& values) {
+    std::vector<float> turned(12);
+    for (size_t i = 0; i < 12; ++i) turned[i % 4 * 3 + i / 4] = values[i];
+    TensorPtr memory = Make<float>(device.get(), {4, 3}, turned);
+    choir_view_t view = *choir_tensor_view(memory.get());
+    std::swap(view.shape[0], view.shape[1]);
+    std::swap(view.strides[0], view.strides[1]);
+    choir_tensor_t* turned_view = nullptr;
+    EXPECT_OK(choir_tensor_from_view(&view, &turned_view));
+    return TensorPtr(turned_view);
+  };
+  TensorPtr x = by_columns(Floats(12, 1));
+  TensorPtr y = by_columns(Floats(12, 2));
+  choir_op_stats_reset();
+  choir_tensor_t* srcs[] = {x.get()};
+  choir_tensor_t* dst = y.get();
+  ASSERT_OK(choir_op_run(choir_device_stream(device.get()), CHOIR_OP_SOFTMAX,
+                         srcs, 1, nullptr, false, &dst));
+  EXPECT_EQ(choir_op_stats().reference_runs, 0u);
+  EXPECT_EQ(choir_op_stats().reorders, 2u);
+  EXPECT_EQ(Read<float>(y), Read<float>(want));
+  EXPECT_EQ(Read<float>(x), Floats(12, 1));
+  // Added to what is there: that is copied before, too.
+  TensorPtr sum = by_columns(std::vector<float>(12, 1));
+  dst = sum.get();
+  choir_op_stats_reset();
+  ASSERT_OK(choir_op_run(choir_device_stream(device.get()), CHOIR_OP_SOFTMAX,
+                         srcs, 1, nullptr, true, &dst));
+  EXPECT_EQ(choir_op_stats().reorders, 3u);
+  std::vector<double> added;
+  for (float value : Read<float>(want)) added.push_back(1.0 + value);
+  ExpectNear(Read<float>(sum), added, 1e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(Halves, Widen,
                          ::testing::Values(CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16),
                          [](const auto& info) {

@@ -222,9 +222,8 @@ class Session:
         self._handshake = queue.Queue()
         self._answers = {}  # id of a request: queue
         self._said = {}  # id: what is called with its events
-        self.on_output = (
-            None  # called with what ranks print: rank, stream, text
-        )
+        # Called with what ranks print: {"rank":, "stream":, "text":}.
+        self.on_output = None
         self.is_over = False  # the connection has ended
         self._agent_status = None  # of a remote agent, as its shell has it
         self._log = []

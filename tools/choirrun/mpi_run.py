@@ -220,6 +220,8 @@ class Verdict(run_base.Verdict):
 class MpiRun(run_base.Run):
     """One call of mpirun."""
 
+    what = "mpirun"
+
     def __init__(self, folder, mpi, *arguments):
         super().__init__(*arguments)
         self.verdict = Verdict()

@@ -178,6 +178,8 @@ def guard_end(event):
 class Run:
     """One run. Who starts the ranks says in `status` how they ended."""
 
+    what = "the run"  # whose status it is, for sentences
+
     def __init__(self, hosts, result, options, program, environment, guard):
         self.hosts = hosts
         self.result = result
@@ -384,5 +386,5 @@ def run_program(run, tell, stdout, stderr):
             tell(cause + "; all ranks were ended")
         else:
             sys.stderr.write("".join(run.withheld))
-            tell("the run ended with status %d" % status)
+            tell("%s ended with status %d" % (run.what, status))
     return exit_status(run, status)

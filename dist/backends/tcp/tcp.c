@@ -57,13 +57,8 @@ static size_t moved_bytes(choir_tcp_link_t* link, ssize_t n) {
   return 0;
 }
 
-static uint32_t channel_of(const choir_tcp_frame_t* frame) {
-  return frame->channel & ((1u << CHOIR_TCP_CHANNEL_BITS) - 1);
-}
-
 static size_t header_bytes(const choir_tcp_frame_t* frame) {
-  return (size_t)__builtin_popcount(frame->channel >> CHOIR_TCP_CHANNEL_BITS) *
-         sizeof(uint64_t);
+  return (size_t)__builtin_popcount(frame->words) * sizeof(uint64_t);
 }
 
 // The words that are not those of the header before; returns which these are.
@@ -99,7 +94,7 @@ static void unpack_header(uint32_t which, const uint64_t* packed,
 static struct msghdr message_of(const choir_tcp_frame_t* frame,
                                 uint64_t* header, void* data, size_t done,
                                 struct iovec parts[3]) {
-  const bool is_exchange = channel_of(frame) == CHOIR_COMM_CHANNEL_EXCHANGE;
+  const bool is_exchange = frame->channel == CHOIR_COMM_CHANNEL_EXCHANGE;
   const size_t head = header_bytes(frame);
   char* rest = (char*)data + (is_exchange ? sizeof(choir_comm_message_t) : 0);
   const struct iovec all[3] = {
@@ -142,13 +137,11 @@ static bool send_some(choir_tcp_comm_t* tcp, choir_tcp_link_t* link) {
 static bool fits(const choir_tcp_link_t* link,
                  const choir_tcp_request_t* request) {
   const choir_tcp_frame_t* came = &link->frame;
-  if (channel_of(came) != channel_of(&request->frame)) return false;
-  if (channel_of(came) != CHOIR_COMM_CHANNEL_EXCHANGE)
-    return came->bytes == request->frame.bytes &&
-           came->channel == request->frame.channel;
+  if (came->channel != request->frame.channel) return false;
+  if (came->channel != CHOIR_COMM_CHANNEL_EXCHANGE)
+    return came->bytes == request->frame.bytes && came->words == 0;
   const size_t head = header_bytes(came);
-  return !(came->channel >> CHOIR_TCP_CHANNEL_BITS >> CHOIR_TCP_HEADER_WORDS) &&
-         came->bytes >= head &&
+  return came->words >> CHOIR_TCP_HEADER_WORDS == 0 && came->bytes >= head &&
          came->bytes - head <=
              request->frame.bytes - sizeof(choir_comm_message_t);
 }
@@ -178,9 +171,9 @@ static bool receive_some(choir_tcp_link_t* link) {
       request->done += n;
     }
     if (request->done < link->frame.bytes) continue;
-    if (channel_of(&link->frame) == CHOIR_COMM_CHANNEL_EXCHANGE)
-      unpack_header(link->frame.channel >> CHOIR_TCP_CHANNEL_BITS, link->header,
-                    &link->last_header, request->data);
+    if (link->frame.channel == CHOIR_COMM_CHANNEL_EXCHANGE)
+      unpack_header(link->frame.words, link->header, &link->last_header,
+                    request->data);
     link->frame_bytes = 0;
     pop(&link->in);
   }
@@ -205,7 +198,7 @@ static choir_status_t tcp_post(choir_comm_t* comm, int32_t peer,
                                int32_t channel, void* data, size_t bytes,
                                bool is_receive) {
   if (bytes == 0) return NULL;
-  const choir_tcp_frame_t frame = {.channel = (uint32_t)channel,
+  const choir_tcp_frame_t frame = {.channel = (uint8_t)channel,
                                    .bytes = (uint32_t)bytes};
   return post(comm, peer, frame, data, is_receive);
 }
@@ -313,12 +306,12 @@ static choir_comm_message_t* tcp_stage(choir_comm_t* comm) {
 
 static choir_status_t tcp_exchange(choir_comm_t* comm, size_t bytes) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
-  const uint32_t words =
-      pack_header(&tcp_stage(comm)->header, &tcp->last_header, tcp->header);
   const choir_tcp_frame_t most = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE,
                                   .bytes = (uint32_t)tcp->message_stride};
-  choir_tcp_frame_t own = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE |
-                                      words << CHOIR_TCP_CHANNEL_BITS};
+  choir_tcp_frame_t own = {.channel = CHOIR_COMM_CHANNEL_EXCHANGE};
+  own.words =
+      pack_header(&tcp_stage(comm)->header, &tcp->last_header, tcp->header) &
+      0xffffff;
   own.bytes = (uint32_t)(header_bytes(&own) + bytes);
   for (int32_t r = 0; r < comm->size; ++r) {
     unsigned char* in = tcp->in_messages + (size_t)r * tcp->message_stride;

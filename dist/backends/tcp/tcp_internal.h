@@ -17,18 +17,18 @@
 // the sequence number was one less; then its data. Of a header that is as the
 // one before nothing is sent.
 enum {
-  CHOIR_TCP_CHANNEL_BITS = 8,
   CHOIR_TCP_HEADER_WORDS = sizeof(choir_comm_header_t) / sizeof(uint64_t),
 };
 _Static_assert(CHOIR_TCP_HEADER_WORDS * sizeof(uint64_t) ==
                    sizeof(choir_comm_header_t),
                "whole words");
-_Static_assert(CHOIR_TCP_HEADER_WORDS + CHOIR_TCP_CHANNEL_BITS <= 32,
-               "a bit for each word beside the channel");
+_Static_assert(CHOIR_TCP_HEADER_WORDS <= 24, "a bit for each word");
 typedef struct choir_tcp_frame_s {
-  uint32_t channel;  // above it a bit for each word of a header that follows
-  uint32_t bytes;    // that follow
+  uint32_t channel : 8;
+  uint32_t words : 24;  // of a header that follow, a bit for each
+  uint32_t bytes;       // that follow, these too
 } choir_tcp_frame_t;
+_Static_assert(sizeof(choir_tcp_frame_t) == 8, "as sent");
 
 // Posted to one peer, one way.
 typedef struct choir_tcp_request_s {
