@@ -370,17 +370,18 @@ class ProcessesTest(unittest.TestCase):
         self.addCleanup(daemon.kill)
         rank, left = map(int, daemon.stdout.readline().split())
         found = host_agent.run_processes(mark)
-        self.assertEqual(
-            sorted(found), sorted([(daemon.pid, None), (rank, 3), (left, 3)])
-        )
-        self.assertEqual(host_agent.first_processes(found), {3: rank})
+        self.assertEqual(found, {daemon.pid: None, rank: 3, left: 3})
+        self.assertEqual(host_agent.first_processes(found, mark), {3: rank})
+        # As found when the rank was still its daemon's fork.
+        found[rank] = None
+        self.assertEqual(host_agent.first_processes(found, mark), {3: rank})
         # It is the last to be reaped.
         os.kill(daemon.pid, signal.SIGSTOP)
         os.kill(rank, signal.SIGKILL)
         while host_agent.process_state(rank):
             time.sleep(0.01)
         found = host_agent.run_processes(mark)
-        self.assertEqual(host_agent.first_processes(found), {3: None})
+        self.assertEqual(host_agent.first_processes(found, mark), {3: None})
         os.kill(left, signal.SIGKILL)
 
 

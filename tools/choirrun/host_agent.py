@@ -517,40 +517,51 @@ def op_link(request):
 # ---- The run ----
 
 
-def run_processes(run):
-    """[(pid, rank or None)] of this user's processes that belong to `run`."""
+def rank_of(pid, run):
+    """(whether a process of this user belongs to `run`, its rank of Open MPI's or
+    None)."""
     # $CHOIR_RUN: not for users: as CHOIR_LAUNCH, in the processes of choirrun.
     mark = b"CHOIR_RUN=" + run.encode()
-    found = []
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False, None
+    rank = None
+    for word in words:
+        if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+            rank = int(word.split(b"=")[1])
+    return mark in words, rank
+
+
+def run_processes(run):
+    """{pid: rank or None} of the processes that belong to `run`."""
+    found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        try:
-            with open("/proc/%s/environ" % name, "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if mark not in words:
-            continue
-        rank = None
-        for word in words:
-            if word.startswith((b"OMPI_COMM_WORLD_RANK=", b"CHOIR_RANK=")):
-                rank = int(word.split(b"=")[1])
-        found.append((int(name), rank))
+        is_of_run, rank = rank_of(int(name), run)
+        if is_of_run:
+            found[int(name)] = rank
     return found
 
 
-def first_processes(found, own_guard=None):
-    """{rank: id of the process that a daemon of Open MPI or the agent's guard
-    started as this rank, or None where that one is gone and what it started is left}.
-    """
-    daemons = {pid for pid, rank in found if rank is None} | {own_guard}
+def first_processes(found, run):
+    """{rank: id of the process that a daemon of Open MPI started as this rank, or
+    None where that one is gone and what it started is left}."""
     first = {}
-    for pid, rank in found:
+    for pid, rank in found.items():
         there = process_guard.stat(pid)
-        if rank is not None and there and there[2] in daemons:
+        if rank is None or not there:
+            continue
+        # A rank that was still its daemon's fork when it was looked at can have
+        # started this one meanwhile.
+        while rank_of(there[2], run)[1] == rank:
+            pid = there[2]
+            there = process_guard.stat(pid) or ("", "", 0)
+        if found.get(there[2], rank) is None:
             first[rank] = pid
-        elif rank is not None:
+        else:
             first.setdefault(rank, None)
     return first
 
@@ -567,11 +578,11 @@ def end_run(run, ranks_only=False):
     end = time.monotonic() + 10
     while time.monotonic() < end:
         found = [
-            entry
-            for entry in run_processes(run)
-            if entry[1] is not None or not ranks_only
+            pid
+            for pid, rank in run_processes(run).items()
+            if rank is not None or not ranks_only
         ]
-        for pid, _ in found:
+        for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
@@ -607,12 +618,10 @@ class Watch(threading.Thread):
                 if found and not self.is_present:
                     self.is_present = True
                     say(event="present")
-                for rank, pid in first_processes(found, guard.pid).items():
+                for rank, pid in first_processes(found, self.run_name).items():
                     if rank not in self.ranks:
-                        word = "started" if pid else "gone"
-                        self.ranks[rank] = [pid or 0, word]
-                        say(event=word, rank=rank, pid=pid)
-            for rank, entry in self.ranks.items():
+                        self.add(rank, pid)
+            for rank, entry in list(self.ranks.items()):
                 state = process_state(entry[0])
                 word = {"": "gone", "T": "stopped"}.get(state, "started")
                 if word != entry[1]:
@@ -626,12 +635,19 @@ class Watch(threading.Thread):
         end_run(self.run_name)
         os._exit(1)
 
+    def add(self, rank, pid):
+        """pid: None where only what it started is left."""
+        word = "started" if pid else "gone"
+        self.ranks[rank] = [pid or 0, word]
+        say(event=word, rank=rank, pid=pid)
+
 
 watch = None
 guard = None
 rendezvous = None  # the socket at which ranks meet
 is_guarded = True
 spawned = {}  # pid: id of the request
+own_ranks = {}  # id of the request: the rank that it starts
 settling = set()  # ids of requests
 
 
@@ -641,6 +657,8 @@ def on_guard_event(event):
     kind = event["event"]
     if kind == "started":
         spawned[event["pid"]] = event["id"]
+        if event["id"] in own_ranks:
+            watch.add(own_ranks[event["id"]], event["pid"])
     elif kind == "not started":
         say(answer=event["id"], failure=event["why"])
     elif kind == "ended":
@@ -759,6 +777,7 @@ def op_rank(request):
         more = [rendezvous.fileno()]
         environment["CHOIR_RENDEZVOUS_FD"] = "3"
     writers = [writer for _, writer in pipes]
+    own_ranks[request["id"]] = request["rank"]
     guard.start(request["id"], command, environment, *writers, *more)
     if request["rank"] == 0:
         rendezvous.close()
