@@ -301,6 +301,21 @@ void choir__comm_deallocate(choir_comm_t* comm) {
   allocator.free(allocator.self, comm, comm->struct_bytes, STRUCT_ALIGNMENT);
 }
 
+static choir_status_t join(choir_comm_config_t* config,
+                           choir_comm_t** out_comm) {
+  const bool is_auto = !strcmp(config->backend, "auto");
+  CHOIR_TRY(choose_backend(config));
+  CHOIR_TRY(find_backend(config->backend)(config, out_comm));
+  const bool is_tcp = !strcmp(config->backend, "tcp");
+  if (!is_auto || !is_tcp || (*out_comm)->host_count > 1) return NULL;
+  // Who meet at an address know only then that they are on one host.
+  choir_comm_t* met = *out_comm;
+  config->backend = "shm";
+  choir_status_t status = find_backend("shm")(config, out_comm);
+  choir_comm_release(met);
+  return status;
+}
+
 choir_status_t choir_comm_create(const choir_comm_config_t* config,
                                  choir_comm_t** out_comm) {
   if (!out_comm) return CHOIR_ERROR(INVALID_ARGUMENT, "comm: out_comm is NULL");
@@ -314,8 +329,7 @@ choir_status_t choir_comm_create(const choir_comm_config_t* config,
   if (!is_known)
     return CHOIR_ERROR(NOT_FOUND, "comm '%s' is unknown; known are: %s",
                        chosen.backend, known_backends);
-  CHOIR_TRY(choose_backend(&chosen));
-  CHOIR_TRY(find_backend(chosen.backend)(&chosen, out_comm));
+  CHOIR_TRY(join(&chosen, out_comm));
   return choir__comm_start_up(out_comm);
 }
 
@@ -323,8 +337,7 @@ choir_status_t choir__comm_join_host(const choir_comm_config_t* config,
                                      choir_comm_t** out_comm) {
   choir_comm_config_t host = *config;
   host.backend = "auto";
-  CHOIR_TRY(choose_backend(&host));
-  return find_backend(host.backend)(&host, out_comm);
+  return join(&host, out_comm);
 }
 
 choir_status_t choir__comm_start_up(choir_comm_t** comm) {

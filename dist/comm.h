@@ -90,9 +90,9 @@ CHOIR_API choir_status_t choir_comm_id_make(choir_comm_id_t* out_id)
 
 typedef struct choir_comm_config_s {
   // "self", "shm", "tcp", "mpi", or "auto": `self` for one rank, `shm` when all
-  // ranks share a host, else `mpi`; where there is a rendezvous, `tcp`. "nccl":
-  // what auto chooses, and NCCL beside it for memory of GPUs, of which each
-  // rank has one.
+  // ranks share a host, else `tcp`, or `mpi` where ranks meet by MPI and not at
+  // a rendezvous. "nccl": what auto chooses, and NCCL beside it for memory of
+  // GPUs, of which each rank has one.
   const char* backend;
   int32_t rank;
   int32_t size;

@@ -44,6 +44,9 @@ void BeRank() {
   config.deadline = Patience(Seconds("CHOIR_TEST_DEADLINE", 20));
   if (!status) status = choir_comm_create(&config, &comm);
   const int times = static_cast<int>(Seconds("CHOIR_TEST_TIMES", 1));
+  const char* backend = getenv("CHOIR_TEST_BACKEND");
+  if (comm && backend && strcmp(choir_comm_backend(comm), backend))
+    status = CHOIR_ERROR(INTERNAL, "it is %s", choir_comm_backend(comm));
   if (comm && times > 1) Say("joined");
   std::vector<int32_t> values(5000);
   for (int i = 0; !status && i < times; ++i) {
@@ -127,6 +130,56 @@ TEST(CommTcpTest, RanksMeet) {
   ProcessGroup group;
   const std::string id = MakeId();
   for (int rank = 2; rank >= 0; --rank) Start(&group, rendezvous, rank, 3, id);
+  for (const ProcessResult& result : group.Wait(Patience(60)))
+    ExpectHeard(result, "ok: ok");
+}
+
+TEST(CommTcpTest, RanksOfOneHostTurnToItsMemory) {
+  if (choir_testing::InRank()) return BeRank();
+  for (int hosts = 1; hosts <= 2; ++hosts) {
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    for (int rank = 0; rank < 3; ++rank)
+      Start(&group, rendezvous, rank, 3, id,
+            {"CHOIR_COMM", "CHOIR_HOST=host" + std::to_string(rank % hosts),
+             std::string("CHOIR_TEST_BACKEND=") + (hosts > 1 ? "tcp" : "shm")});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      ExpectHeard(result, "ok: ok");
+  }
+}
+
+// Those that a firewall lets pass.
+TEST(CommTcpTest, RanksListenAtPortsThatTheyAreGiven) {
+  if (choir_testing::InRank()) return BeRank();
+  for (const std::string more : {"", "0", "x"}) {
+    SCOPED_TRACE(more);
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    const std::string text = rendezvous.text();
+    const std::string taken = text.substr(text.find(':') + 1);
+    const std::string ports = taken + "-" + taken + more;
+    for (int rank = 0; rank < 2; ++rank)
+      Start(&group, rendezvous, rank, 2, id, {"CHOIR_PORTS=" + ports});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      ExpectHeard(result,
+                  more.empty()
+                      ? "unavailable: comm tcp: no port of " + ports +
+                            " .CHOIR_PORTS. is free for this rank to listen at"
+                      : "invalid argument: comm tcp: CHOIR_PORTS is '" + ports +
+                            "'; it must be FIRST-LAST, ports of 1 .. 65535");
+  }
+  Rendezvous rendezvous;
+  ProcessGroup group;
+  const std::string id = MakeId();
+  const std::string text = rendezvous.text();
+  const int next = atoi(text.c_str() + text.find(':') + 1) + 1;
+  const int first = next < 60000 ? next : next - 5000;
+  for (int rank = 0; rank < 3; ++rank)
+    Start(&group, rendezvous, rank, 3, id,
+          {"CHOIR_PORTS=" + std::to_string(first) + "-" +
+           std::to_string(first + 1000)});
   for (const ProcessResult& result : group.Wait(Patience(60)))
     ExpectHeard(result, "ok: ok");
 }

@@ -68,12 +68,12 @@ int NumberAfter(const std::string& text, const std::string& word) {
   return at == std::string::npos ? -1 : atoi(text.c_str() + at + word.size());
 }
 
-// What a launcher prints that is started with this and mpiexec's environment;
-// of what is in both the first counts.
-ProcessResult Launch(std::vector<std::string> environment) {
+// What a launcher prints that is started with mpiexec's environment and this;
+// of what is in both the latter counts.
+ProcessResult Launch(const std::vector<std::string>& more) {
+  std::vector<std::string> environment = choir_testing::MpiexecEnvironment();
   environment.push_back("CHOIR_TEST_LAUNCHER=1");
-  for (const std::string& entry : choir_testing::MpiexecEnvironment())
-    environment.push_back(entry);
+  environment.insert(environment.end(), more.begin(), more.end());
   ProcessGroup group;
   group.Start({choir_testing::OwnPath(), choir_testing::OwnFilter()},
               environment);

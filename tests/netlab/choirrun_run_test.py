@@ -541,7 +541,8 @@ class MpiRunTest(RunCases, harness.ProgramTest):
 class TcpRunTest(RunCases, harness.ProgramTest):
     """On hosts without MPI."""
 
-    comm = "tcp"
+    comm = "auto"
+    ports = ("--port-range", "20000-20020")
     rank = "CHOIR_RANK"
 
     def setUp(self):

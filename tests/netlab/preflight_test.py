@@ -226,11 +226,12 @@ class PreflightTest(LabTest):
         )
         for names in ("eth0,enp3s0", "10.77.0.0/16"):
             done = self.choirrun(
-                *["-np", "2", "-H", "localhost:1,h2:1", "--preflight"],
-                *["--network-interfaces", names],
+                *["-np", "2", "-H", "localhost:1,h2:1", "--verbose"],
+                *["--network-interfaces", names, "hostname"],
             )
-            self.assertEqual(done.returncode, 0, done.stdout)
-            self.assertNotIn("docker0", done.stdout)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("docker0", done.stderr)
+            self.assertIn("choirrun: ranks meet at 10.77.0.1:", done.stderr)
 
     # ---- Program and data ----
 
@@ -258,8 +259,11 @@ class PreflightTest(LabTest):
         self.hide("orted", "prted")
         self.refuses(
             "h2: Open MPI is missing, or not on the PATH of a shell that ssh "
-            "starts; install it (Debian: apt-get install openmpi-bin)"
+            "starts; install it (Debian: apt-get install openmpi-bin)",
+            more=["--comm", "mpi"],
         )
+        # Who does not ask for it does not need it.
+        self.assertEqual(self.look_at(self.program())[0], 0)
 
     def test_program_is_missing(self):
         path = self.program()
@@ -382,8 +386,7 @@ class ThreeHostsTest(LabTest):
             file.write("# all\nlocalhost slots=1\n\nh2   slots=2 # two\nh3\n")
         done = self.choirrun(
             *["-np", "4", "--hostfile", hostfile],
-            # Open MPI may miss the end of what ends at once.
-            *["sh", "-c", "sleep 1; hostname"],
+            "hostname",
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(sorted(done.stdout.split()), ["h1", "h2", "h2", "h3"])

@@ -55,20 +55,20 @@ const std::vector<std::string>& RemovedVariables() {
 std::vector<std::string> MakeEnvironment(
     const std::vector<std::string>& changes) {
   std::vector<std::string> result;
-  auto is_named = [](const char* entry, const std::string& name) {
-    return !strncmp(entry, name.c_str(), name.size()) &&
-           entry[name.size()] == '=';
+  for (char** entry = environ; *entry; ++entry) result.push_back(*entry);
+  auto remove = [&result](const std::string& name) {
+    auto is_named = [&name](const std::string& entry) {
+      return entry.compare(0, name.size() + 1, name + "=") == 0;
+    };
+    result.erase(std::remove_if(result.begin(), result.end(), is_named),
+                 result.end());
   };
-  for (char** entry = environ; *entry; ++entry) {
-    bool keep = true;
-    for (const std::string& name : RemovedVariables())
-      keep = keep && !is_named(*entry, name);
-    for (const std::string& change : changes)
-      keep = keep && !is_named(*entry, change.substr(0, change.find('=')));
-    if (keep) result.push_back(*entry);
-  }
-  for (const std::string& change : changes)
+  for (const std::string& name : RemovedVariables()) remove(name);
+  // The last one counts.
+  for (const std::string& change : changes) {
+    remove(change.substr(0, change.find('=')));
     if (change.find('=') != std::string::npos) result.push_back(change);
+  }
   return result;
 }
 

@@ -135,12 +135,11 @@ class CommandLineTest(unittest.TestCase):
             (["-np", "1", "-p", "0", "true"], "-p 0 is no port"),
             (["-np", "1", "-i", "/none", "true"], "there is no file /none"),
             (["-np", "1", "--port-range", "9", "true"], "FIRST-LAST"),
-            (["-np", "1", "--port-range", "1-5", "true"], "too few"),
+            (["-np", "1", "--port-range", "5-1", "true"], "FIRST-LAST"),
             (["-np", "1", "--comm", "udp", "true"], "invalid choice: 'udp'"),
             (
-                ["--comm", "tcp", "--port-range", "1-99"]
-                + ["-np", "1", "true"],
-                "--port-range is Open MPI's",
+                ["--comm", "mpi", "--port-range", "1-5"] + ["-np", "1", "true"],
+                "--port-range: 1-5 are too few",
             ),
         ):
             status, out, err = self.run_script(*arguments)
@@ -169,7 +168,9 @@ class CommandLineTest(unittest.TestCase):
             before = os.environ["PATH"]
             os.environ["PATH"] = folder + ":" + before
             try:
-                status, out, err = self.run_script("-np", "1", "true")
+                status, out, err = self.run_script(
+                    "--comm", "mpi", "-np", "1", "true"
+                )
             finally:
                 os.environ["PATH"] = before
         self.assertEqual((status, out), (1, "over\n"), err)

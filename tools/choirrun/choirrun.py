@@ -5,8 +5,8 @@
     choirrun -np 2 -H localhost:1,user@10.0.0.5:1 -p 12345 program args...
 
 It finds the interfaces by the routes, looks at everything that the run needs before
-it starts anything, starts the ranks by Open MPI's mpirun or, with --comm tcp, by
-itself, and tells the first cause when something breaks.
+it starts anything, starts the ranks by itself or, with --comm mpi, by Open MPI's
+mpirun, and tells the first cause when something breaks.
 """
 
 import argparse
@@ -52,11 +52,6 @@ def _port_range(text):
         raise argparse.ArgumentTypeError(
             "'%s' is not of the form FIRST-LAST" % text
         )
-    if int(match[2]) - int(match[1]) < 2 * mpi_versions.DAEMON_PORTS:
-        raise argparse.ArgumentTypeError(
-            "%s are too few; give %d for Open MPI's daemons and some for each "
-            "rank" % (text, mpi_versions.DAEMON_PORTS)
-        )
     return int(match[1]), int(match[2])
 
 
@@ -91,9 +86,10 @@ def make_parser():
         help="lines 'host slots=n'")  # fmt: skip
     add("-p", "--ssh-port", type=int, metavar="PORT")
     add("-i", "--ssh-identity-file", metavar="FILE")
-    add("--comm", choices=("mpi", "tcp"), default="mpi",
-        help="how ranks of several hosts talk: by Open MPI, whose mpirun then "
-        "starts them, or over tcp, which needs no MPI on any host; mpi")  # fmt: skip
+    add("--comm", choices=("auto", "tcp", "mpi"), default="auto",
+        help="how ranks talk: over shared memory on one host and tcp between "
+        "several (auto), over tcp on one host, too, or by Open MPI, whose mpirun "
+        "then starts them; auto")  # fmt: skip
     add("--network-interfaces", type=_names, metavar="NAME,...", default=[],
         help="names, or networks as 10.0.0.0/24; found by the routes if not "
         "given")  # fmt: skip
@@ -164,9 +160,11 @@ def parse(arguments):
         raise host_list.UsageError("there is no program to run")
     if options.ssh_port is not None and not 1 <= options.ssh_port <= 65535:
         raise host_list.UsageError("-p %d is no port" % options.ssh_port)
-    if options.comm == "tcp" and options.port_range:
+    first, last = options.port_range or (0, 65535)
+    if options.comm == "mpi" and last - first < 2 * mpi_versions.DAEMON_PORTS:
         raise host_list.UsageError(
-            "--port-range is Open MPI's; over tcp ranks listen at any port"
+            "--port-range: %d-%d are too few; give %d for Open MPI's daemons "
+            "and some for each rank" % (first, last, mpi_versions.DAEMON_PORTS)
         )
     identity = options.ssh_identity_file
     if identity and not os.path.isfile(identity):
@@ -298,10 +296,10 @@ def run(options, hosts, folder, guard, interrupts):
             tell("preflight passed")
             return 0
         parts = (hosts, result, options, program, environment, guard)
-        if options.comm == "tcp":
-            running = tcp_run.TcpRun(*parts)
-        else:
+        if options.comm == "mpi":
             running = mpi_run.MpiRun(folder, result.mpi, *parts)
+        else:
+            running = tcp_run.TcpRun(*parts)
         running.prepare(tell)
         with interrupts.lock:
             interrupts.act = running.interrupt

@@ -400,20 +400,28 @@ def serve(connection, token):
             pass
 
 
-def op_listen(request):
-    """Listens for probes of other agents, on a free port of `ports`."""
-    address = request["address"]
-    first, last = request["ports"] or (0, 0)
-    listener = socket.socket(family_of(address), socket.SOCK_STREAM)
+def bind(listener, address, ports):
+    """To a free port of `ports`, or any where that is None."""
+    first, last = ports or (0, 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for port in range(first, last + 1):
         try:
             listener.bind((address, port))
-            break
+            return
         except OSError as error:
             why = error
-    else:
-        listener.close()
-        return {"error": why.strerror}
+    listener.close()
+    raise why
+
+
+def op_listen(request):
+    """Listens for probes of other agents."""
+    address = request["address"]
+    listener = socket.socket(family_of(address), socket.SOCK_STREAM)
+    try:
+        bind(listener, address, request["ports"])
+    except OSError as error:
+        return {"error": error.strerror}
     listener.listen(16)
     token = request["token"].encode()
 
@@ -755,10 +763,10 @@ def op_rendezvous(request):
     try:
         rendezvous = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         rendezvous.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        rendezvous.bind(("::", 0))
+        bind(rendezvous, "::", request["ports"])
     except OSError:  # a host without IPv6
         rendezvous = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        rendezvous.bind(("0.0.0.0", 0))
+        bind(rendezvous, "0.0.0.0", request["ports"])
     rendezvous.listen(socket.SOMAXCONN)
     return {"port": rendezvous.getsockname()[1]}
 

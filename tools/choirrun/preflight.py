@@ -346,7 +346,7 @@ def check_mpi(everyone, answers):
     if not here["mpi"]:
         raise Problems(
             ["this host: there is no mpirun; install Open MPI (Debian: "
-             "apt-get install openmpi-bin), or do without: --comm tcp"]
+             "apt-get install openmpi-bin), or do without --comm mpi"]
         )  # fmt: skip
     mpi = mpi_versions.find_version(here["mpi"])
     if not mpi:
@@ -647,15 +647,13 @@ def run_preflight(hosts, settings, options, program, environment, tell):
         raise
     if local not in sessions:
         local.close()
+    meeting = "127.0.0.1"
+    if remote and options.network_interfaces:
+        meeting = interfaces[sessions[0]][0]["address"]
+    elif remote:
+        meeting = next(
+            at for (_, to), at in target.items() if to is sessions[0]
+        )
     return Result(
-        sessions,
-        networks_of(interfaces),
-        used,
-        unused,
-        links,
-        next(
-            (at for (_, to), at in target.items() if to is sessions[0]),
-            "127.0.0.1",
-        ),
-        mpi,
+        sessions, networks_of(interfaces), used, unused, links, meeting, mpi
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run whose ranks the agents start, on hosts without MPI: they meet over tcp at a
-port that the first host's agent has opened, and know each other by a secret that
-goes through ssh."""
+"""A run whose ranks the agents start: they meet over tcp at a port that the first
+host's agent has opened, and know each other by a secret that goes through ssh. No
+host needs MPI."""
 
 import os
 import secrets
@@ -36,17 +36,21 @@ class TcpRun(run_base.Run):
                 self.name, run_base.AGENT_SILENCE_SECONDS, self.events
             )
         first = self.session_of(0)
-        port = first.request("rendezvous")["port"]
+        ports = self.options.port_range
+        port = first.request("rendezvous", ports=ports)["port"]
         meeting = self.result.meeting
         at = "[%s]:%d" if ":" in meeting else "%s:%d"
         self.exported = dict(
             self.exported,
-            CHOIR_COMM="tcp",
             CHOIR_SIZE=str(self.options.np),
             CHOIR_COMM_ID=secrets.token_hex(16),
             CHOIR_RENDEZVOUS=at % (meeting, port),
             CHOIR_RUN=self.name,
         )
+        if self.options.comm == "tcp":
+            self.exported["CHOIR_COMM"] = "tcp"
+        if ports:
+            self.exported["CHOIR_PORTS"] = "%d-%d" % ports
         if self.options.verbose:
             tell("ranks meet at %s" % self.exported["CHOIR_RENDEZVOUS"])
 

@@ -160,8 +160,32 @@ static void set_port(struct sockaddr_storage* address, uint16_t port) {
     ((struct sockaddr_in*)address)->sin_port = htons(port);
 }
 
+static choir_status_t listen_anywhere(int* out_listener) {
+  // $CHOIR_PORTS: FIRST-LAST, the TCP ports at which ranks may listen for each
+  // other, as where a firewall lets no others pass. Not set: any free port.
+  const char* ports = getenv("CHOIR_PORTS");
+  if (!ports || !ports[0]) return listen_at(0, out_listener);
+  int first, last;
+  char more;
+  if (sscanf(ports, "%5d-%5d%c", &first, &last, &more) != 2 || first < 1 ||
+      first > last || last > UINT16_MAX)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "CHOIR_PORTS is '%s'; it must be FIRST-LAST, ports of 1 "
+                       ".. 65535",
+                       ports);
+  for (int port = first; port <= last; ++port) {
+    choir_status_t status = listen_at((uint16_t)port, out_listener);
+    if (!status) return NULL;
+    choir_status_free(status);
+  }
+  return CHOIR_ERROR(UNAVAILABLE,
+                     "no port of %s (CHOIR_PORTS) is free for this rank to "
+                     "listen at",
+                     ports);
+}
+
 choir_status_t choir_tcp_listen(int* out_listener, uint16_t* out_port) {
-  CHOIR_TRY(listen_at(0, out_listener));
+  CHOIR_TRY(listen_anywhere(out_listener));
   struct sockaddr_storage address = {0};
   socklen_t bytes = sizeof(address);
   if (getsockname(*out_listener, (struct sockaddr*)&address, &bytes)) {
