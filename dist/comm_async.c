@@ -48,40 +48,9 @@ static choir_status_t record_run(const choir_record_t* record,
 static void record_cost(const choir_record_t* record, choir_cost_t* out_cost) {
   const record_attrs_t* attrs = record->attrs;
   const choir_collective_t* c = &attrs->collective;
-  double size = attrs->comm->size;
-  double element = (double)choir_dtype_bytes(c->dtype);
-  out_cost->flops = 0;
-  out_cost->bytes = 0;
-  const choir__comm_traits_t* traits = choir__comm_traits((int32_t)c->kind);
-  if (!traits->has_data && !traits->is_pair) return;
-  // What peers give may not be known yet: as if they gave as much.
   double count = (double)(c->count_at ? *c->count_at : c->count);
   if (c->tensors) count = (double)choir__comm_tensors_count(c);
-  double moved = 2 * count;
-  switch (c->kind) {
-    case CHOIR_COLLECTIVE_ALL_GATHER:
-    case CHOIR_COLLECTIVE_ALL_GATHER_V:
-      moved = count * (1 + size);
-      break;
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
-      moved = count * (1 + size);
-      out_cost->flops = count * (size - 1);
-      break;
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
-      moved = count * (1 + 1 / size);
-      out_cost->flops = count * (size - 1) / size;
-      break;
-    case CHOIR_COLLECTIVE_ALL_REDUCE:
-    case CHOIR_COLLECTIVE_REDUCE:
-      out_cost->flops = count * (size - 1) / size;
-      break;
-    case CHOIR_COLLECTIVE_ALL_TO_ALL:
-      moved = 2 * count * size;
-      break;
-    default:
-      break;
-  }
-  out_cost->bytes = moved * element;
+  choir__collective_cost(attrs->comm, c, count, out_cost);
 }
 
 // Work on the communicator's own stream holds no reference to it: the stream's

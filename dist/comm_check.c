@@ -30,92 +30,6 @@ void choir__comm_name_copy(const char* name, char text[CHOIR_COMM_NAME_BYTES]) {
            (unsigned)choir__comm_name_hash(name));
 }
 
-const choir__comm_traits_t* choir__comm_traits(int32_t kind) {
-  static const choir__comm_traits_t traits[CHOIR_COMM_KIND_COUNT] = {
-      [CHOIR_COLLECTIVE_ALL_REDUCE] = {.has_data = true, .reduces = true},
-      [CHOIR_COLLECTIVE_BROADCAST] = {.has_data = true, .has_root = true},
-      [CHOIR_COLLECTIVE_ALL_GATHER] = {.has_data = true, .moves = true},
-      [CHOIR_COLLECTIVE_REDUCE_SCATTER] = {.has_data = true,
-                                           .reduces = true,
-                                           .is_shared_out = true},
-      [CHOIR_COLLECTIVE_ALL_GATHER_V] = {.has_data = true,
-                                         .moves = true,
-                                         .has_own_counts = true},
-      [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = {.has_data = true,
-                                             .reduces = true,
-                                             .is_shared_out = true},
-      [CHOIR_COLLECTIVE_REDUCE] = {.has_data = true,
-                                   .reduces = true,
-                                   .has_root = true,
-                                   .is_shared_out = true},
-      [CHOIR_COLLECTIVE_GATHER] = {.has_data = true,
-                                   .has_root = true,
-                                   .is_shared_out = true,
-                                   .moves = true},
-      [CHOIR_COLLECTIVE_GATHER_V] = {.has_data = true,
-                                     .has_root = true,
-                                     .is_shared_out = true,
-                                     .moves = true,
-                                     .has_own_counts = true},
-      [CHOIR_COLLECTIVE_SCATTER] = {.has_data = true,
-                                    .has_root = true,
-                                    .is_shared_out = true,
-                                    .moves = true},
-      [CHOIR_COLLECTIVE_SCATTER_V] = {.has_data = true,
-                                      .has_root = true,
-                                      .is_shared_out = true,
-                                      .moves = true,
-                                      .has_own_counts = true,
-                                      .has_splits = true},
-      [CHOIR_COLLECTIVE_ALL_TO_ALL] = {.has_data = true,
-                                       .is_shared_out = true,
-                                       .moves = true},
-      [CHOIR_COLLECTIVE_ALL_TO_ALL_V] = {.has_data = true,
-                                         .is_shared_out = true,
-                                         .moves = true,
-                                         .has_own_counts = true,
-                                         .has_splits = true},
-      [CHOIR_COLLECTIVE_SEND] = {.is_pair = true},
-      [CHOIR_COLLECTIVE_RECEIVE] = {.is_pair = true},
-  };
-  return &traits[kind];
-}
-
-// Only the root has a src, or a dst.
-static bool only_root_gives(int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_SCATTER || kind == CHOIR_COLLECTIVE_SCATTER_V;
-}
-static bool only_root_takes(int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_REDUCE || kind == CHOIR_COLLECTIVE_GATHER ||
-         kind == CHOIR_COLLECTIVE_GATHER_V;
-}
-
-int64_t choir__comm_payload_bytes(const choir_comm_t* comm,
-                                  const choir_comm_operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
-  bool is_root = comm->rank == c->root;
-  if (!traits->has_data) return 0;
-  if (only_root_gives(operation->kind) && !is_root) return 0;
-  int64_t bytes;
-  if (__builtin_mul_overflow(c->count, (int64_t)operation->element_bytes,
-                             &bytes))
-    return -1;
-  int64_t all;
-  if (__builtin_mul_overflow(bytes, (int64_t)comm->size, &all)) return -1;
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
-    case CHOIR_COLLECTIVE_SCATTER:
-    case CHOIR_COLLECTIVE_ALL_TO_ALL:
-      return all;
-    case CHOIR_COLLECTIVE_GATHER:
-    case CHOIR_COLLECTIVE_GATHER_V:
-      return is_root ? 0 : bytes;
-    default:
-      return bytes;
-  }
-}
-
 static void check_reduction(const choir_collective_t* collective,
                             char reason[CHOIR_COMM_REASON_BYTES]) {
   if (collective->op < 0 || collective->op >= CHOIR_REDUCE_COUNT) {
@@ -180,16 +94,16 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
                                  char reason[CHOIR_COMM_REASON_BYTES]) {
   const choir_collective_t* collective = &operation->collective;
   int32_t kind = operation->kind;
-  const choir__comm_traits_t* traits = choir__comm_traits(kind);
+  const choir__collective_t* traits = choir__collective(kind);
   reason[0] = 0;
   if (kind == CHOIR_COMM_KIND_GROUP)
     choir__comm_group_check(comm, operation, reason);
-  if (!traits->has_data) return;
+  if (!choir__collective_has_data(kind)) return;
   bool is_root = comm->rank == collective->root;
   bool is_group = collective->tensors != NULL;
-  bool gives = is_root || !only_root_gives(kind);
-  bool takes = is_root || !only_root_takes(kind);
-  bool needs_src = gives && kind != CHOIR_COLLECTIVE_BROADCAST;
+  bool gives = is_root || !traits->root_gives;
+  bool takes = is_root || !traits->root_takes;
+  bool needs_src = gives && !traits->is_in_place;
   if (is_group) choir__comm_tensors_check(comm, operation, reason);
   if (reason[0]) return;
   int64_t room =
@@ -263,7 +177,7 @@ static void describe_count(const choir_comm_t* comm, int32_t rank, char* text,
   const choir_comm_header_t* header = &comm->headers[rank];
   if (header->kind == CHOIR_COMM_KIND_BUFFER)
     snprintf(text, text_bytes, "%lld bytes", (long long)header->count);
-  else if (choir__comm_traits(header->kind)->has_own_counts)
+  else if (choir__collective(header->kind)->has_own_counts)
     snprintf(text, text_bytes, "%s",
              choir_dtype_name((choir_dtype_t)header->dtype));
   else
@@ -629,8 +543,7 @@ choir_status_t choir__comm_check_headers(
     CHOIR_TRY(check_joined(comm));
     CHOIR_TRY(choir__comm_zero_joined(comm));
   }
-  const choir__comm_traits_t* traits =
-      choir__comm_traits(comm->headers[0].kind);
+  const choir__collective_t* traits = choir__collective(comm->headers[0].kind);
   if (traits->moves) return choir__comm_plan_moves(comm, operation);
   if (traits->reduces && comm->headers[0].op == CHOIR_REDUCE_AVERAGE)
     return check_weights(comm);

@@ -250,7 +250,7 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
   choir_activity_t activity = {.kind = -1, .waiting_for = -1};
   // An operation of two ranks has no number that tells whether a peer is in it.
   const bool is_pair =
-      comm->running && choir__comm_traits(comm->running->kind)->is_pair;
+      comm->running && choir__collective(comm->running->kind)->is_pair;
   if (comm->vtable->peer_activity)
     comm->vtable->peer_activity(comm, wait->rank, &activity);
   char doing[CHOIR_ACTIVITY_TEXT_BYTES];

@@ -179,11 +179,10 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
   return broadcast_in(comm, comm->local, data, count, c->dtype, 0);
 }
 
-static choir_status_t run_reduce(choir_comm_t* comm,
-                                 const operation_t* operation) {
+choir_status_t choir__comm_hosts_reduce(choir_comm_t* comm,
+                                        const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  const bool takes =
-      c->kind == CHOIR_COLLECTIVE_ALL_REDUCE || comm->rank == c->root;
+  const bool takes = choir__collective_room(comm, operation) > 0;
   const size_t e = operation->element_bytes;
   const int64_t stretch = (int64_t)(STRETCH_BYTES / e);
   for (int64_t done = 0; done < c->count; done += stretch) {
@@ -196,8 +195,8 @@ static choir_status_t run_reduce(choir_comm_t* comm,
   return NULL;
 }
 
-static choir_status_t run_broadcast(choir_comm_t* comm,
-                                    const operation_t* operation) {
+choir_status_t choir__comm_hosts_broadcast(choir_comm_t* comm,
+                                           const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const choir_comm_peer_t* root = &comm->peers[c->root];
   const bool is_here = root->host_index == own_host(comm);
@@ -283,8 +282,8 @@ static choir_status_t gather_stretch(choir_comm_t* comm,
   return NULL;
 }
 
-static choir_status_t run_gather(choir_comm_t* comm,
-                                 const operation_t* operation) {
+choir_status_t choir__comm_hosts_gather(choir_comm_t* comm,
+                                        const operation_t* operation) {
   size_t most = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     const size_t total =
@@ -301,20 +300,10 @@ static choir_status_t run_gather(choir_comm_t* comm,
 choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
                                       const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  if (!comm->local) return comm->vtable->large[operation->kind];
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_ALL_REDUCE:
-    case CHOIR_COLLECTIVE_REDUCE:
-      // Averages of integers are those of the exact sum over all ranks.
-      if (c->op == CHOIR_REDUCE_AVERAGE && !choir_dtype_is_float(c->dtype))
-        return comm->vtable->large[operation->kind];
-      return run_reduce;
-    case CHOIR_COLLECTIVE_BROADCAST:
-      return run_broadcast;
-    case CHOIR_COLLECTIVE_ALL_GATHER:
-    case CHOIR_COLLECTIVE_ALL_GATHER_V:
-      return run_gather;
-    default:
-      return comm->vtable->large[operation->kind];
-  }
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  // Averages of integers are those of the exact sum over all ranks.
+  const bool is_exact = traits->reduces && c->op == CHOIR_REDUCE_AVERAGE &&
+                        !choir_dtype_is_float(c->dtype);
+  if (comm->local && traits->over_hosts && !is_exact) return traits->over_hosts;
+  return comm->vtable->large[operation->kind];
 }

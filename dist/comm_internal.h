@@ -2,6 +2,7 @@
 #ifndef CHOIR_DIST_COMM_INTERNAL_H_
 #define CHOIR_DIST_COMM_INTERNAL_H_
 
+#include "core/record.h"
 #include "dist/comm_backend.h"
 #include "dist/comm_shared_def.h"
 
@@ -9,18 +10,65 @@
 
 #define CHOIR_COMM_REASON_BYTES 200
 
-// What a kind is, beyond its name.
-typedef struct choir__comm_traits_s {
-  bool has_data;  // of all ranks
-  bool is_pair;   // an operation of two ranks
+// collectives.c
+// Elements, by the collective's count.
+typedef enum choir__amount_e {
+  CHOIR__NONE = 0,
+  CHOIR__COUNT,
+  CHOIR__COUNT_OF_EACH,  // as many for each rank
+  CHOIR__SHARE,          // choir_comm_share of the count
+  CHOIR__CAPACITY,       // as many as there is room for
+} choir__amount_t;
+// A kind of collective.
+typedef struct choir__collective_s {
+  choir__amount_t gives;  // of src
+  choir__amount_t takes;  // of dst
+  bool is_pair;           // an operation of two ranks
   bool reduces;
   bool has_root;
-  bool is_shared_out;   // each rank needs a share of the data only
-  bool moves;           // elements go to other ranks as they are
-  bool has_own_counts;  // which may differ between ranks
-  bool has_splits;      // and between the ranks they go to
-} choir__comm_traits_t;
-const choir__comm_traits_t* choir__comm_traits(int32_t kind);
+  bool root_gives;       // nobody else does
+  bool root_takes;       // likewise
+  bool is_in_place;      // src is dst
+  bool is_shared_out;    // each rank needs a share of the data only
+  bool moves;            // elements go to other ranks as they are
+  bool gives_all_alike;  // likewise, and the same ones to each
+  bool has_own_counts;   // which may differ between ranks
+  bool has_splits;       // and between the ranks they go to
+  bool takes_tensors;    // groups of them
+  // Large data of a kind that does not move: by rounds of exchanges, of which
+  // the first came with the header or not.
+  choir_status_t (*rounds)(choir_comm_t* comm,
+                           const choir_comm_operation_t* operation, bool first);
+  // Large data where hosts have several ranks: comm_hosts.c. NULL: the
+  // backend's way.
+  choir_status_t (*over_hosts)(choir_comm_t* comm,
+                               const choir_comm_operation_t* operation);
+} choir__collective_t;
+// One that has nothing, for the common code's own operations.
+const choir__collective_t* choir__collective(int32_t kind);
+// All ranks take part in it with data.
+bool choir__collective_has_data(int32_t kind);
+// Elements that this rank gives, and has room for.
+int64_t choir__collective_given(const choir_comm_t* comm,
+                                const choir_comm_operation_t* operation);
+int64_t choir__collective_room(const choir_comm_t* comm,
+                               const choir_comm_operation_t* operation);
+// What `count` elements cost this rank.
+void choir__collective_cost(const choir_comm_t* comm,
+                            const choir_collective_t* collective, double count,
+                            choir_cost_t* out_cost);
+choir_status_t choir__comm_rounds_reduce(
+    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
+choir_status_t choir__comm_rounds_broadcast(
+    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
+choir_status_t choir__comm_rounds_scatter(
+    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
+choir_status_t choir__comm_hosts_reduce(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+choir_status_t choir__comm_hosts_broadcast(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
+choir_status_t choir__comm_hosts_gather(
+    choir_comm_t* comm, const choir_comm_operation_t* operation);
 
 // comm_config.c
 // 32 hexadecimal digits.

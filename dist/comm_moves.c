@@ -31,7 +31,7 @@ enum { WORD_CAPACITY, WORD_GIVEN };
 size_t choir__comm_meta_bytes(const choir_comm_t* comm,
                               const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  const choir__collective_t* traits = choir__collective(operation->kind);
   size_t bytes = 0;
   if (operation->kind == CHOIR_COMM_KIND_GROUP)
     return choir__comm_group_bytes(c->count);
@@ -46,7 +46,7 @@ size_t choir__comm_meta_bytes(const choir_comm_t* comm,
 void choir__comm_meta_fill(const choir_comm_t* comm,
                            const operation_t* operation, unsigned char* data) {
   const choir_collective_t* c = &operation->collective;
-  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
+  const choir__collective_t* traits = choir__collective(operation->kind);
   if (!operation->meta_bytes) return;
   if (operation->kind == CHOIR_COMM_KIND_GROUP) {
     choir__comm_group_fill(operation, data);
@@ -67,8 +67,7 @@ void choir__comm_meta_fill(const choir_comm_t* comm,
   words[WORD_CAPACITY] = c->capacity;
   words[WORD_GIVEN] = c->count;
   if (!traits->has_splits) return;
-  bool gives =
-      comm->rank == c->root || operation->kind == CHOIR_COLLECTIVE_ALL_TO_ALL_V;
+  bool gives = comm->rank == c->root || !traits->root_gives;
   for (int32_t r = 0; r < comm->size; ++r)
     words[WORD_GIVEN + r] = gives ? c->splits[r] : 0;
 }
@@ -83,26 +82,11 @@ static int64_t word_of(const choir_comm_t* comm, int32_t rank, int32_t word) {
 static int64_t given(const choir_comm_t* comm, const operation_t* operation,
                      int32_t from, int32_t to) {
   const choir_collective_t* c = &operation->collective;
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_ALL_GATHER_V:
-      return word_of(comm, from, WORD_GIVEN);
-    case CHOIR_COLLECTIVE_GATHER:
-      return to == c->root ? c->count : 0;
-    case CHOIR_COLLECTIVE_GATHER_V:
-      return to == c->root ? word_of(comm, from, WORD_GIVEN) : 0;
-    case CHOIR_COLLECTIVE_SCATTER:
-      return from == c->root ? c->count : 0;
-    case CHOIR_COLLECTIVE_SCATTER_V:
-    case CHOIR_COLLECTIVE_ALL_TO_ALL_V:
-      return word_of(comm, from, WORD_GIVEN + to);
-    default:  // all_gather, all_to_all
-      return c->count;
-  }
-}
-
-static bool gives_the_same_to_all(const operation_t* operation) {
-  return operation->kind == CHOIR_COLLECTIVE_ALL_GATHER ||
-         operation->kind == CHOIR_COLLECTIVE_ALL_GATHER_V;
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  if (traits->root_gives && from != c->root) return 0;
+  if (traits->root_takes && to != c->root) return 0;
+  if (!traits->has_own_counts) return c->count;
+  return word_of(comm, from, WORD_GIVEN + (traits->has_splits ? to : 0));
 }
 
 static int64_t sum_for(const choir_comm_t* comm, const operation_t* operation,
@@ -117,12 +101,12 @@ static int64_t sum_for(const choir_comm_t* comm, const operation_t* operation,
 // Tells of the rank that lacks most.
 static choir_status_t check_room(choir_comm_t* comm,
                                  const operation_t* operation) {
+  const bool is_alike = choir__collective(operation->kind)->gives_all_alike;
   int32_t worst = -1;
   int64_t most = 0;
   int64_t needed = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
-    if (r == 0 || !gives_the_same_to_all(operation))
-      needed = sum_for(comm, operation, r);
+    if (r == 0 || !is_alike) needed = sum_for(comm, operation, r);
     int64_t lack = needed - word_of(comm, r, WORD_CAPACITY);
     if (needed == 0 || lack <= most) continue;
     most = lack;
@@ -137,8 +121,8 @@ static choir_status_t check_room(choir_comm_t* comm,
 
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const operation_t* operation) {
-  if (choir__comm_traits(operation->kind)->has_own_counts)
-    CHOIR_TRY(check_room(comm, operation));
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  if (traits->has_own_counts) CHOIR_TRY(check_room(comm, operation));
   choir_comm_moves_t* moves = &comm->moves;
   int64_t send_at = 0;
   int64_t recv_at = 0;
@@ -150,7 +134,7 @@ choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
     moves->their_at[r] = 0;
     moves->total[r] = moves->recv_count[r];
     recv_at += moves->recv_count[r];
-    if (gives_the_same_to_all(operation)) continue;
+    if (traits->gives_all_alike) continue;
     send_at += moves->send_count[r];
     moves->total[r] = 0;
     for (int32_t to = 0; to < comm->size; ++to) {
@@ -225,7 +209,8 @@ void choir__comm_tell_counts(const choir_comm_t* comm,
                              const operation_t* operation) {
   const int64_t* came = comm->moves.recv_count;
   int64_t* counts = operation->collective.counts;
-  if (counts && operation->kind == CHOIR_COLLECTIVE_SCATTER_V)
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  if (counts && traits->root_gives && traits->has_own_counts)
     *counts = came[operation->collective.root];
   else if (counts)
     memcpy(counts, came, (size_t)comm->size * sizeof(*counts));

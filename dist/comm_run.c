@@ -20,7 +20,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 static size_t stage_inline(choir_comm_t* comm, const operation_t* operation,
                            size_t bytes, unsigned char* data) {
   const choir_collective_t* c = &operation->collective;
-  if (operation->kind == CHOIR_COLLECTIVE_BROADCAST) {
+  if (choir__collective(operation->kind)->is_in_place) {
     if (comm->rank == c->root) memcpy(data, c->dst, bytes);
   } else {
     memcpy(data, c->src, bytes);
@@ -35,12 +35,6 @@ void choir_comm_share(int64_t count, int32_t rank, int32_t size,
   int64_t more = count % size;
   *out_count = count / size + (rank < more);
   *out_start = count / size * rank + (rank < more ? rank : more);
-}
-
-int64_t choir__comm_shared_count(const choir_comm_t* comm,
-                                 const operation_t* operation) {
-  bool is_even = operation->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
-  return operation->collective.count * (is_even ? comm->size : 1);
 }
 
 int64_t choir__comm_stretch(int64_t part, int64_t done, int64_t most) {
@@ -59,12 +53,11 @@ static const char* message_data(const choir_comm_t* comm,
   return (const char*)data + (first ? operation->meta_bytes : 0);
 }
 
-static choir_status_t rounds_all_reduce(choir_comm_t* comm,
-                                        const operation_t* operation,
-                                        bool first) {
+choir_status_t choir__comm_rounds_reduce(choir_comm_t* comm,
+                                         const operation_t* operation,
+                                         bool first) {
   const choir_collective_t* c = &operation->collective;
-  bool takes =
-      operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE || comm->rank == c->root;
+  bool takes = choir__collective_room(comm, operation) > 0;
   size_t e = operation->element_bytes;
   int64_t round = (int64_t)(comm->exchange_bytes / e);
   for (int64_t done = 0; done < c->count; done += round, first = false) {
@@ -84,9 +77,9 @@ static choir_status_t rounds_all_reduce(choir_comm_t* comm,
   return NULL;
 }
 
-static choir_status_t rounds_broadcast(choir_comm_t* comm,
-                                       const operation_t* operation,
-                                       bool first) {
+choir_status_t choir__comm_rounds_broadcast(choir_comm_t* comm,
+                                            const operation_t* operation,
+                                            bool first) {
   const choir_collective_t* c = &operation->collective;
   size_t total = (size_t)c->count * operation->element_bytes;
   bool is_root = comm->rank == c->root;
@@ -107,9 +100,9 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
 
 // A round carries the same stretch of every rank's share, one after the other;
 // the first, when it went with the header, is all of src.
-static choir_status_t rounds_reduce_scatter(choir_comm_t* comm,
-                                            const operation_t* operation,
-                                            bool first) {
+choir_status_t choir__comm_rounds_scatter(choir_comm_t* comm,
+                                          const operation_t* operation,
+                                          bool first) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
   int64_t total = choir__comm_shared_count(comm, operation);
@@ -142,19 +135,9 @@ static choir_status_t rounds_reduce_scatter(choir_comm_t* comm,
   return NULL;
 }
 
-typedef choir_status_t (*rounds_t)(choir_comm_t*, const operation_t*, bool);
-
-static const rounds_t rounds[CHOIR_COMM_KIND_COUNT] = {
-    [CHOIR_COLLECTIVE_ALL_REDUCE] = rounds_all_reduce,
-    [CHOIR_COLLECTIVE_BROADCAST] = rounds_broadcast,
-    [CHOIR_COLLECTIVE_REDUCE_SCATTER] = rounds_reduce_scatter,
-    [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = rounds_reduce_scatter,
-    [CHOIR_COLLECTIVE_REDUCE] = rounds_all_reduce,
-};
-
 choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
                                       const operation_t* operation) {
-  return rounds[operation->kind](comm, operation, false);
+  return choir__collective(operation->kind)->rounds(comm, operation, false);
 }
 
 // ---- One operation ----
@@ -163,7 +146,8 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
                         choir_comm_header_t* header) {
   const choir_collective_t* c = &operation->collective;
   int32_t kind = operation->kind;
-  const choir__comm_traits_t* traits = choir__comm_traits(kind);
+  const choir__collective_t* traits = choir__collective(kind);
+  const bool has_data = choir__collective_has_data(kind);
   memset(&header->root, 0, sizeof(*header) - CHOIR_COMM_HEADER_START);
   header->sequence = operation->sequence;
   header->name_hash = choir__comm_name_hash(c->name);
@@ -176,8 +160,8 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
   }
   header->kind = (uint8_t)kind;
   header->weight = 1;
-  if (traits->has_data) header->dtype = (uint8_t)c->dtype;
-  if (traits->has_data
+  if (has_data) header->dtype = (uint8_t)c->dtype;
+  if (has_data
           ? !traits->has_own_counts
           : kind == CHOIR_COMM_KIND_BUFFER || kind == CHOIR_COMM_KIND_GROUP)
     header->count = c->count;
@@ -198,7 +182,7 @@ static void fill_header(choir_comm_t* comm, const operation_t* operation,
 
 static void copy_alone(choir_comm_t* comm, const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  if (!choir__comm_traits(operation->kind)->reduces) return;
+  if (!choir__collective(operation->kind)->reduces) return;
   if (c->scales) {
     void* dst = c->dst;
     choir__comm_reduce(comm, operation, &c->src, &dst, 1, c->count);
@@ -268,7 +252,7 @@ static void place(const choir_comm_t* comm, operation_t* operation,
 static choir_status_t run_on_plane(choir_comm_t* comm,
                                    const operation_t* operation) {
   CHOIR_TRY(comm->plane->vtable->run(comm, operation));
-  if (choir__comm_traits(operation->kind)->moves)
+  if (choir__collective(operation->kind)->moves)
     choir__comm_tell_counts(comm, operation);
   return NULL;
 }
@@ -278,7 +262,7 @@ static choir_status_t run_on_plane(choir_comm_t* comm,
 static bool leaves_memory(const choir_comm_t* comm,
                           const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  return comm->size == 1 && choir__comm_traits(operation->kind)->reduces &&
+  return comm->size == 1 && choir__collective(operation->kind)->reduces &&
          !c->scales && !c->tensors && c->src == c->dst;
 }
 
@@ -299,6 +283,7 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
 static choir_status_t run_operation(choir_comm_t* comm,
                                     operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
+  const choir__collective_t* traits = choir__collective(operation->kind);
   choir_comm_message_t* message = comm->vtable->stage(comm);
   choir_status_t wrong = prepare(comm, operation);
   fill_header(comm, operation, &message->header);
@@ -314,9 +299,8 @@ static choir_status_t run_operation(choir_comm_t* comm,
     payload = choir__comm_payload_bytes(comm, operation);
     bytes = operation->meta_bytes;
     choir__comm_meta_fill(comm, operation, message->data);
-    size_t limit = choir__comm_traits(operation->kind)->is_shared_out
-                       ? comm->inline_share_bytes
-                       : comm->inline_bytes;
+    size_t limit =
+        traits->is_shared_out ? comm->inline_share_bytes : comm->inline_bytes;
     if ((size_t)payload + bytes <= comm->inline_bytes &&
         (size_t)payload <= limit && comm->size > 1 &&
         !message->header.is_direct && !operation->on_plane) {
@@ -330,8 +314,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
   CHOIR_TRY(shared(comm, choir__comm_check_headers(comm, operation)));
   if (operation->on_plane) return run_on_plane(comm, operation);
-  if (choir__comm_traits(operation->kind)->moves)
-    return choir__comm_run_moves(comm, operation);
+  if (traits->moves) return choir__comm_run_moves(comm, operation);
   // Where one rank's data are elsewhere, all take the way of large data.
   bool is_inline = true;
   for (int32_t r = 0; r < comm->size; ++r)
@@ -343,10 +326,10 @@ static choir_status_t run_operation(choir_comm_t* comm,
     copy_alone(comm, operation);
     return NULL;
   }
-  if (payload <= 0 || !rounds[operation->kind]) return NULL;
+  if (payload <= 0 || !traits->rounds) return NULL;
   choir__comm_large_t large = choir__comm_large(comm, operation);
   if (!is_inline && large) return large(comm, operation);
-  return rounds[operation->kind](comm, operation, is_inline);
+  return traits->rounds(comm, operation, is_inline);
 }
 
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
@@ -371,7 +354,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
         CHOIR_ERROR(FAILED_PRECONDITION, "%s: the communicator was finalized",
                     choir__activity_kind_name(kind));
   } else {
-    const bool is_pair = choir__comm_traits(kind)->is_pair;
+    const bool is_pair = choir__collective(kind)->is_pair;
     // Others do not count an operation of two.
     operation.sequence = is_pair ? comm->sequence : ++comm->sequence;
     comm->running = &operation;

@@ -47,64 +47,12 @@ void choir__comm_staged_free(choir_comm_t* comm) {
   comm->staged_memory_bytes = 0;
 }
 
-// ---- How much ----
-
-// Elements that this rank gives.
-static int64_t given(const choir_comm_t* comm, const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  const bool is_root = comm->rank == c->root;
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_BARRIER:
-    case CHOIR_COLLECTIVE_RECEIVE:
-      return 0;
-    case CHOIR_COLLECTIVE_BROADCAST:  // out of dst
-    case CHOIR_COLLECTIVE_SCATTER_V:
-      return is_root ? c->count : 0;
-    case CHOIR_COLLECTIVE_SCATTER:
-      return is_root ? c->count * comm->size : 0;
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER:
-    case CHOIR_COLLECTIVE_ALL_TO_ALL:
-      return c->count * comm->size;
-    default:
-      return c->count;
-  }
-}
-
-// Elements that this rank has room for.
-static int64_t room(const choir_comm_t* comm, const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  const bool is_root = comm->rank == c->root;
-  int64_t start, share;
-  switch (operation->kind) {
-    case CHOIR_COLLECTIVE_BARRIER:
-    case CHOIR_COLLECTIVE_SEND:
-      return 0;
-    case CHOIR_COLLECTIVE_ALL_GATHER:
-    case CHOIR_COLLECTIVE_ALL_TO_ALL:
-      return c->count * comm->size;
-    case CHOIR_COLLECTIVE_REDUCE:
-      return is_root ? c->count : 0;
-    case CHOIR_COLLECTIVE_GATHER:
-      return is_root ? c->count * comm->size : 0;
-    case CHOIR_COLLECTIVE_GATHER_V:
-      return is_root ? c->capacity : 0;
-    case CHOIR_COLLECTIVE_ALL_GATHER_V:
-    case CHOIR_COLLECTIVE_SCATTER_V:
-    case CHOIR_COLLECTIVE_ALL_TO_ALL_V:
-      return c->capacity;
-    case CHOIR_COLLECTIVE_REDUCE_SCATTER_V:
-      choir_comm_share(c->count, comm->rank, comm->size, &start, &share);
-      return share;
-    default:
-      return c->count;
-  }
-}
-
 // Elements that came.
 static int64_t came(const choir_comm_t* comm, const operation_t* operation) {
+  const choir__collective_t* traits = choir__collective(operation->kind);
   const bool is_root = comm->rank == operation->collective.root;
-  if (operation->kind == CHOIR_COLLECTIVE_BROADCAST && is_root) return 0;
-  if (!choir__comm_traits(operation->kind)->moves) return room(comm, operation);
+  if (traits->is_in_place && is_root) return 0;
+  if (!traits->moves) return choir__collective_room(comm, operation);
   int64_t sum = 0;
   for (int32_t r = 0; r < comm->size; ++r) sum += comm->moves.recv_count[r];
   return sum;
@@ -126,23 +74,24 @@ choir_status_t choir__comm_staged_read(choir_comm_t* comm,
                                        operation_t* operation) {
   choir_collective_t* c = &operation->collective;
   const size_t e = operation->element_bytes;
-  const size_t src_bytes = (size_t)given(comm, operation) * e;
+  const size_t src_bytes = (size_t)choir__collective_given(comm, operation) * e;
   const size_t dst_at = (src_bytes + 63) / 64 * 64;
   size_t bytes;
-  if (__builtin_mul_overflow((size_t)room(comm, operation), e, &bytes) ||
+  if (__builtin_mul_overflow((size_t)choir__collective_room(comm, operation), e,
+                             &bytes) ||
       __builtin_add_overflow(bytes, dst_at, &bytes))
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "capacity is %lld; so many elements fit in no memory",
                        (long long)c->capacity);
   CHOIR_TRY(reserve(comm, bytes + 64));  // never none
-  const bool is_broadcast = operation->kind == CHOIR_COLLECTIVE_BROADCAST;
-  CHOIR_TRY(choir__comm_fetch(operation->stream, is_broadcast ? c->dst : c->src,
+  const bool is_in_place = choir__collective(operation->kind)->is_in_place;
+  CHOIR_TRY(choir__comm_fetch(operation->stream, is_in_place ? c->dst : c->src,
                               comm->staged_memory, src_bytes));
   choir__comm_staged_note(comm, src_bytes);
   operation->device_dst = c->dst;
   c->src = comm->staged_memory;
   c->dst =
-      is_broadcast ? comm->staged_memory : (char*)comm->staged_memory + dst_at;
+      is_in_place ? comm->staged_memory : (char*)comm->staged_memory + dst_at;
   return NULL;
 }
 

@@ -10,19 +10,9 @@
 
 typedef choir_comm_operation_t operation_t;
 
-// What the parts of one tensor are to its count, in src and in dst.
-static int64_t parts_in_src(const choir_comm_t* comm, int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_REDUCE_SCATTER ? comm->size : 1;
-}
-static int64_t parts_in_dst(const choir_comm_t* comm, int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_ALL_GATHER ? comm->size : 1;
-}
-
-static bool kind_takes_groups(int32_t kind) {
-  return kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
-         kind == CHOIR_COLLECTIVE_BROADCAST ||
-         kind == CHOIR_COLLECTIVE_ALL_GATHER ||
-         kind == CHOIR_COLLECTIVE_REDUCE_SCATTER;
+// What the parts of one tensor are to its count, in src or in dst.
+static int64_t parts(const choir_comm_t* comm, choir__amount_t amount) {
+  return amount == CHOIR__COUNT_OF_EACH ? comm->size : 1;
 }
 
 int64_t choir__comm_tensors_count(const choir_collective_t* c) {
@@ -36,7 +26,8 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
                                const operation_t* operation,
                                char reason[CHOIR_COMM_REASON_BYTES]) {
   const choir_collective_t* c = &operation->collective;
-  if (!kind_takes_groups(operation->kind)) {
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  if (!traits->takes_tensors) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES, "%s takes no group of tensors",
              choir__activity_kind_name(operation->kind));
     return;
@@ -47,7 +38,7 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
              comm->exchange_bytes / sizeof(int64_t) - 3);
     return;
   }
-  bool needs_src = operation->kind != CHOIR_COLLECTIVE_BROADCAST;
+  bool needs_src = !traits->is_in_place;
   for (int32_t i = 0; i < c->tensor_count; ++i) {
     const choir_comm_tensor_t* tensor = &c->tensors[i];
     if (tensor->count < 0)
@@ -78,8 +69,9 @@ static choir_status_t copy_tensors(const operation_t* operation,
   int64_t at = 0;
   for (int32_t i = 0; i < c->tensor_count; ++i) {
     const choir_comm_tensor_t* tensor = &c->tensors[i];
-    const char* src =
-        c->kind == CHOIR_COLLECTIVE_BROADCAST ? tensor->dst : tensor->src;
+    const char* src = choir__collective((int32_t)c->kind)->is_in_place
+                          ? tensor->dst
+                          : tensor->src;
     size_t bytes = (size_t)tensor->count * e;
     for (int64_t p = 0; p < layout->parts && bytes; ++p) {
       char* packed = memory + (size_t)(p * layout->total + at) * e;
@@ -115,10 +107,11 @@ void choir__comm_tensors_free(choir_comm_t* comm) {
 choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
                                         operation_t* operation) {
   choir_collective_t* c = &operation->collective;
-  const layout_t src = {parts_in_src(comm, operation->kind), c->count,
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  const layout_t src = {parts(comm, traits->gives), c->count,
                         operation->element_bytes};
   size_t src_bytes = (size_t)(src.parts * c->count) * src.element_bytes;
-  int64_t dst_parts = parts_in_dst(comm, operation->kind);
+  int64_t dst_parts = parts(comm, traits->takes);
   size_t dst_bytes = (size_t)(dst_parts * c->count) * src.element_bytes;
   // In place where src and dst are alike.
   bool apart = src.parts != dst_parts;
@@ -127,9 +120,7 @@ choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
   c->src = memory;
   c->dst = apart ? memory + src_bytes : memory;
   // A broadcast's data are in dst, and its root's alone.
-  bool gives =
-      operation->kind != CHOIR_COLLECTIVE_BROADCAST || comm->rank == c->root;
-  if (!gives) return NULL;
+  if (traits->root_gives && comm->rank != c->root) return NULL;
   CHOIR_TRY(copy_tensors(operation, &src, memory, true));
   if (operation->stream) choir__comm_staged_note(comm, src_bytes);
   return NULL;
@@ -138,8 +129,8 @@ choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
 choir_status_t choir__comm_tensors_unpack(choir_comm_t* comm,
                                           const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  const layout_t dst = {parts_in_dst(comm, operation->kind), c->count,
-                        operation->element_bytes};
+  const layout_t dst = {parts(comm, choir__collective(operation->kind)->takes),
+                        c->count, operation->element_bytes};
   if (operation->stream)
     choir__comm_staged_note(
         comm, (size_t)(dst.parts * dst.total) * dst.element_bytes);

@@ -78,7 +78,7 @@ static choir__nccl_result_t open_op(const choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   const nccl_plane_t* plane = plane_of(comm);
   *out_op = plain_op(c);
-  if (!choir__comm_traits(operation->kind)->reduces || !is_scaled(c))
+  if (!choir__collective(operation->kind)->reduces || !is_scaled(c))
     return CHOIR__NCCL_SUCCESS;
   double factor = c->scales ? c->prescale * c->postscale : 1;
   if (c->op == CHOIR_REDUCE_AVERAGE)
@@ -94,7 +94,7 @@ static choir__nccl_result_t open_op(const choir_comm_t* comm,
 static choir__nccl_result_t close_op(const nccl_plane_t* plane,
                                      const operation_t* operation,
                                      choir__nccl_op_t op) {
-  if (!choir__comm_traits(operation->kind)->reduces ||
+  if (!choir__collective(operation->kind)->reduces ||
       !is_scaled(&operation->collective))
     return CHOIR__NCCL_SUCCESS;
   return plane->nccl->ncclRedOpDestroy(op, plane->handle);
@@ -103,7 +103,7 @@ static choir__nccl_result_t close_op(const nccl_plane_t* plane,
 // A rank of weight 0 adds nothing, whatever it has.
 static bool is_idle(const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  return choir__comm_traits(operation->kind)->reduces &&
+  return choir__collective(operation->kind)->reduces &&
          c->op == CHOIR_REDUCE_AVERAGE && c->weight == 0;
 }
 
@@ -221,7 +221,7 @@ static choir__nccl_result_t call_all(const call_t* call,
                                     call->handle, call->stream)
              : CHOIR__NCCL_SUCCESS;
   if (c->kind == CHOIR_COLLECTIVE_REDUCE_SCATTER_V) return call_shares(call, c);
-  if (choir__comm_traits(operation->kind)->moves &&
+  if (choir__collective(operation->kind)->moves &&
       c->kind != CHOIR_COLLECTIVE_ALL_GATHER)
     return call_moves(call, c);
   return call_one(call, c, c->src, c->dst, c->count);
@@ -344,8 +344,8 @@ static choir_status_t hand_over(choir_comm_t* comm,
 choir_status_t choir__nccl_run(choir_comm_t* comm,
                                const operation_t* operation) {
   nccl_plane_t* plane = plane_of(comm);
-  const choir__comm_traits_t* traits = choir__comm_traits(operation->kind);
-  if (!traits->has_data && !traits->is_pair) return NULL;  // a barrier
+  const choir__collective_t* traits = choir__collective(operation->kind);
+  if (!traits->gives && !traits->takes) return NULL;  // a barrier
   if (traits->reduces) CHOIR_TRY(check_reduction(operation));
   operation_t own = *operation;
   choir_status_t status = NULL;
