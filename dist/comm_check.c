@@ -161,7 +161,7 @@ static void describe_kind(const choir_comm_t* comm, int32_t rank, char* text,
 static void describe_step(const choir_comm_t* comm, int32_t rank, char* text,
                           size_t text_bytes) {
   const choir_comm_header_t* header = &comm->headers[rank];
-  if (header->step == 0) {
+  if (header->step < 1) {
     snprintf(text, text_bytes, "outside of a step");
     return;
   }
@@ -512,6 +512,34 @@ static choir_status_t check_joined(choir_comm_t* comm) {
                      on_plane ? ", of host memory" : "");
 }
 
+choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank) {
+  return choir__comm_break(
+      comm, CHOIR_STATUS_INTERNAL,
+      "the message of %s is none that a rank sends: another version of Choir, "
+      "or bytes that changed on the way",
+      comm->peers[rank].text);
+}
+
+// What is compared and told below lies within the message.
+static bool is_possible(const choir_comm_t* comm, int32_t rank) {
+  const choir_comm_header_t* header = &comm->headers[rank];
+  if (header->kind >= CHOIR_COMM_KIND_COUNT) return false;
+  if (header->refused) return true;
+  if (header->count < 0 || header->op >= CHOIR_REDUCE_COUNT ||
+      header->root < 0 || header->root >= comm->size)
+    return false;
+  if (choir__collective_has_data(header->kind)) {
+    const size_t bytes = choir_dtype_bytes((choir_dtype_t)header->dtype);
+    if (!bytes || header->count > INT64_MAX / (int64_t)bytes / comm->size)
+      return false;
+  }
+  const int64_t words = (int64_t)(comm->exchange_bytes / sizeof(int64_t));
+  const int64_t* tensors = get_tensors(comm, rank);
+  if (tensors && (tensors[0] < 0 || tensors[0] > words - 3)) return false;
+  return header->kind != CHOIR_COMM_KIND_GROUP ||
+         (header->count > 0 && header->count <= comm->size);
+}
+
 choir_status_t choir__comm_check_headers(
     choir_comm_t* comm, const choir_comm_operation_t* operation) {
   bool same = true;
@@ -519,6 +547,8 @@ choir_status_t choir__comm_check_headers(
   for (int32_t r = 0; r < comm->size; ++r)
     memcpy(&comm->headers[r].root, &comm->messages[r]->header.root,
            offsetof(choir_comm_header_t, step) - CHOIR_COMM_HEADER_START);
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (!is_possible(comm, r)) return choir__comm_break_by_message(comm, r);
   int32_t joined = choir__comm_note_joined(comm);
   if (joined == comm->size) return NULL;
   for (int32_t r = comm->size - 1; r >= 0; --r) {

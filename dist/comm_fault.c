@@ -106,7 +106,8 @@ void choir__comm_note_fault(choir_comm_t* comm,
   if (!atomic_load(&comm->peer_broken)) {
     comm->peer_fault = *fault;
     comm->peer_fault.text[sizeof(fault->text) - 1] = 0;
-    if (comm->peer_fault.code <= 0)
+    if (comm->peer_fault.code <= CHOIR_STATUS_OK ||
+        comm->peer_fault.code > CHOIR_STATUS_INTERNAL)
       comm->peer_fault.code = CHOIR_STATUS_ABORTED;
     atomic_store(&comm->peer_broken, true);
   }
@@ -245,14 +246,21 @@ static choir_status_t break_by_silence(choir_comm_t* comm,
       peer_silence(comm, wait->rank));
 }
 
+void choir__comm_peer_activity(choir_comm_t* comm, int32_t rank,
+                               choir_activity_t* out_activity) {
+  *out_activity = (choir_activity_t){.kind = -1, .waiting_for = -1};
+  if (comm->vtable->peer_activity)
+    comm->vtable->peer_activity(comm, rank, out_activity);
+  out_activity->name[sizeof(out_activity->name) - 1] = 0;
+}
+
 static choir_status_t break_by_deadline(choir_comm_t* comm,
                                         const choir_comm_wait_t* wait) {
-  choir_activity_t activity = {.kind = -1, .waiting_for = -1};
+  choir_activity_t activity;
+  choir__comm_peer_activity(comm, wait->rank, &activity);
   // An operation of two ranks has no number that tells whether a peer is in it.
   const bool is_pair =
       comm->running && choir__collective(comm->running->kind)->is_pair;
-  if (comm->vtable->peer_activity)
-    comm->vtable->peer_activity(comm, wait->rank, &activity);
   char doing[CHOIR_ACTIVITY_TEXT_BYTES];
   char state[CHOIR_ACTIVITY_TEXT_BYTES + 64];
   choir__activity_print(&activity, doing, sizeof(doing));

@@ -10,7 +10,7 @@
 
 #define CHOIR_COMM_REASON_BYTES 200
 
-// collectives.c
+// collective_kinds.c
 // Elements, by the collective's count.
 typedef enum choir__amount_e {
   CHOIR__NONE = 0,
@@ -82,6 +82,8 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
 // Compares all ranks' headers; the same result on every rank.
 choir_status_t choir__comm_check_headers(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
+// The failure by a message that no rank sends.
+choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank);
 // "all_gather_v 'x' (operation 5): rank 0 gives 3 f32, ranks 1 and 2 give 4
 // f32: 11 in all for rank 1, which has room for 10".
 choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
@@ -223,6 +225,9 @@ choir_status_t choir__comm_check_peers(choir_comm_t* comm);
 // A wait that is over: whether by nothing but its deadline.
 bool choir__comm_wait_is_late(const choir_comm_t* comm,
                               const choir_comm_wait_t* wait);
+// What a peer does, by its own words; its kind is -1 where nobody knows.
+void choir__comm_peer_activity(choir_comm_t* comm, int32_t rank,
+                               choir_activity_t* out_activity);
 choir_status_t choir__comm_watch_start(choir_comm_t* comm);
 // Breaks the communicator by `status`, the failure of an operation of `group`,
 // which it frees; if the group broke, by the group's cause.

@@ -107,8 +107,9 @@ static choir_status_t check_room(choir_comm_t* comm,
   int64_t needed = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == 0 || !is_alike) needed = sum_for(comm, operation, r);
-    int64_t lack = needed - word_of(comm, r, WORD_CAPACITY);
-    if (needed == 0 || lack <= most) continue;
+    const int64_t room = word_of(comm, r, WORD_CAPACITY);
+    const int64_t lack = needed - (room > 0 ? room : 0);
+    if (lack <= most) continue;
     most = lack;
     worst = r;
   }
@@ -119,9 +120,33 @@ static choir_status_t check_room(choir_comm_t* comm,
                                   word_of(comm, worst, WORD_CAPACITY));
 }
 
+// The numbers of each rank are those that it may give.
+static bool counts_are_possible(const choir_comm_t* comm,
+                                const operation_t* operation, int32_t rank) {
+  const int64_t most =
+      INT64_MAX / (int64_t)operation->element_bytes / comm->size;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    const int64_t count = given(comm, operation, rank, r);
+    if (count < 0 || count > most) return false;
+  }
+  return true;
+}
+
+// What came with the headers is there.
+static bool fits_inline(const choir_comm_t* comm, const operation_t* operation,
+                        int32_t rank) {
+  const size_t total =
+      (size_t)comm->moves.total[rank] * operation->element_bytes;
+  return !comm->headers[rank].is_inline || rank == comm->rank ||
+         total + operation->meta_bytes <= comm->exchange_bytes;
+}
+
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const operation_t* operation) {
   const choir__collective_t* traits = choir__collective(operation->kind);
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (!counts_are_possible(comm, operation, r))
+      return choir__comm_break_by_message(comm, r);
   if (traits->has_own_counts) CHOIR_TRY(check_room(comm, operation));
   choir_comm_moves_t* moves = &comm->moves;
   int64_t send_at = 0;
@@ -141,6 +166,10 @@ choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
       if (to == comm->rank) moves->their_at[r] = moves->total[r];
       moves->total[r] += given(comm, operation, r, to);
     }
+  }
+  for (int32_t r = 0; r < comm->size; ++r) {
+    if (!fits_inline(comm, operation, r))
+      return choir__comm_break_by_message(comm, r);
   }
   return NULL;
 }

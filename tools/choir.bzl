@@ -305,6 +305,30 @@ def choir_cc_test(
         **kwargs
     )
 
+def choir_fuzz_test(name, deps):
+    """A target of tests/fuzz, in <name>.c.
+
+    As a test it runs some thousand inputs; under --config=fuzz it is libFuzzer's.
+
+    Args:
+      name: target name.
+      deps: libraries under test.
+    """
+    native.cc_test(
+        name = name,
+        size = "small",
+        srcs = [name + ".c"],
+        copts = _copts([name + ".c"]),
+        data = ["//tools:lsan.supp"],
+        features = _FEATURES,
+        linkopts = _OPENMP_LINKOPTS + select({
+            "//tools:fuzz": ["-fsanitize=fuzzer"],
+            "//conditions:default": [],
+        }),
+        linkstatic = True,
+        deps = deps + ["//tests/fuzz:driver"] + _LEAK_DEPS,
+    )
+
 def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, shards = {}, heavy = [], **kwargs):
     """One choir_cc_test per file, each named as its file without `.cc`.
 
