@@ -76,17 +76,27 @@ choir_status_t choir_link_measure(choir_comm_t* comm, choir_link_t* out_link) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+// Up to so many bytes the data of an operation go while ranks agree on it.
+#define SMALL_BYTES (16 << 10)
+
+static double messages_of(const choir_strategy_cost_t* cost) {
+  if (cost->reduced + cost->gathered <= SMALL_BYTES * cost->operations)
+    return 1;
+  return cost->reduced > 0 ? 3 : 2;
+}
+
 static void fill_row(const choir_plan_t* plan,
                      const choir_strategy_cost_t* cost, choir_plan_row_t* row) {
   const choir_link_t* link = &plan->link;
   const double compute = plan->workload.compute;
   const double ranks = link->ranks;
-  const double bytes =
-      2 * cost->reduced * (ranks - 1) / ranks + cost->gathered * (ranks - 1);
+  const double hosts = link->hosts > 0 ? link->hosts : ranks;
+  const double bytes = 2 * cost->reduced * (hosts - 1) / hosts +
+                       cost->gathered * ranks * (hosts - 1) / hosts;
   double exchange = 0;
   if (link->ranks > 1)
-    exchange =
-        cost->operations * link->latency + bytes / link->bytes_per_second;
+    exchange = cost->operations * messages_of(cost) * link->latency +
+               bytes / link->bytes_per_second;
   // What is left when the steps in between, or half of backward, are over. The
   // last bucket is exchanged after backward.
   double left = exchange;

@@ -12,15 +12,20 @@ extern "C" {
 // What each strategy would cost on a link, before anything is trained:
 //
 //   step = compute + passes + what of the exchange nothing hides
-//   exchange = operations x latency + bytes that a rank sends / bandwidth
+//   exchange = operations x messages x latency + bytes that are sent /
+//   bandwidth
 //
-// where a rank of n sends 2 (n-1)/n of what is all-reduced and n-1 times what
-// it gives to an all-gather. The dist_option "auto" chooses by it.
+// where of n hosts each sends 2 (n-1)/n of what is all-reduced, and what its
+// ranks give to an all-gather to the n-1 others. Messages that wait for each
+// other: one while ranks agree, with all that is small; then two of a
+// reduction, one of an all-gather. The dist_option "auto" chooses by it, and
+// //bench:simulate shows it for any number of hosts.
 
 typedef struct choir_link_s {
   int32_t ranks;
   double latency;           // seconds of a small collective
-  double bytes_per_second;  // that a rank sends while all send
+  double bytes_per_second;  // that a host sends while all send
+  int32_t hosts;            // 0: as many as ranks
 } choir_link_t;
 
 // Collective: all ranks exchange messages of growing size for a fraction of a

@@ -30,18 +30,20 @@ TEST(PlanTest, PredictsFromLatencyBandwidthAndStep) {
   choir_plan_make(&link, &workload, &plan);
   const choir_plan_row_t* fp32 = Row(plan, "fp32");
   EXPECT_DOUBLE_EQ(fp32->bytes, 4e6);
-  // Four latencies and 4 s for the bytes, half of the 10 ms beside backward.
-  EXPECT_NEAR(fp32->seconds, 0.01 + 0.004 + 4 - 0.005, 1e-9);
+  // Four times three messages that wait for each other and 4 s for the bytes,
+  // half of the 10 ms beside backward.
+  EXPECT_NEAR(fp32->seconds, 0.01 + 0.012 + 4 - 0.005, 1e-9);
   EXPECT_NEAR(fp32->speed_up, 2 * 0.01 / fp32->seconds, 1e-12);
   // Half of the bytes and three passes of 2 ms.
   const choir_plan_row_t* fp16 = Row(plan, "fp16");
-  EXPECT_NEAR(fp16->seconds, 0.01 + 0.004 + 2 - 0.005 + 0.006, 1e-9);
+  EXPECT_NEAR(fp16->seconds, 0.01 + 0.012 + 2 - 0.005 + 0.006, 1e-9);
   // 1.3 % of 4 MB in 16 steps, of which 8 hide it.
   const choir_plan_row_t* local = Row(plan, "sparseLocal");
   EXPECT_LT(local->bytes, 2500);
   EXPECT_NEAR(local->seconds, 0.01 + 0.002, 1e-9);
   EXPECT_STREQ(plan.rows[plan.chosen].option, "sparseLocal");
-  // One gradient in a hundred, two bytes for its value, one for the gap.
+  // One gradient in a hundred, two bytes for its value, one for the gap: so
+  // little goes while ranks agree.
   const choir_plan_row_t* threshold = Row(plan, "sparseThreshold");
   EXPECT_NEAR(threshold->bytes, 30000, 1500);
   EXPECT_NEAR(threshold->seconds,
@@ -68,6 +70,21 @@ TEST(PlanTest, MoreRanksSendMore) {
   choir_plan_make(&two, &workload, &plan_of_two);
   EXPECT_NEAR(Row(plan, "sparseTopK")->bytes,
               3 * Row(plan_of_two, "sparseTopK")->bytes, 1e-6);
+}
+
+TEST(PlanTest, RanksOfAHostShareItsLink) {
+  // Four ranks on each of two hosts.
+  const choir_link_t link = {8, 0, 1e6, 2};
+  choir_plan_t plan, plan_of_two;
+  const choir_workload_t workload = {1000000, 1, 0.01, 0, -1};
+  choir_plan_make(&link, &workload, &plan);
+  const choir_link_t two = {2, 0, 1e6};
+  choir_plan_make(&two, &workload, &plan_of_two);
+  EXPECT_DOUBLE_EQ(Row(plan, "fp32")->bytes, 4e6);
+  EXPECT_NEAR(Row(plan, "sparseTopK")->bytes,
+              4 * Row(plan_of_two, "sparseTopK")->bytes, 1e-6);
+  EXPECT_NEAR(Row(plan, "fp32")->speed_up,
+              4 * Row(plan_of_two, "fp32")->speed_up, 1e-9);
 }
 
 TEST(PlanTest, ExactOnesAreTakenWhereNothingIsGained) {
