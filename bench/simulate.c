@@ -132,20 +132,32 @@ static choir_status_t find_workload(const options_t* options,
 
 // ---- The hosts ----
 
-// A header on the wire, with those of Ethernet, IP and TCP.
+// A header on the wire by itself, with those of Ethernet, IP and TCP, and among
+// others.
 #define HEADER_BYTES 100
+#define RELAYED_BYTES 40
+// As tcp does (dist/backends/tcp/tcp_relay.c).
+#define MOST_DIRECT 8
+#define FAR_MS 1
 
-// Each rank tells each other what it is about to do, and hears as much.
+// Each rank hears what each other is about to do: from it, or, many that are
+// near, in steps that pass on what came.
 static choir_link_t link_of(const options_t* options, int32_t hosts) {
   const double own = (double)options->ranks_per_host;
   const double ranks = own * hosts;
   const double bytes_per_second = 1e6 / 8 * options->bandwidth_mbit;
+  const double one_way = 0.5e-3 * options->round_trip_ms;
+  const double message = 1e-6 * options->message_us;
+  const bool is_relayed =
+      ranks > MOST_DIRECT && options->round_trip_ms <= FAR_MS;
+  const double steps = is_relayed ? ceil(log2(ranks)) : 1;
+  const double messages = is_relayed ? steps : ranks - 1;
+  const double header = is_relayed ? RELAYED_BYTES : HEADER_BYTES;
   return (choir_link_t){
       .ranks = (int32_t)ranks,
       .hosts = hosts,
-      .latency = 0.5e-3 * options->round_trip_ms +
-                 (ranks - 1) * 1e-6 * options->message_us +
-                 own * (ranks - own) * HEADER_BYTES / bytes_per_second,
+      .latency = steps * one_way + messages * message +
+                 own * (ranks - own) * header / bytes_per_second,
       .bytes_per_second = bytes_per_second};
 }
 
@@ -171,22 +183,25 @@ static void print_table(const char* title, column_t column,
   }
 }
 
-// From how many workers on twice as many are no quicker together.
+// Between which numbers of workers they are quicker than one, and than half of
+// them by a tenth.
 static void print_ends(const choir_plan_t* plans, int count) {
-  printf("\n%-17s", "pays up to");
-  printf("%9s  %s\n", "workers", "speed-up there");
+  printf("\n%-17s%9s%9s  %s\n", "pays", "from", "to", "speed-up there");
   for (int32_t r = 0; r < plans[0].row_count; ++r) {
     int best = 0;
     while (best + 1 < count && plans[best + 1].rows[r].speed_up >
                                    1.1 * plans[best].rows[r].speed_up)
       ++best;
+    int first = 0;
+    while (first < best && plans[first].rows[r].speed_up <= 1) ++first;
     const choir_plan_row_t* row = &plans[best].rows[r];
     if (row->speed_up <= 1)
-      printf("%-17s%9s  %.3g with %d\n", row->option, "-", row->speed_up,
-             plans[best].link.ranks);
+      printf("%-17s%9s%9s  %.3g with %d\n", row->option, "-", "-",
+             row->speed_up, plans[best].link.ranks);
     else
-      printf("%-17s%8d%s  %.4g\n", row->option, plans[best].link.ranks,
-             best + 1 == count ? "+" : " ", row->speed_up);
+      printf("%-17s%9d%8d%s  %.4g\n", row->option, plans[first].link.ranks,
+             plans[best].link.ranks, best + 1 == count ? "+" : " ",
+             row->speed_up);
   }
 }
 

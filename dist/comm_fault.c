@@ -283,6 +283,23 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
       same ? "makes no progress" : "has not come to this operation", state);
 }
 
+// Where the awaited peer is in this operation itself, it waits for another: one
+// that is silent, or has not come.
+static int32_t find_culprit(choir_comm_t* comm, int32_t awaited) {
+  choir_activity_t activity;
+  choir__comm_peer_activity(comm, awaited, &activity);
+  if (activity.kind < 0 || activity.sequence != comm->sequence ||
+      choir__collective(activity.kind)->is_pair)
+    return awaited;
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (r != comm->rank && is_silent(comm, r)) return r;
+  for (int32_t r = 0; r < comm->size; ++r) {
+    choir__comm_peer_activity(comm, r, &activity);
+    if (r != comm->rank && activity.sequence < comm->sequence) return r;
+  }
+  return awaited;
+}
+
 choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
                                      choir_comm_wait_t* wait) {
   choir_status_t status;
@@ -294,6 +311,7 @@ choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
   } else if (missing >= 0) {
     status = break_by_missing_peer(comm, missing);
   } else {
+    wait->rank = find_culprit(comm, wait->rank);
     status = is_silent(comm, wait->rank) ? break_by_silence(comm, wait)
                                          : break_by_deadline(comm, wait);
   }

@@ -132,13 +132,15 @@ static bool counts_are_possible(const choir_comm_t* comm,
   return true;
 }
 
-// What came with the headers is there.
+// What this rank takes of what came with a header is there.
 static bool fits_inline(const choir_comm_t* comm, const operation_t* operation,
                         int32_t rank) {
-  const size_t total =
-      (size_t)comm->moves.total[rank] * operation->element_bytes;
+  const choir_comm_moves_t* moves = &comm->moves;
+  const int64_t end = moves->their_at[rank] + moves->recv_count[rank];
   return !comm->headers[rank].is_inline || rank == comm->rank ||
-         total + operation->meta_bytes <= comm->exchange_bytes;
+         !moves->recv_count[rank] ||
+         (size_t)end * operation->element_bytes + operation->meta_bytes <=
+             comm->exchange_bytes;
 }
 
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,

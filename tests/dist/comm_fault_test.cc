@@ -316,7 +316,9 @@ TEST_P(FaultTest, RankThatNeverStarts) {
   if (choir_testing::InRank()) {
     choir_comm_t* comm = JoinOrEnd(2.5);
     if (Rank() == 0) {
-      usleep(5000000);
+      // Until the other has given up.
+      for (choir_status_t status = nullptr; !status; usleep(10000))
+        status = choir_comm_poll_error(comm);
       End();
     }
     ReduceOrEnd(comm, nullptr);

@@ -48,8 +48,10 @@ void BeRank() {
   if (comm && backend && strcmp(choir_comm_backend(comm), backend))
     status = CHOIR_ERROR(INTERNAL, "it is %s", choir_comm_backend(comm));
   if (comm && times > 1) Say("joined");
+  const double late = Patience(Seconds("CHOIR_TEST_LATE", 0));
   std::vector<int32_t> values(5000);
   for (int i = 0; !status && i < times; ++i) {
+    if (i == 10) usleep(static_cast<useconds_t>(1e6 * late));
     for (size_t k = 0; k < values.size(); ++k)
       values[k] = config.rank + 5 + static_cast<int32_t>(k);
     status = choir_comm_all_reduce(comm, values.data(), values.data(),
@@ -362,32 +364,61 @@ TEST(CommTcpTest, StrangersAreNotNoticed) {
 }
 
 // A rank that is killed or stopped is told by the others.
+// Few ranks send to each other; many pass messages on, so that most wait for
+// one that waits itself. All tell the one that it is about.
 TEST(CommTcpTest, DeathsAreTold) {
   if (choir_testing::InRank()) return BeRank();
-  for (int signal : {SIGKILL, SIGSTOP}) {
+  for (int size : {3, 10}) {
+    for (int signal : {SIGKILL, SIGSTOP}) {
+      SCOPED_TRACE(std::to_string(size) + " ranks, signal " +
+                   std::to_string(signal));
+      Rendezvous rendezvous;
+      ProcessGroup group;
+      const std::string id = MakeId();
+      std::vector<int> others = {0};
+      for (int rank = 2; rank < size; ++rank) others.push_back(rank);
+      for (int rank = 0; rank < size; ++rank)
+        Start(&group, rendezvous, rank, size, id,
+              {"CHOIR_TEST_TIMES=100000000", "CHOIR_TEST_DEADLINE=3"});
+      for (int rank = 0; rank < size; ++rank)
+        EXPECT_TRUE(group.WaitForOutput(rank, "joined", Patience(20)));
+      group.Signal(1, signal);
+      for (int rank : others)
+        EXPECT_TRUE(group.WaitForOutput(rank, "SAYS a", Patience(20)) ||
+                    group.WaitForOutput(rank, "SAYS deadline", Patience(20)));
+      group.Signal(1, SIGKILL);
+      const std::vector<ProcessResult> results = group.Wait(Patience(60));
+      for (int rank : others)
+        EXPECT_TRUE(Contains(
+            results[rank].output,
+            signal == SIGKILL
+                ? "rank 1 \\(host .+, pid \\d+\\) is gone: its process was "
+                  "killed or ended too early"
+                : "for rank 1 \\(host .+, pid \\d+\\), which has given no "
+                  "sign of life for \\d+\\.\\d s"))
+            << results[rank].output;
+    }
+  }
+}
+
+TEST(CommTcpTest, ARankThatDoesNotComeIsTold) {
+  if (choir_testing::InRank()) return BeRank();
+  for (int size : {3, 11}) {
+    SCOPED_TRACE(size);
     Rendezvous rendezvous;
     ProcessGroup group;
     const std::string id = MakeId();
-    for (int rank = 0; rank < 3; ++rank)
-      Start(&group, rendezvous, rank, 3, id,
-            {"CHOIR_TEST_TIMES=100000000", "CHOIR_TEST_DEADLINE=3"});
-    for (size_t rank = 0; rank < 3; ++rank)
-      EXPECT_TRUE(group.WaitForOutput(rank, "joined", Patience(20)));
-    group.Signal(1, signal);
-    for (size_t rank : {0, 2})
-      EXPECT_TRUE(group.WaitForOutput(rank, "SAYS a", Patience(20)) ||
-                  group.WaitForOutput(rank, "SAYS deadline", Patience(20)));
-    group.Signal(1, SIGKILL);
-    std::vector<ProcessResult> results = group.Wait(Patience(60));
-    for (size_t rank : {0, 2})
+    for (int rank = 0; rank < size; ++rank)
+      Start(&group, rendezvous, rank, size, id,
+            {"CHOIR_TEST_TIMES=20", "CHOIR_TEST_DEADLINE=2",
+             std::string(rank == 2 ? "CHOIR_TEST_LATE=4" : "CHOIR_TEST_LATE")});
+    const std::vector<ProcessResult> results = group.Wait(Patience(60));
+    for (const ProcessResult& result : results)
       EXPECT_TRUE(Contains(
-          results[rank].output,
-          signal == SIGKILL
-              ? "rank 1 \\(host .+, pid \\d+\\) is gone: its process was "
-                "killed or ended too early"
-              : "for rank 1 \\(host .+, pid \\d+\\), which has given no sign "
-                "of life for \\d+\\.\\d s"))
-          << results[rank].output;
+          result.output,
+          "for rank 2 \\(host .+, pid \\d+\\), which is alive but has not "
+          "come to this operation; it computes since operation 10"))
+          << result.output;
   }
 }
 

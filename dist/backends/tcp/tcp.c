@@ -57,7 +57,7 @@ static size_t moved_bytes(choir_tcp_link_t* link, ssize_t n) {
   return 0;
 }
 
-static size_t header_bytes(const choir_tcp_frame_t* frame) {
+size_t choir_tcp_header_bytes(const choir_tcp_frame_t* frame) {
   return (size_t)__builtin_popcount(frame->words) * sizeof(uint64_t);
 }
 
@@ -79,9 +79,9 @@ static uint32_t pack_header(const choir_comm_header_t* header,
   return which;
 }
 
-static void unpack_header(uint32_t which, const uint64_t* packed,
-                          choir_comm_header_t* last,
-                          choir_comm_header_t* header) {
+void choir_tcp_unpack_header(uint32_t which, const uint64_t* packed,
+                             choir_comm_header_t* last,
+                             choir_comm_header_t* header) {
   ++last->sequence;
   for (int i = 0; i < CHOIR_TCP_HEADER_WORDS; ++i)
     if (which >> i & 1)
@@ -95,7 +95,7 @@ static struct msghdr message_of(const choir_tcp_frame_t* frame,
                                 uint64_t* header, void* data, size_t done,
                                 struct iovec parts[3]) {
   const bool is_exchange = frame->channel == CHOIR_COMM_CHANNEL_EXCHANGE;
-  const size_t head = header_bytes(frame);
+  const size_t head = choir_tcp_header_bytes(frame);
   char* rest = (char*)data + (is_exchange ? sizeof(choir_comm_message_t) : 0);
   const struct iovec all[3] = {
       {.iov_base = (void*)frame, .iov_len = sizeof(*frame)},
@@ -138,9 +138,11 @@ static bool fits(const choir_tcp_link_t* link,
                  const choir_tcp_request_t* request) {
   const choir_tcp_frame_t* came = &link->frame;
   if (came->channel != request->frame.channel) return false;
+  if (came->channel == CHOIR_TCP_CHANNEL_RELAY)
+    return came->bytes <= request->frame.bytes && came->words == 0;
   if (came->channel != CHOIR_COMM_CHANNEL_EXCHANGE)
     return came->bytes == request->frame.bytes && came->words == 0;
-  const size_t head = header_bytes(came);
+  const size_t head = choir_tcp_header_bytes(came);
   return came->words >> CHOIR_TCP_HEADER_WORDS == 0 && came->bytes >= head &&
          came->bytes - head <=
              request->frame.bytes - sizeof(choir_comm_message_t);
@@ -172,17 +174,17 @@ static bool receive_some(choir_tcp_link_t* link) {
     }
     if (request->done < link->frame.bytes) continue;
     if (link->frame.channel == CHOIR_COMM_CHANNEL_EXCHANGE)
-      unpack_header(link->frame.words, link->header, &link->last_header,
-                    request->data);
+      choir_tcp_unpack_header(link->frame.words, link->header,
+                              &link->last_header, request->data);
     link->frame_bytes = 0;
     pop(&link->in);
   }
   return moved;
 }
 
-static choir_status_t post(choir_comm_t* comm, int32_t peer,
-                           choir_tcp_frame_t frame, void* data,
-                           bool is_receive) {
+choir_status_t choir_tcp_post(choir_comm_t* comm, int32_t peer,
+                              choir_tcp_frame_t frame, void* data,
+                              bool is_receive) {
   choir_tcp_link_t* link = &as_tcp(comm)->links[peer];
   choir_tcp_queue_t* queue = is_receive ? &link->in : &link->out;
   if (queue->count == CHOIR_TCP_POSTED)
@@ -200,7 +202,7 @@ static choir_status_t tcp_post(choir_comm_t* comm, int32_t peer,
   if (bytes == 0) return NULL;
   const choir_tcp_frame_t frame = {.channel = (uint8_t)channel,
                                    .bytes = (uint32_t)bytes};
-  return post(comm, peer, frame, data, is_receive);
+  return choir_tcp_post(comm, peer, frame, data, is_receive);
 }
 
 // ---- Waiting ----
@@ -312,16 +314,16 @@ static choir_status_t tcp_exchange(choir_comm_t* comm, size_t bytes) {
   own.words =
       pack_header(&tcp_stage(comm)->header, &tcp->last_header, tcp->header) &
       0xffffff;
-  own.bytes = (uint32_t)(header_bytes(&own) + bytes);
+  own.bytes = (uint32_t)(choir_tcp_header_bytes(&own) + bytes);
   for (int32_t r = 0; r < comm->size; ++r) {
     unsigned char* in = tcp->in_messages + (size_t)r * tcp->message_stride;
     comm->messages[r] = (const choir_comm_message_t*)(void*)in;
-    if (r == comm->rank) continue;
-    CHOIR_TRY(post(comm, r, most, in, true));
-    CHOIR_TRY(post(comm, r, own, tcp->out_message, false));
+    if (r == comm->rank || tcp->relay) continue;
+    CHOIR_TRY(choir_tcp_post(comm, r, most, in, true));
+    CHOIR_TRY(choir_tcp_post(comm, r, own, tcp->out_message, false));
   }
   comm->messages[comm->rank] = tcp_stage(comm);
-  return tcp_wait(comm);
+  return tcp->relay ? choir_tcp_relay_exchange(tcp, &own) : tcp_wait(comm);
 }
 
 // ---- Heartbeats and faults ----
@@ -524,6 +526,7 @@ static void tcp_destroy(choir_comm_t* comm) {
     comm->allocator.free(comm->allocator.self, tcp->memory, tcp->memory_bytes,
                          64);
   if (tcp->work) choir_deallocate(comm->allocator, tcp->work, work_bytes(comm));
+  choir_tcp_relay_close(tcp);
   pthread_mutex_destroy(&tcp->mutex);
   choir__comm_deallocate(comm);
 }
@@ -596,6 +599,12 @@ static choir_status_t allocate(const choir_comm_config_t* config,
   return allocate_memory(tcp);
 }
 
+// Many ranks, near to each other: the steps of a relay wait for each other.
+static bool passes_on(const choir_comm_t* comm) {
+  return comm->size > CHOIR_TCP_MOST_DIRECT &&
+         comm->round_bytes == CHOIR_COMM_ROUND_BYTES;
+}
+
 // How long rounds are is known when ranks have met.
 static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
   choir_comm_t* comm = *out_comm;
@@ -604,6 +613,7 @@ static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
   if (!status)
     status = choir_allocate(comm->allocator, work_bytes(comm), "pieces of sums",
                             &as_tcp(comm)->work);
+  if (!status && passes_on(comm)) status = choir_tcp_relay_open(as_tcp(comm));
   if (!status) {
     comm->work = as_tcp(comm)->work;
     choir__comm_map_hosts(comm);

@@ -23,6 +23,12 @@ _Static_assert(CHOIR_TCP_HEADER_WORDS * sizeof(uint64_t) ==
                    sizeof(choir_comm_header_t),
                "whole words");
 _Static_assert(CHOIR_TCP_HEADER_WORDS <= 24, "a bit for each word");
+enum {
+  // Messages of several ranks: tcp_relay.c.
+  CHOIR_TCP_CHANNEL_RELAY = CHOIR_COMM_CHANNEL_COUNT,
+  // More ranks than so many pass messages on, where they are near.
+  CHOIR_TCP_MOST_DIRECT = 8,
+};
 typedef struct choir_tcp_frame_s {
   uint32_t channel : 8;
   uint32_t words : 24;  // of a header that follow, a bit for each
@@ -74,7 +80,8 @@ typedef struct choir_tcp_comm_s {
   uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that go
   choir_comm_header_t last_header;          // that went
   void* work;
-  struct pollfd* watched;  // [size + 1] of the watch thread
+  struct choir_tcp_relay_s* relay;  // NULL: each rank sends to each
+  struct pollfd* watched;           // [size + 1] of the watch thread
   // For a group that is about to be made; -1: none.
   int group_listener;
 
@@ -84,6 +91,30 @@ typedef struct choir_tcp_comm_s {
   unsigned char* out_message;
   unsigned char* in_messages;  // [size], message_stride apart
 } choir_tcp_comm_t;
+
+// ---- tcp.c ----
+
+// Sends what `frame` tells of, `data` behind it, or receives what comes on its
+// channel: so many bytes, by relay and exchange at most so many.
+choir_status_t choir_tcp_post(choir_comm_t* comm, int32_t peer,
+                              choir_tcp_frame_t frame, void* data,
+                              bool is_receive);
+// Of a header that are others than in the one before.
+size_t choir_tcp_header_bytes(const choir_tcp_frame_t* frame);
+// `header` from these words and the rank's header before, *last, which it is
+// afterwards.
+void choir_tcp_unpack_header(uint32_t which, const uint64_t* packed,
+                             choir_comm_header_t* last,
+                             choir_comm_header_t* header);
+
+// ---- tcp_relay.c ----
+
+choir_status_t choir_tcp_relay_open(choir_tcp_comm_t* tcp);
+void choir_tcp_relay_close(choir_tcp_comm_t* tcp);
+// The staged message, of which `own` is the frame, to all, and theirs to their
+// places.
+choir_status_t choir_tcp_relay_exchange(choir_tcp_comm_t* tcp,
+                                        const choir_tcp_frame_t* own);
 
 // ---- tcp_join.c ----
 
