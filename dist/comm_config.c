@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "dist/comm_internal.h"
+#include "dist/comm_mac_internal.h"
 
 bool choir__comm_id_is_valid(const choir_comm_id_t* id) {
   return strnlen(id->text, sizeof(id->text)) == sizeof(id->text) - 1 &&
@@ -129,6 +130,27 @@ static choir_status_t read_rendezvous(choir_comm_config_t* config,
                      length, room - 1);
 }
 
+// Ranks of different starts of a run do not know each other's id.
+static choir_status_t renew_id(choir_comm_id_t* id) {
+  bool is_told;
+  int32_t generation;
+  // $CHOIR_GENERATION: which start of a run this is, from 0 on, where all have
+  // one CHOIR_COMM_ID: what is left of another start is not let in. Not set:
+  // TORCHELASTIC_RESTART_COUNT, else 0.
+  CHOIR_TRY(read_integer("CHOIR_GENERATION", &is_told, &generation));
+  // $TORCHELASTIC_RESTART_COUNT: how often torchrun has started the ranks anew.
+  if (!is_told)
+    CHOIR_TRY(
+        read_integer("TORCHELASTIC_RESTART_COUNT", &is_told, &generation));
+  if (generation == 0 || !id->text[0]) return NULL;
+  choir__comm_mac_t mac;
+  CHOIR_TRY(choir__comm_mac_make(id, "generation", &generation,
+                                 sizeof(generation), &mac));
+  for (size_t i = 0; i < sizeof(id->text) / 2; ++i)
+    snprintf(id->text + 2 * i, 3, "%02x", mac.bytes[i]);
+  return NULL;
+}
+
 choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   if (!out_config)
     return CHOIR_ERROR(INVALID_ARGUMENT, "comm_config_init: NULL");
@@ -193,5 +215,5 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
                          "digits",
                          strlen(id));
   }
-  return NULL;
+  return renew_id(&out_config->id);
 }

@@ -37,7 +37,7 @@ FOLDERS = [
 # In C and Python a name is a string of its own; `getenv` and `environ` have it at
 # hand or in a table.
 NAME = re.compile(
-    r'"((?:CHOIR|OMPI|PMIX|PRTE|SLURM)_[A-Z0-9_a-z]*[A-Z0-9a-z])=?"'
+    r'"((?:CHOIR|OMPI|PMIX|PRTE|SLURM|TORCHELASTIC)_[A-Z0-9_a-z]*[A-Z0-9a-z])=?"'
 )
 READ = re.compile(r'(?:getenv\(|environ\[|environ\.get\()\s*"([A-Z_0-9]+)"')
 MARK = re.compile(r'b"(CHOIR_[A-Z_]+)="')

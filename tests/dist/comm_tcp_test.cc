@@ -242,8 +242,31 @@ TEST(CommTcpTest, AnotherIdIsNotLetIn) {
   ExpectHeard(results[0], "ok: ok");
   ExpectHeard(results[1],
               "unavailable: comm tcp: the process that listens at the place of "
-              "rank 0 does not know the id of this run");
+              "rank 0 does not know the id of this run, or is of another "
+              "start of it");
   ExpectHeard(results[2], "ok: ok");
+}
+
+// Nor what is left of an earlier start with the same id, by whichever name.
+TEST(CommTcpTest, AnotherStartIsNotLetIn) {
+  if (choir_testing::InRank()) return BeRank();
+  Rendezvous rendezvous;
+  ProcessGroup group;
+  const std::string id = MakeId();
+  Start(&group, rendezvous, 0, 2, id, {"CHOIR_GENERATION=2"});
+  Start(&group, rendezvous, 1, 2, id);
+  Start(&group, rendezvous, 1, 2, id, {"CHOIR_GENERATION=1"});
+  EXPECT_TRUE(group.WaitForOutput(1, "SAYS", Patience(20)));
+  EXPECT_TRUE(group.WaitForOutput(2, "SAYS", Patience(20)));
+  Start(&group, rendezvous, 1, 2, id, {"TORCHELASTIC_RESTART_COUNT=2"});
+  std::vector<ProcessResult> results = group.Wait(Patience(60));
+  ExpectHeard(results[0], "ok: ok");
+  for (int old : {1, 2})
+    ExpectHeard(results[old],
+                "unavailable: comm tcp: the process that listens at the place "
+                "of rank 0 does not know the id of this run, or is of another "
+                "start of it");
+  ExpectHeard(results[3], "ok: ok");
 }
 
 TEST(CommTcpTest, WhoIsMissingIsTold) {

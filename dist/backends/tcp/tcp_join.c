@@ -469,7 +469,7 @@ static choir_status_t introduce(const join_t* join, int32_t purpose,
   if (challenge.magic != MAGIC || !choir__comm_mac_equal(&mac, &challenge.mac))
     return CHOIR_ERROR(UNAVAILABLE,
                        "the process that listens at the place of %s does not "
-                       "know the id of this run",
+                       "know the id of this run, or is of another start of it",
                        whose);
   CHOIR_TRY(make_mac(join, of_caller, &hello, challenge.nonce, &proof.card,
                      &proof.mac));
