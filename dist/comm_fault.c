@@ -312,6 +312,7 @@ choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
     status = break_by_missing_peer(comm, missing);
   } else {
     wait->rank = find_culprit(comm, wait->rank);
+    note_waiting(comm, wait->rank);
     status = is_silent(comm, wait->rank) ? break_by_silence(comm, wait)
                                          : break_by_deadline(comm, wait);
   }

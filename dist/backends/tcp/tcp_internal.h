@@ -92,7 +92,7 @@ typedef struct choir_tcp_comm_s {
   unsigned char* in_messages;  // [size], message_stride apart
 } choir_tcp_comm_t;
 
-// ---- tcp.c ----
+// ---- tcp_frames.c ----
 
 // Sends what `frame` tells of, `data` behind it, or receives what comes on its
 // channel: so many bytes, by relay and exchange at most so many.
@@ -101,11 +101,22 @@ choir_status_t choir_tcp_post(choir_comm_t* comm, int32_t peer,
                               bool is_receive);
 // Of a header that are others than in the one before.
 size_t choir_tcp_header_bytes(const choir_tcp_frame_t* frame);
+// The words of `header` that are not those of the one before, *last, which it
+// is afterwards, to `packed`; returns which these are.
+uint32_t choir_tcp_pack_header(const choir_comm_header_t* header,
+                               choir_comm_header_t* last, uint64_t* packed);
 // `header` from these words and the rank's header before, *last, which it is
 // afterwards.
 void choir_tcp_unpack_header(uint32_t which, const uint64_t* packed,
                              choir_comm_header_t* last,
                              choir_comm_header_t* header);
+
+// What goes now of what is posted, and what comes; whether anything did. The
+// link is lost where its connection ended.
+bool choir_tcp_send_some(choir_tcp_comm_t* tcp, choir_tcp_link_t* link);
+bool choir_tcp_receive_some(choir_tcp_link_t* link);
+// What comes next is wanted.
+bool choir_tcp_receives(const choir_tcp_link_t* link);
 
 // ---- tcp_relay.c ----
 
