@@ -443,6 +443,8 @@ TEST_P(FaultTest, NoMemoryForAnOperationIsHeardByAll) {
         choir_status_free(status);
       }
       ReduceOrEnd(comm, "after");
+      // Nobody goes before all have come from there.
+      ASSERT_OK(choir_comm_finalize(comm));
       Say(CHOIR_ERROR(INTERNAL, "%s", said.c_str()));
       End();
     }
