@@ -252,6 +252,8 @@ void choir__comm_peer_activity(choir_comm_t* comm, int32_t rank,
   if (comm->vtable->peer_activity)
     comm->vtable->peer_activity(comm, rank, out_activity);
   out_activity->name[sizeof(out_activity->name) - 1] = 0;
+  if (out_activity->kind < -1 || out_activity->kind >= CHOIR_COMM_KIND_COUNT)
+    out_activity->kind = CHOIR_COMM_KIND_UNKNOWN;
 }
 
 static choir_status_t break_by_deadline(choir_comm_t* comm,
