@@ -147,21 +147,13 @@ static void tear_down(run_t* run) {
 
 // ---- Training ----
 
-static choir_model_batch_t model_batch(const choir_batch_t* batch) {
-  return (choir_model_batch_t){.inputs = {batch->x},
-                               .targets = {batch->y},
-                               .first_sample = batch->first_in_step,
-                               .sample_count = batch->sample_count,
-                               .global_count = batch->global_count};
-}
-
 static choir_status_t train(run_t* run, int64_t steps) {
   for (int64_t step = 0; step < steps;) {
     const choir_batch_t* batch = NULL;
     CHOIR_TRY(choir_loader_next(run->loaders[0], &batch));
     if (!batch) continue;  // an epoch ended
     choir_launch_note_progress(batch->epoch, batch->step);
-    const choir_model_batch_t one = model_batch(batch);
+    const choir_model_batch_t one = bench_net_batch(batch);
     CHOIR_TRY(choir_model_train_one_batch(run->model, &one));
     ++step;
   }
@@ -175,7 +167,7 @@ static choir_status_t evaluate(run_t* run, double* out_accuracy) {
     const choir_batch_t* batch = NULL;
     CHOIR_TRY(choir_loader_next(run->loaders[1], &batch));
     if (!batch) break;
-    const choir_model_batch_t one = model_batch(batch);
+    const choir_model_batch_t one = bench_net_batch(batch);
     CHOIR_TRY(choir_model_evaluate(run->model, &one));
   }
   CHOIR_TRY(choir_model_take_metrics(run->model, &metrics));

@@ -88,6 +88,14 @@ choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
   return choir_dataset_create_synthetic(&config, out_dataset);
 }
 
+choir_model_batch_t bench_net_batch(const choir_batch_t* batch) {
+  return (choir_model_batch_t){.inputs = {batch->x},
+                               .targets = {batch->y},
+                               .first_sample = batch->first_in_step,
+                               .sample_count = batch->sample_count,
+                               .global_count = batch->global_count};
+}
+
 choir_status_t bench_net_make_model(const bench_net_t* net,
                                     choir_device_t* device, void** out_layers,
                                     choir_model_t** out_model) {

@@ -3,6 +3,7 @@
 #define CHOIR_BENCH_BENCH_NETS_H_
 
 #include "io/dataset.h"
+#include "io/loader.h"
 #include "model/model.h"
 
 // The networks that the benchmarks know: those of examples/.
@@ -36,6 +37,9 @@ extern const bench_net_t bench_nets[BENCH_NET_COUNT];
 choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
                                       choir_dataset_t** out_dataset)
     CHOIR_NODISCARD;
+
+// The loader's batch as a step takes it.
+choir_model_batch_t bench_net_batch(const choir_batch_t* batch);
 
 // The compiled model and its `self`, which must outlive it: release the model,
 // then free the layers, also after a failure.

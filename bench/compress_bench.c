@@ -334,11 +334,7 @@ static choir_status_t train_one(training_t* training) {
   const choir_batch_t* batch = NULL;
   // Between two epochs there is none.
   while (!batch) CHOIR_TRY(choir_loader_next(training->loader, &batch));
-  const choir_model_batch_t one = {.inputs = {batch->x},
-                                   .targets = {batch->y},
-                                   .first_sample = batch->first_sample,
-                                   .sample_count = batch->sample_count,
-                                   .global_count = batch->global_count};
+  const choir_model_batch_t one = bench_net_batch(batch);
   CHOIR_TRY(choir_model_train_one_batch(training->model, &one));
   return choir_stream_synchronize(choir_device_stream(training->device));
 }

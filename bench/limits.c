@@ -91,11 +91,7 @@ static choir_status_t train(run_t* run, int64_t steps) {
     const choir_batch_t* batch;
     CHOIR_TRY(choir_loader_next(run->loader, &batch));
     if (!batch) continue;  // an epoch ended
-    const choir_model_batch_t one = {.inputs = {batch->x},
-                                     .targets = {batch->y},
-                                     .first_sample = batch->first_sample,
-                                     .sample_count = batch->sample_count,
-                                     .global_count = batch->global_count};
+    const choir_model_batch_t one = bench_net_batch(batch);
     CHOIR_TRY(choir_model_train_one_batch(run->model, &one));
     ++step;
   }

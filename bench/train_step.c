@@ -174,11 +174,7 @@ static choir_status_t predict(run_t* run, const choir_batch_t* batch) {
 
 static choir_status_t train_one(run_t* run, const choir_batch_t* batch) {
   choir_launch_note_progress(batch->epoch, batch->step);
-  const choir_model_batch_t one = {.inputs = {batch->x},
-                                   .targets = {batch->y},
-                                   .first_sample = batch->first_sample,
-                                   .sample_count = batch->sample_count,
-                                   .global_count = batch->global_count};
+  const choir_model_batch_t one = bench_net_batch(batch);
   return choir_model_train_one_batch(run->model, &one);
 }
 
