@@ -544,11 +544,11 @@ choir_status_t choir__comm_check_headers(
     choir_comm_t* comm, const choir_comm_operation_t* operation) {
   bool same = true;
   int32_t refused = -1;
-  for (int32_t r = 0; r < comm->size; ++r)
+  for (int32_t r = 0; r < comm->size; ++r) {
     memcpy(&comm->headers[r].root, &comm->messages[r]->header.root,
            offsetof(choir_comm_header_t, step) - CHOIR_COMM_HEADER_START);
-  for (int32_t r = 0; r < comm->size; ++r)
     if (!is_possible(comm, r)) return choir__comm_break_by_message(comm, r);
+  }
   int32_t joined = choir__comm_note_joined(comm);
   if (joined == comm->size) return NULL;
   for (int32_t r = comm->size - 1; r >= 0; --r) {

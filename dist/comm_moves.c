@@ -120,13 +120,14 @@ static choir_status_t check_room(choir_comm_t* comm,
                                   word_of(comm, worst, WORD_CAPACITY));
 }
 
-// The numbers of each rank are those that it may give.
+// A rank's own numbers are those that it may give.
 static bool counts_are_possible(const choir_comm_t* comm,
                                 const operation_t* operation, int32_t rank) {
+  const choir__collective_t* traits = choir__collective(operation->kind);
   const int64_t most =
       INT64_MAX / (int64_t)operation->element_bytes / comm->size;
-  for (int32_t r = 0; r < comm->size; ++r) {
-    const int64_t count = given(comm, operation, rank, r);
+  for (int32_t r = 0; r < (traits->has_splits ? comm->size : 1); ++r) {
+    const int64_t count = word_of(comm, rank, WORD_GIVEN + r);
     if (count < 0 || count > most) return false;
   }
   return true;
@@ -146,7 +147,7 @@ static bool fits_inline(const choir_comm_t* comm, const operation_t* operation,
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
                                       const operation_t* operation) {
   const choir__collective_t* traits = choir__collective(operation->kind);
-  for (int32_t r = 0; r < comm->size; ++r)
+  for (int32_t r = 0; r < comm->size && traits->has_own_counts; ++r)
     if (!counts_are_possible(comm, operation, r))
       return choir__comm_break_by_message(comm, r);
   if (traits->has_own_counts) CHOIR_TRY(check_room(comm, operation));
@@ -169,10 +170,9 @@ choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
       moves->total[r] += given(comm, operation, r, to);
     }
   }
-  for (int32_t r = 0; r < comm->size; ++r) {
+  for (int32_t r = 0; r < comm->size; ++r)
     if (!fits_inline(comm, operation, r))
       return choir__comm_break_by_message(comm, r);
-  }
   return NULL;
 }
 
