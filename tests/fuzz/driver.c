@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a target. With --config=fuzz it is libFuzzer that does, which sees what
-// code an input reaches: the seeds become its corpus. Without, in every run of
-// the tests, inputs are seeds with a few changes each.
+// code an input reaches: the seeds are the beginning of its corpus, in a folder
+// that it tells and that stays, for a run that goes on from there. Without, in
+// every run of the tests, inputs are seeds with a few changes each.
 //
 //   bazel test //tests/fuzz/...
 //   bazel run --config=fuzz //tests/fuzz:idx_fuzz -- -runs=10000000

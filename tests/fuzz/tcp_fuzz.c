@@ -18,7 +18,12 @@
 #include "dist/backends/tcp/tcp_internal.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { CONTROL = 0xff, ELEMENTS = 40, START = 4 };
+enum {
+  CONTROL = 0xff,
+  ELEMENTS = 40,
+  START = 4,
+  PAIR_BYTES = 296,  // pair_header_t of comm_pair.c
+};
 
 static float src[ELEMENTS];
 static float dst[ELEMENTS];
@@ -235,7 +240,7 @@ static void run_data(const uint8_t* data, size_t bytes) {
   if (is_pair) {
     frame.channel = CHOIR_COMM_CHANNEL_PAIR;
     frame.words = 0;
-    needed = 296;
+    needed = PAIR_BYTES;
     bytes = bytes < START + needed ? bytes : START + needed;
   }
   bytes -= START;

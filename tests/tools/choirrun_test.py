@@ -180,6 +180,17 @@ class CommandLineTest(unittest.TestCase):
             "ended\n",
         )
 
+    def test_what_ranks_are_told(self):
+        command = ("sh", "-c", 'echo "$CHOIR_COMM|$CHOIR_PORTS|$CHOIR_RANK"')
+        for flags, told in (
+            ((), "||0"),
+            (("--comm", "auto"), "||0"),
+            (("--comm", "tcp"), "tcp||0"),
+            (("--port-range", "20000-30000"), "|20000-30000|0"),
+        ):
+            status, out, err = self.run_script(*flags, "-np", "1", *command)
+            self.assertEqual((status, out), (0, told + "\n"), err)
+
     def test_missing_program(self):
         status, _, err = self.run_script("-np", "1", "./no_such_program")
         self.assertEqual(status, 1)
