@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+
 // About 20 microseconds of looking before a rank sleeps, when every rank has
 // a core of its own.
 #define SPIN_COUNT 600
@@ -27,9 +29,11 @@
 // About half a millisecond where nobody else wants the core, the usual
 // difference between two ranks' steps; less where ranks share cores. A
 // background thread's core belongs to computing, which a yield would give
-// milliseconds: it sleeps.
+// milliseconds: it sleeps. So does one whose core other programs want: each of
+// its yields gives them milliseconds.
 #define YIELD_COUNT 1000
 #define YIELD_COUNT_SHARED 30
+static const double yield_seconds = 0.005;
 #define SLICE_NANOSECONDS 50000000L
 
 // Sums of more than this in shared memory are taken where they lie: a second
@@ -114,8 +118,10 @@ static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
   int yields = 0;
   if (!running || running->is_blocking)
     yields = shm->base.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
+  const double end = yields ? choir_clock_seconds() + yield_seconds : 0;
   for (int i = 0; i < yields; ++i) {
     if (has_come(arrived, phase)) return NULL;
+    if (choir_clock_seconds() > end) break;
     sched_yield();
   }
   return wait_asleep(shm, rank, phase);
