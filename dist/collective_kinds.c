@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of collectives: what each rank gives and takes, what of it is the
-// same everywhere, and how large data go. One entry for each; all else asks
-// here and has no list of kinds.
+// The kinds of collectives: what each rank gives and takes, and what of it is
+// the same everywhere. One entry for each; all else asks here.
 #include "dist/comm_internal.h"
 
 typedef choir_comm_operation_t operation_t;
@@ -11,52 +10,38 @@ const choir__collective_t* choir__collective(int32_t kind) {
       [CHOIR_COLLECTIVE_ALL_REDUCE] = {.gives = CHOIR__COUNT,
                                        .takes = CHOIR__COUNT,
                                        .reduces = true,
-                                       .takes_tensors = true,
-                                       .rounds = choir__comm_rounds_reduce,
-                                       .over_hosts = choir__comm_hosts_reduce},
+                                       .takes_tensors = true},
       [CHOIR_COLLECTIVE_BROADCAST] = {.gives = CHOIR__COUNT,
                                       .takes = CHOIR__COUNT,
                                       .has_root = true,
                                       .root_gives = true,
                                       .is_in_place = true,
-                                      .takes_tensors = true,
-                                      .rounds = choir__comm_rounds_broadcast,
-                                      .over_hosts =
-                                          choir__comm_hosts_broadcast},
+                                      .takes_tensors = true},
       [CHOIR_COLLECTIVE_ALL_GATHER] = {.gives = CHOIR__COUNT,
                                        .takes = CHOIR__COUNT_OF_EACH,
                                        .moves = true,
                                        .gives_all_alike = true,
-                                       .takes_tensors = true,
-                                       .over_hosts = choir__comm_hosts_gather},
+                                       .takes_tensors = true},
       [CHOIR_COLLECTIVE_REDUCE_SCATTER] = {.gives = CHOIR__COUNT_OF_EACH,
                                            .takes = CHOIR__COUNT,
                                            .reduces = true,
                                            .is_shared_out = true,
-                                           .takes_tensors = true,
-                                           .rounds =
-                                               choir__comm_rounds_scatter},
+                                           .takes_tensors = true},
       [CHOIR_COLLECTIVE_ALL_GATHER_V] = {.gives = CHOIR__COUNT,
                                          .takes = CHOIR__CAPACITY,
                                          .moves = true,
                                          .gives_all_alike = true,
-                                         .has_own_counts = true,
-                                         .over_hosts =
-                                             choir__comm_hosts_gather},
+                                         .has_own_counts = true},
       [CHOIR_COLLECTIVE_REDUCE_SCATTER_V] = {.gives = CHOIR__COUNT,
                                              .takes = CHOIR__SHARE,
                                              .reduces = true,
-                                             .is_shared_out = true,
-                                             .rounds =
-                                                 choir__comm_rounds_scatter},
+                                             .is_shared_out = true},
       [CHOIR_COLLECTIVE_REDUCE] = {.gives = CHOIR__COUNT,
                                    .takes = CHOIR__COUNT,
                                    .reduces = true,
                                    .has_root = true,
                                    .root_takes = true,
-                                   .is_shared_out = true,
-                                   .rounds = choir__comm_rounds_reduce,
-                                   .over_hosts = choir__comm_hosts_reduce},
+                                   .is_shared_out = true},
       [CHOIR_COLLECTIVE_GATHER] = {.gives = CHOIR__COUNT,
                                    .takes = CHOIR__COUNT_OF_EACH,
                                    .has_root = true,
@@ -98,6 +83,18 @@ const choir__collective_t* choir__collective(int32_t kind) {
       [CHOIR_COLLECTIVE_RECEIVE] = {.takes = CHOIR__COUNT, .is_pair = true},
   };
   return &collectives[kind];
+}
+
+void choir_comm_share(int64_t count, int32_t rank, int32_t size,
+                      int64_t* out_start, int64_t* out_count) {
+  int64_t more = count % size;
+  *out_count = count / size + (rank < more);
+  *out_start = count / size * rank + (rank < more ? rank : more);
+}
+
+int64_t choir__comm_stretch(int64_t part, int64_t done, int64_t most) {
+  if (part <= done) return 0;
+  return part - done < most ? part - done : most;
 }
 
 bool choir__collective_has_data(int32_t kind) {

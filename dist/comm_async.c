@@ -2,6 +2,7 @@
 // A collective as a call (those of each kind: comm_calls.c), as a record on a
 // stream and as asynchronous work: all three end in choir__comm_execute.
 #include "core/profile.h"
+#include "core/status_backend.h"
 #include "dist/comm_internal.h"
 
 typedef struct record_attrs_s {
@@ -78,6 +79,32 @@ static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
     CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_KERNEL_)
 #undef CHOIR_COLLECTIVE_KERNEL_
 };
+
+void choir__comm_drain(choir_comm_t* comm) {
+  // Failures are kept by the work handles, so the stream has none.
+  if (atomic_load(&comm->started) && comm->background)
+    choir_status_free(choir_stream_synchronize(comm->background));
+}
+
+choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
+                                  const choir_collective_t* wanted,
+                                  choir_status_t why) {
+  choir_collective_t refused = {.refusal = choir_status_message(why),
+                                .refusal_code = choir_status_code(why)};
+  if (wanted) {
+    refused.name = wanted->name;
+    refused.root = wanted->root;
+  }
+  choir__comm_drain(comm);
+  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
+  if (choir__status_is_shared(heard, comm)) {
+    why = choir__status_mark_shared(why, comm);
+    // What stands for a lack of memory cannot be marked.
+    if (!choir__status_is_shared(why, comm)) return heard;
+  }
+  choir_status_free(heard);
+  return why;
+}
 
 // A failure of a call that the other ranks make too: they hear of it.
 static choir_status_t refuse(choir_comm_t* comm,
@@ -228,12 +255,6 @@ void choir_work_release(choir_work_t* work) {
   pthread_cond_destroy(&work->changed);
   pthread_mutex_destroy(&work->mutex);
   choir_deallocate(work->allocator, work, sizeof(*work));
-}
-
-void choir__comm_drain(choir_comm_t* comm) {
-  // Failures are kept by the work handles, so the stream has none.
-  if (atomic_load(&comm->started) && comm->background)
-    choir_status_free(choir_stream_synchronize(comm->background));
 }
 
 // ---- Blocking calls ----

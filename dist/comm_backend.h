@@ -251,34 +251,52 @@ typedef struct choir_comm_vtable_s {
   void (*finalize)(choir_comm_t* comm);
 } choir_comm_vtable_t;
 
-// A way of data between GPUs beside a communicator of the host, which goes on
-// agreeing on each operation and watching peers: dist/backends/nccl. All slots
-// are required; those with a status but `group` are called by all ranks alike.
-typedef struct choir_comm_plane_vtable_s {
-  const char* name;  // of the communicator that has it
-  // Ranks have met and are watched: their planes find each other.
+// A layer over the backend: another way for the data of the operations that it
+// takes. Ranks agree on them and watch each other by the backend all the same.
+// Between GPUs: backends/nccl. Over hosts of several ranks: comm_hosts.c.
+// Functions with a status are called by all ranks alike, but for `group`.
+typedef struct choir_comm_layer_vtable_s {
+  const char* name;  // of a communicator that has it; NULL: the backend's
+  // Optional. Ranks have met and are watched: their layers find each other.
   choir_status_t (*open)(choir_comm_t* comm);
-  // Whether the stream's memory is the plane's; if it would be, but for what
-  // `reason` then says, that too.
-  bool (*takes)(const choir_comm_t* comm, choir_stream_t* stream, char* reason);
-  // Headers agreed: hands the operation to its stream. comm->moves and
-  // comm->shares are there.
+  // Whether the operation is this layer's, which is the same on all ranks or
+  // compared; if it would be, but for what `reason` (CHOIR_COMM_REASON_BYTES)
+  // then says, that too.
+  bool (*takes)(const choir_comm_t* comm,
+                const choir_comm_operation_t* operation, char* reason);
+  // Headers agreed, and the data are not in them. comm->moves and comm->shares
+  // are there.
   choir_status_t (*run)(choir_comm_t* comm,
                         const choir_comm_operation_t* operation);
-  // A turn of the watch thread.
+  // Optional. A turn of the watch thread.
   void (*poll_faults)(choir_comm_t* comm);
-  // The communicator broke: lets go of the GPU. Any thread, also again.
+  // Optional. A peer told a fault. Any thread.
+  void (*note_fault)(choir_comm_t* comm, const choir_comm_fault_t* fault);
+  // The communicator broke, by comm->fault: whoever waits lets go. Any thread,
+  // also again.
   void (*abort)(choir_comm_t* comm);
-  // All ranks came to finalize: waits for the GPU.
+  // Before the backend's.
   choir_status_t (*finalize)(choir_comm_t* comm);
-  // Gives a group of the communicator's ranks a plane, not open yet.
+  // Gives a group of the communicator's ranks such a layer, not open yet.
+  // NULL: groups have none.
   choir_status_t (*group)(const choir_comm_t* comm, choir_comm_t* group);
   // Never waits for peers.
   void (*destroy)(choir_comm_t* comm);
-} choir_comm_plane_vtable_t;
-typedef struct choir_comm_plane_s {
-  const choir_comm_plane_vtable_t* vtable;
-} choir_comm_plane_t;
+} choir_comm_layer_vtable_t;
+typedef struct choir_comm_layer_s {
+  const choir_comm_layer_vtable_t* vtable;
+} choir_comm_layer_t;
+enum {
+  CHOIR_COMM_LAYER_HOSTS,  // large data, after headers agreed
+  CHOIR_COMM_LAYER_PLANE,  // a device's memory, which never comes to the host
+  CHOIR_COMM_LAYER_COUNT,
+};
+
+// Memory that grows.
+typedef struct choir_comm_scratch_s {
+  void* data;
+  size_t bytes;
+} choir_comm_scratch_t;
 
 struct choir_comm_s {
   atomic_int ref_count;
@@ -314,10 +332,8 @@ struct choir_comm_s {
   bool* joined;                           // [size], at this operation
   bool* was_joined;                       // [size], at the one before
   int32_t last_joined;
-  void* zero_message;  // what a joined rank has for the others
-  size_t zero_message_bytes;
-  void* join_memory;  // zeros that this rank gives
-  size_t join_memory_bytes;
+  choir_comm_scratch_t zero_message;  // what a joined rank has for the others
+  choir_comm_scratch_t zeros;         // that this rank gives, when it joined
   choir_comm_moves_t moves;
 
   pthread_mutex_t run_mutex;  // one operation at a time
@@ -343,24 +359,15 @@ struct choir_comm_s {
   double watch_interval;
   int wake_fd;
 
-  // Ranks of this host, and the lowest ranks of all hosts (NULL on others):
-  // comm_hosts.c. NULL where no host has several ranks, or there is one host.
-  choir_comm_t* local;
-  choir_comm_t* leaders;
-  choir_comm_t* outer;  // on those two: whose they are
-  void* hosts_memory;
-
-  choir_comm_plane_t* plane;  // NULL: none
+  choir_comm_layer_t* layers[CHOIR_COMM_LAYER_COUNT];  // NULL: none
+  // Of a group that a layer has for itself.
+  choir_comm_t* outer;         // whose it is
+  const int32_t* outer_ranks;  // [size], its ranks there
 
   uint64_t buffers_made;  // calls of choir_comm_buffer_create
-
-  void* group_memory;  // where tensors of a group stand side by side
-  size_t group_bytes;
-
-  // For operations on memory of a device: where they have it on the host.
-  void* staged_memory;
-  size_t staged_memory_bytes;
-  _Atomic uint64_t staged_bytes;  // that went that way
+  // On the host: a device's data, or tensors side by side.
+  choir_comm_scratch_t packed;
+  _Atomic uint64_t staged_bytes;  // of devices, that went there
 
   choir_device_t* device;  // config.device
   choir_stream_t* background;
@@ -371,6 +378,9 @@ struct choir_comm_s {
 // that joins: it returns when all ranks are there.
 typedef choir_status_t (*choir_comm_join_t)(const choir_comm_config_t* config,
                                             choir_comm_t** out_comm);
+// Gives a communicator whose ranks have met a plane, not open yet.
+typedef choir_status_t (*choir_comm_attach_t)(choir_comm_t* comm,
+                                              choir_device_t* device);
 
 // ---- For backends ----
 
@@ -421,8 +431,10 @@ void choir__comm_note_fault(choir_comm_t* comm,
                             const choir_comm_fault_t* fault);
 
 // The collective by rounds of `exchange`, for slots that serve some cases only.
+// `first`: the first round's exchange was that of the headers.
 choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
-                                      const choir_comm_operation_t* operation);
+                                      const choir_comm_operation_t* operation,
+                                      bool first);
 // The same for what is open in comm->moves.
 choir_status_t choir__comm_move_rounds(choir_comm_t* comm,
                                        const choir_comm_operation_t* operation);

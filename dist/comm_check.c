@@ -89,6 +89,42 @@ static void check_splits(const choir_comm_t* comm,
              (long long)sum, (long long)collective->count);
 }
 
+static void check_group(const choir_comm_t* comm,
+                        const choir_comm_operation_t* operation,
+                        char reason[CHOIR_COMM_REASON_BYTES]) {
+  const int32_t* ranks = operation->collective.src;
+  const int64_t count = operation->collective.count;
+  if (count < 1 || count > comm->size) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES,
+             "a group of %lld ranks; there are %d", (long long)count,
+             comm->size);
+    return;
+  }
+  if (!ranks) {
+    snprintf(reason, CHOIR_COMM_REASON_BYTES, "ranks is NULL");
+    return;
+  }
+  for (int32_t i = 0; i < count && !reason[0]; ++i) {
+    if (ranks[i] < 0 || ranks[i] >= comm->size)
+      snprintf(reason, CHOIR_COMM_REASON_BYTES,
+               "ranks[%d] is %d; ranks are 0 .. %d", i, ranks[i],
+               comm->size - 1);
+    for (int32_t k = 0; k < i && !reason[0]; ++k)
+      if (ranks[k] == ranks[i])
+        snprintf(reason, CHOIR_COMM_REASON_BYTES,
+                 "ranks[%d] and ranks[%d] are both %d", k, i, ranks[i]);
+  }
+}
+
+choir_status_t choir__comm_refusal(const choir_collective_t* c) {
+  if (!c->refusal) return NULL;
+  const bool is_code = c->refusal_code > CHOIR_STATUS_OK &&
+                       c->refusal_code <= CHOIR_STATUS_INTERNAL;
+  return choir_status_make(
+      is_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT, __FILE__,
+      __LINE__, __func__, "%s", c->refusal[0] ? c->refusal : "no reason given");
+}
+
 void choir__comm_check_arguments(const choir_comm_t* comm,
                                  const choir_comm_operation_t* operation,
                                  char reason[CHOIR_COMM_REASON_BYTES]) {
@@ -96,8 +132,7 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
   int32_t kind = operation->kind;
   const choir__collective_t* traits = choir__collective(kind);
   reason[0] = 0;
-  if (kind == CHOIR_COMM_KIND_GROUP)
-    choir__comm_group_check(comm, operation, reason);
+  if (kind == CHOIR_COMM_KIND_GROUP) check_group(comm, operation, reason);
   if (!choir__collective_has_data(kind)) return;
   bool is_root = comm->rank == collective->root;
   bool is_group = collective->tensors != NULL;
@@ -460,8 +495,10 @@ static void describe_given(const choir_comm_t* comm, int32_t rank, char* text,
            choir_dtype_name((choir_dtype_t)header->dtype));
 }
 
-choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
-                                        int64_t needed, int64_t capacity) {
+// "all_gather_v 'x' (operation 5): rank 0 gives 3 f32, ranks 1 and 2 give 4
+// f32: 11 in all for rank 1, which has room for 10".
+static choir_status_t explain_lack(choir_comm_t* comm,
+                                   const choir__comm_lack_t* lack) {
   static const comparison_t given = {same_count, describe_given, "gives",
                                      "give", NULL};
   fetch_names(comm);
@@ -471,8 +508,8 @@ choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
   print_operation(&comm->headers[0], operation, sizeof(operation));
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "%s: %s: %lld in all for rank %d, which has room for %lld",
-                     operation, groups, (long long)needed, rank,
-                     (long long)capacity);
+                     operation, groups, (long long)lack->needed, lack->rank,
+                     (long long)lack->capacity);
 }
 
 static choir_status_t check_weights(choir_comm_t* comm) {
@@ -510,14 +547,6 @@ static choir_status_t check_joined(choir_comm_t* comm) {
                      "averages by all_reduce are possible%s",
                      operation, ranks, count == 1 ? "has" : "have",
                      on_plane ? ", of host memory" : "");
-}
-
-choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank) {
-  return choir__comm_break(
-      comm, CHOIR_STATUS_INTERNAL,
-      "the message of %s is none that a rank sends: another version of Choir, "
-      "or bytes that changed on the way",
-      comm->peers[rank].text);
 }
 
 // What is compared and told below lies within the message.
@@ -574,7 +603,11 @@ choir_status_t choir__comm_check_headers(
     CHOIR_TRY(choir__comm_zero_joined(comm));
   }
   const choir__collective_t* traits = choir__collective(comm->headers[0].kind);
-  if (traits->moves) return choir__comm_plan_moves(comm, operation);
+  if (traits->moves) {
+    choir__comm_lack_t lack;
+    CHOIR_TRY(choir__comm_plan_moves(comm, operation, &lack));
+    return lack.rank < 0 ? NULL : explain_lack(comm, &lack);
+  }
   if (traits->reduces && comm->headers[0].op == CHOIR_REDUCE_AVERAGE)
     return check_weights(comm);
   return NULL;

@@ -3,12 +3,25 @@
 // torchrun's or Slurm's.
 #include <errno.h>
 #include <limits.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "dist/comm_internal.h"
 #include "dist/comm_mac_internal.h"
+
+choir_status_t choir_comm_id_make(choir_comm_id_t* out_id) {
+  if (!out_id) return CHOIR_ERROR(INVALID_ARGUMENT, "comm_id_make: NULL");
+  memset(out_id, 0, sizeof(*out_id));
+  unsigned char bytes[16];
+  if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+    return CHOIR_ERROR(UNAVAILABLE, "comm_id_make: no random numbers: %s",
+                       strerror(errno));
+  sodium_bin2hex(out_id->text, sizeof(out_id->text), bytes, sizeof(bytes));
+  return NULL;
+}
 
 bool choir__comm_id_is_valid(const choir_comm_id_t* id) {
   return strnlen(id->text, sizeof(id->text)) == sizeof(id->text) - 1 &&

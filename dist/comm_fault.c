@@ -23,6 +23,14 @@ static const double max_slice = 1.0;
 
 // ---- Breaking ----
 
+// Of this process, for its end.
+static atomic_bool any_broke;
+static atomic_bool is_follower;
+
+bool choir__comm_any_broke(void) { return atomic_load(&any_broke); }
+bool choir__comm_is_follower(void) { return atomic_load(&is_follower); }
+void choir__comm_note_follower(void) { atomic_store(&is_follower, true); }
+
 // With fault_mutex held: the running operation, for whoever returns next.
 static void fault_note_operation(choir_comm_t* comm) {
   if (comm->fault_operation[0]) return;
@@ -44,7 +52,7 @@ static void fault_note_on_board(choir_comm_t* comm) {
   atomic_store(&slot->fault_code, comm->fault.code);
 }
 
-static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
+void choir__comm_break_by(choir_comm_t* comm, const choir_comm_fault_t* fault) {
   pthread_mutex_lock(&comm->fault_mutex);
   bool first = !atomic_load(&comm->broken);
   if (first) {
@@ -54,13 +62,12 @@ static void comm_break(choir_comm_t* comm, const choir_comm_fault_t* fault) {
     atomic_store(&comm->broken, true);
   }
   pthread_mutex_unlock(&comm->fault_mutex);
-  if (first) choir_mpi_skip_finalize();
-  if (first && comm->vtable->broadcast_fault)
+  if (!first) return;
+  atomic_store(&any_broke, true);
+  if (comm->vtable->broadcast_fault)
     comm->vtable->broadcast_fault(comm, &comm->fault);
-  if (first && comm->plane) comm->plane->vtable->abort(comm);
-  // Ranks of this host may wait in the group that they exchange in.
-  if (first && comm->local) comm_break(comm->local, fault);
-  if (first && comm->leaders) comm_break(comm->leaders, fault);
+  for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
+    if (comm->layers[i]) comm->layers[i]->vtable->abort(comm);
 }
 
 choir_status_t choir__comm_fault_status(choir_comm_t* comm) {
@@ -82,7 +89,7 @@ choir_status_t choir__comm_break(choir_comm_t* comm, choir_status_code_t code,
   va_start(args, format);
   vsnprintf(fault.text, sizeof(fault.text), format, args);
   va_end(args);
-  comm_break(comm, &fault);
+  choir__comm_break_by(comm, &fault);
   return choir__comm_fault_status(comm);
 }
 
@@ -96,8 +103,16 @@ choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
   pthread_mutex_lock(&group->fault_mutex);
   if (atomic_load(&group->broken)) fault = group->fault;
   pthread_mutex_unlock(&group->fault_mutex);
-  comm_break(comm, &fault);
+  choir__comm_break_by(comm, &fault);
   return choir__comm_fault_status(comm);
+}
+
+choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank) {
+  return choir__comm_break(
+      comm, CHOIR_STATUS_INTERNAL,
+      "the message of %s is none that a rank sends: another version of Choir, "
+      "or bytes that changed on the way",
+      comm->peers[rank].text);
 }
 
 void choir__comm_note_fault(choir_comm_t* comm,
@@ -112,24 +127,23 @@ void choir__comm_note_fault(choir_comm_t* comm,
     atomic_store(&comm->peer_broken, true);
   }
   pthread_mutex_unlock(&comm->fault_mutex);
-  if (comm->local) choir__comm_note_fault(comm->local, fault);
-  if (comm->leaders) choir__comm_note_fault(comm->leaders, fault);
+  for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
+    if (comm->layers[i] && comm->layers[i]->vtable->note_fault)
+      comm->layers[i]->vtable->note_fault(comm, fault);
 }
 
 void choir_comm_abort(choir_comm_t* comm, const char* why) {
   if (!comm) return;
-  choir_status_free(choir__comm_break(comm, CHOIR_STATUS_ABORTED,
-                                      "%s aborted: %s",
-                                      choir_comm_peer(comm, comm->rank),
-                                      why && why[0] ? why : "no reason given"));
+  choir_status_free(choir__comm_break(
+      comm, CHOIR_STATUS_ABORTED, "%s aborted: %s",
+      comm->peers[comm->rank].text, why && why[0] ? why : "no reason given"));
 }
 
 static void note_waiting(choir_comm_t* comm, int32_t rank) {
   for (int i = 0; i < 2; ++i)
     if (comm->activities[i]) choir__activity_wait(comm->activities[i], rank);
   if (comm->outer)
-    note_waiting(comm->outer,
-                 rank < 0 ? -1 : choir__comm_hosts_rank(comm, rank));
+    note_waiting(comm->outer, rank < 0 ? -1 : comm->outer_ranks[rank]);
 }
 
 // The first peer that is not there any more, or -1.
@@ -144,8 +158,8 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
   pthread_mutex_lock(&comm->fault_mutex);
   choir_comm_fault_t fault = comm->peer_fault;
   pthread_mutex_unlock(&comm->fault_mutex);
-  if (fault.origin != comm->rank) choir_mpi_note_follower();
-  comm_break(comm, &fault);
+  if (fault.origin != comm->rank) choir__comm_note_follower();
+  choir__comm_break_by(comm, &fault);
   return choir__comm_fault_status(comm);
 }
 
@@ -155,7 +169,7 @@ static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
   if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
   const char* peer = comm->peers[rank].text;
   note_waiting(comm, rank);  // for the launcher: it was needed
-  choir_mpi_note_follower();
+  choir__comm_note_follower();
   if (atomic_load(&comm->peers[rank].presence) == CHOIR_COMM_PEER_LEFT)
     return choir__comm_break(comm, CHOIR_STATUS_ABORTED,
                              "%s left the communicator without finalize", peer);
@@ -346,7 +360,9 @@ static void* watch_main(void* argument) {
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
     last = now;
-    if (comm->plane) comm->plane->vtable->poll_faults(comm);
+    for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
+      if (comm->layers[i] && comm->layers[i]->vtable->poll_faults)
+        comm->layers[i]->vtable->poll_faults(comm);
   }
   return NULL;
 }

@@ -16,6 +16,19 @@ typedef choir_comm_operation_t operation_t;
 // Of one rank's part in a stretch that has parts of all ranks.
 #define LEAST_WINDOW ((size_t)4096)
 
+typedef struct hosts_s {
+  choir_comm_layer_t base;  // first
+  choir_comm_t* local;      // ranks of this host
+  choir_comm_t* leaders;    // NULL on ranks that are none
+  int32_t* ranks;           // [2 * size]: those of local, those of leaders
+  char* memory;             // memory_bytes
+  size_t bytes;             // of all this
+} hosts_t;
+
+static hosts_t* hosts_of(const choir_comm_t* comm) {
+  return (hosts_t*)comm->layers[CHOIR_COMM_LAYER_HOSTS];
+}
+
 static size_t window_bytes(const choir_comm_t* comm) {
   size_t window = STRETCH_BYTES / (size_t)comm->size;
   return window < LEAST_WINDOW ? LEAST_WINDOW : window;
@@ -25,86 +38,6 @@ static size_t window_bytes(const choir_comm_t* comm) {
 static size_t memory_bytes(const choir_comm_t* comm) {
   size_t stretch = window_bytes(comm) * (size_t)comm->size;
   return 2 * (stretch > STRETCH_BYTES ? stretch : STRETCH_BYTES);
-}
-
-// ---- Life ----
-
-// Groups that nobody else sees: their sentences name this communicator's ranks,
-// and the launcher's board keeps to its operations.
-static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
-                                 int32_t count, choir_comm_t** out_group) {
-  choir_comm_t* group = NULL;
-  CHOIR_TRY(choir__comm_make_group(comm, ranks, count, false, &group));
-  if (!group) return NULL;
-  group->activities[1] = NULL;
-  group->outer = comm;
-  for (int32_t i = 0; i < count; ++i)
-    memcpy(group->peers[i].text, comm->peers[ranks[i]].text,
-           sizeof(group->peers[i].text));
-  *out_group = group;
-  return NULL;
-}
-
-static choir_status_t open_groups(choir_comm_t* comm, int32_t* ranks) {
-  for (int32_t host = 0; host < comm->host_count; ++host) {
-    int32_t count = 0;
-    for (int32_t r = 0; r < comm->size; ++r)
-      if (comm->peers[r].host_index == host) ranks[count++] = r;
-    CHOIR_TRY(open_group(comm, ranks, count, &comm->local));
-  }
-  int32_t count = 0;
-  for (int32_t r = 0; r < comm->size; ++r)
-    if (comm->peers[r].local_rank == 0) ranks[count++] = r;
-  return open_group(comm, ranks, count, &comm->leaders);
-}
-
-choir_status_t choir__comm_hosts_open(choir_comm_t* comm) {
-  if (comm->host_count == 1 || comm->host_count == comm->size) return NULL;
-  void* ranks = NULL;
-  size_t bytes = (size_t)comm->size * sizeof(int32_t);
-  CHOIR_TRY(choir_allocate(comm->allocator, memory_bytes(comm),
-                           "exchange between hosts", &comm->hosts_memory));
-  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "ranks of hosts", &ranks));
-  choir_status_t status = open_groups(comm, ranks);
-  choir_deallocate(comm->allocator, ranks, bytes);
-  CHOIR_TRY(status);
-  // Operations count from 1 for the program.
-  comm->sequence = 0;
-  // What goes with the header goes to each rank by itself.
-  comm->inline_bytes = comm->inline_share_bytes;
-  return NULL;
-}
-
-int32_t choir__comm_hosts_rank(const choir_comm_t* group, int32_t rank) {
-  const choir_comm_t* outer = group->outer;
-  const choir_comm_peer_t* own = &outer->peers[outer->rank];
-  const bool is_local = group == outer->local;
-  for (int32_t r = 0; r < outer->size; ++r) {
-    const choir_comm_peer_t* peer = &outer->peers[r];
-    if (is_local
-            ? peer->host_index == own->host_index && peer->local_rank == rank
-            : peer->host_index == rank && peer->local_rank == 0)
-      return r;
-  }
-  return -1;
-}
-
-choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm) {
-  choir_comm_t* const groups[] = {comm->local, comm->leaders};
-  for (int i = 0; i < 2; ++i) {
-    choir_status_t status = groups[i] ? choir_comm_finalize(groups[i]) : NULL;
-    if (status) return choir__comm_break_by_group(comm, groups[i], status);
-  }
-  return NULL;
-}
-
-void choir__comm_hosts_close(choir_comm_t* comm) {
-  choir_comm_release(comm->local);
-  choir_comm_release(comm->leaders);
-  comm->local = comm->leaders = NULL;
-  if (comm->hosts_memory)
-    choir_deallocate(comm->allocator, comm->hosts_memory, memory_bytes(comm));
-  comm->hosts_memory = NULL;
 }
 
 // ---- Steps ----
@@ -149,6 +82,7 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
                                      const void* src, void* data,
                                      int64_t count) {
   const choir_collective_t* c = &operation->collective;
+  const hosts_t* hosts = hosts_of(comm);
   const bool to_all = c->kind == CHOIR_COLLECTIVE_ALL_REDUCE;
   const double weight = host_weight(comm);
   choir_collective_t within = *c;
@@ -163,9 +97,9 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
   within.postscale = 1;
   // A host without samples has no average, and adds nothing to that of all.
   if (c->op != CHOIR_REDUCE_AVERAGE || weight > 0)
-    CHOIR_TRY(run_in(comm, comm->local, &within));
+    CHOIR_TRY(run_in(comm, hosts->local, &within));
   const int32_t host = to_all ? -1 : comm->peers[c->root].host_index;
-  if (comm->leaders) {
+  if (hosts->leaders) {
     choir_collective_t between = within;
     between.kind = c->kind;
     between.root = host;
@@ -173,14 +107,13 @@ static choir_status_t reduce_stretch(choir_comm_t* comm,
     between.weight = weight;
     between.prescale = 1;
     between.postscale = c->postscale;
-    CHOIR_TRY(run_in(comm, comm->leaders, &between));
+    CHOIR_TRY(run_in(comm, hosts->leaders, &between));
   }
   if (!to_all && host != own_host(comm)) return NULL;
-  return broadcast_in(comm, comm->local, data, count, c->dtype, 0);
+  return broadcast_in(comm, hosts->local, data, count, c->dtype, 0);
 }
 
-choir_status_t choir__comm_hosts_reduce(choir_comm_t* comm,
-                                        const operation_t* operation) {
+static choir_status_t reduce(choir_comm_t* comm, const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const bool takes = choir__collective_room(comm, operation) > 0;
   const size_t e = operation->element_bytes;
@@ -188,16 +121,17 @@ choir_status_t choir__comm_hosts_reduce(choir_comm_t* comm,
   for (int64_t done = 0; done < c->count; done += stretch) {
     const char* src = (const char*)c->src + (size_t)done * e;
     char* data =
-        takes ? (char*)c->dst + (size_t)done * e : (char*)comm->hosts_memory;
+        takes ? (char*)c->dst + (size_t)done * e : hosts_of(comm)->memory;
     CHOIR_TRY(reduce_stretch(comm, operation, src, data,
                              choir__comm_stretch(c->count, done, stretch)));
   }
   return NULL;
 }
 
-choir_status_t choir__comm_hosts_broadcast(choir_comm_t* comm,
-                                           const operation_t* operation) {
+static choir_status_t broadcast(choir_comm_t* comm,
+                                const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
+  const hosts_t* hosts = hosts_of(comm);
   const choir_comm_peer_t* root = &comm->peers[c->root];
   const bool is_here = root->host_index == own_host(comm);
   const size_t e = operation->element_bytes;
@@ -206,13 +140,13 @@ choir_status_t choir__comm_hosts_broadcast(choir_comm_t* comm,
     const int64_t n = choir__comm_stretch(c->count, done, stretch);
     char* data = (char*)c->dst + (size_t)done * e;
     if (is_here)
-      CHOIR_TRY(
-          broadcast_in(comm, comm->local, data, n, c->dtype, root->local_rank));
-    if (comm->leaders)
-      CHOIR_TRY(broadcast_in(comm, comm->leaders, data, n, c->dtype,
+      CHOIR_TRY(broadcast_in(comm, hosts->local, data, n, c->dtype,
+                             root->local_rank));
+    if (hosts->leaders)
+      CHOIR_TRY(broadcast_in(comm, hosts->leaders, data, n, c->dtype,
                              root->host_index));
     if (!is_here)
-      CHOIR_TRY(broadcast_in(comm, comm->local, data, n, c->dtype, 0));
+      CHOIR_TRY(broadcast_in(comm, hosts->local, data, n, c->dtype, 0));
   }
   return NULL;
 }
@@ -249,7 +183,8 @@ static choir_status_t gather_stretch(choir_comm_t* comm,
                                      size_t done) {
   const choir_collective_t* c = &operation->collective;
   const size_t e = operation->element_bytes;
-  char* of_host = comm->hosts_memory;
+  const hosts_t* hosts = hosts_of(comm);
+  char* of_host = hosts->memory;
   char* of_all = of_host + memory_bytes(comm) / 2;
   int64_t host_total = 0;
   int64_t total = 0;
@@ -267,23 +202,22 @@ static choir_status_t gather_stretch(choir_comm_t* comm,
       .dst = of_host,
       .weight = 1,
       .capacity = host_total};
-  CHOIR_TRY(run_in(comm, comm->local, &within));
-  if (comm->leaders) {
+  CHOIR_TRY(run_in(comm, hosts->local, &within));
+  if (hosts->leaders) {
     choir_collective_t between = within;
     between.kind = CHOIR_COLLECTIVE_ALL_GATHER_V;
     between.count = host_total;
     between.src = of_host;
     between.dst = of_all;
     between.capacity = total;
-    CHOIR_TRY(run_in(comm, comm->leaders, &between));
+    CHOIR_TRY(run_in(comm, hosts->leaders, &between));
   }
-  CHOIR_TRY(broadcast_in(comm, comm->local, of_all, total, CHOIR_DTYPE_U8, 0));
+  CHOIR_TRY(broadcast_in(comm, hosts->local, of_all, total, CHOIR_DTYPE_U8, 0));
   place_windows(comm, operation, of_all, done);
   return NULL;
 }
 
-choir_status_t choir__comm_hosts_gather(choir_comm_t* comm,
-                                        const operation_t* operation) {
+static choir_status_t gather(choir_comm_t* comm, const operation_t* operation) {
   size_t most = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     const size_t total =
@@ -295,15 +229,133 @@ choir_status_t choir__comm_hosts_gather(choir_comm_t* comm,
   return NULL;
 }
 
-// ---- Choice ----
+// ---- The layer ----
 
-choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
-                                      const operation_t* operation) {
+typedef choir_status_t (*run_t)(choir_comm_t* comm,
+                                const operation_t* operation);
+
+static run_t run_of(int32_t kind) {
+  static const run_t runs[CHOIR_COMM_KIND_COUNT] = {
+      [CHOIR_COLLECTIVE_ALL_REDUCE] = reduce,
+      [CHOIR_COLLECTIVE_BROADCAST] = broadcast,
+      [CHOIR_COLLECTIVE_ALL_GATHER] = gather,
+      [CHOIR_COLLECTIVE_ALL_GATHER_V] = gather,
+      [CHOIR_COLLECTIVE_REDUCE] = reduce,
+  };
+  return runs[kind];
+}
+
+static bool hosts_takes(const choir_comm_t* comm, const operation_t* operation,
+                        char* reason) {
+  (void)comm;
+  (void)reason;
   const choir_collective_t* c = &operation->collective;
-  const choir__collective_t* traits = choir__collective(operation->kind);
   // Averages of integers are those of the exact sum over all ranks.
-  const bool is_exact = traits->reduces && c->op == CHOIR_REDUCE_AVERAGE &&
+  const bool is_exact = choir__collective(operation->kind)->reduces &&
+                        c->op == CHOIR_REDUCE_AVERAGE &&
                         !choir_dtype_is_float(c->dtype);
-  if (comm->local && traits->over_hosts && !is_exact) return traits->over_hosts;
-  return comm->vtable->large[operation->kind];
+  return run_of(operation->kind) && !is_exact;
+}
+
+static choir_status_t hosts_run(choir_comm_t* comm,
+                                const operation_t* operation) {
+  return run_of(operation->kind)(comm, operation);
+}
+
+static void hosts_note_fault(choir_comm_t* comm,
+                             const choir_comm_fault_t* fault) {
+  const hosts_t* hosts = hosts_of(comm);
+  if (hosts->local) choir__comm_note_fault(hosts->local, fault);
+  if (hosts->leaders) choir__comm_note_fault(hosts->leaders, fault);
+}
+
+// Ranks of this host may wait in the group that they exchange in.
+static void hosts_abort(choir_comm_t* comm) {
+  const hosts_t* hosts = hosts_of(comm);
+  if (hosts->local) choir__comm_break_by(hosts->local, &comm->fault);
+  if (hosts->leaders) choir__comm_break_by(hosts->leaders, &comm->fault);
+}
+
+static choir_status_t hosts_finalize(choir_comm_t* comm) {
+  const hosts_t* hosts = hosts_of(comm);
+  choir_comm_t* const groups[] = {hosts->local, hosts->leaders};
+  for (int i = 0; i < 2; ++i) {
+    choir_status_t status = groups[i] ? choir_comm_finalize(groups[i]) : NULL;
+    if (status) return choir__comm_break_by_group(comm, groups[i], status);
+  }
+  return NULL;
+}
+
+static void hosts_destroy(choir_comm_t* comm) {
+  hosts_t* hosts = hosts_of(comm);
+  comm->layers[CHOIR_COMM_LAYER_HOSTS] = NULL;
+  choir_comm_release(hosts->local);
+  choir_comm_release(hosts->leaders);
+  choir_deallocate(comm->allocator, hosts, hosts->bytes);
+}
+
+static const choir_comm_layer_vtable_t hosts_vtable = {
+    .takes = hosts_takes,
+    .run = hosts_run,
+    .note_fault = hosts_note_fault,
+    .abort = hosts_abort,
+    .finalize = hosts_finalize,
+    .destroy = hosts_destroy,
+};
+
+// ---- Start ----
+
+// Groups that nobody else sees: their sentences name this communicator's ranks,
+// and the launcher's board keeps to its operations.
+static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
+                                 int32_t count, choir_comm_t** out_group) {
+  choir_comm_t* group = NULL;
+  CHOIR_TRY(choir__comm_make_group(comm, ranks, count, &group));
+  if (!group) return NULL;
+  *out_group = group;
+  group->activities[1] = NULL;
+  group->outer = comm;
+  group->outer_ranks = ranks;
+  for (int32_t i = 0; i < count; ++i)
+    memcpy(group->peers[i].text, comm->peers[ranks[i]].text,
+           sizeof(group->peers[i].text));
+  return choir__comm_watch_start(group);
+}
+
+// All ranks agree on the groups of all hosts.
+static choir_status_t open_groups(choir_comm_t* comm, hosts_t* hosts) {
+  int32_t* others = hosts->ranks + comm->size;
+  for (int32_t host = 0; host < comm->host_count; ++host) {
+    int32_t* ranks = host == own_host(comm) ? hosts->ranks : others;
+    int32_t count = 0;
+    for (int32_t r = 0; r < comm->size; ++r)
+      if (comm->peers[r].host_index == host) ranks[count++] = r;
+    CHOIR_TRY(open_group(comm, ranks, count, &hosts->local));
+  }
+  int32_t count = 0;
+  for (int32_t r = 0; r < comm->size; ++r)
+    if (comm->peers[r].local_rank == 0) others[count++] = r;
+  return open_group(comm, others, count, &hosts->leaders);
+}
+
+choir_status_t choir__comm_hosts_open(choir_comm_t* comm) {
+  if (comm->host_count == 1 || comm->host_count == comm->size) return NULL;
+  const size_t ranks_bytes = 2 * (size_t)comm->size * sizeof(int32_t);
+  const size_t memory_at = (sizeof(hosts_t) + ranks_bytes + 63) / 64 * 64;
+  const size_t bytes = memory_at + memory_bytes(comm);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "exchange between hosts",
+                           &memory));
+  hosts_t* hosts = memory;
+  *hosts = (hosts_t){.base.vtable = &hosts_vtable,
+                     .ranks = (int32_t*)(void*)(hosts + 1),
+                     .memory = (char*)memory + memory_at,
+                     .bytes = bytes};
+  comm->layers[CHOIR_COMM_LAYER_HOSTS] = &hosts->base;
+  CHOIR_TRY(open_groups(comm, hosts));
+  // Operations count from 1 for the program.
+  comm->sequence = 0;
+  // What goes with the header goes to each rank by itself.
+  comm->inline_bytes = comm->inline_share_bytes;
+  return NULL;
 }

@@ -35,14 +35,6 @@ typedef struct choir__collective_s {
   bool has_own_counts;   // which may differ between ranks
   bool has_splits;       // and between the ranks they go to
   bool takes_tensors;    // groups of them
-  // Large data of a kind that does not move: by rounds of exchanges, of which
-  // the first came with the header or not.
-  choir_status_t (*rounds)(choir_comm_t* comm,
-                           const choir_comm_operation_t* operation, bool first);
-  // Large data where hosts have several ranks: comm_hosts.c. NULL: the
-  // backend's way.
-  choir_status_t (*over_hosts)(choir_comm_t* comm,
-                               const choir_comm_operation_t* operation);
 } choir__collective_t;
 // One that has nothing, for the common code's own operations.
 const choir__collective_t* choir__collective(int32_t kind);
@@ -57,19 +49,6 @@ int64_t choir__collective_room(const choir_comm_t* comm,
 void choir__collective_cost(const choir_comm_t* comm,
                             const choir_collective_t* collective, double count,
                             choir_cost_t* out_cost);
-choir_status_t choir__comm_rounds_reduce(
-    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
-choir_status_t choir__comm_rounds_broadcast(
-    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
-choir_status_t choir__comm_rounds_scatter(
-    choir_comm_t* comm, const choir_comm_operation_t* operation, bool first);
-choir_status_t choir__comm_hosts_reduce(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
-choir_status_t choir__comm_hosts_broadcast(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
-choir_status_t choir__comm_hosts_gather(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
-
 // comm_config.c
 // 32 hexadecimal digits.
 bool choir__comm_id_is_valid(const choir_comm_id_t* id);
@@ -82,18 +61,14 @@ void choir__comm_check_arguments(const choir_comm_t* comm,
 // Compares all ranks' headers; the same result on every rank.
 choir_status_t choir__comm_check_headers(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
-// The failure by a message that no rank sends.
-choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank);
-// "all_gather_v 'x' (operation 5): rank 0 gives 3 f32, ranks 1 and 2 give 4
-// f32: 11 in all for rank 1, which has room for 10".
-choir_status_t choir__comm_explain_room(choir_comm_t* comm, int32_t rank,
-                                        int64_t needed, int64_t capacity);
+// The caller's refusal as a failure; NULL: none.
+choir_status_t choir__comm_refusal(const choir_collective_t* collective);
 uint64_t choir__comm_name_hash(const char* name);
 // The name for messages. Of a longer one the beginning, "..." and digits of its
 // hash, so that two that differ further on do not look alike.
 void choir__comm_name_copy(const char* name, char text[CHOIR_COMM_NAME_BYTES]);
 
-// comm_moves.c
+// comm_words.c
 // Of the words ahead of the first message's data.
 size_t choir__comm_meta_bytes(const choir_comm_t* comm,
                               const choir_comm_operation_t* operation);
@@ -104,13 +79,43 @@ void choir__comm_meta_fill(const choir_comm_t* comm,
 const double* choir__comm_words_factors(const choir_comm_message_t* message);
 const int64_t* choir__comm_words_tensors(const choir_comm_message_t* message,
                                          uint8_t words);
-// Fills in comm->moves from all ranks' words; a failure is the same on all.
+// Of a kind with own counts: room in dst, and what is given, to each rank where
+// there are splits.
+int64_t choir__comm_words_capacity(const choir_comm_message_t* message);
+const int64_t* choir__comm_words_given(const choir_comm_message_t* message);
+// What ranks agree on to make a group.
+typedef struct choir__comm_group_terms_s {
+  choir_comm_id_t id;  // of the first rank's message
+  uint64_t context;    // see choir_comm_vtable_t.group
+} choir__comm_group_terms_t;
+// The list in a rank's message.
+const int32_t* choir__comm_group_ranks(const choir_comm_message_t* message);
+void choir__comm_group_agree(const choir_comm_t* comm,
+                             const choir_comm_operation_t* operation);
+
+// comm_moves.c
+// A rank that has too little room; rank -1: all have enough.
+typedef struct choir__comm_lack_s {
+  int32_t rank;
+  int64_t needed;
+  int64_t capacity;
+} choir__comm_lack_t;
+// Fills in comm->moves from all ranks' words, or the rank that lacks most, with
+// what each gives it as the headers' counts; the same on all ranks.
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
-                                      const choir_comm_operation_t* operation);
+                                      const choir_comm_operation_t* operation,
+                                      choir__comm_lack_t* out_lack);
+// Takes what came with the headers; whether parts are still to be moved.
+bool choir__comm_begin_moves(choir_comm_t* comm,
+                             const choir_comm_operation_t* operation);
 // Tells the caller what came.
 void choir__comm_tell_counts(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation);
-choir_status_t choir__comm_run_moves(choir_comm_t* comm,
+
+// comm_rounds.c
+// Data that did not come with the headers: over hosts, by the backend's slot or
+// by rounds of exchanges.
+choir_status_t choir__comm_run_large(choir_comm_t* comm,
                                      const choir_comm_operation_t* operation);
 
 // comm_tensors.c
@@ -125,7 +130,6 @@ choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
                                         choir_comm_operation_t* operation);
 choir_status_t choir__comm_tensors_unpack(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
-void choir__comm_tensors_free(choir_comm_t* comm);
 
 // comm_staged.c
 // Host memory from memory of the stream's device and back, in the stream's
@@ -143,42 +147,16 @@ choir_status_t choir__comm_staged_write(
     choir_comm_t* comm, const choir_comm_operation_t* operation);
 // Counts bytes that go the way over the host.
 void choir__comm_staged_note(choir_comm_t* comm, size_t bytes);
-void choir__comm_staged_free(choir_comm_t* comm);
 
 // comm_group.c
-// choir_comm_group, with a data plane where comm has one or without.
+// choir_comm_group without layers and without a watch.
 choir_status_t choir__comm_make_group(choir_comm_t* comm, const int32_t* ranks,
-                                      int32_t count, bool has_plane,
-                                      choir_comm_t** out_group);
-// What ranks agree on to make a group.
-typedef struct choir__comm_group_terms_s {
-  choir_comm_id_t id;  // of the first rank's message
-  uint64_t context;    // see choir_comm_vtable_t.group
-} choir__comm_group_terms_t;
-void choir__comm_group_check(const choir_comm_t* comm,
-                             const choir_comm_operation_t* operation,
-                             char reason[CHOIR_COMM_REASON_BYTES]);
-size_t choir__comm_group_bytes(int64_t count);
-void choir__comm_group_fill(const choir_comm_operation_t* operation,
-                            unsigned char* data);
-// The list in a rank's message.
-const int32_t* choir__comm_group_ranks(const choir_comm_message_t* message);
-void choir__comm_group_agree(const choir_comm_t* comm,
-                             const choir_comm_operation_t* operation);
+                                      int32_t count, choir_comm_t** out_group);
 
 // comm_hosts.c
-// Collective, after ranks joined: nothing unless several hosts have several
-// ranks.
+// Collective, after ranks joined: the layer over hosts, unless no host has
+// several ranks or there is one.
 choir_status_t choir__comm_hosts_open(choir_comm_t* comm);
-choir_status_t choir__comm_hosts_finalize(choir_comm_t* comm);
-void choir__comm_hosts_close(choir_comm_t* comm);
-// The rank that rank `rank` of a group of `outer` has there.
-int32_t choir__comm_hosts_rank(const choir_comm_t* group, int32_t rank);
-typedef choir_status_t (*choir__comm_large_t)(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
-// The way of large data: over hosts, or the backend's, or NULL.
-choir__comm_large_t choir__comm_large(const choir_comm_t* comm,
-                                      const choir_comm_operation_t* operation);
 
 // comm_pair.c
 choir_status_t choir__comm_run_pair(choir_comm_t* comm,
@@ -195,31 +173,37 @@ choir_status_t choir__comm_zero_joined(choir_comm_t* comm);
 choir_status_t choir__comm_run_joined(choir_comm_t* comm,
                                       const choir_comm_operation_t* operation,
                                       const choir_comm_message_t* message);
-void choir__comm_join_free(choir_comm_t* comm);
 
 // comm_run.c
-// The caller's refusal as a failure; NULL: none.
-choir_status_t choir__comm_refusal(const choir_collective_t* collective);
 // Runs one operation of any kind under the run mutex. `stream` as in
 // choir_comm_operation_t.
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    choir_stream_t* stream, bool is_blocking);
 
-// comm.c
-// Joins by the backend that suits the ranks and their hosts, for a backend that
-// puts a data plane beside it.
-choir_status_t choir__comm_join_host(const choir_comm_config_t* config,
-                                     choir_comm_t** out_comm);
+// comm_base.c
+// At least so many bytes of scratch, zeros where it is new; OUT_OF_MEMORY tells
+// of `what`.
+choir_status_t choir__comm_reserve(choir_comm_t* comm,
+                                   choir_comm_scratch_t* scratch, size_t bytes,
+                                   const char* what);
 // Of the device's own memory, cleared.
 choir_status_t choir__comm_buffer_cleared(choir_device_t* device, size_t bytes,
                                           choir_buffer_t** out_buffer);
-// After ranks joined: their watch, the way between hosts. Ends the communicator
-// when it fails.
-choir_status_t choir__comm_start_up(choir_comm_t** comm);
 
 // comm_fault.c
 choir_status_t choir__comm_fault_status(choir_comm_t* comm);
+// Breaks the communicator by a fault that is told.
+void choir__comm_break_by(choir_comm_t* comm, const choir_comm_fault_t* fault);
+// By a message that no rank sends.
+choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank);
+// Of this process: whether a communicator broke, and by what happened to
+// another rank. If it then ends with a failure while an MPI runtime runs it, it
+// first waits some seconds for that runtime, which ends all ranks and tells how
+// the first one ended.
+bool choir__comm_any_broke(void);
+bool choir__comm_is_follower(void);
+void choir__comm_note_follower(void);
 // Breaks the communicator if a peer told a fault or is gone. Never waits.
 choir_status_t choir__comm_check_peers(choir_comm_t* comm);
 // A wait that is over: whether by nothing but its deadline.
@@ -250,13 +234,6 @@ void choir__comm_set_shares(choir_comm_t* comm);
 choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
                                          choir_comm_id_t* out_id,
                                          bool* out_one_host);
-// A communicator broke: MPI, if it runs, is not finalized at exit, where it
-// would wait for a dead peer.
-void choir_mpi_skip_finalize(void);
-// A communicator broke by what happened to another rank. If this process ends
-// with a failure while an MPI runtime runs it, it first waits some seconds for
-// that runtime, which ends all ranks and tells how the first one ended.
-void choir_mpi_note_follower(void);
 // choir_comm_shutdown.
 choir_status_t choir_mpi_world_close(void);
 
@@ -264,6 +241,9 @@ choir_status_t choir_mpi_world_close(void);
 #define CHOIR_COMM_BACKEND(name)                                             \
   choir_status_t choir_##name##_comm_join(const choir_comm_config_t* config, \
                                           choir_comm_t** out_comm);
+#define CHOIR_COMM_PLANE(name)                                  \
+  choir_status_t choir_##name##_comm_attach(choir_comm_t* comm, \
+                                            choir_device_t* device);
 #include "dist/backends/backends.def"
 #undef CHOIR_COMM_BACKEND
 

@@ -39,19 +39,6 @@ int32_t choir__comm_note_joined(choir_comm_t* comm) {
   return count;
 }
 
-static choir_status_t reserve(choir_comm_t* comm, void** memory,
-                              size_t* memory_bytes, size_t bytes) {
-  if (bytes <= *memory_bytes) return NULL;
-  if (*memory) choir_deallocate(comm->allocator, *memory, *memory_bytes);
-  *memory = NULL;
-  *memory_bytes = 0;
-  CHOIR_TRY(
-      choir_allocate(comm->allocator, bytes, "ranks that joined", memory));
-  *memory_bytes = bytes;
-  memset(*memory, 0, bytes);
-  return NULL;
-}
-
 // Peers are past the header: without memory this rank cannot go on beside them.
 static choir_status_t fail(choir_comm_t* comm, choir_status_t status) {
   choir_status_t broken = choir__comm_break(
@@ -63,21 +50,12 @@ static choir_status_t fail(choir_comm_t* comm, choir_status_t status) {
 
 choir_status_t choir__comm_zero_joined(choir_comm_t* comm) {
   size_t bytes = sizeof(choir_comm_message_t) + comm->exchange_bytes;
-  choir_status_t status =
-      reserve(comm, &comm->zero_message, &comm->zero_message_bytes, bytes);
+  choir_status_t status = choir__comm_reserve(comm, &comm->zero_message, bytes,
+                                              "ranks that joined");
   if (status) return fail(comm, status);
   for (int32_t r = 0; r < comm->size; ++r)
-    if (comm->joined[r]) comm->messages[r] = comm->zero_message;
+    if (comm->joined[r]) comm->messages[r] = comm->zero_message.data;
   return NULL;
-}
-
-void choir__comm_join_free(choir_comm_t* comm) {
-  if (comm->zero_message)
-    choir_deallocate(comm->allocator, comm->zero_message,
-                     comm->zero_message_bytes);
-  if (comm->join_memory)
-    choir_deallocate(comm->allocator, comm->join_memory,
-                     comm->join_memory_bytes);
 }
 
 // The others' all_reduce with zeros; its result is nobody's.
@@ -92,16 +70,16 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
   others.meta_bytes = 0;
   const size_t bytes = (size_t)header->count * others.element_bytes;
   choir_status_t status =
-      reserve(comm, &comm->join_memory, &comm->join_memory_bytes, bytes);
+      choir__comm_reserve(comm, &comm->zeros, bytes, "ranks that joined");
   if (status) return fail(comm, status);
-  memset(comm->join_memory, 0, bytes);
+  if (bytes) memset(comm->zeros.data, 0, bytes);
   *c = (choir_collective_t){
       .kind = (choir_collective_kind_t)header->kind,
       .op = (choir_reduce_t)header->op,
       .dtype = (choir_dtype_t)header->dtype,
       .count = header->count,
-      .src = comm->join_memory,
-      .dst = comm->join_memory,
+      .src = comm->zeros.data,
+      .dst = comm->zeros.data,
       .weight = 1,
       .scales = (header->words & CHOIR_COMM_WORDS_FACTORS) != 0,
       .name = operation->collective.name};
@@ -109,22 +87,5 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
     c->prescale = choir__comm_words_factors(message)[0];
     c->postscale = choir__comm_words_factors(message)[1];
   }
-  choir__comm_large_t large = choir__comm_large(comm, &others);
-  return large ? large(comm, &others) : choir__comm_run_rounds(comm, &others);
-}
-
-choir_status_t choir_comm_join(choir_comm_t* comm, int32_t* out_last) {
-  if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "join: comm is NULL");
-  if (!out_last)
-    return choir__comm_refuse(
-        comm, CHOIR_COMM_KIND_UNKNOWN, NULL,
-        CHOIR_ERROR(INVALID_ARGUMENT, "join: out_last is NULL"));
-  *out_last = -1;
-  choir__comm_drain(comm);
-  // Set by the operation to which all came joined.
-  choir_collective_t request = {.dst = out_last};
-  while (*out_last < 0)
-    CHOIR_TRY(
-        choir__comm_execute(comm, CHOIR_COMM_KIND_JOIN, &request, NULL, true));
-  return NULL;
+  return choir__comm_run_large(comm, &others);
 }

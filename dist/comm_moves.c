@@ -3,80 +3,13 @@
 // many elements rank s gives to rank d. From it follow, once all ranks know all
 // numbers, the places in every rank's src and dst; what then moves the bytes
 // knows the plan and no kinds.
-//
-// Numbers of which each rank knows only its own travel as words ahead of the
-// first message's data.
 #include <string.h>
 
 #include "dist/comm_internal.h"
 
 typedef choir_comm_operation_t operation_t;
 
-#define FACTOR_BYTES (2 * sizeof(double))
-
-const double* choir__comm_words_factors(const choir_comm_message_t* message) {
-  return (const double*)(const void*)message->data;
-}
-
-const int64_t* choir__comm_words_tensors(const choir_comm_message_t* message,
-                                         uint8_t words) {
-  bool is_scaled = words & CHOIR_COMM_WORDS_FACTORS;
-  return (const int64_t*)(const void*)(message->data +
-                                       (is_scaled ? FACTOR_BYTES : 0));
-}
-
-// Room in dst, then what the rank gives: one number, or one for each rank.
-enum { WORD_CAPACITY, WORD_GIVEN };
-
-size_t choir__comm_meta_bytes(const choir_comm_t* comm,
-                              const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  const choir__collective_t* traits = choir__collective(operation->kind);
-  size_t bytes = 0;
-  if (operation->kind == CHOIR_COMM_KIND_GROUP)
-    return choir__comm_group_bytes(c->count);
-  if (traits->reduces && c->scales) bytes += FACTOR_BYTES;
-  if (c->tensors && c->tensor_count > 0)
-    bytes += (1 + (size_t)c->tensor_count) * sizeof(int64_t);
-  if (!traits->has_own_counts) return bytes;
-  size_t given = traits->has_splits ? (size_t)comm->size : 1;
-  return (WORD_GIVEN + given) * sizeof(int64_t);
-}
-
-void choir__comm_meta_fill(const choir_comm_t* comm,
-                           const operation_t* operation, unsigned char* data) {
-  const choir_collective_t* c = &operation->collective;
-  const choir__collective_t* traits = choir__collective(operation->kind);
-  if (!operation->meta_bytes) return;
-  if (operation->kind == CHOIR_COMM_KIND_GROUP) {
-    choir__comm_group_fill(operation, data);
-    return;
-  }
-  if (traits->reduces && c->scales) {
-    const double factors[2] = {c->prescale, c->postscale};
-    memcpy(data, factors, FACTOR_BYTES);
-    data += FACTOR_BYTES;
-  }
-  int64_t* words = (int64_t*)(void*)data;
-  if (c->tensors) {
-    words[0] = c->tensor_count;
-    for (int32_t i = 0; i < c->tensor_count; ++i)
-      words[1 + i] = c->tensors[i].count;
-  }
-  if (!traits->has_own_counts) return;
-  words[WORD_CAPACITY] = c->capacity;
-  words[WORD_GIVEN] = c->count;
-  if (!traits->has_splits) return;
-  bool gives = comm->rank == c->root || !traits->root_gives;
-  for (int32_t r = 0; r < comm->size; ++r)
-    words[WORD_GIVEN + r] = gives ? c->splits[r] : 0;
-}
-
 // ---- The plan ----
-
-static int64_t word_of(const choir_comm_t* comm, int32_t rank, int32_t word) {
-  return ((const int64_t*)(const void*)comm->messages[rank]->data)[word];
-}
 
 // Elements that rank `from` gives to rank `to`.
 static int64_t given(const choir_comm_t* comm, const operation_t* operation,
@@ -86,7 +19,8 @@ static int64_t given(const choir_comm_t* comm, const operation_t* operation,
   if (traits->root_gives && from != c->root) return 0;
   if (traits->root_takes && to != c->root) return 0;
   if (!traits->has_own_counts) return c->count;
-  return word_of(comm, from, WORD_GIVEN + (traits->has_splits ? to : 0));
+  return choir__comm_words_given(
+      comm->messages[from])[traits->has_splits ? to : 0];
 }
 
 static int64_t sum_for(const choir_comm_t* comm, const operation_t* operation,
@@ -98,26 +32,24 @@ static int64_t sum_for(const choir_comm_t* comm, const operation_t* operation,
   return sum;
 }
 
-// Tells of the rank that lacks most.
-static choir_status_t check_room(choir_comm_t* comm,
-                                 const operation_t* operation) {
+// Finds the rank that lacks most.
+static void check_room(choir_comm_t* comm, const operation_t* operation,
+                       choir__comm_lack_t* out_lack) {
   const bool is_alike = choir__collective(operation->kind)->gives_all_alike;
-  int32_t worst = -1;
   int64_t most = 0;
   int64_t needed = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     if (r == 0 || !is_alike) needed = sum_for(comm, operation, r);
-    const int64_t room = word_of(comm, r, WORD_CAPACITY);
+    const int64_t room = choir__comm_words_capacity(comm->messages[r]);
     const int64_t lack = needed - (room > 0 ? room : 0);
     if (lack <= most) continue;
     most = lack;
-    worst = r;
+    *out_lack =
+        (choir__comm_lack_t){.rank = r, .needed = needed, .capacity = room};
   }
-  if (worst < 0) return NULL;
+  if (out_lack->rank < 0) return;
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->headers[r].count = given(comm, operation, r, worst);
-  return choir__comm_explain_room(comm, worst, sum_for(comm, operation, worst),
-                                  word_of(comm, worst, WORD_CAPACITY));
+    comm->headers[r].count = given(comm, operation, r, out_lack->rank);
 }
 
 // A rank's own numbers are those that it may give.
@@ -127,7 +59,7 @@ static bool counts_are_possible(const choir_comm_t* comm,
   const int64_t most =
       INT64_MAX / (int64_t)operation->element_bytes / comm->size;
   for (int32_t r = 0; r < (traits->has_splits ? comm->size : 1); ++r) {
-    const int64_t count = word_of(comm, rank, WORD_GIVEN + r);
+    const int64_t count = choir__comm_words_given(comm->messages[rank])[r];
     if (count < 0 || count > most) return false;
   }
   return true;
@@ -145,12 +77,15 @@ static bool fits_inline(const choir_comm_t* comm, const operation_t* operation,
 }
 
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
-                                      const operation_t* operation) {
+                                      const operation_t* operation,
+                                      choir__comm_lack_t* out_lack) {
   const choir__collective_t* traits = choir__collective(operation->kind);
+  out_lack->rank = -1;
   for (int32_t r = 0; r < comm->size && traits->has_own_counts; ++r)
     if (!counts_are_possible(comm, operation, r))
       return choir__comm_break_by_message(comm, r);
-  if (traits->has_own_counts) CHOIR_TRY(check_room(comm, operation));
+  if (traits->has_own_counts) check_room(comm, operation, out_lack);
+  if (out_lack->rank >= 0) return NULL;
   choir_comm_moves_t* moves = &comm->moves;
   int64_t send_at = 0;
   int64_t recv_at = 0;
@@ -247,8 +182,7 @@ void choir__comm_tell_counts(const choir_comm_t* comm,
     memcpy(counts, came, (size_t)comm->size * sizeof(*counts));
 }
 
-choir_status_t choir__comm_run_moves(choir_comm_t* comm,
-                                     const operation_t* operation) {
+bool choir__comm_begin_moves(choir_comm_t* comm, const operation_t* operation) {
   choir_comm_moves_t* moves = &comm->moves;
   bool open = false;
   copy_own(comm, operation);
@@ -262,10 +196,5 @@ choir_status_t choir__comm_run_moves(choir_comm_t* comm,
       moves->open[r] = moves->total[r] > 0;
     open = open || moves->open[r];
   }
-  choir__comm_large_t large = choir__comm_large(comm, operation);
-  if (open)
-    CHOIR_TRY(large ? large(comm, operation)
-                    : choir__comm_move_rounds(comm, operation));
-  choir__comm_tell_counts(comm, operation);
-  return NULL;
+  return open;
 }

@@ -57,8 +57,8 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   CHOIR_TRY(check_arguments(operation));
   if (!operation->stream) return NULL;
   char reason[CHOIR_COMM_REASON_BYTES] = "";
-  operation->on_plane = comm->plane && comm->plane->vtable->takes(
-                                           comm, operation->stream, reason);
+  const choir_comm_layer_t* plane = comm->layers[CHOIR_COMM_LAYER_PLANE];
+  operation->on_plane = plane && plane->vtable->takes(comm, operation, reason);
   if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
   return operation->on_plane ? NULL : choir__comm_staged_read(comm, operation);
 }
@@ -147,7 +147,8 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
   theirs.name[sizeof(theirs.name) - 1] = 0;
   theirs.reason[sizeof(theirs.reason) - 1] = 0;
   CHOIR_TRY(compare(comm, operation, &own, &theirs));
-  if (operation->on_plane) return comm->plane->vtable->run(comm, operation);
+  if (operation->on_plane)
+    return comm->layers[CHOIR_COMM_LAYER_PLANE]->vtable->run(comm, operation);
   const size_t bytes = (size_t)c->count * operation->element_bytes;
   if (sends) return comm->vtable->pair(comm, c->root, c->src, bytes, NULL, 0);
   return comm->vtable->pair(comm, c->root, NULL, 0, c->dst, bytes);

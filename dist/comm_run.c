@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One operation from header to result. Data up to inline_bytes travels with
-// the header, so a small collective is one exchange; the rest goes through
-// the backend's slot or, where it has none, through rounds of exchanges. Kinds
-// that hand elements on as they are go on in comm_moves.c.
+// the header, so a small collective is one exchange; the rest takes the way
+// that comm_rounds.c chooses.
 #include <stdio.h>
 #include <string.h>
 
@@ -12,8 +11,6 @@
 #include "dist/comm_shared_def.h"
 
 typedef choir_comm_operation_t operation_t;
-
-static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 // Gives the data of the first message: what the first round of the rounds
 // below would give.
@@ -26,118 +23,6 @@ static size_t stage_inline(choir_comm_t* comm, const operation_t* operation,
     memcpy(data, c->src, bytes);
   }
   return bytes;
-}
-
-// ---- Shares ----
-
-void choir_comm_share(int64_t count, int32_t rank, int32_t size,
-                      int64_t* out_start, int64_t* out_count) {
-  int64_t more = count % size;
-  *out_count = count / size + (rank < more);
-  *out_start = count / size * rank + (rank < more ? rank : more);
-}
-
-int64_t choir__comm_stretch(int64_t part, int64_t done, int64_t most) {
-  if (part <= done) return 0;
-  return part - done < most ? part - done : most;
-}
-
-// ---- Rounds of exchanges ----
-// `first` tells that the first round's exchange was done with the header.
-
-// Beyond the words that the first message begins with.
-static const char* message_data(const choir_comm_t* comm,
-                                const operation_t* operation, int32_t rank,
-                                bool first) {
-  const unsigned char* data = comm->messages[rank]->data;
-  return (const char*)data + (first ? operation->meta_bytes : 0);
-}
-
-choir_status_t choir__comm_rounds_reduce(choir_comm_t* comm,
-                                         const operation_t* operation,
-                                         bool first) {
-  const choir_collective_t* c = &operation->collective;
-  bool takes = choir__collective_room(comm, operation) > 0;
-  size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->exchange_bytes / e);
-  for (int64_t done = 0; done < c->count; done += round, first = false) {
-    int64_t n = choir__comm_stretch(c->count, done, round);
-    size_t bytes = (size_t)n * e;
-    if (!first) {
-      memcpy(comm->vtable->stage(comm)->data,
-             (const char*)c->src + (size_t)done * e, bytes);
-      CHOIR_TRY(comm->vtable->exchange(comm, bytes));
-    }
-    if (!takes) continue;
-    for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = message_data(comm, operation, r, first);
-    void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
-  }
-  return NULL;
-}
-
-choir_status_t choir__comm_rounds_broadcast(choir_comm_t* comm,
-                                            const operation_t* operation,
-                                            bool first) {
-  const choir_collective_t* c = &operation->collective;
-  size_t total = (size_t)c->count * operation->element_bytes;
-  bool is_root = comm->rank == c->root;
-  for (size_t done = 0; done < total;
-       done += comm->exchange_bytes, first = false) {
-    size_t bytes = smaller(total - done, comm->exchange_bytes);
-    char* dst = (char*)c->dst + done;
-    if (!first) {
-      choir_comm_message_t* message = comm->vtable->stage(comm);
-      if (is_root) memcpy(message->data, dst, bytes);
-      CHOIR_TRY(comm->vtable->exchange(comm, is_root ? bytes : 0));
-    }
-    if (!is_root)
-      memcpy(dst, message_data(comm, operation, c->root, first), bytes);
-  }
-  return NULL;
-}
-
-// A round carries the same stretch of every rank's share, one after the other;
-// the first, when it went with the header, is all of src.
-choir_status_t choir__comm_rounds_scatter(choir_comm_t* comm,
-                                          const operation_t* operation,
-                                          bool first) {
-  const choir_collective_t* c = &operation->collective;
-  size_t e = operation->element_bytes;
-  int64_t total = choir__comm_shared_count(comm, operation);
-  int64_t start, most, own;
-  choir_comm_share(total, 0, comm->size, &start, &most);
-  choir_comm_share(total, comm->rank, comm->size, &start, &own);
-  int64_t round = (int64_t)(comm->exchange_bytes / (e * (size_t)comm->size));
-  if (first) round = most;
-  for (int64_t done = 0; done < most; done += round, first = false) {
-    unsigned char* data = first ? NULL : comm->vtable->stage(comm)->data;
-    size_t bytes = 0;
-    size_t own_at = 0;
-    for (int32_t r = 0; r < comm->size; ++r) {
-      int64_t count;
-      choir_comm_share(total, r, comm->size, &start, &count);
-      size_t n = (size_t)choir__comm_stretch(count, done, round) * e;
-      if (data)
-        memcpy(data + bytes, (const char*)c->src + (size_t)(start + done) * e,
-               n);
-      if (r == comm->rank) own_at = bytes;
-      bytes += n;
-    }
-    if (!first) CHOIR_TRY(comm->vtable->exchange(comm, bytes));
-    for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = message_data(comm, operation, r, first) + own_at;
-    void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1,
-                       choir__comm_stretch(own, done, round));
-  }
-  return NULL;
-}
-
-choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
-                                      const operation_t* operation) {
-  return choir__collective(operation->kind)->rounds(comm, operation, false);
 }
 
 // ---- One operation ----
@@ -232,29 +117,12 @@ static choir_status_t run_join(choir_comm_t* comm,
   return choir__comm_run_joined(comm, operation, comm->messages[other]);
 }
 
-choir_status_t choir__comm_refusal(const choir_collective_t* c) {
-  if (!c->refusal) return NULL;
-  const bool is_code = c->refusal_code > CHOIR_STATUS_OK &&
-                       c->refusal_code <= CHOIR_STATUS_INTERNAL;
-  return choir_status_make(
-      is_code ? c->refusal_code : CHOIR_STATUS_INVALID_ARGUMENT, __FILE__,
-      __LINE__, __func__, "%s", c->refusal[0] ? c->refusal : "no reason given");
-}
-
 // Who moves the data of a device.
 static void place(const choir_comm_t* comm, operation_t* operation,
                   char reason[CHOIR_COMM_REASON_BYTES]) {
-  operation->on_plane =
-      operation->stream && comm->plane &&
-      comm->plane->vtable->takes(comm, operation->stream, reason);
-}
-
-static choir_status_t run_on_plane(choir_comm_t* comm,
-                                   const operation_t* operation) {
-  CHOIR_TRY(comm->plane->vtable->run(comm, operation));
-  if (choir__collective(operation->kind)->moves)
-    choir__comm_tell_counts(comm, operation);
-  return NULL;
+  const choir_comm_layer_t* plane = comm->layers[CHOIR_COMM_LAYER_PLANE];
+  operation->on_plane = operation->stream && plane &&
+                        plane->vtable->takes(comm, operation, reason);
 }
 
 // One rank's reduction in place, without scales, is what lies there: a GPU's
@@ -313,8 +181,15 @@ static choir_status_t run_operation(choir_comm_t* comm,
   CHOIR_TRY(comm->vtable->exchange(comm, bytes));
   if (operation->kind == CHOIR_COMM_KIND_JOIN) return run_join(comm, operation);
   CHOIR_TRY(shared(comm, choir__comm_check_headers(comm, operation)));
-  if (operation->on_plane) return run_on_plane(comm, operation);
-  if (traits->moves) return choir__comm_run_moves(comm, operation);
+  if (traits->moves || operation->on_plane) {
+    if (operation->on_plane)
+      CHOIR_TRY(
+          comm->layers[CHOIR_COMM_LAYER_PLANE]->vtable->run(comm, operation));
+    else if (choir__comm_begin_moves(comm, operation))
+      CHOIR_TRY(choir__comm_run_large(comm, operation));
+    if (traits->moves) choir__comm_tell_counts(comm, operation);
+    return NULL;
+  }
   // Where one rank's data are elsewhere, all take the way of large data.
   bool is_inline = true;
   for (int32_t r = 0; r < comm->size; ++r)
@@ -326,10 +201,9 @@ static choir_status_t run_operation(choir_comm_t* comm,
     copy_alone(comm, operation);
     return NULL;
   }
-  if (payload <= 0 || !traits->rounds) return NULL;
-  choir__comm_large_t large = choir__comm_large(comm, operation);
-  if (!is_inline && large) return large(comm, operation);
-  return traits->rounds(comm, operation, is_inline);
+  if (payload <= 0) return NULL;
+  return is_inline ? choir__comm_run_rounds(comm, operation, true)
+                   : choir__comm_run_large(comm, operation);
 }
 
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
@@ -377,24 +251,4 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
   }
   pthread_mutex_unlock(&comm->run_mutex);
   return status;
-}
-
-choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
-                                  const choir_collective_t* wanted,
-                                  choir_status_t why) {
-  choir_collective_t refused = {.refusal = choir_status_message(why),
-                                .refusal_code = choir_status_code(why)};
-  if (wanted) {
-    refused.name = wanted->name;
-    refused.root = wanted->root;
-  }
-  choir__comm_drain(comm);
-  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
-  if (choir__status_is_shared(heard, comm)) {
-    why = choir__status_mark_shared(why, comm);
-    // What stands for a lack of memory cannot be marked.
-    if (!choir__status_is_shared(why, comm)) return heard;
-  }
-  choir_status_free(heard);
-  return why;
 }

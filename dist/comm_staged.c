@@ -40,13 +40,6 @@ void choir__comm_staged_note(choir_comm_t* comm, size_t bytes) {
             choir_comm_backend(comm));
 }
 
-void choir__comm_staged_free(choir_comm_t* comm) {
-  choir_deallocate(comm->allocator, comm->staged_memory,
-                   comm->staged_memory_bytes);
-  comm->staged_memory = NULL;
-  comm->staged_memory_bytes = 0;
-}
-
 // Elements that came.
 static int64_t came(const choir_comm_t* comm, const operation_t* operation) {
   const choir__collective_t* traits = choir__collective(operation->kind);
@@ -59,15 +52,6 @@ static int64_t came(const choir_comm_t* comm, const operation_t* operation) {
 }
 
 // ---- Down and up ----
-
-static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
-  if (bytes <= comm->staged_memory_bytes) return NULL;
-  choir__comm_staged_free(comm);
-  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "memory of a GPU's data",
-                           &comm->staged_memory));
-  comm->staged_memory_bytes = bytes;
-  return NULL;
-}
 
 // What is given, then from the next cache line on what comes.
 choir_status_t choir__comm_staged_read(choir_comm_t* comm,
@@ -83,15 +67,16 @@ choir_status_t choir__comm_staged_read(choir_comm_t* comm,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "capacity is %lld; so many elements fit in no memory",
                        (long long)c->capacity);
-  CHOIR_TRY(reserve(comm, bytes + 64));  // never none
+  // Never none.
+  CHOIR_TRY(choir__comm_reserve(comm, &comm->packed, bytes + 64,
+                                "memory of a GPU's data"));
   const bool is_in_place = choir__collective(operation->kind)->is_in_place;
   CHOIR_TRY(choir__comm_fetch(operation->stream, is_in_place ? c->dst : c->src,
-                              comm->staged_memory, src_bytes));
+                              comm->packed.data, src_bytes));
   choir__comm_staged_note(comm, src_bytes);
   operation->device_dst = c->dst;
-  c->src = comm->staged_memory;
-  c->dst =
-      is_in_place ? comm->staged_memory : (char*)comm->staged_memory + dst_at;
+  c->src = comm->packed.data;
+  c->dst = is_in_place ? comm->packed.data : (char*)comm->packed.data + dst_at;
   return NULL;
 }
 

@@ -88,22 +88,6 @@ static choir_status_t copy_tensors(const operation_t* operation,
   return NULL;
 }
 
-static choir_status_t reserve(choir_comm_t* comm, size_t bytes) {
-  if (bytes <= comm->group_bytes) return NULL;
-  choir__comm_tensors_free(comm);
-  CHOIR_TRY(choir_allocate(comm->allocator, bytes, "a group of tensors",
-                           &comm->group_memory));
-  comm->group_bytes = bytes;
-  return NULL;
-}
-
-void choir__comm_tensors_free(choir_comm_t* comm) {
-  if (comm->group_memory)
-    choir_deallocate(comm->allocator, comm->group_memory, comm->group_bytes);
-  comm->group_memory = NULL;
-  comm->group_bytes = 0;
-}
-
 choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
                                         operation_t* operation) {
   choir_collective_t* c = &operation->collective;
@@ -115,8 +99,10 @@ choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
   size_t dst_bytes = (size_t)(dst_parts * c->count) * src.element_bytes;
   // In place where src and dst are alike.
   bool apart = src.parts != dst_parts;
-  CHOIR_TRY(reserve(comm, apart ? src_bytes + dst_bytes : src_bytes));
-  char* memory = comm->group_memory;
+  CHOIR_TRY(choir__comm_reserve(comm, &comm->packed,
+                                apart ? src_bytes + dst_bytes : src_bytes,
+                                "a group of tensors"));
+  char* memory = comm->packed.data;
   c->src = memory;
   c->dst = apart ? memory + src_bytes : memory;
   // A broadcast's data are in dst, and its root's alone.

@@ -79,7 +79,7 @@ static choir_status_t break_by_code(choir_mpi_comm_t* mpi, int32_t peer,
                                     int code) {
   char text[200];
   mpi->world->shim->error_text(code, text, sizeof(text));
-  choir_mpi_note_follower();
+  choir__comm_note_follower();
   return choir__comm_break(&mpi->base, CHOIR_STATUS_ABORTED, "MPI lost %s: %s",
                            mpi->base.peers[peer].text, text);
 }
@@ -417,7 +417,9 @@ static bool peer_was_waiting(choir_comm_t* comm) {
   return false;
 }
 
-void choir_mpi_leave_all(void) {
+// This process ends MPI: communicators that are not finalized leave, and no
+// thread of theirs calls MPI any more.
+static void leave_all(void) {
   pthread_mutex_lock(&joined_comms.mutex);
   for (choir_mpi_comm_t* mpi = joined_comms.first; mpi;
        mpi = mpi->next_joined) {
@@ -609,7 +611,7 @@ static choir_status_t take_context(choir_mpi_comm_t* mpi, uint64_t context) {
 
 static choir_status_t join(choir_mpi_comm_t* mpi,
                            const choir_comm_config_t* config) {
-  CHOIR_TRY(choir_mpi_world_open(config->deadline, &mpi->world));
+  CHOIR_TRY(choir_mpi_world_open(config->deadline, leave_all, &mpi->world));
   CHOIR_TRY(check_world(mpi->world, config));
   CHOIR_TRY(allocate_memory(mpi));
   mpi->base.has_heartbeat = mpi->world->has_own_thread;

@@ -33,9 +33,12 @@ static inline bool choir_mpi_is_over(const choir_mpi_world_t* world,
 }
 
 // mpi_world.c
+// MPI, if it runs, is not finalized at exit, where it would wait for a dead
+// peer.
+void choir_mpi_skip_finalize(void);
 // Loads the plugin, initialises MPI or attaches to it; once per process.
-// Blocks at most `deadline` seconds.
-choir_status_t choir_mpi_world_open(double deadline,
+// Blocks at most `deadline` seconds. `leave_all` is called before MPI ends.
+choir_status_t choir_mpi_world_open(double deadline, void (*leave_all)(void),
                                     choir_mpi_world_t** out_world);
 // Communicators differ by their context ids; 0 is for joining. The next one
 // that is free on this rank: ranks that join take the largest of theirs.
@@ -109,10 +112,5 @@ enum {
   CHOIR_MPI_HANDSHAKE,
   CHOIR_MPI_TAGS = 8,
 };
-
-// mpi.c
-// This process ends MPI: communicators that are not finalized leave, and no
-// thread of theirs calls MPI any more.
-void choir_mpi_leave_all(void);
 
 #endif  // CHOIR_DIST_BACKENDS_MPI_MPI_INTERNAL_H_

@@ -42,6 +42,7 @@ static struct {
   bool attached;
   atomic_int pid;
   int32_t last_context;  // id that was taken
+  void (*leave_all)(void);
   double deadline;
   double silence;
   choir_mpi_world_t world;
@@ -49,15 +50,15 @@ static struct {
              .changed = PTHREAD_COND_INITIALIZER,
              .world = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
-// Set when a communicator broke: a peer may be dead, and MPI_Finalize would
-// wait for it.
 static atomic_bool skips_finalize;
-// Another rank is the reason.
-static atomic_bool is_follower;
 
 void choir_mpi_skip_finalize(void) { atomic_store(&skips_finalize, true); }
 
-void choir_mpi_note_follower(void) { atomic_store(&is_follower, true); }
+// Where a communicator broke a peer may be dead, and MPI_Finalize would wait
+// for it.
+static bool may_finalize(void) {
+  return !atomic_load(&skips_finalize) && !choir__comm_any_broke();
+}
 
 // ---- The plugin ----
 
@@ -231,19 +232,20 @@ static choir_status_t finalize(double seconds) {
 choir_status_t choir_mpi_world_close(void) {
   // A forked child has the threads' locks as they were, and no threads.
   if (atomic_load(&process.pid) != (int)getpid()) return NULL;
-  choir_mpi_leave_all();
+  pthread_mutex_lock(&process.mutex);
+  void (*const leave_all)(void) = process.leave_all;
+  pthread_mutex_unlock(&process.mutex);
+  if (leave_all) leave_all();
   choir_status_t status = NULL;
   pthread_mutex_lock(&process.mutex);
-  if (process.state == WORLD_READY && !process.attached &&
-      !atomic_load(&skips_finalize)) {
+  if (process.state == WORLD_READY && !process.attached && may_finalize()) {
     pthread_mutex_unlock(&process.mutex);
     double waited = 0;
     status = choir_mpi_end_wait(&process.world, process.deadline,
                                 process.silence, &waited);
     pthread_mutex_lock(&process.mutex);
     double left = process.deadline - waited;
-    if (!status && process.state == WORLD_READY &&
-        !atomic_load(&skips_finalize))
+    if (!status && process.state == WORLD_READY && may_finalize())
       status = finalize(left > 1 ? left : 1);
     // It was told; the program's exit does not wait again.
     if (status) choir_mpi_skip_finalize();
@@ -269,7 +271,7 @@ static void close_at_exit(int exit_status, void* unused) {
   (void)unused;
   if (atomic_load(&process.pid) != (int)getpid()) return;  // a forked child
   choir_status_free(choir_mpi_world_close());
-  if (exit_status && atomic_load(&is_follower)) wait_for_runtime();
+  if (exit_status && choir__comm_is_follower()) wait_for_runtime();
 }
 
 static choir_status_t start_owner(double deadline) {
@@ -355,11 +357,12 @@ static choir_status_t start_world(double deadline) {
   return status;
 }
 
-choir_status_t choir_mpi_world_open(double deadline,
+choir_status_t choir_mpi_world_open(double deadline, void (*leave_all)(void),
                                     choir_mpi_world_t** out_world) {
   *out_world = NULL;
   choir_status_t status = NULL;
   pthread_mutex_lock(&process.mutex);
+  process.leave_all = leave_all;
   if (process.state == WORLD_NEW)
     status = start_world(deadline);
   else if (process.state == WORLD_STARTING || process.state == WORLD_FAILED)

@@ -19,142 +19,15 @@
 #include "core/log.h"
 #include "dist/backends/nccl/nccl_internal.h"
 
-static nccl_plane_t* plane_of(const choir_comm_t* comm) {
-  return (nccl_plane_t*)comm->plane;
-}
-
-// ---- NCCL's state ----
-
-choir_status_t choir__nccl_break(choir_comm_t* comm,
-                                 choir__nccl_result_t result,
-                                 const char* what) {
-  nccl_plane_t* plane = plane_of(comm);
-  char last[200] = "";
-  pthread_mutex_lock(&plane->lock);
-  // Of this thread's and all others' errors NCCL keeps the last one's text.
-  const char* text = plane->nccl->ncclGetLastError(plane->handle);
-  if (text) snprintf(last, sizeof(last), "%s", text);
-  pthread_mutex_unlock(&plane->lock);
-  last[strcspn(last, "\n")] = 0;
-  return choir__comm_break(
-      comm, CHOIR_STATUS_ABORTED, "%s: NCCL failed at %s: %s%s%s",
-      comm->peers[comm->rank].text, what,
-      plane->nccl->ncclGetErrorString(result), last[0] ? ", " : "", last);
-}
-
-// IN_PROGRESS also where there is no handle any more: the communicator is
-// broken, or about to be.
-static choir__nccl_result_t state_of(nccl_plane_t* plane) {
-  choir__nccl_result_t state = CHOIR__NCCL_IN_PROGRESS;
-  pthread_mutex_lock(&plane->lock);
-  if (plane->handle) {
-    const choir__nccl_result_t result =
-        plane->nccl->ncclCommGetAsyncError(plane->handle, &state);
-    if (result != CHOIR__NCCL_SUCCESS) state = result;
-  }
-  pthread_mutex_unlock(&plane->lock);
-  return state;
-}
-
-// A wait for the GPUs of all ranks is over without what was waited for.
-static choir_status_t fail_wait(choir_comm_t* comm, choir_comm_wait_t* wait,
-                                const char* what) {
-  choir_status_t status = choir__comm_check_peers(comm);
-  if (status || atomic_load(&comm->broken) ||
-      !choir__comm_wait_is_late(comm, wait)) {
-    choir_status_free(status);
-    return choir__comm_wait_fail(comm, wait);
-  }
-  choir__comm_wait_end(comm, wait);
-  return choir__comm_break(comm, CHOIR_STATUS_TIMEOUT,
-                           "%s waited %.1f s for NCCL %s; no rank is known to "
-                           "be gone",
-                           comm->peers[comm->rank].text, wait->waited, what);
-}
-
-choir_status_t choir__nccl_await(choir_comm_t* comm, const char* what) {
-  enum { FAST = 200 };
-  nccl_plane_t* plane = plane_of(comm);
-  choir_comm_wait_t wait;
-  choir__nccl_result_t state = state_of(plane);
-  for (int turn = 0; state == CHOIR__NCCL_IN_PROGRESS; ++turn) {
-    if (turn == FAST)
-      choir__comm_wait_begin(comm, &wait, (comm->rank + 1) % comm->size);
-    if (turn >= FAST && choir__comm_wait_is_over(comm, &wait))
-      return fail_wait(comm, &wait, what);
-    usleep(turn < FAST ? 10 : 1000);
-    state = state_of(plane);
-    if (turn >= FAST && state != CHOIR__NCCL_IN_PROGRESS)
-      choir__comm_wait_end(comm, &wait);
-  }
-  return state == CHOIR__NCCL_SUCCESS ? NULL
-                                      : choir__nccl_break(comm, state, what);
-}
-
-// ---- What the GPU was given ----
-
-// Forgets what is done. Under the lock.
-static void drop_done(nccl_plane_t* plane) {
-  while (plane->count > 0 &&
-         choir_event_is_reached(plane->pending[plane->first].after)) {
-    plane->first = (plane->first + 1) % NCCL_PENDING;
-    --plane->count;
-  }
-}
-
-static int32_t count_pending(nccl_plane_t* plane) {
-  pthread_mutex_lock(&plane->lock);
-  drop_done(plane);
-  const int32_t count = plane->count;
-  pthread_mutex_unlock(&plane->lock);
-  return count;
-}
-
-// Until no more than `most` operations are left. The watch tells which of them
-// takes too long.
-static choir_status_t await_pending(choir_comm_t* comm, int32_t most) {
-  nccl_plane_t* plane = plane_of(comm);
-  while (count_pending(plane) > most) {
-    if (atomic_load(&comm->broken)) return choir__comm_fault_status(comm);
-    usleep(100);
-  }
-  return NULL;
-}
-
-choir_status_t choir__nccl_make_room(choir_comm_t* comm) {
-  return await_pending(comm, NCCL_PENDING - 1);
-}
-
-// The oldest operation, if its stream came to it and is not past it; else "".
-static double stuck_seconds(nccl_plane_t* plane,
-                            char text[CHOIR_ACTIVITY_TEXT_BYTES]) {
-  double seconds = 0;
-  text[0] = 0;
-  pthread_mutex_lock(&plane->lock);
-  drop_done(plane);
-  if (plane->count > 0) {
-    nccl_pending_t* oldest = &plane->pending[plane->first];
-    const double now = choir_clock_seconds();
-    if (!oldest->since && choir_event_is_reached(oldest->before))
-      oldest->since = now;
-    if (oldest->since) {
-      seconds = now - oldest->since;
-      memcpy(text, oldest->text, CHOIR_ACTIVITY_TEXT_BYTES);
-    }
-  }
-  pthread_mutex_unlock(&plane->lock);
-  return seconds;
-}
-
 // ---- The watch thread ----
 
 static void nccl_poll_faults(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   char text[CHOIR_ACTIVITY_TEXT_BYTES];
-  const double seconds = stuck_seconds(plane, text);
+  const double seconds = choir__nccl_stuck_seconds(plane, text);
   if (seconds == 0 || atomic_load(&comm->broken)) return;
   choir_status_t status = choir__comm_check_peers(comm);
-  const choir__nccl_result_t state = state_of(plane);
+  const choir__nccl_result_t state = choir__nccl_state(plane);
   if (!status && state != CHOIR__NCCL_SUCCESS &&
       state != CHOIR__NCCL_IN_PROGRESS)
     status = choir__nccl_break(comm, state, text);
@@ -168,7 +41,7 @@ static void nccl_poll_faults(choir_comm_t* comm) {
 
 // Any thread, when the communicator broke.
 static void nccl_abort(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   pthread_mutex_lock(&plane->lock);
   if (plane->handle) {
     choir_status_t status = choir__cuda_begin(plane->device);
@@ -193,7 +66,7 @@ typedef struct report_s {
 } report_t;
 
 static choir_status_t open_device(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   if (plane->device) return NULL;
   const choir_device_options_t options = {.threads = 1,
                                           .index = choir_comm_local_rank(comm)};
@@ -216,7 +89,7 @@ choir_status_t choir_comm_nccl_version(int32_t* out_version) {
 
 // All that this rank can do alone.
 static choir_status_t prepare(choir_comm_t* comm, report_t* report) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   CHOIR_TRY(choir__nccl_library(&plane->nccl));
   CHOIR_TRY(open_device(comm));
   CHOIR_TRY(choir_comm_nccl_version(&report->version));
@@ -243,7 +116,7 @@ static choir_status_t compare(const choir_comm_t* comm,
 
 // With the device's context current.
 static choir_status_t start(choir_comm_t* comm, const choir__nccl_id_t* id) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   choir__nccl_config_t config = {.size = sizeof(config),
                                  .magic = CHOIR__NCCL_CONFIG_MAGIC,
                                  .version = CHOIR__NCCL_CONFIG_VERSION,
@@ -260,7 +133,7 @@ static choir_status_t start(choir_comm_t* comm, const choir__nccl_id_t* id) {
 
 static choir_status_t start_on_device(choir_comm_t* comm,
                                       const choir__nccl_id_t* id) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   CHOIR_TRY(choir__cuda_begin(plane->device));
   choir_status_t status = start(comm, id);
   choir__cuda_end(plane->device);
@@ -294,11 +167,11 @@ static choir_status_t nccl_open(choir_comm_t* comm) {
 // ---- Operations and the end ----
 
 // A GPU's memory is NCCL's to move; of other devices it goes over the host.
-static bool nccl_takes(const choir_comm_t* comm, choir_stream_t* stream,
-                       char reason[CHOIR_COMM_REASON_BYTES]) {
-  choir_device_t* device = choir_stream_device(stream);
+static bool nccl_takes(const choir_comm_t* comm,
+                       const choir_comm_operation_t* operation, char* reason) {
+  choir_device_t* device = choir_stream_device(operation->stream);
   if (strcmp(choir_device_name(device), "cuda") != 0) return false;
-  const char* own = choir__cuda_who(plane_of(comm)->device);
+  const char* own = choir__cuda_who(choir__nccl_plane(comm)->device);
   const char* given = choir__cuda_who(device);
   if (strcmp(own, given) != 0)
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
@@ -307,7 +180,7 @@ static bool nccl_takes(const choir_comm_t* comm, choir_stream_t* stream,
 }
 
 static choir_status_t end(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   pthread_mutex_lock(&plane->lock);
   const choir__nccl_result_t result =
       plane->handle ? plane->nccl->ncclCommFinalize(plane->handle)
@@ -331,8 +204,12 @@ static choir_status_t end(choir_comm_t* comm) {
 }
 
 static choir_status_t nccl_finalize(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
-  CHOIR_TRY(await_pending(comm, 0));
+  nccl_plane_t* plane = choir__nccl_plane(comm);
+  // Nobody ends it before all are here, or leaves before all have.
+  const choir_collective_t nothing = {0};
+  CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, NULL,
+                                true));
+  CHOIR_TRY(choir__nccl_await_pending(comm, 0));
   CHOIR_TRY(choir__cuda_begin(plane->device));
   choir_status_t status = end(comm);
   choir__cuda_end(plane->device);
@@ -340,7 +217,7 @@ static choir_status_t nccl_finalize(choir_comm_t* comm) {
 }
 
 static void nccl_destroy(choir_comm_t* comm) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   nccl_abort(comm);
   for (int32_t i = 0; i < NCCL_PENDING; ++i)
     choir__nccl_forget_events(&plane->pending[i]);
@@ -348,17 +225,17 @@ static void nccl_destroy(choir_comm_t* comm) {
   choir_device_release(plane->device);
   pthread_mutex_destroy(&plane->lock);
   choir_deallocate(plane->allocator, plane, sizeof(*plane));
-  comm->plane = NULL;
+  comm->layers[CHOIR_COMM_LAYER_PLANE] = NULL;
 }
 
 static choir_status_t nccl_give(choir_comm_t* comm, choir_device_t* device);
 
 static choir_status_t nccl_group(const choir_comm_t* comm,
                                  choir_comm_t* group) {
-  return nccl_give(group, plane_of(comm)->device);
+  return nccl_give(group, choir__nccl_plane(comm)->device);
 }
 
-static const choir_comm_plane_vtable_t nccl_vtable = {
+static const choir_comm_layer_vtable_t nccl_vtable = {
     .name = "nccl",
     .open = nccl_open,
     .takes = nccl_takes,
@@ -380,22 +257,15 @@ static choir_status_t nccl_give(choir_comm_t* comm, choir_device_t* device) {
   pthread_mutex_init(&plane->lock, NULL);
   choir_device_retain(device);
   plane->device = device;
-  comm->plane = &plane->base;
+  comm->layers[CHOIR_COMM_LAYER_PLANE] = &plane->base;
   return NULL;
 }
 
-choir_status_t choir_nccl_comm_join(const choir_comm_config_t* config,
-                                    choir_comm_t** out_comm) {
-  choir_device_t* device = config->device;
-  *out_comm = NULL;
+choir_status_t choir_nccl_comm_attach(choir_comm_t* comm,
+                                      choir_device_t* device) {
   if (device && strcmp(choir_device_name(device), "cuda") != 0)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "comm nccl: device is %s; a GPU, cuda, is needed",
                        choir_device_name(device));
-  CHOIR_TRY(choir__comm_join_host(config, out_comm));
-  choir_status_t status = nccl_give(*out_comm, device);
-  if (!status) return NULL;
-  choir_comm_release(*out_comm);
-  *out_comm = NULL;
-  return status;
+  return nccl_give(comm, device);
 }

@@ -21,7 +21,7 @@ typedef struct nccl_pending_s {
 enum { NCCL_PENDING = 32 };
 
 typedef struct nccl_plane_s {
-  choir_comm_plane_t base;  // first
+  choir_comm_layer_t base;  // first
   choir_allocator_t allocator;
   const choir__nccl_library_t* nccl;
   choir_device_t* device;
@@ -38,17 +38,29 @@ typedef struct nccl_plane_s {
   size_t zeros_bytes;
 } nccl_plane_t;
 
-// nccl.c
+static inline nccl_plane_t* choir__nccl_plane(const choir_comm_t* comm) {
+  return (nccl_plane_t*)comm->layers[CHOIR_COMM_LAYER_PLANE];
+}
+
+// nccl_wait.c
 // Breaks the communicator by what NCCL said of `what`.
 choir_status_t choir__nccl_break(choir_comm_t* comm,
                                  choir__nccl_result_t result, const char* what);
+// IN_PROGRESS also where there is no handle any more: the communicator is
+// broken, or about to be.
+choir__nccl_result_t choir__nccl_state(nccl_plane_t* plane);
 // Until NCCL has done what it was told; with the deadline.
 choir_status_t choir__nccl_await(choir_comm_t* comm, const char* what);
-// Until the list has a place.
-choir_status_t choir__nccl_make_room(choir_comm_t* comm);
+// Until no more than `most` operations are left. The watch tells which of them
+// takes too long.
+choir_status_t choir__nccl_await_pending(choir_comm_t* comm, int32_t most);
+// Of the oldest operation, if its stream came to it and is not past it, which
+// `text` then says; else 0 and "".
+double choir__nccl_stuck_seconds(nccl_plane_t* plane,
+                                 char text[CHOIR_ACTIVITY_TEXT_BYTES]);
+void choir__nccl_forget_events(nccl_pending_t* pending);
 
 // nccl_operations.c
-void choir__nccl_forget_events(nccl_pending_t* pending);
 choir_status_t choir__nccl_run(choir_comm_t* comm,
                                const choir_comm_operation_t* operation);
 

@@ -7,10 +7,6 @@
 
 typedef choir_comm_operation_t operation_t;
 
-static nccl_plane_t* plane_of(const choir_comm_t* comm) {
-  return (nccl_plane_t*)comm->plane;
-}
-
 static choir__nccl_type_t type_of(choir_dtype_t dtype) {
   switch (dtype) {
     case CHOIR_DTYPE_F32:
@@ -76,7 +72,7 @@ static choir__nccl_result_t open_op(const choir_comm_t* comm,
                                     const operation_t* operation,
                                     choir__nccl_op_t* out_op) {
   const choir_collective_t* c = &operation->collective;
-  const nccl_plane_t* plane = plane_of(comm);
+  const nccl_plane_t* plane = choir__nccl_plane(comm);
   *out_op = plain_op(c);
   if (!choir__collective(operation->kind)->reduces || !is_scaled(c))
     return CHOIR__NCCL_SUCCESS;
@@ -230,7 +226,7 @@ static choir__nccl_result_t call_all(const call_t* call,
 // Under the lock.
 static choir__nccl_result_t call(const choir_comm_t* comm,
                                  const operation_t* operation) {
-  const nccl_plane_t* plane = plane_of(comm);
+  const nccl_plane_t* plane = choir__nccl_plane(comm);
   call_t one = {.comm = comm,
                 .nccl = plane->nccl,
                 .handle = plane->handle,
@@ -268,7 +264,7 @@ static choir_status_t use_memory(const operation_t* operation) {
 }
 
 static void note_pending(const choir_comm_t* comm, nccl_pending_t* pending) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   choir_activity_t activity;
   choir__activity_read(comm->activities[0], &activity);
   pending->since = 0;
@@ -276,13 +272,6 @@ static void note_pending(const choir_comm_t* comm, nccl_pending_t* pending) {
   pthread_mutex_lock(&plane->lock);
   ++plane->count;
   pthread_mutex_unlock(&plane->lock);
-}
-
-void choir__nccl_forget_events(nccl_pending_t* pending) {
-  choir_event_release(pending->before);
-  choir_event_release(pending->after);
-  pending->before = pending->after = NULL;
-  pending->device = NULL;
 }
 
 // Events are of the stream's device, which may be another one of the same GPU.
@@ -317,8 +306,8 @@ static nccl_pending_t* next_place(nccl_plane_t* plane) {
 
 static choir_status_t hand_over(choir_comm_t* comm,
                                 const operation_t* operation) {
-  nccl_plane_t* plane = plane_of(comm);
-  CHOIR_TRY(choir__nccl_make_room(comm));
+  nccl_plane_t* plane = choir__nccl_plane(comm);
+  CHOIR_TRY(choir__nccl_await_pending(comm, NCCL_PENDING - 1));
   nccl_pending_t* pending = next_place(plane);
   CHOIR_TRY(follow_last(plane, operation->stream));
   CHOIR_TRY(make_events(pending, choir_stream_device(operation->stream)));
@@ -343,7 +332,7 @@ static choir_status_t hand_over(choir_comm_t* comm,
 
 choir_status_t choir__nccl_run(choir_comm_t* comm,
                                const operation_t* operation) {
-  nccl_plane_t* plane = plane_of(comm);
+  nccl_plane_t* plane = choir__nccl_plane(comm);
   const choir__collective_t* traits = choir__collective(operation->kind);
   if (!traits->gives && !traits->takes) return NULL;  // a barrier
   if (traits->reduces) CHOIR_TRY(check_reduction(operation));

@@ -273,7 +273,7 @@ static choir_status_t shm_broadcast(choir_comm_t* comm,
                                     const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   uint64_t place = comm->headers[c->root].dst_place;
-  if (!place) return choir__comm_run_rounds(comm, operation);
+  if (!place) return choir__comm_run_rounds(comm, operation, false);
   if (comm->rank != c->root)
     memcpy(c->dst, choir_shm_at(as_shm(comm), c->root, place),
            (size_t)c->count * operation->element_bytes);
@@ -306,7 +306,8 @@ static choir_status_t shm_move(choir_comm_t* comm,
 static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
                                          const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
-  if (!all_sources_shared(comm)) return choir__comm_run_rounds(comm, operation);
+  if (!all_sources_shared(comm))
+    return choir__comm_run_rounds(comm, operation, false);
   int64_t start, count;
   choir_comm_share(choir__comm_shared_count(comm, operation), comm->rank,
                    comm->size, &start, &count);
