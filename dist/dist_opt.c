@@ -17,6 +17,7 @@ static choir__agreement_t agreement(const choir_dist_opt_t* dist,
                               .allocator = dist->allocator,
                               .params = dist->params,
                               .optimizer = dist->optimizer,
+                              .config_def = &choir_dist_opt_config_def,
                               .config = &dist->config,
                               .strategy = strategy};
 }
@@ -90,7 +91,6 @@ static choir_status_t gather(choir_updater_t* updater,
 
 static choir_status_t attach_strategy(choir_dist_opt_t* dist) {
   ++dist->variant;
-  dist->strategy->plan = &dist->plan;
   CHOIR_TRY(choir__dist_opt_place_states(dist));
   CHOIR_TRY(place_for_strategy(dist));
   CHOIR_TRY(choir__strategy_attach(
@@ -299,10 +299,18 @@ static choir_status_t use(choir_dist_opt_t* dist,
 static choir_status_t begin_step(choir_updater_t* updater, int64_t step) {
   choir_dist_opt_t* dist = choir__dist_opt_of(updater);
   choir_optimizer_begin_step(dist->optimizer, step);
-  if (!dist->attached || !dist->strategy->def->successor) return NULL;
+  if (!dist->attached || !dist->strategy->def->measure) return NULL;
+  choir_link_t link;
+  choir_workload_t workload;
+  bool done = false;
+  CHOIR_TRY(
+      dist->strategy->def->measure(dist->strategy, &link, &workload, &done));
+  if (!done) return NULL;
+  choir_plan_make(&link, &workload, &dist->plan);
   const choir_strategy_def_t* def = NULL;
-  CHOIR_TRY(dist->strategy->def->successor(dist->strategy, &def));
-  return def ? use(dist, def, NULL) : NULL;
+  CHOIR_TRY(choir_strategy_def_parse(dist->plan.rows[dist->plan.chosen].option,
+                                     &def));
+  return use(dist, def, NULL);
 }
 
 choir_status_t choir_dist_opt_use(choir_dist_opt_t* dist_opt,

@@ -74,8 +74,7 @@ static choir_status_t compare_settings(const choir__agreement_t* mine,
         "dist_opt: the settings of %s are not those of rank 0 (here %s); "
         "every rank must have the same ones",
         peer,
-        choir_struct_print(&choir_dist_opt_config_def, mine->config, text,
-                           sizeof text));
+        choir_struct_print(mine->config_def, mine->config, text, sizeof text));
   if (all[rank].strategy != all[0].strategy)
     return CHOIR_ERROR(
         FAILED_PRECONDITION,
@@ -90,7 +89,7 @@ choir_status_t choir__agree_on_settings(const choir__agreement_t* mine) {
   const settings_t settings = {
       .params = (int64_t)mine->params->count,
       .optimizer = choir_optimizer_hash(mine->optimizer),
-      .own = choir_struct_hash(&choir_dist_opt_config_def, mine->config),
+      .own = choir_struct_hash(mine->config_def, mine->config),
       .strategy = choir__strategy_hash(mine->strategy)};
   const size_t bytes = sizeof settings * (size_t)size;
   void* all = NULL;

@@ -34,6 +34,7 @@ typedef struct choir__agreement_s {
   choir_allocator_t allocator;
   choir_param_set_t* params;
   const choir_optimizer_t* optimizer;
+  const choir_struct_def_t* config_def;  // of config
   const choir_dist_opt_config_t* config;
   const choir_strategy_t* strategy;  // to be used
 } choir__agreement_t;

@@ -10,8 +10,8 @@
 static int64_t collect(const float* src, int64_t count, uint32_t least,
                        int64_t most, int32_t* out_indices, uint32_t* out_bits) {
   if (least == 0)
-    return choir__top_k_collect_plain()(src, count, least, most, out_indices,
-                                        out_bits);
+    return choir__top_k_collect_rest(src, 0, count, least, most, 0, out_indices,
+                                     out_bits);
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   // Magnitudes have no sign bit, so that signed comparison will do.
   const __m256i below = _mm256_set1_epi32((int32_t)(least - 1));

@@ -166,20 +166,20 @@ static choir_status_t large_share(const auto_t* self, double* out_share) {
                                "share of large gradients");
 }
 
-static choir_status_t successor(choir_strategy_t* strategy,
-                                const choir_strategy_def_t** out_def) {
+static choir_status_t measure(choir_strategy_t* strategy,
+                              choir_link_t* out_link,
+                              choir_workload_t* out_workload, bool* out_done) {
   auto_t* self = (auto_t*)strategy;
   const choir_auto_config_t* config = &strategy->config.as_auto;
-  if (self->begun++ < config->steps) return NULL;
+  *out_done = self->begun++ >= config->steps;
+  if (!*out_done) return NULL;
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(strategy->device)));
-  choir_workload_t workload = {.params = choir__flat_count(strategy),
-                               .buckets = strategy->bucket_count};
-  CHOIR_TRY(step_seconds(self, &workload.compute));
-  CHOIR_TRY(pass_seconds(self, &workload.pass));
-  CHOIR_TRY(large_share(self, &workload.large_share));
-  choir_plan_t* plan = strategy->plan;
-  choir_plan_make(&self->link, &workload, plan);
-  return choir_strategy_def_parse(plan->rows[plan->chosen].option, out_def);
+  *out_link = self->link;
+  *out_workload = (choir_workload_t){.params = choir__flat_count(strategy),
+                                     .buckets = strategy->bucket_count};
+  CHOIR_TRY(step_seconds(self, &out_workload->compute));
+  CHOIR_TRY(pass_seconds(self, &out_workload->pass));
+  return large_share(self, &out_workload->large_share);
 }
 
 const choir_strategy_def_t choir_strategy_def_auto = {
@@ -191,5 +191,5 @@ const choir_strategy_def_t choir_strategy_def_auto = {
     .combine = combine,
     .reads_grads = true,
     .consolidate = consolidate,
-    .successor = successor,
+    .measure = measure,
 };

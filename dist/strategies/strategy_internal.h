@@ -97,10 +97,11 @@ struct choir_strategy_def_s {
                    const choir_device_t* device);
   // With combine: it looks at `grads` too.
   bool reads_grads;
-  // Asked before each step, on all ranks: another strategy to go on with, or
-  // *out_def NULL. NULL: never.
-  choir_status_t (*successor)(choir_strategy_t* strategy,
-                              const choir_strategy_def_t** out_def);
+  // Asked before each step, on all ranks. *out_done: the link and a step are
+  // measured, the same on all ranks, and the strategy that suits them goes on.
+  // NULL: never.
+  choir_status_t (*measure)(choir_strategy_t* strategy, choir_link_t* out_link,
+                            choir_workload_t* out_workload, bool* out_done);
 };
 
 struct choir_strategy_s {
@@ -115,8 +116,7 @@ struct choir_strategy_s {
   choir_optimizer_t* optimizer;
   const choir_strategy_bucket_t* buckets;
   int32_t bucket_count;
-  bool overlaps;       // exchange may run beside backward; true unless set
-  choir_plan_t* plan;  // DistOpt's, for a successor
+  bool overlaps;  // exchange may run beside backward; true unless set
   // Of the step that is being submitted.
   choir_step_values_t values;
 };
@@ -158,6 +158,9 @@ choir_status_t choir__strategy_need_f32(const choir_strategy_t* strategy);
 
 // ---- For DistOpt ----
 
+// Settings that are in range and fit together.
+choir_status_t choir__strategy_check(const choir_strategy_def_t* def,
+                                     const void* config);
 // Sets `spars`, unless that is 0, then what `settings` says (NULL: nothing), in
 // a config of the strategy, and checks all of it.
 choir_status_t choir__strategy_config_set(const choir_strategy_def_t* def,
