@@ -116,7 +116,7 @@ static choir_status_t join_backend(choir_comm_config_t* config,
   CHOIR_TRY(choose_backend(config));
   CHOIR_TRY(find_backend(config->backend)->join(config, out_comm));
   const bool is_tcp = !strcmp(config->backend, "tcp");
-  if (!is_auto || !is_tcp || (*out_comm)->host_count > 1) return NULL;
+  if (!is_auto || !is_tcp || (*out_comm)->hosts.count > 1) return NULL;
   // Who meet at an address know only then that they are on one host.
   choir_comm_t* met = *out_comm;
   config->backend = "shm";

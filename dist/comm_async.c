@@ -42,7 +42,7 @@ static choir_status_t record_run(const choir_record_t* record,
                           choir_stream_kind(stream) == CHOIR_STREAM_COMPUTE);
   if (!attrs->work) return status;
   work_finish(attrs->work, status);
-  atomic_fetch_sub(&attrs->comm->started, 1);
+  atomic_fetch_sub(&attrs->comm->async.started, 1);
   return NULL;
 }
 
@@ -82,8 +82,8 @@ static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
 
 void choir__comm_drain(choir_comm_t* comm) {
   // Failures are kept by the work handles, so the stream has none.
-  if (atomic_load(&comm->started) && comm->background)
-    choir_status_free(choir_stream_synchronize(comm->background));
+  if (atomic_load(&comm->async.started) && comm->async.stream)
+    choir_status_free(choir_stream_synchronize(comm->async.stream));
 }
 
 choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
@@ -176,7 +176,7 @@ choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
 // ---- Asynchronous work ----
 
 static choir_status_t open_background(choir_comm_t* comm) {
-  if (comm->background) return NULL;
+  if (comm->async.stream) return NULL;
   choir_device_t* device = comm->device;
   if (device && choir_device_is_host(device)) {
     choir_device_retain(device);
@@ -185,7 +185,7 @@ static choir_status_t open_background(choir_comm_t* comm) {
     CHOIR_TRY(choir_device_create("cpu", &options, &device));
   }
   choir_status_t status =
-      choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &comm->background);
+      choir_stream_create(device, CHOIR_STREAM_BACKGROUND, &comm->async.stream);
   choir_device_release(device);  // the stream keeps it
   return status;
 }
@@ -210,10 +210,10 @@ static choir_status_t start(choir_comm_t* comm,
   choir_work_t* work = NULL;
   CHOIR_TRY(check_collective(comm, collective, "comm_start"));
   CHOIR_TRY(make_work(comm, &work));
-  atomic_fetch_add(&comm->started, 1);
-  choir_status_t status = submit(comm, comm->background, collective, work);
+  atomic_fetch_add(&comm->async.started, 1);
+  choir_status_t status = submit(comm, comm->async.stream, collective, work);
   if (status) {
-    atomic_fetch_sub(&comm->started, 1);
+    atomic_fetch_sub(&comm->async.started, 1);
     choir_work_release(work);
     return status;
   }

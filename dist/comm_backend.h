@@ -168,7 +168,7 @@ enum {
   CHOIR_COMM_CHANNEL_COUNT,
 };
 // Most data to one peer, or together in one round of all, so that they stay in
-// cache; unless the backend chose other rounds (round_bytes).
+// cache; unless the backend chose other rounds (sizes.round).
 #define CHOIR_COMM_ROUND_BYTES ((size_t)1 << 20)
 // Pieces of all ranks while they are summed: a round's, and 128 bytes for each
 // rank, as a part is rounded up to cache lines.
@@ -182,7 +182,7 @@ typedef struct choir_comm_vtable_s {
   void (*destroy)(choir_comm_t* comm);
 
   // Required. Where this rank's next message goes: header and room for
-  // comm->exchange_bytes of data.
+  // comm->sizes.exchange of data.
   choir_comm_message_t* (*stage)(choir_comm_t* comm);
   // Required. Delivers the staged message, of which `bytes` of data count, to
   // all ranks and waits for theirs; ranks may differ in `bytes`, and know what
@@ -195,7 +195,7 @@ typedef struct choir_comm_vtable_s {
                    choir_comm_header_t* header);
 
   // Optional, by kind. Run after headers agreed, for data beyond
-  // comm->inline_bytes and at least 2 ranks. Headers of all ranks are in
+  // comm->sizes.with_header and at least 2 ranks. Headers of all ranks are in
   // comm->headers. NULL: rounds of `exchange`. Kinds that move elements find
   // the plan in comm->moves, and do what is `open` there.
   choir_status_t (*large[CHOIR_COLLECTIVE_COUNT])(
@@ -230,14 +230,14 @@ typedef struct choir_comm_vtable_s {
   // Optional, both or none, for dist/algorithms. Sends `data` to the peer, or
   // receives it from there, until `wait` has returned; both sides cut what they
   // post on a channel (CHOIR_COMM_CHANNEL_*) alike, into at most
-  // comm->round_bytes, and it comes in their order. comm->work is there.
+  // comm->sizes.round, and it comes in their order. comm->work is there.
   choir_status_t (*post)(choir_comm_t* comm, int32_t peer, int32_t channel,
                          void* data, size_t bytes, bool is_receive);
   choir_status_t (*wait)(choir_comm_t* comm);
 
   // Optional, for backends with peers. One turn of the watch thread: beats,
-  // then sleeps up to `seconds` or until comm->wake_fd is readable or a peer
-  // goes, notes beats in peers[].beat, presence and faults.
+  // then sleeps up to `seconds` or until comm->watch.wake_fd is readable or a
+  // peer goes, notes beats in peers[].beat, presence and faults.
   void (*heartbeat)(choir_comm_t* comm, double seconds);
   // Optional. Notes faults that peers broadcast; in each slice of a wait.
   void (*poll_faults)(choir_comm_t* comm);
@@ -264,16 +264,16 @@ typedef struct choir_comm_layer_vtable_s {
   // then says, that too.
   bool (*takes)(const choir_comm_t* comm,
                 const choir_comm_operation_t* operation, char* reason);
-  // Headers agreed, and the data are not in them. comm->moves and comm->shares
-  // are there.
+  // Headers agreed, and the data are not in them. comm->moves and
+  // comm->sums.shares are there.
   choir_status_t (*run)(choir_comm_t* comm,
                         const choir_comm_operation_t* operation);
   // Optional. A turn of the watch thread.
   void (*poll_faults)(choir_comm_t* comm);
   // Optional. A peer told a fault. Any thread.
   void (*note_fault)(choir_comm_t* comm, const choir_comm_fault_t* fault);
-  // The communicator broke, by comm->fault: whoever waits lets go. Any thread,
-  // also again.
+  // The communicator broke, by comm->faults.own: whoever waits lets go. Any
+  // thread, also again.
   void (*abort)(choir_comm_t* comm);
   // Before the backend's.
   choir_status_t (*finalize)(choir_comm_t* comm);
@@ -298,6 +298,69 @@ typedef struct choir_comm_scratch_s {
   size_t bytes;
 } choir_comm_scratch_t;
 
+// Bytes of what a backend carries; it sets them when it joins.
+typedef struct choir_comm_sizes_s {
+  size_t exchange;     // most data of one exchange
+  size_t with_header;  // data up to this size travels with the header
+  // Likewise for kinds of which each rank needs a share only.
+  size_t share_with_header;
+  size_t round;  // see CHOIR_COMM_ROUND_BYTES; the same on all ranks
+} choir_comm_sizes_t;
+
+// Where ranks are.
+typedef struct choir_comm_place_s {
+  int32_t count;        // of hosts
+  int32_t local_cores;  // of all ranks here, together
+  bool oversubscribed;  // more ranks here than cores: never spin
+} choir_comm_place_t;
+
+// While ranks' data are summed.
+typedef struct choir_comm_sums_s {
+  float* shares;         // [size], weighted averages
+  double* shares_f64;    // [size]
+  const void** sources;  // [size]
+  void** destinations;   // [size]
+} choir_comm_sums_t;
+
+// Ranks that ran out of data: comm_join.c.
+typedef struct choir_comm_joins_s {
+  bool* joined;      // [size], at this operation
+  bool* was_joined;  // [size], at the one before
+  int32_t last;
+  choir_comm_scratch_t zero_message;  // what a joined rank has for the others
+  choir_comm_scratch_t zeros;         // that this rank gives, when it joined
+} choir_comm_joins_t;
+
+// What this rank does.
+typedef struct choir_comm_activity_s {
+  choir_shared_activity_t own;
+  // Where it is noted: the backend's or own, then the launcher's board if there
+  // is one.
+  choir_shared_activity_t* places[2];
+  char text[CHOIR_ACTIVITY_TEXT_BYTES];
+} choir_comm_activity_t;
+
+// Why a communicator broke: comm_fault.c.
+typedef struct choir_comm_faults_s {
+  pthread_mutex_t mutex;
+  atomic_bool broken;
+  choir_comm_fault_t own;
+  char operation[CHOIR_ACTIVITY_TEXT_BYTES];
+  atomic_bool peer_broken;
+  choir_comm_fault_t peer;
+} choir_comm_faults_t;
+
+// The watch thread: comm_fault.c.
+typedef struct choir_comm_watch_s {
+  bool has_heartbeat;   // the backend's: peers' silence means something
+  double beat_seconds;  // likewise: longest time between two beats; 0: 0.25
+  pthread_t thread;
+  bool started;
+  atomic_bool stops;
+  double interval;
+  int wake_fd;
+} choir_comm_watch_t;
+
 struct choir_comm_s {
   atomic_int ref_count;
   const choir_comm_vtable_t* vtable;
@@ -305,73 +368,46 @@ struct choir_comm_s {
   size_t struct_bytes;
   int32_t rank;
   int32_t size;
-  int32_t host_count;
-  double deadline;
+  double deadline;  // of the config, as the next two
   double silence;
-  size_t segment_bytes;  // config.segment_bytes
-  // Set by the backend when it joins.
-  size_t exchange_bytes;  // most data of one exchange
-  size_t inline_bytes;    // data up to this size travels with the header
-  // Likewise for kinds of which each rank needs a share only.
-  size_t inline_share_bytes;
+  size_t segment_bytes;
+  choir_device_t* device;  // likewise
+  choir_comm_place_t hosts;
+  choir_comm_sizes_t sizes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES
-  size_t round_bytes;   // the same on all ranks
-  bool has_heartbeat;   // peers' silence means something
-  double beat_seconds;  // longest time between two beats; 0: 0.25
-  int32_t local_cores;  // of all ranks here, together
-  bool oversubscribed;  // more ranks here than cores: never spin
 
   choir_comm_peer_t* peers;               // [size]
   const choir_comm_message_t** messages;  // [size], see exchange
   choir_comm_header_t* headers;           // [size], without names
-  float* shares;                          // [size], weighted averages
-  double* shares_f64;                     // [size]
-  const void** sources;                   // [size], scratch of collectives
-  void** destinations;                    // [size]
-  bool* flags;                            // [2 * size]
-  bool* joined;                           // [size], at this operation
-  bool* was_joined;                       // [size], at the one before
-  int32_t last_joined;
-  choir_comm_scratch_t zero_message;  // what a joined rank has for the others
-  choir_comm_scratch_t zeros;         // that this rank gives, when it joined
+  bool* flags;                            // [2 * size], scratch
+  choir_comm_sums_t sums;
+  choir_comm_joins_t joins;
   choir_comm_moves_t moves;
-
-  pthread_mutex_t run_mutex;  // one operation at a time
-  uint64_t sequence;
-  const choir_comm_operation_t* running;  // NULL between operations
-  bool finalized;
-  // Places where this rank's activity is noted: the backend's or own, then
-  // the launcher's board if there is one.
-  choir_shared_activity_t own_activity;
-  choir_shared_activity_t* activities[2];
-  char activity_text[CHOIR_ACTIVITY_TEXT_BYTES];
-
-  pthread_mutex_t fault_mutex;
-  atomic_bool broken;
-  choir_comm_fault_t fault;
-  char fault_operation[CHOIR_ACTIVITY_TEXT_BYTES];
-  atomic_bool peer_broken;
-  choir_comm_fault_t peer_fault;
-
-  pthread_t watch_thread;
-  bool watch_started;
-  atomic_bool watch_stop;
-  double watch_interval;
-  int wake_fd;
-
-  choir_comm_layer_t* layers[CHOIR_COMM_LAYER_COUNT];  // NULL: none
-  // Of a group that a layer has for itself.
-  choir_comm_t* outer;         // whose it is
-  const int32_t* outer_ranks;  // [size], its ranks there
-
-  uint64_t buffers_made;  // calls of choir_comm_buffer_create
   // On the host: a device's data, or tensors side by side.
   choir_comm_scratch_t packed;
   _Atomic uint64_t staged_bytes;  // of devices, that went there
+  uint64_t buffers_made;          // calls of choir_comm_buffer_create
 
-  choir_device_t* device;  // config.device
-  choir_stream_t* background;
-  atomic_int started;  // asynchronous operations not yet done
+  struct {
+    pthread_mutex_t mutex;  // one operation at a time
+    uint64_t sequence;
+    const choir_comm_operation_t* operation;  // NULL between operations
+    bool finalized;
+  } run;
+  choir_comm_activity_t activity;
+  choir_comm_faults_t faults;
+  choir_comm_watch_t watch;
+  choir_comm_layer_t* layers[CHOIR_COMM_LAYER_COUNT];  // NULL: none
+  // Of a group that a layer has for itself.
+  struct {
+    choir_comm_t* comm;    // whose it is
+    const int32_t* ranks;  // [size], its ranks there
+  } outer;
+  // choir_comm_start's.
+  struct {
+    choir_stream_t* stream;
+    atomic_int started;  // operations not yet done
+  } async;
 };
 
 // Each backend has one line in dist/backends/backends.def and one function

@@ -63,7 +63,7 @@ static bool same_host(const choir_comm_identity_t* a,
 
 void choir__comm_map_hosts(choir_comm_t* comm) {
   choir_comm_peer_t* peers = comm->peers;
-  comm->host_count = 0;
+  comm->hosts.count = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     choir_comm_identity_t* who = &peers[r].identity;
     who->host[sizeof(who->host) - 1] = 0;
@@ -76,10 +76,11 @@ void choir__comm_map_hosts(choir_comm_t* comm) {
       peers[r].host_index = peers[q].host_index;
       ++peers[r].local_rank;
     }
-    if (peers[r].host_index < 0) peers[r].host_index = comm->host_count++;
+    if (peers[r].host_index < 0) peers[r].host_index = comm->hosts.count++;
   }
-  comm->local_cores = count_local_cores(comm);
-  comm->oversubscribed = choir_comm_local_size(comm) > comm->local_cores;
+  comm->hosts.local_cores = count_local_cores(comm);
+  comm->hosts.oversubscribed =
+      choir_comm_local_size(comm) > comm->hosts.local_cores;
 }
 
 const char* choir__comm_rank_list(const bool* flags, int32_t size, char* text,
@@ -132,44 +133,44 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
   comm->vtable = vtable;
   comm->allocator = allocator;
   comm->struct_bytes = total;
-  comm->round_bytes = CHOIR_COMM_ROUND_BYTES;
+  comm->sizes.round = CHOIR_COMM_ROUND_BYTES;
   comm->rank = config->rank;
   comm->size = config->size;
-  comm->host_count = 1;
+  comm->hosts.count = 1;
   comm->deadline = config->deadline;
   comm->segment_bytes = config->segment_bytes;
   comm->silence = config->silence > 0 ? config->silence : config->deadline;
   comm->peers = (choir_comm_peer_t*)(void*)(bytes + peers_at);
   comm->headers = (choir_comm_header_t*)(void*)(bytes + headers_at);
   comm->messages = (const choir_comm_message_t**)(void*)(bytes + messages_at);
-  comm->sources = (const void**)(comm->messages + size);
-  comm->destinations = (void**)(comm->sources + size);
-  int64_t* numbers = (int64_t*)(comm->destinations + size);
+  comm->sums.sources = (const void**)(comm->messages + size);
+  comm->sums.destinations = (void**)(comm->sums.sources + size);
+  int64_t* numbers = (int64_t*)(comm->sums.destinations + size);
   comm->moves = (choir_comm_moves_t){.send_count = numbers,
                                      .send_at = numbers + size,
                                      .recv_count = numbers + 2 * size,
                                      .recv_at = numbers + 3 * size,
                                      .their_at = numbers + 4 * size,
                                      .total = numbers + 5 * size};
-  comm->shares_f64 = (double*)(numbers + 6 * size);
-  comm->shares = (float*)(comm->shares_f64 + size);
-  comm->flags = (bool*)(comm->shares + size);
+  comm->sums.shares_f64 = (double*)(numbers + 6 * size);
+  comm->sums.shares = (float*)(comm->sums.shares_f64 + size);
+  comm->flags = (bool*)(comm->sums.shares + size);
   comm->moves.open = comm->flags + 2 * size;
-  comm->joined = comm->flags + 3 * size;
-  comm->was_joined = comm->flags + 4 * size;
-  comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  comm->joins.joined = comm->flags + 3 * size;
+  comm->joins.was_joined = comm->flags + 4 * size;
+  comm->watch.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   atomic_store(&comm->ref_count, 1);
-  pthread_mutex_init(&comm->run_mutex, NULL);
-  pthread_mutex_init(&comm->fault_mutex, NULL);
-  choir__activity_clear(&comm->own_activity);
-  comm->activities[0] = &comm->own_activity;
+  pthread_mutex_init(&comm->run.mutex, NULL);
+  pthread_mutex_init(&comm->faults.mutex, NULL);
+  choir__activity_clear(&comm->activity.own);
+  comm->activity.places[0] = &comm->activity.own;
   choir_board_slot_t* slot = choir__board_slot();
-  if (slot) comm->activities[1] = &slot->activity;
+  if (slot) comm->activity.places[1] = &slot->activity;
   if (config->device) {
     choir_device_retain(config->device);
     comm->device = config->device;
   }
-  if (comm->wake_fd < 0) {
+  if (comm->watch.wake_fd < 0) {
     choir__comm_deallocate(comm);
     return CHOIR_ERROR(UNAVAILABLE, "communicator: eventfd: %s",
                        strerror(errno));
@@ -179,14 +180,14 @@ choir_status_t choir__comm_allocate(const choir_comm_vtable_t* vtable,
 }
 
 void choir__comm_deallocate(choir_comm_t* comm) {
-  choir_comm_scratch_t* const scratches[] = {&comm->packed, &comm->zero_message,
-                                             &comm->zeros};
+  choir_comm_scratch_t* const scratches[] = {
+      &comm->packed, &comm->joins.zero_message, &comm->joins.zeros};
   for (size_t i = 0; i < sizeof(scratches) / sizeof(scratches[0]); ++i)
     choir_deallocate(comm->allocator, scratches[i]->data, scratches[i]->bytes);
-  if (comm->wake_fd >= 0) close(comm->wake_fd);
+  if (comm->watch.wake_fd >= 0) close(comm->watch.wake_fd);
   if (comm->device) choir_device_release(comm->device);
-  pthread_mutex_destroy(&comm->run_mutex);
-  pthread_mutex_destroy(&comm->fault_mutex);
+  pthread_mutex_destroy(&comm->run.mutex);
+  pthread_mutex_destroy(&comm->faults.mutex);
   choir_allocator_t allocator = comm->allocator;
   allocator.free(allocator.self, comm, comm->struct_bytes, STRUCT_ALIGNMENT);
 }
@@ -197,9 +198,9 @@ void choir_comm_retain(choir_comm_t* comm) {
 
 void choir_comm_release(choir_comm_t* comm) {
   if (!comm || atomic_fetch_sub(&comm->ref_count, 1) != 1) return;
-  if (atomic_load(&comm->started))
+  if (atomic_load(&comm->async.started))
     choir_comm_abort(comm, "released while asynchronous work was under way");
-  if (comm->background) choir_stream_release(comm->background);
+  if (comm->async.stream) choir_stream_release(comm->async.stream);
   choir__comm_watch_stop(comm);
   for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
     if (comm->layers[i]) comm->layers[i]->vtable->destroy(comm);
@@ -260,11 +261,11 @@ int32_t choir_comm_host_index(const choir_comm_t* comm) {
 }
 
 int32_t choir_comm_host_count(const choir_comm_t* comm) {
-  return comm->host_count;
+  return comm->hosts.count;
 }
 
 int32_t choir_comm_local_cores(const choir_comm_t* comm) {
-  return comm->local_cores;
+  return comm->hosts.local_cores;
 }
 
 const char* choir_comm_backend(const choir_comm_t* comm) {
@@ -279,9 +280,9 @@ const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank) {
 
 const char* choir_comm_activity(const choir_comm_t* comm) {
   choir_activity_t activity;
-  choir__activity_read(comm->activities[0], &activity);
+  choir__activity_read(comm->activity.places[0], &activity);
   // Scratch, not state: what a communicator is does not change.
-  char* text = ((choir_comm_t*)comm)->activity_text;
+  char* text = ((choir_comm_t*)comm)->activity.text;
   choir__activity_print(&activity, text, CHOIR_ACTIVITY_TEXT_BYTES);
   int32_t peer = activity.waiting_for;
   if (text[0] && peer >= 0 && peer < comm->size) {

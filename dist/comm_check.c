@@ -61,11 +61,11 @@ static void check_splits(const choir_comm_t* comm,
                          const choir_comm_operation_t* operation,
                          char reason[CHOIR_COMM_REASON_BYTES]) {
   const choir_collective_t* collective = &operation->collective;
-  if (operation->meta_bytes > comm->exchange_bytes) {
+  if (operation->meta_bytes > comm->sizes.exchange) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "%d ranks are too many: their splits do not fit in a message of "
              "%zu bytes",
-             comm->size, comm->exchange_bytes);
+             comm->size, comm->sizes.exchange);
     return;
   }
   if (!collective->splits) {
@@ -405,7 +405,7 @@ static void describe_groups(const choir_comm_t* comm,
   text[0] = 0;
   memset(told, 0, 2 * (size_t)comm->size);
   // They have no request of their own.
-  for (int32_t r = 0; r < comm->size; ++r) told[r] = comm->joined[r];
+  for (int32_t r = 0; r < comm->size; ++r) told[r] = comm->joins.joined[r];
   const char* separator = "";
   for (int32_t first = 0; first < comm->size; ++first) {
     if (told[first]) continue;
@@ -462,7 +462,7 @@ static choir_status_t explain_difference(choir_comm_t* comm) {
   }
   if (which == comparison_count)
     return CHOIR_ERROR(INTERNAL, "operation %llu: headers differ",
-                       (unsigned long long)comm->sequence);
+                       (unsigned long long)comm->run.sequence);
   char groups[600];
   describe_groups(comm, &comparisons[which], groups, sizeof(groups));
   char operation[CHOIR_ACTIVITY_TEXT_BYTES];
@@ -472,7 +472,7 @@ static choir_status_t explain_difference(choir_comm_t* comm) {
     print_operation(&comm->headers[0], operation, sizeof(operation));
   else
     snprintf(operation, sizeof(operation), "operation %llu",
-             (unsigned long long)comm->sequence);
+             (unsigned long long)comm->run.sequence);
   return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s; %s", operation, groups,
                      comparisons[which].needed);
 }
@@ -539,9 +539,9 @@ static choir_status_t check_joined(choir_comm_t* comm) {
   char operation[CHOIR_ACTIVITY_TEXT_BYTES];
   char ranks[96];
   int32_t count = 0;
-  for (int32_t r = 0; r < comm->size; ++r) count += comm->joined[r];
+  for (int32_t r = 0; r < comm->size; ++r) count += comm->joins.joined[r];
   print_operation(header, operation, sizeof(operation));
-  choir__comm_rank_list(comm->joined, comm->size, ranks, sizeof(ranks));
+  choir__comm_rank_list(comm->joins.joined, comm->size, ranks, sizeof(ranks));
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "%s: %s %s joined; until all ranks have, only sums and "
                      "averages by all_reduce are possible%s",
@@ -562,7 +562,7 @@ static bool is_possible(const choir_comm_t* comm, int32_t rank) {
     if (!bytes || header->count > INT64_MAX / (int64_t)bytes / comm->size)
       return false;
   }
-  const int64_t words = (int64_t)(comm->exchange_bytes / sizeof(int64_t));
+  const int64_t words = (int64_t)(comm->sizes.exchange / sizeof(int64_t));
   const int64_t* tensors = get_tensors(comm, rank);
   if (tensors && (tensors[0] < 0 || tensors[0] > words - 3)) return false;
   return header->kind != CHOIR_COMM_KIND_GROUP ||

@@ -33,52 +33,53 @@ void choir__comm_note_follower(void) { atomic_store(&is_follower, true); }
 
 // With fault_mutex held: the running operation, for whoever returns next.
 static void fault_note_operation(choir_comm_t* comm) {
-  if (comm->fault_operation[0]) return;
+  if (comm->faults.operation[0]) return;
   choir_activity_t activity;
-  choir__activity_read(comm->activities[0], &activity);
-  choir__activity_print(&activity, comm->fault_operation,
-                        sizeof(comm->fault_operation));
+  choir__activity_read(comm->activity.places[0], &activity);
+  choir__activity_print(&activity, comm->faults.operation,
+                        sizeof(comm->faults.operation));
 }
 
 static void fault_note_on_board(choir_comm_t* comm) {
   choir_board_slot_t* slot = choir__board_slot();
   if (!slot || atomic_load(&slot->fault_code)) return;
   choir_activity_t activity;
-  choir__activity_read(comm->activities[0], &activity);
+  choir__activity_read(comm->activity.places[0], &activity);
   slot->fault_waiting_for = activity.waiting_for;
   snprintf(slot->fault_operation, sizeof(slot->fault_operation), "%s",
-           comm->fault_operation);
-  snprintf(slot->fault_text, sizeof(slot->fault_text), "%s", comm->fault.text);
-  atomic_store(&slot->fault_code, comm->fault.code);
+           comm->faults.operation);
+  snprintf(slot->fault_text, sizeof(slot->fault_text), "%s",
+           comm->faults.own.text);
+  atomic_store(&slot->fault_code, comm->faults.own.code);
 }
 
 void choir__comm_break_by(choir_comm_t* comm, const choir_comm_fault_t* fault) {
-  pthread_mutex_lock(&comm->fault_mutex);
-  bool first = !atomic_load(&comm->broken);
+  pthread_mutex_lock(&comm->faults.mutex);
+  bool first = !atomic_load(&comm->faults.broken);
   if (first) {
-    comm->fault = *fault;
+    comm->faults.own = *fault;
     fault_note_operation(comm);
     fault_note_on_board(comm);
-    atomic_store(&comm->broken, true);
+    atomic_store(&comm->faults.broken, true);
   }
-  pthread_mutex_unlock(&comm->fault_mutex);
+  pthread_mutex_unlock(&comm->faults.mutex);
   if (!first) return;
   atomic_store(&any_broke, true);
   if (comm->vtable->broadcast_fault)
-    comm->vtable->broadcast_fault(comm, &comm->fault);
+    comm->vtable->broadcast_fault(comm, &comm->faults.own);
   for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
     if (comm->layers[i]) comm->layers[i]->vtable->abort(comm);
 }
 
 choir_status_t choir__comm_fault_status(choir_comm_t* comm) {
-  pthread_mutex_lock(&comm->fault_mutex);
+  pthread_mutex_lock(&comm->faults.mutex);
   fault_note_operation(comm);
-  choir_status_code_t code = (choir_status_code_t)comm->fault.code;
-  const char* operation = comm->fault_operation;
+  choir_status_code_t code = (choir_status_code_t)comm->faults.own.code;
+  const char* operation = comm->faults.operation;
   choir_status_t status =
       choir_status_make(code, __FILE__, __LINE__, __func__, "%s%s%s", operation,
-                        operation[0] ? ": " : "", comm->fault.text);
-  pthread_mutex_unlock(&comm->fault_mutex);
+                        operation[0] ? ": " : "", comm->faults.own.text);
+  pthread_mutex_unlock(&comm->faults.mutex);
   return status;
 }
 
@@ -100,9 +101,9 @@ choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
                               .origin = comm->rank};
   snprintf(fault.text, sizeof(fault.text), "%s", choir_status_message(status));
   choir_status_free(status);
-  pthread_mutex_lock(&group->fault_mutex);
-  if (atomic_load(&group->broken)) fault = group->fault;
-  pthread_mutex_unlock(&group->fault_mutex);
+  pthread_mutex_lock(&group->faults.mutex);
+  if (atomic_load(&group->faults.broken)) fault = group->faults.own;
+  pthread_mutex_unlock(&group->faults.mutex);
   choir__comm_break_by(comm, &fault);
   return choir__comm_fault_status(comm);
 }
@@ -117,16 +118,16 @@ choir_status_t choir__comm_break_by_message(choir_comm_t* comm, int32_t rank) {
 
 void choir__comm_note_fault(choir_comm_t* comm,
                             const choir_comm_fault_t* fault) {
-  pthread_mutex_lock(&comm->fault_mutex);
-  if (!atomic_load(&comm->peer_broken)) {
-    comm->peer_fault = *fault;
-    comm->peer_fault.text[sizeof(fault->text) - 1] = 0;
-    if (comm->peer_fault.code <= CHOIR_STATUS_OK ||
-        comm->peer_fault.code > CHOIR_STATUS_INTERNAL)
-      comm->peer_fault.code = CHOIR_STATUS_ABORTED;
-    atomic_store(&comm->peer_broken, true);
+  pthread_mutex_lock(&comm->faults.mutex);
+  if (!atomic_load(&comm->faults.peer_broken)) {
+    comm->faults.peer = *fault;
+    comm->faults.peer.text[sizeof(fault->text) - 1] = 0;
+    if (comm->faults.peer.code <= CHOIR_STATUS_OK ||
+        comm->faults.peer.code > CHOIR_STATUS_INTERNAL)
+      comm->faults.peer.code = CHOIR_STATUS_ABORTED;
+    atomic_store(&comm->faults.peer_broken, true);
   }
-  pthread_mutex_unlock(&comm->fault_mutex);
+  pthread_mutex_unlock(&comm->faults.mutex);
   for (int i = 0; i < CHOIR_COMM_LAYER_COUNT; ++i)
     if (comm->layers[i] && comm->layers[i]->vtable->note_fault)
       comm->layers[i]->vtable->note_fault(comm, fault);
@@ -141,9 +142,10 @@ void choir_comm_abort(choir_comm_t* comm, const char* why) {
 
 static void note_waiting(choir_comm_t* comm, int32_t rank) {
   for (int i = 0; i < 2; ++i)
-    if (comm->activities[i]) choir__activity_wait(comm->activities[i], rank);
-  if (comm->outer)
-    note_waiting(comm->outer, rank < 0 ? -1 : comm->outer_ranks[rank]);
+    if (comm->activity.places[i])
+      choir__activity_wait(comm->activity.places[i], rank);
+  if (comm->outer.comm)
+    note_waiting(comm->outer.comm, rank < 0 ? -1 : comm->outer.ranks[rank]);
 }
 
 // The first peer that is not there any more, or -1.
@@ -155,9 +157,9 @@ static int32_t find_missing_peer(const choir_comm_t* comm) {
 
 // By the fault that a peer broadcast.
 static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
-  pthread_mutex_lock(&comm->fault_mutex);
-  choir_comm_fault_t fault = comm->peer_fault;
-  pthread_mutex_unlock(&comm->fault_mutex);
+  pthread_mutex_lock(&comm->faults.mutex);
+  choir_comm_fault_t fault = comm->faults.peer;
+  pthread_mutex_unlock(&comm->faults.mutex);
   if (fault.origin != comm->rank) choir__comm_note_follower();
   choir__comm_break_by(comm, &fault);
   return choir__comm_fault_status(comm);
@@ -166,7 +168,7 @@ static choir_status_t break_by_peer_fault(choir_comm_t* comm) {
 static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
   // It may have told why since the last look, and then left.
   if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
-  if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
+  if (atomic_load(&comm->faults.peer_broken)) return break_by_peer_fault(comm);
   const char* peer = comm->peers[rank].text;
   note_waiting(comm, rank);  // for the launcher: it was needed
   choir__comm_note_follower();
@@ -180,15 +182,15 @@ static choir_status_t break_by_missing_peer(choir_comm_t* comm, int32_t rank) {
 
 choir_status_t choir__comm_check_peers(choir_comm_t* comm) {
   if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
-  if (atomic_load(&comm->peer_broken)) return break_by_peer_fault(comm);
+  if (atomic_load(&comm->faults.peer_broken)) return break_by_peer_fault(comm);
   int32_t missing = find_missing_peer(comm);
   return missing < 0 ? NULL : break_by_missing_peer(comm, missing);
 }
 
 choir_status_t choir_comm_poll_error(choir_comm_t* comm) {
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "poll_error: comm is NULL");
-  if (atomic_load(&comm->broken)) return choir__comm_fault_status(comm);
-  return comm->finalized ? NULL : choir__comm_check_peers(comm);
+  if (atomic_load(&comm->faults.broken)) return choir__comm_fault_status(comm);
+  return comm->run.finalized ? NULL : choir__comm_check_peers(comm);
 }
 
 // ---- Waiting ----
@@ -222,7 +224,7 @@ void choir__comm_wait_end(choir_comm_t* comm, choir_comm_wait_t* wait) {
 }
 
 static double peer_silence(const choir_comm_t* comm, int32_t rank) {
-  if (!comm->has_heartbeat) return 0;
+  if (!comm->watch.has_heartbeat) return 0;
   return 1e-3 * atomic_load(&comm->peers[rank].silent_ms);
 }
 
@@ -232,7 +234,8 @@ bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
   wait->last = now;
   wait->waited += slice < max_slice ? slice : max_slice;
   if (comm->vtable->poll_faults) comm->vtable->poll_faults(comm);
-  return atomic_load(&comm->broken) || atomic_load(&comm->peer_broken) ||
+  return atomic_load(&comm->faults.broken) ||
+         atomic_load(&comm->faults.peer_broken) ||
          find_missing_peer(comm) >= 0 || wait->waited > comm->deadline ||
          peer_silence(comm, wait->rank) > comm->silence;
 }
@@ -240,12 +243,13 @@ bool choir__comm_wait_is_over(choir_comm_t* comm, choir_comm_wait_t* wait) {
 // A peer that missed several beats is more than late.
 static bool is_silent(const choir_comm_t* comm, int32_t rank) {
   const double silence = peer_silence(comm, rank);
-  return silence > comm->silence || silence > 4 * comm->watch_interval + 0.2;
+  return silence > comm->silence || silence > 4 * comm->watch.interval + 0.2;
 }
 
 bool choir__comm_wait_is_late(const choir_comm_t* comm,
                               const choir_comm_wait_t* wait) {
-  return !atomic_load(&comm->broken) && !atomic_load(&comm->peer_broken) &&
+  return !atomic_load(&comm->faults.broken) &&
+         !atomic_load(&comm->faults.peer_broken) &&
          find_missing_peer(comm) < 0 && !is_silent(comm, wait->rank) &&
          wait->waited > comm->deadline;
 }
@@ -275,8 +279,8 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
   choir_activity_t activity;
   choir__comm_peer_activity(comm, wait->rank, &activity);
   // An operation of two ranks has no number that tells whether a peer is in it.
-  const bool is_pair =
-      comm->running && choir__collective(comm->running->kind)->is_pair;
+  const bool is_pair = comm->run.operation &&
+                       choir__collective(comm->run.operation->kind)->is_pair;
   char doing[CHOIR_ACTIVITY_TEXT_BYTES];
   char state[CHOIR_ACTIVITY_TEXT_BYTES + 64];
   choir__activity_print(&activity, doing, sizeof(doing));
@@ -285,17 +289,17 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
   } else if (activity.kind < 0) {
     snprintf(state, sizeof(state), "it computes since operation %llu",
              (unsigned long long)activity.sequence);
-  } else if (activity.sequence == comm->sequence && !is_pair) {
+  } else if (activity.sequence == comm->run.sequence && !is_pair) {
     snprintf(state, sizeof(state), "it is in the same operation");
   } else {
     snprintf(state, sizeof(state), "it is in %s", doing);
   }
   bool same =
-      activity.kind >= 0 && activity.sequence == comm->sequence && !is_pair;
+      activity.kind >= 0 && activity.sequence == comm->run.sequence && !is_pair;
   return choir__comm_break(
       comm, CHOIR_STATUS_TIMEOUT, "%s waited %.1f s for %s, which is %s%s; %s",
       comm->peers[comm->rank].text, wait->waited, comm->peers[wait->rank].text,
-      comm->has_heartbeat ? "alive but " : "not known to be alive and ",
+      comm->watch.has_heartbeat ? "alive but " : "not known to be alive and ",
       same ? "makes no progress" : "has not come to this operation", state);
 }
 
@@ -304,14 +308,14 @@ static choir_status_t break_by_deadline(choir_comm_t* comm,
 static int32_t find_culprit(choir_comm_t* comm, int32_t awaited) {
   choir_activity_t activity;
   choir__comm_peer_activity(comm, awaited, &activity);
-  if (activity.kind < 0 || activity.sequence != comm->sequence ||
+  if (activity.kind < 0 || activity.sequence != comm->run.sequence ||
       choir__collective(activity.kind)->is_pair)
     return awaited;
   for (int32_t r = 0; r < comm->size; ++r)
     if (r != comm->rank && is_silent(comm, r)) return r;
   for (int32_t r = 0; r < comm->size; ++r) {
     choir__comm_peer_activity(comm, r, &activity);
-    if (r != comm->rank && activity.sequence < comm->sequence) return r;
+    if (r != comm->rank && activity.sequence < comm->run.sequence) return r;
   }
   return awaited;
 }
@@ -320,9 +324,9 @@ choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
                                      choir_comm_wait_t* wait) {
   choir_status_t status;
   int32_t missing = find_missing_peer(comm);
-  if (atomic_load(&comm->broken)) {
+  if (atomic_load(&comm->faults.broken)) {
     status = choir__comm_fault_status(comm);
-  } else if (atomic_load(&comm->peer_broken)) {
+  } else if (atomic_load(&comm->faults.peer_broken)) {
     status = break_by_peer_fault(comm);
   } else if (missing >= 0) {
     status = break_by_missing_peer(comm, missing);
@@ -340,7 +344,7 @@ choir_status_t choir__comm_wait_fail(choir_comm_t* comm,
 
 static void watch_note_beats(choir_comm_t* comm, double elapsed) {
   // Time in which this process stood still is no silence of others.
-  double limit = 2 * comm->watch_interval;
+  double limit = 2 * comm->watch.interval;
   if (elapsed > limit) elapsed = limit;
   for (int32_t r = 0; r < comm->size; ++r) {
     choir_comm_peer_t* peer = &comm->peers[r];
@@ -355,8 +359,8 @@ static void watch_note_beats(choir_comm_t* comm, double elapsed) {
 static void* watch_main(void* argument) {
   choir_comm_t* comm = argument;
   double last = choir_clock_seconds();
-  while (!atomic_load(&comm->watch_stop)) {
-    comm->vtable->heartbeat(comm, comm->watch_interval);
+  while (!atomic_load(&comm->watch.stops)) {
+    comm->vtable->heartbeat(comm, comm->watch.interval);
     double now = choir_clock_seconds();
     watch_note_beats(comm, now - last);
     last = now;
@@ -368,33 +372,34 @@ static void* watch_main(void* argument) {
 }
 
 choir_status_t choir__comm_watch_start(choir_comm_t* comm) {
-  if (!comm->vtable->heartbeat || !comm->has_heartbeat || comm->size == 1)
+  if (!comm->vtable->heartbeat || !comm->watch.has_heartbeat || comm->size == 1)
     return NULL;
   double limit =
       comm->silence < comm->deadline ? comm->silence : comm->deadline;
-  comm->watch_interval = limit / 10;
-  const double most = comm->beat_seconds > 0 ? comm->beat_seconds : 0.25;
-  if (comm->watch_interval > most) comm->watch_interval = most;
-  if (comm->watch_interval < 0.01) comm->watch_interval = 0.01;
+  comm->watch.interval = limit / 10;
+  const double most =
+      comm->watch.beat_seconds > 0 ? comm->watch.beat_seconds : 0.25;
+  if (comm->watch.interval > most) comm->watch.interval = most;
+  if (comm->watch.interval < 0.01) comm->watch.interval = 0.01;
   choir_threads_started();
   // Signals belong to the program's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
-  int error = pthread_create(&comm->watch_thread, NULL, watch_main, comm);
+  int error = pthread_create(&comm->watch.thread, NULL, watch_main, comm);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (error)
     return CHOIR_ERROR(UNAVAILABLE,
                        "communicator: cannot start its watch thread: %s",
                        strerror(error));
-  comm->watch_started = true;
+  comm->watch.started = true;
   return NULL;
 }
 
 void choir__comm_watch_stop(choir_comm_t* comm) {
-  if (!comm->watch_started) return;
-  atomic_store(&comm->watch_stop, true);
-  eventfd_write(comm->wake_fd, 1);
-  pthread_join(comm->watch_thread, NULL);
-  comm->watch_started = false;
+  if (!comm->watch.started) return;
+  atomic_store(&comm->watch.stops, true);
+  eventfd_write(comm->watch.wake_fd, 1);
+  pthread_join(comm->watch.thread, NULL);
+  comm->watch.started = false;
 }

@@ -47,7 +47,7 @@ static size_t memory_bytes(const choir_comm_t* comm) {
 static choir_status_t run_in(choir_comm_t* comm, choir_comm_t* group,
                              const choir_collective_t* c) {
   choir_status_t status = choir__comm_execute(group, (int32_t)c->kind, c, NULL,
-                                              comm->running->is_blocking);
+                                              comm->run.operation->is_blocking);
   return status ? choir__comm_break_by_group(comm, group, status) : NULL;
 }
 
@@ -167,7 +167,7 @@ static void place_windows(choir_comm_t* comm, const operation_t* operation,
                           const char* all, size_t done) {
   const size_t e = operation->element_bytes;
   char* dst = operation->collective.dst;
-  for (int32_t host = 0; host < comm->host_count; ++host) {
+  for (int32_t host = 0; host < comm->hosts.count; ++host) {
     for (int32_t r = 0; r < comm->size; ++r) {
       if (comm->peers[r].host_index != host) continue;
       const size_t n = window_of(comm, e, r, done);
@@ -272,8 +272,8 @@ static void hosts_note_fault(choir_comm_t* comm,
 // Ranks of this host may wait in the group that they exchange in.
 static void hosts_abort(choir_comm_t* comm) {
   const hosts_t* hosts = hosts_of(comm);
-  if (hosts->local) choir__comm_break_by(hosts->local, &comm->fault);
-  if (hosts->leaders) choir__comm_break_by(hosts->leaders, &comm->fault);
+  if (hosts->local) choir__comm_break_by(hosts->local, &comm->faults.own);
+  if (hosts->leaders) choir__comm_break_by(hosts->leaders, &comm->faults.own);
 }
 
 static choir_status_t hosts_finalize(choir_comm_t* comm) {
@@ -313,9 +313,9 @@ static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
   CHOIR_TRY(choir__comm_make_group(comm, ranks, count, &group));
   if (!group) return NULL;
   *out_group = group;
-  group->activities[1] = NULL;
-  group->outer = comm;
-  group->outer_ranks = ranks;
+  group->activity.places[1] = NULL;
+  group->outer.comm = comm;
+  group->outer.ranks = ranks;
   for (int32_t i = 0; i < count; ++i)
     memcpy(group->peers[i].text, comm->peers[ranks[i]].text,
            sizeof(group->peers[i].text));
@@ -325,7 +325,7 @@ static choir_status_t open_group(choir_comm_t* comm, const int32_t* ranks,
 // All ranks agree on the groups of all hosts.
 static choir_status_t open_groups(choir_comm_t* comm, hosts_t* hosts) {
   int32_t* others = hosts->ranks + comm->size;
-  for (int32_t host = 0; host < comm->host_count; ++host) {
+  for (int32_t host = 0; host < comm->hosts.count; ++host) {
     int32_t* ranks = host == own_host(comm) ? hosts->ranks : others;
     int32_t count = 0;
     for (int32_t r = 0; r < comm->size; ++r)
@@ -339,7 +339,7 @@ static choir_status_t open_groups(choir_comm_t* comm, hosts_t* hosts) {
 }
 
 choir_status_t choir__comm_hosts_open(choir_comm_t* comm) {
-  if (comm->host_count == 1 || comm->host_count == comm->size) return NULL;
+  if (comm->hosts.count == 1 || comm->hosts.count == comm->size) return NULL;
   const size_t ranks_bytes = 2 * (size_t)comm->size * sizeof(int32_t);
   const size_t memory_at = (sizeof(hosts_t) + ranks_bytes + 63) / 64 * 64;
   const size_t bytes = memory_at + memory_bytes(comm);
@@ -354,8 +354,8 @@ choir_status_t choir__comm_hosts_open(choir_comm_t* comm) {
   comm->layers[CHOIR_COMM_LAYER_HOSTS] = &hosts->base;
   CHOIR_TRY(open_groups(comm, hosts));
   // Operations count from 1 for the program.
-  comm->sequence = 0;
+  comm->run.sequence = 0;
   // What goes with the header goes to each rank by itself.
-  comm->inline_bytes = comm->inline_share_bytes;
+  comm->sizes.with_header = comm->sizes.share_with_header;
   return NULL;
 }

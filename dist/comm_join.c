@@ -16,18 +16,18 @@ int32_t choir__comm_note_joined(choir_comm_t* comm) {
   int32_t count = 0;
   int32_t first = -1;
   for (int32_t r = 0; r < comm->size; ++r) {
-    comm->joined[r] = headers[r].kind == CHOIR_COMM_KIND_JOIN;
-    if (comm->joined[r])
+    comm->joins.joined[r] = headers[r].kind == CHOIR_COMM_KIND_JOIN;
+    if (comm->joins.joined[r])
       ++count;
     else if (first < 0)
       first = r;
   }
   if (count == 0) return 0;
   for (int32_t r = 0; r < comm->size; ++r) {
-    if (!comm->joined[r]) continue;
+    if (!comm->joins.joined[r]) continue;
     // Of those that came together the highest rank is the last.
-    if (!comm->was_joined[r]) comm->last_joined = r;
-    comm->was_joined[r] = first >= 0;
+    if (!comm->joins.was_joined[r]) comm->joins.last = r;
+    comm->joins.was_joined[r] = first >= 0;
     if (first < 0) continue;
     memcpy(&headers[r].root, &headers[first].root,
            sizeof(headers[r]) - CHOIR_COMM_HEADER_START);
@@ -49,12 +49,13 @@ static choir_status_t fail(choir_comm_t* comm, choir_status_t status) {
 }
 
 choir_status_t choir__comm_zero_joined(choir_comm_t* comm) {
-  size_t bytes = sizeof(choir_comm_message_t) + comm->exchange_bytes;
-  choir_status_t status = choir__comm_reserve(comm, &comm->zero_message, bytes,
-                                              "ranks that joined");
+  size_t bytes = sizeof(choir_comm_message_t) + comm->sizes.exchange;
+  choir_status_t status = choir__comm_reserve(comm, &comm->joins.zero_message,
+                                              bytes, "ranks that joined");
   if (status) return fail(comm, status);
   for (int32_t r = 0; r < comm->size; ++r)
-    if (comm->joined[r]) comm->messages[r] = comm->zero_message.data;
+    if (comm->joins.joined[r])
+      comm->messages[r] = comm->joins.zero_message.data;
   return NULL;
 }
 
@@ -70,16 +71,16 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
   others.meta_bytes = 0;
   const size_t bytes = (size_t)header->count * others.element_bytes;
   choir_status_t status =
-      choir__comm_reserve(comm, &comm->zeros, bytes, "ranks that joined");
+      choir__comm_reserve(comm, &comm->joins.zeros, bytes, "ranks that joined");
   if (status) return fail(comm, status);
-  if (bytes) memset(comm->zeros.data, 0, bytes);
+  if (bytes) memset(comm->joins.zeros.data, 0, bytes);
   *c = (choir_collective_t){
       .kind = (choir_collective_kind_t)header->kind,
       .op = (choir_reduce_t)header->op,
       .dtype = (choir_dtype_t)header->dtype,
       .count = header->count,
-      .src = comm->zeros.data,
-      .dst = comm->zeros.data,
+      .src = comm->joins.zeros.data,
+      .dst = comm->joins.zeros.data,
       .weight = 1,
       .scales = (header->words & CHOIR_COMM_WORDS_FACTORS) != 0,
       .name = operation->collective.name};

@@ -21,14 +21,14 @@ choir_status_t choir_comm_join(choir_comm_t* comm, int32_t* out_last) {
 
 choir_status_t choir_comm_finalize(choir_comm_t* comm) {
   if (!comm) return CHOIR_ERROR(INVALID_ARGUMENT, "finalize: comm is NULL");
-  if (comm->finalized) return NULL;
+  if (comm->run.finalized) return NULL;
   choir__comm_drain(comm);
   choir_collective_t nothing = {0};
   for (int i = CHOIR_COMM_LAYER_COUNT - 1; i >= 0; --i)
     if (comm->layers[i]) CHOIR_TRY(comm->layers[i]->vtable->finalize(comm));
   CHOIR_TRY(choir__comm_execute(comm, CHOIR_COMM_KIND_FINALIZE, &nothing, NULL,
                                 true));
-  comm->finalized = true;
+  comm->run.finalized = true;
   choir__comm_watch_stop(comm);
   if (comm->vtable->finalize) comm->vtable->finalize(comm);
   return NULL;

@@ -73,7 +73,7 @@ static bool fits_inline(const choir_comm_t* comm, const operation_t* operation,
   return !comm->headers[rank].is_inline || rank == comm->rank ||
          !moves->recv_count[rank] ||
          (size_t)end * operation->element_bytes + operation->meta_bytes <=
-             comm->exchange_bytes;
+             comm->sizes.exchange;
 }
 
 choir_status_t choir__comm_plan_moves(choir_comm_t* comm,
@@ -136,14 +136,14 @@ choir_status_t choir__comm_move_rounds(choir_comm_t* comm,
     size_t total = (size_t)moves->total[r] * e;
     if (moves->open[r] && total > most) most = total;
   }
-  for (size_t done = 0; done < most; done += comm->exchange_bytes) {
+  for (size_t done = 0; done < most; done += comm->sizes.exchange) {
     size_t bytes = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (int32_t r = 0; r < comm->size; ++r) {
         size_t total = (size_t)moves->total[r] * e;
         if (!moves->open[r] || total <= done) continue;
-        size_t n = total - done < comm->exchange_bytes ? total - done
-                                                       : comm->exchange_bytes;
+        size_t n = total - done < comm->sizes.exchange ? total - done
+                                                       : comm->sizes.exchange;
         if (pass == 0 && r == comm->rank) {
           memcpy(comm->vtable->stage(comm)->data,
                  (const char*)operation->collective.src + done, n);

@@ -25,7 +25,7 @@ static choir_status_t rounds_reduce(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   bool takes = choir__collective_room(comm, operation) > 0;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->exchange_bytes / e);
+  int64_t round = (int64_t)(comm->sizes.exchange / e);
   for (int64_t done = 0; done < c->count; done += round, first = false) {
     int64_t n = choir__comm_stretch(c->count, done, round);
     size_t bytes = (size_t)n * e;
@@ -36,9 +36,9 @@ static choir_status_t rounds_reduce(choir_comm_t* comm,
     }
     if (!takes) continue;
     for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = message_data(comm, operation, r, first);
+      comm->sums.sources[r] = message_data(comm, operation, r, first);
     void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+    choir__comm_reduce(comm, operation, comm->sums.sources, &dst, 1, n);
   }
   return NULL;
 }
@@ -50,8 +50,8 @@ static choir_status_t rounds_broadcast(choir_comm_t* comm,
   size_t total = (size_t)c->count * operation->element_bytes;
   bool is_root = comm->rank == c->root;
   for (size_t done = 0; done < total;
-       done += comm->exchange_bytes, first = false) {
-    size_t bytes = smaller(total - done, comm->exchange_bytes);
+       done += comm->sizes.exchange, first = false) {
+    size_t bytes = smaller(total - done, comm->sizes.exchange);
     char* dst = (char*)c->dst + done;
     if (!first) {
       choir_comm_message_t* message = comm->vtable->stage(comm);
@@ -74,7 +74,7 @@ static choir_status_t rounds_scatter(choir_comm_t* comm,
   int64_t start, most, own;
   choir_comm_share(total, 0, comm->size, &start, &most);
   choir_comm_share(total, comm->rank, comm->size, &start, &own);
-  int64_t round = (int64_t)(comm->exchange_bytes / (e * (size_t)comm->size));
+  int64_t round = (int64_t)(comm->sizes.exchange / (e * (size_t)comm->size));
   if (first) round = most;
   for (int64_t done = 0; done < most; done += round, first = false) {
     unsigned char* data = first ? NULL : comm->vtable->stage(comm)->data;
@@ -92,9 +92,9 @@ static choir_status_t rounds_scatter(choir_comm_t* comm,
     }
     if (!first) CHOIR_TRY(comm->vtable->exchange(comm, bytes));
     for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = message_data(comm, operation, r, first) + own_at;
+      comm->sums.sources[r] = message_data(comm, operation, r, first) + own_at;
     void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1,
+    choir__comm_reduce(comm, operation, comm->sums.sources, &dst, 1,
                        choir__comm_stretch(own, done, round));
   }
   return NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation from header to result. Data up to inline_bytes travels with
-// the header, so a small collective is one exchange; the rest takes the way
-// that comm_rounds.c chooses.
+// One operation from header to result. Data up to sizes.with_header travels
+// with the header, so a small collective is one exchange; the rest takes the
+// way that comm_rounds.c chooses.
 #include <stdio.h>
 #include <string.h>
 
@@ -79,8 +79,9 @@ static void copy_alone(choir_comm_t* comm, const operation_t* operation) {
 
 // A failure that all ranks have, unless it broke the communicator.
 static choir_status_t shared(choir_comm_t* comm, choir_status_t status) {
-  return atomic_load(&comm->broken) ? status
-                                    : choir__status_mark_shared(status, comm);
+  return atomic_load(&comm->faults.broken)
+             ? status
+             : choir__status_mark_shared(status, comm);
 }
 
 // The headers tell who has no room (src_place of this kind).
@@ -98,20 +99,20 @@ static choir_status_t grow_if_needed(choir_comm_t* comm,
 static choir_status_t run_join(choir_comm_t* comm,
                                const operation_t* operation) {
   choir_status_t status = choir__comm_check_headers(comm, operation);
-  if (status && atomic_load(&comm->broken)) return status;
+  if (status && atomic_load(&comm->faults.broken)) return status;
   if (status) {
     choir_status_free(status);
     return NULL;
   }
   if (comm->headers[0].kind == CHOIR_COMM_KIND_JOIN) {
-    *(int32_t*)operation->collective.dst = comm->last_joined;
+    *(int32_t*)operation->collective.dst = comm->joins.last;
     return NULL;
   }
   bool is_inline = true;
   int32_t other = 0;
   for (int32_t r = 0; r < comm->size; ++r) {
     is_inline = is_inline && comm->headers[r].is_inline;
-    if (!comm->joined[r]) other = r;
+    if (!comm->joins.joined[r]) other = r;
   }
   if (is_inline || comm->headers[other].count == 0) return NULL;
   return choir__comm_run_joined(comm, operation, comm->messages[other]);
@@ -167,9 +168,9 @@ static choir_status_t run_operation(choir_comm_t* comm,
     payload = choir__comm_payload_bytes(comm, operation);
     bytes = operation->meta_bytes;
     choir__comm_meta_fill(comm, operation, message->data);
-    size_t limit =
-        traits->is_shared_out ? comm->inline_share_bytes : comm->inline_bytes;
-    if ((size_t)payload + bytes <= comm->inline_bytes &&
+    size_t limit = traits->is_shared_out ? comm->sizes.share_with_header
+                                         : comm->sizes.with_header;
+    if ((size_t)payload + bytes <= comm->sizes.with_header &&
         (size_t)payload <= limit && comm->size > 1 &&
         !message->header.is_direct && !operation->on_plane) {
       message->header.is_inline = 1;
@@ -209,33 +210,34 @@ static choir_status_t run_operation(choir_comm_t* comm,
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
                                    const choir_collective_t* collective,
                                    choir_stream_t* stream, bool is_blocking) {
-  operation_t operation = {.collective = *collective,
-                           .kind = kind,
-                           .stream = stream,
-                           .is_blocking = is_blocking,
-                           .may_spin = is_blocking && !comm->oversubscribed};
+  operation_t operation = {
+      .collective = *collective,
+      .kind = kind,
+      .stream = stream,
+      .is_blocking = is_blocking,
+      .may_spin = is_blocking && !comm->hosts.oversubscribed};
   operation.element_bytes = choir_dtype_bytes(collective->dtype);
   operation.meta_bytes = choir__comm_meta_bytes(comm, &operation);
   if (collective->count_at) operation.collective.count = *collective->count_at;
   if (collective->tensors)
     operation.collective.count = choir__comm_tensors_count(collective);
-  pthread_mutex_lock(&comm->run_mutex);
+  pthread_mutex_lock(&comm->run.mutex);
   choir_status_t status = NULL;
-  if (atomic_load_explicit(&comm->broken, memory_order_acquire)) {
+  if (atomic_load_explicit(&comm->faults.broken, memory_order_acquire)) {
     status = choir__comm_fault_status(comm);
-  } else if (comm->finalized) {
+  } else if (comm->run.finalized) {
     status =
         CHOIR_ERROR(FAILED_PRECONDITION, "%s: the communicator was finalized",
                     choir__activity_kind_name(kind));
   } else {
     const bool is_pair = choir__collective(kind)->is_pair;
     // Others do not count an operation of two.
-    operation.sequence = is_pair ? comm->sequence : ++comm->sequence;
-    comm->running = &operation;
+    operation.sequence = is_pair ? comm->run.sequence : ++comm->run.sequence;
+    comm->run.operation = &operation;
     for (int i = 0; i < 2; ++i)
-      if (comm->activities[i])
-        choir__activity_begin(comm->activities[i], kind, operation.sequence,
-                              collective->name);
+      if (comm->activity.places[i])
+        choir__activity_begin(comm->activity.places[i], kind,
+                              operation.sequence, collective->name);
     status = choir__comm_check_peers(comm);
     if (!status)
       status = is_pair ? choir__comm_run_pair(comm, &operation)
@@ -246,9 +248,10 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
     else if (!status && !is_there)
       status = choir__comm_staged_write(comm, &operation);
     for (int i = 0; i < 2; ++i)
-      if (comm->activities[i]) choir__activity_end(comm->activities[i]);
-    comm->running = NULL;
+      if (comm->activity.places[i])
+        choir__activity_end(comm->activity.places[i]);
+    comm->run.operation = NULL;
   }
-  pthread_mutex_unlock(&comm->run_mutex);
+  pthread_mutex_unlock(&comm->run.mutex);
   return status;
 }

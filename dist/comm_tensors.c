@@ -32,10 +32,10 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
              choir__activity_kind_name(operation->kind));
     return;
   }
-  if (c->tensor_count < 1 || operation->meta_bytes > comm->exchange_bytes) {
+  if (c->tensor_count < 1 || operation->meta_bytes > comm->sizes.exchange) {
     snprintf(reason, CHOIR_COMM_REASON_BYTES,
              "a group of %d tensors; 1 .. %zu are possible", c->tensor_count,
-             comm->exchange_bytes / sizeof(int64_t) - 3);
+             comm->sizes.exchange / sizeof(int64_t) - 3);
     return;
   }
   bool needs_src = !traits->is_in_place;

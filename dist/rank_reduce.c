@@ -48,8 +48,8 @@ void choir__comm_set_shares(choir_comm_t* comm) {
   double sum = 0;
   for (int32_t r = 0; r < comm->size; ++r) sum += comm->headers[r].weight;
   for (int32_t r = 0; r < comm->size; ++r) {
-    comm->shares_f64[r] = comm->headers[r].weight / sum;
-    comm->shares[r] = (float)comm->shares_f64[r];
+    comm->sums.shares_f64[r] = comm->headers[r].weight / sum;
+    comm->sums.shares[r] = (float)comm->sums.shares_f64[r];
   }
 }
 
@@ -191,7 +191,7 @@ static bool reduce_fused(choir_comm_t* comm, choir__fused_t fused,
   for (int32_t r = 0; r < comm->size; ++r) {
     if (averages && comm->headers[r].weight == 0) continue;
     src[source_count] = sources[r];
-    shares[source_count++] = comm->shares[r];
+    shares[source_count++] = comm->sums.shares[r];
   }
   for (int32_t d = 0; d < destination_count; ++d) dst[d] = destinations[d];
   fused(src, averages ? shares : NULL, source_count, dst, destination_count,
@@ -239,8 +239,8 @@ void choir__comm_reduce(choir_comm_t* comm,
       if (averages && comm->headers[r].weight == 0) continue;
       double share = 0;
       if (averages)
-        share = c->dtype == CHOIR_DTYPE_F64 ? comm->shares_f64[r]
-                                            : (double)comm->shares[r];
+        share = c->dtype == CHOIR_DTYPE_F64 ? comm->sums.shares_f64[r]
+                                            : (double)comm->sums.shares[r];
       const void* src = as_acc_dtype(
           &reduction, (const char*)sources[r] + (size_t)done * e, scratch, n);
       if (scales) {

@@ -28,7 +28,7 @@ static int64_t scatter_round(const choir_comm_t* comm, size_t element_bytes,
   int64_t start, most;
   choir_comm_share(total, 0, comm->size, &start, &most);
   return smaller(
-      (int64_t)(comm->round_bytes / element_bytes / (size_t)comm->size), most);
+      (int64_t)(comm->sizes.round / element_bytes / (size_t)comm->size), most);
 }
 
 // A stretch of `count` elements of which each rank has one part.
@@ -88,9 +88,9 @@ static void reduce_part(const stretch_t* stretch, const operation_t* operation,
   size_t at, bytes;
   part_bytes(stretch, comm->rank, &at, &bytes);
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->sources[r] = comm->work + (size_t)r * bytes;
-  comm->sources[comm->rank] = src + at;
-  choir__comm_reduce(comm, operation, comm->sources, &result, 1,
+    comm->sums.sources[r] = comm->work + (size_t)r * bytes;
+  comm->sums.sources[comm->rank] = src + at;
+  choir__comm_reduce(comm, operation, comm->sums.sources, &result, 1,
                      (int64_t)(bytes / stretch->element_bytes));
 }
 
@@ -100,7 +100,7 @@ choir_status_t choir__direct_all_reduce(choir_comm_t* comm,
                                         const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->round_bytes / e);
+  int64_t round = (int64_t)(comm->sizes.round / e);
   int64_t first = smaller(c->count, round);
   stretch_t stretch = {comm, e, first};
   CHOIR_TRY(post_pieces(&stretch, c->src));
@@ -127,7 +127,7 @@ choir_status_t choir__direct_reduce(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   bool is_root = comm->rank == c->root;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->round_bytes / e);
+  int64_t round = (int64_t)(comm->sizes.round / e);
   for (int64_t done = 0; done < c->count; done += round) {
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     const char* src = (const char*)c->src + (size_t)done * e;
@@ -159,7 +159,7 @@ choir_status_t choir__direct_broadcast(choir_comm_t* comm,
                                        const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->round_bytes / e);
+  int64_t round = (int64_t)(comm->sizes.round / e);
   for (int64_t done = 0; done < c->count; done += round) {
     stretch_t stretch = {comm, e, smaller(c->count - done, round)};
     char* dst = (char*)c->dst + (size_t)done * e;
@@ -188,7 +188,7 @@ static size_t stretch_of(const choir_comm_t* comm, int64_t count,
                          size_t element_bytes, size_t at) {
   size_t total = (size_t)count * element_bytes;
   if (total <= at) return 0;
-  return total - at < comm->round_bytes ? total - at : comm->round_bytes;
+  return total - at < comm->sizes.round ? total - at : comm->sizes.round;
 }
 
 // Each rank gives each peer its part. A round's stretches make progress on a
@@ -200,7 +200,7 @@ choir_status_t choir__direct_move(choir_comm_t* comm,
   const char* src = operation->collective.src;
   char* dst = operation->collective.dst;
   bool more = true;
-  for (size_t done = 0; more; done += comm->round_bytes) {
+  for (size_t done = 0; more; done += comm->sizes.round) {
     more = false;
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
@@ -239,7 +239,7 @@ choir_status_t choir__direct_reduce_scatter(choir_comm_t* comm,
       choir_comm_share(total, r, comm->size, &start, &count);
       const char* src = (const char*)c->src + (size_t)(start + done) * e;
       unsigned char* piece = comm->work + (size_t)r * bytes;
-      comm->sources[r] = r == comm->rank ? (const void*)src : piece;
+      comm->sums.sources[r] = r == comm->rank ? (const void*)src : piece;
       if (r == comm->rank) continue;
       CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_PIECE, piece, bytes));
       CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, src,
@@ -247,13 +247,13 @@ choir_status_t choir__direct_reduce_scatter(choir_comm_t* comm,
     }
     CHOIR_TRY(wait_all(comm));
     void* dst = (char*)c->dst + (size_t)done * e;
-    choir__comm_reduce(comm, operation, comm->sources, &dst, 1, n);
+    choir__comm_reduce(comm, operation, comm->sums.sources, &dst, 1, n);
   }
   return NULL;
 }
 
 static size_t round_of(const choir_comm_t* comm, size_t bytes) {
-  return bytes < comm->round_bytes ? bytes : comm->round_bytes;
+  return bytes < comm->sizes.round ? bytes : comm->sizes.round;
 }
 
 choir_status_t choir__direct_pair(choir_comm_t* comm, int32_t peer,

@@ -126,15 +126,15 @@ static void start_anew(int32_t operation) {
   memset(&tcp->last_header, 0, sizeof(tcp->last_header));
   link->last_header = right_headers[operation];
   link->last_header.sequence = 0;
-  comm->sequence = 0;
-  comm->joined[1] = comm->was_joined[1] = false;
-  comm->joined[0] = comm->was_joined[0] = false;
-  atomic_store(&comm->broken, false);
-  atomic_store(&comm->peer_broken, false);
+  comm->run.sequence = 0;
+  comm->joins.joined[1] = comm->joins.was_joined[1] = false;
+  comm->joins.joined[0] = comm->joins.was_joined[0] = false;
+  atomic_store(&comm->faults.broken, false);
+  atomic_store(&comm->faults.peer_broken, false);
   atomic_store(&comm->peers[1].presence, CHOIR_COMM_PEER_HERE);
   // A wait is over at once.
   comm->silence = -1;
-  comm->oversubscribed = true;
+  comm->hosts.oversubscribed = true;
 }
 
 static void run(int32_t which) {

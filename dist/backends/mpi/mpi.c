@@ -211,7 +211,7 @@ static choir_status_t wait_slowly(choir_mpi_comm_t* mpi, int32_t peer) {
 
 static choir_status_t mpi_wait(choir_comm_t* comm) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
-  const operation_t* running = mpi->base.running;
+  const operation_t* running = mpi->base.run.operation;
   int looks = running && running->may_spin ? POLL_COUNT : 1;
   progress_t progress = {0};
   for (int i = 0; i < looks; ++i) {
@@ -291,9 +291,9 @@ static void mpi_poll_faults(choir_comm_t* comm) {
 
 static void mpi_heartbeat(choir_comm_t* comm, double seconds) {
   choir_mpi_comm_t* mpi = as_mpi(comm);
-  if (!atomic_load(&comm->broken)) {
+  if (!atomic_load(&comm->faults.broken)) {
     choir_activity_t activity;
-    choir__activity_read(comm->activities[0], &activity);
+    choir__activity_read(comm->activity.places[0], &activity);
     lock(mpi);
     for (int32_t r = 0; r < comm->size; ++r) {
       if (r == comm->rank) continue;
@@ -304,7 +304,7 @@ static void mpi_heartbeat(choir_comm_t* comm, double seconds) {
     }
     unlock(mpi);
   }
-  struct pollfd wake = {.fd = comm->wake_fd, .events = POLLIN};
+  struct pollfd wake = {.fd = comm->watch.wake_fd, .events = POLLIN};
   poll(&wake, 1, (int)(seconds * 1e3) + 1);
 }
 
@@ -381,8 +381,8 @@ static void end_controls(choir_mpi_comm_t* mpi) {
 // it. False: it is finalized or broken.
 static bool broadcast_leaving(choir_mpi_comm_t* mpi) {
   choir_comm_t* comm = &mpi->base;
-  if (!mpi->world || comm->size == 1 || comm->finalized ||
-      atomic_load(&comm->broken) || !mpi->controls)
+  if (!mpi->world || comm->size == 1 || comm->run.finalized ||
+      atomic_load(&comm->faults.broken) || !mpi->controls)
     return false;
   choir_comm_fault_t fault = {.code = CHOIR_STATUS_ABORTED,
                               .origin = comm->rank};
@@ -410,8 +410,8 @@ static bool peer_was_waiting(choir_comm_t* comm) {
   const double end = choir_clock_seconds() + WAITING_PEER_SECONDS;
   while (choir_clock_seconds() < end) {
     mpi_poll_faults(comm);
-    if (atomic_load(&comm->peer_broken))
-      return comm->peer_fault.origin == comm->rank;
+    if (atomic_load(&comm->faults.peer_broken))
+      return comm->faults.peer.origin == comm->rank;
     sleep_seconds(MAX_SLEEP);
   }
   return false;
@@ -428,13 +428,13 @@ static void leave_all(void) {
       choir_mpi_skip_finalize();
     // Neither its thread nor its operations may call MPI when that is over.
     choir__comm_watch_stop(&mpi->base);
-    if (pthread_mutex_trylock(&mpi->base.run_mutex)) {
+    if (pthread_mutex_trylock(&mpi->base.run.mutex)) {
       choir_mpi_skip_finalize();  // an operation of another thread does
       continue;
     }
-    mpi->base.finalized = true;
+    mpi->base.run.finalized = true;
     end_controls(mpi);
-    pthread_mutex_unlock(&mpi->base.run_mutex);
+    pthread_mutex_unlock(&mpi->base.run.mutex);
   }
   pthread_mutex_unlock(&joined_comms.mutex);
 }
@@ -502,17 +502,17 @@ static size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static choir_status_t allocate_memory(choir_mpi_comm_t* mpi) {
   choir_comm_t* comm = &mpi->base;
   size_t size = (size_t)comm->size;
-  comm->exchange_bytes = EXCHANGE_BYTES;
-  comm->inline_bytes = EXCHANGE_BYTES;
-  comm->inline_share_bytes = EXCHANGE_SHARE_BYTES;
+  comm->sizes.exchange = EXCHANGE_BYTES;
+  comm->sizes.with_header = EXCHANGE_BYTES;
+  comm->sizes.share_with_header = EXCHANGE_SHARE_BYTES;
   mpi->message_stride =
-      round_up(sizeof(choir_comm_message_t) + comm->exchange_bytes);
+      round_up(sizeof(choir_comm_message_t) + comm->sizes.exchange);
   size_t messages = (size + 1) * mpi->message_stride;
   size_t controls = round_up(size * sizeof(choir_mpi_control_t));
   size_t pending = CHOIR_MPI_PENDING * size * sizeof(choir_mpi_pending_t);
   size_t ranks = size * sizeof(int32_t);
   size_t cleared = round_up(messages + controls + pending + ranks);
-  mpi->memory_bytes = cleared + CHOIR_COMM_WORK_BYTES(comm->round_bytes, size);
+  mpi->memory_bytes = cleared + CHOIR_COMM_WORK_BYTES(comm->sizes.round, size);
   mpi->memory =
       comm->allocator.alloc(comm->allocator.self, mpi->memory_bytes, 64);
   if (!mpi->memory)
@@ -614,7 +614,7 @@ static choir_status_t join(choir_mpi_comm_t* mpi,
   CHOIR_TRY(choir_mpi_world_open(config->deadline, leave_all, &mpi->world));
   CHOIR_TRY(check_world(mpi->world, config));
   CHOIR_TRY(allocate_memory(mpi));
-  mpi->base.has_heartbeat = mpi->world->has_own_thread;
+  mpi->base.watch.has_heartbeat = mpi->world->has_own_thread;
   CHOIR_TRY(exchange_identities(mpi, config));
   choir_mpi_world_note(config, mpi->base.peers);
   int32_t context = 0;
@@ -632,7 +632,7 @@ static choir_status_t join_group(choir_mpi_comm_t* mpi,
   CHOIR_TRY(allocate_memory(mpi));
   for (int32_t r = 0; r < config->size; ++r)
     mpi->world_ranks[r] = parent->world_ranks[ranks[r]];
-  mpi->base.has_heartbeat = mpi->world->has_own_thread;
+  mpi->base.watch.has_heartbeat = mpi->world->has_own_thread;
   CHOIR_TRY(take_context(mpi, context));
   return exchange_identities(mpi, config);
 }
@@ -643,7 +643,7 @@ static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
     note_joined(as_mpi(comm));
     return NULL;
   }
-  comm->finalized = true;  // nobody joined, nobody to tell
+  comm->run.finalized = true;  // nobody joined, nobody to tell
   mpi_destroy(comm);
   *out_comm = NULL;
   return choir_status_annotate(status, __FILE__, __LINE__, "comm mpi");
@@ -688,9 +688,9 @@ choir_status_t choir_mpi_comm_rendezvous(const choir_comm_config_t* config,
   choir_comm_t* comm = NULL;
   CHOIR_TRY(choir_mpi_comm_join(config, &comm));
   if (!comm) return CHOIR_ERROR(INTERNAL, "comm mpi: nobody joined");
-  *out_one_host = comm->host_count == 1;
+  *out_one_host = comm->hosts.count == 1;
   choir_status_t status = *out_one_host ? share_id(comm, out_id) : NULL;
-  comm->finalized = true;  // it has served; no peer waits for it any more
+  comm->run.finalized = true;  // it has served; no peer waits for it any more
   mpi_destroy(comm);
   return status;
 }

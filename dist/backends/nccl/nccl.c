@@ -25,7 +25,7 @@ static void nccl_poll_faults(choir_comm_t* comm) {
   nccl_plane_t* plane = choir__nccl_plane(comm);
   char text[CHOIR_ACTIVITY_TEXT_BYTES];
   const double seconds = choir__nccl_stuck_seconds(plane, text);
-  if (seconds == 0 || atomic_load(&comm->broken)) return;
+  if (seconds == 0 || atomic_load(&comm->faults.broken)) return;
   choir_status_t status = choir__comm_check_peers(comm);
   const choir__nccl_result_t state = choir__nccl_state(plane);
   if (!status && state != CHOIR__NCCL_SUCCESS &&
@@ -158,7 +158,7 @@ static choir_status_t nccl_open(choir_comm_t* comm) {
     status = start_on_device(comm, &((const report_t*)all)->id);
   choir_deallocate(comm->allocator, all, bytes);
   // Operations count from 1 for the program.
-  comm->sequence = 0;
+  comm->run.sequence = 0;
   if (!failure) return status;
   choir_status_free(status);
   return failure;

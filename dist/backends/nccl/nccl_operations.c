@@ -78,8 +78,9 @@ static choir__nccl_result_t open_op(const choir_comm_t* comm,
     return CHOIR__NCCL_SUCCESS;
   double factor = c->scales ? c->prescale * c->postscale : 1;
   if (c->op == CHOIR_REDUCE_AVERAGE)
-    factor *= c->dtype == CHOIR_DTYPE_F64 ? comm->shares_f64[comm->rank]
-                                          : (double)comm->shares[comm->rank];
+    factor *= c->dtype == CHOIR_DTYPE_F64
+                  ? comm->sums.shares_f64[comm->rank]
+                  : (double)comm->sums.shares[comm->rank];
   unsigned char scalar[8] = {0};
   choir_element_store(scalar, c->dtype, factor);
   return plane->nccl->ncclRedOpCreatePreMulSum(
@@ -266,7 +267,7 @@ static choir_status_t use_memory(const operation_t* operation) {
 static void note_pending(const choir_comm_t* comm, nccl_pending_t* pending) {
   nccl_plane_t* plane = choir__nccl_plane(comm);
   choir_activity_t activity;
-  choir__activity_read(comm->activities[0], &activity);
+  choir__activity_read(comm->activity.places[0], &activity);
   pending->since = 0;
   choir__activity_print(&activity, pending->text, sizeof(pending->text));
   pthread_mutex_lock(&plane->lock);
@@ -344,7 +345,7 @@ choir_status_t choir__nccl_run(choir_comm_t* comm,
   if (!status) status = hand_over(comm, &own);
   if (!status) return NULL;
   // The others' GPUs would wait for this one.
-  if (atomic_load(&comm->broken)) {
+  if (atomic_load(&comm->faults.broken)) {
     choir_status_free(status);
     return choir__comm_fault_status(comm);
   }

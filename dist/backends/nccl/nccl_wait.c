@@ -45,7 +45,7 @@ choir__nccl_result_t choir__nccl_state(nccl_plane_t* plane) {
 static choir_status_t fail_wait(choir_comm_t* comm, choir_comm_wait_t* wait,
                                 const char* what) {
   choir_status_t status = choir__comm_check_peers(comm);
-  if (status || atomic_load(&comm->broken) ||
+  if (status || atomic_load(&comm->faults.broken) ||
       !choir__comm_wait_is_late(comm, wait)) {
     choir_status_free(status);
     return choir__comm_wait_fail(comm, wait);
@@ -100,7 +100,8 @@ static int32_t count_pending(nccl_plane_t* plane) {
 choir_status_t choir__nccl_await_pending(choir_comm_t* comm, int32_t most) {
   nccl_plane_t* plane = choir__nccl_plane(comm);
   while (count_pending(plane) > most) {
-    if (atomic_load(&comm->broken)) return choir__comm_fault_status(comm);
+    if (atomic_load(&comm->faults.broken))
+      return choir__comm_fault_status(comm);
     usleep(100);
   }
   return NULL;

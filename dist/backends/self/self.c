@@ -40,7 +40,7 @@ choir_status_t choir_self_comm_join(const choir_comm_config_t* config,
   CHOIR_TRY(choir__comm_allocate(&self_vtable, sizeof(self_comm_t), config,
                                  out_comm));
   choir_comm_t* comm = *out_comm;
-  comm->exchange_bytes = EXCHANGE_BYTES;
+  comm->sizes.exchange = EXCHANGE_BYTES;
   choir__comm_identify(config, &comm->peers[0].identity);
   choir__comm_map_hosts(comm);
   return NULL;

@@ -108,7 +108,7 @@ static choir_status_t wait_asleep(choir_shm_comm_t* shm, int32_t rank,
 static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
                                uint32_t phase) {
   _Atomic uint32_t* arrived = &bank(shm, rank, phase)->header.arrived;
-  const operation_t* running = shm->base.running;
+  const operation_t* running = shm->base.run.operation;
   if (running && running->may_spin) {
     for (int i = 0; i < SPIN_COUNT; ++i) {
       if (has_come(arrived, phase)) return NULL;
@@ -117,7 +117,7 @@ static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
   }
   int yields = 0;
   if (!running || running->is_blocking)
-    yields = shm->base.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
+    yields = shm->base.hosts.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
   const double end = yields ? choir_clock_seconds() + yield_seconds : 0;
   for (int i = 0; i < yields; ++i) {
     if (has_come(arrived, phase)) return NULL;
@@ -208,14 +208,14 @@ static choir_status_t all_reduce_in_place(choir_comm_t* comm,
   choir__comm_part(operation->collective.count, e, comm->rank, comm->size,
                    &start, &count);
   for (int32_t r = 0; r < comm->size; ++r) {
-    comm->sources[r] = source_of(comm, r) + (size_t)start * e;
+    comm->sums.sources[r] = source_of(comm, r) + (size_t)start * e;
     if (takes_result(operation, r))
-      comm->destinations[destination_count++] =
+      comm->sums.destinations[destination_count++] =
           (char*)choir_shm_at(shm, r, comm->headers[r].dst_place) +
           (size_t)start * e;
   }
-  choir__comm_reduce(comm, operation, comm->sources, comm->destinations,
-                     destination_count, count);
+  choir__comm_reduce(comm, operation, comm->sums.sources,
+                     comm->sums.destinations, destination_count, count);
   return choir_shm_sync(shm);
 }
 
@@ -226,7 +226,7 @@ static choir_status_t all_reduce_staged(choir_comm_t* comm,
   const choir_collective_t* c = &operation->collective;
   bool takes = takes_result(operation, comm->rank);
   size_t e = operation->element_bytes;
-  int64_t round = (int64_t)(comm->exchange_bytes / e);
+  int64_t round = (int64_t)(comm->sizes.exchange / e);
   for (int64_t done = 0; done < c->count; done += round) {
     int64_t n = choir__comm_stretch(c->count, done, round);
     const char* src = (const char*)c->src + (size_t)done * e;
@@ -243,13 +243,13 @@ static choir_status_t all_reduce_staged(choir_comm_t* comm,
     choir__comm_part(n, e, comm->rank, comm->size, &start, &count);
     size_t at = (size_t)start * e;
     for (int32_t r = 0; r < comm->size; ++r)
-      comm->sources[r] = r == comm->rank
-                             ? (const void*)(src + at)
-                             : (const void*)(comm->messages[r]->data + at);
-    comm->destinations[0] = shm_stage(comm)->data + at;
-    if (takes) comm->destinations[1] = dst + at;
-    choir__comm_reduce(comm, operation, comm->sources, comm->destinations,
-                       takes ? 2 : 1, count);
+      comm->sums.sources[r] = r == comm->rank
+                                  ? (const void*)(src + at)
+                                  : (const void*)(comm->messages[r]->data + at);
+    comm->sums.destinations[0] = shm_stage(comm)->data + at;
+    if (takes) comm->sums.destinations[1] = dst + at;
+    choir__comm_reduce(comm, operation, comm->sums.sources,
+                       comm->sums.destinations, takes ? 2 : 1, count);
     CHOIR_TRY(shm_exchange(comm, 0));
     for (int32_t r = 0; takes && r < comm->size; ++r) {
       choir__comm_part(n, e, r, comm->size, &start, &count);
@@ -312,10 +312,10 @@ static choir_status_t shm_reduce_scatter(choir_comm_t* comm,
   choir_comm_share(choir__comm_shared_count(comm, operation), comm->rank,
                    comm->size, &start, &count);
   for (int32_t r = 0; r < comm->size; ++r)
-    comm->sources[r] =
+    comm->sums.sources[r] =
         source_of(comm, r) + (size_t)start * operation->element_bytes;
   void* dst = c->dst;
-  choir__comm_reduce(comm, operation, comm->sources, &dst, 1, count);
+  choir__comm_reduce(comm, operation, comm->sums.sources, &dst, 1, count);
   return choir_shm_sync(as_shm(comm));
 }
 
@@ -405,7 +405,7 @@ void choir_shm_poll_sockets(choir_shm_comm_t* shm, int timeout_ms) {
 static void shm_poll_faults(choir_comm_t* comm) {
   choir_shm_comm_t* shm = as_shm(comm);
   // Alone there is nobody to look at, and no watch that would.
-  if (!comm->watch_started && comm->size > 1) choir_shm_poll_sockets(shm, 0);
+  if (!comm->watch.started && comm->size > 1) choir_shm_poll_sockets(shm, 0);
   for (int32_t r = 0; r < comm->size; ++r) {
     choir_shm_slot_t* slot = choir_shm_slot(shm, r);
     if (r != comm->rank && atomic_load(&slot->fault_ready) == 2)
@@ -509,9 +509,9 @@ static choir_status_t join(choir_shm_comm_t* shm,
                            const choir_comm_config_t* config) {
   CHOIR_TRY(choir_shm_connect(shm, config));
   choir__comm_map_hosts(&shm->base);
-  shm->base.activities[0] = &choir_shm_slot(shm, shm->base.rank)->activity;
-  choir__activity_clear(shm->base.activities[0]);
-  shm->base.has_heartbeat = true;
+  shm->base.activity.places[0] = &choir_shm_slot(shm, shm->base.rank)->activity;
+  choir__activity_clear(shm->base.activity.places[0]);
+  shm->base.watch.has_heartbeat = true;
   CHOIR_TRY(choir_shm_sync(shm));
   if (config->segment_bytes == 0) return NULL;
   return choir_shm_buffer_grow(&shm->base, config->segment_bytes);

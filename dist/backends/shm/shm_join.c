@@ -514,10 +514,11 @@ static void plan_control(choir_shm_comm_t* shm) {
   size_t exchange = ((size_t)32 << 20) / (size_t)comm->size;
   if (exchange > (512u << 10)) exchange = 512u << 10;
   exchange = exchange / 4096 * 4096;
-  comm->exchange_bytes = exchange;
-  comm->inline_bytes = 32u << 10;
-  if (comm->inline_bytes > exchange) comm->inline_bytes = exchange;
-  comm->inline_share_bytes = comm->inline_bytes;  // a peer reads its share only
+  comm->sizes.exchange = exchange;
+  comm->sizes.with_header = 32u << 10;
+  if (comm->sizes.with_header > exchange) comm->sizes.with_header = exchange;
+  comm->sizes.share_with_header =
+      comm->sizes.with_header;  // a peer reads its share only
   shm->bank_stride =
       (sizeof(choir_comm_message_t) + exchange + 4095) / 4096 * 4096;
   shm->slot_stride =
@@ -588,7 +589,7 @@ static choir_status_t connect_all(join_t* join) {
   for (int32_t r = 0; r < shm->base.size; ++r)
     shm->polls[r] = (struct pollfd){.fd = shm->sockets[r], .events = POLLRDHUP};
   shm->polls[shm->base.size] =
-      (struct pollfd){.fd = shm->base.wake_fd, .events = POLLIN};
+      (struct pollfd){.fd = shm->base.watch.wake_fd, .events = POLLIN};
   return NULL;
 }
 

@@ -125,7 +125,7 @@ static choir_status_t wait_slowly(choir_tcp_comm_t* tcp, int32_t peer) {
 
 static choir_status_t tcp_wait(choir_comm_t* comm) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
-  const operation_t* running = comm->running;
+  const operation_t* running = comm->run.operation;
   const int looks = running && running->may_spin ? SPIN_COUNT : 2;
   progress_t progress = {0};
   for (int i = 0; i < looks; ++i) {
@@ -286,9 +286,9 @@ static void send_to_all(choir_tcp_comm_t* tcp, const word_t* word) {
 static void tcp_heartbeat(choir_comm_t* comm, double seconds) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
   const double end = choir_clock_seconds() + seconds;
-  if (!atomic_load(&comm->broken)) {
+  if (!atomic_load(&comm->faults.broken)) {
     word_t beat = {.kind = WORD_BEAT, .bytes = sizeof(choir_activity_t)};
-    choir__activity_read(comm->activities[0], &beat.activity);
+    choir__activity_read(comm->activity.places[0], &beat.activity);
     send_to_all(tcp, &beat);
   }
   for (;;) {
@@ -300,7 +300,7 @@ static void tcp_heartbeat(choir_comm_t* comm, double seconds) {
           (struct pollfd){.fd = tcp->links[r].control, .events = POLLIN};
     pthread_mutex_unlock(&tcp->mutex);
     tcp->watched[comm->size] =
-        (struct pollfd){.fd = comm->wake_fd, .events = POLLIN};
+        (struct pollfd){.fd = comm->watch.wake_fd, .events = POLLIN};
     poll(tcp->watched, (nfds_t)comm->size + 1, (int)(left * 1e3) + 1);
     read_all_words(tcp);
     if (tcp->watched[comm->size].revents) return;
@@ -343,12 +343,13 @@ static void tcp_describe(choir_comm_t* comm, const operation_t* operation,
 // ---- Life ----
 
 static size_t work_bytes(const choir_comm_t* comm) {
-  return CHOIR_COMM_WORK_BYTES(comm->round_bytes, comm->size);
+  return CHOIR_COMM_WORK_BYTES(comm->sizes.round, comm->size);
 }
 
 static void tcp_destroy(choir_comm_t* comm) {
   choir_tcp_comm_t* tcp = as_tcp(comm);
-  if (tcp->memory && !comm->finalized && !atomic_load(&comm->broken)) {
+  if (tcp->memory && !comm->run.finalized &&
+      !atomic_load(&comm->faults.broken)) {
     const word_t leave = {.kind = WORD_LEAVE};
     send_to_all(tcp, &leave);
   }
@@ -394,13 +395,13 @@ static size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static choir_status_t allocate_memory(choir_tcp_comm_t* tcp) {
   choir_comm_t* comm = &tcp->base;
   const size_t size = (size_t)comm->size;
-  comm->exchange_bytes = EXCHANGE_BYTES;
-  comm->inline_bytes = EXCHANGE_BYTES;
-  comm->inline_share_bytes = EXCHANGE_SHARE_BYTES;
-  comm->has_heartbeat = true;
-  comm->beat_seconds = BEAT_SECONDS;
+  comm->sizes.exchange = EXCHANGE_BYTES;
+  comm->sizes.with_header = EXCHANGE_BYTES;
+  comm->sizes.share_with_header = EXCHANGE_SHARE_BYTES;
+  comm->watch.has_heartbeat = true;
+  comm->watch.beat_seconds = BEAT_SECONDS;
   tcp->message_stride =
-      round_up(sizeof(choir_comm_message_t) + comm->exchange_bytes);
+      round_up(sizeof(choir_comm_message_t) + comm->sizes.exchange);
   const size_t messages = (size + 1) * tcp->message_stride;
   const size_t links = round_up(size * sizeof(choir_tcp_link_t));
   const size_t polls = round_up(2 * (size + 1) * sizeof(struct pollfd));
@@ -437,14 +438,14 @@ static choir_status_t allocate(const choir_comm_config_t* config,
 // Many ranks, near to each other: the steps of a relay wait for each other.
 static bool passes_on(const choir_comm_t* comm) {
   return comm->size > CHOIR_TCP_MOST_DIRECT &&
-         comm->round_bytes == CHOIR_COMM_ROUND_BYTES;
+         comm->sizes.round == CHOIR_COMM_ROUND_BYTES;
 }
 
 // How long rounds are is known when ranks have met.
 static choir_status_t joined(choir_comm_t** out_comm, choir_status_t status) {
   choir_comm_t* comm = *out_comm;
   // Else nobody joined, and there is nobody to tell.
-  if (comm) comm->finalized = status != NULL;
+  if (comm) comm->run.finalized = status != NULL;
   if (!status)
     status = choir_allocate(comm->allocator, work_bytes(comm), "pieces of sums",
                             &as_tcp(comm)->work);
@@ -498,7 +499,7 @@ static choir_status_t tcp_group(choir_comm_t* comm,
                                comm->peers[ranks[0]].host_index;
   if (one_host) return choir_shm_comm_join(config, out_group);
   choir_status_t status = allocate(config, out_group);
-  if (!status) (*out_group)->round_bytes = comm->round_bytes;
+  if (!status) (*out_group)->sizes.round = comm->sizes.round;
   if (!status)
     status = meet_group(as_tcp(*out_group), as_tcp(comm), config, ranks);
   return joined(out_group, status);

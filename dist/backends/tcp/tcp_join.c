@@ -588,7 +588,7 @@ static bool is_far(int socket) {
 
 // Between two rounds there is half a round trip in which nothing is sent.
 static void choose_rounds(choir_tcp_comm_t* tcp, const entry_t* table) {
-  if (table[0].is_far) tcp->base.round_bytes = FAR_ROUND_BYTES;
+  if (table[0].is_far) tcp->base.sizes.round = FAR_ROUND_BYTES;
 }
 
 static choir_status_t hand_out_table(join_t* join) {

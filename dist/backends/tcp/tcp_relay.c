@@ -20,7 +20,7 @@ static unsigned char* messages_of(choir_tcp_comm_t* tcp) {
 
 static size_t most_bytes(const choir_comm_t* comm) {
   return sizeof(choir_tcp_frame_t) + sizeof(choir_comm_message_t) +
-         comm->exchange_bytes;
+         comm->sizes.exchange;
 }
 
 choir_status_t choir_tcp_relay_open(choir_tcp_comm_t* tcp) {
@@ -65,7 +65,7 @@ static bool find_ends(choir_tcp_comm_t* tcp, int32_t first, int32_t count,
     at += sizeof(frame);
     const size_t head = choir_tcp_header_bytes(&frame);
     if (frame.channel != CHOIR_COMM_CHANNEL_EXCHANGE || frame.bytes < head ||
-        frame.bytes - head > tcp->base.exchange_bytes || frame.bytes > end - at)
+        frame.bytes - head > tcp->base.sizes.exchange || frame.bytes > end - at)
       return false;
     at += frame.bytes;
     tcp->relay->ends[i] = at;
