@@ -110,12 +110,21 @@ static choir_status_t choose_backend(choir_comm_config_t* config) {
 
 // ---- Joining ----
 
+static choir_status_t refuse_encryption(const char* backend) {
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "comm %s: it cannot encrypt what goes between hosts "
+                     "(CHOIR_TCP_ENCRYPT=1); use tcp",
+                     backend);
+}
+
 static choir_status_t join_backend(choir_comm_config_t* config,
                                    choir_comm_t** out_comm) {
   const bool is_auto = !strcmp(config->backend, "auto");
   CHOIR_TRY(choose_backend(config));
   CHOIR_TRY(find_backend(config->backend)->join(config, out_comm));
   const bool is_tcp = !strcmp(config->backend, "tcp");
+  if (config->encrypt && !is_tcp && (*out_comm)->hosts.count > 1)
+    return refuse_encryption(config->backend);
   if (!is_auto || !is_tcp || (*out_comm)->hosts.count > 1) return NULL;
   // Who meet at an address know only then that they are on one host.
   choir_comm_t* met = *out_comm;
@@ -131,6 +140,8 @@ static choir_status_t join(choir_comm_config_t* config,
   if (!wanted || !wanted->attach) return join_backend(config, out_comm);
   config->backend = "auto";
   CHOIR_TRY(join_backend(config, out_comm));
+  if (config->encrypt && (*out_comm)->hosts.count > 1)
+    return refuse_encryption(wanted->name);
   return wanted->attach(*out_comm, config->device);
 }
 

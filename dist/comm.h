@@ -112,11 +112,15 @@ typedef struct choir_comm_config_s {
   // What buffers come from that name no device. NULL: each names one. nccl: the
   // rank's GPU; NULL: the one whose number is the local rank.
   choir_device_t* device;
+  // What ranks on several hosts send each other is encrypted, the same on all
+  // ranks: tcp only, all else between hosts refuses.
+  bool encrypt;
 } choir_comm_config_t;
 
 // Defaults (auto, 1 rank, deadline 60 s), then what the launcher set: Choir's
-// own environment (CHOIR_RANK, CHOIR_SIZE, CHOIR_COMM_ID, CHOIR_COMM) or Open
-// MPI's (OMPI_COMM_WORLD_*). Fails when the environment contradicts itself.
+// own environment (CHOIR_RANK, CHOIR_SIZE, CHOIR_COMM_ID, CHOIR_COMM, ...) or
+// Open MPI's (OMPI_COMM_WORLD_*). Fails when the environment contradicts
+// itself.
 CHOIR_API choir_status_t choir_comm_config_init(choir_comm_config_t* out_config)
     CHOIR_NODISCARD;
 

@@ -217,6 +217,15 @@ choir_status_t choir_comm_config_init(choir_comm_config_t* out_config) {
   // fails, unless Open MPI started them.
   const char* backend = getenv("CHOIR_COMM");
   if (is_set(backend)) out_config->backend = backend;
+  // $CHOIR_TCP_ENCRYPT: 1: ranks encrypt what they send each other over tcp, by
+  // keys of each connection (docs/trust.md). 0 or not set: they do not.
+  const char* encrypt = getenv("CHOIR_TCP_ENCRYPT");
+  if (is_set(encrypt) && strcmp(encrypt, "0") != 0 && strcmp(encrypt, "1") != 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "environment: CHOIR_TCP_ENCRYPT is '%s'; it must be 0 "
+                       "or 1",
+                       encrypt);
+  out_config->encrypt = is_set(encrypt) && encrypt[0] == '1';
   const char* id = getenv("CHOIR_COMM_ID");
   if (is_set(id)) {
     if (strlen(id) < sizeof(out_config->id.text))

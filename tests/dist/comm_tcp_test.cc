@@ -36,6 +36,24 @@ double Seconds(const char* name, double otherwise) {
   return text ? atof(text) : otherwise;
 }
 
+// Puts what nobody sealed between this rank's records: on the first or second
+// of its connections.
+void Forge(const char* which) {
+  int left = atoi(which);
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer;
+    socklen_t bytes = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) ||
+        peer.ss_family == AF_UNIX || left--)
+      continue;
+    const unsigned char record[4 + 40 + 16] = {40};
+    EXPECT_EQ(send(fd, record, sizeof record, 0),
+              static_cast<ssize_t>(sizeof record));
+    return;
+  }
+  ADD_FAILURE() << "no connection " << which;
+}
+
 // Joins, adds up as often as it is told, and says how it went.
 void BeRank() {
   choir_comm_config_t config;
@@ -52,6 +70,8 @@ void BeRank() {
   std::vector<int32_t> values(5000);
   for (int i = 0; !status && i < times; ++i) {
     if (i == 10) usleep(static_cast<useconds_t>(1e6 * late));
+    if (i == 10 && getenv("CHOIR_TEST_FORGE"))
+      Forge(getenv("CHOIR_TEST_FORGE"));
     for (size_t k = 0; k < values.size(); ++k)
       values[k] = config.rank + 5 + static_cast<int32_t>(k);
     status = choir_comm_all_reduce(comm, values.data(), values.data(),
@@ -269,6 +289,64 @@ TEST(CommTcpTest, AnotherStartIsNotLetIn) {
   ExpectHeard(results[3], "ok: ok");
 }
 
+TEST(CommTcpTest, RanksThatEncryptMeet) {
+  if (choir_testing::InRank()) return BeRank();
+  // Directly, and by relay.
+  for (int size : {3, 9}) {
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    for (int rank = 0; rank < size; ++rank)
+      Start(&group, rendezvous, rank, size, id,
+            {"CHOIR_TCP_ENCRYPT=1", "CHOIR_TEST_TIMES=20"});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      EXPECT_TRUE(Contains(result.output, "SAYS ok: ok")) << result.output;
+  }
+}
+
+TEST(CommTcpTest, AllEncryptOrNone) {
+  if (choir_testing::InRank()) return BeRank();
+  for (int which : {0, 1}) {
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    for (int rank : {0, 1})
+      Start(&group, rendezvous, rank, 2, id,
+            {rank == which ? "CHOIR_TCP_ENCRYPT=1" : "CHOIR_TCP_ENCRYPT=0"});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      ExpectHeard(
+          result,
+          "invalid argument: comm tcp: rank " + std::to_string(which) +
+              " encrypts what it sends \\(CHOIR_TCP_ENCRYPT=1\\), rank " +
+              std::to_string(1 - which) + " does not; all ranks need the same");
+  }
+}
+
+// Whoever can write into a connection ends the run, and changes nothing in it.
+TEST(CommTcpTest, AForgeryIsTold) {
+  if (choir_testing::InRank()) return BeRank();
+  for (const char* way : {"0", "1"}) {
+    SCOPED_TRACE(way);
+    Rendezvous rendezvous;
+    ProcessGroup group;
+    const std::string id = MakeId();
+    Start(&group, rendezvous, 0, 2, id,
+          {"CHOIR_TCP_ENCRYPT=1", "CHOIR_TEST_TIMES=100000000"});
+    Start(&group, rendezvous, 1, 2, id,
+          {"CHOIR_TCP_ENCRYPT=1", "CHOIR_TEST_TIMES=100000000",
+           std::string("CHOIR_TEST_FORGE=") + way});
+    for (const ProcessResult& result : group.Wait(Patience(60)))
+      EXPECT_TRUE(Contains(
+          result.output,
+          "internal error: all_reduce 'met' \\(operation \\d+\\): the message "
+          "of "
+          "rank "
+          "1 \\(host .+, pid \\d+\\) is none that a rank sends: another "
+          "version of Choir, or bytes that changed on the way"))
+          << result.output;
+  }
+}
+
 TEST(CommTcpTest, WhoIsMissingIsTold) {
   if (choir_testing::InRank()) return BeRank();
   Rendezvous rendezvous;
@@ -395,6 +473,8 @@ TEST(CommTcpTest, DeathsAreTold) {
     for (int signal : {SIGKILL, SIGSTOP}) {
       SCOPED_TRACE(std::to_string(size) + " ranks, signal " +
                    std::to_string(signal));
+      const char* encrypt =
+          size == 3 ? "CHOIR_TCP_ENCRYPT=1" : "CHOIR_TCP_ENCRYPT=0";
       Rendezvous rendezvous;
       ProcessGroup group;
       const std::string id = MakeId();
@@ -402,7 +482,7 @@ TEST(CommTcpTest, DeathsAreTold) {
       for (int rank = 2; rank < size; ++rank) others.push_back(rank);
       for (int rank = 0; rank < size; ++rank)
         Start(&group, rendezvous, rank, size, id,
-              {"CHOIR_TEST_TIMES=100000000", "CHOIR_TEST_DEADLINE=3"});
+              {"CHOIR_TEST_TIMES=100000000", "CHOIR_TEST_DEADLINE=3", encrypt});
       for (int rank = 0; rank < size; ++rank)
         EXPECT_TRUE(group.WaitForOutput(rank, "joined", Patience(20)));
       group.Signal(1, signal);

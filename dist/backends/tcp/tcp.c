@@ -50,9 +50,15 @@ typedef struct progress_s {
   bool moved;
 } progress_t;
 
+static void break_by_forgery(choir_comm_t* comm, int32_t rank) {
+  if (!atomic_load(&comm->faults.broken))
+    choir_status_free(choir__comm_break_by_message(comm, rank));
+}
+
 // A peer whose connection ended, and who told nothing, is gone.
 static void check_lost(choir_comm_t* comm, int32_t rank) {
   choir_tcp_link_t* link = &as_tcp(comm)->links[rank];
+  if (atomic_load(&link->is_forged)) break_by_forgery(comm, rank);
   if (!link->is_lost || atomic_load(&link->has_ended) ||
       choir_clock_seconds() - link->lost_at < WORD_SECONDS)
     return;
@@ -190,10 +196,17 @@ static void send_word(choir_tcp_link_t* link, const word_t* word) {
   if (link->control < 0) return;
   const size_t bytes = WORD_HEAD_BYTES + word->bytes;
   const double end = choir_clock_seconds() + BROADCAST_SECONDS;
+  bool is_begun = false;  // sealed, and not gone whole
   for (size_t done = 0; done < bytes;) {
-    const ssize_t n = send(link->control, (const char*)word + done,
-                           bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) done += (size_t)n;
+    struct iovec part = {.iov_base = (char*)word + done,
+                         .iov_len = bytes - done};
+    const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    // Of a beat that was left there.
+    const bool is_rest = choir_tcp_is_sending(link->control_seal) && !is_begun;
+    const ssize_t n =
+        choir_tcp_send(link->control, link->control_seal, &message);
+    if (n > 0 && !is_rest) done += (size_t)n;
+    is_begun = !is_rest && n < 0;
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     const bool is_full = n < 0 && errno == EAGAIN;
     // A beat may be left out, but not a part of a word: nothing after that
@@ -245,10 +258,14 @@ static bool take_words(choir_tcp_comm_t* tcp, int32_t rank) {
 static bool read_words(choir_tcp_comm_t* tcp, int32_t rank) {
   choir_tcp_link_t* link = &tcp->links[rank];
   for (;;) {
+    struct iovec part = {
+        .iov_base = link->control_in + link->control_bytes,
+        .iov_len = sizeof(link->control_in) - link->control_bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     const ssize_t n =
-        recv(link->control, link->control_in + link->control_bytes,
-             sizeof(link->control_in) - link->control_bytes, MSG_DONTWAIT);
+        choir_tcp_receive(link->control, link->control_seal, &message);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EBADMSG) atomic_store(&link->is_forged, true);
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
     link->control_bytes += (size_t)n;
@@ -259,10 +276,17 @@ static bool read_words(choir_tcp_comm_t* tcp, int32_t rank) {
 
 // All peers that have something to say.
 static void read_all_words(choir_tcp_comm_t* tcp) {
+  int32_t forger = -1;
   pthread_mutex_lock(&tcp->mutex);
   for (int32_t r = 0; r < tcp->base.size; ++r) {
     choir_tcp_link_t* link = &tcp->links[r];
-    if (link->control < 0 || read_words(tcp, r)) continue;
+    if (link->control < 0 || atomic_load(&link->is_forged) ||
+        read_words(tcp, r))
+      continue;
+    if (atomic_load(&link->is_forged)) {
+      forger = r;  // who is told so, over the same connection
+      continue;
+    }
     if (!atomic_load(&link->has_ended))
       atomic_store(&tcp->base.peers[r].presence, link->has_left
                                                      ? CHOIR_COMM_PEER_LEFT
@@ -271,6 +295,7 @@ static void read_all_words(choir_tcp_comm_t* tcp) {
     link->control = -1;
   }
   pthread_mutex_unlock(&tcp->mutex);
+  if (forger >= 0) break_by_forgery(&tcp->base, forger);
 }
 
 static void tcp_poll_faults(choir_comm_t* comm) {
@@ -296,8 +321,10 @@ static void tcp_heartbeat(choir_comm_t* comm, double seconds) {
     if (left <= 0) return;
     pthread_mutex_lock(&tcp->mutex);
     for (int32_t r = 0; r < comm->size; ++r)
-      tcp->watched[r] =
-          (struct pollfd){.fd = tcp->links[r].control, .events = POLLIN};
+      tcp->watched[r] = (struct pollfd){
+          .fd = atomic_load(&tcp->links[r].is_forged) ? -1
+                                                      : tcp->links[r].control,
+          .events = POLLIN};
     pthread_mutex_unlock(&tcp->mutex);
     tcp->watched[comm->size] =
         (struct pollfd){.fd = comm->watch.wake_fd, .events = POLLIN};
@@ -354,8 +381,11 @@ static void tcp_destroy(choir_comm_t* comm) {
     send_to_all(tcp, &leave);
   }
   for (int32_t r = 0; tcp->memory && r < comm->size; ++r) {
-    if (tcp->links[r].data >= 0) close(tcp->links[r].data);
-    if (tcp->links[r].control >= 0) close(tcp->links[r].control);
+    choir_tcp_link_t* link = &tcp->links[r];
+    if (link->data >= 0) close(link->data);
+    if (link->control >= 0) close(link->control);
+    choir_tcp_seal_close(comm->allocator, &link->data_seal);
+    choir_tcp_seal_close(comm->allocator, &link->control_seal);
   }
   if (tcp->group_listener >= 0) close(tcp->group_listener);
   if (tcp->memory)
@@ -432,6 +462,7 @@ static choir_status_t allocate(const choir_comm_config_t* config,
   choir_tcp_comm_t* tcp = as_tcp(*out_comm);
   pthread_mutex_init(&tcp->mutex, NULL);
   tcp->group_listener = -1;
+  tcp->encrypts = config->encrypt;
   return allocate_memory(tcp);
 }
 
@@ -498,7 +529,9 @@ static choir_status_t tcp_group(choir_comm_t* comm,
     one_host = one_host && comm->peers[ranks[r]].host_index ==
                                comm->peers[ranks[0]].host_index;
   if (one_host) return choir_shm_comm_join(config, out_group);
-  choir_status_t status = allocate(config, out_group);
+  choir_comm_config_t own = *config;
+  own.encrypt = as_tcp(comm)->encrypts;
+  choir_status_t status = allocate(&own, out_group);
   if (!status) (*out_group)->sizes.round = comm->sizes.round;
   if (!status)
     status = meet_group(as_tcp(*out_group), as_tcp(comm), config, ranks);

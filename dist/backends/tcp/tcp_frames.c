@@ -26,6 +26,7 @@ static void note_lost(choir_tcp_link_t* link) {
 // Of send and receive: what came of it, 0 where it would block.
 static size_t moved_bytes(choir_tcp_link_t* link, ssize_t n) {
   if (n > 0) return (size_t)n;
+  if (n < 0 && errno == EBADMSG) atomic_store(&link->is_forged, true);
   if (n == 0 || (errno != EAGAIN && errno != EINTR)) note_lost(link);
   return 0;
 }
@@ -92,8 +93,8 @@ bool choir_tcp_send_some(choir_tcp_comm_t* tcp, choir_tcp_link_t* link) {
     struct iovec parts[3];
     const struct msghdr message = message_of(
         &request->frame, tcp->header, request->data, request->done, parts);
-    const size_t n =
-        moved_bytes(link, sendmsg(link->data, &message, MSG_NOSIGNAL));
+    const size_t n = moved_bytes(
+        link, choir_tcp_send(link->data, link->data_seal, &message));
     if (!n) break;
     moved = true;
     request->done += n;
@@ -130,9 +131,11 @@ bool choir_tcp_receive_some(choir_tcp_link_t* link) {
   choir_tcp_request_t* request;
   while (!link->is_lost && (request = head_of(&link->in))) {
     if (link->frame_bytes < sizeof(link->frame)) {
+      struct iovec part = {.iov_base = (char*)&link->frame + link->frame_bytes,
+                           .iov_len = sizeof(link->frame) - link->frame_bytes};
+      struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
       const size_t n = moved_bytes(
-          link, recv(link->data, (char*)&link->frame + link->frame_bytes,
-                     sizeof(link->frame) - link->frame_bytes, 0));
+          link, choir_tcp_receive(link->data, link->data_seal, &message));
       if (!n) break;
       moved = true;
       link->frame_bytes += n;
@@ -144,7 +147,8 @@ bool choir_tcp_receive_some(choir_tcp_link_t* link) {
       struct msghdr message =
           message_of(&link->frame, link->header, request->data,
                      sizeof(link->frame) + request->done, parts);
-      const size_t n = moved_bytes(link, recvmsg(link->data, &message, 0));
+      const size_t n = moved_bytes(
+          link, choir_tcp_receive(link->data, link->data_seal, &message));
       if (!n) break;
       moved = true;
       request->done += n;

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include "dist/backends/tcp/tcp_seal_internal.h"
 #include "dist/comm_internal.h"
 
 // Two connections for each pair of ranks. One has the operations' data, in
@@ -53,8 +54,10 @@ typedef struct choir_tcp_queue_s {
 } choir_tcp_queue_t;
 
 typedef struct choir_tcp_link_s {
-  int data;                         // -1: none
-  int control;                      // -1: none, or closed by the peer
+  int data;                     // -1: none
+  int control;                  // -1: none, or closed by the peer
+  choir_tcp_seal_t* data_seal;  // NULL: it is not encrypted
+  choir_tcp_seal_t* control_seal;
   struct sockaddr_storage address;  // of the peer's host
   choir_tcp_queue_t out;
   choir_tcp_queue_t in;
@@ -63,6 +66,7 @@ typedef struct choir_tcp_link_s {
   uint64_t header[CHOIR_TCP_HEADER_WORDS];  // words that come
   choir_comm_header_t last_header;          // that came
   bool is_lost;                             // the data connection ended
+  atomic_bool is_forged;  // what came on a connection is not what the peer sent
   double lost_at;
   // Of the control connection; with the mutex.
   unsigned char control_in[1024];
@@ -74,6 +78,7 @@ typedef struct choir_tcp_link_s {
 
 typedef struct choir_tcp_comm_s {
   choir_comm_t base;
+  bool encrypts;
   pthread_mutex_t mutex;                    // of the control connections
   choir_tcp_link_t* links;                  // [size]
   struct pollfd* polls;                     // [size + 1] of operations

@@ -9,8 +9,11 @@
 //   listener  challenge: nonce, code of both nonces and the hello
 //   caller    proof: who it is, code of this, both nonces and the hello
 //   listener  reply: welcome, or why not
-// What comes from a caller before that is at most a hello and a proof of fixed
-// length, from a bounded number of callers at a time, each for a second.
+// Where connections are encrypted (tcp_seal.c), the nonces are both sides'
+// keys, made for this connection alone, so that who records a run and learns
+// its id later can read nothing. What comes from a caller before that is at
+// most a hello and a proof of fixed length, from a bounded number of callers at
+// a time, each for a second.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +31,7 @@
 #include "dist/comm_mac_internal.h"
 #include "dist/rendezvous_internal.h"
 
-#define MAGIC 0x43484f4952544332ull  // changes with the layout
-#define NONCE_BYTES 16
+#define MAGIC 0x43484f4952544333ull  // changes with the layout
 #define TEXT_BYTES 320
 // Callers whose handshake is not over; one that takes longer gives its place to
 // another.
@@ -44,21 +46,22 @@ enum { REGISTER = 1, DATA = 2, CONTROL = 3 };
 
 typedef struct hello_s {
   uint64_t magic;
-  unsigned char nonce[NONCE_BYTES];
+  unsigned char nonce[CHOIR_TCP_KEY_BYTES];
   int32_t purpose;
   int32_t rank;
 } hello_t;
 
 typedef struct challenge_s {
   uint64_t magic;
-  unsigned char nonce[NONCE_BYTES];
+  unsigned char nonce[CHOIR_TCP_KEY_BYTES];
   choir__comm_mac_t mac;
 } challenge_t;
 
 // Who a rank is, and where it listens.
 typedef struct card_s {
   choir_comm_identity_t identity;
-  uint64_t port;
+  uint32_t port;
+  uint32_t encrypts;
 } card_t;
 
 typedef struct proof_s {
@@ -84,7 +87,7 @@ typedef struct caller_s {
   double since;
   hello_t hello;
   size_t hello_bytes;
-  unsigned char nonce[NONCE_BYTES];  // this rank's
+  choir_tcp_keys_t keys;  // this rank's
   proof_t proof;
   size_t proof_bytes;
 } caller_t;
@@ -285,19 +288,33 @@ static moved_t move_all(int socket, void* data, size_t bytes, bool is_send,
 
 // ---- Handshakes ----
 
-static choir_status_t make_nonce(unsigned char nonce[NONCE_BYTES]) {
-  if (getrandom(nonce, NONCE_BYTES, 0) == NONCE_BYTES) return NULL;
+static choir_status_t make_keys(const join_t* join,
+                                choir_tcp_keys_t* out_keys) {
+  if (join->tcp->encrypts) return choir_tcp_make_keys(out_keys);
+  memset(out_keys, 0, sizeof(*out_keys));
+  if (getrandom(out_keys->shown, sizeof(out_keys->shown), 0) ==
+      (ssize_t)sizeof(out_keys->shown))
+    return NULL;
   return CHOIR_ERROR(UNAVAILABLE, "no random numbers: %s", strerror(errno));
 }
 
-static choir_status_t make_mac(const join_t* join, const char* side,
-                               const hello_t* hello,
-                               const unsigned char listener[NONCE_BYTES],
-                               const card_t* card, choir__comm_mac_t* out_mac) {
-  unsigned char text[sizeof(hello_t) + NONCE_BYTES + sizeof(card_t)];
-  size_t bytes = sizeof(hello_t) + NONCE_BYTES;
+// After a handshake.
+static choir_status_t open_seal(const join_t* join, const choir_tcp_keys_t* own,
+                                const unsigned char* theirs, bool is_caller,
+                                choir_tcp_seal_t** out_seal) {
+  if (!join->tcp->encrypts) return NULL;
+  return choir_tcp_seal_open(join->tcp->base.allocator, own, theirs, is_caller,
+                             out_seal);
+}
+
+static choir_status_t make_mac(
+    const join_t* join, const char* side, const hello_t* hello,
+    const unsigned char listener[CHOIR_TCP_KEY_BYTES], const card_t* card,
+    choir__comm_mac_t* out_mac) {
+  unsigned char text[sizeof(hello_t) + CHOIR_TCP_KEY_BYTES + sizeof(card_t)];
+  size_t bytes = sizeof(hello_t) + CHOIR_TCP_KEY_BYTES;
   memcpy(text, hello, sizeof(hello_t));
-  memcpy(text + sizeof(hello_t), listener, NONCE_BYTES);
+  memcpy(text + sizeof(hello_t), listener, CHOIR_TCP_KEY_BYTES);
   if (card) {
     memcpy(text + bytes, card, sizeof(card_t));
     bytes += sizeof(card_t);
@@ -371,10 +388,10 @@ static bool fill(caller_t* caller, void* message, size_t bytes, size_t* have) {
 
 static choir_status_t send_challenge(join_t* join, caller_t* caller) {
   challenge_t challenge = {.magic = MAGIC};
-  CHOIR_TRY(make_nonce(caller->nonce));
-  memcpy(challenge.nonce, caller->nonce, NONCE_BYTES);
-  CHOIR_TRY(make_mac(join, of_listener, &caller->hello, caller->nonce, NULL,
-                     &challenge.mac));
+  CHOIR_TRY(make_keys(join, &caller->keys));
+  memcpy(challenge.nonce, caller->keys.shown, CHOIR_TCP_KEY_BYTES);
+  CHOIR_TRY(make_mac(join, of_listener, &caller->hello, caller->keys.shown,
+                     NULL, &challenge.mac));
   // So little goes into the buffer of a new connection.
   if (send(caller->socket, &challenge, sizeof(challenge), MSG_NOSIGNAL) !=
       (ssize_t)sizeof(challenge))
@@ -399,7 +416,7 @@ static choir_status_t serve(join_t* join, caller_t* caller, bool* out_done) {
   if (!fill(caller, &caller->proof, sizeof(proof_t), &caller->proof_bytes))
     return NULL;
   choir__comm_mac_t mac;
-  CHOIR_TRY(make_mac(join, of_caller, &caller->hello, caller->nonce,
+  CHOIR_TRY(make_mac(join, of_caller, &caller->hello, caller->keys.shown,
                      &caller->proof.card, &mac));
   *out_done = choir__comm_mac_equal(&mac, &caller->proof.mac);
   if (!*out_done) drop(caller);
@@ -451,14 +468,17 @@ static choir_status_t connect_to(const struct sockaddr_storage* address,
 
 // After a connection: shows that it is this rank's. *out_socket: -1 where the
 // other side ended it.
+// `out_seal` NULL: nothing that is secret follows.
 static choir_status_t introduce(const join_t* join, int32_t purpose,
                                 const char* whose, double deadline,
-                                int* out_socket) {
+                                int* out_socket, choir_tcp_seal_t** out_seal) {
   hello_t hello = {
       .magic = MAGIC, .purpose = purpose, .rank = join->config->rank};
   challenge_t challenge;
   proof_t proof = {.card = join->own};
-  CHOIR_TRY(make_nonce(hello.nonce));
+  choir_tcp_keys_t keys;
+  CHOIR_TRY(make_keys(join, &keys));
+  memcpy(hello.nonce, keys.shown, sizeof(hello.nonce));
   if (move_all(*out_socket, &hello, sizeof(hello), true, deadline) ||
       move_all(*out_socket, &challenge, sizeof(challenge), false, deadline)) {
     close_socket(out_socket);
@@ -475,7 +495,8 @@ static choir_status_t introduce(const join_t* join, int32_t purpose,
                      &proof.mac));
   if (move_all(*out_socket, &proof, sizeof(proof), true, deadline))
     close_socket(out_socket);
-  return NULL;
+  if (*out_socket < 0 || !out_seal) return NULL;
+  return open_seal(join, &keys, challenge.nonce, true, out_seal);
 }
 
 // ---- The rendezvous ----
@@ -509,6 +530,12 @@ static void copy_address(const struct addrinfo* found,
 }
 
 static choir_status_t check_card(const join_t* join, const card_t* card) {
+  if (card->encrypts != join->own.encrypts)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "rank %d encrypts what it sends (CHOIR_TCP_ENCRYPT=1), "
+                       "rank %d does not; all ranks need the same",
+                       join->own.encrypts ? 0 : card->identity.rank,
+                       join->own.encrypts ? card->identity.rank : 0);
   if (card->identity.size == join->own.identity.size) return NULL;
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "rank %d (pid %d) has size %d, rank %d (pid %d) has size "
@@ -602,9 +629,9 @@ static choir_status_t hand_out_table(join_t* join) {
   for (int32_t r = 1; r < tcp->base.size; ++r) {
     const struct sockaddr_storage* address = &tcp->links[r].address;
     table[0].is_far |= is_far(tcp->links[r].control);
-    table[r] =
-        (entry_t){.card = {tcp->base.peers[r].identity, port_of(address)},
-                  .is_rank_0 = is_loopback(address)};
+    table[r] = (entry_t){.card = {.identity = tcp->base.peers[r].identity,
+                                  .port = port_of(address)},
+                         .is_rank_0 = is_loopback(address)};
     write_address(address, table[r].address);
   }
   for (int32_t r = 1; r < tcp->base.size; ++r) {
@@ -705,8 +732,8 @@ static choir_status_t try_rank_0(join_t* join, const struct addrinfo* found,
     copy_address(found, out_address);
     CHOIR_TRY(connect_to(out_address, join->deadline, out_socket));
     if (*out_socket >= 0)
-      CHOIR_TRY(
-          introduce(join, REGISTER, "rank 0", join->deadline, out_socket));
+      CHOIR_TRY(introduce(join, REGISTER, "rank 0", join->deadline, out_socket,
+                          NULL));
   }
   return NULL;
 }
@@ -751,14 +778,15 @@ static choir_status_t visit_rendezvous(join_t* join) {
 // ---- The mesh ----
 
 static choir_status_t call_lower(join_t* join, int32_t rank, int32_t purpose,
-                                 int* out_socket) {
+                                 int* out_socket, choir_tcp_seal_t** out_seal) {
   const struct sockaddr_storage* address = &join->tcp->links[rank].address;
   char whose[32];
   char text[INET6_ADDRSTRLEN + 8];
   snprintf(whose, sizeof(whose), "rank %d", rank);
   CHOIR_TRY(connect_to(address, join->deadline, out_socket));
   if (*out_socket >= 0)
-    CHOIR_TRY(introduce(join, purpose, whose, join->deadline, out_socket));
+    CHOIR_TRY(
+        introduce(join, purpose, whose, join->deadline, out_socket, out_seal));
   reply_t reply;
   if (*out_socket >= 0 &&
       move_all(*out_socket, &reply, sizeof(reply), false, join->deadline))
@@ -782,11 +810,14 @@ static choir_status_t note_called(join_t* join, caller_t* caller) {
     drop(caller);
     return NULL;
   }
-  int* place = is_data ? &tcp->links[rank].data : &tcp->links[rank].control;
+  choir_tcp_link_t* link = &tcp->links[rank];
+  int* place = is_data ? &link->data : &link->control;
   if (*place >= 0) {
     drop(caller);
     return NULL;
   }
+  CHOIR_TRY(open_seal(join, &caller->keys, caller->hello.nonce, false,
+                      is_data ? &link->data_seal : &link->control_seal));
   send_reply(caller->socket, NULL);
   *place = caller->socket;
   *caller = (caller_t){.socket = -1};
@@ -812,8 +843,9 @@ static choir_status_t serve_higher(join_t* join) {
 static choir_status_t connect_mesh(join_t* join) {
   for (int32_t r = 0; r < join->config->rank; ++r) {
     choir_tcp_link_t* link = &join->tcp->links[r];
-    CHOIR_TRY(call_lower(join, r, CONTROL, &link->control));
-    CHOIR_TRY(call_lower(join, r, DATA, &link->data));
+    CHOIR_TRY(
+        call_lower(join, r, CONTROL, &link->control, &link->control_seal));
+    CHOIR_TRY(call_lower(join, r, DATA, &link->data, &link->data_seal));
   }
   CHOIR_TRY(serve_higher(join));
   for (int32_t r = 0; r < join->config->size; ++r)
@@ -831,6 +863,7 @@ static void init_join(join_t* join, choir_tcp_comm_t* tcp,
   join->listener = -1;
   for (int i = 0; i < MAX_CALLERS; ++i) join->callers[i].socket = -1;
   choir__comm_identify(config, &join->own.identity);
+  join->own.encrypts = tcp->encrypts;
   tcp->base.peers[config->rank].identity = join->own.identity;
 }
 
