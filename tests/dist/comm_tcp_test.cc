@@ -158,13 +158,15 @@ TEST(CommTcpTest, RanksMeet) {
 
 TEST(CommTcpTest, RanksOfOneHostTurnToItsMemory) {
   if (choir_testing::InRank()) return BeRank();
-  for (int hosts = 1; hosts <= 2; ++hosts) {
+  for (int run = 0; run < 4; ++run) {
+    const int hosts = 1 + run % 2;
     Rendezvous rendezvous;
     ProcessGroup group;
     const std::string id = MakeId();
     for (int rank = 0; rank < 3; ++rank)
       Start(&group, rendezvous, rank, 3, id,
             {"CHOIR_COMM", "CHOIR_HOST=host" + std::to_string(rank % hosts),
+             "CHOIR_TCP_ENCRYPT=" + std::to_string(run / 2),
              std::string("CHOIR_TEST_BACKEND=") + (hosts > 1 ? "tcp" : "shm")});
     for (const ProcessResult& result : group.Wait(Patience(60)))
       ExpectHeard(result, "ok: ok");
