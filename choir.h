@@ -37,6 +37,7 @@
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/param_set.h"
+#include "model/sync_batch_norm.h"
 #include "model/updater.h"
 
 #include "opt/optimizer.h"

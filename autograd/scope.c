@@ -115,7 +115,7 @@ int64_t choir_scope_next_random_stream(choir_scope_t* scope) {
   return scope->next_random_stream++;
 }
 
-static void* scope_alloc(choir_scope_t* scope, size_t bytes) {
+void* choir_scope_alloc(choir_scope_t* scope, size_t bytes) {
   void* memory = choir_arena_alloc(scope->arena, bytes ? bytes : 1);
   if (memory) {
     memset(memory, 0, bytes);
@@ -129,7 +129,7 @@ static void* scope_alloc(choir_scope_t* scope, size_t bytes) {
 }
 
 choir_var_t* choir__var_make(choir_scope_t* scope, choir_tensor_t* tensor) {
-  choir_var_t* var = scope_alloc(scope, sizeof(*var));
+  choir_var_t* var = choir_scope_alloc(scope, sizeof(*var));
   if (!var) {
     choir_tensor_release(tensor);
     return &scope->failed;
@@ -205,10 +205,11 @@ static choir_tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
                                        int32_t src_count, const void* attrs,
                                        choir_var_t* const* dsts) {
   const choir_struct_def_t* attrs_def = choir_op_attrs_def(op);
-  choir_tape_entry_t* entry = scope_alloc(scope, sizeof(*entry));
+  choir_tape_entry_t* entry = choir_scope_alloc(scope, sizeof(*entry));
   choir_var_t** entry_srcs =
-      scope_alloc(scope, sizeof(choir_var_t*) * (size_t)src_count);
-  void* entry_attrs = attrs_def ? scope_alloc(scope, attrs_def->bytes) : NULL;
+      choir_scope_alloc(scope, sizeof(choir_var_t*) * (size_t)src_count);
+  void* entry_attrs =
+      attrs_def ? choir_scope_alloc(scope, attrs_def->bytes) : NULL;
   if (!entry || !entry_srcs || (attrs_def && !entry_attrs)) return NULL;
   memcpy(entry_srcs, srcs, sizeof(choir_var_t*) * (size_t)src_count);
   if (attrs_def) {
@@ -376,7 +377,7 @@ choir_var_t* choir_scope_tuple(choir_scope_t* scope, choir_vars_t vars) {
       !check_sources(scope, "scope_tuple", vars.at, vars.count, &wants_grad))
     return &scope->failed;
   const size_t bytes = sizeof(choir_var_t*) * (size_t)vars.count;
-  choir_var_t** at = scope_alloc(scope, bytes);
+  choir_var_t** at = choir_scope_alloc(scope, bytes);
   if (!at) return &scope->failed;
   memcpy(at, vars.at, bytes);
   at[0]->tuple = (choir_vars_t){at, vars.count};
@@ -398,6 +399,9 @@ choir_tensor_t* choir_var_tensor(const choir_var_t* var) {
 }
 const choir_view_t* choir_var_view(const choir_var_t* var) {
   return var && var->tensor ? choir_tensor_view(var->tensor) : NULL;
+}
+bool choir_var_wants_grad(const choir_var_t* var) {
+  return var && var->wants_grad;
 }
 choir_tensor_t* choir_var_grad(const choir_var_t* var) {
   return var ? var->grad : NULL;

@@ -100,6 +100,9 @@ CHOIR_API choir_device_t* choir_scope_device(const choir_scope_t* scope);
 CHOIR_API const choir_step_t* choir_scope_step(const choir_scope_t* scope);
 // False once something failed in this step.
 CHOIR_API bool choir_scope_is_ok(const choir_scope_t* scope);
+// `bytes` of memory, cleared, that live as long as the variables: for the
+// `self` of a custom op. NULL: there is none, and the scope fails.
+CHOIR_API void* choir_scope_alloc(choir_scope_t* scope, size_t bytes);
 // Hands a failure to the scope (frees it when there was one before); NULL does
 // nothing. Returns the failed variable, to be returned in its place.
 CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
@@ -194,6 +197,9 @@ CHOIR_API choir_var_t* choir_scope_result(choir_scope_t* scope,
 CHOIR_API choir_tensor_t* choir_var_tensor(const choir_var_t* var);
 // The tensor's view, for shapes; NULL for a failed one.
 CHOIR_API const choir_view_t* choir_var_view(const choir_var_t* var);
+// Whether a gradient can flow to it: it depends on a trainable parameter or a
+// leaf. False for a failed one.
+CHOIR_API bool choir_var_wants_grad(const choir_var_t* var);
 // After backward: the gradient of an input made with choir_scope_leaf; lent.
 CHOIR_API choir_tensor_t* choir_var_grad(const choir_var_t* var);
 // An input that wants a gradient (tests, custom training).

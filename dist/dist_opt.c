@@ -138,6 +138,8 @@ static void detach(choir_updater_t* updater) {
   dist->has_lost_states = false;
   choir__buckets_drop(dist);
   choir__updater_detach(choir_optimizer_updater(dist->optimizer), dist->params);
+  choir_buffer_release(dist->gathered);
+  dist->gathered = NULL;
   choir_event_release(dist->exchanged);
   choir_device_release(dist->host);
   choir_device_release(dist->device);
@@ -381,6 +383,7 @@ static void free_dist_opt(choir_dist_opt_t* dist) {
   choir__strategy_destroy(dist->strategy);
   choir_deallocate(dist->allocator, dist->hashes, hashes_bytes(dist->comm));
   choir_optimizer_release(dist->optimizer);
+  choir_comm_release(dist->layers_comm);
   choir_comm_release(dist->comm);
   choir_deallocate(dist->allocator, dist, sizeof(*dist));
 }
@@ -399,6 +402,8 @@ static const choir_updater_vtable_t vtable = {
     .gather = gather,
     .consolidate = consolidate,
     .set_options = set_options,
+    .open_all_gather = choir__layers_open_all_gather,
+    .all_gather = choir__layers_all_gather,
     .begin_step = begin_step,
     .passes = passes,
     .variant = variant,

@@ -62,6 +62,11 @@ struct choir_dist_opt_s {
   bool has_states;          // of the optimizer
   bool uses_shards;         // those states are shards
   bool has_lost_states;     // on their way from shards to wholes, or back
+  // Of layers that compute over all ranks, beside buckets that are on their
+  // way; NULL: none do, so far. Then memory: of one rank, and of all.
+  choir_comm_t* layers_comm;
+  choir_buffer_t* gathered;
+  size_t gathered_start;  // bytes, of what came from all
   choir_strategy_t* strategy;
   int64_t variant;   // strategies so far
   uint64_t* hashes;  // of a tensor, [ranks]
@@ -145,6 +150,18 @@ choir_status_t choir__shards_update(choir__shards_t* shards,
 choir_status_t choir__shards_gather(const choir__shards_t* shards,
                                     const choir_named_tensor_t* state,
                                     int32_t root, choir_tensor_t** out_whole);
+
+// dist_opt_layers.c: see model/updater_backend.h.
+choir_status_t choir__layers_open_all_gather(choir_updater_t* updater,
+                                             size_t most_bytes);
+choir_status_t choir__layers_all_gather(choir_updater_t* updater,
+                                        const choir_step_values_t* values,
+                                        choir_tensor_t* own, const char* name,
+                                        choir_tensor_t** out_all);
+// Whether an exchange in the middle of backward could keep this rank from an
+// all_gather that a rank without samples waits in: where the host carries out
+// what is submitted before it goes on.
+bool choir__layers_need_order(const choir_dist_opt_t* dist);
 
 // dist_opt_step.c
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

@@ -95,7 +95,7 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   }
   // In bucket order, also when a later bucket is complete first: all ranks
   // must start the same operations in the same order.
-  while (dist->strategy->overlaps &&
+  while (dist->strategy->overlaps && !choir__layers_need_order(dist) &&
          dist->next_bucket < dist->bucket_count - 1 &&
          dist->buckets[dist->next_bucket].missing == 0)
     CHOIR_TRY(start_next_bucket(dist));
@@ -254,6 +254,8 @@ void choir__dist_opt_step_failed(choir_updater_t* updater,
     return;
   // A communicator that is broken stays so.
   choir_comm_abort(dist->comm, choir_status_message(status));
+  if (dist->layers_comm)
+    choir_comm_abort(dist->layers_comm, choir_status_message(status));
   if (dist->background)
     choir_status_free(choir_stream_synchronize(dist->background));
 }

@@ -129,12 +129,27 @@ CHOIR_API extern const char* const choir_window_pad_names[];
   X(T, INT, padding_after, 0, 0, 1e6, "those behind, where explicit") \
   X(T, ENUM, pad_mode, 0, choir_window_pad_names, 0, "what decides on padding")
 
-// Normalises each channel over the batch, then scale and bias. Averages for
-// inference: running = (1 - momentum) running + momentum batch, as SINGA: the
-// weight of the NEW batch; the variance with n / (n - 1).
-#define CHOIR_BATCH_NORM2D_FIELDS(X, T)                       \
-  X(T, FLOAT, momentum, 0.9, 0, 1, "weight of the new batch") \
-  X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added to the variance")
+// Normalises each channel over the batch, then scale and bias:
+//   (x - mean) / sqrt(variance + epsilon) * scale + bias
+// with mean and biased variance of the n elements that the channel has in the
+// batch (Ioffe and Szegedy, 2015, arXiv:1502.03167). Averages for inference:
+// running = (1 - momentum) running + momentum batch, as SINGA: the weight of
+// the NEW batch; the variance with n / (n - 1).
+//
+// With `sync` the batch of a training step is that of all ranks (PyTorch's
+// SyncBatchNorm): forward gathers count, mean and variance of each rank and
+// merges them (Chan et al., 1979), backward gathers the sums of gradients, each
+// weighted by the rank's samples as DistOpt weights gradients. So N ranks train
+// as one with the whole batch, however it is divided, and the averages are
+// equal on all of them. A rank without samples takes part. It needs a model
+// whose updater is a DistOpt, of one rank too: choir_model_set_updater fails
+// with any other. x is f32 or f64. All ranks run the same layers in the same
+// order, the one in which choir_model_compile runs them, and the loss depends
+// on each.
+#define CHOIR_BATCH_NORM2D_FIELDS(X, T)                         \
+  X(T, FLOAT, momentum, 0.9, 0, 1, "weight of the new batch")   \
+  X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added to the variance") \
+  X(T, BOOL, sync, false, 0, 1, "over the samples of all ranks")
 
 // Each row (the last axis), with a scale per column that starts as 1.
 // layer_norm: (x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al.,

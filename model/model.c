@@ -29,6 +29,9 @@ static void model_destroy(choir_model_t* model) {
     choir__layer_destroy(model->layers[i]);
   choir_deallocate(allocator, model->layers,
                    model->layer_capacity * sizeof(void*));
+  choir__sync_norms_keep(model, 0);
+  choir_deallocate(allocator, model->sync_norms,
+                   model->sync_norm_capacity * sizeof(void*));
   choir_param_set_release(model->params);
   choir_tensor_release(model->loss_sum);
   choir_tensor_release(model->correct);
@@ -176,8 +179,10 @@ choir_status_t choir_model_compile(choir_model_t* model,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "model %s: compile: %d inputs; %d to %d are possible",
                        model->def->name, count, least, CHOIR_MODEL_MAX_TENSORS);
-  CHOIR_TRY_NOTE(learn_shapes(model, inputs, count), "model %s: compile",
-                 model->def->name);
+  const size_t norms = model->sync_norm_count;
+  choir_status_t status = learn_shapes(model, inputs, count);
+  if (status) choir__sync_norms_keep(model, norms);
+  CHOIR_TRY_NOTE(status, "model %s: compile", model->def->name);
   model->input_count = count;
   for (size_t i = 0; i < model->layer_count; ++i)
     if (!model->layers[i]->is_built)
@@ -232,10 +237,13 @@ choir_status_t choir_model_set_updater(choir_model_t* model,
   if (!updater) return NULL;
   choir_status_t status = choir__updater_attach(
       updater, model->device, model->params, model->def->name);
-  if (status)
+  if (status) {
     choir_updater_release(updater);
-  else
-    model->updater = updater;
+    return status;
+  }
+  model->updater = updater;
+  status = choir__sync_norms_open(model);
+  if (status) drop_updater(model);
   return status;
 }
 
@@ -380,6 +388,7 @@ static void train_in_scope(choir_model_t* model,
   choir_scope_t* scope = model->scope;
   model->is_updated = false;
   if (batch->sample_count == 0) {
+    choir__sync_norms_without_samples(model, scope);
     choir_model_backward_and_update(model, scope, NULL);
     return;
   }
@@ -453,6 +462,7 @@ static choir_status_t train_one_batch(choir_model_t* model,
   model->forward_span = choir_span_begin(CHOIR_SPAN_PHASE);
   const int64_t step = model->step;
   model->batch_samples = batch->sample_count;
+  model->batch_number = batch->batch_number;
   bool done = false;
   choir_status_t status =
       choir__model_replay(model, CHOIR__STEP_TRAIN, batch, NULL, &done);

@@ -71,6 +71,12 @@ struct choir_model_s {
   choir_layer_t** layers;
   size_t layer_count;
   size_t layer_capacity;
+  // Those over the samples of all ranks (choir_sync_batch_norm_t), in the order
+  // in which forward runs them.
+  void** sync_norms;
+  size_t sync_norm_count;
+  size_t sync_norm_capacity;
+  int64_t batch_number;       // of the step that runs
   choir_param_set_t* params;  // the layers' and the model's own
   choir_tensor_t* loss_sum;   // f64 (1), summed on the device
   choir_tensor_t* correct;    // i64 (1)
@@ -138,6 +144,20 @@ choir_status_t choir__model_add_param(choir_model_t* model, const char* name,
 choir_status_t choir__append(choir_allocator_t allocator, void*** items,
                              size_t* count, size_t* capacity, void* item)
     CHOIR_NODISCARD;
+// sync_batch_norm.c
+// Collective where there is one: room for what they exchange, with the updater
+// that the model has now.
+choir_status_t choir__sync_norms_open(choir_model_t* model);
+// In the place of forward and backward, on a rank without samples.
+void choir__sync_norms_without_samples(choir_model_t* model,
+                                       choir_scope_t* scope);
+// Forgets all but the first `count`.
+void choir__sync_norms_keep(choir_model_t* model, size_t count);
+// running = (1 - momentum) running + weight * batch
+choir_status_t choir__update_average(choir_scope_t* scope,
+                                     choir_tensor_t* running,
+                                     choir_tensor_t* batch, double momentum,
+                                     double weight) CHOIR_NODISCARD;
 // layer.c
 // *out_text is "parent.name" or, without a parent, "name"; choir__free_text.
 choir_status_t choir__full_name(const choir_model_t* model,

@@ -36,6 +36,20 @@ typedef struct choir_updater_vtable_s {
                            choir_tensor_t** out_whole);
   // See choir_updater_consolidate.
   choir_status_t (*consolidate)(choir_updater_t* updater);
+  // For layers that compute over the samples of all ranks; both NULL: it knows
+  // of no other ranks. Collective, after attach: makes room for all_gather of
+  // `most_bytes` of each rank.
+  choir_status_t (*open_all_gather)(choir_updater_t* updater,
+                                    size_t most_bytes);
+  // In a training step, on the compute stream and in one order on all ranks:
+  // `own` (dense, of one dtype and size on all ranks) of every rank, in rank
+  // order, as *out_all (ranks, elements of own), a new reference; what it holds
+  // is overwritten by the next all_gather of the stream. `name`, long-lived, is
+  // compared over ranks.
+  choir_status_t (*all_gather)(choir_updater_t* updater,
+                               const choir_step_values_t* values,
+                               choir_tensor_t* own, const char* name,
+                               choir_tensor_t** out_all);
   // Before each training step, eager or replayed, by the thread that trains:
   // sets the scalars of the step (core/scalar.h); may change what comes below.
   // NULL: nothing to do.

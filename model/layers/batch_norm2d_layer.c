@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layer_def.h"
+#include "model/model_internal.h"
+#include "model/sync_batch_norm.h"
 
 enum { SCALE, BIAS, MEAN, VAR };
 
@@ -16,17 +18,47 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   return choir__layer_add_param(layer, "running_var", &v, &ones, false);
 }
 
-// running = (1 - momentum) running + weight * batch
-static choir_status_t update_average(choir_scope_t* scope,
-                                     choir_tensor_t* running,
-                                     choir_tensor_t* batch, double momentum,
-                                     double weight) {
-  choir_stream_t* stream = choir_scope_stream(scope);
-  choir_scale_attrs_t keep = {.factor = 1 - momentum, .shift = 0};
-  choir_scale_attrs_t add = {.factor = weight, .shift = 0};
-  CHOIR_TRY(choir_op_run(stream, CHOIR_OP_SCALE, &running, 1, &keep, false,
-                         &running));
-  return choir_op_run(stream, CHOIR_OP_SCALE, &batch, 1, &add, true, &running);
+// ---- Over the samples of all ranks ----
+
+static choir_sync_batch_norm_t sync_norm(const choir_layer_t* layer) {
+  const choir_batch_norm2d_config_t* config = layer->config;
+  return (choir_sync_batch_norm_t){.name = layer->name,
+                                   .running_mean = layer->params[MEAN]->value,
+                                   .running_var = layer->params[VAR]->value,
+                                   .momentum = config->momentum,
+                                   .epsilon = config->epsilon};
+}
+
+// choir_model_compile runs forward once, in the scope of the model.
+static choir_status_t note_use(const choir_scope_t* scope,
+                               const choir_layer_t* layer) {
+  const choir_batch_norm2d_config_t* config = layer->config;
+  choir_model_t* model = layer->model;
+  if (!config->sync || model->is_compiled || scope != model->scope) return NULL;
+  const choir_sync_batch_norm_t norm = sync_norm(layer);
+  return choir_model_add_sync_batch_norm(model, &norm);
+}
+
+static choir_var_t* forward_over_ranks(choir_scope_t* scope,
+                                       choir_layer_t* layer,
+                                       choir_var_t* const* vars) {
+  bool has_backward = false;
+  choir_tensor_t* srcs[3];
+  for (int32_t i = 0; i < 3; ++i) {
+    has_backward |= choir_var_wants_grad(vars[i]);
+    srcs[i] = choir_var_tensor(vars[i]);
+  }
+  choir_sync_batch_norm_use_t* use = choir_scope_alloc(scope, sizeof(*use));
+  choir_tensor_t* y = NULL;
+  if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
+  const choir_sync_batch_norm_t norm = sync_norm(layer);
+  choir_sync_batch_norm_forward(layer->model, scope, &norm, srcs, has_backward,
+                                use, &y);
+  const choir_custom_op_t op = {.name = "batch_norm over ranks",
+                                .backward = choir_sync_batch_norm_backward,
+                                .self = use};
+  return y ? choir_scope_record_custom(scope, &op, vars, 3, y)
+           : choir_scope_fail(scope, NULL);
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
@@ -37,9 +69,12 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   choir_var_t* vars[5] = {x};
   for (int32_t i = 0; i < 4; ++i)
     vars[1 + i] = choir_scope_param(scope, layer->params[i]);
-  if (!choir_scope_step(scope)->training)
+  if (!choir_scope_step(scope)->training) {
+    choir_scope_fail(scope, note_use(scope, layer));
     return choir_scope_op(scope, CHOIR_OP_BATCH_NORM_INFER, vars, 5, &attrs,
                           NULL);
+  }
+  if (config->sync) return forward_over_ranks(scope, layer, vars);
   choir_var_t* batch[2];
   choir_var_t* y =
       choir_scope_op(scope, CHOIR_OP_BATCH_NORM, vars, 3, &attrs, batch);
@@ -48,13 +83,13 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   const double count =
       (double)(view->shape[0] * view->shape[2] * view->shape[3]);
   const double unbiased = count > 1 ? count / (count - 1) : 1;
-  choir_status_t status = update_average(scope, layer->params[MEAN]->value,
-                                         choir_var_tensor(batch[0]),
-                                         config->momentum, config->momentum);
+  choir_status_t status = choir__update_average(
+      scope, layer->params[MEAN]->value, choir_var_tensor(batch[0]),
+      config->momentum, config->momentum);
   if (!status)
-    status = update_average(scope, layer->params[VAR]->value,
-                            choir_var_tensor(batch[1]), config->momentum,
-                            config->momentum * unbiased);
+    status = choir__update_average(scope, layer->params[VAR]->value,
+                                   choir_var_tensor(batch[1]), config->momentum,
+                                   config->momentum * unbiased);
   return status ? choir_scope_fail(scope, status) : y;
 }
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What layers exchange in forward and backward (batch norm over ranks). Buckets
+// are on their way meanwhile, in an order of their own, so it needs another
+// communicator.
+#include <string.h>
+
+#include "dist/dist_opt_parts_internal.h"
+
+static choir_status_t make_comm(choir_dist_opt_t* dist) {
+  const int32_t size = choir_comm_size(dist->comm);
+  const size_t bytes = (size_t)size * sizeof(int32_t);
+  void* memory = NULL;
+  CHOIR_TRY(
+      choir_allocate(dist->allocator, bytes, "list of all ranks", &memory));
+  int32_t* ranks = memory;
+  for (int32_t r = 0; r < size; ++r) ranks[r] = r;
+  choir_status_t status =
+      choir_comm_group(dist->comm, ranks, size, &dist->layers_comm);
+  choir_deallocate(dist->allocator, memory, bytes);
+  return status;
+}
+
+static choir_status_t open(choir_dist_opt_t* dist, size_t most_bytes) {
+  if (!dist->layers_comm) CHOIR_TRY(make_comm(dist));
+  const size_t size = (size_t)choir_comm_size(dist->comm);
+  choir_buffer_release(dist->gathered);
+  dist->gathered = NULL;
+  dist->gathered_start = (most_bytes + 63) / 64 * 64;
+  return choir_comm_buffer_create(dist->layers_comm, dist->device,
+                                  dist->gathered_start + size * most_bytes,
+                                  &dist->gathered);
+}
+
+choir_status_t choir__layers_open_all_gather(choir_updater_t* updater,
+                                             size_t most_bytes) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  return choir__agree_on_outcome(dist->comm, "layers over all ranks",
+                                 open(dist, most_bytes));
+}
+
+// Of `gathered`, from byte `start` on.
+static choir_status_t make_view(const choir_dist_opt_t* dist, size_t start,
+                                choir_dtype_t dtype, int32_t ndim,
+                                const int64_t* shape,
+                                choir_tensor_t** out_tensor) {
+  choir_view_t view;
+  CHOIR_TRY(choir_view_make(dtype, ndim, shape, &view));
+  view.buffer = dist->gathered;
+  view.offset = (int64_t)(start / choir_dtype_bytes(dtype));
+  return choir_tensor_from_view(&view, out_tensor);
+}
+
+static choir_status_t gather(choir_dist_opt_t* dist,
+                             const choir_step_values_t* values,
+                             choir_tensor_t* own, const char* name) {
+  choir_stream_t* stream = choir_device_stream(dist->device);
+  const choir_dtype_t dtype = choir_tensor_dtype(own);
+  const int64_t count = choir_tensor_count(own);
+  if ((size_t)count * choir_dtype_bytes(dtype) > dist->gathered_start)
+    return CHOIR_ERROR(INTERNAL,
+                       "dist_opt: all_gather of %s: %lld elements of %s; there "
+                       "is room for %zu bytes",
+                       name, (long long)count, choir_dtype_name(dtype),
+                       dist->gathered_start);
+  choir_tensor_t* sent = NULL;
+  CHOIR_TRY(make_view(dist, 0, dtype, choir_tensor_ndim(own),
+                      choir_tensor_shape(own), &sent));
+  choir_status_t status =
+      choir_op_run(stream, CHOIR_OP_COPY, &own, 1, NULL, false, &sent);
+  choir_tensor_release(sent);
+  CHOIR_TRY(status);
+  char* data = choir_buffer_data(dist->gathered);
+  const choir_collective_t collective = {
+      .kind = CHOIR_COLLECTIVE_ALL_GATHER,
+      .dtype = dtype,
+      .count = count,
+      .src = data,
+      .dst = data + dist->gathered_start,
+      .weight = 1,
+      .in_host_memory = choir_device_is_host(dist->device),
+      .in_step = true,
+      .step = values->step,
+      .batch = values->batch_number,
+      .name = name};
+  return choir_comm_submit(dist->layers_comm, stream, &collective);
+}
+
+choir_status_t choir__layers_all_gather(choir_updater_t* updater,
+                                        const choir_step_values_t* values,
+                                        choir_tensor_t* own, const char* name,
+                                        choir_tensor_t** out_all) {
+  choir_dist_opt_t* dist = choir__dist_opt_of(updater);
+  CHOIR_TRY(choir__dist_opt_need_model(dist, "all_gather"));
+  CHOIR_TRY(gather(dist, values, own, name));
+  const int64_t shape[] = {choir_comm_size(dist->comm),
+                           choir_tensor_count(own)};
+  return make_view(dist, dist->gathered_start, choir_tensor_dtype(own), 2,
+                   shape, out_all);
+}
+
+bool choir__layers_need_order(const choir_dist_opt_t* dist) {
+  return dist->layers_comm && !choir_device_is_host(dist->device) &&
+         strcmp(choir_comm_backend(dist->layers_comm), "nccl") != 0;
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_MODEL_SYNC_BATCH_NORM_H_
+#define CHOIR_MODEL_SYNC_BATCH_NORM_H_
+
+#include "model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Batch norm over the samples of all ranks, for programs that make layers of
+// their own (the Python package). In C it is the setting `sync` of the layer
+// batch_norm2d, which has the formula (model/layers.h).
+//
+// Threads: the one that trains.
+
+typedef struct choir_sync_batch_norm_s {
+  const char* name;  // as long-lived as the model; ranks compare it
+  // (c), f32 or f64, parameters of the model that are not trained.
+  choir_tensor_t* running_mean;
+  choir_tensor_t* running_var;
+  double momentum;  // weight of the new batch
+  double epsilon;
+} choir_sync_batch_norm_t;
+
+// Before choir_model_compile is done, for each use in forward, in that order:
+// tells the model, so that a rank without samples can take part. Copies `norm`.
+CHOIR_API choir_status_t choir_model_add_sync_batch_norm(
+    choir_model_t* model, const choir_sync_batch_norm_t* norm) CHOIR_NODISCARD;
+
+// What backward needs of a use in forward: tensors of the step.
+typedef struct choir_sync_batch_norm_use_s {
+  choir_model_t* model;
+  choir_scope_t* scope;
+  const char* name;
+  double epsilon;
+  choir_tensor_t* x;      // (n, c, ...)
+  choir_tensor_t* scale;  // (c), and so are these
+  choir_tensor_t* mean;   // over all ranks
+  choir_tensor_t* var;    // biased
+  choir_tensor_t* count;  // elements of a channel
+} choir_sync_batch_norm_use_t;
+
+// In a training step of the model, in its scope, on every rank that has
+// samples: y from x, scale and bias, and the running averages are brought up to
+// date. has_backward: a gradient can flow through it. x and scale must live as
+// long as *out_use; *out_y and the other tensors of it belong to the scope.
+// *out_y NULL: it failed, and the scope has why.
+CHOIR_API void choir_sync_batch_norm_forward(
+    choir_model_t* model, choir_scope_t* scope,
+    const choir_sync_batch_norm_t* norm, choir_tensor_t* const srcs[3],
+    bool has_backward, choir_sync_batch_norm_use_t* out_use,
+    choir_tensor_t** out_y);
+// Its gradients, for choir_custom_op_t: self is a choir_sync_batch_norm_use_t,
+// sources are x, scale and bias; out_grads are new references.
+CHOIR_API choir_status_t choir_sync_batch_norm_backward(
+    void* self, choir_tensor_t* dy, choir_tensor_t** out_grads) CHOIR_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_MODEL_SYNC_BATCH_NORM_H_
