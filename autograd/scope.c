@@ -70,11 +70,15 @@ void choir_scope_begin(choir_scope_t* scope, const choir_step_t* step) {
   scope->next_random_stream = scope->step.random_stream;
 }
 
-choir_status_t choir_scope_end(choir_scope_t* scope) {
-  scope_drop(scope);
+choir_status_t choir_scope_take_failure(choir_scope_t* scope) {
   choir_status_t error = scope->error;
   scope->error = NULL;
   return error;
+}
+
+choir_status_t choir_scope_end(choir_scope_t* scope) {
+  scope_drop(scope);
+  return choir_scope_take_failure(scope);
 }
 
 void choir_scope_set_precision(choir_scope_t* scope, choir_dtype_t dtype) {

@@ -107,6 +107,10 @@ CHOIR_API void* choir_scope_alloc(choir_scope_t* scope, size_t bytes);
 // nothing. Returns the failed variable, to be returned in its place.
 CHOIR_API choir_var_t* choir_scope_fail(choir_scope_t* scope,
                                         choir_status_t status);
+// The first failure of this step, taken from the scope, for a function that
+// returns a status; NULL: none so far.
+CHOIR_API choir_status_t choir_scope_take_failure(choir_scope_t* scope)
+    CHOIR_NODISCARD;
 // Names the work that follows ("conv1") in failures, those of its gradients
 // too; long-lived or NULL.
 CHOIR_API void choir_scope_set_label(choir_scope_t* scope, const char* label);

@@ -158,6 +158,10 @@ choir_status_t choir__update_average(choir_scope_t* scope,
                                      choir_tensor_t* running,
                                      choir_tensor_t* batch, double momentum,
                                      double weight) CHOIR_NODISCARD;
+struct choir_sync_batch_norm_s;
+choir_status_t choir__sync_norm_update(
+    choir_scope_t* scope, const struct choir_sync_batch_norm_s* norm,
+    choir_tensor_t* mean, choir_tensor_t* unbiased) CHOIR_NODISCARD;
 // layer.c
 // *out_text is "parent.name" or, without a parent, "name"; choir__free_text.
 choir_status_t choir__full_name(const choir_model_t* model,

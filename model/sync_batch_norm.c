@@ -13,11 +13,12 @@
 // mean and their biased variance. The count is negative where no backward
 // follows, which a rank without samples cannot know otherwise.
 enum { COUNT, MEAN, VAR, MOMENTS };
+// What merging makes of them beside these.
+enum { UNBIASED = MOMENTS, MERGED };
 // In backward: the gradients of scale and bias, which are the sums that the
 // gradient of x needs.
 enum { DSCALE, DBIAS, SUMS };
 
-typedef const choir_sync_batch_norm_t norm_t;
 typedef choir_sync_batch_norm_use_t use_t;
 
 choir_status_t choir_model_add_sync_batch_norm(
@@ -47,15 +48,14 @@ void choir__sync_norms_keep(choir_model_t* model, size_t count) {
   while (model->sync_norm_count > count)
     choir_deallocate(choir_device_allocator(model->device),
                      model->sync_norms[--model->sync_norm_count],
-                     sizeof(norm_t));
+                     sizeof(choir_sync_batch_norm_t));
 }
 
 static choir_status_t need_ranks(const choir_model_t* model, const char* name) {
   if (model->updater && model->updater->vtable->all_gather) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: %s has the setting sync, and %s; needs a "
-                     "DistOpt (choir_dist_opt_updater), which for one rank may "
-                     "be of one rank",
+                     "DistOpt, which may be one of one rank",
                      model->def->name, name,
                      model->updater
                          ? "the model's updater knows of no other ranks"
@@ -66,7 +66,7 @@ choir_status_t choir__sync_norms_open(choir_model_t* model) {
   if (model->sync_norm_count == 0) return NULL;
   size_t most = 0;
   for (size_t i = 0; i < model->sync_norm_count; ++i) {
-    norm_t* norm = model->sync_norms[i];
+    const choir_sync_batch_norm_t* norm = model->sync_norms[i];
     CHOIR_TRY(need_ranks(model, norm->name));
     const size_t bytes =
         MOMENTS * (size_t)choir_tensor_count(norm->running_mean) *
@@ -143,21 +143,23 @@ choir_status_t choir__update_average(choir_scope_t* scope,
   return choir_op_run(stream, CHOIR_OP_SCALE, &batch, 1, &add, true, &running);
 }
 
-static void update_average(choir_scope_t* scope, choir_tensor_t* running,
-                           choir_var_t* batch, double momentum) {
-  if (choir_scope_is_ok(scope))
-    choir_scope_fail(
-        scope, choir__update_average(scope, running, choir_var_tensor(batch),
-                                     momentum, momentum));
+choir_status_t choir__sync_norm_update(choir_scope_t* scope,
+                                       const choir_sync_batch_norm_t* norm,
+                                       choir_tensor_t* mean,
+                                       choir_tensor_t* unbiased) {
+  CHOIR_TRY(choir__update_average(scope, norm->running_mean, mean,
+                                  norm->momentum, norm->momentum));
+  return choir__update_average(scope, norm->running_var, unbiased,
+                               norm->momentum, norm->momentum);
 }
 
-// The moments of all ranks' samples, [MOMENTS], from `own` (Chan, Golub and
+// The moments of all ranks' samples, [MERGED], from `own` (Chan, Golub and
 // LeVeque, 1979): the sum of squares is that within ranks and that of the
 // ranks' means around the mean, so that nothing large is subtracted from
 // another. *out_signs: the counts as they came.
-static void merge(choir_model_t* model, choir_scope_t* scope, norm_t* norm,
-                  choir_var_t* const* own, choir_var_t** out_moments,
-                  choir_var_t** out_signs) {
+static void merge(choir_model_t* model, choir_scope_t* scope,
+                  const choir_sync_batch_norm_t* norm, choir_var_t* const* own,
+                  choir_var_t** out_moments, choir_var_t** out_signs) {
   choir_var_t* all = gather(model, scope, own, MOMENTS, norm->name);
   choir_var_t* signs = part_of(scope, all, COUNT, MOMENTS);
   choir_var_t* counts = choir_var_abs(scope, signs);
@@ -175,11 +177,10 @@ static void merge(choir_model_t* model, choir_scope_t* scope, norm_t* norm,
   choir_var_t* unbiased = choir_var_div(
       scope, squares,
       choir_var_clip(scope, scaled(scope, count, 1, -1), &from_1));
-  update_average(scope, norm->running_mean, mean, norm->momentum);
-  update_average(scope, norm->running_var, unbiased, norm->momentum);
   out_moments[COUNT] = count;
   out_moments[MEAN] = mean;
   out_moments[VAR] = choir_var_div(scope, squares, count);
+  out_moments[UNBIASED] = unbiased;
   *out_signs = signs;
 }
 
@@ -201,38 +202,41 @@ static double elements_of_channel(const choir_tensor_t* x) {
   return (double)choir_tensor_count(x) / (double)choir_tensor_shape(x)[1];
 }
 
-void choir_sync_batch_norm_forward(choir_model_t* model, choir_scope_t* scope,
-                                   norm_t* norm, choir_tensor_t* const srcs[3],
-                                   bool has_backward, use_t* out_use,
-                                   choir_tensor_t** out_y) {
+static void forward(const choir_sync_batch_norm_t* norm,
+                    choir_tensor_t* const srcs[3], bool has_backward,
+                    use_t* use) {
+  choir_scope_t* scope = use->scope;
   choir_var_t* own[MOMENTS] = {NULL};
-  choir_var_t* moments[MOMENTS] = {NULL};
+  choir_var_t* moments[MERGED] = {NULL};
   choir_var_t* signs = NULL;
-  *out_y = NULL;
-  choir_status_t status = need_ranks(model, norm->name);
-  if (!status) status = moments_of(scope, srcs, &own[MEAN], &own[VAR]);
-  if (status) {
-    choir_scope_fail(scope, status);
-    return;
-  }
+  choir_scope_fail(scope, moments_of(scope, srcs, &own[MEAN], &own[VAR]));
+  if (!choir_scope_is_ok(scope)) return;
   const double count = elements_of_channel(srcs[0]);
   own[COUNT] = filled(scope, own[MEAN], has_backward ? count : -count);
-  merge(model, scope, norm, own, moments, &signs);
+  merge(use->model, scope, norm, own, moments, &signs);
   choir_var_t* all[5] = {NULL, NULL, NULL, moments[MEAN], moments[VAR]};
   for (int32_t i = 0; i < 3; ++i) all[i] = choir_scope_input(scope, srcs[i]);
   const choir_batch_norm_infer_attrs_t attrs = {.epsilon = norm->epsilon};
-  choir_var_t* y = choir_var_batch_norm_infer(scope, all, 5, &attrs);
-  if (!choir_scope_is_ok(scope)) return;
-  *out_y = choir_var_tensor(y);
+  use->y = choir_var_tensor(choir_var_batch_norm_infer(scope, all, 5, &attrs));
+  use->mean = choir_var_tensor(moments[MEAN]);
+  use->var = choir_var_tensor(moments[VAR]);
+  use->count = choir_var_tensor(moments[COUNT]);
+  use->unbiased = choir_var_tensor(moments[UNBIASED]);
+}
+
+choir_status_t choir_sync_batch_norm_forward(
+    choir_model_t* model, choir_scope_t* scope,
+    const choir_sync_batch_norm_t* norm, choir_tensor_t* const srcs[3],
+    bool has_backward, use_t* out_use) {
   *out_use = (use_t){.model = model,
                      .scope = scope,
                      .name = norm->name,
                      .epsilon = norm->epsilon,
                      .x = srcs[0],
-                     .scale = srcs[1],
-                     .mean = choir_var_tensor(moments[MEAN]),
-                     .var = choir_var_tensor(moments[VAR]),
-                     .count = choir_var_tensor(moments[COUNT])};
+                     .scale = srcs[1]};
+  CHOIR_TRY(need_ranks(model, norm->name));
+  forward(norm, srcs, has_backward, out_use);
+  return choir_scope_take_failure(scope);
 }
 
 // ---- Backward ----
@@ -295,8 +299,7 @@ choir_status_t choir_sync_batch_norm_backward(void* self, choir_tensor_t* dy,
                          srcs, 5, &attrs, false, grads));
   backward(use, grads);
   memcpy(out_grads, grads, 3 * sizeof(choir_tensor_t*));
-  if (choir_scope_is_ok(scope)) return NULL;
-  return CHOIR_ERROR(ABORTED, "%s: the scope has what failed", use->name);
+  return choir_scope_take_failure(scope);
 }
 
 // ---- A rank without samples ----
@@ -318,17 +321,21 @@ void choir__sync_norms_without_samples(choir_model_t* model,
   const size_t count = model->sync_norm_count;
   bool* has_backward = choir_scope_alloc(scope, count);
   for (size_t i = 0; i < count && choir_scope_is_ok(scope); ++i) {
-    norm_t* norm = model->sync_norms[i];
+    const choir_sync_batch_norm_t* norm = model->sync_norms[i];
     choir_var_t* zeros =
         filled(scope, choir_scope_input(scope, norm->running_mean), 0);
     choir_var_t* const own[MOMENTS] = {zeros, zeros, zeros};
-    choir_var_t* moments[MOMENTS];
+    choir_var_t* moments[MERGED];
     choir_var_t* signs = NULL;
     merge(model, scope, norm, own, moments, &signs);
+    if (!choir_scope_is_ok(scope)) return;
+    choir_scope_fail(scope, choir__sync_norm_update(
+                                scope, norm, choir_var_tensor(moments[MEAN]),
+                                choir_var_tensor(moments[UNBIASED])));
     has_backward[i] = is_backward_next(scope, signs);
   }
   for (size_t i = count; i-- > 0 && choir_scope_is_ok(scope);) {
-    norm_t* norm = model->sync_norms[i];
+    const choir_sync_batch_norm_t* norm = model->sync_norms[i];
     if (!has_backward[i]) continue;
     choir_var_t* zeros =
         filled(scope, choir_scope_input(scope, norm->running_mean), 0);

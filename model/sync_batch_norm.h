@@ -28,29 +28,30 @@ typedef struct choir_sync_batch_norm_s {
 CHOIR_API choir_status_t choir_model_add_sync_batch_norm(
     choir_model_t* model, const choir_sync_batch_norm_t* norm) CHOIR_NODISCARD;
 
-// What backward needs of a use in forward: tensors of the step.
+// A use in forward: its results, and what backward needs. Tensors of the step.
 typedef struct choir_sync_batch_norm_use_s {
   choir_model_t* model;
   choir_scope_t* scope;
   const char* name;
   double epsilon;
-  choir_tensor_t* x;      // (n, c, ...)
-  choir_tensor_t* scale;  // (c), and so are these
-  choir_tensor_t* mean;   // over all ranks
-  choir_tensor_t* var;    // biased
-  choir_tensor_t* count;  // elements of a channel
+  choir_tensor_t* x;         // (n, c, ...)
+  choir_tensor_t* scale;     // (c), and so are the others but y
+  choir_tensor_t* mean;      // over all ranks
+  choir_tensor_t* var;       // biased
+  choir_tensor_t* count;     // elements of a channel
+  choir_tensor_t* unbiased;  // variance
+  choir_tensor_t* y;
 } choir_sync_batch_norm_use_t;
 
 // In a training step of the model, in its scope, on every rank that has
-// samples: y from x, scale and bias, and the running averages are brought up to
-// date. has_backward: a gradient can flow through it. x and scale must live as
-// long as *out_use; *out_y and the other tensors of it belong to the scope.
-// *out_y NULL: it failed, and the scope has why.
-CHOIR_API void choir_sync_batch_norm_forward(
+// samples: normalises srcs[0], x, with scale and bias, srcs[1] and srcs[2].
+// has_backward: a gradient can flow through it. The caller brings the running
+// averages up to date, by mean and unbiased. srcs must live as long as
+// *out_use; what it has beside them belongs to the scope.
+CHOIR_API choir_status_t choir_sync_batch_norm_forward(
     choir_model_t* model, choir_scope_t* scope,
     const choir_sync_batch_norm_t* norm, choir_tensor_t* const srcs[3],
-    bool has_backward, choir_sync_batch_norm_use_t* out_use,
-    choir_tensor_t** out_y);
+    bool has_backward, choir_sync_batch_norm_use_t* out_use) CHOIR_NODISCARD;
 // Its gradients, for choir_custom_op_t: self is a choir_sync_batch_norm_use_t,
 // sources are x, scale and bias; out_grads are new references.
 CHOIR_API choir_status_t choir_sync_batch_norm_backward(

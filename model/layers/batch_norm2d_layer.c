@@ -49,16 +49,17 @@ static choir_var_t* forward_over_ranks(choir_scope_t* scope,
     srcs[i] = choir_var_tensor(vars[i]);
   }
   choir_sync_batch_norm_use_t* use = choir_scope_alloc(scope, sizeof(*use));
-  choir_tensor_t* y = NULL;
   if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
   const choir_sync_batch_norm_t norm = sync_norm(layer);
-  choir_sync_batch_norm_forward(layer->model, scope, &norm, srcs, has_backward,
-                                use, &y);
+  choir_status_t status = choir_sync_batch_norm_forward(
+      layer->model, scope, &norm, srcs, has_backward, use);
+  if (!status)
+    status = choir__sync_norm_update(scope, &norm, use->mean, use->unbiased);
+  if (status) return choir_scope_fail(scope, status);
   const choir_custom_op_t op = {.name = "batch_norm over ranks",
                                 .backward = choir_sync_batch_norm_backward,
                                 .self = use};
-  return y ? choir_scope_record_custom(scope, &op, vars, 3, y)
-           : choir_scope_fail(scope, NULL);
+  return choir_scope_record_custom(scope, &op, vars, 3, use->y);
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
