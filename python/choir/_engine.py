@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ctypes import byref, c_uint64, c_void_p
 from functools import partial
 
-from choir import _raw, autograd
+from choir import _raw, _sync_norm, autograd
 from choir._callback import Callback, finish
 from choir._here import here
 from choir._calls import (
@@ -51,9 +51,11 @@ class Engine(Owner, NotCopied):
         states,
         updater: int,
         seed: int | None = None,
+        sync_norms=(),
     ) -> None:
         """params, states: names and Tensors, trained and not, in order. seed: of
-        dropout, the device's unless given.
+        dropout, the device's unless given. sync_norms: layers of batch norm over
+        all ranks, one for each use in forward, in order.
 
         Where the updater belongs to a DistOpt this is collective: the models of
         all ranks are compared and rank 0's values sent to all.
@@ -65,6 +67,10 @@ class Engine(Owner, NotCopied):
         self._trained = len(params)
         self._params: dict[int, int] = {}  # id(Tensor): choir_param_t*
         self._frozen: list = []  # (choir_param_t*, Tensor): may be frozen later
+        # The library keeps pointers to their names.
+        self._sync_norms = [
+            (norm, _sync_norm.struct(norm)) for norm in sync_norms
+        ]
         self._body = None
         self._scope: int | None = None
         self._model: int | None = None
@@ -127,6 +133,18 @@ class Engine(Owner, NotCopied):
             self._params[id(tensor)] = param
             if i < self._trained:
                 self._frozen.append((param, tensor))
+        for _, norm in self._sync_norms:
+            check(lib.model_add_sync_batch_norm(model, byref(norm)))
+
+    def sync_norm(self, layer):
+        """What the library was told of it."""
+        for norm, struct in self._sync_norms:
+            if norm is layer:
+                return struct
+        raise StateError(
+            f"{layer.name}: sync=True, and compile did not run it; "
+            "forward must use every such layer"
+        )
 
     def _on_train(self, scope: int, out_loss: int) -> None:
         self._scope = scope

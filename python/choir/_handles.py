@@ -4,7 +4,7 @@ the functions of autograd that take them. New code uses the layers."""
 
 from __future__ import annotations
 
-from choir import _composites, _raw, _recurrent, autograd, tensor
+from choir import _composites, _raw, _recurrent, _sync_norm, autograd, tensor
 from choir._here import here
 from choir._raw import CTensor, OPS
 from choir.tensor import Tensor
@@ -60,6 +60,9 @@ class PoolingHandle:
 class BatchNormHandle:
     """momentum: the weight of the new batch in the running averages."""
 
+    # The layer, where a batch is that of all ranks.
+    _sync = None
+
     def __init__(self, momentum: float, input: CTensor | None = None) -> None:
         self.factor = momentum
 
@@ -108,18 +111,26 @@ def batchnorm_2d(handle, x, scale, bias, running_mean, running_var) -> Tensor:
         image = tensor.reshape(x, x.shape + (1, 1))
         y = batchnorm_2d(handle, image, scale, bias, running_mean, running_var)
         return tensor.reshape(y, x.shape)
+    sync = handle._sync
     if not here.training:
+        if sync is not None:
+            _sync_norm.note(sync)
         sources = (x, scale, bias, running_mean, running_var)
         return autograd.apply_attrs(OPS["batch_norm_infer"], sources, None)
-    node = autograd._classes["batch_norm"]()
-    y = node(x, scale, bias)[0]
-    n = x.shape[0] * x.shape[2] * x.shape[3]
-    weights = (handle.factor, handle.factor * (n / (n - 1) if n > 1 else 1))
+    if sync is not None:
+        node = _sync_norm._SyncBatchNorm(sync)
+        y = node(x, scale, bias)[0]
+        batch, unbias = node.moments(), 1.0
+    else:
+        node = autograd._classes["batch_norm"]()
+        y = node(x, scale, bias)[0]
+        n = x.shape[0] * x.shape[2] * x.shape[3]
+        batch, unbias = node._all[1:], n / (n - 1) if n > 1 else 1
+    weights = (handle.factor, handle.factor * unbias)
     averages = [
         running.data if isinstance(running, Tensor) else running
         for running in (running_mean, running_var)
     ]
-    batch = node._all[1:]
     keep = 1 - handle.factor
 
     def update() -> None:

@@ -23,6 +23,8 @@ class _Here(threading.local):
         self.precision: int | None = None
         self.engine: Engine | None = None  # whose step runs
         self.model_step: _Scope | None = None  # that step
+        # Layers of batch norm over all ranks that a compile has come to.
+        self.sync_norms: list | None = None
         # Whether it is training outside, while a Composite's forward records.
         self.outer_training: bool | None = None
 

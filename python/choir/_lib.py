@@ -194,6 +194,21 @@ class ModelBatch(Structure):
         ("variant", c_int64), ("batch_number", c_int64),
     ]
 
+class SyncBatchNorm(Structure):
+    """choir_sync_batch_norm_t"""
+    _fields_ = [
+        ("name", c_char_p), ("running_mean", _P), ("running_var", _P),
+        ("momentum", c_double), ("epsilon", c_double),
+    ]
+
+class SyncBatchNormUse(Structure):
+    """choir_sync_batch_norm_use_t"""
+    _fields_ = [
+        ("model", _P), ("scope", _P), ("name", c_char_p),
+        ("epsilon", c_double), ("x", _P), ("scale", _P), ("mean", _P),
+        ("var", _P), ("count", _P), ("unbiased", _P), ("y", _P),
+    ]
+
 class Metadata(Structure):
     """choir_metadata_t"""
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
@@ -383,6 +398,12 @@ FUNCTIONS = {
     "model_set_step": (None, [_P, c_int64]),
     "model_states": (c_size_t, [_P, POINTER(NamedTensor)]),
     "model_digest": (_P, [_P, POINTER(c_uint64)]),
+    # model/sync_batch_norm.h
+    "model_add_sync_batch_norm": (_P, [_P, POINTER(SyncBatchNorm)]),
+    "sync_batch_norm_forward": (_P, [
+        _P, _P, POINTER(SyncBatchNorm), _P, c_bool, POINTER(SyncBatchNormUse),
+    ]),
+    "sync_batch_norm_backward": (_P, [_P, _P, POINTER(_P)]),
     # opt/optimizer.h
     "optimizer_create": (_P, [_P, _P, POINTER(_P)]),
     "optimizer_release": (None, [_P]),

@@ -326,9 +326,16 @@ class BatchNorm2d(Layer):
     momentum is the weight of the NEW batch in the running averages, as in
     SINGA; the running variance takes n / (n - 1). epsilon is 1e-5.
     BatchNorm2d(num_features[, momentum]) is accepted too.
+
+    sync: in training the batch is that of all ranks, as PyTorch's SyncBatchNorm:
+    ranks train as one with the whole batch, however it is divided. It needs a
+    compiled model whose optimizer is a DistOpt, and the same layers in the same
+    order on all ranks.
     """
 
-    def __init__(self, *args, momentum: float = 0.9) -> None:
+    def __init__(
+        self, *args, momentum: float = 0.9, sync: bool = False
+    ) -> None:
         super().__init__()
         if len(args) > 1:
             momentum = args[1]
@@ -338,7 +345,10 @@ class BatchNorm2d(Layer):
             )
         self.channels: int | None = args[0] if args else None
         self.momentum = momentum
+        self.sync = sync
         self._handle = _handles.BatchNormHandle(momentum)
+        if sync:
+            self._handle._sync = self
 
     def initialize(self, x: Tensor) -> None:
         if x.ndim() not in (2, 4):

@@ -92,6 +92,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             optimizer=None,
             _precision=None,
             _compiled=False,
+            _sync_norms=(),  # of one use each, in the order of forward
             _is_manual=False,
             _seed=None,  # of the next engine; None: the device's
             **_of_this_process(),
@@ -135,8 +136,13 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 raise TypeError(
                     f"compile: an input is a {type(x).__name__}; Tensors are needed"
                 )
-        with autograd.no_grad():
-            self.forward(*inputs)
+        before, here.sync_norms = here.sync_norms, []
+        try:
+            with autograd.no_grad():
+                self.forward(*inputs)
+            object.__setattr__(self, "_sync_norms", tuple(here.sync_norms))
+        finally:
+            here.sync_norms = before
         self._compiled = True
         self.graph(use_graph, sequential)
         self.train(is_train)
@@ -246,6 +252,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 list(states.items()),
                 optimizer._updater(),
                 self._seed,
+                self._sync_norms,
             )
             object.__setattr__(self, "_seed", None)
             engine.set_graph(self.graph_mode, self.sequential)
