@@ -2,8 +2,6 @@
 // What layers exchange in forward and backward (batch norm over ranks). Buckets
 // are on their way meanwhile, in an order of their own, so it needs another
 // communicator.
-#include <string.h>
-
 #include "dist/dist_opt_parts_internal.h"
 
 static choir_status_t make_comm(choir_dist_opt_t* dist) {
@@ -99,6 +97,5 @@ choir_status_t choir__layers_all_gather(choir_updater_t* updater,
 }
 
 bool choir__layers_need_order(const choir_dist_opt_t* dist) {
-  return dist->layers_comm && !choir_device_is_host(dist->device) &&
-         strcmp(choir_comm_backend(dist->layers_comm), "nccl") != 0;
+  return dist->layers_comm && !choir_device_is_host(dist->device);
 }

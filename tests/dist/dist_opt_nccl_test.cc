@@ -37,7 +37,8 @@ choir_status_t Step(Training* training, int rank, int size, int64_t step) {
 // Rank 0's states after some steps; all ranks' are equal.
 Values Train(int size, const char* backend, Training::Options options,
              uint64_t* staged_bytes, int64_t steps = kSteps,
-             choir_graph_stats_t* graph = nullptr) {
+             choir_graph_stats_t* graph = nullptr,
+             const choir_testing::Layers& layers = SmallLayers()) {
   choir::testing::CudaKernelsOnHost(true);
   choir::testing::CompressKernelsOnHost(true);
   NcclRanks ranks(size);
@@ -50,7 +51,7 @@ Values Train(int size, const char* backend, Training::Options options,
       [&](Own* own) {
         Training::Options mine = options;
         mine.device_index = own->rank;
-        Training training(SmallLayers(), own->comm, mine);
+        Training training(layers, own->comm, mine);
         ASSERT_OK(training.Attach());
         for (int64_t step = 0; step < steps; ++step)
           ASSERT_OK(Step(&training, own->rank, size, step));
@@ -111,6 +112,26 @@ TEST_P(DistOptNccl, LearnsWhatOneRankLearns) {
   uint64_t staged = 0;
   ExpectNear(Train(1, "self", options, &staged),
              Train(GetParam(), "nccl", options, &staged), 1e-3);
+}
+
+// Also beside the rank that has no samples in a step, and buckets that are
+// exchanged in the middle of backward.
+TEST_P(DistOptNccl, BatchNormOverRanksIsThatOfOneRank) {
+  choir_testing::Layers layers = SmallLayers();
+  layers.insert(layers.begin() + 1,
+                {"batch_norm2d", "norm", {{"sync", "true"}}});
+  for (bool use_graph : {false, true}) {
+    Training::Options options;
+    options.use_graph = use_graph;
+    uint64_t staged = 0;
+    const int size = GetParam();
+    const Values one =
+        Train(1, "self", options, &staged, kSteps, nullptr, layers);
+    for (const char* backend : {"nccl", size == 1 ? "self" : "shm"})
+      ExpectNear(
+          one, Train(size, backend, options, &staged, kSteps, nullptr, layers),
+          1e-3);
+  }
 }
 
 // Those that compute on the host get copies, and exchange those; others

@@ -226,6 +226,44 @@ TEST(SyncBatchNormTest, NeedsAnUpdaterThatKnowsRanks) {
   EXPECT_EQ(choir_model_updater(training.model()), nullptr);
 }
 
+TEST(SyncBatchNormTest, IsASettingOfAllRanks) {
+  if (RunRanks("shm", 2)) return;
+  Comm comm;
+  comm.ExpectBroken();
+  Training training(Net(Rank() == 0 ? "true" : "false"), comm.get(), Steps());
+  choir_status_t status = training.Attach();
+  if (!status) status = TrainPart(&training, 0, comm.rank(), comm.size());
+  ASSERT_NE(status, nullptr);
+  EXPECT_NE(choir_status_code(status), CHOIR_STATUS_TIMEOUT)
+      << choir_status_message(status);
+  choir_status_free(status);
+}
+
+// Others wait for it in forward, on a communicator that the program does not
+// know.
+TEST(SyncBatchNormTest, ARankThatFailsTellsTheOthers) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  comm.ExpectBroken();
+  Training training(Net("true"), comm.get(), Steps());
+  Must(training.Attach());
+  choir_testing::NoteStage stage;
+  stage.before = [&](const choir_record_t* record) -> choir_status_t {
+    if (comm.rank() == 0 && choir_testing::IsCalled(record, "relu"))
+      return CHOIR_ERROR(INTERNAL, "on purpose");
+    return nullptr;
+  };
+  choir_stream_t* stream = choir_device_stream(training.device());
+  choir_stream_push_stage(stream, &stage.stage);
+  choir_status_t status = TrainPart(&training, 0, comm.rank(), comm.size());
+  choir_stream_pop_stage(stream, &stage.stage);
+  ASSERT_NE(status, nullptr);
+  EXPECT_NE(strstr(choir_status_message(status), "on purpose"), nullptr)
+      << choir_status_message(status);
+  EXPECT_NE(choir_status_code(status), CHOIR_STATUS_TIMEOUT);
+  choir_status_free(status);
+}
+
 // Also when ranks run other layers, nobody waits for ever.
 TEST(SyncBatchNormTest, NamesALayerThatOneRankLeavesOut) {
   if (RunRanks("shm", 2)) return;
