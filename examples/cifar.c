@@ -48,6 +48,10 @@ static void set_defaults(train_options_t* options) {
   options->weight_decay = 1e-4;
 }
 
+static void set_up(const train_options_t* options, void* self) {
+  ((resnet20_t*)self)->sync_batch_norm = options->sync_batch_norm;
+}
+
 int main(int argc, char** argv) {
   static const train_task_t task = {
       .what = "Trains ResNet-20 on CIFAR-10",
@@ -57,6 +61,7 @@ int main(int argc, char** argv) {
       .model = &resnet20_def,
       .model_bytes = sizeof(resnet20_t),
       .image = {3, 32, 32},
+      .set_up = set_up,
       .set_defaults = set_defaults,
       .open_data = open_data};
   return dist_main("cifar", &task, argc, argv);

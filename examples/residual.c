@@ -9,6 +9,7 @@ choir_layer_t* residual_conv(choir_model_t* model, const char* name,
                             .padding = kernel_size / 2, .bias = false);
 }
 
-choir_layer_t* residual_norm(choir_model_t* model, const char* name) {
-  return choir_layer_batch_norm2d(model, name, .momentum = 0.1);
+choir_layer_t* residual_norm(choir_model_t* model, const char* name,
+                             bool sync) {
+  return choir_layer_batch_norm2d(model, name, .momentum = 0.1, .sync = sync);
 }

@@ -11,7 +11,8 @@
 choir_layer_t* residual_conv(choir_model_t* model, const char* name,
                              int64_t channels, int64_t kernel_size,
                              int64_t stride);
-// The new batch has a tenth of the weight in the averages for evaluation.
-choir_layer_t* residual_norm(choir_model_t* model, const char* name);
+// The new batch, with `sync` that of all workers, has a tenth of the weight in
+// the averages for evaluation.
+choir_layer_t* residual_norm(choir_model_t* model, const char* name, bool sync);
 
 #endif  // CHOIR_EXAMPLES_RESIDUAL_H_

@@ -9,15 +9,16 @@ static void define_block(choir_model_t* model, void* self) {
   resnet20_block_t* block = self;
   const int64_t channels = block->channels;
   block->conv1 = residual_conv(model, "conv1", channels, 3, block->stride);
-  block->norm1 = residual_norm(model, "norm1");
+  block->norm1 = residual_norm(model, "norm1", block->sync_batch_norm);
   block->relu1 = choir_layer_relu(model, "relu1");
   block->conv2 = residual_conv(model, "conv2", channels, 3, 1);
-  block->norm2 = residual_norm(model, "norm2");
+  block->norm2 = residual_norm(model, "norm2", block->sync_batch_norm);
   block->relu2 = choir_layer_relu(model, "relu2");
   if (block->stride == 1) return;
   block->projection =
       residual_conv(model, "projection", channels, 1, block->stride);
-  block->projection_norm = residual_norm(model, "projection_norm");
+  block->projection_norm =
+      residual_norm(model, "projection_norm", block->sync_batch_norm);
 }
 
 static choir_var_t* forward_block(choir_scope_t* scope, void* self,
@@ -42,13 +43,14 @@ static const choir_block_def_t block_def = {.define = define_block,
 static void define(choir_model_t* model, void* self) {
   resnet20_t* net = self;
   net->conv = residual_conv(model, "conv", 16, 3, 1);
-  net->norm = residual_norm(model, "norm");
+  net->norm = residual_norm(model, "norm", net->sync_batch_norm);
   net->relu = choir_layer_relu(model, "relu");
   for (int s = 0; s < RESNET20_STAGES; ++s)
     for (int b = 0; b < RESNET20_BLOCKS; ++b) {
       char name[48];
       snprintf(name, sizeof(name), "stage%d.block%d", s + 1, b + 1);
       resnet20_block_t* block = &net->blocks[s][b];
+      block->sync_batch_norm = net->sync_batch_norm;
       block->channels = (int64_t)16 << s;
       block->stride = s > 0 && b == 0 ? 2 : 1;
       block->layer = choir_layer_block(model, name, &block_def, block);

@@ -16,6 +16,7 @@ enum { RESNET20_STAGES = 3, RESNET20_BLOCKS = 3 };
 
 typedef struct resnet20_block_s {
   choir_layer_t* layer;  // the block itself
+  bool sync_batch_norm;
   int64_t channels;
   int64_t stride;
   choir_layer_t* conv1;
@@ -29,6 +30,7 @@ typedef struct resnet20_block_s {
 } resnet20_block_t;
 
 typedef struct resnet20_s {
+  bool sync_batch_norm;  // over the samples of all workers; set before `define`
   choir_layer_t* conv;
   choir_layer_t* norm;
   choir_layer_t* relu;

@@ -11,18 +11,18 @@ static void define_block(choir_model_t* model, void* self) {
   resnet50_block_t* block = self;
   const int64_t channels = block->channels;
   block->conv1 = residual_conv(model, "conv1", channels, 1, 1);
-  block->norm1 = residual_norm(model, "norm1");
+  block->norm1 = residual_norm(model, "norm1", false);
   block->relu1 = choir_layer_relu(model, "relu1");
   block->conv2 = residual_conv(model, "conv2", channels, 3, block->stride);
-  block->norm2 = residual_norm(model, "norm2");
+  block->norm2 = residual_norm(model, "norm2", false);
   block->relu2 = choir_layer_relu(model, "relu2");
   block->conv3 = residual_conv(model, "conv3", 4 * channels, 1, 1);
-  block->norm3 = residual_norm(model, "norm3");
+  block->norm3 = residual_norm(model, "norm3", false);
   block->relu3 = choir_layer_relu(model, "relu3");
   if (!block->is_first) return;
   block->projection =
       residual_conv(model, "projection", 4 * channels, 1, block->stride);
-  block->projection_norm = residual_norm(model, "projection_norm");
+  block->projection_norm = residual_norm(model, "projection_norm", false);
 }
 
 static choir_var_t* forward_block(choir_scope_t* scope, void* self,
@@ -50,7 +50,7 @@ static const choir_block_def_t block_def = {.define = define_block,
 static void define(choir_model_t* model, void* self) {
   resnet50_t* net = self;
   net->conv = residual_conv(model, "conv", 64, 7, 2);
-  net->norm = residual_norm(model, "norm");
+  net->norm = residual_norm(model, "norm", false);
   net->relu = choir_layer_relu(model, "relu");
   net->pool = choir_layer_max_pool2d(model, "pool", .kernel_size = 3,
                                      .stride = 2, .padding = 1);

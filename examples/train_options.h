@@ -63,6 +63,8 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
     "other settings of the strategy: name=value,...")                         \
   X(T, BOOL, shard_optimizer, false, 0, 1,                                    \
     "each worker keeps a part of the optimizer's states")                     \
+  X(T, BOOL, sync_batch_norm, false, 0, 1,                                    \
+    "batch norm over the samples of all workers, where there is one")         \
   X(T, BOOL, plan, false, 0, 1,                                               \
     "measure link and step, tell what every strategy would take, and end")    \
   X(T, STRING, shares, NULL, 0, 0,                                            \

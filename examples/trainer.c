@@ -172,6 +172,11 @@ static choir_status_t make_model(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
   trainer->net = calloc(1, task->model_bytes);
   if (!trainer->net) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
+  if (task->set_up)
+    task->set_up(options, trainer->net);
+  else if (options->sync_batch_norm)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--sync-batch-norm: the network has no batch norm");
   CHOIR_TRY(choir_model_create(trainer->device, task->model, trainer->net,
                                options->seed, &trainer->model));
   const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};

@@ -14,6 +14,8 @@ typedef struct train_task_s {
   const choir_model_def_t* model;
   size_t model_bytes;  // of the model's `self`, which begins as zeros
   int64_t image[3];    // (channels, height, width) of what the model takes
+  // Sets what `self` has of the flags, before the model is made; NULL: nothing.
+  void (*set_up)(const train_options_t* options, void* self);
   train_set_defaults_t set_defaults;  // NULL: those of train_options.h
   // Opens one split for the caller to release: of training samples the first
   // options->limit. `note` (TRAIN_NOTE_BYTES, "" at first) may be given a line

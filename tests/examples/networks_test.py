@@ -35,6 +35,27 @@ class NetworksTest(harness.ProgramTest):
                 self.assertGreater(epochs[1].training_accuracy, 0.3)
                 self.assertLess(epochs[1].loss, epochs[0].loss)
 
+    def test_batch_norm_over_workers(self):
+        def losses(workers, *flags):
+            """The mean of a batch in each epoch; what is printed is the sum."""
+            out = self.cifar(
+                "--epochs", 2, "--limit", 64, "--workers", workers,
+                "--batch-size", 32 // workers, "--lr", 0.02, *flags,
+            )  # fmt: skip
+            return [
+                epoch.loss / (2 * workers) for epoch in harness.epochs_of(out)
+            ]
+
+        alone = losses(1)
+        for found, want in zip(losses(2, "--sync-batch-norm"), alone):
+            self.assertAlmostEqual(found, want, delta=0.002)
+        self.assertGreater(abs(losses(2)[0] - alone[0]), 0.005)
+        status, out, err = self.run_program(
+            "--sync-batch-norm", program="mnist_dist"
+        )
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("--sync-batch-norm: the network has no batch norm", err)
+
     def test_note_is_for_synthetic_images_only(self):
         run = ("--epochs", 1, "--limit", 32, "--batch-size", 16)
         self.assertEqual(len(harness.epochs_of(self.cifar(*run))), 1)
