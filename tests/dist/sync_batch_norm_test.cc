@@ -202,6 +202,25 @@ TEST(SyncBatchNormTest, RunsWithShards) {
   ExpectAsOneRank(options, 6, 2e-5);
 }
 
+// Also those that take local steps, where gradients are of each rank alone.
+TEST(SyncBatchNormTest, RunsWithEveryStrategy) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    Training::Options options = Steps();
+    options.strategy = choir_strategy_def_get(i);
+    options.settings = {
+        {"period", "2"}, {"delay", "1"}, {"ranks", "2"}, {"bandwidth", "100"}};
+    SCOPED_TRACE(choir_strategy_def_option(options.strategy));
+    Training training(Net("true"), comm.get(), options);
+    ASSERT_OK(training.Attach());
+    for (int64_t step = 0; step < 5; ++step)
+      ASSERT_OK(TrainPart(&training, step, comm.rank(), comm.size()));
+    ASSERT_OK(choir_updater_consolidate(training.updater()));
+    EXPECT_OK(choir_dist_opt_check_digest(training.dist(), training.Digest()));
+  }
+}
+
 // Without the setting ranks have unlike averages, so the tests above see it.
 TEST(SyncBatchNormTest, IsAnotherThingThanEachRankAlone) {
   if (RunRanks("shm", 2)) return;
