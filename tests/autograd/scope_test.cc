@@ -36,6 +36,31 @@ INSTANTIATE_TEST_SUITE_P(All, ScopeTest,
                            return std::string(info.param);
                          });
 
+// ---- For functions that compute in a scope ----
+
+TEST_P(ScopeTest, TellsWhereGradientsCanFlow) {
+  choir_var_t* x = Leaf({2}, {1, 2});
+  const TensorPtr tensor = Make(device_.get(), Shape{2}, Doubles{3, 4});
+  choir_var_t* constant = choir_scope_input(scope_, tensor.get());
+  EXPECT_TRUE(choir_var_wants_grad(x));
+  EXPECT_FALSE(choir_var_wants_grad(constant));
+  EXPECT_FALSE(choir_var_wants_grad(nullptr));
+  EXPECT_TRUE(choir_var_wants_grad(choir_var_add(scope_, x, constant)));
+  EXPECT_FALSE(choir_var_wants_grad(choir_var_exp(scope_, constant)));
+  EXPECT_OK(choir_scope_end(scope_));
+}
+
+TEST_P(ScopeTest, LendsMemoryAndHandsOutItsFailure) {
+  const auto* memory = static_cast<const char*>(choir_scope_alloc(scope_, 100));
+  ASSERT_NE(memory, nullptr);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(memory[i], 0);
+  EXPECT_OK(choir_scope_take_failure(scope_));
+  choir_scope_fail(scope_, CHOIR_ERROR(INTERNAL, "on purpose"));
+  EXPECT_STATUS(INTERNAL, "on purpose", choir_scope_take_failure(scope_));
+  EXPECT_TRUE(choir_scope_is_ok(scope_));
+  EXPECT_OK(choir_scope_end(scope_));
+}
+
 // ---- Several results ----
 
 TEST_P(ScopeTest, ATupleLetsGradientsIntoEachOfIt) {

@@ -49,51 +49,51 @@ def batch(step, first, count):
     return x[part], y[part]
 
 
-def trained(optimizer, sync, parts, rank, use_graph):
+def trained(optimizer, sync, parts, rank, use_graph, dtype):
     """What the parameters, averages and, of one more prediction, outputs are."""
     device.get_default_device().SetRandSeed(3)
     m = Net(sync)
     m.set_optimizer(optimizer)
-    m.compile([Tensor((2, 2, 5, 5))], True, use_graph)
+    m.compile([Tensor((2, 2, 5, 5), dtype=dtype)], True, use_graph)
     count, first = parts[rank], sum(parts[:rank])
     for step in range(STEPS):
         x, y = batch(step, first, count)
         if not count:
             x, y = np.zeros((0, 2, 5, 5), np.float32), np.zeros(0, np.int32)
-        m(tensor.from_numpy(x), tensor.from_numpy(y))
+        m(tensor.from_numpy(x).as_type(dtype), tensor.from_numpy(y))
     m.eval()
     found = {name: t.numpy() for name, t in m.get_states().items()}
-    found["out"] = m(tensor.from_numpy(batch(99, 0, SAMPLES)[0])).numpy()
+    x = tensor.from_numpy(batch(99, 0, SAMPLES)[0]).as_type(dtype)
+    found["out"] = m(x).numpy()
     return found
 
 
-def on_ranks(rank, size, nccl_id, use_graph):
+def on_ranks(rank, size, nccl_id, *how):
     dist.init(nccl_id, rank, size, deadline=25.0)
     sgd = opt.DistOpt(opt.SGD(lr=0.05, momentum=0.9))
-    return trained(sgd, True, PARTS[size], rank, use_graph)
+    return trained(sgd, True, PARTS[size], rank, *how)
 
 
 class SyncBatchNormTest(unittest.TestCase):
     def test_ranks_train_as_one(self):
-        sgd = opt.SGD(lr=0.05, momentum=0.9)
-        want = trained(sgd, False, PARTS[1], 0, False)
-        for size in PARTS:
-            for use_graph in (False, True):
-                found = ranks.results(size, on_ranks, use_graph)
-                for rank, own in enumerate(found):
-                    self.assertEqual(own.keys(), want.keys())
-                    for name, value in own.items():
-                        where = f"{name}, rank {rank} of {size}, {use_graph}"
-                        np.testing.assert_allclose(
-                            value,
-                            want[name],
-                            rtol=1e-4,
-                            atol=2e-5,
-                            err_msg=where,
-                        )
-                        np.testing.assert_array_equal(
-                            value, found[0][name], where
-                        )
+        for dtype, tolerance in (("float32", 5e-5), ("float64", 1e-11)):
+            sgd = opt.SGD(lr=0.05, momentum=0.9)
+            want = trained(sgd, False, PARTS[1], 0, False, dtype)
+            for size in PARTS:
+                for use_graph in (False, True):
+                    found = ranks.results(size, on_ranks, use_graph, dtype)
+                    with self.subTest(size=size, graph=use_graph, dtype=dtype):
+                        self.compare(found, want, tolerance)
+
+    def compare(self, found, want, tolerance):
+        for rank, own in enumerate(found):
+            self.assertEqual(own.keys(), want.keys())
+            for name, value in own.items():
+                where = f"{name} of rank {rank}"
+                np.testing.assert_allclose(
+                    value, want[name], tolerance, tolerance, err_msg=where
+                )
+                np.testing.assert_array_equal(value, found[0][name], where)
 
     def test_needs_a_dist_opt(self):
         m = Net(True)
