@@ -258,6 +258,23 @@ static choir_var_t* correction(choir_scope_t* scope, choir_var_t* own,
   return choir_var_mul(scope, slope, choir_var_sub(scope, mean, over_ranks));
 }
 
+// dx += line[DSCALE] xhat + line[DBIAS]. Not added by the op itself, whose fast
+// kernel overwrites.
+static choir_status_t add_lines(const use_t* use, choir_var_t* const* line,
+                                choir_tensor_t* dx) {
+  choir_stream_t* stream = choir_scope_stream(use->scope);
+  choir_tensor_t* srcs[] = {use->x, choir_var_tensor(line[DSCALE]),
+                            choir_var_tensor(line[DBIAS]), use->mean, use->var};
+  const choir_batch_norm_infer_attrs_t attrs = {.epsilon = use->epsilon};
+  choir_tensor_t* both[2] = {dx, NULL};
+  CHOIR_TRY(choir_op_run(stream, CHOIR_OP_BATCH_NORM_INFER, srcs, 5, &attrs,
+                         false, &both[1]));
+  choir_status_t status =
+      choir_op_run(stream, CHOIR_OP_ADD, both, 2, NULL, false, &dx);
+  choir_tensor_release(both[1]);
+  return status;
+}
+
 static void backward(const use_t* use, choir_tensor_t* const* grads) {
   choir_scope_t* scope = use->scope;
   const double samples = (double)choir_tensor_shape(use->x)[0];
@@ -278,14 +295,8 @@ static void backward(const use_t* use, choir_tensor_t* const* grads) {
   for (int32_t i = 0; i < SUMS; ++i)
     line[i] = correction(scope, own[i], part_of(scope, all, i, SUMS), count,
                          slope, samples, elements);
-  if (!choir_scope_is_ok(scope)) return;
-  choir_tensor_t* srcs[] = {use->x, choir_var_tensor(line[DSCALE]),
-                            choir_var_tensor(line[DBIAS]), use->mean, use->var};
-  choir_tensor_t* dx = grads[0];
-  const choir_batch_norm_infer_attrs_t attrs = {.epsilon = use->epsilon};
-  choir_scope_fail(
-      scope, choir_op_run(choir_scope_stream(scope), CHOIR_OP_BATCH_NORM_INFER,
-                          srcs, 5, &attrs, true, &dx));
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, add_lines(use, line, grads[0]));
 }
 
 choir_status_t choir_sync_batch_norm_backward(void* self, choir_tensor_t* dy,
