@@ -376,10 +376,17 @@ struct choir_comm_s {
   choir_comm_sizes_t sizes;
   unsigned char* work;  // of backends with `post`: CHOIR_COMM_WORK_BYTES
 
-  choir_comm_peer_t* peers;               // [size]
-  const choir_comm_message_t** messages;  // [size], see exchange
-  choir_comm_header_t* headers;           // [size], without names
-  bool* flags;                            // [2 * size], scratch
+  struct {
+    pthread_mutex_t mutex;  // one operation at a time
+    uint64_t sequence;
+    const choir_comm_operation_t* operation;  // NULL between operations
+    bool finalized;
+  } run;
+  choir_comm_layer_t* layers[CHOIR_COMM_LAYER_COUNT];  // NULL: none
+  choir_comm_peer_t* peers;                            // [size]
+  const choir_comm_message_t** messages;               // [size], see exchange
+  choir_comm_header_t* headers;                        // [size], without names
+  bool* flags;                                         // [2 * size], scratch
   choir_comm_sums_t sums;
   choir_comm_joins_t joins;
   choir_comm_moves_t moves;
@@ -388,16 +395,9 @@ struct choir_comm_s {
   _Atomic uint64_t staged_bytes;  // of devices, that went there
   uint64_t buffers_made;          // calls of choir_comm_buffer_create
 
-  struct {
-    pthread_mutex_t mutex;  // one operation at a time
-    uint64_t sequence;
-    const choir_comm_operation_t* operation;  // NULL between operations
-    bool finalized;
-  } run;
   choir_comm_activity_t activity;
   choir_comm_faults_t faults;
   choir_comm_watch_t watch;
-  choir_comm_layer_t* layers[CHOIR_COMM_LAYER_COUNT];  // NULL: none
   // Of a group that a layer has for itself.
   struct {
     choir_comm_t* comm;    // whose it is

@@ -167,7 +167,9 @@ static void shm_describe(choir_comm_t* comm, const operation_t* operation,
   if (operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE ||
       operation->kind == CHOIR_COLLECTIVE_BROADCAST ||
       (operation->kind == CHOIR_COLLECTIVE_REDUCE && comm->rank == c->root))
-    header->dst_place = choir_shm_place(shm, c->dst, (size_t)bytes);
+    header->dst_place = c->dst == c->src
+                            ? header->src_place
+                            : choir_shm_place(shm, c->dst, (size_t)bytes);
   header->is_direct = operation->kind == CHOIR_COLLECTIVE_ALL_REDUCE &&
                       header->src_place && header->dst_place &&
                       bytes > DIRECT_BYTES;
