@@ -95,7 +95,3 @@ choir_status_t choir__layers_all_gather(choir_updater_t* updater,
   return make_view(dist, dist->gathered_start, choir_tensor_dtype(own), 2,
                    shape, out_all);
 }
-
-bool choir__layers_need_order(const choir_dist_opt_t* dist) {
-  return dist->layers_comm && !choir_device_is_host(dist->device);
-}

@@ -158,11 +158,6 @@ choir_status_t choir__layers_all_gather(choir_updater_t* updater,
                                         const choir_step_values_t* values,
                                         choir_tensor_t* own, const char* name,
                                         choir_tensor_t** out_all);
-// Whether an exchange in the middle of backward would keep this rank from an
-// all_gather that a rank without samples waits in, which cannot know how many
-// buckets come before it. On a GPU it would, NCCL or not: what is submitted the
-// host agrees on with all ranks before it goes on.
-bool choir__layers_need_order(const choir_dist_opt_t* dist);
 
 // dist_opt_step.c
 void choir__dist_opt_backward_and_update(choir_updater_t* updater,

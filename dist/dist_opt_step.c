@@ -9,6 +9,14 @@
 #include "dist/dist_opt_parts_internal.h"
 #include "opt/optimizer_def.h"
 
+// Whether an exchange in the middle of backward would keep this rank from an
+// all_gather that a rank without samples waits in, which cannot know how many
+// buckets come before it. On a GPU it would, NCCL or not: what is submitted the
+// host agrees on with all ranks before it goes on.
+static bool layers_need_order(const choir_dist_opt_t* dist) {
+  return dist->layers_comm && !choir_device_is_host(dist->device);
+}
+
 // Exchange and update are one, after backward.
 static bool reduces_late(const choir_dist_opt_t* dist) {
   return dist->uses_shards && choir__shards_reduce_late(dist->shards);
@@ -95,7 +103,7 @@ static choir_status_t on_grad(void* self, choir_param_t* param) {
   }
   // In bucket order, also when a later bucket is complete first: all ranks
   // must start the same operations in the same order.
-  while (dist->strategy->overlaps && !choir__layers_need_order(dist) &&
+  while (dist->strategy->overlaps && !layers_need_order(dist) &&
          dist->next_bucket < dist->bucket_count - 1 &&
          dist->buckets[dist->next_bucket].missing == 0)
     CHOIR_TRY(start_next_bucket(dist));
