@@ -435,8 +435,12 @@ void Annoy(Rendezvous* rendezvous, std::mt19937* random,
   unsigned char bytes[600];
   for (unsigned char& byte : bytes)
     byte = static_cast<unsigned char>((*random)());
-  const uint64_t magic = 0x43484f4952544331ull;
-  if ((*random)() % 2) memcpy(bytes, &magic, sizeof magic);
+  // A hello to rank 0, of which the rest is not right.
+  const uint64_t magic = 0x43484f4952544333ull;
+  if ((*random)() % 2) {
+    memcpy(bytes, &magic, sizeof magic);
+    memset(bytes + 48, 0, 4);
+  }
   const size_t count = (*random)() % sizeof bytes;
   if ((*random)() % 4)
     (void)!send(caller, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);

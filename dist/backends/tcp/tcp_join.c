@@ -5,7 +5,7 @@
 //
 // Nobody is believed before it has shown that it knows the id of the run, which
 // never travels (keyed codes, comm_mac_internal.h):
-//   caller    hello: nonce, what for, rank
+//   caller    hello: nonce, what for, rank, whom it calls
 //   listener  challenge: nonce, code of both nonces and the hello
 //   caller    proof: who it is, code of this, both nonces and the hello
 //   listener  reply: welcome, or why not
@@ -49,6 +49,8 @@ typedef struct hello_s {
   unsigned char nonce[CHOIR_TCP_KEY_BYTES];
   int32_t purpose;
   int32_t rank;
+  int32_t called;  // the rank that it wants, so that nobody leads it to another
+  int32_t zero_;
 } hello_t;
 
 typedef struct challenge_s {
@@ -406,7 +408,8 @@ static choir_status_t serve(join_t* join, caller_t* caller, bool* out_done) {
   if (caller->hello_bytes < sizeof(hello_t)) {
     if (!fill(caller, &caller->hello, sizeof(hello_t), &caller->hello_bytes))
       return NULL;
-    if (caller->hello.magic != MAGIC) {
+    if (caller->hello.magic != MAGIC ||
+        caller->hello.called != join->config->rank) {
       drop(caller);
       return NULL;
     }
@@ -470,10 +473,12 @@ static choir_status_t connect_to(const struct sockaddr_storage* address,
 // other side ended it.
 // `out_seal` NULL: nothing that is secret follows.
 static choir_status_t introduce(const join_t* join, int32_t purpose,
-                                const char* whose, double deadline,
+                                int32_t called, double deadline,
                                 int* out_socket, choir_tcp_seal_t** out_seal) {
-  hello_t hello = {
-      .magic = MAGIC, .purpose = purpose, .rank = join->config->rank};
+  hello_t hello = {.magic = MAGIC,
+                   .purpose = purpose,
+                   .rank = join->config->rank,
+                   .called = called};
   challenge_t challenge;
   proof_t proof = {.card = join->own};
   choir_tcp_keys_t keys;
@@ -488,9 +493,10 @@ static choir_status_t introduce(const join_t* join, int32_t purpose,
   CHOIR_TRY(make_mac(join, of_listener, &hello, challenge.nonce, NULL, &mac));
   if (challenge.magic != MAGIC || !choir__comm_mac_equal(&mac, &challenge.mac))
     return CHOIR_ERROR(UNAVAILABLE,
-                       "the process that listens at the place of %s does not "
-                       "know the id of this run, or is of another start of it",
-                       whose);
+                       "the process that listens at the place of rank %d does "
+                       "not know the id of this run, or is of another start of "
+                       "it",
+                       called);
   CHOIR_TRY(make_mac(join, of_caller, &hello, challenge.nonce, &proof.card,
                      &proof.mac));
   if (move_all(*out_socket, &proof, sizeof(proof), true, deadline))
@@ -732,8 +738,7 @@ static choir_status_t try_rank_0(join_t* join, const struct addrinfo* found,
     copy_address(found, out_address);
     CHOIR_TRY(connect_to(out_address, join->deadline, out_socket));
     if (*out_socket >= 0)
-      CHOIR_TRY(introduce(join, REGISTER, "rank 0", join->deadline, out_socket,
-                          NULL));
+      CHOIR_TRY(introduce(join, REGISTER, 0, join->deadline, out_socket, NULL));
   }
   return NULL;
 }
@@ -780,13 +785,11 @@ static choir_status_t visit_rendezvous(join_t* join) {
 static choir_status_t call_lower(join_t* join, int32_t rank, int32_t purpose,
                                  int* out_socket, choir_tcp_seal_t** out_seal) {
   const struct sockaddr_storage* address = &join->tcp->links[rank].address;
-  char whose[32];
   char text[INET6_ADDRSTRLEN + 8];
-  snprintf(whose, sizeof(whose), "rank %d", rank);
   CHOIR_TRY(connect_to(address, join->deadline, out_socket));
   if (*out_socket >= 0)
     CHOIR_TRY(
-        introduce(join, purpose, whose, join->deadline, out_socket, out_seal));
+        introduce(join, purpose, rank, join->deadline, out_socket, out_seal));
   reply_t reply;
   if (*out_socket >= 0 &&
       move_all(*out_socket, &reply, sizeof(reply), false, join->deadline))
