@@ -211,10 +211,14 @@ class Training {
   // Samples [first, first + count) of the `global` ones of step `step`.
   choir_status_t TrainOn(int64_t step, int64_t first, int64_t count,
                          int64_t global) {
+    return TrainOn(Pixels(step, first, count), step, first, count, global);
+  }
+  // The same with other images.
+  choir_status_t TrainOn(const std::vector<float>& pixels, int64_t step,
+                         int64_t first, int64_t count, int64_t global) {
     choir_model_batch_t batch = {{nullptr}, {nullptr}, first, count, global};
     batch.batch_number = step + 1;
     if (count > 0) {
-      std::vector<float> pixels = Pixels(step, first, count);
       std::vector<int32_t> labels;
       for (int64_t i = 0; i < count; ++i)
         labels.push_back(Label(step, first + i));

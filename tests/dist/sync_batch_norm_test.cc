@@ -41,30 +41,14 @@ Layers Net(const std::string& sync) {
 // Mean and spread grow with the sample, so that ranks have unlike moments.
 choir_status_t TrainOn(Training* training, int64_t step, int64_t first,
                        int64_t count) {
-  choir_model_batch_t batch = {{nullptr}, {nullptr}, first, count, kSamples};
-  batch.batch_number = step + 1;
   std::vector<float> pixels = Pixels(step, first, count);
-  std::vector<int32_t> labels;
   const size_t image = pixels.size() / static_cast<size_t>(count ? count : 1);
   for (size_t i = 0; i < pixels.size(); ++i) {
     const float sample =
         static_cast<float>(first) + static_cast<float>(i / image);
     pixels[i] = (1 + sample / 4) * pixels[i] + 2 * sample - 5;
   }
-  for (int64_t i = 0; i < count; ++i) labels.push_back(Label(step, first + i));
-  if (count > 0) {
-    const int64_t shape[] = {count, 1, choir_testing::kSide,
-                             choir_testing::kSide};
-    Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_F32, 4, shape,
-                                pixels.data(), &batch.inputs[0]));
-    Must(choir_tensor_from_data(training->device(), CHOIR_DTYPE_I32, 1, &count,
-                                labels.data(), &batch.targets[0]));
-  }
-  choir_status_t status =
-      choir_model_train_one_batch(training->model(), &batch);
-  choir_tensor_release(batch.inputs[0]);
-  choir_tensor_release(batch.targets[0]);
-  return status;
+  return training->TrainOn(pixels, step, first, count, kSamples);
 }
 
 // Uneven batches; from three ranks on one of them has no samples, each time
