@@ -113,7 +113,9 @@ choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
   };
   if (choir__collective(operation->kind)->moves)
     return choir__comm_move_rounds(comm, operation);
-  if (!rounds[operation->kind]) return NULL;
+  if (!rounds[operation->kind])
+    return CHOIR_ERROR(INTERNAL, "%s has no rounds",
+                       choir__activity_kind_name(operation->kind));
   return rounds[operation->kind](comm, operation, first);
 }
 
