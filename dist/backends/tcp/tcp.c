@@ -196,17 +196,16 @@ static void send_word(choir_tcp_link_t* link, const word_t* word) {
   if (link->control < 0) return;
   const size_t bytes = WORD_HEAD_BYTES + word->bytes;
   const double end = choir_clock_seconds() + BROADCAST_SECONDS;
-  bool is_begun = false;  // sealed, and not gone whole
+  // Of a beat that did not go whole: it goes first.
+  bool is_rest = choir_tcp_is_sending(link->control_seal);
   for (size_t done = 0; done < bytes;) {
     struct iovec part = {.iov_base = (char*)word + done,
                          .iov_len = bytes - done};
     const struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    // Of a beat that was left there.
-    const bool is_rest = choir_tcp_is_sending(link->control_seal) && !is_begun;
     const ssize_t n =
         choir_tcp_send(link->control, link->control_seal, &message);
     if (n > 0 && !is_rest) done += (size_t)n;
-    is_begun = !is_rest && n < 0;
+    if (n > 0) is_rest = false;
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     const bool is_full = n < 0 && errno == EAGAIN;
     // A beat may be left out, but not a part of a word: nothing after that

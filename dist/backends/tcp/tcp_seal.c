@@ -52,7 +52,7 @@ choir_status_t choir_tcp_make_keys(choir_tcp_keys_t* out_keys) {
 }
 
 choir_status_t choir_tcp_seal_open(choir_allocator_t allocator,
-                                   const choir_tcp_keys_t* own,
+                                   choir_tcp_keys_t* own,
                                    const unsigned char* theirs, bool is_caller,
                                    choir_tcp_seal_t** out_seal) {
   void* memory = NULL;
@@ -67,6 +67,7 @@ choir_status_t choir_tcp_seal_open(choir_allocator_t allocator,
                                           own->shown, own->hidden, theirs)
           : crypto_kx_server_session_keys(seal->in.key, seal->out.key,
                                           own->shown, own->hidden, theirs);
+  sodium_memzero(own->hidden, sizeof(own->hidden));
   if (!failed) return NULL;
   choir_tcp_seal_close(allocator, out_seal);
   return CHOIR_ERROR(UNAVAILABLE, "the other side's key is none");

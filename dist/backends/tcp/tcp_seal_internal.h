@@ -24,8 +24,9 @@ typedef struct choir_tcp_keys_s {
 } choir_tcp_keys_t;
 choir_status_t choir_tcp_make_keys(choir_tcp_keys_t* out_keys);
 // `theirs` is what the other side has shown, and has proven to be its own.
+// Clears what is hidden of `own`.
 choir_status_t choir_tcp_seal_open(choir_allocator_t allocator,
-                                   const choir_tcp_keys_t* own,
+                                   choir_tcp_keys_t* own,
                                    const unsigned char* theirs, bool is_caller,
                                    choir_tcp_seal_t** out_seal);
 void choir_tcp_seal_close(choir_allocator_t allocator, choir_tcp_seal_t** seal);
