@@ -20,6 +20,16 @@ static choir_status_t wait_all(choir_comm_t* comm) {
   return comm->vtable->wait(comm);
 }
 
+// All ranks' messages go in steps: in step k rank r sends to r + k and receives
+// from r - k, so that no two are sent to the same rank.
+static int32_t goes_to(const choir_comm_t* comm, int32_t step) {
+  return (comm->rank + step) % comm->size;
+}
+
+static int32_t comes_from(const choir_comm_t* comm, int32_t step) {
+  return (comm->rank - step + comm->size) % comm->size;
+}
+
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Elements of each rank's share in one round of a reduce-scatter.
@@ -52,12 +62,13 @@ static choir_status_t post_pieces(const stretch_t* stretch, const char* src) {
   choir_comm_t* comm = stretch->comm;
   size_t own_at, own_bytes, at, bytes;
   part_bytes(stretch, comm->rank, &own_at, &own_bytes);
-  for (int32_t r = 0; r < comm->size; ++r) {
-    if (r == comm->rank) continue;
-    part_bytes(stretch, r, &at, &bytes);
-    CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_PIECE,
-                           comm->work + (size_t)r * own_bytes, own_bytes));
-    CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, src + at, bytes));
+  for (int32_t step = 1; step < comm->size; ++step) {
+    const int32_t to = goes_to(comm, step);
+    const int32_t from = comes_from(comm, step);
+    part_bytes(stretch, to, &at, &bytes);
+    CHOIR_TRY(post_receive(comm, from, CHOIR_COMM_CHANNEL_PIECE,
+                           comm->work + (size_t)from * own_bytes, own_bytes));
+    CHOIR_TRY(post_send(comm, to, CHOIR_COMM_CHANNEL_PIECE, src + at, bytes));
   }
   return NULL;
 }
@@ -68,14 +79,15 @@ static choir_status_t post_results(const stretch_t* stretch, char* dst,
   choir_comm_t* comm = stretch->comm;
   size_t own_at, own_bytes, at, bytes;
   part_bytes(stretch, comm->rank, &own_at, &own_bytes);
-  for (int32_t r = 0; r < comm->size; ++r) {
-    if (r == comm->rank) continue;
-    part_bytes(stretch, r, &at, &bytes);
+  for (int32_t step = 1; step < comm->size; ++step) {
+    const int32_t to = goes_to(comm, step);
+    const int32_t from = comes_from(comm, step);
+    part_bytes(stretch, from, &at, &bytes);
     if (comm->rank != except)
       CHOIR_TRY(
-          post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT, dst + at, bytes));
-    if (r != except)
-      CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_RESULT, dst + own_at,
+          post_receive(comm, from, CHOIR_COMM_CHANNEL_RESULT, dst + at, bytes));
+    if (to != except)
+      CHOIR_TRY(post_send(comm, to, CHOIR_COMM_CHANNEL_RESULT, dst + own_at,
                           own_bytes));
   }
   return NULL;
@@ -202,19 +214,22 @@ choir_status_t choir__direct_move(choir_comm_t* comm,
   bool more = true;
   for (size_t done = 0; more; done += comm->sizes.round) {
     more = false;
-    for (int32_t r = 0; r < comm->size; ++r) {
-      if (r == comm->rank) continue;
+    for (int32_t step = 1; step < comm->size; ++step) {
+      const int32_t to = goes_to(comm, step);
+      const int32_t from = comes_from(comm, step);
       size_t in = 0;
       size_t out = 0;
-      if (moves->open[r]) in = stretch_of(comm, moves->recv_count[r], e, done);
+      if (moves->open[from])
+        in = stretch_of(comm, moves->recv_count[from], e, done);
       if (moves->open[comm->rank])
-        out = stretch_of(comm, moves->send_count[r], e, done);
+        out = stretch_of(comm, moves->send_count[to], e, done);
       if (in)
-        CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_RESULT,
-                               dst + (size_t)moves->recv_at[r] * e + done, in));
+        CHOIR_TRY(post_receive(comm, from, CHOIR_COMM_CHANNEL_RESULT,
+                               dst + (size_t)moves->recv_at[from] * e + done,
+                               in));
       if (out)
-        CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_RESULT,
-                            src + (size_t)moves->send_at[r] * e + done, out));
+        CHOIR_TRY(post_send(comm, to, CHOIR_COMM_CHANNEL_RESULT,
+                            src + (size_t)moves->send_at[to] * e + done, out));
       more = more || in || out;
     }
     CHOIR_TRY(wait_all(comm));
@@ -234,15 +249,19 @@ choir_status_t choir__direct_reduce_scatter(choir_comm_t* comm,
   for (int64_t done = 0; done < most; done += round) {
     int64_t n = choir__comm_stretch(own, done, round);
     size_t bytes = (size_t)n * e;
-    for (int32_t r = 0; r < comm->size; ++r) {
+    comm->sums.sources[comm->rank] =
+        (const char*)c->src + (size_t)(own_start + done) * e;
+    for (int32_t step = 1; step < comm->size; ++step) {
+      const int32_t to = goes_to(comm, step);
+      const int32_t from = comes_from(comm, step);
       int64_t count;
-      choir_comm_share(total, r, comm->size, &start, &count);
+      choir_comm_share(total, to, comm->size, &start, &count);
       const char* src = (const char*)c->src + (size_t)(start + done) * e;
-      unsigned char* piece = comm->work + (size_t)r * bytes;
-      comm->sums.sources[r] = r == comm->rank ? (const void*)src : piece;
-      if (r == comm->rank) continue;
-      CHOIR_TRY(post_receive(comm, r, CHOIR_COMM_CHANNEL_PIECE, piece, bytes));
-      CHOIR_TRY(post_send(comm, r, CHOIR_COMM_CHANNEL_PIECE, src,
+      unsigned char* piece = comm->work + (size_t)from * bytes;
+      comm->sums.sources[from] = piece;
+      CHOIR_TRY(
+          post_receive(comm, from, CHOIR_COMM_CHANNEL_PIECE, piece, bytes));
+      CHOIR_TRY(post_send(comm, to, CHOIR_COMM_CHANNEL_PIECE, src,
                           (size_t)choir__comm_stretch(count, done, round) * e));
     }
     CHOIR_TRY(wait_all(comm));

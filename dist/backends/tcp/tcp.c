@@ -156,10 +156,12 @@ static choir_status_t tcp_exchange(choir_comm_t* comm, size_t bytes) {
                                     tcp->header) &
               0xffffff;
   own.bytes = (uint32_t)(choir_tcp_header_bytes(&own) + bytes);
-  for (int32_t r = 0; r < comm->size; ++r) {
+  // Not all to rank 0 first.
+  for (int32_t step = 1; step < comm->size; ++step) {
+    const int32_t r = (comm->rank + step) % comm->size;
     unsigned char* in = tcp->in_messages + (size_t)r * tcp->message_stride;
     comm->messages[r] = (const choir_comm_message_t*)(void*)in;
-    if (r == comm->rank || tcp->relay) continue;
+    if (tcp->relay) continue;
     CHOIR_TRY(choir_tcp_post(comm, r, most, in, true));
     CHOIR_TRY(choir_tcp_post(comm, r, own, tcp->out_message, false));
   }
