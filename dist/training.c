@@ -11,6 +11,8 @@
 #include "dist/dist_opt_internal.h"
 
 enum { NAME_BYTES = 512 };
+// Of a place: counting on from it stays possible.
+#define LAST_NUMBER (INT64_MAX / 2)
 
 // What the file says of a run beside the caller's lines. Of the loader: all but
 // the step. From SEED on they must be the same in the run that goes on.
@@ -328,7 +330,8 @@ static choir_status_t read_number(run_t* run, const choir_checkpoint_t* file,
   if (which == BATCH) run->numbers[BATCH] = 0;
   if (!text && which != EPOCH) return NULL;
   run->numbers[which] = text ? strtoll(text, &end, 10) : -1;
-  if (!text || end == text || *end || run->numbers[which] < 0)
+  if (!text || end == text || *end || run->numbers[which] < 0 ||
+      run->numbers[which] > LAST_NUMBER)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "resume: %s has %s '%s'; a number from 0 is needed",
                        run->path, number_names[which], text ? text : "(none)");

@@ -156,7 +156,8 @@ TEST_F(TrainingFile, NumbersAreNumbers) {
   run.SaveLines(lines);
   EXPECT_STATUS(INVALID_ARGUMENT, "epoch '(none)'; a number from 0 is needed",
                 run.Resume());
-  for (const char* text : {"", "x", "1x", "-1"}) {
+  for (const char* text :
+       {"", "x", "1x", "-1", "4700000000000000000", "99999999999999999999"}) {
     lines.resize(3);
     lines.push_back({"epoch", text});
     run.SaveLines(lines);
