@@ -374,6 +374,13 @@ static int kill_marked(const char* mark, pid_t killed[ORPHANS], int* count) {
   return found;
 }
 
+// A process that is this one's child and was killed; its memory, and with it
+// the mark, goes before it has ended.
+static void reap_killed(pid_t pid, double end) {
+  while (waitpid(pid, NULL, WNOHANG) == 0 && choir_clock_seconds() < end)
+    poll(NULL, 0, 1);
+}
+
 // What lost its parent is this process's child now, and so to be reaped here.
 static void end_without_guard(choir_guard_t* guard) {
   const choir_guard_config_t* config = guard->config;
@@ -384,9 +391,8 @@ static void end_without_guard(choir_guard_t* guard) {
          choir_clock_seconds() < end)
     poll(NULL, 0, (int)(pass_seconds * 1e3));
   for (int32_t i = 0; i < config->count; ++i)
-    if (config->children[i].pid > 0)
-      waitpid(config->children[i].pid, NULL, WNOHANG);
-  for (int i = 0; i < count; ++i) waitpid(killed[i], NULL, WNOHANG);
+    if (config->children[i].pid > 0) reap_killed(config->children[i].pid, end);
+  for (int i = 0; i < count; ++i) reap_killed(killed[i], end);
   remove_folders(config->folders);
 }
 
