@@ -7,11 +7,13 @@
 // board.
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,7 +43,8 @@ typedef struct launch_s {
   int board_fd;
   worker_t* workers;
   choir_guard_child_t* children;  // [workers]
-  int rendezvous_fd;              // of workers that meet over tcp; -1: none
+  char program[PATH_MAX];
+  int rendezvous_fd;  // of workers that meet over tcp; -1: none
   char shared_texts[SHARED_TEXTS][TEXT_BYTES];
   char** environments;  // [workers], one after the other
   size_t environments_bytes;
@@ -55,6 +58,19 @@ bool choir_launch_is_worker(void) {
 }
 
 // ---- Starting ----
+
+// This program, by its own path, whose name `ps` shows; where another file is
+// there by now, by the kernel's.
+static void find_program(char path[PATH_MAX]) {
+  static const char kernels[] = "/proc/self/exe";
+  struct stat own;
+  struct stat found;
+  const ssize_t bytes = readlink(kernels, path, PATH_MAX - 1);
+  path[bytes > 0 ? bytes : 0] = 0;
+  if (stat(kernels, &own) || stat(path, &found) || own.st_dev != found.st_dev ||
+      own.st_ino != found.st_ino)
+    memcpy(path, kernels, sizeof(kernels));
+}
 
 static choir_status_t fill_shared_texts(launch_t* launch) {
   const choir_launch_config_t* config = launch->launcher.config;
@@ -90,6 +106,7 @@ static choir_status_t make_environments(launch_t* launch) {
   CHOIR_TRY(choir_allocate(launch->allocator, launch->environments_bytes,
                            "environments", &memory));
   launch->environments = memory;
+  find_program(launch->program);
   for (size_t r = 0; r < workers; ++r) {
     worker_t* worker = &launch->workers[r];
     char* texts[SHARED_TEXTS + 1] = {worker->rank_text};
@@ -100,7 +117,7 @@ static choir_status_t make_environments(launch_t* launch) {
     char** entries = launch->environments + r * room;
     choir__launcher_fill(&launch->launcher, texts, SHARED_TEXTS + 1, entries);
     launch->children[r] = (choir_guard_child_t){
-        .path = "/proc/self/exe",
+        .path = launch->program,
         .argv = launch->launcher.config->argv,
         .environment = entries,
     };

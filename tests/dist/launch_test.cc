@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -213,6 +214,20 @@ TEST(LaunchTest, AllWell) {
   EXPECT_EQ(report.message, "");
   EXPECT_EQ(LineAfter(report.process.output, "STATUS="), "ok");
   EXPECT_EQ(LineAfter(report.process.output, "LEAKED="), "0");
+}
+
+// What `ps` and `top` show, cut by the kernel.
+TEST(LaunchTest, WorkersHaveTheProgramsName) {
+  if (choir_launch_is_worker()) {
+    std::string name;
+    std::ifstream("/proc/self/comm") >> name;
+    printf("NAME=%s\n", name.c_str());
+    Leave(Join(10));
+  }
+  if (IsLauncher()) RunLauncher(2);
+  Report report = Launch();
+  EXPECT_EQ(report.exit_status, 0) << report.process.output;
+  EXPECT_EQ(LineAfter(report.process.output, "NAME="), "launch_test");
 }
 
 TEST(LaunchTest, KilledWorkerIsNamed) {
