@@ -141,7 +141,9 @@ typedef struct choir_comm_operation_s {
   // device, as the stream's work leaves it and finds it.
   choir_stream_t* stream;
   bool on_plane;     // the data plane moves them
-  bool stays;        // nothing moves: what is given is the result
+  // Not NULL: takes the result from host memory to where the caller wants it.
+  choir_status_t (*land)(choir_comm_t* comm,
+                         const struct choir_comm_operation_s* operation);
   void* device_dst;  // of a staged operation, whose dst is host memory
   bool is_blocking;  // on the caller's thread, which has nothing else to do
   bool may_spin;     // likewise, and every rank here has a core of its own

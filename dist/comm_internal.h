@@ -125,11 +125,9 @@ void choir__comm_tensors_check(const choir_comm_t* comm,
                                const choir_comm_operation_t* operation,
                                char reason[CHOIR_COMM_REASON_BYTES]);
 // Sets src and dst of the operation, whose arguments are right, to memory that
-// has the tensors.
+// has the tensors, and `land`.
 choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
                                         choir_comm_operation_t* operation);
-choir_status_t choir__comm_tensors_unpack(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
 
 // comm_staged.c
 // Host memory from memory of the stream's device and back, in the stream's
@@ -139,12 +137,9 @@ choir_status_t choir__comm_fetch(choir_stream_t* stream, const void* src,
 choir_status_t choir__comm_store(choir_stream_t* stream, const void* host,
                                  void* dst, size_t bytes);
 // For an operation on memory of a device, whose arguments are right: sets src
-// and dst to host memory that has the data.
+// and dst to host memory that has the data, and `land`.
 choir_status_t choir__comm_staged_read(choir_comm_t* comm,
                                        choir_comm_operation_t* operation);
-// After it: gives what came to the device.
-choir_status_t choir__comm_staged_write(
-    choir_comm_t* comm, const choir_comm_operation_t* operation);
 // Counts bytes that go the way over the host.
 void choir__comm_staged_note(choir_comm_t* comm, size_t bytes);
 

@@ -142,8 +142,7 @@ static choir_status_t prepare(choir_comm_t* comm, operation_t* operation) {
   choir__comm_check_arguments(comm, operation, reason);
   if (!reason[0]) place(comm, operation, reason);
   if (reason[0]) return CHOIR_ERROR(INVALID_ARGUMENT, "%s", reason);
-  operation->stays = leaves_memory(comm, operation);
-  if (operation->on_plane || operation->stays) return NULL;
+  if (operation->on_plane || leaves_memory(comm, operation)) return NULL;
   if (operation->collective.tensors)
     return choir__comm_tensors_pack(comm, operation);
   return operation->stream ? choir__comm_staged_read(comm, operation) : NULL;
@@ -242,11 +241,7 @@ choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
     if (!status)
       status = is_pair ? choir__comm_run_pair(comm, &operation)
                        : run_operation(comm, &operation);
-    const bool is_there = !stream || operation.on_plane || operation.stays;
-    if (!status && collective->tensors && !operation.on_plane)
-      status = choir__comm_tensors_unpack(comm, &operation);
-    else if (!status && !is_there)
-      status = choir__comm_staged_write(comm, &operation);
+    if (!status && operation.land) status = operation.land(comm, &operation);
     for (int i = 0; i < 2; ++i)
       if (comm->activity.places[i])
         choir__activity_end(comm->activity.places[i]);

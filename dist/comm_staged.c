@@ -53,6 +53,14 @@ static int64_t came(const choir_comm_t* comm, const operation_t* operation) {
 
 // ---- Down and up ----
 
+static choir_status_t write_up(choir_comm_t* comm,
+                               const operation_t* operation) {
+  const size_t bytes = (size_t)came(comm, operation) * operation->element_bytes;
+  choir__comm_staged_note(comm, bytes);
+  return choir__comm_store(operation->stream, operation->collective.dst,
+                           operation->device_dst, bytes);
+}
+
 // What is given, then from the next cache line on what comes.
 choir_status_t choir__comm_staged_read(choir_comm_t* comm,
                                        operation_t* operation) {
@@ -75,15 +83,8 @@ choir_status_t choir__comm_staged_read(choir_comm_t* comm,
                               comm->packed.data, src_bytes));
   choir__comm_staged_note(comm, src_bytes);
   operation->device_dst = c->dst;
+  operation->land = write_up;
   c->src = comm->packed.data;
   c->dst = is_in_place ? comm->packed.data : (char*)comm->packed.data + dst_at;
   return NULL;
-}
-
-choir_status_t choir__comm_staged_write(choir_comm_t* comm,
-                                        const operation_t* operation) {
-  const size_t bytes = (size_t)came(comm, operation) * operation->element_bytes;
-  choir__comm_staged_note(comm, bytes);
-  return choir__comm_store(operation->stream, operation->collective.dst,
-                           operation->device_dst, bytes);
 }

@@ -88,6 +88,17 @@ static choir_status_t copy_tensors(const operation_t* operation,
   return NULL;
 }
 
+static choir_status_t unpack(choir_comm_t* comm,
+                             const operation_t* operation) {
+  const choir_collective_t* c = &operation->collective;
+  const layout_t dst = {parts(comm, choir__collective(operation->kind)->takes),
+                        c->count, operation->element_bytes};
+  if (operation->stream)
+    choir__comm_staged_note(
+        comm, (size_t)(dst.parts * dst.total) * dst.element_bytes);
+  return copy_tensors(operation, &dst, c->dst, false);
+}
+
 choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
                                         operation_t* operation) {
   choir_collective_t* c = &operation->collective;
@@ -105,20 +116,10 @@ choir_status_t choir__comm_tensors_pack(choir_comm_t* comm,
   char* memory = comm->packed.data;
   c->src = memory;
   c->dst = apart ? memory + src_bytes : memory;
+  operation->land = unpack;
   // A broadcast's data are in dst, and its root's alone.
   if (traits->root_gives && comm->rank != c->root) return NULL;
   CHOIR_TRY(copy_tensors(operation, &src, memory, true));
   if (operation->stream) choir__comm_staged_note(comm, src_bytes);
   return NULL;
-}
-
-choir_status_t choir__comm_tensors_unpack(choir_comm_t* comm,
-                                          const operation_t* operation) {
-  const choir_collective_t* c = &operation->collective;
-  const layout_t dst = {parts(comm, choir__collective(operation->kind)->takes),
-                        c->count, operation->element_bytes};
-  if (operation->stream)
-    choir__comm_staged_note(
-        comm, (size_t)(dst.parts * dst.total) * dst.element_bytes);
-  return copy_tensors(operation, &dst, c->dst, false);
 }
