@@ -140,7 +140,7 @@ typedef struct choir_comm_operation_s {
   // NULL: src and dst are host memory. Else they are memory of this stream's
   // device, as the stream's work leaves it and finds it.
   choir_stream_t* stream;
-  bool on_plane;     // the data plane moves them
+  bool on_plane;  // the data plane moves them
   // Not NULL: takes the result from host memory to where the caller wants it.
   choir_status_t (*land)(choir_comm_t* comm,
                          const struct choir_comm_operation_s* operation);

@@ -88,8 +88,7 @@ static choir_status_t copy_tensors(const operation_t* operation,
   return NULL;
 }
 
-static choir_status_t unpack(choir_comm_t* comm,
-                             const operation_t* operation) {
+static choir_status_t unpack(choir_comm_t* comm, const operation_t* operation) {
   const choir_collective_t* c = &operation->collective;
   const layout_t dst = {parts(comm, choir__collective(operation->kind)->takes),
                         c->count, operation->element_bytes};

@@ -50,8 +50,9 @@ class NetworksTest(harness.ProgramTest):
         for found, want in zip(losses(2, "--sync-batch-norm"), alone):
             self.assertAlmostEqual(found, want, delta=0.002)
         self.assertGreater(abs(losses(2)[0] - alone[0]), 0.005)
+        digits = harness.small_data(self.path("digits"))
         status, out, err = self.run_program(
-            "--sync-batch-norm", program="mnist_dist"
+            "--sync-batch-norm", "--data", digits, program="mnist_dist"
         )
         self.assertEqual((status, out), (1, ""))
         self.assertIn("--sync-batch-norm: the network has no batch norm", err)

@@ -180,7 +180,11 @@ class TrainTest(harness.ProgramTest):
                         harness.digests_of(out), harness.digests_of(plain)
                     )
         error = self.run_program(
-            "--shard-optimizer", "--dist-option", "localSGD"
+            "--shard-optimizer",
+            "--dist-option",
+            "localSGD",
+            "--data",
+            self.data,
         )[2]
         self.assertRegex(error, "shard is set, and with localSGD each rank")
 

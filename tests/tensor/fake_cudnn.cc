@@ -294,6 +294,13 @@ int FakeCudnn::Get(Desc* desc, int attr, int type, int64_t wanted,
     return kSuccess;
   }
   if (desc->kind == CHOIR__CUDNN_ENGINE &&
+      attr == CHOIR__CUDNN_ENGINE_GLOBAL_INDEX &&
+      type == CHOIR__CUDNN_TYPE_INT64 && desc->is_final) {
+    *static_cast<int64_t*>(values) = desc->engine.index;
+    *count = 1;
+    return kSuccess;
+  }
+  if (desc->kind == CHOIR__CUDNN_ENGINE &&
       attr == CHOIR__CUDNN_ENGINE_NUMERICAL_NOTE &&
       type == CHOIR__CUDNN_TYPE_NUMERICAL_NOTE && desc->is_final) {
     const std::vector<int32_t>& notes = desc->engine.notes;

@@ -29,6 +29,7 @@ class FakeCudnn : public FakeLibrary {
     int64_t workspace_bytes;
     bool finalizes;  // its plans
     bool is_right;   // else its numbers are not
+    int64_t index = 0;
   };
 
   FakeCudnn();

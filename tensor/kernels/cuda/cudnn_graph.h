@@ -76,6 +76,7 @@ enum {
   CHOIR__CUDNN_CONVOLUTION_PRE_PADDINGS = 105,
   CHOIR__CUDNN_CONVOLUTION_SPATIAL_DIMS = 106,
   CHOIR__CUDNN_ENGINE = 2,
+  CHOIR__CUDNN_ENGINE_GLOBAL_INDEX = 1301,
   CHOIR__CUDNN_ENGINE_NUMERICAL_NOTE = 1303,
   CHOIR__CUDNN_ENGINECFG = 3,
   CHOIR__CUDNN_ENGINECFG_ENGINE = 300,
@@ -229,7 +230,8 @@ typedef struct choir__cudnn_graph_s {
   int32_t desc_count;
   choir__cudnn_desc_t ops[CHOIR__CUDNN_GRAPH_OPS];
   int32_t op_count;
-  choir__cudnn_desc_t plan;  // one of `descs`; NULL: not chosen yet
+  choir__cudnn_kind_t conv_kind;  // of its convolution; 0: it has none
+  choir__cudnn_desc_t plan;       // one of `descs`; NULL: not chosen yet
   size_t workspace_bytes;
 } choir__cudnn_graph_t;
 
