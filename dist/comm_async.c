@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective as a call (those of each kind: comm_calls.c), as a record on a
-// stream and as asynchronous work: all three end in choir__comm_execute.
+// A collective as a record on a stream and as asynchronous work.
 #include "core/profile.h"
 #include "core/status_backend.h"
 #include "dist/comm_internal.h"
@@ -80,56 +79,6 @@ static const choir_kernel_t kernels[CHOIR_COLLECTIVE_COUNT] = {
 #undef CHOIR_COLLECTIVE_KERNEL_
 };
 
-void choir__comm_drain(choir_comm_t* comm) {
-  // Failures are kept by the work handles, so the stream has none.
-  if (atomic_load(&comm->async.started) && comm->async.stream)
-    choir_status_free(choir_stream_synchronize(comm->async.stream));
-}
-
-choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
-                                  const choir_collective_t* wanted,
-                                  choir_status_t why) {
-  choir_collective_t refused = {.refusal = choir_status_message(why),
-                                .refusal_code = choir_status_code(why)};
-  if (wanted) {
-    refused.name = wanted->name;
-    refused.root = wanted->root;
-  }
-  choir__comm_drain(comm);
-  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
-  if (choir__status_is_shared(heard, comm)) {
-    why = choir__status_mark_shared(why, comm);
-    // What stands for a lack of memory cannot be marked.
-    if (!choir__status_is_shared(why, comm)) return heard;
-  }
-  choir_status_free(heard);
-  return why;
-}
-
-// A failure of a call that the other ranks make too: they hear of it.
-static choir_status_t refuse(choir_comm_t* comm,
-                             const choir_collective_t* collective,
-                             choir_status_t why) {
-  const bool is_known = collective && collective->kind >= 0 &&
-                        collective->kind < CHOIR_COLLECTIVE_COUNT;
-  if (!comm) return why;
-  return choir__comm_refuse(
-      comm, is_known ? (int32_t)collective->kind : CHOIR_COMM_KIND_UNKNOWN,
-      collective, why);
-}
-
-static choir_status_t check_collective(const choir_comm_t* comm,
-                                       const choir_collective_t* collective,
-                                       const char* where) {
-  if (!comm || !collective)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is NULL", where,
-                       comm ? "collective" : "comm");
-  if (collective->kind < 0 || collective->kind >= CHOIR_COLLECTIVE_COUNT)
-    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %d is no kind of collective",
-                       where, (int)collective->kind);
-  return NULL;
-}
-
 void choir__comm_set_step(choir_collective_t* collective,
                           const choir_step_values_t* values) {
   collective->in_step = values;
@@ -163,14 +112,15 @@ static choir_status_t submit(choir_comm_t* comm, choir_stream_t* stream,
 
 choir_status_t choir_comm_submit(choir_comm_t* comm, choir_stream_t* stream,
                                  const choir_collective_t* collective) {
-  choir_status_t wrong = check_collective(comm, collective, "comm_submit");
+  choir_status_t wrong =
+      choir__comm_check_collective(comm, collective, "comm_submit");
   if (!wrong && !stream)
     wrong = CHOIR_ERROR(INVALID_ARGUMENT, "comm_submit: stream is NULL");
   if (!wrong) return submit(comm, stream, collective, NULL);
   // The others hear of it behind what was submitted before.
   if (stream)
     wrong = choir_status_join(wrong, choir_stream_synchronize(stream));
-  return refuse(comm, collective, wrong);
+  return choir__comm_refuse_call(comm, collective, wrong);
 }
 
 // ---- Asynchronous work ----
@@ -208,7 +158,7 @@ static choir_status_t start(choir_comm_t* comm,
                             const choir_collective_t* collective,
                             choir_work_t** out_work) {
   choir_work_t* work = NULL;
-  CHOIR_TRY(check_collective(comm, collective, "comm_start"));
+  CHOIR_TRY(choir__comm_check_collective(comm, collective, "comm_start"));
   CHOIR_TRY(make_work(comm, &work));
   atomic_fetch_add(&comm->async.started, 1);
   choir_status_t status = submit(comm, comm->async.stream, collective, work);
@@ -228,7 +178,7 @@ choir_status_t choir_comm_start(choir_comm_t* comm,
   choir_status_t status =
       out_work ? start(comm, collective, out_work)
                : CHOIR_ERROR(INVALID_ARGUMENT, "comm_start: out_work is NULL");
-  return status ? refuse(comm, collective, status) : NULL;
+  return status ? choir__comm_refuse_call(comm, collective, status) : NULL;
 }
 
 bool choir_work_is_done(choir_work_t* work) {
@@ -255,18 +205,4 @@ void choir_work_release(choir_work_t* work) {
   pthread_cond_destroy(&work->changed);
   pthread_mutex_destroy(&work->mutex);
   choir_deallocate(work->allocator, work, sizeof(*work));
-}
-
-// ---- Blocking calls ----
-
-choir_status_t choir_comm_run(choir_comm_t* comm,
-                              const choir_collective_t* collective) {
-  choir_status_t status = check_collective(comm, collective, "comm_run");
-  if (status) return refuse(comm, collective, status);
-  choir__comm_drain(comm);
-  const choir_span_t span = choir_span_begin(CHOIR_SPAN_COMM);
-  status = choir__comm_execute(comm, (int32_t)collective->kind, collective,
-                               NULL, true);
-  choir_span_end(&span, kernels[collective->kind].name, collective->name, NULL);
-  return status;
 }

@@ -1,6 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives' own functions, which block: each fills a choir_collective_t.
-#include "dist/comm.h"
+// A collective as a call that blocks, and the collectives' own functions, each
+// of which fills a choir_collective_t. As a record on a stream and as
+// asynchronous work: comm_async.c. All end in choir__comm_execute.
+#include "core/profile.h"
+#include "core/status_backend.h"
+#include "dist/comm_internal.h"
+
+void choir__comm_drain(choir_comm_t* comm) {
+  // Failures are kept by the work handles, so the stream has none.
+  if (atomic_load(&comm->async.started) && comm->async.stream)
+    choir_status_free(choir_stream_synchronize(comm->async.stream));
+}
+
+choir_status_t choir__comm_refuse(choir_comm_t* comm, int32_t kind,
+                                  const choir_collective_t* wanted,
+                                  choir_status_t why) {
+  choir_collective_t refused = {.refusal = choir_status_message(why),
+                                .refusal_code = choir_status_code(why)};
+  if (wanted) {
+    refused.name = wanted->name;
+    refused.root = wanted->root;
+  }
+  choir__comm_drain(comm);
+  choir_status_t heard = choir__comm_execute(comm, kind, &refused, NULL, true);
+  if (choir__status_is_shared(heard, comm)) {
+    why = choir__status_mark_shared(why, comm);
+    // What stands for a lack of memory cannot be marked.
+    if (!choir__status_is_shared(why, comm)) return heard;
+  }
+  choir_status_free(heard);
+  return why;
+}
+
+choir_status_t choir__comm_check_collective(
+    const choir_comm_t* comm, const choir_collective_t* collective,
+    const char* where) {
+  if (!comm || !collective)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %s is NULL", where,
+                       comm ? "collective" : "comm");
+  if (collective->kind < 0 || collective->kind >= CHOIR_COLLECTIVE_COUNT)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "%s: %d is no kind of collective",
+                       where, (int)collective->kind);
+  return NULL;
+}
+
+choir_status_t choir__comm_refuse_call(choir_comm_t* comm,
+                                       const choir_collective_t* collective,
+                                       choir_status_t why) {
+  const bool is_known = collective && collective->kind >= 0 &&
+                        collective->kind < CHOIR_COLLECTIVE_COUNT;
+  if (!comm) return why;
+  return choir__comm_refuse(
+      comm, is_known ? (int32_t)collective->kind : CHOIR_COMM_KIND_UNKNOWN,
+      collective, why);
+}
+
+choir_status_t choir_comm_run(choir_comm_t* comm,
+                              const choir_collective_t* collective) {
+  static const char* const names[CHOIR_COLLECTIVE_COUNT] = {
+#define CHOIR_COLLECTIVE_NAME_(ENUM, name) \
+  [CHOIR_COLLECTIVE_##ENUM] = #name "/comm",
+      CHOIR_COLLECTIVE_LIST(CHOIR_COLLECTIVE_NAME_)
+#undef CHOIR_COLLECTIVE_NAME_
+  };
+  choir_status_t status =
+      choir__comm_check_collective(comm, collective, "comm_run");
+  if (status) return choir__comm_refuse_call(comm, collective, status);
+  choir__comm_drain(comm);
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_COMM);
+  status = choir__comm_execute(comm, (int32_t)collective->kind, collective,
+                               NULL, true);
+  choir_span_end(&span, names[collective->kind], collective->name, NULL);
+  return status;
+}
+
+// ---- A function for each kind ----
 
 choir_status_t choir_comm_all_reduce(choir_comm_t* comm, const void* src,
                                      void* dst, int64_t count,

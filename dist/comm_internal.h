@@ -112,12 +112,6 @@ bool choir__comm_begin_moves(choir_comm_t* comm,
 void choir__comm_tell_counts(const choir_comm_t* comm,
                              const choir_comm_operation_t* operation);
 
-// comm_rounds.c
-// Data that did not come with the headers: over hosts, by the backend's slot or
-// by rounds of exchanges.
-choir_status_t choir__comm_run_large(choir_comm_t* comm,
-                                     const choir_comm_operation_t* operation);
-
 // comm_tensors.c
 // Elements of all tensors; -1 when the sum overflows.
 int64_t choir__comm_tensors_count(const choir_collective_t* collective);
@@ -163,11 +157,12 @@ choir_status_t choir__comm_run_pair(choir_comm_t* comm,
 int32_t choir__comm_note_joined(choir_comm_t* comm);
 // After headers agreed: their data are zeros.
 choir_status_t choir__comm_zero_joined(choir_comm_t* comm);
-// Takes part in the others' operation, whose header is in `message` and whose
-// data are large.
-choir_status_t choir__comm_run_joined(choir_comm_t* comm,
-                                      const choir_comm_operation_t* operation,
-                                      const choir_comm_message_t* message);
+// The others' operation, whose header is in `message` and whose data are large,
+// as this rank takes part in it.
+choir_status_t choir__comm_joined_operation(choir_comm_t* comm,
+                                            const choir_comm_operation_t* own,
+                                            const choir_comm_message_t* message,
+                                            choir_comm_operation_t* out_others);
 
 // comm_run.c
 // Runs one operation of any kind under the run mutex. `stream` as in
@@ -215,9 +210,17 @@ choir_status_t choir__comm_break_by_group(choir_comm_t* comm,
                                           choir_status_t status);
 void choir__comm_watch_stop(choir_comm_t* comm);
 
-// comm_async.c
+// comm_calls.c
 // Waits for what choir_comm_start started.
 void choir__comm_drain(choir_comm_t* comm);
+choir_status_t choir__comm_check_collective(
+    const choir_comm_t* comm, const choir_collective_t* collective,
+    const char* where);
+// A failure of a call that the other ranks make too: they hear of it
+// (choir__comm_refuse).
+choir_status_t choir__comm_refuse_call(choir_comm_t* comm,
+                                       const choir_collective_t* collective,
+                                       choir_status_t why);
 
 // rank_reduce.c
 // Fills in shares and shares_f64 from the headers' weights.

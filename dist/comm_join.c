@@ -60,16 +60,17 @@ choir_status_t choir__comm_zero_joined(choir_comm_t* comm) {
 }
 
 // The others' all_reduce with zeros; its result is nobody's.
-choir_status_t choir__comm_run_joined(choir_comm_t* comm,
-                                      const operation_t* operation,
-                                      const choir_comm_message_t* message) {
+choir_status_t choir__comm_joined_operation(choir_comm_t* comm,
+                                            const operation_t* own,
+                                            const choir_comm_message_t* message,
+                                            operation_t* out_others) {
   const choir_comm_header_t* header = &message->header;
-  operation_t others = *operation;
-  choir_collective_t* c = &others.collective;
-  others.kind = header->kind;
-  others.element_bytes = choir_dtype_bytes((choir_dtype_t)header->dtype);
-  others.meta_bytes = 0;
-  const size_t bytes = (size_t)header->count * others.element_bytes;
+  *out_others = *own;
+  choir_collective_t* c = &out_others->collective;
+  out_others->kind = header->kind;
+  out_others->element_bytes = choir_dtype_bytes((choir_dtype_t)header->dtype);
+  out_others->meta_bytes = 0;
+  const size_t bytes = (size_t)header->count * out_others->element_bytes;
   choir_status_t status =
       choir__comm_reserve(comm, &comm->joins.zeros, bytes, "ranks that joined");
   if (status) return fail(comm, status);
@@ -83,10 +84,10 @@ choir_status_t choir__comm_run_joined(choir_comm_t* comm,
       .dst = comm->joins.zeros.data,
       .weight = 1,
       .scales = (header->words & CHOIR_COMM_WORDS_FACTORS) != 0,
-      .name = operation->collective.name};
+      .name = own->collective.name};
   if (c->scales) {
     c->prescale = choir__comm_words_factors(message)[0];
     c->postscale = choir__comm_words_factors(message)[1];
   }
-  return choir__comm_run_large(comm, &others);
+  return NULL;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of an operation's data: a layer's, the backend's, or rounds of
-// exchanges, which serve every kind.
+// An operation's data by rounds of exchanges, which serve every kind. `first`
+// tells that the first round's exchange was done with the header.
 #include <string.h>
 
 #include "dist/comm_internal.h"
@@ -8,9 +8,6 @@
 typedef choir_comm_operation_t operation_t;
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
-
-// ---- Rounds of exchanges ----
-// `first` tells that the first round's exchange was done with the header.
 
 // Beyond the words that the first message begins with.
 static const char* message_data(const choir_comm_t* comm,
@@ -117,17 +114,4 @@ choir_status_t choir__comm_run_rounds(choir_comm_t* comm,
     return CHOIR_ERROR(INTERNAL, "%s has no rounds",
                        choir__activity_kind_name(operation->kind));
   return rounds[operation->kind](comm, operation, first);
-}
-
-// ---- Choice ----
-
-choir_status_t choir__comm_run_large(choir_comm_t* comm,
-                                     const operation_t* operation) {
-  choir_comm_layer_t* hosts = comm->layers[CHOIR_COMM_LAYER_HOSTS];
-  if (hosts && hosts->vtable->takes(comm, operation, NULL))
-    return hosts->vtable->run(comm, operation);
-  choir_status_t (*const own)(choir_comm_t*, const operation_t*) =
-      comm->vtable->large[operation->kind];
-  return own ? own(comm, operation)
-             : choir__comm_run_rounds(comm, operation, false);
 }

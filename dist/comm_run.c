@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One operation from header to result. Data up to sizes.with_header travels
-// with the header, so a small collective is one exchange; the rest takes the
-// way that comm_rounds.c chooses.
+// with the header, so a small collective is one exchange; the rest goes over
+// hosts, by the backend's slot or by rounds of exchanges.
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +23,18 @@ static size_t stage_inline(choir_comm_t* comm, const operation_t* operation,
     memcpy(data, c->src, bytes);
   }
   return bytes;
+}
+
+// Data that did not come with the headers.
+static choir_status_t run_large(choir_comm_t* comm,
+                                const operation_t* operation) {
+  choir_comm_layer_t* hosts = comm->layers[CHOIR_COMM_LAYER_HOSTS];
+  if (hosts && hosts->vtable->takes(comm, operation, NULL))
+    return hosts->vtable->run(comm, operation);
+  choir_status_t (*const own)(choir_comm_t*, const operation_t*) =
+      comm->vtable->large[operation->kind];
+  return own ? own(comm, operation)
+             : choir__comm_run_rounds(comm, operation, false);
 }
 
 // ---- One operation ----
@@ -115,7 +127,10 @@ static choir_status_t run_join(choir_comm_t* comm,
     if (!comm->joins.joined[r]) other = r;
   }
   if (is_inline || comm->headers[other].count == 0) return NULL;
-  return choir__comm_run_joined(comm, operation, comm->messages[other]);
+  operation_t others;
+  CHOIR_TRY(choir__comm_joined_operation(comm, operation, comm->messages[other],
+                                         &others));
+  return run_large(comm, &others);
 }
 
 // Who moves the data of a device.
@@ -186,7 +201,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
       CHOIR_TRY(
           comm->layers[CHOIR_COMM_LAYER_PLANE]->vtable->run(comm, operation));
     else if (choir__comm_begin_moves(comm, operation))
-      CHOIR_TRY(choir__comm_run_large(comm, operation));
+      CHOIR_TRY(run_large(comm, operation));
     if (traits->moves) choir__comm_tell_counts(comm, operation);
     return NULL;
   }
@@ -203,7 +218,7 @@ static choir_status_t run_operation(choir_comm_t* comm,
   }
   if (payload <= 0) return NULL;
   return is_inline ? choir__comm_run_rounds(comm, operation, true)
-                   : choir__comm_run_large(comm, operation);
+                   : run_large(comm, operation);
 }
 
 choir_status_t choir__comm_execute(choir_comm_t* comm, int32_t kind,
