@@ -120,29 +120,45 @@ static const net_op_t resnet20_ops[] = {
 };
 
 // What a GPT does beside its products, at 12 blocks, words of 256 and heads of
-// 64 columns; `heads` batches of (256, 256) stand for each sample's.
+// 64 columns.
+#define HEADS(heads) "N," #heads ",256,64"
 #define GPT_OPS(width, heads, hidden)                                          \
   {CHOIR_OP_GATHER, "50257," #width ";N,256", NULL, 1},                        \
       {CHOIR_OP_GATHER_GRAD, "50257," #width ";N,256;N,256," #width, NULL, 1}, \
       {CHOIR_OP_LAYER_NORM, "N,256," #width ";" #width ";" #width, NULL, 25},  \
       {CHOIR_OP_LAYER_NORM_GRAD, "N,256," #width ";" #width ";N,256," #width,  \
        NULL, 25},                                                              \
-      {CHOIR_OP_WHERE, "256,256;N,256,256;1", NULL, 12 * (heads)},             \
-      {CHOIR_OP_SOFTMAX, "N,256,256", NULL, 12 * (heads)},                     \
-      {CHOIR_OP_SOFTMAX_GRAD, "N,256,256;N,256,256", NULL, 12 * (heads)},      \
+      {CHOIR_OP_ATTENTION, HEADS(heads) ";" HEADS(heads) ";" HEADS(heads),     \
+       "causal=1", 12},                                                        \
+      {CHOIR_OP_ATTENTION_GRAD,                                                \
+       HEADS(heads) ";" HEADS(heads) ";" HEADS(heads) ";" HEADS(               \
+           heads) ";N," #heads ",256;" HEADS(heads),                           \
+       "causal=1", 12},                                                        \
       {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},                             \
       {CHOIR_OP_GELU_GRAD, "N,256," #hidden ";N,256," #hidden, NULL, 12},      \
       {CHOIR_OP_ADD, "N,256," #width ";N,256," #width, NULL, 24},
 static const net_op_t gpt384_ops[] = {GPT_OPS(384, 6, 1536)};
 static const net_op_t gpt768_ops[] = {GPT_OPS(768, 12, 3072)};
 
+// Attention alone, at four lengths.
+#define OF_LENGTH(heads, t)                                                \
+  {CHOIR_OP_ATTENTION,                                                     \
+   "N," #heads "," #t ",64;N," #heads "," #t ",64;N," #heads "," #t ",64", \
+   "causal=1", 1},                                                         \
+      {CHOIR_OP_ATTENTION_GRAD,                                            \
+       "N," #heads "," #t ",64;N," #heads "," #t ",64;N," #heads "," #t    \
+       ",64;N," #heads "," #t ",64;N," #heads "," #t ";N," #heads "," #t   \
+       ",64",                                                              \
+       "causal=1", 1},
+static const net_op_t attention_ops[] = {OF_LENGTH(64, 256) OF_LENGTH(
+    12, 1024) OF_LENGTH(4, 4096) OF_LENGTH(2, 16384)};
+
 #define OPS_OF(net) net##_ops, sizeof(net##_ops) / sizeof(net##_ops[0])
 
-static const net_ops_t nets[] = {{"mnist_cnn", 64, OPS_OF(mnist_cnn)},
-                                 {"mlp", 128, OPS_OF(mlp)},
-                                 {"resnet20", 128, OPS_OF(resnet20)},
-                                 {"gpt384", 8, OPS_OF(gpt384)},
-                                 {"gpt768", 8, OPS_OF(gpt768)}};
+static const net_ops_t nets[] = {
+    {"mnist_cnn", 64, OPS_OF(mnist_cnn)}, {"mlp", 128, OPS_OF(mlp)},
+    {"resnet20", 128, OPS_OF(resnet20)},  {"attention", 1, OPS_OF(attention)},
+    {"gpt384", 8, OPS_OF(gpt384)},        {"gpt768", 8, OPS_OF(gpt768)}};
 
 const net_ops_t* net_ops_find(const char* name) {
   for (size_t i = 0; i < sizeof(nets) / sizeof(nets[0]); ++i)

@@ -159,7 +159,10 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   }
   choir_view_t view;
   CHOIR_TRY(choir_view_make(dtype, ndim, shape, &view));
-  if (ndim == 4) choir_view_set_channels_last(&view);
+  // Four dimensions are an image's, but for these.
+  const choir_op_t op = problem->def->op;
+  if (ndim == 4 && op != CHOIR_OP_ATTENTION && op != CHOIR_OP_ATTENTION_GRAD)
+    choir_view_set_channels_last(&view);
   CHOIR_TRY(choir_tensor_create_layout(device, &view, &problem->srcs[index]));
   problem->src_count++;
   return fill(problem->srcs[index], domain, choices(problem, domain),

@@ -181,6 +181,8 @@ extern "C" {
   /* sequences */                                                              \
   X(RECURRENT, recurrent, N, ATTRS, GRAD)                                      \
   X(RECURRENT_GRAD, recurrent_grad, N, ATTRS, INTERNAL)                        \
+  X(ATTENTION, attention, 3, ATTRS, OP_GRAD) /* q, k, v */                     \
+  X(ATTENTION_GRAD, attention_grad, N, ATTRS, INTERNAL)                        \
   /* regularisation */                                                         \
   X(DROPOUT, dropout, 1, ATTRS, OP_GRAD)                                       \
   /* optimizer steps: in place on destination 0 */                             \
@@ -537,6 +539,21 @@ typedef struct choir_recurrent_attrs_s {
   bool reverse;
 } choir_recurrent_attrs_t;
 typedef choir_recurrent_attrs_t choir_recurrent_grad_attrs_t;
+
+// attention: q (n, h, t, d), k (n, g, s, d), v (n, g, s, e), h a multiple of g
+// -> y (n, h, t, e) and sums (n, h, t): of each row of q
+//   w_j = scale (q k_j), over the rows j of k that it sees
+//   y = sum_j e^(w_j - sums) v_j,   sums = log(sum_j e^w_j)
+// (Vaswani et al., 2017, arXiv:1706.03762; heads of q that share one of k and
+// v: Ainslie et al., 2023, arXiv:2305.13245). A row that sees nothing is 0, its
+// sum -inf. No kernel holds the weights of more than a tile (Dao, 2023,
+// arXiv:2307.08691). attention_grad: q, k, v, y, sums, dy -> dq, dk, dv.
+typedef struct choir_attention_attrs_s {
+  double scale;
+  bool causal;
+  int64_t offset;
+} choir_attention_attrs_t;
+typedef choir_attention_attrs_t choir_attention_grad_attrs_t;
 
 // y = x * mask / (1 - ratio); the mask is drawn as in choir_random_attrs_t and
 // drawn again in the backward pass, so nothing is kept.

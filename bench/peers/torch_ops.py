@@ -58,7 +58,7 @@ def read_case(torch, case):
             operands.append(torch.rand(shape) < 0.5)
             continue
         operand = torch.randn(shape).to(DTYPES[case["dtype"]](torch))
-        if len(shape) == 4:
+        if len(shape) == 4 and "attention" not in case["op"]:
             operand = operand.to(memory_format=torch.channels_last)
         operands.append(operand)
     attrs = dict(item.split("=") for item in case["attrs"].split())
@@ -191,6 +191,19 @@ def softmax_grad(torch, y, dy):
     return lambda: grad(dy, y, -1, y.dtype)
 
 
+def attention(torch, q, k, v, causal="0"):
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attend(q, k, v, is_causal=causal == "1")
+
+
+def attention_grad(torch, q, k, v, y, sums, dy, causal="0"):
+    for x in (q, k, v):
+        x.requires_grad_(True)
+    with torch.enable_grad():
+        y = attention(torch, q, k, v, causal)()
+    return lambda: torch.autograd.grad(y, (q, k, v), dy, retain_graph=True)
+
+
 def gelu(torch, x):
     return lambda: torch.nn.functional.gelu(x)
 
@@ -234,6 +247,8 @@ def sgd_update(torch, w, dw, _, momentum="0", weight_decay="0"):
 
 OPS = {
     "add": add,
+    "attention": attention,
+    "attention_grad": attention_grad,
     "avg_pool2d": avg_pool2d,
     "avg_pool2d_grad": avg_pool2d_grad,
     "batch_norm": batch_norm,

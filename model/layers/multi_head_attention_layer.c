@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "model/layer_def.h"
+#include "tensor/op_def.h"
 
 enum { QUERY, KEY, VALUE, OUT, DROPOUT };
 
@@ -128,6 +129,45 @@ static choir_var_t* mask_scores(choir_scope_t* scope, choir_var_t* scores,
   return causal ? keep(scope, lower_triangle(scope, scores), scores) : scores;
 }
 
+// y by way of all weights: what masks and dropout need, and devices without
+// kernels of attention.
+static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_layer_t* layer,
+                                    choir_var_t* query, choir_var_t* key,
+                                    choir_var_t* value, choir_var_t* mask) {
+  const choir_multi_head_attention_config_t* config = layer->config;
+  const choir_view_t* view = choir_var_view(query);
+  if (!view) return query;
+  const choir_scale_attrs_t scale = {.factor = 1 / sqrt((double)view->shape[3]),
+                                     .shift = 0};
+  const choir_matmul_attrs_t with_transpose = {.transpose_b = true};
+  choir_var_t* scores = choir_var_matmul(
+      scope, choir_var_scale(scope, query, &scale), key, &with_transpose);
+  scores = mask_scores(scope, scores, mask, config->causal);
+  choir_var_t* weights = choir_layer_forward(scope, layer->children[DROPOUT],
+                                             choir_var_softmax(scope, scores));
+  return choir_var_matmul(scope, weights, value, NULL);
+}
+
+static choir_var_t* attend(choir_scope_t* scope, choir_layer_t* layer,
+                           choir_var_t* query, choir_var_t* key,
+                           choir_var_t* value, choir_var_t* mask) {
+  const choir_multi_head_attention_config_t* config = layer->config;
+  const choir_attention_attrs_t attrs = {.causal = config->causal};
+  choir_tensor_t* srcs[] = {choir_var_tensor(query), choir_var_tensor(key),
+                            choir_var_tensor(value)};
+  choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
+  const bool has_kernel =
+      srcs[0] && srcs[1] && srcs[2] &&
+      choir__op_has_kernel(choir_scope_device(scope), CHOIR_OP_ATTENTION, srcs,
+                           3, &attrs, false, dsts);
+  if (mask || config->dropout > 0 || !has_kernel)
+    return attend_by_parts(scope, layer, query, key, value, mask);
+  // Of ratio 0: nothing changes.
+  return choir_layer_forward(
+      scope, layer->children[DROPOUT],
+      choir_var_attention(scope, query, key, value, &attrs));
+}
+
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   const choir_multi_head_attention_config_t* config = layer->config;
@@ -141,16 +181,8 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
       split(scope, choir_layer_forward(scope, children[KEY], s.key), heads);
   choir_var_t* value =
       split(scope, choir_layer_forward(scope, children[VALUE], s.value), heads);
-  const choir_scale_attrs_t scale = {
-      .factor = 1 / sqrt((double)head_dim(layer, x)), .shift = 0};
-  const choir_matmul_attrs_t with_transpose = {.transpose_b = true};
-  choir_var_t* scores = choir_var_matmul(
-      scope, choir_var_scale(scope, query, &scale), key, &with_transpose);
-  scores = mask_scores(scope, scores, s.mask, config->causal);
-  choir_var_t* weights = choir_layer_forward(scope, children[DROPOUT],
-                                             choir_var_softmax(scope, scores));
   choir_var_t* heads_out =
-      swap_heads(scope, choir_var_matmul(scope, weights, value, NULL));
+      swap_heads(scope, attend(scope, layer, query, key, value, s.mask));
   const choir_reshape_attrs_t joined = {
       .ndim = 3,
       .shape = {x->shape[0], x->shape[1], heads * value_dim(layer, x)}};

@@ -524,6 +524,26 @@ for _cell, _gates, _states in [
             reverse=_reverse,
         ))  # fmt: skip
 
+
+def attention(q, k, v, causal=False, offset=0, scale=None):
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    weights = np.einsum("nhtd,nhsd->nhts", q, k) * (scale or q.shape[3] ** -0.5)
+    if causal:
+        seen = np.tri(q.shape[2], k.shape[2], offset, bool)
+        weights = np.where(seen, weights, -np.inf)
+    return softmax(weights) @ v
+
+
+for _settings in ({}, {"causal": True, "offset": 2}, {"scale": 0.3}):
+    ROWS.append(
+        op_row(
+            "attention",
+            lambda *xs, s=_settings: attention(*xs, **s),
+            [away(2, 4, 3, 4), away(2, 2, 5, 4), away(2, 2, 5, 3)],
+            **_settings,
+        )
+    )
+
 # Probabilities and losses.
 for _axis, _flat in [(1, (2, 12)), (0, (1, 24)), (2, (6, 4)), (-1, (6, 4))]:
     shaped("softmax", lambda x, f=_flat: softmax(x.reshape(f)).reshape(x.shape), _axis,

@@ -68,7 +68,7 @@ void ExpectClose(const std::vector<char>& got, const std::vector<char>& want,
   for (size_t i = 0; i < want.size(); i += bytes) {
     const double a = choir_element_load(&got[i], dtype);
     const double b = choir_element_load(&want[i], dtype);
-    if (std::isnan(a) && std::isnan(b)) continue;
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     ASSERT_LE(std::fabs(a - b), tolerance * (std::fabs(b) + 0.1 * scale))
         << what << ": element " << i / bytes << " is " << a << "; needs " << b;
   }

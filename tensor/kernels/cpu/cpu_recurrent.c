@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recurrent networks. Samples do not depend on each other, so each thread takes
 // some of them through all steps and waits for no other one. W, which every
-// step multiplies by, is brought once to panels of PANEL columns that lie as
-// the products read them.
+// step multiplies by, is brought once to panels.
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/cpu_panels.h"
 #include "tensor/kernels/element_math.h"
 #include "tensor/ops/recurrent.h"
 
@@ -14,17 +14,7 @@
 #include <immintrin.h>
 #endif
 
-enum {
-  PANEL = 32,           // floats
-  SHARE_WORK = 1 << 18  // multiply-adds that are worth a thread of their own
-};
-
-// Before loops of a constant few: sums are to be registers all along.
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
+enum { SHARE_WORK = 1 << 18 };  // multiply-adds worth a thread of their own
 
 typedef struct run_s {
   choir__recurrent_t s;
@@ -87,21 +77,6 @@ static void backward_range(void* context, int64_t begin, int64_t end) {
          count);
 }
 
-// Panel j has rows 0 .. k - 1 of columns j PANEL .. of a matrix whose element
-// (row, column) is w[row * row_step + column * column_step]; zeros beyond it.
-static void pack(const float* w, int64_t k, int64_t columns, int64_t row_step,
-                 int64_t column_step, float* panels) {
-  for (int64_t j = 0; j < columns; j += PANEL, panels += k * PANEL) {
-    const int64_t some = columns - j < PANEL ? columns - j : PANEL;
-    for (int64_t i = 0; i < k; i++) {
-      float* to = panels + i * PANEL;
-      const float* from = w + i * row_step + j * column_step;
-      for (int64_t c = 0; c < some; c++) to[c] = from[c * column_step];
-      memset(to + some, 0, (size_t)(PANEL - some) * sizeof(float));
-    }
-  }
-}
-
 static choir_status_t run_all(const choir_record_t* record,
                               choir_stream_t* stream, run_t* run,
                               bool is_grad) {
@@ -110,7 +85,7 @@ static choir_status_t run_all(const choir_record_t* record,
   const int64_t k = is_grad ? s->gates : s->hidden;
   const int64_t columns = is_grad ? s->hidden : s->gates;
   const int64_t lengths = s->batch + 8;  // keeps the panels aligned
-  const int64_t panels = (columns + PANEL - 1) / PANEL * PANEL * k;
+  const int64_t panels = choir__panel_columns(columns) * k;
   const int64_t dw =
       is_grad && s->cell == CHOIR_CELL_GRU ? s->batch * s->gates : 0;
   const size_t bytes = (size_t)(lengths / 8 * 8) * sizeof(int64_t) +
@@ -126,8 +101,8 @@ static choir_status_t run_all(const choir_record_t* record,
   run->dw = dw ? run->panels + panels : NULL;
   choir_status_t status = choir__recurrent_lengths(record, s, run->lengths);
   if (!status) {
-    pack(w, k, columns, is_grad ? 1 : s->gates, is_grad ? s->gates : 1,
-         run->panels);
+    choir__panels_pack(w, k, columns, is_grad ? 1 : s->gates,
+                       is_grad ? s->gates : 1, run->panels);
     const int64_t work = s->steps * s->hidden * s->gates;
     choir__cpu_parallel(choir__cpu_threads(stream), s->batch,
                         work > 0 ? (SHARE_WORK + work - 1) / work : s->batch,

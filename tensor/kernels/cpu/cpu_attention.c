@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by tiles of BLOCK_ROWS by BLOCK_COLUMNS weights, forward with a
+// softmax that goes on from block to block, backward with the weights made
+// again from each row's sum (Dao, 2023, arXiv:2307.08691). The heads of one k
+// and v are one thread's: a gradient has one order of additions, however many
+// there are.
+#include <math.h>
+#include <string.h>
+
+#include "tensor/kernels/cpu/cpu_internal.h"
+#include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/cpu/cpu_panels.h"
+#include "tensor/kernels/element_math.h"
+#include "tensor/ops/attention.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum {
+  BLOCK_ROWS = 64,
+  BLOCK_COLUMNS = 128,  // whole panels
+  // Rows whose tiles are made together; causal ones are cut to what they see.
+  GROUP_ROWS = 8,
+  // Fewer heads than so many are cut into pieces of rows, forward.
+  MOST_PIECES = 16,
+};
+_Static_assert(BLOCK_COLUMNS % CHOIR__PANEL == 0, "whole panels");
+
+// Rows that lie `stride` apart.
+typedef struct rows_s {
+  float* data;
+  int64_t stride;
+} rows_t;
+
+typedef struct run_s {
+  choir__attention_t a;
+  const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv;
+  bool accumulate;
+  int64_t pieces;  // of a head's rows
+} run_t;
+
+// In the scratch memory of a range.
+typedef struct forward_s {
+  const float *keys, *values;  // panels
+  float *tile, *y, *most, *sum;
+} forward_t;
+
+typedef struct backward_s {
+  float *keys, *values, *k, *q, *dy;  // panels
+  float *dq, *dk, *dv;                // sums, in panels
+  float *weights, *slopes;            // tiles
+  float* along;                       // [rows], sum(dy y)
+} backward_t;
+
+static rows_t rows_of(const choir_view_t* view, int64_t n, int64_t head) {
+  return (rows_t){
+      choir__view_f32(view) + n * view->strides[0] + head * view->strides[1],
+      view->strides[2]};
+}
+
+// One more use of the scratch memory.
+static float* take(float** memory, int64_t count) {
+  float* taken = *memory;
+  *memory += (count + 15) / 16 * 16;
+  return taken;
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_attention_loops.inc"
+#include "tensor/kernels/cpu/cpu_each_isa.inc"
+#define RANGE_PARAMS (void* context, void* scratch, int64_t begin, int64_t end)
+CHOIR__ISA_SELECT(forward_range, RANGE_PARAMS, (context, scratch, begin, end))
+CHOIR__ISA_SELECT(backward_range, RANGE_PARAMS, (context, scratch, begin, end))
+
+// What `take` hands out in a range.
+static size_t bytes_of(const choir__attention_t* a, bool is_grad) {
+  const int64_t t = a->rows, s = choir__panel_columns(a->columns);
+  const int64_t d = choir__panel_columns(a->depth);
+  const int64_t e = choir__panel_columns(a->width);
+  const int64_t tiles = 2 * BLOCK_ROWS * (BLOCK_COLUMNS + 1) + 16;
+  const int64_t forward = s * (a->depth + e) + BLOCK_ROWS * (e + 2);
+  const int64_t backward =
+      s * (a->depth + a->width + 2 * d + e) + t * (2 * d + e + 1);
+  // Each of some ten pieces is rounded up.
+  return (size_t)(tiles + (is_grad ? backward : forward) + 256) * sizeof(float);
+}
+
+// Rows that lie densely, of floats.
+static bool fits(const choir_record_t* record) {
+  for (int32_t i = 0; i < record->src_count + record->dst_count; i++) {
+    const choir_view_t* view = &record->operands[i];
+    if (view->dtype != CHOIR_DTYPE_F32 || choir_view_count(view) == 0)
+      return false;
+    if (view->ndim == 4 && view->strides[3] != 1 && view->shape[3] != 1)
+      return false;
+  }
+  return true;
+}
+
+static choir_status_t attention_run(const choir_record_t* record,
+                                    choir_stream_t* stream) {
+  run_t run = {.a = choir__attention_of(record),
+               .q = choir_record_src(record, 0),
+               .k = choir_record_src(record, 1),
+               .v = choir_record_src(record, 2),
+               .y = choir_record_dst(record, 0),
+               .sums = choir_record_dst(record, 1),
+               .accumulate = record->accumulate};
+  const int64_t heads = run.a.batch * run.a.kv_heads;
+  const int64_t blocks = (run.a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+  run.pieces = smaller(blocks, (MOST_PIECES + heads - 1) / heads);
+  return choir__cpu_parallel_scratch(stream, heads * run.pieces, 1,
+                                     bytes_of(&run.a, false), forward_range,
+                                     &run);
+}
+const choir_op_kernel_t choir__cpu_attention = CHOIR_OP_KERNEL(
+    CHOIR_OP_ATTENTION, "attention", "cpu", attention_run, fits);
+
+static choir_status_t attention_grad_run(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  run_t run = {.a = choir__attention_of(record),
+               .q = choir_record_src(record, 0),
+               .k = choir_record_src(record, 1),
+               .v = choir_record_src(record, 2),
+               .y = choir_record_src(record, 3),
+               .sums = choir_record_src(record, 4),
+               .dy = choir_record_src(record, 5),
+               .dq = choir_record_dst(record, 0),
+               .dk = choir_record_dst(record, 1),
+               .dv = choir_record_dst(record, 2),
+               .accumulate = record->accumulate};
+  return choir__cpu_parallel_scratch(stream, run.a.batch * run.a.kv_heads, 1,
+                                     bytes_of(&run.a, true), backward_range,
+                                     &run);
+}
+const choir_op_kernel_t choir__cpu_attention_grad = CHOIR_OP_KERNEL(
+    CHOIR_OP_ATTENTION_GRAD, "attention_grad", "cpu", attention_grad_run, fits);
