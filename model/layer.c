@@ -138,6 +138,12 @@ choir_status_t choir__layer_add_param(choir_layer_t* layer, const char* name,
   return status;
 }
 
+int64_t choir__layer_dropout_stream(choir_scope_t* scope) {
+  // Below are the streams of initial values.
+  const int64_t first = 0x20000000;
+  return first + choir_scope_next_random_stream(scope);
+}
+
 choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
                                        choir_vars_t inputs, int32_t least,
                                        int32_t most,

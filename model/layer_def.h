@@ -50,6 +50,9 @@ choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
                                        int32_t most, const choir_view_t** out_x)
     CHOIR_NODISCARD;
 
+// The random stream of a forward's next dropout.
+int64_t choir__layer_dropout_stream(choir_scope_t* scope);
+
 // Layer `name`, file model/layers/<name>_layer.c: defines its field table and
 // definition. Then come .forward = ... and what else the definition has; of one
 // input unless it says otherwise.

@@ -548,10 +548,18 @@ typedef choir_recurrent_attrs_t choir_recurrent_grad_attrs_t;
 // v: Ainslie et al., 2023, arXiv:2305.13245). A row that sees nothing is 0, its
 // sum -inf. No kernel holds the weights of more than a tile (Dao, 2023,
 // arXiv:2307.08691). attention_grad: q, k, v, y, sums, dy -> dq, dk, dv.
+// With dropout a share of the weights counts as 0 in y, the others as
+// 1 / (1 - dropout) times as much, drawn as choir_dropout_attrs_t tells, for
+// weights (n, h, t, s), and drawn again in the gradient.
 typedef struct choir_attention_attrs_s {
   double scale;
   bool causal;
   int64_t offset;
+  double dropout;
+  int64_t seed;
+  int64_t stream;
+  int64_t step;
+  int64_t first_sample;
 } choir_attention_attrs_t;
 typedef choir_attention_attrs_t choir_attention_grad_attrs_t;
 

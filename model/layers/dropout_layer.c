@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layer_def.h"
 
-// Random streams of dropout start here; below are those of initial values.
-#define FIRST_STREAM 0x20000000
-
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   choir_var_t* x = inputs.at[0];
   const choir_dropout_config_t* config = layer->config;
   const choir_step_t* step = choir_scope_step(scope);
-  const int64_t stream = FIRST_STREAM + choir_scope_next_random_stream(scope);
+  const int64_t stream = choir__layer_dropout_stream(scope);
   if (!step->training || config->ratio == 0) return x;
   choir_dropout_attrs_t attrs = {.ratio = config->ratio,
                                  .seed = step->seed,

@@ -4,7 +4,7 @@
 #include "model/layer_def.h"
 #include "tensor/op_def.h"
 
-enum { QUERY, KEY, VALUE, OUT, DROPOUT };
+enum { QUERY, KEY, VALUE, OUT };
 
 // Query, key, value and the mask, if there is one.
 typedef struct sources_s {
@@ -55,7 +55,6 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
                      .bias = bias);
   choir_layer_linear(layer->model, "out", .out_features = query->shape[2],
                      .bias = bias);
-  choir_layer_dropout(layer->model, "dropout", .ratio = config->dropout);
   return NULL;
 }
 
@@ -129,12 +128,12 @@ static choir_var_t* mask_scores(choir_scope_t* scope, choir_var_t* scores,
   return causal ? keep(scope, lower_triangle(scope, scores), scores) : scores;
 }
 
-// y by way of all weights: what masks and dropout need, and devices without
-// kernels of attention.
-static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_layer_t* layer,
-                                    choir_var_t* query, choir_var_t* key,
-                                    choir_var_t* value, choir_var_t* mask) {
-  const choir_multi_head_attention_config_t* config = layer->config;
+// y by way of all weights: what masks need, and devices without a kernel of
+// attention.
+static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_var_t* query,
+                                    choir_var_t* key, choir_var_t* value,
+                                    choir_var_t* mask,
+                                    const choir_attention_attrs_t* attrs) {
   const choir_view_t* view = choir_var_view(query);
   if (!view) return query;
   const choir_scale_attrs_t scale = {.factor = 1 / sqrt((double)view->shape[3]),
@@ -142,9 +141,16 @@ static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_layer_t* layer,
   const choir_matmul_attrs_t with_transpose = {.transpose_b = true};
   choir_var_t* scores = choir_var_matmul(
       scope, choir_var_scale(scope, query, &scale), key, &with_transpose);
-  scores = mask_scores(scope, scores, mask, config->causal);
-  choir_var_t* weights = choir_layer_forward(scope, layer->children[DROPOUT],
-                                             choir_var_softmax(scope, scores));
+  choir_var_t* weights =
+      choir_var_softmax(scope, mask_scores(scope, scores, mask, attrs->causal));
+  if (attrs->dropout > 0) {
+    const choir_dropout_attrs_t dropout = {.ratio = attrs->dropout,
+                                           .seed = attrs->seed,
+                                           .stream = attrs->stream,
+                                           .step = attrs->step,
+                                           .first_sample = attrs->first_sample};
+    weights = choir_var_dropout(scope, weights, &dropout);
+  }
   return choir_var_matmul(scope, weights, value, NULL);
 }
 
@@ -152,7 +158,15 @@ static choir_var_t* attend(choir_scope_t* scope, choir_layer_t* layer,
                            choir_var_t* query, choir_var_t* key,
                            choir_var_t* value, choir_var_t* mask) {
   const choir_multi_head_attention_config_t* config = layer->config;
-  const choir_attention_attrs_t attrs = {.causal = config->causal};
+  const choir_step_t* step = choir_scope_step(scope);
+  const int64_t stream = choir__layer_dropout_stream(scope);
+  const choir_attention_attrs_t attrs = {
+      .causal = config->causal,
+      .dropout = step->training ? config->dropout : 0,
+      .seed = step->seed,
+      .stream = stream,
+      .step = step->step,
+      .first_sample = step->first_sample};
   choir_tensor_t* srcs[] = {choir_var_tensor(query), choir_var_tensor(key),
                             choir_var_tensor(value)};
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
@@ -160,12 +174,9 @@ static choir_var_t* attend(choir_scope_t* scope, choir_layer_t* layer,
       srcs[0] && srcs[1] && srcs[2] &&
       choir__op_has_kernel(choir_scope_device(scope), CHOIR_OP_ATTENTION, srcs,
                            3, &attrs, false, dsts);
-  if (mask || config->dropout > 0 || !has_kernel)
-    return attend_by_parts(scope, layer, query, key, value, mask);
-  // Of ratio 0: nothing changes.
-  return choir_layer_forward(
-      scope, layer->children[DROPOUT],
-      choir_var_attention(scope, query, key, value, &attrs));
+  if (mask || !has_kernel)
+    return attend_by_parts(scope, query, key, value, mask, &attrs);
+  return choir_var_attention(scope, query, key, value, &attrs);
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,

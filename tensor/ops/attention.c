@@ -5,7 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/random.h"
 #include "tensor/ops/elements.h"
+#include "tensor/ops/randoms.h"
 
 static const char doc[] =
     "q, k, v -> y = softmax(scale q k^T) v by row, and the logarithm of each "
@@ -17,6 +19,9 @@ static const choir_field_t fields[] = {
                      "row i sees rows 0 .. i + offset of k and v alone"),
     CHOIR_FIELD_INT(choir_attention_attrs_t, offset, 0, -(1ll << 40), 1ll << 40,
                     "where q's first row is among those of k"),
+    CHOIR_FIELD_FLOAT(choir_attention_attrs_t, dropout, 0, 0, 1,
+                      "share of weights that become 0; below 1"),
+    CHOIR__KEY_FIELDS(choir_attention_attrs_t),
 };
 
 choir__attention_t choir__attention_of(const choir_record_t* record) {
@@ -35,14 +40,21 @@ choir__attention_t choir__attention_of(const choir_record_t* record) {
       .causal = attrs->causal,
       .offset = attrs->offset,
       .scale = attrs->scale > 0 ? attrs->scale
-                                : 1 / sqrt(depth > 0 ? (double)depth : 1)};
+                                : 1 / sqrt(depth > 0 ? (double)depth : 1),
+      .drop = attrs};
 }
 
-static choir_status_t check(const choir_view_t* srcs) {
+static choir_status_t check(const choir_record_t* record) {
+  const choir_view_t* srcs = record->operands;
   static const char* const names[] = {"q", "k", "v"};
   const choir_view_t *q = &srcs[0], *k = &srcs[1], *v = &srcs[2];
   for (int i = 0; i < 3; ++i)
     CHOIR_TRY(choir__need_ndim(names[i], &srcs[i], 4));
+  const double dropout =
+      ((const choir_attention_attrs_t*)record->attrs)->dropout;
+  if (!(dropout < 1))
+    return CHOIR_ERROR(INVALID_ARGUMENT, "dropout is %g; needs to be below 1",
+                       dropout);
   char text[3][160];
   if (k->shape[0] != q->shape[0] || k->shape[3] != q->shape[3] ||
       k->shape[1] < 1 || q->shape[1] % k->shape[1] != 0)
@@ -71,7 +83,7 @@ static choir_view_t like_y(const choir_view_t* srcs) {
 static choir_status_t attention_infer(const choir_record_t* record,
                                       choir_view_t* dsts) {
   const choir_view_t* srcs = record->operands;
-  CHOIR_TRY(check(srcs));
+  CHOIR_TRY(check(record));
   const choir_view_t y = like_y(srcs);
   CHOIR_TRY(choir__infer_like(&y, &dsts[0]));
   return choir__infer_shape(y.dtype, 3, y.shape, &dsts[1]);
@@ -80,7 +92,7 @@ static choir_status_t attention_infer(const choir_record_t* record,
 static choir_status_t attention_grad_infer(const choir_record_t* record,
                                            choir_view_t* dsts) {
   const choir_view_t* srcs = record->operands;
-  CHOIR_TRY(check(srcs));
+  CHOIR_TRY(check(record));
   const choir_view_t y = like_y(srcs);
   choir_view_t sums = y;
   sums.ndim = 3;
@@ -96,18 +108,18 @@ static choir_status_t attention_grad_infer(const choir_record_t* record,
 // One head's matrices, by rows.
 typedef struct head_s {
   const double *q, *k, *v;
-  int64_t q_at, k_at, v_at, y_at;  // where they begin; y_at: also dy's
+  int64_t head;        // of all samples'
+  int64_t k_at, v_at;  // where k and v begin
 } head_t;
 
 static head_t head_of(const choir__attention_t* a, const choir__dense_t* dense,
                       int64_t head) {
   const int64_t group = a->heads / a->kv_heads;
   const int64_t kv = head / a->heads * a->kv_heads + head % a->heads / group;
-  head_t h = {.q_at = head * a->rows * a->depth,
+  head_t h = {.head = head,
               .k_at = kv * a->columns * a->depth,
-              .v_at = kv * a->columns * a->width,
-              .y_at = head * a->rows * a->width};
-  h.q = dense->srcs[0] + h.q_at;
+              .v_at = kv * a->columns * a->width};
+  h.q = dense->srcs[0] + head * a->rows * a->depth;
   h.k = dense->srcs[1] + h.k_at;
   h.v = dense->srcs[2] + h.v_at;
   return h;
@@ -117,6 +129,19 @@ static double dot(const double* x, const double* y, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
   return sum;
+}
+
+// What weight (i, j) counts as, which is 1 without dropout.
+static double kept(const choir__attention_t* a, int64_t head, int64_t i,
+                   int64_t j, double factor) {
+  const choir_attention_attrs_t* drop = a->drop;
+  if (drop->dropout == 0) return 1;
+  const choir_random_key_t key = {(uint64_t)drop->seed, (uint32_t)drop->stream,
+                                  (uint32_t)drop->step};
+  const uint32_t word = choir_random_word(
+      key, (uint64_t)(drop->first_sample + head / a->heads),
+      (uint64_t)((head % a->heads * a->rows + i) * a->columns + j));
+  return choir_random_to_uniform(word) >= drop->dropout ? factor : 0;
 }
 
 // The weights of row i before they are divided by their sum; the largest
@@ -134,34 +159,41 @@ static double row_of(const choir__attention_t* a, const head_t* h, int64_t i,
 }
 
 static void forward_row(const choir__attention_t* a, const head_t* h, int64_t i,
-                        double* weights, double* y, double* log_sum) {
+                        double* weights, double factor, double* y,
+                        double* log_sum) {
   const int64_t seen = choir__attention_seen(a, i);
   const double most = row_of(a, h, i, weights);
   *log_sum = -INFINITY;
   if (most == -INFINITY) return;  // sees nothing
   double sum = 0;
   for (int64_t j = 0; j < seen; ++j) sum += weights[j] = exp(weights[j] - most);
-  for (int64_t j = 0; j < seen; ++j)
-    for (int64_t c = 0; c < a->width; ++c)
-      y[c] += weights[j] / sum * h->v[j * a->width + c];
+  for (int64_t j = 0; j < seen; ++j) {
+    const double m = kept(a, h->head, i, j, factor);
+    const double p = m == 0 ? 0 : weights[j] / sum * m;
+    for (int64_t c = 0; c < a->width; ++c) y[c] += p * h->v[j * a->width + c];
+  }
   *log_sum = most + log(sum);
 }
 
-// With p the weights and e = sum(dy y): ds = p (dy v^T - e) scale,
-// dq = ds k, dk = ds^T q, dv = p^T dy.
+// With p the weights, m what they count as and e = sum(dy y):
+// ds = p (m dy v^T - e) scale, dq = ds k, dk = ds^T q, dv = (p m)^T dy.
 static void backward_row(const choir__attention_t* a, const head_t* h,
-                         int64_t i, double* weights, const double* y,
-                         double log_sum, const double* dy, double* dq,
-                         double* dk, double* dv) {
+                         int64_t i, double* weights, double factor,
+                         const double* y, double log_sum, const double* dy,
+                         double* dq, double* dk, double* dv) {
   const int64_t seen = choir__attention_seen(a, i);
   const double* q = h->q + i * a->depth;
   const double e = dot(dy, y, a->width);
   (void)row_of(a, h, i, weights);
   for (int64_t j = 0; j < seen; ++j) {
     const double p = log_sum == -INFINITY ? 0 : exp(weights[j] - log_sum);
-    const double ds =
-        p * (dot(dy, h->v + j * a->width, a->width) - e) * a->scale;
-    for (int64_t c = 0; c < a->width; ++c) dv[j * a->width + c] += p * dy[c];
+    const double m = kept(a, h->head, i, j, factor);
+    const double slope =
+        m == 0 ? 0 : m * dot(dy, h->v + j * a->width, a->width);
+    const double ds = p * (slope - e) * a->scale;
+    const double counts = m == 0 ? 0 : p * m;
+    for (int64_t c = 0; c < a->width; ++c)
+      dv[j * a->width + c] += counts * dy[c];
     for (int64_t c = 0; c < a->depth; ++c) {
       dq[c] += ds * h->k[j * a->depth + c];
       dk[j * a->depth + c] += ds * q[c];
@@ -173,6 +205,10 @@ static choir_status_t reference(const choir_record_t* record,
                                 choir_stream_t* stream) {
   const choir__attention_t a = choir__attention_of(record);
   const bool is_grad = record->dst_count == 3;
+  // As in dropout: rounded to f32 first, but for f64.
+  double factor = 1 / (1 - a.drop->dropout);
+  if (choir_record_src(record, 0)->dtype != CHOIR_DTYPE_F64)
+    factor = (float)factor;
   choir__dense_t dense;
   CHOIR_TRY(choir__dense_begin(record, stream, CHOIR__ALL_SOURCES, &dense));
   void* memory = NULL;
@@ -183,14 +219,22 @@ static choir_status_t reference(const choir_record_t* record,
     const head_t h = head_of(&a, &dense, r / a.rows);
     const int64_t i = r % a.rows, y_at = r * a.width;
     if (is_grad)
-      backward_row(&a, &h, i, memory, dense.srcs[3] + y_at, dense.srcs[4][r],
-                   dense.srcs[5] + y_at, dense.dsts[0] + r * a.depth,
-                   dense.dsts[1] + h.k_at, dense.dsts[2] + h.v_at);
+      backward_row(&a, &h, i, memory, factor, dense.srcs[3] + y_at,
+                   dense.srcs[4][r], dense.srcs[5] + y_at,
+                   dense.dsts[0] + r * a.depth, dense.dsts[1] + h.k_at,
+                   dense.dsts[2] + h.v_at);
     else
-      forward_row(&a, &h, i, memory, dense.dsts[0] + y_at, dense.dsts[1] + r);
+      forward_row(&a, &h, i, memory, factor, dense.dsts[0] + y_at,
+                  dense.dsts[1] + r);
   }
   choir_deallocate(dense.allocator, memory, bytes);
   return choir__dense_end(&dense, status);
+}
+
+static void attention_at_step(void* attrs_, const choir_step_values_t* values) {
+  choir_attention_attrs_t* attrs = attrs_;
+  attrs->step = values->step;
+  attrs->first_sample = values->first_sample;
 }
 
 static void attention_cost(const choir_record_t* record,
@@ -208,42 +252,44 @@ static void attention_cost(const choir_record_t* record,
 
 // q and k are near 0: products of large numbers are rounded before the softmax
 // takes their differences. S(q, k, v, y, sums): the shapes of an op's operands.
-#define CASES(S)                                                               \
-  {S("1,1,1,1", "1,1,1,1", "1,1,1,1", "1,1,1,1", "1,1,1"), NULL},              \
-      {S("2,1,3,4", "2,1,3,4", "2,1,3,4", "2,1,3,4", "2,1,3"), "causal=1"},    \
-      {S("1,2,5,3", "1,2,7,3", "1,2,7,2", "1,2,5,2", "1,2,5"), NULL},          \
-      {S("1,2,7,3", "1,2,5,3", "1,2,5,6", "1,2,7,6", "1,2,7"), "causal=1"},    \
-      {S("2,4,6,5", "2,2,6,5", "2,2,6,5", "2,4,6,5", "2,4,6"), "causal=1"},    \
-      {S("1,6,4,8", "1,1,9,8", "1,1,9,8", "1,6,4,8", "1,6,4"), "scale=2"},     \
-      {S("1,1,1,16", "1,1,12,16", "1,1,12,16", "1,1,1,16", "1,1,1"),           \
-       "causal=1 offset=11"},                                                  \
-      {S("1,2,5,8", "1,2,9,8", "1,2,9,8", "1,2,5,8", "1,2,5"),                 \
-       "causal=1 offset=4"},                                                   \
-      {S("1,1,6,4", "1,1,6,4", "1,1,6,4", "1,1,6,4", "1,1,6"),                 \
-       "causal=1 offset=-2"},                                                  \
-      {S("1,2,16,16", "1,2,16,16", "1,2,16,16", "1,2,16,16", "1,2,16"),        \
-       "causal=1"},                                                            \
-      {S("1,1,33,31", "1,1,33,31", "1,1,33,33", "1,1,33,33", "1,1,33"),        \
-       "causal=1"},                                                            \
-      {S("1,1,64,32", "1,1,64,32", "1,1,64,32", "1,1,64,32", "1,1,64"),        \
-       "causal=1"},                                                            \
-      {S("2,4,64,32", "2,4,64,32", "2,4,64,32", "2,4,64,32", "2,4,64"), NULL}, \
-      {S("1,3,65,40", "1,3,129,40", "1,3,129,24", "1,3,65,24", "1,3,65"),      \
-       NULL},                                                                  \
-      {S("1,2,130,64", "1,2,130,64", "1,2,130,64", "1,2,130,64", "1,2,130"),   \
-       "causal=1"},                                                            \
-      {S("1,4,100,64", "1,2,300,64", "1,2,300,64", "1,4,100,64", "1,4,100"),   \
-       "causal=1 offset=200"},                                                 \
-      {S("1,1,257,20", "1,1,257,20", "1,1,257,20", "1,1,257,20", "1,1,257"),   \
-       "causal=1"},                                                            \
-      {S("1,1,7,128", "1,1,140,128", "1,1,140,96", "1,1,7,96", "1,1,7"),       \
-       "scale=0.1"},                                                           \
-      {S("1,2,200,16", "1,2,31,16", "1,2,31,48", "1,2,200,48", "1,2,200"),     \
-       "causal=1 offset=-40"},                                                 \
-      {S("3,1,1,8", "3,1,1,8", "3,1,1,8", "3,1,1,8", "3,1,1"), "causal=1"},    \
-      {S("0,2,3,4", "0,2,3,4", "0,2,3,4", "0,2,3,4", "0,2,3"), NULL},          \
-      {S("2,2,3,4", "2,2,0,4", "2,2,0,4", "2,2,3,4", "2,2,3"), NULL}, {        \
-    NULL, NULL                                                                 \
+#define CASES(S)                                                             \
+  {S("1,1,1,1", "1,1,1,1", "1,1,1,1", "1,1,1,1", "1,1,1"), NULL},            \
+      {S("2,1,3,4", "2,1,3,4", "2,1,3,4", "2,1,3,4", "2,1,3"), "causal=1"},  \
+      {S("1,2,5,3", "1,2,7,3", "1,2,7,2", "1,2,5,2", "1,2,5"), NULL},        \
+      {S("1,2,7,3", "1,2,5,3", "1,2,5,6", "1,2,7,6", "1,2,7"), "causal=1"},  \
+      {S("2,4,6,5", "2,2,6,5", "2,2,6,5", "2,4,6,5", "2,4,6"),               \
+       "causal=1 dropout=0.5 seed=9 step=1"},                                \
+      {S("1,6,4,8", "1,1,9,8", "1,1,9,8", "1,6,4,8", "1,6,4"), "scale=2"},   \
+      {S("1,1,1,16", "1,1,12,16", "1,1,12,16", "1,1,1,16", "1,1,1"),         \
+       "causal=1 offset=11"},                                                \
+      {S("1,2,5,8", "1,2,9,8", "1,2,9,8", "1,2,5,8", "1,2,5"),               \
+       "causal=1 offset=4"},                                                 \
+      {S("1,1,6,4", "1,1,6,4", "1,1,6,4", "1,1,6,4", "1,1,6"),               \
+       "causal=1 offset=-2"},                                                \
+      {S("1,2,16,16", "1,2,16,16", "1,2,16,16", "1,2,16,16", "1,2,16"),      \
+       "causal=1"},                                                          \
+      {S("1,1,33,31", "1,1,33,31", "1,1,33,33", "1,1,33,33", "1,1,33"),      \
+       "causal=1"},                                                          \
+      {S("1,1,64,32", "1,1,64,32", "1,1,64,32", "1,1,64,32", "1,1,64"),      \
+       "causal=1"},                                                          \
+      {S("2,4,64,32", "2,4,64,32", "2,4,64,32", "2,4,64,32", "2,4,64"),      \
+       "dropout=0.2 seed=1 first_sample=7"},                                 \
+      {S("1,3,65,40", "1,3,129,40", "1,3,129,24", "1,3,65,24", "1,3,65"),    \
+       NULL},                                                                \
+      {S("1,2,130,64", "1,2,130,64", "1,2,130,64", "1,2,130,64", "1,2,130"), \
+       "causal=1"},                                                          \
+      {S("1,4,100,64", "1,2,300,64", "1,2,300,64", "1,4,100,64", "1,4,100"), \
+       "causal=1 offset=200"},                                               \
+      {S("1,1,257,20", "1,1,257,20", "1,1,257,20", "1,1,257,20", "1,1,257"), \
+       "causal=1 dropout=0.1 seed=2"},                                       \
+      {S("1,1,7,128", "1,1,140,128", "1,1,140,96", "1,1,7,96", "1,1,7"),     \
+       "scale=0.1 dropout=0.4 seed=3 stream=4 step=5"},                      \
+      {S("1,2,200,16", "1,2,31,16", "1,2,31,48", "1,2,200,48", "1,2,200"),   \
+       "causal=1 offset=-40"},                                               \
+      {S("3,1,1,8", "3,1,1,8", "3,1,1,8", "3,1,1,8", "3,1,1"), "causal=1"},  \
+      {S("0,2,3,4", "0,2,3,4", "0,2,3,4", "0,2,3,4", "0,2,3"), NULL},        \
+      {S("2,2,3,4", "2,2,0,4", "2,2,0,4", "2,2,3,4", "2,2,3"), NULL}, {      \
+    NULL, NULL                                                               \
   }
 #define OF_OP(q, k, v, y, sums) q ";" k ";" v
 #define OF_GRAD(q, k, v, y, sums) q ";" k ";" v ";" y ";" sums ";" y
@@ -252,14 +298,16 @@ static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD)};
 
 CHOIR_OP_DEFINE_BY(ATTENTION, attention, 3, 3, 2, attention_infer, reference,
                    doc, CHOIR_OP_ATTRS(attention, fields, doc),
-                   .cost = attention_cost, .dtypes = CHOIR_DTYPES_FLOAT,
+                   .cost = attention_cost, .at_step = attention_at_step,
+                   .dtypes = CHOIR_DTYPES_FLOAT,
                    .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT},
                    .tolerance = 1e-5, .cases = cases);
 CHOIR_OP_DEFINE_BY(ATTENTION_GRAD, attention_grad, 6, 6, 3,
                    attention_grad_infer, reference,
                    "q, k, v, y, sums, dy -> dq, dk, dv",
                    CHOIR_OP_ATTRS(attention_grad, fields, "as attention"),
-                   .cost = attention_cost, .dtypes = CHOIR_DTYPES_FLOAT,
+                   .cost = attention_cost, .at_step = attention_at_step,
+                   .dtypes = CHOIR_DTYPES_FLOAT,
                    .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT,
                                CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_ANY,
                                CHOIR_DOMAIN_POSITIVE},

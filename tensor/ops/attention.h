@@ -20,6 +20,7 @@ typedef struct choir__attention_s {
   bool causal;
   int64_t offset;
   double scale;
+  const choir_attention_attrs_t* drop;  // for what is dropped
 } choir__attention_t;
 
 choir__attention_t choir__attention_of(const choir_record_t* record);

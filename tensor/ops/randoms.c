@@ -3,6 +3,7 @@
 
 #include "core/random.h"
 #include "tensor/ops/elements.h"
+#include "tensor/ops/randoms.h"
 
 // Random fills, and dropout.
 
@@ -36,14 +37,6 @@ static uint32_t draw(const draws_t* draws, int64_t place) {
       (uint64_t)draws->first_sample + (uint64_t)(place / draws->sample_size),
       (uint64_t)(place % draws->sample_size));
 }
-
-#define KEY_FIELDS(type)                                                       \
-  CHOIR_FIELD_INT(type, seed, 0, -9223372036854775808.0,                       \
-                  9223372036854774784.0, "the run's"),                         \
-      CHOIR_FIELD_INT(type, stream, 0, 0, UINT32_MAX, "the purpose's"),        \
-      CHOIR_FIELD_INT(type, step, 0, 0, UINT32_MAX, "training step or epoch"), \
-      CHOIR_FIELD_INT(type, first_sample, 0, 0, 9223372036854774784.0,         \
-                      "global number of the first sample")
 
 // ---- random_uniform, random_normal ----
 
@@ -80,7 +73,7 @@ static void random_at_step(void* attrs, const choir_step_values_t* values) {
 
 #define DEFINE(ENUM, id, range, variate, low_doc, high_doc, low_high, ...)    \
   static const choir_field_t id##_fields[] = {                                \
-      KEY_FIELDS(choir_random_attrs_t),                                       \
+      CHOIR__KEY_FIELDS(choir_random_attrs_t),                                \
       CHOIR_FIELD_FLOAT(choir_random_attrs_t, low, 0, -INFINITY, INFINITY,    \
                         low_doc),                                             \
       CHOIR_FIELD_FLOAT(choir_random_attrs_t, high, 1, -INFINITY, INFINITY,   \
@@ -120,7 +113,7 @@ DEFINE(RANDOM_NORMAL, random_normal, attrs->high, choir_random_to_normal,
 static const choir_field_t dropout_fields[] = {
     CHOIR_FIELD_FLOAT(choir_dropout_attrs_t, ratio, 0.5, 0, 1,
                       "share of elements that become 0; below 1"),
-    KEY_FIELDS(choir_dropout_attrs_t),
+    CHOIR__KEY_FIELDS(choir_dropout_attrs_t),
 };
 static choir_status_t dropout_infer(const choir_record_t* record,
                                     choir_view_t* dsts) {

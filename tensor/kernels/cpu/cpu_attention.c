@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/kernels/cpu/cpu_draws.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/cpu_panels.h"
@@ -38,7 +39,26 @@ typedef struct run_s {
   const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv;
   bool accumulate;
   int64_t pieces;  // of a head's rows
+  // Of dropout: what is drawn, and what a weight that is kept counts as.
+  bool drops;
+  choir__draws_t draws;
+  uint32_t threshold;
+  float factor;
 } run_t;
+
+static run_t run_of(const choir_record_t* record) {
+  const choir__attention_t a = choir__attention_of(record);
+  const choir_attention_attrs_t* drop = a.drop;
+  return (run_t){.a = a,
+                 .q = choir_record_src(record, 0),
+                 .k = choir_record_src(record, 1),
+                 .v = choir_record_src(record, 2),
+                 .accumulate = record->accumulate,
+                 .drops = drop->dropout > 0,
+                 .draws = choir__draws_of(drop->seed, drop->stream, drop->step),
+                 .threshold = choir__draw_threshold(drop->dropout),
+                 .factor = (float)(1 / (1 - drop->dropout))};
+}
 
 // In the scratch memory of a range.
 typedef struct forward_s {
@@ -101,13 +121,9 @@ static bool fits(const choir_record_t* record) {
 
 static choir_status_t attention_run(const choir_record_t* record,
                                     choir_stream_t* stream) {
-  run_t run = {.a = choir__attention_of(record),
-               .q = choir_record_src(record, 0),
-               .k = choir_record_src(record, 1),
-               .v = choir_record_src(record, 2),
-               .y = choir_record_dst(record, 0),
-               .sums = choir_record_dst(record, 1),
-               .accumulate = record->accumulate};
+  run_t run = run_of(record);
+  run.y = choir_record_dst(record, 0);
+  run.sums = choir_record_dst(record, 1);
   const int64_t heads = run.a.batch * run.a.kv_heads;
   const int64_t blocks = (run.a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   run.pieces = smaller(blocks, (MOST_PIECES + heads - 1) / heads);
@@ -120,17 +136,13 @@ const choir_op_kernel_t choir__cpu_attention = CHOIR_OP_KERNEL(
 
 static choir_status_t attention_grad_run(const choir_record_t* record,
                                          choir_stream_t* stream) {
-  run_t run = {.a = choir__attention_of(record),
-               .q = choir_record_src(record, 0),
-               .k = choir_record_src(record, 1),
-               .v = choir_record_src(record, 2),
-               .y = choir_record_src(record, 3),
-               .sums = choir_record_src(record, 4),
-               .dy = choir_record_src(record, 5),
-               .dq = choir_record_dst(record, 0),
-               .dk = choir_record_dst(record, 1),
-               .dv = choir_record_dst(record, 2),
-               .accumulate = record->accumulate};
+  run_t run = run_of(record);
+  run.y = choir_record_src(record, 3);
+  run.sums = choir_record_src(record, 4);
+  run.dy = choir_record_src(record, 5);
+  run.dq = choir_record_dst(record, 0);
+  run.dk = choir_record_dst(record, 1);
+  run.dv = choir_record_dst(record, 2);
   return choir__cpu_parallel_scratch(stream, run.a.batch * run.a.kv_heads, 1,
                                      bytes_of(&run.a, true), backward_range,
                                      &run);

@@ -1,56 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random fills and dropout. The numbers are core/random.h's, drawn many
-// blocks at a time; test and reference hold this file to the same bits.
-#include <math.h>
-#include <string.h>
-
-#include "core/random.h"
+// Random fills and dropout; test and reference hold this file to the same bits.
+#include "tensor/kernels/cpu/cpu_draws.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
-#define LANES 16           // Philox blocks at a time
-#define WORDS (4 * LANES)  // words at a time
-#define CHUNK 4096         // elements of one piece of work
-
-typedef struct source_s {
-  uint32_t key[2];
-  uint32_t step;
-} source_t;
-
-// Words 4 * block .. 4 * block + WORDS - 1 of `sample`: choir_random_block for
-// LANES blocks, with each step of a round done for all of them.
-CHOIR__BODY void draw_words(const source_t* source, uint64_t sample,
-                            uint32_t block, uint32_t* words) {
-  uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
-  uint32_t k0 = source->key[0], k1 = source->key[1];
-  for (uint32_t j = 0; j < LANES; j++) {
-    c0[j] = block + j;
-    c1[j] = source->step;
-    c2[j] = (uint32_t)sample;
-    c3[j] = (uint32_t)(sample >> 32);
-  }
-  for (int round = 0; round < 10; round++) {
-    for (int j = 0; j < LANES; j++) {
-      const uint64_t product0 = (uint64_t)0xd2511f53u * c0[j];
-      const uint64_t product1 = (uint64_t)0xcd9e8d57u * c2[j];
-      c0[j] = (uint32_t)(product1 >> 32) ^ c1[j] ^ k0;
-      c1[j] = (uint32_t)product1;
-      c2[j] = (uint32_t)(product0 >> 32) ^ c3[j] ^ k1;
-      c3[j] = (uint32_t)product0;
-    }
-    k0 += 0x9e3779b9u;
-    k1 += 0xbb67ae85u;
-  }
-  for (int j = 0; j < LANES; j++) {
-    words[4 * j] = c0[j];
-    words[4 * j + 1] = c1[j];
-    words[4 * j + 2] = c2[j];
-    words[4 * j + 3] = c3[j];
-  }
-}
+#define CHUNK 4096  // elements of one piece of work
 
 typedef struct draw_s {
-  source_t source;
+  choir__draws_t source;
   uint64_t first_sample;
   int64_t sample_size;
   int64_t chunks;  // of a sample
@@ -61,14 +18,6 @@ typedef struct draw_s {
   float factor;
   bool accumulate;
 } draw_t;
-
-static source_t source_of(int64_t seed, int64_t stream, int64_t step) {
-  const choir_random_key_t key = {(uint64_t)seed, (uint32_t)stream,
-                                  (uint32_t)step};
-  source_t source = {.step = key.step};
-  choir_random_philox_key(key, source.key);
-  return source;
-}
 
 // One chunk: where it starts, which words, how many.
 typedef struct piece_s {
@@ -94,12 +43,12 @@ CHOIR__BODY void uniform_pieces_body(const draw_t* draw, int64_t begin,
   for (int64_t index = begin; index < end; index++) {
     const piece_t piece = piece_of(draw, index);
     float* y = draw->y + piece.place;
-    for (int64_t i = 0; i < piece.count; i += WORDS) {
-      uint32_t words[WORDS];
-      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
-                 words);
+    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
+      uint32_t words[CHOIR__DRAW_WORDS];
+      choir__draw_words(&draw->source, piece.sample,
+                        (uint32_t)((piece.first + i) / 4), words);
       const int64_t left = piece.count - i;
-      const int64_t n = left < WORDS ? left : WORDS;
+      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
       for (int64_t k = 0; k < n; k++) {
         const float u = (float)(int32_t)(words[k] >> 8) * 0x1p-24f;
         const float value = __builtin_fmaf(draw->range, u, draw->low);
@@ -117,12 +66,12 @@ CHOIR__BODY void normal_pieces_body(const draw_t* draw, int64_t begin,
   for (int64_t index = begin; index < end; index++) {
     const piece_t piece = piece_of(draw, index);
     float* y = draw->y + piece.place;
-    for (int64_t i = 0; i < piece.count; i += WORDS) {
-      uint32_t words[WORDS];
-      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
-                 words);
+    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
+      uint32_t words[CHOIR__DRAW_WORDS];
+      choir__draw_words(&draw->source, piece.sample,
+                        (uint32_t)((piece.first + i) / 4), words);
       const int64_t left = piece.count - i;
-      const int64_t n = left < WORDS ? left : WORDS;
+      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
       for (int64_t k = 0; k < n; k++) {
         const float value = __builtin_fmaf(
             draw->range, choir_random_to_normal(words[k]), draw->low);
@@ -142,12 +91,12 @@ CHOIR__BODY void dropout_pieces_body(const draw_t* draw, int64_t begin,
     const piece_t piece = piece_of(draw, index);
     float* y = draw->y + piece.place;
     const float* x = draw->x ? draw->x + piece.place : NULL;
-    for (int64_t i = 0; i < piece.count; i += WORDS) {
-      uint32_t words[WORDS];
-      draw_words(&draw->source, piece.sample, (uint32_t)((piece.first + i) / 4),
-                 words);
+    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
+      uint32_t words[CHOIR__DRAW_WORDS];
+      choir__draw_words(&draw->source, piece.sample,
+                        (uint32_t)((piece.first + i) / 4), words);
       const int64_t left = piece.count - i;
-      const int64_t n = left < WORDS ? left : WORDS;
+      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
       if (!x) {
         for (int64_t k = 0; k < n; k++)
           y[i + k] = words[k] >> 8 >= draw->threshold ? draw->factor : 0.0f;
@@ -203,7 +152,7 @@ static choir_status_t random_run(const choir_record_t* record,
   const int64_t samples =
       attrs->whole_tensor || dst->ndim == 0 ? 1 : dst->shape[0];
   draw_t draw = {
-      .source = source_of(attrs->seed, attrs->stream, attrs->step),
+      .source = choir__draws_of(attrs->seed, attrs->stream, attrs->step),
       .first_sample = (uint64_t)attrs->first_sample,
       .sample_size = choir_view_count(dst) / samples,
       .y = choir__view_f32(dst),
@@ -267,13 +216,12 @@ static choir_status_t dropout_run(const choir_record_t* record,
   const int64_t count = choir_view_count(y);
   const int32_t threads = choir__cpu_threads(stream);
   draw_t draw = {
-      .source = source_of(attrs->seed, attrs->stream, attrs->step),
+      .source = choir__draws_of(attrs->seed, attrs->stream, attrs->step),
       .first_sample = (uint64_t)attrs->first_sample,
       .sample_size = count / samples,
       .y = choir__view_f32(y),
       .x = choir__view_f32(x),
-      // u >= ratio for u = (word >> 8) 2^-24, in integers.
-      .threshold = (uint32_t)ceil(attrs->ratio * 0x1p24),
+      .threshold = choir__draw_threshold(attrs->ratio),
       .factor = (float)(1 / (1 - attrs->ratio)),
       .accumulate = record->accumulate,
   };
