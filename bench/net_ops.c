@@ -121,37 +121,34 @@ static const net_op_t resnet20_ops[] = {
 
 // What a GPT does beside its products, at 12 blocks, words of 256 and heads of
 // 64 columns.
-#define HEADS(heads) "N," #heads ",256,64"
+#define HEADS(heads, t) "N," #heads "," #t ",64"
+#define QKV(heads, t) HEADS(heads, t) ";" HEADS(heads, t) ";" HEADS(heads, t)
+#define ATTENTION(heads, t, calls)                             \
+  {CHOIR_OP_ATTENTION, QKV(heads, t), "causal=1", calls}, {    \
+    CHOIR_OP_ATTENTION_GRAD,                                   \
+        QKV(heads, t) ";" HEADS(heads, t) ";N," #heads "," #t  \
+                                          ";" HEADS(heads, t), \
+        "causal=1", calls                                      \
+  }
 #define GPT_OPS(width, heads, hidden)                                          \
   {CHOIR_OP_GATHER, "50257," #width ";N,256", NULL, 1},                        \
       {CHOIR_OP_GATHER_GRAD, "50257," #width ";N,256;N,256," #width, NULL, 1}, \
       {CHOIR_OP_LAYER_NORM, "N,256," #width ";" #width ";" #width, NULL, 25},  \
       {CHOIR_OP_LAYER_NORM_GRAD, "N,256," #width ";" #width ";N,256," #width,  \
        NULL, 25},                                                              \
-      {CHOIR_OP_ATTENTION, HEADS(heads) ";" HEADS(heads) ";" HEADS(heads),     \
-       "causal=1", 12},                                                        \
-      {CHOIR_OP_ATTENTION_GRAD,                                                \
-       HEADS(heads) ";" HEADS(heads) ";" HEADS(heads) ";" HEADS(               \
-           heads) ";N," #heads ",256;" HEADS(heads),                           \
-       "causal=1", 12},                                                        \
-      {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},                             \
+      ATTENTION(heads, 256, 12), {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},  \
       {CHOIR_OP_GELU_GRAD, "N,256," #hidden ";N,256," #hidden, NULL, 12},      \
       {CHOIR_OP_ADD, "N,256," #width ";N,256," #width, NULL, 24},
 static const net_op_t gpt384_ops[] = {GPT_OPS(384, 6, 1536)};
 static const net_op_t gpt768_ops[] = {GPT_OPS(768, 12, 3072)};
 
 // Attention alone, at four lengths.
-#define OF_LENGTH(heads, t)                                                \
-  {CHOIR_OP_ATTENTION,                                                     \
-   "N," #heads "," #t ",64;N," #heads "," #t ",64;N," #heads "," #t ",64", \
-   "causal=1", 1},                                                         \
-      {CHOIR_OP_ATTENTION_GRAD,                                            \
-       "N," #heads "," #t ",64;N," #heads "," #t ",64;N," #heads "," #t    \
-       ",64;N," #heads "," #t ",64;N," #heads "," #t ";N," #heads "," #t   \
-       ",64",                                                              \
-       "causal=1", 1},
-static const net_op_t attention_ops[] = {OF_LENGTH(64, 256) OF_LENGTH(
-    12, 1024) OF_LENGTH(4, 4096) OF_LENGTH(2, 16384)};
+static const net_op_t attention_ops[] = {
+    ATTENTION(64, 256, 1),
+    ATTENTION(12, 1024, 1),
+    ATTENTION(4, 4096, 1),
+    ATTENTION(2, 16384, 1),
+};
 
 #define OPS_OF(net) net##_ops, sizeof(net##_ops) / sizeof(net##_ops[0])
 

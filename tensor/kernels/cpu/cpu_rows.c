@@ -24,9 +24,9 @@ typedef struct slopes_s {
   float mean_g, mean_gn;
 } slopes_t;
 
-// Sums along a row; rows whose gradients are made side by side, and their most
+// Rows whose gradients are made side by side, and their most
 // columns.
-enum { SUMS = 32, GROUP = 4, MOST_GROUPED = 512 };
+enum { GROUP = 4, MOST_GROUPED = 512 };
 
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_rows_loops.inc"
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
