@@ -3,26 +3,99 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "io/dataset_internal.h"
 #include "io/idx.h"
 #include "io/io_internal.h"
 
 #define MNIST_CLASS_COUNT 10
 #define PATH_BYTES 4096
 
-struct choir_dataset_s {
-  atomic_int ref_count;
+// ---- Of any kind ----
+
+void choir__dataset_init(const choir__dataset_vtable_t* vtable, int64_t count,
+                         int64_t class_count, choir_dataset_t* dataset) {
+  atomic_init(&dataset->ref_count, 1);
+  dataset->vtable = vtable;
+  dataset->count = count;
+  dataset->class_count = class_count;
+}
+
+void choir_dataset_retain(choir_dataset_t* dataset) {
+  if (!dataset) return;
+  atomic_fetch_add_explicit(&dataset->ref_count, 1, memory_order_relaxed);
+}
+
+void choir_dataset_release(choir_dataset_t* dataset) {
+  if (!dataset) return;
+  if (atomic_fetch_sub_explicit(&dataset->ref_count, 1, memory_order_acq_rel) ==
+      1)
+    dataset->vtable->destroy(dataset);
+}
+
+int64_t choir_dataset_count(const choir_dataset_t* dataset) {
+  return dataset->count;
+}
+const choir_view_t* choir_dataset_x(const choir_dataset_t* dataset) {
+  return &dataset->x;
+}
+const choir_view_t* choir_dataset_y(const choir_dataset_t* dataset) {
+  return &dataset->y;
+}
+int64_t choir_dataset_class_count(const choir_dataset_t* dataset) {
+  return dataset->class_count;
+}
+
+// ---- Images in memory ----
+
+typedef struct images_s {
+  choir_dataset_t dataset;
   choir_allocator_t allocator;
   choir_dataset_memory_t memory;
-  int64_t shape[3];  // (channels, height, width)
   int64_t image_bytes;
-};
+  float scale[256];  // pixel -> pixel / 255
+} images_t;
 
-// ---- From memory ----
+static choir_status_t images_read(const choir_dataset_t* dataset, int64_t index,
+                                  void* x, void* y) {
+  const images_t* images = (const images_t*)dataset;
+  const uint8_t* pixels = images->memory.pixels + index * images->image_bytes;
+  float* to = x;
+  for (int64_t k = 0; k < images->image_bytes; ++k)
+    to[k] = images->scale[pixels[k]];
+  *(int32_t*)y = images->memory.labels[index];
+  return NULL;
+}
+
+static void images_destroy(choir_dataset_t* dataset) {
+  images_t* images = (images_t*)dataset;
+  if (images->memory.release) images->memory.release(images->memory.context);
+  choir_deallocate(images->allocator, images, sizeof(*images));
+}
+
+static const choir__dataset_vtable_t images_vtable = {images_read,
+                                                      images_destroy};
+
+// NULL: other samples.
+static const images_t* images_of(const choir_dataset_t* dataset) {
+  return dataset->vtable == &images_vtable ? (const images_t*)dataset : NULL;
+}
+
+const int64_t* choir_dataset_shape(const choir_dataset_t* dataset) {
+  return images_of(dataset) ? &dataset->x.shape[1] : NULL;
+}
+int64_t choir_dataset_image_bytes(const choir_dataset_t* dataset) {
+  return images_of(dataset) ? images_of(dataset)->image_bytes : 0;
+}
+const uint8_t* choir_dataset_pixels(const choir_dataset_t* dataset) {
+  return images_of(dataset) ? images_of(dataset)->memory.pixels : NULL;
+}
+const int32_t* choir_dataset_labels(const choir_dataset_t* dataset) {
+  return images_of(dataset) ? images_of(dataset)->memory.labels : NULL;
+}
 
 static choir_status_t check_memory(const choir_dataset_memory_t* memory,
                                    int64_t* out_image_bytes) {
@@ -69,37 +142,26 @@ choir_status_t choir_dataset_create(const choir_dataset_memory_t* memory,
   *out_dataset = NULL;
   int64_t image_bytes = 0;
   CHOIR_TRY(check_memory(memory, &image_bytes));
+  const int64_t shape[] = {1, memory->channels, memory->height, memory->width};
+  choir_view_t x;
+  choir_view_t y;
+  CHOIR_TRY_NOTE(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x), "dataset");
+  CHOIR_TRY_NOTE(choir_view_make(CHOIR_DTYPE_I32, 1, shape, &y), "dataset");
   choir_allocator_t allocator = choir_allocator_default();
   void* block;
-  CHOIR_TRY(
-      choir_allocate(allocator, sizeof(choir_dataset_t), "a data set", &block));
-  choir_dataset_t* dataset = block;
-  atomic_init(&dataset->ref_count, 1);
-  dataset->allocator = allocator;
-  dataset->memory = *memory;
-  dataset->shape[0] = memory->channels;
-  dataset->shape[1] = memory->height;
-  dataset->shape[2] = memory->width;
-  dataset->image_bytes = image_bytes;
-  *out_dataset = dataset;
+  CHOIR_TRY(choir_allocate(allocator, sizeof(images_t), "a data set", &block));
+  images_t* images = block;
+  choir__dataset_init(&images_vtable, memory->count, memory->class_count,
+                      &images->dataset);
+  images->dataset.x = x;
+  images->dataset.y = y;
+  images->allocator = allocator;
+  images->memory = *memory;
+  images->image_bytes = image_bytes;
+  for (int value = 0; value < 256; ++value)
+    images->scale[value] = (float)value / 255.0f;
+  *out_dataset = &images->dataset;
   return NULL;
-}
-
-void choir_dataset_retain(choir_dataset_t* dataset) {
-  if (!dataset) return;
-  atomic_fetch_add_explicit(&dataset->ref_count, 1, memory_order_relaxed);
-}
-
-void choir_dataset_release(choir_dataset_t* dataset) {
-  if (!dataset) return;
-  if (atomic_fetch_sub_explicit(&dataset->ref_count, 1, memory_order_acq_rel) !=
-      1) {
-    return;
-  }
-  if (dataset->memory.release) {
-    dataset->memory.release(dataset->memory.context);
-  }
-  choir_deallocate(dataset->allocator, dataset, sizeof *dataset);
 }
 
 // ---- From files ----
@@ -324,25 +386,4 @@ choir_status_t choir_dataset_open_mnist(const char* folder, choir_split_t split,
   CHOIR_TRY(find_file(folder, name, "labels", 1, labels_path));
   return choir_dataset_open_idx(images_path, labels_path, MNIST_CLASS_COUNT,
                                 limit, out_dataset);
-}
-
-// ---- Queries ----
-
-int64_t choir_dataset_count(const choir_dataset_t* dataset) {
-  return dataset->memory.count;
-}
-const int64_t* choir_dataset_shape(const choir_dataset_t* dataset) {
-  return dataset->shape;
-}
-int64_t choir_dataset_image_bytes(const choir_dataset_t* dataset) {
-  return dataset->image_bytes;
-}
-int64_t choir_dataset_class_count(const choir_dataset_t* dataset) {
-  return dataset->memory.class_count;
-}
-const uint8_t* choir_dataset_pixels(const choir_dataset_t* dataset) {
-  return dataset->memory.pixels;
-}
-const int32_t* choir_dataset_labels(const choir_dataset_t* dataset) {
-  return dataset->memory.labels;
 }

@@ -2,14 +2,16 @@
 #ifndef CHOIR_IO_DATASET_H_
 #define CHOIR_IO_DATASET_H_
 
-#include "core/status.h"
+#include "core/view.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// A labelled image data set in memory: 8-bit pixels, one class per image.
-// Pixels stay bytes; the loader (io/loader.h) turns them into f32 batches.
+// A data set: samples, each an x and what a model is to make of it, y. They are
+// images in memory with a class each (below), whose 8-bit pixels the loader
+// (io/loader.h) turns into f32; or windows of tokens (io/tokens.h), whose y is
+// the same window a token later.
 //
 //   choir_dataset_t* train;
 //   CHOIR_TRY(choir_dataset_open_mnist("/usr/share/datasets/fashion-mnist",
@@ -104,13 +106,20 @@ CHOIR_API choir_status_t choir_dataset_create(
 CHOIR_API void choir_dataset_retain(choir_dataset_t* dataset);
 CHOIR_API void choir_dataset_release(choir_dataset_t* dataset);
 
-// Images.
+// Samples.
 CHOIR_API int64_t choir_dataset_count(const choir_dataset_t* dataset);
+// Dtype and shape of one sample's x and y as batches have them, with a first
+// dimension of 1: of images f32 (1, channels, height, width), which is pixel /
+// 255, and i32 (1); of windows i32 (1, length) twice. Lent.
+CHOIR_API const choir_view_t* choir_dataset_x(const choir_dataset_t* dataset);
+CHOIR_API const choir_view_t* choir_dataset_y(const choir_dataset_t* dataset);
+// What is in y is below it: classes, or the vocabulary.
+CHOIR_API int64_t choir_dataset_class_count(const choir_dataset_t* dataset);
+// Of images; NULL and 0 of other samples.
 // (channels, height, width); lent.
 CHOIR_API const int64_t* choir_dataset_shape(const choir_dataset_t* dataset);
 // channels * height * width.
 CHOIR_API int64_t choir_dataset_image_bytes(const choir_dataset_t* dataset);
-CHOIR_API int64_t choir_dataset_class_count(const choir_dataset_t* dataset);
 // (count, channels, height, width), row-major; lent.
 CHOIR_API const uint8_t* choir_dataset_pixels(const choir_dataset_t* dataset);
 // (count); lent.

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/profile.h"
 #include "core/random.h"
+#include "io/dataset_internal.h"
 #include "io/shares.h"
 
 // A ring of slots, each one batch's memory. Three counters that only grow say
@@ -45,8 +46,8 @@ typedef struct slot_s {
   choir_buffer_t* y_buffer;
   // Where the thread writes: the buffers' memory, or host memory that is
   // copied there.
-  float* x;    // (capacity, C, H, W)
-  int32_t* y;  // (capacity)
+  char* x;
+  char* y;
   int64_t* samples;
   choir_tensor_t* x_tensors[STEP_KINDS];
   choir_tensor_t* y_tensors[STEP_KINDS];
@@ -65,10 +66,11 @@ struct choir_loader_s {
   int64_t steps;
   size_t x_bytes;  // of one slot
   size_t y_bytes;
+  size_t x_sample_bytes;
+  size_t y_sample_bytes;
   size_t samples_bytes;
   bool on_host;
   choir_stream_t* copies;  // the thread's; NULL on a host device
-  float scale[256];        // pixel -> pixel / 255
 
   slot_t* slots;
   int64_t slot_count;
@@ -111,33 +113,28 @@ static choir_status_t fill(choir_loader_t* loader, slot_t* slot,
                            choir_loader_position_t position) {
   const choir_partition_part_t part =
       choir_partition_step(&loader->partition, position.step);
-  const uint8_t* pixels = choir_dataset_pixels(loader->dataset);
-  const int32_t* labels = choir_dataset_labels(loader->dataset);
-  const int64_t image_bytes = choir_dataset_image_bytes(loader->dataset);
+  const choir_dataset_t* dataset = loader->dataset;
   const uint64_t count = (uint64_t)loader->partition.sample_count;
   const int64_t first = part.step_first + part.first_in_step;
   const choir_random_key_t key = {(uint64_t)loader->config.seed,
                                   LOADER_RANDOM_STREAM,
                                   (uint32_t)position.epoch};
-  float* x = slot->x;
   for (int64_t i = 0; i < part.count; ++i) {
     int64_t sample = first + i;
     if (loader->config.shuffle) {
       sample = (int64_t)choir_random_permute(key, count, (uint64_t)sample);
     }
-    const uint8_t* image = pixels + sample * image_bytes;
-    for (int64_t k = 0; k < image_bytes; ++k) x[k] = loader->scale[image[k]];
-    x += image_bytes;
-    slot->y[i] = labels[sample];
+    CHOIR_TRY(dataset->vtable->read(
+        dataset, sample, slot->x + (size_t)i * loader->x_sample_bytes,
+        slot->y + (size_t)i * loader->y_sample_bytes));
     slot->samples[i] = sample;
   }
   if (!loader->on_host && part.count > 0) {
     const size_t samples = (size_t)part.count;
-    CHOIR_TRY(
-        choir_buffer_write(slot->x_buffer, loader->copies, 0, slot->x,
-                           samples * (size_t)image_bytes * sizeof(float)));
+    CHOIR_TRY(choir_buffer_write(slot->x_buffer, loader->copies, 0, slot->x,
+                                 samples * loader->x_sample_bytes));
     CHOIR_TRY(choir_buffer_write(slot->y_buffer, loader->copies, 0, slot->y,
-                                 samples * sizeof(int32_t)));
+                                 samples * loader->y_sample_bytes));
   }
   const int kind = position.step == loader->steps - 1 ? STEP_LAST : STEP_FULL;
   slot->batch = (choir_batch_t){
@@ -217,6 +214,19 @@ static choir_status_t start_thread(choir_loader_t* loader) {
 
 // ---- Life ----
 
+// `count` samples like this one, in the buffer.
+static choir_status_t make_tensor(const choir_view_t* sample, int64_t count,
+                                  choir_buffer_t* buffer,
+                                  choir_tensor_t** out_tensor) {
+  int64_t shape[CHOIR_MAX_NDIM];
+  memcpy(shape, sample->shape, sizeof(shape));
+  shape[0] = count;
+  choir_view_t view;
+  CHOIR_TRY(choir_view_make(sample->dtype, sample->ndim, shape, &view));
+  view.buffer = buffer;
+  return choir_tensor_from_view(&view, out_tensor);
+}
+
 static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
   choir_device_t* device = loader->device;
   CHOIR_TRY(choir_buffer_create(device, loader->x_bytes, &slot->x_buffer));
@@ -228,10 +238,10 @@ static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
     slot->y = choir_buffer_data(slot->y_buffer);
   } else if (loader->x_bytes > 0) {
     CHOIR_TRY(choir_allocate(loader->allocator, loader->x_bytes,
-                             "the pixels of a batch", &block));
+                             "the inputs of a batch", &block));
     slot->x = block;
     CHOIR_TRY(choir_allocate(loader->allocator, loader->y_bytes,
-                             "the labels of a batch", &block));
+                             "the targets of a batch", &block));
     slot->y = block;
   }
   if (loader->samples_bytes > 0) {
@@ -240,19 +250,14 @@ static choir_status_t make_slot(choir_loader_t* loader, slot_t* slot) {
     slot->samples = block;
   }
 
-  const int64_t* image = choir_dataset_shape(loader->dataset);
   const int64_t steps[STEP_KINDS] = {0, loader->steps - 1};
   for (int kind = 0; kind < STEP_KINDS; ++kind) {
     const int64_t count =
         choir_partition_step(&loader->partition, steps[kind]).count;
-    const int64_t shape[4] = {count, image[0], image[1], image[2]};
-    choir_view_t view;
-    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &view));
-    view.buffer = slot->x_buffer;
-    CHOIR_TRY(choir_tensor_from_view(&view, &slot->x_tensors[kind]));
-    CHOIR_TRY(choir_view_make(CHOIR_DTYPE_I32, 1, shape, &view));
-    view.buffer = slot->y_buffer;
-    CHOIR_TRY(choir_tensor_from_view(&view, &slot->y_tensors[kind]));
+    CHOIR_TRY(make_tensor(choir_dataset_x(loader->dataset), count,
+                          slot->x_buffer, &slot->x_tensors[kind]));
+    CHOIR_TRY(make_tensor(choir_dataset_y(loader->dataset), count,
+                          slot->y_buffer, &slot->y_tensors[kind]));
   }
   return NULL;
 }
@@ -319,24 +324,26 @@ static choir_status_t take_shares(choir_loader_t* loader) {
   return NULL;
 }
 
+static choir_status_t sizes_of(const choir_view_t* sample, int64_t count,
+                               size_t* out_sample_bytes, size_t* out_bytes) {
+  *out_sample_bytes =
+      (size_t)choir_view_count(sample) * choir_dtype_bytes(sample->dtype);
+  if (!__builtin_mul_overflow((size_t)count, *out_sample_bytes, out_bytes) &&
+      *out_bytes <= INT64_MAX)
+    return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "loader: %lld samples of %zu bytes do not fit in memory",
+                     (long long)count, *out_sample_bytes);
+}
+
 static choir_status_t start(choir_loader_t* loader) {
   CHOIR_TRY(take_shares(loader));
-  const int64_t image_bytes = choir_dataset_image_bytes(loader->dataset);
   const int64_t capacity = choir_partition_capacity(&loader->partition);
-  int64_t x_bytes;
-  if (__builtin_mul_overflow(capacity, image_bytes, &x_bytes) ||
-      __builtin_mul_overflow(x_bytes, (int64_t)sizeof(float), &x_bytes)) {
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "loader: %lld samples of %lld pixels do not fit in "
-                       "memory",
-                       (long long)capacity, (long long)image_bytes);
-  }
-  loader->x_bytes = (size_t)x_bytes;
-  loader->y_bytes = (size_t)capacity * sizeof(int32_t);
+  CHOIR_TRY(sizes_of(choir_dataset_x(loader->dataset), capacity,
+                     &loader->x_sample_bytes, &loader->x_bytes));
+  CHOIR_TRY(sizes_of(choir_dataset_y(loader->dataset), capacity,
+                     &loader->y_sample_bytes, &loader->y_bytes));
   loader->samples_bytes = (size_t)capacity * sizeof(int64_t);
-  for (int value = 0; value < 256; ++value) {
-    loader->scale[value] = (float)value / 255.0f;
-  }
   loader->on_host = choir_device_is_host(loader->device);
   if (!loader->on_host) {
     CHOIR_TRY(choir_stream_create(loader->device, CHOIR_STREAM_BACKGROUND,

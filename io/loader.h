@@ -64,8 +64,8 @@ CHOIR_API extern const choir_struct_def_t choir_loader_config_def;
 
 // One step's samples of this rank.
 typedef struct choir_batch_s {
-  choir_tensor_t* x;      // f32 (sample_count, C, H, W), pixel / 255
-  choir_tensor_t* y;      // i32 (sample_count), classes
+  choir_tensor_t* x;      // (sample_count, ...), by choir_dataset_x
+  choir_tensor_t* y;      // (sample_count, ...), by choir_dataset_y
   int64_t sample_count;   // of this rank; may be 0 in the last step
   int64_t global_count;   // of all ranks; the weight of this rank in averages
                           // is sample_count / global_count
