@@ -49,6 +49,7 @@
 #include "io/loader.h"
 #include "io/partition.h"
 #include "io/shares.h"
+#include "io/tokens.h"
 
 #include "dist/comm.h"
 #include "dist/dist_opt.h"

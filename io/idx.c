@@ -1,61 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/idx.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-#include <zlib.h>
 
-#include "io/io_internal.h"
+#include "io/gz_internal.h"
 
-// zlib's gz functions read plain and gzipped files alike. A header can claim
-// any size, so before memory is asked for, the claim is held against the
-// file's length: deflate never shrinks more than 1032 : 1.
-#define DEFLATE_MAX_RATIO 1032
 #define IDX_UNSIGNED_BYTE 0x08
 // "4294967295 x " for each dimension.
 #define SHAPE_TEXT_BYTES (CHOIR_MAX_NDIM * 13 + 1)
-
-typedef struct source_s {
-  gzFile file;
-  const char* path;
-  uint64_t file_bytes;
-} source_t;
-
-// Reads up to `bytes`; fewer at the end of the file.
-static choir_status_t source_read(source_t* source, void* data, size_t bytes,
-                                  size_t* out_got) {
-  uint8_t* to = data;
-  *out_got = 0;
-  while (*out_got < bytes) {
-    size_t left = bytes - *out_got;
-    unsigned want = left < (1u << 30) ? (unsigned)left : 1u << 30;
-    int got = gzread(source->file, to + *out_got, want);
-    int code = Z_OK;
-    const char* text = gzerror(source->file, &code);
-    // Z_BUF_ERROR: the compressed stream stops early, told by the count.
-    if (got < 0 ||
-        (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)) {
-      if (code == Z_ERRNO) {
-        return CHOIR__IO_ERROR(errno, "idx: cannot read '%s'", source->path);
-      }
-      if (code == Z_MEM_ERROR) {
-        return CHOIR_ERROR(OUT_OF_MEMORY, "idx: no memory to unpack '%s'",
-                           source->path);
-      }
-      if (code != Z_BUF_ERROR) {
-        return CHOIR_ERROR(OUT_OF_RANGE,
-                           "idx: '%s' is broken: its gzip stream cannot be "
-                           "unpacked (%s)",
-                           source->path, text);
-      }
-    }
-    if (got <= 0) return NULL;
-    *out_got += (size_t)got;
-  }
-  return NULL;
-}
 
 static const char* print_shape(const choir_idx_t* idx, int64_t rows,
                                char text[SHAPE_TEXT_BYTES]) {
@@ -68,11 +21,11 @@ static const char* print_shape(const choir_idx_t* idx, int64_t rows,
   return text;
 }
 
-static choir_status_t read_header(source_t* source, int32_t ndim,
+static choir_status_t read_header(choir__gz_t* source, int32_t ndim,
                                   choir_idx_t* out_idx) {
   uint8_t bytes[4 + 4 * CHOIR_MAX_NDIM];
   size_t got;
-  CHOIR_TRY(source_read(source, bytes, 4, &got));
+  CHOIR_TRY(choir__gz_read(source, bytes, 4, &got));
   if (got < 4) {
     return CHOIR_ERROR(OUT_OF_RANGE,
                        "idx: '%s' ends after %zu bytes; the header of an IDX "
@@ -96,7 +49,7 @@ static choir_status_t read_header(source_t* source, int32_t ndim,
                        "idx: '%s' has %d dimensions; %d are needed",
                        source->path, bytes[3], ndim);
   }
-  CHOIR_TRY(source_read(source, bytes + 4, 4 * (size_t)ndim, &got));
+  CHOIR_TRY(choir__gz_read(source, bytes + 4, 4 * (size_t)ndim, &got));
   if (got < 4 * (size_t)ndim) {
     return CHOIR_ERROR(OUT_OF_RANGE,
                        "idx: '%s' ends after %zu bytes; its header has %d",
@@ -113,7 +66,7 @@ static choir_status_t read_header(source_t* source, int32_t ndim,
   return NULL;
 }
 
-static choir_status_t read_all(source_t* source, int32_t ndim, int64_t limit,
+static choir_status_t read_all(choir__gz_t* source, int32_t ndim, int64_t limit,
                                choir_idx_t* out_idx) {
   CHOIR_TRY(read_header(source, ndim, out_idx));
   char shape[SHAPE_TEXT_BYTES];
@@ -129,8 +82,7 @@ static choir_status_t read_all(source_t* source, int32_t ndim, int64_t limit,
   }
   fits = fits && !__builtin_mul_overflow(row_bytes, (size_t)out_idx->shape[0],
                                          &out_idx->bytes);
-  uint64_t ratio = gzdirect(source->file) ? 1 : DEFLATE_MAX_RATIO;
-  if (!fits || out_idx->bytes / ratio > source->file_bytes) {
+  if (!fits || out_idx->bytes > choir__gz_most_bytes(source)) {
     out_idx->bytes = 0;
     return CHOIR_ERROR(OUT_OF_RANGE,
                        "idx: '%s' is truncated: its header promises %s bytes, "
@@ -146,7 +98,7 @@ static choir_status_t read_all(source_t* source, int32_t ndim, int64_t limit,
                                   "its elements", &memory),
                    "idx: '%s'", source->path);
     out_idx->data = memory;
-    CHOIR_TRY(source_read(source, out_idx->data, out_idx->bytes, &got));
+    CHOIR_TRY(choir__gz_read(source, out_idx->data, out_idx->bytes, &got));
   }
   if (got < out_idx->bytes) {
     return CHOIR_ERROR(OUT_OF_RANGE,
@@ -159,7 +111,7 @@ static choir_status_t read_all(source_t* source, int32_t ndim, int64_t limit,
 
   // Reading on also makes zlib compare its checksum.
   uint8_t extra;
-  CHOIR_TRY(source_read(source, &extra, 1, &got));
+  CHOIR_TRY(choir__gz_read(source, &extra, 1, &got));
   if (got > 0) {
     return CHOIR_ERROR(OUT_OF_RANGE,
                        "idx: '%s' goes on after the %zu bytes that its header "
@@ -167,14 +119,7 @@ static choir_status_t read_all(source_t* source, int32_t ndim, int64_t limit,
                        source->path, out_idx->bytes,
                        print_shape(out_idx, total_rows, shape));
   }
-  int code = Z_OK;
-  gzerror(source->file, &code);
-  if (code == Z_BUF_ERROR) {
-    return CHOIR_ERROR(OUT_OF_RANGE,
-                       "idx: '%s' is truncated: its gzip stream has no end",
-                       source->path);
-  }
-  return NULL;
+  return choir__gz_check_end(source);
 }
 
 choir_status_t choir_idx_read(const char* path, int32_t ndim, int64_t limit,
@@ -187,17 +132,10 @@ choir_status_t choir_idx_read(const char* path, int32_t ndim, int64_t limit,
                        path ? path : "(null)", ndim, (long long)limit,
                        CHOIR_MAX_NDIM);
   }
-  source_t source = {.path = path};
-  int fd;
-  CHOIR_TRY(choir__io_open("idx", path, &fd, &source.file_bytes));
-  source.file = gzdopen(fd, "rb");
-  if (!source.file) {
-    close(fd);
-    return CHOIR_ERROR(OUT_OF_MEMORY, "idx: no memory to open '%s'", path);
-  }
-  gzbuffer(source.file, 1u << 17);
+  choir__gz_t source;
+  CHOIR_TRY(choir__gz_open("idx", path, &source));
   choir_status_t status = read_all(&source, ndim, limit, out_idx);
-  gzclose_r(source.file);
+  choir__gz_close(&source);
   if (status) choir_idx_clear(out_idx);
   return status;
 }

@@ -5,6 +5,7 @@
 
 #include "core/random.h"
 #include "io/safetensors_internal.h"
+#include "io/utf8_internal.h"
 
 // Two passes. The first looks at the bytes only and refuses what would cost
 // memory or time out of proportion, or what cJSON takes too lightly: deep
@@ -23,36 +24,11 @@
 // ---- The first pass ----
 
 bool choir__safetensors_is_utf8(const char* text, size_t bytes) {
-  const uint8_t* at = (const uint8_t*)text;
-  const uint8_t* end = at + bytes;
-  while (at < end) {
-    if (*at < 0x80) {
-      ++at;
-      continue;
-    }
-    // Unicode, table 3-7: the second byte's range depends on the first.
-    size_t more;
-    uint8_t low = 0x80;
-    uint8_t high = 0xbf;
-    if (*at >= 0xc2 && *at <= 0xdf) {
-      more = 1;
-    } else if (*at >= 0xe0 && *at <= 0xef) {
-      more = 2;
-      if (*at == 0xe0) low = 0xa0;
-      if (*at == 0xed) high = 0x9f;
-    } else if (*at >= 0xf0 && *at <= 0xf4) {
-      more = 3;
-      if (*at == 0xf0) low = 0x90;
-      if (*at == 0xf4) high = 0x8f;
-    } else {
-      return false;
-    }
-    if ((size_t)(end - at) <= more) return false;
-    if (at[1] < low || at[1] > high) return false;
-    for (size_t k = 2; k <= more; ++k) {
-      if (at[k] < 0x80 || at[k] > 0xbf) return false;
-    }
-    at += more + 1;
+  uint32_t code;
+  for (size_t at = 0; at < bytes;) {
+    const size_t size = choir__utf8_read(text + at, bytes - at, &code);
+    if (size == 0) return false;
+    at += size;
   }
   return true;
 }
