@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string.h>
-
 #include "autograd/grad_rule.h"
 
 // Gradients of matrix products. With C = A B: dA = dC B^T, dB = A^T dC. An
@@ -24,24 +22,6 @@ static choir_status_t emit_summed(choir_grad_t* grad, int32_t src,
   return choir_grad_emit1(grad, src, CHOIR_OP_COPY, wide, NULL);
 }
 
-choir_status_t choir__grad_matmul(choir_grad_t* grad) {
-  const choir_matmul_attrs_t* attrs = grad->attrs;
-  const bool ta = attrs->transpose_a;
-  const bool tb = attrs->transpose_b;
-  choir_tensor_t* a = grad->srcs[0];
-  choir_tensor_t* b = grad->srcs[1];
-  choir_tensor_t* dc = grad->dy;
-  // dA = dC op(B)^T, or its transpose when A was given transposed.
-  choir_matmul_attrs_t left = {.transpose_a = false, .transpose_b = !tb};
-  choir_matmul_attrs_t left_t = {.transpose_a = tb, .transpose_b = true};
-  CHOIR_TRY(ta ? emit_summed(grad, 0, b, dc, &left_t)
-               : emit_summed(grad, 0, dc, b, &left));
-  choir_matmul_attrs_t right = {.transpose_a = !ta, .transpose_b = false};
-  choir_matmul_attrs_t right_t = {.transpose_a = true, .transpose_b = ta};
-  return tb ? emit_summed(grad, 1, dc, a, &right_t)
-            : emit_summed(grad, 1, a, dc, &right);
-}
-
 // (..., columns) as (rows, columns).
 static choir_status_t as_rows(choir_grad_t* grad, choir_tensor_t* tensor,
                               choir_tensor_t** out_rows) {
@@ -54,25 +34,45 @@ static choir_status_t as_rows(choir_grad_t* grad, choir_tensor_t* tensor,
   return choir_grad_temp(grad, CHOIR_OP_RESHAPE, &tensor, 1, &attrs, out_rows);
 }
 
+// dB of one B (k, n), or transposed (n, k), for all rows of A: the sum over
+// them is a product too.
+static choir_status_t emit_joined(choir_grad_t* grad, bool transposed) {
+  if (!choir_grad_wants(grad, 1)) return NULL;
+  choir_tensor_t* a = NULL;
+  choir_tensor_t* dc = NULL;
+  CHOIR_TRY(as_rows(grad, grad->srcs[0], &a));
+  CHOIR_TRY(as_rows(grad, grad->dy, &dc));
+  const choir_matmul_attrs_t attrs = {.transpose_a = true};
+  return choir_grad_emit2(grad, 1, CHOIR_OP_MATMUL, transposed ? dc : a,
+                          transposed ? a : dc, &attrs);
+}
+
+choir_status_t choir__grad_matmul(choir_grad_t* grad) {
+  const choir_matmul_attrs_t* attrs = grad->attrs;
+  const bool ta = attrs->transpose_a;
+  const bool tb = attrs->transpose_b;
+  choir_tensor_t* a = grad->srcs[0];
+  choir_tensor_t* b = grad->srcs[1];
+  choir_tensor_t* dc = grad->dy;
+  // dA = dC op(B)^T, or its transpose when A was given transposed.
+  choir_matmul_attrs_t left = {.transpose_a = false, .transpose_b = !tb};
+  choir_matmul_attrs_t left_t = {.transpose_a = tb, .transpose_b = true};
+  CHOIR_TRY(ta ? emit_summed(grad, 0, b, dc, &left_t)
+               : emit_summed(grad, 0, dc, b, &left));
+  if (!ta && choir_tensor_ndim(b) == 2) return emit_joined(grad, tb);
+  choir_matmul_attrs_t right = {.transpose_a = !ta, .transpose_b = false};
+  choir_matmul_attrs_t right_t = {.transpose_a = true, .transpose_b = ta};
+  return tb ? emit_summed(grad, 1, dc, a, &right_t)
+            : emit_summed(grad, 1, a, dc, &right);
+}
+
 choir_status_t choir__grad_linear(choir_grad_t* grad) {
-  choir_tensor_t* x = NULL;           // (n, in)
-  choir_tensor_t* dy = NULL;          // (n, out)
-  choir_tensor_t* w = grad->srcs[1];  // (in, out)
-  CHOIR_TRY(as_rows(grad, grad->srcs[0], &x));
+  choir_tensor_t* dy = NULL;
   CHOIR_TRY(as_rows(grad, grad->dy, &dy));
-  choir_sum_attrs_t over_samples = {.axis = 0, .keep_dims = false};
+  const choir_sum_attrs_t over_samples = {.axis = 0, .keep_dims = false};
   CHOIR_TRY(choir_grad_emit1(grad, 2, CHOIR_OP_SUM, dy, &over_samples));
-  choir_matmul_attrs_t xt_dy = {.transpose_a = true, .transpose_b = false};
-  CHOIR_TRY(choir_grad_emit2(grad, 1, CHOIR_OP_MATMUL, x, dy, &xt_dy));
-  choir_matmul_attrs_t dy_wt = {.transpose_a = false, .transpose_b = true};
-  if (x == grad->srcs[0])
-    return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, dy, w, &dy_wt);
-  if (!choir_grad_wants(grad, 0)) return NULL;
-  choir_tensor_t* srcs[] = {dy, w};
-  choir_tensor_t* dx = NULL;
-  CHOIR_TRY(choir_grad_temp(grad, CHOIR_OP_MATMUL, srcs, 2, &dy_wt, &dx));
-  const choir_view_t* view = choir_tensor_view(grad->srcs[0]);
-  choir_reshape_attrs_t back = {.ndim = view->ndim};
-  memcpy(back.shape, view->shape, sizeof(back.shape));
-  return choir_grad_emit1(grad, 0, CHOIR_OP_RESHAPE, dx, &back);
+  CHOIR_TRY(emit_joined(grad, false));
+  const choir_matmul_attrs_t dy_wt = {.transpose_b = true};
+  return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, grad->dy, grad->srcs[1],
+                          &dy_wt);
 }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string.h>
-
 #include "model/layer_def.h"
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
@@ -22,23 +20,6 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
                       : NULL;
 }
 
-// x W, of all rows at once.
-static choir_var_t* multiply(choir_scope_t* scope, choir_var_t* x,
-                             choir_var_t* w) {
-  const choir_view_t* view = choir_var_view(x);
-  const int32_t last = view->ndim - 1;
-  if (last == 1) return choir_var_matmul(scope, x, w, NULL);
-  choir_reshape_attrs_t rows = {.ndim = 2, .shape = {1, view->shape[last]}};
-  choir_reshape_attrs_t back = {.ndim = view->ndim};
-  memcpy(back.shape, view->shape, sizeof(back.shape));
-  for (int32_t k = 0; k < last; ++k) rows.shape[0] *= view->shape[k];
-  const choir_view_t* weights = choir_var_view(w);
-  if (weights) back.shape[last] = weights->shape[1];
-  choir_var_t* y =
-      choir_var_matmul(scope, choir_var_reshape(scope, x, &rows), w, NULL);
-  return choir_var_reshape(scope, y, &back);
-}
-
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   choir_var_t* x = inputs.at[0];
@@ -48,7 +29,7 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
       config->bias
           ? choir_var_linear(scope, x, w,
                              choir_scope_param(scope, layer->params[1]))
-          : multiply(scope, x, w);
+          : choir_var_matmul(scope, x, w, NULL);
   return config->activation == CHOIR_ACTIVATION_RELU ? choir_var_relu(scope, y)
                                                      : y;
 }

@@ -20,28 +20,6 @@ static bool describe(int64_t rows, int64_t columns, int64_t row_stride,
   return false;
 }
 
-bool choir__matmul_product(const choir_record_t* record,
-                           choir__product_t* out_product) {
-  choir__product_t* out = out_product;
-  const choir_matmul_attrs_t* attrs = record->attrs;
-  const choir_view_t* a = choir_record_src(record, 0);
-  const choir_view_t* b = choir_record_src(record, 1);
-  const choir_view_t* c = choir_record_dst(record, 0);
-  if (a->ndim < 2 || b->ndim < 2 || c->ndim < 2) return false;
-  const int32_t ar = a->ndim - 2 + attrs->transpose_a;
-  const int32_t ac = a->ndim - 1 - attrs->transpose_a;
-  const int32_t br = b->ndim - 2 + attrs->transpose_b;
-  const int32_t bc = b->ndim - 1 - attrs->transpose_b;
-  const int32_t cr = c->ndim - 2, cc = c->ndim - 1;
-  out->m = a->shape[ar];
-  out->k = a->shape[ac];
-  out->n = b->shape[bc];
-  if (choir_view_count(c) == 0 || out->k == 0) return false;
-  return describe(out->m, out->k, a->strides[ar], a->strides[ac], &out->a) &&
-         describe(out->k, out->n, b->strides[br], b->strides[bc], &out->b) &&
-         describe(out->m, out->n, c->strides[cr], c->strides[cc], &out->c);
-}
-
 // The view as one matrix of rows: how many there are, and how far apart. False
 // where they are not equally far.
 static bool join_rows(const choir_view_t* view, int64_t* out_rows,
@@ -59,6 +37,39 @@ static bool join_rows(const choir_view_t* view, int64_t* out_rows,
   return true;
 }
 
+bool choir__matmul_product(const choir_record_t* record,
+                           choir__product_t* out_product) {
+  choir__product_t* out = out_product;
+  const choir_matmul_attrs_t* attrs = record->attrs;
+  const choir_view_t* a = choir_record_src(record, 0);
+  const choir_view_t* b = choir_record_src(record, 1);
+  const choir_view_t* c = choir_record_dst(record, 0);
+  if (a->ndim < 2 || b->ndim < 2 || c->ndim < 2) return false;
+  const int32_t ar = a->ndim - 2 + attrs->transpose_a;
+  const int32_t ac = a->ndim - 1 - attrs->transpose_a;
+  const int32_t br = b->ndim - 2 + attrs->transpose_b;
+  const int32_t bc = b->ndim - 1 - attrs->transpose_b;
+  const int32_t cr = c->ndim - 2, cc = c->ndim - 1;
+  out->m = a->shape[ar];
+  out->k = a->shape[ac];
+  out->n = b->shape[bc];
+  if (choir_view_count(c) == 0 || out->k == 0) return false;
+  int64_t a_stride = a->strides[ar], c_stride = c->strides[cr];
+  int64_t rows = 0, a_joined = 0, c_joined = 0;
+  out->is_whole =
+      !attrs->transpose_a && choir_view_count(b) == out->k * out->n &&
+      choir_view_count(a) * out->n == choir_view_count(c) * out->k &&
+      join_rows(a, &rows, &a_joined) && join_rows(c, &rows, &c_joined);
+  if (out->is_whole) {
+    out->m = rows;
+    a_stride = a_joined;
+    c_stride = c_joined;
+  }
+  return describe(out->m, out->k, a_stride, a->strides[ac], &out->a) &&
+         describe(out->k, out->n, b->strides[br], b->strides[bc], &out->b) &&
+         describe(out->m, out->n, c_stride, c->strides[cc], &out->c);
+}
+
 bool choir__linear_product(const choir_record_t* record,
                            choir__product_t* out_product) {
   choir__product_t* out = out_product;
@@ -70,6 +81,7 @@ bool choir__linear_product(const choir_record_t* record,
   int64_t x_stride, y_stride;
   out->k = x->shape[last];
   out->n = w->shape[1];
+  out->is_whole = true;
   if (choir_view_count(y) == 0 || out->k == 0) return false;
   if (!join_rows(x, &out->m, &x_stride) || !join_rows(y, &out->m, &y_stride))
     return false;

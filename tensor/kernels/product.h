@@ -17,6 +17,7 @@ typedef struct choir__matrix_s {
 typedef struct choir__product_s {
   choir__matrix_t a, b, c;
   int64_t m, n, k;
+  bool is_whole;  // one product is the whole batch: all rows of a times one b
 } choir__product_t;
 
 // What a record of the op is. False when there is nothing to sum up, or when

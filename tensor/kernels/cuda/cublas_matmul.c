@@ -55,7 +55,8 @@ static void place(const problem_t* problem, const choir_view_t* view,
 
 // The last of the leading dimensions, merged as far as they can be, is the
 // batch of a call, unless results would lie one inside the other.
-static void share_out(problem_t* problem, const choir__matrix_t* c) {
+static void share_out(problem_t* problem, const choir__product_t* product) {
+  const choir__matrix_t* c = &product->c;
   const choir_view_t* operands[3] = {choir_record_dst(problem->record, 0),
                                      choir_record_src(problem->record, 0),
                                      choir_record_src(problem->record, 1)};
@@ -63,9 +64,7 @@ static void share_out(problem_t* problem, const choir__matrix_t* c) {
   const choir_view_t* views[3];
   for (int i = 0; i < 3; ++i) {
     leading[i] = *operands[i];
-    // The rows of a linear layer are one matrix.
-    leading[i].ndim =
-        problem->op == CHOIR_OP_LINEAR ? 0 : operands[i]->ndim - 2;
+    leading[i].ndim = product->is_whole ? 0 : operands[i]->ndim - 2;
     views[i] = &leading[i];
   }
   choir__nest_t nest;
@@ -99,7 +98,7 @@ static void describe(choir_op_t op, const choir_record_t* record,
                              .m = product->m,
                              .n = product->n,
                              .k = product->k};
-  share_out(out_problem, &product->c);
+  share_out(out_problem, product);
   place(out_problem, choir_record_src(record, 0), &product->a, &out_problem->a);
   place(out_problem, choir_record_src(record, 1), &product->b, &out_problem->b);
   place(out_problem, choir_record_dst(record, 0), &product->c, &out_problem->c);
