@@ -35,6 +35,7 @@ static void model_destroy(choir_model_t* model) {
   choir_param_set_release(model->params);
   choir_tensor_release(model->loss_sum);
   choir_tensor_release(model->correct);
+  choir_tensor_release(model->evaluation_loss);
   choir_deallocate(allocator, model, sizeof(*model));
   choir_device_release(device);
 }
@@ -69,6 +70,12 @@ static choir_status_t clear_counter(choir_model_t* model,
                       &counter, 1, &zero, false, &counter);
 }
 
+static choir_status_t clear_counters(choir_model_t* model) {
+  CHOIR_TRY(clear_counter(model, model->loss_sum));
+  CHOIR_TRY(clear_counter(model, model->correct));
+  return clear_counter(model, model->evaluation_loss);
+}
+
 static choir_status_t model_init(choir_model_t* model) {
   const int64_t one = 1;
   CHOIR_TRY(choir_scope_create(model->device, &model->scope));
@@ -77,8 +84,9 @@ static choir_status_t model_init(choir_model_t* model) {
                                 &model->loss_sum));
   CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_I64, 1, &one,
                                 &model->correct));
-  CHOIR_TRY(clear_counter(model, model->loss_sum));
-  CHOIR_TRY(clear_counter(model, model->correct));
+  CHOIR_TRY(choir_tensor_create(model->device, CHOIR_DTYPE_F64, 1, &one,
+                                &model->evaluation_loss));
+  CHOIR_TRY(clear_counters(model));
   if (model->def->define) model->def->define(model, model->self);
   return choir__model_take_error(model);
 }
@@ -301,45 +309,103 @@ void choir_model_retract_step(choir_model_t* model) {
   model->is_retracted = true;
 }
 
+// Whether `targets` are class labels of `out`: (..., classes) and (...) of a
+// whole number.
+static bool is_classes(choir_var_t* out, choir_var_t* targets) {
+  const choir_view_t* scores = out ? choir_var_view(out) : NULL;
+  const choir_view_t* labels = targets ? choir_var_view(targets) : NULL;
+  return scores && labels && scores->ndim >= 2 &&
+         labels->ndim == scores->ndim - 1 &&
+         !choir_dtype_is_float(labels->dtype) &&
+         memcmp(scores->shape, labels->shape,
+                (size_t)labels->ndim * sizeof(int64_t)) == 0;
+}
+
+// The same as (rows, classes) and (rows), as ops take them. Returns the rows.
+static int64_t make_rows(choir_scope_t* scope, choir_var_t** out,
+                         choir_var_t** targets) {
+  if (!is_classes(*out, *targets)) return 0;
+  const choir_view_t* labels = choir_var_view(*targets);
+  const int64_t rows = choir_view_count(labels);
+  if (labels->ndim == 1) return rows;
+  const choir_reshape_attrs_t flat = {.ndim = 1, .shape = {rows}};
+  const choir_reshape_attrs_t matrix = {
+      .ndim = 2, .shape = {rows, choir_var_view(*out)->shape[labels->ndim]}};
+  *out = choir_var_reshape(scope, *out, &matrix);
+  *targets = choir_var_reshape(scope, *targets, &flat);
+  return rows;
+}
+
+static choir_var_t* default_loss(choir_scope_t* scope, choir_var_t* out,
+                                 choir_var_t* targets) {
+  make_rows(scope, &out, &targets);
+  return choir_var_softmax_cross_entropy(scope, out, targets);
+}
+
 static choir_var_t* default_train_one_batch(choir_model_t* model,
                                             choir_scope_t* scope, void* self,
                                             choir_vars_t inputs,
                                             choir_vars_t targets,
                                             choir_var_t** out_loss) {
   choir_var_t* out = model->def->forward(scope, self, inputs);
-  *out_loss = choir_var_softmax_cross_entropy(scope, out, targets.at[0]);
+  *out_loss = default_loss(scope, out, targets.at[0]);
   choir_model_backward_and_update(model, scope, *out_loss);
   return out;
 }
 
-// Adds hits and, for a training step, the loss to the counters on the device.
-static choir_status_t count_metrics(choir_model_t* model, choir_var_t* out,
-                                    choir_tensor_t* y, choir_var_t* loss) {
+// Adds one element of any shape, as a loss may be () or (1) or (1, 1), to a
+// counter on the device.
+static choir_status_t add_loss(const choir_model_t* model, choir_var_t* loss,
+                               choir_tensor_t* counter) {
   choir_stream_t* stream = choir_scope_stream(model->scope);
-  if (loss) {
-    // One element of any shape: a loss may be () or (1) or (1, 1).
-    choir_tensor_t* value = choir_var_tensor(loss);
-    choir_tensor_t* flat = NULL;
-    choir_reshape_attrs_t one = {.ndim = 1, .shape = {1}};
-    choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
-    CHOIR_TRY(
-        choir_op_run(stream, CHOIR_OP_RESHAPE, &value, 1, &one, false, &flat));
-    choir_status_t status = choir_op_run(stream, CHOIR_OP_CAST, &flat, 1,
-                                         &to_f64, true, &model->loss_sum);
-    choir_tensor_release(flat);
-    CHOIR_TRY(status);
-    ++model->metrics.batches;
-  }
-  const choir_view_t* view = choir_var_view(out);
-  // Hits are counted where y are class labels.
-  if (!view || view->ndim != 2 || !y || choir_tensor_ndim(y) != 1 ||
-      choir_dtype_is_float(choir_tensor_dtype(y)))
-    return NULL;
-  choir_tensor_t* srcs[] = {choir_var_tensor(out), y};
+  choir_tensor_t* value = choir_var_tensor(loss);
+  choir_tensor_t* flat = NULL;
+  const choir_reshape_attrs_t one = {.ndim = 1, .shape = {1}};
+  const choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
+  CHOIR_TRY(
+      choir_op_run(stream, CHOIR_OP_RESHAPE, &value, 1, &one, false, &flat));
+  choir_status_t status =
+      choir_op_run(stream, CHOIR_OP_CAST, &flat, 1, &to_f64, true, &counter);
+  choir_tensor_release(flat);
+  return status;
+}
+
+// Hits, where targets are class labels.
+static choir_status_t count_hits(choir_model_t* model, choir_var_t* out,
+                                 choir_var_t* targets) {
+  choir_stream_t* stream = choir_scope_stream(model->scope);
+  if (!is_classes(out, targets)) return NULL;
+  const int64_t rows = make_rows(model->scope, &out, &targets);
+  choir_tensor_t* srcs[] = {choir_var_tensor(out), choir_var_tensor(targets)};
+  if (!choir_scope_is_ok(model->scope)) return NULL;
   CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COUNT_CORRECT, srcs, 2, NULL, true,
                          &model->correct));
-  model->metrics.samples += view->shape[0];
+  model->metrics.samples += rows;
   return NULL;
+}
+
+static choir_status_t count_training(choir_model_t* model, choir_var_t* out,
+                                     choir_var_t* targets, choir_var_t* loss) {
+  if (loss) {
+    CHOIR_TRY(add_loss(model, loss, model->loss_sum));
+    ++model->metrics.batches;
+  }
+  return count_hits(model, out, targets);
+}
+
+// Where the model trains by the default loss, evaluation counts it.
+static choir_status_t count_evaluation(choir_model_t* model, choir_var_t* out,
+                                       choir_var_t* targets) {
+  choir_scope_t* scope = model->scope;
+  if (!model->def->train_one_batch && is_classes(out, targets)) {
+    const choir_scale_attrs_t rows = {
+        .factor = (double)choir_view_count(choir_var_view(targets))};
+    choir_var_t* sum =
+        choir_var_scale(scope, default_loss(scope, out, targets), &rows);
+    if (!choir_scope_is_ok(scope)) return NULL;
+    CHOIR_TRY(add_loss(model, sum, model->evaluation_loss));
+  }
+  return count_hits(model, out, targets);
 }
 
 // How many there are; -1: one stands behind a NULL.
@@ -408,7 +474,7 @@ static void train_in_scope(choir_model_t* model,
                                         "choir_model_backward_and_update",
                                         model->def->name));
   if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, count_metrics(model, out, batch->targets[0], loss));
+    choir_scope_fail(scope, count_training(model, out, ys.at[0], loss));
 }
 
 static choir_status_t train_eagerly(choir_model_t* model,
@@ -491,8 +557,10 @@ static choir_status_t evaluate_eagerly(choir_model_t* model,
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
   choir_var_t* out = run_forward(model, batch);
+  vars_t ys;
+  take_tensors(model, batch->targets, &ys);
   if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, count_metrics(model, out, batch->targets[0], NULL));
+    choir_scope_fail(scope, count_evaluation(model, out, ys.at[0]));
   choir_status_t status = choir_scope_end(scope);
   return choir__model_end_graph(model, batch, &recorded, NULL, status);
 }
@@ -563,9 +631,11 @@ choir_status_t choir_model_take_metrics(choir_model_t* model,
                               sizeof(double)));
   CHOIR_TRY(choir_tensor_read(model->correct, &out_metrics->correct,
                               sizeof(int64_t)));
+  CHOIR_TRY(choir_tensor_read(model->evaluation_loss,
+                              &out_metrics->evaluation_loss_sum,
+                              sizeof(double)));
   memset(&model->metrics, 0, sizeof(model->metrics));
-  CHOIR_TRY(clear_counter(model, model->loss_sum));
-  return clear_counter(model, model->correct);
+  return clear_counters(model);
 }
 
 int64_t choir_model_step(const choir_model_t* model) { return model->step; }

@@ -55,7 +55,8 @@ typedef struct choir_model_def_s {
                           choir_vars_t inputs);
   // Optional, as SINGA's train_one_batch: forward, loss, and one call of
   // choir_model_backward_and_update. Returns forward's result and sets
-  // *out_loss. NULL: softmax cross-entropy of the first target.
+  // *out_loss. NULL: softmax cross-entropy of the first target, class labels
+  // (...) of scores (..., classes).
   choir_var_t* (*train_one_batch)(choir_model_t* model, choir_scope_t* scope,
                                   void* self, choir_vars_t inputs,
                                   choir_vars_t targets, choir_var_t** out_loss);
@@ -186,7 +187,8 @@ typedef struct choir_model_batch_s {
 // says that the step was applied and counted.
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
-// Forward in inference mode; counts hits. A failure after that says so.
+// Forward in inference mode; counts hits, and the loss where it is the default
+// one. A failure after that says so.
 CHOIR_API choir_status_t choir_model_evaluate(choir_model_t* model,
                                               const choir_model_batch_t* batch)
     CHOIR_NODISCARD;
@@ -209,8 +211,11 @@ CHOIR_API void choir_model_retract_step(choir_model_t* model);
 typedef struct choir_metrics_s {
   double loss_sum;  // of the batch losses
   int64_t batches;
-  int64_t correct;  // samples whose largest output is the label
-  int64_t samples;
+  int64_t correct;  // labels that have the largest score
+  int64_t samples;  // labels: of scores (n, classes) n, of (n, t, classes) n t
+  // Of evaluation, by labels, where train_one_batch is the default: divide by
+  // samples.
+  double evaluation_loss_sum;
 } choir_metrics_t;
 // Since the last call; waits for the device.
 CHOIR_API choir_status_t choir_model_take_metrics(choir_model_t* model,

@@ -76,11 +76,12 @@ struct choir_model_s {
   void** sync_norms;
   size_t sync_norm_count;
   size_t sync_norm_capacity;
-  int64_t batch_number;       // of the step that runs
-  choir_param_set_t* params;  // the layers' and the model's own
-  choir_tensor_t* loss_sum;   // f64 (1), summed on the device
-  choir_tensor_t* correct;    // i64 (1)
-  choir_metrics_t metrics;    // the parts that the host counts
+  int64_t batch_number;             // of the step that runs
+  choir_param_set_t* params;        // the layers' and the model's own
+  choir_tensor_t* loss_sum;         // f64 (1), summed on the device
+  choir_tensor_t* correct;          // i64 (1)
+  choir_tensor_t* evaluation_loss;  // f64 (1)
+  choir_metrics_t metrics;          // the parts that the host counts
   bool use_graph;
   bool sequential;
   choir_workspace_t* workspace;  // of all graphs

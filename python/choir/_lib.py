@@ -433,9 +433,9 @@ FUNCTIONS = {
     "dataset_create_synthetic": (_P, [POINTER(DatasetSynthetic), POINTER(_P)]),
     "dataset_release": (None, [_P]),
     "dataset_count": (c_int64, [_P]),
+    "dataset_class_count": (c_int64, [_P]),
     "dataset_shape": (POINTER(c_int64), [_P]),
     "dataset_image_bytes": (c_int64, [_P]),
-    "dataset_class_count": (c_int64, [_P]),
     "dataset_pixels": (_P, [_P]),
     "dataset_labels": (POINTER(c_int32), [_P]),
     # io/loader.h
