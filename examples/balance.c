@@ -21,21 +21,11 @@ typedef struct rehearsal_s {
 static choir_status_t open_rehearsal(const train_task_t* task,
                                      const train_options_t* options,
                                      choir_device_t* device,
+                                     const choir_dataset_t* data,
                                      rehearsal_t* rehearsal) {
-  rehearsal->net = calloc(1, task->model_bytes);
-  if (!rehearsal->net)
-    return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
-  CHOIR_TRY(choir_model_create(device, task->model, rehearsal->net,
-                               options->seed, &rehearsal->model));
-  const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
-  choir_view_t x;
-  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
-  CHOIR_TRY(choir_model_compile(rehearsal->model, &x, 1));
-  CHOIR_TRY(train_options_set_steps(options, rehearsal->model));
   // Of one batch, again and again, there is nothing to learn.
-  CHOIR_TRY(choir_optimizer_sgd(&rehearsal->optimizer, .lr = 0,
-                                .momentum = options->momentum,
-                                .weight_decay = options->weight_decay));
+  CHOIR_TRY(train_task_make(task, options, device, data, 0, &rehearsal->net,
+                            &rehearsal->model, &rehearsal->optimizer));
   return choir_model_set_updater(rehearsal->model,
                                  choir_optimizer_updater(rehearsal->optimizer));
 }
@@ -92,9 +82,11 @@ static choir_status_t time_steps(const rehearsal_t* rehearsal,
 static choir_status_t rehearse(const train_task_t* task,
                                const train_options_t* options,
                                choir_comm_t* comm, choir_device_t* device,
+                               const choir_dataset_t* data,
                                const choir_batch_t* batch, double* out_speed) {
   rehearsal_t rehearsal = {0};
-  choir_status_t status = open_rehearsal(task, options, device, &rehearsal);
+  choir_status_t status =
+      open_rehearsal(task, options, device, data, &rehearsal);
   // Those of one host are to be as slow as they will be: together.
   if (!status) status = choir_comm_barrier(comm, "rehearsal");
   if (!status) status = time_steps(&rehearsal, device, batch, out_speed);
@@ -103,7 +95,7 @@ static choir_status_t rehearse(const train_task_t* task,
 }
 
 static void print_line(const char* shares, const double* speeds, int32_t size) {
-  printf("balance: --shares %s (images/s of each worker alone: ", shares);
+  printf("balance: --shares %s (samples/s of each worker alone: ", shares);
   for (int32_t rank = 0; rank < size; ++rank)
     printf("%s%.0f", rank ? ", " : "", speeds[rank]);
   printf(")\n");
@@ -118,7 +110,8 @@ choir_status_t balance_measure(const train_task_t* task,
   const choir_batch_t* batch = NULL;
   CHOIR_TRY(choir_loader_next(loader, &batch));
   double own = 0;
-  CHOIR_TRY(rehearse(task, options, comm, device, batch, &own));
+  CHOIR_TRY(rehearse(task, options, comm, device, choir_loader_dataset(loader),
+                     batch, &own));
 
   const int32_t size = choir_comm_size(comm);
   const size_t text_bytes = 21 * (size_t)size;

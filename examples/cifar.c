@@ -48,7 +48,9 @@ static void set_defaults(train_options_t* options) {
   options->weight_decay = 1e-4;
 }
 
-static void set_up(const train_options_t* options, void* self) {
+static void set_up(const train_options_t* options,
+                   const choir_dataset_t* training_data, void* self) {
+  (void)training_data;
   ((resnet20_t*)self)->sync_batch_norm = options->sync_batch_norm;
 }
 

@@ -216,25 +216,25 @@ static int launch_mpi(const train_options_t* options, int argc, char** argv) {
   return end_launch(status, &report);
 }
 
-static void print_help(const train_task_t* task) {
+static void print_help(const train_task_t* task, const train_flags_t* flags) {
   printf(
       "usage: %s [--FLAG VALUE]...\n\n"
       "%s with several workers: started\n"
       "by this program, or by mpiexec -n N %s.\n"
       "Data: %s.\n\n",
       program, task->what, program, task->data);
-  train_options_print_flags(&train_dist_options_def, task->set_defaults);
+  train_options_print_flags(flags);
 }
 
 int dist_main(const char* name, const train_task_t* task, int argc,
               char** argv) {
   program = name;
   train_options_t options;
-  choir_status_t status = train_options_parse(
-      &train_dist_options_def, task->set_defaults, argc, argv, &options);
+  const train_flags_t flags = train_task_flags(task, &train_dist_options_def);
+  choir_status_t status = train_options_parse(&flags, argc, argv, &options);
   if (status) return fail(status, 2);
   if (options.help) {
-    print_help(task);
+    print_help(task, &flags);
     return 0;
   }
   const choir_strategy_def_t* strategy = NULL;

@@ -23,13 +23,13 @@ static void on_signal(int number) { trainer_interrupted = number; }
 
 int main(int argc, char** argv) {
   train_options_t options;
-  choir_status_t status = train_options_parse(
-      &train_options_def, mnist_task.set_defaults, argc, argv, &options);
+  const train_flags_t flags = train_task_flags(&mnist_task, &train_options_def);
+  choir_status_t status = train_options_parse(&flags, argc, argv, &options);
   if (status) return fail(status, 2);
   if (options.help) {
     printf("usage: mnist [--FLAG VALUE]...\n\n%s.\nData: %s.\n\n",
            mnist_task.what, mnist_task.data);
-    train_options_print_flags(&train_options_def, mnist_task.set_defaults);
+    train_options_print_flags(&flags);
     return 0;
   }
   trainer_enter_users_folder();

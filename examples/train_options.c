@@ -33,25 +33,37 @@ static bool is_flag(const char* argument, const char* name) {
   return *argument == 0 || *argument == '=';
 }
 
+static bool is_absent(const train_flags_t* flags, const char* name) {
+  for (const char* const* at = flags->absent; at && *at; ++at)
+    if (strcmp(*at, name) == 0) return true;
+  return false;
+}
+
 static const choir_field_t* find(const choir_struct_def_t* def,
                                  const char* argument) {
-  for (size_t i = 0; i < def->field_count; ++i)
+  for (size_t i = 0; def && i < def->field_count; ++i)
     if (is_flag(argument, def->fields[i].name)) return &def->fields[i];
   return NULL;
 }
 
-static void init(train_set_defaults_t set_defaults, train_options_t* options) {
+// Values as they are without any flag.
+static void init(const train_flags_t* flags, train_options_t* options) {
   choir_struct_init(&train_dist_options_def, options);
-  if (set_defaults) set_defaults(options);
+  if (flags->set_defaults) flags->set_defaults(options);
 }
 
-choir_status_t train_options_parse(const choir_struct_def_t* def,
-                                   train_set_defaults_t set_defaults, int argc,
-                                   char** argv, train_options_t* out_options) {
-  init(set_defaults, out_options);
+static choir_status_t read_flags(const train_flags_t* flags, int argc,
+                                 char** argv, train_options_t* options) {
   for (int i = 1; i < argc; ++i) {
+    const choir_struct_def_t* def = flags->own_def;
+    void* values = flags->own;
     const choir_field_t* field = find(def, argv[i]);
-    if (!field)
+    if (!field) {
+      def = flags->def;
+      values = options;
+      field = find(def, argv[i]);
+    }
+    if (!field || (def == flags->def && is_absent(flags, field->name)))
       return CHOIR_ERROR(NOT_FOUND, "unknown %s '%s'; --help lists the flags",
                          argv[i][0] == '-' ? "flag" : "argument", argv[i]);
     const char* equals = strchr(argv[i], '=');
@@ -61,17 +73,36 @@ choir_status_t train_options_parse(const choir_struct_def_t* def,
     if (!value || !*value)
       return CHOIR_ERROR(INVALID_ARGUMENT, "%s needs a value (%s)", argv[i],
                          field->doc);
-    CHOIR_TRY(choir_struct_set(def, out_options, field->name, value));
-    if (out_options->help) return NULL;
+    CHOIR_TRY(choir_struct_set(def, values, field->name, value));
+    if (options->help) return NULL;
   }
-  if (out_options->save_every && !out_options->save)
+  return NULL;
+}
+
+choir_status_t train_options_parse(const train_flags_t* flags, int argc,
+                                   char** argv, train_options_t* out_options) {
+  train_options_t* options = out_options;
+  if (flags->own_def) choir_struct_init(flags->own_def, flags->own);
+  choir_struct_init(&train_dist_options_def, options);
+  CHOIR_TRY(read_flags(flags, argc, argv, options));
+  init(flags, options);
+  CHOIR_TRY(read_flags(flags, argc, argv, options));
+  if (options->help) return NULL;
+  if (options->save_every && !options->save)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--save-every says when but not where; give --save FILE "
                        "too");
-  if (out_options->balance && out_options->shares)
+  if (options->balance && options->shares)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--balance measures what --shares says; give one of "
                        "them");
+  if (train_options_given(argc, argv, "batch_size")) {
+    if (train_options_given(argc, argv, "global_batch"))
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "--batch-size is for each worker, --global-batch for "
+                         "all of them; give one of them");
+    options->global_batch = 0;  // the program's default
+  }
   return NULL;
 }
 
@@ -89,9 +120,8 @@ choir_status_t train_options_strategy(const train_options_t* options,
       options->dist_settings, out_def, out_config);
 }
 
-static void print_default(const choir_field_t* field,
-                          const train_options_t* options) {
-  const char* value = (const char*)options + field->offset;
+static void print_default(const choir_field_t* field, const void* values) {
+  const char* value = (const char*)values + field->offset;
   switch (field->kind) {
     case CHOIR_FIELD_KIND_INT:
       printf(" [%lld]", (long long)*(const int64_t*)value);
@@ -115,20 +145,24 @@ static void print_default(const choir_field_t* field,
   }
 }
 
-void train_options_print_flags(const choir_struct_def_t* def,
-                               train_set_defaults_t set_defaults) {
+static void print_flag(const choir_field_t* field, const void* values) {
+  char name[32];
+  snprintf(name, sizeof(name), "--%s", field->name);
+  for (char* c = name; *c; ++c)
+    if (*c == '_') *c = '-';
+  printf("  %-15s %s", name, field->doc);
+  print_default(field, values);
+  printf("\n");
+}
+
+void train_options_print_flags(const train_flags_t* flags) {
   train_options_t options;
-  init(set_defaults, &options);
-  for (size_t i = 0; i < def->field_count; ++i) {
-    const choir_field_t* field = &def->fields[i];
-    char name[32];
-    snprintf(name, sizeof(name), "--%s", field->name);
-    for (char* c = name; *c; ++c)
-      if (*c == '_') *c = '-';
-    printf("  %-15s %s", name, field->doc);
-    print_default(field, &options);
-    printf("\n");
-  }
+  init(flags, &options);
+  for (size_t i = 0; flags->own_def && i < flags->own_def->field_count; ++i)
+    print_flag(&flags->own_def->fields[i], flags->own);
+  for (size_t i = 0; i < flags->def->field_count; ++i)
+    if (!is_absent(flags, flags->def->fields[i].name))
+      print_flag(&flags->def->fields[i], &options);
 }
 
 choir_status_t train_options_set_steps(const train_options_t* options,

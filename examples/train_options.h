@@ -16,10 +16,17 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
 // Of every program.
 #define TRAIN_OPTIONS(X, T)                                                    \
   X(T, INT, epochs, 10, 1, 1e6, "passes over the training samples")            \
+  X(T, INT, steps, 0, 0, 1e12,                                                 \
+    "training steps, whatever the epochs; 0: those of the epochs")             \
+  X(T, INT, evaluate_every, 0, 0, 1e12,                                        \
+    "steps from one evaluation to the next; 0: after each epoch, or at the "   \
+    "end of --steps")                                                          \
   X(T, INT, batch_size, 64, 1, 1e6, "samples per worker and step")             \
-  X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate of SGD")                       \
-  X(T, FLOAT, momentum, 0.9, 0, 1, "momentum of SGD")                          \
-  X(T, FLOAT, weight_decay, 1e-5, 0, 1e6, "weight decay of SGD")               \
+  X(T, INT, global_batch, 0, 0, 1e9,                                           \
+    "samples per step of all workers; 0: --batch-size for each")               \
+  X(T, FLOAT, lr, 0.005, 0, 1e6, "learning rate")                              \
+  X(T, FLOAT, momentum, 0.9, 0, 1, "momentum")                                 \
+  X(T, FLOAT, weight_decay, 1e-5, 0, 1e6, "weight decay")                      \
   X(T, INT, seed, 0, 0, 9007199254740992.0,                                    \
     "of initial values and of the order of samples")                           \
   X(T, STRING, device, "cpu", 0, 0, "device to compute on")                    \
@@ -29,9 +36,9 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
     "folder of the data set; what is in it and what is taken without: above")  \
   X(T, INT, limit, 0, 0, 1e12, "only the first N training samples; 0: all")    \
   X(T, STRING, save, NULL, 0, 0, "write a checkpoint to this file at the end") \
-  X(T, INT, save_every, 0, 0, 1e6, "and after every N epochs; 0: not before")  \
+  X(T, INT, save_every, 0, 0, 1e6, "and after every N evaluations; 0: no")     \
   X(T, STRING, resume, NULL, 0, 0, "go on from this checkpoint")               \
-  X(T, STRING, log_json, NULL, 0, 0, "one JSON object per epoch to this file") \
+  X(T, STRING, log_json, NULL, 0, 0, "one JSON object a report to this file")  \
   X(T, INT, verbosity, 0, 0, 2,                                                \
     "where the time of training goes, after each epoch: 1: forward, backward " \
     "and update, 2: every op")                                                 \
@@ -81,15 +88,25 @@ CHOIR_CONFIG_STRUCT(train_options_t, TRAIN_ALL_OPTIONS);
 extern const choir_struct_def_t train_options_def;
 extern const choir_struct_def_t train_dist_options_def;
 
-// Changes a program's defaults where they are not those of the lists.
-typedef void (*train_set_defaults_t)(train_options_t* options);
+// What a program takes.
+typedef struct train_flags_s {
+  // train_options_def or train_dist_options_def.
+  const choir_struct_def_t* def;
+  // Flags of these that the program does not have; ends with NULL. NULL: none.
+  const char* const* absent;
+  // The program's own flags and where their values go. NULL: none.
+  const choir_struct_def_t* own_def;
+  void* own;
+  // Sets the defaults that are not those of the lists, after a first reading of
+  // the command line, so that one flag may change the defaults of others. NULL:
+  // nothing.
+  void (*set_defaults)(train_options_t* options);
+} train_flags_t;
 
-// Reads "--name value", "--name=value" and, for a switch, "--name"; what is not
-// given has its default, which `set_defaults` (may be NULL) had a say in. Texts
+// Reads "--name value", "--name=value" and, for a switch, "--name". Texts
 // are borrowed from argv. INVALID_ARGUMENT or NOT_FOUND: one sentence that
 // names the flag. With --help the rest is not looked at.
-choir_status_t train_options_parse(const choir_struct_def_t* def,
-                                   train_set_defaults_t set_defaults, int argc,
+choir_status_t train_options_parse(const train_flags_t* flags, int argc,
                                    char** argv, train_options_t* out_options)
     CHOIR_NODISCARD;
 // Whether argv gives the flag.
@@ -100,8 +117,7 @@ choir_status_t train_options_strategy(const train_options_t* options,
                                       choir_strategy_config_t* out_config)
     CHOIR_NODISCARD;
 // One line for each flag on stdout: name, meaning, default.
-void train_options_print_flags(const choir_struct_def_t* def,
-                               train_set_defaults_t set_defaults);
+void train_options_print_flags(const train_flags_t* flags);
 
 // Steps as the flags say, before the model gets its updater.
 choir_status_t train_options_set_steps(const train_options_t* options,

@@ -12,7 +12,6 @@
 
 #include "examples/balance.h"
 
-// Samples that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
 #define BAR_SECONDS 0.1
 // Steps that the timeline leaves out at the start, of runs that have enough.
@@ -50,14 +49,18 @@ typedef struct trainer_s {
   double bar_time;
 } trainer_t;
 
-typedef struct epoch_result_s {
-  double loss;
+// Of the steps up to an evaluation, and of this. Labels: an image's one, a
+// window's tokens.
+typedef struct round_result_s {
+  double loss_sum;  // of batches
+  double loss;      // of one batch
   double training_accuracy;
   double evaluation_accuracy;
+  double evaluation_loss;  // of a label
   double seconds;
-  double images_per_second;
+  double labels_per_second;
   uint64_t digest;
-} epoch_result_t;
+} round_result_t;
 
 volatile sig_atomic_t trainer_interrupted;
 
@@ -67,6 +70,45 @@ void trainer_enter_users_folder(void) {
   const char* folder = getenv("BUILD_WORKING_DIRECTORY");
   // Where it does not exist any more, paths count from here.
   if (folder && chdir(folder) != 0) errno = 0;
+}
+
+// ---- The task ----
+
+train_flags_t train_task_flags(const train_task_t* task,
+                               const choir_struct_def_t* def) {
+  return (train_flags_t){.def = def,
+                         .absent = task->absent_flags,
+                         .own_def = task->own_flags,
+                         .own = task->own,
+                         .set_defaults = task->set_defaults};
+}
+
+static choir_status_t make_sgd(const train_options_t* options, double lr,
+                               choir_optimizer_t** out_optimizer) {
+  return choir_optimizer_sgd(out_optimizer, .lr = lr,
+                             .momentum = options->momentum,
+                             .weight_decay = options->weight_decay);
+}
+
+choir_status_t train_task_make(const train_task_t* task,
+                               const train_options_t* options,
+                               choir_device_t* device,
+                               const choir_dataset_t* data, double lr,
+                               void** out_self, choir_model_t** out_model,
+                               choir_optimizer_t** out_optimizer) {
+  *out_self = calloc(1, task->model_bytes);
+  if (!*out_self) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
+  if (task->set_up)
+    task->set_up(options, data, *out_self);
+  else if (options->sync_batch_norm)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--sync-batch-norm: the network has no batch norm");
+  CHOIR_TRY(choir_model_create(device, task->model, *out_self, options->seed,
+                               out_model));
+  CHOIR_TRY(choir_model_compile(*out_model, choir_dataset_x(data), 1));
+  CHOIR_TRY(train_options_set_steps(options, *out_model));
+  return (task->make_optimizer ? task->make_optimizer : make_sgd)(
+      options, lr, out_optimizer);
 }
 
 // ---- Setting up ----
@@ -95,7 +137,15 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
                                   bool is_training, const char* shares,
                                   choir_loader_t** out_loader) {
   choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
-  config.batch = is_training ? trainer->options->batch_size : EVALUATION_BATCH;
+  const train_task_t* task = trainer->task;
+  if (is_training) {
+    config.batch = trainer->options->batch_size;
+    config.global_batch = trainer->options->global_batch;
+  } else {
+    config.batch =
+        task->evaluation_batch ? task->evaluation_batch : EVALUATION_BATCH;
+  }
+  if (task->micro_shard) config.micro_shard = task->micro_shard;
   // So that small batches leave no worker without samples.
   if (config.micro_shard > config.batch) config.micro_shard = config.batch;
   config.shares = shares;
@@ -141,7 +191,7 @@ static choir_status_t open_split(const trainer_t* trainer, choir_split_t split,
   }
   const int64_t* given = choir_dataset_shape(*out_dataset);
   const int64_t* needed = trainer->task->image;
-  if (memcmp(given, needed, sizeof(trainer->task->image)) != 0)
+  if (given && memcmp(given, needed, sizeof(trainer->task->image)) != 0)
     return CHOIR_ERROR(
         INVALID_ARGUMENT,
         "data: images are (%lld, %lld, %lld) (channels, height, width); %s "
@@ -168,25 +218,10 @@ static choir_status_t use_strategy(const trainer_t* trainer) {
 }
 
 static choir_status_t make_model(trainer_t* trainer) {
-  const train_task_t* task = trainer->task;
   const train_options_t* options = trainer->options;
-  trainer->net = calloc(1, task->model_bytes);
-  if (!trainer->net) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
-  if (task->set_up)
-    task->set_up(options, trainer->net);
-  else if (options->sync_batch_norm)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "--sync-batch-norm: the network has no batch norm");
-  CHOIR_TRY(choir_model_create(trainer->device, task->model, trainer->net,
-                               options->seed, &trainer->model));
-  const int64_t shape[] = {1, task->image[0], task->image[1], task->image[2]};
-  choir_view_t x;
-  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, shape, &x));
-  CHOIR_TRY(choir_model_compile(trainer->model, &x, 1));
-  CHOIR_TRY(train_options_set_steps(options, trainer->model));
-  CHOIR_TRY(choir_optimizer_sgd(&trainer->optimizer, .lr = options->lr,
-                                .momentum = options->momentum,
-                                .weight_decay = options->weight_decay));
+  CHOIR_TRY(train_task_make(trainer->task, options, trainer->device,
+                            trainer->training_data, options->lr, &trainer->net,
+                            &trainer->model, &trainer->optimizer));
   trainer->updater = choir_optimizer_updater(trainer->optimizer);
   if (trainer->comm) {
     choir_dist_opt_config_t config;
@@ -253,12 +288,11 @@ static void tear_down(trainer_t* trainer) {
 
 // ---- Profile ----
 
-static choir_status_t make_profile(trainer_t* trainer, int64_t epochs) {
+static choir_status_t make_profile(trainer_t* trainer, int64_t steps) {
   const train_options_t* options = trainer->options;
   if (!options->timeline && options->verbosity == 0) return NULL;
   choir_profile_options_t config = {0};
   if (options->timeline) {
-    const int64_t steps = epochs * choir_loader_steps(trainer->training_loader);
     trainer->wants_timeline = true;
     if (steps > 2 * TIMELINE_WARMUP) trainer->timeline_begin = TIMELINE_WARMUP;
     trainer->timeline_end = trainer->timeline_begin + options->timeline_steps;
@@ -278,8 +312,8 @@ static choir_status_t start_profile(trainer_t* trainer) {
 static void note_step(trainer_t* trainer) {
   if (!trainer->wants_timeline) return;
   choir_profile_keep_events(trainer->profile,
-                            trainer->steps_done >= trainer->timeline_begin &&
-                                trainer->steps_done < trainer->timeline_end);
+                            trainer->steps_run >= trainer->timeline_begin &&
+                                trainer->steps_run < trainer->timeline_end);
 }
 
 static choir_status_t write_to(void* file, const char* text, size_t bytes) {
@@ -298,7 +332,7 @@ static choir_status_t report_profile(trainer_t* trainer, bool is_last) {
     fflush(stdout);
   }
   if (!trainer->wants_timeline ||
-      (!is_last && trainer->steps_done < trainer->timeline_end))
+      (!is_last && trainer->steps_run < trainer->timeline_end))
     return NULL;
   trainer->wants_timeline = false;
   CHOIR_TRY_NOTE(choir_timeline_write(trainer->comm, trainer->profile, write_to,
@@ -310,6 +344,51 @@ static choir_status_t report_profile(trainer_t* trainer, bool is_last) {
     return CHOIR_ERROR(UNAVAILABLE, "timeline: cannot write to %s: %s",
                        options->timeline, strerror(errno));
   return NULL;
+}
+
+// ---- Steps of the run ----
+
+static int64_t steps_done(const trainer_t* trainer) {
+  const choir_loader_position_t at =
+      choir_loader_position(trainer->training_loader);
+  return at.epoch * choir_loader_steps(trainer->training_loader) + at.step;
+}
+
+static int64_t last_step(const trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  return options->steps
+             ? options->steps
+             : options->epochs * choir_loader_steps(trainer->training_loader);
+}
+
+// From one evaluation to the next; only the last round may be shorter.
+static int64_t round_steps(const trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  if (options->evaluate_every) return options->evaluate_every;
+  return options->steps ? options->steps
+                        : choir_loader_steps(trainer->training_loader);
+}
+
+// The step at which the round ends.
+static int64_t round_end(const trainer_t* trainer) {
+  const int64_t steps = round_steps(trainer);
+  const int64_t end = (steps_done(trainer) / steps + 1) * steps;
+  return end < last_step(trainer) ? end : last_step(trainer);
+}
+
+// ---- What is counted ----
+
+static bool is_of_images(const trainer_t* trainer) {
+  return choir_dataset_shape(trainer->training_data) != NULL;
+}
+
+// Labels of a sample: one of an image, a window's tokens.
+static int64_t labels_of_sample(const trainer_t* trainer) {
+  return choir_view_count(choir_dataset_y(trainer->training_data));
+}
+
+static const char* label_name(const trainer_t* trainer) {
+  return is_of_images(trainer) ? "images" : "tokens";
 }
 
 // ---- Checkpoints ----
@@ -334,37 +413,45 @@ static choir_status_t save(const trainer_t* trainer) {
                              settings, SETTINGS);
 }
 
-static choir_status_t resume(trainer_t* trainer, int64_t* out_epoch) {
+static choir_status_t resume(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
   choir_metadata_t settings[SETTINGS];
   list_settings(trainer, settings);
   CHOIR_TRY(choir_training_resume(trainer->model, trainer->training_loader,
                                   options->resume, settings, SETTINGS));
-  *out_epoch = choir_loader_position(trainer->training_loader).epoch;
-  if (*out_epoch >= options->epochs)
+  const int64_t done = steps_done(trainer);
+  if (done < last_step(trainer) ||
+      (trainer->task->finish && done == last_step(trainer)))
+    return NULL;
+  if (options->steps)
     return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "resume: %s has all of its %" PRId64
-                       " epochs and --epochs is %" PRId64 "; more are needed",
-                       options->resume, *out_epoch, options->epochs);
-  return NULL;
+                       "resume: %s has %" PRId64
+                       " steps and --steps is %" PRId64 "; more are needed",
+                       options->resume, done, options->steps);
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "resume: %s has all of its %" PRId64
+                     " epochs and --epochs is %" PRId64 "; more are needed",
+                     options->resume,
+                     done / choir_loader_steps(trainer->training_loader),
+                     options->epochs);
 }
 
-// ---- Epochs ----
+// ---- Rounds: steps, then an evaluation ----
 
-// A line that grows while the epoch goes on; only on a terminal.
-static void draw_bar(trainer_t* trainer, int64_t images, double seconds) {
+// A line that grows while the round goes on; only on a terminal.
+static void draw_bar(trainer_t* trainer, int64_t done, int64_t total,
+                     int64_t samples, double seconds) {
   const double now = choir_clock_seconds();
   if (!trainer->has_bar || now - trainer->bar_time < BAR_SECONDS) return;
   trainer->bar_time = now;
-  const int64_t total = choir_dataset_count(trainer->training_data);
-  const double rate = seconds > 0 ? (double)images / seconds : 0;
+  const double rate = seconds > 0 ? (double)samples / seconds : 0;
   char bar[31];
   memset(bar, ' ', sizeof(bar));
-  memset(bar, '=', (size_t)(images * 30 / total));
+  memset(bar, '=', (size_t)(done * 30 / total));
   bar[30] = 0;
-  printf("\r[%s] %3d %%  %.0f images/s  %.0f s left\033[K", bar,
-         (int)(images * 100 / total), rate,
-         rate > 0 ? (double)(total - images) / rate : 0);
+  printf("\r[%s] %3d %%  %.0f %s/s  %.0f s left\033[K", bar,
+         (int)(done * 100 / total), rate * (double)labels_of_sample(trainer),
+         label_name(trainer), seconds * (double)(total - done) / (double)done);
   fflush(stdout);
 }
 
@@ -401,26 +488,43 @@ static bool tell_plan(trainer_t* trainer) {
   return true;
 }
 
-static choir_status_t train_epoch(trainer_t* trainer, int64_t epoch,
+static choir_status_t train_batch(trainer_t* trainer,
+                                  const choir_batch_t* batch) {
+  choir_launch_note_progress(batch->epoch, batch->step);
+  choir_model_batch_t one = model_batch(batch);
+  one.batch_number =
+      batch->epoch * choir_loader_steps(trainer->training_loader) +
+      batch->step + 1;
+  CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
+  ++trainer->steps_run;
+  return NULL;
+}
+
+// Up to step `end` of the run.
+static choir_status_t train_round(trainer_t* trainer, int64_t end,
                                   double* out_seconds) {
   const double start = choir_clock_seconds();
-  const int64_t steps = choir_loader_steps(trainer->training_loader);
-  int64_t images = 0;
+  const int64_t begin = steps_done(trainer);
+  int64_t samples = 0;
   CHOIR_TRY(start_profile(trainer));
-  for (;;) {
+  for (int64_t done = begin; done < end;) {
     const choir_batch_t* batch = NULL;
     CHOIR_TRY(check_interrupt());
     note_step(trainer);
     CHOIR_TRY(choir_loader_next(trainer->training_loader, &batch));
-    if (!batch) break;
-    choir_launch_note_progress(epoch, batch->step);
-    choir_model_batch_t one = model_batch(batch);
-    one.batch_number = batch->epoch * steps + batch->step + 1;
-    CHOIR_TRY(choir_model_train_one_batch(trainer->model, &one));
+    if (!batch) continue;  // the next one is of the next epoch
+    CHOIR_TRY(train_batch(trainer, batch));
     if (tell_plan(trainer) && trainer->options->plan) break;
-    ++trainer->steps_done;
-    images += batch->global_count;
-    draw_bar(trainer, images, choir_clock_seconds() - start);
+    samples += batch->global_count;
+    done = steps_done(trainer);
+    draw_bar(trainer, done - begin, end - begin, samples,
+             choir_clock_seconds() - start);
+  }
+  // So that a checkpoint at the end of an epoch is one of the next one's begin.
+  if (choir_loader_position(trainer->training_loader).step ==
+      choir_loader_steps(trainer->training_loader)) {
+    const choir_batch_t* none = NULL;
+    CHOIR_TRY(choir_loader_next(trainer->training_loader, &none));
   }
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(trainer->device)));
   *out_seconds = choir_clock_seconds() - start;
@@ -445,95 +549,119 @@ static choir_status_t take_metrics(trainer_t* trainer,
                                    choir_metrics_t* out_metrics) {
   CHOIR_TRY(choir_model_take_metrics(trainer->model, out_metrics));
   if (!trainer->comm) return NULL;
-  int64_t counts[] = {out_metrics->correct, out_metrics->samples};
-  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, &out_metrics->loss_sum,
-                                  &out_metrics->loss_sum, 1, CHOIR_DTYPE_F64,
-                                  CHOIR_REDUCE_SUM, "sum of losses"));
-  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, counts, counts, 2,
+  double losses[] = {out_metrics->loss_sum, out_metrics->evaluation_loss_sum};
+  int64_t counts[] = {out_metrics->correct, out_metrics->samples,
+                      out_metrics->batches};
+  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, losses, losses, 2,
+                                  CHOIR_DTYPE_F64, CHOIR_REDUCE_SUM,
+                                  "sums of losses"));
+  CHOIR_TRY(choir_comm_all_reduce(trainer->comm, counts, counts, 3,
                                   CHOIR_DTYPE_I64, CHOIR_REDUCE_SUM,
                                   "counts of right answers"));
+  out_metrics->loss_sum = losses[0];
+  out_metrics->evaluation_loss_sum = losses[1];
   out_metrics->correct = counts[0];
   out_metrics->samples = counts[1];
+  out_metrics->batches = counts[2];
   return NULL;
 }
 
-static double accuracy(const choir_metrics_t* metrics) {
-  return metrics->samples ? (double)metrics->correct / (double)metrics->samples
-                          : 0;
+static double ratio(double sum, int64_t count) {
+  return count ? sum / (double)count : 0;
 }
 
-static choir_status_t report(const trainer_t* trainer, int64_t epoch,
-                             const epoch_result_t* result) {
-  if (trainer->prints) {
-    printf("Training loss = %f, training accuracy = %f\n", result->loss,
+static void print_result(const trainer_t* trainer, int64_t step,
+                         const round_result_t* result) {
+  if (is_of_images(trainer)) {
+    printf("Training loss = %f, training accuracy = %f\n", result->loss_sum,
            result->training_accuracy);
     printf("Evaluation accuracy = %f\n", result->evaluation_accuracy);
     printf("images/s = %.0f, seconds = %.1f, digest = %016" PRIx64 "\n",
-           result->images_per_second, result->seconds, result->digest);
-    fflush(stdout);
+           result->labels_per_second, result->seconds, result->digest);
+  } else {
+    printf("Step %" PRId64
+           ": training loss = %.4f, tokens/s = %.0f, seconds = %.1f, digest = "
+           "%016" PRIx64 "\n",
+           step, result->loss, result->labels_per_second, result->seconds,
+           result->digest);
+    printf("Validation loss = %.4f\n", result->evaluation_loss);
   }
+  fflush(stdout);
+}
+
+static choir_status_t report(const trainer_t* trainer, int64_t epoch,
+                             int64_t step, const round_result_t* result) {
+  if (trainer->prints) print_result(trainer, step, result);
   if (!trainer->log) return NULL;
   fprintf(trainer->log,
-          "{\"epoch\": %" PRId64
+          "{\"epoch\": %" PRId64 ", \"step\": %" PRId64
           ", \"workers\": %d, \"training_loss\": %.17g, "
-          "\"training_accuracy\": %.17g, \"evaluation_accuracy\": %.17g, "
-          "\"images_per_second\": %.1f, \"seconds\": %.3f, "
-          "\"digest\": \"%016" PRIx64 "\"}\n",
-          epoch, trainer->size, result->loss, result->training_accuracy,
-          result->evaluation_accuracy, result->images_per_second,
-          result->seconds, result->digest);
+          "\"training_accuracy\": %.17g, \"evaluation_loss\": %.17g, "
+          "\"evaluation_accuracy\": %.17g, \"%s_per_second\": %.1f, "
+          "\"seconds\": %.3f, \"digest\": \"%016" PRIx64 "\"}\n",
+          epoch, step, trainer->size,
+          is_of_images(trainer) ? result->loss_sum : result->loss,
+          result->training_accuracy, result->evaluation_loss,
+          result->evaluation_accuracy, label_name(trainer),
+          result->labels_per_second, result->seconds, result->digest);
   if (fflush(trainer->log) != 0 || ferror(trainer->log))
     return CHOIR_ERROR(UNAVAILABLE, "log-json: cannot write to %s: %s",
                        trainer->options->log_json, strerror(errno));
   return NULL;
 }
 
-static choir_status_t run_epoch(trainer_t* trainer, int64_t epoch) {
-  if (trainer->prints && !trainer->options->plan) {
-    printf("Starting Epoch %" PRId64 ":\n", epoch);
+static choir_status_t run_round(trainer_t* trainer) {
+  const train_options_t* options = trainer->options;
+  const int64_t end = round_end(trainer);
+  const choir_loader_position_t begin =
+      choir_loader_position(trainer->training_loader);
+  if (trainer->prints && !options->plan && !options->steps && begin.step == 0) {
+    printf("Starting Epoch %" PRId64 ":\n", begin.epoch);
     fflush(stdout);
   }
-  epoch_result_t result = {0};
+  round_result_t result = {0};
   choir_metrics_t metrics;
-  CHOIR_TRY(train_epoch(trainer, epoch, &result.seconds));
-  if (trainer->options->plan) return NULL;
+  CHOIR_TRY(train_round(trainer, end, &result.seconds));
+  if (options->plan) return NULL;
   CHOIR_TRY(take_metrics(trainer, &metrics));
-  result.loss = metrics.loss_sum;
-  result.training_accuracy = accuracy(&metrics);
-  result.images_per_second = (double)metrics.samples / result.seconds;
+  result.loss_sum = metrics.loss_sum;
+  result.loss = ratio(metrics.loss_sum, metrics.batches);
+  result.training_accuracy = ratio((double)metrics.correct, metrics.samples);
+  result.labels_per_second = (double)metrics.samples / result.seconds;
   CHOIR_TRY(choir_updater_consolidate(trainer->updater));
   CHOIR_TRY(evaluate(trainer));
   CHOIR_TRY(take_metrics(trainer, &metrics));
-  result.evaluation_accuracy = accuracy(&metrics);
+  result.evaluation_accuracy = ratio((double)metrics.correct, metrics.samples);
+  result.evaluation_loss = ratio(metrics.evaluation_loss_sum, metrics.samples);
   CHOIR_TRY(choir_model_digest(trainer->model, &result.digest));
   if (trainer->dist_opt)
     CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result.digest));
-  CHOIR_TRY(report(trainer, epoch, &result));
-  const train_options_t* options = trainer->options;
-  const int64_t done = epoch + 1;
-  CHOIR_TRY(report_profile(trainer, done == options->epochs));
-  const bool is_due = options->save_every && done % options->save_every == 0;
-  if (options->save && (is_due || done == options->epochs))
-    CHOIR_TRY(save(trainer));
+  CHOIR_TRY(report(trainer, begin.epoch, end, &result));
+  const bool is_last = end == last_step(trainer);
+  CHOIR_TRY(report_profile(trainer, is_last));
+  const bool is_due = options->save_every &&
+                      end / round_steps(trainer) % options->save_every == 0;
+  if (options->save && (is_due || is_last)) CHOIR_TRY(save(trainer));
   return NULL;
 }
 
 static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
-  int64_t first = 0;
-  if (trainer->options->resume) CHOIR_TRY(resume(trainer, &first));
-  CHOIR_TRY(make_profile(trainer, trainer->options->epochs - first));
+  if (trainer->options->resume) CHOIR_TRY(resume(trainer));
+  const int64_t last = last_step(trainer);
+  CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
   bool has_plan = false;
-  for (int64_t epoch = first; epoch < trainer->options->epochs && !has_plan;
-       ++epoch) {
-    CHOIR_TRY(run_epoch(trainer, epoch));
+  while (steps_done(trainer) < last && !has_plan) {
+    CHOIR_TRY(run_round(trainer));
     has_plan = trainer->options->plan && tell_plan(trainer);
   }
   if (trainer->options->plan && !has_plan)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "plan: %" PRId64 " steps are too few to measure one",
-                       trainer->steps_done);
-  return NULL;
+                       trainer->steps_run);
+  if (trainer->options->plan || !trainer->task->finish) return NULL;
+  return trainer->task->finish(trainer->options, trainer->model,
+                               trainer->prints);
 }
 
 choir_status_t trainer_run(const train_task_t* task,

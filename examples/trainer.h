@@ -13,10 +13,29 @@ typedef struct train_task_s {
   const char* data;  // what --data takes and what is taken without, for --help
   const choir_model_def_t* model;
   size_t model_bytes;  // of the model's `self`, which begins as zeros
-  int64_t image[3];    // (channels, height, width) of what the model takes
-  // Sets what `self` has of the flags, before the model is made; NULL: nothing.
-  void (*set_up)(const train_options_t* options, void* self);
-  train_set_defaults_t set_defaults;  // NULL: those of train_options.h
+  // (channels, height, width) of the images that the model takes; zeros: what
+  // it takes is no image.
+  int64_t image[3];
+  // Samples that stay on one worker together; 0: the loader's default.
+  int64_t micro_shard;
+  // Samples that each worker evaluates at a time; 0: 256.
+  int64_t evaluation_batch;
+  // See train_flags_t.
+  const char* const* absent_flags;
+  const choir_struct_def_t* own_flags;
+  void* own;
+  void (*set_defaults)(train_options_t* options);
+  // Sets what `self` has of the flags and of the data, before the model is
+  // made; NULL: nothing.
+  void (*set_up)(const train_options_t* options,
+                 const choir_dataset_t* training_data, void* self);
+  // Makes the optimizer with this learning rate. NULL: SGD.
+  choir_status_t (*make_optimizer)(const train_options_t* options, double lr,
+                                   choir_optimizer_t** out_optimizer);
+  // With the trained model, on every worker alike. Only the one that `prints`
+  // says what comes of it. NULL: nothing.
+  choir_status_t (*finish)(const train_options_t* options, choir_model_t* model,
+                           bool prints);
   // Opens one split for the caller to release: of training samples the first
   // options->limit. `note` (TRAIN_NOTE_BYTES, "" at first) may be given a line
   // for the user to see.
@@ -25,6 +44,19 @@ typedef struct train_task_s {
                               choir_dataset_t** out_dataset);
 } train_task_t;
 enum { TRAIN_NOTE_BYTES = 256 };
+
+// The flags of a program that trains it.
+train_flags_t train_task_flags(const train_task_t* task,
+                               const choir_struct_def_t* def);
+// A model of it on `device`, compiled for this data's samples, whose memory
+// *out_self is for the caller to free after the model; and its optimizer.
+choir_status_t train_task_make(const train_task_t* task,
+                               const train_options_t* options,
+                               choir_device_t* device,
+                               const choir_dataset_t* data, double lr,
+                               void** out_self, choir_model_t** out_model,
+                               choir_optimizer_t** out_optimizer)
+    CHOIR_NODISCARD;
 
 // One worker's whole run: data, model, epochs, reports (rank 0 only, on stdout)
 // and checkpoints. comm NULL: the only worker. All ranks pass the same task and

@@ -9,7 +9,7 @@ import struct
 from tests.examples import harness
 
 BALANCE = re.compile(
-    r"^balance: --shares ([\d,]+) \(images/s of each worker alone: ([\d, ]+)\)\n"
+    r"^balance: --shares ([\d,]+) \(samples/s of each worker alone: ([\d, ]+)\)\n"
 )
 
 
