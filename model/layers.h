@@ -33,7 +33,7 @@ extern "C" {
   X(max_pool1d, CHOIR_POOL1D_FIELDS)                         \
   X(avg_pool1d, CHOIR_POOL1D_FIELDS)                         \
   X(batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS)                 \
-  X(layer_norm, CHOIR_ROW_NORM_FIELDS)                       \
+  X(layer_norm, CHOIR_LAYER_NORM_FIELDS)                     \
   X(rms_norm, CHOIR_ROW_NORM_FIELDS)                         \
   X(embedding, CHOIR_EMBEDDING_FIELDS)                       \
   X(multi_head_attention, CHOIR_MULTI_HEAD_ATTENTION_FIELDS) \
@@ -57,12 +57,15 @@ struct choir_model_s;
 CHOIR_API extern const char* const choir_activation_names[];
 
 // x (..., in) -> activation(x W + b), (..., out), of 2 or more dimensions, all
-// but the last of which are a batch. W (in, out) starts as
-// N(0, sqrt(2 / (in + out))), b as 0. `in` is learnt from the first input.
+// but the last of which are a batch. W (in, out) starts as N(0, deviation),
+// where that is 0 as N(0, sqrt(2 / (in + out))), and b as 0. `in` is learnt
+// from the first input.
 #define CHOIR_LINEAR_FIELDS(X, T)                                       \
   X(T, INT, out_features, 0, 1, 1e9, "columns of the result; required") \
   X(T, BOOL, bias, true, 0, 1, "add b")                                 \
-  X(T, ENUM, activation, 0, choir_activation_names, 0, "applied to the result")
+  X(T, ENUM, activation, 0, choir_activation_names, 0,                  \
+    "applied to the result")                                            \
+  X(T, FLOAT, deviation, 0, 0, 1e9, "of W's initial values; 0: the formula's")
 
 CHOIR_API extern const char* const choir_window_pad_names[];
 
@@ -157,6 +160,9 @@ CHOIR_API extern const char* const choir_window_pad_names[];
 // (Zhang and Sennrich, 2019, arXiv:1910.07467).
 #define CHOIR_ROW_NORM_FIELDS(X, T) \
   X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "added below the root")
+#define CHOIR_LAYER_NORM_FIELDS(X, T) \
+  CHOIR_ROW_NORM_FIELDS(X, T)         \
+  X(T, BOOL, bias, true, 0, 1, "add bias")
 
 // x (...) of whole numbers, i32 or i64 -> rows of W with these numbers, (...,
 // embedding_dim). W (num_embeddings, embedding_dim), f32, starts as
@@ -202,13 +208,15 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
 // mask, of a shape that broadcasts to (n, heads, t, s): bool or a whole number,
 // 0 where a place must not be seen; or of the dtype of x, added to the scores.
 // causal: place i sees those up to i. A place that sees none is NaN.
-#define CHOIR_MULTI_HEAD_ATTENTION_FIELDS(X, T)                         \
-  X(T, INT, num_heads, 0, 1, 1e6, "heads; required")                    \
-  X(T, INT, head_dim, 0, 0, 1e6, "of query and key; 0: e / heads")      \
-  X(T, INT, value_dim, 0, 0, 1e6, "of a head's values; 0: as head_dim") \
-  X(T, BOOL, bias, true, 0, 1, "of the children")                       \
-  X(T, BOOL, causal, false, 0, 1, "no place sees a later one")          \
-  X(T, FLOAT, dropout, 0, 0, 0.999999, "share of the weights that are set 0")
+#define CHOIR_MULTI_HEAD_ATTENTION_FIELDS(X, T)                               \
+  X(T, INT, num_heads, 0, 1, 1e6, "heads; required")                          \
+  X(T, INT, head_dim, 0, 0, 1e6, "of query and key; 0: e / heads")            \
+  X(T, INT, value_dim, 0, 0, 1e6, "of a head's values; 0: as head_dim")       \
+  X(T, BOOL, bias, true, 0, 1, "of the children")                             \
+  X(T, BOOL, causal, false, 0, 1, "no place sees a later one")                \
+  X(T, FLOAT, dropout, 0, 0, 0.999999, "share of the weights that are set 0") \
+  X(T, FLOAT, deviation, 0, 0, 1e9, "linear's, of query, key and value")      \
+  X(T, FLOAT, out_deviation, 0, 0, 1e9, "linear's, of out")
 
 // x, a matrix or a batch of them -> alpha op(x) op(W) + beta b, where op may
 // transpose. W (out, in), or (in, out) without transpose_b, starts as
@@ -270,7 +278,7 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, batch_norm2d, CHOIR_BATCH_NORM2D_FIELDS, \
                     __VA_ARGS__, )
 #define choir_layer_layer_norm(model, ...) \
-  CHOIR_LAYER_MAKE_(model, layer_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
+  CHOIR_LAYER_MAKE_(model, layer_norm, CHOIR_LAYER_NORM_FIELDS, __VA_ARGS__, )
 #define choir_layer_rms_norm(model, ...) \
   CHOIR_LAYER_MAKE_(model, rms_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
 #define choir_layer_embedding(model, ...) \

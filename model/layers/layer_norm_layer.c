@@ -23,17 +23,21 @@ static choir_status_t build_scale(choir_layer_t* layer, choir_vars_t inputs) {
 }
 
 static choir_status_t build_both(choir_layer_t* layer, choir_vars_t inputs) {
+  const choir_layer_norm_config_t* config = layer->config;
   CHOIR_TRY(build_scale(layer, inputs));
-  return add_row(layer, "bias", inputs, 0);
+  return config->bias ? add_row(layer, "bias", inputs, 0) : NULL;
 }
 
 static choir_var_t* layer_norm(choir_scope_t* scope, choir_layer_t* layer,
                                choir_vars_t inputs) {
   const choir_layer_norm_config_t* config = layer->config;
   const choir_layer_norm_attrs_t attrs = {.epsilon = config->epsilon};
-  return choir_var_layer_norm(
-      scope, inputs.at[0], choir_scope_param(scope, layer->params[0]),
-      choir_scope_param(scope, layer->params[1]), &attrs);
+  choir_var_t* scale = choir_scope_param(scope, layer->params[0]);
+  // The op has a bias in any case: without one, zeros that nothing learns.
+  const choir_fill_attrs_t zero = {.value = 0};
+  choir_var_t* bias = config->bias ? choir_scope_param(scope, layer->params[1])
+                                   : choir_var_fill(scope, scale, &zero);
+  return choir_var_layer_norm(scope, inputs.at[0], scale, bias, &attrs);
 }
 
 static choir_var_t* rms_norm(choir_scope_t* scope, choir_layer_t* layer,
@@ -44,7 +48,7 @@ static choir_var_t* rms_norm(choir_scope_t* scope, choir_layer_t* layer,
                             choir_scope_param(scope, layer->params[0]), &attrs);
 }
 
-CHOIR_LAYER_DEFINE(layer_norm, CHOIR_ROW_NORM_FIELDS,
+CHOIR_LAYER_DEFINE(layer_norm, CHOIR_LAYER_NORM_FIELDS,
                    "normalises each row by mean and variance",
                    .build = build_both, .forward = layer_norm);
 CHOIR_LAYER_DEFINE(rms_norm, CHOIR_ROW_NORM_FIELDS,

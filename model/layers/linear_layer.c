@@ -11,11 +11,14 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   choir_view_t b;
   CHOIR_TRY(choir_view_make(x->dtype, 2, (int64_t[]){in, out}, &w));
   CHOIR_TRY(choir_view_make(x->dtype, 1, &out, &b));
-  choir_initializer_t glorot = {.kind = CHOIR_INITIALIZER_GLOROT_NORMAL,
+  choir_initializer_t normal = {.kind = CHOIR_INITIALIZER_GLOROT_NORMAL,
                                 .fan_in = (double)in,
                                 .fan_out = (double)out};
+  if (config->deviation > 0)
+    normal = (choir_initializer_t){.kind = CHOIR_INITIALIZER_NORMAL,
+                                   .b = config->deviation};
   choir_initializer_t zeros = {.kind = CHOIR_INITIALIZER_CONSTANT};
-  CHOIR_TRY(choir__layer_add_param(layer, "W", &w, &glorot, true));
+  CHOIR_TRY(choir__layer_add_param(layer, "W", &w, &normal, true));
   return config->bias ? choir__layer_add_param(layer, "b", &b, &zeros, true)
                       : NULL;
 }

@@ -46,15 +46,16 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
         layer->name, (long long)query->shape[2], (long long)heads);
   const int64_t columns = heads * head_dim(layer, query);
   const bool bias = config->bias;
+  const double deviation = config->deviation;
   choir_layer_linear(layer->model, "query", .out_features = columns,
-                     .bias = bias);
-  choir_layer_linear(layer->model, "key", .out_features = columns,
-                     .bias = bias);
+                     .bias = bias, .deviation = deviation);
+  choir_layer_linear(layer->model, "key", .out_features = columns, .bias = bias,
+                     .deviation = deviation);
   choir_layer_linear(layer->model, "value",
                      .out_features = heads * value_dim(layer, query),
-                     .bias = bias);
+                     .bias = bias, .deviation = deviation);
   choir_layer_linear(layer->model, "out", .out_features = query->shape[2],
-                     .bias = bias);
+                     .bias = bias, .deviation = config->out_deviation);
   return NULL;
 }
 

@@ -43,15 +43,21 @@ from choir.tensor import Tensor
 class Linear(_layer.ListLayer):
     """y = x W + b: (..., in) to (..., out).
 
-    W (in, out) starts as N(0, sqrt(2 / (in + out))), b as 0; `in` is learnt from
-    the first input. Linear(in, out[, bias]) is accepted too.
+    W (in, out) starts as N(0, deviation), where that is 0 as
+    N(0, sqrt(2 / (in + out))), and b as 0; `in` is learnt from the first input.
+    Linear(in, out[, bias]) is accepted too.
     """
 
     _kind = "linear"
     _input = "in_features", -1
 
     def __init__(
-        self, out_features: int, *args, bias: bool = True, **kwargs
+        self,
+        out_features: int,
+        *args,
+        bias: bool = True,
+        deviation: float = 0.0,
+        **kwargs,
     ) -> None:
         super().__init__()
         self.in_features: int | None = None
@@ -63,6 +69,7 @@ class Linear(_layer.ListLayer):
             raise TypeError(f"Linear has no setting {next(iter(kwargs))!r}")
         self.out_features = operator.index(out_features)
         self.bias = bias
+        self.deviation = deviation
 
     def initialize(self, x: Tensor) -> None:
         super().initialize(x)
@@ -149,10 +156,16 @@ class RMSNorm(_layer.ListLayer):
         super().__init__(epsilon=float(epsilon))
 
 
-class LayerNorm(RMSNorm):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias for each row."""
+class LayerNorm(_layer.ListLayer):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias for each row. bias False:
+    without it."""
 
     _kind = "layer_norm"
+    # `bias` is the parameter.
+    _names = {"bias": "has_bias"}
+
+    def __init__(self, epsilon: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(epsilon=float(epsilon), has_bias=bias)
 
 
 def _pair(value, what: str) -> tuple[int, int]:
@@ -281,7 +294,9 @@ class MultiHeadAttention(_layer.ListLayer):
     (n, t, e). mask, of a shape that broadcasts to (n, num_heads, t, s): of
     integers or truth values, 0 where a place must not be seen; or of floats, which
     are added to the scores. causal: place i sees those up to i. head_dim None: e /
-    num_heads; value_dim None: as head_dim. dropout: of the weights.
+    num_heads; value_dim None: as head_dim. dropout: of the weights. deviation: of the
+    initial weights of query, key and value, out_deviation: of those of out; 0: as
+    Linear's.
     """
 
     _kind = "multi_head_attention"
@@ -295,10 +310,13 @@ class MultiHeadAttention(_layer.ListLayer):
         bias: bool = True,
         dropout: float = 0.0,
         causal: bool = False,
+        deviation: float = 0.0,
+        out_deviation: float = 0.0,
     ) -> None:
         super().__init__(
             num_heads=operator.index(num_heads), head_dim=head_dim,
             value_dim=value_dim, bias=bias, dropout=dropout, causal=causal,
+            deviation=deviation, out_deviation=out_deviation,
         )  # fmt: skip
 
     def _inputs(self, query, key=None, value=None, mask=None) -> list:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "model/model.h"
@@ -41,14 +42,16 @@ std::vector<double> Normalised(const std::vector<float>& x, bool centred) {
 
 TEST(RowLayersTest, NormalisesEachRow) {
   const DevicePtr device = MakeDevice("cpu");
-  for (bool centred : {false, true}) {
+  for (const auto& [centred, biased] :
+       {std::pair{false, false}, {true, true}, {true, false}}) {
     Net net(
-        [centred](Net* self) {
+        [centred = centred, biased = biased](Net* self) {
           choir_layer_norm_config_t norm = {
-              CHOIR_CONFIG_DEFAULTS(CHOIR_ROW_NORM_FIELDS)};
+              CHOIR_CONFIG_DEFAULTS(CHOIR_LAYER_NORM_FIELDS)};
           choir_rms_norm_config_t rms = {
               CHOIR_CONFIG_DEFAULTS(CHOIR_ROW_NORM_FIELDS)};
           norm.epsilon = rms.epsilon = kEpsilon;
+          norm.bias = biased;
           if (centred)
             self->Add("norm", &choir_layer_def_layer_norm, norm);
           else
@@ -60,7 +63,7 @@ TEST(RowLayersTest, NormalisesEachRow) {
     const std::vector<float> scale = {1, 2, -1, 0.5, 3};
     const std::vector<float> bias = {0.25, 0, 1, -1, 2};
     net.SetValue(0, scale);
-    if (centred) net.SetValue(1, bias);
+    if (biased) net.SetValue(1, bias);
     const std::vector<float> x = Floats(kRows * kColumns, 3);
     const std::vector<double> want = Normalised(x, centred);
     const std::vector<float> got =
@@ -69,7 +72,7 @@ TEST(RowLayersTest, NormalisesEachRow) {
     for (size_t i = 0; i < got.size(); ++i)
       EXPECT_NEAR(
           got[i],
-          want[i] * scale[i % kColumns] + (centred ? bias[i % kColumns] : 0),
+          want[i] * scale[i % kColumns] + (biased ? bias[i % kColumns] : 0),
           1e-5);
   }
 }

@@ -90,6 +90,11 @@ STARTS = [
         [array(2, 80)],
         {"W": Normal(math.sqrt(2 / (80 + 400)))},
     ),
+    (
+        lambda: layer.Linear(300, deviation=0.02),
+        [array(2, 200)],
+        {"W": Normal(0.02), "b": ZERO},
+    ),
     *[
         (
             lambda a=trans_a, b=trans_b: layer.Gemm(
@@ -144,7 +149,24 @@ STARTS = [
             )
         },
     ),
+    (
+        lambda: layer.MultiHeadAttention(
+            4, bias=False, deviation=0.02, out_deviation=0.005
+        ),
+        [array(1, 2, 120)],
+        {
+            "query.W": Normal(0.02),
+            "key.W": Normal(0.02),
+            "value.W": Normal(0.02),
+            "out.W": Normal(0.005),
+        },
+    ),
     (layer.LayerNorm, [array(2, 3, 4)], {"scale": Constant(1), "bias": ZERO}),
+    (
+        lambda: layer.LayerNorm(bias=False),
+        [array(2, 3, 4)],
+        {"scale": Constant(1)},
+    ),
     (layer.RMSNorm, [array(2, 3, 4)], {"scale": Constant(1)}),
     (
         # Without weight in the running averages they are as they began.

@@ -204,14 +204,24 @@ rows(
 )  # fmt: skip
 
 
-def row_normed(p, x):
-    x = x - x.mean(-1, keepdims=True) if "bias" in p else x
+def row_normed(p, x, centred):
+    x = x - x.mean(-1, keepdims=True) if centred else x
     y = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
     return y * p["scale"] + p.get("bias", 0)
 
 
-for _norm in (layer.LayerNorm, layer.RMSNorm):
-    rows(_norm, row_normed, [away(3, 4)], [away(2, 3, 5)], [away(2, 1, 2, 3)])
+for _norm in (
+    layer.LayerNorm,
+    lambda: layer.LayerNorm(bias=False),
+    layer.RMSNorm,
+):
+    rows(
+        _norm,
+        lambda p, x, c=_norm is not layer.RMSNorm: row_normed(p, x, c),
+        [away(3, 4)],
+        [away(2, 3, 5)],
+        [away(2, 1, 2, 3)],
+    )
 
 
 def transposed(x, w, stride, padding, more, groups):
