@@ -30,6 +30,11 @@ static int64_t value_dim(const choir_layer_t* layer,
   return config->value_dim ? config->value_dim : head_dim(layer, query);
 }
 
+static int64_t kv_heads(const choir_layer_t* layer) {
+  const choir_multi_head_attention_config_t* config = layer->config;
+  return config->kv_heads ? config->kv_heads : config->num_heads;
+}
+
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
   const choir_multi_head_attention_config_t* config = layer->config;
   const sources_t s = sources_of(inputs);
@@ -44,15 +49,22 @@ static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
         "%s (multi_head_attention): a row has %lld elements for %lld "
         "heads; needs a multiple of the heads, or head_dim",
         layer->name, (long long)query->shape[2], (long long)heads);
-  const int64_t columns = heads * head_dim(layer, query);
+  const int64_t served = kv_heads(layer);
+  if (heads % served != 0)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "%s (multi_head_attention): num_heads is %lld and kv_heads %lld; needs "
+        "a multiple of kv_heads",
+        layer->name, (long long)heads, (long long)served);
+  const int64_t columns = head_dim(layer, query);
   const bool bias = config->bias;
   const double deviation = config->deviation;
-  choir_layer_linear(layer->model, "query", .out_features = columns,
+  choir_layer_linear(layer->model, "query", .out_features = heads * columns,
                      .bias = bias, .deviation = deviation);
-  choir_layer_linear(layer->model, "key", .out_features = columns, .bias = bias,
-                     .deviation = deviation);
+  choir_layer_linear(layer->model, "key", .out_features = served * columns,
+                     .bias = bias, .deviation = deviation);
   choir_layer_linear(layer->model, "value",
-                     .out_features = heads * value_dim(layer, query),
+                     .out_features = served * value_dim(layer, query),
                      .bias = bias, .deviation = deviation);
   choir_layer_linear(layer->model, "out", .out_features = query->shape[2],
                      .bias = bias, .deviation = config->out_deviation);
@@ -129,6 +141,16 @@ static choir_var_t* mask_scores(choir_scope_t* scope, choir_var_t* scores,
   return causal ? keep(scope, lower_triangle(scope, scores), scores) : scores;
 }
 
+// k or v (n, kv_heads, s, ...) with each head so often that there are `heads`.
+static choir_var_t* for_all_heads(choir_scope_t* scope, choir_var_t* x,
+                                  int64_t heads) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view || view->shape[1] == heads) return x;
+  const choir_repeat_attrs_t attrs = {.repeats = heads / view->shape[1],
+                                      .axis = 1};
+  return choir_var_repeat(scope, x, &attrs);
+}
+
 // y by way of all weights: what masks need, and devices without a kernel of
 // attention.
 static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_var_t* query,
@@ -139,6 +161,8 @@ static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_var_t* query,
   if (!view) return query;
   const choir_scale_attrs_t scale = {.factor = 1 / sqrt((double)view->shape[3]),
                                      .shift = 0};
+  key = for_all_heads(scope, key, view->shape[1]);
+  value = for_all_heads(scope, value, view->shape[1]);
   const choir_matmul_attrs_t with_transpose = {.transpose_b = true};
   choir_var_t* scores = choir_var_matmul(
       scope, choir_var_scale(scope, query, &scale), key, &with_transpose);
@@ -186,13 +210,13 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   const sources_t s = sources_of(inputs);
   choir_layer_t* const* children = layer->children;
   const choir_view_t* x = choir_var_view(s.query);
-  const int64_t heads = config->num_heads;
+  const int64_t heads = config->num_heads, served = kv_heads(layer);
   choir_var_t* query =
       split(scope, choir_layer_forward(scope, children[QUERY], s.query), heads);
   choir_var_t* key =
-      split(scope, choir_layer_forward(scope, children[KEY], s.key), heads);
-  choir_var_t* value =
-      split(scope, choir_layer_forward(scope, children[VALUE], s.value), heads);
+      split(scope, choir_layer_forward(scope, children[KEY], s.key), served);
+  choir_var_t* value = split(
+      scope, choir_layer_forward(scope, children[VALUE], s.value), served);
   choir_var_t* heads_out =
       swap_heads(scope, attend(scope, layer, query, key, value, s.mask));
   const choir_reshape_attrs_t joined = {

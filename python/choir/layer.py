@@ -296,7 +296,8 @@ class MultiHeadAttention(_layer.ListLayer):
     are added to the scores. causal: place i sees those up to i. head_dim None: e /
     num_heads; value_dim None: as head_dim. dropout: of the weights. deviation: of the
     initial weights of query, key and value, out_deviation: of those of out; 0: as
-    Linear's.
+    Linear's. kv_heads: heads of key and value, each for num_heads / kv_heads
+    neighbouring ones of query; None: num_heads.
     """
 
     _kind = "multi_head_attention"
@@ -312,11 +313,12 @@ class MultiHeadAttention(_layer.ListLayer):
         causal: bool = False,
         deviation: float = 0.0,
         out_deviation: float = 0.0,
+        kv_heads: int | None = None,
     ) -> None:
         super().__init__(
             num_heads=operator.index(num_heads), head_dim=head_dim,
             value_dim=value_dim, bias=bias, dropout=dropout, causal=causal,
-            deviation=deviation, out_deviation=out_deviation,
+            deviation=deviation, out_deviation=out_deviation, kv_heads=kv_heads,
         )  # fmt: skip
 
     def _inputs(self, query, key=None, value=None, mask=None) -> list:

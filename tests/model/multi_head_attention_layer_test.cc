@@ -89,32 +89,38 @@ class MultiHeadAttentionLayerTest : public ::testing::Test {
     const std::vector<double> k = Linear("key", wide(key), size(key, 2));
     const std::vector<double> v = Linear("value", wide(value), size(value, 2));
     const int64_t t = size(query, 1), s = size(key, 1);
-    const int64_t d = static_cast<int64_t>(q.size()) / (kBatch * t * kHeads);
-    const int64_t e = static_cast<int64_t>(v.size()) / (kBatch * s * kHeads);
-    auto at = [](int64_t n, int64_t row, int64_t rows, int64_t head,
-                 int64_t dim, int64_t i) {
-      return static_cast<size_t>(((n * rows + row) * kHeads + head) * dim + i);
+    // Heads of query; of key and value, and how many of query one serves.
+    const int64_t heads = config_.num_heads;
+    const int64_t served = config_.kv_heads ? config_.kv_heads : heads;
+    const int64_t group = heads / served;
+    const int64_t d = static_cast<int64_t>(q.size()) / (kBatch * t * heads);
+    const int64_t e = static_cast<int64_t>(v.size()) / (kBatch * s * served);
+    auto at = [](int64_t n, int64_t row, int64_t rows, int64_t heads,
+                 int64_t head, int64_t dim, int64_t i) {
+      return static_cast<size_t>(((n * rows + row) * heads + head) * dim + i);
     };
-    std::vector<double> joined(static_cast<size_t>(kBatch * t * kHeads * e));
+    std::vector<double> joined(static_cast<size_t>(kBatch * t * heads * e));
     for (int64_t n = 0; n < kBatch; ++n)
-      for (int64_t h = 0; h < kHeads; ++h)
+      for (int64_t h = 0; h < heads; ++h)
         for (int64_t i = 0; i < t; ++i) {
           std::vector<double> weights;
           double sum = 0;
           for (int64_t j = 0; j < s; ++j) {
             double score = 0;
             for (int64_t c = 0; c < d; ++c)
-              score += q[at(n, i, t, h, d, c)] * k[at(n, j, s, h, d, c)];
+              score += q[at(n, i, t, heads, h, d, c)] *
+                       k[at(n, j, s, served, h / group, d, c)];
             score = score / std::sqrt(static_cast<double>(d));
             weights.push_back(std::exp(score + added(n, h, i, j)));
             sum += weights.back();
           }
           for (int64_t j = 0; j < s; ++j)
             for (int64_t c = 0; c < e; ++c)
-              joined[at(n, i, t, h, e, c)] += weights[static_cast<size_t>(j)] /
-                                              sum * v[at(n, j, s, h, e, c)];
+              joined[at(n, i, t, heads, h, e, c)] +=
+                  weights[static_cast<size_t>(j)] / sum *
+                  v[at(n, j, s, served, h / group, e, c)];
         }
-    const std::vector<double> want = Linear("out", joined, kHeads * e);
+    const std::vector<double> want = Linear("out", joined, heads * e);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i)
       EXPECT_NEAR(got[i], want[i], 1e-5) << i;
@@ -177,6 +183,29 @@ TEST_F(MultiHeadAttentionLayerTest, MasksPlacesAndAddsToScores) {
          [&](int64_t, int64_t, int64_t i, int64_t j) {
            return static_cast<double>(numbers[static_cast<size_t>(i * 3 + j)]);
          });
+}
+
+// By the op and, with a mask, by all weights.
+TEST_F(MultiHeadAttentionLayerTest, HeadsShareKeysAndValues) {
+  config_.num_heads = 4;
+  config_.head_dim = 3;
+  config_.value_dim = 2;
+  const TensorPtr query = Input(3, kWidth, 5), key = Input(5, 6, 6);
+  const std::vector<float> numbers = Floats(4 * 3 * 5, 8);
+  const TensorPtr added = Make(device_.get(), {4, 3, 5}, numbers);
+  for (int64_t served : {1, 2, 4}) {
+    config_.kv_heads = served;
+    std::vector<float> y;
+    ASSERT_OK(Predict({query.get(), key.get(), key.get()}, &y));
+    Expect(y, query.get(), key.get(), key.get(),
+           [](int64_t, int64_t, int64_t, int64_t) { return 0.0; });
+    ASSERT_OK(Predict({query.get(), key.get(), key.get(), added.get()}, &y));
+    Expect(y, query.get(), key.get(), key.get(),
+           [&](int64_t, int64_t h, int64_t i, int64_t j) {
+             return static_cast<double>(
+                 numbers[static_cast<size_t>((h * 3 + i) * 5 + j)]);
+           });
+  }
 }
 
 TEST_F(MultiHeadAttentionLayerTest, SeesNothingLaterWhereCausal) {

@@ -257,12 +257,18 @@ for _stride, _padding, _more, _group, _bias in [
     )
 
 
-def attended(p, query, key, value, heads, causal):
-    def split(x, part):
+def attended(p, query, key, value, heads, causal, kv_heads=None):
+    def split(x, part, heads):
         y = x @ p[f"{part}.W"] + p.get(f"{part}.b", 0)
         return y.reshape(y.shape[:2] + (heads, -1)).transpose(0, 2, 1, 3)
 
-    q, k, v = split(query, "query"), split(key, "key"), split(value, "value")
+    q = split(query, "query", heads)
+    k, v = (
+        np.repeat(
+            split(x, part, kv_heads or heads), heads // (kv_heads or heads), 1
+        )
+        for x, part in ((key, "key"), (value, "value"))
+    )
     scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
     if causal:
         scores = np.where(np.tri(*scores.shape[2:]), scores, -np.inf)
@@ -277,6 +283,19 @@ rows(
     [share(2, 3, 4)],
     [share(1, 1, 2)],
 )
+for _kv in (1, 2, 4):
+    rows(
+        lambda g=_kv: layer.MultiHeadAttention(4, kv_heads=g, causal=True),
+        lambda p, x, g=_kv: attended(p, x, x, x, 4, True, g),
+        [share(2, 3, 8)],
+    )
+    # With a mask, which goes by all weights.
+    rows(
+        lambda g=_kv: layer.MultiHeadAttention(4, 2, 3, kv_heads=g),
+        lambda p, x, mask, g=_kv: attended(p, x, x, x, 4, True, g),
+        [share(2, 3, 5), np.tri(3, dtype=np.int32)],
+        run=lambda made, x, mask: made(x, mask=mask),
+    )
 rows(
     lambda: layer.MultiHeadAttention(2, 3, 1, False),
     lambda p, q, k, v: attended(p, q, k, v, 2, False),
