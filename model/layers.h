@@ -46,6 +46,7 @@ extern "C" {
   X(dropout, CHOIR_DROPOUT_FIELDS)                           \
   X(relu, CHOIR_NO_FIELDS)                                   \
   X(gelu, CHOIR_NO_FIELDS)                                   \
+  X(silu, CHOIR_NO_FIELDS)                                   \
   X(sigmoid, CHOIR_NO_FIELDS)                                \
   X(tanh, CHOIR_NO_FIELDS)                                   \
   X(softmax, CHOIR_NO_FIELDS)                                \
@@ -308,6 +309,8 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, relu, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_gelu(model, ...) \
   CHOIR_LAYER_MAKE_(model, gelu, CHOIR_NO_FIELDS, __VA_ARGS__, )
+#define choir_layer_silu(model, ...) \
+  CHOIR_LAYER_MAKE_(model, silu, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_sigmoid(model, ...) \
   CHOIR_LAYER_MAKE_(model, sigmoid, CHOIR_NO_FIELDS, __VA_ARGS__, )
 #define choir_layer_tanh(model, ...) \

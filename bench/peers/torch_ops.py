@@ -212,6 +212,14 @@ def gelu_grad(torch, x, dy):
     return lambda: torch.ops.aten.gelu_backward(dy, x)
 
 
+def silu(torch, x):
+    return lambda: torch.nn.functional.silu(x)
+
+
+def silu_grad(torch, x, dy):
+    return lambda: torch.ops.aten.silu_backward(dy, x)
+
+
 def softmax_cross_entropy(torch, x, labels):
     return lambda: torch.nn.functional.cross_entropy(x, labels)
 
@@ -270,6 +278,8 @@ OPS = {
     "relu": relu,
     "relu_grad": relu_grad,
     "sgd_update": sgd_update,
+    "silu": silu,
+    "silu_grad": silu_grad,
     "softmax": softmax,
     "softmax_cross_entropy": softmax_cross_entropy,
     "softmax_cross_entropy_grad": softmax_cross_entropy_grad,

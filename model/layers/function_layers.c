@@ -14,6 +14,7 @@
 
 FUNCTION(relu);
 FUNCTION(gelu);
+FUNCTION(silu);
 FUNCTION(sigmoid);
 FUNCTION(tanh);
 FUNCTION(softmax);

@@ -520,6 +520,7 @@ ReLU = _function_layer("ReLU", "relu", "max(0, x)")
 Sigmoid = _function_layer("Sigmoid", "sigmoid", "1 / (1 + e^-x)")
 Tanh = _function_layer("Tanh", "tanh", "Hyperbolic tangent.")
 Gelu = _function_layer("Gelu", "gelu", "x / 2 (1 + erf(x / sqrt 2))")
+Silu = _function_layer("Silu", "silu", "x / (1 + e^-x)")
 Add = _function_layer("Add", "add", "a + b")
 SoftMax = _function_layer(
     "SoftMax", "softmax", "e^x over its sum along axis 1."

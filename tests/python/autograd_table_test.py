@@ -86,6 +86,7 @@ for _name, _op, _formula, _make in [
     ("relu", None, lambda x: np.maximum(x, 0), away),
     ("sigmoid", None, sigmoid, away), ("tanh", None, np.tanh, away),
     ("gelu", None, lambda x: x / 2 * (1 + erf(x / 2**0.5)), away),
+    ("silu", None, lambda x: x / (1 + np.exp(-x)), away),
     ("reciprocal", None, lambda x: 1 / x, positive),
     ("sin", None, np.sin, away), ("cos", None, np.cos, away),
     ("tan", None, np.tan, inside), ("asin", None, np.arcsin, inside),

@@ -223,7 +223,7 @@ STARTS = [
 STATELESS = {
     "Layer", "RNN_Base", "Pooling2d", "MaxPool2d", "AvgPool2d", "MaxPool1d",
     "AvgPool1d", "Flatten", "Dropout", "Cat", "Reshape", "ReLU", "Sigmoid", "Tanh",
-    "Gelu", "Add", "SoftMax", "SoftMaxCrossEntropy", "MeanSquareError",
+    "Gelu", "Silu", "Add", "SoftMax", "SoftMaxCrossEntropy", "MeanSquareError",
     "CrossEntropy", "BinaryCrossEntropy",
 }  # fmt: skip
 

@@ -438,6 +438,7 @@ for _make, _formula in [
     (layer.Sigmoid, sigmoid),
     (layer.Tanh, np.tanh),
     (layer.Gelu, lambda x: x / 2 * (1 + erf(x / 2**0.5))),
+    (layer.Silu, lambda x: x / (1 + np.exp(-x))),
     (layer.SoftMax, lambda x: softmax(x.reshape(len(x), -1)).reshape(x.shape)),
 ]:
     rows(

@@ -201,13 +201,17 @@ TEST_F(Elementwise, Gradients) {
                 [](double y, double dy) { return dy * y * (1 - y); });
   CheckGradient(CHOIR_OP_TANH_GRAD,
                 [](double y, double dy) { return dy * (1 - y * y); });
-  // The derivative of gelu by central differences.
-  auto gelu = [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); };
-  auto slope = [&](double x, double dy) {
-    return dy * (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5;
+  // The derivatives of gelu and silu by central differences.
+  auto check = [this](choir_op_t op, double (*f)(double)) {
+    auto slope = [f](double x, double dy) {
+      return dy * (f(x + 1e-5) - f(x - 1e-5)) / 2e-5;
+    };
+    CheckGradient<float>(op, slope, 2e-6);
+    CheckGradient<double>(op, slope, 1e-9);
   };
-  CheckGradient<float>(CHOIR_OP_GELU_GRAD, slope, 2e-6);
-  CheckGradient<double>(CHOIR_OP_GELU_GRAD, slope, 1e-9);
+  check(CHOIR_OP_GELU_GRAD,
+        [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); });
+  check(CHOIR_OP_SILU_GRAD, [](double x) { return x / (1 + std::exp(-x)); });
 }
 
 TEST_F(Elementwise, SpecialNumbers) {
