@@ -2,8 +2,6 @@
 #include "examples/mnist_task.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "examples/mnist_cnn.h"
 
@@ -11,38 +9,15 @@ const char mnist_data_help[] =
     "MNIST's four IDX files, gzipped or not; else the ones that come with "
     "Choir";
 
-// The data that come with Choir, as seen from the tree's root or beside the
-// program that Bazel built.
-static choir_status_t find_data(const train_options_t* options,
-                                char folder[PATH_MAX]) {
-  static const char own[] = "examples/data/mnist";
-  if (options->data) {
-    snprintf(folder, PATH_MAX, "%s", options->data);
-    return NULL;
-  }
-  snprintf(folder, PATH_MAX, "%s", own);
-  if (access(folder, F_OK) == 0) return NULL;
-  char program[PATH_MAX - 64];
-  const ssize_t length =
-      readlink("/proc/self/exe", program, sizeof(program) - 1);
-  program[length > 0 ? length : 0] = 0;
-  snprintf(folder, PATH_MAX, "%s.runfiles/choir/%s", program, own);
-  if (access(folder, F_OK) == 0) return NULL;
-  return CHOIR_ERROR(NOT_FOUND,
-                     "data: neither ./%s nor %s is there; name a folder with "
-                     "MNIST's four files with --data DIR",
-                     own, folder);
-}
-
 choir_status_t mnist_open_data(const train_options_t* options,
                                choir_split_t split, char* note,
                                choir_dataset_t** out_dataset) {
   (void)note;
-  char folder[PATH_MAX];
-  CHOIR_TRY(find_data(options, folder));
+  char own[PATH_MAX];
+  if (!options->data) CHOIR_TRY(trainer_find_data("examples/data/mnist", own));
   return choir_dataset_open_mnist(
-      folder, split, split == CHOIR_SPLIT_TRAIN ? options->limit : 0,
-      out_dataset);
+      options->data ? options->data : own, split,
+      split == CHOIR_SPLIT_TRAIN ? options->limit : 0, out_dataset);
 }
 
 const train_task_t mnist_task = {

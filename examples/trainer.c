@@ -40,7 +40,7 @@ typedef struct trainer_s {
   choir_profile_t* profile;  // with --verbosity or --timeline
   FILE* timeline;            // of rank 0
   bool wants_timeline;       // until it is written
-  int64_t steps_done;        // of this run
+  int64_t steps_run;         // by this process
   int64_t timeline_begin;    // steps [begin, end)
   int64_t timeline_end;
   bool has_told_plan;
@@ -70,6 +70,21 @@ void trainer_enter_users_folder(void) {
   const char* folder = getenv("BUILD_WORKING_DIRECTORY");
   // Where it does not exist any more, paths count from here.
   if (folder && chdir(folder) != 0) errno = 0;
+}
+
+choir_status_t trainer_find_data(const char* own, char out_path[PATH_MAX]) {
+  snprintf(out_path, PATH_MAX, "%s", own);
+  if (access(out_path, F_OK) == 0) return NULL;
+  char program[PATH_MAX / 2];
+  const ssize_t length =
+      readlink("/proc/self/exe", program, sizeof(program) - 1);
+  program[length > 0 ? length : 0] = 0;
+  snprintf(out_path, PATH_MAX, "%s.runfiles/choir/%s", program, own);
+  if (access(out_path, F_OK) == 0) return NULL;
+  return CHOIR_ERROR(NOT_FOUND,
+                     "data: neither ./%s nor %s.runfiles/choir/%s is there; "
+                     "name your own with --data",
+                     own, program, own);
 }
 
 // ---- The task ----

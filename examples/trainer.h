@@ -2,6 +2,7 @@
 #ifndef CHOIR_EXAMPLES_TRAINER_H_
 #define CHOIR_EXAMPLES_TRAINER_H_
 
+#include <limits.h>
 #include <signal.h>
 
 #include "examples/train_options.h"
@@ -72,5 +73,10 @@ extern volatile sig_atomic_t trainer_interrupted;
 // `bazel run` starts programs in a folder of its own: goes back to the user's,
 // from which paths in flags count. Call first.
 void trainer_enter_users_folder(void);
+
+// Where a file or folder that comes with Choir is, by its name in the tree: as
+// seen from the tree's root, or beside the program that Bazel built. NOT_FOUND.
+choir_status_t trainer_find_data(const char* own, char out_path[PATH_MAX])
+    CHOIR_NODISCARD;
 
 #endif  // CHOIR_EXAMPLES_TRAINER_H_

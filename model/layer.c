@@ -244,7 +244,15 @@ void choir_layer_release(choir_layer_t* layer) {
   if (layer) choir_model_release(layer->model);
 }
 
+// Names of a layer's parameters begin with its own and a dot.
 choir_param_t* choir_layer_param(const choir_layer_t* layer, size_t index) {
   const choir_param_set_t* set = layer->model->params;
-  return index < set->count ? set->params[index] : NULL;
+  const size_t length = strlen(layer->name);
+  for (size_t i = 0; i < set->count; ++i) {
+    const char* name = set->params[i]->name;
+    if (strncmp(name, layer->name, length) == 0 && name[length] == '.' &&
+        index-- == 0)
+      return set->params[i];
+  }
+  return NULL;
 }

@@ -36,6 +36,7 @@ extern "C" {
   X(layer_norm, CHOIR_LAYER_NORM_FIELDS)                     \
   X(rms_norm, CHOIR_ROW_NORM_FIELDS)                         \
   X(embedding, CHOIR_EMBEDDING_FIELDS)                       \
+  X(position_embedding, CHOIR_POSITION_EMBEDDING_FIELDS)     \
   X(multi_head_attention, CHOIR_MULTI_HEAD_ATTENTION_FIELDS) \
   X(rnn, CHOIR_RNN_FIELDS)                                   \
   X(lstm, CHOIR_RECURRENT_FIELDS)                            \
@@ -174,6 +175,13 @@ CHOIR_API extern const char* const choir_window_pad_names[];
   X(T, INT, embedding_dim, 0, 1, 1e9, "length of a row; required")    \
   X(T, FLOAT, deviation, 1, 0, 1e9, "of the initial values")
 
+// x (..., t, d) -> x + the first t rows of W (num_embeddings, d), which starts
+// as N(0, deviation): learnt positions. t above num_embeddings:
+// INVALID_ARGUMENT.
+#define CHOIR_POSITION_EMBEDDING_FIELDS(X, T)                      \
+  X(T, INT, num_embeddings, 0, 1, 1e9, "most rows of x; required") \
+  X(T, FLOAT, deviation, 1, 0, 1e9, "of the initial values")
+
 // Recurrent networks, by the formulas of the op `recurrent` (tensor/ops.h).
 // Inputs: x (T, N, F), T of 1 and more; then, or not, h and, of lstm, c before
 // the first step, (L D, N, H) with L layers of D directions, layer by layer and
@@ -288,6 +296,9 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
   CHOIR_LAYER_MAKE_(model, rms_norm, CHOIR_ROW_NORM_FIELDS, __VA_ARGS__, )
 #define choir_layer_embedding(model, ...) \
   CHOIR_LAYER_MAKE_(model, embedding, CHOIR_EMBEDDING_FIELDS, __VA_ARGS__, )
+#define choir_layer_position_embedding(model, ...) \
+  CHOIR_LAYER_MAKE_(model, position_embedding,     \
+                    CHOIR_POSITION_EMBEDDING_FIELDS, __VA_ARGS__, )
 #define choir_layer_rnn(model, ...) \
   CHOIR_LAYER_MAKE_(model, rnn, CHOIR_RNN_FIELDS, __VA_ARGS__, )
 #define choir_layer_lstm(model, ...) \

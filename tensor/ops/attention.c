@@ -233,6 +233,7 @@ static choir_status_t reference(const choir_record_t* record,
 
 static void attention_at_step(void* attrs_, const choir_step_values_t* values) {
   choir_attention_attrs_t* attrs = attrs_;
+  if (attrs->dropout == 0) return;  // nothing is drawn
   attrs->step = values->step;
   attrs->first_sample = values->first_sample;
 }

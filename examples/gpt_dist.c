@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a GPT on a text with several workers, and lets it write.
+#include <limits.h>
+#include <stdio.h>
+
+#include "examples/dist_main.h"
+#include "examples/gpt.h"
+#include "examples/gpt_sample.h"
+
+static const char* const preset_names[] = {"nano", "10m", "gpt2", NULL};
+static const char* const unit_names[] = {"characters", "bytes", NULL};
+
+#define FLAGS(X, T)                                                            \
+  X(T, ENUM, preset, 0, preset_names, 0,                                       \
+    "sizes and rates: nanoGPT's for CPUs, its small one for GPUs, or GPT-2's") \
+  GPT_FIELDS(X, T)                                                             \
+  X(T, ENUM, unit, 0, unit_names, 0, "what a token of a text is")              \
+  X(T, STRING, tokens, NULL, 0, 0,                                             \
+    "in place of a text: file of token ids, of 16 bits or with llm.c's "       \
+    "header")                                                                  \
+  X(T, INT, sample, 300, 0, 1e9, "tokens to write at the end")                 \
+  X(T, FLOAT, temperature, 0.8, 0, 1e6,                                        \
+    "of the sample; 0: always the likeliest token")                            \
+  X(T, STRING, prompt, NULL, 0, 0, "how the sample begins; else a new line")
+CHOIR_CONFIG_STRUCT(flags_t, FLAGS);
+static const choir_field_t flag_fields[] = {CHOIR_CONFIG_TABLE(flags_t, FLAGS)};
+static const choir_struct_def_t flags_def =
+    CHOIR_STRUCT_DEF("flags", flags_t, flag_fields, "");
+
+static flags_t flags;
+static choir_tokens_t* tokens;  // opened with the data
+
+typedef struct preset_s {
+  int64_t layers, heads, width, context, vocabulary;
+  double dropout;
+  bool bias;
+  int64_t global_batch, steps, evaluate_every;
+  double lr, beta2;
+} preset_t;
+
+static const preset_t presets[] = {
+    {4, 4, 128, 64, 0, 0, false, 12, 2000, 250, 1e-3, 0.99},
+    {6, 6, 384, 256, 0, 0.2, false, 8, 5000, 250, 1e-3, 0.99},
+    {12, 12, 768, 1024, 50257, 0, true, 4, 1000, 100, 6e-4, 0.95}};
+
+static void set_defaults(train_options_t* options) {
+  const preset_t* p = &presets[flags.preset];
+  const int32_t preset = flags.preset;
+  choir_struct_init(&flags_def, &flags);
+  flags.preset = preset;
+  flags.layers = p->layers;
+  flags.heads = p->heads;
+  flags.width = p->width;
+  flags.context = p->context;
+  flags.vocabulary = p->vocabulary;
+  flags.dropout = p->dropout;
+  flags.bias = p->bias;
+  options->global_batch = p->global_batch;
+  options->steps = p->steps;
+  options->evaluate_every = p->evaluate_every;
+  options->lr = p->lr;
+  options->weight_decay = 0.1;
+}
+
+static choir_status_t open_tokens(const train_options_t* options) {
+  if (flags.tokens && options->data)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--tokens and --data both say what to learn; give one "
+                       "of them");
+  if (flags.tokens) {
+    choir_status_t status =
+        choir_tokens_open_ids(flags.tokens, 0, flags.vocabulary, &tokens);
+    if (!status || choir_status_code(status) != CHOIR_STATUS_INVALID_ARGUMENT)
+      return status;
+    choir_status_free(status);  // without a header
+    return choir_tokens_open_ids(flags.tokens, 2, flags.vocabulary, &tokens);
+  }
+  char own[PATH_MAX];
+  const char* path = options->data;
+  if (!path) {
+    CHOIR_TRY(trainer_find_data(
+        "examples/data/shakespeare/tiny_shakespeare.txt.gz", own));
+    path = own;
+  }
+  CHOIR_TRY(
+      choir_tokens_open_text(path, (choir_text_unit_t)flags.unit, &tokens));
+  const int64_t found = choir_tokens_vocabulary(tokens);
+  if (!flags.vocabulary) flags.vocabulary = found;
+  if (flags.vocabulary >= found) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "--vocabulary %lld: %s has %lld different tokens",
+                     (long long)flags.vocabulary, path, (long long)found);
+}
+
+// The first nine tenths to learn from, the others, in windows that do not
+// overlap, to see what was learnt.
+static choir_status_t open_data(const train_options_t* options,
+                                choir_split_t split, char* note,
+                                choir_dataset_t** out_dataset) {
+  (void)note;
+  if (!tokens) CHOIR_TRY(open_tokens(options));
+  const int64_t cut = choir_tokens_count(tokens) / 10 * 9 +
+                      choir_tokens_count(tokens) % 10 * 9 / 10;
+  const bool is_training = split == CHOIR_SPLIT_TRAIN;
+  const choir_windows_t windows = {.first = is_training ? 0 : cut,
+                                   .count = is_training ? cut : 0,
+                                   .length = flags.context,
+                                   .stride = is_training ? 1 : flags.context};
+  return choir_dataset_create_windows(tokens, &windows, out_dataset);
+}
+
+static void set_up(const train_options_t* options,
+                   const choir_dataset_t* training_data, void* self) {
+  (void)options, (void)training_data;
+  ((gpt_t*)self)->config = (gpt_config_t){.layers = flags.layers,
+                                          .heads = flags.heads,
+                                          .width = flags.width,
+                                          .context = flags.context,
+                                          .vocabulary = flags.vocabulary,
+                                          .dropout = flags.dropout,
+                                          .bias = flags.bias};
+}
+
+// AdamW as nanoGPT has it: matrices decay, gradients are limited, the rate goes
+// up and then down along a cosine to a tenth.
+static choir_status_t set_rates(const train_options_t* options,
+                                choir_optimizer_t* optimizer) {
+  const choir_gradient_clip_t clip = {.norm = 1};
+  const choir_schedule_config_t schedule = {.kind = CHOIR_SCHEDULE_COSINE,
+                                            .period = options->steps,
+                                            .factor = 0.1,
+                                            .warmup = options->steps / 20};
+  CHOIR_TRY(choir_optimizer_add_group(optimizer, .match = "*.b,*.bias,*.scale",
+                                      .weight_decay = 0));
+  CHOIR_TRY(choir_optimizer_set_clip(optimizer, &clip));
+  return choir_optimizer_set_schedule(optimizer, &schedule);
+}
+
+static choir_status_t make_optimizer(const train_options_t* options, double lr,
+                                     choir_optimizer_t** out_optimizer) {
+  CHOIR_TRY(choir_optimizer_adamw(out_optimizer, .lr = lr, .beta1 = 0.9,
+                                  .beta2 = presets[flags.preset].beta2,
+                                  .weight_decay = options->weight_decay));
+  return set_rates(options, *out_optimizer);
+}
+
+static choir_status_t finish(const train_options_t* options,
+                             choir_model_t* model, bool prints) {
+  const gpt_sample_t sample = {.prompt = flags.prompt ? flags.prompt : "",
+                               .count = flags.sample,
+                               .temperature = flags.temperature,
+                               .context = flags.context,
+                               .seed = options->seed};
+  return flags.sample ? gpt_sample(model, tokens, &sample, prints) : NULL;
+}
+
+int main(int argc, char** argv) {
+  static const char* const absent[] = {"epochs", "momentum", "limit",
+                                       "sync_batch_norm", NULL};
+  static const train_task_t task = {
+      .what = "Trains a GPT on a text",
+      .data =
+          "a text in UTF-8, gzipped or not; else Tiny Shakespeare, which "
+          "comes with Choir",
+      .model = &gpt_def,
+      .model_bytes = sizeof(gpt_t),
+      .micro_shard = 1,
+      .evaluation_batch = 16,
+      .absent_flags = absent,
+      .own_flags = &flags_def,
+      .own = &flags,
+      .set_defaults = set_defaults,
+      .set_up = set_up,
+      .make_optimizer = make_optimizer,
+      .finish = finish,
+      .open_data = open_data};
+  const int status = dist_main("gpt_dist", &task, argc, argv);
+  choir_tokens_release(tokens);
+  return status;
+}
