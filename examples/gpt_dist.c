@@ -21,7 +21,8 @@ static const char* const unit_names[] = {"characters", "bytes", NULL};
   X(T, INT, sample, 300, 0, 1e9, "tokens to write at the end")                 \
   X(T, FLOAT, temperature, 0.8, 0, 1e6,                                        \
     "of the sample; 0: always the likeliest token")                            \
-  X(T, STRING, prompt, NULL, 0, 0, "how the sample begins; else a new line")
+  X(T, STRING, prompt, NULL, 0, 0, "how the sample begins; else a new line")   \
+  X(T, INT, sample_seed, 0, 0, 9007199254740992.0, "of the sample")
 CHOIR_CONFIG_STRUCT(flags_t, FLAGS);
 static const choir_field_t flag_fields[] = {CHOIR_CONFIG_TABLE(flags_t, FLAGS)};
 static const choir_struct_def_t flags_def =
@@ -67,14 +68,12 @@ static choir_status_t open_tokens(const train_options_t* options) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--tokens and --data both say what to learn; give one "
                        "of them");
-  if (flags.tokens) {
-    choir_status_t status =
-        choir_tokens_open_ids(flags.tokens, 0, flags.vocabulary, &tokens);
-    if (!status || choir_status_code(status) != CHOIR_STATUS_INVALID_ARGUMENT)
-      return status;
-    choir_status_free(status);  // without a header
-    return choir_tokens_open_ids(flags.tokens, 2, flags.vocabulary, &tokens);
-  }
+  if (flags.tokens && !flags.vocabulary)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--tokens needs --vocabulary, as ids do not say how "
+                       "many there are");
+  if (flags.tokens)
+    return choir_tokens_open_ids(flags.tokens, 0, flags.vocabulary, &tokens);
   char own[PATH_MAX];
   const char* path = options->data;
   if (!path) {
@@ -146,11 +145,12 @@ static choir_status_t make_optimizer(const train_options_t* options, double lr,
 
 static choir_status_t finish(const train_options_t* options,
                              choir_model_t* model, bool prints) {
+  (void)options;
   const gpt_sample_t sample = {.prompt = flags.prompt ? flags.prompt : "",
                                .count = flags.sample,
                                .temperature = flags.temperature,
                                .context = flags.context,
-                               .seed = options->seed};
+                               .seed = flags.sample_seed};
   return flags.sample ? gpt_sample(model, tokens, &sample, prints) : NULL;
 }
 

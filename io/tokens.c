@@ -333,11 +333,8 @@ static choir_status_t read_header(choir_tokens_t* tokens, uint64_t file_bytes,
     CHOIR_TRY(choir__io_read_at(tokens->fd, "tokens", tokens->path, 0, numbers,
                                 sizeof(numbers)));
   if (numbers[0] != HEADER_IDS_16 && numbers[0] != HEADER_IDS_32) {
-    if (given_bytes) return NULL;
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "tokens: '%s' has no header of llm.c, so how many bytes "
-                       "an id has must be said",
-                       tokens->path);
+    if (!given_bytes) tokens->id_bytes = 2;
+    return NULL;
   }
   tokens->id_bytes = numbers[0] == HEADER_IDS_16 ? 2 : 4;
   if (given_bytes && given_bytes != tokens->id_bytes)

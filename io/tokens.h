@@ -41,14 +41,15 @@ CHOIR_API choir_status_t choir_tokens_open_text(const char* path,
                                                 choir_tokens_t** out_tokens)
     CHOIR_NODISCARD;
 
-// Opens a file of token ids, little-endian, each of `id_bytes`: 2 or 4; or with
-// the header that llm.c writes, 256 numbers of 32 bits, of which the first says
-// what the ids are (20240520: 2 bytes, 20240801: 4) and the third how many:
-// then id_bytes must agree, or be 0. The file may be of any size and must not
-// be written to while it is open. vocabulary: ids are below it, which is
-// checked where they are read. NOT_FOUND: no such file. INVALID_ARGUMENT: it is
-// empty, no whole number of ids, or shorter or longer than its header says;
-// id_bytes or vocabulary (1 to 2^31 - 1) is none. Blocks on the disk.
+// Opens a file of token ids, little-endian: of 2 bytes each, as nanoGPT writes
+// them, or of 4, as id_bytes says; or with the header that llm.c writes, 256
+// numbers of 32 bits, of which the first says what the ids are (20240520: 2
+// bytes, 20240801: 4) and the third how many. id_bytes 0: as the header says,
+// or 2 without one. The file may be of any size and must not be written to
+// while it is open. vocabulary: ids are below it, which is checked where they
+// are read. NOT_FOUND: no such file. INVALID_ARGUMENT: it is empty, no whole
+// number of ids, or not as its header says; id_bytes or vocabulary (1 to 2^31 -
+// 1) is none. Blocks on the disk.
 CHOIR_API choir_status_t choir_tokens_open_ids(const char* path,
                                                int32_t id_bytes,
                                                int64_t vocabulary,

@@ -173,6 +173,7 @@ TEST_F(Tokens, FilesOfIds) {
     std::vector<int32_t> ids;
   } const cases[] = {
       {Bytes(narrow), 2, {0, 7, 65535, 3, 50256}},
+      {Bytes(narrow), 0, {0, 7, 65535, 3, 50256}},
       {Bytes(wide), 4, {0, 7, 65536, 128255}},
       {WithHeader(20240520, 5, narrow), 0, {0, 7, 65535, 3, 50256}},
       {WithHeader(20240520, 5, narrow), 2, {0, 7, 65535, 3, 50256}},
@@ -202,8 +203,6 @@ TEST_F(Tokens, WrongFilesOfIds) {
                   HasSubstr("none'"));
   IO_EXPECT_FAILS(OpenIds(folder_.Write("empty", ""), 2, 10), INVALID_ARGUMENT,
                   HasSubstr("0 bytes of ids"));
-  IO_EXPECT_FAILS(OpenIds(plain, 0, 10), INVALID_ARGUMENT,
-                  HasSubstr("no header"));
   IO_EXPECT_FAILS(OpenIds(plain, 3, 10), INVALID_ARGUMENT,
                   HasSubstr("3 bytes"));
   IO_EXPECT_FAILS(OpenIds(plain, 2, 0), INVALID_ARGUMENT, HasSubstr("below 0"));

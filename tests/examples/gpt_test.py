@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpt_dist: it learns and writes, the same bits however it is started, and what
+it says when the text or a flag is wrong."""
+
+import gzip
+import os
+import re
+import struct
+
+from tests.examples import harness
+
+SHAKESPEARE = os.path.join(
+    harness.ROOT, "examples/data/shakespeare/tiny_shakespeare.txt.gz"
+)
+REPORT = re.compile(
+    r"Step (\d+): training loss = (\d+\.\d{4}), tokens/s = \d+, "
+    r"seconds = \d+\.\d, digest = ([0-9a-f]{16})\n"
+    r"Validation loss = (\d+\.\d{4})\n"
+)
+# A model that learns in seconds.
+SMALL = (
+    "--layers", 2, "--heads", 2, "--width", 32, "--context", 16,
+    "--steps", 24, "--evaluate-every", 12, "--lr", 0.01, "--threads", 1,
+    "--sample", 0,
+)  # fmt: skip
+
+
+def reports_of(out):
+    """(step, training loss, digest, validation loss); nothing else is there."""
+    rest = REPORT.sub("", out)
+    if rest:
+        raise AssertionError("unexpected output: " + rest)
+    return [
+        (int(m[1]), float(m[2]), m[3], float(m[4]))
+        for m in REPORT.finditer(out)
+    ]
+
+
+def digests_of(out):
+    return [report[2] for report in reports_of(out)]
+
+
+class GptTest(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        with gzip.open(SHAKESPEARE) as file:
+            self.text = file.read(12000)
+        self.data = self.path("play.txt")
+        with open(self.data, "wb") as file:
+            file.write(self.text)
+
+    def gpt(self, *arguments, data=True, small=True, **options):
+        if data:
+            arguments = ("--data", self.data, *arguments)
+        if small:
+            arguments = (*SMALL, *arguments)
+        status, out, err = self.run_program(
+            *arguments, program="gpt_dist", **options
+        )
+        self.assertEqual((status, err), (0, ""))
+        self.assert_nothing_left()
+        return out
+
+    def mistake(self, status, *arguments):
+        """What is said of it."""
+        got, out, err = self.run_program(*SMALL, *arguments, program="gpt_dist")
+        self.assertEqual((got, out), (status, ""), err)
+        self.assert_nothing_left()
+        return err
+
+    def test_learns_and_writes(self):
+        # Tiny Shakespeare, its vocabulary of 65: chance is ln 65 = 4.17.
+        out = self.gpt(
+            "--layers", 2, "--steps", 150, "--evaluate-every", 75, "--sample",
+            40, "--prompt", "ROMEO:", data=False, small=False,
+        )  # fmt: skip
+        end = list(REPORT.finditer(out))[-1].end()
+        reports = reports_of(out[:end])
+        self.assertEqual([report[0] for report in reports], [75, 150])
+        self.assertLess(reports[1][3], reports[0][3])
+        self.assertLess(reports[1][3], 2.8)
+        sample = out[end:]
+        self.assertEqual((sample[:6], sample[-1]), ("ROMEO:", "\n"))
+        self.assertEqual(len(sample), 6 + 40 + 1)
+
+    def test_every_way_to_start_gives_the_same_bits(self):
+        run = ("--workers", 3)
+        first = digests_of(self.gpt(*run))
+        self.assertEqual(len(set(first)), 2)
+        again = {
+            "eager": self.gpt(*run, "--graph=false"),
+            "shards of the optimizer": self.gpt(*run, "--shard-optimizer"),
+            "tcp": self.gpt(*run, "--comm", "tcp"),
+            "mpiexec": self.gpt(under=self.mpiexec(3)),
+        }
+        for name, out in again.items():
+            with self.subTest(started=name):
+                self.assertEqual(digests_of(out), first)
+
+    def test_the_global_batch_is_the_same_for_any_workers(self):
+        alone = reports_of(self.gpt("--workers", 1))
+        for workers in (2, 4):
+            with self.subTest(workers=workers):
+                found = reports_of(self.gpt("--workers", workers))
+                for got, want in zip(found, alone):
+                    self.assertAlmostEqual(got[1], want[1], delta=0.002)
+                    self.assertAlmostEqual(got[3], want[3], delta=0.002)
+
+    def test_dropout_and_bias(self):
+        run = ("--dropout", 0.2, "--bias", "--workers", 2)
+        graph = digests_of(self.gpt(*run))
+        self.assertEqual(digests_of(self.gpt(*run, "--graph=false")), graph)
+        self.assertNotEqual(digests_of(self.gpt("--workers", 2)), graph)
+
+    def test_resumed_run_is_the_run_without_a_stop(self):
+        file = self.path("gpt.safetensors")
+        run = ("--sample", 30, "--seed", 3)
+        whole = self.gpt(*run)
+        part = self.gpt(*run, "--save", file, "--save-every", 1, "--sample", 0)
+        self.assertEqual(digests_of(part)[1], REPORT.findall(whole)[1][2])
+        # All steps are there: it only writes, and the same.
+        rest = self.gpt(*run, "--resume", file)
+        self.assertEqual(rest, whole[list(REPORT.finditer(whole))[1].end() :])
+        # Without chance every worker and every seed gives the same.
+        run = ("--resume", file, "--seed", 3, "--sample", 20)
+        cold = self.gpt(*run, "--temperature", 0)
+        again = self.gpt(
+            *run, "--temperature", 0, "--sample-seed", 5, "--workers", 3
+        )
+        self.assertEqual(cold, again)
+        self.assertNotEqual(self.gpt(*run, "--sample-seed", 1), self.gpt(*run))
+
+    def test_files_of_ids(self):
+        letters = sorted(set(self.text))
+        ids = [letters.index(byte) for byte in self.text]
+        want = digests_of(self.gpt())
+        for name, head, form in (
+            ("plain", b"", "<%dH"),
+            ("llm.c, 16", struct.pack("<3i", 20240520, 1, len(ids)), "<%dH"),
+            ("llm.c, 32", struct.pack("<3i", 20240801, 7, len(ids)), "<%dI"),
+        ):
+            path = self.path("ids.bin")
+            with open(path, "wb") as file:
+                file.write(head.ljust(1024, b"\0") if head else b"")
+                file.write(struct.pack(form % len(ids), *ids))
+            run = ("--tokens", path, "--vocabulary", len(letters))
+            with self.subTest(file=name):
+                self.assertEqual(digests_of(self.gpt(*run, data=False)), want)
+        err = self.mistake(1, "--tokens", path, "--vocabulary", 20)
+        self.assertRegex(
+            err, "ids.bin' has id [0-9]+ at place [0-9]+; the vocabulary has 20"
+        )
+        with open(path, "r+b") as file:
+            file.truncate(2000)
+        err = self.mistake(1, "--tokens", path, "--vocabulary", 70)
+        self.assertIn("ids.bin' has 976 bytes of ids; its header promises", err)
+
+    def test_bytes(self):
+        with open(self.data, "ab") as file:
+            file.write(b"\xff\xfe")
+        reports = reports_of(self.gpt("--unit", "bytes"))
+        self.assertLess(reports[1][3], 5.0)  # ln 256 = 5.5
+        err = self.mistake(1, "--data", self.data)
+        self.assertIn("play.txt' is not UTF-8 at byte 12000 (0xff)", err)
+
+    def test_mistakes(self):
+        short = self.path("short.txt")
+        with open(short, "w") as file:
+            file.write("far too short")
+        for status, arguments, said in (
+            (1, ("--data", self.path("none")), "cannot open"),
+            (1, ("--data", short), "are too few for a window of 16"),
+            (1, ("--data", self.data, "--vocabulary", 5), "different tokens"),
+            (1, ("--data", self.data, "--heads", 3), "multiple of the heads"),
+            (1, ("--data", self.data, "--tokens", short), "give one of them"),
+            (1, ("--tokens", short), "--tokens needs --vocabulary"),
+            (
+                1,
+                ("--tokens", self.path("none"), "--vocabulary", 9),
+                "cannot open",
+            ),
+            (2, ("--momentum", 0.9), "unknown flag '--momentum'"),
+            (2, ("--epochs", 2), "unknown flag '--epochs'"),
+            (2, ("--preset", "huge"), "nano"),
+            (2, ("--layers", 0), "layers is '0'; needs"),
+            (2, ("--batch-size", 3, "--global-batch", 6), "give one of them"),
+        ):
+            with self.subTest(arguments=arguments):
+                self.assertIn(said, self.mistake(status, *arguments))
+
+    def test_help_shows_the_presets_defaults(self):
+        for preset, width in (("nano", 128), ("10m", 384), ("gpt2", 768)):
+            out = self.gpt(
+                "--preset", preset, "--help", data=False, small=False
+            )
+            self.assertIn("a token's vector [%d]\n" % width, out)
+            self.assertNotIn("--momentum", out)
+
+
+if __name__ == "__main__":
+    harness.main()
