@@ -23,23 +23,13 @@
 
 // ---- The first pass ----
 
-bool choir__safetensors_is_utf8(const char* text, size_t bytes) {
-  uint32_t code;
-  for (size_t at = 0; at < bytes;) {
-    const size_t size = choir__utf8_read(text + at, bytes - at, &code);
-    if (size == 0) return false;
-    at += size;
-  }
-  return true;
-}
-
 static choir_status_t scan(const char* text, size_t bytes) {
   if (bytes == 0 || text[0] != '{') {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "the header does not begin with '{'; this is no "
                        "safetensors file");
   }
-  if (!choir__safetensors_is_utf8(text, bytes)) {
+  if (!choir__utf8_is_valid(text, bytes)) {
     return CHOIR_ERROR(INVALID_ARGUMENT, "the header is not UTF-8");
   }
   bool in_text = false;

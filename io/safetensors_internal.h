@@ -83,8 +83,6 @@ uint64_t choir__safetensors_sum(const choir__safetensors_t* header);
 
 // "F32"; NULL for no dtype.
 const char* choir__safetensors_dtype(choir_dtype_t dtype);
-// Whether `text` is UTF-8 without surrogates and overlong forms.
-bool choir__safetensors_is_utf8(const char* text, size_t bytes);
 
 #ifdef __cplusplus
 }

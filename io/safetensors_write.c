@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "io/safetensors_internal.h"
+#include "io/utf8_internal.h"
 
 // ---- From tensors to a header ----
 
@@ -33,7 +34,7 @@ static int compare_keys(const void* a, const void* b) {
 // `what`: "tensor 3" and the like.
 static choir_status_t check_name(const char* name, const char* what,
                                  size_t index) {
-  if (!name || !*name || !choir__safetensors_is_utf8(name, strlen(name)) ||
+  if (!name || !*name || !choir__utf8_is_valid(name, strlen(name)) ||
       strcmp(name, CHOIR__SAFETENSORS_METADATA) == 0) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "%s %zu is called '%s'; UTF-8, not empty and not "
@@ -80,7 +81,7 @@ static choir_status_t add_metadata(const choir_metadata_t* metadata,
   for (size_t i = 0; i < count; ++i) {
     CHOIR_TRY(check_name(metadata[i].key, "metadata", i));
     const char* value = metadata[i].value;
-    if (!value || !choir__safetensors_is_utf8(value, strlen(value))) {
+    if (!value || !choir__utf8_is_valid(value, strlen(value))) {
       return CHOIR_ERROR(INVALID_ARGUMENT,
                          "metadata '%s' is %s; UTF-8 is needed",
                          metadata[i].key, value ? "no UTF-8" : "NULL");

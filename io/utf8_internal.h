@@ -4,10 +4,23 @@
 
 #include "core/base.h"
 
-// Bytes of the character at `text`, of which there is at least one byte, and
-// its code point; 0: these bytes are no UTF-8 (Unicode, table 3-7).
-size_t choir__utf8_read(const char* text, size_t bytes, uint32_t* out_code);
-// Writes a code point's bytes and returns how many.
-size_t choir__utf8_write(uint32_t code, char out_text[4]);
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The code point that `text` begins with and how many of its `bytes` encode it:
+// 1 to 4, or 0 where no well-formed character stands (surrogates and overlong
+// forms are none). *out_point is 0 then.
+size_t choir__utf8_read(const char* text, size_t bytes, uint32_t* out_point);
+
+// Writes the bytes of a code point and returns how many.
+size_t choir__utf8_write(uint32_t point, char out_text[4]);
+
+// Whether `text` consists of well-formed characters.
+bool choir__utf8_is_valid(const char* text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif  // CHOIR_IO_UTF8_INTERNAL_H_

@@ -279,36 +279,6 @@ TEST_F(Safetensors, NoMemoryIsAStatus) {
   EXPECT_EQ(failures, 3);
 }
 
-TEST_F(Safetensors, Utf8) {
-  const char* good[] = {"",
-                        "plain",
-                        "\xc3\xa4",
-                        "\xe2\x82\xac",
-                        "\xf0\x9f\x8e\xb5",
-                        "\xf4\x8f\xbf\xbf"};
-  for (const char* text : good) {
-    EXPECT_TRUE(choir__safetensors_is_utf8(text, strlen(text))) << text;
-  }
-  const char* bad[] = {"\x80",
-                       "\xc3",
-                       "\xc0\x80",
-                       "\xc1\xbf",
-                       "\xe0\x80\x80",
-                       "\xed\xa0\x80",
-                       "\xe2\x82",
-                       "\xe2\x82z",
-                       "\xf0\x80\x80\x80",
-                       "\xf5\x80\x80\x80",
-                       "\xf4\x90\x80\x80",
-                       "\xf0\x9f\x8e",
-                       "\xff",
-                       "a\xc3(",
-                       "\xf0\x9f\x8ez"};
-  for (const char* text : bad) {
-    EXPECT_FALSE(choir__safetensors_is_utf8(text, strlen(text))) << text;
-  }
-}
-
 TEST_F(Safetensors, NamesOfDtypes) {
   EXPECT_STREQ(choir__safetensors_dtype(CHOIR_DTYPE_F32), "F32");
   EXPECT_STREQ(choir__safetensors_dtype(CHOIR_DTYPE_BF16), "BF16");
