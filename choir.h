@@ -43,6 +43,7 @@
 #include "opt/optimizer.h"
 #include "opt/schedule.h"
 
+#include "io/byte_pairs.h"
 #include "io/checkpoint.h"
 #include "io/dataset.h"
 #include "io/idx.h"
