@@ -418,6 +418,17 @@ FUNCTIONS = {
     "optimizer_attach": (_P, [_P, _P, _P]),
     "optimizer_update": (_P, [_P, _P, c_int64]),
     "optimizer_states": (c_size_t, [_P, POINTER(NamedTensor)]),
+    # io/byte_pairs.h
+    "byte_pairs_open": (_P, [c_char_p, c_char_p, POINTER(_P)]),
+    "byte_pairs_destroy": (None, [_P]),
+    "byte_pairs_count": (c_int64, [_P]),
+    "byte_pairs_find": (c_int32, [_P, c_char_p, c_size_t]),
+    "byte_pairs_encode": (_P, [
+        _P, c_char_p, c_size_t, POINTER(c_int32), c_size_t, POINTER(c_size_t),
+    ]),
+    "byte_pairs_decode": (_P, [
+        _P, POINTER(c_int32), c_size_t, c_char_p, c_size_t, POINTER(c_size_t),
+    ]),
     # io/checkpoint.h
     "checkpoint_save": (_P, [
         c_char_p, POINTER(NamedTensor), c_size_t, POINTER(Metadata), c_size_t,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets, and the loader that deals them out to workers.
+"""Data sets, the loader that deals them out to workers, and text as ids.
 
     train = data.mnist("examples/data/mnist")
     loader = data.Loader(train, batch=64, rank=sgd.global_rank, size=sgd.world_size)
@@ -195,6 +195,102 @@ class Loader(Owner, NotCopied):
         """Goes on there: the same batches as after running up to it."""
         place = LoaderPosition(ranged(epoch, "epoch"), ranged(step, "step"))
         check(lib.loader_seek(self.handle, place))
+
+
+class BytePairs(Owner, NotCopied):
+    """GPT-2's byte-pair encoding, from Hugging Face's vocab.json and merges.txt.
+
+        pairs = data.BytePairs("gpt2/vocab.json", "gpt2/merges.txt")
+        ids = pairs.encode("Hello world")          # int32
+        pairs.decode(ids)                          # "Hello world"
+        end = pairs.find("<|endoftext|>")
+
+    The ids are those of tiktoken's encode_ordinary: special tokens in a text are
+    text. len() is the number of ids. Several threads may use one object.
+    """
+
+    def __init__(self, vocab, merges) -> None:
+        self._own(
+            lib.byte_pairs_destroy,
+            lib.byte_pairs_open,
+            os.fsencode(vocab),
+            os.fsencode(merges),
+        )
+
+    def __len__(self) -> int:
+        return lib.byte_pairs_count(self.handle)
+
+    def find(self, token: str | bytes) -> int:
+        """The id of a token, also of a special one; KeyError if there is none."""
+        text = _bytes_of(token)
+        number = lib.byte_pairs_find(self.handle, text, len(text))
+        if number < 0:
+            raise KeyError(token)
+        return number
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """The ids of a text; halves of surrogate pairs become U+FFFD."""
+        text = _bytes_of(text)
+        ids = np.empty(len(text), np.int32)
+        count = ctypes.c_size_t()
+        check(
+            lib.byte_pairs_encode(
+                self.handle,
+                text,
+                len(text),
+                ids.ctypes.data_as(POINTER(ctypes.c_int32)),
+                len(ids),
+                byref(count),
+            )
+        )
+        return ids[: count.value].copy()
+
+    def decode_bytes(self, ids) -> bytes:
+        """The bytes of a list or an array of ids, which may end in a character."""
+        given = np.asarray(ids)
+        if given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"ids are {given.dtype}; integers are needed")
+        low, high = (given.min(), given.max()) if given.size else (0, 0)
+        ranged(low, "an id", 32)
+        ranged(high, "an id", 32)
+        ids = np.ascontiguousarray(given, np.int32).ravel()
+        pointer = ids.ctypes.data_as(POINTER(ctypes.c_int32))
+        count = ctypes.c_size_t()
+
+        def fill(text) -> None:
+            check(
+                lib.byte_pairs_decode(
+                    self.handle,
+                    pointer,
+                    len(ids),
+                    text,
+                    count.value,
+                    byref(count),
+                )
+            )
+
+        fill(None)  # counts
+        text = ctypes.create_string_buffer(count.value)
+        fill(text)
+        return text.raw
+
+    def decode(self, ids) -> str:
+        """The text of ids; what is not UTF-8 in it becomes U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def __repr__(self) -> str:
+        return f"BytePairs({len(self)} ids)"
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    """UTF-8 of a text; bytes are taken as they are."""
+    if not isinstance(text, str):
+        return bytes(memoryview(text))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # surrogates: pairs are joined, as tiktoken does
+        joined = text.encode("utf-16", "surrogatepass")
+        return joined.decode("utf-16", "replace").encode()
 
 
 class ImageBatchIter:

@@ -3,9 +3,12 @@
 //examples."""
 
 import contextlib
+import copy
 import io
+import json
 import math
 import os
+import pathlib
 import sys
 import unittest
 import warnings
@@ -224,6 +227,76 @@ class Loaders(unittest.TestCase):
         ):
             with self.assertRaisesRegex(kind, words):
                 data.Loader(made, **settings)
+
+
+class BytePairs(unittest.TestCase):
+    """What belongs to Python; ids are compared in byte_pairs_tiktoken_test.py."""
+
+    def setUp(self):
+        self.folder = os.path.join(os.environ["TEST_TMPDIR"], self.id())
+        os.makedirs(self.folder)
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [byte for byte in range(256) if byte not in printable]
+        ids = {chr(byte): byte for byte in printable}
+        ids |= {chr(256 + i): byte for i, byte in enumerate(others)}
+        ids |= {"ab": 256, "<|endoftext|>": 257}
+        self.vocab = self.write("vocab.json", json.dumps(ids))
+        self.merges = self.write("merges.txt", "#version: 0.2\na b\n")
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_encode_and_decode(self):
+        pairs = data.BytePairs(pathlib.Path(self.vocab), self.merges)
+        self.assertEqual(len(pairs), 258)
+        self.assertEqual(repr(pairs), "BytePairs(258 ids)")
+        ids = pairs.encode("cab ä")
+        self.assertEqual(ids.dtype, np.int32)
+        self.assertEqual(ids.tolist(), [99, 256, 32, 0xC3, 0xA4])
+        self.assertEqual(pairs.decode(ids), "cab ä")
+        self.assertEqual(pairs.decode(ids.tolist()), "cab ä")
+        self.assertEqual(pairs.decode(ids.astype(np.uint64)[::2]), "c \ufffd")
+        self.assertEqual(pairs.decode_bytes(ids[::-2]), b"\xa4 c")
+        self.assertEqual(pairs.encode("").tolist(), [])
+        self.assertEqual(pairs.decode([]), "")
+        every = bytes(range(256)) + b"ab"
+        self.assertEqual(pairs.decode_bytes(pairs.encode(every)), every)
+        self.assertEqual(
+            pairs.encode("\ud800").tolist(), list("\ufffd".encode())
+        )
+
+    def test_tokens(self):
+        pairs = data.BytePairs(self.vocab, self.merges)
+        self.assertEqual(pairs.find("<|endoftext|>"), 257)
+        self.assertEqual(pairs.find(b"\xff"), 255)
+        self.assertEqual(pairs.decode([257, 256]), "<|endoftext|>ab")
+        self.assertNotIn(257, pairs.encode("<|endoftext|>"))
+        with self.assertRaisesRegex(KeyError, "abc"):
+            pairs.find("abc")
+
+    def test_mistakes(self):
+        pairs = data.BytePairs(self.vocab, self.merges)
+        for ids, kind, words in (
+            ([258], IndexError, "id 258 at place 0; ids are from 0 to 257"),
+            ([0, -1], IndexError, "id -1 at place 1"),
+            ([2**31], OverflowError, "an id is 2147483648"),
+            ([0.5], TypeError, "ids are float64; integers are needed"),
+            (["a"], TypeError, "integers are needed"),
+        ):
+            with self.assertRaisesRegex(kind, words):
+                pairs.decode(ids)
+        with self.assertRaises(TypeError):
+            pairs.encode(5)
+        with self.assertRaises(TypeError):
+            copy.copy(pairs)
+        with self.assertRaisesRegex(FileNotFoundError, "nothing.json"):
+            data.BytePairs("nothing.json", self.merges)
+        wrong = self.write("wrong.txt", "a b\na c\n")
+        with self.assertRaisesRegex(ValueError, "wrong.txt', line 2: .*'a c'"):
+            data.BytePairs(self.vocab, wrong)
 
 
 class ImageFiles(unittest.TestCase):
