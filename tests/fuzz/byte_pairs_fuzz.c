@@ -13,8 +13,7 @@
 
 static const char lines[] = "#version: 0.2\na b\nab ab\n\xc4\xa0 a\n";
 
-// {"Ā": 0, ...} of all bytes and what `lines` make; the last id's digits are
-// the last three bytes but one.
+// All bytes, and what `lines` make of them.
 static size_t make_vocabulary(char* text) {
   size_t used = 0;
   int other = 0x100;
