@@ -185,6 +185,8 @@ extern "C" {
   X(RECURRENT_GRAD, recurrent_grad, N, ATTRS, INTERNAL)                        \
   X(ATTENTION, attention, 3, ATTRS, OP_GRAD) /* q, k, v */                     \
   X(ATTENTION_GRAD, attention_grad, N, ATTRS, INTERNAL)                        \
+  X(ROTARY, rotary, 1, ATTRS, OP_GRAD) /* x (..., t, d) */                     \
+  X(ROTARY_GRAD, rotary_grad, 1, ATTRS, INTERNAL) /* dy */                     \
   /* regularisation */                                                         \
   X(DROPOUT, dropout, 1, ATTRS, OP_GRAD)                                       \
   /* optimizer steps: in place on destination 0 */                             \
@@ -564,6 +566,16 @@ typedef struct choir_attention_attrs_s {
   int64_t first_sample;
 } choir_attention_attrs_t;
 typedef choir_attention_attrs_t choir_attention_grad_attrs_t;
+
+// rotary (Su et al., 2021, arXiv:2104.09864): x (..., t, d), d even, with each
+// pair of columns j and j + d / 2 of row r turned by (r + offset) theta^(-2j /
+// d) radians, so that products of rows tell how far apart they are:
+//   y_j = x_j cos - x_(j + d/2) sin,   y_(j + d/2) = x_(j + d/2) cos + x_j sin
+typedef struct choir_rotary_attrs_s {
+  double theta;
+  int64_t offset;
+} choir_rotary_attrs_t;
+typedef choir_rotary_attrs_t choir_rotary_grad_attrs_t;
 
 // y = x * mask / (1 - ratio); the mask is drawn as in choir_random_attrs_t and
 // drawn again in the backward pass, so nothing is kept.

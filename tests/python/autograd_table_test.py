@@ -545,6 +545,29 @@ for _settings in ({}, {"causal": True, "offset": 2}, {"scale": 0.3}):
         )
     )
 
+
+def rotary(x, theta, offset):
+    """Pairs of columns as complex numbers, times e^(i angle)."""
+    rows, half = x.shape[-2], x.shape[-1] // 2
+    speeds = theta ** -(np.arange(half) / half)
+    turns = np.exp(1j * np.outer(np.arange(rows) + offset, speeds))
+    y = (x[..., :half] + 1j * x[..., half:]) * turns
+    return np.concatenate([y.real, y.imag], -1)
+
+
+for _x in (away(4, 6), away(2, 3, 5, 4)):
+    for _settings in ({}, {"theta": 100.0, "offset": 40}):
+        ROWS.append(
+            op_row(
+                "rotary",
+                lambda x, s=_settings: rotary(
+                    x, s.get("theta", 1e4), s.get("offset", 0)
+                ),
+                [_x],
+                **_settings,
+            )
+        )
+
 # Probabilities and losses.
 for _axis, _flat in [(1, (2, 12)), (0, (1, 24)), (2, (6, 4)), (-1, (6, 4))]:
     shaped("softmax", lambda x, f=_flat: softmax(x.reshape(f)).reshape(x.shape), _axis,
