@@ -150,12 +150,23 @@ static const net_op_t attention_ops[] = {
     ATTENTION(2, 16384, 1),
 };
 
+// Rotary positions of queries and keys: TinyLlama 1.1B, Llama 2 7B, Llama 3 8B.
+#define ROTARY(heads, t, columns, calls)                               \
+  {CHOIR_OP_ROTARY, "N," #heads "," #t "," #columns, NULL, calls}, {   \
+    CHOIR_OP_ROTARY_GRAD, "N," #heads "," #t "," #columns, NULL, calls \
+  }
+static const net_op_t rotary_ops[] = {
+    ROTARY(32, 2048, 64, 22), ROTARY(4, 2048, 64, 22),
+    ROTARY(32, 4096, 128, 64), ROTARY(32, 8192, 128, 32),
+    ROTARY(8, 8192, 128, 32)};
+
 #define OPS_OF(net) net##_ops, sizeof(net##_ops) / sizeof(net##_ops[0])
 
 static const net_ops_t nets[] = {
     {"mnist_cnn", 64, OPS_OF(mnist_cnn)}, {"mlp", 128, OPS_OF(mlp)},
     {"resnet20", 128, OPS_OF(resnet20)},  {"attention", 1, OPS_OF(attention)},
-    {"gpt384", 8, OPS_OF(gpt384)},        {"gpt768", 8, OPS_OF(gpt768)}};
+    {"gpt384", 8, OPS_OF(gpt384)},        {"gpt768", 8, OPS_OF(gpt768)},
+    {"rotary", 1, OPS_OF(rotary)}};
 
 const net_ops_t* net_ops_find(const char* name) {
   for (size_t i = 0; i < sizeof(nets) / sizeof(nets[0]); ++i)

@@ -8,9 +8,9 @@
 //             [--threads N] [--seconds S] [--dtype NAME] [--json]
 //
 // Cases are the op list's own; --net takes those of a training step of
-// mnist_cnn, mlp, resnet20, gpt384 or gpt768 instead, says how often each comes
-// in a step, and adds them up. --seconds: for one case. --dtype: of floats, f32
-// unless told otherwise.
+// mnist_cnn, mlp, resnet20, gpt384 or gpt768 instead (or attention or rotary
+// alone, of several nets), says how often each comes in a step, and adds them
+// up. --seconds: for one case. --dtype: of floats, f32 unless told otherwise.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,8 +161,10 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   CHOIR_TRY(choir_view_make(dtype, ndim, shape, &view));
   // Four dimensions are an image's, but for these.
   const choir_op_t op = problem->def->op;
-  if (ndim == 4 && op != CHOIR_OP_ATTENTION && op != CHOIR_OP_ATTENTION_GRAD)
-    choir_view_set_channels_last(&view);
+  const bool is_of_heads = op == CHOIR_OP_ATTENTION ||
+                           op == CHOIR_OP_ATTENTION_GRAD ||
+                           op == CHOIR_OP_ROTARY || op == CHOIR_OP_ROTARY_GRAD;
+  if (ndim == 4 && !is_of_heads) choir_view_set_channels_last(&view);
   CHOIR_TRY(choir_tensor_create_layout(device, &view, &problem->srcs[index]));
   problem->src_count++;
   return fill(problem->srcs[index], domain, choices(problem, domain),

@@ -8,16 +8,16 @@
 
 enum { TABLE_ROWS = 32 };
 
-// Of a pair of columns: by what it turns from a row to the next.
-typedef struct speed_s {
-  double angle, cosine, sine;
-} speed_t;
+// Of pairs of columns: by what each turns from a row to the next.
+typedef struct speeds_s {
+  double *angles, *cosines, *sines;
+} speeds_t;
 
 typedef struct call_s {
   const choir_view_t *x, *y;
   int64_t rows, half, heads;
   double first;  // position of the first row
-  const speed_t* speeds;
+  speeds_t speeds;
   bool accumulate;
 } call_t;
 
@@ -55,23 +55,41 @@ CHOIR__BODY void turn_rows_body(const block_t* block) {
 }
 CHOIR__ISA_VARIANTS(turn_rows, (const block_t* block), (block))
 
+// To a row of the table, from what is then turned on.
+CHOIR__BODY void put_row_body(const call_t* call, double* cosines,
+                              double* sines, float* row) {
+  const int64_t half = call->half;
+  const double* turn_cosines = call->speeds.cosines;
+  const double* turn_sines = call->speeds.sines;
+  CHOIR__INDEPENDENT
+  for (int64_t j = 0; j < half; j++) {
+    const double c = cosines[j], s = sines[j];
+    row[j] = (float)c;
+    row[half + j] = (float)s;
+    cosines[j] = c * turn_cosines[j] - s * turn_sines[j];
+    sines[j] = s * turn_cosines[j] + c * turn_sines[j];
+  }
+}
+CHOIR__ISA_VARIANTS(put_row,
+                    (const call_t* call, double* cosines, double* sines,
+                     float* row),
+                    (call, cosines, sines, row))
+
 // The first row by the C library, the others by turning on, in double: 31 turns
-// leave far more digits than f32 has, and cost a few products each.
+// leave far more digits than f32 has, and cost a few products each. Behind the
+// table there is room for a row of double.
 static void make_table(const call_t* call, int64_t first, int64_t rows,
                        float* table) {
   const int64_t half = call->half;
+  double* cosines = (double*)(void*)(table + TABLE_ROWS * 2 * half);
+  double* sines = cosines + half;
   for (int64_t j = 0; j < half; j++) {
-    const speed_t* speed = &call->speeds[j];
-    const double angle = (call->first + (double)first) * speed->angle;
-    double cosine = cos(angle), sine = sin(angle);
-    for (int64_t r = 0; r < rows; r++) {
-      table[r * 2 * half + j] = (float)cosine;
-      table[r * 2 * half + half + j] = (float)sine;
-      const double turned = cosine * speed->cosine - sine * speed->sine;
-      sine = sine * speed->cosine + cosine * speed->sine;
-      cosine = turned;
-    }
+    const double angle = (call->first + (double)first) * call->speeds.angles[j];
+    cosines[j] = cos(angle);
+    sines[j] = sin(angle);
   }
+  for (int64_t r = 0; r < rows; r++)
+    put_row(call, cosines, sines, table + r * 2 * half);
 }
 
 // Where the rows of a head of a sample begin: all dimensions but the last two.
@@ -129,14 +147,15 @@ static choir_status_t turn(const choir_record_t* record, choir_stream_t* stream,
   const int64_t samples = x->ndim > 2 ? x->shape[0] : 1;
   const choir_allocator_t pool =
       choir_device_allocator(choir_stream_device(stream));
-  const size_t bytes = (size_t)half * sizeof(speed_t);
+  const size_t bytes = (size_t)(3 * half) * sizeof(double);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(pool, bytes, record->operation->name, &memory));
-  speed_t* speeds = memory;
+  double* angles = memory;
+  const speeds_t speeds = {angles, angles + half, angles + 2 * half};
   for (int64_t j = 0; j < half; j++) {
-    const double angle =
-        pow(attrs->theta, -2 * (double)j / (double)columns) * direction;
-    speeds[j] = (speed_t){angle, cos(angle), sin(angle)};
+    angles[j] = pow(attrs->theta, -2 * (double)j / (double)columns) * direction;
+    speeds.cosines[j] = cos(angles[j]);
+    speeds.sines[j] = sin(angles[j]);
   }
   call_t call = {.x = x,
                  .y = choir_record_dst(record, 0),
@@ -149,7 +168,8 @@ static choir_status_t turn(const choir_record_t* record, choir_stream_t* stream,
   const int64_t grain = CHOIR__CPU_GRAIN / (TABLE_ROWS * columns * call.heads);
   const choir_status_t status = choir__cpu_parallel_scratch(
       stream, (rows + TABLE_ROWS - 1) / TABLE_ROWS * samples, grain,
-      (size_t)(TABLE_ROWS * columns) * sizeof(float), turn_range, &call);
+      (size_t)columns * (TABLE_ROWS * sizeof(float) + sizeof(double)),
+      turn_range, &call);
   choir_deallocate(pool, memory, bytes);
   return status;
 }
