@@ -219,7 +219,8 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
 // causal: place i sees those up to i. A place that sees none is NaN. With
 // kv_heads, of which num_heads is a multiple, key and value have so many heads,
 // each of which serves num_heads / kv_heads neighbouring ones of query (Ainslie
-// et al., 2023, arXiv:2305.13245).
+// et al., 2023, arXiv:2305.13245). With rotary, rows of query and key are
+// turned by their places, by the op `rotary` with this theta, before they meet.
 #define CHOIR_MULTI_HEAD_ATTENTION_FIELDS(X, T)                               \
   X(T, INT, num_heads, 0, 1, 1e6, "heads; required")                          \
   X(T, INT, kv_heads, 0, 0, 1e6, "of key and value; 0: as num_heads")         \
@@ -229,7 +230,8 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
   X(T, BOOL, causal, false, 0, 1, "no place sees a later one")                \
   X(T, FLOAT, dropout, 0, 0, 0.999999, "share of the weights that are set 0") \
   X(T, FLOAT, deviation, 0, 0, 1e9, "linear's, of query, key and value")      \
-  X(T, FLOAT, out_deviation, 0, 0, 1e9, "linear's, of out")
+  X(T, FLOAT, out_deviation, 0, 0, 1e9, "linear's, of out")                   \
+  X(T, FLOAT, rotary, 0, 0, 1e12, "theta of rotary positions; 0: none")
 
 // x, a matrix or a batch of them -> alpha op(x) op(W) + beta b, where op may
 // transpose. W (out, in), or (in, out) without transpose_b, starts as

@@ -86,6 +86,14 @@ static choir_var_t* split(choir_scope_t* scope, choir_var_t* x, int64_t heads) {
   return swap_heads(scope, choir_var_reshape(scope, x, &attrs));
 }
 
+// Rows of query or key (n, heads, t, head_dim) turned by their places.
+static choir_var_t* turn(choir_scope_t* scope, const choir_layer_t* layer,
+                         choir_var_t* x) {
+  const choir_multi_head_attention_config_t* config = layer->config;
+  const choir_rotary_attrs_t attrs = {.theta = config->rotary};
+  return config->rotary > 0 ? choir_var_rotary(scope, x, &attrs) : x;
+}
+
 static choir_var_t* cut(choir_scope_t* scope, choir_var_t* x, int64_t axis,
                         int64_t start, int64_t count) {
   const choir_slice_attrs_t attrs = {
@@ -217,6 +225,8 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
       split(scope, choir_layer_forward(scope, children[KEY], s.key), served);
   choir_var_t* value = split(
       scope, choir_layer_forward(scope, children[VALUE], s.value), served);
+  query = turn(scope, layer, query);
+  key = turn(scope, layer, key);
   choir_var_t* heads_out =
       swap_heads(scope, attend(scope, layer, query, key, value, s.mask));
   const choir_reshape_attrs_t joined = {

@@ -297,7 +297,8 @@ class MultiHeadAttention(_layer.ListLayer):
     num_heads; value_dim None: as head_dim. dropout: of the weights. deviation: of the
     initial weights of query, key and value, out_deviation: of those of out; 0: as
     Linear's. kv_heads: heads of key and value, each for num_heads / kv_heads
-    neighbouring ones of query; None: num_heads.
+    neighbouring ones of query; None: num_heads. rotary: theta of rotary positions (Su
+    et al., 2021), by which rows of query and key are turned; 0: none.
     """
 
     _kind = "multi_head_attention"
@@ -314,11 +315,13 @@ class MultiHeadAttention(_layer.ListLayer):
         deviation: float = 0.0,
         out_deviation: float = 0.0,
         kv_heads: int | None = None,
+        rotary: float = 0.0,
     ) -> None:
         super().__init__(
             num_heads=operator.index(num_heads), head_dim=head_dim,
             value_dim=value_dim, bias=bias, dropout=dropout, causal=causal,
             deviation=deviation, out_deviation=out_deviation, kv_heads=kv_heads,
+            rotary=float(rotary),
         )  # fmt: skip
 
     def _inputs(self, query, key=None, value=None, mask=None) -> list:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,24 @@ class MultiHeadAttentionLayerTest : public ::testing::Test {
       }
     return y;
   }
+  // Rotary positions, of (samples, rows, heads, dim): pairs of columns as
+  // complex numbers, times e^(i angle).
+  static void Turn(std::vector<double>* x, int64_t rows, int64_t heads,
+                   int64_t dim, double theta) {
+    const size_t half = static_cast<size_t>(dim / 2);
+    for (size_t i = 0; i < x->size(); ++i) {
+      const size_t j = i % (2 * half);
+      if (j >= half) continue;
+      const int64_t head = static_cast<int64_t>(i) / dim;
+      const double place = static_cast<double>(head / heads % rows);
+      const double power = static_cast<double>(j) / static_cast<double>(half);
+      const std::complex<double> turned =
+          std::complex<double>((*x)[i], (*x)[i + half]) *
+          std::polar(1.0, place * std::pow(theta, -power));
+      (*x)[i] = turned.real();
+      (*x)[i + half] = turned.imag();
+    }
+  }
   // `added`: to the score of (sample, head, row, column).
   template <typename Added>
   void Expect(const std::vector<float>& got, choir_tensor_t* query,
@@ -85,8 +104,8 @@ class MultiHeadAttentionLayerTest : public ::testing::Test {
     auto size = [](choir_tensor_t* x, int k) {
       return choir_tensor_shape(x)[k];
     };
-    const std::vector<double> q = Linear("query", wide(query), size(query, 2));
-    const std::vector<double> k = Linear("key", wide(key), size(key, 2));
+    std::vector<double> q = Linear("query", wide(query), size(query, 2));
+    std::vector<double> k = Linear("key", wide(key), size(key, 2));
     const std::vector<double> v = Linear("value", wide(value), size(value, 2));
     const int64_t t = size(query, 1), s = size(key, 1);
     // Heads of query; of key and value, and how many of query one serves.
@@ -95,6 +114,10 @@ class MultiHeadAttentionLayerTest : public ::testing::Test {
     const int64_t group = heads / served;
     const int64_t d = static_cast<int64_t>(q.size()) / (kBatch * t * heads);
     const int64_t e = static_cast<int64_t>(v.size()) / (kBatch * s * served);
+    if (config_.rotary > 0) {
+      Turn(&q, t, heads, d, config_.rotary);
+      Turn(&k, s, served, d, config_.rotary);
+    }
     auto at = [](int64_t n, int64_t row, int64_t rows, int64_t heads,
                  int64_t head, int64_t dim, int64_t i) {
       return static_cast<size_t>(((n * rows + row) * heads + head) * dim + i);
@@ -206,6 +229,26 @@ TEST_F(MultiHeadAttentionLayerTest, HeadsShareKeysAndValues) {
                  numbers[static_cast<size_t>((h * 3 + i) * 5 + j)]);
            });
   }
+}
+
+TEST_F(MultiHeadAttentionLayerTest, TurnsQueryAndKeyByTheirPlaces) {
+  config_.num_heads = 4;
+  config_.kv_heads = 2;
+  config_.head_dim = 6;
+  config_.value_dim = 3;
+  config_.rotary = 50;
+  const TensorPtr query = Input(7, kWidth, 5), key = Input(5, 3, 6);
+  std::vector<float> y;
+  ASSERT_OK(Predict({query.get(), key.get(), key.get()}, &y));
+  Expect(y, query.get(), key.get(), key.get(),
+         [](int64_t, int64_t, int64_t, int64_t) { return 0.0; });
+  const std::vector<float> numbers = Floats(7 * 5, 8);
+  const TensorPtr added = Make(device_.get(), {7, 5}, numbers);
+  ASSERT_OK(Predict({query.get(), key.get(), key.get(), added.get()}, &y));
+  Expect(y, query.get(), key.get(), key.get(),
+         [&](int64_t, int64_t, int64_t i, int64_t j) {
+           return static_cast<double>(numbers[static_cast<size_t>(i * 5 + j)]);
+         });
 }
 
 TEST_F(MultiHeadAttentionLayerTest, SeesNothingLaterWhereCausal) {

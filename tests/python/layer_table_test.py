@@ -257,7 +257,16 @@ for _stride, _padding, _more, _group, _bias in [
     )
 
 
-def attended(p, query, key, value, heads, causal, kv_heads=None):
+def turned(x, theta):
+    """Pairs of columns as complex numbers, times e^(i angle)."""
+    half = x.shape[-1] // 2
+    speeds = theta ** -(np.arange(half) / half)
+    turns = np.exp(1j * np.outer(np.arange(x.shape[-2]), speeds))
+    y = (x[..., :half] + 1j * x[..., half:]) * turns
+    return np.concatenate([y.real, y.imag], -1)
+
+
+def attended(p, query, key, value, heads, causal, kv_heads=None, rotary=None):
     def split(x, part, heads):
         y = x @ p[f"{part}.W"] + p.get(f"{part}.b", 0)
         return y.reshape(y.shape[:2] + (heads, -1)).transpose(0, 2, 1, 3)
@@ -269,6 +278,8 @@ def attended(p, query, key, value, heads, causal, kv_heads=None):
         )
         for x, part in ((key, "key"), (value, "value"))
     )
+    if rotary:
+        q, k = turned(q, rotary), turned(k, rotary)
     scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
     if causal:
         scores = np.where(np.tri(*scores.shape[2:]), scores, -np.inf)
@@ -296,6 +307,11 @@ for _kv in (1, 2, 4):
         [share(2, 3, 5), np.tri(3, dtype=np.int32)],
         run=lambda made, x, mask: made(x, mask=mask),
     )
+rows(
+    lambda: layer.MultiHeadAttention(4, 6, kv_heads=2, causal=True, rotary=100),
+    lambda p, x: attended(p, x, x, x, 4, True, 2, 100.0),
+    [share(2, 5, 3)],
+)
 rows(
     lambda: layer.MultiHeadAttention(2, 3, 1, False),
     lambda p, q, k, v: attended(p, q, k, v, 2, False),
