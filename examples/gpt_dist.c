@@ -40,7 +40,7 @@ typedef struct preset_s {
 } preset_t;
 
 static const preset_t presets[] = {
-    {4, 4, 128, 64, 0, 0, false, 12, 2000, 250, 1e-3, 0.99},
+    {4, 4, 128, 64, 0, 0, false, 12, 2000, 250, 2e-3, 0.99},
     {6, 6, 384, 256, 0, 0.2, false, 8, 5000, 250, 1e-3, 0.99},
     {12, 12, 768, 1024, 50257, 0, true, 4, 1000, 100, 6e-4, 0.95}};
 
@@ -165,7 +165,6 @@ int main(int argc, char** argv) {
       .model = &gpt_def,
       .model_bytes = sizeof(gpt_t),
       .micro_shard = 1,
-      .evaluation_batch = 16,
       .absent_flags = absent,
       .own_flags = &flags_def,
       .own = &flags,

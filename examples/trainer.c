@@ -12,6 +12,7 @@
 
 #include "examples/balance.h"
 
+// Images that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
 #define BAR_SECONDS 0.1
 // Steps that the timeline leaves out at the start, of runs that have enough.
@@ -153,18 +154,20 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
                                   choir_loader_t** out_loader) {
   choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
   const train_task_t* task = trainer->task;
+  const train_options_t* options = trainer->options;
   if (is_training) {
-    config.batch = trainer->options->batch_size;
-    config.global_batch = trainer->options->global_batch;
+    config.batch = options->batch_size;
+    config.global_batch = options->global_batch;
   } else {
-    config.batch =
-        task->evaluation_batch ? task->evaluation_batch : EVALUATION_BATCH;
+    // Windows need memory as training does.
+    config.batch = task->image[0] ? EVALUATION_BATCH : options->batch_size;
+    config.global_batch = task->image[0] ? 0 : options->global_batch;
   }
   if (task->micro_shard) config.micro_shard = task->micro_shard;
   // So that small batches leave no worker without samples.
   if (config.micro_shard > config.batch) config.micro_shard = config.batch;
   config.shares = shares;
-  config.seed = trainer->options->seed;
+  config.seed = options->seed;
   config.shuffle = is_training;
   return choir_loader_create(dataset, trainer->device, trainer->rank,
                              trainer->size, &config, out_loader);

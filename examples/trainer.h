@@ -19,8 +19,6 @@ typedef struct train_task_s {
   int64_t image[3];
   // Samples that stay on one worker together; 0: the loader's default.
   int64_t micro_shard;
-  // Samples that each worker evaluates at a time; 0: 256.
-  int64_t evaluation_batch;
   // See train_flags_t.
   const char* const* absent_flags;
   const choir_struct_def_t* own_flags;

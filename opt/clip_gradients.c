@@ -69,13 +69,8 @@ choir_status_t choir__clip_values(const choir_gradient_clip_t* clip,
 static choir_status_t add_squares(choir_stream_t* stream, choir_tensor_t* grad,
                                   bool is_first, choir_tensor_t* total) {
   const choir_reduce_attrs_t all = {.axis = -1};
-  choir_tensor_t* squares = NULL;
-  choir_status_t status = run(stream, CHOIR_OP_SQUARE, grad, NULL, &squares);
-  if (!status)
-    status = choir_op_run(stream, CHOIR_OP_SUM, &squares, 1, &all, !is_first,
-                          &total);
-  choir_tensor_release(squares);
-  return status;
+  return choir_op_run(stream, CHOIR_OP_SUM_SQUARE, &grad, 1, &all, !is_first,
+                      &total);
 }
 
 choir_status_t choir__clip_squares(choir_stream_t* stream,

@@ -136,7 +136,8 @@ extern "C" {
   X(MEAN, mean, 1, ATTRS, GRAD)                                                \
   X(MAX, max, 1, ATTRS, OP_GRAD)                                               \
   X(ARGMAX, argmax, 1, ATTRS, NO_GRAD)                                         \
-  X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL) /* x, y, dy */                     \
+  X(MAX_GRAD, max_grad, 3, ATTRS, INTERNAL)     /* x, y, dy */                 \
+  X(SUM_SQUARE, sum_square, 1, ATTRS, INTERNAL) /* of limited gradients */     \
   /* linear algebra */                                                         \
   X(MATMUL, matmul, 2, ATTRS, GRAD)                                            \
   X(LINEAR, linear, 3, PLAIN, GRAD) /* x (n,in) W (in,out) b */                \
@@ -362,6 +363,7 @@ typedef struct choir_reduce_attrs_s {
 } choir_reduce_attrs_t;
 typedef choir_reduce_attrs_t choir_sum_attrs_t;
 typedef choir_reduce_attrs_t choir_mean_attrs_t;
+typedef choir_reduce_attrs_t choir_sum_square_attrs_t;
 typedef choir_reduce_attrs_t choir_max_attrs_t;
 typedef choir_reduce_attrs_t choir_argmax_attrs_t;
 typedef choir_reduce_attrs_t choir_max_grad_attrs_t;

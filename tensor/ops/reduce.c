@@ -96,6 +96,17 @@ static double sum_real(const choir_view_t* lane, const void* data) {
   return sum;
 }
 
+static double sum_square_real(const choir_view_t* lane, const void* data) {
+  double sum = 0;
+  choir__walk_t walk;
+  for (bool more = choir__walk_start(&walk, &lane, 1); more;
+       more = choir__walk_next(&walk)) {
+    const double x = choir__real_load(data, lane->dtype, walk.offsets[0]);
+    sum += x * x;
+  }
+  return sum;
+}
+
 // Exact, wrapping around.
 static int64_t sum_integer(const choir_view_t* lane, const void* data) {
   uint64_t sum = 0;
@@ -201,6 +212,9 @@ DEFINE(SUM, sum, src->dtype, false, sum_real, sum_integer,
 DEFINE(MEAN, mean, src->dtype, false, mean_real, NULL,
        "mean over one axis or all; NaN of nothing",
        .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5, .cases = sum_cases);
+DEFINE(SUM_SQUARE, sum_square, src->dtype, false, sum_square_real, NULL,
+       "sum of squares over one axis or all", .dtypes = CHOIR_DTYPES_FLOAT,
+       .tolerance = 1e-5, .cases = sum_cases);
 DEFINE(MAX, max, src->dtype, true, max_real, max_integer,
        "largest element over one axis or all",
        .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),

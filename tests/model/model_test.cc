@@ -24,6 +24,7 @@ using choir::testing::ModelTest;
 using choir::testing::Net;
 using choir::testing::Perceptron;
 using choir::testing::Read;
+using choir::testing::Shape;
 using choir::testing::TensorPtr;
 
 INSTANTIATE_TEST_SUITE_P(All, ModelTest,
@@ -120,6 +121,44 @@ TEST_P(ModelTest, EvaluateAndPredictChangeNothing) {
   EXPECT_EQ(net->Digest(), digest);
   EXPECT_EQ(choir_model_step(net->get()), 1);
   EXPECT_EQ(net->Predict(x_.get()), out);
+}
+
+// A label for each place of each sample: as if the places were samples, but for
+// the order in which a batch is counted.
+TEST_P(ModelTest, LabelsOfPlaces) {
+  const std::vector<float> x = Floats(6 * 5, 2);
+  const std::vector<int32_t> labels = {0, 2, 1, 1, 0, 2};
+  std::vector<float> values[2];
+  choir_metrics_t trained[2], evaluated[2];
+  for (int places = 0; places < 2; ++places) {
+    Net net([](Net* self) { self->Linear("fc", 3); }, Chain);
+    ASSERT_OK(net.Create(device_.get()));
+    ASSERT_OK(net.Compile(places ? Shape{1, 3, 5} : Shape{1, 5}));
+    ASSERT_OK(net.UseSgd(0.5));
+    x_ = Make<float>(device_.get(), places ? Shape{2, 3, 5} : Shape{6, 5}, x);
+    y_ = Make<int32_t>(device_.get(), places ? Shape{2, 3} : Shape{6}, labels);
+    choir_model_batch_t batch = Batch();
+    ASSERT_OK(choir_model_evaluate(net.get(), &batch));
+    ASSERT_OK(choir_model_evaluate(net.get(), &batch));
+    evaluated[places] = net.Metrics();
+    ASSERT_OK(choir_model_train_one_batch(net.get(), &batch));
+    trained[places] = net.Metrics();
+    values[places] = net.value(0);
+  }
+  EXPECT_EQ(values[0], values[1]);
+  EXPECT_GT(trained[0].loss_sum, 0.1);
+  EXPECT_EQ(trained[0].evaluation_loss_sum, 0);
+  for (int places = 0; places < 2; ++places) {
+    EXPECT_EQ(trained[places].loss_sum, trained[0].loss_sum);
+    EXPECT_EQ(trained[places].correct, trained[0].correct);
+    EXPECT_EQ(trained[places].samples, 6);
+    EXPECT_EQ(evaluated[places].samples, 12);
+    EXPECT_EQ(evaluated[places].loss_sum, 0);
+    EXPECT_EQ(evaluated[places].correct, 2 * trained[0].correct);
+    // The parameters of the step are those of the evaluation.
+    EXPECT_NEAR(evaluated[places].evaluation_loss_sum, 12 * trained[0].loss_sum,
+                1e-5);
+  }
 }
 
 TEST_P(ModelTest, PredictComputesForward) {

@@ -13,7 +13,7 @@
 #define CHUNK 65536  // elements of a full reduction that one thread takes
 #define CHUNKS 256   // at most; longer inputs have longer chunks
 
-typedef enum reduce_kind_e { SUM, MEAN, MAX } reduce_kind_t;
+typedef enum reduce_kind_e { SUM, MEAN, MAX, SUM_SQUARE } reduce_kind_t;
 
 // NaN counts as larger than all.
 CHOIR__BODY float larger(float a, float b) { return a > b || a != a ? a : b; }
@@ -24,6 +24,8 @@ CHOIR__BODY float larger(float a, float b) { return a > b || a != a ? a : b; }
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
 
 CHOIR__ISA_SELECT(row_sum, (const float* x, int64_t n, double* out),
+                  (x, n, out))
+CHOIR__ISA_SELECT(row_sum_square, (const float* x, int64_t n, double* out),
                   (x, n, out))
 CHOIR__ISA_SELECT(row_max, (const float* x, int64_t n, double* out),
                   (x, n, out))
@@ -88,7 +90,7 @@ static bool reduction_of(const choir_record_t* record, reduce_kind_t kind,
     // Nothing to add up: columns of one row.
     out->reduced = nest->ndim - 1;
     out->single = true;
-    return nest->strides[0][out->reduced] == 1;
+    return kind != SUM_SQUARE && nest->strides[0][out->reduced] == 1;
   }
   out->reduced = -1;
   for (int32_t k = 0; k < nest->ndim; k++)
@@ -96,6 +98,8 @@ static bool reduction_of(const choir_record_t* record, reduce_kind_t kind,
       if (out->reduced >= 0) return false;
       out->reduced = k;
     }
+  // Squares of columns nobody asks for.
+  if (kind == SUM_SQUARE && out->reduced != nest->ndim - 1) return false;
   return out->reduced >= 0 && nest->strides[0][nest->ndim - 1] == 1;
 }
 
@@ -104,16 +108,23 @@ static void store(const reduction_t* task, float* y, double value) {
   *y = (float)(task->accumulate ? (double)*y + value : value);
 }
 
+static void reduce_row(reduce_kind_t kind, const float* x, int64_t n,
+                       double* out) {
+  if (kind == MAX)
+    row_max(x, n, out);
+  else if (kind == SUM_SQUARE)
+    row_sum_square(x, n, out);
+  else
+    row_sum(x, n, out);
+}
+
 static void full_range(void* context, int64_t begin, int64_t end) {
   const reduction_t* task = context;
   for (int64_t i = begin; i < end; i++) {
     const int64_t from = i * task->chunk;
     const int64_t left = task->count - from;
     const int64_t n = left < task->chunk ? left : task->chunk;
-    if (task->kind == MAX)
-      row_max(task->x + from, n, &task->partials[i]);
-    else
-      row_sum(task->x + from, n, &task->partials[i]);
+    reduce_row(task->kind, task->x + from, n, &task->partials[i]);
   }
 }
 
@@ -139,10 +150,7 @@ static void rows_range(void* context, int64_t begin, int64_t end) {
     int64_t x, y;
     double value;
     locate(nest, last, last, i, &x, &y);
-    if (task->kind == MAX)
-      row_max(task->x + x, task->count, &value);
-    else
-      row_sum(task->x + x, task->count, &value);
+    reduce_row(task->kind, task->x + x, task->count, &value);
     store(task, task->y + y, value);
   }
 }
@@ -227,6 +235,7 @@ static choir_status_t reduce_run(const choir_record_t* record,
       CHOIR_OP_KERNEL(OP, #name, "cpu", name##_run, name##_supports);
 REDUCE(CHOIR_OP_SUM, sum, SUM)
 REDUCE(CHOIR_OP_MEAN, mean, MEAN)
+REDUCE(CHOIR_OP_SUM_SQUARE, sum_square, SUM_SQUARE)
 REDUCE(CHOIR_OP_MAX, max, MAX)
 
 // ---- argmax along a dense last axis ----

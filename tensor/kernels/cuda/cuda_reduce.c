@@ -186,12 +186,13 @@ static bool reduce_supports(const choir_record_t* record,
 
 static choir_status_t reduce_run(const choir_record_t* record,
                                  choir_stream_t* stream,
-                                 const reduction_t* reduction, bool is_mean) {
+                                 const reduction_t* reduction, choir_op_t op) {
   const choir_view_t* y = choir_record_dst(record, 0);
   choir__cuda_reduce_t params = {0};
   const uint64_t blocks = describe(record, &params);
   params.y = choir__cuda_data(y);
-  params.divisor = is_mean ? (double)params.lane_elements : 1.0;
+  params.squares = op == CHOIR_OP_SUM_SQUARE;
+  params.divisor = op == CHOIR_OP_MEAN ? (double)params.lane_elements : 1.0;
   if (params.chunks > 1)
     CHOIR_TRY(choir__cuda_scratch(
         stream,
@@ -213,16 +214,17 @@ static choir_status_t reduce_run(const choir_record_t* record,
       CHOIR__CUDA_THREADS, &params);
 }
 
-#define REDUCE(OP, name, reduction, is_mean)                     \
-  static bool name##_supports(const choir_record_t* record) {    \
-    return reduce_supports(record, &reduction);                  \
-  }                                                              \
-  static choir_status_t name##_run(const choir_record_t* record, \
-                                   choir_stream_t* stream) {     \
-    return reduce_run(record, stream, &reduction, is_mean);      \
-  }                                                              \
+#define REDUCE(OP, name, reduction)                               \
+  static bool name##_supports(const choir_record_t* record) {     \
+    return reduce_supports(record, &reduction);                   \
+  }                                                               \
+  static choir_status_t name##_run(const choir_record_t* record,  \
+                                   choir_stream_t* stream) {      \
+    return reduce_run(record, stream, &reduction, CHOIR_OP_##OP); \
+  }                                                               \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cuda", name##_run, name##_supports)
-REDUCE(SUM, sum, sum_reduction, false)
-REDUCE(MEAN, mean, sum_reduction, true)
-REDUCE(MAX, max, max_reduction, false)
-REDUCE(ARGMAX, argmax, argmax_reduction, false)
+REDUCE(SUM, sum, sum_reduction)
+REDUCE(MEAN, mean, sum_reduction)
+REDUCE(SUM_SQUARE, sum_square, sum_reduction)
+REDUCE(MAX, max, max_reduction)
+REDUCE(ARGMAX, argmax, argmax_reduction)

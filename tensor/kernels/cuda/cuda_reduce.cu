@@ -59,6 +59,11 @@ CHOIR__GPU void leave(const reduce_t& p, uint32_t lane, uint32_t chunk,
   }
 }
 
+// What is added of an element.
+CHOIR__GPU float term(const reduce_t& p, float x) {
+  return p.squares ? x * x : x;
+}
+
 // ---- Shares ----
 
 // Where a chunk begins and ends.
@@ -86,21 +91,23 @@ CHOIR__GPU typename Kind::Piece along(const reduce_t& p, int64_t start,
     for (; i + kWidth <= range.end; i += p.members * kWidth) {
       const Group group = *reinterpret_cast<const Group*>(x + i);
       for (int k = 0; k < kWidth; ++k)
-        Kind::take(&pieces[k], group.at[k], i + static_cast<uint32_t>(k));
+        Kind::take(&pieces[k], term(p, group.at[k]),
+                   i + static_cast<uint32_t>(k));
     }
     piece = Kind::joined(Kind::joined(pieces[0], pieces[1]),
                          Kind::joined(pieces[2], pieces[3]));
     // What is no group is one member's.
-    for (; i < range.end; ++i) Kind::take(&piece, x[i], i);
+    for (; i < range.end; ++i) Kind::take(&piece, term(p, x[i]), i);
     return piece;
   }
   if (p.lane.ndim == 1) {
     for (; i < range.end; i += p.members)
-      Kind::take(&piece, read(p, p.x, start + i * p.lane.src[0]), i);
+      Kind::take(&piece, term(p, read(p, p.x, start + i * p.lane.src[0])), i);
   } else {
     for (; i < range.end; i += p.members)
-      Kind::take(&piece, read(p, p.x, start + offset_of(p.lane, p.lane.src, i)),
-                 i);
+      Kind::take(
+          &piece,
+          term(p, read(p, p.x, start + offset_of(p.lane, p.lane.src, i))), i);
   }
   return piece;
 }
@@ -152,9 +159,9 @@ CHOIR__GPU void columns(const reduce_t& p, uint32_t block) {
           const Group group = *reinterpret_cast<const Group*>(
               static_cast<const float*>(p.x) + at);
           for (int k = 0; k < each; ++k)
-            Kind::take(&pieces[k], group.at[k % kWidth], i);
+            Kind::take(&pieces[k], term(p, group.at[k % kWidth]), i);
         } else {
-          Kind::take(&pieces[0], read(p, p.x, at), i);
+          Kind::take(&pieces[0], term(p, read(p, p.x, at)), i);
         }
       }
     }

@@ -34,6 +34,7 @@ typedef struct choir__cuda_reduce_s {
   uint32_t half;   // CHOIR__CUDA_F16, CHOIR__CUDA_BF16; 0: f32
   bool by_groups;  // of CHOIR__CUDA_GROUP elements of f32
   bool accumulate;
+  bool squares;    // a sum's
   double divisor;  // of a sum
 } choir__cuda_reduce_t;
 
