@@ -3,13 +3,15 @@
 
 #include <stdlib.h>
 
+#include "examples/gpt_optimizer.h"
 #include "examples/mlp_net.h"
 #include "examples/mnist_cnn.h"
 #include "examples/resnet20.h"
 #include "examples/resnet50.h"
+#include "io/tokens.h"
 
 // Places in bench_nets.
-enum { MNIST_CNN, MLP, RESNET20, RESNET50 };
+enum { MNIST_CNN, MLP, RESNET20, RESNET50, NANO, M10, GPT2, GPT2_LONG };
 // Some megabytes of either size.
 enum { SMALL_IMAGES = 2560, LARGE_IMAGES = 512 };
 
@@ -40,11 +42,55 @@ static choir_status_t make_up_imagenet(const char* folder, int64_t limit,
                                 limit ? limit : LARGE_IMAGES, out_dataset);
 }
 
+static choir_status_t open_windows(const char* path, int64_t length,
+                                   int64_t limit,
+                                   choir_dataset_t** out_dataset) {
+  *out_dataset = NULL;
+  choir_tokens_t* text = NULL;
+  CHOIR_TRY(choir_tokens_open_text(
+      path ? path : "examples/data/shakespeare/tiny_shakespeare.txt.gz",
+      CHOIR_TEXT_CHARACTERS, &text));
+  const choir_windows_t windows = {
+      .count = limit ? limit + length : 0, .length = length, .stride = 1};
+  choir_status_t status =
+      choir_dataset_create_windows(text, &windows, out_dataset);
+  choir_tokens_release(text);
+  return status;
+}
+
+static choir_status_t open_64(const char* path, int64_t limit,
+                              choir_dataset_t** out_dataset) {
+  return open_windows(path, 64, limit, out_dataset);
+}
+static choir_status_t open_256(const char* path, int64_t limit,
+                               choir_dataset_t** out_dataset) {
+  return open_windows(path, 256, limit, out_dataset);
+}
+static choir_status_t open_1024(const char* path, int64_t limit,
+                                choir_dataset_t** out_dataset) {
+  return open_windows(path, 1024, limit, out_dataset);
+}
+
+// Layers, heads, width, context, vocabulary, of which the text needs 65.
+static const gpt_config_t nano = {4, 4, 128, 64, 65, 0, false};
+static const gpt_config_t m10 = {6, 6, 384, 256, 65, 0.2, false};
+static const gpt_config_t gpt2 = {12, 12, 768, 64, 50257, 0, true};
+static const gpt_config_t gpt2_long = {12, 12, 768, 1024, 50257, 0, true};
+#define GPT(config, batch_, open)                                            \
+  {                                                                          \
+    .def = &gpt_def, .bytes = sizeof(gpt_t), .gpt = &(config),               \
+    .batch = (batch_), .open_data = (open), .block = 1, .only_by_name = true \
+  }
+
 const char* const bench_net_names[BENCH_NET_COUNT + 1] = {
     [MNIST_CNN] = "mnist_cnn",
     [MLP] = "mlp",
     [RESNET20] = "resnet20",
     [RESNET50] = "resnet50",
+    [NANO] = "gpt_nano",
+    [M10] = "gpt_10m",
+    [GPT2] = "gpt2",
+    [GPT2_LONG] = "gpt2_long",
     NULL};
 const bench_net_t bench_nets[BENCH_NET_COUNT] = {
     [MNIST_CNN] = {.def = &mnist_cnn_def,
@@ -76,16 +122,28 @@ const bench_net_t bench_nets[BENCH_NET_COUNT] = {
                   .open_data = make_up_imagenet,
                   .block = 1,
                   .initialize = resnet50_initialize,
-                  .only_by_name = true}};
+                  .only_by_name = true},
+    [NANO] = GPT(nano, 12, open_64),
+    [M10] = GPT(m10, 8, open_256),
+    [GPT2] = GPT(gpt2, 4, open_64),
+    [GPT2_LONG] = GPT(gpt2_long, 1, open_1024)};
 
 choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
                                       choir_dataset_t** out_dataset) {
+  if (net->gpt) return net->open_data(NULL, count, out_dataset);
   const choir_dataset_synthetic_t config = {.count = count,
                                             .channels = net->shape[1],
                                             .height = net->shape[2],
                                             .width = net->shape[3],
                                             .class_count = net->class_count};
   return choir_dataset_create_synthetic(&config, out_dataset);
+}
+
+choir_status_t bench_net_make_optimizer(const bench_net_t* net,
+                                        choir_optimizer_t** out_optimizer) {
+  if (net->gpt) return gpt_make_optimizer(1e-3, 0.99, 0.1, out_optimizer);
+  return choir_optimizer_sgd(out_optimizer, .lr = 0.005, .momentum = 0.9,
+                             .weight_decay = 1e-5);
 }
 
 choir_model_batch_t bench_net_batch(const choir_batch_t* batch) {
@@ -102,9 +160,12 @@ choir_status_t bench_net_make_model(const bench_net_t* net,
   *out_model = NULL;
   *out_layers = calloc(1, net->bytes);
   if (!*out_layers) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
+  if (net->gpt) ((gpt_t*)*out_layers)->config = *net->gpt;
   CHOIR_TRY(choir_model_create(device, net->def, *out_layers, 0, out_model));
+  const int64_t tokens[] = {1, net->gpt ? net->gpt->context : 0};
   choir_view_t x;
-  CHOIR_TRY(choir_view_make(CHOIR_DTYPE_F32, 4, net->shape, &x));
+  CHOIR_TRY(net->gpt ? choir_view_make(CHOIR_DTYPE_I32, 2, tokens, &x)
+                     : choir_view_make(CHOIR_DTYPE_F32, 4, net->shape, &x));
   CHOIR_TRY(choir_model_compile(*out_model, &x, 1));
   return net->initialize ? net->initialize(*out_model, 0) : NULL;
 }

@@ -66,10 +66,11 @@ static choir_status_t set_up(run_t* run, const options_t* options) {
   CHOIR_TRY(net->open_data(options->data, 4096, &run->dataset));
   choir_loader_config_t loader = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
   loader.batch = options->batch;
+  if (net->gpt) loader.micro_shard = 1;
   CHOIR_TRY(choir_loader_create(run->dataset, run->device, 0, 1, &loader,
                                 &run->loader));
   CHOIR_TRY(bench_net_make_model(net, run->device, &run->layers, &run->model));
-  CHOIR_TRY(choir_optimizer_sgd(&run->optimizer, .lr = 0.005, .momentum = 0.9));
+  CHOIR_TRY(bench_net_make_optimizer(net, &run->optimizer));
   choir_dist_opt_config_t config;
   choir_struct_init(&choir_dist_opt_config_def, &config);
   CHOIR_TRY(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs of //bench:train: Choir and its peers, each a command that prints
-its images/s."""
+its images/s, of which a GPT's are windows."""
 
 import dataclasses
 import os
@@ -17,14 +17,24 @@ TORCH_TRAIN = os.path.join(BENCH, "peers", "torch_train.py")
 class Net:
     batch: int  # of each process
     warmup: int  # steps before the clock starts
-    takes_mnist: bool  # else it is trained on made-up images
+    takes_mnist: bool = False  # else made-up images, or a text of its own
+    context: int = 0  # tokens of a sample; 0: it takes images
+
+    @property
+    def labels(self):
+        """What speeds count, and how many of them a sample has."""
+        return ("tokens", self.context) if self.context else ("images", 1)
 
 
 NETS = {
     "mnist_cnn": Net(64, 32, True),
     "mlp": Net(128, 4, True),
-    "resnet20": Net(128, 4, False),
-    "resnet50": Net(32, 4, False),
+    "resnet20": Net(128, 4),
+    "resnet50": Net(32, 4),
+    "gpt_nano": Net(12, 8, context=64),
+    "gpt_10m": Net(8, 3, context=256),
+    "gpt2": Net(4, 3, context=64),
+    "gpt2_long": Net(1, 3, context=1024),
 }
 
 
@@ -49,9 +59,20 @@ class Job:
             options.net != "mnist_cnn" or options.bf16
         ):
             return False
+        # Memory of tokens has no order of channels.
+        if NETS[options.net].context and self.config not in (
+            "", "nchw", "compiled"
+        ) and self.workers == 1:  # fmt: skip
+            return False
         if options.forward_only:
             return self.workers == 1 and "forward" in self.passes
         return "train" in self.passes
+
+    def text_for(self, net):
+        if not NETS[net].context:
+            return self.text
+        text = self.text.replace(" channels_last", "").replace(" NCHW", "")
+        return text.rstrip(",")
 
     def usual(self, options):
         """Whether it runs unless --only says otherwise: as many threads in
@@ -148,10 +169,17 @@ def run_onednn(options, limit):
 
 
 def run_job(name, options):
-    """One measurement: {"images_per_second": ..., perhaps "rss_mb": ...}.
+    """One measurement: {"images_per_second": ..., perhaps "rss_mb": ...}, with
+    "labels_per_second", of images or tokens.
 
     Raises measure.Failure and measure.Missing.
     """
+    result = _run_job(name, options)
+    each = NETS[options.net].labels[1]
+    return {"labels_per_second": each * result["images_per_second"], **result}
+
+
+def _run_job(name, options):
     job = JOBS[name]
     if job.needs and job.needs not in measure.cpu_flags():
         raise measure.Missing("this processor has no %s" % job.needs)

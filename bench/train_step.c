@@ -37,8 +37,8 @@
   X(T, INT, warmup, 32, 0, 1e6, "steps before the measured part")             \
   X(T, INT, limit, 0, 0, 1e9, "the first so many samples; 0: all")            \
   X(T, STRING, data, NULL, 0, 0,                                              \
-    "folder of MNIST, for resnet20 of CIFAR-10; else examples/data/mnist or " \
-    "synthetic images, which alone resnet50 takes")                           \
+    "folder of MNIST, for resnet20 of CIFAR-10, a GPT's text; else those of " \
+    "examples/data or synthetic images, which alone resnet50 takes")          \
   X(T, BOOL, gate, false, 0, 1, "wait for standard input after the warmup")   \
   X(T, BOOL, meet, false, 0, 1, "workers wait for each other, no more")       \
   X(T, BOOL, forward_only, false, 0, 1, "predict instead of training")        \
@@ -108,6 +108,7 @@ static choir_status_t open_data(run_t* run, int32_t size) {
   CHOIR_TRY(run->net->open_data(options->data, options->limit, &run->dataset));
   choir_loader_config_t config = {CHOIR_CONFIG_DEFAULTS(CHOIR_LOADER_FIELDS)};
   config.batch = options->batch;
+  if (run->net->gpt) config.micro_shard = 1;
   return choir_loader_create(run->dataset, run->device, run->rank, size,
                              &config, &run->loader);
 }
@@ -118,8 +119,7 @@ static choir_status_t make_model(run_t* run) {
   if (run->options->adam)
     CHOIR_TRY(choir_optimizer_adam(&run->optimizer, .lr = 1e-4));
   else
-    CHOIR_TRY(choir_optimizer_sgd(&run->optimizer, .lr = 0.005, .momentum = 0.9,
-                                  .weight_decay = 1e-5));
+    CHOIR_TRY(bench_net_make_optimizer(run->net, &run->optimizer));
   choir_updater_t* updater = choir_optimizer_updater(run->optimizer);
   if (run->comm && !run->options->meet) {
     choir_dist_opt_config_t config;

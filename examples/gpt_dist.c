@@ -5,6 +5,7 @@
 
 #include "examples/dist_main.h"
 #include "examples/gpt.h"
+#include "examples/gpt_optimizer.h"
 #include "examples/gpt_sample.h"
 
 static const char* const preset_names[] = {"nano", "10m", "gpt2", NULL};
@@ -120,27 +121,16 @@ static void set_up(const train_options_t* options,
                                           .bias = flags.bias};
 }
 
-// AdamW as nanoGPT has it: matrices decay, gradients are limited, the rate goes
-// up and then down along a cosine to a tenth.
-static choir_status_t set_rates(const train_options_t* options,
-                                choir_optimizer_t* optimizer) {
-  const choir_gradient_clip_t clip = {.norm = 1};
+// The rate goes up and then down along a cosine to a tenth.
+static choir_status_t make_optimizer(const train_options_t* options, double lr,
+                                     choir_optimizer_t** out_optimizer) {
+  CHOIR_TRY(gpt_make_optimizer(lr, presets[flags.preset].beta2,
+                               options->weight_decay, out_optimizer));
   const choir_schedule_config_t schedule = {.kind = CHOIR_SCHEDULE_COSINE,
                                             .period = options->steps,
                                             .factor = 0.1,
                                             .warmup = options->steps / 20};
-  CHOIR_TRY(choir_optimizer_add_group(optimizer, .match = "*.b,*.bias,*.scale",
-                                      .weight_decay = 0));
-  CHOIR_TRY(choir_optimizer_set_clip(optimizer, &clip));
-  return choir_optimizer_set_schedule(optimizer, &schedule);
-}
-
-static choir_status_t make_optimizer(const train_options_t* options, double lr,
-                                     choir_optimizer_t** out_optimizer) {
-  CHOIR_TRY(choir_optimizer_adamw(out_optimizer, .lr = lr, .beta1 = 0.9,
-                                  .beta2 = presets[flags.preset].beta2,
-                                  .weight_decay = options->weight_decay));
-  return set_rates(options, *out_optimizer);
+  return choir_optimizer_set_schedule(*out_optimizer, &schedule);
 }
 
 static choir_status_t finish(const train_options_t* options,

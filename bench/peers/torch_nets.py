@@ -9,6 +9,16 @@ import gzip
 import os
 
 NETS = ("mnist_cnn", "mlp", "resnet20", "resnet50")
+# Layers, heads, width, context, vocabulary, dropout, bias.
+GPTS = {
+    "gpt_nano": (4, 4, 128, 64, 65, 0.0, False),
+    "gpt_10m": (6, 6, 384, 256, 65, 0.2, False),
+    "gpt2": (12, 12, 768, 64, 50257, 0.0, True),
+    "gpt2_long": (12, 12, 768, 1024, 50257, 0.0, True),
+}
+NETS += tuple(GPTS)
+# Windows that a GPT is trained on, of random tokens.
+WINDOWS = 4096
 # Of made-up images: how many, shape, classes.
 NOISE = {
     "resnet20": (2560, (3, 32, 32), 10),
@@ -116,8 +126,64 @@ def make_resnet50(torch):
     return nn.Sequential(*layers)
 
 
+def make_gpt(torch, layers, heads, width, context, vocabulary, dropout, bias):
+    """As examples/gpt.c has it, with one product for query, key and value."""
+    nn = torch.nn
+    functional = torch.nn.functional
+
+    def linear(columns_in, columns, deviation):
+        made = nn.Linear(columns_in, columns, bias=bias)
+        nn.init.normal_(made.weight, 0.0, deviation)
+        return made
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            small = 0.02 / (2 * layers) ** 0.5
+            self.norm1 = nn.LayerNorm(width, bias=bias)
+            self.all = linear(width, 3 * width, 0.02)
+            self.out = linear(width, width, small)
+            self.norm2 = nn.LayerNorm(width, bias=bias)
+            self.expand = linear(width, 4 * width, 0.02)
+            self.shrink = linear(4 * width, width, small)
+            self.dropout = nn.Dropout(dropout)
+
+        def forward(self, x):
+            n, t, _ = x.shape
+            parts = self.all(self.norm1(x)).split(width, 2)
+            q, k, v = (
+                part.view(n, t, heads, -1).transpose(1, 2) for part in parts
+            )
+            y = functional.scaled_dot_product_attention(
+                q, k, v, None, dropout if self.training else 0.0, True
+            )
+            y = y.transpose(1, 2).reshape(n, t, width)
+            x = x + self.dropout(self.out(y))
+            y = self.shrink(functional.gelu(self.expand(self.norm2(x))))
+            return x + self.dropout(y)
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.positions = nn.Parameter(torch.randn(context, width) * 0.02)
+            nn.init.normal_(self.tokens.weight, 0.0, 0.02)
+            self.dropout = nn.Dropout(dropout)
+            self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
+            self.norm = nn.LayerNorm(width, bias=bias)
+
+        def forward(self, x):
+            y = self.dropout(self.tokens(x) + self.positions[: x.shape[1]])
+            y = self.norm(self.blocks(y))
+            return functional.linear(y, self.tokens.weight)
+
+    return Gpt()
+
+
 def make_model(torch, net):
     nn = torch.nn
+    if net in GPTS:
+        return make_gpt(torch, *GPTS[net])
     if net == "resnet20":
         return make_resnet20(torch)
     if net == "resnet50":
@@ -146,7 +212,12 @@ def make_model(torch, net):
 
 
 def make_data(torch, net, folder, limit):
-    """Returns images (n, channels, height, width), f32, and labels (n)."""
+    """Returns images (n, channels, height, width), f32, and labels (n); for a
+    GPT windows and the same a token later."""
+    if net in GPTS:
+        context, words = GPTS[net][3], 65
+        ids = torch.randint(0, words, (limit or WINDOWS, context + 1))
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     if net in NOISE:
         count, shape, class_count = NOISE[net]
         pixels, labels = make_noise(torch, limit or count, shape, class_count)

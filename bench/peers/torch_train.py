@@ -5,7 +5,8 @@ usage: torch_train.py --config NAME [--net NAME] [--seconds S] [--warmup N]
                       [--batch N] [--threads N] [--workers N] [--forward-only] [--bf16]
                       [--limit N] [--data DIR] [--device cpu|cuda]
 
-Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 and resnet50 on noise.
+Networks, as in examples/: mnist_cnn and mlp on MNIST, resnet20 and resnet50 on
+noise, GPTs on random tokens, with AdamW and limited gradients.
 
 Configurations: nchw; channels_last; all others are channels-last as well:
 traced (torch.jit.trace; forward only: and optimize_for_inference), avx512
@@ -157,6 +158,15 @@ def make_optimizer(torch, params, momentum, weight_decay):
         return torch.optim.SGD(params, lr=0.005, foreach=True, **settings)
 
 
+def make_adamw(torch, params):
+    """Matrices decay, the others do not."""
+    groups = [
+        {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+
+
 def capture(torch, train, x, y):
     """`train` of one batch as a CUDA graph: a function that copies a batch to
     where the graph reads it, and replays."""
@@ -185,7 +195,7 @@ def capture(torch, train, x, y):
 
 def make_step(torch, options, images, labels):
     """Returns a function that does one step and returns its loss."""
-    last = options.config != "nchw"
+    last = options.config != "nchw" and images.dim() == 4
     memory_format = torch.channels_last if last else torch.contiguous_format
     model = torch_nets.make_model(torch, options.net).to(options.device)
     model = model.train(not options.forward_only).to(
@@ -216,13 +226,22 @@ def make_step(torch, options, images, labels):
     if options.forward_only:
         return forward_step
     loss_of = torch.nn.CrossEntropyLoss()
-    optimizer = make_optimizer(torch, model.parameters(), 0.9, 1e-5)
+    is_gpt = options.net in torch_nets.GPTS
+    params = list(model.parameters())
+    optimizer = (
+        make_adamw(torch, params)
+        if is_gpt
+        else make_optimizer(torch, params, 0.9, 1e-5)
+    )
 
     def train(x, y):
         with autocast():
-            loss = loss_of(model(x), y)
+            scores = model(x)
+            loss = loss_of(scores.flatten(0, -2), y.flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if is_gpt:
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         return loss.detach()
 
