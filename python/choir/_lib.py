@@ -234,6 +234,13 @@ class LoaderPosition(Structure):
     """choir_loader_position_t"""
     _fields_ = [("epoch", c_int64), ("step", c_int64)]
 
+class Windows(Structure):
+    """choir_windows_t"""
+    _fields_ = [
+        ("first", c_int64), ("count", c_int64), ("length", c_int64),
+        ("stride", c_int64),
+    ]
+
 class CommId(Structure):
     """choir_comm_id_t"""
     _fields_ = [("text", c_char * 33)]
@@ -444,6 +451,7 @@ FUNCTIONS = {
     "dataset_create_synthetic": (_P, [POINTER(DatasetSynthetic), POINTER(_P)]),
     "dataset_release": (None, [_P]),
     "dataset_count": (c_int64, [_P]),
+    "dataset_x": (POINTER(View), [_P]),
     "dataset_class_count": (c_int64, [_P]),
     "dataset_shape": (POINTER(c_int64), [_P]),
     "dataset_image_bytes": (c_int64, [_P]),
@@ -456,6 +464,18 @@ FUNCTIONS = {
     "loader_position": (LoaderPosition, [_P]),
     "loader_seek": (_P, [_P, LoaderPosition]),
     "loader_steps": (c_int64, [_P]),
+    # io/tokens.h
+    "tokens_open_text": (_P, [c_char_p, c_int, POINTER(_P)]),
+    "tokens_open_ids": (_P, [c_char_p, c_int32, c_int64, POINTER(_P)]),
+    "tokens_release": (None, [_P]),
+    "tokens_count": (c_int64, [_P]),
+    "tokens_vocabulary": (c_int64, [_P]),
+    "tokens_read": (_P, [_P, c_int64, c_int64, POINTER(c_int32)]),
+    "tokens_text": (c_char_p, [_P, c_int32, POINTER(c_size_t)]),
+    "tokens_encode": (_P, [
+        _P, c_char_p, c_size_t, POINTER(c_int32), POINTER(c_int64),
+    ]),
+    "dataset_create_windows": (_P, [_P, POINTER(Windows), POINTER(_P)]),
     # dist/comm.h
     "comm_id_make": (_P, [POINTER(CommId)]),
     "comm_config_init": (_P, [POINTER(CommConfig)]),

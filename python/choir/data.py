@@ -15,6 +15,7 @@ to a model has the bits of the C programs.
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import queue
 import random as _random
@@ -27,16 +28,18 @@ import numpy as np
 from choir import _raw
 from choir import device as _device
 from choir._lib import Batch as _CBatch
-from choir._calls import NotCopied, Owner, check, lib, ranged
-from choir._lib import LoaderPosition, DatasetSynthetic
+from choir._calls import NotCopied, Owner, address_of, check, lib, ranged
+from choir._lib import DatasetSynthetic, LoaderPosition, Windows
 from choir._settings import Table
 from choir.tensor import Tensor
 
 _SPLITS = {"train": 0, "test": 1}
+_UNITS = {"characters": 0, "bytes": 1}
 
 
 class Dataset(Owner, NotCopied):
-    """Labelled images of 8-bit pixels in memory, made by the functions below."""
+    """Labelled images of 8-bit pixels in memory, made by the functions below; or
+    windows of tokens, made by `Tokens.windows`."""
 
     def __init__(self, make, *arguments) -> None:
         """make: the library's function."""
@@ -46,16 +49,27 @@ class Dataset(Owner, NotCopied):
         return lib.dataset_count(self.handle)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        return tuple(lib.dataset_shape(self.handle)[:3])
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample: channels, height and width of an image, the length of a
+        window."""
+        x = lib.dataset_x(self.handle).contents
+        return tuple(x.shape[1 : x.ndim])
 
     @property
     def class_count(self) -> int:
+        """Labels are below it: of windows the vocabulary."""
         return lib.dataset_class_count(self.handle)
 
+    def _is_of_images(self) -> bool:
+        return bool(lib.dataset_shape(self.handle))
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels (n, c, h, w) uint8 and labels (n) int32, not to be written to."""
+        """Pixels (n, c, h, w) uint8 and labels (n) int32, not to be written to.
+        TypeError: of windows."""
+        if not self._is_of_images():
+            raise TypeError(
+                f"arrays: {self!r} has no images; Tokens[first:last] gives ids"
+            )
         n = len(self)
         count = n * lib.dataset_image_bytes(self.handle)
         pixels = (ctypes.c_uint8 * count).from_address(
@@ -71,7 +85,9 @@ class Dataset(Owner, NotCopied):
         return x, y
 
     def __repr__(self) -> str:
-        return f"Dataset({len(self)} images of {self.shape})"
+        if self._is_of_images():
+            return f"Dataset({len(self)} images of {self.shape})"
+        return f"Dataset({len(self)} windows of {self.shape[0]} tokens)"
 
 
 def _split(split: str) -> int:
@@ -113,8 +129,9 @@ def synthetic(
 class Batch:
     """One step's samples of this worker.
 
-    x: (n, c, h, w) float32, pixels / 255; y: (n) int32. Unpacks as (x, y). The
-    elements are the loader's: they change with the next batch.
+    Of images x: (n, c, h, w) float32, pixels / 255, and y: (n) int32; of windows
+    both are (n, length) int32. Unpacks as (x, y). The elements are the loader's:
+    they change with the next batch.
     """
 
     def __init__(self, c: _CBatch, device, steps: int) -> None:
@@ -197,6 +214,123 @@ class Loader(Owner, NotCopied):
         check(lib.loader_seek(self.handle, place))
 
 
+class Tokens(Owner, NotCopied):
+    """A long row of ids below `vocabulary`: a text, or a file of ids.
+
+        text = data.Tokens.text("play.txt.gz")
+        text.decode(text[:100])                    # its first 100 characters
+        windows = text.windows(64)                 # a data set
+        for x, y in data.Loader(windows, batch=12):
+            ...                    # (12, 64) int32; y is x, one token later
+
+    len() is the number of tokens; an index gives an id, a slice an int32 array of
+    them, which is read from the file where it is one. Several threads may use one
+    object.
+    """
+
+    def __init__(self, make, *arguments) -> None:
+        """make: the library's function."""
+        self._own(lib.tokens_release, make, *arguments)
+
+    @classmethod
+    def text(cls, path, unit: str = "characters") -> Tokens:
+        """A text, gzipped or not. unit: what a token is, of the UTF-8 text's
+        "characters", numbered in the order of their code points, or of any file's
+        "bytes"."""
+        if unit not in _UNITS:
+            raise ValueError(f"unit is {unit!r}; characters or bytes is needed")
+        return cls(lib.tokens_open_text, os.fsencode(path), _UNITS[unit])
+
+    @classmethod
+    def ids(cls, path, vocabulary: int, id_bytes: int = 0) -> Tokens:
+        """A file of ids below `vocabulary`, little-endian, of 2 or 4 bytes each;
+        id_bytes 0: as llm.c's header says, 2 without one. The file must not be
+        written to meanwhile."""
+        return cls(
+            lib.tokens_open_ids,
+            os.fsencode(path),
+            ranged(id_bytes, "id_bytes", 32),
+            ranged(vocabulary, "vocabulary"),
+        )
+
+    def __len__(self) -> int:
+        return lib.tokens_count(self.handle)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids are below it."""
+        return lib.tokens_vocabulary(self.handle)
+
+    def __getitem__(self, place) -> np.ndarray | int:
+        if isinstance(place, slice):
+            first, last, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError(f"tokens by steps of {step}; 1 is needed")
+            return self._read(first, max(last - first, 0))
+        at = operator.index(place)
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"token {at} of {len(self)}")
+        return int(self._read(at % len(self), 1)[0])
+
+    def _read(self, first: int, count: int) -> np.ndarray:
+        ids = np.empty(count, np.int32)
+        check(lib.tokens_read(self.handle, first, count, _pointer(ids)))
+        return ids
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """The ids of another text, in characters that the first one has.
+        StateError: a file of ids does not tell what they stand for."""
+        text = _bytes_of(text)
+        ids = np.empty(len(text), np.int32)
+        count = ctypes.c_int64()
+        check(
+            lib.tokens_encode(
+                self.handle, text, len(text), _pointer(ids), byref(count)
+            )
+        )
+        return ids[: count.value].copy()
+
+    def decode_bytes(self, ids) -> bytes:
+        """The bytes that a list or an array of ids stands for."""
+        self.encode(b"")  # StateError of a file of ids
+        row = _ids(ids)
+        last = self.vocabulary - 1
+        for at in np.flatnonzero((row < 0) | (row > last))[:1]:
+            raise IndexError(
+                f"id {row[at]} at place {at}; ids are from 0 to {last}"
+            )
+        size = ctypes.c_size_t()
+        texts = {
+            number: ctypes.string_at(
+                _token_text(self.handle, number, byref(size)), size.value
+            )
+            for number in set(row.tolist())
+        }
+        return b"".join(texts[number] for number in row.tolist())
+
+    def decode(self, ids) -> str:
+        """The text of ids; what is not UTF-8 in it becomes U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def windows(
+        self, length: int, stride: int = 1, first: int = 0, count: int = 0
+    ) -> Dataset:
+        """Windows of `length` tokens as a data set: x is a window, y what begins
+        one token later. The next one begins `stride` tokens further: 1 gives every
+        window, `length` those that do not overlap. Of tokens [first, first +
+        count), count 0: of all from first on."""
+        config = Windows(
+            first=ranged(first, "first"),
+            count=ranged(count, "count"),
+            length=ranged(length, "length"),
+            stride=ranged(stride, "stride"),
+        )
+        return Dataset(lib.dataset_create_windows, self.handle, byref(config))
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self)} of a vocabulary of {self.vocabulary})"
+
+
 class BytePairs(Owner, NotCopied):
     """GPT-2's byte-pair encoding, from Hugging Face's vocab.json and merges.txt.
 
@@ -238,7 +372,7 @@ class BytePairs(Owner, NotCopied):
                 self.handle,
                 text,
                 len(text),
-                ids.ctypes.data_as(POINTER(ctypes.c_int32)),
+                _pointer(ids),
                 len(ids),
                 byref(count),
             )
@@ -247,14 +381,8 @@ class BytePairs(Owner, NotCopied):
 
     def decode_bytes(self, ids) -> bytes:
         """The bytes of a list or an array of ids, which may end in a character."""
-        given = np.asarray(ids)
-        if given.size and given.dtype.kind not in "iu":
-            raise TypeError(f"ids are {given.dtype}; integers are needed")
-        low, high = (given.min(), given.max()) if given.size else (0, 0)
-        ranged(low, "an id", 32)
-        ranged(high, "an id", 32)
-        ids = np.ascontiguousarray(given, np.int32).ravel()
-        pointer = ids.ctypes.data_as(POINTER(ctypes.c_int32))
+        ids = _ids(ids)
+        pointer = _pointer(ids)
         count = ctypes.c_size_t()
 
         def fill(text) -> None:
@@ -280,6 +408,27 @@ class BytePairs(Owner, NotCopied):
 
     def __repr__(self) -> str:
         return f"BytePairs({len(self)} ids)"
+
+
+# With an address as its result: a token's bytes end in no 0 and may be one.
+_token_text = ctypes.CFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, POINTER(ctypes.c_size_t)
+)(address_of(lib.tokens_text))
+
+
+def _ids(ids) -> np.ndarray:
+    """A list or an array of ids in one row of int32."""
+    given = np.asarray(ids)
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"ids are {given.dtype}; integers are needed")
+    low, high = (given.min(), given.max()) if given.size else (0, 0)
+    ranged(low, "an id", 32)
+    ranged(high, "an id", 32)
+    return np.ascontiguousarray(given, np.int32).ravel()
+
+
+def _pointer(ids: np.ndarray):
+    return ids.ctypes.data_as(POINTER(ctypes.c_int32))
 
 
 def _bytes_of(text: str | bytes) -> bytes:
@@ -403,9 +552,11 @@ class ImageBatchIter:
 
 __all__ = [
     "Batch",
+    "BytePairs",
     "Dataset",
     "ImageBatchIter",
     "Loader",
+    "Tokens",
     "cifar10",
     "mnist",
     "synthetic",
