@@ -635,23 +635,37 @@ def _labels(t: Tensor, name: str, rows: int) -> Tensor:
     return _to_shape(_indices(t, t), (rows,))
 
 
-def _rows(x: Tensor, name: str) -> int:
-    if _need_tensor(x, name).ndim() != 2:
+def _rows(x: Tensor, t, name: str) -> tuple[Tensor, Tensor]:
+    """Scores in rows, and targets; those in their shape too."""
+    if _need_tensor(x, name).ndim() < 2:
         raise ValueError(
-            f"{name}: x has shape {x.shape}; (batch, classes) is needed"
+            f"{name}: x has shape {x.shape}; (batch, classes), or more axes before "
+            "the classes, is needed"
         )
-    return x.shape[0]
+    t = _beside(t, x)
+    if x.ndim() == 2:
+        return x, t
+    flat = (math.prod(x.shape[:-1]), x.shape[-1])
+    if t.shape not in (x.shape, x.shape[:-1]):
+        raise ValueError(
+            f"{name}: labels of shape {t.shape} for x of shape {x.shape}; "
+            f"{x.shape[:-1]} or that of x is needed"
+        )
+    if t.shape == x.shape:
+        t = _to_shape(t, flat)
+    return _to_shape(x, flat), t
 
 
 def softmax_cross_entropy(x: Tensor, t) -> Tensor:
-    """The mean over the batch of -log softmax(x) at the target.
+    """The mean over all rows of -log softmax(x) at the target.
 
     x: (batch, classes). t: numbers of classes, of any dtype and in any shape
     with one for each row; or rows in the shape of x, which are divided by their
-    sums.
+    sums. x with more axes, (batch, length, classes), has a row at each place, and
+    t is (batch, length) or of x's shape.
     """
-    rows = _rows(x, "softmax_cross_entropy")
-    t = _beside(t, x)
+    x, t = _rows(x, t, "softmax_cross_entropy")
+    rows = x.shape[0]
     if t.shape != x.shape or x.shape[1] == 1:
         t = _labels(t, "softmax_cross_entropy", rows)
         return _op("softmax_cross_entropy", x, t)
@@ -662,12 +676,12 @@ def softmax_cross_entropy(x: Tensor, t) -> Tensor:
 
 
 def cross_entropy(x: Tensor, t) -> Tensor:
-    """The mean over the batch of -sum(t log x), for probabilities x.
+    """The mean over all rows of -sum(t log x), for probabilities x.
 
-    t: as of softmax_cross_entropy, but rows are taken as they are.
+    x, t: as of softmax_cross_entropy, but rows are taken as they are.
     """
-    rows = _rows(x, "cross_entropy")
-    t = _beside(t, x)
+    x, t = _rows(x, t, "cross_entropy")
+    rows = x.shape[0]
     if t.shape != x.shape or (
         x.shape[1] == 1 and t.data.dtype not in _raw.FLOATS
     ):

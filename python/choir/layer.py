@@ -111,10 +111,19 @@ class Gemm(_layer.ListLayer):
 
 
 class Embedding(Layer):
-    """Rows of a table (input_dim, output_dim), chosen by integers of any shape."""
+    """Rows of a table (input_dim, output_dim), chosen by integers of any shape.
+
+    It starts as N(0, deviation), or "uniform" between -deviation and deviation.
+    """
+
+    deviation = 1.0  # of those that were pickled before it was a setting
 
     def __init__(
-        self, input_dim: int, output_dim: int, initializer: str = "gaussian"
+        self,
+        input_dim: int,
+        output_dim: int,
+        initializer: str = "gaussian",
+        deviation: float = 1.0,
     ) -> None:
         super().__init__()
         if initializer not in ("gaussian", "uniform"):
@@ -124,14 +133,19 @@ class Embedding(Layer):
             )
         self.input_dim = input_dim
         self.output_dim = output_dim
+        if not 0 <= deviation <= 1e9:
+            raise ValueError(
+                f"Embedding: deviation is {deviation}; needs 0 to 1e9"
+            )
         self.initializer = initializer
+        self.deviation = float(deviation)
 
     def initialize(self, x: Tensor) -> None:
-        shape = (self.input_dim, self.output_dim)
+        shape, size = (self.input_dim, self.output_dim), self.deviation
         if self.initializer == "gaussian":
-            self.W = param(x.device, shape, NORMAL, 0.0, 1.0)
+            self.W = param(x.device, shape, NORMAL, 0.0, size)
         else:
-            self.W = param(x.device, shape, UNIFORM, -1.0, 1.0)
+            self.W = param(x.device, shape, UNIFORM, -size, size)
 
     def from_pretrained(self, W, freeze: bool = True) -> None:
         """Takes the table's values, and trains them or not."""
@@ -145,6 +159,19 @@ class Embedding(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return autograd.embedding(x, self.W)
+
+
+class PositionEmbedding(_layer.ListLayer):
+    """x (..., t, d) plus the first t rows of a table (num_embeddings, d), which starts
+    as N(0, deviation): learnt positions."""
+
+    _kind = "position_embedding"
+
+    def __init__(self, num_embeddings: int, deviation: float = 1.0) -> None:
+        super().__init__(
+            num_embeddings=operator.index(num_embeddings), deviation=deviation
+        )
+        self._check()
 
 
 class RMSNorm(_layer.ListLayer):

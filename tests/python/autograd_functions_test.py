@@ -153,6 +153,13 @@ class Arguments(unittest.TestCase):
                 tensor_of(away(2)),
                 [0, 1],
             ),
+            (
+                ValueError,
+                r"labels of shape \(6,\) for x of shape \(2, 3, 4\); \(2, 3\)",
+                "softmax_cross_entropy",
+                tensor_of(away(2, 3, 4)),
+                [0, 1, 2, 3, 0, 1],
+            ),
             (IndexError, "label", "softmax_cross_entropy", x, [0, 3]),
             (ValueError, "mse_loss", "mse_loss", x, tensor_of(away(2))),
             (

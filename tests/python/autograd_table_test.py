@@ -592,6 +592,22 @@ for _t in (_ids, _ids.astype(np.int64), _ids.astype(np.float32), [[2], [0], [3]]
          op="softmax_cross_entropy")  # fmt: skip
     rows("cross_entropy", lambda p: picked(p, _ids), [_p],
          run=lambda p, t=_t: autograd.cross_entropy(p, t), op="cross_entropy")  # fmt: skip
+# A row at each place.
+_deep = np.int32([[2, 0, 3], [1, 1, 2]])
+
+
+def picked_at(p):
+    return (
+        -np.log(np.take_along_axis(p, _deep[..., None], -1)).mean().reshape(1)
+    )
+
+
+for _t in (_deep, np.eye(4)[_deep]):
+    rows("softmax_cross_entropy", lambda x: picked_at(softmax(x)),
+         [away(2, 3, 4)],
+         run=lambda x, t=_t: autograd.softmax_cross_entropy(x, t))  # fmt: skip
+    rows("cross_entropy", picked_at, [positive(2, 3, 4)],
+         run=lambda p, t=_t: autograd.cross_entropy(p, t))  # fmt: skip
 for _dtype in (np.int32, np.float32, np.float64):
     rows("softmax_cross_entropy", lambda x: picked(softmax(x), _ids), [_x],
          run=lambda x, t=np.eye(4)[_ids].astype(_dtype): autograd.softmax_cross_entropy(

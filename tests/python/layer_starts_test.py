@@ -113,6 +113,26 @@ STARTS = [
         {"W": Uniform(1)},
     ),
     (
+        lambda: layer.Embedding(200, 90, deviation=0.02),
+        [INDICES],
+        {"W": Normal(0.02)},
+    ),
+    (
+        lambda: layer.Embedding(90, 200, "uniform", 0.5),
+        [INDICES],
+        {"W": Uniform(0.5)},
+    ),
+    (
+        lambda: layer.PositionEmbedding(90, 0.02),
+        [array(2, 8, 200)],
+        {"W": Normal(0.02)},
+    ),
+    (
+        lambda: layer.PositionEmbedding(200),
+        [array(2, 8, 90)],
+        {"W": Normal(1)},
+    ),
+    (
         lambda: layer.Conv2d(60, 5),
         [array(1, 40, 5, 5)],
         {"W": Normal(math.sqrt(2 / (40 * 25 + 60))), "b": ZERO},

@@ -120,6 +120,14 @@ for _start in ("gaussian", "uniform"):
     )
 
 
+rows(
+    lambda: layer.PositionEmbedding(5),
+    lambda p, x: x + p["W"][: x.shape[-2]],
+    [away(5, 3)],
+    [away(2, 4, 3)],
+    [away(2, 2, 5, 1)],
+)
+
 # Images.
 
 

@@ -187,6 +187,8 @@ class LinearLayers(Base):
             ValueError, "'normal'; gaussian or uniform"
         ):
             layer.Embedding(6, 3, "normal")
+        with self.assertRaisesRegex(ValueError, "deviation is -1"):
+            layer.Embedding(6, 3, deviation=-1)
 
 
 class Convolutions(Base):
