@@ -609,6 +609,18 @@ def gemm(
     return y + (C if beta == 1.0 else C * float(beta))
 
 
+def matmul(
+    x: Tensor, w: Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> Tensor:
+    """x w, products of matrices in the last two axes; transpose_a, transpose_b:
+    of x and w with these swapped."""
+    _need_tensor(x, "matmul")
+    _need_tensor(w, "matmul")
+    if not (transpose_a or transpose_b):
+        return autograd.apply_attrs(OPS["matmul"], (x, w), None)
+    return _op("matmul", x, w, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
 def cossim(a: Tensor, b: Tensor) -> Tensor:
     """The cosine between rows of two matrices, (rows)."""
     if a.ndim() != 2 or a.shape != b.shape:
@@ -798,7 +810,6 @@ _PLAIN.update(
         "negative": ("neg", ("x",)),
         "rounde": ("round_even", ("x",)),
         "_not": ("logical_not", ("x",)),
-        "matmul": ("matmul", ("x", "w")),
         "prelu": ("prelu", ("x", "slope")),
     }
 )
@@ -878,7 +889,7 @@ _FUNCTIONS = (
     squeeze, expand, cat, split, slice, tile, pad, upsample, depth_to_space,
     space_to_depth, shape, constant_of_shape, gather, embedding,
     scatter_elements, where, onehot, nonzero, cast, ctensor2numpy, reduce_sum,
-    reduce_mean, globalaveragepool, gemm, cossim, softmax_cross_entropy,
+    reduce_mean, globalaveragepool, gemm, matmul, cossim, softmax_cross_entropy,
     cross_entropy, binary_cross_entropy, mse_loss, ranking_loss, dropout,
 )  # fmt: skip
 

@@ -71,11 +71,6 @@ class Linear(_layer.ListLayer):
         self.bias = bias
         self.deviation = deviation
 
-    def initialize(self, x: Tensor) -> None:
-        super().initialize(x)
-        if not self.bias:
-            x.device.next_param_stream()  # counted as b is
-
 
 class Gemm(_layer.ListLayer):
     """alpha A' B' + beta C with a weight B and a bias C."""

@@ -398,6 +398,12 @@ shaped("globalaveragepool", lambda x: x.mean((1, 2), keepdims=True), "channels_l
 # Linear algebra.
 rows("matmul", lambda a, b: a @ b, [away(2, 3), away(3, 4)], [away(5, 2, 3), away(5, 3, 2)],
      [away(2, 1, 2, 3), away(3, 3, 2)], op="matmul")  # fmt: skip
+rows("matmul", lambda a, b: a @ b.swapaxes(-1, -2), [away(2, 3), away(4, 3)],
+     [away(5, 2, 3), away(4, 3)],
+     run=lambda a, b: autograd.matmul(a, b, transpose_b=True))  # fmt: skip
+rows("matmul", lambda a, b: a.swapaxes(-1, -2) @ b.swapaxes(-1, -2),
+     [away(2, 3, 2), away(2, 4, 3)],
+     run=lambda a, b: autograd.matmul(a, b, True, True))  # fmt: skip
 rows(
     "linear",
     lambda x, w, b: x @ w + b,

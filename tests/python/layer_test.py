@@ -140,6 +140,23 @@ class LinearLayers(Base):
         with self.assertRaisesRegex(TypeError, "Linear has no setting 'biass'"):
             layer.Linear(5, biass=True)
 
+    def test_a_layer_behind_a_linear_without_bias_begins_as_in_c(self):
+        """Initial values go by the number of parameters before them."""
+        dev = device.create_cpu_device()
+        x = tensor.from_numpy(array(4, 3), dev)
+        found = []
+        for before in (
+            layer.Linear(3, bias=False),
+            layer.RMSNorm(),
+            layer.Linear(3),
+        ):
+            dev.SetRandSeed(5)
+            after = layer.Linear(5)
+            before(x), after(x)
+            found.append(after.W.numpy().copy())
+        np.testing.assert_array_equal(found[0], found[1])
+        self.assertTrue((found[0] != found[2]).any())
+
     def test_gemm(self):
         x = array(4, 3)
         for trans_a in (False, True):
