@@ -11,6 +11,9 @@ import numpy as np
 from choir import data, device
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+SHAKESPEARE = os.path.join(
+    _HERE, "..", "data", "shakespeare", "tiny_shakespeare.txt.gz"
+)
 
 
 def parse(description, workers=False, dist_option=True):
@@ -50,11 +53,31 @@ def parse(description, workers=False, dist_option=True):
         parser.error(f"workers is {options.workers}; 1 or more are needed")
     if options.epochs < 0 or options.batch_size < 1:
         parser.error("--epochs must not be below 0, --batch-size not below 1")
-    # Under `bazel run` paths count from where the user is.
-    folder = os.environ.get("BUILD_WORKING_DIRECTORY")
-    if folder and options.data:
-        options.data = os.path.join(folder, options.data)
+    options.data = options.data and users_path(options.data)
     return options
+
+
+def parse_flags(description, **defaults):
+    """Flags by their defaults, whose types they have; and `workers`, `device`."""
+    parser = argparse.ArgumentParser(description=description)
+    defaults = {"workers": 2, **defaults, "device": "auto"}
+    for name, default in defaults.items():
+        parser.add_argument(
+            f"--{name}", type=type(default), default=default, help=str(default)
+        )
+    options = parser.parse_args()
+    for name, value in vars(options).items():
+        if isinstance(value, int) and value < 0:
+            parser.error(f"{name} is {value}; 0 or more are needed")
+    if options.workers < 1:
+        parser.error("workers is 0; 1 or more are needed")
+    options.data = users_path(options.data)
+    return options
+
+
+def users_path(path):
+    """Under `bazel run` paths count from where the user is."""
+    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
 
 
 def open_device(options, local_rank):

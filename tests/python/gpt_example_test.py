@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/python/gpt.py: it learns and writes, and has the bits of gpt_dist.
+Arguments: gpt_dist and the scripts."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+C = os.path.abspath(sys.argv[1])
+SCRIPT = next(
+    os.path.abspath(path) for path in sys.argv[2:] if path.endswith("/gpt.py")
+)
+SHAKESPEARE = "examples/data/shakespeare/tiny_shakespeare.txt.gz"
+REPORT = re.compile(
+    r"Step (\d+): training loss = (\d+\.\d{4}), tokens/s = \d+, "
+    r"(?:seconds = \d+\.\d, )?digest = ([0-9a-f]{16})\n"
+    r"Validation loss = (\d+\.\d{4})\n"
+)
+# A model that learns in seconds.
+SMALL = {
+    "layers": 2, "heads": 2, "width": 32, "context": 16, "steps": 24,
+    "lr": 0.01, "sample": 0,
+}  # fmt: skip
+
+
+def run(words, status=0):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "CHOIR_THREADS": "1",
+    }
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=250
+    )
+    if done.returncode != status:
+        raise AssertionError(f"{words}: {done.returncode}\n{done.stderr}")
+    return done.stderr if status else done.stdout
+
+
+def gpt(status=0, **flags):
+    words = [sys.executable, SCRIPT]
+    for name, value in flags.items():
+        words += [f"--{name}", str(value)]
+    return run(words, status)
+
+
+def gpt_dist(every, **flags):
+    words = [C, "--threads", "1", "--evaluate-every", str(every)]
+    for name, value in flags.items():
+        words += [f"--{name}", str(value)]
+    return run(words)
+
+
+class Gpt(unittest.TestCase):
+    def setUp(self):
+        with gzip.open(SHAKESPEARE) as file:
+            self.text = file.read(12000)
+
+    def write(self, count):
+        path = os.path.join(os.environ["TEST_TMPDIR"], f"play{count}.txt")
+        with open(path, "wb") as file:
+            file.write(self.text[:count])
+        return path
+
+    def test_the_bits_of_the_c_example(self):
+        # 793 characters: an epoch is 59 steps, of which the last has one window;
+        # the second worker has none.
+        for count, workers, flags in (
+            (12000, 1, {}),
+            (12000, 2, {"seed": 7}),
+            (12000, 3, {"layers": 1, "heads": 4, "context": 24}),
+            (793, 2, {"steps": 70}),
+        ):
+            with self.subTest(count=count, workers=workers, flags=flags):
+                flags = {**SMALL, **flags, "workers": workers}
+                flags["data"] = self.write(count)
+                want = REPORT.findall(gpt_dist(every=16, **flags))
+                found = REPORT.findall(gpt(every=16, **flags))
+                self.assertEqual(len(want), -(-flags["steps"] // 16))
+                self.assertEqual(found, want)
+
+    def test_learns_and_writes(self):
+        # Tiny Shakespeare, its vocabulary of 65: chance is ln 65 = 4.17.
+        for workers in (1, 2):
+            with self.subTest(workers=workers):
+                out = gpt(
+                    workers=workers, layers=2, steps=150, every=75, sample=40
+                )
+                reports = list(REPORT.finditer(out))
+                self.assertEqual([m[1] for m in reports], ["75", "150"])
+                losses = [float(m[4]) for m in reports]
+                self.assertLess(losses[1], losses[0])
+                self.assertLess(losses[1], 2.8)
+                sample = out[reports[-1].end() :]
+                self.assertEqual((sample[0], sample[-1]), ("\n", "\n"))
+                self.assertEqual(len(sample), 1 + 40 + 1)
+
+    def test_mistakes(self):
+        short = self.write(13)
+        for status, flags, said in (
+            (2, {"workers": 0}, "workers is 0; 1 or more are needed"),
+            (2, {"steps": -1}, "steps is -1; 0 or more"),
+            (2, {"layer": "x"}, "ambiguous|invalid int"),
+            (1, {"data": "/nowhere.txt"}, "cannot open .*nowhere.txt"),
+            (1, {"data": short, "workers": 1}, "too few for a window of 16"),
+            (1, {"heads": 3, "workers": 1}, "multiple of the heads"),
+        ):
+            with self.subTest(flags):
+                self.assertRegex(gpt(status, **{**SMALL, **flags}), said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
