@@ -96,5 +96,5 @@ REPORT = """Step %d: training loss = %.4f, tokens/s = %.0f, digest = %016x
 Validation loss = %.4f"""
 if __name__ == "__main__":
     flags = dict(layers=4, heads=4, width=128, context=64, steps=2000)
-    flags.update(every=250, lr=1e-3, sample=300, seed=0, data=SHAKESPEARE)
+    flags.update(every=250, lr=2e-3, sample=300, seed=0, data=SHAKESPEARE)
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))
