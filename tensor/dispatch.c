@@ -198,6 +198,7 @@ static choir_status_t check_dtype(const call_t* call, int32_t i) {
   choir_dtype_t model = call->operands[i > 1 && def->rest_as_second].dtype;
   uint32_t mask = i == 0 ? def->dtypes : 1u << model;
   if (i == 1 && def->second_dtypes) mask = def->second_dtypes;
+  if (i == def->src_max - 1) mask |= def->last_dtypes;
   if (mask & (1u << dtype)) return NULL;
   char needed[80] = "";
   for (int d = 0; d < CHOIR_DTYPE_COUNT; ++d) {

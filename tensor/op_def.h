@@ -84,9 +84,12 @@ typedef struct choir_op_def_s {
   // Bit i: of source i only the shape is taken, by the reference and by every
   // kernel (a gradient's first source, often).
   uint32_t shapes_only;
-  uint32_t dtypes;               // mask of (1 << dtype) for source 0
-  uint32_t second_dtypes;        // mask for source 1; 0: as source 0
-  bool rest_as_second;           // sources from 2 on have source 1's dtype
+  uint32_t dtypes;         // mask of (1 << dtype) for source 0
+  uint32_t second_dtypes;  // mask for source 1; 0: as source 0
+  bool rest_as_second;     // sources from 2 on have source 1's dtype
+  // Mask of what source src_max - 1, which may be left out, can be beside
+  // source 0's dtype.
+  uint32_t last_dtypes;
   choir_op_domain_t domains[5];  // of the first sources; the rest ANY
   double tolerance;              // f32 kernel against reference; share of
                                  // the size of an element, at least 1

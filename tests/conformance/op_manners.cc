@@ -200,6 +200,7 @@ TEST_P(OpManners, RefusesWrongDtypes) {
                         ? def_->dtypes
                         : 1u << sources_[s > 1 && def_->rest_as_second].dtype;
     if (s == 1 && def_->second_dtypes) mask = def_->second_dtypes;
+    if (s + 1 == static_cast<size_t>(def_->src_max)) mask |= def_->last_dtypes;
     for (int dtype = 0; dtype < CHOIR_DTYPE_COUNT; ++dtype) {
       // With source 0 in another dtype that it may have, others would be wrong.
       if (mask & (1u << dtype)) continue;
