@@ -163,6 +163,7 @@ static choir_status_t make_source(problem_t* problem, choir_device_t* device,
   const choir_op_t op = problem->def->op;
   const bool is_of_heads = op == CHOIR_OP_ATTENTION ||
                            op == CHOIR_OP_ATTENTION_GRAD ||
+                           op == CHOIR_OP_ATTENTION_MASK_GRAD ||
                            op == CHOIR_OP_ROTARY || op == CHOIR_OP_ROTARY_GRAD;
   if (ndim == 4 && !is_of_heads) choir_view_set_channels_last(&view);
   CHOIR_TRY(choir_tensor_create_layout(device, &view, &problem->srcs[index]));

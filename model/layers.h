@@ -215,12 +215,15 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
 // `linear`, and dropout, of the weights. For each head:
 //   softmax(q k' / sqrt(head_dim)) v
 // mask, of a shape that broadcasts to (n, heads, t, s): bool or a whole number,
-// 0 where a place must not be seen; or of the dtype of x, added to the scores.
-// causal: place i sees those up to i. A place that sees none is NaN. With
-// kv_heads, of which num_heads is a multiple, key and value have so many heads,
-// each of which serves num_heads / kv_heads neighbouring ones of query (Ainslie
-// et al., 2023, arXiv:2305.13245). With rotary, rows of query and key are
-// turned by their places, by the op `rotary` with this theta, before they meet.
+// 0 where a place must not be seen; or of the dtype of x, added to the scores,
+// and then it may have a gradient. By the op `attention` where the device has a
+// kernel, so that memory is linear in t and s, but for the mask's own; else all
+// weights are made. causal: place i sees those up to i. A place that sees none
+// is NaN. With kv_heads, of which num_heads is a multiple, key and value have
+// so many heads, each of which serves num_heads / kv_heads neighbouring ones of
+// query (Ainslie et al., 2023, arXiv:2305.13245). With rotary, rows of query
+// and key are turned by their places, by the op `rotary` with this theta,
+// before they meet.
 #define CHOIR_MULTI_HEAD_ATTENTION_FIELDS(X, T)                               \
   X(T, INT, num_heads, 0, 1, 1e6, "heads; required")                          \
   X(T, INT, kv_heads, 0, 0, 1e6, "of key and value; 0: as num_heads")         \

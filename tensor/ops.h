@@ -184,8 +184,9 @@ extern "C" {
   /* sequences */                                                              \
   X(RECURRENT, recurrent, N, ATTRS, GRAD)                                      \
   X(RECURRENT_GRAD, recurrent_grad, N, ATTRS, INTERNAL)                        \
-  X(ATTENTION, attention, 3, ATTRS, OP_GRAD) /* q, k, v */                     \
+  X(ATTENTION, attention, N, ATTRS, GRAD) /* q, k, v (, mask) */               \
   X(ATTENTION_GRAD, attention_grad, N, ATTRS, INTERNAL)                        \
+  X(ATTENTION_MASK_GRAD, attention_mask_grad, N, ATTRS, INTERNAL)              \
   X(ROTARY, rotary, 1, ATTRS, OP_GRAD) /* x (..., t, d) */                     \
   X(ROTARY_GRAD, rotary_grad, 1, ATTRS, INTERNAL) /* dy */                     \
   /* regularisation */                                                         \
@@ -546,14 +547,22 @@ typedef struct choir_recurrent_attrs_s {
 } choir_recurrent_attrs_t;
 typedef choir_recurrent_attrs_t choir_recurrent_grad_attrs_t;
 
-// attention: q (n, h, t, d), k (n, g, s, d), v (n, g, s, e), h a multiple of g
-// -> y (n, h, t, e) and sums (n, h, t): of each row of q
-//   w_j = scale (q k_j), over the rows j of k that it sees
+// attention: q (n, h, t, d), k (n, g, s, d), v (n, g, s, e), h a multiple of g,
+// and a mask or none -> y (n, h, t, e) and sums (n, h, t): of each row of q
+//   w_j = scale (q k_j) (+ mask_j), over the rows j of k that it sees
 //   y = sum_j e^(w_j - sums) v_j,   sums = log(sum_j e^w_j)
 // (Vaswani et al., 2017, arXiv:1706.03762; heads of q that share one of k and
 // v: Ainslie et al., 2023, arXiv:2305.13245). A row that sees nothing is 0, its
 // sum -inf. No kernel holds the weights of more than a tile (Dao, 2023,
-// arXiv:2307.08691). attention_grad: q, k, v, y, sums, dy -> dq, dk, dv.
+// arXiv:2307.08691). attention_grad: q, k, v, y, sums, dy (, mask) -> dq, dk,
+// dv. attention_mask_grad: the same sources -> dmask, of the mask's shape.
+//
+// The mask broadcasts to (n, h, t, s). One of bool or whole numbers says which
+// places are seen: where it is 0, neither the score nor the rows of k and v
+// count, not even as NaN. One of q's dtype is added to the scores and has a
+// gradient; a place of -inf has weight 0, times what v has there. With a mask,
+// a row without any weight is NaN, and so is its sum.
+//
 // With dropout a share of the weights counts as 0 in y, the others as
 // 1 / (1 - dropout) times as much, drawn as choir_dropout_attrs_t tells, for
 // weights (n, h, t, s), and drawn again in the gradient.
@@ -568,6 +577,7 @@ typedef struct choir_attention_attrs_s {
   int64_t first_sample;
 } choir_attention_attrs_t;
 typedef choir_attention_attrs_t choir_attention_grad_attrs_t;
+typedef choir_attention_attrs_t choir_attention_mask_grad_attrs_t;
 
 // rotary (Su et al., 2021, arXiv:2104.09864): x (..., t, d), d even, with each
 // pair of columns j and j + d / 2 of row r turned by (r + offset) theta^(-2j /

@@ -159,8 +159,7 @@ static choir_var_t* for_all_heads(choir_scope_t* scope, choir_var_t* x,
   return choir_var_repeat(scope, x, &attrs);
 }
 
-// y by way of all weights: what masks need, and devices without a kernel of
-// attention.
+// y by way of all weights: for devices without a kernel of attention.
 static choir_var_t* attend_by_parts(choir_scope_t* scope, choir_var_t* query,
                                     choir_var_t* key, choir_var_t* value,
                                     choir_var_t* mask,
@@ -200,16 +199,20 @@ static choir_var_t* attend(choir_scope_t* scope, choir_layer_t* layer,
       .stream = stream,
       .step = step->step,
       .first_sample = step->first_sample};
-  choir_tensor_t* srcs[] = {choir_var_tensor(query), choir_var_tensor(key),
-                            choir_var_tensor(value)};
+  choir_var_t* const vars[] = {query, key, value, mask};
+  const int32_t count = mask ? 4 : 3;
+  choir_tensor_t* srcs[4];
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
-  const bool has_kernel =
-      srcs[0] && srcs[1] && srcs[2] &&
-      choir__op_has_kernel(choir_scope_device(scope), CHOIR_OP_ATTENTION, srcs,
-                           3, &attrs, false, dsts);
-  if (mask || !has_kernel)
-    return attend_by_parts(scope, query, key, value, mask, &attrs);
-  return choir_var_attention(scope, query, key, value, &attrs);
+  bool has_kernel = true;
+  for (int32_t i = 0; i < count; ++i) {
+    srcs[i] = choir_var_tensor(vars[i]);
+    has_kernel = has_kernel && srcs[i];
+  }
+  has_kernel = has_kernel && choir__op_has_kernel(choir_scope_device(scope),
+                                                  CHOIR_OP_ATTENTION, srcs,
+                                                  count, &attrs, false, dsts);
+  return has_kernel ? choir_var_attention(scope, vars, count, &attrs)
+                    : attend_by_parts(scope, query, key, value, mask, &attrs);
 }
 
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,

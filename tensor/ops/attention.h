@@ -21,9 +21,15 @@ typedef struct choir__attention_s {
   int64_t offset;
   double scale;
   const choir_attention_attrs_t* drop;  // for what is dropped
+  const choir_view_t* mask;             // NULL: none
+  int64_t mask_strides[4];  // along (n, h, t, s); 0 where it broadcasts
+  bool hides;               // the mask is a bool or a whole number
 } choir__attention_t;
 
 choir__attention_t choir__attention_of(const choir_record_t* record);
+
+// A mask's strides, of at most 4 dimensions, along (n, h, t, s).
+void choir__attention_spread(const choir_view_t* mask, int64_t strides[4]);
 
 // Row i sees columns 0 .. choir__attention_seen(...) - 1: never fewer than the
 // row before.

@@ -208,7 +208,7 @@ TEST_F(MultiHeadAttentionLayerTest, MasksPlacesAndAddsToScores) {
          });
 }
 
-// By the op and, with a mask, by all weights.
+// Without a mask and with one that is added.
 TEST_F(MultiHeadAttentionLayerTest, HeadsShareKeysAndValues) {
   config_.num_heads = 4;
   config_.head_dim = 3;

@@ -532,9 +532,10 @@ for _cell, _gates, _states in [
         ))  # fmt: skip
 
 
-def attention(q, k, v, causal=False, offset=0, scale=None):
+def attention(q, k, v, mask=0.0, causal=False, offset=0, scale=None):
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
     weights = np.einsum("nhtd,nhsd->nhts", q, k) * (scale or q.shape[3] ** -0.5)
+    weights = weights + mask
     if causal:
         seen = np.tri(q.shape[2], k.shape[2], offset, bool)
         weights = np.where(seen, weights, -np.inf)
@@ -542,14 +543,15 @@ def attention(q, k, v, causal=False, offset=0, scale=None):
 
 
 for _settings in ({}, {"causal": True, "offset": 2}, {"scale": 0.3}):
-    ROWS.append(
-        op_row(
-            "attention",
-            lambda *xs, s=_settings: attention(*xs, **s),
-            [away(2, 4, 3, 4), away(2, 2, 5, 4), away(2, 2, 5, 3)],
-            **_settings,
+    for _masks in ([], [away(4, 3, 5)], [away(2, 1, 1, 5)]):
+        ROWS.append(
+            op_row(
+                "attention",
+                lambda *xs, s=_settings: attention(*xs, **s),
+                [away(2, 4, 3, 4), away(2, 2, 5, 4), away(2, 2, 5, 3)] + _masks,
+                **_settings,
+            )
         )
-    )
 
 
 def rotary(x, theta, offset):

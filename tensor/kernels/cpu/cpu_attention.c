@@ -3,7 +3,13 @@
 // softmax that goes on from block to block, backward with the weights made
 // again from each row's sum (Dao, 2023, arXiv:2307.08691). The heads of one k
 // and v are one thread's: a gradient has one order of additions, however many
-// there are.
+// there are. A tile of the gradient of a mask is one thread's as well, through
+// all heads and samples that the mask serves.
+//
+// A mask's tile is brought to floats. Where one hides a place the weight is 0,
+// which is as good as leaving the place out of a product, unless the other
+// factor holds an infinity or NaN. Blocks that do are marked beforehand; their
+// products go by runs of places that are seen.
 #include <math.h>
 #include <string.h>
 
@@ -36,7 +42,7 @@ typedef struct rows_s {
 
 typedef struct run_s {
   choir__attention_t a;
-  const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv;
+  const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv, *dmask;
   bool accumulate;
   int64_t pieces;  // of a head's rows
   // Of dropout: what is drawn, and what a weight that is kept counts as.
@@ -64,14 +70,29 @@ static run_t run_of(const choir_record_t* record) {
 typedef struct forward_s {
   const float *keys, *values;  // panels
   float *tile, *y, *most, *sum;
+  float* mask;  // a tile
+  float* odd;   // by block of values; NULL: no mask hides anything
 } forward_t;
 
 typedef struct backward_s {
   float *keys, *values, *k, *q, *dy;  // panels
   float *dq, *dk, *dv;                // sums, in panels
-  float *weights, *slopes;            // tiles
+  float *weights, *slopes, *mask;     // tiles
   float* along;                       // [rows], sum(dy y)
+  float *odd_k, *odd_q, *odd_dy;      // by block; used if a mask hides places
 } backward_t;
+
+typedef struct mask_grad_s {
+  float *keys, *values;            // panels of BLOCK_COLUMNS rows of k and v
+  float *weights, *slopes, *mask;  // tiles of GROUP_ROWS rows
+  double* sums;                    // a tile
+} mask_grad_t;
+
+// One tile of a mask's gradient: of a size of 1, all rows or columns.
+typedef struct mask_tile_s {
+  int64_t sample, head, row, column;  // where it begins
+  bool is_of_all[4];
+} mask_tile_t;
 
 static rows_t rows_of(const choir_view_t* view, int64_t n, int64_t head) {
   return (rows_t){
@@ -88,31 +109,80 @@ static float* take(float** memory, int64_t count) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+static int64_t blocks_of(int64_t count, int64_t size) {
+  return (count + size - 1) / size;
+}
+
+// The mask's sizes along (n, h, t, s), 1 where it broadcasts.
+static void mask_sizes(const choir__attention_t* a, int64_t sizes[4]) {
+  for (int32_t k = 0; k < 4; k++) {
+    const int32_t own = a->mask->ndim - 4 + k;
+    sizes[k] = own >= 0 ? a->mask->shape[own] : 1;
+  }
+}
+
+// How many tiles the gradient of the mask has along each dimension.
+static void mask_tiles(const choir__attention_t* a, int64_t counts[4]) {
+  mask_sizes(a, counts);
+  counts[2] = blocks_of(counts[2], BLOCK_ROWS);
+  counts[3] = blocks_of(counts[3], BLOCK_COLUMNS);
+}
+
+static mask_tile_t mask_tile_of(const choir__attention_t* a, int64_t at) {
+  int64_t sizes[4], counts[4];
+  mask_sizes(a, sizes);
+  mask_tiles(a, counts);
+  return (mask_tile_t){
+      .column = at % counts[3] * BLOCK_COLUMNS,
+      .row = at / counts[3] % counts[2] * BLOCK_ROWS,
+      .head = at / counts[3] / counts[2] % counts[1],
+      .sample = at / counts[3] / counts[2] / counts[1],
+      .is_of_all = {sizes[0] == 1, sizes[1] == 1, sizes[2] == 1, sizes[3] == 1},
+  };
+}
+
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_attention_loops.inc"
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
 #define RANGE_PARAMS (void* context, void* scratch, int64_t begin, int64_t end)
 CHOIR__ISA_SELECT(forward_range, RANGE_PARAMS, (context, scratch, begin, end))
 CHOIR__ISA_SELECT(backward_range, RANGE_PARAMS, (context, scratch, begin, end))
+CHOIR__ISA_SELECT(mask_grad_range, RANGE_PARAMS, (context, scratch, begin, end))
 
 // What `take` hands out in a range.
 static size_t bytes_of(const choir__attention_t* a, bool is_grad) {
   const int64_t t = a->rows, s = choir__panel_columns(a->columns);
   const int64_t d = choir__panel_columns(a->depth);
   const int64_t e = choir__panel_columns(a->width);
-  const int64_t tiles = 2 * BLOCK_ROWS * (BLOCK_COLUMNS + 1) + 16;
+  const int64_t tiles = 3 * BLOCK_ROWS * (BLOCK_COLUMNS + 1) + 16;
   const int64_t forward = s * (a->depth + e) + BLOCK_ROWS * (e + 2);
   const int64_t backward =
       s * (a->depth + a->width + 2 * d + e) + t * (2 * d + e + 1);
-  // Each of some ten pieces is rounded up.
-  return (size_t)(tiles + (is_grad ? backward : forward) + 256) * sizeof(float);
+  const int64_t marks =
+      blocks_of(s, BLOCK_COLUMNS) + 2 * blocks_of(t, BLOCK_ROWS);
+  // Each of some fifteen pieces is rounded up.
+  return (size_t)(tiles + (is_grad ? backward : forward) + marks + 256) *
+         sizeof(float);
 }
 
-// Rows that lie densely, of floats.
+// Of a gradient of a mask.
+static size_t mask_grad_bytes(const choir__attention_t* a) {
+  const int64_t tiles =
+      (3 * GROUP_ROWS + 2 * BLOCK_ROWS) * BLOCK_COLUMNS;  // sums are doubles
+  return (size_t)(BLOCK_COLUMNS * (a->depth + a->width) + tiles + 256) *
+         sizeof(float);
+}
+
+// Rows that lie densely, of floats; masks and their gradients lie as they like.
 static bool fits(const choir_record_t* record) {
-  for (int32_t i = 0; i < record->src_count + record->dst_count; i++) {
+  const int32_t count = record->src_count;
+  const int32_t mask = count == 4 || count == 7 ? count - 1 : -1;
+  for (int32_t i = 0; i < count + record->dst_count; i++) {
     const choir_view_t* view = &record->operands[i];
-    if (view->dtype != CHOIR_DTYPE_F32 || choir_view_count(view) == 0)
+    if (choir_view_count(view) == 0) return false;
+    if (view->dtype != CHOIR_DTYPE_F32 &&
+        !(i == mask && !choir_dtype_is_float(view->dtype)))
       return false;
+    if (i == mask || (i >= count && record->dst_count == 1)) continue;
     if (view->ndim == 4 && view->strides[3] != 1 && view->shape[3] != 1)
       return false;
   }
@@ -149,3 +219,20 @@ static choir_status_t attention_grad_run(const choir_record_t* record,
 }
 const choir_op_kernel_t choir__cpu_attention_grad = CHOIR_OP_KERNEL(
     CHOIR_OP_ATTENTION_GRAD, "attention_grad", "cpu", attention_grad_run, fits);
+
+static choir_status_t attention_mask_grad_run(const choir_record_t* record,
+                                              choir_stream_t* stream) {
+  run_t run = run_of(record);
+  run.y = choir_record_src(record, 3);
+  run.sums = choir_record_src(record, 4);
+  run.dy = choir_record_src(record, 5);
+  run.dmask = choir_record_dst(record, 0);
+  int64_t counts[4];
+  mask_tiles(&run.a, counts);
+  return choir__cpu_parallel_scratch(
+      stream, counts[0] * counts[1] * counts[2] * counts[3], 1,
+      mask_grad_bytes(&run.a), mask_grad_range, &run);
+}
+const choir_op_kernel_t choir__cpu_attention_mask_grad =
+    CHOIR_OP_KERNEL(CHOIR_OP_ATTENTION_MASK_GRAD, "attention_mask_grad", "cpu",
+                    attention_mask_grad_run, fits);
