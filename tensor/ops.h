@@ -43,6 +43,7 @@ extern "C" {
   X(SIGMOID, sigmoid, 1, PLAIN, GRAD)                                          \
   X(TANH, tanh, 1, PLAIN, GRAD)                                                \
   X(GELU, gelu, 1, PLAIN, GRAD)   /* x/2 (1 + erf(x / sqrt 2)) */              \
+  X(GELU_TANH, gelu_tanh, 1, PLAIN, GRAD) /* gelu by a tanh, as GPT-2's */     \
   X(SILU, silu, 1, PLAIN, GRAD)   /* x / (1 + e^-x) */                         \
   X(SCALE, scale, 1, ATTRS, GRAD) /* factor * x + shift */                     \
   X(CEIL, ceil, 1, PLAIN, GRAD)                                                \
@@ -96,6 +97,7 @@ extern "C" {
   X(SIGMOID_GRAD, sigmoid_grad, 2, PLAIN, INTERNAL) /* y, dy */                \
   X(TANH_GRAD, tanh_grad, 2, PLAIN, INTERNAL)       /* y, dy */                \
   X(GELU_GRAD, gelu_grad, 2, PLAIN, INTERNAL)       /* x, dy */                \
+  X(GELU_TANH_GRAD, gelu_tanh_grad, 2, PLAIN, INTERNAL) /* x, dy */            \
   X(SILU_GRAD, silu_grad, 2, PLAIN, INTERNAL)       /* x, dy */                \
   X(ELU_GRAD, elu_grad, 2, ATTRS, INTERNAL) /* x, dy */                        \
   X(LEAKY_RELU_GRAD, leaky_relu_grad, 2, ATTRS, INTERNAL) /* x, dy */          \

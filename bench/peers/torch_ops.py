@@ -212,6 +212,14 @@ def gelu_grad(torch, x, dy):
     return lambda: torch.ops.aten.gelu_backward(dy, x)
 
 
+def gelu_tanh(torch, x):
+    return lambda: torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def gelu_tanh_grad(torch, x, dy):
+    return lambda: torch.ops.aten.gelu_backward(dy, x, approximate="tanh")
+
+
 def silu(torch, x):
     return lambda: torch.nn.functional.silu(x)
 
@@ -269,6 +277,8 @@ OPS = {
     "gather_grad": gather_grad,
     "gelu": gelu,
     "gelu_grad": gelu_grad,
+    "gelu_tanh": gelu_tanh,
+    "gelu_tanh_grad": gelu_tanh_grad,
     "layer_norm": layer_norm,
     "layer_norm_grad": layer_norm_grad,
     "linear": linear,

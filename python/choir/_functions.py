@@ -799,7 +799,7 @@ _PLAIN = {
         "relu", "tanh", "cos", "cosh", "acos", "acosh", "sin", "sinh", "asin",
         "asinh", "tan", "atan", "atanh", "sigmoid", "softsign", "sqrt",
         "softplus", "log", "reciprocal", "ceil", "floor", "round", "erf", "gelu",
-        "silu",
+        "gelu_tanh", "silu",
     )
 }  # fmt: skip
 _PLAIN.update(

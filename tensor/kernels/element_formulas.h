@@ -57,6 +57,13 @@ static inline double choir__math_gelu_slope_f64(double x) {
 #define CHOIR__ROUND_EVEN(x) CHOIR__BY_TYPE(x, rintf, rint)
 #define CHOIR__SIGMOID(x) \
   CHOIR__BY_TYPE(x, choir__math_sigmoid, choir__math_sigmoid_f64)
+// sigmoid(v) with v = 2 sqrt(2/pi) (x + 0.044715 x^3), and v's slope.
+#define CHOIR__GELU_TANH_SHARE(x)                             \
+  CHOIR__SIGMOID((x) * (CHOIR__LIKE(x, 1.59576912160573071) + \
+                        CHOIR__LIKE(x, 0.0713548162726002527) * (x) * (x)))
+#define CHOIR__GELU_TANH_SLOPE(x)        \
+  (CHOIR__LIKE(x, 1.59576912160573071) + \
+   CHOIR__LIKE(x, 0.214064448817800758) * (x) * (x))
 #define CHOIR__UNIT_SCALE(x) \
   CHOIR__BY_TYPE(x, choir__math_unit_scale, choir__math_unit_scale_f64)
 // A NaN stays one; `high` wins where it is below `low`.

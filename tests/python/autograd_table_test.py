@@ -86,6 +86,11 @@ for _name, _op, _formula, _make in [
     ("relu", None, lambda x: np.maximum(x, 0), away),
     ("sigmoid", None, sigmoid, away), ("tanh", None, np.tanh, away),
     ("gelu", None, lambda x: x / 2 * (1 + erf(x / 2**0.5)), away),
+    (
+        "gelu_tanh", None,
+        lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
+        away,
+    ),
     ("silu", None, lambda x: x / (1 + np.exp(-x)), away),
     ("reciprocal", None, lambda x: 1 / x, positive),
     ("sin", None, np.sin, away), ("cos", None, np.cos, away),

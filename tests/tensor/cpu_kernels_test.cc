@@ -550,8 +550,8 @@ TEST(CpuKernelsList, NanGoesThrough) {
   record.src_count = record.dst_count = 1;
   for (const choir_op_kernel_t* kernel :
        {&choir__cpu_relu, &choir__cpu_exp, &choir__cpu_log, &choir__cpu_tanh,
-        &choir__cpu_sigmoid, &choir__cpu_gelu, &choir__cpu_silu,
-        &choir__cpu_sqrt}) {
+        &choir__cpu_sigmoid, &choir__cpu_gelu, &choir__cpu_gelu_tanh,
+        &choir__cpu_silu, &choir__cpu_sqrt}) {
     record.kernel = &kernel->kernel;
     record.operation = choir__operation(kernel->op);
     ASSERT_OK(kernel->kernel.run(&record, device.stream()));

@@ -201,7 +201,7 @@ TEST_F(Elementwise, Gradients) {
                 [](double y, double dy) { return dy * y * (1 - y); });
   CheckGradient(CHOIR_OP_TANH_GRAD,
                 [](double y, double dy) { return dy * (1 - y * y); });
-  // The derivatives of gelu and silu by central differences.
+  // The derivatives of gelu, gelu_tanh and silu by central differences.
   auto check = [this](choir_op_t op, double (*f)(double)) {
     auto slope = [f](double x, double dy) {
       return dy * (f(x + 1e-5) - f(x - 1e-5)) / 2e-5;
@@ -211,6 +211,10 @@ TEST_F(Elementwise, Gradients) {
   };
   check(CHOIR_OP_GELU_GRAD,
         [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); });
+  check(CHOIR_OP_GELU_TANH_GRAD, [](double x) {
+    return x / 2 *
+           (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+  });
   check(CHOIR_OP_SILU_GRAD, [](double x) { return x / (1 + std::exp(-x)); });
 }
 
@@ -243,6 +247,8 @@ TEST_F(Elementwise, SpecialNumbers) {
   EXPECT_EQ(At(CHOIR_OP_GELU, 0), 0);
   EXPECT_EQ(At(CHOIR_OP_GELU, 100), 100);
   EXPECT_EQ(At(CHOIR_OP_GELU, -100), 0);
+  EXPECT_EQ(At(CHOIR_OP_GELU_TANH, 100), 100);
+  EXPECT_EQ(At(CHOIR_OP_GELU_TANH, -100), 0);
   EXPECT_EQ(At(CHOIR_OP_DIV, 1, 0), kInf);
   EXPECT_TRUE(std::isnan(At(CHOIR_OP_DIV, 0, 0)));
 }
