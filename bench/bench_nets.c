@@ -72,10 +72,10 @@ static choir_status_t open_1024(const char* path, int64_t limit,
 }
 
 // Layers, heads, width, context, vocabulary, of which the text needs 65.
-static const gpt_config_t nano = {4, 4, 128, 64, 65, 0, false};
-static const gpt_config_t m10 = {6, 6, 384, 256, 65, 0.2, false};
-static const gpt_config_t gpt2 = {12, 12, 768, 64, 50257, 0, true};
-static const gpt_config_t gpt2_long = {12, 12, 768, 1024, 50257, 0, true};
+static const gpt_config_t nano = {4, 4, 128, 64, 65, 0, false, false};
+static const gpt_config_t m10 = {6, 6, 384, 256, 65, 0.2, false, false};
+static const gpt_config_t gpt2 = {12, 12, 768, 64, 50257, 0, true, false};
+static const gpt_config_t gpt2_1k = {12, 12, 768, 1024, 50257, 0, true, false};
 #define GPT(config, batch_, open)                                            \
   {                                                                          \
     .def = &gpt_def, .bytes = sizeof(gpt_t), .gpt = &(config),               \
@@ -83,15 +83,9 @@ static const gpt_config_t gpt2_long = {12, 12, 768, 1024, 50257, 0, true};
   }
 
 const char* const bench_net_names[BENCH_NET_COUNT + 1] = {
-    [MNIST_CNN] = "mnist_cnn",
-    [MLP] = "mlp",
-    [RESNET20] = "resnet20",
-    [RESNET50] = "resnet50",
-    [NANO] = "gpt_nano",
-    [M10] = "gpt_10m",
-    [GPT2] = "gpt2",
-    [GPT2_LONG] = "gpt2_long",
-    NULL};
+    [MNIST_CNN] = "mnist_cnn", [MLP] = "mlp",           [RESNET20] = "resnet20",
+    [RESNET50] = "resnet50",   [NANO] = "gpt_nano",     [M10] = "gpt_10m",
+    [GPT2] = "gpt2",           [GPT2_LONG] = "gpt2_1k", NULL};
 const bench_net_t bench_nets[BENCH_NET_COUNT] = {
     [MNIST_CNN] = {.def = &mnist_cnn_def,
                    .bytes = sizeof(mnist_cnn_t),
@@ -126,7 +120,7 @@ const bench_net_t bench_nets[BENCH_NET_COUNT] = {
     [NANO] = GPT(nano, 12, open_64),
     [M10] = GPT(m10, 8, open_256),
     [GPT2] = GPT(gpt2, 4, open_64),
-    [GPT2_LONG] = GPT(gpt2_long, 1, open_1024)};
+    [GPT2_LONG] = GPT(gpt2_1k, 1, open_1024)};
 
 choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
                                       choir_dataset_t** out_dataset) {

@@ -25,13 +25,13 @@ static void define_block(choir_model_t* model, void* self) {
 static choir_var_t* forward_block(choir_scope_t* s, void* self,
                                   choir_vars_t inputs) {
   const gpt_block_t* b = self;
-  choir_var_t* x = inputs.at[0];
-  choir_var_t* y = choir_layer_forward(s, b->norm1, x);
+  choir_var_t *x = inputs.at[0], *y = choir_layer_forward(s, b->norm1, x);
   y = choir_layer_forward(s, b->attention, y);
   x = choir_var_add(s, x, choir_layer_forward(s, b->dropout, y));
   y = choir_layer_forward(s, b->norm2, x);
   y = choir_layer_forward(s, b->expand, y);
-  y = choir_layer_forward(s, b->shrink, choir_var_gelu(s, y));
+  y = b->config->gelu_tanh ? choir_var_gelu_tanh(s, y) : choir_var_gelu(s, y);
+  y = choir_layer_forward(s, b->shrink, y);
   return choir_var_add(s, x, choir_layer_forward(s, b->dropout, y));
 }
 

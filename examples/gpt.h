@@ -16,7 +16,8 @@
   X(T, INT, context, 64, 1, 1e6, "tokens of a window")                     \
   X(T, INT, vocabulary, 0, 0, 1e9, "different tokens; 0: as the text has") \
   X(T, FLOAT, dropout, 0, 0, 0.999999, "share of elements set to 0")       \
-  X(T, BOOL, bias, false, 0, 1, "of products and norms")
+  X(T, BOOL, bias, false, 0, 1, "of products and norms")                   \
+  X(T, BOOL, gelu_tanh, false, 0, 1, "gelu by its approximation, as GPT-2 has")
 CHOIR_CONFIG_STRUCT(gpt_config_t, GPT_FIELDS);
 enum { GPT_MAX_LAYERS = 64 };
 

@@ -35,15 +35,15 @@ static choir_tokens_t* tokens;  // opened with the data
 typedef struct preset_s {
   int64_t layers, heads, width, context, vocabulary;
   double dropout;
-  bool bias;
+  bool bias, gelu_tanh;
   int64_t global_batch, steps, evaluate_every;
   double lr, beta2;
 } preset_t;
 
 static const preset_t presets[] = {
-    {4, 4, 128, 64, 0, 0, false, 12, 2000, 250, 2e-3, 0.99},
-    {6, 6, 384, 256, 0, 0.2, false, 8, 5000, 250, 1e-3, 0.99},
-    {12, 12, 768, 1024, 50257, 0, true, 4, 1000, 100, 6e-4, 0.95}};
+    {4, 4, 128, 64, 0, 0, false, false, 12, 2000, 250, 2e-3, 0.99},
+    {6, 6, 384, 256, 0, 0.2, false, false, 8, 5000, 250, 1e-3, 0.99},
+    {12, 12, 768, 1024, 50257, 0, true, true, 4, 1000, 100, 6e-4, 0.95}};
 
 static void set_defaults(train_options_t* options) {
   const preset_t* p = &presets[flags.preset];
@@ -61,6 +61,7 @@ static void set_defaults(train_options_t* options) {
   options->steps = p->steps;
   options->evaluate_every = p->evaluate_every;
   options->lr = p->lr;
+  flags.gelu_tanh = p->gelu_tanh;
   options->weight_decay = 0.1;
 }
 
@@ -118,7 +119,8 @@ static void set_up(const train_options_t* options,
                                           .context = flags.context,
                                           .vocabulary = flags.vocabulary,
                                           .dropout = flags.dropout,
-                                          .bias = flags.bias};
+                                          .bias = flags.bias,
+                                          .gelu_tanh = flags.gelu_tanh};
 }
 
 // The rate goes up and then down along a cosine to a tenth.
