@@ -7,6 +7,7 @@
 #include "examples/gpt.h"
 #include "examples/gpt_optimizer.h"
 #include "examples/gpt_sample.h"
+#include "examples/gpt_weights.h"
 
 static const char* const preset_names[] = {"nano", "10m", "gpt2", NULL};
 static const char* const unit_names[] = {"characters", "bytes", NULL};
@@ -19,6 +20,9 @@ static const char* const unit_names[] = {"characters", "bytes", NULL};
   X(T, STRING, tokens, NULL, 0, 0,                                             \
     "in place of a text: file of token ids, of 16 bits or with llm.c's "       \
     "header")                                                                  \
+  X(T, STRING, weights, NULL, 0, 0,                                            \
+    "begin with those of this file, in Hugging Face's names for GPT-2")        \
+  X(T, STRING, export, NULL, 0, 0, "write the trained weights so")             \
   X(T, INT, sample, 300, 0, 1e9, "tokens to write at the end")                 \
   X(T, FLOAT, temperature, 0.8, 0, 1e6,                                        \
     "of the sample; 0: always the likeliest token")                            \
@@ -57,11 +61,11 @@ static void set_defaults(train_options_t* options) {
   flags.vocabulary = p->vocabulary;
   flags.dropout = p->dropout;
   flags.bias = p->bias;
+  flags.gelu_tanh = p->gelu_tanh;
   options->global_batch = p->global_batch;
   options->steps = p->steps;
   options->evaluate_every = p->evaluate_every;
   options->lr = p->lr;
-  flags.gelu_tanh = p->gelu_tanh;
   options->weight_decay = 0.1;
 }
 
@@ -135,14 +139,27 @@ static choir_status_t make_optimizer(const train_options_t* options, double lr,
   return choir_optimizer_set_schedule(*out_optimizer, &schedule);
 }
 
+static choir_status_t begin(const train_options_t* options,
+                            choir_model_t* model, int32_t rank) {
+  if (flags.export && rank == 0)
+    CHOIR_TRY(trainer_check_folder("export", flags.export));
+  if (flags.weights && options->resume)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--weights and --resume both say how to begin; give one "
+                       "of them");
+  return flags.weights ? gpt_read_weights(model, flags.weights) : NULL;
+}
+
 static choir_status_t finish(const train_options_t* options,
-                             choir_model_t* model, bool prints) {
-  (void)options;
+                             choir_model_t* model, int32_t rank) {
+  if (flags.export && rank == 0)
+    CHOIR_TRY(gpt_write_weights(model, flags.export));
   const gpt_sample_t sample = {.prompt = flags.prompt ? flags.prompt : "",
                                .count = flags.sample,
                                .temperature = flags.temperature,
                                .context = flags.context,
                                .seed = flags.sample_seed};
+  const bool prints = rank == 0 && !options->quiet;
   return flags.sample ? gpt_sample(model, tokens, &sample, prints) : NULL;
 }
 
@@ -163,6 +180,7 @@ int main(int argc, char** argv) {
       .set_defaults = set_defaults,
       .set_up = set_up,
       .make_optimizer = make_optimizer,
+      .begin = begin,
       .finish = finish,
       .open_data = open_data};
   const int status = dist_main("gpt_dist", &task, argc, argv);

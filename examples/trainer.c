@@ -73,6 +73,16 @@ void trainer_enter_users_folder(void) {
   if (folder && chdir(folder) != 0) errno = 0;
 }
 
+choir_status_t trainer_check_folder(const char* flag, const char* path) {
+  char folder[PATH_MAX];
+  snprintf(folder, sizeof(folder), "%s", path);
+  char* slash = strrchr(folder, '/');
+  if (slash) slash[slash == folder] = 0;
+  if (access(slash ? folder : ".", W_OK) == 0) return NULL;
+  return CHOIR_ERROR(NOT_FOUND, "%s: cannot write to the folder of %s: %s",
+                     flag, path, strerror(errno));
+}
+
 choir_status_t trainer_find_data(const char* own, char out_path[PATH_MAX]) {
   snprintf(out_path, PATH_MAX, "%s", own);
   if (access(out_path, F_OK) == 0) return NULL;
@@ -250,23 +260,16 @@ static choir_status_t make_model(trainer_t* trainer) {
     trainer->updater = choir_dist_opt_updater(trainer->dist_opt);
     CHOIR_TRY(use_strategy(trainer));
   }
-  return choir_model_set_updater(trainer->model, trainer->updater);
+  CHOIR_TRY(choir_model_set_updater(trainer->model, trainer->updater));
+  if (!trainer->task->begin) return NULL;
+  return trainer->task->begin(options, trainer->model, trainer->rank);
 }
 
 // Files are tried before hours of training.
 static choir_status_t open_outputs(trainer_t* trainer) {
   const train_options_t* options = trainer->options;
   if (trainer->rank != 0) return NULL;
-  if (options->save) {
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof(folder), "%s", options->save);
-    char* slash = strrchr(folder, '/');
-    if (slash) slash[slash == folder] = 0;
-    if (access(slash ? folder : ".", W_OK) != 0)
-      return CHOIR_ERROR(NOT_FOUND,
-                         "save: cannot write to the folder of %s: %s",
-                         options->save, strerror(errno));
-  }
+  if (options->save) CHOIR_TRY(trainer_check_folder("save", options->save));
   if (options->timeline) {
     trainer->timeline = fopen(options->timeline, "w");
     if (!trainer->timeline)
@@ -678,8 +681,7 @@ static choir_status_t run(trainer_t* trainer) {
                        "plan: %" PRId64 " steps are too few to measure one",
                        trainer->steps_run);
   if (trainer->options->plan || !trainer->task->finish) return NULL;
-  return trainer->task->finish(trainer->options, trainer->model,
-                               trainer->prints);
+  return trainer->task->finish(trainer->options, trainer->model, trainer->rank);
 }
 
 choir_status_t trainer_run(const train_task_t* task,

@@ -31,10 +31,14 @@ typedef struct train_task_s {
   // Makes the optimizer with this learning rate. NULL: SGD.
   choir_status_t (*make_optimizer)(const train_options_t* options, double lr,
                                    choir_optimizer_t** out_optimizer);
-  // With the trained model, on every worker alike. Only the one that `prints`
-  // says what comes of it. NULL: nothing.
+  // With the new model, whose updater is set, on every worker alike: sets its
+  // parameters and tries what `finish` writes to. NULL: nothing.
+  choir_status_t (*begin)(const train_options_t* options, choir_model_t* model,
+                          int32_t rank);
+  // With the trained model, on every worker alike. Only rank 0 prints, if not
+  // options->quiet, and writes. NULL: nothing.
   choir_status_t (*finish)(const train_options_t* options, choir_model_t* model,
-                           bool prints);
+                           int32_t rank);
   // Opens one split for the caller to release: of training samples the first
   // options->limit. `note` (TRAIN_NOTE_BYTES, "" at first) may be given a line
   // for the user to see.
@@ -71,6 +75,10 @@ extern volatile sig_atomic_t trainer_interrupted;
 // `bazel run` starts programs in a folder of its own: goes back to the user's,
 // from which paths in flags count. Call first.
 void trainer_enter_users_folder(void);
+
+// Whether files can be written to the folder of `path`, which `flag` named.
+choir_status_t trainer_check_folder(const char* flag, const char* path)
+    CHOIR_NODISCARD;
 
 // Where a file or folder that comes with Choir is, by its name in the tree: as
 // seen from the tree's root, or beside the program that Bazel built. NOT_FOUND.

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpt_dist --weights and --export: GPT-2's weights in Hugging Face's names. The
+losses are those of a GPT-2 in NumPy, in float64."""
+
+import gzip
+import json
+import os
+import struct
+
+import numpy as np
+
+from tests.examples import harness
+
+SHAKESPEARE = os.path.join(
+    harness.ROOT, "examples/data/shakespeare/tiny_shakespeare.txt.gz"
+)
+LAYERS, HEADS, WIDTH, CONTEXT = 2, 2, 32, 16
+DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+def write_file(path, tensors):
+    header, data = {}, b""
+    for name, x in tensors.items():
+        dtype = {np.dtype(t): n for n, t in DTYPES.items()}[x.dtype]
+        end = len(data) + x.nbytes
+        header[name] = {
+            "dtype": dtype,
+            "shape": x.shape,
+            "data_offsets": [len(data), end],
+        }
+        data += x.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_file(path):
+    """The tensors, all of f32, and the metadata."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    metadata = header.pop("__metadata__")
+    tensors = {}
+    for name, one in header.items():
+        begin, end = one["data_offsets"]
+        flat = np.frombuffer(data[begin:end], DTYPES[one["dtype"]])
+        tensors[name] = flat.reshape(one["shape"])
+    return tensors, metadata
+
+
+def random_weights(vocabulary):
+    random = np.random.default_rng(7)
+
+    def normal(*shape, mean=0, deviation=0.3):
+        return random.normal(mean, deviation, shape).astype(np.float32)
+
+    w = {
+        "wte.weight": normal(vocabulary, WIDTH),
+        "wpe.weight": normal(CONTEXT, WIDTH),
+    }
+    for layer in range(LAYERS):
+        for name, into, out in (
+            ("attn.c_attn", WIDTH, 3 * WIDTH),
+            ("attn.c_proj", WIDTH, WIDTH),
+            ("mlp.c_fc", WIDTH, 4 * WIDTH),
+            ("mlp.c_proj", 4 * WIDTH, WIDTH),
+        ):
+            w[f"h.{layer}.{name}.weight"] = normal(into, out)
+            # Where both kinds of gelu differ most.
+            mean = -2.5 if name == "mlp.c_fc" else 0
+            w[f"h.{layer}.{name}.bias"] = normal(out, mean=mean)
+        for name in ("ln_1", "ln_2"):
+            w[f"h.{layer}.{name}.weight"] = normal(WIDTH, mean=1)
+            w[f"h.{layer}.{name}.bias"] = normal(WIDTH)
+    w["ln_f.weight"], w["ln_f.bias"] = normal(WIDTH, mean=1), normal(WIDTH)
+    return w
+
+
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def gpt2_loss(weights, x, y):
+    """The mean of -log p(y) over tokens (n, t)."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+
+    def product(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+        return x * w[name + ".weight"] + w[name + ".bias"]
+
+    def gelu(x):
+        return (
+            x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+        )
+
+    def attention(x, name):
+        n, t, width = x.shape
+        q, k, v = (
+            part.reshape(n, t, HEADS, -1).transpose(0, 2, 1, 3)
+            for part in np.split(product(x, name + ".c_attn"), 3, axis=-1)
+        )
+        scores = q @ k.transpose(0, 1, 3, 2) / (width / HEADS) ** 0.5
+        scores[:, :, np.triu(np.ones((t, t), bool), 1)] = -np.inf
+        x = np.exp(log_softmax(scores)) @ v
+        x = x.transpose(0, 2, 1, 3).reshape(n, t, width)
+        return product(x, name + ".c_proj")
+
+    h = w["wte.weight"][x] + w["wpe.weight"][: x.shape[1]]
+    for i in range(LAYERS):
+        h = h + attention(norm(h, f"h.{i}.ln_1"), f"h.{i}.attn")
+        inner = gelu(product(norm(h, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
+        h = h + product(inner, f"h.{i}.mlp.c_proj")
+    scores = log_softmax(norm(h, "ln_f") @ w["wte.weight"].T)
+    return -np.take_along_axis(scores, y[..., None], -1).mean()
+
+
+class GptWeightsTest(harness.ProgramTest):
+    def setUp(self):
+        super().setUp()
+        with gzip.open(SHAKESPEARE) as file:
+            text = file.read(6000)
+        self.data = self.path("play.txt")
+        with open(self.data, "wb") as file:
+            file.write(text)
+        letters, ids = np.unique(
+            np.frombuffer(text, np.uint8), return_inverse=True
+        )
+        self.weights = random_weights(len(letters))
+        # The last tenth, in windows that do not overlap.
+        rest = ids[len(ids) * 9 // 10 :]
+        count = (len(rest) - 1) // CONTEXT * CONTEXT
+        self.windows = (
+            rest[:count].reshape(-1, CONTEXT),
+            rest[1 : count + 1].reshape(-1, CONTEXT),
+        )
+        self.file = self.path("gpt2.safetensors")
+
+    def run_gpt(self, *arguments):
+        return self.run_program(
+            "--data", self.data, "--layers", LAYERS, "--heads", HEADS,
+            "--width", WIDTH, "--context", CONTEXT, "--bias", "--gelu-tanh",
+            "--threads", 1, "--sample", 0, *arguments, program="gpt_dist",
+        )  # fmt: skip
+
+    def loss_of(self, tensors, *arguments):
+        """What gpt_dist says after a step that changes nothing."""
+        write_file(self.file, tensors)
+        log = self.path("log")
+        status, _, err = self.run_gpt(
+            "--weights", self.file, "--lr", 0, "--weight-decay", 0, "--steps",
+            1, "--workers", 1, "--log-json", log, *arguments,
+        )  # fmt: skip
+        self.assertEqual((status, err), (0, ""))
+        self.assert_nothing_left()
+        with open(log) as file:
+            return json.loads(file.read())["evaluation_loss"]
+
+    def assert_close(self, got, want):
+        self.assertAlmostEqual(got, want, delta=1e-6 * want)
+
+    def test_loss_is_gpt2s(self):
+        want = gpt2_loss(self.weights, *self.windows)
+        plain = self.loss_of(self.weights)
+        self.assert_close(plain, want)
+        # The exact gelu gives another one.
+        exact = self.loss_of(self.weights, "--gelu-tanh=false")
+        self.assertGreater(abs(exact - want), 2e-6 * want)
+        # As transformers writes it, with what is no parameter.
+        more = {"transformer." + name: x for name, x in self.weights.items()}
+        mask = np.ones((1, 1, CONTEXT, CONTEXT), np.float32)
+        more["transformer.h.0.attn.bias"] = mask
+        more["transformer.h.1.attn.masked_bias"] = mask[0, 0, 0, :1]
+        more["lm_head.weight"] = self.weights["wte.weight"]
+        self.assertEqual(self.loss_of(more), plain)
+        sharded = self.loss_of(more, "--workers", 2, "--shard-optimizer")
+        self.assert_close(sharded, want)
+
+    def test_half_precision(self):
+        half = {n: x.astype(np.float16) for n, x in self.weights.items()}
+        want = gpt2_loss(half, *self.windows)
+        self.assert_close(self.loss_of(half), want)
+        # bf16 is the upper half of f32.
+        bits = {n: x.view(np.uint32) >> 16 for n, x in self.weights.items()}
+        upper = {n: (x << 16).view(np.float32) for n, x in bits.items()}
+        want = gpt2_loss(upper, *self.windows)
+        stored = {n: x.astype(np.uint16) for n, x in bits.items()}
+        self.assert_close(self.loss_of(stored), want)
+
+    def test_round_trip(self):
+        export = self.path("export.safetensors")
+        for workers in (1, 2):
+            with self.subTest(workers=workers):
+                self.loss_of(
+                    self.weights, "--export", export, "--workers", workers,
+                    "--quiet",
+                )  # fmt: skip
+                tensors, metadata = read_file(export)
+                self.assertEqual(metadata["format"], "pt")
+                self.assertEqual(
+                    sorted(tensors),
+                    sorted("transformer." + name for name in self.weights),
+                )
+                for name, x in self.weights.items():
+                    np.testing.assert_array_equal(
+                        tensors["transformer." + name], x, name
+                    )
+                os.remove(export)
+        # Training goes on from them, and its own weights give its own loss.
+        status, _, err = self.run_gpt(
+            "--weights", self.file, "--steps", 20, "--export", export, "--workers",
+            2,
+        )  # fmt: skip
+        self.assertEqual((status, err), (0, ""))
+        trained, _ = read_file(export)
+        plain = {n.split(".", 1)[1]: x for n, x in trained.items()}
+        want = gpt2_loss(plain, *self.windows)
+        self.assertLess(want, gpt2_loss(self.weights, *self.windows))
+        self.assert_close(self.loss_of(trained), want)
+
+    def test_mistakes(self):
+        def without(name):
+            return {n: x for n, x in self.weights.items() if n != name}
+
+        some = self.weights["h.0.attn.c_attn.weight"]
+        for tensors, said in (
+            (
+                without("h.1.ln_2.bias"),
+                "the file has no transformer.h.1.ln_2.bias",
+            ),
+            (
+                {**self.weights, "h.0.attn.c_attn.weight": some.T.copy()},
+                "h.0.attn.c_attn.weight is (96, 32) in the file; the model "
+                "needs (32, 96)",
+            ),
+            (
+                {**self.weights, "wpe.weight": some[:, 0]},
+                "wpe.weight is (32) in the file; the model needs (16, 32)",
+            ),
+            (
+                {**self.weights, "h.2.ln_1.bias": some[0]},
+                "no place for h.2.ln_1.bias",
+            ),
+            (
+                {**self.weights, "score.weight": some},
+                "no place for score.weight",
+            ),
+            (
+                {
+                    **self.weights,
+                    "lm_head.weight": self.weights["wte.weight"] * 2,
+                },
+                "lm_head.weight differs from wte.weight",
+            ),
+        ):
+            with self.subTest(said=said):
+                write_file(self.file, tensors)
+                status, out, err = self.run_gpt(
+                    "--weights", self.file, "--steps", 1, "--workers", 1
+                )
+                self.assertEqual((status, out), (1, ""))
+                self.assertIn(said, err)
+        write_file(self.file, self.weights)
+        folder = self.path("none/x.safetensors")
+        for arguments, said in (
+            (("--weights", self.file, "--bias=false"), "no place for"),
+            (("--weights", folder), "none/x.safetensors"),
+            (("--export", folder), "cannot write to the folder of"),
+            (
+                ("--weights", self.file, "--resume", self.file),
+                "--weights and --resume both say",
+            ),
+        ):
+            with self.subTest(said=said):
+                status, out, err = self.run_gpt(
+                    "--steps", 1, "--workers", 1, *arguments
+                )
+                self.assertEqual((status, out), (1, ""))
+                self.assertIn(said, err)
+        with open(self.file, "r+b") as file:
+            file.truncate(os.path.getsize(self.file) - 4)
+        status, out, err = self.run_gpt(
+            "--weights", self.file, "--steps", 1, "--workers", 2
+        )
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("gpt2.safetensors", err)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
