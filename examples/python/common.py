@@ -62,9 +62,11 @@ def parse_flags(description, **defaults):
     parser = argparse.ArgumentParser(description=description)
     defaults = {"workers": 2, **defaults, "device": "auto"}
     for name, default in defaults.items():
-        parser.add_argument(
-            f"--{name}", type=type(default), default=default, help=str(default)
-        )
+        more = {"type": type(default)}
+        if isinstance(default, bool):  # --name, --no-name
+            more = {"action": argparse.BooleanOptionalAction}
+        words = f"--{name.replace('_', '-')}"
+        parser.add_argument(words, default=default, help=str(default), **more)
     options = parser.parse_args()
     for name, value in vars(options).items():
         if isinstance(value, int) and value < 0:
@@ -72,6 +74,8 @@ def parse_flags(description, **defaults):
     if options.workers < 1:
         parser.error("workers is 0; 1 or more are needed")
     options.data = users_path(options.data)
+    if options.weights:
+        options.weights = users_path(options.weights)
     return options
 
 

@@ -11,24 +11,26 @@ import numpy as np
 from choir import autograd, data, layer, model, opt, tensor
 from common import SHAKESPEARE, open_device, parse_flags, run_workers
 from gpt_sample import write
+from gpt_weights import read_weights
 
 
 class Block(layer.Layer):
     def __init__(self, o):
         super().__init__()
-        into = {"bias": False, "deviation": 0.02}
+        into = {"bias": o.bias, "deviation": 0.02}
         out = 0.02 / (2 * o.layers) ** 0.5
-        self.norm1 = layer.LayerNorm(bias=False)
+        self.norm1 = layer.LayerNorm(bias=o.bias)
         self.attention = layer.MultiHeadAttention(
             o.heads, causal=True, out_deviation=out, **into
         )
-        self.norm2 = layer.LayerNorm(bias=False)
+        self.norm2 = layer.LayerNorm(bias=o.bias)
         self.expand = layer.Linear(4 * o.width, **into)
-        self.shrink = layer.Linear(o.width, bias=False, deviation=out)
+        self.shrink = layer.Linear(o.width, bias=o.bias, deviation=out)
+        self.gelu = autograd.gelu_tanh if o.gelu_tanh else autograd.gelu
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
-        return x + self.shrink(autograd.gelu(self.expand(self.norm2(x))))
+        return x + self.shrink(self.gelu(self.expand(self.norm2(x))))
 
 
 class GPT(model.Model):
@@ -39,7 +41,7 @@ class GPT(model.Model):
         self.blocks = [Block(o) for _ in range(o.layers)]
         for i, block in enumerate(self.blocks):
             setattr(self, f"block{i}", block)  # the C model's names
-        self.norm = layer.LayerNorm(bias=False)
+        self.norm = layer.LayerNorm(bias=o.bias)
         self.loss = layer.SoftMaxCrossEntropy()
 
     def forward(self, x):
@@ -57,7 +59,7 @@ class GPT(model.Model):
 def train(rank, nccl_id, o):
     rate = opt.Warmup(opt.Cosine(o.lr, o.steps, o.lr / 10), o.steps // 20)
     adamw = opt.AdamW(rate, beta_2=0.99, weight_decay=0.1)
-    adamw.add_group("*.scale", weight_decay=0)
+    adamw.add_group("*.b,*.bias,*.scale", weight_decay=0)
     adamw.clip_gradients(norm=1)
     adamw = opt.DistOpt(adamw, nccl_id, rank, o.workers)
     dev = open_device(o, rank)
@@ -71,6 +73,8 @@ def train(rank, nccl_id, o):
     m = GPT(o, text.vocabulary)
     m.set_optimizer(adamw)
     m.compile([tensor.Tensor((1, t), dev, tensor.int32)], use_graph=True)
+    if o.weights:
+        read_weights(m, o.layers, o.weights)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     for begin in range(0, o.steps, o.every):
         end, start = min(begin + o.every, o.steps), time.time()
@@ -97,4 +101,5 @@ Validation loss = %.4f"""
 if __name__ == "__main__":
     flags = dict(layers=4, heads=4, width=128, context=64, steps=2000)
     flags.update(every=250, lr=2e-3, sample=300, seed=0, data=SHAKESPEARE)
+    flags.update(bias=False, gelu_tanh=False, weights="")
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

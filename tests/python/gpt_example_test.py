@@ -40,18 +40,22 @@ def run(words, status=0):
     return done.stderr if status else done.stdout
 
 
-def gpt(status=0, **flags):
-    words = [sys.executable, SCRIPT]
+def words_of(flags):
+    words = []
     for name, value in flags.items():
-        words += [f"--{name}", str(value)]
-    return run(words, status)
+        words.append("--" + name.replace("_", "-"))
+        if value is not True:
+            words.append(str(value))
+    return words
+
+
+def gpt(status=0, **flags):
+    return run([sys.executable, SCRIPT, *words_of(flags)], status)
 
 
 def gpt_dist(every, **flags):
     words = [C, "--threads", "1", "--evaluate-every", str(every)]
-    for name, value in flags.items():
-        words += [f"--{name}", str(value)]
-    return run(words)
+    return run([*words, *words_of(flags)])
 
 
 class Gpt(unittest.TestCase):
@@ -97,6 +101,25 @@ class Gpt(unittest.TestCase):
                 sample = out[reports[-1].end() :]
                 self.assertEqual((sample[0], sample[-1]), ("\n", "\n"))
                 self.assertEqual(len(sample), 1 + 40 + 1)
+
+    def test_weights_in_hugging_faces_names(self):
+        file = os.path.join(os.environ["TEST_TMPDIR"], "gpt2.safetensors")
+        sizes = {**SMALL, "bias": True, "gelu_tanh": True, "workers": 1}
+        sizes["data"] = self.write(12000)
+        # With biases and the other gelu the bits are the C program's too.
+        want = REPORT.findall(gpt_dist(every=12, **sizes, export=file))
+        self.assertEqual(REPORT.findall(gpt(every=12, **sizes)), want)
+        # What the C program wrote is what the script begins with.
+        sizes.update(steps=1, lr=0.0, weights=file)
+        found = REPORT.findall(gpt(every=1, **sizes))
+        self.assertEqual([m[2:] for m in found], [m[2:] for m in want[1:]])
+        for flags, said in (
+            ({"layers": 1}, "no place for h.1.ln_1"),
+            ({"layers": 3}, "there is no h.2.ln_1.weight"),
+            ({"width": 16}, r"wte.weight is \(\d+, 32\); the model needs"),
+        ):
+            with self.subTest(flags):
+                self.assertRegex(gpt(1, **{**sizes, **flags}), said)
 
     def test_mistakes(self):
         short = self.write(13)
