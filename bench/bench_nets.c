@@ -83,9 +83,15 @@ static const gpt_config_t gpt2_1k = {12, 12, 768, 1024, 50257, 0, true, false};
   }
 
 const char* const bench_net_names[BENCH_NET_COUNT + 1] = {
-    [MNIST_CNN] = "mnist_cnn", [MLP] = "mlp",           [RESNET20] = "resnet20",
-    [RESNET50] = "resnet50",   [NANO] = "gpt_nano",     [M10] = "gpt_10m",
-    [GPT2] = "gpt2",           [GPT2_LONG] = "gpt2_1k", NULL};
+    [MNIST_CNN] = "mnist_cnn",
+    [MLP] = "mlp",
+    [RESNET20] = "resnet20",
+    [RESNET50] = "resnet50",
+    [NANO] = "gpt_nano",
+    [M10] = "gpt_10m",
+    [GPT2] = "gpt2",
+    [GPT2_LONG] = "gpt2_long",
+    NULL};
 const bench_net_t bench_nets[BENCH_NET_COUNT] = {
     [MNIST_CNN] = {.def = &mnist_cnn_def,
                    .bytes = sizeof(mnist_cnn_t),

@@ -7,6 +7,8 @@ import os
 import subprocess
 import unittest
 
+from bench.train_jobs import NETS
+
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
@@ -46,6 +48,21 @@ class TrainStepTest(unittest.TestCase):
         # ln 10 is the loss of a guess among ten.
         self.assertGreater(result["loss"], 1.5)
         self.assertLess(result["loss"], 3.0)
+
+    def test_gpt_learns_its_text(self):
+        # Two windows of 64 tokens, of 65 different ones; ln 65 is 4.17.
+        flags = ("--net", "gpt_nano", "--batch", "2", "--limit", "64")
+        done = run(TRAIN_STEP, *flags, "--steps", "3", "--warmup", "0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual((result["net"], result["images"]), ("gpt_nano", 6))
+        self.assertGreater(result["loss"], 3.0)
+        self.assertLess(result["loss"], 4.5)
+
+    def test_has_the_networks_of_the_comparison(self):
+        done = run(TRAIN_STEP, "--net", "none")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(" of %s (" % ", ".join(NETS), done.stderr)
 
     def test_another_device_computes_the_same(self):
         flags = ("--steps", "3", "--warmup", "0")
