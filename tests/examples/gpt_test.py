@@ -72,7 +72,8 @@ class GptTest(harness.ProgramTest):
         # Tiny Shakespeare, its vocabulary of 65: chance is ln 65 = 4.17.
         out = self.gpt(
             "--layers", 2, "--steps", 150, "--evaluate-every", 75, "--sample",
-            40, "--prompt", "ROMEO:", data=False, small=False,
+            40, "--prompt", "ROMEO:", "--data", SHAKESPEARE, data=False,
+            small=False,
         )  # fmt: skip
         end = list(REPORT.finditer(out))[-1].end()
         reports = reports_of(out[:end])

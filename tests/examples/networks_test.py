@@ -159,7 +159,7 @@ class NetworksTest(harness.ProgramTest):
             status, out, err = self.run_program("--help", program=program)
             self.assertEqual((status, err), (0, ""))
             self.assertIn("usage: %s " % program, out)
-            self.assertIn("learning rate of SGD [%s]\n" % rate, out)
+            self.assertIn("learning rate [%s]\n" % rate, out)
             self.assertIn("--workers", out)
 
 
