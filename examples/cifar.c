@@ -48,9 +48,7 @@ static void set_defaults(train_options_t* options) {
   options->weight_decay = 1e-4;
 }
 
-static void set_up(const train_options_t* options,
-                   const choir_dataset_t* training_data, void* self) {
-  (void)training_data;
+static void set_up(const train_options_t* options, void* self) {
   ((resnet20_t*)self)->sync_batch_norm = options->sync_batch_norm;
 }
 

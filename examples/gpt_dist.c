@@ -114,9 +114,8 @@ static choir_status_t open_data(const train_options_t* options,
   return choir_dataset_create_windows(tokens, &windows, out_dataset);
 }
 
-static void set_up(const train_options_t* options,
-                   const choir_dataset_t* training_data, void* self) {
-  (void)options, (void)training_data;
+static void set_up(const train_options_t* options, void* self) {
+  (void)options;  // what it needs is in `flags`
   ((gpt_t*)self)->config = (gpt_config_t){.layers = flags.layers,
                                           .heads = flags.heads,
                                           .width = flags.width,

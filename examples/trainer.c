@@ -125,7 +125,7 @@ choir_status_t train_task_make(const train_task_t* task,
   *out_self = calloc(1, task->model_bytes);
   if (!*out_self) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a model");
   if (task->set_up)
-    task->set_up(options, data, *out_self);
+    task->set_up(options, *out_self);
   else if (options->sync_batch_norm)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--sync-batch-norm: the network has no batch norm");

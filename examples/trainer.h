@@ -24,10 +24,9 @@ typedef struct train_task_s {
   const choir_struct_def_t* own_flags;
   void* own;
   void (*set_defaults)(train_options_t* options);
-  // Sets what `self` has of the flags and of the data, before the model is
-  // made; NULL: nothing.
-  void (*set_up)(const train_options_t* options,
-                 const choir_dataset_t* training_data, void* self);
+  // Sets what `self` has of the flags, after the data were opened and before
+  // the model is made; NULL: nothing.
+  void (*set_up)(const train_options_t* options, void* self);
   // Makes the optimizer with this learning rate. NULL: SGD.
   choir_status_t (*make_optimizer)(const train_options_t* options, double lr,
                                    choir_optimizer_t** out_optimizer);
