@@ -187,11 +187,11 @@ static void print_report(const report_t* r) {
   if (r->graph.records)
     printf(
         "graph: %d records, %d fused away; temporaries %.2f MB, alive at once "
-        "%.2f MB, arena %.2f MB, while recorded %.2f MB\n",
+        "%.2f MB, arena %.2f MB\n",
         r->graph.records, r->graph.fused,
         1e-6 * (double)r->graph.temporary_bytes,
-        1e-6 * (double)r->graph.live_bytes, 1e-6 * (double)r->graph.arena_bytes,
-        1e-6 * (double)r->graph.recorded_bytes);
+        1e-6 * (double)r->graph.live_bytes,
+        1e-6 * (double)r->graph.arena_bytes);
   printf("%-31s %-31s %6s %9s %9s %7s %9s %7s\n", "kernel", "shapes", "a step",
          "us", "limit us", "reached", "GFLOP/s", "GB/s");
   for (int i = 0; i < r->profile.row_count; ++i) {
@@ -226,15 +226,14 @@ static void print_report_json(const report_t* r) {
       "\"flops_limit_us\": %.3f, \"bytes_limit_us\": %.3f, "
       "\"limit_us\": %.3f, \"step_us\": %.3f, \"kernels_us\": %.3f, "
       "\"records\": %d, \"fused\": %d, \"temporary_bytes\": %zu, "
-      "\"live_bytes\": %zu, \"arena_bytes\": %zu, "
-      "\"recorded_bytes\": %zu, \"ops\": [",
+      "\"live_bytes\": %zu, \"arena_bytes\": %zu, \"ops\": [",
       r->net, (long long)r->batch, r->rates->threads, (long long)r->steps,
       1e-9 * r->flops / (double)r->steps, 1e-6 * r->bytes / (double)r->steps,
       us * r->flops / (1e9 * r->rates->sgemm),
       us * r->bytes / (1e9 * memory_bandwidth(r->rates)), us * r->limit,
       us * r->seconds, us * r->profile.seconds, r->graph.records,
       r->graph.fused, r->graph.temporary_bytes, r->graph.live_bytes,
-      r->graph.arena_bytes, r->graph.recorded_bytes);
+      r->graph.arena_bytes);
   for (int i = 0; i < r->profile.row_count; ++i) {
     const step_row_t* row = &r->profile.rows[i];
     char shapes[SHAPES_CHARS];

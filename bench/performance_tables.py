@@ -106,12 +106,12 @@ def memory_table(limits):
                 str(net["fused"]),
                 "%.2f" % (1e-6 * live),
                 "%.2f" % (1e-6 * arena),
-                "%.2f" % (1e-6 * net["recorded_bytes"]),
+                "%.2f" % (1e-6 * net["temporary_bytes"]),
                 "%.3f" % (arena / live if live else 0),
             ]
         )
     head = ["planned step", "records", "fused away", "alive at once, MB"]
-    head += ["arena, MB", "without graph, MB", "arena / alive"]
+    head += ["arena, MB", "all, MB", "arena / alive"]
     return table(head, rows)
 
 

@@ -228,21 +228,83 @@ static choir_status_t make_buffer(const char* where, choir_device_t* device,
   return NULL;
 }
 
+// Even an empty buffer has an address, so that no kernel does arithmetic on
+// NULL.
+static choir_status_t give_memory(choir_buffer_t* buffer) {
+  choir_device_t* device = buffer->device;
+  CHOIR_TRY_NOTE(device->vtable->alloc(
+                     device, buffer->bytes ? buffer->bytes : 1, &buffer->data),
+                 "choir_buffer_create");
+  return NULL;
+}
+
+// ---- Buffers without memory ----
+
+static _Thread_local choir__deferral_t* deferrals;  // the innermost one
+
+void choir__deferral_begin(choir__deferral_t* deferral,
+                           choir_device_t* device) {
+  deferral->device = device;
+  deferral->outer = deferrals;
+  deferrals = deferral;
+}
+
+void choir__deferral_end(choir__deferral_t* deferral) {
+  choir__deferral_t** place = &deferrals;
+  while (*place && *place != deferral) place = &(*place)->outer;
+  if (*place) *place = deferral->outer;
+}
+
+static choir__deferral_t* find_deferral(const choir_device_t* device) {
+  choir__deferral_t* deferral = deferrals;
+  while (deferral && deferral->device != device) deferral = deferral->outer;
+  return deferral;
+}
+
+static void defer(choir__deferral_t* deferral, choir_buffer_t* buffer) {
+  choir_buffer_retain(buffer);
+  buffer->is_deferred = true;
+  buffer->next_deferred = deferral->first;
+  deferral->first = buffer;
+}
+
+static void take_first(choir__deferral_t* deferral) {
+  choir_buffer_t* buffer = deferral->first;
+  deferral->first = buffer->next_deferred;
+  buffer->is_deferred = false;
+  choir_buffer_release(buffer);
+}
+
+choir_status_t choir__deferral_commit(choir__deferral_t* deferral) {
+  while (deferral->first) {
+    choir_buffer_t* buffer = deferral->first;
+    if (atomic_load_explicit(&buffer->ref_count, memory_order_acquire) > 1)
+      CHOIR_TRY(give_memory(buffer));
+    take_first(deferral);
+  }
+  return NULL;
+}
+
+void choir__deferral_drop(choir__deferral_t* deferral) {
+  while (deferral->first) take_first(deferral);
+}
+
 choir_status_t choir_buffer_create(choir_device_t* device, size_t bytes,
                                    choir_buffer_t** out_buffer) {
   *out_buffer = NULL;
   choir_buffer_t* buffer = NULL;
   CHOIR_TRY(make_buffer("choir_buffer_create", device, &buffer));
-  // Even an empty buffer has an address, so that no kernel does arithmetic on
-  // NULL.
-  choir_status_t status =
-      device->vtable->alloc(device, bytes ? bytes : 1, &buffer->data);
-  if (status) {
-    choir_deallocate(choir_device_allocator(device), buffer, sizeof(*buffer));
-    return choir_status_annotate(status, __FILE__, __LINE__,
-                                 "choir_buffer_create");
-  }
   buffer->bytes = bytes;
+  choir__deferral_t* deferral = find_deferral(device);
+  if (deferral) {
+    defer(deferral, buffer);
+  } else {
+    choir_status_t status = give_memory(buffer);
+    if (status) {
+      choir_deallocate(choir_device_allocator(device), buffer, sizeof(*buffer));
+      return status;
+    }
+  }
   choir_device_retain(device);
   *out_buffer = buffer;
   return NULL;
@@ -280,7 +342,7 @@ void choir_buffer_release(choir_buffer_t* buffer) {
   choir_device_t* device = buffer->device;
   if (buffer->wrapped) {
     if (buffer->release) buffer->release(buffer->context, buffer->data);
-  } else if (!choir_process_is_forked_child()) {
+  } else if (buffer->data && !choir_process_is_forked_child()) {
     device->vtable->free(device, buffer->data,
                          buffer->bytes ? buffer->bytes : 1);
   }
@@ -331,15 +393,23 @@ static choir_status_t check_transfer(const char* where,
 // Tells all stages of a stream of something that is no record. Stages belong to
 // the thread that gives the work: what a kernel does on the stream's own thread
 // is not for them.
-static void tell_stages(choir_stream_t* stream, const choir_order_t* order) {
-  if (runs_records) return;
-  for (choir_stage_t* stage = stream->stages; stage; stage = stage->next)
-    if (stage->order) stage->order(stage, stream, order);
+// What a stage keeps those behind it do not hear of.
+static choir_status_t tell_stages(choir_stream_t* stream,
+                                  const choir_order_t* order,
+                                  bool* out_is_kept) {
+  *out_is_kept = false;
+  if (runs_records) return NULL;
+  for (choir_stage_t* stage = stream->stages; stage && !*out_is_kept;
+       stage = stage->next)
+    if (stage->order)
+      CHOIR_TRY(stage->order(stage, stream, order, out_is_kept));
+  return NULL;
 }
 
-static void tell_host_access(choir_stream_t* stream) {
+static choir_status_t tell_host_access(choir_stream_t* stream) {
   const choir_order_t order = {.kind = CHOIR_ORDER_HOST};
-  tell_stages(stream, &order);
+  bool is_kept = false;
+  return tell_stages(stream, &order, &is_kept);
 }
 
 choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
@@ -347,7 +417,7 @@ choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
                                  size_t bytes) {
   CHOIR_TRY(check_transfer("choir_buffer_read", buffer, stream, offset_bytes,
                            host, bytes));
-  tell_host_access(stream);
+  CHOIR_TRY(tell_host_access(stream));
   char* data = buffer->data;
   return buffer->device->vtable->read(
       buffer->device, stream, bytes ? data + offset_bytes : data, host, bytes);
@@ -358,7 +428,7 @@ choir_status_t choir_buffer_write(choir_buffer_t* buffer,
                                   const void* host, size_t bytes) {
   CHOIR_TRY(check_transfer("choir_buffer_write", buffer, stream, offset_bytes,
                            host, bytes));
-  tell_host_access(stream);
+  CHOIR_TRY(tell_host_access(stream));
   char* data = buffer->data;
   return buffer->device->vtable->write(
       buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);
@@ -487,7 +557,7 @@ choir_status_t choir_stream_synchronize(choir_stream_t* stream) {
                        "choir_stream_synchronize: stream is NULL; needs a "
                        "stream");
   }
-  tell_host_access(stream);
+  CHOIR_TRY(tell_host_access(stream));
   return stream->vtable->stream_synchronize(stream);
 }
 
@@ -503,11 +573,9 @@ choir_status_t choir_stream_call(choir_stream_t* stream,
   }
   const choir_order_t order = {
       .kind = CHOIR_ORDER_CALL, .call = call, .self = self};
-  tell_stages(stream, &order);
-  choir_status_t status = call(self);
-  const choir_order_t back = {.kind = CHOIR_ORDER_CALLED};
-  tell_stages(stream, &back);
-  return status;
+  bool is_kept = false;
+  CHOIR_TRY(tell_stages(stream, &order, &is_kept));
+  return is_kept ? NULL : call(self);
 }
 
 void choir_stream_push_stage(choir_stream_t* stream, choir_stage_t* stage) {
@@ -578,16 +646,18 @@ choir_status_t choir_event_record(choir_event_t* event,
                                   choir_stream_t* stream) {
   CHOIR_TRY(check_event("choir_event_record", event, stream));
   const choir_order_t order = {.kind = CHOIR_ORDER_EVENT, .event = event};
-  tell_stages(stream, &order);
-  return event->vtable->event_record(event, stream);
+  bool is_kept = false;
+  CHOIR_TRY(tell_stages(stream, &order, &is_kept));
+  return is_kept ? NULL : event->vtable->event_record(event, stream);
 }
 
 choir_status_t choir_stream_wait_event(choir_stream_t* stream,
                                        choir_event_t* event) {
   CHOIR_TRY(check_event("choir_stream_wait_event", event, stream));
   const choir_order_t order = {.kind = CHOIR_ORDER_WAIT, .event = event};
-  tell_stages(stream, &order);
-  return event->vtable->stream_wait_event(stream, event);
+  bool is_kept = false;
+  CHOIR_TRY(tell_stages(stream, &order, &is_kept));
+  return is_kept ? NULL : event->vtable->stream_wait_event(stream, event);
 }
 
 bool choir_event_is_reached(choir_event_t* event) {

@@ -103,7 +103,27 @@ struct choir_buffer_s {
   void (*release)(void* context, void* data);  // set for wrapped memory
   void* context;
   bool wrapped;
+  bool is_deferred;               // on a list of buffers without memory
+  choir_buffer_t* next_deferred;  // on that list
 };
+
+// Buffers that are made without memory, because whoever makes them records
+// what will be done with them, and some will never need any. Between begin and
+// end this holds for the buffers of one device that the calling thread makes;
+// the list holds a reference to each. They may nest.
+typedef struct choir__deferral_s {
+  choir_device_t* device;  // borrowed
+  choir_buffer_t* first;   // of the list
+  struct choir__deferral_s* outer;
+} choir__deferral_t;
+void choir__deferral_begin(choir__deferral_t* deferral, choir_device_t* device);
+void choir__deferral_end(choir__deferral_t* deferral);
+// Gives memory to the buffers that somebody else than the list holds, and
+// empties the list. After a failure the others are still on it.
+choir_status_t choir__deferral_commit(choir__deferral_t* deferral)
+    CHOIR_NODISCARD;
+// Empties the list; whoever holds such a buffer must not use it.
+void choir__deferral_drop(choir__deferral_t* deferral);
 
 // Each device has one line in core/device/devices.def and one function that
 // makes its struct from `pool`: it sets the vtable and its own fields, core

@@ -102,10 +102,6 @@ choir_status_t choir__graph_insert(choir_graph_t* graph, int32_t node) {
 
 // ---- Recording ----
 
-static void fail(choir_graph_t* graph, choir_status_t status) {
-  graph->error = choir_status_join(graph->error, status);
-}
-
 // Longest attributes that change with the step.
 enum { STEP_ATTRS_BYTES = 512 };
 
@@ -150,56 +146,20 @@ static choir_status_t record_node(choir_graph_t* graph, int32_t stream,
   node->kind = CHOIR__NODE_RECORD;
   node->stream = stream;
   ++graph->node_count;
-  const choir_pool_stats_t pool = choir_device_memory(graph->workspace->device);
-  graph->own_bytes += node->block_bytes;
-  const uint64_t others = graph->pool_start + graph->own_bytes;
-  if (pool.in_use_bytes > others &&
-      pool.in_use_bytes - others > graph->stats.recorded_bytes)
-    graph->stats.recorded_bytes = (size_t)(pool.in_use_bytes - others);
   return NULL;
 }
 
-static choir_status_t see_record(choir_stage_t* stage, choir_stream_t* stream,
-                                 const choir_record_t* record) {
-  choir__recorder_t* recorder = (choir__recorder_t*)stage;
-  choir_graph_t* graph = recorder->graph;
-  // The step goes on whether it can be recorded or not.
-  if (!graph->error && graph->calls == 0)
-    fail(graph, record_node(graph, recorder->stream, record));
-  // A kernel that works on the host's copies of its operands reads and writes
-  // buffers by itself.
-  ++graph->calls;
-  choir_status_t status = choir_stage_forward(stage, stream, record);
-  --graph->calls;
-  return status;
-}
-
-static void see_order(choir_stage_t* stage, choir_stream_t* stream,
-                      const choir_order_t* order) {
-  choir__recorder_t* recorder = (choir__recorder_t*)stage;
-  choir_graph_t* graph = recorder->graph;
-  (void)stream;
-  // What a call does will be done by calling it again.
-  if (order->kind == CHOIR_ORDER_CALLED) --graph->calls;
-  const bool in_call = graph->calls > 0;
-  if (order->kind == CHOIR_ORDER_CALL) ++graph->calls;
-  if (graph->error || in_call || order->kind == CHOIR_ORDER_CALLED) return;
-  if (order->kind == CHOIR_ORDER_HOST) {
-    fail(graph,
-         CHOIR_ERROR(FAILED_PRECONDITION,
-                     "graph: the host reads or writes a tensor in the middle "
-                     "of the step (after %d records); a graph can not do that "
-                     "again: do it before or after the step",
-                     (int)graph->node_count));
-    return;
-  }
+static choir_status_t record_order(choir_graph_t* graph, int32_t stream,
+                                   const choir_order_t* order) {
+  if (order->kind == CHOIR_ORDER_HOST)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "graph: the host reads or writes a tensor in the middle "
+                       "of the step (after %d records); a graph can not do "
+                       "that again: do it before or after the step",
+                       (int)graph->node_count);
   choir__node_t* node = NULL;
-  choir_status_t status = add_node(graph, &node);
-  if (status) {
-    fail(graph, status);
-    return;
-  }
-  node->stream = recorder->stream;
+  CHOIR_TRY(add_node(graph, &node));
+  node->stream = stream;
   node->kind = order->kind == CHOIR_ORDER_EVENT  ? CHOIR__NODE_EVENT
                : order->kind == CHOIR_ORDER_WAIT ? CHOIR__NODE_WAIT
                                                  : CHOIR__NODE_CALL;
@@ -208,6 +168,38 @@ static void see_order(choir_stage_t* stage, choir_stream_t* stream,
   node->call = order->call;
   node->self = order->self;
   ++graph->node_count;
+  return NULL;
+}
+
+// What cannot be recorded is why the step can not be run again; it goes on as
+// if nobody had recorded it.
+static choir_status_t give_up(choir_graph_t* graph, choir_status_t why) {
+  graph->error = why;
+  return choir_graph_run(graph);
+}
+
+static choir_status_t see_record(choir_stage_t* stage, choir_stream_t* stream,
+                                 const choir_record_t* record) {
+  choir__recorder_t* recorder = (choir__recorder_t*)stage;
+  choir_graph_t* graph = recorder->graph;
+  if (graph->is_holding) {
+    choir_status_t status = record_node(graph, recorder->stream, record);
+    if (!status) return NULL;
+    CHOIR_TRY(give_up(graph, status));
+  }
+  return choir_stage_forward(stage, stream, record);
+}
+
+static choir_status_t see_order(choir_stage_t* stage, choir_stream_t* stream,
+                                const choir_order_t* order, bool* out_is_kept) {
+  choir__recorder_t* recorder = (choir__recorder_t*)stage;
+  choir_graph_t* graph = recorder->graph;
+  (void)stream;
+  if (!graph->is_holding) return NULL;
+  choir_status_t status = record_order(graph, recorder->stream, order);
+  if (status) return give_up(graph, status);
+  *out_is_kept = true;
+  return NULL;
 }
 
 choir_status_t choir_graph_create(choir_workspace_t* workspace,
@@ -225,6 +217,7 @@ choir_status_t choir_graph_create(choir_workspace_t* workspace,
 }
 
 static void pop_recorders(choir_graph_t* graph) {
+  if (graph->is_recording) choir__deferral_end(&graph->deferral);
   for (int32_t s = graph->stream_count; graph->is_recording && s-- > 0;)
     choir_stream_pop_stage(graph->streams[s], &graph->recorders[s].stage);
   graph->is_recording = false;
@@ -245,6 +238,7 @@ void choir_graph_destroy(choir_graph_t* graph) {
       (size_t)graph->buffer_capacity * sizeof(choir__graph_buffer_t));
   for (int32_t s = 0; s < graph->stream_count; ++s)
     choir_stream_release(graph->streams[s]);
+  choir__deferral_drop(&graph->deferral);
   choir_status_free(graph->error);
   choir_device_t* device = graph->workspace->device;
   choir_deallocate(graph->allocator, graph, sizeof(*graph));
@@ -266,11 +260,11 @@ choir_status_t choir_graph_begin(choir_graph_t* graph,
                          "graph: stream %d is of another device than the "
                          "workspace; needs %s",
                          (int)s, choir_device_name(graph->workspace->device));
-  const choir_pool_stats_t pool = choir_device_memory(graph->workspace->device);
-  graph->pool_start = pool.in_use_bytes;
   graph->values = *values;
   graph->stream_count = count;
   graph->is_recording = true;
+  graph->is_holding = true;
+  choir__deferral_begin(&graph->deferral, graph->workspace->device);
   for (int32_t s = 0; s < count; ++s) {
     graph->streams[s] = streams[s];
     choir_stream_retain(streams[s]);
@@ -365,6 +359,20 @@ static choir_status_t run_node(choir_graph_t* graph, choir__node_t* node,
   return NULL;
 }
 
+choir_status_t choir_graph_run(choir_graph_t* graph) {
+  if (!graph->is_holding)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "graph: run as recorded %s; needs a step that did not "
+                       "run yet",
+                       graph->is_planned ? "after choir_graph_plan" : "twice");
+  graph->is_holding = false;
+  choir__deferral_end(&graph->deferral);
+  CHOIR_TRY(choir__deferral_commit(&graph->deferral));
+  for (int32_t i = 0; i < graph->node_count; ++i)
+    CHOIR_TRY(run_node(graph, &graph->nodes[i], &graph->values));
+  return NULL;
+}
+
 choir_status_t choir_graph_replay(choir_graph_t* graph,
                                   const choir_step_values_t* values,
                                   const choir_view_t* inputs) {
@@ -373,6 +381,8 @@ choir_status_t choir_graph_replay(choir_graph_t* graph,
                        "graph: replayed before choir_graph_plan");
   for (int32_t i = 0; i < graph->input_count; ++i)
     CHOIR_TRY(check_input(&graph->inputs[i], &inputs[i], i));
+  // After the first replay there is none on the list.
+  CHOIR_TRY(choir__deferral_commit(&graph->deferral));
   // It may have lost its memory when it could not grow for another graph.
   CHOIR_TRY(
       choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes));
@@ -436,11 +446,10 @@ choir_status_t choir_graph_print(const choir_graph_t* graph, char** out_text) {
   choir__text_init(&text);
   choir__text_put(&text,
                   "graph: %d records (%d fused away), %d temporaries of %zu "
-                  "bytes, %zu alive at most, in a workspace of %zu; recorded "
-                  "with %zu\n",
+                  "bytes, %zu alive at most, in a workspace of %zu\n",
                   (int)stats->records, (int)stats->fused,
                   (int)stats->temporaries, stats->temporary_bytes,
-                  stats->live_bytes, stats->arena_bytes, stats->recorded_bytes);
+                  stats->live_bytes, stats->arena_bytes);
   choir__graph_segments_print(graph, &text);
   for (int32_t i = 0; i < graph->node_count; ++i) {
     const choir__node_t* node = &graph->nodes[i];

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // A graph is one step of a program, recorded in front of the lowering of its
-// streams while it runs, planned once, and run again without the program:
+// streams, planned once, and run as often as wanted without the program:
 //
 //   CHOIR_TRY(choir_graph_begin(graph, &stream, 1, &values));
 //   ... the step, as always ...
@@ -18,21 +18,28 @@ extern "C" {
 //   CHOIR_TRY(choir_graph_plan(graph, &options));
 //   for (...) CHOIR_TRY(choir_graph_replay(graph, &values, inputs));
 //
+// While it is recorded the step does not run, and the buffers that it makes on
+// the recording thread have no memory: those that become temporaries never
+// need any of their own. The first replay is the step itself.
+//
 // It holds records, recorded and awaited events, and calls of the host
-// (choir_stream_call), in the order in which the host gave them. Planning lets
-// operations be rewritten (several become one), lowers what then stands there
-// (core/record.h) and finds the temporary buffers, those that nobody but the
-// graph holds any more, and places them in one workspace by their lifetimes:
-// two that never live at the same time may share bytes. Other buffers
-// (parameters, gradients, counters) stay where they are, but inputs are given
-// anew to each replay, and a record's attributes follow the step's values
+// (choir_stream_call), in the order in which the host gave them. Planning
+// leaves out records of streams[0] whose results are temporaries that nobody
+// reads, lets operations be rewritten (several become one), lowers what then
+// stands there (core/record.h) and finds the temporary buffers, those that
+// nobody but the graph holds any more, and places them in one workspace by
+// their lifetimes: two that never live at the same time may share bytes. Other
+// buffers (parameters, gradients, counters) stay where they are, but inputs are
+// given anew to each replay, and a record's attributes follow the step's values
 // (choir_record_t.at_step) and a scalar that its owner sets before the replay
 // (core/scalar.h).
 //
 // What a graph cannot do again is an error of choir_graph_end or _plan, never a
-// wrong replay: data that the host read or wrote in the middle of the step,
-// temporaries that no record wrote, attributes that changed with the step
-// without saying so.
+// wrong replay: data that the host reads or writes in the middle of the step,
+// temporaries that no record writes, attributes that change with the step
+// without saying so. Where recording sees it, what was held runs at once and
+// the rest of the step as if nobody recorded it; where planning sees it,
+// choir_graph_run runs the step.
 //
 // Ownership: graph and workspace are unique; the graph retains streams, events
 // and buffers, borrows the workspace. Threads: one thread at a time.
@@ -61,8 +68,11 @@ CHOIR_API choir_status_t choir_graph_begin(choir_graph_t* graph,
                                            const choir_step_values_t* values)
     CHOIR_NODISCARD;
 // Stops recording. FAILED_PRECONDITION, with the record or the reason, for a
-// step that cannot be run again; the step itself is not affected.
+// step that cannot be run again; it has run.
 CHOIR_API choir_status_t choir_graph_end(choir_graph_t* graph) CHOIR_NODISCARD;
+// Runs the step as it was recorded, without a plan, once: after a failure of
+// choir_graph_plan.
+CHOIR_API choir_status_t choir_graph_run(choir_graph_t* graph) CHOIR_NODISCARD;
 
 enum { CHOIR_GRAPH_MAX_INPUTS = 24 };
 
@@ -76,11 +86,12 @@ typedef struct choir_graph_options_s {
   choir_status_t (*rewrite)(choir_graph_t* graph);
 } choir_graph_options_t;
 
-// Chooses where temporaries lie. Once, after choir_graph_end.
+// Chooses where temporaries lie; takes no memory and runs nothing. Once, after
+// choir_graph_end.
 CHOIR_API choir_status_t choir_graph_plan(choir_graph_t* graph,
                                           const choir_graph_options_t* options)
     CHOIR_NODISCARD;
-// Runs the step again. inputs: as many as were planned, results among them,
+// Runs the step. inputs: as many as were planned, results among them,
 // each with the dtype, shape and strides of the recorded one (else
 // INVALID_ARGUMENT); the buffers are borrowed until the work is done.
 CHOIR_API choir_status_t choir_graph_replay(choir_graph_t* graph,
@@ -90,13 +101,12 @@ CHOIR_API choir_status_t choir_graph_replay(choir_graph_t* graph,
 
 typedef struct choir_graph_stats_s {
   int32_t records;
+  int32_t unwanted;        // records whose results nobody reads, left out
   int32_t fused;           // records that the rewriting took away
   int32_t temporaries;     // buffers in the workspace
   size_t live_bytes;       // largest sum of temporaries alive at one record
   size_t arena_bytes;      // what the plan needs
   size_t temporary_bytes;  // sum of all temporaries
-  size_t recorded_bytes;   // most that the step took from the device's pool
-                           // while it was recorded, eagerly
   // Where the device takes many records as one launch (a CUDA graph): such
   // launches of a replay, known from the second one on; records in them; and
   // those that the device refused, whose records are submitted one by one.

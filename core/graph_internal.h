@@ -2,6 +2,7 @@
 #ifndef CHOIR_CORE_GRAPH_INTERNAL_H_
 #define CHOIR_CORE_GRAPH_INTERNAL_H_
 
+#include "core/device_backend.h"
 #include "core/graph_backend.h"
 #include "core/segments_backend.h"
 #include "core/stage.h"
@@ -60,6 +61,7 @@ typedef struct choir__graph_buffer_s {
   size_t bytes;
   size_t offset;  // in the workspace
   bool other_stream;
+  bool is_read;  // by a record that was found to be wanted
   // The temporary in whose place this one lies, which ends where this begins;
   // -1: it has a place of its own, which is used up to node `until`.
   int32_t shares;
@@ -85,9 +87,10 @@ struct choir_graph_s {
   choir__recorder_t recorders[CHOIR__GRAPH_MAX_STREAMS];
   int32_t stream_count;
   bool is_recording;
-  int32_t calls;  // choir_stream_call that run now
+  bool is_holding;  // what was recorded has not run yet
   bool is_planned;
-  choir_status_t error;  // of recording
+  choir__deferral_t deferral;  // buffers of what is held
+  choir_status_t error;        // of recording
   choir_step_values_t values;
   choir__node_t* nodes;
   int32_t node_count;
@@ -109,8 +112,6 @@ struct choir_graph_s {
   choir__segment_t* cuts;
   int32_t cut_count;
   const choir_record_t** records;  // of all segments
-  uint64_t pool_start;             // bytes in use when recording began
-  uint64_t own_bytes;              // that recording took since
 };
 
 // Makes the workspace at least so large. After a failure it has no memory.

@@ -63,9 +63,10 @@ static choir__place_t place_of(const choir_graph_t* graph,
     buffer->input = i;
     return CHOIR__PLACE_INPUT;
   }
-  // Nobody but the nodes holds it.
+  // Nobody but the nodes holds it, and the list of those without memory.
   const int holders =
-      atomic_load_explicit(&buffer->buffer->ref_count, memory_order_acquire);
+      atomic_load_explicit(&buffer->buffer->ref_count, memory_order_acquire) -
+      buffer->buffer->is_deferred;
   return holders == buffer->references && !buffer->other_stream
              ? CHOIR__PLACE_TEMPORARY
              : CHOIR__PLACE_KEPT;
@@ -95,6 +96,44 @@ choir_status_t choir__graph_find_buffers(choir_graph_t* graph) {
     buffer->until = buffer->last;
   }
   return NULL;
+}
+
+// ---- Records without effect ----
+
+// Whether somebody sees what the record does: one that reads a temporary which
+// it writes, or the holder of another buffer, or another rank.
+static bool is_wanted(const choir_graph_t* graph, const choir__node_t* node) {
+  const choir_record_t* record = &node->record;
+  if (node->stream != 0 || record->dst_count == 0 ||
+      (record->kernel && record->kernel->retain_attrs))
+    return true;
+  for (int32_t d = 0; d < record->dst_count; ++d) {
+    const int32_t id = node->buffer_ids[record->src_count + d];
+    if (id >= 0 && (graph->buffers[id].place != CHOIR__PLACE_TEMPORARY ||
+                    graph->buffers[id].is_read))
+      return true;
+  }
+  return false;
+}
+
+// Operands of earlier records are found where these come first.
+static void drop_unwanted(choir_graph_t* graph) {
+  for (int32_t i = graph->node_count; i-- > 0;) {
+    choir__node_t* node = &graph->nodes[i];
+    if (node->kind != CHOIR__NODE_RECORD) continue;
+    if (!is_wanted(graph, node)) {
+      choir__graph_clear_record(graph, node);
+      ++graph->stats.unwanted;
+      continue;
+    }
+    for (size_t k = 0; k < choir__record_operands(&node->record); ++k) {
+      const int32_t id = node->buffer_ids[k];
+      const bool is_source = (int32_t)k < node->record.src_count;
+      if (id >= 0 && !is_shape(node, k) &&
+          (is_source || node->record.accumulate))
+        graph->buffers[id].is_read = true;
+    }
+  }
 }
 
 // The first use of a temporary or a result must write it: nobody else will
@@ -366,14 +405,8 @@ static void move_operands(choir_graph_t* graph) {
       graph->buffers[id].buffer = NULL;
 }
 
-choir_status_t choir_graph_plan(choir_graph_t* graph,
-                                const choir_graph_options_t* options) {
-  if (graph->is_recording || graph->is_planned || graph->stream_count == 0)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "graph: planned %s; needs one recorded step",
-                       graph->is_planned     ? "twice"
-                       : graph->is_recording ? "before choir_graph_end"
-                                             : "before choir_graph_begin");
+static choir_status_t take_inputs(choir_graph_t* graph,
+                                  const choir_graph_options_t* options) {
   if (options->input_count < 0 || options->input_count > CHOIR_GRAPH_MAX_INPUTS)
     return CHOIR_ERROR(INVALID_ARGUMENT, "graph: %d inputs; needs 0 to %d",
                        (int)options->input_count, CHOIR_GRAPH_MAX_INPUTS);
@@ -387,19 +420,24 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
     graph->inputs[i] = options->inputs[i];
   }
   graph->input_count = options->input_count;
-  const int32_t first_result = options->input_count - options->result_count;
-  // Work that still runs holds its operands' buffers.
-  for (int32_t s = 0; s < graph->stream_count; ++s)
-    CHOIR_TRY(choir_stream_synchronize(graph->streams[s]));
+  return NULL;
+}
+
+static choir_status_t rewrite_and_lower(choir_graph_t* graph,
+                                        const choir_graph_options_t* options) {
+  CHOIR_TRY(choir__graph_find_buffers(graph));
+  drop_unwanted(graph);
   CHOIR_TRY(choir__graph_find_buffers(graph));
   if (options->rewrite) CHOIR_TRY(options->rewrite(graph));
-  memset(&graph->stats, 0, offsetof(choir_graph_stats_t, recorded_bytes));
+  graph->stats.fused = -graph->stats.unwanted;
   for (int32_t i = 0; i < graph->node_count; ++i)
     graph->stats.fused += graph->nodes[i].kind == CHOIR__NODE_DROPPED;
   CHOIR_TRY(choir__graph_lower(graph));
-  CHOIR_TRY(choir__graph_find_buffers(graph));
-  for (int32_t i = 0; i < graph->node_count; ++i)
-    graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
+  return choir__graph_find_buffers(graph);
+}
+
+static choir_status_t check_all_written(const choir_graph_t* graph,
+                                        int32_t first_result) {
   for (int32_t id = 0; id < graph->buffer_count; ++id) {
     const choir__graph_buffer_t* buffer = &graph->buffers[id];
     if (buffer->place == CHOIR__PLACE_TEMPORARY ||
@@ -408,9 +446,36 @@ choir_status_t choir_graph_plan(choir_graph_t* graph,
   }
   for (int32_t i = first_result; i < graph->input_count; ++i)
     CHOIR_TRY(check_result_used(graph, i));
+  return NULL;
+}
+
+choir_status_t choir_graph_plan(choir_graph_t* graph,
+                                const choir_graph_options_t* options) {
+  if (graph->is_recording || graph->is_planned || !graph->is_holding)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "graph: planned %s; needs one recorded step",
+                       graph->is_planned         ? "twice"
+                       : graph->is_recording     ? "before choir_graph_end"
+                       : graph->stream_count > 0 ? "after the step ran"
+                                                 : "before choir_graph_begin");
+  CHOIR_TRY(take_inputs(graph, options));
+  // Work that still runs holds its operands' buffers.
+  for (int32_t s = 0; s < graph->stream_count; ++s)
+    CHOIR_TRY(choir_stream_synchronize(graph->streams[s]));
+  memset(&graph->stats, 0, sizeof(graph->stats));
+  // Lowering makes buffers too.
+  choir__deferral_begin(&graph->deferral, graph->workspace->device);
+  choir_status_t status = rewrite_and_lower(graph, options);
+  choir__deferral_end(&graph->deferral);
+  CHOIR_TRY(status);
+  for (int32_t i = 0; i < graph->node_count; ++i)
+    graph->stats.records += graph->nodes[i].kind == CHOIR__NODE_RECORD;
+  CHOIR_TRY(
+      check_all_written(graph, options->input_count - options->result_count));
   share_places(graph);
   CHOIR_TRY(place_temporaries(graph));
   move_operands(graph);
   graph->is_planned = true;
-  return choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes);
+  graph->is_holding = false;
+  return NULL;
 }

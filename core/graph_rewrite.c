@@ -121,8 +121,13 @@ choir_status_t choir__graph_lower(choir_graph_t* graph) {
     lowering.has_room = true;
     lowering.stream = whole.stream;
     choir_status_t status = whole.record.operation->lower(&into, &whole.record);
+    if (status) {  // the graph may still be run as it was recorded
+      while (lowering.next-- > i)
+        choir__graph_clear_record(graph, &graph->nodes[lowering.next]);
+      graph->nodes[i] = whole;
+      return status;
+    }
     choir__graph_clear_record(graph, &whole);
-    CHOIR_TRY(status);
     lowering.next += lowering.has_room;
   }
   return NULL;

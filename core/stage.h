@@ -25,12 +25,11 @@ struct choir_record_list_s;
 
 // What orders the work of a stream, beside its records.
 typedef enum choir_order_kind_e {
-  CHOIR_ORDER_EVENT,   // the event was recorded
-  CHOIR_ORDER_WAIT,    // the stream waits for the event
-  CHOIR_ORDER_CALL,    // the caller runs `call` (choir_stream_call)
-  CHOIR_ORDER_CALLED,  // and came back
-  CHOIR_ORDER_HOST,    // the host waits for the stream, as it does before it
-                       // reads or writes a buffer
+  CHOIR_ORDER_EVENT,  // the event was recorded
+  CHOIR_ORDER_WAIT,   // the stream waits for the event
+  CHOIR_ORDER_CALL,   // the caller runs `call` (choir_stream_call)
+  CHOIR_ORDER_HOST,   // the host waits for the stream, as it does before it
+                      // reads or writes a buffer
 } choir_order_kind_t;
 
 typedef struct choir_order_s {
@@ -44,9 +43,11 @@ struct choir_stage_s {
   // Sees one record. To hand it on, call choir_stage_forward.
   choir_status_t (*submit)(choir_stage_t* stage, choir_stream_t* stream,
                            const choir_record_t* record);
-  // Is told of what else happens on the stream, before it does; may be NULL.
-  void (*order)(choir_stage_t* stage, choir_stream_t* stream,
-                const choir_order_t* order);
+  // Is told of what else is to happen on the stream, before it does; may be
+  // NULL. *out_is_kept, false before: it does not happen now, as the stage will
+  // do it later. The host's access cannot be kept.
+  choir_status_t (*order)(choir_stage_t* stage, choir_stream_t* stream,
+                          const choir_order_t* order, bool* out_is_kept);
   // It stands behind the lowering of operations and sees records that have
   // kernels; else in front of it, and sees what the program submits.
   bool sees_kernels;

@@ -162,7 +162,7 @@ static choir_status_t make_inputs(choir_model_t* model,
   return NULL;
 }
 
-static choir_status_t learn_shapes(choir_model_t* model,
+static choir_status_t run_on_zeros(choir_model_t* model,
                                    const choir_view_t* views, int32_t count) {
   choir_model_batch_t batch = {.sample_count = 1};
   choir_status_t status = make_inputs(model, views, count, &batch);
@@ -172,6 +172,33 @@ static choir_status_t learn_shapes(choir_model_t* model,
     status = choir_scope_end(model->scope);
   }
   for (int32_t i = 0; i < count; ++i) choir_tensor_release(batch.inputs[i]);
+  return status;
+}
+
+// As a graph, which leaves out what nobody will read: of a forward pass all but
+// the initial values of parameters.
+static choir_status_t learn_shapes(choir_model_t* model,
+                                   const choir_view_t* views, int32_t count) {
+  choir_stream_t* stream = choir_device_stream(model->device);
+  const choir_step_values_t values = {0};
+  choir_workspace_t* workspace = NULL;
+  choir_graph_t* graph = NULL;
+  CHOIR_TRY(choir_workspace_create(model->device, &workspace));
+  choir_status_t status = choir_graph_create(workspace, &graph);
+  if (!status) status = choir_graph_begin(graph, &stream, 1, &values);
+  if (!status) {
+    status = run_on_zeros(model, views, count);
+    choir_status_t why = choir_graph_end(graph);
+    const choir_graph_options_t options = {0};
+    if (!status && !why) {
+      why = choir_graph_plan(graph, &options);
+      status = why ? choir_graph_run(graph)
+                   : choir_graph_replay(graph, &values, NULL);
+    }
+    choir_status_free(why);  // it has run then
+  }
+  choir_graph_destroy(graph);
+  choir_workspace_destroy(workspace);
   return status;
 }
 

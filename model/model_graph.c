@@ -110,16 +110,20 @@ void choir_model_set_graph(choir_model_t* model, bool use_graph,
   model->sequential = sequential;
 }
 
-// The first training step of a run is not recorded: in the second one a
-// constant and the number of the step are not the same any more, so that an
-// attribute which should have followed the step and does not is seen.
+// The graph of a run's first training step is for this step alone: in the
+// second one a constant and the number of the step are not the same any more,
+// so that an attribute which should have followed the step and does not is
+// seen.
+static bool is_first(const choir_model_t* model, choir__step_kind_t kind) {
+  return kind == CHOIR__STEP_TRAIN && model->step == 0;
+}
+
 choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         choir__step_kind_t kind,
                                         const choir_model_batch_t* batch,
                                         choir__model_graph_t* out_recorded) {
   out_recorded->graph = NULL;
   if (!model->use_graph || batch->sample_count == 0) return NULL;
-  if (kind == CHOIR__STEP_TRAIN && model->step == 0) return NULL;
   if (!model->workspace)
     CHOIR_TRY(choir_workspace_create(model->device, &model->workspace));
   if (!model->graphs) {
@@ -144,6 +148,7 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
   // The key as replays will look for it: of the model before the step.
   *out_recorded = (choir__model_graph_t){.key = make_key(model, kind, batch),
                                          .graph = graph,
+                                         .is_once = is_first(model, kind),
                                          .metrics = model->metrics};
   return NULL;
 }
@@ -159,47 +164,75 @@ static choir__model_graph_t* make_room(choir_model_t* model) {
   return oldest;
 }
 
+// A failure of the work itself, which the updater may know more of.
+static choir_status_t replay(choir_model_t* model,
+                             const choir__model_graph_t* entry,
+                             const choir_model_batch_t* batch,
+                             const choir_view_t* inputs) {
+  const choir_step_values_t values = step_values(model, batch);
+  choir_status_t status = choir_graph_replay(entry->graph, &values, inputs);
+  const choir_updater_t* updater = model->updater;
+  if (status && entry->key.kind == CHOIR__STEP_TRAIN &&
+      updater->vtable->replay_failed)
+    status = updater->vtable->replay_failed(model->updater, status);
+  return status;
+}
+
+static void keep_graph(choir_model_t* model,
+                       const choir__model_graph_t* recorded) {
+  choir__model_graph_t* entry = make_room(model);
+  *entry = *recorded;
+  entry->used = entry->id = ++model->graph_clock;
+  if (entry->key.kind != CHOIR__STEP_TRAIN) return;
+  model->last_graph = entry->id;
+  model->graph_stats = choir_graph_stats(entry->graph);
+}
+
+// Plans the step and runs it for the first time.
+static choir_status_t plan_and_run(choir_model_t* model,
+                                   const choir_model_batch_t* batch,
+                                   choir__model_graph_t* recorded,
+                                   const choir_tensor_t* y,
+                                   choir_status_t* out_why) {
+  choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
+  choir_graph_options_t options = {
+      .inputs = inputs,
+      .input_count = list_inputs(batch, &recorded->key, inputs),
+      .rewrite = model->sequential ? NULL : choir__graph_fuse,
+  };
+  if (y) {
+    recorded->result = inputs[options.input_count++] = *choir_tensor_view(y);
+    recorded->result_bytes = choir_buffer_bytes(recorded->result.buffer);
+    options.result_count = 1;
+  }
+  *out_why = choir_graph_plan(recorded->graph, &options);
+  return *out_why ? choir_graph_run(recorded->graph)
+                  : replay(model, recorded, batch, inputs);
+}
+
 choir_status_t choir__model_end_graph(choir_model_t* model,
                                       const choir_model_batch_t* batch,
                                       choir__model_graph_t* recorded,
                                       const choir_tensor_t* y,
                                       choir_status_t status) {
-  choir_graph_t* graph = recorded->graph;
-  if (!graph) return status;
-  status = choir_status_join(status, choir_graph_end(graph));
-  if (!status) {
-    choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
-    choir_graph_options_t options = {
-        .inputs = inputs,
-        .input_count = list_inputs(batch, &recorded->key, inputs),
-        .rewrite = model->sequential ? NULL : choir__graph_fuse,
-    };
-    if (y) {
-      inputs[options.input_count++] = *choir_tensor_view(y);
-      options.result_count = 1;
-    }
-    status = choir_graph_plan(graph, &options);
+  if (!recorded->graph) return status;
+  choir_status_t why = choir_graph_end(recorded->graph);
+  // A step that fails has run as far as it came, recorded or not.
+  if (!why)
+    status = status
+                 ? choir_status_join(status, choir_graph_run(recorded->graph))
+                 : plan_and_run(model, batch, recorded, y, &why);
+  if (!status && !why && !recorded->is_once) {
+    recorded->metrics = (choir_metrics_t){
+        .batches = model->metrics.batches - recorded->metrics.batches,
+        .samples = model->metrics.samples - recorded->metrics.samples};
+    keep_graph(model, recorded);
+    return NULL;
   }
-  if (status) {
-    choir_graph_destroy(graph);
-    return status;
-  }
-  choir__model_graph_t* entry = make_room(model);
-  const choir_metrics_t before = recorded->metrics;
-  *entry = *recorded;
-  entry->metrics =
-      (choir_metrics_t){.batches = model->metrics.batches - before.batches,
-                        .samples = model->metrics.samples - before.samples};
-  entry->used = ++model->graph_clock;
-  entry->id = model->graph_clock;
-  const bool is_training = entry->key.kind == CHOIR__STEP_TRAIN;
-  if (is_training) model->last_graph = entry->id;
-  if (y) {
-    entry->result = *choir_tensor_view(y);
-    entry->result_bytes = choir_buffer_bytes(entry->result.buffer);
-  }
-  if (is_training) model->graph_stats = choir_graph_stats(graph);
-  return NULL;
+  choir_graph_destroy(recorded->graph);
+  if (!recorded->is_once) return choir_status_join(status, why);
+  choir_status_free(why);  // the next step says so, if there is one
+  return status;
 }
 
 // ---- Replaying ----
@@ -234,12 +267,8 @@ choir_status_t choir__model_replay(choir_model_t* model,
   const int32_t count = list_inputs(batch, &key, inputs);
   if (out_y) CHOIR_TRY(make_result(model, entry, out_y));
   if (out_y) inputs[count] = *choir_tensor_view(*out_y);
-  const choir_step_values_t values = step_values(model, batch);
-  choir_status_t status = choir_graph_replay(entry->graph, &values, inputs);
+  choir_status_t status = replay(model, entry, batch, inputs);
   if (status) {
-    const choir_updater_t* updater = model->updater;
-    if (kind == CHOIR__STEP_TRAIN && updater->vtable->replay_failed)
-      status = updater->vtable->replay_failed(model->updater, status);
     if (out_y) choir_tensor_release(*out_y);
     if (out_y) *out_y = NULL;
     return status;

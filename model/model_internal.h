@@ -37,6 +37,7 @@ typedef struct choir__graph_key_s {
 typedef struct choir__model_graph_s {
   choir__graph_key_t key;
   choir_graph_t* graph;
+  bool is_once;             // not for other steps
   choir_metrics_t metrics;  // what one step adds on the host; first: before it
   choir_view_t result;      // of a prediction; its buffer is not there any more
   size_t result_bytes;      // of that buffer
@@ -111,7 +112,7 @@ choir_status_t choir__model_replay(choir_model_t* model,
 // Starts to record the step that follows; out_recorded->graph NULL: not this
 // one. The scope begins after it and ends before choir__model_end_graph, which
 // takes the graph, a prediction's result (else NULL) and the step's status,
-// plans, and returns the status or a failure to plan.
+// plans, runs the step, and returns the status or a failure to plan.
 choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         choir__step_kind_t kind,
                                         const choir_model_batch_t* batch,

@@ -378,10 +378,9 @@ choir_status_t choir__optimizer_update_clipped(choir_optimizer_t* optimizer,
   choir_status_t status =
       choir__op_calls_end(&calls, update_all(optimizer, &calls));
   choir_stream_set_label(stream, NULL);
-  status = choir_status_join(status,
-                             choir_stream_call(stream, end_update, optimizer));
-  optimizer->is_half_applied = status && calls.has_submitted;
-  return status;
+  if (status && calls.has_submitted) return status;  // half applied
+  return choir_status_join(status,
+                           choir_stream_call(stream, end_update, optimizer));
 }
 
 // ---- Shards ----

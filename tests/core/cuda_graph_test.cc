@@ -393,10 +393,10 @@ TEST_F(CudaGraphTest, TheHostCuts) {
     Step();
   }));
   Warm();
-  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(calls, 2);
   Grow(input_);
   EXPECT_EQ(grown_, 2 * Expected(3) + 6);
-  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(calls, 3);
   EXPECT_EQ(Stats().launches, 2);
   const std::string text = Text();
   for (const char* line :
@@ -416,6 +416,7 @@ TEST_F(CudaGraphTest, TwoGraphsShareAWorkspaceThatGrows) {
     Submit(large, kept_, {1}, true);
     choir_buffer_release(large);
   }));
+  ASSERT_OK(Replay(input_, 0, 1));
   // The library's launch has the old place: once by themselves, then anew.
   Grow(input_);
   EXPECT_EQ(grown_, Expected(3));
@@ -443,6 +444,7 @@ TEST_F(CudaGraphTest, KernelsMoveWithTheWorkspace) {
     Submit(large, kept_, {1}, true);
     choir_buffer_release(large);
   }));
+  ASSERT_OK(Replay(input_, 0, 1));
   Grow(input_);
   EXPECT_EQ(grown_, Expected(3));
   EXPECT_EQ(log_, Lines{"launch graph1 stream2"});
@@ -656,8 +658,8 @@ TEST_F(CudaGraphTest, WhatCanNotBeMadeIsSaidOnceAndCounted) {
 // The driver's own memory for it may be what the pool has cached.
 TEST_F(CudaGraphTest, CachedMemoryMakesRoomForIt) {
   ASSERT_OK(Make([this] { Step(); }));
-  choir_buffer_release(New(0, 1000));
   ASSERT_OK(Replay(input_));
+  choir_buffer_release(New(0, 1000));
   EXPECT_GT(choir_device_memory(device_).cached_bytes, 0u);
   fake_.FailNext("cuGraphInstantiate", 2);
   Grow(input_);

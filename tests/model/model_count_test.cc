@@ -43,6 +43,7 @@ class Training {
         net_(
             [](Net* net) {
               net->Linear("fc1", 8, true);
+              net->Linear("middle", 8);
               net->Dropout("drop", 0.25);
               net->Linear("fc2", 3);
             },

@@ -178,6 +178,7 @@ TEST_P(ClipTest, InAGraph) {
   ASSERT_OK(choir_graph_end(graph));
   choir_graph_options_t options = {};
   ASSERT_OK(choir_graph_plan(graph, &options));
+  ASSERT_OK(choir_graph_replay(graph, &values, nullptr));
   const Values grads[][2] = {{{12}, {6}}, {{0.5f}, {0.25f}}, {{0}, {-10}}};
   const Values seen[][2] = {{{2}, {1.5f}}, {{0.5f}, {0.25f}}, {{0}, {-2.5f}}};
   for (int step = 0; step < 3; ++step) {

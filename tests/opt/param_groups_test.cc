@@ -253,6 +253,7 @@ TEST_P(GroupSteps, FollowTheFormulaInAGraph) {
       ASSERT_OK(choir_graph_end(graph));
       const choir_graph_options_t options = {};
       ASSERT_OK(choir_graph_plan(graph, &options));
+      ASSERT_OK(choir_graph_replay(graph, &values, nullptr));
     } else {
       choir_optimizer_begin_step(groups.sgd(), step);
       ASSERT_OK(choir_graph_replay(graph, &values, nullptr));
