@@ -52,7 +52,8 @@ struct choir_profile_s {
   bool runs;
   double started;
   double seconds;  // of earlier runs
-  double inside;   // outermost spans of the starter
+  // Of the starter's spans, without those nested in them.
+  double self_seconds[CHOIR_SPAN_KIND_COUNT];
 };
 
 // Everything below `active` is under the lock.
@@ -61,7 +62,8 @@ static _Atomic(choir_profile_t*) active;
 static atomic_uint thread_numbers;
 
 static _Thread_local uint32_t own_number;  // 0: none yet
-static _Thread_local int32_t depth;        // of open spans that are no phases
+// Spans that ended inside the innermost open one that is no phase.
+static _Thread_local double nested;
 
 static uint32_t number_of_thread(void) {
   if (!own_number) own_number = atomic_fetch_add(&thread_numbers, 1) + 1;
@@ -177,7 +179,7 @@ void choir_profile_reset(choir_profile_t* profile) {
     row->cost = (choir_cost_t){0, 0};
   }
   profile->seconds = 0;
-  profile->inside = 0;
+  memset(profile->self_seconds, 0, sizeof(profile->self_seconds));
   profile->started = choir_clock_seconds();
   pthread_mutex_unlock(&lock);
 }
@@ -242,9 +244,10 @@ static int16_t find_thread(choir_profile_t* profile, uint32_t number) {
   return (int16_t)profile->thread_count++;
 }
 
-// Under the lock.
+// Under the lock. inner: seconds of the spans nested in it.
 static void add(choir_profile_t* profile, const choir_span_t* span, double end,
-                const char* name, const char* label, const choir_cost_t* cost) {
+                double inner, const char* name, const char* label,
+                const choir_cost_t* cost) {
   const uint32_t number = number_of_thread();
   const bool beside = number != profile->starter;
   const double seconds = end - span->start;
@@ -258,8 +261,8 @@ static void add(choir_profile_t* profile, const choir_span_t* span, double end,
     row->cost.flops += cost->flops;
     row->cost.bytes += cost->bytes;
   }
-  if (!beside && depth == 0 && span->kind != CHOIR_SPAN_PHASE)
-    profile->inside += seconds;
+  if (!beside && span->kind != CHOIR_SPAN_PHASE)
+    profile->self_seconds[span->kind] += seconds - inner;
   if (!profile->keeps_events) return;
   if (profile->event_count == profile->max_events) {
     ++profile->lost_events;
@@ -273,9 +276,10 @@ static void add(choir_profile_t* profile, const choir_span_t* span, double end,
 }
 
 choir_span_t choir_span_begin(choir_span_kind_t kind) {
-  choir_span_t span = {-1, kind};
+  choir_span_t span = {.start = -1, .kind = kind};
   if (!atomic_load_explicit(&active, memory_order_relaxed)) return span;
-  if (kind != CHOIR_SPAN_PHASE) ++depth;
+  span.nested_before = nested;
+  if (kind != CHOIR_SPAN_PHASE) nested = 0;
   span.start = choir_clock_seconds();
   return span;
 }
@@ -284,13 +288,15 @@ void choir_span_end(const choir_span_t* span, const char* name,
                     const char* label, const choir_cost_t* cost) {
   if (span->start < 0) return;
   const double end = choir_clock_seconds();
-  if (span->kind != CHOIR_SPAN_PHASE) --depth;
+  const double inner = nested;
+  if (span->kind != CHOIR_SPAN_PHASE)
+    nested = span->nested_before + (end - span->start);
   // In a forked child the lock may be held by a thread that is not there.
   if (choir_process_is_forked_child()) return;
   pthread_mutex_lock(&lock);
   choir_profile_t* profile = atomic_load(&active);
   if (profile && span->start >= profile->started)
-    add(profile, span, end, name ? name : "?", label ? label : "", cost);
+    add(profile, span, end, inner, name ? name : "?", label ? label : "", cost);
   pthread_mutex_unlock(&lock);
 }
 
@@ -312,10 +318,14 @@ choir_status_t choir__record_run(const choir_record_t* record,
 choir_profile_totals_t choir_profile_totals(const choir_profile_t* profile) {
   choir_profile_totals_t totals = {
       .seconds = profile->seconds,
-      .outside_seconds = profile->seconds - profile->inside,
+      .outside_seconds = profile->seconds,
       .events = profile->event_count,
       .lost_events = profile->lost_events,
   };
+  for (int kind = 0; kind < CHOIR_SPAN_KIND_COUNT; ++kind) {
+    totals.self_seconds[kind] = profile->self_seconds[kind];
+    totals.outside_seconds -= profile->self_seconds[kind];
+  }
   for (int64_t i = 0; i < profile->event_count; ++i)
     if (i == 0 || profile->events[i].start < totals.first_seconds)
       totals.first_seconds = profile->events[i].start;

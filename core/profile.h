@@ -71,6 +71,7 @@ typedef enum choir_span_kind_e {
 typedef struct choir_span_s {
   double start;  // below 0: no profile ran
   choir_span_kind_t kind;
+  double nested_before;  // of spans that ended earlier inside the one around it
 } choir_span_t;
 
 // Each _begin needs its _end, on the same thread; spans nest. name and label
@@ -97,8 +98,12 @@ typedef struct choir_profile_row_s {
 
 typedef struct choir_profile_totals_s {
   double seconds;  // between start and stop
-  // Of these, on the thread that started the profile, outside of all spans but
-  // phases: what is not kernels, waits or the loader.
+  // Of these, on the thread that started the profile, in spans of each kind,
+  // without those nested in them. PHASE: 0, as phases are only names for what
+  // is in them.
+  double self_seconds[CHOIR_SPAN_KIND_COUNT];
+  // The rest: on that thread outside of all spans but phases, what is not
+  // kernels, waits or the loader.
   double outside_seconds;
   double first_seconds;  // choir_clock_seconds of the first event; else 0
   int64_t events;        // kept

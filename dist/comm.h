@@ -164,6 +164,8 @@ CHOIR_API int32_t choir_comm_local_cores(const choir_comm_t* comm);
 CHOIR_API const char* choir_comm_backend(const choir_comm_t* comm);
 // "rank 2 (host node1, pid 4711)"; lent.
 CHOIR_API const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank);
+// "node1", or what CHOIR_HOST named it there; lent.
+CHOIR_API const char* choir_comm_host(const choir_comm_t* comm, int32_t rank);
 // What this rank does now, for a signal handler: "all_reduce 'grad bucket 0'
 // (operation 52), waiting for rank 1 (host h, pid 123)", or "". Lent, a text
 // that changes; async-signal-safe to read.

@@ -278,6 +278,11 @@ const char* choir_comm_peer(const choir_comm_t* comm, int32_t rank) {
   return comm->peers[rank].text;
 }
 
+const char* choir_comm_host(const choir_comm_t* comm, int32_t rank) {
+  if (rank < 0 || rank >= comm->size) return "no such rank";
+  return comm->peers[rank].identity.host;
+}
+
 const char* choir_comm_activity(const choir_comm_t* comm) {
   choir_activity_t activity;
   choir__activity_read(comm->activity.places[0], &activity);

@@ -608,6 +608,9 @@ TEST_P(CommSuite, KnowsItsHosts) {
   std::string peer = choir_comm_peer(comm_, size_ - 1);
   EXPECT_EQ(peer.find("rank " + std::to_string(size_ - 1) + " (host "), 0u);
   EXPECT_NE(peer.find(", pid "), std::string::npos);
+  const std::string host = choir_comm_host(comm_, size_ - 1);
+  EXPECT_NE(peer.find("(host " + host + ", pid "), std::string::npos);
+  EXPECT_STREQ(choir_comm_host(comm_, size_), "no such rank");
   EXPECT_STREQ(choir_comm_activity(comm_), "");
   choir_status_t status = choir_comm_poll_error(comm_);
   EXPECT_EQ(status, nullptr);

@@ -189,7 +189,7 @@ TEST_F(ProfileTest, TimeIsThatOfRunningNotOfSubmitting) {
   choir_device_release(device);
 }
 
-TEST_F(ProfileTest, OnlyOutermostSpansOfTheStarterAreInside) {
+TEST_F(ProfileTest, TimeOfTheStarterIsItsInnermostSpans) {
   Make(0, 0);
   ASSERT_OK(choir_profile_start(profile_));
   const choir_span_t phase = choir_span_begin(CHOIR_SPAN_PHASE);
@@ -222,6 +222,12 @@ TEST_F(ProfileTest, OnlyOutermostSpansOfTheStarterAreInside) {
   EXPECT_LE(inside, step);
   const choir_profile_totals_t totals = choir_profile_totals(profile_);
   EXPECT_NEAR(totals.seconds - totals.outside_seconds, inside, 1e-9);
+  const double* self = totals.self_seconds;
+  EXPECT_NEAR(self[CHOIR_SPAN_WAIT], waits, 1e-9);
+  EXPECT_NEAR(self[CHOIR_SPAN_COMM], all_reduce - waits, 1e-9);
+  EXPECT_NEAR(self[CHOIR_SPAN_LOADER], inside - all_reduce, 1e-9);
+  EXPECT_EQ(self[CHOIR_SPAN_OP], 0);
+  EXPECT_EQ(self[CHOIR_SPAN_PHASE], 0);
 }
 
 TEST_F(ProfileTest, StartsStopsAndStartsAgain) {
@@ -258,6 +264,7 @@ TEST_F(ProfileTest, StartsStopsAndStartsAgain) {
   choir_profile_reset(profile_);
   EXPECT_EQ(choir_profile_rows(profile_, nullptr), 0u);
   EXPECT_EQ(choir_profile_totals(profile_).seconds, 0);
+  EXPECT_EQ(choir_profile_totals(profile_).outside_seconds, 0);
   EXPECT_EQ(Count(Events(), "\"name\":\"three\""), 1);
 }
 

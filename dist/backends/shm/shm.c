@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/profile.h"
 
 // About 20 microseconds of looking before a rank sleeps, when every rank has
 // a core of its own.
@@ -105,6 +106,23 @@ static choir_status_t wait_asleep(choir_shm_comm_t* shm, int32_t rank,
   return NULL;
 }
 
+// Lets others run for a while; whether it came.
+static bool comes_by_yielding(choir_shm_comm_t* shm, int32_t rank,
+                              uint32_t phase) {
+  _Atomic uint32_t* arrived = &bank(shm, rank, phase)->header.arrived;
+  const int yields =
+      shm->base.hosts.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
+  const choir_span_t span = choir_span_begin(CHOIR_SPAN_WAIT);
+  const double end = choir_clock_seconds() + yield_seconds;
+  bool came = has_come(arrived, phase);
+  for (int i = 0; !came && i < yields && choir_clock_seconds() <= end; ++i) {
+    sched_yield();
+    came = has_come(arrived, phase);
+  }
+  choir_span_end(&span, "wait", shm->base.peers[rank].text, NULL);
+  return came;
+}
+
 static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
                                uint32_t phase) {
   _Atomic uint32_t* arrived = &bank(shm, rank, phase)->header.arrived;
@@ -115,15 +133,8 @@ static choir_status_t wait_for(choir_shm_comm_t* shm, int32_t rank,
       relax();
     }
   }
-  int yields = 0;
-  if (!running || running->is_blocking)
-    yields = shm->base.hosts.oversubscribed ? YIELD_COUNT_SHARED : YIELD_COUNT;
-  const double end = yields ? choir_clock_seconds() + yield_seconds : 0;
-  for (int i = 0; i < yields; ++i) {
-    if (has_come(arrived, phase)) return NULL;
-    if (choir_clock_seconds() > end) break;
-    sched_yield();
-  }
+  if ((!running || running->is_blocking) && comes_by_yielding(shm, rank, phase))
+    return NULL;
   return wait_asleep(shm, rank, phase);
 }
 
