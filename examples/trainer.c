@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "examples/balance.h"
+#include "examples/train_log.h"
 
 // Images that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
@@ -37,8 +38,10 @@ typedef struct trainer_s {
   choir_optimizer_t* optimizer;
   choir_dist_opt_t* dist_opt;
   choir_updater_t* updater;  // one of the two above, lent
-  FILE* log;
-  choir_profile_t* profile;  // with --verbosity or --timeline
+  train_log_t* log;          // of rank 0, with --log-json
+  train_times_t* times;      // [size], likewise on all ranks
+  int64_t own_samples;       // that this rank took since the last report
+  choir_profile_t* profile;  // with --verbosity, --timeline or --log-json
   FILE* timeline;            // of rank 0
   bool wants_timeline;       // until it is written
   int64_t steps_run;         // by this process
@@ -49,19 +52,6 @@ typedef struct trainer_s {
   bool has_bar;
   double bar_time;
 } trainer_t;
-
-// Of the steps up to an evaluation, and of this. Labels: an image's one, a
-// window's tokens.
-typedef struct round_result_s {
-  double loss_sum;  // of batches
-  double loss;      // of one batch
-  double training_accuracy;
-  double evaluation_accuracy;
-  double evaluation_loss;  // of a label
-  double seconds;
-  double labels_per_second;
-  uint64_t digest;
-} round_result_t;
 
 volatile sig_atomic_t trainer_interrupted;
 
@@ -276,16 +266,14 @@ static choir_status_t open_outputs(trainer_t* trainer) {
       return CHOIR_ERROR(NOT_FOUND, "timeline: cannot write to %s: %s",
                          options->timeline, strerror(errno));
   }
-  if (options->log_json) {
-    trainer->log = fopen(options->log_json, options->resume ? "a" : "w");
-    if (!trainer->log)
-      return CHOIR_ERROR(NOT_FOUND, "log-json: cannot write to %s: %s",
-                         options->log_json, strerror(errno));
-  }
-  return NULL;
+  if (!options->log_json) return NULL;
+  return train_log_open(options->log_json, options->resume != NULL,
+                        &trainer->log);
 }
 
 static choir_status_t set_up(trainer_t* trainer) {
+  trainer->times = calloc((size_t)trainer->size, sizeof(*trainer->times));
+  if (!trainer->times) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for times");
   CHOIR_TRY(open_outputs(trainer));
   CHOIR_TRY(open_device(trainer));
   CHOIR_TRY(open_data(trainer));
@@ -302,7 +290,8 @@ static void tear_down(trainer_t* trainer) {
   choir_optimizer_release(trainer->optimizer);
   choir_device_release(trainer->device);
   free(trainer->net);
-  if (trainer->log) fclose(trainer->log);
+  free(trainer->times);
+  train_log_close(trainer->log);
   if (trainer->timeline) fclose(trainer->timeline);
   choir_profile_destroy(trainer->profile);
 }
@@ -311,7 +300,8 @@ static void tear_down(trainer_t* trainer) {
 
 static choir_status_t make_profile(trainer_t* trainer, int64_t steps) {
   const train_options_t* options = trainer->options;
-  if (!options->timeline && options->verbosity == 0) return NULL;
+  if (!options->timeline && !options->log_json && options->verbosity == 0)
+    return NULL;
   choir_profile_options_t config = {0};
   if (options->timeline) {
     trainer->wants_timeline = true;
@@ -324,7 +314,9 @@ static choir_status_t make_profile(trainer_t* trainer, int64_t steps) {
 }
 
 static choir_status_t start_profile(trainer_t* trainer) {
-  if (!trainer->wants_timeline && trainer->options->verbosity == 0) return NULL;
+  const train_options_t* options = trainer->options;
+  if (!trainer->wants_timeline && !options->log_json && options->verbosity == 0)
+    return NULL;
   choir_profile_reset(trainer->profile);
   return choir_profile_start(trainer->profile);
 }
@@ -527,6 +519,7 @@ static choir_status_t train_round(trainer_t* trainer, int64_t end,
   const double start = choir_clock_seconds();
   const int64_t begin = steps_done(trainer);
   int64_t samples = 0;
+  trainer->own_samples = 0;
   CHOIR_TRY(start_profile(trainer));
   for (int64_t done = begin; done < end;) {
     const choir_batch_t* batch = NULL;
@@ -537,6 +530,7 @@ static choir_status_t train_round(trainer_t* trainer, int64_t end,
     CHOIR_TRY(train_batch(trainer, batch));
     if (tell_plan(trainer) && trainer->options->plan) break;
     samples += batch->global_count;
+    trainer->own_samples += batch->sample_count;
     done = steps_done(trainer);
     draw_bar(trainer, done - begin, end - begin, samples,
              choir_clock_seconds() - start);
@@ -591,8 +585,8 @@ static double ratio(double sum, int64_t count) {
   return count ? sum / (double)count : 0;
 }
 
-static void print_result(const trainer_t* trainer, int64_t step,
-                         const round_result_t* result) {
+static void print_result(const trainer_t* trainer,
+                         const train_report_t* result) {
   if (is_of_images(trainer)) {
     printf("Training loss = %f, training accuracy = %f\n", result->loss_sum,
            result->training_accuracy);
@@ -603,32 +597,67 @@ static void print_result(const trainer_t* trainer, int64_t step,
     printf("Step %" PRId64
            ": training loss = %.4f, tokens/s = %.0f, seconds = %.1f, digest = "
            "%016" PRIx64 "\n",
-           step, result->loss, result->labels_per_second, result->seconds,
-           result->digest);
+           result->step, result->loss, result->labels_per_second,
+           result->seconds, result->digest);
     printf("Validation loss = %.4f\n", result->evaluation_loss);
   }
   fflush(stdout);
 }
 
-static choir_status_t report(const trainer_t* trainer, int64_t epoch,
-                             int64_t step, const round_result_t* result) {
-  if (trainer->prints) print_result(trainer, step, result);
-  if (!trainer->log) return NULL;
-  fprintf(trainer->log,
-          "{\"epoch\": %" PRId64 ", \"step\": %" PRId64
-          ", \"workers\": %d, \"training_loss\": %.17g, "
-          "\"training_accuracy\": %.17g, \"evaluation_loss\": %.17g, "
-          "\"evaluation_accuracy\": %.17g, \"%s_per_second\": %.1f, "
-          "\"seconds\": %.3f, \"digest\": \"%016" PRIx64 "\"}\n",
-          epoch, step, trainer->size,
-          is_of_images(trainer) ? result->loss_sum : result->loss,
-          result->training_accuracy, result->evaluation_loss,
-          result->evaluation_accuracy, label_name(trainer),
-          result->labels_per_second, result->seconds, result->digest);
-  if (fflush(trainer->log) != 0 || ferror(trainer->log))
-    return CHOIR_ERROR(UNAVAILABLE, "log-json: cannot write to %s: %s",
-                       trainer->options->log_json, strerror(errno));
-  return NULL;
+// How many numbers the model's parameters have.
+static int64_t parameter_count(const trainer_t* trainer) {
+  const choir_param_set_t* set = choir_model_params(trainer->model);
+  int64_t count = 0;
+  for (size_t i = 0; i < set->count; ++i)
+    count += choir_tensor_count(set->params[i]->value);
+  return count;
+}
+
+static choir_status_t write_log(const trainer_t* trainer,
+                                const train_report_t* report) {
+  char strategy[256] = "none";
+  if (trainer->dist_opt)
+    choir_dist_opt_print_strategy(trainer->dist_opt, strategy,
+                                  sizeof(strategy));
+  const train_run_t run = {
+      .labels = label_name(trainer),
+      .logs_loss_sum = is_of_images(trainer),
+      .model = trainer->task->model->name,
+      .strategy = strategy,
+      .device = choir_device_name(trainer->device),
+      .comm = trainer->comm,
+      .parameters = parameter_count(trainer),
+      .threads = trainer->options->threads,
+      .batch = choir_loader_partition(trainer->training_loader)->global_batch,
+      .training_samples = choir_dataset_count(trainer->training_data),
+      .evaluation_samples = choir_dataset_count(trainer->evaluation_data),
+      .last_step = last_step(trainer)};
+  return train_log_write(trainer->log, &run, report, trainer->times);
+}
+
+// Collective: where the time of every rank went, to trainer->times.
+static choir_status_t gather_times(trainer_t* trainer) {
+  const choir_profile_totals_t totals = choir_profile_totals(trainer->profile);
+  const double* self = totals.self_seconds;
+  const train_times_t own = {
+      .labels = (double)(trainer->own_samples * labels_of_sample(trainer)),
+      .seconds = totals.seconds,
+      .compute_seconds = self[CHOIR_SPAN_OP] + totals.outside_seconds,
+      .data_seconds = self[CHOIR_SPAN_LOADER],
+      .wait_seconds = self[CHOIR_SPAN_WAIT],
+      .exchange_seconds = self[CHOIR_SPAN_COMM]};
+  trainer->times[trainer->rank] = own;
+  if (!trainer->comm) return NULL;
+  return choir_comm_all_gather(trainer->comm, &own, trainer->times,
+                               sizeof(own) / sizeof(double), CHOIR_DTYPE_F64,
+                               "times of ranks");
+}
+
+static choir_status_t report(trainer_t* trainer, const train_report_t* result) {
+  if (trainer->prints) print_result(trainer, result);
+  if (!trainer->options->log_json) return NULL;
+  CHOIR_TRY(gather_times(trainer));
+  return trainer->log ? write_log(trainer, result) : NULL;
 }
 
 static choir_status_t run_round(trainer_t* trainer) {
@@ -640,7 +669,8 @@ static choir_status_t run_round(trainer_t* trainer) {
     printf("Starting Epoch %" PRId64 ":\n", begin.epoch);
     fflush(stdout);
   }
-  round_result_t result = {0};
+  train_report_t result = {
+      .epoch = begin.epoch, .step = end, .steps = end - steps_done(trainer)};
   choir_metrics_t metrics;
   CHOIR_TRY(train_round(trainer, end, &result.seconds));
   if (options->plan) return NULL;
@@ -657,7 +687,7 @@ static choir_status_t run_round(trainer_t* trainer) {
   CHOIR_TRY(choir_model_digest(trainer->model, &result.digest));
   if (trainer->dist_opt)
     CHOIR_TRY(choir_dist_opt_check_digest(trainer->dist_opt, result.digest));
-  CHOIR_TRY(report(trainer, begin.epoch, end, &result));
+  CHOIR_TRY(report(trainer, &result));
   const bool is_last = end == last_step(trainer);
   CHOIR_TRY(report_profile(trainer, is_last));
   const bool is_due = options->save_every &&
