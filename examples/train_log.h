@@ -42,7 +42,7 @@ typedef struct train_run_s {
   const char* device;
   choir_comm_t* comm;  // NULL: one worker
   int64_t parameters;  // numbers in them
-  int64_t threads;     // of a worker; 0: its share of the cores
+  int64_t threads;     // of a worker
   int64_t batch;       // samples per step of all workers
   int64_t training_samples;
   int64_t evaluation_samples;

@@ -219,13 +219,34 @@ class TrainTest(harness.ProgramTest):
         self.train(*run, "--resume", part, "--save", rest)
         self.assertTrue(self.files_are_equal(whole, rest))
 
+    def check_ranks(self, entry):
+        """All samples and all of each rank's time are in the report."""
+        ranks = entry["ranks"]
+        self.assertEqual([rank["rank"] for rank in ranks], [0, 1, 2])
+        self.assertEqual(sum(rank["images"] for rank in ranks), 640)
+        for rank in ranks:
+            parts = [
+                rank[f"{part}_seconds"]
+                for part in ("compute", "data", "wait", "exchange")
+            ]
+            self.assertGreaterEqual(min(parts), 0)
+            self.assertGreater(parts[0], 0)
+            self.assertGreater(parts[3], 0)
+            self.assertAlmostEqual(sum(parts), rank["seconds"], delta=1e-6)
+        batches = entry["training_loss"] / entry["loss"]
+        self.assertAlmostEqual(batches, round(batches), delta=1e-9)
+        self.assertLessEqual(batches, len(ranks) * entry["steps"] + 1e-9)
+
     def test_log_has_what_is_printed(self):
         file = self.path("log.jsonl")
+        self.environment["CHOIR_HOST"] = 'a "host"'
         out = self.train("--epochs", 2, "--workers", 3, "--log-json", file)
         with open(file) as lines:
             log = [json.loads(line) for line in lines]
         printed = harness.epochs_of(out)
         self.assertEqual(len(log), 2)
+        self.assertEqual(["run" in entry for entry in log], [True, False])
+        self.check_run(log)
         for entry, epoch in zip(log, printed):
             self.assertEqual(entry["epoch"], epoch.number)
             self.assertEqual(entry["workers"], 3)
@@ -234,6 +255,7 @@ class TrainTest(harness.ProgramTest):
                 entry["training_loss"], epoch.loss, delta=1e-6
             )
             self.assertGreater(entry["images_per_second"], 0)
+            self.check_ranks(entry)
             # Every sample is counted once, also where ranks have none left.
             for key, count in (
                 ("training_accuracy", 640),
@@ -241,6 +263,30 @@ class TrainTest(harness.ProgramTest):
             ):
                 hits = entry[key] * count
                 self.assertAlmostEqual(hits, round(hits), delta=1e-9)
+
+    def check_run(self, log):
+        run = log[0]["run"]
+        for key, value in {
+            "program": "mnist_dist",
+            "comm": "shm",
+            "strategy": "fp32 overlap=true",
+            "batch": 192,
+            "training_samples": 640,
+            "evaluation_samples": 200,
+            "last_step": log[1]["step"],
+            "hosts": ['a "host"'] * 3,
+        }.items():
+            self.assertEqual(run[key], value)
+        shapes = (20 * 25, 20, 50 * 20 * 25, 50, 800 * 500, 500, 5000, 10)
+        self.assertEqual(run["parameters"], sum(shapes))
+
+    def test_log_of_a_run_that_diverges_is_json(self):
+        file = self.path("log.jsonl")
+        self.train("--epochs", 1, "--lr", 1e6, "--log-json", file)
+        with open(file) as lines:
+            entry = json.loads(lines.read(), parse_constant=self.fail)
+        self.assertIsNone(entry["training_loss"])
+        self.assertIsNone(entry["loss"])
 
     def test_quiet_prints_nothing(self):
         self.assertEqual(self.train("--epochs", 1, "--quiet"), "")
