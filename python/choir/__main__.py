@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m choir: what this installation has, and a launcher for one host.
+"""python -m choir: what this installation has, a launcher for one host, and
+what is made of the logs of runs.
 
     python -m choir --check-build
     python -m choir -np 4 train.py --epochs 2
+    python -m choir report run.jsonl -o report.html
 
 -np starts the script that often, with the interpreter and the options that the
 launcher itself runs with; choir.dist, opt.DistOpt and the loader of each know
@@ -25,12 +27,14 @@ import threading
 from ctypes import byref, c_char_p, c_int32
 
 import choir
-from choir import _find, _raw, device, opt
+from choir import _find, _raw, _report, device, opt
 from choir._calls import check, lib
 from choir._lib import LaunchConfig, LaunchReport
 
 # What ends a run.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# By the first word: what takes the words after it, and gives the exit status.
+_COMMANDS = {"report": _report.main}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m choir",
         description="Says what this installation has, or runs a script on "
         "several workers of this host.",
+        epilog="python -m choir report LOG...: a page of what the examples' "
+        "--log-json wrote (report --help).",
     )
     parser.add_argument(
         "-cb",
@@ -240,8 +246,11 @@ def launch(
 
 
 def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in _COMMANDS:
+        return _COMMANDS[words[0]](words[1:])
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     if options.check_build:
         check_build()
         return 0
