@@ -343,7 +343,7 @@ def _throughput(run: Run) -> str:
         [_text(r.step), _text(r.per_second), *map(_text, _rates(r))]
         for r in run.reports
     ]
-    return f"<h3>Throughput</h3>\n<p>{labels} per second; the height is that of all " "ranks together.</p>\n" + (
+    return f"<h3>Throughput</h3>\n<p>In {labels} per second; the height is that of all " "ranks together.</p>\n" + (
         _legend(names) if by_rank else ""
     ) + chart.html() + _details(
         _table(["up to step", "all ranks", *names], rows)

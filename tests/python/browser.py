@@ -108,7 +108,10 @@ class Browser:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
-        self.call("Page.navigate", url=f"file://{os.path.abspath(path)}")
+        url = f"file://{os.path.abspath(path)}"
+        failure = self.call("Page.navigate", url=url).get("errorText")
+        if failure:
+            raise AssertionError(f"{url}: {failure}")
         while self._message().get("method") != "Page.loadEventFired":
             pass
 
