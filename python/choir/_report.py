@@ -47,6 +47,7 @@ dt { color: var(--muted); font-size: .75rem; } dd { margin: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: .125rem 1rem; color: var(--text); }
 .legend i { display: inline-block; width: 1.25rem; height: .75rem;
   margin-right: .375rem; vertical-align: -1px; }
+.legend i.box { background: currentColor; }
 .legend i.line { height: 0; border-top: 2px solid; vertical-align: 4px; }
 .legend i.dashed { border-top-style: dashed; }
 .plot { height: 15rem; margin: 1rem 1.25rem 0 0; }
@@ -96,8 +97,8 @@ def _ratio(value: float | None, by: float | None) -> float | None:
     return value / by if value is not None and by else None
 
 
-def _ticks(low: float, high: float, count: int) -> tuple[list[float], int]:
-    """Round numbers within low to high, about `count`; digits that show them."""
+def _ticks(low: float, high: float, count: int) -> list[tuple[float, str]]:
+    """Round numbers within low to high, about `count`, and their texts."""
     rough = (high - low) / count
     power = math.floor(math.log10(rough))
     step = min(
@@ -105,7 +106,10 @@ def _ticks(low: float, high: float, count: int) -> tuple[list[float], int]:
     )
     first, last = math.ceil(low / step), math.floor(high / step)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [i * step for i in range(first, last + 1)], digits
+    values = [i * step for i in range(first, last + 1)]
+    if digits > 6 or max(-low, high) >= 1e7:
+        return [(value, f"{value:.3g}") for value in values]
+    return [(value, _text(value, digits)) for value in values]
 
 
 def _limits(values: list[float], from_zero: bool) -> tuple[float, float]:
@@ -142,11 +146,9 @@ def _details(table: str) -> str:
     return f"<details><summary>Numbers</summary>\n{table}</details>\n"
 
 
-def _legend(names: list[str], kind: str = "") -> str:
+def _legend(names: list[str]) -> str:
     items = "".join(
-        f'<span><i class="c{i} {kind}"'
-        + ("" if kind else ' style="background: currentColor"')
-        + f"></i>{escape(name)}</span>"
+        f'<span><i class="c{i} box"></i>{escape(name)}</span>'
         for i, name in enumerate(names)
     )
     return f'<div class="legend">{items}</div>\n'
@@ -212,22 +214,22 @@ class _Chart:
 
     def html(self) -> str:
         grid = []
-        values, digits = _ticks(*self.y, 4)
-        labels = [_text(value, digits) for value in values]
-        for value, label in zip(values, labels):
+        ticks = _ticks(*self.y, 4)
+        for value, label in ticks:
             top = f"{self._top(value):.2f}%"
             grid.append(
                 f'<line class="grid" x1="0" x2="100%" y1="{top}" y2="{top}"/>'
                 f'<text x="-6" y="{top}" dy=".32em" text-anchor="end">{label}'
                 "</text>"
             )
-        steps, digits = _ticks(*self.x, 5)
-        for value in steps if digits == 0 else self.x:
+        for value, label in _ticks(*self.x, 5):
+            if value % 1:
+                continue  # of a run of few steps
             grid.append(
                 f'<text x="{self._left(value):.2f}%" y="100%" dy="1.4em" '
-                f'text-anchor="middle">{_text(value)}</text>'
+                f'text-anchor="middle">{label}</text>'
             )
-        room = max(map(len, labels), default=1) * 0.55 + 0.5
+        room = max((len(label) for _, label in ticks), default=1) * 0.55 + 0.5
         return (
             f'<div class="plot" style="margin-left: {room:.2f}rem"><svg '
             f'role="img" aria-label="{escape(self.title)}">\n'

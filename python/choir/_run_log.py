@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 # What a rank's time is split into, in the log's order: the key is <part>_seconds.
 PARTS = ("compute", "data", "wait", "exchange")
-# Above all that is measured; sums of smaller numbers stay finite.
+# Beyond all that is measured; sums and ratios of smaller numbers stay finite.
 _LIMIT = 1e100
+# Of the programs' --steps.
+_MAX_STEP = 10**12
 
 
 class LogError(Exception):
@@ -55,17 +57,25 @@ def _number(entry: dict, key: str) -> float | None:
     value = entry.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if -_LIMIT < value < _LIMIT else None
+    if not -_LIMIT < value < _LIMIT:
+        return None
+    # 0 of its type, as a step is a whole number.
+    return value if abs(value) > 1 / _LIMIT else 0 * abs(value)
+
+
+def _amount(entry: dict, key: str) -> float | None:
+    value = _number(entry, key)
+    return value if value is not None and value >= 0 else None
 
 
 def _step(entry: dict, key: str) -> int | None:
     value = _number(entry, key)
-    return value if isinstance(value, int) and 0 <= value < 2**53 else None
+    return value if isinstance(value, int) and 0 <= value <= _MAX_STEP else None
 
 
 def _rank(entry: dict, labels: str) -> Rank:
-    parts = [_number(entry, f"{part}_seconds") for part in PARTS]
-    return Rank(_number(entry, labels), _number(entry, "seconds"), parts)
+    parts = [_amount(entry, f"{part}_seconds") for part in PARTS]
+    return Rank(_amount(entry, labels), _amount(entry, "seconds"), parts)
 
 
 def _report(entry: dict, run: Run) -> Report:
@@ -77,15 +87,15 @@ def _report(entry: dict, run: Run) -> Report:
     steps = _step(entry, "steps")
     return Report(
         step=step,
-        steps=step - before if steps is None else min(steps, step),
+        steps=min(steps, step - before) if steps else step - before,
         epoch=_number(entry, "epoch"),
         workers=_number(entry, "workers"),
         training_loss=_number(entry, loss),
         validation_loss=_number(entry, "evaluation_loss"),
         training_accuracy=_number(entry, "training_accuracy"),
         validation_accuracy=_number(entry, "evaluation_accuracy"),
-        per_second=_number(entry, f"{run.labels}_per_second"),
-        seconds=_number(entry, "seconds"),
+        per_second=_amount(entry, f"{run.labels}_per_second"),
+        seconds=_amount(entry, "seconds"),
         ranks=[_rank(r, run.labels) for r in ranks if isinstance(r, dict)],
     )
 

@@ -146,6 +146,27 @@ class BrowserTest(unittest.TestCase):
                 )
                 self.assertEqual(self.run_script(WIDER), [])
 
+    def test_numbers_without_measure(self):
+        """What a run that diverges has, and a log that somebody made up."""
+        for low, high in (
+            (1e-30, 1e30),
+            (1e-300, 1e99),
+            (-1e99, 1e99),
+            (3, 3),
+            (0, 1e-40),
+        ):
+            made = run_logs.reports(REPORTS, RANKS)
+            for report, value in zip(made, (low, high, low, high)):
+                report["loss"] = value
+                report["tokens_per_second"] = report["steps"] = value
+                for key in ("tokens", "seconds", "wait_seconds"):
+                    report["ranks"][0][key] = value
+                report["ranks"][1]["compute_seconds"] = -value
+            self.page(made, width=390)
+            self.assertEqual(self.browser.errors, [])
+            self.assertEqual(self.run_script(WIDER), [])
+            self.assertEqual(self.count("circle"), 2 * REPORTS)
+
     def test_texts_of_charts_can_be_read(self):
         for width in WIDTHS:
             self.page(run_logs.reports(), width=width)
