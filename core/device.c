@@ -205,6 +205,17 @@ choir_pool_stats_t choir_device_memory(choir_device_t* device) {
   return choir_pool_stats(device->pool);
 }
 
+choir_status_t choir_device_check_memory(choir_device_t* device,
+                                         uint64_t bytes) {
+  // Small needs are not worth the look.
+  if (!device->vtable->is_host || bytes < ((uint64_t)64 << 20)) return NULL;
+  const uint64_t available = choir_memory_available();
+  if (bytes <= available) return NULL;
+  return CHOIR_ERROR(
+      OUT_OF_MEMORY, "%s: %.2f GB are needed and %.2f GB are left",
+      device->name, 1e-9 * (double)bytes, 1e-9 * (double)available);
+}
+
 choir_stream_t* choir_device_stream(choir_device_t* device) {
   return device->stream;
 }
@@ -283,6 +294,15 @@ choir_status_t choir__deferral_commit(choir__deferral_t* deferral) {
     take_first(deferral);
   }
   return NULL;
+}
+
+uint64_t choir__deferral_bytes(const choir__deferral_t* deferral) {
+  uint64_t bytes = 0;
+  for (choir_buffer_t* buffer = deferral->first; buffer;
+       buffer = buffer->next_deferred)
+    if (atomic_load_explicit(&buffer->ref_count, memory_order_acquire) > 1)
+      bytes += buffer->bytes;
+  return bytes;
 }
 
 void choir__deferral_drop(choir__deferral_t* deferral) {

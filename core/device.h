@@ -66,6 +66,13 @@ CHOIR_API choir_pool_stats_t choir_device_memory(choir_device_t* device);
 // Gives the pool's cached blocks back to where they came from.
 CHOIR_API void choir_device_trim(choir_device_t* device);
 // The device's compute stream, made with it; lent.
+// OUT_OF_MEMORY, with what is needed and what is left (choir_memory_available),
+// where a host has not got so many bytes: before it is too late, as a kernel
+// that gives more than it has ends some process later. Other devices refuse
+// what they have not got when they are asked for it.
+CHOIR_API choir_status_t choir_device_check_memory(choir_device_t* device,
+                                                   uint64_t bytes)
+    CHOIR_NODISCARD;
 CHOIR_API choir_stream_t* choir_device_stream(choir_device_t* device);
 
 // ---- Buffers ----

@@ -122,6 +122,8 @@ void choir__deferral_end(choir__deferral_t* deferral);
 // empties the list. After a failure the others are still on it.
 choir_status_t choir__deferral_commit(choir__deferral_t* deferral)
     CHOIR_NODISCARD;
+// Bytes that it would give.
+uint64_t choir__deferral_bytes(const choir__deferral_t* deferral);
 // Empties the list; whoever holds such a buffer must not use it.
 void choir__deferral_drop(choir__deferral_t* deferral);
 

@@ -174,6 +174,7 @@ static choir_status_t record_order(choir_graph_t* graph, int32_t stream,
 // What cannot be recorded is why the step can not be run again; it goes on as
 // if nobody had recorded it.
 static choir_status_t give_up(choir_graph_t* graph, choir_status_t why) {
+  if (graph->never_runs) return why;
   graph->error = why;
   return choir_graph_run(graph);
 }
@@ -277,6 +278,8 @@ choir_status_t choir_graph_begin(choir_graph_t* graph,
   return NULL;
 }
 
+void choir_graph_forbid_run(choir_graph_t* graph) { graph->never_runs = true; }
+
 choir_status_t choir_graph_end(choir_graph_t* graph) {
   if (!graph->is_recording)
     return CHOIR_ERROR(FAILED_PRECONDITION, "graph: ended before it was begun");
@@ -360,11 +363,13 @@ static choir_status_t run_node(choir_graph_t* graph, choir__node_t* node,
 }
 
 choir_status_t choir_graph_run(choir_graph_t* graph) {
-  if (!graph->is_holding)
+  if (!graph->is_holding || graph->never_runs)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "graph: run as recorded %s; needs a step that did not "
                        "run yet",
-                       graph->is_planned ? "after choir_graph_plan" : "twice");
+                       graph->never_runs   ? "though it is for its plan alone"
+                       : graph->is_planned ? "after choir_graph_plan"
+                                           : "twice");
   graph->is_holding = false;
   choir__deferral_end(&graph->deferral);
   CHOIR_TRY(choir__deferral_commit(&graph->deferral));
@@ -376,13 +381,19 @@ choir_status_t choir_graph_run(choir_graph_t* graph) {
 choir_status_t choir_graph_replay(choir_graph_t* graph,
                                   const choir_step_values_t* values,
                                   const choir_view_t* inputs) {
-  if (!graph->is_planned)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "graph: replayed before choir_graph_plan");
+  if (!graph->is_planned || graph->never_runs)
+    return CHOIR_ERROR(FAILED_PRECONDITION, "graph: replayed %s",
+                       graph->is_planned ? "though it is for its plan alone"
+                                         : "before choir_graph_plan");
   for (int32_t i = 0; i < graph->input_count; ++i)
     CHOIR_TRY(check_input(&graph->inputs[i], &inputs[i], i));
-  // After the first replay there is none on the list.
-  CHOIR_TRY(choir__deferral_commit(&graph->deferral));
+  if (graph->deferral.first) {  // the first replay
+    CHOIR_TRY_NOTE(
+        choir_device_check_memory(graph->workspace->device,
+                                  choir__deferral_bytes(&graph->deferral)),
+        "graph: buffers that stay");
+    CHOIR_TRY(choir__deferral_commit(&graph->deferral));
+  }
   // It may have lost its memory when it could not grow for another graph.
   CHOIR_TRY(
       choir__workspace_reserve(graph->workspace, graph->stats.arena_bytes));

@@ -67,6 +67,9 @@ CHOIR_API choir_status_t choir_graph_begin(choir_graph_t* graph,
                                            int32_t count,
                                            const choir_step_values_t* values)
     CHOIR_NODISCARD;
+// Before choir_graph_begin: the graph is for its plan alone. Nothing of what is
+// recorded ever runs; what cannot be recorded fails where it happens.
+CHOIR_API void choir_graph_forbid_run(choir_graph_t* graph);
 // Stops recording. FAILED_PRECONDITION, with the record or the reason, for a
 // step that cannot be run again; it has run.
 CHOIR_API choir_status_t choir_graph_end(choir_graph_t* graph) CHOIR_NODISCARD;

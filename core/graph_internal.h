@@ -88,6 +88,7 @@ struct choir_graph_s {
   int32_t stream_count;
   bool is_recording;
   bool is_holding;  // what was recorded has not run yet
+  bool never_runs;
   bool is_planned;
   choir__deferral_t deferral;  // buffers of what is held
   choir_status_t error;        // of recording

@@ -375,6 +375,8 @@ choir_status_t choir__workspace_reserve(choir_workspace_t* workspace,
   choir_buffer_release(workspace->buffer);
   workspace->buffer = NULL;
   choir_device_trim(workspace->device);
+  CHOIR_TRY_NOTE(choir_device_check_memory(workspace->device, bytes),
+                 "graph: workspace");
   CHOIR_TRY_NOTE(
       choir_buffer_create(workspace->device, bytes, &workspace->buffer),
       "graph: workspace");

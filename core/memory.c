@@ -3,8 +3,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "core/memory_internal.h"
 
@@ -43,6 +46,51 @@ static void system_free(void* self, void* memory, size_t bytes,
 
 choir_allocator_t choir_allocator_system(void) {
   return (choir_allocator_t){NULL, system_alloc, system_free};
+}
+
+// The number behind `name` in a file of the kernel's; UINT64_MAX: it has none.
+// name "": the first word.
+static uint64_t read_number(const char* path, const char* name, uint64_t unit) {
+  FILE* file = fopen(path, "re");
+  if (!file) return UINT64_MAX;
+  char line[256];
+  uint64_t value = UINT64_MAX;
+  const size_t length = strlen(name);
+  while (value == UINT64_MAX && fgets(line, sizeof(line), file)) {
+    unsigned long long number = 0;
+    if (strncmp(line, name, length) == 0 &&
+        sscanf(line + length, " %llu", &number) == 1)
+      value = number * unit;
+  }
+  fclose(file);
+  return value;
+}
+
+static uint64_t left(uint64_t limit, uint64_t used) {
+  if (limit == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
+  return limit > used ? limit - used : 0;
+}
+
+static uint64_t left_of_limit(int resource, const char* used) {
+  struct rlimit limit;
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return UINT64_MAX;
+  return left(limit.rlim_cur, read_number("/proc/self/status", used, 1024));
+}
+
+uint64_t choir_memory_available(void) {
+  const uint64_t places[] = {
+      read_number("/proc/meminfo", "MemAvailable:", 1024),
+      left(read_number("/sys/fs/cgroup/memory.max", "", 1),
+           read_number("/sys/fs/cgroup/memory.current", "", 1)),
+      left(read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", 1),
+           read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", "", 1)),
+      left_of_limit(RLIMIT_DATA, "VmData:"),
+      left_of_limit(RLIMIT_AS, "VmSize:")};
+  uint64_t least = UINT64_MAX;
+  for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); ++i)
+    if (places[i] < least) least = places[i];
+  return least;
 }
 
 static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;

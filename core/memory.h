@@ -25,6 +25,12 @@ typedef struct choir_allocator_s {
 // The C library's allocator.
 CHOIR_API choir_allocator_t choir_allocator_system(void);
 
+// Bytes that this process may still take of the host's memory: the least of
+// what the system has available, what is left under the limit of the control
+// group (versions 1 and 2) and under RLIMIT_DATA and RLIMIT_AS; UINT64_MAX
+// where none of them is known. Not what other processes are about to take.
+CHOIR_API uint64_t choir_memory_available(void);
+
 // The process default; see choir_allocator_set_default (core/allocator.h).
 CHOIR_API choir_allocator_t choir_allocator_default(void);
 

@@ -54,30 +54,31 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
   X(T, BOOL, help, false, 0, 1, "print this and end")
 
 // Of those with several workers.
-#define TRAIN_DIST_OPTIONS(X, T)                                              \
-  X(T, INT, workers, 2, 1, 1024, "worker processes to start")                 \
-  X(T, ENUM, launcher, 0, train_launcher_names, 0,                            \
-    "who starts them: spawn: this program, on this host; mpi: mpiexec")       \
-  X(T, ENUM, comm, 0, train_comm_names, 0,                                    \
-    "how they talk; auto: shm on one host, else tcp or mpi; nccl: as auto, "  \
-    "and GPUs (--device cuda) by NCCL")                                       \
-  X(T, STRING, dist_option, "fp32", 0, 0,                                     \
-    "how gradients are shared (docs/strategies.md)")                          \
-  X(T, FLOAT, spars, 0, 0, 1e30,                                              \
-    "share (sparseTopK, dgc, sparseLocal) or size (sparseThreshold) of what " \
-    "is sent; 0: the strategy's default")                                     \
-  X(T, STRING, dist_settings, NULL, 0, 0,                                     \
-    "other settings of the strategy: name=value,...")                         \
-  X(T, BOOL, shard_optimizer, false, 0, 1,                                    \
-    "each worker keeps a part of the optimizer's states")                     \
-  X(T, BOOL, sync_batch_norm, false, 0, 1,                                    \
-    "batch norm over the samples of all workers, where there is one")         \
-  X(T, BOOL, plan, false, 0, 1,                                               \
-    "measure link and step, tell what every strategy would take, and end")    \
-  X(T, STRING, shares, NULL, 0, 0,                                            \
-    "samples of a step for each worker, where they are not alike: 96,32")     \
-  X(T, BOOL, balance, false, 0, 1, "measure the workers, and share by speed") \
-  X(T, FLOAT, deadline, 60, 0.001, 1e6,                                       \
+#define TRAIN_DIST_OPTIONS(X, T)                                               \
+  X(T, INT, workers, 2, 1, 1024, "worker processes to start")                  \
+  X(T, ENUM, launcher, 0, train_launcher_names, 0,                             \
+    "who starts them: spawn: this program, on this host; mpi: mpiexec")        \
+  X(T, ENUM, comm, 0, train_comm_names, 0,                                     \
+    "how they talk; auto: shm on one host, else tcp or mpi; nccl: as auto, "   \
+    "and GPUs (--device cuda) by NCCL")                                        \
+  X(T, STRING, dist_option, "fp32", 0, 0,                                      \
+    "how gradients are shared (docs/strategies.md)")                           \
+  X(T, FLOAT, spars, 0, 0, 1e30,                                               \
+    "share (sparseTopK, dgc, sparseLocal) or size (sparseThreshold) of what "  \
+    "is sent; 0: the strategy's default")                                      \
+  X(T, STRING, dist_settings, NULL, 0, 0,                                      \
+    "other settings of the strategy: name=value,...")                          \
+  X(T, BOOL, shard_optimizer, false, 0, 1,                                     \
+    "each worker keeps a part of the optimizer's states")                      \
+  X(T, BOOL, sync_batch_norm, false, 0, 1,                                     \
+    "batch norm over the samples of all workers, where there is one")          \
+  X(T, BOOL, plan, false, 0, 1,                                                \
+    "tell what memory a worker takes; measure link and step, tell what every " \
+    "strategy would take, and end")                                            \
+  X(T, STRING, shares, NULL, 0, 0,                                             \
+    "samples of a step for each worker, where they are not alike: 96,32")      \
+  X(T, BOOL, balance, false, 0, 1, "measure the workers, and share by speed")  \
+  X(T, FLOAT, deadline, 60, 0.001, 1e6,                                        \
     "longest wait for another worker, seconds")
 
 #define TRAIN_ALL_OPTIONS(X, T) TRAIN_OPTIONS(X, T) TRAIN_DIST_OPTIONS(X, T)

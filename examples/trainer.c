@@ -12,6 +12,7 @@
 
 #include "examples/balance.h"
 #include "examples/train_log.h"
+#include "examples/train_memory.h"
 
 // Images that each worker evaluates at a time.
 #define EVALUATION_BATCH 256
@@ -277,7 +278,13 @@ static choir_status_t set_up(trainer_t* trainer) {
   CHOIR_TRY(open_outputs(trainer));
   CHOIR_TRY(open_device(trainer));
   CHOIR_TRY(open_data(trainer));
-  return make_model(trainer);
+  CHOIR_TRY(make_model(trainer));
+  const train_memory_t memory = {
+      .model = trainer->model,
+      .training = trainer->training_loader,
+      .evaluation = trainer->evaluation_loader,
+      .workers = trainer->comm ? choir_comm_local_size(trainer->comm) : 1};
+  return train_memory_check(&memory, trainer->prints && trainer->options->plan);
 }
 
 static void tear_down(trainer_t* trainer) {

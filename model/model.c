@@ -651,6 +651,48 @@ choir_status_t choir_model_predict(choir_model_t* model,
   return status;
 }
 
+static uint64_t bytes_of(const choir_tensor_t* tensor) {
+  return tensor ? (uint64_t)choir_tensor_count(tensor) *
+                      choir_dtype_bytes(choir_tensor_dtype(tensor))
+                : 0;
+}
+
+static choir_status_t sum_states(const choir_model_t* model, uint64_t* out) {
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  const size_t count = choir_model_states(model, NULL);
+  const size_t bytes = (count + 1) * sizeof(choir_named_tensor_t);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "list of states", &memory));
+  choir_named_tensor_t* states = memory;
+  choir_model_states(model, states);
+  for (size_t i = model->params->count; i < count; ++i)
+    *out += bytes_of(states[i].tensor);
+  choir_deallocate(allocator, memory, bytes);
+  return NULL;
+}
+
+choir_status_t choir_model_plan_memory(choir_model_t* model, bool is_training,
+                                       const choir_model_batch_t* batch,
+                                       choir_model_memory_t* out_memory) {
+  memset(out_memory, 0, sizeof(*out_memory));
+  CHOIR_TRY(require_compiled(model, "plan_memory"));
+  CHOIR_TRY(is_training ? need_updater(model, "training")
+                        : need_forward(model, "evaluate"));
+  CHOIR_TRY(check_batch(model, batch));
+  const choir_metrics_t metrics = model->metrics;
+  model->memory = out_memory;
+  choir_status_t status = is_training ? train_eagerly(model, batch)
+                                      : evaluate_eagerly(model, batch);
+  model->memory = NULL;
+  model->metrics = metrics;
+  CHOIR_TRY_NOTE(status, "model %s: plan_memory", model->def->name);
+  for (size_t i = 0; i < model->params->count; ++i) {
+    out_memory->parameters += bytes_of(model->params->params[i]->value);
+    out_memory->gradients += bytes_of(model->params->params[i]->grad);
+  }
+  return sum_states(model, &out_memory->states);
+}
+
 choir_status_t choir_model_take_metrics(choir_model_t* model,
                                         choir_metrics_t* out_metrics) {
   *out_metrics = model->metrics;

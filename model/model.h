@@ -225,6 +225,22 @@ CHOIR_API choir_status_t choir_model_take_metrics(choir_model_t* model,
 // Training steps applied; part of every random key, saved and restored by
 // checkpoints. From choir_model_backward_and_update on it counts the step that
 // runs.
+// What training takes of the device's memory, in bytes.
+typedef struct choir_model_memory_s {
+  uint64_t parameters;  // and what is not learnt, as running averages
+  uint64_t gradients;
+  uint64_t states;       // the updater's, on this rank
+  uint64_t activations;  // temporaries of the planned step
+} choir_model_memory_t;
+// Plans one step of training (or, is_training false, of evaluation) by batches
+// like this one, in graph mode, and runs nothing of it; also where the model's
+// own steps are no graphs. The steps of a model share one place for
+// activations, as large as the largest needs. The batch is only looked at.
+// FAILED_PRECONDITION for a step that cannot be recorded, and before compile or
+// without an updater.
+CHOIR_API choir_status_t choir_model_plan_memory(
+    choir_model_t* model, bool is_training, const choir_model_batch_t* batch,
+    choir_model_memory_t* out_memory) CHOIR_NODISCARD;
 CHOIR_API int64_t choir_model_step(const choir_model_t* model);
 CHOIR_API void choir_model_set_step(choir_model_t* model, int64_t step);
 

@@ -123,7 +123,8 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
                                         const choir_model_batch_t* batch,
                                         choir__model_graph_t* out_recorded) {
   out_recorded->graph = NULL;
-  if (!model->use_graph || batch->sample_count == 0) return NULL;
+  if ((!model->use_graph && !model->memory) || batch->sample_count == 0)
+    return NULL;
   if (!model->workspace)
     CHOIR_TRY(choir_workspace_create(model->device, &model->workspace));
   if (!model->graphs) {
@@ -134,6 +135,7 @@ choir_status_t choir__model_begin_graph(choir_model_t* model,
   }
   choir_graph_t* graph = NULL;
   CHOIR_TRY(choir_graph_create(model->workspace, &graph));
+  if (model->memory) choir_graph_forbid_run(graph);
   choir_stream_t* streams[2] = {choir_device_stream(model->device), NULL};
   int32_t count = 1;
   if (kind == CHOIR__STEP_TRAIN && model->updater->vtable->stream)
@@ -188,13 +190,11 @@ static void keep_graph(choir_model_t* model,
   model->graph_stats = choir_graph_stats(entry->graph);
 }
 
-// Plans the step and runs it for the first time.
-static choir_status_t plan_and_run(choir_model_t* model,
-                                   const choir_model_batch_t* batch,
-                                   choir__model_graph_t* recorded,
-                                   const choir_tensor_t* y,
-                                   choir_status_t* out_why) {
-  choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
+static choir_status_t plan(const choir_model_t* model,
+                           const choir_model_batch_t* batch,
+                           choir__model_graph_t* recorded,
+                           const choir_tensor_t* y,
+                           choir_view_t inputs[CHOIR__BATCH_TENSORS + 1]) {
   choir_graph_options_t options = {
       .inputs = inputs,
       .input_count = list_inputs(batch, &recorded->key, inputs),
@@ -205,7 +205,17 @@ static choir_status_t plan_and_run(choir_model_t* model,
     recorded->result_bytes = choir_buffer_bytes(recorded->result.buffer);
     options.result_count = 1;
   }
-  *out_why = choir_graph_plan(recorded->graph, &options);
+  return choir_graph_plan(recorded->graph, &options);
+}
+
+// Plans the step and runs it for the first time.
+static choir_status_t plan_and_run(choir_model_t* model,
+                                   const choir_model_batch_t* batch,
+                                   choir__model_graph_t* recorded,
+                                   const choir_tensor_t* y,
+                                   choir_status_t* out_why) {
+  choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
+  *out_why = plan(model, batch, recorded, y, inputs);
   return *out_why ? choir_graph_run(recorded->graph)
                   : replay(model, recorded, batch, inputs);
 }
@@ -217,6 +227,14 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
                                       choir_status_t status) {
   if (!recorded->graph) return status;
   choir_status_t why = choir_graph_end(recorded->graph);
+  if (model->memory) {
+    choir_view_t inputs[CHOIR__BATCH_TENSORS + 1];
+    status = choir_status_join(status, why);
+    if (!status) status = plan(model, batch, recorded, y, inputs);
+    model->memory->activations = choir_graph_stats(recorded->graph).arena_bytes;
+    choir_graph_destroy(recorded->graph);
+    return status;
+  }
   // A step that fails has run as far as it came, recorded or not.
   if (!why)
     status = status

@@ -90,6 +90,8 @@ struct choir_model_s {
   int32_t graph_count;
   uint64_t graph_clock;
   uint64_t last_graph;  // see choir_model_last_graph
+  // Where choir_model_plan_memory wants the next step's; NULL: the step runs.
+  choir_model_memory_t* memory;
   choir_graph_stats_t graph_stats;
 };
 

@@ -116,6 +116,20 @@ static void set_part(const choir_optimizer_t* optimizer, param_state_t* state) {
   state->count = count;
 }
 
+// States are as large as what they belong to, or smaller.
+static choir_status_t check_memory(const choir_optimizer_t* optimizer,
+                                   choir_device_t* device) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < optimizer->state_count; ++i) {
+    const param_state_t* state = &optimizer->states[i];
+    bytes += (uint64_t)state->count * optimizer->names_per_param *
+             choir_dtype_bytes(choir_tensor_dtype(state->param->value));
+  }
+  CHOIR_TRY_NOTE(choir_device_check_memory(device, bytes), "states of %s",
+                 optimizer->def->name);
+  return NULL;
+}
+
 static choir_optimizer_t* of_updater(choir_updater_t* updater) {
   return (choir_optimizer_t*)updater;
 }
@@ -150,7 +164,7 @@ static choir_status_t attach(choir_updater_t* updater, choir_device_t* device,
   }
   optimizer->is_sharded = optimizer->sharding != NULL;
   optimizer->names_per_param = (size_t)choir__optimizer_state_count(optimizer);
-  choir_status_t status = NULL;
+  choir_status_t status = check_memory(optimizer, device);
   for (size_t i = 0; i < trainable && !status; ++i)
     for (size_t k = 0; k < optimizer->names_per_param && !status; ++k)
       status = make_state(optimizer, device, &optimizer->states[i], k);
