@@ -38,6 +38,7 @@ extern "C" {
   X(embedding, CHOIR_EMBEDDING_FIELDS)                       \
   X(position_embedding, CHOIR_POSITION_EMBEDDING_FIELDS)     \
   X(multi_head_attention, CHOIR_MULTI_HEAD_ATTENTION_FIELDS) \
+  X(feed_forward, CHOIR_FEED_FORWARD_FIELDS)                 \
   X(rnn, CHOIR_RNN_FIELDS)                                   \
   X(lstm, CHOIR_RECURRENT_FIELDS)                            \
   X(gru, CHOIR_RECURRENT_FIELDS)                             \
@@ -236,6 +237,29 @@ CHOIR_API extern const char* const choir_nonlinearity_names[];  // tanh, relu
   X(T, FLOAT, out_deviation, 0, 0, 1e9, "linear's, of out")                   \
   X(T, FLOAT, rotary, 0, 0, 1e12, "theta of rotary positions; 0: none")
 
+// x (..., in) -> shrink(activation(expand(x))), (..., in), with hidden_size
+// columns between. gated: shrink(activation(gate(x)) * expand(x)) (Shazeer,
+// 2020, arXiv:2002.05202), SwiGLU with silu. Children expand, shrink and, if
+// gated, gate, layers `linear`.
+#define CHOIR_FEED_FORWARD_FIELDS(X, T)                                      \
+  X(T, INT, hidden_size, 0, 0, 1e9, "columns between; 0: 4 in")              \
+  X(T, ENUM, activation, 0, choir_hidden_activation_names, 0, "see above")   \
+  X(T, BOOL, gated, false, 0, 1, "multiply by a product without activation") \
+  X(T, BOOL, bias, true, 0, 1, "of the children")                            \
+  X(T, FLOAT, deviation, 0, 0, 1e9, "linear's, of expand and gate")          \
+  X(T, FLOAT, out_deviation, 0, 0, 1e9, "linear's, of shrink")
+#define CHOIR_HIDDEN_ACTIVATION_LIST(X) \
+  X(GELU, gelu)                         \
+  X(GELU_TANH, gelu_tanh)               \
+  X(SILU, silu)                         \
+  X(RELU, relu)
+typedef enum choir_hidden_activation_e {
+#define CHOIR_HIDDEN_ACTIVATION_ENUM_(ENUM, name) CHOIR_HIDDEN_##ENUM,
+  CHOIR_HIDDEN_ACTIVATION_LIST(CHOIR_HIDDEN_ACTIVATION_ENUM_)
+#undef CHOIR_HIDDEN_ACTIVATION_ENUM_
+} choir_hidden_activation_t;
+CHOIR_API extern const char* const choir_hidden_activation_names[];
+
 // x, a matrix or a batch of them -> alpha op(x) op(W) + beta b, where op may
 // transpose. W (out, in), or (in, out) without transpose_b, starts as
 // N(0, sqrt(2 / (in + out))), b (1, out) as 0.
@@ -313,6 +337,9 @@ CHOIR_LAYER_LIST(CHOIR_LAYER_DECLARE_)
 #define choir_layer_multi_head_attention(model, ...) \
   CHOIR_LAYER_MAKE_(model, multi_head_attention,     \
                     CHOIR_MULTI_HEAD_ATTENTION_FIELDS, __VA_ARGS__, )
+#define choir_layer_feed_forward(model, ...)                        \
+  CHOIR_LAYER_MAKE_(model, feed_forward, CHOIR_FEED_FORWARD_FIELDS, \
+                    __VA_ARGS__, )
 #define choir_layer_gemm(model, ...) \
   CHOIR_LAYER_MAKE_(model, gemm, CHOIR_GEMM_FIELDS, __VA_ARGS__, )
 #define choir_layer_cat(model, ...) \

@@ -365,6 +365,31 @@ class MultiHeadAttention(_layer.ListLayer):
         return super().forward(*self._inputs(*xs, **named))
 
 
+class FeedForward(_layer.ListLayer):
+    """shrink(activation(expand(x))), (..., in) to (..., in), of layers Linear with
+    hidden_size columns between; None: 4 in. gated: shrink(activation(gate(x)) *
+    expand(x)) (Shazeer, 2020), SwiGLU with "silu". activation: "gelu", "gelu_tanh",
+    "silu" or "relu". deviation: of the initial weights of expand and gate,
+    out_deviation: of those of shrink; 0: as Linear's.
+    """
+
+    _kind = "feed_forward"
+
+    def __init__(
+        self,
+        hidden_size: int | None = None,
+        activation: str = "gelu",
+        gated: bool = False,
+        bias: bool = True,
+        deviation: float = 0.0,
+        out_deviation: float = 0.0,
+    ) -> None:
+        super().__init__(
+            hidden_size=hidden_size, activation=activation, gated=gated,
+            bias=bias, deviation=deviation, out_deviation=out_deviation,
+        )  # fmt: skip
+
+
 class BatchNorm2d(Layer):
     """Normalises each channel of (n, c, h, w), or (n, c), over the batch.
 

@@ -181,6 +181,26 @@ STARTS = [
             "out.W": Normal(0.005),
         },
     ),
+    (
+        lambda: layer.FeedForward(300, "silu", True, True, 0.02, 0.005),
+        [array(1, 2, 120)],
+        {
+            "expand.W": Normal(0.02),
+            "expand.b": ZERO,
+            "gate.W": Normal(0.02),
+            "gate.b": ZERO,
+            "shrink.W": Normal(0.005),
+            "shrink.b": ZERO,
+        },
+    ),
+    (
+        lambda: layer.FeedForward(bias=False),
+        [array(1, 2, 60)],
+        {
+            "expand.W": Normal(math.sqrt(2 / (60 + 240))),
+            "shrink.W": Normal(math.sqrt(2 / (240 + 60))),
+        },
+    ),
     (layer.LayerNorm, [array(2, 3, 4)], {"scale": Constant(1), "bias": ZERO}),
     (
         lambda: layer.LayerNorm(bias=False),

@@ -327,6 +327,41 @@ rows(
 )
 
 
+ACTIVATIONS = {
+    "gelu": lambda x: x / 2 * (1 + erf(x / 2**0.5)),
+    "gelu_tanh": lambda x: (
+        x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    ),
+    "silu": lambda x: x * sigmoid(x),
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def fed_forward(p, x, activation, gated):
+    def product(x, name):
+        return x @ p[name + ".W"] + p.get(name + ".b", 0)
+
+    inner = ACTIVATIONS[activation](product(x, "gate" if gated else "expand"))
+    if gated:
+        inner = inner * product(x, "expand")
+    return product(inner, "shrink")
+
+
+for _name in ACTIVATIONS:
+    for _gated in (False, True):
+        rows(
+            lambda n=_name, g=_gated: layer.FeedForward(6, n, g),
+            lambda p, x, n=_name, g=_gated: fed_forward(p, x, n, g),
+            [share(2, 3, 4)],
+            [share(3, 2)],
+        )
+rows(
+    lambda: layer.FeedForward(bias=False),
+    lambda p, x: fed_forward(p, x, "gelu", False),
+    [share(2, 3)],
+)
+
+
 def pooled(x, kernel, stride, padding, is_max):
     fill = -9e9 if is_max else 0
     found = windows(x, kernel, stride, padding, fill)
