@@ -72,10 +72,11 @@ static choir_status_t open_1024(const char* path, int64_t limit,
 }
 
 // Layers, heads, width, context, vocabulary, of which the text needs 65.
-static const gpt_config_t nano = {4, 4, 128, 64, 65, 0, false, false};
-static const gpt_config_t m10 = {6, 6, 384, 256, 65, 0.2, false, false};
-static const gpt_config_t gpt2 = {12, 12, 768, 64, 50257, 0, true, false};
-static const gpt_config_t gpt2_1k = {12, 12, 768, 1024, 50257, 0, true, false};
+static const gpt_config_t nano = GPT_SIZES(4, 4, 128, 64, 65);
+static const gpt_config_t m10 = GPT_SIZES(6, 6, 384, 256, 65, 0.2);
+static const gpt_config_t gpt2 = GPT_SIZES(12, 12, 768, 64, 50257, 0, true);
+static const gpt_config_t gpt2_1k =
+    GPT_SIZES(12, 12, 768, 1024, 50257, 0, true);
 #define GPT(config, batch_, open)                                            \
   {                                                                          \
     .def = &gpt_def, .bytes = sizeof(gpt_t), .gpt = &(config),               \

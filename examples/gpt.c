@@ -4,70 +4,72 @@
 #include <math.h>
 #include <stdio.h>
 
-static void define_block(choir_model_t* model, void* self) {
+#define RUN(layer, x) choir_layer_forward(s, layer, x)
+
+static choir_layer_t* norm(choir_model_t* m, const char* id,
+                           const gpt_config_t* c) {
+  if (c->rms_norm) return choir_layer_rms_norm(m, id, .epsilon = c->epsilon);
+  return choir_layer_layer_norm(m, id, .epsilon = c->epsilon, .bias = c->bias);
+}
+
+static void define_block(choir_model_t* m, void* self) {
   gpt_block_t* b = self;
   const gpt_config_t* c = b->config;
   // What is added to the stream starts smaller, the more is added.
   const double in = 0.02, out = in / sqrt(2.0 * (double)c->layers);
-  b->norm1 = choir_layer_layer_norm(model, "norm1", .bias = c->bias);
+  b->norm1 = norm(m, "norm1", c);
   b->attention = choir_layer_multi_head_attention(
-      model, "attention", .num_heads = c->heads, .causal = true,
-      .bias = c->bias, .dropout = c->dropout, .deviation = in,
-      .out_deviation = out);
-  b->norm2 = choir_layer_layer_norm(model, "norm2", .bias = c->bias);
-  b->expand = choir_layer_linear(model, "expand", .out_features = 4 * c->width,
-                                 .bias = c->bias, .deviation = in);
-  b->shrink = choir_layer_linear(model, "shrink", .out_features = c->width,
-                                 .bias = c->bias, .deviation = out);
-  b->dropout = choir_layer_dropout(model, "dropout", .ratio = c->dropout);
+      m, "attention", .num_heads = c->heads, .kv_heads = c->kv_heads,
+      .rotary = c->rotary, .causal = true, .bias = c->bias,
+      .dropout = c->dropout, .deviation = in, .out_deviation = out);
+  b->norm2 = norm(m, "norm2", c);
+  b->mlp = choir_layer_feed_forward(
+      m, "mlp", .hidden_size = c->hidden, .gated = c->gated, .bias = c->bias,
+      .activation = c->activation, .deviation = in, .out_deviation = out);
+  b->dropout = choir_layer_dropout(m, "dropout", .ratio = c->dropout);
 }
 
-static choir_var_t* forward_block(choir_scope_t* s, void* self,
-                                  choir_vars_t inputs) {
+static choir_var_t* run_block(choir_scope_t* s, void* self, choir_vars_t in) {
   const gpt_block_t* b = self;
-  choir_var_t *x = inputs.at[0], *y = choir_layer_forward(s, b->norm1, x);
-  y = choir_layer_forward(s, b->attention, y);
-  x = choir_var_add(s, x, choir_layer_forward(s, b->dropout, y));
-  y = choir_layer_forward(s, b->norm2, x);
-  y = choir_layer_forward(s, b->expand, y);
-  y = b->config->gelu_tanh ? choir_var_gelu_tanh(s, y) : choir_var_gelu(s, y);
-  y = choir_layer_forward(s, b->shrink, y);
-  return choir_var_add(s, x, choir_layer_forward(s, b->dropout, y));
+  choir_var_t* x = in.at[0];
+  x = choir_var_add(s, x, RUN(b->dropout, RUN(b->attention, RUN(b->norm1, x))));
+  return choir_var_add(s, x, RUN(b->dropout, RUN(b->mlp, RUN(b->norm2, x))));
 }
 
-static const choir_block_def_t block_def = {define_block, forward_block};
+static const choir_block_def_t block_def = {define_block, run_block};
 
-static void define(choir_model_t* model, void* self) {
+static void define(choir_model_t* m, void* self) {
   gpt_t* g = self;
   const gpt_config_t* c = &g->config;
-  g->tokens = choir_layer_embedding(model, "tokens", .deviation = 0.02,
+  g->tokens = choir_layer_embedding(m, "tokens", .deviation = 0.02,
                                     .num_embeddings = c->vocabulary,
                                     .embedding_dim = c->width);
-  g->positions = choir_layer_position_embedding(
-      model, "positions", .num_embeddings = c->context, .deviation = 0.02);
-  g->dropout = choir_layer_dropout(model, "dropout", .ratio = c->dropout);
+  if (c->rotary == 0)
+    g->positions = choir_layer_position_embedding(
+        m, "positions", .num_embeddings = c->context, .deviation = 0.02);
+  g->dropout = choir_layer_dropout(m, "dropout", .ratio = c->dropout);
   for (int64_t i = 0; i < c->layers; ++i) {
     char name[16];
     snprintf(name, sizeof(name), "block%d", (int)i);
     g->parts[i].config = c;
-    g->blocks[i] = choir_layer_block(model, name, &block_def, &g->parts[i]);
+    g->blocks[i] = choir_layer_block(m, name, &block_def, &g->parts[i]);
   }
-  g->norm = choir_layer_layer_norm(model, "norm", .bias = c->bias);
+  g->norm = norm(m, "norm", c);
+  if (c->head)
+    g->head = choir_layer_linear(m, "head", .out_features = c->vocabulary,
+                                 .bias = false, .deviation = 0.02);
 }
 
-static choir_var_t* forward(choir_scope_t* s, void* self, choir_vars_t inputs) {
+static choir_var_t* forward(choir_scope_t* s, void* self, choir_vars_t in) {
   const gpt_t* g = self;
-  choir_var_t* x = choir_layer_forward(s, g->tokens, inputs.at[0]);
-  x = choir_layer_forward(s, g->positions, x);
-  x = choir_layer_forward(s, g->dropout, x);
-  for (int64_t i = 0; i < g->config.layers; ++i)
-    x = choir_layer_forward(s, g->blocks[i], x);
-  x = choir_layer_forward(s, g->norm, x);
+  choir_var_t* x = RUN(g->tokens, in.at[0]);
+  x = RUN(g->dropout, g->positions ? RUN(g->positions, x) : x);
+  for (int64_t i = 0; i < g->config.layers; ++i) x = RUN(g->blocks[i], x);
+  x = RUN(g->norm, x);
+  if (g->head) return RUN(g->head, x);
   // The table of tokens is the last matrix too (Press and Wolf, 2017).
   choir_var_t* w = choir_scope_param(s, choir_layer_param(g->tokens, 0));
-  return choir_var_matmul(s, x, w,
-                          &(choir_matmul_attrs_t){.transpose_b = true});
+  return choir_var_matmul(s, x, w, &(choir_matmul_attrs_t){.transpose_b = 1});
 }
 
-const choir_model_def_t gpt_def = {
-    .name = "gpt", .define = define, .forward = forward};
+const choir_model_def_t gpt_def = {"gpt", define, forward, NULL};

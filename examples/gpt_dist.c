@@ -9,19 +9,22 @@
 #include "examples/gpt_sample.h"
 #include "examples/gpt_weights.h"
 
-static const char* const preset_names[] = {"nano", "10m", "gpt2", NULL};
+static const char* const preset_names[] = {"nano", "10m", "gpt2", "llama",
+                                           NULL};
 static const char* const unit_names[] = {"characters", "bytes", NULL};
 
 #define FLAGS(X, T)                                                            \
   X(T, ENUM, preset, 0, preset_names, 0,                                       \
-    "sizes and rates: nanoGPT's for CPUs, its small one for GPUs, or GPT-2's") \
+    "sizes and rates: nanoGPT's for CPUs, its small one for GPUs, GPT-2's or " \
+    "a small Llama's")                                                         \
   GPT_FIELDS(X, T)                                                             \
   X(T, ENUM, unit, 0, unit_names, 0, "what a token of a text is")              \
   X(T, STRING, tokens, NULL, 0, 0,                                             \
     "in place of a text: file of token ids, of 16 bits or with llm.c's "       \
     "header")                                                                  \
   X(T, STRING, weights, NULL, 0, 0,                                            \
-    "begin with those of this file, in Hugging Face's names for GPT-2")        \
+    "begin with those of this file, in Hugging Face's names for GPT-2 or "     \
+    "Llama")                                                                   \
   X(T, STRING, export, NULL, 0, 0, "write the trained weights so")             \
   X(T, INT, sample, 300, 0, 1e9, "tokens to write at the end")                 \
   X(T, FLOAT, temperature, 0.8, 0, 1e6,                                        \
@@ -37,31 +40,30 @@ static flags_t flags;
 static choir_tokens_t* tokens;  // opened with the data
 
 typedef struct preset_s {
-  int64_t layers, heads, width, context, vocabulary;
-  double dropout;
-  bool bias, gelu_tanh;
   int64_t global_batch, steps, evaluate_every;
   double lr, beta2;
+  gpt_config_t sizes;
 } preset_t;
 
+// Sizes: layers, heads, width, context, vocabulary, dropout, bias.
 static const preset_t presets[] = {
-    {4, 4, 128, 64, 0, 0, false, false, 12, 2000, 250, 2e-3, 0.99},
-    {6, 6, 384, 256, 0, 0.2, false, false, 8, 5000, 250, 1e-3, 0.99},
-    {12, 12, 768, 1024, 50257, 0, true, true, 4, 1000, 100, 6e-4, 0.95}};
+    {12, 2000, 250, 2e-3, 0.99, GPT_SIZES(4, 4, 128, 64)},
+    {8, 5000, 250, 1e-3, 0.99, GPT_SIZES(6, 6, 384, 256, 0, 0.2)},
+    {4, 1000, 100, 6e-4, 0.95,
+     GPT_SIZES(12, 12, 768, 1024, 50257, 0, true, CHOIR_HIDDEN_GELU_TANH)},
+    {8, 5000, 250, 1e-3, 0.99,
+     GPT_SIZES(6, 6, 384, 256, 0, 0.2, false, CHOIR_HIDDEN_SILU, .gated = true,
+               .hidden = 1024, .kv_heads = 2, .rotary = 10000, .rms_norm = true,
+               .head = true)}};
 
 static void set_defaults(train_options_t* options) {
   const preset_t* p = &presets[flags.preset];
   const int32_t preset = flags.preset;
   choir_struct_init(&flags_def, &flags);
   flags.preset = preset;
-  flags.layers = p->layers;
-  flags.heads = p->heads;
-  flags.width = p->width;
-  flags.context = p->context;
-  flags.vocabulary = p->vocabulary;
-  flags.dropout = p->dropout;
-  flags.bias = p->bias;
-  flags.gelu_tanh = p->gelu_tanh;
+#define SET(T, KIND, name, ...) flags.name = p->sizes.name;
+  GPT_FIELDS(SET, )
+#undef SET
   options->global_batch = p->global_batch;
   options->steps = p->steps;
   options->evaluate_every = p->evaluate_every;
@@ -114,16 +116,15 @@ static choir_status_t open_data(const train_options_t* options,
   return choir_dataset_create_windows(tokens, &windows, out_dataset);
 }
 
+static gpt_config_t sizes(void) {
+#define SAME(T, KIND, name, ...) .name = flags.name,
+  return (gpt_config_t){GPT_FIELDS(SAME, )};
+#undef SAME
+}
+
 static void set_up(const train_options_t* options, void* self) {
   (void)options;  // what it needs is in `flags`
-  ((gpt_t*)self)->config = (gpt_config_t){.layers = flags.layers,
-                                          .heads = flags.heads,
-                                          .width = flags.width,
-                                          .context = flags.context,
-                                          .vocabulary = flags.vocabulary,
-                                          .dropout = flags.dropout,
-                                          .bias = flags.bias,
-                                          .gelu_tanh = flags.gelu_tanh};
+  ((gpt_t*)self)->config = sizes();
 }
 
 // The rate goes up and then down along a cosine to a tenth.
@@ -146,13 +147,16 @@ static choir_status_t begin(const train_options_t* options,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--weights and --resume both say how to begin; give one "
                        "of them");
-  return flags.weights ? gpt_read_weights(model, flags.weights) : NULL;
+  const gpt_config_t config = sizes();
+  if (flags.weights || flags.export) CHOIR_TRY(gpt_check_names(&config));
+  return flags.weights ? gpt_read_weights(model, &config, flags.weights) : NULL;
 }
 
 static choir_status_t finish(const train_options_t* options,
                              choir_model_t* model, int32_t rank) {
+  const gpt_config_t config = sizes();
   if (flags.export && rank == 0)
-    CHOIR_TRY(gpt_write_weights(model, flags.export));
+    CHOIR_TRY(gpt_write_weights(model, &config, flags.export));
   const gpt_sample_t sample = {.prompt = flags.prompt ? flags.prompt : "",
                                .count = flags.sample,
                                .temperature = flags.temperature,

@@ -5,103 +5,168 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PREFIX "transformer."
-enum { NAME_BYTES = 96, MAX_PARTS = 3, MAX_WEIGHTS = 1024 };
+enum { NAME_BYTES = 96, MAX_PARTS = 3, MAX_WEIGHTS = 32 * GPT_MAX_LAYERS };
 
-// A tensor of the file and the parameters that stand side by side in it, by
-// columns. Both store matrices as (in, out).
+typedef enum place_e {
+  HEAD,   // the name is the whole one
+  OUTER,  // behind the format's prefix
+  BLOCK   // behind that and the block's number; ours behind "blockN."
+} place_t;
+
+typedef enum kind_e {
+  SAME,    // weight and bias are our W and b
+  LINEAR,  // so, but their weight is (out, in) and ours (in, out)
+  NORM     // weight and bias are our scale and bias
+} kind_t;
+
+// A layer of the file and the model's, whose parameters stand side by side in
+// the file's, by columns.
 typedef struct name_s {
+  place_t place;
+  kind_t kind;
   const char* theirs;
   const char* ours[MAX_PARTS];
 } name_t;
 
-static const name_t outer_names[] = {{"wte.weight", {"tokens.W"}},
-                                     {"wpe.weight", {"positions.W"}},
-                                     {"ln_f.weight", {"norm.scale"}},
-                                     {"ln_f.bias", {"norm.bias"}}};
-// Behind "h.N." and "blockN."
-static const name_t block_names[] = {
-    {"ln_1.weight", {"norm1.scale"}},
-    {"ln_1.bias", {"norm1.bias"}},
-    {"attn.c_attn.weight",
-     {"attention.query.W", "attention.key.W", "attention.value.W"}},
-    {"attn.c_attn.bias",
-     {"attention.query.b", "attention.key.b", "attention.value.b"}},
-    {"attn.c_proj.weight", {"attention.out.W"}},
-    {"attn.c_proj.bias", {"attention.out.b"}},
-    {"ln_2.weight", {"norm2.scale"}},
-    {"ln_2.bias", {"norm2.bias"}},
-    {"mlp.c_fc.weight", {"expand.W"}},
-    {"mlp.c_fc.bias", {"expand.b"}},
-    {"mlp.c_proj.weight", {"shrink.W"}},
-    {"mlp.c_proj.bias", {"shrink.b"}}};
-enum {
-  OUTER_NAMES = sizeof(outer_names) / sizeof(outer_names[0]),
-  BLOCK_NAMES = sizeof(block_names) / sizeof(block_names[0])
-};
-// Masks, which some files have too: no parameters.
-static const char* const mask_names[] = {"attn.bias", "attn.masked_bias"};
+static const name_t gpt2_names[] = {
+    {OUTER, SAME, "wte", {"tokens"}},
+    {OUTER, SAME, "wpe", {"positions"}},
+    {BLOCK, NORM, "ln_1", {"norm1"}},
+    {BLOCK,
+     SAME,
+     "attn.c_attn",
+     {"attention.query", "attention.key", "attention.value"}},
+    {BLOCK, SAME, "attn.c_proj", {"attention.out"}},
+    {BLOCK, NORM, "ln_2", {"norm2"}},
+    {BLOCK, SAME, "mlp.c_fc", {"mlp.expand"}},
+    {BLOCK, SAME, "mlp.c_proj", {"mlp.shrink"}},
+    {OUTER, NORM, "ln_f", {"norm"}},
+    {HEAD, LINEAR, "lm_head", {"head"}}};
+static const name_t llama_names[] = {
+    {OUTER, SAME, "embed_tokens", {"tokens"}},
+    {BLOCK, NORM, "input_layernorm", {"norm1"}},
+    {BLOCK, LINEAR, "self_attn.q_proj", {"attention.query"}},
+    {BLOCK, LINEAR, "self_attn.k_proj", {"attention.key"}},
+    {BLOCK, LINEAR, "self_attn.v_proj", {"attention.value"}},
+    {BLOCK, LINEAR, "self_attn.o_proj", {"attention.out"}},
+    {BLOCK, NORM, "post_attention_layernorm", {"norm2"}},
+    {BLOCK, LINEAR, "mlp.gate_proj", {"mlp.gate"}},
+    {BLOCK, LINEAR, "mlp.up_proj", {"mlp.expand"}},
+    {BLOCK, LINEAR, "mlp.down_proj", {"mlp.shrink"}},
+    {OUTER, NORM, "norm", {"norm"}},
+    {HEAD, LINEAR, "lm_head", {"head"}}};
+
+typedef struct format_s {
+  const char *prefix, *block;
+  const name_t* names;
+  size_t count;
+} format_t;
+#define NAMES(names) names, sizeof(names) / sizeof((names)[0])
+static const format_t gpt2 = {"transformer.", "h", NAMES(gpt2_names)};
+static const format_t llama = {"model.", "layers", NAMES(llama_names)};
+// How names of what is no parameter end: masks, frequencies.
+static const char* const buffer_ends[] = {".attn.bias", ".attn.masked_bias",
+                                          ".rotary_emb.inv_freq"};
 
 typedef struct weight_s {
-  char name[NAME_BYTES];  // with the prefix
+  char name[NAME_BYTES];
+  size_t prefix_bytes;  // of the name, which files may lack
   choir_tensor_t* parts[MAX_PARTS];
   size_t part_count;
+  bool transposed;
 } weight_t;
 
 typedef struct weights_s {
   choir_stream_t* stream;
   choir_device_t* device;
-  weight_t at[MAX_WEIGHTS];
+  weight_t at[MAX_WEIGHTS];  // the first one: the tokens'
   size_t count;
 } weights_t;
 
-// block < 0: none. A model without biases lacks some.
-static bool add_name(const choir_param_set_t* params, const name_t* name,
-                     int block, weights_t* weights) {
+static bool is_llama(const gpt_config_t* c) {
+  return c->rms_norm && c->rotary > 0 && c->gated;
+}
+
+choir_status_t gpt_check_names(const gpt_config_t* c) {
+  const bool is_gpt2 = !c->rms_norm && c->rotary == 0 && !c->gated &&
+                       (c->kv_heads == 0 || c->kv_heads == c->heads);
+  if (is_llama(c) || is_gpt2) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "weights: there are names for Llama's settings "
+                     "(--rms-norm, --rotary and --gated) and for GPT-2's (none "
+                     "of these, no --kv-heads); the model has others");
+}
+
+// A model without biases or head lacks some.
+static void add_name(const choir_param_set_t* params, const format_t* format,
+                     const name_t* name, int block, bool is_bias,
+                     weights_t* weights) {
   weight_t* weight = &weights->at[weights->count];
-  char theirs[16] = "", ours[NAME_BYTES];
-  if (block >= 0) snprintf(theirs, sizeof(theirs), "h.%d.", block);
-  snprintf(weight->name, NAME_BYTES, PREFIX "%s%s", theirs, name->theirs);
+  const char* prefix = name->place == HEAD ? "" : format->prefix;
+  const char* weight_end = name->kind == NORM ? "scale" : "W";
+  const char* bias_end = name->kind == NORM ? "bias" : "b";
+  char theirs[32] = "", ours[32] = "", full[NAME_BYTES];
+  if (name->place == BLOCK) {
+    snprintf(theirs, sizeof(theirs), "%s.%d.", format->block, block);
+    snprintf(ours, sizeof(ours), "block%d.", block);
+  }
+  snprintf(weight->name, NAME_BYTES, "%s%s%s.%s", prefix, theirs, name->theirs,
+           is_bias ? "bias" : "weight");
+  weight->prefix_bytes = strlen(prefix);
+  weight->transposed = name->kind == LINEAR && !is_bias;
   weight->part_count = 0;
   for (int i = 0; i < MAX_PARTS && name->ours[i]; ++i) {
-    if (block < 0)
-      snprintf(ours, NAME_BYTES, "%s", name->ours[i]);
-    else
-      snprintf(ours, NAME_BYTES, "block%d.%s", block, name->ours[i]);
-    const choir_param_t* param = choir_param_set_find(params, ours);
-    if (!param) return false;
+    snprintf(full, NAME_BYTES, "%s%s.%s", ours, name->ours[i],
+             is_bias ? bias_end : weight_end);
+    const choir_param_t* param = choir_param_set_find(params, full);
+    if (!param) return;
     weight->parts[weight->part_count++] = param->value;
   }
   ++weights->count;
-  return true;
 }
 
 // For the caller to free.
 static choir_status_t list_weights(choir_model_t* model,
+                                   const gpt_config_t* config,
                                    weights_t** out_weights) {
+  const format_t* format = is_llama(config) ? &llama : &gpt2;
+  CHOIR_TRY(gpt_check_names(config));
   weights_t* weights = calloc(1, sizeof(weights_t));
   if (!weights) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for names");
-  const choir_param_set_t* params = choir_model_params(model);
   weights->device = choir_model_device(model);
   weights->stream = choir_device_stream(weights->device);
-  for (size_t i = 0; i < OUTER_NAMES; ++i)
-    add_name(params, &outer_names[i], -1, weights);
-  bool has_more = true;
-  for (int block = 0; has_more; ++block) {
-    has_more = false;
-    for (size_t i = 0; i < BLOCK_NAMES && weights->count < MAX_WEIGHTS; ++i)
-      has_more |= add_name(params, &block_names[i], block, weights);
+  for (size_t i = 0; i < format->count; ++i) {
+    const name_t* name = &format->names[i];
+    const int64_t times = name->place == BLOCK ? config->layers : 1;
+    for (int j = 0; j < 2 * times; ++j)
+      add_name(choir_model_params(model), format, name, j / 2, j % 2, weights);
   }
   *out_weights = weights;
   return NULL;
 }
 
+// In the place of *tensor, a matrix, its transpose.
+static choir_status_t transpose(const weights_t* weights,
+                                choir_tensor_t** tensor) {
+  const choir_transpose_attrs_t reversed = {
+      .axes = {-1, -1, -1, -1, -1, -1, -1, -1}};
+  choir_tensor_t* made = NULL;
+  choir_status_t status = choir_op_run(weights->stream, CHOIR_OP_TRANSPOSE,
+                                       tensor, 1, &reversed, false, &made);
+  choir_tensor_release(*tensor);
+  *tensor = made;
+  return status;
+}
+
 // ---- Reading ----
 
 static const choir_checkpoint_entry_t* find(const choir_checkpoint_t* file,
-                                            const char* name) {
-  const choir_checkpoint_entry_t* entry = choir_checkpoint_find(file, name);
-  return entry ? entry : choir_checkpoint_find(file, name + strlen(PREFIX));
+                                            const weight_t* weight) {
+  const choir_checkpoint_entry_t* entry =
+      choir_checkpoint_find(file, weight->name);
+  return entry
+             ? entry
+             : choir_checkpoint_find(file, weight->name + weight->prefix_bytes);
 }
 
 // A tensor of the file as f32; the caller's reference.
@@ -145,6 +210,11 @@ static choir_status_t check_shape(const choir_checkpoint_entry_t* entry,
   memcpy(shape, choir_tensor_shape(weight->parts[0]),
          (size_t)ndim * sizeof(shape[0]));
   shape[ndim - 1] *= (int64_t)weight->part_count;
+  if (weight->transposed) {
+    const int64_t in = shape[0];
+    shape[0] = shape[1];
+    shape[1] = in;
+  }
   if (entry->ndim == ndim &&
       memcmp(entry->shape, shape, (size_t)ndim * sizeof(shape[0])) == 0)
     return NULL;
@@ -159,7 +229,7 @@ static choir_status_t check_shape(const choir_checkpoint_entry_t* entry,
 static choir_status_t read_weight(choir_checkpoint_t* file,
                                   const weight_t* weight,
                                   const weights_t* weights) {
-  const choir_checkpoint_entry_t* entry = find(file, weight->name);
+  const choir_checkpoint_entry_t* entry = find(file, weight);
   if (!entry)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "weights: the file has no %s, which the model needs",
@@ -167,10 +237,11 @@ static choir_status_t read_weight(choir_checkpoint_t* file,
   CHOIR_TRY(check_shape(entry, weight));
   choir_tensor_t* whole = NULL;
   choir_status_t status = read_f32(file, entry, weights, &whole);
+  if (weight->transposed && !status) status = transpose(weights, &whole);
   const int32_t last = entry->ndim - 1;
-  const int64_t columns = entry->shape[last] / (int64_t)weight->part_count;
   for (size_t i = 0; i < weight->part_count && !status; ++i) {
     choir_tensor_t* part = weight->parts[i];
+    const int64_t columns = choir_tensor_shape(part)[last];
     const choir_slice_attrs_t at = {.axis = last,
                                     .start = (int64_t)i * columns,
                                     .stop = (int64_t)(i + 1) * columns,
@@ -182,22 +253,22 @@ static choir_status_t read_weight(choir_checkpoint_t* file,
   return status;
 }
 
-// "h.12.attn.bias" of "h.<number>."
-static bool is_mask(const char* name) {
-  int length = 0;
-  for (size_t i = 0; i < sizeof(mask_names) / sizeof(mask_names[0]); ++i)
-    if (sscanf(name, "h.%*5[0-9].%n", &length) == 0 && length &&
-        strcmp(name + length, mask_names[i]) == 0)
+static bool is_buffer(const char* name) {
+  for (size_t i = 0; i < sizeof(buffer_ends) / sizeof(buffer_ends[0]); ++i) {
+    const char* end = buffer_ends[i];
+    const size_t bytes = strlen(name), end_bytes = strlen(end);
+    if (bytes > end_bytes && strcmp(name + bytes - end_bytes, end) == 0)
       return true;
+  }
   return false;
 }
 
-// The model multiplies by wte.weight at the end, so an lm_head.weight of its
-// own cannot be taken.
+// The model multiplies by the tokens' table at the end, so an lm_head.weight of
+// its own cannot be taken.
 static choir_status_t check_head(choir_checkpoint_t* file,
                                  const choir_checkpoint_entry_t* head,
                                  const weights_t* weights) {
-  const choir_checkpoint_entry_t* table = find(file, PREFIX "wte.weight");
+  const choir_checkpoint_entry_t* table = find(file, &weights->at[0]);
   choir_tensor_t *a = NULL, *b = NULL;
   choir_status_t status = NULL;
   uint64_t digests[2] = {0, 1};
@@ -214,7 +285,7 @@ static choir_status_t check_head(choir_checkpoint_t* file,
   if (!status && digests[0] != digests[1])
     status = CHOIR_ERROR(INVALID_ARGUMENT,
                          "weights: %s differs from %s; the model has one "
-                         "matrix for both",
+                         "matrix for both (--head: two)",
                          head->name, table->name);
   return status;
 }
@@ -222,14 +293,14 @@ static choir_status_t check_head(choir_checkpoint_t* file,
 // That the model has a place for each tensor of the file.
 static choir_status_t check_all_known(choir_checkpoint_t* file,
                                       const weights_t* weights) {
-  const size_t skip = strlen(PREFIX);
   for (size_t i = 0; i < choir_checkpoint_count(file); ++i) {
     const choir_checkpoint_entry_t* entry = choir_checkpoint_get(file, i);
-    const char* name = entry->name;
-    if (strncmp(name, PREFIX, skip) == 0) name += skip;
-    bool is_known = is_mask(name);
-    for (size_t j = 0; j < weights->count && !is_known; ++j)
-      is_known = strcmp(name, weights->at[j].name + skip) == 0;
+    bool is_known = is_buffer(entry->name);
+    for (size_t j = 0; j < weights->count && !is_known; ++j) {
+      const weight_t* weight = &weights->at[j];
+      is_known = strcmp(entry->name, weight->name) == 0 ||
+                 strcmp(entry->name, weight->name + weight->prefix_bytes) == 0;
+    }
     if (is_known) continue;
     if (strcmp(entry->name, "lm_head.weight") != 0)
       return CHOIR_ERROR(INVALID_ARGUMENT,
@@ -248,11 +319,12 @@ static choir_status_t read_all(choir_checkpoint_t* file,
   return check_all_known(file, weights);
 }
 
-choir_status_t gpt_read_weights(choir_model_t* model, const char* path) {
+choir_status_t gpt_read_weights(choir_model_t* model,
+                                const gpt_config_t* config, const char* path) {
   choir_checkpoint_t* file = NULL;
   weights_t* weights = NULL;
   CHOIR_TRY(choir_checkpoint_open(path, &file));
-  choir_status_t status = list_weights(model, &weights);
+  choir_status_t status = list_weights(model, config, &weights);
   if (!status) status = read_all(file, weights);
   free(weights);
   choir_checkpoint_destroy(file);
@@ -261,25 +333,27 @@ choir_status_t gpt_read_weights(choir_model_t* model, const char* path) {
 
 // ---- Writing ----
 
+// What the file shall have; the caller's reference.
 static choir_status_t join(const weights_t* weights, const weight_t* weight,
                            choir_tensor_t** out_whole) {
-  if (weight->part_count == 1) {
-    choir_tensor_retain(weight->parts[0]);
-    *out_whole = weight->parts[0];
-    return NULL;
-  }
   const choir_concat_attrs_t last = {
       .axis = choir_tensor_ndim(weight->parts[0]) - 1};
-  return choir_op_run(weights->stream, CHOIR_OP_CONCAT, weight->parts,
-                      weight->part_count, &last, false, out_whole);
+  choir_status_t status = NULL;
+  if (weight->part_count > 1)
+    status = choir_op_run(weights->stream, CHOIR_OP_CONCAT, weight->parts,
+                          weight->part_count, &last, false, out_whole);
+  else
+    choir_tensor_retain(*out_whole = weight->parts[0]);
+  return weight->transposed && !status ? transpose(weights, out_whole) : status;
 }
 
-choir_status_t gpt_write_weights(choir_model_t* model, const char* path) {
+choir_status_t gpt_write_weights(choir_model_t* model,
+                                 const gpt_config_t* config, const char* path) {
   // transformers asks a file which library wrote it; of PyTorch's layout.
   static const choir_metadata_t format = {"format", "pt"};
   weights_t* weights = NULL;
   choir_named_tensor_t tensors[MAX_WEIGHTS] = {0};
-  CHOIR_TRY(list_weights(model, &weights));
+  CHOIR_TRY(list_weights(model, config, &weights));
   choir_status_t status = NULL;
   for (size_t i = 0; i < weights->count && !status; ++i) {
     tensors[i].name = weights->at[i].name;

@@ -14,40 +14,47 @@ from gpt_sample import write
 from gpt_weights import read_weights
 
 
+def norm(o):
+    if o.rms_norm:
+        return layer.RMSNorm(o.epsilon)
+    return layer.LayerNorm(o.epsilon, bias=o.bias)
+
+
 class Block(layer.Layer):
     def __init__(self, o):
         super().__init__()
-        into = {"bias": o.bias, "deviation": 0.02}
-        out = 0.02 / (2 * o.layers) ** 0.5
-        self.norm1 = layer.LayerNorm(bias=o.bias)
+        more = {"bias": o.bias, "deviation": 0.02}
+        more["out_deviation"] = 0.02 / (2 * o.layers) ** 0.5
+        self.norm1 = norm(o)
         self.attention = layer.MultiHeadAttention(
-            o.heads, causal=True, out_deviation=out, **into
+            o.heads, causal=True, kv_heads=o.kv_heads, rotary=o.rotary, **more
         )
-        self.norm2 = layer.LayerNorm(bias=o.bias)
-        self.expand = layer.Linear(4 * o.width, **into)
-        self.shrink = layer.Linear(o.width, bias=o.bias, deviation=out)
-        self.gelu = autograd.gelu_tanh if o.gelu_tanh else autograd.gelu
+        self.norm2 = norm(o)
+        self.mlp = layer.FeedForward(o.hidden, o.activation, o.gated, **more)
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
-        return x + self.shrink(self.gelu(self.expand(self.norm2(x))))
+        return x + self.mlp(self.norm2(x))
 
 
 class GPT(model.Model):
     def __init__(self, o, vocabulary):
         super().__init__()
+        self.o = o
         self.tokens = layer.Embedding(vocabulary, o.width, deviation=0.02)
         self.positions = layer.PositionEmbedding(o.context, deviation=0.02)
-        self.blocks = [Block(o) for _ in range(o.layers)]
-        for i, block in enumerate(self.blocks):
-            setattr(self, f"block{i}", block)  # the C model's names
-        self.norm = layer.LayerNorm(bias=o.bias)
+        for i in range(o.layers):
+            setattr(self, f"block{i}", Block(o))  # the C model's names
+        self.norm = norm(o)
+        self.head = layer.Linear(vocabulary, bias=False, deviation=0.02)
         self.loss = layer.SoftMaxCrossEntropy()
 
-    def forward(self, x):
-        x = self.positions(self.tokens(x))
-        for block in self.blocks:
-            x = block(x)
+    def forward(self, x):  # layers that are not called have no parameters
+        x = self.tokens(x) if self.o.rotary else self.positions(self.tokens(x))
+        for i in range(self.o.layers):
+            x = getattr(self, f"block{i}")(x)
+        if self.o.head:
+            return self.head(self.norm(x))
         return autograd.matmul(self.norm(x), self.tokens.W, transpose_b=True)
 
     def train_one_batch(self, x, y):
@@ -74,7 +81,7 @@ def train(rank, nccl_id, o):
     m.set_optimizer(adamw)
     m.compile([tensor.Tensor((1, t), dev, tensor.int32)], use_graph=True)
     if o.weights:
-        read_weights(m, o.layers, o.weights)
+        read_weights(m, o, o.weights)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     for begin in range(0, o.steps, o.every):
         end, start = min(begin + o.every, o.steps), time.time()
@@ -101,5 +108,7 @@ Validation loss = %.4f"""
 if __name__ == "__main__":
     flags = dict(layers=4, heads=4, width=128, context=64, steps=2000)
     flags.update(every=250, lr=2e-3, sample=300, seed=0, data=SHAKESPEARE)
-    flags.update(bias=False, gelu_tanh=False, weights="")
+    flags.update(bias=False, activation="gelu", gated=False, hidden=0)
+    flags.update(kv_heads=0, rotary=0.0, rms_norm=False, epsilon=1e-5)
+    flags.update(head=False, weights="")
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

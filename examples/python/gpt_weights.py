@@ -1,35 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2's weights as Hugging Face stores them. Not a program by itself: see gpt.py."""
+"""Weights as Hugging Face stores those of GPT-2 and Llama. Not a program by itself:
+see gpt.py."""
 
 import json
 
 import numpy as np
 
-# Of the file and of the model; the parts of a matrix stand side by side by columns.
-OUTER = {
-    "wte.weight": ["tokens.W"], "wpe.weight": ["positions.W"],
-    "ln_f.weight": ["norm.scale"], "ln_f.bias": ["norm.bias"],
+# A file's layers and the model's, of which those of one line stand side by side in the
+# file's matrix, by columns. N: a block's number.
+GPT2 = {
+    "wte": "tokens", "wpe": "positions", "ln_f": "norm", "lm_head": "head",
+    "h.N.ln_1": "blockN.norm1", "h.N.ln_2": "blockN.norm2",
+    "h.N.attn.c_attn":
+        "blockN.attention.query blockN.attention.key blockN.attention.value",
+    "h.N.attn.c_proj": "blockN.attention.out",
+    "h.N.mlp.c_fc": "blockN.mlp.expand", "h.N.mlp.c_proj": "blockN.mlp.shrink",
 }  # fmt: skip
-# Behind "h.N." and "blockN.": a layer's weight and bias.
-NORMS = {"ln_1": "norm1", "ln_2": "norm2"}
-PRODUCTS = {
-    "attn.c_attn": ["attention.query", "attention.key", "attention.value"],
-    "attn.c_proj": ["attention.out"], "mlp.c_fc": ["expand"], "mlp.c_proj": ["shrink"],
+LLAMA = {
+    "embed_tokens": "tokens", "norm": "norm", "lm_head": "head",
+    "layers.N.input_layernorm": "blockN.norm1",
+    "layers.N.post_attention_layernorm": "blockN.norm2",
+    "layers.N.self_attn.q_proj": "blockN.attention.query",
+    "layers.N.self_attn.k_proj": "blockN.attention.key",
+    "layers.N.self_attn.v_proj": "blockN.attention.value",
+    "layers.N.self_attn.o_proj": "blockN.attention.out",
+    "layers.N.mlp.gate_proj": "blockN.mlp.gate",
+    "layers.N.mlp.up_proj": "blockN.mlp.expand",
+    "layers.N.mlp.down_proj": "blockN.mlp.shrink",
 }  # fmt: skip
+BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
-def names(layers):
-    """{name in the file: names in the model}"""
-    found = dict(OUTER)
-    for i in range(layers):
-        for theirs, ours in NORMS.items():
-            found[f"h.{i}.{theirs}.weight"] = [f"block{i}.{ours}.scale"]
-            found[f"h.{i}.{theirs}.bias"] = [f"block{i}.{ours}.bias"]
-        for theirs, ours in PRODUCTS.items():
-            for kind, end in (("weight", "W"), ("bias", "b")):
-                found[f"h.{i}.{theirs}.{kind}"] = [
-                    f"block{i}.{n}.{end}" for n in ours
-                ]
+def names(o):
+    """{name in the file: names in the model, whether the file has (out, in)}"""
+    is_llama = bool(o.rms_norm and o.rotary and o.gated)
+    grouped = o.kv_heads not in (0, o.heads)
+    if not is_llama and (o.rms_norm or o.rotary or o.gated or grouped):
+        raise ValueError(
+            "there are names for Llama's settings (--rms-norm, --rotary and --gated) "
+            "and for GPT-2's (none of these, no --kv-heads); the model has others"
+        )
+    found = {}
+    for theirs, ours in (LLAMA if is_llama else GPT2).items():
+        linear = theirs == "lm_head" or is_llama and theirs.endswith("_proj")
+        ends = ("scale", "bias") if "norm" in ours else ("W", "b")
+        for i in range(o.layers if "N" in theirs else 1):
+            for kind, end in zip(("weight", "bias"), ends):
+                found[f"{theirs}.{kind}".replace("N", str(i))] = (
+                    [f"{n}.{end}".replace("N", str(i)) for n in ours.split()],
+                    linear and kind == "weight",
+                )
     return found
 
 
@@ -40,43 +61,46 @@ def tensors_of(path):
     begin = 8 + int(data[:8].view("<u8")[0])
     header = json.loads(data[8:begin].tobytes())
     header.pop("__metadata__", None)
-    dtypes, found = {"F32": "<f4", "F16": "<f2"}, {}
+    found = {}
     for name, one in header.items():
-        if one["dtype"] not in dtypes:
+        if one["dtype"] not in DTYPES:
             raise ValueError(
-                f"{path}: {name} is {one['dtype']}; needs F32 or F16"
+                f"{path}: {name} is {one['dtype']}; needs F32, F16 or BF16"
             )
         first, end = one["data_offsets"]
-        x = data[begin + first : begin + end].view(dtypes[one["dtype"]])
-        found[name.removeprefix("transformer.")] = x.reshape(one["shape"])
+        x = data[begin + first : begin + end].view(DTYPES[one["dtype"]])
+        if one["dtype"] == "BF16":  # the upper half of F32
+            x = (x.astype(np.uint32) << 16).view(np.float32)
+        name = name.removeprefix("transformer.").removeprefix("model.")
+        found[name] = x.reshape(one["shape"])
     return found
 
 
-def read_weights(m, layers, path):
-    """Sets the parameters of m, which is compiled. ValueError: one is missing, has
-    another shape, or has no place in m."""
-    params, table, found = m.get_params(), names(layers), tensors_of(path)
-    head = found.pop(
-        "lm_head.weight", None
-    )  # the model multiplies by wte.weight
-    if head is not None and not np.array_equal(head, found.get("wte.weight")):
-        raise ValueError(f"{path}: lm_head.weight differs from wte.weight")
+def read_weights(m, o, path):
+    """Sets the parameters of m, which is compiled and has the settings o.
+    ValueError: one is missing, has another shape, or has no place in m."""
+    params, found = m.get_params(), tensors_of(path)
+    table = {n: row for n, row in names(o).items() if row[0][0] in params}
+    tokens = next(iter(table))
+    if "lm_head.weight" not in table and "lm_head.weight" in found:
+        # The model multiplies by the tokens' matrix.
+        if not np.array_equal(found.pop("lm_head.weight"), found.get(tokens)):
+            raise ValueError(f"{path}: lm_head.weight differs from {tokens}")
     for name in found:
-        is_mask = name.endswith((".attn.bias", ".attn.masked_bias"))
-        if not is_mask and not params.keys() >= set(table.get(name, "?")):
+        if name not in table and not name.endswith(BUFFERS):
             raise ValueError(f"{path}: the model has no place for {name}")
-    for name, parts in table.items():
-        if parts[0] not in params:
-            continue  # a model without biases
+    for name, (parts, is_transposed) in table.items():
         if name not in found:
             raise ValueError(
                 f"{path}: there is no {name}, which the model needs"
             )
         needed = list(params[parts[0]].shape)
         needed[-1] *= len(parts)
-        if list(found[name].shape) != needed:
+        x, shape = found[name], needed[::-1] if is_transposed else needed
+        if list(x.shape) != shape:
             raise ValueError(
-                f"{path}: {name} is {found[name].shape}; the model needs {needed}"
+                f"{path}: {name} is {x.shape}; the model needs {shape}"
             )
-        for part, x in zip(parts, np.split(found[name], len(parts), axis=-1)):
-            params[part].copy_from_numpy(np.ascontiguousarray(x, np.float32))
+        x = x.T if is_transposed else x
+        for part, one in zip(parts, np.split(x, len(parts), axis=-1)):
+            params[part].copy_from_numpy(np.ascontiguousarray(one, np.float32))

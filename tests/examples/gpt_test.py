@@ -113,6 +113,27 @@ class GptTest(harness.ProgramTest):
         self.assertEqual(digests_of(self.gpt(*run, "--graph=false")), graph)
         self.assertNotEqual(digests_of(self.gpt("--workers", 2)), graph)
 
+    def test_llamas_network(self):
+        llama = (
+            "--rms-norm", "--rotary", 10000, "--gated", "--activation", "silu",
+            "--hidden", 44, "--kv-heads", 1, "--head",
+        )  # fmt: skip
+        graph = digests_of(self.gpt(*llama, "--workers", 2))
+        eager = self.gpt(*llama, "--workers", 2, "--graph=false")
+        self.assertEqual(digests_of(eager), graph)
+        # Each setting alone makes another network, which learns.
+        digests, begin = {graph[1]}, 0
+        for i, flag in enumerate(llama):
+            if str(flag).startswith("--"):
+                value = llama[i + 1 : i + 2]
+                alone = (
+                    [flag] if str(*value).startswith("--") else [flag, *value]
+                )
+                reports = reports_of(self.gpt(*alone))
+                self.assertLess(reports[1][1], reports[0][1] - 0.1)
+                digests.add(reports[1][2])
+        self.assertEqual(len(digests), 8)
+
     def test_resumed_run_is_the_run_without_a_stop(self):
         file = self.path("gpt.safetensors")
         run = ("--sample", 30, "--seed", 3)
@@ -173,6 +194,19 @@ class GptTest(harness.ProgramTest):
             (1, ("--data", short), "are too few for a window of 16"),
             (1, ("--data", self.data, "--vocabulary", 5), "different tokens"),
             (1, ("--data", self.data, "--heads", 3), "multiple of the heads"),
+            (
+                1,
+                ("--data", self.data, "--kv-heads", 3),
+                "num_heads is 2 and kv_heads 3; needs a multiple of kv_heads",
+            ),
+            (
+                1,
+                ("--data", self.data, "--rotary", 100, "--width", 6),
+                "with an even number of columns",
+            ),
+            (1, ("--data", self.data, "--rotary", 0.5), "theta is 0.5; needs"),
+            (2, ("--activation", "tanh"), "gelu, gelu_tanh, silu"),
+            (2, ("--epsilon", 0), "epsilon is '0'; needs"),
             (1, ("--data", self.data, "--tokens", short), "give one of them"),
             (1, ("--tokens", short), "--tokens needs --vocabulary"),
             (
@@ -190,7 +224,12 @@ class GptTest(harness.ProgramTest):
                 self.assertIn(said, self.mistake(status, *arguments))
 
     def test_help_shows_the_presets_defaults(self):
-        for preset, width in (("nano", 128), ("10m", 384), ("gpt2", 768)):
+        for preset, width in (
+            ("nano", 128),
+            ("10m", 384),
+            ("gpt2", 768),
+            ("llama", 384),
+        ):
             out = self.gpt(
                 "--preset", preset, "--help", data=False, small=False
             )

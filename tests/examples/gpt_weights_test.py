@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpt_dist --weights and --export: GPT-2's weights in Hugging Face's names. The
-losses are those of a GPT-2 in NumPy, in float64."""
+"""gpt_dist --weights and --export: GPT-2's and Llama's weights in Hugging Face's names.
+The losses are those of a GPT-2 and of a Llama in NumPy, in float64."""
 
 import gzip
 import json
@@ -14,7 +14,13 @@ from tests.examples import harness
 SHAKESPEARE = os.path.join(
     harness.ROOT, "examples/data/shakespeare/tiny_shakespeare.txt.gz"
 )
-LAYERS, HEADS, WIDTH, CONTEXT = 2, 2, 32, 16
+LAYERS, HEADS, WIDTH, CONTEXT = 2, 4, 32, 16
+KV_HEADS, HIDDEN = 2, 44
+GPT2 = ("--bias", "--activation", "gelu_tanh")
+LLAMA = (
+    "--rms-norm", "--rotary", 10000, "--gated", "--activation", "silu", "--hidden",
+    HIDDEN, "--kv-heads", KV_HEADS, "--head",
+)  # fmt: skip
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
@@ -77,9 +83,49 @@ def random_weights(vocabulary):
     return w
 
 
+def llama_weights(vocabulary):
+    random = np.random.default_rng(8)
+
+    def normal(*shape, mean=0.0):
+        return random.normal(mean, 0.3, shape).astype(np.float32)
+
+    grouped = WIDTH // HEADS * KV_HEADS
+    w = {"embed_tokens.weight": normal(vocabulary, WIDTH)}
+    for layer in range(LAYERS):
+        for name, into, out in (
+            ("self_attn.q_proj", WIDTH, WIDTH),
+            ("self_attn.k_proj", WIDTH, grouped),
+            ("self_attn.v_proj", WIDTH, grouped),
+            ("self_attn.o_proj", WIDTH, WIDTH),
+            ("mlp.gate_proj", WIDTH, HIDDEN),
+            ("mlp.up_proj", WIDTH, HIDDEN),
+            ("mlp.down_proj", HIDDEN, WIDTH),
+        ):
+            w[f"layers.{layer}.{name}.weight"] = normal(out, into)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            w[f"layers.{layer}.{name}.weight"] = normal(WIDTH, mean=1)
+    w["norm.weight"] = normal(WIDTH, mean=1)
+    w["lm_head.weight"] = normal(vocabulary, WIDTH)
+    return w
+
+
 def log_softmax(x):
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def attended(q, k, v):
+    """softmax(q k') v of causal heads (n, heads, t, size)."""
+    t, size = q.shape[2:]
+    scores = q @ k.transpose(0, 1, 3, 2) / size**0.5
+    scores[:, :, np.triu(np.ones((t, t), bool), 1)] = -np.inf
+    y = np.exp(log_softmax(scores)) @ v
+    return y.transpose(0, 2, 1, 3).reshape(len(q), t, -1)
+
+
+def mean_loss(logits, y):
+    """The mean of -log p(y) over tokens (n, t)."""
+    return -np.take_along_axis(log_softmax(logits), y[..., None], -1).mean()
 
 
 def gpt2_loss(weights, x, y):
@@ -100,27 +146,68 @@ def gpt2_loss(weights, x, y):
         )
 
     def attention(x, name):
-        n, t, width = x.shape
+        n, t, _ = x.shape
         q, k, v = (
             part.reshape(n, t, HEADS, -1).transpose(0, 2, 1, 3)
             for part in np.split(product(x, name + ".c_attn"), 3, axis=-1)
         )
-        scores = q @ k.transpose(0, 1, 3, 2) / (width / HEADS) ** 0.5
-        scores[:, :, np.triu(np.ones((t, t), bool), 1)] = -np.inf
-        x = np.exp(log_softmax(scores)) @ v
-        x = x.transpose(0, 2, 1, 3).reshape(n, t, width)
-        return product(x, name + ".c_proj")
+        return product(attended(q, k, v), name + ".c_proj")
 
     h = w["wte.weight"][x] + w["wpe.weight"][: x.shape[1]]
     for i in range(LAYERS):
         h = h + attention(norm(h, f"h.{i}.ln_1"), f"h.{i}.attn")
         inner = gelu(product(norm(h, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
         h = h + product(inner, f"h.{i}.mlp.c_proj")
-    scores = log_softmax(norm(h, "ln_f") @ w["wte.weight"].T)
-    return -np.take_along_axis(scores, y[..., None], -1).mean()
+    return mean_loss(norm(h, "ln_f") @ w["wte.weight"].T, y)
+
+
+def llama_loss(weights, x, y, epsilon=1e-5, theta=10000.0):
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    head = w.get("lm_head.weight", w["embed_tokens.weight"])
+
+    def product(x, name):
+        return x @ w[name + ".weight"].T
+
+    def norm(x, name):
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+        return x / root * w[name + ".weight"]
+
+    def turned(x):
+        """Pairs of columns j and j + size / 2 as complex numbers."""
+        half = x.shape[3] // 2
+        speeds = theta ** -(np.arange(half) / half)
+        angles = np.arange(x.shape[2])[:, None] * speeds
+        z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
+        return np.concatenate((z.real, z.imag), -1)
+
+    def attention(x, name):
+        n, t, _ = x.shape
+
+        def heads(part, count):
+            y = product(x, f"{name}.{part}_proj").reshape(n, t, count, -1)
+            return y.transpose(0, 2, 1, 3).repeat(HEADS // count, 1)
+
+        q, k = turned(heads("q", HEADS)), turned(heads("k", KV_HEADS))
+        return product(attended(q, k, heads("v", KV_HEADS)), name + ".o_proj")
+
+    def mlp(x, name):
+        gate = product(x, name + ".gate_proj")
+        gate = gate / (1 + np.exp(-gate))
+        return product(
+            gate * product(x, name + ".up_proj"), name + ".down_proj"
+        )
+
+    h = w["embed_tokens.weight"][x]
+    for i in range(LAYERS):
+        one = f"layers.{i}"
+        h = h + attention(norm(h, one + ".input_layernorm"), one + ".self_attn")
+        h = h + mlp(norm(h, one + ".post_attention_layernorm"), one + ".mlp")
+    return mean_loss(norm(h, "norm") @ head.T, y)
 
 
 class GptWeightsTest(harness.ProgramTest):
+    shape = GPT2  # flags
+
     def setUp(self):
         super().setUp()
         with gzip.open(SHAKESPEARE) as file:
@@ -131,7 +218,8 @@ class GptWeightsTest(harness.ProgramTest):
         letters, ids = np.unique(
             np.frombuffer(text, np.uint8), return_inverse=True
         )
-        self.weights = random_weights(len(letters))
+        self.vocabulary = len(letters)
+        self.weights = random_weights(self.vocabulary)
         # The last tenth, in windows that do not overlap.
         rest = ids[len(ids) * 9 // 10 :]
         count = (len(rest) - 1) // CONTEXT * CONTEXT
@@ -144,7 +232,7 @@ class GptWeightsTest(harness.ProgramTest):
     def run_gpt(self, *arguments):
         return self.run_program(
             "--data", self.data, "--layers", LAYERS, "--heads", HEADS,
-            "--width", WIDTH, "--context", CONTEXT, "--bias", "--gelu-tanh",
+            "--width", WIDTH, "--context", CONTEXT, *self.shape,
             "--threads", 1, "--sample", 0, *arguments, program="gpt_dist",
         )  # fmt: skip
 
@@ -169,7 +257,7 @@ class GptWeightsTest(harness.ProgramTest):
         plain = self.loss_of(self.weights)
         self.assert_close(plain, want)
         # The exact gelu gives another one.
-        exact = self.loss_of(self.weights, "--gelu-tanh=false")
+        exact = self.loss_of(self.weights, "--activation", "gelu")
         self.assertGreater(abs(exact - want), 2e-6 * want)
         # As transformers writes it, with what is no parameter.
         more = {"transformer." + name: x for name, x in self.weights.items()}
@@ -290,6 +378,106 @@ class GptWeightsTest(harness.ProgramTest):
         self.assertEqual((status, out), (1, ""))
         self.assertIn("gpt2.safetensors", err)
         self.assert_nothing_left()
+
+    def test_llamas_mistakes_and_names(self):
+        self.shape = LLAMA
+        weights = llama_weights(self.vocabulary)
+        query = "layers.0.self_attn.q_proj.weight"
+        key = "layers.1.self_attn.k_proj.weight"
+        without = {n: x for n, x in weights.items() if n != query}
+        for tensors, said in (
+            (without, "the file has no model." + query),
+            ({**weights, key: weights[key].T.copy()}, "needs (16, 32)"),
+            ({**weights, key: weights[query]}, key + " is (32, 32) in the"),
+            (
+                {**weights, "layers.2.x": weights[key]},
+                "no place for layers.2.x",
+            ),
+            (self.weights, "the file has no model.embed_tokens.weight"),
+        ):
+            with self.subTest(said=said):
+                write_file(self.file, tensors)
+                self.expect_refusal(said)
+        write_file(self.file, weights)
+        self.expect_refusal("the file has no model.layers.2", "--layers", 3)
+        self.expect_refusal("no place for layers.1", "--layers", 1)
+        self.expect_refusal("lm_head.weight differs from embed", "--head=false")
+        self.expect_refusal("needs (48, 32)", "--hidden", 48)
+
+    def expect_refusal(self, said, *arguments):
+        status, out, err = self.run_gpt(
+            "--weights", self.file, "--steps", 1, "--workers", 1, *arguments
+        )
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn(said, err)
+
+    def test_loss_is_llamas(self):
+        self.shape = LLAMA
+        weights = llama_weights(self.vocabulary)
+        want = llama_loss(weights, *self.windows)
+        plain = self.loss_of(weights)
+        self.assert_close(plain, want)
+        # As transformers writes it, with what is no parameter.
+        head = weights.pop("lm_head.weight")
+        more = {"model." + name: x for name, x in weights.items()}
+        more["model.layers.0.self_attn.rotary_emb.inv_freq"] = head[0]
+        tied = self.loss_of(more, "--head=false")
+        self.assert_close(tied, llama_loss(weights, *self.windows))
+        more["lm_head.weight"] = head
+        self.assertEqual(self.loss_of(more), plain)
+        weights["lm_head.weight"] = head
+        settings = self.loss_of(weights, "--rotary", 500, "--epsilon", 0.01)
+        self.assert_close(
+            settings, llama_loss(weights, *self.windows, 0.01, 500.0)
+        )
+        self.assertGreater(abs(settings - want), 1e-4 * want)
+        bits = {n: x.view(np.uint32) >> 16 for n, x in weights.items()}
+        upper = {n: (x << 16).view(np.float32) for n, x in bits.items()}
+        stored = {n: x.astype(np.uint16) for n, x in bits.items()}
+        self.assert_close(
+            self.loss_of(stored), llama_loss(upper, *self.windows)
+        )
+
+    def test_llamas_round_trip(self):
+        self.shape = LLAMA
+        weights = llama_weights(self.vocabulary)
+        export = self.path("export.safetensors")
+        self.loss_of(weights, "--export", export, "--workers", 2)
+        tensors, _ = read_file(export)
+        full = {
+            name if name == "lm_head.weight" else "model." + name: x
+            for name, x in weights.items()
+        }
+        self.assertEqual(sorted(tensors), sorted(full))
+        for name, x in full.items():
+            np.testing.assert_array_equal(tensors[name], x, name)
+        # Biases have names too, and training changes every one.
+        status, _, err = self.run_gpt(
+            "--bias", "--steps", 3, "--export", export, "--workers", 1
+        )
+        self.assertEqual((status, err), (0, ""))
+        tensors, _ = read_file(export)
+        biases = [x for name, x in tensors.items() if name.endswith(".bias")]
+        self.assertEqual(len(biases), 7 * LAYERS)
+        self.assertEqual(len(tensors), len(full) + len(biases))
+
+    def test_settings_that_have_no_names(self):
+        write_file(self.file, self.weights)
+        for flags in (
+            ("--rms-norm",),
+            ("--rotary", 10000),
+            ("--gated",),
+            ("--kv-heads", 2),
+            (*LLAMA, "--rms-norm=false"),
+        ):
+            self.shape = flags
+            for way in ("--weights", "--export"):
+                with self.subTest(flags=flags, way=way):
+                    status, out, err = self.run_gpt(
+                        way, self.file, "--steps", 1, "--workers", 1
+                    )
+                    self.assertEqual((status, out), (1, ""))
+                    self.assertIn("there are names for Llama's settings", err)
 
 
 if __name__ == "__main__":

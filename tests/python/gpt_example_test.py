@@ -104,7 +104,7 @@ class Gpt(unittest.TestCase):
 
     def test_weights_in_hugging_faces_names(self):
         file = os.path.join(os.environ["TEST_TMPDIR"], "gpt2.safetensors")
-        sizes = {**SMALL, "bias": True, "gelu_tanh": True, "workers": 1}
+        sizes = {**SMALL, "bias": True, "activation": "gelu_tanh", "workers": 1}
         sizes["data"] = self.write(12000)
         # With biases and the other gelu the bits are the C program's too.
         want = REPORT.findall(gpt_dist(every=12, **sizes, export=file))
@@ -120,6 +120,32 @@ class Gpt(unittest.TestCase):
         ):
             with self.subTest(flags):
                 self.assertRegex(gpt(1, **{**sizes, **flags}), said)
+
+    def test_llamas_network_and_weights(self):
+        file = os.path.join(os.environ["TEST_TMPDIR"], "llama.safetensors")
+        sizes = {
+            **SMALL, "rms_norm": True, "epsilon": 1e-6, "rotary": 500.0,
+            "gated": True, "activation": "silu", "hidden": 44, "kv_heads": 1,
+            "head": True, "data": self.write(12000),
+        }  # fmt: skip
+        for workers, flags in ((2, {}), (1, {"bias": True, "hidden": 0})):
+            with self.subTest(flags):
+                sizes.update(flags, workers=workers)
+                want = REPORT.findall(gpt_dist(every=12, **sizes, export=file))
+                self.assertEqual(REPORT.findall(gpt(every=12, **sizes)), want)
+                again = {**sizes, "steps": 1, "lr": 0.0, "weights": file}
+                found = REPORT.findall(gpt(every=1, **again))
+                self.assertEqual(
+                    [m[2:] for m in found], [m[2:] for m in want[1:]]
+                )
+        for flags, said in (
+            ({"layers": 3}, "there is no layers.2.input_layernorm.weight"),
+            ({"hidden": 44}, r"_proj.weight is \(128, 32\); the model needs"),
+            ({"rotary": 0.0}, "there are names for Llama's settings"),
+            ({"activation": "tan"}, "gelu, gelu_tanh, silu"),
+        ):
+            with self.subTest(flags):
+                self.assertRegex(gpt(1, **{**again, **flags}), said)
 
     def test_mistakes(self):
         short = self.write(13)
