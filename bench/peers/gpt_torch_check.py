@@ -22,6 +22,7 @@ differs by more than 1e-4, or a logit with the same weights; 3: a package is mis
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import os
@@ -229,14 +230,13 @@ def run(torch, name, options, folder):
 
 def main(argv):
     options = parse(argv)
-    # $CHOIR_THREADS: threads of Choir's kernels, here as many as PyTorch's.
     os.environ["CHOIR_THREADS"] = str(options.threads)
     sys.path.insert(0, os.path.join(EXAMPLES, "python"))
     try:
-        import choir  # noqa: F401
-        import safetensors  # noqa: F401
-        import torch
-        import transformers  # noqa: F401
+        torch, _, _, _ = map(
+            importlib.import_module,
+            ("torch", "transformers", "safetensors.torch", "choir"),
+        )
     except ImportError as error:
         print(json.dumps({"missing": str(error)}))
         return MISSING

@@ -122,7 +122,7 @@ class GptTest(harness.ProgramTest):
         eager = self.gpt(*llama, "--workers", 2, "--graph=false")
         self.assertEqual(digests_of(eager), graph)
         # Each setting alone makes another network, which learns.
-        digests, begin = {graph[1]}, 0
+        digests = {graph[1]}
         for i, flag in enumerate(llama):
             if str(flag).startswith("--"):
                 value = llama[i + 1 : i + 2]
