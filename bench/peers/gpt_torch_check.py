@@ -3,6 +3,7 @@
 
 usage: PYTHON gpt_torch_check.py --gpt-dist PROGRAM [--model NAME] [--steps N]
                                  [--batch N] [--threads N] [--data TEXT]
+                                 [--schedule N] [--double]
 
 PYTHON has both: Choir, torch, transformers and safetensors. PROGRAM is
 //examples:gpt_dist. Models, of the sizes of its presets without dropout: 10m
@@ -13,15 +14,18 @@ Weights go both ways by files. PROGRAM begins and writes its initial ones
 (--export); transformers' model and examples/python/gpt.py's, which has the bits of
 PROGRAM, begin with them. Both train on the same batches by the settings of gpt.py:
 AdamW without decay of norms, norm of gradients limited to 1, the rate up and then
-down along a cosine. Then PyTorch's trained weights are written and Choir reads them.
+down along a cosine of --schedule steps (5000, as the presets have). Then PyTorch's trained weights are written and Choir reads them.
 
 One JSON line a model: the largest relative difference of a step's loss; the largest
 difference of a logit over the largest logit, with the initial weights, with each
-one's own trained ones, and with PyTorch's trained ones in both. Exit status 1: a loss
-differs by more than 1e-4, or a logit with the same weights; 3: a package is missing.
+one's own trained ones, and with PyTorch's trained ones in both. --double: PyTorch
+trains in f64 as well, and the losses of both are compared with it. Exit status 1: a
+loss differs by more than 1e-4, or a logit with the same weights; 3: a package is
+missing.
 """
 
 import argparse
+import copy
 import importlib
 import itertools
 import json
@@ -60,6 +64,8 @@ def parse(argv):
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", default=TEXT)
+    parser.add_argument("--schedule", type=int, default=5000)
+    parser.add_argument("--double", action="store_true")
     return parser.parse_args(argv)
 
 
@@ -160,9 +166,8 @@ def make_own(o, options):
         text.windows(o.context), global_batch=options.batch, seed=SEED,
         rank=0, size=1, device=dev, micro_shard=1,
     )  # fmt: skip
-    rate = opt.Warmup(
-        opt.Cosine(LR, options.steps, LR / 10), options.steps // 20
-    )
+    rate = opt.Cosine(LR, options.schedule, LR / 10)
+    rate = opt.Warmup(rate, options.schedule // 20)
     adamw = opt.AdamW(rate, beta_2=BETAS[1], weight_decay=DECAY)
     adamw.add_group("*.b,*.bias,*.scale", weight_decay=0)
     adamw.clip_gradients(norm=1)
@@ -190,7 +195,9 @@ def run(torch, name, options, folder):
         raise SystemExit("gpt.py's initial weights are not those of gpt_dist")
     peer = make_peer(transformers, o, vocabulary)
     load(torch, peer, safetensors.torch.load_file(first), o)
-    step = peer_step(torch, peer, rate)
+    steps = [peer_step(torch, peer, rate)]
+    if options.double:
+        steps.append(peer_step(torch, copy.deepcopy(peer).double(), rate))
 
     def apart(x):
         """The largest difference of logits over the largest one."""
@@ -205,15 +212,21 @@ def run(torch, name, options, folder):
 
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     found = {"model": name, "steps": options.steps, "batch": options.batch}
-    worst, losses = 0.0, []
+    losses = []
     for i, (x, y) in enumerate(itertools.islice(batches, options.steps)):
         if i == 0:
             found["logits_first"] = apart(x)
         a = torch.from_numpy(tensor.to_numpy(x)).long()
         b = torch.from_numpy(tensor.to_numpy(y)).long()
-        losses.append((own(x, y).item(), step(i, a, b)))
-        worst = max(worst, abs(losses[-1][0] / losses[-1][1] - 1))
-    found["loss"] = worst
+        losses.append([own(x, y).item()] + [step(i, a, b) for step in steps])
+
+    def losses_apart(i, j):
+        return max(abs(at[i] / at[j] - 1) for at in losses)
+
+    found["loss"] = losses_apart(0, 1)
+    if options.double:
+        found["loss_to_double"] = losses_apart(0, 2)
+        found["loss_of_torch_to_double"] = losses_apart(1, 2)
     found["last_losses"] = losses[-1]
     found["logits_trained_apart"] = apart(x)
     trained = dict(peer.state_dict())
@@ -225,7 +238,7 @@ def run(torch, name, options, folder):
     read_weights(own, o, last)
     found["logits_last"] = apart(x)
     print(json.dumps(found), flush=True)
-    return max(worst, found["logits_first"], found["logits_last"])
+    return max(found[n] for n in ("loss", "logits_first", "logits_last"))
 
 
 def main(argv):
