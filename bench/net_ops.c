@@ -160,13 +160,30 @@ static const net_op_t rotary_ops[] = {
     ROTARY(32, 4096, 128, 64), ROTARY(32, 8192, 128, 32),
     ROTARY(8, 8192, 128, 32)};
 
+// GPT-2's loss, and the ops that it takes without linear_cross_entropy.
+#define VOCABULARY(n)                                                        \
+  {CHOIR_OP_LINEAR_CROSS_ENTROPY, #n ",768;" #n ";50257,768", "transpose=1", \
+   1},                                                                       \
+      {CHOIR_OP_LINEAR_CROSS_ENTROPY_GRAD,                                   \
+       #n ",768;" #n ";50257,768;" #n ";1", "transpose=1", 1},               \
+      {CHOIR_OP_MATMUL, #n ",768;50257,768", "transpose_b=1", 1},            \
+      {CHOIR_OP_SOFTMAX_CROSS_ENTROPY, #n ",50257;" #n, NULL, 1},            \
+      {CHOIR_OP_SOFTMAX_CROSS_ENTROPY_GRAD, #n ",50257;" #n ";1", NULL, 1},  \
+      {CHOIR_OP_MATMUL, #n ",50257;50257,768", NULL, 1}, {                   \
+    CHOIR_OP_MATMUL, #n ",50257;" #n ",768", "transpose_a=1", 1              \
+  }
+static const net_op_t vocabulary_ops[] = {VOCABULARY(256), VOCABULARY(4096)};
+
 #define OPS_OF(net) net##_ops, sizeof(net##_ops) / sizeof(net##_ops[0])
 
-static const net_ops_t nets[] = {
-    {"mnist_cnn", 64, OPS_OF(mnist_cnn)}, {"mlp", 128, OPS_OF(mlp)},
-    {"resnet20", 128, OPS_OF(resnet20)},  {"attention", 1, OPS_OF(attention)},
-    {"gpt384", 8, OPS_OF(gpt384)},        {"gpt768", 8, OPS_OF(gpt768)},
-    {"rotary", 1, OPS_OF(rotary)}};
+static const net_ops_t nets[] = {{"mnist_cnn", 64, OPS_OF(mnist_cnn)},
+                                 {"mlp", 128, OPS_OF(mlp)},
+                                 {"resnet20", 128, OPS_OF(resnet20)},
+                                 {"attention", 1, OPS_OF(attention)},
+                                 {"gpt384", 8, OPS_OF(gpt384)},
+                                 {"gpt768", 8, OPS_OF(gpt768)},
+                                 {"rotary", 1, OPS_OF(rotary)},
+                                 {"vocabulary", 1, OPS_OF(vocabulary)}};
 
 const net_ops_t* net_ops_find(const char* name) {
   for (size_t i = 0; i < sizeof(nets) / sizeof(nets[0]); ++i)

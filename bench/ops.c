@@ -9,8 +9,9 @@
 //
 // Cases are the op list's own; --net takes those of a training step of
 // mnist_cnn, mlp, resnet20, gpt384 or gpt768 instead (or attention or rotary
-// alone, of several nets), says how often each comes in a step, and adds them
-// up. --seconds: for one case. --dtype: of floats, f32 unless told otherwise.
+// alone, of several nets, or vocabulary, GPT-2's loss), says how often each
+// comes in a step, and adds them up. --seconds: for one case. --dtype: of
+// floats, f32 unless told otherwise.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -177,6 +177,8 @@ extern "C" {
   X(SOFTMAX_CROSS_ENTROPY, softmax_cross_entropy, 2, PLAIN, OP_GRAD)           \
   X(SOFTMAX_CROSS_ENTROPY_GRAD, softmax_cross_entropy_grad, 3, PLAIN,          \
     INTERNAL) /* p, labels, dy */                                              \
+  X(LINEAR_CROSS_ENTROPY, linear_cross_entropy, 3, ATTRS, GRAD)                \
+  X(LINEAR_CROSS_ENTROPY_GRAD, linear_cross_entropy_grad, N, ATTRS, INTERNAL)  \
   X(CROSS_ENTROPY, cross_entropy, 2, PLAIN, OP_GRAD)                           \
   X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 3, PLAIN, INTERNAL)                \
   X(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, PLAIN, OP_GRAD) /* p, t */  \
@@ -506,6 +508,18 @@ typedef choir_layer_norm_attrs_t choir_rms_norm_grad_attrs_t;
 // mse_loss: x, t -> (1), mean of (x - t)^2 over all elements.
 // count_correct: x (n, c), labels (n) -> i64 (1): rows whose first maximum is
 // the label.
+
+// linear_cross_entropy: x (..., d), labels (...) i32 or i64, W (d, c) or, with
+// `transpose`, (c, d), as an embedding's table is -> loss (1), what
+// softmax_cross_entropy gives for x W, and sums (...), the logarithm of each
+// row's sum of e^logit. For a large vocabulary: a kernel holds a tile of
+// logits. linear_cross_entropy_grad makes them again: x, labels, W, sums, dy
+// (1) -> dx, dW.
+typedef struct choir_linear_cross_entropy_attrs_s {
+  bool transpose;
+} choir_linear_cross_entropy_attrs_t;
+typedef choir_linear_cross_entropy_attrs_t
+    choir_linear_cross_entropy_grad_attrs_t;
 
 // One layer of a recurrent network over all T steps of a batch of N sequences,
 // with H hidden units and G gates of H columns each, in this order:

@@ -76,3 +76,13 @@ choir_status_t choir__grad_linear(choir_grad_t* grad) {
   return choir_grad_emit2(grad, 0, CHOIR_OP_MATMUL, grad->dy, grad->srcs[1],
                           &dy_wt);
 }
+
+// Where W has other uses, the loss is the last of them, and so the first here:
+// its gradient is written where it belongs, and theirs are added.
+choir_status_t choir__grad_linear_cross_entropy(choir_grad_t* grad) {
+  static const int32_t x_w[] = {0, 2};
+  choir_tensor_t* srcs[] = {grad->srcs[0], grad->srcs[1], grad->srcs[2],
+                            grad->dsts[1], grad->dy};
+  return choir_grad_emit_many(grad, x_w, 2, CHOIR_OP_LINEAR_CROSS_ENTROPY_GRAD,
+                              srcs, 5, grad->attrs);
+}

@@ -687,6 +687,20 @@ def softmax_cross_entropy(x: Tensor, t) -> Tensor:
     return _loss(total * (-1.0 / builtins.max(rows, 1)))
 
 
+def linear_cross_entropy(x: Tensor, w: Tensor, t, transpose=False) -> Tensor:
+    """softmax_cross_entropy(x w, t), for many classes: no tensor of all logits is made.
+
+    x: (..., features). w: (features, classes), or with transpose (classes,
+    features), as an embedding's. t: numbers of classes, one for each row of x.
+    Backward makes the logits again, tile by tile.
+    """
+    rows = _need_tensor(x, "linear_cross_entropy").shape[:-1]
+    t = _indices(_beside(t, x), x)
+    if t.size() == math.prod(rows):
+        t = _to_shape(t, rows)
+    return _op("linear_cross_entropy", x, t, w, transpose=transpose)
+
+
 def cross_entropy(x: Tensor, t) -> Tensor:
     """The mean over all rows of -sum(t log x), for probabilities x.
 
@@ -890,7 +904,8 @@ _FUNCTIONS = (
     space_to_depth, shape, constant_of_shape, gather, embedding,
     scatter_elements, where, onehot, nonzero, cast, ctensor2numpy, reduce_sum,
     reduce_mean, globalaveragepool, gemm, matmul, cossim, softmax_cross_entropy,
-    cross_entropy, binary_cross_entropy, mse_loss, ranking_loss, dropout,
+    linear_cross_entropy, cross_entropy, binary_cross_entropy, mse_loss,
+    ranking_loss, dropout,
 )  # fmt: skip
 
 

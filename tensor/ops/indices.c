@@ -68,3 +68,19 @@ choir_status_t choir__check_indices(const char* op,
   }
   return NULL;
 }
+
+choir_status_t choir__label_load(const char* op, const choir_record_t* record,
+                                 int64_t row, int64_t classes,
+                                 int64_t* out_label) {
+  const choir_view_t* labels = choir_record_src(record, 1);
+  int64_t offset = labels->offset;
+  int64_t rest = row;
+  for (int32_t k = labels->ndim - 1; k >= 0; rest /= labels->shape[k--])
+    offset += rest % labels->shape[k] * labels->strides[k];
+  *out_label =
+      choir__integer_load(choir__src_data(record, 1), labels->dtype, offset);
+  if (*out_label >= 0 && *out_label < classes) return NULL;
+  return CHOIR_ERROR(
+      OUT_OF_RANGE, "%s: label %lld at row %lld; needs 0 .. %lld", op,
+      (long long)*out_label, (long long)row, (long long)classes - 1);
+}

@@ -25,4 +25,11 @@ choir_status_t choir__check_indices(const char* op,
                                     const choir_record_t* record,
                                     int32_t source, int64_t size);
 
+// The label of row `row`, counted in row-major order, of source 1; OUT_OF_RANGE
+// with its place ("cross_entropy: label 12 at row 3; needs 0 .. 9") when it is
+// no class.
+choir_status_t choir__label_load(const char* op, const choir_record_t* record,
+                                 int64_t row, int64_t classes,
+                                 int64_t* out_label);
+
 #endif  // CHOIR_TENSOR_OPS_INDICES_H_

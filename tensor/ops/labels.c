@@ -14,20 +14,6 @@ static choir_status_t need_labels(const choir_view_t* scores,
   return choir__need_vector("labels", labels, scores->shape[0]);
 }
 
-// The label of one row of source 1; OUT_OF_RANGE with its place
-// ("cross_entropy: label 12 at row 3; needs 0 .. 9") when it is no class.
-static choir_status_t label_load(const char* op, const choir_record_t* record,
-                                 int64_t row, int64_t classes,
-                                 int64_t* out_label) {
-  const choir_view_t* labels = choir_record_src(record, 1);
-  *out_label = choir__integer_load(choir__src_data(record, 1), labels->dtype,
-                                   labels->offset + row * labels->strides[0]);
-  if (*out_label >= 0 && *out_label < classes) return NULL;
-  return CHOIR_ERROR(
-      OUT_OF_RANGE, "%s: label %lld at row %lld; needs 0 .. %lld", op,
-      (long long)*out_label, (long long)row, (long long)classes - 1);
-}
-
 #define CASES(S)                                                          \
   {S("1,1;1"), NULL}, {S("1,2;1"), NULL}, {S("1,10;1"), NULL},            \
       {S("2,2;2"), NULL}, {S("3,3;3"), NULL}, {S("4,8;4"), NULL},         \
@@ -107,7 +93,7 @@ static choir_status_t run_rows(const char* op, const choir_record_t* record,
   double sum = 0;
   for (int64_t row = 0; row < rows; ++row) {
     int64_t label;
-    CHOIR_TRY(label_load(op, record, row, classes, &label));
+    CHOIR_TRY(choir__label_load(op, record, row, classes, &label));
     sum += row_fn(dense->srcs[0] + row * classes, classes, label, dy,
                   (double)rows, out + row * out_step);
   }
@@ -169,7 +155,8 @@ static choir_status_t count_correct_reference(const choir_record_t* record,
   for (bool more = choir__lanes_start(&lanes, x, 1); more;
        more = choir__lanes_next(&lanes), ++row) {
     int64_t label, place, offset;
-    CHOIR_TRY(label_load("count_correct", record, row, x->shape[1], &label));
+    CHOIR_TRY(
+        choir__label_load("count_correct", record, row, x->shape[1], &label));
     choir__lane_maximum(&lanes.lane, choir__src_data(record, 0), &place,
                         &offset);
     if (place == label) ++correct;

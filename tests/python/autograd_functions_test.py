@@ -148,6 +148,15 @@ class Arguments(unittest.TestCase):
             ),
             (
                 ValueError,
+                "labels is .* .3.; needs the shape of x",
+                "linear_cross_entropy",
+                x,
+                x,
+                [0, 1, 2],
+                True,
+            ),
+            (
+                ValueError,
                 "batch, classes",
                 "cross_entropy",
                 tensor_of(away(2)),

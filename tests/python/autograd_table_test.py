@@ -605,6 +605,10 @@ for _t in (_ids, _ids.astype(np.int64), _ids.astype(np.float32), [[2], [0], [3]]
          op="softmax_cross_entropy")  # fmt: skip
     rows("cross_entropy", lambda p: picked(p, _ids), [_p],
          run=lambda p, t=_t: autograd.cross_entropy(p, t), op="cross_entropy")  # fmt: skip
+    rows("linear_cross_entropy", lambda x, w: picked(softmax(x @ w), _ids),
+         [away(3, 5), away(5, 4)],
+         run=lambda x, w, t=_t: autograd.linear_cross_entropy(x, w, t),
+         op="linear_cross_entropy")  # fmt: skip
 # A row at each place.
 _deep = np.int32([[2, 0, 3], [1, 1, 2]])
 
@@ -615,6 +619,9 @@ def picked_at(p):
     )
 
 
+rows("linear_cross_entropy", lambda x, w: picked_at(softmax(x @ w.T)),
+     [away(2, 3, 5), away(4, 5)],
+     run=lambda x, w: autograd.linear_cross_entropy(x, w, _deep, transpose=True))  # fmt: skip
 for _t in (_deep, np.eye(4)[_deep]):
     rows("softmax_cross_entropy", lambda x: picked_at(softmax(x)),
          [away(2, 3, 4)],

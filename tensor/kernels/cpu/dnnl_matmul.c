@@ -6,7 +6,7 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/dnnl_engine.h"
-#include "tensor/kernels/product.h"
+#include "tensor/kernels/cpu/dnnl_product.h"
 
 // Where the matrices of a product begin.
 typedef struct places_s {
@@ -273,6 +273,14 @@ static choir_status_t multiply(const sgemm_t* g, choir_stream_t* stream) {
   if (is_shared_here(g)) return run_shares(g, stream);
   if (is_matmul(g)) return run_matmul(g, stream);
   return run_sgemm(g, choir__cpu_threads(stream));
+}
+
+choir_status_t choir__dnnl_product(const choir__product_t* product,
+                                   const float* a, const float* b, float* c,
+                                   bool adds, choir_stream_t* stream) {
+  const places_t places = {(float*)a, (float*)b, c};
+  const sgemm_t g = sgemm_of(product, &places, adds ? 1.0f : 0.0f);
+  return multiply(&g, stream);
 }
 
 // ---- matmul ----
