@@ -374,8 +374,13 @@ static choir_var_t* default_train_one_batch(choir_model_t* model,
                                             choir_vars_t inputs,
                                             choir_vars_t targets,
                                             choir_var_t** out_loss) {
-  choir_var_t* out = model->def->forward(scope, self, inputs);
-  *out_loss = default_loss(scope, out, targets.at[0]);
+  choir_var_t* out = NULL;
+  if (model->def->loss) {
+    *out_loss = model->def->loss(scope, self, inputs, targets);
+  } else {
+    out = model->def->forward(scope, self, inputs);
+    *out_loss = default_loss(scope, out, targets.at[0]);
+  }
   choir_model_backward_and_update(model, scope, *out_loss);
   return out;
 }
@@ -397,10 +402,13 @@ static choir_status_t add_loss(const choir_model_t* model, choir_var_t* loss,
   return status;
 }
 
-// Hits, where targets are class labels.
+// Hits, where targets are class labels; of a loss without scores the labels
+// alone.
 static choir_status_t count_hits(choir_model_t* model, choir_var_t* out,
                                  choir_var_t* targets) {
   choir_stream_t* stream = choir_scope_stream(model->scope);
+  if (!out && model->def->loss && targets)
+    model->metrics.samples += choir_view_count(choir_var_view(targets));
   if (!is_classes(out, targets)) return NULL;
   const int64_t rows = make_rows(model->scope, &out, &targets);
   choir_tensor_t* srcs[] = {choir_var_tensor(out), choir_var_tensor(targets)};
@@ -420,19 +428,30 @@ static choir_status_t count_training(choir_model_t* model, choir_var_t* out,
   return count_hits(model, out, targets);
 }
 
-// Where the model trains by the default loss, evaluation counts it.
-static choir_status_t count_evaluation(choir_model_t* model, choir_var_t* out,
-                                       choir_var_t* targets) {
+// Where the model trains by the default loss, evaluation counts it; one of its
+// own always.
+static choir_status_t evaluate_in_scope(choir_model_t* model,
+                                        choir_vars_t inputs,
+                                        choir_vars_t targets) {
+  const choir_model_def_t* def = model->def;
   choir_scope_t* scope = model->scope;
-  if (!model->def->train_one_batch && is_classes(out, targets)) {
+  choir_var_t* labels = targets.at[0];
+  choir_var_t *out = NULL, *loss = NULL;
+  if (def->loss)
+    loss = def->loss(scope, model->self, inputs, targets);
+  else
+    out = def->forward(scope, model->self, inputs);
+  if (!def->train_one_batch && is_classes(out, labels))
+    loss = default_loss(scope, out, labels);
+  if (!choir_scope_is_ok(scope)) return NULL;
+  if (loss && labels) {
     const choir_scale_attrs_t rows = {
-        .factor = (double)choir_view_count(choir_var_view(targets))};
-    choir_var_t* sum =
-        choir_var_scale(scope, default_loss(scope, out, targets), &rows);
+        .factor = (double)choir_view_count(choir_var_view(labels))};
+    choir_var_t* sum = choir_var_scale(scope, loss, &rows);
     if (!choir_scope_is_ok(scope)) return NULL;
     CHOIR_TRY(add_loss(model, sum, model->evaluation_loss));
   }
-  return count_hits(model, out, targets);
+  return count_hits(model, out, labels);
 }
 
 // How many there are; -1: one stands behind a NULL.
@@ -583,11 +602,10 @@ static choir_status_t evaluate_eagerly(choir_model_t* model,
       choir__model_begin_graph(model, CHOIR__STEP_EVALUATE, batch, &recorded));
   choir_scope_t* scope = model->scope;
   choir_scope_begin(scope, NULL);
-  choir_var_t* out = run_forward(model, batch);
-  vars_t ys;
-  take_tensors(model, batch->targets, &ys);
-  if (choir_scope_is_ok(scope))
-    choir_scope_fail(scope, count_evaluation(model, out, ys.at[0]));
+  vars_t xs, ys;
+  const choir_vars_t inputs = take_tensors(model, batch->inputs, &xs);
+  const choir_vars_t targets = take_tensors(model, batch->targets, &ys);
+  choir_scope_fail(scope, evaluate_in_scope(model, inputs, targets));
   choir_status_t status = choir_scope_end(scope);
   return choir__model_end_graph(model, batch, &recorded, NULL, status);
 }

@@ -55,11 +55,18 @@ typedef struct choir_model_def_s {
                           choir_vars_t inputs);
   // Optional, as SINGA's train_one_batch: forward, loss, and one call of
   // choir_model_backward_and_update. Returns forward's result and sets
-  // *out_loss. NULL: softmax cross-entropy of the first target, class labels
-  // (...) of scores (..., classes).
+  // *out_loss. NULL: `loss` or, without one, softmax cross-entropy of the first
+  // target, class labels (...) of scores (..., classes).
   choir_var_t* (*train_one_batch)(choir_model_t* model, choir_scope_t* scope,
                                   void* self, choir_vars_t inputs,
                                   choir_vars_t targets, choir_var_t** out_loss);
+  // Optional: the mean loss of the labels, in place of forward and softmax
+  // cross-entropy where these would hold all scores of a large vocabulary
+  // (choir_var_linear_cross_entropy). Evaluation takes it and, without
+  // train_one_batch, training; hits are not counted then. Uses forward's layers
+  // and no others.
+  choir_var_t* (*loss)(choir_scope_t* scope, void* self, choir_vars_t inputs,
+                       choir_vars_t targets);
 } choir_model_def_t;
 
 // A definition whose functions are of another language (core/callback.h): the
@@ -188,7 +195,7 @@ typedef struct choir_model_batch_s {
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
 // Forward in inference mode; counts hits, and the loss where it is the default
-// one. A failure after that says so.
+// one; or the definition's loss. A failure after that says so.
 CHOIR_API choir_status_t choir_model_evaluate(choir_model_t* model,
                                               const choir_model_batch_t* batch)
     CHOIR_NODISCARD;
@@ -211,10 +218,10 @@ CHOIR_API void choir_model_retract_step(choir_model_t* model);
 typedef struct choir_metrics_s {
   double loss_sum;  // of the batch losses
   int64_t batches;
-  int64_t correct;  // labels that have the largest score
+  int64_t correct;  // labels that have the largest score; see def's loss
   int64_t samples;  // labels: of scores (n, classes) n, of (n, t, classes) n t
-  // Of evaluation, by labels, where train_one_batch is the default: divide by
-  // samples.
+  // Of evaluation, by labels, where train_one_batch is the default or the
+  // definition has a loss: divide by samples.
   double evaluation_loss_sum;
 } choir_metrics_t;
 // Since the last call; waits for the device.

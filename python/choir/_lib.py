@@ -179,7 +179,7 @@ class ModelDef(Structure):
     """choir_model_def_t"""
     _fields_ = [
         ("name", c_char_p), ("define", _P), ("forward", _P),
-        ("train_one_batch", _P),
+        ("train_one_batch", _P), ("loss", _P),
     ]
 
 class ModelCallbacks(Structure):
