@@ -69,15 +69,18 @@ typedef struct choir_strategy_def_s choir_strategy_def_t;
     "how the sent ones travel")
 CHOIR_API extern const char* const choir_strategy_value_names[];
 
-// "sparseThreshold": those of at least the magnitude `spars`.
+// "sparseThreshold": those of at least the magnitude `spars`, in the unit of
+// the gradients: the default, SINGA's, suits networks of their size alone.
 #define CHOIR_SPARSE_THRESHOLD_FIELDS(X, T)                            \
   X(T, FLOAT, spars, 0.05, 0, 1e30, "least magnitude of what is sent") \
   CHOIR_SPARSE_COMMON_FIELDS(X, T)
 
-// "dgc", Deep Gradient Compression: the optimizer's momentum is applied before
-// the choice, on each rank, and stops for what was sent. Warm-up: 25 % of
-// elements, 6.25 %, 1.6 %, 0.4 %, each for a quarter of warmup_steps. The norm
-// of each bucket's gradient is clipped to clip / sqrt(ranks).
+// "dgc", Deep Gradient Compression: the optimizer's momentum (SGD's; 0 for
+// others) is applied before the choice, on each rank, and stops for what was
+// sent. Warm-up: 25 % of elements, 6.25 %, 1.6 %, 0.4 %, each for a quarter of
+// warmup_steps. Then an element waits about 1 / spars steps from one message to
+// the next. The norm of each bucket's gradient is clipped to
+// clip / sqrt(ranks).
 #define CHOIR_DGC_FIELDS(X, T)                                          \
   X(T, FLOAT, spars, 0.001, 1e-9, 1, "share of gradients that is sent") \
   X(T, INT, warmup_steps, 400, 0, 1e12, "steps in which more is sent")  \
