@@ -121,14 +121,15 @@ static const net_op_t resnet20_ops[] = {
 
 // What a GPT does beside its products, at 12 blocks, words of 256 and heads of
 // 64 columns.
-#define HEADS(heads, t) "N," #heads "," #t ",64"
-#define QKV(heads, t) HEADS(heads, t) ";" HEADS(heads, t) ";" HEADS(heads, t)
-#define ATTENTION(heads, t, calls)                             \
-  {CHOIR_OP_ATTENTION, QKV(heads, t), "causal=1", calls}, {    \
-    CHOIR_OP_ATTENTION_GRAD,                                   \
-        QKV(heads, t) ";" HEADS(heads, t) ";N," #heads "," #t  \
-                                          ";" HEADS(heads, t), \
-        "causal=1", calls                                      \
+#define HEADS(heads, t, d) "N," #heads "," #t "," #d
+#define QKV(heads, t, d) \
+  HEADS(heads, t, d) ";" HEADS(heads, t, d) ";" HEADS(heads, t, d)
+#define ATTENTION(heads, t, d, calls)                                   \
+  {CHOIR_OP_ATTENTION, QKV(heads, t, d), "causal=1", calls}, {          \
+    CHOIR_OP_ATTENTION_GRAD,                                            \
+        QKV(heads, t, d) ";" HEADS(heads, t, d) ";N," #heads "," #t     \
+                                                ";" HEADS(heads, t, d), \
+        "causal=1", calls                                               \
   }
 #define GPT_OPS(width, heads, hidden)                                          \
   {CHOIR_OP_GATHER, "50257," #width ";N,256", NULL, 1},                        \
@@ -136,18 +137,18 @@ static const net_op_t resnet20_ops[] = {
       {CHOIR_OP_LAYER_NORM, "N,256," #width ";" #width ";" #width, NULL, 25},  \
       {CHOIR_OP_LAYER_NORM_GRAD, "N,256," #width ";" #width ";N,256," #width,  \
        NULL, 25},                                                              \
-      ATTENTION(heads, 256, 12), {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},  \
+      ATTENTION(heads, 256, 64, 12),                                           \
+      {CHOIR_OP_GELU, "N,256," #hidden, NULL, 12},                             \
       {CHOIR_OP_GELU_GRAD, "N,256," #hidden ";N,256," #hidden, NULL, 12},      \
       {CHOIR_OP_ADD, "N,256," #width ";N,256," #width, NULL, 24},
 static const net_op_t gpt384_ops[] = {GPT_OPS(384, 6, 1536)};
 static const net_op_t gpt768_ops[] = {GPT_OPS(768, 12, 3072)};
 
-// Attention alone, at four lengths.
+// Attention alone, at five lengths; the first is that of gpt_nano.
 static const net_op_t attention_ops[] = {
-    ATTENTION(64, 256, 1),
-    ATTENTION(12, 1024, 1),
-    ATTENTION(4, 4096, 1),
-    ATTENTION(2, 16384, 1),
+    ATTENTION(48, 64, 32, 1),   ATTENTION(64, 256, 64, 1),
+    ATTENTION(12, 1024, 64, 1), ATTENTION(4, 4096, 64, 1),
+    ATTENTION(2, 16384, 64, 1),
 };
 
 // Rotary positions of queries and keys: TinyLlama 1.1B, Llama 2 7B, Llama 3 8B.
