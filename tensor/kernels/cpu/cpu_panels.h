@@ -22,9 +22,40 @@ static inline int64_t choir__panel_columns(int64_t columns) {
   return (columns + CHOIR__PANEL - 1) / CHOIR__PANEL * CHOIR__PANEL;
 }
 
+typedef float choir__panel_four_t __attribute__((vector_size(16), aligned(4)));
+
+// Rows 0 .. 3 of `to`, CHOIR__PANEL apart, of which each has an element of each
+// of four rows of `from`.
+static inline void choir__panels_turn(const float* from, int64_t step,
+                                      float* to) {
+  choir__panel_four_t x[4], y[4];
+  for (int i = 0; i < 4; i++)
+    x[i] = *(const choir__panel_four_t*)(from + i * step);
+  for (int i = 0; i < 2; i++) {
+    y[2 * i] = __builtin_shufflevector(x[i], x[i + 2], 0, 4, 1, 5);
+    y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 2], 2, 6, 3, 7);
+  }
+  for (int i = 0; i < 2; i++) {
+    x[2 * i] = __builtin_shufflevector(y[i], y[i + 2], 0, 4, 1, 5);
+    x[2 * i + 1] = __builtin_shufflevector(y[i], y[i + 2], 2, 6, 3, 7);
+  }
+  for (int i = 0; i < 4; i++)
+    *(choir__panel_four_t*)(to + i * CHOIR__PANEL) = x[i];
+}
+
+// Rows `row` .. of one panel, from columns `column` .. on.
+static inline void choir__panels_copy(const float* w, int64_t row, int64_t rows,
+                                      int64_t column, int64_t columns,
+                                      int64_t row_step, int64_t column_step,
+                                      float* panel) {
+  for (int64_t i = row; i < rows; i++)
+    for (int64_t c = column; c < columns; c++)
+      panel[i * CHOIR__PANEL + c] = w[i * row_step + c * column_step];
+}
+
 // Panel j has rows 0 .. k - 1 of columns j CHOIR__PANEL .. of a matrix whose
 // element (row, column) is w[row * row_step + column * column_step]; zeros
-// beyond it.
+// beyond it. A column that lies densely is turned by squares of 4 by 4.
 static inline void choir__panels_pack(const float* w, int64_t k,
                                       int64_t columns, int64_t row_step,
                                       int64_t column_step, float* panels) {
@@ -32,12 +63,19 @@ static inline void choir__panels_pack(const float* w, int64_t k,
        j += CHOIR__PANEL, panels += k * CHOIR__PANEL) {
     const int64_t some =
         columns - j < CHOIR__PANEL ? columns - j : CHOIR__PANEL;
-    for (int64_t i = 0; i < k; i++) {
-      float* to = panels + i * CHOIR__PANEL;
-      const float* from = w + i * row_step + j * column_step;
-      for (int64_t c = 0; c < some; c++) to[c] = from[c * column_step];
-      memset(to + some, 0, (size_t)(CHOIR__PANEL - some) * sizeof(float));
-    }
+    const float* from = w + j * column_step;
+    const int64_t rows = row_step == 1 ? k / 4 * 4 : 0;
+    const int64_t turned = some / 4 * 4;
+    for (int64_t i = 0; i < rows; i += 4)
+      for (int64_t c = 0; c < turned; c += 4)
+        choir__panels_turn(from + i + c * column_step, column_step,
+                           panels + i * CHOIR__PANEL + c);
+    choir__panels_copy(from, 0, rows, turned, some, row_step, column_step,
+                       panels);
+    choir__panels_copy(from, rows, k, 0, some, row_step, column_step, panels);
+    for (int64_t i = 0; i < k && some < CHOIR__PANEL; i++)
+      memset(panels + i * CHOIR__PANEL + some, 0,
+             (size_t)(CHOIR__PANEL - some) * sizeof(float));
   }
 }
 
