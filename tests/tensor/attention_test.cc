@@ -96,6 +96,73 @@ TEST_F(Attention, DropsTheWeightsThatDropoutDrops) {
   }
 }
 
+// The first rows see no column of the second block, and have large negative
+// scores, which a largest one from elsewhere would make vanish.
+TEST_F(Attention, RowsThatSeeNothingOfABlockStayAsTheyAre) {
+  std::vector<float> far = Floats(135 * 8, 2);
+  for (float& x : far) x -= 20;
+  TensorPtr q = Make(device_.get(), {1, 1, 70, 8}, std::vector<float>(560, 5));
+  TensorPtr k = Make(device_.get(), {1, 1, 135, 8}, far);
+  TensorPtr v = Input({1, 1, 135, 5}, 3);
+  auto attrs = Attrs<choir_attention_attrs_t>(CHOIR_OP_ATTENTION);
+  attrs.scale = 1;
+  attrs.causal = true;
+  attrs.offset = 65;
+  std::vector<TensorPtr> results;
+  ASSERT_OK(
+      RunOp(CHOIR_OP_ATTENTION, {q.get(), k.get(), v.get()}, &attrs, &results));
+  const std::vector<float> want = ByParts(q.get(), k.get(), v.get(), attrs);
+  ExpectNear(Read<float>(results[0]),
+             std::vector<double>(want.begin(), want.end()), 1e-3);
+}
+
+// A row of k and v (of q and dy) has no effect on the rows of q that come
+// before it (on the columns that come after it), whatever it holds.
+TEST_F(Attention, CausalRowsDoNotSeeLaterNaNs) {
+  constexpr int64_t kRows = 150, kDepth = 40, kOdd = 70;
+  const Shape shape = {1, 1, kRows, kDepth};
+  auto attrs = Attrs<choir_attention_attrs_t>(CHOIR_OP_ATTENTION);
+  attrs.causal = true;
+  const auto run = [&](float in_kv, float in_q, float in_dy) {
+    std::vector<TensorPtr> x, y, grads;
+    for (uint32_t i = 0; i < 4; ++i) {
+      std::vector<float> data = Floats(kRows * kDepth, i + 1);
+      const float added = i == 0 ? in_q : i == 3 ? in_dy : in_kv;
+      data[kOdd * kDepth + 1] += added;
+      x.push_back(Make(device_.get(), shape, data));
+    }
+    EXPECT_OK(RunOp(CHOIR_OP_ATTENTION, {x[0].get(), x[1].get(), x[2].get()},
+                    &attrs, &y));
+    EXPECT_OK(RunOp(CHOIR_OP_ATTENTION_GRAD,
+                    {x[0].get(), x[1].get(), x[2].get(), y[0].get(), y[1].get(),
+                     x[3].get()},
+                    &attrs, &grads));
+    return std::vector<std::vector<float>>{
+        Read<float>(y[0]), Read<float>(grads[0]), Read<float>(grads[1]),
+        Read<float>(grads[2])};
+  };
+  const auto finite = run(0, 0, 0);
+  const auto expect = [&](const std::vector<std::vector<float>>& got,
+                          size_t result, bool after) {
+    for (size_t k = 0; k < got[result].size(); ++k) {
+      const int64_t row = static_cast<int64_t>(k) / kDepth;
+      if (after ? row > kOdd : row < kOdd) {
+        ASSERT_NEAR(got[result][k], finite[result][k], 1e-5) << result;
+      }
+    }
+  };
+  for (float value : {NAN, HUGE_VALF, -HUGE_VALF}) {
+    const auto kv = run(value, 0, 0);
+    expect(kv, 0, false);
+    expect(kv, 1, false);
+    const auto q = run(0, value, 0), dy = run(0, 0, value);
+    for (size_t result : {2, 3}) {
+      expect(q, result, true);
+      expect(dy, result, true);
+    }
+  }
+}
+
 // ---- Masks ----
 
 // What the op is told to compute, in plain loops: all weights, one after the

@@ -6,10 +6,11 @@
 // there are. A tile of the gradient of a mask is one thread's as well, through
 // all heads and samples that the mask serves.
 //
-// A mask's tile is brought to floats. Where one hides a place the weight is 0,
-// which is as good as leaving the place out of a product, unless the other
-// factor holds an infinity or NaN. Blocks that do are marked beforehand; their
-// products go by runs of places that are seen.
+// A mask's tile is brought to floats. Where a row does not see a place, by a
+// mask or as it comes later, the weight is 0, which is as good as leaving the
+// place out of a product, unless the other factor holds an infinity or NaN.
+// Blocks that do are marked beforehand; their products go by runs of places
+// that are seen.
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +28,8 @@
 enum {
   BLOCK_ROWS = 64,
   BLOCK_COLUMNS = 128,  // whole panels
-  // Rows whose tiles are made together; causal ones are cut to what they see.
+  // Rows whose tiles are made together; causal ones are cut to what the last of
+  // them sees. A divisor of CHOIR__PANEL.
   GROUP_ROWS = 8,
   // Fewer heads than so many are cut into pieces of rows, forward.
   MOST_PIECES = 16,
@@ -71,7 +73,7 @@ typedef struct forward_s {
   const float *keys, *values;  // panels
   float *tile, *y, *most, *sum;
   float* mask;  // a tile
-  float* odd;   // by block of values; NULL: no mask hides anything
+  float* odd;   // by block of values; NULL: rows see all places
 } forward_t;
 
 typedef struct backward_s {
@@ -79,7 +81,7 @@ typedef struct backward_s {
   float *dq, *dk, *dv;                // sums, in panels
   float *weights, *slopes, *mask;     // tiles
   float* along;                       // [rows], sum(dy y)
-  float *odd_k, *odd_q, *odd_dy;      // by block; used if a mask hides places
+  float *odd_k, *odd_q, *odd_dy;      // by block; NULL: rows see all places
 } backward_t;
 
 typedef struct mask_grad_s {
@@ -105,6 +107,16 @@ static float* take(float** memory, int64_t count) {
   float* taken = *memory;
   *memory += (count + 15) / 16 * 16;
   return taken;
+}
+
+// Whether there may be places that a row does not see.
+static bool leaves_out(const choir__attention_t* a) {
+  return a->hides || a->causal;
+}
+
+// By marks, of which there may be none.
+static bool is_odd(const float* marks, int64_t block) {
+  return marks && marks[block] > 0;
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
