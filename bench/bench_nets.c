@@ -77,9 +77,9 @@ static const gpt_config_t m10 = GPT_SIZES(6, 6, 384, 256, 65, 0.2);
 static const gpt_config_t gpt2 = GPT_SIZES(12, 12, 768, 64, 50257, 0, true);
 static const gpt_config_t gpt2_1k =
     GPT_SIZES(12, 12, 768, 1024, 50257, 0, true);
-#define GPT(config, batch_, open)                                            \
+#define GPT(def_, config, batch_, open)                                      \
   {                                                                          \
-    .def = &gpt_def, .bytes = sizeof(gpt_t), .gpt = &(config),               \
+    .def = &(def_), .bytes = sizeof(gpt_t), .gpt = &(config),                \
     .batch = (batch_), .open_data = (open), .block = 1, .only_by_name = true \
   }
 
@@ -124,10 +124,10 @@ const bench_net_t bench_nets[BENCH_NET_COUNT] = {
                   .block = 1,
                   .initialize = resnet50_initialize,
                   .only_by_name = true},
-    [NANO] = GPT(nano, 12, open_64),
-    [M10] = GPT(m10, 8, open_256),
-    [GPT2] = GPT(gpt2, 4, open_64),
-    [GPT2_LONG] = GPT(gpt2_1k, 1, open_1024)};
+    [NANO] = GPT(gpt_def, nano, 12, open_64),
+    [M10] = GPT(gpt_def, m10, 8, open_256),
+    [GPT2] = GPT(gpt_def, gpt2, 4, open_64),
+    [GPT2_LONG] = GPT(gpt_loss_def, gpt2_1k, 1, open_1024)};
 
 choir_status_t bench_net_made_up_data(const bench_net_t* net, int64_t count,
                                       choir_dataset_t** out_dataset) {

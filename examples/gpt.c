@@ -38,7 +38,7 @@ static choir_var_t* run_block(choir_scope_t* s, void* self, choir_vars_t in) {
 
 static const choir_block_def_t block_def = {define_block, run_block};
 
-static void define(choir_model_t* m, void* self) {
+void gpt_define(choir_model_t* m, void* self) {
   gpt_t* g = self;
   const gpt_config_t* c = &g->config;
   g->tokens = choir_layer_embedding(m, "tokens", .deviation = 0.02,
@@ -60,16 +60,9 @@ static void define(choir_model_t* m, void* self) {
                                  .bias = false, .deviation = 0.02);
 }
 
-static choir_var_t* forward(choir_scope_t* s, void* self, choir_vars_t in) {
-  const gpt_t* g = self;
-  choir_var_t* x = RUN(g->tokens, in.at[0]);
+choir_var_t* gpt_run(choir_scope_t* s, const gpt_t* g, choir_var_t* ids) {
+  choir_var_t* x = RUN(g->tokens, ids);
   x = RUN(g->dropout, g->positions ? RUN(g->positions, x) : x);
   for (int64_t i = 0; i < g->config.layers; ++i) x = RUN(g->blocks[i], x);
-  x = RUN(g->norm, x);
-  if (g->head) return RUN(g->head, x);
-  // The table of tokens is the last matrix too (Press and Wolf, 2017).
-  choir_var_t* w = choir_scope_param(s, choir_layer_param(g->tokens, 0));
-  return choir_var_matmul(s, x, w, &(choir_matmul_attrs_t){.transpose_b = 1});
+  return RUN(g->norm, x);
 }
-
-const choir_model_def_t gpt_def = {"gpt", define, forward, NULL};

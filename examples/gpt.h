@@ -46,6 +46,14 @@ typedef struct gpt_s {
   choir_layer_t* head;  // NULL, as positions: the model has none
 } gpt_t;
 
-extern const choir_model_def_t gpt_def;  // its `self`, zeros at first: a gpt_t
+// Its `self`, zeros at first, is a gpt_t. gpt_loss_def trains and evaluates
+// without the scores, and counts no hits: for steps whose scores would be their
+// largest tensor.
+extern const choir_model_def_t gpt_def, gpt_loss_def;
+bool gpt_has_large_scores(const gpt_config_t* config, int64_t windows);
+
+// gpt.c: layers, and rows (n, t, width) for ids (n, t) up to the last norm.
+void gpt_define(choir_model_t* model, void* gpt);
+choir_var_t* gpt_run(choir_scope_t* scope, const gpt_t* gpt, choir_var_t* ids);
 
 #endif  // CHOIR_EXAMPLES_GPT_H_

@@ -122,9 +122,13 @@ static gpt_config_t sizes(void) {
 #undef SAME
 }
 
+static train_task_t task;
+
 static void set_up(const train_options_t* options, void* self) {
-  (void)options;  // what it needs is in `flags`
-  ((gpt_t*)self)->config = sizes();
+  gpt_t* gpt = self;
+  gpt->config = sizes();
+  if (gpt_has_large_scores(&gpt->config, options->global_batch))
+    task.model = &gpt_loss_def;
 }
 
 // The rate goes up and then down along a cosine to a tenth.
@@ -169,7 +173,7 @@ static choir_status_t finish(const train_options_t* options,
 int main(int argc, char** argv) {
   static const char* const absent[] = {"epochs", "momentum", "limit",
                                        "sync_batch_norm", NULL};
-  static const train_task_t task = {
+  task = (train_task_t){
       .what = "Trains a GPT on a text",
       .data =
           "a text in UTF-8, gzipped or not; else Tiny Shakespeare, which "

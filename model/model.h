@@ -127,8 +127,8 @@ CHOIR_API choir_status_t choir_model_set_update_options(
 
 // How steps run from now on. With use_graph the second training step of each
 // kind (shapes of the batch, trainable parameters, way to share gradients), the
-// first evaluation and the first prediction are recorded while they run,
-// planned once and replayed from then on: without the calls of forward and
+// first evaluation and the first prediction are recorded, planned once, run and
+// replayed from then on: without the calls of forward and
 // train_one_batch, in memory laid out in advance (core/graph.h), and with the
 // same bits. A step of another kind is recorded anew; the last eight kinds are
 // kept. Learning rates, dropout and the weights of uneven batches follow the

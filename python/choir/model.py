@@ -18,10 +18,10 @@
     m.compile([tx], is_train=True, use_graph=True)
     out, loss = m(tx, ty)
 
-In graph mode the first step runs as it is written. From the second one on a step of
-a new kind (shapes, other arguments, way to share gradients) is recorded while it
-runs, and steps of that kind are replayed, without Python: the results are the same
-Tensors each time, with new elements.
+In graph mode a step of a new kind (shapes, other arguments, way to share gradients)
+is recorded, and runs when train_one_batch has returned. From the second step on steps
+of that kind are replayed, without Python: the results are the same Tensors each time,
+with new elements.
 """
 
 from __future__ import annotations
