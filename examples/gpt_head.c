@@ -5,8 +5,8 @@
 // Of (vocabulary, width) the table of tokens (Press and Wolf, 2017), else the
 // head, (width, vocabulary). After gpt_run, which makes the table.
 static choir_var_t* matrix(choir_scope_t* s, const gpt_t* g) {
-  return choir_scope_param(
-      s, choir_layer_param(g->head ? g->head : g->tokens, 0));
+  return choir_scope_param(s,
+                           choir_layer_param(g->head ? g->head : g->tokens, 0));
 }
 
 static choir_var_t* scores(choir_scope_t* s, void* self, choir_vars_t inputs) {
