@@ -174,7 +174,13 @@ static choir_status_t record_order(choir_graph_t* graph, int32_t stream,
 // What cannot be recorded is why the step can not be run again; it goes on as
 // if nobody had recorded it.
 static choir_status_t give_up(choir_graph_t* graph, choir_status_t why) {
-  if (graph->never_runs) return why;
+  if (graph->never_runs) {
+    // Also where the program goes on as if nothing had been.
+    if (!graph->error)
+      graph->error =
+          CHOIR_ERROR(FAILED_PRECONDITION, "%s", choir_status_message(why));
+    return why;
+  }
   graph->error = why;
   return choir_graph_run(graph);
 }

@@ -14,8 +14,10 @@
 // Below statuses, which take their memory here.
 
 // Large blocks, weights and images of a batch, ask for pages of 2 MiB: walking
-// over them costs the processor fewer looks into its tables. A kernel that has
-// none to give is no failure.
+// over them costs the processor fewer looks into its tables. The last fifth,
+// which the pool may have added (core/allocator.c), does not: a page of which
+// only the beginning is wanted is memory lost. A kernel that has none to give
+// is no failure.
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_FROM (4 * HUGE_PAGE)
 
@@ -23,7 +25,8 @@ static void* huge_alloc(size_t bytes) {
   void* memory = NULL;
   if (posix_memalign(&memory, HUGE_PAGE, bytes) != 0) return NULL;
 #if defined(MADV_HUGEPAGE)
-  (void)madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+  const size_t used = bytes - bytes / 5;
+  (void)madvise(memory, used / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 #endif
   return memory;
 }

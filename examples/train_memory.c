@@ -36,8 +36,7 @@ static choir_status_t plan(choir_model_t* model, const choir_loader_t* loader,
   return status;
 }
 
-// Of resident memory, in bytes.
-static double resident(void) {
+double train_memory_resident(void) {
   double pages = 0, all = 0;
   FILE* file = fopen("/proc/self/statm", "re");
   if (!file) return 0;
@@ -65,13 +64,15 @@ choir_status_t train_memory_check(const train_memory_t* run, bool prints) {
     need.activations = evaluation.activations;
   char text[256];
   print_figures(&need, text);
-  // Gradients were not touched yet, so they do not count as resident.
-  const double more = (double)(need.gradients + need.activations);
+  // What setting up left is given back before the first step.
+  choir_device_trim(choir_model_device(run->model));
+  const double all = run->before + (double)(need.parameters + need.gradients +
+                                            need.states + need.activations);
+  const double more = all - train_memory_resident();
   const double available = (double)choir_memory_available();
   if (prints) {
     printf("Memory of a worker: %s, program and data %.3f GB; %.3f GB in all\n",
-           text, gb(resident() - (double)(need.parameters + need.states)),
-           gb(resident() + more));
+           text, gb(run->before), gb(all));
     fflush(stdout);
   }
   if (!choir_device_is_host(choir_model_device(run->model)) ||

@@ -11,7 +11,12 @@ typedef struct train_memory_s {
   const choir_loader_t* training;
   const choir_loader_t* evaluation;
   int32_t workers;  // on this host, alike
+  // Bytes that were resident before the model was made: program and data.
+  double before;
 } train_memory_t;
+
+// Resident memory of this process, in bytes.
+double train_memory_resident(void);
 
 // Plans a step of training and one of evaluation. OUT_OF_MEMORY, with the
 // figures, where they do not fit beside what the host's memory holds already;

@@ -278,8 +278,10 @@ static choir_status_t set_up(trainer_t* trainer) {
   CHOIR_TRY(open_outputs(trainer));
   CHOIR_TRY(open_device(trainer));
   CHOIR_TRY(open_data(trainer));
+  const double before = train_memory_resident();
   CHOIR_TRY(make_model(trainer));
   const train_memory_t memory = {
+      .before = before,
       .model = trainer->model,
       .training = trainer->training_loader,
       .evaluation = trainer->evaluation_loader,

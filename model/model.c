@@ -369,22 +369,6 @@ static choir_var_t* default_loss(choir_scope_t* scope, choir_var_t* out,
   return choir_var_softmax_cross_entropy(scope, out, targets);
 }
 
-static choir_var_t* default_train_one_batch(choir_model_t* model,
-                                            choir_scope_t* scope, void* self,
-                                            choir_vars_t inputs,
-                                            choir_vars_t targets,
-                                            choir_var_t** out_loss) {
-  choir_var_t* out = NULL;
-  if (model->def->loss) {
-    *out_loss = model->def->loss(scope, self, inputs, targets);
-  } else {
-    out = model->def->forward(scope, self, inputs);
-    *out_loss = default_loss(scope, out, targets.at[0]);
-  }
-  choir_model_backward_and_update(model, scope, *out_loss);
-  return out;
-}
-
 // Adds one element of any shape, as a loss may be () or (1) or (1, 1), to a
 // counter on the device.
 static choir_status_t add_loss(const choir_model_t* model, choir_var_t* loss,
@@ -416,6 +400,25 @@ static choir_status_t count_hits(choir_model_t* model, choir_var_t* out,
   CHOIR_TRY(choir_op_run(stream, CHOIR_OP_COUNT_CORRECT, srcs, 2, NULL, true,
                          &model->correct));
   model->metrics.samples += rows;
+  return NULL;
+}
+
+// Hits are counted before backward, so that the scores end there. What is
+// counted here is not returned.
+static choir_var_t* default_train_one_batch(choir_model_t* model,
+                                            choir_scope_t* scope, void* self,
+                                            choir_vars_t inputs,
+                                            choir_vars_t targets,
+                                            choir_var_t** out_loss) {
+  if (model->def->loss) {
+    *out_loss = model->def->loss(scope, self, inputs, targets);
+  } else {
+    choir_var_t* out = model->def->forward(scope, self, inputs);
+    *out_loss = default_loss(scope, out, targets.at[0]);
+    if (choir_scope_is_ok(scope))
+      choir_scope_fail(scope, count_hits(model, out, targets.at[0]));
+  }
+  choir_model_backward_and_update(model, scope, *out_loss);
   return NULL;
 }
 

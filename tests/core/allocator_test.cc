@@ -2,6 +2,7 @@
 #include "core/allocator.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <random>
@@ -19,6 +20,17 @@ using choir::testing::FailingAllocator;
 
 bool IsAligned(const void* memory, size_t alignment) {
   return reinterpret_cast<uintptr_t>(memory) % alignment == 0;
+}
+
+TEST(MemoryTest, AvailableIsNotMoreThanTheLimits) {
+  EXPECT_GT(choir_memory_available(), 0u);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 1 << 30;
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+  EXPECT_LT(choir_memory_available(), uint64_t{1} << 30);
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &before), 0);
 }
 
 TEST(AllocatorTest, SystemServesAnyAlignment) {

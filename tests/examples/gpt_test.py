@@ -185,6 +185,18 @@ class GptTest(harness.ProgramTest):
         err = self.mistake(1, "--data", self.data)
         self.assertIn("play.txt' is not UTF-8 at byte 12000 (0xff)", err)
 
+    def test_plan_tells_the_memory_first(self):
+        out = self.gpt("--workers", 1, "--plan", "--steps", 400)
+        figures = re.match(
+            r"Memory of a worker: parameters (\S+) GB, gradients (\S+) GB, "
+            r"states (\S+) GB, activations (\S+) GB, program and data (\S+) GB; "
+            r"(\S+) GB in all\n1 workers, ",
+            out,
+        )
+        *parts, whole = map(float, figures.groups())
+        self.assertAlmostEqual(sum(parts), whole, delta=0.003)
+        self.assertEqual(parts[0], parts[1])
+
     def test_mistakes(self):
         short = self.path("short.txt")
         with open(short, "w") as file:
@@ -194,6 +206,7 @@ class GptTest(harness.ProgramTest):
             (1, ("--data", short), "are too few for a window of 16"),
             (1, ("--data", self.data, "--vocabulary", 5), "different tokens"),
             (1, ("--data", self.data, "--heads", 3), "multiple of the heads"),
+            (1, ("--data", self.data, "--width", 131072), " GB are needed and"),
             (
                 1,
                 ("--data", self.data, "--kv-heads", 3),
