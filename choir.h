@@ -34,6 +34,7 @@
 #include "autograd/scope.h"
 
 #include "model/initializer.h"
+#include "model/kv_cache.h"
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/param_set.h"

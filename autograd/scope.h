@@ -71,6 +71,9 @@ typedef struct choir_step_s {
   bool is_partial;        // another pass of this step follows
   int64_t batch_number;   // of the batch, by the program's count; 0: not told
   int64_t random_stream;  // the first of choir_scope_next_random_stream
+  // Of inference: what layers keep of the places before (model/kv_cache.h);
+  // NULL: there are none.
+  struct choir_kv_cache_s* cache;
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,

@@ -13,17 +13,18 @@ typedef struct sampler_s {
   choir_model_t* model;
   const choir_tokens_t* tokens;
   const gpt_sample_t* sample;
-  choir_tensor_t* x;  // i32 (1, context)
-  int32_t* ids;       // of the prompt and what was drawn
+  choir_kv_cache_t* cache;
+  int32_t* ids;  // of the prompt and what was drawn
   int64_t id_count;
   float* scores;       // (vocabulary)
   int64_t vocabulary;  // of the model
 } sampler_t;
 
-// Row `at` of scores y (1, context, vocabulary).
-static choir_status_t read_row(sampler_t* s, choir_tensor_t* y, int64_t at) {
+// The last row of scores y (1, t, vocabulary).
+static choir_status_t read_last_row(sampler_t* s, choir_tensor_t* y) {
+  const int64_t rows = choir_tensor_shape(y)[1];
   const choir_slice_attrs_t row = {
-      .axis = 1, .start = at, .stop = at + 1, .step = 1};
+      .axis = 1, .start = rows - 1, .stop = rows, .step = 1};
   choir_tensor_t* part = NULL;
   CHOIR_TRY(choir_op_run(choir_device_stream(choir_model_device(s->model)),
                          CHOIR_OP_SLICE, &y, 1, &row, false, &part));
@@ -40,20 +41,22 @@ static choir_status_t read_row(sampler_t* s, choir_tensor_t* y, int64_t at) {
   return status;
 }
 
-// Scores of what comes next. The model has one shape of input, so a short text
-// is filled up behind, where no place of it looks.
+// Scores of what comes next. As long as the text fits into a window, the new
+// tokens alone are computed; then each window is another one, where every token
+// has another place.
 static choir_status_t score(sampler_t* s) {
   const int64_t context = s->sample->context;
   const int64_t seen = s->id_count < context ? s->id_count : context;
-  int32_t* window = calloc((size_t)context, sizeof(int32_t));
-  if (!window) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for a window");
-  memcpy(window, s->ids + s->id_count - seen, (size_t)seen * sizeof(int32_t));
-  choir_status_t status =
-      choir_tensor_write(s->x, window, (size_t)context * sizeof(int32_t));
-  free(window);
+  if (s->id_count > context) choir_kv_cache_keep(s->cache, 0);
+  const int64_t shape[] = {1, seen - choir_kv_cache_count(s->cache)};
+  choir_tensor_t* x = NULL;
+  CHOIR_TRY(choir_tensor_from_data(choir_model_device(s->model),
+                                   CHOIR_DTYPE_I32, 2, shape,
+                                   s->ids + s->id_count - shape[1], &x));
   choir_tensor_t* y = NULL;
-  if (!status) status = choir_model_predict(s->model, &s->x, 1, &y);
-  if (!status) status = read_row(s, y, seen - 1);
+  choir_status_t status = choir_model_predict_next(s->model, s->cache, x, &y);
+  if (!status) status = read_last_row(s, y);
+  choir_tensor_release(x);
   choir_tensor_release(y);
   return status;
 }
@@ -95,9 +98,7 @@ static void print_token(const sampler_t* s, int32_t id) {
 static choir_status_t take_prompt(sampler_t* s) {
   const char* prompt = s->sample->prompt[0] ? s->sample->prompt : "\n";
   const size_t bytes = strlen(prompt);
-  const int64_t shape[] = {1, s->sample->context};
-  CHOIR_TRY(choir_tensor_create(choir_model_device(s->model), CHOIR_DTYPE_I32,
-                                2, shape, &s->x));
+  CHOIR_TRY(choir_kv_cache_create(s->model, 1, s->sample->context, &s->cache));
   s->ids = calloc(bytes + (size_t)s->sample->count + 1, sizeof(int32_t));
   if (!s->ids) return CHOIR_ERROR(OUT_OF_MEMORY, "no memory for tokens");
   size_t none = 0;
@@ -124,7 +125,7 @@ choir_status_t gpt_sample(choir_model_t* model, const choir_tokens_t* tokens,
                           const gpt_sample_t* sample, bool prints) {
   sampler_t sampler = {.model = model, .tokens = tokens, .sample = sample};
   choir_status_t status = run(&sampler, prints);
-  choir_tensor_release(sampler.x);
+  choir_kv_cache_destroy(sampler.cache);
   free(sampler.ids);
   free(sampler.scores);
   return status;

@@ -204,6 +204,11 @@ choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
                            "layer_forward: the layer is NULL; the model's "
                            "define must create it"));
   choir_status_t status = check_inputs(layer, inputs);
+  if (!status && choir_scope_step(scope)->cache && !layer->def->keeps_places)
+    status = CHOIR_ERROR(FAILED_PRECONDITION,
+                         "%s (%s): is not known to keep places apart, so there "
+                         "is no computing the next ones alone",
+                         layer->name, layer->def->name);
   if (!status) status = build(layer, inputs);
   if (status) return choir_scope_fail(scope, status);
   const char* outer = choir_scope_label(scope);

@@ -14,6 +14,9 @@ struct choir_layer_def_s {
   // How many inputs forward takes.
   int32_t min_inputs;
   int32_t max_inputs;
+  // What it gives at a place of x (n, places, ...) follows from this place, or
+  // it keeps what it needs of those before (choir_step_t.cache).
+  bool keeps_places;
   // Once, at the first inputs: checks them and adds the parameters. Layers that
   // it makes become its children, whose names come after its own. May be NULL.
   choir_status_t (*build)(choir_layer_t* layer, choir_vars_t inputs);

@@ -5,6 +5,7 @@
 
 #include "core/profile.h"
 #include "core/status_backend.h"
+#include "model/kv_cache_internal.h"
 #include "model/layer_def.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
@@ -632,9 +633,11 @@ choir_status_t choir_model_evaluate(choir_model_t* model,
 
 static choir_status_t predict_eagerly(choir_model_t* model,
                                       const choir_model_batch_t* batch,
+                                      choir_kv_cache_t* cache,
                                       choir_tensor_t** out_y) {
   choir_scope_t* scope = model->scope;
-  choir_scope_begin(scope, NULL);
+  const choir_step_t step = {.cache = cache};
+  choir_scope_begin(scope, &step);
   choir_var_t* out = run_forward(model, batch);
   choir_tensor_t* y = choir_scope_is_ok(scope) ? choir_var_tensor(out) : NULL;
   if (y)
@@ -664,8 +667,21 @@ choir_status_t choir_model_predict(choir_model_t* model,
   choir__model_graph_t recorded;
   CHOIR_TRY(
       choir__model_begin_graph(model, CHOIR__STEP_PREDICT, &batch, &recorded));
-  choir_status_t status = predict_eagerly(model, &batch, out_y);
+  choir_status_t status = predict_eagerly(model, &batch, NULL, out_y);
   status = choir__model_end_graph(model, &batch, &recorded, *out_y, status);
+  if (!status) return NULL;
+  choir_tensor_release(*out_y);
+  *out_y = NULL;
+  return status;
+}
+
+choir_status_t choir__model_forward(choir_model_t* model,
+                                    choir_kv_cache_t* cache, choir_tensor_t* x,
+                                    choir_tensor_t** out_y) {
+  const choir_model_batch_t batch = {.inputs = {x}, .sample_count = 1};
+  CHOIR_TRY(need_forward(model, "predict"));
+  CHOIR_TRY(check_lists(model, &batch));
+  choir_status_t status = predict_eagerly(model, &batch, cache, out_y);
   if (!status) return NULL;
   choir_tensor_release(*out_y);
   *out_y = NULL;

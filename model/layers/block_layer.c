@@ -20,6 +20,7 @@ static const choir_struct_def_t block_config = {.name = "block",
 static const choir_layer_def_t block_def = {
     .name = "block",
     .config = &block_config,
+    .keeps_places = true,  // as far as its layers do
     .max_inputs = CHOIR_MODEL_MAX_TENSORS,
     .forward = forward};
 

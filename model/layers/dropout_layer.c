@@ -16,5 +16,5 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   return choir_var_dropout(scope, x, &attrs);
 }
 
-CHOIR_LAYER_DEFINE(dropout, CHOIR_DROPOUT_FIELDS, "dropout",
-                   .forward = forward);
+CHOIR_LAYER_DEFINE(dropout, CHOIR_DROPOUT_FIELDS, "dropout", .forward = forward,
+                   .keeps_places = true);

@@ -20,4 +20,4 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
 }
 
 CHOIR_LAYER_DEFINE(embedding, CHOIR_EMBEDDING_FIELDS, "rows of a table",
-                   .build = build, .forward = forward);
+                   .build = build, .forward = forward, .keeps_places = true);

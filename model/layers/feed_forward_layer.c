@@ -55,4 +55,4 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
 
 CHOIR_LAYER_DEFINE(feed_forward, CHOIR_FEED_FORWARD_FIELDS,
                    "two products with an activation between", .build = build,
-                   .forward = forward);
+                   .forward = forward, .keeps_places = true);

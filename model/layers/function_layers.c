@@ -3,14 +3,15 @@
 
 // Layers that are one op without parameters.
 
-#define FUNCTION(name)                                                   \
-  static choir_var_t* name##_forward(                                    \
-      choir_scope_t* scope, choir_layer_t* layer, choir_vars_t inputs) { \
-    const choir_##name##_config_t* config = layer->config;               \
-    choir_var_t* x = inputs.at[0];                                       \
-    return config->enabled ? choir_var_##name(scope, x) : x;             \
-  }                                                                      \
-  CHOIR_LAYER_DEFINE(name, CHOIR_NO_FIELDS, #name, .forward = name##_forward)
+#define FUNCTION(name)                                                        \
+  static choir_var_t* name##_forward(                                         \
+      choir_scope_t* scope, choir_layer_t* layer, choir_vars_t inputs) {      \
+    const choir_##name##_config_t* config = layer->config;                    \
+    choir_var_t* x = inputs.at[0];                                            \
+    return config->enabled ? choir_var_##name(scope, x) : x;                  \
+  }                                                                           \
+  CHOIR_LAYER_DEFINE(name, CHOIR_NO_FIELDS, #name, .forward = name##_forward, \
+                     .keeps_places = true)
 
 FUNCTION(relu);
 FUNCTION(gelu);
@@ -26,7 +27,8 @@ static choir_var_t* add_forward(choir_scope_t* scope, choir_layer_t* layer,
                          : inputs.at[0];
 }
 CHOIR_LAYER_DEFINE(add, CHOIR_NO_FIELDS, "the sum of two", .min_inputs = 2,
-                   .max_inputs = 2, .forward = add_forward);
+                   .max_inputs = 2, .forward = add_forward,
+                   .keeps_places = true);
 
 static choir_var_t* cat_forward(choir_scope_t* scope, choir_layer_t* layer,
                                 choir_vars_t inputs) {

@@ -50,7 +50,9 @@ static choir_var_t* rms_norm(choir_scope_t* scope, choir_layer_t* layer,
 
 CHOIR_LAYER_DEFINE(layer_norm, CHOIR_LAYER_NORM_FIELDS,
                    "normalises each row by mean and variance",
-                   .build = build_both, .forward = layer_norm);
+                   .build = build_both, .forward = layer_norm,
+                   .keeps_places = true);
 CHOIR_LAYER_DEFINE(rms_norm, CHOIR_ROW_NORM_FIELDS,
                    "normalises each row by its root mean square",
-                   .build = build_scale, .forward = rms_norm);
+                   .build = build_scale, .forward = rms_norm,
+                   .keeps_places = true);

@@ -38,4 +38,4 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
 }
 
 CHOIR_LAYER_DEFINE(linear, CHOIR_LINEAR_FIELDS, "x W + b", .build = build,
-                   .forward = forward);
+                   .forward = forward, .keeps_places = true);

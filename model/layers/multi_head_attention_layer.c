@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
 
+#include "model/kv_cache_internal.h"
 #include "model/layer_def.h"
 #include "tensor/op_def.h"
 
@@ -90,7 +91,10 @@ static choir_var_t* split(choir_scope_t* scope, choir_var_t* x, int64_t heads) {
 static choir_var_t* turn(choir_scope_t* scope, const choir_layer_t* layer,
                          choir_var_t* x) {
   const choir_multi_head_attention_config_t* config = layer->config;
-  const choir_rotary_attrs_t attrs = {.theta = config->rotary};
+  const choir_kv_cache_t* cache = choir_scope_step(scope)->cache;
+  const choir_rotary_attrs_t attrs = {
+      .theta = config->rotary,
+      .offset = cache ? choir_kv_cache_count(cache) : 0};
   return config->rotary > 0 ? choir_var_rotary(scope, x, &attrs) : x;
 }
 
@@ -215,6 +219,28 @@ static choir_var_t* attend(choir_scope_t* scope, choir_layer_t* layer,
                     : attend_by_parts(scope, query, key, value, mask, &attrs);
 }
 
+// The rows of query are those behind what the cache holds. Here no device goes
+// by way of all weights.
+static choir_var_t* attend_cached(choir_scope_t* scope, choir_layer_t* layer,
+                                  const sources_t* s, choir_var_t* query,
+                                  choir_var_t* key, choir_var_t* value) {
+  const choir_multi_head_attention_config_t* config = layer->config;
+  choir_kv_cache_t* cache = choir_scope_step(scope)->cache;
+  if (!config->causal || s->mask || s->key != s->query || s->value != s->query)
+    return choir_scope_fail(
+        scope, CHOIR_ERROR(FAILED_PRECONDITION,
+                           "%s (multi_head_attention): keys can be kept where "
+                           "it is causal, without a mask, and all keys and "
+                           "values come of its one input",
+                           layer->name));
+  const choir_attention_attrs_t attrs = {.causal = true,
+                                         .offset = choir_kv_cache_count(cache)};
+  choir_var_t* const vars[] = {
+      query, choir__kv_cache_append(cache, scope, layer, 0, key),
+      choir__kv_cache_append(cache, scope, layer, 1, value)};
+  return choir_var_attention(scope, vars, 3, &attrs);
+}
+
 static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                             choir_vars_t inputs) {
   const choir_multi_head_attention_config_t* config = layer->config;
@@ -231,7 +257,9 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   query = turn(scope, layer, query);
   key = turn(scope, layer, key);
   choir_var_t* heads_out =
-      swap_heads(scope, attend(scope, layer, query, key, value, s.mask));
+      swap_heads(scope, choir_scope_step(scope)->cache
+                            ? attend_cached(scope, layer, &s, query, key, value)
+                            : attend(scope, layer, query, key, value, s.mask));
   const choir_reshape_attrs_t joined = {
       .ndim = 3,
       .shape = {x->shape[0], x->shape[1], heads * value_dim(layer, x)}};
@@ -241,4 +269,4 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
 
 CHOIR_LAYER_DEFINE(multi_head_attention, CHOIR_MULTI_HEAD_ATTENTION_FIELDS,
                    "multi-head attention", .max_inputs = 4, .build = build,
-                   .forward = forward);
+                   .forward = forward, .keeps_places = true);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "model/kv_cache.h"
 #include "model/layer_def.h"
 
 static choir_status_t build(choir_layer_t* layer, choir_vars_t inputs) {
@@ -19,7 +20,9 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
   const choir_view_t* x = choir_var_view(inputs.at[0]);
   choir_var_t* w = choir_scope_param(scope, layer->params[0]);
   if (!x) return w;  // something failed before
-  const int64_t rows = x->shape[x->ndim - 2];
+  const choir_kv_cache_t* cache = choir_scope_step(scope)->cache;
+  const int64_t before = cache ? choir_kv_cache_count(cache) : 0;
+  const int64_t rows = before + x->shape[x->ndim - 2];
   if (rows > config->num_embeddings)
     choir_scope_fail(
         scope, CHOIR_ERROR(INVALID_ARGUMENT,
@@ -27,10 +30,11 @@ static choir_var_t* forward(choir_scope_t* scope, choir_layer_t* layer,
                            "there are embeddings of %lld",
                            layer->name, (long long)rows,
                            (long long)config->num_embeddings));
-  const choir_slice_attrs_t first = {.axis = 0, .stop = rows, .step = 1};
-  return choir_var_add(scope, inputs.at[0], choir_var_slice(scope, w, &first));
+  const choir_slice_attrs_t part = {
+      .axis = 0, .start = before, .stop = rows, .step = 1};
+  return choir_var_add(scope, inputs.at[0], choir_var_slice(scope, w, &part));
 }
 
 CHOIR_LAYER_DEFINE(position_embedding, CHOIR_POSITION_EMBEDDING_FIELDS,
                    "adds a row of a table to each place", .build = build,
-                   .forward = forward);
+                   .forward = forward, .keeps_places = true);

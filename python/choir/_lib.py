@@ -146,7 +146,7 @@ class Step(Structure):
         ("training", c_bool), ("seed", c_int64), ("step", c_int64),
         ("first_sample", c_int64), ("sample_count", c_int64),
         ("global_count", c_int64), ("is_partial", c_bool),
-        ("batch_number", c_int64), ("random_stream", c_int64),
+        ("batch_number", c_int64), ("random_stream", c_int64), ("cache", _P),
     ]
 
 class CustomOp(Structure):
