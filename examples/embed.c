@@ -16,8 +16,7 @@ static choir_var_t* forward(choir_scope_t* s, void* layers, choir_vars_t in) {
 }
 
 static choir_status_t run(void) {
-  static const choir_model_def_t ring = {
-      .name = "ring", .define = define, .forward = forward};
+  static const choir_model_def_t ring = {"ring", define, forward, NULL, NULL};
   static const int64_t n[] = {256, 2};
   float points[256][2];
   int32_t labels[256];

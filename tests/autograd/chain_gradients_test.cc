@@ -37,9 +37,12 @@ class ChainGradients : public ChainTest {
   // away.
   int32_t Train(const std::function<choir_var_t*()>& loss) {
     const choir_step_t training = {true, 1, 0, 0, 1, 1, false};
+    choir_tensor_t* value = Keep(Shape{});
     return Fuse([&] {
       choir_scope_begin(scope_, &training);
-      choir_scope_backward(scope_, loss(), nullptr);
+      choir_var_t* var = loss();
+      Run(CHOIR_OP_COPY, {choir_var_tensor(var)}, value);
+      choir_scope_backward(scope_, var, nullptr);
       EXPECT_OK(choir_scope_end(scope_));
     });
   }

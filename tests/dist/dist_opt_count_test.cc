@@ -21,14 +21,14 @@ using choir_testing::Training;
 constexpr int64_t kSteps = 6;
 
 // All passes of kSteps steps, `passes` each. In pass `failing` of all (-1:
-// none) the record that counts hits, which comes after the update, is refused
+// none) the record that adds the loss to its sum, behind the update, is refused
 // on the last rank.
 void Train(Training* training, const Comm& comm, int64_t passes,
            int64_t failing) {
   bool fails = false;
   NoteStage stage;
   stage.before = [&](const choir_record_t* record) -> choir_status_t {
-    if (fails && IsCalled(record, "count_correct"))
+    if (fails && IsCalled(record, "cast"))
       return CHOIR_ERROR(INTERNAL, "on purpose");
     return nullptr;
   };

@@ -319,8 +319,8 @@ void TrainWithABrokenThread(bool is_awaited) {
     choir_stream_t* stream = choir_device_stream(training->device());
     NoteStage stage;
     stage.before = [&](const choir_record_t* record) -> choir_status_t {
-      while (is_awaited && IsCalled(record, "count_correct") && !has_run)
-        usleep(1000);
+      // Of the loss, which is added to its sum.
+      while (is_awaited && IsCalled(record, "cast") && !has_run) usleep(1000);
       if (!IsCalled(record, "softmax_cross_entropy_grad")) return nullptr;
       choir_record_t broken = {};
       broken.kernel = &kernel;
