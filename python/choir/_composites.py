@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SINGA's operator classes that are combinations of ops: those of the functions
-in `_functions`. `autograd` imports all of this; nobody else should.
+in `_functions` and `_losses`. `autograd` imports all of this; nobody else should.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 
 from choir import _functions as functions
+from choir import _losses as losses
 from choir import _raw, autograd, tensor
 from choir._here import here
 from choir._calls import StateError
@@ -154,11 +155,11 @@ _CLASSES = {
     "GlobalAveragePool": (functions.globalaveragepool, "data_format"),
     "Gemm": (functions.gemm, "alpha beta transA transB"),
     "CosSim": (functions.cossim, ""),
-    "SoftMaxCrossEntropy": (functions.softmax_cross_entropy, "t"),
-    "CrossEntropy": (functions.cross_entropy, "t"),
-    "BinaryCrossEntropy": (functions.binary_cross_entropy, "t"),
-    "MeanSquareError": (functions.mse_loss, "t"),
-    "RankingLoss": (functions.ranking_loss, "M"),
+    "SoftMaxCrossEntropy": (losses.softmax_cross_entropy, "t"),
+    "CrossEntropy": (losses.cross_entropy, "t"),
+    "BinaryCrossEntropy": (losses.binary_cross_entropy, "t"),
+    "MeanSquareError": (losses.mse_loss, "t"),
+    "RankingLoss": (losses.ranking_loss, "M"),
     "Dropout": (functions.dropout, "seed ratio"),
 }
 

@@ -18,100 +18,22 @@ import operator
 import numpy as np
 
 from choir import _numbers, _raw, autograd, tensor
+from choir._arguments import (
+    _as,
+    _axis,
+    _beside,
+    _given,
+    _indices,
+    _ints,
+    _is_whole,
+    _to_shape,
+)
 from choir._here import here
 from choir._lib import Step
+from choir._losses import LOSSES
 from choir._raw import CTensor, OPS
 from choir.autograd import _op
 from choir.tensor import Tensor, _need_tensor
-
-# ---- Arguments ----
-
-
-def _is_whole(value) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _ints(value, what: str) -> tuple[int, ...]:
-    """A number or several, of any kind, as ints."""
-    if isinstance(value, Tensor):
-        value = tensor.to_numpy(value)
-    numbers = np.asarray(value).reshape(-1)
-    whole = numbers.astype(np.int64)
-    if numbers.size and (whole != numbers).any():
-        raise TypeError(f"{what} is {value!r}; whole numbers are needed")
-    return tuple(int(number) for number in whole)
-
-
-def _axis(axis, ndim: int, name: str) -> int:
-    return tensor._axes(axis, ndim, name)[0]
-
-
-def _given(value):
-    """A tensor or a number as it is, else an array."""
-    if isinstance(value, Tensor) or _numbers.is_number(value):
-        return value
-    return np.asarray(value)
-
-
-def _beside(value, like: Tensor) -> Tensor:
-    """A tensor, number, list or array as a tensor on the device of `like`."""
-    return tensor._operand(_given(value), like)
-
-
-def _as(x: Tensor, code: int) -> Tensor:
-    return x if x.data.dtype == code else _op("cast", x, dtype=code)
-
-
-def _indices(value, like: Tensor) -> Tensor:
-    """Indices or labels as int32 or int64; IndexError: one is no whole number."""
-    if not isinstance(value, Tensor):
-        array = np.asarray(value)
-        if array.dtype.kind not in "iubf" and array.size:
-            raise IndexError(
-                f"indices of dtype {array.dtype}; whole numbers are needed"
-            )
-        array = _numbers.narrowed(_whole(array))
-        return Tensor._of(tensor._constant(like.device, array))
-    if value.data.dtype in (_raw.I32, _raw.I64):
-        return value
-    if value.data.dtype not in _raw.FLOATS:
-        return _as(value, _raw.I32)
-    if here.model_step is None:
-        _whole(tensor.to_numpy(value))
-        return _as(value, _raw.I64)
-    # In a step nothing is read: what is no whole number becomes an index that no
-    # axis has, for which the op that takes it fails, in a graph too.
-    t = value.detach()
-    whole = _as(t, _raw.I64)
-    is_whole = t == _as(whole, t.data.dtype)
-    return _op("where", is_whole, whole, whole * 0 - (1 << 62))
-
-
-def _whole(array: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        whole = array.astype(np.int64)
-    wrong = array[whole != array]  # also uint64 above int64
-    if wrong.size:
-        raise IndexError(
-            f"an index or a label is {wrong.reshape(-1)[0]}; whole numbers are "
-            "needed"
-        )
-    return whole
-
-
-def _to_shape(x: Tensor, shape) -> Tensor:
-    shape = tuple(shape)
-    return x if shape == x.shape else _op("reshape", x, **tensor._to(shape))
-
-
-def _loss(x: Tensor) -> Tensor:
-    """One element with the shape that losses have, (1)."""
-    return _op("reshape", x, ndim=1, shape=(1,))
-
-
-def _total(x: Tensor) -> Tensor:
-    return _op("sum", x, axis=-1)
-
 
 # ---- Several tensors, element by element ----
 
@@ -635,125 +557,6 @@ def cossim(a: Tensor, b: Tensor) -> Tensor:
     return dot(a, b) / (_op("sqrt", dot(a, a)) * _op("sqrt", dot(b, b)))
 
 
-# ---- Losses, of shape (1) ----
-
-
-def _labels(t: Tensor, name: str, rows: int) -> Tensor:
-    if t.size() != rows:
-        raise ValueError(
-            f"{name}: labels of shape {t.shape} for {rows} rows; one for each row, "
-            "or rows of probabilities in the shape of x, are needed"
-        )
-    return _to_shape(_indices(t, t), (rows,))
-
-
-def _rows(x: Tensor, t, name: str) -> tuple[Tensor, Tensor]:
-    """Scores in rows, and targets; those in their shape too."""
-    if _need_tensor(x, name).ndim() < 2:
-        raise ValueError(
-            f"{name}: x has shape {x.shape}; (batch, classes), or more axes before "
-            "the classes, is needed"
-        )
-    t = _beside(t, x)
-    if x.ndim() == 2:
-        return x, t
-    flat = (math.prod(x.shape[:-1]), x.shape[-1])
-    if t.shape not in (x.shape, x.shape[:-1]):
-        raise ValueError(
-            f"{name}: labels of shape {t.shape} for x of shape {x.shape}; "
-            f"{x.shape[:-1]} or that of x is needed"
-        )
-    if t.shape == x.shape:
-        t = _to_shape(t, flat)
-    return _to_shape(x, flat), t
-
-
-def softmax_cross_entropy(x: Tensor, t) -> Tensor:
-    """The mean over all rows of -log softmax(x) at the target.
-
-    x: (batch, classes). t: numbers of classes, of any dtype and in any shape
-    with one for each row; or rows in the shape of x, which are divided by their
-    sums. x with more axes, (batch, length, classes), has a row at each place, and
-    t is (batch, length) or of x's shape.
-    """
-    x, t = _rows(x, t, "softmax_cross_entropy")
-    rows = x.shape[0]
-    if t.shape != x.shape or x.shape[1] == 1:
-        t = _labels(t, "softmax_cross_entropy", rows)
-        return _op("softmax_cross_entropy", x, t)
-    t = _as(t, x.data.dtype)
-    share = t / _op("sum", t, axis=1, keep_dims=True)
-    total = _total(share * _op("log_softmax", x))
-    return _loss(total * (-1.0 / builtins.max(rows, 1)))
-
-
-def linear_cross_entropy(x: Tensor, w: Tensor, t, transpose=False) -> Tensor:
-    """softmax_cross_entropy(x w, t), for many classes: no tensor of all logits is made.
-
-    x: (..., features). w: (features, classes), or with transpose (classes,
-    features), as an embedding's. t: numbers of classes, one for each row of x.
-    Backward makes the logits again, tile by tile.
-    """
-    rows = _need_tensor(x, "linear_cross_entropy").shape[:-1]
-    t = _indices(_beside(t, x), x)
-    if t.size() == math.prod(rows):
-        t = _to_shape(t, rows)
-    return _op("linear_cross_entropy", x, t, w, transpose=transpose)
-
-
-def cross_entropy(x: Tensor, t) -> Tensor:
-    """The mean over all rows of -sum(t log x), for probabilities x.
-
-    x, t: as of softmax_cross_entropy, but rows are taken as they are.
-    """
-    x, t = _rows(x, t, "cross_entropy")
-    rows = x.shape[0]
-    if t.shape != x.shape or (
-        x.shape[1] == 1 and t.data.dtype not in _raw.FLOATS
-    ):
-        return _op("cross_entropy", x, _labels(t, "cross_entropy", rows))
-    t = _as(t, x.data.dtype)
-    # Where t is 0, 0 log x is 0, also for an x of 0: log(x + 1) is finite.
-    is_zero = _op("equal", t.detach(), tensor.zeros_like(t))
-    total = _total(t * _op("log", x + is_zero))
-    return _loss(total * (-1.0 / builtins.max(rows, 1)))
-
-
-def binary_cross_entropy(x: Tensor, t) -> Tensor:
-    """-(t log x + (1 - t) log(1 - x)), summed, over the batch's size.
-
-    1e-4 is added inside of the logarithms, as in SINGA.
-    """
-    t = _as(_beside(t, _need_tensor(x, "binary_cross_entropy")), x.data.dtype)
-    if t.shape != x.shape:
-        raise ValueError(
-            f"binary_cross_entropy: t has shape {t.shape}, x {x.shape}; the same "
-            "is needed"
-        )
-    total = _total(
-        t * _op("log", x + 1e-4) + (1 - t) * _op("log", 1 - x + 1e-4)
-    )
-    batch = x.shape[0] if x.ndim() else 1
-    return _loss(total * (-1.0 / builtins.max(batch, 1)))
-
-
-def mse_loss(x: Tensor, t) -> Tensor:
-    """The mean of (x - t)^2 over all elements."""
-    t = _beside(t, _need_tensor(x, "mse_loss"))
-    return _op("mse_loss", x, _as(t, x.data.dtype))
-
-
-def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
-    """The mean of max(0, M - pos + neg), of two tensors of one shape."""
-    neg = _beside(neg, _need_tensor(pos, "ranking_loss"))
-    if pos.shape != neg.shape:
-        raise ValueError(
-            f"ranking_loss: pos has shape {pos.shape}, neg {neg.shape}; the same "
-            "is needed"
-        )
-    return _loss(_op("mean", _op("relu", neg - pos + float(M)), axis=-1))
-
-
 # ---- Dropout ----
 
 _FIRST_STREAM = 0x20000000  # as in model/layers/dropout_layer.c
@@ -903,9 +706,8 @@ _FUNCTIONS = (
     squeeze, expand, cat, split, slice, tile, pad, upsample, depth_to_space,
     space_to_depth, shape, constant_of_shape, gather, embedding,
     scatter_elements, where, onehot, nonzero, cast, ctensor2numpy, reduce_sum,
-    reduce_mean, globalaveragepool, gemm, matmul, cossim, softmax_cross_entropy,
-    linear_cross_entropy, cross_entropy, binary_cross_entropy, mse_loss,
-    ranking_loss, dropout,
+    reduce_mean, globalaveragepool, gemm, matmul, cossim, dropout,
+    *LOSSES,
 )  # fmt: skip
 
 

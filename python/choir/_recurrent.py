@@ -5,7 +5,8 @@ GRU and CudnnRNN and the operator _RNN share. `layer` and `_handles` import this
 
 from __future__ import annotations
 
-from choir import _functions, tensor
+from choir import tensor
+from choir._arguments import _indices
 from choir._here import here
 from choir._layer import LibraryLayer
 from choir.autograd import _op
@@ -41,7 +42,7 @@ def inputs(x: Tensor, states, lengths, shape) -> list[Tensor]:
             )
         xs.append(state)
     if lengths is not None:
-        xs.append(_functions._indices(lengths, x))
+        xs.append(_indices(lengths, x))
     return xs
 
 
@@ -51,7 +52,7 @@ def last_steps(y: Tensor, lengths) -> Tensor:
     steps, batch, columns = y.shape
     if lengths is None:
         return _shaped(_rows(y, steps - 1, 1), batch, columns)
-    at = _functions._indices(lengths, y) - 1
+    at = _indices(lengths, y) - 1
     at = _op(
         "broadcast_to",
         _shaped(at, 1, batch, 1),

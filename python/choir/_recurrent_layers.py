@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 
 from choir import _recurrent, autograd
-from choir._functions import _to_shape
+from choir._arguments import _to_shape
 from choir._layer import (
     CONSTANT,
     NORMAL,

@@ -18,7 +18,7 @@ import operator
 import numpy as np
 
 from choir import (
-    _functions,
+    _arguments,
     _handles,
     _layer,
     _raw,
@@ -354,7 +354,7 @@ class MultiHeadAttention(_layer.ListLayer):
                 mask = np.asarray(mask, np.bool_)
                 mask = Tensor._of(tensor._constant(query.device, mask))
             elif mask.data.dtype in FLOATS:
-                mask = _functions._as(mask, query.data.dtype)
+                mask = _arguments._as(mask, query.data.dtype)
             xs.append(mask)
         return xs
 
