@@ -93,7 +93,9 @@ CHOIR_API void choir_buffer_release(choir_buffer_t* buffer);
 CHOIR_API size_t choir_buffer_bytes(const choir_buffer_t* buffer);
 CHOIR_API choir_device_t* choir_buffer_device(const choir_buffer_t* buffer);
 // The address in the device's memory; the host may use it when
-// choir_device_is_host() and no stream has unfinished work on it.
+// choir_device_is_host() and no stream has unfinished work on it. NULL for a
+// buffer that was made in a step that is recorded and has not run
+// (core/graph.h); choir_stream_synchronize runs it.
 CHOIR_API void* choir_buffer_data(const choir_buffer_t* buffer);
 
 // Copies between host memory and a buffer, after all work given to `stream`
