@@ -378,6 +378,14 @@ choir_device_t* choir_buffer_device(const choir_buffer_t* buffer) {
   return buffer->device;
 }
 
+choir_status_t choir__buffer_check_memory(const choir_buffer_t* buffer) {
+  if (buffer->data || buffer->bytes == 0) return NULL;
+  return CHOIR_ERROR(FAILED_PRECONDITION,
+                     "buffer of %zu bytes: it has no memory, as the recorded "
+                     "step that made it failed before it ran",
+                     buffer->bytes);
+}
+
 void* choir_buffer_data(const choir_buffer_t* buffer) { return buffer->data; }
 
 static choir_status_t check_transfer(const char* where,
@@ -438,6 +446,7 @@ choir_status_t choir_buffer_read(choir_buffer_t* buffer, choir_stream_t* stream,
   CHOIR_TRY(check_transfer("choir_buffer_read", buffer, stream, offset_bytes,
                            host, bytes));
   CHOIR_TRY(tell_host_access(stream));
+  CHOIR_TRY(choir__buffer_check_memory(buffer));
   char* data = buffer->data;
   return buffer->device->vtable->read(
       buffer->device, stream, bytes ? data + offset_bytes : data, host, bytes);
@@ -449,6 +458,7 @@ choir_status_t choir_buffer_write(choir_buffer_t* buffer,
   CHOIR_TRY(check_transfer("choir_buffer_write", buffer, stream, offset_bytes,
                            host, bytes));
   CHOIR_TRY(tell_host_access(stream));
+  CHOIR_TRY(choir__buffer_check_memory(buffer));
   char* data = buffer->data;
   return buffer->device->vtable->write(
       buffer->device, stream, host, bytes ? data + offset_bytes : data, bytes);

@@ -124,8 +124,11 @@ choir_status_t choir__deferral_commit(choir__deferral_t* deferral)
     CHOIR_NODISCARD;
 // Bytes that it would give.
 uint64_t choir__deferral_bytes(const choir__deferral_t* deferral);
-// Empties the list; whoever holds such a buffer must not use it.
+// Empties the list; buffers that somebody holds stay without memory.
 void choir__deferral_drop(choir__deferral_t* deferral);
+// FAILED_PRECONDITION for such a one: before the host reads or writes it.
+choir_status_t choir__buffer_check_memory(const choir_buffer_t* buffer)
+    CHOIR_NODISCARD;
 
 // Each device has one line in core/device/devices.def and one function that
 // makes its struct from `pool`: it sets the vtable and its own fields, core

@@ -176,6 +176,20 @@ static choir_status_t run_on_zeros(choir_model_t* model,
   return status;
 }
 
+// After a failure, which is `status`, layers that were built keep what they
+// got.
+static choir_status_t run_learnt(choir_graph_t* graph,
+                                 const choir_step_values_t* values,
+                                 choir_status_t status) {
+  const choir_graph_options_t options = {0};
+  choir_status_t why = status ? NULL : choir_graph_plan(graph, &options);
+  const bool is_planned = !status && !why;
+  choir_status_free(why);
+  return choir_status_join(status, is_planned
+                                       ? choir_graph_replay(graph, values, NULL)
+                                       : choir_graph_run(graph));
+}
+
 // As a graph, which leaves out what nobody will read: of a forward pass all but
 // the initial values of parameters.
 static choir_status_t learn_shapes(choir_model_t* model,
@@ -189,14 +203,9 @@ static choir_status_t learn_shapes(choir_model_t* model,
   if (!status) status = choir_graph_begin(graph, &stream, 1, &values);
   if (!status) {
     status = run_on_zeros(model, views, count);
-    choir_status_t why = choir_graph_end(graph);
-    const choir_graph_options_t options = {0};
-    if (!status && !why) {
-      why = choir_graph_plan(graph, &options);
-      status = why ? choir_graph_run(graph)
-                   : choir_graph_replay(graph, &values, NULL);
-    }
-    choir_status_free(why);  // it has run then
+    choir_status_t why = choir_graph_end(graph);  // it has run then
+    if (!why) status = run_learnt(graph, &values, status);
+    choir_status_free(why);
   }
   choir_graph_destroy(graph);
   choir_workspace_destroy(workspace);
@@ -215,6 +224,13 @@ choir_status_t choir_model_compile(choir_model_t* model,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "model %s: compile: %d inputs; %d to %d are possible",
                        model->def->name, count, least, CHOIR_MODEL_MAX_TENSORS);
+  for (size_t i = 0; i < model->params->count; ++i)
+    if (!choir_buffer_data(
+            choir_tensor_view(model->params->params[i]->value)->buffer))
+      return CHOIR_ERROR(FAILED_PRECONDITION,
+                         "model %s: compile: there was no memory for its "
+                         "parameters before; make the model anew",
+                         model->def->name);
   const size_t norms = model->sync_norm_count;
   choir_status_t status = learn_shapes(model, inputs, count);
   if (status) choir__sync_norms_keep(model, norms);

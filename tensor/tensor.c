@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/device_backend.h"
 #include "core/random.h"
 #include "tensor/ops.h"
 #include "tensor/strided_internal.h"
@@ -221,6 +222,7 @@ choir_status_t choir_tensor_read(choir_tensor_t* tensor, void* host,
   choir_view_set_contiguous(&dense);
   if (choir_device_is_host(device)) {
     CHOIR_TRY(choir_stream_synchronize(stream));
+    CHOIR_TRY(choir__buffer_check_memory(view->buffer));
     choir__strided_copy(view, choir_buffer_data(view->buffer), &dense, host);
     return NULL;
   }
@@ -274,6 +276,7 @@ choir_status_t choir_tensor_write(choir_tensor_t* tensor, const void* host,
   choir_view_set_contiguous(&dense);
   if (choir_device_is_host(device)) {
     CHOIR_TRY(choir_stream_synchronize(stream));
+    CHOIR_TRY(choir__buffer_check_memory(view->buffer));
     choir__strided_copy(&dense, host, view, choir_buffer_data(view->buffer));
     return NULL;
   }

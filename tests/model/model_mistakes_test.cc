@@ -5,12 +5,16 @@
 #include <vector>
 
 #include "tests/model/model_testing.h"
+#include "tests/testing/failing_allocator.h"
 
 namespace {
 
 using choir::testing::Chain;
+using choir::testing::DevicePtr;
+using choir::testing::FailingAllocator;
 using choir::testing::Floats;
 using choir::testing::Make;
+using choir::testing::MakeDevice;
 using choir::testing::ModelTest;
 using choir::testing::Net;
 using choir::testing::Perceptron;
@@ -95,6 +99,51 @@ TEST_P(ModelTest, CompilesOnce) {
   EXPECT_STATUS(FAILED_PRECONDITION, "model net: compiled twice",
                 net->Compile({1, 2}));
   EXPECT_EQ(net->Digest(), digest);
+}
+
+// What was built stays, with the values that it would have had.
+TEST_P(ModelTest, CompilesAfterAFailure) {
+  bool fails = true;
+  const auto define = [](Net* self) {
+    self->Linear("fc1", 3);
+    self->Linear("fc2", 2);
+  };
+  Net net(define, [&](Net* self, choir_scope_t* scope, choir_var_t* x) {
+    x = choir_layer_forward(scope, self->layers[0], x);
+    if (fails) choir_scope_fail(scope, CHOIR_ERROR(INTERNAL, "on purpose"));
+    return choir_layer_forward(scope, self->layers[1], x);
+  });
+  ASSERT_OK(net.Create(device_.get()));
+  EXPECT_STATUS(INTERNAL, "on purpose", net.Compile({1, 2}));
+  fails = false;
+  ASSERT_OK(net.Compile({1, 2}));
+  Net other(define, Chain);
+  ASSERT_OK(other.Create(device_.get()));
+  ASSERT_OK(other.Compile({1, 2}));
+  EXPECT_EQ(net.Digest(), other.Digest());
+}
+
+TEST_P(ModelTest, ParametersThatGotNoMemoryStayWithout) {
+  FailingAllocator memory;
+  choir_device_options_t options = {};
+  options.allocator = memory.get();
+  DevicePtr device = MakeDevice(GetParam(), &options);
+  Net net([](Net* self) { self->Linear("fc", 1 << 16); }, Chain);
+  ASSERT_OK(net.Create(device.get()));
+  memory.FailLarge(1 << 18);
+  EXPECT_STATUS(OUT_OF_MEMORY, "compile", net.Compile({1, 4}));
+  memory.FailLarge(SIZE_MAX);
+  EXPECT_STATUS(FAILED_PRECONDITION, "make the model anew",
+                net.Compile({1, 4}));
+  for (size_t i = 0; i < choir_model_params(net.get())->count; ++i)
+    if (choir_tensor_count(net.param(i)->value) > 1 << 16) {
+      std::vector<float> host(
+          static_cast<size_t>(choir_tensor_count(net.param(i)->value)));
+      EXPECT_STATUS(FAILED_PRECONDITION, "it has no memory",
+                    choir_tensor_read(net.param(i)->value, host.data(),
+                                      host.size() * sizeof(float)));
+    }
+  net.Release();
 }
 
 TEST_P(ModelTest, CompileNamesWhatIsWrong) {
