@@ -68,6 +68,7 @@ static choir_status_t visit_entry(choir_scope_t* scope,
   choir_var_t* result = entry->results[0];
   if (!result->reached) return NULL;
   if (!result->grad) return finish_uses(entry, options);
+  CHOIR_TRY(choir__recompute(scope, result->recomputed));
   choir_grad_t grad = choir__grad_of(scope, entry);
   grad.dy = result->grad;
   grad.scale = result->scale;
@@ -83,6 +84,7 @@ static choir_status_t visit_entry(choir_scope_t* scope,
       entry->label ? ": " : "",
       is_custom ? entry->custom.name : choir_op_name(entry->op));
   choir_scope_set_label(scope, NULL);
+  choir__recomputed_visited(result->recomputed, entry);
   CHOIR_TRY(finish_uses(entry, options));
   // Nothing before this entry needs the gradient of its result.
   if (!result->is_leaf && !result->param) {
@@ -102,6 +104,10 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "backward: called twice in one step; once is possible");
   scope->backward_done = true;
+  if (loss && !loss->tensor)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "backward: the loss was made where activations are "
+                       "computed again, and is not their result");
   if (loss) {
     const choir_view_t* view = choir_tensor_view(loss->tensor);
     choir_tensor_t* given = options ? options->start : NULL;

@@ -285,6 +285,7 @@ bool choir_grad_only_producer(const choir_grad_t* grad, int32_t src,
                               choir_op_t* out_op, choir_grad_t* out_producer) {
   const choir_var_t* var = grad->src_vars[src];
   if (!var->entry || var->uses != 1 || var->grad) return false;
+  if (!choir__recomputed_is_there(var->recomputed)) return false;
   *out_op = var->entry->op;
   *out_producer = choir__grad_of(grad->scope, var->entry);
   return true;

@@ -255,6 +255,16 @@ static bool check_sources(choir_scope_t* scope, const char* name,
                       "%s: source %d is not a variable of this step", name, i));
       return false;
     }
+    if (!srcs[i]->tensor) {
+      choir_scope_fail(
+          scope,
+          CHOIR_ERROR(INVALID_ARGUMENT,
+                      "%s: source %d was made where activations are computed "
+                      "again (choir_scope_recompute); of these the result "
+                      "alone can be used outside",
+                      name, i));
+      return false;
+    }
     *out_wants |= srcs[i]->wants_grad;
   }
   return true;

@@ -190,6 +190,19 @@ typedef struct choir_tape_entry_s {
 CHOIR_API const choir_tape_entry_t* choir_scope_tape(
     const choir_scope_t* scope);
 
+// Activation checkpointing (Chen et al., 2016, arXiv:1604.06174): drops what
+// the ops after `since`, a choir_scope_tape of before, gave, but for `result`
+// (and the others of its tuple), and runs these ops again, with the same
+// sources and attributes, when backward comes to them: one forward more, the
+// same bits, and of the activations only those of one such part at a time.
+// Custom ops cannot be run again: what they take and give stays. So do other
+// variables that lie outside; those inside are of no use any more. Nothing is
+// done where there is no tape (inference). Of parts in one another the
+// outermost counts.
+CHOIR_API void choir_scope_recompute(choir_scope_t* scope,
+                                     const choir_tape_entry_t* since,
+                                     choir_var_t* result);
+
 // Several variables handed on as one, for a layer with several results: returns
 // the first, with which the others are found. A gradient flows into each of
 // them. A variable that is the first of two tuples remembers the later one.

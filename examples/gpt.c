@@ -53,6 +53,7 @@ void gpt_define(choir_model_t* m, void* self) {
     snprintf(name, sizeof(name), "block%d", (int)i);
     g->parts[i].config = c;
     g->blocks[i] = choir_layer_block(m, name, &block_def, &g->parts[i]);
+    choir_layer_set_recompute(g->blocks[i], c->recompute);
   }
   g->norm = norm(m, "norm", c);
   if (c->head)

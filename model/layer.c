@@ -212,10 +212,16 @@ choir_var_t* choir_layer_forward_list(choir_scope_t* scope,
   if (!status) status = build(layer, inputs);
   if (status) return choir_scope_fail(scope, status);
   const char* outer = choir_scope_label(scope);
+  const choir_tape_entry_t* since = choir_scope_tape(scope);
   choir_scope_set_label(scope, layer->name);
   choir_var_t* y = layer->def->forward(scope, layer, inputs);
+  if (layer->recomputes) choir_scope_recompute(scope, since, y);
   choir_scope_set_label(scope, outer);
   return y;
+}
+
+void choir_layer_set_recompute(choir_layer_t* layer, bool recompute) {
+  if (layer) layer->recomputes = recompute;
 }
 
 choir_var_t* choir_layer_forward(choir_scope_t* scope, choir_layer_t* layer,

@@ -30,6 +30,7 @@ struct choir_layer_s {
   char* name;
   void* config;  // a copy of the layer's struct
   bool is_built;
+  bool recomputes;           // choir_layer_set_recompute
   choir_layer_t** children;  // the model's, in the order of their making
   size_t child_count;
   size_t child_capacity;

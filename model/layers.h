@@ -394,6 +394,13 @@ CHOIR_API choir_layer_t* choir_layer_block(struct choir_model_s* model,
                                            const choir_block_def_t* def,
                                            void* self);
 
+// Activation checkpointing: whether what the layer and its children compute on
+// the way to the result is dropped after forward, and computed again in
+// backward (choir_scope_recompute). For layers with children, such as a
+// transformer's blocks: less memory for one more forward, the same bits. From
+// the next recorded step on; NULL (a layer that was not made) does nothing.
+CHOIR_API void choir_layer_set_recompute(choir_layer_t* layer, bool recompute);
+
 // Runs the layer; the first call learns its shapes and makes its parameters.
 CHOIR_API choir_var_t* choir_layer_forward(choir_scope_t* scope,
                                            choir_layer_t* layer,

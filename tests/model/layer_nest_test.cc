@@ -142,6 +142,83 @@ TEST_F(LayerNestTest, Trains) {
   }
 }
 
+// A block with what is drawn and what is averaged.
+struct NormBlock {
+  choir_layer_t* conv = nullptr;
+  choir_layer_t* norm = nullptr;
+  choir_layer_t* dropout = nullptr;
+
+  static void Define(choir_model_t* model, void* self) {
+    NormBlock* block = static_cast<NormBlock*>(self);
+    choir_conv2d_config_t conv = {CHOIR_CONFIG_DEFAULTS(CHOIR_CONV2D_FIELDS)};
+    conv.out_channels = 3;
+    conv.kernel_size = 3;
+    conv.padding = 1;
+    block->conv =
+        choir_layer_create(model, "conv", &choir_layer_def_conv2d, &conv);
+    const choir_batch_norm2d_config_t norm = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_BATCH_NORM2D_FIELDS)};
+    block->norm =
+        choir_layer_create(model, "norm", &choir_layer_def_batch_norm2d, &norm);
+    const choir_dropout_config_t dropout = {
+        CHOIR_CONFIG_DEFAULTS(CHOIR_DROPOUT_FIELDS)};
+    block->dropout =
+        choir_layer_create(model, "drop", &choir_layer_def_dropout, &dropout);
+  }
+  static choir_var_t* Forward(choir_scope_t* scope, void* self,
+                              choir_vars_t inputs) {
+    NormBlock* block = static_cast<NormBlock*>(self);
+    choir_var_t* x = inputs.at[0];
+    choir_var_t* y = choir_layer_forward(scope, block->conv, x);
+    y = choir_var_relu(scope, choir_layer_forward(scope, block->norm, y));
+    return choir_var_add(scope, x,
+                         choir_layer_forward(scope, block->dropout, y));
+  }
+};
+const choir_block_def_t kNormBlock = {NormBlock::Define, NormBlock::Forward};
+
+// Weights and running averages after some steps, and what a step takes.
+TEST_F(LayerNestTest, ABlockComputesItsActivationsAgain) {
+  const TensorPtr x = Make(device_.get(), {5, 3, 8, 8}, Floats(5 * 192, 1));
+  const TensorPtr y =
+      Make(device_.get(), {5}, std::vector<int64_t>{0, 1, 2, 0, 1});
+  const choir_model_batch_t batch = {{x.get()}, {y.get()}, 0, 5, 5};
+  uint64_t digests[4];
+  uint64_t activations[2];
+  for (int i = 0; i < 4; ++i) {
+    const bool recompute = i % 2 == 1;
+    NormBlock blocks[3];
+    Net net(
+        [&](Net* made) {
+          for (NormBlock& block : blocks) {
+            const std::string name = "block" + std::to_string(&block - blocks);
+            choir_layer_t* layer = choir_layer_block(
+                made->defining, name.c_str(), &kNormBlock, &block);
+            choir_layer_set_recompute(layer, recompute);
+            made->layers.push_back(layer);
+          }
+          made->Add(
+              "flat", &choir_layer_def_flatten,
+              choir_flatten_config_t{CHOIR_CONFIG_DEFAULTS(CHOIR_NO_FIELDS)});
+          made->Linear("out", 3);
+        },
+        choir::testing::Chain);
+    ASSERT_OK(net.Create(device_.get()));
+    ASSERT_OK(net.Compile({1, 3, 8, 8}));
+    ASSERT_OK(net.UseSgd(0.1));
+    choir_model_set_graph(net.get(), i < 2, false);
+    choir_model_memory_t memory;
+    ASSERT_OK(choir_model_plan_memory(net.get(), true, &batch, &memory));
+    activations[i % 2] = memory.activations;
+    for (int step = 0; step < 4; ++step)
+      ASSERT_OK(choir_model_train_one_batch(net.get(), &batch));
+    digests[i] = net.Digest();
+    EXPECT_EQ(digests[i], digests[0]) << i;
+  }
+  EXPECT_LT(activations[1], activations[0]);
+  choir_layer_set_recompute(nullptr, true);
+}
+
 TEST_F(LayerNestTest, FailuresTellTheWholeName) {
   std::unique_ptr<Net> net = Make1(1);
   ASSERT_OK(net->Create(device_.get()));
