@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from choir._engine import Engine
-    from choir.autograd import _Scope
+    from choir.autograd import _Part, _Scope
 
 
 class _Here(threading.local):
@@ -23,6 +23,7 @@ class _Here(threading.local):
         self.precision: int | None = None
         self.engine: Engine | None = None  # whose step runs
         self.model_step: _Scope | None = None  # that step
+        self.part: _Part | None = None  # in autograd.recompute
         # Layers of batch norm over all ranks that a compile has come to.
         self.sync_norms: list | None = None
         # Whether it is training outside, while a Composite's forward records.

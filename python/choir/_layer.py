@@ -175,7 +175,13 @@ class Layer(metaclass=LayerMeta):
     def forward(self, *input):
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
+    # In training, backward computes again what lies between a call's inputs and
+    # its results (autograd.recompute); of a layer in others, or of a model.
+    recompute = False
+
     def __call__(self, *args, **kwargs):
+        if self.recompute:
+            return autograd.recompute(self.forward, *args, **kwargs)
         return self.forward(*args, **kwargs)
 
     # ---- Parameters and states ----

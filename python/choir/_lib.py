@@ -364,6 +364,8 @@ FUNCTIONS = {
         _P, POINTER(CustomOp), POINTER(_P), c_int32, _P,
     ]),
     "scope_tape": (POINTER(TapeEntry), [_P]),
+    "scope_recompute": (None, [_P, POINTER(TapeEntry), _P]),
+    "scope_tuple": (_P, [_P, Vars]),
     "scope_result": (_P, [_P, _P, c_int32]),
     "var_tensor": (_P, [_P]),
     "var_grad": (_P, [_P]),

@@ -35,7 +35,7 @@ from choir import _raw, tensor
 from choir._callback import Callback, finish
 from choir._here import here, set_training
 from choir._calls import Owner, StateError, address_of, lib
-from choir._lib import BackwardOptions, CustomOp, Step
+from choir._lib import BackwardOptions, CustomOp, Step, Vars
 from choir._raw import CTensor, OPS
 from choir._sections import deferred, lock, with_handlers
 from choir.tensor import Tensor
@@ -167,6 +167,7 @@ class Operator:
         self.src: tuple[Tensor, ...] = ()
         self._results: list[CTensor] = []
         self._sequence = 0
+        self._part: _Part | None = None
 
     def __call__(self, *xs: Tensor) -> tuple[Tensor, ...]:
         return self._do_forward(*xs)
@@ -185,7 +186,7 @@ class Operator:
             return tuple(Tensor._of(raw) for raw in results)
         self.src = tuple(xs)
         self._results = results
-        self._sequence = next(_sequence)
+        self._sequence, self._part = next(_sequence), here.part
         ys = []
         for i, raw in enumerate(results):
             y = Tensor._of(raw, True, self)
@@ -196,6 +197,7 @@ class Operator:
     def __getstate__(self) -> dict:
         """For pickle and copy: without what it was called with."""
         state = dict(self.__dict__, src=(), _results=[], _sequence=0)
+        state["_part"] = None
         for name in ("_all", "_inputs", "_tape"):
             if name in state:
                 state[name] = None
@@ -353,8 +355,49 @@ def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:
     node.src = tuple(xs)
     node._results = node._all = results
     node._inputs = [x.data for x in xs]
-    node._sequence = next(_sequence)
+    node._sequence, node._part = next(_sequence), here.part
     return Tensor._of(results[0], True, node)
+
+
+# ---- Activation checkpointing ----
+
+
+class _Part:
+    """Operators whose results are computed again; not those of `results`, each
+    an operator's id and a result's index."""
+
+    results: list[tuple[int, int]] = []
+
+
+def recompute(function, *args, **kwargs):
+    """function(*args, **kwargs), and in backward its operators again: activation
+    checkpointing (Chen et al., 2016, arXiv:1604.06174).
+
+    A training step that is a graph holds of what they made only what is returned,
+    Tensors or lists, tuples and dictionaries of them; nothing else that is made
+    in it may be used outside. The same bits for one more forward. Results of
+    Operators of Python's stay, as do their sources. Eagerly nothing is saved:
+    Python's Tensors keep their elements. A layer does so with recompute = True.
+    """
+    if here.part is not None:  # the outermost counts
+        return function(*args, **kwargs)
+    here.part = part = _Part()
+    try:
+        made = function(*args, **kwargs)
+    finally:
+        here.part = None
+    part.results = [(id(y.creator), y._index) for y in _tensors_in(made)]
+    return made
+
+
+def _tensors_in(value):
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors_in(part)
 
 
 # ---- Backward ----
@@ -429,12 +472,28 @@ class Tape:
 
     def record(self, y: Tensor) -> int:
         """The variable of y."""
-        for node in _behind(y):
-            if isinstance(node, ListOperator):
-                self._record_op(node)
-            else:
-                self._record_custom(node)
+        for part, nodes in itertools.groupby(_behind(y), lambda n: n._part):
+            since = lib.scope_tape(self.scope)
+            for node in nodes:
+                if isinstance(node, ListOperator):
+                    self._record_op(node)
+                else:
+                    self._record_custom(node)
+            if part:
+                self._recompute(part, since)
         return self._var(y)
+
+    def _recompute(self, part: _Part, since) -> None:
+        """What lies between `since` and the results of this part."""
+        kept = [self._vars[k] for k in part.results if k in self._vars]
+        if not kept:
+            raise StateError(
+                "recompute: the loss depends on a tensor that was made in the "
+                "function and is not one of its results"
+            )
+        ys = Vars((c_void_p * len(kept))(*kept), len(kept))
+        var = lib.scope_tuple(self.scope, ys)
+        lib.scope_recompute(self.scope, since, var)
 
     def _var(self, x: Tensor) -> int:
         if x.creator is not None and not isinstance(x.creator, Dummy):

@@ -95,6 +95,32 @@ TEST_P(RecomputeTest, DropsAgainWhatBackwardHasSeen) {
   EXPECT_OK(choir_scope_end(scope_));
 }
 
+// Rules that join the gradient of what comes behind a part to that of its last
+// op must not, as the part is not there yet.
+TEST_P(RecomputeTest, WhatComesBehindAPartIsNotJoinedToIt) {
+  std::vector<Doubles> gradients[2];
+  for (int again = 0; again < 2; ++again) {
+    choir_scope_begin(scope_, &kTraining);
+    Doubles image(2 * 3 * 4), slopes(2 * 3 * 4);
+    for (size_t i = 0; i < image.size(); ++i) {
+      image[i] = std::sin(static_cast<double>(i));
+      slopes[i] = std::cos(static_cast<double>(3 * i));
+    }
+    choir_var_t* x = Leaf({2, 3, 4, 1}, image);
+    choir_var_t* norm[] = {choir_var_square(scope_, x), Leaf({3}, {1, -2, 3}),
+                           Leaf({3}, {.1, .2, -.3})};
+    const choir_batch_norm_attrs_t attrs = {1e-5};
+    choir_var_t* y =
+        choir_scope_op(scope_, CHOIR_OP_BATCH_NORM, norm, 3, &attrs, nullptr);
+    if (again) choir_scope_recompute(scope_, nullptr, y);
+    choir_scope_backward(
+        scope_, Dot(choir_var_relu(scope_, y), {2, 3, 4, 1}, slopes), nullptr);
+    gradients[again] = {Grad(x), Grad(norm[1]), Grad(norm[2])};
+    EXPECT_OK(choir_scope_end(scope_));
+  }
+  EXPECT_EQ(gradients[1], gradients[0]);
+}
+
 TEST_P(RecomputeTest, ATupleStays) {
   choir_var_t* x = Leaf({2}, {1, 2});
   choir_var_t* inner = choir_var_exp(scope_, x);

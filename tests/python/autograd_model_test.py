@@ -2,6 +2,7 @@
 """choir.autograd in the step of a model."""
 
 import os
+import re
 import unittest
 
 import numpy as np
@@ -142,6 +143,126 @@ class InAModel(Training):
             first_sample=16,
         )  # fmt: skip
         np.testing.assert_array_equal(got, expected.read())
+
+
+class Cube(autograd.Operator):
+    """Of Python's own, which keeps what it was given."""
+
+    def forward(self, x):
+        self.x = x
+        return (raw_of(x) ** 3).data
+
+    def backward(self, dy):
+        return (raw_of(dy) * 3 * raw_of(self.x) ** 2).data
+
+
+def raw_of(raw):
+    return tensor.Tensor._of(raw)
+
+
+class Block(layer.Layer):
+    """x + dropout(relu(norm(x W))), and a second result."""
+
+    def __init__(self, recompute, leak=None):
+        super().__init__()
+        self.recompute = recompute
+        self.linear = layer.Linear(40)
+        self.attention = layer.MultiHeadAttention(4, dropout=0.2)
+        self.norm = layer.BatchNorm2d()
+        self.drop = layer.Dropout(0.3)
+        self.leak = leak
+
+    def forward(self, x):
+        y = autograd.relu(self.norm(self.linear(x)))
+        if self.leak is not None:
+            self.leak.append(y)
+        rows = autograd.reshape(y, (1,) + y.shape)
+        y = autograd.reshape(self.attention(rows), y.shape)
+        return {"sum": x + self.drop(y), "more": [autograd.tanh(y)]}
+
+
+class Blocks(model.Model):
+    def __init__(self, recompute, leak=None):
+        super().__init__()
+        self.blocks = [Block(recompute, leak) for _ in range(4)]
+        self.leak = leak
+
+    def forward(self, x):
+        for block in self.blocks:
+            made = block(x)
+            x = made["sum"] + made["more"][0]
+        return x if not self.leak else self.leak[1]
+
+    def train_one_batch(self, x, y):
+        loss = autograd.mse_loss(self.forward(x), y)
+        self.optimizer(loss)
+        return loss
+
+
+def arena(m):
+    """Bytes of a graph's temporaries."""
+    return int(re.search(r"workspace of (\d+)", m.print_graphs()).group(1))
+
+
+class Recompute(Training):
+    def test_models_keep_their_bits_and_less_memory(self):
+        rng = np.random.default_rng(3)
+        x = tensor.from_numpy(rng.normal(size=(30, 40)).astype(np.float32))
+        y = tensor.from_numpy(rng.normal(size=(30, 40)).astype(np.float32))
+        digests, arenas = [], []
+        for use_graph in (True, False):
+            for recompute in (False, True):
+                CPU.SetRandSeed(4)
+                m = Blocks(recompute)
+                m.set_optimizer(opt.SGD(lr=0.1))
+                m.compile([x], True, use_graph)
+                for _ in range(4):
+                    m(x, y)
+                digests.append(m.digest())
+                if use_graph:
+                    arenas.append(arena(m))
+        self.assertEqual(digests, digests[:1] * 4)
+        self.assertLess(arenas[1], 0.6 * arenas[0])
+
+    def test_operators_of_pythons(self):
+        """Gradients of x^3 e^(x^3) through one, with a constant factor."""
+        for again in (False, True):
+            x = tensor_of(away(4))
+            x.requires_grad = x.stores_grad = True
+
+            def part(x, factor=1.0):
+                y = Cube()(x)[0] * factor
+                return y * autograd.exp(y)
+
+            y = (
+                autograd.recompute(part, x, factor=2.0)
+                if again
+                else part(x, 2.0)
+            )
+            ((found, grad),) = autograd.backward(autograd.reduce_sum(y))
+            self.assertIs(found, x)
+            v = x.numpy()
+            c = 2 * v**3
+            want = (1 + c) * np.exp(c) * 6 * v**2
+            np.testing.assert_allclose(grad.numpy(), want, rtol=1e-9)
+
+    def test_what_is_not_a_result_cannot_be_used(self):
+        x = tensor_of(away(3, 40)).as_type("float32")
+        m = Blocks(True, leak := [])
+        m.set_optimizer(opt.SGD(lr=0.1))
+        m.compile([x], True, False)
+        leak.clear()
+        leak.append(None)
+        with self.assertRaisesRegex(RuntimeError, "not one of its"):
+            m(x, x)
+
+    def test_a_failure_ends_the_part(self):
+        def part():
+            raise KeyError("on purpose")
+
+        with self.assertRaisesRegex(KeyError, "on purpose"):
+            autograd.recompute(part)
+        self.assertIsNone(here.part)
 
 
 if __name__ == "__main__":
