@@ -32,6 +32,25 @@ CHOIR_API int64_t choir_kv_cache_count(const choir_kv_cache_t* cache);
 // Forgets all but the first `count` of them; more: nothing happens.
 CHOIR_API void choir_kv_cache_keep(choir_kv_cache_t* cache, int64_t count);
 
+// ---- Of layers without a model ----
+
+// For programs that run layers by scopes of their own
+// (choir_layer_create_alone): the same cache, on a device. It is in each step
+// (choir_step_t.cache) between _begin with x (samples, t, ...), whose places
+// come next, and _end; there is no _end after a _begin that failed. Memory and
+// INVALID_ARGUMENT are as above and below; a layer that is given keys of other
+// samples or places than x's fails.
+CHOIR_API choir_status_t choir_kv_cache_create_alone(
+    choir_device_t* device, int64_t samples, int64_t places,
+    choir_kv_cache_t** out_cache) CHOIR_NODISCARD;
+CHOIR_API choir_status_t choir_kv_cache_begin(choir_kv_cache_t* cache,
+                                              const choir_tensor_t* x)
+    CHOIR_NODISCARD;
+// is_done: the cache holds the places from now on; else what it held.
+CHOIR_API void choir_kv_cache_end(choir_kv_cache_t* cache, bool is_done);
+
+// ---- Of a model ----
+
 // Forward, in inference mode, of the places that follow those in the cache: of
 // x (samples, t, ...) t places; y has rows of these alone, and the cache holds
 // them afterwards. y is what choir_model_predict gives at these places for the

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from choir._engine import Engine
+    from choir._kv_cache import KVCache
     from choir.autograd import _Part, _Scope
 
 
@@ -21,6 +22,8 @@ class _Here(threading.local):
         self.before: list[bool] = []  # in the blocks of autograd.no_grad
         # The library's dtype for the factors of products; None: their own.
         self.precision: int | None = None
+        # Of the prediction of next places that runs; None: there is none.
+        self.cache: KVCache | None = None
         self.engine: Engine | None = None  # whose step runs
         self.model_step: _Scope | None = None  # that step
         self.part: _Part | None = None  # in autograd.recompute

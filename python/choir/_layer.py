@@ -12,7 +12,7 @@ from collections import OrderedDict
 import numpy as np
 
 from choir import _raw, autograd, tensor
-from choir._calls import NotCopied, Owner, check, lib
+from choir._calls import NotCopied, Owner, StateError, check, lib
 from choir._functions import draw_step
 from choir._here import here
 from choir._lib import (
@@ -72,6 +72,12 @@ class LayerMeta(type):
             if not self._initialized:
                 self.initialize(*args, **kwargs)
                 self._initialized = True
+            if here.cache is not None and not self._keeps_places:
+                kind = type(self).__name__
+                raise StateError(
+                    f"{self.name or kind} ({kind}): is not known to keep places apart, so "
+                    "there is no computing the next ones alone"
+                )
             return func(self, *args, **kwargs)
 
         return wrapper
@@ -105,6 +111,9 @@ class Layer(metaclass=LayerMeta):
 
     sep = "."
     _count = 0
+    # Whether what it gives at a place of (n, places, ...) follows from this place.
+    # Of those of the C library's list (ListLayer) that says so itself.
+    _keeps_places = True
 
     def __init__(self) -> None:
         self._setup()
@@ -325,6 +334,8 @@ class LibraryLayer(Owner, NotCopied):
         with lock, deferred():
             step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
             step.training = here.training
+            if here.cache is not None:
+                step.cache = here.cache.handle
             return self._run(xs, weights, step, results)
 
     def _run(self, xs, weights, step: Step, results: int) -> list:
@@ -332,8 +343,11 @@ class LibraryLayer(Owner, NotCopied):
         free = autograd._take_scope(device, step, here.precision)
         scope = free.handle
         known: dict[int, Tensor] = {}
+        vars_of: dict[int, int] = {}  # id(x): one for all uses of x
 
         def taken(x: Tensor) -> int:
+            if id(x) in vars_of:
+                return vars_of[id(x)]
             if tensor._need_tensor(x, self._name).device is not device:
                 raise ValueError(
                     f"{self._name}: tensors lie on {device} and {x.device}; one "
@@ -341,7 +355,7 @@ class LibraryLayer(Owner, NotCopied):
                 )
             wants = x.requires_grad and x.data.dtype in _raw.FLOATS
             make = lib.scope_leaf if wants else lib.scope_input
-            var = make(scope, x.data.handle)
+            var = vars_of[id(x)] = make(scope, x.data.handle)
             known[var] = x
             return var
 

@@ -408,6 +408,13 @@ FUNCTIONS = {
     "model_set_step": (None, [_P, c_int64]),
     "model_states": (c_size_t, [_P, POINTER(NamedTensor)]),
     "model_digest": (_P, [_P, POINTER(c_uint64)]),
+    # model/kv_cache.h
+    "kv_cache_destroy": (None, [_P]),
+    "kv_cache_count": (c_int64, [_P]),
+    "kv_cache_keep": (None, [_P, c_int64]),
+    "kv_cache_create_alone": (_P, [_P, c_int64, c_int64, POINTER(_P)]),
+    "kv_cache_begin": (_P, [_P, _P]),
+    "kv_cache_end": (None, [_P, c_bool]),
     # model/sync_batch_norm.h
     "model_add_sync_batch_norm": (_P, [_P, POINTER(SyncBatchNorm)]),
     "sync_batch_norm_forward": (_P, [

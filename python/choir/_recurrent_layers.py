@@ -221,6 +221,8 @@ class CudnnRNN(Layer):
     the last step of each sample.
     """
 
+    _keeps_places = False
+
     def __init__(
         self,
         hidden_size: int,

@@ -403,6 +403,8 @@ class BatchNorm2d(Layer):
     order on all ranks.
     """
 
+    _keeps_places = False
+
     def __init__(
         self, *args, momentum: float = 0.9, sync: bool = False
     ) -> None:
@@ -514,6 +516,8 @@ CudnnRNN = _recurrent_layers.CudnnRNN
 class Flatten(Layer):
     """(n, ...) to two dimensions; axis: the first that goes into the second."""
 
+    _keeps_places = False
+
     def __init__(self, axis: int = 1) -> None:
         super().__init__()
         self.axis = axis
@@ -539,6 +543,8 @@ class Dropout(Layer):
 
 class Cat(Layer):
     """Joins a list of tensors along an axis."""
+
+    _keeps_places = False
 
     def __init__(self, axis: int = 0) -> None:
         super().__init__()
@@ -575,6 +581,7 @@ Add = _function_layer("Add", "add", "a + b")
 SoftMax = _function_layer(
     "SoftMax", "softmax", "e^x over its sum along axis 1."
 )
+SoftMax._keeps_places = False  # axis 1 is that of places
 SoftMaxCrossEntropy = _function_layer(
     "SoftMaxCrossEntropy",
     "softmax_cross_entropy",

@@ -41,6 +41,7 @@ from choir import _checkpoint, _engine, _raw, autograd, layer, tensor
 from choir import opt as _opt
 from choir._dist_opt import StrategyChange
 from choir._here import here
+from choir._kv_cache import KVCache
 from choir._calls import StateError
 from choir._sections import deferred, lock
 from choir.autograd import ManualStep
@@ -163,6 +164,23 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if self.training:
             return self.train_one_batch(*input, **kwargs)
         return self._mixed(self.forward, *input, **kwargs)
+
+    def predict_next(self, x: Tensor, cache: KVCache) -> Tensor:
+        """forward, in inference mode, of the places that follow those in the cache:
+        of x (samples, t, ...) t places. The result has rows of these alone, and the
+        cache holds them afterwards. It is what forward gives at these places for the
+        whole, up to rounding.
+
+        ValueError: another model's cache, another number of samples than it is for,
+        or more places than it has room for. StateError: a layer that is not known to
+        keep places apart, or attention that is not causal, has a mask or has other
+        keys than its own input. What forward does by functions of autograd cannot be
+        checked: it must keep places apart too. After a failure the cache holds what
+        it held."""
+        if cache.model is not self:
+            raise ValueError("predict_next: the cache is another model's")
+        with autograd.no_grad(), cache._coming(x):
+            return self._mixed(self.forward, x)
 
     def train(self, mode: bool = True) -> None:
         """Training mode from now on, here and in autograd."""

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,15 +131,27 @@ class KvCacheTest : public ::testing::Test {
   }
   static choir_var_t* Forward(choir_scope_t* scope, void* self,
                               choir_vars_t inputs) {
+    auto* test = static_cast<KvCacheTest*>(self);
     choir_var_t* x = inputs.at[0];
-    for (choir_layer_t* layer : static_cast<KvCacheTest*>(self)->made_)
-      x = choir_layer_forward(scope, layer, x);
+    for (choir_layer_t* layer : test->made_) {
+      const bool is_attention =
+          std::string(choir_layer_name(layer)) == "attention";
+      if (is_attention && test->doubles_places_) {
+        choir_var_t* const both[] = {x, x};
+        const choir_concat_attrs_t behind = {.axis = 1};
+        x = choir_var_concat(scope, both, 2, &behind);
+      }
+      for (int i = 0; i < (is_attention ? test->uses_ : 1); ++i)
+        x = choir_layer_forward(scope, layer, x);
+    }
     return x;
   }
 
   DevicePtr device_ = MakeDevice("cpu");
   std::vector<Layer> layers_;
   std::vector<choir_layer_t*> made_;
+  int uses_ = 1;                 // of the layer "attention"
+  bool doubles_places_ = false;  // of its input
   choir_model_t* model_ = nullptr;
   choir_kv_cache_t* cache_ = nullptr;
 };
@@ -165,6 +178,71 @@ TEST_F(KvCacheTest, PlacesHaveTheScoresOfTheWhole) {
     choir_kv_cache_keep(cache_, 0);
     ASSERT_NO_FATAL_FAILURE(ExpectTheWholesScores({1, 2}));
   }
+}
+
+TEST_F(KvCacheTest, EachUseOfALayerHasItsOwnKeys) {
+  uses_ = 2;
+  ASSERT_NO_FATAL_FAILURE(Create({Attention({{"causal", "true"}})}));
+  ASSERT_NO_FATAL_FAILURE(ExpectTheWholesScores({3, 4, 6, 12}));
+}
+
+TEST_F(KvCacheTest, KeysAreOfThePlacesOfTheInput) {
+  ASSERT_NO_FATAL_FAILURE(Create({Attention({{"causal", "true"}})}));
+  doubles_places_ = true;
+  EXPECT_STATUS(INVALID_ARGUMENT,
+                "keys of 6 places of 2 samples; the input has 3 of 2",
+                Next(0, 3));
+  EXPECT_EQ(choir_kv_cache_count(cache_), 0);
+}
+
+// As Python has it: scopes of the program's, and a layer that no model has.
+TEST_F(KvCacheTest, IsForLayersWithoutAModelToo) {
+  const std::unique_ptr<choir_scope_t, void (*)(choir_scope_t*)> scope(
+      [this] {
+        choir_scope_t* made = nullptr;
+        EXPECT_OK(choir_scope_create(device_.get(), &made));
+        return made;
+      }(),
+      choir_scope_destroy);
+  choir_multi_head_attention_config_t config;
+  const choir_layer_def_t* def = &choir_layer_def_multi_head_attention;
+  choir_struct_init(choir_layer_def_config(def), &config);
+  config.num_heads = 2;
+  config.causal = true;
+  choir_layer_t* layer = nullptr;
+  ASSERT_OK(choir_layer_create_alone(device_.get(), "attention", def, &config,
+                                     1, 0, &layer));
+  choir_kv_cache_t* cache = nullptr;
+  ASSERT_OK(choir_kv_cache_create_alone(device_.get(), 1, 3, &cache));
+  const auto run = [&](const std::vector<float>& x, choir_kv_cache_t* used) {
+    const TensorPtr input =
+        Make(device_.get(), {1, static_cast<int64_t>(x.size()) / 2, 2}, x);
+    if (used) {
+      EXPECT_OK(choir_kv_cache_begin(used, input.get()));
+    }
+    choir_step_t step = {};
+    step.cache = used;
+    choir_scope_begin(scope.get(), &step);
+    choir_var_t* y = choir_layer_forward(
+        scope.get(), layer, choir_scope_input(scope.get(), input.get()));
+    const std::vector<float> found = Read<float>(choir_var_tensor(y));
+    EXPECT_OK(choir_scope_end(scope.get()));
+    if (used) choir_kv_cache_end(used, true);
+    return found;
+  };
+  const std::vector<float> whole = run({1, 2, 3, -4, 0.5, 6}, nullptr);
+  run({1, 2}, cache);
+  const std::vector<float> next = run({3, -4, 0.5, 6}, cache);
+  EXPECT_EQ(choir_kv_cache_count(cache), 3);
+  choir_layer_release(layer);  // the cache holds what it needs of it
+  for (size_t i = 0; i < next.size(); ++i)
+    EXPECT_NEAR(next[i], whole[i + 2], 1e-5) << i;
+  EXPECT_GT(std::fabs(whole[2]), 0.01);
+  const TensorPtr more =
+      Make(device_.get(), {1, 1, 2}, std::vector<float>{1, 1});
+  EXPECT_STATUS(INVALID_ARGUMENT, "has room for 0 of its 3 places",
+                choir_kv_cache_begin(cache, more.get()));
+  choir_kv_cache_destroy(cache);
 }
 
 TEST_F(KvCacheTest, HasRoomForItsPlacesAlone) {

@@ -2,12 +2,19 @@
 """examples/python/gpt.py: it learns and writes, and has the bits of gpt_dist.
 Arguments: gpt_dist and the scripts."""
 
+import contextlib
 import gzip
+import io
 import os
 import re
 import subprocess
 import sys
+import types
 import unittest
+
+import numpy as np
+
+from choir import data, tensor
 
 C = os.path.abspath(sys.argv[1])
 SCRIPT = next(
@@ -101,6 +108,33 @@ class Gpt(unittest.TestCase):
                 sample = out[reports[-1].end() :]
                 self.assertEqual((sample[0], sample[-1]), ("\n", "\n"))
                 self.assertEqual(len(sample), 1 + 40 + 1)
+
+    def test_the_sample_is_that_of_whole_windows(self):
+        sys.path.insert(0, os.path.dirname(SCRIPT))
+        from gpt import GPT
+        from gpt_sample import write
+
+        text = data.Tokens.text(self.write(12000))
+        sizes = types.SimpleNamespace(
+            layers=2, heads=2, width=32, context=8, bias=True, kv_heads=0,
+            rotary=0.0, rms_norm=False, epsilon=1e-5, activation="gelu",
+            gated=False, hidden=0, head=False,
+        )  # fmt: skip
+        m = GPT(sizes, text.vocabulary)
+        x = tensor.Tensor((1, 8), dtype=tensor.int32)
+        m.compile([x], is_train=False)
+        for part in m.get_params().values():
+            part.copy_data(part * 20.0)  # so that tokens matter
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            write(m, text, 8, 30, seed=3)
+        ids, rng = list(text.encode("\n")), np.random.default_rng(3)
+        for _ in range(30):
+            window = tensor.from_numpy(np.array([ids[-8:]], np.int32))
+            scores = m(window).numpy()[0, -1].astype(float) / 0.8
+            odds = np.exp(scores - scores.max())
+            ids.append(rng.choice(len(odds), p=odds / odds.sum()))
+        self.assertEqual(out.getvalue(), text.decode(ids) + "\n")
 
     def test_weights_in_hugging_faces_names(self):
         file = os.path.join(os.environ["TEST_TMPDIR"], "gpt2.safetensors")
