@@ -46,6 +46,18 @@ def _as(x: Tensor, code: int) -> Tensor:
     return x if x.data.dtype == code else _op("cast", x, dtype=code)
 
 
+def _mask(mask, like: Tensor) -> Tensor:
+    """Of attention's scores: floats, which are added to them, in the dtype of `like`;
+    else whole numbers or truth values, 0 where a place must not be seen."""
+    if not isinstance(mask, Tensor):
+        array = np.asarray(mask)
+        if array.dtype.kind != "f":
+            array = array.astype(np.bool_)
+        mask = Tensor._of(tensor._constant(like.device, array))
+    is_added = mask.data.dtype in _raw.FLOATS
+    return _as(mask, like.data.dtype) if is_added else mask
+
+
 def _indices(value, like: Tensor) -> Tensor:
     """Indices or labels as int32 or int64; IndexError: one is no whole number."""
     if not isinstance(value, Tensor):

@@ -26,6 +26,7 @@ from choir._arguments import (
     _indices,
     _ints,
     _is_whole,
+    _mask,
     _to_shape,
 )
 from choir._here import here
@@ -571,18 +572,56 @@ def dropout(x: Tensor, seed: int = 0, ratio: float = 0.5) -> Tensor:
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio is {ratio}; needs 0 to below 1")
-    step = draw_step(x, 1)
-    if not step.training or ratio == 0:
-        return x
-    return _op(
-        "dropout",
-        x,
-        ratio=float(ratio),
-        seed=operator.index(seed) or step.seed,
-        stream=_FIRST_STREAM + step.random_stream,
-        step=step.step,
-        first_sample=step.first_sample,
+    drawn = _drawn(x, seed)
+    return (
+        _op("dropout", x, ratio=float(ratio), **drawn) if drawn and ratio else x
     )
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask=None,
+    causal: bool = False,
+    offset: int = 0,
+    scale: float = 0.0,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(scale q k' + mask) v, (n, h, t, e), without a tensor of all weights.
+
+    q: (n, h, t, d). k: (n, g, s, d), v: (n, g, s, e), each of the g heads for h / g
+    neighbouring ones of q. mask, of a shape that broadcasts to (n, h, t, s): of
+    floats, which are added; else 0 where a place must not be seen. causal: row i of q
+    sees rows up to offset + i of k and v. scale 0: 1 / sqrt(d). dropout: in training,
+    the share of weights that become 0, chosen as by `dropout`.
+    """
+    xs = [_need_tensor(x, "attention") for x in (q, k, v)]
+    if mask is not None:
+        xs.append(_mask(mask, q))
+    drawn = _drawn(q) if dropout else {}
+    return _op(
+        "attention",
+        *xs,
+        causal=causal,
+        offset=offset,
+        scale=scale,
+        dropout=dropout if drawn else 0.0,
+        **drawn,
+    )
+
+
+def _drawn(x: Tensor, seed: int = 0) -> dict:
+    """In training: the settings of an op that draws numbers for x. Else none."""
+    step = draw_step(x, 1)
+    if not step.training:
+        return {}
+    return {
+        "seed": operator.index(seed) or step.seed,
+        "stream": _FIRST_STREAM + step.random_stream,
+        "step": step.step,
+        "first_sample": step.first_sample,
+    }
 
 
 def draw_step(x: Tensor, count: int) -> Step:
@@ -707,6 +746,7 @@ _FUNCTIONS = (
     space_to_depth, shape, constant_of_shape, gather, embedding,
     scatter_elements, where, onehot, nonzero, cast, ctensor2numpy, reduce_sum,
     reduce_mean, globalaveragepool, gemm, matmul, cossim, dropout,
+    attention,
     *LOSSES,
 )  # fmt: skip
 

@@ -775,7 +775,7 @@ _WRAPPED = {
     "sum", "mean", "max", "reshape", "flatten", "transpose", "slice", "concat",
     "broadcast_to", "cast", "dropout", "where", "gather", "pad", "one_hot", "tile",
     "upsample", "scatter_elements", "clip", "batch_norm", "batch_norm_infer",
-    "conv2d", "max_pool2d", "avg_pool2d",
+    "conv2d", "max_pool2d", "avg_pool2d", "attention",
 }  # fmt: skip
 _classes: dict[str, type[ListOperator]] = {}
 

@@ -36,7 +36,6 @@ from choir._layer import (
     floats,
     param,
 )
-from choir._raw import FLOATS
 from choir.tensor import Tensor
 
 
@@ -350,12 +349,7 @@ class MultiHeadAttention(_layer.ListLayer):
         key = query if key is None else key
         xs = [query, key, key if value is None else value]
         if mask is not None:
-            if not isinstance(mask, Tensor):
-                mask = np.asarray(mask, np.bool_)
-                mask = Tensor._of(tensor._constant(query.device, mask))
-            elif mask.data.dtype in FLOATS:
-                mask = _arguments._as(mask, query.data.dtype)
-            xs.append(mask)
+            xs.append(_arguments._mask(mask, query))
         return xs
 
     def initialize(self, *xs, **named) -> None:

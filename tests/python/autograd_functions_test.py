@@ -265,5 +265,45 @@ class Dropout(Training):
         np.testing.assert_array_equal(np.concatenate(parts), whole_mask)
 
 
+class Attention(unittest.TestCase):
+    def test_masks_of_all_kinds(self):
+        q, k, v = (tensor_of(away(2, 2, n, 4)) for n in (3, 5, 5))
+        seen = np.tri(3, 5, 1, dtype=bool)
+        want = autograd.attention(q, k, v, causal=True, offset=1).numpy()
+        hidden = np.where(seen, 0.0, -np.inf)
+        for mask in (
+            seen,
+            seen.astype(np.int64).tolist(),
+            hidden,
+            tensor_of(seen.astype(np.int32), False),
+            tensor_of(hidden.astype(np.float32), False),
+        ):
+            got = autograd.attention(q, k, v, mask).numpy()
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+        whole = autograd.attention(q, k, v).numpy()
+        self.assertGreater(np.abs(whole - want).max(), 0.01)
+
+    def test_dropout_is_drawn_by_the_place_in_training(self):
+        n = 64  # each weight is 1 / n, and the product with v shows it
+        q = tensor_of(np.zeros((2, 2, n, 4), np.float32))
+        v = tensor_of(np.tile(np.eye(n, dtype=np.float32), (2, 2, 1, 1)))
+
+        def weights():
+            return autograd.attention(q, q, v, dropout=0.25).numpy() * n
+
+        before = autograd.training
+        self.addCleanup(setattr, autograd, "training", before)
+        autograd.training = False
+        np.testing.assert_allclose(weights(), 1, rtol=1e-5)
+        autograd.training = True
+        autograd.place.begin_run()
+        first, second = weights(), weights()
+        self.assertAlmostEqual((first == 0).mean(), 0.25, delta=0.02)
+        np.testing.assert_allclose(first[first != 0], 4 / 3, rtol=1e-5)
+        self.assertFalse((first == second).all())
+        autograd.place.begin_run()
+        np.testing.assert_array_equal(weights(), first)
+
+
 if __name__ == "__main__":
     unittest.main()
