@@ -16,7 +16,7 @@ SHAKESPEARE = os.path.join(
 )
 
 
-def parse(description, workers=False, dist_option=True):
+def parse(description, workers=False, dist_option=True, log_json=False):
     """The flags, as the C examples have them."""
     parser = argparse.ArgumentParser(description=description)
     if workers:
@@ -39,6 +39,10 @@ def parse(description, workers=False, dist_option=True):
         "--limit", type=int, default=0, help="training images; all"
     )
     parser.add_argument("--data", help="folder with MNIST's four files")
+    if log_json:
+        parser.add_argument(
+            "--log-json", default="", help="file for a line of JSON an epoch"
+        )
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto"
     )
@@ -53,7 +57,9 @@ def parse(description, workers=False, dist_option=True):
         parser.error(f"workers is {options.workers}; 1 or more are needed")
     if options.epochs < 0 or options.batch_size < 1:
         parser.error("--epochs must not be below 0, --batch-size not below 1")
-    options.data = options.data and users_path(options.data)
+    options.data = users_path(options.data)
+    if log_json:
+        options.log_json = users_path(options.log_json)
     return options
 
 
@@ -73,15 +79,15 @@ def parse_flags(description, **defaults):
             parser.error(f"{name} is {value}; 0 or more are needed")
     if options.workers < 1:
         parser.error("workers is 0; 1 or more are needed")
-    options.data = users_path(options.data)
-    if options.weights:
-        options.weights = users_path(options.weights)
+    for name in ("data", "weights", "log_json"):
+        setattr(options, name, users_path(getattr(options, name)))
     return options
 
 
 def users_path(path):
-    """Under `bazel run` paths count from where the user is."""
-    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
+    """Under `bazel run` paths count from where the user is. None and "" stay."""
+    folder = os.environ.get("BUILD_WORKING_DIRECTORY", "")
+    return path and os.path.join(folder, path)
 
 
 def open_device(options, local_rank):

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from choir import autograd, tensor
-from choir.utils import accuracy
+from choir.utils import RunLog, accuracy
 from common import load_mnist, open_device, partition
 
 
@@ -49,6 +49,10 @@ def train_mnist_cnn(sgd, options):
     batch_size = options.batch_size
 
     train_x, train_y, test_x, test_y = load_mnist(options)
+    facts = {
+        "training_samples": len(train_x),
+        "evaluation_samples": len(test_x),
+    }
     train_x, train_y = partition(train_x, train_y, rank, world_size)
     test_x, test_y = partition(test_x, test_y, rank, world_size)
     num_train_batch = len(train_x) // batch_size
@@ -67,6 +71,15 @@ def train_mnist_cnn(sgd, options):
     for p, g in autograd.backward(loss):
         synchronize(p, sgd)
 
+    states = {
+        f"{name}.{key}": value
+        for name, part in vars(model).items()
+        for key, value in part.get_states().items()
+    }
+    facts.update(model="cnn", batch=batch_size * world_size)
+    facts["last_step"] = options.epochs * num_train_batch
+    log = RunLog(options.log_json, sgd, states, "images", **facts)
+
     for epoch in range(options.epochs):
         start = time.time()
         idx = np.random.permutation(len(train_x))
@@ -76,38 +89,40 @@ def train_mnist_cnn(sgd, options):
         train_correct, train_loss = np.zeros(1, np.float32), np.zeros(
             1, np.float32
         )
-        for b in range(num_train_batch):
-            batch = idx[b * batch_size : (b + 1) * batch_size]
-            tx.copy_from_numpy(train_x[batch])
-            ty.copy_from_numpy(train_y[batch])
-            out = model.forward(tx)
-            loss = autograd.softmax_cross_entropy(out, ty)
-            train_correct += accuracy(tensor.to_numpy(out), train_y[batch])
-            train_loss += tensor.to_numpy(loss)[0]
-            if options.dist_option in ("fp32", "plain"):
-                sgd.backward_and_update(loss)
-            elif options.dist_option in ("fp16", "half"):
-                sgd.backward_and_update_half(loss)
-            elif options.dist_option == "partialUpdate":
-                sgd.backward_and_partial_update(loss)
-            elif options.dist_option in ("sparseTopK", "sparseThreshold"):
-                sgd.backward_and_sparse_update(
-                    loss,
-                    spars=options.spars,
-                    topK=options.dist_option == "sparseTopK",
-                )
-            else:
-                sgd.step_with(loss, options.dist_option)
+        with log:
+            for b in range(num_train_batch):
+                batch = idx[b * batch_size : (b + 1) * batch_size]
+                tx.copy_from_numpy(train_x[batch])
+                ty.copy_from_numpy(train_y[batch])
+                out = model.forward(tx)
+                loss = autograd.softmax_cross_entropy(out, ty)
+                train_correct += accuracy(tensor.to_numpy(out), train_y[batch])
+                train_loss += tensor.to_numpy(loss)[0]
+                log.count(batch_size)
+                if options.dist_option in ("fp32", "plain"):
+                    sgd.backward_and_update(loss)
+                elif options.dist_option in ("fp16", "half"):
+                    sgd.backward_and_update_half(loss)
+                elif options.dist_option == "partialUpdate":
+                    sgd.backward_and_partial_update(loss)
+                elif options.dist_option in ("sparseTopK", "sparseThreshold"):
+                    sgd.backward_and_sparse_update(
+                        loss,
+                        spars=options.spars,
+                        topK=options.dist_option == "sparseTopK",
+                    )
+                else:
+                    sgd.step_with(loss, options.dist_option)
         sgd.communicator.all_reduce(train_correct, name="training accuracy")
         sgd.communicator.all_reduce(train_loss, name="training loss")
+        accuracies = {
+            "training_accuracy": train_correct[0]
+            / (num_train_batch * batch_size * world_size)
+        }
         if rank == 0:
             print(
                 "Training loss = %f, training accuracy = %f"
-                % (
-                    train_loss[0],
-                    train_correct[0]
-                    / (num_train_batch * batch_size * world_size),
-                ),
+                % (train_loss[0], accuracies["training_accuracy"]),
                 flush=True,
             )
 
@@ -120,13 +135,19 @@ def train_mnist_cnn(sgd, options):
             target = test_y[b * batch_size : (b + 1) * batch_size]
             test_correct += accuracy(tensor.to_numpy(model.forward(tx)), target)
         sgd.communicator.all_reduce(test_correct, name="evaluation accuracy")
+        accuracies["evaluation_accuracy"] = test_correct[0] / (
+            num_test_batch * batch_size * world_size
+        )
         if rank == 0:
             print(
                 "Evaluation accuracy = %f, Elapsed Time = %fs"
-                % (
-                    test_correct[0]
-                    / (num_test_batch * batch_size * world_size),
-                    time.time() - start,
-                ),
+                % (accuracies["evaluation_accuracy"], time.time() - start),
                 flush=True,
             )
+        log.write(
+            (epoch + 1) * num_train_batch,
+            epoch=epoch,
+            loss=train_loss[0] / (num_train_batch * world_size),
+            training_loss=train_loss[0],
+            **accuracies,
+        )

@@ -9,7 +9,7 @@ from choir import opt
 from common import parse
 
 if __name__ == "__main__":
-    options = parse(__doc__.splitlines()[0])
+    options = parse(__doc__.splitlines()[0], log_json=True)
     sgd = opt.SGD(
         lr=options.lr,
         momentum=options.momentum,

@@ -29,6 +29,10 @@ class Dtype:
     """choir_dtype_t"""
     F32, F64, F16, BF16, I32, I64, U8, BOOL, COUNT = range(9)
 
+class SpanKind:
+    """choir_span_kind_t"""
+    OP, COMM, WAIT, LOADER, PHASE, KIND_COUNT = range(6)
+
 class OpGradient:
     """choir_op_gradient_t"""
     GRAD, NO_GRAD, INTERNAL = range(3)
@@ -103,6 +107,14 @@ class GpuInfo(Structure):
     _fields_ = [
         ("name", c_char * 96), ("major", c_int32), ("minor", c_int32),
         ("is_supported", c_bool), ("total_bytes", c_uint64),
+    ]
+
+class ProfileTotals(Structure):
+    """choir_profile_totals_t"""
+    _fields_ = [
+        ("seconds", c_double), ("self_seconds", c_double * 5),
+        ("outside_seconds", c_double), ("first_seconds", c_double),
+        ("events", c_int64), ("lost_events", c_int64),
     ]
 
 class RandomKey(Structure):
@@ -327,6 +339,7 @@ FUNCTIONS = {
     "profile_start": (_P, [_P]),
     "profile_stop": (None, [_P]),
     "profile_reset": (None, [_P]),
+    "profile_totals": (ProfileTotals, [_P]),
     "text_writer_callback": (_P, [_P, c_char_p, c_size_t]),
     "profile_print": (_P, [_P, c_int, _P, _P]),
     # tensor/gpu_parts.h
@@ -501,6 +514,7 @@ FUNCTIONS = {
     "comm_host_count": (c_int32, [_P]),
     "comm_backend": (c_char_p, [_P]),
     "comm_peer": (c_char_p, [_P, c_int32]),
+    "comm_host": (c_char_p, [_P, c_int32]),
     "comm_activity": (c_char_p, [_P]),
     "comm_poll_error": (_P, [_P]),
     "comm_check_same": (_P, [_P, c_char_p, c_char_p]),

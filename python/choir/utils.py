@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from choir import _raw, autograd
+from choir import _raw, _run_log_writer, autograd
 from choir._handles import ConvHandle
 from choir._raw import CTensor
 from choir.tensor import from_raw_tensor
 
 _BAR = 20
+
+RunLog = _run_log_writer.RunLog
 
 
 def update_progress(progress: float, info: str) -> None:

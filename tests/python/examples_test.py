@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripts under examples/python: each form, each launcher, each dist_option."""
 
+import json
 import os
 import re
 import signal
@@ -78,6 +79,24 @@ class Examples(unittest.TestCase):
                 mpi = self.check(["mpiexec", "-n", "2"] + words, 0.3)
                 self.assertEqual(mpi, self.check(command(alike, *flags), 0.3))
                 self.assertEqual(len(mpi[1]), script == "train_mpi.py")
+
+    def test_a_run_is_logged(self):
+        folder = os.environ["TEST_TMPDIR"]
+        log = os.path.join(folder, "mnist.jsonl")
+        page = os.path.join(folder, "mnist.html")
+        words = command("mnist_dist.py", "--epochs", "2", "--limit", "640",
+                        "--log-json", log, workers=None)  # fmt: skip
+        self.check(["mpiexec", "-n", "2"] + words, 0)
+        with open(log, encoding="utf-8") as file:
+            entries = [json.loads(line) for line in file]
+        self.assertEqual([e["step"] for e in entries], [5, 10])
+        for entry in entries:
+            self.assertEqual([r["images"] for r in entry["ranks"]], [320, 320])
+            self.assertGreater(entry["evaluation_accuracy"], 0)
+        self.assertEqual(entries[0]["run"]["batch"], 128)
+        run([sys.executable, "-m", "choir", "report", log, "-o", page])
+        with open(page, encoding="utf-8") as file:
+            self.assertIn("mnist_dist.py", file.read())
 
     def test_the_loader_has_the_bits_of_the_c_example(self):
         flags = ["--epochs", "1", "--limit", "1000"]

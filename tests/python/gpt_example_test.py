@@ -5,6 +5,7 @@ Arguments: gpt_dist and the scripts."""
 import contextlib
 import gzip
 import io
+import json
 import os
 import re
 import subprocess
@@ -84,6 +85,9 @@ class Gpt(unittest.TestCase):
             (12000, 2, {"seed": 7}),
             (12000, 3, {"layers": 1, "heads": 4, "context": 24}),
             (793, 2, {"steps": 70}),
+            # Here the scores would be the largest tensor: the loss makes none.
+            (12000, 2, {"width": 8}),
+            (12000, 1, {"width": 8, "head": True}),
         ):
             with self.subTest(count=count, workers=workers, flags=flags):
                 flags = {**SMALL, **flags, "workers": workers}
@@ -92,6 +96,39 @@ class Gpt(unittest.TestCase):
                 found = REPORT.findall(gpt(every=16, **flags))
                 self.assertEqual(len(want), -(-flags["steps"] // 16))
                 self.assertEqual(found, want)
+
+    def test_the_log_of_the_c_example(self):
+        flags = {**SMALL, "workers": 2, "steps": 150}
+        flags["data"] = self.write(793)  # 59 steps an epoch
+        logs = []
+        for made in (gpt, gpt_dist):
+            path = os.path.join(os.environ["TEST_TMPDIR"], made.__name__)
+            made(every=50, **flags, log_json=path)
+            with open(path, encoding="utf-8") as file:
+                logs.append([json.loads(line) for line in file])
+        ours, theirs = logs
+        self.assertEqual(len(ours), 3)
+        self.assertEqual(len(theirs), 3)
+        # gpt.py counts no hits.
+        unknown = {"training_accuracy", "evaluation_accuracy"}
+        for mine, other in zip(ours, theirs):
+            self.assertEqual(set(mine), set(other) - unknown)
+            for key in ("epoch", "step", "workers", "steps", "digest"):
+                self.assertEqual(mine[key], other[key], key)
+            for key in ("loss", "training_loss", "evaluation_loss"):
+                self.assertAlmostEqual(mine[key], other[key], 5, key)
+            for own, one in zip(mine["ranks"], other["ranks"], strict=True):
+                self.assertEqual(set(own), set(one))
+                self.assertEqual(own["tokens"], one["tokens"])
+        facts, other = ours[0]["run"], theirs[0]["run"]
+        self.assertEqual(facts.pop("program"), "gpt.py")
+        self.assertEqual(other.pop("program"), "gpt_dist")
+        self.assertEqual(facts, other)
+        page = path + ".html"
+        log = os.path.join(os.environ["TEST_TMPDIR"], "gpt")
+        run([sys.executable, "-m", "choir", "report", log, "-o", page])
+        with open(page, encoding="utf-8") as file:
+            self.assertIn("gpt.py", file.read())
 
     def test_learns_and_writes(self):
         # Tiny Shakespeare, its vocabulary of 65: chance is ln 65 = 4.17.
@@ -111,7 +148,7 @@ class Gpt(unittest.TestCase):
 
     def test_the_sample_is_that_of_whole_windows(self):
         sys.path.insert(0, os.path.dirname(SCRIPT))
-        from gpt import GPT
+        from gpt_net import GPT
         from gpt_sample import write
 
         text = data.Tokens.text(self.write(12000))
@@ -120,7 +157,7 @@ class Gpt(unittest.TestCase):
             rotary=0.0, rms_norm=False, epsilon=1e-5, activation="gelu",
             gated=False, hidden=0, head=False,
         )  # fmt: skip
-        m = GPT(sizes, text.vocabulary)
+        m = GPT(sizes, text.vocabulary, windows=1)
         x = tensor.Tensor((1, 8), dtype=tensor.int32)
         m.compile([x], is_train=False)
         for part in m.get_params().values():
