@@ -57,6 +57,7 @@ class RunLog(Owner, NotCopied):
         self._labels, self._run = labels, run
         self._device = next(iter(states.values())).device
         self._steps = self._count = 0
+        self.seconds = 0.0
         self._path = path
         self._writes = self._comm is None or self._comm.global_rank == 0
         if not path:
