@@ -54,19 +54,15 @@ def train(rank, nccl_id, o):
                 sums[2:] += n * m.loss(x, y).item(), n
         m.train()
         adamw.communicator.all_reduce(sums)
-        found = {
-            "loss": sums[0] / sums[1],
-            "evaluation_loss": sums[2] / sums[3],
-        }
-        log.write(end, epoch=begin // len(loader), **found)
+        loss, others_loss = sums[0] / sums[1], sums[2] / sums[3]
+        log.write(
+            end,
+            epoch=begin // len(loader),
+            loss=loss,
+            evaluation_loss=others_loss,
+        )
         if rank == 0:
-            told = (
-                end,
-                found["loss"],
-                speed,
-                m.digest(),
-                found["evaluation_loss"],
-            )
+            told = end, loss, speed, m.digest(), others_loss
             print(REPORT % told, flush=True)
     if rank == 0:
         write(m, text, o.context, o.sample, o.seed)
@@ -79,5 +75,5 @@ if __name__ == "__main__":
     flags.update(every=250, lr=2e-3, sample=300, seed=0, data=SHAKESPEARE)
     flags.update(bias=False, activation="gelu", gated=False, hidden=0)
     flags.update(kv_heads=0, rotary=0.0, rms_norm=False, epsilon=1e-5)
-    flags.update(head=False, weights="", log_json="")
+    flags.update(head=False, recompute=False, weights="", log_json="")
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

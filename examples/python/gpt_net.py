@@ -21,6 +21,7 @@ class Block(layer.Layer):
         )
         self.norm2 = norm(o)
         self.mlp = layer.FeedForward(o.hidden, o.activation, o.gated, **more)
+        self.recompute = o.recompute  # activation checkpointing
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))

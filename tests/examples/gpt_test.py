@@ -113,6 +113,20 @@ class GptTest(harness.ProgramTest):
         self.assertEqual(digests_of(self.gpt(*run, "--graph=false")), graph)
         self.assertNotEqual(digests_of(self.gpt("--workers", 2)), graph)
 
+    def test_activations_are_computed_again(self):
+        run = ("--dropout", 0.2, "--workers", 2)
+        whole = digests_of(self.gpt(*run))
+        for mode in ("--graph", "--graph=false"):
+            out = self.gpt(*run, "--recompute", mode)
+            self.assertEqual(digests_of(out), whole)
+        taken = []
+        larger = ("--layers", 4, "--width", 64, "--context", 128, "--plan")
+        for more in ((), ("--recompute",)):
+            out = self.gpt(*larger, *more)
+            found = re.search(r"activations ([\d.]+)", out)
+            taken.append(float(found[1]))
+        self.assertLess(taken[1], taken[0])
+
     def test_llamas_network(self):
         llama = (
             "--rms-norm", "--rotary", 10000, "--gated", "--activation", "silu",

@@ -155,7 +155,7 @@ class Gpt(unittest.TestCase):
         sizes = types.SimpleNamespace(
             layers=2, heads=2, width=32, context=8, bias=True, kv_heads=0,
             rotary=0.0, rms_norm=False, epsilon=1e-5, activation="gelu",
-            gated=False, hidden=0, head=False,
+            gated=False, hidden=0, head=False, recompute=False,
         )  # fmt: skip
         m = GPT(sizes, text.vocabulary, windows=1)
         x = tensor.Tensor((1, 8), dtype=tensor.int32)
@@ -179,7 +179,10 @@ class Gpt(unittest.TestCase):
         sizes["data"] = self.write(12000)
         # With biases and the other gelu the bits are the C program's too.
         want = REPORT.findall(gpt_dist(every=12, **sizes, export=file))
-        self.assertEqual(REPORT.findall(gpt(every=12, **sizes)), want)
+        for more in ({}, {"recompute": True}):
+            self.assertEqual(
+                REPORT.findall(gpt(every=12, **sizes, **more)), want
+            )
         # What the C program wrote is what the script begins with.
         sizes.update(steps=1, lr=0.0, weights=file)
         found = REPORT.findall(gpt(every=1, **sizes))
