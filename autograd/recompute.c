@@ -43,16 +43,20 @@ void choir_scope_recompute(choir_scope_t* scope,
                            choir_var_t* result) {
   if (scope->error || !result || scope->tape == since) return;
   int32_t count = 0;
-  for (const choir_tape_entry_t* at = scope->tape; at != since;
-       at = at->previous)
-    ++count;
+  const choir_tape_entry_t* at = scope->tape;
+  for (; at && at != since; at = at->previous) ++count;
+  if (at != since) {
+    choir_scope_fail(scope, CHOIR_ERROR(INVALID_ARGUMENT,
+                                        "scope_recompute: `since` is not on "
+                                        "the tape of this step"));
+    return;
+  }
   choir__recomputed_t* part = choir_scope_alloc(scope, sizeof(*part));
   const choir_tape_entry_t** entries =
       choir_scope_alloc(scope, sizeof(*entries) * (size_t)count);
   if (!part || !entries) return;
   *part = (choir__recomputed_t){.entries = entries, .count = count};
-  for (const choir_tape_entry_t* at = scope->tape; at != since;
-       at = at->previous) {
+  for (at = scope->tape; at != since; at = at->previous) {
     entries[--count] = at;
     at->results[0]->recomputed = part;
   }

@@ -198,6 +198,13 @@ TEST_P(RecomputeTest, OnlyTheResultCanBeUsedOutside) {
                 choir_scope_end(scope_));
 }
 
+TEST_P(RecomputeTest, APartBeginsOnTheTapeOfItsStep) {
+  choir_var_t* y = choir_var_exp(scope_, Leaf({1}, {2}));
+  const choir_tape_entry_t other = {};
+  choir_scope_recompute(scope_, &other, y);
+  EXPECT_STATUS(INVALID_ARGUMENT, "not on the tape", choir_scope_end(scope_));
+}
+
 TEST_P(RecomputeTest, InferenceAndFailuresDropNothing) {
   choir_scope_begin(scope_, nullptr);
   choir_var_t* inner = choir_var_exp(scope_, Input({1}, {2}));
