@@ -49,6 +49,9 @@ inline bool AddHostKernel(HostKernels* kernels, HostKernel kernel) {
 #define CHOIR__SHARED
 #define CHOIR__EACH_THREAD(thread) \
   for (uint32_t thread = 0; thread < CHOIR__CUDA_THREADS; ++thread)
+#define CHOIR__UNROLLED
+#define CHOIR__OWN(type, name) type name[CHOIR__CUDA_THREADS]
+#define CHOIR__MINE(name, thread) name[thread]
 #define CHOIR__FAIL() choir::testing::FakeCuda::FailKernel()
 #define CHOIR__COUNT(place, n) \
   static_cast<void>(*(place) += static_cast<uint32_t>(n))

@@ -29,6 +29,11 @@
 //     }
 //   }
 //
+// CHOIR__OWN(type, name) is a variable of each thread that goes from phase to
+// phase, in a register where its places are known: CHOIR__MINE(name, thread).
+// Functions take it as a `type*`. CHOIR__UNROLLED stands before a loop that
+// goes through such places.
+//
 // CHOIR__COUNT(place, n) adds n to the uint32_t there, for any threads at a
 // time: of whole numbers, the sum has no order.
 //
@@ -49,6 +54,9 @@
 #define CHOIR__EACH_THREAD(thread)                                       \
   for (uint32_t thread = threadIdx.x, choir_phase = 0; choir_phase == 0; \
        __syncthreads(), choir_phase = 1)
+#define CHOIR__UNROLLED _Pragma("unroll")
+#define CHOIR__OWN(type, name) type name[1]
+#define CHOIR__MINE(name, thread) name[0 * (thread)]
 #define CHOIR__COUNT(place, n) static_cast<void>(atomicAdd(place, n))
 #define CHOIR__FAIL() __trap()
 #endif
