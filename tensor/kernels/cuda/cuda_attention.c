@@ -99,7 +99,7 @@ static choir_status_t launch(choir_stream_t* stream,
 static choir_status_t attention_run(const choir_record_t* record,
                                     choir_stream_t* stream) {
   choir__cuda_attention_t params = params_of(record);
-  params.y = heads_of(choir_record_dst(record, 0));
+  params.result = heads_of(choir_record_dst(record, 0));
   params.sums = heads_of(choir_record_dst(record, 1));
   return launch(stream, &attention_kernel, &params,
                 (uint32_t[]){1, 1, 1, params.total[3]}, params.width);

@@ -133,10 +133,12 @@ struct Tile {
 // the first of each on.
 struct Tiles {
   uint32_t first[4], size[4];
+  uint64_t count;   // of all tiles
   uint32_t column;  // of the result
 };
 CHOIR__GPU Tiles tiles_of(const attention_t& p, uint32_t block) {
   Tiles tiles;
+  tiles.count = 1;
   tiles.column = block % p.chunks * kTile;
   block /= p.chunks;
   for (int k = 3; k >= 0; --k) {
@@ -144,14 +146,10 @@ CHOIR__GPU Tiles tiles_of(const attention_t& p, uint32_t block) {
     tiles.first[k] = block % parts * p.each[k];
     const uint32_t rest = p.total[k] - tiles.first[k];
     tiles.size[k] = rest < p.each[k] ? rest : p.each[k];
+    tiles.count *= tiles.size[k];
     block /= parts;
   }
   return tiles;
-}
-CHOIR__GPU uint64_t count_of(const Tiles& tiles) {
-  uint64_t count = 1;
-  for (int k = 0; k < 4; ++k) count *= tiles.size[k];
-  return count;
 }
 CHOIR__GPU Tile tile_of(const Tiles& tiles, uint64_t index) {
   uint32_t at[4];
@@ -218,6 +216,19 @@ CHOIR__GPU void store(const attention_t& p, const choir__cuda_heads_t& to,
   float* y = to.data + at.sample * to.strides[0] + at.head * to.strides[1] +
              at.row * to.strides[2] + at.column * to.strides[3];
   *y = p.accumulate ? *y + value : value;
+}
+
+// scale sums: rows of y, dq, dk or dv, from `row` on.
+CHOIR__GPU void store_rows(const attention_t& p, uint32_t sample, uint32_t head,
+                           uint32_t row, uint32_t rows, uint32_t column,
+                           uint32_t columns, float scale, const Part* sums) {
+  CHOIR__EACH_THREAD(thread) {
+    each_of(thread, [&](uint32_t i, uint32_t j, uint32_t r, uint32_t c) {
+      if (row + r < rows && column + c < columns)
+        store(p, p.result, {sample, head, row + r, column + c},
+              scale * CHOIR__MINE(sums, thread).at[i][j]);
+    });
+  }
 }
 
 // ---- Forward ----
@@ -314,19 +325,6 @@ CHOIR__GPU void make_slopes(const attention_t& p, const Tile& tile,
   }
 }
 
-// Rows of dq, dk or dv, from `row` on.
-CHOIR__GPU void store_rows(const attention_t& p, uint32_t sample, uint32_t head,
-                           uint32_t row, uint32_t rows, uint32_t column,
-                           uint32_t columns, float scale, const Part* sums) {
-  CHOIR__EACH_THREAD(thread) {
-    each_of(thread, [&](uint32_t i, uint32_t j, uint32_t r, uint32_t c) {
-      if (row + r < rows && column + c < columns)
-        store(p, p.result, {sample, head, row + r, column + c},
-              scale * CHOIR__MINE(sums, thread).at[i][j]);
-    });
-  }
-}
-
 // A tile of dmask: along a dimension that the mask broadcasts, its sum.
 CHOIR__GPU void store_mask(const attention_t& p, const Tile& first,
                            const Part* sums, float* all) {
@@ -364,7 +362,7 @@ CHOIR__GPU void backward(const attention_t& p, uint32_t block) {
     CHOIR__MINE(slopes, thread) = {};
   }
   const Tiles tiles = tiles_of(p, block);
-  for (uint64_t i = 0; i < count_of(tiles); ++i) {
+  for (uint64_t i = 0; i < tiles.count; ++i) {
     const Tile tile = tile_of(tiles, i);
     if (!is_in_sight(p, tile)) continue;
     const uint32_t n = tile.sample, h = tile.head, served = h / p.group;
@@ -414,10 +412,11 @@ CHOIR__BLOCK_KERNEL(choir_attention, choir__cuda_attention_t) {
   const Tiles tiles = tiles_of(p, CHOIR__BLOCK);
   const Tile first = tile_of(tiles, 0);
   const uint32_t n = first.sample, h = first.head;
+  const float nothing = p.mask ? NAN : 0;  // of a row that sees nothing
   const Matrix q = matrix_of(p.q, n, h, p.rows, p.depth);
   const Matrix k = matrix_of(p.k, n, h / p.group, p.columns, p.depth);
   const Matrix v = matrix_of(p.v, n, h / p.group, p.columns, p.width);
-  for (uint64_t at = 0; at < count_of(tiles); ++at) {
+  for (uint64_t at = 0; at < tiles.count; ++at) {
     const Tile tile = tile_of(tiles, at);
     if (!is_in_sight(p, tile)) continue;
     multiply_rows(q, tile.row, k, tile.column, x_part, y_part, products);
@@ -439,12 +438,9 @@ CHOIR__BLOCK_KERNEL(choir_attention, choir__cuda_attention_t) {
     add_weighted<false>(weights, v, tile.column, tiles.column, x_part, sums);
   }
   CHOIR__EACH_THREAD(thread) {
-    const float nothing = p.mask ? NAN : 0;  // of a row that sees nothing
-    each_of(thread, [&](uint32_t i, uint32_t j, uint32_t r, uint32_t c) {
-      const float sum = rows.sum[r];
-      if (first.row + r < p.rows && tiles.column + c < p.width)
-        store(p, p.y, {n, h, first.row + r, tiles.column + c},
-              sum == 0 ? nothing : CHOIR__MINE(sums, thread).at[i][j] / sum);
+    each_of(thread, [&](uint32_t i, uint32_t j, uint32_t r, uint32_t) {
+      float* y = &CHOIR__MINE(sums, thread).at[i][j];
+      *y = rows.sum[r] == 0 ? nothing : *y / rows.sum[r];
     });
     if (thread < kTile && first.row + thread < p.rows && tiles.column == 0)
       store(p, p.sums, {n, h, first.row + thread, 0},
@@ -452,6 +448,7 @@ CHOIR__BLOCK_KERNEL(choir_attention, choir__cuda_attention_t) {
                 ? NAN
                 : rows.most[thread] + choir__math_log(rows.sum[thread]));
   }
+  store_rows(p, n, h, first.row, p.rows, tiles.column, p.width, 1, sums);
 }
 
 // sum(dy y) of each row.

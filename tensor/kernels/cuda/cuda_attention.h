@@ -16,8 +16,9 @@ typedef struct choir__cuda_heads_s {
 
 // What the host hands the kernels of cuda_attention.cu.
 typedef struct choir__cuda_attention_s {
-  choir__cuda_heads_t q, k, v, y, sums, dy;
-  choir__cuda_heads_t result;  // dq, dk, dv or dmask, of one kernel each
+  choir__cuda_heads_t q, k, v, sums;
+  choir__cuda_heads_t y, dy;   // gradients
+  choir__cuda_heads_t result;  // y, dq, dk, dv or dmask, of one kernel each
   float* along;                // gradients: sum(dy y) of each row
   const void* mask;            // NULL: none
   int64_t mask_strides[4];
