@@ -124,13 +124,13 @@ CHOIR__GPU void add_weighted(const float* weights, const Matrix& x,
 
 // ---- Weights ----
 
-// Where a tile of weights begins.
+// Where a tile of weights begins. Its places are numbered r and c from there.
 struct Tile {
   uint32_t sample, head, row, column;
 };
 
-// What a block goes through: samples, heads, tiles of rows and of columns, from
-// the first of each on.
+// What a block goes through: some samples, heads, tiles of rows and tiles of
+// columns.
 struct Tiles {
   uint32_t first[4], size[4];
   uint64_t count;   // of all tiles
@@ -233,8 +233,9 @@ CHOIR__GPU void store_rows(const attention_t& p, uint32_t sample, uint32_t head,
 
 // ---- Forward ----
 
-// Of each row of a block: the largest score so far, the sum of the powers of
-// what the others are below it, and what both were changed by last.
+// Of each row of a block: the largest score so far, the sum of all
+// e^(score - largest), and the factor for sums of before, as the largest is
+// another one now.
 struct Rows {
   float most[kTile], sum[kTile], change[kTile];
   float largest[CHOIR__CUDA_THREADS], sums[CHOIR__CUDA_THREADS];  // of lanes
@@ -305,7 +306,7 @@ CHOIR__GPU float slope_of(const attention_t& p, const Tile& tile, uint32_t r,
   return weight * ((share == 0 ? 0 : share * slope) - p.along[row + r]);
 }
 
-// A tile of these, for the product; of the mask's gradient, added up.
+// These of a tile, for the product; those of the mask's gradient are added up.
 template <Result result>
 CHOIR__GPU void make_slopes(const attention_t& p, const Tile& tile,
                             Part* products, Part* slopes, float* weights,
