@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "core/random.h"
+#include "io/checkpoint_internal.h"
 #include "io/io_internal.h"
-#include "io/safetensors_internal.h"
 
 // Writing goes through the tensors once: the header is written with a sum of
 // zeros, each tensor is fetched, added to the sum and written, and at last the
@@ -27,8 +27,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 // Holds the place of the sum's digits.
 #define SUM_PLACE "0000000000000000"
 #define WHERE "checkpoint"
+#define INDEX_END ".index.json"
 #define PIECE_BYTES ((size_t)1 << 20)
-#define PATH_BYTES 4096
+#define PATH_BYTES CHOIR__CHECKPOINT_PATH_BYTES
 // Names tried for the temporary file; another process of the same number (on
 // another host of a shared folder) or a leftover may have taken some.
 #define TEMPORARY_TRIES 64
@@ -315,18 +316,6 @@ choir_status_t choir_checkpoint_save(const char* path,
 
 // ---- Opening ----
 
-struct choir_checkpoint_s {
-  choir_allocator_t allocator;
-  char* path;
-  size_t path_bytes;
-  int fd;
-  uint64_t data_offset;
-  char* text;  // the header
-  size_t text_bytes;
-  choir__safetensors_t header;
-  bool verified;
-};
-
 static choir_status_t open_file(choir_checkpoint_t* checkpoint,
                                 uint64_t* out_data_bytes) {
   const char* path = checkpoint->path;
@@ -442,13 +431,9 @@ static choir_status_t open_all(choir_checkpoint_t* checkpoint) {
   return verify(checkpoint);
 }
 
-choir_status_t choir_checkpoint_open(const char* path,
-                                     choir_checkpoint_t** out_checkpoint) {
+choir_status_t choir__checkpoint_open(const char* path, bool is_index,
+                                      choir_checkpoint_t** out_checkpoint) {
   *out_checkpoint = NULL;
-  if (!path) {
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       WHERE ": path is NULL; a file's name is needed");
-  }
   choir_allocator_t allocator = choir_allocator_default();
   const size_t path_bytes = strlen(path) + 1;
   void* block;
@@ -466,7 +451,8 @@ choir_status_t choir_checkpoint_open(const char* path,
   checkpoint->path = path_copy;
   checkpoint->path_bytes = path_bytes;
   checkpoint->fd = -1;
-  status = open_all(checkpoint);
+  status = is_index ? choir__checkpoint_read_index(checkpoint)
+                    : open_all(checkpoint);
   if (status) {
     choir_checkpoint_destroy(checkpoint);
     return status;
@@ -475,10 +461,52 @@ choir_status_t choir_checkpoint_open(const char* path,
   return NULL;
 }
 
+// What of a folder is opened; *path becomes `found` then.
+static choir_status_t find_in_folder(const char** path,
+                                     char found[PATH_BYTES]) {
+  static const char* const names[] = {"model.safetensors",
+                                      "model.safetensors" INDEX_END};
+  struct stat info;
+  if (stat(*path, &info) != 0 || !S_ISDIR(info.st_mode)) return NULL;
+  for (int i = 0; i < 2; ++i) {
+    const int bytes = snprintf(found, PATH_BYTES, "%s/%s", *path, names[i]);
+    if (bytes < 0 || bytes >= PATH_BYTES || access(found, F_OK) != 0) continue;
+    *path = found;
+    return NULL;
+  }
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     WHERE
+                     ": '%s' is a folder; a file is needed, or a folder "
+                     "that has %s or %s",
+                     *path, names[0], names[1]);
+}
+
+choir_status_t choir_checkpoint_open(const char* path,
+                                     choir_checkpoint_t** out_checkpoint) {
+  *out_checkpoint = NULL;
+  if (!path) {
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       WHERE ": path is NULL; a file's name is needed");
+  }
+  char found[PATH_BYTES];
+  CHOIR_TRY(find_in_folder(&path, found));
+  const size_t bytes = strlen(path), end_bytes = strlen(INDEX_END);
+  const bool is_index =
+      bytes >= end_bytes && strcmp(path + bytes - end_bytes, INDEX_END) == 0;
+  return choir__checkpoint_open(path, is_index, out_checkpoint);
+}
+
 void choir_checkpoint_destroy(choir_checkpoint_t* checkpoint) {
   if (!checkpoint) return;
   choir_allocator_t allocator = checkpoint->allocator;
   if (checkpoint->fd >= 0) close(checkpoint->fd);
+  for (size_t i = 0; i < checkpoint->part_count; ++i) {
+    choir_checkpoint_destroy(checkpoint->parts[i]);
+  }
+  if (checkpoint->parts) {
+    choir_deallocate(allocator, checkpoint->parts,
+                     checkpoint->header.count * sizeof(void*));
+  }
   choir__safetensors_clear(&checkpoint->header);
   if (checkpoint->text) {
     choir_deallocate(allocator, checkpoint->text, checkpoint->text_bytes);
@@ -622,10 +650,12 @@ choir_status_t choir_checkpoint_read(choir_checkpoint_t* checkpoint,
   void* elements;
   CHOIR_TRY(choir_allocate(checkpoint->allocator, entry->bytes,
                            "a tensor on its way from the disk", &elements));
-  choir_status_t status = choir__io_read_at(
-      checkpoint->fd, WHERE, checkpoint->path,
-      checkpoint->data_offset + found->begin, elements, entry->bytes);
-  if (!status) status = check_bools(checkpoint, entry, elements);
+  const choir_checkpoint_t* file =
+      checkpoint->parts ? checkpoint->parts[found->source] : checkpoint;
+  choir_status_t status = choir__io_read_at(file->fd, WHERE, file->path,
+                                            file->data_offset + found->begin,
+                                            elements, entry->bytes);
+  if (!status) status = check_bools(file, entry, elements);
   if (!status) status = choir_tensor_write(tensor, elements, entry->bytes);
   choir_deallocate(checkpoint->allocator, elements, entry->bytes);
   return status;

@@ -24,6 +24,10 @@ extern "C" {
 // metadata (metadata key "choir.sum"), which opening verifies. A file without
 // one, as others write it, opens too; see choir_checkpoint_is_verified.
 //
+// Tensors may stand in several files too, as Hugging Face splits large models:
+// what opens a file opens their index as well (model.safetensors.index.json),
+// and reads from it as from one file with all of their tensors.
+//
 // Ownership: an open checkpoint is unique; what its getters return is lent
 // until choir_checkpoint_destroy. Threads: one at a time per object.
 
@@ -71,16 +75,24 @@ typedef struct choir_checkpoint_entry_s {
 // is not trusted: whatever its bytes, the result is a status, and memory stays
 // in proportion to the file's length. The file must not be written to while it
 // is open (replacing it by choir_checkpoint_save is fine). Blocks on the disk.
+// A path that ends in ".index.json" is an index, {"weight_map": {"name":
+// "file",
+// ...}, ...}: each file stands beside it under a plain name, is opened as above
+// and has exactly the tensors that are placed there, else the message has the
+// file and the tensor. All files stay open. A folder stands for its
+// model.safetensors or, without one, its model.safetensors.index.json.
 CHOIR_API choir_status_t choir_checkpoint_open(
     const char* path, choir_checkpoint_t** out_checkpoint) CHOIR_NODISCARD;
 // Closes the file; accepts NULL.
 CHOIR_API void choir_checkpoint_destroy(choir_checkpoint_t* checkpoint);
 
-// Whether the file had a sum. (A wrong one makes _open fail.)
+// Whether the file, of an index each file, had a sum. (A wrong one makes _open
+// fail.)
 CHOIR_API bool choir_checkpoint_is_verified(
     const choir_checkpoint_t* checkpoint);
 
-// Tensors of the file, in the order of their bytes in it.
+// Tensors of the file, in the order of their bytes in it; of an index file by
+// file, by name.
 CHOIR_API size_t choir_checkpoint_count(const choir_checkpoint_t* checkpoint);
 // NULL when index is out of range.
 CHOIR_API const choir_checkpoint_entry_t* choir_checkpoint_get(
@@ -89,7 +101,7 @@ CHOIR_API const choir_checkpoint_entry_t* choir_checkpoint_get(
 CHOIR_API const choir_checkpoint_entry_t* choir_checkpoint_find(
     const choir_checkpoint_t* checkpoint, const char* name);
 
-// The text under `key`, or NULL.
+// The text under `key`, or NULL. An index has no metadata.
 CHOIR_API const char* choir_checkpoint_metadata(
     const choir_checkpoint_t* checkpoint, const char* key);
 // All metadata, Choir's own included, sorted by key.

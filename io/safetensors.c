@@ -23,14 +23,15 @@
 
 // ---- The first pass ----
 
-static choir_status_t scan(const char* text, size_t bytes) {
+static choir_status_t scan(const char* what, const char* text, size_t bytes) {
   if (bytes == 0 || text[0] != '{') {
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "the header does not begin with '{'; this is no "
-                       "safetensors file");
+                       "the %s does not begin with '{'; this is no "
+                       "safetensors file",
+                       what);
   }
   if (!choir__utf8_is_valid(text, bytes)) {
-    return CHOIR_ERROR(INVALID_ARGUMENT, "the header is not UTF-8");
+    return CHOIR_ERROR(INVALID_ARGUMENT, "the %s is not UTF-8", what);
   }
   bool in_text = false;
   int depth = 0;
@@ -40,15 +41,15 @@ static choir_status_t scan(const char* text, size_t bytes) {
     if (in_text) {
       if ((uint8_t)byte < 0x20) {
         return CHOIR_ERROR(INVALID_ARGUMENT,
-                           "the header has a control character in a text at "
+                           "the %s has a control character in a text at "
                            "byte %zu",
-                           i);
+                           what, i);
       }
       if (byte == '"') in_text = false;
       if (byte == '\\') {
         if (bytes - i > 5 && memcmp(text + i, "\\u0000", 6) == 0) {
           return CHOIR_ERROR(INVALID_ARGUMENT,
-                             "the header has a NUL in a text at byte %zu", i);
+                             "the %s has a NUL in a text at byte %zu", what, i);
         }
         ++i;  // what is escaped ends nothing
       }
@@ -59,23 +60,23 @@ static choir_status_t scan(const char* text, size_t bytes) {
       ++values;
       if (++depth > MAX_DEPTH) {
         return CHOIR_ERROR(INVALID_ARGUMENT,
-                           "the header nests deeper than %d levels at byte "
+                           "the %s nests deeper than %d levels at byte "
                            "%zu",
-                           MAX_DEPTH, i);
+                           what, MAX_DEPTH, i);
       }
     }
     if (byte == '}' || byte == ']') --depth;
     if (byte == ',') ++values;
     if (byte == '\0') {
-      return CHOIR_ERROR(INVALID_ARGUMENT, "the header has a NUL at byte %zu",
+      return CHOIR_ERROR(INVALID_ARGUMENT, "the %s has a NUL at byte %zu", what,
                          i);
     }
   }
   if (values > bytes / BYTES_PER_VALUE + 16) {
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "the header has more than %zu values in %zu bytes, "
+                       "the %s has more than %zu values in %zu bytes, "
                        "which no list of tensors has",
-                       values - 1, bytes);
+                       what, values - 1, bytes);
   }
   return NULL;
 }
@@ -269,6 +270,26 @@ static choir_status_t parse_metadata(const cJSON* item,
   return NULL;
 }
 
+choir_status_t choir__safetensors_sort_names(choir__safetensors_t* header) {
+  const size_t count = header->count;
+  void* array;
+  CHOIR_TRY(allocate_array(header, count, sizeof(size_t), &array));
+  header->by_name = array;
+  for (size_t i = 0; i < count; ++i) header->by_name[i] = i;
+  if (count > 0) {
+    qsort_r(header->by_name, count, sizeof(size_t), compare_names,
+            header->entries);
+  }
+  for (size_t i = 1; i < count; ++i) {
+    if (compare_names(&header->by_name[i - 1], &header->by_name[i],
+                      header->entries) == 0) {
+      return CHOIR_ERROR(INVALID_ARGUMENT, "it has tensor '%s' twice",
+                         header->entries[header->by_name[i]].entry.name);
+    }
+  }
+  return NULL;
+}
+
 // Names are unique, and the ranges cover the data without gap or overlap.
 static choir_status_t check_entries(choir__safetensors_t* header,
                                     uint64_t data_bytes) {
@@ -296,36 +317,26 @@ static choir_status_t check_entries(choir__safetensors_t* header,
                        (unsigned long long)place,
                        (unsigned long long)data_bytes);
   }
-  void* array;
-  CHOIR_TRY(allocate_array(header, count, sizeof(size_t), &array));
-  header->by_name = array;
-  for (size_t i = 0; i < count; ++i) header->by_name[i] = i;
-  if (count > 0) {
-    qsort_r(header->by_name, count, sizeof(size_t), compare_names,
-            header->entries);
-  }
-  for (size_t i = 1; i < count; ++i) {
-    if (compare_names(&header->by_name[i - 1], &header->by_name[i],
-                      header->entries) == 0) {
-      return CHOIR_ERROR(INVALID_ARGUMENT, "the header has tensor '%s' twice",
-                         header->entries[header->by_name[i]].entry.name);
-    }
-  }
-  return NULL;
+  return choir__safetensors_sort_names(header);
+}
+
+choir_status_t choir__safetensors_read_json(const char* what, char* text,
+                                            size_t bytes, void** out_json) {
+  *out_json = NULL;
+  CHOIR_TRY(scan(what, text, bytes));
+  text[bytes] = '\0';
+  // Writers may pad with spaces; anything else after the object is an error.
+  const char* end = NULL;
+  *out_json = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, true);
+  if (*out_json) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT, "the %s is no JSON near byte %lld", what,
+                     end ? (long long)(end - text) : 0);
 }
 
 static choir_status_t parse(char* text, size_t bytes, uint64_t data_bytes,
                             choir__safetensors_t* header) {
-  CHOIR_TRY(scan(text, bytes));
-  text[bytes] = '\0';
-  // Writers may pad with spaces; anything else after the object is an error.
-  const char* end = NULL;
-  cJSON* json = cJSON_ParseWithLengthOpts(text, bytes + 1, &end, true);
-  if (!json) {
-    return CHOIR_ERROR(INVALID_ARGUMENT, "the header is no JSON near byte %lld",
-                       end ? (long long)(end - text) : 0);
-  }
-  header->json = json;
+  CHOIR_TRY(choir__safetensors_read_json("header", text, bytes, &header->json));
+  const cJSON* json = header->json;
   size_t count = 0;
   const cJSON* metadata = NULL;
   const cJSON* item;

@@ -49,6 +49,16 @@ choir_status_t choir__safetensors_parse(choir_allocator_t allocator, char* text,
                                         choir__safetensors_t* out_header)
     CHOIR_NODISCARD;
 
+// The two steps of it that an index of several files takes too. Parses `what`
+// ("header", "index"), a JSON object of few levels, into *out_json, which
+// cJSON_Delete frees; `text` has room for one more byte.
+choir_status_t choir__safetensors_read_json(const char* what, char* text,
+                                            size_t bytes, void** out_json)
+    CHOIR_NODISCARD;
+// Makes by_name of the entries; INVALID_ARGUMENT: two have the same name.
+choir_status_t choir__safetensors_sort_names(choir__safetensors_t* header)
+    CHOIR_NODISCARD;
+
 // Builds the header of a new file: `tensors` are laid one after the other,
 // larger elements first and otherwise in the order given, so that all are
 // aligned. Names, keys and values stay the caller's. Metadata may include

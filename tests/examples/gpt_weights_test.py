@@ -41,6 +41,24 @@ def write_file(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
+def write_parts(folder, tensors, count):
+    """As transformers splits a large model: files and their index, whose path is
+    returned."""
+    os.makedirs(folder, exist_ok=True)
+    names, places = list(tensors), {}
+    for part in range(count):
+        file = f"model-{part + 1:05}-of-{count:05}.safetensors"
+        mine = {n: tensors[n] for n in names[part::count]}
+        write_file(os.path.join(folder, file), mine)
+        places.update(dict.fromkeys(mine, file))
+    path = os.path.join(folder, "model.safetensors.index.json")
+    size = sum(x.nbytes for x in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": places}
+    with open(path, "w") as file:
+        json.dump(index, file, indent=2)
+    return path
+
+
 def read_file(path):
     """The tensors, all of f32, and the metadata."""
     with open(path, "rb") as file:
@@ -239,9 +257,12 @@ class GptWeightsTest(harness.ProgramTest):
     def loss_of(self, tensors, *arguments):
         """What gpt_dist says after a step that changes nothing."""
         write_file(self.file, tensors)
+        return self.loss_by(self.file, *arguments)
+
+    def loss_by(self, file, *arguments):
         log = self.path("log")
         status, _, err = self.run_gpt(
-            "--weights", self.file, "--lr", 0, "--weight-decay", 0, "--steps",
+            "--weights", file, "--lr", 0, "--weight-decay", 0, "--steps",
             1, "--workers", 1, "--log-json", log, *arguments,
         )  # fmt: skip
         self.assertEqual((status, err), (0, ""))
@@ -310,6 +331,29 @@ class GptWeightsTest(harness.ProgramTest):
         want = gpt2_loss(plain, *self.windows)
         self.assertLess(want, gpt2_loss(self.weights, *self.windows))
         self.assert_close(self.loss_of(trained), want)
+
+    def test_weights_in_several_files(self):
+        # Without a prefix, as the published GPT-2 has its names.
+        plain = self.loss_of(self.weights)
+        self.assert_close(plain, gpt2_loss(self.weights, *self.windows))
+        folder = self.path("split")
+        index = write_parts(folder, self.weights, 3)
+        self.assertEqual(self.loss_by(index), plain)
+        self.assertEqual(self.loss_by(folder, "--workers", 2), plain)
+        one = self.path("one")
+        os.mkdir(one)
+        write_file(os.path.join(one, "model.safetensors"), self.weights)
+        self.assertEqual(self.loss_by(one), plain)
+        part = os.path.join(folder, "model-00002-of-00003.safetensors")
+        write_file(part, dict(list(self.weights.items())[1:][::3][:-1]))
+        self.refuses(index, "model-00002-of-00003.safetensors', which does not")
+        os.remove(part)
+        self.refuses(folder, "model-00002-of-00003.safetensors': No such file")
+
+    def refuses(self, weights, said):
+        status, out, err = self.run_gpt("--weights", weights, "--steps", 1)
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn(said, err)
 
     def test_mistakes(self):
         def without(name):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import types
@@ -32,6 +33,35 @@ SMALL = {
     "layers": 2, "heads": 2, "width": 32, "context": 16, "steps": 24,
     "lr": 0.01, "sample": 0,
 }  # fmt: skip
+
+
+def split(path, folder, count):
+    """Writes the tensors of a file as `count` files; their index's path."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    header.pop("__metadata__", None)
+    os.makedirs(folder, exist_ok=True)
+    places = {}
+    for part in range(count):
+        mine, elements = {}, b""
+        for name in list(header)[part::count]:
+            first, end = header[name]["data_offsets"]
+            place = [len(elements), len(elements) + end - first]
+            mine[name] = {**header[name], "data_offsets": place}
+            elements += data[first:end]
+            places[name] = f"model-{part}.safetensors"
+        text = json.dumps(mine).encode()
+        with open(os.path.join(folder, f"model-{part}.safetensors"), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + elements)
+    return write_index(folder, places)
+
+
+def write_index(folder, places):
+    path = os.path.join(folder, "model.safetensors.index.json")
+    with open(path, "w") as file:
+        json.dump({"metadata": {}, "weight_map": places}, file)
+    return path
 
 
 def run(words, status=0):
@@ -187,6 +217,38 @@ class Gpt(unittest.TestCase):
         sizes.update(steps=1, lr=0.0, weights=file)
         found = REPORT.findall(gpt(every=1, **sizes))
         self.assertEqual([m[2:] for m in found], [m[2:] for m in want[1:]])
+        # In several files, of which some do not have what is placed there.
+        folder = os.path.join(os.environ["TEST_TMPDIR"], "split")
+        index = split(file, folder, 3)
+        for path in (index, folder):
+            with self.subTest(path):
+                out = gpt(every=1, **{**sizes, "weights": path})
+                self.assertEqual(REPORT.findall(out), found)
+        with open(index) as opened:
+            places = json.load(opened)["weight_map"]
+        name = next(n for n in places if places[n] == "model-1.safetensors")
+        for other, said in (
+            ("model-0.safetensors", f"not place {name} in model-1.safetensors"),
+            ("../split/model-1.safetensors", "not the plain name of a file"),
+            ("gone.safetensors", "gone.safetensors"),
+            (["model-1.safetensors"], "not the plain name of a file"),
+        ):
+            with self.subTest(other):
+                write_index(folder, {**places, name: other})
+                self.assertIn(said, gpt(1, **{**sizes, "weights": folder}))
+        write_index(folder, {**places, "x": "model-1.safetensors"})
+        said = "x is not in model-1.safetensors"
+        self.assertIn(said, gpt(1, **{**sizes, "weights": folder}))
+        for text, said in (
+            ('{"weight_map": {"x": "a", "x": "b"}}', "x stands there twice"),
+            ('{"weight_map": 3}', "is no index of weights"),
+            ("[]", "is no index of weights"),
+            ("{", "is no index of weights"),
+        ):
+            with self.subTest(text):
+                with open(index, "w") as opened:
+                    opened.write(text)
+                self.assertIn(said, gpt(1, **{**sizes, "weights": folder}))
         for flags, said in (
             ({"layers": 1}, "no place for h.1.ln_1"),
             ({"layers": 3}, "there is no h.2.ln_1.weight"),
