@@ -748,7 +748,7 @@ class EveryFunction(unittest.TestCase):
         named |= ELSEWHERE | HANDLES
         helpers = {
             "apply", "apply_attrs", "backward", "gradients", "grad", "axis_helper",
-            "infer_dependency", "back_broadcast", "ctensor2numpy",
+            "infer_dependency", "back_broadcast", "ctensor2numpy", "recompute",
         }  # fmt: skip
         for name, value in vars(autograd).items():
             if (
