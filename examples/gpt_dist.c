@@ -19,12 +19,15 @@ static const char* const unit_names[] = {"characters", "bytes", NULL};
     "a small Llama's")                                                         \
   GPT_FIELDS(X, T)                                                             \
   X(T, ENUM, unit, 0, unit_names, 0, "what a token of a text is")              \
+  X(T, STRING, tokenizer, NULL, 0, 0,                                          \
+    "folder with GPT-2's vocab.json and merges.txt: tokens are its byte "      \
+    "pairs")                                                                   \
   X(T, STRING, tokens, NULL, 0, 0,                                             \
     "in place of a text: file of token ids, of 16 bits or with llm.c's "       \
     "header")                                                                  \
   X(T, STRING, weights, NULL, 0, 0,                                            \
-    "begin with those of this file, in Hugging Face's names for GPT-2 or "     \
-    "Llama")                                                                   \
+    "begin with those of this file, index of files or folder of either, in "   \
+    "Hugging Face's names for GPT-2 or Llama")                                 \
   X(T, STRING, export, NULL, 0, 0, "write the trained weights so")             \
   X(T, INT, sample, 300, 0, 1e9, "tokens to write at the end")                 \
   X(T, FLOAT, temperature, 0.8, 0, 1e6,                                        \
@@ -66,16 +69,28 @@ static void set_defaults(train_options_t* options) {
 #undef SET
   options->global_batch = p->global_batch;
   options->steps = p->steps;
+  options->epochs = 0;  // so that --steps 0 only writes
   options->evaluate_every = p->evaluate_every;
   options->lr = p->lr;
   options->weight_decay = 0.1;
 }
 
-static choir_status_t open_tokens(const train_options_t* options) {
-  if (flags.tokens && options->data)
+static choir_status_t open_pairs(const char* path) {
+  char vocab[PATH_MAX], merges[PATH_MAX];
+  if (flags.unit)
     return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "--tokens and --data both say what to learn; give one "
-                       "of them");
+                       "--unit and --tokenizer both say what a token is; give "
+                       "one of them");
+  snprintf(vocab, PATH_MAX, "%s/vocab.json", flags.tokenizer);
+  snprintf(merges, PATH_MAX, "%s/merges.txt", flags.tokenizer);
+  return choir_tokens_open_byte_pairs(path, vocab, merges, &tokens);
+}
+
+static choir_status_t open_tokens(const train_options_t* options) {
+  if (flags.tokens && (options->data || flags.tokenizer))
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "--tokens has ids, --data and --tokenizer make them "
+                       "of a text; give one of them");
   if (flags.tokens && !flags.vocabulary)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "--tokens needs --vocabulary, as ids do not say how "
@@ -89,14 +104,17 @@ static choir_status_t open_tokens(const train_options_t* options) {
         "examples/data/shakespeare/tiny_shakespeare.txt.gz", own));
     path = own;
   }
-  CHOIR_TRY(
-      choir_tokens_open_text(path, (choir_text_unit_t)flags.unit, &tokens));
+  CHOIR_TRY(flags.tokenizer
+                ? open_pairs(path)
+                : choir_tokens_open_text(path, (choir_text_unit_t)flags.unit,
+                                         &tokens));
   const int64_t found = choir_tokens_vocabulary(tokens);
   if (!flags.vocabulary) flags.vocabulary = found;
   if (flags.vocabulary >= found) return NULL;
-  return CHOIR_ERROR(INVALID_ARGUMENT,
-                     "--vocabulary %lld: %s has %lld different tokens",
-                     (long long)flags.vocabulary, path, (long long)found);
+  return CHOIR_ERROR(
+      INVALID_ARGUMENT, "--vocabulary %lld: %s has %lld different tokens",
+      (long long)flags.vocabulary, flags.tokenizer ? flags.tokenizer : path,
+      (long long)found);
 }
 
 // The first nine tenths to learn from, the others, in windows that do not
@@ -136,8 +154,9 @@ static choir_status_t make_optimizer(const train_options_t* options, double lr,
                                      choir_optimizer_t** out_optimizer) {
   CHOIR_TRY(gpt_make_optimizer(lr, presets[flags.preset].beta2,
                                options->weight_decay, out_optimizer));
+  const int64_t steps = options->steps ? options->steps : 1;
   const choir_schedule_config_t schedule = {.kind = CHOIR_SCHEDULE_COSINE,
-                                            .period = options->steps,
+                                            .period = steps,
                                             .factor = 0.1,
                                             .warmup = options->steps / 20};
   return choir_optimizer_set_schedule(*out_optimizer, &schedule);

@@ -445,7 +445,7 @@ static choir_status_t resume(trainer_t* trainer) {
   if (done < last_step(trainer) ||
       (trainer->task->finish && done == last_step(trainer)))
     return NULL;
-  if (options->steps)
+  if (options->steps || !options->epochs)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "resume: %s has %" PRId64
                        " steps and --steps is %" PRId64 "; more are needed",

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/allocator.h"
+#include "io/byte_pairs_internal.h"
 #include "io/gz_internal.h"
 #include "io/io_internal.h"
 #include "io/utf8_internal.h"
@@ -36,6 +36,7 @@ struct choir_tokens_s {
   char (*texts)[4];       // (vocabulary), each filled up with zeros
   uint8_t* text_lengths;  // (vocabulary)
   bool is_bytes;
+  choir_byte_pairs_t* pairs;  // in place of texts
   // A file's; -1: none.
   int fd;
   uint64_t ids_offset;
@@ -79,6 +80,7 @@ void choir_tokens_release(choir_tokens_t* tokens) {
   give_back(tokens, tokens->ids, tokens->ids_bytes);
   give_back(tokens, tokens->texts, words * sizeof(tokens->texts[0]));
   give_back(tokens, tokens->text_lengths, words);
+  choir_byte_pairs_destroy(tokens->pairs);
   if (tokens->fd >= 0) close(tokens->fd);
   choir_deallocate(tokens->allocator, tokens, sizeof(*tokens));
 }
@@ -172,8 +174,20 @@ static choir_status_t take_bytes(choir_tokens_t* tokens, text_t* text) {
   return NULL;
 }
 
-static void store(uint8_t* ids, int32_t id_bytes, int64_t at, int32_t id) {
-  memcpy(ids + at * id_bytes, &id, (size_t)id_bytes);
+// Room for count ids below the vocabulary.
+static choir_status_t make_ids(choir_tokens_t* tokens) {
+  const int64_t vocabulary = tokens->vocabulary;
+  tokens->id_bytes = vocabulary <= 256 ? 1 : vocabulary <= 65536 ? 2 : 4;
+  tokens->ids_bytes = (size_t)tokens->count * (size_t)tokens->id_bytes;
+  void* memory;
+  CHOIR_TRY(choir_allocate(tokens->allocator, tokens->ids_bytes,
+                           "the tokens of a text", &memory));
+  tokens->ids = memory;
+  return NULL;
+}
+
+static void store(choir_tokens_t* tokens, int64_t at, int32_t id) {
+  memcpy(tokens->ids + at * tokens->id_bytes, &id, (size_t)tokens->id_bytes);
 }
 
 // Marks the codes that the text has with 1, and counts its characters.
@@ -208,23 +222,17 @@ static choir_status_t number_characters(choir_tokens_t* tokens,
         (uint8_t)choir__utf8_write(code, tokens->texts[next]);
     ids[code] = next++;
   }
-  tokens->id_bytes = vocabulary <= 256 ? 1 : vocabulary <= 65536 ? 2 : 4;
-  tokens->ids_bytes = (size_t)tokens->count * (size_t)tokens->id_bytes;
-  void* memory;
-  CHOIR_TRY(choir_allocate(tokens->allocator, tokens->ids_bytes,
-                           "the tokens of a text", &memory));
-  tokens->ids = memory;
+  CHOIR_TRY(make_ids(tokens));
   size_t at = 0;
   for (int64_t i = 0; i < tokens->count; ++i) {
     uint32_t code;
     at += choir__utf8_read(text->data + at, text->bytes - at, &code);
-    store(tokens->ids, tokens->id_bytes, i, ids[code]);
+    store(tokens, i, ids[code]);
   }
   return NULL;
 }
 
-static choir_status_t take_characters(choir_tokens_t* tokens,
-                                      const text_t* text) {
+static choir_status_t take_characters(choir_tokens_t* tokens, text_t* text) {
   void* memory;
   CHOIR_TRY(choir_allocate(tokens->allocator, CODES * sizeof(int32_t),
                            "a table of characters", &memory));
@@ -233,17 +241,37 @@ static choir_status_t take_characters(choir_tokens_t* tokens,
   return status;
 }
 
-choir_status_t choir_tokens_open_text(const char* path, choir_text_unit_t unit,
-                                      choir_tokens_t** out_tokens) {
-  *out_tokens = NULL;
-  choir_tokens_t* tokens;
-  CHOIR_TRY(make(path, &tokens));
+// There are no more ids than bytes.
+static choir_status_t take_pairs(choir_tokens_t* tokens, text_t* text) {
+  const size_t bytes = text->bytes * sizeof(int32_t);
+  void* memory;
+  CHOIR_TRY(choir_allocate(tokens->allocator, bytes, "the tokens of a text",
+                           &memory));
+  const int32_t* ids = memory;
+  size_t count = 0;
+  choir_status_t status = choir_byte_pairs_encode(
+      tokens->pairs, text->data, text->bytes, memory, text->bytes, &count);
+  tokens->count = (int64_t)count;
+  tokens->vocabulary = choir_byte_pairs_count(tokens->pairs);
+  if (!status) status = make_ids(tokens);
+  for (int64_t i = 0; i < tokens->count && !status; ++i)
+    store(tokens, i, ids[i]);
+  choir_deallocate(tokens->allocator, memory, bytes);
+  return status;
+}
+
+static choir_status_t open_text(choir_tokens_t* tokens,
+                                choir_status_t (*take)(choir_tokens_t* tokens,
+                                                       text_t* text)) {
   text_t text = {0};
   choir_status_t status = read_text(tokens, &text);
-  if (!status)
-    status = unit == CHOIR_TEXT_BYTES ? take_bytes(tokens, &text)
-                                      : take_characters(tokens, &text);
+  if (!status) status = take(tokens, &text);
   free_text(tokens, &text);
+  return status;
+}
+
+static choir_status_t end_open(choir_tokens_t* tokens, choir_status_t status,
+                               choir_tokens_t** out_tokens) {
   if (status)
     choir_tokens_release(tokens);
   else
@@ -251,10 +279,39 @@ choir_status_t choir_tokens_open_text(const char* path, choir_text_unit_t unit,
   return status;
 }
 
+choir_status_t choir_tokens_open_text(const char* path, choir_text_unit_t unit,
+                                      choir_tokens_t** out_tokens) {
+  *out_tokens = NULL;
+  choir_tokens_t* tokens;
+  CHOIR_TRY(make(path, &tokens));
+  choir_status_t status = open_text(
+      tokens, unit == CHOIR_TEXT_BYTES ? take_bytes : take_characters);
+  return end_open(tokens, status, out_tokens);
+}
+
+choir_status_t choir_tokens_open_byte_pairs(const char* path,
+                                            const char* vocab_path,
+                                            const char* merges_path,
+                                            choir_tokens_t** out_tokens) {
+  *out_tokens = NULL;
+  choir_tokens_t* tokens;
+  CHOIR_TRY(make(path, &tokens));
+  choir_status_t status =
+      choir_byte_pairs_open(vocab_path, merges_path, &tokens->pairs);
+  if (!status) status = open_text(tokens, take_pairs);
+  return end_open(tokens, status, out_tokens);
+}
+
 const char* choir_tokens_text(const choir_tokens_t* tokens, int32_t id,
                               size_t* out_bytes) {
+  const choir_byte_pairs_t* pairs = tokens->pairs;
   *out_bytes = 0;
-  if (!tokens->texts || id < 0 || id >= tokens->vocabulary) return NULL;
+  if (id < 0 || id >= tokens->vocabulary) return NULL;
+  if (pairs) {
+    *out_bytes = pairs->begins[id + 1] - pairs->begins[id];
+    return (const char*)pairs->text + pairs->begins[id];
+  }
+  if (!tokens->texts) return NULL;
   *out_bytes = tokens->text_lengths[id];
   return tokens->texts[id];
 }
@@ -284,6 +341,13 @@ choir_status_t choir_tokens_encode(const choir_tokens_t* tokens,
                                    const char* text, size_t bytes,
                                    int32_t* out_ids, int64_t* out_count) {
   *out_count = 0;
+  if (tokens->pairs) {
+    size_t count = 0;
+    CHOIR_TRY(choir_byte_pairs_encode(tokens->pairs, text, bytes, out_ids,
+                                      bytes, &count));
+    *out_count = (int64_t)count;
+    return NULL;
+  }
   if (!tokens->texts)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "tokens: '%s' has ids and not what they stand for",
@@ -378,12 +442,7 @@ choir_status_t choir_tokens_open_ids(const char* path, int32_t id_bytes,
   *out_tokens = NULL;
   choir_tokens_t* tokens;
   CHOIR_TRY(make(path, &tokens));
-  choir_status_t status = open_ids(tokens, id_bytes, vocabulary);
-  if (status)
-    choir_tokens_release(tokens);
-  else
-    *out_tokens = tokens;
-  return status;
+  return end_open(tokens, open_ids(tokens, id_bytes, vocabulary), out_tokens);
 }
 
 // ---- Reading ----

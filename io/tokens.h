@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 // Tokens: a long row of numbers below a vocabulary, which a language model
-// learns to go on with. They are a text's characters or bytes, in memory, or a
-// file of token ids, of which only what is asked for is read. Windows of them
-// are a data set for the loader (io/loader.h):
+// learns to go on with. They are a text's characters, bytes or byte pairs, in
+// memory, or a file of token ids, of which only what is asked for is read.
+// Windows of them are a data set for the loader (io/loader.h):
 //
 //   choir_tokens_t* text;
 //   CHOIR_TRY(choir_tokens_open_text("play.txt.gz", CHOIR_TEXT_CHARACTERS,
@@ -40,6 +40,14 @@ CHOIR_API choir_status_t choir_tokens_open_text(const char* path,
                                                 choir_text_unit_t unit,
                                                 choir_tokens_t** out_tokens)
     CHOIR_NODISCARD;
+
+// Opens a text so by GPT-2's byte-pair encoding, whose files are vocab_path and
+// merges_path (io/byte_pairs.h, which tells what fails of them). The vocabulary
+// is that of these files, whatever the text has, and the text may be any bytes.
+// For a moment 4 bytes of memory are taken for each byte of the text.
+CHOIR_API choir_status_t choir_tokens_open_byte_pairs(
+    const char* path, const char* vocab_path, const char* merges_path,
+    choir_tokens_t** out_tokens) CHOIR_NODISCARD;
 
 // Opens a file of token ids, little-endian: of 2 bytes each, as nanoGPT writes
 // them, or of 4, as id_bytes says; or with the header that llm.c writes, 256
@@ -70,13 +78,14 @@ CHOIR_API choir_status_t choir_tokens_read(const choir_tokens_t* tokens,
                                            int64_t first, int64_t count,
                                            int32_t* out_ids) CHOIR_NODISCARD;
 
-// Of a text: the bytes of one token, as many as *out_bytes (1 to 4), lent. NULL
-// for an id that there is not, and of a file of ids.
+// Of a text: the bytes of one token, as many as *out_bytes (at least 1; of
+// characters and bytes at most 4), lent. NULL for an id that there is not, and
+// of a file of ids.
 CHOIR_API const char* choir_tokens_text(const choir_tokens_t* tokens,
                                         int32_t id, size_t* out_bytes);
-// Of a text: the ids of another one of `bytes` bytes, as many as it has
-// characters or bytes; out_ids (bytes) is the caller's. INVALID_ARGUMENT: the
-// first text has no such character (it is named), or this one is not UTF-8.
+// Of a text: the ids of another one of `bytes` bytes, *out_count of them;
+// out_ids (bytes) is the caller's. Of characters INVALID_ARGUMENT: the first
+// text has no such one (it is named), or this one is not UTF-8.
 // FAILED_PRECONDITION: of a file of ids.
 CHOIR_API choir_status_t choir_tokens_encode(const choir_tokens_t* tokens,
                                              const char* text, size_t bytes,

@@ -79,7 +79,7 @@ def parse_flags(description, **defaults):
             parser.error(f"{name} is {value}; 0 or more are needed")
     if options.workers < 1:
         parser.error("workers is 0; 1 or more are needed")
-    for name in ("data", "weights", "log_json"):
+    for name in ("data", "weights", "log_json", "tokenizer"):
         setattr(options, name, users_path(getattr(options, name)))
     return options
 
@@ -98,6 +98,15 @@ def open_device(options, local_rank):
     if use_gpu:
         return device.create_cuda_gpu_on(local_rank)
     return device.create_cpu_device()
+
+
+def open_text(options):
+    """--data as tokens: byte pairs of the --tokenizer, without one characters."""
+    if not options.tokenizer:
+        return data.Tokens.text(options.data)
+    names = ("vocab.json", "merges.txt")
+    files = [os.path.join(options.tokenizer, name) for name in names]
+    return data.Tokens.byte_pairs(options.data, *files)
 
 
 def load_mnist(options):

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 from choir import data, opt, tensor, utils
-from common import SHAKESPEARE, open_device, parse_flags, run_workers
+from common import SHAKESPEARE, open_device, open_text, parse_flags, run_workers
 from gpt_net import GPT
 from gpt_sample import write
 from gpt_weights import read_weights
@@ -24,7 +24,7 @@ def train(rank, nccl_id, o):
     adamw = opt.DistOpt(adamw, nccl_id, rank, o.workers)
     dev = open_device(o, rank)
     dev.SetRandSeed(o.seed)
-    text = data.Tokens.text(o.data)
+    text = open_text(o)
     t, cut = o.context, len(text) * 9 // 10
     share = {"rank": rank, "size": o.workers, "device": dev, "micro_shard": 1}
     first, last = text.windows(t, 1, 0, cut), text.windows(t, t, cut)
@@ -76,4 +76,5 @@ if __name__ == "__main__":
     flags.update(bias=False, activation="gelu", gated=False, hidden=0)
     flags.update(kv_heads=0, rotary=0.0, rms_norm=False, epsilon=1e-5)
     flags.update(head=False, recompute=False, weights="", log_json="")
+    flags.update(tokenizer="")
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

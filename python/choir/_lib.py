@@ -488,6 +488,9 @@ FUNCTIONS = {
     "loader_steps": (c_int64, [_P]),
     # io/tokens.h
     "tokens_open_text": (_P, [c_char_p, c_int, POINTER(_P)]),
+    "tokens_open_byte_pairs": (_P, [
+        c_char_p, c_char_p, c_char_p, POINTER(_P),
+    ]),
     "tokens_open_ids": (_P, [c_char_p, c_int32, c_int64, POINTER(_P)]),
     "tokens_release": (None, [_P]),
     "tokens_count": (c_int64, [_P]),

@@ -242,6 +242,17 @@ class Tokens(Owner, NotCopied):
         return cls(lib.tokens_open_text, os.fsencode(path), _UNITS[unit])
 
     @classmethod
+    def byte_pairs(cls, path, vocab, merges) -> Tokens:
+        """A text, gzipped or not, by GPT-2's byte-pair encoding, from Hugging Face's
+        vocab.json and merges.txt, whose number of tokens is the vocabulary."""
+        return cls(
+            lib.tokens_open_byte_pairs,
+            os.fsencode(path),
+            os.fsencode(vocab),
+            os.fsencode(merges),
+        )
+
+    @classmethod
     def ids(cls, path, vocabulary: int, id_bytes: int = 0) -> Tokens:
         """A file of ids below `vocabulary`, little-endian, of 2 or 4 bytes each;
         id_bytes 0: as llm.c's header says, 2 without one. The file must not be
@@ -278,7 +289,7 @@ class Tokens(Owner, NotCopied):
         return ids
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The ids of another text, in characters that the first one has.
+        """The ids of another text; of characters, in those that the first one has.
         StateError: a file of ids does not tell what they stand for."""
         text = _bytes_of(text)
         ids = np.empty(len(text), np.int32)

@@ -3,6 +3,7 @@
 it says when the text or a flag is wrong."""
 
 import gzip
+import json
 import os
 import re
 import struct
@@ -23,6 +24,57 @@ SMALL = (
     "--steps", 24, "--evaluate-every", 12, "--lr", 0.01, "--threads", 1,
     "--sample", 0,
 )  # fmt: skip
+
+
+WORDS = re.compile(
+    rb"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
+)
+MERGES = [
+    (b"h", b"e"), (b" ", b"t"), (b" t", b"he"), (b"i", b"n"), (b"in", b"g"),
+    (b"o", b"u"), (b"\n", b"\n"), (b" ", b"a"),
+    (b"e", b"r"), (b"o", b"r"), (b"a", b"n"), (b" ", b"w"), (b"l", b"l"),
+]  # fmt: skip
+
+
+class Pairs:
+    """GPT-2's encoding of ASCII, by trying all pairs. Token 0 is a line's end."""
+
+    def __init__(self, merges, special=b"<|endoftext|>"):
+        """merges: pairs of bytes, by rank."""
+        self.merges = merges
+        self.tokens = [b"\n", *(bytes([b]) for b in range(256) if b != 10)]
+        for left, right in merges:
+            self.tokens.append(left + right)
+        self.tokens += special.split()
+
+    def encode(self, text):
+        ids = []
+        for word in WORDS.findall(text):
+            parts = [word[i : i + 1] for i in range(len(word))]
+            while pairs := set(zip(parts, parts[1:])) & set(self.merges):
+                pair = min(pairs, key=self.merges.index)
+                at = list(zip(parts, parts[1:])).index(pair)
+                parts[at : at + 2] = [b"".join(pair)]
+            ids += map(self.tokens.index, parts)
+        return ids
+
+    def write(self, folder):
+        """vocab.json and merges.txt."""
+        prints = {*range(0x21, 0x7F), *range(0xA1, 0x100)} - {0xAD}
+        others = iter(range(0x100, 0x200))
+        names = [chr(b if b in prints else next(others)) for b in range(256)]
+
+        def written(token):
+            return "".join(names[byte] for byte in token)
+
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "vocab.json"), "w") as file:
+            ids = {written(token): i for i, token in enumerate(self.tokens)}
+            json.dump(ids, file)
+        with open(os.path.join(folder, "merges.txt"), "w") as file:
+            file.write("#version: 0.2\n")
+            for pair in self.merges:
+                file.write(" ".join(map(written, pair)) + "\n")
 
 
 def reports_of(out):
@@ -191,6 +243,59 @@ class GptTest(harness.ProgramTest):
         err = self.mistake(1, "--tokens", path, "--vocabulary", 70)
         self.assertIn("ids.bin' has 976 bytes of ids; its header promises", err)
 
+    def test_byte_pairs(self):
+        pairs = Pairs(MERGES)
+        folder = self.path("tokenizer")
+        pairs.write(folder)
+        ids = pairs.encode(self.text)
+        self.assertLess(len(ids), 0.9 * len(self.text))
+        path = self.path("ids.bin")
+        with open(path, "wb") as file:
+            file.write(struct.pack("<%dH" % len(ids), *ids))
+        tokens = ("--tokens", path, "--vocabulary", len(pairs.tokens))
+        want = self.gpt(*tokens, "--sample", 40, data=False)
+        end = list(REPORT.finditer(want))[-1].end()
+        drawn = [int(number) for number in want[end:].split()]
+        self.assertEqual((len(drawn), drawn[0]), (41, 0))
+        # The same losses and bits, and a sample as text, of any bytes.
+        found = self.path("out")
+        run = ("--tokenizer", folder, "--sample", 40)
+        with open(found, "wb") as file:
+            self.gpt(*run, stdout=file)
+        with open(found, "rb") as file:
+            found = file.read()
+        text = b"".join(pairs.tokens[number] for number in drawn) + b"\n"
+        self.assertEqual(found[-len(text) :], text)
+        rest = found[: -len(text)].decode()
+        self.assertEqual(reports_of(rest), reports_of(want[:end]))
+        # A prompt with what the text does not have; only writing.
+        prompt = self.path("prompt")
+        with open(prompt, "wb") as file:
+            words = ("--prompt", "the \u00e9t\u00e9", "--steps", 0)
+            self.gpt(*run, *words, stdout=file)
+        with open(prompt, "rb") as file:
+            written = file.read()
+        self.assertTrue(written.startswith("the \u00e9t\u00e9".encode()))
+
+    def test_resume_refuses_another_vocabulary(self):
+        merges = [*MERGES[:-1], (b"q", b"z")]  # which the text does not have
+        for name, pairs in (
+            ("saved", Pairs(MERGES)),
+            ("larger", Pairs(MERGES, b"<|endoftext|> <|pad|>")),
+            ("other", Pairs(merges)),
+        ):
+            pairs.write(self.path(name))
+        file = self.path("gpt.safetensors")
+        self.gpt("--tokenizer", self.path("saved"), "--save", file)
+        run = ("--data", self.data, "--resume", file)
+        for more, said in (
+            (("--tokenizer", self.path("larger")), "tokens.W"),
+            (("--tokenizer", self.path("other")), "with training samples"),
+            ((), "with training samples"),
+        ):
+            with self.subTest(said):
+                self.assertIn(said, self.mistake(1, *run, *more))
+
     def test_bytes(self):
         with open(self.data, "ab") as file:
             file.write(b"\xff\xfe")
@@ -240,6 +345,17 @@ class GptTest(harness.ProgramTest):
                 1,
                 ("--tokens", self.path("none"), "--vocabulary", 9),
                 "cannot open",
+            ),
+            (1, ("--tokens", short, "--tokenizer", "x"), "give one of them"),
+            (
+                1,
+                ("--data", short, "--tokenizer", "x", "--unit", "bytes"),
+                "--unit and --tokenizer both say",
+            ),
+            (
+                1,
+                ("--data", short, "--tokenizer", self.path("none")),
+                "cannot open '%s'" % self.path("none/vocab.json"),
             ),
             (2, ("--momentum", 0.9), "unknown flag '--momentum'"),
             (2, ("--epochs", 2), "unknown flag '--epochs'"),

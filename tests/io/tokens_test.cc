@@ -164,6 +164,105 @@ TEST_F(Tokens, WrongTexts) {
       OUT_OF_RANGE, HasSubstr("truncated"));
 }
 
+// A vocabulary of `count` tokens: the bytes (byte b has the id b), "ab",
+// "abab", " a" and others, and its merges.
+class PairFiles {
+ public:
+  PairFiles(const TemporaryFolder& folder, int count) {
+    std::string text;
+    int other = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool prints =
+          (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+      char token[16];
+      snprintf(token, sizeof token, "\\u%04x", prints ? byte : other++);
+      Add(token, &text);
+    }
+    for (const char* token : {"ab", "abab", "\\u0120a"}) Add(token, &text);
+    while (next_ < count) Add("x" + std::to_string(next_), &text);
+    vocab = folder.Write("vocab.json", text + "}");
+    merges =
+        folder.Write("merges.txt", "#version: 0.2\na b\nab ab\n\xc4\xa0 a\n");
+  }
+  std::string vocab, merges;
+
+ private:
+  void Add(const std::string& token, std::string* text) {
+    *text += (next_ ? ",\"" : "{\"") + token + "\":" + std::to_string(next_);
+    ++next_;
+  }
+  int next_ = 0;
+};
+
+TEST_F(Tokens, BytePairsOfAnyBytes) {
+  const std::string text = "abab ab a\xff abx";
+  // "ab" is the first merge, so that " ab" is a space and "ab".
+  const std::vector<int32_t> want = {257, ' ', 256, 258, 255, ' ', 256, 'x'};
+  for (int count : {259, 65537}) {  // ids of 2 bytes, and of 4
+    const PairFiles files(folder_, count);
+    for (bool gzip : {false, true}) {
+      ASSERT_OK(choir_tokens_open_byte_pairs(
+          (gzip ? folder_.WriteGzip("t.gz", text) : folder_.Write("t", text))
+              .c_str(),
+          files.vocab.c_str(), files.merges.c_str(), &tokens_));
+      EXPECT_EQ(choir_tokens_vocabulary(tokens_), count);
+      EXPECT_EQ(All(), want);
+      std::string back;
+      for (int32_t id : want) back += Text(id);
+      EXPECT_EQ(back, text);
+      EXPECT_EQ(Text(257), "abab");
+      EXPECT_EQ(Text(0), std::string(1, '\0'));
+      EXPECT_EQ(Text(count), "(none)");
+      EXPECT_EQ(Text(-1), "(none)");
+      // Of other texts too, whatever they have.
+      int32_t ids[8];
+      int64_t ids_count = 0;
+      ASSERT_OK(choir_tokens_encode(tokens_, "\xc3 ab", 4, ids, &ids_count));
+      EXPECT_EQ(std::vector<int32_t>(ids, ids + ids_count),
+                (std::vector<int32_t>{0xc3, ' ', 256}));
+      // Its windows keep the tokens.
+      ASSERT_OK(Windows(0, 0, 3, 1));
+      EXPECT_EQ(choir_dataset_class_count(dataset_), count);
+      EXPECT_EQ(choir_dataset_count(dataset_), 5);
+      choir_dataset_release(dataset_);
+      dataset_ = nullptr;
+      choir_tokens_release(tokens_);
+      tokens_ = nullptr;
+    }
+  }
+}
+
+TEST_F(Tokens, WrongBytePairs) {
+  const PairFiles files(folder_, 259);
+  const std::string text = folder_.Write("t", "ab ab");
+  const auto open = [&](const std::string& path, const std::string& vocab,
+                        const std::string& merges) {
+    return choir_tokens_open_byte_pairs(path.c_str(), vocab.c_str(),
+                                        merges.c_str(), &tokens_);
+  };
+  const std::string none = folder_.Path("none");
+  IO_EXPECT_FAILS(open(none, files.vocab, files.merges), NOT_FOUND,
+                  HasSubstr("none'"));
+  IO_EXPECT_FAILS(open(text, none, files.merges), NOT_FOUND,
+                  HasSubstr("none'"));
+  IO_EXPECT_FAILS(open(text, files.vocab, none), NOT_FOUND, HasSubstr("none'"));
+  IO_EXPECT_FAILS(open(folder_.Write("e", ""), files.vocab, files.merges),
+                  INVALID_ARGUMENT, HasSubstr("is empty"));
+  IO_EXPECT_FAILS(open(text, text, files.merges), INVALID_ARGUMENT,
+                  HasSubstr("t', line 1"));
+  int refused = 0;
+  for (int n = 1; refused == n - 1; ++n) {
+    ScarceMemory::FailAt(n);
+    const Outcome outcome = Take(open(text, files.vocab, files.merges));
+    ScarceMemory::FailAt(0);
+    if (!ScarceMemory::Failed()) continue;
+    ++refused;
+    EXPECT_EQ(outcome.code, CHOIR_STATUS_OUT_OF_MEMORY) << outcome.message;
+    EXPECT_EQ(tokens_, nullptr);
+  }
+  EXPECT_GE(refused, 5);
+}
+
 TEST_F(Tokens, FilesOfIds) {
   const std::vector<uint16_t> narrow = {0, 7, 65535, 3, 50256};
   const std::vector<uint32_t> wide = {0, 7, 65536, 128255};

@@ -257,6 +257,43 @@ class Gpt(unittest.TestCase):
             with self.subTest(flags):
                 self.assertRegex(gpt(1, **{**sizes, **flags}), said)
 
+    def test_byte_pairs(self):
+        # The bytes that print stand for themselves, the others follow U+00FF.
+        prints = {*range(0x21, 0x7F), *range(0xA1, 0x100)} - {0xAD}
+        others = iter(range(0x100, 0x200))
+        names = [chr(b if b in prints else next(others)) for b in range(256)]
+        names += ["he", "\u0120t", "\u0120the", "er", "<|endoftext|>"]
+        folder = os.path.join(os.environ["TEST_TMPDIR"], "tokenizer")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "vocab.json"), "w") as file:
+            json.dump({name: i for i, name in enumerate(names)}, file)
+        with open(os.path.join(folder, "merges.txt"), "w") as file:
+            file.write("h e\n\u0120 t\n\u0120t he\ne r\n")
+        weights = os.path.join(os.environ["TEST_TMPDIR"], "pairs.safetensors")
+        sizes = {**SMALL, "tokenizer": folder, "workers": 2}
+        # So wide that gpt_dist takes the loss of the scores.
+        sizes.update(data=self.write(12000), bias=True, width=80)
+        want = REPORT.findall(gpt_dist(every=12, **sizes, export=weights))
+        self.assertEqual(REPORT.findall(gpt(every=12, **sizes)), want)
+        # They are not those of characters.
+        plain = {**sizes, "tokenizer": ""}
+        self.assertNotEqual(REPORT.findall(gpt(every=12, **plain)), want)
+        # A sample is text, behind a line's end, of at least a byte a token.
+        out = gpt(every=12, **{**sizes, "sample": 9, "workers": 1})
+        sample = out[list(REPORT.finditer(out))[-1].end() :]
+        self.assertEqual((sample[0], sample[-1]), ("\n", "\n"))
+        with_weights = {**sizes, "steps": 1, "lr": 0.0, "weights": weights}
+        found = REPORT.findall(gpt(every=1, **with_weights))
+        self.assertEqual([m[2:] for m in found], [m[2:] for m in want[1:]])
+        for flags, said in (
+            ({"tokenizer": "/nowhere"}, "cannot open '/nowhere/vocab.json'"),
+            ({"tokenizer": ""}, r"wte.weight is \(261, 80\); the model needs"),
+        ):
+            with self.subTest(flags):
+                self.assertRegex(gpt(1, **{**with_weights, **flags}), said)
+        os.remove(os.path.join(folder, "merges.txt"))
+        self.assertRegex(gpt(1, **sizes), "cannot open '.*merges.txt'")
+
     def test_llamas_network_and_weights(self):
         file = os.path.join(os.environ["TEST_TMPDIR"], "llama.safetensors")
         sizes = {

@@ -3,6 +3,7 @@
 
 import copy
 import gzip
+import json
 import os
 import unittest
 
@@ -72,6 +73,39 @@ class Texts(Base):
         self.assertEqual(text.decode_bytes(text[:]), content)
         self.assertEqual(text.encode("é").tolist(), [0xC3, 0xA9])
         self.assertEqual(text.decode([0x61, 0xC3]), "a\ufffd")
+
+    def test_byte_pairs(self):
+        # The bytes that print stand for themselves, the others follow U+00FF.
+        prints = {*range(0x21, 0x7F), *range(0xA1, 0x100)} - {0xAD}
+        others = iter(range(0x100, 0x200))
+        names = [chr(b if b in prints else next(others)) for b in range(256)]
+        names += ["th", "the", "<|endoftext|>"]
+        ids = {name: i for i, name in enumerate(names)}
+        vocab = self.write("vocab.json", json.dumps(ids).encode())
+        merges = self.write("merges.txt", b"t h\nth e\n")
+        path = self.write("play.txt", b"the th the\xff\n")
+        text = data.Tokens.byte_pairs(path, vocab, merges)
+        want = [257, 32, 256, 32, 257, 255, 10]
+        self.assertEqual((len(text), text.vocabulary), (7, 259))
+        self.assertEqual(text[:].tolist(), want)
+        self.assertEqual(text.decode_bytes(want), b"the th the\xff\n")
+        self.assertEqual(text.decode([258, 104]), "<|endoftext|>h")
+        self.assertEqual(text.encode("thé").tolist(), [256, 0xC3, 0xA9])
+        self.assertEqual(text.encode("").tolist(), [])
+        self.assertEqual(text.windows(3).class_count, 259)
+        with self.assertRaisesRegex(IndexError, "id 259 at place 0"):
+            text.decode([259])
+        for files, kind, words in (
+            (("none.txt", vocab, merges), FileNotFoundError, "none.txt"),
+            ((path, "none.json", merges), FileNotFoundError, "none.json"),
+            ((path, vocab, "none.txt"), FileNotFoundError, "none.txt"),
+            ((path, merges, merges), ValueError, "merges.txt', line 1"),
+            ((path, vocab, path), ValueError, "play.txt', line 1"),
+            ((path, vocab, None), TypeError, ""),
+        ):
+            with self.subTest(files):
+                with self.assertRaisesRegex(kind, words):
+                    data.Tokens.byte_pairs(*files)
 
     def test_mistakes(self):
         path = self.write("play.txt", TEXT.encode())
