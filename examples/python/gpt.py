@@ -17,7 +17,9 @@ WINDOWS = 12  # in a step of all workers
 
 
 def train(rank, nccl_id, o):
-    rate = opt.Warmup(opt.Cosine(o.lr, o.steps, o.lr / 10), o.steps // 20)
+    # --steps 0: weights that are there already are to write.
+    cosine = opt.Cosine(o.lr, max(o.steps, 1), o.lr / 10)
+    rate = opt.Warmup(cosine, o.steps // 20)
     adamw = opt.AdamW(rate, beta_2=0.99, weight_decay=0.1)
     adamw.add_group("*.b,*.bias,*.scale", weight_decay=0)
     adamw.clip_gradients(norm=1)
@@ -65,7 +67,8 @@ def train(rank, nccl_id, o):
             told = end, loss, speed, m.digest(), others_loss
             print(REPORT % told, flush=True)
     if rank == 0:
-        write(m, text, o.context, o.sample, o.seed)
+        prompt = o.prompt or "\n"
+        write(m, text, o.context, o.sample, o.seed, prompt=prompt)
 
 
 REPORT = """Step %d: training loss = %.4f, tokens/s = %.0f, digest = %016x
@@ -76,5 +79,5 @@ if __name__ == "__main__":
     flags.update(bias=False, activation="gelu", gated=False, hidden=0)
     flags.update(kv_heads=0, rotary=0.0, rms_norm=False, epsilon=1e-5)
     flags.update(head=False, recompute=False, weights="", log_json="")
-    flags.update(tokenizer="")
+    flags.update(tokenizer="", prompt="")
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

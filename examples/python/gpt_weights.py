@@ -2,11 +2,9 @@
 """Weights as Hugging Face stores those of GPT-2 and Llama. Not a program by itself:
 see gpt.py."""
 
-import json
-import os
-from collections import Counter
-
 import numpy as np
+
+from choir import data
 
 # A file's layers and the model's, of which those of one line stand side by side in the
 # file's matrix, by columns. N: a block's number.
@@ -31,7 +29,6 @@ LLAMA = {
     "layers.N.mlp.down_proj": "blockN.mlp.shrink",
 }  # fmt: skip
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def names(o):
@@ -56,74 +53,14 @@ def names(o):
     return found
 
 
-def rows_of(path):
-    """(name, array) of a safetensors file: 8 bytes with the length of a header,
-    which is JSON, then the elements."""
-    data = np.memmap(path, np.uint8, "r")
-    begin = 8 + int(data[:8].view("<u8")[0])
-    header = json.loads(data[8:begin].tobytes())
-    header.pop("__metadata__", None)
-    for name, one in header.items():
-        if one["dtype"] not in DTYPES:
-            raise ValueError(
-                f"{path}: {name} is {one['dtype']}; needs F32, F16 or BF16"
-            )
-        first, end = one["data_offsets"]
-        x = data[begin + first : begin + end].view(DTYPES[one["dtype"]])
-        if one["dtype"] == "BF16":  # the upper half of F32
-            x = (x.astype(np.uint32) << 16).view(np.float32)
-        yield name, x.reshape(one["shape"])
-
-
-def once(pairs):
-    """An object of JSON as a dict, whose names must differ."""
-    for name, count in Counter(name for name, _ in pairs).items():
-        if count > 1:
-            raise ValueError(f"{name} stands there twice")
-    return dict(pairs)
-
-
-def places_of(path):
-    """{name: file beside it} of an index, {"weight_map": {name: file, ...}, ...}."""
-    with open(path) as file:
-        try:
-            places = dict(json.load(file, object_pairs_hook=once)["weight_map"])
-        except (ValueError, KeyError, TypeError) as e:
-            raise ValueError(f"{path} is no index of weights: {e!r}") from None
-    for name, part in places.items():
-        plain = isinstance(part, str) and os.path.basename(part) == part
-        if not plain or part in ("", ".", ".."):
-            raise ValueError(
-                f"{path}: {name} is in {part!r}, which is not the plain name of a file"
-            )
-    return places
-
-
-def parts_of(path):
-    """{name: array} of the files of an index, each of which has what is placed in
-    it and nothing else."""
-    places, found = places_of(path), {}
-    for part in sorted(set(places.values())):
-        for name, x in rows_of(os.path.join(os.path.dirname(path), part)):
-            if places.get(name) != part:
-                raise ValueError(f"{path} does not place {name} in {part}")
-            found[name] = x
-    for name in places.keys() - found.keys():
-        raise ValueError(f"{path}: {name} is not in {places[name]}")
-    return found
-
-
 def tensors_of(path):
-    """{name without its prefix: array} of a file, of the files of an index, or of
-    the folder of either."""
-    if os.path.isdir(path):
-        one = os.path.join(path, "model.safetensors")
-        path = one if os.path.exists(one) else one + ".index.json"
-    is_index = path.endswith(".index.json")
-    found = parts_of(path) if is_index else dict(rows_of(path))
+    """{name without its prefix: array} of what data.Safetensors opens."""
+    file = data.Safetensors(path)
     return {
-        name.removeprefix("transformer.").removeprefix("model."): x
-        for name, x in found.items()
+        name.removeprefix("transformer.")
+        .removeprefix("model."): file[name]
+        .numpy()
+        for name in file
     }
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from contextlib import closing, suppress
 
+from choir import _raw
 from choir._calls import NotCopied, Owner, check, lib
 from choir._lib import Metadata, NamedTensor
+from choir.device import default_device
 from choir.tensor import Tensor
 
 
@@ -67,6 +70,32 @@ class File(Owner, NotCopied):
             line = lib.checkpoint_metadata_get(self.handle, i)
             lines[line.key.decode()] = line.value.decode()
         return lines
+
+    # Of all that the file has, by name.
+
+    def __len__(self) -> int:
+        return lib.checkpoint_count(self.handle)
+
+    def __iter__(self) -> Iterator[str]:
+        for i in range(len(self)):
+            yield lib.checkpoint_get(self.handle, i).contents.name.decode()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._find(name))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """It is read now, to the CPU."""
+        found = self._find(name)
+        if not found:
+            raise KeyError(name)
+        entry = found.contents
+        shape = tuple(entry.shape[: entry.ndim])
+        raw = _raw.empty(default_device, shape, entry.dtype)
+        check(lib.checkpoint_read(self.handle, entry.name, raw.handle))
+        return Tensor._of(raw)
+
+    def _find(self, name: str):
+        return lib.checkpoint_find(self.handle, name.encode())
 
     def read(self, states: dict[str, Tensor]) -> None:
         """Fills the tensors. NotFoundError: one was not saved."""

@@ -225,6 +225,13 @@ class Metadata(Structure):
     """choir_metadata_t"""
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
 
+class CheckpointEntry(Structure):
+    """choir_checkpoint_entry_t"""
+    _fields_ = [
+        ("name", c_char_p), ("dtype", c_int), ("ndim", c_int32),
+        ("shape", c_int64 * 8), ("bytes", c_size_t),
+    ]
+
 class DatasetSynthetic(Structure):
     """choir_dataset_synthetic_t"""
     _fields_ = [
@@ -464,8 +471,12 @@ FUNCTIONS = {
     ]),
     "checkpoint_open": (_P, [c_char_p, POINTER(_P)]),
     "checkpoint_destroy": (None, [_P]),
+    "checkpoint_count": (c_size_t, [_P]),
+    "checkpoint_get": (POINTER(CheckpointEntry), [_P, c_size_t]),
+    "checkpoint_find": (POINTER(CheckpointEntry), [_P, c_char_p]),
     "checkpoint_metadata_count": (c_size_t, [_P]),
     "checkpoint_metadata_get": (Metadata, [_P, c_size_t]),
+    "checkpoint_read": (_P, [_P, c_char_p, _P]),
     "checkpoint_read_all": (_P, [_P, POINTER(NamedTensor), c_size_t]),
     # io/dataset.h
     "dataset_open_mnist": (_P, [c_char_p, c_int, c_int64, POINTER(_P)]),

@@ -25,7 +25,7 @@ from ctypes import POINTER, byref
 
 import numpy as np
 
-from choir import _raw
+from choir import _checkpoint, _raw
 from choir import device as _device
 from choir._lib import Batch as _CBatch
 from choir._calls import NotCopied, Owner, address_of, check, lib, ranged
@@ -561,12 +561,28 @@ class ImageBatchIter:
             self._put((np.stack(images[: self.batch_size]), y))
 
 
+class Safetensors(_checkpoint.File):
+    """The tensors of a safetensors file, each read when it is asked for:
+
+        file = data.Safetensors("model.safetensors")
+        for name in file:
+            print(name, file[name].shape)
+
+    Or of several files, as Hugging Face splits large models: path is their index,
+    model.safetensors.index.json; or of a folder with either. `metadata()` is the
+    file's lines of text. NotFoundError: there is no such file. ValueError: another
+    kind, or damaged; of an index also a file that lacks, or has, what is not placed
+    there.
+    """
+
+
 __all__ = [
     "Batch",
     "BytePairs",
     "Dataset",
     "ImageBatchIter",
     "Loader",
+    "Safetensors",
     "Tokens",
     "cifar10",
     "mnist",

@@ -517,6 +517,82 @@ class Utils(unittest.TestCase):
         self.assertIs(found[b.creator], b)
 
 
+class SafetensorsFiles(unittest.TestCase):
+    ROWS = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3) / 7,
+        "b.half": np.array([0.5, -2, 65504], np.float16),
+        "c": np.array(7, np.int64),
+        "d": np.zeros((0, 4), np.float32),
+    }
+
+    def write(self, name, rows):
+        """As the format says: the length of a header, the header, the elements."""
+        header, data_of = {"__metadata__": {"from": "a test"}}, b""
+        codes = {"float32": "F32", "float16": "F16", "int64": "I64"}
+        for key, x in rows.items():
+            end = len(data_of) + x.nbytes
+            header[key] = {
+                "dtype": codes[str(x.dtype)],
+                "shape": list(x.shape),
+                "data_offsets": [len(data_of), end],
+            }
+            data_of += x.tobytes()
+        text = json.dumps(header).encode()
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text + data_of)
+        return path
+
+    def setUp(self):
+        self.folder = os.path.join(
+            os.environ["TEST_TMPDIR"], self.id().rpartition(".")[2]
+        )
+        os.makedirs(self.folder)
+
+    def check(self, file):
+        self.assertEqual(set(file), set(self.ROWS))
+        self.assertEqual(len(file), 4)
+        for name, want in self.ROWS.items():
+            self.assertIn(name, file)
+            got = file[name].numpy()
+            self.assertEqual((got.dtype, got.shape), (want.dtype, want.shape))
+            np.testing.assert_array_equal(got, want)
+
+    def test_a_file(self):
+        path = self.write("model.safetensors", self.ROWS)
+        for named in (path, pathlib.Path(path), self.folder):
+            file = data.Safetensors(named)
+            self.check(file)
+            self.assertEqual(file.metadata(), {"from": "a test"})
+            self.assertNotIn("e", file)
+            with self.assertRaisesRegex(KeyError, "e"):
+                file["e"]
+            file.close()
+
+    def test_files_of_an_index(self):
+        names = list(self.ROWS)
+        places = {}
+        for i in range(2):
+            part = {name: self.ROWS[name] for name in names[2 * i : 2 * i + 2]}
+            self.write(f"part{i}.safetensors", part)
+            places.update(dict.fromkeys(part, f"part{i}.safetensors"))
+        index = os.path.join(self.folder, "model.safetensors.index.json")
+        with open(index, "w") as file:
+            json.dump({"metadata": {}, "weight_map": places}, file)
+        for named in (index, self.folder):
+            self.check(data.Safetensors(named))
+
+    def test_mistakes(self):
+        with self.assertRaisesRegex(FileNotFoundError, "nowhere"):
+            data.Safetensors("/nowhere/model.safetensors")
+        with self.assertRaisesRegex(ValueError, "is a folder"):
+            data.Safetensors(self.folder)
+        path = self.write("cut.safetensors", self.ROWS)
+        os.truncate(path, os.path.getsize(path) - 1)
+        with self.assertRaisesRegex(ValueError, "cut.safetensors"):
+            data.Safetensors(path)
+
+
 if __name__ == "__main__":
     MNIST = os.path.dirname(sys.argv[1])
     unittest.main(argv=sys.argv[:1])

@@ -228,22 +228,22 @@ class Gpt(unittest.TestCase):
             places = json.load(opened)["weight_map"]
         name = next(n for n in places if places[n] == "model-1.safetensors")
         for other, said in (
-            ("model-0.safetensors", f"not place {name} in model-1.safetensors"),
-            ("../split/model-1.safetensors", "not the plain name of a file"),
+            ("model-0.safetensors", f"places tensor '{name}' in"),
+            ("../split/model-1.safetensors", "plain name of a file beside it"),
             ("gone.safetensors", "gone.safetensors"),
-            (["model-1.safetensors"], "not the plain name of a file"),
+            (["model-1.safetensors"], "plain name of a file beside it"),
         ):
             with self.subTest(other):
                 write_index(folder, {**places, name: other})
                 self.assertIn(said, gpt(1, **{**sizes, "weights": folder}))
         write_index(folder, {**places, "x": "model-1.safetensors"})
-        said = "x is not in model-1.safetensors"
-        self.assertIn(said, gpt(1, **{**sizes, "weights": folder}))
+        said = gpt(1, **{**sizes, "weights": folder})
+        self.assertIn("places tensor 'x' in", said)
         for text, said in (
-            ('{"weight_map": {"x": "a", "x": "b"}}', "x stands there twice"),
-            ('{"weight_map": 3}', "is no index of weights"),
-            ("[]", "is no index of weights"),
-            ("{", "is no index of weights"),
+            ('{"weight_map": {"x": "a", "x": "a"}}', "has tensor 'x' twice"),
+            ('{"weight_map": 3}', "which has a file for each tensor"),
+            ("[]", "index"),
+            ("{", "index"),
         ):
             with self.subTest(text):
                 with open(index, "w") as opened:
@@ -285,6 +285,10 @@ class Gpt(unittest.TestCase):
         with_weights = {**sizes, "steps": 1, "lr": 0.0, "weights": weights}
         found = REPORT.findall(gpt(every=1, **with_weights))
         self.assertEqual([m[2:] for m in found], [m[2:] for m in want[1:]])
+        # It writes with them as they are.
+        out = gpt(**{**with_weights, "steps": 0, "sample": 9, "prompt": "the"})
+        self.assertEqual(REPORT.findall(out), [])
+        self.assertEqual((out[:3], out[-1]), ("the", "\n"))
         for flags, said in (
             ({"tokenizer": "/nowhere"}, "cannot open '/nowhere/vocab.json'"),
             ({"tokenizer": ""}, r"wte.weight is \(261, 80\); the model needs"),
