@@ -53,7 +53,7 @@ void choir_scope_recompute(choir_scope_t* scope,
   }
   choir__recomputed_t* part = choir_scope_alloc(scope, sizeof(*part));
   const choir_tape_entry_t** entries =
-      choir_scope_alloc(scope, sizeof(*entries) * (size_t)count);
+      choir_scope_alloc(scope, sizeof(void*) * (size_t)count);
   if (!part || !entries) return;
   *part = (choir__recomputed_t){.entries = entries, .count = count};
   for (at = scope->tape; at != since; at = at->previous) {
