@@ -104,11 +104,11 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "backward: called twice in one step; once is possible");
   scope->backward_done = true;
-  if (loss && !loss->tensor)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "backward: the loss was made where activations are "
-                       "computed again, and is not their result");
   if (loss) {
+    if (!loss->tensor)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "backward: the loss was made where activations are "
+                         "computed again, and is not their result");
     const choir_view_t* view = choir_tensor_view(loss->tensor);
     choir_tensor_t* given = options ? options->start : NULL;
     char text[128];

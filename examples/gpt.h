@@ -29,7 +29,7 @@
   X(T, FLOAT, epsilon, 1e-5, 1e-12, 1, "of norms, added below the root")    \
   X(T, BOOL, head, false, 0, 1, "a last matrix apart from the tokens'")     \
   X(T, BOOL, recompute, false, 0, 1,                                        \
-    "activation checkpointing: blocks keep none, and compute them again")
+    "activation checkpointing: backward computes those of a block again")
 CHOIR_CONFIG_STRUCT(gpt_config_t, GPT_FIELDS);
 // Constant ones: the first fields by place, others by name, or as above.
 #define GPT_SIZES(...) \

@@ -75,12 +75,12 @@ typedef struct choir_checkpoint_entry_s {
 // is not trusted: whatever its bytes, the result is a status, and memory stays
 // in proportion to the file's length. The file must not be written to while it
 // is open (replacing it by choir_checkpoint_save is fine). Blocks on the disk.
-// A path that ends in ".index.json" is an index, {"weight_map": {"name":
-// "file",
-// ...}, ...}: each file stands beside it under a plain name, is opened as above
-// and has exactly the tensors that are placed there, else the message has the
-// file and the tensor. All files stay open. A folder stands for its
-// model.safetensors or, without one, its model.safetensors.index.json.
+// A path that ends in ".index.json" is an index, whose object "weight_map" has
+// a file's name for each tensor's: each file stands beside it under a plain
+// name, is opened as above and has exactly the tensors that are placed there,
+// else the message has the file and the tensor. All files stay open. A folder
+// stands for its model.safetensors or, without one, its
+// model.safetensors.index.json.
 CHOIR_API choir_status_t choir_checkpoint_open(
     const char* path, choir_checkpoint_t** out_checkpoint) CHOIR_NODISCARD;
 // Closes the file; accepts NULL.

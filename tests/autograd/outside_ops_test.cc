@@ -19,7 +19,7 @@
 namespace {
 
 using choir::testing::Doubles;
-using choir::testing::FailEveryAllocation;
+using choir::testing::FailEveryAllocationOnCpu;
 using choir::testing::kTraining;
 using choir::testing::Make;
 using choir::testing::Read;
@@ -278,12 +278,7 @@ choir_status_t HandOn(void* self, choir_tensor_t* dy,
 
 TEST(OutsideOpsMemoryTest, RecordsSurviveEveryFailedAllocation) {
   int64_t failed =
-      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
-        choir_device_options_t options = {};
-        options.allocator = allocator;
-        options.threads = 1;
-        choir_device_t* device = nullptr;
-        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+      FailEveryAllocationOnCpu([](choir_device_t* device) -> choir_status_t {
         choir_stream_t* stream = choir_device_stream(device);
         choir_scope_t* scope = nullptr;
         choir_tensor_t* x = nullptr;
@@ -316,7 +311,6 @@ TEST(OutsideOpsMemoryTest, RecordsSurviveEveryFailedAllocation) {
         choir_tensor_release(x);
         choir_tensor_release(y);
         choir_scope_destroy(scope);
-        choir_device_release(device);
         return status;
       });
   EXPECT_GT(failed, 8);

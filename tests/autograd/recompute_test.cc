@@ -15,7 +15,7 @@
 namespace {
 
 using choir::testing::Doubles;
-using choir::testing::FailEveryAllocation;
+using choir::testing::FailEveryAllocationOnCpu;
 using choir::testing::kTraining;
 using choir::testing::Param;
 using choir::testing::Read;
@@ -223,12 +223,7 @@ TEST_P(RecomputeTest, InferenceAndFailuresDropNothing) {
 
 TEST(RecomputeMemoryTest, SurvivesEveryFailedAllocation) {
   const int64_t failed =
-      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
-        choir_device_options_t options = {};
-        options.allocator = allocator;
-        options.threads = 1;
-        choir_device_t* device = nullptr;
-        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+      FailEveryAllocationOnCpu([](choir_device_t* device) -> choir_status_t {
         choir_scope_t* scope = nullptr;
         choir_tensor_t* x = nullptr;
         const int64_t shape[] = {40, 50};
@@ -251,7 +246,6 @@ TEST(RecomputeMemoryTest, SurvivesEveryFailedAllocation) {
         }
         choir_tensor_release(x);
         choir_scope_destroy(scope);
-        choir_device_release(device);
         return status;
       });
   EXPECT_GT(failed, 10);

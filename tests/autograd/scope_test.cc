@@ -18,7 +18,7 @@ namespace {
 
 using choir::testing::DevicePtr;
 using choir::testing::Doubles;
-using choir::testing::FailEveryAllocation;
+using choir::testing::FailEveryAllocationOnCpu;
 using choir::testing::FailingAllocator;
 using choir::testing::kTraining;
 using choir::testing::Make;
@@ -807,12 +807,7 @@ TEST_P(ScopeTest, EndGivesEverythingBack) {
 
 TEST(ScopeMemoryTest, SurvivesEveryFailedAllocation) {
   int64_t failed =
-      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
-        choir_device_options_t options = {};
-        options.allocator = allocator;
-        options.threads = 1;
-        choir_device_t* device = nullptr;
-        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+      FailEveryAllocationOnCpu([](choir_device_t* device) -> choir_status_t {
         choir_scope_t* scope = nullptr;
         choir_tensor_t* x = nullptr;
         choir_tensor_t* grad = nullptr;
@@ -853,7 +848,6 @@ TEST(ScopeMemoryTest, SurvivesEveryFailedAllocation) {
         choir_tensor_release(x);
         choir_tensor_release(grad);
         choir_scope_destroy(scope);
-        choir_device_release(device);
         return status;
       });
   EXPECT_GT(failed, 10);

@@ -16,7 +16,7 @@ namespace {
 using choir::testing::Chain;
 using choir::testing::DevicePtr;
 using choir::testing::ExpectNear;
-using choir::testing::FailEveryAllocation;
+using choir::testing::FailEveryAllocationOnCpu;
 using choir::testing::Floats;
 using choir::testing::Make;
 using choir::testing::MakeDevice;
@@ -750,12 +750,7 @@ TEST_P(ModelTest, ASteadyLoopAllocatesNothing) {
 
 TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
   int64_t failed =
-      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
-        choir_device_options_t options = {};
-        options.allocator = allocator;
-        options.threads = 1;
-        choir_device_t* device = nullptr;
-        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+      FailEveryAllocationOnCpu([](choir_device_t* device) -> choir_status_t {
         std::string names;
         Net net(
             [&](Net* self) {
@@ -793,7 +788,6 @@ TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
         choir_tensor_release(x);
         choir_tensor_release(y);
         net.Release();
-        choir_device_release(device);
         return status;
       });
   EXPECT_GT(failed, 30);
@@ -801,12 +795,7 @@ TEST(ModelMemoryTest, SurvivesEveryFailedAllocation) {
 
 TEST(ModelMemoryTest, OwnParametersSurviveEveryFailedAllocation) {
   int64_t failed =
-      FailEveryAllocation([](choir_allocator_t allocator) -> choir_status_t {
-        choir_device_options_t options = {};
-        options.allocator = allocator;
-        options.threads = 1;
-        choir_device_t* device = nullptr;
-        CHOIR_TRY(choir_device_create("cpu", &options, &device));
+      FailEveryAllocationOnCpu([](choir_device_t* device) -> choir_status_t {
         choir_tensor_t* value = nullptr;
         const int64_t shape[] = {2};
         const float values[] = {1, 2};
@@ -837,7 +826,6 @@ TEST(ModelMemoryTest, OwnParametersSurviveEveryFailedAllocation) {
         if (!status) status = choir_model_digest(net.get(), &digest);
         choir_tensor_release(value);
         net.Release();
-        choir_device_release(device);
         return status;
       });
   EXPECT_GT(failed, 30);

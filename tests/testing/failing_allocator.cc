@@ -116,5 +116,19 @@ int64_t FailEveryAllocation(
   return 10000;
 }
 
+int64_t FailEveryAllocationOnCpu(
+    const std::function<choir_status_t(choir_device_t*)>& attempt) {
+  return FailEveryAllocation([&](choir_allocator_t allocator) {
+    choir_device_options_t options = {};
+    options.allocator = allocator;
+    options.threads = 1;
+    choir_device_t* device = nullptr;
+    choir_status_t status = choir_device_create("cpu", &options, &device);
+    if (!status) status = attempt(device);
+    choir_device_release(device);
+    return status;
+  });
+}
+
 }  // namespace testing
 }  // namespace choir

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/allocator.h"
+#include "core/device.h"
 
 namespace choir {
 namespace testing {
@@ -61,6 +62,10 @@ class FailingAllocator {
 // behind. Returns how many allocations were failed.
 int64_t FailEveryAllocation(
     const std::function<choir_status_t(choir_allocator_t)>& attempt);
+// The same of a `cpu` device of one thread with this allocator, made and
+// released in each run.
+int64_t FailEveryAllocationOnCpu(
+    const std::function<choir_status_t(choir_device_t*)>& attempt);
 
 }  // namespace testing
 }  // namespace choir
