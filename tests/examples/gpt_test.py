@@ -166,11 +166,12 @@ class GptTest(harness.ProgramTest):
         self.assertNotEqual(digests_of(self.gpt("--workers", 2)), graph)
 
     def test_activations_are_computed_again(self):
-        run = ("--dropout", 0.2, "--workers", 2)
-        whole = digests_of(self.gpt(*run))
-        for mode in ("--graph", "--graph=false"):
-            out = self.gpt(*run, "--recompute", mode)
-            self.assertEqual(digests_of(out), whole)
+        for precision in ("f32", "bf16", "f16"):
+            run = ("--dropout", 0.2, "--workers", 2, "--precision", precision)
+            whole = digests_of(self.gpt(*run))
+            for mode in ("--graph", "--graph=false"):
+                out = self.gpt(*run, "--recompute", mode)
+                self.assertEqual(digests_of(out), whole, precision)
         taken = []
         larger = ("--layers", 4, "--width", 64, "--context", 128, "--plan")
         for more in ((), ("--recompute",)):
