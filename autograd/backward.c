@@ -131,9 +131,8 @@ static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
                          "one is needed");
     mark_reached(scope, loss);
     choir_fill_attrs_t one = {.value = 1.0};
-    bool accumulate = false;
-    choir_tensor_t* start = NULL;
-    choir__grad_destination(loss, &start, &accumulate);
+    choir_tensor_t* start = loss->param ? loss->param->grad : NULL;
+    if (start) choir_tensor_retain(start);
     choir_status_t status = choir_op_run(
         scope->stream, given ? CHOIR_OP_COPY : CHOIR_OP_FILL,
         given ? &given : &loss->tensor, 1, given ? NULL : &one, false, &start);

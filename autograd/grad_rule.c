@@ -27,8 +27,9 @@ void choir_grad_set_scale(choir_grad_t* grad, int32_t src,
   grad->src_vars[src]->scale = scale;
 }
 
-void choir__grad_destination(choir_var_t* var, choir_tensor_t** out_dst,
-                             bool* out_accumulate) {
+// Where the next contribution to `var` itself goes.
+static void place_of(choir_var_t* var, choir_tensor_t** out_dst,
+                     bool* out_accumulate) {
   *out_dst = NULL;
   *out_accumulate = false;
   if (var->grad) {
@@ -42,6 +43,29 @@ void choir__grad_destination(choir_var_t* var, choir_tensor_t** out_dst,
   if (*out_dst) choir_tensor_retain(*out_dst);
 }
 
+static choir_dtype_t grad_dtype(const choir_var_t* var) {
+  return var->unrounded ? CHOIR_DTYPE_F32 : choir_tensor_dtype(var->tensor);
+}
+
+// The same, of what bf16 was made of where `var` is a cast. An op of which a
+// source is_narrow would make a gradient of 16 bits: not of what has 32.
+static choir_status_t destination(choir_scope_t* scope, choir_var_t* var,
+                                  bool is_narrow, choir_tensor_t** out_dst,
+                                  bool* out_accumulate) {
+  place_of(var->unrounded ? var->unrounded : var, out_dst, out_accumulate);
+  if (*out_dst || !is_narrow || grad_dtype(var) != CHOIR_DTYPE_F32) return NULL;
+  choir_view_t view = *choir_tensor_view(var->tensor);
+  view.dtype = CHOIR_DTYPE_F32;
+  choir_view_set_layout_like(&view, choir_tensor_view(var->tensor));
+  return choir_tensor_create_layout(scope->device, &view, out_dst);
+}
+
+static bool has_narrow(choir_tensor_t* const* srcs, int32_t src_count) {
+  for (int32_t i = 0; i < src_count; ++i)
+    if (choir__is_narrow(choir_tensor_dtype(srcs[i]))) return true;
+  return false;
+}
+
 bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
                            int32_t count, choir_op_t op,
                            choir_tensor_t* const* srcs, int32_t src_count,
@@ -49,16 +73,20 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
   choir_tensor_t* dsts[CHOIR_OP_MAX_RESULTS] = {NULL};
   bool accumulate = false;
   bool is_wanted = false;
-  for (int32_t i = 0; i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
+  choir_status_t status = NULL;
+  for (int32_t i = 0; !status && i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
     if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
     bool adds = false;
-    choir__grad_destination(grad->src_vars[sources[i]], &dsts[i], &adds);
+    status = destination(grad->scope, grad->src_vars[sources[i]],
+                         has_narrow(srcs, src_count), &dsts[i], &adds);
     accumulate |= adds;
     is_wanted = true;
   }
   const bool has_kernel =
-      !is_wanted || choir__op_has_kernel(grad->scope->device, op, srcs,
-                                         src_count, attrs, accumulate, dsts);
+      !status &&
+      (!is_wanted || choir__op_has_kernel(grad->scope->device, op, srcs,
+                                          src_count, attrs, accumulate, dsts));
+  choir_status_free(status);
   for (int32_t i = 0; i < CHOIR_OP_MAX_RESULTS; ++i)
     choir_tensor_release(dsts[i]);
   return has_kernel;
@@ -68,6 +96,7 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
 // more contribution that was not added yet.
 static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
                                  choir_tensor_t* tensor, bool is_shared) {
+  if (var->unrounded) var = var->unrounded;
   // Added in place; a shared one that comes again is one more contribution.
   if (var->grad == tensor && !var->grad_is_shared) {
     choir_tensor_release(tensor);
@@ -97,38 +126,56 @@ choir_status_t choir_grad_pass(choir_grad_t* grad, int32_t src,
   if (!choir_view_same_shape(choir_tensor_view(tensor),
                              choir_tensor_view(var->tensor)))
     return choir_grad_emit1(grad, src, CHOIR_OP_COPY, tensor, NULL);
+  const choir_cast_attrs_t attrs = {.dtype = grad_dtype(var)};
+  const bool is_cast = choir_tensor_dtype(tensor) != attrs.dtype;
   choir_tensor_t* dst = NULL;
   bool accumulate = false;
-  choir__grad_destination(var, &dst, &accumulate);
-  if (!dst) {
+  CHOIR_TRY(destination(grad->scope, var, is_cast, &dst, &accumulate));
+  if (!dst && !is_cast) {
     choir_tensor_retain(tensor);
     return grad_store(grad->scope, var, tensor, true);
   }
-  choir_status_t status = choir_op_run(grad->scope->stream, CHOIR_OP_COPY,
-                                       &tensor, 1, NULL, accumulate, &dst);
+  choir_tensor_t* stored = dst;
+  choir_status_t status =
+      choir_op_run(grad->scope->stream, is_cast ? CHOIR_OP_CAST : CHOIR_OP_COPY,
+                   &tensor, 1, is_cast ? &attrs : NULL, accumulate, &stored);
   if (status) {
     choir_tensor_release(dst);
     return status;
   }
-  return grad_store(grad->scope, var, dst, false);
+  return grad_store(grad->scope, var, stored, false);
+}
+
+// A sum over an axis; in f32 where it is of 16 bits and for what has 32.
+static choir_status_t sum_over(choir_grad_t* grad, choir_tensor_t* tensor,
+                               int32_t axis, bool keep_dims, bool is_wide,
+                               choir_tensor_t** out_sum) {
+  const choir_sum_attrs_t attrs = {.axis = axis, .keep_dims = keep_dims};
+  if (!is_wide || !choir__is_narrow(choir_tensor_dtype(tensor)))
+    return choir_grad_temp(grad, CHOIR_OP_SUM, &tensor, 1, &attrs, out_sum);
+  choir_view_t view;
+  CHOIR_TRY(choir__op_infer(CHOIR_OP_SUM, choir_tensor_view(tensor), 1, &attrs,
+                            &view));
+  view.dtype = CHOIR_DTYPE_F32;
+  CHOIR_TRY(choir_tensor_create_layout(grad->scope->device, &view, out_sum));
+  (void)choir__var_make(grad->scope, *out_sum);
+  if (grad->scope->error) return choir_status_clone(grad->scope->error);
+  return choir_op_run(grad->scope->stream, CHOIR_OP_SUM, &tensor, 1, &attrs,
+                      false, out_sum);
 }
 
 // Sums a gradient of a broadcast result down to the shape of the source.
 static choir_status_t grad_reduce(choir_grad_t* grad, choir_tensor_t* wide,
-                                  const choir_view_t* target,
+                                  const choir_var_t* var,
                                   choir_tensor_t** out_tensor) {
+  const choir_view_t* target = choir_tensor_view(var->tensor);
+  const bool is_wide = grad_dtype(var) == CHOIR_DTYPE_F32;
   choir_tensor_t* current = wide;
-  while (choir_tensor_ndim(current) > target->ndim) {
-    choir_sum_attrs_t attrs = {.axis = 0, .keep_dims = false};
-    CHOIR_TRY(
-        choir_grad_temp(grad, CHOIR_OP_SUM, &current, 1, &attrs, &current));
-  }
-  for (int32_t k = 0; k < target->ndim; ++k) {
-    if (choir_tensor_shape(current)[k] == target->shape[k]) continue;
-    choir_sum_attrs_t attrs = {.axis = k, .keep_dims = true};
-    CHOIR_TRY(
-        choir_grad_temp(grad, CHOIR_OP_SUM, &current, 1, &attrs, &current));
-  }
+  while (choir_tensor_ndim(current) > target->ndim)
+    CHOIR_TRY(sum_over(grad, current, 0, false, is_wide, &current));
+  for (int32_t k = 0; k < target->ndim; ++k)
+    if (choir_tensor_shape(current)[k] != target->shape[k])
+      CHOIR_TRY(sum_over(grad, current, k, true, is_wide, &current));
   *out_tensor = current;
   return NULL;
 }
@@ -159,7 +206,7 @@ choir_status_t choir_grad_emit(choir_grad_t* grad, int32_t src, choir_op_t op,
   if (result_is_wide(grad, src, op, srcs, src_count)) {
     choir_tensor_t* wide = NULL;
     CHOIR_TRY(choir_grad_temp(grad, op, srcs, src_count, attrs, &wide));
-    CHOIR_TRY(grad_reduce(grad, wide, choir_tensor_view(var->tensor), &wide));
+    CHOIR_TRY(grad_reduce(grad, wide, var, &wide));
     return choir_grad_pass(grad, src, wide);
   }
   int32_t sources[CHOIR_OP_MAX_RESULTS] = {src};
@@ -190,6 +237,12 @@ static bool shares_memory(const choir_tensor_t* result,
   return false;
 }
 
+// Whether it can make a gradient in f32 of sources in 16 bits.
+static bool writes_f32(choir_op_t op) {
+  return op == CHOIR_OP_CAST ||
+         choir__op_takes_dst(op, CHOIR_DTYPE_BF16, CHOIR_DTYPE_F32);
+}
+
 choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
                                     int32_t count, choir_op_t op,
                                     choir_tensor_t* const* srcs,
@@ -201,11 +254,15 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
   // The op writes straight to the destinations when all of them agree on
   // whether to add; else it makes new tensors, which are passed on.
   bool direct = true;
-  for (int32_t i = 0; i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
+  const bool is_narrow = has_narrow(srcs, src_count);
+  choir_status_t status = NULL;
+  for (int32_t i = 0; !status && i < count && i < CHOIR_OP_MAX_RESULTS; ++i) {
     if (sources[i] < 0 || !choir_grad_wants(grad, sources[i])) continue;
     choir_var_t* var = grad->src_vars[sources[i]];
     bool adds = false;
-    choir__grad_destination(var, &dsts[i], &adds);
+    status = destination(grad->scope, var, is_narrow, &dsts[i], &adds);
+    if (is_narrow && grad_dtype(var) == CHOIR_DTYPE_F32 && !writes_f32(op))
+      direct = false;
     for (int32_t j = 0; j < i; ++j)
       if (wanted[j] && grad->src_vars[sources[j]] == var) direct = false;
     if (wanted_count > 0 && adds != accumulate) direct = false;
@@ -214,6 +271,10 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
     ++wanted_count;
   }
   if (wanted_count == 0) return NULL;
+  if (status) {
+    for (int32_t i = 0; i < count; ++i) choir_tensor_release(dsts[i]);
+    return status;
+  }
   if (accumulate && wanted_count < choir_op_result_count(op)) direct = false;
   if (!direct) {
     for (int32_t i = 0; i < count; ++i) {
@@ -224,8 +285,8 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
   }
   choir_tensor_t* results[CHOIR_OP_MAX_RESULTS];
   memcpy(results, dsts, sizeof(results));
-  choir_status_t status = choir_op_run(grad->scope->stream, op, srcs, src_count,
-                                       attrs, accumulate, results);
+  status = choir_op_run(grad->scope->stream, op, srcs, src_count, attrs,
+                        accumulate, results);
   if (status) {
     for (int32_t i = 0; i < count; ++i) choir_tensor_release(dsts[i]);
     return status;

@@ -231,6 +231,10 @@ static choir_tape_entry_t* tape_append(choir_scope_t* scope, choir_op_t op,
   entry->previous = scope->tape;
   scope->tape = entry;
   dsts[0]->entry = entry;
+  if (op == CHOIR_OP_CAST &&
+      choir_tensor_dtype(srcs[0]->tensor) == CHOIR_DTYPE_F32 &&
+      choir_tensor_dtype(dsts[0]->tensor) == CHOIR_DTYPE_BF16)
+    dsts[0]->unrounded = srcs[0];
   return entry;
 }
 
@@ -294,43 +298,10 @@ static choir_var_t* take_results(choir_scope_t* scope, choir_op_t op,
 
 // ---- Mixed precision ----
 
-static bool is_mixed(const choir_scope_t* scope, choir_op_t op,
-                     choir_var_t* const* srcs, int32_t src_count) {
-  return scope->step_precision != CHOIR_DTYPE_F32 && src_count > 0 &&
-         choir_op_info(op).is_product &&
-         choir_tensor_dtype(srcs[0]->tensor) == CHOIR_DTYPE_F32;
-}
-
-static choir_var_t* cast(choir_scope_t* scope, choir_var_t* var,
-                         choir_dtype_t dtype) {
-  const choir_cast_attrs_t attrs = {.dtype = dtype};
-  return choir_scope_op(scope, CHOIR_OP_CAST, &var, 1, &attrs, NULL);
-}
-
-static choir_var_t* mixed_op(choir_scope_t* scope, choir_op_t op,
-                             choir_var_t* const* srcs, int32_t src_count,
-                             const void* attrs) {
-  choir_var_t* narrow[CHOIR_MAX_OPERANDS];
-  // Anew for each use, so that gradients of several uses are added up in f32.
-  for (int32_t i = 0; i < src_count; ++i)
-    narrow[i] = cast(scope, srcs[i], scope->step_precision);
-  choir_var_t* result =
-      choir_scope_op(scope, op, narrow, src_count, attrs, NULL);
-  return cast(scope, result, CHOIR_DTYPE_F32);
-}
-
-choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
-                            choir_var_t* const* srcs, int32_t src_count,
-                            const void* attrs, choir_var_t** out_more) {
-  const int32_t result_count = choir_op_result_count(op);
-  for (int32_t i = 1; out_more && i < result_count; ++i)
-    out_more[i - 1] = &scope->failed;
-  if (scope->error) return &scope->failed;
-  bool wants_grad = false;
-  if (!check_sources(scope, choir_op_name(op), srcs, src_count, &wants_grad))
-    return &scope->failed;
-  if (is_mixed(scope, op, srcs, src_count))
-    return mixed_op(scope, op, srcs, src_count, attrs);
+static choir_var_t* run_op(choir_scope_t* scope, choir_op_t op,
+                           choir_var_t* const* srcs, int32_t src_count,
+                           const void* attrs, bool wants_grad,
+                           choir_var_t** out_more) {
   choir_tensor_t* tensors[CHOIR_MAX_OPERANDS] = {NULL};
   for (int32_t i = 0; i < src_count; ++i) tensors[i] = srcs[i]->tensor;
   choir_tensor_t* results[CHOIR_OP_MAX_RESULTS] = {NULL};
@@ -344,6 +315,58 @@ choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
   }
   return take_results(scope, op, srcs, src_count, attrs, wants_grad, results,
                       out_more);
+}
+
+// In bf16 once for all uses: its gradients are added up in f32 all the same
+// (choir__grad_destination). In f16 anew for each, whose gradient is scaled.
+static choir_var_t* cast(choir_scope_t* scope, choir_var_t* var,
+                         choir_dtype_t dtype) {
+  if (choir_tensor_dtype(var->tensor) == dtype) return var;
+  const bool is_kept = dtype == CHOIR_DTYPE_BF16;
+  if (is_kept && var->rounded && var->rounded->tensor) return var->rounded;
+  const choir_cast_attrs_t attrs = {.dtype = dtype};
+  choir_var_t* result =
+      run_op(scope, CHOIR_OP_CAST, &var, 1, &attrs, var->wants_grad, NULL);
+  if (is_kept) var->rounded = result;
+  return result;
+}
+
+// Casts sources to what the step's precision wants; true when the result is to
+// be cast back.
+static bool mix(choir_scope_t* scope, choir_op_t op, choir_var_t** srcs,
+                int32_t src_count) {
+  choir_dtype_t given[CHOIR_MAX_OPERANDS], wanted[CHOIR_MAX_OPERANDS];
+  for (int32_t i = 0; i < src_count; ++i)
+    given[i] = choir_tensor_dtype(srcs[i]->tensor);
+  const bool is_cast_back = choir_op_mixed_dtypes(op, scope->step_precision,
+                                                  given, src_count, wanted);
+  for (int32_t i = 0; i < src_count; ++i)
+    srcs[i] = cast(scope, srcs[i], wanted[i]);
+  return is_cast_back;
+}
+
+choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
+                            choir_var_t* const* srcs, int32_t src_count,
+                            const void* attrs, choir_var_t** out_more) {
+  const int32_t result_count = choir_op_result_count(op);
+  for (int32_t i = 1; out_more && i < result_count; ++i)
+    out_more[i - 1] = &scope->failed;
+  if (scope->error) return &scope->failed;
+  bool wants_grad = false;
+  if (!check_sources(scope, choir_op_name(op), srcs, src_count, &wants_grad))
+    return &scope->failed;
+  choir_var_t* mixed[CHOIR_MAX_OPERANDS];
+  bool is_cast_back = false;
+  if (scope->step_precision != CHOIR_DTYPE_F32) {
+    memcpy(mixed, srcs, sizeof(*mixed) * (size_t)src_count);
+    is_cast_back = mix(scope, op, mixed, src_count);
+    if (scope->error) return &scope->failed;
+    srcs = mixed;
+  }
+  choir_var_t* result =
+      run_op(scope, op, srcs, src_count, attrs, wants_grad, out_more);
+  if (scope->error || !is_cast_back) return result;
+  return cast(scope, result, CHOIR_DTYPE_F32);
 }
 
 choir_var_t* choir_scope_record(choir_scope_t* scope, choir_op_t op,

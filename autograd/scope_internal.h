@@ -23,6 +23,8 @@ struct choir_var_s {
   int32_t pending;                  // of those, still to visit
   int32_t masked;                   // of those, with choir_grad_note_masked
   choir_tensor_t* scale;            // of its gradient, the scope's; NULL: none
+  choir_var_t* rounded;             // itself in bf16; NULL: not yet
+  choir_var_t* unrounded;           // the f32 that it is a cast to bf16 of
   choir_vars_t tuple;               // whose first it is; count 0: of none
   choir__recomputed_t* recomputed;  // the entry is one of these; NULL: of none
   bool wants_grad;
@@ -64,10 +66,6 @@ void choir__recomputed_visited(const choir__recomputed_t* part,
                                const choir_tape_entry_t* entry);
 
 // grad_rule.c
-// Where the next contribution to `var` goes: *out_dst is a tensor to write
-// (one reference for the caller) or NULL for a new one.
-void choir__grad_destination(choir_var_t* var, choir_tensor_t** out_dst,
-                             bool* out_accumulate);
 // What an entry's rule gets, but for dy.
 choir_grad_t choir__grad_of(choir_scope_t* scope,
                             const choir_tape_entry_t* entry);

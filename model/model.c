@@ -60,6 +60,7 @@ choir_status_t choir_model_set_precision(choir_model_t* model,
                        "model %s: precision is %s; f32, bf16 or f16 is needed",
                        model->def->name, choir_dtype_name(dtype));
   choir__model_drop_graphs(model);
+  model->precision = dtype;
   choir_scope_set_precision(model->scope, dtype);
   return NULL;
 }
@@ -117,6 +118,7 @@ choir_status_t choir__model_make(choir_device_t* device,
   model->def = def;
   model->self = self;
   model->seed = seed;
+  model->precision = CHOIR_DTYPE_F32;
   choir_status_t status = model_init(model);
   if (status) {
     choir_model_release(model);
@@ -146,8 +148,14 @@ static choir_vars_t take_tensors(const choir_model_t* model,
 static choir_var_t* run_forward(const choir_model_t* model,
                                 const choir_model_batch_t* batch) {
   vars_t vars;
-  return model->def->forward(model->scope, model->self,
-                             take_tensors(model, batch->inputs, &vars));
+  choir_var_t* out = model->def->forward(
+      model->scope, model->self, take_tensors(model, batch->inputs, &vars));
+  const choir_tensor_t* y = choir_var_tensor(out);
+  if (model->precision == CHOIR_DTYPE_F32 || !y ||
+      choir_tensor_dtype(y) != model->precision)
+    return out;
+  const choir_cast_attrs_t to_f32 = {.dtype = CHOIR_DTYPE_F32};
+  return choir_var_cast(model->scope, out, &to_f32);
 }
 
 // Zeros like the views.

@@ -54,6 +54,7 @@ struct choir_model_s {
   const choir_model_def_t* def;
   void* self;
   int64_t seed;
+  choir_dtype_t precision;
   int64_t first_stream;  // of the parameters' initial values
   int64_t step;
   int64_t pass;           // of the step: how many were counted before

@@ -5,15 +5,12 @@
 
 // The conversions, in the order in which they are tried.
 typedef enum {
+  NARROW,         // f32 results of products of 16-bit factors, to 16 bits
   WIDE,           // 16-bit floats to f32, in their order of dimensions
   CHANNELS_LAST,  // images densely with channels last, all else by rows
   CONTIGUOUS,     // everything densely by rows
   CONVERSION_COUNT,
 } conversion_t;
-
-static bool is_half(const choir_view_t* view) {
-  return view->dtype == CHOIR_DTYPE_F16 || view->dtype == CHOIR_DTYPE_BF16;
-}
 
 // Each element once: dimensions along which it is repeated have size 1.
 static choir_view_t strip_broadcast(const choir_view_t* view) {
@@ -34,16 +31,23 @@ static choir_view_t restore_broadcast(choir_view_t made,
   return made;
 }
 
-// Whether the operand is converted, from what to what; else it goes as it is.
-static bool convert_view(conversion_t conversion, const choir_view_t* view,
-                         choir_view_t* out_from, choir_view_t* out_to) {
+// Whether operand i is converted, from what to what; else it goes as it is.
+static bool convert_view(conversion_t conversion, const choir_record_t* record,
+                         int32_t i, choir_view_t* out_from,
+                         choir_view_t* out_to) {
+  const choir_view_t* view = &record->operands[i];
   *out_from = conversion == WIDE ? strip_broadcast(view) : *view;
   *out_to = *out_from;
   out_to->offset = 0;
+  if (conversion == NARROW) {
+    out_to->dtype = choir_record_src(record, 0)->dtype;
+    choir_view_set_layout_like(out_to, out_from);
+    return i >= record->src_count && view->dtype == CHOIR_DTYPE_F32;
+  }
   if (conversion == WIDE) {
     out_to->dtype = CHOIR_DTYPE_F32;
     choir_view_set_layout_like(out_to, out_from);
-    return is_half(view);
+    return choir__is_narrow(view->dtype);
   }
   if (conversion == CHANNELS_LAST && view->ndim == 4) {
     choir_view_set_channels_last(out_to);
@@ -57,6 +61,9 @@ static bool is_allowed(conversion_t conversion, const choir_record_t* record) {
   const choir_op_def_t* def = choir__op_def(choir__record_op(record));
   // What conversions are made of.
   if (def->op == CHOIR_OP_CAST || def->op == CHOIR_OP_COPY) return false;
+  if (conversion == NARROW)
+    return def->is_product &&
+           choir__is_narrow(choir_record_src(record, 0)->dtype);
   for (int32_t i = 0; i < record->dst_count; ++i) {
     // Steps in place take no 16-bit floats.
     if (def->inplace[i]) return false;
@@ -78,12 +85,14 @@ static bool leads_to_a_kernel(conversion_t conversion,
   for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
     const choir_view_t* view = &record->operands[i];
     choir_view_t from;
-    const bool converts = convert_view(conversion, view, &from, &operands[i]);
+    const bool converts =
+        convert_view(conversion, record, i, &from, &operands[i]);
     operands[i] = converts ? restore_broadcast(operands[i], view) : *view;
     is_other |= converts && (conversion != WIDE || i < record->src_count);
   }
   choir_record_t converted = *record;
   converted.operands = operands;
+  converted.accumulate &= conversion != NARROW;
   return is_other && choir__native_kernel(device, &converted);
 }
 
@@ -98,15 +107,16 @@ typedef struct converted_s {
 
 static choir_status_t emit_copy(const converted_t* converted,
                                 const choir_view_t* from,
-                                const choir_view_t* to) {
+                                const choir_view_t* to, bool accumulate) {
   const choir_cast_attrs_t attrs = {.dtype = to->dtype};
   choir_view_t operands[2] = {*from, *to};
   choir_record_t record = {.operation = choir__operation(CHOIR_OP_COPY),
                            .operands = operands,
                            .src_count = 1,
                            .dst_count = 1,
+                           .accumulate = accumulate,
                            .label = converted->record->label};
-  if (converted->conversion == WIDE) {
+  if (from->dtype != to->dtype) {
     record.operation = choir__operation(CHOIR_OP_CAST);
     record.attrs = &attrs;
     record.attrs_bytes = sizeof(attrs);
@@ -122,14 +132,16 @@ static choir_status_t convert(converted_t* converted, int32_t i) {
   const choir_view_t* view = &record->operands[i];
   choir_view_t from, to;
   converted->operands[i] = *view;
-  if (!convert_view(converted->conversion, view, &from, &to)) return NULL;
+  if (!convert_view(converted->conversion, record, i, &from, &to)) return NULL;
   CHOIR_TRY(choir_tensor_create_layout(converted->lowering->device, &to,
                                        &converted->made[i]));
   const choir_view_t* made = choir_tensor_view(converted->made[i]);
   converted->operands[i] = restore_broadcast(*made, view);
-  if (!choir_record_reads(record, i) || choir_view_count(made) == 0)
+  // A rounded result is added to what has more bits.
+  if (!choir_record_reads(record, i) || converted->conversion == NARROW ||
+      choir_view_count(made) == 0)
     return NULL;
-  return emit_copy(converted, &from, made);
+  return emit_copy(converted, &from, made, false);
 }
 
 static choir_status_t emit_all(converted_t* converted) {
@@ -138,11 +150,13 @@ static choir_status_t emit_all(converted_t* converted) {
   for (int32_t i = 0; i < count; ++i) CHOIR_TRY(convert(converted, i));
   choir_record_t op = *record;
   op.operands = converted->operands;
+  const bool adds_later = record->accumulate && converted->conversion == NARROW;
+  op.accumulate &= !adds_later;
   CHOIR_TRY(choir__lower(converted->lowering, &op));
   for (int32_t i = record->src_count; i < count; ++i)
     if (converted->made[i] && choir_view_count(&record->operands[i]) > 0)
-      CHOIR_TRY(
-          emit_copy(converted, &converted->operands[i], &record->operands[i]));
+      CHOIR_TRY(emit_copy(converted, &converted->operands[i],
+                          &record->operands[i], adds_later));
   return NULL;
 }
 

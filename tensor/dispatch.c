@@ -199,6 +199,8 @@ static choir_status_t check_dtype(const call_t* call, int32_t i) {
   uint32_t mask = i == 0 ? def->dtypes : 1u << model;
   if (i == 1 && def->second_dtypes) mask = def->second_dtypes;
   if (i == def->src_max - 1) mask |= def->last_dtypes;
+  if ((def->wide_sources >> i & 1) && choir__is_narrow(model))
+    mask |= CHOIR_DTYPE_MASK(F32);
   if (mask & (1u << dtype)) return NULL;
   char needed[80] = "";
   for (int d = 0; d < CHOIR_DTYPE_COUNT; ++d) {
@@ -267,6 +269,19 @@ static choir_view_t* dst_view(call_t* call, int32_t i) {
   return &call->operands[call->src_count + i];
 }
 
+// Whether the op's results are rounded, so that they can be rounded less.
+static bool makes_numbers(const choir_op_def_t* def) {
+  return def->op != CHOIR_OP_CAST && def->op != CHOIR_OP_COPY &&
+         !def->index_map && !def->alias && !def->inplace[0];
+}
+
+bool choir__op_takes_dst(choir_op_t op, choir_dtype_t inferred,
+                         choir_dtype_t given) {
+  return given == inferred ||
+         (given == CHOIR_DTYPE_F32 && choir__is_narrow(inferred) &&
+          makes_numbers(choir__op_def(op)));
+}
+
 // A given destination lies where and how it lies, with the inferred shape.
 static choir_status_t check_given(call_t* call, int32_t i) {
   const choir_op_def_t* def = call->def;
@@ -280,7 +295,8 @@ static choir_status_t check_given(call_t* call, int32_t i) {
         def->name, (int)i,
         choir_device_name(choir_tensor_device(call->dsts[i])),
         choir_device_name(call->device));
-  if (given->dtype != needed->dtype || !choir_view_same_shape(given, needed)) {
+  if (!choir__op_takes_dst(def->op, needed->dtype, given->dtype) ||
+      !choir_view_same_shape(given, needed)) {
     choir_view_t shape = *needed;
     choir_view_set_contiguous(&shape);
     return CHOIR_ERROR(

@@ -90,6 +90,11 @@ typedef struct choir_op_def_s {
   // Mask of what source src_max - 1, which may be left out, can be beside
   // source 0's dtype.
   uint32_t last_dtypes;
+  // Bit i: source i, where source 0's dtype has 16 bits, can be f32 as well:
+  // few numbers, whose rounding many others would show (biases, scales, sums).
+  uint32_t wide_sources;
+  // What mixed precision computes from f32 sources: losses and sums.
+  bool is_wide;
   choir_op_domain_t domains[5];  // of the first sources; the rest ANY
   double tolerance;              // f32 kernel against reference; share of
                                  // the size of an element, at least 1
@@ -217,6 +222,17 @@ choir_status_t choir__lower(const choir_lowering_t* lowering,
 // the kernel, by whatever the device has for it. `record` needs no operation.
 choir_status_t choir__run_inside(choir_op_t op, const choir_record_t* record,
                                  choir_stream_t* stream) CHOIR_NODISCARD;
+
+// Whether it is a float of 16 bits.
+static inline bool choir__is_narrow(choir_dtype_t dtype) {
+  return dtype == CHOIR_DTYPE_F16 || dtype == CHOIR_DTYPE_BF16;
+}
+
+// Whether a result of the dtype that the shape rule inferred can be written to
+// a destination of another: to f32, not rounded to 16 bits, where the op
+// computes it (and does not move it).
+bool choir__op_takes_dst(choir_op_t op, choir_dtype_t inferred,
+                         choir_dtype_t given);
 
 // Runs the op's shape rule; failures name the op.
 choir_status_t choir__op_infer(choir_op_t op, const choir_view_t* srcs,

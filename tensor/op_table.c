@@ -126,6 +126,27 @@ choir_op_info_t choir_op_info(choir_op_t op) {
                            .attrs = def->attrs};
 }
 
+bool choir_op_mixed_dtypes(choir_op_t op, choir_dtype_t precision,
+                           const choir_dtype_t* src_dtypes, int32_t src_count,
+                           choir_dtype_t* out_dtypes) {
+  const choir_op_def_t* def = defs[op];
+  const bool is_f16 = precision == CHOIR_DTYPE_F16;
+  const uint32_t kept = is_f16 ? 0 : def->wide_sources;
+  bool is_narrow = def->is_product && src_count > 0 &&
+                   (!is_f16 || src_dtypes[0] == CHOIR_DTYPE_F32);
+  for (int32_t i = 0; i < src_count && !is_f16; ++i)
+    is_narrow |= src_dtypes[i] == precision && !(kept >> i & 1) &&
+                 op != CHOIR_OP_CAST && !def->is_wide;
+  for (int32_t i = 0; i < src_count; ++i) {
+    out_dtypes[i] = src_dtypes[i];
+    if (is_narrow && src_dtypes[i] == CHOIR_DTYPE_F32 && !(kept >> i & 1))
+      out_dtypes[i] = precision;
+    if (def->is_wide && src_dtypes[i] == precision && !is_f16)
+      out_dtypes[i] = CHOIR_DTYPE_F32;
+  }
+  return is_f16 && is_narrow;
+}
+
 const choir_struct_def_t* choir_op_attrs_def(choir_op_t op) {
   return op_is_valid(op) ? defs[op]->attrs : NULL;
 }

@@ -673,6 +673,18 @@ typedef struct choir_op_info_s {
 // All zeros for a value that is no op: so ops 0, 1, ... end there.
 CHOIR_API choir_op_info_t choir_op_info(choir_op_t op);
 
+// Mixed precision (Micikevicius et al., 2018, arXiv:1710.03740): in which
+// dtypes a step takes the op's sources, of which src_dtypes are given; others
+// are cast first. Factors of products have `precision`, F16 or BF16, losses and
+// sums F32. Other ops take BF16 where one of their sources is that already.
+// Biases, scales and the like stay as they are. Returns whether the op's
+// results are cast to F32 at once: those of F16's products are, since the
+// gradient of each is scaled into F16's range (choir_scope_set_precision).
+CHOIR_API bool choir_op_mixed_dtypes(choir_op_t op, choir_dtype_t precision,
+                                     const choir_dtype_t* src_dtypes,
+                                     int32_t src_count,
+                                     choir_dtype_t* out_dtypes);
+
 // The attributes' field table, NULL when the op has none.
 CHOIR_API const choir_struct_def_t* choir_op_attrs_def(choir_op_t op);
 CHOIR_API int32_t choir_op_result_count(choir_op_t op);

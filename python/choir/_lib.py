@@ -366,6 +366,9 @@ FUNCTIONS = {
     # tensor/ops.h
     "op_run": (_P, [_P, c_int, POINTER(_P), c_int32, _P, c_bool, POINTER(_P)]),
     "op_info": (OpInfo, [c_int]),
+    "op_mixed_dtypes": (c_bool, [
+        c_int, c_int, POINTER(c_int), c_int32, POINTER(c_int),
+    ]),
     # autograd/scope.h
     "scope_create": (_P, [_P, POINTER(_P)]),
     "scope_destroy": (None, [_P]),

@@ -7,8 +7,13 @@ import math
 
 from choir import _raw, tensor
 from choir._arguments import _as, _beside, _indices, _to_shape
-from choir.autograd import _op
+from choir.autograd import _op, _widened
 from choir.tensor import Tensor, _need_tensor
+
+
+def _scores(x, name: str) -> Tensor:
+    """x; in float32 where mixed precision made it of 16 bits."""
+    return _widened(_need_tensor(x, name))
 
 
 def _loss(x: Tensor) -> Tensor:
@@ -31,7 +36,8 @@ def _labels(t: Tensor, name: str, rows: int) -> Tensor:
 
 def _rows(x: Tensor, t, name: str) -> tuple[Tensor, Tensor]:
     """Scores in rows, and targets; those in their shape too."""
-    if _need_tensor(x, name).ndim() < 2:
+    x = _scores(x, name)
+    if x.ndim() < 2:
         raise ValueError(
             f"{name}: x has shape {x.shape}; (batch, classes), or more axes before "
             "the classes, is needed"
@@ -106,7 +112,8 @@ def binary_cross_entropy(x: Tensor, t) -> Tensor:
 
     1e-4 is added inside of the logarithms, as in SINGA.
     """
-    t = _as(_beside(t, _need_tensor(x, "binary_cross_entropy")), x.data.dtype)
+    x = _scores(x, "binary_cross_entropy")
+    t = _as(_beside(t, x), x.data.dtype)
     if t.shape != x.shape:
         raise ValueError(
             f"binary_cross_entropy: t has shape {t.shape}, x {x.shape}; the same "
@@ -121,13 +128,15 @@ def binary_cross_entropy(x: Tensor, t) -> Tensor:
 
 def mse_loss(x: Tensor, t) -> Tensor:
     """The mean of (x - t)^2 over all elements."""
-    t = _beside(t, _need_tensor(x, "mse_loss"))
+    x = _scores(x, "mse_loss")
+    t = _beside(t, x)
     return _op("mse_loss", x, _as(t, x.data.dtype))
 
 
 def ranking_loss(pos: Tensor, neg: Tensor, M: float = 0.2) -> Tensor:
     """The mean of max(0, M - pos + neg), of two tensors of one shape."""
-    neg = _beside(neg, _need_tensor(pos, "ranking_loss"))
+    pos = _scores(pos, "ranking_loss")
+    neg = _scores(_beside(neg, pos), "ranking_loss")
     if pos.shape != neg.shape:
         raise ValueError(
             f"ranking_loss: pos has shape {pos.shape}, neg {neg.shape}; the same "

@@ -175,6 +175,7 @@ class Operator:
     def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
         for x in xs:
             tensor._need_tensor(x, self.name)
+        xs = [_widened(x) for x in xs]
         results = self.forward(*[x.data for x in xs])
         if not isinstance(results, (tuple, list)):
             results = (results,)
@@ -295,7 +296,11 @@ class ListOperator(Operator):
 
     def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
         _check_tensors(self.op, xs)
-        return self._finish(xs, [self.forward(*[x.data for x in xs])])
+        if here.precision is None:
+            return self._finish(xs, [self.forward(*[x.data for x in xs])])
+        xs, is_cast_back = _mixed(self.op, xs)
+        ys = self._finish(xs, [self.forward(*[x.data for x in xs])])
+        return tuple(_cast(y, _raw.F32) for y in ys) if is_cast_back else ys
 
     def _finish(self, xs, results):
         ys = super()._finish(xs, results)
@@ -325,9 +330,14 @@ def apply(op: _raw.Op, xs, settings: dict) -> Tensor:
 def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     """The same with the attributes' struct."""
     _check_tensors(op, xs)
-    if op.is_product and here.precision is not None:
-        if xs[0].data.dtype == _raw.F32:
-            return _mixed(op, xs, attrs)
+    if here.precision is None:
+        return _run(op, xs, attrs)
+    xs, is_cast_back = _mixed(op, xs)
+    y = _run(op, xs, attrs)
+    return _cast(y, _raw.F32) if is_cast_back else y
+
+
+def _run(op: _raw.Op, xs, attrs) -> Tensor:
     results = op(*[x.data for x in xs], attrs=attrs)
     if not here.training or op.gradient != _raw.GRAD:
         return Tensor._of(results[0])
@@ -339,12 +349,29 @@ def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     return _remember(op, xs, attrs, results)
 
 
-def _mixed(op: _raw.Op, xs, attrs) -> Tensor:
-    """As the C library's scopes do it: factors cast down, the result up."""
-    dtype = here.precision
-    narrow = [apply(OPS["cast"], (x,), {"dtype": dtype}) for x in xs]
-    y = apply_attrs(op, narrow, attrs)
-    return apply(OPS["cast"], (y,), {"dtype": _raw.F32})
+def _cast(x: Tensor, dtype: int) -> Tensor:
+    if x.data.dtype == dtype:
+        return x
+    op = OPS["cast"]
+    return _run(op, (x,), op.attrs(dtype=dtype))
+
+
+def _mixed(op: _raw.Op, xs) -> tuple[list[Tensor], bool]:
+    """The sources in the dtypes of mixed precision, as the C library's scopes
+    take them; whether the result is to be cast back."""
+    dtypes = ctypes.c_int * len(xs)
+    given, wanted = dtypes(*[x.data.dtype for x in xs]), dtypes()
+    is_cast_back = lib.op_mixed_dtypes(
+        op.code, here.precision, given, len(xs), wanted
+    )
+    return [_cast(x, w) for x, w in zip(xs, wanted)], is_cast_back
+
+
+def _widened(x: Tensor) -> Tensor:
+    """x, in float32 where mixed precision made it of 16 bits."""
+    if here.precision is None or x.data.dtype != here.precision:
+        return x
+    return _cast(x, _raw.F32)
 
 
 def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:

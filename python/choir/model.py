@@ -203,11 +203,12 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def set_precision(self, precision) -> None:
         """Mixed precision, when the model is called from now on.
 
-        "bfloat16" or "float16": products (linear, matmul, conv2d) have factors and
-        results of 16 bits, summed in float32. All else, parameters, gradients and
-        optimizer states too, stays float32. No loss needs scaling: with float16 what
-        comes back to a product is scaled into its range. For GPUs: on a CPU steps get
-        slower. "float32": off. Also as tensor.bfloat16 and so on."""
+        "bfloat16": products (linear, matmul, conv2d) have factors and results of 16
+        bits, summed in float32, and what comes behind them stays so: activations and
+        their gradients. Parameters, their gradients, optimizer states, losses and
+        what a call returns are float32. "float16": products alone, and their
+        gradients are scaled into its range, so that no loss needs scaling.
+        "float32": off. Also as tensor.bfloat16 and so on."""
         code = tensor._code(precision)
         if code not in (_raw.F32, _raw.BF16, _raw.F16):
             raise ValueError(
@@ -223,7 +224,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
         before = here.precision
         here.precision = self._precision
         try:
-            return function(*args, **kwargs)
+            return _widened(function(*args, **kwargs))
         finally:
             here.precision = before
 
@@ -400,6 +401,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             result = func(self, *args, **kwargs)
             for t in _flat((result,), {}):
                 t.creator = None  # what is behind it may go now
+            _widened(result)
             # Held while the step is planned, so that replays write it again.
             object.__setattr__(self, "_last", result)
 
@@ -598,6 +600,15 @@ def _flat(args, kwargs):
             yield from _flat(value, {})
         elif isinstance(value, dict):
             yield from _flat(value.values(), {})
+
+
+def _widened(result):
+    """A call's result, whose Tensors of mixed precision's 16 bits become float32;
+    but for those of which a gradient may still be asked."""
+    for t in _flat((result,), {}):
+        if t.creator is None:
+            t.data = autograd._widened(t).data
+    return result
 
 
 def _key(args, kwargs, inputs):

@@ -835,6 +835,9 @@ def _binary(name: str, lhs, rhs) -> Tensor:
             code in _raw.FLOATS or (code in _raw._WHOLE and name != "div")
         ):
             return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
+        mixed = here.precision == _raw.BF16 and {_raw.F32, _raw.BF16}
+        if {code, rhs.data.dtype} == mixed:
+            return _autograd.apply_attrs(OPS[name], (lhs, rhs), None)
     like = lhs if isinstance(lhs, Tensor) else rhs
     other = rhs if like is lhs else lhs
     if _numbers.is_number(other):

@@ -127,7 +127,9 @@ static choir_status_t attention_infer(const choir_record_t* record,
   CHOIR_TRY(check(record));
   const choir_view_t y = like_y(srcs);
   CHOIR_TRY(choir__infer_like(&y, &dsts[0]));
-  return choir__infer_shape(y.dtype, 3, y.shape, &dsts[1]);
+  return choir__infer_shape(
+      choir__is_narrow(y.dtype) ? CHOIR_DTYPE_F32 : y.dtype, 3, y.shape,
+      &dsts[1]);
 }
 
 static choir_status_t check_grad(const choir_record_t* record) {
@@ -470,6 +472,7 @@ CHOIR_OP_DEFINE_BY(ATTENTION, attention, 3, 4, 2, attention_infer, reference,
       ENUM, id, least, 7, results, id##_infer, reference, doc,            \
       CHOIR_OP_ATTRS(id, fields, "as attention"), .cost = attention_cost, \
       .at_step = attention_at_step, .dtypes = CHOIR_DTYPES_FLOAT,         \
+      .wide_sources = CHOIR__SOURCE(4),                                   \
       .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_ANY, \
                   CHOIR_DOMAIN_ANY, CHOIR_DOMAIN_POSITIVE},               \
       .tolerance = 5e-5, __VA_ARGS__)

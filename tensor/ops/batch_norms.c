@@ -44,7 +44,7 @@ static choir_status_t infer(const norm_t* norm, const choir_record_t* record,
   }
   for (int32_t i = 0; i < record->dst_count; ++i)
     CHOIR_TRY(i > 0 && i <= norm->vectors
-                  ? choir__infer_shape(x->dtype, 1, &x->shape[1], &dsts[i])
+                  ? choir__infer_shape(srcs[1].dtype, 1, &x->shape[1], &dsts[i])
                   : choir__infer_like(x, &dsts[i]));
   return NULL;
 }
@@ -240,48 +240,50 @@ static const choir_field_t fields[] = {
 
 #define LIST(...) \
   { __VA_ARGS__ }
-#define DEFINE(ENUM, id, run, sources_, least, most, vectors_, results_, \
-               has_relu_, ...)                                           \
-  static const norm_t id##_norm = {sources_, vectors_, has_relu_};       \
-  static choir_status_t id##_infer(const choir_record_t* record,         \
-                                   choir_view_t* dsts) {                 \
-    return infer(&id##_norm, record, dsts);                              \
-  }                                                                      \
-  static choir_status_t id##_reference(const choir_record_t* record,     \
-                                       choir_stream_t* stream) {         \
-    return run(&id##_norm, record, stream);                              \
-  }                                                                      \
-  CHOIR_OP_DEFINE_BY(ENUM, id, least, most, results_, id##_infer,        \
-                     id##_reference, __VA_ARGS__,                        \
-                     CHOIR_OP_ATTRS(id, fields, "normalisation"),        \
+// Sources 1 to last_vector are vectors.
+#define DEFINE(ENUM, id, run, sources_, last_vector, least, most, vectors_, \
+               results_, has_relu_, ...)                                    \
+  static const norm_t id##_norm = {sources_, vectors_, has_relu_};          \
+  static choir_status_t id##_infer(const choir_record_t* record,            \
+                                   choir_view_t* dsts) {                    \
+    return infer(&id##_norm, record, dsts);                                 \
+  }                                                                         \
+  static choir_status_t id##_reference(const choir_record_t* record,        \
+                                       choir_stream_t* stream) {            \
+    return run(&id##_norm, record, stream);                                 \
+  }                                                                         \
+  CHOIR_OP_DEFINE_BY(ENUM, id, least, most, results_, id##_infer,           \
+                     id##_reference, __VA_ARGS__,                           \
+                     CHOIR_OP_ATTRS(id, fields, "normalisation"),           \
+                     .wide_sources = (2u << (last_vector)) - 2u,            \
                      .dtypes = CHOIR_DTYPES_FLOAT)
 
 CHOIR_OP_GRADIENT(batch_norm, BATCH_NORM_GRAD, 0, 1, ~1, ~2, CHOIR_DY);
-DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 3, 3, 2, 3, false,
-       "x, scale, bias -> normalised x, mean, biased variance",
+DEFINE(BATCH_NORM, batch_norm, forward, LIST(X, SCALE, BIAS), 2, 3, 3, 2, 3,
+       false, "x, scale, bias -> normalised x, mean, biased variance",
        .tolerance = 1e-5, .cases = norm_cases);
 DEFINE(BATCH_NORM_RELU, batch_norm_relu, forward,
-       LIST(X, SCALE, BIAS, RESIDUAL), 3, 4, 2, 3, true,
+       LIST(X, SCALE, BIAS, RESIDUAL), 2, 3, 4, 2, 3, true,
        "x, scale, bias (, residual) -> relu(normalised x + residual), mean, "
        "biased variance",
        .tolerance = 1e-5, .cases = relu_cases);
 DEFINE(BATCH_NORM_INFER, batch_norm_infer, forward,
-       LIST(X, SCALE, BIAS, MEAN, VAR), 5, 5, 0, 1, false,
+       LIST(X, SCALE, BIAS, MEAN, VAR), 4, 5, 5, 0, 1, false,
        "x, scale, bias, mean, var -> normalised x",
        .domains[4] = CHOIR_DOMAIN_POSITIVE, .tolerance = 1e-5,
        .cases = infer_cases);
 DEFINE(BATCH_NORM_GRAD, batch_norm_grad, backward,
-       LIST(X, SCALE, MEAN, VAR, DY), 5, 5, 2, 3, false,
+       LIST(X, SCALE, MEAN, VAR, DY), 3, 5, 5, 2, 3, false,
        "x, scale, mean, var, dy -> dx, dscale, dbias",
        .domains[3] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,
        .cases = grad_cases);
 DEFINE(BATCH_NORM_RELU_GRAD, batch_norm_relu_grad, backward,
-       LIST(X, SCALE, BIAS, MEAN, VAR, DY, DY2), 6, 7, 2, 3, true,
+       LIST(X, SCALE, BIAS, MEAN, VAR, DY, DY2), 4, 6, 7, 2, 3, true,
        "x, scale, bias, mean, var, dy (, dy2) -> dx, dscale, dbias",
        .domains[4] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,
        .cases = relu_grad_cases);
 DEFINE(BATCH_NORM_ADD_RELU_GRAD, batch_norm_add_relu_grad, backward,
-       LIST(X, SCALE, MEAN, VAR, Y, DY, DY2), 6, 7, 2, 4, true,
+       LIST(X, SCALE, MEAN, VAR, Y, DY, DY2), 3, 6, 7, 2, 4, true,
        "x, scale, mean, var, y, dy (, dy2) -> dx, dscale, dbias, dresidual",
        .domains[3] = CHOIR_DOMAIN_POSITIVE, .tolerance = 2e-5,
        .cases = add_relu_grad_cases);

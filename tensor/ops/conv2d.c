@@ -333,7 +333,7 @@ DEFINE(CONV2D, conv2d, 1, conv2d_infer, CHOIR__ALL_SOURCES, add_y, bias_y,
        .is_product = true, .is_rectified = is_rectified, .cases = cases);
 DEFINE(CONV2D_GRAD_DATA, conv2d_grad_data, 1, infer_grad, ~CHOIR__SOURCE(0),
        add_dx, NULL, "x (its shape only), W, dy -> dx of a convolution",
-       .shapes_only = 1u << 0, .cases = grad_cases);
+       .is_product = true, .shapes_only = 1u << 0, .cases = grad_cases);
 DEFINE(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 2, infer_grad, ~CHOIR__SOURCE(1),
        add_dw, bias_dw, "x, W (its shape only), dy -> dW, db of a convolution",
-       .shapes_only = 1u << 1, .cases = grad_cases);
+       .is_product = true, .shapes_only = 1u << 1, .cases = grad_cases);

@@ -115,7 +115,7 @@ static choir_status_t run(const char* op, const choir_record_t* record,
   }                                                                           \
   CHOIR_OP_DEFINE_BY(ENUM, id, sources, sources, results, infer,              \
                      id##_reference, doc_, .dtypes = CHOIR_DTYPES_FLOAT,      \
-                     .second_dtypes = CHOIR__DTYPES_INDEX,                    \
+                     .second_dtypes = CHOIR__DTYPES_INDEX, .is_wide = true,   \
                      .domains = {CHOIR_DOMAIN_##domain, CHOIR_DOMAIN_LABELS}, \
                      .tolerance = 2e-6, .cases = cases_)
 

@@ -24,7 +24,7 @@ static choir_status_t infer(const choir_record_t* record, choir_view_t* dsts) {
   if (record->dst_count > 1) {
     CHOIR_TRY(choir__need_same_shape("dy", &srcs[2], "x", x));
     for (int32_t i = 1; i < record->dst_count; ++i)
-      CHOIR_TRY(choir__infer_shape(x->dtype, 1, &columns, &dsts[i]));
+      CHOIR_TRY(choir__infer_shape(srcs[1].dtype, 1, &columns, &dsts[i]));
   } else if (record->src_count > 2) {
     CHOIR_TRY(choir__need_vector("bias", &srcs[2], columns));
   }
@@ -125,6 +125,8 @@ static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD, "epsilon=0.1")};
   CHOIR_OP_DEFINE_BY(                                                       \
       NAME, op_name, sources, sources, results, infer, op_name##_reference, \
       text, CHOIR_OP_ATTRS(op_name, fields, text),                          \
+      .wide_sources =                                                       \
+          CHOIR__SOURCE(1) | (results == 1 ? CHOIR__SOURCE(2) : 0),         \
       .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = error, .cases = op_cases);
 
 NORM_OP(LAYER_NORM, layer_norm,

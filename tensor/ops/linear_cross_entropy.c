@@ -173,7 +173,7 @@ static const choir_op_case_t grad_cases[] = {CASES(OF_GRAD), {NULL, NULL}};
   CHOIR_OP_DEFINE(ENUM, id, sources, 2, doc_,                              \
                   CHOIR_OP_ATTRS(id, fields, doc_), .cost = cost,          \
                   .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64), \
-                  .second_dtypes = CHOIR__DTYPES_INDEX,                    \
+                  .second_dtypes = CHOIR__DTYPES_INDEX, .is_wide = true,   \
                   .domains = {CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_LABELS,      \
                               CHOIR_DOMAIN_UNIT, CHOIR_DOMAIN_POSITIVE},   \
                   __VA_ARGS__)

@@ -76,11 +76,11 @@ static const choir_op_case_t grad_cases[] = {
 
 DEFINE(MSE_LOSS, mse_loss, 2, 1, mse_loss_reference,
        "x, t -> mean of (x - t)^2 over all elements (0 of none)",
-       .cases = cases);
+       .is_wide = true, .cases = cases);
 DEFINE(BINARY_CROSS_ENTROPY, binary_cross_entropy, 2, 1,
        binary_cross_entropy_reference,
        "p, t -> sum of -t log p - (1 - t) log(1 - p), by sample", SHARES,
-       .cases = cases);
+       .is_wide = true, .cases = cases);
 DEFINE(BINARY_CROSS_ENTROPY_GRAD, binary_cross_entropy_grad, 3, 2,
        binary_cross_entropy_reference, "p, t, dy -> dp, dt", SHARES,
        .cases = grad_cases);

@@ -206,15 +206,16 @@ static const choir_op_case_t max_cases[] = {CASES_WITH_ELEMENTS, {NULL, NULL}};
                   CHOIR_OP_ATTRS(id, fields, "what is reduced"))
 
 DEFINE(SUM, sum, src->dtype, false, sum_real, sum_integer,
-       "sum over one axis or all", .tolerance = 1e-5, .cases = sum_cases,
+       "sum over one axis or all", .is_wide = true, .tolerance = 1e-5,
+       .cases = sum_cases,
        .dtypes = CHOIR_DTYPES_FLOAT | CHOIR_DTYPE_MASK(I32) |
                  CHOIR_DTYPE_MASK(I64));
 DEFINE(MEAN, mean, src->dtype, false, mean_real, NULL,
-       "mean over one axis or all; NaN of nothing",
+       "mean over one axis or all; NaN of nothing", .is_wide = true,
        .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5, .cases = sum_cases);
 DEFINE(SUM_SQUARE, sum_square, src->dtype, false, sum_square_real, NULL,
-       "sum of squares over one axis or all", .dtypes = CHOIR_DTYPES_FLOAT,
-       .tolerance = 1e-5, .cases = sum_cases);
+       "sum of squares over one axis or all", .is_wide = true,
+       .dtypes = CHOIR_DTYPES_FLOAT, .tolerance = 1e-5, .cases = sum_cases);
 DEFINE(MAX, max, src->dtype, true, max_real, max_integer,
        "largest element over one axis or all",
        .dtypes = CHOIR_DTYPES_ALL & ~CHOIR_DTYPE_MASK(BOOL),

@@ -17,6 +17,7 @@ namespace {
 using choir::testing::kTraining;
 using choir::testing::Make;
 using choir::testing::Read;
+using choir::testing::Result;
 using choir::testing::ScopeTest;
 using choir::testing::Shape;
 using choir::testing::TensorPtr;
@@ -28,6 +29,11 @@ INSTANTIATE_TEST_SUITE_P(All, MixedPrecision,
                          [](const auto& info) {
                            return std::string(info.param);
                          });
+
+std::vector<float> Values(choir_tensor_t* tensor) {
+  const choir_cast_attrs_t to_f32 = {CHOIR_DTYPE_F32};
+  return Read<float>(Result(CHOIR_OP_CAST, {tensor}, &to_f32).get());
+}
 
 // bf16 has eight bits: 1 + 2^-9 becomes 1, forward in x and backward in dy.
 TEST_P(MixedPrecision, RoundsTheFactorsOfProducts) {
@@ -48,19 +54,19 @@ TEST_P(MixedPrecision, RoundsTheFactorsOfProducts) {
     float y, loss;
     std::vector<float> dx, dw;
   };
-  const Step steps[] = {
-      {CHOIR_DTYPE_BF16, 3.75f, 3.75f * more, {2, 0.5f}, {1, 3}},
-      // Eleven bits.
-      {CHOIR_DTYPE_F16,
-       3.75f + 0x1p-8f,
-       (3.75f + 0x1p-8f) * more,
-       {2 * more, more / 2},
-       {1 + 0x1p-8f, 3 * more}},
-      {CHOIR_DTYPE_F32,
-       3.75f + 0x1p-8f,
-       (3.75f + 0x1p-8f) * more,
-       {2 * more, more / 2},
-       {more * more, 3 * more}}};
+  const Step steps[] = {// What comes behind the product is bf16 too.
+                        {CHOIR_DTYPE_BF16, 3.75f, 3.75f, {2, 0.5f}, {1, 3}},
+                        // Eleven bits.
+                        {CHOIR_DTYPE_F16,
+                         3.75f + 0x1p-8f,
+                         (3.75f + 0x1p-8f) * more,
+                         {2 * more, more / 2},
+                         {1 + 0x1p-8f, 3 * more}},
+                        {CHOIR_DTYPE_F32,
+                         3.75f + 0x1p-8f,
+                         (3.75f + 0x1p-8f) * more,
+                         {2 * more, more / 2},
+                         {more * more, 3 * more}}};
   for (const Step& step : steps) {
     SCOPED_TRACE(choir_dtype_name(step.precision));
     choir_scope_set_precision(scope_, step.precision);
@@ -75,14 +81,93 @@ TEST_P(MixedPrecision, RoundsTheFactorsOfProducts) {
         nullptr);
     choir_scope_backward(scope_, loss, nullptr);
     ASSERT_TRUE(choir_scope_is_ok(scope_));
-    // What is not a product keeps its bits.
-    EXPECT_EQ(Read<float>(choir_var_tensor(y)), std::vector<float>{step.y});
+    EXPECT_EQ(choir_tensor_dtype(choir_var_tensor(y)),
+              step.precision == CHOIR_DTYPE_BF16 ? CHOIR_DTYPE_BF16
+                                                 : CHOIR_DTYPE_F32);
+    EXPECT_EQ(Values(choir_var_tensor(y)), std::vector<float>{step.y});
     EXPECT_EQ(Read<float>(choir_var_tensor(loss)),
               std::vector<float>{step.loss});
     EXPECT_EQ(Read<float>(choir_var_grad(in)), step.dx);
     EXPECT_EQ(Read<float>(grad), step.dw);
     ASSERT_OK(choir_scope_end(scope_));
   }
+}
+
+// Bits that bf16 has no room for, in sums of terms that it has.
+TEST_P(MixedPrecision, GradientsOfWhatIsF32AreSummedInF32) {
+  const auto make = [&](const Shape& shape, const std::vector<float>& values) {
+    return Make(device_.get(), shape, values);
+  };
+  const float tiny = 0x1p-12f;
+  choir_scope_set_precision(scope_, CHOIR_DTYPE_BF16);
+  for (bool has_place : {true, false}) {
+    SCOPED_TRACE(has_place ? "a parameter" : "a leaf");
+    TensorPtr w = make({1, 1}, {2}), b = make({1}, {tiny});
+    TensorPtr dw = make({1, 1}, {-7}), db = make({1}, {-7});
+    choir_param_t params[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      params[i].name = i ? "b" : "w";
+      params[i].value = i ? b.get() : w.get();
+      params[i].grad = i ? db.get() : dw.get();
+      params[i].trainable = true;
+    }
+    choir_scope_begin(scope_, &kTraining);
+    choir_var_t* w_var = has_place ? choir_scope_param(scope_, &params[0])
+                                   : choir_scope_leaf(scope_, w.get());
+    choir_var_t* b_var = has_place ? choir_scope_param(scope_, &params[1])
+                                   : choir_scope_leaf(scope_, b.get());
+    choir_var_t* row = choir_scope_leaf(scope_, make({1}, {3}).get());
+    choir_var_t* x = choir_scope_input(scope_, make({2, 1}, {1, tiny}).get());
+    // Two uses of w and b, in sums over two rows; then a row added to all.
+    choir_var_t* y = choir_var_linear(scope_, x, w_var, b_var);
+    choir_var_t* z = choir_var_linear(
+        scope_, choir_scope_input(scope_, make({1, 1}, {0x1p-20f}).get()),
+        w_var, b_var);
+    choir_var_t* more = choir_var_add(scope_, y, row);
+    choir_var_t* weighed = choir_var_mul(
+        scope_, more, choir_scope_input(scope_, make({2, 1}, {1, tiny}).get()));
+    choir_var_t* loss =
+        choir_var_add(scope_, choir_var_sum(scope_, weighed, nullptr),
+                      choir_var_sum(scope_, z, nullptr));
+    EXPECT_EQ(choir_tensor_dtype(choir_var_tensor(more)), CHOIR_DTYPE_BF16);
+    EXPECT_EQ(choir_tensor_dtype(choir_var_tensor(loss)), CHOIR_DTYPE_F32);
+    choir_scope_backward(scope_, loss, nullptr);
+    ASSERT_TRUE(choir_scope_is_ok(scope_));
+    EXPECT_EQ(Read<float>(has_place ? dw.get() : choir_var_grad(w_var)),
+              (std::vector<float>{1 + tiny * tiny + 0x1p-20f}));
+    EXPECT_EQ(Read<float>(has_place ? db.get() : choir_var_grad(b_var)),
+              (std::vector<float>{2 + tiny}));
+    EXPECT_EQ(Read<float>(choir_var_grad(row)), (std::vector<float>{1 + tiny}));
+    ASSERT_OK(choir_scope_end(scope_));
+  }
+}
+
+// A gradient of another dtype than its variable's is cast.
+TEST_P(MixedPrecision, CustomOpsGiveGradientsInAnyDtype) {
+  const auto make = [&](const Shape& shape, const std::vector<float>& values) {
+    return Make(device_.get(), shape, values);
+  };
+  choir_scope_set_precision(scope_, CHOIR_DTYPE_BF16);
+  choir_scope_begin(scope_, &kTraining);
+  choir_var_t* w = choir_scope_leaf(scope_, make({1, 1}, {2}).get());
+  choir_var_t* y = choir_var_matmul(
+      scope_, choir_scope_input(scope_, make({1, 1}, {3}).get()), w, nullptr);
+  TensorPtr result = make({1}, {1}), dy = make({1, 1}, {1 + 0x1p-9f});
+  choir_custom_op_t op = {};
+  op.name = "custom";
+  op.self = dy.get();
+  op.backward = [](void* self, choir_tensor_t*,
+                   choir_tensor_t** out) -> choir_status_t {
+    *out = static_cast<choir_tensor_t*>(self);
+    choir_tensor_retain(*out);
+    return nullptr;
+  };
+  choir_var_t* loss =
+      choir_scope_record_custom(scope_, &op, &y, 1, result.get());
+  choir_scope_backward(scope_, loss, nullptr);
+  ASSERT_TRUE(choir_scope_is_ok(scope_));
+  EXPECT_EQ(Read<float>(choir_var_grad(w)), (std::vector<float>{3}));
+  EXPECT_OK(choir_scope_end(scope_));
 }
 
 // Without a scale f16 would make 0 of what is below 2^-25 and infinity of what

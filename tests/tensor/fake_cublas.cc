@@ -46,6 +46,12 @@ choir_dtype_t ChoirDtype(int dtype) {
   }
 }
 
+// Factors of 16 bits have results of 16 or 32.
+bool TakesDtypes(int factors, int result) {
+  return result == factors ||
+         (BytesOf(factors) == 2 && result == CHOIR__CUBLAS_R_32F);
+}
+
 uint32_t AlignmentOf(const void* memory) {
   const uintptr_t bits = reinterpret_cast<uintptr_t>(memory) | 256;
   return static_cast<uint32_t>(bits & (~bits + 1));
@@ -174,9 +180,10 @@ void FakeCublas::Multiply(const Product& product) {
   const uint64_t inner = turn_a ? a.rows : a.columns;
   const choir_dtype_t dtype = ChoirDtype(d.dtype);
   const size_t bytes = BytesOf(d.dtype);
-  auto load = [dtype, bytes](const void* memory, size_t place) {
-    return choir_element_load(static_cast<const char*>(memory) + place * bytes,
-                              dtype);
+  auto load = [](const void* memory, size_t place, int type) {
+    return choir_element_load(
+        static_cast<const char*>(memory) + place * BytesOf(type),
+        ChoirDtype(type));
   };
   if (product.workspace)
     std::memset(product.workspace, 0x5a, product.workspace_bytes);
@@ -185,16 +192,22 @@ void FakeCublas::Multiply(const Product& product) {
       for (uint64_t row = 0; row < d.rows; ++row) {
         double sum = 0;
         for (uint64_t i = 0; i < inner; ++i)
-          sum += load(product.a, turn_a ? a.Place(i, row, number)
-                                        : a.Place(row, i, number)) *
-                 load(product.b, turn_b ? b.Place(column, i, number)
-                                        : b.Place(i, column, number));
+          sum +=
+              load(product.a,
+                   turn_a ? a.Place(i, row, number) : a.Place(row, i, number),
+                   a.dtype) *
+              load(product.b,
+                   turn_b ? b.Place(column, i, number)
+                          : b.Place(i, column, number),
+                   b.dtype);
         double result = product.alpha * sum;
         if (product.beta != 0)
-          result += product.beta * load(product.c, product.layouts[2].Place(
-                                                       row, column, number));
+          result +=
+              product.beta * load(product.c,
+                                  product.layouts[2].Place(row, column, number),
+                                  product.layouts[2].dtype);
         if (product.desc.epilogue == CHOIR__CUBLAS_EPILOGUE_BIAS)
-          result += load(product.desc.bias, row);
+          result += load(product.desc.bias, row, d.dtype);
         choir_element_store(product.d + d.Place(row, column, number) * bytes,
                             dtype, result);
       }
@@ -399,7 +412,8 @@ choir__cublas_table_t FakeCublas::MakeTable() {
       return kInvalidValue;
     }
     const bool is_double = d.dtype == CHOIR__CUBLAS_R_64F;
-    if (a.dtype != d.dtype || b.dtype != d.dtype || c.dtype != d.dtype ||
+    if (!TakesDtypes(a.dtype, d.dtype) || b.dtype != a.dtype ||
+        c.dtype != d.dtype ||
         desc.scale != (is_double ? CHOIR__CUBLAS_R_64F : CHOIR__CUBLAS_R_32F) ||
         (desc.compute == CHOIR__CUBLAS_COMPUTE_64F) != is_double)
       return kNotSupported;

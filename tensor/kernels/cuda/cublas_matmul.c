@@ -23,6 +23,7 @@ _Static_assert(sizeof(struct choir__cublas_algo_s) == 64, "as cuBLASLt has it");
 // One of a, b, c: where it begins, and how far the next matrix is.
 typedef struct operand_s {
   choir__matrix_t matrix;
+  choir_dtype_t dtype;
   char* data;
   int64_t batch_stride;             // elements; 0: the same matrix each time
   int64_t strides[CHOIR_MAX_NDIM];  // of problem_t's loops
@@ -32,7 +33,7 @@ typedef struct operand_s {
 typedef struct problem_s {
   choir_op_t op;
   const choir_record_t* record;
-  choir_dtype_t dtype;
+  choir_dtype_t dtype;  // of the factors
   int64_t m, n, k;
   operand_t a, b, c;
   char* bias;  // NULL: none
@@ -46,6 +47,7 @@ typedef struct problem_s {
 static void place(const problem_t* problem, const choir_view_t* view,
                   const choir__matrix_t* matrix, operand_t* operand) {
   operand->matrix = *matrix;
+  operand->dtype = view->dtype;
   operand->data = choir__cuda_data(view);
   uint64_t bits = (uintptr_t)operand->data;
   for (int32_t k = 0; k < problem->loop_count; ++k)
@@ -94,7 +96,7 @@ static void describe(choir_op_t op, const choir_record_t* record,
                      const choir__product_t* product, problem_t* out_problem) {
   *out_problem = (problem_t){.op = op,
                              .record = record,
-                             .dtype = choir_record_dst(record, 0)->dtype,
+                             .dtype = choir_record_src(record, 0)->dtype,
                              .m = product->m,
                              .n = product->n,
                              .k = product->k};
@@ -113,13 +115,13 @@ static void key_of(const problem_t* problem, choir__key_t* out_key) {
   const operand_t* operands[3] = {&problem->a, &problem->b, &problem->c};
   out_key->count = 0;
   choir__key_add(out_key, problem->op);
-  choir__key_add(out_key, problem->dtype);
   choir__key_add(out_key, problem->m);
   choir__key_add(out_key, problem->n);
   choir__key_add(out_key, problem->k);
   choir__key_add(out_key, problem->batch);
   choir__key_add(out_key, problem->bias_alignment);
   for (int i = 0; i < 3; ++i) {
+    choir__key_add(out_key, operands[i]->dtype);
     choir__key_add(out_key, operands[i]->matrix.ld);
     choir__key_add(out_key, operands[i]->matrix.transposed);
     choir__key_add(out_key, operands[i]->batch_stride);
@@ -189,7 +191,7 @@ static choir_status_t make_layout(const choir__cublas_t* cublas,
                                   int64_t columns,
                                   choir__cublas_layout_t* out_layout) {
   CHOIR_TRY(CHOIR__CUBLAS_CALL(cublas, cublasLtMatrixLayoutCreate, out_layout,
-                               dtype_of(problem->dtype), (uint64_t)rows,
+                               dtype_of(operand->dtype), (uint64_t)rows,
                                (uint64_t)columns, operand->matrix.ld));
   if (problem->batch == 1) return NULL;
   const int32_t count = (int32_t)problem->batch;
@@ -348,7 +350,7 @@ static char* start_of(const problem_t* problem, const operand_t* operand,
     offset += index % problem->loops[k] * operand->strides[k];
     index /= problem->loops[k];
   }
-  return operand->data + offset * (int64_t)choir_dtype_bytes(problem->dtype);
+  return operand->data + offset * (int64_t)choir_dtype_bytes(operand->dtype);
 }
 
 static choir_status_t launch(const choir__cublas_t* cublas,
@@ -406,19 +408,29 @@ static choir_status_t run(choir_op_t op, const choir_record_t* record,
 // The library adds no bias in f64.
 #define LINEAR_DTYPES (CHOIR_DTYPES_FLOAT & ~CHOIR_DTYPE_MASK(F64))
 
-#define PRODUCT(OP, name)                                              \
-  static bool name##_supports(const choir_record_t* record) {          \
-    choir__product_t product;                                          \
-    return (OP##_DTYPES >> choir_record_dst(record, 0)->dtype & 1u) && \
-           choir__##name##_product(record, &product) &&                \
-           choir__cublas_is_there();                                   \
-  }                                                                    \
-  static choir_status_t name##_run(const choir_record_t* record,       \
-                                   choir_stream_t* stream) {           \
-    choir__product_t product;                                          \
-    (void)choir__##name##_product(record, &product);                   \
-    return run(CHOIR_OP_##OP, record, &product, stream);               \
-  }                                                                    \
+// Factors of 16 bits have a result in f32 where no bias is added, which has the
+// result's dtype.
+static bool is_of_dtypes(const choir_record_t* record, uint32_t dtypes) {
+  const choir_dtype_t from = choir_record_src(record, 0)->dtype;
+  const choir_dtype_t to = choir_record_dst(record, 0)->dtype;
+  return (dtypes >> from & 1u) &&
+         (to == from || (choir__is_narrow(from) && to == CHOIR_DTYPE_F32 &&
+                         record->src_count == 2));
+}
+
+#define PRODUCT(OP, name)                                        \
+  static bool name##_supports(const choir_record_t* record) {    \
+    choir__product_t product;                                    \
+    return is_of_dtypes(record, OP##_DTYPES) &&                  \
+           choir__##name##_product(record, &product) &&          \
+           choir__cublas_is_there();                             \
+  }                                                              \
+  static choir_status_t name##_run(const choir_record_t* record, \
+                                   choir_stream_t* stream) {     \
+    choir__product_t product;                                    \
+    (void)choir__##name##_product(record, &product);             \
+    return run(CHOIR_OP_##OP, record, &product, stream);         \
+  }                                                              \
   CHOIR__CUDA_OP_KERNEL(OP, name, "cublas", name##_run, name##_supports)
 PRODUCT(MATMUL, matmul)
 PRODUCT(LINEAR, linear)
