@@ -6,6 +6,7 @@
 #include "core/random.h"
 
 void choir__key_add_view(choir__key_t* key, const choir_view_t* view) {
+  choir__key_add(key, view->dtype);
   choir__key_add(key, view->ndim);
   for (int32_t k = 0; k < view->ndim; k++) {
     choir__key_add(key, view->shape[k]);

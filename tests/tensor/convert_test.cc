@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/kernels/cpu/cpu_internal.h"
 #include "tests/tensor/ops_testing.h"
 
 namespace {
@@ -17,9 +18,12 @@ using namespace choir::testing;  // NOLINT: all of this file is about them
 class Widen : public ::testing::TestWithParam<choir_dtype_t> {
  protected:
   void SetUp() override {
+    // No processor multiplies 16 bits then.
+    choir__isa_limit(CHOIR__ISA_AVX2);
     device_ = MakeDevice("cpu");
     choir_op_stats_reset();
   }
+  void TearDown() override { choir__isa_limit(CHOIR__ISA_AVX512); }
   TensorPtr Half(const Shape& shape, const std::vector<float>& values) {
     TensorPtr wide = Make<float>(device_.get(), shape, values);
     return Cast(wide, GetParam());

@@ -19,8 +19,11 @@ static bool conv_fits(const choir__conv_t* conv) {
   if (conv->kind == CHOIR__CONV_FORWARD && conv->record->accumulate &&
       conv->attrs->activation != CHOIR_ACTIVATION_NONE)
     return false;
-  return choir__all_f32(conv->record) && conv->x->ndim == 4 &&
-         conv->w->ndim == 4 && conv->y->ndim == 4 &&
+  // oneDNN gives the gradient of images in their dtype alone.
+  return choir__dnnl_takes_dtypes(conv->record) &&
+         (conv->kind == CHOIR__CONV_GRAD_WEIGHT ||
+          conv->x->dtype == conv->y->dtype) &&
+         conv->x->ndim == 4 && conv->w->ndim == 4 && conv->y->ndim == 4 &&
          choir__elements_are_distinct(conv->x) &&
          choir__elements_are_distinct(conv->w) &&
          choir__elements_are_distinct(conv->y) &&
@@ -30,19 +33,21 @@ static bool conv_fits(const choir__conv_t* conv) {
 
 // ---- Descriptors ----
 
-static choir_status_t make_tagged_desc(int ndims, const dnnl_dims_t shape,
+static choir_status_t make_tagged_desc(choir_dtype_t dtype, int ndims,
+                                       const dnnl_dims_t shape,
                                        dnnl_format_tag_t tag,
                                        dnnl_memory_desc_t* out) {
-  CHOIR__DNNL_TRY(
-      dnnl_memory_desc_create_with_tag(out, ndims, shape, dnnl_f32, tag));
+  CHOIR__DNNL_TRY(dnnl_memory_desc_create_with_tag(
+      out, ndims, shape, choir__dnnl_dtype(dtype), tag));
   return NULL;
 }
 
-static choir_status_t make_strided_desc(int ndims, const dnnl_dims_t shape,
+static choir_status_t make_strided_desc(choir_dtype_t dtype, int ndims,
+                                        const dnnl_dims_t shape,
                                         const dnnl_dims_t strides,
                                         dnnl_memory_desc_t* out) {
-  CHOIR__DNNL_TRY(dnnl_memory_desc_create_with_strides(out, ndims, shape,
-                                                       dnnl_f32, strides));
+  CHOIR__DNNL_TRY(dnnl_memory_desc_create_with_strides(
+      out, ndims, shape, choir__dnnl_dtype(dtype), strides));
   return NULL;
 }
 
@@ -65,19 +70,21 @@ static choir_status_t image_descs(const choir_view_t* view, bool blocked,
     is_channels_last &= strides[k] == next;
     next *= shape[k];
   }
-  CHOIR_TRY(make_tagged_desc(4, shape, tag, wanted));
+  CHOIR_TRY(make_tagged_desc(view->dtype, 4, shape, tag, wanted));
   // One block of sixteen channels is the same memory as sixteen channels side
   // by side.
   if (blocked && shape[1] == 16 && is_channels_last)
-    return make_tagged_desc(4, shape, tag, own);
-  return make_strided_desc(4, shape, strides, own);
+    return make_tagged_desc(view->dtype, 4, shape, tag, own);
+  return make_strided_desc(view->dtype, 4, shape, strides, own);
 }
 
 // Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
 // there are any.
+// hint: those of a convolution whose gradient they are.
 static choir_status_t weights_descs(const choir__conv_t* conv,
                                     dnnl_memory_desc_t* own,
-                                    dnnl_memory_desc_t* any) {
+                                    dnnl_memory_desc_t* any,
+                                    dnnl_memory_desc_t* hint) {
   const choir_view_t* w = conv->w;
   const int64_t groups = conv->attrs->groups;
   dnnl_dims_t shape = {0}, strides = {0};
@@ -90,25 +97,27 @@ static choir_status_t weights_descs(const choir__conv_t* conv,
     shape[n] = k == 0 ? w->shape[0] / groups : w->shape[k];
     strides[n++] = w->strides[k] > 0 ? w->strides[k] : 1;
   }
-  CHOIR_TRY(make_strided_desc(n, shape, strides, own));
-  return make_tagged_desc(n, shape, dnnl_format_tag_any, any);
+  CHOIR_TRY(make_strided_desc(w->dtype, n, shape, strides, own));
+  CHOIR_TRY(make_tagged_desc(w->dtype, n, shape, dnnl_format_tag_any, any));
+  return make_tagged_desc(conv->x->dtype, n, shape, dnnl_format_tag_any, hint);
 }
 
-static choir_status_t vector_desc(int64_t count, int64_t stride,
+static choir_status_t vector_desc(const choir_view_t* view, int64_t stride,
                                   dnnl_memory_desc_t* out) {
-  const dnnl_dims_t shape = {count};
-  const dnnl_dims_t strides = {count > 1 ? stride : 1};
-  return make_strided_desc(1, shape, strides, out);
+  const dnnl_dims_t shape = {view->shape[0]};
+  const dnnl_dims_t strides = {view->shape[0] > 1 ? stride : 1};
+  return make_strided_desc(view->dtype, 1, shape, strides, out);
 }
 
 typedef struct conv_descs_s {
-  dnnl_memory_desc_t x_own, x, w_own, w_any, b_own, b, y_own, y;
+  dnnl_memory_desc_t x_own, x, w_own, w_any, w_hint, b_own, b, y_own, y;
   dnnl_dims_t stride, dilation, before, after;
 } conv_descs_t;
 
 static void destroy_descs(conv_descs_t* d) {
-  const dnnl_memory_desc_t all[] = {d->x_own, d->x, d->w_own, d->w_any,
-                                    d->b_own, d->b, d->y_own, d->y};
+  const dnnl_memory_desc_t all[] = {d->x_own, d->x,      d->w_own,
+                                    d->w_any, d->w_hint, d->b_own,
+                                    d->b,     d->y_own,  d->y};
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
     dnnl_memory_desc_destroy(all[i]);
   memset(d, 0, sizeof(*d));
@@ -119,10 +128,10 @@ static choir_status_t describe(const choir__conv_t* conv, bool blocked,
                                conv_descs_t* d) {
   CHOIR_TRY(image_descs(conv->x, blocked, &d->x, &d->x_own));
   CHOIR_TRY(image_descs(conv->y, blocked, &d->y, &d->y_own));
-  CHOIR_TRY(weights_descs(conv, &d->w_own, &d->w_any));
+  CHOIR_TRY(weights_descs(conv, &d->w_own, &d->w_any, &d->w_hint));
   if (conv->b) {
-    CHOIR_TRY(vector_desc(conv->b->shape[0], conv->b->strides[0], &d->b_own));
-    CHOIR_TRY(vector_desc(conv->b->shape[0], 1, &d->b));
+    CHOIR_TRY(vector_desc(conv->b, conv->b->strides[0], &d->b_own));
+    CHOIR_TRY(vector_desc(conv->b, 1, &d->b));
   }
   for (int k = 0; k < 2; k++) {
     const int64_t dilation = conv->attrs->dilation[k];
@@ -150,7 +159,7 @@ static choir_status_t conv_desc(const choir__conv_t* conv,
   dnnl_primitive_desc_t hint = NULL;
   dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
       &hint, engine, dnnl_forward_training, dnnl_convolution_auto, d->x,
-      d->w_any, conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : d->b, d->y,
+      d->w_hint, conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : d->b, d->y,
       d->stride, d->dilation, d->before, d->after, attr);
   if (conv->kind == CHOIR__CONV_FORWARD) {
     *out = hint;
@@ -259,9 +268,10 @@ static bool may_be_winograd(const choir__conv_t* conv) {
       return false;
   const int64_t pixels =
       conv->y->shape[0] * conv->y->shape[2] * conv->y->shape[3];
-  return attrs->groups == 1 && conv->x->shape[1] % 16 == 0 &&
-         conv->y->shape[1] % 16 == 0 && conv->x->shape[1] >= least &&
-         conv->y->shape[1] >= least && pixels >= 1024;
+  return conv->x->dtype == CHOIR_DTYPE_F32 && attrs->groups == 1 &&
+         conv->x->shape[1] % 16 == 0 && conv->y->shape[1] % 16 == 0 &&
+         conv->x->shape[1] >= least && conv->y->shape[1] >= least &&
+         pixels >= 1024;
 }
 
 static bool is_winograd(const_dnnl_primitive_desc_t pd) {

@@ -51,6 +51,30 @@ choir__isa_t choir__dnnl_isa(void) {
   return CHOIR__ISA_BASE;
 }
 
+bool choir__dnnl_has_bf16(void) {
+  return choir__isa() == CHOIR__ISA_AVX512 &&
+         (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
+             dnnl_cpu_isa_avx512_core_bf16;
+}
+
+bool choir__dnnl_takes_dtypes(const choir_record_t* record) {
+  const choir_dtype_t from = choir_record_src(record, 0)->dtype;
+  if (from != CHOIR_DTYPE_F32 &&
+      (from != CHOIR_DTYPE_BF16 || !choir__dnnl_has_bf16()))
+    return false;
+  for (int32_t i = 1; i < record->src_count; ++i)
+    if (choir_record_src(record, i)->dtype != from) return false;
+  for (int32_t i = 0; i < record->dst_count; ++i) {
+    const choir_dtype_t to = choir_record_dst(record, i)->dtype;
+    if (to != from && to != CHOIR_DTYPE_F32) return false;
+  }
+  return true;
+}
+
+dnnl_data_type_t choir__dnnl_dtype(choir_dtype_t dtype) {
+  return dtype == CHOIR_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
 int32_t choir__dnnl_threads_begin(int32_t threads) {
   if (threads > 1) choir_threads_started();
 #if defined(_OPENMP)

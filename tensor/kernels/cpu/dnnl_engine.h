@@ -36,6 +36,15 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
                                  const char* file, int line,
                                  const char* function) CHOIR_NODISCARD;
 
+// Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which
+// asks the system for AMX's registers, may let it (ONEDNN_MAX_CPU_ISA).
+bool choir__dnnl_has_bf16(void);
+// Whether a sum of products, of factors f32 or, where the processor multiplies
+// them, bf16, is for oneDNN: all sources are the one, and results are of their
+// dtype or f32.
+bool choir__dnnl_takes_dtypes(const choir_record_t* record);
+// Of an operand that it takes.
+dnnl_data_type_t choir__dnnl_dtype(choir_dtype_t dtype);
 // The process's one CPU engine, made on first use.
 choir_status_t choir__dnnl_engine(dnnl_engine_t* out_engine) CHOIR_NODISCARD;
 // oneDNN takes as many threads as OpenMP would give the calling thread, a

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by dnnl_sgemm and, where that is slower, oneDNN's matmul.
+// Matrix products by dnnl_sgemm and, where that is slower or the factors have
+// 16 bits, oneDNN's matmul.
 #include <stdatomic.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 
 // Where the matrices of a product begin.
 typedef struct places_s {
-  float *a, *b, *c;
+  void *a, *b, *c;
 } places_t;
 
 // dnnl_sgemm's view of a product: row-major c (m, n) = a (m, k) b (k, n) + beta
@@ -23,6 +24,13 @@ typedef struct sgemm_s {
   int64_t lda, ldb, ldc;
   float beta;
 } sgemm_t;
+
+// One for oneDNN's matmul.
+typedef struct matmul_s {
+  sgemm_t g;  // its pointers are not looked at
+  choir_dtype_t factors, result;
+  void* operands[4];  // a, b, c and a bias of n factors; NULL: none
+} matmul_t;
 
 static choir_status_t run_sgemm(const sgemm_t* g, int32_t threads) {
   const int32_t before = choir__dnnl_threads_begin(threads);
@@ -194,59 +202,80 @@ static bool is_matmul(const sgemm_t* g) {
          g->ldb == g->k && g->ldc == g->n;
 }
 
-static dnnl_status_t matrix_desc(dnnl_memory_desc_t* md, int64_t rows,
-                                 int64_t columns, int64_t ld, bool transposed) {
+static dnnl_status_t matrix_desc(dnnl_memory_desc_t* md, choir_dtype_t dtype,
+                                 int64_t rows, int64_t columns, int64_t ld,
+                                 bool transposed) {
   const dnnl_dims_t sizes = {rows, columns};
   const dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
-  return dnnl_memory_desc_create_with_strides(md, 2, sizes, dnnl_f32, strides);
+  return dnnl_memory_desc_create_with_strides(
+      md, 2, sizes, choir__dnnl_dtype(dtype), strides);
 }
 
 typedef struct product_descs_s {
-  dnnl_memory_desc_t a, b, c;
+  dnnl_memory_desc_t a, b, c, bias;
 } product_descs_t;
 
-// A plan's operands are a, b and c.
+// A plan's operands are those of the product.
 static choir_status_t add_matmul(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
-                                 const sgemm_t* g, product_descs_t* d) {
-  CHOIR__DNNL_TRY(matrix_desc(&d->a, g->m, g->k, g->lda, g->ta == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&d->b, g->k, g->n, g->ldb, g->tb == 'T'));
-  CHOIR__DNNL_TRY(matrix_desc(&d->c, g->m, g->n, g->ldc, false));
-  choir__dnnl_slot_t a_slot, b_slot, c_slot;
-  CHOIR_TRY(choir__dnnl_operand(plan, 0, d->a, &a_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 1, d->b, &b_slot));
-  CHOIR_TRY(choir__dnnl_operand(plan, 2, d->c, &c_slot));
+                                 const matmul_t* product, product_descs_t* d) {
+  const sgemm_t* g = &product->g;
+  const bool has_bias = product->operands[3];
+  CHOIR__DNNL_TRY(
+      matrix_desc(&d->a, product->factors, g->m, g->k, g->lda, g->ta == 'T'));
+  CHOIR__DNNL_TRY(
+      matrix_desc(&d->b, product->factors, g->k, g->n, g->ldb, g->tb == 'T'));
+  CHOIR__DNNL_TRY(
+      matrix_desc(&d->c, product->result, g->m, g->n, g->ldc, false));
+  if (has_bias)
+    CHOIR__DNNL_TRY(
+        matrix_desc(&d->bias, product->factors, 1, g->n, g->n, false));
+  choir__dnnl_slot_t slots[4];
+  const dnnl_memory_desc_t descs[] = {d->a, d->b, d->c, d->bias};
+  for (int32_t i = 0; i < 3 + has_bias; ++i)
+    CHOIR_TRY(choir__dnnl_operand(plan, i, descs[i], &slots[i]));
   dnnl_primitive_attr_t attr;
   CHOIR_TRY(choir__dnnl_attr(g->beta != 0, &attr));
   dnnl_primitive_desc_t pd = NULL;
   const dnnl_status_t made = dnnl_matmul_primitive_desc_create(
-      &pd, engine, d->a, d->b, NULL, d->c, attr);
+      &pd, engine, d->a, d->b, has_bias ? d->bias : NULL, d->c, attr);
   dnnl_primitive_attr_destroy(attr);
   CHOIR__DNNL_TRY(made);
-  const int32_t arguments[][2] = {{DNNL_ARG_SRC, a_slot},
-                                  {DNNL_ARG_WEIGHTS, b_slot},
-                                  {DNNL_ARG_DST, c_slot}};
-  return choir__dnnl_call(plan, pd, arguments, 3);
+  const int32_t arguments[][2] = {{DNNL_ARG_SRC, slots[0]},
+                                  {DNNL_ARG_WEIGHTS, slots[1]},
+                                  {DNNL_ARG_DST, slots[2]},
+                                  {DNNL_ARG_BIAS, has_bias ? slots[3] : 0}};
+  return choir__dnnl_call(plan, pd, arguments, 3 + has_bias);
 }
 
 static choir_status_t build_matmul(choir__dnnl_plan_t* plan,
                                    dnnl_engine_t engine, const void* problem) {
-  product_descs_t descs = {NULL, NULL, NULL};
+  product_descs_t descs = {NULL, NULL, NULL, NULL};
   choir_status_t status = add_matmul(plan, engine, problem, &descs);
   dnnl_memory_desc_destroy(descs.a);
   dnnl_memory_desc_destroy(descs.b);
   dnnl_memory_desc_destroy(descs.c);
+  dnnl_memory_desc_destroy(descs.bias);
   return status;
 }
 
-static choir_status_t run_matmul(const sgemm_t* g, choir_stream_t* stream) {
+static choir_status_t run_matmul(const matmul_t* product,
+                                 choir_stream_t* stream) {
+  const sgemm_t* g = &product->g;
   choir__key_t key = {.count = 0};
   choir__key_add(&key, g->ta);
+  choir__key_add(&key, g->tb);
   choir__key_add(&key, g->m);
   choir__key_add(&key, g->n);
   choir__key_add(&key, g->k);
+  choir__key_add(&key, g->lda);
+  choir__key_add(&key, g->ldb);
+  choir__key_add(&key, g->ldc);
   choir__key_add(&key, g->beta != 0);
-  void* const operands[] = {(void*)g->a, (void*)g->b, g->c};
-  return choir__dnnl_run(&key, build_matmul, g, stream, operands);
+  choir__key_add(&key, product->factors);
+  choir__key_add(&key, product->result);
+  choir__key_add(&key, product->operands[3] != NULL);
+  return choir__dnnl_run(&key, build_matmul, product, stream,
+                         product->operands);
 }
 
 static sgemm_t sgemm_of(const choir__product_t* product, const places_t* places,
@@ -271,23 +300,48 @@ static sgemm_t sgemm_of(const choir__product_t* product, const places_t* places,
 
 static choir_status_t multiply(const sgemm_t* g, choir_stream_t* stream) {
   if (is_shared_here(g)) return run_shares(g, stream);
-  if (is_matmul(g)) return run_matmul(g, stream);
+  if (is_matmul(g)) {
+    const matmul_t product = {.g = *g,
+                              .factors = CHOIR_DTYPE_F32,
+                              .result = CHOIR_DTYPE_F32,
+                              .operands = {(void*)g->a, (void*)g->b, g->c}};
+    return run_matmul(&product, stream);
+  }
   return run_sgemm(g, choir__cpu_threads(stream));
 }
 
 choir_status_t choir__dnnl_product(const choir__product_t* product,
                                    const float* a, const float* b, float* c,
                                    bool adds, choir_stream_t* stream) {
-  const places_t places = {(float*)a, (float*)b, c};
+  const places_t places = {(void*)a, (void*)b, c};
   const sgemm_t g = sgemm_of(product, &places, adds ? 1.0f : 0.0f);
   return multiply(&g, stream);
 }
 
 // ---- matmul ----
 
+static bool is_narrow_product(const choir_record_t* record) {
+  return choir_record_src(record, 0)->dtype == CHOIR_DTYPE_BF16;
+}
+
+static choir_status_t run_narrow(const choir_record_t* record,
+                                 const choir__product_t* product,
+                                 const places_t* places, void* bias,
+                                 choir_stream_t* stream) {
+  const matmul_t narrow = {
+      .g = sgemm_of(product, places, record->accumulate ? 1.0f : 0.0f),
+      .factors = CHOIR_DTYPE_BF16,
+      .result = choir_record_dst(record, 0)->dtype,
+      .operands = {product->c.transposed ? places->b : places->a,
+                   product->c.transposed ? places->a : places->b, places->c,
+                   bias}};
+  return run_matmul(&narrow, stream);
+}
+
 static bool matmul_supports(const choir_record_t* record) {
   choir__product_t product;
-  return choir__all_f32(record) && choir__matmul_product(record, &product);
+  return choir__dnnl_takes_dtypes(record) &&
+         choir__matmul_product(record, &product);
 }
 
 // How far the matrix at `index` (row-major over the result's leading sizes)
@@ -319,13 +373,23 @@ typedef struct batch_s {
   share_t share;  // its status
 } batch_t;
 
+// Where matrix `index` of an operand begins.
+static void* matrix_at(const choir_view_t* view, const choir_view_t* dst,
+                       int64_t index) {
+  return (char*)choir__view_data(view) +
+         batch_offset(view, dst, index) *
+             (int64_t)choir_dtype_bytes(view->dtype);
+}
+
+static places_t places_at(const choir_record_t* record, int64_t i) {
+  const choir_view_t* c = choir_record_dst(record, 0);
+  return (places_t){matrix_at(choir_record_src(record, 0), c, i),
+                    matrix_at(choir_record_src(record, 1), c, i),
+                    matrix_at(c, c, i)};
+}
+
 static sgemm_t product_at(const batch_t* batch, int64_t i) {
-  const choir_view_t* a = choir_record_src(batch->record, 0);
-  const choir_view_t* b = choir_record_src(batch->record, 1);
-  const choir_view_t* c = choir_record_dst(batch->record, 0);
-  const places_t places = {choir__view_f32(a) + batch_offset(a, c, i),
-                           choir__view_f32(b) + batch_offset(b, c, i),
-                           choir__view_f32(c) + batch_offset(c, c, i)};
+  const places_t places = places_at(batch->record, i);
   return sgemm_of(&batch->product, &places,
                   batch->record->accumulate ? 1.0f : 0.0f);
 }
@@ -352,6 +416,13 @@ static choir_status_t matmul_run(const choir_record_t* record,
     return CHOIR_ERROR(INTERNAL, "matmul/dnnl: layout not supported");
   batch.count = choir_view_count(choir_record_dst(record, 0)) /
                 (batch.product.m * batch.product.n);
+  if (is_narrow_product(record)) {
+    for (int64_t i = 0; i < batch.count; ++i) {
+      const places_t places = places_at(record, i);
+      CHOIR_TRY(run_narrow(record, &batch.product, &places, NULL, stream));
+    }
+    return NULL;
+  }
   const sgemm_t first = product_at(&batch, 0);
   if (batch.count >= choir__cpu_threads(stream) && is_same_alone(&first)) {
     CHOIR_TRY(choir__cpu_parallel_scratch(
@@ -373,7 +444,8 @@ const choir_op_kernel_t choir__cpu_matmul = CHOIR_OP_KERNEL(
 
 static bool linear_supports(const choir_record_t* record) {
   choir__product_t product;
-  return choir__all_f32(record) && choir__linear_product(record, &product);
+  return choir__dnnl_takes_dtypes(record) &&
+         choir__linear_product(record, &product);
 }
 
 CHOIR__BODY void add_bias_body(float* y, int64_t ld, const float* b,
@@ -393,17 +465,17 @@ static choir_status_t linear_run(const choir_record_t* record,
   choir__product_t product;
   if (!choir__linear_product(record, &product))
     return CHOIR_ERROR(INTERNAL, "linear/dnnl: layout not supported");
-  const float* bias = choir__view_f32(choir_record_src(record, 2));
-  const places_t places = {choir__view_f32(choir_record_src(record, 0)),
-                           choir__view_f32(choir_record_src(record, 1)),
-                           choir__view_f32(choir_record_dst(record, 0))};
+  const places_t places = places_at(record, 0);
+  void* b = choir__view_data(choir_record_src(record, 2));
+  if (is_narrow_product(record))
+    return run_narrow(record, &product, &places, b, stream);
+  float* c = places.c;
   // The bias goes first, and the product is added to it.
   if (record->accumulate) {
-    add_bias(places.c, product.c.ld, bias, product.m, product.n);
+    add_bias(c, product.c.ld, b, product.m, product.n);
   } else {
     for (int64_t r = 0; r < product.m; r++)
-      memcpy(places.c + r * product.c.ld, bias,
-             (size_t)product.n * sizeof(float));
+      memcpy(c + r * product.c.ld, b, (size_t)product.n * sizeof(float));
   }
   const sgemm_t g = sgemm_of(&product, &places, 1.0f);
   return multiply(&g, stream);
