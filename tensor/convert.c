@@ -96,6 +96,11 @@ static bool leads_to_a_kernel(conversion_t conversion,
   return is_other && choir__native_kernel(device, &converted);
 }
 
+bool choir__is_widened(const choir_device_t* device,
+                       const choir_record_t* record) {
+  return leads_to_a_kernel(WIDE, device, record);
+}
+
 // One record on its way.
 typedef struct converted_s {
   const choir_lowering_t* lowering;

@@ -17,4 +17,8 @@ choir_status_t choir__lower_converted(const choir_lowering_t* lowering,
                                       const choir_record_t* record,
                                       bool* out_done) CHOIR_NODISCARD;
 
+// Whether a kernel for f32 takes the record then.
+bool choir__is_widened(const choir_device_t* device,
+                       const choir_record_t* record);
+
 #endif  // CHOIR_TENSOR_CONVERT_INTERNAL_H_

@@ -127,7 +127,8 @@ bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,
   }
   for (int32_t i = 0; i < def->dst_count; ++i)
     if (dsts[i]) operands[src_count + i] = *choir_tensor_view(dsts[i]);
-  return choir__native_kernel(device, &record) != NULL;
+  return choir__native_kernel(device, &record) ||
+         choir__is_widened(device, &record);
 }
 
 // ---- Lowering ----
@@ -269,10 +270,12 @@ static choir_view_t* dst_view(call_t* call, int32_t i) {
   return &call->operands[call->src_count + i];
 }
 
-// Whether the op's results are rounded, so that they can be rounded less.
+// Whether the op's results are rounded, so that they can be rounded less. (What
+// only overwrites are choices, whose places are told, and optimizer steps.)
 static bool makes_numbers(const choir_op_def_t* def) {
   return def->op != CHOIR_OP_CAST && def->op != CHOIR_OP_COPY &&
-         !def->index_map && !def->alias && !def->inplace[0];
+         def->op != CHOIR_OP_WHERE && !def->index_map && !def->alias &&
+         !def->no_accumulate;
 }
 
 bool choir__op_takes_dst(choir_op_t op, choir_dtype_t inferred,

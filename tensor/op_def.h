@@ -239,7 +239,8 @@ choir_status_t choir__op_infer(choir_op_t op, const choir_view_t* srcs,
                                int32_t src_count, const void* attrs,
                                choir_view_t* dsts) CHOIR_NODISCARD;
 
-// Whether a call of the op on these would run a kernel of the device's own.
+// Whether a call of the op on these would run a kernel of the device's own, one
+// in f32 where there is none of 16 bits.
 // dsts: as choir_op_run takes them; nothing is made. False for a call that
 // would fail.
 bool choir__op_has_kernel(const choir_device_t* device, choir_op_t op,

@@ -43,7 +43,7 @@ static choir_status_t reference(const choir_record_t* record, real_fn_t real,
     for (int32_t i = 0; i < count; ++i) {
       const void* src = choir__src_data(record, i);
       if (choir_dtype_is_float(dtype))
-        x[i] = choir__real_load(src, dtype, walk.offsets[i + 1]);
+        x[i] = choir__real_load(src, views[i + 1]->dtype, walk.offsets[i + 1]);
       else
         n[i] = choir__integer_load(src, dtype, walk.offsets[i + 1]);
     }

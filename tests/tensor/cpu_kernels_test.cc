@@ -29,6 +29,7 @@ using choir::testing::kLayouts;
 using choir::testing::kSanitized;
 using choir::testing::Layout;
 using choir::testing::Problem;
+using choir::testing::Wide;
 
 // Ops whose bits are part of their definition.
 bool IsExact(choir_op_t op) {
@@ -83,8 +84,10 @@ std::vector<choir__isa_t> InstructionSets() {
   return sets;
 }
 
-// With no instruction set above `most`.
-void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
+// With no instruction set above `most`, on sources of `dtype`.
+void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
+                           choir_dtype_t dtype = CHOIR_DTYPE_F32,
+                           Wide wide = Wide::kNothing) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   ASSERT_NE(def, nullptr);
   ASSERT_NE(def->cases, nullptr);
@@ -96,14 +99,27 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
   Device one(1), two(2);
   std::set<std::string> shapes;
   int number = 0;
+  using Results = std::vector<std::vector<char>>;
+  const auto expect_close = [&](const Results& got, const Results& want,
+                                const Problem& problem, size_t i) {
+    const choir_dtype_t result = problem.dst_dtype(static_cast<int32_t>(i));
+    // Two roundings that fall apart are a unit in the last place apart.
+    const double unit = result == CHOIR_DTYPE_BF16  ? 0x1p-7
+                        : result == CHOIR_DTYPE_F16 ? 0x1p-10
+                                                    : 0;
+    ExpectClose(got[i], want[i], result, def->tolerance + unit,
+                problem.record().accumulate, problem.Describe());
+  };
   for (const choir_op_case_t& c : Cases(def)) {
     ++number;
     for (Layout layout : kLayouts) {
-      // Under a sanitizer one layout for each case, in turn.
-      if (kSanitized && static_cast<int>(layout) != number % 4) continue;
+      // Under a sanitizer, and in 16 bits, one layout for each case, in turn.
+      if ((kSanitized || dtype != CHOIR_DTYPE_F32) &&
+          static_cast<int>(layout) != number % 4)
+        continue;
       for (bool accumulate : {false, true}) {
         if (accumulate && def->no_accumulate) continue;
-        Problem problem(def, c, layout, accumulate, CHOIR_DTYPE_F32, one);
+        Problem problem(def, c, layout, accumulate, dtype, one, wide);
         if (!problem.valid() || problem.empty()) continue;
         if (!kernel->supports(&problem.record())) continue;
         // The reference takes its time over the large ones, oneDNN over
@@ -119,9 +135,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
           if (IsExact(kernel->op) && !accumulate)
             ASSERT_EQ(got[i], want[i]) << problem.Describe();
           else
-            ExpectClose(got[i], want[i],
-                        problem.dst_dtype(static_cast<int32_t>(i)),
-                        def->tolerance, accumulate, problem.Describe());
+            expect_close(got, want, problem, i);
         }
         if (testing::Test::HasFatalFailure()) return;
         // A kernel of ours has the same bits on every instruction set and for
@@ -144,14 +158,14 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most) {
             ASSERT_EQ(shared, got) << problem.Describe();
           }
           for (size_t i = 0; i < want.size(); ++i)
-            ExpectClose(shared[i], want[i],
-                        problem.dst_dtype(static_cast<int32_t>(i)),
-                        def->tolerance, accumulate, problem.Describe());
+            expect_close(shared, want, problem, i);
         }
       }
     }
   }
-  EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
+  if (dtype == CHOIR_DTYPE_F32 || !shapes.empty()) {
+    EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
+  }
 }
 
 template <typename Param>
@@ -164,6 +178,62 @@ class CpuKernels : public WithIsaLimit<const choir_op_kernel_t*> {};
 
 TEST_P(CpuKernels, AgreeWithTheReference) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX512);
+}
+
+// Sources of 16 bits alone, beside f32 where the op takes that too, and with
+// results in f32, which are as exact as those of f32.
+TEST_P(CpuKernels, AgreeWithTheReferenceIn16Bits) {
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16})
+    for (Wide wide : {Wide::kNothing, Wide::kSources, Wide::kResults}) {
+      SCOPED_TRACE(choir_dtype_name(dtype));
+      AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX512, dtype, wide);
+    }
+}
+
+// The references themselves: of 16 bits and f32 what they make of f32 alone.
+TEST(References, TakeF32Beside16Bits) {
+  Device device(1);
+  int count = 0;
+  for (int op = 0; op < CHOIR_OP_COUNT; ++op) {
+    const choir_op_def_t* def = choir__op_def(static_cast<choir_op_t>(op));
+    if (!(def->dtypes & CHOIR_DTYPE_MASK(BF16))) continue;
+    // A choice among rounded sums is another choice.
+    if (op == CHOIR_OP_CONV2D_MAX_POOL2D) continue;
+    for (const choir_op_case_t* c = def->cases; c && c->shapes; ++c) {
+      for (Wide wide : {Wide::kSources, Wide::kResults}) {
+        Problem problem(def, *c, Layout::kDense, false, CHOIR_DTYPE_BF16,
+                        device, wide);
+        if (!problem.valid() || problem.empty() || problem.size() > 2000)
+          continue;
+        const auto got = problem.Run(nullptr, device.stream());
+        Problem same(def, *c, Layout::kDense, false, CHOIR_DTYPE_F32, device);
+        same.TakeSources(problem);
+        const auto want = same.Run(nullptr, device.stream());
+        for (size_t i = 0; i < want.size(); ++i) {
+          const auto dtype = [&](const Problem& of) {
+            return of.dst_dtype(static_cast<int32_t>(i));
+          };
+          const size_t elements =
+              got[i].size() / choir_dtype_bytes(dtype(problem));
+          ASSERT_EQ(elements, want[i].size() / choir_dtype_bytes(dtype(same)));
+          // Not the guards around them, which hold other numbers.
+          for (size_t k = 32; k + 32 < elements; ++k) {
+            const double a = choir_element_load(
+                &got[i][k * choir_dtype_bytes(dtype(problem))], dtype(problem));
+            const double b = choir_element_load(
+                &want[i][k * choir_dtype_bytes(dtype(same))], dtype(same));
+            const double unit =
+                dtype(problem) == CHOIR_DTYPE_BF16 ? 0x1p-7 : 1e-6;
+            if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+            ASSERT_LE(std::fabs(a - b), unit * std::fabs(b))
+                << problem.Describe() << ": element " << k;
+          }
+        }
+        ++count;
+      }
+    }
+  }
+  EXPECT_GT(count, 1000);
 }
 
 // NaN, infinities and numbers where the reference has them. oneDNN's

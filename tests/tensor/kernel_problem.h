@@ -85,13 +85,16 @@ inline void Arrange(Layout layout, choir_view_t* view) {
   }
 }
 
+// What is f32 beside sources of 16 bits, of what can be.
+enum class Wide { kNothing, kSources, kResults };
+
 class Problem {
  public:
   Problem(const choir_op_def_t* def, const choir_op_case_t& op_case,
           Layout layout, bool accumulate, choir_dtype_t dtype,
-          const Device& device)
+          const Device& device, Wide wide = Wide::kNothing)
       : def_(def), accumulate_(accumulate), device_(device) {
-    valid_ = Make(op_case, layout, dtype);
+    valid_ = Make(op_case, layout, dtype, wide);
   }
   ~Problem() {
     for (choir_buffer_t* buffer : buffers_) choir_buffer_release(buffer);
@@ -154,6 +157,22 @@ class Problem {
                           view->dtype, value);
     }
     return true;
+  }
+
+  // Takes the values of another problem's sources, for dense ones of any dtype.
+  void TakeSources(const Problem& other) {
+    for (int32_t i = 0; i < record_.src_count; ++i)
+      for (size_t k = 0; k < buffers_.size(); ++k) {
+        const choir_view_t& view = operands_[i];
+        const choir_view_t& from = other.operands_[i];
+        if (buffers_[k] != view.buffer) continue;
+        const size_t size = choir_dtype_bytes(view.dtype);
+        const size_t from_size = choir_dtype_bytes(from.dtype);
+        for (size_t e = 0; e < start_[k].size() / size; ++e)
+          choir_element_store(
+              &start_[k][e * size], view.dtype,
+              choir_element_load(&other.start_[k][e * from_size], from.dtype));
+      }
   }
 
   choir_dtype_t dst_dtype(int32_t i) const {
@@ -292,8 +311,8 @@ class Problem {
     }
   }
 
-  bool Make(const choir_op_case_t& op_case, Layout layout,
-            choir_dtype_t dtype) {
+  bool Make(const choir_op_case_t& op_case, Layout layout, choir_dtype_t dtype,
+            Wide wide) {
     const auto shapes = ParseShapes(op_case.shapes);
     if (def_->attrs) {
       choir_struct_init(def_->attrs, attrs_);
@@ -321,6 +340,8 @@ class Problem {
           domain == CHOIR_DOMAIN_LENGTHS)
         own = layout == Layout::kPadded ? CHOIR_DTYPE_I32 : CHOIR_DTYPE_I64;
       if (domain == CHOIR_DOMAIN_ARGMAX) own = CHOIR_DTYPE_U8;
+      if (wide == Wide::kSources && (def_->wide_sources >> i & 1u))
+        own = CHOIR_DTYPE_F32;
       EXPECT_OK(choir_view_make(own, static_cast<int32_t>(shapes[i].size()),
                                 shapes[i].data(), &operands_[i]));
       // A destination that is a source takes its layout from it.
@@ -341,6 +362,9 @@ class Problem {
         continue;
       }
       *dst = dsts[i];
+      if (wide == Wide::kResults &&
+          choir__op_takes_dst(def_->op, dst->dtype, CHOIR_DTYPE_F32))
+        dst->dtype = CHOIR_DTYPE_F32;
       if (layout == Layout::kPadded) Arrange(layout, dst);
       Allocate(dst);
     }

@@ -191,7 +191,7 @@ void choir__cpu_store_f32(choir_dtype_t dtype, void* to, const float* from,
 typedef struct blocks_s {
   const choir__element_params_t* params;
   choir__plane_fn_t fn;
-  choir_dtype_t dtype;
+  choir_dtype_t dtypes[CHOIR__NEST_OPERANDS];
   bool is_f64;
   int32_t operands;
 } blocks_t;
@@ -200,8 +200,6 @@ static void blocks_plane(const choir__plane_t* plane) {
   enum { BLOCK = 512 };
   _Alignas(64) double room[CHOIR__NEST_OPERANDS][BLOCK];
   const blocks_t* blocks = plane->params;
-  const int64_t bytes = (int64_t)choir_dtype_bytes(blocks->dtype);
-  const load_fn_t load = moves[blocks->dtype].load[blocks->is_f64];
   choir__plane_t block = {.rows = 1, .params = blocks->params};
   for (int64_t r = 0; r < plane->rows; r++) {
     for (int64_t i = 0; i < plane->columns; i += BLOCK) {
@@ -209,6 +207,8 @@ static void blocks_plane(const choir__plane_t* plane) {
       block.columns = rest < BLOCK ? rest : BLOCK;
       char* data[CHOIR__NEST_OPERANDS] = {NULL};
       for (int32_t k = 0; k < blocks->operands; k++) {
+        const choir_dtype_t dtype = blocks->dtypes[k];
+        const int64_t bytes = (int64_t)choir_dtype_bytes(dtype);
         const int64_t step = plane->column_stride[k];
         const bool is_one = k > 0 && step == 0;
         data[k] =
@@ -216,10 +216,11 @@ static void blocks_plane(const choir__plane_t* plane) {
         block.data[k] = (char*)room[k];
         block.column_stride[k] = is_one ? 0 : 1;
         if (k > 0 || blocks->params->accumulate)
-          load(room[k], data[k], step, is_one ? 1 : block.columns);
+          moves[dtype].load[blocks->is_f64](room[k], data[k], step,
+                                            is_one ? 1 : block.columns);
       }
       blocks->fn(&block);
-      moves[blocks->dtype].store[blocks->is_f64](
+      moves[blocks->dtypes[0]].store[blocks->is_f64](
           data[0], room[0], plane->column_stride[0], block.columns);
     }
   }
@@ -255,18 +256,22 @@ static bool nest_of(const choir_record_t* record, const choir_view_t** views,
 static bool elementwise_supports(const choir_record_t* record) {
   const choir_view_t* views[CHOIR__NEST_OPERANDS];
   choir__nest_t nest;
-  const choir_dtype_t dtype = choir_record_dst(record, 0)->dtype;
-  return choir_dtype_is_float(dtype) && nest_of(record, views, &nest);
+  if (!nest_of(record, views, &nest)) return false;
+  for (int32_t i = 0; i < nest.operand_count; ++i)
+    if (!choir_dtype_is_float(views[i]->dtype)) return false;
+  return true;
 }
 
-// Whether a loop of the dtype can do the nest: those of 16 bits want elements
+// Whether a loop of one dtype can do the nest: those of 16 bits want elements
 // side by side, to be stored.
-static bool is_within_reach(const choir__nest_t* nest, choir_dtype_t dtype,
-                            bool accumulate) {
+static bool is_within_reach(const choir__nest_t* nest,
+                            const choir_dtype_t* dtypes, bool accumulate) {
   bool is_dense = !accumulate;
-  for (int32_t i = 0; i < nest->operand_count; i++)
+  for (int32_t i = 0; i < nest->operand_count; i++) {
+    if (dtypes[i] != dtypes[0]) return false;
     is_dense = is_dense && nest->strides[i][nest->ndim - 1] == 1;
-  return choir_dtype_bytes(dtype) > 2 || is_dense;
+  }
+  return choir_dtype_bytes(dtypes[0]) > 2 || is_dense;
 }
 
 static choir_status_t elementwise_run(const choir_record_t* record,
@@ -278,23 +283,23 @@ static choir_status_t elementwise_run(const choir_record_t* record,
   if (!nest_of(record, views, &nest))
     return CHOIR_ERROR(INTERNAL, "%s: operands do not broadcast",
                        record->kernel->name);
-  const choir_dtype_t dtype = views[0]->dtype;
   const bool is_f64 = !plane_of(op, CHOIR_DTYPE_F32);
-  const blocks_t blocks = {
+  blocks_t blocks = {
       .params = &params,
       .fn = plane_of(op, is_f64 ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_F32),
-      .dtype = dtype,
       .is_f64 = is_f64,
       .operands = nest.operand_count};
   void* data[CHOIR__NEST_OPERANDS];
   size_t sizes[CHOIR__NEST_OPERANDS];
   for (int32_t i = 0; i < nest.operand_count; i++) {
     data[i] = choir__view_data(views[i]);
-    sizes[i] = choir_dtype_bytes(dtype);
+    blocks.dtypes[i] = views[i]->dtype;
+    sizes[i] = choir_dtype_bytes(views[i]->dtype);
   }
   const choir__plane_fn_t plane =
-      is_within_reach(&nest, dtype, params.accumulate) ? plane_of(op, dtype)
-                                                       : NULL;
+      is_within_reach(&nest, blocks.dtypes, params.accumulate)
+          ? plane_of(op, blocks.dtypes[0])
+          : NULL;
   choir__nest_run(&nest, data, sizes, choir__cpu_threads(stream),
                   plane ? plane : blocks_plane,
                   plane ? (const void*)&params : &blocks);

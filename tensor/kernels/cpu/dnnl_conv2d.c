@@ -19,11 +19,8 @@ static bool conv_fits(const choir__conv_t* conv) {
   if (conv->kind == CHOIR__CONV_FORWARD && conv->record->accumulate &&
       conv->attrs->activation != CHOIR_ACTIVATION_NONE)
     return false;
-  // oneDNN gives the gradient of images in their dtype alone.
-  return choir__dnnl_takes_dtypes(conv->record) &&
-         (conv->kind == CHOIR__CONV_GRAD_WEIGHT ||
-          conv->x->dtype == conv->y->dtype) &&
-         conv->x->ndim == 4 && conv->w->ndim == 4 && conv->y->ndim == 4 &&
+  return choir__dnnl_takes_dtypes(conv->record) && conv->x->ndim == 4 &&
+         conv->w->ndim == 4 && conv->y->ndim == 4 &&
          choir__elements_are_distinct(conv->x) &&
          choir__elements_are_distinct(conv->w) &&
          choir__elements_are_distinct(conv->y) &&
@@ -51,10 +48,23 @@ static choir_status_t make_strided_desc(choir_dtype_t dtype, int ndims,
   return NULL;
 }
 
+static choir_dtype_t factors_of(const choir__conv_t* conv) {
+  return choir_record_src(conv->record, 0)->dtype;
+}
+
+// What the primitive has of an operand that is a result of `kind`: what is
+// added has not been rounded.
+static choir_dtype_t dtype_of(const choir__conv_t* conv,
+                              choir__conv_kind_t kind,
+                              const choir_view_t* view) {
+  return conv->kind == kind && conv->record->accumulate ? CHOIR_DTYPE_F32
+                                                        : view->dtype;
+}
+
 // `own` describes the operand's memory, `wanted` the primitive's:
-// channels-last, or in blocks of sixteen channels.
-static choir_status_t image_descs(const choir_view_t* view, bool blocked,
-                                  dnnl_memory_desc_t* wanted,
+// channels-last, or in blocks of sixteen channels, with elements of `dtype`.
+static choir_status_t image_descs(const choir_view_t* view, choir_dtype_t dtype,
+                                  bool blocked, dnnl_memory_desc_t* wanted,
                                   dnnl_memory_desc_t* own) {
   static const int kOrder[] = {1, 3, 2, 0};  // inner to outer: c, w, h, n
   const dnnl_format_tag_t tag = blocked ? dnnl_nChw16c : dnnl_nhwc;
@@ -70,7 +80,7 @@ static choir_status_t image_descs(const choir_view_t* view, bool blocked,
     is_channels_last &= strides[k] == next;
     next *= shape[k];
   }
-  CHOIR_TRY(make_tagged_desc(view->dtype, 4, shape, tag, wanted));
+  CHOIR_TRY(make_tagged_desc(dtype, 4, shape, tag, wanted));
   // One block of sixteen channels is the same memory as sixteen channels side
   // by side.
   if (blocked && shape[1] == 16 && is_channels_last)
@@ -79,9 +89,9 @@ static choir_status_t image_descs(const choir_view_t* view, bool blocked,
 }
 
 // Weights (O, I/g, kh, kw), for oneDNN with a dimension of groups in front if
-// there are any.
-// hint: those of a convolution whose gradient they are.
+// there are any. hint: of the convolution whose gradient they are.
 static choir_status_t weights_descs(const choir__conv_t* conv,
+                                    choir_dtype_t dtype,
                                     dnnl_memory_desc_t* own,
                                     dnnl_memory_desc_t* any,
                                     dnnl_memory_desc_t* hint) {
@@ -98,26 +108,27 @@ static choir_status_t weights_descs(const choir__conv_t* conv,
     strides[n++] = w->strides[k] > 0 ? w->strides[k] : 1;
   }
   CHOIR_TRY(make_strided_desc(w->dtype, n, shape, strides, own));
-  CHOIR_TRY(make_tagged_desc(w->dtype, n, shape, dnnl_format_tag_any, any));
-  return make_tagged_desc(conv->x->dtype, n, shape, dnnl_format_tag_any, hint);
+  CHOIR_TRY(make_tagged_desc(dtype, n, shape, dnnl_format_tag_any, any));
+  return make_tagged_desc(factors_of(conv), n, shape, dnnl_format_tag_any,
+                          hint);
 }
 
-static choir_status_t vector_desc(const choir_view_t* view, int64_t stride,
-                                  dnnl_memory_desc_t* out) {
+static choir_status_t vector_desc(const choir_view_t* view, choir_dtype_t dtype,
+                                  int64_t stride, dnnl_memory_desc_t* out) {
   const dnnl_dims_t shape = {view->shape[0]};
   const dnnl_dims_t strides = {view->shape[0] > 1 ? stride : 1};
-  return make_strided_desc(view->dtype, 1, shape, strides, out);
+  return make_strided_desc(dtype, 1, shape, strides, out);
 }
 
 typedef struct conv_descs_s {
-  dnnl_memory_desc_t x_own, x, w_own, w_any, w_hint, b_own, b, y_own, y;
+  dnnl_memory_desc_t x_own, x, x_hint, w_own, w_any, w_hint, b_own, b, y_own, y;
   dnnl_dims_t stride, dilation, before, after;
 } conv_descs_t;
 
 static void destroy_descs(conv_descs_t* d) {
-  const dnnl_memory_desc_t all[] = {d->x_own, d->x,      d->w_own,
-                                    d->w_any, d->w_hint, d->b_own,
-                                    d->b,     d->y_own,  d->y};
+  const dnnl_memory_desc_t all[] = {d->x_own, d->x,      d->x_hint, d->w_own,
+                                    d->w_any, d->w_hint, d->b_own,  d->b,
+                                    d->y_own, d->y};
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
     dnnl_memory_desc_destroy(all[i]);
   memset(d, 0, sizeof(*d));
@@ -126,12 +137,22 @@ static void destroy_descs(conv_descs_t* d) {
 // Into zeros. Destroy them also after a failure.
 static choir_status_t describe(const choir__conv_t* conv, bool blocked,
                                conv_descs_t* d) {
-  CHOIR_TRY(image_descs(conv->x, blocked, &d->x, &d->x_own));
-  CHOIR_TRY(image_descs(conv->y, blocked, &d->y, &d->y_own));
-  CHOIR_TRY(weights_descs(conv, &d->w_own, &d->w_any, &d->w_hint));
+  dnnl_memory_desc_t unused = NULL;
+  const choir_dtype_t x = dtype_of(conv, CHOIR__CONV_GRAD_DATA, conv->x);
+  const choir_dtype_t y = dtype_of(conv, CHOIR__CONV_FORWARD, conv->y);
+  const choir_dtype_t w = dtype_of(conv, CHOIR__CONV_GRAD_WEIGHT, conv->w);
+  CHOIR_TRY(image_descs(conv->x, x, blocked, &d->x, &d->x_own));
+  CHOIR_TRY(image_descs(conv->y, y, blocked, &d->y, &d->y_own));
+  choir_status_t status =
+      image_descs(conv->x, factors_of(conv), blocked, &d->x_hint, &unused);
+  dnnl_memory_desc_destroy(unused);
+  CHOIR_TRY(status);
+  CHOIR_TRY(weights_descs(conv, w, &d->w_own, &d->w_any, &d->w_hint));
   if (conv->b) {
-    CHOIR_TRY(vector_desc(conv->b, conv->b->strides[0], &d->b_own));
-    CHOIR_TRY(vector_desc(conv->b, 1, &d->b));
+    const choir_dtype_t b = dtype_of(conv, CHOIR__CONV_GRAD_WEIGHT, conv->b);
+    CHOIR_TRY(
+        vector_desc(conv->b, conv->b->dtype, conv->b->strides[0], &d->b_own));
+    CHOIR_TRY(vector_desc(conv->b, b, 1, &d->b));
   }
   for (int k = 0; k < 2; k++) {
     const int64_t dilation = conv->attrs->dilation[k];
@@ -158,7 +179,7 @@ static choir_status_t conv_desc(const choir__conv_t* conv,
   CHOIR_TRY(choir__dnnl_attr(false, &attr));
   dnnl_primitive_desc_t hint = NULL;
   dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
-      &hint, engine, dnnl_forward_training, dnnl_convolution_auto, d->x,
+      &hint, engine, dnnl_forward_training, dnnl_convolution_auto, d->x_hint,
       d->w_hint, conv->kind == CHOIR__CONV_GRAD_DATA ? NULL : d->b, d->y,
       d->stride, d->dilation, d->before, d->after, attr);
   if (conv->kind == CHOIR__CONV_FORWARD) {
@@ -268,7 +289,7 @@ static bool may_be_winograd(const choir__conv_t* conv) {
       return false;
   const int64_t pixels =
       conv->y->shape[0] * conv->y->shape[2] * conv->y->shape[3];
-  return conv->x->dtype == CHOIR_DTYPE_F32 && attrs->groups == 1 &&
+  return factors_of(conv) == CHOIR_DTYPE_F32 && attrs->groups == 1 &&
          conv->x->shape[1] % 16 == 0 && conv->y->shape[1] % 16 == 0 &&
          conv->x->shape[1] >= least && conv->y->shape[1] >= least &&
          pixels >= 1024;
