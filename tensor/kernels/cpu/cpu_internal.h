@@ -80,6 +80,13 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
 #define CHOIR__INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+// Before loops of a constant few: vectors are to be registers all along.
+#if defined(__clang__)
+#define CHOIR__UNROLL _Pragma("unroll")
+#else
+#define CHOIR__UNROLL _Pragma("GCC unroll 8")
+#endif
+
 // Vectors for a *_loops.inc that cpu_each_isa.inc includes, at any element's
 // address: CHOIR__ISA_LANES floats, integers or bytes. Wider ones than
 // registers compilers would take apart, comparisons down to the element.

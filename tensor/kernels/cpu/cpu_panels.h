@@ -11,13 +11,6 @@
 
 enum { CHOIR__PANEL = 32 };  // floats
 
-// Before loops of a constant few: sums are to be registers all along.
-#if defined(__clang__)
-#define CHOIR__PANEL_UNROLL _Pragma("unroll")
-#else
-#define CHOIR__PANEL_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 static inline int64_t choir__panel_columns(int64_t columns) {
   return (columns + CHOIR__PANEL - 1) / CHOIR__PANEL * CHOIR__PANEL;
 }

@@ -4,6 +4,10 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define CHUNK 4096  // elements of one piece of work
 
 typedef struct draw_s {
@@ -27,7 +31,7 @@ typedef struct piece_s {
   int64_t place;  // element of the tensor
 } piece_t;
 
-CHOIR__BODY piece_t piece_of(const draw_t* draw, int64_t index) {
+static piece_t piece_of(const draw_t* draw, int64_t index) {
   piece_t piece;
   const int64_t sample = index / draw->chunks;
   piece.first = index % draw->chunks * CHUNK;
@@ -38,94 +42,12 @@ CHOIR__BODY piece_t piece_of(const draw_t* draw, int64_t index) {
   return piece;
 }
 
-CHOIR__BODY void uniform_pieces_body(const draw_t* draw, int64_t begin,
-                                     int64_t end) {
-  for (int64_t index = begin; index < end; index++) {
-    const piece_t piece = piece_of(draw, index);
-    float* y = draw->y + piece.place;
-    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
-      uint32_t words[CHOIR__DRAW_WORDS];
-      choir__draw_words(&draw->source, piece.sample,
-                        (uint32_t)((piece.first + i) / 4), words);
-      const int64_t left = piece.count - i;
-      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
-      for (int64_t k = 0; k < n; k++) {
-        const float u = (float)(int32_t)(words[k] >> 8) * 0x1p-24f;
-        const float value = __builtin_fmaf(draw->range, u, draw->low);
-        y[i + k] = draw->accumulate ? y[i + k] + value : value;
-      }
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(uniform_pieces,
-                    (const draw_t* draw, int64_t begin, int64_t end),
-                    (draw, begin, end))
-
-CHOIR__BODY void normal_pieces_body(const draw_t* draw, int64_t begin,
-                                    int64_t end) {
-  for (int64_t index = begin; index < end; index++) {
-    const piece_t piece = piece_of(draw, index);
-    float* y = draw->y + piece.place;
-    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
-      uint32_t words[CHOIR__DRAW_WORDS];
-      choir__draw_words(&draw->source, piece.sample,
-                        (uint32_t)((piece.first + i) / 4), words);
-      const int64_t left = piece.count - i;
-      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
-      for (int64_t k = 0; k < n; k++) {
-        const float value = __builtin_fmaf(
-            draw->range, choir_random_to_normal(words[k]), draw->low);
-        y[i + k] = draw->accumulate ? y[i + k] + value : value;
-      }
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(normal_pieces,
-                    (const draw_t* draw, int64_t begin, int64_t end),
-                    (draw, begin, end))
-
-// y = x factor, or 0. Without x: the factors themselves.
-CHOIR__BODY void dropout_pieces_body(const draw_t* draw, int64_t begin,
-                                     int64_t end) {
-  for (int64_t index = begin; index < end; index++) {
-    const piece_t piece = piece_of(draw, index);
-    float* y = draw->y + piece.place;
-    const float* x = draw->x ? draw->x + piece.place : NULL;
-    for (int64_t i = 0; i < piece.count; i += CHOIR__DRAW_WORDS) {
-      uint32_t words[CHOIR__DRAW_WORDS];
-      choir__draw_words(&draw->source, piece.sample,
-                        (uint32_t)((piece.first + i) / 4), words);
-      const int64_t left = piece.count - i;
-      const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
-      if (!x) {
-        for (int64_t k = 0; k < n; k++)
-          y[i + k] = words[k] >> 8 >= draw->threshold ? draw->factor : 0.0f;
-      } else if (draw->accumulate) {
-        for (int64_t k = 0; k < n; k++)
-          y[i + k] +=
-              words[k] >> 8 >= draw->threshold ? x[i + k] * draw->factor : 0.0f;
-      } else {
-        CHOIR__INDEPENDENT
-        for (int64_t k = 0; k < n; k++)
-          y[i + k] =
-              words[k] >> 8 >= draw->threshold ? x[i + k] * draw->factor : 0.0f;
-      }
-    }
-  }
-}
-CHOIR__ISA_VARIANTS(dropout_pieces,
-                    (const draw_t* draw, int64_t begin, int64_t end),
-                    (draw, begin, end))
-
-static void uniform_range(void* context, int64_t begin, int64_t end) {
-  uniform_pieces(context, begin, end);
-}
-static void normal_range(void* context, int64_t begin, int64_t end) {
-  normal_pieces(context, begin, end);
-}
-static void dropout_range(void* context, int64_t begin, int64_t end) {
-  dropout_pieces(context, begin, end);
-}
+#define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_random_loops.inc"
+#include "tensor/kernels/cpu/cpu_each_isa.inc"
+#define RANGE_PARAMS (void* context, int64_t begin, int64_t end)
+CHOIR__ISA_SELECT(uniform_range, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(normal_range, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(dropout_range, RANGE_PARAMS, (context, begin, end))
 
 // Shares the tensor's chunks out.
 static void run_pieces(draw_t* draw, int64_t samples, int32_t threads,
