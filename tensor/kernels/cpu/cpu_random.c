@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random fills and dropout; test and reference hold this file to the same bits.
+#include <string.h>
+
 #include "tensor/kernels/cpu/cpu_draws.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
