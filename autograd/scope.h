@@ -88,14 +88,13 @@ CHOIR_API void choir_scope_begin(choir_scope_t* scope,
 // Ends it: drops all variables and returns the first failure.
 CHOIR_API choir_status_t choir_scope_end(choir_scope_t* scope) CHOIR_NODISCARD;
 
-// From the next begin on: the dtype of the factors of products (the ops with
-// choir_op_info().is_product: linear, matmul, conv2d, ...). Other than F32, the
-// default, f32 sources of these are cast to it and results back, as ops on the
-// tape, so that gradients are computed alike; all else stays f32, parameters
-// and their gradients too (Micikevicius et al. 2018, arXiv:1710.03740). With
-// F16 the gradient of each product is scaled by a power of two, its largest
-// element to [1, 2), and what comes out scaled back, so that small ones do not
-// vanish.
+// Mixed precision from the next begin on (docs/precision.md). Other than F32,
+// the default, ops take their sources as choir_op_mixed_dtypes says: with BF16
+// products and what comes behind them have 16 bits, with F16 products alone.
+// Casts are ops on the tape. Gradients of f32 variables are f32, and those of
+// all others have their variable's dtype. With F16 the gradient of each product
+// is scaled by a power of two, its largest element to [1, 2), and what comes
+// out scaled back, so that small ones do not vanish.
 CHOIR_API void choir_scope_set_precision(choir_scope_t* scope,
                                          choir_dtype_t dtype);
 CHOIR_API choir_stream_t* choir_scope_stream(const choir_scope_t* scope);

@@ -20,7 +20,7 @@ extern "C" {
 //   CHOIR_TRY(choir_model_set_updater(model, choir_dist_opt_updater(dist)));
 //
 // At set_updater the models and settings of all ranks are compared, rank 0's
-// parameters and optimizer states are broadcast, and each parameter's gradient
+// parameters are broadcast if a hash says that they differ, and each gradient
 // becomes a view into a bucket in memory that the communicator allocated:
 // nothing is packed or copied around an all-reduce. Buckets follow the model's
 // parameter list from the last layer to the first; a bucket's all-reduce starts

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes ranks equal: tensors are broadcast by rank 0, or compared and
-// averaged.
+// What makes ranks equal: tensors are broadcast by rank 0, or averaged, where a
+// hash of their bytes says that they differ. Those of a run that begins do not:
+// all ranks draw them from one seed, and a slow network is spared their bytes.
 #include "core/random.h"
 #include "dist/dist_opt_parts_internal.h"
 
@@ -55,6 +56,17 @@ static choir_status_t close_bytes(choir_dist_opt_t* dist, const bytes_t* bytes,
   return status;
 }
 
+// Whether any rank has another hash than rank 0.
+static choir_status_t compare_hashes(choir_dist_opt_t* dist, const char* name,
+                                     uint64_t hash, bool* out_differ) {
+  *out_differ = false;
+  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, dist->hashes, 1,
+                                  CHOIR_DTYPE_I64, name));
+  for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
+    *out_differ |= dist->hashes[rank] != dist->hashes[0];
+  return NULL;
+}
+
 static choir_status_t broadcast_tensor(choir_dist_opt_t* dist, const char* name,
                                        choir_tensor_t* tensor) {
   bytes_t bytes;
@@ -62,17 +74,6 @@ static choir_status_t broadcast_tensor(choir_dist_opt_t* dist, const char* name,
   choir_status_t status = choir_comm_broadcast(
       dist->comm, bytes.data, (int64_t)bytes.count, CHOIR_DTYPE_U8, 0, name);
   return choir_status_join(status, close_bytes(dist, &bytes, !status));
-}
-
-static choir_status_t compare_bytes(choir_dist_opt_t* dist, const char* name,
-                                    const bytes_t* bytes, bool* out_differ) {
-  const uint64_t hash =
-      choir_hash_bytes(CHOIR_HASH_START, bytes->data, bytes->count);
-  CHOIR_TRY(choir_comm_all_gather(dist->comm, &hash, dist->hashes, 1,
-                                  CHOIR_DTYPE_I64, name));
-  for (int32_t rank = 1; rank < choir_comm_size(dist->comm); ++rank)
-    *out_differ |= dist->hashes[rank] != dist->hashes[0];
-  return NULL;
 }
 
 // Averages a tensor of floats over ranks where they differ. Equal ones stay as
@@ -84,7 +85,9 @@ choir_status_t choir__dist_opt_average_tensor(choir_dist_opt_t* dist,
   bytes_t bytes;
   CHOIR_TRY(open_bytes(dist, tensor, &bytes));
   bool differ = false;
-  choir_status_t status = compare_bytes(dist, name, &bytes, &differ);
+  choir_status_t status = compare_hashes(
+      dist, name, choir_hash_bytes(CHOIR_HASH_START, bytes.data, bytes.count),
+      &differ);
   if (!status && differ)
     status = choir_comm_all_reduce(
         dist->comm, bytes.data, bytes.data, choir_tensor_count(tensor),
@@ -113,9 +116,24 @@ static choir_status_t visit_optimizer_states(choir_dist_opt_t* dist,
   return status;
 }
 
+static choir_status_t hash_params(choir_dist_opt_t* dist, uint64_t* out_hash) {
+  *out_hash = CHOIR_HASH_START;
+  for (size_t i = 0; i < dist->params->count; ++i) {
+    bytes_t bytes;
+    CHOIR_TRY(open_bytes(dist, dist->params->params[i]->value, &bytes));
+    *out_hash = choir_hash_bytes(*out_hash, bytes.data, bytes.count);
+    CHOIR_TRY(close_bytes(dist, &bytes, false));
+  }
+  return NULL;
+}
+
 choir_status_t choir__dist_opt_broadcast_params(choir_dist_opt_t* dist) {
   CHOIR_TRY(choir_stream_synchronize(choir_device_stream(dist->device)));
-  for (size_t i = 0; i < dist->params->count; ++i)
+  uint64_t hash = 0;
+  bool differ = false;
+  CHOIR_TRY(hash_params(dist, &hash));
+  CHOIR_TRY(compare_hashes(dist, "parameters", hash, &differ));
+  for (size_t i = 0; differ && i < dist->params->count; ++i)
     CHOIR_TRY(broadcast_tensor(dist, dist->params->params[i]->name,
                                dist->params->params[i]->value));
   return NULL;

@@ -49,7 +49,7 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
   X(T, ENUM, precision, 0, train_precision_names, 0,                           \
-    "bf16, f16: products of such factors, for GPUs; all else stays f32")       \
+    "bf16: activations and products; f16: products, for GPUs; else f32")       \
   X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \
   X(T, BOOL, help, false, 0, 1, "print this and end")
 

@@ -138,15 +138,16 @@ CHOIR_API choir_status_t choir_model_set_update_options(
 // with FAILED_PRECONDITION. Off at first. Drops what was recorded.
 CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
                                      bool sequential);
-// Mixed precision, for steps, evaluation and prediction from now on: with BF16
-// or F16 the products of layers (choir_scope_set_precision) have factors and
-// results of 16 bits, summed in f32. Parameters, their gradients, optimizer
-// states and everything else stay f32, and so do checkpoints and what DistOpt
-// exchanges. bf16 has the range of f32; f16 is three bits finer, and what comes
-// back to a product is scaled into its range, so neither needs a scaled loss.
-// Results of 65520 and more are infinite in f16. On a GPU products run on
-// tensor cores; on a CPU, which takes its kernels for f32, steps get slower.
-// F32: off, as at first. Drops recorded graphs. INVALID_ARGUMENT: any other.
+// Mixed precision, for steps, evaluation and prediction from now on
+// (docs/precision.md): with BF16 activations have 16 bits, with F16 products
+// alone; products are summed in f32. Parameters, their gradients, optimizer
+// states, losses and what forward returns stay f32, and so do checkpoints and
+// what DistOpt exchanges. bf16 has the range of f32; f16 is three bits finer,
+// and what comes back to a product is scaled into its range, so neither needs a
+// scaled loss. Results of 65520 and more are infinite in f16. Quicker than F32
+// on GPUs with tensor cores, and with BF16 on CPUs that multiply it (AMX,
+// AVX512-BF16). F32: off, as at first. Drops recorded graphs. INVALID_ARGUMENT:
+// any other.
 CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
                                                    choir_dtype_t dtype)
     CHOIR_NODISCARD;

@@ -61,8 +61,8 @@ class SlowGptTest(unittest.TestCase):
             self.assertGreater(record["fp32"], 804096 * 4)
             self.assertLess(record["fp32"], 1.2 * 804096 * 4)
             two = record["hosts 0"]
-            # With what is sent once: the first values, and those of each look.
-            self.assertLess(two["bytes_per_step"], 0.5 * record["fp32"])
+            # Less than all values once: the first ones are equal, and not sent.
+            self.assertLess(12 * two["bytes_per_step"], 804096 * 4)
             self.assertTrue(0 < two["computing"] <= 1)
             for name in ("alone 0", "hosts 0"):
                 # ln 65 = 4.17 before the first step.
