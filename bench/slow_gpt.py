@@ -48,7 +48,7 @@ FLAGS = (
     "--dist-settings period=4,delay=1,spars=0.08,outer_lr=1.1"
 )
 # Steps of fp32 of which the bytes are counted.
-FEW = 4
+FEW = 2
 LIMIT = 6 * 3600  # seconds of one run; guards against a hang
 
 
@@ -133,7 +133,7 @@ class Bench:
         """Of a step; the more of them, the less what is sent once counts."""
         sent = []
         for steps in (FEW, 2 * FEW):
-            with netlab.Lab(hosts=2) as lab:
+            with netlab.Lab(hosts=2, rate=self.options.rate) as lab:
                 self.run(0, steps, ["--data", TEXT], lab.hosts[0])
                 sent.append(sent_by(lab.hosts[0]))
         return (sent[1] - sent[0]) / FEW

@@ -20,7 +20,7 @@ from tests.netlab import netlab  # noqa: E402
 TIME_LIMIT = 280
 SMALL = (
     *("--preset", "nano", "--steps", 12, "--tune", 3, "--global-batch", 4),
-    *("--rate", "100mbit", "--flags"),
+    *("--rate", "20mbit", "--flags"),
     "--dist-option sparseLocal --dist-settings period=2,delay=1,spars=0.1",
 )
 
