@@ -358,7 +358,7 @@ choir_var_t* choir_scope_op(choir_scope_t* scope, choir_op_t op,
   choir_var_t* mixed[CHOIR_MAX_OPERANDS];
   bool is_cast_back = false;
   if (scope->step_precision != CHOIR_DTYPE_F32) {
-    memcpy(mixed, srcs, sizeof(*mixed) * (size_t)src_count);
+    for (int32_t i = 0; i < src_count; ++i) mixed[i] = srcs[i];
     is_cast_back = mix(scope, op, mixed, src_count);
     if (scope->error) return &scope->failed;
     srcs = mixed;
