@@ -43,16 +43,21 @@ static void place_of(choir_var_t* var, choir_tensor_t** out_dst,
   if (*out_dst) choir_tensor_retain(*out_dst);
 }
 
+// Whose gradient that of `var` is: of a cast to bf16 what was cast.
+static choir_var_t* owner_of(choir_var_t* var) {
+  return var->unrounded ? var->unrounded : var;
+}
+
 static choir_dtype_t grad_dtype(const choir_var_t* var) {
   return var->unrounded ? CHOIR_DTYPE_F32 : choir_tensor_dtype(var->tensor);
 }
 
-// The same, of what bf16 was made of where `var` is a cast. An op of which a
-// source is_narrow would make a gradient of 16 bits: not of what has 32.
+// Where that to its gradient goes. An op of which a source is_narrow would make
+// a gradient of 16 bits: not of what has 32.
 static choir_status_t destination(choir_scope_t* scope, choir_var_t* var,
                                   bool is_narrow, choir_tensor_t** out_dst,
                                   bool* out_accumulate) {
-  place_of(var->unrounded ? var->unrounded : var, out_dst, out_accumulate);
+  place_of(owner_of(var), out_dst, out_accumulate);
   if (*out_dst || !is_narrow || grad_dtype(var) != CHOIR_DTYPE_F32) return NULL;
   choir_view_t view = *choir_tensor_view(var->tensor);
   view.dtype = CHOIR_DTYPE_F32;
@@ -96,7 +101,7 @@ bool choir_grad_has_kernel(const choir_grad_t* grad, const int32_t* sources,
 // more contribution that was not added yet.
 static choir_status_t grad_store(choir_scope_t* scope, choir_var_t* var,
                                  choir_tensor_t* tensor, bool is_shared) {
-  if (var->unrounded) var = var->unrounded;
+  var = owner_of(var);
   // Added in place; a shared one that comes again is one more contribution.
   if (var->grad == tensor && !var->grad_is_shared) {
     choir_tensor_release(tensor);
@@ -264,7 +269,8 @@ choir_status_t choir_grad_emit_many(choir_grad_t* grad, const int32_t* sources,
     if (is_narrow && grad_dtype(var) == CHOIR_DTYPE_F32 && !writes_f32(op))
       direct = false;
     for (int32_t j = 0; j < i; ++j)
-      if (wanted[j] && grad->src_vars[sources[j]] == var) direct = false;
+      if (wanted[j] && owner_of(grad->src_vars[sources[j]]) == owner_of(var))
+        direct = false;
     if (wanted_count > 0 && adds != accumulate) direct = false;
     accumulate |= adds;
     wanted[i] = true;

@@ -318,7 +318,7 @@ static choir_var_t* run_op(choir_scope_t* scope, choir_op_t op,
 }
 
 // In bf16 once for all uses: its gradients are added up in f32 all the same
-// (choir__grad_destination). In f16 anew for each, whose gradient is scaled.
+// (grad_rule.c). In f16 anew for each, whose gradient is scaled.
 static choir_var_t* cast(choir_scope_t* scope, choir_var_t* var,
                          choir_dtype_t dtype) {
   if (choir_tensor_dtype(var->tensor) == dtype) return var;

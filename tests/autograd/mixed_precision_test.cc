@@ -142,6 +142,42 @@ TEST_P(MixedPrecision, GradientsOfWhatIsF32AreSummedInF32) {
   }
 }
 
+// An op with several of them as its sources makes all their gradients at once.
+TEST_P(MixedPrecision, CastsOfOneVariableAddUp) {
+  std::vector<float> grads[2];
+  for (bool is_one : {true, false}) {
+    const std::vector<float> values = {0.5f, 2, -1, 0.25f};
+    TensorPtr value = Make(device_.get(), {1, 1, 2, 2}, values);
+    TensorPtr places[3];
+    choir_param_t params[3] = {};
+    for (int i = 0; i < 3; ++i) {
+      places[i] = Make(device_.get(), {1, 1, 2, 2}, std::vector<float>(4, -7));
+      params[i].name = "x";
+      params[i].value = value.get();
+      params[i].grad = places[i].get();
+      params[i].trainable = true;
+    }
+    choir_scope_begin(scope_, &kTraining);
+    const choir_cast_attrs_t to_bf16 = {CHOIR_DTYPE_BF16};
+    choir_var_t* qkv[3];
+    for (int i = 0; i < 3; ++i)
+      qkv[i] = choir_var_cast(
+          scope_, choir_scope_param(scope_, &params[is_one ? 0 : i]), &to_bf16);
+    choir_scope_backward(
+        scope_,
+        choir_var_sum(scope_, choir_var_attention(scope_, qkv, 3, nullptr),
+                      nullptr),
+        nullptr);
+    ASSERT_TRUE(choir_scope_is_ok(scope_));
+    ASSERT_OK(choir_scope_end(scope_));
+    grads[is_one].assign(4, 0);
+    for (int i = 0; i < (is_one ? 1 : 3); ++i)
+      for (int k = 0; k < 4; ++k) grads[is_one][k] += Read<float>(places[i])[k];
+  }
+  for (int k = 0; k < 4; ++k)
+    EXPECT_NEAR(grads[1][k], grads[0][k], 0x1p-7 * std::fabs(grads[0][k]));
+}
+
 // A gradient of another dtype than its variable's is cast.
 TEST_P(MixedPrecision, CustomOpsGiveGradientsInAnyDtype) {
   const auto make = [&](const Shape& shape, const std::vector<float>& values) {
