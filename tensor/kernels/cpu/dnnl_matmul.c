@@ -324,6 +324,14 @@ static bool is_narrow_product(const choir_record_t* record) {
   return choir_record_src(record, 0)->dtype == CHOIR_DTYPE_BF16;
 }
 
+// Of a result with one column oneDNN 3 (3.7.2) takes the elements for
+// neighbours, whatever their stride, and so of b's.
+static bool fits_narrow(const choir_record_t* record,
+                        const choir__product_t* product) {
+  return !is_narrow_product(record) ||
+         (product->c.transposed ? product->m : product->n) > 1;
+}
+
 static choir_status_t run_narrow(const choir_record_t* record,
                                  const choir__product_t* product,
                                  const places_t* places, void* bias,
@@ -341,7 +349,8 @@ static choir_status_t run_narrow(const choir_record_t* record,
 static bool matmul_supports(const choir_record_t* record) {
   choir__product_t product;
   return choir__dnnl_takes_dtypes(record) &&
-         choir__matmul_product(record, &product);
+         choir__matmul_product(record, &product) &&
+         fits_narrow(record, &product);
 }
 
 // How far the matrix at `index` (row-major over the result's leading sizes)
@@ -445,7 +454,8 @@ const choir_op_kernel_t choir__cpu_matmul = CHOIR_OP_KERNEL(
 static bool linear_supports(const choir_record_t* record) {
   choir__product_t product;
   return choir__dnnl_takes_dtypes(record) &&
-         choir__linear_product(record, &product);
+         choir__linear_product(record, &product) &&
+         fits_narrow(record, &product);
 }
 
 CHOIR__BODY void add_bias_body(float* y, int64_t ld, const float* b,
