@@ -311,7 +311,6 @@ class Op:
         "src_max",
         "result_count",
         "gradient",
-        "is_product",
         "table",
         "_results",
     )
@@ -324,7 +323,6 @@ class Op:
         self.src_max: int = info.src_max
         self.result_count: int = info.result_count
         self.gradient: int = info.gradient
-        self.is_product: bool = info.is_product
         self.table = Table(info.attrs) if info.attrs else None
         self._results = c_void_p * info.result_count
 
