@@ -129,6 +129,8 @@ choir_op_info_t choir_op_info(choir_op_t op) {
 bool choir_op_mixed_dtypes(choir_op_t op, choir_dtype_t precision,
                            const choir_dtype_t* src_dtypes, int32_t src_count,
                            choir_dtype_t* out_dtypes) {
+  for (int32_t i = 0; i < src_count; ++i) out_dtypes[i] = src_dtypes[i];
+  if (!op_is_valid(op)) return false;
   const choir_op_def_t* def = defs[op];
   const bool is_f16 = precision == CHOIR_DTYPE_F16;
   const uint32_t kept = is_f16 ? 0 : def->wide_sources;
@@ -138,7 +140,6 @@ bool choir_op_mixed_dtypes(choir_op_t op, choir_dtype_t precision,
     is_narrow |= src_dtypes[i] == precision && !(kept >> i & 1) &&
                  op != CHOIR_OP_CAST && !def->is_wide;
   for (int32_t i = 0; i < src_count; ++i) {
-    out_dtypes[i] = src_dtypes[i];
     if (is_narrow && src_dtypes[i] == CHOIR_DTYPE_F32 && !(kept >> i & 1))
       out_dtypes[i] = precision;
     if (def->is_wide && src_dtypes[i] == precision && !is_f16)

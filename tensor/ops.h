@@ -679,7 +679,8 @@ CHOIR_API choir_op_info_t choir_op_info(choir_op_t op);
 // sums F32. Other ops take BF16 where one of their sources is that already.
 // Biases, scales and the like stay as they are. Returns whether the op's
 // results are cast to F32 at once: those of F16's products are, since the
-// gradient of each is scaled into F16's range (choir_scope_set_precision).
+// gradient of each is scaled into F16's range (choir_scope_set_precision). Of
+// no op all stay.
 CHOIR_API bool choir_op_mixed_dtypes(choir_op_t op, choir_dtype_t precision,
                                      const choir_dtype_t* src_dtypes,
                                      int32_t src_count,

@@ -25,11 +25,11 @@ typedef struct sgemm_s {
   float beta;
 } sgemm_t;
 
-// One for oneDNN's matmul.
+// One for oneDNN's matmul, in which g's pointers lead to elements of any dtype.
 typedef struct matmul_s {
-  sgemm_t g;  // its pointers are not looked at
+  sgemm_t g;
   choir_dtype_t factors, result;
-  void* operands[4];  // a, b, c and a bias of n factors; NULL: none
+  const void* bias;  // n factors; NULL: none
 } matmul_t;
 
 static choir_status_t run_sgemm(const sgemm_t* g, int32_t threads) {
@@ -219,7 +219,7 @@ typedef struct product_descs_s {
 static choir_status_t add_matmul(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
                                  const matmul_t* product, product_descs_t* d) {
   const sgemm_t* g = &product->g;
-  const bool has_bias = product->operands[3];
+  const bool has_bias = product->bias;
   CHOIR__DNNL_TRY(
       matrix_desc(&d->a, product->factors, g->m, g->k, g->lda, g->ta == 'T'));
   CHOIR__DNNL_TRY(
@@ -273,9 +273,10 @@ static choir_status_t run_matmul(const matmul_t* product,
   choir__key_add(&key, g->beta != 0);
   choir__key_add(&key, product->factors);
   choir__key_add(&key, product->result);
-  choir__key_add(&key, product->operands[3] != NULL);
-  return choir__dnnl_run(&key, build_matmul, product, stream,
-                         product->operands);
+  choir__key_add(&key, product->bias != NULL);
+  void* const operands[] = {(void*)g->a, (void*)g->b, g->c,
+                            (void*)product->bias};
+  return choir__dnnl_run(&key, build_matmul, product, stream, operands);
 }
 
 static sgemm_t sgemm_of(const choir__product_t* product, const places_t* places,
@@ -301,10 +302,7 @@ static sgemm_t sgemm_of(const choir__product_t* product, const places_t* places,
 static choir_status_t multiply(const sgemm_t* g, choir_stream_t* stream) {
   if (is_shared_here(g)) return run_shares(g, stream);
   if (is_matmul(g)) {
-    const matmul_t product = {.g = *g,
-                              .factors = CHOIR_DTYPE_F32,
-                              .result = CHOIR_DTYPE_F32,
-                              .operands = {(void*)g->a, (void*)g->b, g->c}};
+    const matmul_t product = {*g, CHOIR_DTYPE_F32, CHOIR_DTYPE_F32, NULL};
     return run_matmul(&product, stream);
   }
   return run_sgemm(g, choir__cpu_threads(stream));
@@ -334,15 +332,13 @@ static bool fits_narrow(const choir_record_t* record,
 
 static choir_status_t run_narrow(const choir_record_t* record,
                                  const choir__product_t* product,
-                                 const places_t* places, void* bias,
+                                 const places_t* places, const void* bias,
                                  choir_stream_t* stream) {
   const matmul_t narrow = {
       .g = sgemm_of(product, places, record->accumulate ? 1.0f : 0.0f),
       .factors = CHOIR_DTYPE_BF16,
       .result = choir_record_dst(record, 0)->dtype,
-      .operands = {product->c.transposed ? places->b : places->a,
-                   product->c.transposed ? places->a : places->b, places->c,
-                   bias}};
+      .bias = bias};
   return run_matmul(&narrow, stream);
 }
 
