@@ -213,12 +213,15 @@ class StrangersTest : public ::testing::Test {
     ProcessGroup group;
     Start(&group, "rank", id, rank);
     const double end = choir_clock_seconds() + Patience(20);
-    while (choir_clock_seconds() < end) {
-      std::vector<std::string> names = NamesOf(group.pid(0));
-      if (names.size() == 1) return names[0];
+    std::vector<std::string> names;
+    while (names.size() != 1 && choir_clock_seconds() < end) {
       usleep(10000);
+      names = NamesOf(group.pid(0));
     }
-    ADD_FAILURE() << "rank " << rank << " does not listen";
+    if (names.size() == 1) return names[0];
+    group.Signal(0, SIGKILL);
+    ADD_FAILURE() << "rank " << rank << " listens at " << names.size()
+                  << " names; it said: " << group.Wait(Patience(10))[0].output;
     return "";
   }
 
