@@ -26,9 +26,15 @@ choir_status_t choir_workspace_create(choir_device_t* device,
   return NULL;
 }
 
-void choir_workspace_destroy(choir_workspace_t* workspace) {
+void choir_workspace_trim(choir_workspace_t* workspace) {
   if (!workspace) return;
   choir_buffer_release(workspace->buffer);
+  workspace->buffer = NULL;
+}
+
+void choir_workspace_destroy(choir_workspace_t* workspace) {
+  if (!workspace) return;
+  choir_workspace_trim(workspace);
   choir_device_t* device = workspace->device;
   choir_deallocate(workspace->allocator, workspace, sizeof(*workspace));
   choir_device_release(device);

@@ -53,6 +53,9 @@ CHOIR_API choir_status_t choir_workspace_create(
     choir_device_t* device, choir_workspace_t** out_workspace) CHOIR_NODISCARD;
 // After the graphs that use it.
 CHOIR_API void choir_workspace_destroy(choir_workspace_t* workspace);
+// Gives the memory back; the next graph that runs takes what it needs. NULL:
+// nothing.
+CHOIR_API void choir_workspace_trim(choir_workspace_t* workspace);
 
 CHOIR_API choir_status_t choir_graph_create(choir_workspace_t* workspace,
                                             choir_graph_t** out_graph)

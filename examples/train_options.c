@@ -5,7 +5,8 @@
 #include <string.h>
 
 const char* const train_launcher_names[] = {"spawn", "mpi", NULL};
-const char* const train_precision_names[] = {"f32", "bf16", "f16", NULL};
+const char* const train_precision_names[] = {"f32", "bf16", "f16", "auto",
+                                             NULL};
 const char* const train_comm_names[] = {"auto", "shm",  "tcp",
                                         "mpi",  "nccl", NULL};
 
@@ -167,8 +168,11 @@ void train_options_print_flags(const train_flags_t* flags) {
 
 choir_status_t train_options_set_steps(const train_options_t* options,
                                        choir_model_t* model) {
-  static const choir_dtype_t precisions[] = {CHOIR_DTYPE_F32, CHOIR_DTYPE_BF16,
-                                             CHOIR_DTYPE_F16};
+  static const choir_dtype_t precisions[] = {
+      [TRAIN_PRECISION_F32] = CHOIR_DTYPE_F32,
+      [TRAIN_PRECISION_BF16] = CHOIR_DTYPE_BF16,
+      [TRAIN_PRECISION_F16] = CHOIR_DTYPE_F16,
+      [TRAIN_PRECISION_AUTO] = CHOIR_DTYPE_F32};
   choir_model_set_graph(model, options->graph, options->sequential);
   return choir_model_set_precision(model, precisions[options->precision]);
 }

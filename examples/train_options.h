@@ -11,7 +11,12 @@ extern const char* const train_launcher_names[];
 extern const char* const train_comm_names[];
 extern const char* const train_precision_names[];
 enum { TRAIN_LAUNCHER_SPAWN, TRAIN_LAUNCHER_MPI };
-enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
+enum {
+  TRAIN_PRECISION_F32,
+  TRAIN_PRECISION_BF16,
+  TRAIN_PRECISION_F16,
+  TRAIN_PRECISION_AUTO
+};
 
 // Of every program.
 #define TRAIN_OPTIONS(X, T)                                                    \
@@ -49,7 +54,8 @@ enum { TRAIN_PRECISION_F32, TRAIN_PRECISION_BF16 };
   X(T, BOOL, sequential, false, 0, 1,                                          \
     "with graph: the same records as without, one by one")                     \
   X(T, ENUM, precision, 0, train_precision_names, 0,                           \
-    "bf16: activations and products; f16: products, for GPUs; else f32")       \
+    "bf16: activations and products; f16: products, for GPUs; auto: the "      \
+    "quicker of f32 and bf16")                                                 \
   X(T, BOOL, quiet, false, 0, 1, "print errors only")                          \
   X(T, BOOL, help, false, 0, 1, "print this and end")
 
@@ -120,7 +126,8 @@ choir_status_t train_options_strategy(const train_options_t* options,
 // One line for each flag on stdout: name, meaning, default.
 void train_options_print_flags(const train_flags_t* flags);
 
-// Steps as the flags say, before the model gets its updater.
+// Steps as the flags say, before the model gets its updater; of --precision
+// auto f32, until it is measured.
 choir_status_t train_options_set_steps(const train_options_t* options,
                                        choir_model_t* model) CHOIR_NODISCARD;
 

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/balance.h"
 #include "examples/train_log.h"
+#include "examples/train_measure.h"
 #include "examples/train_memory.h"
 
 // Images that each worker evaluates at a time.
@@ -177,9 +177,18 @@ static choir_status_t open_loader(trainer_t* trainer, choir_dataset_t* dataset,
 static choir_status_t measure_shares(trainer_t* trainer, char** out_shares) {
   choir_loader_t* loader = NULL;
   CHOIR_TRY(open_loader(trainer, trainer->training_data, true, NULL, &loader));
+  choir_status_t status = train_measure_shares(
+      trainer->model, trainer->comm, loader, trainer->prints, out_shares);
+  choir_loader_destroy(loader);
+  return status;
+}
+
+static choir_status_t measure_precision(trainer_t* trainer) {
+  choir_loader_t* loader = NULL;
+  CHOIR_TRY(open_loader(trainer, trainer->training_data, true, NULL, &loader));
   choir_status_t status =
-      balance_measure(trainer->task, trainer->options, trainer->comm,
-                      trainer->device, loader, out_shares);
+      train_measure_precision(trainer->model, trainer->comm, loader,
+                              trainer->options->resume, trainer->prints);
   choir_loader_destroy(loader);
   return status;
 }
@@ -223,10 +232,7 @@ static choir_status_t open_split(const trainer_t* trainer, choir_split_t split,
 
 static choir_status_t open_data(trainer_t* trainer) {
   CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TRAIN, &trainer->training_data));
-  CHOIR_TRY(open_split(trainer, CHOIR_SPLIT_TEST, &trainer->evaluation_data));
-  CHOIR_TRY(open_training_loader(trainer));
-  return open_loader(trainer, trainer->evaluation_data, false, NULL,
-                     &trainer->evaluation_loader);
+  return open_split(trainer, CHOIR_SPLIT_TEST, &trainer->evaluation_data);
 }
 
 static choir_status_t use_strategy(const trainer_t* trainer) {
@@ -280,6 +286,9 @@ static choir_status_t set_up(trainer_t* trainer) {
   CHOIR_TRY(open_data(trainer));
   const double before = train_memory_resident();
   CHOIR_TRY(make_model(trainer));
+  CHOIR_TRY(open_training_loader(trainer));
+  CHOIR_TRY(open_loader(trainer, trainer->evaluation_data, false, NULL,
+                        &trainer->evaluation_loader));
   const train_memory_t memory = {
       .before = before,
       .model = trainer->model,
@@ -418,7 +427,7 @@ static const char* label_name(const trainer_t* trainer) {
 // What a run must share with the one that it continues, beside its samples.
 enum { SETTINGS = 2 };
 static void list_settings(const trainer_t* trainer,
-                          choir_metadata_t settings[SETTINGS]) {
+                          choir_metadata_t* settings) {
   const choir_strategy_def_t* strategy =
       trainer->dist_opt ? choir_dist_opt_strategy(trainer->dist_opt)
                         : &choir_strategy_def_fp32;
@@ -427,12 +436,15 @@ static void list_settings(const trainer_t* trainer,
       (choir_metadata_t){"dist option", choir_strategy_def_option(strategy)};
 }
 
+// And which precision it took, for --precision auto.
 static choir_status_t save(const trainer_t* trainer) {
-  choir_metadata_t settings[SETTINGS];
-  list_settings(trainer, settings);
+  choir_metadata_t lines[SETTINGS + 1];
+  list_settings(trainer, lines);
+  lines[SETTINGS] = (choir_metadata_t){
+      "precision", choir_dtype_name(choir_model_precision(trainer->model))};
   return choir_training_save(trainer->model, trainer->training_loader,
                              trainer->rank == 0 ? trainer->options->save : NULL,
-                             settings, SETTINGS);
+                             lines, SETTINGS + 1);
 }
 
 static choir_status_t resume(trainer_t* trainer) {
@@ -708,6 +720,8 @@ static choir_status_t run_round(trainer_t* trainer) {
 static choir_status_t run(trainer_t* trainer) {
   CHOIR_TRY(set_up(trainer));
   if (trainer->options->resume) CHOIR_TRY(resume(trainer));
+  if (trainer->options->precision == TRAIN_PRECISION_AUTO)
+    CHOIR_TRY(measure_precision(trainer));
   const int64_t last = last_step(trainer);
   CHOIR_TRY(make_profile(trainer, last - steps_done(trainer)));
   bool has_plan = false;

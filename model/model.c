@@ -65,6 +65,10 @@ choir_status_t choir_model_set_precision(choir_model_t* model,
   return NULL;
 }
 
+choir_dtype_t choir_model_precision(const choir_model_t* model) {
+  return model->precision;
+}
+
 static choir_status_t clear_counter(choir_model_t* model,
                                     choir_tensor_t* counter) {
   choir_fill_attrs_t zero = {.value = 0};

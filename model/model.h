@@ -151,6 +151,7 @@ CHOIR_API void choir_model_set_graph(choir_model_t* model, bool use_graph,
 CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
                                                    choir_dtype_t dtype)
     CHOIR_NODISCARD;
+CHOIR_API choir_dtype_t choir_model_precision(const choir_model_t* model);
 // All planned graphs as choir_graph_print prints them, into a malloc'ed text
 // that the caller frees; "" when there is none.
 CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,
@@ -230,9 +231,35 @@ CHOIR_API choir_status_t choir_model_take_metrics(choir_model_t* model,
                                                   choir_metrics_t* out_metrics)
     CHOIR_NODISCARD;
 
-// Training steps applied; part of every random key, saved and restored by
-// checkpoints. From choir_model_backward_and_update on it counts the step that
-// runs.
+// Times forward and backward of training steps by this batch, as steps of the
+// model run now (graph, precision, device): *out_seconds is the middling one of
+// `steps` (1 or more), after two that are not counted. Nothing is updated, and
+// counts, metrics, random numbers and what is not trained (running averages)
+// are afterwards what they were; gradients are overwritten, recorded graphs
+// dropped, and train_one_batch runs as often as it would be asked. A batch of
+// no samples: 0, and nothing runs. FAILED_PRECONDITION: the model has no
+// updater. Where layers compute over the samples of all ranks it is collective,
+// with one number of steps.
+CHOIR_API choir_status_t choir_model_rehearse(choir_model_t* model,
+                                              const choir_model_batch_t* batch,
+                                              int32_t steps,
+                                              double* out_seconds)
+    CHOIR_NODISCARD;
+
+typedef struct choir_precision_choice_s {
+  choir_dtype_t dtype;
+  double f32_seconds;  // of forward and backward of a step
+  double bf16_seconds;
+} choir_precision_choice_t;
+// In which precision the model trains quicker on this machine by batches like
+// this one: BF16 where it takes less than 0.95 of F32's time, else F32. By
+// choir_model_rehearse, whose conditions are its own; the model's precision
+// stays what it is. Ranks may find different things: all have to take one's
+// choice, say rank 0's, and choir_model_set_precision it.
+CHOIR_API choir_status_t choir_model_choose_precision(
+    choir_model_t* model, const choir_model_batch_t* batch,
+    choir_precision_choice_t* out_choice) CHOIR_NODISCARD;
+
 // What training takes of the device's memory, in bytes.
 typedef struct choir_model_memory_s {
   uint64_t parameters;  // and what is not learnt, as running averages
@@ -249,6 +276,9 @@ typedef struct choir_model_memory_s {
 CHOIR_API choir_status_t choir_model_plan_memory(
     choir_model_t* model, bool is_training, const choir_model_batch_t* batch,
     choir_model_memory_t* out_memory) CHOIR_NODISCARD;
+// Training steps applied; part of every random key, saved and restored by
+// checkpoints. From choir_model_backward_and_update on it counts the step that
+// runs.
 CHOIR_API int64_t choir_model_step(const choir_model_t* model);
 CHOIR_API void choir_model_set_step(choir_model_t* model, int64_t step);
 

@@ -101,6 +101,7 @@ void choir__model_drop_graphs(choir_model_t* model) {
     drop_graph(&model->graphs[i]);
   model->graph_count = 0;
   memset(&model->graph_stats, 0, sizeof(model->graph_stats));
+  choir_workspace_trim(model->workspace);
 }
 
 void choir_model_set_graph(choir_model_t* model, bool use_graph,

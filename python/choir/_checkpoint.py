@@ -102,6 +102,22 @@ class File(Owner, NotCopied):
         check(lib.checkpoint_read_all(self.handle, *_named(states)))
 
 
+def line(fpath: str, key: str, dist_opt) -> str | None:
+    """A file's text under a key; collective with a DistOpt, of rank 0's file."""
+    found = None
+    if dist_opt is None or dist_opt.global_rank == 0:
+        try:
+            with opened(fpath) as file:
+                found = file.metadata().get(key)
+        except Exception as error:
+            found = error
+    if dist_opt is not None:
+        found = dist_opt.communicator.share_object(found, 0, "load_checkpoint")
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
 def write_new(fpath: str, data: bytes) -> None:
     """A file that appears whole or not at all, as those of the C library
     (io/checkpoint.c). FileExistsError: it is there."""

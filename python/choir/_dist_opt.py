@@ -224,18 +224,7 @@ class DistOpt(Owner, NotCopied):
 
     def _before_load(self, fpath: str) -> None:
         """Collective: the strategy that rank 0's file was saved with."""
-        strategy = None
-        if self.global_rank == 0:
-            try:
-                with _checkpoint.opened(fpath) as file:
-                    strategy = file.metadata().get(_STRATEGY_LINE)
-            except Exception as error:
-                strategy = error
-        strategy = self.communicator.share_object(
-            strategy, 0, "load_checkpoint"
-        )
-        if isinstance(strategy, Exception):
-            raise strategy
+        strategy = _checkpoint.line(fpath, _STRATEGY_LINE, self)
         if strategy is not None:
             option, settings = json.loads(strategy)
             self._use(option, tuple(map(tuple, settings)))

@@ -206,6 +206,13 @@ class ModelBatch(Structure):
         ("variant", c_int64), ("batch_number", c_int64),
     ]
 
+class PrecisionChoice(Structure):
+    """choir_precision_choice_t"""
+    _fields_ = [
+        ("dtype", c_int), ("f32_seconds", c_double),
+        ("bf16_seconds", c_double),
+    ]
+
 class SyncBatchNorm(Structure):
     """choir_sync_batch_norm_t"""
     _fields_ = [
@@ -422,11 +429,15 @@ FUNCTIONS = {
     "model_set_updater": (_P, [_P, _P]),
     "model_updater": (_P, [_P]),
     "model_set_graph": (None, [_P, c_bool, c_bool]),
+    "model_precision": (c_int, [_P]),
     "model_print_graphs": (_P, [_P, POINTER(_P)]),
     "model_last_graph": (c_uint64, [_P]),
     "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),
     "model_backward_and_update": (None, [_P, _P, _P]),
     "model_retract_step": (None, [_P]),
+    "model_choose_precision": (_P, [
+        _P, POINTER(ModelBatch), POINTER(PrecisionChoice),
+    ]),
     "model_step": (c_int64, [_P]),
     "model_set_step": (None, [_P, c_int64]),
     "model_states": (c_size_t, [_P, POINTER(NamedTensor)]),

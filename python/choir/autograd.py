@@ -116,11 +116,14 @@ class _Place(threading.local):
 
 
 class _Scope:
-    """A step that a model runs."""
+    """A step that a model runs, or rehearses."""
 
-    def __init__(self, scope: int, constants: tensor.Constants) -> None:
+    def __init__(
+        self, scope: int, constants: tensor.Constants, rehearses: bool = False
+    ) -> None:
         self.scope = scope
         self.constants = constants
+        self._rehearses = rehearses
         step = lib.scope_step(scope).contents
         self.step = step.step
         self.seed = step.seed
@@ -136,7 +139,7 @@ class _Scope:
         self._later.append(change)
 
     def updated(self) -> None:
-        if lib.scope_is_ok(self.scope):
+        if lib.scope_is_ok(self.scope) and not self._rehearses:
             later, self._later = self._later, []
             for change in later:
                 change()

@@ -42,10 +42,17 @@ from choir import opt as _opt
 from choir._dist_opt import StrategyChange
 from choir._here import here
 from choir._kv_cache import KVCache
-from choir._calls import StateError
+from choir._calls import StateError, lib
 from choir._sections import deferred, lock
 from choir.autograd import ManualStep
 from choir.tensor import Tensor
+
+_AUTO = "auto"
+# Of models, by the names that checkpoints have.
+_PRECISIONS = {
+    lib.dtype_name(code).decode(): code
+    for code in (_raw.F32, _raw.BF16, _raw.F16)
+}
 
 # More than the C library keeps.
 _KEPT_RESULTS = 16
@@ -208,21 +215,43 @@ class Model(layer.Layer, metaclass=ModelMeta):
         their gradients. Parameters, their gradients, optimizer states, losses and
         what a call returns are float32. "float16": products alone, and their
         gradients are scaled into its range, so that no loss needs scaling.
-        "float32": off. Also as tensor.bfloat16 and so on."""
+        "float32": off. Also as tensor.bfloat16 and so on.
+
+        "auto": the quicker one of float32 and bfloat16 on this machine, rank 0's for
+        all. The next training step measures it by its batch, for which
+        train_one_batch is called a few times more, and nothing is left of that;
+        until then it is float32. load_checkpoint takes the one that was saved.
+        """
+        if precision == _AUTO:
+            object.__setattr__(self, "_precision", _AUTO)
+            return
         code = tensor._code(precision)
-        if code not in (_raw.F32, _raw.BF16, _raw.F16):
+        if code not in _PRECISIONS.values():
             raise ValueError(
-                f"set_precision: {precision!r}; float32, bfloat16 or float16 "
-                "is needed"
+                f"set_precision: {precision!r}; float32, bfloat16, float16 or "
+                "auto is needed"
             )
+        self._take_precision(code)
+
+    def _take_precision(self, code: int) -> None:
         object.__setattr__(
             self, "_precision", None if code == _raw.F32 else code
         )
 
+    def get_precision(self) -> str:
+        """'float32', 'bfloat16' or 'float16'; 'auto': not measured yet."""
+        if self._precision == _AUTO:
+            return _AUTO
+        return tensor._NAMES[tensor._DTYPES[self._code()]]
+
+    def _code(self) -> int:
+        """The library's dtype of its precision."""
+        return _raw.F32 if self._precision is None else self._precision
+
     def _mixed(self, function, *args, **kwargs):
         """Calls it in the model's precision."""
         before = here.precision
-        here.precision = self._precision
+        here.precision = None if self._precision == _AUTO else self._precision
         try:
             return _widened(function(*args, **kwargs))
         finally:
@@ -291,38 +320,53 @@ class Model(layer.Layer, metaclass=ModelMeta):
         )
 
     def _train(self, func, args, kwargs):
-        if here.engine is not None or self._is_manual:
+        if here.engine is not None:
             return func(self, *args, **kwargs)
+        if self._is_manual:
+            return self._train_plainly(func, args, kwargs)
         optimizer = self.optimizer
         if optimizer is None:
             return self._train_without(func, args, kwargs)
         is_known = isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt))
-        if not (is_known and self._compiled):
-            return func(self, *args, **kwargs)
-        # What is kept of a step here goes with what the library did in it.
-        with lock, deferred():
-            is_done, result = self._train_whole(optimizer, func, args, kwargs)
-        return result if is_done else func(self, *args, **kwargs)
+        is_done = False
+        if is_known and self._compiled:
+            # What is kept of a step here goes with what the library did in it.
+            with lock, deferred():
+                is_done, result = self._train_whole(
+                    optimizer, func, args, kwargs
+                )
+        return result if is_done else self._train_plainly(func, args, kwargs)
+
+    def _train_plainly(self, func, args, kwargs):
+        """A step that is none of the library's."""
+        if self._precision == _AUTO:
+            raise StateError(
+                f'{type(self).__name__}: precision "auto" is measured in steps of a '
+                "compiled model that call its optimizer with the loss "
+                "(self.optimizer(loss)); set another one for this"
+            )
+        return func(self, *args, **kwargs)
 
     def _train_whole(self, optimizer, func, args, kwargs):
         """(True, what func gave); (False, None): it turned out to be none of the
         library's steps, and nothing was done."""
         engine = self._engine()
         optimizer._set_lr(engine.step())
-        inputs, *_ = self._batch(args, kwargs)
-        key = _key(args, kwargs, inputs)
-        # A step that calls the optimizer plainly goes by what use() chose.
-        key += (getattr(optimizer, "_chosen", None), self._precision)
-        way = self._ways.get(key)
-        if way is not None and way != optimizer_way(optimizer):
-            optimizer._use(*way)
         try:
-            result = self._step(engine, func, args, kwargs, key)
-        except StrategyChange as change:
-            optimizer._use(
-                change.option, tuple(sorted(change.settings.items()))
+            if self._precision == _AUTO:
+                self._in_its_way(
+                    optimizer, self._choose_precision, func, args, kwargs
+                )
+            inputs, *_ = self._batch(args, kwargs)
+            key = _key(args, kwargs, inputs)
+            # A step that calls the optimizer plainly goes by what use() chose.
+            key += (getattr(optimizer, "_chosen", None), self._precision)
+            way = self._ways.get(key)
+            if way is not None and way != optimizer_way(optimizer):
+                optimizer._use(*way)
+            result = self._in_its_way(
+                optimizer, self._step, func, args, kwargs, key
             )
-            result = self._step(engine, func, args, kwargs, key)
         except ManualStep:
             self._use_manual_steps()
             return False, None
@@ -332,10 +376,36 @@ class Model(layer.Layer, metaclass=ModelMeta):
         self._ways[key] = optimizer_way(optimizer)
         return True, result
 
+    def _in_its_way(self, optimizer, step, *args):
+        """step(engine, ...), which tells if it shares gradients in another way."""
+        engine = self._engine_made
+        try:
+            return step(engine, *args)
+        except StrategyChange as change:
+            optimizer._use(
+                change.option, tuple(sorted(change.settings.items()))
+            )
+            return step(engine, *args)
+
+    def _choose_precision(self, engine, func, args, kwargs) -> None:
+        inputs, first, n, total, _ = self._batch(args, kwargs)
+        code = engine.choose_precision(
+            lambda: func(self, *args, **kwargs),
+            *(inputs, first, n, total),
+            (self.graph_mode, self.sequential),
+        )
+        self._results.clear()
+        if isinstance(self.optimizer, _opt.DistOpt):
+            code = self.optimizer.communicator.share_object(
+                int(code), 0, "precision"
+            )
+        self._take_precision(code)
+        here.precision = self._precision
+
     def _train_without(self, func, args, kwargs):
         """Without an optimizer; one that train_one_batch misses is named."""
         try:
-            return func(self, *args, **kwargs)
+            return self._train_plainly(func, args, kwargs)
         except (AttributeError, TypeError) as error:
             if "NoneType" not in str(error):
                 raise
@@ -532,6 +602,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
             _checkpoint.save(fpath, self._own_states(), metadata)
             return
         handle = self._engine()._handle
+        if self._precision != _AUTO:
+            name = lib.dtype_name(self._code()).decode()
+            metadata = {"precision": name, **metadata}
         if isinstance(self.optimizer, _opt.DistOpt):
             metadata = {**metadata, **self.optimizer._before_save()}
         _checkpoint.save_training(handle, loader, fpath, metadata)
@@ -549,8 +622,15 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 file.read(self._own_states())
             return
         handle = self._engine()._handle
-        if isinstance(self.optimizer, _opt.DistOpt):
-            self.optimizer._before_load(fpath)
+        dist_opt = self.optimizer
+        if not isinstance(dist_opt, _opt.DistOpt):
+            dist_opt = None
+        if dist_opt is not None:
+            dist_opt._before_load(fpath)
+        if self._precision == _AUTO:
+            saved = _checkpoint.line(fpath, "precision", dist_opt)
+            if saved in _PRECISIONS:
+                self._take_precision(_PRECISIONS[saved])
         _checkpoint.resume_training(handle, loader, fpath)
 
     def _resumes(self, loader) -> bool:

@@ -147,6 +147,7 @@ class Training {
     std::string frozen_group;
     double clip_norm = 0;
     double clip_value = 0;
+    bool rehearses = false;  // each step, before it is made
     std::vector<int64_t> shape = {1, 1, kSide, kSide};
   };
 
@@ -228,7 +229,11 @@ class Training {
       Must(choir_tensor_from_data(device_, CHOIR_DTYPE_I32, 1, &count,
                                   labels.data(), &batch.targets[0]));
     }
-    choir_status_t status = choir_model_train_one_batch(model_, &batch);
+    double seconds;
+    choir_status_t status = nullptr;
+    if (options_.rehearses)
+      status = choir_model_rehearse(model_, &batch, 2, &seconds);
+    if (!status) status = choir_model_train_one_batch(model_, &batch);
     choir_tensor_release(batch.inputs[0]);
     choir_tensor_release(batch.targets[0]);
     return status;

@@ -205,6 +205,31 @@ TEST(SyncBatchNormTest, RunsWithEveryStrategy) {
   }
 }
 
+// Ranks time forward and backward before each step: layers exchange, gradients
+// do not, and the run sees nothing of it.
+TEST(SyncBatchNormTest, RunsInRehearsals) {
+  if (RunRanks("shm", 3)) return;
+  Comm comm;
+  for (int32_t i = 0; choir_strategy_def_get(i); ++i) {
+    Training::Options options = Steps();
+    options.strategy = choir_strategy_def_get(i);
+    SCOPED_TRACE(choir_strategy_def_option(options.strategy));
+    for (int64_t passes : {1, 2}) {
+      options.passes = passes;
+      std::vector<uint64_t> digests;
+      for (bool rehearses : {false, true}) {
+        options.rehearses = rehearses;
+        Training training(Net("true"), comm.get(), options);
+        ASSERT_OK(training.Attach());
+        for (int64_t step = 0; step < 4; ++step)
+          ASSERT_OK(TrainPart(&training, step, comm.rank(), comm.size()));
+        digests.push_back(training.StatesDigest());
+      }
+      EXPECT_EQ(digests[0], digests[1]);
+    }
+  }
+}
+
 // Without the setting ranks have unlike averages, so the tests above see it.
 TEST(SyncBatchNormTest, IsAnotherThingThanEachRankAlone) {
   if (RunRanks("shm", 2)) return;

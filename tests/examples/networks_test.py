@@ -50,6 +50,12 @@ class NetworksTest(harness.ProgramTest):
         for found, want in zip(losses(2, "--sync-batch-norm"), alone):
             self.assertAlmostEqual(found, want, delta=0.002)
         self.assertGreater(abs(losses(2)[0] - alone[0]), 0.005)
+        # Workers measure together too.
+        out = self.cifar(
+            "--steps", 2, "--limit", 64, "--batch-size", 16, "--balance",
+            "--sync-batch-norm", "--precision", "auto",
+        )  # fmt: skip
+        self.assertRegex(out, r"^balance: --shares \d+,\d+ .*\nprecision: ")
         digits = harness.small_data(self.path("digits"))
         status, out, err = self.run_program(
             "--sync-batch-norm", "--data", digits, program="mnist_dist"

@@ -80,6 +80,42 @@ class TrainTest(harness.ProgramTest):
             for a, b in zip(harness.epochs_of(mixed), harness.epochs_of(wide)):
                 self.assertAlmostEqual(a.loss, b.loss, delta=error * b.loss)
 
+    def test_measured_precision(self):
+        measured = re.compile(
+            r"precision: (f32|bf16) \(forward and backward of a step: "
+            r"f32 [\d.e+-]+ ms, bf16 [\d.e+-]+ ms\)"
+        )
+        run = ("--batch-size", 32, "--workers", 2)
+        file = self.path("net.safetensors")
+        line, begin = self.train(
+            *run, "--epochs", 2, "--precision", "auto", "--save", file
+        ).split("\n", 1)
+        self.assertRegex(line, measured)
+        chosen = measured.fullmatch(line)[1]
+        whole = self.train(*run, "--epochs", 3, "--precision", chosen)
+        line, rest = self.train(
+            *run, "--epochs", 3, "--precision", "auto", "--resume", file
+        ).split("\n", 1)
+        self.assertEqual(line, f"precision: {chosen}, as in {file}")
+        self.assertEqual(
+            harness.digests_of(begin) + harness.digests_of(rest),
+            harness.digests_of(whole),
+        )
+
+    def test_precision_of_a_checkpoint(self):
+        for precision in ("f32", "bf16", "f16"):
+            file = self.path(precision)
+            self.train("--epochs", 1, "--precision", precision, "--save", file)
+            run = ("--epochs", 2, "--resume", file, "--precision")
+            line, as_saved = self.train(*run, "auto").split("\n", 1)
+            self.assertEqual(line, f"precision: {precision}, as in {file}")
+            self.assertEqual(
+                harness.digests_of(as_saved),
+                harness.digests_of(self.train(*run, precision)),
+            )
+        # A flag that names one counts.
+        self.assertNotIn("precision", self.train(*run, "f32"))
+
     def test_seed_and_workers_are_part_of_the_run(self):
         digests = {
             (seed, workers): harness.digests_of(

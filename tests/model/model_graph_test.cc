@@ -464,6 +464,57 @@ TEST_P(ModelGraphTest, MixedPrecisionGivesTheBitsOfEagerSteps) {
   }
 }
 
+// Averages of batch norm, momentum, dropout's numbers, metrics: all would show.
+TEST_P(ModelGraphTest, ARehearsalLeavesNothingBehind) {
+  for (bool use_graph : {false, true}) {
+    SCOPED_TRACE(use_graph);
+    Training plain(GetParam(), use_graph, false);
+    Training rehearsing(GetParam(), use_graph, false);
+    const Batch batch = MakeBatch(rehearsing.device(), 7, 99);
+    const choir_model_batch_t one = batch.get();
+    for (uint32_t i = 0; i < 8; ++i) {
+      const int64_t samples = i % 4 == 3 ? 5 : 9;
+      ASSERT_OK(plain.Step(samples, i));
+      if (i % 3 == 0) {
+        const int forwards = rehearsing.net.forwards;
+        double seconds = 0;
+        ASSERT_OK(choir_model_rehearse(rehearsing.get(), &one, 3, &seconds));
+        EXPECT_GT(seconds, 0);
+        // Two to warm up and three; replays do not call forward.
+        EXPECT_EQ(rehearsing.net.forwards - forwards, use_graph ? 1 : 5);
+      }
+      ASSERT_OK(rehearsing.Step(samples, i));
+      ASSERT_EQ(plain.Digest(), rehearsing.Digest()) << "step " << i;
+      EXPECT_EQ(choir_model_step(rehearsing.get()), i + 1);
+    }
+    ExpectEqual(plain.Metrics(), rehearsing.Metrics());
+  }
+}
+
+TEST_P(ModelGraphTest, AChoiceOfPrecisionIsNoStep) {
+  Training run(GetParam(), true, false);
+  for (choir_dtype_t precision : {CHOIR_DTYPE_F32, CHOIR_DTYPE_F16}) {
+    ASSERT_OK(choir_model_set_precision(run.get(), precision));
+    const Batch batch = MakeBatch(run.device(), 6, 0);
+    const choir_model_batch_t one = batch.get();
+    const uint64_t before = run.Digest();
+    choir_precision_choice_t choice;
+    ASSERT_OK(choir_model_choose_precision(run.get(), &one, &choice));
+    EXPECT_GT(choice.f32_seconds, 0);
+    EXPECT_GT(choice.bf16_seconds, 0);
+    EXPECT_EQ(choice.dtype == CHOIR_DTYPE_BF16,
+              choice.bf16_seconds < 0.95 * choice.f32_seconds);
+    EXPECT_EQ(choir_model_precision(run.get()), precision);
+    EXPECT_EQ(choir_model_step(run.get()), 0);
+    EXPECT_EQ(run.Digest(), before);
+    EXPECT_EQ(run.Graphs(), "");
+    const choir_model_batch_t empty = {};
+    ASSERT_OK(choir_model_choose_precision(run.get(), &empty, &choice));
+    EXPECT_EQ(choice.dtype, CHOIR_DTYPE_F32);
+    EXPECT_EQ(choice.bf16_seconds, 0);
+  }
+}
+
 TEST_P(ModelGraphTest, EvaluatesAndTrainsInTurns) {
   Training eager(GetParam(), false, false);
   Training graph(GetParam(), true, true);
@@ -618,6 +669,33 @@ TEST(ModelGraph, AStepThatFailsLeavesNoGraph) {
   graph.net.in_forward = nullptr;
   ASSERT_OK(graph.Step(9, 2));
   EXPECT_NE(graph.Graphs(), "");
+}
+
+TEST(ModelGraph, ARehearsalThatFailsLeavesNothingBehind) {
+  Training run("cpu", true, false);
+  ASSERT_OK(run.Step(9, 0));
+  const Batch batch = MakeBatch(run.device(), 7, 99);
+  const choir_model_batch_t one = batch.get();
+  const uint64_t before = run.Digest();
+  int forwards = 0;
+  // The second call is of bf16: averages were changed meanwhile.
+  run.net.in_forward = [&](choir_scope_t* scope) {
+    if (++forwards == 2)
+      choir_scope_fail(scope, CHOIR_ERROR(INTERNAL, "on purpose"));
+  };
+  choir_precision_choice_t choice;
+  EXPECT_STATUS(INTERNAL, "model cnn: rehearse: training step 1: on purpose",
+                choir_model_choose_precision(run.get(), &one, &choice));
+  EXPECT_EQ(choir_model_precision(run.get()), CHOIR_DTYPE_F32);
+  EXPECT_EQ(run.Digest(), before);
+  EXPECT_EQ(choir_model_step(run.get()), 1);
+  double seconds;
+  EXPECT_STATUS(INVALID_ARGUMENT, "rehearse: 0 steps; at least 1 is needed",
+                choir_model_rehearse(run.get(), &one, 0, &seconds));
+  ASSERT_OK(choir_model_set_updater(run.get(), nullptr));
+  EXPECT_STATUS(FAILED_PRECONDITION,
+                "rehearse without an updater; call choir_model_set_updater",
+                choir_model_rehearse(run.get(), &one, 1, &seconds));
 }
 
 TEST(ModelGraph, ShowsRecordsLifetimesAndBytes) {

@@ -3,6 +3,7 @@
 process on the whole batch, its strategies in models with and without graphs."""
 
 import os
+import tempfile
 import unittest
 
 import numpy as np
@@ -602,6 +603,26 @@ def partial(rank, size, nccl_id):
     return turns
 
 
+def measured(rank, size, nccl_id, option, use_graph):
+    """A run whose precision is measured, and what it chose, in a checkpoint."""
+    sgd = joined(rank, size, nccl_id)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "run.safetensors")
+        for way in ("auto", "chosen", "saved"):
+            m = net(sgd, SAMPLES // size, use_graph)
+            m.set_precision(found["auto"][0] if way == "chosen" else "auto")
+            if way == "saved":
+                path = file if rank == 0 else "nowhere"
+                m.load_checkpoint(path)  # and rank 0 tells what it says
+            losses = train(m, rank, size, 4, (option,))
+            found[way] = m.get_precision(), m.digest(), losses
+            if way == "auto":
+                m.set_precision("float16")
+                m.save_checkpoint(file)
+    return found
+
+
 def different_models(rank, size, nccl_id):
     sgd = joined(rank, size, nccl_id)
     w = Tensor(data=np.ones(4 + rank, np.float32), stores_grad=True)
@@ -804,6 +825,16 @@ class Training(unittest.TestCase):
 
     def test_use(self):
         self.assertEqual(len(set(ranks.results(2, used))), 1)
+
+    def test_precision_that_is_measured(self):
+        for option, use_graph in (("plain", True), ("half", False)):
+            runs = ranks.results(2, measured, option, use_graph)
+            for found in runs:
+                self.assertEqual(found["auto"], found["chosen"])
+                self.assertIn(found["auto"][0], ("float32", "bfloat16"))
+                self.assertEqual(found["saved"][0], "float16")
+                self.assertEqual(found["saved"][:2], runs[0]["saved"][:2])
+                self.assertEqual(found["auto"][:2], runs[0]["auto"][:2])
 
     def test_partial_update_takes_turns(self):
         for turns in ranks.results(3, partial):

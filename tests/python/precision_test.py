@@ -2,11 +2,14 @@
 """choir.model: mixed precision."""
 
 import itertools
+import os
+import tempfile
 import unittest
 
 import numpy as np
 
-from choir import autograd, opt, tensor
+from choir import StateError, autograd, opt, tensor
+
 from small_models import Net, Plain, made, samples
 
 
@@ -20,6 +23,16 @@ class Scaled(Plain):
         loss = autograd.mse_loss(out, y) * self.factor
         self.optimizer(loss)
         return out, loss
+
+
+class Manual(Net):
+    """Updates its parameters one by one."""
+
+    def train_one_batch(self, x, y):
+        loss = autograd.softmax_cross_entropy(self.forward(x), y)
+        for p, grad in autograd.backward(loss):
+            self.optimizer.apply(p.name, p, grad)
+        return loss, loss
 
 
 def bf16(x):
@@ -103,9 +116,81 @@ class Precision(unittest.TestCase):
         self.assertFalse((bf16(wide) == wide).all())
         np.testing.assert_allclose(mixed, wide, rtol=0.02, atol=0.02)
 
+    def test_auto_leaves_nothing_of_what_it_measures(self):
+        for use_graph in (False, True):
+            runs = {}
+            for precision in ("auto", "float32", "bfloat16"):
+                m = made(use_graph=use_graph)
+                m.set_precision(precision)
+                for i in range(5):
+                    m(*samples(seed=i))
+                runs[precision] = m
+            chosen = runs["auto"].get_precision()
+            self.assertIn(chosen, ("float32", "bfloat16"))
+            self.assertEqual(runs["auto"].digest(), runs[chosen].digest())
+            states = [runs[p].optimizer.get_states() for p in ("auto", chosen)]
+            self.assertEqual(states[0].keys(), states[1].keys())
+            for name, state in states[0].items():
+                np.testing.assert_array_equal(state, states[1][name])
+            # Seven steps in each eagerly; and of graphs one of each.
+            more = runs["auto"].calls - runs[chosen].calls
+            self.assertEqual(more, 14 + 2 * use_graph)
+
+    def test_auto_is_measured_once(self):
+        m = made(use_graph=True)
+        m.set_precision("auto")
+        self.assertEqual(m.get_precision(), "auto")
+        x, _ = samples()
+        m.eval()
+        wide = m(x).numpy()
+        self.assertFalse((bf16(wide) == wide).all())
+        m.train()
+        m(*samples())
+        calls, chosen = m.calls, m.get_precision()
+        for i in range(4):
+            m(*samples(seed=i))
+        self.assertEqual((m.calls - calls, m.get_precision()), (1, chosen))
+        # Again in the middle of a run.
+        m.set_precision("auto")
+        m(*samples(seed=4))
+        self.assertNotEqual(m.get_precision(), "auto")
+
+    def test_auto_goes_on_as_a_checkpoint_was_trained(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for precision in ("float32", "bfloat16", "float16"):
+                file = os.path.join(folder, precision)
+                m = made(use_graph=True)
+                m.set_precision(precision)
+                m(*samples())
+                m.save_checkpoint(file)
+                again = made(use_graph=True)
+                again.set_precision("auto")
+                again.load_checkpoint(file)
+                self.assertEqual(again.get_precision(), precision)
+                for i in range(3):
+                    m(*samples(seed=i))
+                    again(*samples(seed=i))
+                self.assertEqual(m.digest(), again.digest())
+
+    def test_auto_needs_steps_of_the_library(self):
+        said = r'precision "auto" is measured in steps of a compiled model'
+        x, y = samples()
+        m = Net()
+        m.compile([x], precision="auto")
+        with self.assertRaisesRegex(StateError, said):
+            m(x, y)
+        m = made(Manual)
+        m.set_precision("auto")
+        with self.assertRaisesRegex(StateError, said):
+            m(x, y)
+        m.set_precision("float32")
+        m(x, y)
+
     def test_refuses(self):
         for precision in ("float64", "int32"):
-            with self.assertRaisesRegex(ValueError, "or float16 is needed"):
+            with self.assertRaisesRegex(
+                ValueError, "float16 or auto is needed"
+            ):
                 Net().set_precision(precision)
 
 

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward and backward of training steps, for their time alone.
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "model/model_internal.h"
+#include "model/updater_backend.h"
+
+// The first is recorded and planned, the second touches its memory.
+enum { WARM_UP_STEPS = 2, CHOICE_STEPS = 5 };
+// f32 is finer, and a machine's other work makes as much difference.
+#define WORTHWHILE 0.95
+
+// In the place of the model's updater.
+typedef struct stand_in_s {
+  choir_updater_t updater;
+  choir_updater_vtable_t vtable;
+  choir_updater_t* own;
+} stand_in_t;
+
+static void backward(choir_updater_t* updater, choir_scope_t* scope,
+                     choir_var_t* loss) {
+  if (!loss) return;  // no sample
+  const choir_backward_options_t all = {.params = updater->params->params,
+                                        .param_count = updater->params->count};
+  choir_scope_backward(scope, loss, &all);
+}
+
+static choir_status_t all_gather(choir_updater_t* updater,
+                                 const choir_step_values_t* values,
+                                 choir_tensor_t* own, const char* name,
+                                 choir_tensor_t** out_all) {
+  choir_updater_t* real = ((stand_in_t*)updater)->own;
+  return real->vtable->all_gather(real, values, own, name, out_all);
+}
+
+// ---- What a step changes beside the parameters ----
+
+static size_t list_changing(const choir_model_t* model, choir_tensor_t** out) {
+  size_t count = 0;
+  out[count++] = model->loss_sum;
+  out[count++] = model->correct;
+  out[count++] = model->evaluation_loss;
+  for (size_t i = 0; i < model->params->count; ++i)
+    if (!model->params->params[i]->trainable)
+      out[count++] = model->params->params[i]->value;
+  return count;
+}
+
+// from[i] to to[i], which is made where it is NULL.
+static choir_status_t copy_all(const choir_model_t* model,
+                               choir_tensor_t** from, choir_tensor_t** to,
+                               size_t count) {
+  choir_stream_t* stream = choir_device_stream(model->device);
+  for (size_t i = 0; i < count; ++i)
+    CHOIR_TRY(
+        choir_op_run(stream, CHOIR_OP_COPY, &from[i], 1, NULL, false, &to[i]));
+  return NULL;
+}
+
+// ---- Steps ----
+
+static int compare_seconds(const void* a, const void* b) {
+  const double x = *(const double*)a;
+  const double y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
+static choir_status_t time_step(choir_model_t* model,
+                                const choir_model_batch_t* batch,
+                                double* out_seconds) {
+  const double start = choir_clock_seconds();
+  CHOIR_TRY(choir_model_train_one_batch(model, batch));
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(model->device)));
+  *out_seconds = choir_clock_seconds() - start;
+  return NULL;
+}
+
+// One that something else on the machine held up does not count.
+static choir_status_t time_steps(choir_model_t* model,
+                                 const choir_model_batch_t* batch,
+                                 int32_t steps, double* seconds,
+                                 double* out_seconds) {
+  // The graph of a run's very first step would be for that one alone.
+  if (model->step == 0) model->step = 1;
+  for (int32_t i = 0; i < WARM_UP_STEPS; ++i)
+    CHOIR_TRY(time_step(model, batch, &seconds[0]));
+  for (int32_t i = 0; i < steps; ++i)
+    CHOIR_TRY(time_step(model, batch, &seconds[i]));
+  qsort(seconds, (size_t)steps, sizeof(seconds[0]), compare_seconds);
+  if (batch->sample_count > 0) *out_seconds = seconds[steps / 2];
+  return NULL;
+}
+
+// With another updater, and what the host counts put back behind it. Graphs are
+// dropped, as theirs are of the same kind as those of real steps.
+static choir_status_t step_aside(choir_model_t* model,
+                                 const choir_model_batch_t* batch,
+                                 int32_t steps, double* seconds,
+                                 double* out_seconds) {
+  stand_in_t stand_in = {.updater = {.params = model->params},
+                         .vtable = {.backward_and_update = backward},
+                         .own = model->updater};
+  stand_in.updater.vtable = &stand_in.vtable;
+  if (model->updater->vtable->all_gather)
+    stand_in.vtable.all_gather = all_gather;
+  const choir_metrics_t metrics = model->metrics;
+  const int64_t step = model->step;
+  const int64_t pass = model->pass;
+  const int64_t pass_samples = model->pass_samples;
+  model->pass = model->pass_samples = 0;
+  choir__model_drop_graphs(model);
+  model->updater = &stand_in.updater;
+  choir_status_t status = time_steps(model, batch, steps, seconds, out_seconds);
+  // Also of a step that failed.
+  status = choir_status_join(
+      status, choir_stream_synchronize(choir_device_stream(model->device)));
+  model->updater = stand_in.own;
+  choir__model_drop_graphs(model);
+  model->last_graph = 0;
+  model->metrics = metrics;
+  model->step = step;
+  model->pass = pass;
+  model->pass_samples = pass_samples;
+  return status;
+}
+
+choir_status_t choir_model_rehearse(choir_model_t* model,
+                                    const choir_model_batch_t* batch,
+                                    int32_t steps, double* out_seconds) {
+  *out_seconds = 0;
+  if (steps < 1)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "model %s: rehearse: %d steps; at least 1 is needed",
+                       model->def->name, steps);
+  if (!model->updater)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: rehearse without an updater; call "
+                       "choir_model_set_updater",
+                       model->def->name);
+  if (batch->sample_count == 0 && model->sync_norm_count == 0) return NULL;
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  const size_t most = model->params->count + 3;
+  const size_t bytes =
+      2 * most * sizeof(choir_tensor_t*) + (size_t)steps * sizeof(double);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "rehearsal", &memory));
+  memset(memory, 0, bytes);
+  choir_tensor_t** changing = memory;
+  choir_tensor_t** kept = changing + most;
+  double* seconds = (double*)(void*)(kept + most);
+  const size_t count = list_changing(model, changing);
+  choir_status_t status = copy_all(model, changing, kept, count);
+  if (!status) {
+    status = step_aside(model, batch, steps, seconds, out_seconds);
+    status = choir_status_join(status, copy_all(model, kept, changing, count));
+  }
+  for (size_t i = 0; i < count; ++i) choir_tensor_release(kept[i]);
+  choir_deallocate(allocator, memory, bytes);
+  CHOIR_TRY_NOTE(status, "model %s: rehearse", model->def->name);
+  return NULL;
+}
+
+choir_status_t choir_model_choose_precision(
+    choir_model_t* model, const choir_model_batch_t* batch,
+    choir_precision_choice_t* out_choice) {
+  memset(out_choice, 0, sizeof(*out_choice));
+  out_choice->dtype = CHOIR_DTYPE_F32;
+  const choir_dtype_t before = model->precision;
+  choir_status_t status = choir_model_set_precision(model, CHOIR_DTYPE_F32);
+  if (!status)
+    status = choir_model_rehearse(model, batch, CHOICE_STEPS,
+                                  &out_choice->f32_seconds);
+  if (!status) status = choir_model_set_precision(model, CHOIR_DTYPE_BF16);
+  if (!status)
+    status = choir_model_rehearse(model, batch, CHOICE_STEPS,
+                                  &out_choice->bf16_seconds);
+  if (out_choice->bf16_seconds < WORTHWHILE * out_choice->f32_seconds)
+    out_choice->dtype = CHOIR_DTYPE_BF16;
+  return choir_status_join(status, choir_model_set_precision(model, before));
+}
