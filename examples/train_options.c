@@ -174,5 +174,6 @@ choir_status_t train_options_set_steps(const train_options_t* options,
       [TRAIN_PRECISION_F16] = CHOIR_DTYPE_F16,
       [TRAIN_PRECISION_AUTO] = CHOIR_DTYPE_F32};
   choir_model_set_graph(model, options->graph, options->sequential);
+  CHOIR_TRY(choir_model_set_loss_check(model, true));
   return choir_model_set_precision(model, precisions[options->precision]);
 }

@@ -37,6 +37,7 @@ static void model_destroy(choir_model_t* model) {
   choir_tensor_release(model->loss_sum);
   choir_tensor_release(model->correct);
   choir_tensor_release(model->evaluation_loss);
+  choir_tensor_release(model->last_loss);
   choir_deallocate(allocator, model, sizeof(*model));
   choir_device_release(device);
 }
@@ -327,7 +328,7 @@ static choir_status_t end_forward(void* self) {
   choir_model_t* model = self;
   choir_span_end(&model->forward_span, "forward", NULL, NULL);
   model->forward_span.start = -1;
-  return NULL;
+  return choir__model_check_loss(model);
 }
 
 static choir_status_t count_pass(void* self) {
@@ -351,6 +352,8 @@ void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
     choir_scope_fail(scope, missing);
     return;
   }
+  if (choir_scope_is_ok(scope))
+    choir_scope_fail(scope, choir__model_note_loss(model, loss));
   choir_scope_fail(
       scope, choir_stream_call(choir_scope_stream(scope), end_forward, model));
   model->updater->vtable->backward_and_update(model->updater, scope, loss);
@@ -398,21 +401,9 @@ static choir_var_t* default_loss(choir_scope_t* scope, choir_var_t* out,
   return choir_var_softmax_cross_entropy(scope, out, targets);
 }
 
-// Adds one element of any shape, as a loss may be () or (1) or (1, 1), to a
-// counter on the device.
 static choir_status_t add_loss(const choir_model_t* model, choir_var_t* loss,
                                choir_tensor_t* counter) {
-  choir_stream_t* stream = choir_scope_stream(model->scope);
-  choir_tensor_t* value = choir_var_tensor(loss);
-  choir_tensor_t* flat = NULL;
-  const choir_reshape_attrs_t one = {.ndim = 1, .shape = {1}};
-  const choir_cast_attrs_t to_f64 = {.dtype = CHOIR_DTYPE_F64};
-  CHOIR_TRY(
-      choir_op_run(stream, CHOIR_OP_RESHAPE, &value, 1, &one, false, &flat));
-  choir_status_t status =
-      choir_op_run(stream, CHOIR_OP_CAST, &flat, 1, &to_f64, true, &counter);
-  choir_tensor_release(flat);
-  return status;
+  return choir__model_take_loss(model, loss, true, counter);
 }
 
 // Hits, where targets are class labels; of a loss without scores the labels
@@ -619,8 +610,9 @@ static choir_status_t train_one_batch(choir_model_t* model,
 
 choir_status_t choir_model_train_one_batch(choir_model_t* model,
                                            const choir_model_batch_t* batch) {
-  model->is_retracted = model->is_counted = false;
+  model->is_retracted = model->is_counted = model->is_lost = false;
   choir_status_t status = train_one_batch(model, batch);
+  if (model->is_lost) status = choir__model_explain_loss(model, batch, status);
   if (status && model->updater && model->updater->vtable->step_failed &&
       !model->is_retracted && !is_applied(model, status))
     model->updater->vtable->step_failed(model->updater, status);

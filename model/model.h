@@ -152,6 +152,16 @@ CHOIR_API choir_status_t choir_model_set_precision(choir_model_t* model,
                                                    choir_dtype_t dtype)
     CHOIR_NODISCARD;
 CHOIR_API choir_dtype_t choir_model_precision(const choir_model_t* model);
+// From now on a training step whose loss is not finite fails before it updates
+// anything (FAILED_PRECONDITION), and the message names what was first not
+// finite: an input, a parameter (updated by a step before), or the layer and
+// the op of forward, for which the step's forward runs once more. So a run that
+// diverges ends with the parameters of its last sound step. Off at first; never
+// on where the host does not see the device's memory, as each step would wait
+// for the device. Drops recorded graphs.
+CHOIR_API choir_status_t choir_model_set_loss_check(choir_model_t* model,
+                                                    bool checks)
+    CHOIR_NODISCARD;
 // All planned graphs as choir_graph_print prints them, into a malloc'ed text
 // that the caller frees; "" when there is none.
 CHOIR_API choir_status_t choir_model_print_graphs(const choir_model_t* model,

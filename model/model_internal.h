@@ -83,6 +83,9 @@ struct choir_model_s {
   choir_tensor_t* loss_sum;         // f64 (1), summed on the device
   choir_tensor_t* correct;          // i64 (1)
   choir_tensor_t* evaluation_loss;  // f64 (1)
+  bool checks_loss;                 // choir_model_set_loss_check
+  bool is_lost;                     // the step's loss is not finite
+  choir_tensor_t* last_loss;        // f64 (1), of the step, where it is checked
   choir_metrics_t metrics;          // the parts that the host counts
   bool use_graph;
   bool sequential;
@@ -127,6 +130,38 @@ choir_status_t choir__model_end_graph(choir_model_t* model,
                                       const choir_tensor_t* y,
                                       choir_status_t status) CHOIR_NODISCARD;
 void choir__model_drop_graphs(choir_model_t* model);
+
+// rehearsal.c
+// Training steps with another end: what `backward` does in the place of
+// backward and update, and `run`, which calls choir_model_train_one_batch.
+typedef struct choir__aside_s {
+  void (*backward)(choir_updater_t* updater, choir_scope_t* scope,
+                   choir_var_t* loss);
+  choir_status_t (*run)(choir_model_t* model, void* self);
+  void* self;
+} choir__aside_t;
+// Runs them and puts back what steps change beside parameters, also after a
+// failure; drops graphs. The model has an updater.
+choir_status_t choir__model_step_aside(choir_model_t* model,
+                                       const choir__aside_t* aside)
+    CHOIR_NODISCARD;
+
+// loss_check.c
+// One element of any shape, as a loss may be () or (1) or (1, 1), into a
+// counter on the device, or (adds) to it.
+choir_status_t choir__model_take_loss(const choir_model_t* model,
+                                      choir_var_t* loss, bool adds,
+                                      choir_tensor_t* counter) CHOIR_NODISCARD;
+// Keeps the loss for the check, if there is to be one.
+choir_status_t choir__model_note_loss(choir_model_t* model, choir_var_t* loss)
+    CHOIR_NODISCARD;
+// Between forward and backward, in replays too.
+choir_status_t choir__model_check_loss(choir_model_t* model) CHOIR_NODISCARD;
+// A step by this batch that failed with `status` (taken over): says what made
+// its loss not finite, if that was it.
+choir_status_t choir__model_explain_loss(choir_model_t* model,
+                                         const choir_model_batch_t* batch,
+                                         choir_status_t status) CHOIR_NODISCARD;
 
 // model_parts.c
 // Keeps the first failure; NULL does nothing.

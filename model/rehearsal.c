@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward and backward of training steps, for their time alone.
+// Training steps that update nothing and of which nothing is left.
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,14 +18,6 @@ typedef struct stand_in_s {
   choir_updater_vtable_t vtable;
   choir_updater_t* own;
 } stand_in_t;
-
-static void backward(choir_updater_t* updater, choir_scope_t* scope,
-                     choir_var_t* loss) {
-  if (!loss) return;  // no sample
-  const choir_backward_options_t all = {.params = updater->params->params,
-                                        .param_count = updater->params->count};
-  choir_scope_backward(scope, loss, &all);
-}
 
 static choir_status_t all_gather(choir_updater_t* updater,
                                  const choir_step_values_t* values,
@@ -61,46 +53,12 @@ static choir_status_t copy_all(const choir_model_t* model,
 
 // ---- Steps ----
 
-static int compare_seconds(const void* a, const void* b) {
-  const double x = *(const double*)a;
-  const double y = *(const double*)b;
-  return (x > y) - (x < y);
-}
-
-static choir_status_t time_step(choir_model_t* model,
-                                const choir_model_batch_t* batch,
-                                double* out_seconds) {
-  const double start = choir_clock_seconds();
-  CHOIR_TRY(choir_model_train_one_batch(model, batch));
-  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(model->device)));
-  *out_seconds = choir_clock_seconds() - start;
-  return NULL;
-}
-
-// One that something else on the machine held up does not count.
-static choir_status_t time_steps(choir_model_t* model,
-                                 const choir_model_batch_t* batch,
-                                 int32_t steps, double* seconds,
-                                 double* out_seconds) {
-  // The graph of a run's very first step would be for that one alone.
-  if (model->step == 0) model->step = 1;
-  for (int32_t i = 0; i < WARM_UP_STEPS; ++i)
-    CHOIR_TRY(time_step(model, batch, &seconds[0]));
-  for (int32_t i = 0; i < steps; ++i)
-    CHOIR_TRY(time_step(model, batch, &seconds[i]));
-  qsort(seconds, (size_t)steps, sizeof(seconds[0]), compare_seconds);
-  if (batch->sample_count > 0) *out_seconds = seconds[steps / 2];
-  return NULL;
-}
-
 // With another updater, and what the host counts put back behind it. Graphs are
 // dropped, as theirs are of the same kind as those of real steps.
 static choir_status_t step_aside(choir_model_t* model,
-                                 const choir_model_batch_t* batch,
-                                 int32_t steps, double* seconds,
-                                 double* out_seconds) {
+                                 const choir__aside_t* aside) {
   stand_in_t stand_in = {.updater = {.params = model->params},
-                         .vtable = {.backward_and_update = backward},
+                         .vtable = {.backward_and_update = aside->backward},
                          .own = model->updater};
   stand_in.updater.vtable = &stand_in.vtable;
   if (model->updater->vtable->all_gather)
@@ -109,10 +67,12 @@ static choir_status_t step_aside(choir_model_t* model,
   const int64_t step = model->step;
   const int64_t pass = model->pass;
   const int64_t pass_samples = model->pass_samples;
+  const bool checks_loss = model->checks_loss;
   model->pass = model->pass_samples = 0;
+  model->checks_loss = false;
   choir__model_drop_graphs(model);
   model->updater = &stand_in.updater;
-  choir_status_t status = time_steps(model, batch, steps, seconds, out_seconds);
+  choir_status_t status = aside->run(model, aside->self);
   // Also of a step that failed.
   status = choir_status_join(
       status, choir_stream_synchronize(choir_device_stream(model->device)));
@@ -123,7 +83,71 @@ static choir_status_t step_aside(choir_model_t* model,
   model->step = step;
   model->pass = pass;
   model->pass_samples = pass_samples;
+  model->checks_loss = checks_loss;
   return status;
+}
+
+choir_status_t choir__model_step_aside(choir_model_t* model,
+                                       const choir__aside_t* aside) {
+  choir_allocator_t allocator = choir_device_allocator(model->device);
+  const size_t most = model->params->count + 3;
+  const size_t bytes = 2 * most * sizeof(choir_tensor_t*);
+  void* memory = NULL;
+  CHOIR_TRY(choir_allocate(allocator, bytes, "rehearsal", &memory));
+  memset(memory, 0, bytes);
+  choir_tensor_t** changing = memory;
+  choir_tensor_t** kept = changing + most;
+  const size_t count = list_changing(model, changing);
+  choir_status_t status = copy_all(model, changing, kept, count);
+  if (!status) {
+    status = step_aside(model, aside);
+    status = choir_status_join(status, copy_all(model, kept, changing, count));
+  }
+  for (size_t i = 0; i < count; ++i) choir_tensor_release(kept[i]);
+  choir_deallocate(allocator, memory, bytes);
+  return status;
+}
+
+// ---- Timed ----
+
+typedef struct timing_s {
+  const choir_model_batch_t* batch;
+  double* seconds;  // [steps]
+  int32_t steps;
+} timing_t;
+
+static void backward(choir_updater_t* updater, choir_scope_t* scope,
+                     choir_var_t* loss) {
+  if (!loss) return;  // no sample
+  const choir_backward_options_t all = {.params = updater->params->params,
+                                        .param_count = updater->params->count};
+  choir_scope_backward(scope, loss, &all);
+}
+
+static choir_status_t time_step(choir_model_t* model, const timing_t* timing,
+                                int32_t step) {
+  const double start = choir_clock_seconds();
+  CHOIR_TRY(choir_model_train_one_batch(model, timing->batch));
+  CHOIR_TRY(choir_stream_synchronize(choir_device_stream(model->device)));
+  timing->seconds[step] = choir_clock_seconds() - start;
+  return NULL;
+}
+
+static choir_status_t time_steps(choir_model_t* model, void* self) {
+  const timing_t* timing = self;
+  // The graph of a run's very first step would be for that one alone.
+  if (model->step == 0) model->step = 1;
+  for (int32_t i = 0; i < WARM_UP_STEPS; ++i)
+    CHOIR_TRY(time_step(model, timing, 0));
+  for (int32_t i = 0; i < timing->steps; ++i)
+    CHOIR_TRY(time_step(model, timing, i));
+  return NULL;
+}
+
+static int compare_seconds(const void* a, const void* b) {
+  const double x = *(const double*)a;
+  const double y = *(const double*)b;
+  return (x > y) - (x < y);
 }
 
 choir_status_t choir_model_rehearse(choir_model_t* model,
@@ -141,22 +165,16 @@ choir_status_t choir_model_rehearse(choir_model_t* model,
                        model->def->name);
   if (batch->sample_count == 0 && model->sync_norm_count == 0) return NULL;
   choir_allocator_t allocator = choir_device_allocator(model->device);
-  const size_t most = model->params->count + 3;
-  const size_t bytes =
-      2 * most * sizeof(choir_tensor_t*) + (size_t)steps * sizeof(double);
+  const size_t bytes = (size_t)steps * sizeof(double);
   void* memory = NULL;
   CHOIR_TRY(choir_allocate(allocator, bytes, "rehearsal", &memory));
-  memset(memory, 0, bytes);
-  choir_tensor_t** changing = memory;
-  choir_tensor_t** kept = changing + most;
-  double* seconds = (double*)(void*)(kept + most);
-  const size_t count = list_changing(model, changing);
-  choir_status_t status = copy_all(model, changing, kept, count);
-  if (!status) {
-    status = step_aside(model, batch, steps, seconds, out_seconds);
-    status = choir_status_join(status, copy_all(model, kept, changing, count));
-  }
-  for (size_t i = 0; i < count; ++i) choir_tensor_release(kept[i]);
+  timing_t timing = {batch, memory, steps};
+  const choir__aside_t aside = {backward, time_steps, &timing};
+  choir_status_t status = choir__model_step_aside(model, &aside);
+  // One that something else on the machine held up does not count.
+  qsort(timing.seconds, (size_t)steps, sizeof(double), compare_seconds);
+  if (!status && batch->sample_count > 0)
+    *out_seconds = timing.seconds[steps / 2];
   choir_deallocate(allocator, memory, bytes);
   CHOIR_TRY_NOTE(status, "model %s: rehearse", model->def->name);
   return NULL;

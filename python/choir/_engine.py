@@ -311,6 +311,9 @@ class Engine(Owner, NotCopied):
         else:
             lib.model_set_graph(self._handle, use_graph, sequential)
 
+    def set_loss_check(self, checks: bool) -> None:
+        check(lib.model_set_loss_check(self._handle, checks))
+
     def step(self) -> int:
         """Training steps done."""
         return lib.model_step(self._handle)

@@ -430,6 +430,7 @@ FUNCTIONS = {
     "model_updater": (_P, [_P]),
     "model_set_graph": (None, [_P, c_bool, c_bool]),
     "model_precision": (c_int, [_P]),
+    "model_set_loss_check": (_P, [_P, c_bool]),
     "model_print_graphs": (_P, [_P, POINTER(_P)]),
     "model_last_graph": (c_uint64, [_P]),
     "model_train_one_batch": (_P, [_P, POINTER(ModelBatch)]),

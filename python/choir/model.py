@@ -99,6 +99,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             sequential=False,
             optimizer=None,
             _precision=None,
+            _checks_loss=False,
             _compiled=False,
             _sync_norms=(),  # of one use each, in the order of forward
             _is_manual=False,
@@ -238,6 +239,17 @@ class Model(layer.Layer, metaclass=ModelMeta):
             self, "_precision", None if code == _raw.F32 else code
         )
 
+    def check_loss(self, mode: bool = True) -> None:
+        """From now on a training step whose loss is not finite raises StateError
+        before it updates anything, and names what was first not finite: an input, a
+        parameter, or what an op of forward made (train_one_batch is called once more
+        to find it). Not on a GPU."""
+        object.__setattr__(self, "_checks_loss", mode)
+        with deferred():
+            self._results.clear()
+            if self._engine_made is not None:
+                self._engine_made.set_loss_check(mode)
+
     def get_precision(self) -> str:
         """'float32', 'bfloat16' or 'float16'; 'auto': not measured yet."""
         if self._precision == _AUTO:
@@ -304,6 +316,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             )
             object.__setattr__(self, "_seed", None)
             engine.set_graph(self.graph_mode, self.sequential)
+            engine.set_loss_check(self._checks_loss)
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)

@@ -42,6 +42,32 @@ class FaultsTest(harness.ProgramTest):
         self.assert_nothing_left()
         return time.monotonic() - start, err
 
+    def test_a_run_that_diverges(self):
+        file = self.path("net.safetensors")
+        harness.small_data(self.data)
+        run = ("--data", self.data, "--save", file, "--save-every", 1)
+        run += ("--global-batch", 96)
+        self.train(*run, "--epochs", 1)
+        with open(file, "rb") as saved:
+            before = saved.read()
+        for flags in (
+            ("--workers", 1, "--resume", file),
+            ("--workers", 3, "--resume", file, "--precision", "bf16"),
+            ("--workers", 2, "--graph=false", "--dist-option", "sparseTopK"),
+        ):
+            status, _, err = self.run_program(
+                *run, "--epochs", 9, "--lr", 1e6, *flags
+            )
+            self.assertEqual((status, err.count("\n")), (1, 1), err)
+            self.assertRegex(
+                err,
+                r"^mnist_dist: training step \d+: the loss is (nan|infinite), and "
+                r"nothing was updated; values were first not finite in "
+                r"(what op \w+ made in layer \w+|parameter \w+\.\w+)\n$",
+            )
+            with open(file, "rb") as saved:
+                self.assertEqual(saved.read(), before)
+
     def test_killed_worker(self):
         for count, victim in ((2, 0), (2, 1), (4, 2)):
             with self.subTest(count=count, victim=victim):

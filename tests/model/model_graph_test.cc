@@ -90,6 +90,10 @@ constexpr choir_model_def_t kCnnDef = {"cnn", Define, Forward, nullptr};
 struct Batch {
   TensorPtr x;
   TensorPtr y;
+  void Set(const std::vector<float>& pixels) {
+    ASSERT_OK(choir_tensor_write(x.get(), pixels.data(),
+                                 pixels.size() * sizeof(float)));
+  }
   choir_model_batch_t get() const {
     const int64_t n = choir_tensor_shape(x.get())[0];
     return {{x.get()}, {y.get()}, 0, n, n};
@@ -183,6 +187,17 @@ class Training {
     std::string graphs = text ? text : "";
     free(text);
     return graphs;
+  }
+  // What is not trained.
+  void CopyAverages(Training* from) {
+    const choir_param_set_t* set = choir_model_params(model_);
+    for (size_t i = 0; i < set->count; ++i) {
+      if (set->params[i]->trainable) continue;
+      const std::vector<float> values =
+          Read<float>(choir_model_params(from->model_)->params[i]->value);
+      ASSERT_OK(choir_tensor_write(set->params[i]->value, values.data(),
+                                   values.size() * sizeof(float)));
+    }
   }
   choir_model_t* get() { return model_; }
   choir_optimizer_t* optimizer() { return optimizer_; }
@@ -696,6 +711,52 @@ TEST(ModelGraph, ARehearsalThatFailsLeavesNothingBehind) {
   EXPECT_STATUS(FAILED_PRECONDITION,
                 "rehearse without an updater; call choir_model_set_updater",
                 choir_model_rehearse(run.get(), &one, 1, &seconds));
+}
+
+// Parameters, their momentum and the step are those before; the next step is
+// made as if the one that failed had not been there.
+TEST_P(ModelGraphTest, ALossThatIsNotFiniteUpdatesNothing) {
+  for (bool use_graph : {false, true}) {
+    SCOPED_TRACE(use_graph);
+    Training sound(GetParam(), use_graph, false);
+    Training run(GetParam(), use_graph, false);
+    ASSERT_OK(choir_model_set_loss_check(run.get(), true));
+    if (!choir_device_is_host(run.device())) return;
+    Batch batch = MakeBatch(run.device(), 9, 99);
+    const choir_model_batch_t one = batch.get();
+    const std::vector<float> pixels = Read<float>(batch.x.get());
+    for (uint32_t i = 0; i < 4; ++i) {
+      ASSERT_OK(sound.Step(9, i));
+      ASSERT_OK(run.Step(9, i));
+      ASSERT_EQ(sound.Digest(), run.Digest());
+      std::vector<float> large = pixels;
+      for (float& pixel : large) pixel *= 3e38f;
+      std::vector<float> ill = pixels;
+      ill[100] = NAN;
+      const std::string step =
+          "training step " + std::to_string(i + 1) +
+          ": the loss is nan, and nothing was updated; values were first not "
+          "finite in ";
+      for (const auto& [values, where] :
+           {std::pair(&large, "what op conv2d made in layer conv"),
+            std::pair(&ill, "input 0 of the batch")}) {
+        batch.Set(*values);
+        EXPECT_STATUS(FAILED_PRECONDITION, step + where,
+                      choir_model_train_one_batch(run.get(), &one));
+        EXPECT_EQ(choir_model_step(run.get()), i + 1);
+      }
+      // All but averages of batch norm, which forward changed.
+      run.CopyAverages(&sound);
+      ASSERT_EQ(sound.Digest(), run.Digest());
+    }
+    choir_param_t* param = choir_model_params(run.get())->params[0];
+    std::vector<float> weights = Read<float>(param->value);
+    weights[3] = INFINITY;
+    ASSERT_OK(choir_tensor_write(param->value, weights.data(),
+                                 weights.size() * sizeof(float)));
+    EXPECT_STATUS(FAILED_PRECONDITION, "not finite in parameter conv.W",
+                  run.Step(9, 5));
+  }
 }
 
 TEST(ModelGraph, ShowsRecordsLifetimesAndBytes) {

@@ -64,6 +64,42 @@ class Steps(Base):
         for name, t in m.get_states().items():
             self.assertEqual(t.name, name)
 
+    def test_a_loss_that_is_not_finite_updates_nothing(self):
+        said = (
+            "training step {}: the loss is nan, and nothing was updated; values "
+            "were first not finite in {}"
+        )
+        for use_graph in (False, True):
+            m, sound = made(use_graph=use_graph), made(use_graph=use_graph)
+            m.check_loss()
+            x, y = samples(seed=9)
+            ill = x.numpy()
+            ill[2, 1] = np.nan
+            for step in range(4):
+                m(*samples(seed=step))
+                sound(*samples(seed=step))
+                with self.assertRaises(StateError) as caught:
+                    m(tensor.from_numpy(ill), y)
+                where = "input 0 of the batch"
+                self.assertIn(
+                    said.format(step + 1, where), str(caught.exception)
+                )
+                w = m.l1.W.numpy()
+                m.l1.W.copy_from_numpy(w * (3e38 / np.abs(w).max()))
+                with self.assertRaises(StateError) as caught:
+                    m(x, y)
+                self.assertRegex(
+                    str(caught.exception),
+                    said.format(step + 1, "what op linear made.*"),
+                )
+                m.l1.W.copy_from_numpy(w)
+                m.bn.running_mean.copy_from(sound.bn.running_mean)
+                m.bn.running_var.copy_from(sound.bn.running_var)
+                self.same(m, sound)
+            m.check_loss(False)
+            m(tensor.from_numpy(ill), y)
+            self.assertTrue(np.isnan(m.l2.W.numpy()).any())
+
     def test_one_step_is_what_mathematics_says(self):
         x, _ = samples(n=4, features=3)
         y = tensor.from_numpy(np.ones((4, 2), np.float32))
