@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // limits [--net NAME] [--batch N] [--threads N] [--steps N] [--warmup N]
 //        [--graph false] [--sgemm_size N] [--largest BYTES] [--tries N]
-//        [--json true]
+//        [--precision bf16] [--json true]
 // What a training step could take at best on this machine, and what it takes:
 // measures how fast multiply-adds, sgemm and memory are, runs steps of the
 // networks of examples/ on made-up images, and sets each kernel's flops and
 // bytes (its own account, see choir_cost_t) against that:
-//   flops limit  flops / the rate of sgemm
+//   flops limit  flops / the rate of sgemm; of products of bf16 that of such
+//                ones
 //   bytes limit  bytes / the bandwidth of memory: as if every kernel found
 //                its operands in memory and left its results there
 //   limit        the sum over kernels of the larger one of flops / sgemm and
@@ -24,11 +25,15 @@
 #include "bench/bench_program.h"
 #include "bench/machine_rates.h"
 #include "bench/step_profile.h"
+#include "core/clock.h"
 #include "io/loader.h"
 #include "model/model.h"
 #include "opt/optimizer.h"
 
 enum { MAX_RATES = 2, SHAPES_CHARS = 96 };
+
+static const char* const precision_names[] = {"f32", "bf16", NULL};
+enum { IS_BF16 = 1 };
 
 #define LIMITS_FIELDS(X, T)                                                  \
   X(T, STRING, net, NULL, 0, 0,                                              \
@@ -41,6 +46,8 @@ enum { MAX_RATES = 2, SHAPES_CHARS = 96 };
   X(T, INT, largest, 536870912, 262144, 1e12, "bytes of the largest arrays") \
   X(T, INT, tries, 8, 1, 1000, "the best of so many counts")                 \
   X(T, BOOL, graph, true, 0, 1, "replay a planned graph of the step")        \
+  X(T, ENUM, precision, 0, precision_names, 0,                               \
+    "see choir_model_set_precision")                                         \
   X(T, BOOL, json, false, 0, 1, "one JSON object instead of tables")
 CHOIR_CONFIG_STRUCT(limits_options_t, LIMITS_FIELDS);
 static const choir_field_t option_fields[] = {
@@ -74,7 +81,9 @@ static choir_status_t set_up(run_t* run, const limits_options_t* options,
   CHOIR_TRY(choir_model_set_updater(run->model,
                                     choir_optimizer_updater(run->optimizer)));
   choir_model_set_graph(run->model, options->graph, false);
-  return NULL;
+  return choir_model_set_precision(run->model, options->precision == IS_BF16
+                                                   ? CHOIR_DTYPE_BF16
+                                                   : CHOIR_DTYPE_F32);
 }
 
 static void tear_down(run_t* run) {
@@ -110,12 +119,19 @@ typedef struct report_s {
   double seconds;             // processor time of all steps
   // Of all steps:
   double flops;
+  double flops_limit;  // seconds
   double bytes;
   double limit;
 } report_t;
 
+static double flops_limit(const step_row_t* row, const machine_rates_t* rates) {
+  const bool is_bf16 = rates->bgemm > 0 && row->src_count > 0 &&
+                       row->srcs[0].dtype == CHOIR_DTYPE_BF16;
+  return row->flops / (1e9 * (is_bf16 ? rates->bgemm : rates->sgemm));
+}
+
 static double row_limit(const step_row_t* row, const machine_rates_t* rates) {
-  const double flops = row->flops / (1e9 * rates->sgemm);
+  const double flops = flops_limit(row, rates);
   const double bytes =
       row->bytes /
       (1e9 * machine_rates_bandwidth(rates, row->bytes / (double)row->count));
@@ -144,6 +160,7 @@ static choir_status_t measure(const limits_options_t* options, int index,
   for (int i = 0; i < report->profile.row_count; ++i) {
     const step_row_t* row = &report->profile.rows[i];
     report->flops += row->flops;
+    report->flops_limit += flops_limit(row, report->rates);
     report->bytes += row->bytes;
     report->limit += row_limit(row, report->rates);
   }
@@ -157,9 +174,11 @@ static double memory_bandwidth(const machine_rates_t* rates) {
 }
 
 static void print_rates(const machine_rates_t* rates) {
-  printf("%d thread%s: multiply-adds %.0f GFLOP/s, sgemm %.0f GFLOP/s\n",
+  printf("%d thread%s: multiply-adds %.0f GFLOP/s, sgemm %.0f GFLOP/s",
          rates->threads, rates->threads == 1 ? "" : "s", rates->fma,
          rates->sgemm);
+  if (rates->bgemm > 0) printf(", of bf16 %.0f GFLOP/s", rates->bgemm);
+  printf("\n");
   printf("  %-18s", "KiB");
   for (int i = 0; i < rates->size_count; ++i)
     printf(" %8.0f", rates->sizes[i].bytes / 1024);
@@ -181,9 +200,9 @@ static void print_report(const report_t* r) {
   printf(
       "flops limit %.0f us, bytes limit %.0f us, limit %.0f us; "
       "measured %.0f us, %.0f us of it in kernels: %.0f %% of the limit\n",
-      us * r->flops / (1e9 * r->rates->sgemm),
-      us * r->bytes / (1e9 * memory_bandwidth(r->rates)), us * r->limit,
-      us * r->seconds, us * r->profile.seconds, 100 * r->limit / r->seconds);
+      us * r->flops_limit, us * r->bytes / (1e9 * memory_bandwidth(r->rates)),
+      us * r->limit, us * r->seconds, us * r->profile.seconds,
+      100 * r->limit / r->seconds);
   if (r->graph.records)
     printf(
         "graph: %d records, %d fused away; temporaries %.2f MB, alive at once "
@@ -209,8 +228,8 @@ static void print_report(const report_t* r) {
 static void print_rates_json(const machine_rates_t* rates) {
   printf(
       "{\"threads\": %d, \"fma_gflops\": %.2f, \"sgemm_gflops\": %.2f, "
-      "\"bandwidth\": [",
-      rates->threads, rates->fma, rates->sgemm);
+      "\"bf16_gflops\": %.2f, \"bandwidth\": [",
+      rates->threads, rates->fma, rates->sgemm, rates->bgemm);
   for (int i = 0; i < rates->size_count; ++i)
     printf("%s{\"bytes\": %.0f, \"read\": %.2f, \"triad\": %.2f}",
            i ? ", " : "", rates->sizes[i].bytes, rates->sizes[i].read,
@@ -229,9 +248,8 @@ static void print_report_json(const report_t* r) {
       "\"live_bytes\": %zu, \"arena_bytes\": %zu, \"ops\": [",
       r->net, (long long)r->batch, r->rates->threads, (long long)r->steps,
       1e-9 * r->flops / (double)r->steps, 1e-6 * r->bytes / (double)r->steps,
-      us * r->flops / (1e9 * r->rates->sgemm),
-      us * r->bytes / (1e9 * memory_bandwidth(r->rates)), us * r->limit,
-      us * r->seconds, us * r->profile.seconds, r->graph.records,
+      us * r->flops_limit, us * r->bytes / (1e9 * memory_bandwidth(r->rates)),
+      us * r->limit, us * r->seconds, us * r->profile.seconds, r->graph.records,
       r->graph.fused, r->graph.temporary_bytes, r->graph.live_bytes,
       r->graph.arena_bytes);
   for (int i = 0; i < r->profile.row_count; ++i) {
@@ -248,6 +266,51 @@ static void print_report_json(const report_t* r) {
         us * 1e-12 * row->bytes);
   }
   printf("]}");
+}
+
+// ---- Products of bf16 ----
+
+// Of Choir's own op, on values as machine_rates takes them.
+static choir_status_t time_products(choir_device_t* device, int64_t n,
+                                    int64_t tries, double* out_gflops) {
+  choir_stream_t* stream = choir_device_stream(device);
+  const int64_t shape[] = {n, n};
+  choir_tensor_t* factors[2] = {NULL};
+  choir_tensor_t* product = NULL;
+  const choir_fill_attrs_t value = {.value = 0.5};
+  choir_status_t status = NULL;
+  for (int i = 0; i < 2 && !status; ++i) {
+    status =
+        choir_tensor_create(device, CHOIR_DTYPE_BF16, 2, shape, &factors[i]);
+    if (!status)
+      status = choir_op_run(stream, CHOIR_OP_FILL, &factors[i], 1, &value,
+                            false, &factors[i]);
+  }
+  double best = 1e9;
+  // The first one makes the code.
+  for (int64_t i = -1; i < tries && !status; ++i) {
+    const double start = choir_clock_seconds();
+    status = choir_op_run(stream, CHOIR_OP_MATMUL, factors, 2, NULL, false,
+                          &product);
+    const double seconds = choir_clock_seconds() - start;
+    if (i >= 0 && seconds < best) best = seconds;
+  }
+  const double side = (double)n;
+  *out_gflops = 2e-9 * side * side * side / best;
+  for (int i = 0; i < 2; ++i) choir_tensor_release(factors[i]);
+  choir_tensor_release(product);
+  return status;
+}
+
+static choir_status_t measure_bgemm(const limits_options_t* options,
+                                    machine_rates_t* rates) {
+  const choir_device_options_t one = {.threads = rates->threads};
+  choir_device_t* device = NULL;
+  CHOIR_TRY(choir_device_create("cpu", &one, &device));
+  choir_status_t status =
+      time_products(device, options->sgemm_size, options->tries, &rates->bgemm);
+  choir_device_release(device);
+  return status;
 }
 
 // ---- Program ----
@@ -270,6 +333,8 @@ static choir_status_t run_all(const limits_options_t* options) {
       return CHOIR_ERROR(OUT_OF_MEMORY,
                          "rates: no memory for %lld bytes, or sgemm failed",
                          (long long)options->largest);
+    if (options->precision == IS_BF16)
+      CHOIR_TRY(measure_bgemm(options, &rates[i]));
   }
   if (options->json) printf("{\"rates\": [");
   for (int i = 0; i < MAX_RATES; ++i) {

@@ -23,6 +23,7 @@ typedef struct machine_rates_s {
   int threads;
   double fma;    // GFLOP/s of multiply-adds in registers, 0 where unknown
   double sgemm;  // GFLOP/s of oneDNN's, square matrices
+  double bgemm;  // those of bf16; 0: not measured
   bandwidth_t sizes[MACHINE_RATES_SIZES];  // from small to large
   int size_count;
 } machine_rates_t;

@@ -18,7 +18,8 @@ static step_row_t* find_row(step_profile_t* profile,
     step_row_t* row = &profile->rows[i];
     bool same = row->kernel == record->kernel && row->src_count == srcs;
     for (int32_t k = 0; same && k < srcs; ++k)
-      same = choir_view_same_shape(&row->srcs[k], &record->operands[k]);
+      same = choir_view_same_shape(&row->srcs[k], &record->operands[k]) &&
+             row->srcs[k].dtype == record->operands[k].dtype;
     if (same) return row;
   }
   if (profile->row_count == STEP_PROFILE_ROWS)

@@ -70,6 +70,23 @@ class LimitsTest(unittest.TestCase):
             places=2,
         )
 
+    def test_sixteen_bits(self):
+        flags = ("--net", "mlp", "--precision", "bf16")
+        done = run(*flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r", of bf16 \d+ GFLOP/s\n")
+        record = json.loads(run(*flags, "--json", "true").stdout)
+        wide = json.loads(run("--net", "mlp", "--json", "true").stdout)
+        self.assertEqual(wide["rates"][0]["bf16_gflops"], 0)
+        (net,), (same,) = record["nets"], wide["nets"]
+        # All but those of the update and of casts are products'.
+        self.assertAlmostEqual(net["gflop"] / same["gflop"], 1, places=1)
+        rates = record["rates"][0]
+        rates = sorted((rates["bf16_gflops"], rates["sgemm_gflops"]))
+        limits = [net["gflop"] * 1e6 / rate for rate in rates]
+        self.assertLess(net["flops_limit_us"], limits[0] * 1.001)
+        self.assertGreater(net["flops_limit_us"], limits[1] * 0.999)
+
     def test_table(self):
         flags = ("--net", "mnist_cnn", "--threads", "2", "--graph", "false")
         done = run(*flags)
