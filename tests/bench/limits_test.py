@@ -87,6 +87,18 @@ class LimitsTest(unittest.TestCase):
         self.assertLess(net["flops_limit_us"], limits[0] * 1.001)
         self.assertGreater(net["flops_limit_us"], limits[1] * 0.999)
 
+    def test_activations_of_sixteen_bits_take_half_the_memory(self):
+        # Of a network whose parameters, kept in 16 bits beside them, are few.
+        arenas = [
+            json.loads(
+                run(
+                    "--net", "resnet20", "--precision", p, "--json", "true"
+                ).stdout
+            )["nets"][0]["arena_bytes"]
+            for p in ("f32", "bf16")
+        ]
+        self.assertLess(arenas[1], 0.55 * arenas[0])
+
     def test_table(self):
         flags = ("--net", "mnist_cnn", "--threads", "2", "--graph", "false")
         done = run(*flags)

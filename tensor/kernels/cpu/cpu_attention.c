@@ -36,6 +36,9 @@ enum {
 };
 _Static_assert(BLOCK_COLUMNS % CHOIR__PANEL == 0, "whole panels");
 
+// For draws of a row of a tile, which begin at an element of a block of four.
+typedef float kept_t[BLOCK_COLUMNS + 2 * CHOIR__DRAW_WORDS];
+
 // Rows that lie `stride` apart.
 typedef struct rows_s {
   float* data;
