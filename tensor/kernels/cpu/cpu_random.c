@@ -2,6 +2,7 @@
 // Random fills and dropout; test and reference hold this file to the same bits.
 #include <string.h>
 
+#include "core/random_backend.h"
 #include "tensor/kernels/cpu/cpu_draws.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
@@ -42,6 +43,17 @@ static piece_t piece_of(const draw_t* draw, int64_t index) {
   piece.sample = draw->first_sample + (uint64_t)sample;
   piece.place = sample * draw->sample_size + piece.first;
   return piece;
+}
+
+// As many of a block's values as there are elements left.
+static void put(const draw_t* draw, const float* values, int64_t left,
+                float* y) {
+  const int64_t n = left < CHOIR__DRAW_WORDS ? left : CHOIR__DRAW_WORDS;
+  if (!draw->accumulate) {
+    memcpy(y, values, (size_t)n * sizeof(float));
+    return;
+  }
+  for (int64_t k = 0; k < n; k++) y[k] += values[k];
 }
 
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_random_loops.inc"
