@@ -31,6 +31,11 @@ static size_t part_bytes(const choir__bucket_t* bucket) {
   return (size_t)bucket->part * choir_dtype_bytes(bucket->dtype);
 }
 
+static size_t state_bytes(const choir__bucket_t* bucket, int64_t elements) {
+  return (size_t)elements *
+         choir_dtype_bytes(choir__optimizer_state_dtype(bucket->dtype));
+}
+
 // Bytes from the start of a rank's states to those of `number` of its part of
 // the bucket; of the one behind the last: of all.
 static size_t place_of_states(const choir__shards_t* shards, int32_t number,
@@ -38,9 +43,11 @@ static size_t place_of_states(const choir__shards_t* shards, int32_t number,
   const choir__bucket_t* buckets = shards->dist->buckets;
   size_t place = LINE_BYTES;
   for (int32_t b = 0; b < bucket; ++b)
-    place += (size_t)shards->state_count * part_bytes(&buckets[b]);
+    place +=
+        (size_t)shards->state_count * state_bytes(&buckets[b], buckets[b].part);
   return bucket < shards->dist->bucket_count
-             ? place + (size_t)number * part_bytes(&buckets[bucket])
+             ? place + (size_t)number *
+                           state_bytes(&buckets[bucket], buckets[bucket].part)
              : place;
 }
 
@@ -75,8 +82,7 @@ static size_t state_of(const choir__shards_t* shards,
   const choir__place_t* place = place_of(shards, param);
   const choir__bucket_t* bucket = &shards->dist->buckets[place->bucket];
   return place_of_states(shards, number, place->bucket) +
-         (size_t)(place->offset + start - rank * bucket->part) *
-             choir_dtype_bytes(bucket->dtype);
+         state_bytes(bucket, place->offset + start - rank * bucket->part);
 }
 
 static choir_status_t place_state(void* self, const choir_param_t* param,
@@ -85,8 +91,9 @@ static choir_status_t place_state(void* self, const choir_param_t* param,
   int64_t start;
   const int64_t count = part_of(shards, param, rank_of(shards), &start);
   choir_view_t view;
-  CHOIR_TRY(
-      choir_view_make(choir_tensor_dtype(param->value), 1, &count, &view));
+  CHOIR_TRY(choir_view_make(
+      choir__optimizer_state_dtype(choir_tensor_dtype(param->value)), 1, &count,
+      &view));
   view.buffer = shards->states;
   if (count > 0)
     view.offset =
@@ -351,7 +358,8 @@ choir_status_t choir__shards_update(choir__shards_t* shards,
 static choir_status_t gather_from_peers(const choir__shards_t* shards,
                                         const choir_param_t* param,
                                         int32_t number, char* whole) {
-  const size_t element = choir_dtype_bytes(choir_tensor_dtype(param->value));
+  const size_t element = choir_dtype_bytes(
+      choir__optimizer_state_dtype(choir_tensor_dtype(param->value)));
   for (int32_t r = 0; r < size_of(shards); ++r) {
     const void* states;
     int64_t start;

@@ -57,11 +57,16 @@ static void drop_states(choir_optimizer_t* optimizer) {
   optimizer->state_count = 0;
 }
 
+choir_dtype_t choir__optimizer_state_dtype(choir_dtype_t dtype) {
+  return dtype == CHOIR_DTYPE_F64 ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_F32;
+}
+
 static choir_status_t make_state(choir_optimizer_t* optimizer,
                                  choir_device_t* device, param_state_t* state,
                                  size_t k) {
   const char* name = optimizer->def->states[k];
-  const choir_view_t* layout = choir_tensor_view(state->param->value);
+  choir_view_t layout = *choir_tensor_view(state->param->value);
+  layout.dtype = choir__optimizer_state_dtype(layout.dtype);
   const size_t bytes = strlen(state->param->name) + strlen(name) + 2;
   void* text = NULL;
   CHOIR_TRY(choir_allocate(optimizer->allocator, bytes, "state name", &text));
@@ -70,7 +75,7 @@ static choir_status_t make_state(choir_optimizer_t* optimizer,
   const choir__sharding_t* sharding = optimizer->sharding;
   CHOIR_TRY(sharding ? sharding->place(sharding->self, state->param, (int32_t)k,
                                        &state->tensors[k])
-                     : choir_tensor_create_layout(device, layout,
+                     : choir_tensor_create_layout(device, &layout,
                                                   &state->tensors[k]));
   choir_fill_attrs_t zero = {.value = 0};
   return choir_op_run(choir_device_stream(device), CHOIR_OP_FILL,
@@ -108,6 +113,8 @@ static void set_part(const choir_optimizer_t* optimizer, param_state_t* state) {
   const choir__sharding_t* sharding = optimizer->sharding;
   int64_t count = choir_tensor_count(state->param->value);
   state->shard.whole = *choir_tensor_view(state->param->value);
+  state->shard.whole.dtype =
+      choir__optimizer_state_dtype(state->shard.whole.dtype);
   state->shard.whole.buffer = NULL;
   state->shard.whole.offset = 0;
   if (sharding)
@@ -123,7 +130,8 @@ static choir_status_t check_memory(const choir_optimizer_t* optimizer,
   for (size_t i = 0; i < optimizer->state_count; ++i) {
     const param_state_t* state = &optimizer->states[i];
     bytes += (uint64_t)state->count * optimizer->names_per_param *
-             choir_dtype_bytes(choir_tensor_dtype(state->param->value));
+             choir_dtype_bytes(choir__optimizer_state_dtype(
+                 choir_tensor_dtype(state->param->value)));
   }
   CHOIR_TRY_NOTE(choir_device_check_memory(device, bytes), "states of %s",
                  optimizer->def->name);

@@ -29,6 +29,9 @@ const choir_gradient_clip_t* choir__optimizer_clip(
 choir_status_t choir__optimizer_update_clipped(choir_optimizer_t* optimizer,
                                                choir_stream_t* stream,
                                                int64_t step) CHOIR_NODISCARD;
+// The dtype of the states of parameters of `dtype`: F32 where these have 16
+// bits, as sums of small steps need more.
+choir_dtype_t choir__optimizer_state_dtype(choir_dtype_t dtype);
 // How many states a parameter has.
 int32_t choir__optimizer_state_count(const choir_optimizer_t* optimizer);
 

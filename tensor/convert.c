@@ -65,8 +65,7 @@ static bool is_allowed(conversion_t conversion, const choir_record_t* record) {
     return def->is_product &&
            choir__is_narrow(choir_record_src(record, 0)->dtype);
   for (int32_t i = 0; i < record->dst_count; ++i) {
-    // Steps in place take no 16-bit floats.
-    if (def->inplace[i]) return false;
+    if (def->inplace[i] && conversion != WIDE) return false;
     // A choice among sums that were rounded is another choice.
     const choir_dtype_t dtype = choir_record_dst(record, i)->dtype;
     if (conversion == WIDE && def->tolerance > 0 &&
@@ -132,11 +131,28 @@ static choir_status_t emit_copy(const converted_t* converted,
   return choir__lower(converted->lowering, &record);
 }
 
+// Of a step in place the source's copy is the destination's.
+static bool is_source_again(const converted_t* converted, int32_t i,
+                            int32_t* out_source) {
+  const choir_record_t* record = converted->record;
+  const choir_op_def_t* def = choir__op_def(choir__record_op(record));
+  if (i < record->src_count) return false;
+  *out_source = def->inplace[i - record->src_count] - 1;
+  return *out_source >= 0;
+}
+
 static choir_status_t convert(converted_t* converted, int32_t i) {
   const choir_record_t* record = converted->record;
   const choir_view_t* view = &record->operands[i];
   choir_view_t from, to;
+  int32_t source;
   converted->operands[i] = *view;
+  if (is_source_again(converted, i, &source)) {
+    converted->operands[i] = converted->operands[source];
+    converted->made[i] = converted->made[source];
+    choir_tensor_retain(converted->made[i]);
+    return NULL;
+  }
   if (!convert_view(converted->conversion, record, i, &from, &to)) return NULL;
   CHOIR_TRY(choir_tensor_create_layout(converted->lowering->device, &to,
                                        &converted->made[i]));

@@ -35,7 +35,17 @@ static void list_operands(const choir_record_t* record,
   }
 }
 
-// The step of one element, at(i) of operand i, in the record's type.
+// What a step made of p and the states that there are.
+static void store_floats(const choir_record_t* record,
+                         const choir_view_t* const* views, void* const* data,
+                         const int64_t* at, const float* x) {
+  for (int32_t i = 0; i < record->src_count; ++i)
+    if (i != 1 && data[i] && (i == 0 || views[i] != views[0]))
+      choir__real_store(data[i], views[i]->dtype, at[i], (double)x[i], false);
+}
+
+// The step of one element, at(i) of operand i: in doubles, or in floats, to
+// which parameters of 16 bits are brought and from which they are rounded once.
 #define REFERENCE(name)                                                        \
   static choir_status_t name##_reference(const choir_record_t* record,         \
                                          choir_stream_t* stream) {             \
@@ -54,10 +64,13 @@ static void list_operands(const choir_record_t* record,
         choir__##name##_step_f64(                                              \
             &f64, (double*)data[0] + at[0], ((const double*)data[1])[at[1]],   \
             (double*)data[2] + at[2], (double*)data[3] + at[3]);               \
-      else                                                                     \
-        choir__##name##_step_f32(                                              \
-            &f32, (float*)data[0] + at[0], ((const float*)data[1])[at[1]],     \
-            (float*)data[2] + at[2], (float*)data[3] + at[3]);                 \
+      else {                                                                   \
+        float x[OPERANDS];                                                     \
+        for (int32_t i = 0; i < OPERANDS; ++i)                                 \
+          x[i] = (float)choir__real_load(data[i], views[i]->dtype, at[i]);     \
+        choir__##name##_step_f32(&f32, &x[0], x[1], &x[2], &x[3]);             \
+        store_floats(record, views, data, at, x);                              \
+      }                                                                        \
     }                                                                          \
     return NULL;                                                               \
   }
@@ -78,33 +91,35 @@ static void list_operands(const choir_record_t* record,
 
 #define NAME_OF(T, name, domain) , name
 #define DOMAIN_OF(T, name, domain) , CHOIR_DOMAIN_##domain
-#define DEFINE(T, NAME, id, states, doc_)                                    \
-  static const choir_field_t id##_fields[] = {                               \
-      CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS) \
-          CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,           \
-                          INT64_C(1) << 62, "1 for the first")};             \
-  static choir_status_t id##_infer(const choir_record_t* record,             \
-                                   choir_view_t* dsts) {                     \
-    static const char* const names[OPERANDS] = {                             \
-        "p", "g" CHOIR_##NAME##_STATES(NAME_OF, )};                          \
-    return infer(record, names, choir__##id##_keeps(record->attrs), dsts);   \
-  }                                                                          \
-  REFERENCE(id)                                                              \
-  static void id##_at_step(void* attrs, const choir_step_values_t* values) { \
-    ((choir_##id##_update_attrs_t*)attrs)->step = values->step + 1;          \
-  }                                                                          \
-  static const choir_op_case_t id##_cases[] = {                              \
-      CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                         \
-  CHOIR_OP_DEFINE_BY(                                                        \
-      NAME##_UPDATE, id##_update, 2 + states, 2 + states, 1 + states,        \
-      id##_infer, id##_reference,                                            \
-      "p, g, states -> p, states, in place: one step of " doc_,              \
-      CHOIR_OP_ATTRS(id##_update, id##_fields, "one step"),                  \
-      .at_step = id##_at_step,                                               \
-      .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                \
-      .no_accumulate = true,                                                 \
-      .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64),               \
-      .domains = {CHOIR_DOMAIN_ANY,                                          \
-                  CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},      \
+#define DEFINE(T, NAME, id, states, doc_)                                     \
+  static const choir_field_t id##_fields[] = {                                \
+      CHOIR_CONFIG_TABLE(choir_##id##_update_attrs_t, CHOIR_##NAME##_FIELDS)  \
+          CHOIR_FIELD_INT(choir_##id##_update_attrs_t, step, 1, 1,            \
+                          INT64_C(1) << 62, "1 for the first")};              \
+  static choir_status_t id##_infer(const choir_record_t* record,              \
+                                   choir_view_t* dsts) {                      \
+    static const char* const names[OPERANDS] = {                              \
+        "p", "g" CHOIR_##NAME##_STATES(NAME_OF, )};                           \
+    return infer(record, names, choir__##id##_keeps(record->attrs), dsts);    \
+  }                                                                           \
+  REFERENCE(id)                                                               \
+  static void id##_at_step(void* attrs, const choir_step_values_t* values) {  \
+    ((choir_##id##_update_attrs_t*)attrs)->step = values->step + 1;           \
+  }                                                                           \
+  static const choir_op_case_t id##_cases[] = {                               \
+      CASES(SHAPES_##states, CHOIR_##NAME##_CASES)};                          \
+  CHOIR_OP_DEFINE_BY(                                                         \
+      NAME##_UPDATE, id##_update, 2 + states, 2 + states, 1 + states,         \
+      id##_infer, id##_reference,                                             \
+      "p, g, states -> p, states, in place: one step of " doc_,               \
+      CHOIR_OP_ATTRS(id##_update, id##_fields, "one step"),                   \
+      .at_step = id##_at_step,                                                \
+      .inplace = {1, states > 0 ? 3 : 0, states > 1 ? 4 : 0},                 \
+      .no_accumulate = true,                                                  \
+      .dtypes = CHOIR_DTYPE_MASK(F32) | CHOIR_DTYPE_MASK(F64) |               \
+                CHOIR_DTYPE_MASK(F16) | CHOIR_DTYPE_MASK(BF16),               \
+      .wide_sources = CHOIR__SOURCE(1) | CHOIR__SOURCE(2) | CHOIR__SOURCE(3), \
+      .domains = {CHOIR_DOMAIN_ANY,                                           \
+                  CHOIR_DOMAIN_ANY CHOIR_##NAME##_STATES(DOMAIN_OF, )},       \
       .cases = id##_cases);
 CHOIR_OPTIMIZER_LIST(DEFINE, )

@@ -267,6 +267,69 @@ TEST_P(OptimizerSuite, GivesTheSameBitsEverywhere) {
   }
 }
 
+// to = from, rounded where it has fewer bits.
+void Cast(choir_device_t* device, choir_tensor_t* from, choir_tensor_t* to) {
+  const choir_cast_attrs_t attrs = {.dtype = choir_tensor_dtype(to)};
+  ASSERT_OK(choir_op_run(choir_device_stream(device), CHOIR_OP_CAST, &from, 1,
+                         &attrs, false, &to));
+}
+
+// A step is the one in f32, with states in f32, rounded at its end.
+TEST_P(OptimizerSuite, ParametersOfSixteenBits) {
+  constexpr int64_t kCount = 67;
+  choir_stream_t* stream = choir_device_stream(device_);
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    for (const Expected::Setting& setting : expected_->settings) {
+      SCOPED_TRACE(std::string(choir_dtype_name(dtype)) + setting.config);
+      OptimizerPtr optimizers[2];
+      ParamSet<float> wide(device_), narrow(device_);
+      for (OptimizerPtr& one : optimizers)
+        ASSERT_OK(Create(name_, setting.config, &one));
+      wide.Add("p", {kCount}, Floats(kCount, 1));
+      choir_tensor_t* value = nullptr;
+      ASSERT_OK(choir_tensor_create(device_, dtype, 1, &kCount, &value));
+      Cast(device_, wide[0]->value, value);
+      ASSERT_OK(choir_param_set_add(narrow.list(), "p", value, true, nullptr));
+      choir_tensor_release(value);
+      ASSERT_OK(
+          choir_optimizer_attach(optimizers[0].get(), device_, wide.list()));
+      ASSERT_OK(
+          choir_optimizer_attach(optimizers[1].get(), device_, narrow.list()));
+      for (int64_t step = 0; step < 4; ++step) {
+        Cast(device_, narrow[0]->value, wide[0]->value);
+        const std::vector<float> before = wide.value(0);
+        wide.SetGrad(0, Floats(kCount, static_cast<uint32_t>(7 + step)));
+        Cast(device_, wide[0]->grad, narrow[0]->grad);
+        Cast(device_, narrow[0]->grad, wide[0]->grad);
+        for (int i = 0; i < 2; ++i)
+          ASSERT_OK(choir_optimizer_update(optimizers[i].get(), stream, step));
+        choir_tensor_t* rounded = nullptr;
+        ASSERT_OK(choir_tensor_create(device_, dtype, 1, &kCount, &rounded));
+        Cast(device_, wide[0]->value, rounded);
+        std::vector<uint16_t> bits[2];
+        for (std::vector<uint16_t>& one : bits) one.resize(kCount);
+        ASSERT_OK(choir_tensor_read(rounded, bits[0].data(), 2 * kCount));
+        ASSERT_OK(
+            choir_tensor_read(narrow[0]->value, bits[1].data(), 2 * kCount));
+        choir_tensor_release(rounded);
+        EXPECT_EQ(bits[0], bits[1]) << "step " << step;
+        EXPECT_NE(before, wide.value(0));
+      }
+      choir_named_tensor_t states[2][2];
+      const size_t count = choir_optimizer_states(optimizers[0].get(), nullptr);
+      ASSERT_EQ(choir_optimizer_states(optimizers[1].get(), nullptr), count);
+      ASSERT_LE(count, 2u);
+      for (int i = 0; i < 2; ++i)
+        choir_optimizer_states(optimizers[i].get(), states[i]);
+      for (size_t k = 0; k < count; ++k) {
+        ASSERT_EQ(choir_tensor_dtype(states[1][k].tensor), CHOIR_DTYPE_F32);
+        EXPECT_EQ(Read<float>(states[0][k].tensor),
+                  Read<float>(states[1][k].tensor));
+      }
+    }
+  }
+}
+
 // A device may update many at once.
 TEST_P(OptimizerSuite, ManyParametersHaveTheSameBits) {
   const int64_t counts[] = {1, 3, 17, 4097, 64};

@@ -10,7 +10,7 @@ import numpy as np
 
 from choir import StateError, autograd, opt, tensor
 
-from small_models import Net, Plain, made, samples
+from small_models import DEV, Net, Plain, made, samples
 
 
 class Scaled(Plain):
@@ -185,6 +185,32 @@ class Precision(unittest.TestCase):
             m(x, y)
         m.set_precision("float32")
         m(x, y)
+
+    def test_models_of_sixteen_bits(self):
+        """As SINGA's scripts make them by -p float16: all of one dtype."""
+        rng = np.random.default_rng(8)
+        x = rng.normal(size=(32, 5)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(np.int32)
+        for dtype, make in itertools.product(
+            (tensor.float16, tensor.bfloat16),
+            (lambda d: opt.SGD(lr=0.1, momentum=0.9, dtype=d),
+             lambda d: opt.Adam(lr=0.02)),
+        ):  # fmt: skip
+            digests = []
+            for use_graph in (False, True):
+                tx = tensor.Tensor((32, 5), DEV, dtype)
+                tx.copy_from(tensor.from_numpy(x).as_type(dtype))
+                m = made(Net, use_graph, tx, make(dtype), ratio=0.0)
+                losses = [
+                    float(m(tx, tensor.from_numpy(y))[1]) for _ in range(30)
+                ]
+                self.assertLess(losses[-1], 0.3 * losses[0])
+                dtypes = {p.dtype for p in m.get_params().values()}
+                self.assertEqual(dtypes, {dtype})
+                states = m.optimizer.get_states().values()
+                self.assertTrue(all(s.dtype == np.float32 for s in states))
+                digests.append(m.digest())
+            self.assertEqual(*digests)
 
     def test_refuses(self):
         for precision in ("float64", "int32"):
