@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "core/stage.h"
-#include "core/status_backend.h"
-#include "model/layer_def.h"
 #include "model/model_internal.h"
-#include "model/updater_backend.h"
 
 choir_status_t choir__model_take_loss(const choir_model_t* model,
                                       choir_var_t* loss, bool adds,
@@ -188,7 +185,6 @@ choir_status_t choir__model_explain_loss(choir_model_t* model,
   // Layers over all ranks would wait for the others.
   if (!failure && !search.is_found && model->sync_norm_count == 0)
     failure = choir__model_step_aside(model, &aside);
-  model->is_lost = true;
   if (!search.is_found) return choir_status_join(status, failure);
   choir_status_free(failure);
   choir_status_t explained =
