@@ -18,6 +18,7 @@
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/cpu/cpu_panels.h"
+#include "tensor/kernels/dtype_traits.h"
 #include "tensor/kernels/element_math.h"
 #include "tensor/ops/attention.h"
 
@@ -49,6 +50,7 @@ typedef struct run_s {
   choir__attention_t a;
   const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv, *dmask;
   bool accumulate;
+  bool is_narrow;  // some operand has 16 bits: rows need room as floats
   int64_t pieces;  // of a head's rows
   // Of dropout: what is drawn, and what a weight that is kept counts as.
   bool drops;
@@ -56,6 +58,12 @@ typedef struct run_s {
   uint32_t threshold;
   float factor;
 } run_t;
+
+static bool has_narrow(const choir_record_t* record) {
+  for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
+    if (choir__is_narrow(record->operands[i].dtype)) return true;
+  return false;
+}
 
 static run_t run_of(const choir_record_t* record) {
   const choir__attention_t a = choir__attention_of(record);
@@ -65,6 +73,7 @@ static run_t run_of(const choir_record_t* record) {
                  .k = choir_record_src(record, 1),
                  .v = choir_record_src(record, 2),
                  .accumulate = record->accumulate,
+                 .is_narrow = has_narrow(record),
                  .drops = drop->dropout > 0,
                  .draws = choir__draws_of(drop->seed, drop->stream, drop->step),
                  .threshold = choir__draw_threshold(drop->dropout),
@@ -75,8 +84,9 @@ static run_t run_of(const choir_record_t* record) {
 typedef struct forward_s {
   const float *keys, *values;  // panels
   float *tile, *y, *most, *sum;
-  float* mask;  // a tile
-  float* odd;   // by block of values; NULL: rows see all places
+  float* mask;          // a tile
+  float* odd;           // by block of values; NULL: rows see all places
+  float *kv, *q, *out;  // rows as floats
 } forward_t;
 
 typedef struct backward_s {
@@ -85,6 +95,8 @@ typedef struct backward_s {
   float *weights, *slopes, *mask;     // tiles
   float* along;                       // [rows], sum(dy y)
   float *odd_k, *odd_q, *odd_dy;      // by block; NULL: rows see all places
+  float *kv_rows, *q_rows, *y_rows, *dy_rows;  // rows as floats
+  rows_t q_of_head, dy_of_head;
 } backward_t;
 
 typedef struct mask_grad_s {
@@ -99,10 +111,15 @@ typedef struct mask_tile_s {
   bool is_of_all[4];
 } mask_tile_t;
 
+static int64_t place_of(const choir_view_t* view, int64_t n, int64_t head,
+                        int64_t i) {
+  return n * view->strides[0] + head * view->strides[1] + i * view->strides[2];
+}
+
+// Of floats.
 static rows_t rows_of(const choir_view_t* view, int64_t n, int64_t head) {
-  return (rows_t){
-      choir__view_f32(view) + n * view->strides[0] + head * view->strides[1],
-      view->strides[2]};
+  return (rows_t){choir__view_f32(view) + place_of(view, n, head, 0),
+                  view->strides[2]};
 }
 
 // One more use of the scratch memory.
@@ -123,6 +140,7 @@ static bool is_odd(const float* marks, int64_t block) {
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t blocks_of(int64_t count, int64_t size) {
   return (count + size - 1) / size;
@@ -164,7 +182,8 @@ CHOIR__ISA_SELECT(backward_range, RANGE_PARAMS, (context, scratch, begin, end))
 CHOIR__ISA_SELECT(mask_grad_range, RANGE_PARAMS, (context, scratch, begin, end))
 
 // What `take` hands out in a range.
-static size_t bytes_of(const choir__attention_t* a, bool is_grad) {
+static size_t bytes_of(const run_t* run, bool is_grad) {
+  const choir__attention_t* a = &run->a;
   const int64_t t = a->rows, s = choir__panel_columns(a->columns);
   const int64_t d = choir__panel_columns(a->depth);
   const int64_t e = choir__panel_columns(a->width);
@@ -174,8 +193,13 @@ static size_t bytes_of(const choir__attention_t* a, bool is_grad) {
       s * (a->depth + a->width + 2 * d + e) + t * (2 * d + e + 1);
   const int64_t marks =
       blocks_of(s, BLOCK_COLUMNS) + 2 * blocks_of(t, BLOCK_ROWS);
-  // Each of some fifteen pieces is rounded up.
-  return (size_t)(tiles + (is_grad ? backward : forward) + marks + 256) *
+  const int64_t rows =
+      run->is_narrow
+          ? a->columns * larger(a->depth, a->width) +
+                (is_grad ? t : BLOCK_ROWS) * (a->depth + 2 * a->width)
+          : 0;
+  // Each of some twenty pieces is rounded up.
+  return (size_t)(tiles + (is_grad ? backward : forward) + marks + rows + 320) *
          sizeof(float);
 }
 
@@ -187,15 +211,19 @@ static size_t mask_grad_bytes(const choir__attention_t* a) {
          sizeof(float);
 }
 
-// Rows that lie densely, of floats; masks and their gradients lie as they like.
+// Rows that lie densely, of floats or, but for sums and what has the gradient
+// of a mask, of 16 bits; masks and their gradients lie as they like.
 static bool fits(const choir_record_t* record) {
   const int32_t count = record->src_count;
   const int32_t mask = count == 4 || count == 7 ? count - 1 : -1;
   for (int32_t i = 0; i < count + record->dst_count; i++) {
     const choir_view_t* view = &record->operands[i];
     if (choir_view_count(view) == 0) return false;
+    const bool is_sum = i == (count > 4 ? 4 : count + 1);
+    const bool is_rows = i != mask && !is_sum && record->dst_count > 1;
     if (view->dtype != CHOIR_DTYPE_F32 &&
-        !(i == mask && !choir_dtype_is_float(view->dtype)))
+        !(i == mask && !choir_dtype_is_float(view->dtype)) &&
+        !(is_rows && choir__is_narrow(view->dtype)))
       return false;
     if (i == mask || (i >= count && record->dst_count == 1)) continue;
     if (view->ndim == 4 && view->strides[3] != 1 && view->shape[3] != 1)
@@ -213,7 +241,7 @@ static choir_status_t attention_run(const choir_record_t* record,
   const int64_t blocks = (run.a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   run.pieces = smaller(blocks, (MOST_PIECES + heads - 1) / heads);
   return choir__cpu_parallel_scratch(stream, heads * run.pieces, 1,
-                                     bytes_of(&run.a, false), forward_range,
+                                     bytes_of(&run, false), forward_range,
                                      &run);
 }
 const choir_op_kernel_t choir__cpu_attention = CHOIR_OP_KERNEL(
@@ -229,7 +257,7 @@ static choir_status_t attention_grad_run(const choir_record_t* record,
   run.dk = choir_record_dst(record, 1);
   run.dv = choir_record_dst(record, 2);
   return choir__cpu_parallel_scratch(stream, run.a.batch * run.a.kv_heads, 1,
-                                     bytes_of(&run.a, true), backward_range,
+                                     bytes_of(&run, true), backward_range,
                                      &run);
 }
 const choir_op_kernel_t choir__cpu_attention_grad = CHOIR_OP_KERNEL(
