@@ -322,7 +322,7 @@ class TrainTest(harness.ProgramTest):
         file = self.path("log.jsonl")
         self.train(
             "--epochs", 1, "--lr", 1e6, "--log-json", file,
-            "--device", "null", "--limit", 64, "--batch-size", 16,
+            "--device", "null", "--limit", 64, "--batch-size", 4,
         )  # fmt: skip
         with open(file) as lines:
             entry = json.loads(lines.read(), parse_constant=self.fail)
