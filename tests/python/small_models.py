@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models and their batches, for the tests of choir.model."""
 
+import os
+import unittest
+
 import numpy as np
 
 from choir import autograd, device, layer, model, opt, tensor
 
 DEV = device.create_cpu_device()
+
+
+def path(name):
+    return os.path.join(os.environ["TEST_TMPDIR"], name)
+
+
+class Base(unittest.TestCase):
+    def same(self, a, b):
+        self.assertEqual(a.digest(), b.digest())
 
 
 def samples(n=6, features=5, classes=3, seed=0):
