@@ -276,8 +276,8 @@ static choir_status_t need_forward(choir_model_t* model, const char* what) {
                      model->def->name, what);
 }
 
-static choir_status_t need_updater(const choir_model_t* model,
-                                   const char* what) {
+choir_status_t choir__model_need_updater(const choir_model_t* model,
+                                         const char* what) {
   if (model->updater) return NULL;
   return CHOIR_ERROR(FAILED_PRECONDITION,
                      "model %s: %s without an updater; call "
@@ -318,7 +318,7 @@ choir_updater_t* choir_model_updater(const choir_model_t* model) {
 
 choir_status_t choir_model_set_update_options(
     choir_model_t* model, const choir_update_options_t* options) {
-  CHOIR_TRY(need_updater(model, "set_update_options"));
+  CHOIR_TRY(choir__model_need_updater(model, "set_update_options"));
   if (!model->updater->vtable->set_options) return NULL;
   return model->updater->vtable->set_options(model->updater, options);
 }
@@ -347,7 +347,7 @@ static choir_status_t count_pass(void* self) {
 void choir_model_backward_and_update(choir_model_t* model, choir_scope_t* scope,
                                      choir_var_t* loss) {
   model->is_updated = true;
-  choir_status_t missing = need_updater(model, "training");
+  choir_status_t missing = choir__model_need_updater(model, "training");
   if (missing) {
     choir_scope_fail(scope, missing);
     return;
@@ -590,7 +590,7 @@ static choir_status_t train_one_batch(choir_model_t* model,
                                       const choir_model_batch_t* batch) {
   CHOIR_TRY(require_compiled(model, "train_one_batch"));
   CHOIR_TRY(check_batch(model, batch));
-  CHOIR_TRY(need_updater(model, "training"));
+  CHOIR_TRY(choir__model_need_updater(model, "training"));
   if (model->updater->vtable->begin_step && model->pass == 0)
     CHOIR_TRY(model->updater->vtable->begin_step(model->updater, model->step));
   const choir_span_t span = choir_span_begin(CHOIR_SPAN_PHASE);
@@ -733,7 +733,7 @@ choir_status_t choir_model_plan_memory(choir_model_t* model, bool is_training,
                                        choir_model_memory_t* out_memory) {
   memset(out_memory, 0, sizeof(*out_memory));
   CHOIR_TRY(require_compiled(model, "plan_memory"));
-  CHOIR_TRY(is_training ? need_updater(model, "training")
+  CHOIR_TRY(is_training ? choir__model_need_updater(model, "training")
                         : need_forward(model, "evaluate"));
   CHOIR_TRY(check_batch(model, batch));
   const choir_metrics_t metrics = model->metrics;

@@ -104,6 +104,9 @@ choir_status_t choir__model_make(choir_device_t* device,
                                  const choir_model_def_t* def, void* self,
                                  int64_t seed, choir_model_t** out_model)
     CHOIR_NODISCARD;
+// Fails where the model has none; `what` is not possible without one.
+choir_status_t choir__model_need_updater(const choir_model_t* model,
+                                         const char* what) CHOIR_NODISCARD;
 // Whether the pass that comes is not the step's last.
 bool choir__model_is_partial(const choir_model_t* model);
 

@@ -158,11 +158,7 @@ choir_status_t choir_model_rehearse(choir_model_t* model,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "model %s: rehearse: %d steps; at least 1 is needed",
                        model->def->name, steps);
-  if (!model->updater)
-    return CHOIR_ERROR(FAILED_PRECONDITION,
-                       "model %s: rehearse without an updater; call "
-                       "choir_model_set_updater",
-                       model->def->name);
+  CHOIR_TRY(choir__model_need_updater(model, "rehearse"));
   if (batch->sample_count == 0 && model->sync_norm_count == 0) return NULL;
   choir_allocator_t allocator = choir_device_allocator(model->device);
   const size_t bytes = (size_t)steps * sizeof(double);
