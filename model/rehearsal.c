@@ -167,10 +167,11 @@ choir_status_t choir_model_rehearse(choir_model_t* model,
   timing_t timing = {batch, memory, steps};
   const choir__aside_t aside = {backward, time_steps, &timing};
   choir_status_t status = choir__model_step_aside(model, &aside);
-  // One that something else on the machine held up does not count.
-  qsort(timing.seconds, (size_t)steps, sizeof(double), compare_seconds);
-  if (!status && batch->sample_count > 0)
+  if (!status && batch->sample_count > 0) {
+    // One that something else on the machine held up does not count.
+    qsort(timing.seconds, (size_t)steps, sizeof(double), compare_seconds);
     *out_seconds = timing.seconds[steps / 2];
+  }
   choir_deallocate(allocator, memory, bytes);
   CHOIR_TRY_NOTE(status, "model %s: rehearse", model->def->name);
   return NULL;
