@@ -254,9 +254,9 @@ class Model(layer.Layer, metaclass=ModelMeta):
         """'float32', 'bfloat16' or 'float16'; 'auto': not measured yet."""
         if self._precision == _AUTO:
             return _AUTO
-        return tensor._NAMES[tensor._DTYPES[self._code()]]
+        return tensor._NAMES[tensor._DTYPES[self._precision_code()]]
 
-    def _code(self) -> int:
+    def _precision_code(self) -> int:
         """The library's dtype of its precision."""
         return _raw.F32 if self._precision is None else self._precision
 
@@ -616,7 +616,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             return
         handle = self._engine()._handle
         if self._precision != _AUTO:
-            name = lib.dtype_name(self._code()).decode()
+            name = lib.dtype_name(self._precision_code()).decode()
             metadata = {"precision": name, **metadata}
         if isinstance(self.optimizer, _opt.DistOpt):
             metadata = {**metadata, **self.optimizer._before_save()}
