@@ -40,7 +40,7 @@ static void store_floats(const choir_record_t* record,
                          const choir_view_t* const* views, void* const* data,
                          const int64_t* at, const float* x) {
   for (int32_t i = 0; i < record->src_count; ++i)
-    if (i != 1 && data[i] && (i == 0 || views[i] != views[0]))
+    if (i != 1 && (i == 0 || views[i] != views[0]))
       choir__real_store(data[i], views[i]->dtype, at[i], (double)x[i], false);
 }
 
