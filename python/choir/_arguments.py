@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from choir import _numbers, _raw, tensor
+from choir import _elements, _numbers, _raw, tensor
 from choir._here import here
 from choir.autograd import _op
 from choir.tensor import Tensor
@@ -53,7 +53,7 @@ def _mask(mask, like: Tensor) -> Tensor:
         array = np.asarray(mask)
         if array.dtype.kind != "f":
             array = array.astype(np.bool_)
-        mask = Tensor._of(tensor._constant(like.device, array))
+        mask = Tensor._of(_elements.constant(like.device, array))
     is_added = mask.data.dtype in _raw.FLOATS
     return _as(mask, like.data.dtype) if is_added else mask
 
@@ -67,7 +67,7 @@ def _indices(value, like: Tensor) -> Tensor:
                 f"indices of dtype {array.dtype}; whole numbers are needed"
             )
         array = _numbers.narrowed(_whole(array))
-        return Tensor._of(tensor._constant(like.device, array))
+        return Tensor._of(_elements.constant(like.device, array))
     if value.data.dtype in (_raw.I32, _raw.I64):
         return value
     if value.data.dtype not in _raw.FLOATS:

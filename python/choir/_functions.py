@@ -17,7 +17,7 @@ import operator
 
 import numpy as np
 
-from choir import _numbers, _raw, autograd, tensor
+from choir import _elements, _numbers, _raw, autograd, tensor
 from choir._arguments import (
     _as,
     _axis,
@@ -374,7 +374,7 @@ def space_to_depth(x: Tensor, blocksize: int, mode: str = "DCR") -> Tensor:
 
 def shape(x: Tensor) -> Tensor:
     """The sizes as an int32 tensor."""
-    sizes = tensor._constant(x.device, np.array(x.shape, np.int32))
+    sizes = _elements.constant(x.device, np.array(x.shape, np.int32))
     return Tensor._of(_raw.run("copy", sizes))
 
 
@@ -422,15 +422,15 @@ def where(x, y, condition) -> Tensor:
         _need_tensor(x, "where")
 
     def made(array) -> Tensor:
-        return Tensor._of(tensor._constant(like.device, array))
+        return Tensor._of(_elements.constant(like.device, array))
 
     x, y = _given(x), _given(y)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         # What is no number says of which dtype one is.
         if _numbers.is_number(x):
-            y = made(tensor._narrow(np.asarray(y)))
+            y = made(_elements.narrow(np.asarray(y)))
         else:
-            x = made(tensor._narrow(x))
+            x = made(_elements.narrow(x))
     if not isinstance(condition, Tensor):
         condition = made(np.asarray(condition, np.bool_))
     x, y, code = tensor._pair(x, y)

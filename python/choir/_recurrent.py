@@ -5,7 +5,7 @@ GRU and CudnnRNN and the operator _RNN share. `layer` and `_handles` import this
 
 from __future__ import annotations
 
-from choir import tensor
+from choir import _elements, tensor
 from choir._arguments import _indices
 from choir._here import here
 from choir._layer import LibraryLayer
@@ -34,7 +34,7 @@ def inputs(x: Tensor, states, lengths, shape) -> list[Tensor]:
         if state is not None and state.ndim() == 2:
             state = _shaped(state, 1, *state.shape)
         if state is None:
-            state = Tensor._of(tensor._zeros(x.device, shape, x.data.dtype))
+            state = Tensor._of(_elements.zeros(x.device, shape, x.data.dtype))
         elif state.shape != shape:
             raise ValueError(
                 f"a state before the first step has shape {state.shape}; needs "

@@ -31,7 +31,7 @@ import types
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_void_p
 
-from choir import _raw, tensor
+from choir import _elements, _raw, tensor
 from choir._callback import Callback, finish
 from choir._here import here, set_training
 from choir._calls import Owner, StateError, address_of, lib
@@ -460,7 +460,7 @@ class _Custom:
         """out_grads: where the library looks for the gradients of the sources."""
         for i, dy in enumerate(dys):
             if dy is None:
-                dys[i] = tensor._zeros(
+                dys[i] = _elements.zeros(
                     self.device,
                     self.node._results[i].shape(),
                     self.node._results[i].dtype,
@@ -578,7 +578,7 @@ class Tape:
             return
         # Of several results each hands its gradient to one that stands for all;
         # that one is visited last.
-        token = tensor._zeros(custom.device, (1,), _raw.F32)
+        token = _elements.zeros(custom.device, (1,), _raw.F32)
         self._keep.append(token)
         op = self._op(
             node, custom, lambda _dy, out: custom.run(custom.dys, out)

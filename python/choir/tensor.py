@@ -15,14 +15,13 @@ SINGA. Arithmetic on tensors that need a gradient is seen by autograd while
 from __future__ import annotations
 
 import builtins
-import hashlib
 import operator
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from choir import _numbers, _raw, device as _device
+from choir import _elements, _numbers, _raw, device as _device
 from choir._here import here
 from choir._calls import check, lib
 from choir._raw import CTensor, OPS, run
@@ -79,13 +78,6 @@ def _code(dtype) -> int:
     )
 
 
-def _zeros(device, shape, code: int) -> CTensor:
-    raw = _raw.empty(device, shape, code)
-    if raw.count():
-        run("fill", raw, out=[raw], value=0.0)
-    return raw
-
-
 # ---- Functions that differ by their op alone ----
 
 
@@ -115,7 +107,7 @@ def _with_vector(name: str, op: str, doc: str):
     def function(self, v: Tensor) -> None:
         operand = v.data
         if name.endswith("column"):
-            operand = _reshape_raw(operand, (v.size(), 1))
+            operand = _elements.reshape(operand, (v.size(), 1))
         run(op, self.data, operand, out=[self.data])
 
     return _called(function, name, f"{doc} (deprecated in SINGA).")
@@ -176,12 +168,12 @@ class Tensor:
         else:
             device = device or _device.get_default_device()
             if data is None:
-                self.data = _zeros(device, shape, _code(dtype))
+                self.data = _elements.zeros(device, shape, _code(dtype))
             elif isinstance(data, Tensor):
                 self.data = data.clone().data
             else:
                 array = np.asarray(data)
-                self.data = _raw.from_array(device, _narrow(array))
+                self.data = _raw.from_array(device, _elements.narrow(array))
         self.requires_grad = requires_grad
         self.stores_grad = stores_grad
         self.creator = creator
@@ -359,7 +351,7 @@ class Tensor:
 
     def reset_like(self, t: Tensor) -> None:
         """Takes shape, device and dtype of another tensor; elements are 0."""
-        self.data = _zeros(t.device, t.shape, t.data.dtype)
+        self.data = _elements.zeros(t.device, t.shape, t.data.dtype)
 
     def as_type(self, dtype) -> Tensor:
         """A new tensor with elements of another type: as NumPy's astype, but that
@@ -408,7 +400,7 @@ class Tensor:
         if src.dtype != self.data.dtype:
             src = _raw.cast(src, self.data.dtype)
         if src.shape() != self.shape:
-            src = _reshape_raw(src, self.shape)
+            src = _elements.reshape(src, self.shape)
         run("copy", src, out=[self.data])
 
     def copy_from(self, t, offset: int = 0) -> None:
@@ -457,7 +449,7 @@ class Tensor:
             else Tensor._of(_raw.empty_layout(self.device, self.data.layout()))
         )
         if target.size():
-            _fill(target.data, _numbers.assigned(x, target.data.dtype))
+            _elements.fill(target.data, _numbers.assigned(x, target.data.dtype))
         return target
 
     def repeat(self, repeats, axis: int | None = None) -> Tensor:
@@ -477,21 +469,21 @@ class Tensor:
     def bernoulli(self, p: float, inplace: bool = True) -> Tensor:
         """Sets elements to 1 with probability p, else 0."""
         target = self if inplace else self.clone()
-        _draw("random_uniform", target.data, 0.0, 1.0)
-        threshold = _scalar(target.data, p)
+        _elements.draw("random_uniform", target.data, 0.0, 1.0)
+        threshold = _elements.scalar(target.data, p)
         run("less", target.data, threshold, out=[target.data])
         return target
 
     def gaussian(self, mean: float, std: float, inplace: bool = True) -> Tensor:
         """Draws elements from a normal distribution."""
         target = self if inplace else self.clone()
-        _draw("random_normal", target.data, mean, std)
+        _elements.draw("random_normal", target.data, mean, std)
         return target
 
     def uniform(self, low: float, high: float, inplace: bool = True) -> Tensor:
         """Draws elements evenly from [low, high)."""
         target = self if inplace else self.clone()
-        _draw("random_uniform", target.data, low, high)
+        _elements.draw("random_uniform", target.data, low, high)
         return target
 
     # ---- SINGA's old in-place forms for matrices ----
@@ -535,12 +527,12 @@ class Tensor:
                 f"{_NAMES[self.dtype]}; write t = t {_SIGNS[name]} x"
             )
         if not isinstance(x, Tensor):
-            other = _scalar(self.data, x)
+            other = _elements.scalar(self.data, x)
         else:
             met = own
             if own in _raw.FLOATS:
                 # In a dtype that holds both, rounded once.
-                met = _promoted(own, result, False)
+                met = _elements.promoted(own, result, False)
                 if result in (_raw.I32, _raw.I64):
                     met = _raw.F64
             other = _as(x.detach(), met).data
@@ -615,6 +607,7 @@ class Tensor:
 
 
 PlaceHolder = Tensor
+Constants = _elements.Constants
 
 
 def _rebuild(data, device, requires_grad, stores_grad, name=None) -> Tensor:
@@ -630,137 +623,15 @@ def _is_list(value) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _narrow(array: np.ndarray) -> np.ndarray:
-    """float64 as float32 and int64 as int32, as SINGA takes arrays."""
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if array.dtype == np.float64:
-        return array.astype(np.float32)
-    if array.dtype == np.int64:
-        array = _numbers.narrowed(array)
-        if array.dtype == np.int64:
-            raise ValueError("an int64 element does not fit into int32")
-    return array
-
-
-def _scalar(like: CTensor, value, code: int | None = None) -> CTensor:
-    """A number as a tensor without dimensions, of the dtype of `like` or another.
-
-    Made by an op, so that a graph can make it again.
-    """
-    raw = _raw.empty(like.device, (), like.dtype if code is None else code)
-    _fill(raw, _numbers.fitted(value, raw.dtype))
-    return raw
-
-
-def _fill(raw: CTensor, value) -> None:
-    """Sets all elements to a number that fits."""
-    is_nan = value != value
-    if not is_nan and (isinstance(value, float) or -_EXACT <= value <= _EXACT):
-        run("fill", raw, out=[raw], value=float(value))
-        return
-    # What the op's attribute does not hold: a NaN, or more bits than a double.
-    one = _constant(
-        raw.device, np.array(value, np.float32 if is_nan else np.int64)
-    )
-    shape = raw.shape()
-    if is_nan and raw.dtype != _raw.F32:
-        one = run("cast", one, dtype=raw.dtype)
-    run("broadcast_to", one, out=[raw], ndim=len(shape), shape=shape)
-
-
-class Constants:
-    """Arrays as raw tensors that nobody changes, of the steps of one model.
-
-    A graph can take nothing from the host in its middle. So a step takes the
-    tensors that the step before made of equal arrays, and the first step of a run
-    is not recorded. Those that a step does not take go with its end, unless it
-    ended early, perhaps before it came to them.
-    """
-
-    def __init__(self) -> None:
-        self._done: dict = {}  # of the last step that came to its update
-        self._failed: dict = {}  # of the last one after it
-        self._now: dict = {}
-
-    def end_step(self, is_updated: bool) -> None:
-        if is_updated:
-            self._done, self._failed = self._now, {}
-        else:
-            self._failed = self._now
-        self._now = {}
-
-    def get(self, device, array: np.ndarray) -> CTensor:
-        array = np.asarray(array, order="C")
-        bits = hashlib.blake2b(array.data, digest_size=16).digest()
-        key = device, array.dtype.str, array.shape, bits
-        for kept in (self._now, self._failed, self._done):
-            if key in kept:
-                break
-        else:
-            self._now[key] = _raw.from_array(device, array)
-            return self._now[key]
-        self._now[key] = kept[key]
-        return kept[key]
-
-
-def _constant(device, array) -> CTensor:
-    """An array as a raw tensor that nobody changes."""
-    array = np.asarray(array)
-    if here.model_step is None:
-        return _raw.from_array(device, array)
-    return here.model_step.constants.get(device, array)
-
-
-def _draw(name: str, raw: CTensor, low: float, high: float) -> None:
-    device = raw.device
-    if raw.count() == 0:
-        return
-    run(
-        name,
-        raw,
-        out=[raw],
-        seed=device.seed,
-        stream=device.next_stream(),
-        low=float(low),
-        high=float(high),
-        whole_tensor=True,
-    )
-
-
 def _apply(name: str, *xs: Tensor, **settings) -> Tensor:
     """An op on tensors, seen by autograd where that is on."""
     return _autograd.apply(OPS[name], xs, settings)
-
-
-def _reshape_raw(raw: CTensor, shape) -> CTensor:
-    return run("reshape", raw, ndim=len(shape), shape=tuple(shape))
-
-
-def _promoted(left: int, right: int, is_division: bool) -> int:
-    """The dtype in which two meet: NumPy's, but that integers and floats meet in
-    the float's, and integers are divided in float32."""
-    if left == right and (left in _raw.FLOATS or not is_division):
-        return left
-    if left in _raw.FLOATS and right not in _raw.FLOATS:
-        return left
-    if right in _raw.FLOATS and left not in _raw.FLOATS:
-        return right
-    if left in _raw.FLOATS:
-        if {left, right} == {_raw.BF16, _raw.F16}:
-            return _raw.F32
-        order = (_raw.BF16, _raw.F16, _raw.F32, _raw.F64)
-    elif is_division:
-        return _raw.F32
-    else:
-        order = (_raw.BOOL, _raw.U8, _raw.I32, _raw.I64)
-    return builtins.max(left, right, key=order.index)
 
 
 def _as(t: Tensor, code: int) -> Tensor:
     return t if t.data.dtype == code else t.as_type(_DTYPES[code])
 
 
-_EXACT = 1 << 53  # up to here a double holds every whole number
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 # Comparisons: what they are with their operands in the other order, and whether
 # they hold for a number above all of the dtype of the left one.
@@ -795,7 +666,7 @@ def _operand(value, like: Tensor, wide: bool = False):
             code = _raw.F32
         elif code == _raw.BOOL and not isinstance(value, (bool, np.bool_)):
             code = _raw.I32
-        return Tensor._of(_scalar(like.data, value, code))
+        return Tensor._of(_elements.scalar(like.data, value, code))
     if not isinstance(value, np.ndarray) and not _is_list(value):
         return NotImplemented
     array = np.asarray(value)
@@ -803,10 +674,12 @@ def _operand(value, like: Tensor, wide: bool = False):
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.int64 and code != _raw.I64:
         is_short = not wide and not is_float
-        array = _narrow(array) if is_short else _numbers.narrowed(array)
+        array = (
+            _elements.narrow(array) if is_short else _numbers.narrowed(array)
+        )
     elif array.dtype == np.float64 and is_float and code != _raw.F64:
         array = array if wide else array.astype(np.float32)
-    return Tensor._of(_constant(like.device, array))
+    return Tensor._of(_elements.constant(like.device, array))
 
 
 def _pair(lhs, rhs, wide: bool = False, is_division: bool = False):
@@ -824,7 +697,7 @@ def _pair(lhs, rhs, wide: bool = False, is_division: bool = False):
             code = _SHORT.get(code, code)
         operands.append(made)
         codes.append(code)
-    return *operands, _promoted(*codes, is_division)
+    return *operands, _elements.promoted(*codes, is_division)
 
 
 def _binary(name: str, lhs, rhs) -> Tensor:
@@ -851,7 +724,7 @@ def _binary(name: str, lhs, rhs) -> Tensor:
     floats = [code for code in codes if code in _raw.FLOATS]
     if is_comparison:
         # As they are: integers meet floats in float64.
-        met = _promoted(*codes, False)
+        met = _elements.promoted(*codes, False)
         if len(floats) == 1:
             met = _raw.F64
         elif met == _raw.BOOL:
@@ -899,7 +772,7 @@ def _with_number(name: str, t: Tensor, number, is_left: bool) -> Tensor:
         or name not in ("add", "sub", "mul")
         or value != value  # which no attribute of an op may be
     ):
-        made = Tensor._of(_scalar(t.data, number))
+        made = Tensor._of(_elements.scalar(t.data, number))
         return _apply(name, *((t, made) if is_left else (made, t)))
     if name == "mul":
         return _apply("scale", t, factor=value, shift=0.0)
@@ -917,17 +790,17 @@ def _compare_number(name: str, t: Tensor, number) -> Tensor:
     """
     code = t.data.dtype
     if code in _raw.FLOATS:
-        return _apply(name, t, Tensor._of(_scalar(t.data, number)))
+        return _apply(name, t, Tensor._of(_elements.scalar(t.data, number)))
     if _numbers.is_real(number):
         wide = t.detach().as_type(float64)
-        made = Tensor._of(_scalar(wide.data, number))
+        made = Tensor._of(_elements.scalar(wide.data, number))
         return _apply(name, wide, made).as_type(float32)
     if code == _raw.BOOL:
         holds = _compare_number(name, t.as_type(uint8), number)
         return holds.as_type(bool_)
     side = _numbers.out_of(code, int(number))
     if not side:
-        return _apply(name, t, Tensor._of(_scalar(t.data, number)))
+        return _apply(name, t, Tensor._of(_elements.scalar(t.data, number)))
     mirrored, holds_above = _COMPARISONS[name]
     holds = holds_above if side > 0 else _COMPARISONS[mirrored][1]
     return zeros_like(t).set_value(holds)
@@ -1047,7 +920,7 @@ def _take(t: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
 
 def _gather(t: Tensor, axis: int, indices) -> Tensor:
     array = _numbers.narrowed(np.asarray(indices, np.int64).reshape(-1))
-    index = Tensor._of(_constant(t.device, array))
+    index = Tensor._of(_elements.constant(t.device, array))
     return _apply("gather", t, index, axis=axis)
 
 
@@ -1069,7 +942,7 @@ def from_numpy(np_array, dev=None) -> Tensor:
 
     float64 becomes float32 and int64 int32, as in SINGA.
     """
-    array = _narrow(np.asarray(np_array))
+    array = _elements.narrow(np.asarray(np_array))
     raw = _raw.from_array(dev or _device.get_default_device(), array)
     return Tensor(data=raw)
 
@@ -1083,7 +956,7 @@ def from_dlpack(x) -> Tensor:
 
 def zeros_like(t: Tensor) -> Tensor:
     """Zeros in the shape, dtype and device of `t`."""
-    return Tensor._of(_zeros(t.device, t.shape, t.data.dtype))
+    return Tensor._of(_elements.zeros(t.device, t.shape, t.data.dtype))
 
 
 def ones_like(t: Tensor) -> Tensor:
@@ -1139,7 +1012,7 @@ def copy_from_numpy(data: CTensor, np_array, offset: int = 0) -> None:
                 f"a {given.dtype} element does not fit into {wanted}"
             )
     elif not is_wide:
-        array = _narrow(array)
+        array = _elements.narrow(array)
     if array.dtype != wanted:
         raise TypeError(
             f"copy_from_numpy: an array of {np.asarray(np_array).dtype} for a "
