@@ -214,8 +214,10 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) {
     for (const choir_fusion_t* one = choir__fusions[i]; one->node_count > 0;
          ++one)
       for (int32_t node = count; node-- > 0;) CHOIR_TRY(fuse(graph, one, node));
-  for (int32_t node = count; node-- > 0;)
+  for (int32_t node = count; node-- > 0;) {
+    CHOIR_TRY(choir__fuse_cast(graph, node));
     if (choir_graph_record(graph, node))
       CHOIR_TRY(choir__fuse_chains(graph, node));
+  }
   return NULL;
 }

@@ -98,6 +98,11 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) CHOIR_NODISCARD;
 choir_status_t choir__fuse_chains(choir_graph_t* graph, int32_t node)
     CHOIR_NODISCARD;
 
+// The cast at `node`, of what products can read as it is, goes
+// (tensor/fusions/casts.c).
+choir_status_t choir__fuse_cast(choir_graph_t* graph, int32_t node)
+    CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

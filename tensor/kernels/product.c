@@ -90,3 +90,15 @@ bool choir__linear_product(const choir_record_t* record,
          describe(out->m, out->n, y_stride, y->strides[last], &out->c) &&
          !out->c.transposed && (b->strides[0] == 1 || b->shape[0] == 1);
 }
+
+int64_t choir__matrix_offset(const choir_view_t* view, const choir_view_t* dst,
+                             int64_t index) {
+  int64_t offset = 0;
+  for (int32_t k = dst->ndim - 3; k >= 0; k--) {
+    const int64_t at = index % dst->shape[k];
+    index /= dst->shape[k];
+    const int32_t own = view->ndim - dst->ndim + k;
+    if (own >= 0 && view->shape[own] > 1) offset += at * view->strides[own];
+  }
+  return offset;
+}

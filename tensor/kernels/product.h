@@ -29,4 +29,10 @@ bool choir__matmul_product(const choir_record_t* record,
 bool choir__linear_product(const choir_record_t* record,
                            choir__product_t* out_product);
 
+// How many elements the matrix at `index` (row-major over the leading sizes of
+// the result) lies behind the operand's first one; missing and single sizes
+// repeat.
+int64_t choir__matrix_offset(const choir_view_t* view, const choir_view_t* dst,
+                             int64_t index);
+
 #endif  // CHOIR_TENSOR_KERNELS_PRODUCT_H_

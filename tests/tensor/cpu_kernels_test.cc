@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/kernels/cpu/cpu_amx.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/index_rule.h"
 #include "tests/tensor/kernel_cases.h"
@@ -94,6 +95,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
   const bool own = strcmp(kernel->algorithm, "cpu") == 0;
   const bool argmax = strcmp(kernel->algorithm, "argmax") == 0;
   const bool direct = strcmp(kernel->algorithm, "direct") == 0;
+  const bool amx = strcmp(kernel->algorithm, "amx") == 0;
   if (choir__isa_limit(most) == CHOIR__ISA_BASE && (direct || argmax))
     GTEST_SKIP() << "this processor has no AVX2";
   Device one(1), two(2);
@@ -153,7 +155,7 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
           ASSERT_EQ(problem.Run(kernel, one.stream()), got)
               << problem.Describe() << " run again";
           const auto shared = problem.Run(kernel, two.stream());
-          if (direct) {
+          if (direct || amx) {
             ASSERT_EQ(shared, got) << problem.Describe();
           }
           for (size_t i = 0; i < want.size(); ++i)
@@ -162,7 +164,9 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
       }
     }
   }
-  if (dtype == CHOIR_DTYPE_F32 || !shapes.empty()) {
+  const bool must_run = amx ? dtype == CHOIR_DTYPE_BF16 && choir__has_amx()
+                            : dtype == CHOIR_DTYPE_F32;
+  if (must_run || !shapes.empty()) {
     EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
   }
 }

@@ -57,6 +57,11 @@ bool choir__dnnl_has_bf16(void) {
              dnnl_cpu_isa_avx512_core_bf16;
 }
 
+bool choir__dnnl_has_amx(void) {
+  return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) ==
+         dnnl_cpu_isa_avx512_core_amx;
+}
+
 bool choir__dnnl_takes_dtypes(const choir_record_t* record) {
   const choir_dtype_t from = choir_record_src(record, 0)->dtype;
   if (from != CHOIR_DTYPE_F32 &&

@@ -39,6 +39,8 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
 // Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which
 // asks the system for AMX's registers, may let it (ONEDNN_MAX_CPU_ISA).
 bool choir__dnnl_has_bf16(void);
+// The same of AMX.
+bool choir__dnnl_has_amx(void);
 // Whether a sum of products, of factors f32 or, where the processor multiplies
 // them, bf16, is for oneDNN: all sources are the one, and results are of their
 // dtype or f32.

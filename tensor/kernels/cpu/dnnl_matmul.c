@@ -349,20 +349,6 @@ static bool matmul_supports(const choir_record_t* record) {
          fits_narrow(record, &product);
 }
 
-// How far the matrix at `index` (row-major over the result's leading sizes)
-// lies from the first one; missing and single sizes repeat.
-static int64_t batch_offset(const choir_view_t* view, const choir_view_t* dst,
-                            int64_t index) {
-  int64_t offset = 0;
-  for (int32_t k = dst->ndim - 3; k >= 0; k--) {
-    const int64_t at = index % dst->shape[k];
-    index /= dst->shape[k];
-    const int32_t own = view->ndim - dst->ndim + k;
-    if (own >= 0 && view->shape[own] > 1) offset += at * view->strides[own];
-  }
-  return offset;
-}
-
 // Whether one thread gives the bits of several. Of those that the library
 // shares out itself with AVX-512 alone.
 static bool is_same_alone(const sgemm_t* g) {
@@ -382,7 +368,7 @@ typedef struct batch_s {
 static void* matrix_at(const choir_view_t* view, const choir_view_t* dst,
                        int64_t index) {
   return (char*)choir__view_data(view) +
-         batch_offset(view, dst, index) *
+         choir__matrix_offset(view, dst, index) *
              (int64_t)choir_dtype_bytes(view->dtype);
 }
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/graph_backend.h"
+#include "tensor/fusion_def.h"
+#include "tensor/strided_internal.h"
+
+// Casts that only products read, which round what they read -> none. So no copy
+// is made of the f32 parameters of mixed precision.
+
+// The cast that wrote the view, if its result is that and temporary; else NULL.
+static const choir_record_t* cast_of(const choir_graph_t* graph,
+                                     const choir_view_t* view, int32_t writer) {
+  const choir_record_t* cast =
+      writer < 0 ? NULL : choir_graph_record(graph, writer);
+  return cast && choir__record_op(cast) == CHOIR_OP_CAST && !cast->accumulate &&
+                 choir_graph_is_temporary(graph, view) &&
+                 choir__views_equal(choir_record_dst(cast, 0), view)
+             ? cast
+             : NULL;
+}
+
+// Whether source i of the record at `node` can be what its cast reads. The
+// other factor has 16 bits and keeps them, or the product were one of f32; of
+// two casts the smaller one stays.
+static bool may_skip(const choir_graph_t* graph, int32_t node, int32_t i) {
+  const choir_record_t* record = choir_graph_record(graph, node);
+  const choir_view_t* view = choir_record_src(record, i);
+  const choir_view_t* other = choir_record_src(record, i == 0 ? 1 : 0);
+  return choir__is_narrow(other->dtype) &&
+         (choir_view_count(view) >= choir_view_count(other) ||
+          !cast_of(graph, other, choir_graph_writer(graph, other, node)));
+}
+
+// The record with `wide` for each source that is `narrow`, on `operands`.
+static choir_record_t widened(const choir_record_t* record,
+                              const choir_view_t* narrow,
+                              const choir_view_t* wide,
+                              choir_view_t* operands) {
+  choir_record_t result = *record;
+  const int32_t count = record->src_count + record->dst_count;
+  for (int32_t i = 0; i < count; ++i)
+    operands[i] = i < record->src_count &&
+                          choir__views_equal(&record->operands[i], narrow)
+                      ? *wide
+                      : record->operands[i];
+  result.operands = operands;
+  return result;
+}
+
+// Whether the record is a product that can read what the cast at `at` reads.
+// Nobody wrote to that since then; if it is a parameter that a host changes
+// between forward and backward, the product sees it, as in f32.
+static bool can_read(const choir_graph_t* graph, int32_t at, int32_t node) {
+  const choir_record_t* cast = choir_graph_record(graph, at);
+  const choir_record_t* record = choir_graph_record(graph, node);
+  const choir_view_t* narrow = choir_record_dst(cast, 0);
+  const choir_view_t* wide = choir_record_src(cast, 0);
+  if (!record || choir__record_op(record) == CHOIR_OP_COUNT ||
+      !choir__op_def(choir__record_op(record))->is_product ||
+      choir_graph_writer(graph, wide, node) > at)
+    return false;
+  int32_t uses = 0;
+  for (int32_t i = 0; i < record->src_count + record->dst_count; ++i) {
+    if (record->operands[i].buffer != narrow->buffer) continue;
+    ++uses;
+    if (i >= record->src_count || !may_skip(graph, node, i) ||
+        !choir__views_equal(&record->operands[i], narrow))
+      return false;
+  }
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  const choir_record_t wider = widened(record, narrow, wide, operands);
+  return uses == 1 &&
+         choir__native_kernel(choir_graph_device(graph), &wider) != NULL;
+}
+
+choir_status_t choir__fuse_cast(choir_graph_t* graph, int32_t node) {
+  const choir_record_t* record = choir_graph_record(graph, node);
+  if (!record || choir__record_op(record) != CHOIR_OP_CAST) return NULL;
+  const choir_view_t narrow = *choir_record_dst(record, 0);
+  const choir_view_t wide = *choir_record_src(record, 0);
+  if (!cast_of(graph, &narrow, node) || wide.dtype != CHOIR_DTYPE_F32)
+    return NULL;
+  int32_t use = node;
+  while ((use = choir_graph_next_use(graph, &narrow, use)) >= 0)
+    if (!can_read(graph, node, use)) return NULL;
+  while ((use = choir_graph_next_use(graph, &narrow, node)) >= 0) {
+    choir_view_t operands[CHOIR_MAX_OPERANDS];
+    const choir_record_t wider =
+        widened(choir_graph_record(graph, use), &narrow, &wide, operands);
+    CHOIR_TRY(choir_graph_put(graph, use, &wider));
+  }
+  choir_graph_drop(graph, node);
+  return NULL;
+}
