@@ -29,9 +29,9 @@
 enum {
   TILE = 16,          // rows of a tile, and f32 sums in one of its rows
   TILE_BYTES = 1024,  // of which k has 32 in a row of a's, 2 in b's
-  PANEL = 2 * TILE,   // rows of a, columns of b
-  STEP = 32,          // k
-  STEP_BYTES = 2 * TILE_BYTES,
+  PANEL = CHOIR__AMX_PANEL,
+  STEP = CHOIR__AMX_STEP,
+  STEP_BYTES = CHOIR__AMX_STEP_BYTES,
   // Panels that are copied side by side: so many that neighbours in memory fill
   // a page, which is what processors fetch ahead in.
   NARROW = 4,
@@ -150,16 +150,9 @@ AMX_BODY void copy_step(const copy_t copy, const char* at, int64_t stride,
   store_tile(out + TILE_BYTES, s);
 }
 
-// A factor's rows or columns `first` to `end`  and k from
-// `from`, `steps` steps of them, of which there are `k`, to panels.
-typedef struct range_s {
-  int64_t first, end;
-  int64_t from, steps, k;
-} range_t;
-
 AMX_BODY void copy_panels_body(const copy_t copy,
                                const choir__amx_factor_t* factor,
-                               const range_t* range, char* out) {
+                               const choir__amx_range_t* range, char* out) {
   const int64_t bytes = copy.wide ? 4 : 2;
   const int64_t stride = factor->layout.ld * bytes;
   const int64_t line_bytes = copy.along_k ? stride : bytes;
@@ -178,8 +171,8 @@ AMX_BODY void copy_panels_body(const copy_t copy,
   }
 }
 
-TARGET_AMX static void copy_panels(const choir__amx_factor_t* factor, bool is_b,
-                                   const range_t* range, char* out) {
+TARGET_AMX void choir__amx_copy(const choir__amx_factor_t* factor, bool is_b,
+                                const choir__amx_range_t* range, char* out) {
   const bool along_k = lies_along_k(factor, is_b);
   const bool wide = factor->dtype == CHOIR_DTYPE_F32;
 #define COPY(B, ALONG, WIDE)                               \
@@ -200,15 +193,24 @@ TARGET_AMX static void copy_panels(const choir__amx_factor_t* factor, bool is_b,
 
 // ---- Sums of two panels ----
 
-// sums (32, 32) = a's panel times b's; of two tiles of rows or columns the
-// second may be left out.
+// sums = a's panel times b's; of two tiles of rows or columns the second may be
+// left out.
 AMX_BODY void multiply_body(const char* a, const char* b, int64_t steps,
-                            const bool two_a, const bool two_b, float* sums) {
-  enum { ROW = PANEL * sizeof(float) };
-  _tile_zero(0);
-  if (two_b) _tile_zero(1);
-  if (two_a) _tile_zero(2);
-  if (two_a && two_b) _tile_zero(3);
+                            const bool two_a, const bool two_b, float* sums,
+                            int64_t ld, const bool adds) {
+  const int64_t row = ld * (int64_t)sizeof(float);
+  float* below = sums + TILE * ld;
+  if (adds) {
+    _tile_loadd(0, sums, row);
+    if (two_b) _tile_loadd(1, sums + TILE, row);
+    if (two_a) _tile_loadd(2, below, row);
+    if (two_a && two_b) _tile_loadd(3, below + TILE, row);
+  } else {
+    _tile_zero(0);
+    if (two_b) _tile_zero(1);
+    if (two_a) _tile_zero(2);
+    if (two_a && two_b) _tile_zero(3);
+  }
   for (int64_t s = 0; s < steps; ++s) {
     _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 64);
@@ -221,23 +223,52 @@ AMX_BODY void multiply_body(const char* a, const char* b, int64_t steps,
     a += STEP_BYTES;
     b += STEP_BYTES;
   }
-  _tile_stored(0, sums, ROW);
-  if (two_b) _tile_stored(1, sums + TILE, ROW);
-  if (two_a) _tile_stored(2, sums + TILE * PANEL, ROW);
-  if (two_a && two_b) _tile_stored(3, sums + TILE * PANEL + TILE, ROW);
+  _tile_stored(0, sums, row);
+  if (two_b) _tile_stored(1, sums + TILE, row);
+  if (two_a) _tile_stored(2, below, row);
+  if (two_a && two_b) _tile_stored(3, below + TILE, row);
 }
 
 TARGET_AMX static void multiply(const char* a, const char* b, int64_t steps,
                                 int64_t rows, int64_t columns, float* sums) {
   if (rows > TILE && columns > TILE)
-    multiply_body(a, b, steps, true, true, sums);
+    multiply_body(a, b, steps, true, true, sums, PANEL, false);
   else if (rows > TILE)
-    multiply_body(a, b, steps, true, false, sums);
+    multiply_body(a, b, steps, true, false, sums, PANEL, false);
   else if (columns > TILE)
-    multiply_body(a, b, steps, false, true, sums);
+    multiply_body(a, b, steps, false, true, sums, PANEL, false);
   else
-    multiply_body(a, b, steps, false, false, sums);
+    multiply_body(a, b, steps, false, false, sums, PANEL, false);
 }
+
+TARGET_AMX void choir__amx_multiply(const char* a, const char* b, int64_t steps,
+                                    float* sums, int64_t ld, bool adds) {
+  // Stores before the call are to be seen by the tiles.
+  __asm__ volatile("" ::: "memory");
+  if (adds)
+    multiply_body(a, b, steps, true, true, sums, ld, true);
+  else
+    multiply_body(a, b, steps, true, true, sums, ld, false);
+}
+
+TARGET_AMX void choir__amx_begin(void) {
+  // 16 rows of 64 bytes in each of the 8 registers.
+  struct {
+    uint8_t palette, start, unused[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+  } config;
+  memset(&config, 0, sizeof(config));
+  config.palette = 1;
+  for (int i = 0; i < 8; ++i) {
+    config.row_bytes[i] = 64;
+    config.rows[i] = TILE;
+  }
+  __asm__ volatile("" ::"m"(config));
+  _tile_loadconfig(&config);
+}
+
+TARGET_AMX void choir__amx_end(void) { _tile_release(); }
 
 // ---- Results ----
 
@@ -348,10 +379,11 @@ static size_t scratch_bytes(const cut_t* cut) {
 
 // Multiplies held panels with a group of passing ones.
 TARGET_AMX static void pass(const cut_t* cut, const block_t* block,
-                            const range_t* held, const range_t* passing,
+                            const choir__amx_range_t* held,
+                            const choir__amx_range_t* passing,
                             const char* held_panels, char* group, float* sums) {
   const choir__amx_product_t* p = block->product;
-  copy_panels(cut->holds_a ? &p->b : &p->a, cut->holds_a, passing, group);
+  choir__amx_copy(cut->holds_a ? &p->b : &p->a, cut->holds_a, passing, group);
   for (int64_t y = passing->first; y < passing->end; y += PANEL)
     for (int64_t x = held->first; x < held->end; x += PANEL) {
       const char* own =
@@ -380,12 +412,13 @@ TARGET_AMX static void run_lines(const choir__amx_product_t* p,
     block.is_first = step == 0;
     block.is_last = step + steps == cut->steps;
     for (int64_t x = 0; x < cut->held_lines; x += held_lines) {
-      const range_t held = {x, least(x + held_lines, cut->held_lines),
-                            step * STEP, steps, p->k};
-      copy_panels(cut->holds_a ? &p->a : &p->b, !cut->holds_a, &held, scratch);
+      const choir__amx_range_t held = {
+          x, least(x + held_lines, cut->held_lines), step * STEP, steps, p->k};
+      choir__amx_copy(cut->holds_a ? &p->a : &p->b, !cut->holds_a, &held,
+                      scratch);
       for (int64_t y = begin; y < end; y += cut->group * PANEL) {
-        const range_t passing = {y, least(y + cut->group * PANEL, end),
-                                 step * STEP, steps, p->k};
+        const choir__amx_range_t passing = {
+            y, least(y + cut->group * PANEL, end), step * STEP, steps, p->k};
         pass(cut, &block, &held, &passing, scratch, group, sums);
       }
     }
@@ -406,20 +439,7 @@ typedef struct job_s {
 TARGET_AMX static void run_range(void* context, void* scratch, int64_t begin,
                                  int64_t end) {
   const job_t* job = context;
-  // 16 rows of 64 bytes in each of the 8 registers.
-  struct {
-    uint8_t palette, start, unused[14];
-    uint16_t row_bytes[TILE];
-    uint8_t rows[TILE];
-  } config;
-  memset(&config, 0, sizeof(config));
-  config.palette = 1;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = TILE;
-  }
-  __asm__ volatile("" ::"m"(config));
-  _tile_loadconfig(&config);
+  choir__amx_begin();
   while (begin < end) {
     const int64_t i = begin / job->panels, panel = begin % job->panels;
     const int64_t next = least(job->panels, panel + end - begin);
@@ -430,7 +450,7 @@ TARGET_AMX static void run_range(void* context, void* scratch, int64_t begin,
     begin += next - panel;
   }
   _mm_sfence();  // non-temporal stores have no order with others until here
-  _tile_release();
+  choir__amx_end();
 }
 
 choir_status_t choir__amx_run(int64_t count,
@@ -462,16 +482,28 @@ choir_status_t choir__amx_run(int64_t count,
 
 #else
 
+// What nobody calls, as there is none.
+
 bool choir__has_amx(void) { return false; }
+
+void choir__amx_begin(void) {}
+void choir__amx_end(void) {}
+
+void choir__amx_copy(const choir__amx_factor_t* factor, bool is_b,
+                     const choir__amx_range_t* range, char* out) {
+  (void)factor, (void)is_b, (void)range, (void)out;
+}
+
+void choir__amx_multiply(const char* a, const char* b, int64_t steps,
+                         float* sums, int64_t ld, bool adds) {
+  (void)a, (void)b, (void)steps, (void)sums, (void)ld, (void)adds;
+}
 
 choir_status_t choir__amx_run(int64_t count,
                               choir__amx_product_t (*product_at)(const void*,
                                                                  int64_t),
                               const void* context, choir_stream_t* stream) {
-  (void)count;
-  (void)product_at;
-  (void)context;
-  (void)stream;
+  (void)count, (void)product_at, (void)context, (void)stream;
   return CHOIR_ERROR(INTERNAL, "product/amx: not on this processor");
 }
 

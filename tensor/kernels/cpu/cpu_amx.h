@@ -43,6 +43,35 @@ choir_status_t choir__amx_run(int64_t count,
                               const void* context, choir_stream_t* stream)
     CHOIR_NODISCARD;
 
+// ---- Parts, for kernels that multiply inside of a loop ----
+//
+// Factors are copied to panels: 32 rows of a, or columns of b, in steps of 32
+// elements of k. What is missing of a panel or a step becomes zeros.
+
+enum {
+  CHOIR__AMX_PANEL = 32,
+  CHOIR__AMX_STEP = 32,
+  CHOIR__AMX_STEP_BYTES = 2048,  // of a panel
+};
+
+// Rows of a or columns of b, first .. end - 1, and `steps` steps of k from
+// `from` on, of which there are `k` elements.
+typedef struct choir__amx_range_s {
+  int64_t first, end;
+  int64_t from, steps, k;
+} choir__amx_range_t;
+
+// Of the calling thread: the tile registers are for the functions below.
+void choir__amx_begin(void);
+void choir__amx_end(void);
+// `out`: panels one behind the other, at a multiple of 64 bytes.
+void choir__amx_copy(const choir__amx_factor_t* factor, bool is_b,
+                     const choir__amx_range_t* range, char* out);
+// sums (32 rows of 32, `ld` apart) = a panel of a times one of b, or what is
+// there and that.
+void choir__amx_multiply(const char* a, const char* b, int64_t steps,
+                         float* sums, int64_t ld, bool adds);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,6 +6,10 @@
 // there are. A tile of the gradient of a mask is one thread's as well, through
 // all heads and samples that the mask serves.
 //
+// With AMX and operands of bf16 the five products of a tile are of bf16, to
+// which weights and slopes are rounded, and summed in f32; all else is the
+// same.
+//
 // A mask's tile is brought to floats. Where a row does not see a place, by a
 // mask or as it comes later, the weight is 0, which is as good as leaving the
 // place out of a product, unless the other factor holds an infinity or NaN.
@@ -14,6 +18,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/kernels/cpu/cpu_amx.h"
 #include "tensor/kernels/cpu/cpu_draws.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
@@ -36,6 +41,10 @@ enum {
   MOST_PIECES = 16,
 };
 _Static_assert(BLOCK_COLUMNS % CHOIR__PANEL == 0, "whole panels");
+_Static_assert((int)CHOIR__AMX_PANEL == CHOIR__PANEL &&
+                   (int)CHOIR__AMX_STEP == CHOIR__PANEL &&
+                   BLOCK_ROWS % CHOIR__PANEL == 0,
+               "sums of AMX are rows of panels");
 
 // For draws of a row of a tile, which begin at an element of a block of four.
 typedef float kept_t[BLOCK_COLUMNS + 2 * CHOIR__DRAW_WORDS];
@@ -51,6 +60,7 @@ typedef struct run_s {
   const choir_view_t *q, *k, *v, *y, *sums, *dy, *dq, *dk, *dv, *dmask;
   bool accumulate;
   bool is_narrow;  // some operand has 16 bits: rows need room as floats
+  bool amx;
   int64_t pieces;  // of a head's rows
   // Of dropout: what is drawn, and what a weight that is kept counts as.
   bool drops;
@@ -87,6 +97,7 @@ typedef struct forward_s {
   float* mask;          // a tile
   float* odd;           // by block of values; NULL: rows see all places
   float *kv, *q, *out;  // rows as floats
+  char *amx_q, *amx_keys, *amx_values, *amx_weights;
 } forward_t;
 
 typedef struct backward_s {
@@ -97,6 +108,9 @@ typedef struct backward_s {
   float *odd_k, *odd_q, *odd_dy;      // by block; NULL: rows see all places
   float *kv_rows, *q_rows, *y_rows, *dy_rows;  // rows as floats
   rows_t q_of_head, dy_of_head;
+  // Of AMX: k, q and dy as both factors, weights and slopes as left ones.
+  char *amx_keys, *amx_values, *amx_k, *amx_q, *amx_dy, *amx_q_rows,
+      *amx_dy_rows, *amx_tile;
 } backward_t;
 
 typedef struct mask_grad_s {
@@ -127,6 +141,19 @@ static float* take(float** memory, int64_t count) {
   float* taken = *memory;
   *memory += (count + 15) / 16 * 16;
   return taken;
+}
+
+// Bytes of AMX's panels of some rows, or columns, of `depth` numbers.
+static int64_t amx_bytes(const run_t* run, int64_t lines, int64_t depth) {
+  return run->amx ? choir__panel_columns(lines) * choir__panel_columns(depth) *
+                        (int64_t)sizeof(uint16_t)
+                  : 0;
+}
+
+static char* take_amx(float** memory, const run_t* run, int64_t lines,
+                      int64_t depth) {
+  return (char*)take(memory,
+                     amx_bytes(run, lines, depth) / (int64_t)sizeof(float));
 }
 
 // Whether there may be places that a row does not see.
@@ -184,13 +211,19 @@ CHOIR__ISA_SELECT(mask_grad_range, RANGE_PARAMS, (context, scratch, begin, end))
 // What `take` hands out in a range.
 static size_t bytes_of(const run_t* run, bool is_grad) {
   const choir__attention_t* a = &run->a;
-  const int64_t t = a->rows, s = choir__panel_columns(a->columns);
+  const int64_t t = choir__panel_columns(a->rows);
+  const int64_t s = choir__panel_columns(a->columns);
   const int64_t d = choir__panel_columns(a->depth);
   const int64_t e = choir__panel_columns(a->width);
   const int64_t tiles = 3 * BLOCK_ROWS * (BLOCK_COLUMNS + 1) + 16;
   const int64_t forward = s * (a->depth + e) + BLOCK_ROWS * (e + 2);
   const int64_t backward =
       s * (a->depth + a->width + 2 * d + e) + t * (2 * d + e + 1);
+  const int64_t amx =
+      amx_bytes(run, s, larger(a->depth, a->width)) * (is_grad ? 3 : 2) +
+      amx_bytes(run, is_grad ? t : BLOCK_ROWS, larger(a->depth, a->width)) *
+          (is_grad ? 4 : 1) +
+      amx_bytes(run, BLOCK_COLUMNS, BLOCK_ROWS);
   const int64_t marks =
       blocks_of(s, BLOCK_COLUMNS) + 2 * blocks_of(t, BLOCK_ROWS);
   const int64_t rows =
@@ -199,8 +232,9 @@ static size_t bytes_of(const run_t* run, bool is_grad) {
                 (is_grad ? t : BLOCK_ROWS) * (a->depth + 2 * a->width)
           : 0;
   // Each of some twenty pieces is rounded up.
-  return (size_t)(tiles + (is_grad ? backward : forward) + marks + rows + 320) *
-         sizeof(float);
+  return (size_t)(tiles + (is_grad ? backward : forward) + marks + rows + 480) *
+             sizeof(float) +
+         (size_t)amx;
 }
 
 // Of a gradient of a mask.
@@ -232,9 +266,49 @@ static bool fits(const choir_record_t* record) {
   return true;
 }
 
-static choir_status_t attention_run(const choir_record_t* record,
-                                    choir_stream_t* stream) {
+// ---- By AMX ----
+
+// Whether all but sums and a mask are of bf16.
+static bool fits_amx(const choir_record_t* record) {
+  const int32_t count = record->src_count;
+  const int32_t mask = count == 4 || count == 7 ? count - 1 : -1;
+  for (int32_t i = 0; i < count + record->dst_count; i++)
+    if (i != mask && i != (count > 4 ? 4 : count + 1) &&
+        record->operands[i].dtype != CHOIR_DTYPE_BF16)
+      return false;
+  return choir__has_amx() && fits(record);
+}
+
+// Whether a row of the view has a number that is not finite.
+static bool has_odd(const choir_view_t* view) {
+  for (int64_t n = 0; n < view->shape[0]; n++)
+    for (int64_t head = 0; head < view->shape[1]; head++)
+      for (int64_t i = 0; i < view->shape[2]; i++) {
+        const uint16_t* row = (const uint16_t*)choir__view_data(view) +
+                              place_of(view, n, head, i);
+        uint32_t found = 0;
+        CHOIR__INDEPENDENT
+        for (int64_t j = 0; j < view->shape[3]; j++)
+          found |= (row[j] & 0x7f80) == 0x7f80;
+        if (found) return true;
+      }
+  return false;
+}
+
+// What a row does not see counts for nothing only as a product with 0. So where
+// that is not so, the product is not AMX's.
+static bool sees_odd(const run_t* run, bool is_grad) {
+  if (!leaves_out(&run->a)) return false;
+  return is_grad ? has_odd(run->k) || has_odd(run->q) || has_odd(run->dy)
+                 : has_odd(run->v);
+}
+
+// ---- Kernels ----
+
+static choir_status_t run_forward(const choir_record_t* record, bool amx,
+                                  choir_stream_t* stream) {
   run_t run = run_of(record);
+  run.amx = amx && !sees_odd(&run, false);
   run.y = choir_record_dst(record, 0);
   run.sums = choir_record_dst(record, 1);
   const int64_t heads = run.a.batch * run.a.kv_heads;
@@ -244,11 +318,23 @@ static choir_status_t attention_run(const choir_record_t* record,
                                      bytes_of(&run, false), forward_range,
                                      &run);
 }
+
+static choir_status_t attention_run(const choir_record_t* record,
+                                    choir_stream_t* stream) {
+  return run_forward(record, false, stream);
+}
 const choir_op_kernel_t choir__cpu_attention = CHOIR_OP_KERNEL(
     CHOIR_OP_ATTENTION, "attention", "cpu", attention_run, fits);
 
-static choir_status_t attention_grad_run(const choir_record_t* record,
-                                         choir_stream_t* stream) {
+static choir_status_t attention_amx_run(const choir_record_t* record,
+                                        choir_stream_t* stream) {
+  return run_forward(record, true, stream);
+}
+const choir_op_kernel_t choir__cpu_attention_amx = CHOIR_OP_KERNEL(
+    CHOIR_OP_ATTENTION, "attention", "amx", attention_amx_run, fits_amx);
+
+static choir_status_t run_backward(const choir_record_t* record, bool amx,
+                                   choir_stream_t* stream) {
   run_t run = run_of(record);
   run.y = choir_record_src(record, 3);
   run.sums = choir_record_src(record, 4);
@@ -256,12 +342,26 @@ static choir_status_t attention_grad_run(const choir_record_t* record,
   run.dq = choir_record_dst(record, 0);
   run.dk = choir_record_dst(record, 1);
   run.dv = choir_record_dst(record, 2);
+  run.amx = amx && !sees_odd(&run, true);
   return choir__cpu_parallel_scratch(stream, run.a.batch * run.a.kv_heads, 1,
                                      bytes_of(&run, true), backward_range,
                                      &run);
 }
+
+static choir_status_t attention_grad_run(const choir_record_t* record,
+                                         choir_stream_t* stream) {
+  return run_backward(record, false, stream);
+}
 const choir_op_kernel_t choir__cpu_attention_grad = CHOIR_OP_KERNEL(
     CHOIR_OP_ATTENTION_GRAD, "attention_grad", "cpu", attention_grad_run, fits);
+
+static choir_status_t attention_grad_amx_run(const choir_record_t* record,
+                                             choir_stream_t* stream) {
+  return run_backward(record, true, stream);
+}
+const choir_op_kernel_t choir__cpu_attention_grad_amx =
+    CHOIR_OP_KERNEL(CHOIR_OP_ATTENTION_GRAD, "attention_grad", "amx",
+                    attention_grad_amx_run, fits_amx);
 
 static choir_status_t attention_mask_grad_run(const choir_record_t* record,
                                               choir_stream_t* stream) {
