@@ -193,16 +193,31 @@ TARGET_AMX void choir__amx_copy(const choir__amx_factor_t* factor, bool is_b,
 
 // ---- Sums of two panels ----
 
-// sums = a's panel times b's; of two tiles of rows or columns the second may be
-// left out.
-AMX_BODY void multiply_body(const char* a, const char* b, int64_t steps,
-                            const bool two_a, const bool two_b, float* sums,
-                            int64_t ld, const bool adds) {
-  const int64_t row = ld * (int64_t)sizeof(float);
-  float* below = sums + TILE * ld;
-  if (adds) {
-    _tile_loadd(0, sums, row);
-    if (two_b) _tile_loadd(1, sums + TILE, row);
+// How a panel of a lies: copied, or rows of bf16 as they are.
+typedef struct left_s {
+  const char* at;
+  int64_t row, tile, step;  // bytes to the next one
+} left_t;
+
+static left_t copied(const char* panel) {
+  return (left_t){panel, 64, TILE_BYTES, STEP_BYTES};
+}
+
+// Where two panels' sums go; they are added to what is there, or overwrite it.
+typedef struct sums_s {
+  float* at;
+  int64_t ld;
+  bool adds;
+} sums_t;
+
+// Of two tiles of rows or columns the second may be left out.
+AMX_BODY void multiply_body(left_t a, const char* b, int64_t steps,
+                            const bool two_a, const bool two_b, sums_t sums) {
+  const int64_t row = sums.ld * (int64_t)sizeof(float);
+  float* below = sums.at + TILE * sums.ld;
+  if (sums.adds) {
+    _tile_loadd(0, sums.at, row);
+    if (two_b) _tile_loadd(1, sums.at + TILE, row);
     if (two_a) _tile_loadd(2, below, row);
     if (two_a && two_b) _tile_loadd(3, below + TILE, row);
   } else {
@@ -212,43 +227,40 @@ AMX_BODY void multiply_body(const char* a, const char* b, int64_t steps,
     if (two_a && two_b) _tile_zero(3);
   }
   for (int64_t s = 0; s < steps; ++s) {
-    _tile_loadd(4, a, 64);
+    _tile_loadd(4, a.at, a.row);
     _tile_loadd(6, b, 64);
     if (two_b) _tile_loadd(7, b + TILE_BYTES, 64);
-    if (two_a) _tile_loadd(5, a + TILE_BYTES, 64);
+    if (two_a) _tile_loadd(5, a.at + a.tile, a.row);
     _tile_dpbf16ps(0, 4, 6);
     if (two_b) _tile_dpbf16ps(1, 4, 7);
     if (two_a) _tile_dpbf16ps(2, 5, 6);
     if (two_a && two_b) _tile_dpbf16ps(3, 5, 7);
-    a += STEP_BYTES;
+    a.at += a.step;
     b += STEP_BYTES;
   }
-  _tile_stored(0, sums, row);
-  if (two_b) _tile_stored(1, sums + TILE, row);
+  _tile_stored(0, sums.at, row);
+  if (two_b) _tile_stored(1, sums.at + TILE, row);
   if (two_a) _tile_stored(2, below, row);
   if (two_a && two_b) _tile_stored(3, below + TILE, row);
 }
 
-TARGET_AMX static void multiply(const char* a, const char* b, int64_t steps,
-                                int64_t rows, int64_t columns, float* sums) {
+TARGET_AMX static void multiply(left_t a, const char* b, int64_t steps,
+                                int64_t rows, int64_t columns, sums_t sums) {
   if (rows > TILE && columns > TILE)
-    multiply_body(a, b, steps, true, true, sums, PANEL, false);
+    multiply_body(a, b, steps, true, true, sums);
   else if (rows > TILE)
-    multiply_body(a, b, steps, true, false, sums, PANEL, false);
+    multiply_body(a, b, steps, true, false, sums);
   else if (columns > TILE)
-    multiply_body(a, b, steps, false, true, sums, PANEL, false);
+    multiply_body(a, b, steps, false, true, sums);
   else
-    multiply_body(a, b, steps, false, false, sums, PANEL, false);
+    multiply_body(a, b, steps, false, false, sums);
 }
 
 TARGET_AMX void choir__amx_multiply(const char* a, const char* b, int64_t steps,
                                     float* sums, int64_t ld, bool adds) {
   // Stores before the call are to be seen by the tiles.
   __asm__ volatile("" ::: "memory");
-  if (adds)
-    multiply_body(a, b, steps, true, true, sums, ld, true);
-  else
-    multiply_body(a, b, steps, true, true, sums, ld, false);
+  multiply_body(copied(a), b, steps, true, true, (sums_t){sums, ld, adds});
 }
 
 TARGET_AMX void choir__amx_begin(void) {
@@ -280,6 +292,23 @@ typedef struct block_s {
   bool is_far;
 } block_t;
 
+static bool is_whole(const choir__amx_product_t* p, int64_t i, int64_t j) {
+  return p->m - i >= PANEL && p->n - j >= PANEL;
+}
+
+// Where the sums of two panels from row i, column j are made: in the result
+// itself or in partial sums, where they lie so; else in `own`.
+static sums_t sums_of(const block_t* block, int64_t i, int64_t j, float* own) {
+  const choir__amx_product_t* p = block->product;
+  if (is_whole(p, i, j) && block->partial)
+    return (sums_t){block->partial + i * p->n + j, p->n, !block->is_first};
+  if (is_whole(p, i, j) && p->result == CHOIR_DTYPE_F32 && !p->bias &&
+      !block->is_far)
+    return (sums_t){(float*)p->c + i * p->ldc + j, p->ldc,
+                    p->adds || !block->is_first};
+  return (sums_t){own, PANEL, false};
+}
+
 AMX_BODY __m512 load_16(const void* at, __mmask16 mask, choir_dtype_t dtype) {
   if (dtype == CHOIR_DTYPE_F32) return _mm512_maskz_loadu_ps(mask, at);
   const __m256i bits = _mm256_maskz_loadu_epi16(mask, at);
@@ -297,12 +326,12 @@ AMX_BODY void store_16(void* at, __mmask16 mask, choir_dtype_t dtype,
 // Brings up to 16 columns of the sums from row i, column j, to where they
 // belong.
 AMX_BODY void finish_columns(const block_t* block, int64_t i, int64_t j,
-                             int64_t rows, int64_t columns, const float* sums) {
+                             int64_t rows, int64_t columns, const float* sums,
+                             int64_t ld, bool adds_partial) {
   const choir__amx_product_t* p = block->product;
   const __mmask16 mask = (__mmask16)first_of_32(columns);
   const choir_dtype_t result = p->result;
   const int64_t bytes = (int64_t)choir_dtype_bytes(result);
-  const bool adds_partial = block->partial && !block->is_first;
   const bool adds_c =
       block->partial ? p->adds && block->is_last : p->adds || !block->is_first;
   __m512 bias = _mm512_setzero_ps();
@@ -314,7 +343,7 @@ AMX_BODY void finish_columns(const block_t* block, int64_t i, int64_t j,
     char* c = (char*)p->c + ((i + r) * p->ldc + j) * bytes;
     float* partial =
         block->partial ? block->partial + (i + r) * p->n + j : NULL;
-    __m512 sum = _mm512_load_ps(sums + r * PANEL);
+    __m512 sum = _mm512_maskz_loadu_ps(mask, sums + r * ld);
     if (adds_partial)
       sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, partial), sum);
     if (adds_c) sum = _mm512_add_ps(load_16(c, mask, result), sum);
@@ -328,13 +357,36 @@ AMX_BODY void finish_columns(const block_t* block, int64_t i, int64_t j,
   }
 }
 
+// Of whole panels and 16 bits, where nothing is added.
+AMX_BODY void round_rows(const choir__amx_product_t* p, int64_t i, int64_t j,
+                         const sums_t* sums) {
+  for (int64_t r = 0; r < PANEL; ++r) {
+    const float* from = sums->at + r * sums->ld;
+    _mm512_storeu_si512(
+        (uint16_t*)p->c + (i + r) * p->ldc + j,
+        (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + TILE),
+                                     _mm512_loadu_ps(from)));
+  }
+}
+
 TARGET_AMX static void finish(const block_t* block, int64_t i, int64_t j,
-                              const float* sums) {
-  const int64_t rows = least(block->product->m - i, PANEL);
-  const int64_t columns = least(block->product->n - j, PANEL);
-  finish_columns(block, i, j, rows, columns, sums);
+                              const sums_t* sums, const float* own) {
+  const choir__amx_product_t* p = block->product;
+  const bool is_own = sums->at == own;
+  // They are where they belong.
+  if (!is_own && (!block->partial || !block->is_last)) return;
+  if (is_whole(p, i, j) && p->result == CHOIR_DTYPE_BF16 && !p->adds &&
+      !p->bias) {
+    round_rows(p, i, j, sums);
+    return;
+  }
+  const int64_t rows = least(p->m - i, PANEL);
+  const int64_t columns = least(p->n - j, PANEL);
+  const bool adds_partial = is_own && block->partial && !block->is_first;
+  finish_columns(block, i, j, rows, columns, sums->at, sums->ld, adds_partial);
   if (columns > TILE)
-    finish_columns(block, i, j + TILE, rows, columns - TILE, sums + TILE);
+    finish_columns(block, i, j + TILE, rows, columns - TILE, sums->at + TILE,
+                   sums->ld, adds_partial);
 }
 
 // Whether whole rows of tiles lie where non-temporal stores can write them, and
@@ -377,23 +429,40 @@ static size_t scratch_bytes(const cut_t* cut) {
                   SUMS_BYTES);
 }
 
+// Whether rows of a are multiplied as they lie; not where those of a tile have
+// one place in the L1 cache.
+static bool is_direct(const choir__amx_product_t* p,
+                      const choir__amx_range_t* rows) {
+  return p->a.dtype == CHOIR_DTYPE_BF16 && !p->a.layout.transposed &&
+         p->k % STEP == 0 && (rows->end - rows->first) % PANEL == 0 &&
+         p->a.layout.ld % 1024 != 0;
+}
+
 // Multiplies held panels with a group of passing ones.
 TARGET_AMX static void pass(const cut_t* cut, const block_t* block,
                             const choir__amx_range_t* held,
                             const choir__amx_range_t* passing,
-                            const char* held_panels, char* group, float* sums) {
+                            const char* held_panels, char* group, float* own) {
   const choir__amx_product_t* p = block->product;
-  choir__amx_copy(cut->holds_a ? &p->b : &p->a, cut->holds_a, passing, group);
+  const int64_t panel_bytes = held->steps * STEP_BYTES;
+  const bool direct = !cut->holds_a && is_direct(p, passing);
+  if (!direct)
+    choir__amx_copy(cut->holds_a ? &p->b : &p->a, cut->holds_a, passing, group);
   for (int64_t y = passing->first; y < passing->end; y += PANEL)
     for (int64_t x = held->first; x < held->end; x += PANEL) {
-      const char* own =
-          held_panels + (x - held->first) / PANEL * held->steps * STEP_BYTES;
-      const char* other =
-          group + (y - passing->first) / PANEL * held->steps * STEP_BYTES;
+      const char* one = held_panels + (x - held->first) / PANEL * panel_bytes;
+      const char* other = group + (y - passing->first) / PANEL * panel_bytes;
       const int64_t i = cut->holds_a ? x : y, j = cut->holds_a ? y : x;
-      multiply(cut->holds_a ? own : other, cut->holds_a ? other : own,
-               held->steps, p->m - i, p->n - j, sums);
-      finish(block, i, j, sums);
+      left_t a = copied(cut->holds_a ? one : other);
+      if (direct) {
+        const int64_t row = p->a.layout.ld * 2;
+        a = (left_t){(const char*)p->a.data + i * row + held->from * 2, row,
+                     TILE * row, STEP * 2};
+      }
+      const sums_t sums = sums_of(block, i, j, own);
+      multiply(a, cut->holds_a ? other : one, held->steps, p->m - i, p->n - j,
+               sums);
+      finish(block, i, j, &sums, own);
     }
 }
 
