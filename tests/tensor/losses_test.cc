@@ -272,6 +272,33 @@ TYPED_TEST(Losses, CountCorrect) {
   EXPECT_EQ(Read<int64_t>(count), (std::vector<int64_t>{6}));
 }
 
+// Rows of many classes, of which the largest stands at the beginning, in the
+// middle or at the end, twice or not at all a number.
+TYPED_TEST(Losses, CountCorrectOfManyClasses) {
+  constexpr int64_t kClasses = 2500;
+  const int64_t places[] = {0, 1, 700, 1023, 1024, 1025, 2047, 2499};
+  std::vector<double> rows;
+  std::vector<int64_t> labels;
+  int64_t correct = 0;
+  for (int64_t first : places)
+    for (int64_t second : places)
+      for (double largest : {3.0, static_cast<double>(NAN), HUGE_VAL}) {
+        std::vector<double> row(kClasses);
+        for (int64_t c = 0; c < kClasses; ++c)
+          row[static_cast<size_t>(c)] = 2 * std::sin(static_cast<double>(c));
+        row[static_cast<size_t>(first)] = largest;
+        row[static_cast<size_t>(second)] = largest;
+        rows.insert(rows.end(), row.begin(), row.end());
+        labels.push_back(first);
+        correct += first <= second;
+      }
+  const int64_t count = static_cast<int64_t>(labels.size());
+  TensorPtr x = this->MakeFrom({count, kClasses}, rows);
+  TensorPtr all = Make<int64_t>(this->device_.get(), {count}, labels);
+  EXPECT_EQ(Read<int64_t>(Result(CHOIR_OP_COUNT_CORRECT, {x.get(), all.get()})),
+            (std::vector<int64_t>{correct}));
+}
+
 TYPED_TEST(Losses, LabelsThatAreNoClass) {
   choir_device_t* device = this->device_.get();
   TensorPtr x = this->MakeFrom({4, 10}, std::vector<double>(40, 0.1));

@@ -261,6 +261,42 @@ static choir_status_t mse_loss_run(const choir_record_t* record,
 }
 
 // ---- count_correct ----
+//
+// A row's largest element is its first NaN, or the first of the largest.
+
+// Whether one of n elements is not below `value`, or, if it may be as large, is
+// above it. A NaN is both.
+CHOIR__BODY void find_larger_body(const float* x, int64_t n, float value,
+                                  bool may_equal, int32_t* out_found) {
+  int32_t found = 0;
+  if (may_equal) {
+    CHOIR__INDEPENDENT
+    for (int64_t j = 0; j < n; j++) found |= !(x[j] <= value);
+  } else {
+    CHOIR__INDEPENDENT
+    for (int64_t j = 0; j < n; j++) found |= !(x[j] < value);
+  }
+  *out_found = found;
+}
+CHOIR__ISA_VARIANTS(find_larger,
+                    (const float* x, int64_t n, float value, bool may_equal,
+                     int32_t* out_found),
+                    (x, n, value, may_equal, out_found))
+
+static bool has_larger(const float* x, int64_t n, float value, bool may_equal) {
+  enum { SOME = 1024 };  // then it is time to see whether one was found
+  int32_t found = 0;
+  for (int64_t j = 0; j < n && !found; j += SOME)
+    find_larger(x + j, n - j < SOME ? n - j : SOME, value, may_equal, &found);
+  return found;
+}
+
+static bool is_largest(const float* row, int64_t columns, int64_t place) {
+  const float value = row[place];
+  if (value != value) return !has_larger(row, place, INFINITY, true);
+  return !has_larger(row, place, value, false) &&
+         !has_larger(row + place + 1, columns - place - 1, value, true);
+}
 
 static bool count_correct_supports(const choir_record_t* record) {
   const choir_view_t* x = choir_record_src(record, 0);
@@ -279,14 +315,9 @@ static choir_status_t count_correct_run(const choir_record_t* record,
   take_labels(choir_record_src(record, 1), &task);
   CHOIR_TRY(check_labels(record, &task, x->shape[0]));
   int64_t correct = 0;
-  for (int64_t r = 0; r < x->shape[0]; r++) {
-    const float* row = task.x + r * task.x_stride;
-    int64_t best = 0;
-    for (int64_t c = 1; c < task.columns; c++)
-      if (row[c] > row[best] || (row[c] != row[c] && row[best] == row[best]))
-        best = c;
-    correct += best == label_at(&task, r);
-  }
+  for (int64_t r = 0; r < x->shape[0]; r++)
+    correct += is_largest(task.x + r * task.x_stride, task.columns,
+                          label_at(&task, r));
   int64_t* y = choir__view_data(choir_record_dst(record, 0));
   *y = record->accumulate ? *y + correct : correct;
   return NULL;
