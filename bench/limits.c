@@ -125,8 +125,9 @@ typedef struct report_s {
 } report_t;
 
 static double flops_limit(const step_row_t* row, const machine_rates_t* rates) {
-  const bool is_bf16 = rates->bgemm > 0 && row->src_count > 0 &&
-                       row->srcs[0].dtype == CHOIR_DTYPE_BF16;
+  bool is_bf16 = false;
+  for (int32_t i = 0; i < row->src_count && rates->bgemm > 0; ++i)
+    is_bf16 |= row->srcs[i].dtype == CHOIR_DTYPE_BF16;
   return row->flops / (1e9 * (is_bf16 ? rates->bgemm : rates->sgemm));
 }
 
