@@ -254,8 +254,7 @@ void ExpectSamePlaces(const std::vector<char>& got,
   }
 }
 
-TEST_P(CpuKernels, KeepNaNAndInfinity) {
-  const choir_op_kernel_t* kernel = GetParam();
+void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   const bool is_conv2d = strncmp(def->name, "conv", 4) == 0;
   const bool is_dnnl = strcmp(kernel->algorithm, "dnnl") == 0;
@@ -266,17 +265,17 @@ TEST_P(CpuKernels, KeepNaNAndInfinity) {
     const bool is_padded = c.attrs && strstr(c.attrs, "pad");
     for (double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
       for (int32_t source = 0;; ++source) {
-        Problem problem(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
-                        device);
+        Problem problem(def, c, Layout::kChannelsLast, false, dtype, device);
         if (!problem.valid() || problem.empty() || problem.size() > 20000 ||
             source == problem.record().src_count)
           break;
         if ((def->shapes_only >> source & 1u) || !problem.Put(source, value))
           continue;
-        const auto want = problem.Run(nullptr, device.stream());
+        std::vector<std::vector<char>> want;
         for (choir__isa_t isa : InstructionSets()) {
           choir__isa_limit(isa);
           if (!kernel->supports(&problem.record())) continue;
+          if (want.empty()) want = problem.Run(nullptr, device.stream());
           const auto got = problem.Run(kernel, device.stream());
           for (size_t i = 0; i < want.size(); ++i)
             ExpectSamePlaces(
@@ -285,11 +284,19 @@ TEST_P(CpuKernels, KeepNaNAndInfinity) {
                 problem.Describe() + " with " + std::to_string(value) +
                     " in source " + std::to_string(source) +
                     " on instruction set " + std::to_string(isa));
-          if (HasFatalFailure()) return;
+          if (testing::Test::HasFatalFailure()) return;
         }
       }
     }
   }
+}
+
+TEST_P(CpuKernels, KeepNaNAndInfinity) {
+  KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_F32);
+}
+
+TEST_P(CpuKernels, KeepNaNAndInfinityIn16Bits) {
+  KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_BF16);
 }
 
 // Kernels whose loops differ between instruction sets in more than the width.

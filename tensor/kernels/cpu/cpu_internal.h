@@ -101,7 +101,11 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
   typedef int32_t CHOIR__VECTOR(i32, lanes)                           \
       __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
   typedef uint8_t CHOIR__VECTOR(u8, lanes)                            \
-      __attribute__((vector_size(lanes), aligned(1), may_alias));
+      __attribute__((vector_size(lanes), aligned(1), may_alias));     \
+  typedef uint16_t CHOIR__VECTOR(u16, lanes)                          \
+      __attribute__((vector_size(2 * lanes), aligned(2), may_alias)); \
+  typedef uint32_t CHOIR__VECTOR(u32, lanes)                          \
+      __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
 CHOIR__VECTORS(16)
 CHOIR__VECTORS(8)
 CHOIR__VECTORS(4)
