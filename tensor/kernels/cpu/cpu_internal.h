@@ -173,6 +173,18 @@ choir_status_t choir__pixels_take(const choir_view_t* view,
                                   choir__pixels_t* out_pixels) CHOIR_NODISCARD;
 void choir__pixels_give(choir__pixels_t* pixels, choir_stream_t* stream);
 
+// A small source as floats in its own strides (weights, biases): itself, or of
+// 16 bits a copy in the device's pool.
+typedef struct choir__floats_s {
+  const float* data;  // the first element
+  void* copy;         // NULL: none was made
+  size_t copy_bytes;
+} choir__floats_t;
+choir_status_t choir__floats_take(const choir_view_t* view,
+                                  choir_stream_t* stream,
+                                  choir__floats_t* out_floats) CHOIR_NODISCARD;
+void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream);
+
 #ifdef __cplusplus
 }
 #endif
