@@ -38,6 +38,9 @@ typedef enum choir__isa_e {
 choir__isa_t choir__isa(void);
 // What oneDNN may use.
 choir__isa_t choir__dnnl_isa(void);
+// Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which
+// asks the system for AMX's registers, may let it (ONEDNN_MAX_CPU_ISA).
+bool choir__dnnl_has_bf16(void);
 // For tests: use none above `isa`. Returns what is in force then. Call it only
 // while no kernel runs.
 choir__isa_t choir__isa_limit(choir__isa_t isa);
