@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "core/graph.h"
@@ -44,13 +45,8 @@ class ConvPoolFusion : public ::testing::Test {
   // Two layers, recorded and replayed, against the same step run eagerly.
   // Returns how many records were fused away.
   int32_t Fused(const Problem& problem, bool image_is_used) {
-    const Shape& shape = problem.x;
-    TensorPtr x =
-        MakeChannelsLast<float>(device_.get(), shape, Floats(Count(shape), 1));
-    TensorPtr w =
-        Make<float>(device_.get(), problem.w, Floats(Count(problem.w), 2));
-    TensorPtr b =
-        Make<float>(device_.get(), {problem.w[0]}, Floats(problem.w[0], 3));
+    TensorPtr x, w, b;
+    MakeSources(problem, &x, &w, &b);
     choir_tensor_t* kept[3] = {};  // y, argmax indices, the image
     choir_stream_t* stream = choir_device_stream(device_.get());
     const auto step = [&] {
@@ -67,7 +63,7 @@ class ConvPoolFusion : public ::testing::Test {
       choir_tensor_release(image[0]);
     };
     step();
-    const std::vector<float> y = Read<float>(kept[0]);
+    const std::vector<char> y = Bytes(kept[0]);
     const std::vector<uint8_t> argmax = Read<uint8_t>(kept[1]);
     choir_workspace_t* workspace = nullptr;
     choir_graph_t* graph = nullptr;
@@ -80,13 +76,12 @@ class ConvPoolFusion : public ::testing::Test {
     choir_graph_options_t options = {};
     options.rewrite = choir__graph_fuse;
     EXPECT_OK(choir_graph_plan(graph, &options));
-    const std::vector<float> sevens(y.size(), 7);
-    EXPECT_OK(choir_tensor_write(kept[0], sevens.data(),
-                                 sevens.size() * sizeof(float)));
+    const std::vector<char> sevens(y.size(), 7);
+    EXPECT_OK(choir_tensor_write(kept[0], sevens.data(), sevens.size()));
     const std::vector<uint8_t> nines(argmax.size(), 9);
     EXPECT_OK(choir_tensor_write(kept[1], nines.data(), nines.size()));
     EXPECT_OK(choir_graph_replay(graph, &values, nullptr));
-    EXPECT_EQ(Read<float>(kept[0]), y);
+    EXPECT_EQ(Bytes(kept[0]), y);
     EXPECT_EQ(Read<uint8_t>(kept[1]), argmax);
     const int32_t fused = choir_graph_stats(graph).fused;
     choir_graph_destroy(graph);
@@ -97,12 +92,8 @@ class ConvPoolFusion : public ::testing::Test {
 
   // What the processor is good for, asked of the op itself.
   bool HasKernel(const Problem& problem) {
-    TensorPtr x = MakeChannelsLast<float>(device_.get(), problem.x,
-                                          Floats(Count(problem.x), 1));
-    TensorPtr w =
-        Make<float>(device_.get(), problem.w, Floats(Count(problem.w), 2));
-    TensorPtr b =
-        Make<float>(device_.get(), {problem.w[0]}, Floats(problem.w[0], 3));
+    TensorPtr x, w, b;
+    MakeSources(problem, &x, &w, &b);
     const choir_conv2d_max_pool2d_attrs_t attrs = {problem.conv, pool_};
     choir_tensor_t* srcs[] = {x.get(), w.get(), b.get()};
     choir_tensor_t* none[CHOIR_OP_MAX_RESULTS] = {};
@@ -110,6 +101,34 @@ class ConvPoolFusion : public ::testing::Test {
                                 3, &attrs, false, none);
   }
 
+  void MakeSources(const Problem& problem, TensorPtr* x, TensorPtr* w,
+                   TensorPtr* b) {
+    *x = Cast(MakeChannelsLast<float>(device_.get(), problem.x,
+                                      Floats(Count(problem.x), 1)));
+    *w = Cast(
+        Make<float>(device_.get(), problem.w, Floats(Count(problem.w), 2)));
+    *b = Cast(
+        Make<float>(device_.get(), {problem.w[0]}, Floats(problem.w[0], 3)));
+  }
+
+  // To dtype_, in the same layout.
+  TensorPtr Cast(TensorPtr from) {
+    if (dtype_ == CHOIR_DTYPE_F32) return from;
+    const choir_cast_attrs_t attrs = {dtype_};
+    std::vector<TensorPtr> results;
+    EXPECT_OK(
+        choir::testing::RunOp(CHOIR_OP_CAST, {from.get()}, &attrs, &results));
+    return std::move(results[0]);
+  }
+
+  static std::vector<char> Bytes(choir_tensor_t* tensor) {
+    std::vector<char> bytes(static_cast<size_t>(choir_tensor_count(tensor)) *
+                            choir_dtype_bytes(choir_tensor_dtype(tensor)));
+    EXPECT_OK(choir_tensor_read(tensor, bytes.data(), bytes.size()));
+    return bytes;
+  }
+
+  choir_dtype_t dtype_ = CHOIR_DTYPE_F32;
   DevicePtr device_ = MakeDevice("cpu");
   choir_pool2d_attrs_t pool_ = {{2, 2}, {2, 2}, {0, 0}};
 };
@@ -128,6 +147,18 @@ TEST_F(ConvPoolFusion, HasTheBitsOfTheRecords) {
     const bool has_kernel = HasKernel(problem);
     EXPECT_TRUE(problem.fits || !has_kernel);
     EXPECT_EQ(Fused(problem, false), has_kernel ? 1 : 0);
+  }
+}
+
+// Where the processor multiplies bf16 there is a kernel for all of them.
+TEST_F(ConvPoolFusion, HasTheBitsOfTheRecordsIn16Bits) {
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_BF16, CHOIR_DTYPE_F16}) {
+    dtype_ = dtype;
+    for (const Problem& problem : kProblems) {
+      SCOPED_TRACE(::testing::PrintToString(problem.x));
+      EXPECT_EQ(Fused(problem, false), HasKernel(problem) ? 1 : 0);
+      EXPECT_EQ(Fused(problem, true), 0);
+    }
   }
 }
 

@@ -167,9 +167,10 @@ void AgreeWithTheReference(const choir_op_kernel_t* kernel, choir__isa_t most,
       }
     }
   }
+  const bool takes_f32 = kernel != &choir__cpu_conv2d_max_pool2d_dnnl;
   const bool must_run = amx ? dtype == CHOIR_DTYPE_BF16 &&
                                   wide == Wide::kSources && choir__has_amx()
-                            : dtype == CHOIR_DTYPE_F32;
+                            : dtype == CHOIR_DTYPE_F32 && takes_f32;
   if (must_run || !shapes.empty()) {
     EXPECT_GE(shapes.size(), kSanitized ? 4u : 20u);
   }
@@ -262,8 +263,7 @@ void ExpectSamePlaces(const std::vector<char>& got,
   }
 }
 
-TEST_P(CpuKernels, KeepNaNAndInfinity) {
-  const choir_op_kernel_t* kernel = GetParam();
+void KeepNaNAndInfinity(const choir_op_kernel_t* kernel, choir_dtype_t dtype) {
   const choir_op_def_t* def = choir__op_def(kernel->op);
   const bool is_conv2d = strncmp(def->name, "conv", 4) == 0;
   const bool is_dnnl = strcmp(kernel->algorithm, "dnnl") == 0;
@@ -274,17 +274,17 @@ TEST_P(CpuKernels, KeepNaNAndInfinity) {
     const bool is_padded = c.attrs && strstr(c.attrs, "pad");
     for (double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
       for (int32_t source = 0;; ++source) {
-        Problem problem(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
-                        device);
+        Problem problem(def, c, Layout::kChannelsLast, false, dtype, device);
         if (!problem.valid() || problem.empty() || problem.size() > 20000 ||
             source == problem.record().src_count)
           break;
         if ((def->shapes_only >> source & 1u) || !problem.Put(source, value))
           continue;
-        const auto want = problem.Run(nullptr, device.stream());
+        std::vector<std::vector<char>> want;
         for (choir__isa_t isa : InstructionSets()) {
           choir__isa_limit(isa);
           if (!kernel->supports(&problem.record())) continue;
+          if (want.empty()) want = problem.Run(nullptr, device.stream());
           const auto got = problem.Run(kernel, device.stream());
           for (size_t i = 0; i < want.size(); ++i)
             ExpectSamePlaces(
@@ -293,11 +293,19 @@ TEST_P(CpuKernels, KeepNaNAndInfinity) {
                 problem.Describe() + " with " + std::to_string(value) +
                     " in source " + std::to_string(source) +
                     " on instruction set " + std::to_string(isa));
-          if (HasFatalFailure()) return;
+          if (testing::Test::HasFatalFailure()) return;
         }
       }
     }
   }
+}
+
+TEST_P(CpuKernels, KeepNaNAndInfinity) {
+  KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_F32);
+}
+
+TEST_P(CpuKernels, KeepNaNAndInfinityIn16Bits) {
+  KeepNaNAndInfinity(GetParam(), CHOIR_DTYPE_BF16);
 }
 
 // Kernels whose loops differ between instruction sets in more than the width.
@@ -305,6 +313,11 @@ class CpuKernelsAvx2 : public CpuKernels {};
 
 TEST_P(CpuKernelsAvx2, AgreeWithTheReference) {
   AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX2);
+}
+
+TEST_P(CpuKernelsAvx2, AgreeWithTheReferenceIn16Bits) {
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16})
+    AgreeWithTheReference(GetParam(), CHOIR__ISA_AVX2, dtype);
 }
 
 class CpuKernelsForward : public CpuKernels {};
@@ -316,46 +329,46 @@ TEST_P(CpuKernelsForward, HaveTheSameBitsOnAvx2AndAvx512) {
     GTEST_SKIP() << "this processor has no AVX-512";
   const choir_op_def_t* def = choir__op_def(kernel->op);
   Device device(1);
-  int compared = 0;
-  for (const choir_op_case_t& c : Cases(def)) {
-    Problem problem(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
-                    device);
-    if (!problem.valid() || problem.empty()) continue;
-    choir__isa_limit(CHOIR__ISA_AVX2);
-    if (!kernel->supports(&problem.record())) continue;
-    const auto narrow = problem.Run(kernel, device.stream());
-    choir__isa_limit(CHOIR__ISA_AVX512);
-    if (!kernel->supports(&problem.record())) continue;
-    ASSERT_EQ(problem.Run(kernel, device.stream()), narrow)
-        << problem.Describe();
-    ++compared;
+  for (choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    int compared = 0;
+    for (const choir_op_case_t& c : Cases(def)) {
+      Problem problem(def, c, Layout::kChannelsLast, false, dtype, device);
+      if (!problem.valid() || problem.empty()) continue;
+      choir__isa_limit(CHOIR__ISA_AVX2);
+      if (!kernel->supports(&problem.record())) continue;
+      const auto narrow = problem.Run(kernel, device.stream());
+      choir__isa_limit(CHOIR__ISA_AVX512);
+      if (!kernel->supports(&problem.record())) continue;
+      ASSERT_EQ(problem.Run(kernel, device.stream()), narrow)
+          << problem.Describe();
+      ++compared;
+    }
+    EXPECT_GE(compared, 5) << choir_dtype_name(dtype);
   }
-  EXPECT_GE(compared, 5);
 }
 
 // The pooling within the convolution has the bits, and the argmax indices, of
 // the two kernels one after the other: a graph that fuses them computes what
 // eager does.
-class CpuKernelsPooled : public WithIsaLimit<choir__isa_t> {};
-
-TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
-  if (choir__isa_limit(GetParam()) != GetParam())
-    GTEST_SKIP() << "this processor has no such instructions";
-  Device device(1);
-  const choir_op_kernel_t* kernel = &choir__cpu_conv2d_max_pool2d_direct;
-  const choir_op_def_t* def = choir__op_def(kernel->op);
-  int compared = 0;
-  for (const choir_op_case_t& c : Cases(def)) {
-    Problem fused(def, c, Layout::kChannelsLast, false, CHOIR_DTYPE_F32,
-                  device);
-    if (fused.empty() || !kernel->supports(&fused.record())) continue;
+class PooledBits {
+ protected:
+  // Whether the fused kernel takes the case; the convolution is by `conv`.
+  bool Compare(const choir_op_kernel_t* kernel,
+               const choir_op_kernel_t* conv_kernel, const choir_op_case_t& c,
+               choir_dtype_t dtype, const Device& device) {
+    const choir_op_def_t* def = choir__op_def(kernel->op);
+    Problem fused(def, c, Layout::kChannelsLast, false, dtype, device);
+    if (!fused.valid() || fused.empty() || !kernel->supports(&fused.record()))
+      return false;
     const auto got = fused.Run(kernel, device.stream());
     const auto* attrs = static_cast<const choir_conv2d_max_pool2d_attrs_t*>(
         fused.record().attrs);
     choir_view_t image;
-    ASSERT_OK(choir__op_infer(CHOIR_OP_CONV2D, fused.record().operands, 3,
+    EXPECT_OK(choir__op_infer(CHOIR_OP_CONV2D, fused.record().operands, 3,
                               &attrs->conv, &image));
-    ASSERT_OK(choir_buffer_create(device.device,
+    EXPECT_EQ(image.dtype, dtype);
+    EXPECT_OK(choir_buffer_create(device.device,
                                   sizeof(float) * choir_view_count(&image),
                                   &image.buffer));
     choir_view_t operands[] = {*choir_record_src(&fused.record(), 0),
@@ -369,13 +382,15 @@ TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
     conv.src_count = 3;
     conv.dst_count = 1;
     conv.attrs = &attrs->conv;
+    conv.kernel = &conv_kernel->kernel;
     pool.operands = operands + 3;
     pool.src_count = 1;
     pool.dst_count = 2;
     pool.attrs = &attrs->pool;
-    ASSERT_TRUE(choir__cpu_conv2d_direct.supports(&conv));
-    ASSERT_OK(choir__cpu_conv2d_direct.kernel.run(&conv, device.stream()));
-    ASSERT_OK(choir__cpu_max_pool2d.kernel.run(&pool, device.stream()));
+    EXPECT_TRUE(conv_kernel->supports(&conv));
+    EXPECT_TRUE(choir__cpu_max_pool2d.supports(&pool));
+    EXPECT_OK(conv_kernel->kernel.run(&conv, device.stream()));
+    EXPECT_OK(choir__cpu_max_pool2d.kernel.run(&pool, device.stream()));
     for (int32_t i = 0; i < 2; ++i) {
       choir_buffer_t* buffer = choir_record_dst(&fused.record(), i)->buffer;
       EXPECT_EQ(0,
@@ -383,13 +398,76 @@ TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
           << fused.Describe() << " result " << i;
     }
     choir_buffer_release(image.buffer);
-    ++compared;
+    return true;
   }
-  EXPECT_GE(compared, 10);
+};
+
+class CpuKernelsPooled : public WithIsaLimit<choir__isa_t>,
+                         protected PooledBits {};
+
+TEST_P(CpuKernelsPooled, HasTheBitsOfConvolutionAndPooling) {
+  if (choir__isa_limit(GetParam()) != GetParam())
+    GTEST_SKIP() << "this processor has no such instructions";
+  const choir_op_kernel_t* kernel = &choir__cpu_conv2d_max_pool2d_direct;
+  Device device(1);
+  for (choir_dtype_t dtype :
+       {CHOIR_DTYPE_F32, CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    int compared = 0;
+    for (const choir_op_case_t& c : Cases(choir__op_def(kernel->op)))
+      compared += Compare(kernel, &choir__cpu_conv2d_direct, c, dtype, device);
+    // Of bf16 with AVX-512 a single channel.
+    EXPECT_GE(compared, dtype == CHOIR_DTYPE_BF16 ? 5 : 10);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, CpuKernelsPooled,
                          testing::Values(CHOIR__ISA_AVX2, CHOIR__ISA_AVX512));
+
+// oneDNN's, of several blocks and with a rest.
+const choir_op_case_t kBlocks[] = {
+    {"64,20,12,12;50,20,5,5;50", "conv.activation=relu"},
+    {"70,20,12,12;50,20,5,5;50", "conv.activation=relu"},
+    {"37,3,33,31;16,3,3,3;16", "conv.padding=1,1"},
+    {"33,16,15,13;32,16,3,3;32", "conv.padding=1,1 conv.activation=relu"},
+    {"50,8,17,19;24,8,3,3;24", "conv.activation=relu"},
+    {"101,5,14,9;21,5,3,5;21", "conv.padding=1,2"},
+    {"65,32,9,10;40,32,3,3;40", "conv.padding=1,1 conv.activation=relu"},
+    {"19,2,40,36;9,2,5,5;9", "conv.padding=2,2"},
+    {"31,7,21,22;13,7,3,3;13", "conv.stride=1,2 conv.activation=relu"},
+    {"40,12,16,16;33,12,1,1;33", "conv.activation=relu"},
+    {"29,6,20,18;16,6,3,3;16",
+     "conv.padding=1,1 pool.kernel=3,3 pool.stride=2,2"},
+    {"35,10,18,20;18,10,3,3;18",
+     "conv.activation=relu pool.kernel=3,3 pool.stride=2,2 pool.padding=1,1"},
+    {"27,4,24,24;20,4,5,5;20", "pool.kernel=2,3 pool.stride=3,4"},
+    {"45,9,13,16;17,9,3,3;17", "conv.dilation=2,2 conv.activation=relu"},
+    {"23,16,19,17;30,16,5,5;30", "conv.padding=2,2 conv.activation=relu"},
+    {"90,3,12,12;48,3,3,3;48", "conv.padding=1,1 conv.activation=relu"},
+    {"17,64,11,11;65,64,3,3;65", "conv.padding=1,1"},
+    {"55,15,12,14;31,15,4,4;31", "conv.activation=relu"},
+    {"128,11,8,8;25,11,3,3;25", "conv.padding=1,1 conv.activation=relu"},
+    {"13,3,32,64;16,3,7,7;16",
+     "conv.stride=2,2 conv.padding=3,3 conv.activation=relu"},
+    {"41,1,28,28;32,1,5,5;32", "conv.activation=relu"},
+    {"26,24,16,15;24,12,3,3;24", "conv.padding=1,1 conv.groups=2"},
+    {"1,3,200,180;20,3,3,3;20", "conv.activation=relu"},
+    {"3,5,90,110;20,5,3,3;20", "conv.padding=1,1"},
+};
+
+class CpuKernelsBlocks : public testing::Test, protected PooledBits {};
+
+TEST_F(CpuKernelsBlocks, BlocksHaveTheBitsOfTheWholeBatch) {
+  Device one(1), two(2);
+  int compared = 0, number = 0;
+  for (const choir_op_case_t& c : kBlocks) {
+    if (kSanitized && ++number % 4) continue;
+    for (const Device* device : {&one, &two})
+      compared += Compare(&choir__cpu_conv2d_max_pool2d_dnnl,
+                          &choir__cpu_conv2d, c, CHOIR_DTYPE_BF16, *device);
+  }
+  if (compared == 0) GTEST_SKIP() << "this processor multiplies no bf16";
+  EXPECT_EQ(compared, kSanitized ? 12 : 48);
+}
 
 // Copies and casts take more dtypes than f32.
 TEST(CpuKernelsDtypes, CopiesAndCastsOfAllAreExact) {

@@ -9,6 +9,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/dtype_traits.h"
 #include "tensor/ops/conv2d.h"
 #include "tensor/ops/pool2d.h"
 
@@ -70,6 +71,20 @@ static bool is_image(const choir_view_t* view, choir_dtype_t dtype) {
   return view->ndim == 4 && view->dtype == dtype && choir_view_count(view) > 0;
 }
 
+// Sources of f32 or 16 bits, results of theirs or f32.
+static bool dtypes_fit(const choir_record_t* record) {
+  const choir_dtype_t dtype = choir_record_src(record, 4)->dtype;
+  if (dtype != CHOIR_DTYPE_F32 && !choir__is_narrow(dtype)) return false;
+  for (int32_t i = 0; i < 5; i++)
+    if (!is_image(choir_record_src(record, i), i == 1 ? CHOIR_DTYPE_U8 : dtype))
+      return false;
+  for (int32_t i = 0; i < record->dst_count; i++) {
+    const choir_dtype_t result = choir_record_dst(record, i)->dtype;
+    if (result != dtype && result != CHOIR_DTYPE_F32) return false;
+  }
+  return true;
+}
+
 static bool has_pixels(const choir_view_t* view) {
   return view->strides[1] == 1 || view->shape[1] == 1;
 }
@@ -78,9 +93,7 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
   const choir_conv2d_max_pool2d_attrs_t* attrs = record->attrs;
   const operands_t o = operands_of(record, kind);
   if (choir__isa() < CHOIR__ISA_AVX2 || attrs->conv.groups != 1 ||
-      !is_image(o.x, CHOIR_DTYPE_F32) || !is_image(o.argmax, CHOIR_DTYPE_U8) ||
-      !is_image(o.w, CHOIR_DTYPE_F32) || !is_image(o.y, CHOIR_DTYPE_F32) ||
-      !is_image(o.dy, CHOIR_DTYPE_F32))
+      !dtypes_fit(record))
     return false;
   const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, &attrs->conv);
   for (int k = 0; k < 2; k++)
@@ -89,10 +102,6 @@ static bool argmax_fit(const choir_record_t* record, argmax_kind_t kind) {
       return false;
   if (choir__pool2d_is_padded(conv.out, &attrs->pool)) return false;
   if (kind == DATA && !has_pixels(o.x)) return false;
-  if (kind == WEIGHT) {
-    const choir_view_t* db = choir_record_dst(record, 1);
-    if (db->dtype != CHOIR_DTYPE_F32) return false;
-  }
   choir__argmax_t t;
   plan_patches(&o, kind, &t);
   const int64_t padded = (conv.size[0] + 2 * conv.padding[0]) *
@@ -179,6 +188,7 @@ static void describe(const choir_record_t* record, argmax_kind_t kind,
   const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, &attrs->conv);
   choir__argmax_t* t = &call->t;
   t->x = (choir__argmax_image_t){x->data,
+                                 x->view.dtype,
                                  x->view.strides[0],
                                  x->view.strides[2],
                                  x->view.strides[3],
@@ -203,9 +213,18 @@ static void describe(const choir_record_t* record, argmax_kind_t kind,
   t->argmax = argmax->data;
   t->y = attrs->conv.activation == CHOIR_ACTIVATION_RELU ? y->data : NULL;
   t->dy = dy->data;
+  t->dtype = dy->view.dtype;
   t->accumulate = record->accumulate;
   plan_patches(&o, kind, t);
   call->samples = o.x->shape[0];
+}
+
+static choir__argmax_rows_t cut_rows(const choir__argmax_t* t,
+                                     cutter_t* cutter) {
+  if (!choir__is_narrow(t->dtype)) return (choir__argmax_rows_t){NULL, NULL};
+  float* y = cut(cutter, choir__argmax_row(t), sizeof(float));
+  float* dy = cut(cutter, choir__argmax_row(t), sizeof(float));
+  return (choir__argmax_rows_t){y, dy};
 }
 
 // ---- Data ----
@@ -216,6 +235,7 @@ static void cut_lists(const choir__argmax_t* t, cutter_t* cutter,
       CHOIR__ARGMAX_SAMPLES * choir__argmax_places(t) * t->filters + GROUP;
   const int64_t starts =
       choir__argmax_places(t) * t->window[0] * t->window[1] + 1;
+  lists->rows = cut_rows(t, cutter);
   lists->images = cut(cutter, CHOIR__ARGMAX_SAMPLES * choir__argmax_image(t),
                       sizeof(float));
   lists->gradients = cut(cutter, t->filters, sizeof(float));
@@ -242,9 +262,8 @@ static void data_range(void* context, void* memory, int64_t begin,
   }
 }
 
-static void pack_weights(const choir_view_t* w, const choir__argmax_t* t,
-                         float* to) {
-  const float* src = choir__view_f32(w);
+static void pack_weights(const choir_view_t* w, const float* src,
+                         const choir__argmax_t* t, float* to) {
   const int64_t channels = t->x.channels;
   for (int64_t ky = 0; ky < t->kernel[0]; ky++) {
     for (int64_t b = 0; b < choir__argmax_blocks(t); b++) {
@@ -271,11 +290,14 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
   choir__argmax_t* t = &call->t;
   const size_t bytes =
       (size_t)(t->groups * t->filters * t->vectors * GROUP) * sizeof(float);
+  choir__floats_t floats;
+  CHOIR_TRY(choir__floats_take(w, stream, &floats));
   float* weights = take(call, bytes);
+  if (weights) pack_weights(w, floats.data, t, weights);
+  choir__floats_give(&floats, stream);
   if (!weights)
     return CHOIR_ERROR(OUT_OF_MEMORY, "convolution: no %zu bytes for weights",
                        bytes);
-  pack_weights(w, t, weights);
   find_nonfinite(call, weights, bytes / sizeof(float));
   t->weights = weights;
   const int64_t pairs =
@@ -295,6 +317,7 @@ static choir_status_t run_data(call_t* call, choir_stream_t* stream,
 static void cut_scratch(const choir__argmax_t* t, cutter_t* cutter,
                         choir__argmax_scratch_t* scratch) {
   const int64_t gradients = choir__argmax_gradients(t);
+  scratch->rows = cut_rows(t, cutter);
   scratch->image = cut(cutter, choir__argmax_image(t), sizeof(float));
   scratch->patches = cut(cutter, choir__argmax_patches(t), sizeof(float));
   scratch->offsets = cut(cutter, gradients, sizeof(int32_t));
@@ -338,31 +361,58 @@ CHOIR__BODY void add_up_body(float* to, const float* from, int64_t count) {
 CHOIR__ISA_VARIANTS(add_up, (float* to, const float* from, int64_t count),
                     (to, from, count))
 
-static void write_weights(const call_t* call, const choir_view_t* dw,
-                          const choir_view_t* db) {
-  const choir__argmax_t* t = &call->t;
-  const float* bias = call->sums + call->sums_count;
-  float* to = choir__view_f32(dw);
-  float* to_bias = choir__view_f32(db);
-  for (int64_t f = 0; f < t->filters; f++) {
-    float* at = to_bias + f * db->strides[0];
-    *at = (call->t.accumulate ? *at : 0) + bias[f];
+// One element of a result, which stands for `dtype` alone where it is inlined.
+CHOIR__BODY void put(const choir_dtype_t dtype, void* to, int64_t i,
+                     float value, bool accumulate) {
+  switch (dtype) {
+#define PUT(DTYPE)                                                    \
+  case CHOIR_DTYPE_##DTYPE: {                                         \
+    choir__##DTYPE##_t* at = (choir__##DTYPE##_t*)to + i;             \
+    const float before = accumulate ? choir__##DTYPE##_load(*at) : 0; \
+    *at = choir__##DTYPE##_store(before + value);                     \
+    break;                                                            \
   }
+    PUT(F32)
+    CHOIR__NARROW_FLOATS(PUT)
+#undef PUT
+    default:
+      break;
+  }
+}
+
+CHOIR__BODY void write_filters(const call_t* call, const choir_view_t* dw,
+                               const choir_dtype_t dtype) {
+  const choir__argmax_t* t = &call->t;
+  void* to = choir__view_data(dw);
   for (int64_t g = 0; g < t->groups; g++) {
     for (int64_t f = 0; f < t->filters; f++) {
       const float* sums =
           call->sums + (g * t->filters + f) * t->vectors * GROUP;
       for (int64_t k = 0; k < t->merged; k++) {
-        float* row =
-            to + f * dw->strides[0] + (g * t->merged + k) * dw->strides[2];
-        for (int64_t x = 0; x < t->kernel[1]; x++, row += dw->strides[3]) {
-          for (int64_t c = 0; c < t->x.channels; c++) {
-            float* at = row + c * dw->strides[1];
-            *at = (t->accumulate ? *at : 0) + *sums++;
-          }
-        }
+        int64_t at = f * dw->strides[0] + (g * t->merged + k) * dw->strides[2];
+        for (int64_t x = 0; x < t->kernel[1]; x++, at += dw->strides[3])
+          for (int64_t c = 0; c < t->x.channels; c++)
+            put(dtype, to, at + c * dw->strides[1], *sums++, t->accumulate);
       }
     }
+  }
+}
+
+static void write_weights(const call_t* call, const choir_view_t* dw,
+                          const choir_view_t* db) {
+  const float* bias = call->sums + call->sums_count;
+  for (int64_t f = 0; f < call->t.filters; f++)
+    put(db->dtype, choir__view_data(db), f * db->strides[0], bias[f],
+        call->t.accumulate);
+  switch (dw->dtype) {
+#define WRITE(DTYPE)                              \
+  case CHOIR_DTYPE_##DTYPE:                       \
+    write_filters(call, dw, CHOIR_DTYPE_##DTYPE); \
+    break;
+    CHOIR__NARROW_FLOATS(WRITE)
+#undef WRITE
+    default:
+      write_filters(call, dw, CHOIR_DTYPE_F32);
   }
 }
 
@@ -450,9 +500,10 @@ static choir_status_t run_ops(const choir_record_t* record,
       stream);
 }
 
-static choir_status_t run_apart(const call_t* call,
-                                const choir_record_t* record,
-                                choir_stream_t* stream, argmax_kind_t kind) {
+// By kernels of f32.
+static choir_status_t run_floats(const call_t* call,
+                                 const choir_record_t* record,
+                                 choir_stream_t* stream, argmax_kind_t kind) {
   const choir_view_t* dy = choir_record_src(record, 4);
   choir_tensor_t *masked = NULL, *image = NULL;
   choir_status_t status = make_image(stream, dy, dy->shape + 2, &masked);
@@ -462,6 +513,55 @@ static choir_status_t run_apart(const call_t* call,
                      choir_tensor_view(image));
   choir_tensor_release(masked);
   choir_tensor_release(image);
+  return status;
+}
+
+static choir_status_t run_cast(choir_stream_t* stream, const choir_view_t* from,
+                               const choir_view_t* to) {
+  const choir_cast_attrs_t attrs = {.dtype = to->dtype};
+  const choir_view_t operands[] = {*from, *to};
+  return choir__run_inside(CHOIR_OP_CAST,
+                           &(choir_record_t){.operands = operands,
+                                             .src_count = 1,
+                                             .dst_count = 1,
+                                             .attrs = &attrs,
+                                             .attrs_bytes = sizeof attrs},
+                           stream);
+}
+
+// Operand i in f32; `reads`: with its values.
+static choir_status_t widen(choir_stream_t* stream, const choir_view_t* view,
+                            bool reads, choir_tensor_t** out_made) {
+  choir_view_t wide = *view;
+  wide.dtype = CHOIR_DTYPE_F32;
+  choir_view_set_layout_like(&wide, view);
+  CHOIR_TRY(
+      choir_tensor_create_layout(choir_stream_device(stream), &wide, out_made));
+  return reads ? run_cast(stream, view, choir_tensor_view(*out_made)) : NULL;
+}
+
+static choir_status_t run_apart(const call_t* call,
+                                const choir_record_t* record,
+                                choir_stream_t* stream, argmax_kind_t kind) {
+  const int32_t count = record->src_count + record->dst_count;
+  choir_view_t operands[CHOIR_MAX_OPERANDS];
+  choir_tensor_t* made[CHOIR_MAX_OPERANDS] = {NULL};
+  choir_status_t status = NULL;
+  for (int32_t i = 0; i < count && !status; i++) {
+    operands[i] = record->operands[i];
+    if (!choir__is_narrow(operands[i].dtype)) continue;
+    const bool is_shape = i == (kind == DATA ? 0 : 2);
+    status =
+        widen(stream, &record->operands[i],
+              i < record->src_count ? !is_shape : record->accumulate, &made[i]);
+    if (!status) operands[i] = *choir_tensor_view(made[i]);
+  }
+  choir_record_t wide = *record;
+  wide.operands = operands;
+  if (!status) status = run_floats(call, &wide, stream, kind);
+  for (int32_t i = record->src_count; i < count && !status; i++)
+    if (made[i]) status = run_cast(stream, &operands[i], &record->operands[i]);
+  for (int32_t i = 0; i < count; i++) choir_tensor_release(made[i]);
   return status;
 }
 

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/dtype.h"
+
 // Gradients of a convolution whose result goes to a max pooling: of each window
 // only the argmax index has a gradient, so that of four multiplications three
 // would be with zero. Here the argmax indices are walked, one after the other:
@@ -29,8 +31,11 @@ enum {
   CHOIR__ARGMAX_SAMPLES = 2,  // that share a pass over the weights
 };
 
+// The sums are f32. Images of 16 bits are widened row by row, or rounded once
+// they are made.
 typedef struct choir__argmax_image_s {
-  float* data;
+  void* data;
+  choir_dtype_t dtype;
   int64_t sample_stride, row_stride, column_stride;
   int64_t height, width, channels;
 } choir__argmax_image_t;
@@ -45,8 +50,9 @@ typedef struct choir__argmax_s {
   // Of the pooled image; strides of samples, rows, columns. Filters lie side by
   // side.
   const uint8_t* argmax;
-  const float* y;  // NULL: no activation
-  const float* dy;
+  const void* y;  // NULL: no activation
+  const void* dy;
+  choir_dtype_t dtype;  // of both
   int64_t argmax_strides[3], y_strides[3], dy_strides[3];
   bool accumulate;
   // Patches: of `merged` kernel rows each, so that there are `groups` of them;
@@ -106,9 +112,19 @@ static inline int64_t choir__argmax_gradients(const choir__argmax_t* t) {
          CHOIR__ARGMAX_GROUP;
 }
 
+// Where rows of y and dy are widened; NULL: they are floats. A pooled image's
+// row has so many.
+typedef struct choir__argmax_rows_s {
+  float *y, *dy;
+} choir__argmax_rows_t;
+static inline int64_t choir__argmax_row(const choir__argmax_t* t) {
+  return t->pooled[1] * t->filters;
+}
+
 // For one piece of the samples; all at addresses of 64 bytes. Image and patches
 // start as zeros.
 typedef struct choir__argmax_scratch_s {
+  choir__argmax_rows_t rows;
   float* image;
   float* patches;
   int32_t*
@@ -129,6 +145,7 @@ void choir__argmax_weight_avx512(const choir__argmax_t* t, int64_t sample,
 
 // For CHOIR__ARGMAX_SAMPLES samples at a time.
 typedef struct choir__argmax_lists_s {
+  choir__argmax_rows_t rows;
   float* images;
   float* gradients;  // of one place
   int32_t* offsets;  // of filters in `weights`, by argmax index

@@ -90,17 +90,24 @@ static double padding_of(int64_t channels, int64_t lanes) {
 // pass by pass on the layers of the MNIST network, LeNet-5 and CIFAR networks
 // of 8 to 128 channels, with AVX2 those of ResNet-20 also on an AMD EPYC (batch
 // 128, 16 channels at 32 x 32: y 7.6 ms to 8.2, the weights' 8.3 to 9.2; 64 at
-// 8 x 8: 6.5 to 7.3 and 7.3 to 8.6).
+// 8 x 8: 6.5 to 7.3 and 7.3 to 8.6). Where oneDNN multiplies bf16, y is its
+// but for a single channel (batch 64 with AMX, 28 x 28 to 20 filters of 5 x 5:
+// 0.39 ms both, with a max pooling 0.37 to 0.60; 3 channels, 32 x 32 to 16
+// filters of 3 x 3: 0.66 to 0.33).
 static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
   const int64_t channels = o->w->shape[1], filters = o->w->shape[0];
   const int64_t taps = channels * o->w->shape[2] * o->w->shape[3];
   const double of_channels = padding_of(channels, lanes);
   const double of_filters = padding_of(filters, lanes);
   const bool is_avx2 = lanes == 8;
+  // Of a processor that multiplies it.
+  const bool is_bf16 =
+      o->w->dtype == CHOIR_DTYPE_BF16 && !is_avx2 && choir__dnnl_has_bf16();
   const bool many_taps = is_avx2 && taps >= 144 && filters >= 16;
   switch (kind) {
     case FORWARD:
     case POOLED:
+      if (is_bf16 && channels > 1) return false;
       // The way to vectors and back must be worth it.
       return taps >= 25 && (of_filters > 1.1 ||
                             (channels <= 8 && filters <= lanes) || many_taps);
@@ -118,10 +125,16 @@ static bool is_quicker(const operands_t* o, conv_kind_t kind, int64_t lanes) {
 // Of attributes with a pooling the convolution's come first.
 _Static_assert(offsetof(choir_conv2d_max_pool2d_attrs_t, conv) == 0, "first");
 
-static bool is_f32(const choir_record_t* record) {
-  for (int32_t i = 0; i < record->src_count; i++)
-    if (choir_record_src(record, i)->dtype != CHOIR_DTYPE_F32) return false;
-  return true;
+// All f32 or, forward, sources of 16 bits; results are of theirs or f32, and
+// argmax indices are bytes.
+static bool dtypes_fit(const choir_record_t* record, conv_kind_t kind) {
+  const choir_dtype_t dtype = choir_record_src(record, 0)->dtype;
+  if (!is_forward(kind)) return choir__all_f32(record);
+  if (dtype != CHOIR_DTYPE_F32 && !choir__is_narrow(dtype)) return false;
+  for (int32_t i = 1; i < record->src_count; i++)
+    if (choir_record_src(record, i)->dtype != dtype) return false;
+  const choir_dtype_t y = choir_record_dst(record, 0)->dtype;
+  return y == dtype || y == CHOIR_DTYPE_F32;
 }
 
 static bool pool_fits(const choir_record_t* record, const int64_t* image) {
@@ -139,9 +152,9 @@ static bool direct_fits(const choir_record_t* record, conv_kind_t kind) {
   const operands_t o = operands_of(record, kind);
   static const int64_t no_padding[] = {0, 0};
   const choir__conv_loops_t* loops = best_loops();
-  if (!loops || (kind == POOLED ? !is_f32(record) : !choir__all_f32(record)) ||
-      attrs->groups != 1 || o.x->ndim != 4 || o.y->ndim != 4 ||
-      choir_view_count(o.x) == 0 || choir_view_count(o.y) == 0)
+  if (!loops || !dtypes_fit(record, kind) || attrs->groups != 1 ||
+      o.x->ndim != 4 || o.y->ndim != 4 || choir_view_count(o.x) == 0 ||
+      choir_view_count(o.y) == 0)
     return false;
   const choir__conv2d_t conv = choir__conv2d_of(o.x, o.w, attrs);
   if (conv.padding[0] != conv.after[0] || conv.padding[1] != conv.after[1] ||
@@ -189,6 +202,7 @@ typedef struct call_s {
 
 static choir__conv_image_t image_of(const choir_view_t* view, void* data) {
   return (choir__conv_image_t){.data = data,
+                               .dtype = view->dtype,
                                .sample_stride = view->strides[0],
                                .row_stride = view->strides[2],
                                .height = view->shape[2],
@@ -261,8 +275,7 @@ static void fill_offsets(const call_t* call, const choir_view_t* w,
 }
 
 static void pack_forward(const call_t* call, const choir_view_t* w,
-                         const tables_t* tables) {
-  const float* src = choir__view_f32(w);
+                         const float* src, const tables_t* tables) {
   const int64_t filters = call->conv.y.channels, taps = call->conv.taps;
   const int64_t blocks = choir__conv_blocks(filters, call->loops->filters);
   float* to = tables->weights;
@@ -276,9 +289,8 @@ static void pack_forward(const call_t* call, const choir_view_t* w,
 }
 
 static void pack_grad(const call_t* call, const choir_view_t* w,
-                      const tables_t* tables) {
+                      const float* src, const tables_t* tables) {
   const choir__direct_t* conv = &call->conv;
-  const float* src = choir__view_f32(w);
   const int64_t channels = conv->x.channels;
   const int64_t blocks =
       choir__conv_blocks(channels, call->loops->grad_channels(conv->kernel[1]));
@@ -334,21 +346,34 @@ static void blocks_range(void* context, void* scratch, int64_t begin,
 }
 
 static choir_status_t run_blocks(call_t* call, choir_stream_t* stream,
-                                 const operands_t* o) {
+                                 const operands_t* o, const float* w) {
   tables_t tables = {.bytes = 0};
   CHOIR_TRY(
       take_tables(call, call->conv.taps * call->conv.y.channels, &tables));
   fill_offsets(call, o->w, &tables);
   if (is_forward(call->kind))
-    pack_forward(call, o->w, &tables);
+    pack_forward(call, o->w, w, &tables);
   else
-    pack_grad(call, o->w, &tables);
+    pack_grad(call, o->w, w, &tables);
   call->conv.offsets = tables.offsets;
   call->conv.weights = tables.weights;
   choir_status_t status = choir__cpu_parallel_scratch(
       stream, call->blocks, 1, source_bytes(call) + call->row_bytes,
       blocks_range, call);
   give(call, tables.dw_offsets, tables.bytes);
+  return status;
+}
+
+// Weights and biases of 16 bits are widened as a whole.
+static choir_status_t run_blocks_of(call_t* call, choir_stream_t* stream,
+                                    const operands_t* o) {
+  choir__floats_t w = {.copy = NULL}, b = {.copy = NULL};
+  choir_status_t status = choir__floats_take(o->w, stream, &w);
+  if (!status && o->b) status = choir__floats_take(o->b, stream, &b);
+  call->conv.bias = b.data;
+  if (!status) status = run_blocks(call, stream, o, w.data);
+  choir__floats_give(&b, stream);
+  choir__floats_give(&w, stream);
   return status;
 }
 
@@ -442,7 +467,6 @@ static choir_status_t direct_run(const choir_record_t* record,
     call.conv.x = image_of(&x.view, x.data);
     call.conv.y = image_of(&y.view, y.data);
     describe(record, &o, &call.conv);
-    if (is_forward(kind)) call.conv.bias = choir__view_f32(o.b);
     if (kind == POOLED) {
       const choir_view_t* argmax = choir_record_dst(record, 1);
       call.conv.argmax = choir__view_data(argmax);
@@ -463,7 +487,7 @@ static choir_status_t direct_run(const choir_record_t* record,
     // A byte for each argmax index behind them.
     if (kind == POOLED) call.row_bytes += (size_t)(row_columns * lanes);
     status = kind == GRAD_WEIGHT ? run_grad_weight(&call, stream, &o)
-                                 : run_blocks(&call, stream, &o);
+                                 : run_blocks_of(&call, stream, &o);
   }
   choir__pixels_give(&y, stream);
   choir__pixels_give(&x, stream);

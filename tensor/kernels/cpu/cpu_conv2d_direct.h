@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/dtype.h"
+
 // Direct convolution with samples in the lanes of a vector: no channel count
 // leaves lanes empty, and every multiplication is a useful one. Images are
 // brought from channels-last to [row][column][channel][sample] in blocks of as
@@ -16,9 +18,11 @@
 // cpu_conv2d_direct_loops.inc computes, built for AVX2 and for AVX-512. y has
 // the same bits on both; of gradients the order of sums follows the tiles.
 
-// An image operand in memory: rows of (width * channels) elements.
+// An image operand in memory: rows of (width * channels) elements, of 16 bits
+// forward alone.
 typedef struct choir__conv_image_s {
-  float* data;
+  void* data;
+  choir_dtype_t dtype;
   int64_t sample_stride;
   int64_t row_stride;
   int64_t height, width, channels;
@@ -96,7 +100,7 @@ typedef struct choir__conv_loops_s {
 
   // The same, pooled: the largest of each 2 x 2 window, and its place. `row`
   // holds a pooled row as vectors, `argmax_row` a byte for each of its floats.
-  // Each element has the bits that `forward` gives it.
+  // Each element has the bits that `forward` gives it, rounded to y's dtype.
   void (*forward_pool)(const choir__direct_t* conv, int64_t block,
                        const float* x_vectors, float* row, uint8_t* argmax_row);
 

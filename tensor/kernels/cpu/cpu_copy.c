@@ -2,6 +2,7 @@
 // Moving elements between layouts, and changing their type on the way.
 #include <string.h>
 
+#include "tensor/kernels/cpu/cpu_elementwise.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/half_math.h"
@@ -172,6 +173,31 @@ void choir__pixels_give(choir__pixels_t* pixels, choir_stream_t* stream) {
       choir_device_allocator(choir_stream_device(stream));
   pool.free(pool.self, pixels->copy, pixels->copy_bytes, 64);
   pixels->copy = NULL;
+}
+
+choir_status_t choir__floats_take(const choir_view_t* view,
+                                  choir_stream_t* stream,
+                                  choir__floats_t* out_floats) {
+  *out_floats = (choir__floats_t){.data = choir__view_data(view)};
+  if (view->dtype == CHOIR_DTYPE_F32) return NULL;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  const int64_t extent = choir_view_extent(view);
+  const size_t bytes = (size_t)extent * sizeof(float);
+  float* copy = pool.alloc(pool.self, bytes, 64);
+  if (!copy)
+    return CHOIR_ERROR(OUT_OF_MEMORY, "weights as floats: no %zu bytes", bytes);
+  choir__cpu_load_f32(view->dtype, copy, choir__view_data(view), 1, extent);
+  *out_floats = (choir__floats_t){copy, copy, bytes};
+  return NULL;
+}
+
+void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream) {
+  if (!floats->copy) return;
+  const choir_allocator_t pool =
+      choir_device_allocator(choir_stream_device(stream));
+  pool.free(pool.self, floats->copy, floats->copy_bytes, 64);
+  floats->copy = NULL;
 }
 
 // ---- Cast ----

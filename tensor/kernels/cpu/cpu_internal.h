@@ -38,6 +38,11 @@ typedef enum choir__isa_e {
 choir__isa_t choir__isa(void);
 // What oneDNN may use.
 choir__isa_t choir__dnnl_isa(void);
+// Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which
+// asks the system for AMX's registers, may let it (ONEDNN_MAX_CPU_ISA).
+bool choir__dnnl_has_bf16(void);
+// The same of AMX.
+bool choir__dnnl_has_amx(void);
 // For tests: use none above `isa`. Returns what is in force then. Call it only
 // while no kernel runs.
 choir__isa_t choir__isa_limit(choir__isa_t isa);
@@ -101,7 +106,11 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
   typedef int32_t CHOIR__VECTOR(i32, lanes)                           \
       __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
   typedef uint8_t CHOIR__VECTOR(u8, lanes)                            \
-      __attribute__((vector_size(lanes), aligned(1), may_alias));
+      __attribute__((vector_size(lanes), aligned(1), may_alias));     \
+  typedef uint16_t CHOIR__VECTOR(u16, lanes)                          \
+      __attribute__((vector_size(2 * lanes), aligned(2), may_alias)); \
+  typedef uint32_t CHOIR__VECTOR(u32, lanes)                          \
+      __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
 CHOIR__VECTORS(16)
 CHOIR__VECTORS(8)
 CHOIR__VECTORS(4)
@@ -168,6 +177,18 @@ choir_status_t choir__pixels_take(const choir_view_t* view,
                                   choir_stream_t* stream,
                                   choir__pixels_t* out_pixels) CHOIR_NODISCARD;
 void choir__pixels_give(choir__pixels_t* pixels, choir_stream_t* stream);
+
+// A small source as floats in its own strides (weights, biases): itself, or of
+// 16 bits a copy in the device's pool.
+typedef struct choir__floats_s {
+  const float* data;  // the first element
+  void* copy;         // NULL: none was made
+  size_t copy_bytes;
+} choir__floats_t;
+choir_status_t choir__floats_take(const choir_view_t* view,
+                                  choir_stream_t* stream,
+                                  choir__floats_t* out_floats) CHOIR_NODISCARD;
+void choir__floats_give(choir__floats_t* floats, choir_stream_t* stream);
 
 #ifdef __cplusplus
 }

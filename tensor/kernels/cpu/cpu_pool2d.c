@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooling of channels-last images: the loops run along the channels of one
-// pixel, and a window is walked around them.
+// pixel, and a window is walked around them. Images of 16 bits are f32 in
+// registers and where they are added up.
 #include <string.h>
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/dtype_traits.h"
 #include "tensor/ops/pool2d.h"
 
 // An image operand whose channels lie side by side.
@@ -14,9 +16,10 @@ typedef struct image_s {
 } image_t;
 
 typedef struct pool_s {
-  image_t in;   // x or dx  (N, H, W, C)
-  image_t out;  // y or dy  (N, OH, OW, C)
-  image_t at;   // places within windows, u8
+  choir_dtype_t dtype;  // of both images
+  image_t in;           // x or dx  (N, H, W, C)
+  image_t out;          // y or dy  (N, OH, OW, C)
+  image_t at;           // places within windows, u8
   int64_t height, width, channels;
   int64_t out_height, out_width;
   int64_t kernel[2], stride[2], padding[2];
@@ -25,15 +28,20 @@ typedef struct pool_s {
   bool accumulate;
 } pool_t;
 
-static bool is_image(const choir_view_t* view, choir_dtype_t dtype) {
-  return view->ndim == 4 && view->dtype == dtype && choir_view_count(view) > 0;
+static bool is_image(const choir_view_t* view) {
+  return view->ndim == 4 && choir_view_count(view) > 0;
 }
 
 // A destination is written where it lies, so its channels must lie side by
 // side; a source may be copied.
-static bool is_dense_image(const choir_view_t* view, choir_dtype_t dtype) {
-  return is_image(view, dtype) &&
-         (view->strides[1] == 1 || view->shape[1] == 1);
+static bool is_dense_image(const choir_view_t* view) {
+  return is_image(view) && (view->strides[1] == 1 || view->shape[1] == 1);
+}
+
+// Images to and from f32, or 16 bits alone.
+static bool are_images(const choir_view_t* src, const choir_view_t* dst) {
+  return is_image(src) && is_dense_image(dst) && src->dtype == dst->dtype &&
+         (src->dtype == CHOIR_DTYPE_F32 || choir__is_narrow(src->dtype));
 }
 
 static image_t image_of(const choir_view_t* view, void* data) {
@@ -42,6 +50,7 @@ static image_t image_of(const choir_view_t* view, void* data) {
 
 static void describe(const choir_pool2d_attrs_t* attrs, const choir_view_t* in,
                      const choir_view_t* out, pool_t* pool) {
+  pool->dtype = in->dtype;
   pool->height = in->shape[2];
   pool->width = in->shape[3];
   pool->channels = in->shape[1];
@@ -76,11 +85,13 @@ static bool tiles(const pool_t* pool) {
 #define CHOIR__ISA_FILE "tensor/kernels/cpu/cpu_pool2d_loops.inc"
 #include "tensor/kernels/cpu/cpu_each_isa.inc"
 
-#define LOOP(name)                                                          \
-  CHOIR__ISA_SELECT(name, (const pool_t* pool, int64_t begin, int64_t end), \
-                    (pool, begin, end))                                     \
-  static void name##_range(void* context, int64_t begin, int64_t end) {     \
-    name(context, begin, end);                                              \
+#define LOOP(name)                                                            \
+  CHOIR__ISA_SELECT(                                                          \
+      name, (const pool_t* pool, float* scratch, int64_t begin, int64_t end), \
+      (pool, scratch, begin, end))                                            \
+  static void name##_range(void* context, void* scratch, int64_t begin,       \
+                           int64_t end) {                                     \
+    name(context, scratch, begin, end);                                       \
   }
 LOOP(max_forward)
 LOOP(max_tile)
@@ -98,10 +109,10 @@ static int64_t grain_of(int64_t elements) {
 }
 
 static bool max_pool2d_supports(const choir_record_t* record) {
-  return !record->accumulate &&
-         is_image(choir_record_src(record, 0), CHOIR_DTYPE_F32) &&
-         is_dense_image(choir_record_dst(record, 0), CHOIR_DTYPE_F32) &&
-         is_dense_image(choir_record_dst(record, 1), CHOIR_DTYPE_U8);
+  const choir_view_t* at = choir_record_dst(record, 1);
+  return !record->accumulate && at->dtype == CHOIR_DTYPE_U8 &&
+         is_dense_image(at) &&
+         are_images(choir_record_src(record, 0), choir_record_dst(record, 0));
 }
 
 static choir_status_t forward(const choir_record_t* record,
@@ -117,18 +128,32 @@ static choir_status_t forward(const choir_record_t* record,
     pool.at = image_of(at, choir__view_data(at));
   }
   describe(record->attrs, &x.view, y, &pool);
-  choir__cpu_parallel(choir__cpu_threads(stream), y->shape[0] * y->shape[2],
-                      grain_of(pool.channels * pool.width * pool.kernel[0]),
-                      maximum ? max_forward_range : avg_forward_range, &pool);
+  choir_status_t status = choir__cpu_parallel_scratch(
+      stream, y->shape[0] * y->shape[2],
+      grain_of(pool.channels * pool.width * pool.kernel[0]), 0,
+      maximum ? max_forward_range : avg_forward_range, &pool);
   choir__pixels_give(&x, stream);
-  return NULL;
+  return status;
+}
+
+static choir_status_t run_backward(pool_t* pool, choir_stream_t* stream,
+                                   int64_t samples, bool maximum) {
+  const int64_t row = pool->channels * pool->width;
+  if (tiles(pool))
+    return choir__cpu_parallel_scratch(
+        stream, samples * pool->out_height, grain_of(row * pool->kernel[0]), 0,
+        maximum ? max_tile_range : avg_tile_range, pool);
+  const size_t image = (size_t)(row * pool->height) * sizeof(float);
+  return choir__cpu_parallel_scratch(
+      stream, samples, grain_of(row * pool->height),
+      choir__is_narrow(pool->dtype) ? image : 0,
+      maximum ? max_any_range : avg_any_range, pool);
 }
 
 // Sources: maximum x [shape only], places, dy; average x [shape only], dy.
 static choir_status_t backward(const choir_record_t* record,
                                choir_stream_t* stream, bool maximum) {
   const choir_view_t* dx = choir_record_dst(record, 0);
-  const int32_t threads = choir__cpu_threads(stream);
   const int32_t last = record->src_count - 1;
   choir__pixels_t dy, at = {.copy = NULL};
   CHOIR_TRY(choir__pixels_take(choir_record_src(record, last), stream, &dy));
@@ -145,17 +170,10 @@ static choir_status_t backward(const choir_record_t* record,
                  .at = image_of(&at.view, at.data),
                  .accumulate = record->accumulate};
   describe(record->attrs, dx, &dy.view, &pool);
-  if (tiles(&pool))
-    choir__cpu_parallel(threads, dx->shape[0] * pool.out_height,
-                        grain_of(pool.channels * pool.width * pool.kernel[0]),
-                        maximum ? max_tile_range : avg_tile_range, &pool);
-  else
-    choir__cpu_parallel(threads, dx->shape[0],
-                        grain_of(pool.channels * pool.width * pool.height),
-                        maximum ? max_any_range : avg_any_range, &pool);
+  choir_status_t status = run_backward(&pool, stream, dx->shape[0], maximum);
   choir__pixels_give(&at, stream);
   choir__pixels_give(&dy, stream);
-  return NULL;
+  return status;
 }
 
 static choir_status_t max_pool2d_run(const choir_record_t* record,
@@ -164,9 +182,9 @@ static choir_status_t max_pool2d_run(const choir_record_t* record,
 }
 
 static bool max_pool2d_grad_supports(const choir_record_t* record) {
-  return is_image(choir_record_src(record, 1), CHOIR_DTYPE_U8) &&
-         is_image(choir_record_src(record, 2), CHOIR_DTYPE_F32) &&
-         is_dense_image(choir_record_dst(record, 0), CHOIR_DTYPE_F32);
+  const choir_view_t* at = choir_record_src(record, 1);
+  return at->dtype == CHOIR_DTYPE_U8 && is_image(at) &&
+         are_images(choir_record_src(record, 2), choir_record_dst(record, 0));
 }
 
 static choir_status_t max_pool2d_grad_run(const choir_record_t* record,
@@ -175,8 +193,7 @@ static choir_status_t max_pool2d_grad_run(const choir_record_t* record,
 }
 
 static bool avg_pool2d_supports(const choir_record_t* record) {
-  return is_image(choir_record_src(record, 0), CHOIR_DTYPE_F32) &&
-         is_dense_image(choir_record_dst(record, 0), CHOIR_DTYPE_F32);
+  return are_images(choir_record_src(record, 0), choir_record_dst(record, 0));
 }
 
 static choir_status_t avg_pool2d_run(const choir_record_t* record,
@@ -185,8 +202,7 @@ static choir_status_t avg_pool2d_run(const choir_record_t* record,
 }
 
 static bool avg_pool2d_grad_supports(const choir_record_t* record) {
-  return is_image(choir_record_src(record, 1), CHOIR_DTYPE_F32) &&
-         is_dense_image(choir_record_dst(record, 0), CHOIR_DTYPE_F32);
+  return are_images(choir_record_src(record, 1), choir_record_dst(record, 0));
 }
 
 static choir_status_t avg_pool2d_grad_run(const choir_record_t* record,

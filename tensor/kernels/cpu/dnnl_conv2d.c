@@ -10,7 +10,7 @@
 #include "tensor/kernels/convolution.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
-#include "tensor/kernels/cpu/dnnl_engine.h"
+#include "tensor/kernels/cpu/dnnl_conv2d.h"
 #include "tensor/ops/conv2d.h"
 
 static bool conv_fits(const choir__conv_t* conv) {
@@ -334,8 +334,8 @@ static choir_status_t build(choir__dnnl_plan_t* plan, dnnl_engine_t engine,
 }
 
 static choir_status_t conv_run(const choir_record_t* record,
-                               choir_stream_t* stream,
-                               choir__conv_kind_t kind) {
+                               choir_stream_t* stream, choir__conv_kind_t kind,
+                               const choir__dnnl_blocks_t* blocks) {
   const choir__conv_t conv = choir__conv_of(record, kind);
   choir__key_t key = {.count = 0};
   choir__key_add(&key, kind);
@@ -353,24 +353,32 @@ static choir_status_t conv_run(const choir_record_t* record,
   void* operands[CHOIR_MAX_OPERANDS];
   for (int32_t i = 0; i < record->src_count + record->dst_count; i++)
     operands[i] = choir__view_data(&record->operands[i]);
-  CHOIR_TRY_NOTE(choir__dnnl_run(&key, build, &conv, stream, operands), "%s",
-                 record->kernel->name);
+  CHOIR_TRY_NOTE(
+      choir__dnnl_run_blocks(&key, build, &conv, stream, operands, blocks),
+      "%s", record->kernel->name);
   return NULL;
 }
 
+choir_status_t choir__dnnl_conv2d_blocks(const choir_record_t* record,
+                                         choir_stream_t* stream,
+                                         const choir__dnnl_blocks_t* blocks) {
+  return conv_run(record, stream, CHOIR__CONV_FORWARD, blocks);
+}
+
 // In place, by the op's own loop: oneDNN's ReLU makes 0 of a NaN.
-static choir_status_t activate(const choir_record_t* record,
-                               choir_stream_t* stream,
-                               choir__conv_kind_t kind) {
+choir_status_t choir__dnnl_conv2d_activate(const choir_record_t* record,
+                                           choir_stream_t* stream) {
   const choir_conv2d_attrs_t* attrs = record->attrs;
-  if (kind != CHOIR__CONV_FORWARD || attrs->activation != CHOIR_ACTIVATION_RELU)
-    return NULL;
+  if (attrs->activation != CHOIR_ACTIVATION_RELU) return NULL;
   const choir_view_t* y = choir_record_dst(record, 0);
   const choir_view_t operands[] = {*y, *y};
   const choir_record_t relu = {
       .operands = operands, .src_count = 1, .dst_count = 1};
   return choir__run_inside(CHOIR_OP_RELU, &relu, stream);
 }
+
+static const size_t no_strides[CHOIR_MAX_OPERANDS] = {0};
+static const choir__dnnl_blocks_t whole = {.count = 1, .strides = no_strides};
 
 #define CONV(OP, name, kind)                                     \
   static bool name##_supports(const choir_record_t* record) {    \
@@ -379,8 +387,10 @@ static choir_status_t activate(const choir_record_t* record,
   }                                                              \
   static choir_status_t name##_run(const choir_record_t* record, \
                                    choir_stream_t* stream) {     \
-    CHOIR_TRY(conv_run(record, stream, kind));                   \
-    return activate(record, stream, kind);                       \
+    CHOIR_TRY(conv_run(record, stream, kind, &whole));           \
+    return kind == CHOIR__CONV_FORWARD                           \
+               ? choir__dnnl_conv2d_activate(record, stream)     \
+               : NULL;                                           \
   }                                                              \
   const choir_op_kernel_t choir__cpu_##name = CHOIR_OP_KERNEL(   \
       CHOIR_OP_##OP, #name, "dnnl", name##_run, name##_supports);

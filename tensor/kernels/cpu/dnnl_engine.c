@@ -142,6 +142,7 @@ typedef struct call_s {
   dnnl_exec_arg_t arguments[ARGUMENTS];
   int32_t argument_count;
   size_t reorder_bytes;  // > 0: a reorder that is counted
+  int32_t reordered;     // its source, if that is an operand; else -1
 } call_t;
 
 struct choir__dnnl_plan_s {
@@ -227,6 +228,7 @@ choir_status_t choir__dnnl_call(choir__dnnl_plan_t* plan,
   }
   call->argument_count = argument_count;
   call->reorder_bytes = 0;
+  call->reordered = -1;
   if (pad_slot >= 0) {
     call->arguments[argument_count].arg = DNNL_ARG_SCRATCHPAD;
     call->arguments[argument_count].memory = plan->slots[pad_slot].memory;
@@ -252,7 +254,9 @@ static choir_status_t add_reorder(choir__dnnl_plan_t* plan,
   CHOIR__DNNL_TRY(made);
   const int32_t arguments[][2] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
   CHOIR_TRY(choir__dnnl_call(plan, pd, arguments, 2));
-  plan->calls[plan->call_count - 1].reorder_bytes = plan->slots[to].bytes;
+  call_t* call = &plan->calls[plan->call_count - 1];
+  call->reorder_bytes = plan->slots[to].bytes;
+  call->reordered = plan->slots[from].operand;
   return NULL;
 }
 
@@ -405,14 +409,22 @@ static choir_status_t set_data(slot_t* slot, void* data) {
 }
 
 static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
-                              void* const* operands) {
+                              void* const* operands,
+                              const choir__dnnl_blocks_t* blocks,
+                              int64_t block) {
   for (int32_t i = 0; i < plan->slot_count; i++) {
     slot_t* slot = &plan->slots[i];
-    CHOIR_TRY(set_data(slot, slot->operand < 0 ? scratch + slot->offset
-                                               : operands[slot->operand]));
+    CHOIR_TRY(set_data(
+        slot, slot->operand < 0
+                  ? scratch + slot->offset
+                  : (char*)operands[slot->operand] +
+                        (size_t)block * blocks->strides[slot->operand]));
   }
   for (int32_t i = 0; i < plan->call_count; i++) {
     call_t* call = &plan->calls[i];
+    if (block > 0 && call->reordered >= 0 &&
+        blocks->strides[call->reordered] == 0)
+      continue;
     if (call->reorder_bytes) choir__count_reorder(call->reorder_bytes);
     CHOIR__DNNL_TRY(dnnl_primitive_execute(
         call->primitive, plan->stream, call->argument_count, call->arguments));
@@ -423,7 +435,8 @@ static choir_status_t execute(choir__dnnl_plan_t* plan, char* scratch,
 
 // Gives the plan back.
 static choir_status_t run(choir__dnnl_plan_t* plan, choir_stream_t* stream,
-                          void* const* operands) {
+                          void* const* operands,
+                          const choir__dnnl_blocks_t* blocks) {
   const choir_allocator_t pool =
       choir_device_allocator(choir_stream_device(stream));
   void* scratch = NULL;
@@ -434,7 +447,11 @@ static choir_status_t run(choir__dnnl_plan_t* plan, choir_stream_t* stream,
       status = CHOIR_ERROR(OUT_OF_MEMORY, "oneDNN scratch: no %zu bytes",
                            plan->scratch_bytes);
   }
-  if (!status) status = execute(plan, scratch, operands);
+  for (int64_t block = 0; block < blocks->count && !status; block++) {
+    status = execute(plan, scratch, operands, blocks, block);
+    if (!status && blocks->after)
+      status = blocks->after(blocks->context, block);
+  }
   if (scratch) pool.free(pool.self, scratch, plan->scratch_bytes, ALIGNMENT);
   give_back(plan);
   return status;
@@ -443,13 +460,24 @@ static choir_status_t run(choir__dnnl_plan_t* plan, choir_stream_t* stream,
 choir_status_t choir__dnnl_run(choir__key_t* key, choir__dnnl_build_fn_t build,
                                const void* problem, choir_stream_t* stream,
                                void* const* operands) {
+  static const size_t none[CHOIR_MAX_OPERANDS] = {0};
+  const choir__dnnl_blocks_t all = {.count = 1, .strides = none};
+  return choir__dnnl_run_blocks(key, build, problem, stream, operands, &all);
+}
+
+choir_status_t choir__dnnl_run_blocks(choir__key_t* key,
+                                      choir__dnnl_build_fn_t build,
+                                      const void* problem,
+                                      choir_stream_t* stream,
+                                      void* const* operands,
+                                      const choir__dnnl_blocks_t* blocks) {
   const int32_t threads = choir__cpu_threads(stream);
   choir__key_add(key, threads);
   // A primitive is made for a number of threads and run with it.
   const int32_t before = choir__dnnl_threads_begin(threads);
   choir__dnnl_plan_t* plan;
   choir_status_t status = take(key, build, problem, &plan);
-  if (!status) status = run(plan, stream, operands);
+  if (!status) status = run(plan, stream, operands, blocks);
   choir__dnnl_threads_end(before);
   return status;
 }

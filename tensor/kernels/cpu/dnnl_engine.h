@@ -36,11 +36,6 @@ choir_status_t choir__dnnl_error(dnnl_status_t status, const char* call,
                                  const char* file, int line,
                                  const char* function) CHOIR_NODISCARD;
 
-// Whether the processor multiplies bf16 (AMX or AVX512-BF16) and oneDNN, which
-// asks the system for AMX's registers, may let it (ONEDNN_MAX_CPU_ISA).
-bool choir__dnnl_has_bf16(void);
-// The same of AMX.
-bool choir__dnnl_has_amx(void);
 // Whether a sum of products, of factors f32 or, where the processor multiplies
 // them, bf16, is for oneDNN: all sources are the one, and results are of their
 // dtype or f32.
@@ -117,6 +112,20 @@ typedef choir_status_t (*choir__dnnl_build_fn_t)(choir__dnnl_plan_t* plan,
 choir_status_t choir__dnnl_run(choir__key_t* key, choir__dnnl_build_fn_t build,
                                const void* problem, choir_stream_t* stream,
                                void* const* operands) CHOIR_NODISCARD;
+
+// The same for one block of the operands after the other: `after`, if it is
+// not NULL, is called behind each. What is the same for all of them is
+// reordered once.
+typedef struct choir__dnnl_blocks_s {
+  int64_t count;
+  const size_t* strides;  // bytes, from block to block; one for each operand
+  choir_status_t (*after)(void* context, int64_t block);
+  void* context;
+} choir__dnnl_blocks_t;
+choir_status_t choir__dnnl_run_blocks(
+    choir__key_t* key, choir__dnnl_build_fn_t build, const void* problem,
+    choir_stream_t* stream, void* const* operands,
+    const choir__dnnl_blocks_t* blocks) CHOIR_NODISCARD;
 
 // ---- The cache, for tests ----
 
