@@ -92,8 +92,6 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
 // registers compilers would take apart, comparisons down to the element.
 #define CHOIR__ISA_F32 CHOIR__VECTOR(f32, CHOIR__ISA_LANES)
 #define CHOIR__ISA_I32 CHOIR__VECTOR(i32, CHOIR__ISA_LANES)
-#define CHOIR__ISA_U32 CHOIR__VECTOR(u32, CHOIR__ISA_LANES)
-#define CHOIR__ISA_U16 CHOIR__VECTOR(u16, CHOIR__ISA_LANES)
 #define CHOIR__ISA_U8 CHOIR__VECTOR(u8, CHOIR__ISA_LANES)
 #define CHOIR__VECTOR(element, lanes) CHOIR__VECTOR_TYPE(element, lanes)
 #define CHOIR__VECTOR_TYPE(element, lanes) choir__##element##x##lanes##_t
