@@ -9,6 +9,8 @@
 //
 // The averages for evaluation are records between these, so mean and var must
 // not come later; y comes earlier, which nobody minds who does not use it yet.
+// Its kernels take x and y of one dtype alone, which z and s have then too:
+// they are rounded to it.
 
 const choir_fusion_t choir__fusion_norm_relu[] = {
     {.node_count = 2,

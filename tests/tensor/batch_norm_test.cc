@@ -104,6 +104,40 @@ TEST_F(BatchNorm, Forward) {
   }
 }
 
+// Images of 16 bits and f32 in one record go through f32; of bf16 alone not.
+TEST_F(BatchNorm, ImagesOfTwoDtypes) {
+  const Shape shape = {2, 20, 3, 3};
+  const std::vector<double> x = Numbers(Count(shape), 1);
+  const choir_cast_attrs_t to_bf16 = {CHOIR_DTYPE_BF16};
+  const choir_cast_attrs_t to_f32 = {CHOIR_DTYPE_F32};
+  TensorPtr made = MakeChannelsLast(device_.get(), shape, As<float>(x)),
+            bf16 = Result(CHOIR_OP_CAST, {made.get()}, &to_bf16),
+            same = Result(CHOIR_OP_CAST, {bf16.get()}, &to_f32),
+            scale = Make(device_.get(), {20}, As<float>(Numbers(20, 2))),
+            bias = Make(device_.get(), {20}, As<float>(Numbers(20, 3)));
+  const std::vector<TensorPtr> want = Results(
+      CHOIR_OP_BATCH_NORM, {same.get(), scale.get(), bias.get()}, &attrs_);
+  for (bool is_wide : {true, false}) {
+    TensorPtr y = Result(CHOIR_OP_COPY, {(is_wide ? same : bf16).get()});
+    choir_tensor_t* srcs[] = {bf16.get(), scale.get(), bias.get()};
+    choir_tensor_t* dsts[] = {y.get(), nullptr, nullptr};
+    const uint64_t widened = choir_op_stats().widened;
+    ASSERT_OK(choir_op_run(choir_device_stream(device_.get()),
+                           CHOIR_OP_BATCH_NORM, srcs, 3, &attrs_, false, dsts));
+    const TensorPtr mean(dsts[1]), var(dsts[2]);
+    EXPECT_EQ(choir_op_stats().widened, widened + is_wide);
+    EXPECT_EQ(Read<float>(mean), Read<float>(want[1]));
+    EXPECT_EQ(Read<float>(var), Read<float>(want[2]));
+    const TensorPtr rounded =
+        is_wide ? nullptr : Result(CHOIR_OP_CAST, {want[0].get()}, &to_bf16);
+    const TensorPtr got = Result(CHOIR_OP_CAST, {y.get()}, &to_f32);
+    EXPECT_EQ(
+        Read<float>(got),
+        Read<float>(is_wide ? Result(CHOIR_OP_COPY, {want[0].get()})
+                            : Result(CHOIR_OP_CAST, {rounded.get()}, &to_f32)));
+  }
+}
+
 // A variance is what is left of large numbers: it must not be lost.
 TEST_F(BatchNorm, FarFromZero) {
   TensorPtr x =

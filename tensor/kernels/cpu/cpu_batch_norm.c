@@ -5,7 +5,8 @@
 // reads an image once, the second one backwards, where the first one ended, and
 // a ReLU and a residual are part of these passes. Sums over rows are taken in
 // f32 over short pieces and in double over the pieces, which do not depend on
-// the number of threads.
+// the number of threads. Images are f32, or bf16, which is f32 in registers and
+// rounded where ops one by one would store it, so that all have the same bits.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
+#include "tensor/kernels/half_math.h"
 
 #define PIECE 64   // rows that are summed in f32
 #define CHUNK 512  // rows of one piece of work
@@ -24,20 +26,22 @@
 // A pass that goes backwards takes so many bytes of each image at a time, in
 // which it goes forwards: shorter ones stop the hardware prefetcher.
 #define TILE_BYTES 65536
-// A result of so many bytes is not read again before the next ops have pushed
-// it out of the nearer caches. Written past them it need not be fetched first.
+// How far ahead of what is read the next lines are fetched.
+#define AHEAD_BYTES 2048
+// An f32 result of so many bytes is not read again before the next ops have
+// pushed it out of the nearer caches. Written past them it need not be fetched
+// first. Of 16 bits, half a line to a vector, that is slower.
 #define FAR_BYTES (1 << 20)
 
 // Rows of a view (n, c, ...): its pixels.
 typedef struct pixels_s {
-  float* data;
+  void* data;
   int64_t count;
   int64_t stride;
 } pixels_t;
 
 static bool pixels_of(const choir_view_t* view, pixels_t* out) {
-  if (view->dtype != CHOIR_DTYPE_F32 || view->ndim < 2 ||
-      choir_view_count(view) == 0 ||
+  if (view->ndim < 2 || choir_view_count(view) == 0 ||
       (view->strides[1] != 1 && view->shape[1] != 1))
     return false;
   out->data = NULL;
@@ -52,6 +56,14 @@ static bool pixels_of(const choir_view_t* view, pixels_t* out) {
     out->count *= view->shape[k];
   }
   return out->stride > 0;
+}
+
+// Whether it is one of the images of a record, which are of one dtype.
+static bool is_image(const choir_view_t* view, const choir_record_t* record) {
+  const choir_dtype_t dtype = choir_record_src(record, 0)->dtype;
+  pixels_t pixels;
+  return (dtype == CHOIR_DTYPE_F32 || dtype == CHOIR_DTYPE_BF16) &&
+         view->dtype == dtype && pixels_of(view, &pixels);
 }
 
 static bool dense_vector(const choir_view_t* view) {
@@ -74,6 +86,7 @@ typedef struct norm_s {
   pixels_t dy2;  // added to dy; data NULL: none
   pixels_t mask;
   pixels_t kept;
+  choir_dtype_t dtype;  // of the images
   int64_t channels;
   double* partials;     // (chunks, 2, channels)
   const float* centre;  // (channels)
@@ -141,10 +154,14 @@ static void sum_all(norm_t* norm, int32_t threads,
       norm->partials[c] += norm->partials[i * 2 * norm->channels + c];
 }
 
+static int64_t element_bytes(const norm_t* norm) {
+  return (int64_t)choir_dtype_bytes(norm->dtype);
+}
+
 // From the last tile to the first.
 static void walk_back(const norm_t* norm, int64_t begin, int64_t end,
                       void (*rows)(const norm_t*, int64_t, int64_t)) {
-  const int64_t fitting = TILE_BYTES / (4 * norm->channels);
+  const int64_t fitting = TILE_BYTES / (element_bytes(norm) * norm->channels);
   const int64_t tile = fitting > PIECE ? fitting : PIECE;
   while (end > begin) {
     const int64_t from = end - begin > tile ? end - tile : begin;
@@ -165,9 +182,9 @@ static void grad_range(void* context, int64_t begin, int64_t end) {
 }
 
 static bool goes_past_caches(const norm_t* norm) {
-  return norm->channels % 16 == 0 && norm->y.stride % 16 == 0 &&
-         (uintptr_t)norm->y.data % 64 == 0 &&
-         norm->x.count * norm->channels * 4 >= FAR_BYTES;
+  return norm->dtype == CHOIR_DTYPE_F32 && norm->channels % 16 == 0 &&
+         norm->y.stride % 16 == 0 && (uintptr_t)norm->y.data % 64 == 0 &&
+         norm->x.count * norm->channels * element_bytes(norm) >= FAR_BYTES;
 }
 
 static void run_rows(norm_t* norm, int32_t threads,
@@ -213,18 +230,17 @@ static void give_scratch(choir_stream_t* stream, norm_t* norm,
 static pixels_t take_pixels(const choir_view_t* view) {
   pixels_t pixels = {NULL, 0, 0};
   pixels_of(view, &pixels);
-  pixels.data = choir__view_f32(view);
+  pixels.data = choir__view_data(view);
   return pixels;
 }
 
 // ---- batch_norm, batch_norm_relu: x, scale, bias (, residual) -> y, mean, var
 
 static bool batch_norm_supports(const choir_record_t* record) {
-  pixels_t pixels;
-  if (record->accumulate || !pixels_of(choir_record_src(record, 0), &pixels) ||
-      !pixels_of(choir_record_dst(record, 0), &pixels))
+  if (record->accumulate || !is_image(choir_record_src(record, 0), record) ||
+      !is_image(choir_record_dst(record, 0), record))
     return false;
-  if (record->src_count > 3 && !pixels_of(choir_record_src(record, 3), &pixels))
+  if (record->src_count > 3 && !is_image(choir_record_src(record, 3), record))
     return false;
   return dense_vector(choir_record_src(record, 1)) &&
          dense_vector(choir_record_src(record, 2)) &&
@@ -242,6 +258,7 @@ static choir_status_t normalise(const choir_record_t* record,
   norm_t norm = {.x = take_pixels(choir_record_src(record, 0)),
                  .y = take_pixels(choir_record_dst(record, 0)),
                  .bias = choir__view_f32(choir_record_src(record, 2)),
+                 .dtype = choir_record_src(record, 0)->dtype,
                  .channels = choir_record_src(record, 0)->shape[1],
                  .relu = relu};
   if (record->src_count > 3)
@@ -284,9 +301,8 @@ CHOIR__CPU_OP_KERNEL(BATCH_NORM_RELU, batch_norm_relu, "cpu",
 // ---- batch_norm_infer: x, scale, bias, mean, var -> y ----
 
 static bool batch_norm_infer_supports(const choir_record_t* record) {
-  pixels_t pixels;
-  if (record->accumulate || !pixels_of(choir_record_src(record, 0), &pixels) ||
-      !pixels_of(choir_record_dst(record, 0), &pixels))
+  if (record->accumulate || !is_image(choir_record_src(record, 0), record) ||
+      !is_image(choir_record_dst(record, 0), record))
     return false;
   for (int32_t i = 1; i < 5; i++)
     if (!dense_vector(choir_record_src(record, i))) return false;
@@ -302,6 +318,7 @@ static choir_status_t batch_norm_infer_run(const choir_record_t* record,
                  .y = take_pixels(choir_record_dst(record, 0)),
                  .bias = choir__view_f32(choir_record_src(record, 2)),
                  .centre = choir__view_f32(choir_record_src(record, 3)),
+                 .dtype = choir_record_src(record, 0)->dtype,
                  .channels = choir_record_src(record, 0)->shape[1]};
   float* factor;
   CHOIR_TRY(take_scratch(stream, &norm, 1, record->kernel->name, &factor));
@@ -324,16 +341,16 @@ CHOIR__CPU_OP_KERNEL(BATCH_NORM_INFER, batch_norm_infer, "cpu",
 // Source 0 and those from `first_image` on are images, the others vectors.
 static bool gradient_supports(const choir_record_t* record,
                               int32_t first_image) {
-  pixels_t pixels;
   for (int32_t i = 0; i < record->src_count; i++) {
     const choir_view_t* src = choir_record_src(record, i);
-    const bool is_image = i == 0 || i >= first_image;
-    if (is_image ? !pixels_of(src, &pixels) : !dense_vector(src)) return false;
+    if (i == 0 || i >= first_image ? !is_image(src, record)
+                                   : !dense_vector(src))
+      return false;
   }
   for (int32_t i = 0; i < record->dst_count; i++) {
     const choir_view_t* dst = choir_record_dst(record, i);
-    const bool is_image = i == 0 || i == 3;
-    if (is_image ? !pixels_of(dst, &pixels) : !dense_vector(dst)) return false;
+    if (i == 0 || i == 3 ? !is_image(dst, record) : !dense_vector(dst))
+      return false;
   }
   return true;
 }
@@ -349,6 +366,7 @@ static choir_status_t differentiate(const choir_record_t* record,
   float* dbias = choir__view_f32(choir_record_dst(record, 2));
   norm->x = take_pixels(choir_record_src(record, 0));
   norm->y = take_pixels(choir_record_dst(record, 0));
+  norm->dtype = choir_record_src(record, 0)->dtype;
   norm->channels = choir_record_src(record, 0)->shape[1];
   norm->accumulate = record->accumulate;
   const double count = (double)norm->x.count;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that make each element from the elements at its place. A formula gives
 // loops over planes for every instruction set: in f32, in all layouts, and in
-// 16 bits side by side, which are f32 in registers; and one in f64. In other
+// 16 bits side by side, which are f32 on the way; and one in f64. In other
 // layouts 16 bits are brought to f32 block by block, within the L1 cache, and
 // rounded once on the way back; so are all for functions, to f64.
 #include "tensor/kernels/cpu/cpu_elementwise.h"
@@ -12,27 +12,81 @@
 #include "tensor/kernels/dtype_traits.h"
 #include "tensor/kernels/element_params.h"
 
+// ---- Blocks of elements, widened and narrowed again ----
+
+// count elements, `step` apart in memory and side by side in a block.
+#define BLOCK_MOVES(DTYPE, real, math, stored)                                 \
+  CHOIR__BODY void load_##DTYPE##_##real##_body(void* to, const void* from,    \
+                                                int64_t step, int64_t count) { \
+    math* y = to;                                                              \
+    const choir__##DTYPE##_t* x = from;                                        \
+    if (step == 1) {                                                           \
+      CHOIR__INDEPENDENT                                                       \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = (math)choir__##DTYPE##_load(x[i]);                              \
+    } else {                                                                   \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = (math)choir__##DTYPE##_load(x[i * step]);                       \
+    }                                                                          \
+  }                                                                            \
+  CHOIR__ISA_VARIANTS(                                                         \
+      load_##DTYPE##_##real,                                                   \
+      (void* to, const void* from, int64_t step, int64_t count),               \
+      (to, from, step, count))                                                 \
+  CHOIR__BODY void store_##DTYPE##_##real##_body(                              \
+      void* to, const void* from, int64_t step, int64_t count) {               \
+    choir__##DTYPE##_t* y = to;                                                \
+    const math* x = from;                                                      \
+    if (step == 1) {                                                           \
+      CHOIR__INDEPENDENT                                                       \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i] = choir__##DTYPE##_##stored(x[i]);                                \
+    } else {                                                                   \
+      for (int64_t i = 0; i < count; i++)                                      \
+        y[i * step] = choir__##DTYPE##_##stored(x[i]);                         \
+    }                                                                          \
+  }                                                                            \
+  CHOIR__ISA_VARIANTS(                                                         \
+      store_##DTYPE##_##real,                                                  \
+      (void* to, const void* from, int64_t step, int64_t count),               \
+      (to, from, step, count))
+#define BLOCKS(DTYPE)                   \
+  BLOCK_MOVES(DTYPE, f32, float, store) \
+  BLOCK_MOVES(DTYPE, f64, double, round)
+CHOIR__FLOATS(BLOCKS)
+
 // ---- In f32, and in 16 bits ----
 
-#define DENSE_PLANE(DTYPE, name, sources)                                   \
-  CHOIR__BODY void name##_##DTYPE##_body(const choir__plane_t* plane) {     \
-    const choir__element_params_t p =                                       \
-        *(const choir__element_params_t*)plane->params;                     \
-    for (int64_t r = 0; r < plane->rows; r++) {                             \
-      choir__##DTYPE##_t* y =                                               \
-          (choir__##DTYPE##_t*)plane->data[0] + r * plane->row_stride[0];   \
-      const choir__##DTYPE##_t* a =                                         \
-          (const choir__##DTYPE##_t*)plane->data[1] +                       \
-          r * plane->row_stride[1];                                         \
-      const choir__##DTYPE##_t* b =                                         \
-          (const choir__##DTYPE##_t*)plane->data[sources] +                 \
-          r * plane->row_stride[sources];                                   \
-      CHOIR__INDEPENDENT                                                    \
-      for (int64_t i = 0; i < plane->columns; i++)                          \
-        y[i] = choir__##DTYPE##_store(name##_of(                            \
-            choir__##DTYPE##_load(a[i]), choir__##DTYPE##_load(b[i]), &p)); \
-    }                                                                       \
-  }                                                                         \
+// Floats between a formula and its rounding, in a loop of its own: compilers
+// would move the rounding into a formula's branches, choose among 16 bits
+// there, and take half as long again.
+enum { ROOM = 1024 };
+
+#define DENSE_PLANE(DTYPE, name, sources)                                 \
+  CHOIR__BODY void name##_##DTYPE##_body(const choir__plane_t* plane) {   \
+    const choir__element_params_t p =                                     \
+        *(const choir__element_params_t*)plane->params;                   \
+    float room[ROOM];                                                     \
+    for (int64_t r = 0; r < plane->rows; r++) {                           \
+      choir__##DTYPE##_t* y =                                             \
+          (choir__##DTYPE##_t*)plane->data[0] + r * plane->row_stride[0]; \
+      const choir__##DTYPE##_t* a =                                       \
+          (const choir__##DTYPE##_t*)plane->data[1] +                     \
+          r * plane->row_stride[1];                                       \
+      const choir__##DTYPE##_t* b =                                       \
+          (const choir__##DTYPE##_t*)plane->data[sources] +               \
+          r * plane->row_stride[sources];                                 \
+      for (int64_t at = 0; at < plane->columns; at += ROOM) {             \
+        const int64_t left = plane->columns - at;                         \
+        const int64_t count = left < ROOM ? left : ROOM;                  \
+        CHOIR__INDEPENDENT                                                \
+        for (int64_t i = 0; i < count; i++)                               \
+          room[i] = name##_of(choir__##DTYPE##_load(a[at + i]),           \
+                              choir__##DTYPE##_load(b[at + i]), &p);      \
+        store_##DTYPE##_f32(y + at, room, 1, count);                      \
+      }                                                                   \
+    }                                                                     \
+  }                                                                       \
   CHOIR__ISA_VARIANTS(name##_##DTYPE, (const choir__plane_t* plane), (plane))
 
 #define CHOIR__FORMULA(OP, name, sources, formula, ...)                        \
@@ -120,53 +174,12 @@ choir__plane_fn_t choir__cpu_formula(choir__formula_t formula) {
   return planes[formula];
 }
 
-// ---- Other dtypes: blocks of elements, widened and narrowed again ----
+// ---- Other dtypes, block by block ----
 
-// count elements, `step` apart in memory and side by side in a block.
 typedef void (*load_fn_t)(void* to, const void* from, int64_t step,
                           int64_t count);
 typedef void (*store_fn_t)(void* to, const void* from, int64_t step,
                            int64_t count);
-
-#define BLOCK_MOVES(DTYPE, real, math, stored)                                 \
-  CHOIR__BODY void load_##DTYPE##_##real##_body(void* to, const void* from,    \
-                                                int64_t step, int64_t count) { \
-    math* y = to;                                                              \
-    const choir__##DTYPE##_t* x = from;                                        \
-    if (step == 1) {                                                           \
-      CHOIR__INDEPENDENT                                                       \
-      for (int64_t i = 0; i < count; i++)                                      \
-        y[i] = (math)choir__##DTYPE##_load(x[i]);                              \
-    } else {                                                                   \
-      for (int64_t i = 0; i < count; i++)                                      \
-        y[i] = (math)choir__##DTYPE##_load(x[i * step]);                       \
-    }                                                                          \
-  }                                                                            \
-  CHOIR__ISA_VARIANTS(                                                         \
-      load_##DTYPE##_##real,                                                   \
-      (void* to, const void* from, int64_t step, int64_t count),               \
-      (to, from, step, count))                                                 \
-  CHOIR__BODY void store_##DTYPE##_##real##_body(                              \
-      void* to, const void* from, int64_t step, int64_t count) {               \
-    choir__##DTYPE##_t* y = to;                                                \
-    const math* x = from;                                                      \
-    if (step == 1) {                                                           \
-      CHOIR__INDEPENDENT                                                       \
-      for (int64_t i = 0; i < count; i++)                                      \
-        y[i] = choir__##DTYPE##_##stored(x[i]);                                \
-    } else {                                                                   \
-      for (int64_t i = 0; i < count; i++)                                      \
-        y[i * step] = choir__##DTYPE##_##stored(x[i]);                         \
-    }                                                                          \
-  }                                                                            \
-  CHOIR__ISA_VARIANTS(                                                         \
-      store_##DTYPE##_##real,                                                  \
-      (void* to, const void* from, int64_t step, int64_t count),               \
-      (to, from, step, count))
-#define BLOCKS(DTYPE)                   \
-  BLOCK_MOVES(DTYPE, f32, float, store) \
-  BLOCK_MOVES(DTYPE, f64, double, round)
-CHOIR__FLOATS(BLOCKS)
 
 // By whether blocks are f64.
 static const struct {

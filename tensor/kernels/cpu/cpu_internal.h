@@ -93,7 +93,7 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
 #endif
 
 // Vectors for a *_loops.inc that cpu_each_isa.inc includes, at any element's
-// address: CHOIR__ISA_LANES floats, integers or bytes. Wider ones than
+// address: CHOIR__ISA_LANES floats or integers. Wider ones than
 // registers compilers would take apart, comparisons down to the element.
 #define CHOIR__ISA_F32 CHOIR__VECTOR(f32, CHOIR__ISA_LANES)
 #define CHOIR__ISA_I32 CHOIR__VECTOR(i32, CHOIR__ISA_LANES)
@@ -105,6 +105,10 @@ choir__isa_t choir__isa_limit(choir__isa_t isa);
       __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
   typedef int32_t CHOIR__VECTOR(i32, lanes)                           \
       __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
+  typedef uint32_t CHOIR__VECTOR(u32, lanes)                          \
+      __attribute__((vector_size(4 * lanes), aligned(4), may_alias)); \
+  typedef uint16_t CHOIR__VECTOR(u16, lanes)                          \
+      __attribute__((vector_size(2 * lanes), aligned(2), may_alias)); \
   typedef uint8_t CHOIR__VECTOR(u8, lanes)                            \
       __attribute__((vector_size(lanes), aligned(1), may_alias));     \
   typedef uint16_t CHOIR__VECTOR(u16, lanes)                          \
