@@ -126,7 +126,7 @@ static choir_status_t dropout_infer(const choir_record_t* record,
 
 // An element is kept when its uniform number is at least the ratio. The factor
 // is rounded to f32 first (f64: not), so that kept elements are one
-// multiplication in the tensor's type.
+// multiplication in the tensor's type; 16 bits are rounded from that of f32.
 static choir_status_t dropout_reference(const choir_record_t* record,
                                         choir_stream_t* stream) {
   (void)stream;
@@ -145,9 +145,10 @@ static choir_status_t dropout_reference(const choir_record_t* record,
   for (bool more = choir__walk_start(&walk, views, 2); more;
        more = choir__walk_next(&walk), ++place) {
     bool is_kept = choir_random_to_uniform(draw(&draws, place)) >= attrs->ratio;
-    double x = choir__real_load(src_data, src->dtype, walk.offsets[0]);
-    choir__real_store(dst_data, dst->dtype, walk.offsets[1],
-                      is_kept ? x * factor : 0, record->accumulate);
+    double y = choir__real_load(src_data, src->dtype, walk.offsets[0]) * factor;
+    if (choir__is_narrow(src->dtype)) y = (float)y;
+    choir__real_store(dst_data, dst->dtype, walk.offsets[1], is_kept ? y : 0,
+                      record->accumulate);
   }
   return NULL;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts in front of products in graphs: gone where a kernel rounds what it
-// reads, with the same bits, and there where somebody else reads them.
+// Casts in front of products and sums in graphs: gone where a kernel rounds or
+// widens what it reads, with the same bits, and there where somebody else reads
+// them.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,6 +15,7 @@
 
 namespace {
 
+using choir::testing::Attrs;
 using choir::testing::DevicePtr;
 using choir::testing::Floats;
 using choir::testing::Make;
@@ -24,8 +26,6 @@ using choir::testing::TensorPtr;
 class CastFusion : public testing::Test {
  protected:
   void SetUp() override {
-    if (!choir__has_amx()) GTEST_SKIP() << "this processor has no AMX";
-    stream_ = choir_device_stream(device_.get());
     ASSERT_OK(choir_workspace_create(device_.get(), &workspace_));
     ASSERT_OK(choir_graph_create(workspace_, &graph_));
   }
@@ -43,9 +43,12 @@ class CastFusion : public testing::Test {
                            &dst));
     return TensorPtr(dst);
   }
-  TensorPtr Narrow(const TensorPtr& tensor) {
-    const choir_cast_attrs_t attrs = {CHOIR_DTYPE_BF16};
+  TensorPtr Cast(const TensorPtr& tensor, choir_dtype_t dtype) {
+    const choir_cast_attrs_t attrs = {dtype};
     return Run(CHOIR_OP_CAST, {tensor.get()}, &attrs);
+  }
+  TensorPtr Narrow(const TensorPtr& tensor) {
+    return Cast(tensor, CHOIR_DTYPE_BF16);
   }
   TensorPtr Multiply(const TensorPtr& a, const TensorPtr& b, bool ta, bool tb,
                      const TensorPtr& into) {
@@ -82,13 +85,21 @@ class CastFusion : public testing::Test {
   }
 
   DevicePtr device_ = MakeDevice("cpu");
-  choir_stream_t* stream_ = nullptr;
+  choir_stream_t* stream_ = choir_device_stream(device_.get());
   choir_workspace_t* workspace_ = nullptr;
   choir_graph_t* graph_ = nullptr;
 };
 
+class ProductCastFusion : public CastFusion {
+ protected:
+  void SetUp() override {
+    if (!choir__has_amx()) GTEST_SKIP() << "this processor has no AMX";
+    CastFusion::SetUp();
+  }
+};
+
 // As a linear layer's forward and backward read its weights.
-TEST_F(CastFusion, LeavesOutTheCopyOfAParameter) {
+TEST_F(ProductCastFusion, LeavesOutTheCopyOfAParameter) {
   TensorPtr x = Matrix(40, 50, 1), w = Matrix(50, 70, 2),
             dy = Matrix(40, 70, 3);
   TensorPtr y = Matrix(40, 70, 4), dx = Matrix(40, 50, 5);
@@ -103,14 +114,14 @@ TEST_F(CastFusion, LeavesOutTheCopyOfAParameter) {
 }
 
 // One of two factors stays, or the product were one of f32.
-TEST_F(CastFusion, KeepsOneFactorOf16Bits) {
+TEST_F(ProductCastFusion, KeepsOneFactorOf16Bits) {
   TensorPtr a = Matrix(33, 20, 1), b = Matrix(20, 17, 2), c = Matrix(33, 17, 3);
   EXPECT_EQ(
       Fused([&] { Multiply(Narrow(a), Narrow(b), false, false, c); }, {&c}), 1);
 }
 
 // The parameter is another one when the product reads it.
-TEST_F(CastFusion, KeepsACopyOfWhatChanges) {
+TEST_F(ProductCastFusion, KeepsACopyOfWhatChanges) {
   TensorPtr a = Matrix(33, 20, 1), b = Matrix(20, 17, 2), c = Matrix(33, 17, 3);
   TensorPtr start = Matrix(33, 20, 1), other = Matrix(33, 20, 4);
   TensorPtr start_b = Matrix(20, 17, 2), other_b = Matrix(20, 17, 5);
@@ -126,7 +137,7 @@ TEST_F(CastFusion, KeepsACopyOfWhatChanges) {
 }
 
 // Somebody else holds the cast's result.
-TEST_F(CastFusion, KeepsWhatIsRead) {
+TEST_F(ProductCastFusion, KeepsWhatIsRead) {
   TensorPtr a = Matrix(33, 20, 1), b = Matrix(20, 17, 2), c = Matrix(33, 17, 3);
   TensorPtr a16, b16;
   const auto step = [&] {
@@ -135,6 +146,42 @@ TEST_F(CastFusion, KeepsWhatIsRead) {
     Multiply(a16, b16, false, false, c);
   };
   EXPECT_EQ(Fused(step, {&c}), 0);
+}
+
+class SumCastFusion : public CastFusion {
+ protected:
+  void Reduce(choir_op_t op, const TensorPtr& from, int64_t axis,
+              const TensorPtr& into) {
+    auto attrs = Attrs<choir_sum_attrs_t>(CHOIR_OP_SUM);
+    attrs.axis = axis;
+    attrs.keep_dims = true;
+    Run(op, {from.get()}, &attrs, into.get());
+  }
+  void Sums(const TensorPtr& wide) {
+    Reduce(CHOIR_OP_SUM, wide, 0, row_);
+    Reduce(CHOIR_OP_MEAN, wide, 1, column_);
+    Reduce(CHOIR_OP_SUM_SQUARE, wide, -1, all_);
+  }
+  TensorPtr x_ = Narrow(Matrix(300, 90, 1));
+  TensorPtr row_ = Matrix(1, 90, 2), column_ = Matrix(300, 1, 3);
+  TensorPtr all_ = Matrix(1, 1, 4), largest_ = Matrix(300, 1, 5);
+};
+
+// They compute in f32, whatever they read.
+TEST_F(SumCastFusion, LetsSumsRead16Bits) {
+  EXPECT_EQ(
+      Fused([&] { Sums(Cast(x_, CHOIR_DTYPE_F32)); }, {&row_, &column_, &all_}),
+      1);
+}
+
+// An op that does not say so reads the cast's result.
+TEST_F(SumCastFusion, KeepsWhatIsRead) {
+  const auto step = [&] {
+    TensorPtr wide = Cast(x_, CHOIR_DTYPE_F32);
+    Sums(wide);
+    Reduce(CHOIR_OP_MAX, wide, 1, largest_);
+  };
+  EXPECT_EQ(Fused(step, {&row_, &column_, &all_, &largest_}), 0);
 }
 
 }  // namespace

@@ -191,6 +191,28 @@ TEST_P(RandomOps, DropoutKeepsByItsWordAndScales) {
                 Failure(CHOIR_OP_DROPOUT, {x.get()}, &attrs));
 }
 
+// The same elements are dropped, and the others are those of f32 rounded.
+TEST_P(RandomOps, DropoutOf16BitsIsThatOfF32Rounded) {
+  auto attrs = Attrs<choir_dropout_attrs_t>(CHOIR_OP_DROPOUT);
+  attrs.ratio = 0.2;
+  attrs.seed = 3;
+  const choir_cast_attrs_t wide = {CHOIR_DTYPE_F32};
+  for (const Shape& shape : {Shape{3, 9001}, Shape{40, 7}, Shape{1}}) {
+    TensorPtr x = Make(device_.get(), shape, Floats(Count(shape), 2));
+    for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+      const choir_cast_attrs_t narrow = {dtype};
+      TensorPtr x16 = Result(CHOIR_OP_CAST, {x.get()}, &narrow);
+      TensorPtr x32 = Result(CHOIR_OP_CAST, {x16.get()}, &wide);
+      TensorPtr want = Result(CHOIR_OP_DROPOUT, {x32.get()}, &attrs);
+      TensorPtr rounded = Result(CHOIR_OP_CAST, {want.get()}, &narrow);
+      TensorPtr got = Result(CHOIR_OP_DROPOUT, {x16.get()}, &attrs);
+      EXPECT_EQ(choir_tensor_dtype(got.get()), dtype);
+      EXPECT_EQ(Read<float>(Result(CHOIR_OP_CAST, {got.get()}, &wide)),
+                Read<float>(Result(CHOIR_OP_CAST, {rounded.get()}, &wide)));
+    }
+  }
+}
+
 TEST_P(RandomOps, ScalarsAreOneSample) {
   TensorPtr x = Zeros({});
   choir_random_attrs_t attrs = RandomAttrs();

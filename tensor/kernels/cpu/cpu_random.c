@@ -4,6 +4,7 @@
 
 #include "core/random_backend.h"
 #include "tensor/kernels/cpu/cpu_draws.h"
+#include "tensor/kernels/cpu/cpu_elementwise.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
@@ -18,13 +19,20 @@ typedef struct draw_s {
   uint64_t first_sample;
   int64_t sample_size;
   int64_t chunks;  // of a sample
-  float* y;        // row-major
-  const float* x;  // dropout: row-major
+  float* y;        // fills: row-major
   float low, range;
   uint32_t threshold;  // dropout: upper 24 bits of a word that is kept
   float factor;
   bool accumulate;
 } draw_t;
+
+// A dropout: its loop in f32, and what it reads and writes, row-major.
+typedef struct dropout_s {
+  draw_t draw;
+  choir_dtype_t x_dtype, y_dtype;
+  const void* x;
+  void* y;
+} dropout_t;
 
 // One chunk: where it starts, which words, how many.
 typedef struct piece_s {
@@ -61,16 +69,19 @@ static void put(const draw_t* draw, const float* values, int64_t left,
 #define RANGE_PARAMS (void* context, int64_t begin, int64_t end)
 CHOIR__ISA_SELECT(uniform_range, RANGE_PARAMS, (context, begin, end))
 CHOIR__ISA_SELECT(normal_range, RANGE_PARAMS, (context, begin, end))
-CHOIR__ISA_SELECT(dropout_range, RANGE_PARAMS, (context, begin, end))
+CHOIR__ISA_SELECT(drop_piece,
+                  (const draw_t* draw, const piece_t* piece, const float* x,
+                   float* y),
+                  (draw, piece, x, y))
 
 // Shares the tensor's chunks out.
 static void run_pieces(draw_t* draw, int64_t samples, int32_t threads,
-                       void (*range)(void* context, int64_t begin,
-                                     int64_t end)) {
+                       void (*range)(void* context, int64_t begin, int64_t end),
+                       void* context) {
   draw->chunks = (draw->sample_size + CHUNK - 1) / CHUNK;
   const int64_t grain =
       draw->sample_size < CHUNK ? CHUNK / draw->sample_size : 1;
-  choir__cpu_parallel(threads, samples * draw->chunks, grain, range, draw);
+  choir__cpu_parallel(threads, samples * draw->chunks, grain, range, context);
 }
 
 // ---- random_uniform and random_normal ----
@@ -97,7 +108,7 @@ static choir_status_t random_run(const choir_record_t* record,
       .accumulate = record->accumulate,
   };
   run_pieces(&draw, samples, choir__cpu_threads(stream),
-             normal ? normal_range : uniform_range);
+             normal ? normal_range : uniform_range, &draw);
   return NULL;
 }
 static choir_status_t random_uniform_run(const choir_record_t* record,
@@ -119,8 +130,53 @@ static bool dropout_supports(const choir_record_t* record) {
   const choir_view_t* views[] = {choir_record_dst(record, 0),
                                  choir_record_src(record, 0)};
   choir__nest_t nest;
-  return choir__all_f32(record) && choir_view_count(views[0]) > 0 &&
-         choir__nest_make(views, 2, &nest);
+  if (choir_view_count(views[0]) == 0) return false;
+  if (choir__all_f32(record)) return choir__nest_make(views, 2, &nest);
+  for (int32_t i = 0; i < 2; i++)
+    if (!choir_dtype_is_float(views[i]->dtype) ||
+        views[i]->dtype == CHOIR_DTYPE_F64 ||
+        !choir_view_is_contiguous(views[i]))
+      return false;
+  return true;
+}
+
+static void* element_at(choir_dtype_t dtype, const void* data, int64_t place) {
+  return (char*)data + place * (int64_t)choir_dtype_bytes(dtype);
+}
+
+// Elements of 16 bits are brought to f32 some at a time, within the L1 cache.
+static void drop_widened(const dropout_t* dropout, piece_t piece) {
+  enum { BLOCK = 512 };  // a multiple of CHOIR__DRAW_WORDS
+  float from[BLOCK], to[BLOCK];
+  const choir_dtype_t dtype = dropout->y_dtype;
+  for (int64_t left = piece.count; left > 0; left -= BLOCK) {
+    void* y = element_at(dtype, dropout->y, piece.place);
+    piece.count = left < BLOCK ? left : BLOCK;
+    choir__cpu_load_f32(dropout->x_dtype, from,
+                        element_at(dropout->x_dtype, dropout->x, piece.place),
+                        1, piece.count);
+    if (dropout->draw.accumulate)
+      choir__cpu_load_f32(dtype, to, y, 1, piece.count);
+    drop_piece(&dropout->draw, &piece, from, to);
+    choir__cpu_store_f32(dtype, y, to, 1, piece.count);
+    piece.first += BLOCK;
+    piece.place += BLOCK;
+  }
+}
+
+static void dropout_range(void* context, int64_t begin, int64_t end) {
+  const dropout_t* dropout = context;
+  const bool is_f32 = dropout->x_dtype == CHOIR_DTYPE_F32 &&
+                      dropout->y_dtype == CHOIR_DTYPE_F32;
+  for (int64_t index = begin; index < end; index++) {
+    const piece_t piece = piece_of(&dropout->draw, index);
+    const float* x = dropout->x;
+    if (is_f32)
+      drop_piece(&dropout->draw, &piece, x ? x + piece.place : NULL,
+                 (float*)dropout->y + piece.place);
+    else
+      drop_widened(dropout, piece);
+  }
 }
 
 // y, x, factors
@@ -151,18 +207,21 @@ static choir_status_t dropout_run(const choir_record_t* record,
   const int64_t samples = y->ndim == 0 ? 1 : y->shape[0];
   const int64_t count = choir_view_count(y);
   const int32_t threads = choir__cpu_threads(stream);
-  draw_t draw = {
-      .source = choir__draws_of(attrs->seed, attrs->stream, attrs->step),
-      .first_sample = (uint64_t)attrs->first_sample,
-      .sample_size = count / samples,
-      .y = choir__view_f32(y),
-      .x = choir__view_f32(x),
-      .threshold = choir__draw_threshold(attrs->ratio),
-      .factor = (float)(1 / (1 - attrs->ratio)),
-      .accumulate = record->accumulate,
+  dropout_t dropout = {
+      .draw = {.source =
+                   choir__draws_of(attrs->seed, attrs->stream, attrs->step),
+               .first_sample = (uint64_t)attrs->first_sample,
+               .sample_size = count / samples,
+               .threshold = choir__draw_threshold(attrs->ratio),
+               .factor = (float)(1 / (1 - attrs->ratio)),
+               .accumulate = record->accumulate},
+      .x_dtype = x->dtype,
+      .y_dtype = y->dtype,
+      .x = choir__view_data(x),
+      .y = choir__view_data(y),
   };
   if (choir_view_is_contiguous(x) && choir_view_is_contiguous(y)) {
-    run_pieces(&draw, samples, threads, dropout_range);
+    run_pieces(&dropout.draw, samples, threads, dropout_range, &dropout);
     return NULL;
   }
   // The place that a number belongs to is the row-major one: the factors are
@@ -173,10 +232,10 @@ static choir_status_t dropout_run(const choir_record_t* record,
   float* factors = pool.alloc(pool.self, bytes, 64);
   if (!factors)
     return CHOIR_ERROR(OUT_OF_MEMORY, "dropout/cpu: no %zu bytes", bytes);
-  draw.x = NULL;
-  draw.y = factors;
-  draw.accumulate = false;
-  run_pieces(&draw, samples, threads, dropout_range);
+  dropout.x = NULL;
+  dropout.y = factors;
+  dropout.draw.accumulate = false;
+  run_pieces(&dropout.draw, samples, threads, dropout_range, &dropout);
   choir_view_t row_major = *y;
   choir_view_set_contiguous(&row_major);
   const choir_view_t* views[] = {y, x, &row_major};

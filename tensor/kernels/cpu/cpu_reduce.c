@@ -2,8 +2,10 @@
 // Sums, means, maxima over all elements or one axis, and the place of a
 // maximum. A sum is taken in f32 over short pieces, the pieces' sums in
 // double; pieces do not depend on the number of threads, so neither do bits.
+// Sources of 16 bits are brought to f32 piece by piece, within the L1 cache.
 #include <math.h>
 
+#include "tensor/kernels/cpu/cpu_elementwise.h"
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 
@@ -46,19 +48,27 @@ typedef struct reduction_s {
   bool single;      // that dimension's size is 1: it is not in the nest
   reduce_kind_t kind;
   bool accumulate;
-  const float* x;
-  float* y;
+  choir_dtype_t x_dtype, y_dtype;
+  const char* x;
+  char* y;
   int64_t count;     // elements that make one result
   int64_t chunk;     // full reduction: elements of a chunk
   double* partials;  // full reduction: one a chunk
 } reduction_t;
+
+static bool is_computed_in_f32(choir_dtype_t dtype) {
+  return dtype == CHOIR_DTYPE_F32 || choir__is_narrow(dtype);
+}
 
 static bool reduction_of(const choir_record_t* record, reduce_kind_t kind,
                          reduction_t* out) {
   const choir_reduce_attrs_t* attrs = record->attrs;
   const choir_view_t* src = choir_record_src(record, 0);
   const choir_view_t* dst = choir_record_dst(record, 0);
-  if (!choir__all_f32(record) || record->src_count != 1) return false;
+  out->x_dtype = src->dtype;
+  out->y_dtype = dst->dtype;
+  if (!is_computed_in_f32(src->dtype) || !is_computed_in_f32(dst->dtype))
+    return false;
   out->kind = kind;
   out->single = false;
   out->accumulate = record->accumulate;
@@ -103,13 +113,29 @@ static bool reduction_of(const choir_record_t* record, reduce_kind_t kind,
   return out->reduced >= 0 && nest->strides[0][nest->ndim - 1] == 1;
 }
 
-static void store(const reduction_t* task, float* y, double value) {
-  if (task->kind == MEAN) value /= (double)task->count;
-  *y = (float)(task->accumulate ? (double)*y + value : value);
+// Source and result from element `at` on.
+static const char* source_at(const reduction_t* task, int64_t at) {
+  return task->x + at * (int64_t)choir_dtype_bytes(task->x_dtype);
+}
+static void* result_at(const reduction_t* task, int64_t at) {
+  return task->y + at * (int64_t)choir_dtype_bytes(task->y_dtype);
 }
 
-static void reduce_row(reduce_kind_t kind, const float* x, int64_t n,
-                       double* out) {
+static void store(const reduction_t* task, int64_t at, double value) {
+  void* y = result_at(task, at);
+  if (task->kind == MEAN) value /= (double)task->count;
+  if (task->y_dtype != CHOIR_DTYPE_F32) {
+    const double before =
+        task->accumulate ? choir_element_load(y, task->y_dtype) : 0;
+    choir_element_store(y, task->y_dtype, before + value);
+    return;
+  }
+  float* f32 = y;
+  *f32 = (float)(task->accumulate ? (double)*f32 + value : value);
+}
+
+static void reduce_floats(reduce_kind_t kind, const float* x, int64_t n,
+                          double* out) {
   if (kind == MAX)
     row_max(x, n, out);
   else if (kind == SUM_SQUARE)
@@ -118,13 +144,43 @@ static void reduce_row(reduce_kind_t kind, const float* x, int64_t n,
     row_sum(x, n, out);
 }
 
+// Results of pieces: those of what is all of them.
+static void combine(reduce_kind_t kind, const double* piece, int64_t n,
+                    double* values) {
+  for (int64_t i = 0; i < n; i++) {
+    const bool is_larger = piece[i] > values[i] || piece[i] != piece[i];
+    if (kind != MAX)
+      values[i] += piece[i];
+    else if (is_larger)
+      values[i] = piece[i];
+  }
+}
+
+static void reduce_row(const reduction_t* task, int64_t x, int64_t n,
+                       double* out) {
+  if (task->x_dtype == CHOIR_DTYPE_F32) {
+    reduce_floats(task->kind, (const float*)task->x + x, n, out);
+    return;
+  }
+  float floats[PIECE];
+  *out = task->kind == MAX ? -INFINITY : 0;
+  for (int64_t i = 0; i < n; i += PIECE) {
+    const int64_t count = n - i < PIECE ? n - i : PIECE;
+    double value;
+    choir__cpu_load_f32(task->x_dtype, floats, source_at(task, x + i), 1,
+                        count);
+    reduce_floats(task->kind, floats, count, &value);
+    combine(task->kind, &value, 1, out);
+  }
+}
+
 static void full_range(void* context, int64_t begin, int64_t end) {
   const reduction_t* task = context;
   for (int64_t i = begin; i < end; i++) {
     const int64_t from = i * task->chunk;
     const int64_t left = task->count - from;
     const int64_t n = left < task->chunk ? left : task->chunk;
-    reduce_row(task->kind, task->x + from, n, &task->partials[i]);
+    reduce_row(task, from, n, &task->partials[i]);
   }
 }
 
@@ -150,8 +206,39 @@ static void rows_range(void* context, int64_t begin, int64_t end) {
     int64_t x, y;
     double value;
     locate(nest, last, last, i, &x, &y);
-    reduce_row(task->kind, task->x + x, task->count, &value);
-    store(task, task->y + y, value);
+    reduce_row(task, x, task->count, &value);
+    store(task, y, value);
+  }
+}
+
+static void reduce_float_columns(reduce_kind_t kind, const float* x,
+                                 int64_t stride, int64_t rows, int64_t width,
+                                 double* out) {
+  if (kind == MAX)
+    columns_max(x, stride, rows, width, out);
+  else
+    columns_sum(x, stride, rows, width, out);
+}
+
+// Up to WIDTH columns from element x on.
+static void reduce_columns(const reduction_t* task, int64_t x, int64_t stride,
+                           int64_t width, double* out) {
+  if (task->x_dtype == CHOIR_DTYPE_F32) {
+    reduce_float_columns(task->kind, (const float*)task->x + x, stride,
+                         task->count, width, out);
+    return;
+  }
+  float floats[ROWS * WIDTH];
+  double piece[WIDTH];
+  for (int64_t c = 0; c < width; c++)
+    out[c] = task->kind == MAX ? -INFINITY : 0;
+  for (int64_t r = 0; r < task->count; r += ROWS) {
+    const int64_t rows = task->count - r < ROWS ? task->count - r : ROWS;
+    for (int64_t k = 0; k < rows; k++)
+      choir__cpu_load_f32(task->x_dtype, floats + k * WIDTH,
+                          source_at(task, x + (r + k) * stride), 1, width);
+    reduce_float_columns(task->kind, floats, WIDTH, rows, width, piece);
+    combine(task->kind, piece, width, out);
   }
 }
 
@@ -169,15 +256,10 @@ static void columns_range(void* context, int64_t begin, int64_t end) {
     const int64_t first = i % blocks * WIDTH;
     const int64_t left = columns - first;
     const int64_t width = left < WIDTH ? left : WIDTH;
-    if (task->kind == MAX)
-      columns_max(task->x + x + first, nest->strides[0][task->reduced],
-                  task->count, width, values);
-    else
-      columns_sum(task->x + x + first, nest->strides[0][task->reduced],
-                  task->count, width, values);
+    reduce_columns(task, x + first, nest->strides[0][task->reduced], width,
+                   values);
     for (int64_t c = 0; c < width; c++)
-      store(task, task->y + y + (first + c) * nest->strides[1][last],
-            values[c]);
+      store(task, y + (first + c) * nest->strides[1][last], values[c]);
   }
 }
 
@@ -187,8 +269,8 @@ static choir_status_t reduce_run(const choir_record_t* record,
   if (!reduction_of(record, kind, &task))
     return CHOIR_ERROR(INTERNAL, "%s: layout not supported",
                        record->kernel->name);
-  task.x = choir__view_f32(choir_record_src(record, 0));
-  task.y = choir__view_f32(choir_record_dst(record, 0));
+  task.x = choir__view_data(choir_record_src(record, 0));
+  task.y = choir__view_data(choir_record_dst(record, 0));
   const int32_t threads = choir__cpu_threads(stream);
   const choir__nest_t* nest = &task.nest;
   if (task.reduced < 0) {
@@ -200,14 +282,8 @@ static choir_status_t reduce_run(const choir_record_t* record,
     task.partials = partials;
     choir__cpu_parallel(threads, chunks, 1, full_range, &task);
     double value = partials[0];
-    for (int64_t i = 1; i < chunks; i++) {
-      if (kind == MAX)
-        value = partials[i] > value || partials[i] != partials[i] ? partials[i]
-                                                                  : value;
-      else
-        value += partials[i];
-    }
-    store(&task, task.y, value);
+    for (int64_t i = 1; i < chunks; i++) combine(kind, &partials[i], 1, &value);
+    store(&task, 0, value);
   } else if (task.reduced == nest->ndim - 1 && !task.single) {
     const int64_t grain = CHOIR__CPU_GRAIN / task.count;
     choir__cpu_parallel(threads, nest->count / task.count,
