@@ -4,6 +4,10 @@
 // registers and where they are added up.
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "tensor/kernels/cpu/cpu_internal.h"
 #include "tensor/kernels/cpu/cpu_kernels.h"
 #include "tensor/kernels/dtype_traits.h"
