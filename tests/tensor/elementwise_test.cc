@@ -327,6 +327,36 @@ TEST_F(Elementwise, FillRoundsAsStoringDoes) {
             (std::vector<float>{0.1f}));
 }
 
+// 16 bits are computed in f32 and rounded once, wherever a strip of a long row
+// ends.
+TEST_F(Elementwise, LongRowsOf16BitsAreThoseOfF32Rounded) {
+  const auto cast = [](const TensorPtr& x, choir_dtype_t dtype) {
+    const choir_cast_attrs_t attrs = {dtype};
+    return Result(CHOIR_OP_CAST, {x.get()}, &attrs);
+  };
+  for (choir_dtype_t dtype : {CHOIR_DTYPE_F16, CHOIR_DTYPE_BF16}) {
+    for (int64_t count : {512, 513, 1024, 1299, 4096}) {
+      TensorPtr a = cast(MakeFrom<float>({count}, Numbers(count, 1)), dtype);
+      TensorPtr b = cast(MakeFrom<float>({count}, Numbers(count, 2)), dtype);
+      TensorPtr one = cast(MakeFrom<float>({1}, {0.7}), dtype);
+      const auto check = [&](choir_op_t op, const TensorPtr& x,
+                             const TensorPtr& y) {
+        TensorPtr wide_x = cast(x, CHOIR_DTYPE_F32);
+        TensorPtr wide_y = cast(y, CHOIR_DTYPE_F32);
+        TensorPtr want = cast(Result(op, {wide_x.get(), wide_y.get()}), dtype);
+        EXPECT_EQ(
+            Read<float>(cast(Result(op, {x.get(), y.get()}), CHOIR_DTYPE_F32)),
+            Read<float>(cast(want, CHOIR_DTYPE_F32)))
+            << choir_op_name(op) << " of " << count;
+      };
+      check(CHOIR_OP_GELU_GRAD, a, b);
+      check(CHOIR_OP_ADD, a, b);
+      check(CHOIR_OP_MUL, a, one);
+      check(CHOIR_OP_SUB, one, b);
+    }
+  }
+}
+
 TEST_F(Elementwise, Refusals) {
   TensorPtr a = Make<float>(device_.get(), {2, 3}, std::vector<float>(6));
   TensorPtr b = Make<float>(device_.get(), {4}, std::vector<float>(4));
