@@ -194,10 +194,9 @@ static void nest_range(void* context, int64_t begin, int64_t end) {
   int64_t shape[CHOIR_MAX_NDIM];
   memcpy(shape, nest->shape, sizeof(shape));
   shape[task->split] = end - begin;
-  choir__plane_t plane;
-  plane.rows = shape[outer];
-  plane.columns = shape[outer + 1];
-  plane.params = task->params;
+  choir__plane_t plane = {.rows = shape[outer],
+                          .columns = shape[outer + 1],
+                          .params = task->params};
   for (int32_t i = 0; i < operands; i++) {
     plane.data[i] = (char*)task->data[i] + begin *
                                                nest->strides[i][task->split] *
