@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a product is cut. Both factors are copied to panels: 32 rows of a, or
-// columns of b, and all of a block of k, in steps of 32 elements of k, which
-// are two tiles of 1 KiB. Two panels make 32 by 32 sums in four tile registers.
-// The factor with fewer rows or columns is held: some of its panels stay in the
-// L2 cache, while the other's come by in groups, each copied once and
-// multiplied with all that are held. Copying is where f32 is rounded, where
-// matrices are transposed and where what is missing of a tile becomes zeros. A
-// block of k is as long as held panels and a group fit the cache; sums of
-// several blocks are added up in c, or where that has 16 bits in scratch
-// memory.
+// How a product is cut. Factors are copied to panels: 32 rows of a, or columns
+// of b, and all of a block of k, in steps of 32 elements of k, which are two
+// tiles of 1 KiB. Two panels make 32 by 32 sums in four tile registers. The
+// factor with fewer rows or columns is held: some of its panels stay in the L2
+// cache, while the other's come by in groups, each copied once and multiplied
+// with all that are held. Copying is where f32 is rounded, where matrices are
+// transposed and where what is missing of a tile becomes zeros; rows of a that
+// need none of it are multiplied as they lie. A block of k is as long as held
+// panels and a group fit the cache. Sums of several blocks are added up in c,
+// or where that has 16 bits in scratch memory.
 #include "tensor/kernels/cpu/cpu_amx.h"
 
 #include <string.h>
@@ -32,11 +32,11 @@ enum {
   PANEL = CHOIR__AMX_PANEL,
   STEP = CHOIR__AMX_STEP,
   STEP_BYTES = CHOIR__AMX_STEP_BYTES,
-  // Panels that are copied side by side: so many that neighbours in memory fill
-  // a page, which is what processors fetch ahead in.
-  NARROW = 4,
-  WIDE = 8,
-  HELD = 12,  // most panels that are held
+  // Panels that are copied side by side, of a factor whose lines lie along k,
+  // and of one across k, of which longer pieces lie side by side then.
+  ALONG_K = 4,
+  ACROSS_K = 8,
+  HELD = 12,  // panels that are held even if k is cut for them
   CACHE_BYTES = 1536 << 10,
   SUMS_BYTES = PANEL * PANEL * 4,
   // A result of so many bytes is not read again before it left the caches.
@@ -413,7 +413,7 @@ static cut_t cut_of(const choir__amx_product_t* p) {
   cut.held_lines = cut.holds_a ? p->m : p->n;
   cut.passing_lines = cut.holds_a ? p->n : p->m;
   const choir__amx_factor_t* passing = cut.holds_a ? &p->b : &p->a;
-  cut.group = lies_along_k(passing, cut.holds_a) ? NARROW : WIDE;
+  cut.group = lies_along_k(passing, cut.holds_a) ? ALONG_K : ACROSS_K;
   cut.group = least(cut.group, ceiling(cut.passing_lines, PANEL));
   const int64_t panels = ceiling(cut.held_lines, PANEL);
   const int64_t fit = CACHE_BYTES / (cut.steps * STEP_BYTES) - cut.group;
