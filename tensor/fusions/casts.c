@@ -19,10 +19,11 @@ static const choir_record_t* cast_of(const choir_graph_t* graph,
              : NULL;
 }
 
-// Whether source i of the record at `node` can be what its cast reads. The
-// other factor has 16 bits and keeps them, or the product were one of f32; of
-// two casts the smaller one stays.
+// Whether source i of the record at `node` can be what its cast reads. Of two
+// factors the other one has 16 bits and keeps them, or the product were one of
+// f32; of two casts the smaller one stays.
 static bool may_skip(const choir_graph_t* graph, int32_t node, int32_t i) {
+  if (i > 1) return true;
   const choir_record_t* record = choir_graph_record(graph, node);
   const choir_view_t* view = choir_record_src(record, i);
   const choir_view_t* other = choir_record_src(record, i == 0 ? 1 : 0);

@@ -113,6 +113,17 @@ TEST_F(ProductCastFusion, LeavesOutTheCopyOfAParameter) {
   EXPECT_EQ(Fused(step, {&y, &dx}), 1);
 }
 
+// Weights and bias of a layer, both of f32.
+TEST_F(CastFusion, RoundsTheBiasTheSame) {
+  TensorPtr x = Matrix(33, 20, 1), w = Matrix(20, 40, 2), y = Matrix(33, 40, 3);
+  TensorPtr b = Make<float>(device_.get(), {40}, Floats(40, 4));
+  const auto step = [&] {
+    TensorPtr x16 = Narrow(x), w16 = Narrow(w), b16 = Narrow(b);
+    Run(CHOIR_OP_LINEAR, {x16.get(), w16.get(), b16.get()}, nullptr, y.get());
+  };
+  EXPECT_EQ(Fused(step, {&y}), 2);
+}
+
 // One of two factors stays, or the product were one of f32.
 TEST_F(ProductCastFusion, KeepsOneFactorOf16Bits) {
   TensorPtr a = Matrix(33, 20, 1), b = Matrix(20, 17, 2), c = Matrix(33, 17, 3);

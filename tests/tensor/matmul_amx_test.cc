@@ -124,7 +124,7 @@ class MatmulAmx : public testing::Test {
             sum += term;
             size += std::fabs(term);
           }
-          if (has_bias) sum += bias.Get(0, j);
+          if (has_bias) sum += bias.Rounded(0, j);
           if (adds) sum += before.Get(i, j);
           const double unit = c_dtype == CHOIR_DTYPE_BF16 ? 0x1p-8 : 0x1p-23;
           ASSERT_NEAR(c.Get(i, j), sum, unit * std::fabs(sum) + 1e-6 * size)

@@ -315,6 +315,12 @@ AMX_BODY __m512 load_16(const void* at, __mmask16 mask, choir_dtype_t dtype) {
   return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
 }
 
+AMX_BODY __m512 rounded(__m512 value) {
+  const __m512i bits =
+      _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(value));
+  return (__m512)_mm512_slli_epi32(bits, 16);
+}
+
 AMX_BODY void store_16(void* at, __mmask16 mask, choir_dtype_t dtype,
                        __m512 value) {
   if (dtype == CHOIR_DTYPE_F32)
@@ -336,9 +342,9 @@ AMX_BODY void finish_columns(const block_t* block, int64_t i, int64_t j,
       block->partial ? p->adds && block->is_last : p->adds || !block->is_first;
   __m512 bias = _mm512_setzero_ps();
   if (p->bias && block->is_last)
-    bias = load_16(
+    bias = rounded(load_16(
         (const char*)p->bias + j * (int64_t)choir_dtype_bytes(p->bias_dtype),
-        mask, p->bias_dtype);
+        mask, p->bias_dtype));
   for (int64_t r = 0; r < rows; ++r) {
     char* c = (char*)p->c + ((i + r) * p->ldc + j) * bytes;
     float* partial =

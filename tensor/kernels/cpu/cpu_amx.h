@@ -31,7 +31,7 @@ typedef struct choir__amx_product_s {
   int64_t ldc;
   choir_dtype_t result;  // bf16 or f32
   bool adds;
-  const void* bias;  // NULL: none
+  const void* bias;  // as the factors; NULL: none
   choir_dtype_t bias_dtype;
 } choir__amx_product_t;
 
