@@ -176,13 +176,17 @@ typedef struct choir_op_kernel_s {
   // How it computes: "cpu", "dnnl", "direct". Kernels of one algorithm, of
   // whatever ops, give the same bits for the same sums.
   const char* algorithm;
-  // Whether it takes this record (strides, dtypes, sizes, accumulate).
+  // Whether it takes this record (strides, dtypes, sizes, accumulate). Dtypes
+  // of sources are those that the op allows side by side.
   bool (*supports)(const choir_record_t* record);
+  // Sources of a product can be f32 beside one of 16 bits, to which they are
+  // rounded as they are read; `supports` looks at all of them.
+  bool rounds_f32;
 } choir_op_kernel_t;
 
 // The initializer of one. OP: CHOIR_OP_...; op_name, how: literals.
 #define CHOIR_OP_KERNEL(OP, op_name, how, function, supports) \
-  { {.name = op_name "/" how, .run = function}, OP, how, supports }
+  { {.name = op_name "/" how, .run = function}, OP, how, supports, false }
 
 // One that runs many calls of an op with the same attributes, which no call
 // could tell from calls one after the other (tensor/op_calls_def.h). Its

@@ -56,6 +56,21 @@ static bool may_read(const choir_record_t* record, choir_dtype_t dtype) {
   return dtype == CHOIR_DTYPE_F32 ? def->is_wide : def->is_product;
 }
 
+// Whether the device has a kernel of its own for the record: for sources of one
+// dtype, or for a product that reads f32 beside 16 bits.
+static bool has_kernel(const choir_graph_t* graph,
+                       const choir_record_t* record) {
+  const choir_op_kernel_t* kernel =
+      choir__native_kernel(choir_graph_device(graph), record);
+  const choir_dtype_t dtype = choir_record_src(record, 0)->dtype;
+  bool is_of_one = true;
+  for (int32_t i = 1; i < record->src_count; ++i) {
+    const choir_dtype_t other = choir_record_src(record, i)->dtype;
+    is_of_one &= other == dtype || !choir_dtype_is_float(other);
+  }
+  return kernel && (is_of_one || kernel->rounds_f32);
+}
+
 // Whether the record can read what the cast at `at` reads. Nobody wrote to that
 // since then; if it is a parameter that a host changes between forward and
 // backward, the product sees it, as in f32.
@@ -78,8 +93,7 @@ static bool can_read(const choir_graph_t* graph, int32_t at, int32_t node) {
   }
   choir_view_t operands[CHOIR_MAX_OPERANDS];
   const choir_record_t other = without_cast(record, to, from, operands);
-  return uses == 1 &&
-         choir__native_kernel(choir_graph_device(graph), &other) != NULL;
+  return uses == 1 && has_kernel(graph, &other);
 }
 
 choir_status_t choir__fuse_cast(choir_graph_t* graph, int32_t node) {

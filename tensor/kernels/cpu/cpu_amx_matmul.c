@@ -91,8 +91,12 @@ static choir_status_t matmul_run(const choir_record_t* record,
     return CHOIR_ERROR(INTERNAL, "matmul/amx: layout not supported");
   return run(&products, stream);
 }
-const choir_op_kernel_t choir__cpu_matmul_amx = CHOIR_OP_KERNEL(
-    CHOIR_OP_MATMUL, "matmul", "amx", matmul_run, matmul_supports);
+const choir_op_kernel_t choir__cpu_matmul_amx = {
+    .kernel = {.name = "matmul/amx", .run = matmul_run},
+    .op = CHOIR_OP_MATMUL,
+    .algorithm = "amx",
+    .supports = matmul_supports,
+    .rounds_f32 = true};
 
 static bool linear_supports(const choir_record_t* record) {
   choir__product_t product;
@@ -107,5 +111,9 @@ static choir_status_t linear_run(const choir_record_t* record,
     return CHOIR_ERROR(INTERNAL, "linear/amx: layout not supported");
   return run(&products, stream);
 }
-const choir_op_kernel_t choir__cpu_linear_amx = CHOIR_OP_KERNEL(
-    CHOIR_OP_LINEAR, "linear", "amx", linear_run, linear_supports);
+const choir_op_kernel_t choir__cpu_linear_amx = {
+    .kernel = {.name = "linear/amx", .run = linear_run},
+    .op = CHOIR_OP_LINEAR,
+    .algorithm = "amx",
+    .supports = linear_supports,
+    .rounds_f32 = true};
