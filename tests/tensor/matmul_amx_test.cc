@@ -13,6 +13,7 @@
 #include "tensor/kernels/cpu/cpu_amx.h"
 #include "tests/tensor/kernel_problem.h"
 #include "tests/tensor/ops_testing.h"
+#include "tests/testing/sanitized.h"
 
 namespace {
 
@@ -149,7 +150,7 @@ TEST_F(MatmulAmx, AgreesWithSumsInDouble) {
     for (int how = 0; how < 8; ++how) {
       SCOPED_TRACE(std::to_string(s.m) + " by " + std::to_string(s.n) + " by " +
                    std::to_string(s.k) + ", way " + std::to_string(how));
-      ++number;
+      if (++number % 4 && choir::testing::kSanitized) continue;
       const bool ta = how & 1, tb = how & 2, tc = how & 4;
       for (int wide = 0; wide < 3; ++wide) {
         const choir_dtype_t a = wide == 1 ? kWide : kNarrow;
