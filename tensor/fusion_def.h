@@ -98,7 +98,7 @@ choir_status_t choir__graph_fuse(choir_graph_t* graph) CHOIR_NODISCARD;
 choir_status_t choir__fuse_chains(choir_graph_t* graph, int32_t node)
     CHOIR_NODISCARD;
 
-// The cast at `node`, of what products can read as it is, goes
+// The cast at `node` goes where all that read its result can read what it reads
 // (tensor/fusions/casts.c).
 choir_status_t choir__fuse_cast(choir_graph_t* graph, int32_t node)
     CHOIR_NODISCARD;

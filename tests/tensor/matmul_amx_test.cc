@@ -71,6 +71,31 @@ struct Matrix {
   choir_view_t view;
 };
 
+// A matmul of these, or with a bias a linear.
+struct Record {
+  Record(const choir_view_t& a, const choir_view_t& b, const choir_view_t& c,
+         const choir_view_t* bias = nullptr, bool adds = false)
+      : kernel(bias ? &choir__cpu_linear_amx : &choir__cpu_matmul_amx),
+        operands{a, b, bias ? *bias : c, c} {
+    record.operation = choir__operation(kernel->op);
+    record.operands = operands;
+    record.src_count = bias ? 3 : 2;
+    record.dst_count = 1;
+    record.accumulate = adds;
+    record.kernel = &kernel->kernel;
+    record.attrs = bias ? nullptr : &attrs;
+  }
+  bool IsSupported() const { return kernel->supports(&record); }
+  void Run(const Device& device) {
+    ASSERT_TRUE(IsSupported());
+    ASSERT_OK(kernel->kernel.run(&record, device.stream()));
+  }
+  const choir_op_kernel_t* kernel;
+  choir_view_t operands[4];
+  choir_matmul_attrs_t attrs = {};
+  choir_record_t record = {};
+};
+
 class MatmulAmx : public testing::Test {
  protected:
   void SetUp() override {
@@ -95,22 +120,8 @@ class MatmulAmx : public testing::Test {
     std::vector<char> first;
     for (const auto& on : devices_) {
       const Matrix c(device, c_dtype, s.m, s.n, tc, 5, 3);
-      choir_view_t operands[4] = {a.view, b.view, vector, c.view};
-      if (!has_bias) operands[2] = c.view;
-      const choir_matmul_attrs_t attrs = {};
-      choir_record_t record = {};
-      const choir_op_t op = has_bias ? CHOIR_OP_LINEAR : CHOIR_OP_MATMUL;
-      const choir_op_kernel_t* kernel =
-          has_bias ? &choir__cpu_linear_amx : &choir__cpu_matmul_amx;
-      record.operation = choir__operation(op);
-      record.operands = operands;
-      record.src_count = has_bias ? 3 : 2;
-      record.dst_count = 1;
-      record.accumulate = adds;
-      record.kernel = &kernel->kernel;
-      record.attrs = has_bias ? nullptr : &attrs;
-      ASSERT_TRUE(kernel->supports(&record));
-      ASSERT_OK(kernel->kernel.run(&record, on->stream()));
+      Record(a.view, b.view, c.view, has_bias ? &vector : nullptr, adds)
+          .Run(*on);
       if (!first.empty()) {
         ASSERT_EQ(c.Bytes(), first)
             << "on " << choir_device_threads(on->device) << " threads";
@@ -172,17 +183,7 @@ TEST_F(MatmulAmx, WritesLargeResults) {
     const Matrix a(device, CHOIR_DTYPE_BF16, s.m, s.k, true, 0, 1);
     const Matrix b(device, CHOIR_DTYPE_BF16, s.k, s.n, false, 0, 2);
     const Matrix c(device, CHOIR_DTYPE_F32, s.m, s.n, false, gap, 3);
-    choir_view_t operands[] = {a.view, b.view, c.view};
-    const choir_matmul_attrs_t attrs = {};
-    choir_record_t record = {};
-    record.operation = choir__operation(CHOIR_OP_MATMUL);
-    record.operands = operands;
-    record.src_count = 2;
-    record.dst_count = 1;
-    record.kernel = &choir__cpu_matmul_amx.kernel;
-    record.attrs = &attrs;
-    ASSERT_TRUE(choir__cpu_matmul_amx.supports(&record));
-    ASSERT_OK(record.kernel->run(&record, device.stream()));
+    Record(a.view, b.view, c.view).Run(device);
     for (int64_t i = 0; i < s.m; i += 7)
       for (int64_t j = 0; j < s.n; j += 5) {
         double sum = 0;
@@ -205,16 +206,7 @@ TEST_F(MatmulAmx, KeepsNaNToItsRow) {
         choir_element_store(a.At(row * ld + i), CHOIR_DTYPE_BF16, NAN);
     choir_element_store(a.At(2 * a.view.strides[0] + 6 * a.view.strides[1]),
                         CHOIR_DTYPE_BF16, NAN);
-    choir_view_t operands[] = {a.view, b.view, c.view};
-    const choir_matmul_attrs_t attrs = {};
-    choir_record_t record = {};
-    record.operation = choir__operation(CHOIR_OP_MATMUL);
-    record.operands = operands;
-    record.src_count = 2;
-    record.dst_count = 1;
-    record.kernel = &choir__cpu_matmul_amx.kernel;
-    record.attrs = &attrs;
-    ASSERT_OK(record.kernel->run(&record, device.stream()));
+    Record(a.view, b.view, c.view).Run(device);
     for (int64_t i = 0; i < 5; ++i)
       for (int64_t j = 0; j < 6; ++j)
         EXPECT_EQ(std::isnan(c.Get(i, j)), i == 2) << i << ", " << j;
@@ -225,17 +217,9 @@ TEST_F(MatmulAmx, KeepsNaNToItsRow) {
 TEST_F(MatmulAmx, DeclinesF32) {
   const Device& device = *devices_[0];
   const Matrix a(device, CHOIR_DTYPE_F32, 4, 4, false, 0, 1);
-  choir_view_t operands[] = {a.view, a.view, a.view};
-  const choir_matmul_attrs_t attrs = {};
-  choir_record_t record = {};
-  record.operation = choir__operation(CHOIR_OP_MATMUL);
-  record.operands = operands;
-  record.src_count = 2;
-  record.dst_count = 1;
-  record.attrs = &attrs;
-  EXPECT_FALSE(choir__cpu_matmul_amx.supports(&record));
-  operands[0].dtype = CHOIR_DTYPE_F16;
-  EXPECT_FALSE(choir__cpu_matmul_amx.supports(&record));
+  EXPECT_FALSE(Record(a.view, a.view, a.view).IsSupported());
+  const Matrix f16(device, CHOIR_DTYPE_F16, 4, 4, false, 0, 1);
+  EXPECT_FALSE(Record(f16.view, a.view, a.view).IsSupported());
 }
 
 }  // namespace
