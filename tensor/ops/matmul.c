@@ -145,6 +145,11 @@ static const choir_op_case_t cases[] = {
     {"2,100;100,3", NULL},
     {"16,260;260,512", NULL},
     {"20,16;20,1024", "transpose_a=1"},
+    {"6,34;34,7", NULL},
+    {"34,6;34,7", "transpose_a=1"},
+    {"6,34;7,34", "transpose_b=1"},
+    {"10,9;5,10", "transpose_a=1 transpose_b=1"},
+    {"3,4,8;3,8,5", NULL},
     {NULL, NULL}};
 
 CHOIR_OP_DEFINE(MATMUL, matmul, 2, 1,

@@ -323,11 +323,14 @@ static bool is_narrow_product(const choir_record_t* record) {
 }
 
 // Of a result with one column oneDNN 3 (3.7.2) takes the elements for
-// neighbours, whatever their stride, and so of b's.
+// neighbours, whatever their stride, and so of b's. Of an odd number of terms
+// it pairs the last with what lies behind it and multiplies that by zero, which
+// is NaN if a NaN or an infinity lies there.
 static bool fits_narrow(const choir_record_t* record,
                         const choir__product_t* product) {
   return !is_narrow_product(record) ||
-         (product->c.transposed ? product->m : product->n) > 1;
+         ((product->c.transposed ? product->m : product->n) > 1 &&
+          product->k % 2 == 0);
 }
 
 static choir_status_t run_narrow(const choir_record_t* record,
