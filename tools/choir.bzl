@@ -60,8 +60,8 @@ _OPENMP_LINKOPTS = select({
     "//conditions:default": ["-fopenmp"],
 })
 
-_LEAK_DEPS = select({
-    "//tools:asan": ["//tools:mpi_leaks"],
+_SANITIZER_DEPS = select({
+    "//tools:asan": ["//tools:mpi_leaks", "//tools:spare_new"],
     "//tools:lsan": ["//tools:mpi_leaks"],
     "//conditions:default": [],
 })
@@ -245,7 +245,7 @@ def choir_cc_binary(
         linkopts = linkopts + _OPENMP_LINKOPTS,
         linkstatic = True,
         visibility = visibility or ["//visibility:private"],
-        deps = deps + ([] if kwargs.get("linkshared") else _LEAK_DEPS),
+        deps = deps + ([] if kwargs.get("linkshared") else _SANITIZER_DEPS),
         **kwargs
     )
 
@@ -301,7 +301,7 @@ def choir_cc_test(
         features = _FEATURES + features,
         linkopts = linkopts + _OPENMP_LINKOPTS,
         linkstatic = True,
-        deps = deps + [gtest] + _LEAK_DEPS,
+        deps = deps + [gtest] + _SANITIZER_DEPS,
         **kwargs
     )
 
@@ -326,7 +326,7 @@ def choir_fuzz_test(name, deps):
             "//conditions:default": [],
         }),
         linkstatic = True,
-        deps = deps + ["//tests/fuzz:driver"] + _LEAK_DEPS,
+        deps = deps + ["//tests/fuzz:driver"] + _SANITIZER_DEPS,
     )
 
 def choir_cc_tests(srcs, deps, tags = {}, sizes = {}, shards = {}, heavy = [], **kwargs):
