@@ -368,6 +368,21 @@ def start(*command):
 
 
 class ProcessesTest(unittest.TestCase):
+    def test_a_process_in_the_middle_of_an_exec(self):
+        mark = "exec-%d" % os.getpid()
+        for _ in range(40):
+            shell = subprocess.Popen(
+                ["sh", "-c", "sleep 1000 & echo $!; wait"],
+                env=dict(os.environ, CHOIR_RUN=mark),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            with shell:
+                started = int(shell.stdout.readline())
+                found = host_agent.run_processes(mark)
+                os.kill(started, signal.SIGKILL)
+            self.assertEqual(found, {shell.pid: None, started: None})
+
     def test_what_a_rank_left_is_not_the_rank(self):
         mark = "mark-%d" % os.getpid()
         daemon = subprocess.Popen(

@@ -525,33 +525,60 @@ def op_link(request):
 # ---- The run ----
 
 
-def rank_of(pid, run):
-    """(whether a process of this user belongs to `run`, its rank of Open MPI's or
-    None)."""
-    # $CHOIR_RUN: not for users: as CHOIR_LAUNCH, in the processes of choirrun.
-    mark = b"CHOIR_RUN=" + run.encode()
+# How long a process may take from one program to the next.
+EXEC_SECONDS = 0.05
+
+
+def environment(pid):
+    """The variables of a process, each as NAME=value. Empty where it has none, or
+    none yet as it is in the middle of an exec; None: it is gone or another
+    user's."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
-            words = file.read().split(b"\0")
+            text = file.read()
     except OSError:
-        return False, None
+        return None
+    return text.split(b"\0") if text else []
+
+
+def rank_in(words, run):
+    """(whether a process with this environment belongs to `run`, its rank of Open
+    MPI's or None)."""
+    # $CHOIR_RUN: not for users: as CHOIR_LAUNCH, in the processes of choirrun.
+    mark = b"CHOIR_RUN=" + run.encode()
     rank = None
-    for word in words:
+    for word in words or ():
         if word.startswith(b"OMPI_COMM_WORLD_RANK="):
             rank = int(word.split(b"=")[1])
-    return mark in words, rank
+    return mark in (words or ()), rank
+
+
+def runs_a_program(pid):
+    """Threads of the kernel and what only waits to be reaped do not."""
+    try:
+        return bool(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return False
 
 
 def run_processes(run):
     """{pid: rank or None} of the processes that belong to `run`."""
     found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        is_of_run, rank = rank_of(int(name), run)
-        if is_of_run:
-            found[int(name)] = rank
-    return found
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    end = time.monotonic() + EXEC_SECONDS
+    while True:
+        empty = []
+        for pid in pids:
+            words = environment(pid)
+            is_of_run, rank = rank_in(words, run)
+            if is_of_run and pid != os.getpid():
+                found[pid] = rank
+            if words == [] and runs_a_program(pid):
+                empty.append(pid)
+        if not empty or time.monotonic() > end:
+            return found
+        pids = empty
+        time.sleep(0.001)
 
 
 def first_processes(found, run):
@@ -564,7 +591,7 @@ def first_processes(found, run):
             continue
         # A rank that was still its daemon's fork when it was looked at can have
         # started this one meanwhile.
-        while rank_of(there[2], run)[1] == rank:
+        while rank_in(environment(there[2]), run)[1] == rank:
             pid = there[2]
             there = process_guard.stat(pid) or ("", "", 0)
         if found.get(there[2], rank) is None:
