@@ -35,7 +35,7 @@ sys.path[:0] = [ROOT, os.path.join(ROOT, "tools", "choirrun")]
 import gpu_report  # noqa: E402
 import gpu_steps  # noqa: E402
 import gtest_log  # noqa: E402
-import host_agent  # noqa: E402
+import host_facts  # noqa: E402
 
 from bench import measure  # noqa: E402
 
@@ -359,7 +359,7 @@ def main(argv):
     record = {
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "machine": describe_machine(options.torch_python),
-        "choir": host_agent.op_build({"library": library}),
+        "choir": host_facts.op_build({"library": library}),
         "limit": options.limit,
         "libraries": os.environ["LD_LIBRARY_PATH"].split(":"),
         "steps": [],

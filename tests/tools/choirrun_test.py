@@ -19,11 +19,13 @@ SCRIPT = os.path.join(FOLDER, "choirrun.py")
 sys.path.insert(0, FOLDER)
 
 import host_agent  # noqa: E402
+import host_facts  # noqa: E402
 import host_list  # noqa: E402
 import host_session  # noqa: E402
 import mpi_run  # noqa: E402
 import mpi_versions  # noqa: E402
 import process_guard  # noqa: E402
+import run_processes  # noqa: E402
 import run_base  # noqa: E402
 
 
@@ -254,7 +256,7 @@ class LibrariesTest(unittest.TestCase):
         environment = {"CHOIR_MPI_LIBRARY": named} if named else {}
         return {
             name: os.path.relpath(os.path.realpath(file), self.folder)
-            for name, file in host_agent.choir_libraries(
+            for name, file in host_facts.choir_libraries(
                 self.path("bin/program"), libraries, environment
             ).items()
         }
@@ -379,7 +381,7 @@ class ProcessesTest(unittest.TestCase):
             )
             with shell:
                 started = int(shell.stdout.readline())
-                found = host_agent.run_processes(mark)
+                found = run_processes.of_run(mark)
                 os.kill(started, signal.SIGKILL)
             self.assertEqual(found, {shell.pid: None, started: None})
 
@@ -396,19 +398,19 @@ class ProcessesTest(unittest.TestCase):
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
         rank, left = map(int, daemon.stdout.readline().split())
-        found = host_agent.run_processes(mark)
+        found = run_processes.of_run(mark)
         self.assertEqual(found, {daemon.pid: None, rank: 3, left: 3})
-        self.assertEqual(host_agent.first_processes(found, mark), {3: rank})
+        self.assertEqual(run_processes.first_of_ranks(found, mark), {3: rank})
         # As found when the rank was still its daemon's fork.
         found[rank] = None
-        self.assertEqual(host_agent.first_processes(found, mark), {3: rank})
+        self.assertEqual(run_processes.first_of_ranks(found, mark), {3: rank})
         # It is the last to be reaped.
         os.kill(daemon.pid, signal.SIGSTOP)
         os.kill(rank, signal.SIGKILL)
-        while host_agent.process_state(rank):
+        while run_processes.state_of(rank):
             time.sleep(0.01)
-        found = host_agent.run_processes(mark)
-        self.assertEqual(host_agent.first_processes(found, mark), {3: None})
+        found = run_processes.of_run(mark)
+        self.assertEqual(run_processes.first_of_ranks(found, mark), {3: None})
         os.kill(left, signal.SIGKILL)
 
 

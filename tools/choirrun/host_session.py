@@ -15,7 +15,10 @@ import threading
 import time
 
 import host_agent
+import host_facts
+import host_links
 import process_guard
+import run_processes
 
 # Tells how the agent ended, whatever the login shell is.
 _REMOTE = (
@@ -37,9 +40,16 @@ _lock = threading.Lock()  # held while one starts
 
 
 def _agent():
-    """What the bootstrap reads: names and texts of the agent's modules."""
+    """What the bootstrap reads: names and texts of the agent's modules, each behind
+    those that it imports."""
     texts = []
-    for module in (process_guard, host_agent):
+    for module in (
+        process_guard,
+        host_facts,
+        host_links,
+        run_processes,
+        host_agent,
+    ):
         with open(module.__file__, encoding="utf-8") as file:
             texts.append((module.__name__, file.read()))
     return json.dumps(texts).encode()
