@@ -41,6 +41,8 @@
 #include "model/sync_batch_norm.h"
 #include "model/updater.h"
 
+#include "onnx/onnx.h"
+
 #include "opt/optimizer.h"
 #include "opt/schedule.h"
 

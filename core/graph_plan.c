@@ -63,6 +63,8 @@ static choir__place_t place_of(const choir_graph_t* graph,
     buffer->input = i;
     return CHOIR__PLACE_INPUT;
   }
+  // Memory that somebody else made has what was put there.
+  if (buffer->buffer->wrapped) return CHOIR__PLACE_KEPT;
   // Nobody but the nodes holds it, and the list of those without memory.
   const int holders =
       atomic_load_explicit(&buffer->buffer->ref_count, memory_order_acquire) -

@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the file's names to places: each graph becomes arrays in which nodes say
+// by number what they read and write. Functions of the file are written out,
+// graphs in attributes become graphs of their own, which take what they name of
+// the graph around them (captures).
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnx/onnx_internal.h"
+
+// ---- The list of operators ----
+
+static const choir__onnx_operator_t operators[] = {
+#define ENTRY_(domain, Name, function, where, needs, states)      \
+  {domain, #Name, choir__onnx_op_##function, CHOIR__ONNX_##where, \
+   needs,  states},
+#define CHOIR__ONNX_OPERATOR ENTRY_
+#include "onnx/operators/operators.def"
+#undef ENTRY_
+};
+enum { OPERATOR_COUNT = sizeof operators / sizeof *operators };
+
+static int compare_operators(const void* a, const void* b) {
+  const choir__onnx_operator_t* const* x = a;
+  const choir__onnx_operator_t* const* y = b;
+  const int names = strcmp((*x)->name, (*y)->name);
+  return names ? names : strcmp((*x)->domain, (*y)->domain);
+}
+
+// ---- Building ----
+
+typedef struct builder_s {
+  choir_onnx_t* onnx;
+  const choir__onnx_operator_t* sorted[OPERATOR_COUNT];
+  FILE* missing;  // names of operators that there are not
+  int32_t missing_count;
+} builder_t;
+
+// Names of a graph, or of a function where it is called.
+typedef struct names_s {
+  void* tree;             // of name_t, by tsearch
+  struct names_s* outer;  // of the graph around; NULL: nothing is seen
+  choir__onnx_graph_t* graph;
+} names_t;
+
+typedef struct name_s {
+  const char* text;
+  int32_t place;
+} name_t;
+
+static int compare_names(const void* a, const void* b) {
+  return strcmp(((const name_t*)a)->text, ((const name_t*)b)->text);
+}
+
+static void* get(builder_t* builder, size_t bytes) {
+  void* memory = choir_arena_alloc(builder->onnx->arena, bytes ? bytes : 1);
+  if (memory) memset(memory, 0, bytes);
+  return memory;
+}
+
+static choir_status_t no_memory(void) {
+  return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for the graph");
+}
+
+// Room for one more entry of an array of the arena.
+static choir_status_t grow(builder_t* builder, void** array, size_t width,
+                           int32_t count, int32_t* capacity) {
+  if (count < *capacity) return NULL;
+  const int32_t larger = *capacity ? 2 * *capacity : 16;
+  void* moved = get(builder, (size_t)larger * width);
+  if (!moved) return no_memory();
+  if (count > 0) memcpy(moved, *array, (size_t)count * width);
+  *array = moved;
+  *capacity = larger;
+  return NULL;
+}
+
+static choir_status_t add_place(builder_t* builder, choir__onnx_graph_t* graph,
+                                const char* name, int32_t* out_place) {
+  void* places = graph->places;
+  CHOIR_TRY(grow(builder, &places, sizeof *graph->places, graph->place_count,
+                 &graph->place_capacity));
+  graph->places = places;
+  *out_place = graph->place_count++;
+  graph->places[*out_place] = (choir__onnx_place_t){.name = name, .param = -1};
+  return NULL;
+}
+
+// place -1: the name stands for nothing.
+static choir_status_t bind(builder_t* builder, names_t* names, const char* text,
+                           int32_t place) {
+  name_t* name = get(builder, sizeof *name);
+  if (!name) return no_memory();
+  *name = (name_t){.text = text, .place = place};
+  name_t** found = tsearch(name, &names->tree, compare_names);
+  if (!found) return no_memory();
+  if (*found != name)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: '%s' is given twice; each name stands for one "
+                       "value",
+                       text);
+  return NULL;
+}
+
+static choir_status_t new_name(builder_t* builder, names_t* names,
+                               const char* text, int32_t* out_place) {
+  CHOIR_TRY(add_place(builder, names->graph, text, out_place));
+  return bind(builder, names, text, *out_place);
+}
+
+// *out_place -1: the name is unknown, or of what is absent (*out_found).
+static choir_status_t look_up(builder_t* builder, names_t* names,
+                              const char* text, int32_t* out_place,
+                              bool* out_found) {
+  *out_place = -1;
+  const name_t key = {.text = text};
+  name_t** found = tfind(&key, &names->tree, compare_names);
+  *out_found = found != NULL;
+  if (found) {
+    *out_place = (*found)->place;
+    return NULL;
+  }
+  if (!names->outer) return NULL;
+  int32_t outer;
+  CHOIR_TRY(look_up(builder, names->outer, text, &outer, out_found));
+  if (outer < 0) return NULL;
+  if (names->outer->graph == names->graph) {
+    *out_place = outer;
+    return NULL;
+  }
+  choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(new_name(builder, names, text, out_place));
+  void* captures = graph->captures;
+  CHOIR_TRY(grow(builder, &captures, sizeof *graph->captures,
+                 graph->capture_count, &graph->capture_capacity));
+  graph->captures = captures;
+  graph->captures[graph->capture_count++] =
+      (choir__onnx_capture_t){.outer = outer, .inner = *out_place};
+  return NULL;
+}
+
+// The entry of an initialiser's place, wherever it is seen from; NULL: the
+// place is no constant of the file's graph.
+static choir__onnx_place_t* find_constant(choir__onnx_graph_t* graph,
+                                          int32_t place) {
+  for (int32_t i = 0; i < graph->capture_count; ++i)
+    if (graph->captures[i].inner == place)
+      return find_constant(graph->outer, graph->captures[i].outer);
+  choir__onnx_place_t* entry = &graph->places[place];
+  return entry->constant && !graph->outer ? entry : NULL;
+}
+
+// ---- Attributes ----
+
+static const Onnx__AttributeProto* find_attr(const Onnx__NodeProto* proto,
+                                             const choir__onnx_site_t* site,
+                                             const char* name,
+                                             int32_t* out_number) {
+  for (size_t i = 0; i < proto->n_attribute; ++i) {
+    const Onnx__AttributeProto* attr = proto->attribute[i];
+    if (!attr->name || strcmp(attr->name, name) != 0) continue;
+    if (out_number) *out_number = (int32_t)i;
+    const char* other = attr->ref_attr_name;
+    if (!other || !*other) return attr;
+    if (!site) return NULL;
+    const Onnx__AttributeProto* given =
+        find_attr(site->call, site->outer, other, NULL);
+    for (size_t k = 0; !given && k < site->function->n_attribute_proto; ++k) {
+      const Onnx__AttributeProto* usual = site->function->attribute_proto[k];
+      if (usual->name && strcmp(usual->name, other) == 0) given = usual;
+    }
+    return given;
+  }
+  return NULL;
+}
+
+const Onnx__AttributeProto* choir__onnx_find_attr(
+    const choir__onnx_node_t* node, const char* name, int32_t* out_number) {
+  return find_attr(node->proto, node->site, name, out_number);
+}
+
+// ---- Nodes ----
+
+static const char* domain_of(const char* domain) {
+  return !domain || strcmp(domain, "ai.onnx") == 0 ? "" : domain;
+}
+
+static int64_t version_of(const builder_t* builder,
+                          const choir__onnx_site_t* site, const char* domain) {
+  const Onnx__ModelProto* model = builder->onnx->proto;
+  size_t count = model->n_opset_import;
+  Onnx__OperatorSetIdProto** imports = model->opset_import;
+  if (site && site->function->n_opset_import > 0) {
+    count = site->function->n_opset_import;
+    imports = site->function->opset_import;
+  }
+  for (size_t i = 0; i < count; ++i)
+    if (strcmp(domain_of(imports[i]->domain), domain) == 0)
+      return imports[i]->version;
+  return 1;
+}
+
+static const Onnx__FunctionProto* find_function(const builder_t* builder,
+                                                const Onnx__NodeProto* proto) {
+  const Onnx__ModelProto* model = builder->onnx->proto;
+  for (size_t i = 0; i < model->n_functions; ++i) {
+    const Onnx__FunctionProto* function = model->functions[i];
+    if (function->name && strcmp(function->name, proto->op_type) == 0 &&
+        strcmp(domain_of(function->domain), domain_of(proto->domain)) == 0)
+      return function;
+  }
+  return NULL;
+}
+
+static choir_status_t build_graph(builder_t* builder,
+                                  const Onnx__GraphProto* proto, names_t* outer,
+                                  const choir__onnx_site_t* site, int32_t depth,
+                                  choir__onnx_graph_t** out_graph);
+static choir_status_t add_node(builder_t* builder, names_t* names,
+                               const Onnx__NodeProto* proto,
+                               const choir__onnx_site_t* site, int32_t depth);
+
+static choir_status_t read_inputs(builder_t* builder, names_t* names,
+                                  const Onnx__NodeProto* proto,
+                                  int32_t* places) {
+  for (size_t i = 0; i < proto->n_input; ++i) {
+    const char* text = proto->input[i];
+    places[i] = -1;
+    if (!text || !*text) continue;
+    bool is_found = false;
+    CHOIR_TRY(look_up(builder, names, text, &places[i], &is_found));
+    if (!is_found)
+      return CHOIR_ERROR(
+          INVALID_ARGUMENT,
+          "onnx: node '%s' (%s) reads '%s', which nothing before "
+          "it gives",
+          proto->name ? proto->name : "", proto->op_type, text);
+  }
+  return NULL;
+}
+
+static void free_names(names_t* names) {
+  while (names->tree) {
+    name_t* name = *(name_t**)names->tree;
+    (void)tdelete(name, &names->tree, compare_names);
+  }
+}
+
+// The nodes of a function in the place of its call.
+static choir_status_t write_out(builder_t* builder, names_t* names,
+                                names_t* inside, const Onnx__NodeProto* proto,
+                                const Onnx__FunctionProto* function,
+                                const choir__onnx_site_t* outer,
+                                int32_t depth) {
+  if (proto->n_input > function->n_input ||
+      proto->n_output > function->n_output)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: function %s takes %zu inputs and gives %zu "
+                       "results; a call has %zu and %zu",
+                       function->name, function->n_input, function->n_output,
+                       proto->n_input, proto->n_output);
+  int32_t* places = get(builder, sizeof(int32_t) * (proto->n_input + 1));
+  choir__onnx_site_t* site = get(builder, sizeof *site);
+  if (!places || !site) return no_memory();
+  *site = (choir__onnx_site_t){proto, function, outer};
+  CHOIR_TRY(read_inputs(builder, names, proto, places));
+  for (size_t i = 0; i < function->n_input; ++i)
+    CHOIR_TRY(bind(builder, inside, function->input[i],
+                   i < proto->n_input ? places[i] : -1));
+  for (size_t i = 0; i < function->n_node; ++i)
+    CHOIR_TRY(add_node(builder, inside, function->node[i], site, depth + 1));
+  for (size_t i = 0; i < proto->n_output; ++i) {
+    if (!proto->output[i] || !*proto->output[i]) continue;
+    int32_t place;
+    bool is_found;
+    CHOIR_TRY(look_up(builder, inside, function->output[i], &place, &is_found));
+    if (!is_found)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "onnx: function %s does not compute its result '%s'",
+                         function->name, function->output[i]);
+    CHOIR_TRY(bind(builder, names, proto->output[i], place));
+  }
+  return NULL;
+}
+
+static choir_status_t note_missing(builder_t* builder,
+                                   const Onnx__NodeProto* proto,
+                                   const char* domain, int64_t version) {
+  if (++builder->missing_count <= 50)
+    fprintf(builder->missing, "%s%s of %s %lld (node '%s')",
+            builder->missing_count > 1 ? ", " : "", proto->op_type,
+            *domain ? domain : "ai.onnx", (long long)version,
+            proto->name ? proto->name : "");
+  return NULL;
+}
+
+static choir_status_t fill_node(builder_t* builder, names_t* names,
+                                const Onnx__NodeProto* proto,
+                                const choir__onnx_site_t* site, int32_t depth,
+                                choir__onnx_node_t* node) {
+  node->inputs = get(builder, sizeof(int32_t) * proto->n_input);
+  node->outputs = get(builder, sizeof(int32_t) * proto->n_output);
+  node->bodies = get(builder, sizeof(void*) * proto->n_attribute);
+  if (!node->inputs || !node->outputs || !node->bodies) return no_memory();
+  node->in_count = (int32_t)proto->n_input;
+  node->out_count = (int32_t)proto->n_output;
+  CHOIR_TRY(read_inputs(builder, names, proto, node->inputs));
+  for (int32_t i = 0; i < node->in_count && i < 32 && node->op; ++i) {
+    choir__onnx_place_t* constant =
+        node->inputs[i] < 0 ? NULL
+                            : find_constant(names->graph, node->inputs[i]);
+    if (!constant) continue;
+    // For now param says what is known of it: -2: read by the host, -3: a
+    // state.
+    if (node->op->needs >> i & 1) constant->param = -2;
+    if (node->op->states >> i & 1 && constant->param != -2)
+      constant->param = -3;
+  }
+  for (size_t i = 0; i < proto->n_attribute; ++i)
+    if (proto->attribute[i]->g)
+      CHOIR_TRY(build_graph(builder, proto->attribute[i]->g, names, site,
+                            depth + 1, &node->bodies[i]));
+  for (int32_t i = 0; i < node->out_count; ++i) {
+    node->outputs[i] = -1;
+    if (proto->output[i] && *proto->output[i])
+      CHOIR_TRY(new_name(builder, names, proto->output[i], &node->outputs[i]));
+  }
+  return NULL;
+}
+
+static choir_status_t add_node(builder_t* builder, names_t* names,
+                               const Onnx__NodeProto* proto,
+                               const choir__onnx_site_t* site, int32_t depth) {
+  if (depth > CHOIR__ONNX_MAX_DEPTH)
+    return CHOIR_ERROR(
+        INVALID_ARGUMENT,
+        "onnx: graphs and functions lie in one another more than "
+        "%d deep (a function that calls itself?)",
+        CHOIR__ONNX_MAX_DEPTH);
+  if (++builder->onnx->total_nodes > CHOIR__ONNX_MAX_NODES)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: more than %d nodes, functions written out",
+                       CHOIR__ONNX_MAX_NODES);
+  if (!proto->op_type)
+    return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: a node names no operator");
+  const Onnx__FunctionProto* function = find_function(builder, proto);
+  if (function) {
+    names_t inside = {.graph = names->graph};
+    choir_status_t status =
+        write_out(builder, names, &inside, proto, function, site, depth);
+    free_names(&inside);
+    return status;
+  }
+  const char* domain = domain_of(proto->domain);
+  const choir__onnx_operator_t key = {.domain = domain, .name = proto->op_type};
+  const choir__onnx_operator_t* at = &key;
+  const choir__onnx_operator_t** found =
+      bsearch(&at, builder->sorted, OPERATOR_COUNT, sizeof *builder->sorted,
+              compare_operators);
+  choir__onnx_node_t node = {.proto = proto,
+                             .site = site,
+                             .op = found ? *found : NULL,
+                             .version = version_of(builder, site, domain)};
+  if (!found) CHOIR_TRY(note_missing(builder, proto, domain, node.version));
+  char* label = NULL;
+  if (!proto->name || !*proto->name) {
+    label = get(builder, strlen(proto->op_type) + 16);
+    if (!label) return no_memory();
+    sprintf(label, "%s_%d", proto->op_type, builder->onnx->total_nodes);
+  }
+  node.label = label ? label : proto->name;
+  CHOIR_TRY(fill_node(builder, names, proto, site, depth, &node));
+  choir__onnx_graph_t* graph = names->graph;
+  void* nodes = graph->nodes;
+  CHOIR_TRY(grow(builder, &nodes, sizeof node, graph->node_count,
+                 &graph->node_capacity));
+  graph->nodes = nodes;
+  graph->nodes[graph->node_count++] = node;
+  return NULL;
+}
+
+// ---- Graphs ----
+
+static choir_status_t add_constants(builder_t* builder, names_t* names,
+                                    const Onnx__GraphProto* proto) {
+  choir__onnx_graph_t* graph = names->graph;
+  for (size_t i = 0; i < proto->n_initializer; ++i) {
+    Onnx__TensorProto* tensor = proto->initializer[i];
+    int32_t place;
+    CHOIR_TRY(
+        new_name(builder, names, tensor->name ? tensor->name : "", &place));
+    CHOIR_TRY(choir__onnx_make_tensor(builder->onnx, tensor,
+                                      &graph->places[place].constant,
+                                      &graph->places[place].type));
+    // The elements are in the tensor now.
+    if (tensor->raw_data.len > 0) {
+      builder->onnx->proto_memory.free(builder->onnx, tensor->raw_data.data);
+      tensor->raw_data = (ProtobufCBinaryData){0};
+    }
+  }
+  for (size_t i = 0; i < proto->n_sparse_initializer; ++i) {
+    const Onnx__SparseTensorProto* tensor = proto->sparse_initializer[i];
+    int32_t place;
+    CHOIR_TRY(new_name(
+        builder, names,
+        tensor->values && tensor->values->name ? tensor->values->name : "",
+        &place));
+    CHOIR_TRY(choir__onnx_make_sparse(builder->onnx, tensor,
+                                      &graph->places[place].constant,
+                                      &graph->places[place].type));
+  }
+  return NULL;
+}
+
+static choir_status_t add_inputs(builder_t* builder, names_t* names,
+                                 const Onnx__GraphProto* proto) {
+  choir__onnx_graph_t* graph = names->graph;
+  graph->inputs = get(builder, sizeof(int32_t) * proto->n_input);
+  graph->infos = get(builder, sizeof(void*) * proto->n_input);
+  if (!graph->inputs || !graph->infos) return no_memory();
+  for (size_t i = 0; i < proto->n_input; ++i) {
+    const char* text = proto->input[i]->name ? proto->input[i]->name : "";
+    const name_t key = {.text = text};
+    // It has an initialiser, as before version 4 of the format all had.
+    if (tfind(&key, &names->tree, compare_names)) continue;
+    graph->infos[graph->in_count] = proto->input[i];
+    CHOIR_TRY(new_name(builder, names, text, &graph->inputs[graph->in_count]));
+    ++graph->in_count;
+  }
+  return NULL;
+}
+
+static choir_status_t fill_graph(builder_t* builder, names_t* names,
+                                 const Onnx__GraphProto* proto,
+                                 const choir__onnx_site_t* site,
+                                 int32_t depth) {
+  choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(add_constants(builder, names, proto));
+  CHOIR_TRY(add_inputs(builder, names, proto));
+  for (size_t i = 0; i < proto->n_node; ++i)
+    CHOIR_TRY(add_node(builder, names, proto->node[i], site, depth));
+  graph->outputs = get(builder, sizeof(int32_t) * proto->n_output);
+  if (!graph->outputs) return no_memory();
+  graph->out_count = (int32_t)proto->n_output;
+  for (size_t i = 0; i < proto->n_output; ++i) {
+    const char* text = proto->output[i]->name ? proto->output[i]->name : "";
+    bool is_found;
+    CHOIR_TRY(look_up(builder, names, text, &graph->outputs[i], &is_found));
+    if (!is_found)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "onnx: nothing gives the graph's result '%s'", text);
+  }
+  return NULL;
+}
+
+static choir_status_t build_graph(builder_t* builder,
+                                  const Onnx__GraphProto* proto, names_t* outer,
+                                  const choir__onnx_site_t* site, int32_t depth,
+                                  choir__onnx_graph_t** out_graph) {
+  if (depth > CHOIR__ONNX_MAX_DEPTH)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: graphs lie in one another more than %d deep",
+                       CHOIR__ONNX_MAX_DEPTH);
+  choir__onnx_graph_t* graph = get(builder, sizeof *graph);
+  if (!graph) return no_memory();
+  *out_graph = graph;
+  graph->outer = outer ? outer->graph : NULL;
+  names_t names = {.outer = outer, .graph = graph};
+  choir_status_t status = fill_graph(builder, &names, proto, site, depth);
+  free_names(&names);
+  return status;
+}
+
+void choir__onnx_graph_release(choir__onnx_graph_t* graph) {
+  if (!graph) return;
+  for (int32_t i = 0; i < graph->place_count; ++i) {
+    choir_tensor_release(graph->places[i].constant);
+    choir_tensor_release(graph->places[i].moved);
+  }
+  for (int32_t i = 0; i < graph->node_count; ++i)
+    for (size_t k = 0; k < graph->nodes[i].proto->n_attribute; ++k)
+      choir__onnx_graph_release(graph->nodes[i].bodies[k]);
+}
+
+// ---- Parameters ----
+
+static bool is_learnt(const choir__onnx_place_t* place) {
+  if (!place->constant || place->param == -2) return false;
+  const choir_view_t* view = choir_tensor_view(place->constant);
+  const bool is_float =
+      place->type == CHOIR_ONNX_FLOAT || place->type == CHOIR_ONNX_DOUBLE ||
+      place->type == CHOIR_ONNX_FLOAT16 || place->type == CHOIR_ONNX_BFLOAT16;
+  return is_float && (place->param == -3 || choir_view_count(view) > 1);
+}
+
+static choir_status_t find_params(builder_t* builder) {
+  choir_onnx_t* onnx = builder->onnx;
+  choir__onnx_graph_t* graph = onnx->graph;
+  const size_t room = (size_t)graph->place_count;
+  onnx->param_places = get(builder, sizeof(int32_t) * room);
+  onnx->params = get(builder, sizeof(void*) * room);
+  if (!onnx->param_places || !onnx->params) return no_memory();
+  for (int32_t i = 0; i < graph->place_count; ++i) {
+    choir__onnx_place_t* place = &graph->places[i];
+    if (!is_learnt(place)) {
+      place->param = -1;
+      continue;
+    }
+    // Coded until its trainable flag is set from it.
+    const bool is_state = place->param == -3;
+    place->param = onnx->param_count;
+    onnx->param_places[onnx->param_count++] = is_state ? -1 - i : i;
+  }
+  return NULL;
+}
+
+choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
+  char* text = NULL;
+  size_t bytes = 0;
+  builder_t builder = {.onnx = onnx, .missing = open_memstream(&text, &bytes)};
+  if (!builder.missing) return no_memory();
+  for (int32_t i = 0; i < OPERATOR_COUNT; ++i)
+    builder.sorted[i] = &operators[i];
+  qsort(builder.sorted, OPERATOR_COUNT, sizeof *builder.sorted,
+        compare_operators);
+  choir_status_t status =
+      build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);
+  fclose(builder.missing);
+  if (!status && builder.missing_count > 0)
+    status =
+        CHOIR_ERROR(UNIMPLEMENTED,
+                    "onnx: Choir has not got %d operator%s: "
+                    "%s%s",
+                    builder.missing_count, builder.missing_count > 1 ? "s" : "",
+                    text, builder.missing_count > 50 ? ", ..." : "");
+  free(text);
+  if (!status) status = find_params(&builder);
+  if (!status) {
+    onnx->result_types =
+        get(&builder, sizeof(int32_t) * (size_t)(onnx->graph->out_count + 1));
+    if (!onnx->result_types) status = no_memory();
+  }
+  return status;
+}

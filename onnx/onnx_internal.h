@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CHOIR_ONNX_ONNX_INTERNAL_H_
+#define CHOIR_ONNX_ONNX_INTERNAL_H_
+
+#include "onnx/onnx.pb-c.h"
+#include "onnx/onnx_call_def.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What the files of this layer share. A file is parsed (onnx_file.c), its graph
+// is put into arrays whose nodes name values by their places (onnx_graph.c),
+// and each forward goes through them (onnx_run.c).
+
+// A graph in a graph in a graph, a function that calls a function: so many.
+enum { CHOIR__ONNX_MAX_DEPTH = 32 };
+// Nodes of a file, functions written out.
+enum { CHOIR__ONNX_MAX_NODES = 1 << 20 };
+// Nodes that run in one forward, with those of loops.
+enum { CHOIR__ONNX_MAX_RUNS = 1 << 20 };
+
+// A value that a name of the file stands for: place k of a graph.
+typedef struct choir__onnx_place_s {
+  const char* name;          // of the file
+  choir_tensor_t* constant;  // of an initialiser, on the host; NULL: none
+  int32_t type;              // of its elements
+  int32_t param;             // number of the parameter that it is; -1: none
+  choir_tensor_t* moved;     // the constant on the step's device, once needed
+} choir__onnx_place_t;
+
+// A call of a function of the file: where its nodes find attributes that are
+// the call's.
+typedef struct choir__onnx_site_s {
+  const Onnx__NodeProto* call;
+  const Onnx__FunctionProto* function;
+  const struct choir__onnx_site_s* outer;
+} choir__onnx_site_t;
+
+typedef struct choir__onnx_node_s {
+  const Onnx__NodeProto* proto;
+  const choir__onnx_site_t* site;  // NULL: of no function
+  const choir__onnx_operator_t* op;
+  int64_t version;
+  const char* label;
+  int32_t* inputs;  // places; -1: absent
+  int32_t in_count;
+  int32_t* outputs;  // places; -1: unnamed
+  int32_t out_count;
+  choir__onnx_graph_t** bodies;  // by number of the attribute; NULL: no graph
+} choir__onnx_node_t;
+
+// A body takes some values from the graph around it.
+typedef struct choir__onnx_capture_s {
+  int32_t outer;  // place there
+  int32_t inner;
+} choir__onnx_capture_t;
+
+struct choir__onnx_graph_s {
+  choir__onnx_graph_t* outer;  // NULL: the file's
+  choir__onnx_place_t* places;
+  int32_t place_count, place_capacity;
+  choir__onnx_node_t* nodes;
+  int32_t node_count, node_capacity;
+  choir__onnx_capture_t* captures;
+  int32_t capture_count, capture_capacity;
+  int32_t* inputs;                     // without those that have an initialiser
+  const Onnx__ValueInfoProto** infos;  // of inputs
+  int32_t in_count;
+  int32_t* outputs;
+  int32_t out_count;
+};
+
+struct choir_onnx_s {
+  int32_t references;
+  choir_device_t* host;  // where constants and known values are
+  choir_scope_t* known;  // of known values, for a forward
+  Onnx__ModelProto* proto;
+  ProtobufCAllocator proto_memory;
+  uint64_t proto_bytes, proto_limit;
+  char* folder;          // NULL: none
+  choir_arena_t* arena;  // of graphs
+  choir__onnx_graph_t* graph;
+  int32_t total_nodes;
+  // Parameters and states: places of the file's graph.
+  int32_t* param_places;
+  choir_param_t** params;  // the model's or own; NULL until define or place
+  choir_param_t* own_params;
+  int32_t param_count;
+  choir_device_t* device;  // of params
+  // Of the last forward.
+  choir__onnx_value_t* values;
+  choir_scope_t* scope;
+  int32_t* result_types;
+};
+
+typedef struct choir__onnx_run_s {
+  choir_onnx_t* onnx;
+  choir_scope_t* scope;
+  choir_scope_t* known;
+  const choir__onnx_graph_t* graph;  // whose nodes run now
+  choir__onnx_value_t* values;       // of its places
+  int64_t nodes;                     // that ran
+  int32_t depth;
+} choir__onnx_run_t;
+
+// onnx_data.c: a tensor of the file on the host's device.
+choir_status_t choir__onnx_make_tensor(const choir_onnx_t* onnx,
+                                       const Onnx__TensorProto* proto,
+                                       choir_tensor_t** out_tensor,
+                                       int32_t* out_type) CHOIR_NODISCARD;
+// The dense tensor of a sparse one.
+choir_status_t choir__onnx_make_sparse(const choir_onnx_t* onnx,
+                                       const Onnx__SparseTensorProto* proto,
+                                       choir_tensor_t** out_tensor,
+                                       int32_t* out_type) CHOIR_NODISCARD;
+// A float of 8 or 4 bits by its bits.
+float choir__onnx_small_float(int32_t type, uint8_t bits);
+// The type that a dtype is the natural one of.
+int32_t choir__onnx_dtype_type(choir_dtype_t dtype);
+
+// onnx_graph.c
+choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
+void choir__onnx_graph_release(choir__onnx_graph_t* graph);
+const Onnx__AttributeProto* choir__onnx_find_attr(
+    const choir__onnx_node_t* node, const char* name, int32_t* out_number);
+
+// onnx_run.c
+bool choir__onnx_run_graph(choir__onnx_run_t* run,
+                           const choir__onnx_graph_t* graph,
+                           choir__onnx_value_t* values);
+// A known tensor as a variable of the step.
+choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
+                              choir_tensor_t** kept);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CHOIR_ONNX_ONNX_INTERNAL_H_
