@@ -224,21 +224,32 @@ static int32_t width_of(int32_t type) {
   return is_small_float(type) ? 8 : 8 * (int32_t)choir_dtype_bytes(dtype);
 }
 
-// Bits of a small float: the first of those that stand for it.
-static uint64_t small_bits(int32_t type, float x) {
-  const int32_t count = 1 << width_of(type);
-  for (int32_t bits = 0; bits < count; ++bits) {
-    const float y = choir__onnx_small_float(type, (uint8_t)bits);
-    if (memcmp(&x, &y, sizeof x) == 0 || (isnan(x) && isnan(y)))
-      return (uint64_t)bits;
+// What the bits of a small float stand for.
+typedef struct small_table_s {
+  int32_t count;
+  float numbers[256];
+} small_table_t;
+
+static void fill_table(small_table_t* table, int32_t type) {
+  table->count = is_small_float(type) ? 1 << width_of(type) : 0;
+  for (int32_t bits = 0; bits < table->count; ++bits)
+    table->numbers[bits] = choir__onnx_small_float(type, (uint8_t)bits);
+}
+
+// The first of those that stand for x.
+static uint64_t small_bits(const small_table_t* table, float x) {
+  for (int32_t bits = 0; bits < table->count; ++bits) {
+    const float y = table->numbers[bits];
+    const bool is_same = x == y && !signbit(x) == !signbit(y);
+    if (is_same || (isnan(x) && isnan(y))) return (uint64_t)bits;
   }
   return 0;
 }
 
 static uint64_t load_bits(const choir__onnx_array_t* array, int64_t k,
-                          int32_t type) {
-  if (is_small_float(type))
-    return small_bits(type, ((const float*)array->data)[k]);
+                          const small_table_t* table) {
+  if (table->count > 0)
+    return small_bits(table, ((const float*)array->data)[k]);
   if (!choir_dtype_is_float(array->view.dtype))
     return (uint64_t)choir__onnx_int_at(array, k);
   uint64_t bits = 0;
@@ -272,8 +283,10 @@ static choir_status_t bits_loop(const choir__onnx_array_t* srcs,
                                 const choir__onnx_array_t* dsts,
                                 const void* attrs) {
   const bits_attrs_t* types = attrs;
+  small_table_t table;
+  fill_table(&table, types->from);
   for (int64_t k = 0; k < dsts->count; ++k)
-    store_bits(dsts, k, types->to, load_bits(srcs, k, types->from));
+    store_bits(dsts, k, types->to, load_bits(srcs, k, &table));
   return NULL;
 }
 
