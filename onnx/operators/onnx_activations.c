@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations. Relu is in onnx_plain.c.
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -36,28 +37,29 @@ void choir__onnx_op_elu(choir__onnx_call_t* c) {
 
 // alpha elu(x / alpha), whose part above 0 is x itself.
 void choir__onnx_op_celu(choir__onnx_call_t* c) {
+  const choir_elu_attrs_t one = {.alpha = 1};
   const double alpha = choir__onnx_float(c, "alpha", 1);
   choir_var_t* x = IN(0);
   if (alpha == 1) {
-    OUT(0, DO(elu, x, &(choir_elu_attrs_t){.alpha = 1}));
+    OUT(0, DO(elu, x, &one));
     return;
   }
   choir_var_t* above = DO(relu, x);
-  if (alpha == 0) {
+  if (fabs(alpha) < (double)FLT_MIN) {
     OUT(0, above);
     return;
   }
   choir_var_t* below =
       DO(clip, x, &(choir_clip_attrs_t){.low = -INFINITY, .high = 0});
-  // Of a negative alpha the argument is above 0, where elu is a line.
   below = DO(scale, below, &(choir_scale_attrs_t){.factor = 1 / alpha});
-  if (alpha > 0) {
-    below = DO(elu, below, &(choir_elu_attrs_t){.alpha = 1});
+  // Of a negative alpha the argument is above 0: e^u - 1 = e^u (1 - e^-u).
+  if (alpha < 0) {
+    choir_var_t* grown = DO(exp, below);
+    below = DO(mul, grown, DO(elu, DO(neg, below), &one));
   } else {
-    below = DO(scale, DO(exp, below),
-               &(choir_scale_attrs_t){.factor = 1, .shift = -1});
+    below = DO(elu, below, &one);
   }
-  below = DO(scale, below, &(choir_scale_attrs_t){.factor = alpha});
+  below = DO(scale, below, &(choir_scale_attrs_t){.factor = fabs(alpha)});
   OUT(0, DO(add, above, below));
 }
 
@@ -165,5 +167,5 @@ void choir__onnx_op_shrink(choir__onnx_call_t* c) {
       DO(where, is_above, DO(sub, x, shift), choir__onnx_scalar(c, dtype, 0));
   y = DO(where, is_below, DO(add, x, shift), y);
   if (!is_float) y = choir__onnx_convert_plainly(c, y, CHOIR_ONNX_DOUBLE, type);
-  choir__onnx_out_as(c, 0, y, type);
+  OUT(0, y);
 }

@@ -91,5 +91,13 @@ void choir__onnx_op_isinf(choir__onnx_call_t* c) {
 // ---- Where ----
 
 void choir__onnx_op_where(choir__onnx_call_t* c) {
-  choir__onnx_out_as(c, 0, DO(where, IN(0), IN(1), IN(2)), TYPE(1));
+  choir_var_t* y = DO(where, IN(0), IN(1), IN(2));
+  const choir_view_t* view = choir_var_view(y);
+  const choir_view_t* x = VIEW(1);
+  if (!view || !x) return;
+  // In mixed precision it may have another dtype.
+  if (view->dtype == x->dtype)
+    choir__onnx_out_as(c, 0, y, TYPE(1));
+  else
+    OUT(0, y);
 }

@@ -185,10 +185,8 @@ void choir__onnx_op_pow(choir__onnx_call_t* c) {
   if (is_integer) {
     base = choir__onnx_convert_plainly(c, base, type, CHOIR_ONNX_DOUBLE);
     exponent = choir__onnx_cast(c, exponent, CHOIR_DTYPE_F64);
-    choir__onnx_out_as(c, 0,
-                       choir__onnx_convert_plainly(c, DO(pow, base, exponent),
-                                                   CHOIR_ONNX_DOUBLE, type),
-                       type);
+    OUT(0, choir__onnx_convert_plainly(c, DO(pow, base, exponent),
+                                       CHOIR_ONNX_DOUBLE, type));
     return;
   }
   const choir_dtype_t dtype = base_view->dtype;
