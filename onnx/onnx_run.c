@@ -95,6 +95,17 @@ static void hand_over(choir__onnx_run_t* run) {
   if (status) choir_scope_fail(run->scope, status);
 }
 
+// A failure says which node it is of.
+static void name_failure(choir__onnx_run_t* run,
+                         const choir__onnx_node_t* node) {
+  choir_status_t status = choir_scope_take_failure(run->scope);
+  if (status)
+    choir_scope_fail(
+        run->scope,
+        choir_status_annotate(status, __FILE__, __LINE__, "node '%s' (%s)",
+                              node->label, node->op->name));
+}
+
 static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
                      choir__onnx_value_t* values) {
   if (++run->nodes > CHOIR__ONNX_MAX_RUNS) {
@@ -135,17 +146,15 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   choir_scope_set_label(call.scope, node->label);
   node->op->call(&call);
   choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
-  hand_over(run);
-  if (!choir_scope_is_ok(run->scope)) return false;
   if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
-      !outputs[0].var) {
-    choir_scope_fail(run->scope,
-                     CHOIR_ERROR(INVALID_ARGUMENT,
-                                 "onnx: node '%s' (%s) has %d inputs, some of "
-                                 "them absent; it needs more",
-                                 node->label, node->op->name, node->in_count));
-    return false;
-  }
+      !outputs[0].var && choir_scope_is_ok(call.scope))
+    choir_scope_fail(
+        call.scope, CHOIR_ERROR(INVALID_ARGUMENT,
+                                "%d inputs, some of them absent; it needs more",
+                                node->in_count));
+  hand_over(run);
+  name_failure(run, node);
+  if (!choir_scope_is_ok(run->scope)) return false;
   for (int32_t i = 0; i < node->out_count; ++i)
     if (node->outputs[i] >= 0) values[node->outputs[i]] = outputs[i];
   return true;
