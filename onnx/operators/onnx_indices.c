@@ -115,8 +115,11 @@ void choir__onnx_op_one_hot(choir__onnx_call_t* c) {
   const choir_view_t* indices = VIEW(0);
   const choir_view_t* values = VIEW(2);
   int64_t depth;
-  if (!indices || !values || choir__onnx_read_ints(c, 1, &depth, 1) != 1)
+  if (!indices || !values) return;
+  if (choir__onnx_read_ints(c, 1, &depth, 1) != 1) {
+    FAIL(INVALID_ARGUMENT, "the depth is not one number");
     return;
+  }
   int64_t axis = choir__onnx_int(c, "axis", -1);
   const int32_t ndim = indices->ndim + 1;
   if (depth < 0 || ndim > CHOIR_MAX_NDIM || values->ndim != 1 ||
