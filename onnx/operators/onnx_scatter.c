@@ -24,6 +24,7 @@ static reduction_t read_reduction(choir__onnx_call_t* c) {
 typedef struct put_attrs_s {
   int64_t axis;
   reduction_t reduction;
+  int32_t type;  // of the elements
 } put_attrs_t;
 
 static double reduce_real(reduction_t reduction, double a, double b) {
@@ -52,6 +53,22 @@ static int64_t reduce_integer(reduction_t reduction, int64_t a, int64_t b) {
   }
 }
 
+// As many bits of it as the type has.
+static int64_t wrapped(int64_t value, int32_t type) {
+  switch (type) {
+    case CHOIR_ONNX_INT8:
+      return (int8_t)value;
+    case CHOIR_ONNX_INT16:
+      return (int16_t)value;
+    case CHOIR_ONNX_UINT16:
+      return (uint16_t)value;
+    case CHOIR_ONNX_UINT32:
+      return (uint32_t)value;
+    default:
+      return value;
+  }
+}
+
 static void store_integer(void* data, choir_dtype_t dtype, int64_t k,
                           int64_t value) {
   if (dtype == CHOIR_DTYPE_I64)
@@ -65,15 +82,16 @@ static void store_integer(void* data, choir_dtype_t dtype, int64_t k,
 
 static void reduce_element(const choir__onnx_array_t* y, int64_t to,
                            const choir__onnx_array_t* updates, int64_t from,
-                           reduction_t reduction) {
+                           const put_attrs_t* put) {
   const choir_dtype_t dtype = y->view.dtype;
   if (!choir_dtype_is_float(dtype)) {
-    store_integer(y->data, dtype, to,
-                  reduce_integer(reduction, choir__onnx_int_at(y, to),
-                                 choir__onnx_int_at(updates, from)));
+    const int64_t value =
+        reduce_integer(put->reduction, choir__onnx_int_at(y, to),
+                       choir__onnx_int_at(updates, from));
+    store_integer(y->data, dtype, to, wrapped(value, put->type));
     return;
   }
-  const double value = reduce_real(reduction, choir__onnx_number_at(y, to),
+  const double value = reduce_real(put->reduction, choir__onnx_number_at(y, to),
                                    choir__onnx_number_at(updates, from));
   choir_element_store((char*)y->data + (size_t)to * choir_dtype_bytes(dtype),
                       dtype, value);
@@ -104,7 +122,7 @@ static choir_status_t put_loop(const choir__onnx_array_t* srcs,
       rest /= indices->shape[k];
       step *= x->shape[k];
     }
-    reduce_element(&dsts[0], to, &srcs[2], i, put->reduction);
+    reduce_element(&dsts[0], to, &srcs[2], i, put);
   }
   return NULL;
 }
@@ -185,7 +203,7 @@ static choir_var_t* scatter(choir__onnx_call_t* c, choir_var_t* x,
   if (reduction == ADD && choir_dtype_is_float(view->dtype))
     return DO(add, x, sum_updates(c, x, indices, updates, axis));
   choir_var_t* y;
-  const put_attrs_t attrs = {axis, reduction};
+  const put_attrs_t attrs = {axis, reduction, TYPE(0)};
   choir__onnx_host(c, "scatter", put_loop, &attrs, sizeof attrs,
                    (choir_var_t*[]){x, indices, updates}, 3, view, 1, &y);
   return y;

@@ -19,8 +19,9 @@ choir_var_t* choir__shapes_expand(choir__onnx_call_t* c, choir_var_t* x,
                                   int32_t ndim, const int64_t* shape);
 choir_var_t* choir__shapes_gather(choir__onnx_call_t* c, choir_var_t* x,
                                   choir_var_t* indices, int64_t axis);
-// start, start + step, ... before stop, as NumPy's x[start:stop:step] along an
-// axis of x: places may be negative or lie outside; step is not 0.
+// start, start + step, ... before stop along an axis of x, as Slice says it:
+// negative places count from the end, those outside are moved to the nearest
+// one inside; step is not 0.
 choir_var_t* choir__shapes_cut(choir__onnx_call_t* c, choir_var_t* x,
                                int64_t axis, int64_t start, int64_t stop,
                                int64_t step);

@@ -13,9 +13,9 @@ static choir_var_t* cut_backwards(choir__onnx_call_t* c, choir_var_t* x,
                                   int64_t axis, int64_t start, int64_t stop,
                                   int64_t step) {
   const int64_t size = choir_var_view(x)->shape[axis];
-  start = within(start, -1, size - 1);
+  start = within(start, 0, size - 1);
   stop = within(stop, -1, size - 1);
-  if (start <= stop) return choir__onnx_slice(c, x, axis, 0, 0);
+  if (size == 0 || start <= stop) return choir__onnx_slice(c, x, axis, 0, 0);
   step = within(step, -size, -1);
   const int64_t count = (start - stop - 1) / -step + 1;
   return choir__shapes_gather(c, x, choir__shapes_range(c, start, step, count),
