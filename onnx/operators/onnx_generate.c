@@ -66,7 +66,9 @@ void choir__onnx_op_range(choir__onnx_call_t* c) {
           ? count_reals(dtype, start, choir__onnx_number_at(&given[1], 0), step)
           : count_integers(first, choir__onnx_int_at(&given[1], 0), each);
   if (count < 0) {
-    FAIL(INVALID_ARGUMENT, "a step of %g; needs one that is not 0", step);
+    FAIL(INVALID_ARGUMENT,
+         "from %g to %g by %g; needs a step that is not 0, and numbers", start,
+         choir__onnx_number_at(&given[1], 0), step);
     return;
   }
   if (!is_real) {

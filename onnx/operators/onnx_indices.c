@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that take elements from where indices point, or give such indices.
-#include <string.h>
-
 #include "onnx/operators/onnx_shapes_internal.h"
 
 // ---- Gather ----

@@ -132,7 +132,7 @@ static choir_var_t* pad_constant(choir__onnx_call_t* c, choir_var_t* x,
   const double value = choir__onnx_number_at(&given, 0);
   const int64_t exact = INT64_C(1) << 53;
   if (given.view.dtype == CHOIR_DTYPE_I64 &&
-      (value > (double)exact || value < (double)-exact))
+      (value >= (double)exact || value <= (double)-exact))
     return pad_with(c, x, IN(2), pads);
   return pad(c, x, CHOIR_PAD_CONSTANT, value, pads);
 }

@@ -173,8 +173,11 @@ static choir_var_t* sum_updates(choir__onnx_call_t* c, choir_var_t* x,
 static bool are_placeable(choir__onnx_call_t* c, const choir_view_t* x,
                           const choir_view_t* indices,
                           const choir_view_t* updates, int64_t axis) {
-  bool fits = indices->ndim == x->ndim && updates->dtype == x->dtype &&
-              choir_view_same_shape(indices, updates);
+  bool fits =
+      indices->ndim == x->ndim &&
+      (updates->dtype == x->dtype || (choir_dtype_is_float(updates->dtype) &&
+                                      choir_dtype_is_float(x->dtype))) &&
+      choir_view_same_shape(indices, updates);
   for (int32_t k = 0; fits && k < x->ndim; ++k)
     fits = k == axis || indices->shape[k] <= x->shape[k];
   char text[3][160];
@@ -200,6 +203,7 @@ static choir_var_t* scatter(choir__onnx_call_t* c, choir_var_t* x,
   if (reduction == NONE)
     return DO(scatter_elements, x, indices, updates,
               &(choir_scatter_elements_attrs_t){.axis = axis});
+  updates = choir__onnx_cast(c, updates, view->dtype);
   if (reduction == ADD && choir_dtype_is_float(view->dtype))
     return DO(add, x, sum_updates(c, x, indices, updates, axis));
   choir_var_t* y;
@@ -252,8 +256,12 @@ static choir_var_t* step_places(choir__onnx_call_t* c, int32_t ndim,
   places = DO(add, places, choir__shapes_along(c, first, ndim, 0));
   if (strcmp(choir__onnx_string(c, "mode", "linear"), "circular") != 0)
     return places;
-  choir_var_t* end = choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &size);
-  return DO(where, DO(less, places, end), places, DO(sub, places, end));
+  choir_var_t* rounds =
+      DO(div, choir__onnx_cast(c, places, CHOIR_DTYPE_F64),
+         choir__onnx_scalar(c, CHOIR_DTYPE_F64, (double)size));
+  rounds = choir__onnx_cast(c, DO(floor, rounds), CHOIR_DTYPE_I64);
+  choir_var_t* each = choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &size);
+  return DO(sub, places, DO(mul, rounds, each));
 }
 
 void choir__onnx_op_tensor_scatter(choir__onnx_call_t* c) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that take a part of a tensor: ranges along axes.
-#include <string.h>
-
 #include "onnx/operators/onnx_shapes_internal.h"
 
 static int64_t within(int64_t value, int64_t low, int64_t high) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unique: the different rows of a tensor, found by sorting on the host.
-#include <string.h>
-
 #include "onnx/operators/onnx_shapes_internal.h"
 
 typedef struct rows_s {
