@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forward: goes through the nodes in order and calls the operator of each.
+#include <stdlib.h>
 #include <string.h>
 
 #include "onnx/onnx_internal.h"
@@ -31,18 +32,22 @@ static choir_status_t share(choir_device_t* device, choir_tensor_t* tensor,
 static choir_status_t copy_over(choir_device_t* device, choir_tensor_t* tensor,
                                 choir_tensor_t** out_tensor) {
   const choir_view_t* view = choir_tensor_view(tensor);
-  const size_t bytes =
-      (size_t)choir_view_count(view) * choir_dtype_bytes(view->dtype);
-  const char* data = choir_buffer_data(view->buffer);
-  choir_view_t dense = *view;
-  choir_view_set_contiguous(&dense);
-  if (!choir_view_is_contiguous(view))
-    return CHOIR_ERROR(INTERNAL, "onnx: a known value is not dense");
-  return choir_tensor_from_data(
-      device, view->dtype, view->ndim, view->shape,
-      bytes ? data + (size_t)view->offset * choir_dtype_bytes(view->dtype)
-            : data,
-      out_tensor);
+  const size_t width = choir_dtype_bytes(view->dtype);
+  const size_t bytes = (size_t)choir_view_count(view) * width;
+  if (bytes == 0 || choir_view_is_contiguous(view))
+    return choir_tensor_from_data(
+        device, view->dtype, view->ndim, view->shape,
+        (const char*)choir_buffer_data(view->buffer) +
+            (bytes ? (size_t)view->offset * width : 0),
+        out_tensor);
+  void* dense = malloc(bytes);
+  if (!dense) return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for a copy");
+  choir_status_t status = choir_tensor_read(tensor, dense, bytes);
+  if (!status)
+    status = choir_tensor_from_data(device, view->dtype, view->ndim,
+                                    view->shape, dense, out_tensor);
+  free(dense);
+  return status;
 }
 
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
