@@ -31,8 +31,8 @@ inline std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
          std::to_string(info.param.size);
 }
 
-// Of the backends that `is_wanted` takes, all sizes. Seven ranks run the code of
-// three and of four, and on two cores take as long as all others together.
+// Of the backends that `is_wanted` takes, all sizes. Seven ranks run the code
+// of three and of four, and on two cores take as long as all others together.
 inline std::vector<Case> CasesOf(bool (*is_wanted)(const std::string& name)) {
   std::vector<Case> cases;
 #define CHOIR_COMM_BACKEND(name) \
