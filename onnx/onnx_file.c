@@ -120,6 +120,7 @@ static void destroy(choir_onnx_t* onnx) {
   choir_device_release(onnx->device);
   choir_device_release(onnx->host);
   free(onnx->folder);
+  free(onnx->chosen);
   free(onnx);
 }
 

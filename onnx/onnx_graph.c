@@ -541,6 +541,8 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     onnx->result_types =
         get(&builder, sizeof(int32_t) * (size_t)(onnx->graph->out_count + 1));
     if (!onnx->result_types) status = no_memory();
+    onnx->results = onnx->graph->outputs;
+    onnx->result_count = onnx->graph->out_count;
   }
   return status;
 }

@@ -48,6 +48,7 @@ typedef struct choir__onnx_node_s {
   int32_t* outputs;  // places; -1: unnamed
   int32_t out_count;
   choir__onnx_graph_t** bodies;  // by number of the attribute; NULL: no graph
+  bool is_idle;                  // no result that forward gives needs it
 } choir__onnx_node_t;
 
 // A body takes some values from the graph around it.
@@ -91,7 +92,11 @@ struct choir_onnx_s {
   // Of the last forward.
   choir__onnx_value_t* values;
   choir_scope_t* scope;
+  // What forward gives: places, and types of the last forward.
+  const int32_t* results;
   int32_t* result_types;
+  int32_t result_count;
+  int32_t* chosen;  // both, of choir_onnx_select; NULL: the file's
 };
 
 typedef struct choir__onnx_run_s {

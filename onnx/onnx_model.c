@@ -68,9 +68,8 @@ choir_onnx_value_info_t choir_onnx_output(const choir_onnx_t* onnx,
   return info_of(onnx->proto->graph->output[index]);
 }
 int32_t choir_onnx_result_type(const choir_onnx_t* onnx, int32_t index) {
-  return index < 0 || index >= onnx->graph->out_count
-             ? CHOIR_ONNX_UNDEFINED
-             : onnx->result_types[index];
+  return index < 0 || index >= onnx->result_count ? CHOIR_ONNX_UNDEFINED
+                                                  : onnx->result_types[index];
 }
 
 // ---- Parameters ----

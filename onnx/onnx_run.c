@@ -160,7 +160,8 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
   bool is_ok = place_constants(run, graph, values);
   hand_over(run);
   for (int32_t i = 0; is_ok && i < graph->node_count; ++i)
-    is_ok = run_node(run, &graph->nodes[i], values);
+    if (!graph->nodes[i].is_idle)
+      is_ok = run_node(run, &graph->nodes[i], values);
   run->graph = outer_graph;
   run->values = outer_values;
   --run->depth;
@@ -243,16 +244,16 @@ static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
   if (!choir__onnx_run_graph(run, graph, values))
     return choir_scope_fail(run->scope, NULL);
   choir_var_t** results = choir_scope_alloc(
-      run->scope, sizeof(void*) * (size_t)(graph->out_count + 1));
+      run->scope, sizeof(void*) * (size_t)(onnx->result_count + 1));
   if (!results) return choir_scope_fail(run->scope, NULL);
-  for (int32_t i = 0; i < graph->out_count; ++i) {
-    choir__onnx_value_t* value = &values[graph->outputs[i]];
+  for (int32_t i = 0; i < onnx->result_count; ++i) {
+    choir__onnx_value_t* value = &values[onnx->results[i]];
     if (!value->var)
       return choir_scope_fail(
           run->scope,
           CHOIR_ERROR(UNIMPLEMENTED,
                       "onnx: result '%s' is %s; results of a model are tensors",
-                      graph->places[graph->outputs[i]].name,
+                      graph->places[onnx->results[i]].name,
                       value->is_sequence ? "a sequence" : "empty"));
     onnx->result_types[i] = value->type;
     results[i] =
@@ -260,12 +261,12 @@ static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
             ? choir__onnx_move(run, choir_var_tensor(value->var), value->kept)
             : value->var;
   }
-  return graph->out_count == 0
+  return onnx->result_count == 0
              ? choir_scope_fail(run->scope,
                                 CHOIR_ERROR(INVALID_ARGUMENT,
                                             "onnx: the model has no results"))
              : choir_scope_tuple(run->scope,
-                                 (choir_vars_t){results, graph->out_count});
+                                 (choir_vars_t){results, onnx->result_count});
 }
 
 choir_var_t* choir_onnx_forward(choir_scope_t* scope, choir_onnx_t* onnx,
