@@ -33,6 +33,7 @@ static int compare_operators(const void* a, const void* b) {
 
 typedef struct builder_s {
   choir_onnx_t* onnx;
+  const Onnx__FunctionProto** functions;  // sorted
   const choir__onnx_operator_t* sorted[OPERATOR_COUNT];
   FILE* missing;  // names of operators that there are not
   int32_t missing_count;
@@ -64,6 +65,23 @@ static choir_status_t no_memory(void) {
   return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for the graph");
 }
 
+// Functions that call functions could make a short file take any memory.
+static choir_status_t count_names(builder_t* builder, size_t count) {
+  if (count <= (size_t)(CHOIR__ONNX_MAX_NAMES - builder->onnx->total_names)) {
+    builder->onnx->total_names += (int32_t)count;
+    return NULL;
+  }
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "onnx: more than %d names, functions written out",
+                     CHOIR__ONNX_MAX_NAMES);
+}
+
+static choir_status_t check_list(size_t count, const char* what) {
+  if (count <= CHOIR__ONNX_MAX_LIST) return NULL;
+  return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: %zu %s; at most %d are possible",
+                     count, what, CHOIR__ONNX_MAX_LIST);
+}
+
 // Room for one more entry of an array of the arena.
 static choir_status_t grow(builder_t* builder, void** array, size_t width,
                            int32_t count, int32_t* capacity) {
@@ -84,7 +102,8 @@ static choir_status_t add_place(builder_t* builder, choir__onnx_graph_t* graph,
                  &graph->place_capacity));
   graph->places = places;
   *out_place = graph->place_count++;
-  graph->places[*out_place] = (choir__onnx_place_t){.name = name, .param = -1};
+  graph->places[*out_place] =
+      (choir__onnx_place_t){.name = name, .param = -1, .outer = -1};
   return NULL;
 }
 
@@ -126,12 +145,10 @@ static choir_status_t look_up(builder_t* builder, names_t* names,
   int32_t outer;
   CHOIR_TRY(look_up(builder, names->outer, text, &outer, out_found));
   if (outer < 0) return NULL;
-  if (names->outer->graph == names->graph) {
-    *out_place = outer;
-    return NULL;
-  }
   choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(count_names(builder, 1));
   CHOIR_TRY(new_name(builder, names, text, out_place));
+  graph->places[*out_place].outer = outer;
   void* captures = graph->captures;
   CHOIR_TRY(grow(builder, &captures, sizeof *graph->captures,
                  graph->capture_count, &graph->capture_capacity));
@@ -145,10 +162,9 @@ static choir_status_t look_up(builder_t* builder, names_t* names,
 // place is no constant of the file's graph.
 static choir__onnx_place_t* find_constant(choir__onnx_graph_t* graph,
                                           int32_t place) {
-  for (int32_t i = 0; i < graph->capture_count; ++i)
-    if (graph->captures[i].inner == place)
-      return find_constant(graph->outer, graph->captures[i].outer);
   choir__onnx_place_t* entry = &graph->places[place];
+  for (; entry->outer >= 0; entry = &graph->places[entry->outer])
+    graph = graph->outer;
   return entry->constant && !graph->outer ? entry : NULL;
 }
 
@@ -202,16 +218,81 @@ static int64_t version_of(const builder_t* builder,
   return 1;
 }
 
-static const Onnx__FunctionProto* find_function(const builder_t* builder,
-                                                const Onnx__NodeProto* proto) {
-  const Onnx__ModelProto* model = builder->onnx->proto;
-  for (size_t i = 0; i < model->n_functions; ++i) {
-    const Onnx__FunctionProto* function = model->functions[i];
-    if (function->name && strcmp(function->name, proto->op_type) == 0 &&
-        strcmp(domain_of(function->domain), domain_of(proto->domain)) == 0)
-      return function;
+// The versions that a file or a function says.
+static choir_status_t check_versions(Onnx__OperatorSetIdProto* const* imports,
+                                     size_t count) {
+  CHOIR_TRY(check_list(count, "operator sets"));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t version = imports[i]->version;
+    if (*domain_of(imports[i]->domain)) continue;
+    if (version < 1)
+      return CHOIR_ERROR(INVALID_ARGUMENT,
+                         "onnx: the file's operators are of version %lld; "
+                         "versions begin with 1",
+                         (long long)version);
+    if (version > CHOIR__ONNX_MAX_VERSION)
+      return CHOIR_ERROR(UNIMPLEMENTED,
+                         "onnx: the file's operators are of version %lld; "
+                         "Choir knows those up to %d",
+                         (long long)version, CHOIR__ONNX_MAX_VERSION);
   }
   return NULL;
+}
+
+// From version 3 of the format on a file has to say its operators' versions.
+static choir_status_t check_model(const Onnx__ModelProto* model) {
+  CHOIR_TRY(check_versions(model->opset_import, model->n_opset_import));
+  if (model->ir_version >= 3 && model->n_opset_import == 0)
+    return CHOIR_ERROR(INVALID_ARGUMENT,
+                       "onnx: the file does not say of which version its "
+                       "operators are");
+  for (size_t i = 0; i < model->n_functions; ++i) {
+    const Onnx__FunctionProto* function = model->functions[i];
+    CHOIR_TRY(check_versions(function->opset_import, function->n_opset_import));
+    CHOIR_TRY(check_list(function->n_attribute_proto, "attributes"));
+  }
+  return NULL;
+}
+
+static const char* text_of(const char* text) { return text ? text : ""; }
+
+static int compare_functions(const void* a, const void* b) {
+  const Onnx__FunctionProto* x = *(const Onnx__FunctionProto* const*)a;
+  const Onnx__FunctionProto* y = *(const Onnx__FunctionProto* const*)b;
+  int order = strcmp(text_of(x->name), text_of(y->name));
+  if (!order) order = strcmp(domain_of(x->domain), domain_of(y->domain));
+  if (!order) order = strcmp(text_of(x->overload), text_of(y->overload));
+  return order;
+}
+
+static choir_status_t sort_functions(builder_t* builder) {
+  const Onnx__ModelProto* model = builder->onnx->proto;
+  const size_t count = model->n_functions;
+  builder->functions = get(builder, sizeof(void*) * count);
+  if (!builder->functions) return no_memory();
+  for (size_t i = 0; i < count; ++i)
+    builder->functions[i] = model->functions[i];
+  if (count > 1)
+    qsort(builder->functions, count, sizeof(void*), compare_functions);
+  for (size_t i = 1; i < count; ++i)
+    if (compare_functions(&builder->functions[i - 1], &builder->functions[i]) ==
+        0)
+      return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: function '%s' is given twice",
+                         text_of(builder->functions[i]->name));
+  return NULL;
+}
+
+static const Onnx__FunctionProto* find_function(const builder_t* builder,
+                                                const Onnx__NodeProto* proto) {
+  Onnx__FunctionProto key = ONNX__FUNCTION_PROTO__INIT;
+  key.name = proto->op_type;
+  key.domain = proto->domain;
+  key.overload = proto->overload;
+  const Onnx__FunctionProto* at = &key;
+  const Onnx__FunctionProto** found =
+      bsearch(&at, builder->functions, builder->onnx->proto->n_functions,
+              sizeof(void*), compare_functions);
+  return found ? *found : NULL;
 }
 
 static choir_status_t build_graph(builder_t* builder,
@@ -261,6 +342,7 @@ static choir_status_t write_out(builder_t* builder, names_t* names,
                        "results; a call has %zu and %zu",
                        function->name, function->n_input, function->n_output,
                        proto->n_input, proto->n_output);
+  CHOIR_TRY(count_names(builder, function->n_input));
   int32_t* places = get(builder, sizeof(int32_t) * (proto->n_input + 1));
   choir__onnx_site_t* site = get(builder, sizeof *site);
   if (!places || !site) return no_memory();
@@ -289,7 +371,7 @@ static choir_status_t note_missing(builder_t* builder,
                                    const Onnx__NodeProto* proto,
                                    const char* domain, int64_t version) {
   if (++builder->missing_count <= 50)
-    fprintf(builder->missing, "%s%s of %s %lld (node '%s')",
+    fprintf(builder->missing, "%s%.100s of %.100s %lld (node '%.100s')",
             builder->missing_count > 1 ? ", " : "", proto->op_type,
             *domain ? domain : "ai.onnx", (long long)version,
             proto->name ? proto->name : "");
@@ -343,6 +425,9 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "onnx: more than %d nodes, functions written out",
                        CHOIR__ONNX_MAX_NODES);
+  CHOIR_TRY(count_names(builder,
+                        proto->n_input + proto->n_output + proto->n_attribute));
+  CHOIR_TRY(check_list(proto->n_attribute, "attributes"));
   if (!proto->op_type)
     return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: a node names no operator");
   const Onnx__FunctionProto* function = find_function(builder, proto);
@@ -386,6 +471,9 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
 static choir_status_t add_constants(builder_t* builder, names_t* names,
                                     const Onnx__GraphProto* proto) {
   choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(count_names(builder, proto->n_initializer +
+                                     proto->n_sparse_initializer +
+                                     proto->n_input + proto->n_output));
   for (size_t i = 0; i < proto->n_initializer; ++i) {
     Onnx__TensorProto* tensor = proto->initializer[i];
     int32_t place;
@@ -394,11 +482,6 @@ static choir_status_t add_constants(builder_t* builder, names_t* names,
     CHOIR_TRY(choir__onnx_make_tensor(builder->onnx, tensor,
                                       &graph->places[place].constant,
                                       &graph->places[place].type));
-    // The elements are in the tensor now.
-    if (tensor->raw_data.len > 0) {
-      builder->onnx->proto_memory.free(builder->onnx, tensor->raw_data.data);
-      tensor->raw_data = (ProtobufCBinaryData){0};
-    }
   }
   for (size_t i = 0; i < proto->n_sparse_initializer; ++i) {
     const Onnx__SparseTensorProto* tensor = proto->sparse_initializer[i];
@@ -423,8 +506,9 @@ static choir_status_t add_inputs(builder_t* builder, names_t* names,
   for (size_t i = 0; i < proto->n_input; ++i) {
     const char* text = proto->input[i]->name ? proto->input[i]->name : "";
     const name_t key = {.text = text};
+    name_t** found = tfind(&key, &names->tree, compare_names);
     // It has an initialiser, as before version 4 of the format all had.
-    if (tfind(&key, &names->tree, compare_names)) continue;
+    if (found && graph->places[(*found)->place].constant) continue;
     graph->infos[graph->in_count] = proto->input[i];
     CHOIR_TRY(new_name(builder, names, text, &graph->inputs[graph->in_count]));
     ++graph->in_count;
@@ -467,21 +551,19 @@ static choir_status_t build_graph(builder_t* builder,
   if (!graph) return no_memory();
   *out_graph = graph;
   graph->outer = outer ? outer->graph : NULL;
+  graph->next = builder->onnx->graphs;
+  builder->onnx->graphs = graph;
   names_t names = {.outer = outer, .graph = graph};
   choir_status_t status = fill_graph(builder, &names, proto, site, depth);
   free_names(&names);
   return status;
 }
 
-void choir__onnx_graph_release(choir__onnx_graph_t* graph) {
-  if (!graph) return;
-  for (int32_t i = 0; i < graph->place_count; ++i) {
-    choir_tensor_release(graph->places[i].constant);
-    choir_tensor_release(graph->places[i].moved);
-  }
-  for (int32_t i = 0; i < graph->node_count; ++i)
-    for (size_t k = 0; k < graph->nodes[i].proto->n_attribute; ++k)
-      choir__onnx_graph_release(graph->nodes[i].bodies[k]);
+void choir__onnx_release_graphs(choir_onnx_t* onnx) {
+  for (choir__onnx_graph_t* graph = onnx->graphs; graph; graph = graph->next)
+    for (int32_t i = 0; i < graph->place_count; ++i)
+      choir_tensor_release(graph->places[i].moved);
+  onnx->graphs = NULL;
 }
 
 // ---- Parameters ----
@@ -525,8 +607,11 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     builder.sorted[i] = &operators[i];
   qsort(builder.sorted, OPERATOR_COUNT, sizeof *builder.sorted,
         compare_operators);
-  choir_status_t status =
-      build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);
+  choir_status_t status = check_model(onnx->proto);
+  if (!status) status = sort_functions(&builder);
+  if (!status)
+    status =
+        build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);
   fclose(builder.missing);
   if (!status && builder.missing_count > 0)
     status =
