@@ -33,7 +33,6 @@ static int compare_operators(const void* a, const void* b) {
 
 typedef struct builder_s {
   choir_onnx_t* onnx;
-  const Onnx__FunctionProto** functions;  // sorted
   const choir__onnx_operator_t* sorted[OPERATOR_COUNT];
   FILE* missing;  // names of operators that there are not
   int32_t missing_count;
@@ -74,12 +73,6 @@ static choir_status_t count_names(builder_t* builder, size_t count) {
   return CHOIR_ERROR(INVALID_ARGUMENT,
                      "onnx: more than %d names, functions written out",
                      CHOIR__ONNX_MAX_NAMES);
-}
-
-static choir_status_t check_list(size_t count, const char* what) {
-  if (count <= CHOIR__ONNX_MAX_LIST) return NULL;
-  return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: %zu %s; at most %d are possible",
-                     count, what, CHOIR__ONNX_MAX_LIST);
 }
 
 // Room for one more entry of an array of the arena.
@@ -168,132 +161,7 @@ static choir__onnx_place_t* find_constant(choir__onnx_graph_t* graph,
   return entry->constant && !graph->outer ? entry : NULL;
 }
 
-// ---- Attributes ----
-
-static const Onnx__AttributeProto* find_attr(const Onnx__NodeProto* proto,
-                                             const choir__onnx_site_t* site,
-                                             const char* name,
-                                             int32_t* out_number) {
-  for (size_t i = 0; i < proto->n_attribute; ++i) {
-    const Onnx__AttributeProto* attr = proto->attribute[i];
-    if (!attr->name || strcmp(attr->name, name) != 0) continue;
-    if (out_number) *out_number = (int32_t)i;
-    const char* other = attr->ref_attr_name;
-    if (!other || !*other) return attr;
-    if (!site) return NULL;
-    const Onnx__AttributeProto* given =
-        find_attr(site->call, site->outer, other, NULL);
-    for (size_t k = 0; !given && k < site->function->n_attribute_proto; ++k) {
-      const Onnx__AttributeProto* usual = site->function->attribute_proto[k];
-      if (usual->name && strcmp(usual->name, other) == 0) given = usual;
-    }
-    return given;
-  }
-  return NULL;
-}
-
-const Onnx__AttributeProto* choir__onnx_find_attr(
-    const choir__onnx_node_t* node, const char* name, int32_t* out_number) {
-  return find_attr(node->proto, node->site, name, out_number);
-}
-
 // ---- Nodes ----
-
-static const char* domain_of(const char* domain) {
-  return !domain || strcmp(domain, "ai.onnx") == 0 ? "" : domain;
-}
-
-static int64_t version_of(const builder_t* builder,
-                          const choir__onnx_site_t* site, const char* domain) {
-  const Onnx__ModelProto* model = builder->onnx->proto;
-  size_t count = model->n_opset_import;
-  Onnx__OperatorSetIdProto** imports = model->opset_import;
-  if (site && site->function->n_opset_import > 0) {
-    count = site->function->n_opset_import;
-    imports = site->function->opset_import;
-  }
-  for (size_t i = 0; i < count; ++i)
-    if (strcmp(domain_of(imports[i]->domain), domain) == 0)
-      return imports[i]->version;
-  return 1;
-}
-
-// The versions that a file or a function says.
-static choir_status_t check_versions(Onnx__OperatorSetIdProto* const* imports,
-                                     size_t count) {
-  CHOIR_TRY(check_list(count, "operator sets"));
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t version = imports[i]->version;
-    if (*domain_of(imports[i]->domain)) continue;
-    if (version < 1)
-      return CHOIR_ERROR(INVALID_ARGUMENT,
-                         "onnx: the file's operators are of version %lld; "
-                         "versions begin with 1",
-                         (long long)version);
-    if (version > CHOIR__ONNX_MAX_VERSION)
-      return CHOIR_ERROR(UNIMPLEMENTED,
-                         "onnx: the file's operators are of version %lld; "
-                         "Choir knows those up to %d",
-                         (long long)version, CHOIR__ONNX_MAX_VERSION);
-  }
-  return NULL;
-}
-
-// From version 3 of the format on a file has to say its operators' versions.
-static choir_status_t check_model(const Onnx__ModelProto* model) {
-  CHOIR_TRY(check_versions(model->opset_import, model->n_opset_import));
-  if (model->ir_version >= 3 && model->n_opset_import == 0)
-    return CHOIR_ERROR(INVALID_ARGUMENT,
-                       "onnx: the file does not say of which version its "
-                       "operators are");
-  for (size_t i = 0; i < model->n_functions; ++i) {
-    const Onnx__FunctionProto* function = model->functions[i];
-    CHOIR_TRY(check_versions(function->opset_import, function->n_opset_import));
-    CHOIR_TRY(check_list(function->n_attribute_proto, "attributes"));
-  }
-  return NULL;
-}
-
-static const char* text_of(const char* text) { return text ? text : ""; }
-
-static int compare_functions(const void* a, const void* b) {
-  const Onnx__FunctionProto* x = *(const Onnx__FunctionProto* const*)a;
-  const Onnx__FunctionProto* y = *(const Onnx__FunctionProto* const*)b;
-  int order = strcmp(text_of(x->name), text_of(y->name));
-  if (!order) order = strcmp(domain_of(x->domain), domain_of(y->domain));
-  if (!order) order = strcmp(text_of(x->overload), text_of(y->overload));
-  return order;
-}
-
-static choir_status_t sort_functions(builder_t* builder) {
-  const Onnx__ModelProto* model = builder->onnx->proto;
-  const size_t count = model->n_functions;
-  builder->functions = get(builder, sizeof(void*) * count);
-  if (!builder->functions) return no_memory();
-  for (size_t i = 0; i < count; ++i)
-    builder->functions[i] = model->functions[i];
-  if (count > 1)
-    qsort(builder->functions, count, sizeof(void*), compare_functions);
-  for (size_t i = 1; i < count; ++i)
-    if (compare_functions(&builder->functions[i - 1], &builder->functions[i]) ==
-        0)
-      return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: function '%s' is given twice",
-                         text_of(builder->functions[i]->name));
-  return NULL;
-}
-
-static const Onnx__FunctionProto* find_function(const builder_t* builder,
-                                                const Onnx__NodeProto* proto) {
-  Onnx__FunctionProto key = ONNX__FUNCTION_PROTO__INIT;
-  key.name = proto->op_type;
-  key.domain = proto->domain;
-  key.overload = proto->overload;
-  const Onnx__FunctionProto* at = &key;
-  const Onnx__FunctionProto** found =
-      bsearch(&at, builder->functions, builder->onnx->proto->n_functions,
-              sizeof(void*), compare_functions);
-  return found ? *found : NULL;
-}
 
 static choir_status_t build_graph(builder_t* builder,
                                   const Onnx__GraphProto* proto, names_t* outer,
@@ -427,10 +295,11 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
                        CHOIR__ONNX_MAX_NODES);
   CHOIR_TRY(count_names(builder,
                         proto->n_input + proto->n_output + proto->n_attribute));
-  CHOIR_TRY(check_list(proto->n_attribute, "attributes"));
+  CHOIR_TRY(choir__onnx_check_list(proto->n_attribute, "attributes"));
   if (!proto->op_type)
     return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: a node names no operator");
-  const Onnx__FunctionProto* function = find_function(builder, proto);
+  const Onnx__FunctionProto* function =
+      choir__onnx_find_function(builder->onnx, proto);
   if (function) {
     names_t inside = {.graph = names->graph};
     choir_status_t status =
@@ -438,16 +307,17 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
     free_names(&inside);
     return status;
   }
-  const char* domain = domain_of(proto->domain);
+  const char* domain = choir__onnx_domain(proto->domain);
   const choir__onnx_operator_t key = {.domain = domain, .name = proto->op_type};
   const choir__onnx_operator_t* at = &key;
   const choir__onnx_operator_t** found =
       bsearch(&at, builder->sorted, OPERATOR_COUNT, sizeof *builder->sorted,
               compare_operators);
-  choir__onnx_node_t node = {.proto = proto,
-                             .site = site,
-                             .op = found ? *found : NULL,
-                             .version = version_of(builder, site, domain)};
+  choir__onnx_node_t node = {
+      .proto = proto,
+      .site = site,
+      .op = found ? *found : NULL,
+      .version = choir__onnx_version(builder->onnx, site, domain)};
   if (!found) CHOIR_TRY(note_missing(builder, proto, domain, node.version));
   char* label = NULL;
   if (!proto->name || !*proto->name) {
@@ -607,8 +477,7 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     builder.sorted[i] = &operators[i];
   qsort(builder.sorted, OPERATOR_COUNT, sizeof *builder.sorted,
         compare_operators);
-  choir_status_t status = check_model(onnx->proto);
-  if (!status) status = sort_functions(&builder);
+  choir_status_t status = choir__onnx_sort_functions(onnx);
   if (!status)
     status =
         build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);

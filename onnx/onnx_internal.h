@@ -100,8 +100,9 @@ struct choir_onnx_s {
   char* folder;          // NULL: none
   choir_arena_t* arena;  // of graphs
   choir__onnx_graph_t* graph;
-  choir__onnx_graph_t* graphs;  // all of them
-  void* made_by_proto;          // of choir__onnx_made_t, by tsearch
+  choir__onnx_graph_t* graphs;            // all of them
+  const Onnx__FunctionProto** functions;  // sorted
+  void* made_by_proto;                    // of choir__onnx_made_t, by tsearch
   choir__onnx_made_t* made;
   int32_t total_nodes, total_names;
   // Parameters and states: places of the file's graph.
@@ -150,11 +151,25 @@ float choir__onnx_small_float(int32_t type, uint8_t bits);
 // The type that a dtype is the natural one of.
 int32_t choir__onnx_dtype_type(choir_dtype_t dtype);
 
+// onnx_functions.c
+const Onnx__AttributeProto* choir__onnx_find_attr(
+    const choir__onnx_node_t* node, const char* name, int32_t* out_number);
+// "" for ONNX's own.
+const char* choir__onnx_domain(const char* domain);
+int64_t choir__onnx_version(const choir_onnx_t* onnx,
+                            const choir__onnx_site_t* site, const char* domain);
+// Fails where a list is longer than CHOIR__ONNX_MAX_LIST; what: its entries.
+choir_status_t choir__onnx_check_list(size_t count, const char* what)
+    CHOIR_NODISCARD;
+// Looks at versions and makes onnx->functions.
+choir_status_t choir__onnx_sort_functions(choir_onnx_t* onnx) CHOIR_NODISCARD;
+// NULL: the node is none of the file's functions.
+const Onnx__FunctionProto* choir__onnx_find_function(
+    const choir_onnx_t* onnx, const Onnx__NodeProto* proto);
+
 // onnx_graph.c
 choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
 void choir__onnx_release_graphs(choir_onnx_t* onnx);
-const Onnx__AttributeProto* choir__onnx_find_attr(
-    const choir__onnx_node_t* node, const char* name, int32_t* out_number);
 
 // onnx_run.c
 bool choir__onnx_run_graph(choir__onnx_run_t* run,
