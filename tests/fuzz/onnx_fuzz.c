@@ -11,7 +11,7 @@
 
 // ---- Memory ----
 
-enum { MOST_MEMORY = 256 << 20, MOST_ELEMENTS = 4096 };
+enum { MOST_MEMORY = 32 << 20, MOST_ELEMENTS = 4096 };
 static size_t taken;
 
 static void* limited_alloc(void* self, size_t bytes, size_t alignment) {

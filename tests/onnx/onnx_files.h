@@ -150,7 +150,8 @@ static inline void onnx_tensor(bytes_t* graph, const char* name, int type,
 // A list of whole numbers, as shapes and axes are.
 static inline void onnx_ints(bytes_t* graph, const char* name, int64_t count,
                              const int64_t* values) {
-  onnx_tensor(graph, name, 7, 1, &count, values, sizeof(int64_t) * count);
+  onnx_tensor(graph, name, 7, 1, &count, values,
+              sizeof(int64_t) * (size_t)count);
 }
 static inline void put_node(bytes_t* to, int field, const char* domain,
                             const char* op, const char* inputs,
@@ -205,11 +206,12 @@ static inline void onnx_function(bytes_t* model, const char* name,
 }
 static inline void onnx_model(bytes_t* model, const bytes_t* graph,
                               int64_t version) {
-  bytes_t operators = {0, {0}};
+  bytes_t operators = {0, {0}}, named = *graph;
   put_int(&operators, 2, version);
+  put_text(&named, 2, "graph");
   put_int(model, 1, 8);
   put_part(model, 8, &operators);
-  put_part(model, 7, graph);
+  put_part(model, 7, &named);
 }
 
 #endif  // CHOIR_TESTS_ONNX_ONNX_FILES_H_
