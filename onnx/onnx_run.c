@@ -143,6 +143,9 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   return true;
 }
 
+// As many values a run of a graph counts for, however few nodes it has.
+enum { RUN_VALUES = 16 };
+
 bool choir__onnx_run_graph(choir__onnx_run_t* run,
                            const choir__onnx_graph_t* graph,
                            choir__onnx_value_t* values) {
@@ -154,7 +157,7 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
                                  CHOIR__ONNX_MAX_DEPTH));
     return false;
   }
-  run->value_count += graph->place_count + 1;
+  run->value_count += graph->place_count + RUN_VALUES;
   if (run->value_count > CHOIR__ONNX_MAX_VALUES) {
     choir_scope_fail(run->scope,
                      CHOIR_ERROR(FAILED_PRECONDITION,

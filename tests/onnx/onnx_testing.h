@@ -80,9 +80,9 @@ class File {
 };
 
 // One forward outside of a model.
-inline choir_status_t Run(choir_onnx_t* onnx, choir_device_t* device,
-                          const std::vector<choir_tensor_t*>& inputs,
-                          std::vector<TensorPtr>* out_results) {
+inline choir_status_t RunOnce(choir_onnx_t* onnx, choir_device_t* device,
+                              const std::vector<choir_tensor_t*>& inputs,
+                              std::vector<TensorPtr>* out_results) {
   CHOIR_TRY(choir_onnx_place(onnx, device));
   choir_scope_t* scope = nullptr;
   CHOIR_TRY(choir_scope_create(device, &scope));
