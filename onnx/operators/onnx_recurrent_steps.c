@@ -60,7 +60,8 @@ static choir_var_t* lstm_step(const steps_t* s, choir_var_t* x,
   choir_var_t* g = activated(s, 1, part(s, x, 3));
   *cell = DO(add, DO(mul, f, s->cell), DO(mul, i, g));
   choir_var_t* o = activated(s, 0, peeped(s, part(s, x, 1), 1, *cell));
-  return DO(mul, o, activated(s, 2, *cell));
+  // The cell is not clipped: so ONNX Runtime has it.
+  return DO(mul, o, choir__onnx_activate(c, &s->d->activations[2], *cell));
 }
 
 // Gates in ONNX's order: z, r, h.
