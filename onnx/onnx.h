@@ -110,6 +110,16 @@ CHOIR_API choir_onnx_value_info_t choir_onnx_input(const choir_onnx_t* onnx,
 CHOIR_API int32_t choir_onnx_output_count(const choir_onnx_t* onnx);
 CHOIR_API choir_onnx_value_info_t choir_onnx_output(const choir_onnx_t* onnx,
                                                     int32_t index);
+// Chooses what forward gives from now on, for features of a trained model: runs
+// the first `nodes` nodes of the graph (functions written out; negative: all
+// but so many) and gives the results of the last of them, where that are all
+// the file's; then the values called more[i]. Nodes that these do not need do
+// not run. INT32_MAX, NULL, 0: as the file says, but for nodes without use.
+CHOIR_API choir_status_t choir_onnx_select(choir_onnx_t* onnx, int32_t nodes,
+                                           const char* const* more,
+                                           int32_t more_count) CHOIR_NODISCARD;
+// How many results forward gives.
+CHOIR_API int32_t choir_onnx_result_count(const choir_onnx_t* onnx);
 // What the last forward gave as result `index`; UNDEFINED: nothing.
 CHOIR_API int32_t choir_onnx_result_type(const choir_onnx_t* onnx,
                                          int32_t index);

@@ -47,6 +47,7 @@ static choir_status_t copy_over(choir_device_t* device, choir_tensor_t* tensor,
 
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
                               choir_tensor_t** kept) {
+  if (!tensor) return choir_scope_fail(run->scope, NULL);
   if (kept && *kept &&
       choir_tensor_device(*kept) == choir_scope_device(run->scope))
     return choir_scope_input(run->scope, *kept);
@@ -153,6 +154,15 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
                                  CHOIR__ONNX_MAX_DEPTH));
     return false;
   }
+  run->value_count += graph->place_count + 1;
+  if (run->value_count > CHOIR__ONNX_MAX_VALUES) {
+    choir_scope_fail(run->scope,
+                     CHOIR_ERROR(FAILED_PRECONDITION,
+                                 "onnx: more than %d values in one forward (a "
+                                 "loop that does not end?)",
+                                 CHOIR__ONNX_MAX_VALUES));
+    return false;
+  }
   const choir__onnx_graph_t* outer_graph = run->graph;
   choir__onnx_value_t* outer_values = run->values;
   run->graph = graph;
@@ -160,7 +170,8 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
   bool is_ok = place_constants(run, graph, values);
   hand_over(run);
   for (int32_t i = 0; is_ok && i < graph->node_count; ++i)
-    is_ok = run_node(run, &graph->nodes[i], values);
+    if (!graph->nodes[i].is_idle)
+      is_ok = run_node(run, &graph->nodes[i], values);
   run->graph = outer_graph;
   run->values = outer_values;
   --run->depth;
@@ -218,7 +229,10 @@ static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
   onnx->scope = run->scope;
   for (int32_t i = 0; i < graph->in_count; ++i) {
     const choir_view_t* view = choir_var_view(inputs.at[i]);
-    if (!view) return choir_scope_fail(run->scope, NULL);
+    if (!view)
+      return choir_scope_fail(
+          run->scope,
+          CHOIR_ERROR(INVALID_ARGUMENT, "onnx: input %d is missing", i));
     const choir_onnx_value_info_t info = choir_onnx_input(onnx, i);
     int32_t type = choir__onnx_dtype_type(view->dtype);
     choir_dtype_t dtype = view->dtype;
@@ -243,16 +257,17 @@ static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
   if (!choir__onnx_run_graph(run, graph, values))
     return choir_scope_fail(run->scope, NULL);
   choir_var_t** results = choir_scope_alloc(
-      run->scope, sizeof(void*) * (size_t)(graph->out_count + 1));
+      run->scope, sizeof(void*) * (size_t)(onnx->result_count + 1));
   if (!results) return choir_scope_fail(run->scope, NULL);
-  for (int32_t i = 0; i < graph->out_count; ++i) {
-    choir__onnx_value_t* value = &values[graph->outputs[i]];
+  for (int32_t i = 0; i < onnx->result_count; ++i) {
+    const int32_t place = onnx->results[i];
+    const choir__onnx_value_t* value = place < 0 ? &absent : &values[place];
     if (!value->var)
       return choir_scope_fail(
           run->scope,
           CHOIR_ERROR(UNIMPLEMENTED,
                       "onnx: result '%s' is %s; results of a model are tensors",
-                      graph->places[graph->outputs[i]].name,
+                      place < 0 ? "" : graph->places[place].name,
                       value->is_sequence ? "a sequence" : "empty"));
     onnx->result_types[i] = value->type;
     results[i] =
@@ -260,17 +275,20 @@ static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
             ? choir__onnx_move(run, choir_var_tensor(value->var), value->kept)
             : value->var;
   }
-  return graph->out_count == 0
+  return onnx->result_count == 0
              ? choir_scope_fail(run->scope,
                                 CHOIR_ERROR(INVALID_ARGUMENT,
                                             "onnx: the model has no results"))
              : choir_scope_tuple(run->scope,
-                                 (choir_vars_t){results, graph->out_count});
+                                 (choir_vars_t){results, onnx->result_count});
 }
 
 choir_var_t* choir_onnx_forward(choir_scope_t* scope, choir_onnx_t* onnx,
                                 choir_vars_t inputs) {
   if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
+  onnx->values = NULL;
+  if (onnx->define_failure)
+    return choir_scope_fail(scope, choir_status_clone(onnx->define_failure));
   if (inputs.count != onnx->graph->in_count)
     return choir_scope_fail(
         scope, CHOIR_ERROR(INVALID_ARGUMENT,
