@@ -115,6 +115,7 @@ struct choir_onnx_s {
   choir_device_t* device;         // of params
   // Of the last forward.
   choir__onnx_value_t* values;
+  choir_onnx_value_t* given;  // its results; NULL: it failed
   choir_scope_t* scope;
   // What forward gives: places, and types of the last forward.
   const int32_t* results;

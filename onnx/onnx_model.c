@@ -25,6 +25,25 @@ static void fill_info(choir_onnx_value_info_t* info,
   }
 }
 
+// The type of the elements of an optional, or of a sequence's tensors.
+static int32_t element_type(const Onnx__TypeProto* type) {
+  for (int32_t depth = 0; type && depth < 3; ++depth)
+    switch (type->value_case) {
+      case ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE:
+        return type->tensor_type->has_elem_type ? type->tensor_type->elem_type
+                                                : CHOIR_ONNX_UNDEFINED;
+      case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE:
+        type = type->sequence_type->elem_type;
+        break;
+      case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE:
+        type = type->optional_type->elem_type;
+        break;
+      default:
+        return CHOIR_ONNX_UNDEFINED;
+    }
+  return CHOIR_ONNX_UNDEFINED;
+}
+
 static choir_onnx_value_info_t info_of(const Onnx__ValueInfoProto* proto) {
   choir_onnx_value_info_t info = {
       .name = proto->name ? proto->name : "", .ndim = -1, .kind = "value"};
@@ -36,12 +55,14 @@ static choir_onnx_value_info_t info_of(const Onnx__ValueInfoProto* proto) {
       break;
     case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE:
       info.kind = "sequence";
+      info.type = element_type(type);
       break;
     case ONNX__TYPE_PROTO__VALUE_MAP_TYPE:
       info.kind = "map";
       break;
     case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE:
       info.kind = "optional";
+      info.type = element_type(type);
       break;
     default:
       break;

@@ -99,5 +99,6 @@ choir_status_t choir_onnx_select(choir_onnx_t* onnx, int32_t nodes,
   onnx->results = chosen;
   onnx->result_types = chosen + room;
   onnx->result_count = count;
+  onnx->given = NULL;
   return find_idle(onnx);
 }

@@ -37,10 +37,11 @@ class Library:
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
         for name in (
-            "status_message device_stream scope_result scope_input onnx_forward "
-            "var_tensor tensor_shape"
+            "status_message device_stream scope_input var_tensor tensor_shape"
         ).split():
             getattr(self.lib, f"choir_{name}").restype = POINTER
+        self.lib.choir_onnx_run.restype = ctypes.c_bool
+        self.lib.choir_onnx_result.restype = Value
         self.device = self.make("device_create", b"cpu", None)
         self.scope = self.make("scope_create", self.device)
 
@@ -60,7 +61,7 @@ class Library:
         return made
 
     def tensor(self, array):
-        array = np.array(array, order="C", copy=None, subok=True) if np.ndim(array) == 0 else np.ascontiguousarray(array)
+        array = np.asanyarray(array, order="C")
         shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         code = NUMPY.index(array.dtype.str.lstrip("<|=").replace("b1", "?"))
         if getattr(array, "is_bf16", False):
@@ -91,11 +92,40 @@ class Vars(ctypes.Structure):
     _fields_ = [("at", ctypes.POINTER(POINTER)), ("count", ctypes.c_int32)]
 
 
+class Value(ctypes.Structure):
+    _fields_ = [
+        ("vars", Vars),
+        ("is_sequence", ctypes.c_bool),
+        ("type", ctypes.c_int32),
+    ]
+
+
+def element_type(info):
+    """The ONNX type of a tensor's elements, or of those of a sequence's."""
+    kind = info.type
+    while True:
+        name = kind.WhichOneof("value")
+        if name == "tensor_type":
+            return kind.tensor_type.elem_type
+        if name not in ("sequence_type", "optional_type"):
+            raise Failed(f"{info.name} is of kind {name}")
+        kind = getattr(kind, name).elem_type
+
+
+def as_array(value):
+    """Cases give some values as messages of the schema."""
+    from onnx import TensorProto, numpy_helper
+
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value)
+
+
 def stored(value, code):
     """An array as Choir keeps it; code: the ONNX type."""
     import ml_dtypes
 
-    value = np.asarray(value)
+    value = as_array(value)
     if code == 16:
         bits = np.ascontiguousarray(value.astype(ml_dtypes.bfloat16))
         made = bits.view("u2").view(Bf16)
@@ -115,8 +145,30 @@ class Bf16(np.ndarray):
     is_bf16 = True
 
 
+def given(library, tensors, value, code):
+    """An input; its tensors are put into the list."""
+    is_sequence = isinstance(value, list)
+    parts = value if is_sequence else [] if value is None else [value]
+    made = [library.tensor(stored(part, code)) for part in parts]
+    tensors += made
+    scope_input = library.lib.choir_scope_input
+    vars_ = [POINTER(scope_input(library.scope, tensor)) for tensor in made]
+    at = (POINTER * max(len(vars_), 1))(*vars_)
+    return Value(Vars(at, len(vars_)), is_sequence, 0)
+
+
+def taken(library, value):
+    """A result as an array, a list of arrays or None."""
+    tensor = library.lib.choir_var_tensor
+    arrays = [
+        library.array(tensor(POINTER(value.vars.at[i])))
+        for i in range(value.vars.count)
+    ]
+    return arrays if value.is_sequence else arrays[0] if arrays else None
+
+
 def run_model(library, model, inputs):
-    """The results as arrays in Choir's dtypes, with their ONNX types."""
+    """The results in Choir's dtypes, with their ONNX types."""
     data = model.SerializeToString()
     onnx = library.make("onnx_parse", data, ctypes.c_size_t(len(data)), None)
     lib, scope = library.lib, library.scope
@@ -127,21 +179,17 @@ def run_model(library, model, inputs):
         infos = [i for i in model.graph.input if i.name not in known]
         if len(inputs) != len(infos):
             raise Failed(f"{len(inputs)} inputs for {len(infos)}")
-        for info, value in zip(infos, inputs):
-            if not info.type.HasField("tensor_type") or value is None:
-                raise Failed(f"input {info.name} is no tensor")
-            code = info.type.tensor_type.elem_type
-            tensors.append(library.tensor(stored(value, code)))
         lib.choir_scope_begin(scope, None)
-        inputs = [POINTER(lib.choir_scope_input(scope, t)) for t in tensors]
-        at = (POINTER * max(len(inputs), 1))(*inputs)
-        y = lib.choir_onnx_forward(scope, onnx, Vars(at, len(inputs)))
+        values = [
+            given(library, tensors, value, element_type(info))
+            for info, value in zip(infos, inputs)
+        ]
+        at = (Value * max(len(values), 1))(*values)
         results = []
-        if lib.choir_scope_is_ok(scope) & 1:
+        if lib.choir_onnx_run(scope, onnx, at, len(values)):
             for i in range(len(model.graph.output)):
-                var = POINTER(lib.choir_scope_result(scope, POINTER(y), i))
-                array = library.array(lib.choir_var_tensor(var))
-                results.append((array, lib.choir_onnx_result_type(onnx, i)))
+                value = lib.choir_onnx_result(onnx, i)
+                results.append((taken(library, value), value.type))
         library.call("scope_end", scope)
         return results
     finally:
@@ -187,8 +235,11 @@ def data_sets(case):
     def read(path, info):
         with open(path, "rb") as file:
             data = file.read()
-        if not info.type.HasField("tensor_type"):
-            return None
+        kind = info.type.WhichOneof("value")
+        if kind == "sequence_type":
+            return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        if kind == "optional_type":
+            return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
         return numpy_helper.to_array(onnx.TensorProto.FromString(data))
 
     for folder in sorted(
@@ -207,17 +258,30 @@ def data_sets(case):
 
 
 def compare(got, expected, case, info):
+    value, code = got
+    declared = element_type(info)
+    if expected is not None and code != declared:
+        raise Failed(f"result of type {code}; {declared} is right")
+    parts = value if isinstance(value, list) else [value]
+    right = expected if isinstance(expected, list) else [expected]
+    if isinstance(value, list) != isinstance(expected, list):
+        raise Failed(f"{type(value)} was given; {type(expected)} is right")
+    if len(parts) != len(right):
+        raise Failed(f"{len(parts)} tensors; {len(right)} are right")
+    for part, expected_part in zip(parts, right):
+        compare_array(part, expected_part, case, declared)
+
+
+def compare_array(array, expected, case, declared):
     import ml_dtypes
 
-    array, code = got
-    if expected is None or isinstance(expected, (list, dict)):
-        raise Failed("the result is no tensor")
-    expected = np.asarray(expected)
+    if array is None or expected is None:
+        if array is not expected:
+            raise Failed("of the result and the right one one is empty")
+        return
+    expected = as_array(expected)
     if expected.dtype.kind in "OUS":
         raise Failed("the result is of strings")
-    declared = info.type.tensor_type.elem_type
-    if code != declared:
-        raise Failed(f"result of type {code}; {declared} is right")
     if array.shape != expected.shape:
         raise Failed(f"shape {array.shape}; {expected.shape} is right")
     narrow = expected.dtype.kind not in "fiub" or expected.dtype in (
