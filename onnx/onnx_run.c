@@ -139,7 +139,7 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   hand_over(run);
   if (!choir_scope_is_ok(run->scope)) return false;
   if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
-      !outputs[0].var) {
+      !outputs[0].var && !outputs[0].is_sequence) {
     choir_scope_fail(run->scope,
                      CHOIR_ERROR(INVALID_ARGUMENT,
                                  "onnx: node '%s' (%s) has %d inputs, some of "
