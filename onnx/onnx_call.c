@@ -5,10 +5,6 @@
 #include "onnx/onnx_internal.h"
 
 choir_var_t* choir__onnx_fail(choir__onnx_call_t* c, choir_status_t status) {
-  if (status)
-    status = choir_status_annotate(status, __FILE__, __LINE__,
-                                   "onnx: node '%s' (%s)", c->node->label,
-                                   c->node->op->name);
   return choir_scope_fail(c->scope, status);
 }
 

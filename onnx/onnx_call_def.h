@@ -75,7 +75,7 @@ bool choir__onnx_wants(const choir__onnx_call_t* c, int32_t i);
 // DO(add, a, b): op `add` of tensor/ops.h on variables of c->scope.
 #define DO(op, ...) choir_var_##op(c->scope, __VA_ARGS__)
 #define CALL_IS_OK choir_scope_is_ok(c->scope)
-// FAIL(INVALID_ARGUMENT, "format", ...): the node is named before the text.
+// FAIL(INVALID_ARGUMENT, "format", ...): the forward names the node.
 #define FAIL(code, ...) choir__onnx_fail(c, CHOIR_ERROR(code, __VA_ARGS__))
 
 // Takes the status over; returns a failed variable. NULL: no failure.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forward: goes through the nodes in order and calls the operator of each.
+#include <stdlib.h>
 #include <string.h>
 
 #include "onnx/onnx_internal.h"
@@ -31,18 +32,22 @@ static choir_status_t share(choir_device_t* device, choir_tensor_t* tensor,
 static choir_status_t copy_over(choir_device_t* device, choir_tensor_t* tensor,
                                 choir_tensor_t** out_tensor) {
   const choir_view_t* view = choir_tensor_view(tensor);
-  const size_t bytes =
-      (size_t)choir_view_count(view) * choir_dtype_bytes(view->dtype);
-  const char* data = choir_buffer_data(view->buffer);
-  choir_view_t dense = *view;
-  choir_view_set_contiguous(&dense);
-  if (!choir_view_is_contiguous(view))
-    return CHOIR_ERROR(INTERNAL, "onnx: a known value is not dense");
-  return choir_tensor_from_data(
-      device, view->dtype, view->ndim, view->shape,
-      bytes ? data + (size_t)view->offset * choir_dtype_bytes(view->dtype)
-            : data,
-      out_tensor);
+  const size_t width = choir_dtype_bytes(view->dtype);
+  const size_t bytes = (size_t)choir_view_count(view) * width;
+  if (bytes == 0 || choir_view_is_contiguous(view))
+    return choir_tensor_from_data(
+        device, view->dtype, view->ndim, view->shape,
+        (const char*)choir_buffer_data(view->buffer) +
+            (bytes ? (size_t)view->offset * width : 0),
+        out_tensor);
+  void* dense = malloc(bytes);
+  if (!dense) return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for a copy");
+  choir_status_t status = choir_tensor_read(tensor, dense, bytes);
+  if (!status)
+    status = choir_tensor_from_data(device, view->dtype, view->ndim,
+                                    view->shape, dense, out_tensor);
+  free(dense);
+  return status;
 }
 
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
@@ -96,6 +101,17 @@ static void hand_over(choir__onnx_run_t* run) {
   if (status) choir_scope_fail(run->scope, status);
 }
 
+// A failure says which node it is of.
+static void name_failure(choir__onnx_run_t* run,
+                         const choir__onnx_node_t* node) {
+  choir_status_t status = choir_scope_take_failure(run->scope);
+  if (status)
+    choir_scope_fail(
+        run->scope,
+        choir_status_annotate(status, __FILE__, __LINE__, "node '%s' (%s)",
+                              node->label, node->op->name));
+}
+
 static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
                      choir__onnx_value_t* values) {
   if (++run->nodes > CHOIR__ONNX_MAX_RUNS) {
@@ -136,17 +152,16 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   choir_scope_set_label(call.scope, node->label);
   node->op->call(&call);
   choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
-  hand_over(run);
-  if (!choir_scope_is_ok(run->scope)) return false;
   if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
-      !outputs[0].var && !outputs[0].is_sequence) {
-    choir_scope_fail(run->scope,
-                     CHOIR_ERROR(INVALID_ARGUMENT,
-                                 "onnx: node '%s' (%s) has %d inputs, some of "
-                                 "them absent; it needs more",
-                                 node->label, node->op->name, node->in_count));
-    return false;
-  }
+      !outputs[0].var && !outputs[0].is_sequence &&
+      choir_scope_is_ok(call.scope))
+    choir_scope_fail(
+        call.scope, CHOIR_ERROR(INVALID_ARGUMENT,
+                                "%d inputs, some of them absent; it needs more",
+                                node->in_count));
+  hand_over(run);
+  name_failure(run, node);
+  if (!choir_scope_is_ok(run->scope)) return false;
   for (int32_t i = 0; i < node->out_count; ++i)
     if (node->outputs[i] >= 0) values[node->outputs[i]] = outputs[i];
   return true;

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that put more around a tensor, or lay pieces of an image together.
+#include <string.h>
+
+#include "onnx/operators/onnx_shapes_internal.h"
+
+// ---- Pad ----
+
+// How many elements come before and after each dimension; less than 0: so many
+// go.
+typedef struct pads_s {
+  int64_t before[CHOIR_MAX_NDIM], after[CHOIR_MAX_NDIM];
+} pads_t;
+
+static bool read_pads(choir__onnx_call_t* c, int32_t ndim, pads_t* pads) {
+  int64_t given[2 * CHOIR_MAX_NDIM], axes[CHOIR_MAX_NDIM];
+  const int32_t count =
+      choir__onnx_ints_of(c, 1, "pads", given, 2 * CHOIR_MAX_NDIM);
+  int32_t axis_count = choir__onnx_read_ints(c, 3, axes, CHOIR_MAX_NDIM);
+  if (!CALL_IS_OK) return false;
+  if (axis_count < 0)
+    for (axis_count = 0; axis_count < ndim; ++axis_count)
+      axes[axis_count] = axis_count;
+  if (count != 2 * axis_count) {
+    FAIL(INVALID_ARGUMENT, "%d pads; needs two for each of %d dimensions",
+         count, axis_count);
+    return false;
+  }
+  memset(pads, 0, sizeof *pads);
+  for (int32_t k = 0; k < axis_count; ++k) {
+    if (!choir__onnx_axis(c, &axes[k], ndim)) return false;
+    pads->before[axes[k]] = given[k];
+    pads->after[axes[k]] = given[axis_count + k];
+  }
+  return true;
+}
+
+// Takes what pads below 0 say away from input 0, and makes them 0.
+static choir_var_t* crop(choir__onnx_call_t* c, pads_t* pads) {
+  choir_var_t* x = IN(0);
+  const choir_view_t* view = VIEW(0);
+  for (int32_t k = 0; k < view->ndim; ++k) {
+    const int64_t size = view->shape[k];
+    const int64_t before = pads->before[k] < 0 ? pads->before[k] : 0;
+    const int64_t after = pads->after[k] < 0 ? pads->after[k] : 0;
+    if (before < -size || after < -size || before + after < -size)
+      return FAIL(INVALID_ARGUMENT,
+                  "dimension %d of %lld with %lld and %lld around it", k,
+                  (long long)size, (long long)before, (long long)after);
+    if (before < 0 || after < 0)
+      x = choir__onnx_slice(c, x, k, -before, size + after);
+    if (before < 0) pads->before[k] = 0;
+    if (after < 0) pads->after[k] = 0;
+  }
+  return x;
+}
+
+static bool padded_fits(choir__onnx_call_t* c, choir_var_t* x,
+                        const pads_t* pads) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view) return false;
+  int64_t shape[CHOIR_MAX_NDIM];
+  for (int32_t k = 0; k < view->ndim; ++k)
+    if (__builtin_add_overflow(view->shape[k], pads->before[k], &shape[k]) ||
+        __builtin_add_overflow(shape[k], pads->after[k], &shape[k])) {
+      FAIL(INVALID_ARGUMENT,
+           "dimension %d of %lld with %lld and %lld around it", k,
+           (long long)view->shape[k], (long long)pads->before[k],
+           (long long)pads->after[k]);
+      return false;
+    }
+  return choir__shapes_have_room(c, view->dtype, view->ndim, shape);
+}
+
+static choir_var_t* pad(choir__onnx_call_t* c, choir_var_t* x,
+                        choir_pad_mode_t mode, double value,
+                        const pads_t* pads) {
+  choir_pad_attrs_t attrs = {.mode = mode, .value = value};
+  memcpy(attrs.before, pads->before, sizeof attrs.before);
+  memcpy(attrs.after, pads->after, sizeof attrs.after);
+  return DO(pad, x, &attrs);
+}
+
+// x over and over: place i is x's (i - before) modulo its size.
+static choir_var_t* wrap(choir__onnx_call_t* c, choir_var_t* x,
+                         const pads_t* pads) {
+  const choir_view_t view = *choir_var_view(x);
+  for (int32_t k = 0; k < view.ndim; ++k) {
+    const int64_t size = view.shape[k];
+    const int64_t count = pads->before[k] + size + pads->after[k];
+    if (count == size) continue;
+    if (size == 0)
+      return FAIL(INVALID_ARGUMENT,
+                  "dimension %d has no element; needs one to repeat", k);
+    if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 1, &count)) return x;
+    int64_t* places =
+        choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)count);
+    if (!places) return x;
+    int64_t place = (size - pads->before[k] % size) % size;
+    for (int64_t i = 0; i < count; ++i) {
+      places[i] = place;
+      if (++place == size) place = 0;
+    }
+    x = choir__shapes_gather(
+        c, x, choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &count, places), k);
+  }
+  return x;
+}
+
+// With a value that the step computes, or that no double holds.
+static choir_var_t* pad_with(choir__onnx_call_t* c, choir_var_t* x,
+                             choir_var_t* value, const pads_t* pads) {
+  const choir_view_t* view = choir_var_view(x);
+  choir_var_t* inside = choir__onnx_scalar(c, CHOIR_DTYPE_BOOL, 1);
+  inside = choir__shapes_expand(c, inside, view->ndim, view->shape);
+  inside = pad(c, inside, CHOIR_PAD_CONSTANT, 0, pads);
+  x = pad(c, x, CHOIR_PAD_CONSTANT, 0, pads);
+  return DO(where, inside, x, choir__onnx_reshape(c, value, 0, NULL));
+}
+
+static choir_var_t* pad_constant(choir__onnx_call_t* c, choir_var_t* x,
+                                 const pads_t* pads) {
+  if (!VIEW(2))
+    return pad(c, x, CHOIR_PAD_CONSTANT, choir__onnx_float(c, "value", 0),
+               pads);
+  choir__onnx_array_t given;
+  if (!c->inputs[2]->is_known) return pad_with(c, x, IN(2), pads);
+  if (!choir__onnx_read(c, 2, &given)) return x;
+  if (given.count != 1)
+    return FAIL(INVALID_ARGUMENT, "%lld values around x; needs one",
+                (long long)given.count);
+  const double value = choir__onnx_number_at(&given, 0);
+  const int64_t exact = INT64_C(1) << 53;
+  if (given.view.dtype == CHOIR_DTYPE_I64 &&
+      (value >= (double)exact || value <= (double)-exact))
+    return pad_with(c, x, IN(2), pads);
+  return pad(c, x, CHOIR_PAD_CONSTANT, value, pads);
+}
+
+void choir__onnx_op_pad(choir__onnx_call_t* c) {
+  const choir_view_t* view = VIEW(0);
+  pads_t pads;
+  if (!view || !read_pads(c, view->ndim, &pads)) return;
+  choir_var_t* x = crop(c, &pads);
+  if (!padded_fits(c, x, &pads)) return;
+  const char* mode = choir__onnx_string(c, "mode", "constant");
+  if (!strcmp(mode, "constant"))
+    OUT(0, pad_constant(c, x, &pads));
+  else if (!strcmp(mode, "reflect"))
+    OUT(0, pad(c, x, CHOIR_PAD_REFLECT, 0, &pads));
+  else if (!strcmp(mode, "edge"))
+    OUT(0, pad(c, x, CHOIR_PAD_EDGE, 0, &pads));
+  else if (!strcmp(mode, "wrap"))
+    OUT(0, wrap(c, x, &pads));
+  else
+    FAIL(INVALID_ARGUMENT,
+         "mode '%.32s'; there are constant, reflect, edge and wrap", mode);
+}
+
+void choir__onnx_op_center_crop_pad(choir__onnx_call_t* c) {
+  const choir_view_t* view = VIEW(0);
+  int64_t sizes[CHOIR_MAX_NDIM];
+  const int32_t count = choir__onnx_read_ints(c, 1, sizes, CHOIR_MAX_NDIM);
+  if (!view || count < 0) return;
+  int32_t axis_count;
+  const int64_t* axes = choir__onnx_ints(c, "axes", &axis_count);
+  if (count != (axes ? axis_count : view->ndim)) {
+    FAIL(INVALID_ARGUMENT, "%d sizes for %d dimensions; needs as many", count,
+         axes ? axis_count : view->ndim);
+    return;
+  }
+  pads_t pads = {{0}, {0}};
+  for (int32_t k = 0; k < count; ++k) {
+    int64_t axis = axes ? axes[k] : k;
+    if (!choir__onnx_axis(c, &axis, view->ndim)) return;
+    if (sizes[k] < 0) {
+      FAIL(INVALID_ARGUMENT, "a size of %lld; needs 0 or more",
+           (long long)sizes[k]);
+      return;
+    }
+    // Rounded towards 0: the odd one is behind, be it put there or taken.
+    const int64_t more = sizes[k] - view->shape[axis];
+    pads.before[axis] = more / 2;
+    pads.after[axis] = more - more / 2;
+  }
+  choir_var_t* x = crop(c, &pads);
+  if (padded_fits(c, x, &pads)) OUT(0, pad(c, x, CHOIR_PAD_CONSTANT, 0, &pads));
+}
+
+// ---- Col2Im ----
+
+// An image of pieces, by dimension: a piece's place p of l = 0 .. pieces - 1
+// along a dimension is the image's l stride + p dilation - before.
+typedef struct pieces_s {
+  int64_t image[CHOIR_MAX_NDIM], block[CHOIR_MAX_NDIM], pieces[CHOIR_MAX_NDIM],
+      stride[CHOIR_MAX_NDIM], dilation[CHOIR_MAX_NDIM], before[CHOIR_MAX_NDIM];
+  int64_t image_count, block_count, piece_count;
+  int32_t ndim;
+} pieces_t;
+
+static int64_t attr_at(const choir__onnx_call_t* c, const char* name, int32_t k,
+                       int64_t value) {
+  int32_t count;
+  const int64_t* ints = choir__onnx_ints(c, name, &count);
+  return k < count ? ints[k] : value;
+}
+
+// Sizes of dimension k, so small that sums and products of two fit.
+static bool read_piece(choir__onnx_call_t* c, pieces_t* p, int32_t k) {
+  const int64_t after = attr_at(c, "pads", p->ndim + k, 0);
+  p->before[k] = attr_at(c, "pads", k, 0);
+  p->stride[k] = attr_at(c, "strides", k, 1);
+  p->dilation[k] = attr_at(c, "dilations", k, 1);
+  const int64_t sizes[] = {p->image[k], p->block[k], p->stride[k],
+                           p->dilation[k]};
+  bool fits = p->before[k] >= 0 && p->before[k] < INT32_MAX && after >= 0 &&
+              after < INT32_MAX;
+  for (int32_t i = 0; i < 4; ++i)
+    fits = fits && sizes[i] >= 1 && sizes[i] < INT32_MAX / 2;
+  const int64_t room = fits ? p->image[k] + p->before[k] + after -
+                                  p->dilation[k] * (p->block[k] - 1) - 1
+                            : -1;
+  if (room >= 0) {
+    p->pieces[k] = room / p->stride[k] + 1;
+    return !__builtin_mul_overflow(p->image_count, p->image[k],
+                                   &p->image_count) &&
+           !__builtin_mul_overflow(p->block_count, p->block[k],
+                                   &p->block_count) &&
+           !__builtin_mul_overflow(p->piece_count, p->pieces[k],
+                                   &p->piece_count);
+  }
+  return false;
+}
+
+static bool read_pieces(choir__onnx_call_t* c, const choir_view_t* x,
+                        pieces_t* p) {
+  enum { MOST = CHOIR_MAX_NDIM - 2 };
+  p->ndim = choir__onnx_read_ints(c, 1, p->image, MOST);
+  const int32_t blocks = choir__onnx_read_ints(c, 2, p->block, MOST);
+  if (!CALL_IS_OK) return false;
+  p->image_count = p->block_count = p->piece_count = 1;
+  bool fits = x->ndim == 3 && p->ndim >= 1 && blocks == p->ndim;
+  for (int32_t k = 0; fits && k < p->ndim; ++k) fits = read_piece(c, p, k);
+  if (fits && x->shape[1] % p->block_count == 0 &&
+      x->shape[2] == p->piece_count)
+    return true;
+  char text[160];
+  FAIL(INVALID_ARGUMENT,
+       "x is %s; needs 3 dimensions, columns of whole pieces, and as many of "
+       "them as the image, the piece, pads, strides and dilations say",
+       choir_view_print(x, text, sizeof text));
+  return false;
+}
+
+// Which element of (block, pieces + 1) place `at` of the image gets from place
+// `of` of a piece; the one behind the pieces, a 0, where none lies so.
+static int64_t piece_of(const pieces_t* p, int64_t of, int64_t at) {
+  const int64_t row = of * (p->piece_count + 1);
+  int64_t piece = 0, step = 1;
+  for (int32_t k = p->ndim - 1; k >= 0; --k) {
+    const int64_t place =
+        at % p->image[k] + p->before[k] - of % p->block[k] * p->dilation[k];
+    at /= p->image[k];
+    of /= p->block[k];
+    if (place < 0 || place % p->stride[k] != 0 ||
+        place / p->stride[k] >= p->pieces[k])
+      return row + p->piece_count;
+    piece += place / p->stride[k] * step;
+    step *= p->pieces[k];
+  }
+  return row + piece;
+}
+
+static choir_var_t* piece_places(choir__onnx_call_t* c, const pieces_t* p) {
+  const int64_t shape[] = {p->block_count, p->image_count};
+  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 2, shape))
+    return choir_scope_fail(c->scope, NULL);
+  const int64_t count = p->block_count * p->image_count;
+  int64_t* places =
+      choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)count);
+  if (!places) return choir_scope_fail(c->scope, NULL);
+  for (int64_t of = 0; of < p->block_count; ++of)
+    for (int64_t at = 0; at < p->image_count; ++at)
+      places[of * p->image_count + at] = piece_of(p, of, at);
+  return choir__onnx_constant(c, CHOIR_DTYPE_I64, 2, shape, places);
+}
+
+void choir__onnx_op_col2im(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  pieces_t p;
+  if (!x || !read_pieces(c, x, &p)) return;
+  const int64_t n = x->shape[0], depth = x->shape[1] / p.block_count;
+  const bool is_small =
+      x->dtype == CHOIR_DTYPE_U8 || x->dtype == CHOIR_DTYPE_BOOL;
+  const int64_t all[] = {n, depth, p.block_count, p.image_count};
+  if (!choir__shapes_have_room(c, x->dtype, 4, all)) return;
+  choir_var_t* y =
+      is_small ? choir__onnx_cast(c, IN(0), CHOIR_DTYPE_I64) : IN(0);
+  pads_t pads = {.after = {0, 0, 1}};
+  y = pad(c, y, CHOIR_PAD_CONSTANT, 0, &pads);
+  y = choir__onnx_reshape(
+      c, y, 3, (int64_t[]){n, depth, p.block_count * (p.piece_count + 1)});
+  y = choir__shapes_gather(c, y, piece_places(c, &p), 2);
+  y = DO(sum, y, &(choir_sum_attrs_t){.axis = 2});
+  int64_t shape[CHOIR_MAX_NDIM] = {n, depth};
+  memcpy(shape + 2, p.image, sizeof(int64_t) * (size_t)p.ndim);
+  y = choir__onnx_reshape(c, y, p.ndim + 2, shape);
+  OUT(0, choir__onnx_cast(c, y, x->dtype));
+}
