@@ -18,10 +18,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class CasesTest(unittest.TestCase):
-    @unittest.skipUnless(hasattr(onnx, "ModelProto"), "there is no package onnx")
+    @unittest.skipUnless(
+        hasattr(onnx, "ModelProto"), "there is no package onnx"
+    )
     def test_those_that_fail_are_known(self):
         if not onnx.__version__.startswith("1.12."):
-            self.skipTest(f"the list is of version 1.12, not {onnx.__version__}")
+            self.skipTest(
+                f"the list is of version 1.12, not {onnx.__version__}"
+            )
         tool = os.path.join(HERE, "..", "..", "tools", "onnx_cases.py")
         known = os.path.join(HERE, "onnx_cases_known.txt")
         done = subprocess.run(
