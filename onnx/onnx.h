@@ -110,6 +110,16 @@ CHOIR_API choir_onnx_value_info_t choir_onnx_input(const choir_onnx_t* onnx,
 CHOIR_API int32_t choir_onnx_output_count(const choir_onnx_t* onnx);
 CHOIR_API choir_onnx_value_info_t choir_onnx_output(const choir_onnx_t* onnx,
                                                     int32_t index);
+// Chooses what forward gives from now on, for features of a trained model: runs
+// the first `nodes` nodes of the graph (functions written out; negative: all
+// but so many) and gives the results of the last of them, where that are all
+// the file's; then the values called more[i]. Nodes that these do not need do
+// not run. INT32_MAX, NULL, 0: as the file says, but for nodes without use.
+CHOIR_API choir_status_t choir_onnx_select(choir_onnx_t* onnx, int32_t nodes,
+                                           const char* const* more,
+                                           int32_t more_count) CHOIR_NODISCARD;
+// How many results forward gives.
+CHOIR_API int32_t choir_onnx_result_count(const choir_onnx_t* onnx);
 // What the last forward gave as result `index`; UNDEFINED: nothing.
 CHOIR_API int32_t choir_onnx_result_type(const choir_onnx_t* onnx,
                                          int32_t index);
@@ -134,6 +144,22 @@ CHOIR_API void choir_onnx_define(choir_model_t* model, choir_onnx_t* onnx);
 CHOIR_API choir_var_t* choir_onnx_forward(choir_scope_t* scope,
                                           choir_onnx_t* onnx,
                                           choir_vars_t inputs);
+
+// A value that need not be a tensor: one variable is a tensor, none an empty
+// optional; with is_sequence any number of them are a sequence of tensors.
+typedef struct choir_onnx_value_s {
+  choir_vars_t vars;  // lent
+  bool is_sequence;
+  int32_t type;  // choir_onnx_type_t of a result's elements; not read of inputs
+} choir_onnx_value_t;
+// As choir_onnx_forward, for files that take or give sequences or optional
+// values; `inputs` are as many as the file has. False: the scope failed.
+CHOIR_API bool choir_onnx_run(choir_scope_t* scope, choir_onnx_t* onnx,
+                              const choir_onnx_value_t* inputs, int32_t count);
+// What it gave as result `index`, for as long as the variables live; empty:
+// there is none.
+CHOIR_API choir_onnx_value_t choir_onnx_result(const choir_onnx_t* onnx,
+                                               int32_t index);
 // A file and a model of it in one. Release the model before the file.
 CHOIR_API choir_status_t choir_onnx_load(choir_device_t* device,
                                          const char* path, int64_t seed,

@@ -60,6 +60,9 @@ void choir__onnx_out(choir__onnx_call_t* c, int32_t i, choir_var_t* var) {
 
 // ---- Attributes ----
 
+// Of AttributeProto.type. A writer may leave a value of 0 out.
+enum { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_STRING = 3 };
+
 static const Onnx__AttributeProto* attr_of(const choir__onnx_call_t* c,
                                            const char* name) {
   return choir__onnx_find_attr(c->node, name, NULL);
@@ -72,28 +75,37 @@ bool choir__onnx_has_attr(const choir__onnx_call_t* c, const char* name) {
 int64_t choir__onnx_int(const choir__onnx_call_t* c, const char* name,
                         int64_t value) {
   const Onnx__AttributeProto* attr = attr_of(c, name);
-  return attr && attr->has_i ? attr->i : value;
+  return attr && (attr->has_i || attr->type == TYPE_INT) ? attr->i : value;
 }
 
 double choir__onnx_float(const choir__onnx_call_t* c, const char* name,
                          double value) {
   const Onnx__AttributeProto* attr = attr_of(c, name);
-  return attr && attr->has_f ? (double)attr->f : value;
+  return attr && (attr->has_f || attr->type == TYPE_FLOAT) ? (double)attr->f
+                                                           : value;
 }
 
-// A copy that ends with 0: bytes of the file need not.
+// A copy that ends with 0: bytes of the file need not. What is longer than any
+// text that an operator knows is cut off: a loop asks for it again and again.
 static const char* text_of(const choir__onnx_call_t* c,
                            ProtobufCBinaryData bytes) {
-  char* text = choir_scope_alloc(c->run->known, bytes.len + 1);
+  const size_t length = bytes.len < 1024 ? bytes.len : 1024;
+  char* text = choir_scope_alloc(c->run->known, length + 1);
   if (!text) return "";
-  if (bytes.len > 0) memcpy(text, bytes.data, bytes.len);
+  if (length > 0) memcpy(text, bytes.data, length);
   return text;
+}
+
+static int32_t count_of(size_t count) {
+  return count < INT32_MAX ? (int32_t)count : INT32_MAX;
 }
 
 const char* choir__onnx_string(const choir__onnx_call_t* c, const char* name,
                                const char* value) {
   const Onnx__AttributeProto* attr = attr_of(c, name);
-  return attr && attr->has_s ? text_of(c, attr->s) : value;
+  return attr && (attr->has_s || attr->type == TYPE_STRING)
+             ? text_of(c, attr->s)
+             : value;
 }
 
 const char* choir__onnx_string_at(const choir__onnx_call_t* c, const char* name,
@@ -107,14 +119,14 @@ const char* choir__onnx_string_at(const choir__onnx_call_t* c, const char* name,
 const int64_t* choir__onnx_ints(const choir__onnx_call_t* c, const char* name,
                                 int32_t* out_count) {
   const Onnx__AttributeProto* attr = attr_of(c, name);
-  *out_count = attr ? (int32_t)attr->n_ints : 0;
+  *out_count = attr ? count_of(attr->n_ints) : 0;
   return attr ? attr->ints : NULL;
 }
 
 const float* choir__onnx_floats(const choir__onnx_call_t* c, const char* name,
                                 int32_t* out_count) {
   const Onnx__AttributeProto* attr = attr_of(c, name);
-  *out_count = attr ? (int32_t)attr->n_floats : 0;
+  *out_count = attr ? count_of(attr->n_floats) : 0;
   return attr ? attr->floats : NULL;
 }
 
@@ -123,17 +135,15 @@ choir_var_t* choir__onnx_tensor(choir__onnx_call_t* c, const char* name,
   *out_type = CHOIR_ONNX_UNDEFINED;
   const Onnx__AttributeProto* attr = attr_of(c, name);
   if (!attr || (!attr->t && !attr->sparse_tensor)) return NULL;
-  choir_tensor_t* tensor = NULL;
+  choir_tensor_t* tensor;
   choir_status_t status =
       attr->t
           ? choir__onnx_make_tensor(c->run->onnx, attr->t, &tensor, out_type)
           : choir__onnx_make_sparse(c->run->onnx, attr->sparse_tensor, &tensor,
                                     out_type);
   if (status) return choir__onnx_fail(c, status);
-  choir_var_t* var = choir_scope_input(c->run->known, tensor);
-  choir_tensor_release(tensor);
-  if (c->is_known) return var;
-  return choir__onnx_move(c->run, choir_var_tensor(var), NULL);
+  return c->is_known ? choir_scope_input(c->scope, tensor)
+                     : choir__onnx_move(c->run, tensor, NULL);
 }
 
 // ---- What an operator has to know ----
@@ -275,10 +285,11 @@ choir_var_t* choir__onnx_unsqueeze(choir__onnx_call_t* c, choir_var_t* x,
                                    const int64_t* axes, int32_t count) {
   const choir_view_t* view = choir_var_view(x);
   if (!view) return choir_scope_fail(c->scope, NULL);
+  if (count > CHOIR_MAX_NDIM - view->ndim)
+    return FAIL(UNIMPLEMENTED,
+                "%d dimensions and %d new ones; at most %d are possible",
+                view->ndim, count, CHOIR_MAX_NDIM);
   const int32_t ndim = view->ndim + count;
-  if (ndim > CHOIR_MAX_NDIM)
-    return FAIL(UNIMPLEMENTED, "%d dimensions; at most %d are possible", ndim,
-                CHOIR_MAX_NDIM);
   bool is_new[CHOIR_MAX_NDIM] = {false};
   for (int32_t i = 0; i < count; ++i) {
     int64_t axis = axes[i];

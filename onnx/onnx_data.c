@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,7 +315,6 @@ static choir_status_t fill(const choir_onnx_t* onnx,
                            const Onnx__TensorProto* proto, int32_t type,
                            int64_t count, size_t width, char* to) {
   const size_t raw_bytes = (size_t)((count * bits_of(type) + 7) / 8);
-  if (count == 0) return NULL;
   const bool is_external =
       proto->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
   if (!is_external && !proto->has_raw_data)
@@ -387,9 +387,9 @@ static choir_status_t make(const choir_onnx_t* onnx,
       choir_tensor_create(onnx->host, dtype, view.ndim, view.shape, &tensor));
   char* to = choir_buffer_data(choir_tensor_view(tensor)->buffer);
   choir_status_t status = NULL;
-  if (is_cleared)
+  if (is_cleared && count > 0)
     memset(to, 0, (size_t)count * width);
-  else
+  else if (count > 0)
     status = fill(onnx, proto, *out_type, count, width, to);
   if (status) {
     choir_tensor_release(tensor);
@@ -399,12 +399,58 @@ static choir_status_t make(const choir_onnx_t* onnx,
   return NULL;
 }
 
-choir_status_t choir__onnx_make_tensor(const choir_onnx_t* onnx,
-                                       const Onnx__TensorProto* proto,
+// ---- Tensors that were made ----
+
+static int compare_made(const void* a, const void* b) {
+  const void* x = ((const choir__onnx_made_t*)a)->proto;
+  const void* y = ((const choir__onnx_made_t*)b)->proto;
+  return (x > y) - (x < y);
+}
+
+// The entry of a message; *out_made->tensor NULL: it is new.
+static choir_status_t find_made(choir_onnx_t* onnx, const void* proto,
+                                choir__onnx_made_t** out_made) {
+  const choir__onnx_made_t key = {.proto = proto};
+  choir__onnx_made_t** found = tfind(&key, &onnx->made_by_proto, compare_made);
+  *out_made = found ? *found : NULL;
+  if (found) return NULL;
+  choir__onnx_made_t* made = choir_arena_alloc(onnx->arena, sizeof *made);
+  if (!made) return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for a tensor");
+  *made = key;
+  if (!tsearch(made, &onnx->made_by_proto, compare_made))
+    return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for a tensor");
+  made->next = onnx->made;
+  onnx->made = made;
+  *out_made = made;
+  return NULL;
+}
+
+void choir__onnx_release_made(choir_onnx_t* onnx) {
+  for (choir__onnx_made_t* made = onnx->made; made; made = made->next) {
+    (void)tdelete(made, &onnx->made_by_proto, compare_made);
+    choir_tensor_release(made->tensor);
+  }
+  onnx->made = NULL;
+}
+
+choir_status_t choir__onnx_make_tensor(choir_onnx_t* onnx,
+                                       Onnx__TensorProto* proto,
                                        choir_tensor_t** out_tensor,
                                        int32_t* out_type) {
-  return make(onnx, proto, proto->n_dims, proto->dims, false, out_tensor,
-              out_type);
+  *out_tensor = NULL;
+  *out_type = proto->data_type;
+  choir__onnx_made_t* made;
+  CHOIR_TRY(find_made(onnx, proto, &made));
+  if (!made->tensor) {
+    CHOIR_TRY(make(onnx, proto, proto->n_dims, proto->dims, false,
+                   &made->tensor, &made->type));
+    if (proto->raw_data.len > 0)
+      onnx->proto_memory.free(onnx, proto->raw_data.data);
+    proto->raw_data = (ProtobufCBinaryData){0};
+  }
+  *out_tensor = made->tensor;
+  *out_type = made->type;
+  return NULL;
 }
 
 static choir_status_t place_values(const choir_view_t* dense,
@@ -439,7 +485,7 @@ static choir_status_t place_values(const choir_view_t* dense,
   return NULL;
 }
 
-choir_status_t choir__onnx_make_sparse(const choir_onnx_t* onnx,
+choir_status_t choir__onnx_make_sparse(choir_onnx_t* onnx,
                                        const Onnx__SparseTensorProto* proto,
                                        choir_tensor_t** out_tensor,
                                        int32_t* out_type) {
@@ -450,24 +496,26 @@ choir_status_t choir__onnx_make_sparse(const choir_onnx_t* onnx,
                        "onnx: a sparse tensor has no values or no indices");
   choir_tensor_t* values = NULL;
   choir_tensor_t* places = NULL;
-  choir_tensor_t* dense = NULL;
   int32_t type = 0;
-  choir_status_t status =
-      choir__onnx_make_tensor(onnx, proto->values, &values, out_type);
-  if (!status)
-    status = choir__onnx_make_tensor(onnx, proto->indices, &places, &type);
-  if (!status)
-    status = make(onnx, proto->values, proto->n_dims, proto->dims, true, &dense,
-                  out_type);
-  if (!status)
-    status = place_values(choir_tensor_view(dense), choir_tensor_view(values),
-                          choir_tensor_view(places));
-  choir_tensor_release(values);
-  choir_tensor_release(places);
-  if (status) {
-    choir_tensor_release(dense);
-    return status;
+  choir__onnx_made_t* made;
+  CHOIR_TRY(find_made(onnx, proto, &made));
+  if (!made->tensor) {
+    CHOIR_TRY(
+        choir__onnx_make_tensor(onnx, proto->values, &values, &made->type));
+    CHOIR_TRY(choir__onnx_make_tensor(onnx, proto->indices, &places, &type));
+    choir_tensor_t* dense;
+    CHOIR_TRY(make(onnx, proto->values, proto->n_dims, proto->dims, true,
+                   &dense, &made->type));
+    choir_status_t status =
+        place_values(choir_tensor_view(dense), choir_tensor_view(values),
+                     choir_tensor_view(places));
+    if (status) {
+      choir_tensor_release(dense);
+      return status;
+    }
+    made->tensor = dense;
   }
-  *out_tensor = dense;
+  *out_tensor = made->tensor;
+  *out_type = made->type;
   return NULL;
 }

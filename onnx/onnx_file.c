@@ -95,10 +95,12 @@ static choir_status_t unpack(choir_onnx_t* onnx, const void* bytes,
   CHOIR_TRY(check_depth(&onnx__model_proto__descriptor, wire, 0));
   onnx->proto_memory = (ProtobufCAllocator){
       .alloc = limited_alloc, .free = limited_free, .allocator_data = onnx};
-  // An empty message of two bytes is a struct of some hundred.
-  onnx->proto_limit = (1 << 20) + (uint64_t)size * 160;
+  // An empty message of two bytes is a struct of some hundred; of a large file
+  // most bytes are data.
+  const uint64_t small = size < 1 << 20 ? size : 1 << 20;
+  onnx->proto_limit = (1 << 20) + small * 160 + (uint64_t)size * 16;
   onnx->proto = onnx__model_proto__unpack(&onnx->proto_memory, size, bytes);
-  if (!onnx->proto || !onnx->proto->graph)
+  if (!onnx->proto || !onnx->proto->graph || !onnx->proto->has_ir_version)
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "onnx: the %zu bytes are no ONNX model, or cut off",
                        size);
@@ -112,14 +114,18 @@ static void destroy(choir_onnx_t* onnx) {
     choir_tensor_release(onnx->own_params[i].value);
     choir_tensor_release(onnx->own_params[i].grad);
   }
+  choir_param_set_release(onnx->param_set);
+  choir_status_free(onnx->define_failure);
   choir_scope_destroy(onnx->known);
-  choir__onnx_graph_release(onnx->graph);
+  choir__onnx_release_graphs(onnx);
+  choir__onnx_release_made(onnx);
   if (onnx->proto)
     onnx__model_proto__free_unpacked(onnx->proto, &onnx->proto_memory);
   choir_arena_destroy(onnx->arena);
   choir_device_release(onnx->device);
   choir_device_release(onnx->host);
   free(onnx->folder);
+  free(onnx->chosen);
   free(onnx);
 }
 

@@ -64,6 +64,17 @@ static choir_status_t no_memory(void) {
   return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for the graph");
 }
 
+// Functions that call functions could make a short file take any memory.
+static choir_status_t count_names(builder_t* builder, size_t count) {
+  if (count <= (size_t)(CHOIR__ONNX_MAX_NAMES - builder->onnx->total_names)) {
+    builder->onnx->total_names += (int32_t)count;
+    return NULL;
+  }
+  return CHOIR_ERROR(INVALID_ARGUMENT,
+                     "onnx: more than %d names, functions written out",
+                     CHOIR__ONNX_MAX_NAMES);
+}
+
 // Room for one more entry of an array of the arena.
 static choir_status_t grow(builder_t* builder, void** array, size_t width,
                            int32_t count, int32_t* capacity) {
@@ -84,7 +95,8 @@ static choir_status_t add_place(builder_t* builder, choir__onnx_graph_t* graph,
                  &graph->place_capacity));
   graph->places = places;
   *out_place = graph->place_count++;
-  graph->places[*out_place] = (choir__onnx_place_t){.name = name, .param = -1};
+  graph->places[*out_place] =
+      (choir__onnx_place_t){.name = name, .param = -1, .outer = -1};
   return NULL;
 }
 
@@ -126,12 +138,10 @@ static choir_status_t look_up(builder_t* builder, names_t* names,
   int32_t outer;
   CHOIR_TRY(look_up(builder, names->outer, text, &outer, out_found));
   if (outer < 0) return NULL;
-  if (names->outer->graph == names->graph) {
-    *out_place = outer;
-    return NULL;
-  }
   choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(count_names(builder, 1));
   CHOIR_TRY(new_name(builder, names, text, out_place));
+  graph->places[*out_place].outer = outer;
   void* captures = graph->captures;
   CHOIR_TRY(grow(builder, &captures, sizeof *graph->captures,
                  graph->capture_count, &graph->capture_capacity));
@@ -145,74 +155,13 @@ static choir_status_t look_up(builder_t* builder, names_t* names,
 // place is no constant of the file's graph.
 static choir__onnx_place_t* find_constant(choir__onnx_graph_t* graph,
                                           int32_t place) {
-  for (int32_t i = 0; i < graph->capture_count; ++i)
-    if (graph->captures[i].inner == place)
-      return find_constant(graph->outer, graph->captures[i].outer);
   choir__onnx_place_t* entry = &graph->places[place];
+  for (; entry->outer >= 0; entry = &graph->places[entry->outer])
+    graph = graph->outer;
   return entry->constant && !graph->outer ? entry : NULL;
 }
 
-// ---- Attributes ----
-
-static const Onnx__AttributeProto* find_attr(const Onnx__NodeProto* proto,
-                                             const choir__onnx_site_t* site,
-                                             const char* name,
-                                             int32_t* out_number) {
-  for (size_t i = 0; i < proto->n_attribute; ++i) {
-    const Onnx__AttributeProto* attr = proto->attribute[i];
-    if (!attr->name || strcmp(attr->name, name) != 0) continue;
-    if (out_number) *out_number = (int32_t)i;
-    const char* other = attr->ref_attr_name;
-    if (!other || !*other) return attr;
-    if (!site) return NULL;
-    const Onnx__AttributeProto* given =
-        find_attr(site->call, site->outer, other, NULL);
-    for (size_t k = 0; !given && k < site->function->n_attribute_proto; ++k) {
-      const Onnx__AttributeProto* usual = site->function->attribute_proto[k];
-      if (usual->name && strcmp(usual->name, other) == 0) given = usual;
-    }
-    return given;
-  }
-  return NULL;
-}
-
-const Onnx__AttributeProto* choir__onnx_find_attr(
-    const choir__onnx_node_t* node, const char* name, int32_t* out_number) {
-  return find_attr(node->proto, node->site, name, out_number);
-}
-
 // ---- Nodes ----
-
-static const char* domain_of(const char* domain) {
-  return !domain || strcmp(domain, "ai.onnx") == 0 ? "" : domain;
-}
-
-static int64_t version_of(const builder_t* builder,
-                          const choir__onnx_site_t* site, const char* domain) {
-  const Onnx__ModelProto* model = builder->onnx->proto;
-  size_t count = model->n_opset_import;
-  Onnx__OperatorSetIdProto** imports = model->opset_import;
-  if (site && site->function->n_opset_import > 0) {
-    count = site->function->n_opset_import;
-    imports = site->function->opset_import;
-  }
-  for (size_t i = 0; i < count; ++i)
-    if (strcmp(domain_of(imports[i]->domain), domain) == 0)
-      return imports[i]->version;
-  return 1;
-}
-
-static const Onnx__FunctionProto* find_function(const builder_t* builder,
-                                                const Onnx__NodeProto* proto) {
-  const Onnx__ModelProto* model = builder->onnx->proto;
-  for (size_t i = 0; i < model->n_functions; ++i) {
-    const Onnx__FunctionProto* function = model->functions[i];
-    if (function->name && strcmp(function->name, proto->op_type) == 0 &&
-        strcmp(domain_of(function->domain), domain_of(proto->domain)) == 0)
-      return function;
-  }
-  return NULL;
-}
 
 static choir_status_t build_graph(builder_t* builder,
                                   const Onnx__GraphProto* proto, names_t* outer,
@@ -261,6 +210,7 @@ static choir_status_t write_out(builder_t* builder, names_t* names,
                        "results; a call has %zu and %zu",
                        function->name, function->n_input, function->n_output,
                        proto->n_input, proto->n_output);
+  CHOIR_TRY(count_names(builder, function->n_input));
   int32_t* places = get(builder, sizeof(int32_t) * (proto->n_input + 1));
   choir__onnx_site_t* site = get(builder, sizeof *site);
   if (!places || !site) return no_memory();
@@ -289,7 +239,7 @@ static choir_status_t note_missing(builder_t* builder,
                                    const Onnx__NodeProto* proto,
                                    const char* domain, int64_t version) {
   if (++builder->missing_count <= 50)
-    fprintf(builder->missing, "%s%s of %s %lld (node '%s')",
+    fprintf(builder->missing, "%s%.100s of %.100s %lld (node '%.100s')",
             builder->missing_count > 1 ? ", " : "", proto->op_type,
             *domain ? domain : "ai.onnx", (long long)version,
             proto->name ? proto->name : "");
@@ -343,9 +293,13 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
     return CHOIR_ERROR(INVALID_ARGUMENT,
                        "onnx: more than %d nodes, functions written out",
                        CHOIR__ONNX_MAX_NODES);
+  CHOIR_TRY(count_names(builder,
+                        proto->n_input + proto->n_output + proto->n_attribute));
+  CHOIR_TRY(choir__onnx_check_list(proto->n_attribute, "attributes"));
   if (!proto->op_type)
     return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: a node names no operator");
-  const Onnx__FunctionProto* function = find_function(builder, proto);
+  const Onnx__FunctionProto* function =
+      choir__onnx_find_function(builder->onnx, proto);
   if (function) {
     names_t inside = {.graph = names->graph};
     choir_status_t status =
@@ -353,16 +307,17 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
     free_names(&inside);
     return status;
   }
-  const char* domain = domain_of(proto->domain);
+  const char* domain = choir__onnx_domain(proto->domain);
   const choir__onnx_operator_t key = {.domain = domain, .name = proto->op_type};
   const choir__onnx_operator_t* at = &key;
   const choir__onnx_operator_t** found =
       bsearch(&at, builder->sorted, OPERATOR_COUNT, sizeof *builder->sorted,
               compare_operators);
-  choir__onnx_node_t node = {.proto = proto,
-                             .site = site,
-                             .op = found ? *found : NULL,
-                             .version = version_of(builder, site, domain)};
+  choir__onnx_node_t node = {
+      .proto = proto,
+      .site = site,
+      .op = found ? *found : NULL,
+      .version = choir__onnx_version(builder->onnx, site, domain)};
   if (!found) CHOIR_TRY(note_missing(builder, proto, domain, node.version));
   char* label = NULL;
   if (!proto->name || !*proto->name) {
@@ -386,6 +341,9 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
 static choir_status_t add_constants(builder_t* builder, names_t* names,
                                     const Onnx__GraphProto* proto) {
   choir__onnx_graph_t* graph = names->graph;
+  CHOIR_TRY(count_names(builder, proto->n_initializer +
+                                     proto->n_sparse_initializer +
+                                     proto->n_input + proto->n_output));
   for (size_t i = 0; i < proto->n_initializer; ++i) {
     Onnx__TensorProto* tensor = proto->initializer[i];
     int32_t place;
@@ -394,11 +352,6 @@ static choir_status_t add_constants(builder_t* builder, names_t* names,
     CHOIR_TRY(choir__onnx_make_tensor(builder->onnx, tensor,
                                       &graph->places[place].constant,
                                       &graph->places[place].type));
-    // The elements are in the tensor now.
-    if (tensor->raw_data.len > 0) {
-      builder->onnx->proto_memory.free(builder->onnx, tensor->raw_data.data);
-      tensor->raw_data = (ProtobufCBinaryData){0};
-    }
   }
   for (size_t i = 0; i < proto->n_sparse_initializer; ++i) {
     const Onnx__SparseTensorProto* tensor = proto->sparse_initializer[i];
@@ -423,8 +376,9 @@ static choir_status_t add_inputs(builder_t* builder, names_t* names,
   for (size_t i = 0; i < proto->n_input; ++i) {
     const char* text = proto->input[i]->name ? proto->input[i]->name : "";
     const name_t key = {.text = text};
+    name_t** found = tfind(&key, &names->tree, compare_names);
     // It has an initialiser, as before version 4 of the format all had.
-    if (tfind(&key, &names->tree, compare_names)) continue;
+    if (found && graph->places[(*found)->place].constant) continue;
     graph->infos[graph->in_count] = proto->input[i];
     CHOIR_TRY(new_name(builder, names, text, &graph->inputs[graph->in_count]));
     ++graph->in_count;
@@ -467,21 +421,19 @@ static choir_status_t build_graph(builder_t* builder,
   if (!graph) return no_memory();
   *out_graph = graph;
   graph->outer = outer ? outer->graph : NULL;
+  graph->next = builder->onnx->graphs;
+  builder->onnx->graphs = graph;
   names_t names = {.outer = outer, .graph = graph};
   choir_status_t status = fill_graph(builder, &names, proto, site, depth);
   free_names(&names);
   return status;
 }
 
-void choir__onnx_graph_release(choir__onnx_graph_t* graph) {
-  if (!graph) return;
-  for (int32_t i = 0; i < graph->place_count; ++i) {
-    choir_tensor_release(graph->places[i].constant);
-    choir_tensor_release(graph->places[i].moved);
-  }
-  for (int32_t i = 0; i < graph->node_count; ++i)
-    for (size_t k = 0; k < graph->nodes[i].proto->n_attribute; ++k)
-      choir__onnx_graph_release(graph->nodes[i].bodies[k]);
+void choir__onnx_release_graphs(choir_onnx_t* onnx) {
+  for (choir__onnx_graph_t* graph = onnx->graphs; graph; graph = graph->next)
+    for (int32_t i = 0; i < graph->place_count; ++i)
+      choir_tensor_release(graph->places[i].moved);
+  onnx->graphs = NULL;
 }
 
 // ---- Parameters ----
@@ -525,8 +477,10 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     builder.sorted[i] = &operators[i];
   qsort(builder.sorted, OPERATOR_COUNT, sizeof *builder.sorted,
         compare_operators);
-  choir_status_t status =
-      build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);
+  choir_status_t status = choir__onnx_sort_functions(onnx);
+  if (!status)
+    status =
+        build_graph(&builder, onnx->proto->graph, NULL, NULL, 0, &onnx->graph);
   fclose(builder.missing);
   if (!status && builder.missing_count > 0)
     status =
@@ -541,6 +495,8 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
     onnx->result_types =
         get(&builder, sizeof(int32_t) * (size_t)(onnx->graph->out_count + 1));
     if (!onnx->result_types) status = no_memory();
+    onnx->results = onnx->graph->outputs;
+    onnx->result_count = onnx->graph->out_count;
   }
   return status;
 }

@@ -17,8 +17,16 @@ extern "C" {
 enum { CHOIR__ONNX_MAX_DEPTH = 32 };
 // Nodes of a file, functions written out.
 enum { CHOIR__ONNX_MAX_NODES = 1 << 20 };
-// Nodes that run in one forward, with those of loops.
-enum { CHOIR__ONNX_MAX_RUNS = 1 << 20 };
+// What they read, give and have as attributes, and names of graphs.
+enum { CHOIR__ONNX_MAX_NAMES = 1 << 22 };
+// Attributes of a node or a function, operator sets of a file or a function:
+// lists that are searched from their beginning.
+enum { CHOIR__ONNX_MAX_LIST = 256 };
+// The last version of ai.onnx that the operators follow.
+enum { CHOIR__ONNX_MAX_VERSION = 28 };
+// Nodes that run in one forward, with those of loops, and values of the graphs
+// that they are in.
+enum { CHOIR__ONNX_MAX_RUNS = 1 << 20, CHOIR__ONNX_MAX_VALUES = 1 << 22 };
 
 // A value that a name of the file stands for: place k of a graph.
 typedef struct choir__onnx_place_s {
@@ -26,6 +34,7 @@ typedef struct choir__onnx_place_s {
   choir_tensor_t* constant;  // of an initialiser, on the host; NULL: none
   int32_t type;              // of its elements
   int32_t param;             // number of the parameter that it is; -1: none
+  int32_t outer;             // place in the graph around it; -1: of this one
   choir_tensor_t* moved;     // the constant on the step's device, once needed
 } choir__onnx_place_t;
 
@@ -48,6 +57,7 @@ typedef struct choir__onnx_node_s {
   int32_t* outputs;  // places; -1: unnamed
   int32_t out_count;
   choir__onnx_graph_t** bodies;  // by number of the attribute; NULL: no graph
+  bool is_idle;                  // no result that forward gives needs it
 } choir__onnx_node_t;
 
 // A body takes some values from the graph around it.
@@ -58,6 +68,7 @@ typedef struct choir__onnx_capture_s {
 
 struct choir__onnx_graph_s {
   choir__onnx_graph_t* outer;  // NULL: the file's
+  choir__onnx_graph_t* next;   // of all graphs
   choir__onnx_place_t* places;
   int32_t place_count, place_capacity;
   choir__onnx_node_t* nodes;
@@ -71,6 +82,14 @@ struct choir__onnx_graph_s {
   int32_t out_count;
 };
 
+// A tensor of the file that was made once, for all who read it.
+typedef struct choir__onnx_made_s {
+  const void* proto;
+  choir_tensor_t* tensor;
+  int32_t type;
+  struct choir__onnx_made_s* next;  // of all
+} choir__onnx_made_t;
+
 struct choir_onnx_s {
   int32_t references;
   choir_device_t* host;  // where constants and known values are
@@ -81,17 +100,28 @@ struct choir_onnx_s {
   char* folder;          // NULL: none
   choir_arena_t* arena;  // of graphs
   choir__onnx_graph_t* graph;
-  int32_t total_nodes;
+  choir__onnx_graph_t* graphs;            // all of them
+  const Onnx__FunctionProto** functions;  // sorted
+  void* made_by_proto;                    // of choir__onnx_made_t, by tsearch
+  choir__onnx_made_t* made;
+  int32_t total_nodes, total_names;
   // Parameters and states: places of the file's graph.
   int32_t* param_places;
   choir_param_t** params;  // the model's or own; NULL until define or place
+  choir_param_set_t* param_set;  // of the model, kept for its parameters
   choir_param_t* own_params;
   int32_t param_count;
-  choir_device_t* device;  // of params
+  choir_status_t define_failure;  // NULL: none
+  choir_device_t* device;         // of params
   // Of the last forward.
   choir__onnx_value_t* values;
+  choir_onnx_value_t* given;  // its results; NULL: it failed
   choir_scope_t* scope;
+  // What forward gives: places, and types of the last forward.
+  const int32_t* results;
   int32_t* result_types;
+  int32_t result_count;
+  int32_t* chosen;  // both, of choir_onnx_select; NULL: the file's
 };
 
 typedef struct choir__onnx_run_s {
@@ -101,29 +131,46 @@ typedef struct choir__onnx_run_s {
   const choir__onnx_graph_t* graph;  // whose nodes run now
   choir__onnx_value_t* values;       // of its places
   int64_t nodes;                     // that ran
+  int64_t value_count;               // of the graphs that ran
   int32_t depth;
 } choir__onnx_run_t;
 
-// onnx_data.c: a tensor of the file on the host's device.
-choir_status_t choir__onnx_make_tensor(const choir_onnx_t* onnx,
-                                       const Onnx__TensorProto* proto,
+// onnx_data.c: a tensor of the file on the host's device, lent. It is made at
+// the first call, and its bytes in the file's structs are freed.
+choir_status_t choir__onnx_make_tensor(choir_onnx_t* onnx,
+                                       Onnx__TensorProto* proto,
                                        choir_tensor_t** out_tensor,
                                        int32_t* out_type) CHOIR_NODISCARD;
 // The dense tensor of a sparse one.
-choir_status_t choir__onnx_make_sparse(const choir_onnx_t* onnx,
+choir_status_t choir__onnx_make_sparse(choir_onnx_t* onnx,
                                        const Onnx__SparseTensorProto* proto,
                                        choir_tensor_t** out_tensor,
                                        int32_t* out_type) CHOIR_NODISCARD;
+void choir__onnx_release_made(choir_onnx_t* onnx);
 // A float of 8 or 4 bits by its bits.
 float choir__onnx_small_float(int32_t type, uint8_t bits);
 // The type that a dtype is the natural one of.
 int32_t choir__onnx_dtype_type(choir_dtype_t dtype);
 
-// onnx_graph.c
-choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
-void choir__onnx_graph_release(choir__onnx_graph_t* graph);
+// onnx_functions.c
 const Onnx__AttributeProto* choir__onnx_find_attr(
     const choir__onnx_node_t* node, const char* name, int32_t* out_number);
+// "" for ONNX's own.
+const char* choir__onnx_domain(const char* domain);
+int64_t choir__onnx_version(const choir_onnx_t* onnx,
+                            const choir__onnx_site_t* site, const char* domain);
+// Fails where a list is longer than CHOIR__ONNX_MAX_LIST; what: its entries.
+choir_status_t choir__onnx_check_list(size_t count, const char* what)
+    CHOIR_NODISCARD;
+// Looks at versions and makes onnx->functions.
+choir_status_t choir__onnx_sort_functions(choir_onnx_t* onnx) CHOIR_NODISCARD;
+// NULL: the node is none of the file's functions.
+const Onnx__FunctionProto* choir__onnx_find_function(
+    const choir_onnx_t* onnx, const Onnx__NodeProto* proto);
+
+// onnx_graph.c
+choir_status_t choir__onnx_build(choir_onnx_t* onnx) CHOIR_NODISCARD;
+void choir__onnx_release_graphs(choir_onnx_t* onnx);
 
 // onnx_run.c
 bool choir__onnx_run_graph(choir__onnx_run_t* run,

@@ -19,10 +19,29 @@ static void fill_info(choir_onnx_value_info_t* info,
     const Onnx__TensorShapeProto__Dimension* dim = shape->dim[i];
     const bool is_number =
         dim->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
-    info->shape[i] = is_number ? dim->dim_value : -1;
+    info->shape[i] = is_number && dim->dim_value >= 0 ? dim->dim_value : -1;
     if (dim->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM)
       info->symbols[i] = dim->dim_param;
   }
+}
+
+// The type of the elements of an optional, or of a sequence's tensors.
+static int32_t element_type(const Onnx__TypeProto* type) {
+  for (int32_t depth = 0; type && depth < 3; ++depth)
+    switch (type->value_case) {
+      case ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE:
+        return type->tensor_type->has_elem_type ? type->tensor_type->elem_type
+                                                : CHOIR_ONNX_UNDEFINED;
+      case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE:
+        type = type->sequence_type->elem_type;
+        break;
+      case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE:
+        type = type->optional_type->elem_type;
+        break;
+      default:
+        return CHOIR_ONNX_UNDEFINED;
+    }
+  return CHOIR_ONNX_UNDEFINED;
 }
 
 static choir_onnx_value_info_t info_of(const Onnx__ValueInfoProto* proto) {
@@ -36,12 +55,14 @@ static choir_onnx_value_info_t info_of(const Onnx__ValueInfoProto* proto) {
       break;
     case ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE:
       info.kind = "sequence";
+      info.type = element_type(type);
       break;
     case ONNX__TYPE_PROTO__VALUE_MAP_TYPE:
       info.kind = "map";
       break;
     case ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE:
       info.kind = "optional";
+      info.type = element_type(type);
       break;
     default:
       break;
@@ -68,9 +89,8 @@ choir_onnx_value_info_t choir_onnx_output(const choir_onnx_t* onnx,
   return info_of(onnx->proto->graph->output[index]);
 }
 int32_t choir_onnx_result_type(const choir_onnx_t* onnx, int32_t index) {
-  return index < 0 || index >= onnx->graph->out_count
-             ? CHOIR_ONNX_UNDEFINED
-             : onnx->result_types[index];
+  return index < 0 || index >= onnx->result_count ? CHOIR_ONNX_UNDEFINED
+                                                  : onnx->result_types[index];
 }
 
 // ---- Parameters ----
@@ -102,36 +122,55 @@ static void use_device(choir_onnx_t* onnx, choir_device_t* device) {
 
 void choir_onnx_define(choir_model_t* model, choir_onnx_t* onnx) {
   choir_device_t* device = choir_model_device(model);
-  for (int32_t i = 0; i < onnx->param_count; ++i) {
+  choir_param_set_t* set = choir_model_params(model);
+  // The parameters are the set's: it stays as long as they are forward's.
+  choir_param_set_retain(set);
+  choir_param_set_release(onnx->param_set);
+  onnx->param_set = set;
+  choir_status_free(onnx->define_failure);
+  onnx->define_failure = NULL;
+  bool is_ok = true;
+  for (int32_t i = 0; is_ok && i < onnx->param_count; ++i) {
     const source_t source = source_of(onnx, i);
     choir_tensor_t* value = NULL;
-    // A NULL value fails in the next call, which reports it.
-    choir_status_free(copy_of(device, source.place->constant, &value));
-    onnx->params[i] = choir_model_add_param(model, source.place->name, value,
-                                            source.is_learnt);
+    onnx->define_failure = copy_of(device, source.place->constant, &value);
+    onnx->params[i] = onnx->define_failure
+                          ? NULL
+                          : choir_model_add_param(model, source.place->name,
+                                                  value, source.is_learnt);
+    is_ok = onnx->params[i] != NULL;
     choir_tensor_release(value);
   }
-  use_device(onnx, device);
+  // Without one forward asks for define or place; the model tells what failed.
+  use_device(onnx, is_ok ? device : NULL);
 }
 
 choir_status_t choir_onnx_place(choir_onnx_t* onnx, choir_device_t* device) {
+  if (!device) return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: the device is NULL");
   if (!onnx->own_params) {
-    onnx->own_params = choir_arena_alloc(
-        onnx->arena, sizeof(choir_param_t) * (size_t)(onnx->param_count + 1));
+    const size_t bytes =
+        sizeof(choir_param_t) * (size_t)(onnx->param_count + 1);
+    onnx->own_params = choir_arena_alloc(onnx->arena, bytes);
     if (!onnx->own_params)
       return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for parameters");
-    memset(onnx->own_params, 0,
-           sizeof(choir_param_t) * (size_t)(onnx->param_count + 1));
+    memset(onnx->own_params, 0, bytes);
   }
+  // After a failure no forward runs until a later call.
+  use_device(onnx, NULL);
+  choir_status_free(onnx->define_failure);
+  onnx->define_failure = NULL;
   for (int32_t i = 0; i < onnx->param_count; ++i) {
     const source_t source = source_of(onnx, i);
     choir_param_t* param = &onnx->own_params[i];
     choir_tensor_release(param->value);
+    choir_tensor_release(param->grad);
     *param = (choir_param_t){.name = source.place->name,
                              .trainable = source.is_learnt};
     onnx->params[i] = param;
     CHOIR_TRY(copy_of(device, source.place->constant, &param->value));
   }
+  choir_param_set_release(onnx->param_set);
+  onnx->param_set = NULL;
   use_device(onnx, device);
   return NULL;
 }
@@ -200,7 +239,7 @@ static void put_info(FILE* file, const char* what,
 static void put_names(FILE* file, const choir__onnx_graph_t* graph,
                       const int32_t* places, int32_t count) {
   for (int32_t i = 0; i < count; ++i)
-    fprintf(file, "%s%s", i ? ", " : "",
+    fprintf(file, "%s%.200s", i ? ", " : "",
             places[i] < 0 ? "-" : graph->places[places[i]].name);
 }
 

@@ -52,6 +52,7 @@ static choir_status_t copy_over(choir_device_t* device, choir_tensor_t* tensor,
 
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
                               choir_tensor_t** kept) {
+  if (!tensor) return choir_scope_fail(run->scope, NULL);
   if (kept && *kept &&
       choir_tensor_device(*kept) == choir_scope_device(run->scope))
     return choir_scope_input(run->scope, *kept);
@@ -152,7 +153,8 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   node->op->call(&call);
   choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
   if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
-      !outputs[0].var && choir_scope_is_ok(call.scope))
+      !outputs[0].var && !outputs[0].is_sequence &&
+      choir_scope_is_ok(call.scope))
     choir_scope_fail(
         call.scope, CHOIR_ERROR(INVALID_ARGUMENT,
                                 "%d inputs, some of them absent; it needs more",
@@ -165,6 +167,9 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   return true;
 }
 
+// As many values a run of a graph counts for, however few nodes it has.
+enum { RUN_VALUES = 16 };
+
 bool choir__onnx_run_graph(choir__onnx_run_t* run,
                            const choir__onnx_graph_t* graph,
                            choir__onnx_value_t* values) {
@@ -176,6 +181,15 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
                                  CHOIR__ONNX_MAX_DEPTH));
     return false;
   }
+  run->value_count += graph->place_count + RUN_VALUES;
+  if (run->value_count > CHOIR__ONNX_MAX_VALUES) {
+    choir_scope_fail(run->scope,
+                     CHOIR_ERROR(FAILED_PRECONDITION,
+                                 "onnx: more than %d values in one forward (a "
+                                 "loop that does not end?)",
+                                 CHOIR__ONNX_MAX_VALUES));
+    return false;
+  }
   const choir__onnx_graph_t* outer_graph = run->graph;
   choir__onnx_value_t* outer_values = run->values;
   run->graph = graph;
@@ -183,7 +197,8 @@ bool choir__onnx_run_graph(choir__onnx_run_t* run,
   bool is_ok = place_constants(run, graph, values);
   hand_over(run);
   for (int32_t i = 0; is_ok && i < graph->node_count; ++i)
-    is_ok = run_node(run, &graph->nodes[i], values);
+    if (!graph->nodes[i].is_idle)
+      is_ok = run_node(run, &graph->nodes[i], values);
   run->graph = outer_graph;
   run->values = outer_values;
   --run->depth;
@@ -231,83 +246,190 @@ bool choir__onnx_run_body(choir__onnx_call_t* c,
 
 // ---- A forward ----
 
-static choir_var_t* run_forward(choir__onnx_run_t* run, choir_vars_t inputs) {
+// Whether a variable is what the file declares of the input.
+static bool check_var(choir__onnx_run_t* run, choir_var_t* var,
+                      const choir_onnx_value_info_t* info, int32_t* out_type) {
+  const choir_view_t* view = choir_var_view(var);
+  if (!view) {
+    choir_scope_fail(
+        run->scope, CHOIR_ERROR(INVALID_ARGUMENT, "onnx: input '%s' is missing",
+                                info->name));
+    return false;
+  }
+  choir_dtype_t dtype = view->dtype;
+  *out_type = choir__onnx_dtype_type(view->dtype);
+  if (info->type != CHOIR_ONNX_UNDEFINED) {
+    choir_status_t status = choir_onnx_type_dtype(info->type, &dtype);
+    if (status) {
+      choir_scope_fail(run->scope, status);
+      return false;
+    }
+    *out_type = info->type;
+  }
+  if (dtype == view->dtype && (info->ndim < 0 || info->ndim == view->ndim))
+    return true;
+  char text[160];
+  choir_scope_fail(
+      run->scope,
+      CHOIR_ERROR(INVALID_ARGUMENT,
+                  "onnx: input '%s' is %s; the model takes %s of %d dimensions",
+                  info->name, choir_view_print(view, text, sizeof text),
+                  choir_dtype_name(dtype), info->ndim));
+  return false;
+}
+
+static bool place_input(choir__onnx_run_t* run, int32_t i,
+                        const choir_onnx_value_t* input,
+                        choir__onnx_value_t* value) {
+  const choir_onnx_value_info_t info = choir_onnx_input(run->onnx, i);
+  const int32_t count = input->vars.count;
+  const bool is_tensor = strcmp(info.kind, "tensor") == 0;
+  const bool is_list = strcmp(info.kind, "sequence") == 0;
+  if ((is_tensor && (input->is_sequence || count != 1)) ||
+      (is_list && !input->is_sequence) || count < 0 ||
+      (!input->is_sequence && count > 1)) {
+    choir_scope_fail(
+        run->scope,
+        CHOIR_ERROR(INVALID_ARGUMENT,
+                    "onnx: input '%s' is %s of %d tensors; the model takes "
+                    "a %s (choir_onnx_run takes other values than tensors)",
+                    info.name, input->is_sequence ? "a sequence" : "a value",
+                    count, info.kind));
+    return false;
+  }
+  *value = (choir__onnx_value_t){.type = info.type,
+                                 .is_sequence = input->is_sequence};
+  if (!input->is_sequence) {
+    if (count == 0) return true;
+    value->var = input->vars.at[0];
+    return check_var(run, value->var, &info, &value->type);
+  }
+  value->count = count;
+  value->items = choir_scope_alloc(run->scope,
+                                   sizeof(*value->items) * ((size_t)count + 1));
+  if (!value->items) return false;
+  for (int32_t k = 0; k < count; ++k) {
+    value->items[k].var = input->vars.at[k];
+    if (!check_var(run, input->vars.at[k], &info, &value->items[k].type))
+      return false;
+  }
+  return true;
+}
+
+// A value as variables of the step.
+static bool give_result(choir__onnx_run_t* run,
+                        const choir__onnx_value_t* value,
+                        choir_onnx_value_t* out) {
+  const int32_t count = value->is_sequence ? value->count : value->var != NULL;
+  const choir__onnx_value_t* items = value->is_sequence ? value->items : value;
+  choir_var_t** vars =
+      choir_scope_alloc(run->scope, sizeof(void*) * ((size_t)count + 1));
+  if (!vars) return false;
+  for (int32_t k = 0; k < count; ++k)
+    vars[k] = items[k].is_known
+                  ? choir__onnx_move(run, choir_var_tensor(items[k].var),
+                                     items[k].kept)
+                  : items[k].var;
+  *out = (choir_onnx_value_t){.vars = {vars, count},
+                              .is_sequence = value->is_sequence,
+                              .type = value->type};
+  return choir_scope_is_ok(run->scope);
+}
+
+static bool run_values(choir__onnx_run_t* run,
+                       const choir_onnx_value_t* inputs) {
   choir_onnx_t* onnx = run->onnx;
   const choir__onnx_graph_t* graph = onnx->graph;
   choir__onnx_value_t* values = choir_scope_alloc(
       run->scope, sizeof(*values) * (size_t)(graph->place_count + 1));
-  if (!values) return choir_scope_fail(run->scope, NULL);
+  choir_onnx_value_t* given = choir_scope_alloc(
+      run->scope, sizeof(*given) * (size_t)(onnx->result_count + 1));
+  if (!values || !given) return false;
   onnx->values = values;
   onnx->scope = run->scope;
-  for (int32_t i = 0; i < graph->in_count; ++i) {
-    const choir_view_t* view = choir_var_view(inputs.at[i]);
-    if (!view) return choir_scope_fail(run->scope, NULL);
-    const choir_onnx_value_info_t info = choir_onnx_input(onnx, i);
-    int32_t type = choir__onnx_dtype_type(view->dtype);
-    choir_dtype_t dtype = view->dtype;
-    if (info.type != CHOIR_ONNX_UNDEFINED) {
-      choir_status_t status = choir_onnx_type_dtype(info.type, &dtype);
-      if (status) return choir_scope_fail(run->scope, status);
-      type = info.type;
-    }
-    if (dtype != view->dtype || (info.ndim >= 0 && info.ndim != view->ndim)) {
-      char text[160];
-      return choir_scope_fail(
-          run->scope,
-          CHOIR_ERROR(INVALID_ARGUMENT,
-                      "onnx: input '%s' is %s; the model takes %s of %d "
-                      "dimensions",
-                      info.name, choir_view_print(view, text, sizeof text),
-                      choir_dtype_name(dtype), info.ndim));
-    }
-    values[graph->inputs[i]] =
-        (choir__onnx_value_t){.var = inputs.at[i], .type = type};
-  }
-  if (!choir__onnx_run_graph(run, graph, values))
-    return choir_scope_fail(run->scope, NULL);
-  choir_var_t** results = choir_scope_alloc(
-      run->scope, sizeof(void*) * (size_t)(graph->out_count + 1));
-  if (!results) return choir_scope_fail(run->scope, NULL);
-  for (int32_t i = 0; i < graph->out_count; ++i) {
-    choir__onnx_value_t* value = &values[graph->outputs[i]];
-    if (!value->var)
-      return choir_scope_fail(
-          run->scope,
-          CHOIR_ERROR(UNIMPLEMENTED,
-                      "onnx: result '%s' is %s; results of a model are tensors",
-                      graph->places[graph->outputs[i]].name,
-                      value->is_sequence ? "a sequence" : "empty"));
+  for (int32_t i = 0; i < graph->in_count; ++i)
+    if (!place_input(run, i, &inputs[i], &values[graph->inputs[i]]))
+      return false;
+  if (!choir__onnx_run_graph(run, graph, values)) return false;
+  for (int32_t i = 0; i < onnx->result_count; ++i) {
+    const int32_t place = onnx->results[i];
+    const choir__onnx_value_t* value = place < 0 ? &absent : &values[place];
     onnx->result_types[i] = value->type;
-    results[i] =
-        value->is_known
-            ? choir__onnx_move(run, choir_var_tensor(value->var), value->kept)
-            : value->var;
+    if (!give_result(run, value, &given[i])) return false;
   }
-  return graph->out_count == 0
-             ? choir_scope_fail(run->scope,
-                                CHOIR_ERROR(INVALID_ARGUMENT,
-                                            "onnx: the model has no results"))
-             : choir_scope_tuple(run->scope,
-                                 (choir_vars_t){results, graph->out_count});
+  onnx->given = given;
+  return true;
+}
+
+bool choir_onnx_run(choir_scope_t* scope, choir_onnx_t* onnx,
+                    const choir_onnx_value_t* inputs, int32_t count) {
+  if (!choir_scope_is_ok(scope)) return false;
+  onnx->values = NULL;
+  onnx->given = NULL;
+  choir_status_t status = NULL;
+  if (onnx->define_failure)
+    status = choir_status_clone(onnx->define_failure);
+  else if (count != onnx->graph->in_count)
+    status = CHOIR_ERROR(INVALID_ARGUMENT,
+                         "onnx: %d inputs were given; the model takes %d",
+                         count, onnx->graph->in_count);
+  else if (onnx->device != choir_scope_device(scope))
+    status = CHOIR_ERROR(FAILED_PRECONDITION,
+                         "onnx: the parameters are not on the scope's device; "
+                         "choir_onnx_define or choir_onnx_place comes first");
+  if (status) {
+    choir_scope_fail(scope, status);
+    return false;
+  }
+  choir_scope_begin(onnx->known, NULL);
+  choir__onnx_run_t run = {.onnx = onnx, .scope = scope, .known = onnx->known};
+  return run_values(&run, inputs) && choir_scope_is_ok(scope);
+}
+
+choir_onnx_value_t choir_onnx_result(const choir_onnx_t* onnx, int32_t index) {
+  if (!onnx->given || index < 0 || index >= onnx->result_count)
+    return (choir_onnx_value_t){.vars = {NULL, 0}};
+  return onnx->given[index];
+}
+
+// The results of the last run, all tensors, as a tuple.
+static choir_var_t* tuple_of(choir_scope_t* scope, const choir_onnx_t* onnx) {
+  const int32_t count = onnx->result_count;
+  choir_var_t** vars =
+      choir_scope_alloc(scope, sizeof(*vars) * (size_t)(count + 1));
+  if (!vars) return choir_scope_fail(scope, NULL);
+  for (int32_t i = 0; i < count; ++i) {
+    const choir_onnx_value_t* value = &onnx->given[i];
+    const int32_t place = onnx->results[i];
+    if (value->is_sequence || value->vars.count != 1)
+      return choir_scope_fail(
+          scope, CHOIR_ERROR(UNIMPLEMENTED,
+                             "onnx: result '%s' is %s; results of a model are "
+                             "tensors (choir_onnx_run gives others)",
+                             place < 0 ? "" : onnx->graph->places[place].name,
+                             value->is_sequence ? "a sequence" : "empty"));
+    vars[i] = value->vars.at[0];
+  }
+  return count == 0
+             ? choir_scope_fail(scope, CHOIR_ERROR(INVALID_ARGUMENT,
+                                                   "onnx: the model has no "
+                                                   "results"))
+             : choir_scope_tuple(scope, (choir_vars_t){vars, count});
 }
 
 choir_var_t* choir_onnx_forward(choir_scope_t* scope, choir_onnx_t* onnx,
                                 choir_vars_t inputs) {
-  if (!choir_scope_is_ok(scope)) return choir_scope_fail(scope, NULL);
-  if (inputs.count != onnx->graph->in_count)
-    return choir_scope_fail(
-        scope, CHOIR_ERROR(INVALID_ARGUMENT,
-                           "onnx: %d inputs were given; the model takes %d",
-                           inputs.count, onnx->graph->in_count));
-  if (onnx->device != choir_scope_device(scope))
-    return choir_scope_fail(
-        scope,
-        CHOIR_ERROR(FAILED_PRECONDITION,
-                    "onnx: the parameters are not on the scope's device; "
-                    "choir_onnx_define or choir_onnx_place comes first"));
-  choir_scope_begin(onnx->known, NULL);
-  choir__onnx_run_t run = {.onnx = onnx, .scope = scope, .known = onnx->known};
-  return run_forward(&run, inputs);
+  const size_t count = inputs.count > 0 ? (size_t)inputs.count : 0;
+  choir_onnx_value_t* values =
+      choir_scope_is_ok(scope)
+          ? choir_scope_alloc(scope, sizeof(*values) * (count + 1))
+          : NULL;
+  if (!values) return choir_scope_fail(scope, NULL);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = (choir_onnx_value_t){.vars = {&inputs.at[i], 1}};
+  return choir_onnx_run(scope, onnx, values, inputs.count)
+             ? tuple_of(scope, onnx)
+             : choir_scope_fail(scope, NULL);
 }
 
 choir_var_t* choir_onnx_find_result(const choir_onnx_t* onnx,

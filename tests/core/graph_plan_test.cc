@@ -288,6 +288,37 @@ TEST_P(GraphTest, RecordsWhoseResultIsHeldStay) {
   choir_buffer_release(made);
 }
 
+// Memory that was there before the step keeps what it holds, also where nobody
+// but the graph holds its buffer; its owner hears when the graph is gone.
+TEST_P(GraphTest, WrappedBuffersAreKept) {
+  alignas(64) int64_t numbers[8] = {5, 5, 5, 5, 5, 5, 5, 5};
+  bool is_released = false;
+  ASSERT_OK(Begin());
+  choir_buffer_t* wrapped = nullptr;
+  ASSERT_OK(choir_buffer_wrap(
+      device_, numbers, sizeof(numbers),
+      [](void* context, void*) { *static_cast<bool*>(context) = true; },
+      &is_released, &wrapped));
+  choir_buffer_t* made = Buffer(8);
+  Submit(TestRecord::Affine(wrapped, made, 3, 0));
+  Submit(TestRecord::Affine(made, kept_, 1, 0));
+  choir_buffer_release(wrapped);
+  choir_buffer_release(made);
+  ASSERT_OK(choir_graph_end(graph_));
+  ASSERT_OK(Plan(/*with_input=*/false));
+  EXPECT_EQ(choir_graph_stats(graph_).temporaries, 1);
+  EXPECT_EQ(FirstElement(kept_, stream_), 15);
+  ASSERT_OK(choir_stream_synchronize(stream_));
+  numbers[0] = 7;
+  ASSERT_OK(choir_graph_replay(graph_, &kValues, nullptr));
+  EXPECT_EQ(FirstElement(kept_, stream_), 21);
+  EXPECT_EQ(numbers[0], 7);
+  EXPECT_FALSE(is_released);
+  choir_graph_destroy(graph_);
+  graph_ = nullptr;
+  EXPECT_TRUE(is_released);
+}
+
 // A graph that does not fit leaves the others with a workspace to ask for.
 TEST(GraphMemory, OthersGoOnAfterAGraphThatDoesNotFit) {
   choir::testing::FailingAllocator memory;

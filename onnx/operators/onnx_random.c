@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers: keyed by the step, as those of layers are, so that a sample
+// draws the same ones on whatever rank it is.
+#include "onnx/operators/onnx_sequences_internal.h"
+
+// The node's own key. `seed` is the file's, where it says one.
+static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
+                                   double high) {
+  const choir_step_t* step = choir_scope_step(c->scope);
+  double seed = choir__onnx_float(c, "seed", 0);
+  if (!(seed > -9e15 && seed < 9e15)) seed = 0;
+  return (choir_random_attrs_t){
+      .seed =
+          choir__onnx_has_attr(c, "seed") ? (int64_t)(seed * 1024) : step->seed,
+      .stream = choir_scope_next_random_stream(c->scope),
+      .step = step->step,
+      .first_sample = step->first_sample,
+      .low = low,
+      .high = high};
+}
+
+// A tensor of this shape, of which the elements do not count.
+static choir_var_t* like(choir__onnx_call_t* c, choir_dtype_t dtype,
+                         int32_t ndim, const int64_t* shape) {
+  choir_broadcast_to_attrs_t attrs = {.ndim = ndim};
+  if (ndim > CHOIR_MAX_NDIM)
+    return FAIL(UNIMPLEMENTED, "%d dimensions; at most %d are possible", ndim,
+                CHOIR_MAX_NDIM);
+  for (int32_t i = 0; i < ndim; ++i) {
+    attrs.shape[i] = shape[i];
+    if (shape[i] < 0)
+      return FAIL(INVALID_ARGUMENT, "dimension %d of the shape is %lld", i,
+                  (long long)shape[i]);
+  }
+  return DO(copy, DO(broadcast_to, choir__onnx_scalar(c, dtype, 0), &attrs));
+}
+
+// Attribute dtype, or `type`; it has to be of floats.
+static int32_t type_of(choir__onnx_call_t* c, int32_t type,
+                       choir_dtype_t* out_dtype) {
+  const int64_t given = choir__onnx_int(c, "dtype", type);
+  *out_dtype = CHOIR_DTYPE_F32;
+  if (given < INT32_MIN || given > INT32_MAX) {
+    FAIL(INVALID_ARGUMENT, "dtype %lld", (long long)given);
+    return type;
+  }
+  choir_status_t status = choir_onnx_type_dtype((int32_t)given, out_dtype);
+  if (status) choir__onnx_fail(c, status);
+  return (int32_t)given;
+}
+
+// Numbers of a shape: normal ones by mean and scale, others from low to high.
+static void give_numbers(choir__onnx_call_t* c, bool is_normal, int32_t type,
+                         int32_t ndim, const int64_t* shape) {
+  choir_dtype_t dtype;
+  type = type_of(c, type, &dtype);
+  if (CALL_IS_OK && !choir_dtype_is_float(dtype))
+    FAIL(UNIMPLEMENTED, "dtype is %s; needs floating-point numbers",
+         choir_onnx_type_name(type));
+  if (!CALL_IS_OK) return;
+  choir_var_t* x = like(c, dtype, ndim, shape);
+  const choir_random_attrs_t key =
+      key_of(c, choir__onnx_float(c, is_normal ? "mean" : "low", 0),
+             choir__onnx_float(c, is_normal ? "scale" : "high", 1));
+  choir__onnx_out_as(
+      c, 0,
+      is_normal ? DO(random_normal, x, &key) : DO(random_uniform, x, &key),
+      type);
+}
+
+static void by_shape(choir__onnx_call_t* c, bool is_normal) {
+  int32_t ndim;
+  const int64_t* shape = choir__onnx_ints(c, "shape", &ndim);
+  give_numbers(c, is_normal, CHOIR_ONNX_FLOAT, ndim, shape);
+}
+
+static void by_input(choir__onnx_call_t* c, bool is_normal) {
+  const choir_view_t* x = VIEW(0);
+  if (x) give_numbers(c, is_normal, TYPE(0), x->ndim, x->shape);
+}
+
+void choir__onnx_op_random_normal(choir__onnx_call_t* c) { by_shape(c, true); }
+void choir__onnx_op_random_uniform(choir__onnx_call_t* c) {
+  by_shape(c, false);
+}
+void choir__onnx_op_random_normal_like(choir__onnx_call_t* c) {
+  by_input(c, true);
+}
+void choir__onnx_op_random_uniform_like(choir__onnx_call_t* c) {
+  by_input(c, false);
+}
+
+void choir__onnx_op_bernoulli(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  if (!x) return;
+  choir_dtype_t dtype;
+  const int32_t type = type_of(c, TYPE(0), &dtype);
+  // 16 bits are too few for uniform numbers.
+  const choir_dtype_t wide =
+      x->dtype == CHOIR_DTYPE_F64 ? CHOIR_DTYPE_F64 : CHOIR_DTYPE_F32;
+  const choir_random_attrs_t key = key_of(c, 0, 1);
+  choir_var_t* drawn =
+      DO(random_uniform, like(c, wide, x->ndim, x->shape), &key);
+  choir_var_t* is_one = DO(less, drawn, choir__onnx_cast(c, IN(0), wide));
+  if (CALL_IS_OK)
+    choir__onnx_out_as(c, 0, choir__onnx_cast(c, is_one, dtype), type);
+}
+
+// By the largest of each row's log-probabilities plus Gumbel noise, which is
+// class k as often as its probability says (Gumbel, 1954).
+void choir__onnx_op_multinomial(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  if (!x) return;
+  const int64_t samples = choir__onnx_int(c, "sample_size", 1);
+  choir_dtype_t dtype;
+  const int32_t type = type_of(c, CHOIR_ONNX_INT32, &dtype);
+  if (x->ndim != 2 || samples < 1 || !choir_dtype_is_float(x->dtype)) {
+    FAIL(INVALID_ARGUMENT,
+         "the input has %d dimensions and sample_size is %lld; needs floats in "
+         "2 dimensions and 1 or more",
+         x->ndim, (long long)samples);
+    return;
+  }
+  const int64_t shape[] = {x->shape[0], samples, x->shape[1]};
+  const int64_t rows[] = {x->shape[0], 1, x->shape[1]};
+  const choir_random_attrs_t key = key_of(c, 0, 1);
+  choir_var_t* u = DO(random_uniform, like(c, CHOIR_DTYPE_F32, 3, shape), &key);
+  choir_var_t* noise = DO(neg, DO(log, DO(neg, DO(log, u))));
+  choir_var_t* logits = choir__onnx_reshape(
+      c, choir__onnx_cast(c, IN(0), CHOIR_DTYPE_F32), 3, rows);
+  const choir_argmax_attrs_t last = {.axis = 2};
+  choir_var_t* chosen = DO(argmax, DO(add, logits, noise), &last);
+  if (CALL_IS_OK)
+    choir__onnx_out_as(c, 0, choir__onnx_cast(c, chosen, dtype), type);
+}
