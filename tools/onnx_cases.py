@@ -60,7 +60,7 @@ class Library:
         return made
 
     def tensor(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         code = NUMPY.index(array.dtype.str.lstrip("<|=").replace("b1", "?"))
         if getattr(array, "is_bf16", False):
@@ -91,11 +91,20 @@ class Vars(ctypes.Structure):
     _fields_ = [("at", ctypes.POINTER(POINTER)), ("count", ctypes.c_int32)]
 
 
+def as_array(value):
+    """Cases give some values as messages of the schema."""
+    from onnx import TensorProto, numpy_helper
+
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value)
+
+
 def stored(value, code):
     """An array as Choir keeps it; code: the ONNX type."""
     import ml_dtypes
 
-    value = np.asarray(value)
+    value = as_array(value)
     if code == 16:
         bits = np.ascontiguousarray(value.astype(ml_dtypes.bfloat16))
         made = bits.view("u2").view(Bf16)
@@ -207,7 +216,7 @@ def compare(got, expected, case, info):
     array, code = got
     if expected is None or isinstance(expected, (list, dict)):
         raise Failed("the result is no tensor")
-    expected = np.asarray(expected)
+    expected = as_array(expected)
     if expected.dtype.kind in "OUS":
         raise Failed("the result is of strings")
     declared = info.type.tensor_type.elem_type
