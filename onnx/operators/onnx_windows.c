@@ -42,7 +42,10 @@ static bool take_type(choir__onnx_call_t* c, int32_t* out_type,
   return !status;
 }
 
-// Input i as one whole number from `least` to 2^31 - 1; false: it failed.
+// Sizes up to this one; no spectrum has more.
+enum { MOST_PLACES = 1 << 26 };
+
+// Input i as one whole number from `least` to MOST_PLACES; false: it failed.
 static bool take_count(choir__onnx_call_t* c, int32_t i, int64_t least,
                        int64_t* out) {
   if (!HAS(i)) {
@@ -51,9 +54,9 @@ static bool take_count(choir__onnx_call_t* c, int32_t i, int64_t least,
   }
   const int32_t count = choir__onnx_read_ints(c, i, out, 1);
   if (count < 0) return false;
-  if (count == 1 && *out >= least && *out <= INT32_MAX) return true;
-  FAIL(INVALID_ARGUMENT, "input %d is %lld; needs %lld to 2147483647", i,
-       count == 1 ? (long long)*out : 0LL, (long long)least);
+  if (count == 1 && *out >= least && *out <= MOST_PLACES) return true;
+  FAIL(INVALID_ARGUMENT, "input %d is %lld; needs %lld to %d", i,
+       count == 1 ? (long long)*out : 0LL, (long long)least, MOST_PLACES);
   return false;
 }
 
