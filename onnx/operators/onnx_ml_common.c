@@ -37,7 +37,7 @@ static void softmax(double* scores, int64_t count, bool keeps_zero) {
 // inverse of erf with a = 0.147, which other programs take here too.
 static double probit(double share) {
   const double a = 0.147, x = 2 * share - 1, rest = (1 - x) * (1 + x);
-  if (!(rest > 0)) return 0;
+  if (rest == 0) return 0;
   const double l = log(rest);
   const double v = 2 / (3.14159265358979323846 * a) + l / 2;
   return copysign(sqrt(2 * (sqrt(v * v - l / a) - v)), x);
