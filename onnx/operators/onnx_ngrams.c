@@ -182,11 +182,30 @@ static int64_t take_pool(choir__onnx_call_t* c, ngrams_t* attrs,
   return width;
 }
 
+// Weights of columns, by those of n-grams. NULL: it failed.
+static choir_var_t* take_weights(choir__onnx_call_t* c, int64_t width) {
+  choir__onnx_numbers_t weights;
+  int32_t places;
+  const int64_t* columns = choir__onnx_ints(c, "ngram_indexes", &places);
+  if (!choir__onnx_ml_numbers(c, "weights", NULL, &weights)) return NULL;
+  if (weights.count == 0) return choir__onnx_ml_reals(c, NULL, 0);
+  if (weights.count != places)
+    return FAIL(INVALID_ARGUMENT, "%lld weights for %d n-grams",
+                (long long)weights.count, places);
+  choir_status_t status = choir_device_check_memory(
+      choir_scope_device(c->scope), (uint64_t)width * 2 * sizeof(double));
+  if (status) return choir__onnx_fail(c, status);
+  double* of_columns =
+      choir_scope_alloc(c->scope, (size_t)width * sizeof *of_columns);
+  if (!of_columns) return NULL;
+  for (int32_t k = 0; k < places; ++k) of_columns[columns[k]] = weights.at[k];
+  return choir__onnx_ml_reals(c, of_columns, width);
+}
+
 void choir__onnx_op_tf_idf_vectorizer(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   choir_var_t* srcs[SOURCES];
   ngrams_t attrs;
-  choir__onnx_numbers_t weights;
   if (!x) return;
   if (choir_dtype_is_float(x->dtype)) {
     FAIL(INVALID_ARGUMENT, "the input is of type %s; needs integers",
@@ -194,14 +213,8 @@ void choir__onnx_op_tf_idf_vectorizer(choir__onnx_call_t* c) {
     return;
   }
   const int64_t width = take_pool(c, &attrs, srcs);
-  if (width < 0 || !choir__onnx_ml_numbers(c, "weights", NULL, &weights))
-    return;
-  if (weights.count > 0 && weights.count < width) {
-    FAIL(INVALID_ARGUMENT, "%lld weights for %lld columns",
-         (long long)weights.count, (long long)width);
-    return;
-  }
-  srcs[WEIGHTS] = choir__onnx_ml_reals(c, weights.at, weights.count);
+  if (width < 0) return;
+  srcs[WEIGHTS] = take_weights(c, width);
   srcs[X] = choir__onnx_ml_rows(c, CHOIR_DTYPE_I64);
   const choir_view_t* rows = choir_var_view(srcs[X]);
   if (!rows) return;
