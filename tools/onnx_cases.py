@@ -60,7 +60,7 @@ class Library:
         return made
 
     def tensor(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         code = NUMPY.index(array.dtype.str.lstrip("<|=").replace("b1", "?"))
         if getattr(array, "is_bf16", False):
