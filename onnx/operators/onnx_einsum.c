@@ -354,5 +354,6 @@ void choir__onnx_op_einsum(choir__onnx_call_t* c) {
     for (int32_t k = 0; k < all.term.ndim; ++k)
       if (all.term.labels[k] == sum.out.labels[i]) order[i] = k;
   choir_var_t* y = choir__onnx_transpose(c, all.var, order);
-  OUT(0, choir__onnx_cast(c, y, VIEW(0)->dtype));
+  const bool is_small = VIEW(0)->dtype == CHOIR_DTYPE_U8;
+  OUT(0, is_small ? choir__onnx_cast(c, y, CHOIR_DTYPE_U8) : y);
 }

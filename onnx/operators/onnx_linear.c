@@ -232,5 +232,5 @@ void choir__onnx_op_gemm(choir__onnx_call_t* c) {
   choir_var_t* y = choir__onnx_product(c, gemm.a, gemm.b, &gemm.flags);
   y = scaled(c, y, gemm.alpha);
   if (gemm.bias) y = DO(add, y, scaled(c, gemm.bias, gemm.beta));
-  OUT(0, choir__onnx_cast(c, y, dtype));
+  OUT(0, choir_dtype_is_float(dtype) ? y : choir__onnx_cast(c, y, dtype));
 }

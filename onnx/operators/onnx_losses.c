@@ -48,9 +48,16 @@ static void set_ignored(choir__onnx_call_t* c, loss_t* loss) {
   loss->labels = DO(where, loss->is_kept, loss->labels, zero);
 }
 
+// In which losses are computed; another than that of scores where a step takes
+// 16 bits for these alone.
+static choir_dtype_t dtype_of(const loss_t* loss) {
+  const choir_view_t* view = choir_var_view(loss->log_prob);
+  return view ? view->dtype : loss->scores->dtype;
+}
+
 static bool set_weights(choir__onnx_call_t* c, loss_t* loss) {
   const choir_view_t* view = VIEW(2);
-  const choir_dtype_t dtype = loss->scores->dtype;
+  const choir_dtype_t dtype = dtype_of(loss);
   if (view) {
     if (view->ndim != 1 || view->shape[0] != loss->scores->shape[1]) {
       char text[160];
@@ -83,8 +90,7 @@ static choir_var_t* element_losses(choir__onnx_call_t* c, const loss_t* loss) {
   y = DO(neg,
          choir__onnx_reshape(c, y, loss->target->ndim, loss->target->shape));
   if (loss->is_kept)
-    y = DO(where, loss->is_kept, y,
-           choir__onnx_scalar(c, loss->scores->dtype, 0));
+    y = DO(where, loss->is_kept, y, choir__onnx_scalar(c, dtype_of(loss), 0));
   return loss->weights ? DO(mul, y, loss->weights) : y;
 }
 

@@ -10,6 +10,7 @@ typedef struct reduction_s {
   choir_dtype_t dtype;  // of the input
   choir__onnx_axes_t axes;
   bool keep_dims;
+  bool is_cast;  // what is reduced is of another dtype than the input
 } reduction_t;
 
 static bool begin(choir__onnx_call_t* c, reduction_t* out) {
@@ -19,6 +20,7 @@ static bool begin(choir__onnx_call_t* c, reduction_t* out) {
   if (!view || !CALL_IS_OK) return false;
   out->x = IN(0);
   out->dtype = view->dtype;
+  out->is_cast = false;
   out->keep_dims = choir__onnx_int(c, "keepdims", 1) != 0;
   if (count <= 0 && choir__onnx_int(c, "noop_with_empty_axes", 0) != 0) {
     out->axes = (choir__onnx_axes_t){.count = 0};
@@ -34,7 +36,13 @@ static choir_var_t* fold(choir__onnx_call_t* c, const reduction_t* r,
 
 static void finish(choir__onnx_call_t* c, const reduction_t* r,
                    choir_var_t* y) {
-  OUT(0, choir__onnx_cast(c, y, r->dtype));
+  OUT(0, r->is_cast ? choir__onnx_cast(c, y, r->dtype) : y);
+}
+
+// The input as floats of 32 bits or more.
+static choir_var_t* wide(choir__onnx_call_t* c, reduction_t* r) {
+  r->is_cast = true;
+  return choir__onnx_wide(c, r->x);
 }
 
 // Whether results are made of no element each.
@@ -76,8 +84,7 @@ void choir__onnx_op_reduce_sum(choir__onnx_call_t* c) {
 void choir__onnx_op_reduce_mean(choir__onnx_call_t* c) {
   reduction_t r;
   if (!begin(c, &r)) return;
-  choir_var_t* x =
-      choir_dtype_is_float(r.dtype) ? r.x : choir__onnx_wide(c, r.x);
+  choir_var_t* x = choir_dtype_is_float(r.dtype) ? r.x : wide(c, &r);
   finish(c, &r, fold(c, &r, x, choir_var_mean));
 }
 
@@ -91,7 +98,7 @@ void choir__onnx_op_reduce_l1(choir__onnx_call_t* c) {
 void choir__onnx_op_reduce_l2(choir__onnx_call_t* c) {
   reduction_t r;
   if (!begin(c, &r)) return;
-  choir_var_t* square = DO(square, choir__onnx_wide(c, r.x));
+  choir_var_t* square = DO(square, wide(c, &r));
   choir_var_t* sum = fold(c, &r, square, choir_var_sum);
   finish(c, &r, choir__onnx_root(c, sum));
 }
@@ -99,15 +106,14 @@ void choir__onnx_op_reduce_l2(choir__onnx_call_t* c) {
 void choir__onnx_op_reduce_sum_square(choir__onnx_call_t* c) {
   reduction_t r;
   if (!begin(c, &r)) return;
-  choir_var_t* x =
-      choir_dtype_is_float(r.dtype) ? choir__onnx_wide(c, r.x) : r.x;
+  choir_var_t* x = choir_dtype_is_float(r.dtype) ? wide(c, &r) : r.x;
   finish(c, &r, fold(c, &r, DO(square, x), choir_var_sum));
 }
 
 void choir__onnx_op_reduce_log_sum(choir__onnx_call_t* c) {
   reduction_t r;
   if (!begin(c, &r)) return;
-  choir_var_t* x = choir__onnx_wide(c, r.x);
+  choir_var_t* x = wide(c, &r);
   finish(c, &r, DO(log, fold(c, &r, x, choir_var_sum)));
 }
 
@@ -135,7 +141,7 @@ void choir__onnx_op_reduce_log_sum_exp(choir__onnx_call_t* c) {
     fill(c, &r, lowest);
     return;
   }
-  choir_var_t* x = choir__onnx_wide(c, r.x);
+  choir_var_t* x = wide(c, &r);
   choir_var_t* center = center_of(c, &r, x);
   choir_var_t* sum = fold(c, &r, DO(exp, DO(sub, x, center)), choir_var_sum);
   const choir_view_t* view = choir_var_view(sum);
@@ -224,9 +230,8 @@ static void extreme(choir__onnx_call_t* c, bool is_min) {
     fill(c, &r, &bound);
     return;
   }
-  choir_var_t* x = r.dtype == CHOIR_DTYPE_BOOL
-                       ? choir__onnx_cast(c, r.x, CHOIR_DTYPE_U8)
-                       : r.x;
+  r.is_cast = r.dtype == CHOIR_DTYPE_BOOL;
+  choir_var_t* x = r.is_cast ? choir__onnx_cast(c, r.x, CHOIR_DTYPE_U8) : r.x;
   x = choir__onnx_ranked(c, x, type, is_min);
   choir_var_t* y = fold(c, &r, x, choir_var_max);
   finish(c, &r, choir__onnx_ranked(c, y, type, is_min));
