@@ -26,7 +26,8 @@ static void place_of(choir__onnx_call_t* c, bool is_min) {
          (long long)axis);
     return;
   }
-  const bool is_last = choir__onnx_int(c, "select_last_index", 0) != 0;
+  const bool is_last = choir__onnx_int(c, "select_last_index", 0) != 0 &&
+                       choir_view_count(view) > 0;
   const choir_argmax_attrs_t attrs = {
       .axis = axis, .keep_dims = choir__onnx_int(c, "keepdims", 1) != 0};
   choir_var_t* x = choir__onnx_ranked(c, IN(0), TYPE(0), is_min);

@@ -325,10 +325,13 @@ static bool multiply(choir__onnx_call_t* c, const einsum_t* sum, part_t* left,
   const term_t* const right_groups[] = {&batch, &inner, &columns};
   choir_var_t* a = arranged(c, left, left_groups, 3);
   choir_var_t* b = arranged(c, right, right_groups, 3);
-  choir_var_t* y =
-      inner.ndim == 0 ? DO(mul, a, b) : choir__onnx_product(c, a, b, NULL);
   int64_t shape[CHOIR_MAX_NDIM];
   for (int32_t i = 0; i < term.ndim; ++i) shape[i] = sum->sizes[term.labels[i]];
+  const choir_view_t* view = choir_var_view(a);
+  if (!view || !choir__onnx_has_room(c, view->dtype, shape, term.ndim))
+    return false;
+  choir_var_t* y =
+      inner.ndim == 0 ? DO(mul, a, b) : choir__onnx_product(c, a, b, NULL);
   *left = (part_t){choir__onnx_reshape(c, y, term.ndim, shape), term};
   return CALL_IS_OK;
 }

@@ -33,6 +33,19 @@ bool choir__onnx_size(choir__onnx_call_t* c, const int64_t* sizes,
   return true;
 }
 
+bool choir__onnx_has_room(choir__onnx_call_t* c, choir_dtype_t dtype,
+                          const int64_t* shape, int32_t ndim) {
+  int64_t count = 0;
+  if (!choir__onnx_size(c, shape, ndim, &count)) return false;
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow((uint64_t)count, choir_dtype_bytes(dtype), &bytes))
+    bytes = UINT64_MAX;
+  choir_status_t status =
+      choir_device_check_memory(choir_scope_device(c->scope), bytes);
+  if (status) choir__onnx_fail(c, status);
+  return !status;
+}
+
 int64_t choir__onnx_fold_size(const choir_view_t* x,
                               const choir__onnx_axes_t* axes) {
   int64_t size = 1;
@@ -90,6 +103,9 @@ choir_var_t* choir__onnx_fold(choir__onnx_call_t* c, choir_var_t* x,
     if (!axes->has[i]) shape[ndim++] = view->shape[i];
     if (axes->has[i] && keep_dims) shape[ndim++] = 1;
   }
+  if (choir__onnx_fold_size(view, axes) == 0 &&
+      !choir__onnx_has_room(c, view->dtype, shape, ndim))
+    return choir_scope_fail(c->scope, NULL);
   choir_reduce_attrs_t attrs = {.axis = -1, .keep_dims = false};
   if (axes->count < view->ndim) x = gather_axes(c, x, axes, &attrs.axis);
   choir_var_t* y = fold(c->scope, x, &attrs);

@@ -79,37 +79,42 @@ static choir_var_t* swapped(choir__onnx_call_t* c, choir_var_t* x) {
   return choir__onnx_transpose(c, x, axes);
 }
 
-static choir_var_t* integers(choir__onnx_call_t* c, choir_var_t* a,
-                             choir_var_t* b,
-                             const choir_matmul_attrs_t* attrs) {
-  if (attrs && attrs->transpose_a) a = swapped(c, a);
-  if (attrs && attrs->transpose_b) b = swapped(c, b);
-  const choir_view_t* left = choir_var_view(a);
-  const choir_view_t* right = choir_var_view(b);
-  if (!left || !right) return choir_scope_fail(c->scope, NULL);
-  const int64_t columns = left->shape[left->ndim - 1];
-  const int64_t rows = right->shape[right->ndim - 2];
-  if (columns != rows || left->dtype != right->dtype)
-    return FAIL(INVALID_ARGUMENT,
-                "the left matrices are of %lld columns and %s, the right ones "
-                "of %lld rows and %s; needs as many of one dtype",
-                (long long)columns, choir_dtype_name(left->dtype),
-                (long long)rows, choir_dtype_name(right->dtype));
-  choir_view_t a_batch = *left, b_batch = *right;
-  choir_view_t dst = {.dtype = left->dtype};
-  a_batch.ndim -= 2;
-  b_batch.ndim -= 2;
+// dtype and shape of the product; false: it failed.
+static bool set_product(choir__onnx_call_t* c, choir_view_t a, choir_view_t b,
+                        const choir_matmul_attrs_t* attrs,
+                        choir_view_t* out_view) {
+  if (a.ndim < 2 || b.ndim < 2) {
+    FAIL(INVALID_ARGUMENT,
+         "matrices of %d and %d dimensions; needs two or more", a.ndim, b.ndim);
+    return false;
+  }
+  const bool flips[] = {attrs && attrs->transpose_a,
+                        attrs && attrs->transpose_b};
+  const int64_t rows = a.shape[a.ndim - (flips[0] ? 1 : 2)];
+  const int64_t a_inner = a.shape[a.ndim - (flips[0] ? 2 : 1)];
+  const int64_t b_inner = b.shape[b.ndim - (flips[1] ? 1 : 2)];
+  const int64_t columns = b.shape[b.ndim - (flips[1] ? 2 : 1)];
+  if (a_inner != b_inner || a.dtype != b.dtype) {
+    FAIL(INVALID_ARGUMENT,
+         "the left matrices are of %lld columns and %s, the right ones of "
+         "%lld rows and %s; needs as many of one dtype",
+         (long long)a_inner, choir_dtype_name(a.dtype), (long long)b_inner,
+         choir_dtype_name(b.dtype));
+    return false;
+  }
+  a.ndim -= 2;
+  b.ndim -= 2;
+  *out_view = (choir_view_t){.dtype = a.dtype};
   choir_status_t status =
-      choir_view_broadcast_shape(&a_batch, &b_batch, &dst.ndim, dst.shape);
-  if (status) return choir__onnx_fail(c, status);
-  dst.shape[dst.ndim++] = left->shape[left->ndim - 2];
-  dst.shape[dst.ndim++] = right->shape[right->ndim - 1];
-  choir_var_t* srcs[] = {a, b};
-  choir_var_t* y;
-  const int32_t type = TYPE(0);
-  choir__onnx_host(c, "product of integers", integer_product, &type,
-                   sizeof type, srcs, 2, &dst, 1, &y);
-  return y;
+      choir_view_broadcast_shape(&a, &b, &out_view->ndim, out_view->shape);
+  if (status) {
+    choir__onnx_fail(c, status);
+    return false;
+  }
+  out_view->shape[out_view->ndim++] = rows;
+  out_view->shape[out_view->ndim++] = columns;
+  return choir__onnx_has_room(c, out_view->dtype, out_view->shape,
+                              out_view->ndim);
 }
 
 choir_var_t* choir__onnx_product(choir__onnx_call_t* c, choir_var_t* a,
@@ -117,13 +122,17 @@ choir_var_t* choir__onnx_product(choir__onnx_call_t* c, choir_var_t* a,
                                  const choir_matmul_attrs_t* attrs) {
   const choir_view_t* left = choir_var_view(a);
   const choir_view_t* right = choir_var_view(b);
-  if (!left || !right) return choir_scope_fail(c->scope, NULL);
-  if (left->ndim < 2 || right->ndim < 2)
-    return FAIL(INVALID_ARGUMENT,
-                "matrices of %d and %d dimensions; needs two or more",
-                left->ndim, right->ndim);
-  return choir_dtype_is_float(left->dtype) ? DO(matmul, a, b, attrs)
-                                           : integers(c, a, b, attrs);
+  choir_view_t dst;
+  if (!left || !right || !set_product(c, *left, *right, attrs, &dst))
+    return choir_scope_fail(c->scope, NULL);
+  if (choir_dtype_is_float(left->dtype)) return DO(matmul, a, b, attrs);
+  choir_var_t* srcs[] = {attrs && attrs->transpose_a ? swapped(c, a) : a,
+                         attrs && attrs->transpose_b ? swapped(c, b) : b};
+  choir_var_t* y;
+  const int32_t type = TYPE(0);
+  choir__onnx_host(c, "product of integers", integer_product, &type,
+                   sizeof type, srcs, 2, &dst, 1, &y);
+  return y;
 }
 
 // ---- MatMul ----
@@ -192,6 +201,8 @@ static bool set_gemm(choir__onnx_call_t* c, gemm_t* out) {
                             choir__onnx_int(c, "transB", 0) != 0}};
   out->rows = a->shape[out->flags.transpose_a ? 1 : 0];
   out->columns = b->shape[out->flags.transpose_b ? 0 : 1];
+  const int64_t shape[] = {out->rows, out->columns};
+  if (!choir__onnx_has_room(c, a->dtype, shape, 2)) return false;
   if (!HAS(2) || out->beta == 0) return true;
   out->bias = IN(2);
   const choir_view_t* bias = choir_var_view(out->bias);

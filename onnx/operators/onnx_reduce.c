@@ -59,17 +59,8 @@ static void fill(choir__onnx_call_t* c, const reduction_t* r,
     if (r->axes.has[i] && !r->keep_dims) continue;
     attrs.shape[attrs.ndim++] = r->axes.has[i] ? 1 : x->shape[i];
   }
-  int64_t size = 0;
-  if (!choir__onnx_size(c, attrs.shape, (int32_t)attrs.ndim, &size)) return;
-  const uint64_t width = choir_dtype_bytes(r->dtype);
-  const uint64_t bytes =
-      (uint64_t)size > UINT64_MAX / width ? UINT64_MAX : (uint64_t)size * width;
-  choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), bytes);
-  if (status) {
-    choir__onnx_fail(c, status);
+  if (!choir__onnx_has_room(c, r->dtype, attrs.shape, (int32_t)attrs.ndim))
     return;
-  }
   choir_var_t* one = choir__onnx_constant(c, r->dtype, 0, NULL, element);
   OUT(0, DO(copy, DO(broadcast_to, one, &attrs)));
 }

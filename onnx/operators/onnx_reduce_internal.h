@@ -45,5 +45,9 @@ choir_var_t* choir__onnx_product(choir__onnx_call_t* c, choir_var_t* a,
 // The product of sizes; false: more than 63 bits.
 bool choir__onnx_size(choir__onnx_call_t* c, const int64_t* sizes,
                       int32_t count, int64_t* out_size);
+// Whether there is memory for a tensor that may be much larger than what it is
+// made of; false: it failed.
+bool choir__onnx_has_room(choir__onnx_call_t* c, choir_dtype_t dtype,
+                          const int64_t* shape, int32_t ndim);
 
 #endif  // CHOIR_ONNX_OPERATORS_ONNX_REDUCE_INTERNAL_H_
