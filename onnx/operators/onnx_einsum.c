@@ -273,8 +273,7 @@ static bool sum_own(choir__onnx_call_t* c, const einsum_t* sum, part_t* part,
 
 // ---- Two operands ----
 
-// The part with its dimensions in this order, those between `cuts` joined: in
-// `pieces` dimensions.
+// The part as `pieces` dimensions, each the labels of a group joined.
 static choir_var_t* arranged(choir__onnx_call_t* c, const part_t* part,
                              const term_t* const* groups, int32_t pieces) {
   const choir_view_t* view = choir_var_view(part->var);

@@ -12,6 +12,10 @@ void choir__onnx_op_lp_normalization(choir__onnx_call_t* c) {
     FAIL(INVALID_ARGUMENT, "p is %lld; needs 1 or 2", (long long)power);
     return;
   }
+  if (choir_view_count(view) == 0) {
+    OUT(0, IN(0));
+    return;
+  }
   const choir_reduce_attrs_t along = {.axis = axis, .keep_dims = true};
   choir_var_t* x = choir__onnx_wide(c, IN(0));
   choir_var_t* sum = DO(sum, power == 1 ? DO(abs, x) : DO(square, x), &along);

@@ -57,7 +57,7 @@ static void along(choir__onnx_call_t* c, rows_t rows) {
   if (!view) return;
   const bool is_old = c->version < 13;
   int64_t axis = choir__onnx_int(c, "axis", is_old ? 1 : -1);
-  // All of a vector is one row, or each number is.
+  // Behind the last axis: each number is a row of its own.
   const bool is_end = is_old && axis == view->ndim;
   if (!is_end && !choir__onnx_axis(c, &axis, view->ndim)) return;
   if (choir_view_count(view) == 0)
