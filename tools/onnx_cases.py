@@ -60,7 +60,7 @@ class Library:
         return made
 
     def tensor(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         code = NUMPY.index(array.dtype.str.lstrip("<|=").replace("b1", "?"))
         if getattr(array, "is_bf16", False):
@@ -97,7 +97,7 @@ def stored(value, code):
 
     value = np.asarray(value)
     if code == 16:
-        bits = np.ascontiguousarray(value.astype(ml_dtypes.bfloat16))
+        bits = np.asarray(value.astype(ml_dtypes.bfloat16), order="C")
         made = bits.view("u2").view(Bf16)
         return made
     if code in TENSOR_TYPES:
