@@ -71,7 +71,8 @@ static taps_t taps_of(const sample_t* sample, double coordinate, int64_t size) {
   // Neither a NaN nor what is too far to count.
   if (!(fabs(x) < 1e15)) return taps;
   if (sample->mode == NEAREST) x = nearbyint(x);
-  if (sample->padding == BORDER) x = clamp(x, 0, last);
+  // Of a cubic each element is moved into the image by itself.
+  if (sample->padding == BORDER && sample->mode != CUBIC) x = clamp(x, 0, last);
   if (sample->padding == REFLECTION)
     x = sample->align_corners ? reflect(x, 0, last)
                               : reflect(x, -0.5, last + 0.5);
