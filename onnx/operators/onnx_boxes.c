@@ -9,6 +9,8 @@
 
 // ---- Poolings of regions ----
 
+enum { MAX_SAMPLING = 1 << 10 };
+
 typedef struct region_s {
   int64_t height, width;  // of the result
   int64_t sampling;       // points of a bin along each side; 0: as it is large
@@ -52,31 +54,58 @@ static double sample(const plane_t* plane, double y, double x, bool is_max) {
   return is_max ? most : sum;
 }
 
-// Points of a bin along one side. A region far larger than the image, most of
-// whose points count 0, has no more than these.
-static int64_t points_of(const region_t* region, double bin) {
-  enum { MOST = 1 << 12 };
-  const double points =
-      region->sampling > 0 ? (double)region->sampling : ceil(bin);
-  return points >= 1 ? points < MOST ? (int64_t)points : MOST : 0;
+// Points of a bin along one side, and which of them, first .. last - 1, lie
+// where they may count: a region may be far larger than the image.
+typedef struct points_s {
+  double count, from, step;
+  int64_t first, last;
+} points_t;
+
+// The least whole number from x on, within 0 .. 2^53.
+static int64_t number_from(double x) {
+  const double most = 9007199254740992.0;
+  if (!(x > 0)) return 0;
+  return (int64_t)ceil(x < most ? x : most);
+}
+
+static points_t points_of(const region_t* region, double from, double side,
+                          int64_t size) {
+  points_t points = {.from = from};
+  points.count = region->sampling > 0 ? (double)region->sampling : ceil(side);
+  if (!(points.count >= 1)) points.count = 0;
+  points.step = side / points.count;
+  if (!(points.step > 0)) {
+    // All points of an empty bin are one.
+    points.last = points.step == 0 ? (int64_t)points.count : 0;
+    return points;
+  }
+  points.first = number_from((-1 - from) / points.step - 0.5);
+  points.last = number_from(((double)size - from) / points.step + 0.5);
+  const int64_t count = number_from(points.count);
+  if (points.last > count) points.last = count;
+  return points;
 }
 
 // A bin from (top, left) on, with these sides.
 static double pool_bin(const plane_t* plane, const region_t* region,
                        const double* from, const double* sides) {
-  const int64_t down = points_of(region, sides[0]);
-  const int64_t across = points_of(region, sides[1]);
-  double sum = 0, most = 0;
-  for (int64_t i = 0; i < down; ++i)
-    for (int64_t j = 0; j < across; ++j) {
-      const double y = from[0] + ((double)i + 0.5) * sides[0] / (double)down;
-      const double x = from[1] + ((double)j + 0.5) * sides[1] / (double)across;
-      const double value = sample(plane, y, x, region->is_max);
+  const points_t y = points_of(region, from[0], sides[0], plane->rows);
+  const points_t x = points_of(region, from[1], sides[1], plane->columns);
+  const double count = y.count * x.count;
+  // Points that are not looked at are 0.
+  double sum = 0, seen = 0, most = -INFINITY;
+  for (int64_t i = y.first; i < y.last; ++i)
+    for (int64_t j = x.first; j < x.last; ++j) {
+      const double value =
+          sample(plane, y.from + ((double)i + 0.5) * y.step,
+                 x.from + ((double)j + 0.5) * x.step, region->is_max);
       sum += value;
-      if ((i == 0 && j == 0) || value > most) most = value;
+      seen += 1;
+      if (value > most) most = value;
     }
-  if (region->is_max) return most;
-  return down > 0 && across > 0 ? sum / ((double)down * (double)across) : 0;
+  if (!(count > 0)) return 0;
+  if (!region->is_max) return sum / count;
+  return seen < count && most < 0 ? 0 : most;
 }
 
 static choir_status_t run_align(const choir__onnx_array_t* srcs,
@@ -161,6 +190,11 @@ void choir__onnx_op_roi_align(choir__onnx_call_t* c) {
       .offset = is_half ? 0.5 : 0,
       .keeps_size = is_half,
       .is_max = strcmp(choir__onnx_string(c, "mode", "avg"), "max") == 0};
+  if (region.sampling > MAX_SAMPLING) {
+    FAIL(UNIMPLEMENTED, "sampling_ratio is %lld; at most %d is possible",
+         (long long)region.sampling, MAX_SAMPLING);
+    return;
+  }
   choir_view_t y;
   if (!set_region(c, x, rois->shape[0], &region, &y)) return;
   choir_var_t* const srcs[] = {IN(0), IN(1), IN(2)};
