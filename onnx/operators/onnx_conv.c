@@ -42,6 +42,17 @@ static choir_var_t* convolve_1d(choir__onnx_call_t* c, choir_var_t* const* srcs,
 // x (n, c, d, h, w), padded along d, as (n od, c kd, h, w).
 static choir_var_t* depths_as_channels(choir__onnx_call_t* c, choir_var_t* x,
                                        const choir__onnx_window_t* window) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view) return choir_scope_fail(c->scope, NULL);
+  const int64_t padded[] = {
+      view->shape[0], view->shape[1],
+      view->shape[2] + window->before[0] + window->after[0], view->shape[3],
+      view->shape[4]};
+  const int64_t seen[] = {view->shape[0],    window->out[0], view->shape[1],
+                          window->kernel[0], view->shape[3], view->shape[4]};
+  if (!choir__onnx_fits(c, view->dtype, 5, padded) ||
+      !choir__onnx_fits(c, view->dtype, 6, seen))
+    return choir_scope_fail(c->scope, NULL);
   if (window->before[0] > 0 || window->after[0] > 0) {
     choir_pad_attrs_t pad = {.mode = CHOIR_PAD_CONSTANT};
     pad.before[2] = window->before[0];
@@ -55,7 +66,7 @@ static choir_var_t* depths_as_channels(choir__onnx_call_t* c, choir_var_t* x,
     return FAIL(UNIMPLEMENTED,
                 "%lld windows of depth %lld; at most %d places are possible",
                 (long long)sizes[0], (long long)sizes[1], MAX_DEPTH_INDICES);
-  const choir_view_t* view = choir_var_view(x);
+  view = choir_var_view(x);
   int64_t* places = choir_scope_alloc(c->scope, (size_t)count * 8 + 8);
   if (!view || !places) return choir_scope_fail(c->scope, NULL);
   for (int64_t i = 0; i < count; ++i)
@@ -107,7 +118,8 @@ choir_var_t* choir__onnx_convolve(choir__onnx_call_t* c, choir_var_t* x,
                 (long long)groups);
   choir__onnx_window_t window;
   if (!choir__onnx_window_read(c, view, weights->shape + 2, &window) ||
-      !choir__onnx_window_count(c, false, &window))
+      !choir__onnx_window_count(c, false, &window) ||
+      !choir__onnx_window_fits(c, view, weights->shape[0], &window))
     return choir_scope_fail(c->scope, NULL);
   if (!bias_or_null) {
     double* zeros = choir__onnx_matrix(c, 1, weights->shape[0]);

@@ -198,6 +198,28 @@ static choir_var_t* add_bias(choir__onnx_call_t* c, choir_var_t* y,
   return DO(add, y, choir__onnx_reshape(c, bias, view->ndim - 1, shape));
 }
 
+// The result and what comes before it.
+static bool part_fits(choir__onnx_call_t* c, const choir_view_t* x,
+                      const choir_view_t* w, const choir__onnx_window_t* window,
+                      const part_t* part) {
+  int64_t channels, whole[2 + CHOIR__ONNX_SPATIAL] = {x->shape[0]};
+  if (!choir__onnx_times(c, w->shape[1], choir__onnx_int(c, "group", 1),
+                         &channels))
+    return false;
+  int64_t size[2 + CHOIR__ONNX_SPATIAL] = {x->shape[0], channels};
+  whole[1] = channels;
+  for (int32_t i = 0; i < window->count; ++i) {
+    size[2 + i] = part->size[i];
+    whole[2 + i] = part->whole[i];
+  }
+  // Of depths all that windows write lies side by side.
+  if (window->count == 3 &&
+      !choir__onnx_times(c, window->size[0], window->kernel[0], &whole[2]))
+    return false;
+  return choir__onnx_fits(c, x->dtype, 2 + window->count, size) &&
+         choir__onnx_fits(c, x->dtype, 2 + window->count, whole);
+}
+
 void choir__onnx_op_conv_transpose(choir__onnx_call_t* c) {
   const choir_view_t *x = VIEW(0), *w = VIEW(1);
   if (!x || !w) return;
@@ -213,7 +235,7 @@ void choir__onnx_op_conv_transpose(choir__onnx_call_t* c) {
   choir__onnx_window_t window;
   part_t part;
   if (!choir__onnx_window_read(c, x, w->shape + 2, &window) ||
-      !read_part(c, &window, &part))
+      !read_part(c, &window, &part) || !part_fits(c, x, w, &window, &part))
     return;
   choir_var_t* y =
       window.count == 1   ? transpose_1d(c, IN(0), IN(1), &window, &part)

@@ -250,6 +250,8 @@ void choir__onnx_op_affine_grid(choir__onnx_call_t* c) {
       return;
     }
   if (!choir__onnx_product(c, size, 2, ndim, &places)) return;
+  const int64_t sizes[] = {size[0], places, count};
+  if (!choir__onnx_fits(c, theta->dtype, 3, sizes)) return;
   const double* rows = base_grid(c, size + 2, count, places);
   if (!rows) return;
   const int64_t shape[] = {places, count + 1};

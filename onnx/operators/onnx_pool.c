@@ -86,7 +86,8 @@ void choir__onnx_op_max_pool(choir__onnx_call_t* c) {
   choir__onnx_window_t window;
   if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
       !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window))
+                                &window) ||
+      !choir__onnx_window_fits(c, x, x->shape[1], &window))
     return;
   int64_t elements = 1;
   for (int32_t i = 0; i < window.count && elements <= 255; ++i)
@@ -120,7 +121,8 @@ void choir__onnx_op_max_unpool(choir__onnx_call_t* c) {
       return;
     }
   }
-  if (!choir__onnx_product(c, shape, 0, x->ndim, &whole) ||
+  if (!choir__onnx_fits(c, x->dtype, x->ndim, shape) ||
+      !choir__onnx_product(c, shape, 0, x->ndim, &whole) ||
       !choir__onnx_product(c, x->shape, 0, x->ndim, &count))
     return;
   choir_var_t* zeros = choir__onnx_filled(c, x->dtype, 1, &whole, 0);
@@ -142,6 +144,7 @@ void choir__onnx_op_max_unpool(choir__onnx_call_t* c) {
       }
       pad.after[i] = given[i] - shape[i];
     }
+    if (!choir__onnx_fits(c, x->dtype, x->ndim, given)) return;
     y = DO(pad, y, &pad);
   }
   OUT(0, y);
@@ -195,6 +198,14 @@ static choir_var_t* corrections(choir__onnx_call_t* c, choir_dtype_t dtype,
 // Means over whole kernels, along one axis after the other.
 static choir_var_t* average_axes(choir__onnx_call_t* c, choir_var_t* x,
                                  const choir__onnx_window_t* window) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view) return x;
+  // Between the first and the last axis nothing is larger than this.
+  choir__onnx_window_t most = *window;
+  for (int32_t i = 0; i < window->count; ++i)
+    if (most.out[i] < window->size[i]) most.out[i] = window->size[i];
+  if (!choir__onnx_window_fits(c, view, view->shape[1], &most))
+    return choir_scope_fail(c->scope, NULL);
   for (int32_t i = 0; i < window->count; ++i) {
     const int64_t size = window->size[i];
     double* matrix = choir__onnx_matrix(c, window->out[i], size);
@@ -223,7 +234,8 @@ void choir__onnx_op_average_pool(choir__onnx_call_t* c) {
   choir__onnx_window_t window;
   if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
       !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window))
+                                &window) ||
+      !choir__onnx_window_fits(c, x, x->shape[1], &window))
     return;
   const choir_dtype_t dtype = x->dtype;
   const bool counts_padding = choir__onnx_int(c, "count_include_pad", 0) != 0;
@@ -261,7 +273,8 @@ void choir__onnx_op_lp_pool(choir__onnx_call_t* c) {
   choir__onnx_window_t window;
   if (!x || !choir__onnx_window_read(c, x, NULL, &window) ||
       !choir__onnx_window_count(c, choir__onnx_int(c, "ceil_mode", 0) != 0,
-                                &window))
+                                &window) ||
+      !choir__onnx_window_fits(c, x, x->shape[1], &window))
     return;
   const double p = read_p(c);
   double elements = 1;

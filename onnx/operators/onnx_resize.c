@@ -228,7 +228,7 @@ static choir_var_t* extrapolate(choir__onnx_call_t* c, choir_var_t* y,
 
 static bool check_result(choir__onnx_call_t* c, const choir_view_t* x,
                          const choir__onnx_stretch_t* stretches) {
-  int64_t shape[CHOIR_MAX_NDIM], count;
+  int64_t shape[CHOIR_MAX_NDIM];
   for (int32_t i = 0; i < x->ndim; ++i) {
     shape[i] = stretches[i].out;
     if (shape[i] != x->shape[i] && x->shape[i] < 1) {
@@ -236,14 +236,13 @@ static bool check_result(choir__onnx_call_t* c, const choir_view_t* x,
       return false;
     }
   }
-  if (!choir__onnx_product(c, shape, 0, x->ndim, &count) ||
-      !choir__onnx_times(c, count, 8, &count))
-    return false;
-  choir_status_t status = choir_device_check_memory(
-      choir_scope_device(c->scope),
-      (uint64_t)count / 8 * choir_dtype_bytes(x->dtype));
-  if (status) choir__onnx_fail(c, status);
-  return !status;
+  return choir__onnx_fits(c, x->dtype, x->ndim, shape);
+}
+
+// Whether an axis stays as it is.
+static bool is_same(const choir__onnx_stretch_t* axis, bool is_crop) {
+  return axis->out == axis->in && axis->scale == 1 &&
+         (!is_crop || (axis->start == 0 && axis->end == 1));
 }
 
 static void resize_by(choir__onnx_call_t* c, bool is_old) {
@@ -262,10 +261,11 @@ static void resize_by(choir__onnx_call_t* c, bool is_old) {
   choir_var_t* y =
       is_whole ? choir__onnx_cast(c, IN(0), CHOIR_DTYPE_F64) : IN(0);
   const bool is_crop = resize.coordinates == CHOIR__ONNX_CROP;
-  for (int32_t i = 0; i < x->ndim && CALL_IS_OK; ++i) {
+  // What becomes smaller comes first.
+  for (int32_t k = 0; k < 2 * x->ndim && CALL_IS_OK; ++k) {
+    const int32_t i = k % x->ndim;
     const choir__onnx_stretch_t* axis = &stretches[i];
-    if (axis->out == axis->in && axis->scale == 1 &&
-        (!is_crop || (axis->start == 0 && axis->end == 1)))
+    if ((axis->out < axis->in) != (k < x->ndim) || is_same(axis, is_crop))
       continue;
     y = is_nearest ? take_nearest(c, y, &resize, axis, i)
                    : weigh(c, y, &resize, axis, i);

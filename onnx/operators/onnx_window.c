@@ -155,6 +155,26 @@ bool choir__onnx_product(choir__onnx_call_t* c, const int64_t* sizes,
   return true;
 }
 
+bool choir__onnx_fits(choir__onnx_call_t* c, choir_dtype_t dtype, int32_t ndim,
+                      const int64_t* shape) {
+  int64_t count, bytes;
+  if (!choir__onnx_product(c, shape, 0, ndim, &count) ||
+      !choir__onnx_times(c, count, (int64_t)choir_dtype_bytes(dtype), &bytes))
+    return false;
+  choir_status_t status =
+      choir_device_check_memory(choir_scope_device(c->scope), (uint64_t)bytes);
+  if (status) choir__onnx_fail(c, status);
+  return !status;
+}
+
+bool choir__onnx_window_fits(choir__onnx_call_t* c, const choir_view_t* x,
+                             int64_t channels,
+                             const choir__onnx_window_t* window) {
+  int64_t shape[2 + CHOIR__ONNX_SPATIAL] = {x->shape[0], channels};
+  for (int32_t i = 0; i < window->count; ++i) shape[2 + i] = window->out[i];
+  return choir__onnx_fits(c, x->dtype, 2 + window->count, shape);
+}
+
 // ---- Constants ----
 
 double* choir__onnx_matrix(choir__onnx_call_t* c, int64_t rows,

@@ -39,6 +39,14 @@ bool choir__onnx_times(choir__onnx_call_t* c, int64_t a, int64_t b,
 // The product of sizes from `first` to before `last`.
 bool choir__onnx_product(choir__onnx_call_t* c, const int64_t* sizes,
                          int32_t first, int32_t last, int64_t* out);
+// Whether there is memory for a result of this shape: sizes that a file says
+// may be any.
+bool choir__onnx_fits(choir__onnx_call_t* c, choir_dtype_t dtype, int32_t ndim,
+                      const int64_t* shape);
+// The same of a result (n, channels, windows).
+bool choir__onnx_window_fits(choir__onnx_call_t* c, const choir_view_t* x,
+                             int64_t channels,
+                             const choir__onnx_window_t* window);
 // x with its axis `axis` multiplied by a matrix: y[.., r, ..] = sum over k of
 // matrix[r * size + k] x[.., k, ..]. Gradients flow to x, of a floating-point
 // dtype.
