@@ -83,6 +83,9 @@ class SONNXModel(model.Model):
                 self._own[name].to_device(first.device)
         return made
 
+    def initialize(self, *input, **kwargs) -> None:
+        """There is nothing to make: the file has the parameters."""
+
     def forward(
         self, *input, aux_output=(), last_layers: int | None = None, **kwargs
     ) -> list[Tensor]:
