@@ -63,6 +63,17 @@ def _dtype_of(number: int) -> int | None:
     return code.value
 
 
+def _array_for(x, code: int | None) -> np.ndarray:
+    """x as an array of the dtype, but for floats where whole numbers are wanted."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiub":
+        array = array.astype(np.float32)  # such as ml_dtypes' bfloat16
+    if code is None or code not in _raw.FLOATS and array.dtype.kind == "f":
+        return array
+    near = _raw.F32 if code == _raw.BF16 else code
+    return array.astype(_raw.numpy_dtype(near), copy=False)
+
+
 def source_of(model) -> str | bytes:
     """A path or the bytes of a file: of a path, bytes, a file that is open, or what
     has SerializeToString (onnx.ModelProto)."""
@@ -158,12 +169,7 @@ class OnnxFile(Forward):
         """Input i as the file wants it, of a Tensor or what NumPy takes."""
         code = self._dtypes[i] if i < len(self._dtypes) else None
         if not isinstance(x, Tensor):
-            array = np.asarray(x)
-            if code is not None and code != _raw.BF16:
-                array = array.astype(_raw.numpy_dtype(code))
-            elif array.dtype.kind not in "fiub":
-                array = array.astype(np.float32)  # bfloat16 of ml_dtypes
-            x = Tensor._of(_raw.from_array(device, array))
+            x = Tensor._of(_raw.from_array(device, _array_for(x, code)))
         has = x.data.dtype
         if code in (None, has) or not any(
             code in kind and has in kind for kind in _KINDS
