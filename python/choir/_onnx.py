@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections import namedtuple
 from ctypes import c_char_p, c_int, c_void_p
 
@@ -116,6 +117,9 @@ class OnnxFile(Forward):
             for i in range(len(self.inputs))
         ]
         self._params, self.names, self.types = [], [], []
+        self._states: list[int] = []  # which of names training does not learn
+        # A model's step, and what its states will be; None: there is none.
+        self._moving: tuple | None = None
         self._selected = None
         self.device = None
 
@@ -146,6 +150,7 @@ class OnnxFile(Forward):
                 trained = bool(param.contents.trainable)
                 made.append(Tensor._of(raw, trained))
                 made[-1].stores_grad = trained
+            self._states = [i for i, t in enumerate(made) if not t.stores_grad]
             self.device = device
             return made
 
@@ -191,7 +196,36 @@ class OnnxFile(Forward):
             self._first = next(iter([*xs, *weights]), None)
             step = Step() if self._first is None else draw_step(self._first, 1)
             step.training = here.training
-            return self._run(self.device, xs, weights, step)
+            if not step.training or not self._states:
+                return self._run(self.device, xs, weights, step)
+            weights = self._with_states(list(weights))
+            try:
+                for i in self._states:
+                    self._params[i].contents.value = weights[i].data.handle
+                return self._run(self.device, xs, weights, step)
+            finally:
+                for i in self._states:
+                    self._params[i].contents.value = None
+
+    def _with_states(self, weights: list[Tensor]) -> list[Tensor]:
+        """Of a model's step: with copies in the place of states, which become the
+        states when the parameters have been updated."""
+        step = here.model_step
+        if step is None:
+            return weights
+        if self._moving is None or self._moving[0]() is not step:
+            states = [weights[i].data for i in self._states]
+            copies = [_raw.run("copy", state) for state in states]
+            self._moving = weakref.ref(step), copies
+
+            def update() -> None:
+                for copy, state in zip(copies, states):
+                    _raw.run("copy", copy, out=[state])
+
+            step.when_updated(update)
+        for i, copy in zip(self._states, self._moving[1]):
+            weights[i] = Tensor._of(copy)
+        return weights
 
     def _call(self, scope: int, inputs: Vars) -> int:
         return lib.onnx_forward(scope, self.handle, inputs)
