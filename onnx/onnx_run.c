@@ -137,6 +137,15 @@ static bool run_node(choir__onnx_run_t* run, const choir__onnx_node_t* node,
   choir_scope_set_label(call.scope, call.scope == run->scope ? label : NULL);
   hand_over(run);
   if (!choir_scope_is_ok(run->scope)) return false;
+  if (node->op->where != CHOIR__ONNX_BOTH && choir__onnx_wants(&call, 0) &&
+      !outputs[0].var) {
+    choir_scope_fail(run->scope,
+                     CHOIR_ERROR(INVALID_ARGUMENT,
+                                 "onnx: node '%s' (%s) has %d inputs, some of "
+                                 "them absent; it needs more",
+                                 node->label, node->op->name, node->in_count));
+    return false;
+  }
   for (int32_t i = 0; i < node->out_count; ++i)
     if (node->outputs[i] >= 0) values[node->outputs[i]] = outputs[i];
   return true;

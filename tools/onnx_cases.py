@@ -60,7 +60,7 @@ class Library:
         return made
 
     def tensor(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.array(array, order="C", copy=None, subok=True) if np.ndim(array) == 0 else np.ascontiguousarray(array)
         shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
         code = NUMPY.index(array.dtype.str.lstrip("<|=").replace("b1", "?"))
         if getattr(array, "is_bf16", False):
@@ -175,7 +175,12 @@ def data_sets(case):
     from onnx import numpy_helper
 
     if case.model is not None and case.data_sets is not None:
-        return case.model, case.data_sets
+        sets = []
+        for pair in case.data_sets:
+            sets.append(tuple(
+                [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in part]
+                for part in pair))
+        return case.model, sets
     model = onnx.load(os.path.join(case.model_dir, "model.onnx"))
     sets = []
 

@@ -47,6 +47,16 @@ def narrow(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def whole(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats as integers of dtype; as they are where one is not such a number."""
+    limits = np.iinfo(dtype)
+    # float(limits.max) may be rounded up, to what does not fit.
+    fits = (array >= limits.min) & (array < float(limits.max) + 1)
+    if not (fits & (array == np.trunc(array))).all():
+        return array
+    return array.astype(dtype)
+
+
 def zeros(device, shape, code: int) -> CTensor:
     raw = _raw.empty(device, shape, code)
     if raw.count():

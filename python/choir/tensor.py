@@ -382,8 +382,9 @@ class Tensor:
         """Sets the elements from an array.
 
         As many elements as the tensor has, in any shape; of its dtype, but
-        float64 goes into float32 and int64 into int32. offset: elements of the
-        tensor before the first that is set; then the array may be shorter.
+        float64 goes into float32, int64 into int32, and floats that are whole
+        numbers into integers. offset: elements of the tensor before the first that
+        is set; then the array may be shorter.
         """
         copy_from_numpy(self.data, np_array, offset)
 
@@ -1004,6 +1005,8 @@ def copy_from_numpy(data: CTensor, np_array, offset: int = 0) -> None:
         return
     array = np.asarray(np_array)
     wanted = _raw.numpy_dtype(data.dtype)
+    if array.dtype.kind == "f" and wanted.kind in "iu":
+        array = _elements.whole(array, wanted)
     is_wide = data.dtype in (_raw.F64, _raw.I64)
     if is_wide and np.can_cast(array.dtype, wanted, "same_kind"):
         given, array = array, array.astype(wanted)

@@ -114,7 +114,7 @@ TEST_F(ProductCastFusion, LeavesOutTheCopyOfAParameter) {
 }
 
 // Weights and bias of a layer, both of f32.
-TEST_F(CastFusion, RoundsTheBiasTheSame) {
+TEST_F(ProductCastFusion, RoundsTheBiasTheSame) {
   TensorPtr x = Matrix(33, 20, 1), w = Matrix(20, 40, 2), y = Matrix(33, 40, 3);
   TensorPtr b = Make<float>(device_.get(), {40}, Floats(40, 4));
   const auto step = [&] {
