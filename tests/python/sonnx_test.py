@@ -38,6 +38,33 @@ def small():
     )
 
 
+def normalised():
+    """Batch norm and a product."""
+    return files.model(
+        [
+            files.node(
+                "BatchNormalization",
+                ["x", "scale", "shift", "mean", "var"],
+                ["n"],
+                momentum=0.8,
+            ),
+            files.node("Dropout", ["n", "ratio"], ["d"]),
+            files.node("Gemm", ["d", "w", "b"], ["y"]),
+        ],
+        [files.value("x", "float32", ("batch", 4))],
+        [files.value("y")],
+        [
+            files.tensor("scale", np.full(4, 1.5, np.float32)),
+            files.tensor("shift", np.full(4, 0.5, np.float32)),
+            files.tensor("mean", np.zeros(4, np.float32)),
+            files.tensor("var", np.ones(4, np.float32)),
+            files.tensor("ratio", np.float32(0)),
+            files.tensor("w", WEIGHT),
+            files.tensor("b", np.zeros(3, np.float32)),
+        ],
+    )
+
+
 FLAT = np.maximum(X, 0).reshape(5, 4)
 
 
@@ -296,6 +323,121 @@ class Models(Training):
         rep.states["weight"].set_value(1.0)
         np.testing.assert_array_equal(rep.run([X])[1], np.ones_like(WEIGHT))
         np.testing.assert_array_equal(other.run([X])[1], np.maximum(WEIGHT, 0))
+
+
+class Normalised(sonnx.SONNXModel):
+    broken = False
+
+    def forward(self, x):
+        return super().forward(x)[0]
+
+    def train_one_batch(self, x, y):
+        out = self.forward(x)
+        loss = autograd.softmax_cross_entropy(out, y)
+        if self.broken:
+            raise KeyError("mine")
+        self.optimizer(loss)
+        return out, loss
+
+
+class NormalisedByHand(model.Model):
+    """What Normalised computes, by Choir's own layers."""
+
+    def __init__(self):
+        super().__init__()
+        # Its momentum is the weight of the new batch.
+        self.norm = layer.BatchNorm2d(momentum=0.2)
+        self.linear = layer.Linear(3)
+
+    def forward(self, x):
+        return self.linear(self.norm(x))
+
+    train_one_batch = Net.train_one_batch
+
+
+class States(Training):
+    x = np.random.default_rng(1).normal(1, 2, (6, 4)).astype(np.float32)
+    y = np.array([0, 1, 2, 0, 1, 2], np.int32)
+
+    def inputs(self):
+        return tensor.from_numpy(self.x), tensor.from_numpy(self.y)
+
+    def expected(self, steps):
+        m = NormalisedByHand()
+        x, y = self.inputs()
+        m.set_optimizer(opt.SGD(lr=0.1))
+        m.compile([x], is_train=True)
+        m.set_states(
+            {
+                "norm.scale": np.full(4, 1.5, np.float32),
+                "norm.bias": np.full(4, 0.5, np.float32),
+                "linear.W": WEIGHT,
+                "linear.b": np.zeros(3, np.float32),
+            }
+        )
+        losses = [m(x, y)[1].item() for _ in range(steps)]
+        m.eval()
+        return losses, tensor.to_numpy(m(x)), m.get_states()
+
+    def test_averages_move_with_training(self):
+        losses, scores, states = self.expected(5)
+        for use_graph in (False, True):
+            m = Normalised(normalised())
+            self.assertEqual(
+                set(m.get_states()) - set(m.get_params()), {"mean", "var"}
+            )
+            x, y = self.inputs()
+            m.set_optimizer(opt.SGD(lr=0.1))
+            m.compile([x], is_train=True, use_graph=use_graph)
+            found = [m(x, y)[1].item() for _ in range(5)]
+            np.testing.assert_allclose(found, losses, rtol=1e-5)
+            for name, other in (
+                ("mean", "running_mean"),
+                ("var", "running_var"),
+            ):
+                np.testing.assert_allclose(
+                    tensor.to_numpy(m.get_states()[name]),
+                    tensor.to_numpy(states[f"norm.{other}"]),
+                    rtol=1e-5,
+                )
+            m.eval()
+            np.testing.assert_allclose(
+                tensor.to_numpy(m(x)), scores, rtol=1e-4, atol=1e-5
+            )
+
+    def test_a_step_that_raises_moves_nothing(self):
+        m = Normalised(normalised())
+        x, y = self.inputs()
+        m.set_optimizer(opt.SGD(lr=0.1))
+        m.compile([x], is_train=True, use_graph=False)
+        before = m.digest()
+        m.broken = True
+        with self.assertRaises(KeyError):
+            m(x, y)
+        self.assertEqual(m.digest(), before)
+        m.broken = False
+        m(x, y)
+        self.assertNotEqual(m.digest(), before)
+
+    def test_functions_of_autograd_move_them_at_once(self):
+        m = Normalised(normalised())
+        m.forward(self.inputs()[0])
+        moved = tensor.to_numpy(m.get_states()["mean"])
+        np.testing.assert_allclose(moved, 0.2 * self.x.mean(0), rtol=1e-5)
+        autograd.training = False
+        m.forward(self.inputs()[0])
+        np.testing.assert_array_equal(
+            tensor.to_numpy(m.get_states()["mean"]), moved
+        )
+
+    def test_in_bfloat16(self):
+        losses, *_ = self.expected(5)
+        m = Normalised(normalised())
+        x, y = self.inputs()
+        m.set_optimizer(opt.SGD(lr=0.1))
+        m.compile([x], use_graph=True, precision="bfloat16")
+        found = [m(x, y)[1].item() for _ in range(5)]
+        np.testing.assert_allclose(found, losses, rtol=0.05)
 
 
 class Command(unittest.TestCase):
