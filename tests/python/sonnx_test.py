@@ -12,6 +12,7 @@ import unittest
 import numpy as np
 
 import onnx_files as files
+import ranks
 from choir import NotFoundError, autograd, layer, model, opt, sonnx, tensor
 from training import Training
 
@@ -323,6 +324,32 @@ class Models(Training):
         rep.states["weight"].set_value(1.0)
         np.testing.assert_array_equal(rep.run([X])[1], np.ones_like(WEIGHT))
         np.testing.assert_array_equal(other.run([X])[1], np.maximum(WEIGHT, 0))
+
+
+def on_a_rank(rank, size, nccl_id, use_graph):
+    """Losses and parameters of a rank whose samples are its part of X."""
+    m = Net(small())
+    part = slice(None) if size == 1 else slice(2 * rank, 2 * rank + 2)
+    x = tensor.from_numpy(X[:4][part])
+    y = tensor.from_numpy(np.array([0, 1, 2, 0], np.int32)[part])
+    sgd = opt.SGD(lr=0.5, momentum=0.9)
+    dist_opt = opt.DistOpt(
+        sgd, nccl_id=nccl_id, local_rank=rank, world_size=size
+    )
+    m.set_optimizer(dist_opt)
+    m.compile([x], is_train=True, use_graph=use_graph)
+    for _ in range(4):
+        m(x, y)
+    return m.digest(), tensor.to_numpy(m.get_params()["weight"])
+
+
+class Ranks(unittest.TestCase):
+    def test_train_as_one(self):
+        for use_graph in (False, True):
+            [(_, alone)] = ranks.results(1, on_a_rank, use_graph)
+            (first, whole), (second, _) = ranks.results(2, on_a_rank, use_graph)
+            self.assertEqual(first, second)
+            np.testing.assert_allclose(whole, alone, rtol=1e-5, atol=1e-6)
 
 
 class Normalised(sonnx.SONNXModel):
