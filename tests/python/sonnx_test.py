@@ -14,7 +14,7 @@ import numpy as np
 import onnx_files as files
 import ranks
 from choir import NotFoundError, autograd, layer, model, opt, sonnx, tensor
-from training import Training
+from training import CPU, Training
 
 WEIGHT = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 X = np.linspace(-2, 2, 20, dtype=np.float32).reshape(5, 2, 2)
@@ -456,6 +456,35 @@ class States(Training):
         np.testing.assert_array_equal(
             tensor.to_numpy(m.get_states()["mean"]), moved
         )
+
+    def test_each_place_has_random_numbers_of_its_own(self):
+        twice = files.model(
+            [
+                files.node("Dropout", ["x", "half"], ["a"]),
+                files.node("Dropout", ["a", "half"], ["y"]),
+            ],
+            [files.value("x", "float32", (64, 4))],
+            [files.value("y")],
+            [files.tensor("half", np.float32(0.5))],
+        )
+        m = sonnx.SONNXModel(twice)
+        x = tensor.from_numpy(np.ones((64, 4), np.float32))
+
+        def of_file(x):
+            return m.forward(x)[0]
+
+        def of_functions(x):
+            return autograd.dropout(autograd.dropout(x, ratio=0.5), ratio=0.5)
+
+        found = []
+        for function in (of_file, of_file, of_functions):
+            CPU.SetRandSeed(7)
+            results = [function(x), autograd.dropout(x, ratio=0.5), function(x)]
+            found.append([tensor.to_numpy(y) for y in results])
+        np.testing.assert_array_equal(found[0], found[1])
+        self.assertFalse((found[0][0] == found[0][2]).all())
+        # What follows has those that it has behind two functions.
+        np.testing.assert_array_equal(found[0][1], found[2][1])
 
     def test_in_bfloat16(self):
         losses, *_ = self.expected(5)
