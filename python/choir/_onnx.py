@@ -13,7 +13,7 @@ from ctypes import c_char_p, c_int, c_void_p
 import numpy as np
 
 from choir import _raw, tensor
-from choir._calls import check, lib
+from choir._calls import check, lib, ranged
 from choir._engine import _free
 from choir._functions import draw_step
 from choir._here import here
@@ -166,7 +166,9 @@ class OnnxFile(Forward):
         if key == self._selected:
             return
         more = (c_char_p * max(len(names), 1))(*[n.encode() for n in names])
-        nodes = _ALL if last_layers is None else int(last_layers)
+        nodes = _ALL
+        if last_layers is not None:
+            nodes = ranged(last_layers, "last_layers", 32)
         check(lib.onnx_select(self.handle, nodes, more, len(names)))
         self._selected = key
 
