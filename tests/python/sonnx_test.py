@@ -97,6 +97,17 @@ class Tail(sonnx.SONNXModel):
     train_one_batch = Net.train_one_batch
 
 
+class Both(Net):
+    """A layer of its own behind all of it."""
+
+    def __init__(self, onnx_model):
+        super().__init__(onnx_model)
+        self.linear = layer.Linear(3)
+
+    def forward(self, x):
+        return self.linear(super().forward(x))
+
+
 class ByHand(model.Model):
     """What Net computes, written in Python."""
 
@@ -289,6 +300,15 @@ class Models(Training):
         np.testing.assert_array_equal(
             tensor.to_numpy(m.get_params()["weight"]), WEIGHT
         )
+
+    def test_what_is_not_to_be_trained(self):
+        for use_graph in (False, True):
+            whole = Both(small())
+            w = whole.get_params()["weight"]
+            w.stores_grad = w.requires_grad = False
+            trained(whole, use_graph)
+            self.assertEqual(list(whole.get_params()), ["linear.W", "linear.b"])
+            np.testing.assert_array_equal(tensor.to_numpy(w), WEIGHT)
 
     def test_files_of_states(self):
         m = Net(small())
