@@ -121,9 +121,9 @@ static bool set_product(choir__onnx_call_t* c, choir_view_t a, choir_view_t b,
                               out_view->ndim);
 }
 
-choir_var_t* choir__onnx_product(choir__onnx_call_t* c, choir_var_t* a,
-                                 choir_var_t* b,
-                                 const choir_matmul_attrs_t* attrs) {
+choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
+                                choir_var_t* b,
+                                const choir_matmul_attrs_t* attrs) {
   const choir_view_t* left = choir_var_view(a);
   const choir_view_t* right = choir_var_view(b);
   choir_view_t dst;
@@ -150,7 +150,7 @@ void choir__onnx_op_mat_mul(choir__onnx_call_t* c) {
   const int64_t first = 0, second = 1;
   if (left->ndim == 1) a = choir__onnx_unsqueeze(c, a, &first, 1);
   if (right->ndim == 1) b = choir__onnx_unsqueeze(c, b, &second, 1);
-  choir_var_t* y = choir__onnx_product(c, a, b, NULL);
+  choir_var_t* y = choir__onnx_matmul(c, a, b, NULL);
   const choir_view_t* view = choir_var_view(y);
   if (!view) return;
   int64_t shape[CHOIR_MAX_NDIM];
@@ -244,7 +244,7 @@ void choir__onnx_op_gemm(choir__onnx_call_t* c) {
     gemm.b = choir__onnx_cast(c, gemm.b, CHOIR_DTYPE_F64);
     if (gemm.bias) gemm.bias = choir__onnx_cast(c, gemm.bias, CHOIR_DTYPE_F64);
   }
-  choir_var_t* y = choir__onnx_product(c, gemm.a, gemm.b, &gemm.flags);
+  choir_var_t* y = choir__onnx_matmul(c, gemm.a, gemm.b, &gemm.flags);
   y = scaled(c, y, gemm.alpha);
   if (gemm.bias) y = DO(add, y, scaled(c, gemm.bias, gemm.beta));
   OUT(0, choir_dtype_is_float(dtype) ? y : choir__onnx_cast(c, y, dtype));

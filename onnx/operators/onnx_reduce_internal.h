@@ -39,9 +39,9 @@ choir_var_t* choir__onnx_root(choir__onnx_call_t* c, choir_var_t* x);
 choir_var_t* choir__onnx_ranked(choir__onnx_call_t* c, choir_var_t* x,
                                 int32_t type, bool is_min);
 // matmul, of integers as well (by a loop of the host's, modulo their size).
-choir_var_t* choir__onnx_product(choir__onnx_call_t* c, choir_var_t* a,
-                                 choir_var_t* b,
-                                 const choir_matmul_attrs_t* attrs);
+choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
+                                choir_var_t* b,
+                                const choir_matmul_attrs_t* attrs);
 // The product of sizes; false: more than 63 bits.
 bool choir__onnx_size(choir__onnx_call_t* c, const int64_t* sizes,
                       int32_t count, int64_t* out_size);
