@@ -376,7 +376,7 @@ choir_onnx_value_t choir_onnx_result(const choir_onnx_t* onnx, int32_t index) {
 static choir_var_t* tuple_of(choir_scope_t* scope, const choir_onnx_t* onnx) {
   const int32_t count = onnx->result_count;
   choir_var_t** vars =
-      choir_scope_alloc(scope, sizeof(*vars) * (size_t)(count + 1));
+      choir_scope_alloc(scope, sizeof(void*) * (size_t)(count + 1));
   if (!vars) return choir_scope_fail(scope, NULL);
   for (int32_t i = 0; i < count; ++i) {
     const choir_onnx_value_t* value = &onnx->given[i];
