@@ -127,7 +127,7 @@ def stored(value, code):
 
     value = as_array(value)
     if code == 16:
-        bits = np.asarray(value.astype(ml_dtypes.bfloat16), order="C")
+        bits = np.ascontiguousarray(value.astype(ml_dtypes.bfloat16))
         made = bits.view("u2").view(Bf16)
         return made
     if code in TENSOR_TYPES:
