@@ -88,7 +88,7 @@ void choir__onnx_op_batch_normalization(choir__onnx_call_t* c) {
   }
   choir_var_t* vars[INPUTS] = {as_image(c, x)};
   for (int32_t i = SCALE; i < INPUTS; ++i)
-    vars[i] = choir__onnx_cast(c, IN(i), x->dtype);
+    vars[i] = choir__onnx_beside(c, IN(i), x->dtype);
   const double epsilon = choir__onnx_float(c, "epsilon", 1e-5);
   const bool gives = c->version < 14
                          ? choir__onnx_wants(c, 1) || choir__onnx_wants(c, 2)

@@ -41,10 +41,11 @@ static bool is_of_row(const choir_view_t* scale, const choir_view_t* x,
   return true;
 }
 
-// Input i as a row of this dtype.
+// Input i as a row beside x of this dtype.
 static choir_var_t* row_of(choir__onnx_call_t* c, int32_t i, int64_t columns,
                            choir_dtype_t dtype) {
-  return choir__onnx_cast(c, choir__onnx_reshape(c, IN(i), 1, &columns), dtype);
+  return choir__onnx_beside(c, choir__onnx_reshape(c, IN(i), 1, &columns),
+                            dtype);
 }
 
 // ---- Layers ----

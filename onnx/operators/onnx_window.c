@@ -219,6 +219,15 @@ choir_var_t* choir__onnx_filled(choir__onnx_call_t* c, choir_dtype_t dtype,
   return DO(broadcast_to, choir__onnx_scalar(c, dtype, value), &attrs);
 }
 
+choir_var_t* choir__onnx_beside(choir__onnx_call_t* c, choir_var_t* var,
+                                choir_dtype_t dtype) {
+  const choir_view_t* view = choir_var_view(var);
+  const bool is_narrow = dtype == CHOIR_DTYPE_F16 || dtype == CHOIR_DTYPE_BF16;
+  return view && view->dtype == CHOIR_DTYPE_F32 && is_narrow
+             ? var
+             : choir__onnx_cast(c, var, dtype);
+}
+
 choir_var_t* choir__onnx_line(choir__onnx_call_t* c, choir_var_t* x,
                               double factor, double shift) {
   return DO(scale, x, &(choir_scale_attrs_t){.factor = factor, .shift = shift});

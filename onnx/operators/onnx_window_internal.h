@@ -64,6 +64,10 @@ choir_var_t* choir__onnx_numbers(choir__onnx_call_t* c, choir_dtype_t dtype,
 choir_var_t* choir__onnx_filled(choir__onnx_call_t* c, choir_dtype_t dtype,
                                 int32_t ndim, const int64_t* shape,
                                 double value);
+// Scales and the like beside an x of this dtype: as it, but F32 stays beside
+// numbers of 16 bits.
+choir_var_t* choir__onnx_beside(choir__onnx_call_t* c, choir_var_t* var,
+                                choir_dtype_t dtype);
 // factor x + shift.
 choir_var_t* choir__onnx_line(choir__onnx_call_t* c, choir_var_t* x,
                               double factor, double shift);
