@@ -47,6 +47,7 @@ static choir_status_t copy_over(choir_device_t* device, choir_tensor_t* tensor,
 
 choir_var_t* choir__onnx_move(choir__onnx_run_t* run, choir_tensor_t* tensor,
                               choir_tensor_t** kept) {
+  if (!tensor) return choir_scope_fail(run->scope, NULL);
   if (kept && *kept &&
       choir_tensor_device(*kept) == choir_scope_device(run->scope))
     return choir_scope_input(run->scope, *kept);
