@@ -43,13 +43,20 @@ bool choir__onnx_wants(const choir__onnx_call_t* c, int32_t i) {
 void choir__onnx_out_as(choir__onnx_call_t* c, int32_t i, choir_var_t* var,
                         int32_t type) {
   if (!choir__onnx_wants(c, i)) return;
+  if (!choir_var_view(var)) {
+    if (CALL_IS_OK) FAIL(INVALID_ARGUMENT, "an input is missing");
+    return;
+  }
   c->outputs[i] =
       (choir__onnx_value_t){.var = var, .type = type, .is_known = c->is_known};
 }
 
 void choir__onnx_out(choir__onnx_call_t* c, int32_t i, choir_var_t* var) {
   const choir_view_t* view = choir_var_view(var);
-  if (!view) return;
+  if (!view) {
+    choir__onnx_out_as(c, i, var, CHOIR_ONNX_UNDEFINED);
+    return;
+  }
   int32_t type = choir__onnx_type(c, 0);
   choir_dtype_t dtype = CHOIR_DTYPE_COUNT;
   choir_status_free(choir_onnx_type_dtype(type, &dtype));

@@ -48,8 +48,11 @@ choir_var_t* choir__onnx_quantize(choir__onnx_call_t* c, choir_var_t* quotient,
   choir_status_t status = choir_onnx_type_dtype(type, &dtype);
   if (status) return choir__onnx_fail(c, status);
   if (!choir__onnx_quantized_range(type, &low, &high))
-    return FAIL(UNIMPLEMENTED, "the result is of type %s; needs integers",
-                choir_onnx_type_name(type));
+    return FAIL(
+        UNIMPLEMENTED,
+        "the result is of type %s; needs integers of up to 16 bits, or floats "
+        "of 8 or 4",
+        choir_onnx_type_name(type));
   choir_var_t* y = DO(round_even, quotient);
   if (zero) y = DO(add, y, zero);
   const choir_clip_attrs_t range = {.low = low, .high = high};
@@ -219,6 +222,14 @@ void choir__onnx_op_dequantize_linear(choir__onnx_call_t* c) {
   choir_status_t status = choir_onnx_type_dtype(type, &dtype);
   if (status) {
     choir__onnx_fail(c, status);
+    return;
+  }
+  if (!choir_dtype_is_float(dtype) || is_small_float(type) ||
+      type == CHOIR_ONNX_FLOAT8E8M0) {
+    FAIL(INVALID_ARGUMENT,
+         "output_dtype is %s; needs a float of 16 bits or "
+         "more",
+         choir_onnx_type_name(type));
     return;
   }
   choir_var_t* y = choir__onnx_cast(c, IN(0), CHOIR_DTYPE_F32);
