@@ -57,6 +57,13 @@ choir_status_t choir__layer_check_ndim(const choir_layer_t* layer,
 // The random stream of a forward's next dropout.
 int64_t choir__layer_dropout_stream(choir_scope_t* scope);
 
+// sync_batch_norm.c: running = (1 - momentum) running + weight * batch, at once
+// and in place.
+choir_status_t choir__update_average(choir_scope_t* scope,
+                                     choir_tensor_t* running,
+                                     choir_tensor_t* batch, double momentum,
+                                     double weight) CHOIR_NODISCARD;
+
 // Layer `name`, file model/layers/<name>_layer.c: defines its field table and
 // definition. Then come .forward = ... and what else the definition has; of one
 // input unless it says otherwise.

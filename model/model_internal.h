@@ -196,11 +196,6 @@ void choir__sync_norms_without_samples(choir_model_t* model,
                                        choir_scope_t* scope);
 // Forgets all but the first `count`.
 void choir__sync_norms_keep(choir_model_t* model, size_t count);
-// running = (1 - momentum) running + weight * batch
-choir_status_t choir__update_average(choir_scope_t* scope,
-                                     choir_tensor_t* running,
-                                     choir_tensor_t* batch, double momentum,
-                                     double weight) CHOIR_NODISCARD;
 struct choir_sync_batch_norm_s;
 choir_status_t choir__sync_norm_update(
     choir_scope_t* scope, const struct choir_sync_batch_norm_s* norm,

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/layer_def.h"
 #include "model/model_internal.h"
 #include "model/updater_backend.h"
 

@@ -325,11 +325,18 @@ static bool give_result(choir__onnx_run_t* run,
   choir_var_t** vars =
       choir_scope_alloc(run->scope, sizeof(void*) * ((size_t)count + 1));
   if (!vars) return false;
-  for (int32_t k = 0; k < count; ++k)
+  for (int32_t k = 0; k < count; ++k) {
+    if (!choir_var_tensor(items[k].var)) {
+      choir_scope_fail(
+          run->scope, CHOIR_ERROR(UNIMPLEMENTED,
+                                  "onnx: item %d of a result is no tensor", k));
+      return false;
+    }
     vars[k] = items[k].is_known
                   ? choir__onnx_move(run, choir_var_tensor(items[k].var),
                                      items[k].kept)
                   : items[k].var;
+  }
   *out = (choir_onnx_value_t){.vars = {vars, count},
                               .is_sequence = value->is_sequence,
                               .type = value->type};
@@ -396,7 +403,7 @@ choir_onnx_value_t choir_onnx_result(const choir_onnx_t* onnx, int32_t index) {
 static choir_var_t* tuple_of(choir_scope_t* scope, const choir_onnx_t* onnx) {
   const int32_t count = onnx->result_count;
   choir_var_t** vars =
-      choir_scope_alloc(scope, sizeof(*vars) * (size_t)(count + 1));
+      choir_scope_alloc(scope, sizeof(void*) * (size_t)(count + 1));
   if (!vars) return choir_scope_fail(scope, NULL);
   for (int32_t i = 0; i < count; ++i) {
     const choir_onnx_value_t* value = &onnx->given[i];

@@ -43,7 +43,7 @@ static choir_status_t find_idle(choir_onnx_t* onnx) {
   return NULL;
 }
 
-// The places of the results, into `places` (room for all); -1: it failed.
+// The places of the results, into `places`, which has room for all.
 static choir_status_t gather(const choir__onnx_graph_t* graph, int32_t nodes,
                              const char* const* more, int32_t more_count,
                              int32_t* places, int32_t* out_count) {
@@ -76,10 +76,13 @@ choir_status_t choir_onnx_select(choir_onnx_t* onnx, int32_t nodes,
                                  const char* const* more, int32_t more_count) {
   const choir__onnx_graph_t* graph = onnx->graph;
   const int32_t cut = nodes < 0 ? nodes + graph->node_count : nodes;
-  if (cut < 0 || more_count < 0)
+  if (cut < 0)
     return CHOIR_ERROR(OUT_OF_RANGE,
-                       "onnx: %d nodes are to be left out; the graph has %d",
-                       -nodes, graph->node_count);
+                       "onnx: %lld nodes are to be left out; the graph has %d",
+                       -(long long)nodes, graph->node_count);
+  if (more_count < 0 || (more_count > 0 && !more))
+    return CHOIR_ERROR(INVALID_ARGUMENT, "onnx: %d names of values, %s",
+                       more_count, more ? "listed" : "and no list");
   size_t room = (size_t)graph->out_count + (size_t)more_count + 1;
   if (cut > 0 && cut < graph->node_count)
     room += (size_t)graph->nodes[cut - 1].out_count;

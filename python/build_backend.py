@@ -16,7 +16,7 @@ import make_wheel
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = ["libchoir.so", "libchoir_mpi.so"]
 # Where the library's sources are.
-SOURCES = "autograd core dist io model opt tensor third_party tools".split()
+SOURCES = "autograd core dist io model onnx opt tensor third_party tools".split()
 
 
 class UnsupportedOperation(Exception):

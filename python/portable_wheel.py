@@ -28,6 +28,7 @@ import make_wheel
 LICENCES = {
     "libOpenCL": (["BSD-2-Clause"], []),
     "libcjson": (["MIT"], []),
+    "libprotobuf-c": (["BSD-2-Clause"], []),
     # The others are of its scrypt and HMAC, and of its BLAKE2 and Argon2.
     "libsodium": (["ISC", "BSD-2-Clause", "CC0-1.0"], ["CC0-1.0"]),
     # With Xbyak and ITT, which are part of it.

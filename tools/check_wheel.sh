@@ -20,7 +20,7 @@ inside() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update
   apt-get -qq install --no-install-recommends python3-venv >/dev/null
-  ! ldconfig -p | grep -E 'lib(OpenCL|cjson|dnnl|gomp|mpi|sodium)\.' ||
+  ! ldconfig -p | grep -E 'lib(OpenCL|cjson|dnnl|gomp|mpi|protobuf-c|sodium)\.' ||
     die "this system is not bare: it has libraries that the wheel must bring"
   python3 -m venv /tmp/venv
   /tmp/venv/bin/pip --disable-pip-version-check install ./choir-*.whl

@@ -32,7 +32,7 @@ PARTS = {
 }
 FOLDERS = [
     ".ci", "autograd", "bench", "bootstrap", "core", "dist", "examples", "io",
-    "model", "opt", "python", "tensor", "tools",
+    "model", "onnx", "opt", "python", "tensor", "tools",
 ]  # fmt: skip
 # In C and Python a name is a string of its own; `getenv` and `environ` have it at
 # hand or in a table.

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LAYERS = ("core", "tensor", "autograd", "model", "opt", "io", "dist")
+LAYERS = ("core", "tensor", "autograd", "model", "opt", "onnx", "io", "dist")
 BUILD = (
     "--spawn_strategy=local",
     "--platform_suffix=gcov",

@@ -87,7 +87,7 @@ complain "lines of more than 80 columns" "$(
 
 # The layers' public headers, all of them through the one that users include.
 complain "public headers that choir.h does not include" "$(
-  pick '^(core|tensor|autograd|model|opt|dist|io)/[^/]*\.h$' |
+  pick '^(core|tensor|autograd|model|onnx|opt|dist|io)/[^/]*\.h$' |
     grep -vE '_(internal|backend|def|rule)\.h$' | while read -r file; do
     grep -qxF "#include \"$file\"" choir.h || echo "$file"
   done

@@ -133,6 +133,18 @@ typedef struct loop_s {
   choir__onnx_list_t* lists;     // of stacked ones
 } loop_t;
 
+// A known scalar.
+static choir__onnx_value_t known_scalar(choir__onnx_call_t* c, int32_t type,
+                                        int64_t number) {
+  const bool before = choir__onnx_go_to(c, true);
+  choir__onnx_value_t value = {.type = type, .is_known = true};
+  value.var = type == CHOIR_ONNX_BOOL
+                  ? choir__onnx_scalar(c, CHOIR_DTYPE_BOOL, (double)number)
+                  : choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &number);
+  (void)choir__onnx_go_to(c, before);
+  return value;
+}
+
 static bool read_loop(choir__onnx_call_t* c, loop_t* loop) {
   *loop = (loop_t){.trips = INT64_MAX,
                    .has_condition = HAS(1),
@@ -153,21 +165,10 @@ static bool read_loop(choir__onnx_call_t* c, loop_t* loop) {
   loop->lists = choir_scope_alloc(
       c->scope, sizeof(*loop->lists) * (size_t)(loop->stacked + 1));
   if (!loop->inputs || !loop->results || !loop->lists) return false;
+  loop->inputs[1] = known_scalar(c, CHOIR_ONNX_BOOL, 1);
   for (int32_t i = 0; i < loop->carried; ++i)
     loop->inputs[2 + i] = *c->inputs[2 + i];
-  return true;
-}
-
-// A known scalar.
-static choir__onnx_value_t known_scalar(choir__onnx_call_t* c, int32_t type,
-                                        int64_t number) {
-  const bool before = choir__onnx_go_to(c, true);
-  choir__onnx_value_t value = {.type = type, .is_known = true};
-  value.var = type == CHOIR_ONNX_BOOL
-                  ? choir__onnx_scalar(c, CHOIR_DTYPE_BOOL, (double)number)
-                  : choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &number);
-  (void)choir__onnx_go_to(c, before);
-  return value;
+  return CALL_IS_OK;
 }
 
 static bool read_condition(choir__onnx_call_t* c, choir_var_t* var,
@@ -184,7 +185,6 @@ static bool read_condition(choir__onnx_call_t* c, choir_var_t* var,
 
 static bool run_trip(choir__onnx_call_t* c, loop_t* loop, int64_t trip) {
   loop->inputs[0] = known_scalar(c, CHOIR_ONNX_INT64, trip);
-  loop->inputs[1] = known_scalar(c, CHOIR_ONNX_BOOL, 1);
   if (!choir__onnx_run_pass(c, loop->body, loop->inputs, loop->results))
     return false;
   for (int32_t i = 0; i < loop->carried; ++i)
@@ -256,6 +256,10 @@ void choir__onnx_op_sequence_map(choir__onnx_call_t* c) {
     if (!map_item(c, body, i, inputs, results)) return;
     for (int32_t k = 0; k < c->out_count; ++k) {
       if (!choir__onnx_wants(c, k)) continue;
+      if (!results[k].var) {
+        FAIL(INVALID_ARGUMENT, "result %d of the body is no tensor", k);
+        return;
+      }
       c->outputs[k].items[i] = results[k];
       c->outputs[k].type = results[k].type;
     }

@@ -3,7 +3,8 @@
 // draws the same ones on whatever rank it is.
 #include "onnx/operators/onnx_sequences_internal.h"
 
-// The node's own key. `seed` is the file's, where it says one.
+// The node's own key. The file's seed, where it says one, is a float of which
+// fractions count as well.
 static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
                                    double high) {
   const choir_step_t* step = choir_scope_step(c->scope);

@@ -153,20 +153,19 @@ static choir_var_t* row_of(choir__onnx_call_t* c, choir_var_t* x, int64_t t) {
 void choir__onnx_run_steps(choir__onnx_call_t* c,
                            const choir__onnx_recurrent_t* n,
                            choir__onnx_direction_t* d) {
-  if (n->steps > CHOIR__ONNX_MAX_RUNS ||
-      !choir__onnx_charge(c, n->steps * STEP_NODES)) {
-    if (CALL_IS_OK)
-      FAIL(UNIMPLEMENTED, "%lld steps of this form; at most %d are possible",
-           (long long)n->steps, CHOIR__ONNX_MAX_RUNS / STEP_NODES);
+  if (n->steps > CHOIR__ONNX_MAX_RUNS / STEP_NODES) {
+    FAIL(UNIMPLEMENTED, "%lld steps of this form; at most %d are possible",
+         (long long)n->steps, CHOIR__ONNX_MAX_RUNS / STEP_NODES);
     return;
   }
+  if (!choir__onnx_charge(c, n->steps * STEP_NODES)) return;
   steps_t s = {.c = c, .n = n, .d = d, .h = d->start[0], .cell = d->start[1]};
   s.gates = make_gates(&s);
   s.r = choir__onnx_transpose(c, d->r, (const int64_t[]){1, 0});
   if (n->lengths) s.mask = make_mask(c, n);
   if (n->lengths) s.zero = choir__onnx_scalar(c, n->dtype, 0);
   choir_var_t** ys =
-      choir_scope_alloc(c->scope, sizeof(*ys) * (size_t)(n->steps + 1));
+      choir_scope_alloc(c->scope, sizeof(void*) * (size_t)(n->steps + 1));
   for (int64_t i = 0; ys && CALL_IS_OK && i < n->steps; ++i) {
     const int64_t t = d->is_reverse ? n->steps - 1 - i : i;
     ys[t] = run_step(&s, row_of(c, s.gates, t),

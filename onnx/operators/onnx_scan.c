@@ -151,9 +151,33 @@ static bool scan_sample(choir__onnx_call_t* c, scan_t* scan, int64_t sample,
   if (!run_sequence(c, scan, values, length, results)) return false;
   for (int32_t i = 0; i < scan->states + scan->outs; ++i) {
     if (i >= scan->states) pad_value(c, &results[i], longest);
+    if (i >= scan->states && length == 0) results[i].var = NULL;
     if (!choir__onnx_append(c, &columns[i], results[i])) return false;
   }
   return CALL_IS_OK;
+}
+
+// Samples without entries have zeros, as many as the others'; what they are
+// shaped as where no sample has an entry is what the body declares.
+static void fill_column(choir__onnx_call_t* c, choir__onnx_list_t* column,
+                        int32_t result, int64_t longest) {
+  choir__onnx_value_t* some = NULL;
+  for (int64_t i = 0; !some && i < column->count; ++i)
+    if (column->items[i].var) some = &column->items[i];
+  choir__onnx_value_t zeros;
+  if (some) {
+    const choir_view_t* view = choir_var_view(some->var);
+    if (!view) return;
+    zeros = (choir__onnx_value_t){.type = some->type, .is_known = true};
+    const bool before = choir__onnx_go_to(c, true);
+    zeros.var = choir__onnx_zeros(c, view->dtype, view->ndim, view->shape);
+    (void)choir__onnx_go_to(c, before);
+  } else {
+    zeros = choir__onnx_no_entries(c, result, 0);
+    pad_value(c, &zeros, longest);
+  }
+  for (int64_t i = 0; i < column->count; ++i)
+    if (!column->items[i].var) column->items[i] = zeros;
 }
 
 static void scan_batch(choir__onnx_call_t* c, scan_t* scan, int64_t longest) {
@@ -183,6 +207,8 @@ static void scan_batch(choir__onnx_call_t* c, scan_t* scan, int64_t longest) {
     }
     if (!scan_sample(c, scan, b, length, longest, columns)) return;
   }
+  for (int32_t i = scan->states; columns && i < scan->states + scan->outs; ++i)
+    fill_column(c, &columns[i], i, longest);
   for (int32_t i = 0; columns && i < scan->states + scan->outs; ++i)
     choir__onnx_give(c, i,
                      choir__onnx_stack_values(c, columns[i].items,

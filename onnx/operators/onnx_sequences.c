@@ -29,7 +29,13 @@ static int64_t place_of(choir__onnx_call_t* c, int32_t i, int64_t count,
 
 static void give_list(choir__onnx_call_t* c, choir__onnx_value_t* items,
                       int64_t count, int32_t type) {
-  if (!items) return;
+  if (!items || !CALL_IS_OK) return;
+  for (int64_t i = 0; i < count; ++i)
+    if (!items[i].var) {
+      FAIL(INVALID_ARGUMENT, "item %lld of the sequence is no tensor",
+           (long long)i);
+      return;
+    }
   choir__onnx_give(c, 0,
                    (choir__onnx_value_t){.is_sequence = true,
                                          .items = items,

@@ -33,8 +33,8 @@ void choir__onnx_give(choir__onnx_call_t* c, int32_t i,
 // `count` values, empty; NULL: it failed.
 choir__onnx_value_t* choir__onnx_make_items(choir__onnx_call_t* c,
                                             int64_t count);
-// The values stacked along `axis` as one; where all of them are known, so is
-// the result. `type`: of elements.
+// The values joined along `axis`, or stacked along a new one (makes_axis), as
+// one; where all of them are known, so is the result.
 choir__onnx_value_t choir__onnx_stack_values(choir__onnx_call_t* c,
                                              choir__onnx_value_t* values,
                                              int64_t count, int64_t axis,

@@ -16,7 +16,7 @@ choir_var_t* choir__onnx_join(choir__onnx_call_t* c, choir_var_t* const* vars,
     return choir_var_concat(c->scope, vars, (int32_t)count, &attrs);
   const int64_t groups = (count + MOST_SOURCES - 1) / MOST_SOURCES;
   choir_var_t** joined =
-      choir_scope_alloc(c->scope, sizeof(*joined) * (size_t)groups);
+      choir_scope_alloc(c->scope, sizeof(void*) * (size_t)groups);
   if (!joined) return choir_scope_fail(c->scope, NULL);
   for (int64_t i = 0; i < groups; ++i) {
     const int64_t left = count - i * MOST_SOURCES;
@@ -34,7 +34,7 @@ choir_var_t* choir__onnx_stack(choir__onnx_call_t* c, choir_var_t* const* vars,
   if (!view || !choir__onnx_axis(c, &axis, view->ndim + 1))
     return choir_scope_fail(c->scope, NULL);
   choir_var_t** rows =
-      choir_scope_alloc(c->scope, sizeof(*rows) * (size_t)count);
+      choir_scope_alloc(c->scope, sizeof(void*) * (size_t)count);
   if (!rows) return choir_scope_fail(c->scope, NULL);
   for (int64_t i = 0; i < count; ++i) {
     const choir_view_t* own = choir_var_view(vars[i]);
@@ -111,7 +111,7 @@ choir__onnx_value_t choir__onnx_stack_values(choir__onnx_call_t* c,
   }
   choir_var_t** vars =
       CALL_IS_OK
-          ? choir_scope_alloc(c->scope, sizeof(*vars) * (size_t)(count + 1))
+          ? choir_scope_alloc(c->scope, sizeof(void*) * (size_t)(count + 1))
           : NULL;
   if (!vars) return result;
   const bool before = choir__onnx_go_to(c, is_known);

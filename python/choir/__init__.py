@@ -15,7 +15,7 @@ from choir._calls import (
 )
 from choir._version import __version__
 from choir import device, tensor, autograd, layer, opt, model, initializer
-from choir import data, dist, singa_wrap, utils
+from choir import data, dist, singa_wrap, sonnx, utils
 
 __all__ = [
     "CommError",
@@ -33,6 +33,7 @@ __all__ = [
     "model",
     "opt",
     "singa_wrap",
+    "sonnx",
     "tensor",
     "utils",
 ]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m choir: what this installation has, a launcher for one host, and
-what is made of the logs of runs.
+"""python -m choir: what this installation has, a launcher for one host, what is
+made of the logs of runs, and ONNX files.
 
     python -m choir --check-build
     python -m choir -np 4 train.py --epochs 2
     python -m choir report run.jsonl -o report.html
+    python -m choir onnx model.onnx --describe
 
 -np starts the script that often, with the interpreter and the options that the
 launcher itself runs with; choir.dist, opt.DistOpt and the loader of each know
@@ -27,14 +28,14 @@ import threading
 from ctypes import byref, c_char_p, c_int32
 
 import choir
-from choir import _find, _raw, _report, device, opt
+from choir import _find, _onnx_command, _raw, _report, device, opt
 from choir._calls import check, lib
 from choir._lib import LaunchConfig, LaunchReport
 
 # What ends a run.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By the first word: what takes the words after it, and gives the exit status.
-_COMMANDS = {"report": _report.main}
+_COMMANDS = {"onnx": _onnx_command.main, "report": _report.main}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,7 +44,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Says what this installation has, or runs a script on "
         "several workers of this host.",
         epilog="python -m choir report LOG...: a page of what the examples' "
-        "--log-json wrote (report --help).",
+        "--log-json wrote (report --help). python -m choir onnx MODEL: what an "
+        "ONNX file holds and computes (onnx --help).",
     )
     parser.add_argument(
         "-cb",

@@ -77,7 +77,8 @@ _COMPUTING = frozenset(
     checkpoint_read_all checkpoint_save dist_opt_check_digest dist_opt_create
     dist_opt_refuse_use dist_opt_use initialize layer_create_alone
     loader_create loader_next loader_seek model_compile model_create model_digest model_set_graph
-    model_set_updater model_train_one_batch named_tensor_take optimizer_attach optimizer_update
+    model_set_updater model_train_one_batch named_tensor_take onnx_forward onnx_open onnx_parse
+    onnx_place optimizer_attach optimizer_update
     profile_destroy profile_print profile_reset profile_start profile_stop
     scope_create stream_synchronize tensor_digest tensor_read tensor_write
     training_resume training_save updater_consolidate updater_gather

@@ -10,6 +10,7 @@ DEBIAN_PACKAGES = {
     "libdnnl.so.2": "libdnnl2",
     "libdnnl.so.3.6": "libdnnl3.6",
     "libgomp.so.1": "libgomp1",
+    "libprotobuf-c.so.1": "libprotobuf-c1",
     "libsodium.so.23": "libsodium23",
     "libstdc++.so.6": "libstdc++6",
     "libz.so.1": "zlib1g",

@@ -292,54 +292,25 @@ def definition_of(kind: str) -> tuple[int, Table]:
     return definition, Table(lib.layer_def_config(definition))
 
 
-class LibraryLayer(Owner, NotCopied):
-    """A layer of the C library's, to which parameters are handed as inputs are.
-
-    It learns its shapes from inputs like `xs`. paths, values: the parameters that
-    training learns, by name, and initial values; count: of all parameters.
-    """
+class Forward(Owner, NotCopied):
+    """Base of what the C library computes as ops in a scope, of inputs and of
+    parameters that are handed over as inputs are: Python's autograd takes over what
+    was remembered there."""
 
     _computes = True
+    _name = ""
+    _params: list
 
-    def __init__(
-        self, kind: str, name: str, settings: dict, xs, first_stream: int = 0
-    ) -> None:
-        device = xs[0].device
-        definition, table = definition_of(kind)
-        config = table.make(name, **settings)
-        key = device.seed, first_stream
-        self._name = name
-        self._params, self.paths, self.values = [], [], []
-        with lock, deferred():
-            self._own(
-                lib.layer_release, lib.layer_create_alone, device.handle,
-                name.encode(), definition, config, *key,
-            )  # fmt: skip
-            self._run(xs, (), Step(), 0)
-            self.count = 0
-            while param := lib.layer_param(self.handle, self.count):
-                self.count += 1
-                made = param.contents
-                if made.trainable:
-                    self._params.append(param)
-                    self.paths.append(made.name.decode()[len(name) + 1 :])
-                    self.values.append(_raw.CTensor.borrow(made.value, device))
-                    # From now on it is the caller's alone.
-                    lib.param_use_grad(param, None)
-                    lib.tensor_release(made.value)
-                    made.value = None
+    def _call(self, scope: int, inputs: Vars) -> int:
+        """Computes it; the variable of the results."""
+        raise NotImplementedError
 
-    def __call__(self, xs, weights, results: int = 1, draws: int = 0) -> list:
-        """Its results. weights: of each value. draws: of random numbers."""
-        with lock, deferred():
-            step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
-            step.training = here.training
-            if here.cache is not None:
-                step.cache = here.cache.handle
-            return self._run(xs, weights, step, results)
+    def _count_results(self) -> int:
+        """How many the last _call gave."""
+        return 1
 
-    def _run(self, xs, weights, step: Step, results: int) -> list:
-        device = xs[0].device
+    def _run(self, device, xs, weights, step: Step) -> list:
+        """Its results. weights: of each of its _params."""
         free = autograd._take_scope(device, step, here.precision)
         scope = free.handle
         known: dict[int, Tensor] = {}
@@ -368,7 +339,7 @@ class LibraryLayer(Owner, NotCopied):
         for param, x in zip(self._params, weights):
             lib.scope_bind(scope, param, taken(x))
         inputs = (ctypes.c_void_p * len(xs))(*map(taken, xs))
-        y = lib.layer_forward_list(scope, self.handle, Vars(inputs, len(xs)))
+        y = self._call(scope, Vars(inputs, len(xs)))
         ys = []
         if lib.scope_is_ok(scope):
             for entry in _tape(scope):
@@ -380,10 +351,70 @@ class LibraryLayer(Owner, NotCopied):
                     op.copy(entry.attrs),
                     [found(result).data for result in made],
                 )
-            ys = [found(lib.scope_result(scope, y, i)) for i in range(results)]
+            ys = [
+                found(lib.scope_result(scope, y, i))
+                for i in range(self._count_results())
+            ]
+            self._ran(scope, step)
         check(lib.scope_end(scope))
         autograd._free_scopes[device].append(free)
         return ys
+
+    def _ran(self, scope: int, step: Step) -> None:
+        """Before the scope ends, of a call that did not fail."""
+
+
+class LibraryLayer(Forward):
+    """A layer of the C library's, to which parameters are handed as inputs are.
+
+    It learns its shapes from inputs like `xs`. paths, values: the parameters that
+    training learns, by name, and initial values; count: of all parameters.
+    """
+
+    def __init__(
+        self, kind: str, name: str, settings: dict, xs, first_stream: int = 0
+    ) -> None:
+        device = xs[0].device
+        definition, table = definition_of(kind)
+        config = table.make(name, **settings)
+        key = device.seed, first_stream
+        self._name = name
+        self._params, self.paths, self.values = [], [], []
+        with lock, deferred():
+            self._own(
+                lib.layer_release, lib.layer_create_alone, device.handle,
+                name.encode(), definition, config, *key,
+            )  # fmt: skip
+            self._results = 0
+            self._run(device, xs, (), Step())
+            self.count = 0
+            while param := lib.layer_param(self.handle, self.count):
+                self.count += 1
+                made = param.contents
+                if made.trainable:
+                    self._params.append(param)
+                    self.paths.append(made.name.decode()[len(name) + 1 :])
+                    self.values.append(_raw.CTensor.borrow(made.value, device))
+                    # From now on it is the caller's alone.
+                    lib.param_use_grad(param, None)
+                    lib.tensor_release(made.value)
+                    made.value = None
+
+    def __call__(self, xs, weights, results: int = 1, draws: int = 0) -> list:
+        """Its results. weights: of each value. draws: of random numbers."""
+        with lock, deferred():
+            step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
+            step.training = here.training
+            if here.cache is not None:
+                step.cache = here.cache.handle
+            self._results = results
+            return self._run(xs[0].device, xs, weights, step)
+
+    def _call(self, scope: int, inputs: Vars) -> int:
+        return lib.layer_forward_list(scope, self.handle, inputs)
+
+    def _count_results(self) -> int:
+        return self._results
 
 
 def _tape(scope: int) -> list[TapeEntry]:

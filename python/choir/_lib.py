@@ -228,6 +228,13 @@ class SyncBatchNormUse(Structure):
         ("var", _P), ("count", _P), ("unbiased", _P), ("y", _P),
     ]
 
+class OnnxValueInfo(Structure):
+    """choir_onnx_value_info_t"""
+    _fields_ = [
+        ("name", c_char_p), ("type", c_int32), ("ndim", c_int32),
+        ("kind", c_char_p), ("shape", c_int64 * 8), ("symbols", c_char_p * 8),
+    ]
+
 class Metadata(Structure):
     """choir_metadata_t"""
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
@@ -456,6 +463,24 @@ FUNCTIONS = {
         _P, _P, POINTER(SyncBatchNorm), _P, c_bool, POINTER(SyncBatchNormUse),
     ]),
     "sync_batch_norm_backward": (_P, [_P, _P, POINTER(_P)]),
+    # onnx/onnx.h
+    "onnx_open": (_P, [c_char_p, POINTER(_P)]),
+    "onnx_parse": (_P, [_P, c_size_t, c_char_p, POINTER(_P)]),
+    "onnx_release": (None, [_P]),
+    "onnx_type_name": (c_char_p, [c_int32]),
+    "onnx_type_dtype": (_P, [c_int32, POINTER(c_int)]),
+    "onnx_input_count": (c_int32, [_P]),
+    "onnx_input": (OnnxValueInfo, [_P, c_int32]),
+    "onnx_output_count": (c_int32, [_P]),
+    "onnx_output": (OnnxValueInfo, [_P, c_int32]),
+    "onnx_select": (_P, [_P, c_int32, POINTER(c_char_p), c_int32]),
+    "onnx_result_count": (c_int32, [_P]),
+    "onnx_result_type": (c_int32, [_P, c_int32]),
+    "onnx_print": (_P, [_P, POINTER(_P)]),
+    "onnx_forward": (_P, [_P, _P, Vars]),
+    "onnx_place": (_P, [_P, _P]),
+    "onnx_param_count": (c_int32, [_P]),
+    "onnx_param": (POINTER(Param), [_P, c_int32]),
     # opt/optimizer.h
     "optimizer_create": (_P, [_P, _P, POINTER(_P)]),
     "optimizer_release": (None, [_P]),

@@ -71,7 +71,8 @@ says 'only Debian 12 is known to have'
 ! grep -q '^  clang-tidy-14' said || fail "named what this system has not"
 not_called command_given
 machine 'PRETTY_NAME="Fedora Linux 43"' ID=fedora VERSION_ID=43
-other onednn-devel openmpi-devel gtest-devel gcc 'gcc-c\+\+' cjson-devel libsodium-devel
+other onednn-devel openmpi-devel gtest-devel gcc 'gcc-c\+\+' cjson-devel protobuf-c-devel \
+  libsodium-devel
 says 'Fedora Linux 43 has no dpkg'
 says 'by the names of Fedora'
 says '  no package known (Debian: bazel-rules-java): rules that Bazel loads'

@@ -14,7 +14,7 @@ import unittest
 from choir import _lib
 from choir._calls import lib
 
-FOLDERS = ("autograd", "core", "dist", "io", "model", "opt", "tensor")
+FOLDERS = ("autograd", "core", "dist", "io", "model", "onnx", "opt", "tensor")
 
 
 def structs():

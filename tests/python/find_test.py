@@ -181,7 +181,8 @@ class Find(unittest.TestCase):
                 lambda: self.load(path),
                 f"libchoir.so needs {nobodys}, which this machine lacks",
                 f"apt-get install {package} (the others that it needs: "
-                "libcjson1 libgomp1 libsodium23 libstdc++6 zlib1g)",
+                "libcjson1 libgomp1 libprotobuf-c1 libsodium23 libstdc++6 "
+                "zlib1g)",
             )
 
     def test_missing_library_of_no_known_package(self):

@@ -11,7 +11,7 @@ import unittest
 
 SCRIPT = os.path.join("tools", "make_lib_py.py")
 LIB = os.path.join("python", "choir", "_lib.py")
-FOLDERS = ("autograd", "core", "dist", "io", "model", "opt", "tensor")
+FOLDERS = ("autograd", "core", "dist", "io", "model", "onnx", "opt", "tensor")
 
 
 def run(folder, *flags):
