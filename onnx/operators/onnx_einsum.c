@@ -330,7 +330,7 @@ static bool multiply(choir__onnx_call_t* c, const einsum_t* sum, part_t* left,
   if (!view || !choir__onnx_has_room(c, view->dtype, shape, term.ndim))
     return false;
   choir_var_t* y =
-      inner.ndim == 0 ? DO(mul, a, b) : choir__onnx_product(c, a, b, NULL);
+      inner.ndim == 0 ? DO(mul, a, b) : choir__onnx_matmul(c, a, b, NULL);
   *left = (part_t){choir__onnx_reshape(c, y, term.ndim, shape), term};
   return CALL_IS_OK;
 }
