@@ -78,7 +78,8 @@ static bool take_inputs(choir__onnx_call_t* c, linear_attention_t* a) {
   a->key_size = choir_var_view(a->k)->shape[3];
   a->value_size = choir_var_view(a->v)->shape[3];
   const int64_t query_size = choir_var_view(a->q)->shape[3];
-  if (query_size != a->group * a->key_size || a->key_size < 1) {
+  if (a->key_size < 1 || query_size % a->group != 0 ||
+      query_size / a->group != a->key_size) {
     FAIL(INVALID_ARGUMENT, "heads of q of size %lld, of k of size %lld",
          (long long)(query_size / a->group), (long long)a->key_size);
     return false;

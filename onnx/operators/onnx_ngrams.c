@@ -159,7 +159,7 @@ static int64_t take_pool(choir__onnx_call_t* c, ngrams_t* attrs,
   bool fits = count == places && count > 0;
   for (int64_t k = 0; fits && k < count; ++k) {
     fits = columns[k] >= 0 && columns[k] < INT32_MAX;
-    if (columns[k] >= width) width = columns[k] + 1;
+    if (fits && columns[k] >= width) width = columns[k] + 1;
   }
   if (!fits) {
     FAIL(INVALID_ARGUMENT,

@@ -259,8 +259,10 @@ static bool set_branch(choir__onnx_call_t* c, int64_t id, bool is_leaf,
                        int64_t branches, const choir__onnx_forest_t* f,
                        int64_t* out) {
   const int64_t limit = is_leaf ? f->node_count - branches : branches;
-  *out = is_leaf ? branches + id : id;
-  if (id >= 0 && id < limit) return true;
+  if (id >= 0 && id < limit) {
+    *out = is_leaf ? branches + id : id;
+    return true;
+  }
   FAIL(INVALID_ARGUMENT, "%s %lld of %lld", is_leaf ? "leaf" : "node",
        (long long)id, (long long)limit);
   return false;
