@@ -157,10 +157,11 @@ bool choir__onnx_product(choir__onnx_call_t* c, const int64_t* sizes,
 
 bool choir__onnx_fits(choir__onnx_call_t* c, choir_dtype_t dtype, int32_t ndim,
                       const int64_t* shape) {
-  int64_t count, bytes;
-  if (!choir__onnx_product(c, shape, 0, ndim, &count) ||
-      !choir__onnx_times(c, count, (int64_t)choir_dtype_bytes(dtype), &bytes))
-    return false;
+  // Twice, as what it is made of is there as well. A size of 0 hides no other.
+  int64_t bytes = 2 * (int64_t)choir_dtype_bytes(dtype);
+  for (int32_t i = 0; i < ndim; ++i)
+    if (shape[i] > 1 && !choir__onnx_times(c, bytes, shape[i], &bytes))
+      return false;
   choir_status_t status =
       choir_device_check_memory(choir_scope_device(c->scope), (uint64_t)bytes);
   if (status) choir__onnx_fail(c, status);
@@ -182,13 +183,15 @@ double* choir__onnx_matrix(choir__onnx_call_t* c, int64_t rows,
   uint64_t bytes;
   if (rows < 0 || columns < 0 ||
       __builtin_mul_overflow((uint64_t)rows, (uint64_t)columns, &bytes) ||
-      __builtin_mul_overflow(bytes, sizeof(double), &bytes)) {
+      __builtin_mul_overflow(bytes, sizeof(double), &bytes) ||
+      bytes > UINT64_MAX / 4) {
     FAIL(INVALID_ARGUMENT, "a matrix of %lld x %lld is too large",
          (long long)rows, (long long)columns);
     return NULL;
   }
+  // Constants are made of it, on the host and on the step's device.
   choir_status_t status =
-      choir_device_check_memory(choir_scope_device(c->scope), bytes);
+      choir_device_check_memory(choir_scope_device(c->scope), 3 * bytes);
   if (status) {
     choir__onnx_fail(c, status);
     return NULL;
