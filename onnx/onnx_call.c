@@ -232,7 +232,7 @@ int32_t choir__onnx_ints_of(choir__onnx_call_t* c, int32_t i, const char* name,
          most);
     return -1;
   }
-  if (count > 0) memcpy(out, ints, sizeof(int64_t) * (size_t)count);
+  if (ints && count > 0) memcpy(out, ints, sizeof(int64_t) * (size_t)count);
   return count;
 }
 

@@ -149,7 +149,7 @@ static void store_raw(int32_t type, const uint8_t* raw, int64_t k, char* to) {
   float number;
   switch (type) {
     case CHOIR_ONNX_INT8:
-      wide = (int8_t)*from;
+      wide = *from < 128 ? *from : *from - 256;
       memcpy(to, &wide, sizeof wide);
       return;
     case CHOIR_ONNX_INT16:
@@ -325,7 +325,7 @@ static choir_status_t fill(const choir_onnx_t* onnx,
   const uint8_t* raw = proto->raw_data.data;
   uint8_t* read = NULL;
   if (is_external) {
-    read = malloc(raw_bytes);
+    read = calloc(raw_bytes, 1);
     if (!read)
       return CHOIR_ERROR(OUT_OF_MEMORY, "onnx: no memory for %zu bytes",
                          raw_bytes);

@@ -43,10 +43,7 @@ static choir_status_t check_depth(const ProtobufCMessageDescriptor* message,
     uint64_t key, bytes = 0;
     bool is_ok = read_number(&wire, &key);
     const unsigned kind = (unsigned)(key & 7);
-    if (is_ok && kind == 0) {
-      is_ok = read_number(&wire, &bytes);
-      continue;
-    }
+    if (is_ok && kind == 0 && read_number(&wire, &bytes)) continue;
     if (is_ok && kind == 2) is_ok = read_number(&wire, &bytes);
     if (kind == 1) bytes = 8;
     if (kind == 5) bytes = 4;

@@ -90,6 +90,7 @@ static choir_status_t grow(builder_t* builder, void** array, size_t width,
 
 static choir_status_t add_place(builder_t* builder, choir__onnx_graph_t* graph,
                                 const char* name, int32_t* out_place) {
+  *out_place = -1;
   void* places = graph->places;
   CHOIR_TRY(grow(builder, &places, sizeof *graph->places, graph->place_count,
                  &graph->place_capacity));
@@ -310,9 +311,8 @@ static choir_status_t add_node(builder_t* builder, names_t* names,
   const char* domain = choir__onnx_domain(proto->domain);
   const choir__onnx_operator_t key = {.domain = domain, .name = proto->op_type};
   const choir__onnx_operator_t* at = &key;
-  const choir__onnx_operator_t** found =
-      bsearch(&at, builder->sorted, OPERATOR_COUNT, sizeof *builder->sorted,
-              compare_operators);
+  const choir__onnx_operator_t** found = bsearch(
+      &at, builder->sorted, OPERATOR_COUNT, sizeof(void*), compare_operators);
   choir__onnx_node_t node = {
       .proto = proto,
       .site = site,
@@ -475,8 +475,7 @@ choir_status_t choir__onnx_build(choir_onnx_t* onnx) {
   if (!builder.missing) return no_memory();
   for (int32_t i = 0; i < OPERATOR_COUNT; ++i)
     builder.sorted[i] = &operators[i];
-  qsort(builder.sorted, OPERATOR_COUNT, sizeof *builder.sorted,
-        compare_operators);
+  qsort(builder.sorted, OPERATOR_COUNT, sizeof(void*), compare_operators);
   choir_status_t status = choir__onnx_sort_functions(onnx);
   if (!status)
     status =

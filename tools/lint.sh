@@ -14,7 +14,7 @@ esac
 named=()
 for arg in "$@"; do named+=("$(realpath --relative-to "$(dirname "$0")/.." -- "$arg")"); done
 cd "$(dirname "$0")/.." || exit 1
-for tool in clang-tidy-14 clang pyflakes3 shellcheck; do
+for tool in clang-tidy-14 clang protoc-c pyflakes3 shellcheck; do
   if ! command -v "$tool" >/dev/null; then
     echo "lint.sh: $tool is missing; ./bootstrap --ci installs it on Debian 12" >&2
     exit 1
@@ -105,7 +105,10 @@ complain "shellcheck" "$(shellcheck --severity=warning --format=gcc "${shell_fil
 mpi=$(ls -d /usr/lib/*/openmpi/include 2>/dev/null | head -n 1)
 base_flags=(-std=c11 -D_GNU_SOURCE -I. -w ${mpi:+-isystem "$mpi"})
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/choir-lint
-mkdir -p "$cache"
+mkdir -p "$cache/schema/onnx"
+# The header that the build makes of ONNX's schema.
+protoc-c --proto_path=onnx --c_out="$cache/schema/onnx" onnx/onnx.proto || bad=1
+base_flags+=(-isystem "$cache/schema")
 
 # Every header names what it needs, private ones too; those of tests are C++.
 alone() {

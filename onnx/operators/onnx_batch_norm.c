@@ -122,7 +122,7 @@ void choir__onnx_op_dropout(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   if (!x) return;
   // Counted also where nothing is drawn, so that a place keeps its stream.
-  const int64_t stream = choir_scope_next_random_stream(c->scope);
+  const int64_t stream = choir__layer_dropout_stream(c->scope);
   const double ratio = c->version < 12 ? choir__onnx_float(c, "ratio", 0.5)
                                        : choir__onnx_read_number(c, 1, 0.5);
   if (!is_in_training(c) || ratio == 0) {

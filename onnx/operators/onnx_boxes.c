@@ -132,9 +132,9 @@ static choir_status_t run_align(const choir__onnx_array_t* srcs,
       if (!region->keeps_size && !(sides[k] >= 1)) sides[k] = 1;
       sides[k] /= (double)(k == 0 ? region->height : region->width);
     }
-    const double from[] = {
-        edges[1] + (double)(i % bins / region->width) * sides[0],
-        edges[0] + (double)(i % region->width) * sides[1]};
+    const int64_t row = i % bins / region->width;
+    const double from[] = {edges[1] + (double)row * sides[0],
+                           edges[0] + (double)(i % region->width) * sides[1]};
     plane.base = (image * region->channels + i / bins % region->channels) *
                  region->rows * region->columns;
     choir_element_store((char*)dsts[0].data + (size_t)i * width,

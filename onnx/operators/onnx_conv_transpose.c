@@ -139,7 +139,7 @@ static double* depth_matrix(choir__onnx_call_t* c,
                             const choir__onnx_window_t* window,
                             const part_t* part) {
   const int64_t kernel = window->kernel[0];
-  int64_t columns;
+  int64_t columns = 0;
   if (__builtin_mul_overflow(window->size[0], kernel, &columns)) columns = -1;
   double* matrix = choir__onnx_matrix(c, part->size[0], columns);
   for (int64_t k = 0; matrix && k < columns; ++k) {
@@ -160,7 +160,7 @@ static choir_var_t* transpose_3d(choir__onnx_call_t* c, choir_var_t* x,
   const int64_t kernel = window->kernel[0];
   const double* matrix = depth_matrix(c, window, part);
   if (!matrix) return choir_scope_fail(c->scope, NULL);
-  int64_t images, filters;
+  int64_t images = 0, filters = 0;
   if (!choir__onnx_times(c, n, depth, &images) ||
       !choir__onnx_times(c, weights->shape[1], kernel, &filters))
     return choir_scope_fail(c->scope, NULL);
@@ -233,7 +233,7 @@ void choir__onnx_op_conv_transpose(choir__onnx_call_t* c) {
     return;
   }
   choir__onnx_window_t window;
-  part_t part;
+  part_t part = {{0}};
   if (!choir__onnx_window_read(c, x, w->shape + 2, &window) ||
       !read_part(c, &window, &part) || !part_fits(c, x, w, &window, &part))
     return;

@@ -50,14 +50,15 @@ static choir_status_t run_columns(const choir__onnx_array_t* srcs,
     const int64_t seen =
         (plane / deform->channels * deform->offset_groups + group) * kernel + k;
     const int64_t moved = seen * 2 * places + place;
-    const double y = (double)(place / window->out[1] * window->stride[0] -
-                              window->before[0] +
-                              k / window->kernel[1] * window->dilation[0]) +
-                     choir__onnx_number_at(&srcs[1], moved);
-    const double x = (double)(place % window->out[1] * window->stride[1] -
-                              window->before[1] +
-                              k % window->kernel[1] * window->dilation[1]) +
-                     choir__onnx_number_at(&srcs[1], moved + places);
+    const int64_t row = place / window->out[1] * window->stride[0] -
+                        window->before[0] +
+                        k / window->kernel[1] * window->dilation[0];
+    const int64_t column = place % window->out[1] * window->stride[1] -
+                           window->before[1] +
+                           k % window->kernel[1] * window->dilation[1];
+    const double y = (double)row + choir__onnx_number_at(&srcs[1], moved);
+    const double x =
+        (double)column + choir__onnx_number_at(&srcs[1], moved + places);
     double value = sample(&srcs[0], plane * image, window->size, y, x);
     if (deform->has_mask)
       value *= choir__onnx_number_at(&srcs[2], seen * places + place);

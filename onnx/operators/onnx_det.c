@@ -93,7 +93,7 @@ static void set_cofactors(const factors_t* f, int64_t row, double* cofactors) {
 
 static choir_status_t make_factors(int64_t n, factors_t* out) {
   *out = (factors_t){.n = n};
-  out->lu = malloc(sizeof(double) * (size_t)(n * n + 2 * n + 1));
+  out->lu = calloc((size_t)(n * n + 2 * n + 1), sizeof(double));
   out->rows = malloc(sizeof(int64_t) * (size_t)(2 * n + 1));
   if (out->lu && out->rows) {
     out->column = out->lu + n * n;

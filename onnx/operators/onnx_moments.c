@@ -33,7 +33,7 @@ void choir__onnx_op_mean_variance_normalization(choir__onnx_call_t* c) {
   static const int64_t usual[] = {0, 2, 3};
   const choir_view_t* view = VIEW(0);
   if (!view) return;
-  int64_t list[CHOIR_MAX_NDIM];
+  int64_t list[CHOIR_MAX_NDIM] = {0};
   int32_t count;
   const int64_t* given = choir__onnx_ints(c, "axes", &count);
   if (count > CHOIR_MAX_NDIM) {
@@ -41,8 +41,11 @@ void choir__onnx_op_mean_variance_normalization(choir__onnx_call_t* c) {
          CHOIR_MAX_NDIM);
     return;
   }
-  if (!choir__onnx_has_attr(c, "axes")) count = 3;
-  for (int32_t i = 0; i < count; ++i) list[i] = given ? given[i] : usual[i];
+  if (!choir__onnx_has_attr(c, "axes")) {
+    given = usual;
+    count = 3;
+  }
+  for (int32_t i = 0; i < count; ++i) list[i] = given[i];
   choir__onnx_axes_t axes;
   if (!choir__onnx_axes_set(c, list, count, view->ndim, &axes)) return;
   choir_var_t* x = choir__onnx_wide(c, IN(0));

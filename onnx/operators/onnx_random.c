@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers: keyed by the step, as those of layers are, so that a sample
 // draws the same ones on whatever rank it is.
+#include "model/layer_def.h"
 #include "onnx/operators/onnx_sequences_internal.h"
 
 // The node's own key. The file's seed, where it says one, is a float of which
@@ -10,14 +11,14 @@ static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
   const choir_step_t* step = choir_scope_step(c->scope);
   double seed = choir__onnx_float(c, "seed", 0);
   if (!(seed > -9e15 && seed < 9e15)) seed = 0;
-  return (choir_random_attrs_t){
-      .seed =
-          choir__onnx_has_attr(c, "seed") ? (int64_t)(seed * 1024) : step->seed,
-      .stream = choir_scope_next_random_stream(c->scope),
-      .step = step->step,
-      .first_sample = step->first_sample,
-      .low = low,
-      .high = high};
+  return (choir_random_attrs_t){.seed = choir__onnx_has_attr(c, "seed")
+                                            ? (int64_t)(seed * 1024)
+                                            : step->seed,
+                                .stream = choir__layer_dropout_stream(c->scope),
+                                .step = step->step,
+                                .first_sample = step->first_sample,
+                                .low = low,
+                                .high = high};
 }
 
 // A tensor of this shape, of which the elements do not count.

@@ -248,7 +248,7 @@ static bool is_same(const choir__onnx_stretch_t* axis, bool is_crop) {
 static void resize_by(choir__onnx_call_t* c, bool is_old) {
   const choir_view_t* x = VIEW(0);
   choir__onnx_resize_t resize;
-  choir__onnx_stretch_t stretches[CHOIR_MAX_NDIM];
+  choir__onnx_stretch_t stretches[CHOIR_MAX_NDIM] = {{0}};
   if (!x || !read_attrs(c, is_old, &resize) ||
       !read_stretches(c, x, is_old, &resize, stretches) ||
       !check_result(c, x, stretches))

@@ -75,7 +75,7 @@ static choir_var_t* transform(choir__onnx_call_t* c, choir_var_t* x,
   const choir_view_t* view = choir_var_view(x);
   if (!view) return choir_scope_fail(c->scope, NULL);
   const int32_t ndim = view->ndim;
-  int64_t shape[CHOIR_MAX_NDIM], rows = 1;
+  int64_t shape[CHOIR_MAX_NDIM] = {0}, rows = 1;
   for (int32_t d = 0; d < ndim; ++d) shape[d] = view->shape[d];
   for (int32_t d = 0; d < ndim - 2; ++d) rows *= shape[d];
   const choir_dtype_t given = view->dtype;

@@ -78,7 +78,7 @@ static bool read_pads(choir__onnx_call_t* c, choir__onnx_window_t* window) {
          mode);
     return false;
   }
-  int64_t pads[2 * CHOIR__ONNX_SPATIAL];
+  int64_t pads[2 * CHOIR__ONNX_SPATIAL] = {0};
   if (!read_sizes(c, "pads", 2 * window->count, 0, 0, pads)) return false;
   for (int32_t i = 0; i < window->count; ++i) {
     window->before[i] = pads[i];

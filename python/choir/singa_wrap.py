@@ -38,7 +38,6 @@ __all__ = [
     "NcclIdHolder",
     "PoolingHandle",
     "Tensor",
-    "USE_CUDA",
     "USE_DIST",
     "kDouble",
     "kFloat16",
