@@ -233,7 +233,7 @@ void choir__onnx_op_conv_transpose(choir__onnx_call_t* c) {
     return;
   }
   choir__onnx_window_t window;
-  part_t part = {{0}};
+  part_t part = {.size = {0}};
   if (!choir__onnx_window_read(c, x, w->shape + 2, &window) ||
       !read_part(c, &window, &part) || !part_fits(c, x, w, &window, &part))
     return;

@@ -24,11 +24,10 @@ def main(arguments: list[str]) -> int:
         return 0 if ok else 2
     script = arguments[0]
     if not os.path.isfile(script):
-        print(
-            f"choir.singa: there is no script {script!r}",
-            file=sys.stderr,
-        )
+        print(f"choir.singa: there is no script {script!r}", file=sys.stderr)
         return 1
+    # $PYTHONPATH: Python's own, folders that imports look in. choir.singa puts its
+    # own two before them, for the processes that a script starts.
     paths = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [FOLDER, os.path.dirname(os.path.dirname(FOLDER))]
