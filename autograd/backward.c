@@ -96,7 +96,7 @@ static choir_status_t visit_entry(choir_scope_t* scope,
 
 static choir_status_t backward(choir_scope_t* scope, choir_var_t* loss,
                                const choir_backward_options_t* options) {
-  if (!scope->step.training)
+  if (!scope->step.training || scope->step.keeps_all)
     return CHOIR_ERROR(FAILED_PRECONDITION,
                        "backward: the step was begun for inference; training "
                        "is needed");

@@ -42,6 +42,7 @@ void choir_scope_recompute(choir_scope_t* scope,
                            const choir_tape_entry_t* since,
                            choir_var_t* result) {
   if (scope->error || !result || scope->tape == since) return;
+  if (scope->step.keeps_all) return;
   int32_t count = 0;
   const choir_tape_entry_t* at = scope->tape;
   for (; at && at != since; at = at->previous) ++count;

@@ -288,11 +288,11 @@ static choir_var_t* take_results(choir_scope_t* scope, choir_op_t op,
   }
   if (scope->error || !dsts[0]) return &scope->failed;
   // A function with whole numbers as values is a staircase: no gradient.
-  if (scope->step.training && wants_grad && choir__grad_rule(op) &&
-      choir_dtype_is_float(choir_tensor_dtype(dsts[0]->tensor))) {
-    dsts[0]->wants_grad = true;
+  dsts[0]->wants_grad =
+      scope->step.training && wants_grad && choir__grad_rule(op) &&
+      choir_dtype_is_float(choir_tensor_dtype(dsts[0]->tensor));
+  if (dsts[0]->wants_grad || scope->step.keeps_all)
     tape_append(scope, op, srcs, src_count, attrs, dsts);
-  }
   return scope->error ? &scope->failed : dsts[0];
 }
 
@@ -393,8 +393,9 @@ choir_var_t* choir_scope_record_custom(choir_scope_t* scope,
   if (!check_sources(scope, op->name, srcs, src_count, &wants_grad))
     return &scope->failed;
   choir_var_t* dsts[CHOIR_OP_MAX_RESULTS] = {choir_scope_input(scope, result)};
-  if (scope->error || !scope->step.training || !wants_grad) return dsts[0];
-  dsts[0]->wants_grad = true;
+  if (scope->error) return &scope->failed;
+  dsts[0]->wants_grad = scope->step.training && wants_grad;
+  if (!dsts[0]->wants_grad && !scope->step.keeps_all) return dsts[0];
   choir_tape_entry_t* entry =
       tape_append(scope, CHOIR_OP_COUNT, srcs, src_count, NULL, dsts);
   if (!entry) return &scope->failed;
@@ -429,6 +430,10 @@ choir_var_t* choir_scope_result(choir_scope_t* scope, choir_var_t* var,
   return choir_scope_fail(
       scope, CHOIR_ERROR(OUT_OF_RANGE, "scope_result: result %d; needs 0 .. %d",
                          index, var->tuple.count ? var->tuple.count - 1 : 0));
+}
+
+int32_t choir_var_result_count(const choir_var_t* var) {
+  return var && var->tuple.count > 0 ? var->tuple.count : 1;
 }
 
 choir_tensor_t* choir_var_tensor(const choir_var_t* var) {

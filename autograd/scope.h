@@ -74,6 +74,9 @@ typedef struct choir_step_s {
   // Of inference: what layers keep of the places before (model/kv_cache.h);
   // NULL: there are none.
   struct choir_kv_cache_s* cache;
+  // The tape has every op, also those without a gradient: what forward computed,
+  // to be written down (onnx/onnx.h). There is no backward then.
+  bool keeps_all;
 } choir_step_t;
 
 CHOIR_API choir_status_t choir_scope_create(choir_device_t* device,
@@ -185,7 +188,8 @@ typedef struct choir_tape_entry_s {
   const char* label;
   choir_custom_op_t custom;
 } choir_tape_entry_t;
-// The last op so far that a gradient can flow through; NULL: there is none.
+// The last op so far that a gradient can flow through (of a step that keeps_all,
+// the last op); NULL: there is none.
 CHOIR_API const choir_tape_entry_t* choir_scope_tape(
     const choir_scope_t* scope);
 
@@ -211,6 +215,8 @@ CHOIR_API choir_var_t* choir_scope_tuple(choir_scope_t* scope,
 // variable is itself. The scope fails where there is none of this number.
 CHOIR_API choir_var_t* choir_scope_result(choir_scope_t* scope,
                                           choir_var_t* var, int32_t index);
+// How many variables that tuple has; 1 of any other variable.
+CHOIR_API int32_t choir_var_result_count(const choir_var_t* var);
 
 // A variable's tensor, lent; NULL for a failed one.
 CHOIR_API choir_tensor_t* choir_var_tensor(const choir_var_t* var);

@@ -695,6 +695,17 @@ choir_status_t choir_model_predict(choir_model_t* model,
   return status;
 }
 
+choir_var_t* choir_model_forward_in(choir_model_t* model, choir_scope_t* scope,
+                                    choir_vars_t inputs) {
+  choir_status_t status = need_forward(model, "forward");
+  if (!status && inputs.count != model->input_count)
+    status = CHOIR_ERROR(INVALID_ARGUMENT,
+                         "model %s: forward: %d inputs; it was compiled for %d",
+                         model->def->name, inputs.count, model->input_count);
+  if (status) return choir_scope_fail(scope, status);
+  return model->def->forward(scope, model->self, inputs);
+}
+
 choir_status_t choir__model_forward(choir_model_t* model,
                                     choir_kv_cache_t* cache, choir_tensor_t* x,
                                     choir_tensor_t** out_y) {

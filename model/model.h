@@ -218,6 +218,12 @@ CHOIR_API choir_status_t choir_model_predict(choir_model_t* model,
                                              int32_t count,
                                              choir_tensor_t** out_y)
     CHOIR_NODISCARD;
+// Forward in a scope of the caller's, on the model's device and after
+// choir_model_compile; inputs: as many as compile was told. The scope's failed
+// variable where it fails.
+CHOIR_API choir_var_t* choir_model_forward_in(choir_model_t* model,
+                                              choir_scope_t* scope,
+                                              choir_vars_t inputs);
 // For train_one_batch callbacks: backward from loss through the updater.
 CHOIR_API void choir_model_backward_and_update(choir_model_t* model,
                                                choir_scope_t* scope,

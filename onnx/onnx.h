@@ -183,6 +183,55 @@ CHOIR_API choir_param_t* choir_onnx_param(const choir_onnx_t* onnx,
 CHOIR_API choir_var_t* choir_onnx_find_result(const choir_onnx_t* onnx,
                                               const char* name);
 
+// ---- Writing ----
+
+// How a file is written; NULL wherever it is asked for: all false.
+typedef struct choir_onnx_write_options_s {
+  // The sizes that inputs have are the only ones. Else dimension 0 of each, as
+  // far as it is that of the first, is the batch, of any size.
+  bool fixed_batch;
+  // Parameters lie in a file beside it, PATH.data. They do anyway where they
+  // have more than 1 GiB, as a file itself can have 2 GiB at most.
+  bool data_beside;
+} choir_onnx_write_options_t;
+
+// Writes what forward computes in inference, with the parameters as they are
+// now: version 20 of ONNX's operators. inputs: as choir_model_compile takes
+// them. The file is there as a whole or not at all. UNIMPLEMENTED: forward has
+// an op that has no form there (random numbers, a loop of the host's).
+CHOIR_API choir_status_t
+choir_onnx_save(choir_model_t* model, const choir_view_t* inputs, int32_t count,
+                const char* path, const choir_onnx_write_options_t* options)
+    CHOIR_NODISCARD;
+
+// A variable and what it is called in a file.
+typedef struct choir_onnx_name_s {
+  const char* name;
+  choir_var_t* var;
+} choir_onnx_name_t;
+// What is written of a step: the ops behind the results. Constants that are one
+// of `params` are initialisers of these names, others nodes. All is lent; names
+// differ.
+typedef struct choir_onnx_trace_s {
+  const char* name;  // of the graph; NULL: "choir"
+  const choir_onnx_name_t* inputs;
+  int32_t input_count;
+  const choir_onnx_name_t* results;
+  int32_t result_count;
+  const choir_named_tensor_t* params;
+  int32_t param_count;
+} choir_onnx_trace_t;
+// Of a step that keeps_all and runs still, as a file; or as bytes, which the
+// caller frees (malloc).
+CHOIR_API choir_status_t
+choir_onnx_write(choir_scope_t* scope, const choir_onnx_trace_t* trace,
+                 const char* path, const choir_onnx_write_options_t* options)
+    CHOIR_NODISCARD;
+CHOIR_API choir_status_t
+choir_onnx_pack(choir_scope_t* scope, const choir_onnx_trace_t* trace,
+                const choir_onnx_write_options_t* options, void** out_bytes,
+                size_t* out_size) CHOIR_NODISCARD;
+
 #ifdef __cplusplus
 }
 #endif

@@ -160,6 +160,12 @@ bool choir__onnx_read_var(choir__onnx_call_t* c, choir_var_t* var,
   *out_array = (choir__onnx_array_t){0};
   choir_tensor_t* tensor = choir_var_tensor(var);
   if (!tensor || !CALL_IS_OK) return false;
+  if (choir_scope_step(c->scope)->keeps_all) {
+    FAIL(UNIMPLEMENTED,
+         "what it computes follows from elements of the inputs; a file that is "
+         "written would have those of this forward");
+    return false;
+  }
   out_array->view = *choir_tensor_view(tensor);
   out_array->view.buffer = NULL;
   out_array->view.offset = 0;

@@ -137,8 +137,12 @@ void choir__onnx_host(choir__onnx_call_t* c, const char* name,
   choir_status_t status = make_results(c, dsts, dst_count, results);
   if (!status)
     status = submit(c, name, &kept, srcs, src_count, results, dst_count);
+  const choir_custom_op_t op = {.name = name};  // on the tape of all ops
   for (int32_t i = 0; !status && i < dst_count; ++i)
-    outs[i] = choir_scope_input(c->scope, results[i]);
+    outs[i] = choir_scope_step(c->scope)->keeps_all
+                  ? choir_scope_record_custom(c->scope, &op, srcs, src_count,
+                                              results[i])
+                  : choir_scope_input(c->scope, results[i]);
   for (int32_t i = 0; i < dst_count; ++i) choir_tensor_release(results[i]);
   if (status) choir__onnx_fail(c, status);
 }

@@ -20,6 +20,8 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.training = type(self).start
         self.before: list[bool] = []  # in the blocks of autograd.no_grad
+        # Operators remember their inputs in inference too, all of them, for a file.
+        self.keeps_all = False
         # The library's dtype for the factors of products; None: their own.
         self.precision: int | None = None
         # Of the prediction of next places that runs; None: there is none.

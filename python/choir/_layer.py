@@ -60,8 +60,12 @@ class LayerMeta(type):
     def init_wrapper(func):
         @functools.wraps(func)
         def wrapper(self, *args, **kwargs):
-            with autograd.no_grad():
-                return func(self, *args, **kwargs)
+            keeps_all, here.keeps_all = here.keeps_all, False
+            try:
+                with autograd.no_grad():
+                    return func(self, *args, **kwargs)
+            finally:
+                here.keeps_all = keeps_all
 
         return wrapper
 
@@ -343,14 +347,26 @@ class Forward(Owner, NotCopied):
         ys = []
         if lib.scope_is_ok(scope):
             for entry in _tape(scope):
-                op, srcs = _raw.OP_LIST[entry.op], entry.srcs[: entry.src_count]
+                srcs = entry.srcs[: entry.src_count]
+                if entry.op == len(_raw.OP_LIST):
+                    name = entry.custom.name.decode()
+                    check(lib.scope_end(scope))
+                    raise NotImplementedError(
+                        f"{self._name}: {name} has no form in ONNX files"
+                    )
+                op = _raw.OP_LIST[entry.op]
                 made = entry.results[: op.result_count]
-                known[made[0]] = autograd._remember(
+                first = autograd._remember(
                     op,
                     [found(src) for src in srcs],
                     op.copy(entry.attrs),
                     [found(result).data for result in made],
                 )
+                known[made[0]] = first
+                if here.keeps_all:
+                    for i in range(1, len(made)):
+                        known[made[i]].creator = first.creator
+                        known[made[i]]._index = i
             ys = [
                 found(lib.scope_result(scope, y, i))
                 for i in range(self._count_results())
@@ -405,6 +421,7 @@ class LibraryLayer(Forward):
         with lock, deferred():
             step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
             step.training = here.training
+            step.keeps_all = here.keeps_all
             if here.cache is not None:
                 step.cache = here.cache.handle
             self._results = results

@@ -159,6 +159,7 @@ class Step(Structure):
         ("first_sample", c_int64), ("sample_count", c_int64),
         ("global_count", c_int64), ("is_partial", c_bool),
         ("batch_number", c_int64), ("random_stream", c_int64), ("cache", _P),
+        ("keeps_all", c_bool),
     ]
 
 class CustomOp(Structure):
@@ -233,6 +234,23 @@ class OnnxValueInfo(Structure):
     _fields_ = [
         ("name", c_char_p), ("type", c_int32), ("ndim", c_int32),
         ("kind", c_char_p), ("shape", c_int64 * 8), ("symbols", c_char_p * 8),
+    ]
+
+class OnnxWriteOptions(Structure):
+    """choir_onnx_write_options_t"""
+    _fields_ = [("fixed_batch", c_bool), ("data_beside", c_bool)]
+
+class OnnxName(Structure):
+    """choir_onnx_name_t"""
+    _fields_ = [("name", c_char_p), ("var", _P)]
+
+class OnnxTrace(Structure):
+    """choir_onnx_trace_t"""
+    _fields_ = [
+        ("name", c_char_p), ("inputs", POINTER(OnnxName)),
+        ("input_count", c_int32), ("results", POINTER(OnnxName)),
+        ("result_count", c_int32), ("params", POINTER(NamedTensor)),
+        ("param_count", c_int32),
     ]
 
 class Metadata(Structure):
@@ -391,6 +409,7 @@ FUNCTIONS = {
     "scope_set_precision": (None, [_P, c_int]),
     "scope_step": (POINTER(Step), [_P]),
     "scope_is_ok": (c_bool, [_P]),
+    "scope_take_failure": (_P, [_P]),
     "scope_next_random_stream": (c_int64, [_P]),
     "scope_input": (_P, [_P, _P]),
     "scope_param": (_P, [_P, POINTER(Param)]),
@@ -481,6 +500,13 @@ FUNCTIONS = {
     "onnx_place": (_P, [_P, _P]),
     "onnx_param_count": (c_int32, [_P]),
     "onnx_param": (POINTER(Param), [_P, c_int32]),
+    "onnx_write": (_P, [
+        _P, POINTER(OnnxTrace), c_char_p, POINTER(OnnxWriteOptions),
+    ]),
+    "onnx_pack": (_P, [
+        _P, POINTER(OnnxTrace), POINTER(OnnxWriteOptions), POINTER(_P),
+        POINTER(c_size_t),
+    ]),
     # opt/optimizer.h
     "optimizer_create": (_P, [_P, _P, POINTER(_P)]),
     "optimizer_release": (None, [_P]),

@@ -198,6 +198,7 @@ class OnnxFile(Forward):
             self._first = next(iter([*xs, *weights]), None)
             step = Step() if self._first is None else draw_step(self._first, 1)
             step.training = here.training
+            step.keeps_all = here.keeps_all
             if not step.training or not self._states:
                 return self._run(self.device, xs, weights, step)
             weights = self._with_states(list(weights))

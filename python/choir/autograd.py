@@ -186,7 +186,7 @@ class Operator:
 
     def _finish(self, xs, results: list[CTensor]) -> tuple[Tensor, ...]:
         remembers = here.training and builtins.any(x.requires_grad for x in xs)
-        if not remembers:
+        if not remembers and not here.keeps_all:
             return tuple(Tensor._of(raw) for raw in results)
         self.src = tuple(xs)
         self._results = results
@@ -342,6 +342,8 @@ def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
 
 def _run(op: _raw.Op, xs, attrs) -> Tensor:
     results = op(*[x.data for x in xs], attrs=attrs)
+    if here.keeps_all:
+        return _remember(op, xs, attrs, results)
     if not here.training or op.gradient != _raw.GRAD:
         return Tensor._of(results[0])
     for x in xs:
@@ -433,12 +435,10 @@ def _tensors_in(value):
 # ---- Backward ----
 
 
-def _behind(y: Tensor) -> list[Operator]:
-    """The operators that y depends on, in the order in which they ran."""
-    if y.creator is None:
-        return []
-    seen = {id(y.creator): y.creator}
-    waiting = [y.creator]
+def _behind(*ys: Tensor) -> list[Operator]:
+    """The operators that ys depend on, in the order in which they ran."""
+    seen = {id(y.creator): y.creator for y in ys if y.creator is not None}
+    waiting = list(seen.values())
     while waiting:
         for x in waiting.pop().src:
             node = x.creator
@@ -500,9 +500,10 @@ class Tape:
         self._keep: list = []  # what the scope points to
         self.callbacks: list[Callback] = []
 
-    def record(self, y: Tensor) -> int:
-        """The variable of y."""
-        for part, nodes in itertools.groupby(_behind(y), lambda n: n._part):
+    def record(self, y: Tensor, *more: Tensor) -> int:
+        """The variable of y. more: what else is to be on the tape."""
+        behind = _behind(y, *more)
+        for part, nodes in itertools.groupby(behind, lambda n: n._part):
             since = lib.scope_tape(self.scope)
             for node in nodes:
                 if isinstance(node, ListOperator):
@@ -511,7 +512,7 @@ class Tape:
                     self._record_custom(node)
             if part:
                 self._recompute(part, since)
-        return self._var(y)
+        return self.var(y)
 
     def _recompute(self, part: _Part, since) -> None:
         """What lies between `since` and the results of this part."""
@@ -525,7 +526,8 @@ class Tape:
         var = lib.scope_tuple(self.scope, ys)
         lib.scope_recompute(self.scope, since, var)
 
-    def _var(self, x: Tensor) -> int:
+    def var(self, x: Tensor) -> int:
+        """The variable of a tensor that was recorded, or a leaf's."""
         if x.creator is not None and not isinstance(x.creator, Dummy):
             return self._vars[id(x.creator), x._index]
         var = self._leaves.get(id(x))
@@ -536,7 +538,7 @@ class Tape:
 
     def _sources(self, node: Operator):
         count = len(node.src)
-        return (c_void_p * count)(*[self._var(x) for x in node.src]), count
+        return (c_void_p * count)(*[self.var(x) for x in node.src]), count
 
     def _record_op(self, node: ListOperator) -> None:
         srcs, count = self._sources(node)
@@ -550,6 +552,10 @@ class Tape:
             (c_void_p * len(results))(*[raw.handle for raw in results]),
         )
         self._vars[id(node), 0] = var
+        if here.keeps_all and lib.scope_is_ok(self.scope):
+            made = lib.scope_tape(self.scope).contents.results
+            for i in range(1, len(results)):
+                self._vars[id(node), i] = made[i]
 
     def _op(self, node: Operator, custom: _Custom, function) -> CustomOp:
         """function(dy, out_grads): what it does for backward."""

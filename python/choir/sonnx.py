@@ -4,6 +4,8 @@
     rep = sonnx.prepare("resnet18.onnx")
     (scores,) = rep.run([images])                     # NumPy arrays
 
+    sonnx.save(sonnx.to_onnx([images], net), "net.onnx")   # of any model of Choir's
+
     class MyModel(sonnx.SONNXModel):
         def __init__(self, onnx_model):
             super().__init__(onnx_model)
@@ -28,16 +30,21 @@ import os
 
 from choir import device as _device, model
 from choir._onnx import OnnxFile, source_of
+from choir._onnx_write import OnnxModel, save, to_onnx
 from choir.device import Device
 from choir.tensor import Tensor
 
 __all__ = [
+    "OnnxModel",
     "SONNXModel",
     "SingaBackend",
+    "SingaFrontend",
     "SingaRep",
     "load",
     "prepare",
     "run_node",
+    "save",
+    "to_onnx",
 ]
 
 
@@ -218,6 +225,17 @@ class SingaBackend:
         """Whether there is such a device."""
         kind = device.upper().partition(":")[0]
         return kind == "CPU" or kind == "CUDA" and _device.get_num_gpus() > 0
+
+
+class SingaFrontend:
+    """SINGA's names of to_onnx."""
+
+    singa_to_onnx_model = staticmethod(to_onnx)
+
+    @classmethod
+    def singa_to_onnx_graph(cls, inputs, y, model_name: str = "sonnx"):
+        """The onnx.GraphProto of the model; needs the package onnx."""
+        return to_onnx(inputs, y, model_name).graph
 
 
 def load(f) -> str | bytes:
