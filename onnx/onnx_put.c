@@ -262,10 +262,35 @@ const char* choir__onnx_put_number(choir__onnx_put_t* p, choir_dtype_t dtype,
   return choir__onnx_put_constant(p, dtype, 0, NULL, &element);
 }
 
+// Axes and shapes come often; each is a constant once.
+typedef struct numbers_s {
+  const char* name;
+  int32_t count;
+  int64_t values[CHOIR_MAX_NDIM];
+} numbers_t;
+
 const char* choir__onnx_put_numbers(choir__onnx_put_t* p, int32_t count,
                                     const int64_t* values) {
+  choir__onnx_writer_t* w = p->writer;
+  const size_t bytes = sizeof(int64_t) * (size_t)count;
+  for (size_t i = 0; i < w->numbers.count; ++i) {
+    const numbers_t* made = w->numbers.at[i];
+    if (made->count == count && memcmp(made->values, values, bytes) == 0)
+      return made->name;
+  }
   const int64_t shape = count;
-  return choir__onnx_put_constant(p, CHOIR_DTYPE_I64, 1, &shape, values);
+  const char* name =
+      choir__onnx_put_constant(p, CHOIR_DTYPE_I64, 1, &shape, values);
+  // Those of a body cannot be used outside.
+  if (count > CHOIR_MAX_NDIM || !choir__onnx_writes(w) || w->graph->outer)
+    return name;
+  numbers_t* made = choir__onnx_writer_alloc(w, sizeof *made);
+  if (!made) return name;
+  made->name = name;
+  made->count = count;
+  memcpy(made->values, values, bytes);
+  choir__onnx_add_to(w, &w->numbers, made);
+  return name;
 }
 
 const char* choir__onnx_put_cast(choir__onnx_put_t* p, const char* x,

@@ -24,6 +24,9 @@ typedef struct choir__onnx_put_s {
   // batch: where sizes differ, the file must not have a number.
   const choir_view_t* now;
   const choir_view_t* other;
+  // Of the first dimension of each that follows the batch: how many of its
+  // places a sample has in a row (3 where (n, 3) became one dimension).
+  const int64_t* inner;
 } choir__onnx_put_t;
 
 // The name of source i.
@@ -100,6 +103,10 @@ void choir__onnx_put_fail(choir__onnx_put_t* p, choir_status_t status);
 // Attributes that name sizes, for the other size of the batch (writers/
 // onnx_put_shapes.c): changes `attrs`, a copy of the op's.
 void choir__onnx_put_other_attrs(choir__onnx_put_t* p, void* attrs);
+// `inner` of a result, whose sizes for the other batch are in `other`.
+int64_t choir__onnx_put_inner(const choir__onnx_put_t* p,
+                              const choir_view_t* now,
+                              const choir_view_t* other);
 
 // writers.def: CHOIR__ONNX_PUT(OP, function, "Type")
 #define CHOIR__ONNX_PUT(OP, function, type) \

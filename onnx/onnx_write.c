@@ -45,15 +45,16 @@ static void find_needed(choir__onnx_writer_t* w, choir__onnx_list_t* out_list) {
   }
 }
 
-// The views of variables at another size of the batch.
-static void other_view(choir__onnx_writer_t* w, choir_var_t* var,
-                       choir_view_t* out_view) {
+// The view of a variable at another size of the batch. Returns its `inner`.
+static int64_t other_view(choir__onnx_writer_t* w, choir_var_t* var,
+                          choir_view_t* out_view) {
   *out_view = *choir_var_view(var);
   const choir__onnx_written_t* value = choir__onnx_find_written(w, var);
-  if (!value || !value->has_other) return;
+  if (!value || !value->has_other) return 1;
   memcpy(out_view->shape, value->other,
          sizeof(int64_t) * (size_t)out_view->ndim);
   choir_view_set_contiguous(out_view);
+  return value->inner;
 }
 
 // The results' sizes at another size of the batch.
@@ -80,14 +81,17 @@ static void infer_other(choir__onnx_put_t* p) {
     if (!value) return;
     value->has_other = true;
     memcpy(value->other, dsts[k].shape, sizeof value->other);
+    value->inner = choir__onnx_put_inner(p, choir_var_view(entry->results[k]),
+                                         &dsts[k]);
   }
 }
 
 static void put_entry(choir__onnx_writer_t* w,
                       const choir_tape_entry_t* entry) {
   choir_view_t now[CHOIR_MAX_OPERANDS], other[CHOIR_MAX_OPERANDS];
+  int64_t inner[CHOIR_MAX_OPERANDS];
   choir__onnx_put_t put = {.writer = w, .entry = entry, .now = now,
-                           .other = other};
+                           .other = other, .inner = inner};
   choir__onnx_put_t* p = &put;
   const form_t* form = entry->op < CHOIR_OP_COUNT ? &forms[entry->op] : NULL;
   if (!form || !form->put) {
@@ -98,7 +102,7 @@ static void put_entry(choir__onnx_writer_t* w,
   w->label = entry->label;
   for (int32_t i = 0; i < entry->src_count; ++i) {
     now[i] = *choir_var_view(entry->srcs[i]);
-    other_view(w, entry->srcs[i], &other[i]);
+    inner[i] = other_view(w, entry->srcs[i], &other[i]);
   }
   for (int32_t k = 0; k < CHOIR_OP_MAX_RESULTS; ++k) {
     choir__onnx_written_t* value =
@@ -176,6 +180,7 @@ static void take_inputs(choir__onnx_writer_t* w, bool fixed_batch) {
     const choir_view_t* view = choir_var_view(named->var);
     value->name = named->name;
     value->has_other = true;
+    value->inner = 1;
     memcpy(value->other, view->shape, sizeof value->other);
     if (view->ndim > 0 && view->shape[0] == w->batch)
       value->other[0] = w->other_batch;

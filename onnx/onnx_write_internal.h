@@ -32,6 +32,7 @@ typedef struct choir__onnx_written_s {
   bool is_made;            // by an op
   bool has_other;
   int64_t other[CHOIR_MAX_NDIM];  // its sizes for another size of the batch
+  int64_t inner;                  // see choir__onnx_put_t
 } choir__onnx_written_t;
 
 // A graph that grows.
@@ -49,6 +50,7 @@ struct choir__onnx_writer_s {
   choir__onnx_body_t* graph;
   Onnx__NodeProto* last;
   choir__onnx_list_t params;  // of choir__onnx_written_t: the initialisers
+  choir__onnx_list_t numbers;  // vectors that are constants already
   const char* label;          // of the op that is written
   const char* batch_name;     // of the node that gives the batch's size
   int64_t last_number;        // in a name

@@ -13,23 +13,34 @@ static int32_t open_axis(const choir_view_t* now, const choir_view_t* other) {
   return axis;
 }
 
-// The dimension of a reshape's result that follows the batch, or -1: the one
-// whose places, in row-major order, are those of the source's open dimension;
-// else the first of the same size.
+// Elements behind dimension `axis`: its stride in row-major order.
+static int64_t behind(const choir_view_t* view, int32_t axis) {
+  int64_t count = 1;
+  for (int32_t i = axis + 1; i < view->ndim; ++i) count *= view->shape[i];
+  return count;
+}
+
+// The dimension of a reshape's result that follows the batch, or -1. A reshape
+// leaves each sample in its places, in row-major order; so it is the one that
+// the samples are counted in. Where they are torn apart, as by one whose
+// elements nobody reads, the first of the same size.
 static int32_t open_result(const choir__onnx_put_t* p,
-                           const choir_view_t* result) {
+                           const choir_view_t* result, int64_t* out_inner) {
   const choir_view_t* now = &p->now[0];
   const int32_t axis = open_axis(now, &p->other[0]);
+  *out_inner = 1;
   if (axis == now->ndim) return -1;
-  const int64_t size = now->shape[axis];
-  int64_t before = 1, start = 1;
-  for (int32_t i = 0; i < axis; ++i) before *= now->shape[i];
+  const int64_t size = now->shape[axis], inner = p->inner[0];
+  const int64_t step = inner * behind(now, axis);
+  const int64_t batch = choir__onnx_put_batch_now(p);
+  const int64_t samples = size % batch == 0 ? batch : size / inner;
   for (int32_t i = 0; i < result->ndim; ++i) {
-    const int64_t end = start * result->shape[i];
-    if (before > 0 && size > 0 && start > 0 && before % start == 0 &&
-        end % (before * size) == 0)
-      return i;
-    start = end;
+    const int64_t own = behind(result, i);
+    if (own < 1 || step < 1 || samples < 1 || step % own != 0 ||
+        own * result->shape[i] % (step * samples) != 0)
+      continue;
+    *out_inner = step / own;
+    return i;
   }
   for (int32_t i = 0; i < result->ndim; ++i)
     if (result->shape[i] == size) return i;
@@ -43,7 +54,8 @@ static const choir_view_t* result_of(const choir__onnx_put_t* p) {
 static void reshape_other(const choir__onnx_put_t* p,
                           choir_reshape_attrs_t* attrs) {
   const choir_view_t* result = result_of(p);
-  const int32_t axis = open_result(p, result);
+  int64_t inner;
+  const int32_t axis = open_result(p, result, &inner);
   memcpy(attrs->shape, result->shape, sizeof attrs->shape);
   if (axis >= 0) attrs->shape[axis] = -1;
 }
@@ -80,6 +92,24 @@ static bool is_open_slice(const choir__onnx_put_t* p,
                           const choir_slice_attrs_t* attrs) {
   const int64_t now = p->now[0].shape[attrs->axis];
   return now != p->other[0].shape[attrs->axis] && attrs->stop >= now;
+}
+
+int64_t choir__onnx_put_inner(const choir__onnx_put_t* p,
+                              const choir_view_t* now,
+                              const choir_view_t* other) {
+  int64_t inner = 1;
+  if (p->entry->op == CHOIR_OP_RESHAPE) {
+    (void)open_result(p, now, &inner);
+    return inner;
+  }
+  // That of a source with a dimension of the same size.
+  const int32_t axis = open_axis(now, other);
+  for (int32_t i = 0; axis < now->ndim && i < p->entry->src_count; ++i) {
+    const int32_t own = open_axis(&p->now[i], &p->other[i]);
+    if (own < p->now[i].ndim && p->now[i].shape[own] == now->shape[axis])
+      return p->inner[i];
+  }
+  return 1;
 }
 
 void choir__onnx_put_other_attrs(choir__onnx_put_t* p, void* attrs) {

@@ -30,7 +30,8 @@ def inputs(x: Tensor, states, lengths, shape) -> list[Tensor]:
     """What the C library's layer takes. states: in this shape, a first size of 1 may
     be left out; None: zeros."""
     xs = [x]
-    for state in states:
+    # Without any the layer makes them, of as many samples as x has.
+    for state in states if any(s is not None for s in states) else ():
         if state is not None and state.ndim() == 2:
             state = _shaped(state, 1, *state.shape)
         if state is None:
