@@ -156,11 +156,11 @@ choir_var_t* choir__onnx_tensor(choir__onnx_call_t* c, const char* name,
 // ---- What an operator has to know ----
 
 bool choir__onnx_read_var(choir__onnx_call_t* c, choir_var_t* var,
-                          choir__onnx_array_t* out_array) {
+                          bool is_known, choir__onnx_array_t* out_array) {
   *out_array = (choir__onnx_array_t){0};
   choir_tensor_t* tensor = choir_var_tensor(var);
   if (!tensor || !CALL_IS_OK) return false;
-  if (choir_scope_step(c->scope)->keeps_all) {
+  if (!is_known && choir_scope_step(c->scope)->keeps_all) {
     FAIL(UNIMPLEMENTED,
          "what it computes follows from elements of the inputs; a file that is "
          "written would have those of this forward");
@@ -184,7 +184,8 @@ bool choir__onnx_read(choir__onnx_call_t* c, int32_t i,
                       choir__onnx_array_t* out_array) {
   *out_array = (choir__onnx_array_t){0};
   return choir__onnx_has(c, i) &&
-         choir__onnx_read_var(c, c->inputs[i]->var, out_array);
+         choir__onnx_read_var(c, c->inputs[i]->var, c->inputs[i]->is_known,
+                              out_array);
 }
 
 double choir__onnx_number_at(const choir__onnx_array_t* array, int64_t k) {

@@ -116,8 +116,9 @@ typedef struct choir__onnx_array_s {
 // False: it failed, or the input is absent.
 bool choir__onnx_read(choir__onnx_call_t* c, int32_t i,
                       choir__onnx_array_t* out_array);
+// is_known: the variable is of the host's scope.
 bool choir__onnx_read_var(choir__onnx_call_t* c, choir_var_t* var,
-                          choir__onnx_array_t* out_array);
+                          bool is_known, choir__onnx_array_t* out_array);
 // Whole numbers of an input (any integer dtype), at most `most` (else it
 // fails). -1: absent or failed.
 int32_t choir__onnx_read_ints(choir__onnx_call_t* c, int32_t i, int64_t* out,

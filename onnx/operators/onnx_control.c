@@ -171,10 +171,13 @@ static bool read_loop(choir__onnx_call_t* c, loop_t* loop) {
   return CALL_IS_OK;
 }
 
-static bool read_condition(choir__onnx_call_t* c, choir_var_t* var,
+static bool read_condition(choir__onnx_call_t* c,
+                           const choir__onnx_value_t* value,
                            bool* out_goes_on) {
   choir__onnx_array_t array;
-  if (!var || !choir__onnx_read_var(c, var, &array) || array.count != 1) {
+  if (!value->var ||
+      !choir__onnx_read_var(c, value->var, value->is_known, &array) ||
+      array.count != 1) {
     if (CALL_IS_OK)
       FAIL(INVALID_ARGUMENT, "the body's condition has no single element");
     return false;
@@ -195,7 +198,7 @@ static bool run_trip(choir__onnx_call_t* c, loop_t* loop, int64_t trip) {
                             loop->results[1 + loop->carried + i]))
       return false;
   return !loop->has_condition ||
-         read_condition(c, loop->results[0].var, &loop->goes_on);
+         read_condition(c, &loop->results[0], &loop->goes_on);
 }
 
 void choir__onnx_op_loop(choir__onnx_call_t* c) {

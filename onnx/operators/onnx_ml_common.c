@@ -79,7 +79,7 @@ bool choir__onnx_ml_read_tensor(choir__onnx_call_t* c, const char* name,
   choir_var_t* var = choir__onnx_tensor(&host, name, out_type);
   if (!var && CALL_IS_OK)
     FAIL(INVALID_ARGUMENT, "attribute %s is no tensor", name);
-  return var && choir__onnx_read_var(&host, var, out_array);
+  return var && choir__onnx_read_var(&host, var, true, out_array);
 }
 
 bool choir__onnx_ml_numbers(choir__onnx_call_t* c, const char* name,
