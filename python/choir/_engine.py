@@ -391,7 +391,7 @@ def behind(loss: Tensor) -> list[Tensor]:
     """The parameters that a loss depends on, in the order of their first use."""
     found: dict[int, Tensor] = {}
     for node in autograd._behind(loss):
-        for x in node.src:
+        for x in map(autograd._inner, node.src):
             if x.creator is None and x.stores_grad:
                 found.setdefault(id(x), x)
     return list(found.values())
