@@ -730,13 +730,13 @@ def _plain_functions() -> dict:
         made[function] = _named(function, op, arguments, run)
     for function, (op, arguments) in _TWO.items():
 
-        def run(a, b, _op=OPS[op]):
+        def run(a, b, _name=op):
             return autograd._combined(
-                lambda: autograd._bare(_op),
+                lambda: autograd._bare(OPS[_name]),
                 tensor._both,
-                (_op.name, a, b),
+                (_name, a, b),
                 {},
-                autograd._classes[_op.name],
+                autograd._classes[_name],
             )
 
         made[function] = _named(function, op, arguments, run)

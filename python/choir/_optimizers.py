@@ -288,12 +288,26 @@ class Optimizer(Owner):
     @property
     def lr_value(self) -> Tensor:
         """The learning rate of this step, of shape (1,)."""
-        return scalar(self._schedule.value(self._step))
+        return self._scalar("lr", self._schedule.value(self._step))
 
     @property
     def step_counter(self) -> Tensor:
         """Steps done, of shape (1,)."""
-        return scalar(float(self._step))
+        return self._scalar("step", float(self._step))
+
+    def _scalar(self, name: str, value: float) -> Tensor:
+        """The same Tensor each time, where device_check moved it; a new one in a
+        step of a model, whose tensors do not outlive it."""
+        if here.engine is not None:
+            return scalar(value)
+        kept = self.__dict__.setdefault("_scalars", {})
+        before, made = kept.get(name) or (None, None)
+        if made is None:
+            made = scalar(value)
+        elif before != value:
+            made.set_value(value)
+        kept[name] = value, made
+        return made
 
     def __call__(self, loss: Tensor) -> None:
         self.backward_and_update(loss)
@@ -383,11 +397,6 @@ class Optimizer(Owner):
         self, param_name: str, param_value: Tensor, param_grad: Tensor
     ) -> None:
         """Updates one parameter in place; states are kept by its name."""
-        if not self._name:
-            raise NotImplementedError(
-                f"{type(self).__name__} defines no apply(param_name, param_value, "
-                "param_grad)"
-            )
         if isinstance(param_grad, CTensor):
             param_grad = Tensor._of(param_grad)
         if param_value.shape != param_grad.shape:
@@ -401,6 +410,11 @@ class Optimizer(Owner):
     def _apply(
         self, param_name: str, param_value: Tensor, param_grad: Tensor
     ) -> None:
+        if not self._name:
+            raise NotImplementedError(
+                f"{type(self).__name__} defines no apply(param_name, param_value, "
+                "param_grad)"
+            )
         if self._clip.get("norm"):
             raise NotImplementedError(
                 "apply: gradients are clipped by the norm of all of them, and "

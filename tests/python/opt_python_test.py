@@ -141,6 +141,14 @@ class Subclasses(Base):
         self.trained(Sees(), "model", 2)
         self.assertEqual(seen, [("l.b", False), ("l.W", False)] * 2)
 
+    def test_lr_value_and_step_counter_stay_the_same_tensors(self):
+        one = Momentum(opt.ExponentialDecay(0.5, 1, 0.5))
+        rate, count = one.lr_value, one.step_counter
+        one.step()
+        self.assertIs(one.lr_value, rate)
+        self.assertIs(one.step_counter, count)
+        self.assertEqual((rate.item(), count.item()), (0.25, 1))
+
     def test_states_go_on(self):
         self.is_python = True
         x, y = self.data()
