@@ -30,6 +30,7 @@ class Composite(Combined):
 
     _function = None
     _settings: tuple[str, ...] = ()
+    _last: Composite | None = None  # that of the last forward
 
     def __init__(self, *args, **settings) -> None:
         super().__init__()
@@ -63,10 +64,20 @@ class Composite(Combined):
         self._given = given
         return self
 
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        state.pop("_last", None)
+        return state
+
     def __call__(self, *xs) -> tuple:
+        # It stays that of the results of an earlier call.
+        return self._run(
+            xs, lambda: self if self._made is None else copy.copy(self)
+        )
+
+    def _run(self, xs, make) -> tuple:
         results = autograd._combined(
-            # It stays that of the results of an earlier call.
-            lambda: self if self._made is None else copy.copy(self),
+            make,
             type(self)._function,
             xs,
             self._given,
@@ -79,16 +90,21 @@ class Composite(Combined):
         sources = [Tensor._of(x, True) for x in xs]
         before = here.training, here.outer_training
         here.training, here.outer_training = True, here.training
-        self._made = None
+        last = copy.copy(self)
         try:
-            results = self(*sources)
+            results = self._run(sources, lambda: last)
         finally:
             here.training, here.outer_training = before
-        if self._made is None:  # nothing in it has a gradient
-            self.src, self._made = tuple(sources), results
-            self._results = [y.data for y in results]
+        if last._made is None:  # nothing in it has a gradient
+            last.src, last._made = tuple(sources), results
+            last._results = [y.data for y in results]
+        self._last = last
         raws = tuple(y.data for y in results)
         return raws[0] if len(raws) == 1 else raws
+
+    def backward(self, *dys: CTensor, dy=1.0):
+        """See Combined."""
+        return autograd._gradients_within(self._last or self, dys, dy)
 
 
 def _concat(*xs, axis=0) -> Tensor:

@@ -248,7 +248,7 @@ class _RNN(_Handled):
 
     def backward(self, *grad):
         """Gradients of x, hx, cx and W; grad: of y or of all results."""
-        rest = len(self._made or ()) - len(grad)
+        rest = len((self._last or self)._made or ()) - len(grad)
         return super().backward(*grad, *[None] * rest)
 
 

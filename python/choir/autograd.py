@@ -431,7 +431,8 @@ def _apart(value, seen: set):
     elif isinstance(value, dict):
         return {name: _apart(one, seen) for name, one in value.items()}
     elif isinstance(value, (list, tuple)):
-        return type(value)([_apart(one, seen) for one in value])
+        parts = [_apart(one, seen) for one in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
     return value
 
 

@@ -92,6 +92,15 @@ class Creators(Training):
             inside,
         )
 
+    def test_a_forward_on_raw_tensors_leaves_results_alone(self):
+        w = self.param(away(2, 3))
+        op = autograd.Sum()
+        y = op(w, autograd.flatten(w))[0]
+        op.forward(tensor_of(away(1)).data)
+        self.assertEqual(op.backward(1.0).shape(), (1,))
+        ((_, g),) = autograd.backward(y, 1.0)
+        np.testing.assert_array_equal(g.numpy(), np.full((2, 3), 2.0))
+
     def test_the_same_tensor_twice(self):
         x, dy = away(3, 3), away(3, 3)
         t = autograd.identity(tensor_of(x))
