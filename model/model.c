@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/log.h"
 #include "core/profile.h"
 #include "core/status_backend.h"
 #include "model/kv_cache_internal.h"
@@ -517,6 +518,25 @@ static choir_status_t check_batch(const choir_model_t* model,
   return NULL;
 }
 
+// A step whose train_one_batch did not update. With DistOpt it fails, as other
+// ranks would wait for the gradients of this one. Else it is legal, is not
+// counted, and is logged once.
+static choir_status_t miss_update(choir_model_t* model) {
+  static const char kFact[] =
+      "train_one_batch did not call choir_model_backward_and_update";
+  if (model->updater->vtable->step_failed)
+    return CHOIR_ERROR(FAILED_PRECONDITION,
+                       "model %s: %s, and other ranks wait for its gradients",
+                       model->def->name, kFact);
+  if (!model->told_no_update)
+    choir_log(
+        CHOIR_LOG_WARNING, "model",
+        "model %s: %s; such steps change no parameter and are not counted",
+        model->def->name, kFact);
+  model->told_no_update = true;
+  return NULL;
+}
+
 // Forward, loss and update in the scope that was begun.
 static void train_in_scope(choir_model_t* model,
                            const choir_model_batch_t* batch) {
@@ -535,13 +555,8 @@ static void train_in_scope(choir_model_t* model,
   choir_var_t* out = (model->def->train_one_batch ? model->def->train_one_batch
                                                   : default_train_one_batch)(
       model, scope, model->self, inputs, targets, &loss);
-  // Other ranks would wait for the gradients of this one.
   if (choir_scope_is_ok(scope) && !model->is_updated)
-    choir_scope_fail(scope, CHOIR_ERROR(FAILED_PRECONDITION,
-                                        "model %s: train_one_batch did not "
-                                        "call "
-                                        "choir_model_backward_and_update",
-                                        model->def->name));
+    choir_scope_fail(scope, miss_update(model));
   if (choir_scope_is_ok(scope))
     choir_scope_fail(scope, count_training(model, out, ys.at[0], loss));
 }

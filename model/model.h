@@ -203,7 +203,9 @@ typedef struct choir_model_batch_s {
 // update leaves parameters and choir_model_step as they were. One within it may
 // leave some parameters changed: then the optimizer refuses the next step
 // (FAILED_PRECONDITION). One after it (a graph that can not be recorded, say)
-// says that the step was applied and counted.
+// says that the step was applied and counted. A train_one_batch that does not
+// update is logged, for each model once, and its step is not counted; with
+// DistOpt, where other ranks would wait, it is FAILED_PRECONDITION.
 CHOIR_API choir_status_t choir_model_train_one_batch(
     choir_model_t* model, const choir_model_batch_t* batch) CHOIR_NODISCARD;
 // Forward in inference mode; counts hits, and the loss where it is the default

@@ -63,6 +63,7 @@ struct choir_model_s {
   bool is_updated;        // choir_model_backward_and_update was called in it
   bool is_counted;        // its update was applied, and it counted
   bool is_retracted;      // choir_model_retract_step was called in it
+  bool told_no_update;    // the log has that a step did not update
   bool is_compiled;
   int32_t input_count;  // of forward, as compiled
   choir_span_t forward_span;

@@ -5,28 +5,32 @@ in `_functions` and `_losses`. `autograd` imports all of this; nobody else shoul
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
+import itertools
 
 from choir import _functions as functions
 from choir import _losses as losses
-from choir import _raw, autograd, tensor
+from choir import _raw, autograd
 from choir._here import here
-from choir._calls import StateError
 from choir._raw import CTensor
-from choir.autograd import Operator
+from choir.autograd import Combined, Operator
 from choir.tensor import Tensor
 
 
-class Composite(Operator):
+class Composite(Combined):
     """An operator made of others: the class of a function.
 
     Settings are given when it is made, tensors when it is called:
     `Clip(0, 1)(x)[0]` is `clip(x, 0, 1)`. forward and backward work on raw
-    tensors; backward is for the last forward.
+    tensors; backward is for the last forward or, of a result's creator, for the
+    call that made the result.
     """
 
     _function = None
     _settings: tuple[str, ...] = ()
+    _last: Composite | None = None  # that of the last forward
 
     def __init__(self, *args, **settings) -> None:
         super().__init__()
@@ -51,10 +55,34 @@ class Composite(Operator):
             ):
                 raise TypeError(f"{name} needs the setting {key!r}")
         self._given = given
-        self._tape = None
+
+    @classmethod
+    def _of(cls, given: dict) -> Composite:
+        """One with settings that a function was called with."""
+        self = cls.__new__(cls)
+        Operator.__init__(self)
+        self._given = given
+        return self
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        state.pop("_last", None)
+        return state
 
     def __call__(self, *xs) -> tuple:
-        results = type(self)._function(*xs, **self._given)
+        # It stays that of the results of an earlier call.
+        return self._run(
+            xs, lambda: self if self._made is None else copy.copy(self)
+        )
+
+    def _run(self, xs, make) -> tuple:
+        results = autograd._combined(
+            make,
+            type(self)._function,
+            xs,
+            self._given,
+            sources=lambda xs, _given: autograd._tensors_in(xs),
+        )
         return results if isinstance(results, tuple) else (results,)
 
     def forward(self, *xs: CTensor):
@@ -62,40 +90,21 @@ class Composite(Operator):
         sources = [Tensor._of(x, True) for x in xs]
         before = here.training, here.outer_training
         here.training, here.outer_training = True, here.training
+        last = copy.copy(self)
         try:
-            results = self(*sources)
+            results = self._run(sources, lambda: last)
         finally:
             here.training, here.outer_training = before
-        self._tape = (sources, results)
+        if last._made is None:  # nothing in it has a gradient
+            last.src, last._made = tuple(sources), results
+            last._results = [y.data for y in results]
+        self._last = last
         raws = tuple(y.data for y in results)
         return raws[0] if len(raws) == 1 else raws
 
     def backward(self, *dys: CTensor, dy=1.0):
-        """The gradients of the sources of the last forward; None for those that
-        have none. dys: of its results, raw tensors or numbers; for a loss it may
-        be left out."""
-        if self._tape is None:
-            raise StateError(f"{self.name}: backward comes after forward")
-        sources, results = self._tape
-        if (
-            not dys
-            and len(results) == 1
-            and (results[0].size() == 1 or isinstance(dy, CTensor))
-        ):
-            dys = (dy,)
-        if len(dys) != len(results):
-            raise TypeError(
-                f"{self.name}: {len(dys)} gradients for {len(results)} results"
-            )
-        grads: list[Tensor | None] = [None] * len(sources)
-        for y, dy in zip(results, dys):
-            if isinstance(dy, (int, float)):
-                dy = tensor.ones_like(y).set_value(dy).data
-            for i, grad in enumerate(autograd._grad(y, sources, dy)):
-                if grad is not None:
-                    grads[i] = grad if grads[i] is None else grads[i] + grad
-        raws = tuple(None if grad is None else grad.data for grad in grads)
-        return raws[0] if len(raws) == 1 else raws
+        """See Combined."""
+        return autograd._gradients_within(self._last or self, dys, dy)
 
 
 def _concat(*xs, axis=0) -> Tensor:
@@ -164,14 +173,79 @@ _CLASSES = {
 }
 
 
+# Functions whose arguments differ from those of the class: (class, settings of the
+# class by arguments of the function).
+_DIFFERENT = {
+    functions.cat: ("Concat", {"axis": "axis"}),
+    functions.transpose: ("Transpose", {"shape": "perm"}),
+    functions.add_all: ("Sum", {}),
+}
+
+
 def _dot(cls, a: CTensor, b: CTensor) -> CTensor:
     """The dot products of rows of two raw matrices."""
     return _raw.run("sum", _raw.run("mul", a, b), axis=1, keep_dims=False)
 
 
+def _arguments(function, settings: dict[str, str]):
+    """(sources, settings) of the class, each of a call's arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    # Of *xs all are sources.
+    names = [p.name for p in parameters if p.kind != p.VAR_POSITIONAL]
+
+    def sources(args, named):
+        rest = [
+            value
+            for name, value in itertools.zip_longest(names[: len(args)], args)
+            if name not in settings
+        ]
+        rest += [v for name, v in named.items() if name not in settings]
+        return autograd._tensors_in(rest)
+
+    def given(args, named) -> dict:
+        named = dict(zip(names, args)) | named
+        return {
+            setting: named[name]
+            for name, setting in settings.items()
+            if name in named
+        }
+
+    return sources, given
+
+
+def recorded(function, cls: type[Composite], settings: dict[str, str]):
+    """The function, with an operator of the class as its results' creator."""
+    sources, given = _arguments(function, settings)
+
+    @functools.wraps(function)
+    def called(*args, **named):
+        return autograd._combined(
+            lambda: cls._of(given(args, named)),
+            function,
+            args,
+            named,
+            sources=sources,
+        )
+
+    called.__module__ = "choir.autograd"
+    return called
+
+
+def _whole(function):
+    """The same of a function without such a class."""
+    kind = autograd._classes.get(function.__name__)
+    cls = type(function.__name__, (Combined,), {"__module__": "choir.autograd"})
+
+    @functools.wraps(function)
+    def called(*args, **named):
+        return autograd._combined(cls, function, args, named, kind)
+
+    return called
+
+
 def public() -> dict:
     """The names that `autograd` has from here."""
-    made: dict = {"Composite": Composite}
+    made: dict = {"Combined": Combined, "Composite": Composite}
     for name, (function, settings) in _CLASSES.items():
         settings = settings.split()
         parameters = inspect.signature(function).parameters
@@ -189,4 +263,15 @@ def public() -> dict:
             },
         )
     made["CosSim"].dot = classmethod(_dot)
+    classes = {
+        function: (name, {one: one for one in settings.split()})
+        for name, (function, settings) in _CLASSES.items()
+    } | _DIFFERENT
+    for function in functions.FUNCTIONS:
+        name, settings = classes.get(function, (None, {}))
+        made[function.__name__] = (
+            recorded(function, made[name], settings)
+            if name
+            else _whole(function)
+        )
     return made

@@ -241,6 +241,13 @@ class DistOpt(Owner, NotCopied):
         self._step(loss, option, dict(settings))
 
     def _step(self, loss: Tensor, option: str, settings: dict) -> None:
+        if self.opt._in_python:
+            raise NotImplementedError(
+                f"DistOpt: {type(self.opt).__name__} updates parameters in Python, "
+                "and the steps of DistOpt are the C library's; loop over "
+                "autograd.backward instead, with all_reduce(grad.data), wait() and "
+                "update(param, grad) for each parameter, and step() at the end"
+            )
         wanted = (option, tuple(sorted(settings.items())))
         if here.engine is None:
             if wanted != self._strategy:

@@ -90,6 +90,8 @@ class Engine(Owner, NotCopied):
         # that goes on: it makes the constants that a graph cannot make.
         self._graph: tuple[bool, bool] | None = (False, False)
         self.recorded = False  # the last step called back
+        # Steps without an update are an error: other ranks would wait.
+        self.must_update = False
         self._rehearses = False
         # The library keeps pointers to these three. Not to this engine's
         # methods: nothing may wait for the garbage collector.
@@ -166,10 +168,10 @@ class Engine(Owner, NotCopied):
             code = lib.model_precision(self._model)
             here.precision = None if code == _raw.F32 else code
         with_handlers(self._body)
-        if self._loss_var is None:
+        if self._loss_var is None and self.must_update:
             raise StateError(
                 "train_one_batch did not update: call the optimizer with the "
-                "loss (self.optimizer(loss)) in it"
+                "loss (self.optimizer(loss)) in it; other ranks wait for it"
             )
         here.model_step.updated()
         c_void_p.from_address(out_loss).value = self._loss_var
@@ -198,13 +200,18 @@ class Engine(Owner, NotCopied):
             inputs, first_sample, sample_count, global_count, variant, number
         )
         status, callbacks = self._call(body, lib.model_train_one_batch, batch)
+        is_done = self.recorded and (self.has_updated() or not status)
         if self.recorded:
-            self._constants.end_step(self._loss_var is not None)
-        if self._graph is not None and self._loss_var is not None:
+            self._constants.end_step(is_done)
+        if self._graph is not None and is_done:
             graph, self._graph = self._graph, None
             self.set_graph(*graph)
         finish(status, *callbacks)
         self.device._end_step(self.step())
+
+    def has_updated(self) -> bool:
+        """Whether the last step that called back came to an update."""
+        return self._loss_var is not None
 
     def choose_precision(
         self, body, inputs, first_sample, sample_count, global_count, graph
@@ -384,7 +391,7 @@ def behind(loss: Tensor) -> list[Tensor]:
     """The parameters that a loss depends on, in the order of their first use."""
     found: dict[int, Tensor] = {}
     for node in autograd._behind(loss):
-        for x in node.src:
+        for x in map(autograd._inner, node.src):
             if x.creator is None and x.stores_grad:
                 found.setdefault(id(x), x)
     return list(found.values())

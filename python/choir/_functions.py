@@ -731,7 +731,13 @@ def _plain_functions() -> dict:
     for function, (op, arguments) in _TWO.items():
 
         def run(a, b, _name=op):
-            return tensor._both(_name, a, b)
+            return autograd._combined(
+                lambda: autograd._bare(OPS[_name]),
+                tensor._both,
+                (_name, a, b),
+                {},
+                autograd._classes[_name],
+            )
 
         made[function] = _named(function, op, arguments, run)
     return made
@@ -739,7 +745,7 @@ def _plain_functions() -> dict:
 
 # ---- What autograd gets ----
 
-_FUNCTIONS = (
+FUNCTIONS = (
     sum, mean, max, min, add_all, add_bias, clip, elu, selu, leakyrelu,
     hardsigmoid, identity, softmax, reshape, flatten, transpose, unsqueeze,
     squeeze, expand, cat, split, slice, tile, pad, upsample, depth_to_space,
@@ -754,5 +760,5 @@ _FUNCTIONS = (
 def public() -> dict:
     """The names that `autograd` has from here."""
     names = _plain_functions()
-    names.update({function.__name__: function for function in _FUNCTIONS})
+    names.update({function.__name__: function for function in FUNCTIONS})
     return names

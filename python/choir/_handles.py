@@ -162,10 +162,9 @@ def _of(function):
 class _Handled(_composites.Composite):
     """An operator that is made of a handle."""
 
-    def _begin(self, name: str | None = None, **given) -> None:
+    def _begin_with(self, name: str | None = None, **given) -> None:
         autograd.Operator.__init__(self, name)
         self._given = given
-        self._tape = None
 
 
 class _Conv2d(_Handled):
@@ -174,7 +173,7 @@ class _Conv2d(_Handled):
     _function = _of(conv2d)
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
-        self._begin(handle=handle, odd_padding=odd_padding)
+        self._begin_with(handle=handle, odd_padding=odd_padding)
 
     def forward(self, x, W, b=None):
         """Raw tensors in, a raw tensor out."""
@@ -191,7 +190,7 @@ class _Pooling2d(_Handled):
     _function = _of(pooling_2d)
 
     def __init__(self, handle, odd_padding=(0, 0, 0, 0)) -> None:
-        self._begin(handle=handle, odd_padding=odd_padding)
+        self._begin_with(handle=handle, odd_padding=odd_padding)
 
     def forward(self, x):
         """A raw tensor in, one out."""
@@ -208,7 +207,7 @@ class _BatchNorm2d(_Handled):
     _function = _of(batchnorm_2d)
 
     def __init__(self, handle, running_mean, running_var, name=None) -> None:
-        self._begin(
+        self._begin_with(
             name,
             handle=handle,
             running_mean=running_mean,
@@ -236,15 +235,12 @@ class _RNN(_Handled):
         use_mask=False,
         seq_lengths=None,
     ) -> None:
-        self._begin(
+        self._begin_with(
             handle=handle,
             return_sequences=return_sequences,
             use_mask=use_mask,
             seq_lengths=seq_lengths,
         )
-
-    def __call__(self, x, hx, cx, W) -> tuple:
-        return _recurrent.rnn_of(x, hx, cx, W, **self._given)
 
     def forward(self, x, hx, cx, w):
         """Raw tensors in, a tuple of them out."""
@@ -252,8 +248,19 @@ class _RNN(_Handled):
 
     def backward(self, *grad):
         """Gradients of x, hx, cx and W; grad: of y or of all results."""
-        _, results = self._tape or (None, ())
-        return super().backward(*grad, *[0.0] * (len(results) - len(grad)))
+        rest = len((self._last or self)._made or ()) - len(grad)
+        return super().backward(*grad, *[None] * rest)
+
+
+def _recorded(function, cls, *settings: str):
+    return _composites.recorded(function, cls, {one: one for one in settings})
+
+
+conv2d = _recorded(conv2d, _Conv2d, "handle", "odd_padding")
+pooling_2d = _recorded(pooling_2d, _Pooling2d, "handle", "odd_padding")
+batchnorm_2d = _recorded(
+    batchnorm_2d, _BatchNorm2d, "handle", "running_mean", "running_var"
+)
 
 
 def public() -> dict:

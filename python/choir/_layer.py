@@ -394,7 +394,7 @@ class LibraryLayer(Forward):
         definition, table = definition_of(kind)
         config = table.make(name, **settings)
         key = device.seed, first_stream
-        self._name = name
+        self._name, self._kind = name, kind
         self._params, self.paths, self.values = [], [], []
         with lock, deferred():
             self._own(
@@ -417,7 +417,19 @@ class LibraryLayer(Forward):
                     made.value = None
 
     def __call__(self, xs, weights, results: int = 1, draws: int = 0) -> list:
-        """Its results. weights: of each value. draws: of random numbers."""
+        """Its results, of one operator. weights: of each value. draws: of random
+        numbers."""
+        # Of one that is given several times there is one gradient.
+        given = {id(x): x for x in (*xs, *weights)}
+        return autograd._combined(
+            _operator(self._kind),
+            lambda *given: self._forward(xs, weights, results, draws),
+            list(given.values()),
+            {},
+            autograd.ListOperator,
+        )
+
+    def _forward(self, xs, weights, results: int, draws: int) -> list:
         with lock, deferred():
             step = draw_step(tensor._need_tensor(xs[0], self._name), draws)
             step.training = here.training
@@ -432,6 +444,12 @@ class LibraryLayer(Forward):
 
     def _count_results(self) -> int:
         return self._results
+
+
+@functools.cache
+def _operator(kind: str) -> type[autograd.Operator]:
+    """The class of what makes a layer's results where these are several ops."""
+    return type(kind, (autograd.Combined,), {"__module__": "choir.layer"})
 
 
 def _tape(scope: int) -> list[TapeEntry]:

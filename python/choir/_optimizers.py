@@ -69,10 +69,14 @@ def _states(handle: int, device) -> dict[str, Tensor]:
 
 
 class Optimizer(Owner):
-    """What all optimizers share. Subclasses name an optimizer of the C library.
+    """What all optimizers share.
 
     lr: a number or a DecayScheduler. Parameters need no registration: those
     behind the loss are updated, and frozen with `stores_grad = False`.
+
+    A subclass of it, or of one of the optimizers, can update in Python: it defines
+    `apply(param_name, param_value, param_grad)`, which changes param_value in place
+    and keeps what it needs in itself by the name. Steps with it are eager.
     """
 
     _name: str = ""  # in the C library
@@ -101,7 +105,24 @@ class Optimizer(Owner):
         self._pending: dict[str, np.ndarray] = {}  # set_states before a step
         self._resumes = False
         # Wrong settings are told here, not at the first step.
-        self._own_handle()
+        if self._name:
+            self._own_handle()
+        elif settings:
+            raise TypeError(
+                f"{type(self).__name__} has no setting {next(iter(settings))!r}; "
+                "Optimizer takes lr and dtype"
+            )
+
+    @property
+    def _in_python(self) -> bool:
+        """Whether its class updates parameters one by one, by code of its own."""
+        own, base = type(self), Optimizer
+        return (
+            not own._name
+            or own.apply is not base.apply
+            or own.update is not base.update
+            or own.call is not base.call
+        )
 
     def __getstate__(self) -> dict:
         """For pickle and copy: settings, the step and the states, as set_states
@@ -216,6 +237,11 @@ class Optimizer(Owner):
         return own + [single.handle for single in self._singles.values()]
 
     def _own_handle(self) -> int:
+        if not self._name:
+            raise NotImplementedError(
+                f"{type(self).__name__} updates parameters in Python; this is for "
+                f"the C library's optimizers ({', '.join(optimizers())})"
+            )
         if self.handle is None:
             self._create(self)
         return self.handle
@@ -252,7 +278,8 @@ class Optimizer(Owner):
     def lr(self, value) -> None:
         schedule = as_schedule(value)
         rate = schedule.value(self._step)
-        self._table.make(type(self).__name__, lr=rate)
+        if self._name:
+            self._table.make(type(self).__name__, lr=rate)
         with deferred():
             self._schedule = schedule
             for handle in self._handles():
@@ -261,22 +288,45 @@ class Optimizer(Owner):
     @property
     def lr_value(self) -> Tensor:
         """The learning rate of this step, of shape (1,)."""
-        return scalar(self._schedule.value(self._step))
+        return self._scalar("lr", self._schedule.value(self._step))
 
     @property
     def step_counter(self) -> Tensor:
         """Steps done, of shape (1,)."""
-        return scalar(float(self._step))
+        return self._scalar("step", float(self._step))
+
+    def _scalar(self, name: str, value: float) -> Tensor:
+        """The same Tensor each time, where device_check moved it; a new one in a
+        step of a model, whose tensors do not outlive it."""
+        if here.engine is not None:
+            return scalar(value)
+        kept = self.__dict__.setdefault("_scalars", {})
+        before, made = kept.get(name) or (None, None)
+        if made is None:
+            made = scalar(value)
+        elif before != value:
+            made.set_value(value)
+        kept[name] = value, made
+        return made
 
     def __call__(self, loss: Tensor) -> None:
         self.backward_and_update(loss)
 
     def call(self, loss: Tensor) -> None:
-        self.backward_and_update(loss)
+        """The same; of a class that updates in Python without counting the step."""
+        if not self._in_python:
+            self.backward_and_update(loss)
+            return
+        for param, grad in autograd.backward(loss):
+            with autograd.no_grad():
+                self.update(param, grad)
 
     def backward_and_update(self, loss: Tensor) -> None:
         """Gradients of the loss and a step with all of them."""
-        if here.engine is not None:
+        if self._in_python:
+            self.call(loss)
+            self.step()
+        elif here.engine is not None:
             here.engine.backward_and_update(loss)
             self._step = here.engine.step()
         else:
@@ -360,6 +410,11 @@ class Optimizer(Owner):
     def _apply(
         self, param_name: str, param_value: Tensor, param_grad: Tensor
     ) -> None:
+        if not self._name:
+            raise NotImplementedError(
+                f"{type(self).__name__} defines no apply(param_name, param_value, "
+                "param_grad)"
+            )
         if self._clip.get("norm"):
             raise NotImplementedError(
                 "apply: gradients are clipped by the norm of all of them, and "

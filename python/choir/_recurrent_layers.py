@@ -272,10 +272,10 @@ class CudnnRNN(Layer):
     def forward(self, x, hx=None, cx=None, seq_lengths=None):
         if self.batch_first:
             x = _recurrent.turned(x)
-        y = _recurrent.rnn_of(
-            x, hx, cx, self.W, self._handle(x), self.return_sequences,
-            self.use_mask, seq_lengths,
-        )[0]  # fmt: skip
+        rnn = autograd._RNN(
+            self._handle(x), self.return_sequences, self.use_mask, seq_lengths
+        )
+        y = rnn(x, hx, cx, self.W)[0]
         if self.batch_first and self.return_sequences:
             y = _recurrent.turned(y)
         return y

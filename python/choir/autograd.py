@@ -8,7 +8,8 @@
 
 A tensor remembers the operator that made it (`creator`), an operator its
 inputs, so a result keeps alive what its gradient needs and nothing else: when
-Python drops the loss, everything behind it goes. `backward` hands the operators
+Python drops the loss, everything behind it goes. Of a function that is made of
+several operators the creator is one for the whole (`_combined`). `backward` hands the operators
 behind the loss to the C library, in the order in which they ran; its gradient
 rules do the rest.
 
@@ -25,6 +26,7 @@ import ctypes
 import functools
 import itertools
 import keyword
+import operator
 import sys
 import threading
 import types
@@ -172,6 +174,11 @@ class Operator:
         self._sequence = 0
         self._part: _Part | None = None
 
+    # Of one that is made of others: what these made, for each result, and the
+    # tensors that they began with.
+    _made: tuple[Tensor, ...] | None = None
+    _begin: tuple[Tensor, ...] = ()
+
     def __call__(self, *xs: Tensor) -> tuple[Tensor, ...]:
         return self._do_forward(*xs)
 
@@ -202,9 +209,11 @@ class Operator:
         """For pickle and copy: without what it was called with."""
         state = dict(self.__dict__, src=(), _results=[], _sequence=0)
         state["_part"] = None
-        for name in ("_all", "_inputs", "_tape"):
+        for name in ("_all", "_inputs"):
             if name in state:
                 state[name] = None
+        state.pop("_made", None)
+        state.pop("_begin", None)
         return state
 
     @property
@@ -290,11 +299,13 @@ class ListOperator(Operator):
         self._inputs = xs
         return self._all[0]
 
-    def backward(self, *dys: CTensor):
-        """The gradients of the sources of the last forward."""
-        grads = _gradients_of(
-            self.op, self.attrs, self._inputs, self._all, dys[0]
-        )
+    def backward(self, *dys: CTensor, dy=1.0):
+        """The gradients of the sources of the last forward. dys: of its results; of
+        one element it may be left out."""
+        if self._made is not None:
+            return _gradients_within(self, dys, dy)
+        (dy,) = _starts(self.name, dys, dy, self._all[:1])
+        grads = _gradients_of(self.op, self.attrs, self._inputs, self._all, dy)
         return grads[0] if len(grads) == 1 else tuple(grads)
 
     def _do_forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
@@ -335,9 +346,13 @@ def apply_attrs(op: _raw.Op, xs, attrs) -> Tensor:
     _check_tensors(op, xs)
     if here.precision is None:
         return _run(op, xs, attrs)
-    xs, is_cast_back = _mixed(op, xs)
-    y = _run(op, xs, attrs)
-    return _cast(y, _raw.F32) if is_cast_back else y
+
+    def mixed(*xs) -> Tensor:
+        xs, is_cast_back = _mixed(op, xs)
+        y = _run(op, xs, attrs)
+        return _cast(y, _raw.F32) if is_cast_back else y
+
+    return _combined(lambda: _bare(op), mixed, xs, {}, _classes[op.name])
 
 
 def _run(op: _raw.Op, xs, attrs) -> Tensor:
@@ -380,15 +395,149 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def _remember(op: _raw.Op, xs, attrs, results: list[CTensor]) -> Tensor:
-    node = _classes[op.name].__new__(_classes[op.name])
-    node.name = f"{op.name}#{Operator.op_count}"
-    Operator.op_count += 1
+    node = _bare(op)
     node.attrs = attrs
     node.src = tuple(xs)
     node._results = node._all = results
     node._inputs = [x.data for x in xs]
     node._sequence, node._part = next(_sequence), here.part
     return Tensor._of(results[0], True, node)
+
+
+def _bare(op: _raw.Op) -> ListOperator:
+    """An operator of the list before it is told of what it is one."""
+    node = _classes[op.name].__new__(_classes[op.name])
+    node.name = f"{op.name}#{Operator.op_count}"
+    Operator.op_count += 1
+    node.attrs, node._given = None, {}
+    return node
+
+
+# ---- Operators that are made of others ----
+
+
+class _Same(Operator):
+    """Of a tensor that is given a second time: each use has its own gradient."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.src = self._made = (x,)
+
+
+def _apart(value, seen: set):
+    """value, in which no Tensor is there twice."""
+    if isinstance(value, Tensor):
+        if id(value) in seen:
+            return Tensor._of(value.data, value.requires_grad, _Same(value))
+        seen.add(id(value))
+    elif isinstance(value, dict):
+        return {name: _apart(one, seen) for name, one in value.items()}
+    elif isinstance(value, (list, tuple)):
+        parts = [_apart(one, seen) for one in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
+
+
+def _combined(make, function, args, named, kind=None, sources=None):
+    """function(*args, **named), whose results have one operator, make(), as their
+    creator, whatever they are made of; its backward is _gradients_within.
+
+    sources(args, named): those of its arguments that it gives gradients of, else
+    all Tensors. One result that an operator of this kind made of these stays.
+    """
+    if not here.training:
+        return function(*args, **named)
+    given = tuple(_tensors_in((args, named)))
+    if len({id(x) for x in given}) < len(given):
+        args, named = _apart((tuple(args), named), set())
+        given = tuple(_tensors_in((args, named)))
+    result = function(*args, **named)
+    ys = result if isinstance(result, (tuple, list)) else (result,)
+    if not builtins.any(map(_wants, ys)):
+        return result
+    src = given if sources is None else tuple(sources(args, named))
+    if kind is not None and len(ys) == 1 and _is_of(ys[0].creator, kind, src):
+        return result
+    node = make()
+    node.src, node._begin, node._made = src, given, tuple(ys)
+    node._results = [y.data for y in ys]
+    ours = []
+    for i, y in enumerate(ys):
+        if _wants(y):
+            y = Tensor._of(y.data, True, node)
+            y._index = i
+        ours.append(y)
+    return type(result)(ours) if ys is result else ours[0]
+
+
+def _wants(y) -> bool:
+    return isinstance(y, Tensor) and y.requires_grad
+
+
+def _is_of(node, kind: type[Operator], src) -> bool:
+    return (
+        isinstance(node, kind)
+        and len(node.src) == len(src)
+        and builtins.all(map(operator.is_, node.src, src))
+    )
+
+
+def _inner(x: Tensor, begin=()) -> Tensor:
+    """x or, of an operator that is made of others, what these made in its place.
+    begin: ids of Tensors of which it does not matter what is behind them."""
+    while id(x) not in begin and x.creator is not None:
+        if x.creator._made is None:
+            break
+        x = x.creator._made[x._index]
+    return x
+
+
+def _starts(name: str, dys, dy, results) -> list:
+    """The gradients that backward begins with, one for each raw result: dys, or dy
+    where there is one result and it has one element. Numbers are for all."""
+    if not dys and len(results) == 1:
+        if results[0].count() == 1 or isinstance(dy, (CTensor, Tensor)):
+            dys = (dy,)
+    if len(dys) != len(results):
+        raise TypeError(
+            f"{name}: {len(dys)} gradients for {len(results)} results"
+        )
+    return [
+        (
+            tensor.ones_like(Tensor._of(raw)).set_value(dy).data
+            if isinstance(dy, (int, float))
+            else dy
+        )
+        for raw, dy in zip(results, dys)
+    ]
+
+
+def _gradients_within(node: Operator, dys, dy):
+    """The gradients of the sources of an operator that is made of others, raw; None
+    for one that has none."""
+    if node._made is None:
+        raise StateError(f"{node.name}: backward comes after forward")
+    dys = _starts(node.name, dys, dy, node._results)
+    grads: list[Tensor | None] = [None] * len(node.src)
+    begin = {id(x) for x in node._begin}
+    for y, start in zip(node._made, dys):
+        if start is None or not y.requires_grad:
+            continue
+        for i, grad in enumerate(_grad(y, node.src, start, begin)):
+            if grad is not None:
+                grads[i] = grad if grads[i] is None else grads[i] + grad
+    raws = tuple(None if grad is None else grad.data for grad in grads)
+    return raws[0] if len(raws) == 1 else raws
+
+
+class Combined(Operator):
+    """An operator that is made of others."""
+
+    def backward(self, *dys: CTensor, dy=1.0):
+        """The gradients of the sources alone, raw; None for those that have none.
+        dys: of its results, raw tensors or numbers; for a loss it may be left out.
+        """
+        return _gradients_within(self, dys, dy)
 
 
 # ---- Activation checkpointing ----
@@ -418,7 +567,9 @@ def recompute(function, *args, **kwargs):
         made = function(*args, **kwargs)
     finally:
         here.part = None
-    part.results = [(id(y.creator), y._index) for y in _tensors_in(made)]
+    part.results = [
+        (id(y.creator), y._index) for y in map(_inner, _tensors_in(made))
+    ]
     return made
 
 
@@ -435,16 +586,23 @@ def _tensors_in(value):
 # ---- Backward ----
 
 
-def _behind(*ys: Tensor) -> list[Operator]:
-    """The operators that ys depend on, in the order in which they ran."""
-    seen = {id(y.creator): y.creator for y in ys if y.creator is not None}
+def _behind(*ys: Tensor, begin=()) -> list[Operator]:
+    """The operators that ys depend on, in the order in which they ran; none that is
+    made of others, and none behind Tensors of these ids."""
+    seen: dict[int, Operator] = {}
+    for y in ys:
+        y = _inner(y, begin)
+        if y.creator is not None and id(y) not in begin:
+            seen[id(y.creator)] = y.creator
     waiting = list(seen.values())
     while waiting:
         for x in waiting.pop().src:
+            x = _inner(x, begin)
             node = x.creator
-            if node is not None and id(node) not in seen:
-                seen[id(node)] = node
-                waiting.append(node)
+            if node is None or id(node) in seen or id(x) in begin:
+                continue
+            seen[id(node)] = node
+            waiting.append(node)
     return sorted(seen.values(), key=lambda node: node._sequence)
 
 
@@ -489,12 +647,14 @@ def _give(raw: CTensor, out: int, i: int) -> None:
 class Tape:
     """The operators behind a loss, as variables of a scope of the C library.
 
-    leaf(x): the variable of a tensor that no operator made.
+    leaf(x): the variable of a tensor that no operator made. begin: ids of Tensors
+    that count as such.
     """
 
-    def __init__(self, scope: int, leaf) -> None:
+    def __init__(self, scope: int, leaf, begin=()) -> None:
         self.scope = scope
         self._leaf = leaf
+        self._begin = begin
         self._vars: dict[tuple[int, int], int] = {}
         self._leaves: dict[int, int] = {}
         self._keep: list = []  # what the scope points to
@@ -502,7 +662,7 @@ class Tape:
 
     def record(self, y: Tensor, *more: Tensor) -> int:
         """The variable of y. more: what else is to be on the tape."""
-        behind = _behind(y, *more)
+        behind = _behind(y, *more, begin=self._begin)
         for part, nodes in itertools.groupby(behind, lambda n: n._part):
             since = lib.scope_tape(self.scope)
             for node in nodes:
@@ -528,7 +688,9 @@ class Tape:
 
     def var(self, x: Tensor) -> int:
         """The variable of a tensor that was recorded, or a leaf's."""
-        if x.creator is not None and not isinstance(x.creator, Dummy):
+        x = _inner(x, self._begin)
+        is_leaf = x.creator is None or id(x) in self._begin
+        if not is_leaf and not isinstance(x.creator, Dummy):
             return self._vars[id(x.creator), x._index]
         var = self._leaves.get(id(x))
         if var is None:
@@ -642,7 +804,7 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
     """The gradients of y with respect to the parameters it depends on.
 
     y: a tensor of one element, or of any shape with dy, the gradient to start
-    from, in its shape. Yields (parameter, gradient) for every tensor with
+    from, in its shape or a number. Yields (parameter, gradient) for every tensor with
     `stores_grad`, the last used first. The work is done when the first pair is
     asked for.
     """
@@ -669,16 +831,18 @@ def backward(y: Tensor, dy=None) -> Iterator[tuple[Tensor, Tensor]]:
     yield from reversed(pairs)
 
 
-def _backward_leaves(y: Tensor, dy, wanted) -> list[tuple[Tensor, Tensor]]:
+def _backward_leaves(
+    y: Tensor, dy, wanted, begin=()
+) -> list[tuple[Tensor, Tensor]]:
     with lock, deferred():
         free = _take_scope(y.device)
-        pairs = _walk_back(free.handle, y, dy, wanted)
+        pairs = _walk_back(free.handle, y, dy, wanted, begin)
         _free_scopes[y.device].append(free)
         return pairs
 
 
 def _walk_back(
-    scope: int, y: Tensor, dy, wanted
+    scope: int, y: Tensor, dy, wanted, begin=()
 ) -> list[tuple[Tensor, Tensor]]:
     """In a scope that was begun; ends it."""
     leaves: list[tuple[Tensor, int]] = []
@@ -690,9 +854,11 @@ def _walk_back(
         leaves.append((x, var))
         return var
 
-    tape = Tape(scope, leaf)
+    tape = Tape(scope, leaf, begin)
     var = tape.record(y)
-    if isinstance(dy, CTensor):
+    if isinstance(dy, (int, float)):
+        dy = tensor.ones_like(y).set_value(dy)
+    elif isinstance(dy, CTensor):
         dy = Tensor._of(dy)
     options = BackwardOptions(start=dy.data.handle if dy is not None else None)
     pairs = []
@@ -726,11 +892,12 @@ def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
     sources = {
         id(x)
         for node in _behind(y)
-        for x in node.src
+        for x in map(_inner, node.src)
         if x.creator is None or isinstance(x.creator, Dummy)
     }
+    made = _inner(y)
     for i, x in enumerate(xs):
-        if id(x) not in sources and (x is not y or y.creator is not None):
+        if id(x) not in sources and (x is not made or made.creator is not None):
             raise ValueError(
                 f"grad: xs[{i}] ({x.name}, shape {x.shape}) is no source of y: one "
                 "that no operator made, and that operators used on the way to y "
@@ -739,12 +906,11 @@ def grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
     return _grad(y, xs, dy)
 
 
-def _grad(y: Tensor, xs, dy=None) -> list[Tensor | None]:
+def _grad(y: Tensor, xs, dy=None, begin=()) -> list[Tensor | None]:
     """The same, with None for what is no source of y."""
     ids = {id(x) for x in xs}
-    found = {
-        id(x): g for x, g in _backward_leaves(y, dy, lambda x: id(x) in ids)
-    }
+    pairs = _backward_leaves(y, dy, lambda x: id(x) in ids, begin)
+    found = {id(x): g for x, g in pairs}
     return [found.get(id(x)) for x in xs]
 
 

@@ -30,6 +30,7 @@ import functools
 import io
 import json
 import os
+import sys
 import warnings
 import weakref
 import zipfile
@@ -85,6 +86,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
     STATES_ATTR_FILENAME = "/states_attr.json"
     MODEL_STATE_TYPE = 0
     AUX_STATE_TYPE = 1
+    _warned = frozenset()  # of what, once
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,8 +133,8 @@ class Model(layer.Layer, metaclass=ModelMeta):
     ) -> None:
         """Runs forward once, so that every layer makes its parameters.
 
-        inputs: a list of Tensors as forward takes them; the batch may differ
-        later. use_graph: record steps and replay them; sequential: one by one,
+        inputs: a list of what forward takes: Tensors, and lists, tuples and
+        dictionaries of them; the batch may differ later. use_graph: record steps and replay them; sequential: one by one,
         as they were written, else neighbours may become one. precision: see
         set_precision.
         """
@@ -140,10 +142,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
             self.set_precision(precision)
         if isinstance(inputs, Tensor):
             inputs = [inputs]
-        for x in inputs:
+        for x in _leaves(inputs):
             if not isinstance(x, Tensor):
                 raise TypeError(
-                    f"compile: an input is a {type(x).__name__}; Tensors are needed"
+                    f"compile: an input is a {type(x).__name__}; Tensors, or lists, "
+                    "tuples and dictionaries of them, are needed"
                 )
         before, here.sync_norms = here.sync_norms, []
         try:
@@ -282,7 +285,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def _engine(self) -> _engine.Engine:
         """Made at the first step; collective with DistOpt."""
         optimizer = self.optimizer
-        if self._is_manual:
+        if self._is_manual or _core(optimizer)._in_python:
             raise StateError(
                 f"{type(self).__name__}: checkpoints hold the states of an optimizer "
                 "that train_one_batch calls with the loss; of one that is used "
@@ -301,7 +304,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             states = {
                 n: t for n, t in self.get_states().items() if n not in params
             }
-            core = getattr(optimizer, "opt", optimizer)
+            core = _core(optimizer)
             goes_on = core._trained_alone(params.values())
             so_far = core.get_states() if goes_on else {}
             core._detach(self)
@@ -317,6 +320,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             object.__setattr__(self, "_seed", None)
             engine.set_graph(self.graph_mode, self.sequential)
             engine.set_loss_check(self._checks_loss)
+            engine.must_update = isinstance(optimizer, _opt.DistOpt)
             engine.owner = weakref.ref(self)
             object.__setattr__(self, "_engine_made", engine)
             object.__setattr__(self, "_engine_optimizer", optimizer)
@@ -328,8 +332,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
     def _trains_with(self, core) -> bool:
         """Whether its steps need this optimizer where it is."""
         return (
-            self._engine_made is core._engine
-            and getattr(self.optimizer, "opt", self.optimizer) is core
+            self._engine_made is core._engine and _core(self.optimizer) is core
         )
 
     def _train(self, func, args, kwargs):
@@ -341,6 +344,14 @@ class Model(layer.Layer, metaclass=ModelMeta):
         if optimizer is None:
             return self._train_without(func, args, kwargs)
         is_known = isinstance(optimizer, (_opt.Optimizer, _opt.DistOpt))
+        if is_known and _core(optimizer)._in_python:
+            if self._compiled and self.graph_mode:
+                name = type(_core(optimizer)).__name__
+                self._warn_once(
+                    f"{name} updates parameters in Python, so steps with it run "
+                    "without graph mode"
+                )
+            return self._train_plainly(func, args, kwargs)
         is_done = False
         if is_known and self._compiled:
             # What is kept of a step here goes with what the library did in it.
@@ -385,7 +396,7 @@ class Model(layer.Layer, metaclass=ModelMeta):
             return False, None
         finally:
             # Also of a step that raised behind the optimizer's call.
-            getattr(optimizer, "opt", optimizer)._step = engine.step()
+            _core(optimizer)._step = engine.step()
         self._ways[key] = optimizer_way(optimizer)
         return True, result
 
@@ -427,17 +438,25 @@ class Model(layer.Layer, metaclass=ModelMeta):
                 "model.set_optimizer(opt.SGD(...)) first"
             ) from error
 
+    def _warn_once(self, text: str) -> None:
+        """At the line of the program that called the model; each text once."""
+        if text in self._warned:
+            return
+        object.__setattr__(self, "_warned", self._warned | {text})
+        level, frame = 1, sys._getframe()
+        while frame.f_back and frame.f_globals["__name__"].startswith("choir."):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(f"{type(self).__name__}: {text}", stacklevel=level)
+
     def _use_manual_steps(self) -> None:
         """train_one_batch loops over autograd.backward: from now on its steps
         run as they are written, outside of the C library's model."""
         if self.graph_mode:
-            warnings.warn(
-                f"{type(self).__name__}: train_one_batch calls "
-                "autograd.backward itself, so its steps run without graph mode; "
-                "self.optimizer(loss) can be recorded",
-                stacklevel=7,
+            self._warn_once(
+                "train_one_batch calls autograd.backward itself, so its steps run "
+                "without graph mode; self.optimizer(loss) can be recorded"
             )
-        core = getattr(self.optimizer, "opt", self.optimizer)
+        core = _core(self.optimizer)
         core._detach(self)
         core._engine = None
         object.__setattr__(self, "_engine_made", None)
@@ -493,6 +512,11 @@ class Model(layer.Layer, metaclass=ModelMeta):
             result = self._last
         finally:
             object.__setattr__(self, "_last", None)
+        if engine.recorded and not engine.has_updated():
+            self._warn_once(
+                "train_one_batch did not update: the parameters stay as they are, "
+                "and the step is not counted; self.optimizer(loss) updates"
+            )
         graph = engine.last_graph()
         if engine.recorded:
             if graph:
@@ -679,20 +703,32 @@ def _of_this_process() -> dict:
     }
 
 
+def _core(optimizer):
+    """The optimizer itself, of a DistOpt that of each rank."""
+    return getattr(optimizer, "opt", optimizer)
+
+
 def optimizer_way(optimizer):
     """How it shares gradients now; None for one that does not."""
     return getattr(optimizer, "_strategy", ())
 
 
+def _leaves(value):
+    """What is in lists, tuples and dictionaries, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _leaves(one)
+    else:
+        yield value
+
+
 def _flat(args, kwargs):
     """The Tensors among arguments, lists of them too, in order."""
-    for value in list(args) + list(kwargs.values()):
+    for value in _leaves((args, kwargs)):
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _flat(value, {})
-        elif isinstance(value, dict):
-            yield from _flat(value.values(), {})
 
 
 def _widened(result):

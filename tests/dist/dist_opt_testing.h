@@ -239,6 +239,20 @@ class Training {
     return status;
   }
 
+  // A step that forgets to update: forward alone.
+  choir_status_t ForwardOn(int64_t step, int64_t first, int64_t count,
+                           int64_t global) {
+    choir_model_set_graph(model_, false, false);
+    def_.train_one_batch = [](choir_model_t*, choir_scope_t* scope, void* self,
+                              choir_vars_t inputs, choir_vars_t,
+                              choir_var_t**) {
+      return static_cast<Training*>(self)->Forward(scope, inputs.at[0]);
+    };
+    choir_status_t status = TrainOn(step, first, count, global);
+    def_.train_one_batch = nullptr;
+    return status;
+  }
+
   uint64_t Digest() {
     uint64_t digest = 0;
     Must(choir_model_digest(model_, &digest));

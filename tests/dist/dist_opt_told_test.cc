@@ -167,6 +167,20 @@ TEST(DistOptToldTest, ABatchOfAnotherShape) {
   });
 }
 
+TEST(DistOptToldTest, AStepWithoutUpdate) {
+  if (!InRank()) {
+    Expect(
+        "model net: train_one_batch did not call "
+        "choir_model_backward_and_update, and other ranks wait for its "
+        "gradients",
+        kGradients);
+    return;
+  }
+  TrainUntilTold({}, [](Training* training) {
+    return training->ForwardOn(kStep, 16, 16, 32);
+  });
+}
+
 TEST(DistOptToldTest, NoMemoryForForward) {
   if (!InRank()) {
     Expect(".*bytes asked for; the allocator has none left", kGradients);

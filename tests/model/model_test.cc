@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/functions.h"
+#include "core/log.h"
 #include "tests/model/model_testing.h"
 #include "tests/testing/failing_allocator.h"
 
@@ -215,22 +216,66 @@ TEST_P(ModelTest, TakesItsOwnTrainingStep) {
   }
 }
 
-TEST_P(ModelTest, ATrainingStepMustUpdate) {
-  Net net([](Net* self) { self->Linear("fc", 1); }, Chain,
-          [](Net* self, choir_scope_t* scope, choir_var_t* x, choir_var_t*,
-             choir_var_t** out_loss) {
-            choir_var_t* out = Chain(self, scope, x);
-            *out_loss = choir_var_mean(scope, out, nullptr);
-            return out;
-          });
-  ASSERT_OK(net.Create(device_.get()));
-  ASSERT_OK(net.Compile({1, 2}));
-  ASSERT_OK(net.UseSgd(0.25));
+// train_one_batch with an update in steps of `updates` alone.
+std::unique_ptr<Net> MayUpdate(const bool* updates) {
+  return std::make_unique<Net>(
+      [](Net* self) { self->Linear("fc", 3); }, Chain,
+      [updates](Net* self, choir_scope_t* scope, choir_var_t* x, choir_var_t*,
+                choir_var_t** out_loss) {
+        choir_var_t* out = Chain(self, scope, x);
+        *out_loss = choir_var_mean(scope, out, nullptr);
+        if (*updates)
+          choir_model_backward_and_update(self->get(), scope, *out_loss);
+        return out;
+      });
+}
+
+TEST_P(ModelTest, AStepWithoutUpdateIsLoggedOnceAndNotCounted) {
   MakeData(3);
-  EXPECT_STATUS(FAILED_PRECONDITION,
-                "training step 0: model net: train_one_batch did not call",
-                Train(&net));
-  EXPECT_EQ(choir_model_step(net.get()), 0);
+  for (bool use_graph : {false, true}) {
+    SCOPED_TRACE(use_graph);
+    bool updates = true;
+    auto net = Ready(MayUpdate(&updates));
+    choir_model_set_graph(net->get(), use_graph, false);
+    std::vector<std::string> lines;
+    choir_log_set_sink(
+        [](void* self, choir_log_level_t level, const char* subsystem,
+           const char* message) {
+          static_cast<std::vector<std::string>*>(self)->push_back(
+              std::to_string(level) + " " + subsystem + ": " + message);
+        },
+        &lines, CHOIR_LOG_WARNING);
+    for (int i = 0; i < 3; ++i) ASSERT_OK(Train(net.get()));
+    net->Metrics();
+    EXPECT_TRUE(lines.empty());
+    const uint64_t digest = net->Digest();
+    updates = false;
+    choir_model_batch_t batch = Batch();
+    batch.variant = 1;  // train_one_batch goes another way
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_OK(choir_model_train_one_batch(net->get(), &batch));
+      EXPECT_EQ(choir_model_last_graph(net->get()) != 0, use_graph);
+    }
+    choir_log_set_sink(nullptr, nullptr, CHOIR_LOG_ERROR);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_EQ(lines[0],
+              "1 model: model net: train_one_batch did not call "
+              "choir_model_backward_and_update; such steps change no parameter "
+              "and are not counted");
+    EXPECT_EQ(net->Digest(), digest);
+    EXPECT_EQ(choir_model_step(net->get()), 3);
+    // What the steps gave is counted.
+    const std::vector<float> out = net->Predict(x_.get());
+    const choir_metrics_t metrics = net->Metrics();
+    EXPECT_EQ(metrics.batches, 3);
+    double sum = 0;
+    for (float y : out) sum += y;
+    EXPECT_NEAR(metrics.loss_sum, 3 * sum / 9, 1e-5);
+    updates = true;
+    ASSERT_OK(Train(net.get()));
+    EXPECT_NE(net->Digest(), digest);
+    EXPECT_EQ(choir_model_step(net->get()), 4);
+  }
 }
 
 TEST_P(ModelTest, ABatchWithoutSamplesIsAStep) {

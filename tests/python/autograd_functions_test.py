@@ -213,7 +213,9 @@ class Dropout(Training):
 
     def test_outside_of_training_it_is_x(self):
         x = tensor.ones((4,))
-        self.assertIs(autograd.dropout(x, ratio=0.0), x)
+        y = autograd.dropout(x, ratio=0.0)
+        self.assertIs(y.data, x.data)
+        self.assertIsInstance(y.creator, autograd.Dropout)
         autograd.training = False
         self.assertIs(autograd.dropout(x), x)
         raw = autograd.Dropout(ratio=0.5).forward(x.data)

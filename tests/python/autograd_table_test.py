@@ -723,6 +723,58 @@ class EveryFunction(unittest.TestCase):
                         np.asarray(grad), expected, 2e-5, 2e-6
                     )
 
+    def test_creator_is_the_function_s_with_gradients_of_its_sources(self):
+        """Whatever ops it is made of, and whatever is behind the sources."""
+        autograd.training = True
+        self.addCleanup(setattr, autograd, "training", False)
+        classes = {
+            "add_all": "sum", "cat": "concat", "mse_loss": "meansquareerror"
+        }  # fmt: skip
+        # Of the other one, as in SINGA, creators have no gradient.
+        settings = {
+            "binary_cross_entropy", "cross_entropy", "mse_loss",
+            "scatter_elements", "softmax_cross_entropy",
+        }  # fmt: skip
+        for row in ROWS:
+            if not row.grad or not hasattr(autograd, row.name):
+                continue
+            with self.subTest(str(row)):
+                leaves = [tensor_of(x) for x in row.inputs]
+                y = row.call(*leaves)
+                dy = tensor_of(RNG.uniform(0.5, 1.5, y.shape))
+                dy = dy.as_type(y.dtype)
+                expected = autograd.grad(y, leaves, dy)
+                xs = [
+                    autograd.identity(x) if a.dtype == np.float64 else x
+                    for x, a in zip(leaves, row.inputs)
+                ]
+                y = row.call(*xs)
+                node = y.creator
+                name = row.name.replace("_", "")
+                self.assertEqual(
+                    type(node).__name__.replace("_", "").lower(),
+                    classes.get(row.name, name),
+                )
+                dys = [None] * len(node._results)
+                dys[y._index] = dy.data
+                if row.name != "split":
+                    dys = [dy.data]
+                grads = node.backward(*dys)
+                if len(node.src) == 1:
+                    grads = (grads,)
+                self.assertEqual(len(grads), len(node.src))
+                found = {id(x): g for x, g in zip(node.src, grads)}
+                count = 0
+                for x, wanted in zip(xs, expected):
+                    grad = found.get(id(x))
+                    if grad is None:
+                        if wanted is not None:
+                            self.assertIn(row.name, settings)
+                        continue
+                    np.testing.assert_array_equal(grad.read(), wanted.numpy())
+                    count += 1
+                self.assertGreater(count, 0)
+
     def test_float32_gives_float32(self):
         for row in ROWS:
             xs = [

@@ -214,14 +214,53 @@ class Steps(Base):
         ):
             model.Model().compile([x])
 
+    def test_a_step_without_update_warns_once_and_is_not_counted(self):
+        class Forgets(Net):
+            def train_one_batch(self, x, y, scale=1.0):
+                if scale == 1.0:
+                    return super().train_one_batch(x, y)
+                self.calls += 1
+                return autograd.reduce_sum(self.l1(x))
+
+        x, y = samples()
+        for use_graph, steps_before in itertools.product((False, True), (0, 3)):
+            m, same = (made(cls, use_graph) for cls in (Forgets, Net))
+            for _ in range(steps_before):
+                m(x, y)
+                same(x, y)
+            calls = m.calls
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for i in range(4):
+                    new = tensor.from_numpy(x.numpy() + i)
+                    total = m(new, y, 2.0)
+                    self.assertAlmostEqual(
+                        total.item(), m.l1(new).numpy().sum(), 3
+                    )
+            self.assertEqual(len(caught), 1)
+            self.assertEqual(caught[0].filename, __file__)
+            self.assertRegex(
+                str(caught[0].message), "^Forgets: train_one_batch did not upd"
+            )
+            # The first of a run are not kept as graphs.
+            if use_graph and steps_before:
+                self.assertEqual(m.calls, calls + 1)
+            self.assertEqual(m.optimizer.step_counter.item(), steps_before)
+            self.same(m, same)
+            for _ in range(3):
+                self.assertEqual(m(x, y)[1].item(), same(x, y)[1].item())
+            self.same(m, same)
+
+    def test_with_dist_opt_a_step_without_update_is_an_error(self):
         class Forgets(Net):
             def train_one_batch(self, x, y):
                 return self.forward(x)
 
+        x, y = samples()
         for use_graph in (False, True):
-            m = made(Forgets, use_graph)
+            m = made(Forgets, use_graph, optimizer=opt.DistOpt(opt.SGD(0.1)))
             with self.assertRaisesRegex(
-                StateError, "did not update: call the opt"
+                StateError, "did not update: call the opt.*other ranks wait"
             ):
                 m(x, y)
 
