@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""char_rnn.py, gan.py and rbm.py of examples/python: each learns. Arguments: the
-scripts."""
+"""char_rnn.py, gan.py, rbm.py and finetune_onnx.py of examples/python: each learns.
+Arguments: the scripts."""
 
 import os
 import re
@@ -10,7 +10,8 @@ import unittest
 
 import numpy as np
 
-from choir import autograd, data, device, opt, tensor
+import onnx_files as files
+from choir import autograd, data, device, opt, sonnx, tensor
 
 SCRIPTS = {
     os.path.basename(path): os.path.abspath(path) for path in sys.argv[1:]
@@ -18,7 +19,7 @@ SCRIPTS = {
 sys.path.insert(0, os.path.dirname(SCRIPTS["gan.py"]))
 import char_rnn
 import gan
-from common import SHAKESPEARE
+from common import MNIST, SHAKESPEARE
 
 DEV = device.create_cpu_device()
 EPOCH = re.compile(r"Epoch \d+: .*")
@@ -205,6 +206,95 @@ class Rbm(unittest.TestCase):
         self.assertLess(errors[-1, 0], 0.5 * errors[0, 0], out)
         # The best image for all has an error of 52.7.
         self.assertLess(errors[-1, 1], 0.5 * 52.7, out)
+
+
+def digits_below_5(weights):
+    """A net of an ONNX file for images of 5 classes."""
+    w1, b1, w2, b2 = weights
+    return files.model(
+        [
+            files.node("Flatten", ["x"], ["flat"]),
+            files.node("Gemm", ["flat", "w1", "b1"], ["h"]),
+            files.node("Relu", ["h"], ["r"]),
+            files.node("Gemm", ["r", "w2", "b2"], ["y"]),
+        ],
+        [files.value("x", "float32", ("batch", 1, 28, 28))],
+        [files.value("y")],
+        [
+            files.tensor("w1", w1),
+            files.tensor("b1", b1),
+            files.tensor("w2", w2),
+            files.tensor("b2", b2),
+        ],
+    )
+
+
+class Net(sonnx.SONNXModel):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+    def train_one_batch(self, x, y):
+        loss = autograd.softmax_cross_entropy(self.forward(x), y)
+        self.optimizer(loss)
+        return loss
+
+
+class FinetuneOnnx(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """Files of a net as it begins, and of one that knows the digits below 5."""
+        rng = np.random.default_rng(0)
+        start = [
+            rng.normal(0, 0.05, (784, 64)),
+            np.zeros(64),
+            rng.normal(0, 0.1, (64, 5)),
+            np.zeros(5),
+        ]
+        start = [array.astype(np.float32) for array in start]
+        m = Net(digits_below_5(start))
+        x, y = data.mnist(MNIST, limit=6000).arrays()
+        x, y = x[y < 5].astype(np.float32) / 255, y[y < 5]
+        m.set_optimizer(opt.SGD(0.1, momentum=0.9))
+        m.compile([tensor.Tensor((1, 1, 28, 28))], use_graph=True)
+        for at in range(0, len(x) - 63, 64):
+            last = slice(at, at + 64)
+            m(tensor.from_numpy(x[last]), tensor.from_numpy(y[last]))
+        params = m.get_params()
+        learnt = [params[name].numpy() for name in ("w1", "b1", "w2", "b2")]
+        autograd.training = False
+        for name, weights in (("start", start), ("learnt", learnt)):
+            with open(temporary(name + ".onnx"), "wb") as file:
+                file.write(digits_below_5(weights))
+
+    def tune(self, name, workers=1, **flags):
+        flags = {"limit": 1000, "epochs": 5, "batch_size": 64, **flags}
+        model = temporary(name + ".onnx")
+        out = run("finetune_onnx.py", workers, model=model, **flags)
+        found = numbers(out)
+        self.assertEqual(found.shape, (flags["epochs"], 2), out)
+        return found
+
+    def test_learns_ten_classes(self):
+        found = self.tune("learnt")
+        self.assertLess(found[-1, 0], 0.4 * found[0, 0])
+        self.assertGreater(found[-1, 1], 0.7)
+        shared = self.tune("learnt", 2, batch_size=32)
+        np.testing.assert_allclose(shared, found, atol=2e-3)
+
+    def test_what_the_file_knows_is_used(self):
+        learnt = self.tune("learnt", frozen=True)
+        start = self.tune("start", frozen=True)
+        self.assertLess(learnt[-1, 0], 0.9 * start[-1, 0])
+        self.assertGreater(learnt[-1, 1], start[-1, 1])
+
+    def test_mistakes(self):
+        said = run("finetune_onnx.py", status=2)
+        self.assertIn("required: --model", said)
+        said = run("finetune_onnx.py", status=1, model="/nowhere/net.onnx")
+        self.assertIn("no such file", said)
+        model = temporary("start.onnx")
+        said = run("finetune_onnx.py", status=1, model=model, cut=5)
+        self.assertRegex(said, "IndexError: .*has 4")
 
 
 if __name__ == "__main__":
