@@ -10,10 +10,11 @@ import numpy as np
 
 from choir import data, device
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-SHAKESPEARE = os.path.join(
-    _HERE, "..", "data", "shakespeare", "tiny_shakespeare.txt.gz"
-)
+_DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
+MNIST = os.path.join(_DATA, "mnist")
+SHAKESPEARE = os.path.join(_DATA, "shakespeare", "tiny_shakespeare.txt.gz")
+# Flags that are paths.
+_PATHS = "data", "image", "log_json", "model", "tokenizer", "weights"
 
 
 def parse(description, workers=False, dist_option=True, log_json=False):
@@ -64,23 +65,24 @@ def parse(description, workers=False, dist_option=True, log_json=False):
 
 
 def parse_flags(description, **defaults):
-    """Flags by their defaults, whose types they have; and `workers`, `device`."""
+    """Flags by their defaults, whose types they have, and `device`. A type in the
+    place of a default: the flag has to be given."""
     parser = argparse.ArgumentParser(description=description)
-    defaults = {"workers": 2, **defaults, "device": "auto"}
-    for name, default in defaults.items():
-        more = {"type": type(default)}
-        if isinstance(default, bool):  # --name, --no-name
-            more = {"action": argparse.BooleanOptionalAction}
-        words = f"--{name.replace('_', '-')}"
-        parser.add_argument(words, default=default, help=str(default), **more)
+    for name, default in {**defaults, "device": "auto"}.items():
+        more = {"type": type(default), "default": default, "help": str(default)}
+        if isinstance(default, type):
+            more = {"type": default, "required": True}
+        elif isinstance(default, bool):  # --name, --no-name
+            more["action"] = argparse.BooleanOptionalAction
+            del more["type"]
+        parser.add_argument(f"--{name.replace('_', '-')}", **more)
     options = parser.parse_args()
     for name, value in vars(options).items():
-        if isinstance(value, int) and value < 0:
-            parser.error(f"{name} is {value}; 0 or more are needed")
-    if options.workers < 1:
-        parser.error("workers is 0; 1 or more are needed")
-    for name in ("data", "weights", "log_json", "tokenizer"):
-        setattr(options, name, users_path(getattr(options, name)))
+        least = 1 if name in ("workers", "batch_size") else 0
+        if isinstance(value, int) and value < least:
+            parser.error(f"{name} is {value}; {least} or more are needed")
+        if name in _PATHS:
+            setattr(options, name, users_path(value))
     return options
 
 
@@ -111,7 +113,7 @@ def open_text(options):
 
 def load_mnist(options):
     """(train_x, train_y, test_x, test_y): pixels 0 to 1, (n, 1, 28, 28)."""
-    folder = options.data or os.path.join(_HERE, "..", "data", "mnist")
+    folder = options.data or MNIST
     arrays = []
     for split in ("train", "test"):
         limit = options.limit if split == "train" else 0

@@ -74,10 +74,10 @@ def train(rank, nccl_id, o):
 REPORT = """Step %d: training loss = %.4f, tokens/s = %.0f, digest = %016x
 Validation loss = %.4f"""
 if __name__ == "__main__":
-    flags = dict(layers=4, heads=4, width=128, context=64, steps=2000)
-    flags.update(every=250, lr=2e-3, sample=300, seed=0, data=SHAKESPEARE)
-    flags.update(bias=False, activation="gelu", gated=False, hidden=0)
+    flags = dict(workers=2, layers=4, heads=4, width=128, context=64)
+    flags.update(steps=2000, every=250, lr=2e-3, sample=300, seed=0)
+    flags.update(data=SHAKESPEARE, activation="gelu", gated=False, hidden=0)
     flags.update(kv_heads=0, rotary=0.0, rms_norm=False, epsilon=1e-5)
     flags.update(head=False, recompute=False, weights="", log_json="")
-    flags.update(tokenizer="", prompt="")
+    flags.update(tokenizer="", prompt="", bias=False)
     run_workers(train, parse_flags(__doc__.splitlines()[0], **flags))

@@ -4,14 +4,10 @@
 python3 mnist_loader.py 2
 """
 
-import os
-
 from choir import data, opt
 from choir import tensor
-from common import open_device, parse, run_workers
+from common import MNIST, open_device, parse, run_workers
 from train_cnn import CNN
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def train(local_rank, nccl_id, options):
@@ -25,8 +21,7 @@ def train(local_rank, nccl_id, options):
     )
     dev = open_device(options, sgd.local_rank)
     dev.SetRandSeed(options.seed)
-    folder = options.data or os.path.join(_HERE, "..", "data", "mnist")
-    images = data.mnist(folder, limit=options.limit)
+    images = data.mnist(options.data or MNIST, limit=options.limit)
     loader = data.Loader(
         images,
         options.batch_size,
