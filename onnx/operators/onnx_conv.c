@@ -23,20 +23,11 @@ static choir_conv2d_attrs_t attrs_of(const choir__onnx_window_t* window,
   return attrs;
 }
 
-// x (n, c, l) as (n, c, 1, l).
-static choir_var_t* with_rows(choir__onnx_call_t* c, choir_var_t* x) {
-  const int64_t axis = 2;
-  return choir__onnx_unsqueeze(c, x, &axis, 1);
-}
-
 static choir_var_t* convolve_1d(choir__onnx_call_t* c, choir_var_t* const* srcs,
                                 const choir_conv2d_attrs_t* attrs) {
-  choir_var_t* y =
-      DO(conv2d, with_rows(c, srcs[0]), with_rows(c, srcs[1]), srcs[2], attrs);
-  const choir_view_t* view = choir_var_view(y);
-  if (!view) return y;
-  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
-  return choir__onnx_reshape(c, y, 3, shape);
+  choir_var_t* y = DO(conv2d, choir__onnx_with_rows(c, srcs[0]),
+                      choir__onnx_with_rows(c, srcs[1]), srcs[2], attrs);
+  return choir__onnx_without_rows(c, y);
 }
 
 // x (n, c, d, h, w), padded along d, as (n od, c kd, h, w).

@@ -2,7 +2,7 @@
 // Products of integers of 8 bits less their zero points: MatMulInteger,
 // QLinearMatMul, ConvInteger, QLinearConv. Sums are made in F64, which holds
 // them exactly.
-#include "onnx/operators/onnx_integer_conv_internal.h"
+#include "onnx/operators/onnx_conv_internal.h"
 #include "onnx/operators/onnx_quantize_internal.h"
 
 // Input i as F64 less its zero point, input `zero_at`, of which one number, or
@@ -83,7 +83,7 @@ void choir__onnx_op_matmul_integer(choir__onnx_call_t* c) {
 void choir__onnx_op_conv_integer(choir__onnx_call_t* c) {
   choir_var_t* x = centred(c, 0, 2, -1);
   choir_var_t* w = centred(c, 1, 3, 0);
-  OUT_AS(0, whole(c, choir__onnx_wide_conv(c, x, w, NULL)), INT32);
+  OUT_AS(0, whole(c, choir__onnx_convolve(c, x, w, NULL)), INT32);
 }
 
 // Scale i as F64 in a shape that broadcasts to a result of `ndim` dimensions,
@@ -139,7 +139,7 @@ void choir__onnx_op_qlinear_conv(choir__onnx_call_t* c) {
   choir_var_t* w = centred(c, 3, 5, 0);
   choir_var_t* bias = NULL;
   if (HAS(8)) bias = choir__onnx_cast(c, IN(8), CHOIR_DTYPE_F64);
-  choir_var_t* sums = choir__onnx_wide_conv(c, x, w, bias);
+  choir_var_t* sums = choir__onnx_convolve(c, x, w, bias);
   const choir_view_t* view = choir_var_view(sums);
   if (!view) return;
   requantize(c, sums, scale_of(c, 1, view->ndim, -1),

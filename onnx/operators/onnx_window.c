@@ -6,9 +6,9 @@
 
 // ---- Windows ----
 
-// `count` numbers of an attribute from `least` on; absent ones are `value`.
-static bool read_sizes(choir__onnx_call_t* c, const char* name, int32_t count,
-                       int64_t least, int64_t value, int64_t* out) {
+bool choir__onnx_window_ints(choir__onnx_call_t* c, const char* name,
+                             int32_t count, int64_t least, int64_t value,
+                             int64_t* out) {
   int32_t given;
   const int64_t* ints = choir__onnx_ints(c, name, &given);
   if (given != 0 && given != count) {
@@ -34,7 +34,8 @@ static bool read_kernel(choir__onnx_call_t* c, const int64_t* kernel,
     FAIL(INVALID_ARGUMENT, "attribute kernel_shape is missing");
     return false;
   }
-  if (!read_sizes(c, "kernel_shape", window->count, 1, 1, window->kernel))
+  if (!choir__onnx_window_ints(c, "kernel_shape", window->count, 1, 1,
+                               window->kernel))
     return false;
   for (int32_t i = 0; kernel && i < window->count; ++i) {
     if (given > 0 && kernel[i] != window->kernel[i]) {
@@ -65,21 +66,32 @@ static void pad_same(choir__onnx_window_t* window, bool is_upper) {
   }
 }
 
-static bool read_pads(choir__onnx_call_t* c, choir__onnx_window_t* window) {
+static bool read_auto_pad(choir__onnx_call_t* c,
+                          choir__onnx_auto_pad_t* out_mode) {
+  static const char* const names[] = {"NOTSET", "SAME_UPPER", "SAME_LOWER",
+                                      "VALID"};
   const char* mode = choir__onnx_string(c, "auto_pad", "NOTSET");
-  if (strcmp(mode, "SAME_UPPER") == 0 || strcmp(mode, "SAME_LOWER") == 0) {
-    pad_same(window, strcmp(mode, "SAME_UPPER") == 0);
+  for (int32_t i = 0; i < 4; ++i)
+    if (strcmp(mode, names[i]) == 0 || (i == 0 && !*mode)) {
+      *out_mode = (choir__onnx_auto_pad_t)i;
+      return true;
+    }
+  FAIL(INVALID_ARGUMENT,
+       "auto_pad is '%.32s'; needs NOTSET, SAME_UPPER, SAME_LOWER or VALID",
+       mode);
+  return false;
+}
+
+static bool read_pads(choir__onnx_call_t* c, choir__onnx_window_t* window) {
+  if (!read_auto_pad(c, &window->auto_pad)) return false;
+  if (window->auto_pad == CHOIR__ONNX_PAD_VALID) return true;
+  if (window->auto_pad != CHOIR__ONNX_PAD_NOTSET) {
+    pad_same(window, window->auto_pad == CHOIR__ONNX_PAD_SAME_UPPER);
     return true;
   }
-  if (strcmp(mode, "VALID") == 0) return true;
-  if (*mode && strcmp(mode, "NOTSET") != 0) {
-    FAIL(INVALID_ARGUMENT,
-         "auto_pad is '%.32s'; needs NOTSET, SAME_UPPER, SAME_LOWER or VALID",
-         mode);
-    return false;
-  }
   int64_t pads[2 * CHOIR__ONNX_SPATIAL] = {0};
-  if (!read_sizes(c, "pads", 2 * window->count, 0, 0, pads)) return false;
+  if (!choir__onnx_window_ints(c, "pads", 2 * window->count, 0, 0, pads))
+    return false;
   for (int32_t i = 0; i < window->count; ++i) {
     window->before[i] = pads[i];
     window->after[i] = pads[window->count + i];
@@ -105,8 +117,9 @@ bool choir__onnx_window_read(choir__onnx_call_t* c, const choir_view_t* x,
     return false;
   }
   if (!read_kernel(c, kernel, out_window) ||
-      !read_sizes(c, "strides", count, 1, 1, out_window->stride) ||
-      !read_sizes(c, "dilations", count, 1, 1, out_window->dilation))
+      !choir__onnx_window_ints(c, "strides", count, 1, 1, out_window->stride) ||
+      !choir__onnx_window_ints(c, "dilations", count, 1, 1,
+                               out_window->dilation))
     return false;
   for (int32_t i = 0; i < count; ++i)
     out_window->reach[i] =
@@ -135,6 +148,18 @@ bool choir__onnx_window_count(choir__onnx_call_t* c, bool ceil,
     window->out[i] = out;
   }
   return true;
+}
+
+choir_var_t* choir__onnx_with_rows(choir__onnx_call_t* c, choir_var_t* x) {
+  const int64_t axis = 2;
+  return choir__onnx_unsqueeze(c, x, &axis, 1);
+}
+
+choir_var_t* choir__onnx_without_rows(choir__onnx_call_t* c, choir_var_t* x) {
+  const choir_view_t* view = choir_var_view(x);
+  if (!view) return x;
+  const int64_t shape[] = {view->shape[0], view->shape[1], view->shape[3]};
+  return choir__onnx_reshape(c, x, 3, shape);
 }
 
 // ---- Sizes ----

@@ -11,9 +11,17 @@ enum { CHOIR__ONNX_SPATIAL = 3 };
 // No sum of a few such sizes overflows.
 enum { CHOIR__ONNX_LARGEST = 1 << 30 };
 
+typedef enum choir__onnx_auto_pad_e {
+  CHOIR__ONNX_PAD_NOTSET,
+  CHOIR__ONNX_PAD_SAME_UPPER,
+  CHOIR__ONNX_PAD_SAME_LOWER,
+  CHOIR__ONNX_PAD_VALID,
+} choir__onnx_auto_pad_t;
+
 // A window that moves over an image of `count` dimensions.
 typedef struct choir__onnx_window_s {
   int32_t count;
+  choir__onnx_auto_pad_t auto_pad;
   int64_t size[CHOIR__ONNX_SPATIAL];  // of the image
   int64_t kernel[CHOIR__ONNX_SPATIAL];
   int64_t stride[CHOIR__ONNX_SPATIAL];
@@ -23,6 +31,11 @@ typedef struct choir__onnx_window_s {
   int64_t out[CHOIR__ONNX_SPATIAL];                                 // windows
 } choir__onnx_window_t;
 
+// `count` numbers of an attribute from `least` to CHOIR__ONNX_LARGEST; absent
+// ones are `value`. False: it failed.
+bool choir__onnx_window_ints(choir__onnx_call_t* c, const char* name,
+                             int32_t count, int64_t least, int64_t value,
+                             int64_t* out);
 // Reads kernel_shape (absent: `kernel`, if not NULL), strides, dilations, pads
 // and auto_pad for an image of x (n, c, ...). Not yet `out`. False: it failed.
 bool choir__onnx_window_read(choir__onnx_call_t* c, const choir_view_t* x,
@@ -32,6 +45,9 @@ bool choir__onnx_window_read(choir__onnx_call_t* c, const choir_view_t* x,
 // begins before it.
 bool choir__onnx_window_count(choir__onnx_call_t* c, bool ceil,
                               choir__onnx_window_t* window);
+// x (n, c, l) as (n, c, 1, l), and back.
+choir_var_t* choir__onnx_with_rows(choir__onnx_call_t* c, choir_var_t* x);
+choir_var_t* choir__onnx_without_rows(choir__onnx_call_t* c, choir_var_t* x);
 
 // *out = a b, both from 0 on; false: it is too large.
 bool choir__onnx_times(choir__onnx_call_t* c, int64_t a, int64_t b,
