@@ -3,7 +3,7 @@
 // step nodes of the plain form do as PyTorch's layers in train mode.
 #include "model/layer_def.h"
 #include "onnx/onnx_internal.h"
-#include "onnx/operators/onnx_window_internal.h"
+#include "onnx/operators/onnx_constants_internal.h"
 
 enum { X, SCALE, BIAS, MEAN, VAR, INPUTS };
 

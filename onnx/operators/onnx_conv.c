@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions: images of 1 and 2 dimensions by conv2d as they are; of 3,
 // conv2d of all depths at once, with the depths that a window sees as channels.
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_conv_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
@@ -52,8 +53,9 @@ static choir_var_t* depths_as_channels(choir__onnx_call_t* c, choir_var_t* x,
   }
   const int64_t sizes[2] = {window->out[0], window->kernel[0]};
   int64_t count;
-  if (__builtin_mul_overflow(sizes[0], sizes[1], &count) ||
-      count > MAX_DEPTH_INDICES)
+  if (!choir__onnx_times(c, sizes[0], sizes[1], &count))
+    return choir_scope_fail(c->scope, NULL);
+  if (count > MAX_DEPTH_INDICES)
     return FAIL(UNIMPLEMENTED,
                 "%lld windows of depth %lld; at most %d places are possible",
                 (long long)sizes[0], (long long)sizes[1], MAX_DEPTH_INDICES);

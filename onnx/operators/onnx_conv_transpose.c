@@ -2,6 +2,7 @@
 // Transposed convolutions by conv_transpose2d. What it has no attribute for is
 // cut out of the whole result; of depths, those that a window writes are
 // channels first, and a matrix of ones and zeros adds them up.
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
 // What is wanted of the whole result, size (in - 1) stride + reach.

@@ -163,7 +163,7 @@ void choir__onnx_op_det(choir__onnx_call_t* c) {
          choir_view_print(x, text, sizeof text));
     return;
   }
-  if (!choir__onnx_size(c, x->shape + x->ndim - 2, 2, &size)) return;
+  if (!choir__onnx_product(c, x->shape, x->ndim - 2, x->ndim, &size)) return;
   choir_view_t dsts[2] = {*x, *x};
   dsts[0].ndim -= 2;
   choir_var_t* var = IN(0);

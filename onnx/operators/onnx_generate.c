@@ -13,7 +13,7 @@ void choir__onnx_op_constant_of_shape(choir__onnx_call_t* c) {
                            ? choir__onnx_tensor(c, "value", &type)
                            : choir__onnx_scalar(c, CHOIR_DTYPE_F32, 0);
   const choir_view_t* view = choir_var_view(value);
-  if (!view || !choir__shapes_have_room(c, view->dtype, ndim, shape)) return;
+  if (!view || !choir__onnx_has_room(c, view->dtype, ndim, shape)) return;
   value = choir__onnx_reshape(c, value, 0, NULL);
   value = choir__shapes_expand(c, value, ndim, shape);
   choir__onnx_out_as(c, 0, DO(copy, value), type);
@@ -76,7 +76,7 @@ void choir__onnx_op_range(choir__onnx_call_t* c) {
         choir__onnx_cast(c, choir__shapes_range(c, first, each, count), dtype));
     return;
   }
-  if (!choir__shapes_have_room(c, dtype, 1, &count)) return;
+  if (!choir__onnx_has_room(c, dtype, 1, &count)) return;
   const size_t width = choir_dtype_bytes(dtype);
   char* numbers = choir_scope_alloc(c->scope, width * ((size_t)count + 1));
   if (!numbers) return;
@@ -93,7 +93,7 @@ void choir__onnx_op_range(choir__onnx_call_t* c) {
 typedef enum sides_e { LEFT = 1, ON = 2, RIGHT = 4 } sides_t;
 static choir_var_t* diagonals(choir__onnx_call_t* c, const int64_t* shape,
                               int64_t k, int sides) {
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_BOOL, 2, shape))
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_BOOL, 2, shape))
     return choir_scope_fail(c->scope, NULL);
   char* is_true =
       choir_scope_alloc(c->scope, (size_t)(shape[0] * shape[1]) + 1);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_window_internal.h"
 
 enum { NEAREST, LINEAR, CUBIC };

@@ -117,8 +117,8 @@ static bool set_product(choir__onnx_call_t* c, choir_view_t a, choir_view_t b,
   }
   out_view->shape[out_view->ndim++] = rows;
   out_view->shape[out_view->ndim++] = columns;
-  return choir__onnx_has_room(c, out_view->dtype, out_view->shape,
-                              out_view->ndim);
+  return choir__onnx_has_room(c, out_view->dtype, out_view->ndim,
+                              out_view->shape);
 }
 
 choir_var_t* choir__onnx_matmul(choir__onnx_call_t* c, choir_var_t* a,
@@ -206,7 +206,7 @@ static bool set_gemm(choir__onnx_call_t* c, gemm_t* out) {
   out->rows = a->shape[out->flags.transpose_a ? 1 : 0];
   out->columns = b->shape[out->flags.transpose_b ? 0 : 1];
   const int64_t shape[] = {out->rows, out->columns};
-  if (!choir__onnx_has_room(c, a->dtype, shape, 2)) return false;
+  if (!choir__onnx_has_room(c, a->dtype, 2, shape)) return false;
   if (!HAS(2) || out->beta == 0) return true;
   out->bias = IN(2);
   const choir_view_t* bias = choir_var_view(out->bias);

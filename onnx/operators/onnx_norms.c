@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Normalisations of rows: layers, groups, instances, root mean squares; and of
 // neighbouring channels.
-#include "onnx/operators/onnx_window_internal.h"
+#include "onnx/operators/onnx_constants_internal.h"
 
 // ---- Rows ----
 

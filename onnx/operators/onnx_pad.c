@@ -69,7 +69,7 @@ static bool padded_fits(choir__onnx_call_t* c, choir_var_t* x,
            (long long)pads->after[k]);
       return false;
     }
-  return choir__shapes_have_room(c, view->dtype, view->ndim, shape);
+  return choir__onnx_has_room(c, view->dtype, view->ndim, shape);
 }
 
 static choir_var_t* pad(choir__onnx_call_t* c, choir_var_t* x,
@@ -92,7 +92,7 @@ static choir_var_t* wrap(choir__onnx_call_t* c, choir_var_t* x,
     if (size == 0)
       return FAIL(INVALID_ARGUMENT,
                   "dimension %d has no element; needs one to repeat", k);
-    if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 1, &count)) return x;
+    if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 1, &count)) return x;
     int64_t* places =
         choir_scope_alloc(c->scope, sizeof(int64_t) * (size_t)count);
     if (!places) return x;
@@ -273,7 +273,7 @@ static int64_t piece_of(const pieces_t* p, int64_t of, int64_t at) {
 
 static choir_var_t* piece_places(choir__onnx_call_t* c, const pieces_t* p) {
   const int64_t shape[] = {p->block_count, p->image_count};
-  if (!choir__shapes_have_room(c, CHOIR_DTYPE_I64, 2, shape))
+  if (!choir__onnx_has_room(c, CHOIR_DTYPE_I64, 2, shape))
     return choir_scope_fail(c->scope, NULL);
   const int64_t count = p->block_count * p->image_count;
   int64_t* places =
@@ -293,7 +293,7 @@ void choir__onnx_op_col2im(choir__onnx_call_t* c) {
   const bool is_small =
       x->dtype == CHOIR_DTYPE_U8 || x->dtype == CHOIR_DTYPE_BOOL;
   const int64_t all[] = {n, depth, p.block_count, p.image_count};
-  if (!choir__shapes_have_room(c, x->dtype, 4, all)) return;
+  if (!choir__onnx_has_room(c, x->dtype, 4, all)) return;
   choir_var_t* y =
       is_small ? choir__onnx_cast(c, IN(0), CHOIR_DTYPE_I64) : IN(0);
   pads_t pads = {.after = {0, 0, 1}};

@@ -4,6 +4,7 @@
 // averages along one axis after the other. Gradients flow through all.
 #include <math.h>
 
+#include "onnx/operators/onnx_constants_internal.h"
 #include "onnx/operators/onnx_pool_internal.h"
 
 // The window of a node over x, whose result fits.

@@ -24,17 +24,14 @@ static choir_random_attrs_t key_of(choir__onnx_call_t* c, double low,
 // A tensor of this shape, of which the elements do not count.
 static choir_var_t* like(choir__onnx_call_t* c, choir_dtype_t dtype,
                          int32_t ndim, const int64_t* shape) {
-  choir_broadcast_to_attrs_t attrs = {.ndim = ndim};
   if (ndim > CHOIR_MAX_NDIM)
     return FAIL(UNIMPLEMENTED, "%d dimensions; at most %d are possible", ndim,
                 CHOIR_MAX_NDIM);
-  for (int32_t i = 0; i < ndim; ++i) {
-    attrs.shape[i] = shape[i];
+  for (int32_t i = 0; i < ndim; ++i)
     if (shape[i] < 0)
       return FAIL(INVALID_ARGUMENT, "dimension %d of the shape is %lld", i,
                   (long long)shape[i]);
-  }
-  return DO(copy, DO(broadcast_to, choir__onnx_scalar(c, dtype, 0), &attrs));
+  return choir__onnx_zeros(c, dtype, ndim, shape);
 }
 
 // Attribute dtype, or `type`; it has to be of floats.
