@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions of images: their poolings by loops of the host's, and the choice of
-// boxes, whose number depends on the scores.
+// Poolings of regions of images, by loops of the host's.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,38 @@
 
 #include "onnx/operators/onnx_shapes_internal.h"
 
+void choir__onnx_op_constant(choir__onnx_call_t* c) {
+  int32_t type, count;
+  choir_var_t* var = choir__onnx_tensor(c, "value", &type);
+  if (!var) var = choir__onnx_tensor(c, "sparse_value", &type);
+  if (var) {
+    choir__onnx_out_as(c, 0, var, type);
+    return;
+  }
+  if (choir__onnx_has_attr(c, "value_ints")) {
+    const int64_t* ints = choir__onnx_ints(c, "value_ints", &count);
+    const int64_t shape = count;
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &shape,
+                                ints ? ints : &shape));
+  } else if (choir__onnx_has_attr(c, "value_floats")) {
+    const float* floats = choir__onnx_floats(c, "value_floats", &count);
+    const int64_t shape = count;
+    const float none = 0;
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_F32, 1, &shape,
+                                floats ? floats : &none));
+  } else if (choir__onnx_has_attr(c, "value_int")) {
+    const int64_t value = choir__onnx_int(c, "value_int", 0);
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_I64, 0, NULL, &value));
+  } else if (choir__onnx_has_attr(c, "value_float")) {
+    const float value = (float)choir__onnx_float(c, "value_float", 0);
+    OUT(0, choir__onnx_constant(c, CHOIR_DTYPE_F32, 0, NULL, &value));
+  } else {
+    FAIL(UNIMPLEMENTED,
+         "the constant is no number; Choir has no tensors of "
+         "strings");
+  }
+}
+
 void choir__onnx_op_constant_of_shape(choir__onnx_call_t* c) {
   int64_t shape[CHOIR_MAX_NDIM];
   const int32_t ndim = choir__onnx_read_ints(c, 0, shape, CHOIR_MAX_NDIM);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LinearAttention (a state instead of weights of all places; Katharopoulos et
-// al., 2020; the delta rule: Yang et al., 2024) and SwiGLU.
+// al., 2020; the delta rule: Yang et al., 2024).
 #include <math.h>
 #include <string.h>
 
@@ -160,13 +160,4 @@ void choir__onnx_op_linear_attention(choir__onnx_call_t* c) {
   const int32_t type = HAS(3) ? TYPE(3) : TYPE(0);
   const choir_view_t* like = HAS(3) ? VIEW(3) : VIEW(0);
   choir__onnx_out_as(c, 1, choir__onnx_cast(c, state, like->dtype), type);
-}
-
-void choir__onnx_op_swiglu_gate(choir__onnx_call_t* c) {
-  const double alpha = choir__onnx_float(c, "alpha", 1);
-  const choir_scale_attrs_t attrs = {.factor = alpha};
-  choir_var_t* gate =
-      alpha == 1 ? DO(silu, IN(0))
-                 : DO(mul, IN(0), DO(sigmoid, DO(scale, IN(0), &attrs)));
-  OUT(0, DO(mul, gate, IN(1)));
 }

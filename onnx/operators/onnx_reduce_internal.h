@@ -4,8 +4,8 @@
 
 #include "onnx/operators/onnx_sizes_internal.h"
 
-// What reductions and operators built of them share (onnx_reduce.c has it, and
-// onnx_linear.c the product).
+// What reductions and operators built of them share (onnx_reduce_common.c, and
+// onnx_linear.c has the product).
 
 // Axes that are reduced.
 typedef struct choir__onnx_axes_s {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that give a tensor's elements another shape or order, put tensors
-// one after the other or repeat them.
+// Operators that say a tensor's shape, give its elements another shape or
+// order, put tensors one after the other or repeat them.
 #include <string.h>
 
 #include "onnx/operators/onnx_sequences_internal.h"
@@ -128,6 +128,27 @@ void choir__onnx_op_space_to_depth(choir__onnx_call_t* c) {
 
 // ---- Dimensions ----
 
+void choir__onnx_op_reshape(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  int64_t shape[CHOIR_MAX_NDIM];
+  const int32_t ndim =
+      choir__onnx_ints_of(c, 1, "shape", shape, CHOIR_MAX_NDIM);
+  if (!x || ndim < 0) return;
+  const bool keeps_zero = choir__onnx_int(c, "allowzero", 0) != 0;
+  for (int32_t i = 0; i < ndim; ++i)
+    if (shape[i] == 0 && !keeps_zero) {
+      if (i >= x->ndim) {
+        FAIL(INVALID_ARGUMENT,
+             "dimension %d of the shape is 0, and the input "
+             "has %d dimensions",
+             i, x->ndim);
+        return;
+      }
+      shape[i] = x->shape[i];
+    }
+  OUT(0, choir__onnx_reshape(c, IN(0), ndim, shape));
+}
+
 void choir__onnx_op_squeeze(choir__onnx_call_t* c) {
   const choir_view_t* x = VIEW(0);
   int64_t axes[CHOIR_MAX_NDIM];
@@ -176,6 +197,22 @@ void choir__onnx_op_flatten(choir__onnx_call_t* c) {
   if (choir__onnx_product(c, x->shape, 0, (int32_t)axis, &shape[0]) &&
       choir__onnx_product(c, x->shape, (int32_t)axis, x->ndim, &shape[1]))
     OUT(0, choir__onnx_reshape(c, IN(0), 2, shape));
+}
+
+void choir__onnx_op_shape(choir__onnx_call_t* c) {
+  const choir_view_t* x = VIEW(0);
+  if (!x) return;
+  int64_t start = choir__onnx_int(c, "start", 0);
+  int64_t end = choir__onnx_int(c, "end", x->ndim);
+  if (start < 0) start += x->ndim;
+  if (end < 0) end += x->ndim;
+  if (start < 0) start = 0;
+  if (end > x->ndim) end = x->ndim;
+  const int64_t count = end > start ? end - start : 0;
+  OUT_AS(0,
+         choir__onnx_constant(c, CHOIR_DTYPE_I64, 1, &count,
+                              x->shape + (count ? start : 0)),
+         INT64);
 }
 
 void choir__onnx_op_size(choir__onnx_call_t* c) {
